@@ -1,0 +1,190 @@
+/* cifar10.c - PyTorch's "Training a classifier" in C: LeNet on CIFAR-10 with SGD and momentum.
+ *
+ * Shows: the CIFAR reader, a training loop of one's own, saving, loading into a new network, accuracy per class.
+ * Build: cc -O3 -march=native -fopenmp -I. examples/cifar10.c -o cifar10 -lm
+ * Data:  wget https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz && tar xf cifar-10-binary.tar.gz
+ * Run:   ./cifar10 [--data cifar-10-batches-bin] [--epochs 2] [--synthetic]
+ *        --synthetic first writes a small stand-in of the same format (coloured stripes) into the folder.
+ * Expect: the running loss falls from 2.2 to about 1.25 in two epochs; 55 % on the test images (100 % of stripes). */
+#define GPUNN_IMPLEMENTATION
+#include "gpunn.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _WIN32
+#include <direct.h>
+#define make_folder(path) _mkdir(path)
+#else
+#include <sys/stat.h>
+#define make_folder(path) mkdir(path, 0777)
+#endif
+
+enum { CLASSES = 10, BATCH = 4, FILES = 5, SYNTHETIC_IMAGES = 2000 };
+static const char *const class_names[CLASSES] = {"plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
+
+typedef struct network {
+    gpunn_model  *model;
+    gpunn_tensor *image, *label, *logits, *loss;
+} network;
+
+static network build(gpunn_device *dev)
+{
+    network net;
+    net.model = gpunn_model_create(dev);
+    net.image = gpunn_input(net.model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 32, 32));
+    net.label = gpunn_input(net.model, "label", GPUNN_U8, GPUNN_SHAPE(GPUNN_BATCH));
+    gpunn_tensor *h = gpunn_conv2d(net.image, "conv1", .out_channels = 6, .kernel_size = 5);
+    h = gpunn_max_pool2d(gpunn_relu(h), .kernel_size = 2);
+    h = gpunn_conv2d(h, "conv2", .out_channels = 16, .kernel_size = 5);
+    h = gpunn_flatten(gpunn_max_pool2d(gpunn_relu(h), .kernel_size = 2));
+    h = gpunn_relu(gpunn_linear(h, "fc1", .out_features = 120));
+    h = gpunn_relu(gpunn_linear(h, "fc2", .out_features = 84));
+    net.logits = gpunn_linear(h, "fc3", .out_features = CLASSES);
+    net.loss = gpunn_cross_entropy(net.logits, net.label);
+    return net;
+}
+
+/* Stripes whose direction, width and colour tell the class, in CIFAR-10's records of a label and 3 x 32 x 32 bytes. */
+static bool write_synthetic(const char *path, unsigned seed)
+{
+    FILE *file = fopen(path, "wb");
+    if (file == NULL) return false;
+    srand(seed);
+    bool good = true;
+    for (int i = 0; i < SYNTHETIC_IMAGES; i++) {
+        uint8_t record[1 + 3 * 32 * 32];
+        int     label = rand() % CLASSES, shift = rand() % 16;
+        record[0] = (uint8_t)label;
+        for (int channel = 0; channel < 3; channel++)
+            for (int row = 0; row < 32; row++)
+                for (int column = 0; column < 32; column++) {
+                    int stripe = ((label & 1 ? row : column) + shift) / (1 + label / 2) % 2;
+                    record[1 + (channel * 32 + row) * 32 + column] = (uint8_t)(stripe * 60 * (1 + channel * (label % 3)) / 2 + rand() % 64);
+                }
+        good = good && fwrite(record, sizeof record, 1, file) == 1;
+    }
+    return fclose(file) == 0 && good;
+}
+
+static gpunn_loader *make_loader(const network *net, const gpunn_array *images, const gpunn_array *labels, bool shuffle)
+{
+    gpunn_loader_args args = {.count = images->dim[0], .batch_size = shuffle ? BATCH : 500, .shuffle = shuffle, .workers = 1};
+    args.fields[0] = (gpunn_field){.input = net->image, .samples = images->data, .dtype = GPUNN_U8, .mean = {0.5f, 0.5f, 0.5f},
+                                   .std = {0.5f, 0.5f, 0.5f}};
+    args.fields[1] = (gpunn_field){.input = net->label, .samples = labels->data};
+    return gpunn_loader_create_(net->model, args);
+}
+
+static gpunn_status train(const network *net, gpunn_optimizer *sgd, gpunn_loader *loader, int epochs)
+{
+    for (int epoch = 1; epoch <= epochs; epoch++) {
+        double running = 0;
+        for (int64_t i = 1; gpunn_next(loader); i++) {
+            gpunn_status status = gpunn_train_step(sgd, net->loss);
+            if (status != GPUNN_OK) return status;
+            running += (double)gpunn_item(net->loss);
+            if (i % 2000 == 0 || i == gpunn_loader_batches(loader)) {
+                int64_t steps = i % 2000 ? i % 2000 : 2000;
+                printf("[%d, %5lld] loss: %.3f\n", epoch, (long long)i, running / (double)steps);
+                running = 0;
+            }
+        }
+    }
+    return GPUNN_OK;
+}
+
+static gpunn_status test(const network *net, gpunn_loader *loader, const gpunn_array *labels)
+{
+    gpunn_tensor *predicted = gpunn_argmax(net->logits, 1, false);
+    int64_t       guess[500], done = 0, right[CLASSES] = {0}, total[CLASSES] = {0}, all = 0;
+    while (gpunn_next(loader)) {
+        int          n = gpunn_loader_batch_size(loader);
+        gpunn_status status = gpunn_forward(&predicted, 1);
+        if (status == GPUNN_OK) status = gpunn_read(predicted, guess, (size_t)n * sizeof *guess);
+        if (status != GPUNN_OK) return status;
+        for (int i = 0; i < n; i++) {
+            int label = ((const uint8_t *)labels->data)[done++];
+            total[label]++;
+            right[label] += guess[i] == label;
+            all += guess[i] == label;
+        }
+    }
+    printf("accuracy on %lld test images: %.1f %%\n", (long long)done, 100.0 * (double)all / (double)(done ? done : 1));
+    for (int i = 0; i < CLASSES; i++)
+        printf("  %-6s %.1f %%\n", class_names[i], 100.0 * (double)right[i] / (double)(total[i] ? total[i] : 1));
+    return GPUNN_OK;
+}
+
+static gpunn_status run(gpunn_device *dev, const char *folder, int epochs, gpunn_array data[4])
+{
+    char        names[FILES + 1][1024];
+    const char *paths[FILES + 1];
+    for (int i = 0; i <= FILES; i++) {
+        if (i < FILES)
+            snprintf(names[i], sizeof names[i], "%s/data_batch_%d.bin", folder, i + 1);
+        else
+            snprintf(names[i], sizeof names[i], "%s/test_batch.bin", folder);
+        paths[i] = names[i];
+    }
+    gpunn_status status = gpunn_read_cifar(dev, paths, FILES, CLASSES, &data[0], &data[1]);
+    if (status == GPUNN_OK) status = gpunn_read_cifar(dev, paths + FILES, 1, CLASSES, &data[2], &data[3]);
+    if (status != GPUNN_OK) {
+        fprintf(stderr, "Get the data (163 MB): wget https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz && tar xf "
+                        "cifar-10-binary.tar.gz\nor try --synthetic\n");
+        return status;
+    }
+    network          net = build(dev), copy = build(dev); /* the second one takes the saved weights */
+    gpunn_optimizer *sgd = gpunn_sgd(net.model, .lr = 0.001f, .momentum = 0.9f);
+    gpunn_loader    *trainer = make_loader(&net, &data[0], &data[1], true), *tester = make_loader(&copy, &data[2], &data[3], false);
+    status = gpunn_last_status(dev);
+    if (status == GPUNN_OK) status = train(&net, sgd, trainer, epochs);
+    if (status == GPUNN_OK) status = gpunn_save(net.model, "cifar_net.safetensors");
+    if (status == GPUNN_OK) status = gpunn_load(copy.model, "cifar_net.safetensors");
+    if (status == GPUNN_OK) status = test(&copy, tester, &data[3]);
+    gpunn_loader_destroy(trainer);
+    gpunn_loader_destroy(tester);
+    gpunn_optimizer_destroy(sgd);
+    gpunn_model_destroy(net.model);
+    gpunn_model_destroy(copy.model);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    const char *folder = "cifar-10-batches-bin";
+    int         epochs = 2;
+    bool        synthetic = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--synthetic") == 0)
+            synthetic = true;
+        else if (strcmp(argv[i], "--data") == 0 && i + 1 < argc)
+            folder = argv[++i];
+        else if (strcmp(argv[i], "--epochs") == 0 && i + 1 < argc && atoi(argv[i + 1]) > 0)
+            epochs = atoi(argv[++i]);
+        else {
+            fprintf(stderr, "usage: %s [--data FOLDER] [--epochs N] [--synthetic]\n", argv[0]);
+            return 2;
+        }
+    }
+    if (synthetic) (void)make_folder(folder); /* there already: the files say what is wrong */
+    for (int i = 0; synthetic && i <= FILES; i++) {
+        char path[1024], name[32] = "test_batch.bin";
+        if (i < FILES) snprintf(name, sizeof name, "data_batch_%d.bin", i + 1);
+        snprintf(path, sizeof path, "%s/%s", folder, name);
+        if (write_synthetic(path, (unsigned)i + 1)) continue;
+        fprintf(stderr, "cannot write %s\n", path);
+        return 1;
+    }
+    gpunn_device *dev = gpunn_device_open(.seed = 1);
+    if (dev == NULL) {
+        fprintf(stderr, "%s\n", gpunn_error(NULL));
+        return 1;
+    }
+    gpunn_array  data[4] = {{0}, {0}, {0}, {0}}; /* training images and labels, test images and labels */
+    gpunn_status status = run(dev, folder, epochs, data);
+    if (status != GPUNN_OK) fprintf(stderr, "%s\n", gpunn_error(dev));
+    for (int i = 0; i < 4; i++) gpunn_array_free(dev, &data[i]);
+    gpunn_device_close(dev);
+    return status == GPUNN_OK ? 0 : 1;
+}

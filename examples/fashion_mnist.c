@@ -1,0 +1,180 @@
+/* fashion_mnist.c - trains a convolutional network on the 60,000 images of Fashion-MNIST and tests it on the other 10,000.
+ *
+ * Shows: readers, loaders, gpunn_fit with progress, curves and early results, accuracy per class, saving and loading.
+ * Build: cc -O3 -march=native -fopenmp -DGPUNN_ZLIB -I. examples/fashion_mnist.c -o fashion_mnist -lz -lm
+ * Data:  apt-get install dataset-fashion-mnist     (or --data DIR with the four idx files, .gz or not)
+ * Run:   ./fashion_mnist [--model simple|deep] [--epochs N] [--batch N] [--threads N] [--data DIR] [--out DIR]
+ * Expect: about 90 % for the simple network, 92 % for the deep one; curves.svg, history.csv and weights.safetensors in DIR. */
+#define GPUNN_IMPLEMENTATION
+#include "gpunn.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CLASSES = 10 };
+static const char *const class_names[CLASSES] = {"T-shirt", "Trouser", "Pullover", "Dress", "Coat",
+                                                 "Sandal",  "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
+
+typedef struct options {
+    const char *data, *out;
+    bool        deep;
+    int         epochs, batch, threads;
+} options;
+
+typedef struct network {
+    gpunn_model  *model;
+    gpunn_tensor *image, *label, *logits, *loss, *accuracy;
+} network;
+
+static network build(gpunn_device *dev, bool deep)
+{
+    network net;
+    net.model = gpunn_model_create(dev);
+    net.image = gpunn_input(net.model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 28, 28));
+    net.label = gpunn_input(net.model, "label", GPUNN_U8, GPUNN_SHAPE(GPUNN_BATCH));
+    gpunn_tensor *h = gpunn_conv2d(net.image, "conv1", .out_channels = 32, .kernel_size = 3, .padding = deep ? 1 : 0);
+    if (deep) h = gpunn_batch_norm2d(h, "bn1");
+    h = gpunn_max_pool2d(gpunn_relu(h), .kernel_size = 2);
+    if (deep) {
+        h = gpunn_conv2d(h, "conv2", .out_channels = 64, .kernel_size = 3, .padding = 1);
+        h = gpunn_max_pool2d(gpunn_relu(gpunn_batch_norm2d(h, "bn2")), .kernel_size = 2);
+        h = gpunn_dropout(gpunn_relu(gpunn_linear(gpunn_flatten(h), "fc1", .out_features = 128)), 0.4f);
+    }
+    net.logits = gpunn_linear(gpunn_flatten(h), "fc", .out_features = CLASSES);
+    net.loss = gpunn_cross_entropy(net.logits, net.label);
+    net.accuracy = gpunn_accuracy(net.logits, net.label);
+    return net;
+}
+
+/* Reads one of the four files, as .gz or plain. */
+static gpunn_status read_file(gpunn_device *dev, const char *folder, const char *name, gpunn_array *out)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s.gz", folder, name);
+    FILE *there = fopen(path, "rb");
+    if (there)
+        fclose(there);
+    else
+        snprintf(path, sizeof path, "%s/%s", folder, name);
+    return gpunn_read_idx(dev, path, out);
+}
+
+static gpunn_loader *make_loader(const network *net, const gpunn_array *images, const gpunn_array *labels, int batch, bool shuffle)
+{
+    gpunn_loader_args args = {.batch_size = batch, .shuffle = shuffle, .workers = 1, .count = images->dim[0]};
+    args.fields[0] = (gpunn_field){.input = net->image, .samples = images->data, .dtype = GPUNN_U8, .mean = {0.286f}, .std = {0.353f}};
+    args.fields[1] = (gpunn_field){.input = net->label, .samples = labels->data, .dtype = GPUNN_U8};
+    return gpunn_loader_create_(net->model, args);
+}
+
+/* Counts how often a true class is taken for each class, and prints what follows from it. */
+static gpunn_status confusion(const network *net, gpunn_loader *loader, const gpunn_array *labels)
+{
+    static int    table[CLASSES][CLASSES];
+    gpunn_tensor *predicted = gpunn_argmax(net->logits, 1, false);
+    int64_t       done = 0, guess[4096];
+    memset(table, 0, sizeof table);
+    while (gpunn_next(loader)) {
+        int          n = gpunn_loader_batch_size(loader);
+        gpunn_status status = gpunn_forward(&predicted, 1);
+        if (status == GPUNN_OK) status = gpunn_read(predicted, guess, (size_t)n * sizeof *guess);
+        if (status != GPUNN_OK) return status;
+        for (int i = 0; i < n; i++) table[((const uint8_t *)labels->data)[done++]][guess[i]]++;
+    }
+    printf("\n%-11s accuracy   taken for:", "class");
+    for (int j = 0; j < CLASSES; j++) printf("%11s", class_names[j]);
+    for (int i = 0; i < CLASSES; i++) {
+        int total = 0;
+        for (int j = 0; j < CLASSES; j++) total += table[i][j];
+        printf("\n%-11s %7.1f %%             ", class_names[i], 100.0 * table[i][i] / (total ? total : 1));
+        for (int j = 0; j < CLASSES; j++) printf("%11d", table[i][j]);
+    }
+    printf("\n\n");
+    return GPUNN_OK;
+}
+
+static int train(gpunn_device *dev, const options *opt)
+{
+    gpunn_array images = {0}, labels = {0}, test_images = {0}, test_labels = {0};
+    if (read_file(dev, opt->data, "train-images-idx3-ubyte", &images) != GPUNN_OK ||
+        read_file(dev, opt->data, "train-labels-idx1-ubyte", &labels) != GPUNN_OK ||
+        read_file(dev, opt->data, "t10k-images-idx3-ubyte", &test_images) != GPUNN_OK ||
+        read_file(dev, opt->data, "t10k-labels-idx1-ubyte", &test_labels) != GPUNN_OK) {
+        fprintf(stderr, "get the data with: apt-get install dataset-fashion-mnist, or say where it is with --data DIR\n");
+        return 1;
+    }
+    char curves[1024], history[1024], weights[1024];
+    snprintf(curves, sizeof curves, "%s/curves.svg", opt->out);
+    snprintf(history, sizeof history, "%s/history.csv", opt->out);
+    snprintf(weights, sizeof weights, "%s/weights.safetensors", opt->out);
+
+    network          net = build(dev, opt->deep), copy = build(dev, opt->deep);
+    gpunn_optimizer *adam = gpunn_adam(net.model, .lr = 1e-3f);
+    gpunn_loader    *trainer = make_loader(&net, &images, &labels, opt->batch, true);
+    gpunn_loader    *tester = make_loader(&net, &test_images, &test_labels, 1000, false);
+    gpunn_loader    *copy_tester = make_loader(&copy, &test_images, &test_labels, 1000, false);
+    float            accuracy = 0, again = 0, loss = 0;
+    gpunn_status     status = gpunn_last_status(dev);
+    if (status == GPUNN_OK)
+        status = gpunn_set_schedule(adam, .type = GPUNN_SCHEDULE_COSINE, .total_steps = opt->epochs, .min_lr = 1e-5f);
+    printf("%s\n%lld training and %lld test images, %s network\n", gpunn_device_name(dev), (long long)images.dim[0],
+           (long long)test_images.dim[0], opt->deep ? "deep" : "simple");
+    if (status == GPUNN_OK)
+        status = gpunn_fit(adam, .loss = net.loss, .metric = net.accuracy, .train = trainer, .validation = tester, .epochs = opt->epochs,
+                           .on_progress = gpunn_progress_bar, .history_csv = history, .history_svg = curves);
+    if (status == GPUNN_OK) status = gpunn_evaluate(tester, net.loss, net.accuracy, &loss, &accuracy);
+    if (status == GPUNN_OK) status = confusion(&net, tester, &test_labels);
+    if (status == GPUNN_OK) status = gpunn_save(net.model, weights);
+    if (status == GPUNN_OK) status = gpunn_load(copy.model, weights);
+    if (status == GPUNN_OK) status = gpunn_evaluate(copy_tester, copy.loss, copy.accuracy, &loss, &again);
+    if (status == GPUNN_OK) {
+        printf("test accuracy %.2f %%, loss %.4f; the same network reloaded: %.2f %%%s\n", 100 * (double)accuracy, (double)loss,
+               100 * (double)again, accuracy == again ? "" : " (NOT the same)");
+        printf("wrote %s, %s and %s\n", curves, history, weights);
+    }
+    gpunn_loader_destroy(trainer);
+    gpunn_loader_destroy(tester);
+    gpunn_loader_destroy(copy_tester);
+    gpunn_optimizer_destroy(adam);
+    gpunn_model_destroy(net.model);
+    gpunn_model_destroy(copy.model);
+    gpunn_array_free(dev, &images);
+    gpunn_array_free(dev, &labels);
+    gpunn_array_free(dev, &test_images);
+    gpunn_array_free(dev, &test_labels);
+    return status == GPUNN_OK && accuracy == again ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    options opt = {"/usr/share/datasets/fashion-mnist", ".", false, 5, 128, 0};
+    for (int i = 1; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--model") == 0 && (strcmp(value, "deep") == 0 || strcmp(value, "simple") == 0))
+            opt.deep = strcmp(value, "deep") == 0;
+        else if (strcmp(argv[i], "--data") == 0 && *value)
+            opt.data = value;
+        else if (strcmp(argv[i], "--out") == 0 && *value)
+            opt.out = value;
+        else if (strcmp(argv[i], "--epochs") == 0 && atoi(value) > 0)
+            opt.epochs = atoi(value);
+        else if (strcmp(argv[i], "--batch") == 0 && atoi(value) > 0)
+            opt.batch = atoi(value);
+        else if (strcmp(argv[i], "--threads") == 0 && atoi(value) > 0)
+            opt.threads = atoi(value);
+        else {
+            fprintf(stderr, "usage: %s [--model simple|deep] [--epochs N] [--batch N] [--threads N] [--data DIR] [--out DIR]\n", argv[0]);
+            return 2;
+        }
+    }
+    gpunn_device *dev = gpunn_device_open(.seed = 1, .threads = opt.threads);
+    if (dev == NULL) {
+        fprintf(stderr, "%s\n", gpunn_error(NULL));
+        return 1;
+    }
+    int result = train(dev, &opt);
+    if (result) fprintf(stderr, "%s\n", gpunn_error(dev));
+    gpunn_device_close(dev);
+    return result;
+}

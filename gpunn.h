@@ -1,0 +1,12018 @@
+/* gpunn.h - v0.1 - neural networks for C: train and run them from one header.            MIT or public domain (end of file)
+ *
+ * Do this:
+ *     #define GPUNN_IMPLEMENTATION            in exactly one C or C++ file, before the include
+ *     #include "gpunn.h"                      everywhere else just the include
+ * and compile it:
+ *     cc -O3 -march=native -fopenmp app.c -lm                     (-fopenmp may be left out: then one thread)
+ *
+ * >>toc        grep -n '>>' gpunn.h lists every section
+ *     doc      what gpunn is and is not, options, step by step, memory, errors, threads, limits
+ *     config   version, language check, GPUNN_API, named arguments
+ *     status   statuses and their names
+ *     device   where work runs
+ *     model    models, tensors, parameters
+ *     ops      the op tables: the single source of every op
+ *     builders elementwise ops, layers, reductions, shapes, losses
+ *     train    running, optimizers, schedules
+ *     data     loaders
+ *     files    weights, checkpoints, dataset readers
+ *     fit      the training loop, progress, history
+ *     backend  what a backend provides
+ *   and under GPUNN_IMPLEMENTATION
+ *     structs errors memory random shapes graph expr autodiff plan run
+ *     math gemm conv pool map reduce norm loss update cpu
+ *     optimizer loader json safetensors readers fit_loop
+ *     licence
+ *
+ * >>doc
+ * PURPOSE  A model is a graph of tensors built by C calls with PyTorch's names and defaults. The first run plans it: order of
+ *     work, gradients, memory. Every later run only computes: no allocation, no lookup. Weights are safetensors files with
+ *     PyTorch's names and shapes, so each side reads what the other wrote.
+ *
+ * A PROGRAM
+ *     gpunn_device *dev   = gpunn_device_open(.seed = 1);
+ *     gpunn_model  *model = gpunn_model_create(dev);
+ *     gpunn_tensor *x     = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 20));
+ *     gpunn_tensor *t     = gpunn_input(model, "t", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
+ *     gpunn_tensor *h     = gpunn_relu(gpunn_linear(x, "fc1", .out_features = 50));
+ *     gpunn_tensor *loss  = gpunn_bce_with_logits(gpunn_linear(h, "fc2", .out_features = 1), t);
+ *     gpunn_optimizer *o  = gpunn_sgd(model, .lr = 0.01f);
+ *     gpunn_write(x, samples, sizeof samples);
+ *     gpunn_write(t, targets, sizeof targets);
+ *     if (gpunn_train_step(o, loss) != GPUNN_OK) puts(gpunn_error(dev));
+ *
+ * gpunn DOES NOT
+ *     - trace or run Python, load ONNX, or build graphs whose shape depends on values;
+ *     - vary any dimension between runs but the batch (GPUNN_BATCH);
+ *     - print, exit, abort or keep global state: everything hangs off a gpunn_device;
+ *     - share a model or a device between threads without a lock of yours (THREADS below).
+ *
+ * STEP BY STEP
+ *     1. gpunn_device_open                    the machine: CPU here; a GPU when its companion is linked
+ *     2. gpunn_model_create, gpunn_input      the graph's entrances, with GPUNN_BATCH where the batch goes
+ *     3. layers, ops, a loss                  each call checks its shapes at once; NULL in, NULL out
+ *     4. gpunn_sgd, gpunn_adam, ...           an optimizer over the model's parameters
+ *     5. gpunn_write, gpunn_train_step        or a gpunn_loader, or gpunn_fit for the whole loop
+ *     6. gpunn_forward, gpunn_read            evaluation mode: dropout off, running statistics used
+ *     7. gpunn_save, gpunn_load               weights; gpunn_checkpoint_save for all that resuming needs
+ *
+ * OPTIONS (define before the include that has GPUNN_IMPLEMENTATION)
+ *     GPUNN_STATIC       every function static: a private copy for this file (define it wherever gpunn.h is included)
+ *     GPUNN_API          your own linkage, such as __declspec(dllexport)
+ *     GPUNN_CBLAS        matrix products by the system's CBLAS (link -lopenblas); Debian's OpenBLAS does not know the newest
+ *                        processors: where it is slow, set OPENBLAS_CORETYPE=SKYLAKEX (or HASWELL) in the environment
+ *     GPUNN_ZLIB         readers accept .gz files (link -lz)
+ *     GPUNN_NO_THREADS   loaders prefetch nothing (no pthreads)
+ *     GPUNN_CUDA         the reference to gpunn_cuda.cu is strong (static archives, shared libraries, MSVC)
+ *     GPUNN_NO_SIMD      plain C kernels
+ *
+ * NAMED ARGUMENTS  gpunn_conv2d(x, "conv1", .out_channels = 6, .kernel_size = 5): a field left out, or 0, is torch.nn's default.
+ *     Where 0 itself is meant and is not the default, write GPUNN_ZERO (.beta1 = GPUNN_ZERO).
+ *
+ * SHAPES  NCHW, row-major, rank 0 (a scalar) to 8. Elementwise ops broadcast as NumPy does.
+ *
+ * MEMORY  Parameters, gradients and optimizer state are flat buffers; everything between them lives in one arena whose offsets
+ *     are planned by lifetime, so a value is overwritten as soon as nobody needs it. gpunn_read works for the outputs of the
+ *     last gpunn_forward, the loss of the last training step and whatever gpunn_keep names. gpunn_model_summary tells the exact
+ *     bytes before anything is allocated. After the first run of each (outputs, mode, batch size) nothing is allocated.
+ *
+ * ERRORS  The first failure on a device wins and stays readable by gpunn_error(dev) and gpunn_last_status(dev) until
+ *     gpunn_clear_error(dev). Builders return NULL and pass NULL on, so a chain is checked once at its end. After a failed call
+ *     the object is as it was before. Failures without a device (gpunn_device_open itself) are kept per thread: gpunn_error(NULL).
+ *
+ * THREADS  One device, with its models, optimizers and loaders, belongs to one thread at a time. Different devices are
+ *     independent. A loader's own worker threads touch only its buffers. A device's CPU work runs on .threads OpenMP threads;
+ *     results do not depend on their number.
+ *
+ * DETERMINISM  The same seed, data and build give the same bits, always.
+ *
+ * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features; F32 arithmetic; little-endian machines.
+ */
+#ifndef GPUNN_H
+#define GPUNN_H
+
+/* ==== >>config ======================================================================================================== */
+#define GPUNN_VERSION_MAJOR 0
+#define GPUNN_VERSION_MINOR 1
+#define GPUNN_VERSION "0.1"
+
+#if !defined(__cplusplus) && (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L)
+#error "gpunn.h needs C99 or C++17 (cc -std=c99)"
+#endif
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifndef GPUNN_API
+#if defined(GPUNN_STATIC) && defined(__GNUC__)
+#define GPUNN_API __attribute__((unused)) static
+#elif defined(GPUNN_STATIC)
+#define GPUNN_API static
+#else
+#define GPUNN_API extern
+#endif
+#endif
+
+#if defined(__GNUC__)
+#define GPUNN__CHECK_RESULT __attribute__((warn_unused_result))
+#define GPUNN__PRINTF(text, first) __attribute__((format(printf, text, first)))
+#else
+#define GPUNN__CHECK_RESULT
+#define GPUNN__PRINTF(text, first)
+#endif
+
+/* Named arguments. Each argument struct opens with args_, which nobody sets, so that a call may name none. If a compile error
+ * led you here: the fields are in the struct whose name the error shows, and in C++ they keep the order of their declaration. */
+#ifdef __cplusplus
+#define GPUNN_ARGS(type, ...) type{.args_ = 0, __VA_ARGS__}
+#define GPUNN_LITERAL(type) type
+#else
+#define GPUNN_ARGS(type, ...) ((type){.args_ = 0, __VA_ARGS__})
+#define GPUNN_LITERAL(type) (type)
+#endif
+#define GPUNN_EXPAND(x) x
+#define GPUNN_FIRST(first, ...) first
+#define GPUNN_REST(first, ...) __VA_ARGS__
+/* A required argument followed by named ones, all in one variadic list: NAMED(type, x) and NAMED(type, x, .p = 1). */
+#define GPUNN_NAMED(type, ...) \
+    GPUNN_EXPAND(GPUNN_FIRST(__VA_ARGS__, 0)), GPUNN_ARGS(type, GPUNN_EXPAND(GPUNN_REST(__VA_ARGS__, )))
+
+#define GPUNN_ZERO (-2147483647 - 1) /* a field's value where 0 is meant although 0 stands for the default */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ==== >>status ======================================================================================================== */
+#define GPUNN_STATUS_LIST(X)                                                                              \
+    X(GPUNN_OK, "ok")                                                                                     \
+    X(GPUNN_ERR_ARGUMENT, "bad argument")                                                                 \
+    X(GPUNN_ERR_SHAPE, "shapes do not fit")                                                               \
+    X(GPUNN_ERR_DTYPE, "wrong dtype")                                                                     \
+    X(GPUNN_ERR_MEMORY, "out of memory")                                                                  \
+    X(GPUNN_ERR_IO, "file could not be read or written")                                                  \
+    X(GPUNN_ERR_FORMAT, "file is damaged or of another format")                                           \
+    X(GPUNN_ERR_DEVICE, "device not available or failed")                                                 \
+    X(GPUNN_ERR_UNSUPPORTED, "not supported by this backend or build")                                    \
+    X(GPUNN_ERR_STATE, "called at the wrong time")                                                        \
+    X(GPUNN_ERR_NUMERIC, "NaN or infinity")                                                               \
+    X(GPUNN_ERR_CANCELLED, "cancelled by a callback")
+
+typedef enum gpunn_status {
+#define GPUNN__X(id, text) id,
+    GPUNN_STATUS_LIST(GPUNN__X)
+#undef GPUNN__X
+    GPUNN_STATUS_COUNT
+} gpunn_status;
+
+/* "GPUNN_ERR_SHAPE: shapes do not fit"; any int is safe. */
+GPUNN_API const char *gpunn_status_name(gpunn_status status);
+
+/* ==== >>device ======================================================================================================== *
+ * torch.device and torch.cuda.*. Not thread-safe per device; different devices are independent. */
+typedef struct gpunn_device gpunn_device;
+typedef struct gpunn_backend gpunn_backend; /* >>backend */
+typedef enum gpunn_device_type { GPUNN_DEVICE_AUTO = 0, GPUNN_DEVICE_CPU, GPUNN_DEVICE_CUDA } gpunn_device_type;
+typedef enum gpunn_log_level { GPUNN_LOG_ERROR = 0, GPUNN_LOG_WARNING, GPUNN_LOG_INFO } gpunn_log_level;
+
+typedef struct gpunn_device_args {
+    int               args_;
+    gpunn_device_type type;          /* AUTO: a GPU when there is one and its companion is linked, else the CPU */
+    int               index;         /* which GPU */
+    uint64_t          seed;          /* initial weights, dropout; the same seed gives the same run */
+    int               threads;       /* CPU threads; 0 = all cores (one without OpenMP) */
+    bool              deterministic; /* only algorithms whose result never varies; the CPU has no others */
+    size_t            memory_limit;  /* bytes this device may hold; 0 = no limit */
+    /* Host memory. new_size 0 frees; NULL on failure; results are aligned as malloc's. NULL: realloc and free. */
+    void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
+    void (*log_fn)(void *user, gpunn_log_level level, const char *message); /* NULL: silence */
+    void                *user;
+    const gpunn_backend *backend; /* a backend of your own; overrides type */
+} gpunn_device_args;
+
+/* NULL on failure: gpunn_error(NULL) says why. */
+GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args);
+#define gpunn_device_open(...) gpunn_device_open_(GPUNN_ARGS(gpunn_device_args, __VA_ARGS__))
+/* Models, optimizers and loaders of the device must be destroyed before it. NULL is fine. */
+GPUNN_API void gpunn_device_close(gpunn_device *dev);
+/* The first failure in words, "" when there was none. Valid until the next call on the device. */
+GPUNN_API const char  *gpunn_error(const gpunn_device *dev);
+GPUNN_API gpunn_status gpunn_last_status(const gpunn_device *dev);
+GPUNN_API void         gpunn_clear_error(gpunn_device *dev);
+/* GPUs that gpunn_device_open can use: 0 without gpunn_cuda.cu, without a driver or without a GPU. */
+GPUNN_API int               gpunn_cuda_device_count(void);
+GPUNN_API gpunn_device_type gpunn_device_get_type(const gpunn_device *dev);
+GPUNN_API const char       *gpunn_device_name(const gpunn_device *dev); /* "Intel(R) Xeon(R) ..., 2 threads, AVX-512" */
+GPUNN_API int               gpunn_device_threads(const gpunn_device *dev);
+GPUNN_API size_t            gpunn_memory_allocated(const gpunn_device *dev); /* bytes held for tensors now */
+GPUNN_API size_t            gpunn_memory_peak(const gpunn_device *dev);      /* most bytes ever held */
+/* Frees the arenas and plans of the device's models; the next run of each plans and allocates again. */
+GPUNN_API void         gpunn_empty_cache(gpunn_device *dev);
+GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev);
+
+/* ==== >>model ========================================================================================================= */
+typedef struct gpunn_model     gpunn_model;
+typedef struct gpunn_tensor    gpunn_tensor;
+typedef struct gpunn_optimizer gpunn_optimizer;
+typedef struct gpunn_loader    gpunn_loader;
+
+/* X(id, text in messages, safetensors' name, bytes) */
+#define GPUNN_DTYPE_LIST(X)              \
+    X(GPUNN_F32, "f32", "F32", 4)        \
+    X(GPUNN_F16, "f16", "F16", 2)        \
+    X(GPUNN_BF16, "bf16", "BF16", 2)     \
+    X(GPUNN_I64, "i64", "I64", 8)        \
+    X(GPUNN_I32, "i32", "I32", 4)        \
+    X(GPUNN_U8, "u8", "U8", 1)           \
+    X(GPUNN_BOOL, "bool", "BOOL", 1)
+
+typedef enum gpunn_dtype {
+    GPUNN_DTYPE_DEFAULT = 0,
+#define GPUNN__X(id, text, file_name, bytes) id,
+    GPUNN_DTYPE_LIST(GPUNN__X)
+#undef GPUNN__X
+    GPUNN_DTYPE_COUNT
+} gpunn_dtype;
+
+#define GPUNN_MAX_RANK 8
+#define GPUNN_BATCH (-1) /* the dimension that varies between runs; GPUNN_BATCH * k is k times the batch */
+/* Ends at the first 0; GPUNN_SHAPE(0) is a scalar. */
+typedef struct gpunn_shape {
+    int64_t dim[GPUNN_MAX_RANK];
+} gpunn_shape;
+#define GPUNN_SHAPE(...) (GPUNN_LITERAL(gpunn_shape){{__VA_ARGS__}})
+
+#define GPUNN_END 127
+/* A list of axes; negative ones count from the end. GPUNN_ALL: every axis. */
+typedef struct gpunn_axes {
+    int axis[GPUNN_MAX_RANK + 1];
+} gpunn_axes;
+#define GPUNN_AXES(...) (GPUNN_LITERAL(gpunn_axes){{__VA_ARGS__, GPUNN_END}})
+#define GPUNN_ALL (GPUNN_LITERAL(gpunn_axes){{GPUNN_END}})
+
+GPUNN_API size_t      gpunn_dtype_size(gpunn_dtype dtype); /* bytes per element; 0 for what is none */
+GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype);
+
+GPUNN_API gpunn_model *gpunn_model_create(gpunn_device *dev);
+/* Frees its tensors. Optimizers and loaders of the model must be destroyed before. NULL is fine. */
+GPUNN_API void gpunn_model_destroy(gpunn_model *model);
+
+/* A value that the program writes before each run. dtype F32, I64, I32, U8 or BOOL (0: F32); at most one dimension of the shape is
+ * GPUNN_BATCH, and then all inputs of a run hold the same batch. */
+GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_dtype dtype, gpunn_shape shape);
+
+typedef enum gpunn_init_kind {
+    GPUNN_INIT_DEFAULT = 0, /* zeros */
+    GPUNN_INIT_ZEROS,
+    GPUNN_INIT_CONSTANT,       /* a */
+    GPUNN_INIT_UNIFORM,        /* a to b */
+    GPUNN_INIT_NORMAL,         /* mean a, standard deviation b */
+    GPUNN_INIT_KAIMING_UNIFORM /* U(+-1/sqrt(fan_in)), torch.nn's own for linear and conv; a: fan_in, 0 = from the shape */
+} gpunn_init_kind;
+typedef struct gpunn_init {
+    gpunn_init_kind kind;
+    float           a, b;
+} gpunn_init;
+
+/* A parameter of the user's own; F32, no GPUNN_BATCH in its shape; names are unique in a model. */
+GPUNN_API gpunn_tensor *gpunn_parameter(gpunn_model *model, const char *name, gpunn_shape shape, gpunn_init init);
+/* Values that never change and are not saved; F32, copied. */
+GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, const float *values);
+
+/* Initial values of parameters not yet run or written; later calls draw them anew. weight: of rank 2 and more. */
+GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init);
+
+GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model, const char *name); /* input, parameter, buffer or named value; NULL: none */
+GPUNN_API gpunn_tensor *gpunn_set_name(gpunn_tensor *t, const char *name); /* returns t; NULL when the name is taken */
+GPUNN_API const char   *gpunn_tensor_name(const gpunn_tensor *t);          /* "" when it has none */
+GPUNN_API gpunn_shape   gpunn_tensor_shape(const gpunn_tensor *t);         /* GPUNN_BATCH where the batch is */
+GPUNN_API gpunn_dtype   gpunn_tensor_dtype(const gpunn_tensor *t);
+GPUNN_API size_t        gpunn_tensor_bytes(const gpunn_tensor *t); /* at the batch size of the last run or write */
+/* Parameters and buffers (running statistics) in the order of their creation: what gpunn_save writes. */
+GPUNN_API int           gpunn_parameter_count(const gpunn_model *model);
+GPUNN_API gpunn_tensor *gpunn_parameter_at(gpunn_model *model, int index);
+
+/* Host to device: inputs (their bytes tell the batch size), parameters, buffers. bytes must fit exactly. */
+GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes);
+/* Device to host: parameters, buffers, inputs, outputs of the last run, kept values. */
+GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes);
+/* The gradient of a parameter, or of a value named to gpunn_retain_grad, after gpunn_backward or gpunn_train_step. */
+GPUNN_API gpunn_status gpunn_read_grad(gpunn_tensor *t, void *host, size_t bytes);
+/* The value of a one-element F32 or I64 tensor; NaN on failure. */
+GPUNN_API float gpunn_item(gpunn_tensor *t);
+
+GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable); /* false freezes it */
+GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale);     /* its learning rate, times scale */
+GPUNN_API gpunn_status gpunn_set_decay(gpunn_tensor *parameter, bool decay);         /* false: no weight decay */
+/* The value stays readable after every run; training steps compute it too when it needs no input that the loss does not. */
+GPUNN_API gpunn_tensor *gpunn_keep(gpunn_tensor *t);
+GPUNN_API gpunn_tensor *gpunn_retain_grad(gpunn_tensor *t); /* as torch's: also for inputs and values between */
+
+typedef struct gpunn_summary_args {
+    int           args_;
+    int64_t       batch_size; /* default 1 */
+    gpunn_tensor *loss;       /* a training step of it; NULL: evaluation of outputs */
+    gpunn_tensor *outputs[8]; /* default: every value that no op reads */
+    void (*write)(void *user, const char *text); /* receives the text piece by piece; NULL: only bytes is wanted */
+    void   *user;
+    size_t *bytes; /* receives all device bytes that such a run holds: parameters, gradients, inputs, arena */
+} gpunn_summary_args;
+/* Layers, shapes, parameters and the exact bytes, before anything is allocated on the device. */
+GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_args args);
+#define gpunn_model_summary(...) gpunn_model_summary_(GPUNN_NAMED(gpunn_summary_args, __VA_ARGS__))
+
+/* ==== >>ops =========================================================================================================== *
+ * Every elementwise op, once. Adding one is adding a line here: enum, name, builder, gpunn_expr, CPU loops, CUDA kernels, fused
+ * kernels and tests follow from it.
+ *
+ * Columns: enum GPUNN_OP_*, name (torch's), attributes with their defaults, forward, then the derivative for each operand.
+ * Forward reads the operands (x, or a, b, c) and the attributes; a derivative also y, the result, and g, the gradient of y. A derivative
+ * that is just 0 is none. What the derivatives mention is what training keeps in memory: prefer y to x where that is as exact, since
+ * y often is kept anyway and x may then be overwritten.
+ *
+ * Language: valid C and valid Python, and nothing but + - * /, comparisons, numbers (K(0.5) when not an integer) and calls of
+ *     where(condition, then, else) min max abs sign floor exp expm1 log log1p sqrt tanh erf sigmoid sin cos pow.
+ * min and max hand on NaN; sign(0) is 0. Kinks and NaN behave as PyTorch's: write comparisons so that NaN takes its branch. */
+/* >>ops begin */
+/* X(ENUM, name, forward, derivative) */
+#define GPUNN_UNARY_OPS(X)                                                                                            \
+    X(RELU, relu, where(x <= 0, 0, x), where(y <= 0, 0, g))                                                           \
+    X(RELU6, relu6, where(x < 0, 0, where(x > 6, 6, x)), where(y <= 0, 0, where(y >= 6, 0, g)))                       \
+    X(SIGMOID, sigmoid, sigmoid(x), g * (1 - y) * y)                                                                  \
+    X(TANH, tanh, tanh(x), g * (1 - y * y))                                                                           \
+    X(SILU, silu, x * sigmoid(x), g * sigmoid(x) * (1 + x * (1 - sigmoid(x))))                                        \
+    X(MISH, mish, x * tanh(log1p(exp(x))),                                                                            \
+      g * (tanh(log1p(exp(x))) + x * sigmoid(x) * (1 - tanh(log1p(exp(x))) * tanh(log1p(exp(x))))))                   \
+    X(GELU, gelu, K(0.5) * x * (1 + erf(K(0.70710678) * x)),                                                          \
+      g * (K(0.5) * (1 + erf(K(0.70710678) * x)) + x * K(0.39894228) * exp(-K(0.5) * x * x)))                         \
+    X(GELU_TANH, gelu_tanh, K(0.5) * x * (1 + tanh(K(0.7978846) * (x + K(0.044715) * x * x * x))),                    \
+      g * K(0.5) * (1 + tanh(K(0.7978846) * (x + K(0.044715) * x * x * x))) * (1 + x * (1 - tanh(K(0.7978846) * (x +  \
+        K(0.044715) * x * x * x))) * K(0.7978846) * (1 + K(0.134145) * x * x)))                                       \
+    X(SOFTSIGN, softsign, x / (1 + abs(x)), g / ((1 + abs(x)) * (1 + abs(x))))                                        \
+    X(LOGSIGMOID, logsigmoid, min(x, 0) - log1p(exp(-abs(x))), g * sigmoid(-x))                                       \
+    X(HARDSIGMOID, hardsigmoid, min(max(x + 3, 0), 6) / 6, where(abs(x) < 3, g / 6, 0))                               \
+    X(HARDSWISH, hardswish, x * min(max(x + 3, 0), 6) / 6, where(x <= -3, 0, where(x >= 3, g, g * (x / 3 + K(0.5))))) \
+    X(SELU, selu, K(1.050701) * where(x > 0, x, K(1.6732632) * expm1(x)),                                             \
+      g * where(x <= 0, K(1.7580993) * exp(x), K(1.050701)))                                                          \
+    X(ABS, abs, abs(x), g * sign(x))                                                                                  \
+    X(NEG, neg, -x, -g)                                                                                               \
+    X(SIGN, sign, sign(x), 0)                                                                                         \
+    X(FLOOR, floor, floor(x), 0)                                                                                      \
+    X(EXP, exp, exp(x), g * y)                                                                                        \
+    X(EXPM1, expm1, expm1(x), g * (y + 1))                                                                            \
+    X(LOG, log, log(x), g / x)                                                                                        \
+    X(LOG1P, log1p, log1p(x), g / (x + 1))                                                                            \
+    X(SQRT, sqrt, sqrt(x), g / (2 * y))                                                                               \
+    X(RSQRT, rsqrt, 1 / sqrt(x), -K(0.5) * g * y * y * y)                                                             \
+    X(RECIPROCAL, reciprocal, 1 / x, -g * y * y)                                                                      \
+    X(SQUARE, square, x * x, 2 * g * x)                                                                               \
+    X(SIN, sin, sin(x), g * cos(x))                                                                                   \
+    X(COS, cos, cos(x), -g * sin(x))
+/* X(ENUM, name, attribute, default, forward, derivative) */
+#define GPUNN_UNARY1_OPS(X)                                                                                                \
+    X(LEAKY_RELU, leaky_relu, negative_slope, K(0.01), where(x > 0, x, x * negative_slope),                                \
+      where(x > 0, g, g * negative_slope))                                                                                 \
+    X(ELU, elu, alpha, 1, where(x > 0, x, alpha * expm1(x)), where(x <= 0, g * alpha * exp(x), g))                         \
+    X(CELU, celu, alpha, 1, where(x > 0, x, alpha * expm1(x / alpha)), where(x <= 0, g * exp(x / alpha), g))               \
+    X(ADD_SCALAR, add_scalar, value, 0, x + value, g)                                                                      \
+    X(MUL_SCALAR, mul_scalar, value, 1, x * value, g * value)                                                              \
+    X(POW_SCALAR, pow_scalar, exponent, 1, pow(x, exponent), where(exponent == 0, 0, g * exponent * pow(x, exponent - 1)))
+/* X(ENUM, name, attribute 1, default 1, attribute 2, default 2, forward, derivative) */
+#define GPUNN_UNARY2_OPS(X)                                                                                     \
+    X(HARDTANH, hardtanh, min_val, -1, max_val, 1, where(x < min_val, min_val, where(x > max_val, max_val, x)), \
+      where(y <= min_val, 0, where(y >= max_val, 0, g)))                                                        \
+    X(CLAMP, clamp, min, -K(3.4028235e38), max, K(3.4028235e38), min(max(x, min), max),                         \
+      where(x >= min, where(x <= max, g, 0), 0))                                                                \
+    X(SOFTPLUS, softplus, beta, 1, threshold, 20, where(x * beta > threshold, x, log1p(exp(x * beta)) / beta),  \
+      where(x * beta > threshold, g, g * sigmoid(x * beta)))
+/* X(ENUM, name, forward, da, db) */
+#define GPUNN_BINARY_OPS(X)                                                                                             \
+    X(ADD, add, a + b, g, g)                                                                                            \
+    X(SUB, sub, a - b, g, -g)                                                                                           \
+    X(MUL, mul, a * b, g * b, g * a)                                                                                    \
+    X(DIV, div, a / b, g / b, -g * (y / b))                                                                             \
+    X(POW, pow, pow(a, b), where(b == 0, 0, g * b * pow(a, b - 1)), g * y * log(where(a == 0, where(b >= 0, 1, 0), a))) \
+    X(MAXIMUM, maximum, max(a, b), where(a == b, g / 2, where(a < b, 0, g)), where(a == b, g / 2, where(a > b, 0, g)))  \
+    X(MINIMUM, minimum, min(a, b), where(a == b, g / 2, where(a > b, 0, g)), where(a == b, g / 2, where(a < b, 0, g)))  \
+    X(EQ, eq, where(a == b, 1, 0), 0, 0)                                                                                \
+    X(NE, ne, where(a != b, 1, 0), 0, 0)                                                                                \
+    X(LT, lt, where(a < b, 1, 0), 0, 0)                                                                                 \
+    X(LE, le, where(a <= b, 1, 0), 0, 0)                                                                                \
+    X(GT, gt, where(a > b, 1, 0), 0, 0)                                                                                 \
+    X(GE, ge, where(a >= b, 1, 0), 0, 0)                                                                                \
+    X(PARAMETRIC_RELU, parametric_relu, where(a > 0, a, a * b), where(a > 0, g, g * b), where(a > 0, 0, g * a))         \
+    X(SQUARED_ERROR, squared_error, (a - b) * (a - b), 2 * g * (a - b), 2 * g * (b - a))                                \
+    X(ABSOLUTE_ERROR, absolute_error, abs(a - b), g * sign(a - b), g * sign(b - a))                                     \
+    X(BINARY_CROSS_ENTROPY, binary_cross_entropy, (b - 1) * max(log1p(-a), -100) - b * max(log(a), -100),               \
+      g * (a - b) / max((1 - a) * a, K(1e-12)), g * (log1p(-a) - log(a)))                                               \
+    X(BINARY_CROSS_ENTROPY_WITH_LOGITS, binary_cross_entropy_with_logits,                                               \
+      (1 - b) * max(a, 0) - b * min(a, 0) + log1p(exp(-abs(a))), g * (sigmoid(a) - b), -g * a)                          \
+    X(KL_DIVERGENCE, kl_divergence, where(b == 0, 0, b * log(b)) - b * a, -g * b, g * (log(b) + 1 - a))                 \
+    X(KL_DIVERGENCE_LOG, kl_divergence_log, exp(b) * (b - a), -g * exp(b), g * (y + exp(b)))
+/* X(ENUM, name, attribute, default, forward, da, db) */
+#define GPUNN_BINARY1_OPS(X)                                                                                                \
+    X(HUBER, huber, delta, 1, where(abs(a - b) < delta, K(0.5) * (a - b) * (a - b), delta * (abs(a - b) - K(0.5) * delta)), \
+      where(abs(a - b) >= delta, g * delta * sign(a - b), g * (a - b)),                                                     \
+      where(abs(a - b) >= delta, g * delta * sign(b - a), g * (b - a)))                                                     \
+    X(SMOOTH_L1, smooth_l1, beta, 1,                                                                                        \
+      where(abs(a - b) < beta, K(0.5) * (a - b) * (a - b) / beta, abs(a - b) - K(0.5) * beta),                              \
+      where(abs(a - b) >= beta, g * sign(a - b), g * (a - b) / beta),                                                       \
+      where(abs(a - b) >= beta, g * sign(b - a), g * (b - a) / beta))
+/* X(ENUM, name, forward, da, db, dc) */
+#define GPUNN_TERNARY_OPS(X)                                           \
+    X(WHERE, where, where(a, b, c), 0, where(a, g, 0), where(a, 0, g))
+/* >>ops end */
+
+/* The other ops: X(ENUM, name, operands that the backward pass reads (bit i: operand i), whether it reads the result, whether there
+ * is a backward pass). Their attributes and operands stand at gpunn_attributes (>>backend). */
+#define GPUNN_OTHER_OPS(X)                                 \
+    X(LINEAR, linear, 3, 0, 1)                             \
+    X(MATMUL, matmul, 3, 0, 1)                             \
+    X(CONV2D, conv2d, 3, 0, 1)                             \
+    X(MAX_POOL2D, max_pool2d, 0, 0, 1)                     \
+    X(AVG_POOL2D, avg_pool2d, 0, 0, 1)                     \
+    X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, 0, 0, 1)   \
+    X(BATCH_NORM, batch_norm, 3, 0, 1)                     \
+    X(DROPOUT, dropout, 0, 0, 1)                           \
+    X(PERMUTE, permute, 0, 0, 1)                           \
+    X(CONCAT, concat, 0, 0, 1)                             \
+    X(SLICE, slice, 0, 0, 1)                               \
+    X(PAD, pad, 0, 0, 1)                                   \
+    X(SUM, sum, 0, 0, 1)                                   \
+    X(MAX, max, 1, 1, 1)                                   \
+    X(ARGMAX, argmax, 0, 0, 0)                             \
+    X(SOFTMAX, softmax, 0, 1, 1)                           \
+    X(LOG_SOFTMAX, log_softmax, 0, 1, 1)                   \
+    X(CROSS_ENTROPY, cross_entropy, 7, 0, 1)               \
+    X(NLL, nll, 6, 0, 1)                                   \
+    X(CAST, cast, 0, 0, 0)
+
+/* Another name for its operand's memory: it takes part in shapes and gradients, but no backend runs it. */
+#define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, 0, 0, 1)
+
+typedef enum gpunn_op {
+    GPUNN_OP_NONE = 0,
+#define GPUNN__X(ENUM, ...) GPUNN_OP_##ENUM,
+    GPUNN_UNARY_OPS(GPUNN__X) GPUNN_UNARY1_OPS(GPUNN__X) GPUNN_UNARY2_OPS(GPUNN__X) GPUNN_BINARY_OPS(GPUNN__X)
+        GPUNN_BINARY1_OPS(GPUNN__X) GPUNN_TERNARY_OPS(GPUNN__X) GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
+#undef GPUNN__X
+            GPUNN_OP_COUNT
+} gpunn_op;
+
+GPUNN_API const char *gpunn_op_name(gpunn_op op);
+
+/* ==== >>builders ====================================================================================================== *
+ * Each appends a node to its operands' model and returns it, or NULL after an error, or when an operand is NULL (then the first error
+ * stays). Not thread-safe per device. Operands belong to one model; F32 unless stated. Values carry no name until gpunn_set_name. */
+
+/* Elementwise, from the tables above: gpunn_relu(x), gpunn_add(a, b), gpunn_leaky_relu(x, 0.01f), ... */
+#define GPUNN__X(ENUM, name, ...) GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *x);
+GPUNN_UNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr, ...) GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *x, float attr);
+GPUNN_UNARY1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr1, default1, attr2, ...) \
+    GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *x, float attr1, float attr2);
+GPUNN_UNARY2_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, ...) GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_BINARY_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr, ...) GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *a, gpunn_tensor *b, float attr);
+GPUNN_BINARY1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, ...) GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c);
+GPUNN_TERNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+
+/* A formula in the tables' language over x, y, z (args 0 to 2) or x0 to x7: + - * /, < <= > >= == !=, unary minus, parentheses,
+ * numbers, the constant pi, and every elementwise op by name, its attributes as further numbers ("x * sigmoid(1.702 * x)",
+ * "where(x > 0, x, leaky_relu(x, 0.2))"). Also max, min, K(number) and the conditional where. Broadcasts. */
+GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count);
+
+/* -- layers: parameters are called name.weight, name.bias, ... as torch.nn's; name must be unique; "" or NULL is an error -- */
+
+typedef struct gpunn_linear_args {
+    int  args_;
+    int  out_features;
+    bool no_bias;
+} gpunn_linear_args;
+/* x [..., in] -> [..., out]; weight [out, in], bias [out]. */
+GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_linear_args args);
+#define gpunn_linear(x, ...) gpunn_linear_((x), GPUNN_NAMED(gpunn_linear_args, __VA_ARGS__))
+
+typedef struct gpunn_conv_args {
+    int  args_;
+    int  out_channels, kernel_size, stride, padding, dilation, groups; /* the same along both axes ... */
+    int  kernel_shape[3], strides[3], paddings[3], dilations[3];       /* ... or one per spatial axis, where not 0 */
+    bool no_bias;
+} gpunn_conv_args;
+/* x [n, in, h, w] -> [n, out, (h + 2 padding - dilation (kernel - 1) - 1) / stride + 1, ...]; weight [out, in / groups, kh, kw]. */
+GPUNN_API gpunn_tensor *gpunn_conv2d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
+#define gpunn_conv2d(x, ...) gpunn_conv2d_((x), GPUNN_NAMED(gpunn_conv_args, __VA_ARGS__))
+
+typedef struct gpunn_pool_args {
+    int  args_;
+    int  kernel_size, stride, padding;               /* stride defaults to the kernel */
+    int  kernel_shape[3], strides[3], paddings[3];   /* one per spatial axis, where not 0 */
+    bool ceil_mode, count_exclude_pad;               /* the latter: average over real elements only */
+} gpunn_pool_args;
+/* x [n, c, h, w]; the maximum pads with -inf and hands on NaN; the gradient goes to the first maximum. */
+GPUNN_API gpunn_tensor *gpunn_max_pool2d_(gpunn_tensor *x, gpunn_pool_args args);
+#define gpunn_max_pool2d(...) gpunn_max_pool2d_(GPUNN_NAMED(gpunn_pool_args, __VA_ARGS__))
+GPUNN_API gpunn_tensor *gpunn_avg_pool2d_(gpunn_tensor *x, gpunn_pool_args args);
+#define gpunn_avg_pool2d(...) gpunn_avg_pool2d_(GPUNN_NAMED(gpunn_pool_args, __VA_ARGS__))
+/* x [n, c, h, w] -> [n, c, out_h, out_w]. */
+GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool2d(gpunn_tensor *x, int out_h, int out_w);
+
+typedef struct gpunn_batch_norm_args {
+    int   args_;
+    float eps;      /* 1e-5 */
+    float momentum; /* share of the new batch in the running statistics, 0.1 */
+    bool  no_affine;
+} gpunn_batch_norm_args;
+/* x [n, c] or [n, c, l] (1d), [n, c, h, w] (2d); weight, bias, and the buffers running_mean, running_var (unbiased) [c].
+ * A training step over one value per channel is an error, as in PyTorch. */
+GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
+#define gpunn_batch_norm1d(x, ...) gpunn_batch_norm1d_((x), GPUNN_NAMED(gpunn_batch_norm_args, __VA_ARGS__))
+GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
+#define gpunn_batch_norm2d(x, ...) gpunn_batch_norm2d_((x), GPUNN_NAMED(gpunn_batch_norm_args, __VA_ARGS__))
+
+/* Zeroes each element with probability p in training steps and scales the rest by 1 / (1 - p); nothing in evaluation. 0 <= p <= 1. */
+GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p);
+
+/* max(x, 0) + weight min(x, 0); num_parameters 1 (0) or the channels of axis 1; weight starts at init (0: 0.25). */
+GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_parameters, float init);
+
+/* -- shapes -- */
+GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape); /* GPUNN_BATCH * k where the batch goes */
+GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x);                    /* [n, ...] -> [n, rest] */
+GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order);  /* y.dim[i] = x.dim[order[i]] */
+GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, int axis);
+/* x[start:end:step] along one axis, as Python's, step >= 1; not along GPUNN_BATCH. end GPUNN_END_OF_AXIS: to the end. */
+#define GPUNN_END_OF_AXIS INT64_MAX
+GPUNN_API gpunn_tensor *gpunn_slice(gpunn_tensor *x, int axis, int64_t start, int64_t end, int64_t step);
+
+typedef struct gpunn_pad_args {
+    int     args_;
+    int64_t before[GPUNN_MAX_RANK], after[GPUNN_MAX_RANK]; /* per axis of x, >= 0; 0 along GPUNN_BATCH */
+    float   value;
+} gpunn_pad_args;
+GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args);
+#define gpunn_pad(...) gpunn_pad_(GPUNN_NAMED(gpunn_pad_args, __VA_ARGS__))
+GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype); /* between F32, I64, I32, U8, BOOL; no gradient */
+
+/* -- reductions: keepdim leaves 1 in place of each axis -- */
+GPUNN_API gpunn_tensor *gpunn_sum(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
+GPUNN_API gpunn_tensor *gpunn_mean(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
+GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim); /* torch.amax: ties share the gradient */
+GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim);     /* I64, the first maximum */
+GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis);
+GPUNN_API gpunn_tensor *gpunn_log_softmax(gpunn_tensor *x, int axis);
+
+typedef struct gpunn_matmul_args {
+    int  args_;
+    bool transpose_a, transpose_b; /* of the last two axes */
+} gpunn_matmul_args;
+/* torch.matmul for rank >= 2: [..., m, k] x [..., k, n] -> [..., m, n]; leading axes broadcast. */
+GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_matmul_args args);
+#define gpunn_matmul(a, ...) gpunn_matmul_((a), GPUNN_NAMED(gpunn_matmul_args, __VA_ARGS__))
+
+/* -- losses: a scalar, or the input's shape without reduction -- */
+typedef enum gpunn_reduction {
+    GPUNN_REDUCE_MEAN = 0,
+    GPUNN_REDUCE_SUM,
+    GPUNN_REDUCE_NONE,
+    GPUNN_REDUCE_BATCHMEAN /* sum / batch: kl_div's mathematical mean */
+} gpunn_reduction;
+
+typedef struct gpunn_loss_args {
+    int             args_;
+    gpunn_reduction reduction;
+    float           delta;  /* huber: 1 */
+    float           beta;   /* smooth_l1: 1; GPUNN_ZERO makes it l1 */
+    gpunn_tensor   *weight; /* bce, bce_with_logits: factor of each element, broadcast */
+    gpunn_tensor   *pos_weight; /* bce_with_logits: factor of the positive part, broadcast */
+    bool            log_target; /* kl_div */
+} gpunn_loss_args;
+/* input and target of one shape (no broadcasting: an error, not a surprise). mse: (x - t)^2. l1: |x - t|. bce: input in [0, 1], log
+ * clamped at -100. kl_div: input holds log-probabilities. The gradient goes to both input and target. */
+GPUNN_API gpunn_tensor *gpunn_mse_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
+GPUNN_API gpunn_tensor *gpunn_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
+GPUNN_API gpunn_tensor *gpunn_huber_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
+GPUNN_API gpunn_tensor *gpunn_smooth_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
+GPUNN_API gpunn_tensor *gpunn_bce_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
+GPUNN_API gpunn_tensor *gpunn_bce_with_logits_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
+GPUNN_API gpunn_tensor *gpunn_kl_div_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
+#define gpunn_mse_loss(input, ...) gpunn_mse_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
+#define gpunn_l1_loss(input, ...) gpunn_l1_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
+#define gpunn_huber_loss(input, ...) gpunn_huber_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
+#define gpunn_smooth_l1_loss(input, ...) gpunn_smooth_l1_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
+#define gpunn_bce_loss(input, ...) gpunn_bce_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
+#define gpunn_bce_with_logits(input, ...) gpunn_bce_with_logits_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
+#define gpunn_kl_div(input, ...) gpunn_kl_div_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
+
+typedef struct gpunn_class_loss_args {
+    int             args_;
+    gpunn_reduction reduction;
+    int             ignore_index; /* default -100; GPUNN_ZERO for 0 */
+    float           label_smoothing; /* cross_entropy only */
+    gpunn_tensor   *weight;       /* [classes] */
+} gpunn_class_loss_args;
+/* logits [n, classes, ...], labels I64, I32 or U8 [n, ...]; nll takes log-probabilities. A label outside 0 .. classes - 1 that is not
+ * ignore_index makes the run fail with GPUNN_ERR_ARGUMENT before any weight changes. */
+GPUNN_API gpunn_tensor *gpunn_cross_entropy_(gpunn_tensor *logits, gpunn_tensor *labels, gpunn_class_loss_args args);
+GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *labels, gpunn_class_loss_args args);
+#define gpunn_cross_entropy(logits, ...) gpunn_cross_entropy_((logits), GPUNN_NAMED(gpunn_class_loss_args, __VA_ARGS__))
+#define gpunn_nll_loss(log_probabilities, ...) gpunn_nll_loss_((log_probabilities), GPUNN_NAMED(gpunn_class_loss_args, __VA_ARGS__))
+
+/* -- metrics: scalars without gradient -- */
+GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits, gpunn_tensor *labels);        /* share of rows [n, classes] argmax gets right */
+GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob, gpunn_tensor *target);   /* share with (prob > 0.5) == (target > 0.5) */
+
+/* ==== >>train ========================================================================================================= *
+ * Not thread-safe per device. */
+
+/* Evaluation mode: computes just what the outputs need. Inputs must have been written. */
+GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count);
+/* Training mode: forward, and gradients of the scalar loss added to what gpunn_zero_grad left. */
+GPUNN_API gpunn_status gpunn_backward(gpunn_tensor *loss);
+/* zero_grad, backward, clipping as set on the optimizer, update. A loss that is NaN or infinite gives GPUNN_ERR_NUMERIC and leaves
+ * the weights as they were. */
+GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss);
+GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model);
+/* Scales all gradients so that their 2-norm is at most max_norm; total_norm (may be NULL) receives the norm before. */
+GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, float *total_norm);
+GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_value);
+
+typedef struct gpunn_sgd_args {
+    int   args_;
+    float lr; /* 1e-3 */
+    float momentum, dampening, weight_decay;
+    bool  nesterov, maximize;
+} gpunn_sgd_args;
+typedef struct gpunn_adam_args {
+    int   args_;
+    float lr, beta1, beta2, eps; /* 1e-3, 0.9, 0.999, 1e-8 */
+    float weight_decay;          /* adam: L2, 0; adamw: decoupled, 0.01 */
+    bool  maximize;
+} gpunn_adam_args;
+typedef struct gpunn_rmsprop_args {
+    int   args_;
+    float lr, alpha, eps; /* 1e-2, 0.99, 1e-8 */
+    float weight_decay, momentum;
+    bool  centered, maximize;
+} gpunn_rmsprop_args;
+typedef struct gpunn_adagrad_args {
+    int   args_;
+    float lr, eps; /* 1e-2, 1e-10 */
+    float lr_decay, weight_decay, initial_accumulator_value;
+    bool  maximize;
+} gpunn_adagrad_args;
+/* Each equals torch.optim's of the same name, step by step. Weight decay applies to every parameter, as there, but those excluded by
+ * gpunn_set_decay. A parameter that no backward pass has reached since gpunn_zero_grad is left alone. */
+GPUNN_API gpunn_optimizer *gpunn_sgd_(gpunn_model *model, gpunn_sgd_args args);
+GPUNN_API gpunn_optimizer *gpunn_adam_(gpunn_model *model, gpunn_adam_args args);
+GPUNN_API gpunn_optimizer *gpunn_adamw_(gpunn_model *model, gpunn_adam_args args);
+GPUNN_API gpunn_optimizer *gpunn_rmsprop_(gpunn_model *model, gpunn_rmsprop_args args);
+GPUNN_API gpunn_optimizer *gpunn_adagrad_(gpunn_model *model, gpunn_adagrad_args args);
+#define gpunn_sgd(...) gpunn_sgd_(GPUNN_NAMED(gpunn_sgd_args, __VA_ARGS__))
+#define gpunn_adam(...) gpunn_adam_(GPUNN_NAMED(gpunn_adam_args, __VA_ARGS__))
+#define gpunn_adamw(...) gpunn_adamw_(GPUNN_NAMED(gpunn_adam_args, __VA_ARGS__))
+#define gpunn_rmsprop(...) gpunn_rmsprop_(GPUNN_NAMED(gpunn_rmsprop_args, __VA_ARGS__))
+#define gpunn_adagrad(...) gpunn_adagrad_(GPUNN_NAMED(gpunn_adagrad_args, __VA_ARGS__))
+GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt);
+
+GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt); /* the update alone, from the gradients there are */
+GPUNN_API void         gpunn_set_lr(gpunn_optimizer *opt, float lr); /* the base rate; a schedule scales it from now on */
+GPUNN_API float        gpunn_get_lr(const gpunn_optimizer *opt);     /* what the next step uses */
+GPUNN_API void         gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm);    /* in gpunn_train_step; 0: off */
+GPUNN_API void         gpunn_set_clip_value(gpunn_optimizer *opt, float clip_value); /* the same, per element */
+GPUNN_API int64_t      gpunn_step_count(const gpunn_optimizer *opt);
+
+typedef enum gpunn_schedule_type {
+    GPUNN_SCHEDULE_CONSTANT = 0,
+    GPUNN_SCHEDULE_STEP,        /* lr gamma^(t / step_size) */
+    GPUNN_SCHEDULE_MULTI_STEP,  /* lr gamma^(milestones passed) */
+    GPUNN_SCHEDULE_EXPONENTIAL, /* lr gamma^t */
+    GPUNN_SCHEDULE_COSINE,      /* min_lr + (lr - min_lr) (1 + cos(pi t / total_steps)) / 2, min_lr after total_steps */
+    GPUNN_SCHEDULE_ONE_CYCLE,   /* torch's OneCycleLR with cosine annealing and momentum left alone; lr is max_lr */
+    GPUNN_SCHEDULE_LINEAR,      /* warm-up from 0 over warmup_steps, then linearly down to min_lr at total_steps */
+    GPUNN_SCHEDULE_PLATEAU      /* torch's ReduceLROnPlateau: lr factor after patience calls without a better metric */
+} gpunn_schedule_type;
+typedef struct gpunn_schedule_args {
+    int                 args_;
+    gpunn_schedule_type type;
+    int64_t             total_steps, step_size, warmup_steps;
+    int64_t             milestones[16]; /* rising; ends at the first 0 */
+    float               gamma;          /* 0.1; exponential: 0.95 */
+    float               min_lr;
+    float               pct_start, div_factor, final_div_factor; /* one-cycle: 0.3, 25, 1e4 */
+    float               factor, threshold;                       /* plateau: 0.1, 1e-4 (relative) */
+    int                 patience, cooldown;                      /* plateau: 10, 0 */
+    bool                maximize;                                /* plateau: a better metric is a larger one */
+} gpunn_schedule_args;
+/* t counts calls of gpunn_schedule_step: the program decides whether a step is a batch or an epoch. */
+GPUNN_API gpunn_status gpunn_set_schedule_(gpunn_optimizer *opt, gpunn_schedule_args args);
+#define gpunn_set_schedule(...) gpunn_set_schedule_(GPUNN_NAMED(gpunn_schedule_args, __VA_ARGS__))
+GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric); /* metric: read by PLATEAU only */
+
+/* ==== >>data ========================================================================================================== *
+ * Batches of host data, shuffled and prefetched into a model's inputs. Not thread-safe per device. */
+#define GPUNN_MAX_FIELDS 8
+typedef struct gpunn_field {
+    gpunn_tensor *input;     /* its first dimension is GPUNN_BATCH */
+    const void   *samples;   /* count samples one after another, not copied; NULL with load */
+    gpunn_dtype   dtype;     /* of the samples; default: the input's. U8 and BOOL widen to any input, I32 to I64 */
+    float         mean[4], std[4]; /* U8 into F32: (x / 255 - mean) / std per channel (axis 1); std 0 is 1; with fewer than
+                                      4 channels the first entries; more than 4 channels use entry 0 */
+} gpunn_field;
+typedef struct gpunn_loader_args {
+    int         args_;
+    gpunn_field fields[GPUNN_MAX_FIELDS]; /* ends at the first without input */
+    int64_t     count;
+    int         batch_size; /* 32 */
+    bool        shuffle, drop_last;
+    uint64_t    seed; /* of the shuffling; 0: the device's */
+    /* Instead of samples: writes sample index into sample[0], sample[1], ... (one per field, in the field's dtype). Called by several
+     * threads at once when workers > 1. What is not GPUNN_OK ends the epoch with that status. */
+    gpunn_status (*load)(void *user, int64_t index, void *const *sample);
+    void *user;
+    int   workers; /* threads that prefetch; 0: the next batch is made inside gpunn_next */
+} gpunn_loader_args;
+GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args);
+#define gpunn_loader_create(...) gpunn_loader_create_(GPUNN_NAMED(gpunn_loader_args, __VA_ARGS__))
+GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader);
+/* Writes the next batch into the inputs. False at the end of the epoch, or after an error (gpunn_last_status); then starts anew. */
+GPUNN_API bool    gpunn_next(gpunn_loader *loader);
+GPUNN_API int64_t gpunn_loader_batches(const gpunn_loader *loader);    /* per epoch */
+GPUNN_API int     gpunn_loader_batch_size(const gpunn_loader *loader); /* samples in the batch of the last gpunn_next */
+GPUNN_API void    gpunn_loader_rewind(gpunn_loader *loader);           /* to the first batch of this epoch */
+
+/* ==== >>files ========================================================================================================= *
+ * Every file is written beside its target and renamed over it when complete, so a crash leaves the old one or the new one. Every
+ * file is read as hostile: nothing in it is trusted. */
+GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path); /* safetensors: torch's state_dict() */
+typedef struct gpunn_load_args {
+    int  args_;
+    bool partial; /* names or shapes that do not match are reported, not errors */
+    const char *const *skip; /* ends at NULL: names, or beginnings of names, that stay as they are */
+    /* One line per tensor that did not match: "fc.weight: in the file only", "fc.bias: file [10], model [5]". */
+    void (*report)(void *user, const char *line);
+    void *user;
+} gpunn_load_args;
+/* All or nothing: after an error no weight has changed. F32, F16, BF16 and F64 files are read into F32. */
+GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args);
+#define gpunn_load(model, ...) gpunn_load_((model), GPUNN_NAMED(gpunn_load_args, __VA_ARGS__))
+
+/* Weights, optimizer state, random state, schedule, loader's place (loader may be NULL): a resumed run equals one that was never
+ * interrupted, bit for bit. */
+GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path);
+GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path);
+
+/* A dataset in host memory. data[i * bytes per element ...] in row-major order; free with gpunn_array_free. */
+typedef struct gpunn_array {
+    gpunn_dtype dtype;
+    int         rank;
+    int64_t     dim[GPUNN_MAX_RANK];
+    size_t      bytes;
+    void       *data;
+} gpunn_array;
+/* IDX (MNIST, Fashion-MNIST): unsigned bytes, int32 and float; .gz with GPUNN_ZLIB. */
+GPUNN_API gpunn_status gpunn_read_idx(gpunn_device *dev, const char *path, gpunn_array *out);
+/* CIFAR-10 (classes 10) and CIFAR-100 (classes 100, fine labels) binary files: images U8 [n, 3, 32, 32], labels U8 [n]. */
+GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *paths, int path_count, int classes, gpunn_array *images,
+                                        gpunn_array *labels);
+/* .npy versions 1 to 3, little-endian f4 f8 (to F32), i8, i4, u1, b1; C or Fortran order (made C order). */
+GPUNN_API gpunn_status gpunn_read_npy(gpunn_device *dev, const char *path, gpunn_array *out);
+GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array);
+GPUNN_API void         gpunn_array_free(gpunn_device *dev, gpunn_array *array);
+
+/* ==== >>fit =========================================================================================================== */
+typedef struct gpunn_progress {
+    int     epoch, epochs; /* from 1 */
+    int64_t batch, batches;
+    float   loss, metric;                       /* of this epoch so far, weighted by samples */
+    float   validation_loss, validation_metric; /* of the last validation; NaN before */
+    float   lr;
+    double  seconds; /* since the epoch began */
+    bool    epoch_done;
+} gpunn_progress;
+typedef struct gpunn_fit_args {
+    int           args_;
+    gpunn_tensor *loss;
+    gpunn_tensor *metric; /* a scalar such as gpunn_accuracy; may be NULL */
+    gpunn_loader *train, *validation; /* validation may be NULL */
+    int           epochs;   /* 1 */
+    int           patience; /* stop after so many epochs without a better validation loss (else training loss); 0: never */
+    bool          schedule_per_batch; /* gpunn_schedule_step after each batch; default: after each epoch, with the validation loss */
+    bool (*on_progress)(void *user, const gpunn_progress *progress); /* after each batch and epoch; false cancels */
+    void       *user;
+    const char *history_csv, *history_svg; /* rewritten after each epoch; NULL: none */
+    const char *checkpoint;                /* written after each epoch; NULL: none */
+    const char *best_weights;              /* gpunn_save after each epoch that is the best so far; NULL: none */
+    int        *epochs_run;                /* receives the number of complete epochs */
+} gpunn_fit_args;
+/* GPUNN_ERR_CANCELLED after on_progress said so; everything stays usable. */
+GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args);
+#define gpunn_fit(...) gpunn_fit_(GPUNN_NAMED(gpunn_fit_args, __VA_ARGS__))
+/* A ready on_progress: draws a bar on stderr when that is a terminal, prints one line per epoch when not. user is not read. */
+GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress);
+/* Mean of loss and metric (may be NULL) over one epoch of loader, in evaluation mode, weighted by samples. */
+GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric, float *loss_mean,
+                                      float *metric_mean);
+
+/* ==== >>backend ======================================================================================================= *
+ * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors are
+ * contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
+#define GPUNN_BACKEND_ABI 1
+#define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 5 */
+
+/* The constants of one node; each op reads only the fields named beside it. */
+typedef struct gpunn_attributes {
+    float    value[2];             /* elementwise: attr1, attr2; pad: value; dropout: p; cross_entropy: label_smoothing */
+    int      kernel[2];            /* conv, pools: rows, columns */
+    int      stride[2], padding[2], dilation[2];
+    int      groups;               /* conv */
+    bool     ceil_mode, count_exclude_pad; /* pools */
+    float    eps, momentum;        /* batch_norm */
+    int      axis;                 /* concat, slice, argmax, softmax, log_softmax; >= 0 */
+    int      order[GPUNN_MAX_RANK];/* permute */
+    uint32_t axes;                 /* sum, max: bit i set: axis i is reduced */
+    bool     mean;                 /* sum: divide by the number of elements summed */
+    int64_t  start, step;          /* slice */
+    int64_t  before[GPUNN_MAX_RANK]; /* pad; what follows is what the result's shape leaves */
+    bool     transpose_a, transpose_b; /* matmul */
+    gpunn_reduction reduction;     /* cross_entropy, nll: MEAN, SUM or NONE */
+    int64_t  ignore_index;         /* cross_entropy, nll */
+    uint32_t site;                 /* dropout: number of this node among the model's random ones */
+} gpunn_attributes;
+
+typedef struct gpunn_value {
+    void       *data; /* NULL: not wanted or not there */
+    gpunn_dtype dtype;
+    int         rank;
+    int64_t     dim[GPUNN_MAX_RANK]; /* real sizes; an empty batch does not occur */
+    int64_t     count;               /* product of dim; 1 for a scalar */
+} gpunn_value;
+
+typedef struct gpunn_run_state {
+    uint64_t seed;            /* of the device */
+    uint64_t step;            /* number of this training step: keys dropout */
+    uint64_t weights_version; /* changes whenever a parameter or buffer may have changed: invalidates step->cache */
+} gpunn_run_state;
+
+/* Operands:  LINEAR, CONV2D x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without affine),
+ * running_mean, running_var (both updated in place by a training forward); CROSS_ENTROPY, NLL logits, labels, weight (data NULL
+ * without); CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x. */
+typedef struct gpunn_step {
+    gpunn_op                op;
+    bool                    backward; /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
+    bool                    training; /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones */
+    const char             *name;     /* the layer's, "" when it has none */
+    const gpunn_attributes *attr;
+    int                     input_count;
+    gpunn_value            *in;       /* [input_count]; backward: data NULL where the table says it is not read */
+    gpunn_value             out;      /* backward: data NULL where not read */
+    gpunn_value            *grad_in;  /* backward, [input_count]: data NULL where not wanted */
+    bool                   *accumulate; /* backward, [input_count]: grad_in += instead of = */
+    gpunn_value             grad_out;
+    /* Forward of LINEAR and CONV2D only: what the plan has merged into it, applied in this order to the result with its bias. */
+    struct {
+        gpunn_value scale, shift, mean, variance; /* batch_norm by running statistics: weight, bias, running_mean, running_var */
+        bool        norm;
+        float       eps;
+        gpunn_value residual; /* added; shape of out, never out's own memory */
+        bool        relu;
+    } fused;
+    /* In forward: out.data may equal in[0].data (or in[1].data) for elementwise ops. In backward: grad_in[i].data may equal
+     * grad_out.data for elementwise ops when accumulate[i] is false and i is the only wanted gradient. */
+    void  *saved;       /* written by the forward step, read by its backward step; prepare sets saved_bytes in the forward one, and
+                           the core gives both steps the same pointer and size */
+    size_t saved_bytes;
+    void  *workspace;   /* scratch of this step; prepare sets workspace_bytes */
+    size_t workspace_bytes;
+    void  *cache;       /* evaluation plans: kept between runs, for example packed weights; prepare sets cache_bytes; NULL in training */
+    size_t cache_bytes;
+    uint64_t               cache_version; /* the backend's note of state->weights_version at which cache was filled; starts at 0 */
+    const gpunn_run_state *state;
+} gpunn_step;
+
+/* One optimizer update over a contiguous range; formulas of torch.optim, named by kind. */
+typedef enum gpunn_update_kind {
+    GPUNN_UPDATE_SGD = 0, /* state[0]: momentum buffer when momentum != 0 */
+    GPUNN_UPDATE_ADAM,    /* state[0]: m, state[1]: v */
+    GPUNN_UPDATE_ADAMW,
+    GPUNN_UPDATE_RMSPROP, /* state[0]: square average, state[1]: momentum buffer, state[2]: gradient average (centered) */
+    GPUNN_UPDATE_ADAGRAD  /* state[0]: sum of squares */
+} gpunn_update_kind;
+typedef struct gpunn_update {
+    gpunn_update_kind kind;
+    int64_t           count;
+    float            *parameter, *state[3];
+    const float      *gradient;
+    int64_t           step; /* 1 for the first update of this range */
+    float lr, weight_decay, momentum, dampening, beta1, beta2, alpha, eps, lr_decay;
+    bool  nesterov, centered, maximize;
+    float gradient_scale; /* gradients are read as gradient * gradient_scale ... */
+    float gradient_limit; /* ... clamped to +-limit when limit > 0 */
+} gpunn_update;
+
+typedef struct gpunn_backend_info {
+    gpunn_device_type type;
+    char              name[160];
+    int               threads;
+} gpunn_backend_info;
+
+struct gpunn_backend {
+    int abi; /* GPUNN_BACKEND_ABI */
+    int (*device_count)(void);
+    /* context: the backend's own data. On failure: NULL, and a sentence in message. */
+    void *(*open)(const gpunn_device_args *args, char *message, size_t message_size);
+    void (*close)(void *context);
+    void (*info)(void *context, gpunn_backend_info *info);
+    /* 64-byte aligned; NULL when there is no more. */
+    void *(*alloc)(void *context, size_t bytes);
+    void (*free)(void *context, void *ptr, size_t bytes);
+    /* Each of these returns a status and, on failure, leaves a sentence in the text of `error`. */
+    gpunn_status (*upload)(void *context, void *device_ptr, const void *host, size_t bytes);
+    gpunn_status (*download)(void *context, void *host, const void *device_ptr, size_t bytes);
+    gpunn_status (*fill)(void *context, void *device_ptr, int byte, size_t bytes);
+    gpunn_status (*synchronize)(void *context);
+    /* Called once per step of a new plan, all data pointers NULL where absent and not yet valid where present (test them against NULL
+     * only): checks support, sets saved_bytes (forward), workspace_bytes, cache_bytes. */
+    gpunn_status (*prepare)(void *context, gpunn_step *step);
+    gpunn_status (*run)(void *context, gpunn_step *step);
+    gpunn_status (*update)(void *context, const gpunn_update *update);
+    /* Sum of squares of count floats, accumulated in double. */
+    gpunn_status (*sum_of_squares)(void *context, const float *values, int64_t count, double *result);
+    /* values[i] = clamp(values[i] * scale, +-limit); limit 0: no clamp. */
+    gpunn_status (*scale)(void *context, float *values, int64_t count, float scale, float limit);
+    /* The sentence of the last failure: what is wrong and the remedy; the core puts op, layer and shapes before it. */
+    const char *(*error)(void *context);
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* GPUNN_H */
+
+/* ====================================================================================================================== *
+ *                                                   IMPLEMENTATION
+ * ====================================================================================================================== */
+#ifdef GPUNN_IMPLEMENTATION
+#undef GPUNN_IMPLEMENTATION
+
+#include <ctype.h>
+#include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#ifdef _WIN32
+#ifndef NOMINMAX
+#define NOMINMAX
+#endif
+#ifndef WIN32_LEAN_AND_MEAN
+#define WIN32_LEAN_AND_MEAN
+#endif
+#include <windows.h>
+#include <io.h>
+#include <process.h>
+#else
+#include <unistd.h>
+#ifndef GPUNN_NO_THREADS
+#include <pthread.h>
+#endif
+#endif
+#ifdef GPUNN_CBLAS
+#include <cblas.h>
+#endif
+#ifdef GPUNN_ZLIB
+#include <zlib.h>
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Some private functions serve only some configurations. */
+#if defined(__GNUC__)
+#define GPUNN__PRIVATE __attribute__((unused)) static
+#define GPUNN__INLINE __attribute__((unused, always_inline)) static inline
+#define GPUNN__NOINLINE __attribute__((unused, noinline)) static
+#else
+#define GPUNN__PRIVATE static
+#define GPUNN__INLINE static inline
+#define GPUNN__NOINLINE static
+#endif
+#if defined(__cplusplus)
+#define GPUNN__RESTRICT __restrict
+#define GPUNN__THREAD_LOCAL thread_local
+#elif defined(__GNUC__)
+#define GPUNN__RESTRICT restrict
+#define GPUNN__THREAD_LOCAL __thread
+#else
+#define GPUNN__RESTRICT restrict
+#define GPUNN__THREAD_LOCAL __declspec(thread)
+#endif
+/* OpenMP pragmas that vanish without OpenMP: GPUNN__OMP(parallel for num_threads(t)). */
+#ifdef _OPENMP
+#define GPUNN__PRAGMA(text) _Pragma(#text)
+#define GPUNN__OMP(...) GPUNN__PRAGMA(omp __VA_ARGS__)
+#else
+#define GPUNN__OMP(...)
+#endif
+/* No loop-carried dependency in the loop that follows. */
+#if defined(__clang__)
+#define GPUNN__IVDEP _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define GPUNN__IVDEP _Pragma("GCC ivdep")
+#else
+#define GPUNN__IVDEP
+#endif
+
+/* ==== >>structs ======================================================================================================= */
+#define GPUNN__ALIGN 64 /* bytes; of every block handed to a backend */
+#define GPUNN__ERROR_SIZE 768
+
+typedef struct gpunn__error {
+    gpunn_status status;
+    char         text[GPUNN__ERROR_SIZE];
+} gpunn__error;
+
+struct gpunn_device {
+    gpunn_device_args    args;
+    const gpunn_backend *backend;
+    void                *context;
+    gpunn_backend_info   info;
+    gpunn__error         error;
+    size_t               allocated, peak; /* bytes of backend memory */
+    gpunn_model         *models;          /* list */
+};
+
+typedef enum gpunn__kind { GPUNN__INPUT = 1, GPUNN__PARAMETER, GPUNN__BUFFER, GPUNN__CONSTANT, GPUNN__VALUE } gpunn__kind;
+
+struct gpunn_tensor {
+    gpunn_model     *model;
+    int              id; /* index in model->tensors: operands have smaller ones */
+    gpunn__kind      kind;
+    gpunn_dtype      dtype;
+    int              rank;
+    int64_t          dim[GPUNN_MAX_RANK]; /* -k: k times the batch */
+    char            *name;                /* NULL: none */
+    gpunn_op         op;                  /* of a value */
+    gpunn_attributes attr;
+    int              input_count;
+    gpunn_tensor   **inputs; /* an optional operand that is left out is NULL */
+    char            *layer;  /* name for messages; NULL: none */
+    bool             keep, retain_grad;
+    /* inputs */
+    void   *data; /* backend memory; inputs only */
+    size_t  capacity;
+    int64_t batch; /* of the last write; 0: never written; 1 when the shape has no batch */
+    /* parameters, buffers, constants */
+    gpunn_init init;
+    bool       trainable, decay;
+    float      lr_scale;
+    int64_t    offset;     /* in the model's weights, in floats; parameters: in the gradients too; -1: not laid out */
+    float     *constant;   /* host copy of a constant's values */
+    bool       grad_reached; /* parameters: a backward pass has written the gradient since zero_grad */
+};
+
+typedef struct gpunn__plan gpunn__plan; /* >>plan */
+
+struct gpunn_model {
+    gpunn_device  *dev;
+    gpunn_model   *next; /* in the device's list */
+    gpunn_tensor **tensors;
+    int            tensor_count, tensor_capacity;
+    uint32_t       random_sites;
+    /* Flat memory: parameters (decayed ones first when laid out together), buffers, constants; gradients follow the same offsets. */
+    float  *weights, *gradients;
+    int64_t weight_count, gradient_count; /* floats laid out; gradients cover [0, gradient_count) */
+    int     laid_out;                     /* tensors considered so far */
+    int64_t weight_capacity, gradient_capacity; /* floats allocated */
+    gpunn__plan   *plans, *last;          /* cache, most recent first; last: whose values can be read */
+    void          *arena;
+    size_t         arena_bytes;
+    uint64_t       generation; /* changes when any pointer that plans are bound to moves */
+    int64_t        batch;      /* of the last run or write; 0 before */
+    gpunn_run_state state;
+};
+
+/* ==== >>errors ======================================================================================================== */
+/* Records the first failure and returns its status, so that failing is one expression: return gpunn__fail(dev, ...). dev may be NULL. */
+GPUNN__PRIVATE gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
+/* The same for builders: NULL. */
+#ifdef __cplusplus
+#define GPUNN__FAIL_NULL(...) ((void)gpunn__fail(__VA_ARGS__), nullptr)
+#else
+#define GPUNN__FAIL_NULL(...) ((void)gpunn__fail(__VA_ARGS__), (void *)0)
+#endif
+
+/* ==== >>memory ======================================================================================================== */
+/* Host memory through the user's hook. Sizes are needed again at release. NULL after recording GPUNN_ERR_MEMORY. */
+GPUNN__PRIVATE void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size);
+GPUNN__PRIVATE void *gpunn__calloc(gpunn_device *dev, size_t size); /* zeroed */
+GPUNN__PRIVATE void  gpunn__free(gpunn_device *dev, void *ptr, size_t size);
+GPUNN__PRIVATE char *gpunn__strdup(gpunn_device *dev, const char *text); /* free with strlen + 1 */
+/* Backend memory, counted against the limit. NULL after recording GPUNN_ERR_MEMORY. */
+GPUNN__PRIVATE void *gpunn__device_alloc(gpunn_device *dev, size_t size);
+GPUNN__PRIVATE void  gpunn__device_free(gpunn_device *dev, void *ptr, size_t size);
+/* False when the result does not fit. */
+GPUNN__PRIVATE bool gpunn__mul(size_t a, size_t b, size_t *result);
+GPUNN__PRIVATE bool gpunn__add(size_t a, size_t b, size_t *result);
+
+/* ==== >>random ======================================================================================================== *
+ * Philox4x32-10 (Salmon et al. 2011), the generator of every random number here, keyed so that CPU and GPU draw the same. */
+GPUNN__INLINE void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32_t out[4]);
+
+/* ==== shared by optimizer, files and loader (defined in >>graph, >>plan and >>run) ==================================== */
+/* Lays out memory for tensors that have none yet and draws their initial values. */
+GPUNN__PRIVATE gpunn_status gpunn__commit(gpunn_model *model);
+GPUNN__PRIVATE float       *gpunn__weights(const gpunn_tensor *t);   /* backend memory of a laid-out parameter, buffer or constant */
+GPUNN__PRIVATE int64_t      gpunn__count(const gpunn_tensor *t, int64_t batch); /* elements at that batch size; -1: too many */
+GPUNN__PRIVATE const char  *gpunn__shape_text(const gpunn_tensor *t, char text[128]); /* "[batch, 3, 32, 32]" */
+/* Drops the plans: call when what they depend on has changed. */
+GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model);
+/* Whole-model forward and backward of one training step; seconds of gpunn_train_step's work. */
+GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss);
+/* Call after changing weights other than by gpunn_write. */
+#define GPUNN__WEIGHTS_CHANGED(model) ((void)(model)->state.weights_version++)
+
+/* ---- errors ---------------------------------------------------------------------------------------------------------- */
+static GPUNN__THREAD_LOCAL gpunn__error gpunn__no_device_error; /* the latest failure of this thread that has no device */
+
+GPUNN__PRIVATE gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...)
+{
+    gpunn__error error;
+    error.status = status;
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(error.text, sizeof error.text, format, list);
+    va_end(list);
+    if (dev == NULL)
+        gpunn__no_device_error = error;
+    else {
+        if (dev->error.status == GPUNN_OK) dev->error = error;
+        if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_ERROR, error.text);
+    }
+    return status;
+}
+
+GPUNN_API const char *gpunn_error(const gpunn_device *dev)
+{
+    return dev ? dev->error.text : gpunn__no_device_error.text;
+}
+
+GPUNN_API gpunn_status gpunn_last_status(const gpunn_device *dev)
+{
+    return dev ? dev->error.status : gpunn__no_device_error.status;
+}
+
+GPUNN_API void gpunn_clear_error(gpunn_device *dev)
+{
+    gpunn__error *error = dev ? &dev->error : &gpunn__no_device_error;
+    error->status = GPUNN_OK;
+    error->text[0] = 0;
+}
+
+GPUNN_API const char *gpunn_status_name(gpunn_status status)
+{
+    static const char *const names[] = {
+#define GPUNN__X(id, text) #id ": " text,
+        GPUNN_STATUS_LIST(GPUNN__X)
+#undef GPUNN__X
+    };
+    return (int)status >= 0 && status < GPUNN_STATUS_COUNT ? names[status] : "no gpunn_status";
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+GPUNN__PRIVATE bool gpunn__mul(size_t a, size_t b, size_t *result)
+{
+    if (b != 0 && a > SIZE_MAX / b) return false;
+    *result = a * b;
+    return true;
+}
+
+GPUNN__PRIVATE bool gpunn__add(size_t a, size_t b, size_t *result)
+{
+    if (a > SIZE_MAX - b) return false;
+    *result = a + b;
+    return true;
+}
+
+static void *gpunn__system_realloc(void *user, void *ptr, size_t old_size, size_t new_size)
+{
+    (void)user;
+    (void)old_size;
+    if (new_size == 0) {
+        free(ptr);
+        return NULL;
+    }
+    return realloc(ptr, new_size);
+}
+
+GPUNN__PRIVATE void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size)
+{
+    void *result = dev->args.realloc_fn(dev->args.user, ptr, old_size, new_size);
+    if (result == NULL && new_size != 0)
+        (void)gpunn__fail(dev, GPUNN_ERR_MEMORY, "out of host memory: %zu bytes were refused; free memory or use a smaller model",
+                          new_size);
+    return result;
+}
+
+GPUNN__PRIVATE void *gpunn__calloc(gpunn_device *dev, size_t size)
+{
+    void *result = gpunn__realloc(dev, NULL, 0, size);
+    if (result) memset(result, 0, size);
+    return result;
+}
+
+GPUNN__PRIVATE void gpunn__free(gpunn_device *dev, void *ptr, size_t size)
+{
+    if (ptr) (void)dev->args.realloc_fn(dev->args.user, ptr, size, 0);
+}
+
+GPUNN__PRIVATE char *gpunn__strdup(gpunn_device *dev, const char *text)
+{
+    size_t size = strlen(text) + 1;
+    char  *copy = (char *)gpunn__realloc(dev, NULL, 0, size);
+    if (copy) memcpy(copy, text, size);
+    return copy;
+}
+
+static void gpunn__free_text(gpunn_device *dev, char *text)
+{
+    if (text) gpunn__free(dev, text, strlen(text) + 1);
+}
+
+GPUNN__PRIVATE void *gpunn__device_alloc(gpunn_device *dev, size_t size)
+{
+    size_t limit = dev->args.memory_limit;
+    if (limit && (size > limit || dev->allocated > limit - size)) {
+        (void)gpunn__fail(dev, GPUNN_ERR_MEMORY,
+                          "%zu bytes more would pass the device's memory_limit of %zu (%zu are in use); use a smaller batch or raise it",
+                          size, limit, dev->allocated);
+        return NULL;
+    }
+    void *ptr = dev->backend->alloc(dev->context, size);
+    if (ptr == NULL) {
+        (void)gpunn__fail(dev, GPUNN_ERR_MEMORY, "out of memory on %s: %zu bytes were refused, %zu are in use; use a smaller batch",
+                          dev->info.name, size, dev->allocated);
+        return NULL;
+    }
+    dev->allocated += size;
+    if (dev->allocated > dev->peak) dev->peak = dev->allocated;
+    return ptr;
+}
+
+GPUNN__PRIVATE void gpunn__device_free(gpunn_device *dev, void *ptr, size_t size)
+{
+    if (ptr == NULL) return;
+    dev->backend->free(dev->context, ptr, size);
+    dev->allocated -= size;
+}
+
+/* ---- random ---------------------------------------------------------------------------------------------------------- */
+GPUNN__INLINE void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32_t out[4])
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+/* Initial values: element i of tensor `id` is drawn from word i % 4 of counter (i / 4 low, id, i / 4 high, 2^31), a range of counters
+ * that dropout, whose fourth word is the high half of the step, never reaches. */
+static void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in, float *out, int64_t count)
+{
+    double a = (double)init->a, b = (double)init->b;
+    if (init->kind == GPUNN_INIT_KAIMING_UNIFORM) {
+        b = 1.0 / sqrt(a > 0 ? a : (double)(fan_in > 0 ? fan_in : 1));
+        a = -b;
+    }
+    for (int64_t i = 0; i < count; i += 4) {
+        uint64_t pack = (uint64_t)i / 4;
+        uint32_t counter[4], word[4];
+        counter[0] = (uint32_t)pack;
+        counter[1] = id;
+        counter[2] = (uint32_t)(pack >> 32);
+        counter[3] = 0x80000000u;
+        gpunn__philox(seed, counter, word);
+        for (int j = 0; j < 4 && i + j < count; j++) {
+            double value = 0;
+            if (init->kind == GPUNN_INIT_CONSTANT)
+                value = a;
+            else if (init->kind == GPUNN_INIT_NORMAL) { /* Box and Muller: words 2j and 2j + 1 give two values */
+                double radius = sqrt(-2 * log(((double)word[j & 2] + 1) / 4294967296.0));
+                double angle = (double)word[(j & 2) + 1] * (6.283185307179586 / 4294967296.0);
+                value = a + b * radius * (j & 1 ? sin(angle) : cos(angle));
+            } else if (init->kind == GPUNN_INIT_UNIFORM || init->kind == GPUNN_INIT_KAIMING_UNIFORM)
+                value = a + (b - a) * ((double)(word[j] >> 8) / 16777216.0);
+            out[i + j] = (float)value;
+        }
+    }
+}
+
+/* ---- device ---------------------------------------------------------------------------------------------------------- */
+static const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu */
+
+/* The one symbol of gpunn_cuda.cu. Weak: NULL where the companion is not linked. */
+#if defined(GPUNN_CUDA)
+extern const gpunn_backend gpunn_cuda_backend;
+#define GPUNN__CUDA_BACKEND (&gpunn_cuda_backend)
+#elif defined(__GNUC__) && !defined(_WIN32)
+extern const gpunn_backend gpunn_cuda_backend __attribute__((weak));
+#define GPUNN__CUDA_BACKEND (&gpunn_cuda_backend)
+#else
+#define GPUNN__CUDA_BACKEND ((const gpunn_backend *)NULL)
+#endif
+
+GPUNN_API int gpunn_cuda_device_count(void)
+{
+    const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
+    return cuda && cuda->abi == GPUNN_BACKEND_ABI ? cuda->device_count() : 0;
+}
+
+GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
+{
+    const gpunn_backend *backend = args.backend;
+    if (args.threads < 0 || args.index < 0) {
+        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_device_open: threads is %d and index %d; neither may be negative", args.threads,
+                          args.index);
+        return NULL;
+    }
+    if (backend == NULL) {
+        const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
+        if (args.type == GPUNN_DEVICE_CUDA && cuda == NULL) {
+            (void)gpunn__fail(NULL, GPUNN_ERR_DEVICE,
+                              "gpunn_device_open: this program was linked without gpunn_cuda.cu; add it to the compile line, or ask for "
+                              "GPUNN_DEVICE_AUTO to use the CPU");
+            return NULL;
+        }
+        bool use_cuda = args.type == GPUNN_DEVICE_CUDA || (args.type == GPUNN_DEVICE_AUTO && gpunn_cuda_device_count() > 0);
+        backend = use_cuda ? cuda : gpunn__cpu_backend();
+    }
+    if (backend->abi != GPUNN_BACKEND_ABI) {
+        (void)gpunn__fail(NULL, GPUNN_ERR_DEVICE, "gpunn_device_open: the backend has ABI %d, this gpunn.h has %d; take both files from one version",
+                          backend->abi, GPUNN_BACKEND_ABI);
+        return NULL;
+    }
+    if (args.realloc_fn == NULL) args.realloc_fn = gpunn__system_realloc;
+    gpunn_device *dev = (gpunn_device *)args.realloc_fn(args.user, NULL, 0, sizeof *dev);
+    if (dev == NULL) {
+        (void)gpunn__fail(NULL, GPUNN_ERR_MEMORY, "gpunn_device_open: out of host memory");
+        return NULL;
+    }
+    memset(dev, 0, sizeof *dev);
+    dev->args = args;
+    dev->backend = backend;
+    char message[GPUNN__ERROR_SIZE - 32] = "";
+    dev->context = backend->open(&dev->args, message, sizeof message);
+    if (dev->context == NULL) {
+        (void)gpunn__fail(NULL, GPUNN_ERR_DEVICE, "gpunn_device_open: %s", message);
+        gpunn__free(dev, dev, sizeof *dev);
+        return NULL;
+    }
+    backend->info(dev->context, &dev->info);
+    return dev;
+}
+
+GPUNN_API void gpunn_device_close(gpunn_device *dev)
+{
+    if (dev == NULL) return;
+    while (dev->models) gpunn_model_destroy(dev->models);
+    dev->backend->close(dev->context);
+    gpunn__free(dev, dev, sizeof *dev);
+}
+
+GPUNN_API gpunn_device_type gpunn_device_get_type(const gpunn_device *dev)
+{
+    return dev ? dev->info.type : GPUNN_DEVICE_AUTO;
+}
+
+GPUNN_API const char *gpunn_device_name(const gpunn_device *dev)
+{
+    return dev ? dev->info.name : "";
+}
+
+GPUNN_API int gpunn_device_threads(const gpunn_device *dev)
+{
+    return dev ? dev->info.threads : 0;
+}
+
+GPUNN_API size_t gpunn_memory_allocated(const gpunn_device *dev)
+{
+    return dev ? dev->allocated : 0;
+}
+
+GPUNN_API size_t gpunn_memory_peak(const gpunn_device *dev)
+{
+    return dev ? dev->peak : 0;
+}
+
+GPUNN_API void gpunn_empty_cache(gpunn_device *dev)
+{
+    if (dev == NULL) return;
+    for (gpunn_model *model = dev->models; model; model = model->next) {
+        gpunn__invalidate(model);
+        gpunn__device_free(dev, model->arena, model->arena_bytes);
+        model->arena = NULL;
+        model->arena_bytes = 0;
+    }
+}
+
+/* A failure of a backend function that works on no step. */
+static gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status)
+{
+    return gpunn__fail(dev, status, "%s: %s", what, dev->backend->error(dev->context));
+}
+
+GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev)
+{
+    if (dev == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_synchronize: the device is NULL");
+    gpunn_status status = dev->backend->synchronize(dev->context);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "gpunn_synchronize", status);
+}
+
+/* ---- model ----------------------------------------------------------------------------------------------------------- */
+GPUNN_API gpunn_model *gpunn_model_create(gpunn_device *dev)
+{
+    if (dev == NULL) return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_create: the device is NULL");
+    gpunn_model *model = (gpunn_model *)gpunn__calloc(dev, sizeof *model);
+    if (model == NULL) return NULL;
+    model->dev = dev;
+    model->state.seed = dev->args.seed;
+    model->state.weights_version = 1;
+    model->next = dev->models;
+    dev->models = model;
+    return model;
+}
+
+static void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
+{
+    gpunn__free_text(dev, t->name);
+    gpunn__free_text(dev, t->layer);
+    gpunn__free(dev, t->inputs, (size_t)t->input_count * sizeof *t->inputs);
+    if (t->constant) gpunn__free(dev, t->constant, (size_t)gpunn__count(t, 1) * sizeof *t->constant);
+    gpunn__device_free(dev, t->data, t->capacity);
+    gpunn__free(dev, t, sizeof *t);
+}
+
+GPUNN_API void gpunn_model_destroy(gpunn_model *model)
+{
+    if (model == NULL) return;
+    gpunn_device *dev = model->dev;
+    gpunn_model **link = &dev->models;
+    while (*link != model) link = &(*link)->next;
+    *link = model->next;
+    gpunn__invalidate(model);
+    for (int i = 0; i < model->tensor_count; i++) gpunn__tensor_free(dev, model->tensors[i]);
+    gpunn__free(dev, model->tensors, (size_t)model->tensor_capacity * sizeof *model->tensors);
+    gpunn__device_free(dev, model->arena, model->arena_bytes);
+    gpunn__device_free(dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
+    gpunn__device_free(dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
+    gpunn__free(dev, model, sizeof *model);
+}
+
+/* ==== what the op tables say ========================================================================================== */
+typedef struct gpunn__op_info {
+    const char *name;
+    int         arity, attribute_count;    /* of elementwise ops; arity 0: another op */
+    float       attribute_default[2];
+    const char *derivative[3];             /* elementwise: its text, NULL beyond the operands */
+    int         reads, reads_out, backward; /* other ops */
+} gpunn__op_info;
+
+static const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT] = {
+    {"none", 0, 0, {0, 0}, {NULL, NULL, NULL}, 0, 0, 0},
+#define K(number) number##f
+#define GPUNN__X(ENUM, name, f, dx) {#name, 1, 0, {0, 0}, {#dx, NULL, NULL}, 0, 0, 0},
+    GPUNN_UNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr, value, f, dx) {#name, 1, 1, {value, 0}, {#dx, NULL, NULL}, 0, 0, 0},
+    GPUNN_UNARY1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr1, value1, attr2, value2, f, dx) {#name, 1, 2, {value1, value2}, {#dx, NULL, NULL}, 0, 0, 0},
+    GPUNN_UNARY2_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, f, da, db) {#name, 2, 0, {0, 0}, {#da, #db, NULL}, 0, 0, 0},
+    GPUNN_BINARY_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr, value, f, da, db) {#name, 2, 1, {value, 0}, {#da, #db, NULL}, 0, 0, 0},
+    GPUNN_BINARY1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, f, da, db, dc) {#name, 3, 0, {0, 0}, {#da, #db, #dc}, 0, 0, 0},
+    GPUNN_TERNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+#undef K
+#define GPUNN__X(ENUM, name, reads, reads_out, backward) {#name, 0, 0, {0, 0}, {NULL, NULL, NULL}, reads, reads_out, backward},
+    GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
+#undef GPUNN__X
+};
+
+GPUNN_API const char *gpunn_op_name(gpunn_op op)
+{
+    return gpunn__op_infos[(unsigned)op < GPUNN_OP_COUNT ? op : GPUNN_OP_NONE].name;
+}
+
+GPUNN__PRIVATE bool gpunn__op_elementwise(gpunn_op op)
+{
+    return gpunn__op_infos[op].arity > 0;
+}
+
+/* Operands of an elementwise op. */
+GPUNN__PRIVATE int gpunn__op_arity(gpunn_op op)
+{
+    return gpunn__op_infos[op].arity;
+}
+
+GPUNN__PRIVATE int gpunn__op_attribute_count(gpunn_op op)
+{
+    return gpunn__op_infos[op].attribute_count;
+}
+
+GPUNN__PRIVATE float gpunn__op_attribute_default(gpunn_op op, int i)
+{
+    return gpunn__op_infos[op].attribute_default[i];
+}
+
+/* Whether the backward pass can give operand i a gradient (if it is F32). */
+GPUNN__PRIVATE bool gpunn__op_has_gradient(gpunn_op op, int i)
+{
+    const gpunn__op_info *info = &gpunn__op_infos[op];
+    return info->arity == 0 ? info->backward != 0 : i < info->arity && strcmp(info->derivative[i], "0") != 0;
+}
+
+/* Whether a derivative of an elementwise op mentions the one-letter name. */
+GPUNN__PRIVATE bool gpunn__op_mentions(const gpunn__op_info *info, char name)
+{
+    for (int i = 0; i < info->arity; ++i) {
+        char before = ' ';
+        for (const char *s = info->derivative[i]; *s; before = *s++)
+            if (*s == name && !isalnum((unsigned char)before) && before != '_' && !isalnum((unsigned char)s[1]) && s[1] != '_')
+                return true;
+    }
+    return false;
+}
+
+/* Whether the backward pass reads operand i, and the result. */
+GPUNN__PRIVATE bool gpunn__op_reads_input(gpunn_op op, int i)
+{
+    const gpunn__op_info *info = &gpunn__op_infos[op];
+    return info->arity == 0 ? (info->reads >> (i < 31 ? i : 31) & 1) != 0 : i < info->arity && gpunn__op_mentions(info, info->arity == 1 ? 'x' : "abc"[i]);
+}
+
+GPUNN__PRIVATE bool gpunn__op_reads_output(gpunn_op op)
+{
+    const gpunn__op_info *info = &gpunn__op_infos[op];
+    return info->arity == 0 ? info->reads_out != 0 : gpunn__op_mentions(info, 'y');
+}
+/* ==== >>math ========================================================================================================== *
+ * Float functions without branches or tables, so that loops over them become vector code; both sides of every choice are computed.
+ * Within 2 ulp of the true value (sigmoid, tanh: 3), and C's values at infinities, NaN, denormals and outside the domain. The polynomials
+ * are minimax fits by iteratively reweighted least squares. */
+#define GPUNN__SQRT_HALF_BITS 0x3f3504f3u
+
+GPUNN__INLINE float gpunn__float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+GPUNN__INLINE uint32_t gpunn__bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* condition ? a : b by masks: gcc turns the plain form into branches that it then cannot vectorise. */
+GPUNN__INLINE float gpunn__select(bool condition, float a, float b)
+{
+    uint32_t mask = 0u - (uint32_t)condition;
+    return gpunn__float_of((gpunn__bits_of(a) & mask) | (gpunn__bits_of(b) & ~mask));
+}
+
+/* 2^n for -126 <= n <= 127. */
+GPUNN__INLINE float gpunn__exp2i(int32_t n)
+{
+    return gpunn__float_of((uint32_t)(n + 127) << 23);
+}
+
+/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+GPUNN__INLINE float gpunn__exp_reduce(float x, int32_t *n)
+{
+    float t = x * 1.44269504f;
+    *n = (int32_t)(t + gpunn__select(t < 0, -0.5f, 0.5f));
+    float k = (float)*n;
+    float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    return r + r * r * (p * r + 0.5f);
+}
+
+GPUNN__INLINE float gpunn__exp(float x)
+{
+    int32_t n;
+    float   near = gpunn__select(x < 89.0f, x, 89.0f);
+    near = gpunn__select(near > -104.0f, near, -104.0f);
+    float   e = gpunn__exp_reduce(near, &n) + 1;
+    int32_t half = n >> 1; /* in two factors, since 2^n may lie outside the normal range */
+    float   y = e * gpunn__exp2i(half) * gpunn__exp2i(n - half);
+    return gpunn__select(x == x, y, x);
+}
+
+GPUNN__INLINE float gpunn__expm1(float x)
+{
+    int32_t n;
+    float   near = gpunn__select(x < 89.0f, x, 89.0f);
+    near = gpunn__select(near > -20.0f, near, -20.0f);
+    float e = gpunn__exp_reduce(near, &n);
+    float half_scale = gpunn__exp2i(n - 1);
+    float y = 2 * (half_scale * e + (half_scale - 0.5f));
+    return gpunn__select(fabsf(x) > 1e-8f, y, x); /* tiny x and NaN: x itself */
+}
+
+/* n ln 2 + log(1 + f) for sqrt(1/2) - 1 <= f <= sqrt(2) - 1. */
+GPUNN__INLINE float gpunn__log_join(float n, float f)
+{
+    float s = f * f;
+    float p = (((-0.0785961151f * f + 0.128816471f) * f - 0.131287545f) * f + 0.141811922f) * f - 0.166245535f;
+    p = ((p * f + 0.200022861f) * f - 0.250008106f) * f + 0.333333164f;
+    return (f - (0.5f * s - (s * f * p - n * 2.12194440e-4f))) + n * 0.693359375f;
+}
+
+/* y where x is inside (limit, inf); at and below the limit -inf and NaN, at inf and NaN x itself. */
+GPUNN__INLINE float gpunn__log_edges(float x, float limit, float y)
+{
+    float outside = gpunn__select(x == limit, -INFINITY, gpunn__select(x < limit, NAN, x));
+    return gpunn__select(x > limit, gpunn__select(x <= FLT_MAX, y, x), outside);
+}
+
+/* x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
+GPUNN__INLINE int32_t gpunn__exponent(float x)
+{
+    return (int32_t)(gpunn__bits_of(x) - GPUNN__SQRT_HALF_BITS) >> 23;
+}
+
+GPUNN__INLINE float gpunn__log(float x)
+{
+    float   normal = gpunn__select(x < FLT_MIN, x * 8388608.0f, x);
+    int32_t n = gpunn__exponent(normal);
+    float   m = gpunn__float_of(gpunn__bits_of(normal) - ((uint32_t)n << 23));
+    return gpunn__log_edges(x, 0, gpunn__log_join((float)n - gpunn__select(x < FLT_MIN, 23, 0), m - 1));
+}
+
+GPUNN__INLINE float gpunn__log1p(float x)
+{
+    bool    huge = x > 1e30f; /* then log(2^-64 x) + 64 ln 2, or the scale would be denormal */
+    float   near = x * gpunn__select(huge, 5.4210109e-20f, 1);
+    int32_t n = gpunn__exponent(1 + near);
+    float   scale = gpunn__float_of((uint32_t)(127 - n) << 23);
+    float   y = gpunn__log_join((float)n + gpunn__select(huge, 64, 0), near * scale + (scale - 1)); /* small x: scale is 1, nothing lost */
+    return gpunn__select(fabsf(x) < 1e-8f, x, gpunn__log_edges(x, -1, y));
+}
+
+GPUNN__INLINE float gpunn__sigmoid(float x)
+{
+    float e = gpunn__exp(-fabsf(x));
+    return gpunn__select(x < 0, e, 1) / (1 + e);
+}
+
+GPUNN__INLINE float gpunn__tanh(float x)
+{
+    float a = fabsf(x);
+    float e = gpunn__expm1(2 * gpunn__select(a > 10, 10, a));
+    return copysignf(e / (e + 2), x);
+}
+
+GPUNN__INLINE float gpunn__erf(float x)
+{
+    float a = fabsf(x), s = x * x;
+    a = gpunn__select(a > 4, 4, a);
+    float p = ((-0.000620325445f * s + 0.00503218127f) * s - 0.0267914627f) * s + 0.112824552f;
+    float small = x + x * ((p * s - 0.376125515f) * s + 0.128379151f);
+    float q = ((-0.00021522498f * a + 0.00322512374f) * a - 0.0229223836f) * a + 0.105312094f; /* erfc(a) = exp(-a q(a)) */
+    float large = 1 - gpunn__exp(-a * ((q * a + 0.635680437f) * a + 1.1285255f));
+    return gpunn__select(a < 0.875f, small, copysignf(large, x));
+}
+
+/* As torch's and unlike C's: NaN in, NaN out. */
+GPUNN__INLINE float gpunn__min(float a, float b)
+{
+    return gpunn__select(a < b, a, gpunn__select(a != a, a, b));
+}
+
+GPUNN__INLINE float gpunn__max(float a, float b)
+{
+    return gpunn__select(a > b, a, gpunn__select(a != a, a, b));
+}
+
+GPUNN__INLINE float gpunn__sign(float x)
+{
+    return gpunn__select(x > 0, 1, gpunn__select(x < 0, -1, 0));
+}
+#undef GPUNN__SQRT_HALF_BITS
+/* ==== >>shapes ======================================================================================================== *
+ * A dimension -k is k times the batch, which only the run knows: rules compare such dimensions with each other, never with
+ * numbers. */
+#define GPUNN__MAX_COUNT ((int64_t)1 << 59) /* elements of one tensor: their bytes fit 62 bits */
+
+GPUNN_API size_t gpunn_dtype_size(gpunn_dtype dtype)
+{
+    static const unsigned char bytes_of[] = {0,
+#define GPUNN__X(id, text, file_name, bytes) bytes,
+                                             GPUNN_DTYPE_LIST(GPUNN__X)
+#undef GPUNN__X
+    };
+    return (int)dtype >= 0 && dtype < GPUNN_DTYPE_COUNT ? bytes_of[dtype] : 0;
+}
+
+GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype)
+{
+    static const char *const names[] = {"no gpunn_dtype",
+#define GPUNN__X(id, text, file_name, bytes) text,
+                                        GPUNN_DTYPE_LIST(GPUNN__X)
+#undef GPUNN__X
+    };
+    return (int)dtype >= 0 && dtype < GPUNN_DTYPE_COUNT ? names[dtype] : names[0];
+}
+
+static const char *gpunn__dim_text(int64_t dim, char text[32])
+{
+    if (dim == GPUNN_BATCH) (void)snprintf(text, 32, "batch");
+    else (void)snprintf(text, 32, dim < 0 ? "%lld batch" : "%lld", (long long)(dim < 0 ? -dim : dim));
+    return text;
+}
+
+static const char *gpunn__dims_text(int rank, const int64_t *dim, char text[128])
+{
+    size_t used = 0;
+    text[used++] = '[';
+    for (int i = 0; i < rank; i++) {
+        char one[32];
+        (void)gpunn__dim_text(dim[i], one);
+        if (used + strlen(one) > 128 - 8) (void)snprintf(one, sizeof one, "..."); /* only absurd sizes get so long */
+        used += (size_t)snprintf(text + used, 128 - used, "%s%s", i ? ", " : "", one);
+        if (one[0] == '.') break;
+    }
+    text[used++] = ']';
+    text[used] = 0;
+    return text;
+}
+
+GPUNN__PRIVATE const char *gpunn__shape_text(const gpunn_tensor *t, char text[128])
+{
+    return gpunn__dims_text(t->rank, t->dim, text);
+}
+
+/* The element count is factor * batch^power; false: factor is over the limit. */
+static bool gpunn__measure(int rank, const int64_t *dim, int64_t *factor, int *power)
+{
+    *factor = 1;
+    *power = 0;
+    for (int i = 0; i < rank; i++) {
+        if (dim[i] > GPUNN__MAX_COUNT || dim[i] < -GPUNN__MAX_COUNT) return false;
+        int64_t size = dim[i] < 0 ? -dim[i] : dim[i];
+        if (size > GPUNN__MAX_COUNT / *factor) return false;
+        *factor *= size;
+        *power += dim[i] < 0;
+    }
+    return true;
+}
+
+GPUNN__PRIVATE int64_t gpunn__count(const gpunn_tensor *t, int64_t batch)
+{
+    int64_t count;
+    int     power;
+    if (!gpunn__measure(t->rank, t->dim, &count, &power)) return -1;
+    for (; power > 0; power--) {
+        if (batch > GPUNN__MAX_COUNT / (count ? count : 1)) return -1;
+        count *= batch;
+    }
+    return count;
+}
+
+/* Cells of a sliding window along one axis; a window that starts in the padding behind does not count (torch's rule for ceil). */
+static int64_t gpunn__windows(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation, bool ceil_mode)
+{
+    int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1 + (ceil_mode ? stride - 1 : 0);
+    if (room < 0) return 0;
+    int64_t count = room / stride + 1;
+    return ceil_mode && (count - 1) * stride >= size + padding ? count - 1 : count;
+}
+
+/* ==== >>graph ========================================================================================================= *
+ * Every builder is a gpunn__call: it checks its operands, appends parameters and nodes, and after a failure takes away whatever
+ * it has appended, also when another builder inside it failed. */
+typedef struct gpunn__call {
+    gpunn_model *model;
+    const char  *op, *layer; /* how its sentences begin; layer NULL: none */
+    int          mark;       /* tensors to go back to */
+} gpunn__call;
+
+static const char *const gpunn__x_name[] = {"x"};
+static const char *const gpunn__abc_names[] = {"a", "b", "c"};
+static const char *const gpunn__loss_names[] = {"input", "target"};
+static const char *const gpunn__class_names[] = {"logits", "labels"};
+
+static gpunn_tensor *gpunn__undo(const gpunn__call *call)
+{
+    gpunn_model *model = call->model;
+    while (model && model->tensor_count > call->mark) gpunn__tensor_free(model->dev, model->tensors[--model->tensor_count]);
+    return NULL;
+}
+
+static gpunn_tensor *gpunn__refuse(const gpunn__call *call, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
+static gpunn_tensor *gpunn__refuse(const gpunn__call *call, gpunn_status status, const char *format, ...)
+{
+    char    text[GPUNN__ERROR_SIZE];
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    const char *layer = call->layer;
+    (void)gpunn__fail(call->model ? call->model->dev : NULL, status, "%s%s%s%s: %s", call->op, layer ? " '" : "",
+                      layer ? layer : "", layer ? "'" : "", text);
+    return gpunn__undo(call);
+}
+
+static gpunn__call gpunn__call_of(gpunn_model *model, const char *op, const char *layer)
+{
+    gpunn__call call = {model, op, layer && layer[0] ? layer : NULL, model ? model->tensor_count : 0};
+    return call;
+}
+
+/* NULL is an error only where none has been recorded: it may come from a call that failed. */
+static bool gpunn__given(const gpunn__call *call, const void *ptr, const char *name)
+{
+    if (ptr == NULL && gpunn_last_status(call->model ? call->model->dev : NULL) == GPUNN_OK)
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is NULL", name);
+    return ptr != NULL;
+}
+
+static bool gpunn__begin_model(gpunn__call *call, gpunn_model *model, const char *op, const char *layer)
+{
+    *call = gpunn__call_of(model, op, layer);
+    return gpunn__given(call, model, "the model");
+}
+
+/* Checks one operand; f32: it must be. */
+static bool gpunn__operand(const gpunn__call *call, const gpunn_tensor *t, const char *name, bool f32)
+{
+    if (!gpunn__given(call, t, name)) return false;
+    if (t->model != call->model)
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s belongs to another model; all operands must belong to one", name);
+    else if (f32 && t->dtype != GPUNN_F32)
+        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "%s is %s, but f32 is needed; convert it with gpunn_cast", name,
+                            gpunn_dtype_name(t->dtype));
+    else return true;
+    return false;
+}
+
+/* Opens a call on the model of its operands, the first f32_count of which must be F32. names NULL: "tensors[i]". */
+static bool gpunn__begin(gpunn__call *call, const char *op, const char *layer, const char *const *names,
+                         gpunn_tensor *const *operands, int count, int f32_count)
+{
+    gpunn_model *model = NULL;
+    for (int i = count - 1; i >= 0; i--)
+        if (operands[i]) model = operands[i]->model;
+    *call = gpunn__call_of(model, op, layer);
+    for (int i = 0; i < count; i++) {
+        char numbered[32];
+        (void)snprintf(numbered, sizeof numbered, "tensors[%d]", i);
+        if (!gpunn__operand(call, operands[i], names ? names[i] : numbered, i < f32_count)) return false;
+    }
+    return true;
+}
+
+/* The same for one operand, x. */
+static bool gpunn__begin_x(gpunn__call *call, const char *op, const char *layer, gpunn_tensor *x, bool f32)
+{
+    return gpunn__begin(call, op, layer, gpunn__x_name, &x, 1, f32);
+}
+
+/* ---- tensors --------------------------------------------------------------------------------------------------------- */
+static gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind kind, gpunn_dtype dtype, int rank, const int64_t *dim)
+{
+    gpunn_model *model = call->model;
+    int64_t      factor;
+    int          power;
+    if (!gpunn__measure(rank, dim, &factor, &power)) {
+        char text[128];
+        return gpunn__refuse(call, GPUNN_ERR_SHAPE, "shape %s has more than 2^59 elements; use smaller sizes",
+                             gpunn__dims_text(rank, dim, text));
+    }
+    if (model->tensor_count == model->tensor_capacity) {
+        size_t         item = sizeof *model->tensors, old_size = (size_t)model->tensor_capacity * item;
+        int            capacity = model->tensor_capacity ? 2 * model->tensor_capacity : 32;
+        gpunn_tensor **grown = (gpunn_tensor **)gpunn__realloc(model->dev, model->tensors, old_size, (size_t)capacity * item);
+        if (grown == NULL) return gpunn__undo(call);
+        model->tensors = grown;
+        model->tensor_capacity = capacity;
+    }
+    gpunn_tensor *t = (gpunn_tensor *)gpunn__calloc(model->dev, sizeof *t);
+    if (t == NULL) return gpunn__undo(call);
+    t->model = model;
+    t->id = model->tensor_count;
+    t->kind = kind;
+    t->dtype = dtype;
+    t->rank = rank;
+    memcpy(t->dim, dim, (size_t)rank * sizeof *dim);
+    t->lr_scale = 1;
+    t->trainable = t->decay = kind == GPUNN__PARAMETER;
+    t->offset = -1;
+    model->tensors[model->tensor_count++] = t;
+    return t;
+}
+
+static gpunn_tensor *gpunn__set_layer(const gpunn__call *call, gpunn_tensor *t)
+{
+    if (t == NULL || (call->layer && (t->layer = gpunn__strdup(call->model->dev, call->layer)) == NULL)) return gpunn__undo(call);
+    return t;
+}
+
+/* The node of an op. attr NULL: none; an operand may be NULL where the op says so. */
+static gpunn_tensor *gpunn__node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
+                                 gpunn_tensor *const *operands, int count, gpunn_dtype dtype, int rank, const int64_t *dim)
+{
+    gpunn_tensor *t = gpunn__append(call, GPUNN__VALUE, dtype, rank, dim);
+    if (t == NULL) return NULL;
+    t->op = op;
+    if (attr) t->attr = *attr;
+    size_t size = (size_t)count * sizeof *t->inputs;
+    t->inputs = (gpunn_tensor **)gpunn__realloc(call->model->dev, NULL, 0, size);
+    if (t->inputs == NULL) return gpunn__undo(call);
+    t->input_count = count;
+    memcpy(t->inputs, operands, size);
+    return gpunn__set_layer(call, t);
+}
+
+enum { GPUNN__NAME_SIZE = 256 }; /* of any name, with its end */
+
+/* Gives t its name; false after an error, when t is gone if this call had made it. */
+static bool gpunn__give_name(const gpunn__call *call, gpunn_tensor *t, const char *name)
+{
+    const gpunn_tensor *other = gpunn_find(call->model, name);
+    const char         *fault = name == NULL || name[0] == 0        ? "missing; give one"
+                                : strlen(name) >= GPUNN__NAME_SIZE  ? "longer than 255 bytes; choose another"
+                                : strcmp(name, "__metadata__") == 0 ? "reserved in safetensors files; choose another"
+                                : other && other != t               ? "taken; names are unique in a model"
+                                                                    : NULL;
+    if (fault) {
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, name && name[0] ? "the name '%.64s' is %s" : "the name%s is %s",
+                            name && name[0] ? name : "", fault);
+        return false;
+    }
+    if (other == t) return true;
+    char *copy = gpunn__strdup(call->model->dev, name);
+    if (copy == NULL) {
+        (void)gpunn__undo(call);
+        return false;
+    }
+    gpunn__free_text(call->model->dev, t->name);
+    t->name = copy;
+    return true;
+}
+
+/* The rank of a shape from the program, or -1 after an error. batches 0: no batch in it; 1: GPUNN_BATCH once; 2: multiples. */
+static int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *shape, int batches)
+{
+    int rank = 0, found = 0, end = GPUNN_MAX_RANK;
+    while (rank < GPUNN_MAX_RANK && shape->dim[rank] != 0) rank++;
+    while (end > 0 && shape->dim[end - 1] == 0) end--;
+    char text[128];
+    (void)gpunn__dims_text(end, shape->dim, text);
+    if (end != rank) {
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "shape %s has a dimension 0; the smallest is 1", text);
+        return -1;
+    }
+    for (int i = 0; i < rank; i++) {
+        found += shape->dim[i] < 0;
+        if (shape->dim[i] > 0 || batches == 2 || (batches == 1 && shape->dim[i] == GPUNN_BATCH && found == 1)) continue;
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "shape %s is not allowed here; dimensions are 1 or more%s", text,
+                            batches ? ", and one of them may be GPUNN_BATCH" : ", and none may be GPUNN_BATCH");
+        return -1;
+    }
+    return rank;
+}
+
+GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_dtype dtype, gpunn_shape shape)
+{
+    gpunn__call call;
+    if (!gpunn__begin_model(&call, model, "input", name)) return NULL;
+    if (dtype == GPUNN_DTYPE_DEFAULT) dtype = GPUNN_F32;
+    if (gpunn_dtype_size(dtype) == 0 || dtype == GPUNN_F16 || dtype == GPUNN_BF16)
+        return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "dtype %s cannot be an input's; use f32, i64, i32, u8 or bool",
+                             gpunn_dtype_name(dtype));
+    int rank = gpunn__rank_of(&call, &shape, 1);
+    if (rank < 0) return NULL;
+    gpunn_tensor *t = gpunn__append(&call, GPUNN__INPUT, dtype, rank, shape.dim);
+    return t && gpunn__give_name(&call, t, name) ? t : NULL;
+}
+
+static bool gpunn__init_is_sound(const gpunn__call *call, gpunn_init init, int rank)
+{
+    const char *fault = NULL;
+    if ((int)init.kind < 0 || init.kind > GPUNN_INIT_KAIMING_UNIFORM)
+        fault = "the kind is none of gpunn_init_kind; use one of them";
+    else if (!isfinite(init.a) || !isfinite(init.b)) fault = "a or b is not finite; use finite numbers";
+    else if (init.kind == GPUNN_INIT_UNIFORM && init.a > init.b) fault = "a lies above b; a is the lower bound";
+    else if (init.kind == GPUNN_INIT_NORMAL && init.b < 0) fault = "b is negative; it is the standard deviation";
+    else if (init.kind == GPUNN_INIT_KAIMING_UNIFORM && init.a < 0)
+        fault = "a is negative; it is the fan-in, 0 to take it from the shape";
+    else if (init.kind == GPUNN_INIT_KAIMING_UNIFORM && init.a == 0 && rank < 2)
+        fault = "a shape of rank below 2 tells no fan-in; set .a to it";
+    if (fault) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "initial values: %s", fault);
+    return fault == NULL;
+}
+
+static gpunn_tensor *gpunn__weight(const gpunn__call *call, gpunn__kind kind, const char *name, int rank, const int64_t *dim,
+                                   gpunn_init init)
+{
+    gpunn_tensor *t = gpunn__append(call, kind, GPUNN_F32, rank, dim);
+    if (t == NULL || !gpunn__give_name(call, t, name)) return NULL;
+    t->init = init;
+    return t;
+}
+
+GPUNN_API gpunn_tensor *gpunn_parameter(gpunn_model *model, const char *name, gpunn_shape shape, gpunn_init init)
+{
+    gpunn__call call;
+    if (!gpunn__begin_model(&call, model, "parameter", name)) return NULL;
+    int rank = gpunn__rank_of(&call, &shape, 0);
+    if (rank < 0 || !gpunn__init_is_sound(&call, init, rank)) return NULL;
+    return gpunn__weight(&call, GPUNN__PARAMETER, name, rank, shape.dim, init);
+}
+
+GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, const float *values)
+{
+    gpunn__call call;
+    if (!gpunn__begin_model(&call, model, "constant", NULL)) return NULL;
+    int rank = gpunn__rank_of(&call, &shape, 0);
+    if (rank < 0) return NULL;
+    if (values == NULL)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "values is NULL; pass as many floats as the shape has elements");
+    gpunn_tensor *t = gpunn__append(&call, GPUNN__CONSTANT, GPUNN_F32, rank, shape.dim);
+    size_t        size = 0;
+    if (t == NULL) return NULL;
+    if ((uint64_t)gpunn__count(t, 1) > SIZE_MAX || !gpunn__mul((size_t)gpunn__count(t, 1), sizeof *t->constant, &size))
+        return gpunn__refuse(&call, GPUNN_ERR_MEMORY, "so many elements do not fit this machine's memory");
+    t->constant = (float *)gpunn__realloc(model->dev, NULL, 0, size);
+    if (t->constant == NULL) return gpunn__undo(&call);
+    memcpy(t->constant, values, size);
+    return t;
+}
+
+/* ---- questions and settings ------------------------------------------------------------------------------------------ */
+GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model, const char *name)
+{
+    for (int i = 0; model && name && i < model->tensor_count; i++) {
+        gpunn_tensor *t = model->tensors[i];
+        if (t->name && strcmp(t->name, name) == 0) return t;
+    }
+    return NULL;
+}
+
+GPUNN_API gpunn_tensor *gpunn_set_name(gpunn_tensor *t, const char *name)
+{
+    gpunn__call call;
+    return gpunn__begin_x(&call, "gpunn_set_name", NULL, t, false) && gpunn__give_name(&call, t, name) ? t : NULL;
+}
+
+GPUNN_API const char *gpunn_tensor_name(const gpunn_tensor *t)
+{
+    return t && t->name ? t->name : "";
+}
+
+GPUNN_API gpunn_shape gpunn_tensor_shape(const gpunn_tensor *t)
+{
+    gpunn_shape shape;
+    memset(&shape, 0, sizeof shape);
+    if (t) memcpy(shape.dim, t->dim, sizeof shape.dim);
+    return shape;
+}
+
+GPUNN_API gpunn_dtype gpunn_tensor_dtype(const gpunn_tensor *t)
+{
+    return t ? t->dtype : GPUNN_DTYPE_DEFAULT;
+}
+
+GPUNN_API size_t gpunn_tensor_bytes(const gpunn_tensor *t)
+{
+    if (t == NULL) return 0;
+    int64_t count = gpunn__count(t, t->kind == GPUNN__INPUT ? t->batch : t->model->batch);
+    return count < 0 ? 0 : (size_t)count * gpunn_dtype_size(t->dtype);
+}
+
+static bool gpunn__is_saved(const gpunn_tensor *t)
+{
+    return t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER;
+}
+
+GPUNN_API int gpunn_parameter_count(const gpunn_model *model)
+{
+    int count = 0;
+    for (int i = 0; model && i < model->tensor_count; i++) count += gpunn__is_saved(model->tensors[i]);
+    return count;
+}
+
+GPUNN_API gpunn_tensor *gpunn_parameter_at(gpunn_model *model, int index)
+{
+    for (int i = 0; model && i < model->tensor_count; i++)
+        if (gpunn__is_saved(model->tensors[i]) && index-- == 0) return model->tensors[i];
+    return NULL;
+}
+
+/* Opens a call that changes a parameter. */
+static bool gpunn__begin_setting(gpunn__call *call, gpunn_tensor *t, const char *function)
+{
+    if (!gpunn__begin_x(call, function, t ? t->name : NULL, t, false)) return false;
+    if (t->kind != GPUNN__PARAMETER)
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "the tensor is no parameter; only these have this setting");
+    return t->kind == GPUNN__PARAMETER;
+}
+
+/* Inputs that one output of a linear or convolution weight [out, ...] sums. */
+GPUNN__PRIVATE int64_t gpunn__fan_in(const gpunn_tensor *t)
+{
+    int64_t factor = 1;
+    int     power;
+    if (t->rank > 1) (void)gpunn__measure(t->rank - 1, t->dim + 1, &factor, &power);
+    return factor;
+}
+
+GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init)
+{
+    gpunn__call call;
+    if (!gpunn__begin_setting(&call, parameter, "gpunn_set_init") || !gpunn__init_is_sound(&call, init, parameter->rank))
+        return GPUNN_ERR_ARGUMENT;
+    gpunn_status status = GPUNN_OK;
+    if (parameter->offset >= 0) { /* it has values already */
+        gpunn_model *model = parameter->model;
+        int64_t      count = gpunn__count(parameter, 1);
+        size_t       size = (size_t)count * sizeof(float);
+        float       *values = (float *)gpunn__realloc(model->dev, NULL, 0, size);
+        if (values == NULL) return GPUNN_ERR_MEMORY;
+        gpunn__draw(&init, model->state.seed, (uint32_t)parameter->id, gpunn__fan_in(parameter), values, count);
+        status = gpunn_write(parameter, values, size);
+        gpunn__free(model->dev, values, size);
+    }
+    if (status == GPUNN_OK) parameter->init = init;
+    return status;
+}
+
+GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable)
+{
+    gpunn__call call;
+    if (!gpunn__begin_setting(&call, parameter, "gpunn_set_trainable")) return GPUNN_ERR_ARGUMENT;
+    if (parameter->trainable != trainable) gpunn__invalidate(parameter->model);
+    parameter->trainable = trainable;
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale)
+{
+    gpunn__call call;
+    if (!gpunn__begin_setting(&call, parameter, "gpunn_set_lr_scale")) return GPUNN_ERR_ARGUMENT;
+    if (!isfinite(scale) || scale < 0) {
+        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use 0 or a positive number", (double)scale);
+        return GPUNN_ERR_ARGUMENT;
+    }
+    parameter->lr_scale = scale;
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_set_decay(gpunn_tensor *parameter, bool decay)
+{
+    gpunn__call call;
+    if (!gpunn__begin_setting(&call, parameter, "gpunn_set_decay")) return GPUNN_ERR_ARGUMENT;
+    parameter->decay = decay;
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_tensor *gpunn_keep(gpunn_tensor *t)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "gpunn_keep", NULL, t, false)) return NULL;
+    if (!t->keep) gpunn__invalidate(t->model);
+    t->keep = true;
+    return t;
+}
+
+GPUNN_API gpunn_tensor *gpunn_retain_grad(gpunn_tensor *t)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "gpunn_retain_grad", NULL, t, true)) return NULL;
+    if (!t->retain_grad) gpunn__invalidate(t->model);
+    t->retain_grad = true;
+    return t;
+}
+
+/* ---- elementwise ops ------------------------------------------------------------------------------------------------- */
+/* Broadcasts a shape into *rank, dim, both aligned at their last axes; false after an error. */
+static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int *rank, int64_t *dim, int other_rank,
+                                  const int64_t *other)
+{
+    int     result_rank = *rank > other_rank ? *rank : other_rank;
+    int64_t result[GPUNN_MAX_RANK];
+    for (int i = 0; i < result_rank; i++) {
+        int     ia = i - (result_rank - *rank), ib = i - (result_rank - other_rank);
+        int64_t a = ia < 0 ? 1 : dim[ia], b = ib < 0 ? 1 : other[ib];
+        result[i] = a == 1 ? b : a;
+        if (a == b || a == 1 || b == 1) continue;
+        char all_a[128], all_b[128], one_a[32], one_b[32];
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s %s and %s do not broadcast (axis %d: %s against %s)%s", what,
+                            gpunn__dims_text(*rank, dim, all_a), gpunn__dims_text(other_rank, other, all_b), i,
+                            gpunn__dim_text(a, one_a), gpunn__dim_text(b, one_b),
+                            a < 0 || b < 0 ? "; the batch fits only itself and 1" : "");
+        return false;
+    }
+    *rank = result_rank;
+    memcpy(dim, result, (size_t)result_rank * sizeof *dim);
+    return true;
+}
+
+static gpunn_attributes gpunn__no_attributes(void)
+{
+    gpunn_attributes attr;
+    memset(&attr, 0, sizeof attr);
+    return attr;
+}
+
+static gpunn_tensor *gpunn__map_node(gpunn_op op, gpunn_tensor *const *operands, float attribute1, float attribute2)
+{
+    int         arity = gpunn__op_arity(op), rank = 0;
+    int64_t     dim[GPUNN_MAX_RANK];
+    gpunn__call call;
+    if (!gpunn__begin(&call, gpunn_op_name(op), NULL, arity == 1 ? gpunn__x_name : gpunn__abc_names, operands, arity, arity))
+        return NULL;
+    if (attribute1 != attribute1 || attribute2 != attribute2)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "an attribute is NaN; pass a number");
+    for (int i = 0; i < arity; i++)
+        if (!gpunn__broadcast_dims(&call, "shapes", &rank, dim, operands[i]->rank, operands[i]->dim)) return NULL;
+    gpunn_attributes attr = gpunn__no_attributes();
+    attr.value[0] = attribute1;
+    attr.value[1] = attribute2;
+    return gpunn__node(&call, op, &attr, operands, arity, GPUNN_F32, rank, dim);
+}
+
+#define GPUNN__X(ENUM, name, ...)                          \
+    GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *x)  \
+    {                                                      \
+        return gpunn__map_node(GPUNN_OP_##ENUM, &x, 0, 0); \
+    }
+GPUNN_UNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr, ...)                               \
+    GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *x, float attr) \
+    {                                                                 \
+        return gpunn__map_node(GPUNN_OP_##ENUM, &x, attr, 0);         \
+    }
+GPUNN_UNARY1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr1, default1, attr2, ...)                           \
+    GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *x, float attr1, float attr2) \
+    {                                                                               \
+        return gpunn__map_node(GPUNN_OP_##ENUM, &x, attr1, attr2);                  \
+    }
+GPUNN_UNARY2_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, ...)                                          \
+    GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *a, gpunn_tensor *b) \
+    {                                                                      \
+        gpunn_tensor *operands[] = {a, b};                                 \
+        return gpunn__map_node(GPUNN_OP_##ENUM, operands, 0, 0);           \
+    }
+GPUNN_BINARY_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr, ...)                                                \
+    GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *a, gpunn_tensor *b, float attr) \
+    {                                                                                  \
+        gpunn_tensor *operands[] = {a, b};                                             \
+        return gpunn__map_node(GPUNN_OP_##ENUM, operands, attr, 0);                    \
+    }
+GPUNN_BINARY1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, ...)                                                           \
+    GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c) \
+    {                                                                                       \
+        gpunn_tensor *operands[] = {a, b, c};                                               \
+        return gpunn__map_node(GPUNN_OP_##ENUM, operands, 0, 0);                            \
+    }
+GPUNN_TERNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+
+/* ---- layers ---------------------------------------------------------------------------------------------------------- */
+/* A field of an argument struct: 0 stands for the default, GPUNN_ZERO for 0. */
+static int gpunn__int_setting(int given, int otherwise)
+{
+    return given == 0 ? otherwise : given == GPUNN_ZERO ? 0 : given;
+}
+
+static float gpunn__float_setting(float given, float otherwise)
+{
+    return given == 0 ? otherwise : given == (float)GPUNN_ZERO ? 0 : given;
+}
+
+/* Opens a call that makes a layer with parameters: x must be F32, the name new. */
+static bool gpunn__begin_layer(gpunn__call *call, const char *op, const char *name, gpunn_tensor *x)
+{
+    if (!gpunn__begin_x(call, op, name, x, true)) return false;
+    const char *fault = call->layer == NULL                     ? "the layer needs a name, which its parameters carry too"
+                        : strlen(name) >= GPUNN__NAME_SIZE - 16 ? "the name is too long; 239 bytes are allowed"
+                                                                : NULL;
+    for (int i = 0; fault == NULL && i < call->model->tensor_count; i++) {
+        const char *layer = call->model->tensors[i]->layer;
+        if (layer && strcmp(layer, name) == 0) fault = "the name is taken by another layer; names are unique in a model";
+    }
+    if (fault) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s", fault);
+    return fault == NULL;
+}
+
+/* A parameter or buffer of the layer: name.suffix. */
+static gpunn_tensor *gpunn__layer_weight(const gpunn__call *call, gpunn__kind kind, const char *suffix, int rank,
+                                         const int64_t *dim, gpunn_init_kind init_kind, float a)
+{
+    char       name[GPUNN__NAME_SIZE];
+    gpunn_init init = {init_kind, a, 0};
+    (void)snprintf(name, sizeof name, "%s.%s", call->layer, suffix);
+    return gpunn__weight(call, kind, name, rank, dim, init);
+}
+
+/* Axes first .. last of x must be fixed sizes that an int holds. */
+static bool gpunn__axes_are_fixed(const gpunn__call *call, const gpunn_tensor *x, int first, int last)
+{
+    char text[128];
+    for (int i = first; i <= last; i++) {
+        if (x->dim[i] > 0 && x->dim[i] <= INT32_MAX) continue;
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of x %s %s", i, gpunn__shape_text(x, text),
+                            x->dim[i] < 0 ? "is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there"
+                                          : "is larger than 2^31 - 1; use smaller sizes");
+        return false;
+    }
+    return true;
+}
+
+/* x must be of that rank; layout tells what its axes mean. */
+static bool gpunn__has_rank(const gpunn__call *call, const gpunn_tensor *x, int lowest, int highest, const char *layout)
+{
+    char text[128];
+    if (x->rank >= lowest && x->rank <= highest) return true;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "x is %s, but %s is needed; gpunn_reshape it", gpunn__shape_text(x, text), layout);
+    return false;
+}
+
+/* The node of a linear or convolution layer with its weight [out, ...] and bias [out]; the result has x's rank. */
+static gpunn_tensor *gpunn__affine(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, gpunn_tensor *x,
+                                   int weight_rank, const int64_t *weight_dim, bool bias, const int64_t *dim)
+{
+    float fan_in = 1;
+    for (int i = 1; i < weight_rank; i++) fan_in *= (float)weight_dim[i];
+    gpunn_tensor *operands[3] = {x, NULL, NULL};
+    operands[1] =
+        gpunn__layer_weight(call, GPUNN__PARAMETER, "weight", weight_rank, weight_dim, GPUNN_INIT_KAIMING_UNIFORM, fan_in);
+    if (operands[1] && bias)
+        operands[2] = gpunn__layer_weight(call, GPUNN__PARAMETER, "bias", 1, weight_dim, GPUNN_INIT_KAIMING_UNIFORM, fan_in);
+    if (operands[1] == NULL || (bias && operands[2] == NULL)) return NULL;
+    return gpunn__node(call, op, attr, operands, 3, GPUNN_F32, x->rank, dim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_linear_args args)
+{
+    gpunn__call call;
+    if (!gpunn__begin_layer(&call, "linear", name, x) || !gpunn__has_rank(&call, x, 1, GPUNN_MAX_RANK, "[..., features]") ||
+        !gpunn__axes_are_fixed(&call, x, x->rank - 1, x->rank - 1))
+        return NULL;
+    if (args.out_features < 1)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "out_features is %d; set .out_features to 1 or more", args.out_features);
+    int64_t dim[GPUNN_MAX_RANK], weight_dim[2];
+    memcpy(dim, x->dim, sizeof dim);
+    weight_dim[0] = dim[x->rank - 1] = args.out_features;
+    weight_dim[1] = x->dim[x->rank - 1];
+    return gpunn__affine(&call, GPUNN_OP_LINEAR, NULL, x, 2, weight_dim, !args.no_bias, dim);
+}
+
+/* Resolves one setting of a two-dimensional window: each[i], else all, else otherwise[i]; lowest: the least allowed. */
+static bool gpunn__window_setting(const gpunn__call *call, const char *one, const char *many, int all, const int *each,
+                                  const int *otherwise, int lowest, int *result)
+{
+    if (each[2] != 0) {
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s[2] is set, but the window has two axes: rows and columns", many);
+        return false;
+    }
+    for (int i = 0; i < 2; i++) {
+        result[i] = each[i] ? gpunn__int_setting(each[i], 0) : gpunn__int_setting(all, otherwise[i]);
+        if (result[i] >= lowest) continue;
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s, or .%s for each axis, to %d or more", one, result[i],
+                            one, many, lowest);
+        return false;
+    }
+    return true;
+}
+
+/* The spatial sizes dim[2], dim[3] of the result of a window that slides over x [n, c, h, w]. */
+static bool gpunn__window_sizes(const gpunn__call *call, const gpunn_tensor *x, const gpunn_attributes *attr, int64_t *dim)
+{
+    for (int i = 0; i < 2; i++) {
+        int64_t padding = attr->padding[i], dilation = attr->dilation[i], kernel = attr->kernel[i];
+        dim[2 + i] = gpunn__windows(x->dim[2 + i], kernel, attr->stride[i], padding, dilation, attr->ceil_mode);
+        if (dim[2 + i] > 0) continue;
+        char text[128];
+        (void)gpunn__refuse(
+            call, GPUNN_ERR_SHAPE,
+            "the window spans %lld along axis %d, but the padded input only %lld (input %s, kernel %d x %d, dilation %d, "
+            "padding %d); use a smaller kernel or more padding",
+            (long long)(dilation * (kernel - 1) + 1), 2 + i, (long long)(x->dim[2 + i] + 2 * padding), gpunn__shape_text(x, text),
+            attr->kernel[0], attr->kernel[1], attr->dilation[i], attr->padding[i]);
+        return false;
+    }
+    return true;
+}
+
+static const int gpunn__zero_pair[2] = {0, 0}, gpunn__one_pair[2] = {1, 1};
+
+GPUNN_API gpunn_tensor *gpunn_conv2d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_layer(&call, "conv2d", name, x) || !gpunn__has_rank(&call, x, 4, 4, "[n, channels, height, width]") ||
+        !gpunn__axes_are_fixed(&call, x, 1, 3) ||
+        !gpunn__window_setting(&call, "kernel_size", "kernel_shape", args.kernel_size, args.kernel_shape, gpunn__zero_pair, 1,
+                               attr.kernel) ||
+        !gpunn__window_setting(&call, "stride", "strides", args.stride, args.strides, gpunn__one_pair, 1, attr.stride) ||
+        !gpunn__window_setting(&call, "padding", "paddings", args.padding, args.paddings, gpunn__zero_pair, 0, attr.padding) ||
+        !gpunn__window_setting(&call, "dilation", "dilations", args.dilation, args.dilations, gpunn__one_pair, 1, attr.dilation))
+        return NULL;
+    attr.groups = gpunn__int_setting(args.groups, 1);
+    if (args.out_channels < 1)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "out_channels is %d; set .out_channels to 1 or more", args.out_channels);
+    if (attr.groups < 1 || x->dim[1] % attr.groups != 0 || args.out_channels % attr.groups != 0)
+        return gpunn__refuse(
+            &call, GPUNN_ERR_ARGUMENT,
+            "groups is %d, but the input has %d channels and out_channels is %d; it must be 1 or more and divide both",
+            attr.groups, (int)x->dim[1], args.out_channels);
+    int64_t dim[4], weight_dim[4];
+    dim[0] = x->dim[0];
+    dim[1] = weight_dim[0] = args.out_channels;
+    weight_dim[1] = x->dim[1] / attr.groups;
+    weight_dim[2] = attr.kernel[0];
+    weight_dim[3] = attr.kernel[1];
+    if (!gpunn__window_sizes(&call, x, &attr, dim)) return NULL;
+    return gpunn__affine(&call, GPUNN_OP_CONV2D, &attr, x, 4, weight_dim, !args.no_bias, dim);
+}
+
+static gpunn_tensor *gpunn__pool_node(const char *name, gpunn_op op, gpunn_tensor *x, const gpunn_pool_args *args)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_x(&call, name, NULL, x, true) || !gpunn__has_rank(&call, x, 4, 4, "[n, channels, height, width]") ||
+        !gpunn__axes_are_fixed(&call, x, 1, 3) ||
+        !gpunn__window_setting(&call, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zero_pair, 1,
+                               attr.kernel) ||
+        !gpunn__window_setting(&call, "stride", "strides", args->stride, args->strides, attr.kernel, 1, attr.stride) ||
+        !gpunn__window_setting(&call, "padding", "paddings", args->padding, args->paddings, gpunn__zero_pair, 0, attr.padding))
+        return NULL;
+    if (op == GPUNN_OP_MAX_POOL2D && args->count_exclude_pad)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".count_exclude_pad is not used by this pool; leave it out");
+    attr.dilation[0] = attr.dilation[1] = attr.groups = 1;
+    attr.ceil_mode = args->ceil_mode;
+    attr.count_exclude_pad = args->count_exclude_pad;
+    for (int i = 0; i < 2; i++)
+        if (attr.padding[i] > attr.kernel[i] / 2)
+            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                                 "padding is %d, more than half of the kernel's %d; use a smaller padding", attr.padding[i],
+                                 attr.kernel[i]);
+    int64_t dim[4];
+    memcpy(dim, x->dim, sizeof dim);
+    return gpunn__window_sizes(&call, x, &attr, dim) ? gpunn__node(&call, op, &attr, &x, 1, GPUNN_F32, 4, dim) : NULL;
+}
+
+GPUNN_API gpunn_tensor *gpunn_max_pool2d_(gpunn_tensor *x, gpunn_pool_args args)
+{
+    return gpunn__pool_node("max_pool2d", GPUNN_OP_MAX_POOL2D, x, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_avg_pool2d_(gpunn_tensor *x, gpunn_pool_args args)
+{
+    return gpunn__pool_node("avg_pool2d", GPUNN_OP_AVG_POOL2D, x, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool2d(gpunn_tensor *x, int out_h, int out_w)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "adaptive_avg_pool2d", NULL, x, true) ||
+        !gpunn__has_rank(&call, x, 4, 4, "[n, channels, height, width]") || !gpunn__axes_are_fixed(&call, x, 1, 3))
+        return NULL;
+    if (out_h < 1 || out_w < 1)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the result's size is %d x %d; it must be 1 x 1 or larger", out_h, out_w);
+    int64_t dim[4];
+    memcpy(dim, x->dim, sizeof dim);
+    dim[2] = out_h;
+    dim[3] = out_w;
+    return gpunn__node(&call, GPUNN_OP_ADAPTIVE_AVG_POOL2D, NULL, &x, 1, GPUNN_F32, 4, dim);
+}
+
+static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, const char *name, const gpunn_batch_norm_args *args,
+                                            int lowest_rank, int highest_rank, const char *layout)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_layer(&call, op, name, x) || !gpunn__has_rank(&call, x, lowest_rank, highest_rank, layout) ||
+        !gpunn__axes_are_fixed(&call, x, 1, 1))
+        return NULL;
+    attr.eps = gpunn__float_setting(args->eps, 1e-5f);
+    attr.momentum = gpunn__float_setting(args->momentum, 0.1f);
+    if (!(attr.eps > 0) || !isfinite(attr.eps))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "eps is %g; use a positive number", (double)attr.eps);
+    if (!(attr.momentum >= 0 && attr.momentum <= 1))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "momentum is %g; use a number from 0 to 1", (double)attr.momentum);
+    static const struct {
+        const char *suffix;
+        float       value;
+        gpunn__kind kind;
+    } parts[4] = {{"weight", 1, GPUNN__PARAMETER},
+                  {"bias", 0, GPUNN__PARAMETER},
+                  {"running_mean", 0, GPUNN__BUFFER},
+                  {"running_var", 1, GPUNN__BUFFER}};
+    gpunn_tensor *operands[5] = {x, NULL, NULL, NULL, NULL};
+    for (int i = args->no_affine ? 2 : 0; i < 4; i++) {
+        operands[1 + i] =
+            gpunn__layer_weight(&call, parts[i].kind, parts[i].suffix, 1, &x->dim[1], GPUNN_INIT_CONSTANT, parts[i].value);
+        if (operands[1 + i] == NULL) return NULL;
+    }
+    return gpunn__node(&call, GPUNN_OP_BATCH_NORM, &attr, operands, 5, GPUNN_F32, x->rank, x->dim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
+{
+    return gpunn__batch_norm_node("batch_norm1d", x, name, &args, 2, 3, "[n, channels] or [n, channels, length]");
+}
+
+GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
+{
+    return gpunn__batch_norm_node("batch_norm2d", x, name, &args, 4, 4, "[n, channels, height, width]");
+}
+
+GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "dropout", NULL, x, true)) return NULL;
+    if (!(p >= 0 && p <= 1)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a probability from 0 to 1", (double)p);
+    gpunn_attributes attr = gpunn__no_attributes();
+    attr.value[0] = p;
+    attr.site = x->model->random_sites;
+    gpunn_tensor *y = gpunn__node(&call, GPUNN_OP_DROPOUT, &attr, &x, 1, GPUNN_F32, x->rank, x->dim);
+    if (y) x->model->random_sites++;
+    return y;
+}
+
+GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_parameters, float init)
+{
+    gpunn__call call;
+    if (!gpunn__begin_layer(&call, "prelu", name, x)) return NULL;
+    char    text[128];
+    int64_t count = gpunn__int_setting(num_parameters, 1);
+    init = gpunn__float_setting(init, 0.25f);
+    if (count != 1 && (x->rank < 2 || x->dim[1] != count))
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "num_parameters is %d, but must be 1 or the channels of axis 1 (input %s)",
+                             (int)count, gpunn__shape_text(x, text));
+    if (!isfinite(init)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "init is %g; use a finite number", (double)init);
+    gpunn_tensor *weight = gpunn__layer_weight(&call, GPUNN__PARAMETER, "weight", 1, &count, GPUNN_INIT_CONSTANT, init);
+    if (weight && count > 1 && x->rank > 2) {
+        gpunn_shape column = {{count}}; /* [channels, 1, ...]: broadcasts along axis 1 */
+        for (int i = 2; i < x->rank; i++) column.dim[i - 1] = 1;
+        weight = gpunn_reshape(weight, column);
+    }
+    gpunn_tensor *y = weight ? gpunn_parametric_relu(x, weight) : NULL;
+    return gpunn__set_layer(&call, y);
+}
+
+/* ---- shapes ---------------------------------------------------------------------------------------------------------- */
+GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "reshape", NULL, x, false)) return NULL;
+    int     rank = gpunn__rank_of(&call, &shape, 2), power = 0, wanted_power = 0;
+    int64_t factor = 0, wanted_factor = 0;
+    if (rank < 0) return NULL;
+    if (!gpunn__measure(x->rank, x->dim, &factor, &power) || !gpunn__measure(rank, shape.dim, &wanted_factor, &wanted_power) ||
+        factor != wanted_factor || power != wanted_power) {
+        char from[128], to[128];
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
+                             "%s does not hold as many elements as %s; GPUNN_BATCH there is the batch, not what is left over",
+                             gpunn__dims_text(rank, shape.dim, to), gpunn__shape_text(x, from));
+    }
+    return gpunn__node(&call, GPUNN_OP_RESHAPE, NULL, &x, 1, x->dtype, rank, shape.dim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "flatten", NULL, x, false) || !gpunn__has_rank(&call, x, 2, GPUNN_MAX_RANK, "[n, ...]"))
+        return NULL;
+    int64_t dim[2];
+    int     power;
+    dim[0] = x->dim[0];
+    (void)gpunn__measure(x->rank - 1, x->dim + 1, &dim[1], &power); /* x is within the limit */
+    if (power > 1) {
+        char text[128];
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
+                             "the axes behind the first hold the batch %d times (x %s); use gpunn_reshape", power,
+                             gpunn__shape_text(x, text));
+    }
+    if (power == 1) dim[1] = -dim[1];
+    return gpunn__node(&call, GPUNN_OP_RESHAPE, NULL, &x, 1, x->dtype, 2, dim);
+}
+
+/* An axis of x counted from 0, or -1 after an error. */
+static int gpunn__axis_of(const gpunn__call *call, const gpunn_tensor *x, int axis)
+{
+    if (axis >= -x->rank && axis < x->rank) return axis < 0 ? axis + x->rank : axis;
+    char text[128];
+    if (x->rank == 0) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "x is a scalar, which has no axes");
+    else
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "axis %d is not one of %s; use %d to %d", axis, gpunn__shape_text(x, text),
+                            -x->rank, x->rank - 1);
+    return -1;
+}
+
+/* Resolves a list of different axes of x; their number, or -1 after an error. */
+static int gpunn__axis_list(const gpunn__call *call, const gpunn_tensor *x, const gpunn_axes *axes, int *order)
+{
+    int      count = 0;
+    uint32_t seen = 0;
+    for (; count <= GPUNN_MAX_RANK && axes->axis[count] != GPUNN_END; count++) {
+        int axis = gpunn__axis_of(call, x, axes->axis[count]);
+        if (axis < 0) return -1;
+        if (seen >> axis & 1) {
+            (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "axis %d is listed twice; name each axis once", axis);
+            return -1;
+        }
+        seen |= 1u << axis;
+        order[count] = axis;
+    }
+    return count;
+}
+
+GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_x(&call, "permute", NULL, x, true)) return NULL;
+    int count = gpunn__axis_list(&call, x, &order, attr.order);
+    if (count < 0) return NULL;
+    char text[128];
+    if (count != x->rank)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%d axes are listed for %s; list each of its %d", count,
+                             gpunn__shape_text(x, text), x->rank);
+    int64_t dim[GPUNN_MAX_RANK];
+    for (int i = 0; i < count; i++) dim[i] = x->dim[attr.order[i]];
+    return gpunn__node(&call, GPUNN_OP_PERMUTE, &attr, &x, 1, GPUNN_F32, count, dim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, int axis)
+{
+    gpunn__call call = gpunn__call_of(NULL, "concat", NULL);
+    if (count < 1 || count > GPUNN_MAX_OPERANDS)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%d tensors are given; 1 to %d can be joined at once", count,
+                             GPUNN_MAX_OPERANDS);
+    if (!gpunn__given(&call, tensors, "tensors") || !gpunn__begin(&call, "concat", NULL, NULL, tensors, count, count))
+        return NULL;
+    const gpunn_tensor *first = tensors[0];
+    gpunn_attributes    attr = gpunn__no_attributes();
+    if ((attr.axis = gpunn__axis_of(&call, first, axis)) < 0) return NULL;
+    int64_t dim[GPUNN_MAX_RANK];
+    memcpy(dim, first->dim, sizeof dim);
+    for (int i = 1; i < count; i++) {
+        const gpunn_tensor *t = tensors[i];
+        bool                fits = t->rank == first->rank;
+        for (int j = 0; fits && j < t->rank; j++)
+            fits = j == attr.axis ? (t->dim[j] < 0) == (first->dim[j] < 0) : t->dim[j] == first->dim[j];
+        if (!fits) {
+            char one[128], other[128];
+            return gpunn__refuse(
+                &call, GPUNN_ERR_SHAPE,
+                "tensors[0] is %s and tensors[%d] %s; they may differ only along axis %d, where all or none must be the batch",
+                gpunn__shape_text(first, one), i, gpunn__shape_text(t, other), attr.axis);
+        }
+        dim[attr.axis] += t->dim[attr.axis]; /* 64 times the limit fits */
+    }
+    return gpunn__node(&call, GPUNN_OP_CONCAT, &attr, tensors, count, GPUNN_F32, first->rank, dim);
+}
+
+/* One index of a Python slice: negative ones count from the end, all are clamped. */
+static int64_t gpunn__slice_index(int64_t index, int64_t size)
+{
+    if (index < 0) index += size;
+    return index < 0 ? 0 : index > size ? size : index;
+}
+
+GPUNN_API gpunn_tensor *gpunn_slice(gpunn_tensor *x, int axis, int64_t start, int64_t end, int64_t step)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    char             text[128];
+    if (!gpunn__begin_x(&call, "slice", NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
+    int64_t size = x->dim[attr.axis];
+    if (size < 0)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of %s is the batch, which cannot be cut; choose another axis",
+                             attr.axis, gpunn__shape_text(x, text));
+    if (step < 1) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "step is %lld; use 1 or more", (long long)step);
+    attr.start = gpunn__slice_index(start, size);
+    attr.step = step;
+    int64_t length = gpunn__slice_index(end, size) - attr.start, dim[GPUNN_MAX_RANK];
+    if (length < 1)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "%lld:%lld along axis %d of %s is empty; at least one element must be left",
+                             (long long)start, (long long)end, attr.axis, gpunn__shape_text(x, text));
+    memcpy(dim, x->dim, sizeof dim);
+    dim[attr.axis] = (length - 1) / step + 1;
+    return gpunn__node(&call, GPUNN_OP_SLICE, &attr, &x, 1, GPUNN_F32, x->rank, dim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    char             text[128];
+    int64_t          dim[GPUNN_MAX_RANK];
+    if (!gpunn__begin_x(&call, "pad", NULL, x, true)) return NULL;
+    for (int i = 0; i < GPUNN_MAX_RANK; i++) {
+        int64_t before = args.before[i], after = args.after[i];
+        if (before == GPUNN_ZERO) before = 0;
+        if (after == GPUNN_ZERO) after = 0;
+        if (before < 0 || after < 0 || before > GPUNN__MAX_COUNT || after > GPUNN__MAX_COUNT)
+            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                                 "%lld before and %lld after axis %d are out of range; use 0 or more, gpunn_slice to cut",
+                                 (long long)before, (long long)after, i);
+        if ((before || after) && (i >= x->rank || x->dim[i] < 0))
+            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of %s %s; leave its padding 0", i, gpunn__shape_text(x, text),
+                                 i >= x->rank ? "does not exist" : "is the batch");
+        attr.before[i] = before;
+        if (i < x->rank) dim[i] = x->dim[i] + before + after;
+    }
+    attr.value[0] = gpunn__float_setting(args.value, 0);
+    return gpunn__node(&call, GPUNN_OP_PAD, &attr, &x, 1, GPUNN_F32, x->rank, dim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "cast", NULL, x, false)) return NULL;
+    if (dtype != GPUNN_F32 && dtype != GPUNN_I64 && dtype != GPUNN_I32 && dtype != GPUNN_U8 && dtype != GPUNN_BOOL)
+        return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "to %s is not possible; use f32, i64, i32, u8 or bool",
+                             gpunn_dtype_name(dtype));
+    if (dtype == x->dtype) return x;
+    return gpunn__node(&call, GPUNN_OP_CAST, NULL, &x, 1, dtype, x->rank, x->dim);
+}
+
+/* ---- reductions ------------------------------------------------------------------------------------------------------ */
+static gpunn_tensor *gpunn__reduce_node(const char *name, gpunn_op op, bool mean, gpunn_tensor *x, const gpunn_axes *axes,
+                                        bool keepdim)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    int              list[GPUNN_MAX_RANK + 1];
+    if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
+    int count = gpunn__axis_list(&call, x, axes, list), rank = 0;
+    if (count < 0) return NULL;
+    attr.mean = mean;
+    attr.axes = count == 0 ? (1u << x->rank) - 1 : 0; /* no axis: all of them */
+    while (count > 0) attr.axes |= 1u << list[--count];
+    int64_t dim[GPUNN_MAX_RANK];
+    for (int i = 0; i < x->rank; i++)
+        if (!(attr.axes >> i & 1)) dim[rank++] = x->dim[i];
+        else if (keepdim) dim[rank++] = 1;
+    if (attr.axes == 0) op = GPUNN_OP_RESHAPE; /* a scalar is its own sum */
+    return gpunn__node(&call, op, &attr, &x, 1, GPUNN_F32, rank, dim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_sum(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
+{
+    return gpunn__reduce_node("sum", GPUNN_OP_SUM, false, x, &axes, keepdim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_mean(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
+{
+    return gpunn__reduce_node("mean", GPUNN_OP_SUM, true, x, &axes, keepdim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
+{
+    return gpunn__reduce_node("max", GPUNN_OP_MAX, false, x, &axes, keepdim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_x(&call, "argmax", NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
+    int     rank = 0;
+    int64_t dim[GPUNN_MAX_RANK];
+    for (int i = 0; i < x->rank; i++)
+        if (i != attr.axis || keepdim) dim[rank++] = i == attr.axis ? 1 : x->dim[i];
+    return gpunn__node(&call, GPUNN_OP_ARGMAX, &attr, &x, 1, GPUNN_I64, rank, dim);
+}
+
+static gpunn_tensor *gpunn__axis_node(gpunn_op op, gpunn_tensor *x, int axis)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_x(&call, gpunn_op_name(op), NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
+    return gpunn__node(&call, op, &attr, &x, 1, GPUNN_F32, x->rank, x->dim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis)
+{
+    return gpunn__axis_node(GPUNN_OP_SOFTMAX, x, axis);
+}
+
+GPUNN_API gpunn_tensor *gpunn_log_softmax(gpunn_tensor *x, int axis)
+{
+    return gpunn__axis_node(GPUNN_OP_LOG_SOFTMAX, x, axis);
+}
+
+GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_matmul_args args)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    gpunn_tensor    *operands[] = {a, b};
+    if (!gpunn__begin(&call, "matmul", NULL, gpunn__abc_names, operands, 2, 2)) return NULL;
+    char text_a[128], text_b[128];
+    (void)gpunn__shape_text(a, text_a);
+    (void)gpunn__shape_text(b, text_b);
+    if (a->rank < 2 || b->rank < 2)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "a is %s and b %s, but both need two axes or more; gpunn_reshape them",
+                             text_a, text_b);
+    int     rank = a->rank - 2;
+    int64_t dim[GPUNN_MAX_RANK], m = a->dim[rank + args.transpose_a], k = a->dim[rank + !args.transpose_a];
+    int64_t b_k = b->dim[b->rank - 2 + args.transpose_b], n = b->dim[b->rank - 2 + !args.transpose_b];
+    if (k != b_k) {
+        char one[32], other[32];
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "a is %s%s and b %s%s: the sizes summed over, %s and %s, must be equal",
+                             text_a, args.transpose_a ? " transposed" : "", text_b, args.transpose_b ? " transposed" : "",
+                             gpunn__dim_text(k, one), gpunn__dim_text(b_k, other));
+    }
+    memcpy(dim, a->dim, sizeof dim);
+    if (!gpunn__broadcast_dims(&call, "leading axes", &rank, dim, b->rank - 2, b->dim)) return NULL;
+    dim[rank++] = m;
+    dim[rank++] = n;
+    attr.transpose_a = args.transpose_a;
+    attr.transpose_b = args.transpose_b;
+    return gpunn__node(&call, GPUNN_OP_MATMUL, &attr, operands, 2, GPUNN_F32, rank, dim);
+}
+
+/* ---- losses and metrics ---------------------------------------------------------------------------------------------- */
+static const gpunn_axes gpunn__all_axes = {{GPUNN_END}};
+
+static bool gpunn__shapes_are_equal(const gpunn__call *call, const gpunn_tensor *input, const gpunn_tensor *target)
+{
+    char one[128], other[128];
+    if (input->rank == target->rank && memcmp(input->dim, target->dim, sizeof input->dim) == 0) return true;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
+                        "input %s and target %s differ, and nothing is broadcast here; gpunn_reshape one of them",
+                        gpunn__shape_text(input, one), gpunn__shape_text(target, other));
+    return false;
+}
+
+/* A factor of each element, broadcast to the input's shape; may be left out. */
+static bool gpunn__loss_factor(const gpunn__call *call, const gpunn_tensor *factor, const char *name, const gpunn_tensor *input)
+{
+    if (factor == NULL) return true;
+    if (!gpunn__operand(call, factor, name, true)) return false;
+    int     rank = input->rank;
+    int64_t dim[GPUNN_MAX_RANK];
+    char    one[128], other[128];
+    memcpy(dim, input->dim, sizeof dim);
+    char pair[32];
+    (void)snprintf(pair, sizeof pair, "input and %s", name);
+    if (!gpunn__broadcast_dims(call, pair, &rank, dim, factor->rank, factor->dim)) return false;
+    if (rank == input->rank && memcmp(dim, input->dim, (size_t)rank * sizeof *dim) == 0) return true;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s %s is larger than the input %s; it must broadcast to that", name,
+                        gpunn__shape_text(factor, one), gpunn__shape_text(input, other));
+    return false;
+}
+
+static gpunn_tensor *gpunn__reduce_loss(gpunn_tensor *loss, gpunn_reduction reduction)
+{
+    if (loss == NULL || reduction == GPUNN_REDUCE_NONE) return loss;
+    if (reduction == GPUNN_REDUCE_BATCHMEAN && loss->rank > 1) { /* the mean over axis 0 of each sample's sum */
+        gpunn_axes inner = {{0}};
+        for (int i = 1; i < loss->rank; i++) inner.axis[i - 1] = i;
+        inner.axis[loss->rank - 1] = GPUNN_END;
+        loss = gpunn_sum(loss, inner, false);
+    }
+    return reduction == GPUNN_REDUCE_SUM ? gpunn_sum(loss, gpunn__all_axes, false) : gpunn_mean(loss, gpunn__all_axes, false);
+}
+
+enum {
+    GPUNN__TAKES_DELTA = 1,
+    GPUNN__TAKES_BETA = 2,
+    GPUNN__TAKES_WEIGHT = 4,
+    GPUNN__TAKES_POS_WEIGHT = 8,
+    GPUNN__TAKES_LOG_TARGET = 16
+};
+
+/* takes: the fields beside reduction that the loss reads; the others must be left out. */
+static gpunn_tensor *gpunn__loss_node(const char *name, gpunn_op op, gpunn_tensor *input, gpunn_tensor *target,
+                                      const gpunn_loss_args *args, int takes)
+{
+    const char   *stray = args->delta != 0 && !(takes & GPUNN__TAKES_DELTA)        ? "delta"
+                          : args->beta != 0 && !(takes & GPUNN__TAKES_BETA)        ? "beta"
+                          : args->weight && !(takes & GPUNN__TAKES_WEIGHT)         ? "weight"
+                          : args->pos_weight && !(takes & GPUNN__TAKES_POS_WEIGHT) ? "pos_weight"
+                          : args->log_target && !(takes & GPUNN__TAKES_LOG_TARGET) ? "log_target"
+                                                                                   : NULL;
+    float         value = takes & GPUNN__TAKES_DELTA ? gpunn__float_setting(args->delta, 1) : gpunn__float_setting(args->beta, 1);
+    gpunn_tensor *operands[] = {input, target, args->pos_weight};
+    gpunn__call   call;
+    if (!gpunn__begin(&call, name, NULL, gpunn__loss_names, operands, 2, 2) || !gpunn__shapes_are_equal(&call, input, target))
+        return NULL;
+    if (stray) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".%s is not used by this loss; leave it out", stray);
+    if ((int)args->reduction < 0 || args->reduction > GPUNN_REDUCE_BATCHMEAN)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "reduction is %d; use one of gpunn_reduction", (int)args->reduction);
+    if (!(value >= 0) || !isfinite(value) || (value == 0 && takes & GPUNN__TAKES_DELTA))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".%s is %g; use a positive number",
+                             takes & GPUNN__TAKES_DELTA ? "delta" : "beta", (double)value);
+    if (!gpunn__loss_factor(&call, args->weight, ".weight", input) ||
+        !gpunn__loss_factor(&call, args->pos_weight, ".pos_weight", input))
+        return NULL;
+    if (op == GPUNN_OP_SMOOTH_L1 && value == 0) op = GPUNN_OP_ABSOLUTE_ERROR;
+    gpunn_tensor *loss = args->pos_weight ? gpunn_expr("(1 - y) * x - (1 + (z - 1) * y) * logsigmoid(x)", operands, 3)
+                                          : gpunn__map_node(op, operands, gpunn__op_attribute_count(op) ? value : 0, 0);
+    if (loss && args->weight) loss = gpunn_mul(loss, args->weight);
+    loss = gpunn__reduce_loss(loss, args->reduction);
+    return loss ? loss : gpunn__undo(&call);
+}
+
+GPUNN_API gpunn_tensor *gpunn_mse_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
+{
+    return gpunn__loss_node("mse_loss", GPUNN_OP_SQUARED_ERROR, input, target, &args, 0);
+}
+
+GPUNN_API gpunn_tensor *gpunn_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
+{
+    return gpunn__loss_node("l1_loss", GPUNN_OP_ABSOLUTE_ERROR, input, target, &args, 0);
+}
+
+GPUNN_API gpunn_tensor *gpunn_huber_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
+{
+    return gpunn__loss_node("huber_loss", GPUNN_OP_HUBER, input, target, &args, GPUNN__TAKES_DELTA);
+}
+
+GPUNN_API gpunn_tensor *gpunn_smooth_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
+{
+    return gpunn__loss_node("smooth_l1_loss", GPUNN_OP_SMOOTH_L1, input, target, &args, GPUNN__TAKES_BETA);
+}
+
+GPUNN_API gpunn_tensor *gpunn_bce_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
+{
+    return gpunn__loss_node("bce_loss", GPUNN_OP_BINARY_CROSS_ENTROPY, input, target, &args, GPUNN__TAKES_WEIGHT);
+}
+
+GPUNN_API gpunn_tensor *gpunn_bce_with_logits_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
+{
+    return gpunn__loss_node("bce_with_logits", GPUNN_OP_BINARY_CROSS_ENTROPY_WITH_LOGITS, input, target, &args,
+                            GPUNN__TAKES_WEIGHT | GPUNN__TAKES_POS_WEIGHT);
+}
+
+GPUNN_API gpunn_tensor *gpunn_kl_div_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
+{
+    return gpunn__loss_node("kl_div", args.log_target ? GPUNN_OP_KL_DIVERGENCE_LOG : GPUNN_OP_KL_DIVERGENCE, input, target, &args,
+                            GPUNN__TAKES_LOG_TARGET);
+}
+
+/* Opens a call on logits [n, classes, ...] and integer labels [n, ...]. */
+static bool gpunn__begin_classes(gpunn__call *call, const char *op, gpunn_tensor *logits, gpunn_tensor *labels)
+{
+    gpunn_tensor *operands[] = {logits, labels};
+    if (!gpunn__begin(call, op, NULL, gpunn__class_names, operands, 2, 1)) return false;
+    char one[128], other[128];
+    (void)gpunn__shape_text(logits, one);
+    (void)gpunn__shape_text(labels, other);
+    bool fits = logits->rank >= 2 && labels->rank == logits->rank - 1 && logits->dim[1] > 0;
+    for (int i = 0; fits && i < labels->rank; i++) fits = labels->dim[i] == logits->dim[i ? i + 1 : 0];
+    if (labels->dtype != GPUNN_I64 && labels->dtype != GPUNN_I32 && labels->dtype != GPUNN_U8)
+        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "labels is %s, but class numbers are needed; use i64, i32 or u8",
+                            gpunn_dtype_name(labels->dtype));
+    else if (!fits)
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
+                            "logits %s and labels %s do not fit; [n, classes, ...] and [n, ...] are needed", one, other);
+    else return true;
+    return false;
+}
+
+static gpunn_tensor *gpunn__class_loss_node(const char *name, gpunn_op op, gpunn_tensor *logits, gpunn_tensor *labels,
+                                            const gpunn_class_loss_args *args)
+{
+    gpunn__call call;
+    if (!gpunn__begin_classes(&call, name, logits, labels)) return NULL;
+    float smoothing = gpunn__float_setting(args->label_smoothing, 0);
+    if (args->reduction != GPUNN_REDUCE_MEAN && args->reduction != GPUNN_REDUCE_SUM && args->reduction != GPUNN_REDUCE_NONE)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "reduction is %d; use GPUNN_REDUCE_MEAN, _SUM or _NONE",
+                             (int)args->reduction);
+    if (!(smoothing >= 0 && smoothing <= 1))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "label_smoothing is %g; use a number from 0 to 1", (double)smoothing);
+    if (smoothing != 0 && op == GPUNN_OP_NLL)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".label_smoothing is not used by this loss; leave it out");
+    if (args->weight && !gpunn__operand(&call, args->weight, ".weight", true)) return NULL;
+    if (args->weight && (args->weight->rank != 1 || args->weight->dim[0] != logits->dim[1])) {
+        char text[128];
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, ".weight is %s, but one number for each of the %lld classes is needed",
+                             gpunn__shape_text(args->weight, text), (long long)logits->dim[1]);
+    }
+    gpunn_attributes attr = gpunn__no_attributes();
+    attr.reduction = args->reduction;
+    attr.ignore_index = gpunn__int_setting(args->ignore_index, -100);
+    attr.value[0] = smoothing;
+    gpunn_tensor *operands[] = {logits, labels, args->weight};
+    return gpunn__node(&call, op, &attr, operands, 3, GPUNN_F32, args->reduction == GPUNN_REDUCE_NONE ? labels->rank : 0,
+                       labels->dim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_cross_entropy_(gpunn_tensor *logits, gpunn_tensor *labels, gpunn_class_loss_args args)
+{
+    return gpunn__class_loss_node("cross_entropy", GPUNN_OP_CROSS_ENTROPY, logits, labels, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *labels, gpunn_class_loss_args args)
+{
+    return gpunn__class_loss_node("nll_loss", GPUNN_OP_NLL, log_probabilities, labels, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits, gpunn_tensor *labels)
+{
+    gpunn__call call;
+    if (!gpunn__begin_classes(&call, "accuracy", logits, labels)) return NULL;
+    gpunn_tensor *best = gpunn_argmax(logits, 1, false);
+    gpunn_tensor *guess = best ? gpunn_cast(best, GPUNN_F32) : NULL, *truth = guess ? gpunn_cast(labels, GPUNN_F32) : NULL;
+    gpunn_tensor *mean = gpunn__reduce_loss(truth ? gpunn_eq(guess, truth) : NULL, GPUNN_REDUCE_MEAN);
+    return mean ? mean : gpunn__undo(&call);
+}
+
+GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob, gpunn_tensor *target)
+{
+    gpunn_tensor *operands[] = {prob, target};
+    gpunn__call   call;
+    if (!gpunn__begin(&call, "binary_accuracy", NULL, gpunn__loss_names, operands, 2, 2) ||
+        !gpunn__shapes_are_equal(&call, prob, target))
+        return NULL;
+    gpunn_tensor *mean = gpunn__reduce_loss(gpunn_expr("(x > 0.5) == (y > 0.5)", operands, 2), GPUNN_REDUCE_MEAN);
+    return mean ? mean : gpunn__undo(&call);
+}
+/* ==== >>expr ========================================================================================================== *
+ * gpunn_expr: a recursive descent over
+ *     comparison = sum [("<" | "<=" | ">" | ">=" | "==" | "!=") sum]
+ *     sum        = product {("+" | "-") product}
+ *     product    = sign {("*" | "/") sign}
+ *     sign       = "-" sign | number | name | name "(" comparison {"," comparison} ")" | "(" comparison ")"
+ * that appends nodes as it goes. Numbers are folded; one that meets a tensor becomes an attribute where that changes no bit, and
+ * a scalar constant elsewhere. */
+enum { GPUNN__EXPR_LENGTH = 4096, GPUNN__EXPR_DEPTH = 64, GPUNN__EXPR_ARGS = 8 };
+
+typedef struct gpunn__term {
+    gpunn_tensor *tensor; /* NULL: the number */
+    double        number;
+} gpunn__term;
+
+typedef struct gpunn__formula {
+    gpunn__call          call;
+    const char          *text, *at;
+    gpunn_tensor *const *args;
+    int                  arg_count, depth;
+} gpunn__formula;
+
+/* Records an error at a place of the text; false. word: what stands there, for messages. */
+static bool gpunn__expr_fail(const gpunn__formula *f, const char *at, const char *what, const char *word, size_t length)
+{
+    (void)gpunn__refuse(&f->call, GPUNN_ERR_ARGUMENT, "%s%s%.*s%s at character %d of \"%.200s\"", what, length ? " '" : "",
+                        (int)(length < 64 ? length : 64), word, length ? "'" : "", (int)(at - f->text) + 1, f->text);
+    return false;
+}
+
+static char gpunn__expr_peek(gpunn__formula *f)
+{
+    while (*f->at == ' ' || *f->at == '\t' || *f->at == '\n' || *f->at == '\r') f->at++;
+    return *f->at;
+}
+
+static bool gpunn__expr_take(gpunn__formula *f, char symbol)
+{
+    if (gpunn__expr_peek(f) != symbol) return false;
+    f->at++;
+    return true;
+}
+
+static bool gpunn__expr_expect(gpunn__formula *f, char symbol, const char *what)
+{
+    return gpunn__expr_take(f, symbol) || gpunn__expr_fail(f, f->at, what, f->at, 0);
+}
+
+static bool gpunn__expr_float(const gpunn__formula *f, double number, float *result)
+{
+    *result = (float)number;
+    return fabs(number) <= (double)FLT_MAX ||
+           gpunn__expr_fail(f, f->at, "the number before this place is not finite as a float", "", 0);
+}
+
+/* The term as a tensor: numbers become scalar constants, equal ones of one expression the same. */
+static gpunn_tensor *gpunn__expr_tensor(gpunn__formula *f, const gpunn__term *term)
+{
+    float        value;
+    gpunn_model *model = f->call.model;
+    if (term->tensor) return term->tensor;
+    if (!gpunn__expr_float(f, term->number, &value)) return NULL;
+    for (int i = f->call.mark; i < model->tensor_count; i++)
+        if (model->tensors[i]->kind == GPUNN__CONSTANT && memcmp(model->tensors[i]->constant, &value, sizeof value) == 0)
+            return model->tensors[i];
+    gpunn_shape scalar = {{0}};
+    return gpunn_constant(model, scalar, &value);
+}
+
+static bool gpunn__expr_apply(gpunn__formula *f, gpunn_op op, const gpunn__term *operands, float attribute1, float attribute2,
+                              gpunn__term *result)
+{
+    gpunn_tensor *tensors[3];
+    for (int i = 0; i < gpunn__op_arity(op); i++)
+        if ((tensors[i] = gpunn__expr_tensor(f, &operands[i])) == NULL) return false;
+    result->tensor = gpunn__map_node(op, tensors, attribute1, attribute2);
+    return result->tensor != NULL;
+}
+
+/* The value of an op of two numbers; false: only a node computes it. */
+static bool gpunn__expr_fold2(gpunn_op op, double a, double b, double *result)
+{
+    switch ((int)op) {
+    case GPUNN_OP_ADD: *result = a + b; break;
+    case GPUNN_OP_SUB: *result = a - b; break;
+    case GPUNN_OP_MUL: *result = a * b; break;
+    case GPUNN_OP_DIV: *result = a / b; break;
+    case GPUNN_OP_POW: *result = pow(a, b); break;
+    case GPUNN_OP_MAXIMUM: *result = a > b ? a : b; break;
+    case GPUNN_OP_MINIMUM: *result = a < b ? a : b; break;
+    case GPUNN_OP_LT: *result = a < b; break;
+    case GPUNN_OP_LE: *result = a <= b; break;
+    case GPUNN_OP_GT: *result = a > b; break;
+    case GPUNN_OP_GE: *result = a >= b; break;
+    case GPUNN_OP_EQ: *result = a == b; break;
+    case GPUNN_OP_NE: *result = a != b; break;
+    default: return false;
+    }
+    return true;
+}
+
+static bool gpunn__expr_fold1(gpunn_op op, double x, double *result)
+{
+    switch ((int)op) {
+    case GPUNN_OP_ABS: *result = fabs(x); break;
+    case GPUNN_OP_EXP: *result = exp(x); break;
+    case GPUNN_OP_LOG: *result = log(x); break;
+    case GPUNN_OP_SQRT: *result = sqrt(x); break;
+    case GPUNN_OP_TANH: *result = tanh(x); break;
+    default: return false;
+    }
+    return true;
+}
+
+/* result = a op b. */
+static bool gpunn__expr_binary(gpunn__formula *f, gpunn_op op, gpunn__term a, gpunn__term b, gpunn__term *result)
+{
+    gpunn__term operands[2];
+    operands[0] = a;
+    operands[1] = b;
+    result->tensor = NULL;
+    if (a.tensor == NULL && b.tensor == NULL && gpunn__expr_fold2(op, a.number, b.number, &result->number)) return true;
+    if (a.tensor && b.tensor) return gpunn__expr_apply(f, op, operands, 0, 0, result);
+    float number, one_over;
+    if (!gpunn__expr_float(f, a.tensor ? b.number : a.number, &number)) return false;
+    one_over = 1 / number;
+    int exponent;
+    switch ((int)op) {
+    case GPUNN_OP_SUB: /* a - 2 = a + -2; 2 - b = -b + 2 */
+        if (b.tensor && !gpunn__expr_apply(f, GPUNN_OP_NEG, &b, 0, 0, &operands[1])) return false;
+        if (a.tensor) number = -number;
+        return gpunn__expr_apply(f, GPUNN_OP_ADD_SCALAR, &operands[b.tensor ? 1 : 0], number, 0, result);
+    case GPUNN_OP_ADD: return gpunn__expr_apply(f, GPUNN_OP_ADD_SCALAR, a.tensor ? &a : &b, number, 0, result);
+    case GPUNN_OP_MUL: return gpunn__expr_apply(f, GPUNN_OP_MUL_SCALAR, a.tensor ? &a : &b, number, 0, result);
+    case GPUNN_OP_DIV: /* by a power of two whose inverse is exact too */
+        if (a.tensor && fabsf(frexpf(number, &exponent)) == 0.5f && fabsf(one_over) >= FLT_MIN && fabsf(one_over) <= FLT_MAX)
+            return gpunn__expr_apply(f, GPUNN_OP_MUL_SCALAR, &a, one_over, 0, result);
+        if (b.tensor && number == 1) return gpunn__expr_apply(f, GPUNN_OP_RECIPROCAL, &b, 0, 0, result);
+        break;
+    case GPUNN_OP_POW:
+        if (a.tensor && number == 2) return gpunn__expr_apply(f, GPUNN_OP_SQUARE, &a, 0, 0, result);
+        if (a.tensor) return gpunn__expr_apply(f, GPUNN_OP_POW_SCALAR, &a, number, 0, result);
+        break;
+    default: break;
+    }
+    return gpunn__expr_apply(f, op, operands, 0, 0, result);
+}
+
+static bool gpunn__expr_comparison(gpunn__formula *f, gpunn__term *result);
+
+/* A decimal number, whatever the locale. */
+static bool gpunn__expr_number(gpunn__formula *f, double *result)
+{
+    const char *start = f->at;
+    double      mantissa = 0;
+    int         digits = 0, scale = 0, exponent = 0;
+    bool        point = false;
+    for (; isdigit((unsigned char)*f->at) || (*f->at == '.' && !point); f->at++) {
+        if (*f->at == '.') {
+            point = true;
+            continue;
+        }
+        digits++;
+        mantissa = 10 * mantissa + (*f->at - '0');
+        scale -= point;
+    }
+    if (digits && (*f->at == 'e' || *f->at == 'E')) {
+        const char *mark = f->at++;
+        bool        negative = *f->at == '-';
+        if (*f->at == '-' || *f->at == '+') f->at++;
+        if (!isdigit((unsigned char)*f->at)) return gpunn__expr_fail(f, mark, "the exponent has no digits", "", 0);
+        for (; isdigit((unsigned char)*f->at); f->at++)
+            if (exponent < 10000) exponent = 10 * exponent + (*f->at - '0');
+        scale += negative ? -exponent : exponent;
+    }
+    if (digits == 0 || digits > 300 || isalnum((unsigned char)*f->at) || *f->at == '_' || *f->at == '.')
+        return gpunn__expr_fail(f, start, "no number", start, (size_t)(f->at - start) + (*f->at != 0));
+    /* In two steps, since 10^-scale alone may leave the range. */
+    *result = scale < 0 ? mantissa / pow(10, -scale / 2) / pow(10, -scale - -scale / 2) : mantissa * pow(10, scale);
+    if (fabs(*result) <= (double)FLT_MAX) return true;
+    return gpunn__expr_fail(f, start, "too large a number", start, (size_t)(f->at - start));
+}
+
+/* name ( ... ): the op's operands, then its attributes as numbers, which may be left out. */
+static bool gpunn__expr_function(gpunn__formula *f, const char *name, size_t length, gpunn__term *result)
+{
+    gpunn__term terms[5];
+    int         count = 0, op = GPUNN_OP_COUNT - 1;
+    bool        all_numbers = true;
+    if (length == 3 && memcmp(name, "max", 3) == 0) op = GPUNN_OP_MAXIMUM;
+    else if (length == 3 && memcmp(name, "min", 3) == 0) op = GPUNN_OP_MINIMUM;
+    else if (length == 1 && *name == 'K') op = GPUNN_OP_NONE;
+    else
+        while (op > 0 && !(gpunn__op_arity((gpunn_op)op) > 0 && strlen(gpunn_op_name((gpunn_op)op)) == length &&
+                           memcmp(gpunn_op_name((gpunn_op)op), name, length) == 0))
+            op--;
+    if (op == GPUNN_OP_NONE && *name != 'K') return gpunn__expr_fail(f, name, "unknown function", name, length);
+    f->at++; /* the parenthesis */
+    int arity = op == GPUNN_OP_NONE ? 1 : gpunn__op_arity((gpunn_op)op), most = arity + gpunn__op_attribute_count((gpunn_op)op);
+    if (gpunn__expr_peek(f) != ')') do {
+            (void)gpunn__expr_peek(f);
+            const char *at = f->at;
+            if (count == most) return gpunn__expr_fail(f, at, "too many arguments for", name, length);
+            if (!gpunn__expr_comparison(f, &terms[count])) return false;
+            if ((count >= arity || op == GPUNN_OP_NONE) && terms[count].tensor)
+                return gpunn__expr_fail(f, at, "a number is needed here, an attribute of", name, length);
+            all_numbers = all_numbers && terms[count].tensor == NULL;
+            count++;
+        } while (gpunn__expr_take(f, ','));
+    if (!gpunn__expr_expect(f, ')', "')' or ',' is missing")) return false;
+    if (count < arity) return gpunn__expr_fail(f, name, "too few arguments for", name, length);
+    if (op == GPUNN_OP_NONE) {
+        *result = terms[0];
+        return true;
+    }
+    if (most == 2 && arity == 2) return gpunn__expr_binary(f, (gpunn_op)op, terms[0], terms[1], result);
+    result->tensor = NULL;
+    if (most == 1 && all_numbers && gpunn__expr_fold1((gpunn_op)op, terms[0].number, &result->number)) return true;
+    float attribute[2];
+    for (int i = 0; i < 2; i++) {
+        attribute[i] = gpunn__op_attribute_default((gpunn_op)op, i);
+        if (arity + i < count && !gpunn__expr_float(f, terms[arity + i].number, &attribute[i])) return false;
+    }
+    return gpunn__expr_apply(f, (gpunn_op)op, terms, attribute[0], attribute[1], result);
+}
+
+static bool gpunn__expr_name(gpunn__formula *f, gpunn__term *result)
+{
+    const char *name = f->at;
+    while (isalnum((unsigned char)*f->at) || *f->at == '_') f->at++;
+    size_t length = (size_t)(f->at - name);
+    if (gpunn__expr_peek(f) == '(') return gpunn__expr_function(f, name, length, result);
+    int index = -1;
+    if (length == 1 && *name >= 'x' && *name <= 'z') index = *name - 'x';
+    if (length == 2 && *name == 'x' && name[1] >= '0' && name[1] < '0' + GPUNN__EXPR_ARGS) index = name[1] - '0';
+    if (length == 2 && memcmp(name, "pi", 2) == 0) {
+        result->tensor = NULL;
+        result->number = 3.14159265358979323846;
+        return true;
+    }
+    if (index < 0) return gpunn__expr_fail(f, name, "unknown name", name, length);
+    if (index >= f->arg_count) return gpunn__expr_fail(f, name, "no argument is given for", name, length);
+    result->tensor = f->args[index];
+    return true;
+}
+
+static bool gpunn__expr_sign(gpunn__formula *f, gpunn__term *result)
+{
+    char first = gpunn__expr_peek(f);
+    bool ok;
+    if (f->depth == GPUNN__EXPR_DEPTH) return gpunn__expr_fail(f, f->at, "nesting deeper than 64", "", 0);
+    f->depth++;
+    if (first == '-') {
+        gpunn__term operand;
+        f->at++;
+        ok = gpunn__expr_sign(f, &operand);
+        result->tensor = NULL;
+        if (ok && operand.tensor) ok = gpunn__expr_apply(f, GPUNN_OP_NEG, &operand, 0, 0, result);
+        else if (ok) result->number = -operand.number;
+    } else if (first == '(') {
+        f->at++;
+        ok = gpunn__expr_comparison(f, result) && gpunn__expr_expect(f, ')', "')' is missing");
+    } else if (isdigit((unsigned char)first) || first == '.') {
+        result->tensor = NULL;
+        ok = gpunn__expr_number(f, &result->number);
+    } else if (isalpha((unsigned char)first) || first == '_') ok = gpunn__expr_name(f, result);
+    else ok = gpunn__expr_fail(f, f->at, first ? "unexpected" : "something is missing", f->at, first != 0);
+    f->depth--;
+    return ok;
+}
+
+static bool gpunn__expr_product(gpunn__formula *f, gpunn__term *result)
+{
+    if (!gpunn__expr_sign(f, result)) return false;
+    for (;;) {
+        gpunn__term right;
+        bool        times = gpunn__expr_take(f, '*');
+        if (!times && !gpunn__expr_take(f, '/')) return true;
+        if (times && *f->at == '*')
+            return gpunn__expr_fail(f, f->at - 1, "no power operator; write pow(x, y) instead of", "**", 2);
+        if (!gpunn__expr_sign(f, &right) || !gpunn__expr_binary(f, times ? GPUNN_OP_MUL : GPUNN_OP_DIV, *result, right, result))
+            return false;
+    }
+}
+
+static bool gpunn__expr_sum(gpunn__formula *f, gpunn__term *result)
+{
+    if (!gpunn__expr_product(f, result)) return false;
+    for (;;) {
+        gpunn__term right;
+        bool        plus = gpunn__expr_take(f, '+');
+        if (!plus && !gpunn__expr_take(f, '-')) return true;
+        if (!gpunn__expr_product(f, &right) || !gpunn__expr_binary(f, plus ? GPUNN_OP_ADD : GPUNN_OP_SUB, *result, right, result))
+            return false;
+    }
+}
+
+/* The comparison that stands here, taken, or GPUNN_OP_NONE. */
+static gpunn_op gpunn__expr_compares(gpunn__formula *f)
+{
+    char first = gpunn__expr_peek(f), second = first ? f->at[1] : (char)0;
+    bool equal = second == '=';
+    if (first != '<' && first != '>' && !(equal && (first == '=' || first == '!'))) return GPUNN_OP_NONE;
+    f->at += equal ? 2 : 1;
+    if (first == '<') return equal ? GPUNN_OP_LE : GPUNN_OP_LT;
+    if (first == '>') return equal ? GPUNN_OP_GE : GPUNN_OP_GT;
+    return first == '=' ? GPUNN_OP_EQ : GPUNN_OP_NE;
+}
+
+static bool gpunn__expr_comparison(gpunn__formula *f, gpunn__term *result)
+{
+    if (!gpunn__expr_sum(f, result)) return false;
+    gpunn_op op = gpunn__expr_compares(f);
+    if (op == GPUNN_OP_NONE) return true;
+    gpunn__term right;
+    if (!gpunn__expr_sum(f, &right)) return false;
+    const char *next = f->at;
+    if (gpunn__expr_compares(f) != GPUNN_OP_NONE)
+        return gpunn__expr_fail(f, next, "comparisons do not chain; set parentheses", "", 0);
+    return gpunn__expr_binary(f, op, *result, right, result);
+}
+
+GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count)
+{
+    static const char *const names[] = {"args[0]", "args[1]", "args[2]", "args[3]", "args[4]", "args[5]", "args[6]", "args[7]"};
+    gpunn__formula           f;
+    gpunn__term              result;
+    f.call = gpunn__call_of(NULL, "gpunn_expr", NULL);
+    if (arg_count < 1 || arg_count > GPUNN__EXPR_ARGS)
+        return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "%d arguments are given; 1 to 8 are possible", arg_count);
+    if (!gpunn__given(&f.call, args, "args") || !gpunn__begin(&f.call, "gpunn_expr", NULL, names, args, arg_count, arg_count))
+        return NULL;
+    if (!gpunn__given(&f.call, expression, "the expression")) return NULL;
+    if (strlen(expression) > GPUNN__EXPR_LENGTH)
+        return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "the expression is longer than 4096 characters; split it");
+    f.text = f.at = expression;
+    f.args = args;
+    f.arg_count = arg_count;
+    f.depth = 0;
+    bool ok = gpunn__expr_comparison(&f, &result);
+    if (ok && gpunn__expr_peek(&f)) ok = gpunn__expr_fail(&f, f.at, "unexpected", f.at, 1);
+    gpunn_tensor *value = ok ? gpunn__expr_tensor(&f, &result) : NULL;
+    return value ? value : gpunn__undo(&f.call);
+}
+/* ==== >>plan ========================================================================================================== *
+ * A plan is the work of one (outputs, mode, batch size): steps in order, each with its operands' places. Every value, gradient, saved
+ * value and workspace is a slot with a lifetime in steps; slots share the arena. Made once, then only run. */
+enum { GPUNN__MAX_PLANS = 32 }; /* cached per model; the least recently used one goes */
+
+typedef struct gpunn__slot {
+    size_t bytes;
+    int    first, last; /* steps that write it first and read it last; INT_MAX: the program reads it */
+    size_t offset;      /* in the arena */
+    int    parent;      /* the slot whose memory this one shares, or itself */
+} gpunn__slot;
+
+typedef enum gpunn__place { GPUNN__IN_SLOT, GPUNN__IN_TENSOR, GPUNN__IN_GRADIENT, GPUNN__IN_ONE } gpunn__place;
+
+/* A pointer of a step to set once the memory is there. index: slot, or tensor id. */
+typedef struct gpunn__binding {
+    void       **pointer;
+    gpunn__place place;
+    int          index;
+} gpunn__binding;
+
+struct gpunn__plan {
+    gpunn__plan   *next;
+    gpunn_tensor **outputs; /* as asked for; a training plan's one output is the loss */
+    int            output_count;
+    bool           training;
+    int64_t        batch;
+    uint64_t       generation; /* of the model, at the last binding; 0: never bound */
+    gpunn_step    *steps;      /* forward ones, then backward ones */
+    int            forward_count, step_count, step_capacity;
+    gpunn__slot   *slots;
+    int            slot_count, slot_capacity;
+    gpunn__binding *bindings;
+    int            binding_count, binding_capacity;
+    int            tensor_count;  /* length of the tables by tensor id */
+    int           *root;          /* the tensor whose memory a value is: itself, or through reshapes and merged steps another */
+    int           *gradient_root; /* the same for gradients: reshapes only */
+    int           *value_slot, *gradient_slot; /* by root; -1: none */
+    int           *inputs;        /* ids of the inputs that it reads */
+    int            input_count;
+    int           *reached;       /* ids of the parameters whose gradient it writes */
+    bool         **first_write;   /* per reached parameter: the accumulate flag of the step that writes it first */
+    int            reached_count;
+    size_t         arena_bytes, cache_bytes;
+    size_t         table_bytes; /* of the block at outputs: it and all tables by id */
+};
+
+static int64_t gpunn__dim(int64_t dim, int64_t batch)
+{
+    return dim < 0 ? -dim * batch : dim;
+}
+
+/* ---- tables ---------------------------------------------------------------------------------------------------------- */
+typedef struct gpunn__builder { /* tables by tensor id, alive while a plan is made */
+    gpunn_model *model;
+    gpunn__plan *plan;
+    bool        *needed;   /* computed in this plan */
+    bool        *scratch;
+    bool        *wants;    /* a gradient is asked for, by the tensor or by what it is made of */
+    bool        *behind;   /* the loss depends on it */
+    bool        *retained; /* by gradient root: the program reads the gradient */
+    int         *uses;     /* nodes that read it */
+    int         *head;     /* by the last node of a merged chain: the layer that computes it; others: the node itself */
+    int         *next;     /* by a node of a chain: the following one; -1: none */
+    int         *writes;   /* by gradient root: contributions so far in the backward pass */
+} gpunn__builder;
+
+static void *gpunn__grow(gpunn_device *dev, void *array, int count, int *capacity, size_t item)
+{
+    if (count < *capacity) return array;
+    int   wanted = *capacity ? *capacity * 2 : 32;
+    void *grown = gpunn__realloc(dev, array, (size_t)*capacity * item, (size_t)wanted * item);
+    if (grown) *capacity = wanted;
+    return grown;
+}
+
+static int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first)
+{
+    gpunn__plan *plan = b->plan;
+    gpunn__slot *slots = (gpunn__slot *)gpunn__grow(b->model->dev, plan->slots, plan->slot_count, &plan->slot_capacity, sizeof *slots);
+    if (slots == NULL) return -1;
+    plan->slots = slots;
+    gpunn__slot *slot = &slots[plan->slot_count];
+    slot->bytes = bytes;
+    slot->first = slot->last = first;
+    slot->offset = 0;
+    slot->parent = plan->slot_count;
+    return plan->slot_count++;
+}
+
+static gpunn__slot *gpunn__slot_of(gpunn__plan *plan, int slot)
+{
+    while (plan->slots[slot].parent != slot) slot = plan->slots[slot].parent;
+    return &plan->slots[slot];
+}
+
+static bool gpunn__bind(gpunn__builder *b, void **pointer, gpunn__place place, int index)
+{
+    gpunn__plan    *plan = b->plan;
+    gpunn__binding *bindings =
+        (gpunn__binding *)gpunn__grow(b->model->dev, plan->bindings, plan->binding_count, &plan->binding_capacity, sizeof *bindings);
+    if (bindings == NULL) return false;
+    plan->bindings = bindings;
+    bindings[plan->binding_count].pointer = pointer;
+    bindings[plan->binding_count].place = place;
+    bindings[plan->binding_count++].index = index;
+    *pointer = plan; /* until there is memory, prepare only asks whether a pointer is NULL */
+    return true;
+}
+
+static size_t gpunn__operand_bytes(int count) /* of in, grad_in and accumulate of one step */
+{
+    return (size_t)count * (2 * sizeof(gpunn_value) + sizeof(bool));
+}
+
+static void gpunn__plan_free(gpunn_device *dev, gpunn__plan *plan)
+{
+    for (int i = 0; i < plan->step_count; i++) {
+        gpunn_step *step = &plan->steps[i];
+        gpunn__free(dev, step->in, gpunn__operand_bytes(step->input_count));
+        gpunn__device_free(dev, step->cache, step->cache_bytes);
+    }
+    gpunn__free(dev, plan->steps, (size_t)plan->step_capacity * sizeof *plan->steps);
+    gpunn__free(dev, plan->slots, (size_t)plan->slot_capacity * sizeof *plan->slots);
+    gpunn__free(dev, plan->bindings, (size_t)plan->binding_capacity * sizeof *plan->bindings);
+    gpunn__free(dev, plan->outputs, plan->table_bytes);
+    gpunn__free(dev, plan, sizeof *plan);
+}
+
+GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model)
+{
+    while (model->plans) {
+        gpunn__plan *next = model->plans->next;
+        gpunn__plan_free(model->dev, model->plans);
+        model->plans = next;
+    }
+    model->last = NULL;
+}
+
+/* ---- which tensors --------------------------------------------------------------------------------------------------- */
+/* Marks in `needed` what the already marked tensors are computed from. */
+static void gpunn__mark_operands(const gpunn_model *model, bool *needed)
+{
+    for (int id = model->tensor_count - 1; id >= 0; id--) {
+        const gpunn_tensor *t = model->tensors[id];
+        for (int i = 0; needed[id] && i < t->input_count; i++)
+            if (t->inputs[i]) needed[t->inputs[i]->id] = true;
+    }
+}
+
+/* Training steps compute kept tensors too when these need no input that the loss does not need. scratch: one flag a tensor. */
+static void gpunn__mark_kept(const gpunn_model *model, bool *needed, bool *scratch)
+{
+    for (int id = 0; id < model->tensor_count; id++) {
+        if (!model->tensors[id]->keep || needed[id]) continue;
+        memset(scratch, 0, (size_t)model->tensor_count * sizeof *scratch);
+        scratch[id] = true;
+        gpunn__mark_operands(model, scratch);
+        bool possible = true;
+        for (int j = 0; j <= id; j++) possible = possible && (!scratch[j] || needed[j] || model->tensors[j]->kind != GPUNN__INPUT);
+        for (int j = 0; possible && j <= id; j++) needed[j] = needed[j] || scratch[j];
+    }
+}
+
+/* Values that are their first operand under another name: no step. */
+static bool gpunn__is_alias(const gpunn_tensor *t, bool training)
+{
+    return t->op == GPUNN_OP_RESHAPE || (t->op == GPUNN_OP_DROPOUT && (!training || t->attr.value[0] == 0));
+}
+
+/* A value that somebody reads under its own name cannot be merged away. */
+static bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    bool visible = t->keep || t->retain_grad;
+    for (int i = 0; i < plan->output_count; i++) visible = visible || plan->outputs[i] == t;
+    return visible;
+}
+
+static bool gpunn__same_shape(const gpunn_tensor *a, const gpunn_tensor *b)
+{
+    return a->rank == b->rank && memcmp(a->dim, b->dim, (size_t)a->rank * sizeof *a->dim) == 0;
+}
+
+/* What can be merged into a linear or convolution: a batch norm by running statistics (evaluation only), the sum with a residual, a
+ * relu; in this order. Returns the node after `end` if it is of a later stage than *stage. */
+static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tensor *end, int *stage)
+{
+    if (b->uses[end->id] != 1 || gpunn__is_visible(b->plan, end)) return NULL;
+    for (int id = end->id + 1; id < b->model->tensor_count; id++) {
+        gpunn_tensor *t = b->model->tensors[id];
+        int           operand = 0, then = 0;
+        while (operand < t->input_count && t->inputs[operand] != end) operand++;
+        if (!b->needed[id] || operand == t->input_count) continue;
+        if (b->head[id] != id || b->plan->root[id] != id) return NULL; /* of another chain already */
+        if (t->op == GPUNN_OP_BATCH_NORM && operand == 0 && t->rank != 3 && !b->plan->training)
+            then = 1;
+        else if (t->op == GPUNN_OP_ADD && t->inputs[0] != t->inputs[1] && gpunn__same_shape(t->inputs[0], t->inputs[1]))
+            then = 2;
+        else if (t->op == GPUNN_OP_RELU)
+            then = 3;
+        if (then <= *stage) return NULL;
+        *stage = then;
+        return t;
+    }
+    return NULL;
+}
+
+static void gpunn__mark_roots(gpunn__builder *b)
+{
+    gpunn__plan *plan = b->plan;
+    for (int id = 0; id < plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        bool                alias = t->kind == GPUNN__VALUE && gpunn__is_alias(t, plan->training);
+        plan->gradient_root[id] = plan->root[id] = alias ? plan->root[t->inputs[0]->id] : id;
+        b->head[id] = id;
+        b->next[id] = plan->value_slot[id] = plan->gradient_slot[id] = -1;
+        for (int i = 0; b->needed[id] && i < t->input_count; i++)
+            if (t->inputs[i]) b->uses[t->inputs[i]->id]++;
+    }
+    for (int id = 0; id < plan->tensor_count; id++) {
+        gpunn_tensor *t = b->model->tensors[id], *end = t, *next;
+        if (!b->needed[id] || (t->op != GPUNN_OP_CONV2D && t->op != GPUNN_OP_LINEAR)) continue;
+        for (int stage = 0; (next = gpunn__next_merge(b, end, &stage)) != NULL; end = next) b->next[end->id] = next->id;
+        b->head[end->id] = id;
+        for (int member = id; member != end->id; member = b->next[member]) plan->root[member] = end->id;
+    }
+    for (int id = 0; id < plan->tensor_count; id++) plan->root[id] = plan->root[plan->root[id]]; /* reshapes of a chain's end */
+}
+
+/* ---- steps ----------------------------------------------------------------------------------------------------------- */
+static void gpunn__describe(gpunn_value *value, const gpunn_tensor *t, int64_t batch)
+{
+    value->data = NULL;
+    value->dtype = t->dtype;
+    value->rank = t->rank;
+    value->count = 1;
+    for (int i = 0; i < t->rank; i++) {
+        value->dim[i] = gpunn__dim(t->dim[i], batch);
+        value->count *= value->dim[i];
+    }
+}
+
+/* Appends an empty step of a node, its operands described and no pointer set. NULL: out of memory. */
+static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, bool backward)
+{
+    gpunn__plan *plan = b->plan;
+    gpunn_step  *step = &plan->steps[plan->step_count];
+    memset(step, 0, sizeof *step);
+    step->in = (gpunn_value *)gpunn__calloc(b->model->dev, gpunn__operand_bytes(t->input_count));
+    if (step->in == NULL) return NULL;
+    step->grad_in = step->in + t->input_count;
+    step->accumulate = (bool *)(void *)(step->grad_in + t->input_count);
+    step->input_count = t->input_count;
+    step->op = t->op;
+    step->backward = backward;
+    step->training = plan->training;
+    step->name = t->layer ? t->layer : t->name ? t->name : "";
+    step->attr = &t->attr;
+    step->state = &b->model->state;
+    for (int i = 0; i < t->input_count; i++) {
+        if (t->inputs[i] == NULL) continue;
+        gpunn__describe(&step->in[i], t->inputs[i], plan->batch);
+        step->grad_in[i] = step->in[i];
+    }
+    gpunn__describe(&step->out, t, plan->batch);
+    step->grad_out = step->out;
+    plan->step_count++;
+    return step;
+}
+
+/* Points a step at memory of a slot, whose life reaches at least to that step. */
+static bool gpunn__use_slot(gpunn__builder *b, void **pointer, int index, int at)
+{
+    gpunn__slot *slot = gpunn__slot_of(b->plan, index);
+    if (slot->last < at) slot->last = at;
+    return gpunn__bind(b, pointer, GPUNN__IN_SLOT, index);
+}
+
+static bool gpunn__read_value(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int at)
+{
+    int root = b->plan->root[t->id];
+    gpunn__describe(value, t, b->plan->batch);
+    if (b->model->tensors[root]->kind != GPUNN__VALUE) return gpunn__bind(b, &value->data, GPUNN__IN_TENSOR, root);
+    return gpunn__use_slot(b, &value->data, b->plan->value_slot[root], at);
+}
+
+/* The step that computes `end`, from the layer at the head of its chain. */
+static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
+{
+    gpunn_tensor **tensors = b->model->tensors;
+    gpunn_tensor  *t = tensors[b->head[end->id]];
+    int            at = b->plan->step_count;
+    gpunn_step    *step = gpunn__new_step(b, t, false);
+    if (step == NULL) return false;
+    for (int i = 0; i < t->input_count; i++)
+        if (t->inputs[i] && !gpunn__read_value(b, &step->in[i], t->inputs[i], at)) return false;
+    for (const gpunn_tensor *member = t; member != end;) {
+        const gpunn_tensor *previous = member;
+        member = tensors[b->next[member->id]];
+        if (member->op == GPUNN_OP_BATCH_NORM) {
+            gpunn_value *parts[4] = {&step->fused.scale, &step->fused.shift, &step->fused.mean, &step->fused.variance};
+            for (int i = 0; i < 4; i++)
+                if (member->inputs[i + 1] && !gpunn__read_value(b, parts[i], member->inputs[i + 1], at)) return false;
+            step->fused.norm = true;
+            step->fused.eps = member->attr.eps;
+        } else if (member->op == GPUNN_OP_ADD) {
+            const gpunn_tensor *residual = member->inputs[member->inputs[0] == previous];
+            if (!gpunn__read_value(b, &step->fused.residual, residual, at)) return false;
+        } else
+            step->fused.relu = true;
+    }
+    int slot = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype), at);
+    if (slot < 0) return false;
+    b->plan->value_slot[end->id] = slot;
+    return gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot);
+}
+
+static bool gpunn__forward_steps(gpunn__builder *b)
+{
+    gpunn__plan *plan = b->plan;
+    for (int id = 0; id < plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        if (b->needed[id] && t->kind == GPUNN__VALUE && plan->root[id] == id && !gpunn__forward_step(b, t)) return false;
+        bool visible = b->needed[id] && gpunn__is_visible(plan, t);
+        if (visible && plan->value_slot[plan->root[id]] >= 0) gpunn__slot_of(plan, plan->value_slot[plan->root[id]])->last = INT32_MAX;
+    }
+    plan->forward_count = plan->step_count;
+    return true;
+}
+
+/* ==== >>autodiff ====================================================================================================== *
+ * A reshape's gradient is its operand's: one memory, no step. The first contribution to a gradient writes (=), later ones add (+=);
+ * a parameter's first one adds too when it has been written since gpunn_zero_grad. Steps run by falling id. */
+static bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand)
+{
+    const gpunn_tensor *input = node->inputs[operand];
+    return input && b->wants[input->id] && gpunn__op_has_gradient(node->op, operand);
+}
+
+/* The largest id below `before` of a node that will add to the gradient of root; -1: none. */
+static int gpunn__next_contribution(const gpunn__builder *b, int root, int before)
+{
+    for (int id = before - 1; id > root; id--) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        if (!b->behind[id] || !b->wants[id] || gpunn__is_alias(t, b->plan->training)) continue;
+        for (int i = 0; i < t->input_count; i++)
+            if (gpunn__passes_gradient(b, t, i) && b->plan->gradient_root[t->inputs[i]->id] == root) return id;
+    }
+    return -1;
+}
+
+/* Whether the gradient of an addition's operand may be the very memory of the sum's gradient. Everybody who shares that memory must
+ * have read it, in the step of its own node, before any of them is added to. */
+static bool gpunn__shares_gradient(const gpunn__builder *b, const gpunn_tensor *add, int operand)
+{
+    enum { MOST = 8 };
+    const gpunn__plan  *plan = b->plan;
+    const gpunn_tensor *other = add->inputs[1 - operand];
+    int                 member[MOST], count = 0, root = plan->gradient_root[add->inputs[operand]->id];
+    if (add->inputs[0] == add->inputs[1] || !gpunn__same_shape(add, add->inputs[operand]) ||
+        plan->gradient_slot[add->id] < 0 || b->model->tensors[root]->kind != GPUNN__VALUE || b->retained[root] || b->retained[add->id] ||
+        b->writes[root] > 0)
+        return false;
+    for (int id = 0; id < add->id; id++) {
+        bool sharing = id == root || plan->gradient_slot[id] == plan->gradient_slot[add->id] ||
+                       (b->wants[other->id] && plan->gradient_root[other->id] == id);
+        if (!sharing) continue;
+        if (count == MOST) return false;
+        member[count++] = id;
+    }
+    for (int i = 0; i < count; i++) {
+        int contribution = gpunn__next_contribution(b, member[i], add->id);
+        for (int j = 0; j < count; j++)
+            if (i != j && contribution >= member[j]) return false;
+    }
+    return true;
+}
+
+static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *input, int i, int at)
+{
+    gpunn__plan *plan = b->plan;
+    int          root = plan->gradient_root[input->id];
+    step->accumulate[i] = b->writes[root]++ > 0;
+    if (b->model->tensors[root]->kind == GPUNN__PARAMETER) {
+        if (!step->accumulate[i]) {
+            plan->reached[plan->reached_count] = root;
+            plan->first_write[plan->reached_count++] = &step->accumulate[i];
+        }
+        return gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_GRADIENT, root);
+    }
+    if (!step->accumulate[i]) {
+        int slot = gpunn__new_slot(b, (size_t)step->grad_in[i].count * sizeof(float), at);
+        if (slot < 0) return false;
+        if (b->retained[root]) plan->slots[slot].last = INT32_MAX;
+        plan->gradient_slot[root] = slot;
+    }
+    return gpunn__use_slot(b, &step->grad_in[i].data, plan->gradient_slot[root], at);
+}
+
+static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
+{
+    gpunn__plan *plan = b->plan;
+    int          root = plan->gradient_root[t->id], wanted = 0;
+    bool         computed[GPUNN_MAX_OPERANDS] = {false};
+    for (int i = 0; i < t->input_count; i++) {
+        if (!gpunn__passes_gradient(b, t, i)) continue;
+        computed[i] = t->op != GPUNN_OP_ADD || !gpunn__shares_gradient(b, t, i);
+        wanted += computed[i];
+        if (computed[i]) continue;
+        int operand = plan->gradient_root[t->inputs[i]->id];
+        plan->gradient_slot[operand] = plan->gradient_slot[root];
+        b->writes[operand]++;
+    }
+    if (wanted == 0) return true;
+    int         at = plan->step_count;
+    gpunn_step *step = gpunn__new_step(b, t, true);
+    if (step == NULL) return false;
+    bool from_loss = plan->gradient_slot[root] < 0; /* its gradient is the constant 1 */
+    if (from_loss ? !gpunn__bind(b, &step->grad_out.data, GPUNN__IN_ONE, 0)
+                  : !gpunn__use_slot(b, &step->grad_out.data, plan->gradient_slot[root], at))
+        return false;
+    for (int i = 0; i < t->input_count; i++) {
+        if (t->inputs[i] && gpunn__op_reads_input(t->op, i) && !gpunn__read_value(b, &step->in[i], t->inputs[i], at)) return false;
+        if (computed[i] && !gpunn__write_gradient(b, step, t->inputs[i], i, at)) return false;
+    }
+    return !gpunn__op_reads_output(t->op) || gpunn__read_value(b, &step->out, t, at);
+}
+
+static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
+{
+    gpunn_model *model = b->model;
+    gpunn__plan *plan = b->plan;
+    for (int id = 0; id < plan->tensor_count; id++)
+        if (model->tensors[id]->retain_grad && b->needed[id]) b->retained[plan->gradient_root[id]] = true;
+    for (int id = 0; id < plan->tensor_count; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        bool wants = b->retained[id] || (t->kind == GPUNN__PARAMETER && t->trainable);
+        for (int i = 0; !wants && i < t->input_count; i++) wants = gpunn__passes_gradient(b, t, i);
+        b->wants[id] = wants && b->needed[id];
+    }
+    b->behind[loss->id] = true;
+    b->writes[plan->gradient_root[loss->id]] = 1;
+    for (int id = loss->id; id >= 0; id--) {
+        const gpunn_tensor *t = model->tensors[id];
+        for (int i = 0; b->behind[id] && i < t->input_count; i++)
+            if (t->inputs[i] && gpunn__op_has_gradient(t->op, i)) b->behind[t->inputs[i]->id] = true;
+    }
+    for (int id = loss->id; id >= 0; id--) {
+        const gpunn_tensor *t = model->tensors[id];
+        if (b->behind[id] && b->wants[id] && t->kind == GPUNN__VALUE && !gpunn__is_alias(t, b->plan->training) && !gpunn__backward_step(b, t)) return false;
+    }
+    return true;
+}
+
+/* ==== >>plan memory =================================================================================================== */
+/* Elementwise steps work in place where their operand's memory is read by nobody later. */
+static void gpunn__overlay(gpunn__plan *plan, int from, int onto, int at)
+{
+    gpunn__slot *target = gpunn__slot_of(plan, onto), *slot = &plan->slots[from];
+    if (slot->parent != from || target == slot || slot->first != at || target->last != at || target->bytes != slot->bytes) return;
+    slot->parent = target->parent;
+    target->last = slot->last;
+}
+
+static void gpunn__overlay_steps(gpunn__plan *plan)
+{
+    for (int i = 0; i < plan->binding_count; i++) {
+        const gpunn__binding *output = &plan->bindings[i];
+        if (output->place != GPUNN__IN_SLOT) continue;
+        int         at = plan->slots[output->index].first;
+        gpunn_step *step = &plan->steps[at];
+        if (!gpunn__op_elementwise(step->op)) continue;
+        bool is_result = !step->backward && output->pointer == &step->out.data, is_gradient = false;
+        int  wanted = 0;
+        for (int k = 0; step->backward && k < step->input_count; k++) {
+            wanted += step->grad_in[k].data != NULL;
+            is_gradient = is_gradient || (output->pointer == &step->grad_in[k].data && !step->accumulate[k]);
+        }
+        if (!is_result && !(is_gradient && wanted == 1)) continue;
+        for (int j = i; j >= 0 && j > i - 8; j--) { /* the bindings of a step stand together, its result's last */
+            const gpunn__binding *input = &plan->bindings[j];
+            bool operand = is_gradient ? input->pointer == &step->grad_out.data : false;
+            for (int k = 0; is_result && k < step->input_count && k < 2; k++) operand = operand || input->pointer == &step->in[k].data;
+            if (operand && input->place == GPUNN__IN_SLOT) gpunn__overlay(plan, output->index, input->index, at);
+        }
+    }
+}
+
+/* Offsets in the arena: slots by falling size, each in the lowest gap between those that live at the same time. */
+static gpunn_status gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
+{
+    int    count = 0;
+    size_t bytes = (size_t)plan->slot_count * sizeof(int);
+    int   *order = (int *)gpunn__realloc(dev, NULL, 0, bytes ? bytes : 1);
+    if (order == NULL) return GPUNN_ERR_MEMORY;
+    for (int i = 0; i < plan->slot_count; i++) {
+        if (plan->slots[i].parent != i || plan->slots[i].bytes == 0) continue;
+        int at = count++;
+        for (; at > 0 && plan->slots[order[at - 1]].bytes < plan->slots[i].bytes; at--) order[at] = order[at - 1];
+        order[at] = i;
+    }
+    /* order[0 .. placed) is kept sorted by offset; the rest waits, by size. */
+    for (int placed = 0; placed < count; placed++) {
+        int          index = order[placed];
+        gpunn__slot *slot = &plan->slots[index];
+        size_t       offset = 0;
+        for (int i = 0; i < placed; i++) {
+            const gpunn__slot *other = &plan->slots[order[i]];
+            if (other->last < slot->first || other->first > slot->last) continue;
+            if (other->offset >= offset && other->offset - offset >= slot->bytes) break;
+            size_t end = (other->offset + other->bytes + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+            if (end > offset) offset = end;
+        }
+        slot->offset = offset;
+        if (offset + slot->bytes > plan->arena_bytes) plan->arena_bytes = offset + slot->bytes;
+        int at = placed;
+        for (; at > 0 && plan->slots[order[at - 1]].offset > offset; at--) order[at] = order[at - 1];
+        order[at] = index;
+    }
+    gpunn__free(dev, order, bytes ? bytes : 1);
+    return GPUNN_OK;
+}
+
+/* "op 'layer': sentence (operands [..] f32, ..)". */
+static gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, gpunn_status status)
+{
+    char   shapes[256] = "";
+    size_t used = 0;
+    for (int i = 0; i < step->input_count && used + 1 < sizeof shapes; i++) {
+        const gpunn_value *in = &step->in[i];
+        if (in->dtype == GPUNN_DTYPE_DEFAULT) continue;
+        for (int axis = -1; axis <= in->rank && used + 1 < sizeof shapes; axis++) {
+            int n;
+            if (axis < 0)
+                n = snprintf(shapes + used, sizeof shapes - used, "%s%s [", used ? ", " : "", gpunn_dtype_name(in->dtype));
+            else if (axis == in->rank)
+                n = snprintf(shapes + used, sizeof shapes - used, "]");
+            else
+                n = snprintf(shapes + used, sizeof shapes - used, "%s%lld", axis ? ", " : "", (long long)in->dim[axis]);
+            used += n > 0 ? (size_t)n : 0;
+        }
+    }
+    return gpunn__fail(dev, status, "%s%s%s%s: %s (operands %s)", gpunn_op_name(step->op), step->name[0] ? " '" : "", step->name,
+                       step->name[0] ? "'" : "", dev->backend->error(dev->context), shapes);
+}
+
+/* Asks the backend what each step needs beyond its operands, and makes slots of it. */
+static gpunn_status gpunn__prepare_steps(gpunn__builder *b)
+{
+    gpunn__plan  *plan = b->plan;
+    gpunn_device *dev = b->model->dev;
+    for (int at = 0; at < plan->step_count; at++) {
+        gpunn_step *step = &plan->steps[at];
+        gpunn_step *forward = NULL;
+        int         saved_slot = -1;
+        if (step->backward)
+            for (int i = 0; i < plan->forward_count; i++)
+                if (plan->steps[i].attr == step->attr) forward = &plan->steps[i];
+        if (forward && forward->saved_bytes) {
+            step->saved_bytes = forward->saved_bytes;
+            for (int i = 0; i < plan->binding_count && saved_slot < 0; i++)
+                if (plan->bindings[i].pointer == &forward->saved) saved_slot = plan->bindings[i].index;
+            if (!gpunn__use_slot(b, &step->saved, saved_slot, at)) return GPUNN_ERR_MEMORY;
+        }
+        gpunn_status status = dev->backend->prepare(dev->context, step);
+        if (status != GPUNN_OK) return gpunn__step_fail(dev, step, status);
+        if (!step->backward && step->saved_bytes) {
+            saved_slot = gpunn__new_slot(b, step->saved_bytes, at);
+            if (saved_slot < 0 || !gpunn__bind(b, &step->saved, GPUNN__IN_SLOT, saved_slot)) return GPUNN_ERR_MEMORY;
+        }
+        if (step->workspace_bytes) {
+            int slot = gpunn__new_slot(b, step->workspace_bytes, at);
+            if (slot < 0 || !gpunn__bind(b, &step->workspace, GPUNN__IN_SLOT, slot)) return GPUNN_ERR_MEMORY;
+        }
+        plan->cache_bytes += step->cache_bytes;
+    }
+    return GPUNN_OK;
+}
+
+/* ---- making one ------------------------------------------------------------------------------------------------------ */
+/* Hands out parts of one block, or only counts their bytes while base is NULL. */
+static void *gpunn__take(char *base, size_t *used, int count, size_t item)
+{
+    *used = (*used + 15) / 16 * 16;
+    void *part = base ? base + *used : NULL;
+    *used += (size_t)count * item;
+    return part;
+}
+
+static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
+{
+    size_t used = 0;
+    int    n = plan->tensor_count;
+    plan->outputs = (gpunn_tensor **)gpunn__take(base, &used, plan->output_count, sizeof *plan->outputs);
+    plan->root = (int *)gpunn__take(base, &used, n, sizeof(int));
+    plan->gradient_root = (int *)gpunn__take(base, &used, n, sizeof(int));
+    plan->value_slot = (int *)gpunn__take(base, &used, n, sizeof(int));
+    plan->gradient_slot = (int *)gpunn__take(base, &used, n, sizeof(int));
+    plan->inputs = (int *)gpunn__take(base, &used, n, sizeof(int));
+    plan->reached = (int *)gpunn__take(base, &used, n, sizeof(int));
+    plan->first_write = (bool **)gpunn__take(base, &used, n, sizeof *plan->first_write);
+    return used;
+}
+
+static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
+{
+    size_t used = 0;
+    b->needed = (bool *)gpunn__take(base, &used, n, sizeof(bool));
+    b->scratch = (bool *)gpunn__take(base, &used, n, sizeof(bool));
+    b->wants = (bool *)gpunn__take(base, &used, n, sizeof(bool));
+    b->behind = (bool *)gpunn__take(base, &used, n, sizeof(bool));
+    b->retained = (bool *)gpunn__take(base, &used, n, sizeof(bool));
+    b->uses = (int *)gpunn__take(base, &used, n, sizeof(int));
+    b->head = (int *)gpunn__take(base, &used, n, sizeof(int));
+    b->next = (int *)gpunn__take(base, &used, n, sizeof(int));
+    b->writes = (int *)gpunn__take(base, &used, n, sizeof(int));
+    return used;
+}
+
+static gpunn_status gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *outputs)
+{
+    gpunn_model *model = b->model;
+    gpunn__plan *plan = b->plan;
+    for (int i = 0; i < plan->output_count; i++) {
+        plan->outputs[i] = outputs[i];
+        b->needed[outputs[i]->id] = true;
+    }
+    gpunn__mark_operands(model, b->needed);
+    if (plan->training) gpunn__mark_kept(model, b->needed, b->scratch);
+    int values = 0;
+    for (int id = 0; id < plan->tensor_count; id++) {
+        if (!b->needed[id]) continue;
+        if (model->tensors[id]->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;
+        values += model->tensors[id]->kind == GPUNN__VALUE;
+        if (gpunn__count(model->tensors[id], plan->batch) < 0)
+            return gpunn__fail(model->dev, GPUNN_ERR_SHAPE, "batch %lld makes '%s' of op %s larger than memory can be; use a smaller batch",
+                               (long long)plan->batch, model->tensors[id]->name ? model->tensors[id]->name : "",
+                               gpunn_op_name(model->tensors[id]->op));
+    }
+    int capacity = values * (plan->training ? 2 : 1) + 1;
+    plan->steps = (gpunn_step *)gpunn__calloc(model->dev, (size_t)capacity * sizeof *plan->steps);
+    if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
+    plan->step_capacity = capacity;
+    gpunn__mark_roots(b);
+    if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
+    if (plan->training && !gpunn__backward_steps(b, outputs[0])) return GPUNN_ERR_MEMORY;
+    gpunn__overlay_steps(plan);
+    gpunn_status status = gpunn__prepare_steps(b);
+    return status == GPUNN_OK ? gpunn__assign_offsets(model->dev, plan) : status;
+}
+
+/* NULL after a failure; nothing is left behind then. */
+static gpunn__plan *gpunn__plan_make(gpunn_model *model, gpunn_tensor *const *outputs, int count, bool training, int64_t batch)
+{
+    gpunn_device *dev = model->dev;
+    gpunn__plan  *plan = (gpunn__plan *)gpunn__calloc(dev, sizeof *plan);
+    if (plan == NULL) return NULL;
+    plan->output_count = count;
+    plan->training = training;
+    plan->batch = batch;
+    plan->tensor_count = model->tensor_count;
+    gpunn__builder builder;
+    memset(&builder, 0, sizeof builder);
+    builder.model = model;
+    builder.plan = plan;
+    size_t scratch_bytes = gpunn__builder_tables(&builder, model->tensor_count, NULL);
+    plan->table_bytes = gpunn__plan_tables(plan, NULL);
+    char        *tables = (char *)gpunn__calloc(dev, plan->table_bytes), *scratch = (char *)gpunn__calloc(dev, scratch_bytes);
+    gpunn_status status = GPUNN_ERR_MEMORY;
+    if (tables) (void)gpunn__plan_tables(plan, tables);
+    if (tables && scratch) {
+        (void)gpunn__builder_tables(&builder, model->tensor_count, scratch);
+        status = gpunn__plan_fill(&builder, outputs);
+    }
+    gpunn__free(dev, scratch, scratch_bytes);
+    if (status == GPUNN_OK) return plan;
+    gpunn__plan_free(dev, plan);
+    return NULL;
+}
+
+/* ---- memory of a model ----------------------------------------------------------------------------------------------- */
+enum { GPUNN__WEIGHT_ALIGN = 16 }; /* floats; the first ones of a model's weights hold the constant 1, the gradient of a loss */
+
+/* Gives every parameter, buffer and constant from tensor `from` on its offset: parameters that decay first, other parameters, the rest.
+ * With apply false only returns how many floats there would be. */
+static int64_t gpunn__lay_out(gpunn_model *model, bool apply, int64_t *gradient_count)
+{
+    int64_t count = model->weight_count ? model->weight_count : (int64_t)GPUNN__WEIGHT_ALIGN;
+    *gradient_count = model->gradient_count;
+    for (int pass = 0; pass < 3; pass++)
+        for (int id = model->laid_out; id < model->tensor_count; id++) {
+            gpunn_tensor *t = model->tensors[id];
+            if (t->kind != GPUNN__PARAMETER && t->kind != GPUNN__BUFFER && t->kind != GPUNN__CONSTANT) continue;
+            if (pass != (t->kind != GPUNN__PARAMETER ? 2 : t->rank >= 2 ? 0 : 1)) continue;
+            if (apply) t->offset = count;
+            count += (gpunn__count(t, 1) + GPUNN__WEIGHT_ALIGN - 1) / GPUNN__WEIGHT_ALIGN * GPUNN__WEIGHT_ALIGN;
+            if (t->kind == GPUNN__PARAMETER) *gradient_count = count;
+        }
+    return count;
+}
+
+GPUNN__PRIVATE float *gpunn__weights(const gpunn_tensor *t)
+{
+    return t->model->weights + t->offset;
+}
+
+static gpunn_status gpunn__upload_weights(gpunn_model *model, float *to, const float *host, int64_t count)
+{
+    gpunn_status status = model->dev->backend->upload(model->dev->context, to, host, (size_t)count * sizeof(float));
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(model->dev, "writing weights", status);
+}
+
+/* Fills fresh weights: the old ones, then the initial values of the new tensors. staging: as long as the largest part. */
+static gpunn_status gpunn__fill_weights(gpunn_model *model, float *fresh, float *staging, int64_t staging_count)
+{
+    gpunn_device *dev = model->dev;
+    gpunn_status  status = GPUNN_OK;
+    for (int64_t done = 0; done < model->weight_count && status == GPUNN_OK; done += staging_count) {
+        int64_t part = model->weight_count - done < staging_count ? model->weight_count - done : staging_count;
+        status = dev->backend->download(dev->context, staging, model->weights + done, (size_t)part * sizeof(float));
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, "reading weights", status);
+        status = gpunn__upload_weights(model, fresh + done, staging, part);
+    }
+    if (status == GPUNN_OK && model->weight_count == 0) {
+        staging[0] = 1;
+        status = gpunn__upload_weights(model, fresh, staging, 1);
+    }
+    for (int id = model->laid_out; id < model->tensor_count && status == GPUNN_OK; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        if (t->offset < 0) continue;
+        int64_t count = gpunn__count(t, 1), fan_in = count / t->dim[0];
+        if (t->constant)
+            memcpy(staging, t->constant, (size_t)count * sizeof(float));
+        else
+            gpunn__draw(&t->init, model->state.seed, (uint32_t)id, fan_in, staging, count);
+        status = gpunn__upload_weights(model, fresh + t->offset, staging, count);
+    }
+    return status;
+}
+
+GPUNN__PRIVATE gpunn_status gpunn__commit(gpunn_model *model)
+{
+    if (model->laid_out == model->tensor_count) return GPUNN_OK;
+    gpunn_device *dev = model->dev;
+    int64_t       gradient_count, count = gpunn__lay_out(model, false, &gradient_count), staging_count = GPUNN__WEIGHT_ALIGN;
+    if (count == model->weight_count) {
+        model->laid_out = model->tensor_count;
+        return GPUNN_OK;
+    }
+    for (int id = model->laid_out; id < model->tensor_count; id++) {
+        gpunn_tensor *t = model->tensors[id];
+        if (t->kind != GPUNN__INPUT && t->kind != GPUNN__VALUE && gpunn__count(t, 1) > staging_count) staging_count = gpunn__count(t, 1);
+    }
+    float *staging = (float *)gpunn__realloc(dev, NULL, 0, (size_t)staging_count * sizeof(float));
+    if (staging == NULL) return GPUNN_ERR_MEMORY;
+    float       *fresh = (float *)gpunn__device_alloc(dev, (size_t)count * sizeof(float));
+    gpunn_status status = fresh ? dev->backend->fill(dev->context, fresh, 0, (size_t)count * sizeof(float)) : GPUNN_ERR_MEMORY;
+    if (fresh && status != GPUNN_OK) status = gpunn__backend_fail(dev, "clearing weights", status);
+    if (status == GPUNN_OK) {
+        (void)gpunn__lay_out(model, true, &gradient_count);
+        status = gpunn__fill_weights(model, fresh, staging, staging_count);
+    }
+    gpunn__free(dev, staging, (size_t)staging_count * sizeof(float));
+    if (status != GPUNN_OK) {
+        for (int id = model->laid_out; id < model->tensor_count; id++) model->tensors[id]->offset = -1;
+        gpunn__device_free(dev, fresh, (size_t)count * sizeof(float));
+        return status;
+    }
+    gpunn__device_free(dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
+    model->weights = fresh;
+    model->weight_count = model->weight_capacity = count;
+    model->gradient_count = gradient_count;
+    model->laid_out = model->tensor_count;
+    model->generation++;
+    GPUNN__WEIGHTS_CHANGED(model);
+    return GPUNN_OK;
+}
+
+/* Gradients of all parameters; zero where new. What they held is lost when parameters have been added. */
+static gpunn_status gpunn__commit_gradients(gpunn_model *model)
+{
+    gpunn_device *dev = model->dev;
+    if (model->gradient_capacity >= model->gradient_count) return GPUNN_OK;
+    gpunn__device_free(dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
+    model->gradient_capacity = 0;
+    model->generation++;
+    size_t bytes = (size_t)model->gradient_count * sizeof(float);
+    for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
+    model->gradients = (float *)gpunn__device_alloc(dev, bytes);
+    if (model->gradients == NULL) return GPUNN_ERR_MEMORY;
+    model->gradient_capacity = model->gradient_count;
+    gpunn_status status = dev->backend->fill(dev->context, model->gradients, 0, bytes);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "clearing gradients", status);
+}
+
+/* Memory for a plan and its pointers. After a failure the plan is as it was: the next run tries again. */
+static gpunn_status gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
+{
+    gpunn_device *dev = model->dev;
+    gpunn_status  status = gpunn__commit(model);
+    if (status == GPUNN_OK && plan->training) status = gpunn__commit_gradients(model);
+    if (status != GPUNN_OK) return status;
+    if (model->arena_bytes < plan->arena_bytes) {
+        gpunn__device_free(dev, model->arena, model->arena_bytes);
+        model->arena_bytes = 0;
+        model->last = NULL;
+        model->generation++;
+        model->arena = gpunn__device_alloc(dev, plan->arena_bytes);
+        if (model->arena == NULL) return GPUNN_ERR_MEMORY;
+        model->arena_bytes = plan->arena_bytes;
+    }
+    for (int i = 0; i < plan->step_count; i++) {
+        gpunn_step *step = &plan->steps[i];
+        if (step->cache_bytes && step->cache == NULL && (step->cache = gpunn__device_alloc(dev, step->cache_bytes)) == NULL)
+            return GPUNN_ERR_MEMORY;
+    }
+    for (int i = 0; i < plan->binding_count; i++) {
+        const gpunn__binding *binding = &plan->bindings[i];
+        const gpunn_tensor   *t = model->tensors[binding->place == GPUNN__IN_SLOT ? 0 : binding->index];
+        if (binding->place == GPUNN__IN_SLOT)
+            *binding->pointer = (char *)model->arena + gpunn__slot_of(plan, binding->index)->offset;
+        else if (binding->place == GPUNN__IN_GRADIENT)
+            *binding->pointer = model->gradients + t->offset;
+        else
+            *binding->pointer = binding->place == GPUNN__IN_ONE ? (void *)model->weights : t->kind == GPUNN__INPUT ? t->data : (void *)gpunn__weights(t);
+    }
+    plan->generation = model->generation;
+    return GPUNN_OK;
+}
+
+/* ==== >>run =========================================================================================================== */
+/* The batch that the inputs of a plan, or of the marked tensors, hold now; 0 after a failure. */
+static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, const bool *needed)
+{
+    const gpunn_tensor *leader = NULL;
+    int                 count = plan ? plan->input_count : model->tensor_count;
+    for (int i = 0; i < count; i++) {
+        const gpunn_tensor *t = model->tensors[plan ? plan->inputs[i] : i];
+        if (t->kind != GPUNN__INPUT || (needed && !needed[i])) continue;
+        if (t->batch == 0) {
+            (void)gpunn__fail(model->dev, GPUNN_ERR_STATE, "input '%s' has not been written; call gpunn_write or gpunn_next before the run",
+                              t->name);
+            return 0;
+        }
+        bool batched = false;
+        for (int axis = 0; axis < t->rank; axis++) batched = batched || t->dim[axis] < 0;
+        if (!batched) continue;
+        if (leader && leader->batch != t->batch) {
+            (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE, "input '%s' holds %lld samples and input '%s' %lld; write the same batch into all",
+                              leader->name, (long long)leader->batch, t->name, (long long)t->batch);
+            return 0;
+        }
+        leader = t;
+    }
+    return leader ? leader->batch : 1;
+}
+
+/* The plan for the inputs as they are, first in the model's list and bound. NULL after a failure. */
+static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *outputs, int count, bool training)
+{
+    gpunn_device *dev = model->dev;
+    int64_t       batch = 0;
+    int           cached = 0;
+    gpunn__plan **link = &model->plans;
+    for (; *link; link = &(*link)->next, cached++) {
+        gpunn__plan *plan = *link;
+        if (plan->training != training || plan->output_count != count || memcmp(plan->outputs, outputs, (size_t)count * sizeof *outputs) != 0)
+            continue;
+        if (batch == 0 && (batch = gpunn__batch_of(model, plan, NULL)) == 0) return NULL;
+        if (plan->batch == batch) break;
+    }
+    gpunn__plan *plan = *link;
+    if (plan == NULL) {
+        size_t bytes = (size_t)model->tensor_count * sizeof(bool);
+        bool  *needed = (bool *)gpunn__calloc(dev, bytes);
+        if (needed == NULL) return NULL;
+        for (int i = 0; i < count; i++) needed[outputs[i]->id] = true;
+        gpunn__mark_operands(model, needed);
+        batch = gpunn__batch_of(model, NULL, needed);
+        gpunn__free(dev, needed, bytes);
+        if (batch == 0 || (plan = gpunn__plan_make(model, outputs, count, training, batch)) == NULL) return NULL;
+        if (cached >= GPUNN__MAX_PLANS) {
+            for (link = &model->plans; (*link)->next; link = &(*link)->next) {
+            }
+            if (model->last == *link) model->last = NULL;
+            gpunn__plan_free(dev, *link);
+            *link = NULL;
+        }
+    } else
+        *link = plan->next;
+    plan->next = model->plans;
+    model->plans = plan;
+    if (plan->generation != model->generation || model->laid_out != model->tensor_count)
+        if (gpunn__plan_bind(model, plan) != GPUNN_OK) return NULL;
+    model->batch = batch;
+    model->last = plan;
+    return plan;
+}
+
+static gpunn_status gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int from, int to)
+{
+    for (int i = from; i < to; i++) {
+        gpunn_status status = dev->backend->run(dev->context, &plan->steps[i]);
+        if (status != GPUNN_OK) return gpunn__step_fail(dev, &plan->steps[i], status);
+    }
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
+{
+    if (outputs == NULL || count < 1 || outputs[0] == NULL)
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_forward: no outputs, or the first is NULL; a builder failed before: see gpunn_error");
+    gpunn_model *model = outputs[0]->model;
+    for (int i = 1; i < count; i++)
+        if (outputs[i] == NULL || outputs[i]->model != model)
+            return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "gpunn_forward: output %d %s", i,
+                               outputs[i] ? "belongs to another model than output 0; run each model by itself"
+                                          : "is NULL; a builder failed before");
+    gpunn__plan *plan = gpunn__plan_for(model, outputs, count, false);
+    if (plan == NULL) return model->dev->error.status;
+    return gpunn__run_steps(model->dev, plan, 0, plan->step_count);
+}
+
+GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss)
+{
+    if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
+    gpunn_model  *model = loss->model;
+    gpunn_device *dev = model->dev;
+    if (loss->dtype != GPUNN_F32 || loss->kind != GPUNN__VALUE || gpunn__count(loss, 1) != 1 || gpunn__count(loss, 2) != 1) {
+        char text[128];
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "the loss is %s %s; it must be one computed f32 number: reduce it with gpunn_mean or gpunn_sum",
+                           gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
+    }
+    gpunn__plan *plan = gpunn__plan_for(model, &loss, 1, true);
+    if (plan == NULL) return dev->error.status;
+    if (plan->reached_count == 0 && plan->step_count == plan->forward_count)
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "the loss depends on no trainable parameter; unfreeze one with gpunn_set_trainable");
+    for (int i = 0; i < plan->reached_count; i++) *plan->first_write[i] = model->tensors[plan->reached[i]]->grad_reached;
+    model->state.step++;
+    GPUNN__WEIGHTS_CHANGED(model); /* running statistics */
+    gpunn_status status = gpunn__run_steps(dev, plan, 0, plan->forward_count);
+    if (status != GPUNN_OK) return status;
+    float value = gpunn_item(loss);
+    if (!(value - value == 0))
+        return gpunn__fail(dev, GPUNN_ERR_NUMERIC,
+                           "the loss is %s at training step %llu; no weight was changed: check the data, lower the learning rate or clip gradients",
+                           value != value ? "NaN" : "infinite", (unsigned long long)model->state.step);
+    status = gpunn__run_steps(dev, plan, plan->forward_count, plan->step_count);
+    for (int i = 0; i < plan->reached_count && status == GPUNN_OK; i++) model->tensors[plan->reached[i]]->grad_reached = true;
+    return status;
+}
+
+GPUNN_API gpunn_status gpunn_backward(gpunn_tensor *loss)
+{
+    return gpunn__gradients(loss);
+}
+
+GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
+{
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_zero_grad: the model is NULL");
+    for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
+    return GPUNN_OK;
+}
+
+/* ---- reading and writing --------------------------------------------------------------------------------------------- */
+/* Backend memory of a tensor and its bytes now; NULL after a failure. */
+static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
+{
+    gpunn_model  *model = t->model;
+    gpunn_device *dev = model->dev;
+    gpunn__plan  *plan = model->last;
+    int64_t       batch = plan && t->kind == GPUNN__VALUE ? plan->batch : t->kind == GPUNN__INPUT && t->batch ? t->batch : 1;
+    const char   *name = t->name ? t->name : t->layer ? t->layer : gpunn_op_name(t->op);
+    *bytes = (size_t)gpunn__count(t, batch) * gpunn_dtype_size(t->dtype);
+    if (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT) {
+        if (gpunn__commit(model) != GPUNN_OK) return NULL;
+        if (!gradient) return gpunn__weights(t);
+        if (t->kind == GPUNN__PARAMETER && t->grad_reached) return model->gradients + t->offset;
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE, "'%s' has no gradient; call gpunn_backward or gpunn_train_step on a loss that depends on it",
+                                name);
+    }
+    if (gradient) {
+        int slot = plan && plan->training && t->id < plan->tensor_count && t->retain_grad ? plan->gradient_slot[plan->gradient_root[t->id]] : -1;
+        if (slot >= 0) return (char *)model->arena + gpunn__slot_of(plan, slot)->offset;
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE, "'%s' has no gradient; call gpunn_retain_grad on it before gpunn_backward", name);
+    }
+    if (t->kind == GPUNN__INPUT) {
+        if (t->batch) return t->data;
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE, "input '%s' has not been written", name);
+    }
+    if (plan && t->id < plan->tensor_count) {
+        const gpunn_tensor *root = model->tensors[plan->root[t->id]];
+        int                 slot = plan->value_slot[root->id];
+        if (root->kind != GPUNN__VALUE && gpunn__is_visible(plan, t)) return root->kind == GPUNN__INPUT ? root->data : (void *)gpunn__weights(root);
+        if (slot >= 0 && gpunn__is_visible(plan, t)) return (char *)model->arena + gpunn__slot_of(plan, slot)->offset;
+    }
+    return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE,
+                            "'%s' was not an output of the last run, so its memory has been used again; pass it to gpunn_forward, or call "
+                            "gpunn_keep on it before the run",
+                            name);
+}
+
+static gpunn_status gpunn__read(gpunn_tensor *t, bool gradient, void *host, size_t bytes, const char *caller)
+{
+    if (t == NULL || host == NULL)
+        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", caller, t ? "host pointer" : "tensor");
+    gpunn_device *dev = t->model->dev;
+    size_t        expected;
+    const void   *memory = gpunn__memory_of(t, gradient, &expected);
+    if (memory == NULL) return dev->error.status;
+    if (bytes != expected) {
+        char text[128];
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes asked for, but it holds %zu (%s %s); see gpunn_tensor_bytes", caller,
+                           gpunn_tensor_name(t), bytes, expected, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text));
+    }
+    gpunn_status status = dev->backend->download(dev->context, host, memory, bytes);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
+}
+
+GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes)
+{
+    return gpunn__read(t, false, host, bytes, "gpunn_read");
+}
+
+GPUNN_API gpunn_status gpunn_read_grad(gpunn_tensor *t, void *host, size_t bytes)
+{
+    return gpunn__read(t, true, host, bytes, "gpunn_read_grad");
+}
+
+GPUNN_API float gpunn_item(gpunn_tensor *t)
+{
+    float   value = NAN;
+    int64_t integer = 0;
+    if (t && t->dtype == GPUNN_I64)
+        return gpunn__read(t, false, &integer, sizeof integer, "gpunn_item") == GPUNN_OK ? (float)integer : NAN;
+    if (t && t->dtype != GPUNN_F32)
+        (void)gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE, "gpunn_item '%s': it is %s; only f32 and i64 are read", gpunn_tensor_name(t),
+                          gpunn_dtype_name(t->dtype));
+    else if (gpunn__read(t, false, &value, sizeof value, "gpunn_item") != GPUNN_OK)
+        value = NAN;
+    return value;
+}
+
+static gpunn_status gpunn__write_input(gpunn_tensor *t, const void *host, size_t bytes)
+{
+    gpunn_device *dev = t->model->dev;
+    size_t        sample = (size_t)gpunn__count(t, 1) * gpunn_dtype_size(t->dtype);
+    bool          batched = gpunn__count(t, 2) != gpunn__count(t, 1);
+    if (batched ? bytes == 0 || bytes % sample != 0 : bytes != sample) {
+        char text[128];
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "gpunn_write '%s': %zu bytes given, but %s %s takes %s%zu", t->name, bytes,
+                           gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text), batched ? "a positive multiple of " : "", sample);
+    }
+    if (t->capacity < bytes) {
+        gpunn__device_free(dev, t->data, t->capacity);
+        t->capacity = 0;
+        t->batch = 0;
+        t->model->generation++;
+        t->data = gpunn__device_alloc(dev, bytes);
+        if (t->data == NULL) return GPUNN_ERR_MEMORY;
+        t->capacity = bytes;
+    }
+    t->batch = batched ? (int64_t)(bytes / sample) : 1;
+    if (batched) t->model->batch = t->batch;
+    gpunn_status status = dev->backend->upload(dev->context, t->data, host, bytes);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "gpunn_write", status);
+}
+
+GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes)
+{
+    if (t == NULL || host == NULL)
+        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_write: the %s is NULL", t ? "host pointer" : "tensor");
+    gpunn_device *dev = t->model->dev;
+    if (t->kind == GPUNN__INPUT) return gpunn__write_input(t, host, bytes);
+    if (t->kind != GPUNN__PARAMETER && t->kind != GPUNN__BUFFER)
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_write '%s': only inputs, parameters and buffers can be written", gpunn_tensor_name(t));
+    size_t expected = (size_t)gpunn__count(t, 1) * sizeof(float);
+    if (bytes != expected) {
+        char text[128];
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "gpunn_write '%s': %zu bytes given, but f32 %s takes %zu", t->name, bytes,
+                           gpunn__shape_text(t, text), expected);
+    }
+    gpunn_status status = gpunn__commit(t->model);
+    if (status != GPUNN_OK) return status;
+    GPUNN__WEIGHTS_CHANGED(t->model);
+    return gpunn__upload_weights(t->model, gpunn__weights(t), (const float *)host, (int64_t)(bytes / sizeof(float)));
+}
+
+/* ---- summary --------------------------------------------------------------------------------------------------------- */
+typedef struct gpunn__text {
+    void (*write)(void *user, const char *text);
+    void *user;
+} gpunn__text;
+
+static void gpunn__text_line(const gpunn__text *out, const char *format, ...) GPUNN__PRINTF(2, 3);
+static void gpunn__text_line(const gpunn__text *out, const char *format, ...)
+{
+    char    line[256];
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(line, sizeof line, format, list);
+    va_end(list);
+    if (out->write) out->write(out->user, line);
+}
+
+static void gpunn__summary_rows(const gpunn_model *model, const gpunn__plan *plan, const gpunn__text *out)
+{
+    char shape[128], row[160];
+    gpunn__text_line(out, "%-36s %-28s %12s\n", "layer", "shape", "parameters");
+    int64_t total = 0, trainable = 0;
+    for (int id = 0; id < plan->tensor_count; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        bool computed = t->kind == GPUNN__VALUE && (plan->root[id] != id || plan->value_slot[id] >= 0 || gpunn__is_alias(t, plan->training));
+        bool read = false;
+        for (int i = 0; i < plan->input_count; i++) read = read || plan->inputs[i] == id;
+        if (!computed && !read) continue;
+        int64_t own = 0;
+        for (int i = 0; i < t->input_count; i++) {
+            const gpunn_tensor *p = t->inputs[i];
+            if (p == NULL || p->kind != GPUNN__PARAMETER) continue;
+            own += gpunn__count(p, 1);
+            trainable += p->trainable ? gpunn__count(p, 1) : 0;
+        }
+        total += own;
+        (void)snprintf(row, sizeof row, "%s%s%s", read ? "input" : gpunn_op_name(t->op), t->layer || t->name ? " " : "",
+                       t->layer ? t->layer : t->name ? t->name : "");
+        gpunn__text_line(out, "%-36.60s %-28s %12lld\n", row, gpunn__shape_text(t, shape), (long long)own);
+    }
+    gpunn__text_line(out, "parameters %lld, of which %lld train\n", (long long)total, (long long)trainable);
+}
+
+GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_args args)
+{
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: the model is NULL");
+    gpunn_device *dev = model->dev;
+    int64_t       batch = args.batch_size ? args.batch_size : 1;
+    int           count = 0;
+    gpunn_tensor *outputs[8] = {args.loss};
+    if (args.loss)
+        count = 1;
+    else
+        for (; count < 8 && args.outputs[count]; count++) outputs[count] = args.outputs[count];
+    for (int id = model->tensor_count - 1; id >= 0 && args.outputs[0] == NULL && args.loss == NULL && count < 8; id--) {
+        gpunn_tensor *t = model->tensors[id];
+        bool          is_read = t->kind != GPUNN__VALUE;
+        for (int other = id + 1; other < model->tensor_count && !is_read; other++)
+            for (int i = 0; i < model->tensors[other]->input_count; i++) is_read = is_read || model->tensors[other]->inputs[i] == t;
+        if (!is_read) outputs[count++] = t;
+    }
+    if (count == 0 || batch < 1)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: %s", batch < 1 ? "batch_size is negative" : "the model computes nothing yet");
+    for (int i = 0; i < count; i++)
+        if (outputs[i]->model != model) return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: output %d belongs to another model", i);
+    gpunn__plan *plan = gpunn__plan_make(model, outputs, count, args.loss != NULL, batch);
+    if (plan == NULL) return dev->error.status;
+    int64_t gradient_count, weight_count = gpunn__lay_out(model, false, &gradient_count);
+    size_t  inputs = 0, weights = (size_t)weight_count * sizeof(float), arena = plan->arena_bytes, cache = plan->cache_bytes;
+    size_t  gradients = args.loss ? (size_t)gradient_count * sizeof(float) : (size_t)model->gradient_capacity * sizeof(float);
+    for (int i = 0; i < plan->input_count; i++) {
+        const gpunn_tensor *t = model->tensors[plan->inputs[i]];
+        size_t              bytes = (size_t)gpunn__count(t, batch) * gpunn_dtype_size(t->dtype);
+        inputs += bytes > t->capacity ? bytes : t->capacity;
+    }
+    if (arena < model->arena_bytes) arena = model->arena_bytes;
+    gpunn__text out;
+    out.write = args.write;
+    out.user = args.user;
+    gpunn__summary_rows(model, plan, &out);
+    gpunn__text_line(&out, "bytes at batch %lld: weights %zu, gradients %zu, inputs %zu, arena %zu, cache %zu, together %zu\n", (long long)batch,
+                     weights, gradients, inputs, arena, cache, weights + gradients + inputs + arena + cache);
+    if (args.bytes) *args.bytes = weights + gradients + inputs + arena + cache;
+    gpunn__plan_free(dev, plan);
+    return GPUNN_OK;
+}
+
+/* ==== the CPU backend's common ground ================================================================================= *
+ * Every op of GPUNN_OTHER_OPS is one function gpunn__cpu_<name>(cpu, step, action), its forward and backward beside each other;
+ * the elementwise ops come from their tables (>>map). */
+typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
+
+typedef struct gpunn__cpu {
+    int          threads;
+    gpunn__error error;
+    void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
+    void *user;
+} gpunn__cpu;
+
+/* Sets the sentence that the core completes with op, layer and shapes. */
+GPUNN__PRIVATE gpunn_status gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
+
+/* Threads worth using for so many units of work (about one float read, computed and written each; a flop of a product counts 1/16). */
+GPUNN__INLINE int gpunn__cpu_threads(const gpunn__cpu *cpu, int64_t work)
+{
+    int64_t useful = work / 16384;
+    return useful >= cpu->threads ? cpu->threads : useful > 1 ? (int)useful : 1;
+}
+
+/* The part of n items, in multiples of grain, that thread `index` of `threads` takes. */
+GPUNN__INLINE void gpunn__cpu_part(int64_t n, int64_t grain, int threads, int index, int64_t *begin, int64_t *end)
+{
+    int64_t blocks = (n + grain - 1) / grain;
+    *begin = blocks * index / threads * grain;
+    *end = blocks * (index + 1) / threads * grain;
+    if (*begin > n) *begin = n;
+    if (*end > n) *end = n;
+}
+
+/* Runs task(arg, index, threads) on that many threads; the count that it is told may be smaller than asked for. Split work by it with
+ * gpunn__cpu_part; anything summed across items must be split into parts that do not depend on it, so that results never do. */
+typedef void (*gpunn__cpu_task)(void *arg, int index, int threads);
+GPUNN__INLINE void gpunn__cpu_parallel(int threads, gpunn__cpu_task task, void *arg)
+{
+#ifdef _OPENMP
+    if (threads > 1) {
+        GPUNN__OMP(parallel num_threads(threads))
+        task(arg, omp_get_thread_num(), omp_get_num_threads());
+        return;
+    }
+#endif
+    (void)threads;
+    task(arg, 0, 1);
+}
+
+/* Inside a task: waits for all its threads. */
+GPUNN__INLINE void gpunn__cpu_barrier(void)
+{
+    GPUNN__OMP(barrier)
+}
+
+/* ==== >>gemm ========================================================================================================== *
+ * Matrix products. C is cut into panels, as many columns as three vectors hold. A panel of B, GPUNN__GEMM_DEPTH rows deep, is packed
+ * so that it stays in the first-level cache while all rows of A pass by; A is read where it is, by broadcasts, whatever its strides.
+ * Every element of C is summed in an order that depends on the sizes only: never on threads, tiles or alignment. */
+#define GPUNN__GEMM_DEPTH 256 /* most rows of a packed panel */
+
+typedef struct gpunn__gemm { /* C[m, n] (=, or += with accumulate) A[m, k] B[k, n], then the epilogue */
+    int64_t      m, n, k;
+    const float *a;
+    int64_t      a_row, a_col; /* A(i, p) = a[i * a_row + p * a_col] */
+    const float *b;
+    int64_t      b_row, b_col; /* B(p, j) = b[p * b_row + j * b_col] */
+    /* Instead of b: writes rows p .. p + pc, columns j .. j + jc of B to packed[row * width + column] and 0 behind columns jc .. width.
+     * Called by several threads at once. */
+    void (*pack_b)(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc, int64_t width, float *packed);
+    const void  *pack_user;
+    const float *packed_b; /* instead of b: what gpunn__gemm_pack_b made of it */
+    float       *c;
+    int64_t      c_row; /* C(i, j) = c[i * c_row + j] */
+    bool         accumulate;
+    /* Epilogue: c = c * scale + shift per row and per column (each may be NULL), + residual (strides of C), then relu. */
+    const float *scale_row, *shift_row, *scale_col, *shift_col, *residual;
+    bool         relu;
+} gpunn__gemm;
+
+typedef struct gpunn__panel { /* one panel of C, columns <= 3 vectors, for one block of k */
+    int64_t      rows, columns, k;
+    const float *a;
+    int64_t      a_row, a_col;
+    const float *b; /* rows of whole vectors, b_row apart */
+    int64_t      b_row;
+    float       *c;
+    int64_t      c_row;
+    bool         add, relu;
+    const float *shift_row, *shift_col; /* what the sums start from; NULL: 0 */
+} gpunn__panel;
+
+/* A set of kernels for one kind of vector. */
+typedef struct gpunn__gemm_kernels {
+    const char *name;
+    int64_t     lanes;
+    void (*panel)(const gpunn__panel *t);
+    /* packed[row * width + column] = b[row * b_row + column], 0 behind the given columns; width is a multiple of lanes. */
+    void (*copy)(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, float *packed);
+    /* C (=, +=) A B^T for rows that are contiguous along k in both: A[m, k] lies a_row apart, B[n, k] b_row. */
+    void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c, int64_t c_row,
+                 bool add);
+} gpunn__gemm_kernels;
+
+#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
+#define GPUNN__VECTORS 1
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+typedef float gpunn__quad __attribute__((vector_size(16)));
+typedef float gpunn__quad_memory __attribute__((vector_size(16), aligned(4), may_alias));
+
+#if defined(__clang__)
+#define GPUNN__UNROLL _Pragma("clang loop unroll(full)")
+#define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
+#else
+typedef int gpunn__quad_index __attribute__((vector_size(16)));
+#define GPUNN__UNROLL _Pragma("GCC unroll 16")
+#define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, __extension__(gpunn__quad_index){a, b, c, d})
+#endif
+
+GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
+{
+    gpunn__quad a = GPUNN__SHUFFLE(q[0], q[1], 0, 4, 1, 5), b = GPUNN__SHUFFLE(q[0], q[1], 2, 6, 3, 7);
+    gpunn__quad c = GPUNN__SHUFFLE(q[2], q[3], 0, 4, 1, 5), d = GPUNN__SHUFFLE(q[2], q[3], 2, 6, 3, 7);
+    q[0] = GPUNN__SHUFFLE(a, c, 0, 1, 4, 5);
+    q[1] = GPUNN__SHUFFLE(a, c, 2, 3, 6, 7);
+    q[2] = GPUNN__SHUFFLE(b, d, 0, 1, 4, 5);
+    q[3] = GPUNN__SHUFFLE(b, d, 2, 3, 6, 7);
+}
+
+/* One tile of R rows and V vectors: R * V sums in registers. A's rows are reached from every third one, as far as x86 can scale an
+ * index. The last vector has `tail` lanes that exist in C. */
+#define GPUNN__GEMM_KERNELS(isa, NAME, TARGET, LANES, R3, R2, R1)                                                                        \
+    typedef int   gpunn__##isa##_bits __attribute__((vector_size(4 * LANES)));                                                      \
+    TARGET GPUNN__INLINE void gpunn__##isa##_tile(const gpunn__panel *t, int64_t i0, const int R, const int V)                      \
+    {                                                                                                                               \
+        const int tail = (int)t->columns - (V - 1) * LANES;                                                                         \
+        gpunn__##isa sum[8][3], b[3];                                                                                               \
+        for (int v = 0; v < V; v++) b[v] = gpunn__##isa##_set(0);                                                                   \
+        if (t->shift_col) {                                                                                                         \
+            GPUNN__UNROLL for (int v = 0; v < V - 1; v++) b[v] = *(const gpunn__##isa##_memory *)(t->shift_col + v * LANES);         \
+            b[V - 1] = gpunn__##isa##_load(t->shift_col + (V - 1) * LANES, tail);                                                   \
+        }                                                                                                                           \
+        GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                                  \
+            GPUNN__UNROLL for (int v = 0; v < V; v++) sum[i][v] = b[v];                                                              \
+        }                                                                                                                           \
+        if (t->shift_row) {                                                                                                         \
+            GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                              \
+                GPUNN__UNROLL for (int v = 0; v < V; v++) sum[i][v] += gpunn__##isa##_set(t->shift_row[i0 + i]);                     \
+            }                                                                                                                       \
+        }                                                                                                                           \
+        const int64_t a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;                                                         \
+        const float *a[3] = {t->a + i0 * a_row, t->a + (i0 + (R > 3 ? 3 : 0)) * a_row, t->a + (i0 + (R > 6 ? 6 : 0)) * a_row};       \
+        const float *bp = t->b;                                                                                                     \
+        for (int64_t p = t->k; p > 0; p--) {                                                                                        \
+            GPUNN__UNROLL for (int v = 0; v < V; v++) b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                       \
+            GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                              \
+                gpunn__##isa x = gpunn__##isa##_set(a[i / 3][i % 3 * a_row]);                                                       \
+                GPUNN__UNROLL for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(x, b[v], sum[i][v]);                        \
+            }                                                                                                                       \
+            GPUNN__UNROLL for (int i = 0; i < 3; i++) a[i] += a_col;                                                                 \
+            bp += b_row;                                                                                                            \
+        }                                                                                                                           \
+        float *c = t->c + i0 * t->c_row;                                                                                            \
+        GPUNN__UNROLL for (int i = 0; i < R; i++, c += t->c_row) {                                                                   \
+            if (t->add) {                                                                                                           \
+                GPUNN__UNROLL for (int v = 0; v < V - 1; v++) sum[i][v] += *(const gpunn__##isa##_memory *)(c + v * LANES);          \
+                sum[i][V - 1] += gpunn__##isa##_load(c + (V - 1) * LANES, tail);                                                    \
+            }                                                                                                                       \
+            if (t->relu) {                                                                                                          \
+                GPUNN__UNROLL for (int v = 0; v < V; v++) /* 0 where x <= 0, so that NaN stays */                                    \
+                    sum[i][v] = (gpunn__##isa)((gpunn__##isa##_bits)sum[i][v] & ~(gpunn__##isa##_bits)(sum[i][v] <= 0));            \
+            }                                                                                                                       \
+            GPUNN__UNROLL for (int v = 0; v < V - 1; v++) *(gpunn__##isa##_memory *)(c + v * LANES) = sum[i][v];                     \
+            gpunn__##isa##_store(c + (V - 1) * LANES, tail, sum[i][V - 1]);                                                         \
+        }                                                                                                                           \
+    }                                                                                                                               \
+    TARGET GPUNN__INLINE void gpunn__##isa##_rows(const gpunn__panel *t, const int R, const int V)                                   \
+    {                                                                                                                               \
+        int64_t i = 0;                                                                                                              \
+        for (; i + R <= t->rows; i += R) gpunn__##isa##_tile(t, i, R, V);                                                           \
+        if (R > 4 && i + 4 <= t->rows) {                                                                                            \
+            gpunn__##isa##_tile(t, i, 4, V);                                                                                        \
+            i += 4;                                                                                                                 \
+        }                                                                                                                           \
+        if (i + 2 <= t->rows) {                                                                                                     \
+            gpunn__##isa##_tile(t, i, 2, V);                                                                                        \
+            i += 2;                                                                                                                 \
+        }                                                                                                                           \
+        if (i < t->rows) gpunn__##isa##_tile(t, i, 1, V);                                                                           \
+    }                                                                                                                               \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_panel(const gpunn__panel *t)                                                         \
+    {                                                                                                                               \
+        if (t->columns > 2 * LANES) gpunn__##isa##_rows(t, R3, 3);                                                                  \
+        else if (t->columns > LANES) gpunn__##isa##_rows(t, R2, 2);                                                                 \
+        else gpunn__##isa##_rows(t, R1, 1);                                                                                         \
+    }                                                                                                                               \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_copy(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width,     \
+                                                    float *packed)                                                                  \
+    {                                                                                                                               \
+        for (; rows > 0; rows--, b += b_row, packed += width) {                                                                     \
+            int64_t j = 0;                                                                                                          \
+            for (; j + LANES <= columns; j += LANES)                                                                                \
+                *(gpunn__##isa##_memory *)(packed + j) = *(const gpunn__##isa##_memory *)(b + j);                                   \
+            for (; j < width; j += LANES)                                                                                           \
+                *(gpunn__##isa##_memory *)(packed + j) = gpunn__##isa##_load(b + j, j < columns ? (int)(columns - j) : 0);          \
+        }                                                                                                                           \
+    }                                                                                                                               \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(gpunn__##isa v) /* four sums of every fourth lane */                        \
+    {                                                                                                                               \
+        union {                                                                                                                     \
+            gpunn__##isa v;                                                                                                         \
+            gpunn__quad  quad[LANES / 4];                                                                                           \
+        } u;                                                                                                                        \
+        u.v = v;                                                                                                                    \
+        gpunn__quad s = u.quad[0];                                                                                                  \
+        GPUNN__UNROLL for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                                                            \
+        return s;                                                                                                                   \
+    }                                                                                                                               \
+    TARGET GPUNN__INLINE void gpunn__##isa##_dot(const int I, const int J, int64_t k, const float *a, int64_t a_row, const float *b,  \
+                                                 int64_t b_row, float *c, int64_t c_row, bool add)                                  \
+    {                                                                                                                               \
+        gpunn__##isa sum[4][4], x[4], y;                                                                                            \
+        GPUNN__UNROLL for (int i = 0; i < I; i++) {                                                                                  \
+            GPUNN__UNROLL for (int j = 0; j < J; j++) sum[i][j] = gpunn__##isa##_set(0);                                             \
+        }                                                                                                                           \
+        for (int64_t p = 0; p < k; p += LANES) {                                                                                    \
+            int count = k - p < LANES ? (int)(k - p) : LANES;                                                                       \
+            GPUNN__UNROLL for (int i = 0; i < I; i++) x[i] = gpunn__##isa##_load(a + i * a_row + p, count);                          \
+            GPUNN__UNROLL for (int j = 0; j < J; j++) {                                                                              \
+                y = gpunn__##isa##_load(b + j * b_row + p, count);                                                                  \
+                GPUNN__UNROLL for (int i = 0; i < I; i++) sum[i][j] = gpunn__##isa##_fma(x[i], y, sum[i][j]);                        \
+            }                                                                                                                       \
+        }                                                                                                                           \
+        GPUNN__UNROLL for (int i = 0; i < I; i++) {                                                                                  \
+            gpunn__quad q[4];                                                                                                       \
+            GPUNN__UNROLL for (int j = 0; j < 4; j++) q[j] = gpunn__##isa##_fold(sum[i][j < J ? j : 0]);                             \
+            gpunn__transpose4(q);                                                                                                   \
+            q[0] = (q[0] + q[2]) + (q[1] + q[3]);                                                                                   \
+            float *d = c + i * c_row;                                                                                               \
+            for (int j = 0; j < J; j++) d[j] = add ? d[j] + q[0][j] : q[0][j];                                                      \
+        }                                                                                                                           \
+    }                                                                                                                               \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b,   \
+                                                    int64_t b_row, float *c, int64_t c_row, bool add)                               \
+    {                                                                                                                               \
+        int64_t j = 0;                                                                                                              \
+        for (; j + 4 <= n; j += 4) {                                                                                                \
+            int64_t i = 0;                                                                                                          \
+            for (; i + 4 <= m; i += 4)                                                                                              \
+                gpunn__##isa##_dot(4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);             \
+            for (; i < m; i++)                                                                                                      \
+                gpunn__##isa##_dot(1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);             \
+        }                                                                                                                           \
+        for (; j < n; j++) {                                                                                                        \
+            int64_t i = 0;                                                                                                          \
+            for (; i + 4 <= m; i += 4)                                                                                              \
+                gpunn__##isa##_dot(4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);             \
+            for (; i < m; i++)                                                                                                      \
+                gpunn__##isa##_dot(1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);             \
+        }                                                                                                                           \
+    }                                                                                                                               \
+    static const gpunn__gemm_kernels gpunn__##isa##_kernels = {NAME, LANES, gpunn__##isa##_panel, gpunn__##isa##_copy, gpunn__##isa##_dots};
+
+/* What a kind of vector must bring: unaligned memory, set, fma, and loads (0 behind) and stores of the first `count` lanes. */
+#if defined(__x86_64__)
+#define GPUNN__AVX512 __attribute__((target("avx512f,avx512vl,avx2,fma")))
+typedef float gpunn__v16 __attribute__((vector_size(64)));
+typedef float gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_set(float x) { return (gpunn__v16)_mm512_set1_ps(x); }
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_fma(gpunn__v16 a, gpunn__v16 b, gpunn__v16 c)
+{
+    return (gpunn__v16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_load(const float *p, int count)
+{
+    return (gpunn__v16)_mm512_maskz_loadu_ps((__mmask16)(0xffffu >> (16 - count)), p);
+}
+GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_store(float *p, int count, gpunn__v16 x)
+{
+    _mm512_mask_storeu_ps(p, (__mmask16)(0xffffu >> (16 - count)), (__m512)x);
+}
+GPUNN__GEMM_KERNELS(v16, "AVX-512", GPUNN__AVX512, 16, 8, 8, 8)
+
+#if !defined(__AVX512F__)
+#define GPUNN__AVX2 __attribute__((target("avx2,fma")))
+typedef float gpunn__v8 __attribute__((vector_size(32)));
+typedef float gpunn__v8_memory __attribute__((vector_size(32), aligned(4), may_alias));
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_set(float x) { return (gpunn__v8)_mm256_set1_ps(x); }
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_fma(gpunn__v8 a, gpunn__v8 b, gpunn__v8 c)
+{
+    return (gpunn__v8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+GPUNN__AVX2 GPUNN__INLINE __m256i gpunn__v8_mask(int count)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_load(const float *p, int count)
+{
+    return count == 8 ? (gpunn__v8)_mm256_loadu_ps(p) : (gpunn__v8)_mm256_maskload_ps(p, gpunn__v8_mask(count));
+}
+GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_store(float *p, int count, gpunn__v8 x)
+{
+    if (count == 8) _mm256_storeu_ps(p, (__m256)x);
+    else _mm256_maskstore_ps(p, gpunn__v8_mask(count), (__m256)x);
+}
+GPUNN__GEMM_KERNELS(v8, "AVX2", GPUNN__AVX2, 8, 4, 4, 8)
+#endif
+#endif
+
+#if !defined(__AVX512F__) && !(defined(__AVX2__) && defined(__FMA__))
+#define GPUNN__BASELINE
+typedef gpunn__quad gpunn__v4;
+typedef gpunn__quad_memory gpunn__v4_memory;
+GPUNN__INLINE gpunn__v4 gpunn__v4_set(float x)
+{
+    gpunn__v4 v = {x, x, x, x};
+    return v;
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_fma(gpunn__v4 a, gpunn__v4 b, gpunn__v4 c)
+{
+#if defined(__aarch64__)
+    return (gpunn__v4)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_load(const float *p, int count)
+{
+    if (count == 4) return *(const gpunn__v4_memory *)p;
+    gpunn__v4 v = {count > 0 ? p[0] : 0, count > 1 ? p[1] : 0, count > 2 ? p[2] : 0, 0};
+    return v;
+}
+GPUNN__INLINE void gpunn__v4_store(float *p, int count, gpunn__v4 x)
+{
+    if (count == 4) *(gpunn__v4_memory *)p = x;
+    else
+        for (int i = 0; i < count; i++) p[i] = x[i];
+}
+#if defined(__aarch64__)
+GPUNN__GEMM_KERNELS(v4, "NEON", GPUNN__BASELINE, 4, 8, 8, 8) /* 32 registers */
+#else
+GPUNN__GEMM_KERNELS(v4, "4 lanes", GPUNN__BASELINE, 4, 4, 4, 8)
+#endif
+#endif
+
+/* Asking the processor costs a few loads and tests: nothing is kept. */
+GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
+{
+#if defined(__x86_64__)
+#if defined(__AVX512F__)
+    return &gpunn__v16_kernels;
+#else
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) return &gpunn__v16_kernels;
+#if defined(__AVX2__) && defined(__FMA__)
+    return &gpunn__v8_kernels;
+#else
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &gpunn__v8_kernels;
+    return &gpunn__v4_kernels;
+#endif
+#endif
+#else
+    return &gpunn__v4_kernels;
+#endif
+}
+
+#else /* plain C: the compiler may find the vectors itself */
+
+#define GPUNN__PLAIN_LANES 8
+GPUNN__PRIVATE void gpunn__plain_panel(const gpunn__panel *t)
+{
+    const int64_t width = (t->columns + GPUNN__PLAIN_LANES - 1) / GPUNN__PLAIN_LANES * GPUNN__PLAIN_LANES;
+    for (int64_t i = 0; i < t->rows; i++) {
+        float        sum[3 * GPUNN__PLAIN_LANES];
+        const float *a = t->a + i * t->a_row, *b = t->b, start = t->shift_row ? t->shift_row[i] : 0;
+        for (int64_t j = 0; j < width; j++) sum[j] = t->shift_col && j < t->columns ? start + t->shift_col[j] : start;
+        for (int64_t p = 0; p < t->k; p++, a += t->a_col, b += t->b_row)
+            for (int64_t j = 0; j < width; j++) sum[j] += *a * b[j];
+        float *c = t->c + i * t->c_row;
+        for (int64_t j = 0; j < t->columns; j++) {
+            float x = t->add ? c[j] + sum[j] : sum[j];
+            c[j] = t->relu && x <= 0 ? 0 : x;
+        }
+    }
+}
+GPUNN__PRIVATE void gpunn__plain_copy(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, float *packed)
+{
+    for (; rows > 0; rows--, b += b_row, packed += width) {
+        memcpy(packed, b, (size_t)columns * sizeof *b);
+        for (int64_t j = columns; j < width; j++) packed[j] = 0;
+    }
+}
+GPUNN__PRIVATE void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row,
+                                      float *c, int64_t c_row, bool add)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            float sum[GPUNN__PLAIN_LANES] = {0};
+            int64_t p = 0;
+            for (; p + GPUNN__PLAIN_LANES <= k; p += GPUNN__PLAIN_LANES)
+                for (int64_t l = 0; l < GPUNN__PLAIN_LANES; l++) sum[l] += a[i * a_row + p + l] * b[j * b_row + p + l];
+            for (; p < k; p++) sum[0] += a[i * a_row + p] * b[j * b_row + p];
+            for (int64_t l = 1; l < GPUNN__PLAIN_LANES; l++) sum[0] += sum[l];
+            c[i * c_row + j] = add ? c[i * c_row + j] + sum[0] : sum[0];
+        }
+}
+GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
+{
+    static const gpunn__gemm_kernels plain = {"plain C", GPUNN__PLAIN_LANES, gpunn__plain_panel, gpunn__plain_copy, gpunn__plain_dots};
+    return &plain;
+}
+#endif
+
+/* Both operands have rows that are contiguous along k and one has few of them: scalar products instead of panels. */
+GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
+{
+    int64_t few = g->m < g->n ? g->m : g->n;
+    return (g->a_col == 1 || g->k == 1) && g->b && (g->b_row == 1 || g->k == 1) && (few <= 2 || (few <= 8 && g->k >= 64)) && g->k > 1;
+}
+
+/* A long sum into few elements is cut into fixed parts, which threads can share. */
+GPUNN__INLINE int64_t gpunn__gemm_parts(const gpunn__gemm *g)
+{
+    int64_t parts = g->k / 2048;
+    if (g->m > 128 || g->n > 128 || parts < 2) return 1;
+    return parts < 16 ? parts : 16;
+}
+
+/* Bytes of scratch for gpunn__gemm_run; data pointers that will be given must not be NULL, those that will not must be. */
+GPUNN__PRIVATE size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
+{
+    int64_t depth = g->k < GPUNN__GEMM_DEPTH ? g->k : GPUNN__GEMM_DEPTH, width = 3 * gpunn__gemm_choose()->lanes;
+    int64_t parts = gpunn__gemm_parts(g), floats = threads * depth * width + (parts > 1 ? parts * g->m * g->n : 0);
+    return (size_t)floats * sizeof(float);
+}
+
+GPUNN__PRIVATE void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
+                                           int64_t jc, float *packed)
+{
+    const int64_t width = (jc + kernels->lanes - 1) / kernels->lanes * kernels->lanes;
+    if (g->pack_b) {
+        g->pack_b(g->pack_user, p, pc, j, jc, width, packed);
+        return;
+    }
+    const float *b = g->b + p * g->b_row + j * g->b_col;
+    if (g->b_col == 1) {
+        kernels->copy(b, g->b_row, pc, jc, width, packed);
+        return;
+    }
+    int64_t y = 0;
+#ifdef GPUNN__VECTORS
+    for (; g->b_row == 1 && y + 4 <= jc; y += 4) { /* squares of 4 x 4 */
+        const float *from = b + y * g->b_col;
+        float       *to = packed + y;
+        int64_t      x = 0;
+        for (; x + 4 <= pc; x += 4) {
+            gpunn__quad q[4];
+            GPUNN__UNROLL for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(from + i * g->b_col + x);
+            gpunn__transpose4(q);
+            GPUNN__UNROLL for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(to + (x + i) * width) = q[i];
+        }
+        for (; x < pc; x++)
+            for (int i = 0; i < 4; i++) to[x * width + i] = from[i * g->b_col + x];
+    }
+#endif
+    for (int64_t x = 0; x < pc; x++) {
+        for (int64_t i = y; i < jc; i++) packed[x * width + i] = b[x * g->b_row + i * g->b_col];
+        for (int64_t i = jc; i < width; i++) packed[x * width + i] = 0;
+    }
+}
+
+/* Packs all of B for later products (g->packed_b), times scale_col when that is given: the blocks of k, each with its panels. */
+GPUNN__INLINE size_t gpunn__gemm_packed_b_bytes(int64_t k, int64_t n)
+{
+    int64_t lanes = gpunn__gemm_choose()->lanes;
+    return (size_t)k * (size_t)((n + lanes - 1) / lanes * lanes) * sizeof(float);
+}
+GPUNN__PRIVATE void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
+{
+    const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
+    const int64_t lanes = kernels->lanes, width = 3 * lanes, padded = (g->n + lanes - 1) / lanes * lanes;
+    for (int64_t p = 0; p < g->k; p += GPUNN__GEMM_DEPTH) {
+        int64_t pc = g->k - p < GPUNN__GEMM_DEPTH ? g->k - p : GPUNN__GEMM_DEPTH;
+        for (int64_t j = 0; j < g->n; j += width) {
+            const int64_t jc = g->n - j < width ? g->n - j : width;
+            float        *panel = packed + p * padded + pc * j;
+            gpunn__gemm_pack_panel(g, kernels, p, pc, j, jc, panel);
+            if (g->scale_col)
+                for (int64_t x = 0, row = (jc + lanes - 1) / lanes * lanes; x < pc; x++)
+                    for (int64_t y = 0; y < jc; y++) panel[x * row + y] *= g->scale_col[j + y];
+        }
+    }
+}
+
+/* The part of the epilogue that the kernels have not done, on rows i0 .. i1 and columns j0 .. j1. */
+GPUNN__PRIVATE void gpunn__gemm_finish(const gpunn__gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+{
+    for (int64_t i = i0; i < i1; i++) {
+        float *GPUNN__RESTRICT c = g->c + i * g->c_row;
+        const float scale = g->scale_row ? g->scale_row[i] : 1, shift = g->shift_row ? g->shift_row[i] : 0;
+        if (g->scale_row || g->shift_row)
+            for (int64_t j = j0; j < j1; j++) c[j] = c[j] * scale + shift;
+        if (g->scale_col)
+            for (int64_t j = j0; j < j1; j++) c[j] *= g->scale_col[j];
+        if (g->shift_col)
+            for (int64_t j = j0; j < j1; j++) c[j] += g->shift_col[j];
+        if (g->residual)
+            for (int64_t j = j0; j < j1; j++) c[j] += g->residual[i * g->c_row + j];
+        if (g->relu)
+            for (int64_t j = j0; j < j1; j++) c[j] = c[j] <= 0 ? 0 : c[j];
+    }
+}
+
+/* Rows i0 .. i1, columns j0 .. j1 of the whole product, in one thread. packed: room for one panel. */
+GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1, int64_t j0, int64_t j1,
+                                      float *packed)
+{
+    if (gpunn__gemm_is_dots(g)) {
+        kernels->dots(i1 - i0, j1 - j0, g->k, g->a + i0 * g->a_row, g->a_row, g->b + j0 * g->b_col, g->b_col,
+                      g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
+        gpunn__gemm_finish(g, i0, i1, j0, j1);
+        return;
+    }
+    const int64_t lanes = kernels->lanes, width = 3 * lanes, padded = (g->n + lanes - 1) / lanes * lanes;
+    const bool late = g->scale_row || g->scale_col || g->residual; /* an epilogue after the sums */
+    for (int64_t p = 0; p < g->k; p += GPUNN__GEMM_DEPTH) {
+        const int64_t pc = g->k - p < GPUNN__GEMM_DEPTH ? g->k - p : GPUNN__GEMM_DEPTH;
+        const bool    first = p == 0, last = p + pc == g->k;
+        /* B's own rows will do when few rows of A pass by, or when the block fits the first-level cache as it is. */
+        const bool in_place = !g->packed_b && g->b && g->b_col == 1 && (i1 - i0 <= 16 || pc * g->b_row <= 6144);
+        gpunn__panel t;
+        t.rows = i1 - i0;
+        t.k = pc;
+        t.a = g->a + i0 * g->a_row + p * g->a_col;
+        t.a_row = g->a_row;
+        t.a_col = g->a_col;
+        t.c_row = g->c_row;
+        t.add = g->accumulate || !first;
+        t.relu = g->relu && last && !late;
+        t.shift_row = first && !late && g->shift_row ? g->shift_row + i0 : NULL;
+        for (int64_t j = j0; j < j1; j += width) {
+            t.columns = j1 - j < width ? j1 - j : width;
+            t.b_row = (t.columns + lanes - 1) / lanes * lanes;
+            t.c = g->c + i0 * g->c_row + j;
+            t.shift_col = first && !late && g->shift_col ? g->shift_col + j : NULL;
+            if (g->packed_b) t.b = g->packed_b + p * padded + pc * j;
+            else if (in_place && t.columns % lanes == 0) {
+                t.b = g->b + p * g->b_row + j;
+                t.b_row = g->b_row;
+            } else {
+                gpunn__gemm_pack_panel(g, kernels, p, pc, j, t.columns, packed);
+                t.b = packed;
+            }
+            kernels->panel(&t);
+        }
+    }
+    if (late) gpunn__gemm_finish(g, i0, i1, j0, j1);
+}
+
+typedef struct gpunn__gemm_job {
+    const gpunn__gemm         *g;
+    const gpunn__gemm_kernels *kernels;
+    int64_t                    parts;
+    float                     *panels, *sums; /* a panel per thread; the parts' sums [parts][m][n] */
+} gpunn__gemm_job;
+
+GPUNN__PRIVATE void gpunn__gemm_task(void *arg, int index, int threads)
+{
+    const gpunn__gemm_job *job = (const gpunn__gemm_job *)arg;
+    const gpunn__gemm     *g = job->g;
+    const int64_t          lanes = job->kernels->lanes, depth = g->k < GPUNN__GEMM_DEPTH ? g->k : GPUNN__GEMM_DEPTH;
+    float                 *packed = job->panels + index * depth * 3 * lanes;
+    if (job->parts > 1) {
+        int64_t begin, end;
+        gpunn__cpu_part(job->parts, 1, threads, index, &begin, &end);
+        for (int64_t part = begin; part < end; part++) {
+            int64_t     p = g->k * part / job->parts;
+            gpunn__gemm own = *g;
+            own.k = g->k * (part + 1) / job->parts - p;
+            if (g->b) own.b = g->b + p * g->b_row;
+            own.a = g->a + p * g->a_col;
+            own.c = job->sums + part * g->m * g->n;
+            own.c_row = g->n;
+            own.accumulate = own.relu = false;
+            own.scale_row = own.shift_row = own.scale_col = own.shift_col = own.residual = NULL;
+            gpunn__gemm_block(&own, job->kernels, 0, g->m, 0, g->n, packed);
+        }
+        return;
+    }
+    /* A grid of threads over C, such that the largest block is smallest; a panel of B costs about as much to pack as 8 rows to compute. */
+    const int64_t grain = g->packed_b ? 3 * lanes : lanes;
+    int     across = 1;
+    int64_t best = INT64_MAX;
+    for (int d = 1; d <= threads; d++) {
+        if (threads % d) continue;
+        int64_t columns = ((g->n + grain - 1) / grain + d - 1) / d, rows = ((g->m + 7) / 8 + threads / d - 1) / (threads / d);
+        if (columns * (rows + 1) <= best) {
+            best = columns * (rows + 1);
+            across = d;
+        }
+    }
+    int64_t i0, i1, j0, j1;
+    gpunn__cpu_part(g->m, 8, threads / across, index / across, &i0, &i1);
+    gpunn__cpu_part(g->n, grain, across, index % across, &j0, &j1);
+    if (i0 < i1 && j0 < j1) gpunn__gemm_block(g, job->kernels, i0, i1, j0, j1, packed);
+}
+
+/* threads = 1: everything in the calling thread, so that a task of many may call it. workspace: gpunn__gemm_workspace bytes. */
+GPUNN__PRIVATE void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace)
+{
+    gpunn__gemm_job job;
+    job.g = g;
+    job.kernels = gpunn__gemm_choose();
+    job.parts = g->b ? gpunn__gemm_parts(g) : 1;
+    job.sums = (float *)workspace;
+    job.panels = job.sums + (job.parts > 1 ? job.parts * g->m * g->n : 0);
+    gpunn__cpu_parallel(threads, gpunn__gemm_task, &job);
+    if (job.parts == 1) return;
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t j = 0; j < g->n; j++) {
+            float sum = g->accumulate ? g->c[i * g->c_row + j] : 0;
+            for (int64_t part = 0; part < job.parts; part++) sum += job.sums[(part * g->m + i) * g->n + j];
+            g->c[i * g->c_row + j] = sum;
+        }
+    gpunn__gemm_finish(g, 0, g->m, 0, g->n);
+}
+#undef GPUNN__GEMM_KERNELS
+
+GPUNN__PRIVATE const char *gpunn__gemm_name(void)
+{
+    return gpunn__gemm_choose()->name;
+}
+
+/* Threads worth using for a product. */
+GPUNN__INLINE int gpunn__gemm_threads(const gpunn__cpu *cpu, const gpunn__gemm *g)
+{
+    return gpunn__cpu_threads(cpu, g->m * g->n / 8 * g->k);
+}
+
+/* The batch norm merged into a linear or convolution layer, with the layer's bias (may be NULL), as one scale and shift per channel. */
+GPUNN__PRIVATE void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels, float *scale, float *shift)
+{
+    const float *weight = (const float *)step->fused.scale.data, *offset = (const float *)step->fused.shift.data;
+    const float *mean = (const float *)step->fused.mean.data, *variance = (const float *)step->fused.variance.data;
+    for (int64_t i = 0; i < channels; i++) {
+        scale[i] = (weight ? weight[i] : 1) / sqrtf(variance[i] + step->fused.eps);
+        shift[i] = (offset ? offset[i] : 0) + ((bias ? bias[i] : 0) - mean[i]) * scale[i];
+    }
+}
+
+/* A product of two row-major matrices, each of which may be stored transposed: columns is the stored row length of C. */
+GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, const void *a, bool transpose_a, const void *b, bool transpose_b,
+                                           void *c, bool accumulate)
+{
+    gpunn__gemm g;
+    memset(&g, 0, sizeof g);
+    g.m = m;
+    g.n = n;
+    g.k = k;
+    g.a = (const float *)a;
+    g.a_row = transpose_a ? 1 : k;
+    g.a_col = transpose_a ? m : 1;
+    g.b = (const float *)b;
+    g.b_row = transpose_b ? 1 : n;
+    g.b_col = transpose_b ? k : 1;
+    g.c = (float *)c;
+    g.c_row = n;
+    g.accumulate = accumulate;
+    return g;
+}
+
+/* Rows x [rows, in], y = x W^T + bias; dX = dY W, dW = dY^T X, dbias = 1^T dY. Evaluation plans keep W packed, and with a merged batch
+ * norm scaled: cache = shift [out], packed W. */
+static gpunn_status gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    static const float one = 1;
+    const int64_t in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
+    void *const   x = step->in[0].data, *const weight = step->in[1].data, *const workspace = step->workspace;
+    const size_t  head = ((size_t)out * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+    if (step->backward) {
+        const void *const dy = step->grad_out.data;
+        gpunn__gemm       g[3];
+        g[0] = gpunn__gemm_make(rows, in, out, dy, false, weight, false, step->grad_in[0].data, step->accumulate[0]);
+        g[1] = gpunn__gemm_make(out, in, rows, dy, true, x, false, step->grad_in[1].data, step->accumulate[1]);
+        g[2] = gpunn__gemm_make(1, out, rows, &one, false, dy, false, step->grad_in[2].data, step->accumulate[2]);
+        g[2].a_col = 0;
+        step->workspace_bytes = 0;
+        for (int i = 0; i < 3; i++) {
+            if (!g[i].c) continue;
+            const int threads = gpunn__gemm_threads(cpu, &g[i]);
+            if (action == GPUNN__BACKWARD) gpunn__gemm_run(&g[i], threads, workspace);
+            else if (gpunn__gemm_workspace(&g[i], threads) > step->workspace_bytes)
+                step->workspace_bytes = gpunn__gemm_workspace(&g[i], threads);
+        }
+        return GPUNN_OK;
+    }
+    gpunn__gemm  g = gpunn__gemm_make(rows, out, in, x, false, weight, true, step->out.data, false);
+    const int    threads = gpunn__gemm_threads(cpu, &g);
+    const size_t scratch = gpunn__gemm_workspace(&g, threads);
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = 2 * head + scratch;
+        /* Worth its memory where packing counts: more rows than memory's speed hides, fewer than make it vanish. */
+        if (!step->training && rows > 1 && rows <= 512 && out >= 8) step->cache_bytes = head + gpunn__gemm_packed_b_bytes(in, out);
+        return GPUNN_OK;
+    }
+    const float *bias = (const float *)step->in[2].data;
+    float       *scale = (float *)workspace, *shift = (float *)((char *)workspace + head);
+    float       *packed = step->cache ? (float *)((char *)step->cache + head) : NULL;
+    const bool   stale = !packed || step->cache_version != step->state->weights_version;
+    g.shift_col = bias;
+    if (step->fused.norm) {
+        if (packed) shift = (float *)step->cache;
+        if (stale) gpunn__fold_norm(step, bias, out, scale, shift);
+        g.scale_col = scale;
+        g.shift_col = shift;
+    }
+    if (packed) {
+        if (stale) gpunn__gemm_pack_b(&g, packed);
+        step->cache_version = step->state->weights_version;
+        g.packed_b = packed;
+        g.b = NULL;
+        g.scale_col = NULL;
+    }
+    g.residual = (const float *)step->fused.residual.data;
+    g.relu = step->fused.relu;
+    gpunn__gemm_run(&g, threads, (char *)workspace + 2 * head);
+    return GPUNN_OK;
+}
+
+/* Many products: for every index of the kept axes, C = the sum over the summed axes (c: 0) of A B. */
+typedef struct gpunn__products {
+    gpunn__gemm g;
+    int         kept, axes; /* kept axes come first */
+    struct {
+        int64_t dim, a, b, c; /* strides in floats */
+    } axis[GPUNN_MAX_RANK];
+    int64_t kept_count, sum_count;
+    char   *workspace;
+    size_t  workspace_each;
+} gpunn__products;
+
+/* One product and its sum. */
+GPUNN__PRIVATE void gpunn__products_one(const gpunn__products *all, int64_t index, int threads, void *workspace)
+{
+    gpunn__gemm g = all->g;
+    for (int x = all->kept - 1; x >= 0; x--) {
+        const int64_t i = index % all->axis[x].dim;
+        index /= all->axis[x].dim;
+        g.a += i * all->axis[x].a;
+        g.b += i * all->axis[x].b;
+        g.c += i * all->axis[x].c;
+    }
+    const float *a = g.a, *b = g.b;
+    for (int64_t s = 0; s < all->sum_count; s++) {
+        int64_t rest = s;
+        g.a = a;
+        g.b = b;
+        for (int x = all->axes - 1; x >= all->kept; x--) {
+            const int64_t i = rest % all->axis[x].dim;
+            rest /= all->axis[x].dim;
+            g.a += i * all->axis[x].a;
+            g.b += i * all->axis[x].b;
+        }
+        gpunn__gemm_run(&g, threads, workspace);
+        g.accumulate = true;
+    }
+}
+
+GPUNN__PRIVATE void gpunn__products_task(void *arg, int index, int threads)
+{
+    const gpunn__products *all = (const gpunn__products *)arg;
+    int64_t                begin, end;
+    gpunn__cpu_part(all->kept_count, 1, threads, index, &begin, &end);
+    for (int64_t i = begin; i < end; i++) gpunn__products_one(all, i, 1, all->workspace + (size_t)index * all->workspace_each);
+}
+
+/* The batch axes of C = A B among the leading axes of shape: the axes along which a value does not vary have stride 0 in it. */
+GPUNN__PRIVATE void gpunn__products_axes(gpunn__products *all, const gpunn_value *shape, const gpunn_value *a, const gpunn_value *b,
+                                         const gpunn_value *c)
+{
+    const gpunn_value *const value[3] = {a, b, c};
+    int64_t                  stride[3] = {0, 0, 0};
+    all->kept = all->axes = 0;
+    all->kept_count = all->sum_count = 1;
+    for (int i = 0; i < 3; i++) stride[i] = value[i]->dim[value[i]->rank - 1] * value[i]->dim[value[i]->rank - 2];
+    for (int back = 3; back <= shape->rank; back++) {
+        const int64_t dim = shape->dim[shape->rank - back];
+        int64_t       step[3];
+        for (int i = 0; i < 3; i++) {
+            const int64_t own = back <= value[i]->rank ? value[i]->dim[value[i]->rank - back] : 1;
+            step[i] = own > 1 ? stride[i] : 0;
+            stride[i] *= own;
+        }
+        if (dim == 1) continue;
+        int at = all->axes++;
+        if (step[2]) { /* innermost kept axis last, before the summed ones */
+            for (; at > 0; at--) all->axis[at] = all->axis[at - 1];
+            all->kept++;
+        }
+        all->axis[at].dim = dim;
+        all->axis[at].a = step[0];
+        all->axis[at].b = step[1];
+        all->axis[at].c = step[2];
+        *(step[2] ? &all->kept_count : &all->sum_count) *= dim;
+    }
+}
+
+/* Products side by side when there is one for each thread, else the threads share each. PREPARE: adds the workspace. */
+GPUNN__PRIVATE void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__products *all, gpunn__action action)
+{
+    const int64_t total = all->kept_count * all->sum_count;
+    const int     threads = gpunn__cpu_threads(cpu, all->g.m * all->g.n / 8 * all->g.k * total);
+    all->workspace = (char *)step->workspace;
+    all->workspace_each = gpunn__gemm_workspace(&all->g, 1);
+    if (action == GPUNN__PREPARE) {
+        if (step->workspace_bytes < (size_t)threads * all->workspace_each) step->workspace_bytes = (size_t)threads * all->workspace_each;
+    } else if (all->kept_count >= threads) {
+        gpunn__cpu_parallel(threads, gpunn__products_task, all);
+    } else {
+        for (int64_t i = 0; i < all->kept_count; i++) gpunn__products_one(all, i, threads, all->workspace);
+    }
+}
+
+/* C = op(A) op(B); dA = dC op(B)^T and dB = op(A)^T dC, or their transposes where the operand is stored so, summed over the axes along
+ * which the operand was repeated. */
+static gpunn_status gpunn__cpu_matmul(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const bool        ta = step->attr->transpose_a, tb = step->attr->transpose_b;
+    gpunn_value       a = step->in[0], b = step->in[1], c = step->backward ? step->grad_out : step->out;
+    gpunn__products   all;
+    const int64_t     n = c.dim[c.rank - 1], k = a.dim[a.rank - (ta ? 2 : 1)];
+    int64_t           m = c.dim[c.rank - 2];
+    if (!ta && b.count == n * k) { /* one B for all: the leading axes of A are more rows */
+        m = a.count / k;
+        a.rank = b.rank = c.rank = 2;
+        a.dim[0] = c.dim[0] = m;
+        a.dim[1] = k;
+        c.dim[1] = n;
+        b.dim[0] = tb ? n : k;
+        b.dim[1] = tb ? k : n;
+    }
+    if (action == GPUNN__PREPARE) step->workspace_bytes = 0;
+    if (!step->backward) {
+        gpunn__products_axes(&all, &c, &a, &b, &c);
+        all.g = gpunn__gemm_make(m, n, k, a.data, ta, b.data, tb, c.data, false);
+        gpunn__products_run(cpu, step, &all, action);
+        return GPUNN_OK;
+    }
+    if (step->grad_in[0].data) {
+        void *const da = step->grad_in[0].data;
+        gpunn__products_axes(&all, &c, ta ? &b : &c, ta ? &c : &b, &a);
+        if (ta) all.g = gpunn__gemm_make(k, m, n, b.data, tb, c.data, true, da, step->accumulate[0]);
+        else all.g = gpunn__gemm_make(m, k, n, c.data, false, b.data, !tb, da, step->accumulate[0]);
+        gpunn__products_run(cpu, step, &all, action);
+    }
+    if (step->grad_in[1].data) {
+        void *const db = step->grad_in[1].data;
+        gpunn__products_axes(&all, &c, tb ? &c : &a, tb ? &a : &c, &b);
+        if (tb) all.g = gpunn__gemm_make(n, k, m, c.data, true, a.data, ta, db, step->accumulate[1]);
+        else all.g = gpunn__gemm_make(k, n, m, a.data, !ta, c.data, false, db, step->accumulate[1]);
+        gpunn__products_run(cpu, step, &all, action);
+    }
+    return GPUNN_OK;
+}
+/* ==== >>conv ========================================================================================================== *
+ * Inside, images are pixel-major, [pixel][channel], so that vectors run over channels whatever the window: a window's row is then one
+ * run of memory, and every product below reads its left side where it lies. */
+typedef struct gpunn__conv {
+    int     threads;
+    int64_t n, c, h, w, oc, oh, ow, groups, cg, og; /* cg, og: channels of a group */
+    int64_t kh, kw, sh, sw, ph, pw, dh, dw, taps, k; /* k: cells of a window, taps * cg */
+    int64_t pixels;                                  /* output pixels of the batch */
+    const float *x, *weight, *dy;
+    float       *y, *dx, *dweight, *dbias;
+    bool         add_dx, add_dweight, add_dbias, relu;
+    const float *residual;
+    float       *scale, *shift; /* [oc], of the forward epilogue; scale NULL: 1 */
+} gpunn__conv;
+
+/* The workspace as it is handed out; without a base it is only measured. */
+typedef struct gpunn__space {
+    float *base;
+    size_t bytes;
+} gpunn__space;
+
+GPUNN__INLINE float *gpunn__take(gpunn__space *space, int64_t floats)
+{
+    float *at = space->base ? space->base + space->bytes / sizeof(float) : NULL;
+    space->bytes += ((size_t)floats * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+    return at;
+}
+
+GPUNN__INLINE gpunn__gemm gpunn__conv_gemm(int64_t m, int64_t n, int64_t k)
+{
+    gpunn__gemm g;
+    memset(&g, 0, sizeof g);
+    g.m = m, g.n = n, g.k = k;
+    return g;
+}
+
+#ifdef GPUNN__VECTORS
+typedef int32_t gpunn__quad_bits __attribute__((vector_size(16)));
+#endif
+
+/* dst[pixel][channel] from planes; the 4 x 4 squares are transposed in registers. */
+GPUNN__PRIVATE void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels, float *dst, int64_t stride)
+{
+    int64_t c = 0;
+#ifdef GPUNN__VECTORS
+    for (; c + 4 <= channels; c += 4) {
+        int64_t p = 0;
+        for (; p + 4 <= pixels; p += 4) {
+            gpunn__quad q[4];
+            GPUNN__UNROLL for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(src + (c + i) * plane + p);
+            gpunn__transpose4(q);
+            GPUNN__UNROLL for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(dst + (p + i) * stride + c) = q[i];
+        }
+        for (; p < pixels; p++)
+            for (int i = 0; i < 4; i++) dst[p * stride + c + i] = src[(c + i) * plane + p];
+    }
+#endif
+    for (; c < channels; c++)
+        for (int64_t p = 0; p < pixels; p++) dst[p * stride + c] = src[c * plane + p];
+}
+
+/* Planes from src[pixel][channel]: dst = relu(src * scale + shift + residual), or dst += src. */
+typedef struct gpunn__planes {
+    float       *dst;
+    int64_t      plane;
+    const float *scale, *shift, *residual; /* per channel, per channel, as dst; each may be NULL */
+    bool         relu, add;
+} gpunn__planes;
+
+GPUNN__PRIVATE void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels, const gpunn__planes *to)
+{
+    int64_t c = 0;
+#ifdef GPUNN__VECTORS
+    for (; c + 4 <= channels; c += 4) {
+        gpunn__quad scale = {1, 1, 1, 1}, shift = {0, 0, 0, 0};
+        if (to->scale) scale = *(const gpunn__quad_memory *)(to->scale + c);
+        if (to->shift) shift = *(const gpunn__quad_memory *)(to->shift + c);
+        int64_t p = 0;
+        for (; p + 4 <= pixels; p += 4) {
+            gpunn__quad q[4];
+            GPUNN__UNROLL for (int i = 0; i < 4; i++)
+                q[i] = *(const gpunn__quad_memory *)(src + (p + i) * stride + c) * scale + shift;
+            gpunn__transpose4(q);
+            GPUNN__UNROLL for (int i = 0; i < 4; i++) {
+                int64_t at = (c + i) * to->plane + p;
+                if (to->add) q[i] += *(gpunn__quad_memory *)(to->dst + at);
+                if (to->residual) q[i] += *(const gpunn__quad_memory *)(to->residual + at);
+                if (to->relu) q[i] = (gpunn__quad)((gpunn__quad_bits)q[i] & ~(gpunn__quad_bits)(q[i] <= 0));
+                *(gpunn__quad_memory *)(to->dst + at) = q[i];
+            }
+        }
+        for (; p < pixels; p++)
+            for (int i = 0; i < 4; i++) {
+                int64_t at = (c + i) * to->plane + p;
+                float   v = src[p * stride + c + i] * scale[i] + shift[i];
+                if (to->add) v += to->dst[at];
+                if (to->residual) v += to->residual[at];
+                to->dst[at] = to->relu && v <= 0 ? 0 : v;
+            }
+    }
+#endif
+    for (; c < channels; c++)
+        for (int64_t p = 0; p < pixels; p++) {
+            int64_t at = c * to->plane + p;
+            float   v = src[p * stride + c];
+            if (to->scale) v *= to->scale[c];
+            if (to->shift) v += to->shift[c];
+            if (to->add) v += to->dst[at];
+            if (to->residual) v += to->residual[at];
+            to->dst[at] = to->relu && v <= 0 ? 0 : v;
+        }
+}
+
+/* The planes of n images, `cells` each, made pixel-major. */
+GPUNN__PRIVATE void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells, float *dst, int index, int threads)
+{
+    int64_t p, end;
+    gpunn__cpu_part(n * cells, 64, threads, index, &p, &end);
+    while (p < end) {
+        int64_t image = p / cells, at = p % cells, count = cells - at < end - p ? cells - at : end - p;
+        if (count > 64) count = 64;
+        gpunn__to_pixels(src + image * channels * cells + at, cells, channels, count, dst + p * channels, channels);
+        p += count;
+    }
+}
+
+/* ---- lowered: windows laid out as rows of a matrix, any kernel, stride, dilation and groups --------------------------- */
+typedef struct gpunn__lowered {
+    const gpunn__conv *v;
+    bool    pointwise;        /* windows are the pixels themselves */
+    bool    want_dx, want_dweight;
+    int64_t rows;             /* of a block */
+    float  *xt, *dyt, *wt;    /* [n h w][c], [n oh ow][oc], [oc][tap][cg] */
+    float  *dwt, *dxt;        /* as wt, as xt */
+    float  *columns;          /* windows [rows][tap][cg]; forward: per thread */
+    float  *out;              /* forward: results [rows][og] per thread */
+    float  *panels;           /* of the products, per thread */
+    int64_t panel;            /* floats of one */
+} gpunn__lowered;
+
+GPUNN__PRIVATE gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, bool want_dx, bool want_dweight, gpunn__space *space)
+{
+    gpunn__lowered l;
+    memset(&l, 0, sizeof l);
+    l.v = v, l.want_dx = want_dx, l.want_dweight = want_dweight;
+    l.pointwise = v->taps == 1 && v->sh == 1 && v->sw == 1 && v->ph == 0 && v->pw == 0;
+    l.rows = 65536 / v->k / 8 * 8;
+    l.rows = l.rows < 48 ? 48 : l.rows > 512 ? 512 : l.rows;
+    if (l.rows > (v->pixels + 7) / 8 * 8) l.rows = (v->pixels + 7) / 8 * 8;
+    l.panel = (v->k < GPUNN__GEMM_DEPTH && v->og < GPUNN__GEMM_DEPTH && !backward ? v->k : GPUNN__GEMM_DEPTH) * 3 * gpunn__gemm_choose()->lanes;
+    l.panels = gpunn__take(space, v->threads * l.panel);
+    l.columns = gpunn__take(space, (backward ? 1 : l.pointwise ? 0 : v->threads) * l.rows * v->k);
+    if (!backward || want_dweight) l.xt = gpunn__take(space, v->n * v->h * v->w * v->c);
+    if (!backward || want_dx) l.wt = gpunn__take(space, v->oc * v->k);
+    if (!backward) l.out = gpunn__take(space, v->threads * l.rows * v->og);
+    if (backward) l.dyt = gpunn__take(space, v->pixels * v->oc);
+    if (want_dweight) l.dwt = gpunn__take(space, v->oc * v->k);
+    if (want_dx) l.dxt = gpunn__take(space, v->n * v->h * v->w * v->c);
+    return l;
+}
+
+/* Windows of the output pixels [p, p + rows), group g, to columns[row][tap][channel]. */
+GPUNN__PRIVATE void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, float *columns)
+{
+    const gpunn__conv *v = l->v;
+    const float       *images = l->xt + g * v->cg;
+    for (int64_t end = p + rows; p < end; p++) {
+        int64_t ox = p % v->ow, oy = p / v->ow % v->oh, image = p / (v->ow * v->oh);
+        for (int64_t ky = 0; ky < v->kh; ky++) {
+            int64_t y = oy * v->sh - v->ph + ky * v->dh;
+            for (int64_t kx = 0; kx < v->kw; kx++, columns += v->cg) {
+                int64_t x = ox * v->sw - v->pw + kx * v->dw;
+                if (y < 0 || y >= v->h || x < 0 || x >= v->w) memset(columns, 0, (size_t)v->cg * sizeof(float));
+                else memcpy(columns, images + ((image * v->h + y) * v->w + x) * v->c, (size_t)v->cg * sizeof(float));
+            }
+        }
+    }
+}
+
+/* The reverse: adds columns [row][tap][channel], channels [c0, c1) of group g, to dxt. */
+GPUNN__PRIVATE void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, int64_t c0, int64_t c1, const float *columns)
+{
+    const gpunn__conv *v = l->v;
+    float             *images = l->dxt + g * v->cg;
+    for (int64_t end = p + rows; p < end; p++) {
+        int64_t ox = p % v->ow, oy = p / v->ow % v->oh, image = p / (v->ow * v->oh);
+        for (int64_t ky = 0; ky < v->kh; ky++) {
+            int64_t y = oy * v->sh - v->ph + ky * v->dh;
+            for (int64_t kx = 0; kx < v->kw; kx++, columns += v->cg) {
+                int64_t x = ox * v->sw - v->pw + kx * v->dw;
+                if (y < 0 || y >= v->h || x < 0 || x >= v->w) continue;
+                float *GPUNN__RESTRICT to = images + ((image * v->h + y) * v->w + x) * v->c;
+                for (int64_t i = c0; i < c1; i++) to[i] += columns[i];
+            }
+        }
+    }
+}
+
+/* weight [oc][cg][tap] to wt [oc][tap][cg]. */
+GPUNN__PRIVATE void gpunn__lowered_weights(const gpunn__lowered *l, int index, int threads)
+{
+    const gpunn__conv *v = l->v;
+    int64_t            o, end;
+    gpunn__cpu_part(v->oc, 1, threads, index, &o, &end);
+    for (; o < end; o++) gpunn__to_pixels(v->weight + o * v->k, v->taps, v->cg, v->taps, l->wt + o * v->k, v->cg);
+}
+
+GPUNN__PRIVATE void gpunn__lowered_forward(void *arg, int index, int threads)
+{
+    const gpunn__lowered      *l = (const gpunn__lowered *)arg;
+    const gpunn__conv         *v = l->v;
+    const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
+    gpunn__conv_to_pixels(v->x, v->n, v->c, v->h * v->w, l->xt, index, threads);
+    gpunn__lowered_weights(l, index, threads);
+    if (threads > 1) gpunn__cpu_barrier();
+    int64_t blocks = (v->pixels + l->rows - 1) / l->rows, rows = l->rows;
+    if (blocks < threads) { /* few pixels: smaller blocks */
+        rows = (v->pixels + threads * 8 - 1) / (threads * 8) * 8;
+        blocks = (v->pixels + rows - 1) / rows;
+    }
+    int64_t block, end, area = v->oh * v->ow;
+    gpunn__cpu_part(blocks, 1, threads, index, &block, &end);
+    float *columns = l->columns + index * l->rows * v->k, *out = l->out + index * l->rows * v->og;
+    for (; block < end; block++)
+        for (int64_t group = 0; group < v->groups; group++) {
+            int64_t     p = block * rows, count = v->pixels - p < rows ? v->pixels - p : rows;
+            gpunn__gemm g = gpunn__conv_gemm(v->pixels, v->og, v->k);
+            g.a = l->pointwise ? l->xt + p * v->c + group * v->cg : columns;
+            g.a_row = l->pointwise ? v->c : v->k, g.a_col = 1;
+            g.b = l->wt + group * v->og * v->k, g.b_row = 1, g.b_col = v->k;
+            g.c = out, g.c_row = v->og;
+            if (!l->pointwise) gpunn__lowered_windows(l, group, p, count, columns);
+            gpunn__gemm_block(&g, kernels, 0, count, 0, v->og, l->panels + index * l->panel);
+            for (int64_t done = 0, part; done < count; done += part) { /* image by image */
+                int64_t       image = (p + done) / area, at = (p + done) % area;
+                int64_t       from = (image * v->oc + group * v->og) * area + at;
+                gpunn__planes to;
+                part = area - at < count - done ? area - at : count - done;
+                to.dst = v->y + from, to.plane = area, to.relu = v->relu, to.add = false;
+                to.scale = v->scale ? v->scale + group * v->og : NULL, to.shift = v->shift + group * v->og;
+                to.residual = v->residual ? v->residual + from : NULL;
+                gpunn__from_pixels(out + done * v->og, v->og, v->og, part, &to);
+            }
+        }
+}
+
+/* dwt[og][k] += dyt^T columns; columns = dyt wt, added into dxt. Block by block of pixels, each shared by all threads: a weight's sum has
+ * one order, whatever their number. */
+GPUNN__PRIVATE void gpunn__lowered_backward(void *arg, int index, int threads)
+{
+    const gpunn__lowered      *l = (const gpunn__lowered *)arg;
+    const gpunn__conv         *v = l->v;
+    const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
+    float                     *panel = l->panels + index * l->panel;
+    int64_t                    begin, end, area = v->oh * v->ow, cells = v->h * v->w;
+    gpunn__conv_to_pixels(v->dy, v->n, v->oc, area, l->dyt, index, threads);
+    if (l->want_dweight) gpunn__conv_to_pixels(v->x, v->n, v->c, cells, l->xt, index, threads);
+    if (l->want_dx) {
+        gpunn__lowered_weights(l, index, threads);
+        gpunn__cpu_part(v->n * cells * v->c, 16, threads, index, &begin, &end);
+        memset(l->dxt + begin, 0, (size_t)(end - begin) * sizeof(float));
+    }
+    if (threads > 1) gpunn__cpu_barrier();
+    for (int64_t group = 0; group < v->groups; group++)
+        for (int64_t p = 0; p < v->pixels; p += l->rows) {
+            int64_t      count = v->pixels - p < l->rows ? v->pixels - p : l->rows;
+            const float *dyt = l->dyt + p * v->oc + group * v->og;
+            if (l->want_dweight) {
+                gpunn__cpu_part(count, 1, threads, index, &begin, &end);
+                gpunn__lowered_windows(l, group, p + begin, end - begin, l->columns + begin * v->k);
+                if (threads > 1) gpunn__cpu_barrier();
+                gpunn__gemm g = gpunn__conv_gemm(v->og, v->k, count);
+                g.a = dyt, g.a_row = 1, g.a_col = v->oc;
+                g.b = l->columns, g.b_row = v->k, g.b_col = 1;
+                g.c = l->dwt + group * v->og * v->k, g.c_row = v->k, g.accumulate = p > 0;
+                gpunn__cpu_part(v->k, 3 * kernels->lanes, threads, index, &begin, &end);
+                if (begin < end) gpunn__gemm_block(&g, kernels, 0, v->og, begin, end, panel);
+                if (threads > 1) gpunn__cpu_barrier();
+            }
+            if (l->want_dx) {
+                gpunn__gemm g = gpunn__conv_gemm(count, v->k, v->og);
+                g.a = dyt, g.a_row = v->oc, g.a_col = 1;
+                g.b = l->wt + group * v->og * v->k, g.b_row = v->k, g.b_col = 1;
+                g.c = l->columns, g.c_row = v->k;
+                gpunn__cpu_part(count, 8, threads, index, &begin, &end);
+                if (begin < end) gpunn__gemm_block(&g, kernels, begin, end, 0, v->k, panel);
+                if (threads > 1) gpunn__cpu_barrier();
+                gpunn__cpu_part(v->cg, 16, threads, index, &begin, &end);
+                if (begin < end) gpunn__lowered_add(l, group, p, count, begin, end, l->columns);
+                if (threads > 1) gpunn__cpu_barrier();
+            }
+        }
+    if (l->want_dx) {
+        gpunn__cpu_part(v->n, 1, threads, index, &begin, &end);
+        for (; begin < end; begin++) {
+            gpunn__planes to;
+            memset(&to, 0, sizeof to);
+            to.dst = v->dx + begin * v->c * cells, to.plane = cells, to.add = v->add_dx;
+            gpunn__from_pixels(l->dxt + begin * v->c * cells, v->c, v->c, cells, &to);
+        }
+    }
+    if (l->want_dweight) {
+        gpunn__cpu_part(v->oc, 1, threads, index, &begin, &end);
+        for (; begin < end; begin++) {
+            gpunn__planes to;
+            memset(&to, 0, sizeof to);
+            to.dst = v->dweight + begin * v->k, to.plane = v->taps, to.add = v->add_dweight;
+            gpunn__from_pixels(l->dwt + begin * v->k, v->cg, v->cg, v->taps, &to);
+        }
+    }
+}
+
+/* ---- Winograd's F(4 x 4, 3 x 3) (Lavin and Gray 2016): 36 products for 16 outputs instead of 144 -----------------------
+ * y = A' [(G w G') (B' x B)] A, elementwise products summed over channels, that is 36 matrix products. Its transposes give
+ * dw = G' [(B' x B) (A dy A')] G. Every transform is one map of a column, applied to columns and then to rows. */
+enum gpunn__winograd_map { GPUNN__WINOGRAD_INPUT, GPUNN__WINOGRAD_OUTPUT, GPUNN__WINOGRAD_WEIGHT, GPUNN__WINOGRAD_DOUTPUT, GPUNN__WINOGRAD_DWEIGHT };
+
+/* count transforms of n x n cells at src (rows si, columns sj apart) to m x m cells at dst, each cell a run of channels. */
+typedef struct gpunn__winograd_job {
+    const float *src;
+    int64_t      si, sj, src_step;
+    float       *dst;
+    int64_t      di, dj, dst_step;
+    int64_t      count, channels;
+} gpunn__winograd_job;
+
+#define GPUNN__WINOGRAD_KERNELS(isa, TARGET, LANES)                                                                                 \
+    TARGET GPUNN__INLINE void gpunn__##isa##_winograd1(const int map, const gpunn__##isa *a, gpunn__##isa *b)                       \
+    {                                                                                                                               \
+        if (map == GPUNN__WINOGRAD_INPUT) {                                                                                         \
+            gpunn__##isa p = a[4] - a[2] * 4, q = a[3] - a[1] * 4, r = a[4] - a[2], s = (a[3] - a[1]) * 2;                          \
+            b[0] = a[0] * 4 - a[2] * 5 + a[4];                                                                                      \
+            b[1] = p + q;                                                                                                           \
+            b[2] = p - q;                                                                                                           \
+            b[3] = r + s;                                                                                                           \
+            b[4] = r - s;                                                                                                           \
+            b[5] = a[1] * 4 - a[3] * 5 + a[5];                                                                                      \
+        } else if (map == GPUNN__WINOGRAD_OUTPUT) {                                                                                 \
+            gpunn__##isa p = a[1] + a[2], q = a[1] - a[2], r = a[3] + a[4], s = a[3] - a[4];                                        \
+            b[0] = a[0] + p + r;                                                                                                    \
+            b[1] = q + s * 2;                                                                                                       \
+            b[2] = p + r * 4;                                                                                                       \
+            b[3] = q + s * 8 + a[5];                                                                                                \
+        } else if (map == GPUNN__WINOGRAD_WEIGHT) {                                                                                 \
+            gpunn__##isa p = (a[0] + a[2]) * (-1.0f / 6), q = a[1] * (-1.0f / 6);                                                   \
+            gpunn__##isa r = a[0] * (1.0f / 24) + a[2] * (1.0f / 6), s = a[1] * (1.0f / 12);                                        \
+            b[0] = a[0] * 0.25f;                                                                                                    \
+            b[1] = p + q;                                                                                                           \
+            b[2] = p - q;                                                                                                           \
+            b[3] = r + s;                                                                                                           \
+            b[4] = r - s;                                                                                                           \
+            b[5] = a[2];                                                                                                            \
+        } else if (map == GPUNN__WINOGRAD_DOUTPUT) {                                                                                \
+            gpunn__##isa p = a[0] + a[2], q = a[1] + a[3], r = a[0] + a[2] * 4, s = a[1] * 2 + a[3] * 8;                            \
+            b[0] = a[0];                                                                                                            \
+            b[1] = p + q;                                                                                                           \
+            b[2] = p - q;                                                                                                           \
+            b[3] = r + s;                                                                                                           \
+            b[4] = r - s;                                                                                                           \
+            b[5] = a[3];                                                                                                            \
+        } else {                                                                                                                    \
+            gpunn__##isa p = (a[1] + a[2]) * (-1.0f / 6), q = (a[2] - a[1]) * (1.0f / 6), r = a[3] + a[4];                          \
+            b[0] = a[0] * 0.25f + p + r * (1.0f / 24);                                                                              \
+            b[1] = q + (a[3] - a[4]) * (1.0f / 12);                                                                                 \
+            b[2] = p + r * (1.0f / 6) + a[5];                                                                                       \
+        }                                                                                                                           \
+    }                                                                                                                               \
+    TARGET GPUNN__INLINE void gpunn__##isa##_winograd2(const gpunn__winograd_job *w, const int map, const int n, const int m)       \
+    {                                                                                                                               \
+        for (int64_t t = 0; t < w->count; t++)                                                                                      \
+            for (int64_t c = 0; c < w->channels; c += LANES) {                                                                      \
+                const int    lanes = w->channels - c < LANES ? (int)(w->channels - c) : LANES;                                      \
+                const float *src = w->src + t * w->src_step + c;                                                                    \
+                float       *dst = w->dst + t * w->dst_step + c;                                                                    \
+                gpunn__##isa a[6], b[6], half[6][6];                                                                                \
+                GPUNN__UNROLL for (int j = 0; j < n; j++) {                                                                         \
+                    GPUNN__UNROLL for (int i = 0; i < n; i++) a[i] = gpunn__##isa##_load(src + i * w->si + j * w->sj, lanes);       \
+                    gpunn__##isa##_winograd1(map, a, b);                                                                            \
+                    GPUNN__UNROLL for (int i = 0; i < m; i++) half[i][j] = b[i];                                                    \
+                }                                                                                                                   \
+                GPUNN__UNROLL for (int i = 0; i < m; i++) {                                                                         \
+                    gpunn__##isa##_winograd1(map, half[i], b);                                                                      \
+                    GPUNN__UNROLL for (int j = 0; j < m; j++) gpunn__##isa##_store(dst + i * w->di + j * w->dj, lanes, b[j]);       \
+                }                                                                                                                   \
+            }                                                                                                                       \
+    }                                                                                                                               \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_winograd(const gpunn__winograd_job *w, int map)                                      \
+    {                                                                                                                               \
+        if (map == GPUNN__WINOGRAD_INPUT) gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_INPUT, 6, 6);                                 \
+        else if (map == GPUNN__WINOGRAD_OUTPUT) gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_OUTPUT, 6, 4);                          \
+        else if (map == GPUNN__WINOGRAD_WEIGHT) gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_WEIGHT, 3, 6);                          \
+        else if (map == GPUNN__WINOGRAD_DOUTPUT) gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DOUTPUT, 4, 6);                        \
+        else gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DWEIGHT, 6, 3);                                                            \
+    }
+
+typedef void (*gpunn__winograd_kernel)(const gpunn__winograd_job *w, int map);
+#ifdef GPUNN__VECTORS
+#if defined(__x86_64__)
+GPUNN__WINOGRAD_KERNELS(v16, GPUNN__AVX512, 16)
+#if !defined(__AVX512F__)
+GPUNN__WINOGRAD_KERNELS(v8, GPUNN__AVX2, 8)
+#endif
+#endif
+#ifdef GPUNN__BASELINE
+GPUNN__WINOGRAD_KERNELS(v4, GPUNN__BASELINE, 4)
+#endif
+#else
+typedef float gpunn__v1;
+#define GPUNN__UNROLL
+GPUNN__INLINE float gpunn__v1_load(const float *p, int count) { (void)count; return *p; }
+GPUNN__INLINE void gpunn__v1_store(float *p, int count, float x) { (void)count; *p = x; }
+GPUNN__WINOGRAD_KERNELS(v1, , 1)
+#endif
+
+GPUNN__INLINE gpunn__winograd_kernel gpunn__winograd_choose(const gpunn__gemm_kernels *kernels)
+{
+#if !defined(GPUNN__VECTORS)
+    (void)kernels;
+    return gpunn__v1_winograd;
+#else
+#if defined(__x86_64__)
+    if (kernels->lanes == 16) return gpunn__v16_winograd;
+#if !defined(__AVX512F__)
+    if (kernels->lanes == 8) return gpunn__v8_winograd;
+#endif
+#endif
+#ifdef GPUNN__BASELINE
+    return gpunn__v4_winograd;
+#else
+    return NULL;
+#endif
+#endif
+}
+
+/* One convolution of that kind: src [n][ci][h][w] to planes [n][co][oh][ow]. Work goes by rows of tiles, counted through all images. */
+typedef struct gpunn__winograd {
+    const gpunn__gemm_kernels *kernels;
+    int64_t       n, ci, h, w, ph, pw, co, oh, ow;
+    const float  *src;
+    gpunn__planes to;              /* of the whole batch */
+    const float  *weight;          /* its first tap; */
+    int64_t       w_co, w_ci, tap; /* steps from channel to channel and from tap to tap */
+    bool          ready;           /* u holds the weights already */
+    int64_t       across, down;    /* tiles of a row, rows of tiles of an image */
+    int64_t       group;           /* rows of tiles that are multiplied at once */
+    bool          shared;          /* one group at a time, by all threads; else each thread has its own */
+    float        *u, *v, *m;       /* [36] packed right sides, [36][tile][ci], [36][tile][co] */
+    float        *du, *panels;     /* of the weight's gradient: [36][ci][co]; right sides, per thread */
+    const float  *dy;              /* [n][co][oh][ow] */
+    float        *dweight;         /* [co][ci][tap] */
+    bool          add;
+    float        *pixels;          /* per thread: 6 rows of a strip of channels, pixel-major */
+    int64_t       u_plane, v_group, strip; /* floats of one u, of a thread's v and m, of pixels */
+} gpunn__winograd;
+
+#define GPUNN__WINOGRAD_STRIP ((int64_t)64) /* channels that are transformed at once */
+
+/* Where the packed right side [k][n] holds row p, column j, a multiple of the lanes; *width receives the distance to the next row. */
+GPUNN__INLINE int64_t gpunn__winograd_packed(int64_t k, int64_t n, int64_t lanes, int64_t p, int64_t j, int64_t *width)
+{
+    int64_t padded = (n + lanes - 1) / lanes * lanes, block = p / GPUNN__GEMM_DEPTH * GPUNN__GEMM_DEPTH, panel = j / (3 * lanes) * 3 * lanes;
+    int64_t depth = k - block < GPUNN__GEMM_DEPTH ? k - block : GPUNN__GEMM_DEPTH;
+    *width = padded - panel < 3 * lanes ? padded - panel : 3 * lanes;
+    return block * padded + depth * panel + (p - block) * *width + j - panel;
+}
+
+/* u = G w G', for vectors of output channels. */
+GPUNN__PRIVATE void gpunn__winograd_weights(const gpunn__winograd *w, int index, int threads)
+{
+    float         taps[16 * 9 * 16];
+    const int64_t lanes = w->kernels->lanes, chunks = (w->ci + 15) / 16, blocks = (w->co + lanes - 1) / lanes;
+    int64_t       unit, end;
+    gpunn__cpu_part(chunks * blocks, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t p = unit % chunks * 16, count = w->ci - p < 16 ? w->ci - p : 16;
+        int64_t j = unit / chunks * lanes, columns = w->co - j < lanes ? w->co - j : lanes;
+        const float *from = w->weight + j * w->w_co + p * w->w_ci;
+        memset(taps, 0, sizeof taps);
+        gpunn__winograd_job job;
+        job.si = 3 * lanes, job.sj = lanes, job.src_step = 9 * lanes, job.src = taps;
+        if (w->tap < 0) job.si = -job.si, job.sj = -job.sj, job.src = taps + 8 * lanes;
+        if (w->w_ci == 9) {
+            gpunn__to_pixels(from, w->w_co, columns, count * 9, taps, lanes);
+        } else {
+            for (int64_t i = 0; i < count; i++) gpunn__to_pixels(from + i * w->w_ci, w->w_co, columns, 9, taps + i * 9 * lanes, lanes);
+        }
+        int64_t width, at = gpunn__winograd_packed(w->ci, w->co, lanes, p, j, &width);
+        job.dst = w->u + at, job.dst_step = width, job.di = 6 * w->u_plane, job.dj = w->u_plane;
+        job.count = count, job.channels = lanes;
+        gpunn__winograd_choose(w->kernels)(&job, GPUNN__WINOGRAD_WEIGHT);
+    }
+}
+
+/* Transforms size x size cells (6: B' x B; 4: A dy A') of rows of tiles [t, t_end) of planes [n][channels][h][w] into dst
+ * [36][tile][channels]; the tile's first cell lies at (4 ty - ph, 4 tx - pw), cells outside are 0. unit: of threads, shares by strips. */
+GPUNN__PRIVATE void gpunn__winograd_gather(const gpunn__winograd *w, const float *src, int64_t channels, int64_t h, int64_t width, int size,
+                                           int64_t ph, int64_t pw, int64_t t, int64_t t_end, float *dst, int64_t plane, int index,
+                                           int threads, float *pixels)
+{
+    const int64_t strips = (channels + GPUNN__WINOGRAD_STRIP - 1) / GPUNN__WINOGRAD_STRIP, row = w->across * 4 + size - 4;
+    int64_t       unit, end, first = t;
+    gpunn__cpu_part((t_end - t) * strips, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t c = unit % strips * GPUNN__WINOGRAD_STRIP, count = channels - c < GPUNN__WINOGRAD_STRIP ? channels - c : GPUNN__WINOGRAD_STRIP;
+        t = first + unit / strips;
+        int64_t y0 = t % w->down * 4 - ph;
+        int64_t inside = row - pw < width ? row - pw : width; /* cells of a row, after pw zeros and before zeros */
+        for (int64_t i = 0; i < size; i++) {
+            float  *to = pixels + i * row * count;
+            int64_t y = y0 + i;
+            if (y < 0 || y >= h) {
+                memset(to, 0, (size_t)(row * count) * sizeof *to);
+                continue;
+            }
+            memset(to, 0, (size_t)(pw * count) * sizeof *to);
+            gpunn__to_pixels(src + ((t / w->down * channels + c) * h + y) * width, h * width, count, inside, to + pw * count, count);
+            memset(to + (pw + inside) * count, 0, (size_t)((row - pw - inside) * count) * sizeof *to);
+        }
+        gpunn__winograd_job job;
+        job.src = pixels, job.si = row * count, job.sj = count, job.src_step = 4 * count;
+        job.dst = dst + (t - first) * w->across * channels + c, job.di = 6 * plane, job.dj = plane, job.dst_step = channels;
+        job.count = w->across, job.channels = count;
+        gpunn__winograd_choose(w->kernels)(&job, size == 6 ? GPUNN__WINOGRAD_INPUT : GPUNN__WINOGRAD_DOUTPUT);
+    }
+}
+
+/* y = A' m A of rows of tiles [t, t_end). */
+GPUNN__PRIVATE void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t, int64_t t_end, const float *m, int64_t plane, int index,
+                                            int threads, float *pixels)
+{
+    const int64_t strips = (w->co + GPUNN__WINOGRAD_STRIP - 1) / GPUNN__WINOGRAD_STRIP, row = w->across * 4;
+    int64_t       unit, end, first = t;
+    gpunn__cpu_part((t_end - t) * strips, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t c = unit % strips * GPUNN__WINOGRAD_STRIP, count = w->co - c < GPUNN__WINOGRAD_STRIP ? w->co - c : GPUNN__WINOGRAD_STRIP;
+        t = first + unit / strips;
+        gpunn__winograd_job job;
+        job.src = m + (t - first) * w->across * w->co + c, job.si = 6 * plane, job.sj = plane, job.src_step = w->co;
+        job.dst = pixels, job.di = row * count, job.dj = count, job.dst_step = 4 * count;
+        job.count = w->across, job.channels = count;
+        gpunn__winograd_choose(w->kernels)(&job, GPUNN__WINOGRAD_OUTPUT);
+        for (int64_t i = 0, y = t % w->down * 4; i < 4 && y < w->oh; i++, y++) {
+            int64_t       at = ((t / w->down * w->co + c) * w->oh + y) * w->ow;
+            gpunn__planes to = w->to;
+            to.dst += at;
+            if (to.residual) to.residual += at;
+            if (to.scale) to.scale += c;
+            if (to.shift) to.shift += c;
+            bool whole = i == 0 && row == w->ow && y + 4 <= w->oh; /* the four rows are one run */
+            gpunn__from_pixels(pixels + i * row * count, count, count, whole ? 4 * row : w->ow, &to);
+            if (whole) break;
+        }
+    }
+}
+
+GPUNN__PRIVATE void gpunn__winograd_run(void *arg, int index, int threads)
+{
+    const gpunn__winograd *w = (const gpunn__winograd *)arg;
+    if (!w->ready) {
+        gpunn__winograd_weights(w, index, threads);
+        if (threads > 1) gpunn__cpu_barrier();
+    }
+    const int64_t rows = w->n * w->down, groups = (rows + w->group - 1) / w->group;
+    const bool    wait = w->shared && threads > 1;
+    float        *pixels = w->pixels + index * w->strip;
+    float        *v = w->v + (w->shared ? 0 : index * w->v_group), *m = v + 36 * w->group * w->across * w->ci;
+    int64_t       group = 0, end = groups, from, to;
+    if (!w->shared) gpunn__cpu_part(groups, 1, threads, index, &group, &end);
+    if (!w->shared) index = 0, threads = 1;
+    for (; group < end; group++) {
+        int64_t t = group * w->group, t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
+        gpunn__winograd_gather(w, w->src, w->ci, w->h, w->w, 6, w->ph, w->pw, t, t_end, v, tiles * w->ci, index, threads, pixels);
+        if (wait) gpunn__cpu_barrier();
+        gpunn__gemm g = gpunn__conv_gemm(w->n * w->down * w->across, w->co, w->ci);
+        g.a_row = w->ci, g.a_col = 1, g.c_row = w->co;
+        gpunn__cpu_part(36, 1, threads, index, &from, &to);
+        for (; from < to; from++) {
+            g.a = v + from * tiles * w->ci, g.packed_b = w->u + from * w->u_plane, g.c = m + from * tiles * w->co;
+            gpunn__gemm_block(&g, w->kernels, 0, tiles, 0, w->co, NULL);
+        }
+        if (wait) gpunn__cpu_barrier();
+        gpunn__winograd_scatter(w, t, t_end, m, tiles * w->co, index, threads, pixels);
+        if (wait) gpunn__cpu_barrier();
+    }
+}
+
+/* dw = G' du G with du = v' (A dy A'), group by group of tiles; the threads share out the 36 products. */
+GPUNN__PRIVATE void gpunn__winograd_dweight(void *arg, int index, int threads)
+{
+    const gpunn__winograd *w = (const gpunn__winograd *)arg;
+    const int64_t          rows = w->n * w->down, lanes = w->kernels->lanes;
+    float                 *pixels = w->pixels + index * w->strip, *panel = w->panels + index * 3 * lanes * GPUNN__GEMM_DEPTH;
+    int64_t                from, to;
+    for (int64_t t = 0; t < rows; t += w->group) {
+        int64_t t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
+        gpunn__winograd_gather(w, w->src, w->ci, w->h, w->w, 6, w->ph, w->pw, t, t_end, w->v, tiles * w->ci, index, threads, pixels);
+        gpunn__winograd_gather(w, w->dy, w->co, w->oh, w->ow, 4, 0, 0, t, t_end, w->m, tiles * w->co, index, threads, pixels);
+        if (threads > 1) gpunn__cpu_barrier();
+        gpunn__gemm g = gpunn__conv_gemm(w->ci, w->co, tiles);
+        g.a_row = 1, g.a_col = w->ci, g.b_row = w->co, g.b_col = 1, g.c_row = w->co, g.accumulate = t > 0;
+        gpunn__cpu_part(36, 1, threads, index, &from, &to);
+        for (; from < to; from++) {
+            g.a = w->v + from * tiles * w->ci, g.b = w->m + from * tiles * w->co, g.c = w->du + from * w->ci * w->co;
+            gpunn__gemm_block(&g, w->kernels, 0, w->ci, 0, w->co, panel);
+        }
+        if (threads > 1) gpunn__cpu_barrier();
+    }
+    float         taps[16 * 9 * 16];
+    const int64_t chunks = (w->ci + 15) / 16, blocks = (w->co + lanes - 1) / lanes;
+    gpunn__cpu_part(chunks * blocks, 1, threads, index, &from, &to);
+    for (; from < to; from++) {
+        int64_t p = from % chunks * 16, count = w->ci - p < 16 ? w->ci - p : 16;
+        int64_t j = from / chunks * lanes, columns = w->co - j < lanes ? w->co - j : lanes;
+        gpunn__winograd_job job;
+        job.src = w->du + p * w->co + j, job.si = 6 * w->ci * w->co, job.sj = w->ci * w->co, job.src_step = w->co;
+        job.dst = taps, job.di = 3 * lanes, job.dj = lanes, job.dst_step = 9 * lanes;
+        job.count = count, job.channels = columns;
+        gpunn__winograd_choose(w->kernels)(&job, GPUNN__WINOGRAD_DWEIGHT);
+        gpunn__planes planes;
+        memset(&planes, 0, sizeof planes);
+        planes.dst = w->dweight + (j * w->ci + p) * 9, planes.plane = w->ci * 9, planes.add = w->add;
+        gpunn__from_pixels(taps, lanes, columns, count * 9, &planes);
+    }
+}
+
+GPUNN__PRIVATE bool gpunn__winograd_suits(const gpunn__conv *v, int64_t oh, int64_t ow)
+{
+    int64_t tiles = v->n * ((oh + 3) / 4) * ((ow + 3) / 4);
+    return v->kh == 3 && v->kw == 3 && v->sh == 1 && v->sw == 1 && v->dh == 1 && v->dw == 1 && v->groups == 1 && v->ph <= 2 && v->pw <= 2 &&
+           v->c >= 16 && v->oc >= 16 && tiles >= 8 && tiles * 16 * 5 <= v->n * oh * ow * 8;
+}
+
+typedef enum gpunn__winograd_use { GPUNN__WINOGRAD_FORWARD, GPUNN__WINOGRAD_DX, GPUNN__WINOGRAD_DW } gpunn__winograd_use;
+
+/* u: of the cache, or NULL: in the workspace. */
+GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__winograd_use use, float *u, gpunn__space *space)
+{
+    gpunn__winograd w;
+    memset(&w, 0, sizeof w);
+    w.kernels = gpunn__gemm_choose();
+    w.n = v->n;
+    if (use == GPUNN__WINOGRAD_DX) { /* a convolution of dy with the weights turned by 180 degrees */
+        w.ci = v->oc, w.h = v->oh, w.w = v->ow, w.ph = 2 - v->ph, w.pw = 2 - v->pw, w.co = v->c, w.oh = v->h, w.ow = v->w;
+        w.src = v->dy, w.weight = v->weight, w.w_co = 9, w.w_ci = v->k, w.tap = -1;
+        w.to.dst = v->dx, w.to.add = v->add_dx;
+    } else {
+        w.ci = v->c, w.h = v->h, w.w = v->w, w.ph = v->ph, w.pw = v->pw, w.co = v->oc, w.oh = v->oh, w.ow = v->ow;
+        w.src = v->x, w.weight = v->weight, w.w_co = v->k, w.w_ci = 9, w.tap = 1;
+        w.to.dst = v->y, w.to.scale = v->scale, w.to.shift = v->shift, w.to.residual = v->residual, w.to.relu = v->relu;
+        w.dy = v->dy, w.dweight = v->dweight, w.add = v->add_dweight;
+    }
+    w.to.plane = w.oh * w.ow;
+    w.across = (w.ow + 3) / 4, w.down = (w.oh + 3) / 4;
+    const int64_t rows = w.n * w.down, cells = 36 * (w.ci + w.co);
+    int64_t       tiles = (use == GPUNN__WINOGRAD_DW ? 1048576 : 262144) / cells, least = use == GPUNN__WINOGRAD_DW ? 64 : 32;
+    if (tiles < least) tiles = least;
+    w.group = (tiles + w.across - 1) / w.across;
+    w.shared = use == GPUNN__WINOGRAD_DW || (v->threads > 1 && rows * w.across < v->threads * least);
+    if (!w.shared) { /* as many groups as threads, or a multiple */
+        int64_t groups = (rows + w.group - 1) / w.group;
+        groups = (groups + v->threads - 1) / v->threads * v->threads;
+        w.group = (rows + groups - 1) / groups;
+    }
+    if (w.group > rows) w.group = rows;
+    w.strip = 6 * (4 * w.across + 2) * GPUNN__WINOGRAD_STRIP;
+    w.pixels = gpunn__take(space, v->threads * w.strip);
+    w.v_group = w.group * w.across * cells;
+    w.v = gpunn__take(space, (w.shared ? 1 : v->threads) * w.v_group);
+    w.m = w.v ? w.v + 36 * w.group * w.across * w.ci : NULL;
+    w.u_plane = (int64_t)(gpunn__gemm_packed_b_bytes(w.ci, w.co) / sizeof(float));
+    if (use == GPUNN__WINOGRAD_DW) {
+        w.du = gpunn__take(space, 36 * w.ci * w.co);
+        w.panels = gpunn__take(space, v->threads * GPUNN__GEMM_DEPTH * 3 * w.kernels->lanes);
+    } else {
+        w.u = u ? u : gpunn__take(space, 36 * w.u_plane);
+    }
+    return w;
+}
+
+/* The bias's gradient. */
+GPUNN__PRIVATE void gpunn__conv_dbias(void *arg, int index, int threads)
+{
+    const gpunn__conv *v = (const gpunn__conv *)arg;
+    int64_t            o, end, area = v->oh * v->ow;
+    gpunn__cpu_part(v->oc, 1, threads, index, &o, &end);
+    for (; o < end; o++) {
+        float lane[16] = {0}, sum = 0;
+        for (int64_t image = 0; image < v->n; image++) {
+            const float *dy = v->dy + (image * v->oc + o) * area;
+            int64_t      i = 0;
+            for (; i + 16 <= area; i += 16)
+                for (int l = 0; l < 16; l++) lane[l] += dy[i + l];
+            for (; i < area; i++) lane[i % 16] += dy[i];
+        }
+        for (int l = 0; l < 16; l++) sum += lane[l];
+        v->dbias[o] = v->add_dbias ? v->dbias[o] + sum : sum;
+    }
+}
+
+GPUNN__PRIVATE gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
+{
+    const gpunn_attributes *attr = step->attr;
+    const gpunn_value      *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    gpunn__conv             v;
+    memset(&v, 0, sizeof v);
+    v.n = x->dim[0], v.c = x->dim[1], v.h = x->dim[2], v.w = x->dim[3];
+    v.oc = y->dim[1], v.oh = y->dim[2], v.ow = y->dim[3];
+    v.groups = attr->groups, v.cg = v.c / v.groups, v.og = v.oc / v.groups;
+    v.kh = attr->kernel[0], v.sh = attr->stride[0], v.ph = attr->padding[0], v.dh = attr->dilation[0];
+    v.kw = attr->kernel[1], v.sw = attr->stride[1], v.pw = attr->padding[1], v.dw = attr->dilation[1];
+    v.taps = v.kh * v.kw, v.k = v.taps * v.cg, v.pixels = v.n * v.oh * v.ow;
+    v.threads = gpunn__cpu_threads(cpu, v.pixels * v.oc * v.k / 16);
+    v.x = (const float *)x->data, v.weight = (const float *)step->in[1].data;
+    if (step->backward) {
+        v.dy = (const float *)step->grad_out.data;
+        v.dx = (float *)step->grad_in[0].data, v.add_dx = step->accumulate[0];
+        v.dweight = (float *)step->grad_in[1].data, v.add_dweight = step->accumulate[1];
+        v.dbias = (float *)step->grad_in[2].data, v.add_dbias = step->accumulate[2];
+    } else {
+        v.y = (float *)step->out.data;
+        v.relu = step->fused.relu, v.residual = (const float *)step->fused.residual.data;
+    }
+    return v;
+}
+
+/* scale and shift per channel that bias and a merged batch norm come to. */
+GPUNN__PRIVATE void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v, gpunn__space *space)
+{
+    const float *bias = (const float *)step->in[2].data;
+    v->shift = gpunn__take(space, v->oc);
+    v->scale = gpunn__take(space, v->oc);
+    if (space->base == NULL) return;
+    for (int64_t i = 0; i < v->oc; i++) v->shift[i] = bias ? bias[i] : 0;
+    if (!step->fused.norm) {
+        v->scale = NULL;
+        return;
+    }
+    const float *weight = (const float *)step->fused.scale.data, *shift = (const float *)step->fused.shift.data;
+    const float *mean = (const float *)step->fused.mean.data, *variance = (const float *)step->fused.variance.data;
+    for (int64_t i = 0; i < v->oc; i++) {
+        v->scale[i] = (weight ? weight[i] : 1) / sqrtf(variance[i] + step->fused.eps);
+        v->shift[i] = (v->shift[i] - mean[i]) * v->scale[i] + (shift ? shift[i] : 0);
+    }
+}
+
+GPUNN__PRIVATE gpunn_status gpunn__cpu_conv2d(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__conv  v = gpunn__conv_shape(cpu, step);
+    const bool   run = action != GPUNN__PREPARE;
+    gpunn__space space = {run ? (float *)step->workspace : NULL, 0};
+    if (!step->backward) {
+        gpunn__conv_epilogue(step, &v, &space);
+        if (gpunn__winograd_suits(&v, v.oh, v.ow)) {
+            gpunn__winograd w = gpunn__winograd_plan(&v, GPUNN__WINOGRAD_FORWARD, (float *)step->cache, &space);
+            w.ready = step->cache && step->cache_version == step->state->weights_version;
+            if (!run && !step->training) step->cache_bytes = 36 * (size_t)w.u_plane * sizeof(float);
+            if (run) gpunn__cpu_parallel(v.threads, gpunn__winograd_run, &w);
+        } else {
+            gpunn__lowered l = gpunn__lowered_plan(&v, false, false, false, &space);
+            if (run) gpunn__cpu_parallel(v.threads, gpunn__lowered_forward, &l);
+        }
+        if (run && step->cache) step->cache_version = step->state->weights_version;
+        step->workspace_bytes = space.bytes;
+        return GPUNN_OK;
+    }
+    /* The gradients one after the other, in the same workspace. */
+    bool   dx = v.dx != NULL, dweight = v.dweight != NULL;
+    size_t most = 0;
+    if (dx && gpunn__winograd_suits(&v, v.h, v.w)) {
+        gpunn__winograd w = gpunn__winograd_plan(&v, GPUNN__WINOGRAD_DX, NULL, &space);
+        if (run) gpunn__cpu_parallel(v.threads, gpunn__winograd_run, &w);
+        dx = false;
+    }
+    most = space.bytes, space.bytes = 0;
+    if (dweight && gpunn__winograd_suits(&v, v.oh, v.ow)) {
+        gpunn__winograd w = gpunn__winograd_plan(&v, GPUNN__WINOGRAD_DW, NULL, &space);
+        if (run) gpunn__cpu_parallel(v.threads, gpunn__winograd_dweight, &w);
+        dweight = false;
+    }
+    most = most > space.bytes ? most : space.bytes, space.bytes = 0;
+    if (dx || dweight) {
+        gpunn__lowered l = gpunn__lowered_plan(&v, true, dx, dweight, &space);
+        if (run) gpunn__cpu_parallel(v.threads, gpunn__lowered_backward, &l);
+    }
+    step->workspace_bytes = most > space.bytes ? most : space.bytes;
+    if (run && v.dbias) gpunn__cpu_parallel(gpunn__cpu_threads(cpu, v.pixels * v.oc), gpunn__conv_dbias, &v);
+    return GPUNN_OK;
+}
+
+
+/* ==== >>pool ========================================================================================================== *
+ * Planes [h, w] -> [oh, ow], one per image and channel. Windows wholly inside the plane go by eight neighbours of a row,
+ * the others one by one. */
+typedef struct gpunn__pool {
+    int64_t      planes, h, w, oh, ow, kh, kw, sh, sw, ph, pw; /* kh 0: adaptive */
+    bool         average, global, count_exclude_pad, accumulate; /* global: adaptive, one window per plane */
+    size_t       at_bytes; /* of one position of a maximum: its index in the window; 0: positions are not wanted */
+    void        *at;
+    const float *x, *dy;
+    float       *y, *dx;
+} gpunn__pool;
+
+GPUNN__PRIVATE gpunn__pool gpunn__pool_shape(const gpunn_step *step)
+{
+    const gpunn_value      *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    const gpunn_attributes *attr = step->attr;
+    bool                    adaptive = step->op == GPUNN_OP_ADAPTIVE_AVG_POOL2D;
+    gpunn__pool             p;
+    memset(&p, 0, sizeof p);
+    p.planes = x->dim[0] * x->dim[1];
+    p.h = x->dim[2], p.w = x->dim[3], p.oh = y->dim[2], p.ow = y->dim[3];
+    if (!adaptive) {
+        p.kh = attr->kernel[0], p.sh = attr->stride[0], p.ph = attr->padding[0];
+        p.kw = attr->kernel[1], p.sw = attr->stride[1], p.pw = attr->padding[1];
+    }
+    p.global = adaptive && p.oh * p.ow == 1;
+    p.average = step->op != GPUNN_OP_MAX_POOL2D;
+    p.count_exclude_pad = adaptive || attr->count_exclude_pad;
+    p.at_bytes = p.average || !step->training ? 0 : p.kh * p.kw <= 256 ? 1 : 4;
+    p.at = step->saved;
+    if (step->backward) {
+        p.dy = (const float *)step->grad_out.data, p.dx = (float *)step->grad_in[0].data;
+        p.accumulate = step->accumulate[0];
+    } else {
+        p.x = (const float *)x->data, p.y = (float *)step->out.data;
+    }
+    return p;
+}
+
+/* The window of output i along an axis of n cells: [*begin, *end) within it; returns its length with the padding that it covers. */
+GPUNN__INLINE int64_t gpunn__pool_window(int64_t i, int64_t n, int64_t out, int64_t kernel, int64_t stride, int64_t padding,
+                                         int64_t *begin, int64_t *end)
+{
+    if (kernel == 0) { /* torch's adaptive rule */
+        *begin = i * n / out;
+        *end = ((i + 1) * n + out - 1) / out;
+        return *end - *begin;
+    }
+    int64_t first = i * stride - padding, last = first + kernel < n + padding ? first + kernel : n + padding;
+    *begin = first > 0 ? first : 0;
+    *end = last < n ? last : n;
+    return last - first;
+}
+
+/* Outputs [*begin, *end) of an axis have windows that lie wholly inside. */
+GPUNN__INLINE void gpunn__pool_inner(int64_t n, int64_t out, int64_t kernel, int64_t stride, int64_t padding, int64_t *begin, int64_t *end)
+{
+    *begin = *end = 0;
+    if (kernel == 0 || n + padding < kernel) return;
+    *begin = (padding + stride - 1) / stride;
+    *end = (n + padding - kernel) / stride + 1;
+    if (*end > out) *end = out;
+    if (*begin > *end) *begin = *end;
+}
+
+/* The window of rows x columns cells that begins at x; its result goes to y[to]. first: index in the whole window of its first cell, not
+ * 0 where the plane's edge cuts it. A NaN wins, over an earlier NaN too, as in torch. */
+GPUNN__INLINE void gpunn__pool_one(const gpunn__pool *p, bool average, const float *x, int64_t rows, int64_t columns, int64_t first,
+                                   float scale, int64_t to)
+{
+    float   best = average ? 0 : -INFINITY;
+    int64_t at = first;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++) {
+            float v = x[r * p->w + c];
+            if (average) best += v;
+            else if (v > best || v != v) best = v, at = first + r * p->kw + c;
+        }
+    p->y[to] = average ? best * scale : best;
+    if (p->at_bytes == 1) ((uint8_t *)p->at)[to] = (uint8_t)at;
+    else if (p->at_bytes) ((int32_t *)p->at)[to] = (int32_t)at;
+}
+
+#ifdef GPUNN__VECTORS
+typedef float   gpunn__f8 __attribute__((vector_size(32)));
+typedef int32_t gpunn__i8 __attribute__((vector_size(32)));
+typedef uint8_t gpunn__b8 __attribute__((vector_size(8)));
+
+/* Cells 0, 2, ... 14. */
+GPUNN__INLINE void gpunn__pool_even(const float *cell, gpunn__f8 *even)
+{
+    gpunn__f8 low, high; /* cells 0 to 7 and 7 to 14 */
+    memcpy(&low, cell, sizeof low);
+    memcpy(&high, cell + 7, sizeof high);
+#if defined(__clang__)
+    *even = __builtin_shufflevector(low, high, 0, 2, 4, 6, 9, 11, 13, 15);
+#else
+    const gpunn__i8 index = {0, 2, 4, 6, 9, 11, 13, 15};
+    *even = __builtin_shuffle(low, high, index);
+#endif
+}
+
+/* Eight neighbouring whole windows, `stride` apart, of which `count` are wanted. Reads up to 8 * stride cells a row. */
+GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const float *x, int64_t rows, int64_t columns, int64_t stride,
+                                     float scale, int64_t to, int64_t count)
+{
+    gpunn__f8 best = {0}, v = {0};
+    gpunn__i8 at = {0};
+    if (!average) best -= INFINITY;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++) {
+            const float *cell = x + r * p->w + c;
+            if (stride == 2) gpunn__pool_even(cell, &v);
+            else if (stride == 1) memcpy(&v, cell, sizeof v);
+            else for (int i = 0; i < 8; i++) v[i] = cell[i * stride];
+            if (average) {
+                best += v;
+            } else {
+                gpunn__i8 take = (v > best) | (v != v), index = at * 0 + (int32_t)(r * columns + c);
+                best = (gpunn__f8)((take & (gpunn__i8)v) | (~take & (gpunn__i8)best));
+                at = (take & index) | (~take & at);
+            }
+        }
+    if (average) best *= scale;
+    if (count == 8) memcpy(p->y + to, &best, sizeof best);
+    else for (int i = 0; i < count; i++) p->y[to + i] = best[i];
+    if (p->at_bytes == 1 && count == 8) {
+        gpunn__b8 narrow = __builtin_convertvector(at, gpunn__b8);
+        memcpy((uint8_t *)p->at + to, &narrow, sizeof narrow);
+    } else if (p->at_bytes) {
+        for (int i = 0; i < count; i++)
+            if (p->at_bytes == 1) ((uint8_t *)p->at)[to + i] = (uint8_t)at[i];
+            else ((int32_t *)p->at)[to + i] = at[i];
+    }
+}
+#endif
+
+/* Output rows [row, row_end) of all planes. rows, columns, stride: of a whole window, constants where it pays. */
+GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t rows, int64_t columns, int64_t stride, int64_t row,
+                                    int64_t row_end)
+{
+    int64_t      inner, inner_end, plane = row / p->oh, oy = row % p->oh;
+    gpunn__pool_inner(p->w, p->ow, columns, stride, p->pw, &inner, &inner_end);
+    for (; row < row_end; row++) {
+        const float *x = p->x + plane * p->h * p->w;
+        int64_t      y0, y1, height = gpunn__pool_window(oy, p->h, p->oh, rows, p->sh, p->ph, &y0, &y1);
+        int64_t      ox = 0, skipped = rows == 0 ? 0 : y0 - (oy * p->sh - p->ph);
+        while (ox < p->ow) {
+#ifdef GPUNN__VECTORS
+            if (ox == inner && y1 - y0 == rows && rows != 0) {
+                for (; ox < inner_end; ox += 8) {
+                    int64_t      from = inner_end - inner < 8 || ox <= inner_end - 8 ? ox : inner_end - 8; /* the last 8 may overlap */
+                    const float *cell = x + y0 * p->w - p->pw + from * stride;
+                    int64_t      count = inner_end - from < 8 ? inner_end - from : 8;
+                    if (p->x + p->planes * p->h * p->w - cell < (rows - 1) * p->w + columns + 8 * stride) break;
+                    gpunn__pool_eight(p, average, cell, rows, columns, stride, 1 / (float)(rows * columns), row * p->ow + from, count);
+                }
+                if (ox > inner_end) ox = inner_end;
+                if (ox == p->ow) break;
+            }
+#endif
+            int64_t x0, x1, width = gpunn__pool_window(ox, p->w, p->ow, columns, stride, p->pw, &x0, &x1);
+            int64_t cells = p->count_exclude_pad ? (y1 - y0) * (x1 - x0) : height * width;
+            int64_t first = skipped * columns + (columns == 0 ? 0 : x0 - (ox * stride - p->pw));
+            gpunn__pool_one(p, average, x + y0 * p->w + x0, y1 - y0, x1 - x0, first, 1 / (float)cells, row * p->ow + ox);
+            ox++;
+        }
+        if (++oy == p->oh) oy = 0, plane++;
+    }
+}
+
+GPUNN__PRIVATE void gpunn__pool_forward(void *arg, int index, int threads)
+{
+    const gpunn__pool *p = (const gpunn__pool *)arg;
+    int64_t            row, end;
+    gpunn__cpu_part(p->planes * p->oh, 1, threads, index, &row, &end);
+    if (p->global) { /* one sum per plane, in 16 lanes */
+        int64_t cells = p->h * p->w;
+        for (; row < end; row++) {
+            const float *x = p->x + row * cells;
+            float        lane[16] = {0}, sum = 0;
+            int64_t      i = 0;
+            for (; i + 16 <= cells; i += 16)
+                for (int l = 0; l < 16; l++) lane[l] += x[i + l];
+            for (int l = 0; i > 0 && l < 16; l++) sum += lane[l];
+            for (; i < cells; i++) sum += x[i];
+            p->y[row] = sum / (float)cells;
+        }
+    } else if (p->average) {
+        if (p->kh == 2 && p->kw == 2 && p->sw == 2) gpunn__pool_rows(p, true, 2, 2, 2, row, end);
+        else gpunn__pool_rows(p, true, p->kh, p->kw, p->sw, row, end);
+    } else {
+        if (p->kh == 2 && p->kw == 2 && p->sw == 2) gpunn__pool_rows(p, false, 2, 2, 2, row, end);
+        else if (p->kh == 3 && p->kw == 3 && p->sw == 2) gpunn__pool_rows(p, false, 3, 3, 2, row, end);
+        else gpunn__pool_rows(p, false, p->kh, p->kw, p->sw, row, end);
+    }
+}
+
+GPUNN__PRIVATE void gpunn__pool_backward(void *arg, int index, int threads)
+{
+    const gpunn__pool *p = (const gpunn__pool *)arg;
+    int64_t            plane, end, outputs = p->oh * p->ow, cells = p->h * p->w, offset[256];
+    for (int64_t i = 0; p->at_bytes == 1 && i < p->kh * p->kw; i++) offset[i] = i / p->kw * p->w + i % p->kw;
+    gpunn__cpu_part(p->planes, 1, threads, index, &plane, &end);
+    for (; plane < end; plane++) {
+        float       *dx = p->dx + plane * cells;
+        const float *dy = p->dy + plane * outputs;
+        if (p->global) {
+            float share = dy[0] / (float)cells;
+            for (int64_t i = 0; i < cells; i++) dx[i] = p->accumulate ? dx[i] + share : share;
+            continue;
+        }
+        if (!p->accumulate) memset(dx, 0, (size_t)cells * sizeof *dx);
+        for (int64_t oy = 0; oy < p->oh; oy++, dy += p->ow) {
+            int64_t y0, y1, height = gpunn__pool_window(oy, p->h, p->oh, p->kh, p->sh, p->ph, &y0, &y1);
+            if (!p->average) { /* from the window's first cell, in or out of the plane, to that of the maximum, which is in */
+                int64_t row = (plane * p->oh + oy) * p->ow, corner = (oy * p->sh - p->ph) * p->w - p->pw;
+                if (p->at_bytes == 1)
+                    for (int64_t i = 0; i < p->ow; i++) dx[corner + i * p->sw + offset[((const uint8_t *)p->at)[row + i]]] += dy[i];
+                else
+                    for (int64_t i = 0; i < p->ow; i++) {
+                        int64_t at = ((const int32_t *)p->at)[row + i];
+                        dx[corner + i * p->sw + at / p->kw * p->w + at % p->kw] += dy[i];
+                    }
+                continue;
+            }
+            for (int64_t ox = 0; ox < p->ow; ox++) {
+                int64_t x0, x1, width = gpunn__pool_window(ox, p->w, p->ow, p->kw, p->sw, p->pw, &x0, &x1);
+                float   share = dy[ox] / (float)(p->count_exclude_pad ? (y1 - y0) * (x1 - x0) : height * width);
+                for (int64_t y = y0; y < y1; y++)
+                    for (int64_t x = x0; x < x1; x++) dx[y * p->w + x] += share;
+            }
+        }
+    }
+}
+
+GPUNN__PRIVATE gpunn_status gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__pool p = gpunn__pool_shape(step);
+    int64_t     outputs = p.planes * p.oh * p.ow, cells = p.planes * p.h * p.w;
+    if (action == GPUNN__PREPARE) {
+        if (2 * p.ph > p.kh || 2 * p.pw > p.kw)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "padding [%d, %d] exceeds half of the window [%d, %d]; use a smaller one",
+                                   (int)p.ph, (int)p.pw, (int)p.kh, (int)p.kw);
+        if (!step->backward) step->saved_bytes = p.at_bytes * (size_t)outputs;
+    } else if (action == GPUNN__FORWARD) {
+        gpunn__cpu_parallel(gpunn__cpu_threads(cpu, outputs * (1 + p.kh * p.kw / 4) + cells / 4), gpunn__pool_forward, &p);
+    } else if (p.dx) {
+        gpunn__cpu_parallel(gpunn__cpu_threads(cpu, cells + outputs), gpunn__pool_backward, &p);
+    }
+    return GPUNN_OK;
+}
+
+GPUNN__PRIVATE gpunn_status gpunn__cpu_max_pool2d(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__cpu_pool(cpu, step, action);
+}
+
+GPUNN__PRIVATE gpunn_status gpunn__cpu_avg_pool2d(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__cpu_pool(cpu, step, action);
+}
+
+GPUNN__PRIVATE gpunn_status gpunn__cpu_adaptive_avg_pool2d(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__cpu_pool(cpu, step, action);
+}
+
+/* ==== >>map =========================================================================================================== *
+ * Elementwise ops on the CPU: loops made from the tables, over contiguous memory only, and one driver that feeds them chunks of the
+ * result. Broadcast operands are expanded, and gradients of broadcast operands summed, chunk by chunk in the first cache. */
+
+/* to[i] = the op, or one of its derivatives, of from[0 .. 2]: operands, from[3]: result, from[4]: its gradient. What the text does not
+ * mention may be NULL; to may be one of from. */
+typedef void (*gpunn__loop)(int64_t n, const float *const *from, const float *attr, float *to);
+
+/* gcc vectorises little below -O3. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#define GPUNN__OPTIMIZED
+#pragma GCC push_options
+#pragma GCC optimize("O3", "no-math-errno")
+#elif defined(__clang__) /* of GPUNN__IVDEP where a loop calls sinf, cosf or powf */
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wpass-failed"
+#endif
+
+/* The tables' language. */
+#define x from[0][i]
+#define a from[0][i]
+#define b from[1][i]
+#define c from[2][i]
+#define y from[3][i]
+#define g from[4][i]
+#define K(number) number##f
+#define where(condition, yes, no) gpunn__select((condition) != 0, (float)(yes), (float)(no))
+#define min(p, q) gpunn__min(p, q)
+#define max(p, q) gpunn__max(p, q)
+#define abs(p) fabsf(p)
+#define sign(p) gpunn__sign(p)
+#define floor(p) floorf(p)
+#define exp(p) gpunn__exp(p)
+#define expm1(p) gpunn__expm1(p)
+#define log(p) gpunn__log(p)
+#define log1p(p) gpunn__log1p(p)
+#define sqrt(p) sqrtf(p)
+#define tanh(p) gpunn__tanh(p)
+#define erf(p) gpunn__erf(p)
+#define sigmoid(p) gpunn__sigmoid(p)
+#define sin(p) sinf(p)
+#define cos(p) cosf(p)
+#define pow(p, q) powf(p, q)
+
+#define GPUNN__CONSTANT(name, i) \
+    const float name = attr[i];  \
+    (void)name;
+#define GPUNN__LOOP(function, constants, text)                                              \
+    static void function(int64_t n, const float *const *from, const float *attr, float *to) \
+    {                                                                                       \
+        constants(void) from, (void)attr;                                                   \
+        GPUNN__IVDEP                                                                        \
+        for (int64_t i = 0; i < n; ++i) to[i] = (float)(text);                              \
+    }
+#define GPUNN__LOOPS(name, constants, f, dx) \
+    GPUNN__LOOP(gpunn__loop_##name, constants, f) GPUNN__LOOP(gpunn__loop_##name##_da, constants, dx)
+#define GPUNN__LOOPS2(name, constants, f, da, db) \
+    GPUNN__LOOPS(name, constants, f, da) GPUNN__LOOP(gpunn__loop_##name##_db, constants, db)
+
+#define GPUNN__X(ENUM, name, f, dx) GPUNN__LOOPS(name, , f, dx)
+GPUNN_UNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr1, value1, f, dx) GPUNN__LOOPS(name, GPUNN__CONSTANT(attr1, 0), f, dx)
+GPUNN_UNARY1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr1, value1, attr2, value2, f, dx) \
+    GPUNN__LOOPS(name, GPUNN__CONSTANT(attr1, 0) GPUNN__CONSTANT(attr2, 1), f, dx)
+GPUNN_UNARY2_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, f, da, db) GPUNN__LOOPS2(name, , f, da, db)
+GPUNN_BINARY_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr1, value1, f, da, db) GPUNN__LOOPS2(name, GPUNN__CONSTANT(attr1, 0), f, da, db)
+GPUNN_BINARY1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, f, da, db, dc) GPUNN__LOOPS2(name, , f, da, db) GPUNN__LOOP(gpunn__loop_##name##_dc, , dc)
+GPUNN_TERNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+
+#undef x
+#undef a
+#undef b
+#undef c
+#undef y
+#undef g
+#undef K
+#undef where
+#undef min
+#undef max
+#undef abs
+#undef sign
+#undef floor
+#undef exp
+#undef expm1
+#undef log
+#undef log1p
+#undef sqrt
+#undef tanh
+#undef erf
+#undef sigmoid
+#undef sin
+#undef cos
+#undef pow
+#undef GPUNN__CONSTANT
+#undef GPUNN__LOOP
+#undef GPUNN__LOOPS
+#undef GPUNN__LOOPS2
+
+/* In the order of gpunn_op, where the elementwise ops come first. */
+static const struct {
+    gpunn__loop forward, derivative[3];
+} gpunn__loops[] = {
+    {NULL, {NULL, NULL, NULL}},
+#define GPUNN__X(ENUM, name, ...) {gpunn__loop_##name, {gpunn__loop_##name##_da, NULL, NULL}},
+    GPUNN_UNARY_OPS(GPUNN__X) GPUNN_UNARY1_OPS(GPUNN__X) GPUNN_UNARY2_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, ...) {gpunn__loop_##name, {gpunn__loop_##name##_da, gpunn__loop_##name##_db, NULL}},
+    GPUNN_BINARY_OPS(GPUNN__X) GPUNN_BINARY1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, ...) {gpunn__loop_##name, {gpunn__loop_##name##_da, gpunn__loop_##name##_db, gpunn__loop_##name##_dc}},
+    GPUNN_TERNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+};
+
+enum {
+    GPUNN__MAP_CHUNK = 1024,      /* floats of scratch per operand */
+    GPUNN__MAP_PART = 32768,      /* least results per part of a sum ... */
+    GPUNN__MAP_PARTIALS = 1 << 18 /* ... and most partial sums, unless one part has more */
+};
+
+typedef struct gpunn__map_job {
+    const gpunn_step *step;
+    int               operands;
+    bool              narrow[3]; /* operand i is broadcast */
+    bool              sums[3];   /* its gradient is wanted and therefore a sum */
+    /* The result's dimensions, innermost first, neighbours merged where every operand has or lacks both. */
+    int     rank;
+    int64_t dim[GPUNN_MAX_RANK];
+    int64_t stride[3][GPUNN_MAX_RANK]; /* 0 where operand i is broadcast */
+    int64_t period[3];                 /* what operand i looks like from the result repeats after so many */
+    int64_t chunk;
+    int     parts;        /* of the result, each done by one thread */
+    double *partial[3];   /* [parts][operand's count] */
+} gpunn__map_job;
+
+/* Place in the result, and in one operand, of a walk along the runs of dim[0]. */
+typedef struct gpunn__map_walk {
+    int64_t index[GPUNN_MAX_RANK], offset;
+} gpunn__map_walk;
+
+static gpunn__map_walk gpunn__map_start(const gpunn__map_job *job, int operand, int64_t at)
+{
+    gpunn__map_walk walk;
+    walk.offset = 0;
+    for (int d = 0; d < job->rank; ++d) {
+        walk.index[d] = at % job->dim[d];
+        walk.offset += walk.index[d] * job->stride[operand][d];
+        at /= job->dim[d];
+    }
+    return walk;
+}
+
+/* Elements left in this run, at most n. */
+GPUNN__INLINE int64_t gpunn__map_run(const gpunn__map_job *job, const gpunn__map_walk *walk, int64_t n)
+{
+    int64_t left = job->dim[0] - walk->index[0];
+    return left < n ? left : n;
+}
+
+GPUNN__INLINE void gpunn__map_advance(const gpunn__map_job *job, int operand, gpunn__map_walk *walk, int64_t run)
+{
+    const int64_t *stride = job->stride[operand];
+    walk->index[0] += run;
+    walk->offset += run * stride[0];
+    for (int d = 0; walk->index[d] == job->dim[d] && d + 1 < job->rank; ++d) {
+        walk->offset += stride[d + 1] - stride[d] * job->dim[d];
+        walk->index[d] = 0;
+        ++walk->index[d + 1];
+    }
+}
+
+/* What stands of a broadcast operand under result[at .. at + n): in place where contiguous, else copied into scratch. */
+static const float *gpunn__map_expand(const gpunn__map_job *job, int operand, int64_t at, int64_t n, float *scratch)
+{
+    const float    *data = (const float *)job->step->in[operand].data;
+    gpunn__map_walk walk = gpunn__map_start(job, operand, at);
+    bool            moves = job->stride[operand][0] != 0;
+    for (int64_t done = 0, run; done < n; done += run) {
+        const float *from = data + walk.offset;
+        run = gpunn__map_run(job, &walk, n - done);
+        if (moves && run == n) return from;
+        if (moves)
+            memcpy(scratch + done, from, (size_t)run * sizeof *from);
+        else
+            for (int64_t i = 0; i < run; ++i) scratch[done + i] = *from;
+        gpunn__map_advance(job, operand, &walk, run);
+    }
+    return scratch;
+}
+
+static double gpunn__map_sum(const float *values, int64_t n)
+{
+    float   lane[16] = {0};
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; ++j) lane[j] += values[i + j];
+    double sum = 0;
+    for (; i < n; ++i) sum += values[i];
+    for (int j = 0; j < 16; ++j) sum += lane[j];
+    return sum;
+}
+
+/* The reverse of expanding: sum += values, which stand under result[at .. at + n). */
+static void gpunn__map_fold(const gpunn__map_job *job, int operand, int64_t at, int64_t n, const float *values, double *sum)
+{
+    gpunn__map_walk walk = gpunn__map_start(job, operand, at);
+    for (int64_t done = 0, run; done < n; done += run) {
+        double *GPUNN__RESTRICT to = sum + walk.offset;
+        run = gpunn__map_run(job, &walk, n - done);
+        if (job->stride[operand][0] != 0)
+            for (int64_t i = 0; i < run; ++i) to[i] += values[done + i];
+        else
+            *to += gpunn__map_sum(values + done, run);
+        gpunn__map_advance(job, operand, &walk, run);
+    }
+}
+
+static void gpunn__map_part(const gpunn__map_job *job, int part)
+{
+    const gpunn_step *step = job->step;
+    const float      *attr = step->attr->value, *from[5] = {NULL, NULL, NULL, NULL, NULL};
+    float             scratch[3][GPUNN__MAP_CHUNK], derivative[GPUNN__MAP_CHUNK];
+    int64_t           begin, end;
+    gpunn__cpu_part(step->out.count, job->chunk, job->parts, part, &begin, &end);
+    for (int64_t at = begin, n; at < end; at += n) {
+        n = end - at < job->chunk ? end - at : job->chunk;
+        for (int i = 0; i < job->operands; ++i) {
+            const float *data = (const float *)step->in[i].data;
+            if (data == NULL) continue;
+            if (!job->narrow[i])
+                from[i] = data + at;
+            else if (at == begin || job->chunk % job->period[i] != 0)
+                from[i] = gpunn__map_expand(job, i, at, n, scratch[i]);
+        }
+        if (!step->backward) {
+            gpunn__loops[step->op].forward(n, from, attr, (float *)step->out.data + at);
+            continue;
+        }
+        if (step->out.data) from[3] = (const float *)step->out.data + at;
+        from[4] = (const float *)step->grad_out.data + at;
+        for (int i = 0; i < job->operands; ++i) {
+            float *to = (float *)step->grad_in[i].data;
+            if (to == NULL) continue;
+            bool direct = !job->sums[i] && !step->accumulate[i];
+            gpunn__loops[step->op].derivative[i](n, from, attr, direct ? to + at : derivative);
+            if (job->sums[i])
+                gpunn__map_fold(job, i, at, n, derivative, job->partial[i] + part * step->in[i].count);
+            else if (!direct)
+                for (int64_t j = 0; j < n; ++j) to[at + j] += derivative[j];
+        }
+    }
+}
+
+static void gpunn__map_task(void *arg, int index, int threads)
+{
+    const gpunn__map_job *job = (const gpunn__map_job *)arg;
+    int64_t               begin, end;
+    gpunn__cpu_part(job->parts, 1, threads, index, &begin, &end);
+    for (; begin < end; ++begin) gpunn__map_part(job, (int)begin);
+}
+
+/* Fills rank, dim, stride and period. */
+static void gpunn__map_merge(gpunn__map_job *job)
+{
+    const gpunn_value *in = job->step->in, *out = &job->step->out;
+    int64_t            size[3] = {1, 1, 1}, total = 1;
+    unsigned           last = 0;
+    job->rank = 0;
+    for (int i = 0; i < 3; ++i) job->period[i] = 1;
+    for (int axis = 1; axis <= out->rank; ++axis) { /* from the innermost */
+        int64_t  dim = out->dim[out->rank - axis];
+        unsigned moves = 0;
+        if (dim == 1) continue;
+        for (int i = 0; i < job->operands; ++i)
+            if (axis <= in[i].rank && in[i].dim[in[i].rank - axis] != 1) moves |= 1u << i;
+        if (job->rank == 0 || moves != last) {
+            for (int i = 0; i < job->operands; ++i) job->stride[i][job->rank] = moves >> i & 1 ? size[i] : 0;
+            job->dim[job->rank++] = 1;
+        }
+        last = moves;
+        total *= dim;
+        job->dim[job->rank - 1] *= dim;
+        for (int i = 0; i < job->operands; ++i) {
+            if (!(moves >> i & 1)) continue;
+            size[i] *= dim;
+            job->period[i] = total;
+        }
+    }
+}
+
+GPUNN__PRIVATE gpunn_status gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__map_job job;
+    int64_t        count = step->out.count, partials = 0;
+    bool           narrow = false, buffered = false;
+    job.step = step;
+    job.operands = step->input_count;
+    for (int i = 0; i < job.operands; ++i) {
+        job.narrow[i] = step->in[i].count != count;
+        job.sums[i] = job.narrow[i] && step->backward && step->grad_in[i].data != NULL;
+        narrow |= job.narrow[i];
+        buffered |= job.narrow[i] || (step->backward && step->accumulate[i]);
+        if (job.sums[i]) partials += step->in[i].count;
+    }
+    if (partials) { /* sums are split by shape alone, so that threads do not change them */
+        int64_t parts = count / GPUNN__MAP_PART, most = GPUNN__MAP_PARTIALS / partials;
+        if (parts > most) parts = most;
+        job.parts = parts > 64 ? 64 : parts > 1 ? (int)parts : 1;
+    } else
+        job.parts = gpunn__cpu_threads(cpu, count);
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = (size_t)(job.parts * partials) * sizeof(double);
+        return GPUNN_OK;
+    }
+
+    job.chunk = buffered ? GPUNN__MAP_CHUNK : 8 * GPUNN__MAP_CHUNK;
+    if (narrow) {
+        gpunn__map_merge(&job);
+        int64_t longest = 1; /* of the periods that fit: chunks of a multiple of it need expanding only once */
+        for (int i = 0; i < job.operands; ++i)
+            if (job.narrow[i] && job.period[i] > longest && job.period[i] <= job.chunk) longest = job.period[i];
+        job.chunk -= job.chunk % longest;
+    }
+    if (partials) {
+        double *free_space = (double *)step->workspace;
+        memset(free_space, 0, (size_t)(job.parts * partials) * sizeof *free_space);
+        for (int i = 0; i < job.operands; ++i) {
+            if (!job.sums[i]) continue;
+            job.partial[i] = free_space;
+            free_space += job.parts * step->in[i].count;
+        }
+    }
+    int threads = gpunn__cpu_threads(cpu, count);
+    gpunn__cpu_parallel(threads < job.parts ? threads : job.parts, gpunn__map_task, &job);
+    for (int i = 0; i < job.operands; ++i) {
+        if (!job.sums[i]) continue;
+        float  *to = (float *)step->grad_in[i].data;
+        int64_t elements = step->in[i].count;
+        for (int64_t j = 0; j < elements; ++j) {
+            double sum = step->accumulate[i] ? to[j] : 0;
+            for (int part = 0; part < job.parts; ++part) sum += job.partial[i][part * elements + j];
+            to[j] = (float)sum;
+        }
+    }
+    return GPUNN_OK;
+}
+
+#ifdef GPUNN__OPTIMIZED
+#pragma GCC pop_options
+#undef GPUNN__OPTIMIZED
+#elif defined(__clang__)
+#pragma clang diagnostic pop
+#endif
+/* ==== >>reduce ======================================================================================================== *
+ * Sums and maxima over axes, softmax, and the ops that only move data. */
+
+/* ---- cast: as C, BOOL is x != 0; floats without a counterpart give what x86 does, INT64_MIN or INT32_MIN ---------------- */
+typedef struct gpunn__cast_job {
+    const gpunn_value *in, *out;
+} gpunn__cast_job;
+
+GPUNN__INLINE int64_t gpunn__to_i64(float x)
+{
+    return x >= -9223372036854775808.0f && x < 9223372036854775808.0f ? (int64_t)x : INT64_MIN;
+}
+
+GPUNN__INLINE int32_t gpunn__to_i32(float x)
+{
+    return x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
+}
+
+static void gpunn__cast_task(void *arg, int thread, int threads)
+{
+    const gpunn__cast_job *job = (const gpunn__cast_job *)arg;
+    int64_t                begin, end;
+    gpunn__cpu_part(job->out->count, 1024, threads, thread, &begin, &end);
+#define GPUNN__LOOP(TO, FROM, value)                                                            \
+    {                                                                                           \
+        const FROM *GPUNN__RESTRICT x = (const FROM *)job->in->data;                            \
+        TO *GPUNN__RESTRICT y = (TO *)job->out->data;                                           \
+        for (int64_t i = begin; i < end; i++) y[i] = (TO)(value);                               \
+        return;                                                                                 \
+    }
+#define GPUNN__FROM(FROM, long_value, value)                                                    \
+    switch (job->out->dtype) {                                                                  \
+    case GPUNN_F32: GPUNN__LOOP(float, FROM, x[i])                                              \
+    case GPUNN_I64: GPUNN__LOOP(int64_t, FROM, long_value)                                      \
+    case GPUNN_I32: GPUNN__LOOP(int32_t, FROM, value)                                           \
+    case GPUNN_U8: GPUNN__LOOP(uint8_t, FROM, value)                                            \
+    default: GPUNN__LOOP(uint8_t, FROM, x[i] != 0)                                              \
+    }
+    switch (job->in->dtype) {
+    case GPUNN_F32: GPUNN__FROM(float, gpunn__to_i64(x[i]), gpunn__to_i32(x[i]))
+    case GPUNN_I64: GPUNN__FROM(int64_t, x[i], x[i])
+    case GPUNN_I32: GPUNN__FROM(int32_t, x[i], x[i])
+    default: GPUNN__FROM(uint8_t, x[i], x[i])
+    }
+#undef GPUNN__FROM
+#undef GPUNN__LOOP
+}
+
+static gpunn_status gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) {
+        gpunn_dtype from = step->in[0].dtype, to = step->out.dtype;
+        if (from == GPUNN_F16 || from == GPUNN_BF16 || to == GPUNN_F16 || to == GPUNN_BF16)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU cannot cast %s to %s; it knows f32, i64, i32, u8 and bool",
+                                   gpunn_dtype_name(from), gpunn_dtype_name(to));
+        return GPUNN_OK;
+    }
+    gpunn__cast_job job;
+    job.in = &step->in[0];
+    job.out = &step->out;
+    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__cast_task, &job);
+    return GPUNN_OK;
+}
+
+/* ---- strided copies: permute, concat, slice and pad are nothing else -------------------------------------------------- */
+typedef struct gpunn__copy {
+    int         rank;
+    int64_t     dim[GPUNN_MAX_RANK], to_stride[GPUNN_MAX_RANK], from_stride[GPUNN_MAX_RANK]; /* in bytes */
+    char       *to;
+    const char *from;
+    size_t      size;   /* of an element */
+    bool        add;    /* to += from, of floats */
+    int         across; /* the axis along which `from` is contiguous when the last one is not; else -1 */
+    int64_t     outer;  /* product of the axes but the last and `across` */
+} gpunn__copy;
+
+/* size and add are constants wherever this is called. */
+GPUNN__INLINE void gpunn__move(char *to, const char *from, size_t size, bool add)
+{
+    if (add) {
+        float sum, term;
+        memcpy(&sum, to, sizeof sum);
+        memcpy(&term, from, sizeof term);
+        sum += term;
+        memcpy(to, &sum, sizeof sum);
+    } else
+        memcpy(to, from, size);
+}
+
+GPUNN__INLINE void gpunn__move_line(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t n, size_t size,
+                                    bool add)
+{
+    if (to_stride == (int64_t)size && from_stride == (int64_t)size) {
+        if (!add)
+            memcpy(to, from, (size_t)n * size);
+        else {
+            GPUNN__IVDEP
+            for (int64_t i = 0; i < n; i++) gpunn__move(to + i * (int64_t)sizeof(float), from + i * (int64_t)sizeof(float), size, add);
+        }
+        return;
+    }
+    GPUNN__IVDEP
+    for (int64_t i = 0; i < n; i++) gpunn__move(to + i * to_stride, from + i * from_stride, size, add);
+}
+
+/* The part of a copy with outer positions begin .. end - 1 and elements first .. limit - 1 of the last axis. */
+GPUNN__INLINE void gpunn__copy_part(const gpunn__copy *c, int64_t begin, int64_t end, int64_t first, int64_t limit, size_t size,
+                                    bool add)
+{
+    int     last = c->rank - 1;
+    int64_t index[GPUNN_MAX_RANK] = {0}, to_stride = c->to_stride[last], from_stride = c->from_stride[last];
+    char       *to = c->to + first * to_stride;
+    const char *from = c->from + first * from_stride;
+    int64_t     rest = begin;
+    for (int d = last - 1; d >= 0; d--) {
+        if (d == c->across) continue;
+        index[d] = rest % c->dim[d];
+        rest /= c->dim[d];
+        to += index[d] * c->to_stride[d];
+        from += index[d] * c->from_stride[d];
+    }
+    for (int64_t i = begin; i < end; i++) {
+        if (c->across < 0)
+            gpunn__move_line(to, to_stride, from, from_stride, limit - first, size, add);
+        else { /* squares that fit the first-level cache, written along the last axis and read along `across` */
+            enum { SIDE = 16 };
+            int64_t n = c->dim[c->across], row = c->to_stride[c->across];
+            for (int64_t b = 0; b < n; b += SIDE)
+                for (int64_t a = 0; a < limit - first; a += SIDE) {
+                    int64_t a_end = a + SIDE < limit - first ? a + SIDE : limit - first, b_end = b + SIDE < n ? b + SIDE : n;
+                    for (int64_t y = b; y < b_end; y++)
+                        for (int64_t x = a; x < a_end; x++)
+                            gpunn__move(to + y * row + x * (int64_t)size, from + x * from_stride + y * (int64_t)size, size, add);
+                }
+        }
+        for (int d = last - 1; d >= 0; d--) {
+            if (d == c->across) continue;
+            to += c->to_stride[d];
+            from += c->from_stride[d];
+            if (++index[d] < c->dim[d]) break;
+            to -= index[d] * c->to_stride[d];
+            from -= index[d] * c->from_stride[d];
+            index[d] = 0;
+        }
+    }
+}
+
+static void gpunn__copy_task(void *arg, int thread, int threads)
+{
+    const gpunn__copy *c = (const gpunn__copy *)arg;
+    int64_t            begin = 0, end = c->outer, first = 0, limit = c->dim[c->rank - 1];
+    if (c->outer >= threads)
+        gpunn__cpu_part(c->outer, 1, threads, thread, &begin, &end);
+    else
+        gpunn__cpu_part(limit, 64, threads, thread, &first, &limit);
+    if (begin >= end || first >= limit) return;
+    if (c->add)
+        gpunn__copy_part(c, begin, end, first, limit, sizeof(float), true);
+    else if (c->size == 1)
+        gpunn__copy_part(c, begin, end, first, limit, 1, false);
+    else if (c->size == 2)
+        gpunn__copy_part(c, begin, end, first, limit, 2, false);
+    else if (c->size == 4)
+        gpunn__copy_part(c, begin, end, first, limit, 4, false);
+    else
+        gpunn__copy_part(c, begin, end, first, limit, 8, false);
+}
+
+/* Runs a copy whose rank, dim, strides in elements, to, from, size and add are set. */
+static void gpunn__copy_run(gpunn__cpu *cpu, gpunn__copy *c)
+{
+    /* Axes by falling stride of the target, those of one element dropped, neighbours that continue each other merged. */
+    gpunn__copy s = *c;
+    int64_t     count = 1;
+    int64_t     unit = (int64_t)c->size;
+    s.rank = 0;
+    for (int d = 0; d < c->rank; d++) {
+        if (c->dim[d] == 1) continue;
+        int at = s.rank++;
+        for (; at > 0 && s.to_stride[at - 1] < c->to_stride[d] * unit; at--) {
+            s.dim[at] = s.dim[at - 1];
+            s.to_stride[at] = s.to_stride[at - 1];
+            s.from_stride[at] = s.from_stride[at - 1];
+        }
+        s.dim[at] = c->dim[d];
+        s.to_stride[at] = c->to_stride[d] * unit;
+        s.from_stride[at] = c->from_stride[d] * unit;
+        count *= c->dim[d];
+    }
+    if (s.rank == 0) {
+        s.rank = 1;
+        s.dim[0] = 1;
+        s.to_stride[0] = s.from_stride[0] = unit;
+    }
+    int last = 0;
+    for (int d = 1; d < s.rank; d++) {
+        bool merge = s.to_stride[last] == s.to_stride[d] * s.dim[d] && s.from_stride[last] == s.from_stride[d] * s.dim[d];
+        if (!merge) last++;
+        s.dim[last] = merge ? s.dim[last] * s.dim[d] : s.dim[d];
+        s.to_stride[last] = s.to_stride[d];
+        s.from_stride[last] = s.from_stride[d];
+    }
+    s.rank = last + 1;
+    s.across = -1;
+    if (s.to_stride[last] == unit && s.from_stride[last] != unit)
+        for (int d = 0; d < last; d++)
+            if (s.from_stride[d] == unit) s.across = d;
+    s.outer = 1;
+    for (int d = 0; d < last; d++)
+        if (d != s.across) s.outer *= s.dim[d];
+    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, count), gpunn__copy_task, &s);
+}
+
+static void gpunn__strides(const gpunn_value *v, int64_t stride[GPUNN_MAX_RANK])
+{
+    int64_t step = 1;
+    for (int d = v->rank - 1; d >= 0; d--) {
+        stride[d] = step;
+        step *= v->dim[d];
+    }
+}
+
+/* Forward: the view of the result = the view of operand i; backward the same the other way round. A view is an offset and strides, in
+ * elements, over the dimensions of `shape`. */
+static void gpunn__cpu_move(gpunn__cpu *cpu, const gpunn_step *step, int i, const gpunn_value *shape, int64_t out_offset,
+                            const int64_t *out_stride, int64_t in_offset, const int64_t *in_stride)
+{
+    gpunn__copy c;
+    c.rank = shape->rank;
+    c.size = gpunn_dtype_size(shape->dtype);
+    c.add = step->backward && step->accumulate[i];
+    size_t length = (size_t)shape->rank * sizeof *c.dim;
+    memcpy(c.dim, shape->dim, length);
+    memcpy(step->backward ? c.from_stride : c.to_stride, out_stride, length);
+    memcpy(step->backward ? c.to_stride : c.from_stride, in_stride, length);
+    if (step->backward) {
+        c.to = (char *)step->grad_in[i].data + in_offset * (int64_t)c.size;
+        c.from = (const char *)step->grad_out.data + out_offset * (int64_t)c.size;
+    } else {
+        c.to = (char *)step->out.data + out_offset * (int64_t)c.size;
+        c.from = (const char *)step->in[i].data + in_offset * (int64_t)c.size;
+    }
+    gpunn__copy_run(cpu, &c);
+}
+
+/* n copies of one element. */
+static void gpunn__fill(void *to, const void *element, size_t size, int64_t n)
+{
+    size_t bytes = (size_t)n * size, done = size;
+    memcpy(to, element, size);
+    while (done < bytes) { /* doubles what is there, but not beyond the first-level cache */
+        size_t part = done < 16384 ? done : 16384;
+        if (part > bytes - done) part = bytes - done;
+        memcpy((char *)to + done, to, part);
+        done += part;
+    }
+}
+
+static gpunn_status gpunn__cpu_permute(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    const gpunn_value *out = &step->out;
+    const gpunn_value *in = &step->in[0];
+    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
+    gpunn__strides(out, out_stride);
+    gpunn__strides(in, in_stride);
+    for (int d = 0; d < out->rank; d++) stride[d] = in_stride[step->attr->order[d]];
+    gpunn__cpu_move(cpu, step, 0, out, 0, out_stride, 0, stride);
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cpu_concat(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    const gpunn_value *out = &step->out;
+    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
+    gpunn__strides(out, out_stride);
+    for (int i = 0; i < step->input_count; i++) {
+        const gpunn_value *in = &step->in[i];
+        gpunn__strides(in, in_stride);
+        if (!step->backward || step->grad_in[i].data) gpunn__cpu_move(cpu, step, i, in, offset, out_stride, 0, in_stride);
+        offset += in->dim[step->attr->axis] * out_stride[step->attr->axis];
+    }
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cpu_slice(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    const gpunn_value *out = &step->out;
+    const gpunn_value *in = &step->in[0];
+    int                axis = step->attr->axis;
+    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK];
+    gpunn__strides(out, out_stride);
+    gpunn__strides(in, in_stride);
+    int64_t offset = step->attr->start * in_stride[axis];
+    in_stride[axis] *= step->attr->step;
+    if (step->backward && !step->accumulate[0] && out->count < in->count)
+        memset(step->grad_in[0].data, 0, (size_t)in->count * sizeof(float));
+    gpunn__cpu_move(cpu, step, 0, out, 0, out_stride, offset, in_stride);
+    return GPUNN_OK;
+}
+
+/* A number as one element of that type. */
+static void gpunn__element(gpunn_dtype dtype, float value, void *element)
+{
+    int64_t integer = gpunn__to_i64(value);
+    uint8_t flag = value != 0;
+    if (dtype == GPUNN_F32)
+        memcpy(element, &value, sizeof value);
+    else if (dtype == GPUNN_BOOL)
+        memcpy(element, &flag, 1);
+    else
+        memcpy(element, &integer, gpunn_dtype_size(dtype)); /* little-endian */
+}
+
+static gpunn_status gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) {
+        gpunn_dtype dtype = step->out.dtype;
+        if (dtype == GPUNN_F16 || dtype == GPUNN_BF16)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU cannot pad %s; cast to f32 first", gpunn_dtype_name(dtype));
+        return GPUNN_OK;
+    }
+    if (step->backward && !step->grad_in[0].data) return GPUNN_OK;
+    const gpunn_value *out = &step->out;
+    const gpunn_value *in = &step->in[0];
+    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
+    gpunn__strides(out, out_stride);
+    gpunn__strides(in, in_stride);
+    for (int d = 0; d < out->rank; d++) offset += step->attr->before[d] * out_stride[d];
+    if (!step->backward && out->count > in->count) {
+        char element[8];
+        gpunn__element(out->dtype, step->attr->value[0], element);
+        gpunn__fill(out->data, element, gpunn_dtype_size(out->dtype), out->count);
+    }
+    gpunn__cpu_move(cpu, step, 0, in, offset, out_stride, 0, in_stride);
+    return GPUNN_OK;
+}
+
+/* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
+ * Adjacent axes of one fate are merged. What remains is kept x planes x rows x columns: `kept` results (or rows of results), each
+ * from `planes` blocks of rows * columns floats that lie together. Either columns are reduced too (columns_kept 1, rows holds the
+ * length) or each column has its own result. Narrow rows are read several at once, side by side (fold), so that vectors are full.
+ * Work is cut into units (result, tile of columns, chunk of the reduction) that depend on the shape alone. */
+#define GPUNN__TILE 256
+typedef enum gpunn__reduce_kind { GPUNN__SUM, GPUNN__MAX, GPUNN__COUNT /* of what equals the maximum */ } gpunn__reduce_kind;
+
+typedef struct gpunn__reduce {
+    gpunn__reduce_kind kind;
+    bool               by_column; /* the last axis is kept */
+    bool               add;       /* backward: += */
+    int                kept_rank, plane_rank;
+    int64_t            kept_dim[GPUNN_MAX_RANK], kept_stride[GPUNN_MAX_RANK], plane_dim[GPUNN_MAX_RANK], plane_stride[GPUNN_MAX_RANK];
+    int64_t            kept, planes, rows, columns, fold, tiles, chunks;
+    const float       *x, *reference; /* reference: the maxima, for COUNT and the gradient of MAX */
+    float             *y;             /* results; backward: the operand's gradient */
+    double            *partial;       /* [kept][tiles][chunks][TILE or 1]; NULL with one chunk */
+    const float       *gradient, *equal; /* backward: of the result; MAX: how many elements equal it */
+    double             scale;            /* 1 or, for means, 1 / elements */
+} gpunn__reduce;
+
+static void gpunn__reduce_shape(gpunn__reduce *r, const gpunn_value *in, uint32_t axes)
+{
+    int64_t size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK], step = 1;
+    bool    reduced[GPUNN_MAX_RANK];
+    int     groups = 0; /* from the last axis to the first */
+    for (int d = in->rank - 1; d >= 0; d--) {
+        bool fate = (axes >> d & 1) != 0;
+        if (in->dim[d] == 1) continue;
+        if (groups == 0 || reduced[groups - 1] != fate) {
+            reduced[groups] = fate;
+            size[groups] = 1;
+            stride[groups++] = step;
+        }
+        size[groups - 1] *= in->dim[d];
+        step *= in->dim[d];
+    }
+    r->by_column = groups > 0 && !reduced[0];
+    r->columns = r->by_column ? size[0] : 1;
+    int next = r->by_column ? 1 : 0;
+    r->rows = next < groups ? size[next++] : 1;
+    r->kept_rank = r->plane_rank = 0;
+    r->kept = r->planes = 1;
+    for (; next < groups; next++)
+        if (reduced[next]) {
+            r->plane_dim[r->plane_rank] = size[next];
+            r->plane_stride[r->plane_rank++] = stride[next];
+            r->planes *= size[next];
+        } else {
+            r->kept_dim[r->kept_rank] = size[next];
+            r->kept_stride[r->kept_rank++] = stride[next];
+            r->kept *= size[next];
+        }
+    r->fold = r->by_column && r->columns <= GPUNN__TILE / 2 ? GPUNN__TILE / r->columns : 1;
+    r->tiles = (r->columns + GPUNN__TILE - 1) / GPUNN__TILE;
+    r->chunks = 1;
+    if (r->kept * r->tiles < 32) {
+        int64_t chunks = in->count / (r->kept * r->tiles) / 32768;
+        r->chunks = chunks < 1 ? 1 : chunks > 64 ? 64 : chunks;
+    }
+}
+
+static size_t gpunn__reduce_partial_bytes(const gpunn__reduce *r)
+{
+    if (r->chunks == 1) return 0;
+    return (size_t)(r->kept * r->tiles * r->chunks * (r->by_column ? GPUNN__TILE : 1)) * sizeof(double);
+}
+
+/* Where position `index` of axes listed from the last to the first begins. */
+GPUNN__INLINE int64_t gpunn__offset(int64_t index, int rank, const int64_t *dim, const int64_t *stride)
+{
+    int64_t offset = 0;
+    for (int d = 0; d < rank; d++) {
+        int64_t rest = d + 1 < rank ? index / dim[d] : 0;
+        offset += (index - rest * dim[d]) * stride[d];
+        index = rest;
+    }
+    return offset;
+}
+
+GPUNN__INLINE float gpunn__start(gpunn__reduce_kind kind)
+{
+    return kind == GPUNN__MAX ? -INFINITY : 0;
+}
+
+/* NaN, once there, stays. */
+GPUNN__INLINE float gpunn__join(gpunn__reduce_kind kind, float a, float x, float reference)
+{
+    if (kind == GPUNN__SUM) return a + x;
+    if (kind == GPUNN__MAX) return x > a || x != x ? x : a;
+    return a + (x == reference ? 1.0f : 0.0f);
+}
+
+GPUNN__INLINE double gpunn__join_wide(gpunn__reduce_kind kind, double a, double x)
+{
+    return kind == GPUNN__MAX ? (x > a || x != x ? x : a) : a + x;
+}
+
+/* n floats that lie together: 32 sums side by side over at most 2048 elements, then in double. */
+GPUNN__INLINE double gpunn__reduce_line(gpunn__reduce_kind kind, const float *GPUNN__RESTRICT x, int64_t n, float reference)
+{
+    enum { LANES = 32, BLOCK = 2048 };
+    double total = (double)gpunn__start(kind);
+    while (n >= LANES) {
+        int64_t block = (n < BLOCK ? n : BLOCK) / LANES * LANES;
+        float   lane[LANES];
+        for (int j = 0; j < LANES; j++) lane[j] = gpunn__start(kind);
+        for (int64_t i = 0; i < block; i += LANES)
+            for (int j = 0; j < LANES; j++) lane[j] = gpunn__join(kind, lane[j], x[i + j], reference);
+        for (int half = LANES / 2; half > 0; half /= 2)
+            for (int j = 0; j < half; j++)
+                lane[j] = kind == GPUNN__MAX ? gpunn__join(kind, lane[j], lane[j + half], 0) : lane[j] + lane[j + half];
+        total = gpunn__join_wide(kind, total, (double)lane[0]);
+        x += block;
+        n -= block;
+    }
+    float rest = gpunn__start(kind);
+    for (int64_t i = 0; i < n; i++) rest = gpunn__join(kind, rest, x[i], reference);
+    return gpunn__join_wide(kind, total, (double)rest);
+}
+
+/* Adds `rows` rows of `width` floats, `stride` apart, to total[width]: up to 64 rows in float, then in double. */
+GPUNN__INLINE void gpunn__reduce_rows(gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride, int64_t width,
+                                      const float *GPUNN__RESTRICT reference, double *GPUNN__RESTRICT total)
+{
+    float sum[GPUNN__TILE];
+    while (rows > 0) {
+        int64_t block = rows < 64 ? rows : 64, row = 0;
+        for (int64_t j = 0; j < width; j++) sum[j] = gpunn__start(kind);
+        for (; row + 4 <= block; row += 4) {
+            const float *a = x + row * stride, *b = a + stride, *c = b + stride, *d = c + stride;
+            for (int64_t j = 0; j < width; j++) {
+                float ref = kind == GPUNN__COUNT ? reference[j] : 0;
+                sum[j] = gpunn__join(kind, gpunn__join(kind, gpunn__join(kind, gpunn__join(kind, sum[j], a[j], ref), b[j], ref),
+                                                       c[j], ref), d[j], ref);
+            }
+        }
+        for (; row < block; row++) {
+            const float *a = x + row * stride;
+            for (int64_t j = 0; j < width; j++) sum[j] = gpunn__join(kind, sum[j], a[j], kind == GPUNN__COUNT ? reference[j] : 0);
+        }
+        for (int64_t j = 0; j < width; j++) total[j] = gpunn__join_wide(kind, total[j], (double)sum[j]);
+        x += block * stride;
+        rows -= block;
+    }
+}
+
+/* row[columns] side by side, as often as rows are folded. */
+static const float *gpunn__widen(const float *row, int64_t columns, int64_t fold, float *buffer)
+{
+    if (fold == 1) return row;
+    for (int64_t i = 0; i < fold; i++)
+        for (int64_t j = 0; j < columns; j++) buffer[i * columns + j] = row[j];
+    return buffer;
+}
+
+GPUNN__INLINE void gpunn__reduce_units(gpunn__reduce_kind kind, const gpunn__reduce *r, int64_t begin, int64_t end)
+{
+    double total[GPUNN__TILE];
+    float  buffer[GPUNN__TILE];
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t      chunk = r->chunks > 1 ? unit % r->chunks : 0, tile_index = r->chunks > 1 ? unit / r->chunks : unit;
+        int64_t      kept = r->tiles > 1 ? tile_index / r->tiles : tile_index, column = (tile_index - kept * r->tiles) * GPUNN__TILE;
+        int64_t      width = r->columns - column < GPUNN__TILE ? r->columns - column : GPUNN__TILE;
+        const float *x = r->x + gpunn__offset(kept, r->kept_rank, r->kept_dim, r->kept_stride) + column;
+        const float *reference = kind == GPUNN__COUNT ? r->reference + kept * r->columns + column : NULL;
+        int64_t      from, to;
+        gpunn__cpu_part(r->planes * r->rows, r->fold, (int)r->chunks, (int)chunk, &from, &to);
+        if (r->by_column) {
+            if (kind == GPUNN__COUNT) reference = gpunn__widen(reference, width, r->fold, buffer);
+            for (int64_t j = 0; j < width * r->fold; j++) total[j] = (double)gpunn__start(kind);
+        } else
+            total[0] = (double)gpunn__start(kind);
+        while (from < to) {
+            int64_t      plane = r->planes > 1 ? from / r->rows : 0, row = from - plane * r->rows;
+            int64_t      count = r->rows - row < to - from ? r->rows - row : to - from;
+            const float *p = x + gpunn__offset(plane, r->plane_rank, r->plane_dim, r->plane_stride) + row * r->columns;
+            if (!r->by_column)
+                total[0] = gpunn__join_wide(kind, total[0], gpunn__reduce_line(kind, p, count, reference ? *reference : 0));
+            else if (r->fold == 1)
+                gpunn__reduce_rows(kind, p, count, r->columns, width, reference, total);
+            else {
+                int64_t wide = r->fold * r->columns, whole = count / r->fold;
+                gpunn__reduce_rows(kind, p, whole, wide, wide, reference, total);
+                gpunn__reduce_rows(kind, p + whole * wide, count > whole * r->fold, 0, (count - whole * r->fold) * r->columns, reference,
+                                   total);
+            }
+            from += count;
+        }
+        for (int64_t i = 1; i < r->fold; i++)
+            for (int64_t j = 0; j < width; j++) total[j] = gpunn__join_wide(kind, total[j], total[i * width + j]);
+        if (r->partial)
+            memcpy(r->partial + unit * (r->by_column ? GPUNN__TILE : 1), total, (size_t)width * sizeof *total);
+        else
+            for (int64_t j = 0; j < width; j++) r->y[kept * r->columns + column + j] = (float)(total[j] * r->scale);
+    }
+}
+
+static void gpunn__reduce_task(void *arg, int thread, int threads)
+{
+    const gpunn__reduce *r = (const gpunn__reduce *)arg;
+    int64_t              begin, end;
+    gpunn__cpu_part(r->kept * r->tiles * r->chunks, 1, threads, thread, &begin, &end);
+    if (r->kind == GPUNN__SUM)
+        gpunn__reduce_units(GPUNN__SUM, r, begin, end);
+    else if (r->kind == GPUNN__MAX)
+        gpunn__reduce_units(GPUNN__MAX, r, begin, end);
+    else
+        gpunn__reduce_units(GPUNN__COUNT, r, begin, end);
+}
+
+static void gpunn__reduce_run(gpunn__cpu *cpu, const gpunn_value *in, gpunn__reduce *r)
+{
+    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, in->count), gpunn__reduce_task, r);
+    if (r->chunks == 1) return;
+    int64_t span = r->by_column ? GPUNN__TILE : 1;
+    for (int64_t unit = 0; unit < r->kept * r->tiles; unit++) {
+        int64_t kept = unit / r->tiles, column = unit % r->tiles * GPUNN__TILE;
+        int64_t width = r->columns - column < GPUNN__TILE ? r->columns - column : GPUNN__TILE;
+        double *total = r->partial + unit * r->chunks * span;
+        for (int64_t chunk = 1; chunk < r->chunks; chunk++)
+            for (int64_t j = 0; j < width; j++) total[j] = gpunn__join_wide(r->kind, total[j], total[chunk * span + j]);
+        for (int64_t j = 0; j < width; j++) r->y[kept * r->columns + column + j] = (float)(total[j] * r->scale);
+    }
+}
+
+/* One line of the gradient: dx[i] (+)= x[i] is the maximum ? hit : miss; without x just hit. hit, miss and reference hold one value per
+ * element or (step 0) one for all. */
+GPUNN__INLINE void gpunn__spread_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x, const float *hit, const float *miss,
+                                      const float *reference, int64_t step, int64_t n, bool add)
+{
+    if (step == 0 && !x) {
+        float value = *hit;
+        if (add)
+            for (int64_t i = 0; i < n; i++) dx[i] += value;
+        else
+            for (int64_t i = 0; i < n; i++) dx[i] = value;
+    } else if (step == 0) {
+        float yes = *hit, no = *miss, ref = *reference;
+        for (int64_t i = 0; i < n; i++) dx[i] = (add ? dx[i] : 0) + (x[i] == ref ? yes : no);
+    } else if (!x) {
+        if (add)
+            for (int64_t i = 0; i < n; i++) dx[i] += hit[i];
+        else
+            for (int64_t i = 0; i < n; i++) dx[i] = hit[i];
+    } else
+        for (int64_t i = 0; i < n; i++) dx[i] = (add ? dx[i] : 0) + (x[i] == reference[i] ? hit[i] : miss[i]);
+}
+
+/* The gradient of both: each thread takes whole blocks of rows, or a share of the rows of all when blocks are few. */
+static void gpunn__spread_task(void *arg, int thread, int threads)
+{
+    const gpunn__reduce *r = (const gpunn__reduce *)arg;
+    int64_t              begin = 0, end = r->kept * r->planes, first = 0, limit = r->rows;
+    if (end >= threads * 4)
+        gpunn__cpu_part(end, 1, threads, thread, &begin, &end);
+    else
+        gpunn__cpu_part(r->rows, r->fold, threads, thread, &first, &limit);
+    float   hit[GPUNN__TILE], miss[GPUNN__TILE], reference[GPUNN__TILE];
+    bool    is_max = r->kind == GPUNN__MAX;
+    int64_t previous = -1;
+    for (int64_t column = 0; column < r->columns; column += GPUNN__TILE, previous = -1) {
+        int64_t width = r->columns - column < GPUNN__TILE ? r->columns - column : GPUNN__TILE, wide = width * r->fold;
+        for (int64_t block = begin; block < end; block++) {
+            int64_t kept = r->planes > 1 ? block / r->planes : block, plane = block - kept * r->planes;
+            int64_t at = gpunn__offset(kept, r->kept_rank, r->kept_dim, r->kept_stride) +
+                         gpunn__offset(plane, r->plane_rank, r->plane_dim, r->plane_stride) + column;
+            if (kept != previous) {
+                int64_t result = kept * r->columns + column;
+                for (int64_t j = 0; j < width; j++) {
+                    float g = r->gradient[result + j];
+                    hit[j] = is_max ? g / r->equal[result + j] : (float)((double)g * r->scale);
+                    if (is_max) { /* torch's mask * g / count: NaN all over where the maximum is NaN */
+                        miss[j] = g * 0 / r->equal[result + j];
+                        reference[j] = r->reference[result + j];
+                    }
+                }
+                for (int64_t j = width; j < wide; j++) {
+                    hit[j] = hit[j - width];
+                    miss[j] = is_max ? miss[j - width] : 0;
+                    reference[j] = is_max ? reference[j - width] : 0;
+                }
+                previous = kept;
+            }
+            float       *dx = r->y + at;
+            const float *x = is_max ? r->x + at : NULL;
+            if (!r->by_column)
+                gpunn__spread_line(dx + first, x ? x + first : NULL, hit, miss, reference, 0, limit - first, r->add);
+            else
+                for (int64_t row = first; row < limit; row += r->fold) {
+                    int64_t n = limit - row < r->fold ? (limit - row) * width : wide;
+                    gpunn__spread_line(dx + row * r->columns, x ? x + row * r->columns : NULL, hit, miss, reference, 1, n, r->add);
+                }
+        }
+    }
+}
+
+static gpunn_status gpunn__cpu_reduce(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__reduce_kind kind)
+{
+    const gpunn_value *in = &step->in[0];
+    const gpunn_value *out = &step->out;
+    gpunn__reduce      r;
+    gpunn__reduce_shape(&r, &step->in[0], step->attr->axes);
+    size_t partial_bytes = gpunn__reduce_partial_bytes(&r);
+    size_t equal_bytes = step->backward && kind == GPUNN__MAX ? (size_t)out->count * sizeof(float) : 0;
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = step->backward && kind == GPUNN__SUM ? 0 : partial_bytes + equal_bytes;
+        return GPUNN_OK;
+    }
+    if (step->backward && !step->grad_in[0].data) return GPUNN_OK;
+    r.kind = kind;
+    r.partial = partial_bytes ? (double *)step->workspace : NULL;
+    r.x = (const float *)step->in[0].data;
+    r.scale = step->attr->mean ? (double)out->count / (double)in->count : 1;
+    if (action == GPUNN__FORWARD) {
+        r.y = (float *)out->data;
+        gpunn__reduce_run(cpu, in, &r);
+        return GPUNN_OK;
+    }
+    r.reference = (const float *)step->out.data;
+    r.equal = NULL;
+    if (kind == GPUNN__MAX) {
+        float *equal = (float *)(void *)((char *)step->workspace + partial_bytes);
+        r.kind = GPUNN__COUNT;
+        r.y = equal;
+        gpunn__reduce_run(cpu, in, &r);
+        r.kind = GPUNN__MAX;
+        r.equal = equal;
+    }
+    r.y = (float *)step->grad_in[0].data;
+    r.gradient = (const float *)step->grad_out.data;
+    r.add = step->accumulate[0];
+    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, in->count), gpunn__spread_task, &r);
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cpu_sum(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__cpu_reduce(cpu, step, action, GPUNN__SUM);
+}
+
+static gpunn_status gpunn__cpu_max(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__cpu_reduce(cpu, step, action, GPUNN__MAX);
+}
+
+/* ---- argmax: x[outer][n][inner], the first maximum, NaN before everything --------------------------------------------- */
+typedef struct gpunn__along { /* one axis of a tensor */
+    int64_t      outer, n, inner;
+    const float *x, *y, *gradient;
+    float       *out;
+    int64_t     *index;
+    bool         add, log;
+} gpunn__along;
+
+static void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, int axis)
+{
+    a->outer = a->inner = 1;
+    a->n = v->rank ? v->dim[axis] : 1;
+    for (int d = 0; d < v->rank; d++) {
+        if (d < axis) a->outer *= v->dim[d];
+        if (d > axis) a->inner *= v->dim[d];
+    }
+}
+
+static void gpunn__argmax_task(void *arg, int thread, int threads)
+{
+    const gpunn__along *a = (const gpunn__along *)arg;
+    enum { WIDTH = 64 };
+    int64_t begin, end, n = a->n, inner = a->inner;
+    gpunn__cpu_part(a->outer, 1, threads, thread, &begin, &end);
+    for (int64_t o = begin; o < end; o++) {
+        const float *x = a->x + o * n * inner;
+        int64_t     *y = a->index + o * inner;
+        if (inner == 1) {
+            float   best = n >= 64 ? (float)gpunn__reduce_line(GPUNN__MAX, x, n, 0) : x[0];
+            int64_t at = 0;
+            if (n >= 64)
+                while (x[at] != best && (best == best || x[at] == x[at])) at++;
+            else
+                for (int64_t i = 1; i < n; i++)
+                    if (x[i] > best || (x[i] != x[i] && best == best)) {
+                        best = x[i];
+                        at = i;
+                    }
+            *y = at;
+            continue;
+        }
+        for (int64_t column = 0; column < inner; column += WIDTH) {
+            int64_t width = inner - column < WIDTH ? inner - column : WIDTH;
+            float   best[WIDTH];
+            int32_t at[WIDTH];
+            for (int64_t j = 0; j < width; j++) {
+                best[j] = x[column + j];
+                at[j] = 0;
+            }
+            for (int64_t i = 1; i < n; i++) {
+                const float *row = x + i * inner + column;
+                for (int64_t j = 0; j < width; j++) {
+                    bool better = row[j] > best[j] || (row[j] != row[j] && best[j] == best[j]);
+                    best[j] = better ? row[j] : best[j];
+                    at[j] = better ? (int32_t)i : at[j];
+                }
+            }
+            for (int64_t j = 0; j < width; j++) y[column + j] = at[j];
+        }
+    }
+}
+
+static gpunn_status gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__along a;
+    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
+    if (action == GPUNN__PREPARE) {
+        if (a.n > INT32_MAX)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "argmax over %lld elements; the CPU can do 2^31 - 1", (long long)a.n);
+        return GPUNN_OK;
+    }
+    a.x = (const float *)step->in[0].data;
+    a.index = (int64_t *)step->out.data;
+    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, step->in[0].count), gpunn__argmax_task, &a);
+    return GPUNN_OK;
+}
+
+/* ---- softmax and log_softmax along an axis: x[outer][n][inner] --------------------------------------------------------- *
+ * Units of work are rows (inner 1) or n x 32 columns. A row wholly -inf gives NaN, as torch's does. */
+#define GPUNN__COLUMNS 32
+
+/* sum[j] = sum over i of exp(x[i * stride + j] - top[j]), top the maximum; 1 <= width <= GPUNN__COLUMNS. With e, the terms go there. */
+GPUNN__INLINE void gpunn__exp_columns(const float *GPUNN__RESTRICT x, int64_t n, int64_t stride, int64_t width,
+                                      float *GPUNN__RESTRICT e, float *GPUNN__RESTRICT top, float *GPUNN__RESTRICT sum)
+{
+    for (int64_t j = 0; j < width; j++) {
+        top[j] = x[j];
+        sum[j] = 0;
+    }
+    for (int64_t i = 1; i < n; i++)
+        for (int64_t j = 0; j < width; j++) top[j] = gpunn__join(GPUNN__MAX, top[j], x[i * stride + j], 0);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < width; j++) {
+            float term = gpunn__exp(x[i * stride + j] - top[j]);
+            sum[j] += term;
+            if (e) e[i * stride + j] = term;
+        }
+}
+
+/* The same for one row that lies together; returns the sum. Short rows are padded to full vectors. */
+GPUNN__INLINE float gpunn__exp_row(const float *GPUNN__RESTRICT x, int64_t n, float *GPUNN__RESTRICT e, float *top)
+{
+    enum { LANES = 16, SHORT = 64 };
+    float lane[LANES];
+    if (n <= SHORT) {
+        float   copy[SHORT];
+        int64_t whole = (n + LANES - 1) / LANES * LANES;
+        for (int64_t i = whole - LANES; i < whole; i++) copy[i] = -INFINITY;
+        for (int64_t i = 0; i < n; i++) copy[i] = x[i];
+        for (int j = 0; j < LANES; j++) lane[j] = copy[j];
+        for (int64_t i = LANES; i < whole; i += LANES)
+            for (int j = 0; j < LANES; j++) lane[j] = gpunn__join(GPUNN__MAX, lane[j], copy[i + j], 0);
+        for (int half = LANES / 2; half > 0; half /= 2)
+            for (int j = 0; j < half; j++) lane[j] = gpunn__join(GPUNN__MAX, lane[j], lane[j + half], 0);
+        float largest = *top = lane[0];
+        for (int j = 0; j < LANES; j++) lane[j] = 0;
+        for (int64_t i = 0; i < whole; i += LANES)
+            for (int j = 0; j < LANES; j++) {
+                copy[i + j] = gpunn__exp(copy[i + j] - largest);
+                lane[j] += copy[i + j];
+            }
+        if (e)
+            for (int64_t i = 0; i < n; i++) e[i] = copy[i];
+        for (int half = LANES / 2; half > 0; half /= 2)
+            for (int j = 0; j < half; j++) lane[j] += lane[j + half];
+        return lane[0];
+    }
+    float largest = *top = (float)gpunn__reduce_line(GPUNN__MAX, x, n, 0), rest = 0;
+    double total = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n;) { /* at most 1024 terms are summed in float */
+        int64_t end = i + 1024 < n ? i + 1024 : n;
+        for (int j = 0; j < LANES; j++) lane[j] = 0;
+        for (; i + LANES <= end; i += LANES)
+            for (int j = 0; j < LANES; j++) {
+                float term = gpunn__exp(x[i + j] - largest);
+                lane[j] += term;
+                if (e) e[i + j] = term;
+            }
+        for (int half = LANES / 2; half > 0; half /= 2)
+            for (int j = 0; j < half; j++) lane[j] += lane[j + half];
+        total += (double)lane[0];
+    }
+    for (; i < n; i++) {
+        float term = gpunn__exp(x[i] - largest);
+        rest += term;
+        if (e) e[i] = term;
+    }
+    return (float)(total + (double)rest);
+}
+
+/* Splits outer x tiles of columns over the threads; inner 1 is one tile. */
+GPUNN__INLINE int64_t gpunn__along_units(const gpunn__along *a, int64_t *tiles)
+{
+    *tiles = (a->inner + GPUNN__COLUMNS - 1) / GPUNN__COLUMNS;
+    return a->outer * *tiles;
+}
+
+static void gpunn__softmax_task(void *arg, int thread, int threads)
+{
+    const gpunn__along *a = (const gpunn__along *)arg;
+    int64_t begin, end, tiles, units = gpunn__along_units(a, &tiles), n = a->n, inner = a->inner;
+    gpunn__cpu_part(units, 1, threads, thread, &begin, &end);
+    float top[GPUNN__COLUMNS], sum[GPUNN__COLUMNS];
+    for (int64_t unit = begin; unit < end; unit++) {
+        if (inner == 1) {
+            const float *x = a->x + unit * n;
+            float *GPUNN__RESTRICT y = a->out + unit * n;
+            sum[0] = gpunn__exp_row(x, n, a->log ? NULL : y, top);
+            float first = a->log ? top[0] : 1 / sum[0], second = gpunn__log(sum[0]);
+            if (a->log)
+                for (int64_t i = 0; i < n; i++) y[i] = x[i] - first - second;
+            else
+                for (int64_t i = 0; i < n; i++) y[i] *= first;
+            continue;
+        }
+        int64_t      outer = unit / tiles, column = (unit - outer * tiles) * GPUNN__COLUMNS;
+        int64_t      width = inner - column < GPUNN__COLUMNS ? inner - column : GPUNN__COLUMNS;
+        const float *x = a->x + outer * n * inner + column;
+        float *GPUNN__RESTRICT y = a->out + outer * n * inner + column;
+        gpunn__exp_columns(x, n, inner, width, a->log ? NULL : y, top, sum);
+        for (int64_t j = 0; j < width; j++) sum[j] = a->log ? gpunn__log(sum[j]) : 1 / sum[j];
+        for (int64_t i = 0; i < n; i++, x += inner, y += inner)
+            if (a->log)
+                for (int64_t j = 0; j < width; j++) y[j] = x[j] - top[j] - sum[j];
+            else
+                for (int64_t j = 0; j < width; j++) y[j] *= sum[j];
+    }
+}
+
+/* softmax: dx (+)= y (g - sum g y). log_softmax: dx (+)= g - exp(y) sum g. */
+GPUNN__INLINE float gpunn__softmax_slope(bool log, float g, float y, float sum)
+{
+    return log ? g - gpunn__exp(y) * sum : y * (g - sum);
+}
+
+GPUNN__INLINE void gpunn__softmax_gradient(const gpunn__along *a, bool log, bool add, int64_t begin, int64_t end, int64_t tiles)
+{
+    int64_t n = a->n, inner = a->inner;
+    for (int64_t unit = begin; unit < end; unit++) {
+        if (inner == 1) {
+            const float *GPUNN__RESTRICT y = a->y + unit * n;
+            const float *GPUNN__RESTRICT g = a->gradient + unit * n;
+            float *GPUNN__RESTRICT dx = a->out + unit * n;
+            enum { LANES = 16 };
+            float   lane[LANES] = {0}, sum = 0;
+            int64_t i = 0;
+            for (; i + LANES <= n; i += LANES)
+                for (int j = 0; j < LANES; j++) lane[j] += log ? g[i + j] : g[i + j] * y[i + j];
+            for (; i < n; i++) sum += log ? g[i] : g[i] * y[i];
+            for (int half = LANES / 2; half > 0; half /= 2)
+                for (int j = 0; j < half; j++) lane[j] += lane[j + half];
+            sum += lane[0];
+            for (i = 0; i < n; i++) dx[i] = (add ? dx[i] : 0) + gpunn__softmax_slope(log, g[i], y[i], sum);
+            continue;
+        }
+        int64_t outer = unit / tiles, column = (unit - outer * tiles) * GPUNN__COLUMNS, at = outer * n * inner + column;
+        int64_t width = inner - column < GPUNN__COLUMNS ? inner - column : GPUNN__COLUMNS;
+        const float *GPUNN__RESTRICT y = a->y + at;
+        const float *GPUNN__RESTRICT g = a->gradient + at;
+        float *GPUNN__RESTRICT dx = a->out + at;
+        float sum[GPUNN__COLUMNS];
+        for (int64_t j = 0; j < width; j++) sum[j] = 0;
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t j = 0; j < width; j++) sum[j] += log ? g[i * inner + j] : g[i * inner + j] * y[i * inner + j];
+        for (int64_t i = 0; i < n; i++, y += inner, g += inner, dx += inner)
+            for (int64_t j = 0; j < width; j++) dx[j] = (add ? dx[j] : 0) + gpunn__softmax_slope(log, g[j], y[j], sum[j]);
+    }
+}
+
+static void gpunn__softmax_gradient_task(void *arg, int thread, int threads)
+{
+    const gpunn__along *a = (const gpunn__along *)arg;
+    int64_t             begin, end, tiles, units = gpunn__along_units(a, &tiles);
+    gpunn__cpu_part(units, 1, threads, thread, &begin, &end);
+    if (a->log)
+        gpunn__softmax_gradient(a, true, a->add, begin, end, tiles);
+    else
+        gpunn__softmax_gradient(a, false, a->add, begin, end, tiles);
+}
+
+static gpunn_status gpunn__softmax_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, bool log)
+{
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    gpunn__along a;
+    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
+    a.x = (const float *)step->in[0].data;
+    a.y = (const float *)step->out.data;
+    a.gradient = (const float *)step->grad_out.data;
+    a.out = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
+    a.add = step->backward && step->accumulate[0];
+    a.log = log;
+    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, 3 * step->in[0].count),
+                        step->backward ? gpunn__softmax_gradient_task : gpunn__softmax_task, &a);
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cpu_softmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__softmax_run(cpu, step, action, false);
+}
+
+static gpunn_status gpunn__cpu_log_softmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__softmax_run(cpu, step, action, true);
+}
+/* ==== >>norm ========================================================================================================== */
+
+/* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
+ * y = (x - mean) * invstd * weight + bias. Backward (training plans only: others have no gradients), with m = n * inner values per channel and h = x - mean:
+ *     dbias = sum g, dweight = invstd * sum(g h), dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
+ * Each unit of work is one channel, read in lines of `inner` floats, or, where lines are short, as many channels as fit
+ * GPUNN__NORM_WIDTH columns, read by rows. Means and variances are taken block by block, exactly within each block and joined by
+ * Chan's formula in double. */
+#define GPUNN__NORM_WIDTH 64
+
+typedef struct gpunn__norm {
+    int64_t      n, channels, inner, group; /* group: channels of a unit */
+    bool         by_row, training, add;
+    const float *x, *g, *weight, *bias;
+    float       *y;                         /* or dx; NULL: not wanted */
+    float       *running_mean, *running_var, *mean, *invstd; /* the last two: saved */
+    float       *dweight, *dbias;
+    bool         add_weight, add_bias;
+    double       eps, momentum;
+} gpunn__norm;
+
+typedef struct gpunn__moments {
+    double count, mean, square; /* square: sum of (x - mean)^2 */
+} gpunn__moments;
+
+GPUNN__INLINE void gpunn__moments_join(gpunn__moments *a, double count, double mean, double square)
+{
+    double delta = mean - a->mean, total = a->count + count;
+    a->mean += delta * count / total;
+    a->square += square + delta * delta * a->count * count / total;
+    a->count = total;
+}
+
+/* The sum of (a - mean_a) (b - mean_b) over n floats that lie together. */
+GPUNN__INLINE double gpunn__product_line(const float *GPUNN__RESTRICT a, float mean_a, const float *GPUNN__RESTRICT b, float mean_b,
+                                         int64_t n)
+{
+    enum { LANES = 32, BLOCK = 2048 };
+    double total = 0;
+    while (n >= LANES) {
+        int64_t block = (n < BLOCK ? n : BLOCK) / LANES * LANES;
+        float   lane[LANES] = {0};
+        for (int64_t i = 0; i < block; i += LANES)
+            for (int j = 0; j < LANES; j++) lane[j] += (a[i + j] - mean_a) * (b[i + j] - mean_b);
+        for (int half = LANES / 2; half > 0; half /= 2)
+            for (int j = 0; j < half; j++) lane[j] += lane[j + half];
+        total += (double)lane[0];
+        a += block;
+        b += block;
+        n -= block;
+    }
+    float rest = 0;
+    for (int64_t i = 0; i < n; i++) rest += (a[i] - mean_a) * (b[i] - mean_b);
+    return total + (double)rest;
+}
+
+/* One channel: blocks of whole lines of about 2048 floats together, or pieces of longer ones. */
+static gpunn__moments gpunn__norm_line_moments(const gpunn__norm *b, int64_t channel)
+{
+    enum { BLOCK = 2048 };
+    gpunn__moments all = {0, 0, 0};
+    int64_t        lines = b->inner < BLOCK ? BLOCK / b->inner : 1, stride = b->channels * b->inner;
+    for (int64_t i = 0; i < b->n; i += lines)
+        for (int64_t at = 0; at < b->inner; at += BLOCK) {
+            int64_t      end = i + lines < b->n ? i + lines : b->n, length = b->inner - at < BLOCK ? b->inner - at : BLOCK;
+            const float *x = b->x + channel * b->inner + at;
+            double       sum = 0, square = 0, count = (double)((end - i) * length);
+            for (int64_t k = i; k < end; k++) sum += gpunn__reduce_line(GPUNN__SUM, x + k * stride, length, 0);
+            float shift = (float)(sum / count);
+            for (int64_t k = i; k < end; k++) square += gpunn__product_line(x + k * stride, shift, x + k * stride, shift, length);
+            double error = sum / count - (double)shift;
+            gpunn__moments_join(&all, count, sum / count, square - count * error * error);
+        }
+    return all;
+}
+
+/* The channels of `width` columns that start at x, by blocks of rows. */
+static void gpunn__norm_row_moments(const gpunn__norm *b, const float *x, int64_t width, gpunn__moments *channel)
+{
+    enum { ROWS = 64 };
+    gpunn__moments all[GPUNN__NORM_WIDTH];
+    int64_t        stride = b->channels * b->inner;
+    memset(all, 0, sizeof all);
+    for (int64_t i = 0; i < b->n; i += ROWS) {
+        int64_t      rows = b->n - i < ROWS ? b->n - i : ROWS;
+        const float *block = x + i * stride;
+        float        mean[GPUNN__NORM_WIDTH], sum[GPUNN__NORM_WIDTH] = {0}, square[GPUNN__NORM_WIDTH] = {0};
+        for (int64_t k = 0; k < rows; k++)
+            for (int64_t j = 0; j < width; j++) sum[j] += block[k * stride + j];
+        for (int64_t j = 0; j < width; j++) mean[j] = sum[j] / (float)rows;
+        for (int64_t j = 0; j < width; j++) sum[j] = 0; /* now of what that mean is off by */
+        for (int64_t k = 0; k < rows; k++)
+            for (int64_t j = 0; j < width; j++) {
+                float h = block[k * stride + j] - mean[j];
+                sum[j] += h;
+                square[j] += h * h;
+            }
+        for (int64_t j = 0; j < width; j++) {
+            double error = (double)sum[j] / (double)rows;
+            gpunn__moments_join(&all[j], (double)rows, (double)mean[j] + error, (double)square[j] - error * error * (double)rows);
+        }
+    }
+    for (int64_t j = 0; j < width; j += b->inner) {
+        for (int64_t k = 1; k < b->inner; k++) gpunn__moments_join(&all[j], all[j + k].count, all[j + k].mean, all[j + k].square);
+        channel[j / b->inner] = all[j];
+    }
+}
+
+/* y = (x - mean) * scale + shift, or dx (+)= (g - shift - (x - mean) * slope) * scale; step 0: one constant for the whole line. */
+typedef struct gpunn__norm_constants {
+    float mean[GPUNN__NORM_WIDTH], scale[GPUNN__NORM_WIDTH], shift[GPUNN__NORM_WIDTH], slope[GPUNN__NORM_WIDTH];
+} gpunn__norm_constants;
+
+GPUNN__INLINE void gpunn__norm_line(const gpunn__norm_constants *k, bool single, const float *GPUNN__RESTRICT x,
+                                    const float *GPUNN__RESTRICT g, float *GPUNN__RESTRICT y, int64_t n, bool add)
+{
+    float mean = k->mean[0], scale = k->scale[0], shift = k->shift[0], slope = k->slope[0];
+    if (single && !g)
+        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * scale + shift;
+    else if (single && !add)
+        for (int64_t i = 0; i < n; i++) y[i] = (g[i] - shift - (x[i] - mean) * slope) * scale;
+    else if (single)
+        for (int64_t i = 0; i < n; i++) y[i] += (g[i] - shift - (x[i] - mean) * slope) * scale;
+    else if (!g)
+        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - k->mean[i]) * k->scale[i] + k->shift[i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (add ? y[i] : 0) + (g[i] - k->shift[i] - (x[i] - k->mean[i]) * k->slope[i]) * k->scale[i];
+}
+
+static void gpunn__norm_apply(const gpunn__norm *b, int64_t first, int64_t count, gpunn__norm_constants *k)
+{
+    int64_t stride = b->channels * b->inner, at = first * b->inner, width = count * b->inner;
+    if (b->by_row)
+        for (int64_t c = count - 1; c >= 0; c--) /* one constant per channel to one per column, from the end */
+            for (int64_t j = c * b->inner + b->inner - 1; j >= c * b->inner; j--) {
+                k->mean[j] = k->mean[c];
+                k->scale[j] = k->scale[c];
+                k->shift[j] = k->shift[c];
+                k->slope[j] = k->slope[c];
+            }
+    for (int64_t i = 0; i < b->n; i++, at += stride)
+        gpunn__norm_line(k, !b->by_row, b->x + at, b->g ? b->g + at : NULL, b->y + at, width, b->add);
+}
+
+static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_t count)
+{
+    gpunn__moments        moments[GPUNN__NORM_WIDTH];
+    gpunn__norm_constants k;
+    if (b->training && b->by_row)
+        gpunn__norm_row_moments(b, b->x + first * b->inner, count * b->inner, moments);
+    else if (b->training)
+        moments[0] = gpunn__norm_line_moments(b, first);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t c = first + i;
+        double  mean, variance;
+        if (b->training) {
+            mean = moments[i].mean;
+            variance = moments[i].square / moments[i].count;
+            double unbiased = moments[i].square / (moments[i].count - 1);
+            b->running_mean[c] = (float)((1 - b->momentum) * (double)b->running_mean[c] + b->momentum * mean);
+            b->running_var[c] = (float)((1 - b->momentum) * (double)b->running_var[c] + b->momentum * unbiased);
+        } else {
+            mean = (double)b->running_mean[c];
+            variance = (double)b->running_var[c];
+        }
+        double invstd = 1 / sqrt(variance + b->eps);
+        if (b->training) {
+            b->mean[c] = (float)mean;
+            b->invstd[c] = (float)invstd;
+        }
+        k.mean[i] = (float)mean;
+        k.scale[i] = (float)(invstd * (b->weight ? (double)b->weight[c] : 1));
+        k.shift[i] = b->bias ? b->bias[c] : 0;
+        k.slope[i] = 0;
+    }
+    gpunn__norm_apply(b, first, count, &k);
+}
+
+/* sums[channel][0] = sum g, [1] = sum g (x - mean). */
+static void gpunn__norm_row_sums(const gpunn__norm *b, int64_t first, int64_t count, const float *mean, double sums[][2])
+{
+    enum { ROWS = 64 };
+    int64_t stride = b->channels * b->inner, width = count * b->inner;
+    double  all[2][GPUNN__NORM_WIDTH] = {{0}};
+    float   center[GPUNN__NORM_WIDTH];
+    for (int64_t j = 0; j < width; j++) center[j] = mean[j / b->inner];
+    for (int64_t i = 0; i < b->n; i += ROWS) {
+        int64_t      rows = b->n - i < ROWS ? b->n - i : ROWS, at = i * stride + first * b->inner;
+        const float *x = b->x + at, *g = b->g + at;
+        float        sum[GPUNN__NORM_WIDTH] = {0}, product[GPUNN__NORM_WIDTH] = {0};
+        for (int64_t k = 0; k < rows; k++)
+            for (int64_t j = 0; j < width; j++) {
+                sum[j] += g[k * stride + j];
+                product[j] += g[k * stride + j] * (x[k * stride + j] - center[j]);
+            }
+        for (int64_t j = 0; j < width; j++) {
+            all[0][j] += (double)sum[j];
+            all[1][j] += (double)product[j];
+        }
+    }
+    for (int64_t c = 0; c < count; c++)
+        for (int i = 0; i < 2; i++) {
+            sums[c][i] = 0;
+            for (int64_t j = 0; j < b->inner; j++) sums[c][i] += all[i][c * b->inner + j];
+        }
+}
+
+static void gpunn__norm_backward_unit(const gpunn__norm *b, int64_t first, int64_t count)
+{
+    gpunn__norm_constants k;
+    double                sums[GPUNN__NORM_WIDTH][2], invstd[GPUNN__NORM_WIDTH];
+    for (int64_t i = 0; i < count; i++) {
+        int64_t c = first + i;
+        k.mean[i] = b->mean[c];
+        invstd[i] = (double)b->invstd[c];
+        sums[i][0] = sums[i][1] = 0;
+    }
+    if (b->by_row)
+        gpunn__norm_row_sums(b, first, count, k.mean, sums);
+    else
+        for (int64_t i = 0, at = first * b->inner; i < b->n; i++, at += b->channels * b->inner) {
+            sums[0][0] += gpunn__reduce_line(GPUNN__SUM, b->g + at, b->inner, 0);
+            sums[0][1] += gpunn__product_line(b->g + at, 0, b->x + at, k.mean[0], b->inner);
+        }
+    double values = (double)(b->n * b->inner);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t c = first + i;
+        float   dweight = (float)(invstd[i] * sums[i][1]), dbias = (float)sums[i][0];
+        if (b->dweight) b->dweight[c] = (b->add_weight ? b->dweight[c] : 0) + dweight;
+        if (b->dbias) b->dbias[c] = (b->add_bias ? b->dbias[c] : 0) + dbias;
+        k.scale[i] = (float)(invstd[i] * (b->weight ? (double)b->weight[c] : 1));
+        k.shift[i] = (float)(sums[i][0] / values);
+        k.slope[i] = (float)(invstd[i] * invstd[i] * sums[i][1] / values);
+    }
+    if (b->y) gpunn__norm_apply(b, first, count, &k);
+}
+
+static void gpunn__norm_task(void *arg, int thread, int threads)
+{
+    const gpunn__norm *b = (const gpunn__norm *)arg;
+    int64_t            begin, end;
+    gpunn__cpu_part(b->channels, b->group, threads, thread, &begin, &end);
+    for (; begin < end; begin += b->group) {
+        int64_t count = end - begin < b->group ? end - begin : b->group;
+        if (b->g)
+            gpunn__norm_backward_unit(b, begin, count);
+        else
+            gpunn__norm_forward_unit(b, begin, count);
+    }
+}
+
+static gpunn_status gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *in = step->in;
+    gpunn__norm        b;
+    b.n = in[0].dim[0];
+    b.channels = in[0].dim[1];
+    b.inner = in[0].count / (b.n * b.channels);
+    if (action == GPUNN__PREPARE) {
+        if (step->training && b.n * b.inner == 1)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_SHAPE, "expected more than 1 value per channel when training; use a larger batch");
+        if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.channels * sizeof(float);
+        return GPUNN_OK;
+    }
+    b.by_row = b.inner < 16;
+    b.group = b.by_row ? GPUNN__NORM_WIDTH / b.inner : 1;
+    b.training = step->training;
+    b.eps = (double)step->attr->eps;
+    b.momentum = (double)step->attr->momentum;
+    b.x = (const float *)in[0].data;
+    b.weight = (const float *)in[1].data;
+    b.bias = (const float *)in[2].data;
+    b.running_mean = (float *)in[3].data;
+    b.running_var = (float *)in[4].data;
+    b.mean = (float *)step->saved;
+    b.invstd = b.mean ? b.mean + b.channels : NULL;
+    b.g = NULL;
+    b.y = (float *)step->out.data;
+    b.add = false;
+    if (action == GPUNN__BACKWARD) {
+        b.g = (const float *)step->grad_out.data;
+        b.y = (float *)step->grad_in[0].data;
+        b.dweight = (float *)step->grad_in[1].data;
+        b.dbias = (float *)step->grad_in[2].data;
+        b.add = step->accumulate[0];
+        b.add_weight = step->accumulate[1];
+        b.add_bias = step->accumulate[2];
+    }
+    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, in[0].count), gpunn__norm_task, &b);
+    return GPUNN_OK;
+}
+
+/* ---- dropout -------------------------------------------------------------------------------------------------------------- *
+ * Nothing is stored: backward draws the same again, and so does every backend. Element i belongs to pack i / 8; the eight elements
+ * of a pack take the eight 16-bit halves, low before high, of the four words of
+ *     philox4x32-10(key: seed, counter: pack low, site ^ pack high << 16, step low, step high)
+ * where low and high are 32-bit halves. An element is kept when its draw < T = round((1 - p) * 65536), then multiplied by 65536 / T. */
+enum { GPUNN__DROP_PACKS = 16, GPUNN__DROP_BLOCK = 8 * GPUNN__DROP_PACKS };
+
+typedef struct gpunn__drop {
+    uint64_t     seed, step;
+    uint32_t     site, keep; /* keep: T */
+    float        scale;
+    int64_t      count;
+    const float *x;
+    float       *y;
+    bool         add;
+} gpunn__drop;
+
+/* The draws of 16 packs from `pack`, a multiple of 16, which run through Philox side by side. */
+GPUNN__INLINE void gpunn__drop_draw(const gpunn__drop *d, uint64_t pack, uint16_t draw[GPUNN__DROP_BLOCK])
+{
+    uint32_t c0[GPUNN__DROP_PACKS], c1[GPUNN__DROP_PACKS], c2[GPUNN__DROP_PACKS], c3[GPUNN__DROP_PACKS];
+    uint32_t words[GPUNN__DROP_PACKS][4];
+    for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
+        c0[j] = (uint32_t)pack + (uint32_t)j;
+        c1[j] = d->site ^ (uint32_t)(pack >> 32) << 16;
+        c2[j] = (uint32_t)d->step;
+        c3[j] = (uint32_t)(d->step >> 32);
+    }
+    uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+        for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
+            uint64_t p0 = (uint64_t)0xD2511F53u * c0[j], p1 = (uint64_t)0xCD9E8D57u * c2[j];
+            c0[j] = (uint32_t)(p1 >> 32) ^ c1[j] ^ k0;
+            c1[j] = (uint32_t)p1;
+            c2[j] = (uint32_t)(p0 >> 32) ^ c3[j] ^ k1;
+            c3[j] = (uint32_t)p0;
+        }
+    for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
+        words[j][0] = c0[j];
+        words[j][1] = c1[j];
+        words[j][2] = c2[j];
+        words[j][3] = c3[j];
+    }
+    memcpy(draw, words, sizeof words);
+}
+
+static void gpunn__drop_task(void *arg, int thread, int threads)
+{
+    const gpunn__drop *d = (const gpunn__drop *)arg;
+    int64_t            begin, end;
+    gpunn__cpu_part(d->count, GPUNN__DROP_BLOCK, threads, thread, &begin, &end);
+    for (int64_t i = begin; i < end; i += GPUNN__DROP_BLOCK) {
+        uint16_t draw[GPUNN__DROP_BLOCK];
+        float    factor[GPUNN__DROP_BLOCK];
+        gpunn__drop_draw(d, (uint64_t)i / 8, draw);
+        for (int j = 0; j < GPUNN__DROP_BLOCK; j++) factor[j] = draw[j] < d->keep ? d->scale : 0;
+        int64_t      n = end - i < GPUNN__DROP_BLOCK ? end - i : GPUNN__DROP_BLOCK;
+        const float *x = d->x + i;
+        float       *y = d->y + i;
+        GPUNN__IVDEP /* y is x or apart from it */
+        for (int64_t j = 0; j < n; j++) y[j] = (d->add ? y[j] : 0) + x[j] * factor[j];
+    }
+}
+
+static gpunn_status gpunn__cpu_dropout(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    gpunn__drop d;
+    d.count = step->in[0].count;
+    d.x = (const float *)(step->backward ? step->grad_out.data : step->in[0].data);
+    d.y = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
+    d.add = step->backward && step->accumulate[0];
+    d.keep = (uint32_t)((1 - (double)step->attr->value[0]) * 65536 + 0.5);
+    d.scale = d.keep ? 65536.0f / (float)d.keep : 0;
+    if (!step->training || d.keep == 65536) {
+        if (d.add)
+            for (int64_t i = 0; i < d.count; i++) d.y[i] += d.x[i];
+        else if (d.y != d.x)
+            memcpy(d.y, d.x, (size_t)d.count * sizeof(float));
+        return GPUNN_OK;
+    }
+    d.seed = step->state->seed;
+    d.step = step->state->step;
+    d.site = step->attr->site;
+    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, d.count), gpunn__drop_task, &d);
+    return GPUNN_OK;
+}
+
+/* ==== >>loss ========================================================================================================== *
+ * cross_entropy and nll: x[n][classes][inner], one label per row, row = n * inner + position. With l = log_softmax(x) (nll: x itself),
+ * w the class weights (1 without) and e the label smoothing (nll: 0), a row that is not ignored costs
+ *     (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
+ * and the mean divides by the sum of w[label]. Its gradient: dx[c] = a p[c] - b (c == label) - d w[c], p = softmax(x), with
+ *     b = s (1 - e) w[label], d = s e / classes, a = b + d sum w, s = g / divisor; nll: a = d = 0.
+ * Saved: the divisor; cross_entropy: per row the maximum and 1 / sum exp(x - maximum). */
+enum { GPUNN__LOSS_PARTS = 64 };
+
+typedef struct gpunn__class_loss {
+    gpunn__along along; /* x: logits, out: losses or dx */
+    bool         softmax, none; /* none: no reduction */
+    gpunn_dtype  label_type;
+    const void  *labels;
+    const float *weight;
+    double       smoothing, weight_sum; /* weight_sum: of all classes */
+    int64_t      ignore, rows, part_rows, parts;
+    float       *top, *inverse; /* saved, per row */
+    double       divisor;
+    double       loss[GPUNN__LOSS_PARTS], weights[GPUNN__LOSS_PARTS];
+    int64_t      bad[GPUNN__LOSS_PARTS]; /* first row with an impossible label; -1: none */
+} gpunn__class_loss;
+
+GPUNN__INLINE int64_t gpunn__label(const gpunn__class_loss *l, int64_t row)
+{
+    if (l->label_type == GPUNN_I64) return ((const int64_t *)l->labels)[row];
+    if (l->label_type == GPUNN_I32) return ((const int32_t *)l->labels)[row];
+    return ((const uint8_t *)l->labels)[row];
+}
+
+/* sum over c of w[c] (top - x[c]), for label smoothing. */
+static double gpunn__smooth_sum(const gpunn__class_loss *l, const float *x, float top)
+{
+    double total = 0;
+    for (int64_t c = 0; c < l->along.n; c++)
+        total += (l->weight ? (double)l->weight[c] : 1) * ((double)top - (double)x[c * l->along.inner]);
+    return total;
+}
+
+/* Rows come in tiles: one row, or up to GPUNN__COLUMNS neighbours of the same n. Returns the tile's width, at most `limit` rows. */
+GPUNN__INLINE int64_t gpunn__loss_tile(const gpunn__along *a, int64_t row, int64_t limit, int64_t *offset)
+{
+    int64_t outer = row / a->inner, column = row - outer * a->inner, width = a->inner - column;
+    *offset = outer * a->n * a->inner + column;
+    if (width > limit) width = limit;
+    return width < GPUNN__COLUMNS ? width : GPUNN__COLUMNS;
+}
+
+static void gpunn__loss_forward_part(gpunn__class_loss *l, int64_t part)
+{
+    const gpunn__along *a = &l->along;
+    int64_t             row = part * l->part_rows, end = row + l->part_rows < l->rows ? row + l->part_rows : l->rows, width;
+    double              loss = 0, weights = 0;
+    l->bad[part] = -1;
+    for (; row < end; row += width) {
+        float   sum[GPUNN__COLUMNS];
+        int64_t offset;
+        width = gpunn__loss_tile(a, row, end - row, &offset);
+        const float *x = a->x + offset;
+        if (l->softmax && a->inner == 1)
+            sum[0] = gpunn__exp_row(x, a->n, NULL, l->top + row);
+        else if (l->softmax)
+            gpunn__exp_columns(x, a->n, a->inner, width, NULL, l->top + row, sum);
+        for (int64_t j = 0; j < width; j++) {
+            int64_t label = gpunn__label(l, row + j);
+            double  cost = 0;
+            if (l->softmax) l->inverse[row + j] = 1 / sum[j];
+            if (label != l->ignore && (label < 0 || label >= a->n)) {
+                if (l->bad[part] < 0) l->bad[part] = row + j;
+            } else if (label != l->ignore) {
+                double weight = l->weight ? (double)l->weight[label] : 1;
+                cost = -(double)x[label * a->inner + j];
+                if (l->softmax) {
+                    float  top = l->top[row + j];
+                    double spread = (double)gpunn__log(sum[j]);
+                    cost = (1 - l->smoothing) * weight * ((double)top + cost + spread);
+                    if (l->smoothing > 0)
+                        cost += l->smoothing / (double)a->n * (gpunn__smooth_sum(l, x + j, top) + l->weight_sum * spread);
+                } else
+                    cost *= weight;
+                loss += cost;
+                weights += weight;
+            }
+            if (l->none) a->out[row + j] = (float)cost;
+        }
+    }
+    l->loss[part] = loss;
+    l->weights[part] = weights;
+}
+
+static void gpunn__loss_forward_task(void *arg, int thread, int threads)
+{
+    gpunn__class_loss *l = (gpunn__class_loss *)arg;
+    int64_t            begin, end;
+    gpunn__cpu_part(l->parts, 1, threads, thread, &begin, &end);
+    for (; begin < end; begin++) gpunn__loss_forward_part(l, begin);
+}
+
+GPUNN__INLINE void gpunn__loss_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x, const float *top, const float *factor,
+                                    const float *flat, int64_t step, const float *weight, int64_t n, bool add)
+{
+    /* step 0: along the classes of one row, weight by element; step 1: along rows, one weight. */
+    for (int64_t i = 0; i < n; i++) {
+        float value = factor[i * step] * gpunn__exp(x[i] - top[i * step]);
+        if (flat) value -= flat[i * step] * (weight ? weight[step ? 0 : i] : 1);
+        dx[i] = (add ? dx[i] : 0) + value;
+    }
+}
+
+static void gpunn__loss_backward_task(void *arg, int thread, int threads)
+{
+    const gpunn__class_loss *l = (const gpunn__class_loss *)arg;
+    const gpunn__along      *a = &l->along;
+    int64_t                  row, end, width;
+    gpunn__cpu_part(l->rows, 1, threads, thread, &row, &end);
+    for (; row < end; row += width) {
+        float   factor[GPUNN__COLUMNS], flat[GPUNN__COLUMNS], at_label[GPUNN__COLUMNS];
+        int64_t label[GPUNN__COLUMNS], offset;
+        width = gpunn__loss_tile(a, row, end - row, &offset);
+        for (int64_t j = 0; j < width; j++) {
+            label[j] = gpunn__label(l, row + j);
+            if (label[j] < 0 || label[j] >= a->n || label[j] == l->ignore) {
+                label[j] = -1;
+                factor[j] = flat[j] = at_label[j] = 0;
+                continue;
+            }
+            double scale = (double)a->gradient[l->none ? row + j : 0] / l->divisor;
+            double b = scale * (1 - l->smoothing) * (l->weight ? (double)l->weight[label[j]] : 1);
+            double d = scale * l->smoothing / (double)a->n;
+            at_label[j] = (float)b;
+            flat[j] = (float)d;
+            factor[j] = l->softmax ? (float)((b + d * l->weight_sum) * (double)l->inverse[row + j]) : 0;
+        }
+        const float *x = a->x ? a->x + offset : NULL, *smooth = l->smoothing > 0 ? flat : NULL;
+        float       *dx = a->out + offset;
+        if (!l->softmax) {
+            if (!a->add)
+                for (int64_t c = 0; c < (a->inner == 1 ? 1 : a->n); c++)
+                    memset(dx + c * a->inner, 0, (size_t)(a->inner == 1 ? a->n : width) * sizeof *dx);
+        } else if (a->inner == 1) {
+            if (smooth)
+                gpunn__loss_line(dx, x, l->top + row, factor, smooth, 0, l->weight, a->n, a->add);
+            else if (a->add)
+                gpunn__loss_line(dx, x, l->top + row, factor, NULL, 0, NULL, a->n, true);
+            else
+                gpunn__loss_line(dx, x, l->top + row, factor, NULL, 0, NULL, a->n, false);
+        } else
+            for (int64_t c = 0; c < a->n; c++) {
+                float       *to = dx + c * a->inner;
+                const float *from = x + c * a->inner;
+                if (smooth)
+                    gpunn__loss_line(to, from, l->top + row, factor, smooth, 1, l->weight ? l->weight + c : NULL, width, a->add);
+                else
+                    gpunn__loss_line(to, from, l->top + row, factor, NULL, 1, NULL, width, a->add);
+            }
+        for (int64_t j = 0; j < width; j++)
+            if (label[j] >= 0) dx[label[j] * a->inner + j] -= at_label[j];
+    }
+}
+
+static gpunn_status gpunn__class_loss_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, bool softmax)
+{
+    const gpunn_value *in = step->in;
+    gpunn__class_loss  l;
+    gpunn__along_axis(&l.along, &in[0], in[0].rank > 1 ? 1 : 0);
+    l.rows = l.along.outer * l.along.inner;
+    size_t row_bytes = softmax ? (size_t)l.rows * sizeof(float) : 0;
+    if (action == GPUNN__PREPARE) {
+        if (!step->backward) step->saved_bytes = sizeof l.divisor + 2 * row_bytes;
+        return GPUNN_OK;
+    }
+    char *saved = (char *)step->saved;
+    l.top = (float *)(void *)(saved + sizeof l.divisor);
+    l.inverse = l.top + (softmax ? l.rows : 0);
+    l.softmax = softmax;
+    l.none = step->attr->reduction == GPUNN_REDUCE_NONE;
+    l.label_type = in[1].dtype;
+    l.labels = in[1].data;
+    l.weight = step->input_count > 2 ? (const float *)in[2].data : NULL;
+    l.smoothing = softmax ? (double)step->attr->value[0] : 0;
+    l.ignore = step->attr->ignore_index;
+    l.weight_sum = (double)l.along.n;
+    if (l.weight && l.smoothing > 0) {
+        l.weight_sum = 0;
+        for (int64_t c = 0; c < l.along.n; c++) l.weight_sum += (double)l.weight[c];
+    }
+    l.along.x = (const float *)in[0].data;
+    int threads = gpunn__cpu_threads(cpu, 3 * in[0].count);
+    if (action == GPUNN__BACKWARD) {
+        if (!step->grad_in[0].data) return GPUNN_OK;
+        memcpy(&l.divisor, saved, sizeof l.divisor);
+        l.along.out = (float *)step->grad_in[0].data;
+        l.along.gradient = (const float *)step->grad_out.data;
+        l.along.add = step->accumulate[0];
+        gpunn__cpu_parallel(threads, gpunn__loss_backward_task, &l);
+        return GPUNN_OK;
+    }
+    l.along.out = (float *)step->out.data;
+    l.part_rows = 16384 / l.along.n + 1;
+    if (l.part_rows * GPUNN__LOSS_PARTS < l.rows) l.part_rows = (l.rows + GPUNN__LOSS_PARTS - 1) / GPUNN__LOSS_PARTS;
+    l.parts = (l.rows + l.part_rows - 1) / l.part_rows;
+    gpunn__cpu_parallel(threads, gpunn__loss_forward_task, &l);
+    double loss = 0, weights = 0;
+    for (int64_t part = 0; part < l.parts; part++) {
+        if (l.bad[part] >= 0)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
+                                   "label %lld at position %lld is outside 0 .. %lld and is not ignore_index %lld; check the labels",
+                                   (long long)gpunn__label(&l, l.bad[part]), (long long)l.bad[part], (long long)(l.along.n - 1),
+                                   (long long)l.ignore);
+        loss += l.loss[part];
+        weights += l.weights[part];
+    }
+    l.divisor = step->attr->reduction == GPUNN_REDUCE_MEAN ? weights : 1;
+    memcpy(saved, &l.divisor, sizeof l.divisor);
+    if (!l.none) *l.along.out = (float)(loss / l.divisor);
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cpu_cross_entropy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__class_loss_run(cpu, step, action, true);
+}
+
+static gpunn_status gpunn__cpu_nll(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__class_loss_run(cpu, step, action, false);
+}
+
+/* ==== >>update ======================================================================================================== *
+ * torch.optim's steps, each in one pass over parameter, gradient and state. */
+typedef struct gpunn__update_job {
+    const gpunn_update *u;
+    float scale, limit;   /* the gradient g is clamp(gradient * scale, +-limit) + decay * parameter; maximize makes scale negative */
+    float decay, rate;
+    float shrink;         /* AdamW: 1 - lr * weight_decay; else 1 */
+    float take1, take2;   /* weights of g and g^2 in the averages: 1 - beta1 (SGD: 1 - dampening), 1 - beta2 (RMSprop: 1 - alpha) */
+    float root_scale;     /* Adam: 1 / sqrt(1 - beta2^step) */
+} gpunn__update_job;
+
+/* sqrt without the errno that keeps C's out of vector code: Newton's iteration for 1 / sqrt(x); within 1 ulp. */
+GPUNN__INLINE float gpunn__root(float x)
+{
+    float near = x * gpunn__select(x < FLT_MIN, 16777216.0f, 1); /* denormals: sqrt(x) = sqrt(x 2^24) / 2^12 */
+    float y = gpunn__float_of(0x5f375a86 - (gpunn__bits_of(near) >> 1)), half = -0.5f * near;
+    y *= 1.5f + half * y * y;
+    y *= 1.5f + half * y * y;
+    y *= 1.5f + half * y * y;
+    float root = near * y;
+    root = (root + 0.5f * y * (near - root * root)) * gpunn__select(x < FLT_MIN, 1.0f / 4096, 1);
+    return gpunn__select(x <= FLT_MAX, gpunn__select(x < 0, NAN, root), x);
+}
+
+/* The decimal that was meant by a float: 1 - 0.999f is 1e-5 off the 1 - 0.999 that torch computes. */
+static double gpunn__decimal(float value)
+{
+    return floor((double)value * 1e7 + 0.5) / 1e7;
+}
+
+GPUNN__INLINE float gpunn__update_gradient(const gpunn__update_job *j, float gradient, float parameter)
+{
+    float g = gradient * j->scale;
+    g = gpunn__select(g > j->limit, j->limit, gpunn__select(g < -j->limit, -j->limit, g));
+    return g + j->decay * parameter;
+}
+
+GPUNN__INLINE void gpunn__update_sgd(const gpunn__update_job j, int64_t begin, int64_t end)
+{
+    float *GPUNN__RESTRICT p = j.u->parameter;
+    for (int64_t i = begin; i < end; i++) p[i] -= j.rate * gpunn__update_gradient(&j, j.u->gradient[i], p[i]);
+}
+
+/* m = g at first, later momentum * m + (1 - dampening) * g; p -= lr * (nesterov ? g + momentum * m : m). */
+GPUNN__INLINE void gpunn__update_momentum(const gpunn__update_job j, int64_t begin, int64_t end, bool first, bool nesterov)
+{
+    const float *GPUNN__RESTRICT gradient = j.u->gradient;
+    float *GPUNN__RESTRICT p = j.u->parameter;
+    float *GPUNN__RESTRICT m = j.u->state[0];
+    float momentum = j.u->momentum;
+    for (int64_t i = begin; i < end; i++) {
+        float g = gpunn__update_gradient(&j, gradient[i], p[i]);
+        float next = first ? g : momentum * m[i] + j.take1 * g;
+        m[i] = next;
+        p[i] -= j.rate * (nesterov ? g + momentum * next : next);
+    }
+}
+
+GPUNN__INLINE void gpunn__update_adam(const gpunn__update_job j, int64_t begin, int64_t end)
+{
+    const float *GPUNN__RESTRICT gradient = j.u->gradient;
+    float *GPUNN__RESTRICT p = j.u->parameter;
+    float *GPUNN__RESTRICT m = j.u->state[0];
+    float *GPUNN__RESTRICT v = j.u->state[1];
+    float beta1 = j.u->beta1, beta2 = j.u->beta2, eps = j.u->eps;
+    for (int64_t i = begin; i < end; i++) {
+        float g = gpunn__update_gradient(&j, gradient[i], p[i]);
+        float mean = beta1 * m[i] + j.take1 * g, square = beta2 * v[i] + j.take2 * g * g;
+        m[i] = mean;
+        v[i] = square;
+        p[i] = p[i] * j.shrink - j.rate * (mean / (gpunn__root(square) * j.root_scale + eps));
+    }
+}
+
+GPUNN__INLINE void gpunn__update_rmsprop(const gpunn__update_job j, int64_t begin, int64_t end, bool centered, bool momentum)
+{
+    const float *GPUNN__RESTRICT gradient = j.u->gradient;
+    float *GPUNN__RESTRICT p = j.u->parameter;
+    float *GPUNN__RESTRICT v = j.u->state[0];
+    float *GPUNN__RESTRICT buffer = j.u->state[1];
+    float *GPUNN__RESTRICT average = j.u->state[2];
+    float alpha = j.u->alpha, eps = j.u->eps, keep = j.u->momentum;
+    for (int64_t i = begin; i < end; i++) {
+        float g = gpunn__update_gradient(&j, gradient[i], p[i]);
+        float square = alpha * v[i] + j.take2 * g * g, variance = square;
+        v[i] = square;
+        if (centered) {
+            float a = average[i] + j.take2 * (g - average[i]);
+            average[i] = a;
+            variance -= a * a;
+        }
+        float move = g / (gpunn__root(variance) + eps);
+        if (momentum) {
+            move += keep * buffer[i];
+            buffer[i] = move;
+        }
+        p[i] -= j.rate * move;
+    }
+}
+
+GPUNN__INLINE void gpunn__update_adagrad(const gpunn__update_job j, int64_t begin, int64_t end)
+{
+    const float *GPUNN__RESTRICT gradient = j.u->gradient;
+    float *GPUNN__RESTRICT p = j.u->parameter;
+    float *GPUNN__RESTRICT sum = j.u->state[0];
+    float eps = j.u->eps;
+    for (int64_t i = begin; i < end; i++) {
+        float g = gpunn__update_gradient(&j, gradient[i], p[i]), square = sum[i] + g * g;
+        sum[i] = square;
+        p[i] -= j.rate * (g / (gpunn__root(square) + eps));
+    }
+}
+
+static void gpunn__update_task(void *arg, int thread, int threads)
+{
+    const gpunn__update_job j = *(const gpunn__update_job *)arg;
+    const gpunn_update     *u = j.u;
+    int64_t                 begin, end;
+    gpunn__cpu_part(u->count, 1024, threads, thread, &begin, &end);
+    switch (u->kind) {
+    case GPUNN_UPDATE_SGD:
+        if (u->momentum == 0)
+            gpunn__update_sgd(j, begin, end);
+        else if (u->step > 1 && u->nesterov)
+            gpunn__update_momentum(j, begin, end, false, true);
+        else if (u->step > 1)
+            gpunn__update_momentum(j, begin, end, false, false);
+        else
+            gpunn__update_momentum(j, begin, end, true, u->nesterov);
+        break;
+    case GPUNN_UPDATE_ADAM:
+    case GPUNN_UPDATE_ADAMW: gpunn__update_adam(j, begin, end); break;
+    case GPUNN_UPDATE_RMSPROP:
+        if (u->momentum != 0)
+            gpunn__update_rmsprop(j, begin, end, u->centered, true);
+        else if (u->centered)
+            gpunn__update_rmsprop(j, begin, end, true, false);
+        else
+            gpunn__update_rmsprop(j, begin, end, false, false);
+        break;
+    case GPUNN_UPDATE_ADAGRAD: gpunn__update_adagrad(j, begin, end); break;
+    }
+}
+
+static gpunn_status gpunn__cpu_update(void *context, const gpunn_update *u)
+{
+    gpunn__update_job j;
+    double            rate = (double)u->lr, step = (double)u->step;
+    bool              adam = u->kind == GPUNN_UPDATE_ADAM || u->kind == GPUNN_UPDATE_ADAMW;
+    j.u = u;
+    j.scale = u->maximize ? -u->gradient_scale : u->gradient_scale;
+    j.limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    j.decay = u->kind == GPUNN_UPDATE_ADAMW ? 0 : u->weight_decay;
+    j.shrink = u->kind == GPUNN_UPDATE_ADAMW ? (float)(1 - rate * (double)u->weight_decay) : 1;
+    j.take1 = (float)(1 - gpunn__decimal(adam ? u->beta1 : u->dampening));
+    j.take2 = (float)(1 - gpunn__decimal(adam ? u->beta2 : u->alpha));
+    j.root_scale = 1;
+    if (adam) {
+        rate /= 1 - pow(gpunn__decimal(u->beta1), step);
+        j.root_scale = (float)(1 / sqrt(1 - pow(gpunn__decimal(u->beta2), step)));
+    } else if (u->kind == GPUNN_UPDATE_ADAGRAD)
+        rate /= 1 + (step - 1) * (double)u->lr_decay;
+    j.rate = (float)rate;
+    gpunn__cpu_parallel(gpunn__cpu_threads((const gpunn__cpu *)context, 2 * u->count), gpunn__update_task, &j);
+    return GPUNN_OK;
+}
+
+typedef struct gpunn__span { /* of floats, in parts that depend on its length alone */
+    const float *x;
+    float       *y;
+    int64_t      count, part;
+    float        scale, limit;
+    double       sum[128];
+} gpunn__span;
+
+static void gpunn__squares_task(void *arg, int thread, int threads)
+{
+    gpunn__span *s = (gpunn__span *)arg;
+    int64_t      begin, end;
+    gpunn__cpu_part((s->count + s->part - 1) / s->part, 1, threads, thread, &begin, &end);
+    for (int64_t part = begin; part < end; part++) {
+        enum { LANES = 16 };
+        const float *x = s->x + part * s->part;
+        int64_t      n = s->count - part * s->part < s->part ? s->count - part * s->part : s->part, i = 0;
+        double       lane[LANES] = {0}, rest = 0;
+        for (; i + LANES <= n; i += LANES)
+            for (int j = 0; j < LANES; j++) lane[j] += (double)x[i + j] * (double)x[i + j];
+        for (; i < n; i++) rest += (double)x[i] * (double)x[i];
+        for (int half = LANES / 2; half > 0; half /= 2)
+            for (int j = 0; j < half; j++) lane[j] += lane[j + half];
+        s->sum[part] = lane[0] + rest;
+    }
+}
+
+static gpunn_status gpunn__cpu_sum_of_squares(void *context, const float *values, int64_t count, double *result)
+{
+    gpunn__span s;
+    s.x = values;
+    s.count = count;
+    s.part = count > 128 * 16384 ? (count + 127) / 128 : 16384;
+    gpunn__cpu_parallel(gpunn__cpu_threads((const gpunn__cpu *)context, count), gpunn__squares_task, &s);
+    *result = 0;
+    for (int64_t part = 0; part * s.part < count; part++) *result += s.sum[part];
+    return GPUNN_OK;
+}
+
+static void gpunn__scale_task(void *arg, int thread, int threads)
+{
+    gpunn__span *s = (gpunn__span *)arg;
+    int64_t      begin, end;
+    gpunn__cpu_part(s->count, 1024, threads, thread, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        float y = s->y[i] * s->scale;
+        s->y[i] = gpunn__select(y > s->limit, s->limit, gpunn__select(y < -s->limit, -s->limit, y));
+    }
+}
+
+static gpunn_status gpunn__cpu_scale(void *context, float *values, int64_t count, float scale, float limit)
+{
+    gpunn__span s;
+    s.y = values;
+    s.count = count;
+    s.scale = scale;
+    s.limit = limit > 0 ? limit : INFINITY;
+    gpunn__cpu_parallel(gpunn__cpu_threads((const gpunn__cpu *)context, count), gpunn__scale_task, &s);
+    return GPUNN_OK;
+}
+/* ==== >>cpu =========================================================================================================== */
+GPUNN__PRIVATE gpunn_status gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(cpu->error.text, sizeof cpu->error.text, format, list);
+    va_end(list);
+    cpu->error.status = status;
+    return status;
+}
+
+static int gpunn__cpu_device_count(void)
+{
+    return 1;
+}
+
+static void *gpunn__cpu_open(const gpunn_device_args *args, char *message, size_t message_size)
+{
+    gpunn__cpu *cpu = (gpunn__cpu *)args->realloc_fn(args->user, NULL, 0, sizeof *cpu);
+    if (cpu == NULL) {
+        (void)snprintf(message, message_size, "out of host memory");
+        return NULL;
+    }
+    memset(cpu, 0, sizeof *cpu);
+    cpu->realloc_fn = args->realloc_fn;
+    cpu->user = args->user;
+#ifdef _OPENMP
+    cpu->threads = args->threads ? args->threads : omp_get_num_procs();
+#else
+    cpu->threads = 1;
+#endif
+    return cpu;
+}
+
+static void gpunn__cpu_close(void *context)
+{
+    gpunn__cpu *cpu = (gpunn__cpu *)context;
+    (void)cpu->realloc_fn(cpu->user, cpu, sizeof *cpu, 0);
+}
+
+/* The processor's name where the system tells it. */
+static void gpunn__cpu_model(char *name, size_t size)
+{
+    (void)snprintf(name, size, "CPU");
+#ifdef __linux__
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    char  line[256];
+    while (file && fgets(line, sizeof line, file)) {
+        char *text = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || text == NULL) continue;
+        text[strcspn(text, "\n")] = 0;
+        (void)snprintf(name, size, "%s", text + 2);
+        break;
+    }
+    if (file) (void)fclose(file);
+#endif
+}
+
+static void gpunn__cpu_info(void *context, gpunn_backend_info *info)
+{
+    const gpunn__cpu *cpu = (const gpunn__cpu *)context;
+    char              model[96];
+    gpunn__cpu_model(model, sizeof model);
+    info->type = GPUNN_DEVICE_CPU;
+    info->threads = cpu->threads;
+    (void)snprintf(info->name, sizeof info->name, "%s, %d thread%s, %s", model, cpu->threads, cpu->threads == 1 ? "" : "s",
+                   gpunn__gemm_name());
+}
+
+/* Aligned blocks from the host's allocator, whose own alignment is malloc's: the distance to the block's start stands before it. */
+static void *gpunn__cpu_alloc(void *context, size_t bytes)
+{
+    gpunn__cpu *cpu = (gpunn__cpu *)context;
+    size_t      whole;
+    if (!gpunn__add(bytes, 2 * GPUNN__ALIGN, &whole)) return NULL;
+    char *block = (char *)cpu->realloc_fn(cpu->user, NULL, 0, whole);
+    if (block == NULL) return NULL;
+    size_t shift = GPUNN__ALIGN + (GPUNN__ALIGN - (uintptr_t)block % GPUNN__ALIGN) % GPUNN__ALIGN;
+    memcpy(block + shift - sizeof shift, &shift, sizeof shift);
+    return block + shift;
+}
+
+static void gpunn__cpu_free(void *context, void *ptr, size_t bytes)
+{
+    gpunn__cpu *cpu = (gpunn__cpu *)context;
+    size_t      shift;
+    memcpy(&shift, (char *)ptr - sizeof shift, sizeof shift);
+    (void)cpu->realloc_fn(cpu->user, (char *)ptr - shift, bytes + 2 * GPUNN__ALIGN, 0);
+}
+
+static gpunn_status gpunn__cpu_copy(void *context, void *to, const void *from, size_t bytes)
+{
+    (void)context;
+    memcpy(to, from, bytes);
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cpu_fill(void *context, void *ptr, int byte, size_t bytes)
+{
+    (void)context;
+    memset(ptr, byte, bytes);
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cpu_synchronize(void *context)
+{
+    (void)context;
+    return GPUNN_OK;
+}
+
+/* One line per op, from the tables. */
+static gpunn_status gpunn__cpu_dispatch(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    switch (step->op) {
+#define GPUNN__X(ENUM, name, ...) \
+    case GPUNN_OP_##ENUM: return gpunn__cpu_##name(cpu, step, action);
+        GPUNN_OTHER_OPS(GPUNN__X)
+#undef GPUNN__X
+    default: return gpunn__cpu_map(cpu, step, action);
+    }
+}
+
+static gpunn_status gpunn__cpu_prepare(void *context, gpunn_step *step)
+{
+    return gpunn__cpu_dispatch((gpunn__cpu *)context, step, GPUNN__PREPARE);
+}
+
+static gpunn_status gpunn__cpu_run(void *context, gpunn_step *step)
+{
+    return gpunn__cpu_dispatch((gpunn__cpu *)context, step, step->backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
+}
+
+static const char *gpunn__cpu_error(void *context)
+{
+    return ((gpunn__cpu *)context)->error.text;
+}
+
+static const gpunn_backend *gpunn__cpu_backend(void)
+{
+    static const gpunn_backend backend = {
+        GPUNN_BACKEND_ABI,  gpunn__cpu_device_count, gpunn__cpu_open,        gpunn__cpu_close,
+        gpunn__cpu_info,    gpunn__cpu_alloc,        gpunn__cpu_free,        gpunn__cpu_copy,
+        gpunn__cpu_copy,    gpunn__cpu_fill,         gpunn__cpu_synchronize, gpunn__cpu_prepare,
+        gpunn__cpu_run,     gpunn__cpu_update,       gpunn__cpu_sum_of_squares, gpunn__cpu_scale,
+        gpunn__cpu_error,
+    };
+    return &backend;
+}
+
+/* ==== >>optimizer ===================================================================================================== */
+struct gpunn_optimizer {
+    gpunn_model *model;
+    const char  *name;        /* "gpunn_adam", for messages */
+    gpunn_update rule;        /* kind and constants; the rest is filled in for each range of parameters */
+    bool         uses[3];     /* which of rule.state this kind with these constants needs */
+    float        state_start; /* what state starts from: 0, or adagrad's initial_accumulator_value */
+    /* From the first step on; gpunn__optimizer_prepare: */
+    gpunn_tensor **parameters; /* by rising offset; those of layers added later follow */
+    int64_t       *steps;      /* updates of each so far */
+    int            parameter_count;
+    float         *state[3];    /* backend memory by the offsets of model->gradients, state_count floats each; NULL: not used */
+    int64_t        state_count; /* model->gradient_count when they were made */
+    int64_t        step_count;
+    float          lr, clip_norm, clip_value;
+    /* What the schedule is, defaults in place, and where it stands: */
+    gpunn_schedule_args schedule;
+    int64_t             schedule_step;
+    double              plateau_scale, plateau_best; /* the product of all reductions; the best metric so far, at first +-infinity */
+    int                 plateau_bad, plateau_cooldown;
+};
+
+/* For fields where 0 stands for the default and GPUNN_ZERO for 0. */
+GPUNN__INLINE float gpunn__default(float value, float standard)
+{
+    return value == 0 ? standard : value == (float)GPUNN_ZERO ? 0 : value;
+}
+
+GPUNN__INLINE int gpunn__default_int(int value, int standard)
+{
+    return value == 0 ? standard : value == GPUNN_ZERO ? 0 : value;
+}
+
+/* Whether low <= value < high; high INFINITY: any finite value from low on. */
+static bool gpunn__check_range(gpunn_device *dev, const char *function, const char *field, float value, float low, float high)
+{
+    if (value >= low && value < high) return true;
+    if (isinf(high))
+        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; give a finite number from %g on", function, field, (double)value,
+                          (double)low);
+    else
+        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; give a number from %g to below %g", function, field, (double)value,
+                          (double)low, (double)high);
+    return false;
+}
+
+/* ---- making ---------------------------------------------------------------------------------------------------------- */
+static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, const char *name, const gpunn_update *rule, bool uses0, bool uses1,
+                                                bool uses2)
+{
+    gpunn_device *dev = model->dev;
+    if (!gpunn__check_range(dev, name, "lr", rule->lr, 0, INFINITY) || !gpunn__check_range(dev, name, "eps", rule->eps, 0, INFINITY) ||
+        !gpunn__check_range(dev, name, "momentum", rule->momentum, 0, INFINITY) ||
+        !gpunn__check_range(dev, name, "dampening", rule->dampening, -FLT_MAX, INFINITY) ||
+        !gpunn__check_range(dev, name, "weight_decay", rule->weight_decay, 0, INFINITY) ||
+        !gpunn__check_range(dev, name, "beta1", rule->beta1, 0, 1) || !gpunn__check_range(dev, name, "beta2", rule->beta2, 0, 1) ||
+        !gpunn__check_range(dev, name, "alpha", rule->alpha, 0, INFINITY) ||
+        !gpunn__check_range(dev, name, "lr_decay", rule->lr_decay, 0, INFINITY))
+        return NULL;
+    gpunn_optimizer *opt = (gpunn_optimizer *)gpunn__calloc(dev, sizeof *opt);
+    if (opt == NULL) return NULL;
+    opt->model = model;
+    opt->name = name;
+    opt->rule = *rule;
+    opt->uses[0] = uses0;
+    opt->uses[1] = uses1;
+    opt->uses[2] = uses2;
+    opt->lr = rule->lr;
+    opt->plateau_scale = 1;
+    return opt;
+}
+
+/* A rule with everything at 0 but what all kinds have. */
+static gpunn_update gpunn__rule(gpunn_update_kind kind, float lr, float weight_decay, bool maximize)
+{
+    gpunn_update rule;
+    memset(&rule, 0, sizeof rule);
+    rule.kind = kind;
+    rule.lr = lr;
+    rule.weight_decay = weight_decay;
+    rule.maximize = maximize;
+    return rule;
+}
+
+GPUNN_API gpunn_optimizer *gpunn_sgd_(gpunn_model *model, gpunn_sgd_args args)
+{
+    if (model == NULL) return NULL;
+    gpunn_update rule =
+        gpunn__rule(GPUNN_UPDATE_SGD, gpunn__default(args.lr, 1e-3f), gpunn__default(args.weight_decay, 0), args.maximize);
+    rule.momentum = gpunn__default(args.momentum, 0);
+    rule.dampening = gpunn__default(args.dampening, 0);
+    rule.nesterov = args.nesterov;
+    if (rule.nesterov && (!(rule.momentum > 0) || rule.dampening != 0)) {
+        (void)gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                          "gpunn_sgd: nesterov needs a momentum above 0 and no dampening, here they are %g and %g; set .momentum = 0.9f",
+                          (double)rule.momentum, (double)rule.dampening);
+        return NULL;
+    }
+    return gpunn__optimizer_create(model, "gpunn_sgd", &rule, rule.momentum != 0, false, false);
+}
+
+static gpunn_optimizer *gpunn__adam_create(gpunn_model *model, const char *name, gpunn_update_kind kind, const gpunn_adam_args *args,
+                                           float weight_decay)
+{
+    gpunn_update rule = gpunn__rule(kind, gpunn__default(args->lr, 1e-3f), gpunn__default(args->weight_decay, weight_decay), args->maximize);
+    rule.beta1 = gpunn__default(args->beta1, 0.9f);
+    rule.beta2 = gpunn__default(args->beta2, 0.999f);
+    rule.eps = gpunn__default(args->eps, 1e-8f);
+    return gpunn__optimizer_create(model, name, &rule, true, true, false);
+}
+
+GPUNN_API gpunn_optimizer *gpunn_adam_(gpunn_model *model, gpunn_adam_args args)
+{
+    return model ? gpunn__adam_create(model, "gpunn_adam", GPUNN_UPDATE_ADAM, &args, 0) : NULL;
+}
+
+GPUNN_API gpunn_optimizer *gpunn_adamw_(gpunn_model *model, gpunn_adam_args args)
+{
+    return model ? gpunn__adam_create(model, "gpunn_adamw", GPUNN_UPDATE_ADAMW, &args, 0.01f) : NULL;
+}
+
+GPUNN_API gpunn_optimizer *gpunn_rmsprop_(gpunn_model *model, gpunn_rmsprop_args args)
+{
+    if (model == NULL) return NULL;
+    gpunn_update rule =
+        gpunn__rule(GPUNN_UPDATE_RMSPROP, gpunn__default(args.lr, 1e-2f), gpunn__default(args.weight_decay, 0), args.maximize);
+    rule.alpha = gpunn__default(args.alpha, 0.99f);
+    rule.eps = gpunn__default(args.eps, 1e-8f);
+    rule.momentum = gpunn__default(args.momentum, 0);
+    rule.centered = args.centered;
+    return gpunn__optimizer_create(model, "gpunn_rmsprop", &rule, true, rule.momentum != 0, rule.centered);
+}
+
+GPUNN_API gpunn_optimizer *gpunn_adagrad_(gpunn_model *model, gpunn_adagrad_args args)
+{
+    if (model == NULL) return NULL;
+    gpunn_update rule =
+        gpunn__rule(GPUNN_UPDATE_ADAGRAD, gpunn__default(args.lr, 1e-2f), gpunn__default(args.weight_decay, 0), args.maximize);
+    rule.eps = gpunn__default(args.eps, 1e-10f);
+    rule.lr_decay = gpunn__default(args.lr_decay, 0);
+    float start = gpunn__default(args.initial_accumulator_value, 0);
+    if (!gpunn__check_range(model->dev, "gpunn_adagrad", "initial_accumulator_value", start, 0, INFINITY)) return NULL;
+    gpunn_optimizer *opt = gpunn__optimizer_create(model, "gpunn_adagrad", &rule, true, false, false);
+    if (opt) opt->state_start = start;
+    return opt;
+}
+
+/* Frees what gpunn__optimizer_prepare made. */
+static void gpunn__optimizer_release(gpunn_optimizer *opt)
+{
+    gpunn_device *dev = opt->model->dev;
+    size_t        count = (size_t)opt->parameter_count;
+    for (int i = 0; i < 3; i++) gpunn__device_free(dev, opt->state[i], (size_t)opt->state_count * sizeof(float));
+    gpunn__free(dev, opt->parameters, count * sizeof *opt->parameters);
+    gpunn__free(dev, opt->steps, count * sizeof *opt->steps);
+}
+
+GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
+{
+    if (opt == NULL) return;
+    gpunn__optimizer_release(opt);
+    gpunn__free(opt->model->dev, opt, sizeof *opt);
+}
+
+/* ---- state ----------------------------------------------------------------------------------------------------------- */
+/* state, of `count` floats: what old (of opt->state_count) holds, then the value that state starts from. */
+static gpunn_status gpunn__state_fill(const gpunn_optimizer *opt, float *state, int64_t count, const float *old)
+{
+    gpunn_device        *dev = opt->model->dev;
+    const gpunn_backend *backend = dev->backend;
+    float                piece[2048];
+    const int64_t        piece_count = (int64_t)(sizeof piece / sizeof *piece);
+    gpunn_status         status = backend->fill(dev->context, state, 0, (size_t)count * sizeof(float));
+    int64_t              end = opt->state_start == 0 ? opt->state_count : count;
+    for (int64_t at = 0, n; at < end && status == GPUNN_OK; at += n) {
+        bool kept = at < opt->state_count;
+        n = (kept ? opt->state_count : end) - at;
+        if (n > piece_count) n = piece_count;
+        if (kept)
+            status = backend->download(dev->context, piece, old + at, (size_t)n * sizeof(float));
+        else
+            for (int64_t i = 0; i < n; i++) piece[i] = opt->state_start;
+        if (status == GPUNN_OK) status = backend->upload(dev->context, state + at, piece, (size_t)n * sizeof(float));
+    }
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
+}
+
+static int gpunn__by_offset(const void *a, const void *b)
+{
+    int64_t x = (*(gpunn_tensor *const *)a)->offset, y = (*(gpunn_tensor *const *)b)->offset;
+    return (x > y) - (x < y);
+}
+
+/* Lays out what is not yet laid out and makes parameters, steps and state cover it; all keep what they hold. Checkpoints call this
+ * before they read or write them. Nothing is done, or allocated, unless the model has grown. */
+GPUNN__PRIVATE gpunn_status gpunn__optimizer_prepare(gpunn_optimizer *opt)
+{
+    gpunn_model *model = opt->model;
+    gpunn_status status = gpunn__commit(model);
+    if (status != GPUNN_OK || model->gradient_count == opt->state_count) return status;
+    gpunn_device   *dev = model->dev;
+    gpunn_optimizer grown = *opt;
+    grown.state_count = model->gradient_count;
+    grown.parameter_count = 0;
+    for (int i = 0; i < model->tensor_count; i++) grown.parameter_count += model->tensors[i]->kind == GPUNN__PARAMETER;
+    grown.parameters = (gpunn_tensor **)gpunn__calloc(dev, (size_t)grown.parameter_count * sizeof *grown.parameters);
+    grown.steps = (int64_t *)gpunn__calloc(dev, (size_t)grown.parameter_count * sizeof *grown.steps);
+    if (grown.parameters == NULL || grown.steps == NULL) status = GPUNN_ERR_MEMORY;
+    for (int i = 0; i < 3; i++) {
+        grown.state[i] = NULL;
+        if (status != GPUNN_OK || !opt->uses[i]) continue;
+        grown.state[i] = (float *)gpunn__device_alloc(dev, (size_t)grown.state_count * sizeof(float));
+        status = grown.state[i] ? gpunn__state_fill(opt, grown.state[i], grown.state_count, opt->state[i]) : GPUNN_ERR_MEMORY;
+    }
+    if (status != GPUNN_OK) {
+        gpunn__optimizer_release(&grown);
+        return status;
+    }
+    int count = 0;
+    for (int i = 0; i < model->tensor_count; i++)
+        if (model->tensors[i]->kind == GPUNN__PARAMETER) grown.parameters[count++] = model->tensors[i];
+    qsort(grown.parameters, (size_t)count, sizeof *grown.parameters, gpunn__by_offset); /* later ones have larger offsets */
+    if (opt->parameter_count) memcpy(grown.steps, opt->steps, (size_t)opt->parameter_count * sizeof *grown.steps);
+    gpunn__optimizer_release(opt);
+    *opt = grown;
+    return GPUNN_OK;
+}
+
+/* ---- stepping -------------------------------------------------------------------------------------------------------- */
+/* Consecutive parameters, [begin, end) of the flat buffers. The zeros that align one parameter after another are run over. */
+typedef struct gpunn__range {
+    int     first, next; /* in the list of parameters; next starts at 0 */
+    int64_t begin, end;
+} gpunn__range;
+
+static bool gpunn__has_gradient(const gpunn_tensor *t)
+{
+    return t->kind == GPUNN__PARAMETER && t->trainable && t->grad_reached;
+}
+
+/* Moves on to the next range of the list that has gradients; with opt, one that shares all that an update call reads. */
+static bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const *list, int count, const gpunn_optimizer *opt)
+{
+    const int64_t align = GPUNN__WEIGHT_ALIGN;
+    int           i = range->next;
+    while (i < count && !gpunn__has_gradient(list[i])) i++;
+    range->first = i;
+    for (; i < count; i++) {
+        const gpunn_tensor *t = list[i], *first = list[range->first];
+        if (i == range->first)
+            range->begin = t->offset;
+        else if (!gpunn__has_gradient(t) || t->offset != (range->end + align - 1) / align * align)
+            break;
+        else if (opt && (t->lr_scale != first->lr_scale || t->decay != first->decay || opt->steps[i] != opt->steps[range->first]))
+            break;
+        else if (opt && opt->rule.eps == 0 && t->offset != range->end) /* 0 / (0 + eps) would not leave the zeros alone */
+            break;
+        range->end = t->offset + gpunn__count(t, 1);
+    }
+    range->next = i;
+    return range->first < count;
+}
+
+/* The 2-norm of all gradients; its being NaN or infinite is an error. */
+static gpunn_status gpunn__gradient_norm(gpunn_model *model, const char *function, gpunn_tensor *const *list, int count, double *norm)
+{
+    gpunn_device *dev = model->dev;
+    double        sum = 0, part = 0;
+    gpunn__range  range = {0, 0, 0, 0};
+    while (gpunn__next_range(&range, list, count, NULL)) {
+        gpunn_status status =
+            dev->backend->sum_of_squares(dev->context, model->gradients + range.begin, range.end - range.begin, &part);
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, function, status);
+        sum += part;
+    }
+    *norm = sqrt(sum);
+    if (isfinite(sum)) return GPUNN_OK;
+    return gpunn__fail(dev, GPUNN_ERR_NUMERIC,
+                       "%s: the norm of the gradients is %s; lower the learning rate, or look for a division by 0 or a log of 0 in the model",
+                       function, isnan(sum) ? "NaN" : "infinite");
+}
+
+/* torch's clip_coef. */
+static float gpunn__clip_scale(float max_norm, double norm)
+{
+    double scale = max_norm / (norm + 1e-6);
+    return scale < 1 ? (float)scale : 1;
+}
+
+static double gpunn__scheduled_lr(const gpunn_optimizer *opt);
+
+/* One update of every parameter that has a gradient, which is read as clamp(gradient * scale, +-limit). */
+static gpunn_status gpunn__optimizer_update(gpunn_optimizer *opt, float scale, float limit)
+{
+    gpunn_model  *model = opt->model;
+    gpunn_device *dev = model->dev;
+    gpunn_update  update = opt->rule;
+    double        lr = gpunn__scheduled_lr(opt);
+    gpunn_status  status = GPUNN_OK;
+    gpunn__range  range = {0, 0, 0, 0};
+    update.gradient_scale = scale;
+    update.gradient_limit = limit;
+    while (status == GPUNN_OK && gpunn__next_range(&range, opt->parameters, opt->parameter_count, opt)) {
+        const gpunn_tensor *first = opt->parameters[range.first];
+        update.count = range.end - range.begin;
+        update.parameter = model->weights + range.begin;
+        update.gradient = model->gradients + range.begin;
+        for (int i = 0; i < 3; i++) update.state[i] = opt->state[i] ? opt->state[i] + range.begin : NULL;
+        update.step = opt->steps[range.first] + 1;
+        update.lr = (float)(lr * first->lr_scale);
+        update.weight_decay = first->decay ? opt->rule.weight_decay : 0;
+        status = dev->backend->update(dev->context, &update);
+        for (int i = range.first; i < range.next && status == GPUNN_OK; i++) opt->steps[i] = update.step;
+    }
+    GPUNN__WEIGHTS_CHANGED(model);
+    if (status != GPUNN_OK) return gpunn__backend_fail(dev, opt->name, status);
+    opt->step_count++;
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
+{
+    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_optimizer_step: the optimizer is NULL");
+    gpunn_status status = gpunn__optimizer_prepare(opt);
+    return status == GPUNN_OK ? gpunn__optimizer_update(opt, 1, 0) : status;
+}
+
+GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss)
+{
+    if (opt == NULL || loss == NULL)
+        return gpunn__fail(opt ? opt->model->dev : loss ? loss->model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_train_step: the %s is NULL",
+                           opt ? "loss" : "optimizer");
+    gpunn_model *model = opt->model;
+    if (loss->model != model)
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "gpunn_train_step: the loss is of another model than the optimizer");
+    double       norm = 0;
+    gpunn_status status = gpunn__optimizer_prepare(opt);
+    if (status == GPUNN_OK) status = gpunn_zero_grad(model);
+    if (status == GPUNN_OK) status = gpunn__gradients(loss);
+    if (status == GPUNN_OK && opt->clip_norm > 0)
+        status = gpunn__gradient_norm(model, "gpunn_train_step", opt->parameters, opt->parameter_count, &norm);
+    if (status != GPUNN_OK) return status;
+    return gpunn__optimizer_update(opt, opt->clip_norm > 0 ? gpunn__clip_scale(opt->clip_norm, norm) : 1, opt->clip_value);
+}
+
+/* Every gradient there is becomes clamp(gradient * scale, +-limit). */
+static gpunn_status gpunn__scale_gradients(gpunn_model *model, const char *function, float scale, float limit)
+{
+    gpunn_device *dev = model->dev;
+    gpunn_status  status = GPUNN_OK;
+    gpunn__range  range = {0, 0, 0, 0};
+    while (status == GPUNN_OK && gpunn__next_range(&range, model->tensors, model->tensor_count, NULL))
+        status = dev->backend->scale(dev->context, model->gradients + range.begin, range.end - range.begin, scale, limit);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, function, status);
+}
+
+GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, float *total_norm)
+{
+    static const char function[] = "gpunn_clip_grad_norm";
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the model is NULL", function);
+    if (!(max_norm > 0))
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: max_norm is %g; give one above 0", function, (double)max_norm);
+    double       norm = 0;
+    gpunn_status status = gpunn__gradient_norm(model, function, model->tensors, model->tensor_count, &norm);
+    if (total_norm) *total_norm = (float)norm;
+    float scale = gpunn__clip_scale(max_norm, norm);
+    return status == GPUNN_OK && scale < 1 ? gpunn__scale_gradients(model, function, scale, 0) : status;
+}
+
+GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_value)
+{
+    static const char function[] = "gpunn_clip_grad_value";
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the model is NULL", function);
+    if (!(clip_value > 0))
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: clip_value is %g; give one above 0", function, (double)clip_value);
+    return gpunn__scale_gradients(model, function, 1, clip_value);
+}
+
+/* Sets one of the optimizer's numbers, unless it is NaN or negative. */
+static void gpunn__optimizer_set(gpunn_optimizer *opt, const char *function, const char *what, float *field, float value)
+{
+    if (opt == NULL)
+        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
+    else if (gpunn__check_range(opt->model->dev, function, what, value, 0, INFINITY))
+        *field = value;
+}
+
+GPUNN_API void gpunn_set_lr(gpunn_optimizer *opt, float lr)
+{
+    gpunn__optimizer_set(opt, "gpunn_set_lr", "lr", opt ? &opt->lr : NULL, lr);
+}
+
+GPUNN_API void gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm)
+{
+    gpunn__optimizer_set(opt, "gpunn_set_clip_norm", "max_norm", opt ? &opt->clip_norm : NULL, max_norm);
+}
+
+GPUNN_API void gpunn_set_clip_value(gpunn_optimizer *opt, float clip_value)
+{
+    gpunn__optimizer_set(opt, "gpunn_set_clip_value", "clip_value", opt ? &opt->clip_value : NULL, clip_value);
+}
+
+GPUNN_API float gpunn_get_lr(const gpunn_optimizer *opt)
+{
+    return opt ? (float)gpunn__scheduled_lr(opt) : 0;
+}
+
+GPUNN_API int64_t gpunn_step_count(const gpunn_optimizer *opt)
+{
+    return opt ? opt->step_count : 0;
+}
+
+/* ---- schedules ------------------------------------------------------------------------------------------------------- */
+/* The number that was meant: 0.9999f is off by 3e-8, which a power of it multiplies; what 7 digits can say is taken at its word. */
+static double gpunn__as_written(float value)
+{
+    double rounded = floor((double)value * 1e7 + 0.5) / 1e7;
+    return (float)rounded == value ? rounded : (double)value;
+}
+
+/* From `from` to `to` along half a cosine. */
+static double gpunn__anneal(double from, double to, double share)
+{
+    return to + (from - to) * (1 + cos(3.14159265358979323846 * share)) / 2;
+}
+
+/* All in closed form, so that nothing has to be kept but t. One-cycle and cosine stay at their last value after total_steps. */
+static double gpunn__scheduled_lr(const gpunn_optimizer *opt)
+{
+    const gpunn_schedule_args *s = &opt->schedule;
+    double                     lr = opt->lr, low = s->min_lr, t = (double)opt->schedule_step, total = (double)s->total_steps;
+    switch (s->type) {
+    case GPUNN_SCHEDULE_STEP: return lr * pow(gpunn__as_written(s->gamma), (double)(opt->schedule_step / s->step_size));
+    case GPUNN_SCHEDULE_MULTI_STEP: {
+        int passed = 0;
+        while (passed < 16 && s->milestones[passed] > 0 && s->milestones[passed] <= opt->schedule_step) passed++;
+        return lr * pow(gpunn__as_written(s->gamma), passed);
+    }
+    case GPUNN_SCHEDULE_EXPONENTIAL: return lr * pow(gpunn__as_written(s->gamma), t);
+    case GPUNN_SCHEDULE_COSINE: return t < total ? gpunn__anneal(lr, low, t / total) : low;
+    case GPUNN_SCHEDULE_ONE_CYCLE: { /* up from lr / div_factor until step `top`, then down to that over final_div_factor */
+        double first = lr / s->div_factor, top = gpunn__as_written(s->pct_start) * total - 1, last = total - 1;
+        if (t > last) t = last;
+        if (t <= top) return gpunn__anneal(first, lr, top > 0 ? t / top : 1);
+        return gpunn__anneal(lr, first / s->final_div_factor, (t - top) / (last - top));
+    }
+    case GPUNN_SCHEDULE_LINEAR: {
+        double warmup = (double)s->warmup_steps;
+        if (t < warmup) return lr * t / warmup;
+        return t < total ? lr + (low - lr) * (t - warmup) / (total - warmup) : low;
+    }
+    case GPUNN_SCHEDULE_PLATEAU: return lr * opt->plateau_scale;
+    case GPUNN_SCHEDULE_CONSTANT: break;
+    }
+    return lr;
+}
+
+/* Puts the defaults in and checks what the type reads. */
+static gpunn_status gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_args *s)
+{
+    static const char   function[] = "gpunn_set_schedule";
+    gpunn_schedule_type type = s->type;
+    s->gamma = gpunn__default(s->gamma, type == GPUNN_SCHEDULE_EXPONENTIAL ? 0.95f : 0.1f);
+    s->min_lr = gpunn__default(s->min_lr, 0);
+    s->pct_start = gpunn__default(s->pct_start, 0.3f);
+    s->div_factor = gpunn__default(s->div_factor, 25);
+    s->final_div_factor = gpunn__default(s->final_div_factor, 1e4f);
+    s->factor = gpunn__default(s->factor, 0.1f);
+    s->threshold = gpunn__default(s->threshold, 1e-4f);
+    s->patience = gpunn__default_int(s->patience, 10);
+    s->cooldown = gpunn__default_int(s->cooldown, 0);
+    if ((int)type < 0 || type > GPUNN_SCHEDULE_PLATEAU)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: type %d is no gpunn_schedule_type", function, (int)type);
+    if (!gpunn__check_range(dev, function, "gamma", s->gamma, 0, INFINITY) ||
+        !gpunn__check_range(dev, function, "min_lr", s->min_lr, 0, INFINITY) ||
+        !gpunn__check_range(dev, function, "factor", s->factor, 0, 1) ||
+        !gpunn__check_range(dev, function, "threshold", s->threshold, 0, INFINITY))
+        return GPUNN_ERR_ARGUMENT;
+    if (!(s->pct_start >= 0 && s->pct_start <= 1 && s->div_factor > 0 && s->final_div_factor > 0))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: pct_start is %g, div_factor %g and final_div_factor %g; give a pct_start from 0 to 1 "
+                           "and factors above 0", function, (double)s->pct_start, (double)s->div_factor, (double)s->final_div_factor);
+    if (s->patience < 0 || s->cooldown < 0)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: patience is %d and cooldown %d; neither may be negative", function, s->patience,
+                           s->cooldown);
+    if (type == GPUNN_SCHEDULE_STEP && s->step_size < 1)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: step_size is %lld; give the steps between two reductions", function,
+                           (long long)s->step_size);
+    if ((type == GPUNN_SCHEDULE_COSINE || type == GPUNN_SCHEDULE_ONE_CYCLE || type == GPUNN_SCHEDULE_LINEAR) && s->total_steps < 1)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: total_steps is %lld; give the number of steps the schedule is to last", function,
+                           (long long)s->total_steps);
+    if (type == GPUNN_SCHEDULE_LINEAR && (s->warmup_steps < 0 || s->warmup_steps >= s->total_steps))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: warmup_steps is %lld; it must be from 0 to below total_steps, %lld", function,
+                           (long long)s->warmup_steps, (long long)s->total_steps);
+    for (int i = 0; type == GPUNN_SCHEDULE_MULTI_STEP && i < 16 && (i == 0 || s->milestones[i] != 0); i++)
+        if (s->milestones[i] <= (i ? s->milestones[i - 1] : 0))
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: milestones[%d] is %lld; milestones must be above 0 and rise", function, i,
+                               (long long)s->milestones[i]);
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_set_schedule_(gpunn_optimizer *opt, gpunn_schedule_args args)
+{
+    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_set_schedule: the optimizer is NULL");
+    gpunn_status status = gpunn__schedule_check(opt->model->dev, &args);
+    if (status != GPUNN_OK) return status;
+    opt->schedule = args;
+    opt->schedule_step = 0;
+    opt->plateau_scale = 1;
+    opt->plateau_best = args.maximize ? -INFINITY : INFINITY;
+    opt->plateau_bad = opt->plateau_cooldown = 0;
+    return GPUNN_OK;
+}
+
+/* torch's ReduceLROnPlateau.step with its relative threshold; reductions of 1e-8 or less are not made, as there. */
+static void gpunn__plateau_step(gpunn_optimizer *opt, double metric)
+{
+    const gpunn_schedule_args *s = &opt->schedule;
+    double                     threshold = gpunn__as_written(s->threshold), best = opt->plateau_best;
+    if (s->maximize ? metric > best * (1 + threshold) : metric < best * (1 - threshold)) {
+        opt->plateau_best = metric;
+        opt->plateau_bad = 0;
+    } else
+        opt->plateau_bad++;
+    if (opt->plateau_cooldown > 0) {
+        opt->plateau_cooldown--;
+        opt->plateau_bad = 0;
+    }
+    if (opt->plateau_bad > s->patience) {
+        double lr = gpunn__scheduled_lr(opt), reduced = fmax(lr * gpunn__as_written(s->factor), (double)s->min_lr);
+        if (lr - reduced > 1e-8) opt->plateau_scale = reduced / opt->lr;
+        opt->plateau_cooldown = s->cooldown;
+        opt->plateau_bad = 0;
+    }
+}
+
+GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric)
+{
+    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_schedule_step: the optimizer is NULL");
+    opt->schedule_step++;
+    if (opt->schedule.type == GPUNN_SCHEDULE_PLATEAU) gpunn__plateau_step(opt, metric);
+    return GPUNN_OK;
+}
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+/* ==== files: one layer over POSIX and Windows, for everything that reads or writes a file ============================= */
+#ifdef _WIN32
+#define GPUNN__OS(name) _##name
+#define GPUNN__O_FLAGS (_O_BINARY | _O_NOINHERIT)
+typedef struct _stat64 gpunn__stat_result;
+static int gpunn__stat(const char *path, gpunn__stat_result *result) { return _stat64(path, result); }
+static int gpunn__sync(int fd) { return _commit(fd); }
+#define GPUNN__IS_DIRECTORY(mode) (((mode) & _S_IFMT) == _S_IFDIR)
+#define GPUNN__IS_REGULAR(mode) (((mode) & _S_IFMT) == _S_IFREG)
+#else
+#define GPUNN__OS(name) name
+#ifdef O_CLOEXEC
+#define GPUNN__O_FLAGS O_CLOEXEC
+#else
+#define GPUNN__O_FLAGS 0
+#endif
+typedef struct stat gpunn__stat_result;
+static int gpunn__stat(const char *path, gpunn__stat_result *result) { return stat(path, result); }
+static int gpunn__sync(int fd) { return fsync(fd); }
+#define GPUNN__IS_DIRECTORY(mode) S_ISDIR(mode)
+#define GPUNN__IS_REGULAR(mode) S_ISREG(mode)
+#endif
+
+/* For messages: the end of a path that is too long for one. */
+static const char *gpunn__tail(const char *path)
+{
+    size_t length = strlen(path);
+    return length > 240 ? path + length - 240 : path;
+}
+
+/* doing: "read" or "write". */
+static gpunn_status gpunn__file_fail(gpunn_device *dev, const char *doing, const char *path, int error)
+{
+    const char *remedy = "check the path and the disk";
+    switch (error) {
+    case ENOENT: remedy = *doing == 'r' ? "check the path" : "create its directory first"; break;
+    case ENOTDIR: remedy = "part of the path is a file; check it"; break;
+    case EISDIR: remedy = "name a file, not a directory"; break;
+    case EACCES:
+    case EPERM:
+    case EROFS: remedy = *doing == 'r' ? "allow this user to read it" : "choose a place where this user may write"; break;
+    case ENOSPC:
+    case EFBIG:
+#ifdef EDQUOT
+    case EDQUOT:
+#endif
+        remedy = "make room or choose another disk";
+        break;
+    default: break;
+    }
+    return gpunn__fail(dev, GPUNN_ERR_IO, "cannot %s '%s': %s; %s", doing, gpunn__tail(path), strerror(error), remedy);
+}
+
+/* -- writing: into a new file beside the target that replaces it when complete. The first failure stays, so callers may write on and
+ * look at the status of the commit only. What is no regular file (/dev/null, a pipe) is written directly. -- */
+typedef struct gpunn__file {
+    gpunn_device *dev;
+    const char   *path;      /* the caller's; must live until commit or discard */
+    char         *temporary; /* NULL: written directly */
+    size_t        temporary_size;
+    int           fd; /* -1: closed */
+    gpunn_status  status;
+    size_t        used;
+    unsigned char buffer[8192];
+} gpunn__file;
+
+/* Forgets the file and leaves the target as it was. Harmless after a commit. */
+GPUNN__PRIVATE void gpunn__file_discard(gpunn__file *f)
+{
+    if (f->fd >= 0) {
+        (void)GPUNN__OS(close)(f->fd);
+        if (f->temporary) (void)GPUNN__OS(unlink)(f->temporary);
+    }
+    f->fd = -1;
+    gpunn__free(f->dev, f->temporary, f->temporary_size);
+    f->temporary = NULL;
+}
+
+/* A failure here leaves nothing to discard. */
+GPUNN__PRIVATE gpunn_status gpunn__file_open(gpunn_device *dev, const char *path, gpunn__file *f)
+{
+    f->dev = dev;
+    f->path = path;
+    f->temporary = NULL;
+    f->fd = -1;
+    f->status = GPUNN_ERR_ARGUMENT;
+    f->used = 0;
+    if (path == NULL || *path == 0) return gpunn__fail(dev, f->status, "cannot write a file: its path is %s; name one", path ? "\"\"" : "NULL");
+    int                flags = O_WRONLY | GPUNN__O_FLAGS, mode = 0666;
+    gpunn__stat_result there;
+    bool               exists = gpunn__stat(path, &there) == 0;
+    if (exists && GPUNN__IS_DIRECTORY(there.st_mode)) {
+        errno = EISDIR;
+    } else if (exists && !GPUNN__IS_REGULAR(there.st_mode)) {
+        f->fd = GPUNN__OS(open)(path, flags);
+    } else {
+        if (exists) mode = (int)(there.st_mode & 0777); /* the new file is no more readable than the old one */
+        f->temporary_size = strlen(path) + 40;
+        f->temporary = (char *)gpunn__realloc(dev, NULL, 0, f->temporary_size);
+        if (f->temporary == NULL) return f->status = GPUNN_ERR_MEMORY;
+        for (int attempt = 0; attempt < 100 && f->fd < 0; attempt++) {
+            (void)snprintf(f->temporary, f->temporary_size, "%s.%ld-%d.tmp", path, (long)GPUNN__OS(getpid)(), attempt);
+            f->fd = GPUNN__OS(open)(f->temporary, flags | O_CREAT | O_EXCL, mode);
+            if (f->fd < 0 && errno != EEXIST) break;
+        }
+    }
+    f->status = f->fd >= 0 ? GPUNN_OK : gpunn__file_fail(dev, "write", path, errno);
+    if (f->status != GPUNN_OK) gpunn__file_discard(f);
+    return f->status;
+}
+
+static void gpunn__file_put(gpunn__file *f, const unsigned char *data, size_t bytes)
+{
+    while (bytes > 0 && f->status == GPUNN_OK) {
+        int64_t done = (int64_t)GPUNN__OS(write)(f->fd, data, (unsigned)(bytes < (1u << 30) ? bytes : 1u << 30));
+        if (done > 0) {
+            data += done;
+            bytes -= (size_t)done;
+        } else if (done == 0 || errno != EINTR)
+            f->status = gpunn__file_fail(f->dev, "write", f->path, done == 0 ? ENOSPC : errno);
+    }
+}
+
+GPUNN__PRIVATE gpunn_status gpunn__file_write(gpunn__file *f, const void *data, size_t bytes)
+{
+    if (bytes > sizeof f->buffer - f->used) {
+        gpunn__file_put(f, f->buffer, f->used);
+        f->used = 0;
+    }
+    if (bytes >= sizeof f->buffer)
+        gpunn__file_put(f, (const unsigned char *)data, bytes);
+    else if (bytes > 0) {
+        memcpy(f->buffer + f->used, data, bytes);
+        f->used += bytes;
+    }
+    return f->status;
+}
+
+/* The target is the new file, safely on the disk, or what it was before. */
+GPUNN__PRIVATE gpunn_status gpunn__file_commit(gpunn__file *f)
+{
+    if (f->fd < 0) return f->status;
+    gpunn__file_put(f, f->buffer, f->used);
+    if (f->status == GPUNN_OK) {
+        int error = f->temporary && gpunn__sync(f->fd) != 0 ? errno : 0;
+        if (GPUNN__OS(close)(f->fd) != 0 && error == 0) error = errno;
+        f->fd = -1;
+        if (f->temporary && error == 0) {
+#ifdef _WIN32
+            if (!MoveFileExA(f->temporary, f->path, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH)) error = EACCES;
+#else
+            if (rename(f->temporary, f->path) != 0) error = errno;
+#endif
+        }
+        if (error) {
+            if (f->temporary) (void)GPUNN__OS(unlink)(f->temporary);
+            f->status = gpunn__file_fail(f->dev, "write", f->path, error);
+        }
+#ifndef _WIN32
+        else if (f->temporary) { /* the new name is in its directory: sync that too, where the file system can */
+            strcpy(f->temporary, f->path);
+            char *slash = strrchr(f->temporary, '/');
+            if (slash == NULL)
+                strcpy(f->temporary, ".");
+            else
+                slash[slash == f->temporary] = 0;
+            int directory = open(f->temporary, O_RDONLY | GPUNN__O_FLAGS);
+            if (directory >= 0) {
+                (void)gpunn__sync(directory);
+                (void)close(directory);
+            }
+        }
+#endif
+    }
+    gpunn__file_discard(f);
+    return f->status;
+}
+
+/* -- reading: forward only; with gz, a file that gzip compressed is expanded on the way -- */
+typedef struct gpunn__reader {
+    gpunn_device *dev;
+    const char   *path; /* the caller's; must live until the reader is closed */
+    int           fd;
+    uint64_t      limit;    /* no more bytes than this can come, which bounds what a header may claim */
+    size_t        at, end;  /* unread bytes of the buffer, as they are in the file */
+#ifdef GPUNN_ZLIB
+    bool     compressed, member; /* member: inside one of the gzip members that make up the file */
+    z_stream zlib;
+#endif
+    unsigned char buffer[16384];
+} gpunn__reader;
+
+#ifdef GPUNN_ZLIB
+/* zlib allocates through the user's hook, which wants the size back: it is kept before the block. */
+static void *gpunn__zlib_alloc(void *dev, unsigned count, unsigned size)
+{
+    size_t bytes = (size_t)count * size + 16;
+    void  *block = gpunn__realloc((gpunn_device *)dev, NULL, 0, bytes);
+    if (block == NULL) return NULL;
+    memcpy(block, &bytes, sizeof bytes);
+    return (char *)block + 16;
+}
+
+static void gpunn__zlib_free(void *dev, void *ptr)
+{
+    char  *block = (char *)ptr - 16;
+    size_t bytes;
+    memcpy(&bytes, block, sizeof bytes);
+    gpunn__free((gpunn_device *)dev, block, bytes);
+}
+#endif
+
+GPUNN__PRIVATE void gpunn__reader_close(gpunn__reader *r)
+{
+    if (r->fd >= 0) (void)GPUNN__OS(close)(r->fd);
+    r->fd = -1;
+#ifdef GPUNN_ZLIB
+    if (r->compressed) (void)inflateEnd(&r->zlib);
+    r->compressed = false;
+#endif
+}
+
+/* What the file holds next: *got is smaller than bytes only at its end. */
+static gpunn_status gpunn__reader_raw(gpunn__reader *r, void *to, size_t bytes, size_t *got)
+{
+    *got = 0;
+    while (*got < bytes) {
+        size_t  want = bytes - *got < (1u << 30) ? bytes - *got : 1u << 30;
+        int64_t done = (int64_t)GPUNN__OS(read)(r->fd, (char *)to + *got, (unsigned)want);
+        if (done == 0) break;
+        if (done > 0)
+            *got += (size_t)done;
+        else if (errno != EINTR)
+            return gpunn__file_fail(r->dev, "read", r->path, errno);
+    }
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__reader_fill(gpunn__reader *r)
+{
+    r->at = 0;
+    return gpunn__reader_raw(r, r->buffer, sizeof r->buffer, &r->end);
+}
+
+/* A failure here leaves nothing to close. */
+GPUNN__PRIVATE gpunn_status gpunn__reader_open(gpunn_device *dev, const char *path, bool gz, gpunn__reader *r)
+{
+    r->dev = dev;
+    r->path = path;
+    r->fd = -1;
+    r->at = r->end = 0;
+#ifdef GPUNN_ZLIB
+    r->compressed = false;
+#endif
+    if (path == NULL || *path == 0)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "cannot read a file: its path is %s; name one", path ? "\"\"" : "NULL");
+    gpunn__stat_result there;
+    if (gpunn__stat(path, &there) != 0) return gpunn__file_fail(dev, "read", path, errno);
+    if (GPUNN__IS_DIRECTORY(there.st_mode)) return gpunn__file_fail(dev, "read", path, EISDIR);
+    if (!GPUNN__IS_REGULAR(there.st_mode))
+        return gpunn__fail(dev, GPUNN_ERR_IO, "cannot read '%s': it is not a regular file; copy its contents into one", gpunn__tail(path));
+    r->limit = (uint64_t)there.st_size;
+    r->fd = GPUNN__OS(open)(path, O_RDONLY | GPUNN__O_FLAGS);
+    if (r->fd < 0) return gpunn__file_fail(dev, "read", path, errno);
+    if (!gz) return GPUNN_OK;
+    gpunn_status status = gpunn__reader_fill(r);
+    if (status == GPUNN_OK && r->end >= 2 && r->buffer[0] == 0x1f && r->buffer[1] == 0x8b) {
+#ifdef GPUNN_ZLIB
+        memset(&r->zlib, 0, sizeof r->zlib);
+        r->zlib.zalloc = gpunn__zlib_alloc;
+        r->zlib.zfree = gpunn__zlib_free;
+        r->zlib.opaque = dev;
+        r->compressed = r->member = inflateInit2(&r->zlib, 15 + 16) == Z_OK; /* 16: gzip's header and checksum */
+        if (!r->compressed)
+            status = gpunn__fail(dev, GPUNN_ERR_MEMORY, "cannot read '%s': zlib did not start; free memory", gpunn__tail(path));
+        r->limit = r->limit < UINT64_MAX / 1032 ? r->limit * 1032 : UINT64_MAX; /* deflate's best ratio */
+#else
+        status = gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                             "'%s' is compressed: build with -DGPUNN_ZLIB and -lz, or gunzip it first", gpunn__tail(path));
+#endif
+    }
+    if (status != GPUNN_OK) gpunn__reader_close(r);
+    return status;
+}
+
+#ifdef GPUNN_ZLIB
+static gpunn_status gpunn__reader_inflate(gpunn__reader *r, unsigned char *to, size_t bytes, size_t *got)
+{
+    z_stream *z = &r->zlib;
+    *got = 0;
+    while (*got < bytes) {
+        if (r->at == r->end) {
+            gpunn_status status = gpunn__reader_fill(r);
+            if (status != GPUNN_OK) return status;
+        }
+        if (!r->member) {
+            if (r->at == r->end) break;
+            (void)inflateReset(z);
+            r->member = true;
+        }
+        unsigned room = (unsigned)(bytes - *got < (1u << 30) ? bytes - *got : 1u << 30);
+        z->next_in = r->buffer + r->at;
+        z->avail_in = (unsigned)(r->end - r->at);
+        z->next_out = to + *got;
+        z->avail_out = room;
+        int result = inflate(z, Z_NO_FLUSH);
+        *got += room - z->avail_out;
+        r->at = r->end - z->avail_in;
+        if (result == Z_STREAM_END)
+            r->member = false;
+        else if (result == Z_MEM_ERROR)
+            return GPUNN_ERR_MEMORY; /* recorded by the allocation */
+        else if (result != Z_OK)
+            return gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is damaged: %s; download it again", gpunn__tail(r->path),
+                               result == Z_BUF_ERROR ? "the compressed data is cut short" : z->msg ? z->msg : "bad compressed data");
+    }
+    return GPUNN_OK;
+}
+#endif
+
+/* *got is smaller than bytes only at the end. */
+static gpunn_status gpunn__reader_some(gpunn__reader *r, void *to, size_t bytes, size_t *got)
+{
+#ifdef GPUNN_ZLIB
+    if (r->compressed) return gpunn__reader_inflate(r, (unsigned char *)to, bytes, got);
+#endif
+    *got = 0;
+    gpunn_status status = GPUNN_OK;
+    while (*got < bytes && status == GPUNN_OK) {
+        size_t want = bytes - *got, have = r->end - r->at, more = 0;
+        if (have == 0 && want >= sizeof r->buffer) {
+            status = gpunn__reader_raw(r, (char *)to + *got, want, &more);
+            *got += more;
+            break;
+        }
+        if (have == 0) {
+            status = gpunn__reader_fill(r);
+            if (r->end == 0) break;
+            continue;
+        }
+        more = have < want ? have : want;
+        memcpy((char *)to + *got, r->buffer + r->at, more);
+        r->at += more;
+        *got += more;
+    }
+    return status;
+}
+
+/* Exactly that many bytes; fewer are an error. */
+GPUNN__PRIVATE gpunn_status gpunn__reader_read(gpunn__reader *r, void *to, size_t bytes)
+{
+    size_t       got;
+    gpunn_status status = gpunn__reader_some(r, to, bytes, &got);
+    if (status == GPUNN_OK && got < bytes)
+        status = gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is cut short: %zu more bytes should follow; write or download it again",
+                             gpunn__tail(r->path), bytes - got);
+    return status;
+}
+
+/* Nothing may follow; for compressed files this checks the last checksum too. */
+GPUNN__PRIVATE gpunn_status gpunn__reader_end(gpunn__reader *r)
+{
+    char         byte;
+    size_t       got;
+    gpunn_status status = gpunn__reader_some(r, &byte, 1, &got);
+    if (status == GPUNN_OK && got)
+        status = gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' goes on after the end of its data; it is damaged or of another format",
+                             gpunn__tail(r->path));
+    return status;
+}
+
+/* ==== >>loader ======================================================================================================== */
+/* ---- threads: a lock with one condition, "something has changed", and threads that start and end --------------------- */
+#if defined(GPUNN_NO_THREADS)
+typedef int gpunn__monitor, gpunn__thread;
+#define GPUNN__THREAD_MAIN void
+#define GPUNN__THREAD_END return
+static void gpunn__monitor_open(gpunn__monitor *m) { *m = 0; }
+static void gpunn__monitor_close(gpunn__monitor *m) { (void)m; }
+static void gpunn__lock(gpunn__monitor *m) { (void)m; }
+static void gpunn__unlock(gpunn__monitor *m) { (void)m; }
+static void gpunn__wait(gpunn__monitor *m) { (void)m; }
+static void gpunn__wake(gpunn__monitor *m) { (void)m; }
+static bool gpunn__thread_start(gpunn__thread *t, void (*entry)(void *), void *arg) { return (void)t, (void)entry, (void)arg, false; }
+static void gpunn__thread_join(gpunn__thread t) { (void)t; }
+#elif defined(_WIN32)
+typedef struct gpunn__monitor {
+    CRITICAL_SECTION   mutex;
+    CONDITION_VARIABLE changed;
+} gpunn__monitor;
+typedef HANDLE gpunn__thread;
+#define GPUNN__THREAD_MAIN unsigned __stdcall
+#define GPUNN__THREAD_END return 0
+static void gpunn__monitor_open(gpunn__monitor *m)
+{
+    InitializeCriticalSection(&m->mutex);
+    InitializeConditionVariable(&m->changed);
+}
+static void gpunn__monitor_close(gpunn__monitor *m) { DeleteCriticalSection(&m->mutex); }
+static void gpunn__lock(gpunn__monitor *m) { EnterCriticalSection(&m->mutex); }
+static void gpunn__unlock(gpunn__monitor *m) { LeaveCriticalSection(&m->mutex); }
+static void gpunn__wait(gpunn__monitor *m) { (void)SleepConditionVariableCS(&m->changed, &m->mutex, INFINITE); }
+static void gpunn__wake(gpunn__monitor *m) { WakeAllConditionVariable(&m->changed); }
+static bool gpunn__thread_start(gpunn__thread *t, unsigned(__stdcall *entry)(void *), void *arg)
+{
+    *t = (HANDLE)_beginthreadex(NULL, 0, entry, arg, 0, NULL);
+    return *t != NULL;
+}
+static void gpunn__thread_join(gpunn__thread t)
+{
+    (void)WaitForSingleObject(t, INFINITE);
+    (void)CloseHandle(t);
+}
+#else
+typedef struct gpunn__monitor {
+    pthread_mutex_t mutex;
+    pthread_cond_t  changed;
+} gpunn__monitor;
+typedef pthread_t gpunn__thread;
+#define GPUNN__THREAD_MAIN void *
+#define GPUNN__THREAD_END return NULL
+static void gpunn__monitor_open(gpunn__monitor *m)
+{
+    (void)pthread_mutex_init(&m->mutex, NULL);
+    (void)pthread_cond_init(&m->changed, NULL);
+}
+static void gpunn__monitor_close(gpunn__monitor *m)
+{
+    (void)pthread_cond_destroy(&m->changed);
+    (void)pthread_mutex_destroy(&m->mutex);
+}
+static void gpunn__lock(gpunn__monitor *m) { (void)pthread_mutex_lock(&m->mutex); }
+static void gpunn__unlock(gpunn__monitor *m) { (void)pthread_mutex_unlock(&m->mutex); }
+static void gpunn__wait(gpunn__monitor *m) { (void)pthread_cond_wait(&m->changed, &m->mutex); }
+static void gpunn__wake(gpunn__monitor *m) { (void)pthread_cond_broadcast(&m->changed); }
+static bool gpunn__thread_start(gpunn__thread *t, void *(*entry)(void *), void *arg) { return pthread_create(t, NULL, entry, arg) == 0; }
+static void gpunn__thread_join(gpunn__thread t) { (void)pthread_join(t, NULL); }
+#endif
+
+/* ---- structs --------------------------------------------------------------------------------------------------------- */
+enum { GPUNN__MAX_WORKERS = 64 };
+
+typedef struct gpunn__loader_field {
+    gpunn_tensor *input;
+    const char   *samples; /* NULL with load */
+    gpunn_dtype   from, to;
+    bool          direct;               /* a batch is a stretch of samples as it lies there: nothing is copied */
+    int64_t       count;                /* elements of a sample */
+    size_t        from_bytes, to_bytes; /* of a sample, before and after its conversion */
+    size_t        rows, loaded;         /* places in a batch's memory: its samples; what load wrote and is to be converted */
+    int           channels;             /* that have a table of their own */
+    float         table[4][256];        /* U8 and BOOL to F32: what each byte becomes, per channel */
+} gpunn__loader_field;
+
+typedef struct gpunn__batch {
+    char        *memory;
+    int64_t      number; /* in the epoch; -1: none */
+    bool         ready;
+    gpunn_status status; /* of load ... */
+    int64_t      sample; /* ... for this sample */
+} gpunn__batch;
+
+/* Batch n is made in ring[n % ring_count], by a worker as soon as batch n - ring_count has been delivered, or by gpunn_next when there
+ * are no workers. They work only while `running`, from the first gpunn_next of an epoch to its end: between epochs the program may
+ * change its samples. An epoch's order follows from seed and epoch alone, so that (epoch, position) is the whole state. */
+struct gpunn_loader {
+    gpunn_model        *model;
+    gpunn_loader_args   args; /* with defaults in place */
+    int64_t             batches; /* per epoch */
+    int                 field_count, delivered; /* delivered: samples in the last batch */
+    gpunn__loader_field fields[GPUNN_MAX_FIELDS];
+    int64_t            *order; /* of the samples in epoch ordered_epoch; NULL: as they come */
+    int64_t             epoch, ordered_epoch;
+    char               *memory; /* of the ring's batches */
+    size_t              batch_bytes;
+    int                 worker_count, ring_count;
+    gpunn__thread       workers[GPUNN__MAX_WORKERS];
+    gpunn__monitor      monitor; /* guards what follows; position and running change in the program's thread only */
+    int64_t             position, claimed; /* batches of the epoch that have been delivered; that workers have begun */
+    int                 busy;              /* workers that are making a batch */
+    bool                running, stop;
+    gpunn__batch        ring[GPUNN__MAX_WORKERS + 1];
+};
+
+/* ---- order ----------------------------------------------------------------------------------------------------------- */
+/* Fisher and Yates. Draw k of an epoch is a half of the words at counter (k / 2 low, k / 2 high, epoch low, 3 2^30 + epoch high): a
+ * range of counters that neither dropout nor initial values reach. */
+static void gpunn__shuffle(int64_t *order, int64_t count, uint64_t seed, int64_t epoch)
+{
+    uint32_t counter[4], word[4] = {0, 0, 0, 0};
+    uint64_t draw = 0;
+    for (int64_t i = 0; i < count; i++) order[i] = i;
+    for (int64_t i = count - 1; i > 0; i--) {
+        uint64_t choices = (uint64_t)i + 1, bits, chosen;
+        do { /* until bits lies in a complete run of choices, so that each is equally likely */
+            if (draw % 2 == 0) {
+                counter[0] = (uint32_t)(draw / 2);
+                counter[1] = (uint32_t)(draw / 2 >> 32);
+                counter[2] = (uint32_t)epoch;
+                counter[3] = 0xC0000000u + (uint32_t)((uint64_t)epoch >> 32);
+                gpunn__philox(seed, counter, word);
+            }
+            bits = (uint64_t)word[draw % 2 * 2] << 32 | word[draw % 2 * 2 + 1];
+            chosen = bits % choices;
+            draw++;
+        } while (bits - chosen > UINT64_MAX - (uint64_t)i);
+        int64_t other = order[chosen];
+        order[chosen] = order[i];
+        order[i] = other;
+    }
+}
+
+/* ---- making batches -------------------------------------------------------------------------------------------------- */
+/* One sample: dtypes checked by gpunn__loader_field_check. */
+static void gpunn__convert(const gpunn__loader_field *field, const void *from, void *to)
+{
+    const uint8_t *byte = (const uint8_t *)from;
+    int64_t        n = field->count;
+    if (field->from == field->to)
+        memcpy(to, from, field->to_bytes);
+    else if (field->to == GPUNN_F32) {
+        float  *out = (float *)to;
+        int64_t plane = n / field->channels;
+        for (int c = 0; c < field->channels; c++, byte += plane, out += plane)
+            for (int64_t i = 0; i < plane; i++) out[i] = field->table[c][byte[i]];
+    } else if (field->from == GPUNN_I32) {
+        for (int64_t i = 0; i < n; i++) ((int64_t *)to)[i] = ((const int32_t *)from)[i];
+    } else {
+        uint8_t most = field->from == GPUNN_BOOL || field->to == GPUNN_BOOL ? 1 : 255; /* what is not 0 in a BOOL is 1 */
+        switch (gpunn_dtype_size(field->to)) {
+        case 8: for (int64_t i = 0; i < n; i++) ((int64_t *)to)[i] = byte[i] < most ? byte[i] : most; break;
+        case 4: for (int64_t i = 0; i < n; i++) ((int32_t *)to)[i] = byte[i] < most ? byte[i] : most; break;
+        default: for (int64_t i = 0; i < n; i++) ((uint8_t *)to)[i] = byte[i] < most ? byte[i] : most; break;
+        }
+    }
+}
+
+static int64_t gpunn__batch_size(const gpunn_loader *loader, int64_t number)
+{
+    int64_t rest = loader->args.count - number * loader->args.batch_size;
+    return rest < loader->args.batch_size ? rest : loader->args.batch_size;
+}
+
+/* Fills a batch; in a worker this touches nothing else that changes. */
+static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
+{
+    const gpunn_loader_args *args = &loader->args;
+    int64_t                  first = batch->number * args->batch_size, n = gpunn__batch_size(loader, batch->number);
+    batch->status = GPUNN_OK;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t sample = loader->order ? loader->order[first + i] : first + i;
+        void   *loaded[GPUNN_MAX_FIELDS];
+        if (args->load) {
+            for (int f = 0; f < loader->field_count; f++) {
+                const gpunn__loader_field *field = &loader->fields[f];
+                loaded[f] = batch->memory + (field->from == field->to ? field->rows + (size_t)i * field->to_bytes : field->loaded);
+            }
+            batch->status = args->load(args->user, sample, loaded);
+            batch->sample = sample;
+            if (batch->status != GPUNN_OK) return;
+        }
+        for (int f = 0; f < loader->field_count; f++) {
+            const gpunn__loader_field *field = &loader->fields[f];
+            char                      *row = batch->memory + field->rows + (size_t)i * field->to_bytes;
+            if (!args->load && !field->direct)
+                gpunn__convert(field, field->samples + (size_t)sample * field->from_bytes, row);
+            else if (args->load && field->from != field->to)
+                gpunn__convert(field, loaded[f], row);
+        }
+    }
+}
+
+static GPUNN__THREAD_MAIN gpunn__loader_main(void *arg)
+{
+    gpunn_loader *loader = (gpunn_loader *)arg;
+    gpunn__lock(&loader->monitor);
+    while (!loader->stop) {
+        bool room = loader->claimed < loader->batches && loader->claimed < loader->position + loader->ring_count;
+        if (!loader->running || !room) {
+            gpunn__wait(&loader->monitor);
+            continue;
+        }
+        gpunn__batch *batch = &loader->ring[loader->claimed % loader->ring_count];
+        batch->number = loader->claimed++;
+        batch->ready = false;
+        loader->busy++;
+        gpunn__unlock(&loader->monitor);
+        gpunn__batch_make(loader, batch);
+        gpunn__lock(&loader->monitor);
+        batch->ready = true;
+        loader->busy--;
+        gpunn__wake(&loader->monitor);
+    }
+    gpunn__unlock(&loader->monitor);
+    GPUNN__THREAD_END;
+}
+
+/* Stops the workers and moves to batch `position` of an epoch. */
+static void gpunn__loader_move(gpunn_loader *loader, int64_t epoch, int64_t position)
+{
+    gpunn__lock(&loader->monitor);
+    loader->running = false;
+    while (loader->busy) gpunn__wait(&loader->monitor);
+    loader->epoch = epoch;
+    loader->position = loader->claimed = position;
+    for (int i = 0; i < loader->ring_count; i++) loader->ring[i].number = -1;
+    gpunn__unlock(&loader->monitor);
+}
+
+/* Batch loader->position, ready or failed. */
+static gpunn__batch *gpunn__batch_next(gpunn_loader *loader)
+{
+    gpunn__batch *batch = &loader->ring[loader->position % loader->ring_count];
+    if (!loader->running && loader->order && loader->ordered_epoch != loader->epoch) {
+        gpunn__shuffle(loader->order, loader->args.count, loader->args.seed, loader->epoch);
+        loader->ordered_epoch = loader->epoch;
+    }
+    if (loader->worker_count == 0) {
+        batch->number = loader->position;
+        gpunn__batch_make(loader, batch);
+        return batch;
+    }
+    gpunn__lock(&loader->monitor);
+    if (!loader->running) {
+        loader->running = true;
+        gpunn__wake(&loader->monitor);
+    }
+    while (batch->number != loader->position || !batch->ready) gpunn__wait(&loader->monitor);
+    gpunn__unlock(&loader->monitor);
+    return batch;
+}
+
+GPUNN_API bool gpunn_next(gpunn_loader *loader)
+{
+    if (loader == NULL) {
+        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_next: the loader is NULL");
+        return false;
+    }
+    bool more = loader->position < loader->batches;
+    if (more) {
+        const gpunn__batch *batch = gpunn__batch_next(loader);
+        gpunn_status        status = batch->status;
+        int64_t             first = loader->position * loader->args.batch_size, n = gpunn__batch_size(loader, loader->position);
+        if (status != GPUNN_OK)
+            (void)gpunn__fail(loader->model->dev, status, "gpunn_next: the load callback failed for sample %lld with %s",
+                              (long long)batch->sample, gpunn_status_name(status));
+        for (int f = 0; f < loader->field_count && status == GPUNN_OK; f++) {
+            const gpunn__loader_field *field = &loader->fields[f];
+            const char *rows = field->direct ? field->samples + (size_t)first * field->to_bytes : batch->memory + field->rows;
+            status = gpunn_write(field->input, rows, (size_t)n * field->to_bytes);
+        }
+        more = status == GPUNN_OK;
+        loader->delivered = (int)n;
+    }
+    if (!more) {
+        gpunn__loader_move(loader, loader->epoch + 1, 0);
+        return false;
+    }
+    gpunn__lock(&loader->monitor);
+    loader->position++;
+    gpunn__wake(&loader->monitor);
+    gpunn__unlock(&loader->monitor);
+    return true;
+}
+
+/* ---- making and asking ----------------------------------------------------------------------------------------------- */
+/* Checks field f of the arguments and works out its conversion. */
+static gpunn_status gpunn__loader_field_check(gpunn_loader *loader, int f)
+{
+    static const char        function[] = "gpunn_loader_create";
+    const gpunn_loader_args *args = &loader->args;
+    const gpunn_field       *given = &args->fields[f];
+    gpunn__loader_field     *field = &loader->fields[f];
+    const gpunn_tensor      *input = given->input;
+    gpunn_device            *dev = loader->model->dev;
+    if (input->model != loader->model)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the input of field %d is of another model", function, f);
+    const char *name = input->name ? input->name : "";
+    char        text[128];
+    if (input->kind != GPUNN__INPUT || input->rank < 1 || input->dim[0] != GPUNN_BATCH)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: field %d goes to '%s' %s; give a gpunn_input whose first dimension is GPUNN_BATCH",
+                           function, f, name, gpunn__shape_text(input, text));
+    for (int other = 0; other < f; other++)
+        if (args->fields[other].input == input)
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: fields %d and %d both go to '%s'; give each input once", function, other, f, name);
+    if ((given->samples != NULL) == (args->load != NULL))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: field %d ('%s') has %s; give either samples in every field or load", function, f, name,
+                           args->load ? "samples although there is load" : "no samples and there is no load");
+    field->input = given->input;
+    field->samples = (const char *)given->samples;
+    field->to = input->dtype;
+    field->from = given->dtype ? given->dtype : input->dtype;
+    bool bytes = field->from == GPUNN_U8 || field->from == GPUNN_BOOL;
+    if (field->from != field->to && !bytes && !(field->from == GPUNN_I32 && field->to == GPUNN_I64))
+        return gpunn__fail(dev, GPUNN_ERR_DTYPE, "%s: field %d ('%s') has %s samples, its input is %s; samples are of the input's dtype, U8, BOOL, "
+                           "or I32 for an I64 input", function, f, name, gpunn_dtype_name(field->from), gpunn_dtype_name(field->to));
+    field->channels = input->rank > 1 && input->dim[1] <= 4 ? (int)input->dim[1] : 1;
+    bool pixels = field->from == GPUNN_U8 && field->to == GPUNN_F32;
+    for (int c = 0; c < 4; c++) {
+        float mean = given->mean[c], std = given->std[c];
+        if (!pixels && (mean != 0 || std != 0))
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: field %d ('%s') has mean or std, which are for U8 samples of an F32 input", function,
+                               f, name);
+        if (!(fabsf(mean) <= FLT_MAX) || !(std >= 0 && std <= FLT_MAX))
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: field %d ('%s') has mean[%d] %g and std[%d] %g; give finite numbers, std not negative",
+                               function, f, name, c, (double)mean, c, (double)std);
+        for (int x = 0; x < 256; x++) /* rounded step by step, as torchvision's ToTensor and Normalize */
+            field->table[c][x] = pixels ? ((float)x / 255.0f - mean) / (std > 0 ? std : 1.0f) : (float)(x != 0);
+    }
+    field->direct = !args->load && !args->shuffle && field->from == field->to;
+    field->count = gpunn__count(input, 1);
+    size_t whole, widest = gpunn_dtype_size(field->to) > gpunn_dtype_size(field->from) ? gpunn_dtype_size(field->to) : gpunn_dtype_size(field->from);
+    if (field->count < 0 || !gpunn__mul((size_t)field->count, widest, &whole) || (uint64_t)args->count > SIZE_MAX / 16 ||
+        !gpunn__mul(whole, (size_t)args->count, &whole) || whole > SIZE_MAX / 2)
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: %lld samples of '%s' %s are more than the address space holds", function,
+                           (long long)args->count, name, gpunn__shape_text(input, text));
+    field->from_bytes = (size_t)field->count * gpunn_dtype_size(field->from);
+    field->to_bytes = (size_t)field->count * gpunn_dtype_size(field->to);
+    return GPUNN_OK;
+}
+
+/* Reserves bytes at the end of a batch, aligned for any dtype. */
+static bool gpunn__batch_reserve(gpunn_loader *loader, size_t bytes, size_t *place)
+{
+    *place = loader->batch_bytes;
+    return gpunn__add(loader->batch_bytes, bytes, &loader->batch_bytes) &&
+           gpunn__add(loader->batch_bytes, (GPUNN__ALIGN - loader->batch_bytes % GPUNN__ALIGN) % GPUNN__ALIGN, &loader->batch_bytes);
+}
+
+static gpunn_status gpunn__loader_setup(gpunn_loader *loader)
+{
+    static const char  function[] = "gpunn_loader_create";
+    gpunn_loader_args *args = &loader->args;
+    gpunn_device      *dev = loader->model->dev;
+    if (args->batch_size == 0) args->batch_size = 32;
+    if (args->seed == 0) args->seed = dev->args.seed;
+    if (args->count < 1 || args->batch_size < 0 || args->workers < 0 || args->workers > GPUNN__MAX_WORKERS)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: count is %lld, batch_size %d and workers %d; count and batch_size are at least 1, "
+                           "workers 0 to %d", function, (long long)args->count, args->batch_size, args->workers, (int)GPUNN__MAX_WORKERS);
+    loader->batches = args->count / args->batch_size + (!args->drop_last && args->count % args->batch_size != 0);
+    if (loader->batches == 0)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %lld samples do not fill one batch of %d and drop_last leaves out the rest; "
+                           "use a smaller batch_size", function, (long long)args->count, args->batch_size);
+    bool fits = true, copies = false;
+    for (; loader->field_count < GPUNN_MAX_FIELDS && args->fields[loader->field_count].input; loader->field_count++) {
+        gpunn_status status = gpunn__loader_field_check(loader, loader->field_count);
+        if (status != GPUNN_OK) return status;
+        gpunn__loader_field *field = &loader->fields[loader->field_count];
+        int64_t              rows = gpunn__batch_size(loader, 0);
+        copies = copies || !field->direct;
+        if (!field->direct) fits = fits && gpunn__batch_reserve(loader, (size_t)rows * field->to_bytes, &field->rows);
+        if (args->load && field->from != field->to) fits = fits && gpunn__batch_reserve(loader, field->from_bytes, &field->loaded);
+    }
+    if (loader->field_count == 0)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: there are no fields; give .fields = {{.input = x, .samples = ...}, ...}", function);
+    loader->ring_count = copies ? args->workers + 1 : 1;
+    size_t bytes;
+    if (!fits || !gpunn__mul(loader->batch_bytes, (size_t)loader->ring_count, &bytes))
+        return gpunn__fail(dev, GPUNN_ERR_MEMORY, "%s: %d batches of %d samples are more than the address space holds; use fewer workers or a "
+                           "smaller batch_size", function, loader->ring_count, args->batch_size);
+    if (copies && (loader->memory = (char *)gpunn__realloc(dev, NULL, 0, bytes)) == NULL) return GPUNN_ERR_MEMORY;
+    for (int i = 0; i < loader->ring_count; i++) {
+        loader->ring[i].memory = copies ? loader->memory + (size_t)i * loader->batch_bytes : NULL;
+        loader->ring[i].number = -1;
+    }
+    if (args->shuffle) {
+        loader->order = (int64_t *)gpunn__realloc(dev, NULL, 0, (size_t)args->count * sizeof *loader->order);
+        if (loader->order == NULL) return GPUNN_ERR_MEMORY;
+    }
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args)
+{
+    if (model == NULL) return NULL;
+    gpunn_loader *loader = (gpunn_loader *)gpunn__calloc(model->dev, sizeof *loader);
+    if (loader == NULL) return NULL;
+    loader->model = model;
+    loader->args = args;
+    loader->ordered_epoch = -1;
+    gpunn__monitor_open(&loader->monitor);
+    if (gpunn__loader_setup(loader) != GPUNN_OK) {
+        gpunn_loader_destroy(loader);
+        return NULL;
+    }
+    /* Where the system has no more threads, fewer do the same work. */
+    while (loader->worker_count < loader->ring_count - 1 &&
+           gpunn__thread_start(&loader->workers[loader->worker_count], gpunn__loader_main, loader))
+        loader->worker_count++;
+    return loader;
+}
+
+GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader)
+{
+    if (loader == NULL) return;
+    gpunn_device *dev = loader->model->dev;
+    gpunn__lock(&loader->monitor);
+    loader->stop = true;
+    gpunn__wake(&loader->monitor);
+    gpunn__unlock(&loader->monitor);
+    for (int i = 0; i < loader->worker_count; i++) gpunn__thread_join(loader->workers[i]);
+    gpunn__monitor_close(&loader->monitor);
+    gpunn__free(dev, loader->memory, loader->batch_bytes * (size_t)loader->ring_count);
+    gpunn__free(dev, loader->order, (size_t)loader->args.count * sizeof *loader->order);
+    gpunn__free(dev, loader, sizeof *loader);
+}
+
+GPUNN_API int64_t gpunn_loader_batches(const gpunn_loader *loader)
+{
+    return loader ? loader->batches : 0;
+}
+
+GPUNN_API int gpunn_loader_batch_size(const gpunn_loader *loader)
+{
+    return loader ? loader->delivered : 0;
+}
+
+GPUNN_API void gpunn_loader_rewind(gpunn_loader *loader)
+{
+    if (loader) gpunn__loader_move(loader, loader->epoch, 0);
+}
+
+/* For checkpoints: the whole state. position counts the batches delivered, 0 to gpunn_loader_batches. */
+GPUNN__PRIVATE void gpunn__loader_state(const gpunn_loader *loader, int64_t *epoch, int64_t *position)
+{
+    *epoch = loader->epoch;
+    *position = loader->position;
+}
+
+GPUNN__PRIVATE gpunn_status gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position)
+{
+    if (epoch < 0 || position < 0 || position > loader->batches)
+        return gpunn__fail(loader->model->dev, GPUNN_ERR_FORMAT, "the saved loader stood at batch %lld of epoch %lld, this one has %lld batches; "
+                           "create it with the data and batch size of the saved run", (long long)position, (long long)epoch,
+                           (long long)loader->batches);
+    gpunn__loader_move(loader, epoch, position);
+    return GPUNN_OK;
+}
+
+/* ==== >>json ========================================================================================================== *
+ * Reads a JSON text in place, piece by piece: objects, arrays, strings and integers, which is all that safetensors headers hold. */
+typedef struct gpunn__slice {
+    const char *at; /* a zero follows it, and may occur inside */
+    size_t      length;
+} gpunn__slice;
+
+typedef struct gpunn__json {
+    char       *at, *end; /* strings are unescaped where they stand */
+    bool        python;   /* strings may stand in ' ' too */
+    const char *problem;  /* NULL: none so far */
+} gpunn__json;
+
+/* Keeps the first problem; nothing matches after it. */
+static bool gpunn__json_fail(gpunn__json *j, const char *problem)
+{
+    if (j->problem == NULL) j->problem = problem;
+    j->end = j->at;
+    return false;
+}
+
+static bool gpunn__json_peek(gpunn__json *j, char c)
+{
+    while (j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r')) j->at++;
+    return j->at < j->end && *j->at == c;
+}
+
+static bool gpunn__json_take(gpunn__json *j, char c)
+{
+    if (!gpunn__json_peek(j, c)) return false;
+    j->at++;
+    return true;
+}
+
+static bool gpunn__json_expect(gpunn__json *j, char c, const char *problem)
+{
+    return gpunn__json_take(j, c) || gpunn__json_fail(j, problem);
+}
+
+/* Bytes of the UTF-8 character at s; 0: malformed. */
+static size_t gpunn__utf8_size(const char *s, size_t left)
+{
+    unsigned char c = (unsigned char)*s, d = left > 1 ? (unsigned char)s[1] : 0;
+    size_t        size = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
+    if (size > left) return 0;
+    for (size_t i = 1; i < size; i++)
+        if (((unsigned char)s[i] & 0xC0) != 0x80) return 0;
+    bool overlong = (c == 0xE0 && d < 0xA0) || (c == 0xF0 && d < 0x90), outside = (c == 0xED && d > 0x9F) || (c == 0xF4 && d > 0x8F);
+    return overlong || outside ? 0 : size;
+}
+
+static char *gpunn__utf8_put(char *to, uint32_t c)
+{
+    if (c < 0x80) {
+        *to++ = (char)c;
+        return to;
+    }
+    if (c < 0x800)
+        *to++ = (char)(0xC0 | c >> 6);
+    else {
+        if (c < 0x10000)
+            *to++ = (char)(0xE0 | c >> 12);
+        else {
+            *to++ = (char)(0xF0 | c >> 18);
+            *to++ = (char)(0x80 | (c >> 12 & 63));
+        }
+        *to++ = (char)(0x80 | (c >> 6 & 63));
+    }
+    *to++ = (char)(0x80 | (c & 63));
+    return to;
+}
+
+/* The four hexadecimal digits of \uXXXX; UINT32_MAX: they are not there. */
+static uint32_t gpunn__json_hex(gpunn__json *j)
+{
+    uint32_t value = 0;
+    if (j->end - j->at < 4) return UINT32_MAX;
+    for (int i = 0; i < 4; i++) {
+        static const char digits[] = "0123456789abcdef0123456789ABCDEF";
+        char              c = *j->at++;
+        const char       *digit = c ? strchr(digits, c) : NULL;
+        if (digit == NULL) return UINT32_MAX;
+        value = value << 4 | (uint32_t)((digit - digits) & 15);
+    }
+    return value;
+}
+
+static bool gpunn__json_escape(gpunn__json *j, char **to)
+{
+    static const char from_[] = "\"\\/bfnrt", to_[] = "\"\\/\b\f\n\r\t";
+    char              c = j->at < j->end ? *j->at++ : 0;
+    const char       *plain = c ? strchr(from_, c) : NULL;
+    if (plain) {
+        *(*to)++ = to_[plain - from_];
+        return true;
+    }
+    uint32_t code = c == 'u' ? gpunn__json_hex(j) : UINT32_MAX;
+    if (code >= 0xD800 && code < 0xDC00 && j->end - j->at >= 2 && j->at[0] == '\\' && j->at[1] == 'u') { /* a surrogate pair */
+        j->at += 2;
+        uint32_t low = gpunn__json_hex(j);
+        code = low >= 0xDC00 && low < 0xE000 ? 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00) : UINT32_MAX;
+    }
+    if (code == UINT32_MAX || (code >= 0xD800 && code < 0xE000)) return gpunn__json_fail(j, "has a wrong escape in a string");
+    *to = gpunn__utf8_put(*to, code);
+    return true;
+}
+
+static bool gpunn__json_string(gpunn__json *j, gpunn__slice *text)
+{
+    char quote = j->python && gpunn__json_peek(j, '\'') ? '\'' : '"';
+    if (!gpunn__json_expect(j, quote, "lacks a string")) return false;
+    char *to = j->at;
+    text->at = to;
+    while (j->at < j->end && *j->at != quote) {
+        if (*j->at == '\\') {
+            j->at++;
+            if (!gpunn__json_escape(j, &to)) return false;
+            continue;
+        }
+        size_t size = gpunn__utf8_size(j->at, (size_t)(j->end - j->at));
+        if (size == 0 || (unsigned char)*j->at < 0x20) return gpunn__json_fail(j, "has a string that is not UTF-8 text");
+        while (size--) *to++ = *j->at++;
+    }
+    if (j->at == j->end) return gpunn__json_fail(j, "has a string without end");
+    j->at++;
+    *to = 0;
+    text->length = (size_t)(to - text->at);
+    return true;
+}
+
+static bool gpunn__json_integer(gpunn__json *j, int64_t *value)
+{
+    bool    negative = gpunn__json_take(j, '-');
+    char   *first = j->at;
+    int64_t sum = 0; /* negative all along: INT64_MIN has no positive counterpart */
+    for (; j->at < j->end && *j->at >= '0' && *j->at <= '9'; j->at++) {
+        int digit = *j->at - '0';
+        if (sum < (INT64_MIN + digit) / 10) return gpunn__json_fail(j, "has a number that is too large");
+        sum = sum * 10 - digit;
+    }
+    if (j->at == first || (*first == '0' && j->at - first > 1) || (!negative && sum == INT64_MIN) ||
+        (j->at < j->end && (*j->at == '.' || *j->at == 'e' || *j->at == 'E')))
+        return gpunn__json_fail(j, "lacks an integer where one belongs");
+    *value = negative ? sum : -sum;
+    return true;
+}
+
+static bool gpunn__slice_is(const gpunn__slice *text, const char *word)
+{
+    return text->length == strlen(word) && memcmp(text->at, word, text->length) == 0;
+}
+
+/* A name out of a file as messages can show it: not too long, no control characters. */
+static const char *gpunn__printable(const gpunn__slice *text, char out[128])
+{
+    size_t n = 0;
+    while (n < text->length) {
+        size_t size = gpunn__utf8_size(text->at + n, text->length - n);
+        if (size == 0 || n + size > 120) break;
+        for (; size; size--, n++) out[n] = (unsigned char)text->at[n] < 0x20 || text->at[n] == 0x7f ? '?' : text->at[n];
+    }
+    strcpy(out + n, n < text->length ? "..." : "");
+    return out;
+}
+
+/* ==== elements of files =============================================================================================== *
+ * X(id, bytes, what it is read into, safetensors' name, NumPy's name, IDX's number); no dtype: only its size is known. */
+#define GPUNN__ENCODINGS(X)                              \
+    X(F32, 4, GPUNN_F32, "F32", "f4", 0x0D)              \
+    X(F64, 8, GPUNN_F32, "F64", "f8", 0x0E)              \
+    X(F16, 2, GPUNN_F32, "F16", "f2", 0)                 \
+    X(BF16, 2, GPUNN_F32, "BF16", "", 0)                 \
+    X(I64, 8, GPUNN_I64, "I64", "i8", 0)                 \
+    X(I32, 4, GPUNN_I32, "I32", "i4", 0x0C)              \
+    X(I16, 2, GPUNN_I32, "I16", "i2", 0x0B)              \
+    X(U16, 2, GPUNN_I32, "U16", "u2", 0)                 \
+    X(I8, 1, GPUNN_I32, "I8", "i1", 0x09)                \
+    X(U8, 1, GPUNN_U8, "U8", "u1", 0x08)                 \
+    X(BOOL, 1, GPUNN_BOOL, "BOOL", "b1", 0)              \
+    X(U32, 4, GPUNN_DTYPE_DEFAULT, "U32", "u4", 0)       \
+    X(U64, 8, GPUNN_DTYPE_DEFAULT, "U64", "u8", 0)       \
+    X(C64, 8, GPUNN_DTYPE_DEFAULT, "C64", "c8", 0)       \
+    X(F8_E4M3, 1, GPUNN_DTYPE_DEFAULT, "F8_E4M3", "", 0) \
+    X(F8_E5M2, 1, GPUNN_DTYPE_DEFAULT, "F8_E5M2", "", 0)
+
+typedef enum gpunn__encoding_id {
+#define GPUNN__X(id, bytes, dtype, safetensors, npy, idx) GPUNN__##id,
+    GPUNN__ENCODINGS(GPUNN__X)
+#undef GPUNN__X
+} gpunn__encoding_id;
+
+typedef struct gpunn__encoding {
+    gpunn__encoding_id id;
+    size_t             bytes;
+    gpunn_dtype        dtype;
+    const char        *safetensors, *npy;
+    int                idx;
+} gpunn__encoding;
+
+static const gpunn__encoding gpunn__encodings[] = {
+#define GPUNN__X(id, bytes, dtype, safetensors, npy, idx) {GPUNN__##id, bytes, dtype, safetensors, npy, idx},
+    GPUNN__ENCODINGS(GPUNN__X)
+#undef GPUNN__X
+};
+enum { GPUNN__ENCODING_COUNT = sizeof gpunn__encodings / sizeof gpunn__encodings[0] };
+
+static float gpunn__float_of_bits(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static float gpunn__float_of_half(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = half >> 10 & 31u, fraction = half & 1023u;
+    if (exponent == 0) return (sign ? -1.0f : 1.0f) * (float)fraction * (1.0f / 16777216.0f); /* subnormal: fraction 2^-24 */
+    return gpunn__float_of_bits(sign | (exponent == 31 ? 255u : exponent + 112u) << 23 | fraction << 13);
+}
+
+/* Element i of what raw holds, into element i of out, which holds encoding->dtype. */
+static void gpunn__decode(const gpunn__encoding *encoding, const unsigned char *raw, size_t count, unsigned char *out)
+{
+    for (size_t i = 0; i < count; i++, raw += encoding->bytes) {
+        float    value = 0;
+        int32_t  integer = 0;
+        uint16_t word = 0;
+        if (encoding->bytes == 2) memcpy(&word, raw, sizeof word);
+        switch (encoding->id) {
+        case GPUNN__F64: {
+            double wide;
+            memcpy(&wide, raw, sizeof wide);
+            value = (float)wide;
+            break;
+        }
+        case GPUNN__F16: value = gpunn__float_of_half(word); break;
+        case GPUNN__BF16: value = gpunn__float_of_bits((uint32_t)word << 16); break;
+        case GPUNN__I16: integer = word < 0x8000 ? word : (int32_t)word - 0x10000; break;
+        case GPUNN__U16: integer = word; break;
+        case GPUNN__I8: integer = *raw < 0x80 ? *raw : *raw - 0x100; break;
+        case GPUNN__BOOL: out[i] = *raw != 0; continue;
+        default: break;
+        }
+        if (encoding->dtype == GPUNN_F32)
+            memcpy(out + i * sizeof value, &value, sizeof value);
+        else
+            memcpy(out + i * sizeof integer, &integer, sizeof integer);
+    }
+}
+
+/* The next count elements of the file as encoding->dtype; swapped: they are big-endian. */
+static gpunn_status gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding, bool swapped, size_t count, void *out)
+{
+    unsigned char raw[8192];
+    size_t        bytes = encoding->bytes, wide = gpunn_dtype_size(encoding->dtype);
+    bool          same = encoding->id == GPUNN__F32 || encoding->id == GPUNN__I32 || encoding->id == GPUNN__I64 || encoding->id == GPUNN__U8;
+    swapped = swapped && bytes > 1;
+    if (same && !swapped) return gpunn__reader_read(r, out, count * bytes);
+    while (count > 0) {
+        size_t       part = count < sizeof raw / bytes ? count : sizeof raw / bytes;
+        gpunn_status status = gpunn__reader_read(r, raw, part * bytes);
+        if (status != GPUNN_OK) return status;
+        for (size_t i = 0; swapped && i < part * bytes; i += bytes)
+            for (size_t low = i, high = i + bytes - 1; low < high; low++, high--) {
+                unsigned char byte = raw[low];
+                raw[low] = raw[high];
+                raw[high] = byte;
+            }
+        if (same)
+            memcpy(out, raw, part * bytes);
+        else
+            gpunn__decode(encoding, raw, part, (unsigned char *)out);
+        out = (unsigned char *)out + part * wide;
+        count -= part;
+    }
+    return GPUNN_OK;
+}
+
+/* ==== >>safetensors =================================================================================================== *
+ * A file is: bytes of the header (8 bytes, little-endian), the header, the tensors. The header is JSON: {"name": {"dtype": "F32",
+ * "shape": [2, 3], "data_offsets": [begin, end]}, ...} and "__metadata__", strings by name. The tensors fill the rest without gaps. */
+enum { GPUNN__MAX_HEADER = 100000000 }; /* as the safetensors library has it */
+
+typedef struct gpunn__entry {
+    gpunn__slice            name;
+    gpunn__slice            text;     /* metadata: the value; tensors: the dtype */
+    const gpunn__encoding *encoding; /* NULL: a dtype unknown here */
+    int                    rank;
+    int64_t                dim[GPUNN_MAX_RANK]; /* the first of them where there are more */
+    uint64_t               begin, end;
+    bool                   matched; /* somebody knows it */
+    void                  *to;      /* where to read it; NULL: skip it */
+} gpunn__entry;
+
+typedef struct gpunn__table {
+    gpunn__entry *items; /* sorted by name once complete */
+    int           count, capacity;
+} gpunn__table;
+
+typedef struct gpunn__archive {
+    gpunn__reader reader;
+    char         *header;
+    size_t        header_bytes;
+    gpunn__table  tensors, notes;
+} gpunn__archive;
+
+static gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table, const gpunn__slice *name)
+{
+    gpunn__entry *items = (gpunn__entry *)gpunn__grow(dev, table->items, table->count, &table->capacity, sizeof *items);
+    if (items == NULL) return NULL;
+    table->items = items;
+    gpunn__entry *item = &items[table->count++];
+    memset(item, 0, sizeof *item);
+    item->name = *name;
+    return item;
+}
+
+/* <0, 0, >0: name before, equal to, after the two parts in a row. */
+static int gpunn__compare_name(const gpunn__slice *name, const char *part, size_t part_length, const char *rest, size_t rest_length)
+{
+    size_t head = name->length < part_length ? name->length : part_length, tail = name->length - head;
+    int    order = memcmp(name->at, part, head);
+    if (order == 0 && head < part_length) order = -1;
+    if (order == 0) order = memcmp(name->at + head, rest, tail < rest_length ? tail : rest_length);
+    return order ? order : tail < rest_length ? -1 : tail > rest_length;
+}
+
+static int gpunn__entry_by_name(const void *a, const void *b)
+{
+    const gpunn__slice *x = &((const gpunn__entry *)a)->name, *y = &((const gpunn__entry *)b)->name;
+    return gpunn__compare_name(x, y->at, y->length, "", 0);
+}
+
+static int gpunn__entry_by_offset(const void *a, const void *b)
+{
+    const gpunn__entry *x = (const gpunn__entry *)a, *y = (const gpunn__entry *)b;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return x->end < y->end ? -1 : x->end > y->end;
+}
+
+static void gpunn__table_sort(gpunn__table *table, int (*compare)(const void *a, const void *b))
+{
+    if (table->count > 1) qsort(table->items, (size_t)table->count, sizeof *table->items, compare);
+}
+
+/* The entry called prefix + name, or NULL. */
+static gpunn__entry *gpunn__table_find(const gpunn__table *table, const char *prefix, const char *name)
+{
+    size_t prefix_length = strlen(prefix), name_length = strlen(name);
+    for (int low = 0, high = table->count; low < high;) {
+        int           middle = low + (high - low) / 2;
+        gpunn__entry *item = &table->items[middle];
+        int           order = gpunn__compare_name(&item->name, prefix, prefix_length, name, name_length);
+        if (order == 0) return item;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+/* {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]} in any order. */
+static bool gpunn__parse_tensor(gpunn__json *j, gpunn__entry *item)
+{
+    size_t elements = 1, bytes = 0;
+    bool   fits = true;
+    int    dtypes = 0, shapes = 0, offsets = 0;
+    if (!gpunn__json_expect(j, '{', "lacks the description of a tensor")) return false;
+    do {
+        gpunn__slice key;
+        if (!gpunn__json_string(j, &key) || !gpunn__json_expect(j, ':', "lacks a colon")) return false;
+        if (gpunn__slice_is(&key, "dtype") && !dtypes++) {
+            if (!gpunn__json_string(j, &item->text)) return false;
+            for (int i = 0; i < GPUNN__ENCODING_COUNT; i++)
+                if (gpunn__slice_is(&item->text, gpunn__encodings[i].safetensors)) item->encoding = &gpunn__encodings[i];
+        } else if (gpunn__slice_is(&key, "shape") && !shapes++) {
+            if (!gpunn__json_expect(j, '[', "lacks a shape")) return false;
+            if (!gpunn__json_take(j, ']')) {
+                do {
+                    int64_t dim;
+                    if (!gpunn__json_integer(j, &dim)) return false;
+                    if (dim < 0) return gpunn__json_fail(j, "has a negative dimension");
+                    fits = fits && (uint64_t)dim <= SIZE_MAX && gpunn__mul(elements, (size_t)dim, &elements);
+                    if (item->rank < GPUNN_MAX_RANK) item->dim[item->rank] = dim;
+                    item->rank++; /* less than GPUNN__MAX_HEADER */
+                } while (gpunn__json_take(j, ','));
+                if (!gpunn__json_expect(j, ']', "has a shape without end")) return false;
+            }
+        } else if (gpunn__slice_is(&key, "data_offsets") && !offsets++) {
+            int64_t begin = 0, end = 0;
+            if (!gpunn__json_expect(j, '[', "lacks data_offsets") || !gpunn__json_integer(j, &begin) ||
+                !gpunn__json_expect(j, ',', "lacks data_offsets") || !gpunn__json_integer(j, &end) ||
+                !gpunn__json_expect(j, ']', "lacks data_offsets"))
+                return false;
+            if (begin < 0 || end < begin) return gpunn__json_fail(j, "has data_offsets that are no range");
+            item->begin = (uint64_t)begin;
+            item->end = (uint64_t)end;
+        } else
+            return gpunn__json_fail(j, "has a key other than dtype, shape and data_offsets, or one of them twice");
+    } while (gpunn__json_take(j, ','));
+    if (!gpunn__json_expect(j, '}', "has a tensor's description without end")) return false;
+    if (!dtypes || !shapes || !offsets) return gpunn__json_fail(j, "lacks a tensor's dtype, shape or data_offsets");
+    if (item->encoding && !(fits && gpunn__mul(elements, item->encoding->bytes, &bytes) && bytes == item->end - item->begin))
+        return gpunn__json_fail(j, "has a shape that disagrees with its data_offsets");
+    return true;
+}
+
+/* False with j->problem NULL: out of memory. */
+static bool gpunn__parse_header(gpunn_device *dev, gpunn__json *j, gpunn__table *tensors, gpunn__table *notes)
+{
+    bool        metadata = false;
+    gpunn__slice name;
+    if (!gpunn__json_expect(j, '{', "is no JSON object")) return false;
+    if (!gpunn__json_take(j, '}')) {
+        do {
+            if (!gpunn__json_string(j, &name) || !gpunn__json_expect(j, ':', "lacks a colon")) return false;
+            if (!gpunn__slice_is(&name, "__metadata__")) {
+                gpunn__entry *item = gpunn__table_add(dev, tensors, &name);
+                if (item == NULL || !gpunn__parse_tensor(j, item)) return false;
+                continue;
+            }
+            if (metadata) return gpunn__json_fail(j, "has __metadata__ twice");
+            metadata = true;
+            if (!gpunn__json_expect(j, '{', "lacks an object after __metadata__")) return false;
+            if (gpunn__json_take(j, '}')) continue;
+            do {
+                if (!gpunn__json_string(j, &name)) return false;
+                gpunn__entry *item = gpunn__table_add(dev, notes, &name);
+                if (item == NULL || !gpunn__json_expect(j, ':', "lacks a colon") || !gpunn__json_string(j, &item->text)) return false;
+            } while (gpunn__json_take(j, ','));
+            if (!gpunn__json_expect(j, '}', "has a __metadata__ without end")) return false;
+        } while (gpunn__json_take(j, ','));
+        if (!gpunn__json_expect(j, '}', "has no end")) return false;
+    }
+    (void)gpunn__json_peek(j, 0);
+    return j->at == j->end || gpunn__json_fail(j, "goes on after its end");
+}
+
+static void gpunn__archive_close(gpunn__archive *a)
+{
+    gpunn_device *dev = a->reader.dev;
+    gpunn__free(dev, a->tensors.items, (size_t)a->tensors.capacity * sizeof *a->tensors.items);
+    gpunn__free(dev, a->notes.items, (size_t)a->notes.capacity * sizeof *a->notes.items);
+    gpunn__free(dev, a->header, a->header_bytes);
+    gpunn__reader_close(&a->reader);
+}
+
+/* What the header says, checked. */
+static gpunn_status gpunn__archive_header(gpunn__archive *a)
+{
+    gpunn__reader *r = &a->reader;
+    gpunn_device  *dev = r->dev;
+    const char    *path = gpunn__tail(r->path);
+    unsigned char  head[8];
+    uint64_t       length = 0;
+    gpunn_status   status = gpunn__reader_read(r, head, sizeof head);
+    if (status != GPUNN_OK) return status;
+    if (memcmp(head, "PK\3\4", 4) == 0)
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                           "'%s' is a torch.save archive; convert it in Python: safetensors.torch.save_file(torch.load(...), ...)", path);
+    for (int i = 0; i < 8; i++) length |= (uint64_t)head[i] << (8 * i);
+    if (length > GPUNN__MAX_HEADER || length > r->limit - sizeof head || length < 2)
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                           "'%s' is no safetensors file, or is cut short: its header would have %llu bytes, the file has %llu; write or "
+                           "download it again",
+                           path, (unsigned long long)length, (unsigned long long)r->limit);
+    a->header_bytes = (size_t)length;
+    a->header = (char *)gpunn__realloc(dev, NULL, 0, a->header_bytes);
+    if (a->header == NULL) return GPUNN_ERR_MEMORY;
+    status = gpunn__reader_read(r, a->header, a->header_bytes);
+    if (status != GPUNN_OK) return status;
+
+    gpunn__json json = {a->header, a->header + length, false, NULL};
+    bool        parsed = *a->header == '{' ? gpunn__parse_header(dev, &json, &a->tensors, &a->notes)
+                                           : gpunn__json_fail(&json, "does not begin with {");
+    if (!parsed && json.problem == NULL) return GPUNN_ERR_MEMORY;
+    if (!parsed)
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' is damaged or no safetensors file: its header %s (byte %lld); write or download it again",
+                           path, json.problem, (long long)(json.at - a->header) + 8);
+
+    uint64_t end = 0, bytes = r->limit - sizeof head - length;
+    char     shown[128];
+    gpunn__table_sort(&a->tensors, gpunn__entry_by_offset);
+    for (int i = 0; i < a->tensors.count; i++) {
+        const gpunn__entry *item = &a->tensors.items[i];
+        if (item->begin != end || item->end > bytes)
+            return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                               "'%s' is damaged: tensor '%s' is said to lie at bytes %llu to %llu, but the one before ends at %llu and the "
+                               "data at %llu; write or download it again",
+                               path, gpunn__printable(&item->name, shown), (unsigned long long)item->begin, (unsigned long long)item->end,
+                               (unsigned long long)end, (unsigned long long)bytes);
+        end = item->end;
+    }
+    if (end != bytes)
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' is damaged: its tensors have %llu bytes, the file %llu; write or download it again", path,
+                           (unsigned long long)end, (unsigned long long)bytes);
+    gpunn__table *tables[2] = {&a->tensors, &a->notes};
+    for (int k = 0; k < 2; k++) {
+        gpunn__table_sort(tables[k], gpunn__entry_by_name);
+        for (int i = 1; i < tables[k]->count; i++)
+            if (gpunn__entry_by_name(&tables[k]->items[i - 1], &tables[k]->items[i]) == 0)
+                return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' is damaged: its header has '%s' twice; write it again", path,
+                                   gpunn__printable(&tables[k]->items[i].name, shown));
+    }
+    return GPUNN_OK;
+}
+
+/* A failure here leaves nothing to close. */
+static gpunn_status gpunn__archive_open(gpunn_device *dev, const char *path, gpunn__archive *a)
+{
+    a->header = NULL;
+    a->header_bytes = 0;
+    memset(&a->tensors, 0, sizeof a->tensors);
+    a->notes = a->tensors;
+    gpunn_status status = gpunn__reader_open(dev, path, false, &a->reader);
+    if (status != GPUNN_OK) return status;
+    status = gpunn__archive_header(a);
+    if (status != GPUNN_OK) gpunn__archive_close(a);
+    return status;
+}
+
+/* Reads every tensor that has a place. The tables are out of order afterwards. */
+static gpunn_status gpunn__archive_read(gpunn__archive *a)
+{
+    gpunn_status status = GPUNN_OK;
+    gpunn__table_sort(&a->tensors, gpunn__entry_by_offset);
+    for (int i = 0; i < a->tensors.count && status == GPUNN_OK; i++) {
+        const gpunn__entry *item = &a->tensors.items[i];
+        uint64_t            bytes = item->end - item->begin;
+        if (item->to) {
+            status = gpunn__read_elements(&a->reader, item->encoding, false, (size_t)bytes / item->encoding->bytes, item->to);
+            continue;
+        }
+        while (bytes > 0 && status == GPUNN_OK) {
+            unsigned char skipped[16384];
+            size_t        part = bytes < sizeof skipped ? (size_t)bytes : sizeof skipped;
+            status = gpunn__reader_read(&a->reader, skipped, part);
+            bytes -= part;
+        }
+    }
+    return status == GPUNN_OK ? gpunn__reader_end(&a->reader) : status;
+}
+
+/* ---- loading weights ------------------------------------------------------------------------------------------------- */
+typedef struct gpunn__mismatches {
+    const gpunn_load_args *args;
+    int                    count;
+    gpunn_status           status; /* of the first one */
+    char                   first[448];
+} gpunn__mismatches;
+
+static void gpunn__mismatch(gpunn__mismatches *m, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
+static void gpunn__mismatch(gpunn__mismatches *m, gpunn_status status, const char *format, ...)
+{
+    char    line[sizeof m->first];
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(line, sizeof line, format, list);
+    va_end(list);
+    if (m->args->report) m->args->report(m->args->user, line);
+    if (m->count++ == 0) {
+        m->status = status;
+        strcpy(m->first, line);
+    }
+}
+
+static bool gpunn__begins_with(const gpunn__slice *name, const char *start)
+{
+    size_t length = strlen(start);
+    return name->length >= length && memcmp(name->at, start, length) == 0;
+}
+
+static bool gpunn__is_skipped(const gpunn_load_args *args, const gpunn__slice *name)
+{
+    for (const char *const *skip = args->skip; skip && *skip; skip++)
+        if (gpunn__begins_with(name, *skip)) return true;
+    return false;
+}
+
+static const char *gpunn__entry_shape(const gpunn__entry *item, char text[192])
+{
+    int used = snprintf(text, 192, "[");
+    for (int i = 0; i < item->rank && i < GPUNN_MAX_RANK; i++)
+        used += snprintf(text + used, 192 - (size_t)used, "%s%lld", i ? ", " : "", (long long)item->dim[i]);
+    (void)snprintf(text + used, 192 - (size_t)used, "%s", item->rank > GPUNN_MAX_RANK ? ", ...]" : "]");
+    return text;
+}
+
+/* Finds the tensor prefix + t's name, which has t's shape (scalar: none) and can be read as dtype, and gives it its place. */
+static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *prefix, const gpunn_tensor *t, bool scalar, gpunn_dtype dtype,
+                         void *to)
+{
+    gpunn__entry *item = gpunn__table_find(&a->tensors, prefix, t->name);
+    if (item) item->matched = true;
+    if (item == NULL)
+        gpunn__mismatch(m, GPUNN_ERR_FORMAT, "%s%.120s: in the model only", prefix, t->name);
+    else if (item->encoding == NULL || item->encoding->dtype != dtype) {
+        char type[128];
+        gpunn__mismatch(m, GPUNN_ERR_DTYPE, "%s%.120s: file %s, model %s", prefix, t->name, gpunn__printable(&item->text, type),
+                        gpunn_dtype_name(dtype));
+    } else if (item->rank != (scalar ? 0 : t->rank) || memcmp(item->dim, t->dim, (size_t)item->rank * sizeof *t->dim) != 0) {
+        char file[192], model[128];
+        gpunn__mismatch(m, GPUNN_ERR_SHAPE, "%s%.120s: file %s, model %s", prefix, t->name, gpunn__entry_shape(item, file),
+                        scalar ? "[]" : gpunn__shape_text(t, model));
+    } else
+        item->to = to;
+}
+
+/* What a file changes, put together in host memory before the first weight changes: the steps of the optimizer's parameters, then
+ * copies of the model's weights and of each state that the optimizer uses. opt NULL: only the weights. */
+static size_t gpunn__stage_steps(const gpunn_optimizer *opt)
+{
+    return opt ? (size_t)opt->parameter_count * sizeof *opt->steps : 0;
+}
+
+static size_t gpunn__stage_bytes(const gpunn_model *model, const gpunn_optimizer *opt)
+{
+    size_t floats = (size_t)model->weight_count;
+    for (int k = 0; opt && k < 3; k++) floats += opt->uses[k] ? (size_t)opt->state_count : 0;
+    return gpunn__stage_steps(opt) + floats * sizeof(float);
+}
+
+/* Copies between the stage and the device. */
+static gpunn_status gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, char *stage, bool upload)
+{
+    gpunn_device        *dev = model->dev;
+    const gpunn_backend *backend = dev->backend;
+    gpunn_status         status = GPUNN_OK;
+    stage += gpunn__stage_steps(opt);
+    for (int k = -1; k < 3 && status == GPUNN_OK; k++) {
+        float *block = k < 0 ? model->weights : opt && opt->uses[k] ? opt->state[k] : NULL;
+        size_t bytes = block ? (size_t)(k < 0 ? model->weight_count : opt->state_count) * sizeof *block : 0;
+        if (bytes == 0) continue;
+        status = upload ? backend->upload(dev->context, block, stage, bytes) : backend->download(dev->context, stage, block, bytes);
+        if (status != GPUNN_OK) status = gpunn__backend_fail(dev, upload ? "loading weights" : "reading weights", status);
+        stage += bytes;
+    }
+    return status;
+}
+
+/* The names of an optimizer's tensors in a checkpoint are one of these and the parameter's. */
+static const char *const gpunn__state_prefix[] = {"optimizer.0.", "optimizer.1.", "optimizer.2."};
+static const char        gpunn__step_prefix[] = "optimizer.step.";
+
+/* Gives every tensor of model and optimizer its place in the stage. */
+static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpunn_model *model, const gpunn_optimizer *opt, char *stage)
+{
+    float *at = (float *)(void *)(stage + gpunn__stage_steps(opt));
+    for (int i = 0; i < model->tensor_count; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        if (!gpunn__is_saved(t)) continue;
+        gpunn__slice name = {t->name, strlen(t->name)};
+        if (!gpunn__is_skipped(m->args, &name)) gpunn__match(a, m, "", t, false, GPUNN_F32, at + t->offset);
+    }
+    at += model->weight_count;
+    for (int i = 0; opt && i < opt->parameter_count; i++)
+        gpunn__match(a, m, gpunn__step_prefix, opt->parameters[i], true, GPUNN_I64, stage + (size_t)i * sizeof *opt->steps);
+    for (int k = 0; opt && k < 3; k++) {
+        if (!opt->uses[k]) continue;
+        for (int i = 0; i < opt->parameter_count; i++)
+            gpunn__match(a, m, gpunn__state_prefix[k], opt->parameters[i], false, GPUNN_F32, at + opt->parameters[i]->offset);
+        at += opt->state_count;
+    }
+}
+
+/* Reports what is in the file only. The optimizer's part of a checkpoint and torch's counters of batch_norm calls are no mismatch. */
+static void gpunn__match_rest(gpunn__archive *a, gpunn__mismatches *m, bool checkpoint)
+{
+    static const char counter[] = ".num_batches_tracked";
+    for (int i = 0; i < a->tensors.count; i++) {
+        const gpunn__entry *item = &a->tensors.items[i];
+        size_t              length = item->name.length, suffix = sizeof counter - 1;
+        if (item->matched || gpunn__is_skipped(m->args, &item->name) || (checkpoint && gpunn__begins_with(&item->name, "optimizer."))) continue;
+        if (length > suffix && memcmp(item->name.at + length - suffix, counter, suffix) == 0) continue;
+        char shown[128];
+        gpunn__mismatch(m, GPUNN_ERR_FORMAT, "%s: in the file only", gpunn__printable(&item->name, shown));
+    }
+}
+
+static bool gpunn__is_checkpoint(const gpunn__archive *a)
+{
+    const gpunn__entry *format = gpunn__table_find(&a->notes, "", "format");
+    return format && gpunn__slice_is(&format->text, "gpunn-checkpoint");
+}
+
+/* Fills a stage (NULL: nothing to load) with what the file has for model and optimizer, all of it read. */
+static gpunn_status gpunn__stage_fill(gpunn__archive *a, gpunn_model *model, gpunn_optimizer *opt, const gpunn_load_args *args,
+                                      const char *function, char **stage)
+{
+    gpunn_device     *dev = model->dev;
+    size_t            bytes = gpunn__stage_bytes(model, opt);
+    gpunn__mismatches mismatches;
+    gpunn_status      status = GPUNN_OK;
+    mismatches.args = args;
+    mismatches.count = 0;
+    *stage = bytes ? (char *)gpunn__realloc(dev, NULL, 0, bytes) : NULL;
+    if (bytes && *stage == NULL) return GPUNN_ERR_MEMORY;
+    gpunn__match_all(a, &mismatches, model, opt, *stage);
+    gpunn__match_rest(a, &mismatches, opt == NULL && gpunn__is_checkpoint(a));
+    if (mismatches.count > 0 && !args->partial) {
+        char more[48] = "";
+        if (mismatches.count > 1) (void)snprintf(more, sizeof more, " (and %d more)", mismatches.count - 1);
+        status = gpunn__fail(dev, mismatches.status, "%s: '%s' does not fit the model: %s%s; %s", function, gpunn__tail(a->reader.path),
+                             mismatches.first, more,
+                             opt ? "build the model and the optimizer as they were when it was saved"
+                                 : "build the model as it was, or load with .partial = true to take what fits");
+    }
+    if (status == GPUNN_OK) status = gpunn__stage_copy(model, opt, *stage, false);
+    if (status == GPUNN_OK) status = gpunn__archive_read(a);
+    if (status == GPUNN_OK) return status;
+    gpunn__free(dev, *stage, bytes);
+    *stage = NULL;
+    return status;
+}
+
+GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args)
+{
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_load: the model is NULL");
+    gpunn__archive archive;
+    char          *stage;
+    gpunn_status   status = gpunn__commit(model);
+    if (status == GPUNN_OK) status = gpunn__archive_open(model->dev, path, &archive);
+    if (status != GPUNN_OK) return status;
+    status = gpunn__stage_fill(&archive, model, NULL, &args, "gpunn_load", &stage);
+    if (status == GPUNN_OK) {
+        status = gpunn__stage_copy(model, NULL, stage, true);
+        GPUNN__WEIGHTS_CHANGED(model);
+        gpunn__free(model->dev, stage, gpunn__stage_bytes(model, NULL));
+    }
+    gpunn__archive_close(&archive);
+    return status;
+}
+
+/* ---- what a checkpoint holds beside tensors -------------------------------------------------------------------------- */
+typedef struct gpunn__resume {
+    gpunn_optimizer opt; /* a copy */
+    gpunn_run_state state;
+    int             schedule_type;
+    bool            loader; /* there was one */
+    int64_t         epoch, position;
+    uint64_t        seed;
+} gpunn__resume;
+
+/* Each is a metadata string: the decimal integer that its bytes are, so that floats come back bit for bit. */
+typedef struct gpunn__resume_field {
+    const char *name;
+    size_t      offset, size;
+    int         count;   /* more than 1: an array */
+    int64_t     maximum; /* of 0 to ...; -1: any bits */
+} gpunn__resume_field;
+
+#define GPUNN__ANY (-1)
+#define GPUNN__COUNTER (INT64_MAX / 2) /* so that counting on cannot overflow */
+#define GPUNN__FIELDS(name, member, count, maximum) \
+    {name, offsetof(gpunn__resume, member), sizeof(((gpunn__resume *)NULL)->member) / (count), count, maximum}
+#define GPUNN__RULE(member, maximum) GPUNN__FIELDS("optimizer." #member, opt.rule.member, 1, maximum)
+#define GPUNN__OPTIMIZER(member, maximum) GPUNN__FIELDS("optimizer." #member, opt.member, 1, maximum)
+#define GPUNN__SCHEDULE(member, maximum) GPUNN__FIELDS("schedule." #member, opt.schedule.member, 1, maximum)
+static const gpunn__resume_field gpunn__resume_fields[] = {
+    GPUNN__RULE(weight_decay, GPUNN__ANY),
+    GPUNN__RULE(momentum, GPUNN__ANY),
+    GPUNN__RULE(dampening, GPUNN__ANY),
+    GPUNN__RULE(beta1, GPUNN__ANY),
+    GPUNN__RULE(beta2, GPUNN__ANY),
+    GPUNN__RULE(alpha, GPUNN__ANY),
+    GPUNN__RULE(eps, GPUNN__ANY),
+    GPUNN__RULE(lr_decay, GPUNN__ANY),
+    GPUNN__RULE(nesterov, 1),
+    GPUNN__RULE(centered, 1),
+    GPUNN__RULE(maximize, 1),
+    GPUNN__OPTIMIZER(state_start, GPUNN__ANY),
+    GPUNN__OPTIMIZER(step_count, GPUNN__COUNTER),
+    GPUNN__OPTIMIZER(lr, GPUNN__ANY),
+    GPUNN__OPTIMIZER(clip_norm, GPUNN__ANY),
+    GPUNN__OPTIMIZER(clip_value, GPUNN__ANY),
+    GPUNN__FIELDS("schedule.type", schedule_type, 1, GPUNN_SCHEDULE_PLATEAU),
+    GPUNN__SCHEDULE(total_steps, GPUNN__COUNTER),
+    GPUNN__SCHEDULE(step_size, GPUNN__COUNTER),
+    GPUNN__SCHEDULE(warmup_steps, GPUNN__COUNTER),
+    GPUNN__FIELDS("schedule.milestones.", opt.schedule.milestones, 16, GPUNN__COUNTER),
+    GPUNN__SCHEDULE(gamma, GPUNN__ANY),
+    GPUNN__SCHEDULE(min_lr, GPUNN__ANY),
+    GPUNN__SCHEDULE(pct_start, GPUNN__ANY),
+    GPUNN__SCHEDULE(div_factor, GPUNN__ANY),
+    GPUNN__SCHEDULE(final_div_factor, GPUNN__ANY),
+    GPUNN__SCHEDULE(factor, GPUNN__ANY),
+    GPUNN__SCHEDULE(threshold, GPUNN__ANY),
+    GPUNN__SCHEDULE(patience, INT32_MAX),
+    GPUNN__SCHEDULE(cooldown, INT32_MAX),
+    GPUNN__SCHEDULE(maximize, 1),
+    GPUNN__FIELDS("schedule.step", opt.schedule_step, 1, GPUNN__COUNTER),
+    GPUNN__FIELDS("schedule.plateau_scale", opt.plateau_scale, 1, GPUNN__ANY),
+    GPUNN__FIELDS("schedule.plateau_best", opt.plateau_best, 1, GPUNN__ANY),
+    GPUNN__FIELDS("schedule.plateau_bad", opt.plateau_bad, 1, INT32_MAX / 2),
+    GPUNN__FIELDS("schedule.plateau_cooldown", opt.plateau_cooldown, 1, INT32_MAX / 2),
+    GPUNN__FIELDS("random.seed", state.seed, 1, GPUNN__ANY),
+    GPUNN__FIELDS("random.step", state.step, 1, GPUNN__ANY),
+    GPUNN__FIELDS("loader", loader, 1, 1),
+    GPUNN__FIELDS("loader.epoch", epoch, 1, GPUNN__COUNTER),
+    GPUNN__FIELDS("loader.position", position, 1, GPUNN__COUNTER),
+    GPUNN__FIELDS("loader.seed", seed, 1, GPUNN__ANY),
+};
+#undef GPUNN__ANY
+#undef GPUNN__COUNTER
+#undef GPUNN__FIELDS
+#undef GPUNN__RULE
+#undef GPUNN__OPTIMIZER
+#undef GPUNN__SCHEDULE
+enum { GPUNN__RESUME_FIELD_COUNT = sizeof gpunn__resume_fields / sizeof gpunn__resume_fields[0] };
+
+/* The rest of a field's name: its number in an array. */
+static const char *gpunn__resume_index(const gpunn__resume_field *field, int i, char text[16])
+{
+    text[0] = 0;
+    if (field->count > 1) (void)snprintf(text, 16, "%d", i);
+    return text;
+}
+
+static gpunn_status gpunn__resume_read(const gpunn__archive *a, gpunn__resume *resume)
+{
+    gpunn_device       *dev = a->reader.dev;
+    const char         *path = gpunn__tail(a->reader.path), *function = "gpunn_checkpoint_load", *name = resume->opt.name;
+    const gpunn__entry *version = gpunn__table_find(&a->notes, "", "version"), *kind = gpunn__table_find(&a->notes, "", "optimizer");
+    const gpunn_update  rule = resume->opt.rule;
+    char                shown[128];
+    if (!gpunn__is_checkpoint(a) || version == NULL || kind == NULL)
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' holds weights but no checkpoint; use gpunn_load", function, path);
+    if (!gpunn__slice_is(&version->text, "1"))
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' is of version %s, this gpunn.h reads version 1; use the gpunn.h that wrote it",
+                           function, path, gpunn__printable(&version->text, shown));
+    if (!gpunn__slice_is(&kind->text, name))
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "%s: '%s' was saved with %s, but the optimizer is %s; create the one that was saved", function,
+                           path, gpunn__printable(&kind->text, shown), name);
+    for (int f = 0; f < GPUNN__RESUME_FIELD_COUNT; f++) {
+        const gpunn__resume_field *field = &gpunn__resume_fields[f];
+        for (int i = 0; i < field->count; i++) {
+            char                index[16];
+            int64_t             value = 0;
+            const gpunn__entry *note = gpunn__table_find(&a->notes, field->name, gpunn__resume_index(field, i, index));
+            gpunn__json         json = {NULL, NULL, false, NULL};
+            if (note) {
+                json.at = a->header + (note->text.at - a->header);
+                json.end = json.at + note->text.length;
+            }
+            if (note == NULL || !gpunn__json_integer(&json, &value) || json.at != json.end ||
+                (field->maximum >= 0 && (value < 0 || value > field->maximum)))
+                return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' is damaged: its entry '%s%s' is %s; use an older checkpoint", function, path,
+                                   field->name, index, note ? gpunn__printable(&note->text, shown) : "missing");
+            memcpy((char *)resume + field->offset + (size_t)i * field->size, &value, field->size);
+        }
+    }
+    gpunn_schedule_args checked = resume->opt.schedule;
+    checked.type = resume->opt.schedule.type = (gpunn_schedule_type)resume->schedule_type;
+    if ((resume->opt.rule.momentum != 0) != (rule.momentum != 0) || resume->opt.rule.centered != rule.centered) /* other state */
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "%s: '%s' was saved with momentum %g and centered %d, but %s has momentum %g and centered %d; create it alike",
+                           function, path, (double)resume->opt.rule.momentum, resume->opt.rule.centered, name, (double)rule.momentum,
+                           rule.centered);
+    return gpunn__schedule_check(dev, &checked); /* a copy: it puts defaults for zeros */
+}
+
+/* ---- writing --------------------------------------------------------------------------------------------------------- *
+ * One walk over everything that is saved, three times: to measure the header, to write it, to write the tensors. */
+typedef enum gpunn__pass { GPUNN__MEASURE, GPUNN__HEADER, GPUNN__TENSORS } gpunn__pass;
+enum { GPUNN__CHUNK = 1 << 20 }; /* bytes on their way from the device to the file */
+
+typedef struct gpunn__writer {
+    gpunn_device *dev;
+    gpunn__file  *file;
+    gpunn__pass   pass;
+    uint64_t      length; /* of the header so far */
+    uint64_t      offset; /* of the next tensor */
+    char         *chunk;
+    gpunn_status  status;
+} gpunn__writer;
+
+static void gpunn__emit(gpunn__writer *w, const char *text, size_t length)
+{
+    w->length += length;
+    if (w->pass == GPUNN__HEADER) (void)gpunn__file_write(w->file, text, length);
+}
+
+static void gpunn__emitf(gpunn__writer *w, const char *format, ...) GPUNN__PRINTF(2, 3);
+static void gpunn__emitf(gpunn__writer *w, const char *format, ...)
+{
+    char    text[256];
+    va_list list;
+    va_start(list, format);
+    int length = vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    gpunn__emit(w, text, (size_t)length);
+}
+
+/* "prefix and name" */
+static void gpunn__emit_name(gpunn__writer *w, const char *prefix, const char *name)
+{
+    size_t left = strlen(name);
+    gpunn__emitf(w, "\"%s", prefix);
+    while (left > 0) {
+        size_t size = gpunn__utf8_size(name, left);
+        if (size == 0) {
+            if (w->status == GPUNN_OK)
+                w->status = gpunn__fail(w->dev, GPUNN_ERR_ARGUMENT, "the name '%.120s' is not UTF-8, so no file can hold it; rename the layer", name);
+            return;
+        }
+        unsigned char c = (unsigned char)*name;
+        if (c < 0x20)
+            gpunn__emitf(w, "\\u%04x", c);
+        else {
+            if (c == '"' || c == '\\') gpunn__emit(w, "\\", 1);
+            gpunn__emit(w, name, size);
+        }
+        name += size;
+        left -= size;
+    }
+    gpunn__emit(w, "\"", 1);
+}
+
+static void gpunn__emit_floats(gpunn__writer *w, const float *from, size_t bytes)
+{
+    for (size_t at = 0; at < bytes && w->status == GPUNN_OK; at += GPUNN__CHUNK) {
+        size_t part = bytes - at < (size_t)GPUNN__CHUNK ? bytes - at : (size_t)GPUNN__CHUNK;
+        w->status = w->dev->backend->download(w->dev->context, w->chunk, (const char *)from + at, part);
+        if (w->status != GPUNN_OK)
+            w->status = gpunn__backend_fail(w->dev, "saving weights", w->status);
+        else
+            w->status = gpunn__file_write(w->file, w->chunk, part);
+    }
+}
+
+/* Either floats in the device's memory, of t's shape, or one number. */
+static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn_tensor *t, const float *floats, const int64_t *number)
+{
+    size_t bytes = number ? sizeof *number : (size_t)gpunn__count(t, 1) * sizeof *floats;
+    if (w->pass == GPUNN__TENSORS) {
+        if (number)
+            (void)gpunn__file_write(w->file, number, bytes);
+        else
+            gpunn__emit_floats(w, floats, bytes);
+        return;
+    }
+    gpunn__emit(w, ",", 1);
+    gpunn__emit_name(w, prefix, t->name);
+    gpunn__emitf(w, ":{\"dtype\":\"%s\",\"shape\":[", number ? "I64" : "F32");
+    for (int i = 0; i < t->rank && !number; i++) gpunn__emitf(w, "%s%lld", i ? "," : "", (long long)t->dim[i]);
+    gpunn__emitf(w, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)w->offset, (unsigned long long)(w->offset + bytes));
+    w->offset += bytes;
+}
+
+static void gpunn__emit_metadata(gpunn__writer *w, const gpunn__resume *resume)
+{
+    if (resume == NULL) {
+        gpunn__emitf(w, "{\"__metadata__\":{\"format\":\"pt\"}");
+        return;
+    }
+    gpunn__emitf(w, "{\"__metadata__\":{\"format\":\"gpunn-checkpoint\",\"version\":\"1\",\"optimizer\":\"%s\"", resume->opt.name);
+    for (int f = 0; f < GPUNN__RESUME_FIELD_COUNT; f++) {
+        const gpunn__resume_field *field = &gpunn__resume_fields[f];
+        for (int i = 0; i < field->count; i++) {
+            char    index[16];
+            int64_t value = 0;
+            memcpy(&value, (const char *)resume + field->offset + (size_t)i * field->size, field->size);
+            gpunn__emitf(w, ",\"%s%s\":\"%lld\"", field->name, gpunn__resume_index(field, i, index), (long long)value);
+        }
+    }
+    gpunn__emit(w, "}", 1);
+}
+
+static void gpunn__emit_all(gpunn__writer *w, gpunn__pass pass, const gpunn_model *model, const gpunn__resume *resume)
+{
+    const gpunn_optimizer *opt = resume ? &resume->opt : NULL;
+    w->pass = pass;
+    w->length = w->offset = 0;
+    if (pass != GPUNN__TENSORS) gpunn__emit_metadata(w, resume);
+    for (int i = 0; opt && i < opt->parameter_count; i++) /* first, so that they stay aligned */
+        gpunn__emit_tensor(w, gpunn__step_prefix, opt->parameters[i], NULL, &opt->steps[i]);
+    for (int i = 0; i < model->tensor_count; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        if (gpunn__is_saved(t)) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
+    }
+    for (int k = 0; opt && k < 3; k++)
+        for (int i = 0; opt->uses[k] && i < opt->parameter_count; i++)
+            gpunn__emit_tensor(w, gpunn__state_prefix[k], opt->parameters[i], opt->state[k] + opt->parameters[i]->offset, NULL);
+    if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
+}
+
+/* resume NULL: weights only. */
+static gpunn_status gpunn__archive_write(const gpunn_model *model, const gpunn__resume *resume, const char *path)
+{
+    gpunn_device *dev = model->dev;
+    gpunn__file   file;
+    gpunn__writer w;
+    memset(&w, 0, sizeof w);
+    w.dev = dev;
+    w.file = &file;
+    w.status = GPUNN_OK;
+    gpunn__emit_all(&w, GPUNN__MEASURE, model, resume);
+    if (w.status != GPUNN_OK) return w.status;
+    size_t        padding = (size_t)(-w.length & 7); /* the tensors begin at a multiple of 8 */
+    uint64_t      length = w.length + padding;
+    unsigned char head[8];
+    for (int i = 0; i < 8; i++) head[i] = (unsigned char)(length >> (8 * i));
+    w.status = gpunn__file_open(dev, path, &file);
+    if (w.status != GPUNN_OK) return w.status;
+    w.chunk = (char *)gpunn__realloc(dev, NULL, 0, GPUNN__CHUNK);
+    w.status = w.chunk ? gpunn__file_write(&file, head, sizeof head) : GPUNN_ERR_MEMORY;
+    if (w.status == GPUNN_OK) {
+        gpunn__emit_all(&w, GPUNN__HEADER, model, resume);
+        (void)gpunn__file_write(&file, "       ", padding);
+        gpunn__emit_all(&w, GPUNN__TENSORS, model, resume);
+    }
+    if (w.status == GPUNN_OK) w.status = gpunn__file_commit(&file);
+    gpunn__file_discard(&file);
+    gpunn__free(dev, w.chunk, GPUNN__CHUNK);
+    return w.status;
+}
+
+GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path)
+{
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_save: the model is NULL");
+    gpunn_status status = gpunn__commit(model);
+    return status == GPUNN_OK ? gpunn__archive_write(model, NULL, path) : status;
+}
+
+GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
+{
+    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_save: the optimizer is NULL");
+    gpunn_model *model = opt->model;
+    gpunn_status status = gpunn__optimizer_prepare(opt);
+    if (status != GPUNN_OK) return status;
+    for (int i = 0; i < model->tensor_count; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        if (gpunn__is_saved(t) && strncmp(t->name, "optimizer.", 10) == 0)
+            return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                               "gpunn_checkpoint_save: names that begin with 'optimizer.' are the optimizer's; rename '%.120s'", t->name);
+    }
+    gpunn__resume resume;
+    memset(&resume, 0, sizeof resume);
+    resume.opt = *opt;
+    resume.state = model->state;
+    resume.schedule_type = (int)opt->schedule.type;
+    resume.loader = loader != NULL;
+    if (loader) {
+        gpunn__loader_state(loader, &resume.epoch, &resume.position);
+        resume.seed = loader->args.seed;
+    }
+    return gpunn__archive_write(model, &resume, path);
+}
+
+GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
+{
+    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_load: the optimizer is NULL");
+    gpunn_model    *model = opt->model;
+    gpunn_device   *dev = model->dev;
+    gpunn_load_args args;
+    gpunn__resume   resume;
+    gpunn__archive  archive;
+    char           *stage = NULL;
+    gpunn_status    status = gpunn__optimizer_prepare(opt);
+    if (status == GPUNN_OK) status = gpunn__archive_open(dev, path, &archive);
+    if (status != GPUNN_OK) return status;
+    memset(&args, 0, sizeof args);
+    memset(&resume, 0, sizeof resume);
+    resume.opt = *opt;
+    resume.state = model->state;
+    status = gpunn__resume_read(&archive, &resume);
+    if (status == GPUNN_OK && loader && !resume.loader)
+        status = gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_checkpoint_load: '%s' was saved without a loader; load it with NULL for the loader",
+                             gpunn__tail(path));
+    if (status == GPUNN_OK) status = gpunn__stage_fill(&archive, model, opt, &args, "gpunn_checkpoint_load", &stage);
+    gpunn__archive_close(&archive);
+    if (status != GPUNN_OK) return status;
+    if (loader) status = gpunn__loader_set_state(loader, resume.epoch, resume.position);
+    if (loader && status == GPUNN_OK) {
+        loader->args.seed = resume.seed;
+        loader->ordered_epoch = -1;
+    }
+    if (status == GPUNN_OK) {
+        status = gpunn__stage_copy(model, opt, stage, true);
+        GPUNN__WEIGHTS_CHANGED(model);
+    }
+    if (status == GPUNN_OK) {
+        if (opt->parameter_count) memcpy(resume.opt.steps, stage, gpunn__stage_steps(opt)); /* the array is opt's own */
+        *opt = resume.opt;
+        model->state.seed = resume.state.seed;
+        model->state.step = resume.state.step;
+    }
+    gpunn__free(dev, stage, gpunn__stage_bytes(model, opt));
+    return status;
+}
+
+/* ==== >>readers ======================================================================================================= */
+GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array)
+{
+    if (dev == NULL || array == NULL) return;
+    gpunn__free(dev, array->data, array->bytes);
+    memset(array, 0, sizeof *array);
+}
+
+/* The checks that all readers begin with; out is empty afterwards. */
+static gpunn_status gpunn__array_begin(gpunn_device *dev, const char *function, bool arguments, gpunn_array *out)
+{
+    if (dev == NULL || out == NULL || !arguments)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is NULL", function, dev == NULL ? "the device" : "an argument");
+    memset(out, 0, sizeof *out);
+    return GPUNN_OK;
+}
+
+/* Allocates out for what a header claims, which the file must be able to hold. */
+static gpunn_status gpunn__array_alloc(const gpunn__reader *r, const gpunn__encoding *encoding, int rank, const int64_t *dim, gpunn_array *out)
+{
+    gpunn_device *dev = r->dev;
+    const char   *path = gpunn__tail(r->path);
+    size_t        count = 1, bytes = 0;
+    bool          fits = true;
+    for (int i = 0; i < rank; i++) {
+        if (dim[i] < 1)
+            return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' holds no elements: dimension %d is %lld; there is nothing to read", path, i,
+                               (long long)dim[i]);
+        fits = fits && (uint64_t)dim[i] <= SIZE_MAX && gpunn__mul(count, (size_t)dim[i], &count);
+    }
+    fits = fits && gpunn__mul(count, encoding->bytes, &bytes);
+    if (!fits || bytes > r->limit)
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' is damaged or cut short: its header tells of more elements than the file can hold; "
+                           "download it again", path);
+    if (!gpunn__mul(count, gpunn_dtype_size(encoding->dtype), &bytes)) return gpunn__fail(dev, GPUNN_ERR_MEMORY, "'%s' is too large", path);
+    out->data = gpunn__realloc(dev, NULL, 0, bytes);
+    if (out->data == NULL) return GPUNN_ERR_MEMORY;
+    out->bytes = bytes;
+    out->dtype = encoding->dtype;
+    out->rank = rank;
+    for (int i = 0; i < rank; i++) out->dim[i] = dim[i];
+    return GPUNN_OK;
+}
+
+static size_t gpunn__array_count(const gpunn_array *array)
+{
+    return array->bytes / gpunn_dtype_size(array->dtype);
+}
+
+/* Bytes 0, 0, type, rank, then rank dimensions and the elements, all big-endian (yann.lecun.com/exdb/mnist). */
+static gpunn_status gpunn__idx_body(gpunn__reader *r, gpunn_array *out)
+{
+    unsigned char          head[4], raw[4 * GPUNN_MAX_RANK];
+    int64_t                dim[GPUNN_MAX_RANK];
+    const gpunn__encoding *encoding = NULL;
+    gpunn_status           status = gpunn__reader_read(r, head, sizeof head);
+    if (status != GPUNN_OK) return status;
+    for (int i = 0; i < GPUNN__ENCODING_COUNT; i++)
+        if (gpunn__encodings[i].idx && gpunn__encodings[i].idx == head[2]) encoding = &gpunn__encodings[i];
+    int rank = head[3];
+    if (head[0] || head[1] || encoding == NULL || rank < 1 || rank > GPUNN_MAX_RANK)
+        return gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is no IDX file: it begins with %02x %02x %02x %02x, not with 00 00, a type and a rank",
+                           gpunn__tail(r->path), head[0], head[1], head[2], head[3]);
+    status = gpunn__reader_read(r, raw, 4 * (size_t)rank);
+    if (status != GPUNN_OK) return status;
+    for (int i = 0; i < rank; i++) {
+        const unsigned char *b = raw + 4 * i;
+        dim[i] = (int64_t)((uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3]);
+    }
+    status = gpunn__array_alloc(r, encoding, rank, dim, out);
+    return status == GPUNN_OK ? gpunn__read_elements(r, encoding, true, gpunn__array_count(out), out->data) : status;
+}
+
+/* Opens a file, lets body read it into out, and leaves out empty after a failure. */
+static gpunn_status gpunn__array_read(gpunn_device *dev, const char *function, const char *path,
+                                      gpunn_status (*body)(gpunn__reader *r, gpunn_array *out), gpunn_array *out)
+{
+    gpunn__reader r;
+    gpunn_status  status = gpunn__array_begin(dev, function, path != NULL, out);
+    if (status == GPUNN_OK) status = gpunn__reader_open(dev, path, true, &r);
+    if (status != GPUNN_OK) return status;
+    status = body(&r, out);
+    if (status == GPUNN_OK) status = gpunn__reader_end(&r);
+    gpunn__reader_close(&r);
+    if (status != GPUNN_OK) gpunn_array_free(dev, out);
+    return status;
+}
+
+GPUNN_API gpunn_status gpunn_read_idx(gpunn_device *dev, const char *path, gpunn_array *out)
+{
+    return gpunn__array_read(dev, "gpunn_read_idx", path, gpunn__idx_body, out);
+}
+
+/* {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), } in any order. */
+static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran, int *rank, int64_t *dim)
+{
+    int types = 0, orders = 0, shapes = 0;
+    if (!gpunn__json_expect(j, '{', "is no dictionary")) return false;
+    while (!gpunn__json_peek(j, '}')) {
+        gpunn__slice key;
+        if (!gpunn__json_string(j, &key) || !gpunn__json_expect(j, ':', "lacks a colon")) return false;
+        if (gpunn__slice_is(&key, "descr") && !types++) {
+            if (gpunn__json_peek(j, '[')) return gpunn__json_fail(j, "has records, which no gpunn_array can hold");
+            if (!gpunn__json_string(j, type)) return false;
+        } else if (gpunn__slice_is(&key, "fortran_order") && !orders++) {
+            *fortran = gpunn__json_peek(j, 'T');
+            const char *word = *fortran ? "True" : "False";
+            if ((size_t)(j->end - j->at) < strlen(word) || memcmp(j->at, word, strlen(word)) != 0)
+                return gpunn__json_fail(j, "lacks True or False after fortran_order");
+            j->at += strlen(word);
+        } else if (gpunn__slice_is(&key, "shape") && !shapes++) {
+            if (!gpunn__json_expect(j, '(', "lacks a shape")) return false;
+            while (!gpunn__json_peek(j, ')')) {
+                if (*rank == GPUNN_MAX_RANK) return gpunn__json_fail(j, "has more than 8 dimensions");
+                if (!gpunn__json_integer(j, &dim[(*rank)++])) return false;
+                (void)gpunn__json_take(j, 'L'); /* Python 2's */
+                if (!gpunn__json_take(j, ',') && !gpunn__json_peek(j, ')')) return gpunn__json_fail(j, "has a shape without end");
+            }
+            j->at++;
+        } else
+            return gpunn__json_fail(j, "has a key other than descr, fortran_order and shape, or one of them twice");
+        if (!gpunn__json_take(j, ',') && !gpunn__json_peek(j, '}')) return gpunn__json_fail(j, "has no end");
+    }
+    j->at++;
+    (void)gpunn__json_peek(j, 0);
+    if (j->at != j->end) return gpunn__json_fail(j, "goes on after its end");
+    return (types && orders && shapes) || gpunn__json_fail(j, "lacks descr, fortran_order or shape");
+}
+
+/* The elements, whose first dimension varies fastest in the file, to their places in row-major order. */
+static gpunn_status gpunn__npy_fortran(gpunn__reader *r, const gpunn__encoding *encoding, bool swapped, gpunn_array *out)
+{
+    unsigned char chunk[8192];
+    size_t        wide = gpunn_dtype_size(out->dtype), left = gpunn__array_count(out), stride[GPUNN_MAX_RANK], at = 0;
+    int64_t       index[GPUNN_MAX_RANK] = {0};
+    for (int i = out->rank - 1; i >= 0; i--) stride[i] = i == out->rank - 1 ? 1 : stride[i + 1] * (size_t)out->dim[i + 1];
+    while (left > 0) {
+        size_t       part = left < sizeof chunk / wide ? left : sizeof chunk / wide;
+        gpunn_status status = gpunn__read_elements(r, encoding, swapped, part, chunk);
+        if (status != GPUNN_OK) return status;
+        for (size_t k = 0; k < part; k++) {
+            memcpy((char *)out->data + at * wide, chunk + k * wide, wide);
+            for (int i = 0; i < out->rank; i++) {
+                at += stride[i];
+                if (++index[i] < out->dim[i]) break;
+                at -= stride[i] * (size_t)out->dim[i];
+                index[i] = 0;
+            }
+        }
+        left -= part;
+    }
+    return GPUNN_OK;
+}
+
+/* "\x93NUMPY", version, length of the header (2 bytes, from version 2 on 4), the header (numpy.lib.format). */
+static gpunn_status gpunn__npy_body(gpunn__reader *r, gpunn_array *out)
+{
+    char          header[16384], shown[128];
+    unsigned char head[12] = {0};
+    const char   *path = gpunn__tail(r->path);
+    gpunn_status  status = gpunn__reader_read(r, head, 10);
+    if (status == GPUNN_OK && memcmp(head, "\x93NUMPY", 6) == 0 && head[6] > 1) status = gpunn__reader_read(r, head + 10, 2);
+    if (status != GPUNN_OK) return status;
+    uint32_t length = (uint32_t)head[8] | (uint32_t)head[9] << 8 | (uint32_t)head[10] << 16 | (uint32_t)head[11] << 24;
+    if (memcmp(head, "\x93NUMPY", 6) != 0 || head[6] < 1 || head[6] > 3 || length > sizeof header)
+        return gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is no .npy file of version 1 to 3; write it with numpy.save", path);
+    status = gpunn__reader_read(r, header, length);
+    if (status != GPUNN_OK) return status;
+
+    gpunn__json json = {header, header + length, true, NULL};
+    gpunn__slice type = {"", 0};
+    int64_t     dim[GPUNN_MAX_RANK];
+    int         rank = 0;
+    bool        fortran = false;
+    if (!gpunn__npy_header(&json, &type, &fortran, &rank, dim))
+        return gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is damaged: its header %s; write it again with numpy.save", path, json.problem);
+    const gpunn__encoding *encoding = NULL;
+    for (int i = 0; i < GPUNN__ENCODING_COUNT; i++) {
+        const gpunn__encoding *e = &gpunn__encodings[i];
+        if (e->dtype && *e->npy && type.length == 3 && memcmp(type.at + 1, e->npy, 2) == 0) encoding = e;
+    }
+    if (encoding == NULL || strchr("<>=|", *type.at) == NULL)
+        return gpunn__fail(r->dev, GPUNN_ERR_UNSUPPORTED, "'%s' has elements of type '%s'; convert it in Python: x.astype('f4')", path,
+                           gpunn__printable(&type, shown));
+    status = gpunn__array_alloc(r, encoding, rank, dim, out);
+    if (status != GPUNN_OK) return status;
+    bool swapped = *type.at == '>';
+    return fortran ? gpunn__npy_fortran(r, encoding, swapped, out) : gpunn__read_elements(r, encoding, swapped, gpunn__array_count(out), out->data);
+}
+
+GPUNN_API gpunn_status gpunn_read_npy(gpunn_device *dev, const char *path, gpunn_array *out)
+{
+    return gpunn__array_read(dev, "gpunn_read_npy", path, gpunn__npy_body, out);
+}
+
+GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array)
+{
+    static const char        function[] = "gpunn_write_npy";
+    static const char *const names[] = {"",
+#define GPUNN__X(id, text, file_name, bytes) file_name,
+                                        GPUNN_DTYPE_LIST(GPUNN__X)
+#undef GPUNN__X
+    };
+    if (dev == NULL || array == NULL || array->data == NULL)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function, dev == NULL ? "device" : "array or its data");
+    const char *type = "";
+    size_t      bytes = gpunn_dtype_size(array->dtype);
+    for (int i = 0; i < GPUNN__ENCODING_COUNT && bytes; i++)
+        if (strcmp(gpunn__encodings[i].safetensors, names[array->dtype]) == 0) type = gpunn__encodings[i].npy;
+    if (*type == 0)
+        return gpunn__fail(dev, GPUNN_ERR_DTYPE, "%s: .npy files have no type for dtype %d; convert the array", function, (int)array->dtype);
+    if (array->rank < 0 || array->rank > GPUNN_MAX_RANK)
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: the rank is %d; it must be 0 to 8", function, array->rank);
+    char text[320] = "\x93NUMPY\1"; /* 10 bytes, then the header: 8 dimensions of up to 20 characters, and the rest */
+    int  room = (int)sizeof text, used = 10 + snprintf(text + 10, sizeof text - 10, "{'descr': '%c%s', 'fortran_order': False, 'shape': (",
+                                                       bytes > 1 ? '<' : '|', type);
+    bool fits = true;
+    for (int i = 0; i < array->rank; i++) {
+        fits = fits && array->dim[i] > 0 && (uint64_t)array->dim[i] <= SIZE_MAX && gpunn__mul(bytes, (size_t)array->dim[i], &bytes);
+        used += snprintf(text + used, (size_t)(room - used), "%lld%s", (long long)array->dim[i], i + 1 < array->rank || i == 0 ? ", " : "");
+    }
+    if (!fits || bytes != array->bytes)
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: bytes is %zu, which is not what dtype %s and the dimensions take; correct it", function,
+                           array->bytes, gpunn_dtype_name(array->dtype));
+    used += snprintf(text + used, (size_t)(room - used), "), }");
+    int end = (used + 1 + 63) / 64 * 64; /* the elements begin at a multiple of 64, after spaces and a line's end */
+    memset(text + used, ' ', (size_t)(end - used));
+    text[end - 1] = '\n';
+    text[8] = (char)((end - 10) & 255);
+    text[9] = (char)((end - 10) >> 8);
+    gpunn__file  file;
+    gpunn_status status = gpunn__file_open(dev, path, &file);
+    if (status != GPUNN_OK) return status;
+    (void)gpunn__file_write(&file, text, (size_t)end);
+    (void)gpunn__file_write(&file, array->data, bytes);
+    return gpunn__file_commit(&file);
+}
+
+/* Makes room in an array of n items of that many bytes for one more. */
+static gpunn_status gpunn__array_grow(gpunn_device *dev, gpunn_array *array, size_t n, size_t item)
+{
+    size_t wanted = n ? 2 * n : 1024, bytes;
+    if ((n + 1) * item <= array->bytes) return GPUNN_OK;
+    if (!gpunn__mul(wanted, item, &bytes)) return gpunn__fail(dev, GPUNN_ERR_MEMORY, "gpunn_read_cifar: the files are too large");
+    void *data = gpunn__realloc(dev, array->data, array->bytes, bytes);
+    if (data == NULL) return GPUNN_ERR_MEMORY;
+    array->data = data;
+    array->bytes = bytes;
+    return GPUNN_OK;
+}
+
+/* Appends the records of one file: for 100 classes a coarse label, which is skipped; a label; 3072 bytes of image. */
+static gpunn_status gpunn__cifar_file(gpunn_device *dev, const char *path, int classes, gpunn_array *images, gpunn_array *labels, size_t *n)
+{
+    enum { IMAGE = 3 * 32 * 32 };
+    unsigned char record[IMAGE + 2];
+    size_t        labels_bytes = classes == 100 ? 2 : 1, record_bytes = IMAGE + labels_bytes, got = 0, first = *n;
+    gpunn__reader r;
+    gpunn_status  status = gpunn__reader_open(dev, path, true, &r);
+    if (status != GPUNN_OK) return status;
+    for (;;) {
+        status = gpunn__reader_some(&r, record, record_bytes, &got);
+        if (status != GPUNN_OK || got == 0) break;
+        int label = record[labels_bytes - 1];
+        if (got < record_bytes || label >= classes) {
+            status = gpunn__fail(dev, GPUNN_ERR_FORMAT, got < record_bytes ? "'%s' is damaged or not of %d classes: it has no multiple of %d bytes (%d)"
+                                                                           : "'%s' is damaged or not of %d classes: a record of %d bytes has label %d",
+                                 gpunn__tail(path), classes, (int)record_bytes, got < record_bytes ? (int)got : label);
+            break;
+        }
+        status = gpunn__array_grow(dev, images, *n, IMAGE);
+        if (status == GPUNN_OK) status = gpunn__array_grow(dev, labels, *n, 1);
+        if (status != GPUNN_OK) break;
+        memcpy((char *)images->data + *n * IMAGE, record + labels_bytes, IMAGE);
+        ((unsigned char *)labels->data)[(*n)++] = (unsigned char)label;
+    }
+    gpunn__reader_close(&r);
+    if (status == GPUNN_OK && *n == first)
+        status = gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' is empty; download it again", gpunn__tail(path));
+    return status;
+}
+
+GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *paths, int path_count, int classes, gpunn_array *images,
+                                        gpunn_array *labels)
+{
+    static const char function[] = "gpunn_read_cifar";
+    gpunn_status      status = gpunn__array_begin(dev, function, paths != NULL && labels != NULL, images);
+    if (status != GPUNN_OK) return status;
+    memset(labels, 0, sizeof *labels);
+    if (path_count < 1 || (classes != 10 && classes != 100))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: path_count is %d and classes %d; give at least one path, and 10 or 100 classes", function,
+                           path_count, classes);
+    size_t n = 0;
+    for (int i = 0; i < path_count && status == GPUNN_OK; i++) status = gpunn__cifar_file(dev, paths[i], classes, images, labels, &n);
+    gpunn_array *arrays[2] = {images, labels};
+    for (int i = 0; i < 2 && status == GPUNN_OK; i++) { /* to size */
+        static const int64_t dim[4] = {0, 3, 32, 32};
+        gpunn_array         *a = arrays[i];
+        size_t               bytes = n * (i ? 1 : 3 * 32 * 32);
+        void                *data = gpunn__realloc(dev, a->data, a->bytes, bytes);
+        if (data == NULL) {
+            status = GPUNN_ERR_MEMORY;
+            break;
+        }
+        a->data = data;
+        a->bytes = bytes;
+        a->dtype = GPUNN_U8;
+        a->rank = i ? 1 : 4;
+        memcpy(a->dim, dim, sizeof dim);
+        a->dim[0] = (int64_t)n;
+        if (i) a->dim[1] = a->dim[2] = a->dim[3] = 0;
+    }
+    if (status != GPUNN_OK) {
+        gpunn_array_free(dev, images);
+        gpunn_array_free(dev, labels);
+    }
+    return status;
+}
+#ifndef _WIN32
+#include <sys/time.h>
+#endif
+
+/* ==== >>fit_loop ====================================================================================================== */
+static double gpunn__seconds(void)
+{
+#if defined(_WIN32)
+    LARGE_INTEGER ticks, frequency;
+    (void)QueryPerformanceCounter(&ticks);
+    (void)QueryPerformanceFrequency(&frequency);
+    return (double)ticks.QuadPart / (double)frequency.QuadPart;
+#elif defined(CLOCK_MONOTONIC)
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#else /* hidden by -std=c99 */
+    struct timeval now;
+    (void)gettimeofday(&now, NULL);
+    return (double)now.tv_sec + 1e-6 * (double)now.tv_usec;
+#endif
+}
+
+/* ---- averages -------------------------------------------------------------------------------------------------------- */
+/* Sums over batches, weighted by their samples: a last batch that is smaller counts less. */
+typedef struct gpunn__mean {
+    double loss, metric, samples;
+    float  last_loss;
+} gpunn__mean;
+
+/* Adds what the last run computed for a batch; metric may be NULL. */
+static gpunn_status gpunn__mean_add(gpunn__mean *mean, gpunn_tensor *loss, gpunn_tensor *metric, int samples)
+{
+    float        metric_value = 0;
+    gpunn_status status = gpunn_read(loss, &mean->last_loss, sizeof mean->last_loss);
+    if (status == GPUNN_OK && metric) status = gpunn_read(metric, &metric_value, sizeof metric_value);
+    if (status != GPUNN_OK) return status;
+    mean->loss += (double)mean->last_loss * samples;
+    mean->metric += (double)metric_value * samples;
+    mean->samples += samples;
+    return GPUNN_OK;
+}
+
+static void gpunn__mean_get(const gpunn__mean *mean, const gpunn_tensor *metric, float *loss_mean, float *metric_mean)
+{
+    *loss_mean = mean->samples > 0 ? (float)(mean->loss / mean->samples) : NAN;
+    *metric_mean = mean->samples > 0 && metric ? (float)(mean->metric / mean->samples) : NAN;
+}
+
+/* Whether t, called `what` in messages, is one F32 number of that model. */
+static gpunn_status gpunn__check_number(const gpunn_model *model, const gpunn_tensor *t, const char *function, const char *what)
+{
+    char text[128];
+    if (t->model != model)
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: the %s is of another model than the loader", function, what);
+    if (t->dtype != GPUNN_F32 || gpunn__count(t, 1) != 1 || gpunn__count(t, 2) != 1)
+        return gpunn__fail(model->dev, GPUNN_ERR_SHAPE, "%s: the %s is %s %s; it must be one f32 number: reduce it with gpunn_mean or gpunn_sum",
+                           function, what, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text));
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric, float *loss_mean, float *metric_mean)
+{
+    static const char function[] = "gpunn_evaluate";
+    if (loader == NULL || loss == NULL)
+        return gpunn__fail(loader ? loader->model->dev : loss ? loss->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function,
+                           loader ? "loss" : "loader");
+    gpunn_status status = gpunn__check_number(loader->model, loss, function, "loss");
+    if (status == GPUNN_OK && metric) status = gpunn__check_number(loader->model, metric, function, "metric");
+    if (status != GPUNN_OK) return status;
+    gpunn_tensor *outputs[2];
+    outputs[0] = loss;
+    outputs[1] = metric;
+    gpunn__mean mean = {0, 0, 0, 0};
+    int64_t     batch = 0;
+    if (loader->position) gpunn_loader_rewind(loader);
+    for (; status == GPUNN_OK && gpunn_next(loader); batch++) {
+        status = gpunn_forward(outputs, metric ? 2 : 1);
+        if (status == GPUNN_OK) status = gpunn__mean_add(&mean, loss, metric, gpunn_loader_batch_size(loader));
+    }
+    if (status == GPUNN_OK && batch < gpunn_loader_batches(loader)) status = gpunn_last_status(loader->model->dev);
+    float means[2];
+    gpunn__mean_get(&mean, metric, &means[0], &means[1]);
+    if (status == GPUNN_OK && loss_mean) *loss_mean = means[0];
+    if (status == GPUNN_OK && metric_mean) *metric_mean = means[1];
+    return status;
+}
+
+/* ---- history --------------------------------------------------------------------------------------------------------- */
+enum { GPUNN__CURVES = 4 }; /* train loss, train metric, validation loss, validation metric; NaN where there is none */
+
+typedef struct gpunn__epoch {
+    float  value[GPUNN__CURVES], lr;
+    double seconds;
+} gpunn__epoch;
+
+static void gpunn__print(gpunn__file *f, const char *format, ...) GPUNN__PRINTF(2, 3);
+static void gpunn__print(gpunn__file *f, const char *format, ...)
+{
+    char    text[512];
+    va_list list;
+    va_start(list, format);
+    int length = vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    if (length > 0) (void)gpunn__file_write(f, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
+}
+
+/* "%.{digits}g" with a point whatever the locale; "" for NaN and infinities. */
+static const char *gpunn__number(char text[32], double value, int digits)
+{
+    char local[40], *out = text;
+    (void)snprintf(local, sizeof local, "%.*g", digits, value);
+    for (const char *in = local; *in && isfinite(value); in++) {
+        bool plain = strchr("0123456789+-e", *in) != NULL;
+        if (plain || out == text || out[-1] != '.') *out++ = plain ? *in : '.'; /* a locale's separator may be several bytes */
+    }
+    *out = 0;
+    return text;
+}
+
+static gpunn_status gpunn__write_csv(gpunn_device *dev, const char *path, const gpunn__epoch *epochs, int count)
+{
+    gpunn__file  file;
+    gpunn_status status = gpunn__file_open(dev, path, &file);
+    if (status != GPUNN_OK) return status;
+    gpunn__print(&file, "epoch,train_loss,train_metric,validation_loss,validation_metric,lr,seconds\n");
+    for (int i = 0; i < count; i++) {
+        char text[32];
+        gpunn__print(&file, "%d,", i + 1);
+        for (int c = 0; c < GPUNN__CURVES; c++) gpunn__print(&file, "%s,", gpunn__number(text, (double)epochs[i].value[c], 7));
+        gpunn__print(&file, "%s,", gpunn__number(text, (double)epochs[i].lr, 7));
+        gpunn__print(&file, "%s\n", gpunn__number(text, epochs[i].seconds, 6));
+    }
+    return gpunn__file_commit(&file);
+}
+
+/* The distance between at most about `most` round ticks over span > 0. */
+static double gpunn__tick(double span, int most)
+{
+    double power = pow(10, floor(log10(span / most))), digit = span / most / power;
+    return power * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10);
+}
+
+/* One panel of the drawing; all lengths in tenths of a pixel, so that coordinates are whole numbers in every locale. The two curves are
+ * value[kind] and value[kind + 2]. */
+static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const gpunn__epoch *epochs, int count, int kind)
+{
+    static const char *const names[] = {"train", "validation"};
+    const double             x0 = left + 700, x1 = left + 4400, y0 = 3050, y1 = 620;
+    double                   low = INFINITY, high = -INFINITY;
+    char                     text[32];
+    for (int i = 0; i < count; i++)
+        for (int c = kind; c < GPUNN__CURVES; c += 2) {
+            double value = (double)epochs[i].value[c];
+            if (isfinite(value) && value < low) low = value;
+            if (isfinite(value) && value > high) high = value;
+        }
+    if (low > high) low = 0, high = 1;
+    double margin = high > low ? 0 : low != 0 ? fabs(low) / 10 : 1;
+    double step = gpunn__tick(high - low + 2 * margin, 5);
+    low = floor((low - margin) / step) * step;
+    high = ceil((high + margin) / step) * step;
+    int last = count > 2 ? count : 2, every = (int)ceil(gpunn__tick(last - 1, 8));
+    gpunn__print(f, "<text class=\"title\" x=\"%.0f\" y=\"360\">%s</text>\n", x0, title);
+    for (int i = 0; i <= (int)floor((high - low) / step + 0.5); i++) {
+        double value = low + i * step, y = y0 + (y1 - y0) * i * step / (high - low);
+        gpunn__print(f, "<path class=\"grid\" d=\"M%.0f %.0fH%.0f\"/><text x=\"%.0f\" y=\"%.0f\" text-anchor=\"end\">%s</text>\n", x0, y, x1, x0 - 80,
+                     y + 40, gpunn__number(text, fabs(value) < step / 2 ? 0 : value, 5));
+    }
+    for (int epoch = every; epoch <= last; epoch += every)
+        gpunn__print(f, "<text x=\"%.0f\" y=\"3230\" text-anchor=\"middle\">%d</text>\n", x0 + (x1 - x0) * (epoch - 1) / (last - 1), epoch);
+    gpunn__print(f, "<text x=\"%.0f\" y=\"3430\" text-anchor=\"middle\">epoch</text>\n", (x0 + x1) / 2);
+    double key = x1;
+    for (int c = kind + 2; c >= kind; c -= 2) { /* training last: on top, and first in the key, which grows to the left */
+        const char *name = names[c / 2];
+        double      x = 0, y = 0, value = NAN;
+        bool        drawn = false, line = false;
+        for (int i = 0; i < count; i++) {
+            bool there = isfinite(epochs[i].value[c]);
+            if (there) {
+                value = (double)epochs[i].value[c];
+                x = x0 + (x1 - x0) * i / (last - 1);
+                y = y0 + (y1 - y0) * (value - low) / (high - low);
+                if (!line) gpunn__print(f, "%s", drawn ? "M" : "<path class=\"curve ");
+                if (!line && !drawn) gpunn__print(f, "%s\" d=\"M", name);
+                gpunn__print(f, "%s%.0f %.0f", line ? "L" : "", x, y);
+                drawn = true;
+            }
+            line = there;
+        }
+        if (!drawn) continue;
+        gpunn__print(f, "\"/><circle class=\"%s\" cx=\"%.0f\" cy=\"%.0f\" r=\"35\"/>\n", name, x, y);
+        double width = c < 2 ? 1280 : 1600;
+        key -= width;
+        gpunn__print(f, "<path class=\"curve %s\" d=\"M%.0f 320h220\"/><text x=\"%.0f\" y=\"360\">%s %s</text>\n", name, key, key + 280, name,
+                     gpunn__number(text, value, 4));
+    }
+}
+
+static gpunn_status gpunn__write_svg(gpunn_device *dev, const char *path, const gpunn__epoch *epochs, int count, bool metric)
+{
+    gpunn__file  file;
+    gpunn_status status = gpunn__file_open(dev, path, &file);
+    if (status != GPUNN_OK) return status;
+    int width = metric ? 9400 : 4700;
+    gpunn__print(&file, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"360\" viewBox=\"0 0 %d 3600\">\n", width / 10, width);
+    gpunn__print(&file, "<title>Training history, %d epoch%s</title>\n<style>\n", count, count == 1 ? "" : "s");
+    gpunn__print(&file, ".page{fill:#fff}text{fill:#59636e;font:120px system-ui,sans-serif}.title{fill:#1f2328;font-size:150px;font-weight:600}\n"
+                        ".grid{stroke:#d1d9e0;stroke-width:8}.curve{fill:none;stroke-width:20;stroke-linejoin:round;stroke-linecap:round}\n");
+    gpunn__print(&file, ".train{stroke:#0969da;fill:#0969da}.validation{stroke:#d4570b;fill:#d4570b}.curve{fill:none}\n"
+                        "@media(prefers-color-scheme:dark){.page{fill:#0d1117}text{fill:#9198a1}.title{fill:#f0f6fc}.grid{stroke:#2f353d}\n"
+                        ".train{stroke:#58a6ff;fill:#58a6ff}.validation{stroke:#f0883e;fill:#f0883e}.curve{fill:none}}\n</style>\n");
+    gpunn__print(&file, "<rect class=\"page\" width=\"100%%\" height=\"100%%\"/>\n");
+    gpunn__svg_panel(&file, 0, "Loss", epochs, count, 0);
+    if (metric) gpunn__svg_panel(&file, 4700, "Metric", epochs, count, 1);
+    gpunn__print(&file, "</svg>\n");
+    return gpunn__file_commit(&file);
+}
+
+/* ---- the loop -------------------------------------------------------------------------------------------------------- */
+typedef struct gpunn__fit {
+    gpunn_device          *dev;
+    gpunn_optimizer       *opt;
+    const gpunn_fit_args  *args;
+    gpunn_progress         progress;
+    double                 began;
+    gpunn__epoch          *history; /* NULL: no file wants it */
+    float                  best;    /* validation loss, or training loss without validation */
+    int                    epochs_without_better;
+} gpunn__fit;
+
+static gpunn_status gpunn__fit_report(gpunn__fit *fit)
+{
+    gpunn_progress *p = &fit->progress;
+    p->seconds = gpunn__seconds() - fit->began;
+    if (fit->args->on_progress == NULL || fit->args->on_progress(fit->args->user, p)) return GPUNN_OK;
+    return gpunn__fail(fit->dev, GPUNN_ERR_CANCELLED, "gpunn_fit: on_progress cancelled it in epoch %d, after batch %lld of %lld", p->epoch,
+                       (long long)p->batch, (long long)p->batches);
+}
+
+/* The batches that are left of the training loader's epoch. */
+static gpunn_status gpunn__fit_batches(gpunn__fit *fit)
+{
+    const gpunn_fit_args *args = fit->args;
+    gpunn_progress       *p = &fit->progress;
+    gpunn__mean           mean = {0, 0, 0, 0};
+    gpunn_status          status = GPUNN_OK;
+    if (args->train->position == args->train->batches) (void)gpunn_next(args->train); /* an epoch whose end nobody has asked for */
+    p->batch = args->train->position;
+    while (status == GPUNN_OK && gpunn_next(args->train)) {
+        p->lr = gpunn_get_lr(fit->opt);
+        p->batch++;
+        status = gpunn_train_step(fit->opt, args->loss);
+        if (status == GPUNN_OK) status = gpunn__mean_add(&mean, args->loss, args->metric, gpunn_loader_batch_size(args->train));
+        if (status == GPUNN_OK && args->schedule_per_batch) status = gpunn_schedule_step(fit->opt, mean.last_loss);
+        gpunn__mean_get(&mean, args->metric, &p->loss, &p->metric);
+        if (status == GPUNN_OK) status = gpunn__fit_report(fit);
+    }
+    if (status == GPUNN_OK && p->batch < p->batches) status = gpunn_last_status(fit->dev);
+    return status;
+}
+
+/* Validation, schedule, files. */
+static gpunn_status gpunn__fit_epoch_end(gpunn__fit *fit)
+{
+    const gpunn_fit_args *args = fit->args;
+    gpunn_progress       *p = &fit->progress;
+    gpunn_status          status = GPUNN_OK;
+    if (args->validation) status = gpunn_evaluate(args->validation, args->loss, args->metric, &p->validation_loss, &p->validation_metric);
+    float watched = args->validation ? p->validation_loss : p->loss;
+    bool  better = watched < fit->best;
+    if (status == GPUNN_OK && !args->schedule_per_batch) status = gpunn_schedule_step(fit->opt, watched);
+    if (status != GPUNN_OK) return status;
+    fit->best = better ? watched : fit->best;
+    fit->epochs_without_better = better ? 0 : fit->epochs_without_better + 1;
+    p->epoch_done = true;
+    if (fit->history) {
+        gpunn__epoch *row = &fit->history[p->epoch - 1];
+        row->value[0] = p->loss;
+        row->value[1] = p->metric;
+        row->value[2] = p->validation_loss;
+        row->value[3] = p->validation_metric;
+        row->lr = p->lr;
+        row->seconds = gpunn__seconds() - fit->began;
+    }
+    if (args->history_csv) status = gpunn__write_csv(fit->dev, args->history_csv, fit->history, p->epoch);
+    if (status == GPUNN_OK && args->history_svg)
+        status = gpunn__write_svg(fit->dev, args->history_svg, fit->history, p->epoch, args->metric != NULL);
+    if (status == GPUNN_OK && args->best_weights && better) status = gpunn_save(fit->opt->model, args->best_weights);
+    if (status == GPUNN_OK && args->checkpoint) status = gpunn_checkpoint_save(fit->opt, args->train, args->checkpoint);
+    if (status != GPUNN_OK) return status;
+    if (args->epochs_run) *args->epochs_run = p->epoch;
+    return gpunn__fit_report(fit);
+}
+
+static gpunn_status gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args *args)
+{
+    static const char function[] = "gpunn_fit";
+    gpunn_device     *dev = opt->model->dev;
+    if (args->loss == NULL || args->train == NULL)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is NULL; a builder failed before, or it was left out", function,
+                           args->loss ? "train" : "loss");
+    if (args->train->model != opt->model || (args->validation && args->validation->model != opt->model))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s loader is of another model than the optimizer", function,
+                           args->train->model != opt->model ? "train" : "validation");
+    if (args->epochs < 1 || args->patience < 0)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: epochs is %d and patience %d; neither may be negative", function, args->epochs,
+                           args->patience);
+    gpunn_status status = gpunn__check_number(opt->model, args->loss, function, "loss");
+    if (status == GPUNN_OK && args->metric) status = gpunn__check_number(opt->model, args->metric, function, "metric");
+    return status == GPUNN_OK && args->metric && gpunn_keep(args->metric) == NULL ? gpunn_last_status(dev) : status;
+}
+
+GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
+{
+    if (args.epochs_run) *args.epochs_run = 0;
+    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_fit: the optimizer is NULL");
+    if (args.epochs == 0) args.epochs = 1;
+    gpunn_status status = gpunn__fit_check(opt, &args);
+    if (status != GPUNN_OK) return status;
+    gpunn__fit fit;
+    memset(&fit, 0, sizeof fit);
+    fit.dev = opt->model->dev;
+    fit.opt = opt;
+    fit.args = &args;
+    fit.best = INFINITY;
+    gpunn_progress *p = &fit.progress;
+    p->epochs = args.epochs;
+    p->batches = gpunn_loader_batches(args.train);
+    p->validation_loss = p->validation_metric = NAN;
+    size_t bytes = args.history_csv || args.history_svg ? (size_t)args.epochs * sizeof *fit.history : 0;
+    if (bytes && (fit.history = (gpunn__epoch *)gpunn__realloc(fit.dev, NULL, 0, bytes)) == NULL) return GPUNN_ERR_MEMORY;
+    bool stop = false;
+    for (p->epoch = 1; status == GPUNN_OK && p->epoch <= p->epochs && !stop; p->epoch++) {
+        fit.began = gpunn__seconds();
+        p->epoch_done = false;
+        status = gpunn__fit_batches(&fit);
+        if (status == GPUNN_OK) status = gpunn__fit_epoch_end(&fit);
+        stop = args.patience > 0 && fit.epochs_without_better >= args.patience;
+    }
+    gpunn__free(fit.dev, fit.history, bytes);
+    return status;
+}
+
+/* ---- progress -------------------------------------------------------------------------------------------------------- */
+/* Appends to a line; what does not fit is left out. */
+static void gpunn__line_add(char *line, size_t size, const char *format, ...) GPUNN__PRINTF(3, 4);
+static void gpunn__line_add(char *line, size_t size, const char *format, ...)
+{
+    size_t  used = strlen(line);
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(line + used, size - used, format, list);
+    va_end(list);
+}
+
+/* Keeps no state: a batch is drawn when a tenth of a second ended in its share of the epoch's time so far. */
+GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
+{
+    (void)user;
+    const gpunn_progress *p = progress;
+    double                share = p->batch > 0 ? p->seconds / (double)p->batch : 0;
+    bool                  due = p->epoch_done || p->batch == 1 || floor(p->seconds * 10) > floor((p->seconds - share) * 10);
+    if (!due) return true;
+#ifdef _WIN32
+    bool terminal = _isatty(2) != 0;
+#else
+    bool terminal = isatty(2) != 0;
+#endif
+    if (!terminal && !p->epoch_done) return true;
+    char line[256] = "";
+    int  done = p->batches > 0 ? (int)(20 * p->batch / p->batches) : 20;
+    gpunn__line_add(line, sizeof line, "Epoch %d/%d ", p->epoch, p->epochs);
+    if (terminal)
+        gpunn__line_add(line, sizeof line, "[%.*s%.*s%.*s] ", done, "====================", done < 20, ">", 19 - done, "                    ");
+    gpunn__line_add(line, sizeof line, "%lld/%lld loss %.4g", (long long)p->batch, (long long)p->batches, (double)p->loss);
+    if (p->metric == p->metric) gpunn__line_add(line, sizeof line, " metric %.4f", (double)p->metric);
+    if (p->epoch_done && p->validation_loss == p->validation_loss)
+        gpunn__line_add(line, sizeof line, " validation loss %.4g", (double)p->validation_loss);
+    if (p->epoch_done && p->validation_metric == p->validation_metric)
+        gpunn__line_add(line, sizeof line, " metric %.4f", (double)p->validation_metric);
+    if (!p->epoch_done) gpunn__line_add(line, sizeof line, " %.3g ms/batch", share * 1000);
+    gpunn__line_add(line, sizeof line, " %.0fs", p->seconds);
+    (void)fprintf(stderr, terminal ? p->epoch_done ? "\r%-79s\n" : "\r%-79s" : "%s\n", line);
+    return true;
+}
+
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* GPUNN_IMPLEMENTATION */

@@ -1,0 +1,149 @@
+"""The twins of bench.c's workloads in PyTorch. One workload per process:
+
+    bench_torch.py NAME THREADS      prints: NAME THREADS median-ms minimum-ms peak-RSS-MiB
+
+Names are bench.c's; resnet_forward also as resnet_forward_jit (frozen, optimised for inference) and resnet_train as
+resnet_train_cl (channels last), since those are PyTorch's fastest there; adam as adam_fused where PyTorch has it.
+"""
+import resource
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class LeNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 6, 5), nn.Conv2d(6, 16, 5)
+        self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        x = F.relu(self.fc1(torch.flatten(x, 1)))
+        return self.fc3(F.relu(self.fc2(x)))
+
+
+class Block(nn.Module):
+    def __init__(self, inputs, width, stride):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
+        self.skip = None
+        if inputs != width:
+            self.skip = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+
+    def forward(self, x):
+        h = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        h = self.bn2(self.conv2(h))
+        h += x if self.skip is None else self.skip(x)
+        return F.relu(h, inplace=True)
+
+
+def resnet():
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    channels = 64
+    for stage in range(4):
+        for block in range(2):
+            width = 64 << stage
+            layers.append(Block(channels, width, 2 if stage and not block else 1))
+            channels = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 5))
+
+
+def training(model, optimizer, criterion, x, y):
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        criterion(model(x), y).backward()
+        optimizer.step()
+    return step
+
+
+def classes(batch, count):
+    return torch.tensor([i * 7 % count for i in range(batch)])
+
+
+def sgemm(n):
+    a, b, c = torch.rand(n, n), torch.rand(n, n), torch.empty(n, n)
+    return lambda: torch.mm(a, b, out=c)
+
+
+def mlp20():
+    model = nn.Sequential(nn.Linear(20, 50), nn.ReLU(), nn.Linear(50, 1), nn.Sigmoid())
+    y = (torch.arange(32) % 2).float()[:, None]
+    return training(model, torch.optim.SGD(model.parameters(), lr=0.01), nn.BCELoss(), torch.rand(32, 20), y)
+
+
+def lenet(batch):
+    model = LeNet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    return training(model, optimizer, nn.CrossEntropyLoss(), torch.rand(batch, 3, 32, 32), classes(batch, 10))
+
+
+def mlp784():
+    model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+    return training(model, optimizer, nn.CrossEntropyLoss(), torch.rand(128, 784), classes(128, 10))
+
+
+def resnet_forward(jit):
+    model, x = resnet().eval(), torch.rand(10, 3, 64, 64)
+    if jit:
+        with torch.no_grad():
+            model = torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(model, x)))
+
+    def step():
+        with torch.inference_mode():
+            model(x)
+    return step
+
+
+def resnet_train(channels_last):
+    model, x = resnet().train(), torch.rand(32, 3, 64, 64)
+    if channels_last:
+        model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    return training(model, optimizer, nn.CrossEntropyLoss(), x, classes(32, 5))
+
+
+def adam(**options):
+    parameters = [nn.Parameter(torch.rand(10000000 // 64)) for _ in range(64)]
+    for p in parameters:
+        p.grad = torch.rand_like(p)
+    optimizer = torch.optim.Adam(parameters, lr=0.001, **options)
+    return optimizer.step
+
+
+WORKLOADS = {
+    "sgemm1024": lambda: sgemm(1024), "sgemm256": lambda: sgemm(256), "mlp20": mlp20, "lenet4": lambda: lenet(4),
+    "lenet128": lambda: lenet(128), "mlp784": mlp784, "resnet_forward": lambda: resnet_forward(False),
+    "resnet_forward_jit": lambda: resnet_forward(True), "resnet_train": lambda: resnet_train(False),
+    "resnet_train_cl": lambda: resnet_train(True), "adam": adam, "adam_fused": lambda: adam(fused=True),
+}
+
+
+def main():
+    name, threads = sys.argv[1], int(sys.argv[2])
+    torch.manual_seed(1)
+    torch.set_num_threads(threads)
+    step = WORKLOADS[name]()
+    begin, calls = time.perf_counter(), 0
+    while time.perf_counter() - begin < 0.3 or calls < 3:
+        step()
+        calls += 1
+    calls = int(0.2 / ((time.perf_counter() - begin) / calls)) + 1
+    times = []
+    for _ in range(9):
+        begin = time.perf_counter()
+        for _ in range(calls):
+            step()
+        times.append((time.perf_counter() - begin) / calls)
+    times.sort()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{name} {threads} {1e3 * times[4]:.6f} {1e3 * times[0]:.6f} {peak:.1f}")
+
+
+main()
