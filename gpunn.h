@@ -117,7 +117,11 @@
 
 #if defined(__GNUC__)
 #define GPUNN__CHECK_RESULT __attribute__((warn_unused_result))
+#ifdef __MINGW32__
+#define GPUNN__PRINTF(text, first) __attribute__((format(gnu_printf, text, first)))
+#else
 #define GPUNN__PRINTF(text, first) __attribute__((format(printf, text, first)))
+#endif
 #else
 #define GPUNN__CHECK_RESULT
 #define GPUNN__PRINTF(text, first)
@@ -541,7 +545,8 @@ GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, g
 GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
 #define gpunn_batch_norm2d(x, ...) gpunn_batch_norm2d_((x), GPUNN_NAMED(gpunn_batch_norm_args, __VA_ARGS__))
 
-/* Zeroes each element with probability p in training steps and scales the rest by 1 / (1 - p); nothing in evaluation. 0 <= p <= 1. */
+/* Zeroes each element with probability p in training steps and scales the rest by 1 / (1 - p); nothing in evaluation. 0 <= p <= 1,
+ * rounded to a multiple of 1/65536. */
 GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p);
 
 /* max(x, 0) + weight min(x, 0); num_parameters 1 (0) or the channels of axis 1; weight starts at init (0: 0.25). */
@@ -966,6 +971,9 @@ struct gpunn_backend {
 #ifdef GPUNN_IMPLEMENTATION
 #undef GPUNN_IMPLEMENTATION
 
+#if defined(__MINGW32__) && !defined(__USE_MINGW_ANSI_STDIO)
+#define __USE_MINGW_ANSI_STDIO 1 /* %zu and %lld */
+#endif
 #include <ctype.h>
 #include <errno.h>
 #include <float.h>
@@ -986,6 +994,8 @@ struct gpunn_backend {
 #define WIN32_LEAN_AND_MEAN
 #endif
 #include <windows.h>
+#undef near
+#undef far
 #include <io.h>
 #include <process.h>
 #else
@@ -1106,7 +1116,7 @@ struct gpunn_model {
     void          *arena;
     size_t         arena_bytes;
     uint64_t       generation; /* changes when any pointer that plans are bound to moves */
-    int64_t        batch;      /* of the last run or write; 0 before */
+    int64_t        batch;      /* of the last run, before it of the last write; 0 before */
     gpunn_run_state state;
 };
 
@@ -1364,6 +1374,10 @@ GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
                           args.index);
         return NULL;
     }
+    if ((int)args.type < GPUNN_DEVICE_AUTO || args.type > GPUNN_DEVICE_CUDA) {
+        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_device_open: type %d is none; use GPUNN_DEVICE_AUTO, _CPU or _CUDA", (int)args.type);
+        return NULL;
+    }
     if (backend == NULL) {
         const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
         if (args.type == GPUNN_DEVICE_CUDA && cuda == NULL) {
@@ -1460,7 +1474,10 @@ GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev)
 /* ---- model ----------------------------------------------------------------------------------------------------------- */
 GPUNN_API gpunn_model *gpunn_model_create(gpunn_device *dev)
 {
-    if (dev == NULL) return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_create: the device is NULL");
+    if (dev == NULL) { /* keeps the sentence of a gpunn_device_open that failed before */
+        if (gpunn_last_status(NULL) == GPUNN_OK) (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_create: the device is NULL");
+        return NULL;
+    }
     gpunn_model *model = (gpunn_model *)gpunn__calloc(dev, sizeof *model);
     if (model == NULL) return NULL;
     model->dev = dev;
@@ -4008,7 +4025,7 @@ static gpunn_status gpunn__prepare_steps(gpunn__builder *b)
 
 /* ---- making one ------------------------------------------------------------------------------------------------------ */
 /* Hands out parts of one block, or only counts their bytes while base is NULL. */
-static void *gpunn__take(char *base, size_t *used, int count, size_t item)
+static void *gpunn__take_table(char *base, size_t *used, int count, size_t item)
 {
     *used = (*used + 15) / 16 * 16;
     void *part = base ? base + *used : NULL;
@@ -4020,29 +4037,29 @@ static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
 {
     size_t used = 0;
     int    n = plan->tensor_count;
-    plan->outputs = (gpunn_tensor **)gpunn__take(base, &used, plan->output_count, sizeof *plan->outputs);
-    plan->root = (int *)gpunn__take(base, &used, n, sizeof(int));
-    plan->gradient_root = (int *)gpunn__take(base, &used, n, sizeof(int));
-    plan->value_slot = (int *)gpunn__take(base, &used, n, sizeof(int));
-    plan->gradient_slot = (int *)gpunn__take(base, &used, n, sizeof(int));
-    plan->inputs = (int *)gpunn__take(base, &used, n, sizeof(int));
-    plan->reached = (int *)gpunn__take(base, &used, n, sizeof(int));
-    plan->first_write = (bool **)gpunn__take(base, &used, n, sizeof *plan->first_write);
+    plan->outputs = (gpunn_tensor **)gpunn__take_table(base, &used, plan->output_count, sizeof *plan->outputs);
+    plan->root = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    plan->gradient_root = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    plan->value_slot = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    plan->gradient_slot = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    plan->inputs = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    plan->reached = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    plan->first_write = (bool **)gpunn__take_table(base, &used, n, sizeof *plan->first_write);
     return used;
 }
 
 static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
 {
     size_t used = 0;
-    b->needed = (bool *)gpunn__take(base, &used, n, sizeof(bool));
-    b->scratch = (bool *)gpunn__take(base, &used, n, sizeof(bool));
-    b->wants = (bool *)gpunn__take(base, &used, n, sizeof(bool));
-    b->behind = (bool *)gpunn__take(base, &used, n, sizeof(bool));
-    b->retained = (bool *)gpunn__take(base, &used, n, sizeof(bool));
-    b->uses = (int *)gpunn__take(base, &used, n, sizeof(int));
-    b->head = (int *)gpunn__take(base, &used, n, sizeof(int));
-    b->next = (int *)gpunn__take(base, &used, n, sizeof(int));
-    b->writes = (int *)gpunn__take(base, &used, n, sizeof(int));
+    b->needed = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
+    b->scratch = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
+    b->wants = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
+    b->behind = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
+    b->retained = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
+    b->uses = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->head = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->next = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->writes = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     return used;
 }
 
@@ -4157,7 +4174,7 @@ static gpunn_status gpunn__fill_weights(gpunn_model *model, float *fresh, float 
     for (int id = model->laid_out; id < model->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
         if (t->offset < 0) continue;
-        int64_t count = gpunn__count(t, 1), fan_in = count / t->dim[0];
+        int64_t count = gpunn__count(t, 1), fan_in = gpunn__fan_in(t);
         if (t->constant)
             memcpy(staging, t->constant, (size_t)count * sizeof(float));
         else
@@ -4392,6 +4409,12 @@ GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
 }
 
 /* ---- reading and writing --------------------------------------------------------------------------------------------- */
+/* What messages call a tensor. */
+static const char *gpunn__called(const gpunn_tensor *t)
+{
+    return t->name ? t->name : t->layer ? t->layer : gpunn_op_name(t->op);
+}
+
 /* Backend memory of a tensor and its bytes now; NULL after a failure. */
 static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
 {
@@ -4399,7 +4422,7 @@ static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
     gpunn_device *dev = model->dev;
     gpunn__plan  *plan = model->last;
     int64_t       batch = plan && t->kind == GPUNN__VALUE ? plan->batch : t->kind == GPUNN__INPUT && t->batch ? t->batch : 1;
-    const char   *name = t->name ? t->name : t->layer ? t->layer : gpunn_op_name(t->op);
+    const char   *name = gpunn__called(t);
     *bytes = (size_t)gpunn__count(t, batch) * gpunn_dtype_size(t->dtype);
     if (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT) {
         if (gpunn__commit(model) != GPUNN_OK) return NULL;
@@ -4411,7 +4434,9 @@ static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
     if (gradient) {
         int slot = plan && plan->training && t->id < plan->tensor_count && t->retain_grad ? plan->gradient_slot[plan->gradient_root[t->id]] : -1;
         if (slot >= 0) return (char *)model->arena + gpunn__slot_of(plan, slot)->offset;
-        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE, "'%s' has no gradient; call gpunn_retain_grad on it before gpunn_backward", name);
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE, "'%s' has no gradient: %s", name,
+                                t->retain_grad ? "the loss of the last run does not depend on it, or there was no gpunn_backward"
+                                               : "call gpunn_retain_grad on it before gpunn_backward");
     }
     if (t->kind == GPUNN__INPUT) {
         if (t->batch) return t->data;
@@ -4440,7 +4465,7 @@ static gpunn_status gpunn__read(gpunn_tensor *t, bool gradient, void *host, size
     if (bytes != expected) {
         char text[128];
         return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes asked for, but it holds %zu (%s %s); see gpunn_tensor_bytes", caller,
-                           gpunn_tensor_name(t), bytes, expected, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text));
+                           gpunn__called(t), bytes, expected, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text));
     }
     gpunn_status status = dev->backend->download(dev->context, host, memory, bytes);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
@@ -4463,7 +4488,7 @@ GPUNN_API float gpunn_item(gpunn_tensor *t)
     if (t && t->dtype == GPUNN_I64)
         return gpunn__read(t, false, &integer, sizeof integer, "gpunn_item") == GPUNN_OK ? (float)integer : NAN;
     if (t && t->dtype != GPUNN_F32)
-        (void)gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE, "gpunn_item '%s': it is %s; only f32 and i64 are read", gpunn_tensor_name(t),
+        (void)gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE, "gpunn_item '%s': it is %s; only f32 and i64 are read", gpunn__called(t),
                           gpunn_dtype_name(t->dtype));
     else if (gpunn__read(t, false, &value, sizeof value, "gpunn_item") != GPUNN_OK)
         value = NAN;
@@ -4490,7 +4515,7 @@ static gpunn_status gpunn__write_input(gpunn_tensor *t, const void *host, size_t
         t->capacity = bytes;
     }
     t->batch = batched ? (int64_t)(bytes / sample) : 1;
-    if (batched) t->model->batch = t->batch;
+    if (batched && t->model->last == NULL) t->model->batch = t->batch;
     gpunn_status status = dev->backend->upload(dev->context, t->data, host, bytes);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "gpunn_write", status);
 }
@@ -4502,7 +4527,7 @@ GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t byt
     gpunn_device *dev = t->model->dev;
     if (t->kind == GPUNN__INPUT) return gpunn__write_input(t, host, bytes);
     if (t->kind != GPUNN__PARAMETER && t->kind != GPUNN__BUFFER)
-        return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_write '%s': only inputs, parameters and buffers can be written", gpunn_tensor_name(t));
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_write '%s': only inputs, parameters and buffers can be written", gpunn__called(t));
     size_t expected = (size_t)gpunn__count(t, 1) * sizeof(float);
     if (bytes != expected) {
         char text[128];
@@ -4661,6 +4686,8 @@ GPUNN__INLINE void gpunn__cpu_barrier(void)
  * so that it stays in the first-level cache while all rows of A pass by; A is read where it is, by broadcasts, whatever its strides.
  * Every element of C is summed in an order that depends on the sizes only: never on threads, tiles or alignment. */
 #define GPUNN__GEMM_DEPTH 256 /* most rows of a packed panel */
+#define GPUNN__GEMM_GROUP 8   /* most panels that pass by a chunk of A ... */
+#define GPUNN__GEMM_ROWS 32   /* ... of so many rows, while these are in the first-level cache */
 
 typedef struct gpunn__gemm { /* C[m, n] (=, or += with accumulate) A[m, k] B[k, n], then the epilogue */
     int64_t      m, n, k;
@@ -4679,6 +4706,7 @@ typedef struct gpunn__gemm { /* C[m, n] (=, or += with accumulate) A[m, k] B[k, 
     /* Epilogue: c = c * scale + shift per row and per column (each may be NULL), + residual (strides of C), then relu. */
     const float *scale_row, *shift_row, *scale_col, *shift_col, *residual;
     bool         relu;
+    int64_t      panels; /* of B that the scratch of gpunn__gemm_block holds; 0: 1. Set by gpunn__gemm_run */
 } gpunn__gemm;
 
 typedef struct gpunn__panel { /* one panel of C, columns <= 3 vectors, for one block of k */
@@ -4693,6 +4721,12 @@ typedef struct gpunn__panel { /* one panel of C, columns <= 3 vectors, for one b
     const float *shift_row, *shift_col; /* what the sums start from; NULL: 0 */
 } gpunn__panel;
 
+/* To whole vectors. */
+GPUNN__INLINE int64_t gpunn__round_up(int64_t n, int64_t lanes)
+{
+    return (n + lanes - 1) & ~(lanes - 1);
+}
+
 /* A set of kernels for one kind of vector. */
 typedef struct gpunn__gemm_kernels {
     const char *name;
@@ -4700,13 +4734,14 @@ typedef struct gpunn__gemm_kernels {
     void (*panel)(const gpunn__panel *t);
     /* packed[row * width + column] = b[row * b_row + column], 0 behind the given columns; width is a multiple of lanes. */
     void (*copy)(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, float *packed);
+    /* The same from b[row + column * b_col]. */
+    void (*turn)(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width, float *packed);
     /* C (=, +=) A B^T for rows that are contiguous along k in both: A[m, k] lies a_row apart, B[n, k] b_row. */
     void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c, int64_t c_row,
                  bool add);
 } gpunn__gemm_kernels;
 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
-#define GPUNN__VECTORS 1
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
@@ -4737,139 +4772,181 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
 
 /* One tile of R rows and V vectors: R * V sums in registers. A's rows are reached from every third one, as far as x86 can scale an
  * index. The last vector has `tail` lanes that exist in C. */
-#define GPUNN__GEMM_KERNELS(isa, NAME, TARGET, LANES, R3, R2, R1)                                                                        \
-    typedef int   gpunn__##isa##_bits __attribute__((vector_size(4 * LANES)));                                                      \
-    TARGET GPUNN__INLINE void gpunn__##isa##_tile(const gpunn__panel *t, int64_t i0, const int R, const int V)                      \
-    {                                                                                                                               \
-        const int tail = (int)t->columns - (V - 1) * LANES;                                                                         \
-        gpunn__##isa sum[8][3], b[3];                                                                                               \
-        for (int v = 0; v < V; v++) b[v] = gpunn__##isa##_set(0);                                                                   \
-        if (t->shift_col) {                                                                                                         \
-            GPUNN__UNROLL for (int v = 0; v < V - 1; v++) b[v] = *(const gpunn__##isa##_memory *)(t->shift_col + v * LANES);         \
-            b[V - 1] = gpunn__##isa##_load(t->shift_col + (V - 1) * LANES, tail);                                                   \
-        }                                                                                                                           \
-        GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                                  \
-            GPUNN__UNROLL for (int v = 0; v < V; v++) sum[i][v] = b[v];                                                              \
-        }                                                                                                                           \
-        if (t->shift_row) {                                                                                                         \
-            GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                              \
-                GPUNN__UNROLL for (int v = 0; v < V; v++) sum[i][v] += gpunn__##isa##_set(t->shift_row[i0 + i]);                     \
-            }                                                                                                                       \
-        }                                                                                                                           \
-        const int64_t a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;                                                         \
-        const float *a[3] = {t->a + i0 * a_row, t->a + (i0 + (R > 3 ? 3 : 0)) * a_row, t->a + (i0 + (R > 6 ? 6 : 0)) * a_row};       \
-        const float *bp = t->b;                                                                                                     \
-        for (int64_t p = t->k; p > 0; p--) {                                                                                        \
-            GPUNN__UNROLL for (int v = 0; v < V; v++) b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                       \
-            GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                              \
-                gpunn__##isa x = gpunn__##isa##_set(a[i / 3][i % 3 * a_row]);                                                       \
-                GPUNN__UNROLL for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(x, b[v], sum[i][v]);                        \
-            }                                                                                                                       \
-            GPUNN__UNROLL for (int i = 0; i < 3; i++) a[i] += a_col;                                                                 \
-            bp += b_row;                                                                                                            \
-        }                                                                                                                           \
-        float *c = t->c + i0 * t->c_row;                                                                                            \
-        GPUNN__UNROLL for (int i = 0; i < R; i++, c += t->c_row) {                                                                   \
-            if (t->add) {                                                                                                           \
-                GPUNN__UNROLL for (int v = 0; v < V - 1; v++) sum[i][v] += *(const gpunn__##isa##_memory *)(c + v * LANES);          \
-                sum[i][V - 1] += gpunn__##isa##_load(c + (V - 1) * LANES, tail);                                                    \
-            }                                                                                                                       \
-            if (t->relu) {                                                                                                          \
-                GPUNN__UNROLL for (int v = 0; v < V; v++) /* 0 where x <= 0, so that NaN stays */                                    \
-                    sum[i][v] = (gpunn__##isa)((gpunn__##isa##_bits)sum[i][v] & ~(gpunn__##isa##_bits)(sum[i][v] <= 0));            \
-            }                                                                                                                       \
-            GPUNN__UNROLL for (int v = 0; v < V - 1; v++) *(gpunn__##isa##_memory *)(c + v * LANES) = sum[i][v];                     \
-            gpunn__##isa##_store(c + (V - 1) * LANES, tail, sum[i][V - 1]);                                                         \
-        }                                                                                                                           \
-    }                                                                                                                               \
-    TARGET GPUNN__INLINE void gpunn__##isa##_rows(const gpunn__panel *t, const int R, const int V)                                   \
-    {                                                                                                                               \
-        int64_t i = 0;                                                                                                              \
-        for (; i + R <= t->rows; i += R) gpunn__##isa##_tile(t, i, R, V);                                                           \
-        if (R > 4 && i + 4 <= t->rows) {                                                                                            \
-            gpunn__##isa##_tile(t, i, 4, V);                                                                                        \
-            i += 4;                                                                                                                 \
-        }                                                                                                                           \
-        if (i + 2 <= t->rows) {                                                                                                     \
-            gpunn__##isa##_tile(t, i, 2, V);                                                                                        \
-            i += 2;                                                                                                                 \
-        }                                                                                                                           \
-        if (i < t->rows) gpunn__##isa##_tile(t, i, 1, V);                                                                           \
-    }                                                                                                                               \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_panel(const gpunn__panel *t)                                                         \
-    {                                                                                                                               \
-        if (t->columns > 2 * LANES) gpunn__##isa##_rows(t, R3, 3);                                                                  \
-        else if (t->columns > LANES) gpunn__##isa##_rows(t, R2, 2);                                                                 \
-        else gpunn__##isa##_rows(t, R1, 1);                                                                                         \
-    }                                                                                                                               \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_copy(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width,     \
-                                                    float *packed)                                                                  \
-    {                                                                                                                               \
-        for (; rows > 0; rows--, b += b_row, packed += width) {                                                                     \
-            int64_t j = 0;                                                                                                          \
-            for (; j + LANES <= columns; j += LANES)                                                                                \
-                *(gpunn__##isa##_memory *)(packed + j) = *(const gpunn__##isa##_memory *)(b + j);                                   \
-            for (; j < width; j += LANES)                                                                                           \
-                *(gpunn__##isa##_memory *)(packed + j) = gpunn__##isa##_load(b + j, j < columns ? (int)(columns - j) : 0);          \
-        }                                                                                                                           \
-    }                                                                                                                               \
-    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(gpunn__##isa v) /* four sums of every fourth lane */                        \
-    {                                                                                                                               \
-        union {                                                                                                                     \
-            gpunn__##isa v;                                                                                                         \
-            gpunn__quad  quad[LANES / 4];                                                                                           \
-        } u;                                                                                                                        \
-        u.v = v;                                                                                                                    \
-        gpunn__quad s = u.quad[0];                                                                                                  \
-        GPUNN__UNROLL for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                                                            \
-        return s;                                                                                                                   \
-    }                                                                                                                               \
-    TARGET GPUNN__INLINE void gpunn__##isa##_dot(const int I, const int J, int64_t k, const float *a, int64_t a_row, const float *b,  \
-                                                 int64_t b_row, float *c, int64_t c_row, bool add)                                  \
-    {                                                                                                                               \
-        gpunn__##isa sum[4][4], x[4], y;                                                                                            \
-        GPUNN__UNROLL for (int i = 0; i < I; i++) {                                                                                  \
-            GPUNN__UNROLL for (int j = 0; j < J; j++) sum[i][j] = gpunn__##isa##_set(0);                                             \
-        }                                                                                                                           \
-        for (int64_t p = 0; p < k; p += LANES) {                                                                                    \
-            int count = k - p < LANES ? (int)(k - p) : LANES;                                                                       \
-            GPUNN__UNROLL for (int i = 0; i < I; i++) x[i] = gpunn__##isa##_load(a + i * a_row + p, count);                          \
-            GPUNN__UNROLL for (int j = 0; j < J; j++) {                                                                              \
-                y = gpunn__##isa##_load(b + j * b_row + p, count);                                                                  \
-                GPUNN__UNROLL for (int i = 0; i < I; i++) sum[i][j] = gpunn__##isa##_fma(x[i], y, sum[i][j]);                        \
-            }                                                                                                                       \
-        }                                                                                                                           \
-        GPUNN__UNROLL for (int i = 0; i < I; i++) {                                                                                  \
-            gpunn__quad q[4];                                                                                                       \
-            GPUNN__UNROLL for (int j = 0; j < 4; j++) q[j] = gpunn__##isa##_fold(sum[i][j < J ? j : 0]);                             \
-            gpunn__transpose4(q);                                                                                                   \
-            q[0] = (q[0] + q[2]) + (q[1] + q[3]);                                                                                   \
-            float *d = c + i * c_row;                                                                                               \
-            for (int j = 0; j < J; j++) d[j] = add ? d[j] + q[0][j] : q[0][j];                                                      \
-        }                                                                                                                           \
-    }                                                                                                                               \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b,   \
-                                                    int64_t b_row, float *c, int64_t c_row, bool add)                               \
-    {                                                                                                                               \
-        int64_t j = 0;                                                                                                              \
-        for (; j + 4 <= n; j += 4) {                                                                                                \
-            int64_t i = 0;                                                                                                          \
-            for (; i + 4 <= m; i += 4)                                                                                              \
-                gpunn__##isa##_dot(4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);             \
-            for (; i < m; i++)                                                                                                      \
-                gpunn__##isa##_dot(1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);             \
-        }                                                                                                                           \
-        for (; j < n; j++) {                                                                                                        \
-            int64_t i = 0;                                                                                                          \
-            for (; i + 4 <= m; i += 4)                                                                                              \
-                gpunn__##isa##_dot(4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);             \
-            for (; i < m; i++)                                                                                                      \
-                gpunn__##isa##_dot(1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);             \
-        }                                                                                                                           \
-    }                                                                                                                               \
-    static const gpunn__gemm_kernels gpunn__##isa##_kernels = {NAME, LANES, gpunn__##isa##_panel, gpunn__##isa##_copy, gpunn__##isa##_dots};
+#define GPUNN__GEMM_KERNELS(isa, NAME, TARGET, LANES, R3, R2, R1)                                                                \
+    typedef int   gpunn__##isa##_bits __attribute__((vector_size(4 * LANES)));                                                   \
+    TARGET GPUNN__INLINE void gpunn__##isa##_tile(const gpunn__panel *t, int64_t i0, const int R, const int V)                   \
+    {                                                                                                                            \
+        const int tail = (int)t->columns - (V - 1) * LANES;                                                                      \
+        gpunn__##isa sum[8][3], b[3];                                                                                            \
+        for (int v = 0; v < V; v++) b[v] = gpunn__##isa##_set(0);                                                                \
+        if (t->shift_col) {                                                                                                      \
+            GPUNN__UNROLL for (int v = 0; v < V - 1; v++) b[v] = *(const gpunn__##isa##_memory *)(t->shift_col + v * LANES);     \
+            b[V - 1] = gpunn__##isa##_load(t->shift_col + (V - 1) * LANES, tail);                                                \
+        }                                                                                                                        \
+        GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                              \
+            GPUNN__UNROLL for (int v = 0; v < V; v++) sum[i][v] = b[v];                                                          \
+        }                                                                                                                        \
+        if (t->shift_row) {                                                                                                      \
+            GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                          \
+                GPUNN__UNROLL for (int v = 0; v < V; v++) sum[i][v] += gpunn__##isa##_set(t->shift_row[i0 + i]);                 \
+            }                                                                                                                    \
+        }                                                                                                                        \
+        float *c = t->c + i0 * t->c_row;                                                                                         \
+        if (t->k >= 64) {                                                                                                        \
+            GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                          \
+                GPUNN__UNROLL for (int v = 0; v < V; v++) __builtin_prefetch(c + i * t->c_row + v * LANES, 1);                   \
+            }                                                                                                                    \
+        }                                                                                                                        \
+        const int64_t a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;                                                      \
+        const float *a[3] = {t->a + i0 * a_row, t->a + (i0 + (R > 3 ? 3 : 0)) * a_row, t->a + (i0 + (R > 6 ? 6 : 0)) * a_row};   \
+        const float *bp = t->b;                                                                                                  \
+        for (int64_t p = t->k; p > 0; p--) {                                                                                     \
+            GPUNN__UNROLL for (int v = 0; v < V; v++) b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                   \
+            GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                          \
+                gpunn__##isa x = gpunn__##isa##_set(a[i / 3][i % 3 * a_row]);                                                    \
+                GPUNN__UNROLL for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(x, b[v], sum[i][v]);                    \
+            }                                                                                                                    \
+            GPUNN__UNROLL for (int i = 0; i < 3; i++) a[i] += a_col;                                                             \
+            bp += b_row;                                                                                                         \
+        }                                                                                                                        \
+        GPUNN__UNROLL for (int i = 0; i < R; i++, c += t->c_row) {                                                               \
+            if (t->add) {                                                                                                        \
+                GPUNN__UNROLL for (int v = 0; v < V - 1; v++) sum[i][v] += *(const gpunn__##isa##_memory *)(c + v * LANES);      \
+                sum[i][V - 1] += gpunn__##isa##_load(c + (V - 1) * LANES, tail);                                                 \
+            }                                                                                                                    \
+            if (t->relu) {                                                                                                       \
+                GPUNN__UNROLL for (int v = 0; v < V; v++) /* 0 where x <= 0, so that NaN stays */                                \
+                    sum[i][v] = (gpunn__##isa)((gpunn__##isa##_bits)sum[i][v] & ~(gpunn__##isa##_bits)(sum[i][v] <= 0));         \
+            }                                                                                                                    \
+            GPUNN__UNROLL for (int v = 0; v < V - 1; v++) *(gpunn__##isa##_memory *)(c + v * LANES) = sum[i][v];                 \
+            gpunn__##isa##_store(c + (V - 1) * LANES, tail, sum[i][V - 1]);                                                      \
+        }                                                                                                                        \
+    }                                                                                                                            \
+    TARGET GPUNN__INLINE void gpunn__##isa##_rows(const gpunn__panel *t, const int R, const int V)                               \
+    {                                                                                                                            \
+        int64_t i = 0;                                                                                                           \
+        for (; i + R <= t->rows; i += R) gpunn__##isa##_tile(t, i, R, V);                                                        \
+        if (R > 4 && i + 4 <= t->rows) {                                                                                         \
+            gpunn__##isa##_tile(t, i, 4, V);                                                                                     \
+            i += 4;                                                                                                              \
+        }                                                                                                                        \
+        if (i + 2 <= t->rows) {                                                                                                  \
+            gpunn__##isa##_tile(t, i, 2, V);                                                                                     \
+            i += 2;                                                                                                              \
+        }                                                                                                                        \
+        if (i < t->rows) gpunn__##isa##_tile(t, i, 1, V);                                                                        \
+    }                                                                                                                            \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_panel(const gpunn__panel *t)                                                      \
+    {                                                                                                                            \
+        if (t->columns > 2 * LANES) gpunn__##isa##_rows(t, R3, 3);                                                               \
+        else if (t->columns > LANES) gpunn__##isa##_rows(t, R2, 2);                                                              \
+        else gpunn__##isa##_rows(t, R1, 1);                                                                                      \
+    }                                                                                                                            \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_copy(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, \
+                                                    float *packed)                                                               \
+    {                                                                                                                            \
+        for (; rows > 0; rows--, b += b_row, packed += width) {                                                                  \
+            int64_t j = 0;                                                                                                       \
+            for (; j + LANES <= columns; j += LANES)                                                                             \
+                *(gpunn__##isa##_memory *)(packed + j) = *(const gpunn__##isa##_memory *)(b + j);                                \
+            for (; j < width; j += LANES)                                                                                        \
+                *(gpunn__##isa##_memory *)(packed + j) = gpunn__##isa##_load(b + j, j < columns ? (int)(columns - j) : 0);       \
+        }                                                                                                                        \
+    }                                                                                                                            \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_turn(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width, \
+                                                    float *packed)                                                               \
+    {                                                                                                                            \
+        int64_t j = 0;                                                                                                           \
+        for (; j + LANES <= columns; j += LANES) { /* four k of as many columns as there are lanes */                            \
+            int64_t x = 0;                                                                                                       \
+            for (; x + 4 <= rows; x += 4) {                                                                                      \
+                gpunn__##isa v[4];                                                                                               \
+                GPUNN__UNROLL for (int i = 0; i < 4; i++) v[i] = gpunn__##isa##_gather(b + (j + i) * b_col + x, 4 * b_col);      \
+                gpunn__##isa##_transpose(v);                                                                                     \
+                GPUNN__UNROLL for (int i = 0; i < 4; i++) *(gpunn__##isa##_memory *)(packed + (x + i) * width + j) = v[i];       \
+            }                                                                                                                    \
+            for (; x < rows; x++)                                                                                                \
+                for (int i = 0; i < LANES; i++) packed[x * width + j + i] = b[(j + i) * b_col + x];                              \
+        }                                                                                                                        \
+        for (packed += j; j < width; j += 4, packed += 4) { /* squares of 4 x 4 */                                               \
+            const int    count = columns - j < 4 ? (int)(columns - j) : 4;                                                       \
+            const float *from[4];                                                                                                \
+            GPUNN__UNROLL for (int i = 0; i < 4; i++) from[i] = b + (i < count ? j + i : 0) * b_col;                             \
+            gpunn__quad q[4];                                                                                                    \
+            int64_t     x = 0;                                                                                                   \
+            for (; count > 0 && x + 4 <= rows; x += 4) {                                                                         \
+                GPUNN__UNROLL for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(from[i] + x);                     \
+                gpunn__transpose4(q);                                                                                            \
+                GPUNN__UNROLL for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(packed + (x + i) * width) = q[i];              \
+            }                                                                                                                    \
+            for (; x < rows; x++) {                                                                                              \
+                GPUNN__UNROLL for (int i = 0; i < 4; i++) packed[x * width + i] = i < count ? from[i][x] : 0;                    \
+            }                                                                                                                    \
+        }                                                                                                                        \
+    }                                                                                                                            \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(gpunn__##isa v) /* four sums of every fourth lane */                    \
+    {                                                                                                                            \
+        union {                                                                                                                  \
+            gpunn__##isa v;                                                                                                      \
+            gpunn__quad  quad[LANES / 4];                                                                                        \
+        } u;                                                                                                                     \
+        u.v = v;                                                                                                                 \
+        gpunn__quad s = u.quad[0];                                                                                               \
+        GPUNN__UNROLL for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                                                        \
+        return s;                                                                                                                \
+    }                                                                                                                            \
+    TARGET GPUNN__INLINE void gpunn__##isa##_dot_step(gpunn__##isa *sum, const int I, const int J, const float *a, int64_t a_row, \
+                                                      const float *b, int64_t b_row, const int count)                            \
+    {                                                                                                                            \
+        gpunn__##isa x[4], y;                                                                                                    \
+        GPUNN__UNROLL for (int i = 0; i < I; i++) x[i] = gpunn__##isa##_load(a + i * a_row, count);                              \
+        GPUNN__UNROLL for (int j = 0; j < J; j++) {                                                                              \
+            y = gpunn__##isa##_load(b + j * b_row, count);                                                                       \
+            GPUNN__UNROLL for (int i = 0; i < I; i++) sum[i * J + j] = gpunn__##isa##_fma(x[i], y, sum[i * J + j]);              \
+        }                                                                                                                        \
+    }                                                                                                                            \
+    TARGET GPUNN__INLINE void gpunn__##isa##_dot(const int I, const int J, int64_t k, const float *a, int64_t a_row, const float *b, \
+                                                 int64_t b_row, float *c, int64_t c_row, bool add)                               \
+    {                                                                                                                            \
+        gpunn__##isa sum[16];                                                                                                    \
+        GPUNN__UNROLL for (int e = 0; e < I * J; e++) sum[e] = gpunn__##isa##_set(0);                                            \
+        for (; k >= LANES; k -= LANES, a += LANES, b += LANES) gpunn__##isa##_dot_step(sum, I, J, a, a_row, b, b_row, LANES);    \
+        if (k > 0) gpunn__##isa##_dot_step(sum, I, J, a, a_row, b, b_row, (int)k);                                               \
+        GPUNN__UNROLL for (int e = 0; e < I * J; e += 4) {                                                                       \
+            gpunn__quad q[4];                                                                                                    \
+            GPUNN__UNROLL for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(sum[e + i < I * J ? e + i : e]);                \
+            gpunn__transpose4(q);                                                                                                \
+            q[0] = (q[0] + q[2]) + (q[1] + q[3]);                                                                                \
+            GPUNN__UNROLL for (int i = 0; i < 4; i++) {                                                                          \
+                if (e + i >= I * J) break;                                                                                       \
+                float *d = c + (e + i) / J * c_row + (e + i) % J;                                                                \
+                *d = add ? *d + q[0][i] : q[0][i];                                                                               \
+            }                                                                                                                    \
+        }                                                                                                                        \
+    }                                                                                                                            \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, \
+                                                    int64_t b_row, float *c, int64_t c_row, bool add)                            \
+    {                                                                                                                            \
+        int64_t j = 0;                                                                                                           \
+        for (; j + 4 <= n; j += 4) {                                                                                             \
+            int64_t i = 0;                                                                                                       \
+            for (; i + 4 <= m; i += 4)                                                                                           \
+                gpunn__##isa##_dot(4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);          \
+            for (; i < m; i++)                                                                                                   \
+                gpunn__##isa##_dot(1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);          \
+        }                                                                                                                        \
+        for (; j < n; j++) {                                                                                                     \
+            int64_t i = 0;                                                                                                       \
+            for (; i + 4 <= m; i += 4)                                                                                           \
+                gpunn__##isa##_dot(4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);          \
+            for (; i < m; i++)                                                                                                   \
+                gpunn__##isa##_dot(1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);          \
+        }                                                                                                                        \
+    }                                                                                                                            \
+    static const gpunn__gemm_kernels gpunn__##isa##_kernels = {NAME, LANES, gpunn__##isa##_panel, gpunn__##isa##_copy, gpunn__##isa##_turn, gpunn__##isa##_dots};
 
-/* What a kind of vector must bring: unaligned memory, set, fma, and loads (0 behind) and stores of the first `count` lanes. */
+/* What a kind of vector must bring: unaligned memory, set, fma, loads (0 behind) and stores of the first `count` lanes, a gather of fours
+ * that lie `stride` apart, and the transposition of each 4 x 4 square in four vectors. */
 #if defined(__x86_64__)
 #define GPUNN__AVX512 __attribute__((target("avx512f,avx512vl,avx2,fma")))
 typedef float gpunn__v16 __attribute__((vector_size(64)));
@@ -4886,6 +4963,21 @@ GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_load(const float *p, int count
 GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_store(float *p, int count, gpunn__v16 x)
 {
     _mm512_mask_storeu_ps(p, (__mmask16)(0xffffu >> (16 - count)), (__m512)x);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_gather(const float *p, int64_t stride)
+{
+    __m512 v = _mm512_insertf32x4(_mm512_castps128_ps512(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride), 1);
+    v = _mm512_insertf32x4(v, _mm_loadu_ps(p + 2 * stride), 2);
+    return (gpunn__v16)_mm512_insertf32x4(v, _mm_loadu_ps(p + 3 * stride), 3);
+}
+GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_transpose(gpunn__v16 v[4])
+{
+    __m512 a = _mm512_unpacklo_ps((__m512)v[0], (__m512)v[1]), b = _mm512_unpackhi_ps((__m512)v[0], (__m512)v[1]);
+    __m512 c = _mm512_unpacklo_ps((__m512)v[2], (__m512)v[3]), d = _mm512_unpackhi_ps((__m512)v[2], (__m512)v[3]);
+    v[0] = (gpunn__v16)_mm512_shuffle_ps(a, c, 0x44);
+    v[1] = (gpunn__v16)_mm512_shuffle_ps(a, c, 0xee);
+    v[2] = (gpunn__v16)_mm512_shuffle_ps(b, d, 0x44);
+    v[3] = (gpunn__v16)_mm512_shuffle_ps(b, d, 0xee);
 }
 GPUNN__GEMM_KERNELS(v16, "AVX-512", GPUNN__AVX512, 16, 8, 8, 8)
 
@@ -4910,6 +5002,19 @@ GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_store(float *p, int count, gpunn__v8 x)
 {
     if (count == 8) _mm256_storeu_ps(p, (__m256)x);
     else _mm256_maskstore_ps(p, gpunn__v8_mask(count), (__m256)x);
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_gather(const float *p, int64_t stride)
+{
+    return (gpunn__v8)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride), 1);
+}
+GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_transpose(gpunn__v8 v[4])
+{
+    __m256 a = _mm256_unpacklo_ps((__m256)v[0], (__m256)v[1]), b = _mm256_unpackhi_ps((__m256)v[0], (__m256)v[1]);
+    __m256 c = _mm256_unpacklo_ps((__m256)v[2], (__m256)v[3]), d = _mm256_unpackhi_ps((__m256)v[2], (__m256)v[3]);
+    v[0] = (gpunn__v8)_mm256_shuffle_ps(a, c, 0x44);
+    v[1] = (gpunn__v8)_mm256_shuffle_ps(a, c, 0xee);
+    v[2] = (gpunn__v8)_mm256_shuffle_ps(b, d, 0x44);
+    v[3] = (gpunn__v8)_mm256_shuffle_ps(b, d, 0xee);
 }
 GPUNN__GEMM_KERNELS(v8, "AVX2", GPUNN__AVX2, 8, 4, 4, 8)
 #endif
@@ -4944,6 +5049,12 @@ GPUNN__INLINE void gpunn__v4_store(float *p, int count, gpunn__v4 x)
     else
         for (int i = 0; i < count; i++) p[i] = x[i];
 }
+GPUNN__INLINE gpunn__v4 gpunn__v4_gather(const float *p, int64_t stride)
+{
+    (void)stride;
+    return *(const gpunn__v4_memory *)p;
+}
+GPUNN__INLINE void gpunn__v4_transpose(gpunn__v4 v[4]) { gpunn__transpose4(v); }
 #if defined(__aarch64__)
 GPUNN__GEMM_KERNELS(v4, "NEON", GPUNN__BASELINE, 4, 8, 8, 8) /* 32 registers */
 #else
@@ -4997,6 +5108,11 @@ GPUNN__PRIVATE void gpunn__plain_copy(const float *b, int64_t b_row, int64_t row
         for (int64_t j = columns; j < width; j++) packed[j] = 0;
     }
 }
+GPUNN__PRIVATE void gpunn__plain_turn(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width, float *packed)
+{
+    for (int64_t j = 0; j < width; j++)
+        for (int64_t x = 0; x < rows; x++) packed[x * width + j] = j < columns ? b[x + j * b_col] : 0;
+}
 GPUNN__PRIVATE void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row,
                                       float *c, int64_t c_row, bool add)
 {
@@ -5013,7 +5129,7 @@ GPUNN__PRIVATE void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const flo
 }
 GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 {
-    static const gpunn__gemm_kernels plain = {"plain C", GPUNN__PLAIN_LANES, gpunn__plain_panel, gpunn__plain_copy, gpunn__plain_dots};
+    static const gpunn__gemm_kernels plain = {"plain C", GPUNN__PLAIN_LANES, gpunn__plain_panel, gpunn__plain_copy, gpunn__plain_turn, gpunn__plain_dots};
     return &plain;
 }
 #endif
@@ -5033,59 +5149,51 @@ GPUNN__INLINE int64_t gpunn__gemm_parts(const gpunn__gemm *g)
     return parts < 16 ? parts : 16;
 }
 
-/* Bytes of scratch for gpunn__gemm_run; data pointers that will be given must not be NULL, those that will not must be. */
+/* Scratch of one thread in floats: so many panels, and a chunk of A. */
+GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g, int64_t panels)
+{
+    int64_t columns = panels * 3 * gpunn__gemm_choose()->lanes + (panels > 1 ? GPUNN__GEMM_ROWS : 0);
+    return columns * (g->k < GPUNN__GEMM_DEPTH ? g->k : GPUNN__GEMM_DEPTH);
+}
+GPUNN__INLINE int64_t gpunn__gemm_panels(const gpunn__gemm *g)
+{
+    int64_t panels = (g->n + 3 * gpunn__gemm_choose()->lanes - 1) / (3 * gpunn__gemm_choose()->lanes);
+    return panels < GPUNN__GEMM_GROUP ? panels : GPUNN__GEMM_GROUP;
+}
+
+/* Bytes of scratch for gpunn__gemm_run. */
 GPUNN__PRIVATE size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
 {
-    int64_t depth = g->k < GPUNN__GEMM_DEPTH ? g->k : GPUNN__GEMM_DEPTH, width = 3 * gpunn__gemm_choose()->lanes;
-    int64_t parts = gpunn__gemm_parts(g), floats = threads * depth * width + (parts > 1 ? parts * g->m * g->n : 0);
-    return (size_t)floats * sizeof(float);
+    int64_t parts = gpunn__gemm_parts(g), sums = parts > 1 ? parts * g->m * g->n : 0;
+    return (size_t)(sums + threads * gpunn__gemm_scratch(g, gpunn__gemm_panels(g))) * sizeof(float);
 }
 
 GPUNN__PRIVATE void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
                                            int64_t jc, float *packed)
 {
-    const int64_t width = (jc + kernels->lanes - 1) / kernels->lanes * kernels->lanes;
+    const int64_t width = gpunn__round_up(jc, kernels->lanes);
     if (g->pack_b) {
         g->pack_b(g->pack_user, p, pc, j, jc, width, packed);
         return;
     }
     const float *b = g->b + p * g->b_row + j * g->b_col;
-    if (g->b_col == 1) {
-        kernels->copy(b, g->b_row, pc, jc, width, packed);
-        return;
-    }
-    int64_t y = 0;
-#ifdef GPUNN__VECTORS
-    for (; g->b_row == 1 && y + 4 <= jc; y += 4) { /* squares of 4 x 4 */
-        const float *from = b + y * g->b_col;
-        float       *to = packed + y;
-        int64_t      x = 0;
-        for (; x + 4 <= pc; x += 4) {
-            gpunn__quad q[4];
-            GPUNN__UNROLL for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(from + i * g->b_col + x);
-            gpunn__transpose4(q);
-            GPUNN__UNROLL for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(to + (x + i) * width) = q[i];
-        }
-        for (; x < pc; x++)
-            for (int i = 0; i < 4; i++) to[x * width + i] = from[i * g->b_col + x];
-    }
-#endif
-    for (int64_t x = 0; x < pc; x++) {
-        for (int64_t i = y; i < jc; i++) packed[x * width + i] = b[x * g->b_row + i * g->b_col];
-        for (int64_t i = jc; i < width; i++) packed[x * width + i] = 0;
-    }
+    if (g->b_col == 1) kernels->copy(b, g->b_row, pc, jc, width, packed);
+    else if (g->b_row == 1) kernels->turn(b, g->b_col, pc, jc, width, packed);
+    else
+        for (int64_t x = 0; x < pc; x++)
+            for (int64_t y = 0; y < width; y++) packed[x * width + y] = y < jc ? b[x * g->b_row + y * g->b_col] : 0;
 }
 
 /* Packs all of B for later products (g->packed_b), times scale_col when that is given: the blocks of k, each with its panels. */
 GPUNN__INLINE size_t gpunn__gemm_packed_b_bytes(int64_t k, int64_t n)
 {
     int64_t lanes = gpunn__gemm_choose()->lanes;
-    return (size_t)k * (size_t)((n + lanes - 1) / lanes * lanes) * sizeof(float);
+    return (size_t)k * (size_t)(gpunn__round_up(n, lanes)) * sizeof(float);
 }
 GPUNN__PRIVATE void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
 {
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
-    const int64_t lanes = kernels->lanes, width = 3 * lanes, padded = (g->n + lanes - 1) / lanes * lanes;
+    const int64_t lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
     for (int64_t p = 0; p < g->k; p += GPUNN__GEMM_DEPTH) {
         int64_t pc = g->k - p < GPUNN__GEMM_DEPTH ? g->k - p : GPUNN__GEMM_DEPTH;
         for (int64_t j = 0; j < g->n; j += width) {
@@ -5093,7 +5201,7 @@ GPUNN__PRIVATE void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
             float        *panel = packed + p * padded + pc * j;
             gpunn__gemm_pack_panel(g, kernels, p, pc, j, jc, panel);
             if (g->scale_col)
-                for (int64_t x = 0, row = (jc + lanes - 1) / lanes * lanes; x < pc; x++)
+                for (int64_t x = 0, row = gpunn__round_up(jc, lanes); x < pc; x++)
                     for (int64_t y = 0; y < jc; y++) panel[x * row + y] *= g->scale_col[j + y];
         }
     }
@@ -5128,37 +5236,48 @@ GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_ke
         gpunn__gemm_finish(g, i0, i1, j0, j1);
         return;
     }
-    const int64_t lanes = kernels->lanes, width = 3 * lanes, padded = (g->n + lanes - 1) / lanes * lanes;
-    const bool late = g->scale_row || g->scale_col || g->residual; /* an epilogue after the sums */
+    const int64_t lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
+    const int64_t group = (g->packed_b ? GPUNN__GEMM_GROUP : g->panels ? g->panels : 1) * width;
+    const bool    late = g->scale_row || g->scale_col || g->residual; /* an epilogue after the sums */
+    gpunn__panel  t;
+    t.a_row = g->a_row;
+    t.c_row = g->c_row;
     for (int64_t p = 0; p < g->k; p += GPUNN__GEMM_DEPTH) {
-        const int64_t pc = g->k - p < GPUNN__GEMM_DEPTH ? g->k - p : GPUNN__GEMM_DEPTH;
-        const bool    first = p == 0, last = p + pc == g->k;
-        /* B's own rows will do when few rows of A pass by, or when the block fits the first-level cache as it is. */
-        const bool in_place = !g->packed_b && g->b && g->b_col == 1 && (i1 - i0 <= 16 || pc * g->b_row <= 6144);
-        gpunn__panel t;
-        t.rows = i1 - i0;
-        t.k = pc;
-        t.a = g->a + i0 * g->a_row + p * g->a_col;
-        t.a_row = g->a_row;
-        t.a_col = g->a_col;
-        t.c_row = g->c_row;
+        const bool first = p == 0, last = g->k - p <= GPUNN__GEMM_DEPTH;
+        t.k = last ? g->k - p : GPUNN__GEMM_DEPTH;
         t.add = g->accumulate || !first;
         t.relu = g->relu && last && !late;
-        t.shift_row = first && !late && g->shift_row ? g->shift_row + i0 : NULL;
-        for (int64_t j = j0; j < j1; j += width) {
-            t.columns = j1 - j < width ? j1 - j : width;
-            t.b_row = (t.columns + lanes - 1) / lanes * lanes;
-            t.c = g->c + i0 * g->c_row + j;
-            t.shift_col = first && !late && g->shift_col ? g->shift_col + j : NULL;
-            if (g->packed_b) t.b = g->packed_b + p * padded + pc * j;
-            else if (in_place && t.columns % lanes == 0) {
-                t.b = g->b + p * g->b_row + j;
-                t.b_row = g->b_row;
-            } else {
-                gpunn__gemm_pack_panel(g, kernels, p, pc, j, t.columns, packed);
-                t.b = packed;
+        /* B's own rows will do when few rows of A pass by, or when the block fits the first-level cache as it is. */
+        const bool in_place = !g->packed_b && g->b && g->b_col == 1 && (i1 - i0 <= 16 || t.k * g->b_row <= 6144);
+        for (int64_t left = j0; left < j1; left += group) {
+            const int64_t right = j1 - left < group ? j1 : left + group, chunk = right - left > width ? GPUNN__GEMM_ROWS : i1 - i0;
+            const bool    copy_a = g->panels > 1 && chunk == GPUNN__GEMM_ROWS && g->a_row == 1 && g->a_col >= 256;
+            t.a_col = g->a_col;
+            for (int64_t i = i0; i < i1; i += chunk) {
+                t.rows = i1 - i < chunk ? i1 - i : chunk;
+                t.a = g->a + i * g->a_row + p * g->a_col;
+                if (copy_a) { /* columns of A that lie pages apart */
+                    kernels->copy(t.a, g->a_col, t.k, t.rows, GPUNN__GEMM_ROWS, packed + g->panels * width * t.k);
+                    t.a = packed + g->panels * width * t.k;
+                    t.a_col = GPUNN__GEMM_ROWS;
+                }
+                t.shift_row = first && !late && g->shift_row ? g->shift_row + i : NULL;
+                for (int64_t j = left; j < right; j += width) {
+                    t.columns = right - j < width ? right - j : width;
+                    t.b_row = gpunn__round_up(t.columns, lanes);
+                    t.c = g->c + i * g->c_row + j;
+                    t.shift_col = first && !late && g->shift_col ? g->shift_col + j : NULL;
+                    if (g->packed_b) t.b = g->packed_b + p * padded + t.k * j;
+                    else if (in_place && t.columns == t.b_row) {
+                        t.b = g->b + p * g->b_row + j;
+                        t.b_row = g->b_row;
+                    } else {
+                        t.b = packed + (j - left) * t.k;
+                        if (i == i0) gpunn__gemm_pack_panel(g, kernels, p, t.k, j, t.columns, packed + (j - left) * t.k);
+                    }
+                    kernels->panel(&t);
+                }
             }
-            kernels->panel(&t);
         }
     }
     if (late) gpunn__gemm_finish(g, i0, i1, j0, j1);
@@ -5168,15 +5287,15 @@ typedef struct gpunn__gemm_job {
     const gpunn__gemm         *g;
     const gpunn__gemm_kernels *kernels;
     int64_t                    parts;
-    float                     *panels, *sums; /* a panel per thread; the parts' sums [parts][m][n] */
+    float                     *scratch, *sums; /* packed panels per thread; the parts' sums [parts][m][n] */
 } gpunn__gemm_job;
 
 GPUNN__PRIVATE void gpunn__gemm_task(void *arg, int index, int threads)
 {
     const gpunn__gemm_job *job = (const gpunn__gemm_job *)arg;
     const gpunn__gemm     *g = job->g;
-    const int64_t          lanes = job->kernels->lanes, depth = g->k < GPUNN__GEMM_DEPTH ? g->k : GPUNN__GEMM_DEPTH;
-    float                 *packed = job->panels + index * depth * 3 * lanes;
+    const int64_t          lanes = job->kernels->lanes;
+    float                 *packed = job->scratch + index * gpunn__gemm_scratch(g, g->panels);
     if (job->parts > 1) {
         int64_t begin, end;
         gpunn__cpu_part(job->parts, 1, threads, index, &begin, &end);
@@ -5215,12 +5334,18 @@ GPUNN__PRIVATE void gpunn__gemm_task(void *arg, int index, int threads)
 /* threads = 1: everything in the calling thread, so that a task of many may call it. workspace: gpunn__gemm_workspace bytes. */
 GPUNN__PRIVATE void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace)
 {
+    gpunn__gemm whole = *g;
+    whole.panels = gpunn__gemm_panels(g);
     gpunn__gemm_job job;
-    job.g = g;
+    job.g = &whole;
     job.kernels = gpunn__gemm_choose();
     job.parts = g->b ? gpunn__gemm_parts(g) : 1;
     job.sums = (float *)workspace;
-    job.panels = job.sums + (job.parts > 1 ? job.parts * g->m * g->n : 0);
+    job.scratch = job.sums + (job.parts > 1 ? job.parts * g->m * g->n : 0);
+    if (job.parts == 1 && threads == 1) {
+        gpunn__gemm_block(&whole, job.kernels, 0, g->m, 0, g->n, job.scratch);
+        return;
+    }
     gpunn__cpu_parallel(threads, gpunn__gemm_task, &job);
     if (job.parts == 1) return;
     for (int64_t i = 0; i < g->m; i++)
@@ -5472,6 +5597,9 @@ static gpunn_status gpunn__cpu_matmul(gpunn__cpu *cpu, gpunn_step *step, gpunn__
 /* ==== >>conv ========================================================================================================== *
  * Inside, images are pixel-major, [pixel][channel], so that vectors run over channels whatever the window: a window's row is then one
  * run of memory, and every product below reads its left side where it lies. */
+typedef enum gpunn__conv_use { GPUNN__CONV_FORWARD, GPUNN__CONV_DX, GPUNN__CONV_DW } gpunn__conv_use;
+typedef enum gpunn__conv_way { GPUNN__CONV_LOWERED, GPUNN__CONV_WINOGRAD, GPUNN__CONV_DIRECT } gpunn__conv_way;
+
 typedef struct gpunn__conv {
     int     threads;
     int64_t n, c, h, w, oc, oh, ow, groups, cg, og; /* cg, og: channels of a group */
@@ -5505,7 +5633,7 @@ GPUNN__INLINE gpunn__gemm gpunn__conv_gemm(int64_t m, int64_t n, int64_t k)
     return g;
 }
 
-#ifdef GPUNN__VECTORS
+#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
 typedef int32_t gpunn__quad_bits __attribute__((vector_size(16)));
 #endif
 
@@ -5513,7 +5641,7 @@ typedef int32_t gpunn__quad_bits __attribute__((vector_size(16)));
 GPUNN__PRIVATE void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels, float *dst, int64_t stride)
 {
     int64_t c = 0;
-#ifdef GPUNN__VECTORS
+#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
     for (; c + 4 <= channels; c += 4) {
         int64_t p = 0;
         for (; p + 4 <= pixels; p += 4) {
@@ -5541,7 +5669,7 @@ typedef struct gpunn__planes {
 GPUNN__PRIVATE void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels, const gpunn__planes *to)
 {
     int64_t c = 0;
-#ifdef GPUNN__VECTORS
+#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
     for (; c + 4 <= channels; c += 4) {
         gpunn__quad scale = {1, 1, 1, 1}, shift = {0, 0, 0, 0};
         if (to->scale) scale = *(const gpunn__quad_memory *)(to->scale + c);
@@ -5708,7 +5836,7 @@ GPUNN__PRIVATE void gpunn__lowered_forward(void *arg, int index, int threads)
                 gpunn__planes to;
                 part = area - at < count - done ? area - at : count - done;
                 to.dst = v->y + from, to.plane = area, to.relu = v->relu, to.add = false;
-                to.scale = v->scale ? v->scale + group * v->og : NULL, to.shift = v->shift + group * v->og;
+                to.scale = v->scale ? v->scale + group * v->og : NULL, to.shift = v->shift ? v->shift + group * v->og : NULL;
                 to.residual = v->residual ? v->residual + from : NULL;
                 gpunn__from_pixels(out + done * v->og, v->og, v->og, part, &to);
             }
@@ -5795,6 +5923,26 @@ typedef struct gpunn__winograd_job {
     int64_t      count, channels;
 } gpunn__winograd_job;
 
+/* ---- direct: few channels. Vectors run over the pixels of a padded copy of the image, rows and all, so that each tap is one shifted
+ * load; the results that fall into the padding between rows are dropped ------------------------------------------------- */
+typedef struct gpunn__direct_job {
+    const float   *x, *y; /* the copies; y: of dy, in whose gaps are zeros */
+    const int64_t *offset;
+    int64_t        taps, count; /* channels * taps; pixels, a multiple of 128 */
+    const float   *w;           /* [tap][row] */
+    float         *out;
+    int64_t        out_row, y_row, images, x_image, y_image;
+} gpunn__direct_job;
+
+/* The kernels for one kind of vector. */
+typedef struct gpunn__conv_kernels {
+    int64_t lanes, v1, v6, v8; /* vectors per tile of 1, 6 and 8 rows */
+    void (*winograd)(const gpunn__winograd_job *w, int map);
+    void (*direct)(const gpunn__direct_job *d, int rows);
+    void (*gradient)(const gpunn__direct_job *d, int rows);
+    void (*finish)(const float *x, float *y, const float *residual, int64_t n, float scale, float shift, bool add, bool relu);
+} gpunn__conv_kernels;
+
 #define GPUNN__WINOGRAD_KERNELS(isa, TARGET, LANES)                                                                                 \
     TARGET GPUNN__INLINE void gpunn__##isa##_winograd1(const int map, const gpunn__##isa *a, gpunn__##isa *b)                       \
     {                                                                                                                               \
@@ -5864,41 +6012,138 @@ typedef struct gpunn__winograd_job {
         else gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DWEIGHT, 6, 3);                                                            \
     }
 
-typedef void (*gpunn__winograd_kernel)(const gpunn__winograd_job *w, int map);
-#ifdef GPUNN__VECTORS
+/* out[row][pixel] = sum over taps of w[tap][row] x[pixel + offset[tap]], R rows in tiles of V vectors.
+ * out[row][tap] += sum over pixels of y[row][pixel] x[pixel + offset[tap]], R rows by 4 taps. */
+#define GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D)                                                                    \
+    TARGET GPUNN__INLINE void gpunn__##isa##_direct_tile(const gpunn__direct_job *d, const int R, const int V)                      \
+    {                                                                                                                               \
+        for (int64_t q = 0; q < d->count; q += V * LANES) {                                                                         \
+            gpunn__##isa sum[8][8], x[8];                                                                                           \
+            GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                             \
+                GPUNN__UNROLL for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_set(0);                                        \
+            }                                                                                                                       \
+            const float *w = d->w;                                                                                                  \
+            for (int64_t p = 0; p < d->taps; p++, w += R) {                                                                         \
+                const float *from = d->x + q + d->offset[p];                                                                        \
+                GPUNN__UNROLL for (int v = 0; v < V; v++) x[v] = *(const gpunn__##isa##_memory *)(from + v * LANES);                \
+                GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                         \
+                    gpunn__##isa a = gpunn__##isa##_set(w[i]);                                                                      \
+                    GPUNN__UNROLL for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(a, x[v], sum[i][v]);                   \
+                }                                                                                                                   \
+            }                                                                                                                       \
+            GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                             \
+                GPUNN__UNROLL for (int v = 0; v < V; v++)                                                                           \
+                    *(gpunn__##isa##_memory *)(d->out + i * d->out_row + q + v * LANES) = sum[i][v];                                \
+            }                                                                                                                       \
+        }                                                                                                                           \
+    }                                                                                                                               \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_direct(const gpunn__direct_job *d, int rows)                                         \
+    {                                                                                                                               \
+        if (rows == 1) gpunn__##isa##_direct_tile(d, 1, V1);                                                                        \
+        else if (rows == 6) gpunn__##isa##_direct_tile(d, 6, V6);                                                                   \
+        else gpunn__##isa##_direct_tile(d, 8, V8);                                                                                  \
+    }                                                                                                                               \
+    TARGET GPUNN__INLINE void gpunn__##isa##_direct_dots(const gpunn__direct_job *d, int64_t row, int64_t p, const int R)           \
+    {                                                                                                                               \
+        gpunn__##isa sum[6][4], x[4], y;                                                                                            \
+        GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                                 \
+            GPUNN__UNROLL for (int j = 0; j < 4; j++) sum[i][j] = gpunn__##isa##_set(0);                                            \
+        }                                                                                                                           \
+        const int64_t *o = d->offset + p;                                                                                           \
+        for (int64_t image = 0; image < d->images; image++) {                                                                       \
+            const float *x0 = d->x + image * d->x_image, *y0 = d->y + image * d->y_image + row * d->y_row;                          \
+            for (int64_t q = 0; q < d->count; q += LANES) {                                                                         \
+                GPUNN__UNROLL for (int j = 0; j < 4; j++) x[j] = *(const gpunn__##isa##_memory *)(x0 + q + o[j]);                   \
+                GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                         \
+                    y = *(const gpunn__##isa##_memory *)(y0 + i * d->y_row + q);                                                    \
+                    GPUNN__UNROLL for (int j = 0; j < 4; j++) sum[i][j] = gpunn__##isa##_fma(y, x[j], sum[i][j]);                   \
+                }                                                                                                                   \
+            }                                                                                                                       \
+        }                                                                                                                           \
+        GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                                 \
+            gpunn__##isa##_sum4(sum[i], d->out + (row + i) * d->out_row + p);                                                       \
+        }                                                                                                                           \
+    }                                                                                                                               \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_direct_gradient(const gpunn__direct_job *d, int rows)                                \
+    {                                                                                                                               \
+        for (int64_t p = 0; p < d->taps; p += 4) {                                                                                  \
+            if (rows == 1) gpunn__##isa##_direct_dots(d, 0, p, 1);                                                                  \
+            else                                                                                                                    \
+                for (int64_t row = 0; row < 6; row += D) gpunn__##isa##_direct_dots(d, row, p, D);                                  \
+        }                                                                                                                           \
+    } \
+    /* y = relu(x * scale + shift + residual), or y += x. */                                                                        \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_finish(const float *x, float *y, const float *residual, int64_t n, float scale,      \
+                                                      float shift, bool add, bool relu)                                             \
+    {                                                                                                                               \
+        for (int64_t i = 0; i < n; i += LANES) {                                                                                    \
+            const int    lanes = n - i < LANES ? (int)(n - i) : LANES;                                                              \
+            gpunn__##isa v = gpunn__##isa##_load(x + i, lanes) * scale + shift;                                                     \
+            if (add) v += gpunn__##isa##_load(y + i, lanes);                                                                        \
+            if (residual) v += gpunn__##isa##_load(residual + i, lanes);                                                            \
+            if (relu) v = gpunn__##isa##_relu(v);                                                                                   \
+            gpunn__##isa##_store(y + i, lanes, v);                                                                                  \
+        }                                                                                                                           \
+    }                                                                                                                               \
+    static const gpunn__conv_kernels gpunn__##isa##_conv = {LANES, V1, V6, V8, gpunn__##isa##_winograd, gpunn__##isa##_direct,      \
+                                                            gpunn__##isa##_direct_gradient, gpunn__##isa##_finish};
+
+#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
+/* out[j] += the sum of a[j]; relu lets NaN through. */
+#define GPUNN__CONV_VECTORS(isa, TARGET, LANES, V1, V6, V8, D)                                                                      \
+    TARGET GPUNN__INLINE void gpunn__##isa##_sum4(const gpunn__##isa *a, float *out)                                                \
+    {                                                                                                                               \
+        gpunn__quad q[4];                                                                                                           \
+        GPUNN__UNROLL for (int j = 0; j < 4; j++) q[j] = gpunn__##isa##_fold(a[j]);                                                 \
+        gpunn__transpose4(q);                                                                                                       \
+        *(gpunn__quad_memory *)out += (q[0] + q[2]) + (q[1] + q[3]);                                                                \
+    }                                                                                                                               \
+    TARGET GPUNN__INLINE gpunn__##isa gpunn__##isa##_relu(gpunn__##isa x)                                                           \
+    {                                                                                                                               \
+        return (gpunn__##isa)((gpunn__##isa##_bits)x & ~(gpunn__##isa##_bits)(x <= 0));                                             \
+    }                                                                                                                               \
+    GPUNN__WINOGRAD_KERNELS(isa, TARGET, LANES)                                                                                     \
+    GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D)
 #if defined(__x86_64__)
-GPUNN__WINOGRAD_KERNELS(v16, GPUNN__AVX512, 16)
+GPUNN__CONV_VECTORS(v16, GPUNN__AVX512, 16, 4, 4, 3, 6)
 #if !defined(__AVX512F__)
-GPUNN__WINOGRAD_KERNELS(v8, GPUNN__AVX2, 8)
+GPUNN__CONV_VECTORS(v8, GPUNN__AVX2, 8, 4, 2, 1, 2)
 #endif
 #endif
-#ifdef GPUNN__BASELINE
-GPUNN__WINOGRAD_KERNELS(v4, GPUNN__BASELINE, 4)
+#if defined(GPUNN__BASELINE) && defined(__aarch64__)
+GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 4, 3, 6)
+#elif defined(GPUNN__BASELINE)
+GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 2, 1, 2)
 #endif
 #else
-typedef float gpunn__v1;
+typedef float gpunn__v1, gpunn__v1_memory;
 #define GPUNN__UNROLL
-GPUNN__INLINE float gpunn__v1_load(const float *p, int count) { (void)count; return *p; }
-GPUNN__INLINE void gpunn__v1_store(float *p, int count, float x) { (void)count; *p = x; }
+GPUNN__INLINE float gpunn__v1_set(float x) { return x; }
+GPUNN__INLINE float gpunn__v1_fma(float a, float b, float c) { return a * b + c; }
+GPUNN__INLINE float gpunn__v1_load(const float *p, int count) { return count ? *p : 0; }
+GPUNN__INLINE void gpunn__v1_store(float *p, int count, float x) { if (count) *p = x; }
+GPUNN__INLINE void gpunn__v1_sum4(const float *a, float *out) { for (int j = 0; j < 4; j++) out[j] += a[j]; }
+GPUNN__INLINE float gpunn__v1_relu(float x) { return x <= 0 ? 0 : x; }
 GPUNN__WINOGRAD_KERNELS(v1, , 1)
+GPUNN__DIRECT_KERNELS(v1, , 1, 8, 2, 1, 2)
 #endif
 
-GPUNN__INLINE gpunn__winograd_kernel gpunn__winograd_choose(const gpunn__gemm_kernels *kernels)
+GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
 {
-#if !defined(GPUNN__VECTORS)
-    (void)kernels;
-    return gpunn__v1_winograd;
+#if !defined(__GNUC__) || defined(GPUNN_NO_SIMD)
+    return &gpunn__v1_conv;
 #else
 #if defined(__x86_64__)
-    if (kernels->lanes == 16) return gpunn__v16_winograd;
+    const int64_t lanes = gpunn__gemm_choose()->lanes;
+    if (lanes == 16) return &gpunn__v16_conv;
 #if !defined(__AVX512F__)
-    if (kernels->lanes == 8) return gpunn__v8_winograd;
+    if (lanes == 8) return &gpunn__v8_conv;
 #endif
 #endif
 #ifdef GPUNN__BASELINE
-    return gpunn__v4_winograd;
+    return &gpunn__v4_conv;
 #else
-    return NULL;
+    return NULL; /* not reached: the build demands more than the baseline */
 #endif
 #endif
 }
@@ -5958,7 +6203,7 @@ GPUNN__PRIVATE void gpunn__winograd_weights(const gpunn__winograd *w, int index,
         int64_t width, at = gpunn__winograd_packed(w->ci, w->co, lanes, p, j, &width);
         job.dst = w->u + at, job.dst_step = width, job.di = 6 * w->u_plane, job.dj = w->u_plane;
         job.count = count, job.channels = lanes;
-        gpunn__winograd_choose(w->kernels)(&job, GPUNN__WINOGRAD_WEIGHT);
+        gpunn__conv_choose()->winograd(&job, GPUNN__WINOGRAD_WEIGHT);
     }
 }
 
@@ -5991,7 +6236,7 @@ GPUNN__PRIVATE void gpunn__winograd_gather(const gpunn__winograd *w, const float
         job.src = pixels, job.si = row * count, job.sj = count, job.src_step = 4 * count;
         job.dst = dst + (t - first) * w->across * channels + c, job.di = 6 * plane, job.dj = plane, job.dst_step = channels;
         job.count = w->across, job.channels = count;
-        gpunn__winograd_choose(w->kernels)(&job, size == 6 ? GPUNN__WINOGRAD_INPUT : GPUNN__WINOGRAD_DOUTPUT);
+        gpunn__conv_choose()->winograd(&job, size == 6 ? GPUNN__WINOGRAD_INPUT : GPUNN__WINOGRAD_DOUTPUT);
     }
 }
 
@@ -6009,7 +6254,7 @@ GPUNN__PRIVATE void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t,
         job.src = m + (t - first) * w->across * w->co + c, job.si = 6 * plane, job.sj = plane, job.src_step = w->co;
         job.dst = pixels, job.di = row * count, job.dj = count, job.dst_step = 4 * count;
         job.count = w->across, job.channels = count;
-        gpunn__winograd_choose(w->kernels)(&job, GPUNN__WINOGRAD_OUTPUT);
+        gpunn__conv_choose()->winograd(&job, GPUNN__WINOGRAD_OUTPUT);
         for (int64_t i = 0, y = t % w->down * 4; i < 4 && y < w->oh; i++, y++) {
             int64_t       at = ((t / w->down * w->co + c) * w->oh + y) * w->ow;
             gpunn__planes to = w->to;
@@ -6086,7 +6331,7 @@ GPUNN__PRIVATE void gpunn__winograd_dweight(void *arg, int index, int threads)
         job.src = w->du + p * w->co + j, job.si = 6 * w->ci * w->co, job.sj = w->ci * w->co, job.src_step = w->co;
         job.dst = taps, job.di = 3 * lanes, job.dj = lanes, job.dst_step = 9 * lanes;
         job.count = count, job.channels = columns;
-        gpunn__winograd_choose(w->kernels)(&job, GPUNN__WINOGRAD_DWEIGHT);
+        gpunn__conv_choose()->winograd(&job, GPUNN__WINOGRAD_DWEIGHT);
         gpunn__planes planes;
         memset(&planes, 0, sizeof planes);
         planes.dst = w->dweight + (j * w->ci + p) * 9, planes.plane = w->ci * 9, planes.add = w->add;
@@ -6094,23 +6339,14 @@ GPUNN__PRIVATE void gpunn__winograd_dweight(void *arg, int index, int threads)
     }
 }
 
-GPUNN__PRIVATE bool gpunn__winograd_suits(const gpunn__conv *v, int64_t oh, int64_t ow)
-{
-    int64_t tiles = v->n * ((oh + 3) / 4) * ((ow + 3) / 4);
-    return v->kh == 3 && v->kw == 3 && v->sh == 1 && v->sw == 1 && v->dh == 1 && v->dw == 1 && v->groups == 1 && v->ph <= 2 && v->pw <= 2 &&
-           v->c >= 16 && v->oc >= 16 && tiles >= 8 && tiles * 16 * 5 <= v->n * oh * ow * 8;
-}
-
-typedef enum gpunn__winograd_use { GPUNN__WINOGRAD_FORWARD, GPUNN__WINOGRAD_DX, GPUNN__WINOGRAD_DW } gpunn__winograd_use;
-
 /* u: of the cache, or NULL: in the workspace. */
-GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__winograd_use use, float *u, gpunn__space *space)
+GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_use use, float *u, gpunn__space *space)
 {
     gpunn__winograd w;
     memset(&w, 0, sizeof w);
     w.kernels = gpunn__gemm_choose();
     w.n = v->n;
-    if (use == GPUNN__WINOGRAD_DX) { /* a convolution of dy with the weights turned by 180 degrees */
+    if (use == GPUNN__CONV_DX) { /* a convolution of dy with the weights turned by 180 degrees */
         w.ci = v->oc, w.h = v->oh, w.w = v->ow, w.ph = 2 - v->ph, w.pw = 2 - v->pw, w.co = v->c, w.oh = v->h, w.ow = v->w;
         w.src = v->dy, w.weight = v->weight, w.w_co = 9, w.w_ci = v->k, w.tap = -1;
         w.to.dst = v->dx, w.to.add = v->add_dx;
@@ -6123,10 +6359,10 @@ GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn_
     w.to.plane = w.oh * w.ow;
     w.across = (w.ow + 3) / 4, w.down = (w.oh + 3) / 4;
     const int64_t rows = w.n * w.down, cells = 36 * (w.ci + w.co);
-    int64_t       tiles = (use == GPUNN__WINOGRAD_DW ? 1048576 : 262144) / cells, least = use == GPUNN__WINOGRAD_DW ? 64 : 32;
+    int64_t       tiles = (use == GPUNN__CONV_DW ? 1048576 : 262144) / cells, least = use == GPUNN__CONV_DW ? 64 : 32;
     if (tiles < least) tiles = least;
     w.group = (tiles + w.across - 1) / w.across;
-    w.shared = use == GPUNN__WINOGRAD_DW || (v->threads > 1 && rows * w.across < v->threads * least);
+    w.shared = use == GPUNN__CONV_DW || (v->threads > 1 && rows * w.across < v->threads * least);
     if (!w.shared) { /* as many groups as threads, or a multiple */
         int64_t groups = (rows + w.group - 1) / w.group;
         groups = (groups + v->threads - 1) / v->threads * v->threads;
@@ -6139,7 +6375,7 @@ GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn_
     w.v = gpunn__take(space, (w.shared ? 1 : v->threads) * w.v_group);
     w.m = w.v ? w.v + 36 * w.group * w.across * w.ci : NULL;
     w.u_plane = (int64_t)(gpunn__gemm_packed_b_bytes(w.ci, w.co) / sizeof(float));
-    if (use == GPUNN__WINOGRAD_DW) {
+    if (use == GPUNN__CONV_DW) {
         w.du = gpunn__take(space, 36 * w.ci * w.co);
         w.panels = gpunn__take(space, v->threads * GPUNN__GEMM_DEPTH * 3 * w.kernels->lanes);
     } else {
@@ -6147,6 +6383,203 @@ GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn_
     }
     return w;
 }
+/* One convolution of few channels: planes src [n][groups * ci][h][w], with zeros between the cells when up > 1, to planes
+ * [n][groups * co][oh][ow]. Also a backward pass to dx, for which dy, spread out by the stride, is convolved with the turned weights. */
+typedef struct gpunn__direct {
+    const gpunn__conv_kernels *kernels;
+    int64_t       n, groups, ci, co, h, w, oh, ow, up_h, up_w, top, left; /* padding before, may be negative: cells cut off */
+    int64_t       kh, kw, sh, sw, dh, dw, taps;                           /* taps: ci * kh * kw */
+    const float  *src, *dy;
+    gpunn__planes to;
+    const float  *weight;
+    bool          turned;
+    float        *dweight;
+    bool          add;
+    int           rows;                  /* results at once: 1, 6 or 8 */
+    int64_t       blocks;                /* of so many rows in a group */
+    int64_t       qh, qw, plane, pixels; /* a phase of the copy, all phases of a channel; pixels computed, a multiple of 128 */
+    int64_t      *offset;                /* [taps, and 3 more] */
+    float        *packed, *copies, *out; /* weights [group][block][tap][row]; per thread: the copy, results [row][pixel] */
+    int64_t       copy;                  /* floats of one */
+    int64_t       batch, parts;          /* dweight: images at once; sums that are added up at the end */
+    float        *sums;                  /* [part][group * blocks][row][taps up to a multiple of 4] */
+} gpunn__direct;
+
+/* Copies the channels of one group of one image into the padded layout: [channel][phase][qh][qw], where the phases of a stride lie
+ * apart, so that the taps of neighbouring outputs are neighbours. to holds zeros where no cell ever comes. */
+GPUNN__PRIVATE void gpunn__direct_copy(const gpunn__direct *d, const float *src, float *to)
+{
+    for (int64_t c = 0; c < d->ci; c++, to += d->plane)
+        for (int64_t y = 0; y < d->h; y++, src += d->w) {
+            int64_t py = y * d->up_h + d->top, skip = d->left < 0 ? (-d->left + d->up_w - 1) / d->up_w : 0;
+            if (py < 0 || py / d->sh >= d->qh) continue;
+            float  *row = to + (py % d->sh * d->sw * d->qh + py / d->sh) * d->qw;
+            int64_t count = (d->qw * d->sw - d->left + d->up_w - 1) / d->up_w;
+            if (count > d->w) count = d->w;
+            if (d->sw == 1 && d->up_w == 1) {
+                if (count > skip) memcpy(row + skip + d->left, src + skip, (size_t)(count - skip) * sizeof *row);
+            } else if (d->sw == 1) {
+                for (int64_t x = skip; x < count; x++) row[x * d->up_w + d->left] = src[x];
+            } else { /* up is 1 */
+                for (int64_t x = skip, end = skip + d->sw < count ? skip + d->sw : count; x < end; x++) {
+                    float *cell = row + (x + d->left) % d->sw * d->qh * d->qw + (x + d->left) / d->sw;
+                    for (int64_t i = x; i < count; i += d->sw) *cell++ = src[i];
+                }
+            }
+        }
+}
+
+GPUNN__PRIVATE void gpunn__direct_offsets(const gpunn__direct *d)
+{
+    int64_t *offset = d->offset;
+    for (int64_t c = 0; c < d->ci; c++)
+        for (int64_t ky = 0; ky < d->kh; ky++)
+            for (int64_t kx = 0; kx < d->kw; kx++) {
+                int64_t y = ky * d->dh, x = kx * d->dw;
+                *offset++ = c * d->plane + ((y % d->sh * d->sw + x % d->sw) * d->qh + y / d->sh) * d->qw + x / d->sw;
+            }
+    for (int i = 0; i < 3; i++, offset++) *offset = offset[-1];
+}
+
+GPUNN__PRIVATE void gpunn__direct_run(void *arg, int index, int threads)
+{
+    const gpunn__direct *d = (const gpunn__direct *)arg;
+    const int64_t        area = d->kh * d->kw, packed = d->taps * d->rows;
+    int64_t              unit, end;
+    gpunn__cpu_part(d->groups * d->blocks, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t group = unit / d->blocks, o = unit % d->blocks * d->rows, count = d->co - o < d->rows ? d->co - o : d->rows;
+        float  *to = d->packed + unit * packed;
+        if (count < d->rows) memset(to, 0, (size_t)packed * sizeof *to);
+        if (!d->turned) {
+            gpunn__to_pixels(d->weight + (group * d->co + o) * d->taps, d->taps, count, d->taps, to, d->rows);
+            continue;
+        }
+        for (int64_t i = 0; i < d->ci; i++) /* weight[group * ci + i][o + j][area - 1 - t] */
+            for (int64_t t = 0; t < area; t++)
+                for (int64_t j = 0; j < count; j++)
+                    to[(i * area + t) * d->rows + j] = d->weight[((group * d->ci + i) * d->co + o + j) * area + area - 1 - t];
+    }
+    gpunn__direct_job job;
+    memset(&job, 0, sizeof job);
+    float *copy = d->copies + index * d->copy;
+    memset(copy, 0, (size_t)d->copy * sizeof *copy);
+    if (threads > 1) gpunn__cpu_barrier();
+    job.x = copy, job.offset = d->offset, job.taps = d->taps, job.count = d->pixels;
+    job.out = d->out + index * d->rows * d->pixels, job.out_row = d->pixels;
+    int64_t now = -1;
+    gpunn__cpu_part(d->n * d->groups * d->blocks, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t part = unit / d->blocks, group = part % d->groups, o = unit % d->blocks * d->rows; /* part: image and group */
+        if (part != now) gpunn__direct_copy(d, d->src + part * d->ci * d->h * d->w, copy);
+        now = part;
+        job.w = d->packed + (group * d->blocks + unit % d->blocks) * packed;
+        d->kernels->direct(&job, d->rows);
+        for (int64_t i = 0; i < d->rows && o + i < d->co; i++) {
+            const int64_t channel = group * d->co + o + i, at = (part * d->co + o + i) * d->oh * d->ow;
+            const float   scale = d->to.scale ? d->to.scale[channel] : 1, shift = d->to.shift ? d->to.shift[channel] : 0;
+            const float  *from = job.out + i * d->pixels, *residual = d->to.residual ? d->to.residual + at : NULL;
+            float        *y = d->to.dst + at;
+            for (int64_t r = 0; r < d->oh; r++, from += d->qw, y += d->ow)
+                d->kernels->finish(from, y, residual ? residual + r * d->ow : NULL, d->ow, scale, shift, d->to.add, d->to.relu);
+        }
+    }
+}
+
+/* The weight's gradient. Each part sums over its own images; the parts do not depend on the number of threads. */
+GPUNN__PRIVATE void gpunn__direct_dweight(void *arg, int index, int threads)
+{
+    const gpunn__direct *d = (const gpunn__direct *)arg;
+    const int64_t        x_image = d->ci * d->plane, y_image = d->rows * d->pixels, width = (d->taps + 3) / 4 * 4, tile = d->rows * width;
+    float               *x = d->copies + index * d->copy, *y = x + d->copy - d->batch * y_image;
+    int64_t              unit, end;
+    gpunn__direct_job    job;
+    memset(&job, 0, sizeof job);
+    memset(x, 0, (size_t)d->copy * sizeof *x);
+    job.x = x, job.y = y, job.offset = d->offset, job.taps = d->taps, job.count = d->pixels;
+    job.out_row = width, job.y_row = d->pixels, job.x_image = x_image, job.y_image = y_image;
+    const int64_t splits = d->parts * d->groups < 2 * threads ? d->blocks : 1, blocks = d->blocks / splits; /* per unit */
+    gpunn__cpu_part(d->parts * d->groups * splits, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t part = unit / (d->groups * splits), group = unit / splits % d->groups, first = unit % splits * blocks, image, last;
+        float  *sums = d->sums + ((part * d->groups + group) * d->blocks + first) * tile;
+        memset(sums, 0, (size_t)(blocks * tile) * sizeof *sums);
+        gpunn__cpu_part(d->n, d->batch, (int)d->parts, (int)part, &image, &last);
+        for (; image < last; image += job.images) {
+            job.images = last - image < d->batch ? last - image : d->batch;
+            for (int64_t i = 0; i < job.images; i++)
+                gpunn__direct_copy(d, d->src + ((image + i) * d->groups + group) * d->ci * d->h * d->w, x + i * x_image);
+            for (int64_t block = 0; block < blocks; block++) {
+                int64_t o = (first + block) * d->rows, count = d->co - o < d->rows ? d->co - o : d->rows;
+                for (int64_t i = 0; i < job.images; i++) {
+                    const float *dy = d->dy + (((image + i) * d->groups + group) * d->co + o) * d->oh * d->ow;
+                    float       *to = y + i * y_image;
+                    for (int64_t j = 0; j < count; j++)
+                        for (int64_t r = 0; r < d->oh; r++, dy += d->ow)
+                            memcpy(to + j * d->pixels + r * d->qw, dy, (size_t)d->ow * sizeof *dy);
+                }
+                job.out = sums + block * tile;
+                d->kernels->gradient(&job, d->rows);
+            }
+        }
+    }
+    if (threads > 1) gpunn__cpu_barrier();
+    const int64_t all = d->groups * d->blocks * tile;
+    gpunn__cpu_part(d->groups * d->co, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        const float *sums = d->sums + unit / d->co * d->blocks * tile + unit % d->co * width;
+        float       *dw = d->dweight + unit * d->taps;
+        for (int64_t t = 0; t < d->taps; t++) {
+            float sum = sums[t];
+            for (int64_t part = 1; part < d->parts; part++) sum += sums[part * all + t];
+            dw[t] = d->add ? dw[t] + sum : sum;
+        }
+    }
+}
+
+GPUNN__PRIVATE gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use use, gpunn__space *space)
+{
+    gpunn__direct d;
+    memset(&d, 0, sizeof d);
+    d.kernels = gpunn__conv_choose();
+    d.n = v->n, d.groups = v->groups, d.kh = v->kh, d.kw = v->kw, d.dh = v->dh, d.dw = v->dw, d.weight = v->weight;
+    if (use == GPUNN__CONV_DX) {
+        d.ci = v->og, d.co = v->cg, d.h = v->oh, d.w = v->ow, d.oh = v->h, d.ow = v->w, d.up_h = v->sh, d.up_w = v->sw, d.sh = d.sw = 1;
+        d.top = v->dh * (v->kh - 1) - v->ph, d.left = v->dw * (v->kw - 1) - v->pw, d.src = v->dy, d.turned = true;
+        d.to.dst = v->dx, d.to.add = v->add_dx;
+    } else {
+        d.ci = v->cg, d.co = v->og, d.h = v->h, d.w = v->w, d.oh = v->oh, d.ow = v->ow, d.up_h = d.up_w = 1, d.sh = v->sh, d.sw = v->sw;
+        d.top = v->ph, d.left = v->pw, d.src = v->x;
+        d.to.dst = v->y, d.to.scale = v->scale, d.to.shift = v->shift, d.to.residual = v->residual, d.to.relu = v->relu;
+        d.dy = v->dy, d.dweight = v->dweight, d.add = v->add_dweight;
+    }
+    d.taps = d.ci * d.kh * d.kw;
+    d.rows = d.co <= 2 ? 1 : use == GPUNN__CONV_DW || (d.co + 5) / 6 * 6 < (d.co + 7) / 8 * 8 ? 6 : 8;
+    d.blocks = (d.co + d.rows - 1) / d.rows;
+    d.qh = d.oh + d.dh * (d.kh - 1) / d.sh, d.qw = d.ow + d.dw * (d.kw - 1) / d.sw, d.plane = d.sh * d.sw * d.qh * d.qw;
+    const int64_t grain = d.kernels->lanes * (use == GPUNN__CONV_DW ? 1 : d.rows == 1 ? d.kernels->v1 : d.rows == 6 ? d.kernels->v6 : d.kernels->v8);
+    d.pixels = ((d.oh - 1) * d.qw + d.ow + grain - 1) / grain * grain;
+    d.offset = (int64_t *)(void *)gpunn__take(space, 2 * (d.taps + 3));
+    d.copy = d.ci * d.plane + grain;
+    if (use == GPUNN__CONV_DW) {
+        int64_t image = d.ci * d.plane + d.rows * d.pixels;
+        d.batch = 10000 / image;
+        if (d.batch > (v->n + 1) / 2) d.batch = (v->n + 1) / 2;
+        if (d.batch < 1) d.batch = 1;
+        d.parts = (v->n + d.batch - 1) / d.batch;
+        if (d.parts > 16) d.parts = 16;
+        d.copy = d.batch * image + 2 * grain;
+        d.sums = gpunn__take(space, d.parts * d.groups * d.blocks * d.rows * (d.taps + 3));
+    } else {
+        d.packed = gpunn__take(space, d.groups * d.blocks * d.taps * d.rows);
+        d.out = gpunn__take(space, v->threads * d.rows * d.pixels);
+    }
+    d.copy = (d.copy + 15) / 16 * 16;
+    d.copies = gpunn__take(space, v->threads * d.copy);
+    if (space->base) gpunn__direct_offsets(&d);
+    return d;
+}
+
 
 /* The bias's gradient. */
 GPUNN__PRIVATE void gpunn__conv_dbias(void *arg, int index, int threads)
@@ -6201,17 +6634,36 @@ GPUNN__PRIVATE void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v,
     v->shift = gpunn__take(space, v->oc);
     v->scale = gpunn__take(space, v->oc);
     if (space->base == NULL) return;
-    for (int64_t i = 0; i < v->oc; i++) v->shift[i] = bias ? bias[i] : 0;
-    if (!step->fused.norm) {
-        v->scale = NULL;
+    if (step->fused.norm) {
+        gpunn__fold_norm(step, bias, v->oc, v->scale, v->shift);
         return;
     }
-    const float *weight = (const float *)step->fused.scale.data, *shift = (const float *)step->fused.shift.data;
-    const float *mean = (const float *)step->fused.mean.data, *variance = (const float *)step->fused.variance.data;
-    for (int64_t i = 0; i < v->oc; i++) {
-        v->scale[i] = (weight ? weight[i] : 1) / sqrtf(variance[i] + step->fused.eps);
-        v->shift[i] = (v->shift[i] - mean[i]) * v->scale[i] + (shift ? shift[i] : 0);
-    }
+    v->scale = NULL;
+    if (bias == NULL) v->shift = NULL;
+    else memcpy(v->shift, bias, (size_t)v->oc * sizeof *bias);
+}
+
+/* ---- choosing --------------------------------------------------------------------------------------------------------- */
+GPUNN__INLINE int64_t gpunn__to_multiple(int64_t n, int64_t grain)
+{
+    return (n + grain - 1) / grain * grain;
+}
+
+/* Winograd where its tiles fit; else the smaller of two estimates, in multiplications of a vector's lane. */
+GPUNN__PRIVATE gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_use use)
+{
+    const bool    dx = use == GPUNN__CONV_DX;
+    const int64_t ci = dx ? v->og : v->cg, co = dx ? v->cg : v->og, oh = dx ? v->h : v->oh, ow = dx ? v->w : v->ow;
+    const int64_t tiles = v->n * ((oh + 3) / 4) * ((ow + 3) / 4), lanes = gpunn__gemm_choose()->lanes;
+    if (v->kh == 3 && v->kw == 3 && v->sh == 1 && v->sw == 1 && v->dh == 1 && v->dw == 1 && v->groups == 1 && v->ph <= 2 && v->pw <= 2 &&
+        ci >= 16 && co >= 16 && tiles >= 8 && tiles * 16 * 5 <= v->n * oh * ow * 8)
+        return GPUNN__CONV_WINOGRAD;
+    int64_t pitch = ow + v->dw * (v->kw - 1) / (dx ? 1 : v->sw), rows = co <= 2 ? 1 : gpunn__to_multiple(co, 6);
+    int64_t taps = v->taps * ci;
+    if (use != GPUNN__CONV_DW && gpunn__to_multiple(co, 8) < rows) rows = gpunn__to_multiple(co, 8);
+    int64_t direct = gpunn__to_multiple((oh - 1) * pitch + ow, rows == 1 ? 4 * lanes : 3 * lanes) * taps * rows;
+    int64_t lowered = v->oh * v->ow * v->taps * (v->cg * gpunn__to_multiple(v->og, lanes) + 8 * v->cg + 192);
+    return direct < lowered && taps * oh * pitch / v->taps < 65536 ? GPUNN__CONV_DIRECT : GPUNN__CONV_LOWERED;
 }
 
 GPUNN__PRIVATE gpunn_status gpunn__cpu_conv2d(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
@@ -6221,11 +6673,15 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_conv2d(gpunn__cpu *cpu, gpunn_step *step,
     gpunn__space space = {run ? (float *)step->workspace : NULL, 0};
     if (!step->backward) {
         gpunn__conv_epilogue(step, &v, &space);
-        if (gpunn__winograd_suits(&v, v.oh, v.ow)) {
-            gpunn__winograd w = gpunn__winograd_plan(&v, GPUNN__WINOGRAD_FORWARD, (float *)step->cache, &space);
+        gpunn__conv_way way = gpunn__conv_choose_way(&v, GPUNN__CONV_FORWARD);
+        if (way == GPUNN__CONV_WINOGRAD) {
+            gpunn__winograd w = gpunn__winograd_plan(&v, GPUNN__CONV_FORWARD, (float *)step->cache, &space);
             w.ready = step->cache && step->cache_version == step->state->weights_version;
             if (!run && !step->training) step->cache_bytes = 36 * (size_t)w.u_plane * sizeof(float);
             if (run) gpunn__cpu_parallel(v.threads, gpunn__winograd_run, &w);
+        } else if (way == GPUNN__CONV_DIRECT) {
+            gpunn__direct d = gpunn__direct_plan(&v, GPUNN__CONV_FORWARD, &space);
+            if (run) gpunn__cpu_parallel(v.threads, gpunn__direct_run, &d);
         } else {
             gpunn__lowered l = gpunn__lowered_plan(&v, false, false, false, &space);
             if (run) gpunn__cpu_parallel(v.threads, gpunn__lowered_forward, &l);
@@ -6237,18 +6693,20 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_conv2d(gpunn__cpu *cpu, gpunn_step *step,
     /* The gradients one after the other, in the same workspace. */
     bool   dx = v.dx != NULL, dweight = v.dweight != NULL;
     size_t most = 0;
-    if (dx && gpunn__winograd_suits(&v, v.h, v.w)) {
-        gpunn__winograd w = gpunn__winograd_plan(&v, GPUNN__WINOGRAD_DX, NULL, &space);
-        if (run) gpunn__cpu_parallel(v.threads, gpunn__winograd_run, &w);
-        dx = false;
+    for (int use = GPUNN__CONV_DX; use <= GPUNN__CONV_DW; use++) {
+        bool           *wanted = use == GPUNN__CONV_DX ? &dx : &dweight;
+        gpunn__conv_way way = gpunn__conv_choose_way(&v, (gpunn__conv_use)use);
+        if (!*wanted || way == GPUNN__CONV_LOWERED) continue;
+        *wanted = false;
+        if (way == GPUNN__CONV_WINOGRAD) {
+            gpunn__winograd w = gpunn__winograd_plan(&v, (gpunn__conv_use)use, NULL, &space);
+            if (run) gpunn__cpu_parallel(v.threads, use == GPUNN__CONV_DX ? gpunn__winograd_run : gpunn__winograd_dweight, &w);
+        } else {
+            gpunn__direct d = gpunn__direct_plan(&v, (gpunn__conv_use)use, &space);
+            if (run) gpunn__cpu_parallel(v.threads, use == GPUNN__CONV_DX ? gpunn__direct_run : gpunn__direct_dweight, &d);
+        }
+        most = most > space.bytes ? most : space.bytes, space.bytes = 0;
     }
-    most = space.bytes, space.bytes = 0;
-    if (dweight && gpunn__winograd_suits(&v, v.oh, v.ow)) {
-        gpunn__winograd w = gpunn__winograd_plan(&v, GPUNN__WINOGRAD_DW, NULL, &space);
-        if (run) gpunn__cpu_parallel(v.threads, gpunn__winograd_dweight, &w);
-        dweight = false;
-    }
-    most = most > space.bytes ? most : space.bytes, space.bytes = 0;
     if (dx || dweight) {
         gpunn__lowered l = gpunn__lowered_plan(&v, true, dx, dweight, &space);
         if (run) gpunn__cpu_parallel(v.threads, gpunn__lowered_backward, &l);
@@ -6342,7 +6800,7 @@ GPUNN__INLINE void gpunn__pool_one(const gpunn__pool *p, bool average, const flo
     else if (p->at_bytes) ((int32_t *)p->at)[to] = (int32_t)at;
 }
 
-#ifdef GPUNN__VECTORS
+#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
 typedef float   gpunn__f8 __attribute__((vector_size(32)));
 typedef int32_t gpunn__i8 __attribute__((vector_size(32)));
 typedef uint8_t gpunn__b8 __attribute__((vector_size(8)));
@@ -6407,7 +6865,7 @@ GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t 
         int64_t      y0, y1, height = gpunn__pool_window(oy, p->h, p->oh, rows, p->sh, p->ph, &y0, &y1);
         int64_t      ox = 0, skipped = rows == 0 ? 0 : y0 - (oy * p->sh - p->ph);
         while (ox < p->ow) {
-#ifdef GPUNN__VECTORS
+#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
             if (ox == inner && y1 - y0 == rows && rows != 0) {
                 for (; ox < inner_end; ox += 8) {
                     int64_t      from = inner_end - inner < 8 || ox <= inner_end - 8 ? ox : inner_end - 8; /* the last 8 may overlap */
@@ -6893,6 +7351,15 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gp
 /* ==== >>reduce ======================================================================================================== *
  * Sums and maxima over axes, softmax, and the ops that only move data. */
 
+/* function(..., flag) with the flag a constant: a choice inside a loop may keep it from becoming vector code. */
+#define GPUNN__FIXED(flag, function, ...)                  \
+    do {                                                   \
+        if (flag)                                          \
+            function(__VA_ARGS__, true);                   \
+        else                                               \
+            function(__VA_ARGS__, false);                  \
+    } while (0)
+
 /* ---- cast: as C, BOOL is x != 0; floats without a counterpart give what x86 does, INT64_MIN or INT32_MIN ---------------- */
 typedef struct gpunn__cast_job {
     const gpunn_value *in, *out;
@@ -7329,27 +7796,45 @@ GPUNN__INLINE double gpunn__join_wide(gpunn__reduce_kind kind, double a, double 
     return kind == GPUNN__MAX ? (x > a || x != x ? x : a) : a + x;
 }
 
-/* n floats that lie together: 32 sums side by side over at most 2048 elements, then in double. */
+/* One value from 16 side by side, always in the same order. */
+GPUNN__INLINE float gpunn__join_lanes(gpunn__reduce_kind kind, const float *lane)
+{
+    float eight[8], four[4];
+    for (int j = 0; j < 8; j++) eight[j] = gpunn__join(kind, lane[j], lane[j + 8], 0);
+    for (int j = 0; j < 4; j++) four[j] = gpunn__join(kind, eight[j], eight[j + 4], 0);
+    return gpunn__join(kind, gpunn__join(kind, four[0], four[2], 0), gpunn__join(kind, four[1], four[3], 0), 0);
+}
+
+/* n floats that lie together: 32 results side by side over at most 2048 elements, then in double. */
 GPUNN__INLINE double gpunn__reduce_line(gpunn__reduce_kind kind, const float *GPUNN__RESTRICT x, int64_t n, float reference)
 {
     enum { LANES = 32, BLOCK = 2048 };
-    double total = (double)gpunn__start(kind);
+    gpunn__reduce_kind join = kind == GPUNN__MAX ? kind : GPUNN__SUM;
+    double             total = (double)gpunn__start(kind);
     while (n >= LANES) {
         int64_t block = (n < BLOCK ? n : BLOCK) / LANES * LANES;
         float   lane[LANES];
         for (int j = 0; j < LANES; j++) lane[j] = gpunn__start(kind);
         for (int64_t i = 0; i < block; i += LANES)
             for (int j = 0; j < LANES; j++) lane[j] = gpunn__join(kind, lane[j], x[i + j], reference);
-        for (int half = LANES / 2; half > 0; half /= 2)
-            for (int j = 0; j < half; j++)
-                lane[j] = kind == GPUNN__MAX ? gpunn__join(kind, lane[j], lane[j + half], 0) : lane[j] + lane[j + half];
-        total = gpunn__join_wide(kind, total, (double)lane[0]);
+        for (int j = 0; j < LANES / 2; j++) lane[j] = gpunn__join(join, lane[j], lane[j + LANES / 2], 0);
+        total = gpunn__join_wide(kind, total, (double)gpunn__join_lanes(join, lane));
         x += block;
         n -= block;
     }
     float rest = gpunn__start(kind);
     for (int64_t i = 0; i < n; i++) rest = gpunn__join(kind, rest, x[i], reference);
     return gpunn__join_wide(kind, total, (double)rest);
+}
+
+static double gpunn__sum_line(const float *x, int64_t n)
+{
+    return gpunn__reduce_line(GPUNN__SUM, x, n, 0);
+}
+
+static float gpunn__max_line(const float *x, int64_t n)
+{
+    return (float)gpunn__reduce_line(GPUNN__MAX, x, n, 0);
 }
 
 /* Adds `rows` rows of `width` floats, `stride` apart, to total[width]: up to 64 rows in float, then in double. */
@@ -7409,14 +7894,15 @@ GPUNN__INLINE void gpunn__reduce_units(gpunn__reduce_kind kind, const gpunn__red
             int64_t      count = r->rows - row < to - from ? r->rows - row : to - from;
             const float *p = x + gpunn__offset(plane, r->plane_rank, r->plane_dim, r->plane_stride) + row * r->columns;
             if (!r->by_column)
-                total[0] = gpunn__join_wide(kind, total[0], gpunn__reduce_line(kind, p, count, reference ? *reference : 0));
-            else if (r->fold == 1)
-                gpunn__reduce_rows(kind, p, count, r->columns, width, reference, total);
+                total[0] = gpunn__join_wide(kind, total[0],
+                                            kind == GPUNN__SUM   ? gpunn__sum_line(p, count)
+                                            : kind == GPUNN__MAX ? (double)gpunn__max_line(p, count)
+                                                                 : gpunn__reduce_line(kind, p, count, *reference));
             else {
-                int64_t wide = r->fold * r->columns, whole = count / r->fold;
-                gpunn__reduce_rows(kind, p, whole, wide, wide, reference, total);
-                gpunn__reduce_rows(kind, p + whole * wide, count > whole * r->fold, 0, (count - whole * r->fold) * r->columns, reference,
-                                   total);
+                int64_t whole = count / r->fold;
+                gpunn__reduce_rows(kind, p, whole, r->columns * r->fold, width * r->fold, reference, total);
+                if (count > whole * r->fold)
+                    gpunn__reduce_rows(kind, p + whole * r->fold * r->columns, 1, 0, (count - whole * r->fold) * width, reference, total);
             }
             from += count;
         }
@@ -7457,27 +7943,37 @@ static void gpunn__reduce_run(gpunn__cpu *cpu, const gpunn_value *in, gpunn__red
     }
 }
 
-/* One line of the gradient: dx[i] (+)= x[i] is the maximum ? hit : miss; without x just hit. hit, miss and reference hold one value per
- * element or (step 0) one for all. */
+/* One line of the gradient: dx[i] (+)= x[i] is the maximum ? hit : miss; for sums, without x, hit. hit, miss and reference hold one
+ * value per element or (single) one for all. */
 GPUNN__INLINE void gpunn__spread_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x, const float *hit, const float *miss,
-                                      const float *reference, int64_t step, int64_t n, bool add)
+                                      const float *reference, int64_t n, bool single, bool max, bool add)
 {
-    if (step == 0 && !x) {
-        float value = *hit;
-        if (add)
-            for (int64_t i = 0; i < n; i++) dx[i] += value;
-        else
-            for (int64_t i = 0; i < n; i++) dx[i] = value;
-    } else if (step == 0) {
-        float yes = *hit, no = *miss, ref = *reference;
-        for (int64_t i = 0; i < n; i++) dx[i] = (add ? dx[i] : 0) + (x[i] == ref ? yes : no);
-    } else if (!x) {
-        if (add)
-            for (int64_t i = 0; i < n; i++) dx[i] += hit[i];
-        else
-            for (int64_t i = 0; i < n; i++) dx[i] = hit[i];
-    } else
-        for (int64_t i = 0; i < n; i++) dx[i] = (add ? dx[i] : 0) + (x[i] == reference[i] ? hit[i] : miss[i]);
+    float hit0 = hit[0], miss0 = miss[0], reference0 = reference[0];
+    for (int64_t i = 0; i < n; i++) {
+        float value = single ? hit0 : hit[i];
+        if (max) {
+            float other = single ? miss0 : miss[i];
+            value = x[i] == (single ? reference0 : reference[i]) ? value : other;
+        }
+        dx[i] = add ? dx[i] + value : value;
+    }
+}
+
+static void gpunn__spread_sum(float *dx, const float *hit, int64_t n, bool single, bool add)
+{
+    if (single)
+        GPUNN__FIXED(add, gpunn__spread_line, dx, NULL, hit, hit, hit, n, true, false);
+    else
+        GPUNN__FIXED(add, gpunn__spread_line, dx, NULL, hit, hit, hit, n, false, false);
+}
+
+static void gpunn__spread_max(float *dx, const float *x, const float *hit, const float *miss, const float *reference, int64_t n,
+                              bool single, bool add)
+{
+    if (single)
+        GPUNN__FIXED(add, gpunn__spread_line, dx, x, hit, miss, reference, n, true, true);
+    else
+        GPUNN__FIXED(add, gpunn__spread_line, dx, x, hit, miss, reference, n, false, true);
 }
 
 /* The gradient of both: each thread takes whole blocks of rows, or a share of the rows of all when blocks are few. */
@@ -7515,15 +8011,15 @@ static void gpunn__spread_task(void *arg, int thread, int threads)
                 }
                 previous = kept;
             }
-            float       *dx = r->y + at;
-            const float *x = is_max ? r->x + at : NULL;
-            if (!r->by_column)
-                gpunn__spread_line(dx + first, x ? x + first : NULL, hit, miss, reference, 0, limit - first, r->add);
-            else
-                for (int64_t row = first; row < limit; row += r->fold) {
-                    int64_t n = limit - row < r->fold ? (limit - row) * width : wide;
-                    gpunn__spread_line(dx + row * r->columns, x ? x + row * r->columns : NULL, hit, miss, reference, 1, n, r->add);
-                }
+            /* lines: all of a column's rows, or as many rows at once as are folded */
+            int64_t step = r->by_column ? r->fold : limit - first;
+            for (int64_t row = first; row < limit; row += step) {
+                int64_t n = (limit - row < step ? limit - row : step) * (r->by_column ? width : 1), offset = at + row * r->columns;
+                if (is_max)
+                    gpunn__spread_max(r->y + offset, r->x + offset, hit, miss, reference, n, !r->by_column, r->add);
+                else
+                    gpunn__spread_sum(r->y + offset, hit, n, !r->by_column, r->add);
+            }
         }
     }
 }
@@ -7606,7 +8102,7 @@ static void gpunn__argmax_task(void *arg, int thread, int threads)
         const float *x = a->x + o * n * inner;
         int64_t     *y = a->index + o * inner;
         if (inner == 1) {
-            float   best = n >= 64 ? (float)gpunn__reduce_line(GPUNN__MAX, x, n, 0) : x[0];
+            float   best = n >= 64 ? gpunn__max_line(x, n) : x[0];
             int64_t at = 0;
             if (n >= 64)
                 while (x[at] != best && (best == best || x[at] == x[at])) at++;
@@ -7659,9 +8155,15 @@ static gpunn_status gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__
  * Units of work are rows (inner 1) or n x 32 columns. A row wholly -inf gives NaN, as torch's does. */
 #define GPUNN__COLUMNS 32
 
-/* sum[j] = sum over i of exp(x[i * stride + j] - top[j]), top the maximum; 1 <= width <= GPUNN__COLUMNS. With e, the terms go there. */
+/* exp(x) for x <= 0; what would be denormal is 0, since processors are slow at denormals. */
+GPUNN__INLINE float gpunn__exp_down(float x)
+{
+    return gpunn__select(x < -87.0f, 0, gpunn__exp(gpunn__select(x < -87.0f, -87.0f, x)));
+}
+
+/* sum[j] = sum over i of exp(x[i * stride + j] - top[j]), top the maximum; 1 <= width <= GPUNN__COLUMNS. keep: the terms go to e. */
 GPUNN__INLINE void gpunn__exp_columns(const float *GPUNN__RESTRICT x, int64_t n, int64_t stride, int64_t width,
-                                      float *GPUNN__RESTRICT e, float *GPUNN__RESTRICT top, float *GPUNN__RESTRICT sum)
+                                      float *GPUNN__RESTRICT top, float *GPUNN__RESTRICT sum, float *GPUNN__RESTRICT e, bool keep)
 {
     for (int64_t j = 0; j < width; j++) {
         top[j] = x[j];
@@ -7671,62 +8173,60 @@ GPUNN__INLINE void gpunn__exp_columns(const float *GPUNN__RESTRICT x, int64_t n,
         for (int64_t j = 0; j < width; j++) top[j] = gpunn__join(GPUNN__MAX, top[j], x[i * stride + j], 0);
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < width; j++) {
-            float term = gpunn__exp(x[i * stride + j] - top[j]);
+            float term = gpunn__exp_down(x[i * stride + j] - top[j]);
             sum[j] += term;
-            if (e) e[i * stride + j] = term;
+            if (keep) e[i * stride + j] = term;
         }
 }
 
-/* The same for one row that lies together; returns the sum. Short rows are padded to full vectors. */
-GPUNN__INLINE float gpunn__exp_row(const float *GPUNN__RESTRICT x, int64_t n, float *GPUNN__RESTRICT e, float *top)
+/* The same for one row that lies together; returns the sum. The last, partial vector is filled up with an element that does not count. */
+GPUNN__INLINE float gpunn__exp_row(const float *GPUNN__RESTRICT x, int64_t n, float *top, float *GPUNN__RESTRICT e, bool keep)
 {
-    enum { LANES = 16, SHORT = 64 };
-    float lane[LANES];
-    if (n <= SHORT) {
-        float   copy[SHORT];
-        int64_t whole = (n + LANES - 1) / LANES * LANES;
-        for (int64_t i = whole - LANES; i < whole; i++) copy[i] = -INFINITY;
-        for (int64_t i = 0; i < n; i++) copy[i] = x[i];
-        for (int j = 0; j < LANES; j++) lane[j] = copy[j];
-        for (int64_t i = LANES; i < whole; i += LANES)
-            for (int j = 0; j < LANES; j++) lane[j] = gpunn__join(GPUNN__MAX, lane[j], copy[i + j], 0);
-        for (int half = LANES / 2; half > 0; half /= 2)
-            for (int j = 0; j < half; j++) lane[j] = gpunn__join(GPUNN__MAX, lane[j], lane[j + half], 0);
-        float largest = *top = lane[0];
-        for (int j = 0; j < LANES; j++) lane[j] = 0;
-        for (int64_t i = 0; i < whole; i += LANES)
-            for (int j = 0; j < LANES; j++) {
-                copy[i + j] = gpunn__exp(copy[i + j] - largest);
-                lane[j] += copy[i + j];
-            }
-        if (e)
-            for (int64_t i = 0; i < n; i++) e[i] = copy[i];
-        for (int half = LANES / 2; half > 0; half /= 2)
-            for (int j = 0; j < half; j++) lane[j] += lane[j + half];
-        return lane[0];
-    }
-    float largest = *top = (float)gpunn__reduce_line(GPUNN__MAX, x, n, 0), rest = 0;
+    enum { LANES = 16, BLOCK = 1024 };
+    float   lane[LANES], last[LANES], count[LANES];
+    int64_t whole = (n - 1) / LANES * LANES;
+    for (int j = 0; j < LANES; j++) last[j] = x[whole + j < n ? whole + j : whole];
+    for (int j = 0; j < LANES; j++) count[j] = whole + j < n ? 1.0f : 0.0f;
+    for (int j = 0; j < LANES; j++) lane[j] = last[j];
+    for (int64_t i = 0; i < whole; i += LANES)
+        for (int j = 0; j < LANES; j++) lane[j] = gpunn__join(GPUNN__MAX, lane[j], x[i + j], 0);
+    float  largest = *top = gpunn__join_lanes(GPUNN__MAX, lane);
     double total = 0;
-    int64_t i = 0;
-    for (; i + LANES <= n;) { /* at most 1024 terms are summed in float */
-        int64_t end = i + 1024 < n ? i + 1024 : n;
+    for (int64_t i = 0; i < whole;) { /* at most 64 terms a lane are summed in float */
+        int64_t end = i + BLOCK < whole ? i + BLOCK : whole;
         for (int j = 0; j < LANES; j++) lane[j] = 0;
-        for (; i + LANES <= end; i += LANES)
+        for (; i < end; i += LANES)
             for (int j = 0; j < LANES; j++) {
-                float term = gpunn__exp(x[i + j] - largest);
+                float term = gpunn__exp_down(x[i + j] - largest);
                 lane[j] += term;
-                if (e) e[i + j] = term;
+                if (keep) e[i + j] = term;
             }
-        for (int half = LANES / 2; half > 0; half /= 2)
-            for (int j = 0; j < half; j++) lane[j] += lane[j + half];
-        total += (double)lane[0];
+        total += (double)gpunn__join_lanes(GPUNN__SUM, lane);
     }
-    for (; i < n; i++) {
-        float term = gpunn__exp(x[i] - largest);
-        rest += term;
-        if (e) e[i] = term;
+    for (int j = 0; j < LANES; j++) {
+        last[j] = gpunn__exp_down(last[j] - largest);
+        lane[j] = last[j] * count[j];
     }
-    return (float)(total + (double)rest);
+    if (keep)
+        for (int64_t i = whole; i < n; i++) e[i] = last[i - whole];
+    return (float)(total + (double)gpunn__join_lanes(GPUNN__SUM, lane));
+}
+
+/* Rows of inner 1, columns otherwise. */
+static void gpunn__exp_keep(const float *x, int64_t n, int64_t inner, int64_t width, float *top, float *sum, float *e)
+{
+    if (inner == 1)
+        *sum = gpunn__exp_row(x, n, top, e, true);
+    else
+        gpunn__exp_columns(x, n, inner, width, top, sum, e, true);
+}
+
+static void gpunn__exp_sum(const float *x, int64_t n, int64_t inner, int64_t width, float *top, float *sum)
+{
+    if (inner == 1)
+        *sum = gpunn__exp_row(x, n, top, NULL, false);
+    else
+        gpunn__exp_columns(x, n, inner, width, top, sum, NULL, false);
 }
 
 /* Splits outer x tiles of columns over the threads; inner 1 is one tile. */
@@ -7736,75 +8236,78 @@ GPUNN__INLINE int64_t gpunn__along_units(const gpunn__along *a, int64_t *tiles)
     return a->outer * *tiles;
 }
 
+/* Where a unit begins, and its width. */
+GPUNN__INLINE int64_t gpunn__along_tile(const gpunn__along *a, int64_t unit, int64_t tiles, int64_t *at)
+{
+    int64_t outer = tiles > 1 ? unit / tiles : unit, column = (unit - outer * tiles) * GPUNN__COLUMNS;
+    *at = outer * a->n * a->inner + column;
+    return a->inner - column < GPUNN__COLUMNS ? a->inner - column : GPUNN__COLUMNS;
+}
+
 static void gpunn__softmax_task(void *arg, int thread, int threads)
 {
     const gpunn__along *a = (const gpunn__along *)arg;
-    int64_t begin, end, tiles, units = gpunn__along_units(a, &tiles), n = a->n, inner = a->inner;
+    int64_t             begin, end, tiles, units = gpunn__along_units(a, &tiles), n = a->n, inner = a->inner;
     gpunn__cpu_part(units, 1, threads, thread, &begin, &end);
-    float top[GPUNN__COLUMNS], sum[GPUNN__COLUMNS];
     for (int64_t unit = begin; unit < end; unit++) {
-        if (inner == 1) {
-            const float *x = a->x + unit * n;
-            float *GPUNN__RESTRICT y = a->out + unit * n;
-            sum[0] = gpunn__exp_row(x, n, a->log ? NULL : y, top);
-            float first = a->log ? top[0] : 1 / sum[0], second = gpunn__log(sum[0]);
-            if (a->log)
-                for (int64_t i = 0; i < n; i++) y[i] = x[i] - first - second;
-            else
-                for (int64_t i = 0; i < n; i++) y[i] *= first;
-            continue;
-        }
-        int64_t      outer = unit / tiles, column = (unit - outer * tiles) * GPUNN__COLUMNS;
-        int64_t      width = inner - column < GPUNN__COLUMNS ? inner - column : GPUNN__COLUMNS;
-        const float *x = a->x + outer * n * inner + column;
-        float *GPUNN__RESTRICT y = a->out + outer * n * inner + column;
-        gpunn__exp_columns(x, n, inner, width, a->log ? NULL : y, top, sum);
+        float   top[GPUNN__COLUMNS], sum[GPUNN__COLUMNS];
+        int64_t at, width = gpunn__along_tile(a, unit, tiles, &at);
+        const float *x = a->x + at;
+        float *GPUNN__RESTRICT y = a->out + at;
+        if (a->log)
+            gpunn__exp_sum(x, n, inner, width, top, sum);
+        else
+            gpunn__exp_keep(x, n, inner, width, top, sum, y);
         for (int64_t j = 0; j < width; j++) sum[j] = a->log ? gpunn__log(sum[j]) : 1 / sum[j];
-        for (int64_t i = 0; i < n; i++, x += inner, y += inner)
-            if (a->log)
+        float first = top[0], second = sum[0];
+        if (inner == 1 && a->log)
+            for (int64_t i = 0; i < n; i++) y[i] = x[i] - first - second;
+        else if (inner == 1)
+            for (int64_t i = 0; i < n; i++) y[i] *= second;
+        else if (a->log)
+            for (int64_t i = 0; i < n; i++, x += inner, y += inner)
                 for (int64_t j = 0; j < width; j++) y[j] = x[j] - top[j] - sum[j];
-            else
+        else
+            for (int64_t i = 0; i < n; i++, y += inner)
                 for (int64_t j = 0; j < width; j++) y[j] *= sum[j];
     }
 }
 
 /* softmax: dx (+)= y (g - sum g y). log_softmax: dx (+)= g - exp(y) sum g. */
-GPUNN__INLINE float gpunn__softmax_slope(bool log, float g, float y, float sum)
+GPUNN__INLINE void gpunn__softmax_slope(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT y, const float *GPUNN__RESTRICT g,
+                                        const float *sum, bool single, int64_t n, bool log, bool add)
 {
-    return log ? g - gpunn__exp(y) * sum : y * (g - sum);
+    float sum0 = sum[0];
+    for (int64_t i = 0; i < n; i++) {
+        float s = single ? sum0 : sum[i], value = log ? g[i] - gpunn__exp_down(y[i]) * s : y[i] * (g[i] - s);
+        dx[i] = add ? dx[i] + value : value;
+    }
 }
 
-GPUNN__INLINE void gpunn__softmax_gradient(const gpunn__along *a, bool log, bool add, int64_t begin, int64_t end, int64_t tiles)
+GPUNN__INLINE void gpunn__softmax_gradient(const gpunn__along *a, int64_t begin, int64_t end, int64_t tiles, bool log)
 {
     int64_t n = a->n, inner = a->inner;
     for (int64_t unit = begin; unit < end; unit++) {
+        int64_t      at, width = gpunn__along_tile(a, unit, tiles, &at);
+        const float *y = a->y + at, *g = a->gradient + at;
+        float       *dx = a->out + at;
         if (inner == 1) {
-            const float *GPUNN__RESTRICT y = a->y + unit * n;
-            const float *GPUNN__RESTRICT g = a->gradient + unit * n;
-            float *GPUNN__RESTRICT dx = a->out + unit * n;
             enum { LANES = 16 };
             float   lane[LANES] = {0}, sum = 0;
             int64_t i = 0;
             for (; i + LANES <= n; i += LANES)
                 for (int j = 0; j < LANES; j++) lane[j] += log ? g[i + j] : g[i + j] * y[i + j];
             for (; i < n; i++) sum += log ? g[i] : g[i] * y[i];
-            for (int half = LANES / 2; half > 0; half /= 2)
-                for (int j = 0; j < half; j++) lane[j] += lane[j + half];
-            sum += lane[0];
-            for (i = 0; i < n; i++) dx[i] = (add ? dx[i] : 0) + gpunn__softmax_slope(log, g[i], y[i], sum);
-            continue;
+            sum += gpunn__join_lanes(GPUNN__SUM, lane);
+            GPUNN__FIXED(a->add, gpunn__softmax_slope, dx, y, g, &sum, true, n, log);
+        } else {
+            float sum[GPUNN__COLUMNS];
+            for (int64_t j = 0; j < width; j++) sum[j] = 0;
+            for (int64_t i = 0; i < n; i++)
+                for (int64_t j = 0; j < width; j++) sum[j] += log ? g[i * inner + j] : g[i * inner + j] * y[i * inner + j];
+            for (int64_t i = 0; i < n; i++, y += inner, g += inner, dx += inner)
+                GPUNN__FIXED(a->add, gpunn__softmax_slope, dx, y, g, sum, false, width, log);
         }
-        int64_t outer = unit / tiles, column = (unit - outer * tiles) * GPUNN__COLUMNS, at = outer * n * inner + column;
-        int64_t width = inner - column < GPUNN__COLUMNS ? inner - column : GPUNN__COLUMNS;
-        const float *GPUNN__RESTRICT y = a->y + at;
-        const float *GPUNN__RESTRICT g = a->gradient + at;
-        float *GPUNN__RESTRICT dx = a->out + at;
-        float sum[GPUNN__COLUMNS];
-        for (int64_t j = 0; j < width; j++) sum[j] = 0;
-        for (int64_t i = 0; i < n; i++)
-            for (int64_t j = 0; j < width; j++) sum[j] += log ? g[i * inner + j] : g[i * inner + j] * y[i * inner + j];
-        for (int64_t i = 0; i < n; i++, y += inner, g += inner, dx += inner)
-            for (int64_t j = 0; j < width; j++) dx[j] = (add ? dx[j] : 0) + gpunn__softmax_slope(log, g[j], y[j], sum[j]);
     }
 }
 
@@ -7813,10 +8316,7 @@ static void gpunn__softmax_gradient_task(void *arg, int thread, int threads)
     const gpunn__along *a = (const gpunn__along *)arg;
     int64_t             begin, end, tiles, units = gpunn__along_units(a, &tiles);
     gpunn__cpu_part(units, 1, threads, thread, &begin, &end);
-    if (a->log)
-        gpunn__softmax_gradient(a, true, a->add, begin, end, tiles);
-    else
-        gpunn__softmax_gradient(a, false, a->add, begin, end, tiles);
+    GPUNN__FIXED(a->log, gpunn__softmax_gradient, a, begin, end, tiles);
 }
 
 static gpunn_status gpunn__softmax_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, bool log)
@@ -7878,7 +8378,7 @@ GPUNN__INLINE void gpunn__moments_join(gpunn__moments *a, double count, double m
 }
 
 /* The sum of (a - mean_a) (b - mean_b) over n floats that lie together. */
-GPUNN__INLINE double gpunn__product_line(const float *GPUNN__RESTRICT a, float mean_a, const float *GPUNN__RESTRICT b, float mean_b,
+static double gpunn__product_line(const float *GPUNN__RESTRICT a, float mean_a, const float *GPUNN__RESTRICT b, float mean_b,
                                          int64_t n)
 {
     enum { LANES = 32, BLOCK = 2048 };
@@ -7888,9 +8388,8 @@ GPUNN__INLINE double gpunn__product_line(const float *GPUNN__RESTRICT a, float m
         float   lane[LANES] = {0};
         for (int64_t i = 0; i < block; i += LANES)
             for (int j = 0; j < LANES; j++) lane[j] += (a[i + j] - mean_a) * (b[i + j] - mean_b);
-        for (int half = LANES / 2; half > 0; half /= 2)
-            for (int j = 0; j < half; j++) lane[j] += lane[j + half];
-        total += (double)lane[0];
+        for (int j = 0; j < LANES / 2; j++) lane[j] += lane[j + LANES / 2];
+        total += (double)gpunn__join_lanes(GPUNN__SUM, lane);
         a += block;
         b += block;
         n -= block;
@@ -7911,7 +8410,7 @@ static gpunn__moments gpunn__norm_line_moments(const gpunn__norm *b, int64_t cha
             int64_t      end = i + lines < b->n ? i + lines : b->n, length = b->inner - at < BLOCK ? b->inner - at : BLOCK;
             const float *x = b->x + channel * b->inner + at;
             double       sum = 0, square = 0, count = (double)((end - i) * length);
-            for (int64_t k = i; k < end; k++) sum += gpunn__reduce_line(GPUNN__SUM, x + k * stride, length, 0);
+            for (int64_t k = i; k < end; k++) sum += gpunn__sum_line(x + k * stride, length);
             float shift = (float)(sum / count);
             for (int64_t k = i; k < end; k++) square += gpunn__product_line(x + k * stride, shift, x + k * stride, shift, length);
             double error = sum / count - (double)shift;
@@ -7952,41 +8451,47 @@ static void gpunn__norm_row_moments(const gpunn__norm *b, const float *x, int64_
     }
 }
 
-/* y = (x - mean) * scale + shift, or dx (+)= (g - shift - (x - mean) * slope) * scale; step 0: one constant for the whole line. */
+/* y = (x - mean) * scale + shift, or dx (+)= (g - shift - (x - mean) * slope) * scale, by columns or (single) one for all. */
 typedef struct gpunn__norm_constants {
     float mean[GPUNN__NORM_WIDTH], scale[GPUNN__NORM_WIDTH], shift[GPUNN__NORM_WIDTH], slope[GPUNN__NORM_WIDTH];
 } gpunn__norm_constants;
 
-GPUNN__INLINE void gpunn__norm_line(const gpunn__norm_constants *k, bool single, const float *GPUNN__RESTRICT x,
-                                    const float *GPUNN__RESTRICT g, float *GPUNN__RESTRICT y, int64_t n, bool add)
+GPUNN__INLINE void gpunn__norm_line(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x, float *GPUNN__RESTRICT y, int64_t n,
+                                    bool single)
+{
+    float mean = k->mean[0], scale = k->scale[0], shift = k->shift[0];
+    for (int64_t i = 0; i < n; i++)
+        y[i] = single ? (x[i] - mean) * scale + shift : (x[i] - k->mean[i]) * k->scale[i] + k->shift[i];
+}
+
+GPUNN__INLINE void gpunn__norm_slope(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g,
+                                     float *GPUNN__RESTRICT dx, int64_t n, bool single, bool add)
 {
     float mean = k->mean[0], scale = k->scale[0], shift = k->shift[0], slope = k->slope[0];
-    if (single && !g)
-        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * scale + shift;
-    else if (single && !add)
-        for (int64_t i = 0; i < n; i++) y[i] = (g[i] - shift - (x[i] - mean) * slope) * scale;
-    else if (single)
-        for (int64_t i = 0; i < n; i++) y[i] += (g[i] - shift - (x[i] - mean) * slope) * scale;
-    else if (!g)
-        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - k->mean[i]) * k->scale[i] + k->shift[i];
-    else
-        for (int64_t i = 0; i < n; i++)
-            y[i] = (add ? y[i] : 0) + (g[i] - k->shift[i] - (x[i] - k->mean[i]) * k->slope[i]) * k->scale[i];
+    for (int64_t i = 0; i < n; i++) {
+        float value = single ? (g[i] - shift - (x[i] - mean) * slope) * scale
+                             : (g[i] - k->shift[i] - (x[i] - k->mean[i]) * k->slope[i]) * k->scale[i];
+        dx[i] = add ? dx[i] + value : value;
+    }
 }
 
 static void gpunn__norm_apply(const gpunn__norm *b, int64_t first, int64_t count, gpunn__norm_constants *k)
 {
     int64_t stride = b->channels * b->inner, at = first * b->inner, width = count * b->inner;
     if (b->by_row)
-        for (int64_t c = count - 1; c >= 0; c--) /* one constant per channel to one per column, from the end */
-            for (int64_t j = c * b->inner + b->inner - 1; j >= c * b->inner; j--) {
-                k->mean[j] = k->mean[c];
-                k->scale[j] = k->scale[c];
-                k->shift[j] = k->shift[c];
-                k->slope[j] = k->slope[c];
-            }
+        for (int64_t j = width - 1; j >= 0; j--) { /* one constant per channel to one per column, from the end */
+            k->mean[j] = k->mean[j / b->inner];
+            k->scale[j] = k->scale[j / b->inner];
+            k->shift[j] = k->shift[j / b->inner];
+            k->slope[j] = k->slope[j / b->inner];
+        }
     for (int64_t i = 0; i < b->n; i++, at += stride)
-        gpunn__norm_line(k, !b->by_row, b->x + at, b->g ? b->g + at : NULL, b->y + at, width, b->add);
+        if (!b->g)
+            GPUNN__FIXED(!b->by_row, gpunn__norm_line, k, b->x + at, b->y + at, width);
+        else if (b->by_row)
+            GPUNN__FIXED(b->add, gpunn__norm_slope, k, b->x + at, b->g + at, b->y + at, width, false);
+        else
+            GPUNN__FIXED(b->add, gpunn__norm_slope, k, b->x + at, b->g + at, b->y + at, width, true);
 }
 
 static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_t count)
@@ -8066,7 +8571,7 @@ static void gpunn__norm_backward_unit(const gpunn__norm *b, int64_t first, int64
         gpunn__norm_row_sums(b, first, count, k.mean, sums);
     else
         for (int64_t i = 0, at = first * b->inner; i < b->n; i++, at += b->channels * b->inner) {
-            sums[0][0] += gpunn__reduce_line(GPUNN__SUM, b->g + at, b->inner, 0);
+            sums[0][0] += gpunn__sum_line(b->g + at, b->inner);
             sums[0][1] += gpunn__product_line(b->g + at, 0, b->x + at, k.mean[0], b->inner);
         }
     double values = (double)(b->n * b->inner);
@@ -8158,6 +8663,7 @@ typedef struct gpunn__drop {
 GPUNN__INLINE void gpunn__drop_draw(const gpunn__drop *d, uint64_t pack, uint16_t draw[GPUNN__DROP_BLOCK])
 {
     uint32_t c0[GPUNN__DROP_PACKS], c1[GPUNN__DROP_PACKS], c2[GPUNN__DROP_PACKS], c3[GPUNN__DROP_PACKS];
+    uint32_t high0[GPUNN__DROP_PACKS], high2[GPUNN__DROP_PACKS];
     uint32_t words[GPUNN__DROP_PACKS][4];
     for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
         c0[j] = (uint32_t)pack + (uint32_t)j;
@@ -8166,14 +8672,17 @@ GPUNN__INLINE void gpunn__drop_draw(const gpunn__drop *d, uint64_t pack, uint16_
         c3[j] = (uint32_t)(d->step >> 32);
     }
     uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
-    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) { /* the high halves apart, for gcc's sake */
+        for (int j = 0; j < GPUNN__DROP_PACKS; j++) high0[j] = (uint32_t)((uint64_t)0xD2511F53u * c0[j] >> 32);
+        for (int j = 0; j < GPUNN__DROP_PACKS; j++) high2[j] = (uint32_t)((uint64_t)0xCD9E8D57u * c2[j] >> 32);
         for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
-            uint64_t p0 = (uint64_t)0xD2511F53u * c0[j], p1 = (uint64_t)0xCD9E8D57u * c2[j];
-            c0[j] = (uint32_t)(p1 >> 32) ^ c1[j] ^ k0;
-            c1[j] = (uint32_t)p1;
-            c2[j] = (uint32_t)(p0 >> 32) ^ c3[j] ^ k1;
-            c3[j] = (uint32_t)p0;
+            uint32_t low0 = 0xD2511F53u * c0[j], low2 = 0xCD9E8D57u * c2[j];
+            c0[j] = high2[j] ^ c1[j] ^ k0;
+            c1[j] = low2;
+            c2[j] = high0[j] ^ c3[j] ^ k1;
+            c3[j] = low0;
         }
+    }
     for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
         words[j][0] = c0[j];
         words[j][1] = c1[j];
@@ -8196,8 +8705,10 @@ static void gpunn__drop_task(void *arg, int thread, int threads)
         int64_t      n = end - i < GPUNN__DROP_BLOCK ? end - i : GPUNN__DROP_BLOCK;
         const float *x = d->x + i;
         float       *y = d->y + i;
-        GPUNN__IVDEP /* y is x or apart from it */
-        for (int64_t j = 0; j < n; j++) y[j] = (d->add ? y[j] : 0) + x[j] * factor[j];
+        if (d->add)
+            for (int64_t j = 0; j < n; j++) y[j] += x[j] * factor[j];
+        else
+            for (int64_t j = 0; j < n; j++) y[j] = x[j] * factor[j];
     }
 }
 
@@ -8284,10 +8795,7 @@ static void gpunn__loss_forward_part(gpunn__class_loss *l, int64_t part)
         int64_t offset;
         width = gpunn__loss_tile(a, row, end - row, &offset);
         const float *x = a->x + offset;
-        if (l->softmax && a->inner == 1)
-            sum[0] = gpunn__exp_row(x, a->n, NULL, l->top + row);
-        else if (l->softmax)
-            gpunn__exp_columns(x, a->n, a->inner, width, NULL, l->top + row, sum);
+        if (l->softmax) gpunn__exp_sum(x, a->n, a->inner, width, l->top + row, sum);
         for (int64_t j = 0; j < width; j++) {
             int64_t label = gpunn__label(l, row + j);
             double  cost = 0;
@@ -8323,14 +8831,14 @@ static void gpunn__loss_forward_task(void *arg, int thread, int threads)
     for (; begin < end; begin++) gpunn__loss_forward_part(l, begin);
 }
 
-GPUNN__INLINE void gpunn__loss_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x, const float *top, const float *factor,
-                                    const float *flat, int64_t step, const float *weight, int64_t n, bool add)
+/* dx (+)= factor exp(x - top), by columns or (single) one for all. */
+GPUNN__INLINE void gpunn__loss_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT top,
+                                    const float *GPUNN__RESTRICT factor, int64_t n, bool single, bool add)
 {
-    /* step 0: along the classes of one row, weight by element; step 1: along rows, one weight. */
+    float top0 = top[0], factor0 = factor[0];
     for (int64_t i = 0; i < n; i++) {
-        float value = factor[i * step] * gpunn__exp(x[i] - top[i * step]);
-        if (flat) value -= flat[i * step] * (weight ? weight[step ? 0 : i] : 1);
-        dx[i] = (add ? dx[i] : 0) + value;
+        float value = (single ? factor0 : factor[i]) * gpunn__exp_down(x[i] - (single ? top0 : top[i]));
+        dx[i] = add ? dx[i] + value : value;
     }
 }
 
@@ -8358,28 +8866,21 @@ static void gpunn__loss_backward_task(void *arg, int thread, int threads)
             flat[j] = (float)d;
             factor[j] = l->softmax ? (float)((b + d * l->weight_sum) * (double)l->inverse[row + j]) : 0;
         }
-        const float *x = a->x ? a->x + offset : NULL, *smooth = l->smoothing > 0 ? flat : NULL;
-        float       *dx = a->out + offset;
-        if (!l->softmax) {
-            if (!a->add)
-                for (int64_t c = 0; c < (a->inner == 1 ? 1 : a->n); c++)
-                    memset(dx + c * a->inner, 0, (size_t)(a->inner == 1 ? a->n : width) * sizeof *dx);
-        } else if (a->inner == 1) {
-            if (smooth)
-                gpunn__loss_line(dx, x, l->top + row, factor, smooth, 0, l->weight, a->n, a->add);
-            else if (a->add)
-                gpunn__loss_line(dx, x, l->top + row, factor, NULL, 0, NULL, a->n, true);
-            else
-                gpunn__loss_line(dx, x, l->top + row, factor, NULL, 0, NULL, a->n, false);
-        } else
-            for (int64_t c = 0; c < a->n; c++) {
-                float       *to = dx + c * a->inner;
-                const float *from = x + c * a->inner;
-                if (smooth)
-                    gpunn__loss_line(to, from, l->top + row, factor, smooth, 1, l->weight ? l->weight + c : NULL, width, a->add);
-                else
-                    gpunn__loss_line(to, from, l->top + row, factor, NULL, 1, NULL, width, a->add);
-            }
+        float  *dx = a->out + offset;
+        int64_t lines = a->inner == 1 ? 1 : a->n, length = a->inner == 1 ? a->n : width;
+        for (int64_t c = 0; c < lines; c++) {
+            const float *x = a->x + offset + c * a->inner;
+            float       *to = dx + c * a->inner;
+            if (l->softmax && a->inner == 1)
+                GPUNN__FIXED(a->add, gpunn__loss_line, to, x, l->top + row, factor, length, true);
+            else if (l->softmax)
+                GPUNN__FIXED(a->add, gpunn__loss_line, to, x, l->top + row, factor, length, false);
+            else if (!a->add)
+                memset(to, 0, (size_t)length * sizeof *to);
+        }
+        if (l->smoothing > 0)
+            for (int64_t c = 0; c < a->n; c++)
+                for (int64_t j = 0; j < width; j++) dx[c * a->inner + j] -= flat[j] * (l->weight ? l->weight[c] : 1);
         for (int64_t j = 0; j < width; j++)
             if (label[j] >= 0) dx[label[j] * a->inner + j] -= at_label[j];
     }
@@ -8464,17 +8965,18 @@ typedef struct gpunn__update_job {
     float root_scale;     /* Adam: 1 / sqrt(1 - beta2^step) */
 } gpunn__update_job;
 
-/* sqrt without the errno that keeps C's out of vector code: Newton's iteration for 1 / sqrt(x); within 1 ulp. */
-GPUNN__INLINE float gpunn__root(float x)
+/* The square roots of n floats. C's sqrtf may set errno, which keeps it out of vector code. */
+GPUNN__INLINE void gpunn__roots(float *x, int64_t n)
 {
-    float near = x * gpunn__select(x < FLT_MIN, 16777216.0f, 1); /* denormals: sqrt(x) = sqrt(x 2^24) / 2^12 */
-    float y = gpunn__float_of(0x5f375a86 - (gpunn__bits_of(near) >> 1)), half = -0.5f * near;
-    y *= 1.5f + half * y * y;
-    y *= 1.5f + half * y * y;
-    y *= 1.5f + half * y * y;
-    float root = near * y;
-    root = (root + 0.5f * y * (near - root * root)) * gpunn__select(x < FLT_MIN, 1.0f / 4096, 1);
-    return gpunn__select(x <= FLT_MAX, gpunn__select(x < 0, NAN, root), x);
+    int64_t i = 0;
+#if defined(GPUNN__VECTORS) && defined(__AVX__)
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(x + i, _mm256_sqrt_ps(_mm256_loadu_ps(x + i)));
+#elif defined(GPUNN__VECTORS) && defined(__x86_64__)
+    for (; i + 4 <= n; i += 4) _mm_storeu_ps(x + i, _mm_sqrt_ps(_mm_loadu_ps(x + i)));
+#elif defined(GPUNN__VECTORS) && defined(__aarch64__)
+    for (; i + 4 <= n; i += 4) vst1q_f32(x + i, vsqrtq_f32(vld1q_f32(x + i)));
+#endif
+    for (; i < n; i++) x[i] = sqrtf(x[i]);
 }
 
 /* The decimal that was meant by a float: 1 - 0.999f is 1e-5 off the 1 - 0.999 that torch computes. */
@@ -8490,110 +8992,115 @@ GPUNN__INLINE float gpunn__update_gradient(const gpunn__update_job *j, float gra
     return g + j->decay * parameter;
 }
 
-GPUNN__INLINE void gpunn__update_sgd(const gpunn__update_job j, int64_t begin, int64_t end)
+GPUNN__INLINE void gpunn__update_sgd(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient, float *GPUNN__RESTRICT p,
+                                     int64_t n)
 {
-    float *GPUNN__RESTRICT p = j.u->parameter;
-    for (int64_t i = begin; i < end; i++) p[i] -= j.rate * gpunn__update_gradient(&j, j.u->gradient[i], p[i]);
+    for (int64_t i = 0; i < n; i++) p[i] -= j->rate * gpunn__update_gradient(j, gradient[i], p[i]);
 }
 
 /* m = g at first, later momentum * m + (1 - dampening) * g; p -= lr * (nesterov ? g + momentum * m : m). */
-GPUNN__INLINE void gpunn__update_momentum(const gpunn__update_job j, int64_t begin, int64_t end, bool first, bool nesterov)
+GPUNN__INLINE void gpunn__update_momentum(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient, float *GPUNN__RESTRICT p,
+                                          float *GPUNN__RESTRICT m, int64_t n, bool first, bool nesterov)
 {
-    const float *GPUNN__RESTRICT gradient = j.u->gradient;
-    float *GPUNN__RESTRICT p = j.u->parameter;
-    float *GPUNN__RESTRICT m = j.u->state[0];
-    float momentum = j.u->momentum;
-    for (int64_t i = begin; i < end; i++) {
-        float g = gpunn__update_gradient(&j, gradient[i], p[i]);
-        float next = first ? g : momentum * m[i] + j.take1 * g;
+    float momentum = j->u->momentum;
+    for (int64_t i = 0; i < n; i++) {
+        float g = gpunn__update_gradient(j, gradient[i], p[i]), next = first ? g : momentum * m[i] + j->take1 * g;
         m[i] = next;
-        p[i] -= j.rate * (nesterov ? g + momentum * next : next);
+        p[i] -= j->rate * (nesterov ? g + momentum * next : next);
     }
 }
 
-GPUNN__INLINE void gpunn__update_adam(const gpunn__update_job j, int64_t begin, int64_t end)
+/* The others work in pieces, whose roots are taken together. */
+#define GPUNN__PIECE 64
+
+GPUNN__INLINE void gpunn__update_adam(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient, float *GPUNN__RESTRICT p,
+                                      float *GPUNN__RESTRICT m, float *GPUNN__RESTRICT v, int64_t n)
 {
-    const float *GPUNN__RESTRICT gradient = j.u->gradient;
-    float *GPUNN__RESTRICT p = j.u->parameter;
-    float *GPUNN__RESTRICT m = j.u->state[0];
-    float *GPUNN__RESTRICT v = j.u->state[1];
-    float beta1 = j.u->beta1, beta2 = j.u->beta2, eps = j.u->eps;
-    for (int64_t i = begin; i < end; i++) {
-        float g = gpunn__update_gradient(&j, gradient[i], p[i]);
-        float mean = beta1 * m[i] + j.take1 * g, square = beta2 * v[i] + j.take2 * g * g;
-        m[i] = mean;
-        v[i] = square;
-        p[i] = p[i] * j.shrink - j.rate * (mean / (gpunn__root(square) * j.root_scale + eps));
+    float root[GPUNN__PIECE], beta1 = j->u->beta1, beta2 = j->u->beta2, eps = j->u->eps;
+    for (int64_t i = 0; i < n; i++) {
+        float g = gpunn__update_gradient(j, gradient[i], p[i]), square = beta2 * v[i] + j->take2 * g * g;
+        m[i] = beta1 * m[i] + j->take1 * g;
+        v[i] = root[i] = square;
     }
+    gpunn__roots(root, n);
+    for (int64_t i = 0; i < n; i++) p[i] = p[i] * j->shrink - j->rate * (m[i] / (root[i] * j->root_scale + eps));
 }
 
-GPUNN__INLINE void gpunn__update_rmsprop(const gpunn__update_job j, int64_t begin, int64_t end, bool centered, bool momentum)
+GPUNN__INLINE void gpunn__update_rmsprop(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient, float *GPUNN__RESTRICT p,
+                                         float *GPUNN__RESTRICT v, float *GPUNN__RESTRICT buffer, float *GPUNN__RESTRICT average,
+                                         int64_t n, bool centered, bool momentum)
 {
-    const float *GPUNN__RESTRICT gradient = j.u->gradient;
-    float *GPUNN__RESTRICT p = j.u->parameter;
-    float *GPUNN__RESTRICT v = j.u->state[0];
-    float *GPUNN__RESTRICT buffer = j.u->state[1];
-    float *GPUNN__RESTRICT average = j.u->state[2];
-    float alpha = j.u->alpha, eps = j.u->eps, keep = j.u->momentum;
-    for (int64_t i = begin; i < end; i++) {
-        float g = gpunn__update_gradient(&j, gradient[i], p[i]);
-        float square = alpha * v[i] + j.take2 * g * g, variance = square;
-        v[i] = square;
+    float root[GPUNN__PIECE], kept[GPUNN__PIECE], alpha = j->u->alpha, eps = j->u->eps, keep = j->u->momentum;
+    for (int64_t i = 0; i < n; i++) {
+        float g = gpunn__update_gradient(j, gradient[i], p[i]), square = alpha * v[i] + j->take2 * g * g;
+        v[i] = root[i] = square;
+        kept[i] = g;
         if (centered) {
-            float a = average[i] + j.take2 * (g - average[i]);
+            float a = average[i] + j->take2 * (g - average[i]);
             average[i] = a;
-            variance -= a * a;
+            root[i] = square - a * a;
         }
-        float move = g / (gpunn__root(variance) + eps);
+    }
+    gpunn__roots(root, n);
+    for (int64_t i = 0; i < n; i++) {
+        float move = kept[i] / (root[i] + eps);
         if (momentum) {
             move += keep * buffer[i];
             buffer[i] = move;
         }
-        p[i] -= j.rate * move;
+        p[i] -= j->rate * move;
     }
 }
 
-GPUNN__INLINE void gpunn__update_adagrad(const gpunn__update_job j, int64_t begin, int64_t end)
+GPUNN__INLINE void gpunn__update_adagrad(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient, float *GPUNN__RESTRICT p,
+                                         float *GPUNN__RESTRICT sum, int64_t n)
 {
-    const float *GPUNN__RESTRICT gradient = j.u->gradient;
-    float *GPUNN__RESTRICT p = j.u->parameter;
-    float *GPUNN__RESTRICT sum = j.u->state[0];
-    float eps = j.u->eps;
-    for (int64_t i = begin; i < end; i++) {
-        float g = gpunn__update_gradient(&j, gradient[i], p[i]), square = sum[i] + g * g;
-        sum[i] = square;
-        p[i] -= j.rate * (g / (gpunn__root(square) + eps));
+    float root[GPUNN__PIECE], kept[GPUNN__PIECE], eps = j->u->eps;
+    for (int64_t i = 0; i < n; i++) {
+        float g = gpunn__update_gradient(j, gradient[i], p[i]), square = sum[i] + g * g;
+        sum[i] = root[i] = square;
+        kept[i] = g;
     }
+    gpunn__roots(root, n);
+    for (int64_t i = 0; i < n; i++) p[i] -= j->rate * (kept[i] / (root[i] + eps));
 }
 
 static void gpunn__update_task(void *arg, int thread, int threads)
 {
-    const gpunn__update_job j = *(const gpunn__update_job *)arg;
+    const gpunn__update_job j = *(const gpunn__update_job *)arg; /* a copy, which no store can change */
     const gpunn_update     *u = j.u;
     int64_t                 begin, end;
     gpunn__cpu_part(u->count, 1024, threads, thread, &begin, &end);
-    switch (u->kind) {
-    case GPUNN_UPDATE_SGD:
-        if (u->momentum == 0)
-            gpunn__update_sgd(j, begin, end);
-        else if (u->step > 1 && u->nesterov)
-            gpunn__update_momentum(j, begin, end, false, true);
-        else if (u->step > 1)
-            gpunn__update_momentum(j, begin, end, false, false);
-        else
-            gpunn__update_momentum(j, begin, end, true, u->nesterov);
-        break;
-    case GPUNN_UPDATE_ADAM:
-    case GPUNN_UPDATE_ADAMW: gpunn__update_adam(j, begin, end); break;
-    case GPUNN_UPDATE_RMSPROP:
-        if (u->momentum != 0)
-            gpunn__update_rmsprop(j, begin, end, u->centered, true);
-        else if (u->centered)
-            gpunn__update_rmsprop(j, begin, end, true, false);
-        else
-            gpunn__update_rmsprop(j, begin, end, false, false);
-        break;
-    case GPUNN_UPDATE_ADAGRAD: gpunn__update_adagrad(j, begin, end); break;
+    bool    whole = u->kind == GPUNN_UPDATE_SGD;
+    int64_t step = whole ? end - begin : GPUNN__PIECE;
+    for (int64_t i = begin; i < end; i += step) {
+        int64_t      n = end - i < step ? end - i : step;
+        const float *g = u->gradient + i;
+        float       *p = u->parameter + i, *s[3];
+        for (int k = 0; k < 3; k++) s[k] = u->state[k] ? u->state[k] + i : NULL;
+        switch (u->kind) {
+        case GPUNN_UPDATE_SGD:
+            if (u->momentum == 0)
+                gpunn__update_sgd(&j, g, p, n);
+            else if (u->step > 1)
+                GPUNN__FIXED(u->nesterov, gpunn__update_momentum, &j, g, p, s[0], n, false);
+            else
+                GPUNN__FIXED(u->nesterov, gpunn__update_momentum, &j, g, p, s[0], n, true);
+            break;
+        case GPUNN_UPDATE_ADAM:
+        case GPUNN_UPDATE_ADAMW:
+            gpunn__update_adam(&j, g, p, s[0], s[1], n);
+            break;
+        case GPUNN_UPDATE_RMSPROP:
+            if (u->centered)
+                GPUNN__FIXED(u->momentum != 0, gpunn__update_rmsprop, &j, g, p, s[0], s[1], s[2], n, true);
+            else
+                GPUNN__FIXED(u->momentum != 0, gpunn__update_rmsprop, &j, g, p, s[0], s[1], s[2], n, false);
+            break;
+        case GPUNN_UPDATE_ADAGRAD:
+            gpunn__update_adagrad(&j, g, p, s[0], n);
+            break;
+        }
     }
 }
 
@@ -8641,9 +9148,8 @@ static void gpunn__squares_task(void *arg, int thread, int threads)
         for (; i + LANES <= n; i += LANES)
             for (int j = 0; j < LANES; j++) lane[j] += (double)x[i + j] * (double)x[i + j];
         for (; i < n; i++) rest += (double)x[i] * (double)x[i];
-        for (int half = LANES / 2; half > 0; half /= 2)
-            for (int j = 0; j < half; j++) lane[j] += lane[j + half];
-        s->sum[part] = lane[0] + rest;
+        for (int j = 0; j < LANES; j++) rest += lane[j];
+        s->sum[part] = rest;
     }
 }
 
@@ -8680,6 +9186,11 @@ static gpunn_status gpunn__cpu_scale(void *context, float *values, int64_t count
     gpunn__cpu_parallel(gpunn__cpu_threads((const gpunn__cpu *)context, count), gpunn__scale_task, &s);
     return GPUNN_OK;
 }
+#undef GPUNN__FIXED
+#undef GPUNN__PIECE
+#undef GPUNN__NORM_WIDTH
+#undef GPUNN__COLUMNS
+#undef GPUNN__TILE
 /* ==== >>cpu =========================================================================================================== */
 GPUNN__PRIVATE gpunn_status gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...)
 {
@@ -11018,7 +11529,6 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__FIELDS("loader.seed", seed, 1, GPUNN__ANY),
 };
 #undef GPUNN__ANY
-#undef GPUNN__COUNTER
 #undef GPUNN__FIELDS
 #undef GPUNN__RULE
 #undef GPUNN__OPTIMIZER
@@ -11287,7 +11797,14 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
     if (status == GPUNN_OK) status = gpunn__stage_fill(&archive, model, opt, &args, "gpunn_checkpoint_load", &stage);
     gpunn__archive_close(&archive);
     if (status != GPUNN_OK) return status;
-    if (loader) status = gpunn__loader_set_state(loader, resume.epoch, resume.position);
+    for (int i = 0; i < opt->parameter_count && status == GPUNN_OK; i++) {
+        int64_t steps;
+        memcpy(&steps, stage + (size_t)i * sizeof steps, sizeof steps);
+        if (steps < 0 || steps > GPUNN__COUNTER)
+            status = gpunn__fail(dev, GPUNN_ERR_FORMAT, "gpunn_checkpoint_load: '%s' is damaged: %s%.120s is %lld; use an older checkpoint",
+                                 gpunn__tail(path), gpunn__step_prefix, opt->parameters[i]->name, (long long)steps);
+    }
+    if (loader && status == GPUNN_OK) status = gpunn__loader_set_state(loader, resume.epoch, resume.position);
     if (loader && status == GPUNN_OK) {
         loader->args.seed = resume.seed;
         loader->ordered_epoch = -1;
@@ -11994,11 +12511,10 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
     bool terminal = isatty(2) != 0;
 #endif
     if (!terminal && !p->epoch_done) return true;
-    char line[256] = "";
-    int  done = p->batches > 0 ? (int)(20 * p->batch / p->batches) : 20;
+    char line[256] = "", bar[21] = "";
+    for (int i = 0, done = (int)(p->batches > 0 ? 20 * p->batch / p->batches : 20); i < 20; i++) bar[i] = i < done ? '=' : i == done ? '>' : ' ';
     gpunn__line_add(line, sizeof line, "Epoch %d/%d ", p->epoch, p->epochs);
-    if (terminal)
-        gpunn__line_add(line, sizeof line, "[%.*s%.*s%.*s] ", done, "====================", done < 20, ">", 19 - done, "                    ");
+    if (terminal) gpunn__line_add(line, sizeof line, "[%s] ", bar);
     gpunn__line_add(line, sizeof line, "%lld/%lld loss %.4g", (long long)p->batch, (long long)p->batches, (double)p->loss);
     if (p->metric == p->metric) gpunn__line_add(line, sizeof line, " metric %.4f", (double)p->metric);
     if (p->epoch_done && p->validation_loss == p->validation_loss)

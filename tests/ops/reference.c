@@ -1,0 +1,331 @@
+/* The heavy kernels against plain loops in double, on awkward sizes: 1, odd, prime, just beside the blocks of a packed product, and
+ * random geometries of convolution and pooling. Forward, and the gradients of the input, weight and bias. */
+#include "../test.h"
+
+/* |actual - sum| may be what n roundings of products whose magnitudes sum to `magnitude` explain. */
+static void check_sum(const char *what, int64_t index, float actual, double sum, double magnitude, int64_t n)
+{
+    if (!(fabs(actual - sum) <= (4 + sqrt((double)n)) * 0x1p-24 * magnitude + 1e-30))
+        fail_msg("%s[%lld] is %.9g, should be %.9g", what, (long long)index, actual, sum);
+}
+
+/* What every case needs: an output, a gradient fed into it, and what came out. */
+typedef struct run {
+    fixture      *f;
+    gpunn_tensor *x, *out;
+    float        *value, *grad_out;
+    int64_t       count; /* of out */
+} run;
+
+static gpunn_tensor *add_input(fixture *f, const char *name, gpunn_shape shape, const float *values, int64_t n)
+{
+    gpunn_tensor *t = MADE(f->dev, gpunn_retain_grad(MADE(f->dev, gpunn_input(f->model, name, GPUNN_F32, shape))));
+    OK(f->dev, write_floats(t, values, n));
+    return t;
+}
+
+static void run_backward(run *r)
+{
+    gpunn_device *dev = r->f->dev;
+    MADE(dev, gpunn_keep(MADE(dev, r->out)));
+    gpunn_tensor *w = MADE(dev, gpunn_input(r->f->model, "w", GPUNN_F32, gpunn_tensor_shape(r->out)));
+    gpunn_shape   shape = gpunn_tensor_shape(r->out);
+    r->count = 1;
+    for (int i = 0; i < shape_rank(shape); i++) r->count *= shape.dim[i];
+    r->grad_out = test_randoms(r->count, 99, 1);
+    OK(dev, write_floats(w, r->grad_out, r->count));
+    OK(dev, gpunn_backward(MADE(dev, gpunn_sum(gpunn_mul(r->out, w), GPUNN_ALL, false))));
+    r->value = read_floats(dev, r->out, NULL);
+}
+static float *read_gradient(gpunn_device *dev, gpunn_tensor *t)
+{
+    float *values = malloc(gpunn_tensor_bytes(t) + 1);
+    OK(dev, gpunn_read_grad(t, values, gpunn_tensor_bytes(t)));
+    return values;
+}
+
+/* ---- products: out[m, n] = sum over k of a(m, k) b(k, n), b stored transposed or not ---- */
+typedef struct product {
+    int  m, n, k;
+    bool ta, tb, linear;
+} product;
+
+static void check_product(fixture *f, product p)
+{
+    const int64_t ma = p.ta ? p.k : p.m, ka = p.ta ? p.m : p.k, kb = p.tb ? p.n : p.k, nb = p.tb ? p.k : p.n;
+    float        *a = test_randoms(ma * ka, 1, 1), *b = test_randoms(kb * nb, 2, 1), *bias = test_randoms(p.n, 3, 1);
+    run           r = {f, NULL, NULL, NULL, NULL, 0};
+    gpunn_tensor *other, *bias_tensor = NULL;
+    r.x = add_input(f, "a", GPUNN_SHAPE(ma, ka), a, ma * ka);
+    if (p.linear) {
+        r.out = gpunn_linear(r.x, "l", .out_features = p.n);
+        other = gpunn_find(f->model, "l.weight");
+        bias_tensor = gpunn_find(f->model, "l.bias");
+        OK(f->dev, write_floats(other, b, kb * nb));
+        OK(f->dev, write_floats(bias_tensor, bias, p.n));
+    } else {
+        other = add_input(f, "b", GPUNN_SHAPE(kb, nb), b, kb * nb);
+        r.out = gpunn_matmul(r.x, other, .transpose_a = p.ta, .transpose_b = p.tb);
+    }
+    run_backward(&r);
+    float *grad_a = read_gradient(f->dev, r.x), *grad_b = read_gradient(f->dev, other);
+#define A(i, j) ((double)a[p.ta ? (j) * ka + (i) : (i) * ka + (j)])
+#define B(i, j) ((double)b[p.tb ? (j) * nb + (i) : (i) * nb + (j)])
+    for (int64_t i = 0; i < p.m; i++) {
+        for (int64_t j = 0; j < p.n; j++) {
+            double sum = p.linear ? bias[j] : 0, magnitude = fabs(sum);
+            for (int64_t l = 0; l < p.k; l++) {
+                sum += A(i, l) * B(l, j);
+                magnitude += fabs(A(i, l) * B(l, j));
+            }
+            check_sum("out", i * p.n + j, r.value[i * p.n + j], sum, magnitude, p.k);
+        }
+        for (int64_t l = 0; l < p.k; l++) {
+            double sum = 0, magnitude = 0;
+            for (int64_t j = 0; j < p.n; j++) {
+                const double term = r.grad_out[i * p.n + j] * B(l, j);
+                sum += term;
+                magnitude += fabs(term);
+            }
+            const int64_t at = p.ta ? l * ka + i : i * ka + l;
+            check_sum("gradient of a", at, grad_a[at], sum, magnitude, p.n);
+        }
+    }
+    for (int64_t j = 0; j < p.n; j++) {
+        for (int64_t l = 0; l < p.k; l++) {
+            double sum = 0, magnitude = 0;
+            for (int64_t i = 0; i < p.m; i++) {
+                const double term = r.grad_out[i * p.n + j] * A(i, l);
+                sum += term;
+                magnitude += fabs(term);
+            }
+            const int64_t at = p.tb ? j * nb + l : l * nb + j;
+            check_sum("gradient of b", at, grad_b[at], sum, magnitude, p.m);
+        }
+    }
+    if (p.linear) {
+        float *grad_bias = read_gradient(f->dev, bias_tensor);
+        for (int64_t j = 0; j < p.n; j++) {
+            double sum = 0, magnitude = 0;
+            for (int64_t i = 0; i < p.m; i++) {
+                sum += r.grad_out[i * p.n + j];
+                magnitude += fabs((double)r.grad_out[i * p.n + j]);
+            }
+            check_sum("gradient of bias", j, grad_bias[j], sum, magnitude, p.m);
+        }
+        free(grad_bias);
+    }
+#undef A
+#undef B
+    free(grad_a), free(grad_b), free(r.value), free(r.grad_out), free(a), free(b), free(bias);
+}
+
+/* A fresh model for each geometry of a test. */
+static void next_model(fixture *f)
+{
+    gpunn_model_destroy(f->model);
+    f->model = gpunn_model_create(f->dev);
+    assert_non_null(f->model);
+}
+
+static void products(fixture *f, bool linear)
+{
+    static const int sizes[] = {1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 97, 127, 128, 129, 255, 257};
+    uint32_t         seed = linear ? 11 : 12;
+    for (int i = 0; i < 120; i++) {
+        int s[3];
+        for (int k = 0; k < 3; k++) s[k] = sizes[(int)((test_random(&seed) * 0.5f + 0.5f) * COUNT(sizes))];
+        const product p = {s[0], s[1], s[2], !linear && i & 1, linear || i & 2, linear};
+        if ((int64_t)p.m * p.n * p.k > 600000) continue;
+        next_model(f);
+        check_product(f, p);
+    }
+    static const product large[] = {{1, 1031, 257, false, true, true}, {300, 10, 784, false, true, true}, {521, 3, 67, false, false, false},
+                                    {2, 2, 5003, true, false, false}, {129, 130, 131, true, true, false}, {260, 96, 131, false, true, true}};
+    for (int i = 0; i < COUNT(large); i++) {
+        if (large[i].linear != linear) continue;
+        next_model(f);
+        check_product(f, large[i]);
+    }
+}
+static void test_linear(void **state)
+{
+    products(*state, true);
+}
+static void test_matmul(void **state)
+{
+    products(*state, false);
+}
+
+/* ---- windows: convolution and pooling ---- */
+typedef struct window {
+    int n, cin, h, w, cout, groups, k[2], s[2], p[2], d[2], oh, ow;
+} window;
+
+static int between(uint32_t *seed, int low, int high)
+{
+    return low + (int)((test_random(seed) * 0.5f + 0.5f) * (float)(high - low + 1));
+}
+
+/* A random geometry whose output is not empty. */
+static window draw_window(uint32_t *seed, bool conv)
+{
+    for (;;) {
+        window g;
+        g.n = between(seed, 1, 3);
+        g.groups = conv ? between(seed, 1, 4) : 1;
+        if (g.groups == 4) g.groups = 1;
+        g.cin = g.groups * between(seed, 1, conv ? 17 / g.groups : 3);
+        g.cout = conv ? g.groups * between(seed, 1, 20 / g.groups) : g.cin;
+        if (conv && between(seed, 0, 5) == 0) g.groups = g.cout = g.cin;
+        g.h = between(seed, 1, 19);
+        g.w = between(seed, 1, 19);
+        const bool square = between(seed, 0, 1);
+        for (int i = 0; i < 2; i++) {
+            g.k[i] = square && i ? g.k[0] : between(seed, 1, 5);
+            g.s[i] = square && i ? g.s[0] : between(seed, 1, 3);
+            g.p[i] = square && i ? g.p[0] : between(seed, 0, conv ? 3 : g.k[i] / 2);
+            g.d[i] = conv ? (square && i ? g.d[0] : between(seed, 1, 2)) : 1;
+        }
+        g.oh = (g.h + 2 * g.p[0] - g.d[0] * (g.k[0] - 1) - 1) / g.s[0] + 1;
+        g.ow = (g.w + 2 * g.p[1] - g.d[1] * (g.k[1] - 1) - 1) / g.s[1] + 1;
+        if (g.h + 2 * g.p[0] > g.d[0] * (g.k[0] - 1) && g.w + 2 * g.p[1] > g.d[1] * (g.k[1] - 1)) return g;
+    }
+}
+
+static void check_conv(fixture *f, window g)
+{
+    const int64_t cg = g.cin / g.groups, og = g.cout / g.groups, xs = (int64_t)g.n * g.cin * g.h * g.w;
+    const int64_t ws = g.cout * cg * g.k[0] * g.k[1];
+    float        *x = test_randoms(xs, 1, 1), *w = test_randoms(ws, 2, 1), *bias = test_randoms(g.cout, 3, 1);
+    run           r = {f, NULL, NULL, NULL, NULL, 0};
+    r.x = add_input(f, "x", GPUNN_SHAPE(g.n, g.cin, g.h, g.w), x, xs);
+    r.out = MADE(f->dev, gpunn_conv2d(r.x, "l", .out_channels = g.cout, .groups = g.groups, .kernel_shape = {g.k[0], g.k[1]},
+                                      .strides = {g.s[0], g.s[1]}, .paddings = {g.p[0], g.p[1]}, .dilations = {g.d[0], g.d[1]}));
+    gpunn_tensor *weight = gpunn_find(f->model, "l.weight"), *bias_tensor = gpunn_find(f->model, "l.bias");
+    OK(f->dev, write_floats(weight, w, ws));
+    OK(f->dev, write_floats(bias_tensor, bias, g.cout));
+    run_backward(&r);
+    assert_int_equal(r.count, (int64_t)g.n * g.cout * g.oh * g.ow);
+    float  *grad_x = read_gradient(f->dev, r.x), *grad_w = read_gradient(f->dev, weight), *grad_b = read_gradient(f->dev, bias_tensor);
+    double *sums = calloc((size_t)(2 * (xs + ws + g.cout)), sizeof *sums); /* of each gradient: sum, magnitude */
+    double *dx = sums, *dw = dx + 2 * xs, *db = dw + 2 * ws;
+    int64_t at = 0;
+    for (int64_t n = 0; n < g.n; n++)
+        for (int64_t o = 0; o < g.cout; o++)
+            for (int64_t y = 0; y < g.oh; y++)
+                for (int64_t z = 0; z < g.ow; z++, at++) {
+                    double       sum = bias[o], magnitude = fabs(sum);
+                    const double grad = r.grad_out[at];
+                    for (int64_t c = 0; c < cg; c++)
+                        for (int64_t i = 0; i < g.k[0]; i++)
+                            for (int64_t j = 0; j < g.k[1]; j++) {
+                                const int64_t row = y * g.s[0] - g.p[0] + i * g.d[0], column = z * g.s[1] - g.p[1] + j * g.d[1];
+                                if (row < 0 || row >= g.h || column < 0 || column >= g.w) continue;
+                                const int64_t xi = ((n * g.cin + o / og * cg + c) * g.h + row) * g.w + column;
+                                const int64_t wi = ((o * cg + c) * g.k[0] + i) * g.k[1] + j;
+                                sum += (double)x[xi] * w[wi];
+                                magnitude += fabs((double)x[xi] * w[wi]);
+                                dx[2 * xi] += grad * w[wi];
+                                dx[2 * xi + 1] += fabs(grad * w[wi]);
+                                dw[2 * wi] += grad * x[xi];
+                                dw[2 * wi + 1] += fabs(grad * x[xi]);
+                            }
+                    db[2 * o] += grad;
+                    db[2 * o + 1] += fabs(grad);
+                    check_sum("out", at, r.value[at], sum, magnitude, cg * g.k[0] * g.k[1]);
+                }
+    for (int64_t i = 0; i < xs; i++) check_sum("gradient of x", i, grad_x[i], dx[2 * i], dx[2 * i + 1], og * g.k[0] * g.k[1]);
+    for (int64_t i = 0; i < ws; i++) check_sum("gradient of weight", i, grad_w[i], dw[2 * i], dw[2 * i + 1], (int64_t)g.n * g.oh * g.ow);
+    for (int64_t i = 0; i < g.cout; i++) check_sum("gradient of bias", i, grad_b[i], db[2 * i], db[2 * i + 1], (int64_t)g.n * g.oh * g.ow);
+    free(sums), free(grad_x), free(grad_w), free(grad_b), free(r.value), free(r.grad_out), free(x), free(w), free(bias);
+}
+
+static void test_conv(void **state)
+{
+    fixture *f = *state;
+    uint32_t seed = 21;
+    for (int i = 0; i < 150; i++) {
+        const window g = draw_window(&seed, true);
+        next_model(f);
+        print_message("# conv n %d cin %d %dx%d cout %d groups %d kernel %dx%d stride %dx%d padding %dx%d dilation %dx%d\n", g.n, g.cin, g.h, g.w,
+                      g.cout, g.groups, g.k[0], g.k[1], g.s[0], g.s[1], g.p[0], g.p[1], g.d[0], g.d[1]);
+        check_conv(f, g);
+    }
+    static const window large[] = {
+        {2, 64, 14, 14, 64, 1, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 14, 14}, {4, 3, 32, 32, 6, 1, {5, 5}, {1, 1}, {0, 0}, {1, 1}, 28, 28},
+        {3, 67, 9, 9, 31, 1, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 9, 9},     {2, 32, 15, 17, 48, 1, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 8, 9},
+        {2, 64, 9, 9, 64, 64, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 9, 9},    {5, 1, 28, 28, 32, 1, {3, 3}, {1, 1}, {0, 0}, {1, 1}, 26, 26},
+        {1, 16, 37, 41, 24, 2, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 37, 41},  {2, 40, 8, 8, 72, 1, {1, 1}, {2, 2}, {0, 0}, {1, 1}, 4, 4}};
+    for (int i = 0; i < COUNT(large); i++) {
+        next_model(f);
+        print_message("# large conv %d\n", i);
+        check_conv(f, large[i]);
+    }
+}
+
+/* maximum, average with and without the padding counted */
+static void check_pool(fixture *f, window g, int kind)
+{
+    const int64_t xs = (int64_t)g.n * g.cin * g.h * g.w;
+    float        *x = test_randoms(xs, 1, 1);
+    run           r = {f, NULL, NULL, NULL, NULL, 0};
+    gpunn_pool_args args = {.kernel_shape = {g.k[0], g.k[1]}, .strides = {g.s[0], g.s[1]}, .paddings = {g.p[0], g.p[1]},
+                            .count_exclude_pad = kind == 2};
+    r.x = add_input(f, "x", GPUNN_SHAPE(g.n, g.cin, g.h, g.w), x, xs);
+    r.out = MADE(f->dev, kind == 0 ? gpunn_max_pool2d_(r.x, args) : gpunn_avg_pool2d_(r.x, args));
+    run_backward(&r);
+    float  *grad_x = read_gradient(f->dev, r.x);
+    double *dx = calloc((size_t)xs, sizeof *dx);
+    int64_t at = 0;
+    for (int64_t plane = 0; plane < (int64_t)g.n * g.cin; plane++)
+        for (int64_t y = 0; y < g.oh; y++)
+            for (int64_t z = 0; z < g.ow; z++, at++) {
+                double  sum = 0;
+                int64_t real = 0, best = -1;
+                for (int pass = 0; pass < (kind == 0 ? 1 : 2); pass++)
+                    for (int64_t i = 0; i < g.k[0]; i++)
+                        for (int64_t j = 0; j < g.k[1]; j++) {
+                            const int64_t row = y * g.s[0] - g.p[0] + i, column = z * g.s[1] - g.p[1] + j;
+                            if (row < 0 || row >= g.h || column < 0 || column >= g.w) continue;
+                            const int64_t xi = (plane * g.h + row) * g.w + column;
+                            if (pass == 1)
+                                dx[xi] += r.grad_out[at] / (kind == 2 ? (double)real : (double)g.k[0] * g.k[1]);
+                            else {
+                                sum += x[xi];
+                                real++;
+                                if (best < 0 || x[xi] > x[best]) best = xi;
+                            }
+                        }
+                if (kind == 0) dx[best] += r.grad_out[at];
+                const double expected = kind == 0 ? x[best] : sum / (kind == 2 ? (double)real : (double)g.k[0] * g.k[1]);
+                check_sum("out", at, r.value[at], expected, 1, 25);
+            }
+    for (int64_t i = 0; i < xs; i++) check_sum("gradient of x", i, grad_x[i], dx[i], 4, 25);
+    free(dx), free(grad_x), free(r.value), free(r.grad_out), free(x);
+}
+
+static void test_pool(void **state)
+{
+    fixture *f = *state;
+    uint32_t seed = 31;
+    for (int i = 0; i < 150; i++) {
+        const window g = draw_window(&seed, false);
+        next_model(f);
+        print_message("# pool %d n %d c %d %dx%d kernel %dx%d stride %dx%d padding %dx%d\n", i % 3, g.n, g.cin, g.h, g.w, g.k[0], g.k[1], g.s[0],
+                      g.s[1], g.p[0], g.p[1]);
+        check_pool(f, g, i % 3);
+    }
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[16];
+    int               count = 0;
+    count += each_backend(tests + count, "linear", test_linear, NULL);
+    count += each_backend(tests + count, "matmul", test_matmul, NULL);
+    count += each_backend(tests + count, "conv2d", test_conv, NULL);
+    count += each_backend(tests + count, "pooling", test_pool, NULL);
+    count += missing_backends(tests + count);
+    return _cmocka_run_group_tests("reference", tests, (size_t)count, NULL, NULL);
+}

@@ -1,0 +1,251 @@
+/* Optimizers and schedules step by step, and whole models over ten steps, against PyTorch's (tests/golden). */
+#include "../test.h"
+
+static golden optimizers, schedules, models;
+
+/* ---- optimizers: the loss is sum(parameter * g), so that the gradient is g ---- */
+#define OPTIMIZERS(X)                                                                                                              \
+    X(sgd, sgd, .lr = 0.1f)                                                                                                        \
+    X(sgd_momentum, sgd, .lr = 0.1f, .momentum = 0.9f)                                                                             \
+    X(sgd_dampening, sgd, .lr = 0.1f, .momentum = 0.9f, .dampening = 0.3f, .weight_decay = 0.05f)                                  \
+    X(sgd_nesterov, sgd, .lr = 0.1f, .momentum = 0.8f, .nesterov = true, .weight_decay = 0.01f)                                    \
+    X(sgd_maximize, sgd, .lr = 0.1f, .momentum = 0.5f, .weight_decay = 0.1f, .maximize = true)                                     \
+    X(adam, adam, .lr = 0)                                                                                                         \
+    X(adam_options, adam, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.95f, .eps = 1e-3f, .weight_decay = 0.1f)                          \
+    X(adam_maximize, adam, .lr = 0.02f, .maximize = true, .weight_decay = 0.1f)                                                    \
+    X(adamw, adamw, .lr = 0.02f)                                                                                                   \
+    X(adamw_options, adamw, .lr = 0.02f, .beta1 = 0.7f, .beta2 = 0.9f, .eps = 1e-4f, .weight_decay = 0.3f)                         \
+    X(adamw_maximize, adamw, .lr = 0.02f, .maximize = true)                                                                        \
+    X(rmsprop, rmsprop, .lr = 0)                                                                                                   \
+    X(rmsprop_options, rmsprop, .lr = 0.02f, .alpha = 0.9f, .eps = 1e-3f, .weight_decay = 0.1f, .momentum = 0.7f)                  \
+    X(rmsprop_centered, rmsprop, .lr = 0.02f, .alpha = 0.9f, .momentum = 0.5f, .centered = true)                                   \
+    X(adagrad, adagrad, .lr = 0)                                                                                                   \
+    X(adagrad_options, adagrad, .lr = 0.1f, .lr_decay = 0.1f, .weight_decay = 0.1f, .eps = 1e-3f, .initial_accumulator_value = 0.5f)
+
+typedef struct optimizer_case {
+    const char *name;
+    gpunn_optimizer *(*create)(gpunn_model *model);
+    bool groups; /* b: no decay, a fifth of the rate */
+} optimizer_case;
+#define X(name, kind, ...) \
+    static gpunn_optimizer *create_##name(gpunn_model *model) { return gpunn_##kind(model, __VA_ARGS__); }
+OPTIMIZERS(X)
+#undef X
+static const optimizer_case optimizer_cases[] = {
+#define X(name, kind, ...) {#name, create_##name, false}, {#name "_groups", create_##name, true},
+    OPTIMIZERS(X)
+#undef X
+};
+
+static void test_optimizer(void **state)
+{
+    fixture              *f = *state;
+    const optimizer_case *c = f->data;
+    const char *const     names[] = {"a", "b"};
+    gpunn_tensor         *parameters[2], *gradients[2], *terms[2];
+    const golden_tensor  *given[2], *expected[2];
+    for (int i = 0; i < 2; i++) {
+        const golden_tensor *start = golden_find(&optimizers, "start.%s", names[i]);
+        given[i] = golden_find(&optimizers, "gradients.%s", names[i]);
+        expected[i] = golden_find(&optimizers, "%s/%s", c->name, names[i]);
+        assert_true(start && given[i] && expected[i]);
+        gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
+        parameters[i] = MADE(f->dev, gpunn_parameter(f->model, names[i], start->shape, zeros));
+        OK(f->dev, gpunn_write(parameters[i], start->data, start->bytes));
+        gradients[i] = MADE(f->dev, gpunn_input(f->model, i ? "gb" : "ga", GPUNN_F32, start->shape));
+        terms[i] = gpunn_sum(gpunn_mul(parameters[i], gradients[i]), GPUNN_ALL, false);
+    }
+    gpunn_tensor *loss = MADE(f->dev, gpunn_add(terms[0], terms[1]));
+    if (c->groups) {
+        OK(f->dev, gpunn_set_decay(parameters[1], false));
+        OK(f->dev, gpunn_set_lr_scale(parameters[1], 0.2f));
+    }
+    gpunn_optimizer *opt = MADE(f->dev, c->create(f->model));
+    for (int t = 0; t < 20; t++) {
+        if (t == 10) gpunn_set_lr(opt, gpunn_get_lr(opt) * 0.5f);
+        for (int i = 0; i < 2; i++)
+            OK(f->dev, gpunn_write(gradients[i], (const char *)given[i]->data + (size_t)t * given[i]->bytes / 20, given[i]->bytes / 20));
+        OK(f->dev, gpunn_train_step(opt, loss));
+        assert_int_equal(gpunn_step_count(opt), t + 1);
+        for (int i = 0; i < 2; i++) {
+            int64_t n;
+            float  *actual = read_floats(f->dev, parameters[i], &n);
+            char    what[32];
+            (void)snprintf(what, sizeof what, "%s after step %d", names[i], t + 1);
+            check_close_at(actual, (const float *)expected[i]->data + t * n, n, 5e-6, 5e-6, what, __FILE__, __LINE__);
+            free(actual);
+        }
+    }
+    gpunn_optimizer_destroy(opt);
+}
+
+/* ---- schedules ---- */
+#define SCHEDULES(X)                                                                                                               \
+    X(constant, .type = GPUNN_SCHEDULE_CONSTANT)                                                                                   \
+    X(step, .type = GPUNN_SCHEDULE_STEP, .step_size = 30)                                                                          \
+    X(step_options, .type = GPUNN_SCHEDULE_STEP, .step_size = 7, .gamma = 0.8f)                                                    \
+    X(multi_step, .type = GPUNN_SCHEDULE_MULTI_STEP, .milestones = {15, 40, 90}, .gamma = 0.3f)                                    \
+    X(exponential, .type = GPUNN_SCHEDULE_EXPONENTIAL)                                                                             \
+    X(cosine, .type = GPUNN_SCHEDULE_COSINE, .total_steps = 100, .min_lr = 1e-3f)                                                  \
+    X(one_cycle, .type = GPUNN_SCHEDULE_ONE_CYCLE, .total_steps = 120)                                                             \
+    X(one_cycle_options, .type = GPUNN_SCHEDULE_ONE_CYCLE, .total_steps = 120, .pct_start = 0.45f, .div_factor = 10,               \
+      .final_div_factor = 100)                                                                                                     \
+    X(linear, .type = GPUNN_SCHEDULE_LINEAR, .total_steps = 100, .warmup_steps = 20, .min_lr = 0.01f)                              \
+    X(plateau, .type = GPUNN_SCHEDULE_PLATEAU, .patience = 3, .cooldown = 2, .factor = 0.5f, .min_lr = 0.01f, .threshold = 1e-2f)  \
+    X(plateau_max, .type = GPUNN_SCHEDULE_PLATEAU, .patience = 5, .maximize = true)
+
+typedef struct schedule_case {
+    const char *name;
+    gpunn_status (*set)(gpunn_optimizer *opt);
+} schedule_case;
+#define X(name, ...) \
+    static gpunn_status set_##name(gpunn_optimizer *opt) { return gpunn_set_schedule(opt, __VA_ARGS__); }
+SCHEDULES(X)
+#undef X
+static const schedule_case schedule_cases[] = {
+#define X(name, ...) {#name, set_##name},
+    SCHEDULES(X)
+#undef X
+};
+
+static void test_schedule(void **state)
+{
+    fixture             *f = *state;
+    const schedule_case *c = f->data;
+    const golden_tensor *metrics = golden_get(&schedules, "metrics"), *expected = golden_get(&schedules, c->name);
+    float                rates[120];
+    gpunn_init           zeros = {GPUNN_INIT_ZEROS, 0, 0};
+    gpunn_tensor        *p = MADE(f->dev, gpunn_parameter(f->model, "p", GPUNN_SHAPE(1), zeros));
+    gpunn_optimizer     *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.5f));
+    OK(f->dev, c->set(opt));
+    for (int t = 0; t < 120; t++) {
+        rates[t] = gpunn_get_lr(opt);
+        OK(f->dev, gpunn_schedule_step(opt, ((const float *)metrics->data)[t]));
+    }
+    check_close(rates, expected->data, 120, 2e-6, 1e-9);
+    /* and the rate is what an update uses */
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(p, GPUNN_ALL, false));
+    OK(f->dev, c->set(opt)); /* starts anew */
+    for (int t = 0; t < 40; t++) {
+        float before, after, rate = gpunn_get_lr(opt);
+        OK(f->dev, gpunn_read(p, &before, sizeof before));
+        OK(f->dev, gpunn_train_step(opt, loss));
+        OK(f->dev, gpunn_read(p, &after, sizeof after));
+        check_close(&after, &(float){before - rate}, 1, 1e-6, 1e-6);
+        OK(f->dev, gpunn_schedule_step(opt, ((const float *)metrics->data)[t]));
+    }
+    gpunn_optimizer_destroy(opt);
+}
+
+/* ---- whole models: weights that torch saved, ten steps, the losses and the weights then ---- */
+static gpunn_tensor *mlp(gpunn_tensor *x)
+{
+    return gpunn_linear(gpunn_relu(gpunn_linear(x, "fc1", .out_features = 16)), "fc2", .out_features = 3);
+}
+static gpunn_tensor *lenet(gpunn_tensor *x)
+{
+    gpunn_tensor *h = gpunn_max_pool2d(gpunn_relu(gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 5)), .kernel_size = 2);
+    h = gpunn_max_pool2d(gpunn_relu(gpunn_conv2d(h, "conv2", .out_channels = 6, .kernel_size = 3)), .kernel_size = 2);
+    return gpunn_linear(gpunn_tanh(gpunn_linear(gpunn_flatten(h), "fc1", .out_features = 16)), "fc2", .out_features = 10);
+}
+static gpunn_tensor *block(gpunn_tensor *x, const char *name, int channels, int stride)
+{
+    char layer[64];
+#define NAMED(part) ((void)snprintf(layer, sizeof layer, "%s.%s", name, part), layer)
+    gpunn_tensor *y = gpunn_conv2d(x, NAMED("conv1"), .out_channels = channels, .kernel_size = 3, .stride = stride, .padding = 1, .no_bias = true);
+    y = gpunn_relu(gpunn_batch_norm2d(y, NAMED("bn1")));
+    y = gpunn_conv2d(y, NAMED("conv2"), .out_channels = channels, .kernel_size = 3, .padding = 1, .no_bias = true);
+    y = gpunn_batch_norm2d(y, NAMED("bn2"));
+    if (stride != 1) {
+        x = gpunn_conv2d(x, NAMED("downsample.0"), .out_channels = channels, .kernel_size = 1, .stride = stride, .no_bias = true);
+        x = gpunn_batch_norm2d(x, NAMED("downsample.1"));
+    }
+#undef NAMED
+    return gpunn_relu(gpunn_add(y, x));
+}
+static gpunn_tensor *resnet(gpunn_tensor *x)
+{
+    gpunn_tensor *h = gpunn_conv2d(x, "conv1", .out_channels = 6, .kernel_size = 3, .padding = 1, .no_bias = true);
+    h = gpunn_relu(gpunn_batch_norm2d(h, "bn1"));
+    h = block(block(h, "layer1.0", 6, 1), "layer1.1", 10, 2);
+    return gpunn_linear(gpunn_flatten(gpunn_adaptive_avg_pool2d(h, 1, 1)), "fc", .out_features = 4);
+}
+
+typedef struct model_case {
+    const char *name;
+    gpunn_tensor *(*build)(gpunn_tensor *x);
+    optimizer_case optimizer;
+} model_case;
+static gpunn_optimizer *adam(gpunn_model *model)
+{
+    return gpunn_adam(model, .lr = 0.01f);
+}
+static gpunn_optimizer *momentum(gpunn_model *model)
+{
+    return gpunn_sgd(model, .lr = 0.05f, .momentum = 0.9f);
+}
+static gpunn_optimizer *adamw(gpunn_model *model)
+{
+    return gpunn_adamw(model, .lr = 0.01f);
+}
+static const model_case model_cases[] = {
+    {"mlp", mlp, {"adam", adam, false}}, {"lenet", lenet, {"momentum", momentum, false}}, {"resnet", resnet, {"adamw", adamw, false}}};
+
+static void test_model(void **state)
+{
+    fixture             *f = *state;
+    const model_case    *c = f->data;
+    const golden_tensor *x = golden_find(&models, "%s/x", c->name), *t = golden_find(&models, "%s/t", c->name);
+    const golden_tensor *losses = golden_find(&models, "%s/losses", c->name), *eval = golden_find(&models, "%s/eval", c->name);
+    gpunn_shape          shape = {{GPUNN_BATCH}};
+    char                 path[64];
+    float                actual[10];
+    assert_true(x && t && losses && eval);
+    for (int i = 1; i < shape_rank(x->shape) - 1; i++) shape.dim[i] = x->shape.dim[i + 1];
+    gpunn_tensor    *input = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, shape));
+    gpunn_tensor    *labels = MADE(f->dev, gpunn_input(f->model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH)));
+    gpunn_tensor    *logits = MADE(f->dev, c->build(input)), *loss = MADE(f->dev, gpunn_cross_entropy(logits, labels));
+    gpunn_optimizer *opt = MADE(f->dev, c->optimizer.create(f->model));
+    (void)snprintf(path, sizeof path, "tests/golden/%s.safetensors", c->name);
+    OK(f->dev, gpunn_load(f->model, path));
+    for (int step = 0; step < 10; step++) {
+        OK(f->dev, gpunn_write(input, (const char *)x->data + (size_t)step * x->bytes / 10, x->bytes / 10));
+        OK(f->dev, gpunn_write(labels, (const char *)t->data + (size_t)step * t->bytes / 10, t->bytes / 10));
+        OK(f->dev, gpunn_train_step(opt, loss));
+        actual[step] = gpunn_item(loss);
+    }
+    check_close(actual, losses->data, 10, 2e-4, 2e-5);
+    for (int i = 0; i < gpunn_parameter_count(f->model); i++) {
+        gpunn_tensor        *p = gpunn_parameter_at(f->model, i);
+        const golden_tensor *final = golden_find(&models, "%s/final.%s", c->name, gpunn_tensor_name(p));
+        if (final == NULL) fail_msg("torch has no %s", gpunn_tensor_name(p));
+        int64_t n;
+        float  *values = read_floats(f->dev, p, &n);
+        assert_int_equal(n, final->count);
+        /* Adam divides by |g|, so that a gradient that is nearly 0 amplifies rounding to a part of the rate */
+        check_close_at(values, final->data, n, 1e-3, 3e-4, gpunn_tensor_name(p), __FILE__, __LINE__);
+        free(values);
+    }
+    OK(f->dev, gpunn_write(input, x->data, x->bytes / 10));
+    OK(f->dev, gpunn_forward(&logits, 1));
+    float *values = read_floats(f->dev, logits, NULL);
+    check_close(values, eval->data, eval->count, 2e-3, 2e-3);
+    free(values);
+    gpunn_optimizer_destroy(opt);
+}
+
+int main(void)
+{
+    static struct CMUnitTest tests[256];
+    int                      count = 0;
+    optimizers = golden_open("tests/golden/optimizers.safetensors");
+    schedules = golden_open("tests/golden/schedules.safetensors");
+    models = golden_open("tests/golden/models.safetensors");
+    for (int i = 0; i < COUNT(optimizer_cases); i++) count += each_backend(tests + count, optimizer_cases[i].name, test_optimizer, &optimizer_cases[i]);
+    for (int i = 0; i < COUNT(schedule_cases); i++) count += each_backend(tests + count, schedule_cases[i].name, test_schedule, &schedule_cases[i]);
+    for (int i = 0; i < COUNT(model_cases); i++) count += each_backend(tests + count, model_cases[i].name, test_model, &model_cases[i]);
+    count += missing_backends(tests + count);
+    int failed = _cmocka_run_group_tests("training", tests, (size_t)count, NULL, NULL);
+    golden_close(&optimizers), golden_close(&schedules), golden_close(&models);
+    return failed;
+}

@@ -1,0 +1,396 @@
+/* Devices, errors and their sentences, the life of models, initial values, independence of threads and devices. */
+#include "../test.h"
+
+static void test_names(void **state)
+{
+    (void)state;
+    assert_string_equal(gpunn_status_name(GPUNN_OK), "GPUNN_OK: ok");
+    assert_string_equal(gpunn_status_name(GPUNN_ERR_SHAPE), "GPUNN_ERR_SHAPE: shapes do not fit");
+    for (int i = -3; i < GPUNN_STATUS_COUNT + 3; i++) assert_true(strlen(gpunn_status_name((gpunn_status)i)) > 4);
+    assert_int_equal(gpunn_dtype_size(GPUNN_F32), 4);
+    assert_int_equal(gpunn_dtype_size(GPUNN_BF16), 2);
+    assert_int_equal(gpunn_dtype_size(GPUNN_I64), 8);
+    assert_int_equal(gpunn_dtype_size(GPUNN_U8), 1);
+    assert_int_equal(gpunn_dtype_size(GPUNN_DTYPE_DEFAULT), 0);
+    assert_int_equal(gpunn_dtype_size((gpunn_dtype)99), 0);
+    assert_string_equal(gpunn_dtype_name(GPUNN_I64), "i64");
+    assert_non_null(gpunn_dtype_name((gpunn_dtype)-1));
+    for (int i = -1; i <= GPUNN_OP_COUNT; i++) assert_non_null(gpunn_op_name((gpunn_op)i));
+    assert_string_equal(gpunn_op_name(GPUNN_OP_CONV2D), "conv2d");
+}
+
+static void test_open(void **state)
+{
+    fixture *f = *state;
+    assert_int_equal(gpunn_device_get_type(f->dev), GPUNN_DEVICE_CPU);
+    assert_true(strlen(gpunn_device_name(f->dev)) > 3);
+    assert_true(gpunn_device_threads(f->dev) >= 1 && gpunn_device_threads(f->dev) <= 2);
+    assert_string_equal(gpunn_error(f->dev), "");
+    assert_int_equal(gpunn_last_status(f->dev), GPUNN_OK);
+    assert_int_equal(gpunn_memory_allocated(f->dev), 0);
+    OK(f->dev, gpunn_synchronize(f->dev));
+    gpunn_empty_cache(f->dev);
+    gpunn_empty_cache(NULL);
+    gpunn_device_close(NULL);
+    gpunn_model_destroy(NULL);
+    gpunn_optimizer_destroy(NULL);
+    gpunn_loader_destroy(NULL);
+
+    assert_null(gpunn_device_open(.type = (gpunn_device_type)17));
+    assert_int_equal(gpunn_last_status(NULL), GPUNN_ERR_ARGUMENT);
+    assert_true(strlen(gpunn_error(NULL)) > 10);
+    gpunn_clear_error(NULL);
+    assert_string_equal(gpunn_error(NULL), "");
+    assert_null(gpunn_device_open(.threads = -1));
+    assert_int_not_equal(gpunn_last_status(NULL), GPUNN_OK);
+    gpunn_clear_error(NULL);
+    gpunn_device *plain = gpunn_device_open();
+    assert_non_null(plain);
+    gpunn_device_close(plain);
+}
+
+static void test_open_cuda(void **state)
+{
+    (void)state;
+    if (gpunn_cuda_device_count() > 0) SKIP("there is a CUDA device");
+    assert_null(gpunn_device_open(.type = GPUNN_DEVICE_CUDA));
+    check_sentence(NULL, GPUNN_ERR_DEVICE, __FILE__, __LINE__, "gpunn_cuda.cu", (const char *)NULL);
+}
+
+/* Each thread sees its own failures to open. */
+static void *open_in_thread(void *arg)
+{
+    (void)arg;
+    bool clean = gpunn_error(NULL)[0] == 0;
+    (void)gpunn_device_open(.type = (gpunn_device_type)18);
+    return clean && gpunn_error(NULL)[0] != 0 ? (void *)1 : NULL;
+}
+static void test_errors_per_thread(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    void     *result;
+    gpunn_clear_error(NULL);
+    assert_null(gpunn_device_open(.type = (gpunn_device_type)17));
+    assert_int_equal(pthread_create(&thread, NULL, open_in_thread, NULL), 0);
+    (void)pthread_join(thread, &result);
+    assert_non_null(result);
+    assert_int_not_equal(gpunn_last_status(NULL), GPUNN_OK);
+    gpunn_clear_error(NULL);
+}
+
+static int  log_count;
+static char log_text[256];
+static void log_error(void *user, gpunn_log_level level, const char *message)
+{
+    *(int *)user += level == GPUNN_LOG_ERROR;
+    (void)snprintf(log_text, sizeof log_text, "%s", message);
+}
+static void test_first_error_wins(void **state)
+{
+    (void)state;
+    gpunn_device *dev = gpunn_device_open(.log_fn = log_error, .user = &log_count);
+    gpunn_model  *model = gpunn_model_create(dev);
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 6));
+    assert_null(gpunn_relu(gpunn_linear(x, "fc1", .out_features = -5)));
+    char first[512];
+    (void)snprintf(first, sizeof first, "%s", gpunn_error(dev));
+    assert_int_equal(gpunn_last_status(dev), GPUNN_ERR_ARGUMENT);
+    assert_non_null(strstr(first, "fc1"));
+    assert_int_equal(log_count, 1);
+    assert_string_equal(log_text, first);
+    assert_null(gpunn_linear(x, "", .out_features = 5)); /* a second failure is logged, not kept */
+    assert_string_equal(gpunn_error(dev), first);
+    assert_null(gpunn_relu(NULL)); /* and NULL handed on is no failure of its own */
+    gpunn_clear_error(dev);
+    assert_string_equal(gpunn_error(dev), "");
+    FAILS_NULL(dev, gpunn_add(NULL, x), GPUNN_ERR_ARGUMENT, "add", "NULL"); /* unless it comes from nowhere */
+    assert_null(gpunn_conv2d(NULL, "c", .out_channels = 1, .kernel_size = 1));
+    assert_non_null(gpunn_linear(x, "fc1", .out_features = 5)); /* the failed call left nothing behind, not even its name */
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+}
+
+static void test_null(void **state)
+{
+    fixture *f = *state;
+    char     byte = 0;
+    assert_null(gpunn_model_create(NULL));
+    assert_null(gpunn_input(NULL, "x", GPUNN_F32, GPUNN_SHAPE(1)));
+    assert_null(gpunn_find(NULL, "x"));
+    assert_null(gpunn_sgd(NULL));
+    assert_null(gpunn_loader_create(NULL));
+    assert_null(gpunn_find(f->model, NULL));
+    assert_int_not_equal(gpunn_write(NULL, &byte, 1), GPUNN_OK);
+    assert_int_not_equal(gpunn_read(NULL, &byte, 1), GPUNN_OK);
+    assert_int_not_equal(gpunn_read_grad(NULL, &byte, 1), GPUNN_OK);
+    assert_int_not_equal(gpunn_forward(NULL, 1), GPUNN_OK);
+    assert_int_not_equal(gpunn_forward(NULL, 0), GPUNN_OK);
+    assert_int_not_equal(gpunn_backward(NULL), GPUNN_OK);
+    assert_int_not_equal(gpunn_train_step(NULL, NULL), GPUNN_OK);
+    assert_int_not_equal(gpunn_optimizer_step(NULL), GPUNN_OK);
+    assert_int_not_equal(gpunn_zero_grad(NULL), GPUNN_OK);
+    assert_int_not_equal(gpunn_save(NULL, "x"), GPUNN_OK);
+    assert_int_not_equal(gpunn_load(NULL, "x"), GPUNN_OK);
+    assert_int_not_equal(gpunn_save(f->model, NULL), GPUNN_OK);
+    assert_int_not_equal(gpunn_checkpoint_save(NULL, NULL, "x"), GPUNN_OK);
+    assert_int_not_equal(gpunn_fit(NULL), GPUNN_OK);
+    assert_int_not_equal(gpunn_evaluate(NULL, NULL, NULL, NULL, NULL), GPUNN_OK);
+    assert_int_not_equal(gpunn_set_trainable(NULL, true), GPUNN_OK);
+    assert_int_not_equal(gpunn_model_summary(NULL), GPUNN_OK);
+    assert_false(gpunn_next(NULL));
+    assert_true(isnan(gpunn_item(NULL)));
+    assert_int_equal(gpunn_parameter_count(NULL), 0);
+    assert_null(gpunn_parameter_at(f->model, 0));
+    assert_null(gpunn_parameter_at(f->model, -1));
+    assert_int_equal(gpunn_tensor_bytes(NULL), 0);
+    gpunn_clear_error(f->dev);
+    gpunn_clear_error(NULL);
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+    assert_int_equal(gpunn_write(x, NULL, 8), GPUNN_ERR_ARGUMENT);
+    gpunn_clear_error(f->dev);
+}
+
+/* ---- sentences: op, layer, shapes and what to do ---- */
+static void test_sentences(void **state)
+{
+    fixture      *f = *state;
+    gpunn_device *dev = f->dev;
+    gpunn_model  *m = f->model;
+    gpunn_tensor *x = gpunn_input(m, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 6, 14, 14));
+    gpunn_tensor *v = gpunn_input(m, "v", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 5));
+    gpunn_tensor *k = gpunn_input(m, "k", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    gpunn_tensor *k2 = gpunn_input(m, "k2", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 2));
+
+    FAILS_NULL(dev, gpunn_input(m, "x", GPUNN_F32, GPUNN_SHAPE(3)), GPUNN_ERR_ARGUMENT, "x");
+    FAILS_NULL(dev, gpunn_input(m, "", GPUNN_F32, GPUNN_SHAPE(3)), GPUNN_ERR_ARGUMENT, "name");
+    FAILS_NULL(dev, gpunn_input(m, "h", GPUNN_F16, GPUNN_SHAPE(3)), GPUNN_ERR_DTYPE, "f16");
+    FAILS_NULL(dev, gpunn_input(m, "b2", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, GPUNN_BATCH)), GPUNN_ERR_SHAPE, "b2");
+    FAILS_NULL(dev, gpunn_input(m, "huge", GPUNN_F32, GPUNN_SHAPE(INT64_MAX / 2, INT64_MAX / 2)), GPUNN_ERR_SHAPE, "huge");
+    FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .kernel_size = 3), GPUNN_ERR_ARGUMENT, "conv1", "out_channels");
+    FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4), GPUNN_ERR_ARGUMENT, "conv1", "kernel_size");
+    FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 3, .groups = 4), GPUNN_ERR_ARGUMENT, "conv2d", "conv1", "6", "4");
+    FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 15), GPUNN_ERR_SHAPE, "conv2d", "conv1", "15", "14");
+    FAILS_NULL(dev, gpunn_conv2d(v, "conv1", .out_channels = 4, .kernel_size = 3), GPUNN_ERR_SHAPE, "conv2d", "conv1", "5");
+    FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 3, .stride = -1), GPUNN_ERR_ARGUMENT, "conv1", "stride");
+    FAILS_NULL(dev, gpunn_conv2d(k, "conv1", .out_channels = 4, .kernel_size = 3), GPUNN_ERR_DTYPE, "conv1", "i64");
+    FAILS_NULL(dev, gpunn_linear(v, NULL, .out_features = 3), GPUNN_ERR_ARGUMENT, "name");
+    FAILS_NULL(dev, gpunn_linear(v, "fc"), GPUNN_ERR_ARGUMENT, "linear", "fc", "out_features");
+    FAILS_NULL(dev, gpunn_add(x, v), GPUNN_ERR_SHAPE, "add", "14", "5");
+    FAILS_NULL(dev, gpunn_add(v, k), GPUNN_ERR_DTYPE, "add", "i64");
+    FAILS_NULL(dev, gpunn_max_pool2d(x, .kernel_size = 0), GPUNN_ERR_ARGUMENT, "max_pool2d", "kernel_size");
+    FAILS_NULL(dev, gpunn_max_pool2d(x, .kernel_size = 2, .padding = 2), GPUNN_ERR_ARGUMENT, "max_pool2d", "padding");
+    FAILS_NULL(dev, gpunn_batch_norm1d(x, "bn"), GPUNN_ERR_SHAPE, "batch_norm", "bn");
+    FAILS_NULL(dev, gpunn_batch_norm2d(v, "bn"), GPUNN_ERR_SHAPE, "batch_norm", "bn");
+    FAILS_NULL(dev, gpunn_dropout(v, 1.5f), GPUNN_ERR_ARGUMENT, "dropout", "1.5");
+    FAILS_NULL(dev, gpunn_reshape(v, GPUNN_SHAPE(GPUNN_BATCH, 7)), GPUNN_ERR_SHAPE, "reshape", "5", "7");
+    FAILS_NULL(dev, gpunn_permute(v, GPUNN_AXES(0, 0)), GPUNN_ERR_ARGUMENT, "permute");
+    FAILS_NULL(dev, gpunn_slice(v, 1, 3, 3, 1), GPUNN_ERR_SHAPE, "slice");
+    FAILS_NULL(dev, gpunn_slice(v, 0, 0, 1, 1), GPUNN_ERR_SHAPE, "slice", "batch");
+    FAILS_NULL(dev, gpunn_sum(v, GPUNN_AXES(2), false), GPUNN_ERR_ARGUMENT, "sum", "2");
+    FAILS_NULL(dev, gpunn_softmax(v, 5), GPUNN_ERR_ARGUMENT, "softmax", "5");
+    FAILS_NULL(dev, gpunn_matmul(v, v), GPUNN_ERR_SHAPE, "matmul", "5");
+    FAILS_NULL(dev, gpunn_mse_loss(v, gpunn_sum(v, GPUNN_AXES(1), true)), GPUNN_ERR_SHAPE, "mse_loss", "5");
+    FAILS_NULL(dev, gpunn_cross_entropy(v, v), GPUNN_ERR_DTYPE, "cross_entropy", "f32");
+    FAILS_NULL(dev, gpunn_cross_entropy(v, k2), GPUNN_ERR_SHAPE, "cross_entropy", "2");
+    FAILS_NULL(dev, gpunn_cast(v, GPUNN_BF16), GPUNN_ERR_DTYPE, "cast", "bf16");
+    FAILS_NULL(dev, gpunn_expr("x +", &v, 1), GPUNN_ERR_ARGUMENT, "x +");
+    FAILS_NULL(dev, gpunn_expr("frobnicate(x)", &v, 1), GPUNN_ERR_ARGUMENT, "frobnicate");
+    FAILS_NULL(dev, gpunn_parameter(m, "p", GPUNN_SHAPE(GPUNN_BATCH, 2), ((gpunn_init){GPUNN_INIT_ZEROS, 0, 0})), GPUNN_ERR_SHAPE, "p");
+    FAILS_NULL(dev, gpunn_set_name(gpunn_relu(v), "x"), GPUNN_ERR_ARGUMENT, "x");
+    gpunn_tensor *fc = MADE(dev, gpunn_linear(v, "fc", .out_features = 3));
+    FAILS_NULL(dev, gpunn_linear(v, "fc", .out_features = 3), GPUNN_ERR_ARGUMENT, "fc");
+    FAILS(dev, gpunn_set_trainable(fc, false), GPUNN_ERR_ARGUMENT, "parameter");
+    FAILS(dev, gpunn_backward(fc), GPUNN_ERR_SHAPE, "loss");
+
+    /* operands of two models */
+    gpunn_model  *other = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *y = MADE(dev, gpunn_input(other, "y", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 5)));
+    FAILS_NULL(dev, gpunn_add(v, y), GPUNN_ERR_ARGUMENT, "add", "model");
+    gpunn_model_destroy(other);
+
+    /* running */
+    float four[20] = {0};
+    FAILS(dev, gpunn_forward(&fc, 1), GPUNN_ERR_STATE, "v", "gpunn_write");
+    FAILS(dev, gpunn_write(v, four, 19), GPUNN_ERR_SHAPE, "v", "19", "20");
+    FAILS(dev, gpunn_write(v, four, 0), GPUNN_ERR_SHAPE, "v");
+    FAILS(dev, gpunn_write(fc, four, 12), GPUNN_ERR_STATE, "gpunn_write", "inputs");
+    OK(dev, gpunn_write(v, four, sizeof four));
+    FAILS(dev, gpunn_read(fc, four, 48), GPUNN_ERR_STATE, "gpunn_forward");
+    OK(dev, gpunn_forward(&fc, 1));
+    FAILS(dev, gpunn_read(fc, four, 12), GPUNN_ERR_SHAPE, "12", "48");
+    FAILS(dev, gpunn_read_grad(gpunn_find(m, "fc.weight"), four, 60), GPUNN_ERR_STATE, "fc.weight", "gpunn_backward");
+}
+
+/* ---- initial values ---- */
+static void test_init(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 100));
+    gpunn_tensor *fc = gpunn_linear(x, "fc", .out_features = 64);
+    const struct {
+        const char *name;
+        gpunn_init  init;
+        double      mean, deviation, low, high; /* deviation 0: constant */
+    } kinds[] = {{"default", {GPUNN_INIT_DEFAULT, 0, 0}, 0, 0, 0, 0},
+                 {"zeros", {GPUNN_INIT_ZEROS, 0, 0}, 0, 0, 0, 0},
+                 {"constant", {GPUNN_INIT_CONSTANT, 2.5f, 0}, 2.5, 0, 2.5, 2.5},
+                 {"uniform", {GPUNN_INIT_UNIFORM, -1, 3}, 1, 4 / sqrt(12), -1, 3},
+                 {"normal", {GPUNN_INIT_NORMAL, 0.5f, 2}, 0.5, 2, -12, 13},
+                 {"kaiming", {GPUNN_INIT_KAIMING_UNIFORM, 0, 0}, 0, 0.1 / sqrt(3), -0.1, 0.1},
+                 {"fan", {GPUNN_INIT_KAIMING_UNIFORM, 25, 0}, 0, 0.2 / sqrt(3), -0.2, 0.2},
+                 {"fc.weight", {GPUNN_INIT_DEFAULT, 0, 0}, 0, 0.1 / sqrt(3), -0.1, 0.1},
+                 {"fc.bias", {GPUNN_INIT_DEFAULT, 0, 0}, 0, 0.1 / sqrt(3), -0.1, 0.1}};
+    for (int i = 0; i < COUNT(kinds) - 2; i++)
+        MADE(f->dev, gpunn_parameter(f->model, kinds[i].name, GPUNN_SHAPE(64, 100), kinds[i].init));
+    assert_int_equal(gpunn_parameter_count(f->model), COUNT(kinds));
+    float row[100] = {0};
+    OK(f->dev, gpunn_write(x, row, sizeof row));
+    OK(f->dev, gpunn_forward(&fc, 1));
+    for (int i = 0; i < COUNT(kinds); i++) {
+        int64_t n;
+        float  *values = read_floats(f->dev, MADE(f->dev, gpunn_find(f->model, kinds[i].name)), &n);
+        double  sum = 0, squares = 0, low = INFINITY, high = -INFINITY;
+        for (int64_t k = 0; k < n; k++) {
+            sum += values[k];
+            low = fmin(low, (double)values[k]);
+            high = fmax(high, (double)values[k]);
+        }
+        const double mean = sum / (double)n, error = kinds[i].deviation / sqrt((double)n);
+        for (int64_t k = 0; k < n; k++) squares += (values[k] - mean) * (values[k] - mean);
+        const double deviation = sqrt(squares / (double)n);
+        if (!(fabs(mean - kinds[i].mean) <= 4 * error) || !(fabs(deviation - kinds[i].deviation) <= 4 * error) ||
+            !(low >= kinds[i].low - 1e-7) || !(high <= kinds[i].high + 1e-7))
+            fail_msg("%s: mean %g, deviation %g, from %g to %g", kinds[i].name, mean, deviation, low, high);
+        free(values);
+    }
+}
+
+/* The weights that a run ends with, after ten steps with dropout. */
+static float *train(uint64_t seed, int threads, int64_t *count)
+{
+    gpunn_device    *dev = gpunn_device_open(.seed = seed, .threads = threads);
+    gpunn_model     *model = gpunn_model_create(dev);
+    net              n = net_make(model);
+    gpunn_optimizer *opt = gpunn_adam(model, .lr = 0.01f);
+    for (uint32_t i = 0; i < 10; i++) {
+        net_write(dev, n, 37, i);
+        OK(dev, gpunn_train_step(opt, n.loss));
+    }
+    float *weights = read_weights(dev, model, count);
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+    return weights;
+}
+
+static void test_reproducible(void **state)
+{
+    (void)state;
+    int64_t n, m;
+    float  *first = train(5, 1, &n);
+    for (int threads = 1; threads <= 7; threads += threads == 1 ? 1 : 5) {
+        float *again = train(5, threads, &m);
+        assert_int_equal(n, m);
+        assert_memory_equal(first, again, (size_t)n * sizeof *first);
+        free(again);
+    }
+    float *other = train(6, 1, &m);
+    assert_memory_not_equal(first, other, (size_t)n * sizeof *first);
+    free(first), free(other);
+}
+
+/* Larger work, so that it really is split: the same bits with 1 and 3 threads. */
+static void test_threads_large(void **state)
+{
+    (void)state;
+    float *results[2];
+    size_t bytes = 0;
+    for (int i = 0; i < 2; i++) {
+        gpunn_device *dev = gpunn_device_open(.seed = 3, .threads = i ? 3 : 1);
+        gpunn_model  *model = gpunn_model_create(dev);
+        gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 16, 24, 24));
+        gpunn_tensor *h = gpunn_gelu(gpunn_batch_norm2d(gpunn_conv2d(x, "c1", .out_channels = 24, .kernel_size = 3, .padding = 1), "bn"));
+        h = gpunn_max_pool2d(gpunn_conv2d(h, "c2", .out_channels = 32, .kernel_size = 3, .stride = 2), .kernel_size = 2);
+        h = gpunn_softmax(gpunn_linear(gpunn_flatten(h), "fc", .out_features = 300), 1);
+        gpunn_tensor *loss = MADE(dev, gpunn_mean(gpunn_square(h), GPUNN_ALL, false));
+        gpunn_optimizer *opt = gpunn_sgd(model, .lr = 0.5f, .momentum = 0.9f);
+        float           *values = test_randoms(9 * 16 * 24 * 24, 5, 1);
+        OK(dev, write_floats(x, values, 9 * 16 * 24 * 24));
+        gpunn_set_clip_norm(opt, 0.01f);
+        for (int step = 0; step < 3; step++) OK(dev, gpunn_train_step(opt, loss));
+        int64_t n;
+        results[i] = read_weights(dev, model, &n);
+        bytes = (size_t)n * sizeof **results;
+        free(values);
+        gpunn_optimizer_destroy(opt);
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+    }
+    assert_memory_equal(results[0], results[1], bytes);
+    free(results[0]), free(results[1]);
+}
+
+static void test_interleaved(void **state)
+{
+    (void)state;
+    gpunn_device    *dev[3];
+    gpunn_model     *model[3];
+    gpunn_optimizer *opt[3];
+    net              n[3];
+    for (int i = 0; i < 3; i++) {
+        dev[i] = gpunn_device_open(.seed = 9, .threads = 1 + i % 2);
+        model[i] = gpunn_model_create(dev[i]);
+        n[i] = net_make(model[i]);
+        opt[i] = gpunn_adamw(model[i]);
+    }
+    for (uint32_t step = 0; step < 5; step++) /* 0 and 1 take turns */
+        for (int i = 0; i < 2; i++) {
+            net_write(dev[i], n[i], 6, step);
+            OK(dev[i], gpunn_train_step(opt[i], n[i].loss));
+        }
+    for (uint32_t step = 0; step < 5; step++) { /* 2 is alone */
+        net_write(dev[2], n[2], 6, step);
+        OK(dev[2], gpunn_train_step(opt[2], n[2].loss));
+    }
+    check_same_weights(dev[0], model[0], dev[1], model[1]);
+    check_same_weights(dev[0], model[0], dev[2], model[2]);
+    for (int i = 0; i < 3; i++) {
+        gpunn_optimizer_destroy(opt[i]);
+        gpunn_model_destroy(model[i]);
+        gpunn_device_close(dev[i]);
+    }
+}
+
+static void test_memory_limit(void **state)
+{
+    (void)state;
+    gpunn_device *dev = gpunn_device_open(.memory_limit = 200000);
+    gpunn_model  *model = gpunn_model_create(dev);
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 100));
+    gpunn_tensor *y = MADE(dev, gpunn_linear(gpunn_relu(gpunn_linear(x, "a", .out_features = 50)), "b", .out_features = 50));
+    float        *values = test_randoms(1000 * 100, 1, 1);
+    FAILS(dev, gpunn_write(x, values, 1000 * 400), GPUNN_ERR_MEMORY, "memory_limit", "200000");
+    assert_true(gpunn_memory_allocated(dev) <= 200000);
+    OK(dev, gpunn_write(x, values, 20 * 400));
+    OK(dev, gpunn_forward(&y, 1));
+    OK(dev, gpunn_write(x, values, 130 * 400));
+    FAILS(dev, gpunn_forward(&y, 1), GPUNN_ERR_MEMORY, "memory_limit");
+    OK(dev, gpunn_write(x, values, 20 * 400));
+    OK(dev, gpunn_forward(&y, 1));
+    assert_true(gpunn_memory_peak(dev) <= 200000 && gpunn_memory_peak(dev) >= gpunn_memory_allocated(dev));
+    free(values);
+    gpunn_model_destroy(model);
+    assert_int_equal(gpunn_memory_allocated(dev), 0);
+    gpunn_device_close(dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names),          test_with_device(test_open),        cmocka_unit_test(test_open_cuda),
+        cmocka_unit_test(test_errors_per_thread), cmocka_unit_test(test_first_error_wins), test_with_device(test_null),
+        test_with_device(test_sentences),      test_with_device(test_init),        cmocka_unit_test(test_reproducible),
+        cmocka_unit_test(test_threads_large),  cmocka_unit_test(test_interleaved), cmocka_unit_test(test_memory_limit)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

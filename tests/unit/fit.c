@@ -1,0 +1,185 @@
+/* The training loop: progress, evaluation, history, best weights, early stop, cancelling. Resuming is in files.c. */
+#include "../test.h"
+
+typedef struct setup {
+    gpunn_device    *dev;
+    gpunn_model     *model;
+    net              n;
+    gpunn_optimizer *opt;
+    gpunn_loader    *train, *validation;
+    float           *x;
+    int64_t         *t;
+} setup;
+enum { TRAIN = 50, VALIDATION = 17, BATCH = 8 };
+
+static setup make(fixture *f, int kind)
+{
+    setup s = {f->dev, f->model, net_make(f->model), NULL, NULL, NULL, NULL, NULL};
+    net_data(TRAIN + VALIDATION, 3, &s.x, &s.t);
+    s.opt = kind == 0   ? gpunn_sgd(s.model, .lr = 0.05f, .momentum = 0.9f)
+            : kind == 1 ? gpunn_adam(s.model, .lr = 0.01f)
+            : kind == 2 ? gpunn_adamw(s.model, .lr = 0.01f)
+            : kind == 3 ? gpunn_rmsprop(s.model, .lr = 0.003f, .momentum = 0.5f, .centered = true)
+                        : gpunn_adagrad(s.model, .lr = 0.05f);
+    MADE(s.dev, s.opt);
+    s.train = MADE(s.dev, gpunn_loader_create(s.model, .fields = {{.input = s.n.x, .samples = s.x}, {.input = s.n.t, .samples = s.t}}, .count = TRAIN,
+                                              .batch_size = BATCH, .shuffle = true, .workers = kind % 2));
+    s.validation = MADE(s.dev, gpunn_loader_create(s.model, .count = VALIDATION, .batch_size = BATCH,
+                                                   .fields = {{.input = s.n.x, .samples = s.x + TRAIN * NET_X},
+                                                              {.input = s.n.t, .samples = s.t + TRAIN}}));
+    return s;
+}
+static void unmake(setup *s)
+{
+    gpunn_loader_destroy(s->train);
+    gpunn_loader_destroy(s->validation);
+    gpunn_optimizer_destroy(s->opt);
+    free(s->x), free(s->t);
+}
+
+/* ---- progress ---- */
+typedef struct watch {
+    int            calls, epochs, stop_after; /* calls; 0: never */
+    gpunn_progress last;
+    float          losses[64], validation[64];
+} watch;
+static bool on_progress(void *user, const gpunn_progress *p)
+{
+    watch *w = user;
+    w->calls++;
+    assert_true(p->epoch >= 1 && p->epoch <= p->epochs && p->batch >= 1 && p->batch <= p->batches && p->seconds >= 0);
+    assert_true(isfinite(p->loss) && p->metric >= 0 && p->metric <= 1 && p->lr > 0);
+    if (p->epoch_done) {
+        w->losses[w->epochs] = p->loss;
+        w->validation[w->epochs++] = p->validation_loss;
+        assert_int_equal(p->batch, p->batches);
+    }
+    w->last = *p;
+    return w->stop_after == 0 || w->calls < w->stop_after;
+}
+
+static void test_fit(void **state)
+{
+    fixture    *f = *state;
+    setup       s = make(f, 1);
+    watch       w = {0};
+    int         epochs = 0;
+    const char *csv = test_path(f, "history.csv"), *svg = test_path(f, "history.svg"), *best = test_path(f, "best.safetensors");
+    const char *checkpoint = test_path(f, "last.ckpt");
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .validation = s.validation, .epochs = 12,
+                        .on_progress = on_progress, .user = &w, .history_csv = csv, .history_svg = svg, .checkpoint = checkpoint, .best_weights = best,
+                        .epochs_run = &epochs));
+    assert_int_equal(epochs, 12);
+    assert_int_equal(w.epochs, 12);
+    assert_int_equal(w.calls, 12 * 7 + 12);
+    assert_int_equal(gpunn_step_count(s.opt), 12 * 7);
+    assert_true(w.losses[11] < 0.6f * w.losses[0]); /* it learns */
+    assert_true(w.last.validation_metric > 0.8f);
+
+    /* evaluation is the mean over samples, not over batches */
+    float loss, metric;
+    OK(s.dev, gpunn_evaluate(s.validation, s.n.loss, s.n.accuracy, &loss, &metric));
+    check_close(&loss, &w.last.validation_loss, 1, 1e-6, 0);
+    double sum = 0, hits = 0;
+    while (gpunn_next(s.validation)) {
+        gpunn_tensor *both[] = {s.n.loss, s.n.accuracy};
+        OK(s.dev, gpunn_forward(both, 2));
+        sum += (double)gpunn_item(s.n.loss) * gpunn_loader_batch_size(s.validation);
+        hits += (double)gpunn_item(s.n.accuracy) * gpunn_loader_batch_size(s.validation);
+    }
+    check_close(((float[]){loss, metric}), ((float[]){(float)(sum / VALIDATION), (float)(hits / VALIDATION)}), 2, 1e-6, 0);
+
+    /* the best weights are those of the best epoch */
+    int lowest = 0;
+    for (int i = 1; i < 12; i++)
+        if (w.validation[i] < w.validation[lowest]) lowest = i;
+    OK(s.dev, gpunn_load(s.model, best));
+    OK(s.dev, gpunn_evaluate(s.validation, s.n.loss, NULL, &loss, NULL));
+    check_close(&loss, &w.validation[lowest], 1, 1e-5, 0);
+
+    size_t size;
+    char  *text = (char *)file_read(csv, &size);
+    int    lines = 0;
+    for (char *p = text; (p = strchr(p, '\n')) != NULL; p++) lines++;
+    assert_int_equal(lines, 13);
+    assert_non_null(strstr(text, "epoch"));
+    assert_non_null(strstr(text, "loss"));
+    free(text);
+    text = (char *)file_read(svg, &size);
+    assert_true(strncmp(text, "<svg", 4) == 0 || strncmp(text, "<?xml", 5) == 0);
+    assert_non_null(strstr(text, "</svg>"));
+    assert_null(strstr(text, "nan"));
+    assert_null(strstr(text, "href")); /* self-contained */
+    free(text);
+    assert_int_equal(unlink(csv) | unlink(svg) | unlink(best) | unlink(checkpoint), 0);
+    unmake(&s);
+}
+
+static void test_cancel(void **state)
+{
+    fixture *f = *state;
+    setup    s = make(f, 0);
+    watch    w = {.stop_after = 10};
+    int      epochs = -1;
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .epochs = 5, .on_progress = on_progress, .user = &w, .epochs_run = &epochs),
+          GPUNN_ERR_CANCELLED, "on_progress");
+    assert_int_equal(w.calls, 10);
+    assert_int_equal(epochs, 1);
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1)); /* everything stays usable */
+    unmake(&s);
+}
+
+static void test_patience(void **state)
+{
+    fixture *f = *state;
+    setup    s = make(f, 0);
+    watch    w = {0};
+    int      epochs = 0;
+    gpunn_set_lr(s.opt, 1e-12f); /* hardly anything gets better */
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .validation = s.validation, .epochs = 60, .patience = 2,
+                        .on_progress = on_progress, .user = &w, .epochs_run = &epochs));
+    assert_true(epochs >= 3 && epochs < 60);
+    int lowest = 0;
+    for (int i = 1; i < epochs; i++)
+        if (w.validation[i] < w.validation[lowest]) lowest = i;
+    assert_int_equal(epochs - 1 - lowest, 2);
+    unmake(&s);
+}
+
+static void test_schedule_in_fit(void **state)
+{
+    fixture *f = *state;
+    setup    s = make(f, 0);
+    float    lr;
+    OK(s.dev, gpunn_set_schedule(s.opt, .type = GPUNN_SCHEDULE_EXPONENTIAL, .gamma = 0.5f));
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 3));
+    lr = gpunn_get_lr(s.opt);
+    check_close(&lr, &(float){0.05f / 8}, 1, 1e-6, 0);
+    gpunn_set_lr(s.opt, 0.05f);
+    OK(s.dev, gpunn_set_schedule(s.opt, .type = GPUNN_SCHEDULE_STEP, .step_size = 7, .gamma = 0.5f));
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 2, .schedule_per_batch = true));
+    lr = gpunn_get_lr(s.opt);
+    check_close(&lr, &(float){0.05f / 4}, 1, 1e-6, 0);
+    unmake(&s);
+}
+
+static void test_fit_errors(void **state)
+{
+    fixture *f = *state;
+    setup    s = make(f, 0);
+    FAILS(s.dev, gpunn_fit(s.opt, .train = s.train), GPUNN_ERR_ARGUMENT, "loss");
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss), GPUNN_ERR_ARGUMENT, "train");
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = -1), GPUNN_ERR_ARGUMENT, "epochs");
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.logits, .train = s.train), GPUNN_ERR_SHAPE, "loss");
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .history_csv = "/no/such/folder/h.csv"), GPUNN_ERR_IO, "/no/such/folder/h.csv");
+    s.x[20] = NAN;
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 2), GPUNN_ERR_NUMERIC, "loss");
+    unmake(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {test_with_device(test_fit),             test_with_device(test_cancel),     test_with_device(test_patience),
+                                       test_with_device(test_schedule_in_fit), test_with_device(test_fit_errors)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

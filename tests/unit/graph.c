@@ -1,0 +1,792 @@
+/* Building graphs: shape rules, sentences of errors, names, gpunn_expr, and that a failed call leaves nothing behind.
+ * No kernel runs here: the device's backend computes nothing. Shapes against PyTorch's: shapes_vs_torch.py. */
+#define GPUNN_IMPLEMENTATION
+#include "../../gpunn.h"
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+/* ---- a device whose host memory is counted and can fail ---- */
+typedef struct memory {
+    size_t held;
+    long   allocations, fail_at; /* fail_at < 0: never */
+} memory;
+
+static void *counted_realloc(void *user, void *ptr, size_t old_size, size_t new_size)
+{
+    memory *m = (memory *)user;
+    if (new_size > old_size && m->allocations++ == m->fail_at) return NULL;
+    m->held += new_size - old_size;
+    if (new_size != 0) return realloc(ptr, new_size);
+    free(ptr);
+    return NULL;
+}
+
+static void *open_nothing(const gpunn_device_args *args, char *message, size_t size)
+{
+    (void)message;
+    (void)size;
+    return args->user;
+}
+
+static void close_nothing(void *context)
+{
+    (void)context;
+}
+
+static void tell_nothing(void *context, gpunn_backend_info *info)
+{
+    (void)context;
+    info->type = GPUNN_DEVICE_CPU;
+    info->threads = 1;
+}
+
+static gpunn_backend nothing = {.abi = GPUNN_BACKEND_ABI, .open = open_nothing, .close = close_nothing, .info = tell_nothing};
+
+typedef struct fixture {
+    memory        memory;
+    gpunn_device *dev;
+    gpunn_model  *model;
+    gpunn_tensor *image, *rows, *labels, *three; /* [batch, 6, 14, 14], [batch, 20], i64 [batch], [3] */
+} fixture;
+
+static int setup(void **state)
+{
+    fixture *f = (fixture *)calloc(1, sizeof *f);
+    f->memory.fail_at = -1;
+    f->dev = gpunn_device_open(.realloc_fn = counted_realloc, .user = &f->memory, .backend = &nothing);
+    f->model = gpunn_model_create(f->dev);
+    f->image = gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 6, 14, 14));
+    f->rows = gpunn_input(f->model, "rows", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 20));
+    f->labels = gpunn_input(f->model, "labels", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    f->three = gpunn_input(f->model, "three", GPUNN_F32, GPUNN_SHAPE(3));
+    gpunn_clear_error(NULL);
+    *state = f;
+    return f->three ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = (fixture *)*state;
+    gpunn_device_close(f->dev);
+    int leaked = f->memory.held != 0;
+    free(f);
+    return leaked;
+}
+
+/* ---- helpers ---- */
+#define REFUSED(f, status, sentence, call)                           \
+    do {                                                             \
+        int tensors_before = (f)->model->tensor_count;               \
+        assert_null(call);                                           \
+        assert_string_equal(gpunn_error((f)->dev), sentence);        \
+        assert_int_equal(gpunn_last_status((f)->dev), status);       \
+        assert_int_equal((f)->model->tensor_count, tensors_before);  \
+        gpunn_clear_error((f)->dev);                                 \
+    } while (0)
+
+static void check_shape(const fixture *f, const gpunn_tensor *t, gpunn_shape wanted)
+{
+    if (t == NULL) fail_msg("%s", gpunn_error(f->dev));
+    gpunn_shape shape = gpunn_tensor_shape(t);
+    assert_memory_equal(&shape, &wanted, sizeof shape);
+}
+
+#define B GPUNN_BATCH
+#define SHAPE GPUNN_SHAPE
+static gpunn_tensor *input(fixture *f, gpunn_shape shape)
+{
+    char name[32];
+    (void)snprintf(name, sizeof name, "input%d", f->model->tensor_count);
+    gpunn_tensor *t = gpunn_input(f->model, name, GPUNN_F32, shape);
+    if (t == NULL) fail_msg("%s", gpunn_error(f->dev));
+    return t;
+}
+
+/* ---- inputs, parameters, constants, names ---- */
+static void test_inputs(void **state)
+{
+    fixture *f = (fixture *)*state;
+    check_shape(f, gpunn_input(f->model, "scalar", GPUNN_DTYPE_DEFAULT, SHAPE(0)), SHAPE(0));
+    assert_int_equal(gpunn_tensor_dtype(gpunn_find(f->model, "scalar")), GPUNN_F32);
+    check_shape(f, gpunn_input(f->model, "deep", GPUNN_U8, SHAPE(1, 2, 3, B, 5, 6, 7, 8)), SHAPE(1, 2, 3, B, 5, 6, 7, 8));
+    REFUSED(f, GPUNN_ERR_SHAPE, "input 'a': shape [3, 0, 4] has a dimension 0; the smallest is 1",
+            gpunn_input(f->model, "a", GPUNN_F32, SHAPE(3, 0, 4)));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "input 'a': shape [batch, batch] is not allowed here; dimensions are 1 or more, and one of them may be GPUNN_BATCH",
+            gpunn_input(f->model, "a", GPUNN_F32, SHAPE(B, B)));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "input 'a': shape [2 batch] is not allowed here; dimensions are 1 or more, and one of them may be GPUNN_BATCH",
+            gpunn_input(f->model, "a", GPUNN_F32, SHAPE(2 * B)));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "input 'a': shape [batch, 1073741824, 1073741824] has more than 2^59 elements; use smaller sizes",
+            gpunn_input(f->model, "a", GPUNN_F32, SHAPE(B, 1 << 30, 1 << 30)));
+    REFUSED(f, GPUNN_ERR_SHAPE, "input 'a': shape [9223372036854775807] has more than 2^59 elements; use smaller sizes",
+            gpunn_input(f->model, "a", GPUNN_F32, SHAPE(INT64_MAX)));
+    REFUSED(f, GPUNN_ERR_DTYPE, "input 'a': dtype f16 cannot be an input's; use f32, i64, i32, u8 or bool",
+            gpunn_input(f->model, "a", GPUNN_F16, SHAPE(3)));
+    REFUSED(f, GPUNN_ERR_DTYPE, "input 'a': dtype no gpunn_dtype cannot be an input's; use f32, i64, i32, u8 or bool",
+            gpunn_input(f->model, "a", (gpunn_dtype)77, SHAPE(3)));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "input 'rows': the name 'rows' is taken; names are unique in a model",
+            gpunn_input(f->model, "rows", GPUNN_F32, SHAPE(3)));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "input: the name is missing; give one", gpunn_input(f->model, "", GPUNN_F32, SHAPE(3)));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "input: the name is missing; give one", gpunn_input(f->model, NULL, GPUNN_F32, SHAPE(3)));
+}
+
+static void test_parameters(void **state)
+{
+    fixture    *f = (fixture *)*state;
+    gpunn_init  kaiming = {GPUNN_INIT_KAIMING_UNIFORM, 0, 0}, uniform = {GPUNN_INIT_UNIFORM, 1, -1}, normal = {GPUNN_INIT_NORMAL, 0, -1};
+    gpunn_init  none = {GPUNN_INIT_DEFAULT, 0, 0}, wrong = {(gpunn_init_kind)99, 0, 0}, nan = {GPUNN_INIT_CONSTANT, NAN, 0};
+    float       values[6] = {1, 2, 3, 4, 5, 6};
+    gpunn_tensor *w = gpunn_parameter(f->model, "w", SHAPE(2, 3), kaiming);
+    check_shape(f, w, SHAPE(2, 3));
+    check_shape(f, gpunn_constant(f->model, SHAPE(2, 3), values), SHAPE(2, 3));
+    assert_int_equal(gpunn_parameter_count(f->model), 1);
+    assert_ptr_equal(gpunn_parameter_at(f->model, 0), w);
+    assert_null(gpunn_parameter_at(f->model, 1));
+    assert_null(gpunn_parameter_at(f->model, -1));
+    assert_int_equal(gpunn_tensor_bytes(w), 24);
+    REFUSED(f, GPUNN_ERR_SHAPE, "parameter 'v': shape [batch] is not allowed here; dimensions are 1 or more, and none may be GPUNN_BATCH",
+            gpunn_parameter(f->model, "v", SHAPE(B), none));
+    REFUSED(f, GPUNN_ERR_SHAPE, "constant: shape [batch, 3] is not allowed here; dimensions are 1 or more, and none may be GPUNN_BATCH",
+            gpunn_constant(f->model, SHAPE(B, 3), values));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "constant: values is NULL; pass as many floats as the shape has elements",
+            gpunn_constant(f->model, SHAPE(3), NULL));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "parameter 'w': the name 'w' is taken; names are unique in a model",
+            gpunn_parameter(f->model, "w", SHAPE(3), none));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "parameter '__metadata__': the name '__metadata__' is reserved in safetensors files; choose another",
+            gpunn_parameter(f->model, "__metadata__", SHAPE(3), none));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "parameter 'v': initial values: a shape of rank below 2 tells no fan-in; set .a to it",
+            gpunn_parameter(f->model, "v", SHAPE(3), kaiming));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "parameter 'v': initial values: a lies above b; a is the lower bound",
+            gpunn_parameter(f->model, "v", SHAPE(3), uniform));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "parameter 'v': initial values: b is negative; it is the standard deviation",
+            gpunn_parameter(f->model, "v", SHAPE(3), normal));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "parameter 'v': initial values: the kind is none of gpunn_init_kind; use one of them",
+            gpunn_parameter(f->model, "v", SHAPE(3), wrong));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "parameter 'v': initial values: a or b is not finite; use finite numbers",
+            gpunn_parameter(f->model, "v", SHAPE(3), nan));
+    char long_name[300];
+    memset(long_name, 'n', sizeof long_name);
+    long_name[256] = 0;
+    assert_null(gpunn_parameter(f->model, long_name, SHAPE(3), none));
+    assert_non_null(strstr(gpunn_error(f->dev), "is longer than 255 bytes; choose another"));
+    gpunn_clear_error(f->dev);
+    long_name[255] = 0;
+    assert_non_null(gpunn_parameter(f->model, long_name, SHAPE(3), none));
+}
+
+static void test_settings(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_init    init = {GPUNN_INIT_CONSTANT, 2, 0}, bad = {GPUNN_INIT_KAIMING_UNIFORM, -1, 0};
+    gpunn_tensor *y = gpunn_linear(f->rows, "fc", .out_features = 2), *w = gpunn_find(f->model, "fc.weight");
+    assert_non_null(y);
+    assert_int_equal(gpunn_set_trainable(w, false), GPUNN_OK);
+    assert_int_equal(gpunn_set_lr_scale(w, 0.5f), GPUNN_OK);
+    assert_int_equal(gpunn_set_decay(w, false), GPUNN_OK);
+    assert_int_equal(gpunn_set_init(w, init), GPUNN_OK);
+    assert_false(w->trainable || w->decay);
+    assert_float_equal(w->lr_scale, 0.5f, 0);
+    assert_int_equal(w->init.kind, GPUNN_INIT_CONSTANT);
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_set_lr_scale 'fc.weight': scale is -1; use 0 or a positive number",
+            gpunn_set_lr_scale(w, -1) == GPUNN_OK ? w : NULL);
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_set_trainable 'rows': the tensor is no parameter; only these have this setting",
+            gpunn_set_trainable(f->rows, true) == GPUNN_OK ? w : NULL);
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_set_decay: the tensor is no parameter; only these have this setting",
+            gpunn_set_decay(y, true) == GPUNN_OK ? w : NULL);
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_set_init 'fc.weight': initial values: a is negative; it is the fan-in, 0 to take it from the shape",
+            gpunn_set_init(w, bad) == GPUNN_OK ? w : NULL);
+    assert_ptr_equal(gpunn_keep(y), y);
+    assert_ptr_equal(gpunn_retain_grad(y), y);
+    REFUSED(f, GPUNN_ERR_DTYPE, "gpunn_retain_grad: x is i64, but f32 is needed; convert it with gpunn_cast", gpunn_retain_grad(f->labels));
+}
+
+static void test_names(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *y = gpunn_relu(f->rows);
+    assert_string_equal(gpunn_tensor_name(y), "");
+    assert_string_equal(gpunn_tensor_name(NULL), "");
+    assert_ptr_equal(gpunn_set_name(y, "hidden"), y);
+    assert_ptr_equal(gpunn_set_name(y, "hidden"), y);
+    assert_ptr_equal(gpunn_find(f->model, "hidden"), y);
+    assert_ptr_equal(gpunn_set_name(y, "features"), y);
+    assert_null(gpunn_find(f->model, "hidden"));
+    assert_null(gpunn_find(f->model, NULL));
+    assert_null(gpunn_find(NULL, "rows"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_set_name: the name 'rows' is taken; names are unique in a model", gpunn_set_name(y, "rows"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_set_name: the name is missing; give one", gpunn_set_name(y, ""));
+    assert_string_equal(gpunn_tensor_name(y), "features");
+    assert_string_equal(gpunn_dtype_name(GPUNN_BF16), "bf16");
+    assert_int_equal(gpunn_dtype_size(GPUNN_I64), 8);
+    assert_int_equal(gpunn_dtype_size((gpunn_dtype)-1), 0);
+    assert_int_equal(gpunn_dtype_size(GPUNN_DTYPE_COUNT), 0);
+}
+
+/* NULL in, NULL out; an error is recorded only where there is none yet. */
+static void test_null_operands(void **state)
+{
+    fixture *f = (fixture *)*state;
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "add: b is NULL", gpunn_add(f->rows, NULL));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "add: a is NULL", gpunn_add(NULL, f->rows));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "cross_entropy: labels is NULL", gpunn_cross_entropy(f->rows, NULL));
+    assert_null(gpunn_linear(NULL, "fc1", .out_features = 3));
+    assert_string_equal(gpunn_error(NULL), "linear 'fc1': x is NULL");
+    assert_null(gpunn_relu(NULL));
+    assert_string_equal(gpunn_error(NULL), "linear 'fc1': x is NULL");
+    gpunn_clear_error(NULL);
+    assert_null(gpunn_input(NULL, "x", GPUNN_F32, SHAPE(3)));
+    assert_string_equal(gpunn_error(NULL), "input 'x': the model is NULL");
+    gpunn_clear_error(NULL);
+    assert_null(gpunn_add(gpunn_reshape(f->three, SHAPE(4)), f->rows));
+    assert_non_null(strstr(gpunn_error(f->dev), "reshape: "));
+    gpunn_clear_error(f->dev);
+    gpunn_model  *other = gpunn_model_create(f->dev);
+    gpunn_tensor *x = gpunn_input(other, "x", GPUNN_F32, SHAPE(3));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "mul: b belongs to another model; all operands must belong to one", gpunn_mul(f->three, x));
+    REFUSED(f, GPUNN_ERR_DTYPE, "mul: b is i64, but f32 is needed; convert it with gpunn_cast", gpunn_mul(f->rows, f->labels));
+}
+
+/* ---- elementwise ---- */
+static void test_broadcasting(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *column = input(f, SHAPE(4, 1)), *scalar = input(f, SHAPE(0)), *four = input(f, SHAPE(B, 4)), *one = input(f, SHAPE(1, 4));
+    check_shape(f, gpunn_add(column, f->three), SHAPE(4, 3));
+    check_shape(f, gpunn_add(scalar, f->image), SHAPE(B, 6, 14, 14));
+    check_shape(f, gpunn_maximum(one, four), SHAPE(B, 4));
+    check_shape(f, gpunn_where(column, f->three, scalar), SHAPE(4, 3));
+    check_shape(f, gpunn_huber(four, four, 1.0f), SHAPE(B, 4));
+    check_shape(f, gpunn_clamp(four, 0, 1), SHAPE(B, 4));
+    REFUSED(f, GPUNN_ERR_SHAPE, "add: shapes [batch, 4] and [3] do not broadcast (axis 1: 4 against 3)", gpunn_add(four, f->three));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "sub: shapes [4, 1] and [batch, 4] do not broadcast (axis 0: 4 against batch); the batch fits only itself and 1",
+            gpunn_sub(column, four));
+    gpunn_tensor *twice = gpunn_concat((gpunn_tensor *[]){four, four}, 2, 0);
+    check_shape(f, twice, SHAPE(2 * B, 4));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "mul: shapes [2 batch, 4] and [batch, 4] do not broadcast (axis 0: 2 batch against batch); the batch fits only itself and 1",
+            gpunn_mul(twice, four));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "leaky_relu: an attribute is NaN; pass a number", gpunn_leaky_relu(four, NAN));
+}
+
+/* ---- layers ---- */
+static void test_linear(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *y = gpunn_linear(f->rows, "fc1", .out_features = 50), *w = gpunn_find(f->model, "fc1.weight");
+    gpunn_tensor *across = input(f, SHAPE(3, B)), *scalar = input(f, SHAPE(0));
+    check_shape(f, y, SHAPE(B, 50));
+    check_shape(f, w, SHAPE(50, 20));
+    check_shape(f, gpunn_find(f->model, "fc1.bias"), SHAPE(50));
+    assert_float_equal(gpunn_find(f->model, "fc1.bias")->init.a, 20, 0);
+    check_shape(f, gpunn_linear(f->three, "fc2", .out_features = 5, .no_bias = true), SHAPE(5));
+    check_shape(f, gpunn_linear(input(f, SHAPE(2, 7, B, 9)), "fc3", .out_features = 5), SHAPE(2, 7, B, 5));
+    assert_null(gpunn_find(f->model, "fc2.bias"));
+    assert_string_equal(y->layer, "fc1");
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "linear 'fc4': out_features is 0; set .out_features to 1 or more", gpunn_linear(f->rows, "fc4"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "linear 'fc4': out_features is -3; set .out_features to 1 or more",
+            gpunn_linear(f->rows, "fc4", .out_features = -3));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "linear 'fc1': the name is taken by another layer; names are unique in a model",
+            gpunn_linear(f->rows, "fc1", .out_features = 3));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "linear: the layer needs a name, which its parameters carry too",
+            gpunn_linear(f->rows, "", .out_features = 3));
+    REFUSED(f, GPUNN_ERR_DTYPE, "linear 'fc4': x is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_linear(f->labels, "fc4", .out_features = 3));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "linear 'fc4': axis 1 of x [3, batch] is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there",
+            gpunn_linear(across, "fc4", .out_features = 3));
+    REFUSED(f, GPUNN_ERR_SHAPE, "linear 'fc4': x is [], but [..., features] is needed; gpunn_reshape it",
+            gpunn_linear(scalar, "fc4", .out_features = 3));
+    /* The weight is taken away again when the bias cannot be made. */
+    gpunn_init none = {GPUNN_INIT_DEFAULT, 0, 0};
+    assert_non_null(gpunn_parameter(f->model, "fc5.bias", SHAPE(1), none));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "linear 'fc5': the name 'fc5.bias' is taken; names are unique in a model",
+            gpunn_linear(f->rows, "fc5", .out_features = 3));
+    assert_null(gpunn_find(f->model, "fc5.weight"));
+}
+
+static void test_conv2d(void **state)
+{
+    fixture *f = (fixture *)*state;
+    check_shape(f, gpunn_conv2d(f->image, "c1", .out_channels = 16, .kernel_size = 5), SHAPE(B, 16, 10, 10));
+    check_shape(f, gpunn_find(f->model, "c1.weight"), SHAPE(16, 6, 5, 5));
+    assert_float_equal(gpunn_find(f->model, "c1.weight")->init.a, 150, 0);
+    check_shape(f, gpunn_conv2d(f->image, "c2", .out_channels = 9, .kernel_size = 3, .padding = 1, .stride = 2, .groups = 3), SHAPE(B, 9, 7, 7));
+    check_shape(f, gpunn_find(f->model, "c2.weight"), SHAPE(9, 2, 3, 3));
+    check_shape(f, gpunn_conv2d(f->image, "c3", .out_channels = 2, .padding = 1, .kernel_shape = {3, 5}, .paddings = {0, GPUNN_ZERO}),
+                SHAPE(B, 2, 14, 10));
+    check_shape(f, gpunn_conv2d(f->image, "c4", .out_channels = 2, .kernel_size = 3, .dilations = {6, 1}), SHAPE(B, 2, 2, 12));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "conv2d 'c': out_channels is 0; set .out_channels to 1 or more", gpunn_conv2d(f->image, "c", .kernel_size = 3));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "conv2d 'c': kernel_size is 0; set .kernel_size, or .kernel_shape for each axis, to 1 or more",
+            gpunn_conv2d(f->image, "c", .out_channels = 3));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "conv2d 'c': kernel_size is 0; set .kernel_size, or .kernel_shape for each axis, to 1 or more",
+            gpunn_conv2d(f->image, "c", .out_channels = 3, .kernel_shape = {3}));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "conv2d 'c': stride is -1; set .stride, or .strides for each axis, to 1 or more",
+            gpunn_conv2d(f->image, "c", .out_channels = 3, .kernel_size = 3, .stride = -1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "conv2d 'c': padding is -2; set .padding, or .paddings for each axis, to 0 or more",
+            gpunn_conv2d(f->image, "c", .out_channels = 3, .kernel_size = 3, .paddings = {1, -2}));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "conv2d 'c': dilation is 0; set .dilation, or .dilations for each axis, to 1 or more",
+            gpunn_conv2d(f->image, "c", .out_channels = 3, .kernel_size = 3, .dilation = GPUNN_ZERO));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "conv2d 'c': kernel_shape[2] is set, but the window has two axes: rows and columns",
+            gpunn_conv2d(f->image, "c", .out_channels = 3, .kernel_shape = {3, 3, 3}));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "conv2d 'c': groups is 4, but the input has 6 channels and out_channels is 8; it must be 1 or more and divide both",
+            gpunn_conv2d(f->image, "c", .out_channels = 8, .kernel_size = 3, .groups = 4));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "conv2d 'c': the window spans 17 along axis 2, but the padded input only 14 (input [batch, 6, 14, 14], kernel 9 x 9, "
+            "dilation 2, padding 0); use a smaller kernel or more padding",
+            gpunn_conv2d(f->image, "c", .out_channels = 8, .kernel_size = 9, .dilation = 2));
+    REFUSED(f, GPUNN_ERR_SHAPE, "conv2d 'c': x is [batch, 20], but [n, channels, height, width] is needed; gpunn_reshape it",
+            gpunn_conv2d(f->rows, "c", .out_channels = 8, .kernel_size = 9));
+}
+
+static void test_pools(void **state)
+{
+    fixture *f = (fixture *)*state;
+    check_shape(f, gpunn_max_pool2d(f->image, .kernel_size = 2), SHAPE(B, 6, 7, 7));
+    check_shape(f, gpunn_avg_pool2d(f->image, .kernel_size = 3, .stride = 2, .ceil_mode = true), SHAPE(B, 6, 7, 7));
+    check_shape(f, gpunn_avg_pool2d(f->image, .kernel_size = 3, .strides = {1, 0}, .padding = 1), SHAPE(B, 6, 14, 5));
+    check_shape(f, gpunn_adaptive_avg_pool2d(f->image, 1, 20), SHAPE(B, 6, 1, 20));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "max_pool2d: kernel_size is 0; set .kernel_size, or .kernel_shape for each axis, to 1 or more",
+            gpunn_max_pool2d(f->image));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "max_pool2d: .count_exclude_pad is not used by this pool; leave it out",
+            gpunn_max_pool2d(f->image, .kernel_size = 2, .count_exclude_pad = true));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "max_pool2d: padding is 2, more than half of the kernel's 3; use a smaller padding",
+            gpunn_max_pool2d(f->image, .kernel_size = 3, .padding = 2));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "avg_pool2d: the window spans 15 along axis 2, but the padded input only 14 (input [batch, 6, 14, 14], kernel 15 x 15, "
+            "dilation 1, padding 0); use a smaller kernel or more padding",
+            gpunn_avg_pool2d(f->image, .kernel_size = 15));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "adaptive_avg_pool2d: the result's size is 0 x 3; it must be 1 x 1 or larger",
+            gpunn_adaptive_avg_pool2d(f->image, 0, 3));
+}
+
+static void test_other_layers(void **state)
+{
+    fixture *f = (fixture *)*state;
+    check_shape(f, gpunn_batch_norm2d(f->image, "bn1"), SHAPE(B, 6, 14, 14));
+    check_shape(f, gpunn_find(f->model, "bn1.running_var"), SHAPE(6));
+    check_shape(f, gpunn_batch_norm1d(f->rows, "bn2", .no_affine = true), SHAPE(B, 20));
+    assert_null(gpunn_find(f->model, "bn2.weight"));
+    assert_int_equal(gpunn_parameter_count(f->model), 6);
+    assert_int_equal(gpunn_find(f->model, "bn1.weight")->init.kind, GPUNN_INIT_CONSTANT);
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "batch_norm1d 'bn2': the name is taken by another layer; names are unique in a model",
+            gpunn_batch_norm1d(f->rows, "bn2"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "batch_norm1d 'bn': eps is 0; use a positive number", gpunn_batch_norm1d(f->rows, "bn", .eps = GPUNN_ZERO));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "batch_norm1d 'bn': momentum is 1.5; use a number from 0 to 1",
+            gpunn_batch_norm1d(f->rows, "bn", .momentum = 1.5f));
+    REFUSED(f, GPUNN_ERR_SHAPE, "batch_norm2d 'bn': x is [batch, 20], but [n, channels, height, width] is needed; gpunn_reshape it",
+            gpunn_batch_norm2d(f->rows, "bn"));
+    check_shape(f, gpunn_dropout(f->rows, 0.5f), SHAPE(B, 20));
+    assert_int_equal(f->model->random_sites, 1);
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "dropout: p is 1.5; use a probability from 0 to 1", gpunn_dropout(f->rows, 1.5f));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "dropout: p is nan; use a probability from 0 to 1", gpunn_dropout(f->rows, NAN));
+    assert_int_equal(f->model->random_sites, 1);
+    check_shape(f, gpunn_prelu(f->image, "p1", 0, 0), SHAPE(B, 6, 14, 14));
+    check_shape(f, gpunn_prelu(f->image, "p2", 6, 0.1f), SHAPE(B, 6, 14, 14));
+    check_shape(f, gpunn_prelu(f->rows, "p3", 20, 0.1f), SHAPE(B, 20));
+    check_shape(f, gpunn_find(f->model, "p2.weight"), SHAPE(6));
+    assert_float_equal(gpunn_find(f->model, "p1.weight")->init.a, 0.25, 0);
+    REFUSED(f, GPUNN_ERR_SHAPE, "prelu 'p': num_parameters is 5, but must be 1 or the channels of axis 1 (input [batch, 6, 14, 14])",
+            gpunn_prelu(f->image, "p", 5, 0));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "prelu 'p1': the name is taken by another layer; names are unique in a model", gpunn_prelu(f->image, "p1", 0, 0));
+}
+
+/* ---- shapes ---- */
+static void test_reshape(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *middle = input(f, SHAPE(3, B, 4));
+    check_shape(f, gpunn_reshape(f->image, SHAPE(B, 1176)), SHAPE(B, 1176));
+    check_shape(f, gpunn_reshape(f->rows, SHAPE(4, 5 * B)), SHAPE(4, 5 * B));
+    check_shape(f, gpunn_reshape(f->labels, SHAPE(B, 1)), SHAPE(B, 1));
+    assert_int_equal(gpunn_tensor_dtype(gpunn_reshape(f->labels, SHAPE(B, 1))), GPUNN_I64);
+    check_shape(f, gpunn_reshape(input(f, SHAPE(1, 1)), SHAPE(0)), SHAPE(0));
+    check_shape(f, gpunn_flatten(f->image), SHAPE(B, 1176));
+    check_shape(f, gpunn_flatten(middle), SHAPE(3, 4 * B));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "reshape: [batch, 21] does not hold as many elements as [batch, 20]; GPUNN_BATCH there is the batch, not what is left over",
+            gpunn_reshape(f->rows, SHAPE(B, 21)));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "reshape: [20] does not hold as many elements as [batch, 20]; GPUNN_BATCH there is the batch, not what is left over",
+            gpunn_reshape(f->rows, SHAPE(20)));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "reshape: [batch, batch, 20] does not hold as many elements as [batch, 20]; GPUNN_BATCH there is the batch, not what is left over",
+            gpunn_reshape(f->rows, SHAPE(B, B, 20)));
+    REFUSED(f, GPUNN_ERR_SHAPE, "reshape: shape [batch, 0, 20] has a dimension 0; the smallest is 1", gpunn_reshape(f->rows, SHAPE(B, 0, 20)));
+    REFUSED(f, GPUNN_ERR_SHAPE, "flatten: x is [3], but [n, ...] is needed; gpunn_reshape it", gpunn_flatten(f->three));
+    check_shape(f, gpunn_permute(middle, GPUNN_AXES(1, 2, 0)), SHAPE(B, 4, 3));
+    check_shape(f, gpunn_permute(middle, GPUNN_AXES(-1, 0, 1)), SHAPE(4, 3, B));
+    check_shape(f, gpunn_permute(input(f, SHAPE(0)), GPUNN_ALL), SHAPE(0));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "permute: 2 axes are listed for [3, batch, 4]; list each of its 3", gpunn_permute(middle, GPUNN_AXES(1, 0)));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "permute: axis 1 is listed twice; name each axis once", gpunn_permute(middle, GPUNN_AXES(1, -2, 0)));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "permute: axis 3 is not one of [3, batch, 4]; use -3 to 2", gpunn_permute(middle, GPUNN_AXES(1, 3, 0)));
+}
+
+static void test_concat_slice_pad(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *a = input(f, SHAPE(B, 3)), *b = input(f, SHAPE(B, 4)), *fixed = input(f, SHAPE(5, 3)), *two[2] = {a, b}, *mixed[2] = {a, fixed};
+    gpunn_tensor *ten = input(f, SHAPE(B, 10));
+    check_shape(f, gpunn_concat(two, 2, 1), SHAPE(B, 7));
+    check_shape(f, gpunn_concat(two, 1, -1), SHAPE(B, 3));
+    check_shape(f, gpunn_concat((gpunn_tensor *[]){a, gpunn_concat((gpunn_tensor *[]){a, a}, 2, 0)}, 2, 0), SHAPE(3 * B, 3));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "concat: tensors[0] is [batch, 3] and tensors[1] [batch, 4]; they may differ only along axis 0, where all or none must be the batch",
+            gpunn_concat(two, 2, 0));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "concat: tensors[0] is [batch, 3] and tensors[1] [5, 3]; they may differ only along axis 0, where all or none must be the batch",
+            gpunn_concat(mixed, 2, 0));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "concat: axis 2 is not one of [batch, 3]; use -2 to 1", gpunn_concat(two, 2, 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "concat: tensors[1] is NULL", gpunn_concat((gpunn_tensor *[]){a, NULL}, 2, 2));
+    assert_null(gpunn_concat(two, 0, 0));
+    assert_string_equal(gpunn_error(NULL), "concat: 0 tensors are given; 1 to 64 can be joined at once");
+    gpunn_clear_error(NULL);
+
+    check_shape(f, gpunn_slice(ten, 1, 2, 9, 3), SHAPE(B, 3));
+    check_shape(f, gpunn_slice(ten, -1, -4, GPUNN_END_OF_AXIS, 1), SHAPE(B, 4));
+    check_shape(f, gpunn_slice(ten, 1, -100, 100, 1), SHAPE(B, 10));
+    check_shape(f, gpunn_slice(ten, 1, INT64_MIN, -1, INT64_MAX), SHAPE(B, 1));
+    REFUSED(f, GPUNN_ERR_SHAPE, "slice: 5:5 along axis 1 of [batch, 10] is empty; at least one element must be left", gpunn_slice(ten, 1, 5, 5, 1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "slice: step is 0; use 1 or more", gpunn_slice(ten, 1, 0, 5, 0));
+    REFUSED(f, GPUNN_ERR_SHAPE, "slice: axis 0 of [batch, 10] is the batch, which cannot be cut; choose another axis", gpunn_slice(ten, 0, 0, 5, 1));
+
+    check_shape(f, gpunn_pad(f->image, .before = {0, 0, 1, 2}, .after = {0, 0, 3, 4}, .value = -1), SHAPE(B, 6, 18, 20));
+    REFUSED(f, GPUNN_ERR_SHAPE, "pad: axis 0 of [batch, 10] is the batch; leave its padding 0", gpunn_pad(ten, .before = {1}));
+    REFUSED(f, GPUNN_ERR_SHAPE, "pad: axis 2 of [batch, 10] does not exist; leave its padding 0", gpunn_pad(ten, .after = {0, 0, 1}));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "pad: -1 before and 0 after axis 1 are out of range; use 0 or more, gpunn_slice to cut",
+            gpunn_pad(ten, .before = {0, -1}));
+
+    assert_int_equal(gpunn_tensor_dtype(gpunn_cast(f->labels, GPUNN_F32)), GPUNN_F32);
+    assert_ptr_equal(gpunn_cast(f->labels, GPUNN_I64), f->labels);
+    REFUSED(f, GPUNN_ERR_DTYPE, "cast: to bf16 is not possible; use f32, i64, i32, u8 or bool", gpunn_cast(ten, GPUNN_BF16));
+}
+
+static void test_reductions(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *scalar = input(f, SHAPE(0));
+    check_shape(f, gpunn_sum(f->image, GPUNN_ALL, false), SHAPE(0));
+    check_shape(f, gpunn_mean(f->image, GPUNN_ALL, true), SHAPE(1, 1, 1, 1));
+    check_shape(f, gpunn_max(f->image, GPUNN_AXES(0, -1), false), SHAPE(6, 14));
+    check_shape(f, gpunn_sum(f->image, GPUNN_AXES(1, 0), true), SHAPE(1, 1, 14, 14));
+    check_shape(f, gpunn_sum(scalar, GPUNN_ALL, false), SHAPE(0));
+    check_shape(f, gpunn_argmax(f->image, 1, false), SHAPE(B, 14, 14));
+    check_shape(f, gpunn_argmax(f->image, -1, true), SHAPE(B, 6, 14, 1));
+    assert_int_equal(gpunn_tensor_dtype(gpunn_argmax(f->rows, 1, false)), GPUNN_I64);
+    check_shape(f, gpunn_softmax(f->rows, -1), SHAPE(B, 20));
+    check_shape(f, gpunn_log_softmax(f->rows, 0), SHAPE(B, 20));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "mean: axis 4 is not one of [batch, 6, 14, 14]; use -4 to 3", gpunn_mean(f->image, GPUNN_AXES(4), false));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "sum: axis 3 is listed twice; name each axis once", gpunn_sum(f->image, GPUNN_AXES(3, -1), false));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "softmax: x is a scalar, which has no axes", gpunn_softmax(scalar, 0));
+    REFUSED(f, GPUNN_ERR_DTYPE, "argmax: x is i64, but f32 is needed; convert it with gpunn_cast", gpunn_argmax(f->labels, 0, false));
+}
+
+static void test_matmul(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *a = input(f, SHAPE(B, 2, 3)), *b = input(f, SHAPE(3, 5)), *bt = input(f, SHAPE(B, 5, 3)), *seven = input(f, SHAPE(7, 3, 5));
+    check_shape(f, gpunn_matmul(a, b), SHAPE(B, 2, 5));
+    check_shape(f, gpunn_matmul(a, bt, .transpose_b = true), SHAPE(B, 2, 5));
+    check_shape(f, gpunn_matmul(f->rows, f->rows, .transpose_a = true), SHAPE(20, 20));
+    check_shape(f, gpunn_matmul(f->rows, f->rows, .transpose_b = true), SHAPE(B, B));
+    check_shape(f, gpunn_matmul(input(f, SHAPE(4, 1, 2, 3)), bt, .transpose_b = true), SHAPE(4, B, 2, 5));
+    REFUSED(f, GPUNN_ERR_SHAPE, "matmul: a is [batch, 20] and b [3, 5]: the sizes summed over, 20 and 3, must be equal", gpunn_matmul(f->rows, b));
+    REFUSED(f, GPUNN_ERR_SHAPE, "matmul: a is [3, 5] transposed and b [batch, 20]: the sizes summed over, 3 and batch, must be equal",
+            gpunn_matmul(b, f->rows, .transpose_a = true));
+    REFUSED(f, GPUNN_ERR_SHAPE, "matmul: a is [3] and b [3, 5], but both need two axes or more; gpunn_reshape them", gpunn_matmul(f->three, b));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "matmul: leading axes [batch] and [7] do not broadcast (axis 0: batch against 7); the batch fits only itself and 1",
+            gpunn_matmul(a, seven));
+}
+
+/* ---- losses ---- */
+static void test_losses(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *t = input(f, SHAPE(B, 20)), *column = input(f, SHAPE(B, 1)), *weight = input(f, SHAPE(20)), *large = input(f, SHAPE(20, 1, 20));
+    check_shape(f, gpunn_mse_loss(f->rows, t), SHAPE(0));
+    check_shape(f, gpunn_l1_loss(f->rows, t, .reduction = GPUNN_REDUCE_NONE), SHAPE(B, 20));
+    check_shape(f, gpunn_huber_loss(f->rows, t, .delta = 2), SHAPE(0));
+    check_shape(f, gpunn_smooth_l1_loss(f->rows, t, .beta = GPUNN_ZERO), SHAPE(0));
+    check_shape(f, gpunn_bce_loss(f->rows, t, .weight = weight), SHAPE(0));
+    check_shape(f, gpunn_bce_with_logits(f->rows, t, .weight = column, .pos_weight = weight, .reduction = GPUNN_REDUCE_SUM), SHAPE(0));
+    check_shape(f, gpunn_kl_div(f->rows, t, .log_target = true, .reduction = GPUNN_REDUCE_BATCHMEAN), SHAPE(0));
+    check_shape(f, gpunn_kl_div(f->three, f->three, .reduction = GPUNN_REDUCE_BATCHMEAN), SHAPE(0));
+    REFUSED(f, GPUNN_ERR_SHAPE, "mse_loss: input [batch, 20] and target [batch, 1] differ, and nothing is broadcast here; gpunn_reshape one of them",
+            gpunn_mse_loss(f->rows, column));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "mse_loss: .weight is not used by this loss; leave it out", gpunn_mse_loss(f->rows, t, .weight = weight));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "l1_loss: .delta is not used by this loss; leave it out", gpunn_l1_loss(f->rows, t, .delta = 1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "bce_loss: .pos_weight is not used by this loss; leave it out", gpunn_bce_loss(f->rows, t, .pos_weight = weight));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "huber_loss: .delta is -1; use a positive number", gpunn_huber_loss(f->rows, t, .delta = -1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "huber_loss: .delta is 0; use a positive number", gpunn_huber_loss(f->rows, t, .delta = GPUNN_ZERO));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "smooth_l1_loss: .beta is nan; use a positive number", gpunn_smooth_l1_loss(f->rows, t, .beta = NAN));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "mse_loss: reduction is 9; use one of gpunn_reduction", gpunn_mse_loss(f->rows, t, .reduction = (gpunn_reduction)9));
+    REFUSED(f, GPUNN_ERR_SHAPE, "bce_loss: .weight [20, 1, 20] is larger than the input [batch, 20]; it must broadcast to that",
+            gpunn_bce_loss(f->rows, t, .weight = large));
+    REFUSED(f, GPUNN_ERR_SHAPE, "bce_loss: input and .weight [batch, 20] and [3] do not broadcast (axis 1: 20 against 3)",
+            gpunn_bce_loss(f->rows, t, .weight = f->three));
+}
+
+static void test_class_losses(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *weight = input(f, SHAPE(20)), *pixels = gpunn_input(f->model, "pixels", GPUNN_U8, SHAPE(B, 14, 14));
+    check_shape(f, gpunn_cross_entropy(f->rows, f->labels, .weight = weight, .label_smoothing = 0.1f), SHAPE(0));
+    check_shape(f, gpunn_nll_loss(f->image, pixels, .reduction = GPUNN_REDUCE_NONE), SHAPE(B, 14, 14));
+    gpunn_tensor *loss = gpunn_cross_entropy(f->rows, f->labels, .ignore_index = GPUNN_ZERO);
+    assert_int_equal(loss->attr.ignore_index, 0);
+    assert_int_equal(loss->input_count, 3);
+    assert_null(loss->inputs[2]);
+    check_shape(f, gpunn_accuracy(f->rows, f->labels), SHAPE(0));
+    check_shape(f, gpunn_binary_accuracy(f->rows, f->rows), SHAPE(0));
+    REFUSED(f, GPUNN_ERR_SHAPE, "cross_entropy: logits [batch, 6, 14, 14] and labels [batch] do not fit; [n, classes, ...] and [n, ...] are needed",
+            gpunn_cross_entropy(f->image, f->labels));
+    REFUSED(f, GPUNN_ERR_DTYPE, "cross_entropy: labels is f32, but class numbers are needed; use i64, i32 or u8",
+            gpunn_cross_entropy(f->rows, f->rows));
+    REFUSED(f, GPUNN_ERR_DTYPE, "nll_loss: logits is i64, but f32 is needed; convert it with gpunn_cast", gpunn_nll_loss(f->labels, f->labels));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "cross_entropy: label_smoothing is 2; use a number from 0 to 1",
+            gpunn_cross_entropy(f->rows, f->labels, .label_smoothing = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "nll_loss: .label_smoothing is not used by this loss; leave it out",
+            gpunn_nll_loss(f->rows, f->labels, .label_smoothing = 0.5f));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "cross_entropy: reduction is 3; use GPUNN_REDUCE_MEAN, _SUM or _NONE",
+            gpunn_cross_entropy(f->rows, f->labels, .reduction = GPUNN_REDUCE_BATCHMEAN));
+    REFUSED(f, GPUNN_ERR_SHAPE, "cross_entropy: .weight is [3], but one number for each of the 20 classes is needed",
+            gpunn_cross_entropy(f->rows, f->labels, .weight = f->three));
+    REFUSED(f, GPUNN_ERR_SHAPE, "accuracy: logits [3] and labels [batch] do not fit; [n, classes, ...] and [n, ...] are needed",
+            gpunn_accuracy(f->three, f->labels));
+}
+
+/* ---- gpunn_expr ---- */
+/* Writes what a value is made of: op(operand, ..., attributes). */
+static void describe(const gpunn_tensor *t, char *text, size_t size)
+{
+    if (t->kind == GPUNN__CONSTANT)
+        (void)snprintf(text, size, "%g", (double)t->constant[0]);
+    else if (t->kind != GPUNN__VALUE)
+        (void)snprintf(text, size, "%s", t->name);
+    else {
+        size_t used = (size_t)snprintf(text, size, "%s(", gpunn_op_name(t->op));
+        for (int i = 0; i < t->input_count && used < size; i++) {
+            describe(t->inputs[i], text + used, size - used);
+            used += strlen(text + used);
+            if (i + 1 < t->input_count) used += (size_t)snprintf(text + used, size - used, ", ");
+        }
+        for (int i = 0; i < gpunn__op_attribute_count(t->op) && used < size; i++)
+            used += (size_t)snprintf(text + used, size - used, ", %g", (double)t->attr.value[i]);
+        if (used < size) (void)snprintf(text + used, size - used, ")");
+    }
+}
+
+static void test_expr(void **state)
+{
+    static const char *const cases[][2] = {
+        {"x", "x"},
+        {" ( x ) ", "x"},
+        {"x0 + x1 * x2", "add(x, mul(y, z))"},
+        {"x - y - z", "sub(sub(x, y), z)"},
+        {"x / y / z", "div(div(x, y), z)"},
+        {"x - (y - z)", "sub(x, sub(y, z))"},
+        {"-x * y", "mul(neg(x), y)"},
+        {"- - x", "neg(neg(x))"},
+        {"x + -y", "add(x, neg(y))"},
+        {"x - 2", "add_scalar(x, -2)"},
+        {"2 - x", "add_scalar(neg(x), 2)"},
+        {"2 + x", "add_scalar(x, 2)"},
+        {"3 * x", "mul_scalar(x, 3)"},
+        {"x / 4", "mul_scalar(x, 0.25)"},
+        {"x / 3", "div(x, 3)"},
+        {"1 / x", "reciprocal(x)"},
+        {"2 / x", "div(2, x)"},
+        {"x / 0", "div(x, 0)"},
+        {"1 / 2 * x", "mul_scalar(x, 0.5)"},
+        {"x * (2 + 3 * 4 - 1e1 / 5)", "mul_scalar(x, 12)"},
+        {"x * K(0.5)", "mul_scalar(x, 0.5)"},
+        {"x * .5e-1", "mul_scalar(x, 0.05)"},
+        {"x * sqrt(4)", "mul_scalar(x, 2)"},
+        {"x * pi", "mul_scalar(x, 3.14159)"},
+        {"x < y", "lt(x, y)"},
+        {"x + 1 >= y * 2", "ge(add_scalar(x, 1), mul_scalar(y, 2))"},
+        {"(x == y) != z", "ne(eq(x, y), z)"},
+        {"x > 0", "gt(x, 0)"},
+        {"x * (1 < 2)", "mul_scalar(x, 1)"},
+        {"max(x, 0) + min(0, y)", "add(maximum(x, 0), minimum(0, y))"},
+        {"maximum(x, y)", "maximum(x, y)"},
+        {"add(x, 2)", "add_scalar(x, 2)"},
+        {"pow(x, 2)", "square(x)"},
+        {"pow(x, 3)", "pow_scalar(x, 3)"},
+        {"pow(x, y)", "pow(x, y)"},
+        {"pow(2, x)", "pow(2, x)"},
+        {"x * sigmoid(1.702 * x)", "mul(x, sigmoid(mul_scalar(x, 1.702)))"},
+        {"where(x > 0, x, leaky_relu(x, 0.2))", "where(gt(x, 0), x, leaky_relu(x, 0.2))"},
+        {"leaky_relu(x)", "leaky_relu(x, 0.01)"},
+        {"softplus(x, 1 + 1)", "softplus(x, 2, 20)"},
+        {"softplus(x, 2, -3)", "softplus(x, 2, -3)"},
+        {"huber(x, y)", "huber(x, y, 1)"},
+        {"smooth_l1(x, y, 2)", "smooth_l1(x, y, 2)"},
+        {"sigmoid(0)", "sigmoid(0)"},
+        {"7", "7"},
+    };
+    fixture      *f = (fixture *)*state;
+    gpunn_model  *model = gpunn_model_create(f->dev);
+    gpunn_tensor *args[3] = {gpunn_input(model, "x", GPUNN_F32, SHAPE(B, 3)), gpunn_input(model, "y", GPUNN_F32, SHAPE(3)),
+                             gpunn_input(model, "z", GPUNN_F32, SHAPE(B, 1))};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char          text[512];
+        gpunn_tensor *t = gpunn_expr(cases[i][0], args, 3);
+        if (t == NULL) fail_msg("%s", gpunn_error(f->dev));
+        describe(t, text, sizeof text);
+        assert_string_equal(text, cases[i][1]);
+    }
+    check_shape(f, gpunn_expr("y + z", args, 3), SHAPE(B, 3));
+    int before = model->tensor_count; /* one constant 0.25, though it is used three times */
+    assert_non_null(gpunn_expr("max(x, 0.25) + max(y, 0.25) + max(z, 1 / 4)", args, 3));
+    assert_int_equal(model->tensor_count, before + 6);
+}
+
+static void test_expr_errors(void **state)
+{
+    static const char *const cases[][2] = {
+        {"", "gpunn_expr: something is missing at character 1 of \"\""},
+        {"x +", "gpunn_expr: something is missing at character 4 of \"x +\""},
+        {"x * foo", "gpunn_expr: unknown name 'foo' at character 5 of \"x * foo\""},
+        {"bar(x)", "gpunn_expr: unknown function 'bar' at character 1 of \"bar(x)\""},
+        {"sum(x)", "gpunn_expr: unknown function 'sum' at character 1 of \"sum(x)\""},
+        {"none(x)", "gpunn_expr: unknown function 'none' at character 1 of \"none(x)\""},
+        {"K(x)", "gpunn_expr: a number is needed here, an attribute of 'K' at character 3 of \"K(x)\""},
+        {"x < y < z", "gpunn_expr: comparisons do not chain; set parentheses at character 7 of \"x < y < z\""},
+        {"x = y", "gpunn_expr: unexpected '=' at character 3 of \"x = y\""},
+        {"(x", "gpunn_expr: ')' is missing at character 3 of \"(x\""},
+        {"x)", "gpunn_expr: unexpected ')' at character 2 of \"x)\""},
+        {"x y", "gpunn_expr: unexpected 'y' at character 3 of \"x y\""},
+        {"x ** 2", "gpunn_expr: no power operator; write pow(x, y) instead of '**' at character 3 of \"x ** 2\""},
+        {"relu()", "gpunn_expr: too few arguments for 'relu' at character 1 of \"relu()\""},
+        {"relu(x, 2)", "gpunn_expr: too many arguments for 'relu' at character 9 of \"relu(x, 2)\""},
+        {"relu(x", "gpunn_expr: ')' or ',' is missing at character 7 of \"relu(x\""},
+        {"relu(x,)", "gpunn_expr: too many arguments for 'relu' at character 8 of \"relu(x,)\""},
+        {"add(x,)", "gpunn_expr: unexpected ')' at character 7 of \"add(x,)\""},
+        {"leaky_relu(x, y)", "gpunn_expr: a number is needed here, an attribute of 'leaky_relu' at character 15 of \"leaky_relu(x, y)\""},
+        {"x * 1.5f", "gpunn_expr: no number '1.5f' at character 5 of \"x * 1.5f\""},
+        {"x * 1.2.3", "gpunn_expr: no number '1.2.' at character 5 of \"x * 1.2.3\""},
+        {"x * 1e", "gpunn_expr: the exponent has no digits at character 6 of \"x * 1e\""},
+        {"x * .", "gpunn_expr: no number '.' at character 5 of \"x * .\""},
+        {"x * 1e39", "gpunn_expr: too large a number '1e39' at character 5 of \"x * 1e39\""},
+        {"x * 1e99999999999", "gpunn_expr: too large a number '1e99999999999' at character 5 of \"x * 1e99999999999\""},
+        {"x * (1 / 0)", "gpunn_expr: the number before this place is not finite as a float at character 12 of \"x * (1 / 0)\""},
+        {"x7", "gpunn_expr: no argument is given for 'x7' at character 1 of \"x7\""},
+        {"x8", "gpunn_expr: unknown name 'x8' at character 1 of \"x8\""},
+        {"x + w", "add: shapes [batch, 20] and [3] do not broadcast (axis 1: 20 against 3)"},
+        {"relu(x) * (relu(x) + \t$)", "gpunn_expr: unexpected '$' at character 23 of \"relu(x) * (relu(x) + \t$)\""},
+    };
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *args[2] = {f->rows, f->three};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        REFUSED(f, strncmp(cases[i][1], "add", 3) ? GPUNN_ERR_ARGUMENT : GPUNN_ERR_SHAPE, cases[i][1],
+                gpunn_expr(strcmp(cases[i][0], "x + w") ? cases[i][0] : "x + y", args, 2));
+    char deep[5000];
+    memset(deep, '-', sizeof deep);
+    deep[100] = 'x', deep[101] = 0;
+    assert_null(gpunn_expr(deep, args, 2));
+    assert_non_null(strstr(gpunn_error(f->dev), "nesting deeper than 64 at character 65"));
+    gpunn_clear_error(f->dev);
+    memset(deep, ' ', sizeof deep);
+    deep[4999] = 0;
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_expr: the expression is longer than 4096 characters; split it", gpunn_expr(deep, args, 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_expr: the expression is NULL", gpunn_expr(NULL, args, 2));
+    REFUSED(f, GPUNN_ERR_DTYPE, "gpunn_expr: args[0] is i64, but f32 is needed; convert it with gpunn_cast", gpunn_expr("x", &f->labels, 1));
+    assert_null(gpunn_expr("x", args, 9));
+    assert_string_equal(gpunn_error(NULL), "gpunn_expr: 9 arguments are given; 1 to 8 are possible");
+}
+
+/* ---- every builder, elementwise and else, once ---- */
+static gpunn_tensor *build_model(gpunn_model *model)
+{
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, SHAPE(B, 3, 16, 16)), *t = gpunn_input(model, "t", GPUNN_I64, SHAPE(B));
+    gpunn_tensor *h = gpunn_conv2d(x, "conv1", .out_channels = 8, .kernel_size = 3, .padding = 1);
+    h = gpunn_prelu(gpunn_batch_norm2d(h, "bn1"), "prelu", 8, 0);
+    h = gpunn_max_pool2d(h, .kernel_size = 2);
+    h = gpunn_flatten(gpunn_dropout(h, 0.5f));
+    gpunn_tensor *args[1] = {gpunn_linear(h, "fc1", .out_features = 32)};
+    h = gpunn_expr("x * sigmoid(1.702 * x) + max(x, 0.5) * min(x, 2)", args, 1);
+    h = gpunn_set_name(gpunn_linear(h, "fc2", .out_features = 10), "logits");
+    gpunn_tensor *p = gpunn_softmax(h, 1), *q = gpunn_add_scalar(p, 1);
+    gpunn_tensor *loss = gpunn_add(gpunn_cross_entropy(h, t), gpunn_bce_with_logits(h, p, .pos_weight = p, .weight = q));
+    float         half = 0.5f;
+    return gpunn_add(gpunn_mul(loss, gpunn_constant(model, SHAPE(0), &half)), gpunn_accuracy(h, t));
+}
+
+/* Allocation n fails, for every n: NULL, nothing lost, and the device goes on working. */
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    for (long n = 0;; n++) {
+        memory        m = {0, 0, -1};
+        gpunn_device *dev = gpunn_device_open(.realloc_fn = counted_realloc, .user = &m, .backend = &nothing);
+        gpunn_model  *model = gpunn_model_create(dev);
+        m.fail_at = m.allocations + n;
+        gpunn_tensor *loss = build_model(model);
+        if (loss == NULL) {
+            assert_int_equal(gpunn_last_status(dev), GPUNN_ERR_MEMORY);
+            for (int i = 0; i < model->tensor_count; i++) { /* every tensor left is whole */
+                const gpunn_tensor *t = model->tensors[i];
+                assert_int_equal(t->id, i);
+                assert_true(t->kind == GPUNN__VALUE || t->kind == GPUNN__CONSTANT || t->name);
+                for (int j = 0; j < t->input_count; j++) assert_true(t->inputs[j] == NULL || t->inputs[j]->id < i);
+            }
+            /* A layer is there as a whole or not at all. */
+            assert_int_equal(gpunn_find(model, "conv1.weight") != NULL, gpunn_find(model, "conv1.bias") != NULL);
+            assert_int_equal(gpunn_find(model, "bn1.weight") != NULL, gpunn_find(model, "bn1.running_var") != NULL);
+            assert_int_equal(gpunn_find(model, "fc2.weight") != NULL, gpunn_find(model, "fc2.bias") != NULL);
+            gpunn_clear_error(dev);
+            gpunn_model *again = gpunn_model_create(dev);
+            if (build_model(again) == NULL) fail_msg("%s", gpunn_error(dev));
+        }
+        gpunn_device_close(dev);
+        assert_int_equal(m.held, 0);
+        if (loss) break;
+    }
+}
+
+/* Every elementwise builder appends one node with its own op. */
+static void test_elementwise_table(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *x = f->rows, *t;
+    int           built = 0;
+#define CHECK(ENUM, name, call)                                                       \
+    t = call;                                                                         \
+    assert_non_null(t);                                                               \
+    assert_int_equal(t->op, GPUNN_OP_##ENUM);                                         \
+    assert_string_equal(gpunn_op_name(t->op), #name);                                 \
+    check_shape(f, t, SHAPE(B, 20));                                                  \
+    built++;
+#define UNARY(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x))
+#define UNARY1(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x, 0.5f)) assert_float_equal(t->attr.value[0], 0.5f, 0);
+#define UNARY2(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x, 0.5f, 2)) assert_float_equal(t->attr.value[1], 2, 0);
+#define BINARY(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x, x))
+#define BINARY1(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x, x, 0.5f)) assert_float_equal(t->attr.value[0], 0.5f, 0);
+#define TERNARY(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x, x, x))
+    GPUNN_UNARY_OPS(UNARY)
+    GPUNN_UNARY1_OPS(UNARY1)
+    GPUNN_UNARY2_OPS(UNARY2)
+    GPUNN_BINARY_OPS(BINARY)
+    GPUNN_BINARY1_OPS(BINARY1)
+    GPUNN_TERNARY_OPS(TERNARY)
+    for (int op = 0; op < GPUNN_OP_COUNT; op++) built -= gpunn__op_elementwise((gpunn_op)op);
+    assert_int_equal(built, 0);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_inputs),     TEST(test_parameters),   TEST(test_settings),     TEST(test_names),           TEST(test_null_operands),
+        TEST(test_broadcasting), TEST(test_linear),     TEST(test_conv2d),       TEST(test_pools),           TEST(test_other_layers),
+        TEST(test_reshape),    TEST(test_concat_slice_pad), TEST(test_reductions), TEST(test_matmul),        TEST(test_losses),
+        TEST(test_class_losses), TEST(test_expr),       TEST(test_expr_errors),  TEST(test_elementwise_table), TEST(test_out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

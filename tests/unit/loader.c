@@ -1,0 +1,279 @@
+/* Loaders: order, shuffling, partial batches, u8 images, callbacks, workers, errors. The TSan build runs this program too. */
+#include "../test.h"
+
+enum { SAMPLES = 23, WIDTH = 3 };
+static float   rows[SAMPLES][WIDTH];
+static int32_t numbers[SAMPLES];
+
+static gpunn_tensor *x, *t;
+static void make_inputs(fixture *f)
+{
+    x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, WIDTH)));
+    t = MADE(f->dev, gpunn_input(f->model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH)));
+    for (int i = 0; i < SAMPLES; i++) {
+        numbers[i] = i;
+        for (int k = 0; k < WIDTH; k++) rows[i][k] = (float)(10 * i + k);
+    }
+}
+#define FIELDS {{.input = x, .samples = rows}, {.input = t, .samples = numbers, .dtype = GPUNN_I32}}
+
+/* One epoch: the sample numbers in their order; checks that the fields stay together. Returns the number of samples. */
+static int epoch(fixture *f, gpunn_loader *loader, int batch_size, int64_t *order)
+{
+    int count = 0, batches = 0;
+    while (gpunn_next(loader)) {
+        float     values[SAMPLES][WIDTH];
+        int64_t   labels[SAMPLES];
+        const int n = gpunn_loader_batch_size(loader);
+        assert_true(n >= 1 && n <= batch_size && count + n <= SAMPLES);
+        OK(f->dev, gpunn_read(x, values, (size_t)n * sizeof *values));
+        OK(f->dev, gpunn_read(t, labels, (size_t)n * sizeof *labels));
+        for (int i = 0; i < n; i++) {
+            assert_true(labels[i] >= 0 && labels[i] < SAMPLES);
+            for (int k = 0; k < WIDTH; k++) assert_true(values[i][k] == (float)(10 * labels[i] + k));
+            order[count++] = labels[i];
+        }
+        batches++;
+    }
+    OK(f->dev, gpunn_last_status(f->dev));
+    assert_int_equal(batches, gpunn_loader_batches(loader));
+    return count;
+}
+
+static void check_permutation(const int64_t *order, int count)
+{
+    bool seen[SAMPLES] = {false};
+    assert_int_equal(count, SAMPLES);
+    for (int i = 0; i < count; i++) {
+        assert_false(seen[order[i]]);
+        seen[order[i]] = true;
+    }
+}
+
+static void test_order(void **state)
+{
+    fixture *f = *state;
+    int64_t  order[SAMPLES];
+    make_inputs(f);
+    gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 5));
+    for (int pass = 0; pass < 3; pass++) {
+        assert_int_equal(epoch(f, loader, 5, order), SAMPLES);
+        for (int i = 0; i < SAMPLES; i++) assert_int_equal(order[i], i);
+    }
+    assert_int_equal(gpunn_loader_batches(loader), 5);
+    assert_true(gpunn_next(loader) && gpunn_next(loader));
+    gpunn_loader_rewind(loader);
+    assert_int_equal(epoch(f, loader, 5, order), SAMPLES);
+    assert_int_equal(order[0], 0);
+    gpunn_loader_destroy(loader);
+    loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 5, .drop_last = true));
+    assert_int_equal(epoch(f, loader, 5, order), 20);
+    assert_int_equal(gpunn_loader_batches(loader), 4);
+    gpunn_loader_destroy(loader);
+    loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES)); /* 32 by default: one partial batch */
+    assert_int_equal(epoch(f, loader, 32, order), SAMPLES);
+    assert_int_equal(gpunn_loader_batches(loader), 1);
+    gpunn_loader_destroy(loader);
+}
+
+/* The same seed gives the same order whatever the workers; each epoch another one. */
+static void test_shuffle(void **state)
+{
+    fixture *f = *state;
+    int64_t  first[3][SAMPLES], order[3][SAMPLES];
+    make_inputs(f);
+    for (int workers = 0; workers < 4; workers++) {
+        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 4, .shuffle = true,
+                                                                .seed = 77, .workers = workers));
+        for (int pass = 0; pass < 3; pass++) check_permutation(order[pass], epoch(f, loader, 4, order[pass]));
+        if (workers == 0) memcpy(first, order, sizeof first);
+        assert_memory_equal(first, order, sizeof first);
+        /* rewinding within an epoch gives the same epoch again */
+        assert_true(gpunn_next(loader));
+        int64_t label[4], again[4];
+        OK(f->dev, gpunn_read(t, label, sizeof label));
+        assert_true(gpunn_next(loader));
+        gpunn_loader_rewind(loader);
+        assert_true(gpunn_next(loader));
+        OK(f->dev, gpunn_read(t, again, sizeof again));
+        assert_memory_equal(label, again, sizeof again);
+        gpunn_loader_destroy(loader); /* in the middle of an epoch */
+    }
+    assert_memory_not_equal(first[0], first[1], sizeof first[0]);
+    assert_memory_not_equal(first[1], first[2], sizeof first[0]);
+    int moved = 0;
+    for (int i = 0; i < SAMPLES; i++) moved += first[0][i] != i;
+    assert_true(moved > SAMPLES / 2);
+    gpunn_loader *other = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 4, .shuffle = true, .seed = 78));
+    check_permutation(order[0], epoch(f, other, 4, order[0]));
+    assert_memory_not_equal(first[0], order[0], sizeof first[0]);
+    gpunn_loader_destroy(other);
+}
+
+/* Every place of every sample is as likely as another: 23 samples, 2000 epochs, chi-squared with 22^2 degrees of freedom. */
+static void test_shuffle_is_fair(void **state)
+{
+    fixture *f = *state;
+    static int counts[SAMPLES][SAMPLES];
+    int64_t    order[SAMPLES];
+    const int  epochs = 2000;
+    make_inputs(f);
+    memset(counts, 0, sizeof counts);
+    gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 23, .shuffle = true));
+    for (int pass = 0; pass < epochs; pass++) {
+        check_permutation(order, epoch(f, loader, 23, order));
+        for (int i = 0; i < SAMPLES; i++) counts[i][order[i]]++;
+    }
+    double chi = 0, expected = (double)epochs / SAMPLES;
+    for (int i = 0; i < SAMPLES; i++)
+        for (int k = 0; k < SAMPLES; k++) chi += (counts[i][k] - expected) * (counts[i][k] - expected) / expected;
+    assert_true(chi > 484 - 5 * sqrt(2 * 484) && chi < 484 + 5 * sqrt(2 * 484));
+    gpunn_loader_destroy(loader);
+}
+
+static void test_images(void **state)
+{
+    fixture *f = *state;
+    enum { N = 3, C = 3, PIXELS = 4 };
+    unsigned char images[N][C][PIXELS];
+    float         value[N][C][PIXELS];
+    const float   mean[] = {0.5f, 0.25f, 0}, std[] = {0.5f, 2, 1}; /* the third std is left 0, which means 1 */
+    for (int i = 0; i < N * C * PIXELS; i++) (&images[0][0][0])[i] = (unsigned char)(i * 7);
+    gpunn_tensor *image = MADE(f->dev, gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, C, 2, 2)));
+    for (int workers = 0; workers < 2; workers++) {
+        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .count = N, .batch_size = N, .workers = workers,
+                                                                .fields = {{.input = image, .samples = images, .dtype = GPUNN_U8,
+                                                                            .mean = {0.5f, 0.25f}, .std = {0.5f, 2}}}));
+        assert_true(gpunn_next(loader));
+        OK(f->dev, gpunn_read(image, value, sizeof value));
+        for (int n = 0; n < N; n++)
+            for (int c = 0; c < C; c++)
+                for (int k = 0; k < PIXELS; k++) {
+                    const float expected = ((float)images[n][c][k] / 255 - mean[c]) / std[c];
+                    check_close(&value[n][c][k], &expected, 1, 1e-6, 1e-6);
+                }
+        gpunn_loader_destroy(loader);
+    }
+    unsigned char classes[5] = {0, 255, 7, 1, 9};
+    bool          flags[5] = {true, false, true, true, false};
+    gpunn_tensor *label = MADE(f->dev, gpunn_input(f->model, "label", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH)));
+    gpunn_tensor *flag = MADE(f->dev, gpunn_input(f->model, "flag", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH)));
+    gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .count = 5, .batch_size = 5,
+                                                            .fields = {{.input = label, .samples = classes, .dtype = GPUNN_U8},
+                                                                       {.input = flag, .samples = flags, .dtype = GPUNN_BOOL}}));
+    int64_t wide[5];
+    float   numbers_of_flags[5];
+    assert_true(gpunn_next(loader));
+    OK(f->dev, gpunn_read(label, wide, sizeof wide));
+    OK(f->dev, gpunn_read(flag, numbers_of_flags, sizeof numbers_of_flags));
+    for (int i = 0; i < 5; i++) assert_true(wide[i] == classes[i] && numbers_of_flags[i] == (flags[i] ? 1.0f : 0.0f));
+    gpunn_loader_destroy(loader);
+}
+
+/* ---- callbacks ---- */
+typedef struct source {
+    int64_t fail_at; /* this sample cannot be read */
+    long    calls;
+} source;
+static gpunn_status load(void *user, int64_t index, void *const *sample)
+{
+    source *s = user;
+    __atomic_fetch_add(&s->calls, 1, __ATOMIC_RELAXED);
+    if (index == s->fail_at) return GPUNN_ERR_IO;
+    memcpy(sample[0], rows[index], sizeof rows[index]);
+    memcpy(sample[1], &numbers[index], sizeof numbers[index]);
+    return GPUNN_OK;
+}
+
+static void test_callback(void **state)
+{
+    fixture *f = *state;
+    make_inputs(f);
+    for (int workers = 0; workers < 4; workers++) {
+        source        s = {-1, 0};
+        int64_t       order[SAMPLES], reference[SAMPLES];
+        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = {{.input = x}, {.input = t, .dtype = GPUNN_I32}}, .count = SAMPLES,
+                                                                .batch_size = 4, .shuffle = true, .seed = 3, .load = load, .user = &s, .workers = workers));
+        gpunn_loader *plain = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 4, .shuffle = true, .seed = 3));
+        check_permutation(order, epoch(f, loader, 4, order));
+        check_permutation(reference, epoch(f, plain, 4, reference));
+        assert_memory_equal(order, reference, sizeof order);
+        assert_true(__atomic_load_n(&s.calls, __ATOMIC_RELAXED) >= SAMPLES);
+        gpunn_loader_destroy(plain);
+        gpunn_loader_destroy(loader);
+
+        source broken = {13, 0};
+        loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = {{.input = x}, {.input = t, .dtype = GPUNN_I32}}, .count = SAMPLES, .batch_size = 4,
+                                                  .load = load, .user = &broken, .workers = workers));
+        int batches = 0;
+        while (gpunn_next(loader)) batches++;
+        assert_int_equal(batches, 3); /* 0..3, 4..7, 8..11 */
+        check_sentence(f->dev, GPUNN_ERR_IO, __FILE__, __LINE__, "13", (const char *)NULL);
+        broken.fail_at = -1;
+        gpunn_loader_rewind(loader);
+        check_permutation(order, epoch(f, loader, 4, order));
+        gpunn_loader_destroy(loader);
+    }
+}
+
+/* Workers race to fill batches ahead; whatever the timing, batches come whole and in order. */
+static void test_many_workers(void **state)
+{
+    fixture *f = *state;
+    make_inputs(f);
+    for (int round = 0; round < 20; round++) {
+        source        s = {-1, 0};
+        int64_t       order[SAMPLES];
+        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = {{.input = x}, {.input = t, .dtype = GPUNN_I32}}, .count = SAMPLES,
+                                                                .batch_size = 1 + round % 5, .load = load, .user = &s, .workers = 1 + round % 8));
+        for (int pass = 0; pass < 2; pass++) {
+            assert_int_equal(epoch(f, loader, 1 + round % 5, order), SAMPLES);
+            for (int i = 0; i < SAMPLES; i++) assert_int_equal(order[i], i);
+            if (round % 3 == 0) assert_true(gpunn_next(loader)); /* destroyed, or rewound, while workers are busy */
+            if (round % 3 == 0) gpunn_loader_rewind(loader);
+        }
+        gpunn_loader_destroy(loader);
+    }
+}
+
+static void test_no_allocation(void **state)
+{
+    fixture *f = *state;
+    int64_t  order[SAMPLES];
+    make_inputs(f);
+    for (int workers = 0; workers < 3; workers += 2) {
+        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 4, .shuffle = true, .workers = workers));
+        (void)epoch(f, loader, 4, order);
+        const long calls = f->memory.calls;
+        for (int i = 0; i < 3; i++) (void)epoch(f, loader, 4, order);
+        assert_int_equal(f->memory.calls, calls);
+        gpunn_loader_destroy(loader);
+    }
+}
+
+static void test_errors(void **state)
+{
+    fixture *f = *state;
+    make_inputs(f);
+    gpunn_tensor *fixed = MADE(f->dev, gpunn_input(f->model, "fixed", GPUNN_F32, GPUNN_SHAPE(4)));
+    gpunn_tensor *y = MADE(f->dev, gpunn_relu(x));
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .count = 3), GPUNN_ERR_ARGUMENT, "fields");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS), GPUNN_ERR_ARGUMENT, "count");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = -4), GPUNN_ERR_ARGUMENT, "count");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = -1), GPUNN_ERR_ARGUMENT, "batch_size");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .workers = -1), GPUNN_ERR_ARGUMENT, "workers");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = x}}, .count = 4), GPUNN_ERR_ARGUMENT, "x", "samples");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = y, .samples = rows}}, .count = 4), GPUNN_ERR_ARGUMENT, "input");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = fixed, .samples = rows}}, .count = 4), GPUNN_ERR_ARGUMENT, "fixed", "GPUNN_BATCH");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = t, .samples = rows, .dtype = GPUNN_F32}}, .count = 4), GPUNN_ERR_DTYPE, "t", "f32",
+               "i64");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = 3, .batch_size = 4, .drop_last = true), GPUNN_ERR_ARGUMENT, "drop_last");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {test_with_device(test_order),        test_with_device(test_shuffle),      test_with_device(test_shuffle_is_fair),
+                                       test_with_device(test_images),       test_with_device(test_callback),     test_with_device(test_many_workers),
+                                       test_with_device(test_no_allocation), test_with_device(test_errors)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

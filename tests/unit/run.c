@@ -1,0 +1,522 @@
+/* Plans and runs: what can be read when, batches, the memory plan, accumulation, freezing, clipping, failures that change nothing. */
+#include "../test.h"
+
+#define FLOATS(...) ((const float[]){__VA_ARGS__})
+
+/* ---- reading ---- */
+static void test_read(void **state)
+{
+    fixture      *f = *state;
+    gpunn_device *dev = f->dev;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
+    gpunn_tensor *hidden = MADE(dev, gpunn_linear(x, "fc1", .out_features = 4)), *y = MADE(dev, gpunn_relu(gpunn_tanh(hidden)));
+    gpunn_tensor *loss = MADE(dev, gpunn_mean(gpunn_linear(y, "fc2", .out_features = 2), GPUNN_ALL, false));
+    float         value[8], grad[8];
+    OK(dev, gpunn_write(x, FLOATS(1, 2, 3, 4, 5, 6), 24));
+    OK(dev, gpunn_forward(&y, 1));
+    OK(dev, gpunn_read(y, value, sizeof value));
+    OK(dev, gpunn_read(x, value, 24)); /* inputs too */
+    assert_true(value[5] == 6);
+    FAILS(dev, gpunn_read(loss, value, 4), GPUNN_ERR_STATE, "gpunn_forward");
+    FAILS(dev, gpunn_read(hidden, value, sizeof value), GPUNN_ERR_STATE, "gpunn_keep");
+    MADE(dev, gpunn_keep(hidden));
+    MADE(dev, gpunn_retain_grad(hidden));
+    MADE(dev, gpunn_retain_grad(x));
+    OK(dev, gpunn_backward(loss));
+    OK(dev, gpunn_read(hidden, value, sizeof value));
+    OK(dev, gpunn_read_grad(hidden, grad, sizeof grad));
+    OK(dev, gpunn_read_grad(x, grad, 24));
+    assert_true(isfinite(gpunn_item(loss)));
+    FAILS(dev, gpunn_read(y, value, sizeof value), GPUNN_ERR_STATE, "gpunn_keep");
+    FAILS(dev, gpunn_read_grad(y, value, sizeof value), GPUNN_ERR_STATE, "gpunn_retain_grad");
+    float before = value[0];
+    OK(dev, gpunn_forward(&y, 1)); /* kept values stay readable after evaluation as well */
+    OK(dev, gpunn_read(hidden, value, sizeof value));
+    assert_true(value[0] == before);
+    assert_true(isnan(gpunn_item(y)));
+    gpunn_clear_error(dev);
+    gpunn_tensor *both[] = {y, loss};
+    OK(dev, gpunn_forward(both, 2));
+    OK(dev, gpunn_read(y, value, sizeof value));
+    assert_true(isfinite(gpunn_item(loss)));
+    assert_ptr_equal(gpunn_find(f->model, "fc1.weight"), gpunn_parameter_at(f->model, 0));
+    assert_string_equal(gpunn_tensor_name(gpunn_set_name(y, "activation")), "activation");
+    assert_ptr_equal(gpunn_find(f->model, "activation"), y);
+    assert_null(gpunn_find(f->model, "no such"));
+    assert_string_equal(gpunn_tensor_name(loss), "");
+    OK(dev, gpunn_last_status(dev)); /* asking for a name that is not there is no failure */
+}
+
+/* A graph may grow after it has run. */
+static void test_growth(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+    gpunn_tensor *y = gpunn_linear(x, "fc1", .out_features = 2), *z;
+    float         first[2], again[2], value[3];
+    OK(f->dev, gpunn_write(x, FLOATS(1, 2), 8));
+    OK(f->dev, gpunn_forward(&y, 1));
+    OK(f->dev, gpunn_read(y, first, sizeof first));
+    z = MADE(f->dev, gpunn_linear(gpunn_relu(y), "fc2", .out_features = 3));
+    OK(f->dev, gpunn_forward(&z, 1));
+    OK(f->dev, gpunn_read(z, value, sizeof value));
+    OK(f->dev, gpunn_forward(&y, 1));
+    OK(f->dev, gpunn_read(y, again, sizeof again));
+    assert_memory_equal(first, again, sizeof first); /* fc1's weights have stayed */
+}
+
+/* Evaluation may pack or fold weights; it must see every change of them. */
+static void test_weights_change(void **state)
+{
+    fixture         *f = *state;
+    net              n = net_make(f->model);
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.5f));
+    float            before[15], after[15];
+    net_write(f->dev, n, 5, 1);
+    OK(f->dev, gpunn_forward(&n.logits, 1));
+    OK(f->dev, gpunn_read(n.logits, before, sizeof before));
+    for (int change = 0; change < 4; change++) {
+        const char *const names[] = {"conv1.weight", "fc1.weight", "bn2.running_var"};
+        if (change < 3) {
+            gpunn_tensor *p = MADE(f->dev, gpunn_find(f->model, names[change]));
+            int64_t       count;
+            float        *values = read_floats(f->dev, p, &count);
+            for (int64_t i = 0; i < count; i++) values[i] = values[i] * 1.5f + 0.1f;
+            OK(f->dev, write_floats(p, values, count));
+            free(values);
+        } else
+            OK(f->dev, gpunn_train_step(opt, n.loss));
+        OK(f->dev, gpunn_forward(&n.logits, 1));
+        OK(f->dev, gpunn_read(n.logits, after, sizeof after));
+        assert_memory_not_equal(before, after, sizeof before);
+        memcpy(before, after, sizeof before);
+    }
+    OK(f->dev, gpunn_forward(&n.logits, 1)); /* and nothing changes by itself */
+    OK(f->dev, gpunn_read(n.logits, after, sizeof after));
+    assert_memory_equal(before, after, sizeof before);
+    gpunn_optimizer_destroy(opt);
+}
+
+/* ---- batches ---- */
+static void test_batches(void **state)
+{
+    fixture *f = *state;
+    net      n = net_make(f->model);
+    float   *x, *all, *part;
+    int64_t *t;
+    net_data(11, 4, &x, &t);
+    OK(f->dev, write_floats(n.x, x, 11 * NET_X));
+    OK(f->dev, gpunn_write(n.t, t, 11 * sizeof *t));
+    OK(f->dev, gpunn_forward(&n.logits, 1));
+    all = read_floats(f->dev, n.logits, NULL);
+    static const int64_t sizes[] = {11, 4, 1, 7, 4, 11, 3};
+    for (int i = 0; i < COUNT(sizes); i++) { /* rows do not depend on the batch that they are in */
+        OK(f->dev, write_floats(n.x, x, sizes[i] * NET_X));
+        OK(f->dev, gpunn_forward(&n.logits, 1));
+        assert_int_equal(gpunn_tensor_bytes(n.logits), sizes[i] * 12);
+        part = read_floats(f->dev, n.logits, NULL);
+        check_close(part, all, sizes[i] * 3, 1e-5, 1e-6);
+        free(part);
+    }
+    OK(f->dev, write_floats(n.x, x, 4 * NET_X));
+    OK(f->dev, gpunn_write(n.t, t, 3 * sizeof *t));
+    FAILS(f->dev, gpunn_forward(&n.loss, 1), GPUNN_ERR_SHAPE, "batch", "x", "t", "4", "3");
+    OK(f->dev, gpunn_write(n.t, t, 4 * sizeof *t));
+    OK(f->dev, gpunn_forward(&n.loss, 1));
+    free(x), free(t), free(all);
+}
+
+/* The mean of a partial batch divides by its own size (trap T23), and a row of batch_norm alone is an error. */
+static void test_partial_mean(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+    gpunn_tensor *t = gpunn_input(f->model, "t", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+    gpunn_tensor *loss = MADE(f->dev, gpunn_mse_loss(x, t)), *mean = MADE(f->dev, gpunn_mean(x, GPUNN_ALL, false));
+    gpunn_tensor *norm = MADE(f->dev, gpunn_sum(gpunn_batch_norm1d(x, "bn"), GPUNN_ALL, false)), *outputs[] = {loss, mean};
+    OK(f->dev, gpunn_write(t, FLOATS(0, 0, 0, 0, 0, 0), 24));
+    OK(f->dev, gpunn_write(x, FLOATS(1, 1, 1, 1, 2, 2), 24));
+    OK(f->dev, gpunn_forward(outputs, 2));
+    check_close(((float[]){gpunn_item(loss), gpunn_item(mean)}), FLOATS(2, 4.0f / 3), 2, 1e-6, 0);
+    OK(f->dev, gpunn_write(t, FLOATS(0, 0), 8));
+    OK(f->dev, gpunn_write(x, FLOATS(2, 4), 8));
+    OK(f->dev, gpunn_forward(outputs, 2));
+    check_close(((float[]){gpunn_item(loss), gpunn_item(mean)}), FLOATS(10, 3), 2, 1e-6, 0);
+    FAILS(f->dev, gpunn_backward(norm), GPUNN_ERR_SHAPE, "batch_norm", "bn", "1");
+    OK(f->dev, gpunn_forward(&norm, 1)); /* evaluation has its running statistics */
+}
+
+/* ---- gradients ---- */
+static void test_accumulation(void **state)
+{
+    fixture *f = *state;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
+    gpunn_tensor *y = gpunn_linear(gpunn_tanh(gpunn_linear(x, "fc1", .out_features = 5)), "fc2", .out_features = 2);
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(gpunn_square(y), GPUNN_ALL, false));
+    float        *values = test_randoms(8 * 3, 2, 1), whole[15], parts[15];
+    gpunn_tensor *w = gpunn_find(f->model, "fc1.weight");
+    OK(f->dev, write_floats(x, values, 24));
+    OK(f->dev, gpunn_backward(loss));
+    OK(f->dev, gpunn_read_grad(w, whole, sizeof whole));
+    OK(f->dev, gpunn_zero_grad(f->model));
+    OK(f->dev, write_floats(x, values, 9)); /* 3 + 5 rows make 8 */
+    OK(f->dev, gpunn_backward(loss));
+    OK(f->dev, write_floats(x, values + 9, 15));
+    OK(f->dev, gpunn_backward(loss));
+    OK(f->dev, gpunn_read_grad(w, parts, sizeof parts));
+    check_close(parts, whole, 15, 1e-5, 1e-5);
+    OK(f->dev, gpunn_zero_grad(f->model));
+    FAILS(f->dev, gpunn_read_grad(w, parts, sizeof parts), GPUNN_ERR_STATE, "fc1.weight", "gpunn_backward");
+
+    /* backward, clip and step apart are what train_step does */
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.1f));
+    float            before[15], apart[15];
+    OK(f->dev, gpunn_read(w, before, sizeof before));
+    OK(f->dev, write_floats(x, values, 24));
+    OK(f->dev, gpunn_backward(loss));
+    OK(f->dev, gpunn_optimizer_step(opt));
+    OK(f->dev, gpunn_read(w, apart, sizeof apart));
+    for (int i = 0; i < 15; i++) assert_true(fabsf(before[i] - 0.1f * whole[i] - apart[i]) < 1e-5f);
+    free(values);
+    gpunn_optimizer_destroy(opt);
+}
+
+static void test_clipping(void **state)
+{
+    fixture      *f = *state;
+    const float   start[] = {3, 4, 0, -12}; /* the gradient of p * g: norm 13 */
+    gpunn_tensor *g = gpunn_input(f->model, "g", GPUNN_F32, GPUNN_SHAPE(4));
+    gpunn_tensor *p = gpunn_parameter(f->model, "p", GPUNN_SHAPE(4), ((gpunn_init){GPUNN_INIT_ZEROS, 0, 0}));
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(gpunn_mul(p, g), GPUNN_ALL, false));
+    float         grad[4], norm;
+    OK(f->dev, gpunn_write(g, start, sizeof start));
+    OK(f->dev, gpunn_backward(loss));
+    OK(f->dev, gpunn_clip_grad_norm(f->model, 20, &norm));
+    check_close(&norm, FLOATS(13), 1, 1e-6, 0);
+    OK(f->dev, gpunn_read_grad(p, grad, sizeof grad));
+    check_close(grad, start, 4, 0, 0); /* below the limit nothing changes */
+    OK(f->dev, gpunn_clip_grad_norm(f->model, 6.5f, NULL));
+    OK(f->dev, gpunn_read_grad(p, grad, sizeof grad));
+    check_close(grad, FLOATS(1.5f, 2, 0, -6), 4, 1e-6, 0);
+    OK(f->dev, gpunn_clip_grad_value(f->model, 1.75f));
+    OK(f->dev, gpunn_read_grad(p, grad, sizeof grad));
+    check_close(grad, FLOATS(1.5f, 1.75f, 0, -1.75f), 4, 1e-6, 0);
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 1));
+    gpunn_set_clip_norm(opt, 6.5f);
+    OK(f->dev, gpunn_train_step(opt, loss));
+    OK(f->dev, gpunn_read(p, grad, sizeof grad));
+    check_close(grad, FLOATS(-1.5f, -2, 0, 6), 4, 1e-6, 0);
+    gpunn_set_clip_norm(opt, 0);
+    gpunn_set_clip_value(opt, 2);
+    OK(f->dev, gpunn_train_step(opt, loss));
+    OK(f->dev, gpunn_read(p, grad, sizeof grad));
+    check_close(grad, FLOATS(-3.5f, -4, 0, 8), 4, 1e-6, 0);
+    gpunn_optimizer_destroy(opt);
+}
+
+static void test_freezing(void **state)
+{
+    fixture         *f = *state;
+    net              n = net_make(f->model);
+    gpunn_tensor    *frozen = gpunn_find(f->model, "conv1.weight"), *live = gpunn_find(f->model, "fc2.weight");
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_adamw(f->model, .lr = 0.1f));
+    OK(f->dev, gpunn_set_trainable(frozen, false));
+    net_write(f->dev, n, 6, 1);
+    float *a = read_floats(f->dev, frozen, NULL), *b = read_floats(f->dev, live, NULL);
+    for (int round = 0; round < 4; round++) { /* frozen, live, frozen, live */
+        if (round) OK(f->dev, gpunn_set_trainable(frozen, round % 2 == 1));
+        OK(f->dev, gpunn_train_step(opt, n.loss));
+        float *a2 = read_floats(f->dev, frozen, NULL), *b2 = read_floats(f->dev, live, NULL);
+        if (round % 2 == 0)
+            assert_memory_equal(a, a2, 36 * 4);
+        else
+            assert_memory_not_equal(a, a2, 36 * 4);
+        assert_memory_not_equal(b, b2, 21 * 4);
+        free(a), free(b);
+        a = a2, b = b2;
+    }
+    free(a), free(b);
+    gpunn_optimizer_destroy(opt);
+}
+
+/* A parameter without a gradient is left alone by the optimizer, weight decay included, as torch does with grad None. */
+static void test_unreached(void **state)
+{
+    fixture         *f = *state;
+    gpunn_init       ones = {GPUNN_INIT_CONSTANT, 1, 0};
+    gpunn_tensor    *p = gpunn_parameter(f->model, "p", GPUNN_SHAPE(2), ones), *q = gpunn_parameter(f->model, "q", GPUNN_SHAPE(2), ones);
+    gpunn_tensor    *lp = gpunn_sum(p, GPUNN_ALL, false), *lq = gpunn_sum(q, GPUNN_ALL, false);
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.5f));
+    float            value[2];
+    OK(f->dev, gpunn_train_step(opt, lp));
+    OK(f->dev, gpunn_read(p, value, sizeof value));
+    check_close(value, FLOATS(0.85f, 0.85f), 2, 1e-6, 0);
+    OK(f->dev, gpunn_read(q, value, sizeof value));
+    check_close(value, FLOATS(1, 1), 2, 0, 0);
+    OK(f->dev, gpunn_train_step(opt, lq));
+    OK(f->dev, gpunn_read(p, value, sizeof value)); /* no coasting on the momentum either */
+    check_close(value, FLOATS(0.85f, 0.85f), 2, 1e-6, 0);
+    gpunn_optimizer_destroy(opt);
+}
+
+/* ---- failures that change nothing ---- */
+static void test_nan_loss(void **state)
+{
+    fixture         *f = *state;
+    net              n = net_make(f->model);
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(f->model));
+    net_write(f->dev, n, 4, 1);
+    OK(f->dev, gpunn_train_step(opt, n.loss));
+    int64_t count, again;
+    float  *before = read_weights(f->dev, f->model, &count), *values = test_randoms(4 * NET_X, 1, 1);
+    values[7] = NAN;
+    OK(f->dev, write_floats(n.x, values, 4 * NET_X));
+    FAILS(f->dev, gpunn_train_step(opt, n.loss), GPUNN_ERR_NUMERIC, "loss");
+    assert_int_equal(gpunn_step_count(opt), 1);
+    float *after = read_weights(f->dev, f->model, &again);
+    for (int64_t i = 0, k = 0; k < gpunn_parameter_count(f->model); k++) { /* parameters; running statistics saw the batch */
+        gpunn_tensor *p = gpunn_parameter_at(f->model, (int)k);
+        int64_t       size = (int64_t)gpunn_tensor_bytes(p) / 4;
+        if (strstr(gpunn_tensor_name(p), "running_") == NULL) assert_memory_equal(before + i, after + i, (size_t)size * 4);
+        i += size;
+    }
+    free(before), free(after), free(values);
+
+    int64_t bad[4] = {0, 1, 3, 2}; /* three classes: 3 is none */
+    net_write(f->dev, n, 4, 2);
+    OK(f->dev, gpunn_write(n.t, bad, sizeof bad));
+    before = read_weights(f->dev, f->model, &count);
+    FAILS(f->dev, gpunn_train_step(opt, n.loss), GPUNN_ERR_ARGUMENT, "cross_entropy", "3");
+    FAILS(f->dev, gpunn_forward(&n.loss, 1), GPUNN_ERR_ARGUMENT, "cross_entropy", "3");
+    bad[2] = -1;
+    OK(f->dev, gpunn_write(n.t, bad, sizeof bad));
+    FAILS(f->dev, gpunn_train_step(opt, n.loss), GPUNN_ERR_ARGUMENT, "cross_entropy", "-1");
+    after = read_weights(f->dev, f->model, &again);
+    assert_memory_equal(before, after, 40 * sizeof *before); /* conv1 */
+    free(before), free(after);
+    gpunn_optimizer_destroy(opt);
+}
+
+/* All labels ignored: torch's mean is NaN, and training must not take it. */
+static void test_all_ignored(void **state)
+{
+    fixture         *f = *state;
+    net              n = net_make(f->model);
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model));
+    int64_t          ignored[3] = {-100, -100, -100};
+    net_write(f->dev, n, 3, 1);
+    OK(f->dev, gpunn_write(n.t, ignored, sizeof ignored));
+    OK(f->dev, gpunn_forward(&n.loss, 1));
+    assert_true(isnan(gpunn_item(n.loss)));
+    FAILS(f->dev, gpunn_train_step(opt, n.loss), GPUNN_ERR_NUMERIC, "loss");
+    gpunn_optimizer_destroy(opt);
+}
+
+/* ---- dropout ---- */
+static void test_dropout(void **state)
+{
+    fixture      *f = *state;
+    enum { N = 40000 };
+    const float   p[] = {0, 0.3f, 0.75f, 1};
+    gpunn_tensor *x = gpunn_retain_grad(gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(N))), *y[4], *loss[4];
+    float        *ones = malloc(N * sizeof *ones), *value = malloc(N * sizeof *value), *grad = malloc(N * sizeof *grad), *second = malloc(N * 4);
+    for (int i = 0; i < N; i++) ones[i] = 1;
+    OK(f->dev, write_floats(x, ones, N));
+    for (int i = 0; i < 4; i++) {
+        y[i] = gpunn_keep(gpunn_dropout(x, p[i]));
+        loss[i] = MADE(f->dev, gpunn_sum(y[i], GPUNN_ALL, false));
+    }
+    for (int i = 0; i < 4; i++) {
+        OK(f->dev, gpunn_zero_grad(f->model));
+        OK(f->dev, gpunn_backward(loss[i]));
+        OK(f->dev, gpunn_read(y[i], value, N * sizeof *value));
+        OK(f->dev, gpunn_read_grad(x, grad, N * sizeof *grad));
+        int64_t kept = 0, pairs = 0;
+        for (int k = 0; k < N; k++) {
+            assert_true(value[k] == 0 || fabs(value[k] * (1 - (double)p[i]) - 1) < 1e-5); /* p is rounded to 16 bits, and the scale fits that */
+            assert_true(value[k] == grad[k]); /* the same mask backward */
+            kept += value[k] != 0;
+            pairs += k > 0 && value[k] != 0 && value[k - 1] != 0;
+        }
+        const double q = 1 - (double)p[i];
+        assert_true(fabs((double)kept - q * N) <= 4.5 * sqrt(N * q * (1 - q)));
+        assert_true(fabs((double)pairs - q * q * N) <= 9 * sqrt(N * q * q * (1 - q * q)) + 1); /* neighbours are independent */
+        OK(f->dev, gpunn_forward(&y[i], 1));
+        OK(f->dev, gpunn_read(y[i], value, N * sizeof *value));
+        assert_memory_equal(value, ones, N * sizeof *value); /* evaluation keeps all */
+    }
+    /* a new mask in each training step, and another at each site */
+    gpunn_tensor    *w = gpunn_parameter(f->model, "w", GPUNN_SHAPE(1), ((gpunn_init){GPUNN_INIT_CONSTANT, 1, 0}));
+    gpunn_tensor    *a = gpunn_keep(gpunn_dropout(gpunn_mul(x, w), 0.5f)), *b = gpunn_keep(gpunn_dropout(gpunn_mul(x, w), 0.5f));
+    gpunn_tensor    *sum = MADE(f->dev, gpunn_sum(gpunn_add(a, b), GPUNN_ALL, false));
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 1e-9f));
+    OK(f->dev, gpunn_train_step(opt, sum));
+    OK(f->dev, gpunn_read(a, value, N * sizeof *value));
+    OK(f->dev, gpunn_read(b, grad, N * sizeof *value));
+    OK(f->dev, gpunn_train_step(opt, sum));
+    OK(f->dev, gpunn_read(a, second, N * sizeof *value));
+    int64_t same_site = 0, same_step = 0;
+    for (int k = 0; k < N; k++) {
+        same_site += (value[k] != 0) == (second[k] != 0);
+        same_step += (value[k] != 0) == (grad[k] != 0);
+    }
+    assert_true(llabs(same_site - N / 2) < 450 && llabs(same_step - N / 2) < 450);
+    gpunn_optimizer_destroy(opt);
+    free(ones), free(value), free(grad), free(second);
+}
+
+/* ---- metrics ---- */
+static void test_metrics(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
+    gpunn_tensor *k = gpunn_input(f->model, "k", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    gpunn_tensor *p = gpunn_input(f->model, "p", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1)), *t = gpunn_input(f->model, "t", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
+    gpunn_tensor *outputs[] = {gpunn_accuracy(x, k), gpunn_binary_accuracy(p, t)};
+    const int64_t labels[] = {2, 0, 1, 1};
+    MADE(f->dev, outputs[0]), MADE(f->dev, outputs[1]);
+    OK(f->dev, gpunn_write(x, FLOATS(1, 2, 3, 5, 4, 4, 0, 0, 1, 2, 2, 2), 48)); /* right, right, wrong, a tie goes to the first: wrong */
+    OK(f->dev, gpunn_write(k, labels, sizeof labels));
+    OK(f->dev, gpunn_write(p, FLOATS(0.5f, 0.6f, 0.1f, 0.9f), 16)); /* 0.5 is no */
+    OK(f->dev, gpunn_write(t, FLOATS(0, 1, 1, 1), 16));
+    OK(f->dev, gpunn_forward(outputs, 2));
+    check_close(((float[]){gpunn_item(outputs[0]), gpunn_item(outputs[1])}), FLOATS(0.5f, 0.75f), 2, 1e-6, 0);
+}
+
+/* ---- the memory plan ---- */
+typedef struct text {
+    char   all[16384];
+    size_t length;
+} text;
+static void append(void *user, const char *piece)
+{
+    text *t = user;
+    size_t n = strlen(piece);
+    assert_true(t->length + n < sizeof t->all);
+    memcpy(t->all + t->length, piece, n + 1);
+    t->length += n;
+}
+
+/* What the summary says is what the device holds after the run, to the byte: training and evaluation, several batches and models. */
+static gpunn_tensor *chain_net(gpunn_model *model, net *n)
+{
+    n->x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 36));
+    gpunn_tensor *h = n->x;
+    for (int i = 0; i < 6; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "fc%d", i);
+        h = gpunn_relu(gpunn_linear(h, name, .out_features = 36));
+    }
+    return n->logits = n->loss = gpunn_mean(h, GPUNN_ALL, false);
+}
+static void test_summary(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 8; kind++) {
+        test_memory memory;
+        test_memory_init(&memory);
+        gpunn_device *dev = gpunn_device_open(.realloc_fn = hook_realloc, .user = &memory, .threads = 1 + kind % 2);
+        gpunn_model  *model = gpunn_model_create(dev);
+        net           n = {NULL, NULL, NULL, NULL, NULL};
+        const bool    training = kind & 1, chain = kind & 2;
+        const int64_t batch = kind & 4 ? 64 : 3;
+        size_t        promised = 0, again = 0;
+        text          summary = {{0}, 0};
+        if (chain)
+            chain_net(model, &n);
+        else
+            n = net_make(model);
+        gpunn_optimizer *opt = training ? gpunn_sgd(model) : NULL; /* one without state, which no summary of a model can know of */
+        OK(dev, gpunn_model_summary(model, .batch_size = batch, .loss = training ? n.loss : NULL, .outputs = {n.logits}, .write = append,
+                                    .user = &summary, .bytes = &promised));
+        assert_int_equal(gpunn_memory_allocated(dev), 0); /* before anything is allocated */
+        assert_non_null(strstr(summary.all, chain ? "fc3" : "conv2"));
+        assert_non_null(strstr(summary.all, chain ? "7992" : "483")); /* parameters: 6 * 36 * 37, 40 + 8 + 144 + 8 + 259 + 24 */
+        if (chain) {
+            float *values = test_randoms(batch * 36, 1, 1);
+            OK(dev, write_floats(n.x, values, batch * 36));
+            free(values);
+        } else if (training)
+            net_write(dev, n, batch, 1);
+        else {
+            float *values = test_randoms(batch * 36, 1, 1);
+            OK(dev, write_floats(n.x, values, batch * 36));
+            free(values);
+        }
+        OK(dev, training ? gpunn_train_step(opt, n.loss) : gpunn_forward(&n.logits, 1));
+        if (promised != gpunn_memory_allocated(dev))
+            fail_msg("%s %s, batch %d: %zu bytes promised, %zu held", training ? "training" : "evaluation", chain ? "chain" : "net", (int)batch,
+                     promised, gpunn_memory_allocated(dev));
+        assert_true(gpunn_memory_peak(dev) <= promised + 64); /* and never more on the way */
+        OK(dev, gpunn_model_summary(model, .batch_size = batch, .loss = training ? n.loss : NULL, .outputs = {n.logits}, .bytes = &again));
+        assert_int_equal(again, promised);
+        if (chain && !training && batch == 64) /* weights, packed weights, x, and two places that the twelve values share */
+            assert_in_range(promised, 0, (size_t)(2.4 * 7992 + 64 * 36 * 3) * 4 + 12000);
+        gpunn_optimizer_destroy(opt);
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+        test_memory_check(&memory);
+    }
+}
+
+/* Not one allocation after the first step of each plan. */
+static void test_no_allocation(void **state)
+{
+    fixture         *f = *state;
+    net              n = net_make(f->model);
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_adamw(f->model));
+    float           *x, logits[36];
+    int64_t         *t;
+    net_data(12, 4, &x, &t);
+    static const int64_t sizes[] = {12, 5, 12, 7, 5};
+    long                 calls = 0;
+    size_t               bytes = 0;
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < COUNT(sizes); i++) {
+            OK(f->dev, write_floats(n.x, x, sizes[i] * NET_X));
+            OK(f->dev, gpunn_write(n.t, t, (size_t)sizes[i] * sizeof *t));
+            OK(f->dev, gpunn_train_step(opt, n.loss));
+            (void)gpunn_item(n.loss);
+            OK(f->dev, gpunn_backward(n.loss));
+            OK(f->dev, gpunn_clip_grad_norm(f->model, 1, NULL));
+            OK(f->dev, gpunn_optimizer_step(opt));
+            OK(f->dev, gpunn_forward(&n.logits, 1));
+            OK(f->dev, gpunn_read(n.logits, logits, (size_t)sizes[i] * 12));
+            gpunn_tensor *both[] = {n.loss, n.accuracy};
+            OK(f->dev, gpunn_forward(both, 2));
+        }
+        if (round == 0) {
+            calls = f->memory.calls;
+            bytes = gpunn_memory_allocated(f->dev);
+        }
+    }
+    assert_int_equal(f->memory.calls, calls);
+    assert_int_equal(gpunn_memory_allocated(f->dev), bytes);
+
+    gpunn_empty_cache(f->dev); /* frees plans and arena, keeps weights, and the next run makes them again */
+    assert_true(gpunn_memory_allocated(f->dev) < bytes);
+    float again[36];
+    OK(f->dev, gpunn_forward(&n.logits, 1));
+    OK(f->dev, gpunn_read(n.logits, again, 60));
+    assert_memory_equal(again, logits, 60);
+    free(x), free(t);
+    gpunn_optimizer_destroy(opt);
+}
+
+int main(void)
+{
+    static const struct {
+        const char        *name;
+        CMUnitTestFunction run;
+    } list[] = {{"read", test_read},           {"growth", test_growth},       {"weights change", test_weights_change},
+                {"batches", test_batches},     {"partial mean", test_partial_mean}, {"accumulation", test_accumulation},
+                {"clipping", test_clipping},   {"freezing", test_freezing},   {"unreached", test_unreached},
+                {"nan loss", test_nan_loss},   {"all ignored", test_all_ignored}, {"dropout", test_dropout},
+                {"metrics", test_metrics},     {"no allocation", test_no_allocation}};
+    struct CMUnitTest tests[64];
+    int               count = 0;
+    for (int i = 0; i < COUNT(list); i++) count += each_backend(tests + count, list[i].name, list[i].run, NULL);
+    count += missing_backends(tests + count);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(test_summary);
+    return _cmocka_run_group_tests("run", tests, (size_t)count, NULL, NULL);
+}
