@@ -12,18 +12,22 @@
  *     status   statuses and their names
  *     device   where work runs
  *     model    models, tensors, parameters
- *     ops      the op tables: the single source of every op
- *     builders elementwise ops, layers, reductions, shapes, losses
+ *     ops      the table of elementwise ops: the single source of each
+ *     builders the table of the other ops; layers, reductions, shapes, losses
  *     train    running, optimizers, schedules
  *     data     loaders
  *     files    weights, checkpoints, dataset readers
  *     fit      the training loop, progress, history
  *     backend  what a backend provides
  *   and under GPUNN_IMPLEMENTATION
- *     structs errors memory random shapes graph expr autodiff plan run
- *     math gemm conv pool map reduce norm loss update cpu
+ *     structs errors memory random                   what everything stands on
+ *     math shapes graph expr                         from calls to a graph
+ *     plan autodiff run                              from a graph to steps in memory, and running them
+ *     gemm conv pool map reduce norm loss update cpu the CPU backend
  *     optimizer loader json safetensors readers fit_loop
  *     licence
+ *   A new elementwise op is one line in ops. Another op is a line in builders (GPUNN_OTHER_OPS), its builder with the shape rule in
+ *   graph, and one function gpunn__cpu_<name> in the CPU backend.
  *
  * >>doc
  * PURPOSE  A model is a graph of tensors built by C calls with PyTorch's names and defaults. The first run plans it: order of
@@ -372,6 +376,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(RSQRT, rsqrt, 1 / sqrt(x), -K(0.5) * g * y * y * y)                                                             \
     X(RECIPROCAL, reciprocal, 1 / x, -g * y * y)                                                                      \
     X(SQUARE, square, x * x, 2 * g * x)                                                                               \
+    X(ERF, erf, erf(x), g * K(1.1283792) * exp(-x * x))                                                               \
     X(SIN, sin, sin(x), g * cos(x))                                                                                   \
     X(COS, cos, cos(x), -g * sin(x))
 /* X(ENUM, name, attribute, default, forward, derivative) */
@@ -976,12 +981,14 @@ struct gpunn_backend {
 #endif
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -999,6 +1006,7 @@ struct gpunn_backend {
 #include <io.h>
 #include <process.h>
 #else
+#include <sys/time.h>
 #include <unistd.h>
 #ifndef GPUNN_NO_THREADS
 #include <pthread.h>
@@ -1634,7 +1642,14 @@ GPUNN__INLINE float gpunn__select(bool condition, float a, float b)
     return gpunn__float_of((gpunn__bits_of(a) & mask) | (gpunn__bits_of(b) & ~mask));
 }
 
-/* 2^n for -126 <= n <= 127. */
+/* x with |x| at most limit; NaN becomes +-limit. */
+GPUNN__INLINE float gpunn__limit(float x, float limit)
+{
+    int32_t size = (int32_t)(gpunn__bits_of(x) & 0x7fffffffu), most = (int32_t)gpunn__bits_of(limit);
+    return gpunn__float_of((uint32_t)(size < most ? size : most) | (gpunn__bits_of(x) & 0x80000000u));
+}
+
+/* 2^n for -126 <= n <= 127, and 0 for -127. */
 GPUNN__INLINE float gpunn__exp2i(int32_t n)
 {
     return gpunn__float_of((uint32_t)(n + 127) << 23);
@@ -1643,8 +1658,8 @@ GPUNN__INLINE float gpunn__exp2i(int32_t n)
 /* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
 GPUNN__INLINE float gpunn__exp_reduce(float x, int32_t *n)
 {
-    float t = x * 1.44269504f;
-    *n = (int32_t)(t + gpunn__select(t < 0, -0.5f, 0.5f));
+    float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    *n = (int32_t)(gpunn__bits_of(x * 1.44269504f + magic) - gpunn__bits_of(magic));
     float k = (float)*n;
     float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
     float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
@@ -1654,23 +1669,24 @@ GPUNN__INLINE float gpunn__exp_reduce(float x, int32_t *n)
 GPUNN__INLINE float gpunn__exp(float x)
 {
     int32_t n;
-    float   near = gpunn__select(x < 89.0f, x, 89.0f);
-    near = gpunn__select(near > -104.0f, near, -104.0f);
-    float   e = gpunn__exp_reduce(near, &n) + 1;
+    float   e = gpunn__exp_reduce(gpunn__limit(x, 104), &n) + 1;
     int32_t half = n >> 1; /* in two factors, since 2^n may lie outside the normal range */
     float   y = e * gpunn__exp2i(half) * gpunn__exp2i(n - half);
     return gpunn__select(x == x, y, x);
 }
 
-GPUNN__INLINE float gpunn__expm1(float x)
+/* exp(x) - 1 for |x| <= 89 and not denormal. */
+GPUNN__INLINE float gpunn__expm1_inside(float x)
 {
     int32_t n;
-    float   near = gpunn__select(x < 89.0f, x, 89.0f);
-    near = gpunn__select(near > -20.0f, near, -20.0f);
-    float e = gpunn__exp_reduce(near, &n);
-    float half_scale = gpunn__exp2i(n - 1);
-    float y = 2 * (half_scale * e + (half_scale - 0.5f));
-    return gpunn__select(fabsf(x) > 1e-8f, y, x); /* tiny x and NaN: x itself */
+    float   e = gpunn__exp_reduce(x, &n);
+    float   half_scale = gpunn__exp2i(n > -126 ? n - 1 : -127);
+    return 2 * (half_scale * e + (half_scale - 0.5f));
+}
+
+GPUNN__INLINE float gpunn__expm1(float x)
+{
+    return gpunn__select(fabsf(x) > 1e-8f, gpunn__expm1_inside(gpunn__limit(x, 89)), x); /* tiny x and NaN: x itself */
 }
 
 /* n ln 2 + log(1 + f) for sqrt(1/2) - 1 <= f <= sqrt(2) - 1. */
@@ -1721,20 +1737,18 @@ GPUNN__INLINE float gpunn__sigmoid(float x)
 
 GPUNN__INLINE float gpunn__tanh(float x)
 {
-    float a = fabsf(x);
-    float e = gpunn__expm1(2 * gpunn__select(a > 10, 10, a));
-    return copysignf(e / (e + 2), x);
+    float e = gpunn__expm1_inside(2 * gpunn__limit(fabsf(x), 10));
+    return gpunn__select(x == x, copysignf(e / (e + 2), x), x);
 }
 
 GPUNN__INLINE float gpunn__erf(float x)
 {
-    float a = fabsf(x), s = x * x;
-    a = gpunn__select(a > 4, 4, a);
+    float a = gpunn__limit(fabsf(x), 4), s = x * x;
     float p = ((-0.000620325445f * s + 0.00503218127f) * s - 0.0267914627f) * s + 0.112824552f;
     float small = x + x * ((p * s - 0.376125515f) * s + 0.128379151f);
     float q = ((-0.00021522498f * a + 0.00322512374f) * a - 0.0229223836f) * a + 0.105312094f; /* erfc(a) = exp(-a q(a)) */
-    float large = 1 - gpunn__exp(-a * ((q * a + 0.635680437f) * a + 1.1285255f));
-    return gpunn__select(a < 0.875f, small, copysignf(large, x));
+    float large = -gpunn__expm1_inside(-a * ((q * a + 0.635680437f) * a + 1.1285255f));
+    return gpunn__select(fabsf(x) > 0.875f, copysignf(large, x), small);
 }
 
 /* As torch's and unlike C's: NaN in, NaN out. */
@@ -3898,7 +3912,7 @@ static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
     return true;
 }
 
-/* ==== >>plan memory =================================================================================================== */
+/* ---- memory of a plan ------------------------------------------------------------------------------------------------ */
 /* Elementwise steps work in place where their operand's memory is read by nobody later. */
 static void gpunn__overlay(gpunn__plan *plan, int from, int onto, int at)
 {
@@ -4742,7 +4756,8 @@ typedef struct gpunn__gemm_kernels {
 } gpunn__gemm_kernels;
 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
-#if defined(__x86_64__)
+#if defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32)) /* mingw's gcc does not align wide vectors on the stack */
+#define GPUNN__WIDE 1
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
@@ -4751,10 +4766,13 @@ typedef struct gpunn__gemm_kernels {
 typedef float gpunn__quad __attribute__((vector_size(16)));
 typedef float gpunn__quad_memory __attribute__((vector_size(16), aligned(4), may_alias));
 
+/* clang would turn short loops over vectors into calls of memcpy through memory. */
 #if defined(__clang__)
+#define GPUNN__KERNEL no_builtin("memcpy", "memset")
 #define GPUNN__UNROLL _Pragma("clang loop unroll(full)")
 #define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
 #else
+#define GPUNN__KERNEL
 typedef int gpunn__quad_index __attribute__((vector_size(16)));
 #define GPUNN__UNROLL _Pragma("GCC unroll 16")
 #define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, __extension__(gpunn__quad_index){a, b, c, d})
@@ -4895,31 +4913,31 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
         GPUNN__UNROLL for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                                                        \
         return s;                                                                                                                \
     }                                                                                                                            \
-    TARGET GPUNN__INLINE void gpunn__##isa##_dot_step(gpunn__##isa *sum, const int I, const int J, const float *a, int64_t a_row, \
+    TARGET GPUNN__INLINE void gpunn__##isa##_dot_step(gpunn__##isa *sum, const int M, const int N, const float *a, int64_t a_row, \
                                                       const float *b, int64_t b_row, const int count)                            \
     {                                                                                                                            \
         gpunn__##isa x[4], y;                                                                                                    \
-        GPUNN__UNROLL for (int i = 0; i < I; i++) x[i] = gpunn__##isa##_load(a + i * a_row, count);                              \
-        GPUNN__UNROLL for (int j = 0; j < J; j++) {                                                                              \
+        GPUNN__UNROLL for (int i = 0; i < M; i++) x[i] = gpunn__##isa##_load(a + i * a_row, count);                              \
+        GPUNN__UNROLL for (int j = 0; j < N; j++) {                                                                              \
             y = gpunn__##isa##_load(b + j * b_row, count);                                                                       \
-            GPUNN__UNROLL for (int i = 0; i < I; i++) sum[i * J + j] = gpunn__##isa##_fma(x[i], y, sum[i * J + j]);              \
+            GPUNN__UNROLL for (int i = 0; i < M; i++) sum[i * N + j] = gpunn__##isa##_fma(x[i], y, sum[i * N + j]);              \
         }                                                                                                                        \
     }                                                                                                                            \
-    TARGET GPUNN__INLINE void gpunn__##isa##_dot(const int I, const int J, int64_t k, const float *a, int64_t a_row, const float *b, \
+    TARGET GPUNN__INLINE void gpunn__##isa##_dot(const int M, const int N, int64_t k, const float *a, int64_t a_row, const float *b, \
                                                  int64_t b_row, float *c, int64_t c_row, bool add)                               \
     {                                                                                                                            \
         gpunn__##isa sum[16];                                                                                                    \
-        GPUNN__UNROLL for (int e = 0; e < I * J; e++) sum[e] = gpunn__##isa##_set(0);                                            \
-        for (; k >= LANES; k -= LANES, a += LANES, b += LANES) gpunn__##isa##_dot_step(sum, I, J, a, a_row, b, b_row, LANES);    \
-        if (k > 0) gpunn__##isa##_dot_step(sum, I, J, a, a_row, b, b_row, (int)k);                                               \
-        GPUNN__UNROLL for (int e = 0; e < I * J; e += 4) {                                                                       \
+        GPUNN__UNROLL for (int e = 0; e < M * N; e++) sum[e] = gpunn__##isa##_set(0);                                            \
+        for (; k >= LANES; k -= LANES, a += LANES, b += LANES) gpunn__##isa##_dot_step(sum, M, N, a, a_row, b, b_row, LANES);    \
+        if (k > 0) gpunn__##isa##_dot_step(sum, M, N, a, a_row, b, b_row, (int)k);                                               \
+        GPUNN__UNROLL for (int e = 0; e < M * N; e += 4) {                                                                       \
             gpunn__quad q[4];                                                                                                    \
-            GPUNN__UNROLL for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(sum[e + i < I * J ? e + i : e]);                \
+            GPUNN__UNROLL for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(sum[e + i < M * N ? e + i : e]);                \
             gpunn__transpose4(q);                                                                                                \
             q[0] = (q[0] + q[2]) + (q[1] + q[3]);                                                                                \
             GPUNN__UNROLL for (int i = 0; i < 4; i++) {                                                                          \
-                if (e + i >= I * J) break;                                                                                       \
-                float *d = c + (e + i) / J * c_row + (e + i) % J;                                                                \
+                if (e + i >= M * N) break;                                                                                       \
+                float *d = c + (e + i) / N * c_row + (e + i) % N;                                                                \
                 *d = add ? *d + q[0][i] : q[0][i];                                                                               \
             }                                                                                                                    \
         }                                                                                                                        \
@@ -4947,8 +4965,8 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
 
 /* What a kind of vector must bring: unaligned memory, set, fma, loads (0 behind) and stores of the first `count` lanes, a gather of fours
  * that lie `stride` apart, and the transposition of each 4 x 4 square in four vectors. */
-#if defined(__x86_64__)
-#define GPUNN__AVX512 __attribute__((target("avx512f,avx512vl,avx2,fma")))
+#ifdef GPUNN__WIDE
+#define GPUNN__AVX512 __attribute__((target("avx512f,avx512vl,avx2,fma"), GPUNN__KERNEL))
 typedef float gpunn__v16 __attribute__((vector_size(64)));
 typedef float gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
 GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_set(float x) { return (gpunn__v16)_mm512_set1_ps(x); }
@@ -4982,7 +5000,7 @@ GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_transpose(gpunn__v16 v[4])
 GPUNN__GEMM_KERNELS(v16, "AVX-512", GPUNN__AVX512, 16, 8, 8, 8)
 
 #if !defined(__AVX512F__)
-#define GPUNN__AVX2 __attribute__((target("avx2,fma")))
+#define GPUNN__AVX2 __attribute__((target("avx2,fma"), GPUNN__KERNEL))
 typedef float gpunn__v8 __attribute__((vector_size(32)));
 typedef float gpunn__v8_memory __attribute__((vector_size(32), aligned(4), may_alias));
 GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_set(float x) { return (gpunn__v8)_mm256_set1_ps(x); }
@@ -5020,8 +5038,8 @@ GPUNN__GEMM_KERNELS(v8, "AVX2", GPUNN__AVX2, 8, 4, 4, 8)
 #endif
 #endif
 
-#if !defined(__AVX512F__) && !(defined(__AVX2__) && defined(__FMA__))
-#define GPUNN__BASELINE
+#if !defined(GPUNN__WIDE) || (!defined(__AVX512F__) && !(defined(__AVX2__) && defined(__FMA__)))
+#define GPUNN__BASELINE __attribute__((GPUNN__KERNEL))
 typedef gpunn__quad gpunn__v4;
 typedef gpunn__quad_memory gpunn__v4_memory;
 GPUNN__INLINE gpunn__v4 gpunn__v4_set(float x)
@@ -5056,7 +5074,7 @@ GPUNN__INLINE gpunn__v4 gpunn__v4_gather(const float *p, int64_t stride)
 }
 GPUNN__INLINE void gpunn__v4_transpose(gpunn__v4 v[4]) { gpunn__transpose4(v); }
 #if defined(__aarch64__)
-GPUNN__GEMM_KERNELS(v4, "NEON", GPUNN__BASELINE, 4, 8, 8, 8) /* 32 registers */
+GPUNN__GEMM_KERNELS(v4, "NEON", GPUNN__BASELINE, 4, 6, 8, 8) /* 32 registers */
 #else
 GPUNN__GEMM_KERNELS(v4, "4 lanes", GPUNN__BASELINE, 4, 4, 4, 8)
 #endif
@@ -5065,7 +5083,7 @@ GPUNN__GEMM_KERNELS(v4, "4 lanes", GPUNN__BASELINE, 4, 4, 4, 8)
 /* Asking the processor costs a few loads and tests: nothing is kept. */
 GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 {
-#if defined(__x86_64__)
+#if defined(GPUNN__WIDE)
 #if defined(__AVX512F__)
     return &gpunn__v16_kernels;
 #else
@@ -5331,9 +5349,31 @@ GPUNN__PRIVATE void gpunn__gemm_task(void *arg, int index, int threads)
     if (i0 < i1 && j0 < j1) gpunn__gemm_block(g, job->kernels, i0, i1, j0, j1, packed);
 }
 
+#ifdef GPUNN_CBLAS
+/* Large products of plain matrices through CBLAS, which has threads of its own. */
+GPUNN__PRIVATE bool gpunn__gemm_cblas(const gpunn__gemm *g)
+{
+#ifdef _OPENMP
+    if (omp_in_parallel()) return false;
+#endif
+    const bool    ta = g->a_col != 1, tb = g->b_col != 1;
+    const int64_t lda = ta ? g->a_col : g->a_row, ldb = tb ? g->b_col : g->b_row, limit = INT32_MAX;
+    if (!g->b || (ta && g->a_row != 1) || (tb && g->b_row != 1) || lda < (ta ? g->m : g->k) || ldb < (tb ? g->k : g->n)) return false;
+    if (g->m < 16 || g->n < 16 || g->k < 16 || g->m * g->n / 64 * g->k < 32768) return false;
+    if (g->m > limit || g->n > limit || g->k > limit || lda > limit || ldb > limit || g->c_row > limit) return false;
+    cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, (int)g->m, (int)g->n, (int)g->k, 1, g->a,
+                (int)lda, g->b, (int)ldb, g->accumulate ? 1.0f : 0.0f, g->c, (int)g->c_row);
+    gpunn__gemm_finish(g, 0, g->m, 0, g->n);
+    return true;
+}
+#endif
+
 /* threads = 1: everything in the calling thread, so that a task of many may call it. workspace: gpunn__gemm_workspace bytes. */
 GPUNN__PRIVATE void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace)
 {
+#ifdef GPUNN_CBLAS
+    if (gpunn__gemm_cblas(g)) return;
+#endif
     gpunn__gemm whole = *g;
     whole.panels = gpunn__gemm_panels(g);
     gpunn__gemm_job job;
@@ -5723,6 +5763,15 @@ GPUNN__PRIVATE void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t c
     }
 }
 
+/* Where the packed right side [k][n] holds row p, column j, a multiple of the lanes; *width receives the distance to the next row. */
+GPUNN__INLINE int64_t gpunn__packed_at(int64_t k, int64_t n, int64_t lanes, int64_t p, int64_t j, int64_t *width)
+{
+    int64_t padded = (n + lanes - 1) / lanes * lanes, block = p / GPUNN__GEMM_DEPTH * GPUNN__GEMM_DEPTH, panel = j / (3 * lanes) * 3 * lanes;
+    int64_t depth = k - block < GPUNN__GEMM_DEPTH ? k - block : GPUNN__GEMM_DEPTH;
+    *width = padded - panel < 3 * lanes ? padded - panel : 3 * lanes;
+    return block * padded + depth * panel + (p - block) * *width + j - panel;
+}
+
 /* ---- lowered: windows laid out as rows of a matrix, any kernel, stride, dilation and groups --------------------------- */
 typedef struct gpunn__lowered {
     const gpunn__conv *v;
@@ -5730,6 +5779,9 @@ typedef struct gpunn__lowered {
     bool    want_dx, want_dweight;
     int64_t rows;             /* of a block */
     float  *xt, *dyt, *wt;    /* [n h w][c], [n oh ow][oc], [oc][tap][cg] */
+    float  *packed;           /* forward: weights as right sides, one per group */
+    int64_t packed_floats;    /* of one */
+    bool    ready;            /* packed holds them already */
     float  *dwt, *dxt;        /* as wt, as xt */
     float  *columns;          /* windows [rows][tap][cg]; forward: per thread */
     float  *out;              /* forward: results [rows][og] per thread */
@@ -5737,20 +5789,23 @@ typedef struct gpunn__lowered {
     int64_t panel;            /* floats of one */
 } gpunn__lowered;
 
-GPUNN__PRIVATE gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, bool want_dx, bool want_dweight, gpunn__space *space)
+GPUNN__PRIVATE gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, bool want_dx, bool want_dweight, float *packed,
+                                                   gpunn__space *space)
 {
     gpunn__lowered l;
     memset(&l, 0, sizeof l);
     l.v = v, l.want_dx = want_dx, l.want_dweight = want_dweight;
     l.pointwise = v->taps == 1 && v->sh == 1 && v->sw == 1 && v->ph == 0 && v->pw == 0;
-    l.rows = 65536 / v->k / 8 * 8;
+    l.rows = (backward ? 524288 : 65536) / v->k / 8 * 8;
     l.rows = l.rows < 48 ? 48 : l.rows > 512 ? 512 : l.rows;
     if (l.rows > (v->pixels + 7) / 8 * 8) l.rows = (v->pixels + 7) / 8 * 8;
-    l.panel = (v->k < GPUNN__GEMM_DEPTH && v->og < GPUNN__GEMM_DEPTH && !backward ? v->k : GPUNN__GEMM_DEPTH) * 3 * gpunn__gemm_choose()->lanes;
+    l.panel = backward ? GPUNN__GEMM_DEPTH * 3 * gpunn__gemm_choose()->lanes : 0;
     l.panels = gpunn__take(space, v->threads * l.panel);
+    l.packed_floats = (int64_t)(gpunn__gemm_packed_b_bytes(v->k, v->og) / sizeof(float));
+    if (!backward) l.packed = packed ? packed : gpunn__take(space, v->groups * l.packed_floats);
     l.columns = gpunn__take(space, (backward ? 1 : l.pointwise ? 0 : v->threads) * l.rows * v->k);
     if (!backward || want_dweight) l.xt = gpunn__take(space, v->n * v->h * v->w * v->c);
-    if (!backward || want_dx) l.wt = gpunn__take(space, v->oc * v->k);
+    if (want_dx) l.wt = gpunn__take(space, v->oc * v->k);
     if (!backward) l.out = gpunn__take(space, v->threads * l.rows * v->og);
     if (backward) l.dyt = gpunn__take(space, v->pixels * v->oc);
     if (want_dweight) l.dwt = gpunn__take(space, v->oc * v->k);
@@ -5795,6 +5850,37 @@ GPUNN__PRIVATE void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64
     }
 }
 
+/* weight [oc][cg][tap] to a packed right side [tap][cg][og] per group. */
+GPUNN__PRIVATE void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
+{
+    const gpunn__conv *v = l->v;
+    const int64_t      lanes = gpunn__gemm_choose()->lanes, panels = (v->og + 3 * lanes - 1) / (3 * lanes);
+    int64_t            unit, end;
+    gpunn__cpu_part(v->groups * panels, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        const int64_t group = unit / panels, j = unit % panels * 3 * lanes, columns = v->og - j < 3 * lanes ? v->og - j : 3 * lanes;
+        const float  *from = v->weight + (group * v->og + j) * v->k;
+        float        *to = l->packed + group * l->packed_floats;
+        int64_t       width, i = 0;
+        for (int64_t p = 0; p < v->k && columns % lanes; p++) { /* zeros behind the last column */
+            float *row = to + gpunn__packed_at(v->k, v->og, lanes, p, j, &width);
+            memset(row, 0, (size_t)width * sizeof *row);
+        }
+        for (; i < columns; i += i + 4 <= columns ? 4 : 1) {
+            const int run = i + 4 <= columns ? 4 : 1;
+            for (int64_t p = 0, tap = 0, c = 0; p < v->k; p += 4) {
+                float   square[4][4];
+                int64_t count = v->k - p < 4 ? v->k - p : 4;
+                gpunn__to_pixels(from + i * v->k + p, v->k, run, count, square[0], 4);
+                for (int64_t x = 0; x < count; x++) {
+                    memcpy(to + gpunn__packed_at(v->k, v->og, lanes, tap * v->cg + c, j, &width) + i, square[x], (size_t)run * sizeof(float));
+                    if (++tap == v->taps) tap = 0, c++;
+                }
+            }
+        }
+    }
+}
+
 /* weight [oc][cg][tap] to wt [oc][tap][cg]. */
 GPUNN__PRIVATE void gpunn__lowered_weights(const gpunn__lowered *l, int index, int threads)
 {
@@ -5810,7 +5896,7 @@ GPUNN__PRIVATE void gpunn__lowered_forward(void *arg, int index, int threads)
     const gpunn__conv         *v = l->v;
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     gpunn__conv_to_pixels(v->x, v->n, v->c, v->h * v->w, l->xt, index, threads);
-    gpunn__lowered_weights(l, index, threads);
+    if (!l->ready) gpunn__lowered_pack(l, index, threads);
     if (threads > 1) gpunn__cpu_barrier();
     int64_t blocks = (v->pixels + l->rows - 1) / l->rows, rows = l->rows;
     if (blocks < threads) { /* few pixels: smaller blocks */
@@ -5826,10 +5912,10 @@ GPUNN__PRIVATE void gpunn__lowered_forward(void *arg, int index, int threads)
             gpunn__gemm g = gpunn__conv_gemm(v->pixels, v->og, v->k);
             g.a = l->pointwise ? l->xt + p * v->c + group * v->cg : columns;
             g.a_row = l->pointwise ? v->c : v->k, g.a_col = 1;
-            g.b = l->wt + group * v->og * v->k, g.b_row = 1, g.b_col = v->k;
+            g.packed_b = l->packed + group * l->packed_floats;
             g.c = out, g.c_row = v->og;
             if (!l->pointwise) gpunn__lowered_windows(l, group, p, count, columns);
-            gpunn__gemm_block(&g, kernels, 0, count, 0, v->og, l->panels + index * l->panel);
+            gpunn__gemm_block(&g, kernels, 0, count, 0, v->og, NULL);
             for (int64_t done = 0, part; done < count; done += part) { /* image by image */
                 int64_t       image = (p + done) / area, at = (p + done) % area;
                 int64_t       from = (image * v->oc + group * v->og) * area + at;
@@ -6171,15 +6257,6 @@ typedef struct gpunn__winograd {
 
 #define GPUNN__WINOGRAD_STRIP ((int64_t)64) /* channels that are transformed at once */
 
-/* Where the packed right side [k][n] holds row p, column j, a multiple of the lanes; *width receives the distance to the next row. */
-GPUNN__INLINE int64_t gpunn__winograd_packed(int64_t k, int64_t n, int64_t lanes, int64_t p, int64_t j, int64_t *width)
-{
-    int64_t padded = (n + lanes - 1) / lanes * lanes, block = p / GPUNN__GEMM_DEPTH * GPUNN__GEMM_DEPTH, panel = j / (3 * lanes) * 3 * lanes;
-    int64_t depth = k - block < GPUNN__GEMM_DEPTH ? k - block : GPUNN__GEMM_DEPTH;
-    *width = padded - panel < 3 * lanes ? padded - panel : 3 * lanes;
-    return block * padded + depth * panel + (p - block) * *width + j - panel;
-}
-
 /* u = G w G', for vectors of output channels. */
 GPUNN__PRIVATE void gpunn__winograd_weights(const gpunn__winograd *w, int index, int threads)
 {
@@ -6200,7 +6277,7 @@ GPUNN__PRIVATE void gpunn__winograd_weights(const gpunn__winograd *w, int index,
         } else {
             for (int64_t i = 0; i < count; i++) gpunn__to_pixels(from + i * w->w_ci, w->w_co, columns, 9, taps + i * 9 * lanes, lanes);
         }
-        int64_t width, at = gpunn__winograd_packed(w->ci, w->co, lanes, p, j, &width);
+        int64_t width, at = gpunn__packed_at(w->ci, w->co, lanes, p, j, &width);
         job.dst = w->u + at, job.dst_step = width, job.di = 6 * w->u_plane, job.dj = w->u_plane;
         job.count = count, job.channels = lanes;
         gpunn__conv_choose()->winograd(&job, GPUNN__WINOGRAD_WEIGHT);
@@ -6683,7 +6760,9 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_conv2d(gpunn__cpu *cpu, gpunn_step *step,
             gpunn__direct d = gpunn__direct_plan(&v, GPUNN__CONV_FORWARD, &space);
             if (run) gpunn__cpu_parallel(v.threads, gpunn__direct_run, &d);
         } else {
-            gpunn__lowered l = gpunn__lowered_plan(&v, false, false, false, &space);
+            gpunn__lowered l = gpunn__lowered_plan(&v, false, false, false, (float *)step->cache, &space);
+            l.ready = step->cache && step->cache_version == step->state->weights_version;
+            if (!run && !step->training) step->cache_bytes = (size_t)(v.groups * l.packed_floats) * sizeof(float);
             if (run) gpunn__cpu_parallel(v.threads, gpunn__lowered_forward, &l);
         }
         if (run && step->cache) step->cache_version = step->state->weights_version;
@@ -6708,7 +6787,7 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_conv2d(gpunn__cpu *cpu, gpunn_step *step,
         most = most > space.bytes ? most : space.bytes, space.bytes = 0;
     }
     if (dx || dweight) {
-        gpunn__lowered l = gpunn__lowered_plan(&v, true, dx, dweight, &space);
+        gpunn__lowered l = gpunn__lowered_plan(&v, true, dx, dweight, NULL, &space);
         if (run) gpunn__cpu_parallel(v.threads, gpunn__lowered_backward, &l);
     }
     step->workspace_bytes = most > space.bytes ? most : space.bytes;
@@ -6997,7 +7076,7 @@ typedef void (*gpunn__loop)(int64_t n, const float *const *from, const float *at
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #define GPUNN__OPTIMIZED
 #pragma GCC push_options
-#pragma GCC optimize("O3", "no-math-errno")
+#pragma GCC optimize("O3")
 #elif defined(__clang__) /* of GPUNN__IVDEP where a loop calls sinf, cosf or powf */
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wpass-failed"
@@ -7185,15 +7264,20 @@ static const float *gpunn__map_expand(const gpunn__map_job *job, int operand, in
     return scratch;
 }
 
+/* Of a chunk at most, so that float lanes are exact enough. */
 static double gpunn__map_sum(const float *values, int64_t n)
 {
-    float   lane[16] = {0};
+    double  sum = 0;
     int64_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        for (int j = 0; j < 16; ++j) lane[j] += values[i + j];
-    double sum = 0;
+    if (n >= 16) {
+        float lane[16] = {0};
+        for (; i + 16 <= n; i += 16)
+            for (int j = 0; j < 16; ++j) lane[j] += values[i + j];
+        for (int width = 8; width > 0; width /= 2)
+            for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+        sum = lane[0];
+    }
     for (; i < n; ++i) sum += values[i];
-    for (int j = 0; j < 16; ++j) sum += lane[j];
     return sum;
 }
 
@@ -7360,6 +7444,11 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gp
             function(__VA_ARGS__, false);                  \
     } while (0)
 
+GPUNN__INLINE int64_t gpunn__least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 /* ---- cast: as C, BOOL is x != 0; floats without a counterpart give what x86 does, INT64_MIN or INT32_MIN ---------------- */
 typedef struct gpunn__cast_job {
     const gpunn_value *in, *out;
@@ -7486,7 +7575,7 @@ GPUNN__INLINE void gpunn__copy_part(const gpunn__copy *c, int64_t begin, int64_t
             int64_t n = c->dim[c->across], row = c->to_stride[c->across];
             for (int64_t b = 0; b < n; b += SIDE)
                 for (int64_t a = 0; a < limit - first; a += SIDE) {
-                    int64_t a_end = a + SIDE < limit - first ? a + SIDE : limit - first, b_end = b + SIDE < n ? b + SIDE : n;
+                    int64_t a_end = gpunn__least(a + SIDE, limit - first), b_end = gpunn__least(b + SIDE, n);
                     for (int64_t y = b; y < b_end; y++)
                         for (int64_t x = a; x < a_end; x++)
                             gpunn__move(to + y * row + x * (int64_t)size, from + x * from_stride + y * (int64_t)size, size, add);
@@ -7703,7 +7792,12 @@ static gpunn_status gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, gpunn__act
  * length) or each column has its own result. Narrow rows are read several at once, side by side (fold), so that vectors are full.
  * Work is cut into units (result, tile of columns, chunk of the reduction) that depend on the shape alone. */
 #define GPUNN__TILE 256
-typedef enum gpunn__reduce_kind { GPUNN__SUM, GPUNN__MAX, GPUNN__COUNT /* of what equals the maximum */ } gpunn__reduce_kind;
+typedef enum gpunn__reduce_kind {
+    GPUNN__SUM,
+    GPUNN__MAX,
+    GPUNN__TOP,  /* the maximum of what is not NaN */
+    GPUNN__COUNT /* of what equals the maximum */
+} gpunn__reduce_kind;
 
 typedef struct gpunn__reduce {
     gpunn__reduce_kind kind;
@@ -7756,7 +7850,7 @@ static void gpunn__reduce_shape(gpunn__reduce *r, const gpunn_value *in, uint32_
     r->chunks = 1;
     if (r->kept * r->tiles < 32) {
         int64_t chunks = in->count / (r->kept * r->tiles) / 32768;
-        r->chunks = chunks < 1 ? 1 : chunks > 64 ? 64 : chunks;
+        r->chunks = chunks < 1 ? 1 : gpunn__least(chunks, 64);
     }
 }
 
@@ -7780,19 +7874,21 @@ GPUNN__INLINE int64_t gpunn__offset(int64_t index, int rank, const int64_t *dim,
 
 GPUNN__INLINE float gpunn__start(gpunn__reduce_kind kind)
 {
-    return kind == GPUNN__MAX ? -INFINITY : 0;
+    return kind == GPUNN__MAX || kind == GPUNN__TOP ? -INFINITY : 0;
 }
 
 /* NaN, once there, stays. */
 GPUNN__INLINE float gpunn__join(gpunn__reduce_kind kind, float a, float x, float reference)
 {
     if (kind == GPUNN__SUM) return a + x;
-    if (kind == GPUNN__MAX) return x > a || x != x ? x : a;
+    if (kind == GPUNN__MAX) return gpunn__select((x > a) | (x != x), x, a);
+    if (kind == GPUNN__TOP) return x > a ? x : a;
     return a + (x == reference ? 1.0f : 0.0f);
 }
 
 GPUNN__INLINE double gpunn__join_wide(gpunn__reduce_kind kind, double a, double x)
 {
+    if (kind == GPUNN__TOP) return x > a ? x : a;
     return kind == GPUNN__MAX ? (x > a || x != x ? x : a) : a + x;
 }
 
@@ -7808,23 +7904,22 @@ GPUNN__INLINE float gpunn__join_lanes(gpunn__reduce_kind kind, const float *lane
 /* n floats that lie together: 32 results side by side over at most 2048 elements, then in double. */
 GPUNN__INLINE double gpunn__reduce_line(gpunn__reduce_kind kind, const float *GPUNN__RESTRICT x, int64_t n, float reference)
 {
-    enum { LANES = 32, BLOCK = 2048 };
-    gpunn__reduce_kind join = kind == GPUNN__MAX ? kind : GPUNN__SUM;
+    enum { LANES = 32, FEW = 8, BLOCK = 2048 };
+    gpunn__reduce_kind join = kind == GPUNN__COUNT ? GPUNN__SUM : kind;
     double             total = (double)gpunn__start(kind);
-    while (n >= LANES) {
-        int64_t block = (n < BLOCK ? n : BLOCK) / LANES * LANES;
-        float   lane[LANES];
-        for (int j = 0; j < LANES; j++) lane[j] = gpunn__start(kind);
-        for (int64_t i = 0; i < block; i += LANES)
+    for (; n > 0; n -= BLOCK, x += BLOCK) {
+        int64_t block = gpunn__least(n, BLOCK), i = 0;
+        float   lane[LANES], rest = gpunn__start(kind);
+        for (int j = 0; j < LANES; j++) lane[j] = rest;
+        for (; i + LANES <= block; i += LANES)
             for (int j = 0; j < LANES; j++) lane[j] = gpunn__join(kind, lane[j], x[i + j], reference);
+        for (; i + FEW <= block; i += FEW)
+            for (int j = 0; j < FEW; j++) lane[j] = gpunn__join(kind, lane[j], x[i + j], reference);
+        for (; i < block; i++) rest = gpunn__join(kind, rest, x[i], reference);
         for (int j = 0; j < LANES / 2; j++) lane[j] = gpunn__join(join, lane[j], lane[j + LANES / 2], 0);
-        total = gpunn__join_wide(kind, total, (double)gpunn__join_lanes(join, lane));
-        x += block;
-        n -= block;
+        total = gpunn__join_wide(kind, total, (double)gpunn__join(join, gpunn__join_lanes(join, lane), rest, 0));
     }
-    float rest = gpunn__start(kind);
-    for (int64_t i = 0; i < n; i++) rest = gpunn__join(kind, rest, x[i], reference);
-    return gpunn__join_wide(kind, total, (double)rest);
+    return total;
 }
 
 static double gpunn__sum_line(const float *x, int64_t n)
@@ -7843,7 +7938,7 @@ GPUNN__INLINE void gpunn__reduce_rows(gpunn__reduce_kind kind, const float *x, i
 {
     float sum[GPUNN__TILE];
     while (rows > 0) {
-        int64_t block = rows < 64 ? rows : 64, row = 0;
+        int64_t block = gpunn__least(rows, 64), row = 0;
         for (int64_t j = 0; j < width; j++) sum[j] = gpunn__start(kind);
         for (; row + 4 <= block; row += 4) {
             const float *a = x + row * stride, *b = a + stride, *c = b + stride, *d = c + stride;
@@ -7879,7 +7974,7 @@ GPUNN__INLINE void gpunn__reduce_units(gpunn__reduce_kind kind, const gpunn__red
     for (int64_t unit = begin; unit < end; unit++) {
         int64_t      chunk = r->chunks > 1 ? unit % r->chunks : 0, tile_index = r->chunks > 1 ? unit / r->chunks : unit;
         int64_t      kept = r->tiles > 1 ? tile_index / r->tiles : tile_index, column = (tile_index - kept * r->tiles) * GPUNN__TILE;
-        int64_t      width = r->columns - column < GPUNN__TILE ? r->columns - column : GPUNN__TILE;
+        int64_t      width = gpunn__least(r->columns - column, GPUNN__TILE);
         const float *x = r->x + gpunn__offset(kept, r->kept_rank, r->kept_dim, r->kept_stride) + column;
         const float *reference = kind == GPUNN__COUNT ? r->reference + kept * r->columns + column : NULL;
         int64_t      from, to;
@@ -7891,7 +7986,7 @@ GPUNN__INLINE void gpunn__reduce_units(gpunn__reduce_kind kind, const gpunn__red
             total[0] = (double)gpunn__start(kind);
         while (from < to) {
             int64_t      plane = r->planes > 1 ? from / r->rows : 0, row = from - plane * r->rows;
-            int64_t      count = r->rows - row < to - from ? r->rows - row : to - from;
+            int64_t      count = gpunn__least(r->rows - row, to - from);
             const float *p = x + gpunn__offset(plane, r->plane_rank, r->plane_dim, r->plane_stride) + row * r->columns;
             if (!r->by_column)
                 total[0] = gpunn__join_wide(kind, total[0],
@@ -7935,7 +8030,7 @@ static void gpunn__reduce_run(gpunn__cpu *cpu, const gpunn_value *in, gpunn__red
     int64_t span = r->by_column ? GPUNN__TILE : 1;
     for (int64_t unit = 0; unit < r->kept * r->tiles; unit++) {
         int64_t kept = unit / r->tiles, column = unit % r->tiles * GPUNN__TILE;
-        int64_t width = r->columns - column < GPUNN__TILE ? r->columns - column : GPUNN__TILE;
+        int64_t width = gpunn__least(r->columns - column, GPUNN__TILE);
         double *total = r->partial + unit * r->chunks * span;
         for (int64_t chunk = 1; chunk < r->chunks; chunk++)
             for (int64_t j = 0; j < width; j++) total[j] = gpunn__join_wide(r->kind, total[j], total[chunk * span + j]);
@@ -7979,17 +8074,18 @@ static void gpunn__spread_max(float *dx, const float *x, const float *hit, const
 /* The gradient of both: each thread takes whole blocks of rows, or a share of the rows of all when blocks are few. */
 static void gpunn__spread_task(void *arg, int thread, int threads)
 {
+    enum { WIDTH = 1024 };
     const gpunn__reduce *r = (const gpunn__reduce *)arg;
     int64_t              begin = 0, end = r->kept * r->planes, first = 0, limit = r->rows;
     if (end >= threads * 4)
         gpunn__cpu_part(end, 1, threads, thread, &begin, &end);
     else
         gpunn__cpu_part(r->rows, r->fold, threads, thread, &first, &limit);
-    float   hit[GPUNN__TILE], miss[GPUNN__TILE], reference[GPUNN__TILE];
+    float   hit[WIDTH], miss[WIDTH], reference[WIDTH];
     bool    is_max = r->kind == GPUNN__MAX;
     int64_t previous = -1;
-    for (int64_t column = 0; column < r->columns; column += GPUNN__TILE, previous = -1) {
-        int64_t width = r->columns - column < GPUNN__TILE ? r->columns - column : GPUNN__TILE, wide = width * r->fold;
+    for (int64_t column = 0; column < r->columns; column += WIDTH, previous = -1) {
+        int64_t width = gpunn__least(r->columns - column, WIDTH), wide = width * r->fold;
         for (int64_t block = begin; block < end; block++) {
             int64_t kept = r->planes > 1 ? block / r->planes : block, plane = block - kept * r->planes;
             int64_t at = gpunn__offset(kept, r->kept_rank, r->kept_dim, r->kept_stride) +
@@ -8014,7 +8110,7 @@ static void gpunn__spread_task(void *arg, int thread, int threads)
             /* lines: all of a column's rows, or as many rows at once as are folded */
             int64_t step = r->by_column ? r->fold : limit - first;
             for (int64_t row = first; row < limit; row += step) {
-                int64_t n = (limit - row < step ? limit - row : step) * (r->by_column ? width : 1), offset = at + row * r->columns;
+                int64_t n = gpunn__least(limit - row, step) * (r->by_column ? width : 1), offset = at + row * r->columns;
                 if (is_max)
                     gpunn__spread_max(r->y + offset, r->x + offset, hit, miss, reference, n, !r->by_column, r->add);
                 else
@@ -8116,7 +8212,7 @@ static void gpunn__argmax_task(void *arg, int thread, int threads)
             continue;
         }
         for (int64_t column = 0; column < inner; column += WIDTH) {
-            int64_t width = inner - column < WIDTH ? inner - column : WIDTH;
+            int64_t width = gpunn__least(inner - column, WIDTH);
             float   best[WIDTH];
             int32_t at[WIDTH];
             for (int64_t j = 0; j < width; j++) {
@@ -8152,8 +8248,8 @@ static gpunn_status gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__
 }
 
 /* ---- softmax and log_softmax along an axis: x[outer][n][inner] --------------------------------------------------------- *
- * Units of work are rows (inner 1) or n x 32 columns. A row wholly -inf gives NaN, as torch's does. */
-#define GPUNN__COLUMNS 32
+ * Units of work are rows (inner 1) or n x 64 columns. NaN need not show in the maximum: it spreads through the sum. A row wholly -inf gives NaN, as torch's does. */
+#define GPUNN__COLUMNS 64
 
 /* exp(x) for x <= 0; what would be denormal is 0, since processors are slow at denormals. */
 GPUNN__INLINE float gpunn__exp_down(float x)
@@ -8170,7 +8266,7 @@ GPUNN__INLINE void gpunn__exp_columns(const float *GPUNN__RESTRICT x, int64_t n,
         sum[j] = 0;
     }
     for (int64_t i = 1; i < n; i++)
-        for (int64_t j = 0; j < width; j++) top[j] = gpunn__join(GPUNN__MAX, top[j], x[i * stride + j], 0);
+        for (int64_t j = 0; j < width; j++) top[j] = gpunn__join(GPUNN__TOP, top[j], x[i * stride + j], 0);
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < width; j++) {
             float term = gpunn__exp_down(x[i * stride + j] - top[j]);
@@ -8179,37 +8275,19 @@ GPUNN__INLINE void gpunn__exp_columns(const float *GPUNN__RESTRICT x, int64_t n,
         }
 }
 
-/* The same for one row that lies together; returns the sum. The last, partial vector is filled up with an element that does not count. */
+/* The same for one row that lies together; returns the sum. */
 GPUNN__INLINE float gpunn__exp_row(const float *GPUNN__RESTRICT x, int64_t n, float *top, float *GPUNN__RESTRICT e, bool keep)
 {
-    enum { LANES = 16, BLOCK = 1024 };
-    float   lane[LANES], last[LANES], count[LANES];
-    int64_t whole = (n - 1) / LANES * LANES;
-    for (int j = 0; j < LANES; j++) last[j] = x[whole + j < n ? whole + j : whole];
-    for (int j = 0; j < LANES; j++) count[j] = whole + j < n ? 1.0f : 0.0f;
-    for (int j = 0; j < LANES; j++) lane[j] = last[j];
-    for (int64_t i = 0; i < whole; i += LANES)
-        for (int j = 0; j < LANES; j++) lane[j] = gpunn__join(GPUNN__MAX, lane[j], x[i + j], 0);
-    float  largest = *top = gpunn__join_lanes(GPUNN__MAX, lane);
+    enum { BLOCK = 512 };
     double total = 0;
-    for (int64_t i = 0; i < whole;) { /* at most 64 terms a lane are summed in float */
-        int64_t end = i + BLOCK < whole ? i + BLOCK : whole;
-        for (int j = 0; j < LANES; j++) lane[j] = 0;
-        for (; i < end; i += LANES)
-            for (int j = 0; j < LANES; j++) {
-                float term = gpunn__exp_down(x[i + j] - largest);
-                lane[j] += term;
-                if (keep) e[i + j] = term;
-            }
-        total += (double)gpunn__join_lanes(GPUNN__SUM, lane);
+    float  buffer[BLOCK], largest = *top = (float)gpunn__reduce_line(GPUNN__TOP, x, n, 0);
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t      count = gpunn__least(n - i, BLOCK);
+        float *const term = keep ? e + i : buffer;
+        for (int64_t k = 0; k < count; k++) term[k] = gpunn__exp_down(x[i + k] - largest);
+        total += gpunn__sum_line(term, count);
     }
-    for (int j = 0; j < LANES; j++) {
-        last[j] = gpunn__exp_down(last[j] - largest);
-        lane[j] = last[j] * count[j];
-    }
-    if (keep)
-        for (int64_t i = whole; i < n; i++) e[i] = last[i - whole];
-    return (float)(total + (double)gpunn__join_lanes(GPUNN__SUM, lane));
+    return (float)total;
 }
 
 /* Rows of inner 1, columns otherwise. */
@@ -8241,7 +8319,7 @@ GPUNN__INLINE int64_t gpunn__along_tile(const gpunn__along *a, int64_t unit, int
 {
     int64_t outer = tiles > 1 ? unit / tiles : unit, column = (unit - outer * tiles) * GPUNN__COLUMNS;
     *at = outer * a->n * a->inner + column;
-    return a->inner - column < GPUNN__COLUMNS ? a->inner - column : GPUNN__COLUMNS;
+    return gpunn__least(a->inner - column, GPUNN__COLUMNS);
 }
 
 static void gpunn__softmax_task(void *arg, int thread, int threads)
@@ -8350,8 +8428,8 @@ static gpunn_status gpunn__cpu_log_softmax(gpunn__cpu *cpu, gpunn_step *step, gp
  * y = (x - mean) * invstd * weight + bias. Backward (training plans only: others have no gradients), with m = n * inner values per channel and h = x - mean:
  *     dbias = sum g, dweight = invstd * sum(g h), dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
  * Each unit of work is one channel, read in lines of `inner` floats, or, where lines are short, as many channels as fit
- * GPUNN__NORM_WIDTH columns, read by rows. Means and variances are taken block by block, exactly within each block and joined by
- * Chan's formula in double. */
+ * GPUNN__NORM_WIDTH columns, read by rows. Means and variances are taken block by block and joined by Chan's formula
+ * in double. */
 #define GPUNN__NORM_WIDTH 64
 
 typedef struct gpunn__norm {
@@ -8377,77 +8455,99 @@ GPUNN__INLINE void gpunn__moments_join(gpunn__moments *a, double count, double m
     a->count = total;
 }
 
-/* The sum of (a - mean_a) (b - mean_b) over n floats that lie together. */
-static double gpunn__product_line(const float *GPUNN__RESTRICT a, float mean_a, const float *GPUNN__RESTRICT b, float mean_b,
-                                         int64_t n)
+/* sums[0] = sum of a - p, sums[1] = sum of (a - p) (b - q), over `lines` lines of n floats; 64 sums side by side. */
+static void gpunn__norm_block(const float *GPUNN__RESTRICT a, float p, const float *GPUNN__RESTRICT b, float q, int64_t n, int64_t lines,
+                              int64_t stride, double sums[2])
 {
-    enum { LANES = 32, BLOCK = 2048 };
-    double total = 0;
-    while (n >= LANES) {
-        int64_t block = (n < BLOCK ? n : BLOCK) / LANES * LANES;
-        float   lane[LANES] = {0};
-        for (int64_t i = 0; i < block; i += LANES)
-            for (int j = 0; j < LANES; j++) lane[j] += (a[i + j] - mean_a) * (b[i + j] - mean_b);
-        for (int j = 0; j < LANES / 2; j++) lane[j] += lane[j + LANES / 2];
-        total += (double)gpunn__join_lanes(GPUNN__SUM, lane);
-        a += block;
-        b += block;
-        n -= block;
-    }
-    float rest = 0;
-    for (int64_t i = 0; i < n; i++) rest += (a[i] - mean_a) * (b[i] - mean_b);
-    return total + (double)rest;
+    float sum[GPUNN__NORM_WIDTH] = {0}, product[GPUNN__NORM_WIDTH] = {0};
+    for (; lines > 0; lines--, a += stride, b += stride)
+        for (int64_t i = 0; i < n; i += GPUNN__NORM_WIDTH) {
+            int64_t width = gpunn__least(n - i, GPUNN__NORM_WIDTH);
+            for (int64_t j = 0; j < width; j++) {
+                sum[j] += a[i + j] - p;
+                product[j] += (a[i + j] - p) * (b[i + j] - q);
+            }
+        }
+    sums[0] = gpunn__sum_line(sum, GPUNN__NORM_WIDTH);
+    sums[1] = gpunn__sum_line(product, GPUNN__NORM_WIDTH);
 }
 
-/* One channel: blocks of whole lines of about 2048 floats together, or pieces of longer ones. */
-static gpunn__moments gpunn__norm_line_moments(const gpunn__norm *b, int64_t channel)
+/* One channel, in blocks of whole lines of about 2048 floats together or pieces of longer ones: its moments or (g) sum g and
+ * sum g (x - center). Each block's moments are taken about the mean so far: where that is far off, the variance is large anyhow. */
+static gpunn__moments gpunn__norm_lines(const gpunn__norm *b, int64_t channel, const float *g, float center, double sums[2])
 {
-    enum { BLOCK = 2048 };
+    const int64_t  block = 2048, stride = b->channels * b->inner;
     gpunn__moments all = {0, 0, 0};
-    int64_t        lines = b->inner < BLOCK ? BLOCK / b->inner : 1, stride = b->channels * b->inner;
+    const float   *start = b->x + channel * b->inner;
+    int64_t        lines = b->inner < block ? block / b->inner : 1, length = gpunn__least(b->inner, block);
+    if (!g) center = (float)(gpunn__sum_line(start, length) / (double)length);
+    sums[0] = sums[1] = 0;
     for (int64_t i = 0; i < b->n; i += lines)
-        for (int64_t at = 0; at < b->inner; at += BLOCK) {
-            int64_t      end = i + lines < b->n ? i + lines : b->n, length = b->inner - at < BLOCK ? b->inner - at : BLOCK;
-            const float *x = b->x + channel * b->inner + at;
-            double       sum = 0, square = 0, count = (double)((end - i) * length);
-            for (int64_t k = i; k < end; k++) sum += gpunn__sum_line(x + k * stride, length);
-            float shift = (float)(sum / count);
-            for (int64_t k = i; k < end; k++) square += gpunn__product_line(x + k * stride, shift, x + k * stride, shift, length);
-            double error = sum / count - (double)shift;
-            gpunn__moments_join(&all, count, sum / count, square - count * error * error);
+        for (int64_t at = 0; at < b->inner; at += block) {
+            int64_t      offset = i * stride + at, count = gpunn__least(b->n - i, lines), n = gpunn__least(b->inner - at, block);
+            const float *x = start + offset;
+            double       part[2];
+            if (g) {
+                gpunn__norm_block(g + channel * b->inner + offset, 0, x, center, n, count, stride, part);
+                sums[0] += part[0];
+                sums[1] += part[1];
+            } else {
+                gpunn__norm_block(x, center, x, center, n, count, stride, part);
+                double values = (double)(n * count), off = part[0] / values;
+                gpunn__moments_join(&all, values, (double)center + off, part[1] - part[0] * off);
+                center = (float)all.mean;
+            }
         }
     return all;
 }
 
-/* The channels of `width` columns that start at x, by blocks of rows. */
-static void gpunn__norm_row_moments(const gpunn__norm *b, const float *x, int64_t width, gpunn__moments *channel)
+/* The same for `count` channels from the first, by blocks of rows. */
+static void gpunn__norm_rows(const gpunn__norm *b, int64_t first, int64_t count, const float *g, const float *mean,
+                             gpunn__moments *moments, double sums[][2])
 {
-    enum { ROWS = 64 };
+    const int64_t  block = 64, stride = b->channels * b->inner, start = first * b->inner, width = count * b->inner;
     gpunn__moments all[GPUNN__NORM_WIDTH];
-    int64_t        stride = b->channels * b->inner;
+    double         total[GPUNN__NORM_WIDTH][2];
+    float          center[GPUNN__NORM_WIDTH];
     memset(all, 0, sizeof all);
-    for (int64_t i = 0; i < b->n; i += ROWS) {
-        int64_t      rows = b->n - i < ROWS ? b->n - i : ROWS;
-        const float *block = x + i * stride;
-        float        mean[GPUNN__NORM_WIDTH], sum[GPUNN__NORM_WIDTH] = {0}, square[GPUNN__NORM_WIDTH] = {0};
-        for (int64_t k = 0; k < rows; k++)
-            for (int64_t j = 0; j < width; j++) sum[j] += block[k * stride + j];
-        for (int64_t j = 0; j < width; j++) mean[j] = sum[j] / (float)rows;
-        for (int64_t j = 0; j < width; j++) sum[j] = 0; /* now of what that mean is off by */
-        for (int64_t k = 0; k < rows; k++)
-            for (int64_t j = 0; j < width; j++) {
-                float h = block[k * stride + j] - mean[j];
-                sum[j] += h;
-                square[j] += h * h;
-            }
-        for (int64_t j = 0; j < width; j++) {
-            double error = (double)sum[j] / (double)rows;
-            gpunn__moments_join(&all[j], (double)rows, (double)mean[j] + error, (double)square[j] - error * error * (double)rows);
+    memset(total, 0, sizeof total);
+    for (int64_t j = 0; j < width; j++) center[j] = g ? mean[j / b->inner] : b->x[start + j];
+    for (int64_t i = 0; i < b->n; i += block) {
+        int64_t rows = gpunn__least(b->n - i, block);
+        float   sum[GPUNN__NORM_WIDTH] = {0}, product[GPUNN__NORM_WIDTH] = {0};
+        for (int64_t k = 0; k < rows; k++) {
+            const float *x = b->x + start + (i + k) * stride, *slope = g ? g + start + (i + k) * stride : NULL;
+            if (slope)
+                for (int64_t j = 0; j < width; j++) {
+                    sum[j] += slope[j];
+                    product[j] += slope[j] * (x[j] - center[j]);
+                }
+            else
+                for (int64_t j = 0; j < width; j++) {
+                    sum[j] += x[j] - center[j];
+                    product[j] += (x[j] - center[j]) * (x[j] - center[j]);
+                }
         }
+        for (int64_t j = 0; j < width; j++)
+            if (g) {
+                total[j][0] += (double)sum[j];
+                total[j][1] += (double)product[j];
+            } else {
+                double off = (double)sum[j] / (double)rows;
+                gpunn__moments_join(&all[j], (double)rows, (double)center[j] + off, (double)product[j] - (double)sum[j] * off);
+                center[j] = (float)all[j].mean;
+            }
     }
-    for (int64_t j = 0; j < width; j += b->inner) {
-        for (int64_t k = 1; k < b->inner; k++) gpunn__moments_join(&all[j], all[j + k].count, all[j + k].mean, all[j + k].square);
-        channel[j / b->inner] = all[j];
+    for (int64_t c = 0; c < count; c++) {
+        int64_t at = c * b->inner;
+        for (int64_t j = at + 1; j < at + b->inner; j++) {
+            total[at][0] += total[j][0];
+            total[at][1] += total[j][1];
+            if (!g) gpunn__moments_join(&all[at], all[j].count, all[j].mean, all[j].square);
+        }
+        moments[c] = all[at];
+        sums[c][0] = total[at][0];
+        sums[c][1] = total[at][1];
     }
 }
 
@@ -8498,10 +8598,11 @@ static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_
 {
     gpunn__moments        moments[GPUNN__NORM_WIDTH];
     gpunn__norm_constants k;
+    double                unused[GPUNN__NORM_WIDTH][2];
     if (b->training && b->by_row)
-        gpunn__norm_row_moments(b, b->x + first * b->inner, count * b->inner, moments);
+        gpunn__norm_rows(b, first, count, NULL, NULL, moments, unused);
     else if (b->training)
-        moments[0] = gpunn__norm_line_moments(b, first);
+        moments[0] = gpunn__norm_lines(b, first, NULL, 0, unused[0]);
     for (int64_t i = 0; i < count; i++) {
         int64_t c = first + i;
         double  mean, variance;
@@ -8528,52 +8629,20 @@ static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_
     gpunn__norm_apply(b, first, count, &k);
 }
 
-/* sums[channel][0] = sum g, [1] = sum g (x - mean). */
-static void gpunn__norm_row_sums(const gpunn__norm *b, int64_t first, int64_t count, const float *mean, double sums[][2])
-{
-    enum { ROWS = 64 };
-    int64_t stride = b->channels * b->inner, width = count * b->inner;
-    double  all[2][GPUNN__NORM_WIDTH] = {{0}};
-    float   center[GPUNN__NORM_WIDTH];
-    for (int64_t j = 0; j < width; j++) center[j] = mean[j / b->inner];
-    for (int64_t i = 0; i < b->n; i += ROWS) {
-        int64_t      rows = b->n - i < ROWS ? b->n - i : ROWS, at = i * stride + first * b->inner;
-        const float *x = b->x + at, *g = b->g + at;
-        float        sum[GPUNN__NORM_WIDTH] = {0}, product[GPUNN__NORM_WIDTH] = {0};
-        for (int64_t k = 0; k < rows; k++)
-            for (int64_t j = 0; j < width; j++) {
-                sum[j] += g[k * stride + j];
-                product[j] += g[k * stride + j] * (x[k * stride + j] - center[j]);
-            }
-        for (int64_t j = 0; j < width; j++) {
-            all[0][j] += (double)sum[j];
-            all[1][j] += (double)product[j];
-        }
-    }
-    for (int64_t c = 0; c < count; c++)
-        for (int i = 0; i < 2; i++) {
-            sums[c][i] = 0;
-            for (int64_t j = 0; j < b->inner; j++) sums[c][i] += all[i][c * b->inner + j];
-        }
-}
-
 static void gpunn__norm_backward_unit(const gpunn__norm *b, int64_t first, int64_t count)
 {
     gpunn__norm_constants k;
+    gpunn__moments        unused[GPUNN__NORM_WIDTH];
     double                sums[GPUNN__NORM_WIDTH][2], invstd[GPUNN__NORM_WIDTH];
     for (int64_t i = 0; i < count; i++) {
         int64_t c = first + i;
         k.mean[i] = b->mean[c];
         invstd[i] = (double)b->invstd[c];
-        sums[i][0] = sums[i][1] = 0;
     }
     if (b->by_row)
-        gpunn__norm_row_sums(b, first, count, k.mean, sums);
+        gpunn__norm_rows(b, first, count, b->g, k.mean, unused, sums);
     else
-        for (int64_t i = 0, at = first * b->inner; i < b->n; i++, at += b->channels * b->inner) {
-            sums[0][0] += gpunn__sum_line(b->g + at, b->inner);
-            sums[0][1] += gpunn__product_line(b->g + at, 0, b->x + at, k.mean[0], b->inner);
-        }
+        (void)gpunn__norm_lines(b, first, b->g, k.mean[0], sums[0]);
     double values = (double)(b->n * b->inner);
     for (int64_t i = 0; i < count; i++) {
         int64_t c = first + i;
@@ -8593,7 +8662,7 @@ static void gpunn__norm_task(void *arg, int thread, int threads)
     int64_t            begin, end;
     gpunn__cpu_part(b->channels, b->group, threads, thread, &begin, &end);
     for (; begin < end; begin += b->group) {
-        int64_t count = end - begin < b->group ? end - begin : b->group;
+        int64_t count = gpunn__least(end - begin, b->group);
         if (b->g)
             gpunn__norm_backward_unit(b, begin, count);
         else
@@ -8659,8 +8728,8 @@ typedef struct gpunn__drop {
     bool         add;
 } gpunn__drop;
 
-/* The draws of 16 packs from `pack`, a multiple of 16, which run through Philox side by side. */
-GPUNN__INLINE void gpunn__drop_draw(const gpunn__drop *d, uint64_t pack, uint16_t draw[GPUNN__DROP_BLOCK])
+/* The factors of 16 packs from `pack`, a multiple of 16, which run through Philox side by side: vector code, if not inlined. */
+GPUNN__NOINLINE void gpunn__drop_factors(const gpunn__drop *d, uint64_t pack, float factor[GPUNN__DROP_BLOCK])
 {
     uint32_t c0[GPUNN__DROP_PACKS], c1[GPUNN__DROP_PACKS], c2[GPUNN__DROP_PACKS], c3[GPUNN__DROP_PACKS];
     uint32_t high0[GPUNN__DROP_PACKS], high2[GPUNN__DROP_PACKS];
@@ -8672,7 +8741,7 @@ GPUNN__INLINE void gpunn__drop_draw(const gpunn__drop *d, uint64_t pack, uint16_
         c3[j] = (uint32_t)(d->step >> 32);
     }
     uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
-    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) { /* the high halves apart, for gcc's sake */
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
         for (int j = 0; j < GPUNN__DROP_PACKS; j++) high0[j] = (uint32_t)((uint64_t)0xD2511F53u * c0[j] >> 32);
         for (int j = 0; j < GPUNN__DROP_PACKS; j++) high2[j] = (uint32_t)((uint64_t)0xCD9E8D57u * c2[j] >> 32);
         for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
@@ -8689,7 +8758,11 @@ GPUNN__INLINE void gpunn__drop_draw(const gpunn__drop *d, uint64_t pack, uint16_
         words[j][2] = c2[j];
         words[j][3] = c3[j];
     }
+    uint16_t draw[GPUNN__DROP_BLOCK];
     memcpy(draw, words, sizeof words);
+    uint32_t keep = d->keep;
+    float    scale = d->scale;
+    for (int j = 0; j < GPUNN__DROP_BLOCK; j++) factor[j] = gpunn__select(draw[j] < keep, scale, 0);
 }
 
 static void gpunn__drop_task(void *arg, int thread, int threads)
@@ -8698,13 +8771,11 @@ static void gpunn__drop_task(void *arg, int thread, int threads)
     int64_t            begin, end;
     gpunn__cpu_part(d->count, GPUNN__DROP_BLOCK, threads, thread, &begin, &end);
     for (int64_t i = begin; i < end; i += GPUNN__DROP_BLOCK) {
-        uint16_t draw[GPUNN__DROP_BLOCK];
-        float    factor[GPUNN__DROP_BLOCK];
-        gpunn__drop_draw(d, (uint64_t)i / 8, draw);
-        for (int j = 0; j < GPUNN__DROP_BLOCK; j++) factor[j] = draw[j] < d->keep ? d->scale : 0;
-        int64_t      n = end - i < GPUNN__DROP_BLOCK ? end - i : GPUNN__DROP_BLOCK;
+        float        factor[GPUNN__DROP_BLOCK];
+        int64_t      n = gpunn__least(end - i, GPUNN__DROP_BLOCK);
         const float *x = d->x + i;
         float       *y = d->y + i;
+        gpunn__drop_factors(d, (uint64_t)i / 8, factor);
         if (d->add)
             for (int64_t j = 0; j < n; j++) y[j] += x[j] * factor[j];
         else
@@ -8780,14 +8851,13 @@ GPUNN__INLINE int64_t gpunn__loss_tile(const gpunn__along *a, int64_t row, int64
 {
     int64_t outer = row / a->inner, column = row - outer * a->inner, width = a->inner - column;
     *offset = outer * a->n * a->inner + column;
-    if (width > limit) width = limit;
-    return width < GPUNN__COLUMNS ? width : GPUNN__COLUMNS;
+    return gpunn__least(gpunn__least(width, limit), GPUNN__COLUMNS);
 }
 
 static void gpunn__loss_forward_part(gpunn__class_loss *l, int64_t part)
 {
     const gpunn__along *a = &l->along;
-    int64_t             row = part * l->part_rows, end = row + l->part_rows < l->rows ? row + l->part_rows : l->rows, width;
+    int64_t             row = part * l->part_rows, end = gpunn__least(row + l->part_rows, l->rows), width;
     double              loss = 0, weights = 0;
     l->bad[part] = -1;
     for (; row < end; row += width) {
@@ -9074,7 +9144,7 @@ static void gpunn__update_task(void *arg, int thread, int threads)
     bool    whole = u->kind == GPUNN_UPDATE_SGD;
     int64_t step = whole ? end - begin : GPUNN__PIECE;
     for (int64_t i = begin; i < end; i += step) {
-        int64_t      n = end - i < step ? end - i : step;
+        int64_t      n = gpunn__least(end - i, step);
         const float *g = u->gradient + i;
         float       *p = u->parameter + i, *s[3];
         for (int k = 0; k < 3; k++) s[k] = u->state[k] ? u->state[k] + i : NULL;
@@ -9143,7 +9213,7 @@ static void gpunn__squares_task(void *arg, int thread, int threads)
     for (int64_t part = begin; part < end; part++) {
         enum { LANES = 16 };
         const float *x = s->x + part * s->part;
-        int64_t      n = s->count - part * s->part < s->part ? s->count - part * s->part : s->part, i = 0;
+        int64_t      n = gpunn__least(s->count - part * s->part, s->part), i = 0;
         double       lane[LANES] = {0}, rest = 0;
         for (; i + LANES <= n; i += LANES)
             for (int j = 0; j < LANES; j++) lane[j] += (double)x[i + j] * (double)x[i + j];
@@ -9358,8 +9428,8 @@ struct gpunn_optimizer {
     /* What the schedule is, defaults in place, and where it stands: */
     gpunn_schedule_args schedule;
     int64_t             schedule_step;
-    double              plateau_scale, plateau_best; /* the product of all reductions; the best metric so far, at first +-infinity */
-    int                 plateau_bad, plateau_cooldown;
+    double plateau_scale, plateau_best; /* the product of all reductions; the best metric so far, at first +-infinity */
+    int    plateau_bad, plateau_cooldown;
 };
 
 /* For fields where 0 stands for the default and GPUNN_ZERO for 0. */
@@ -9378,24 +9448,26 @@ static bool gpunn__check_range(gpunn_device *dev, const char *function, const ch
 {
     if (value >= low && value < high) return true;
     if (isinf(high))
-        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; give a finite number from %g on", function, field, (double)value,
-                          (double)low);
+        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; give a finite number from %g on", function, field,
+                          (double)value, (double)low);
     else
-        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; give a number from %g to below %g", function, field, (double)value,
-                          (double)low, (double)high);
+        (void)gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is %g; give a number from %g to below %g", function, field,
+                          (double)value, (double)low, (double)high);
     return false;
 }
 
 /* ---- making ---------------------------------------------------------------------------------------------------------- */
-static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, const char *name, const gpunn_update *rule, bool uses0, bool uses1,
-                                                bool uses2)
+static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, const char *name, const gpunn_update *rule, bool uses0,
+                                                bool uses1, bool uses2)
 {
     gpunn_device *dev = model->dev;
-    if (!gpunn__check_range(dev, name, "lr", rule->lr, 0, INFINITY) || !gpunn__check_range(dev, name, "eps", rule->eps, 0, INFINITY) ||
+    if (!gpunn__check_range(dev, name, "lr", rule->lr, 0, INFINITY) ||
+        !gpunn__check_range(dev, name, "eps", rule->eps, 0, INFINITY) ||
         !gpunn__check_range(dev, name, "momentum", rule->momentum, 0, INFINITY) ||
         !gpunn__check_range(dev, name, "dampening", rule->dampening, -FLT_MAX, INFINITY) ||
         !gpunn__check_range(dev, name, "weight_decay", rule->weight_decay, 0, INFINITY) ||
-        !gpunn__check_range(dev, name, "beta1", rule->beta1, 0, 1) || !gpunn__check_range(dev, name, "beta2", rule->beta2, 0, 1) ||
+        !gpunn__check_range(dev, name, "beta1", rule->beta1, 0, 1) ||
+        !gpunn__check_range(dev, name, "beta2", rule->beta2, 0, 1) ||
         !gpunn__check_range(dev, name, "alpha", rule->alpha, 0, INFINITY) ||
         !gpunn__check_range(dev, name, "lr_decay", rule->lr_decay, 0, INFINITY))
         return NULL;
@@ -9433,18 +9505,20 @@ GPUNN_API gpunn_optimizer *gpunn_sgd_(gpunn_model *model, gpunn_sgd_args args)
     rule.dampening = gpunn__default(args.dampening, 0);
     rule.nesterov = args.nesterov;
     if (rule.nesterov && (!(rule.momentum > 0) || rule.dampening != 0)) {
-        (void)gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
-                          "gpunn_sgd: nesterov needs a momentum above 0 and no dampening, here they are %g and %g; set .momentum = 0.9f",
-                          (double)rule.momentum, (double)rule.dampening);
+        (void)gpunn__fail(
+            model->dev, GPUNN_ERR_ARGUMENT,
+            "gpunn_sgd: nesterov needs a momentum above 0 and no dampening, here they are %g and %g; set .momentum = 0.9f",
+            (double)rule.momentum, (double)rule.dampening);
         return NULL;
     }
     return gpunn__optimizer_create(model, "gpunn_sgd", &rule, rule.momentum != 0, false, false);
 }
 
-static gpunn_optimizer *gpunn__adam_create(gpunn_model *model, const char *name, gpunn_update_kind kind, const gpunn_adam_args *args,
-                                           float weight_decay)
+static gpunn_optimizer *gpunn__adam_create(gpunn_model *model, const char *name, gpunn_update_kind kind,
+                                           const gpunn_adam_args *args, float weight_decay)
 {
-    gpunn_update rule = gpunn__rule(kind, gpunn__default(args->lr, 1e-3f), gpunn__default(args->weight_decay, weight_decay), args->maximize);
+    gpunn_update rule =
+        gpunn__rule(kind, gpunn__default(args->lr, 1e-3f), gpunn__default(args->weight_decay, weight_decay), args->maximize);
     rule.beta1 = gpunn__default(args->beta1, 0.9f);
     rule.beta2 = gpunn__default(args->beta2, 0.999f);
     rule.eps = gpunn__default(args->eps, 1e-8f);
@@ -9518,8 +9592,7 @@ static gpunn_status gpunn__state_fill(const gpunn_optimizer *opt, float *state, 
         bool kept = at < opt->state_count;
         n = (kept ? opt->state_count : end) - at;
         if (n > piece_count) n = piece_count;
-        if (kept)
-            status = backend->download(dev->context, piece, old + at, (size_t)n * sizeof(float));
+        if (kept) status = backend->download(dev->context, piece, old + at, (size_t)n * sizeof(float));
         else
             for (int64_t i = 0; i < n; i++) piece[i] = opt->state_start;
         if (status == GPUNN_OK) status = backend->upload(dev->context, state + at, piece, (size_t)n * sizeof(float));
@@ -9533,8 +9606,8 @@ static int gpunn__by_offset(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Lays out what is not yet laid out and makes parameters, steps and state cover it; all keep what they hold. Checkpoints call this
- * before they read or write them. Nothing is done, or allocated, unless the model has grown. */
+/* Lays out what is not yet laid out and makes parameters, steps and state cover it; all keep what they hold. Checkpoints call
+ * this before they read or write them. Nothing is done, or allocated, unless the model has grown. */
 GPUNN__PRIVATE gpunn_status gpunn__optimizer_prepare(gpunn_optimizer *opt)
 {
     gpunn_model *model = opt->model;
@@ -9580,31 +9653,35 @@ static bool gpunn__has_gradient(const gpunn_tensor *t)
     return t->kind == GPUNN__PARAMETER && t->trainable && t->grad_reached;
 }
 
-/* Moves on to the next range of the list that has gradients; with opt, one that shares all that an update call reads. */
+/* Whether parameter i of the list goes on where the range ends and, with opt, shares all that an update call reads. Where eps is
+ * 0 the zeros between parameters would become 0 / 0, so there they are left out. */
+static bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *const *list, int i, const gpunn_optimizer *opt)
+{
+    const gpunn_tensor *t = list[i], *first = list[range->first];
+    int64_t             padded = (range->end + GPUNN__WEIGHT_ALIGN - 1) / GPUNN__WEIGHT_ALIGN * GPUNN__WEIGHT_ALIGN;
+    if (!gpunn__has_gradient(t) || t->offset != padded) return false;
+    if (opt == NULL) return true;
+    return t->lr_scale == first->lr_scale && t->decay == first->decay && opt->steps[i] == opt->steps[range->first] &&
+           (opt->rule.eps != 0 || range->end == padded);
+}
+
+/* Moves on to the next range of the list that has gradients. */
 static bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const *list, int count, const gpunn_optimizer *opt)
 {
-    const int64_t align = GPUNN__WEIGHT_ALIGN;
-    int           i = range->next;
+    int i = range->next;
     while (i < count && !gpunn__has_gradient(list[i])) i++;
-    range->first = i;
-    for (; i < count; i++) {
-        const gpunn_tensor *t = list[i], *first = list[range->first];
-        if (i == range->first)
-            range->begin = t->offset;
-        else if (!gpunn__has_gradient(t) || t->offset != (range->end + align - 1) / align * align)
-            break;
-        else if (opt && (t->lr_scale != first->lr_scale || t->decay != first->decay || opt->steps[i] != opt->steps[range->first]))
-            break;
-        else if (opt && opt->rule.eps == 0 && t->offset != range->end) /* 0 / (0 + eps) would not leave the zeros alone */
-            break;
-        range->end = t->offset + gpunn__count(t, 1);
-    }
+    range->first = range->next = i;
+    if (i == count) return false;
+    range->begin = list[i]->offset;
+    do range->end = list[i]->offset + gpunn__count(list[i], 1);
+    while (++i < count && gpunn__goes_on(range, list, i, opt));
     range->next = i;
-    return range->first < count;
+    return true;
 }
 
 /* The 2-norm of all gradients; its being NaN or infinite is an error. */
-static gpunn_status gpunn__gradient_norm(gpunn_model *model, const char *function, gpunn_tensor *const *list, int count, double *norm)
+static gpunn_status gpunn__gradient_norm(gpunn_model *model, const char *function, gpunn_tensor *const *list, int count,
+                                         double *norm)
 {
     gpunn_device *dev = model->dev;
     double        sum = 0, part = 0;
@@ -9617,9 +9694,10 @@ static gpunn_status gpunn__gradient_norm(gpunn_model *model, const char *functio
     }
     *norm = sqrt(sum);
     if (isfinite(sum)) return GPUNN_OK;
-    return gpunn__fail(dev, GPUNN_ERR_NUMERIC,
-                       "%s: the norm of the gradients is %s; lower the learning rate, or look for a division by 0 or a log of 0 in the model",
-                       function, isnan(sum) ? "NaN" : "infinite");
+    return gpunn__fail(
+        dev, GPUNN_ERR_NUMERIC,
+        "%s: the norm of the gradients is %s; lower the learning rate, or look for a division by 0 or a log of 0 in the model",
+        function, isnan(sum) ? "NaN" : "infinite");
 }
 
 /* torch's clip_coef. */
@@ -9670,8 +9748,10 @@ GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
 GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss)
 {
     if (opt == NULL || loss == NULL)
-        return gpunn__fail(opt ? opt->model->dev : loss ? loss->model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_train_step: the %s is NULL",
-                           opt ? "loss" : "optimizer");
+        return gpunn__fail(opt    ? opt->model->dev
+                           : loss ? loss->model->dev
+                                  : NULL,
+                           GPUNN_ERR_ARGUMENT, "gpunn_train_step: the %s is NULL", opt ? "loss" : "optimizer");
     gpunn_model *model = opt->model;
     if (loss->model != model)
         return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "gpunn_train_step: the loss is of another model than the optimizer");
@@ -9714,17 +9794,16 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
     static const char function[] = "gpunn_clip_grad_value";
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the model is NULL", function);
     if (!(clip_value > 0))
-        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: clip_value is %g; give one above 0", function, (double)clip_value);
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: clip_value is %g; give one above 0", function,
+                           (double)clip_value);
     return gpunn__scale_gradients(model, function, 1, clip_value);
 }
 
 /* Sets one of the optimizer's numbers, unless it is NaN or negative. */
 static void gpunn__optimizer_set(gpunn_optimizer *opt, const char *function, const char *what, float *field, float value)
 {
-    if (opt == NULL)
-        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
-    else if (gpunn__check_range(opt->model->dev, function, what, value, 0, INFINITY))
-        *field = value;
+    if (opt == NULL) (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
+    else if (gpunn__check_range(opt->model->dev, function, what, value, 0, INFINITY)) *field = value;
 }
 
 GPUNN_API void gpunn_set_lr(gpunn_optimizer *opt, float lr)
@@ -9753,7 +9832,7 @@ GPUNN_API int64_t gpunn_step_count(const gpunn_optimizer *opt)
 }
 
 /* ---- schedules ------------------------------------------------------------------------------------------------------- */
-/* The number that was meant: 0.9999f is off by 3e-8, which a power of it multiplies; what 7 digits can say is taken at its word. */
+/* The number that was meant: 0.9999f is off by 3e-8, which its powers multiply; what 7 digits can say is taken at its word. */
 static double gpunn__as_written(float value)
 {
     double rounded = floor((double)value * 1e7 + 0.5) / 1e7;
@@ -9819,24 +9898,27 @@ static gpunn_status gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_args
         !gpunn__check_range(dev, function, "threshold", s->threshold, 0, INFINITY))
         return GPUNN_ERR_ARGUMENT;
     if (!(s->pct_start >= 0 && s->pct_start <= 1 && s->div_factor > 0 && s->final_div_factor > 0))
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: pct_start is %g, div_factor %g and final_div_factor %g; give a pct_start from 0 to 1 "
-                           "and factors above 0", function, (double)s->pct_start, (double)s->div_factor, (double)s->final_div_factor);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: pct_start is %g, div_factor %g and final_div_factor %g; give a pct_start from 0 to 1 "
+                           "and factors above 0",
+                           function, (double)s->pct_start, (double)s->div_factor, (double)s->final_div_factor);
     if (s->patience < 0 || s->cooldown < 0)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: patience is %d and cooldown %d; neither may be negative", function, s->patience,
-                           s->cooldown);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: patience is %d and cooldown %d; neither may be negative", function,
+                           s->patience, s->cooldown);
     if (type == GPUNN_SCHEDULE_STEP && s->step_size < 1)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: step_size is %lld; give the steps between two reductions", function,
                            (long long)s->step_size);
-    if ((type == GPUNN_SCHEDULE_COSINE || type == GPUNN_SCHEDULE_ONE_CYCLE || type == GPUNN_SCHEDULE_LINEAR) && s->total_steps < 1)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: total_steps is %lld; give the number of steps the schedule is to last", function,
-                           (long long)s->total_steps);
+    if ((type == GPUNN_SCHEDULE_COSINE || type == GPUNN_SCHEDULE_ONE_CYCLE || type == GPUNN_SCHEDULE_LINEAR) &&
+        s->total_steps < 1)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: total_steps is %lld; give the number of steps the schedule is to last",
+                           function, (long long)s->total_steps);
     if (type == GPUNN_SCHEDULE_LINEAR && (s->warmup_steps < 0 || s->warmup_steps >= s->total_steps))
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: warmup_steps is %lld; it must be from 0 to below total_steps, %lld", function,
-                           (long long)s->warmup_steps, (long long)s->total_steps);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: warmup_steps is %lld; it must be from 0 to below total_steps, %lld",
+                           function, (long long)s->warmup_steps, (long long)s->total_steps);
     for (int i = 0; type == GPUNN_SCHEDULE_MULTI_STEP && i < 16 && (i == 0 || s->milestones[i] != 0); i++)
         if (s->milestones[i] <= (i ? s->milestones[i - 1] : 0))
-            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: milestones[%d] is %lld; milestones must be above 0 and rise", function, i,
-                               (long long)s->milestones[i]);
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: milestones[%d] is %lld; milestones must be above 0 and rise",
+                               function, i, (long long)s->milestones[i]);
     return GPUNN_OK;
 }
 
@@ -9861,8 +9943,7 @@ static void gpunn__plateau_step(gpunn_optimizer *opt, double metric)
     if (s->maximize ? metric > best * (1 + threshold) : metric < best * (1 - threshold)) {
         opt->plateau_best = metric;
         opt->plateau_bad = 0;
-    } else
-        opt->plateau_bad++;
+    } else opt->plateau_bad++;
     if (opt->plateau_cooldown > 0) {
         opt->plateau_cooldown--;
         opt->plateau_bad = 0;
@@ -9882,19 +9963,22 @@ GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric)
     if (opt->schedule.type == GPUNN_SCHEDULE_PLATEAU) gpunn__plateau_step(opt, metric);
     return GPUNN_OK;
 }
-
-#include <fcntl.h>
-#include <sys/stat.h>
-
 /* ==== files: one layer over POSIX and Windows, for everything that reads or writes a file ============================= */
 #ifdef _WIN32
 #define GPUNN__OS(name) _##name
-#define GPUNN__O_FLAGS (_O_BINARY | _O_NOINHERIT)
+#define GPUNN__O_FLAGS  (_O_BINARY | _O_NOINHERIT)
 typedef struct _stat64 gpunn__stat_result;
-static int gpunn__stat(const char *path, gpunn__stat_result *result) { return _stat64(path, result); }
-static int gpunn__sync(int fd) { return _commit(fd); }
-#define GPUNN__IS_DIRECTORY(mode) (((mode) & _S_IFMT) == _S_IFDIR)
-#define GPUNN__IS_REGULAR(mode) (((mode) & _S_IFMT) == _S_IFREG)
+
+static int gpunn__stat(const char *path, gpunn__stat_result *result)
+{
+    return _stat64(path, result);
+}
+static int gpunn__sync(int fd)
+{
+    return _commit(fd);
+}
+#define GPUNN__IS_DIRECTORY(mode) (((mode)&_S_IFMT) == _S_IFDIR)
+#define GPUNN__IS_REGULAR(mode)   (((mode)&_S_IFMT) == _S_IFREG)
 #else
 #define GPUNN__OS(name) name
 #ifdef O_CLOEXEC
@@ -9903,10 +9987,17 @@ static int gpunn__sync(int fd) { return _commit(fd); }
 #define GPUNN__O_FLAGS 0
 #endif
 typedef struct stat gpunn__stat_result;
-static int gpunn__stat(const char *path, gpunn__stat_result *result) { return stat(path, result); }
-static int gpunn__sync(int fd) { return fsync(fd); }
+
+static int gpunn__stat(const char *path, gpunn__stat_result *result)
+{
+    return stat(path, result);
+}
+static int gpunn__sync(int fd)
+{
+    return fsync(fd);
+}
 #define GPUNN__IS_DIRECTORY(mode) S_ISDIR(mode)
-#define GPUNN__IS_REGULAR(mode) S_ISREG(mode)
+#define GPUNN__IS_REGULAR(mode)   S_ISREG(mode)
 #endif
 
 /* For messages: the end of a path that is too long for one. */
@@ -9939,8 +10030,8 @@ static gpunn_status gpunn__file_fail(gpunn_device *dev, const char *doing, const
     return gpunn__fail(dev, GPUNN_ERR_IO, "cannot %s '%s': %s; %s", doing, gpunn__tail(path), strerror(error), remedy);
 }
 
-/* -- writing: into a new file beside the target that replaces it when complete. The first failure stays, so callers may write on and
- * look at the status of the commit only. What is no regular file (/dev/null, a pipe) is written directly. -- */
+/* -- writing: into a new file beside the target that replaces it when complete. The first failure stays, so callers may write on
+ * and look at the status of the commit only. What is no regular file (/dev/null, a pipe) is written directly. -- */
 typedef struct gpunn__file {
     gpunn_device *dev;
     const char   *path;      /* the caller's; must live until commit or discard */
@@ -9973,7 +10064,8 @@ GPUNN__PRIVATE gpunn_status gpunn__file_open(gpunn_device *dev, const char *path
     f->fd = -1;
     f->status = GPUNN_ERR_ARGUMENT;
     f->used = 0;
-    if (path == NULL || *path == 0) return gpunn__fail(dev, f->status, "cannot write a file: its path is %s; name one", path ? "\"\"" : "NULL");
+    if (path == NULL || *path == 0)
+        return gpunn__fail(dev, f->status, "cannot write a file: its path is %s; name one", path ? "\"\"" : "NULL");
     int                flags = O_WRONLY | GPUNN__O_FLAGS, mode = 0666;
     gpunn__stat_result there;
     bool               exists = gpunn__stat(path, &there) == 0;
@@ -10015,8 +10107,7 @@ GPUNN__PRIVATE gpunn_status gpunn__file_write(gpunn__file *f, const void *data, 
         gpunn__file_put(f, f->buffer, f->used);
         f->used = 0;
     }
-    if (bytes >= sizeof f->buffer)
-        gpunn__file_put(f, (const unsigned char *)data, bytes);
+    if (bytes >= sizeof f->buffer) gpunn__file_put(f, (const unsigned char *)data, bytes);
     else if (bytes > 0) {
         memcpy(f->buffer + f->used, data, bytes);
         f->used += bytes;
@@ -10048,10 +10139,8 @@ GPUNN__PRIVATE gpunn_status gpunn__file_commit(gpunn__file *f)
         else if (f->temporary) { /* the new name is in its directory: sync that too, where the file system can */
             strcpy(f->temporary, f->path);
             char *slash = strrchr(f->temporary, '/');
-            if (slash == NULL)
-                strcpy(f->temporary, ".");
-            else
-                slash[slash == f->temporary] = 0;
+            if (slash == NULL) strcpy(f->temporary, ".");
+            else slash[slash == f->temporary] = 0;
             int directory = open(f->temporary, O_RDONLY | GPUNN__O_FLAGS);
             if (directory >= 0) {
                 (void)gpunn__sync(directory);
@@ -10069,8 +10158,8 @@ typedef struct gpunn__reader {
     gpunn_device *dev;
     const char   *path; /* the caller's; must live until the reader is closed */
     int           fd;
-    uint64_t      limit;    /* no more bytes than this can come, which bounds what a header may claim */
-    size_t        at, end;  /* unread bytes of the buffer, as they are in the file */
+    uint64_t      limit;   /* no more bytes than this can come, which bounds what a header may claim */
+    size_t        at, end; /* unread bytes of the buffer, as they are in the file */
 #ifdef GPUNN_ZLIB
     bool     compressed, member; /* member: inside one of the gzip members that make up the file */
     z_stream zlib;
@@ -10116,10 +10205,8 @@ static gpunn_status gpunn__reader_raw(gpunn__reader *r, void *to, size_t bytes, 
         size_t  want = bytes - *got < (1u << 30) ? bytes - *got : 1u << 30;
         int64_t done = (int64_t)GPUNN__OS(read)(r->fd, (char *)to + *got, (unsigned)want);
         if (done == 0) break;
-        if (done > 0)
-            *got += (size_t)done;
-        else if (errno != EINTR)
-            return gpunn__file_fail(r->dev, "read", r->path, errno);
+        if (done > 0) *got += (size_t)done;
+        else if (errno != EINTR) return gpunn__file_fail(r->dev, "read", r->path, errno);
     }
     return GPUNN_OK;
 }
@@ -10146,7 +10233,8 @@ GPUNN__PRIVATE gpunn_status gpunn__reader_open(gpunn_device *dev, const char *pa
     if (gpunn__stat(path, &there) != 0) return gpunn__file_fail(dev, "read", path, errno);
     if (GPUNN__IS_DIRECTORY(there.st_mode)) return gpunn__file_fail(dev, "read", path, EISDIR);
     if (!GPUNN__IS_REGULAR(there.st_mode))
-        return gpunn__fail(dev, GPUNN_ERR_IO, "cannot read '%s': it is not a regular file; copy its contents into one", gpunn__tail(path));
+        return gpunn__fail(dev, GPUNN_ERR_IO, "cannot read '%s': it is not a regular file; copy its contents into one",
+                           gpunn__tail(path));
     r->limit = (uint64_t)there.st_size;
     r->fd = GPUNN__OS(open)(path, O_RDONLY | GPUNN__O_FLAGS);
     if (r->fd < 0) return gpunn__file_fail(dev, "read", path, errno);
@@ -10194,13 +10282,13 @@ static gpunn_status gpunn__reader_inflate(gpunn__reader *r, unsigned char *to, s
         int result = inflate(z, Z_NO_FLUSH);
         *got += room - z->avail_out;
         r->at = r->end - z->avail_in;
-        if (result == Z_STREAM_END)
-            r->member = false;
-        else if (result == Z_MEM_ERROR)
-            return GPUNN_ERR_MEMORY; /* recorded by the allocation */
+        if (result == Z_STREAM_END) r->member = false;
+        else if (result == Z_MEM_ERROR) return GPUNN_ERR_MEMORY; /* recorded by the allocation */
         else if (result != Z_OK)
             return gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is damaged: %s; download it again", gpunn__tail(r->path),
-                               result == Z_BUF_ERROR ? "the compressed data is cut short" : z->msg ? z->msg : "bad compressed data");
+                               result == Z_BUF_ERROR ? "the compressed data is cut short"
+                               : z->msg              ? z->msg
+                                                     : "bad compressed data");
     }
     return GPUNN_OK;
 }
@@ -10240,8 +10328,9 @@ GPUNN__PRIVATE gpunn_status gpunn__reader_read(gpunn__reader *r, void *to, size_
     size_t       got;
     gpunn_status status = gpunn__reader_some(r, to, bytes, &got);
     if (status == GPUNN_OK && got < bytes)
-        status = gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is cut short: %zu more bytes should follow; write or download it again",
-                             gpunn__tail(r->path), bytes - got);
+        status =
+            gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is cut short: %zu more bytes should follow; write or download it again",
+                        gpunn__tail(r->path), bytes - got);
     return status;
 }
 
@@ -10252,77 +10341,56 @@ GPUNN__PRIVATE gpunn_status gpunn__reader_end(gpunn__reader *r)
     size_t       got;
     gpunn_status status = gpunn__reader_some(r, &byte, 1, &got);
     if (status == GPUNN_OK && got)
-        status = gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' goes on after the end of its data; it is damaged or of another format",
-                             gpunn__tail(r->path));
+        status = gpunn__fail(r->dev, GPUNN_ERR_FORMAT,
+                             "'%s' goes on after the end of its data; it is damaged or of another format", gpunn__tail(r->path));
     return status;
 }
-
 /* ==== >>loader ======================================================================================================== */
 /* ---- threads: a lock with one condition, "something has changed", and threads that start and end --------------------- */
 #if defined(GPUNN_NO_THREADS)
 typedef int gpunn__monitor, gpunn__thread;
-#define GPUNN__THREAD_MAIN void
-#define GPUNN__THREAD_END return
-static void gpunn__monitor_open(gpunn__monitor *m) { *m = 0; }
-static void gpunn__monitor_close(gpunn__monitor *m) { (void)m; }
-static void gpunn__lock(gpunn__monitor *m) { (void)m; }
-static void gpunn__unlock(gpunn__monitor *m) { (void)m; }
-static void gpunn__wait(gpunn__monitor *m) { (void)m; }
-static void gpunn__wake(gpunn__monitor *m) { (void)m; }
-static bool gpunn__thread_start(gpunn__thread *t, void (*entry)(void *), void *arg) { return (void)t, (void)entry, (void)arg, false; }
-static void gpunn__thread_join(gpunn__thread t) { (void)t; }
+#define GPUNN__MONITOR_OPEN(m)            ((void)(m))
+#define GPUNN__MONITOR_CLOSE(m)           ((void)(m))
+#define GPUNN__LOCK(m)                    ((void)(m))
+#define GPUNN__UNLOCK(m)                  ((void)(m))
+#define GPUNN__WAIT(m)                    ((void)(m))
+#define GPUNN__WAKE(m)                    ((void)(m))
+#define GPUNN__THREAD_MAIN                void
+#define GPUNN__THREAD_END                 return
+#define GPUNN__THREAD_START(t, main, arg) ((void)(t), (void)(main), (void)(arg), false)
+#define GPUNN__THREAD_JOIN(t)             ((void)(t))
 #elif defined(_WIN32)
 typedef struct gpunn__monitor {
     CRITICAL_SECTION   mutex;
     CONDITION_VARIABLE changed;
 } gpunn__monitor;
 typedef HANDLE gpunn__thread;
-#define GPUNN__THREAD_MAIN unsigned __stdcall
-#define GPUNN__THREAD_END return 0
-static void gpunn__monitor_open(gpunn__monitor *m)
-{
-    InitializeCriticalSection(&m->mutex);
-    InitializeConditionVariable(&m->changed);
-}
-static void gpunn__monitor_close(gpunn__monitor *m) { DeleteCriticalSection(&m->mutex); }
-static void gpunn__lock(gpunn__monitor *m) { EnterCriticalSection(&m->mutex); }
-static void gpunn__unlock(gpunn__monitor *m) { LeaveCriticalSection(&m->mutex); }
-static void gpunn__wait(gpunn__monitor *m) { (void)SleepConditionVariableCS(&m->changed, &m->mutex, INFINITE); }
-static void gpunn__wake(gpunn__monitor *m) { WakeAllConditionVariable(&m->changed); }
-static bool gpunn__thread_start(gpunn__thread *t, unsigned(__stdcall *entry)(void *), void *arg)
-{
-    *t = (HANDLE)_beginthreadex(NULL, 0, entry, arg, 0, NULL);
-    return *t != NULL;
-}
-static void gpunn__thread_join(gpunn__thread t)
-{
-    (void)WaitForSingleObject(t, INFINITE);
-    (void)CloseHandle(t);
-}
+#define GPUNN__MONITOR_OPEN(m)            (InitializeCriticalSection(&(m)->mutex), InitializeConditionVariable(&(m)->changed))
+#define GPUNN__MONITOR_CLOSE(m)           DeleteCriticalSection(&(m)->mutex)
+#define GPUNN__LOCK(m)                    EnterCriticalSection(&(m)->mutex)
+#define GPUNN__UNLOCK(m)                  LeaveCriticalSection(&(m)->mutex)
+#define GPUNN__WAIT(m)                    ((void)SleepConditionVariableCS(&(m)->changed, &(m)->mutex, INFINITE))
+#define GPUNN__WAKE(m)                    WakeAllConditionVariable(&(m)->changed)
+#define GPUNN__THREAD_MAIN                unsigned __stdcall
+#define GPUNN__THREAD_END                 return 0
+#define GPUNN__THREAD_START(t, main, arg) ((*(t) = (HANDLE)_beginthreadex(NULL, 0, main, arg, 0, NULL)) != NULL)
+#define GPUNN__THREAD_JOIN(t)             ((void)WaitForSingleObject(t, INFINITE), (void)CloseHandle(t))
 #else
 typedef struct gpunn__monitor {
     pthread_mutex_t mutex;
     pthread_cond_t  changed;
 } gpunn__monitor;
 typedef pthread_t gpunn__thread;
-#define GPUNN__THREAD_MAIN void *
-#define GPUNN__THREAD_END return NULL
-static void gpunn__monitor_open(gpunn__monitor *m)
-{
-    (void)pthread_mutex_init(&m->mutex, NULL);
-    (void)pthread_cond_init(&m->changed, NULL);
-}
-static void gpunn__monitor_close(gpunn__monitor *m)
-{
-    (void)pthread_cond_destroy(&m->changed);
-    (void)pthread_mutex_destroy(&m->mutex);
-}
-static void gpunn__lock(gpunn__monitor *m) { (void)pthread_mutex_lock(&m->mutex); }
-static void gpunn__unlock(gpunn__monitor *m) { (void)pthread_mutex_unlock(&m->mutex); }
-static void gpunn__wait(gpunn__monitor *m) { (void)pthread_cond_wait(&m->changed, &m->mutex); }
-static void gpunn__wake(gpunn__monitor *m) { (void)pthread_cond_broadcast(&m->changed); }
-static bool gpunn__thread_start(gpunn__thread *t, void *(*entry)(void *), void *arg) { return pthread_create(t, NULL, entry, arg) == 0; }
-static void gpunn__thread_join(gpunn__thread t) { (void)pthread_join(t, NULL); }
+#define GPUNN__MONITOR_OPEN(m)            (pthread_mutex_init(&(m)->mutex, NULL), pthread_cond_init(&(m)->changed, NULL))
+#define GPUNN__MONITOR_CLOSE(m)           ((void)pthread_cond_destroy(&(m)->changed), (void)pthread_mutex_destroy(&(m)->mutex))
+#define GPUNN__LOCK(m)                    ((void)pthread_mutex_lock(&(m)->mutex))
+#define GPUNN__UNLOCK(m)                  ((void)pthread_mutex_unlock(&(m)->mutex))
+#define GPUNN__WAIT(m)                    ((void)pthread_cond_wait(&(m)->changed, &(m)->mutex))
+#define GPUNN__WAKE(m)                    ((void)pthread_cond_broadcast(&(m)->changed))
+#define GPUNN__THREAD_MAIN                void *
+#define GPUNN__THREAD_END                 return NULL
+#define GPUNN__THREAD_START(t, main, arg) (pthread_create(t, NULL, main, arg) == 0)
+#define GPUNN__THREAD_JOIN(t)             ((void)pthread_join(t, NULL))
 #endif
 
 /* ---- structs --------------------------------------------------------------------------------------------------------- */
@@ -10348,13 +10416,13 @@ typedef struct gpunn__batch {
     int64_t      sample; /* ... for this sample */
 } gpunn__batch;
 
-/* Batch n is made in ring[n % ring_count], by a worker as soon as batch n - ring_count has been delivered, or by gpunn_next when there
- * are no workers. They work only while `running`, from the first gpunn_next of an epoch to its end: between epochs the program may
- * change its samples. An epoch's order follows from seed and epoch alone, so that (epoch, position) is the whole state. */
+/* Batch n is made in ring[n % ring_count], by a worker as soon as batch n - ring_count has been delivered, or by gpunn_next when
+ * there are no workers. They work only while `running`, from the first gpunn_next of an epoch to its end: between epochs the
+ * program may change its samples. An epoch's order follows from seed and epoch alone: (epoch, position) is the whole state. */
 struct gpunn_loader {
     gpunn_model        *model;
-    gpunn_loader_args   args; /* with defaults in place */
-    int64_t             batches; /* per epoch */
+    gpunn_loader_args   args;                   /* with defaults in place */
+    int64_t             batches;                /* per epoch */
     int                 field_count, delivered; /* delivered: samples in the last batch */
     gpunn__loader_field fields[GPUNN_MAX_FIELDS];
     int64_t            *order; /* of the samples in epoch ordered_epoch; NULL: as they come */
@@ -10363,7 +10431,7 @@ struct gpunn_loader {
     size_t              batch_bytes;
     int                 worker_count, ring_count;
     gpunn__thread       workers[GPUNN__MAX_WORKERS];
-    gpunn__monitor      monitor; /* guards what follows; position and running change in the program's thread only */
+    gpunn__monitor      monitor;           /* guards what follows; position and running change in the program's thread only */
     int64_t             position, claimed; /* batches of the epoch that have been delivered; that workers have begun */
     int                 busy;              /* workers that are making a batch */
     bool                running, stop;
@@ -10371,8 +10439,8 @@ struct gpunn_loader {
 };
 
 /* ---- order ----------------------------------------------------------------------------------------------------------- */
-/* Fisher and Yates. Draw k of an epoch is a half of the words at counter (k / 2 low, k / 2 high, epoch low, 3 2^30 + epoch high): a
- * range of counters that neither dropout nor initial values reach. */
+/* Fisher and Yates. Draw k of an epoch is half of the words at counter (k / 2 low, k / 2 high, epoch low, 3 2^30 + epoch high),
+ * counters that neither dropout nor initial values reach. */
 static void gpunn__shuffle(int64_t *order, int64_t count, uint64_t seed, int64_t epoch)
 {
     uint32_t counter[4], word[4] = {0, 0, 0, 0};
@@ -10404,8 +10472,7 @@ static void gpunn__convert(const gpunn__loader_field *field, const void *from, v
 {
     const uint8_t *byte = (const uint8_t *)from;
     int64_t        n = field->count;
-    if (field->from == field->to)
-        memcpy(to, from, field->to_bytes);
+    if (field->from == field->to) memcpy(to, from, field->to_bytes);
     else if (field->to == GPUNN_F32) {
         float  *out = (float *)to;
         int64_t plane = n / field->channels;
@@ -10416,9 +10483,15 @@ static void gpunn__convert(const gpunn__loader_field *field, const void *from, v
     } else {
         uint8_t most = field->from == GPUNN_BOOL || field->to == GPUNN_BOOL ? 1 : 255; /* what is not 0 in a BOOL is 1 */
         switch (gpunn_dtype_size(field->to)) {
-        case 8: for (int64_t i = 0; i < n; i++) ((int64_t *)to)[i] = byte[i] < most ? byte[i] : most; break;
-        case 4: for (int64_t i = 0; i < n; i++) ((int32_t *)to)[i] = byte[i] < most ? byte[i] : most; break;
-        default: for (int64_t i = 0; i < n; i++) ((uint8_t *)to)[i] = byte[i] < most ? byte[i] : most; break;
+        case 8:
+            for (int64_t i = 0; i < n; i++) ((int64_t *)to)[i] = byte[i] < most ? byte[i] : most;
+            break;
+        case 4:
+            for (int64_t i = 0; i < n; i++) ((int32_t *)to)[i] = byte[i] < most ? byte[i] : most;
+            break;
+        default:
+            for (int64_t i = 0; i < n; i++) ((uint8_t *)to)[i] = byte[i] < most ? byte[i] : most;
+            break;
         }
     }
 }
@@ -10441,7 +10514,8 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
         if (args->load) {
             for (int f = 0; f < loader->field_count; f++) {
                 const gpunn__loader_field *field = &loader->fields[f];
-                loaded[f] = batch->memory + (field->from == field->to ? field->rows + (size_t)i * field->to_bytes : field->loaded);
+                loaded[f] =
+                    batch->memory + (field->from == field->to ? field->rows + (size_t)i * field->to_bytes : field->loaded);
             }
             batch->status = args->load(args->user, sample, loaded);
             batch->sample = sample;
@@ -10450,10 +10524,8 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
         for (int f = 0; f < loader->field_count; f++) {
             const gpunn__loader_field *field = &loader->fields[f];
             char                      *row = batch->memory + field->rows + (size_t)i * field->to_bytes;
-            if (!args->load && !field->direct)
-                gpunn__convert(field, field->samples + (size_t)sample * field->from_bytes, row);
-            else if (args->load && field->from != field->to)
-                gpunn__convert(field, loaded[f], row);
+            if (!args->load && !field->direct) gpunn__convert(field, field->samples + (size_t)sample * field->from_bytes, row);
+            else if (args->load && field->from != field->to) gpunn__convert(field, loaded[f], row);
         }
     }
 }
@@ -10461,38 +10533,38 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
 static GPUNN__THREAD_MAIN gpunn__loader_main(void *arg)
 {
     gpunn_loader *loader = (gpunn_loader *)arg;
-    gpunn__lock(&loader->monitor);
+    GPUNN__LOCK(&loader->monitor);
     while (!loader->stop) {
         bool room = loader->claimed < loader->batches && loader->claimed < loader->position + loader->ring_count;
         if (!loader->running || !room) {
-            gpunn__wait(&loader->monitor);
+            GPUNN__WAIT(&loader->monitor);
             continue;
         }
         gpunn__batch *batch = &loader->ring[loader->claimed % loader->ring_count];
         batch->number = loader->claimed++;
         batch->ready = false;
         loader->busy++;
-        gpunn__unlock(&loader->monitor);
+        GPUNN__UNLOCK(&loader->monitor);
         gpunn__batch_make(loader, batch);
-        gpunn__lock(&loader->monitor);
+        GPUNN__LOCK(&loader->monitor);
         batch->ready = true;
         loader->busy--;
-        gpunn__wake(&loader->monitor);
+        GPUNN__WAKE(&loader->monitor);
     }
-    gpunn__unlock(&loader->monitor);
+    GPUNN__UNLOCK(&loader->monitor);
     GPUNN__THREAD_END;
 }
 
 /* Stops the workers and moves to batch `position` of an epoch. */
 static void gpunn__loader_move(gpunn_loader *loader, int64_t epoch, int64_t position)
 {
-    gpunn__lock(&loader->monitor);
+    GPUNN__LOCK(&loader->monitor);
     loader->running = false;
-    while (loader->busy) gpunn__wait(&loader->monitor);
+    while (loader->busy) GPUNN__WAIT(&loader->monitor);
     loader->epoch = epoch;
     loader->position = loader->claimed = position;
     for (int i = 0; i < loader->ring_count; i++) loader->ring[i].number = -1;
-    gpunn__unlock(&loader->monitor);
+    GPUNN__UNLOCK(&loader->monitor);
 }
 
 /* Batch loader->position, ready or failed. */
@@ -10508,13 +10580,13 @@ static gpunn__batch *gpunn__batch_next(gpunn_loader *loader)
         gpunn__batch_make(loader, batch);
         return batch;
     }
-    gpunn__lock(&loader->monitor);
+    GPUNN__LOCK(&loader->monitor);
     if (!loader->running) {
         loader->running = true;
-        gpunn__wake(&loader->monitor);
+        GPUNN__WAKE(&loader->monitor);
     }
-    while (batch->number != loader->position || !batch->ready) gpunn__wait(&loader->monitor);
-    gpunn__unlock(&loader->monitor);
+    while (batch->number != loader->position || !batch->ready) GPUNN__WAIT(&loader->monitor);
+    GPUNN__UNLOCK(&loader->monitor);
     return batch;
 }
 
@@ -10544,10 +10616,10 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
         gpunn__loader_move(loader, loader->epoch + 1, 0);
         return false;
     }
-    gpunn__lock(&loader->monitor);
+    GPUNN__LOCK(&loader->monitor);
     loader->position++;
-    gpunn__wake(&loader->monitor);
-    gpunn__unlock(&loader->monitor);
+    GPUNN__WAKE(&loader->monitor);
+    GPUNN__UNLOCK(&loader->monitor);
     return true;
 }
 
@@ -10566,38 +10638,45 @@ static gpunn_status gpunn__loader_field_check(gpunn_loader *loader, int f)
     const char *name = input->name ? input->name : "";
     char        text[128];
     if (input->kind != GPUNN__INPUT || input->rank < 1 || input->dim[0] != GPUNN_BATCH)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: field %d goes to '%s' %s; give a gpunn_input whose first dimension is GPUNN_BATCH",
-                           function, f, name, gpunn__shape_text(input, text));
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: field %d goes to '%s' %s; give a gpunn_input whose first dimension is GPUNN_BATCH", function, f,
+                           name, gpunn__shape_text(input, text));
     for (int other = 0; other < f; other++)
         if (args->fields[other].input == input)
-            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: fields %d and %d both go to '%s'; give each input once", function, other, f, name);
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: fields %d and %d both go to '%s'; give each input once", function,
+                               other, f, name);
     if ((given->samples != NULL) == (args->load != NULL))
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: field %d ('%s') has %s; give either samples in every field or load", function, f, name,
-                           args->load ? "samples although there is load" : "no samples and there is no load");
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: field %d ('%s') has %s; give either samples in every field or load",
+                           function, f, name, args->load ? "samples although there is load" : "no samples and there is no load");
     field->input = given->input;
     field->samples = (const char *)given->samples;
     field->to = input->dtype;
     field->from = given->dtype ? given->dtype : input->dtype;
     bool bytes = field->from == GPUNN_U8 || field->from == GPUNN_BOOL;
     if (field->from != field->to && !bytes && !(field->from == GPUNN_I32 && field->to == GPUNN_I64))
-        return gpunn__fail(dev, GPUNN_ERR_DTYPE, "%s: field %d ('%s') has %s samples, its input is %s; samples are of the input's dtype, U8, BOOL, "
-                           "or I32 for an I64 input", function, f, name, gpunn_dtype_name(field->from), gpunn_dtype_name(field->to));
+        return gpunn__fail(dev, GPUNN_ERR_DTYPE,
+                           "%s: field %d ('%s') has %s samples, its input is %s; samples are of the input's dtype, U8, BOOL, "
+                           "or I32 for an I64 input",
+                           function, f, name, gpunn_dtype_name(field->from), gpunn_dtype_name(field->to));
     field->channels = input->rank > 1 && input->dim[1] <= 4 ? (int)input->dim[1] : 1;
     bool pixels = field->from == GPUNN_U8 && field->to == GPUNN_F32;
     for (int c = 0; c < 4; c++) {
         float mean = given->mean[c], std = given->std[c];
         if (!pixels && (mean != 0 || std != 0))
-            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: field %d ('%s') has mean or std, which are for U8 samples of an F32 input", function,
-                               f, name);
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                               "%s: field %d ('%s') has mean or std, which are for U8 samples of an F32 input", function, f,
+                               name);
         if (!(fabsf(mean) <= FLT_MAX) || !(std >= 0 && std <= FLT_MAX))
-            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: field %d ('%s') has mean[%d] %g and std[%d] %g; give finite numbers, std not negative",
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                               "%s: field %d ('%s') has mean[%d] %g and std[%d] %g; give finite numbers, std not negative",
                                function, f, name, c, (double)mean, c, (double)std);
         for (int x = 0; x < 256; x++) /* rounded step by step, as torchvision's ToTensor and Normalize */
             field->table[c][x] = pixels ? ((float)x / 255.0f - mean) / (std > 0 ? std : 1.0f) : (float)(x != 0);
     }
     field->direct = !args->load && !args->shuffle && field->from == field->to;
     field->count = gpunn__count(input, 1);
-    size_t whole, widest = gpunn_dtype_size(field->to) > gpunn_dtype_size(field->from) ? gpunn_dtype_size(field->to) : gpunn_dtype_size(field->from);
+    size_t whole, widest = gpunn_dtype_size(field->to) > gpunn_dtype_size(field->from) ? gpunn_dtype_size(field->to)
+                                                                                       : gpunn_dtype_size(field->from);
     if (field->count < 0 || !gpunn__mul((size_t)field->count, widest, &whole) || (uint64_t)args->count > SIZE_MAX / 16 ||
         !gpunn__mul(whole, (size_t)args->count, &whole) || whole > SIZE_MAX / 2)
         return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: %lld samples of '%s' %s are more than the address space holds", function,
@@ -10612,7 +10691,8 @@ static bool gpunn__batch_reserve(gpunn_loader *loader, size_t bytes, size_t *pla
 {
     *place = loader->batch_bytes;
     return gpunn__add(loader->batch_bytes, bytes, &loader->batch_bytes) &&
-           gpunn__add(loader->batch_bytes, (GPUNN__ALIGN - loader->batch_bytes % GPUNN__ALIGN) % GPUNN__ALIGN, &loader->batch_bytes);
+           gpunn__add(loader->batch_bytes, (GPUNN__ALIGN - loader->batch_bytes % GPUNN__ALIGN) % GPUNN__ALIGN,
+                      &loader->batch_bytes);
 }
 
 static gpunn_status gpunn__loader_setup(gpunn_loader *loader)
@@ -10623,12 +10703,16 @@ static gpunn_status gpunn__loader_setup(gpunn_loader *loader)
     if (args->batch_size == 0) args->batch_size = 32;
     if (args->seed == 0) args->seed = dev->args.seed;
     if (args->count < 1 || args->batch_size < 0 || args->workers < 0 || args->workers > GPUNN__MAX_WORKERS)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: count is %lld, batch_size %d and workers %d; count and batch_size are at least 1, "
-                           "workers 0 to %d", function, (long long)args->count, args->batch_size, args->workers, (int)GPUNN__MAX_WORKERS);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: count is %lld, batch_size %d and workers %d; count and batch_size are at least 1, "
+                           "workers 0 to %d",
+                           function, (long long)args->count, args->batch_size, args->workers, (int)GPUNN__MAX_WORKERS);
     loader->batches = args->count / args->batch_size + (!args->drop_last && args->count % args->batch_size != 0);
     if (loader->batches == 0)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %lld samples do not fill one batch of %d and drop_last leaves out the rest; "
-                           "use a smaller batch_size", function, (long long)args->count, args->batch_size);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: %lld samples do not fill one batch of %d and drop_last leaves out the rest; "
+                           "use a smaller batch_size",
+                           function, (long long)args->count, args->batch_size);
     bool fits = true, copies = false;
     for (; loader->field_count < GPUNN_MAX_FIELDS && args->fields[loader->field_count].input; loader->field_count++) {
         gpunn_status status = gpunn__loader_field_check(loader, loader->field_count);
@@ -10637,15 +10721,19 @@ static gpunn_status gpunn__loader_setup(gpunn_loader *loader)
         int64_t              rows = gpunn__batch_size(loader, 0);
         copies = copies || !field->direct;
         if (!field->direct) fits = fits && gpunn__batch_reserve(loader, (size_t)rows * field->to_bytes, &field->rows);
-        if (args->load && field->from != field->to) fits = fits && gpunn__batch_reserve(loader, field->from_bytes, &field->loaded);
+        if (args->load && field->from != field->to)
+            fits = fits && gpunn__batch_reserve(loader, field->from_bytes, &field->loaded);
     }
     if (loader->field_count == 0)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: there are no fields; give .fields = {{.input = x, .samples = ...}, ...}", function);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: there are no fields; give .fields = {{.input = x, .samples = ...}, ...}",
+                           function);
     loader->ring_count = copies ? args->workers + 1 : 1;
     size_t bytes;
     if (!fits || !gpunn__mul(loader->batch_bytes, (size_t)loader->ring_count, &bytes))
-        return gpunn__fail(dev, GPUNN_ERR_MEMORY, "%s: %d batches of %d samples are more than the address space holds; use fewer workers or a "
-                           "smaller batch_size", function, loader->ring_count, args->batch_size);
+        return gpunn__fail(dev, GPUNN_ERR_MEMORY,
+                           "%s: %d batches of %d samples are more than the address space holds; use fewer workers or a "
+                           "smaller batch_size",
+                           function, loader->ring_count, args->batch_size);
     if (copies && (loader->memory = (char *)gpunn__realloc(dev, NULL, 0, bytes)) == NULL) return GPUNN_ERR_MEMORY;
     for (int i = 0; i < loader->ring_count; i++) {
         loader->ring[i].memory = copies ? loader->memory + (size_t)i * loader->batch_bytes : NULL;
@@ -10666,14 +10754,14 @@ GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_ar
     loader->model = model;
     loader->args = args;
     loader->ordered_epoch = -1;
-    gpunn__monitor_open(&loader->monitor);
+    GPUNN__MONITOR_OPEN(&loader->monitor);
     if (gpunn__loader_setup(loader) != GPUNN_OK) {
         gpunn_loader_destroy(loader);
         return NULL;
     }
     /* Where the system has no more threads, fewer do the same work. */
     while (loader->worker_count < loader->ring_count - 1 &&
-           gpunn__thread_start(&loader->workers[loader->worker_count], gpunn__loader_main, loader))
+           GPUNN__THREAD_START(&loader->workers[loader->worker_count], gpunn__loader_main, loader))
         loader->worker_count++;
     return loader;
 }
@@ -10682,12 +10770,12 @@ GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader)
 {
     if (loader == NULL) return;
     gpunn_device *dev = loader->model->dev;
-    gpunn__lock(&loader->monitor);
+    GPUNN__LOCK(&loader->monitor);
     loader->stop = true;
-    gpunn__wake(&loader->monitor);
-    gpunn__unlock(&loader->monitor);
-    for (int i = 0; i < loader->worker_count; i++) gpunn__thread_join(loader->workers[i]);
-    gpunn__monitor_close(&loader->monitor);
+    GPUNN__WAKE(&loader->monitor);
+    GPUNN__UNLOCK(&loader->monitor);
+    for (int i = 0; i < loader->worker_count; i++) GPUNN__THREAD_JOIN(loader->workers[i]);
+    GPUNN__MONITOR_CLOSE(&loader->monitor);
     gpunn__free(dev, loader->memory, loader->batch_bytes * (size_t)loader->ring_count);
     gpunn__free(dev, loader->order, (size_t)loader->args.count * sizeof *loader->order);
     gpunn__free(dev, loader, sizeof *loader);
@@ -10718,18 +10806,29 @@ GPUNN__PRIVATE void gpunn__loader_state(const gpunn_loader *loader, int64_t *epo
 GPUNN__PRIVATE gpunn_status gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position)
 {
     if (epoch < 0 || position < 0 || position > loader->batches)
-        return gpunn__fail(loader->model->dev, GPUNN_ERR_FORMAT, "the saved loader stood at batch %lld of epoch %lld, this one has %lld batches; "
-                           "create it with the data and batch size of the saved run", (long long)position, (long long)epoch,
-                           (long long)loader->batches);
+        return gpunn__fail(loader->model->dev, GPUNN_ERR_FORMAT,
+                           "the saved loader stood at batch %lld of epoch %lld, this one has %lld batches; "
+                           "create it with the data and batch size of the saved run",
+                           (long long)position, (long long)epoch, (long long)loader->batches);
     gpunn__loader_move(loader, epoch, position);
     return GPUNN_OK;
 }
 
+#undef GPUNN__MONITOR_OPEN
+#undef GPUNN__MONITOR_CLOSE
+#undef GPUNN__LOCK
+#undef GPUNN__UNLOCK
+#undef GPUNN__WAIT
+#undef GPUNN__WAKE
+#undef GPUNN__THREAD_MAIN
+#undef GPUNN__THREAD_END
+#undef GPUNN__THREAD_START
+#undef GPUNN__THREAD_JOIN
 /* ==== >>json ========================================================================================================== *
- * Reads a JSON text in place, piece by piece: objects, arrays, strings and integers, which is all that safetensors headers hold. */
+ * Reads a JSON text in place, piece by piece: objects, arrays, strings and integers, all that safetensors headers hold. */
 typedef struct gpunn__slice {
-    const char *at; /* a zero follows it, and may occur inside */
-    size_t      length;
+    char  *at; /* a zero follows it, and may occur inside */
+    size_t length;
 } gpunn__slice;
 
 typedef struct gpunn__json {
@@ -10772,7 +10871,8 @@ static size_t gpunn__utf8_size(const char *s, size_t left)
     if (size > left) return 0;
     for (size_t i = 1; i < size; i++)
         if (((unsigned char)s[i] & 0xC0) != 0x80) return 0;
-    bool overlong = (c == 0xE0 && d < 0xA0) || (c == 0xF0 && d < 0x90), outside = (c == 0xED && d > 0x9F) || (c == 0xF4 && d > 0x8F);
+    bool overlong = (c == 0xE0 && d < 0xA0) || (c == 0xF0 && d < 0x90),
+         outside = (c == 0xED && d > 0x9F) || (c == 0xF4 && d > 0x8F);
     return overlong || outside ? 0 : size;
 }
 
@@ -10782,11 +10882,9 @@ static char *gpunn__utf8_put(char *to, uint32_t c)
         *to++ = (char)c;
         return to;
     }
-    if (c < 0x800)
-        *to++ = (char)(0xC0 | c >> 6);
+    if (c < 0x800) *to++ = (char)(0xC0 | c >> 6);
     else {
-        if (c < 0x10000)
-            *to++ = (char)(0xE0 | c >> 12);
+        if (c < 0x10000) *to++ = (char)(0xE0 | c >> 12);
         else {
             *to++ = (char)(0xF0 | c >> 18);
             *to++ = (char)(0x80 | (c >> 12 & 63));
@@ -10968,10 +11066,8 @@ static void gpunn__decode(const gpunn__encoding *encoding, const unsigned char *
         case GPUNN__BOOL: out[i] = *raw != 0; continue;
         default: break;
         }
-        if (encoding->dtype == GPUNN_F32)
-            memcpy(out + i * sizeof value, &value, sizeof value);
-        else
-            memcpy(out + i * sizeof integer, &integer, sizeof integer);
+        if (encoding->dtype == GPUNN_F32) memcpy(out + i * sizeof value, &value, sizeof value);
+        else memcpy(out + i * sizeof integer, &integer, sizeof integer);
     }
 }
 
@@ -10980,7 +11076,8 @@ static gpunn_status gpunn__read_elements(gpunn__reader *r, const gpunn__encoding
 {
     unsigned char raw[8192];
     size_t        bytes = encoding->bytes, wide = gpunn_dtype_size(encoding->dtype);
-    bool          same = encoding->id == GPUNN__F32 || encoding->id == GPUNN__I32 || encoding->id == GPUNN__I64 || encoding->id == GPUNN__U8;
+    bool          same =
+        encoding->id == GPUNN__F32 || encoding->id == GPUNN__I32 || encoding->id == GPUNN__I64 || encoding->id == GPUNN__U8;
     swapped = swapped && bytes > 1;
     if (same && !swapped) return gpunn__reader_read(r, out, count * bytes);
     while (count > 0) {
@@ -10993,10 +11090,8 @@ static gpunn_status gpunn__read_elements(gpunn__reader *r, const gpunn__encoding
                 raw[low] = raw[high];
                 raw[high] = byte;
             }
-        if (same)
-            memcpy(out, raw, part * bytes);
-        else
-            gpunn__decode(encoding, raw, part, (unsigned char *)out);
+        if (same) memcpy(out, raw, part * bytes);
+        else gpunn__decode(encoding, raw, part, (unsigned char *)out);
         out = (unsigned char *)out + part * wide;
         count -= part;
     }
@@ -11005,12 +11100,12 @@ static gpunn_status gpunn__read_elements(gpunn__reader *r, const gpunn__encoding
 
 /* ==== >>safetensors =================================================================================================== *
  * A file is: bytes of the header (8 bytes, little-endian), the header, the tensors. The header is JSON: {"name": {"dtype": "F32",
- * "shape": [2, 3], "data_offsets": [begin, end]}, ...} and "__metadata__", strings by name. The tensors fill the rest without gaps. */
+ * "shape": [2, 3], "data_offsets": [begin, end]}, ...} and "__metadata__", strings by name. The tensors fill the rest, no gaps. */
 enum { GPUNN__MAX_HEADER = 100000000 }; /* as the safetensors library has it */
 
 typedef struct gpunn__entry {
-    gpunn__slice            name;
-    gpunn__slice            text;     /* metadata: the value; tensors: the dtype */
+    gpunn__slice           name;
+    gpunn__slice           text;     /* metadata: the value; tensors: the dtype */
     const gpunn__encoding *encoding; /* NULL: a dtype unknown here */
     int                    rank;
     int64_t                dim[GPUNN_MAX_RANK]; /* the first of them where there are more */
@@ -11043,7 +11138,8 @@ static gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table, co
 }
 
 /* <0, 0, >0: name before, equal to, after the two parts in a row. */
-static int gpunn__compare_name(const gpunn__slice *name, const char *part, size_t part_length, const char *rest, size_t rest_length)
+static int gpunn__compare_name(const gpunn__slice *name, const char *part, size_t part_length, const char *rest,
+                               size_t rest_length)
 {
     size_t head = name->length < part_length ? name->length : part_length, tail = name->length - head;
     int    order = memcmp(name->at, part, head);
@@ -11079,10 +11175,8 @@ static gpunn__entry *gpunn__table_find(const gpunn__table *table, const char *pr
         gpunn__entry *item = &table->items[middle];
         int           order = gpunn__compare_name(&item->name, prefix, prefix_length, name, name_length);
         if (order == 0) return item;
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
+        if (order < 0) low = middle + 1;
+        else high = middle;
     }
     return NULL;
 }
@@ -11123,8 +11217,7 @@ static bool gpunn__parse_tensor(gpunn__json *j, gpunn__entry *item)
             if (begin < 0 || end < begin) return gpunn__json_fail(j, "has data_offsets that are no range");
             item->begin = (uint64_t)begin;
             item->end = (uint64_t)end;
-        } else
-            return gpunn__json_fail(j, "has a key other than dtype, shape and data_offsets, or one of them twice");
+        } else return gpunn__json_fail(j, "has a key other than dtype, shape and data_offsets, or one of them twice");
     } while (gpunn__json_take(j, ','));
     if (!gpunn__json_expect(j, '}', "has a tensor's description without end")) return false;
     if (!dtypes || !shapes || !offsets) return gpunn__json_fail(j, "lacks a tensor's dtype, shape or data_offsets");
@@ -11136,9 +11229,9 @@ static bool gpunn__parse_tensor(gpunn__json *j, gpunn__entry *item)
 /* False with j->problem NULL: out of memory. */
 static bool gpunn__parse_header(gpunn_device *dev, gpunn__json *j, gpunn__table *tensors, gpunn__table *notes)
 {
-    bool        metadata = false;
+    bool         metadata = false;
     gpunn__slice name;
-    if (!gpunn__json_expect(j, '{', "is no JSON object")) return false;
+    if (*j->at++ != '{') return gpunn__json_fail(j, "does not begin with {"); /* not even spaces may stand before */
     if (!gpunn__json_take(j, '}')) {
         do {
             if (!gpunn__json_string(j, &name) || !gpunn__json_expect(j, ':', "lacks a colon")) return false;
@@ -11154,7 +11247,8 @@ static bool gpunn__parse_header(gpunn_device *dev, gpunn__json *j, gpunn__table 
             do {
                 if (!gpunn__json_string(j, &name)) return false;
                 gpunn__entry *item = gpunn__table_add(dev, notes, &name);
-                if (item == NULL || !gpunn__json_expect(j, ':', "lacks a colon") || !gpunn__json_string(j, &item->text)) return false;
+                if (item == NULL || !gpunn__json_expect(j, ':', "lacks a colon") || !gpunn__json_string(j, &item->text))
+                    return false;
             } while (gpunn__json_take(j, ','));
             if (!gpunn__json_expect(j, '}', "has a __metadata__ without end")) return false;
         } while (gpunn__json_take(j, ','));
@@ -11184,14 +11278,16 @@ static gpunn_status gpunn__archive_header(gpunn__archive *a)
     gpunn_status   status = gpunn__reader_read(r, head, sizeof head);
     if (status != GPUNN_OK) return status;
     if (memcmp(head, "PK\3\4", 4) == 0)
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "'%s' is a torch.save archive; convert it in Python: safetensors.torch.save_file(torch.load(...), ...)", path);
+        return gpunn__fail(
+            dev, GPUNN_ERR_FORMAT,
+            "'%s' is a torch.save archive; convert it in Python: safetensors.torch.save_file(torch.load(...), ...)", path);
     for (int i = 0; i < 8; i++) length |= (uint64_t)head[i] << (8 * i);
-    if (length > GPUNN__MAX_HEADER || length > r->limit - sizeof head || length < 2)
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "'%s' is no safetensors file, or is cut short: its header would have %llu bytes, the file has %llu; write or "
-                           "download it again",
-                           path, (unsigned long long)length, (unsigned long long)r->limit);
+    if (length > GPUNN__MAX_HEADER || length < 2 || r->limit < sizeof head + length)
+        return gpunn__fail(
+            dev, GPUNN_ERR_FORMAT,
+            "'%s' is no safetensors file, or is cut short: its header would have %llu bytes, the file has %llu; write or "
+            "download it again",
+            path, (unsigned long long)length, (unsigned long long)r->limit);
     a->header_bytes = (size_t)length;
     a->header = (char *)gpunn__realloc(dev, NULL, 0, a->header_bytes);
     if (a->header == NULL) return GPUNN_ERR_MEMORY;
@@ -11199,12 +11295,12 @@ static gpunn_status gpunn__archive_header(gpunn__archive *a)
     if (status != GPUNN_OK) return status;
 
     gpunn__json json = {a->header, a->header + length, false, NULL};
-    bool        parsed = *a->header == '{' ? gpunn__parse_header(dev, &json, &a->tensors, &a->notes)
-                                           : gpunn__json_fail(&json, "does not begin with {");
+    bool        parsed = gpunn__parse_header(dev, &json, &a->tensors, &a->notes);
     if (!parsed && json.problem == NULL) return GPUNN_ERR_MEMORY;
     if (!parsed)
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' is damaged or no safetensors file: its header %s (byte %lld); write or download it again",
-                           path, json.problem, (long long)(json.at - a->header) + 8);
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                           "'%s' is damaged or no safetensors file: its header %s (byte %lld); write or download it again", path,
+                           json.problem, (long long)(json.at - a->header) + 8);
 
     uint64_t end = 0, bytes = r->limit - sizeof head - length;
     char     shown[128];
@@ -11212,15 +11308,17 @@ static gpunn_status gpunn__archive_header(gpunn__archive *a)
     for (int i = 0; i < a->tensors.count; i++) {
         const gpunn__entry *item = &a->tensors.items[i];
         if (item->begin != end || item->end > bytes)
-            return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                               "'%s' is damaged: tensor '%s' is said to lie at bytes %llu to %llu, but the one before ends at %llu and the "
-                               "data at %llu; write or download it again",
-                               path, gpunn__printable(&item->name, shown), (unsigned long long)item->begin, (unsigned long long)item->end,
-                               (unsigned long long)end, (unsigned long long)bytes);
+            return gpunn__fail(
+                dev, GPUNN_ERR_FORMAT,
+                "'%s' is damaged: tensor '%s' is said to lie at bytes %llu to %llu, but the one before ends at %llu and the "
+                "data at %llu; write or download it again",
+                path, gpunn__printable(&item->name, shown), (unsigned long long)item->begin, (unsigned long long)item->end,
+                (unsigned long long)end, (unsigned long long)bytes);
         end = item->end;
     }
     if (end != bytes)
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' is damaged: its tensors have %llu bytes, the file %llu; write or download it again", path,
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                           "'%s' is damaged: its tensors have %llu bytes, the file %llu; write or download it again", path,
                            (unsigned long long)end, (unsigned long long)bytes);
     gpunn__table *tables[2] = {&a->tensors, &a->notes};
     for (int k = 0; k < 2; k++) {
@@ -11315,23 +11413,23 @@ static const char *gpunn__entry_shape(const gpunn__entry *item, char text[192])
 }
 
 /* Finds the tensor prefix + t's name, which has t's shape (scalar: none) and can be read as dtype, and gives it its place. */
-static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *prefix, const gpunn_tensor *t, bool scalar, gpunn_dtype dtype,
-                         void *to)
+static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *prefix, const gpunn_tensor *t, bool scalar,
+                         gpunn_dtype dtype, void *to)
 {
     gpunn__entry *item = gpunn__table_find(&a->tensors, prefix, t->name);
+    gpunn__slice  name = {t->name, strlen(t->name)};
+    char          shown[128], type[128];
+    (void)gpunn__printable(&name, shown);
     if (item) item->matched = true;
-    if (item == NULL)
-        gpunn__mismatch(m, GPUNN_ERR_FORMAT, "%s%.120s: in the model only", prefix, t->name);
-    else if (item->encoding == NULL || item->encoding->dtype != dtype) {
-        char type[128];
-        gpunn__mismatch(m, GPUNN_ERR_DTYPE, "%s%.120s: file %s, model %s", prefix, t->name, gpunn__printable(&item->text, type),
+    if (item == NULL) gpunn__mismatch(m, GPUNN_ERR_FORMAT, "%s%s: in the model only", prefix, shown);
+    else if (item->encoding == NULL || item->encoding->dtype != dtype)
+        gpunn__mismatch(m, GPUNN_ERR_DTYPE, "%s%s: file %s, model %s", prefix, shown, gpunn__printable(&item->text, type),
                         gpunn_dtype_name(dtype));
-    } else if (item->rank != (scalar ? 0 : t->rank) || memcmp(item->dim, t->dim, (size_t)item->rank * sizeof *t->dim) != 0) {
+    else if (item->rank != (scalar ? 0 : t->rank) || memcmp(item->dim, t->dim, (size_t)item->rank * sizeof *t->dim) != 0) {
         char file[192], model[128];
-        gpunn__mismatch(m, GPUNN_ERR_SHAPE, "%s%.120s: file %s, model %s", prefix, t->name, gpunn__entry_shape(item, file),
+        gpunn__mismatch(m, GPUNN_ERR_SHAPE, "%s%s: file %s, model %s", prefix, shown, gpunn__entry_shape(item, file),
                         scalar ? "[]" : gpunn__shape_text(t, model));
-    } else
-        item->to = to;
+    } else item->to = to;
 }
 
 /* What a file changes, put together in host memory before the first weight changes: the steps of the optimizer's parameters, then
@@ -11359,7 +11457,8 @@ static gpunn_status gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, 
         float *block = k < 0 ? model->weights : opt && opt->uses[k] ? opt->state[k] : NULL;
         size_t bytes = block ? (size_t)(k < 0 ? model->weight_count : opt->state_count) * sizeof *block : 0;
         if (bytes == 0) continue;
-        status = upload ? backend->upload(dev->context, block, stage, bytes) : backend->download(dev->context, stage, block, bytes);
+        status =
+            upload ? backend->upload(dev->context, block, stage, bytes) : backend->download(dev->context, stage, block, bytes);
         if (status != GPUNN_OK) status = gpunn__backend_fail(dev, upload ? "loading weights" : "reading weights", status);
         stage += bytes;
     }
@@ -11371,7 +11470,8 @@ static const char *const gpunn__state_prefix[] = {"optimizer.0.", "optimizer.1."
 static const char        gpunn__step_prefix[] = "optimizer.step.";
 
 /* Gives every tensor of model and optimizer its place in the stage. */
-static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpunn_model *model, const gpunn_optimizer *opt, char *stage)
+static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpunn_model *model, const gpunn_optimizer *opt,
+                             char *stage)
 {
     float *at = (float *)(void *)(stage + gpunn__stage_steps(opt));
     for (int i = 0; i < model->tensor_count; i++) {
@@ -11391,14 +11491,16 @@ static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpun
     }
 }
 
-/* Reports what is in the file only. The optimizer's part of a checkpoint and torch's counters of batch_norm calls are no mismatch. */
+/* Reports what is in the file only. The optimizer's part of a checkpoint and torch's counters of batch_norm calls are left out. */
 static void gpunn__match_rest(gpunn__archive *a, gpunn__mismatches *m, bool checkpoint)
 {
     static const char counter[] = ".num_batches_tracked";
     for (int i = 0; i < a->tensors.count; i++) {
         const gpunn__entry *item = &a->tensors.items[i];
         size_t              length = item->name.length, suffix = sizeof counter - 1;
-        if (item->matched || gpunn__is_skipped(m->args, &item->name) || (checkpoint && gpunn__begins_with(&item->name, "optimizer."))) continue;
+        if (item->matched || gpunn__is_skipped(m->args, &item->name) ||
+            (checkpoint && gpunn__begins_with(&item->name, "optimizer.")))
+            continue;
         if (length > suffix && memcmp(item->name.at + length - suffix, counter, suffix) == 0) continue;
         char shown[128];
         gpunn__mismatch(m, GPUNN_ERR_FORMAT, "%s: in the file only", gpunn__printable(&item->name, shown));
@@ -11428,8 +11530,8 @@ static gpunn_status gpunn__stage_fill(gpunn__archive *a, gpunn_model *model, gpu
     if (mismatches.count > 0 && !args->partial) {
         char more[48] = "";
         if (mismatches.count > 1) (void)snprintf(more, sizeof more, " (and %d more)", mismatches.count - 1);
-        status = gpunn__fail(dev, mismatches.status, "%s: '%s' does not fit the model: %s%s; %s", function, gpunn__tail(a->reader.path),
-                             mismatches.first, more,
+        status = gpunn__fail(dev, mismatches.status, "%s: '%s' does not fit the model: %s%s; %s", function,
+                             gpunn__tail(a->reader.path), mismatches.first, more,
                              opt ? "build the model and the optimizer as they were when it was saved"
                                  : "build the model as it was, or load with .partial = true to take what fits");
     }
@@ -11477,13 +11579,15 @@ typedef struct gpunn__resume_field {
     int64_t     maximum; /* of 0 to ...; -1: any bits */
 } gpunn__resume_field;
 
-#define GPUNN__ANY (-1)
+#define GPUNN__ANY     (-1)
 #define GPUNN__COUNTER (INT64_MAX / 2) /* so that counting on cannot overflow */
-#define GPUNN__FIELDS(name, member, count, maximum) \
-    {name, offsetof(gpunn__resume, member), sizeof(((gpunn__resume *)NULL)->member) / (count), count, maximum}
-#define GPUNN__RULE(member, maximum) GPUNN__FIELDS("optimizer." #member, opt.rule.member, 1, maximum)
+#define GPUNN__FIELDS(name, member, count, maximum)                                                              \
+    {                                                                                                            \
+        name, offsetof(gpunn__resume, member), sizeof(((gpunn__resume *)NULL)->member) / (count), count, maximum \
+    }
+#define GPUNN__RULE(member, maximum)      GPUNN__FIELDS("optimizer." #member, opt.rule.member, 1, maximum)
 #define GPUNN__OPTIMIZER(member, maximum) GPUNN__FIELDS("optimizer." #member, opt.member, 1, maximum)
-#define GPUNN__SCHEDULE(member, maximum) GPUNN__FIELDS("schedule." #member, opt.schedule.member, 1, maximum)
+#define GPUNN__SCHEDULE(member, maximum)  GPUNN__FIELDS("schedule." #member, opt.schedule.member, 1, maximum)
 static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__RULE(weight_decay, GPUNN__ANY),
     GPUNN__RULE(momentum, GPUNN__ANY),
@@ -11547,42 +11651,42 @@ static gpunn_status gpunn__resume_read(const gpunn__archive *a, gpunn__resume *r
 {
     gpunn_device       *dev = a->reader.dev;
     const char         *path = gpunn__tail(a->reader.path), *function = "gpunn_checkpoint_load", *name = resume->opt.name;
-    const gpunn__entry *version = gpunn__table_find(&a->notes, "", "version"), *kind = gpunn__table_find(&a->notes, "", "optimizer");
-    const gpunn_update  rule = resume->opt.rule;
-    char                shown[128];
+    const gpunn__entry *version = gpunn__table_find(&a->notes, "", "version"),
+                       *kind = gpunn__table_find(&a->notes, "", "optimizer");
+    const gpunn_update rule = resume->opt.rule;
+    char               shown[128];
     if (!gpunn__is_checkpoint(a) || version == NULL || kind == NULL)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' holds weights but no checkpoint; use gpunn_load", function, path);
     if (!gpunn__slice_is(&version->text, "1"))
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' is of version %s, this gpunn.h reads version 1; use the gpunn.h that wrote it",
-                           function, path, gpunn__printable(&version->text, shown));
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                           "%s: '%s' is of version %s, this gpunn.h reads version 1; use the gpunn.h that wrote it", function,
+                           path, gpunn__printable(&version->text, shown));
     if (!gpunn__slice_is(&kind->text, name))
-        return gpunn__fail(dev, GPUNN_ERR_STATE, "%s: '%s' was saved with %s, but the optimizer is %s; create the one that was saved", function,
-                           path, gpunn__printable(&kind->text, shown), name);
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "%s: '%s' was saved with %s, but the optimizer is %s; create the one that was saved", function, path,
+                           gpunn__printable(&kind->text, shown), name);
     for (int f = 0; f < GPUNN__RESUME_FIELD_COUNT; f++) {
         const gpunn__resume_field *field = &gpunn__resume_fields[f];
         for (int i = 0; i < field->count; i++) {
             char                index[16];
             int64_t             value = 0;
             const gpunn__entry *note = gpunn__table_find(&a->notes, field->name, gpunn__resume_index(field, i, index));
-            gpunn__json         json = {NULL, NULL, false, NULL};
-            if (note) {
-                json.at = a->header + (note->text.at - a->header);
-                json.end = json.at + note->text.length;
-            }
+            gpunn__json json = {note ? note->text.at : NULL, note ? note->text.at + note->text.length : NULL, false, NULL};
             if (note == NULL || !gpunn__json_integer(&json, &value) || json.at != json.end ||
                 (field->maximum >= 0 && (value < 0 || value > field->maximum)))
-                return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' is damaged: its entry '%s%s' is %s; use an older checkpoint", function, path,
-                                   field->name, index, note ? gpunn__printable(&note->text, shown) : "missing");
+                return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' is damaged: its entry '%s%s' is %s; use an older checkpoint",
+                                   function, path, field->name, index, note ? gpunn__printable(&note->text, shown) : "missing");
             memcpy((char *)resume + field->offset + (size_t)i * field->size, &value, field->size);
         }
     }
     gpunn_schedule_args checked = resume->opt.schedule;
     checked.type = resume->opt.schedule.type = (gpunn_schedule_type)resume->schedule_type;
     if ((resume->opt.rule.momentum != 0) != (rule.momentum != 0) || resume->opt.rule.centered != rule.centered) /* other state */
-        return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "%s: '%s' was saved with momentum %g and centered %d, but %s has momentum %g and centered %d; create it alike",
-                           function, path, (double)resume->opt.rule.momentum, resume->opt.rule.centered, name, (double)rule.momentum,
-                           rule.centered);
+        return gpunn__fail(
+            dev, GPUNN_ERR_STATE,
+            "%s: '%s' was saved with momentum %g and centered %d, but %s has momentum %g and centered %d; create it alike",
+            function, path, (double)resume->opt.rule.momentum, resume->opt.rule.centered, name, (double)rule.momentum,
+            rule.centered);
     return gpunn__schedule_check(dev, &checked); /* a copy: it puts defaults for zeros */
 }
 
@@ -11627,12 +11731,12 @@ static void gpunn__emit_name(gpunn__writer *w, const char *prefix, const char *n
         size_t size = gpunn__utf8_size(name, left);
         if (size == 0) {
             if (w->status == GPUNN_OK)
-                w->status = gpunn__fail(w->dev, GPUNN_ERR_ARGUMENT, "the name '%.120s' is not UTF-8, so no file can hold it; rename the layer", name);
+                w->status = gpunn__fail(w->dev, GPUNN_ERR_ARGUMENT,
+                                        "the name '%.120s' is not UTF-8, so no file can hold it; rename the layer", name);
             return;
         }
         unsigned char c = (unsigned char)*name;
-        if (c < 0x20)
-            gpunn__emitf(w, "\\u%04x", c);
+        if (c < 0x20) gpunn__emitf(w, "\\u%04x", c);
         else {
             if (c == '"' || c == '\\') gpunn__emit(w, "\\", 1);
             gpunn__emit(w, name, size);
@@ -11648,22 +11752,19 @@ static void gpunn__emit_floats(gpunn__writer *w, const float *from, size_t bytes
     for (size_t at = 0; at < bytes && w->status == GPUNN_OK; at += GPUNN__CHUNK) {
         size_t part = bytes - at < (size_t)GPUNN__CHUNK ? bytes - at : (size_t)GPUNN__CHUNK;
         w->status = w->dev->backend->download(w->dev->context, w->chunk, (const char *)from + at, part);
-        if (w->status != GPUNN_OK)
-            w->status = gpunn__backend_fail(w->dev, "saving weights", w->status);
-        else
-            w->status = gpunn__file_write(w->file, w->chunk, part);
+        if (w->status != GPUNN_OK) w->status = gpunn__backend_fail(w->dev, "saving weights", w->status);
+        else w->status = gpunn__file_write(w->file, w->chunk, part);
     }
 }
 
 /* Either floats in the device's memory, of t's shape, or one number. */
-static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn_tensor *t, const float *floats, const int64_t *number)
+static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn_tensor *t, const float *floats,
+                               const int64_t *number)
 {
     size_t bytes = number ? sizeof *number : (size_t)gpunn__count(t, 1) * sizeof *floats;
     if (w->pass == GPUNN__TENSORS) {
-        if (number)
-            (void)gpunn__file_write(w->file, number, bytes);
-        else
-            gpunn__emit_floats(w, floats, bytes);
+        if (number) (void)gpunn__file_write(w->file, number, bytes);
+        else gpunn__emit_floats(w, floats, bytes);
         return;
     }
     gpunn__emit(w, ",", 1);
@@ -11680,7 +11781,8 @@ static void gpunn__emit_metadata(gpunn__writer *w, const gpunn__resume *resume)
         gpunn__emitf(w, "{\"__metadata__\":{\"format\":\"pt\"}");
         return;
     }
-    gpunn__emitf(w, "{\"__metadata__\":{\"format\":\"gpunn-checkpoint\",\"version\":\"1\",\"optimizer\":\"%s\"", resume->opt.name);
+    gpunn__emitf(w, "{\"__metadata__\":{\"format\":\"gpunn-checkpoint\",\"version\":\"1\",\"optimizer\":\"%s\"",
+                 resume->opt.name);
     for (int f = 0; f < GPUNN__RESUME_FIELD_COUNT; f++) {
         const gpunn__resume_field *field = &gpunn__resume_fields[f];
         for (int i = 0; i < field->count; i++) {
@@ -11723,7 +11825,7 @@ static gpunn_status gpunn__archive_write(const gpunn_model *model, const gpunn__
     w.status = GPUNN_OK;
     gpunn__emit_all(&w, GPUNN__MEASURE, model, resume);
     if (w.status != GPUNN_OK) return w.status;
-    size_t        padding = (size_t)(-w.length & 7); /* the tensors begin at a multiple of 8 */
+    size_t        padding = (size_t)(7 - (w.length + 7) % 8); /* the tensors begin at a multiple of 8 */
     uint64_t      length = w.length + padding;
     unsigned char head[8];
     for (int i = 0; i < 8; i++) head[i] = (unsigned char)(length >> (8 * i));
@@ -11759,7 +11861,8 @@ GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader 
         const gpunn_tensor *t = model->tensors[i];
         if (gpunn__is_saved(t) && strncmp(t->name, "optimizer.", 10) == 0)
             return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
-                               "gpunn_checkpoint_save: names that begin with 'optimizer.' are the optimizer's; rename '%.120s'", t->name);
+                               "gpunn_checkpoint_save: names that begin with 'optimizer.' are the optimizer's; rename '%.120s'",
+                               t->name);
     }
     gpunn__resume resume;
     memset(&resume, 0, sizeof resume);
@@ -11792,7 +11895,8 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
     resume.state = model->state;
     status = gpunn__resume_read(&archive, &resume);
     if (status == GPUNN_OK && loader && !resume.loader)
-        status = gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_checkpoint_load: '%s' was saved without a loader; load it with NULL for the loader",
+        status = gpunn__fail(dev, GPUNN_ERR_STATE,
+                             "gpunn_checkpoint_load: '%s' was saved without a loader; load it with NULL for the loader",
                              gpunn__tail(path));
     if (status == GPUNN_OK) status = gpunn__stage_fill(&archive, model, opt, &args, "gpunn_checkpoint_load", &stage);
     gpunn__archive_close(&archive);
@@ -11801,7 +11905,8 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
         int64_t steps;
         memcpy(&steps, stage + (size_t)i * sizeof steps, sizeof steps);
         if (steps < 0 || steps > GPUNN__COUNTER)
-            status = gpunn__fail(dev, GPUNN_ERR_FORMAT, "gpunn_checkpoint_load: '%s' is damaged: %s%.120s is %lld; use an older checkpoint",
+            status = gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                                 "gpunn_checkpoint_load: '%s' is damaged: %s%.120s is %lld; use an older checkpoint",
                                  gpunn__tail(path), gpunn__step_prefix, opt->parameters[i]->name, (long long)steps);
     }
     if (loader && status == GPUNN_OK) status = gpunn__loader_set_state(loader, resume.epoch, resume.position);
@@ -11841,7 +11946,8 @@ static gpunn_status gpunn__array_begin(gpunn_device *dev, const char *function, 
 }
 
 /* Allocates out for what a header claims, which the file must be able to hold. */
-static gpunn_status gpunn__array_alloc(const gpunn__reader *r, const gpunn__encoding *encoding, int rank, const int64_t *dim, gpunn_array *out)
+static gpunn_status gpunn__array_alloc(const gpunn__reader *r, const gpunn__encoding *encoding, int rank, const int64_t *dim,
+                                       gpunn_array *out)
 {
     gpunn_device *dev = r->dev;
     const char   *path = gpunn__tail(r->path);
@@ -11849,15 +11955,18 @@ static gpunn_status gpunn__array_alloc(const gpunn__reader *r, const gpunn__enco
     bool          fits = true;
     for (int i = 0; i < rank; i++) {
         if (dim[i] < 1)
-            return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' holds no elements: dimension %d is %lld; there is nothing to read", path, i,
-                               (long long)dim[i]);
+            return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' holds no elements: dimension %d is %lld; there is nothing to read",
+                               path, i, (long long)dim[i]);
         fits = fits && (uint64_t)dim[i] <= SIZE_MAX && gpunn__mul(count, (size_t)dim[i], &count);
     }
     fits = fits && gpunn__mul(count, encoding->bytes, &bytes);
     if (!fits || bytes > r->limit)
-        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' is damaged or cut short: its header tells of more elements than the file can hold; "
-                           "download it again", path);
-    if (!gpunn__mul(count, gpunn_dtype_size(encoding->dtype), &bytes)) return gpunn__fail(dev, GPUNN_ERR_MEMORY, "'%s' is too large", path);
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                           "'%s' is damaged or cut short: its header tells of more elements than the file can hold; "
+                           "download it again",
+                           path);
+    if (!gpunn__mul(count, gpunn_dtype_size(encoding->dtype), &bytes))
+        return gpunn__fail(dev, GPUNN_ERR_MEMORY, "'%s' is too large", path);
     out->data = gpunn__realloc(dev, NULL, 0, bytes);
     if (out->data == NULL) return GPUNN_ERR_MEMORY;
     out->bytes = bytes;
@@ -11884,7 +11993,8 @@ static gpunn_status gpunn__idx_body(gpunn__reader *r, gpunn_array *out)
         if (gpunn__encodings[i].idx && gpunn__encodings[i].idx == head[2]) encoding = &gpunn__encodings[i];
     int rank = head[3];
     if (head[0] || head[1] || encoding == NULL || rank < 1 || rank > GPUNN_MAX_RANK)
-        return gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is no IDX file: it begins with %02x %02x %02x %02x, not with 00 00, a type and a rank",
+        return gpunn__fail(r->dev, GPUNN_ERR_FORMAT,
+                           "'%s' is no IDX file: it begins with %02x %02x %02x %02x, not with 00 00, a type and a rank",
                            gpunn__tail(r->path), head[0], head[1], head[2], head[3]);
     status = gpunn__reader_read(r, raw, 4 * (size_t)rank);
     if (status != GPUNN_OK) return status;
@@ -11942,8 +12052,7 @@ static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran,
                 if (!gpunn__json_take(j, ',') && !gpunn__json_peek(j, ')')) return gpunn__json_fail(j, "has a shape without end");
             }
             j->at++;
-        } else
-            return gpunn__json_fail(j, "has a key other than descr, fortran_order and shape, or one of them twice");
+        } else return gpunn__json_fail(j, "has a key other than descr, fortran_order and shape, or one of them twice");
         if (!gpunn__json_take(j, ',') && !gpunn__json_peek(j, '}')) return gpunn__json_fail(j, "has no end");
     }
     j->at++;
@@ -11992,25 +12101,27 @@ static gpunn_status gpunn__npy_body(gpunn__reader *r, gpunn_array *out)
     status = gpunn__reader_read(r, header, length);
     if (status != GPUNN_OK) return status;
 
-    gpunn__json json = {header, header + length, true, NULL};
-    gpunn__slice type = {"", 0};
-    int64_t     dim[GPUNN_MAX_RANK];
-    int         rank = 0;
-    bool        fortran = false;
+    gpunn__json  json = {header, header + length, true, NULL};
+    gpunn__slice type = {header, 0};
+    int64_t      dim[GPUNN_MAX_RANK];
+    int          rank = 0;
+    bool         fortran = false;
     if (!gpunn__npy_header(&json, &type, &fortran, &rank, dim))
-        return gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is damaged: its header %s; write it again with numpy.save", path, json.problem);
+        return gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is damaged: its header %s; write it again with numpy.save", path,
+                           json.problem);
     const gpunn__encoding *encoding = NULL;
     for (int i = 0; i < GPUNN__ENCODING_COUNT; i++) {
         const gpunn__encoding *e = &gpunn__encodings[i];
         if (e->dtype && *e->npy && type.length == 3 && memcmp(type.at + 1, e->npy, 2) == 0) encoding = e;
     }
     if (encoding == NULL || strchr("<>=|", *type.at) == NULL)
-        return gpunn__fail(r->dev, GPUNN_ERR_UNSUPPORTED, "'%s' has elements of type '%s'; convert it in Python: x.astype('f4')", path,
-                           gpunn__printable(&type, shown));
+        return gpunn__fail(r->dev, GPUNN_ERR_UNSUPPORTED, "'%s' has elements of type '%s'; convert it in Python: x.astype('f4')",
+                           path, gpunn__printable(&type, shown));
     status = gpunn__array_alloc(r, encoding, rank, dim, out);
     if (status != GPUNN_OK) return status;
     bool swapped = *type.at == '>';
-    return fortran ? gpunn__npy_fortran(r, encoding, swapped, out) : gpunn__read_elements(r, encoding, swapped, gpunn__array_count(out), out->data);
+    return fortran ? gpunn__npy_fortran(r, encoding, swapped, out)
+                   : gpunn__read_elements(r, encoding, swapped, gpunn__array_count(out), out->data);
 }
 
 GPUNN_API gpunn_status gpunn_read_npy(gpunn_device *dev, const char *path, gpunn_array *out)
@@ -12033,19 +12144,24 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
     for (int i = 0; i < GPUNN__ENCODING_COUNT && bytes; i++)
         if (strcmp(gpunn__encodings[i].safetensors, names[array->dtype]) == 0) type = gpunn__encodings[i].npy;
     if (*type == 0)
-        return gpunn__fail(dev, GPUNN_ERR_DTYPE, "%s: .npy files have no type for dtype %d; convert the array", function, (int)array->dtype);
+        return gpunn__fail(dev, GPUNN_ERR_DTYPE, "%s: .npy files have no type for dtype %d; convert the array", function,
+                           (int)array->dtype);
     if (array->rank < 0 || array->rank > GPUNN_MAX_RANK)
         return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: the rank is %d; it must be 0 to 8", function, array->rank);
     char text[320] = "\x93NUMPY\1"; /* 10 bytes, then the header: 8 dimensions of up to 20 characters, and the rest */
-    int  room = (int)sizeof text, used = 10 + snprintf(text + 10, sizeof text - 10, "{'descr': '%c%s', 'fortran_order': False, 'shape': (",
-                                                       bytes > 1 ? '<' : '|', type);
+    int  room = (int)sizeof text,
+        used = 10 + snprintf(text + 10, sizeof text - 10, "{'descr': '%c%s', 'fortran_order': False, 'shape': (",
+                             bytes > 1 ? '<' : '|', type);
     bool fits = true;
     for (int i = 0; i < array->rank; i++) {
-        fits = fits && array->dim[i] > 0 && (uint64_t)array->dim[i] <= SIZE_MAX && gpunn__mul(bytes, (size_t)array->dim[i], &bytes);
-        used += snprintf(text + used, (size_t)(room - used), "%lld%s", (long long)array->dim[i], i + 1 < array->rank || i == 0 ? ", " : "");
+        fits =
+            fits && array->dim[i] > 0 && (uint64_t)array->dim[i] <= SIZE_MAX && gpunn__mul(bytes, (size_t)array->dim[i], &bytes);
+        used += snprintf(text + used, (size_t)(room - used), "%lld%s", (long long)array->dim[i],
+                         i + 1 < array->rank || i == 0 ? ", " : "");
     }
     if (!fits || bytes != array->bytes)
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: bytes is %zu, which is not what dtype %s and the dimensions take; correct it", function,
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE,
+                           "%s: bytes is %zu, which is not what dtype %s and the dimensions take; correct it", function,
                            array->bytes, gpunn_dtype_name(array->dtype));
     used += snprintf(text + used, (size_t)(room - used), "), }");
     int end = (used + 1 + 63) / 64 * 64; /* the elements begin at a multiple of 64, after spaces and a line's end */
@@ -12075,7 +12191,8 @@ static gpunn_status gpunn__array_grow(gpunn_device *dev, gpunn_array *array, siz
 }
 
 /* Appends the records of one file: for 100 classes a coarse label, which is skipped; a label; 3072 bytes of image. */
-static gpunn_status gpunn__cifar_file(gpunn_device *dev, const char *path, int classes, gpunn_array *images, gpunn_array *labels, size_t *n)
+static gpunn_status gpunn__cifar_file(gpunn_device *dev, const char *path, int classes, gpunn_array *images, gpunn_array *labels,
+                                      size_t *n)
 {
     enum { IMAGE = 3 * 32 * 32 };
     unsigned char record[IMAGE + 2];
@@ -12087,12 +12204,15 @@ static gpunn_status gpunn__cifar_file(gpunn_device *dev, const char *path, int c
         status = gpunn__reader_some(&r, record, record_bytes, &got);
         if (status != GPUNN_OK || got == 0) break;
         int label = record[labels_bytes - 1];
-        if (got < record_bytes || label >= classes) {
-            status = gpunn__fail(dev, GPUNN_ERR_FORMAT, got < record_bytes ? "'%s' is damaged or not of %d classes: it has no multiple of %d bytes (%d)"
-                                                                           : "'%s' is damaged or not of %d classes: a record of %d bytes has label %d",
-                                 gpunn__tail(path), classes, (int)record_bytes, got < record_bytes ? (int)got : label);
-            break;
-        }
+        if (got < record_bytes)
+            status = gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                                 "'%s' is cut short or not of %d classes: its size is no multiple of %zu; download it again",
+                                 gpunn__tail(path), classes, record_bytes);
+        else if (label >= classes)
+            status = gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                                 "'%s' is damaged or not of %d classes: image %zu has the label %d; download it again",
+                                 gpunn__tail(path), classes, *n - first, label);
+        if (status != GPUNN_OK) break;
         status = gpunn__array_grow(dev, images, *n, IMAGE);
         if (status == GPUNN_OK) status = gpunn__array_grow(dev, labels, *n, 1);
         if (status != GPUNN_OK) break;
@@ -12105,18 +12225,20 @@ static gpunn_status gpunn__cifar_file(gpunn_device *dev, const char *path, int c
     return status;
 }
 
-GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *paths, int path_count, int classes, gpunn_array *images,
-                                        gpunn_array *labels)
+GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *paths, int path_count, int classes,
+                                        gpunn_array *images, gpunn_array *labels)
 {
     static const char function[] = "gpunn_read_cifar";
     gpunn_status      status = gpunn__array_begin(dev, function, paths != NULL && labels != NULL, images);
     if (status != GPUNN_OK) return status;
     memset(labels, 0, sizeof *labels);
     if (path_count < 1 || (classes != 10 && classes != 100))
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: path_count is %d and classes %d; give at least one path, and 10 or 100 classes", function,
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: path_count is %d and classes %d; give at least one path, and 10 or 100 classes", function,
                            path_count, classes);
     size_t n = 0;
-    for (int i = 0; i < path_count && status == GPUNN_OK; i++) status = gpunn__cifar_file(dev, paths[i], classes, images, labels, &n);
+    for (int i = 0; i < path_count && status == GPUNN_OK; i++)
+        status = gpunn__cifar_file(dev, paths[i], classes, images, labels, &n);
     gpunn_array *arrays[2] = {images, labels};
     for (int i = 0; i < 2 && status == GPUNN_OK; i++) { /* to size */
         static const int64_t dim[4] = {0, 3, 32, 32};
@@ -12141,10 +12263,6 @@ GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *pa
     }
     return status;
 }
-#ifndef _WIN32
-#include <sys/time.h>
-#endif
-
 /* ==== >>fit_loop ====================================================================================================== */
 static double gpunn__seconds(void)
 {
@@ -12197,17 +12315,21 @@ static gpunn_status gpunn__check_number(const gpunn_model *model, const gpunn_te
     if (t->model != model)
         return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: the %s is of another model than the loader", function, what);
     if (t->dtype != GPUNN_F32 || gpunn__count(t, 1) != 1 || gpunn__count(t, 2) != 1)
-        return gpunn__fail(model->dev, GPUNN_ERR_SHAPE, "%s: the %s is %s %s; it must be one f32 number: reduce it with gpunn_mean or gpunn_sum",
-                           function, what, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text));
+        return gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
+                           "%s: the %s is %s %s; it must be one f32 number: reduce it with gpunn_mean or gpunn_sum", function,
+                           what, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text));
     return GPUNN_OK;
 }
 
-GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric, float *loss_mean, float *metric_mean)
+GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric, float *loss_mean,
+                                      float *metric_mean)
 {
     static const char function[] = "gpunn_evaluate";
     if (loader == NULL || loss == NULL)
-        return gpunn__fail(loader ? loader->model->dev : loss ? loss->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function,
-                           loader ? "loss" : "loader");
+        return gpunn__fail(loader ? loader->model->dev
+                           : loss ? loss->model->dev
+                                  : NULL,
+                           GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function, loader ? "loss" : "loader");
     gpunn_status status = gpunn__check_number(loader->model, loss, function, "loss");
     if (status == GPUNN_OK && metric) status = gpunn__check_number(loader->model, metric, function, "metric");
     if (status != GPUNN_OK) return status;
@@ -12284,8 +12406,8 @@ static double gpunn__tick(double span, int most)
     return power * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10);
 }
 
-/* One panel of the drawing; all lengths in tenths of a pixel, so that coordinates are whole numbers in every locale. The two curves are
- * value[kind] and value[kind + 2]. */
+/* One panel of the drawing; all lengths in tenths of a pixel, so that coordinates are whole numbers in every locale. The two
+ * curves are value[kind] and value[kind + 2]. */
 static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const gpunn__epoch *epochs, int count, int kind)
 {
     static const char *const names[] = {"train", "validation"};
@@ -12307,11 +12429,12 @@ static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const 
     gpunn__print(f, "<text class=\"title\" x=\"%.0f\" y=\"360\">%s</text>\n", x0, title);
     for (int i = 0; i <= (int)floor((high - low) / step + 0.5); i++) {
         double value = low + i * step, y = y0 + (y1 - y0) * i * step / (high - low);
-        gpunn__print(f, "<path class=\"grid\" d=\"M%.0f %.0fH%.0f\"/><text x=\"%.0f\" y=\"%.0f\" text-anchor=\"end\">%s</text>\n", x0, y, x1, x0 - 80,
-                     y + 40, gpunn__number(text, fabs(value) < step / 2 ? 0 : value, 5));
+        gpunn__print(f, "<path class=\"grid\" d=\"M%.0f %.0fH%.0f\"/><text x=\"%.0f\" y=\"%.0f\" text-anchor=\"end\">%s</text>\n",
+                     x0, y, x1, x0 - 80, y + 40, gpunn__number(text, fabs(value) < step / 2 ? 0 : value, 5));
     }
     for (int epoch = every; epoch <= last; epoch += every)
-        gpunn__print(f, "<text x=\"%.0f\" y=\"3230\" text-anchor=\"middle\">%d</text>\n", x0 + (x1 - x0) * (epoch - 1) / (last - 1), epoch);
+        gpunn__print(f, "<text x=\"%.0f\" y=\"3230\" text-anchor=\"middle\">%d</text>\n",
+                     x0 + (x1 - x0) * (epoch - 1) / (last - 1), epoch);
     gpunn__print(f, "<text x=\"%.0f\" y=\"3430\" text-anchor=\"middle\">epoch</text>\n", (x0 + x1) / 2);
     double key = x1;
     for (int c = kind + 2; c >= kind; c -= 2) { /* training last: on top, and first in the key, which grows to the left */
@@ -12332,11 +12455,11 @@ static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const 
             line = there;
         }
         if (!drawn) continue;
-        gpunn__print(f, "\"/><circle class=\"%s\" cx=\"%.0f\" cy=\"%.0f\" r=\"35\"/>\n", name, x, y);
+        gpunn__print(f, "\"/><path class=\"curve end %s\" d=\"M%.0f %.0fh0\"/>\n", name, x, y);
         double width = c < 2 ? 1280 : 1600;
         key -= width;
-        gpunn__print(f, "<path class=\"curve %s\" d=\"M%.0f 320h220\"/><text x=\"%.0f\" y=\"360\">%s %s</text>\n", name, key, key + 280, name,
-                     gpunn__number(text, value, 4));
+        gpunn__print(f, "<path class=\"curve %s\" d=\"M%.0f 320h220\"/><text x=\"%.0f\" y=\"360\">%s %s</text>\n", name, key,
+                     key + 280, name, gpunn__number(text, value, 4));
     }
 }
 
@@ -12346,13 +12469,15 @@ static gpunn_status gpunn__write_svg(gpunn_device *dev, const char *path, const 
     gpunn_status status = gpunn__file_open(dev, path, &file);
     if (status != GPUNN_OK) return status;
     int width = metric ? 9400 : 4700;
-    gpunn__print(&file, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"360\" viewBox=\"0 0 %d 3600\">\n", width / 10, width);
+    gpunn__print(&file, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"360\" viewBox=\"0 0 %d 3600\">\n",
+                 width / 10, width);
     gpunn__print(&file, "<title>Training history, %d epoch%s</title>\n<style>\n", count, count == 1 ? "" : "s");
-    gpunn__print(&file, ".page{fill:#fff}text{fill:#59636e;font:120px system-ui,sans-serif}.title{fill:#1f2328;font-size:150px;font-weight:600}\n"
-                        ".grid{stroke:#d1d9e0;stroke-width:8}.curve{fill:none;stroke-width:20;stroke-linejoin:round;stroke-linecap:round}\n");
-    gpunn__print(&file, ".train{stroke:#0969da;fill:#0969da}.validation{stroke:#d4570b;fill:#d4570b}.curve{fill:none}\n"
-                        "@media(prefers-color-scheme:dark){.page{fill:#0d1117}text{fill:#9198a1}.title{fill:#f0f6fc}.grid{stroke:#2f353d}\n"
-                        ".train{stroke:#58a6ff;fill:#58a6ff}.validation{stroke:#f0883e;fill:#f0883e}.curve{fill:none}}\n</style>\n");
+    gpunn__print(&file,
+                 "text{fill:#59636e;font:120px system-ui,sans-serif}.title{fill:#1f2328;font-size:150px;font-weight:600}\n"
+                 ".curve{fill:none;stroke-width:20;stroke-linejoin:round;stroke-linecap:round}.end{stroke-width:70}\n"
+                 ".page{fill:#fff}.grid{stroke:#d1d9e0;stroke-width:8}.train{stroke:#0969da}.validation{stroke:#d4570b}\n");
+    gpunn__print(&file, "@media(prefers-color-scheme:dark){text{fill:#9198a1}.title{fill:#f0f6fc}\n"
+                        ".page{fill:#0d1117}.grid{stroke:#2f353d}.train{stroke:#58a6ff}.validation{stroke:#f0883e}}\n</style>\n");
     gpunn__print(&file, "<rect class=\"page\" width=\"100%%\" height=\"100%%\"/>\n");
     gpunn__svg_panel(&file, 0, "Loss", epochs, count, 0);
     if (metric) gpunn__svg_panel(&file, 4700, "Metric", epochs, count, 1);
@@ -12362,14 +12487,14 @@ static gpunn_status gpunn__write_svg(gpunn_device *dev, const char *path, const 
 
 /* ---- the loop -------------------------------------------------------------------------------------------------------- */
 typedef struct gpunn__fit {
-    gpunn_device          *dev;
-    gpunn_optimizer       *opt;
-    const gpunn_fit_args  *args;
-    gpunn_progress         progress;
-    double                 began;
-    gpunn__epoch          *history; /* NULL: no file wants it */
-    float                  best;    /* validation loss, or training loss without validation */
-    int                    epochs_without_better;
+    gpunn_device         *dev;
+    gpunn_optimizer      *opt;
+    const gpunn_fit_args *args;
+    gpunn_progress        progress;
+    double                began;
+    gpunn__epoch         *history; /* NULL: no file wants it */
+    float                 best;    /* validation loss, or training loss without validation */
+    int                   epochs_without_better;
 } gpunn__fit;
 
 static gpunn_status gpunn__fit_report(gpunn__fit *fit)
@@ -12377,8 +12502,8 @@ static gpunn_status gpunn__fit_report(gpunn__fit *fit)
     gpunn_progress *p = &fit->progress;
     p->seconds = gpunn__seconds() - fit->began;
     if (fit->args->on_progress == NULL || fit->args->on_progress(fit->args->user, p)) return GPUNN_OK;
-    return gpunn__fail(fit->dev, GPUNN_ERR_CANCELLED, "gpunn_fit: on_progress cancelled it in epoch %d, after batch %lld of %lld", p->epoch,
-                       (long long)p->batch, (long long)p->batches);
+    return gpunn__fail(fit->dev, GPUNN_ERR_CANCELLED, "gpunn_fit: on_progress cancelled it in epoch %d, after batch %lld of %lld",
+                       p->epoch, (long long)p->batch, (long long)p->batches);
 }
 
 /* The batches that are left of the training loader's epoch. */
@@ -12388,7 +12513,8 @@ static gpunn_status gpunn__fit_batches(gpunn__fit *fit)
     gpunn_progress       *p = &fit->progress;
     gpunn__mean           mean = {0, 0, 0, 0};
     gpunn_status          status = GPUNN_OK;
-    if (args->train->position == args->train->batches) (void)gpunn_next(args->train); /* an epoch whose end nobody has asked for */
+    if (args->train->position == args->train->batches)
+        (void)gpunn_next(args->train); /* an epoch whose end nobody has asked for */
     p->batch = args->train->position;
     while (status == GPUNN_OK && gpunn_next(args->train)) {
         p->lr = gpunn_get_lr(fit->opt);
@@ -12409,7 +12535,8 @@ static gpunn_status gpunn__fit_epoch_end(gpunn__fit *fit)
     const gpunn_fit_args *args = fit->args;
     gpunn_progress       *p = &fit->progress;
     gpunn_status          status = GPUNN_OK;
-    if (args->validation) status = gpunn_evaluate(args->validation, args->loss, args->metric, &p->validation_loss, &p->validation_metric);
+    if (args->validation)
+        status = gpunn_evaluate(args->validation, args->loss, args->metric, &p->validation_loss, &p->validation_metric);
     float watched = args->validation ? p->validation_loss : p->loss;
     bool  better = watched < fit->best;
     if (status == GPUNN_OK && !args->schedule_per_batch) status = gpunn_schedule_step(fit->opt, watched);
@@ -12447,8 +12574,8 @@ static gpunn_status gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args 
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s loader is of another model than the optimizer", function,
                            args->train->model != opt->model ? "train" : "validation");
     if (args->epochs < 1 || args->patience < 0)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: epochs is %d and patience %d; neither may be negative", function, args->epochs,
-                           args->patience);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: epochs is %d and patience %d; neither may be negative", function,
+                           args->epochs, args->patience);
     gpunn_status status = gpunn__check_number(opt->model, args->loss, function, "loss");
     if (status == GPUNN_OK && args->metric) status = gpunn__check_number(opt->model, args->metric, function, "metric");
     return status == GPUNN_OK && args->metric && gpunn_keep(args->metric) == NULL ? gpunn_last_status(dev) : status;
@@ -12512,7 +12639,8 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
 #endif
     if (!terminal && !p->epoch_done) return true;
     char line[256] = "", bar[21] = "";
-    for (int i = 0, done = (int)(p->batches > 0 ? 20 * p->batch / p->batches : 20); i < 20; i++) bar[i] = i < done ? '=' : i == done ? '>' : ' ';
+    for (int i = 0, done = (int)(p->batches > 0 ? 20 * p->batch / p->batches : 20); i < 20; i++)
+        bar[i] = i < done ? '=' : i == done ? '>' : ' ';
     gpunn__line_add(line, sizeof line, "Epoch %d/%d ", p->epoch, p->epochs);
     if (terminal) gpunn__line_add(line, sizeof line, "[%s] ", bar);
     gpunn__line_add(line, sizeof line, "%lld/%lld loss %.4g", (long long)p->batch, (long long)p->batches, (double)p->loss);
@@ -12527,8 +12655,47 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
     return true;
 }
 
-
 #ifdef __cplusplus
 }
 #endif
 #endif /* GPUNN_IMPLEMENTATION */
+
+/* ==== >>licence ======================================================================================================= *
+ * This software is available under 2 licenses -- choose whichever you prefer.
+ *
+ * ALTERNATIVE A - MIT License
+ * Copyright (c) 2026 The gpunn authors
+ * Permission is hereby granted, free of charge, to any person obtaining a copy of
+ * this software and associated documentation files (the "Software"), to deal in
+ * the Software without restriction, including without limitation the rights to
+ * use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies
+ * of the Software, and to permit persons to whom the Software is furnished to do
+ * so, subject to the following conditions:
+ * The above copyright notice and this permission notice shall be included in all
+ * copies or substantial portions of the Software.
+ * THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+ * IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
+ * FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+ * AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
+ * LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+ * OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE
+ * SOFTWARE.
+ *
+ * ALTERNATIVE B - Public Domain (www.unlicense.org)
+ * This is free and unencumbered software released into the public domain.
+ * Anyone is free to copy, modify, publish, use, compile, sell, or distribute this
+ * software, either in source code form or as a compiled binary, for any purpose,
+ * commercial or non-commercial, and by any means.
+ * In jurisdictions that recognize copyright laws, the author or authors of this
+ * software dedicate any and all copyright interest in the software to the public
+ * domain. We make this dedication for the benefit of the public at large and to
+ * the detriment of our heirs and successors. We intend this dedication to be an
+ * overt act of relinquishment in perpetuity of all present and future rights to
+ * this software under copyright law.
+ * THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+ * IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
+ * FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+ * AUTHORS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN
+ * ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION
+ * WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+ */

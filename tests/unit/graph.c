@@ -1,5 +1,6 @@
 /* Building graphs: shape rules, sentences of errors, names, gpunn_expr, and that a failed call leaves nothing behind.
  * No kernel runs here: the device's backend computes nothing. Shapes against PyTorch's: shapes_vs_torch.py. */
+#define GPUNN_STATIC /* a copy of its own: it looks inside */
 #define GPUNN_IMPLEMENTATION
 #include "../../gpunn.h"
 
@@ -75,14 +76,14 @@ static int teardown(void **state)
 }
 
 /* ---- helpers ---- */
-#define REFUSED(f, status, sentence, call)                           \
-    do {                                                             \
-        int tensors_before = (f)->model->tensor_count;               \
-        assert_null(call);                                           \
-        assert_string_equal(gpunn_error((f)->dev), sentence);        \
-        assert_int_equal(gpunn_last_status((f)->dev), status);       \
-        assert_int_equal((f)->model->tensor_count, tensors_before);  \
-        gpunn_clear_error((f)->dev);                                 \
+#define REFUSED(f, status, sentence, call)                          \
+    do {                                                            \
+        int tensors_before = (f)->model->tensor_count;              \
+        assert_null(call);                                          \
+        assert_string_equal(gpunn_error((f)->dev), sentence);       \
+        assert_int_equal(gpunn_last_status((f)->dev), status);      \
+        assert_int_equal((f)->model->tensor_count, tensors_before); \
+        gpunn_clear_error((f)->dev);                                \
     } while (0)
 
 static void check_shape(const fixture *f, const gpunn_tensor *t, gpunn_shape wanted)
@@ -92,7 +93,7 @@ static void check_shape(const fixture *f, const gpunn_tensor *t, gpunn_shape wan
     assert_memory_equal(&shape, &wanted, sizeof shape);
 }
 
-#define B GPUNN_BATCH
+#define B     GPUNN_BATCH
 #define SHAPE GPUNN_SHAPE
 static gpunn_tensor *input(fixture *f, gpunn_shape shape)
 {
@@ -118,8 +119,7 @@ static void test_inputs(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE,
             "input 'a': shape [2 batch] is not allowed here; dimensions are 1 or more, and one of them may be GPUNN_BATCH",
             gpunn_input(f->model, "a", GPUNN_F32, SHAPE(2 * B)));
-    REFUSED(f, GPUNN_ERR_SHAPE,
-            "input 'a': shape [batch, 1073741824, 1073741824] has more than 2^59 elements; use smaller sizes",
+    REFUSED(f, GPUNN_ERR_SHAPE, "input 'a': shape [batch, 1073741824, 1073741824] has more than 2^59 elements; use smaller sizes",
             gpunn_input(f->model, "a", GPUNN_F32, SHAPE(B, 1 << 30, 1 << 30)));
     REFUSED(f, GPUNN_ERR_SHAPE, "input 'a': shape [9223372036854775807] has more than 2^59 elements; use smaller sizes",
             gpunn_input(f->model, "a", GPUNN_F32, SHAPE(INT64_MAX)));
@@ -135,10 +135,11 @@ static void test_inputs(void **state)
 
 static void test_parameters(void **state)
 {
-    fixture    *f = (fixture *)*state;
-    gpunn_init  kaiming = {GPUNN_INIT_KAIMING_UNIFORM, 0, 0}, uniform = {GPUNN_INIT_UNIFORM, 1, -1}, normal = {GPUNN_INIT_NORMAL, 0, -1};
-    gpunn_init  none = {GPUNN_INIT_DEFAULT, 0, 0}, wrong = {(gpunn_init_kind)99, 0, 0}, nan = {GPUNN_INIT_CONSTANT, NAN, 0};
-    float       values[6] = {1, 2, 3, 4, 5, 6};
+    fixture   *f = (fixture *)*state;
+    gpunn_init kaiming = {GPUNN_INIT_KAIMING_UNIFORM, 0, 0}, uniform = {GPUNN_INIT_UNIFORM, 1, -1},
+               normal = {GPUNN_INIT_NORMAL, 0, -1};
+    gpunn_init    none = {GPUNN_INIT_DEFAULT, 0, 0}, wrong = {(gpunn_init_kind)99, 0, 0}, nan = {GPUNN_INIT_CONSTANT, NAN, 0};
+    float         values[6] = {1, 2, 3, 4, 5, 6};
     gpunn_tensor *w = gpunn_parameter(f->model, "w", SHAPE(2, 3), kaiming);
     check_shape(f, w, SHAPE(2, 3));
     check_shape(f, gpunn_constant(f->model, SHAPE(2, 3), values), SHAPE(2, 3));
@@ -147,15 +148,18 @@ static void test_parameters(void **state)
     assert_null(gpunn_parameter_at(f->model, 1));
     assert_null(gpunn_parameter_at(f->model, -1));
     assert_int_equal(gpunn_tensor_bytes(w), 24);
-    REFUSED(f, GPUNN_ERR_SHAPE, "parameter 'v': shape [batch] is not allowed here; dimensions are 1 or more, and none may be GPUNN_BATCH",
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "parameter 'v': shape [batch] is not allowed here; dimensions are 1 or more, and none may be GPUNN_BATCH",
             gpunn_parameter(f->model, "v", SHAPE(B), none));
-    REFUSED(f, GPUNN_ERR_SHAPE, "constant: shape [batch, 3] is not allowed here; dimensions are 1 or more, and none may be GPUNN_BATCH",
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "constant: shape [batch, 3] is not allowed here; dimensions are 1 or more, and none may be GPUNN_BATCH",
             gpunn_constant(f->model, SHAPE(B, 3), values));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "constant: values is NULL; pass as many floats as the shape has elements",
             gpunn_constant(f->model, SHAPE(3), NULL));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "parameter 'w': the name 'w' is taken; names are unique in a model",
             gpunn_parameter(f->model, "w", SHAPE(3), none));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "parameter '__metadata__': the name '__metadata__' is reserved in safetensors files; choose another",
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "parameter '__metadata__': the name '__metadata__' is reserved in safetensors files; choose another",
             gpunn_parameter(f->model, "__metadata__", SHAPE(3), none));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "parameter 'v': initial values: a shape of rank below 2 tells no fan-in; set .a to it",
             gpunn_parameter(f->model, "v", SHAPE(3), kaiming));
@@ -196,11 +200,13 @@ static void test_settings(void **state)
             gpunn_set_trainable(f->rows, true) == GPUNN_OK ? w : NULL);
     REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_set_decay: the tensor is no parameter; only these have this setting",
             gpunn_set_decay(y, true) == GPUNN_OK ? w : NULL);
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_set_init 'fc.weight': initial values: a is negative; it is the fan-in, 0 to take it from the shape",
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "gpunn_set_init 'fc.weight': initial values: a is negative; it is the fan-in, 0 to take it from the shape",
             gpunn_set_init(w, bad) == GPUNN_OK ? w : NULL);
     assert_ptr_equal(gpunn_keep(y), y);
     assert_ptr_equal(gpunn_retain_grad(y), y);
-    REFUSED(f, GPUNN_ERR_DTYPE, "gpunn_retain_grad: x is i64, but f32 is needed; convert it with gpunn_cast", gpunn_retain_grad(f->labels));
+    REFUSED(f, GPUNN_ERR_DTYPE, "gpunn_retain_grad: x is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_retain_grad(f->labels));
 }
 
 static void test_names(void **state)
@@ -216,7 +222,8 @@ static void test_names(void **state)
     assert_null(gpunn_find(f->model, "hidden"));
     assert_null(gpunn_find(f->model, NULL));
     assert_null(gpunn_find(NULL, "rows"));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_set_name: the name 'rows' is taken; names are unique in a model", gpunn_set_name(y, "rows"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_set_name: the name 'rows' is taken; names are unique in a model",
+            gpunn_set_name(y, "rows"));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_set_name: the name is missing; give one", gpunn_set_name(y, ""));
     assert_string_equal(gpunn_tensor_name(y), "features");
     assert_string_equal(gpunn_dtype_name(GPUNN_BF16), "bf16");
@@ -253,21 +260,24 @@ static void test_null_operands(void **state)
 static void test_broadcasting(void **state)
 {
     fixture      *f = (fixture *)*state;
-    gpunn_tensor *column = input(f, SHAPE(4, 1)), *scalar = input(f, SHAPE(0)), *four = input(f, SHAPE(B, 4)), *one = input(f, SHAPE(1, 4));
+    gpunn_tensor *column = input(f, SHAPE(4, 1)), *scalar = input(f, SHAPE(0)), *four = input(f, SHAPE(B, 4)),
+                 *one = input(f, SHAPE(1, 4));
     check_shape(f, gpunn_add(column, f->three), SHAPE(4, 3));
     check_shape(f, gpunn_add(scalar, f->image), SHAPE(B, 6, 14, 14));
     check_shape(f, gpunn_maximum(one, four), SHAPE(B, 4));
     check_shape(f, gpunn_where(column, f->three, scalar), SHAPE(4, 3));
     check_shape(f, gpunn_huber(four, four, 1.0f), SHAPE(B, 4));
     check_shape(f, gpunn_clamp(four, 0, 1), SHAPE(B, 4));
-    REFUSED(f, GPUNN_ERR_SHAPE, "add: shapes [batch, 4] and [3] do not broadcast (axis 1: 4 against 3)", gpunn_add(four, f->three));
+    REFUSED(f, GPUNN_ERR_SHAPE, "add: shapes [batch, 4] and [3] do not broadcast (axis 1: 4 against 3)",
+            gpunn_add(four, f->three));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "sub: shapes [4, 1] and [batch, 4] do not broadcast (axis 0: 4 against batch); the batch fits only itself and 1",
             gpunn_sub(column, four));
     gpunn_tensor *twice = gpunn_concat((gpunn_tensor *[]){four, four}, 2, 0);
     check_shape(f, twice, SHAPE(2 * B, 4));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "mul: shapes [2 batch, 4] and [batch, 4] do not broadcast (axis 0: 2 batch against batch); the batch fits only itself and 1",
+            "mul: shapes [2 batch, 4] and [batch, 4] do not broadcast (axis 0: 2 batch against batch); the batch fits only "
+            "itself and 1",
             gpunn_mul(twice, four));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "leaky_relu: an attribute is NaN; pass a number", gpunn_leaky_relu(four, NAN));
 }
@@ -286,7 +296,8 @@ static void test_linear(void **state)
     check_shape(f, gpunn_linear(input(f, SHAPE(2, 7, B, 9)), "fc3", .out_features = 5), SHAPE(2, 7, B, 5));
     assert_null(gpunn_find(f->model, "fc2.bias"));
     assert_string_equal(y->layer, "fc1");
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "linear 'fc4': out_features is 0; set .out_features to 1 or more", gpunn_linear(f->rows, "fc4"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "linear 'fc4': out_features is 0; set .out_features to 1 or more",
+            gpunn_linear(f->rows, "fc4"));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "linear 'fc4': out_features is -3; set .out_features to 1 or more",
             gpunn_linear(f->rows, "fc4", .out_features = -3));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "linear 'fc1': the name is taken by another layer; names are unique in a model",
@@ -295,9 +306,10 @@ static void test_linear(void **state)
             gpunn_linear(f->rows, "", .out_features = 3));
     REFUSED(f, GPUNN_ERR_DTYPE, "linear 'fc4': x is i64, but f32 is needed; convert it with gpunn_cast",
             gpunn_linear(f->labels, "fc4", .out_features = 3));
-    REFUSED(f, GPUNN_ERR_SHAPE,
-            "linear 'fc4': axis 1 of x [3, batch] is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there",
-            gpunn_linear(across, "fc4", .out_features = 3));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "linear 'fc4': axis 1 of x [3, batch] is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there",
+        gpunn_linear(across, "fc4", .out_features = 3));
     REFUSED(f, GPUNN_ERR_SHAPE, "linear 'fc4': x is [], but [..., features] is needed; gpunn_reshape it",
             gpunn_linear(scalar, "fc4", .out_features = 3));
     /* The weight is taken away again when the bias cannot be made. */
@@ -314,12 +326,15 @@ static void test_conv2d(void **state)
     check_shape(f, gpunn_conv2d(f->image, "c1", .out_channels = 16, .kernel_size = 5), SHAPE(B, 16, 10, 10));
     check_shape(f, gpunn_find(f->model, "c1.weight"), SHAPE(16, 6, 5, 5));
     assert_float_equal(gpunn_find(f->model, "c1.weight")->init.a, 150, 0);
-    check_shape(f, gpunn_conv2d(f->image, "c2", .out_channels = 9, .kernel_size = 3, .padding = 1, .stride = 2, .groups = 3), SHAPE(B, 9, 7, 7));
+    check_shape(f, gpunn_conv2d(f->image, "c2", .out_channels = 9, .kernel_size = 3, .padding = 1, .stride = 2, .groups = 3),
+                SHAPE(B, 9, 7, 7));
     check_shape(f, gpunn_find(f->model, "c2.weight"), SHAPE(9, 2, 3, 3));
-    check_shape(f, gpunn_conv2d(f->image, "c3", .out_channels = 2, .padding = 1, .kernel_shape = {3, 5}, .paddings = {0, GPUNN_ZERO}),
-                SHAPE(B, 2, 14, 10));
+    check_shape(
+        f, gpunn_conv2d(f->image, "c3", .out_channels = 2, .padding = 1, .kernel_shape = {3, 5}, .paddings = {0, GPUNN_ZERO}),
+        SHAPE(B, 2, 14, 10));
     check_shape(f, gpunn_conv2d(f->image, "c4", .out_channels = 2, .kernel_size = 3, .dilations = {6, 1}), SHAPE(B, 2, 2, 12));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "conv2d 'c': out_channels is 0; set .out_channels to 1 or more", gpunn_conv2d(f->image, "c", .kernel_size = 3));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "conv2d 'c': out_channels is 0; set .out_channels to 1 or more",
+            gpunn_conv2d(f->image, "c", .kernel_size = 3));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "conv2d 'c': kernel_size is 0; set .kernel_size, or .kernel_shape for each axis, to 1 or more",
             gpunn_conv2d(f->image, "c", .out_channels = 3));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "conv2d 'c': kernel_size is 0; set .kernel_size, or .kernel_shape for each axis, to 1 or more",
@@ -356,10 +371,11 @@ static void test_pools(void **state)
             gpunn_max_pool2d(f->image, .kernel_size = 2, .count_exclude_pad = true));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "max_pool2d: padding is 2, more than half of the kernel's 3; use a smaller padding",
             gpunn_max_pool2d(f->image, .kernel_size = 3, .padding = 2));
-    REFUSED(f, GPUNN_ERR_SHAPE,
-            "avg_pool2d: the window spans 15 along axis 2, but the padded input only 14 (input [batch, 6, 14, 14], kernel 15 x 15, "
-            "dilation 1, padding 0); use a smaller kernel or more padding",
-            gpunn_avg_pool2d(f->image, .kernel_size = 15));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "avg_pool2d: the window spans 15 along axis 2, but the padded input only 14 (input [batch, 6, 14, 14], kernel 15 x 15, "
+        "dilation 1, padding 0); use a smaller kernel or more padding",
+        gpunn_avg_pool2d(f->image, .kernel_size = 15));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "adaptive_avg_pool2d: the result's size is 0 x 3; it must be 1 x 1 or larger",
             gpunn_adaptive_avg_pool2d(f->image, 0, 3));
 }
@@ -375,10 +391,12 @@ static void test_other_layers(void **state)
     assert_int_equal(gpunn_find(f->model, "bn1.weight")->init.kind, GPUNN_INIT_CONSTANT);
     REFUSED(f, GPUNN_ERR_ARGUMENT, "batch_norm1d 'bn2': the name is taken by another layer; names are unique in a model",
             gpunn_batch_norm1d(f->rows, "bn2"));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "batch_norm1d 'bn': eps is 0; use a positive number", gpunn_batch_norm1d(f->rows, "bn", .eps = GPUNN_ZERO));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "batch_norm1d 'bn': eps is 0; use a positive number",
+            gpunn_batch_norm1d(f->rows, "bn", .eps = GPUNN_ZERO));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "batch_norm1d 'bn': momentum is 1.5; use a number from 0 to 1",
             gpunn_batch_norm1d(f->rows, "bn", .momentum = 1.5f));
-    REFUSED(f, GPUNN_ERR_SHAPE, "batch_norm2d 'bn': x is [batch, 20], but [n, channels, height, width] is needed; gpunn_reshape it",
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "batch_norm2d 'bn': x is [batch, 20], but [n, channels, height, width] is needed; gpunn_reshape it",
             gpunn_batch_norm2d(f->rows, "bn"));
     check_shape(f, gpunn_dropout(f->rows, 0.5f), SHAPE(B, 20));
     assert_int_equal(f->model->random_sites, 1);
@@ -390,9 +408,11 @@ static void test_other_layers(void **state)
     check_shape(f, gpunn_prelu(f->rows, "p3", 20, 0.1f), SHAPE(B, 20));
     check_shape(f, gpunn_find(f->model, "p2.weight"), SHAPE(6));
     assert_float_equal(gpunn_find(f->model, "p1.weight")->init.a, 0.25, 0);
-    REFUSED(f, GPUNN_ERR_SHAPE, "prelu 'p': num_parameters is 5, but must be 1 or the channels of axis 1 (input [batch, 6, 14, 14])",
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "prelu 'p': num_parameters is 5, but must be 1 or the channels of axis 1 (input [batch, 6, 14, 14])",
             gpunn_prelu(f->image, "p", 5, 0));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "prelu 'p1': the name is taken by another layer; names are unique in a model", gpunn_prelu(f->image, "p1", 0, 0));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "prelu 'p1': the name is taken by another layer; names are unique in a model",
+            gpunn_prelu(f->image, "p1", 0, 0));
 }
 
 /* ---- shapes ---- */
@@ -408,37 +428,46 @@ static void test_reshape(void **state)
     check_shape(f, gpunn_flatten(f->image), SHAPE(B, 1176));
     check_shape(f, gpunn_flatten(middle), SHAPE(3, 4 * B));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "reshape: [batch, 21] does not hold as many elements as [batch, 20]; GPUNN_BATCH there is the batch, not what is left over",
+            "reshape: [batch, 21] does not hold as many elements as [batch, 20]; GPUNN_BATCH there is the batch, not what is "
+            "left over",
             gpunn_reshape(f->rows, SHAPE(B, 21)));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "reshape: [20] does not hold as many elements as [batch, 20]; GPUNN_BATCH there is the batch, not what is left over",
             gpunn_reshape(f->rows, SHAPE(20)));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "reshape: [batch, batch, 20] does not hold as many elements as [batch, 20]; GPUNN_BATCH there is the batch, not what is left over",
+            "reshape: [batch, batch, 20] does not hold as many elements as [batch, 20]; GPUNN_BATCH there is the batch, not what "
+            "is left over",
             gpunn_reshape(f->rows, SHAPE(B, B, 20)));
-    REFUSED(f, GPUNN_ERR_SHAPE, "reshape: shape [batch, 0, 20] has a dimension 0; the smallest is 1", gpunn_reshape(f->rows, SHAPE(B, 0, 20)));
+    REFUSED(f, GPUNN_ERR_SHAPE, "reshape: shape [batch, 0, 20] has a dimension 0; the smallest is 1",
+            gpunn_reshape(f->rows, SHAPE(B, 0, 20)));
     REFUSED(f, GPUNN_ERR_SHAPE, "flatten: x is [3], but [n, ...] is needed; gpunn_reshape it", gpunn_flatten(f->three));
     check_shape(f, gpunn_permute(middle, GPUNN_AXES(1, 2, 0)), SHAPE(B, 4, 3));
     check_shape(f, gpunn_permute(middle, GPUNN_AXES(-1, 0, 1)), SHAPE(4, 3, B));
     check_shape(f, gpunn_permute(input(f, SHAPE(0)), GPUNN_ALL), SHAPE(0));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "permute: 2 axes are listed for [3, batch, 4]; list each of its 3", gpunn_permute(middle, GPUNN_AXES(1, 0)));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "permute: axis 1 is listed twice; name each axis once", gpunn_permute(middle, GPUNN_AXES(1, -2, 0)));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "permute: axis 3 is not one of [3, batch, 4]; use -3 to 2", gpunn_permute(middle, GPUNN_AXES(1, 3, 0)));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "permute: 2 axes are listed for [3, batch, 4]; list each of its 3",
+            gpunn_permute(middle, GPUNN_AXES(1, 0)));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "permute: axis 1 is listed twice; name each axis once",
+            gpunn_permute(middle, GPUNN_AXES(1, -2, 0)));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "permute: axis 3 is not one of [3, batch, 4]; use -3 to 2",
+            gpunn_permute(middle, GPUNN_AXES(1, 3, 0)));
 }
 
 static void test_concat_slice_pad(void **state)
 {
     fixture      *f = (fixture *)*state;
-    gpunn_tensor *a = input(f, SHAPE(B, 3)), *b = input(f, SHAPE(B, 4)), *fixed = input(f, SHAPE(5, 3)), *two[2] = {a, b}, *mixed[2] = {a, fixed};
+    gpunn_tensor *a = input(f, SHAPE(B, 3)), *b = input(f, SHAPE(B, 4)), *fixed = input(f, SHAPE(5, 3)), *two[2] = {a, b},
+                 *mixed[2] = {a, fixed};
     gpunn_tensor *ten = input(f, SHAPE(B, 10));
     check_shape(f, gpunn_concat(two, 2, 1), SHAPE(B, 7));
     check_shape(f, gpunn_concat(two, 1, -1), SHAPE(B, 3));
     check_shape(f, gpunn_concat((gpunn_tensor *[]){a, gpunn_concat((gpunn_tensor *[]){a, a}, 2, 0)}, 2, 0), SHAPE(3 * B, 3));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "concat: tensors[0] is [batch, 3] and tensors[1] [batch, 4]; they may differ only along axis 0, where all or none must be the batch",
+            "concat: tensors[0] is [batch, 3] and tensors[1] [batch, 4]; they may differ only along axis 0, where all or none "
+            "must be the batch",
             gpunn_concat(two, 2, 0));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "concat: tensors[0] is [batch, 3] and tensors[1] [5, 3]; they may differ only along axis 0, where all or none must be the batch",
+            "concat: tensors[0] is [batch, 3] and tensors[1] [5, 3]; they may differ only along axis 0, where all or none must "
+            "be the batch",
             gpunn_concat(mixed, 2, 0));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "concat: axis 2 is not one of [batch, 3]; use -2 to 1", gpunn_concat(two, 2, 2));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "concat: tensors[1] is NULL", gpunn_concat((gpunn_tensor *[]){a, NULL}, 2, 2));
@@ -450,13 +479,16 @@ static void test_concat_slice_pad(void **state)
     check_shape(f, gpunn_slice(ten, -1, -4, GPUNN_END_OF_AXIS, 1), SHAPE(B, 4));
     check_shape(f, gpunn_slice(ten, 1, -100, 100, 1), SHAPE(B, 10));
     check_shape(f, gpunn_slice(ten, 1, INT64_MIN, -1, INT64_MAX), SHAPE(B, 1));
-    REFUSED(f, GPUNN_ERR_SHAPE, "slice: 5:5 along axis 1 of [batch, 10] is empty; at least one element must be left", gpunn_slice(ten, 1, 5, 5, 1));
+    REFUSED(f, GPUNN_ERR_SHAPE, "slice: 5:5 along axis 1 of [batch, 10] is empty; at least one element must be left",
+            gpunn_slice(ten, 1, 5, 5, 1));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "slice: step is 0; use 1 or more", gpunn_slice(ten, 1, 0, 5, 0));
-    REFUSED(f, GPUNN_ERR_SHAPE, "slice: axis 0 of [batch, 10] is the batch, which cannot be cut; choose another axis", gpunn_slice(ten, 0, 0, 5, 1));
+    REFUSED(f, GPUNN_ERR_SHAPE, "slice: axis 0 of [batch, 10] is the batch, which cannot be cut; choose another axis",
+            gpunn_slice(ten, 0, 0, 5, 1));
 
     check_shape(f, gpunn_pad(f->image, .before = {0, 0, 1, 2}, .after = {0, 0, 3, 4}, .value = -1), SHAPE(B, 6, 18, 20));
     REFUSED(f, GPUNN_ERR_SHAPE, "pad: axis 0 of [batch, 10] is the batch; leave its padding 0", gpunn_pad(ten, .before = {1}));
-    REFUSED(f, GPUNN_ERR_SHAPE, "pad: axis 2 of [batch, 10] does not exist; leave its padding 0", gpunn_pad(ten, .after = {0, 0, 1}));
+    REFUSED(f, GPUNN_ERR_SHAPE, "pad: axis 2 of [batch, 10] does not exist; leave its padding 0",
+            gpunn_pad(ten, .after = {0, 0, 1}));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "pad: -1 before and 0 after axis 1 are out of range; use 0 or more, gpunn_slice to cut",
             gpunn_pad(ten, .before = {0, -1}));
 
@@ -479,25 +511,32 @@ static void test_reductions(void **state)
     assert_int_equal(gpunn_tensor_dtype(gpunn_argmax(f->rows, 1, false)), GPUNN_I64);
     check_shape(f, gpunn_softmax(f->rows, -1), SHAPE(B, 20));
     check_shape(f, gpunn_log_softmax(f->rows, 0), SHAPE(B, 20));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "mean: axis 4 is not one of [batch, 6, 14, 14]; use -4 to 3", gpunn_mean(f->image, GPUNN_AXES(4), false));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "sum: axis 3 is listed twice; name each axis once", gpunn_sum(f->image, GPUNN_AXES(3, -1), false));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "mean: axis 4 is not one of [batch, 6, 14, 14]; use -4 to 3",
+            gpunn_mean(f->image, GPUNN_AXES(4), false));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "sum: axis 3 is listed twice; name each axis once",
+            gpunn_sum(f->image, GPUNN_AXES(3, -1), false));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "softmax: x is a scalar, which has no axes", gpunn_softmax(scalar, 0));
-    REFUSED(f, GPUNN_ERR_DTYPE, "argmax: x is i64, but f32 is needed; convert it with gpunn_cast", gpunn_argmax(f->labels, 0, false));
+    REFUSED(f, GPUNN_ERR_DTYPE, "argmax: x is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_argmax(f->labels, 0, false));
 }
 
 static void test_matmul(void **state)
 {
     fixture      *f = (fixture *)*state;
-    gpunn_tensor *a = input(f, SHAPE(B, 2, 3)), *b = input(f, SHAPE(3, 5)), *bt = input(f, SHAPE(B, 5, 3)), *seven = input(f, SHAPE(7, 3, 5));
+    gpunn_tensor *a = input(f, SHAPE(B, 2, 3)), *b = input(f, SHAPE(3, 5)), *bt = input(f, SHAPE(B, 5, 3)),
+                 *seven = input(f, SHAPE(7, 3, 5));
     check_shape(f, gpunn_matmul(a, b), SHAPE(B, 2, 5));
     check_shape(f, gpunn_matmul(a, bt, .transpose_b = true), SHAPE(B, 2, 5));
     check_shape(f, gpunn_matmul(f->rows, f->rows, .transpose_a = true), SHAPE(20, 20));
     check_shape(f, gpunn_matmul(f->rows, f->rows, .transpose_b = true), SHAPE(B, B));
     check_shape(f, gpunn_matmul(input(f, SHAPE(4, 1, 2, 3)), bt, .transpose_b = true), SHAPE(4, B, 2, 5));
-    REFUSED(f, GPUNN_ERR_SHAPE, "matmul: a is [batch, 20] and b [3, 5]: the sizes summed over, 20 and 3, must be equal", gpunn_matmul(f->rows, b));
-    REFUSED(f, GPUNN_ERR_SHAPE, "matmul: a is [3, 5] transposed and b [batch, 20]: the sizes summed over, 3 and batch, must be equal",
+    REFUSED(f, GPUNN_ERR_SHAPE, "matmul: a is [batch, 20] and b [3, 5]: the sizes summed over, 20 and 3, must be equal",
+            gpunn_matmul(f->rows, b));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "matmul: a is [3, 5] transposed and b [batch, 20]: the sizes summed over, 3 and batch, must be equal",
             gpunn_matmul(b, f->rows, .transpose_a = true));
-    REFUSED(f, GPUNN_ERR_SHAPE, "matmul: a is [3] and b [3, 5], but both need two axes or more; gpunn_reshape them", gpunn_matmul(f->three, b));
+    REFUSED(f, GPUNN_ERR_SHAPE, "matmul: a is [3] and b [3, 5], but both need two axes or more; gpunn_reshape them",
+            gpunn_matmul(f->three, b));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "matmul: leading axes [batch] and [7] do not broadcast (axis 0: batch against 7); the batch fits only itself and 1",
             gpunn_matmul(a, seven));
@@ -507,24 +546,33 @@ static void test_matmul(void **state)
 static void test_losses(void **state)
 {
     fixture      *f = (fixture *)*state;
-    gpunn_tensor *t = input(f, SHAPE(B, 20)), *column = input(f, SHAPE(B, 1)), *weight = input(f, SHAPE(20)), *large = input(f, SHAPE(20, 1, 20));
+    gpunn_tensor *t = input(f, SHAPE(B, 20)), *column = input(f, SHAPE(B, 1)), *weight = input(f, SHAPE(20)),
+                 *large = input(f, SHAPE(20, 1, 20));
     check_shape(f, gpunn_mse_loss(f->rows, t), SHAPE(0));
     check_shape(f, gpunn_l1_loss(f->rows, t, .reduction = GPUNN_REDUCE_NONE), SHAPE(B, 20));
     check_shape(f, gpunn_huber_loss(f->rows, t, .delta = 2), SHAPE(0));
     check_shape(f, gpunn_smooth_l1_loss(f->rows, t, .beta = GPUNN_ZERO), SHAPE(0));
     check_shape(f, gpunn_bce_loss(f->rows, t, .weight = weight), SHAPE(0));
-    check_shape(f, gpunn_bce_with_logits(f->rows, t, .weight = column, .pos_weight = weight, .reduction = GPUNN_REDUCE_SUM), SHAPE(0));
+    check_shape(f, gpunn_bce_with_logits(f->rows, t, .weight = column, .pos_weight = weight, .reduction = GPUNN_REDUCE_SUM),
+                SHAPE(0));
     check_shape(f, gpunn_kl_div(f->rows, t, .log_target = true, .reduction = GPUNN_REDUCE_BATCHMEAN), SHAPE(0));
     check_shape(f, gpunn_kl_div(f->three, f->three, .reduction = GPUNN_REDUCE_BATCHMEAN), SHAPE(0));
-    REFUSED(f, GPUNN_ERR_SHAPE, "mse_loss: input [batch, 20] and target [batch, 1] differ, and nothing is broadcast here; gpunn_reshape one of them",
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "mse_loss: input [batch, 20] and target [batch, 1] differ, and nothing is broadcast here; gpunn_reshape one of them",
             gpunn_mse_loss(f->rows, column));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "mse_loss: .weight is not used by this loss; leave it out", gpunn_mse_loss(f->rows, t, .weight = weight));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "l1_loss: .delta is not used by this loss; leave it out", gpunn_l1_loss(f->rows, t, .delta = 1));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "bce_loss: .pos_weight is not used by this loss; leave it out", gpunn_bce_loss(f->rows, t, .pos_weight = weight));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "mse_loss: .weight is not used by this loss; leave it out",
+            gpunn_mse_loss(f->rows, t, .weight = weight));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "l1_loss: .delta is not used by this loss; leave it out",
+            gpunn_l1_loss(f->rows, t, .delta = 1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "bce_loss: .pos_weight is not used by this loss; leave it out",
+            gpunn_bce_loss(f->rows, t, .pos_weight = weight));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "huber_loss: .delta is -1; use a positive number", gpunn_huber_loss(f->rows, t, .delta = -1));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "huber_loss: .delta is 0; use a positive number", gpunn_huber_loss(f->rows, t, .delta = GPUNN_ZERO));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "smooth_l1_loss: .beta is nan; use a positive number", gpunn_smooth_l1_loss(f->rows, t, .beta = NAN));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "mse_loss: reduction is 9; use one of gpunn_reduction", gpunn_mse_loss(f->rows, t, .reduction = (gpunn_reduction)9));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "huber_loss: .delta is 0; use a positive number",
+            gpunn_huber_loss(f->rows, t, .delta = GPUNN_ZERO));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "smooth_l1_loss: .beta is nan; use a positive number",
+            gpunn_smooth_l1_loss(f->rows, t, .beta = NAN));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "mse_loss: reduction is 9; use one of gpunn_reduction",
+            gpunn_mse_loss(f->rows, t, .reduction = (gpunn_reduction)9));
     REFUSED(f, GPUNN_ERR_SHAPE, "bce_loss: .weight [20, 1, 20] is larger than the input [batch, 20]; it must broadcast to that",
             gpunn_bce_loss(f->rows, t, .weight = large));
     REFUSED(f, GPUNN_ERR_SHAPE, "bce_loss: input and .weight [batch, 20] and [3] do not broadcast (axis 1: 20 against 3)",
@@ -543,11 +591,13 @@ static void test_class_losses(void **state)
     assert_null(loss->inputs[2]);
     check_shape(f, gpunn_accuracy(f->rows, f->labels), SHAPE(0));
     check_shape(f, gpunn_binary_accuracy(f->rows, f->rows), SHAPE(0));
-    REFUSED(f, GPUNN_ERR_SHAPE, "cross_entropy: logits [batch, 6, 14, 14] and labels [batch] do not fit; [n, classes, ...] and [n, ...] are needed",
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "cross_entropy: logits [batch, 6, 14, 14] and labels [batch] do not fit; [n, classes, ...] and [n, ...] are needed",
             gpunn_cross_entropy(f->image, f->labels));
     REFUSED(f, GPUNN_ERR_DTYPE, "cross_entropy: labels is f32, but class numbers are needed; use i64, i32 or u8",
             gpunn_cross_entropy(f->rows, f->rows));
-    REFUSED(f, GPUNN_ERR_DTYPE, "nll_loss: logits is i64, but f32 is needed; convert it with gpunn_cast", gpunn_nll_loss(f->labels, f->labels));
+    REFUSED(f, GPUNN_ERR_DTYPE, "nll_loss: logits is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_nll_loss(f->labels, f->labels));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "cross_entropy: label_smoothing is 2; use a number from 0 to 1",
             gpunn_cross_entropy(f->rows, f->labels, .label_smoothing = 2));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "nll_loss: .label_smoothing is not used by this loss; leave it out",
@@ -564,10 +614,8 @@ static void test_class_losses(void **state)
 /* Writes what a value is made of: op(operand, ..., attributes). */
 static void describe(const gpunn_tensor *t, char *text, size_t size)
 {
-    if (t->kind == GPUNN__CONSTANT)
-        (void)snprintf(text, size, "%g", (double)t->constant[0]);
-    else if (t->kind != GPUNN__VALUE)
-        (void)snprintf(text, size, "%s", t->name);
+    if (t->kind == GPUNN__CONSTANT) (void)snprintf(text, size, "%g", (double)t->constant[0]);
+    else if (t->kind != GPUNN__VALUE) (void)snprintf(text, size, "%s", t->name);
     else {
         size_t used = (size_t)snprintf(text, size, "%s(", gpunn_op_name(t->op));
         for (int i = 0; i < t->input_count && used < size; i++) {
@@ -668,7 +716,8 @@ static void test_expr_errors(void **state)
         {"relu(x", "gpunn_expr: ')' or ',' is missing at character 7 of \"relu(x\""},
         {"relu(x,)", "gpunn_expr: too many arguments for 'relu' at character 8 of \"relu(x,)\""},
         {"add(x,)", "gpunn_expr: unexpected ')' at character 7 of \"add(x,)\""},
-        {"leaky_relu(x, y)", "gpunn_expr: a number is needed here, an attribute of 'leaky_relu' at character 15 of \"leaky_relu(x, y)\""},
+        {"leaky_relu(x, y)",
+         "gpunn_expr: a number is needed here, an attribute of 'leaky_relu' at character 15 of \"leaky_relu(x, y)\""},
         {"x * 1.5f", "gpunn_expr: no number '1.5f' at character 5 of \"x * 1.5f\""},
         {"x * 1.2.3", "gpunn_expr: no number '1.2.' at character 5 of \"x * 1.2.3\""},
         {"x * 1e", "gpunn_expr: the exponent has no digits at character 6 of \"x * 1e\""},
@@ -694,9 +743,11 @@ static void test_expr_errors(void **state)
     gpunn_clear_error(f->dev);
     memset(deep, ' ', sizeof deep);
     deep[4999] = 0;
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_expr: the expression is longer than 4096 characters; split it", gpunn_expr(deep, args, 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_expr: the expression is longer than 4096 characters; split it",
+            gpunn_expr(deep, args, 2));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_expr: the expression is NULL", gpunn_expr(NULL, args, 2));
-    REFUSED(f, GPUNN_ERR_DTYPE, "gpunn_expr: args[0] is i64, but f32 is needed; convert it with gpunn_cast", gpunn_expr("x", &f->labels, 1));
+    REFUSED(f, GPUNN_ERR_DTYPE, "gpunn_expr: args[0] is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_expr("x", &f->labels, 1));
     assert_null(gpunn_expr("x", args, 9));
     assert_string_equal(gpunn_error(NULL), "gpunn_expr: 9 arguments are given; 1 to 8 are possible");
 }
@@ -756,17 +807,17 @@ static void test_elementwise_table(void **state)
     fixture      *f = (fixture *)*state;
     gpunn_tensor *x = f->rows, *t;
     int           built = 0;
-#define CHECK(ENUM, name, call)                                                       \
-    t = call;                                                                         \
-    assert_non_null(t);                                                               \
-    assert_int_equal(t->op, GPUNN_OP_##ENUM);                                         \
-    assert_string_equal(gpunn_op_name(t->op), #name);                                 \
-    check_shape(f, t, SHAPE(B, 20));                                                  \
+#define CHECK(ENUM, name, call)                       \
+    t = call;                                         \
+    assert_non_null(t);                               \
+    assert_int_equal(t->op, GPUNN_OP_##ENUM);         \
+    assert_string_equal(gpunn_op_name(t->op), #name); \
+    check_shape(f, t, SHAPE(B, 20));                  \
     built++;
-#define UNARY(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x))
-#define UNARY1(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x, 0.5f)) assert_float_equal(t->attr.value[0], 0.5f, 0);
-#define UNARY2(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x, 0.5f, 2)) assert_float_equal(t->attr.value[1], 2, 0);
-#define BINARY(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x, x))
+#define UNARY(ENUM, name, ...)   CHECK(ENUM, name, gpunn_##name(x))
+#define UNARY1(ENUM, name, ...)  CHECK(ENUM, name, gpunn_##name(x, 0.5f)) assert_float_equal(t->attr.value[0], 0.5f, 0);
+#define UNARY2(ENUM, name, ...)  CHECK(ENUM, name, gpunn_##name(x, 0.5f, 2)) assert_float_equal(t->attr.value[1], 2, 0);
+#define BINARY(ENUM, name, ...)  CHECK(ENUM, name, gpunn_##name(x, x))
 #define BINARY1(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x, x, 0.5f)) assert_float_equal(t->attr.value[0], 0.5f, 0);
 #define TERNARY(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x, x, x))
     GPUNN_UNARY_OPS(UNARY)
@@ -783,10 +834,26 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_inputs),     TEST(test_parameters),   TEST(test_settings),     TEST(test_names),           TEST(test_null_operands),
-        TEST(test_broadcasting), TEST(test_linear),     TEST(test_conv2d),       TEST(test_pools),           TEST(test_other_layers),
-        TEST(test_reshape),    TEST(test_concat_slice_pad), TEST(test_reductions), TEST(test_matmul),        TEST(test_losses),
-        TEST(test_class_losses), TEST(test_expr),       TEST(test_expr_errors),  TEST(test_elementwise_table), TEST(test_out_of_memory),
+        TEST(test_inputs),
+        TEST(test_parameters),
+        TEST(test_settings),
+        TEST(test_names),
+        TEST(test_null_operands),
+        TEST(test_broadcasting),
+        TEST(test_linear),
+        TEST(test_conv2d),
+        TEST(test_pools),
+        TEST(test_other_layers),
+        TEST(test_reshape),
+        TEST(test_concat_slice_pad),
+        TEST(test_reductions),
+        TEST(test_matmul),
+        TEST(test_losses),
+        TEST(test_class_losses),
+        TEST(test_expr),
+        TEST(test_expr_errors),
+        TEST(test_elementwise_table),
+        TEST(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

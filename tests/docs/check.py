@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""The documents tell the truth: every C block of README.md compiles and, when it has a main, runs, with the command that follows it where
+one does; so does the program in gpunn.h's comment; every name, file and ninja target that they mention exists. TAP lines, for tests/run.py."""
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+STRICT = "-std=c99 -Wall -Wextra -Wpedantic -Werror"
+
+
+def read(name):
+    with open(os.path.join(ROOT, name), encoding="utf-8") as file:
+        return file.read()
+
+
+def call(command, folder):
+    done = subprocess.run(command, shell=True, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+    text = done.stdout.decode(errors="replace")
+    if done.returncode != 0:
+        raise AssertionError(f"$ {command}\n{text[:4000]}")
+    return text
+
+
+def blocks():
+    """(language, text, first line's number) of README.md's fenced blocks."""
+    text = read("README.md")
+    for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S):
+        yield found[1], found[2], text.count("\n", 0, found.start()) + 2
+
+
+def program(text, command):
+    """Compiles and runs a C text by the README's own command, or strictly when it has none. What it calls gpunn must not fail."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.symlink(os.path.join(ROOT, "gpunn.h"), os.path.join(folder, "gpunn.h"))
+        words = shlex.split(command) if command else []
+        name = next((word for word in words if word.endswith(".c")), "block.c")
+        if "int main(" not in text:
+            text = "#include \"gpunn.h\"\n#include <stdio.h>\nvoid block(void);\nvoid block(void)\n{\n" + text + "}\n"
+            command = f"cc {STRICT} -Wno-unused-variable -c {name}"
+        with open(os.path.join(folder, name), "w") as file:
+            file.write(text)
+        call(command or f"cc {STRICT} -O1 {name} -o block -lm -lpthread", folder)
+        call(f"cc {STRICT} -Wno-unused-variable -fsyntax-only {name}", folder)  # and not a warning
+        if "int main(" in text:
+            output = call("./" + (words[words.index("-o") + 1] if "-o" in words else "a.out" if words else "block"), folder)
+            assert "GPUNN_ERR" not in output, output
+            return output
+    return ""
+
+
+def readme_blocks():
+    every = list(blocks())
+    for i, (language, text, line) in enumerate(every):
+        if language != "c":
+            continue
+        following = every[i + 1][1].strip() if i + 1 < len(every) and every[i + 1][0] == "sh" else ""
+        command = following if re.match(r"(cc|gcc|clang) [^\n]*\.c\b[^\n]*$", following) else None
+        yield f"README.md:{line}", lambda text=text, command=command: program(text, command)
+
+
+def header_program():
+    found = re.search(r"^ \* A PROGRAM\n(.*?)^ \*$", read("gpunn.h"), re.M | re.S)
+    assert found, "gpunn.h's comment has no A PROGRAM"
+    body = re.sub(r"^ \* ?", "", found[1], flags=re.M)
+    output = program("#define GPUNN_IMPLEMENTATION\n#include \"gpunn.h\"\n#include <stdio.h>\nint main(void)\n{\n"
+                     "static float samples[8][20], targets[8];\n" + body +
+                     "gpunn_optimizer_destroy(o); gpunn_model_destroy(model); gpunn_device_close(dev);\nreturn 0;\n}\n", None)
+    assert output == "", "the program in gpunn.h's comment prints: " + output
+
+
+def xor_learns():
+    """The first block is a claim: the outputs are those of exclusive or."""
+    text, line = next((text, line) for language, text, line in blocks() if language == "c" and "int main(" in text)
+    values = re.findall(r"(\d) xor (\d) = ([\d.]+)", program(text, None))
+    assert len(values) == 4, f"README.md:{line} prints {values}"
+    for a, b, p in values:
+        assert abs(float(p) - (a != b)) < 0.2, f"{a} xor {b} = {p}"
+
+
+def names_exist():
+    header = read("gpunn.h")
+    declared = set(re.findall(r"\bgpunn_\w+", re.sub(r"/\*.*?\*/", "", header.split("#ifdef GPUNN_IMPLEMENTATION")[0], flags=re.S)))
+    for table in re.findall(r"#define GPUNN_\w+_OPS\(X\)(.*?)\n(?!.*\\\n)", header, re.S):
+        declared |= {"gpunn_" + name for name in re.findall(r"X\([A-Z0-9_]+, (\w+)", table)}
+    upper = set(re.findall(r"\bGPUNN_\w+", header))
+    comment = header[:header.index("#ifndef GPUNN_H")]
+    for where, text in ("README.md", read("README.md")), ("gpunn.h's comment", comment):
+        for name in sorted(set(re.findall(r"\bgpunn_\w+", text)) - {"gpunn_cuda"}):
+            assert name in declared or any(d.startswith(name) for d in declared if name.endswith("_")), f"{where} speaks of {name}, which is not there"
+        for name in sorted(set(re.findall(r"\bGPUNN_[A-Z0-9_]+\b", text))):
+            assert name in upper, f"{where} speaks of {name}, which is not there"
+
+
+def links_exist():
+    text = read("README.md")
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert os.path.exists(os.path.join(ROOT, target)), f"README.md links {target}, which is not there"
+    for path in re.findall(r"`((?:examples|tests)/[\w./]+)`", text):
+        assert os.path.exists(os.path.join(ROOT, path)), f"README.md speaks of {path}, which is not there"
+    ninja = read("build.ninja")
+    for target in set(re.findall(r"\bninja ([a-z]+)\b", text + ninja)) - {"build"}:
+        assert re.search(rf"^build (?:\S+ )*{target}\b", ninja, re.M), f"there is no `ninja {target}`"
+    for example in re.findall(r"\bbuild/(\w+)", text):
+        assert re.search(rf"\bbuild/{example}\b", ninja), f"build/{example} is not built"
+
+
+def examples_say_how():
+    """Each example's opening comment holds a line that builds it; it is taken at its word."""
+    folder = os.path.join(ROOT, "examples")
+    for name in sorted(os.listdir(folder)):
+        if not name.endswith(".c"):
+            continue
+        comment = read("examples/" + name).split("*/")[0]
+        found = re.search(rf"((?:cc|gcc) [^\n]*\b{name}[^\n]*)", comment)
+        assert found, f"examples/{name} does not say how it is built"
+        with tempfile.TemporaryDirectory() as out:
+            command = re.sub(r"-o \S+", f"-o {out}/program", found[1])
+            assert "-o" in command, found[1]
+            call(command.replace("-O3", "-O0"), folder if " examples/" not in command else ROOT)
+
+
+def main():
+    tests = [("the program in gpunn.h's comment", header_program), ("names", names_exist), ("links and targets", links_exist),
+             ("exclusive or", xor_learns), ("examples", examples_say_how)] + list(readme_blocks())
+    print(f"1..{len(tests)}")
+    failed = 0
+    for number, (name, test) in enumerate(tests, 1):
+        try:
+            test()
+            print(f"ok {number} - {name}", flush=True)
+        except (AssertionError, subprocess.TimeoutExpired, OSError, StopIteration) as error:
+            failed += 1
+            print(f"{error or type(error).__name__}\nnot ok {number} - {name}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Runs the fuzzer on seeds of every format: python3 tests/trust/fuzz.py FUZZER [SECONDS]. A crash prints the input as base64."""
+import base64
+import glob
+import gzip
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+WORDS = ['"dtype"', '"shape"', '"data_offsets"', '"__metadata__"', '"F32"', '"F64"', '"F16"', '"BF16"', '"I64"', "\\u0041", "\\ud83d\\ude00",
+         "9223372036854775807", "-1", "4294967296", "'descr'", "'fortran_order'", "'shape'", "'<f4'", "'>f8'", "'|u1'", "True", "False",
+         "\x93NUMPY", "sigmoid(", "where(", "leaky_relu(", "max(", "pow(", "K(0.5)", "x0", "y", "pi", "<=", "1e38", "tensor", "optimizer."]
+
+
+def seeds():
+    for kind, size in (8, 1), (9, 1), (11, 2), (12, 4), (13, 4), (14, 8):
+        data = bytes([0, 0, kind, 2]) + struct.pack(">2I", 2, 3) + bytes(range(6 * size))
+        yield b"i" + data
+        yield b"i" + gzip.compress(data[:9], mtime=0) + gzip.compress(data[9:], mtime=0)
+    for i, (descr, order, shape, size) in enumerate([("<f4", "False", "(2, 3)", 24), (">f8", "True", "(2, 3)", 48), ("|u1", "False", "(6,)", 6),
+                                                     ("<i8", "True", "(1, 2, 3)", 48), ("|b1", "False", "()", 1), ("<f2", "True", "(2L, 3L)", 12)]):
+        header = f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}\n".encode()
+        length = struct.pack("<H", len(header)) if i % 2 else struct.pack("<I", len(header))
+        yield b"n\x93NUMPY" + bytes([1 if i % 2 else 2, 0]) + length + header + bytes(range(size))
+    yield b"c" + (b"\3" + bytes(3072)) * 2
+    yield b"C" + (b"\3\4" + bytes(3072)) * 2
+    tensors = ('"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"b":{"dtype":"F64","shape":[3],"data_offsets":[16,40]},'
+               '"\\u00e9\\ud83d\\ude00.num_batches_tracked":{"dtype":"I64","shape":[],"data_offsets":[40,48]},'
+               '"rest":{"dtype":"U8","shape":[208],"data_offsets":[48,256]}')
+    for kind in b"h", b"H":
+        yield kind + ("{" + tensors + "}").encode()
+        yield kind + ('{"__metadata__":{"format":"pt","x\\n":"\\\\"},' + tensors + "} ").encode()
+    header = b'{"a":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]},"b":{"dtype":"F16","shape":[3],"data_offsets":[8,14]}}'
+    for kind in b"s", b"k":
+        yield kind + struct.pack("<Q", len(header)) + header + bytes(range(14))
+    for text in ("x * sigmoid(1.702 * x)", "where(x > 0, x, leaky_relu(y, 0.2))", "max(x, -y) / (1e-3 + abs(x0)) == x1", "-(-x)", "((((x))))",
+                 "clamp(x, -1, 1) + hardtanh(y, 0, 2)", "pow(x, 2) - K(0.5) * pi"):
+        yield b"e" + text.encode()
+
+
+def main():
+    fuzzer, seconds = os.path.abspath(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 25
+    print("1..1")
+    with tempfile.TemporaryDirectory() as folder:
+        corpus, new, found = (os.path.join(folder, name) for name in ("seeds", "new", "found"))
+        for path in corpus, new, found:
+            os.mkdir(path)
+        for i, data in enumerate(seeds()):
+            with open(os.path.join(corpus, str(i)), "wb") as file:
+                file.write(data)
+        words = os.path.join(folder, "words")
+        with open(words, "w") as file:
+            for word in WORDS:
+                file.write('"' + "".join(f"\\x{b:02x}" for b in word.encode("latin-1")) + '"\n')
+        # seeds first, all of them, then what the fuzzer makes of them
+        command = [fuzzer, f"-dict={words}", "-max_len=8192", "-timeout=10", "-rss_limit_mb=3000", f"-max_total_time={seconds}",
+                   f"-artifact_prefix={found}/", new, corpus]
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        text = done.stdout.decode(errors="replace")
+        bad = done.returncode != 0
+        if bad:
+            print(text[-6000:])
+            for path in glob.glob(found + "/*"):
+                print("input:", base64.b64encode(open(path, "rb").read()[:6000]).decode())
+        else:
+            print("#", [line for line in text.splitlines() if line.startswith("Done")][-1:])
+    print("not ok 1 - parsers under the fuzzer" if bad else "ok 1 - parsers under the fuzzer")
+    return int(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
