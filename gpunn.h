@@ -5797,7 +5797,7 @@ GPUNN__PRIVATE gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool bac
     l.v = v, l.want_dx = want_dx, l.want_dweight = want_dweight;
     l.pointwise = v->taps == 1 && v->sh == 1 && v->sw == 1 && v->ph == 0 && v->pw == 0;
     l.rows = (backward ? 524288 : 65536) / v->k / 8 * 8;
-    l.rows = l.rows < 48 ? 48 : l.rows > 512 ? 512 : l.rows;
+    l.rows = l.rows < 128 ? 128 : l.rows > 512 ? 512 : l.rows;
     if (l.rows > (v->pixels + 7) / 8 * 8) l.rows = (v->pixels + 7) / 8 * 8;
     l.panel = backward ? GPUNN__GEMM_DEPTH * 3 * gpunn__gemm_choose()->lanes : 0;
     l.panels = gpunn__take(space, v->threads * l.panel);
@@ -5861,21 +5861,21 @@ GPUNN__PRIVATE void gpunn__lowered_pack(const gpunn__lowered *l, int index, int 
         const int64_t group = unit / panels, j = unit % panels * 3 * lanes, columns = v->og - j < 3 * lanes ? v->og - j : 3 * lanes;
         const float  *from = v->weight + (group * v->og + j) * v->k;
         float        *to = l->packed + group * l->packed_floats;
-        int64_t       width, i = 0;
+        int64_t       width;
         for (int64_t p = 0; p < v->k && columns % lanes; p++) { /* zeros behind the last column */
             float *row = to + gpunn__packed_at(v->k, v->og, lanes, p, j, &width);
             memset(row, 0, (size_t)width * sizeof *row);
         }
-        for (; i < columns; i += i + 4 <= columns ? 4 : 1) {
-            const int run = i + 4 <= columns ? 4 : 1;
-            for (int64_t p = 0, tap = 0, c = 0; p < v->k; p += 4) {
-                float   square[4][4];
-                int64_t count = v->k - p < 4 ? v->k - p : 4;
-                gpunn__to_pixels(from + i * v->k + p, v->k, run, count, square[0], 4);
-                for (int64_t x = 0; x < count; x++) {
-                    memcpy(to + gpunn__packed_at(v->k, v->og, lanes, tap * v->cg + c, j, &width) + i, square[x], (size_t)run * sizeof(float));
-                    if (++tap == v->taps) tap = 0, c++;
-                }
+        for (int64_t p = 0; p < v->k; p += 64) { /* few rows at a time, which stay in the cache */
+            const int64_t count = v->k - p < 64 ? v->k - p : 64;
+            int64_t       row[64];
+            for (int64_t x = 0; x < count; x++)
+                row[x] = gpunn__packed_at(v->k, v->og, lanes, (p + x) % v->taps * v->cg + (p + x) / v->taps, j, &width);
+            for (int64_t i = 0; i < columns; i += 4) {
+                float square[64][4];
+                if (columns - i < 4) memset(square, 0, sizeof square);
+                gpunn__to_pixels(from + i * v->k + p, v->k, columns - i < 4 ? columns - i : 4, count, square[0], 4);
+                for (int64_t x = 0; x < count; x++) memcpy(to + row[x] + i, square[x], sizeof square[x]);
             }
         }
     }
@@ -6190,7 +6190,7 @@ typedef struct gpunn__conv_kernels {
     }                                                                                                                               \
     GPUNN__WINOGRAD_KERNELS(isa, TARGET, LANES)                                                                                     \
     GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D)
-#if defined(__x86_64__)
+#if defined(GPUNN__WIDE)
 GPUNN__CONV_VECTORS(v16, GPUNN__AVX512, 16, 4, 4, 3, 6)
 #if !defined(__AVX512F__)
 GPUNN__CONV_VECTORS(v8, GPUNN__AVX2, 8, 4, 2, 1, 2)
@@ -6219,7 +6219,7 @@ GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
 #if !defined(__GNUC__) || defined(GPUNN_NO_SIMD)
     return &gpunn__v1_conv;
 #else
-#if defined(__x86_64__)
+#if defined(GPUNN__WIDE)
     const int64_t lanes = gpunn__gemm_choose()->lanes;
     if (lanes == 16) return &gpunn__v16_conv;
 #if !defined(__AVX512F__)

@@ -1,5 +1,5 @@
 /* Building graphs: shape rules, sentences of errors, names, gpunn_expr, and that a failed call leaves nothing behind.
- * No kernel runs here: the device's backend computes nothing. Shapes against PyTorch's: shapes_vs_torch.py. */
+ * No kernel runs here: the device's backend computes nothing. */
 #define GPUNN_STATIC /* a copy of its own: it looks inside */
 #define GPUNN_IMPLEMENTATION
 #include "../../gpunn.h"
