@@ -26,8 +26,8 @@
  *     gemm conv pool map reduce norm loss update cpu the CPU backend
  *     optimizer loader json safetensors readers fit_loop
  *     licence
- *   A new elementwise op is one line in ops. Another op is a line in builders (GPUNN_OTHER_OPS), its builder with the shape rule in
- *   graph, and one function gpunn__cpu_<name> in the CPU backend.
+ *   A new elementwise op is one line in ops. Another op is a line in builders (GPUNN_OTHER_OPS), its builder with the shape rule
+ *   in graph, and one function gpunn__cpu_<name> in the CPU backend.
  *
  * >>doc
  * PURPOSE  A model is a graph of tensors built by C calls with PyTorch's names and defaults. The first run plans it: order of
@@ -83,7 +83,8 @@
  *
  * ERRORS  The first failure on a device wins and stays readable by gpunn_error(dev) and gpunn_last_status(dev) until
  *     gpunn_clear_error(dev). Builders return NULL and pass NULL on, so a chain is checked once at its end. After a failed call
- *     the object is as it was before. Failures without a device (gpunn_device_open itself) are kept per thread: gpunn_error(NULL).
+ *     the object is as it was before. Failures without a device (gpunn_device_open itself) are kept per thread:
+ *     gpunn_error(NULL).
  *
  * THREADS  One device, with its models, optimizers and loaders, belongs to one thread at a time. Different devices are
  *     independent. A loader's own worker threads touch only its buffers. A device's CPU work runs on .threads OpenMP threads;
@@ -134,7 +135,9 @@
 /* Named arguments. Each argument struct opens with args_, which nobody sets, so that a call may name none. If a compile error
  * led you here: the fields are in the struct whose name the error shows, and in C++ they keep the order of their declaration. */
 #ifdef __cplusplus
+/* clang-format off */
 #define GPUNN_ARGS(type, ...) type{.args_ = 0, __VA_ARGS__}
+/* clang-format on */
 #define GPUNN_LITERAL(type) type
 #else
 #define GPUNN_ARGS(type, ...) ((type){.args_ = 0, __VA_ARGS__})
@@ -154,33 +157,35 @@ extern "C" {
 #endif
 
 /* ==== >>status ======================================================================================================== */
-#define GPUNN_STATUS_LIST(X)                                                                              \
-    X(GPUNN_OK, "ok")                                                                                     \
-    X(GPUNN_ERR_ARGUMENT, "bad argument")                                                                 \
-    X(GPUNN_ERR_SHAPE, "shapes do not fit")                                                               \
-    X(GPUNN_ERR_DTYPE, "wrong dtype")                                                                     \
-    X(GPUNN_ERR_MEMORY, "out of memory")                                                                  \
-    X(GPUNN_ERR_IO, "file could not be read or written")                                                  \
-    X(GPUNN_ERR_FORMAT, "file is damaged or of another format")                                           \
-    X(GPUNN_ERR_DEVICE, "device not available or failed")                                                 \
-    X(GPUNN_ERR_UNSUPPORTED, "not supported by this backend or build")                                    \
-    X(GPUNN_ERR_STATE, "called at the wrong time")                                                        \
-    X(GPUNN_ERR_NUMERIC, "NaN or infinity")                                                               \
+#define GPUNN_STATUS_LIST(X)                                           \
+    X(GPUNN_OK, "ok")                                                  \
+    X(GPUNN_ERR_ARGUMENT, "bad argument")                              \
+    X(GPUNN_ERR_SHAPE, "shapes do not fit")                            \
+    X(GPUNN_ERR_DTYPE, "wrong dtype")                                  \
+    X(GPUNN_ERR_MEMORY, "out of memory")                               \
+    X(GPUNN_ERR_IO, "file could not be read or written")               \
+    X(GPUNN_ERR_FORMAT, "file is damaged or of another format")        \
+    X(GPUNN_ERR_DEVICE, "device not available or failed")              \
+    X(GPUNN_ERR_UNSUPPORTED, "not supported by this backend or build") \
+    X(GPUNN_ERR_STATE, "called at the wrong time")                     \
+    X(GPUNN_ERR_NUMERIC, "NaN or infinity")                            \
     X(GPUNN_ERR_CANCELLED, "cancelled by a callback")
 
+/* clang-format off */
 typedef enum gpunn_status {
 #define GPUNN__X(id, text) id,
     GPUNN_STATUS_LIST(GPUNN__X)
 #undef GPUNN__X
     GPUNN_STATUS_COUNT
 } gpunn_status;
+/* clang-format on */
 
 /* "GPUNN_ERR_SHAPE: shapes do not fit"; any int is safe. */
 GPUNN_API const char *gpunn_status_name(gpunn_status status);
 
 /* ==== >>device ======================================================================================================== *
  * torch.device and torch.cuda.*. Not thread-safe per device; different devices are independent. */
-typedef struct gpunn_device gpunn_device;
+typedef struct gpunn_device  gpunn_device;
 typedef struct gpunn_backend gpunn_backend; /* >>backend */
 typedef enum gpunn_device_type { GPUNN_DEVICE_AUTO = 0, GPUNN_DEVICE_CPU, GPUNN_DEVICE_CUDA } gpunn_device_type;
 typedef enum gpunn_log_level { GPUNN_LOG_ERROR = 0, GPUNN_LOG_WARNING, GPUNN_LOG_INFO } gpunn_log_level;
@@ -227,15 +232,16 @@ typedef struct gpunn_optimizer gpunn_optimizer;
 typedef struct gpunn_loader    gpunn_loader;
 
 /* X(id, text in messages, safetensors' name, bytes) */
-#define GPUNN_DTYPE_LIST(X)              \
-    X(GPUNN_F32, "f32", "F32", 4)        \
-    X(GPUNN_F16, "f16", "F16", 2)        \
-    X(GPUNN_BF16, "bf16", "BF16", 2)     \
-    X(GPUNN_I64, "i64", "I64", 8)        \
-    X(GPUNN_I32, "i32", "I32", 4)        \
-    X(GPUNN_U8, "u8", "U8", 1)           \
+#define GPUNN_DTYPE_LIST(X)          \
+    X(GPUNN_F32, "f32", "F32", 4)    \
+    X(GPUNN_F16, "f16", "F16", 2)    \
+    X(GPUNN_BF16, "bf16", "BF16", 2) \
+    X(GPUNN_I64, "i64", "I64", 8)    \
+    X(GPUNN_I32, "i32", "I32", 4)    \
+    X(GPUNN_U8, "u8", "U8", 1)       \
     X(GPUNN_BOOL, "bool", "BOOL", 1)
 
+/* clang-format off */
 typedef enum gpunn_dtype {
     GPUNN_DTYPE_DEFAULT = 0,
 #define GPUNN__X(id, text, file_name, bytes) id,
@@ -243,6 +249,7 @@ typedef enum gpunn_dtype {
 #undef GPUNN__X
     GPUNN_DTYPE_COUNT
 } gpunn_dtype;
+/* clang-format on */
 
 #define GPUNN_MAX_RANK 8
 #define GPUNN_BATCH (-1) /* the dimension that varies between runs; GPUNN_BATCH * k is k times the batch */
@@ -267,8 +274,8 @@ GPUNN_API gpunn_model *gpunn_model_create(gpunn_device *dev);
 /* Frees its tensors. Optimizers and loaders of the model must be destroyed before. NULL is fine. */
 GPUNN_API void gpunn_model_destroy(gpunn_model *model);
 
-/* A value that the program writes before each run. dtype F32, I64, I32, U8 or BOOL (0: F32); at most one dimension of the shape is
- * GPUNN_BATCH, and then all inputs of a run hold the same batch. */
+/* A value that the program writes before each run. dtype F32, I64, I32, U8 or BOOL (0: F32); at most one dimension of the shape
+ * is GPUNN_BATCH, and then all inputs of a run hold the same batch. */
 GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_dtype dtype, gpunn_shape shape);
 
 typedef enum gpunn_init_kind {
@@ -292,7 +299,8 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
 /* Initial values of parameters not yet run or written; later calls draw them anew. weight: of rank 2 and more. */
 GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init);
 
-GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model, const char *name); /* input, parameter, buffer or named value; NULL: none */
+GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model,
+                                   const char  *name); /* input, parameter, buffer or named value; NULL: none */
 GPUNN_API gpunn_tensor *gpunn_set_name(gpunn_tensor *t, const char *name); /* returns t; NULL when the name is taken */
 GPUNN_API const char   *gpunn_tensor_name(const gpunn_tensor *t);          /* "" when it has none */
 GPUNN_API gpunn_shape   gpunn_tensor_shape(const gpunn_tensor *t);         /* GPUNN_BATCH where the batch is */
@@ -320,9 +328,9 @@ GPUNN_API gpunn_tensor *gpunn_retain_grad(gpunn_tensor *t); /* as torch's: also 
 
 typedef struct gpunn_summary_args {
     int           args_;
-    int64_t       batch_size; /* default 1 */
-    gpunn_tensor *loss;       /* a training step of it; NULL: evaluation of outputs */
-    gpunn_tensor *outputs[8]; /* default: every value that no op reads */
+    int64_t       batch_size;                    /* default 1 */
+    gpunn_tensor *loss;                          /* a training step of it; NULL: evaluation of outputs */
+    gpunn_tensor *outputs[8];                    /* default: every value that no op reads */
     void (*write)(void *user, const char *text); /* receives the text piece by piece; NULL: only bytes is wanted */
     void   *user;
     size_t *bytes; /* receives all device bytes that such a run holds: parameters, gradients, inputs, arena */
@@ -336,14 +344,15 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
  * kernels and tests follow from it.
  *
  * Columns: enum GPUNN_OP_*, name (torch's), attributes with their defaults, forward, then the derivative for each operand.
- * Forward reads the operands (x, or a, b, c) and the attributes; a derivative also y, the result, and g, the gradient of y. A derivative
- * that is just 0 is none. What the derivatives mention is what training keeps in memory: prefer y to x where that is as exact, since
- * y often is kept anyway and x may then be overwritten.
+ * Forward reads the operands (x, or a, b, c) and the attributes; a derivative also y, the result, and g, the gradient of y. A
+ * derivative that is just 0 is none. What the derivatives mention is what training keeps in memory: prefer y to x where that is
+ * as exact, since y often is kept anyway and x may then be overwritten.
  *
  * Language: valid C and valid Python, and nothing but + - * /, comparisons, numbers (K(0.5) when not an integer) and calls of
  *     where(condition, then, else) min max abs sign floor exp expm1 log log1p sqrt tanh erf sigmoid sin cos pow.
  * min and max hand on NaN; sign(0) is 0. Kinks and NaN behave as PyTorch's: write comparisons so that NaN takes its branch. */
 /* >>ops begin */
+/* clang-format off */
 /* X(ENUM, name, forward, derivative) */
 #define GPUNN_UNARY_OPS(X)                                                                                            \
     X(RELU, relu, where(x <= 0, 0, x), where(y <= 0, 0, g))                                                           \
@@ -432,35 +441,37 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 /* X(ENUM, name, forward, da, db, dc) */
 #define GPUNN_TERNARY_OPS(X)                                           \
     X(WHERE, where, where(a, b, c), 0, where(a, g, 0), where(a, 0, g))
+/* clang-format on */
 /* >>ops end */
 
-/* The other ops: X(ENUM, name, operands that the backward pass reads (bit i: operand i), whether it reads the result, whether there
- * is a backward pass). Their attributes and operands stand at gpunn_attributes (>>backend). */
-#define GPUNN_OTHER_OPS(X)                                 \
-    X(LINEAR, linear, 3, 0, 1)                             \
-    X(MATMUL, matmul, 3, 0, 1)                             \
-    X(CONV2D, conv2d, 3, 0, 1)                             \
-    X(MAX_POOL2D, max_pool2d, 0, 0, 1)                     \
-    X(AVG_POOL2D, avg_pool2d, 0, 0, 1)                     \
-    X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, 0, 0, 1)   \
-    X(BATCH_NORM, batch_norm, 3, 0, 1)                     \
-    X(DROPOUT, dropout, 0, 0, 1)                           \
-    X(PERMUTE, permute, 0, 0, 1)                           \
-    X(CONCAT, concat, 0, 0, 1)                             \
-    X(SLICE, slice, 0, 0, 1)                               \
-    X(PAD, pad, 0, 0, 1)                                   \
-    X(SUM, sum, 0, 0, 1)                                   \
-    X(MAX, max, 1, 1, 1)                                   \
-    X(ARGMAX, argmax, 0, 0, 0)                             \
-    X(SOFTMAX, softmax, 0, 1, 1)                           \
-    X(LOG_SOFTMAX, log_softmax, 0, 1, 1)                   \
-    X(CROSS_ENTROPY, cross_entropy, 7, 0, 1)               \
-    X(NLL, nll, 6, 0, 1)                                   \
+/* The other ops: X(ENUM, name, operands that the backward pass reads (bit i: operand i), whether it reads the result, whether
+ * there is a backward pass). Their attributes and operands stand at gpunn_attributes (>>backend). */
+#define GPUNN_OTHER_OPS(X)                               \
+    X(LINEAR, linear, 3, 0, 1)                           \
+    X(MATMUL, matmul, 3, 0, 1)                           \
+    X(CONV2D, conv2d, 3, 0, 1)                           \
+    X(MAX_POOL2D, max_pool2d, 0, 0, 1)                   \
+    X(AVG_POOL2D, avg_pool2d, 0, 0, 1)                   \
+    X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, 0, 0, 1) \
+    X(BATCH_NORM, batch_norm, 3, 0, 1)                   \
+    X(DROPOUT, dropout, 0, 0, 1)                         \
+    X(PERMUTE, permute, 0, 0, 1)                         \
+    X(CONCAT, concat, 0, 0, 1)                           \
+    X(SLICE, slice, 0, 0, 1)                             \
+    X(PAD, pad, 0, 0, 1)                                 \
+    X(SUM, sum, 0, 0, 1)                                 \
+    X(MAX, max, 1, 1, 1)                                 \
+    X(ARGMAX, argmax, 0, 0, 0)                           \
+    X(SOFTMAX, softmax, 0, 1, 1)                         \
+    X(LOG_SOFTMAX, log_softmax, 0, 1, 1)                 \
+    X(CROSS_ENTROPY, cross_entropy, 7, 0, 1)             \
+    X(NLL, nll, 6, 0, 1)                                 \
     X(CAST, cast, 0, 0, 0)
 
 /* Another name for its operand's memory: it takes part in shapes and gradients, but no backend runs it. */
 #define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, 0, 0, 1)
 
+/* clang-format off */
 typedef enum gpunn_op {
     GPUNN_OP_NONE = 0,
 #define GPUNN__X(ENUM, ...) GPUNN_OP_##ENUM,
@@ -469,12 +480,14 @@ typedef enum gpunn_op {
 #undef GPUNN__X
             GPUNN_OP_COUNT
 } gpunn_op;
+/* clang-format on */
 
 GPUNN_API const char *gpunn_op_name(gpunn_op op);
 
 /* ==== >>builders ====================================================================================================== *
- * Each appends a node to its operands' model and returns it, or NULL after an error, or when an operand is NULL (then the first error
- * stays). Not thread-safe per device. Operands belong to one model; F32 unless stated. Values carry no name until gpunn_set_name. */
+ * Each appends a node to its operands' model and returns it, or NULL after an error, or when an operand is NULL (then the first
+ * error stays). Not thread-safe per device. Operands belong to one model; F32 unless stated. Values carry no name until
+ * gpunn_set_name. */
 
 /* Elementwise, from the tables above: gpunn_relu(x), gpunn_add(a, b), gpunn_leaky_relu(x, 0.01f), ... */
 #define GPUNN__X(ENUM, name, ...) GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *x);
@@ -519,15 +532,16 @@ typedef struct gpunn_conv_args {
     int  kernel_shape[3], strides[3], paddings[3], dilations[3];       /* ... or one per spatial axis, where not 0 */
     bool no_bias;
 } gpunn_conv_args;
-/* x [n, in, h, w] -> [n, out, (h + 2 padding - dilation (kernel - 1) - 1) / stride + 1, ...]; weight [out, in / groups, kh, kw]. */
+/* x [n, in, h, w] -> [n, out, (h + 2 padding - dilation (kernel - 1) - 1) / stride + 1, ...]; weight [out, in / groups, kh,
+ * kw]. */
 GPUNN_API gpunn_tensor *gpunn_conv2d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
 #define gpunn_conv2d(x, ...) gpunn_conv2d_((x), GPUNN_NAMED(gpunn_conv_args, __VA_ARGS__))
 
 typedef struct gpunn_pool_args {
     int  args_;
-    int  kernel_size, stride, padding;               /* stride defaults to the kernel */
-    int  kernel_shape[3], strides[3], paddings[3];   /* one per spatial axis, where not 0 */
-    bool ceil_mode, count_exclude_pad;               /* the latter: average over real elements only */
+    int  kernel_size, stride, padding;             /* stride defaults to the kernel */
+    int  kernel_shape[3], strides[3], paddings[3]; /* one per spatial axis, where not 0 */
+    bool ceil_mode, count_exclude_pad;             /* the latter: average over real elements only */
 } gpunn_pool_args;
 /* x [n, c, h, w]; the maximum pads with -inf and hands on NaN; the gradient goes to the first maximum. */
 GPUNN_API gpunn_tensor *gpunn_max_pool2d_(gpunn_tensor *x, gpunn_pool_args args);
@@ -550,8 +564,8 @@ GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, g
 GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
 #define gpunn_batch_norm2d(x, ...) gpunn_batch_norm2d_((x), GPUNN_NAMED(gpunn_batch_norm_args, __VA_ARGS__))
 
-/* Zeroes each element with probability p in training steps and scales the rest by 1 / (1 - p); nothing in evaluation. 0 <= p <= 1,
- * rounded to a multiple of 1/65536. */
+/* Zeroes each element with probability p in training steps and scales the rest by 1 / (1 - p); nothing in evaluation. 0 <= p <=
+ * 1, rounded to a multiple of 1/65536. */
 GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p);
 
 /* max(x, 0) + weight min(x, 0); num_parameters 1 (0) or the channels of axis 1; weight starts at init (0: 0.25). */
@@ -602,14 +616,14 @@ typedef enum gpunn_reduction {
 typedef struct gpunn_loss_args {
     int             args_;
     gpunn_reduction reduction;
-    float           delta;  /* huber: 1 */
-    float           beta;   /* smooth_l1: 1; GPUNN_ZERO makes it l1 */
-    gpunn_tensor   *weight; /* bce, bce_with_logits: factor of each element, broadcast */
+    float           delta;      /* huber: 1 */
+    float           beta;       /* smooth_l1: 1; GPUNN_ZERO makes it l1 */
+    gpunn_tensor   *weight;     /* bce, bce_with_logits: factor of each element, broadcast */
     gpunn_tensor   *pos_weight; /* bce_with_logits: factor of the positive part, broadcast */
     bool            log_target; /* kl_div */
 } gpunn_loss_args;
-/* input and target of one shape (no broadcasting: an error, not a surprise). mse: (x - t)^2. l1: |x - t|. bce: input in [0, 1], log
- * clamped at -100. kl_div: input holds log-probabilities. The gradient goes to both input and target. */
+/* input and target of one shape (no broadcasting: an error, not a surprise). mse: (x - t)^2. l1: |x - t|. bce: input in [0, 1],
+ * log clamped at -100. kl_div: input holds log-probabilities. The gradient goes to both input and target. */
 GPUNN_API gpunn_tensor *gpunn_mse_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_huber_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
@@ -628,20 +642,23 @@ GPUNN_API gpunn_tensor *gpunn_kl_div_(gpunn_tensor *input, gpunn_tensor *target,
 typedef struct gpunn_class_loss_args {
     int             args_;
     gpunn_reduction reduction;
-    int             ignore_index; /* default -100; GPUNN_ZERO for 0 */
+    int             ignore_index;    /* default -100; GPUNN_ZERO for 0 */
     float           label_smoothing; /* cross_entropy only */
-    gpunn_tensor   *weight;       /* [classes] */
+    gpunn_tensor   *weight;          /* [classes] */
 } gpunn_class_loss_args;
-/* logits [n, classes, ...], labels I64, I32 or U8 [n, ...]; nll takes log-probabilities. A label outside 0 .. classes - 1 that is not
- * ignore_index makes the run fail with GPUNN_ERR_ARGUMENT before any weight changes. */
+/* logits [n, classes, ...], labels I64, I32 or U8 [n, ...]; nll takes log-probabilities. A label outside 0 .. classes - 1 that is
+ * not ignore_index makes the run fail with GPUNN_ERR_ARGUMENT before any weight changes. */
 GPUNN_API gpunn_tensor *gpunn_cross_entropy_(gpunn_tensor *logits, gpunn_tensor *labels, gpunn_class_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *labels, gpunn_class_loss_args args);
 #define gpunn_cross_entropy(logits, ...) gpunn_cross_entropy_((logits), GPUNN_NAMED(gpunn_class_loss_args, __VA_ARGS__))
-#define gpunn_nll_loss(log_probabilities, ...) gpunn_nll_loss_((log_probabilities), GPUNN_NAMED(gpunn_class_loss_args, __VA_ARGS__))
+#define gpunn_nll_loss(log_probabilities, ...) \
+    gpunn_nll_loss_((log_probabilities), GPUNN_NAMED(gpunn_class_loss_args, __VA_ARGS__))
 
 /* -- metrics: scalars without gradient -- */
-GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits, gpunn_tensor *labels);        /* share of rows [n, classes] argmax gets right */
-GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob, gpunn_tensor *target);   /* share with (prob > 0.5) == (target > 0.5) */
+GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits,
+                                       gpunn_tensor *labels); /* share of rows [n, classes] argmax gets right */
+GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob,
+                                              gpunn_tensor *target); /* share with (prob > 0.5) == (target > 0.5) */
 
 /* ==== >>train ========================================================================================================= *
  * Not thread-safe per device. */
@@ -650,8 +667,8 @@ GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob, gpunn_tensor *
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count);
 /* Training mode: forward, and gradients of the scalar loss added to what gpunn_zero_grad left. */
 GPUNN_API gpunn_status gpunn_backward(gpunn_tensor *loss);
-/* zero_grad, backward, clipping as set on the optimizer, update. A loss that is NaN or infinite gives GPUNN_ERR_NUMERIC and leaves
- * the weights as they were. */
+/* zero_grad, backward, clipping as set on the optimizer, update. A loss that is NaN or infinite gives GPUNN_ERR_NUMERIC and
+ * leaves the weights as they were. */
 GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss);
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model);
 /* Scales all gradients so that their 2-norm is at most max_norm; total_norm (may be NULL) receives the norm before. */
@@ -682,8 +699,8 @@ typedef struct gpunn_adagrad_args {
     float lr_decay, weight_decay, initial_accumulator_value;
     bool  maximize;
 } gpunn_adagrad_args;
-/* Each equals torch.optim's of the same name, step by step. Weight decay applies to every parameter, as there, but those excluded by
- * gpunn_set_decay. A parameter that no backward pass has reached since gpunn_zero_grad is left alone. */
+/* Each equals torch.optim's of the same name, step by step. Weight decay applies to every parameter, as there, but those excluded
+ * by gpunn_set_decay. A parameter that no backward pass has reached since gpunn_zero_grad is left alone. */
 GPUNN_API gpunn_optimizer *gpunn_sgd_(gpunn_model *model, gpunn_sgd_args args);
 GPUNN_API gpunn_optimizer *gpunn_adam_(gpunn_model *model, gpunn_adam_args args);
 GPUNN_API gpunn_optimizer *gpunn_adamw_(gpunn_model *model, gpunn_adam_args args);
@@ -696,7 +713,7 @@ GPUNN_API gpunn_optimizer *gpunn_adagrad_(gpunn_model *model, gpunn_adagrad_args
 #define gpunn_adagrad(...) gpunn_adagrad_(GPUNN_NAMED(gpunn_adagrad_args, __VA_ARGS__))
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt);
 
-GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt); /* the update alone, from the gradients there are */
+GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt);   /* the update alone, from the gradients there are */
 GPUNN_API void         gpunn_set_lr(gpunn_optimizer *opt, float lr); /* the base rate; a schedule scales it from now on */
 GPUNN_API float        gpunn_get_lr(const gpunn_optimizer *opt);     /* what the next step uses */
 GPUNN_API void         gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm);    /* in gpunn_train_step; 0: off */
@@ -734,9 +751,9 @@ GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric); 
  * Batches of host data, shuffled and prefetched into a model's inputs. Not thread-safe per device. */
 #define GPUNN_MAX_FIELDS 8
 typedef struct gpunn_field {
-    gpunn_tensor *input;     /* its first dimension is GPUNN_BATCH */
-    const void   *samples;   /* count samples one after another, not copied; NULL with load */
-    gpunn_dtype   dtype;     /* of the samples; default: the input's. U8 and BOOL widen to any input, I32 to I64 */
+    gpunn_tensor *input;           /* its first dimension is GPUNN_BATCH */
+    const void   *samples;         /* count samples one after another, not copied; NULL with load */
+    gpunn_dtype   dtype;           /* of the samples; default: the input's. U8 and BOOL widen to any input, I32 to I64 */
     float         mean[4], std[4]; /* U8 into F32: (x / 255 - mean) / std per channel (axis 1); std 0 is 1; with fewer than
                                       4 channels the first entries; more than 4 channels use entry 0 */
 } gpunn_field;
@@ -747,8 +764,8 @@ typedef struct gpunn_loader_args {
     int         batch_size; /* 32 */
     bool        shuffle, drop_last;
     uint64_t    seed; /* of the shuffling; 0: the device's */
-    /* Instead of samples: writes sample index into sample[0], sample[1], ... (one per field, in the field's dtype). Called by several
-     * threads at once when workers > 1. What is not GPUNN_OK ends the epoch with that status. */
+    /* Instead of samples: writes sample index into sample[0], sample[1], ... (one per field, in the field's dtype). Called by
+     * several threads at once when workers > 1. What is not GPUNN_OK ends the epoch with that status. */
     gpunn_status (*load)(void *user, int64_t index, void *const *sample);
     void *user;
     int   workers; /* threads that prefetch; 0: the next batch is made inside gpunn_next */
@@ -756,7 +773,8 @@ typedef struct gpunn_loader_args {
 GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args);
 #define gpunn_loader_create(...) gpunn_loader_create_(GPUNN_NAMED(gpunn_loader_args, __VA_ARGS__))
 GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader);
-/* Writes the next batch into the inputs. False at the end of the epoch, or after an error (gpunn_last_status); then starts anew. */
+/* Writes the next batch into the inputs. False at the end of the epoch, or after an error (gpunn_last_status); then starts
+ * anew. */
 GPUNN_API bool    gpunn_next(gpunn_loader *loader);
 GPUNN_API int64_t gpunn_loader_batches(const gpunn_loader *loader);    /* per epoch */
 GPUNN_API int     gpunn_loader_batch_size(const gpunn_loader *loader); /* samples in the batch of the last gpunn_next */
@@ -767,9 +785,9 @@ GPUNN_API void    gpunn_loader_rewind(gpunn_loader *loader);           /* to the
  * file is read as hostile: nothing in it is trusted. */
 GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path); /* safetensors: torch's state_dict() */
 typedef struct gpunn_load_args {
-    int  args_;
-    bool partial; /* names or shapes that do not match are reported, not errors */
-    const char *const *skip; /* ends at NULL: names, or beginnings of names, that stay as they are */
+    int                args_;
+    bool               partial; /* names or shapes that do not match are reported, not errors */
+    const char *const *skip;    /* ends at NULL: names, or beginnings of names, that stay as they are */
     /* One line per tensor that did not match: "fc.weight: in the file only", "fc.bias: file [10], model [5]". */
     void (*report)(void *user, const char *line);
     void *user;
@@ -791,12 +809,13 @@ typedef struct gpunn_array {
     size_t      bytes;
     void       *data;
 } gpunn_array;
-/* IDX (MNIST, Fashion-MNIST): unsigned bytes, int32 and float; .gz with GPUNN_ZLIB. */
+/* IDX (MNIST, Fashion-MNIST): u8; i8, i16 and i32 to I32; f32 and f64 to F32. All readers: .gz with GPUNN_ZLIB. */
 GPUNN_API gpunn_status gpunn_read_idx(gpunn_device *dev, const char *path, gpunn_array *out);
 /* CIFAR-10 (classes 10) and CIFAR-100 (classes 100, fine labels) binary files: images U8 [n, 3, 32, 32], labels U8 [n]. */
-GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *paths, int path_count, int classes, gpunn_array *images,
-                                        gpunn_array *labels);
-/* .npy versions 1 to 3, little-endian f4 f8 (to F32), i8, i4, u1, b1; C or Fortran order (made C order). */
+GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *paths, int path_count, int classes,
+                                        gpunn_array *images, gpunn_array *labels);
+/* .npy versions 1 to 3: f2 f4 f8 to F32, i8 to I64, i1 i2 i4 u2 to I32, u1, b1; either byte order; C or Fortran order (made C
+ * order). */
 GPUNN_API gpunn_status gpunn_read_npy(gpunn_device *dev, const char *path, gpunn_array *out);
 GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array);
 GPUNN_API void         gpunn_array_free(gpunn_device *dev, gpunn_array *array);
@@ -814,11 +833,11 @@ typedef struct gpunn_progress {
 typedef struct gpunn_fit_args {
     int           args_;
     gpunn_tensor *loss;
-    gpunn_tensor *metric; /* a scalar such as gpunn_accuracy; may be NULL */
+    gpunn_tensor *metric;             /* a scalar such as gpunn_accuracy; may be NULL */
     gpunn_loader *train, *validation; /* validation may be NULL */
-    int           epochs;   /* 1 */
-    int           patience; /* stop after so many epochs without a better validation loss (else training loss); 0: never */
-    bool          schedule_per_batch; /* gpunn_schedule_step after each batch; default: after each epoch, with the validation loss */
+    int           epochs;             /* 1 */
+    int           patience;  /* stop after so many epochs without a better validation loss (else training loss); 0: never */
+    bool schedule_per_batch; /* gpunn_schedule_step after each batch; default: after each epoch, with the validation loss */
     bool (*on_progress)(void *user, const gpunn_progress *progress); /* after each batch and epoch; false cancels */
     void       *user;
     const char *history_csv, *history_svg; /* rewritten after each epoch; NULL: none */
@@ -836,29 +855,29 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
                                       float *metric_mean);
 
 /* ==== >>backend ======================================================================================================= *
- * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors are
- * contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
+ * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
+ * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
 #define GPUNN_BACKEND_ABI 1
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 5 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
 typedef struct gpunn_attributes {
-    float    value[2];             /* elementwise: attr1, attr2; pad: value; dropout: p; cross_entropy: label_smoothing */
-    int      kernel[2];            /* conv, pools: rows, columns */
-    int      stride[2], padding[2], dilation[2];
-    int      groups;               /* conv */
-    bool     ceil_mode, count_exclude_pad; /* pools */
-    float    eps, momentum;        /* batch_norm */
-    int      axis;                 /* concat, slice, argmax, softmax, log_softmax; >= 0 */
-    int      order[GPUNN_MAX_RANK];/* permute */
-    uint32_t axes;                 /* sum, max: bit i set: axis i is reduced */
-    bool     mean;                 /* sum: divide by the number of elements summed */
-    int64_t  start, step;          /* slice */
-    int64_t  before[GPUNN_MAX_RANK]; /* pad; what follows is what the result's shape leaves */
-    bool     transpose_a, transpose_b; /* matmul */
-    gpunn_reduction reduction;     /* cross_entropy, nll: MEAN, SUM or NONE */
-    int64_t  ignore_index;         /* cross_entropy, nll */
-    uint32_t site;                 /* dropout: number of this node among the model's random ones */
+    float           value[2];  /* elementwise: attr1, attr2; pad: value; dropout: p; cross_entropy: label_smoothing */
+    int             kernel[2]; /* conv, pools: rows, columns */
+    int             stride[2], padding[2], dilation[2];
+    int             groups;                       /* conv */
+    bool            ceil_mode, count_exclude_pad; /* pools */
+    float           eps, momentum;                /* batch_norm */
+    int             axis;                         /* concat, slice, argmax, softmax, log_softmax; >= 0 */
+    int             order[GPUNN_MAX_RANK];        /* permute */
+    uint32_t        axes;                         /* sum, max: bit i set: axis i is reduced */
+    bool            mean;                         /* sum: divide by the number of elements summed */
+    int64_t         start, step;                  /* slice */
+    int64_t         before[GPUNN_MAX_RANK];       /* pad; what follows is what the result's shape leaves */
+    bool            transpose_a, transpose_b;     /* matmul */
+    gpunn_reduction reduction;                    /* cross_entropy, nll: MEAN, SUM or NONE */
+    int64_t         ignore_index;                 /* cross_entropy, nll */
+    uint32_t        site;                         /* dropout: number of this node among the model's random ones */
 } gpunn_attributes;
 
 typedef struct gpunn_value {
@@ -875,19 +894,19 @@ typedef struct gpunn_run_state {
     uint64_t weights_version; /* changes whenever a parameter or buffer may have changed: invalidates step->cache */
 } gpunn_run_state;
 
-/* Operands:  LINEAR, CONV2D x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without affine),
- * running_mean, running_var (both updated in place by a training forward); CROSS_ENTROPY, NLL logits, labels, weight (data NULL
- * without); CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x. */
+/* Operands: LINEAR, CONV2D x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
+ * affine), running_mean, running_var (both updated in place by a training forward); CROSS_ENTROPY, NLL logits, labels, weight
+ * (data NULL without); CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x. */
 typedef struct gpunn_step {
-    gpunn_op                op;
-    bool                    backward; /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
-    bool                    training; /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones */
-    const char             *name;     /* the layer's, "" when it has none */
+    gpunn_op    op;
+    bool        backward; /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
+    bool        training; /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones */
+    const char *name;     /* the layer's, "" when it has none */
     const gpunn_attributes *attr;
     int                     input_count;
-    gpunn_value            *in;       /* [input_count]; backward: data NULL where the table says it is not read */
-    gpunn_value             out;      /* backward: data NULL where not read */
-    gpunn_value            *grad_in;  /* backward, [input_count]: data NULL where not wanted */
+    gpunn_value            *in;         /* [input_count]; backward: data NULL where the table says it is not read */
+    gpunn_value             out;        /* backward: data NULL where not read */
+    gpunn_value            *grad_in;    /* backward, [input_count]: data NULL where not wanted */
     bool                   *accumulate; /* backward, [input_count]: grad_in += instead of = */
     gpunn_value             grad_out;
     /* Forward of LINEAR and CONV2D only: what the plan has merged into it, applied in this order to the result with its bias. */
@@ -900,14 +919,14 @@ typedef struct gpunn_step {
     } fused;
     /* In forward: out.data may equal in[0].data (or in[1].data) for elementwise ops. In backward: grad_in[i].data may equal
      * grad_out.data for elementwise ops when accumulate[i] is false and i is the only wanted gradient. */
-    void  *saved;       /* written by the forward step, read by its backward step; prepare sets saved_bytes in the forward one, and
+    void  *saved; /* written by the forward step, read by its backward step; prepare sets saved_bytes in the forward one, and
                            the core gives both steps the same pointer and size */
     size_t saved_bytes;
-    void  *workspace;   /* scratch of this step; prepare sets workspace_bytes */
+    void  *workspace; /* scratch of this step; prepare sets workspace_bytes */
     size_t workspace_bytes;
-    void  *cache;       /* evaluation plans: kept between runs, for example packed weights; prepare sets cache_bytes; NULL in training */
-    size_t cache_bytes;
-    uint64_t               cache_version; /* the backend's note of state->weights_version at which cache was filled; starts at 0 */
+    void *cache; /* evaluation plans: kept between runs, for example packed weights; prepare sets cache_bytes; NULL in training */
+    size_t   cache_bytes;
+    uint64_t cache_version; /* the backend's note of state->weights_version at which cache was filled; starts at 0 */
     const gpunn_run_state *state;
 } gpunn_step;
 
@@ -925,10 +944,10 @@ typedef struct gpunn_update {
     float            *parameter, *state[3];
     const float      *gradient;
     int64_t           step; /* 1 for the first update of this range */
-    float lr, weight_decay, momentum, dampening, beta1, beta2, alpha, eps, lr_decay;
-    bool  nesterov, centered, maximize;
-    float gradient_scale; /* gradients are read as gradient * gradient_scale ... */
-    float gradient_limit; /* ... clamped to +-limit when limit > 0 */
+    float             lr, weight_decay, momentum, dampening, beta1, beta2, alpha, eps, lr_decay;
+    bool              nesterov, centered, maximize;
+    float             gradient_scale; /* gradients are read as gradient * gradient_scale ... */
+    float             gradient_limit; /* ... clamped to +-limit when limit > 0 */
 } gpunn_update;
 
 typedef struct gpunn_backend_info {
@@ -952,8 +971,8 @@ struct gpunn_backend {
     gpunn_status (*download)(void *context, void *host, const void *device_ptr, size_t bytes);
     gpunn_status (*fill)(void *context, void *device_ptr, int byte, size_t bytes);
     gpunn_status (*synchronize)(void *context);
-    /* Called once per step of a new plan, all data pointers NULL where absent and not yet valid where present (test them against NULL
-     * only): checks support, sets saved_bytes (forward), workspace_bytes, cache_bytes. */
+    /* Called once per step of a new plan, all data pointers NULL where absent and not yet valid where present (test them against
+     * NULL only): checks support, sets saved_bytes (forward), workspace_bytes, cache_bytes. */
     gpunn_status (*prepare)(void *context, gpunn_step *step);
     gpunn_status (*run)(void *context, gpunn_step *step);
     gpunn_status (*update)(void *context, const gpunn_update *update);
@@ -1102,8 +1121,8 @@ struct gpunn_tensor {
     gpunn_init init;
     bool       trainable, decay;
     float      lr_scale;
-    int64_t    offset;     /* in the model's weights, in floats; parameters: in the gradients too; -1: not laid out */
-    float     *constant;   /* host copy of a constant's values */
+    int64_t    offset;       /* in the model's weights, in floats; parameters: in the gradients too; -1: not laid out */
+    float     *constant;     /* host copy of a constant's values */
     bool       grad_reached; /* parameters: a backward pass has written the gradient since zero_grad */
 };
 
@@ -1115,21 +1134,23 @@ struct gpunn_model {
     gpunn_tensor **tensors;
     int            tensor_count, tensor_capacity;
     uint32_t       random_sites;
-    /* Flat memory: parameters (decayed ones first when laid out together), buffers, constants; gradients follow the same offsets. */
-    float  *weights, *gradients;
-    int64_t weight_count, gradient_count; /* floats laid out; gradients cover [0, gradient_count) */
-    int     laid_out;                     /* tensors considered so far */
-    int64_t weight_capacity, gradient_capacity; /* floats allocated */
-    gpunn__plan   *plans, *last;          /* cache, most recent first; last: whose values can be read */
-    void          *arena;
-    size_t         arena_bytes;
-    uint64_t       generation; /* changes when any pointer that plans are bound to moves */
-    int64_t        batch;      /* of the last run, before it of the last write; 0 before */
+    /* Flat memory: parameters (decayed ones first when laid out together), buffers, constants; gradients follow the same
+     * offsets. */
+    float          *weights, *gradients;
+    int64_t         weight_count, gradient_count;       /* floats laid out; gradients cover [0, gradient_count) */
+    int             laid_out;                           /* tensors considered so far */
+    int64_t         weight_capacity, gradient_capacity; /* floats allocated */
+    gpunn__plan    *plans, *last;                       /* cache, most recent first; last: whose values can be read */
+    void           *arena;
+    size_t          arena_bytes;
+    uint64_t        generation; /* changes when any pointer that plans are bound to moves */
+    int64_t         batch;      /* of the last run, before it of the last write; 0 before */
     gpunn_run_state state;
 };
 
 /* ==== >>errors ======================================================================================================== */
-/* Records the first failure and returns its status, so that failing is one expression: return gpunn__fail(dev, ...). dev may be NULL. */
+/* Records the first failure and returns its status, so that failing is one expression: return gpunn__fail(dev, ...). dev may be
+ * NULL. */
 GPUNN__PRIVATE gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
 /* The same for builders: NULL. */
 #ifdef __cplusplus
@@ -1158,9 +1179,9 @@ GPUNN__INLINE void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32
 /* ==== shared by optimizer, files and loader (defined in >>graph, >>plan and >>run) ==================================== */
 /* Lays out memory for tensors that have none yet and draws their initial values. */
 GPUNN__PRIVATE gpunn_status gpunn__commit(gpunn_model *model);
-GPUNN__PRIVATE float       *gpunn__weights(const gpunn_tensor *t);   /* backend memory of a laid-out parameter, buffer or constant */
-GPUNN__PRIVATE int64_t      gpunn__count(const gpunn_tensor *t, int64_t batch); /* elements at that batch size; -1: too many */
-GPUNN__PRIVATE const char  *gpunn__shape_text(const gpunn_tensor *t, char text[128]); /* "[batch, 3, 32, 32]" */
+GPUNN__PRIVATE float      *gpunn__weights(const gpunn_tensor *t); /* backend memory of a laid-out parameter, buffer or constant */
+GPUNN__PRIVATE int64_t     gpunn__count(const gpunn_tensor *t, int64_t batch); /* elements at that batch size; -1: too many */
+GPUNN__PRIVATE const char *gpunn__shape_text(const gpunn_tensor *t, char text[128]); /* "[batch, 3, 32, 32]" */
 /* Drops the plans: call when what they depend on has changed. */
 GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model);
 /* Whole-model forward and backward of one training step; seconds of gpunn_train_step's work. */
@@ -1279,15 +1300,17 @@ GPUNN__PRIVATE void *gpunn__device_alloc(gpunn_device *dev, size_t size)
 {
     size_t limit = dev->args.memory_limit;
     if (limit && (size > limit || dev->allocated > limit - size)) {
-        (void)gpunn__fail(dev, GPUNN_ERR_MEMORY,
-                          "%zu bytes more would pass the device's memory_limit of %zu (%zu are in use); use a smaller batch or raise it",
-                          size, limit, dev->allocated);
+        (void)gpunn__fail(
+            dev, GPUNN_ERR_MEMORY,
+            "%zu bytes more would pass the device's memory_limit of %zu (%zu are in use); use a smaller batch or raise it", size,
+            limit, dev->allocated);
         return NULL;
     }
     void *ptr = dev->backend->alloc(dev->context, size);
     if (ptr == NULL) {
-        (void)gpunn__fail(dev, GPUNN_ERR_MEMORY, "out of memory on %s: %zu bytes were refused, %zu are in use; use a smaller batch",
-                          dev->info.name, size, dev->allocated);
+        (void)gpunn__fail(dev, GPUNN_ERR_MEMORY,
+                          "out of memory on %s: %zu bytes were refused, %zu are in use; use a smaller batch", dev->info.name,
+                          size, dev->allocated);
         return NULL;
     }
     dev->allocated += size;
@@ -1322,8 +1345,8 @@ GPUNN__INLINE void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32
     out[3] = c3;
 }
 
-/* Initial values: element i of tensor `id` is drawn from word i % 4 of counter (i / 4 low, id, i / 4 high, 2^31), a range of counters
- * that dropout, whose fourth word is the high half of the step, never reaches. */
+/* Initial values: element i of tensor `id` is drawn from word i % 4 of counter (i / 4 low, id, i / 4 high, 2^31), a range of
+ * counters that dropout, whose fourth word is the high half of the step, never reaches. */
 static void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in, float *out, int64_t count)
 {
     double a = (double)init->a, b = (double)init->b;
@@ -1378,27 +1401,30 @@ GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
 {
     const gpunn_backend *backend = args.backend;
     if (args.threads < 0 || args.index < 0) {
-        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_device_open: threads is %d and index %d; neither may be negative", args.threads,
-                          args.index);
+        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_device_open: threads is %d and index %d; neither may be negative",
+                          args.threads, args.index);
         return NULL;
     }
     if ((int)args.type < GPUNN_DEVICE_AUTO || args.type > GPUNN_DEVICE_CUDA) {
-        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_device_open: type %d is none; use GPUNN_DEVICE_AUTO, _CPU or _CUDA", (int)args.type);
+        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_device_open: type %d is none; use GPUNN_DEVICE_AUTO, _CPU or _CUDA",
+                          (int)args.type);
         return NULL;
     }
     if (backend == NULL) {
         const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
         if (args.type == GPUNN_DEVICE_CUDA && cuda == NULL) {
-            (void)gpunn__fail(NULL, GPUNN_ERR_DEVICE,
-                              "gpunn_device_open: this program was linked without gpunn_cuda.cu; add it to the compile line, or ask for "
-                              "GPUNN_DEVICE_AUTO to use the CPU");
+            (void)gpunn__fail(
+                NULL, GPUNN_ERR_DEVICE,
+                "gpunn_device_open: this program was linked without gpunn_cuda.cu; add it to the compile line, or ask for "
+                "GPUNN_DEVICE_AUTO to use the CPU");
             return NULL;
         }
         bool use_cuda = args.type == GPUNN_DEVICE_CUDA || (args.type == GPUNN_DEVICE_AUTO && gpunn_cuda_device_count() > 0);
         backend = use_cuda ? cuda : gpunn__cpu_backend();
     }
     if (backend->abi != GPUNN_BACKEND_ABI) {
-        (void)gpunn__fail(NULL, GPUNN_ERR_DEVICE, "gpunn_device_open: the backend has ABI %d, this gpunn.h has %d; take both files from one version",
+        (void)gpunn__fail(NULL, GPUNN_ERR_DEVICE,
+                          "gpunn_device_open: the backend has ABI %d, this gpunn.h has %d; take both files from one version",
                           backend->abi, GPUNN_BACKEND_ABI);
         return NULL;
     }
@@ -1483,7 +1509,8 @@ GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev)
 GPUNN_API gpunn_model *gpunn_model_create(gpunn_device *dev)
 {
     if (dev == NULL) { /* keeps the sentence of a gpunn_device_open that failed before */
-        if (gpunn_last_status(NULL) == GPUNN_OK) (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_create: the device is NULL");
+        if (gpunn_last_status(NULL) == GPUNN_OK)
+            (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_create: the device is NULL");
         return NULL;
     }
     gpunn_model *model = (gpunn_model *)gpunn__calloc(dev, sizeof *model);
@@ -1525,12 +1552,13 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
 /* ==== what the op tables say ========================================================================================== */
 typedef struct gpunn__op_info {
     const char *name;
-    int         arity, attribute_count;    /* of elementwise ops; arity 0: another op */
+    int         arity, attribute_count; /* of elementwise ops; arity 0: another op */
     float       attribute_default[2];
-    const char *derivative[3];             /* elementwise: its text, NULL beyond the operands */
+    const char *derivative[3];              /* elementwise: its text, NULL beyond the operands */
     int         reads, reads_out, backward; /* other ops */
 } gpunn__op_info;
 
+/* clang-format off */
 static const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT] = {
     {"none", 0, 0, {0, 0}, {NULL, NULL, NULL}, 0, 0, 0},
 #define K(number) number##f
@@ -1557,6 +1585,7 @@ static const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT] = {
     GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
 #undef GPUNN__X
 };
+/* clang-format on */
 
 GPUNN_API const char *gpunn_op_name(gpunn_op op)
 {
@@ -1607,7 +1636,8 @@ GPUNN__PRIVATE bool gpunn__op_mentions(const gpunn__op_info *info, char name)
 GPUNN__PRIVATE bool gpunn__op_reads_input(gpunn_op op, int i)
 {
     const gpunn__op_info *info = &gpunn__op_infos[op];
-    return info->arity == 0 ? (info->reads >> (i < 31 ? i : 31) & 1) != 0 : i < info->arity && gpunn__op_mentions(info, info->arity == 1 ? 'x' : "abc"[i]);
+    return info->arity == 0 ? (info->reads >> (i < 31 ? i : 31) & 1) != 0
+                            : i < info->arity && gpunn__op_mentions(info, info->arity == 1 ? 'x' : "abc"[i]);
 }
 
 GPUNN__PRIVATE bool gpunn__op_reads_output(gpunn_op op)
@@ -1616,9 +1646,9 @@ GPUNN__PRIVATE bool gpunn__op_reads_output(gpunn_op op)
     return info->arity == 0 ? info->reads_out != 0 : gpunn__op_mentions(info, 'y');
 }
 /* ==== >>math ========================================================================================================== *
- * Float functions without branches or tables, so that loops over them become vector code; both sides of every choice are computed.
- * Within 2 ulp of the true value (sigmoid, tanh: 3), and C's values at infinities, NaN, denormals and outside the domain. The polynomials
- * are minimax fits by iteratively reweighted least squares. */
+ * Float functions without branches or tables, so that loops over them become vector code; both sides of every choice are
+ * computed. Within 2 ulp of the true value (sigmoid, tanh: 3), and C's values at infinities, NaN, denormals and outside the
+ * domain. The polynomials are minimax fits by iteratively reweighted least squares. */
 #define GPUNN__SQRT_HALF_BITS 0x3f3504f3u
 
 GPUNN__INLINE float gpunn__float_of(uint32_t bits)
@@ -1725,7 +1755,8 @@ GPUNN__INLINE float gpunn__log1p(float x)
     float   near = x * gpunn__select(huge, 5.4210109e-20f, 1);
     int32_t n = gpunn__exponent(1 + near);
     float   scale = gpunn__float_of((uint32_t)(127 - n) << 23);
-    float   y = gpunn__log_join((float)n + gpunn__select(huge, 64, 0), near * scale + (scale - 1)); /* small x: scale is 1, nothing lost */
+    float   y = gpunn__log_join((float)n + gpunn__select(huge, 64, 0),
+                                near * scale + (scale - 1)); /* small x: scale is 1, nothing lost */
     return gpunn__select(fabsf(x) < 1e-8f, x, gpunn__log_edges(x, -1, y));
 }
 
@@ -1794,8 +1825,10 @@ GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype)
 
 static const char *gpunn__dim_text(int64_t dim, char text[32])
 {
-    if (dim == GPUNN_BATCH) (void)snprintf(text, 32, "batch");
-    else (void)snprintf(text, 32, dim < 0 ? "%lld batch" : "%lld", (long long)(dim < 0 ? -dim : dim));
+    if (dim == GPUNN_BATCH)
+        (void)snprintf(text, 32, "batch");
+    else
+        (void)snprintf(text, 32, dim < 0 ? "%lld batch" : "%lld", (long long)(dim < 0 ? -dim : dim));
     return text;
 }
 
@@ -1920,7 +1953,8 @@ static bool gpunn__operand(const gpunn__call *call, const gpunn_tensor *t, const
     else if (f32 && t->dtype != GPUNN_F32)
         (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "%s is %s, but f32 is needed; convert it with gpunn_cast", name,
                             gpunn_dtype_name(t->dtype));
-    else return true;
+    else
+        return true;
     return false;
 }
 
@@ -2070,9 +2104,12 @@ static bool gpunn__init_is_sound(const gpunn__call *call, gpunn_init init, int r
     const char *fault = NULL;
     if ((int)init.kind < 0 || init.kind > GPUNN_INIT_KAIMING_UNIFORM)
         fault = "the kind is none of gpunn_init_kind; use one of them";
-    else if (!isfinite(init.a) || !isfinite(init.b)) fault = "a or b is not finite; use finite numbers";
-    else if (init.kind == GPUNN_INIT_UNIFORM && init.a > init.b) fault = "a lies above b; a is the lower bound";
-    else if (init.kind == GPUNN_INIT_NORMAL && init.b < 0) fault = "b is negative; it is the standard deviation";
+    else if (!isfinite(init.a) || !isfinite(init.b))
+        fault = "a or b is not finite; use finite numbers";
+    else if (init.kind == GPUNN_INIT_UNIFORM && init.a > init.b)
+        fault = "a lies above b; a is the lower bound";
+    else if (init.kind == GPUNN_INIT_NORMAL && init.b < 0)
+        fault = "b is negative; it is the standard deviation";
     else if (init.kind == GPUNN_INIT_KAIMING_UNIFORM && init.a < 0)
         fault = "a is negative; it is the fan-in, 0 to take it from the shape";
     else if (init.kind == GPUNN_INIT_KAIMING_UNIFORM && init.a == 0 && rank < 2)
@@ -2684,7 +2721,8 @@ static int gpunn__axis_of(const gpunn__call *call, const gpunn_tensor *x, int ax
 {
     if (axis >= -x->rank && axis < x->rank) return axis < 0 ? axis + x->rank : axis;
     char text[128];
-    if (x->rank == 0) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "x is a scalar, which has no axes");
+    if (x->rank == 0)
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "x is a scalar, which has no axes");
     else
         (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "axis %d is not one of %s; use %d to %d", axis, gpunn__shape_text(x, text),
                             -x->rank, x->rank - 1);
@@ -2835,8 +2873,10 @@ static gpunn_tensor *gpunn__reduce_node(const char *name, gpunn_op op, bool mean
     while (count > 0) attr.axes |= 1u << list[--count];
     int64_t dim[GPUNN_MAX_RANK];
     for (int i = 0; i < x->rank; i++)
-        if (!(attr.axes >> i & 1)) dim[rank++] = x->dim[i];
-        else if (keepdim) dim[rank++] = 1;
+        if (!(attr.axes >> i & 1))
+            dim[rank++] = x->dim[i];
+        else if (keepdim)
+            dim[rank++] = 1;
     if (attr.axes == 0) op = GPUNN_OP_RESHAPE; /* a scalar is its own sum */
     return gpunn__node(&call, op, &attr, &x, 1, GPUNN_F32, rank, dim);
 }
@@ -3052,7 +3092,8 @@ static bool gpunn__begin_classes(gpunn__call *call, const char *op, gpunn_tensor
     else if (!fits)
         (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
                             "logits %s and labels %s do not fit; [n, classes, ...] and [n, ...] are needed", one, other);
-    else return true;
+    else
+        return true;
     return false;
 }
 
@@ -3136,11 +3177,22 @@ typedef struct gpunn__formula {
     int                  arg_count, depth;
 } gpunn__formula;
 
+/* The first `length` bytes of a text, as far as they fit, without control characters. */
+static void gpunn__expr_quote(char *out, size_t size, const char *text, size_t length)
+{
+    size_t n = 0;
+    for (; n + 1 < size && n < length && text[n]; n++) out[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7f ? '?' : text[n];
+    out[n] = 0;
+}
+
 /* Records an error at a place of the text; false. word: what stands there, for messages. */
 static bool gpunn__expr_fail(const gpunn__formula *f, const char *at, const char *what, const char *word, size_t length)
 {
-    (void)gpunn__refuse(&f->call, GPUNN_ERR_ARGUMENT, "%s%s%.*s%s at character %d of \"%.200s\"", what, length ? " '" : "",
-                        (int)(length < 64 ? length : 64), word, length ? "'" : "", (int)(at - f->text) + 1, f->text);
+    char text[200], shown[64];
+    gpunn__expr_quote(text, sizeof text, f->text, SIZE_MAX);
+    gpunn__expr_quote(shown, sizeof shown, word, length);
+    (void)gpunn__refuse(&f->call, GPUNN_ERR_ARGUMENT, "%s%s%s%s at character %d of \"%s\"", what, shown[0] ? " '" : "", shown,
+                        shown[0] ? "'" : "", (int)(at - f->text) + 1, text);
     return false;
 }
 
@@ -3303,9 +3355,12 @@ static bool gpunn__expr_function(gpunn__formula *f, const char *name, size_t len
     gpunn__term terms[5];
     int         count = 0, op = GPUNN_OP_COUNT - 1;
     bool        all_numbers = true;
-    if (length == 3 && memcmp(name, "max", 3) == 0) op = GPUNN_OP_MAXIMUM;
-    else if (length == 3 && memcmp(name, "min", 3) == 0) op = GPUNN_OP_MINIMUM;
-    else if (length == 1 && *name == 'K') op = GPUNN_OP_NONE;
+    if (length == 3 && memcmp(name, "max", 3) == 0)
+        op = GPUNN_OP_MAXIMUM;
+    else if (length == 3 && memcmp(name, "min", 3) == 0)
+        op = GPUNN_OP_MINIMUM;
+    else if (length == 1 && *name == 'K')
+        op = GPUNN_OP_NONE;
     else
         while (op > 0 && !(gpunn__op_arity((gpunn_op)op) > 0 && strlen(gpunn_op_name((gpunn_op)op)) == length &&
                            memcmp(gpunn_op_name((gpunn_op)op), name, length) == 0))
@@ -3371,16 +3426,20 @@ static bool gpunn__expr_sign(gpunn__formula *f, gpunn__term *result)
         f->at++;
         ok = gpunn__expr_sign(f, &operand);
         result->tensor = NULL;
-        if (ok && operand.tensor) ok = gpunn__expr_apply(f, GPUNN_OP_NEG, &operand, 0, 0, result);
-        else if (ok) result->number = -operand.number;
+        if (ok && operand.tensor)
+            ok = gpunn__expr_apply(f, GPUNN_OP_NEG, &operand, 0, 0, result);
+        else if (ok)
+            result->number = -operand.number;
     } else if (first == '(') {
         f->at++;
         ok = gpunn__expr_comparison(f, result) && gpunn__expr_expect(f, ')', "')' is missing");
     } else if (isdigit((unsigned char)first) || first == '.') {
         result->tensor = NULL;
         ok = gpunn__expr_number(f, &result->number);
-    } else if (isalpha((unsigned char)first) || first == '_') ok = gpunn__expr_name(f, result);
-    else ok = gpunn__expr_fail(f, f->at, first ? "unexpected" : "something is missing", f->at, first != 0);
+    } else if (isalpha((unsigned char)first) || first == '_')
+        ok = gpunn__expr_name(f, result);
+    else
+        ok = gpunn__expr_fail(f, f->at, first ? "unexpected" : "something is missing", f->at, first != 0);
     f->depth--;
     return ok;
 }
@@ -3459,8 +3518,8 @@ GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *
     return value ? value : gpunn__undo(&f.call);
 }
 /* ==== >>plan ========================================================================================================== *
- * A plan is the work of one (outputs, mode, batch size): steps in order, each with its operands' places. Every value, gradient, saved
- * value and workspace is a slot with a lifetime in steps; slots share the arena. Made once, then only run. */
+ * A plan is the work of one (outputs, mode, batch size): steps in order, each with its operands' places. Every value, gradient,
+ * saved value and workspace is a slot with a lifetime in steps; slots share the arena. Made once, then only run. */
 enum { GPUNN__MAX_PLANS = 32 }; /* cached per model; the least recently used one goes */
 
 typedef struct gpunn__slot {
@@ -3480,29 +3539,29 @@ typedef struct gpunn__binding {
 } gpunn__binding;
 
 struct gpunn__plan {
-    gpunn__plan   *next;
-    gpunn_tensor **outputs; /* as asked for; a training plan's one output is the loss */
-    int            output_count;
-    bool           training;
-    int64_t        batch;
-    uint64_t       generation; /* of the model, at the last binding; 0: never bound */
-    gpunn_step    *steps;      /* forward ones, then backward ones */
-    int            forward_count, step_count, step_capacity;
-    gpunn__slot   *slots;
-    int            slot_count, slot_capacity;
+    gpunn__plan    *next;
+    gpunn_tensor  **outputs; /* as asked for; a training plan's one output is the loss */
+    int             output_count;
+    bool            training;
+    int64_t         batch;
+    uint64_t        generation; /* of the model, at the last binding; 0: never bound */
+    gpunn_step     *steps;      /* forward ones, then backward ones */
+    int             forward_count, step_count, step_capacity;
+    gpunn__slot    *slots;
+    int             slot_count, slot_capacity;
     gpunn__binding *bindings;
-    int            binding_count, binding_capacity;
-    int            tensor_count;  /* length of the tables by tensor id */
-    int           *root;          /* the tensor whose memory a value is: itself, or through reshapes and merged steps another */
-    int           *gradient_root; /* the same for gradients: reshapes only */
-    int           *value_slot, *gradient_slot; /* by root; -1: none */
-    int           *inputs;        /* ids of the inputs that it reads */
-    int            input_count;
-    int           *reached;       /* ids of the parameters whose gradient it writes */
-    bool         **first_write;   /* per reached parameter: the accumulate flag of the step that writes it first */
-    int            reached_count;
-    size_t         arena_bytes, cache_bytes;
-    size_t         table_bytes; /* of the block at outputs: it and all tables by id */
+    int             binding_count, binding_capacity;
+    int             tensor_count;  /* length of the tables by tensor id */
+    int            *root;          /* the tensor whose memory a value is: itself, or through reshapes and merged steps another */
+    int            *gradient_root; /* the same for gradients: reshapes only */
+    int            *value_slot, *gradient_slot; /* by root; -1: none */
+    int            *inputs;                     /* ids of the inputs that it reads */
+    int             input_count;
+    int            *reached;     /* ids of the parameters whose gradient it writes */
+    bool          **first_write; /* per reached parameter: the accumulate flag of the step that writes it first */
+    int             reached_count;
+    size_t          arena_bytes, cache_bytes;
+    size_t          table_bytes; /* of the block at outputs: it and all tables by id */
 };
 
 static int64_t gpunn__dim(int64_t dim, int64_t batch)
@@ -3514,7 +3573,7 @@ static int64_t gpunn__dim(int64_t dim, int64_t batch)
 typedef struct gpunn__builder { /* tables by tensor id, alive while a plan is made */
     gpunn_model *model;
     gpunn__plan *plan;
-    bool        *needed;   /* computed in this plan */
+    bool        *needed; /* computed in this plan */
     bool        *scratch;
     bool        *wants;    /* a gradient is asked for, by the tensor or by what it is made of */
     bool        *behind;   /* the loss depends on it */
@@ -3537,7 +3596,8 @@ static void *gpunn__grow(gpunn_device *dev, void *array, int count, int *capacit
 static int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first)
 {
     gpunn__plan *plan = b->plan;
-    gpunn__slot *slots = (gpunn__slot *)gpunn__grow(b->model->dev, plan->slots, plan->slot_count, &plan->slot_capacity, sizeof *slots);
+    gpunn__slot *slots =
+        (gpunn__slot *)gpunn__grow(b->model->dev, plan->slots, plan->slot_count, &plan->slot_capacity, sizeof *slots);
     if (slots == NULL) return -1;
     plan->slots = slots;
     gpunn__slot *slot = &slots[plan->slot_count];
@@ -3557,8 +3617,8 @@ static gpunn__slot *gpunn__slot_of(gpunn__plan *plan, int slot)
 static bool gpunn__bind(gpunn__builder *b, void **pointer, gpunn__place place, int index)
 {
     gpunn__plan    *plan = b->plan;
-    gpunn__binding *bindings =
-        (gpunn__binding *)gpunn__grow(b->model->dev, plan->bindings, plan->binding_count, &plan->binding_capacity, sizeof *bindings);
+    gpunn__binding *bindings = (gpunn__binding *)gpunn__grow(b->model->dev, plan->bindings, plan->binding_count,
+                                                             &plan->binding_capacity, sizeof *bindings);
     if (bindings == NULL) return false;
     plan->bindings = bindings;
     bindings[plan->binding_count].pointer = pointer;
@@ -3617,7 +3677,8 @@ static void gpunn__mark_kept(const gpunn_model *model, bool *needed, bool *scrat
         scratch[id] = true;
         gpunn__mark_operands(model, scratch);
         bool possible = true;
-        for (int j = 0; j <= id; j++) possible = possible && (!scratch[j] || needed[j] || model->tensors[j]->kind != GPUNN__INPUT);
+        for (int j = 0; j <= id; j++)
+            possible = possible && (!scratch[j] || needed[j] || model->tensors[j]->kind != GPUNN__INPUT);
         for (int j = 0; possible && j <= id; j++) needed[j] = needed[j] || scratch[j];
     }
 }
@@ -3641,8 +3702,8 @@ static bool gpunn__same_shape(const gpunn_tensor *a, const gpunn_tensor *b)
     return a->rank == b->rank && memcmp(a->dim, b->dim, (size_t)a->rank * sizeof *a->dim) == 0;
 }
 
-/* What can be merged into a linear or convolution: a batch norm by running statistics (evaluation only), the sum with a residual, a
- * relu; in this order. Returns the node after `end` if it is of a later stage than *stage. */
+/* What can be merged into a linear or convolution: a batch norm by running statistics (evaluation only), the sum with a residual,
+ * a relu; in this order. Returns the node after `end` if it is of a later stage than *stage. */
 static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tensor *end, int *stage)
 {
     if (b->uses[end->id] != 1 || gpunn__is_visible(b->plan, end)) return NULL;
@@ -3782,15 +3843,16 @@ static bool gpunn__forward_steps(gpunn__builder *b)
         const gpunn_tensor *t = b->model->tensors[id];
         if (b->needed[id] && t->kind == GPUNN__VALUE && plan->root[id] == id && !gpunn__forward_step(b, t)) return false;
         bool visible = b->needed[id] && gpunn__is_visible(plan, t);
-        if (visible && plan->value_slot[plan->root[id]] >= 0) gpunn__slot_of(plan, plan->value_slot[plan->root[id]])->last = INT32_MAX;
+        if (visible && plan->value_slot[plan->root[id]] >= 0)
+            gpunn__slot_of(plan, plan->value_slot[plan->root[id]])->last = INT32_MAX;
     }
     plan->forward_count = plan->step_count;
     return true;
 }
 
 /* ==== >>autodiff ====================================================================================================== *
- * A reshape's gradient is its operand's: one memory, no step. The first contribution to a gradient writes (=), later ones add (+=);
- * a parameter's first one adds too when it has been written since gpunn_zero_grad. Steps run by falling id. */
+ * A reshape's gradient is its operand's: one memory, no step. The first contribution to a gradient writes (=), later ones add
+ * (+=); a parameter's first one adds too when it has been written since gpunn_zero_grad. Steps run by falling id. */
 static bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand)
 {
     const gpunn_tensor *input = node->inputs[operand];
@@ -3809,17 +3871,16 @@ static int gpunn__next_contribution(const gpunn__builder *b, int root, int befor
     return -1;
 }
 
-/* Whether the gradient of an addition's operand may be the very memory of the sum's gradient. Everybody who shares that memory must
- * have read it, in the step of its own node, before any of them is added to. */
+/* Whether the gradient of an addition's operand may be the very memory of the sum's gradient. Everybody who shares that memory
+ * must have read it, in the step of its own node, before any of them is added to. */
 static bool gpunn__shares_gradient(const gpunn__builder *b, const gpunn_tensor *add, int operand)
 {
     enum { MOST = 8 };
     const gpunn__plan  *plan = b->plan;
     const gpunn_tensor *other = add->inputs[1 - operand];
     int                 member[MOST], count = 0, root = plan->gradient_root[add->inputs[operand]->id];
-    if (add->inputs[0] == add->inputs[1] || !gpunn__same_shape(add, add->inputs[operand]) ||
-        plan->gradient_slot[add->id] < 0 || b->model->tensors[root]->kind != GPUNN__VALUE || b->retained[root] || b->retained[add->id] ||
-        b->writes[root] > 0)
+    if (add->inputs[0] == add->inputs[1] || !gpunn__same_shape(add, add->inputs[operand]) || plan->gradient_slot[add->id] < 0 ||
+        b->model->tensors[root]->kind != GPUNN__VALUE || b->retained[root] || b->retained[add->id] || b->writes[root] > 0)
         return false;
     for (int id = 0; id < add->id; id++) {
         bool sharing = id == root || plan->gradient_slot[id] == plan->gradient_slot[add->id] ||
@@ -3880,7 +3941,8 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
                   : !gpunn__use_slot(b, &step->grad_out.data, plan->gradient_slot[root], at))
         return false;
     for (int i = 0; i < t->input_count; i++) {
-        if (t->inputs[i] && gpunn__op_reads_input(t->op, i) && !gpunn__read_value(b, &step->in[i], t->inputs[i], at)) return false;
+        if (t->inputs[i] && gpunn__op_reads_input(t->op, i) && !gpunn__read_value(b, &step->in[i], t->inputs[i], at))
+            return false;
         if (computed[i] && !gpunn__write_gradient(b, step, t->inputs[i], i, at)) return false;
     }
     return !gpunn__op_reads_output(t->op) || gpunn__read_value(b, &step->out, t, at);
@@ -3894,7 +3956,7 @@ static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
         if (model->tensors[id]->retain_grad && b->needed[id]) b->retained[plan->gradient_root[id]] = true;
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        bool wants = b->retained[id] || (t->kind == GPUNN__PARAMETER && t->trainable);
+        bool                wants = b->retained[id] || (t->kind == GPUNN__PARAMETER && t->trainable);
         for (int i = 0; !wants && i < t->input_count; i++) wants = gpunn__passes_gradient(b, t, i);
         b->wants[id] = wants && b->needed[id];
     }
@@ -3907,7 +3969,9 @@ static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
     }
     for (int id = loss->id; id >= 0; id--) {
         const gpunn_tensor *t = model->tensors[id];
-        if (b->behind[id] && b->wants[id] && t->kind == GPUNN__VALUE && !gpunn__is_alias(t, b->plan->training) && !gpunn__backward_step(b, t)) return false;
+        if (b->behind[id] && b->wants[id] && t->kind == GPUNN__VALUE && !gpunn__is_alias(t, b->plan->training) &&
+            !gpunn__backward_step(b, t))
+            return false;
     }
     return true;
 }
@@ -3939,8 +4003,9 @@ static void gpunn__overlay_steps(gpunn__plan *plan)
         if (!is_result && !(is_gradient && wanted == 1)) continue;
         for (int j = i; j >= 0 && j > i - 8; j--) { /* the bindings of a step stand together, its result's last */
             const gpunn__binding *input = &plan->bindings[j];
-            bool operand = is_gradient ? input->pointer == &step->grad_out.data : false;
-            for (int k = 0; is_result && k < step->input_count && k < 2; k++) operand = operand || input->pointer == &step->in[k].data;
+            bool                  operand = is_gradient ? input->pointer == &step->grad_out.data : false;
+            for (int k = 0; is_result && k < step->input_count && k < 2; k++)
+                operand = operand || input->pointer == &step->in[k].data;
             if (operand && input->place == GPUNN__IN_SLOT) gpunn__overlay(plan, output->index, input->index, at);
         }
     }
@@ -4093,7 +4158,8 @@ static gpunn_status gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *out
         if (model->tensors[id]->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;
         values += model->tensors[id]->kind == GPUNN__VALUE;
         if (gpunn__count(model->tensors[id], plan->batch) < 0)
-            return gpunn__fail(model->dev, GPUNN_ERR_SHAPE, "batch %lld makes '%s' of op %s larger than memory can be; use a smaller batch",
+            return gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
+                               "batch %lld makes '%s' of op %s larger than memory can be; use a smaller batch",
                                (long long)plan->batch, model->tensors[id]->name ? model->tensors[id]->name : "",
                                gpunn_op_name(model->tensors[id]->op));
     }
@@ -4141,8 +4207,8 @@ static gpunn__plan *gpunn__plan_make(gpunn_model *model, gpunn_tensor *const *ou
 /* ---- memory of a model ----------------------------------------------------------------------------------------------- */
 enum { GPUNN__WEIGHT_ALIGN = 16 }; /* floats; the first ones of a model's weights hold the constant 1, the gradient of a loss */
 
-/* Gives every parameter, buffer and constant from tensor `from` on its offset: parameters that decay first, other parameters, the rest.
- * With apply false only returns how many floats there would be. */
+/* Gives every parameter, buffer and constant from tensor `from` on its offset: parameters that decay first, other parameters, the
+ * rest. With apply false only returns how many floats there would be. */
 static int64_t gpunn__lay_out(gpunn_model *model, bool apply, int64_t *gradient_count)
 {
     int64_t count = model->weight_count ? model->weight_count : (int64_t)GPUNN__WEIGHT_ALIGN;
@@ -4209,7 +4275,8 @@ GPUNN__PRIVATE gpunn_status gpunn__commit(gpunn_model *model)
     }
     for (int id = model->laid_out; id < model->tensor_count; id++) {
         gpunn_tensor *t = model->tensors[id];
-        if (t->kind != GPUNN__INPUT && t->kind != GPUNN__VALUE && gpunn__count(t, 1) > staging_count) staging_count = gpunn__count(t, 1);
+        if (t->kind != GPUNN__INPUT && t->kind != GPUNN__VALUE && gpunn__count(t, 1) > staging_count)
+            staging_count = gpunn__count(t, 1);
     }
     float *staging = (float *)gpunn__realloc(dev, NULL, 0, (size_t)staging_count * sizeof(float));
     if (staging == NULL) return GPUNN_ERR_MEMORY;
@@ -4282,7 +4349,9 @@ static gpunn_status gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
         else if (binding->place == GPUNN__IN_GRADIENT)
             *binding->pointer = model->gradients + t->offset;
         else
-            *binding->pointer = binding->place == GPUNN__IN_ONE ? (void *)model->weights : t->kind == GPUNN__INPUT ? t->data : (void *)gpunn__weights(t);
+            *binding->pointer = binding->place == GPUNN__IN_ONE ? (void *)model->weights
+                                : t->kind == GPUNN__INPUT       ? t->data
+                                                                : (void *)gpunn__weights(t);
     }
     plan->generation = model->generation;
     return GPUNN_OK;
@@ -4298,16 +4367,17 @@ static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, cons
         const gpunn_tensor *t = model->tensors[plan ? plan->inputs[i] : i];
         if (t->kind != GPUNN__INPUT || (needed && !needed[i])) continue;
         if (t->batch == 0) {
-            (void)gpunn__fail(model->dev, GPUNN_ERR_STATE, "input '%s' has not been written; call gpunn_write or gpunn_next before the run",
-                              t->name);
+            (void)gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                              "input '%s' has not been written; call gpunn_write or gpunn_next before the run", t->name);
             return 0;
         }
         bool batched = false;
         for (int axis = 0; axis < t->rank; axis++) batched = batched || t->dim[axis] < 0;
         if (!batched) continue;
         if (leader && leader->batch != t->batch) {
-            (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE, "input '%s' holds %lld samples and input '%s' %lld; write the same batch into all",
-                              leader->name, (long long)leader->batch, t->name, (long long)t->batch);
+            (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
+                              "input '%s' holds %lld samples and input '%s' %lld; write the same batch into all", leader->name,
+                              (long long)leader->batch, t->name, (long long)t->batch);
             return 0;
         }
         leader = t;
@@ -4324,7 +4394,8 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
     gpunn__plan **link = &model->plans;
     for (; *link; link = &(*link)->next, cached++) {
         gpunn__plan *plan = *link;
-        if (plan->training != training || plan->output_count != count || memcmp(plan->outputs, outputs, (size_t)count * sizeof *outputs) != 0)
+        if (plan->training != training || plan->output_count != count ||
+            memcmp(plan->outputs, outputs, (size_t)count * sizeof *outputs) != 0)
             continue;
         if (batch == 0 && (batch = gpunn__batch_of(model, plan, NULL)) == 0) return NULL;
         if (plan->batch == batch) break;
@@ -4340,8 +4411,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
         gpunn__free(dev, needed, bytes);
         if (batch == 0 || (plan = gpunn__plan_make(model, outputs, count, training, batch)) == NULL) return NULL;
         if (cached >= GPUNN__MAX_PLANS) {
-            for (link = &model->plans; (*link)->next; link = &(*link)->next) {
-            }
+            for (link = &model->plans; (*link)->next; link = &(*link)->next) {}
             if (model->last == *link) model->last = NULL;
             gpunn__plan_free(dev, *link);
             *link = NULL;
@@ -4369,7 +4439,8 @@ static gpunn_status gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int f
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
 {
     if (outputs == NULL || count < 1 || outputs[0] == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_forward: no outputs, or the first is NULL; a builder failed before: see gpunn_error");
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
+                           "gpunn_forward: no outputs, or the first is NULL; a builder failed before: see gpunn_error");
     gpunn_model *model = outputs[0]->model;
     for (int i = 1; i < count; i++)
         if (outputs[i] == NULL || outputs[i]->model != model)
@@ -4388,13 +4459,15 @@ GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss)
     gpunn_device *dev = model->dev;
     if (loss->dtype != GPUNN_F32 || loss->kind != GPUNN__VALUE || gpunn__count(loss, 1) != 1 || gpunn__count(loss, 2) != 1) {
         char text[128];
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "the loss is %s %s; it must be one computed f32 number: reduce it with gpunn_mean or gpunn_sum",
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE,
+                           "the loss is %s %s; it must be one computed f32 number: reduce it with gpunn_mean or gpunn_sum",
                            gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
     }
     gpunn__plan *plan = gpunn__plan_for(model, &loss, 1, true);
     if (plan == NULL) return dev->error.status;
     if (plan->reached_count == 0 && plan->step_count == plan->forward_count)
-        return gpunn__fail(dev, GPUNN_ERR_STATE, "the loss depends on no trainable parameter; unfreeze one with gpunn_set_trainable");
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "the loss depends on no trainable parameter; unfreeze one with gpunn_set_trainable");
     for (int i = 0; i < plan->reached_count; i++) *plan->first_write[i] = model->tensors[plan->reached[i]]->grad_reached;
     model->state.step++;
     GPUNN__WEIGHTS_CHANGED(model); /* running statistics */
@@ -4403,7 +4476,8 @@ GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss)
     float value = gpunn_item(loss);
     if (!(value - value == 0))
         return gpunn__fail(dev, GPUNN_ERR_NUMERIC,
-                           "the loss is %s at training step %llu; no weight was changed: check the data, lower the learning rate or clip gradients",
+                           "the loss is %s at training step %llu; no weight was changed: check the data, lower the learning rate "
+                           "or clip gradients",
                            value != value ? "NaN" : "infinite", (unsigned long long)model->state.step);
     status = gpunn__run_steps(dev, plan, plan->forward_count, plan->step_count);
     for (int i = 0; i < plan->reached_count && status == GPUNN_OK; i++) model->tensors[plan->reached[i]]->grad_reached = true;
@@ -4442,11 +4516,14 @@ static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
         if (gpunn__commit(model) != GPUNN_OK) return NULL;
         if (!gradient) return gpunn__weights(t);
         if (t->kind == GPUNN__PARAMETER && t->grad_reached) return model->gradients + t->offset;
-        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE, "'%s' has no gradient; call gpunn_backward or gpunn_train_step on a loss that depends on it",
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE,
+                                "'%s' has no gradient; call gpunn_backward or gpunn_train_step on a loss that depends on it",
                                 name);
     }
     if (gradient) {
-        int slot = plan && plan->training && t->id < plan->tensor_count && t->retain_grad ? plan->gradient_slot[plan->gradient_root[t->id]] : -1;
+        int slot = plan && plan->training && t->id < plan->tensor_count && t->retain_grad
+                       ? plan->gradient_slot[plan->gradient_root[t->id]]
+                       : -1;
         if (slot >= 0) return (char *)model->arena + gpunn__slot_of(plan, slot)->offset;
         return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE, "'%s' has no gradient: %s", name,
                                 t->retain_grad ? "the loss of the last run does not depend on it, or there was no gpunn_backward"
@@ -4459,27 +4536,30 @@ static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
     if (plan && t->id < plan->tensor_count) {
         const gpunn_tensor *root = model->tensors[plan->root[t->id]];
         int                 slot = plan->value_slot[root->id];
-        if (root->kind != GPUNN__VALUE && gpunn__is_visible(plan, t)) return root->kind == GPUNN__INPUT ? root->data : (void *)gpunn__weights(root);
+        if (root->kind != GPUNN__VALUE && gpunn__is_visible(plan, t))
+            return root->kind == GPUNN__INPUT ? root->data : (void *)gpunn__weights(root);
         if (slot >= 0 && gpunn__is_visible(plan, t)) return (char *)model->arena + gpunn__slot_of(plan, slot)->offset;
     }
-    return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE,
-                            "'%s' was not an output of the last run, so its memory has been used again; pass it to gpunn_forward, or call "
-                            "gpunn_keep on it before the run",
-                            name);
+    return GPUNN__FAIL_NULL(
+        dev, GPUNN_ERR_STATE,
+        "'%s' was not an output of the last run, so its memory has been used again; pass it to gpunn_forward, or call "
+        "gpunn_keep on it before the run",
+        name);
 }
 
 static gpunn_status gpunn__read(gpunn_tensor *t, bool gradient, void *host, size_t bytes, const char *caller)
 {
     if (t == NULL || host == NULL)
-        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", caller, t ? "host pointer" : "tensor");
+        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", caller,
+                           t ? "host pointer" : "tensor");
     gpunn_device *dev = t->model->dev;
     size_t        expected;
     const void   *memory = gpunn__memory_of(t, gradient, &expected);
     if (memory == NULL) return dev->error.status;
     if (bytes != expected) {
         char text[128];
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes asked for, but it holds %zu (%s %s); see gpunn_tensor_bytes", caller,
-                           gpunn__called(t), bytes, expected, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text));
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes asked for, but it holds %zu (%s %s); see gpunn_tensor_bytes",
+                           caller, gpunn__called(t), bytes, expected, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text));
     }
     gpunn_status status = dev->backend->download(dev->context, host, memory, bytes);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
@@ -4502,8 +4582,8 @@ GPUNN_API float gpunn_item(gpunn_tensor *t)
     if (t && t->dtype == GPUNN_I64)
         return gpunn__read(t, false, &integer, sizeof integer, "gpunn_item") == GPUNN_OK ? (float)integer : NAN;
     if (t && t->dtype != GPUNN_F32)
-        (void)gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE, "gpunn_item '%s': it is %s; only f32 and i64 are read", gpunn__called(t),
-                          gpunn_dtype_name(t->dtype));
+        (void)gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE, "gpunn_item '%s': it is %s; only f32 and i64 are read",
+                          gpunn__called(t), gpunn_dtype_name(t->dtype));
     else if (gpunn__read(t, false, &value, sizeof value, "gpunn_item") != GPUNN_OK)
         value = NAN;
     return value;
@@ -4517,7 +4597,8 @@ static gpunn_status gpunn__write_input(gpunn_tensor *t, const void *host, size_t
     if (batched ? bytes == 0 || bytes % sample != 0 : bytes != sample) {
         char text[128];
         return gpunn__fail(dev, GPUNN_ERR_SHAPE, "gpunn_write '%s': %zu bytes given, but %s %s takes %s%zu", t->name, bytes,
-                           gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text), batched ? "a positive multiple of " : "", sample);
+                           gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text), batched ? "a positive multiple of " : "",
+                           sample);
     }
     if (t->capacity < bytes) {
         gpunn__device_free(dev, t->data, t->capacity);
@@ -4537,11 +4618,13 @@ static gpunn_status gpunn__write_input(gpunn_tensor *t, const void *host, size_t
 GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes)
 {
     if (t == NULL || host == NULL)
-        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_write: the %s is NULL", t ? "host pointer" : "tensor");
+        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_write: the %s is NULL",
+                           t ? "host pointer" : "tensor");
     gpunn_device *dev = t->model->dev;
     if (t->kind == GPUNN__INPUT) return gpunn__write_input(t, host, bytes);
     if (t->kind != GPUNN__PARAMETER && t->kind != GPUNN__BUFFER)
-        return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_write '%s': only inputs, parameters and buffers can be written", gpunn__called(t));
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_write '%s': only inputs, parameters and buffers can be written",
+                           gpunn__called(t));
     size_t expected = (size_t)gpunn__count(t, 1) * sizeof(float);
     if (bytes != expected) {
         char text[128];
@@ -4578,7 +4661,8 @@ static void gpunn__summary_rows(const gpunn_model *model, const gpunn__plan *pla
     int64_t total = 0, trainable = 0;
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        bool computed = t->kind == GPUNN__VALUE && (plan->root[id] != id || plan->value_slot[id] >= 0 || gpunn__is_alias(t, plan->training));
+        bool                computed =
+            t->kind == GPUNN__VALUE && (plan->root[id] != id || plan->value_slot[id] >= 0 || gpunn__is_alias(t, plan->training));
         bool read = false;
         for (int i = 0; i < plan->input_count; i++) read = read || plan->inputs[i] == id;
         if (!computed && !read) continue;
@@ -4591,7 +4675,9 @@ static void gpunn__summary_rows(const gpunn_model *model, const gpunn__plan *pla
         }
         total += own;
         (void)snprintf(row, sizeof row, "%s%s%s", read ? "input" : gpunn_op_name(t->op), t->layer || t->name ? " " : "",
-                       t->layer ? t->layer : t->name ? t->name : "");
+                       t->layer  ? t->layer
+                       : t->name ? t->name
+                                 : "");
         gpunn__text_line(out, "%-36.60s %-28s %12lld\n", row, gpunn__shape_text(t, shape), (long long)own);
     }
     gpunn__text_line(out, "parameters %lld, of which %lld train\n", (long long)total, (long long)trainable);
@@ -4612,13 +4698,16 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
         gpunn_tensor *t = model->tensors[id];
         bool          is_read = t->kind != GPUNN__VALUE;
         for (int other = id + 1; other < model->tensor_count && !is_read; other++)
-            for (int i = 0; i < model->tensors[other]->input_count; i++) is_read = is_read || model->tensors[other]->inputs[i] == t;
+            for (int i = 0; i < model->tensors[other]->input_count; i++)
+                is_read = is_read || model->tensors[other]->inputs[i] == t;
         if (!is_read) outputs[count++] = t;
     }
     if (count == 0 || batch < 1)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: %s", batch < 1 ? "batch_size is negative" : "the model computes nothing yet");
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: %s",
+                           batch < 1 ? "batch_size is negative" : "the model computes nothing yet");
     for (int i = 0; i < count; i++)
-        if (outputs[i]->model != model) return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: output %d belongs to another model", i);
+        if (outputs[i]->model != model)
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: output %d belongs to another model", i);
     gpunn__plan *plan = gpunn__plan_make(model, outputs, count, args.loss != NULL, batch);
     if (plan == NULL) return dev->error.status;
     int64_t gradient_count, weight_count = gpunn__lay_out(model, false, &gradient_count);
@@ -4634,8 +4723,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     out.write = args.write;
     out.user = args.user;
     gpunn__summary_rows(model, plan, &out);
-    gpunn__text_line(&out, "bytes at batch %lld: weights %zu, gradients %zu, inputs %zu, arena %zu, cache %zu, together %zu\n", (long long)batch,
-                     weights, gradients, inputs, arena, cache, weights + gradients + inputs + arena + cache);
+    gpunn__text_line(&out, "bytes at batch %lld: weights %zu, gradients %zu, inputs %zu, arena %zu, cache %zu, together %zu\n",
+                     (long long)batch, weights, gradients, inputs, arena, cache, weights + gradients + inputs + arena + cache);
     if (args.bytes) *args.bytes = weights + gradients + inputs + arena + cache;
     gpunn__plan_free(dev, plan);
     return GPUNN_OK;
@@ -4656,7 +4745,8 @@ typedef struct gpunn__cpu {
 /* Sets the sentence that the core completes with op, layer and shapes. */
 GPUNN__PRIVATE gpunn_status gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
 
-/* Threads worth using for so many units of work (about one float read, computed and written each; a flop of a product counts 1/16). */
+/* Threads worth using for so many units of work (about one float read, computed and written each; a flop of a product counts
+ * 1/16). */
 GPUNN__INLINE int gpunn__cpu_threads(const gpunn__cpu *cpu, int64_t work)
 {
     int64_t useful = work / 16384;
@@ -4673,8 +4763,9 @@ GPUNN__INLINE void gpunn__cpu_part(int64_t n, int64_t grain, int threads, int in
     if (*end > n) *end = n;
 }
 
-/* Runs task(arg, index, threads) on that many threads; the count that it is told may be smaller than asked for. Split work by it with
- * gpunn__cpu_part; anything summed across items must be split into parts that do not depend on it, so that results never do. */
+/* Runs task(arg, index, threads) on that many threads; the count that it is told may be smaller than asked for. Split work by it
+ * with gpunn__cpu_part; anything summed across items must be split into parts that do not depend on it, so that results never
+ * do. */
 typedef void (*gpunn__cpu_task)(void *arg, int index, int threads);
 GPUNN__INLINE void gpunn__cpu_parallel(int threads, gpunn__cpu_task task, void *arg)
 {
@@ -4696,9 +4787,9 @@ GPUNN__INLINE void gpunn__cpu_barrier(void)
 }
 
 /* ==== >>gemm ========================================================================================================== *
- * Matrix products. C is cut into panels, as many columns as three vectors hold. A panel of B, GPUNN__GEMM_DEPTH rows deep, is packed
- * so that it stays in the first-level cache while all rows of A pass by; A is read where it is, by broadcasts, whatever its strides.
- * Every element of C is summed in an order that depends on the sizes only: never on threads, tiles or alignment. */
+ * Matrix products. C is cut into panels of as many columns as three vectors hold. A panel of B, GPUNN__GEMM_DEPTH rows deep, is
+ * packed so that it stays near while rows of A pass by; A is read where it is, by broadcasts, whatever its strides. element
+ * of C is summed in an order that depends on the sizes only: never on threads, tiles or alignment. */
 #define GPUNN__GEMM_DEPTH 256 /* most rows of a packed panel */
 #define GPUNN__GEMM_GROUP 8   /* most panels that pass by a chunk of A ... */
 #define GPUNN__GEMM_ROWS 32   /* ... of so many rows, while these are in the first-level cache */
@@ -4709,8 +4800,8 @@ typedef struct gpunn__gemm { /* C[m, n] (=, or += with accumulate) A[m, k] B[k, 
     int64_t      a_row, a_col; /* A(i, p) = a[i * a_row + p * a_col] */
     const float *b;
     int64_t      b_row, b_col; /* B(p, j) = b[p * b_row + j * b_col] */
-    /* Instead of b: writes rows p .. p + pc, columns j .. j + jc of B to packed[row * width + column] and 0 behind columns jc .. width.
-     * Called by several threads at once. */
+    /* Instead of b: writes rows p .. p + pc, columns j .. j + jc of B to packed[row * width + column], and 0 in columns
+     * jc .. width. Several threads call it at once. */
     void (*pack_b)(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc, int64_t width, float *packed);
     const void  *pack_user;
     const float *packed_b; /* instead of b: what gpunn__gemm_pack_b made of it */
@@ -4751,14 +4842,17 @@ typedef struct gpunn__gemm_kernels {
     /* The same from b[row + column * b_col]. */
     void (*turn)(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width, float *packed);
     /* C (=, +=) A B^T for rows that are contiguous along k in both: A[m, k] lies a_row apart, B[n, k] b_row. */
-    void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c, int64_t c_row,
-                 bool add);
+    void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
+                 int64_t c_row, bool add);
 } gpunn__gemm_kernels;
 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
-#if defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32)) /* mingw's gcc does not align wide vectors on the stack */
-#define GPUNN__WIDE 1
+#define GPUNN__VECTORS 1
+#if defined(__x86_64__)
 #include <immintrin.h>
+#if defined(__clang__) || !defined(_WIN32) /* mingw's gcc does not align wide vectors on the stack */
+#define GPUNN__WIDE 1
+#endif
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
@@ -4775,6 +4869,9 @@ typedef float gpunn__quad_memory __attribute__((vector_size(16), aligned(4), may
 #define GPUNN__KERNEL
 typedef int gpunn__quad_index __attribute__((vector_size(16)));
 #define GPUNN__UNROLL _Pragma("GCC unroll 16")
+#if defined(__NVCC__)
+#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but hands it on */
+#endif
 #define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, __extension__(gpunn__quad_index){a, b, c, d})
 #endif
 
@@ -4788,55 +4885,70 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
     q[3] = GPUNN__SHUFFLE(b, d, 2, 3, 6, 7);
 }
 
-/* One tile of R rows and V vectors: R * V sums in registers. A's rows are reached from every third one, as far as x86 can scale an
- * index. The last vector has `tail` lanes that exist in C. */
+/* One tile of R rows and V vectors: R * V sums in registers. A's rows are reached from every third one, which is as far as x86
+ * scales an index. The last vector has `tail` lanes that exist in C. */
 #define GPUNN__GEMM_KERNELS(isa, NAME, TARGET, LANES, R3, R2, R1)                                                                \
-    typedef int   gpunn__##isa##_bits __attribute__((vector_size(4 * LANES)));                                                   \
+    typedef int               gpunn__##isa##_bits __attribute__((vector_size(4 * LANES)));                                       \
     TARGET GPUNN__INLINE void gpunn__##isa##_tile(const gpunn__panel *t, int64_t i0, const int R, const int V)                   \
     {                                                                                                                            \
-        const int tail = (int)t->columns - (V - 1) * LANES;                                                                      \
+        const int    tail = (int)t->columns - (V - 1) * LANES;                                                                   \
         gpunn__##isa sum[8][3], b[3];                                                                                            \
         for (int v = 0; v < V; v++) b[v] = gpunn__##isa##_set(0);                                                                \
         if (t->shift_col) {                                                                                                      \
-            GPUNN__UNROLL for (int v = 0; v < V - 1; v++) b[v] = *(const gpunn__##isa##_memory *)(t->shift_col + v * LANES);     \
+            GPUNN__UNROLL                                                                                                        \
+            for (int v = 0; v < V - 1; v++) b[v] = *(const gpunn__##isa##_memory *)(t->shift_col + v * LANES);                   \
             b[V - 1] = gpunn__##isa##_load(t->shift_col + (V - 1) * LANES, tail);                                                \
         }                                                                                                                        \
-        GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                              \
-            GPUNN__UNROLL for (int v = 0; v < V; v++) sum[i][v] = b[v];                                                          \
+        GPUNN__UNROLL                                                                                                            \
+        for (int i = 0; i < R; i++) {                                                                                            \
+            GPUNN__UNROLL                                                                                                        \
+            for (int v = 0; v < V; v++) sum[i][v] = b[v];                                                                        \
         }                                                                                                                        \
         if (t->shift_row) {                                                                                                      \
-            GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                          \
-                GPUNN__UNROLL for (int v = 0; v < V; v++) sum[i][v] += gpunn__##isa##_set(t->shift_row[i0 + i]);                 \
+            GPUNN__UNROLL                                                                                                        \
+            for (int i = 0; i < R; i++) {                                                                                        \
+                GPUNN__UNROLL                                                                                                    \
+                for (int v = 0; v < V; v++) sum[i][v] += gpunn__##isa##_set(t->shift_row[i0 + i]);                               \
             }                                                                                                                    \
         }                                                                                                                        \
         float *c = t->c + i0 * t->c_row;                                                                                         \
         if (t->k >= 64) {                                                                                                        \
-            GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                          \
-                GPUNN__UNROLL for (int v = 0; v < V; v++) __builtin_prefetch(c + i * t->c_row + v * LANES, 1);                   \
+            GPUNN__UNROLL                                                                                                        \
+            for (int i = 0; i < R; i++) {                                                                                        \
+                GPUNN__UNROLL                                                                                                    \
+                for (int v = 0; v < V; v++) __builtin_prefetch(c + i * t->c_row + v * LANES, 1);                                 \
             }                                                                                                                    \
         }                                                                                                                        \
         const int64_t a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;                                                      \
-        const float *a[3] = {t->a + i0 * a_row, t->a + (i0 + (R > 3 ? 3 : 0)) * a_row, t->a + (i0 + (R > 6 ? 6 : 0)) * a_row};   \
-        const float *bp = t->b;                                                                                                  \
+        const float  *a[3] = {t->a + i0 * a_row, t->a + (i0 + (R > 3 ? 3 : 0)) * a_row, t->a + (i0 + (R > 6 ? 6 : 0)) * a_row};  \
+        const float  *bp = t->b;                                                                                                 \
         for (int64_t p = t->k; p > 0; p--) {                                                                                     \
-            GPUNN__UNROLL for (int v = 0; v < V; v++) b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                   \
-            GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                          \
+            GPUNN__UNROLL                                                                                                        \
+            for (int v = 0; v < V; v++) b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                                 \
+            GPUNN__UNROLL                                                                                                        \
+            for (int i = 0; i < R; i++) {                                                                                        \
                 gpunn__##isa x = gpunn__##isa##_set(a[i / 3][i % 3 * a_row]);                                                    \
-                GPUNN__UNROLL for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(x, b[v], sum[i][v]);                    \
+                GPUNN__UNROLL                                                                                                    \
+                for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(x, b[v], sum[i][v]);                                  \
             }                                                                                                                    \
-            GPUNN__UNROLL for (int i = 0; i < 3; i++) a[i] += a_col;                                                             \
+            GPUNN__UNROLL                                                                                                        \
+            for (int i = 0; i < 3; i++) a[i] += a_col;                                                                           \
             bp += b_row;                                                                                                         \
         }                                                                                                                        \
-        GPUNN__UNROLL for (int i = 0; i < R; i++, c += t->c_row) {                                                               \
+        GPUNN__UNROLL                                                                                                            \
+        for (int i = 0; i < R; i++, c += t->c_row) {                                                                             \
             if (t->add) {                                                                                                        \
-                GPUNN__UNROLL for (int v = 0; v < V - 1; v++) sum[i][v] += *(const gpunn__##isa##_memory *)(c + v * LANES);      \
+                GPUNN__UNROLL                                                                                                    \
+                for (int v = 0; v < V - 1; v++) sum[i][v] += *(const gpunn__##isa##_memory *)(c + v * LANES);                    \
                 sum[i][V - 1] += gpunn__##isa##_load(c + (V - 1) * LANES, tail);                                                 \
             }                                                                                                                    \
             if (t->relu) {                                                                                                       \
-                GPUNN__UNROLL for (int v = 0; v < V; v++) /* 0 where x <= 0, so that NaN stays */                                \
+                GPUNN__UNROLL                                                                                                    \
+                for (int v = 0; v < V; v++) /* 0 where x <= 0, so that NaN stays */                                              \
                     sum[i][v] = (gpunn__##isa)((gpunn__##isa##_bits)sum[i][v] & ~(gpunn__##isa##_bits)(sum[i][v] <= 0));         \
             }                                                                                                                    \
-            GPUNN__UNROLL for (int v = 0; v < V - 1; v++) *(gpunn__##isa##_memory *)(c + v * LANES) = sum[i][v];                 \
+            GPUNN__UNROLL                                                                                                        \
+            for (int v = 0; v < V - 1; v++) *(gpunn__##isa##_memory *)(c + v * LANES) = sum[i][v];                               \
             gpunn__##isa##_store(c + (V - 1) * LANES, tail, sum[i][V - 1]);                                                      \
         }                                                                                                                        \
     }                                                                                                                            \
@@ -4856,9 +4968,12 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
     }                                                                                                                            \
     TARGET GPUNN__NOINLINE void gpunn__##isa##_panel(const gpunn__panel *t)                                                      \
     {                                                                                                                            \
-        if (t->columns > 2 * LANES) gpunn__##isa##_rows(t, R3, 3);                                                               \
-        else if (t->columns > LANES) gpunn__##isa##_rows(t, R2, 2);                                                              \
-        else gpunn__##isa##_rows(t, R1, 1);                                                                                      \
+        if (t->columns > 2 * LANES)                                                                                              \
+            gpunn__##isa##_rows(t, R3, 3);                                                                                       \
+        else if (t->columns > LANES)                                                                                             \
+            gpunn__##isa##_rows(t, R2, 2);                                                                                       \
+        else                                                                                                                     \
+            gpunn__##isa##_rows(t, R1, 1);                                                                                       \
     }                                                                                                                            \
     TARGET GPUNN__NOINLINE void gpunn__##isa##_copy(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, \
                                                     float *packed)                                                               \
@@ -4879,9 +4994,11 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
             int64_t x = 0;                                                                                                       \
             for (; x + 4 <= rows; x += 4) {                                                                                      \
                 gpunn__##isa v[4];                                                                                               \
-                GPUNN__UNROLL for (int i = 0; i < 4; i++) v[i] = gpunn__##isa##_gather(b + (j + i) * b_col + x, 4 * b_col);      \
+                GPUNN__UNROLL                                                                                                    \
+                for (int i = 0; i < 4; i++) v[i] = gpunn__##isa##_gather(b + (j + i) * b_col + x, 4 * b_col);                    \
                 gpunn__##isa##_transpose(v);                                                                                     \
-                GPUNN__UNROLL for (int i = 0; i < 4; i++) *(gpunn__##isa##_memory *)(packed + (x + i) * width + j) = v[i];       \
+                GPUNN__UNROLL                                                                                                    \
+                for (int i = 0; i < 4; i++) *(gpunn__##isa##_memory *)(packed + (x + i) * width + j) = v[i];                     \
             }                                                                                                                    \
             for (; x < rows; x++)                                                                                                \
                 for (int i = 0; i < LANES; i++) packed[x * width + j + i] = b[(j + i) * b_col + x];                              \
@@ -4889,16 +5006,20 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
         for (packed += j; j < width; j += 4, packed += 4) { /* squares of 4 x 4 */                                               \
             const int    count = columns - j < 4 ? (int)(columns - j) : 4;                                                       \
             const float *from[4];                                                                                                \
-            GPUNN__UNROLL for (int i = 0; i < 4; i++) from[i] = b + (i < count ? j + i : 0) * b_col;                             \
+            GPUNN__UNROLL                                                                                                        \
+            for (int i = 0; i < 4; i++) from[i] = b + (i < count ? j + i : 0) * b_col;                                           \
             gpunn__quad q[4];                                                                                                    \
             int64_t     x = 0;                                                                                                   \
             for (; count > 0 && x + 4 <= rows; x += 4) {                                                                         \
-                GPUNN__UNROLL for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(from[i] + x);                     \
+                GPUNN__UNROLL                                                                                                    \
+                for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(from[i] + x);                                   \
                 gpunn__transpose4(q);                                                                                            \
-                GPUNN__UNROLL for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(packed + (x + i) * width) = q[i];              \
+                GPUNN__UNROLL                                                                                                    \
+                for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(packed + (x + i) * width) = q[i];                            \
             }                                                                                                                    \
             for (; x < rows; x++) {                                                                                              \
-                GPUNN__UNROLL for (int i = 0; i < 4; i++) packed[x * width + i] = i < count ? from[i][x] : 0;                    \
+                GPUNN__UNROLL                                                                                                    \
+                for (int i = 0; i < 4; i++) packed[x * width + i] = i < count ? from[i][x] : 0;                                  \
             }                                                                                                                    \
         }                                                                                                                        \
     }                                                                                                                            \
@@ -4910,40 +5031,48 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
         } u;                                                                                                                     \
         u.v = v;                                                                                                                 \
         gpunn__quad s = u.quad[0];                                                                                               \
-        GPUNN__UNROLL for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                                                        \
+        GPUNN__UNROLL                                                                                                            \
+        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                                                                      \
         return s;                                                                                                                \
     }                                                                                                                            \
-    TARGET GPUNN__INLINE void gpunn__##isa##_dot_step(gpunn__##isa *sum, const int M, const int N, const float *a, int64_t a_row, \
-                                                      const float *b, int64_t b_row, const int count)                            \
+    TARGET GPUNN__INLINE void gpunn__##isa##_dot_step(gpunn__##isa *sum, const int M, const int N, const float *a,               \
+                                                      int64_t a_row, const float *b, int64_t b_row, const int count)             \
     {                                                                                                                            \
         gpunn__##isa x[4], y;                                                                                                    \
-        GPUNN__UNROLL for (int i = 0; i < M; i++) x[i] = gpunn__##isa##_load(a + i * a_row, count);                              \
-        GPUNN__UNROLL for (int j = 0; j < N; j++) {                                                                              \
+        GPUNN__UNROLL                                                                                                            \
+        for (int i = 0; i < M; i++) x[i] = gpunn__##isa##_load(a + i * a_row, count);                                            \
+        GPUNN__UNROLL                                                                                                            \
+        for (int j = 0; j < N; j++) {                                                                                            \
             y = gpunn__##isa##_load(b + j * b_row, count);                                                                       \
-            GPUNN__UNROLL for (int i = 0; i < M; i++) sum[i * N + j] = gpunn__##isa##_fma(x[i], y, sum[i * N + j]);              \
+            GPUNN__UNROLL                                                                                                        \
+            for (int i = 0; i < M; i++) sum[i * N + j] = gpunn__##isa##_fma(x[i], y, sum[i * N + j]);                            \
         }                                                                                                                        \
     }                                                                                                                            \
-    TARGET GPUNN__INLINE void gpunn__##isa##_dot(const int M, const int N, int64_t k, const float *a, int64_t a_row, const float *b, \
-                                                 int64_t b_row, float *c, int64_t c_row, bool add)                               \
+    TARGET GPUNN__INLINE void gpunn__##isa##_dot(const int M, const int N, int64_t k, const float *a, int64_t a_row,             \
+                                                 const float *b, int64_t b_row, float *c, int64_t c_row, bool add)               \
     {                                                                                                                            \
         gpunn__##isa sum[16];                                                                                                    \
-        GPUNN__UNROLL for (int e = 0; e < M * N; e++) sum[e] = gpunn__##isa##_set(0);                                            \
+        GPUNN__UNROLL                                                                                                            \
+        for (int e = 0; e < M * N; e++) sum[e] = gpunn__##isa##_set(0);                                                          \
         for (; k >= LANES; k -= LANES, a += LANES, b += LANES) gpunn__##isa##_dot_step(sum, M, N, a, a_row, b, b_row, LANES);    \
         if (k > 0) gpunn__##isa##_dot_step(sum, M, N, a, a_row, b, b_row, (int)k);                                               \
-        GPUNN__UNROLL for (int e = 0; e < M * N; e += 4) {                                                                       \
+        GPUNN__UNROLL                                                                                                            \
+        for (int e = 0; e < M * N; e += 4) {                                                                                     \
             gpunn__quad q[4];                                                                                                    \
-            GPUNN__UNROLL for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(sum[e + i < M * N ? e + i : e]);                \
+            GPUNN__UNROLL                                                                                                        \
+            for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(sum[e + i < M * N ? e + i : e]);                              \
             gpunn__transpose4(q);                                                                                                \
             q[0] = (q[0] + q[2]) + (q[1] + q[3]);                                                                                \
-            GPUNN__UNROLL for (int i = 0; i < 4; i++) {                                                                          \
+            GPUNN__UNROLL                                                                                                        \
+            for (int i = 0; i < 4; i++) {                                                                                        \
                 if (e + i >= M * N) break;                                                                                       \
                 float *d = c + (e + i) / N * c_row + (e + i) % N;                                                                \
                 *d = add ? *d + q[0][i] : q[0][i];                                                                               \
             }                                                                                                                    \
         }                                                                                                                        \
     }                                                                                                                            \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, \
-                                                    int64_t b_row, float *c, int64_t c_row, bool add)                            \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,              \
+                                                    const float *b, int64_t b_row, float *c, int64_t c_row, bool add)            \
     {                                                                                                                            \
         int64_t j = 0;                                                                                                           \
         for (; j + 4 <= n; j += 4) {                                                                                             \
@@ -4961,15 +5090,19 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
                 gpunn__##isa##_dot(1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);          \
         }                                                                                                                        \
     }                                                                                                                            \
-    static const gpunn__gemm_kernels gpunn__##isa##_kernels = {NAME, LANES, gpunn__##isa##_panel, gpunn__##isa##_copy, gpunn__##isa##_turn, gpunn__##isa##_dots};
+    static const gpunn__gemm_kernels gpunn__##isa##_kernels = {                                                                  \
+        NAME, LANES, gpunn__##isa##_panel, gpunn__##isa##_copy, gpunn__##isa##_turn, gpunn__##isa##_dots};
 
-/* What a kind of vector must bring: unaligned memory, set, fma, loads (0 behind) and stores of the first `count` lanes, a gather of fours
- * that lie `stride` apart, and the transposition of each 4 x 4 square in four vectors. */
+/* What a kind of vector must bring: unaligned memory, set, fma, loads (0 behind) and stores of the first `count` lanes, a
+ * gather of fours that lie `stride` apart, and the transposition of each 4 x 4 square in four vectors. */
 #ifdef GPUNN__WIDE
 #define GPUNN__AVX512 __attribute__((target("avx512f,avx512vl,avx2,fma"), GPUNN__KERNEL))
-typedef float gpunn__v16 __attribute__((vector_size(64)));
-typedef float gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
-GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_set(float x) { return (gpunn__v16)_mm512_set1_ps(x); }
+typedef float                          gpunn__v16 __attribute__((vector_size(64)));
+typedef float                          gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_set(float x)
+{
+    return (gpunn__v16)_mm512_set1_ps(x);
+}
 GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_fma(gpunn__v16 a, gpunn__v16 b, gpunn__v16 c)
 {
     return (gpunn__v16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -4990,20 +5123,25 @@ GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_gather(const float *p, int64_t
 }
 GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_transpose(gpunn__v16 v[4])
 {
-    __m512 a = _mm512_unpacklo_ps((__m512)v[0], (__m512)v[1]), b = _mm512_unpackhi_ps((__m512)v[0], (__m512)v[1]);
-    __m512 c = _mm512_unpacklo_ps((__m512)v[2], (__m512)v[3]), d = _mm512_unpackhi_ps((__m512)v[2], (__m512)v[3]);
-    v[0] = (gpunn__v16)_mm512_shuffle_ps(a, c, 0x44);
-    v[1] = (gpunn__v16)_mm512_shuffle_ps(a, c, 0xee);
-    v[2] = (gpunn__v16)_mm512_shuffle_ps(b, d, 0x44);
-    v[3] = (gpunn__v16)_mm512_shuffle_ps(b, d, 0xee);
+    const __mmask16 all = 0xffff; /* the forms without a mask make gcc 12 warn about its own header */
+    const __m512    q0 = (__m512)v[0], q1 = (__m512)v[1], q2 = (__m512)v[2], q3 = (__m512)v[3];
+    const __m512    a = _mm512_maskz_unpacklo_ps(all, q0, q1), b = _mm512_maskz_unpackhi_ps(all, q0, q1);
+    const __m512    c = _mm512_maskz_unpacklo_ps(all, q2, q3), d = _mm512_maskz_unpackhi_ps(all, q2, q3);
+    v[0] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, a, c, 0x44);
+    v[1] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, a, c, 0xee);
+    v[2] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, b, d, 0x44);
+    v[3] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, b, d, 0xee);
 }
 GPUNN__GEMM_KERNELS(v16, "AVX-512", GPUNN__AVX512, 16, 8, 8, 8)
 
 #if !defined(__AVX512F__)
 #define GPUNN__AVX2 __attribute__((target("avx2,fma"), GPUNN__KERNEL))
-typedef float gpunn__v8 __attribute__((vector_size(32)));
-typedef float gpunn__v8_memory __attribute__((vector_size(32), aligned(4), may_alias));
-GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_set(float x) { return (gpunn__v8)_mm256_set1_ps(x); }
+typedef float                       gpunn__v8 __attribute__((vector_size(32)));
+typedef float                       gpunn__v8_memory __attribute__((vector_size(32), aligned(4), may_alias));
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_set(float x)
+{
+    return (gpunn__v8)_mm256_set1_ps(x);
+}
 GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_fma(gpunn__v8 a, gpunn__v8 b, gpunn__v8 c)
 {
     return (gpunn__v8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
@@ -5018,8 +5156,10 @@ GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_load(const float *p, int count)
 }
 GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_store(float *p, int count, gpunn__v8 x)
 {
-    if (count == 8) _mm256_storeu_ps(p, (__m256)x);
-    else _mm256_maskstore_ps(p, gpunn__v8_mask(count), (__m256)x);
+    if (count == 8)
+        _mm256_storeu_ps(p, (__m256)x);
+    else
+        _mm256_maskstore_ps(p, gpunn__v8_mask(count), (__m256)x);
 }
 GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_gather(const float *p, int64_t stride)
 {
@@ -5040,9 +5180,9 @@ GPUNN__GEMM_KERNELS(v8, "AVX2", GPUNN__AVX2, 8, 4, 4, 8)
 
 #if !defined(GPUNN__WIDE) || (!defined(__AVX512F__) && !(defined(__AVX2__) && defined(__FMA__)))
 #define GPUNN__BASELINE __attribute__((GPUNN__KERNEL))
-typedef gpunn__quad gpunn__v4;
+typedef gpunn__quad        gpunn__v4;
 typedef gpunn__quad_memory gpunn__v4_memory;
-GPUNN__INLINE gpunn__v4 gpunn__v4_set(float x)
+GPUNN__INLINE gpunn__v4    gpunn__v4_set(float x)
 {
     gpunn__v4 v = {x, x, x, x};
     return v;
@@ -5063,7 +5203,8 @@ GPUNN__INLINE gpunn__v4 gpunn__v4_load(const float *p, int count)
 }
 GPUNN__INLINE void gpunn__v4_store(float *p, int count, gpunn__v4 x)
 {
-    if (count == 4) *(gpunn__v4_memory *)p = x;
+    if (count == 4)
+        *(gpunn__v4_memory *)p = x;
     else
         for (int i = 0; i < count; i++) p[i] = x[i];
 }
@@ -5072,7 +5213,10 @@ GPUNN__INLINE gpunn__v4 gpunn__v4_gather(const float *p, int64_t stride)
     (void)stride;
     return *(const gpunn__v4_memory *)p;
 }
-GPUNN__INLINE void gpunn__v4_transpose(gpunn__v4 v[4]) { gpunn__transpose4(v); }
+GPUNN__INLINE void gpunn__v4_transpose(gpunn__v4 v[4])
+{
+    gpunn__transpose4(v);
+}
 #if defined(__aarch64__)
 GPUNN__GEMM_KERNELS(v4, "NEON", GPUNN__BASELINE, 4, 6, 8, 8) /* 32 registers */
 #else
@@ -5103,7 +5247,7 @@ GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 #else /* plain C: the compiler may find the vectors itself */
 
 #define GPUNN__PLAIN_LANES 8
-GPUNN__PRIVATE void gpunn__plain_panel(const gpunn__panel *t)
+GPUNN__PRIVATE void        gpunn__plain_panel(const gpunn__panel *t)
 {
     const int64_t width = (t->columns + GPUNN__PLAIN_LANES - 1) / GPUNN__PLAIN_LANES * GPUNN__PLAIN_LANES;
     for (int64_t i = 0; i < t->rows; i++) {
@@ -5131,12 +5275,12 @@ GPUNN__PRIVATE void gpunn__plain_turn(const float *b, int64_t b_col, int64_t row
     for (int64_t j = 0; j < width; j++)
         for (int64_t x = 0; x < rows; x++) packed[x * width + j] = j < columns ? b[x + j * b_col] : 0;
 }
-GPUNN__PRIVATE void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row,
-                                      float *c, int64_t c_row, bool add)
+GPUNN__PRIVATE void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b,
+                                      int64_t b_row, float *c, int64_t c_row, bool add)
 {
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
-            float sum[GPUNN__PLAIN_LANES] = {0};
+            float   sum[GPUNN__PLAIN_LANES] = {0};
             int64_t p = 0;
             for (; p + GPUNN__PLAIN_LANES <= k; p += GPUNN__PLAIN_LANES)
                 for (int64_t l = 0; l < GPUNN__PLAIN_LANES; l++) sum[l] += a[i * a_row + p + l] * b[j * b_row + p + l];
@@ -5147,7 +5291,8 @@ GPUNN__PRIVATE void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const flo
 }
 GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 {
-    static const gpunn__gemm_kernels plain = {"plain C", GPUNN__PLAIN_LANES, gpunn__plain_panel, gpunn__plain_copy, gpunn__plain_turn, gpunn__plain_dots};
+    static const gpunn__gemm_kernels plain = {"plain C",         GPUNN__PLAIN_LANES, gpunn__plain_panel,
+                                              gpunn__plain_copy, gpunn__plain_turn,  gpunn__plain_dots};
     return &plain;
 }
 #endif
@@ -5155,8 +5300,8 @@ GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 /* Both operands have rows that are contiguous along k and one has few of them: scalar products instead of panels. */
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 {
-    int64_t few = g->m < g->n ? g->m : g->n;
-    return (g->a_col == 1 || g->k == 1) && g->b && (g->b_row == 1 || g->k == 1) && (few <= 2 || (few <= 8 && g->k >= 64)) && g->k > 1;
+    const int64_t few = g->m < g->n ? g->m : g->n;
+    return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 && (few <= 2 || (few <= 8 && g->k >= 64));
 }
 
 /* A long sum into few elements is cut into fixed parts, which threads can share. */
@@ -5186,8 +5331,8 @@ GPUNN__PRIVATE size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
     return (size_t)(sums + threads * gpunn__gemm_scratch(g, gpunn__gemm_panels(g))) * sizeof(float);
 }
 
-GPUNN__PRIVATE void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
-                                           int64_t jc, float *packed)
+GPUNN__PRIVATE void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
+                                           int64_t j, int64_t jc, float *packed)
 {
     const int64_t width = gpunn__round_up(jc, kernels->lanes);
     if (g->pack_b) {
@@ -5195,8 +5340,10 @@ GPUNN__PRIVATE void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__ge
         return;
     }
     const float *b = g->b + p * g->b_row + j * g->b_col;
-    if (g->b_col == 1) kernels->copy(b, g->b_row, pc, jc, width, packed);
-    else if (g->b_row == 1) kernels->turn(b, g->b_col, pc, jc, width, packed);
+    if (g->b_col == 1)
+        kernels->copy(b, g->b_row, pc, jc, width, packed);
+    else if (g->b_row == 1)
+        kernels->turn(b, g->b_col, pc, jc, width, packed);
     else
         for (int64_t x = 0; x < pc; x++)
             for (int64_t y = 0; y < width; y++) packed[x * width + y] = y < jc ? b[x * g->b_row + y * g->b_col] : 0;
@@ -5211,7 +5358,7 @@ GPUNN__INLINE size_t gpunn__gemm_packed_b_bytes(int64_t k, int64_t n)
 GPUNN__PRIVATE void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
 {
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
-    const int64_t lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
+    const int64_t              lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
     for (int64_t p = 0; p < g->k; p += GPUNN__GEMM_DEPTH) {
         int64_t pc = g->k - p < GPUNN__GEMM_DEPTH ? g->k - p : GPUNN__GEMM_DEPTH;
         for (int64_t j = 0; j < g->n; j += width) {
@@ -5230,7 +5377,7 @@ GPUNN__PRIVATE void gpunn__gemm_finish(const gpunn__gemm *g, int64_t i0, int64_t
 {
     for (int64_t i = i0; i < i1; i++) {
         float *GPUNN__RESTRICT c = g->c + i * g->c_row;
-        const float scale = g->scale_row ? g->scale_row[i] : 1, shift = g->shift_row ? g->shift_row[i] : 0;
+        const float            scale = g->scale_row ? g->scale_row[i] : 1, shift = g->shift_row ? g->shift_row[i] : 0;
         if (g->scale_row || g->shift_row)
             for (int64_t j = j0; j < j1; j++) c[j] = c[j] * scale + shift;
         if (g->scale_col)
@@ -5244,9 +5391,9 @@ GPUNN__PRIVATE void gpunn__gemm_finish(const gpunn__gemm *g, int64_t i0, int64_t
     }
 }
 
-/* Rows i0 .. i1, columns j0 .. j1 of the whole product, in one thread. packed: room for one panel. */
-GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1, int64_t j0, int64_t j1,
-                                      float *packed)
+/* Rows i0 .. i1, columns j0 .. j1 of the whole product, in one thread. packed: gpunn__gemm_scratch floats for g->panels. */
+GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1,
+                                      int64_t j0, int64_t j1, float *packed)
 {
     if (gpunn__gemm_is_dots(g)) {
         kernels->dots(i1 - i0, j1 - j0, g->k, g->a + i0 * g->a_row, g->a_row, g->b + j0 * g->b_col, g->b_col,
@@ -5268,7 +5415,8 @@ GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_ke
         /* B's own rows will do when few rows of A pass by, or when the block fits the first-level cache as it is. */
         const bool in_place = !g->packed_b && g->b && g->b_col == 1 && (i1 - i0 <= 16 || t.k * g->b_row <= 6144);
         for (int64_t left = j0; left < j1; left += group) {
-            const int64_t right = j1 - left < group ? j1 : left + group, chunk = right - left > width ? GPUNN__GEMM_ROWS : i1 - i0;
+            const int64_t right = j1 - left < group ? j1 : left + group;
+            const int64_t chunk = right - left > width ? GPUNN__GEMM_ROWS : i1 - i0;
             const bool    copy_a = g->panels > 1 && chunk == GPUNN__GEMM_ROWS && g->a_row == 1 && g->a_col >= 256;
             t.a_col = g->a_col;
             for (int64_t i = i0; i < i1; i += chunk) {
@@ -5285,7 +5433,8 @@ GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_ke
                     t.b_row = gpunn__round_up(t.columns, lanes);
                     t.c = g->c + i * g->c_row + j;
                     t.shift_col = first && !late && g->shift_col ? g->shift_col + j : NULL;
-                    if (g->packed_b) t.b = g->packed_b + p * padded + t.k * j;
+                    if (g->packed_b)
+                        t.b = g->packed_b + p * padded + t.k * j;
                     else if (in_place && t.columns == t.b_row) {
                         t.b = g->b + p * g->b_row + j;
                         t.b_row = g->b_row;
@@ -5331,10 +5480,10 @@ GPUNN__PRIVATE void gpunn__gemm_task(void *arg, int index, int threads)
         }
         return;
     }
-    /* A grid of threads over C, such that the largest block is smallest; a panel of B costs about as much to pack as 8 rows to compute. */
+    /* A grid of threads over C with the smallest largest block; packing a panel of B costs about as much as 8 rows of work. */
     const int64_t grain = g->packed_b ? 3 * lanes : lanes;
-    int     across = 1;
-    int64_t best = INT64_MAX;
+    int           across = 1;
+    int64_t       best = INT64_MAX;
     for (int d = 1; d <= threads; d++) {
         if (threads % d) continue;
         int64_t columns = ((g->n + grain - 1) / grain + d - 1) / d, rows = ((g->m + 7) / 8 + threads / d - 1) / (threads / d);
@@ -5358,11 +5507,12 @@ GPUNN__PRIVATE bool gpunn__gemm_cblas(const gpunn__gemm *g)
 #endif
     const bool    ta = g->a_col != 1, tb = g->b_col != 1;
     const int64_t lda = ta ? g->a_col : g->a_row, ldb = tb ? g->b_col : g->b_row, limit = INT32_MAX;
-    if (!g->b || (ta && g->a_row != 1) || (tb && g->b_row != 1) || lda < (ta ? g->m : g->k) || ldb < (tb ? g->k : g->n)) return false;
+    if (!g->b || (ta && g->a_row != 1) || (tb && g->b_row != 1)) return false;
+    if (lda < (ta ? g->m : g->k) || ldb < (tb ? g->k : g->n)) return false;
     if (g->m < 16 || g->n < 16 || g->k < 16 || g->m * g->n / 64 * g->k < 32768) return false;
     if (g->m > limit || g->n > limit || g->k > limit || lda > limit || ldb > limit || g->c_row > limit) return false;
-    cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, (int)g->m, (int)g->n, (int)g->k, 1, g->a,
-                (int)lda, g->b, (int)ldb, g->accumulate ? 1.0f : 0.0f, g->c, (int)g->c_row);
+    cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, (int)g->m, (int)g->n, (int)g->k, 1,
+                g->a, (int)lda, g->b, (int)ldb, g->accumulate ? 1.0f : 0.0f, g->c, (int)g->c_row);
     gpunn__gemm_finish(g, 0, g->m, 0, g->n);
     return true;
 }
@@ -5409,7 +5559,7 @@ GPUNN__INLINE int gpunn__gemm_threads(const gpunn__cpu *cpu, const gpunn__gemm *
     return gpunn__cpu_threads(cpu, g->m * g->n / 8 * g->k);
 }
 
-/* The batch norm merged into a linear or convolution layer, with the layer's bias (may be NULL), as one scale and shift per channel. */
+/* The batch norm merged into a linear or convolution layer, with that layer's bias (or NULL): a scale and shift per channel. */
 GPUNN__PRIVATE void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels, float *scale, float *shift)
 {
     const float *weight = (const float *)step->fused.scale.data, *offset = (const float *)step->fused.shift.data;
@@ -5420,9 +5570,9 @@ GPUNN__PRIVATE void gpunn__fold_norm(const gpunn_step *step, const float *bias, 
     }
 }
 
-/* A product of two row-major matrices, each of which may be stored transposed: columns is the stored row length of C. */
-GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, const void *a, bool transpose_a, const void *b, bool transpose_b,
-                                           void *c, bool accumulate)
+/* C[m, n] = A[m, k] B[k, n], all contiguous; transpose_a: A is stored as [k, m]; transpose_b: B as [n, k]. */
+GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, const void *a, bool transpose_a, const void *b,
+                                           bool transpose_b, void *c, bool accumulate)
 {
     gpunn__gemm g;
     memset(&g, 0, sizeof g);
@@ -5441,14 +5591,14 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
     return g;
 }
 
-/* Rows x [rows, in], y = x W^T + bias; dX = dY W, dW = dY^T X, dbias = 1^T dY. Evaluation plans keep W packed, and with a merged batch
- * norm scaled: cache = shift [out], packed W. */
+/* Rows x [rows, in], y = x W^T + bias; dX = dY W, dW = dY^T X, dbias = 1^T dY. Evaluation plans keep W packed, and scaled by a
+ * merged batch norm: cache = shift [out], packed W. */
 static gpunn_status gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     static const float one = 1;
-    const int64_t in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
-    void *const   x = step->in[0].data, *const weight = step->in[1].data, *const workspace = step->workspace;
-    const size_t  head = ((size_t)out * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+    const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
+    void *const x = step->in[0].data, *const weight = step->in[1].data, *const workspace = step->workspace;
+    const size_t head = ((size_t)out * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
     if (step->backward) {
         const void *const dy = step->grad_out.data;
         gpunn__gemm       g[3];
@@ -5460,7 +5610,8 @@ static gpunn_status gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__
         for (int i = 0; i < 3; i++) {
             if (!g[i].c) continue;
             const int threads = gpunn__gemm_threads(cpu, &g[i]);
-            if (action == GPUNN__BACKWARD) gpunn__gemm_run(&g[i], threads, workspace);
+            if (action == GPUNN__BACKWARD)
+                gpunn__gemm_run(&g[i], threads, workspace);
             else if (gpunn__gemm_workspace(&g[i], threads) > step->workspace_bytes)
                 step->workspace_bytes = gpunn__gemm_workspace(&g[i], threads);
         }
@@ -5472,7 +5623,8 @@ static gpunn_status gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__
     if (action == GPUNN__PREPARE) {
         step->workspace_bytes = 2 * head + scratch;
         /* Worth its memory where packing counts: more rows than memory's speed hides, fewer than make it vanish. */
-        if (!step->training && rows > 1 && rows <= 512 && out >= 8) step->cache_bytes = head + gpunn__gemm_packed_b_bytes(in, out);
+        if (!step->training && rows > 1 && rows <= 512 && out >= 8)
+            step->cache_bytes = head + gpunn__gemm_packed_b_bytes(in, out);
         return GPUNN_OK;
     }
     const float *bias = (const float *)step->in[2].data;
@@ -5547,8 +5699,8 @@ GPUNN__PRIVATE void gpunn__products_task(void *arg, int index, int threads)
 }
 
 /* The batch axes of C = A B among the leading axes of shape: the axes along which a value does not vary have stride 0 in it. */
-GPUNN__PRIVATE void gpunn__products_axes(gpunn__products *all, const gpunn_value *shape, const gpunn_value *a, const gpunn_value *b,
-                                         const gpunn_value *c)
+GPUNN__PRIVATE void gpunn__products_axes(gpunn__products *all, const gpunn_value *shape, const gpunn_value *a,
+                                         const gpunn_value *b, const gpunn_value *c)
 {
     const gpunn_value *const value[3] = {a, b, c};
     int64_t                  stride[3] = {0, 0, 0};
@@ -5585,7 +5737,8 @@ GPUNN__PRIVATE void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn
     all->workspace = (char *)step->workspace;
     all->workspace_each = gpunn__gemm_workspace(&all->g, 1);
     if (action == GPUNN__PREPARE) {
-        if (step->workspace_bytes < (size_t)threads * all->workspace_each) step->workspace_bytes = (size_t)threads * all->workspace_each;
+        const size_t bytes = (size_t)threads * all->workspace_each;
+        if (step->workspace_bytes < bytes) step->workspace_bytes = bytes;
     } else if (all->kept_count >= threads) {
         gpunn__cpu_parallel(threads, gpunn__products_task, all);
     } else {
@@ -5593,15 +5746,15 @@ GPUNN__PRIVATE void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn
     }
 }
 
-/* C = op(A) op(B); dA = dC op(B)^T and dB = op(A)^T dC, or their transposes where the operand is stored so, summed over the axes along
- * which the operand was repeated. */
+/* C = op(A) op(B); dA = dC op(B)^T and dB = op(A)^T dC, or their transposes where the operand is stored so, summed over the axes
+ * along which the operand was repeated. */
 static gpunn_status gpunn__cpu_matmul(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    const bool        ta = step->attr->transpose_a, tb = step->attr->transpose_b;
-    gpunn_value       a = step->in[0], b = step->in[1], c = step->backward ? step->grad_out : step->out;
-    gpunn__products   all;
-    const int64_t     n = c.dim[c.rank - 1], k = a.dim[a.rank - (ta ? 2 : 1)];
-    int64_t           m = c.dim[c.rank - 2];
+    const bool      ta = step->attr->transpose_a, tb = step->attr->transpose_b;
+    gpunn_value     a = step->in[0], b = step->in[1], c = step->backward ? step->grad_out : step->out;
+    gpunn__products all;
+    const int64_t   n = c.dim[c.rank - 1], k = a.dim[a.rank - (ta ? 2 : 1)];
+    int64_t         m = c.dim[c.rank - 2];
     if (!ta && b.count == n * k) { /* one B for all: the leading axes of A are more rows */
         m = a.count / k;
         a.rank = b.rank = c.rank = 2;
@@ -5621,30 +5774,36 @@ static gpunn_status gpunn__cpu_matmul(gpunn__cpu *cpu, gpunn_step *step, gpunn__
     if (step->grad_in[0].data) {
         void *const da = step->grad_in[0].data;
         gpunn__products_axes(&all, &c, ta ? &b : &c, ta ? &c : &b, &a);
-        if (ta) all.g = gpunn__gemm_make(k, m, n, b.data, tb, c.data, true, da, step->accumulate[0]);
-        else all.g = gpunn__gemm_make(m, k, n, c.data, false, b.data, !tb, da, step->accumulate[0]);
+        if (ta)
+            all.g = gpunn__gemm_make(k, m, n, b.data, tb, c.data, true, da, step->accumulate[0]);
+        else
+            all.g = gpunn__gemm_make(m, k, n, c.data, false, b.data, !tb, da, step->accumulate[0]);
         gpunn__products_run(cpu, step, &all, action);
     }
     if (step->grad_in[1].data) {
         void *const db = step->grad_in[1].data;
         gpunn__products_axes(&all, &c, tb ? &c : &a, tb ? &a : &c, &b);
-        if (tb) all.g = gpunn__gemm_make(n, k, m, c.data, true, a.data, ta, db, step->accumulate[1]);
-        else all.g = gpunn__gemm_make(k, n, m, a.data, !ta, c.data, false, db, step->accumulate[1]);
+        if (tb)
+            all.g = gpunn__gemm_make(n, k, m, c.data, true, a.data, ta, db, step->accumulate[1]);
+        else
+            all.g = gpunn__gemm_make(k, n, m, a.data, !ta, c.data, false, db, step->accumulate[1]);
         gpunn__products_run(cpu, step, &all, action);
     }
     return GPUNN_OK;
 }
 /* ==== >>conv ========================================================================================================== *
- * Inside, images are pixel-major, [pixel][channel], so that vectors run over channels whatever the window: a window's row is then one
- * run of memory, and every product below reads its left side where it lies. */
+ * Three ways, chosen by shape (gpunn__conv_choose_way). Lowered: any convolution as a product of windows and weights. Winograd:
+ * 3 x 3 with stride 1 in a quarter of the multiplications. Direct: few channels or many groups. The first two turn images
+ * pixel-major, [pixel][channel]: vectors run over channels whatever the window, and the left side of every product is read where
+ * it lies. */
 typedef enum gpunn__conv_use { GPUNN__CONV_FORWARD, GPUNN__CONV_DX, GPUNN__CONV_DW } gpunn__conv_use;
 typedef enum gpunn__conv_way { GPUNN__CONV_LOWERED, GPUNN__CONV_WINOGRAD, GPUNN__CONV_DIRECT } gpunn__conv_way;
 
 typedef struct gpunn__conv {
-    int     threads;
-    int64_t n, c, h, w, oc, oh, ow, groups, cg, og; /* cg, og: channels of a group */
-    int64_t kh, kw, sh, sw, ph, pw, dh, dw, taps, k; /* k: cells of a window, taps * cg */
-    int64_t pixels;                                  /* output pixels of the batch */
+    int          threads;
+    int64_t      n, c, h, w, oc, oh, ow, groups, cg, og;  /* cg, og: channels of a group */
+    int64_t      kh, kw, sh, sw, ph, pw, dh, dw, taps, k; /* k: cells of a window, taps * cg */
+    int64_t      pixels;                                  /* output pixels of the batch */
     const float *x, *weight, *dy;
     float       *y, *dx, *dweight, *dbias;
     bool         add_dx, add_dweight, add_dbias, relu;
@@ -5665,6 +5824,11 @@ GPUNN__INLINE float *gpunn__take(gpunn__space *space, int64_t floats)
     return at;
 }
 
+GPUNN__INLINE int64_t gpunn__to_multiple(int64_t n, int64_t grain)
+{
+    return (n + grain - 1) / grain * grain;
+}
+
 GPUNN__INLINE gpunn__gemm gpunn__conv_gemm(int64_t m, int64_t n, int64_t k)
 {
     gpunn__gemm g;
@@ -5678,7 +5842,8 @@ typedef int32_t gpunn__quad_bits __attribute__((vector_size(16)));
 #endif
 
 /* dst[pixel][channel] from planes; the 4 x 4 squares are transposed in registers. */
-GPUNN__PRIVATE void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels, float *dst, int64_t stride)
+GPUNN__PRIVATE void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels, float *dst,
+                                     int64_t stride)
 {
     int64_t c = 0;
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -5686,9 +5851,11 @@ GPUNN__PRIVATE void gpunn__to_pixels(const float *src, int64_t plane, int64_t ch
         int64_t p = 0;
         for (; p + 4 <= pixels; p += 4) {
             gpunn__quad q[4];
-            GPUNN__UNROLL for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(src + (c + i) * plane + p);
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(src + (c + i) * plane + p);
             gpunn__transpose4(q);
-            GPUNN__UNROLL for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(dst + (p + i) * stride + c) = q[i];
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(dst + (p + i) * stride + c) = q[i];
         }
         for (; p < pixels; p++)
             for (int i = 0; i < 4; i++) dst[p * stride + c + i] = src[(c + i) * plane + p];
@@ -5706,7 +5873,8 @@ typedef struct gpunn__planes {
     bool         relu, add;
 } gpunn__planes;
 
-GPUNN__PRIVATE void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels, const gpunn__planes *to)
+GPUNN__PRIVATE void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels,
+                                       const gpunn__planes *to)
 {
     int64_t c = 0;
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -5717,10 +5885,11 @@ GPUNN__PRIVATE void gpunn__from_pixels(const float *src, int64_t stride, int64_t
         int64_t p = 0;
         for (; p + 4 <= pixels; p += 4) {
             gpunn__quad q[4];
-            GPUNN__UNROLL for (int i = 0; i < 4; i++)
-                q[i] = *(const gpunn__quad_memory *)(src + (p + i) * stride + c) * scale + shift;
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(src + (p + i) * stride + c) * scale + shift;
             gpunn__transpose4(q);
-            GPUNN__UNROLL for (int i = 0; i < 4; i++) {
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) {
                 int64_t at = (c + i) * to->plane + p;
                 if (to->add) q[i] += *(gpunn__quad_memory *)(to->dst + at);
                 if (to->residual) q[i] += *(const gpunn__quad_memory *)(to->residual + at);
@@ -5751,7 +5920,8 @@ GPUNN__PRIVATE void gpunn__from_pixels(const float *src, int64_t stride, int64_t
 }
 
 /* The planes of n images, `cells` each, made pixel-major. */
-GPUNN__PRIVATE void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells, float *dst, int index, int threads)
+GPUNN__PRIVATE void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells, float *dst, int index,
+                                          int threads)
 {
     int64_t p, end;
     gpunn__cpu_part(n * cells, 64, threads, index, &p, &end);
@@ -5763,10 +5933,11 @@ GPUNN__PRIVATE void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t c
     }
 }
 
-/* Where the packed right side [k][n] holds row p, column j, a multiple of the lanes; *width receives the distance to the next row. */
+/* Where the packed right side [k][n] holds row p, column j (a multiple of the lanes). *width: the distance to the next row. */
 GPUNN__INLINE int64_t gpunn__packed_at(int64_t k, int64_t n, int64_t lanes, int64_t p, int64_t j, int64_t *width)
 {
-    int64_t padded = (n + lanes - 1) / lanes * lanes, block = p / GPUNN__GEMM_DEPTH * GPUNN__GEMM_DEPTH, panel = j / (3 * lanes) * 3 * lanes;
+    int64_t padded = gpunn__to_multiple(n, lanes), panel = j / (3 * lanes) * 3 * lanes;
+    int64_t block = p / GPUNN__GEMM_DEPTH * GPUNN__GEMM_DEPTH;
     int64_t depth = k - block < GPUNN__GEMM_DEPTH ? k - block : GPUNN__GEMM_DEPTH;
     *width = padded - panel < 3 * lanes ? padded - panel : 3 * lanes;
     return block * padded + depth * panel + (p - block) * *width + j - panel;
@@ -5775,22 +5946,22 @@ GPUNN__INLINE int64_t gpunn__packed_at(int64_t k, int64_t n, int64_t lanes, int6
 /* ---- lowered: windows laid out as rows of a matrix, any kernel, stride, dilation and groups --------------------------- */
 typedef struct gpunn__lowered {
     const gpunn__conv *v;
-    bool    pointwise;        /* windows are the pixels themselves */
-    bool    want_dx, want_dweight;
-    int64_t rows;             /* of a block */
-    float  *xt, *dyt, *wt;    /* [n h w][c], [n oh ow][oc], [oc][tap][cg] */
-    float  *packed;           /* forward: weights as right sides, one per group */
-    int64_t packed_floats;    /* of one */
-    bool    ready;            /* packed holds them already */
-    float  *dwt, *dxt;        /* as wt, as xt */
-    float  *columns;          /* windows [rows][tap][cg]; forward: per thread */
-    float  *out;              /* forward: results [rows][og] per thread */
-    float  *panels;           /* of the products, per thread */
-    int64_t panel;            /* floats of one */
+    bool               pointwise; /* windows are the pixels themselves */
+    bool               want_dx, want_dweight;
+    int64_t            rows;          /* of a block */
+    float             *xt, *dyt, *wt; /* [n h w][c], [n oh ow][oc], [oc][tap][cg] */
+    float             *packed;        /* forward: weights as right sides, one per group */
+    int64_t            packed_floats; /* of one */
+    bool               ready;         /* packed holds them already */
+    float             *dwt, *dxt;     /* as wt, as xt */
+    float             *columns;       /* windows [rows][tap][cg]; forward: per thread */
+    float             *out;           /* forward: results [rows][og] per thread */
+    float             *panels;        /* of the products, per thread */
+    int64_t            panel;         /* floats of one */
 } gpunn__lowered;
 
-GPUNN__PRIVATE gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, bool want_dx, bool want_dweight, float *packed,
-                                                   gpunn__space *space)
+GPUNN__PRIVATE gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, bool want_dx, bool want_dweight,
+                                                  bool cached, float *cache, gpunn__space *space)
 {
     gpunn__lowered l;
     memset(&l, 0, sizeof l);
@@ -5798,11 +5969,11 @@ GPUNN__PRIVATE gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool bac
     l.pointwise = v->taps == 1 && v->sh == 1 && v->sw == 1 && v->ph == 0 && v->pw == 0;
     l.rows = (backward ? 524288 : 65536) / v->k / 8 * 8;
     l.rows = l.rows < 128 ? 128 : l.rows > 512 ? 512 : l.rows;
-    if (l.rows > (v->pixels + 7) / 8 * 8) l.rows = (v->pixels + 7) / 8 * 8;
+    if (l.rows > v->pixels) l.rows = gpunn__to_multiple(v->pixels, 8);
     l.panel = backward ? GPUNN__GEMM_DEPTH * 3 * gpunn__gemm_choose()->lanes : 0;
     l.panels = gpunn__take(space, v->threads * l.panel);
     l.packed_floats = (int64_t)(gpunn__gemm_packed_b_bytes(v->k, v->og) / sizeof(float));
-    if (!backward) l.packed = packed ? packed : gpunn__take(space, v->groups * l.packed_floats);
+    if (!backward) l.packed = cached ? cache : gpunn__take(space, v->groups * l.packed_floats);
     l.columns = gpunn__take(space, (backward ? 1 : l.pointwise ? 0 : v->threads) * l.rows * v->k);
     if (!backward || want_dweight) l.xt = gpunn__take(space, v->n * v->h * v->w * v->c);
     if (want_dx) l.wt = gpunn__take(space, v->oc * v->k);
@@ -5824,15 +5995,18 @@ GPUNN__PRIVATE void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, i
             int64_t y = oy * v->sh - v->ph + ky * v->dh;
             for (int64_t kx = 0; kx < v->kw; kx++, columns += v->cg) {
                 int64_t x = ox * v->sw - v->pw + kx * v->dw;
-                if (y < 0 || y >= v->h || x < 0 || x >= v->w) memset(columns, 0, (size_t)v->cg * sizeof(float));
-                else memcpy(columns, images + ((image * v->h + y) * v->w + x) * v->c, (size_t)v->cg * sizeof(float));
+                if (y < 0 || y >= v->h || x < 0 || x >= v->w)
+                    memset(columns, 0, (size_t)v->cg * sizeof(float));
+                else
+                    memcpy(columns, images + ((image * v->h + y) * v->w + x) * v->c, (size_t)v->cg * sizeof(float));
             }
         }
     }
 }
 
 /* The reverse: adds columns [row][tap][channel], channels [c0, c1) of group g, to dxt. */
-GPUNN__PRIVATE void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, int64_t c0, int64_t c1, const float *columns)
+GPUNN__PRIVATE void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, int64_t c0, int64_t c1,
+                                       const float *columns)
 {
     const gpunn__conv *v = l->v;
     float             *images = l->dxt + g * v->cg;
@@ -5858,10 +6032,11 @@ GPUNN__PRIVATE void gpunn__lowered_pack(const gpunn__lowered *l, int index, int 
     int64_t            unit, end;
     gpunn__cpu_part(v->groups * panels, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
-        const int64_t group = unit / panels, j = unit % panels * 3 * lanes, columns = v->og - j < 3 * lanes ? v->og - j : 3 * lanes;
-        const float  *from = v->weight + (group * v->og + j) * v->k;
-        float        *to = l->packed + group * l->packed_floats;
-        int64_t       width;
+        const int64_t group = unit / panels, j = unit % panels * 3 * lanes,
+                      columns = v->og - j < 3 * lanes ? v->og - j : 3 * lanes;
+        const float *from = v->weight + (group * v->og + j) * v->k;
+        float       *to = l->packed + group * l->packed_floats;
+        int64_t      width;
         for (int64_t p = 0; p < v->k && columns % lanes; p++) { /* zeros behind the last column */
             float *row = to + gpunn__packed_at(v->k, v->og, lanes, p, j, &width);
             memset(row, 0, (size_t)width * sizeof *row);
@@ -5900,7 +6075,7 @@ GPUNN__PRIVATE void gpunn__lowered_forward(void *arg, int index, int threads)
     if (threads > 1) gpunn__cpu_barrier();
     int64_t blocks = (v->pixels + l->rows - 1) / l->rows, rows = l->rows;
     if (blocks < threads) { /* few pixels: smaller blocks */
-        rows = (v->pixels + threads * 8 - 1) / (threads * 8) * 8;
+        rows = gpunn__to_multiple((v->pixels + threads - 1) / threads, 8);
         blocks = (v->pixels + rows - 1) / rows;
     }
     int64_t block, end, area = v->oh * v->ow;
@@ -5929,8 +6104,8 @@ GPUNN__PRIVATE void gpunn__lowered_forward(void *arg, int index, int threads)
         }
 }
 
-/* dwt[og][k] += dyt^T columns; columns = dyt wt, added into dxt. Block by block of pixels, each shared by all threads: a weight's sum has
- * one order, whatever their number. */
+/* dwt[og][k] += dyt^T columns; columns = dyt wt, added into dxt. Block by block of pixels, each shared by all threads: a weight's
+ * sum has one order, whatever their number. */
 GPUNN__PRIVATE void gpunn__lowered_backward(void *arg, int index, int threads)
 {
     const gpunn__lowered      *l = (const gpunn__lowered *)arg;
@@ -5998,7 +6173,13 @@ GPUNN__PRIVATE void gpunn__lowered_backward(void *arg, int index, int threads)
 /* ---- Winograd's F(4 x 4, 3 x 3) (Lavin and Gray 2016): 36 products for 16 outputs instead of 144 -----------------------
  * y = A' [(G w G') (B' x B)] A, elementwise products summed over channels, that is 36 matrix products. Its transposes give
  * dw = G' [(B' x B) (A dy A')] G. Every transform is one map of a column, applied to columns and then to rows. */
-enum gpunn__winograd_map { GPUNN__WINOGRAD_INPUT, GPUNN__WINOGRAD_OUTPUT, GPUNN__WINOGRAD_WEIGHT, GPUNN__WINOGRAD_DOUTPUT, GPUNN__WINOGRAD_DWEIGHT };
+enum gpunn__winograd_map {
+    GPUNN__WINOGRAD_INPUT,
+    GPUNN__WINOGRAD_OUTPUT,
+    GPUNN__WINOGRAD_WEIGHT,
+    GPUNN__WINOGRAD_DOUTPUT,
+    GPUNN__WINOGRAD_DWEIGHT
+};
 
 /* count transforms of n x n cells at src (rows si, columns sj apart) to m x m cells at dst, each cell a run of channels. */
 typedef struct gpunn__winograd_job {
@@ -6009,12 +6190,13 @@ typedef struct gpunn__winograd_job {
     int64_t      count, channels;
 } gpunn__winograd_job;
 
-/* ---- direct: few channels. Vectors run over the pixels of a padded copy of the image, rows and all, so that each tap is one shifted
- * load; the results that fall into the padding between rows are dropped ------------------------------------------------- */
+/* ---- direct: few channels ---------------------------------------------------------------------------------------------
+ * Vectors run over the pixels of a padded copy of the image, rows and all, so that each tap is one shifted load; results that
+ * fall into the padding between rows are dropped. */
 typedef struct gpunn__direct_job {
     const float   *x, *y; /* the copies; y: of dy, in whose gaps are zeros */
     const int64_t *offset;
-    int64_t        taps, count; /* channels * taps; pixels, a multiple of 128 */
+    int64_t        taps, count; /* channels * taps; pixels, in whole tiles */
     const float   *w;           /* [tap][row] */
     float         *out;
     int64_t        out_row, y_row, images, x_image, y_image;
@@ -6029,166 +6211,199 @@ typedef struct gpunn__conv_kernels {
     void (*finish)(const float *x, float *y, const float *residual, int64_t n, float scale, float shift, bool add, bool relu);
 } gpunn__conv_kernels;
 
-#define GPUNN__WINOGRAD_KERNELS(isa, TARGET, LANES)                                                                                 \
-    TARGET GPUNN__INLINE void gpunn__##isa##_winograd1(const int map, const gpunn__##isa *a, gpunn__##isa *b)                       \
-    {                                                                                                                               \
-        if (map == GPUNN__WINOGRAD_INPUT) {                                                                                         \
-            gpunn__##isa p = a[4] - a[2] * 4, q = a[3] - a[1] * 4, r = a[4] - a[2], s = (a[3] - a[1]) * 2;                          \
-            b[0] = a[0] * 4 - a[2] * 5 + a[4];                                                                                      \
-            b[1] = p + q;                                                                                                           \
-            b[2] = p - q;                                                                                                           \
-            b[3] = r + s;                                                                                                           \
-            b[4] = r - s;                                                                                                           \
-            b[5] = a[1] * 4 - a[3] * 5 + a[5];                                                                                      \
-        } else if (map == GPUNN__WINOGRAD_OUTPUT) {                                                                                 \
-            gpunn__##isa p = a[1] + a[2], q = a[1] - a[2], r = a[3] + a[4], s = a[3] - a[4];                                        \
-            b[0] = a[0] + p + r;                                                                                                    \
-            b[1] = q + s * 2;                                                                                                       \
-            b[2] = p + r * 4;                                                                                                       \
-            b[3] = q + s * 8 + a[5];                                                                                                \
-        } else if (map == GPUNN__WINOGRAD_WEIGHT) {                                                                                 \
-            gpunn__##isa p = (a[0] + a[2]) * (-1.0f / 6), q = a[1] * (-1.0f / 6);                                                   \
-            gpunn__##isa r = a[0] * (1.0f / 24) + a[2] * (1.0f / 6), s = a[1] * (1.0f / 12);                                        \
-            b[0] = a[0] * 0.25f;                                                                                                    \
-            b[1] = p + q;                                                                                                           \
-            b[2] = p - q;                                                                                                           \
-            b[3] = r + s;                                                                                                           \
-            b[4] = r - s;                                                                                                           \
-            b[5] = a[2];                                                                                                            \
-        } else if (map == GPUNN__WINOGRAD_DOUTPUT) {                                                                                \
-            gpunn__##isa p = a[0] + a[2], q = a[1] + a[3], r = a[0] + a[2] * 4, s = a[1] * 2 + a[3] * 8;                            \
-            b[0] = a[0];                                                                                                            \
-            b[1] = p + q;                                                                                                           \
-            b[2] = p - q;                                                                                                           \
-            b[3] = r + s;                                                                                                           \
-            b[4] = r - s;                                                                                                           \
-            b[5] = a[3];                                                                                                            \
-        } else {                                                                                                                    \
-            gpunn__##isa p = (a[1] + a[2]) * (-1.0f / 6), q = (a[2] - a[1]) * (1.0f / 6), r = a[3] + a[4];                          \
-            b[0] = a[0] * 0.25f + p + r * (1.0f / 24);                                                                              \
-            b[1] = q + (a[3] - a[4]) * (1.0f / 12);                                                                                 \
-            b[2] = p + r * (1.0f / 6) + a[5];                                                                                       \
-        }                                                                                                                           \
-    }                                                                                                                               \
-    TARGET GPUNN__INLINE void gpunn__##isa##_winograd2(const gpunn__winograd_job *w, const int map, const int n, const int m)       \
-    {                                                                                                                               \
-        for (int64_t t = 0; t < w->count; t++)                                                                                      \
-            for (int64_t c = 0; c < w->channels; c += LANES) {                                                                      \
-                const int    lanes = w->channels - c < LANES ? (int)(w->channels - c) : LANES;                                      \
-                const float *src = w->src + t * w->src_step + c;                                                                    \
-                float       *dst = w->dst + t * w->dst_step + c;                                                                    \
-                gpunn__##isa a[6], b[6], half[6][6];                                                                                \
-                GPUNN__UNROLL for (int j = 0; j < n; j++) {                                                                         \
-                    GPUNN__UNROLL for (int i = 0; i < n; i++) a[i] = gpunn__##isa##_load(src + i * w->si + j * w->sj, lanes);       \
-                    gpunn__##isa##_winograd1(map, a, b);                                                                            \
-                    GPUNN__UNROLL for (int i = 0; i < m; i++) half[i][j] = b[i];                                                    \
-                }                                                                                                                   \
-                GPUNN__UNROLL for (int i = 0; i < m; i++) {                                                                         \
-                    gpunn__##isa##_winograd1(map, half[i], b);                                                                      \
-                    GPUNN__UNROLL for (int j = 0; j < m; j++) gpunn__##isa##_store(dst + i * w->di + j * w->dj, lanes, b[j]);       \
-                }                                                                                                                   \
-            }                                                                                                                       \
-    }                                                                                                                               \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_winograd(const gpunn__winograd_job *w, int map)                                      \
-    {                                                                                                                               \
-        if (map == GPUNN__WINOGRAD_INPUT) gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_INPUT, 6, 6);                                 \
-        else if (map == GPUNN__WINOGRAD_OUTPUT) gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_OUTPUT, 6, 4);                          \
-        else if (map == GPUNN__WINOGRAD_WEIGHT) gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_WEIGHT, 3, 6);                          \
-        else if (map == GPUNN__WINOGRAD_DOUTPUT) gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DOUTPUT, 4, 6);                        \
-        else gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DWEIGHT, 6, 3);                                                            \
+#define GPUNN__WINOGRAD_KERNELS(isa, TARGET, LANES)                                                                           \
+    TARGET GPUNN__INLINE void gpunn__##isa##_winograd1(const int map, const gpunn__##isa *a, gpunn__##isa *b)                 \
+    {                                                                                                                         \
+        if (map == GPUNN__WINOGRAD_INPUT) {                                                                                   \
+            gpunn__##isa p = a[4] - a[2] * 4, q = a[3] - a[1] * 4, r = a[4] - a[2], s = (a[3] - a[1]) * 2;                    \
+            b[0] = a[0] * 4 - a[2] * 5 + a[4];                                                                                \
+            b[1] = p + q;                                                                                                     \
+            b[2] = p - q;                                                                                                     \
+            b[3] = r + s;                                                                                                     \
+            b[4] = r - s;                                                                                                     \
+            b[5] = a[1] * 4 - a[3] * 5 + a[5];                                                                                \
+        } else if (map == GPUNN__WINOGRAD_OUTPUT) {                                                                           \
+            gpunn__##isa p = a[1] + a[2], q = a[1] - a[2], r = a[3] + a[4], s = a[3] - a[4];                                  \
+            b[0] = a[0] + p + r;                                                                                              \
+            b[1] = q + s * 2;                                                                                                 \
+            b[2] = p + r * 4;                                                                                                 \
+            b[3] = q + s * 8 + a[5];                                                                                          \
+        } else if (map == GPUNN__WINOGRAD_WEIGHT) {                                                                           \
+            gpunn__##isa p = (a[0] + a[2]) * (-1.0f / 6), q = a[1] * (-1.0f / 6);                                             \
+            gpunn__##isa r = a[0] * (1.0f / 24) + a[2] * (1.0f / 6), s = a[1] * (1.0f / 12);                                  \
+            b[0] = a[0] * 0.25f;                                                                                              \
+            b[1] = p + q;                                                                                                     \
+            b[2] = p - q;                                                                                                     \
+            b[3] = r + s;                                                                                                     \
+            b[4] = r - s;                                                                                                     \
+            b[5] = a[2];                                                                                                      \
+        } else if (map == GPUNN__WINOGRAD_DOUTPUT) {                                                                          \
+            gpunn__##isa p = a[0] + a[2], q = a[1] + a[3], r = a[0] + a[2] * 4, s = a[1] * 2 + a[3] * 8;                      \
+            b[0] = a[0];                                                                                                      \
+            b[1] = p + q;                                                                                                     \
+            b[2] = p - q;                                                                                                     \
+            b[3] = r + s;                                                                                                     \
+            b[4] = r - s;                                                                                                     \
+            b[5] = a[3];                                                                                                      \
+        } else {                                                                                                              \
+            gpunn__##isa p = (a[1] + a[2]) * (-1.0f / 6), q = (a[2] - a[1]) * (1.0f / 6), r = a[3] + a[4];                    \
+            b[0] = a[0] * 0.25f + p + r * (1.0f / 24);                                                                        \
+            b[1] = q + (a[3] - a[4]) * (1.0f / 12);                                                                           \
+            b[2] = p + r * (1.0f / 6) + a[5];                                                                                 \
+        }                                                                                                                     \
+    }                                                                                                                         \
+    TARGET GPUNN__INLINE void gpunn__##isa##_winograd2(const gpunn__winograd_job *w, const int map, const int n, const int m) \
+    {                                                                                                                         \
+        for (int64_t t = 0; t < w->count; t++)                                                                                \
+            for (int64_t c = 0; c < w->channels; c += LANES) {                                                                \
+                const int    lanes = w->channels - c < LANES ? (int)(w->channels - c) : LANES;                                \
+                const float *src = w->src + t * w->src_step + c;                                                              \
+                float       *dst = w->dst + t * w->dst_step + c;                                                              \
+                gpunn__##isa a[6], b[6], half[6][6];                                                                          \
+                GPUNN__UNROLL                                                                                                 \
+                for (int j = 0; j < n; j++) {                                                                                 \
+                    GPUNN__UNROLL                                                                                             \
+                    for (int i = 0; i < n; i++) a[i] = gpunn__##isa##_load(src + i * w->si + j * w->sj, lanes);               \
+                    gpunn__##isa##_winograd1(map, a, b);                                                                      \
+                    GPUNN__UNROLL                                                                                             \
+                    for (int i = 0; i < m; i++) half[i][j] = b[i];                                                            \
+                }                                                                                                             \
+                GPUNN__UNROLL                                                                                                 \
+                for (int i = 0; i < m; i++) {                                                                                 \
+                    gpunn__##isa##_winograd1(map, half[i], b);                                                                \
+                    GPUNN__UNROLL                                                                                             \
+                    for (int j = 0; j < m; j++) gpunn__##isa##_store(dst + i * w->di + j * w->dj, lanes, b[j]);               \
+                }                                                                                                             \
+            }                                                                                                                 \
+    }                                                                                                                         \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_winograd(const gpunn__winograd_job *w, int map)                                \
+    {                                                                                                                         \
+        if (map == GPUNN__WINOGRAD_INPUT)                                                                                     \
+            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_INPUT, 6, 6);                                                         \
+        else if (map == GPUNN__WINOGRAD_OUTPUT)                                                                               \
+            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_OUTPUT, 6, 4);                                                        \
+        else if (map == GPUNN__WINOGRAD_WEIGHT)                                                                               \
+            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_WEIGHT, 3, 6);                                                        \
+        else if (map == GPUNN__WINOGRAD_DOUTPUT)                                                                              \
+            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DOUTPUT, 4, 6);                                                       \
+        else                                                                                                                  \
+            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DWEIGHT, 6, 3);                                                       \
     }
 
 /* out[row][pixel] = sum over taps of w[tap][row] x[pixel + offset[tap]], R rows in tiles of V vectors.
  * out[row][tap] += sum over pixels of y[row][pixel] x[pixel + offset[tap]], R rows by 4 taps. */
-#define GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D)                                                                    \
-    TARGET GPUNN__INLINE void gpunn__##isa##_direct_tile(const gpunn__direct_job *d, const int R, const int V)                      \
-    {                                                                                                                               \
-        for (int64_t q = 0; q < d->count; q += V * LANES) {                                                                         \
-            gpunn__##isa sum[8][8], x[8];                                                                                           \
-            GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                             \
-                GPUNN__UNROLL for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_set(0);                                        \
-            }                                                                                                                       \
-            const float *w = d->w;                                                                                                  \
-            for (int64_t p = 0; p < d->taps; p++, w += R) {                                                                         \
-                const float *from = d->x + q + d->offset[p];                                                                        \
-                GPUNN__UNROLL for (int v = 0; v < V; v++) x[v] = *(const gpunn__##isa##_memory *)(from + v * LANES);                \
-                GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                         \
-                    gpunn__##isa a = gpunn__##isa##_set(w[i]);                                                                      \
-                    GPUNN__UNROLL for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(a, x[v], sum[i][v]);                   \
-                }                                                                                                                   \
-            }                                                                                                                       \
-            GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                             \
-                GPUNN__UNROLL for (int v = 0; v < V; v++)                                                                           \
-                    *(gpunn__##isa##_memory *)(d->out + i * d->out_row + q + v * LANES) = sum[i][v];                                \
-            }                                                                                                                       \
-        }                                                                                                                           \
-    }                                                                                                                               \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_direct(const gpunn__direct_job *d, int rows)                                         \
-    {                                                                                                                               \
-        if (rows == 1) gpunn__##isa##_direct_tile(d, 1, V1);                                                                        \
-        else if (rows == 6) gpunn__##isa##_direct_tile(d, 6, V6);                                                                   \
-        else gpunn__##isa##_direct_tile(d, 8, V8);                                                                                  \
-    }                                                                                                                               \
-    TARGET GPUNN__INLINE void gpunn__##isa##_direct_dots(const gpunn__direct_job *d, int64_t row, int64_t p, const int R)           \
-    {                                                                                                                               \
-        gpunn__##isa sum[6][4], x[4], y;                                                                                            \
-        GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                                 \
-            GPUNN__UNROLL for (int j = 0; j < 4; j++) sum[i][j] = gpunn__##isa##_set(0);                                            \
-        }                                                                                                                           \
-        const int64_t *o = d->offset + p;                                                                                           \
-        for (int64_t image = 0; image < d->images; image++) {                                                                       \
-            const float *x0 = d->x + image * d->x_image, *y0 = d->y + image * d->y_image + row * d->y_row;                          \
-            for (int64_t q = 0; q < d->count; q += LANES) {                                                                         \
-                GPUNN__UNROLL for (int j = 0; j < 4; j++) x[j] = *(const gpunn__##isa##_memory *)(x0 + q + o[j]);                   \
-                GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                         \
-                    y = *(const gpunn__##isa##_memory *)(y0 + i * d->y_row + q);                                                    \
-                    GPUNN__UNROLL for (int j = 0; j < 4; j++) sum[i][j] = gpunn__##isa##_fma(y, x[j], sum[i][j]);                   \
-                }                                                                                                                   \
-            }                                                                                                                       \
-        }                                                                                                                           \
-        GPUNN__UNROLL for (int i = 0; i < R; i++) {                                                                                 \
-            gpunn__##isa##_sum4(sum[i], d->out + (row + i) * d->out_row + p);                                                       \
-        }                                                                                                                           \
-    }                                                                                                                               \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_direct_gradient(const gpunn__direct_job *d, int rows)                                \
-    {                                                                                                                               \
-        for (int64_t p = 0; p < d->taps; p += 4) {                                                                                  \
-            if (rows == 1) gpunn__##isa##_direct_dots(d, 0, p, 1);                                                                  \
-            else                                                                                                                    \
-                for (int64_t row = 0; row < 6; row += D) gpunn__##isa##_direct_dots(d, row, p, D);                                  \
-        }                                                                                                                           \
-    } \
-    /* y = relu(x * scale + shift + residual), or y += x. */                                                                        \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_finish(const float *x, float *y, const float *residual, int64_t n, float scale,      \
-                                                      float shift, bool add, bool relu)                                             \
-    {                                                                                                                               \
-        for (int64_t i = 0; i < n; i += LANES) {                                                                                    \
-            const int    lanes = n - i < LANES ? (int)(n - i) : LANES;                                                              \
-            gpunn__##isa v = gpunn__##isa##_load(x + i, lanes) * scale + shift;                                                     \
-            if (add) v += gpunn__##isa##_load(y + i, lanes);                                                                        \
-            if (residual) v += gpunn__##isa##_load(residual + i, lanes);                                                            \
-            if (relu) v = gpunn__##isa##_relu(v);                                                                                   \
-            gpunn__##isa##_store(y + i, lanes, v);                                                                                  \
-        }                                                                                                                           \
-    }                                                                                                                               \
-    static const gpunn__conv_kernels gpunn__##isa##_conv = {LANES, V1, V6, V8, gpunn__##isa##_winograd, gpunn__##isa##_direct,      \
-                                                            gpunn__##isa##_direct_gradient, gpunn__##isa##_finish};
+#define GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D)                                                               \
+    TARGET GPUNN__INLINE void gpunn__##isa##_direct_tile(const gpunn__direct_job *d, const int R, const int V)                 \
+    {                                                                                                                          \
+        for (int64_t q = 0; q < d->count; q += V * LANES) {                                                                    \
+            gpunn__##isa sum[8][8], x[8];                                                                                      \
+            GPUNN__UNROLL                                                                                                      \
+            for (int i = 0; i < R; i++) {                                                                                      \
+                GPUNN__UNROLL                                                                                                  \
+                for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_set(0);                                                 \
+            }                                                                                                                  \
+            const float *w = d->w;                                                                                             \
+            for (int64_t p = 0; p < d->taps; p++, w += R) {                                                                    \
+                const float *from = d->x + q + d->offset[p];                                                                   \
+                GPUNN__UNROLL                                                                                                  \
+                for (int v = 0; v < V; v++) x[v] = *(const gpunn__##isa##_memory *)(from + v * LANES);                         \
+                GPUNN__UNROLL                                                                                                  \
+                for (int i = 0; i < R; i++) {                                                                                  \
+                    gpunn__##isa a = gpunn__##isa##_set(w[i]);                                                                 \
+                    GPUNN__UNROLL                                                                                              \
+                    for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(a, x[v], sum[i][v]);                            \
+                }                                                                                                              \
+            }                                                                                                                  \
+            GPUNN__UNROLL                                                                                                      \
+            for (int i = 0; i < R; i++) {                                                                                      \
+                GPUNN__UNROLL                                                                                                  \
+                for (int v = 0; v < V; v++) *(gpunn__##isa##_memory *)(d->out + i * d->out_row + q + v * LANES) = sum[i][v];   \
+            }                                                                                                                  \
+        }                                                                                                                      \
+    }                                                                                                                          \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_direct(const gpunn__direct_job *d, int rows)                                    \
+    {                                                                                                                          \
+        if (rows == 1)                                                                                                         \
+            gpunn__##isa##_direct_tile(d, 1, V1);                                                                              \
+        else if (rows == 6)                                                                                                    \
+            gpunn__##isa##_direct_tile(d, 6, V6);                                                                              \
+        else                                                                                                                   \
+            gpunn__##isa##_direct_tile(d, 8, V8);                                                                              \
+    }                                                                                                                          \
+    TARGET GPUNN__INLINE void gpunn__##isa##_direct_dots(const gpunn__direct_job *d, int64_t row, int64_t p, const int R)      \
+    {                                                                                                                          \
+        gpunn__##isa sum[6][4], x[4], y;                                                                                       \
+        GPUNN__UNROLL                                                                                                          \
+        for (int i = 0; i < R; i++) {                                                                                          \
+            GPUNN__UNROLL                                                                                                      \
+            for (int j = 0; j < 4; j++) sum[i][j] = gpunn__##isa##_set(0);                                                     \
+        }                                                                                                                      \
+        const int64_t *o = d->offset + p;                                                                                      \
+        for (int64_t image = 0; image < d->images; image++) {                                                                  \
+            const float *x0 = d->x + image * d->x_image, *y0 = d->y + image * d->y_image + row * d->y_row;                     \
+            for (int64_t q = 0; q < d->count; q += LANES) {                                                                    \
+                GPUNN__UNROLL                                                                                                  \
+                for (int j = 0; j < 4; j++) x[j] = *(const gpunn__##isa##_memory *)(x0 + q + o[j]);                            \
+                GPUNN__UNROLL                                                                                                  \
+                for (int i = 0; i < R; i++) {                                                                                  \
+                    y = *(const gpunn__##isa##_memory *)(y0 + i * d->y_row + q);                                               \
+                    GPUNN__UNROLL                                                                                              \
+                    for (int j = 0; j < 4; j++) sum[i][j] = gpunn__##isa##_fma(y, x[j], sum[i][j]);                            \
+                }                                                                                                              \
+            }                                                                                                                  \
+        }                                                                                                                      \
+        GPUNN__UNROLL                                                                                                          \
+        for (int i = 0; i < R; i++) {                                                                                          \
+            gpunn__##isa##_sum4(sum[i], d->out + (row + i) * d->out_row + p);                                                  \
+        }                                                                                                                      \
+    }                                                                                                                          \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_direct_gradient(const gpunn__direct_job *d, int rows)                           \
+    {                                                                                                                          \
+        for (int64_t p = 0; p < d->taps; p += 4) {                                                                             \
+            if (rows == 1)                                                                                                     \
+                gpunn__##isa##_direct_dots(d, 0, p, 1);                                                                        \
+            else                                                                                                               \
+                for (int64_t row = 0; row < 6; row += D) gpunn__##isa##_direct_dots(d, row, p, D);                             \
+        }                                                                                                                      \
+    }                                                                                                                          \
+    /* y = relu(x * scale + shift + residual), or y += x. */                                                                   \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_finish(const float *x, float *y, const float *residual, int64_t n, float scale, \
+                                                      float shift, bool add, bool relu)                                        \
+    {                                                                                                                          \
+        for (int64_t i = 0; i < n; i += LANES) {                                                                               \
+            const int    lanes = n - i < LANES ? (int)(n - i) : LANES;                                                         \
+            gpunn__##isa v = gpunn__##isa##_load(x + i, lanes) * scale + shift;                                                \
+            if (add) v += gpunn__##isa##_load(y + i, lanes);                                                                   \
+            if (residual) v += gpunn__##isa##_load(residual + i, lanes);                                                       \
+            if (relu) v = gpunn__##isa##_relu(v);                                                                              \
+            gpunn__##isa##_store(y + i, lanes, v);                                                                             \
+        }                                                                                                                      \
+    }                                                                                                                          \
+    static const gpunn__conv_kernels gpunn__##isa##_conv = {LANES,                                                             \
+                                                            V1,                                                                \
+                                                            V6,                                                                \
+                                                            V8,                                                                \
+                                                            gpunn__##isa##_winograd,                                           \
+                                                            gpunn__##isa##_direct,                                             \
+                                                            gpunn__##isa##_direct_gradient,                                    \
+                                                            gpunn__##isa##_finish};
 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
 /* out[j] += the sum of a[j]; relu lets NaN through. */
-#define GPUNN__CONV_VECTORS(isa, TARGET, LANES, V1, V6, V8, D)                                                                      \
-    TARGET GPUNN__INLINE void gpunn__##isa##_sum4(const gpunn__##isa *a, float *out)                                                \
-    {                                                                                                                               \
-        gpunn__quad q[4];                                                                                                           \
-        GPUNN__UNROLL for (int j = 0; j < 4; j++) q[j] = gpunn__##isa##_fold(a[j]);                                                 \
-        gpunn__transpose4(q);                                                                                                       \
-        *(gpunn__quad_memory *)out += (q[0] + q[2]) + (q[1] + q[3]);                                                                \
-    }                                                                                                                               \
-    TARGET GPUNN__INLINE gpunn__##isa gpunn__##isa##_relu(gpunn__##isa x)                                                           \
-    {                                                                                                                               \
-        return (gpunn__##isa)((gpunn__##isa##_bits)x & ~(gpunn__##isa##_bits)(x <= 0));                                             \
-    }                                                                                                                               \
-    GPUNN__WINOGRAD_KERNELS(isa, TARGET, LANES)                                                                                     \
+#define GPUNN__CONV_VECTORS(isa, TARGET, LANES, V1, V6, V8, D)                          \
+    TARGET GPUNN__INLINE void gpunn__##isa##_sum4(const gpunn__##isa *a, float *out)    \
+    {                                                                                   \
+        gpunn__quad q[4];                                                               \
+        GPUNN__UNROLL                                                                   \
+        for (int j = 0; j < 4; j++) q[j] = gpunn__##isa##_fold(a[j]);                   \
+        gpunn__transpose4(q);                                                           \
+        *(gpunn__quad_memory *)out += (q[0] + q[2]) + (q[1] + q[3]);                    \
+    }                                                                                   \
+    TARGET GPUNN__INLINE gpunn__##isa gpunn__##isa##_relu(gpunn__##isa x)               \
+    {                                                                                   \
+        return (gpunn__##isa)((gpunn__##isa##_bits)x & ~(gpunn__##isa##_bits)(x <= 0)); \
+    }                                                                                   \
+    GPUNN__WINOGRAD_KERNELS(isa, TARGET, LANES)                                         \
     GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D)
 #if defined(GPUNN__WIDE)
 GPUNN__CONV_VECTORS(v16, GPUNN__AVX512, 16, 4, 4, 3, 6)
@@ -6202,17 +6417,39 @@ GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 4, 3, 6)
 GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 2, 1, 2)
 #endif
 #else
-typedef float gpunn__v1, gpunn__v1_memory;
+typedef float       gpunn__v1, gpunn__v1_memory;
 #define GPUNN__UNROLL
-GPUNN__INLINE float gpunn__v1_set(float x) { return x; }
-GPUNN__INLINE float gpunn__v1_fma(float a, float b, float c) { return a * b + c; }
-GPUNN__INLINE float gpunn__v1_load(const float *p, int count) { return count ? *p : 0; }
-GPUNN__INLINE void gpunn__v1_store(float *p, int count, float x) { if (count) *p = x; }
-GPUNN__INLINE void gpunn__v1_sum4(const float *a, float *out) { for (int j = 0; j < 4; j++) out[j] += a[j]; }
-GPUNN__INLINE float gpunn__v1_relu(float x) { return x <= 0 ? 0 : x; }
+GPUNN__INLINE float gpunn__v1_set(float x)
+{
+    return x;
+}
+GPUNN__INLINE float gpunn__v1_fma(float a, float b, float c)
+{
+    return a * b + c;
+}
+GPUNN__INLINE float gpunn__v1_load(const float *p, int count)
+{
+    return count ? *p : 0;
+}
+GPUNN__INLINE void gpunn__v1_store(float *p, int count, float x)
+{
+    if (count) *p = x;
+}
+GPUNN__INLINE void gpunn__v1_sum4(const float *a, float *out)
+{
+    for (int j = 0; j < 4; j++) out[j] += a[j];
+}
+GPUNN__INLINE float gpunn__v1_relu(float x)
+{
+    return x <= 0 ? 0 : x;
+}
 GPUNN__WINOGRAD_KERNELS(v1, , 1)
 GPUNN__DIRECT_KERNELS(v1, , 1, 8, 2, 1, 2)
 #endif
+
+#undef GPUNN__CONV_VECTORS
+#undef GPUNN__WINOGRAD_KERNELS
+#undef GPUNN__DIRECT_KERNELS
 
 GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
 {
@@ -6234,25 +6471,27 @@ GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
 #endif
 }
 
-/* One convolution of that kind: src [n][ci][h][w] to planes [n][co][oh][ow]. Work goes by rows of tiles, counted through all images. */
+/* One such convolution, src [n][ci][h][w] to planes [n][co][oh][ow]. Work goes by rows of tiles, counted through all images. */
 typedef struct gpunn__winograd {
     const gpunn__gemm_kernels *kernels;
-    int64_t       n, ci, h, w, ph, pw, co, oh, ow;
-    const float  *src;
-    gpunn__planes to;              /* of the whole batch */
-    const float  *weight;          /* its first tap; */
-    int64_t       w_co, w_ci, tap; /* steps from channel to channel and from tap to tap */
-    bool          ready;           /* u holds the weights already */
-    int64_t       across, down;    /* tiles of a row, rows of tiles of an image */
-    int64_t       group;           /* rows of tiles that are multiplied at once */
-    bool          shared;          /* one group at a time, by all threads; else each thread has its own */
-    float        *u, *v, *m;       /* [36] packed right sides, [36][tile][ci], [36][tile][co] */
-    float        *du, *panels;     /* of the weight's gradient: [36][ci][co]; right sides, per thread */
-    const float  *dy;              /* [n][co][oh][ow] */
-    float        *dweight;         /* [co][ci][tap] */
-    bool          add;
-    float        *pixels;          /* per thread: 6 rows of a strip of channels, pixel-major */
-    int64_t       u_plane, v_group, strip; /* floats of one u, of a thread's v and m, of pixels */
+    int64_t                    n, ci, h, w, ph, pw, co, oh, ow;
+    const float               *src;
+    gpunn__planes              to; /* of the whole batch */
+    const float               *weight;
+    int64_t                    w_co, w_ci;   /* steps from channel to channel */
+    bool                       turned;       /* by 180 degrees */
+    bool                       ready;        /* u holds the weights already */
+    int64_t                    across, down; /* tiles of a row, rows of tiles of an image */
+    int64_t                    group;        /* rows of tiles that are multiplied at once */
+    bool                       shared;       /* one group at a time, by all threads; else each thread has its own */
+    float                     *u;            /* [36] packed right sides */
+    float                     *v;            /* [36][tile][ci], followed by the products, or A dy A', [36][tile][co] */
+    float                     *du, *panels;  /* of the weight's gradient: [36][ci][co]; right sides, per thread */
+    const float               *dy;           /* [n][co][oh][ow] */
+    float                     *dweight;      /* [co][ci][tap] */
+    bool                       add;
+    float                     *pixels;                  /* per thread: 6 rows of a strip of channels, pixel-major */
+    int64_t                    u_plane, v_group, strip; /* floats of one u, of a group's v, of pixels */
 } gpunn__winograd;
 
 #define GPUNN__WINOGRAD_STRIP ((int64_t)64) /* channels that are transformed at once */
@@ -6260,22 +6499,23 @@ typedef struct gpunn__winograd {
 /* u = G w G', for vectors of output channels. */
 GPUNN__PRIVATE void gpunn__winograd_weights(const gpunn__winograd *w, int index, int threads)
 {
-    float         taps[16 * 9 * 16];
+    float         taps[16 * 9 * 16]; /* [ci][tap][co] */
     const int64_t lanes = w->kernels->lanes, chunks = (w->ci + 15) / 16, blocks = (w->co + lanes - 1) / lanes;
     int64_t       unit, end;
     gpunn__cpu_part(chunks * blocks, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
-        int64_t p = unit % chunks * 16, count = w->ci - p < 16 ? w->ci - p : 16;
-        int64_t j = unit / chunks * lanes, columns = w->co - j < lanes ? w->co - j : lanes;
+        int64_t      p = unit % chunks * 16, count = w->ci - p < 16 ? w->ci - p : 16;
+        int64_t      j = unit / chunks * lanes, columns = w->co - j < lanes ? w->co - j : lanes;
         const float *from = w->weight + j * w->w_co + p * w->w_ci;
         memset(taps, 0, sizeof taps);
         gpunn__winograd_job job;
         job.si = 3 * lanes, job.sj = lanes, job.src_step = 9 * lanes, job.src = taps;
-        if (w->tap < 0) job.si = -job.si, job.sj = -job.sj, job.src = taps + 8 * lanes;
+        if (w->turned) job.si = -job.si, job.sj = -job.sj, job.src = taps + 8 * lanes;
         if (w->w_ci == 9) {
             gpunn__to_pixels(from, w->w_co, columns, count * 9, taps, lanes);
         } else {
-            for (int64_t i = 0; i < count; i++) gpunn__to_pixels(from + i * w->w_ci, w->w_co, columns, 9, taps + i * 9 * lanes, lanes);
+            for (int64_t i = 0; i < count; i++)
+                gpunn__to_pixels(from + i * w->w_ci, w->w_co, columns, 9, taps + i * 9 * lanes, lanes);
         }
         int64_t width, at = gpunn__packed_at(w->ci, w->co, lanes, p, j, &width);
         job.dst = w->u + at, job.dst_step = width, job.di = 6 * w->u_plane, job.dj = w->u_plane;
@@ -6285,16 +6525,17 @@ GPUNN__PRIVATE void gpunn__winograd_weights(const gpunn__winograd *w, int index,
 }
 
 /* Transforms size x size cells (6: B' x B; 4: A dy A') of rows of tiles [t, t_end) of planes [n][channels][h][w] into dst
- * [36][tile][channels]; the tile's first cell lies at (4 ty - ph, 4 tx - pw), cells outside are 0. unit: of threads, shares by strips. */
-GPUNN__PRIVATE void gpunn__winograd_gather(const gpunn__winograd *w, const float *src, int64_t channels, int64_t h, int64_t width, int size,
-                                           int64_t ph, int64_t pw, int64_t t, int64_t t_end, float *dst, int64_t plane, int index,
-                                           int threads, float *pixels)
+ * [36][tile][channels]; a tile's first cell lies at (4 ty - ph, 4 tx - pw), cells outside are 0. */
+GPUNN__PRIVATE void gpunn__winograd_gather(const gpunn__winograd *w, const float *src, int64_t channels, int64_t h, int64_t width,
+                                           int size, int64_t ph, int64_t pw, int64_t t, int64_t t_end, float *dst, int64_t plane,
+                                           int index, int threads, float *pixels)
 {
     const int64_t strips = (channels + GPUNN__WINOGRAD_STRIP - 1) / GPUNN__WINOGRAD_STRIP, row = w->across * 4 + size - 4;
     int64_t       unit, end, first = t;
     gpunn__cpu_part((t_end - t) * strips, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
-        int64_t c = unit % strips * GPUNN__WINOGRAD_STRIP, count = channels - c < GPUNN__WINOGRAD_STRIP ? channels - c : GPUNN__WINOGRAD_STRIP;
+        int64_t c = unit % strips * GPUNN__WINOGRAD_STRIP,
+                count = channels - c < GPUNN__WINOGRAD_STRIP ? channels - c : GPUNN__WINOGRAD_STRIP;
         t = first + unit / strips;
         int64_t y0 = t % w->down * 4 - ph;
         int64_t inside = row - pw < width ? row - pw : width; /* cells of a row, after pw zeros and before zeros */
@@ -6306,7 +6547,8 @@ GPUNN__PRIVATE void gpunn__winograd_gather(const gpunn__winograd *w, const float
                 continue;
             }
             memset(to, 0, (size_t)(pw * count) * sizeof *to);
-            gpunn__to_pixels(src + ((t / w->down * channels + c) * h + y) * width, h * width, count, inside, to + pw * count, count);
+            gpunn__to_pixels(src + ((t / w->down * channels + c) * h + y) * width, h * width, count, inside, to + pw * count,
+                             count);
             memset(to + (pw + inside) * count, 0, (size_t)((row - pw - inside) * count) * sizeof *to);
         }
         gpunn__winograd_job job;
@@ -6317,15 +6559,16 @@ GPUNN__PRIVATE void gpunn__winograd_gather(const gpunn__winograd *w, const float
     }
 }
 
-/* y = A' m A of rows of tiles [t, t_end). */
-GPUNN__PRIVATE void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t, int64_t t_end, const float *m, int64_t plane, int index,
-                                            int threads, float *pixels)
+/* y = A' m A of rows of tiles [t, t_end), m [36][tile][co]. */
+GPUNN__PRIVATE void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t, int64_t t_end, const float *m, int64_t plane,
+                                            int index, int threads, float *pixels)
 {
     const int64_t strips = (w->co + GPUNN__WINOGRAD_STRIP - 1) / GPUNN__WINOGRAD_STRIP, row = w->across * 4;
     int64_t       unit, end, first = t;
     gpunn__cpu_part((t_end - t) * strips, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
-        int64_t c = unit % strips * GPUNN__WINOGRAD_STRIP, count = w->co - c < GPUNN__WINOGRAD_STRIP ? w->co - c : GPUNN__WINOGRAD_STRIP;
+        int64_t c = unit % strips * GPUNN__WINOGRAD_STRIP,
+                count = w->co - c < GPUNN__WINOGRAD_STRIP ? w->co - c : GPUNN__WINOGRAD_STRIP;
         t = first + unit / strips;
         gpunn__winograd_job job;
         job.src = m + (t - first) * w->across * w->co + c, job.si = 6 * plane, job.sj = plane, job.src_step = w->co;
@@ -6383,27 +6626,29 @@ GPUNN__PRIVATE void gpunn__winograd_dweight(void *arg, int index, int threads)
     const gpunn__winograd *w = (const gpunn__winograd *)arg;
     const int64_t          rows = w->n * w->down, lanes = w->kernels->lanes;
     float                 *pixels = w->pixels + index * w->strip, *panel = w->panels + index * 3 * lanes * GPUNN__GEMM_DEPTH;
+    float                 *m = w->v + 36 * w->group * w->across * w->ci;
     int64_t                from, to;
     for (int64_t t = 0; t < rows; t += w->group) {
         int64_t t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
-        gpunn__winograd_gather(w, w->src, w->ci, w->h, w->w, 6, w->ph, w->pw, t, t_end, w->v, tiles * w->ci, index, threads, pixels);
-        gpunn__winograd_gather(w, w->dy, w->co, w->oh, w->ow, 4, 0, 0, t, t_end, w->m, tiles * w->co, index, threads, pixels);
+        gpunn__winograd_gather(w, w->src, w->ci, w->h, w->w, 6, w->ph, w->pw, t, t_end, w->v, tiles * w->ci, index, threads,
+                               pixels);
+        gpunn__winograd_gather(w, w->dy, w->co, w->oh, w->ow, 4, 0, 0, t, t_end, m, tiles * w->co, index, threads, pixels);
         if (threads > 1) gpunn__cpu_barrier();
         gpunn__gemm g = gpunn__conv_gemm(w->ci, w->co, tiles);
         g.a_row = 1, g.a_col = w->ci, g.b_row = w->co, g.b_col = 1, g.c_row = w->co, g.accumulate = t > 0;
         gpunn__cpu_part(36, 1, threads, index, &from, &to);
         for (; from < to; from++) {
-            g.a = w->v + from * tiles * w->ci, g.b = w->m + from * tiles * w->co, g.c = w->du + from * w->ci * w->co;
+            g.a = w->v + from * tiles * w->ci, g.b = m + from * tiles * w->co, g.c = w->du + from * w->ci * w->co;
             gpunn__gemm_block(&g, w->kernels, 0, w->ci, 0, w->co, panel);
         }
         if (threads > 1) gpunn__cpu_barrier();
     }
-    float         taps[16 * 9 * 16];
+    float         taps[16 * 9 * 16]; /* [ci][tap][co] */
     const int64_t chunks = (w->ci + 15) / 16, blocks = (w->co + lanes - 1) / lanes;
     gpunn__cpu_part(chunks * blocks, 1, threads, index, &from, &to);
     for (; from < to; from++) {
-        int64_t p = from % chunks * 16, count = w->ci - p < 16 ? w->ci - p : 16;
-        int64_t j = from / chunks * lanes, columns = w->co - j < lanes ? w->co - j : lanes;
+        int64_t             p = from % chunks * 16, count = w->ci - p < 16 ? w->ci - p : 16;
+        int64_t             j = from / chunks * lanes, columns = w->co - j < lanes ? w->co - j : lanes;
         gpunn__winograd_job job;
         job.src = w->du + p * w->co + j, job.si = 6 * w->ci * w->co, job.sj = w->ci * w->co, job.src_step = w->co;
         job.dst = taps, job.di = 3 * lanes, job.dj = lanes, job.dst_step = 9 * lanes;
@@ -6416,8 +6661,9 @@ GPUNN__PRIVATE void gpunn__winograd_dweight(void *arg, int index, int threads)
     }
 }
 
-/* u: of the cache, or NULL: in the workspace. */
-GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_use use, float *u, gpunn__space *space)
+/* Where cached, u lies in the cache, else in the workspace. */
+GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_use use, bool cached, float *cache,
+                                                    gpunn__space *space)
 {
     gpunn__winograd w;
     memset(&w, 0, sizeof w);
@@ -6425,11 +6671,11 @@ GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn_
     w.n = v->n;
     if (use == GPUNN__CONV_DX) { /* a convolution of dy with the weights turned by 180 degrees */
         w.ci = v->oc, w.h = v->oh, w.w = v->ow, w.ph = 2 - v->ph, w.pw = 2 - v->pw, w.co = v->c, w.oh = v->h, w.ow = v->w;
-        w.src = v->dy, w.weight = v->weight, w.w_co = 9, w.w_ci = v->k, w.tap = -1;
+        w.src = v->dy, w.weight = v->weight, w.w_co = 9, w.w_ci = v->k, w.turned = true;
         w.to.dst = v->dx, w.to.add = v->add_dx;
     } else {
         w.ci = v->c, w.h = v->h, w.w = v->w, w.ph = v->ph, w.pw = v->pw, w.co = v->oc, w.oh = v->oh, w.ow = v->ow;
-        w.src = v->x, w.weight = v->weight, w.w_co = v->k, w.w_ci = 9, w.tap = 1;
+        w.src = v->x, w.weight = v->weight, w.w_co = v->k, w.w_ci = 9;
         w.to.dst = v->y, w.to.scale = v->scale, w.to.shift = v->shift, w.to.residual = v->residual, w.to.relu = v->relu;
         w.dy = v->dy, w.dweight = v->dweight, w.add = v->add_dweight;
     }
@@ -6450,18 +6696,18 @@ GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn_
     w.pixels = gpunn__take(space, v->threads * w.strip);
     w.v_group = w.group * w.across * cells;
     w.v = gpunn__take(space, (w.shared ? 1 : v->threads) * w.v_group);
-    w.m = w.v ? w.v + 36 * w.group * w.across * w.ci : NULL;
     w.u_plane = (int64_t)(gpunn__gemm_packed_b_bytes(w.ci, w.co) / sizeof(float));
     if (use == GPUNN__CONV_DW) {
         w.du = gpunn__take(space, 36 * w.ci * w.co);
         w.panels = gpunn__take(space, v->threads * GPUNN__GEMM_DEPTH * 3 * w.kernels->lanes);
     } else {
-        w.u = u ? u : gpunn__take(space, 36 * w.u_plane);
+        w.u = cached ? cache : gpunn__take(space, 36 * w.u_plane);
     }
     return w;
 }
+
 /* One convolution of few channels: planes src [n][groups * ci][h][w], with zeros between the cells when up > 1, to planes
- * [n][groups * co][oh][ow]. Also a backward pass to dx, for which dy, spread out by the stride, is convolved with the turned weights. */
+ * [n][groups * co][oh][ow]. Also a backward pass to dx: dy, spread out by the stride, is convolved with the turned weights. */
 typedef struct gpunn__direct {
     const gpunn__conv_kernels *kernels;
     int64_t       n, groups, ci, co, h, w, oh, ow, up_h, up_w, top, left; /* padding before, may be negative: cells cut off */
@@ -6474,7 +6720,7 @@ typedef struct gpunn__direct {
     bool          add;
     int           rows;                  /* results at once: 1, 6 or 8 */
     int64_t       blocks;                /* of so many rows in a group */
-    int64_t       qh, qw, plane, pixels; /* a phase of the copy, all phases of a channel; pixels computed, a multiple of 128 */
+    int64_t       qh, qw, plane, pixels; /* a phase of the copy, all phases of a channel; pixels computed, in whole tiles */
     int64_t      *offset;                /* [taps, and 3 more] */
     float        *packed, *copies, *out; /* weights [group][block][tap][row]; per thread: the copy, results [row][pixel] */
     int64_t       copy;                  /* floats of one */
@@ -6482,8 +6728,8 @@ typedef struct gpunn__direct {
     float        *sums;                  /* [part][group * blocks][row][taps up to a multiple of 4] */
 } gpunn__direct;
 
-/* Copies the channels of one group of one image into the padded layout: [channel][phase][qh][qw], where the phases of a stride lie
- * apart, so that the taps of neighbouring outputs are neighbours. to holds zeros where no cell ever comes. */
+/* Copies the channels of one group of one image into the padded layout: [channel][phase][qh][qw], where the phases of a stride
+ * lie apart, so that the taps of neighbouring outputs are neighbours. to holds zeros where no cell ever comes. */
 GPUNN__PRIVATE void gpunn__direct_copy(const gpunn__direct *d, const float *src, float *to)
 {
     for (int64_t c = 0; c < d->ci; c++, to += d->plane)
@@ -6567,10 +6813,11 @@ GPUNN__PRIVATE void gpunn__direct_run(void *arg, int index, int threads)
 GPUNN__PRIVATE void gpunn__direct_dweight(void *arg, int index, int threads)
 {
     const gpunn__direct *d = (const gpunn__direct *)arg;
-    const int64_t        x_image = d->ci * d->plane, y_image = d->rows * d->pixels, width = (d->taps + 3) / 4 * 4, tile = d->rows * width;
-    float               *x = d->copies + index * d->copy, *y = x + d->copy - d->batch * y_image;
-    int64_t              unit, end;
-    gpunn__direct_job    job;
+    const int64_t        x_image = d->ci * d->plane, y_image = d->rows * d->pixels, width = gpunn__to_multiple(d->taps, 4),
+                  tile = d->rows * width;
+    float            *x = d->copies + index * d->copy, *y = x + d->copy - d->batch * y_image;
+    int64_t           unit, end;
+    gpunn__direct_job job;
     memset(&job, 0, sizeof job);
     memset(x, 0, (size_t)d->copy * sizeof *x);
     job.x = x, job.y = y, job.offset = d->offset, job.taps = d->taps, job.count = d->pixels;
@@ -6578,8 +6825,9 @@ GPUNN__PRIVATE void gpunn__direct_dweight(void *arg, int index, int threads)
     const int64_t splits = d->parts * d->groups < 2 * threads ? d->blocks : 1, blocks = d->blocks / splits; /* per unit */
     gpunn__cpu_part(d->parts * d->groups * splits, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
-        int64_t part = unit / (d->groups * splits), group = unit / splits % d->groups, first = unit % splits * blocks, image, last;
-        float  *sums = d->sums + ((part * d->groups + group) * d->blocks + first) * tile;
+        int64_t part = unit / (d->groups * splits), group = unit / splits % d->groups, first = unit % splits * blocks, image,
+                last;
+        float *sums = d->sums + ((part * d->groups + group) * d->blocks + first) * tile;
         memset(sums, 0, (size_t)(blocks * tile) * sizeof *sums);
         gpunn__cpu_part(d->n, d->batch, (int)d->parts, (int)part, &image, &last);
         for (; image < last; image += job.images) {
@@ -6621,21 +6869,25 @@ GPUNN__PRIVATE gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__con
     d.kernels = gpunn__conv_choose();
     d.n = v->n, d.groups = v->groups, d.kh = v->kh, d.kw = v->kw, d.dh = v->dh, d.dw = v->dw, d.weight = v->weight;
     if (use == GPUNN__CONV_DX) {
-        d.ci = v->og, d.co = v->cg, d.h = v->oh, d.w = v->ow, d.oh = v->h, d.ow = v->w, d.up_h = v->sh, d.up_w = v->sw, d.sh = d.sw = 1;
+        d.ci = v->og, d.co = v->cg, d.h = v->oh, d.w = v->ow, d.oh = v->h, d.ow = v->w, d.up_h = v->sh, d.up_w = v->sw,
+        d.sh = d.sw = 1;
         d.top = v->dh * (v->kh - 1) - v->ph, d.left = v->dw * (v->kw - 1) - v->pw, d.src = v->dy, d.turned = true;
         d.to.dst = v->dx, d.to.add = v->add_dx;
     } else {
-        d.ci = v->cg, d.co = v->og, d.h = v->h, d.w = v->w, d.oh = v->oh, d.ow = v->ow, d.up_h = d.up_w = 1, d.sh = v->sh, d.sw = v->sw;
+        d.ci = v->cg, d.co = v->og, d.h = v->h, d.w = v->w, d.oh = v->oh, d.ow = v->ow, d.up_h = d.up_w = 1, d.sh = v->sh,
+        d.sw = v->sw;
         d.top = v->ph, d.left = v->pw, d.src = v->x;
         d.to.dst = v->y, d.to.scale = v->scale, d.to.shift = v->shift, d.to.residual = v->residual, d.to.relu = v->relu;
         d.dy = v->dy, d.dweight = v->dweight, d.add = v->add_dweight;
     }
     d.taps = d.ci * d.kh * d.kw;
-    d.rows = d.co <= 2 ? 1 : use == GPUNN__CONV_DW || (d.co + 5) / 6 * 6 < (d.co + 7) / 8 * 8 ? 6 : 8;
+    d.rows = d.co <= 2 ? 1 : use == GPUNN__CONV_DW || gpunn__to_multiple(d.co, 6) < gpunn__to_multiple(d.co, 8) ? 6 : 8;
     d.blocks = (d.co + d.rows - 1) / d.rows;
     d.qh = d.oh + d.dh * (d.kh - 1) / d.sh, d.qw = d.ow + d.dw * (d.kw - 1) / d.sw, d.plane = d.sh * d.sw * d.qh * d.qw;
-    const int64_t grain = d.kernels->lanes * (use == GPUNN__CONV_DW ? 1 : d.rows == 1 ? d.kernels->v1 : d.rows == 6 ? d.kernels->v6 : d.kernels->v8);
-    d.pixels = ((d.oh - 1) * d.qw + d.ow + grain - 1) / grain * grain;
+    const gpunn__conv_kernels *kernels = d.kernels;
+    const int64_t vectors = use == GPUNN__CONV_DW ? 1 : d.rows == 1 ? kernels->v1 : d.rows == 6 ? kernels->v6 : kernels->v8;
+    const int64_t grain = kernels->lanes * vectors;
+    d.pixels = gpunn__to_multiple((d.oh - 1) * d.qw + d.ow, grain);
     d.offset = (int64_t *)(void *)gpunn__take(space, 2 * (d.taps + 3));
     d.copy = d.ci * d.plane + grain;
     if (use == GPUNN__CONV_DW) {
@@ -6651,13 +6903,13 @@ GPUNN__PRIVATE gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__con
         d.packed = gpunn__take(space, d.groups * d.blocks * d.taps * d.rows);
         d.out = gpunn__take(space, v->threads * d.rows * d.pixels);
     }
-    d.copy = (d.copy + 15) / 16 * 16;
+    d.copy = gpunn__to_multiple(d.copy, 16);
     d.copies = gpunn__take(space, v->threads * d.copy);
     if (space->base) gpunn__direct_offsets(&d);
     return d;
 }
 
-
+/* ---- the op ----------------------------------------------------------------------------------------------------------- */
 /* The bias's gradient. */
 GPUNN__PRIVATE void gpunn__conv_dbias(void *arg, int index, int threads)
 {
@@ -6716,14 +6968,10 @@ GPUNN__PRIVATE void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v,
         return;
     }
     v->scale = NULL;
-    if (bias == NULL) v->shift = NULL;
-    else memcpy(v->shift, bias, (size_t)v->oc * sizeof *bias);
-}
-
-/* ---- choosing --------------------------------------------------------------------------------------------------------- */
-GPUNN__INLINE int64_t gpunn__to_multiple(int64_t n, int64_t grain)
-{
-    return (n + grain - 1) / grain * grain;
+    if (bias == NULL)
+        v->shift = NULL;
+    else
+        memcpy(v->shift, bias, (size_t)v->oc * sizeof *bias);
 }
 
 /* Winograd where its tiles fit; else the smaller of two estimates, in multiplications of a vector's lane. */
@@ -6732,8 +6980,8 @@ GPUNN__PRIVATE gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpun
     const bool    dx = use == GPUNN__CONV_DX;
     const int64_t ci = dx ? v->og : v->cg, co = dx ? v->cg : v->og, oh = dx ? v->h : v->oh, ow = dx ? v->w : v->ow;
     const int64_t tiles = v->n * ((oh + 3) / 4) * ((ow + 3) / 4), lanes = gpunn__gemm_choose()->lanes;
-    if (v->kh == 3 && v->kw == 3 && v->sh == 1 && v->sw == 1 && v->dh == 1 && v->dw == 1 && v->groups == 1 && v->ph <= 2 && v->pw <= 2 &&
-        ci >= 16 && co >= 16 && tiles >= 8 && tiles * 16 * 5 <= v->n * oh * ow * 8)
+    if (v->kh == 3 && v->kw == 3 && v->sh == 1 && v->sw == 1 && v->dh == 1 && v->dw == 1 && v->groups == 1 && v->ph <= 2 &&
+        v->pw <= 2 && ci >= 16 && co >= 16 && tiles >= 8 && tiles * 16 * 5 <= v->n * oh * ow * 8)
         return GPUNN__CONV_WINOGRAD;
     int64_t pitch = ow + v->dw * (v->kw - 1) / (dx ? 1 : v->sw), rows = co <= 2 ? 1 : gpunn__to_multiple(co, 6);
     int64_t taps = v->taps * ci;
@@ -6749,23 +6997,25 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_conv2d(gpunn__cpu *cpu, gpunn_step *step,
     const bool   run = action != GPUNN__PREPARE;
     gpunn__space space = {run ? (float *)step->workspace : NULL, 0};
     if (!step->backward) {
+        const bool cached = !step->training, ready = run && cached && step->cache_version == step->state->weights_version;
+        float     *cache = (float *)step->cache;
         gpunn__conv_epilogue(step, &v, &space);
         gpunn__conv_way way = gpunn__conv_choose_way(&v, GPUNN__CONV_FORWARD);
         if (way == GPUNN__CONV_WINOGRAD) {
-            gpunn__winograd w = gpunn__winograd_plan(&v, GPUNN__CONV_FORWARD, (float *)step->cache, &space);
-            w.ready = step->cache && step->cache_version == step->state->weights_version;
-            if (!run && !step->training) step->cache_bytes = 36 * (size_t)w.u_plane * sizeof(float);
+            gpunn__winograd w = gpunn__winograd_plan(&v, GPUNN__CONV_FORWARD, cached, cache, &space);
+            w.ready = ready;
+            if (!run && cached) step->cache_bytes = 36 * (size_t)w.u_plane * sizeof(float);
             if (run) gpunn__cpu_parallel(v.threads, gpunn__winograd_run, &w);
         } else if (way == GPUNN__CONV_DIRECT) {
             gpunn__direct d = gpunn__direct_plan(&v, GPUNN__CONV_FORWARD, &space);
             if (run) gpunn__cpu_parallel(v.threads, gpunn__direct_run, &d);
         } else {
-            gpunn__lowered l = gpunn__lowered_plan(&v, false, false, false, (float *)step->cache, &space);
-            l.ready = step->cache && step->cache_version == step->state->weights_version;
-            if (!run && !step->training) step->cache_bytes = (size_t)(v.groups * l.packed_floats) * sizeof(float);
+            gpunn__lowered l = gpunn__lowered_plan(&v, false, false, false, cached, cache, &space);
+            l.ready = ready;
+            if (!run && cached) step->cache_bytes = (size_t)(v.groups * l.packed_floats) * sizeof(float);
             if (run) gpunn__cpu_parallel(v.threads, gpunn__lowered_forward, &l);
         }
-        if (run && step->cache) step->cache_version = step->state->weights_version;
+        if (run && cached) step->cache_version = step->state->weights_version;
         step->workspace_bytes = space.bytes;
         return GPUNN_OK;
     }
@@ -6778,7 +7028,7 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_conv2d(gpunn__cpu *cpu, gpunn_step *step,
         if (!*wanted || way == GPUNN__CONV_LOWERED) continue;
         *wanted = false;
         if (way == GPUNN__CONV_WINOGRAD) {
-            gpunn__winograd w = gpunn__winograd_plan(&v, (gpunn__conv_use)use, NULL, &space);
+            gpunn__winograd w = gpunn__winograd_plan(&v, (gpunn__conv_use)use, false, NULL, &space);
             if (run) gpunn__cpu_parallel(v.threads, use == GPUNN__CONV_DX ? gpunn__winograd_run : gpunn__winograd_dweight, &w);
         } else {
             gpunn__direct d = gpunn__direct_plan(&v, (gpunn__conv_use)use, &space);
@@ -6787,20 +7037,20 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_conv2d(gpunn__cpu *cpu, gpunn_step *step,
         most = most > space.bytes ? most : space.bytes, space.bytes = 0;
     }
     if (dx || dweight) {
-        gpunn__lowered l = gpunn__lowered_plan(&v, true, dx, dweight, NULL, &space);
+        gpunn__lowered l = gpunn__lowered_plan(&v, true, dx, dweight, false, NULL, &space);
         if (run) gpunn__cpu_parallel(v.threads, gpunn__lowered_backward, &l);
     }
     step->workspace_bytes = most > space.bytes ? most : space.bytes;
     if (run && v.dbias) gpunn__cpu_parallel(gpunn__cpu_threads(cpu, v.pixels * v.oc), gpunn__conv_dbias, &v);
     return GPUNN_OK;
 }
-
+#undef GPUNN__WINOGRAD_STRIP
 
 /* ==== >>pool ========================================================================================================== *
  * Planes [h, w] -> [oh, ow], one per image and channel. Windows wholly inside the plane go by eight neighbours of a row,
  * the others one by one. */
 typedef struct gpunn__pool {
-    int64_t      planes, h, w, oh, ow, kh, kw, sh, sw, ph, pw; /* kh 0: adaptive */
+    int64_t      planes, h, w, oh, ow, kh, kw, sh, sw, ph, pw;   /* kh 0: adaptive */
     bool         average, global, count_exclude_pad, accumulate; /* global: adaptive, one window per plane */
     size_t       at_bytes; /* of one position of a maximum: its index in the window; 0: positions are not wanted */
     void        *at;
@@ -6835,7 +7085,7 @@ GPUNN__PRIVATE gpunn__pool gpunn__pool_shape(const gpunn_step *step)
     return p;
 }
 
-/* The window of output i along an axis of n cells: [*begin, *end) within it; returns its length with the padding that it covers. */
+/* The window of output i along an axis of n cells, [*begin, *end); returns its length with the padding that it covers. */
 GPUNN__INLINE int64_t gpunn__pool_window(int64_t i, int64_t n, int64_t out, int64_t kernel, int64_t stride, int64_t padding,
                                          int64_t *begin, int64_t *end)
 {
@@ -6851,7 +7101,8 @@ GPUNN__INLINE int64_t gpunn__pool_window(int64_t i, int64_t n, int64_t out, int6
 }
 
 /* Outputs [*begin, *end) of an axis have windows that lie wholly inside. */
-GPUNN__INLINE void gpunn__pool_inner(int64_t n, int64_t out, int64_t kernel, int64_t stride, int64_t padding, int64_t *begin, int64_t *end)
+GPUNN__INLINE void gpunn__pool_inner(int64_t n, int64_t out, int64_t kernel, int64_t stride, int64_t padding, int64_t *begin,
+                                     int64_t *end)
 {
     *begin = *end = 0;
     if (kernel == 0 || n + padding < kernel) return;
@@ -6861,22 +7112,26 @@ GPUNN__INLINE void gpunn__pool_inner(int64_t n, int64_t out, int64_t kernel, int
     if (*begin > *end) *begin = *end;
 }
 
-/* The window of rows x columns cells that begins at x; its result goes to y[to]. first: index in the whole window of its first cell, not
- * 0 where the plane's edge cuts it. A NaN wins, over an earlier NaN too, as in torch. */
-GPUNN__INLINE void gpunn__pool_one(const gpunn__pool *p, bool average, const float *x, int64_t rows, int64_t columns, int64_t first,
-                                   float scale, int64_t to)
+/* The window of rows x columns cells that begins at x; its result goes to y[to]. first: index in the whole window of its first
+ * cell, not 0 where the plane's edge cuts it. A NaN wins, over an earlier NaN too, as in torch. */
+GPUNN__INLINE void gpunn__pool_one(const gpunn__pool *p, bool average, const float *x, int64_t rows, int64_t columns,
+                                   int64_t first, float scale, int64_t to)
 {
     float   best = average ? 0 : -INFINITY;
     int64_t at = first;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++) {
             float v = x[r * p->w + c];
-            if (average) best += v;
-            else if (v > best || v != v) best = v, at = first + r * p->kw + c;
+            if (average)
+                best += v;
+            else if (v > best || v != v)
+                best = v, at = first + r * p->kw + c;
         }
     p->y[to] = average ? best * scale : best;
-    if (p->at_bytes == 1) ((uint8_t *)p->at)[to] = (uint8_t)at;
-    else if (p->at_bytes) ((int32_t *)p->at)[to] = (int32_t)at;
+    if (p->at_bytes == 1)
+        ((uint8_t *)p->at)[to] = (uint8_t)at;
+    else if (p->at_bytes)
+        ((int32_t *)p->at)[to] = (int32_t)at;
 }
 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -6899,8 +7154,8 @@ GPUNN__INLINE void gpunn__pool_even(const float *cell, gpunn__f8 *even)
 }
 
 /* Eight neighbouring whole windows, `stride` apart, of which `count` are wanted. Reads up to 8 * stride cells a row. */
-GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const float *x, int64_t rows, int64_t columns, int64_t stride,
-                                     float scale, int64_t to, int64_t count)
+GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const float *x, int64_t rows, int64_t columns,
+                                     int64_t stride, float scale, int64_t to, int64_t count)
 {
     gpunn__f8 best = {0}, v = {0};
     gpunn__i8 at = {0};
@@ -6908,9 +7163,12 @@ GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const f
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++) {
             const float *cell = x + r * p->w + c;
-            if (stride == 2) gpunn__pool_even(cell, &v);
-            else if (stride == 1) memcpy(&v, cell, sizeof v);
-            else for (int i = 0; i < 8; i++) v[i] = cell[i * stride];
+            if (stride == 2)
+                gpunn__pool_even(cell, &v);
+            else if (stride == 1)
+                memcpy(&v, cell, sizeof v);
+            else
+                for (int i = 0; i < 8; i++) v[i] = cell[i * stride];
             if (average) {
                 best += v;
             } else {
@@ -6920,24 +7178,28 @@ GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const f
             }
         }
     if (average) best *= scale;
-    if (count == 8) memcpy(p->y + to, &best, sizeof best);
-    else for (int i = 0; i < count; i++) p->y[to + i] = best[i];
+    if (count == 8)
+        memcpy(p->y + to, &best, sizeof best);
+    else
+        for (int i = 0; i < count; i++) p->y[to + i] = best[i];
     if (p->at_bytes == 1 && count == 8) {
         gpunn__b8 narrow = __builtin_convertvector(at, gpunn__b8);
         memcpy((uint8_t *)p->at + to, &narrow, sizeof narrow);
     } else if (p->at_bytes) {
         for (int i = 0; i < count; i++)
-            if (p->at_bytes == 1) ((uint8_t *)p->at)[to + i] = (uint8_t)at[i];
-            else ((int32_t *)p->at)[to + i] = at[i];
+            if (p->at_bytes == 1)
+                ((uint8_t *)p->at)[to + i] = (uint8_t)at[i];
+            else
+                ((int32_t *)p->at)[to + i] = at[i];
     }
 }
 #endif
 
 /* Output rows [row, row_end) of all planes. rows, columns, stride: of a whole window, constants where it pays. */
-GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t rows, int64_t columns, int64_t stride, int64_t row,
-                                    int64_t row_end)
+GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t rows, int64_t columns, int64_t stride,
+                                    int64_t row, int64_t row_end)
 {
-    int64_t      inner, inner_end, plane = row / p->oh, oy = row % p->oh;
+    int64_t inner, inner_end, plane = row / p->oh, oy = row % p->oh;
     gpunn__pool_inner(p->w, p->ow, columns, stride, p->pw, &inner, &inner_end);
     for (; row < row_end; row++) {
         const float *x = p->x + plane * p->h * p->w;
@@ -6947,11 +7209,12 @@ GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
             if (ox == inner && y1 - y0 == rows && rows != 0) {
                 for (; ox < inner_end; ox += 8) {
-                    int64_t      from = inner_end - inner < 8 || ox <= inner_end - 8 ? ox : inner_end - 8; /* the last 8 may overlap */
+                    int64_t from = inner_end - inner < 8 || ox <= inner_end - 8 ? ox : inner_end - 8; /* the last 8 may overlap */
                     const float *cell = x + y0 * p->w - p->pw + from * stride;
                     int64_t      count = inner_end - from < 8 ? inner_end - from : 8;
                     if (p->x + p->planes * p->h * p->w - cell < (rows - 1) * p->w + columns + 8 * stride) break;
-                    gpunn__pool_eight(p, average, cell, rows, columns, stride, 1 / (float)(rows * columns), row * p->ow + from, count);
+                    gpunn__pool_eight(p, average, cell, rows, columns, stride, 1 / (float)(rows * columns), row * p->ow + from,
+                                      count);
                 }
                 if (ox > inner_end) ox = inner_end;
                 if (ox == p->ow) break;
@@ -6985,12 +7248,17 @@ GPUNN__PRIVATE void gpunn__pool_forward(void *arg, int index, int threads)
             p->y[row] = sum / (float)cells;
         }
     } else if (p->average) {
-        if (p->kh == 2 && p->kw == 2 && p->sw == 2) gpunn__pool_rows(p, true, 2, 2, 2, row, end);
-        else gpunn__pool_rows(p, true, p->kh, p->kw, p->sw, row, end);
+        if (p->kh == 2 && p->kw == 2 && p->sw == 2)
+            gpunn__pool_rows(p, true, 2, 2, 2, row, end);
+        else
+            gpunn__pool_rows(p, true, p->kh, p->kw, p->sw, row, end);
     } else {
-        if (p->kh == 2 && p->kw == 2 && p->sw == 2) gpunn__pool_rows(p, false, 2, 2, 2, row, end);
-        else if (p->kh == 3 && p->kw == 3 && p->sw == 2) gpunn__pool_rows(p, false, 3, 3, 2, row, end);
-        else gpunn__pool_rows(p, false, p->kh, p->kw, p->sw, row, end);
+        if (p->kh == 2 && p->kw == 2 && p->sw == 2)
+            gpunn__pool_rows(p, false, 2, 2, 2, row, end);
+        else if (p->kh == 3 && p->kw == 3 && p->sw == 2)
+            gpunn__pool_rows(p, false, 3, 3, 2, row, end);
+        else
+            gpunn__pool_rows(p, false, p->kh, p->kw, p->sw, row, end);
     }
 }
 
@@ -7014,7 +7282,8 @@ GPUNN__PRIVATE void gpunn__pool_backward(void *arg, int index, int threads)
             if (!p->average) { /* from the window's first cell, in or out of the plane, to that of the maximum, which is in */
                 int64_t row = (plane * p->oh + oy) * p->ow, corner = (oy * p->sh - p->ph) * p->w - p->pw;
                 if (p->at_bytes == 1)
-                    for (int64_t i = 0; i < p->ow; i++) dx[corner + i * p->sw + offset[((const uint8_t *)p->at)[row + i]]] += dy[i];
+                    for (int64_t i = 0; i < p->ow; i++)
+                        dx[corner + i * p->sw + offset[((const uint8_t *)p->at)[row + i]]] += dy[i];
                 else
                     for (int64_t i = 0; i < p->ow; i++) {
                         int64_t at = ((const int32_t *)p->at)[row + i];
@@ -7038,8 +7307,9 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, g
     int64_t     outputs = p.planes * p.oh * p.ow, cells = p.planes * p.h * p.w;
     if (action == GPUNN__PREPARE) {
         if (2 * p.ph > p.kh || 2 * p.pw > p.kw)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "padding [%d, %d] exceeds half of the window [%d, %d]; use a smaller one",
-                                   (int)p.ph, (int)p.pw, (int)p.kh, (int)p.kw);
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
+                                   "padding [%d, %d] exceeds half of the window [%d, %d]; use a smaller one", (int)p.ph,
+                                   (int)p.pw, (int)p.kh, (int)p.kw);
         if (!step->backward) step->saved_bytes = p.at_bytes * (size_t)outputs;
     } else if (action == GPUNN__FORWARD) {
         gpunn__cpu_parallel(gpunn__cpu_threads(cpu, outputs * (1 + p.kh * p.kw / 4) + cells / 4), gpunn__pool_forward, &p);
@@ -7063,17 +7333,16 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_adaptive_avg_pool2d(gpunn__cpu *cpu, gpun
 {
     return gpunn__cpu_pool(cpu, step, action);
 }
-
 /* ==== >>map =========================================================================================================== *
- * Elementwise ops on the CPU: loops made from the tables, over contiguous memory only, and one driver that feeds them chunks of the
- * result. Broadcast operands are expanded, and gradients of broadcast operands summed, chunk by chunk in the first cache. */
+ * Elementwise ops on the CPU: loops made from the tables, over contiguous memory only, and one driver that feeds them chunks of
+ * the result. Broadcast operands are expanded, and gradients of broadcast operands summed, chunk by chunk in the first cache. */
 
-/* to[i] = the op, or one of its derivatives, of from[0 .. 2]: operands, from[3]: result, from[4]: its gradient. What the text does not
- * mention may be NULL; to may be one of from. */
+/* to[i] = the op, or one of its derivatives, of from[0 .. 2]: operands, from[3]: result, from[4]: its gradient. What the text
+ * does not mention may be NULL; to may be one of from. */
 typedef void (*gpunn__loop)(int64_t n, const float *const *from, const float *attr, float *to);
 
 /* gcc vectorises little below -O3. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #define GPUNN__OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3")
@@ -7173,6 +7442,7 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__LOOPS2
 
 /* In the order of gpunn_op, where the elementwise ops come first. */
+/* clang-format off */
 static const struct {
     gpunn__loop forward, derivative[3];
 } gpunn__loops[] = {
@@ -7183,10 +7453,12 @@ static const struct {
 #define GPUNN__X(ENUM, name, ...) {gpunn__loop_##name, {gpunn__loop_##name##_da, gpunn__loop_##name##_db, NULL}},
     GPUNN_BINARY_OPS(GPUNN__X) GPUNN_BINARY1_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, ...) {gpunn__loop_##name, {gpunn__loop_##name##_da, gpunn__loop_##name##_db, gpunn__loop_##name##_dc}},
+#define GPUNN__X(ENUM, name, ...) \
+    {gpunn__loop_##name, {gpunn__loop_##name##_da, gpunn__loop_##name##_db, gpunn__loop_##name##_dc}},
     GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__X
 };
+/* clang-format on */
 
 enum {
     GPUNN__MAP_CHUNK = 1024,      /* floats of scratch per operand */
@@ -7205,8 +7477,8 @@ typedef struct gpunn__map_job {
     int64_t stride[3][GPUNN_MAX_RANK]; /* 0 where operand i is broadcast */
     int64_t period[3];                 /* what operand i looks like from the result repeats after so many */
     int64_t chunk;
-    int     parts;        /* of the result, each done by one thread */
-    double *partial[3];   /* [parts][operand's count] */
+    int     parts;      /* of the result, each done by one thread */
+    double *partial[3]; /* [parts][operand's count] */
 } gpunn__map_job;
 
 /* Place in the result, and in one operand, of a walk along the runs of dim[0]. */
@@ -7436,12 +7708,12 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gp
  * Sums and maxima over axes, softmax, and the ops that only move data. */
 
 /* function(..., flag) with the flag a constant: a choice inside a loop may keep it from becoming vector code. */
-#define GPUNN__FIXED(flag, function, ...)                  \
-    do {                                                   \
-        if (flag)                                          \
-            function(__VA_ARGS__, true);                   \
-        else                                               \
-            function(__VA_ARGS__, false);                  \
+#define GPUNN__FIXED(flag, function, ...) \
+    do {                                  \
+        if (flag)                         \
+            function(__VA_ARGS__, true);  \
+        else                              \
+            function(__VA_ARGS__, false); \
     } while (0)
 
 GPUNN__INLINE int64_t gpunn__least(int64_t a, int64_t b)
@@ -7469,20 +7741,20 @@ static void gpunn__cast_task(void *arg, int thread, int threads)
     const gpunn__cast_job *job = (const gpunn__cast_job *)arg;
     int64_t                begin, end;
     gpunn__cpu_part(job->out->count, 1024, threads, thread, &begin, &end);
-#define GPUNN__LOOP(TO, FROM, value)                                                            \
-    {                                                                                           \
-        const FROM *GPUNN__RESTRICT x = (const FROM *)job->in->data;                            \
-        TO *GPUNN__RESTRICT y = (TO *)job->out->data;                                           \
-        for (int64_t i = begin; i < end; i++) y[i] = (TO)(value);                               \
-        return;                                                                                 \
+#define GPUNN__LOOP(TO, FROM, value)                                 \
+    {                                                                \
+        const FROM *GPUNN__RESTRICT x = (const FROM *)job->in->data; \
+        TO *GPUNN__RESTRICT         y = (TO *)job->out->data;        \
+        for (int64_t i = begin; i < end; i++) y[i] = (TO)(value);    \
+        return;                                                      \
     }
-#define GPUNN__FROM(FROM, long_value, value)                                                    \
-    switch (job->out->dtype) {                                                                  \
-    case GPUNN_F32: GPUNN__LOOP(float, FROM, x[i])                                              \
-    case GPUNN_I64: GPUNN__LOOP(int64_t, FROM, long_value)                                      \
-    case GPUNN_I32: GPUNN__LOOP(int32_t, FROM, value)                                           \
-    case GPUNN_U8: GPUNN__LOOP(uint8_t, FROM, value)                                            \
-    default: GPUNN__LOOP(uint8_t, FROM, x[i] != 0)                                              \
+#define GPUNN__FROM(FROM, long_value, value)               \
+    switch (job->out->dtype) {                             \
+    case GPUNN_F32: GPUNN__LOOP(float, FROM, x[i])         \
+    case GPUNN_I64: GPUNN__LOOP(int64_t, FROM, long_value) \
+    case GPUNN_I32: GPUNN__LOOP(int32_t, FROM, value)      \
+    case GPUNN_U8: GPUNN__LOOP(uint8_t, FROM, value)       \
+    default: GPUNN__LOOP(uint8_t, FROM, x[i] != 0)         \
     }
     switch (job->in->dtype) {
     case GPUNN_F32: GPUNN__FROM(float, gpunn__to_i64(x[i]), gpunn__to_i32(x[i]))
@@ -7499,8 +7771,9 @@ static gpunn_status gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
     if (action == GPUNN__PREPARE) {
         gpunn_dtype from = step->in[0].dtype, to = step->out.dtype;
         if (from == GPUNN_F16 || from == GPUNN_BF16 || to == GPUNN_F16 || to == GPUNN_BF16)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU cannot cast %s to %s; it knows f32, i64, i32, u8 and bool",
-                                   gpunn_dtype_name(from), gpunn_dtype_name(to));
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
+                                   "the CPU cannot cast %s to %s; it knows f32, i64, i32, u8 and bool", gpunn_dtype_name(from),
+                                   gpunn_dtype_name(to));
         return GPUNN_OK;
     }
     gpunn__cast_job job;
@@ -7543,7 +7816,8 @@ GPUNN__INLINE void gpunn__move_line(char *to, int64_t to_stride, const char *fro
             memcpy(to, from, (size_t)n * size);
         else {
             GPUNN__IVDEP
-            for (int64_t i = 0; i < n; i++) gpunn__move(to + i * (int64_t)sizeof(float), from + i * (int64_t)sizeof(float), size, add);
+            for (int64_t i = 0; i < n; i++)
+                gpunn__move(to + i * (int64_t)sizeof(float), from + i * (int64_t)sizeof(float), size, add);
         }
         return;
     }
@@ -7555,8 +7829,8 @@ GPUNN__INLINE void gpunn__move_line(char *to, int64_t to_stride, const char *fro
 GPUNN__INLINE void gpunn__copy_part(const gpunn__copy *c, int64_t begin, int64_t end, int64_t first, int64_t limit, size_t size,
                                     bool add)
 {
-    int     last = c->rank - 1;
-    int64_t index[GPUNN_MAX_RANK] = {0}, to_stride = c->to_stride[last], from_stride = c->from_stride[last];
+    int         last = c->rank - 1;
+    int64_t     index[GPUNN_MAX_RANK] = {0}, to_stride = c->to_stride[last], from_stride = c->from_stride[last];
     char       *to = c->to + first * to_stride;
     const char *from = c->from + first * from_stride;
     int64_t     rest = begin;
@@ -7668,8 +7942,8 @@ static void gpunn__strides(const gpunn_value *v, int64_t stride[GPUNN_MAX_RANK])
     }
 }
 
-/* Forward: the view of the result = the view of operand i; backward the same the other way round. A view is an offset and strides, in
- * elements, over the dimensions of `shape`. */
+/* Forward: the view of the result = the view of operand i; backward the same the other way round. A view is an offset and
+ * strides, in elements, over the dimensions of `shape`. */
 static void gpunn__cpu_move(gpunn__cpu *cpu, const gpunn_step *step, int i, const gpunn_value *shape, int64_t out_offset,
                             const int64_t *out_stride, int64_t in_offset, const int64_t *in_stride)
 {
@@ -7767,7 +8041,8 @@ static gpunn_status gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, gpunn__act
     if (action == GPUNN__PREPARE) {
         gpunn_dtype dtype = step->out.dtype;
         if (dtype == GPUNN_F16 || dtype == GPUNN_BF16)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU cannot pad %s; cast to f32 first", gpunn_dtype_name(dtype));
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU cannot pad %s; cast to f32 first",
+                                   gpunn_dtype_name(dtype));
         return GPUNN_OK;
     }
     if (step->backward && !step->grad_in[0].data) return GPUNN_OK;
@@ -7804,13 +8079,13 @@ typedef struct gpunn__reduce {
     bool               by_column; /* the last axis is kept */
     bool               add;       /* backward: += */
     int                kept_rank, plane_rank;
-    int64_t            kept_dim[GPUNN_MAX_RANK], kept_stride[GPUNN_MAX_RANK], plane_dim[GPUNN_MAX_RANK], plane_stride[GPUNN_MAX_RANK];
-    int64_t            kept, planes, rows, columns, fold, tiles, chunks;
-    const float       *x, *reference; /* reference: the maxima, for COUNT and the gradient of MAX */
-    float             *y;             /* results; backward: the operand's gradient */
-    double            *partial;       /* [kept][tiles][chunks][TILE or 1]; NULL with one chunk */
-    const float       *gradient, *equal; /* backward: of the result; MAX: how many elements equal it */
-    double             scale;            /* 1 or, for means, 1 / elements */
+    int64_t      kept_dim[GPUNN_MAX_RANK], kept_stride[GPUNN_MAX_RANK], plane_dim[GPUNN_MAX_RANK], plane_stride[GPUNN_MAX_RANK];
+    int64_t      kept, planes, rows, columns, fold, tiles, chunks;
+    const float *x, *reference;    /* reference: the maxima, for COUNT and the gradient of MAX */
+    float       *y;                /* results; backward: the operand's gradient */
+    double      *partial;          /* [kept][tiles][chunks][TILE or 1]; NULL with one chunk */
+    const float *gradient, *equal; /* backward: of the result; MAX: how many elements equal it */
+    double       scale;            /* 1 or, for means, 1 / elements */
 } gpunn__reduce;
 
 static void gpunn__reduce_shape(gpunn__reduce *r, const gpunn_value *in, uint32_t axes)
@@ -7932,6 +8207,11 @@ static float gpunn__max_line(const float *x, int64_t n)
     return (float)gpunn__reduce_line(GPUNN__MAX, x, n, 0);
 }
 
+static double gpunn__count_line(const float *x, int64_t n, float reference)
+{
+    return gpunn__reduce_line(GPUNN__COUNT, x, n, reference);
+}
+
 /* Adds `rows` rows of `width` floats, `stride` apart, to total[width]: up to 64 rows in float, then in double. */
 GPUNN__INLINE void gpunn__reduce_rows(gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride, int64_t width,
                                       const float *GPUNN__RESTRICT reference, double *GPUNN__RESTRICT total)
@@ -7944,8 +8224,9 @@ GPUNN__INLINE void gpunn__reduce_rows(gpunn__reduce_kind kind, const float *x, i
             const float *a = x + row * stride, *b = a + stride, *c = b + stride, *d = c + stride;
             for (int64_t j = 0; j < width; j++) {
                 float ref = kind == GPUNN__COUNT ? reference[j] : 0;
-                sum[j] = gpunn__join(kind, gpunn__join(kind, gpunn__join(kind, gpunn__join(kind, sum[j], a[j], ref), b[j], ref),
-                                                       c[j], ref), d[j], ref);
+                sum[j] = gpunn__join(
+                    kind, gpunn__join(kind, gpunn__join(kind, gpunn__join(kind, sum[j], a[j], ref), b[j], ref), c[j], ref), d[j],
+                    ref);
             }
         }
         for (; row < block; row++) {
@@ -7958,6 +8239,17 @@ GPUNN__INLINE void gpunn__reduce_rows(gpunn__reduce_kind kind, const float *x, i
     }
 }
 
+static void gpunn__reduce_block(gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride, int64_t width,
+                                const float *reference, double *total)
+{
+    if (kind == GPUNN__SUM)
+        gpunn__reduce_rows(GPUNN__SUM, x, rows, stride, width, reference, total);
+    else if (kind == GPUNN__MAX)
+        gpunn__reduce_rows(GPUNN__MAX, x, rows, stride, width, reference, total);
+    else
+        gpunn__reduce_rows(GPUNN__COUNT, x, rows, stride, width, reference, total);
+}
+
 /* row[columns] side by side, as often as rows are folded. */
 static const float *gpunn__widen(const float *row, int64_t columns, int64_t fold, float *buffer)
 {
@@ -7967,14 +8259,18 @@ static const float *gpunn__widen(const float *row, int64_t columns, int64_t fold
     return buffer;
 }
 
-GPUNN__INLINE void gpunn__reduce_units(gpunn__reduce_kind kind, const gpunn__reduce *r, int64_t begin, int64_t end)
+static void gpunn__reduce_task(void *arg, int thread, int threads)
 {
+    const gpunn__reduce     *r = (const gpunn__reduce *)arg;
+    const gpunn__reduce_kind kind = r->kind;
+    int64_t                  begin, end;
+    gpunn__cpu_part(r->kept * r->tiles * r->chunks, 1, threads, thread, &begin, &end);
     double total[GPUNN__TILE];
     float  buffer[GPUNN__TILE];
     for (int64_t unit = begin; unit < end; unit++) {
-        int64_t      chunk = r->chunks > 1 ? unit % r->chunks : 0, tile_index = r->chunks > 1 ? unit / r->chunks : unit;
-        int64_t      kept = r->tiles > 1 ? tile_index / r->tiles : tile_index, column = (tile_index - kept * r->tiles) * GPUNN__TILE;
-        int64_t      width = gpunn__least(r->columns - column, GPUNN__TILE);
+        int64_t chunk = r->chunks > 1 ? unit % r->chunks : 0, tile_index = r->chunks > 1 ? unit / r->chunks : unit;
+        int64_t kept = r->tiles > 1 ? tile_index / r->tiles : tile_index, column = (tile_index - kept * r->tiles) * GPUNN__TILE;
+        int64_t width = gpunn__least(r->columns - column, GPUNN__TILE);
         const float *x = r->x + gpunn__offset(kept, r->kept_rank, r->kept_dim, r->kept_stride) + column;
         const float *reference = kind == GPUNN__COUNT ? r->reference + kept * r->columns + column : NULL;
         int64_t      from, to;
@@ -7992,12 +8288,13 @@ GPUNN__INLINE void gpunn__reduce_units(gpunn__reduce_kind kind, const gpunn__red
                 total[0] = gpunn__join_wide(kind, total[0],
                                             kind == GPUNN__SUM   ? gpunn__sum_line(p, count)
                                             : kind == GPUNN__MAX ? (double)gpunn__max_line(p, count)
-                                                                 : gpunn__reduce_line(kind, p, count, *reference));
+                                                                 : gpunn__count_line(p, count, *reference));
             else {
                 int64_t whole = count / r->fold;
-                gpunn__reduce_rows(kind, p, whole, r->columns * r->fold, width * r->fold, reference, total);
+                gpunn__reduce_block(kind, p, whole, r->columns * r->fold, width * r->fold, reference, total);
                 if (count > whole * r->fold)
-                    gpunn__reduce_rows(kind, p + whole * r->fold * r->columns, 1, 0, (count - whole * r->fold) * width, reference, total);
+                    gpunn__reduce_block(kind, p + whole * r->fold * r->columns, 1, 0, (count - whole * r->fold) * width,
+                                        reference, total);
             }
             from += count;
         }
@@ -8008,19 +8305,6 @@ GPUNN__INLINE void gpunn__reduce_units(gpunn__reduce_kind kind, const gpunn__red
         else
             for (int64_t j = 0; j < width; j++) r->y[kept * r->columns + column + j] = (float)(total[j] * r->scale);
     }
-}
-
-static void gpunn__reduce_task(void *arg, int thread, int threads)
-{
-    const gpunn__reduce *r = (const gpunn__reduce *)arg;
-    int64_t              begin, end;
-    gpunn__cpu_part(r->kept * r->tiles * r->chunks, 1, threads, thread, &begin, &end);
-    if (r->kind == GPUNN__SUM)
-        gpunn__reduce_units(GPUNN__SUM, r, begin, end);
-    else if (r->kind == GPUNN__MAX)
-        gpunn__reduce_units(GPUNN__MAX, r, begin, end);
-    else
-        gpunn__reduce_units(GPUNN__COUNT, r, begin, end);
 }
 
 static void gpunn__reduce_run(gpunn__cpu *cpu, const gpunn_value *in, gpunn__reduce *r)
@@ -8038,10 +8322,10 @@ static void gpunn__reduce_run(gpunn__cpu *cpu, const gpunn_value *in, gpunn__red
     }
 }
 
-/* One line of the gradient: dx[i] (+)= x[i] is the maximum ? hit : miss; for sums, without x, hit. hit, miss and reference hold one
- * value per element or (single) one for all. */
-GPUNN__INLINE void gpunn__spread_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x, const float *hit, const float *miss,
-                                      const float *reference, int64_t n, bool single, bool max, bool add)
+/* One line of the gradient: dx[i] (+)= x[i] is the maximum ? hit : miss; for sums, without x, hit. hit, miss and reference hold
+ * one value per element or (single) one for all. */
+GPUNN__INLINE void gpunn__spread_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x, const float *hit,
+                                      const float *miss, const float *reference, int64_t n, bool single, bool max, bool add)
 {
     float hit0 = hit[0], miss0 = miss[0], reference0 = reference[0];
     for (int64_t i = 0; i < n; i++) {
@@ -8238,7 +8522,8 @@ static gpunn_status gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__
     gpunn__along_axis(&a, &step->in[0], step->attr->axis);
     if (action == GPUNN__PREPARE) {
         if (a.n > INT32_MAX)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "argmax over %lld elements; the CPU can do 2^31 - 1", (long long)a.n);
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "argmax over %lld elements; the CPU can do 2^31 - 1",
+                                   (long long)a.n);
         return GPUNN_OK;
     }
     a.x = (const float *)step->in[0].data;
@@ -8248,7 +8533,8 @@ static gpunn_status gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__
 }
 
 /* ---- softmax and log_softmax along an axis: x[outer][n][inner] --------------------------------------------------------- *
- * Units of work are rows (inner 1) or n x 64 columns. NaN need not show in the maximum: it spreads through the sum. A row wholly -inf gives NaN, as torch's does. */
+ * Units of work are rows (inner 1) or n x 64 columns. NaN need not show in the maximum: it spreads through the sum. A row wholly
+ * -inf gives NaN, as torch's does. */
 #define GPUNN__COLUMNS 64
 
 /* exp(x) for x <= 0; what would be denormal is 0, since processors are slow at denormals. */
@@ -8257,7 +8543,8 @@ GPUNN__INLINE float gpunn__exp_down(float x)
     return gpunn__select(x < -87.0f, 0, gpunn__exp(gpunn__select(x < -87.0f, -87.0f, x)));
 }
 
-/* sum[j] = sum over i of exp(x[i * stride + j] - top[j]), top the maximum; 1 <= width <= GPUNN__COLUMNS. keep: the terms go to e. */
+/* top[j] = the maximum over i of x[i * stride + j], sum[j] = the sum of exp(x[i * stride + j] - top[j]); 1 <= width <=
+ * GPUNN__COLUMNS. keep: the terms of the sum go to e. */
 GPUNN__INLINE void gpunn__exp_columns(const float *GPUNN__RESTRICT x, int64_t n, int64_t stride, int64_t width,
                                       float *GPUNN__RESTRICT top, float *GPUNN__RESTRICT sum, float *GPUNN__RESTRICT e, bool keep)
 {
@@ -8328,9 +8615,9 @@ static void gpunn__softmax_task(void *arg, int thread, int threads)
     int64_t             begin, end, tiles, units = gpunn__along_units(a, &tiles), n = a->n, inner = a->inner;
     gpunn__cpu_part(units, 1, threads, thread, &begin, &end);
     for (int64_t unit = begin; unit < end; unit++) {
-        float   top[GPUNN__COLUMNS], sum[GPUNN__COLUMNS];
-        int64_t at, width = gpunn__along_tile(a, unit, tiles, &at);
-        const float *x = a->x + at;
+        float                  top[GPUNN__COLUMNS], sum[GPUNN__COLUMNS];
+        int64_t                at, width = gpunn__along_tile(a, unit, tiles, &at);
+        const float           *x = a->x + at;
         float *GPUNN__RESTRICT y = a->out + at;
         if (a->log)
             gpunn__exp_sum(x, n, inner, width, top, sum);
@@ -8425,18 +8712,19 @@ static gpunn_status gpunn__cpu_log_softmax(gpunn__cpu *cpu, gpunn_step *step, gp
 /* ==== >>norm ========================================================================================================== */
 
 /* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
- * y = (x - mean) * invstd * weight + bias. Backward (training plans only: others have no gradients), with m = n * inner values per channel and h = x - mean:
+ * y = (x - mean) * invstd * weight + bias. Backward (of training plans: others have no gradients), with m = n * inner values per
+ * channel and h = x - mean:
  *     dbias = sum g, dweight = invstd * sum(g h), dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
  * Each unit of work is one channel, read in lines of `inner` floats, or, where lines are short, as many channels as fit
- * GPUNN__NORM_WIDTH columns, read by rows. Means and variances are taken block by block and joined by Chan's formula
- * in double. */
+ * GPUNN__NORM_WIDTH columns, read by rows. Moments are taken block by block about the mean so far and joined by Chan's formula in
+ * double: where that mean is far off, the variance is large anyhow. */
 #define GPUNN__NORM_WIDTH 64
 
 typedef struct gpunn__norm {
     int64_t      n, channels, inner, group; /* group: channels of a unit */
     bool         by_row, training, add;
     const float *x, *g, *weight, *bias;
-    float       *y;                         /* or dx; NULL: not wanted */
+    float       *y;                                          /* or dx; NULL: not wanted */
     float       *running_mean, *running_var, *mean, *invstd; /* the last two: saved */
     float       *dweight, *dbias;
     bool         add_weight, add_bias;
@@ -8456,8 +8744,8 @@ GPUNN__INLINE void gpunn__moments_join(gpunn__moments *a, double count, double m
 }
 
 /* sums[0] = sum of a - p, sums[1] = sum of (a - p) (b - q), over `lines` lines of n floats; 64 sums side by side. */
-static void gpunn__norm_block(const float *GPUNN__RESTRICT a, float p, const float *GPUNN__RESTRICT b, float q, int64_t n, int64_t lines,
-                              int64_t stride, double sums[2])
+static void gpunn__norm_block(const float *GPUNN__RESTRICT a, float p, const float *GPUNN__RESTRICT b, float q, int64_t n,
+                              int64_t lines, int64_t stride, double sums[2])
 {
     float sum[GPUNN__NORM_WIDTH] = {0}, product[GPUNN__NORM_WIDTH] = {0};
     for (; lines > 0; lines--, a += stride, b += stride)
@@ -8472,8 +8760,8 @@ static void gpunn__norm_block(const float *GPUNN__RESTRICT a, float p, const flo
     sums[1] = gpunn__sum_line(product, GPUNN__NORM_WIDTH);
 }
 
-/* One channel, in blocks of whole lines of about 2048 floats together or pieces of longer ones: its moments or (g) sum g and
- * sum g (x - center). Each block's moments are taken about the mean so far: where that is far off, the variance is large anyhow. */
+/* One channel, in blocks of whole lines of about 2048 floats together or pieces of longer ones: its moments or, with g, sum g and
+ * sum g (x - center). */
 static gpunn__moments gpunn__norm_lines(const gpunn__norm *b, int64_t channel, const float *g, float center, double sums[2])
 {
     const int64_t  block = 2048, stride = b->channels * b->inner;
@@ -8556,16 +8844,16 @@ typedef struct gpunn__norm_constants {
     float mean[GPUNN__NORM_WIDTH], scale[GPUNN__NORM_WIDTH], shift[GPUNN__NORM_WIDTH], slope[GPUNN__NORM_WIDTH];
 } gpunn__norm_constants;
 
-GPUNN__INLINE void gpunn__norm_line(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x, float *GPUNN__RESTRICT y, int64_t n,
-                                    bool single)
+GPUNN__INLINE void gpunn__norm_line(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x, float *GPUNN__RESTRICT y,
+                                    int64_t n, bool single)
 {
     float mean = k->mean[0], scale = k->scale[0], shift = k->shift[0];
     for (int64_t i = 0; i < n; i++)
         y[i] = single ? (x[i] - mean) * scale + shift : (x[i] - k->mean[i]) * k->scale[i] + k->shift[i];
 }
 
-GPUNN__INLINE void gpunn__norm_slope(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g,
-                                     float *GPUNN__RESTRICT dx, int64_t n, bool single, bool add)
+GPUNN__INLINE void gpunn__norm_slope(const gpunn__norm_constants *k, const float *GPUNN__RESTRICT x,
+                                     const float *GPUNN__RESTRICT g, float *GPUNN__RESTRICT dx, int64_t n, bool single, bool add)
 {
     float mean = k->mean[0], scale = k->scale[0], shift = k->shift[0], slope = k->slope[0];
     for (int64_t i = 0; i < n; i++) {
@@ -8679,7 +8967,8 @@ static gpunn_status gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gpu
     b.inner = in[0].count / (b.n * b.channels);
     if (action == GPUNN__PREPARE) {
         if (step->training && b.n * b.inner == 1)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_SHAPE, "expected more than 1 value per channel when training; use a larger batch");
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_SHAPE,
+                                   "expected more than 1 value per channel when training; use a larger batch");
         if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.channels * sizeof(float);
         return GPUNN_OK;
     }
@@ -8712,10 +9001,11 @@ static gpunn_status gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gpu
 }
 
 /* ---- dropout -------------------------------------------------------------------------------------------------------------- *
- * Nothing is stored: backward draws the same again, and so does every backend. Element i belongs to pack i / 8; the eight elements
- * of a pack take the eight 16-bit halves, low before high, of the four words of
+ * Nothing is stored: backward draws the same again, and so does every backend. Element i belongs to pack i / 8; the eight
+ * elements of a pack take the eight 16-bit halves, low before high, of the four words of
  *     philox4x32-10(key: seed, counter: pack low, site ^ pack high << 16, step low, step high)
- * where low and high are 32-bit halves. An element is kept when its draw < T = round((1 - p) * 65536), then multiplied by 65536 / T. */
+ * where low and high are 32-bit halves. An element is kept when its draw < T = round((1 - p) * 65536), and then multiplied by
+ * 65536 / T. */
 enum { GPUNN__DROP_PACKS = 16, GPUNN__DROP_BLOCK = 8 * GPUNN__DROP_PACKS };
 
 typedef struct gpunn__drop {
@@ -8808,8 +9098,8 @@ static gpunn_status gpunn__cpu_dropout(gpunn__cpu *cpu, gpunn_step *step, gpunn_
 }
 
 /* ==== >>loss ========================================================================================================== *
- * cross_entropy and nll: x[n][classes][inner], one label per row, row = n * inner + position. With l = log_softmax(x) (nll: x itself),
- * w the class weights (1 without) and e the label smoothing (nll: 0), a row that is not ignored costs
+ * cross_entropy and nll: x[n][classes][inner], one label per row, row = n * inner + position. With l = log_softmax(x) (nll: x
+ * itself), w the class weights (1 without) and e the label smoothing (nll: 0), a row that is not ignored costs
  *     (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
  * and the mean divides by the sum of w[label]. Its gradient: dx[c] = a p[c] - b (c == label) - d w[c], p = softmax(x), with
  *     b = s (1 - e) w[label], d = s e / classes, a = b + d sum w, s = g / divisor; nll: a = d = 0.
@@ -8817,7 +9107,7 @@ static gpunn_status gpunn__cpu_dropout(gpunn__cpu *cpu, gpunn_step *step, gpunn_
 enum { GPUNN__LOSS_PARTS = 64 };
 
 typedef struct gpunn__class_loss {
-    gpunn__along along; /* x: logits, out: losses or dx */
+    gpunn__along along;         /* x: logits, out: losses or dx */
     bool         softmax, none; /* none: no reduction */
     gpunn_dtype  label_type;
     const void  *labels;
@@ -8846,7 +9136,7 @@ static double gpunn__smooth_sum(const gpunn__class_loss *l, const float *x, floa
     return total;
 }
 
-/* Rows come in tiles: one row, or up to GPUNN__COLUMNS neighbours of the same n. Returns the tile's width, at most `limit` rows. */
+/* Rows come in tiles: one row, or up to GPUNN__COLUMNS neighbours of the same n. Returns the width, at most `limit` rows. */
 GPUNN__INLINE int64_t gpunn__loss_tile(const gpunn__along *a, int64_t row, int64_t limit, int64_t *offset)
 {
     int64_t outer = row / a->inner, column = row - outer * a->inner, width = a->inner - column;
@@ -9001,10 +9291,11 @@ static gpunn_status gpunn__class_loss_run(gpunn__cpu *cpu, gpunn_step *step, gpu
     double loss = 0, weights = 0;
     for (int64_t part = 0; part < l.parts; part++) {
         if (l.bad[part] >= 0)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                                   "label %lld at position %lld is outside 0 .. %lld and is not ignore_index %lld; check the labels",
-                                   (long long)gpunn__label(&l, l.bad[part]), (long long)l.bad[part], (long long)(l.along.n - 1),
-                                   (long long)l.ignore);
+            return gpunn__cpu_fail(
+                cpu, GPUNN_ERR_ARGUMENT,
+                "label %lld at position %lld is outside 0 .. %lld and is not ignore_index %lld; check the labels",
+                (long long)gpunn__label(&l, l.bad[part]), (long long)l.bad[part], (long long)(l.along.n - 1),
+                (long long)l.ignore);
         loss += l.loss[part];
         weights += l.weights[part];
     }
@@ -9028,11 +9319,11 @@ static gpunn_status gpunn__cpu_nll(gpunn__cpu *cpu, gpunn_step *step, gpunn__act
  * torch.optim's steps, each in one pass over parameter, gradient and state. */
 typedef struct gpunn__update_job {
     const gpunn_update *u;
-    float scale, limit;   /* the gradient g is clamp(gradient * scale, +-limit) + decay * parameter; maximize makes scale negative */
-    float decay, rate;
-    float shrink;         /* AdamW: 1 - lr * weight_decay; else 1 */
-    float take1, take2;   /* weights of g and g^2 in the averages: 1 - beta1 (SGD: 1 - dampening), 1 - beta2 (RMSprop: 1 - alpha) */
-    float root_scale;     /* Adam: 1 / sqrt(1 - beta2^step) */
+    float               scale, limit; /* g = clamp(gradient * scale, +-limit) + decay * parameter; maximize: scale < 0 */
+    float               decay, rate;
+    float               shrink; /* AdamW: 1 - lr * weight_decay; else 1 */
+    float take1, take2; /* 1 - beta1 (SGD: dampening) and 1 - beta2 (RMSprop: alpha): shares of g and g^2 in the averages */
+    float root_scale;   /* Adam: 1 / sqrt(1 - beta2^step) */
 } gpunn__update_job;
 
 /* The square roots of n floats. C's sqrtf may set errno, which keeps it out of vector code. */
@@ -9068,15 +9359,15 @@ GPUNN__INLINE void gpunn__update_sgd(const gpunn__update_job *j, const float *GP
     for (int64_t i = 0; i < n; i++) p[i] -= j->rate * gpunn__update_gradient(j, gradient[i], p[i]);
 }
 
-/* m = g at first, later momentum * m + (1 - dampening) * g; p -= lr * (nesterov ? g + momentum * m : m). */
-GPUNN__INLINE void gpunn__update_momentum(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient, float *GPUNN__RESTRICT p,
-                                          float *GPUNN__RESTRICT m, int64_t n, bool first, bool nesterov)
+/* m = momentum * m + (1 - dampening) * g, at first m = g; p -= lr * (nesterov ? g + momentum * m : m). */
+GPUNN__INLINE void gpunn__update_momentum(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient,
+                                          float *GPUNN__RESTRICT p, float *GPUNN__RESTRICT m, int64_t n, bool first)
 {
-    float momentum = j->u->momentum;
+    float momentum = j->u->momentum, ahead = j->u->nesterov ? 1.0f : 0.0f, behind = j->u->nesterov ? momentum : 1.0f;
     for (int64_t i = 0; i < n; i++) {
         float g = gpunn__update_gradient(j, gradient[i], p[i]), next = first ? g : momentum * m[i] + j->take1 * g;
         m[i] = next;
-        p[i] -= j->rate * (nesterov ? g + momentum * next : next);
+        p[i] -= j->rate * (ahead * g + behind * next);
     }
 }
 
@@ -9096,9 +9387,9 @@ GPUNN__INLINE void gpunn__update_adam(const gpunn__update_job *j, const float *G
     for (int64_t i = 0; i < n; i++) p[i] = p[i] * j->shrink - j->rate * (m[i] / (root[i] * j->root_scale + eps));
 }
 
-GPUNN__INLINE void gpunn__update_rmsprop(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient, float *GPUNN__RESTRICT p,
-                                         float *GPUNN__RESTRICT v, float *GPUNN__RESTRICT buffer, float *GPUNN__RESTRICT average,
-                                         int64_t n, bool centered, bool momentum)
+GPUNN__INLINE void gpunn__update_rmsprop(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient,
+                                         float *GPUNN__RESTRICT p, float *GPUNN__RESTRICT v, float *GPUNN__RESTRICT buffer,
+                                         float *GPUNN__RESTRICT average, int64_t n, bool centered, bool momentum)
 {
     float root[GPUNN__PIECE], kept[GPUNN__PIECE], alpha = j->u->alpha, eps = j->u->eps, keep = j->u->momentum;
     for (int64_t i = 0; i < n; i++) {
@@ -9122,8 +9413,8 @@ GPUNN__INLINE void gpunn__update_rmsprop(const gpunn__update_job *j, const float
     }
 }
 
-GPUNN__INLINE void gpunn__update_adagrad(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient, float *GPUNN__RESTRICT p,
-                                         float *GPUNN__RESTRICT sum, int64_t n)
+GPUNN__INLINE void gpunn__update_adagrad(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient,
+                                         float *GPUNN__RESTRICT p, float *GPUNN__RESTRICT sum, int64_t n)
 {
     float root[GPUNN__PIECE], kept[GPUNN__PIECE], eps = j->u->eps;
     for (int64_t i = 0; i < n; i++) {
@@ -9141,8 +9432,7 @@ static void gpunn__update_task(void *arg, int thread, int threads)
     const gpunn_update     *u = j.u;
     int64_t                 begin, end;
     gpunn__cpu_part(u->count, 1024, threads, thread, &begin, &end);
-    bool    whole = u->kind == GPUNN_UPDATE_SGD;
-    int64_t step = whole ? end - begin : GPUNN__PIECE;
+    int64_t step = u->kind == GPUNN_UPDATE_SGD ? end - begin : GPUNN__PIECE;
     for (int64_t i = begin; i < end; i += step) {
         int64_t      n = gpunn__least(end - i, step);
         const float *g = u->gradient + i;
@@ -9152,24 +9442,18 @@ static void gpunn__update_task(void *arg, int thread, int threads)
         case GPUNN_UPDATE_SGD:
             if (u->momentum == 0)
                 gpunn__update_sgd(&j, g, p, n);
-            else if (u->step > 1)
-                GPUNN__FIXED(u->nesterov, gpunn__update_momentum, &j, g, p, s[0], n, false);
             else
-                GPUNN__FIXED(u->nesterov, gpunn__update_momentum, &j, g, p, s[0], n, true);
+                GPUNN__FIXED(u->step == 1, gpunn__update_momentum, &j, g, p, s[0], n);
             break;
         case GPUNN_UPDATE_ADAM:
-        case GPUNN_UPDATE_ADAMW:
-            gpunn__update_adam(&j, g, p, s[0], s[1], n);
-            break;
+        case GPUNN_UPDATE_ADAMW: gpunn__update_adam(&j, g, p, s[0], s[1], n); break;
         case GPUNN_UPDATE_RMSPROP:
             if (u->centered)
                 GPUNN__FIXED(u->momentum != 0, gpunn__update_rmsprop, &j, g, p, s[0], s[1], s[2], n, true);
             else
                 GPUNN__FIXED(u->momentum != 0, gpunn__update_rmsprop, &j, g, p, s[0], s[1], s[2], n, false);
             break;
-        case GPUNN_UPDATE_ADAGRAD:
-            gpunn__update_adagrad(&j, g, p, s[0], n);
-            break;
+        case GPUNN_UPDATE_ADAGRAD: gpunn__update_adagrad(&j, g, p, s[0], n); break;
         }
     }
 }
@@ -9330,7 +9614,8 @@ static void gpunn__cpu_info(void *context, gpunn_backend_info *info)
                    gpunn__gemm_name());
 }
 
-/* Aligned blocks from the host's allocator, whose own alignment is malloc's: the distance to the block's start stands before it. */
+/* Aligned blocks from the host's allocator, whose own alignment is malloc's: the distance to the block's start stands before
+ * it. */
 static void *gpunn__cpu_alloc(void *context, size_t bytes)
 {
     gpunn__cpu *cpu = (gpunn__cpu *)context;
@@ -9401,11 +9686,10 @@ static const char *gpunn__cpu_error(void *context)
 static const gpunn_backend *gpunn__cpu_backend(void)
 {
     static const gpunn_backend backend = {
-        GPUNN_BACKEND_ABI,  gpunn__cpu_device_count, gpunn__cpu_open,        gpunn__cpu_close,
-        gpunn__cpu_info,    gpunn__cpu_alloc,        gpunn__cpu_free,        gpunn__cpu_copy,
-        gpunn__cpu_copy,    gpunn__cpu_fill,         gpunn__cpu_synchronize, gpunn__cpu_prepare,
-        gpunn__cpu_run,     gpunn__cpu_update,       gpunn__cpu_sum_of_squares, gpunn__cpu_scale,
-        gpunn__cpu_error,
+        GPUNN_BACKEND_ABI,      gpunn__cpu_device_count, gpunn__cpu_open, gpunn__cpu_close,  gpunn__cpu_info,
+        gpunn__cpu_alloc,       gpunn__cpu_free,         gpunn__cpu_copy, gpunn__cpu_copy,   gpunn__cpu_fill,
+        gpunn__cpu_synchronize, gpunn__cpu_prepare,      gpunn__cpu_run,  gpunn__cpu_update, gpunn__cpu_sum_of_squares,
+        gpunn__cpu_scale,       gpunn__cpu_error,
     };
     return &backend;
 }
@@ -9592,7 +9876,8 @@ static gpunn_status gpunn__state_fill(const gpunn_optimizer *opt, float *state, 
         bool kept = at < opt->state_count;
         n = (kept ? opt->state_count : end) - at;
         if (n > piece_count) n = piece_count;
-        if (kept) status = backend->download(dev->context, piece, old + at, (size_t)n * sizeof(float));
+        if (kept)
+            status = backend->download(dev->context, piece, old + at, (size_t)n * sizeof(float));
         else
             for (int64_t i = 0; i < n; i++) piece[i] = opt->state_start;
         if (status == GPUNN_OK) status = backend->upload(dev->context, state + at, piece, (size_t)n * sizeof(float));
@@ -9802,8 +10087,10 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
 /* Sets one of the optimizer's numbers, unless it is NaN or negative. */
 static void gpunn__optimizer_set(gpunn_optimizer *opt, const char *function, const char *what, float *field, float value)
 {
-    if (opt == NULL) (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
-    else if (gpunn__check_range(opt->model->dev, function, what, value, 0, INFINITY)) *field = value;
+    if (opt == NULL)
+        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
+    else if (gpunn__check_range(opt->model->dev, function, what, value, 0, INFINITY))
+        *field = value;
 }
 
 GPUNN_API void gpunn_set_lr(gpunn_optimizer *opt, float lr)
@@ -9943,7 +10230,8 @@ static void gpunn__plateau_step(gpunn_optimizer *opt, double metric)
     if (s->maximize ? metric > best * (1 + threshold) : metric < best * (1 - threshold)) {
         opt->plateau_best = metric;
         opt->plateau_bad = 0;
-    } else opt->plateau_bad++;
+    } else
+        opt->plateau_bad++;
     if (opt->plateau_cooldown > 0) {
         opt->plateau_cooldown--;
         opt->plateau_bad = 0;
@@ -9966,7 +10254,7 @@ GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric)
 /* ==== files: one layer over POSIX and Windows, for everything that reads or writes a file ============================= */
 #ifdef _WIN32
 #define GPUNN__OS(name) _##name
-#define GPUNN__O_FLAGS  (_O_BINARY | _O_NOINHERIT)
+#define GPUNN__O_FLAGS (_O_BINARY | _O_NOINHERIT)
 typedef struct _stat64 gpunn__stat_result;
 
 static int gpunn__stat(const char *path, gpunn__stat_result *result)
@@ -9978,7 +10266,7 @@ static int gpunn__sync(int fd)
     return _commit(fd);
 }
 #define GPUNN__IS_DIRECTORY(mode) (((mode)&_S_IFMT) == _S_IFDIR)
-#define GPUNN__IS_REGULAR(mode)   (((mode)&_S_IFMT) == _S_IFREG)
+#define GPUNN__IS_REGULAR(mode) (((mode)&_S_IFMT) == _S_IFREG)
 #else
 #define GPUNN__OS(name) name
 #ifdef O_CLOEXEC
@@ -9997,7 +10285,7 @@ static int gpunn__sync(int fd)
     return fsync(fd);
 }
 #define GPUNN__IS_DIRECTORY(mode) S_ISDIR(mode)
-#define GPUNN__IS_REGULAR(mode)   S_ISREG(mode)
+#define GPUNN__IS_REGULAR(mode) S_ISREG(mode)
 #endif
 
 /* For messages: the end of a path that is too long for one. */
@@ -10107,7 +10395,8 @@ GPUNN__PRIVATE gpunn_status gpunn__file_write(gpunn__file *f, const void *data, 
         gpunn__file_put(f, f->buffer, f->used);
         f->used = 0;
     }
-    if (bytes >= sizeof f->buffer) gpunn__file_put(f, (const unsigned char *)data, bytes);
+    if (bytes >= sizeof f->buffer)
+        gpunn__file_put(f, (const unsigned char *)data, bytes);
     else if (bytes > 0) {
         memcpy(f->buffer + f->used, data, bytes);
         f->used += bytes;
@@ -10139,8 +10428,10 @@ GPUNN__PRIVATE gpunn_status gpunn__file_commit(gpunn__file *f)
         else if (f->temporary) { /* the new name is in its directory: sync that too, where the file system can */
             strcpy(f->temporary, f->path);
             char *slash = strrchr(f->temporary, '/');
-            if (slash == NULL) strcpy(f->temporary, ".");
-            else slash[slash == f->temporary] = 0;
+            if (slash == NULL)
+                strcpy(f->temporary, ".");
+            else
+                slash[slash == f->temporary] = 0;
             int directory = open(f->temporary, O_RDONLY | GPUNN__O_FLAGS);
             if (directory >= 0) {
                 (void)gpunn__sync(directory);
@@ -10205,8 +10496,10 @@ static gpunn_status gpunn__reader_raw(gpunn__reader *r, void *to, size_t bytes, 
         size_t  want = bytes - *got < (1u << 30) ? bytes - *got : 1u << 30;
         int64_t done = (int64_t)GPUNN__OS(read)(r->fd, (char *)to + *got, (unsigned)want);
         if (done == 0) break;
-        if (done > 0) *got += (size_t)done;
-        else if (errno != EINTR) return gpunn__file_fail(r->dev, "read", r->path, errno);
+        if (done > 0)
+            *got += (size_t)done;
+        else if (errno != EINTR)
+            return gpunn__file_fail(r->dev, "read", r->path, errno);
     }
     return GPUNN_OK;
 }
@@ -10282,8 +10575,10 @@ static gpunn_status gpunn__reader_inflate(gpunn__reader *r, unsigned char *to, s
         int result = inflate(z, Z_NO_FLUSH);
         *got += room - z->avail_out;
         r->at = r->end - z->avail_in;
-        if (result == Z_STREAM_END) r->member = false;
-        else if (result == Z_MEM_ERROR) return GPUNN_ERR_MEMORY; /* recorded by the allocation */
+        if (result == Z_STREAM_END)
+            r->member = false;
+        else if (result == Z_MEM_ERROR)
+            return GPUNN_ERR_MEMORY; /* recorded by the allocation */
         else if (result != Z_OK)
             return gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is damaged: %s; download it again", gpunn__tail(r->path),
                                result == Z_BUF_ERROR ? "the compressed data is cut short"
@@ -10349,48 +10644,48 @@ GPUNN__PRIVATE gpunn_status gpunn__reader_end(gpunn__reader *r)
 /* ---- threads: a lock with one condition, "something has changed", and threads that start and end --------------------- */
 #if defined(GPUNN_NO_THREADS)
 typedef int gpunn__monitor, gpunn__thread;
-#define GPUNN__MONITOR_OPEN(m)            ((void)(m))
-#define GPUNN__MONITOR_CLOSE(m)           ((void)(m))
-#define GPUNN__LOCK(m)                    ((void)(m))
-#define GPUNN__UNLOCK(m)                  ((void)(m))
-#define GPUNN__WAIT(m)                    ((void)(m))
-#define GPUNN__WAKE(m)                    ((void)(m))
-#define GPUNN__THREAD_MAIN                void
-#define GPUNN__THREAD_END                 return
+#define GPUNN__MONITOR_OPEN(m) ((void)(m))
+#define GPUNN__MONITOR_CLOSE(m) ((void)(m))
+#define GPUNN__LOCK(m) ((void)(m))
+#define GPUNN__UNLOCK(m) ((void)(m))
+#define GPUNN__WAIT(m) ((void)(m))
+#define GPUNN__WAKE(m) ((void)(m))
+#define GPUNN__THREAD_MAIN void
+#define GPUNN__THREAD_END return
 #define GPUNN__THREAD_START(t, main, arg) ((void)(t), (void)(main), (void)(arg), false)
-#define GPUNN__THREAD_JOIN(t)             ((void)(t))
+#define GPUNN__THREAD_JOIN(t) ((void)(t))
 #elif defined(_WIN32)
 typedef struct gpunn__monitor {
     CRITICAL_SECTION   mutex;
     CONDITION_VARIABLE changed;
 } gpunn__monitor;
 typedef HANDLE gpunn__thread;
-#define GPUNN__MONITOR_OPEN(m)            (InitializeCriticalSection(&(m)->mutex), InitializeConditionVariable(&(m)->changed))
-#define GPUNN__MONITOR_CLOSE(m)           DeleteCriticalSection(&(m)->mutex)
-#define GPUNN__LOCK(m)                    EnterCriticalSection(&(m)->mutex)
-#define GPUNN__UNLOCK(m)                  LeaveCriticalSection(&(m)->mutex)
-#define GPUNN__WAIT(m)                    ((void)SleepConditionVariableCS(&(m)->changed, &(m)->mutex, INFINITE))
-#define GPUNN__WAKE(m)                    WakeAllConditionVariable(&(m)->changed)
-#define GPUNN__THREAD_MAIN                unsigned __stdcall
-#define GPUNN__THREAD_END                 return 0
+#define GPUNN__MONITOR_OPEN(m) (InitializeCriticalSection(&(m)->mutex), InitializeConditionVariable(&(m)->changed))
+#define GPUNN__MONITOR_CLOSE(m) DeleteCriticalSection(&(m)->mutex)
+#define GPUNN__LOCK(m) EnterCriticalSection(&(m)->mutex)
+#define GPUNN__UNLOCK(m) LeaveCriticalSection(&(m)->mutex)
+#define GPUNN__WAIT(m) ((void)SleepConditionVariableCS(&(m)->changed, &(m)->mutex, INFINITE))
+#define GPUNN__WAKE(m) WakeAllConditionVariable(&(m)->changed)
+#define GPUNN__THREAD_MAIN unsigned __stdcall
+#define GPUNN__THREAD_END return 0
 #define GPUNN__THREAD_START(t, main, arg) ((*(t) = (HANDLE)_beginthreadex(NULL, 0, main, arg, 0, NULL)) != NULL)
-#define GPUNN__THREAD_JOIN(t)             ((void)WaitForSingleObject(t, INFINITE), (void)CloseHandle(t))
+#define GPUNN__THREAD_JOIN(t) ((void)WaitForSingleObject(t, INFINITE), (void)CloseHandle(t))
 #else
 typedef struct gpunn__monitor {
     pthread_mutex_t mutex;
-    pthread_cond_t  changed;
+    pthread_cond_t changed;
 } gpunn__monitor;
 typedef pthread_t gpunn__thread;
-#define GPUNN__MONITOR_OPEN(m)            (pthread_mutex_init(&(m)->mutex, NULL), pthread_cond_init(&(m)->changed, NULL))
-#define GPUNN__MONITOR_CLOSE(m)           ((void)pthread_cond_destroy(&(m)->changed), (void)pthread_mutex_destroy(&(m)->mutex))
-#define GPUNN__LOCK(m)                    ((void)pthread_mutex_lock(&(m)->mutex))
-#define GPUNN__UNLOCK(m)                  ((void)pthread_mutex_unlock(&(m)->mutex))
-#define GPUNN__WAIT(m)                    ((void)pthread_cond_wait(&(m)->changed, &(m)->mutex))
-#define GPUNN__WAKE(m)                    ((void)pthread_cond_broadcast(&(m)->changed))
-#define GPUNN__THREAD_MAIN                void *
-#define GPUNN__THREAD_END                 return NULL
+#define GPUNN__MONITOR_OPEN(m) (pthread_mutex_init(&(m)->mutex, NULL), pthread_cond_init(&(m)->changed, NULL))
+#define GPUNN__MONITOR_CLOSE(m) ((void)pthread_cond_destroy(&(m)->changed), (void)pthread_mutex_destroy(&(m)->mutex))
+#define GPUNN__LOCK(m) ((void)pthread_mutex_lock(&(m)->mutex))
+#define GPUNN__UNLOCK(m) ((void)pthread_mutex_unlock(&(m)->mutex))
+#define GPUNN__WAIT(m) ((void)pthread_cond_wait(&(m)->changed, &(m)->mutex))
+#define GPUNN__WAKE(m) ((void)pthread_cond_broadcast(&(m)->changed))
+#define GPUNN__THREAD_MAIN void *
+#define GPUNN__THREAD_END return NULL
 #define GPUNN__THREAD_START(t, main, arg) (pthread_create(t, NULL, main, arg) == 0)
-#define GPUNN__THREAD_JOIN(t)             ((void)pthread_join(t, NULL))
+#define GPUNN__THREAD_JOIN(t) ((void)pthread_join(t, NULL))
 #endif
 
 /* ---- structs --------------------------------------------------------------------------------------------------------- */
@@ -10472,7 +10767,8 @@ static void gpunn__convert(const gpunn__loader_field *field, const void *from, v
 {
     const uint8_t *byte = (const uint8_t *)from;
     int64_t        n = field->count;
-    if (field->from == field->to) memcpy(to, from, field->to_bytes);
+    if (field->from == field->to)
+        memcpy(to, from, field->to_bytes);
     else if (field->to == GPUNN_F32) {
         float  *out = (float *)to;
         int64_t plane = n / field->channels;
@@ -10524,8 +10820,10 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
         for (int f = 0; f < loader->field_count; f++) {
             const gpunn__loader_field *field = &loader->fields[f];
             char                      *row = batch->memory + field->rows + (size_t)i * field->to_bytes;
-            if (!args->load && !field->direct) gpunn__convert(field, field->samples + (size_t)sample * field->from_bytes, row);
-            else if (args->load && field->from != field->to) gpunn__convert(field, loaded[f], row);
+            if (!args->load && !field->direct)
+                gpunn__convert(field, field->samples + (size_t)sample * field->from_bytes, row);
+            else if (args->load && field->from != field->to)
+                gpunn__convert(field, loaded[f], row);
         }
     }
 }
@@ -10882,9 +11180,11 @@ static char *gpunn__utf8_put(char *to, uint32_t c)
         *to++ = (char)c;
         return to;
     }
-    if (c < 0x800) *to++ = (char)(0xC0 | c >> 6);
+    if (c < 0x800)
+        *to++ = (char)(0xC0 | c >> 6);
     else {
-        if (c < 0x10000) *to++ = (char)(0xE0 | c >> 12);
+        if (c < 0x10000)
+            *to++ = (char)(0xE0 | c >> 12);
         else {
             *to++ = (char)(0xF0 | c >> 18);
             *to++ = (char)(0x80 | (c >> 12 & 63));
@@ -11008,11 +11308,13 @@ static const char *gpunn__printable(const gpunn__slice *text, char out[128])
     X(F8_E4M3, 1, GPUNN_DTYPE_DEFAULT, "F8_E4M3", "", 0) \
     X(F8_E5M2, 1, GPUNN_DTYPE_DEFAULT, "F8_E5M2", "", 0)
 
+/* clang-format off */
 typedef enum gpunn__encoding_id {
 #define GPUNN__X(id, bytes, dtype, safetensors, npy, idx) GPUNN__##id,
     GPUNN__ENCODINGS(GPUNN__X)
 #undef GPUNN__X
 } gpunn__encoding_id;
+/* clang-format on */
 
 typedef struct gpunn__encoding {
     gpunn__encoding_id id;
@@ -11022,11 +11324,13 @@ typedef struct gpunn__encoding {
     int                idx;
 } gpunn__encoding;
 
+/* clang-format off */
 static const gpunn__encoding gpunn__encodings[] = {
 #define GPUNN__X(id, bytes, dtype, safetensors, npy, idx) {GPUNN__##id, bytes, dtype, safetensors, npy, idx},
     GPUNN__ENCODINGS(GPUNN__X)
 #undef GPUNN__X
 };
+/* clang-format on */
 enum { GPUNN__ENCODING_COUNT = sizeof gpunn__encodings / sizeof gpunn__encodings[0] };
 
 static float gpunn__float_of_bits(uint32_t bits)
@@ -11066,8 +11370,10 @@ static void gpunn__decode(const gpunn__encoding *encoding, const unsigned char *
         case GPUNN__BOOL: out[i] = *raw != 0; continue;
         default: break;
         }
-        if (encoding->dtype == GPUNN_F32) memcpy(out + i * sizeof value, &value, sizeof value);
-        else memcpy(out + i * sizeof integer, &integer, sizeof integer);
+        if (encoding->dtype == GPUNN_F32)
+            memcpy(out + i * sizeof value, &value, sizeof value);
+        else
+            memcpy(out + i * sizeof integer, &integer, sizeof integer);
     }
 }
 
@@ -11090,8 +11396,10 @@ static gpunn_status gpunn__read_elements(gpunn__reader *r, const gpunn__encoding
                 raw[low] = raw[high];
                 raw[high] = byte;
             }
-        if (same) memcpy(out, raw, part * bytes);
-        else gpunn__decode(encoding, raw, part, (unsigned char *)out);
+        if (same)
+            memcpy(out, raw, part * bytes);
+        else
+            gpunn__decode(encoding, raw, part, (unsigned char *)out);
         out = (unsigned char *)out + part * wide;
         count -= part;
     }
@@ -11100,7 +11408,8 @@ static gpunn_status gpunn__read_elements(gpunn__reader *r, const gpunn__encoding
 
 /* ==== >>safetensors =================================================================================================== *
  * A file is: bytes of the header (8 bytes, little-endian), the header, the tensors. The header is JSON: {"name": {"dtype": "F32",
- * "shape": [2, 3], "data_offsets": [begin, end]}, ...} and "__metadata__", strings by name. The tensors fill the rest, no gaps. */
+ * "shape": [2, 3], "data_offsets": [begin, end]}, ...} and "__metadata__", strings by name. The tensors fill the rest, no
+ * gaps. */
 enum { GPUNN__MAX_HEADER = 100000000 }; /* as the safetensors library has it */
 
 typedef struct gpunn__entry {
@@ -11175,8 +11484,10 @@ static gpunn__entry *gpunn__table_find(const gpunn__table *table, const char *pr
         gpunn__entry *item = &table->items[middle];
         int           order = gpunn__compare_name(&item->name, prefix, prefix_length, name, name_length);
         if (order == 0) return item;
-        if (order < 0) low = middle + 1;
-        else high = middle;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return NULL;
 }
@@ -11217,7 +11528,8 @@ static bool gpunn__parse_tensor(gpunn__json *j, gpunn__entry *item)
             if (begin < 0 || end < begin) return gpunn__json_fail(j, "has data_offsets that are no range");
             item->begin = (uint64_t)begin;
             item->end = (uint64_t)end;
-        } else return gpunn__json_fail(j, "has a key other than dtype, shape and data_offsets, or one of them twice");
+        } else
+            return gpunn__json_fail(j, "has a key other than dtype, shape and data_offsets, or one of them twice");
     } while (gpunn__json_take(j, ','));
     if (!gpunn__json_expect(j, '}', "has a tensor's description without end")) return false;
     if (!dtypes || !shapes || !offsets) return gpunn__json_fail(j, "lacks a tensor's dtype, shape or data_offsets");
@@ -11421,7 +11733,8 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
     char          shown[128], type[128];
     (void)gpunn__printable(&name, shown);
     if (item) item->matched = true;
-    if (item == NULL) gpunn__mismatch(m, GPUNN_ERR_FORMAT, "%s%s: in the model only", prefix, shown);
+    if (item == NULL)
+        gpunn__mismatch(m, GPUNN_ERR_FORMAT, "%s%s: in the model only", prefix, shown);
     else if (item->encoding == NULL || item->encoding->dtype != dtype)
         gpunn__mismatch(m, GPUNN_ERR_DTYPE, "%s%s: file %s, model %s", prefix, shown, gpunn__printable(&item->text, type),
                         gpunn_dtype_name(dtype));
@@ -11429,7 +11742,8 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
         char file[192], model[128];
         gpunn__mismatch(m, GPUNN_ERR_SHAPE, "%s%s: file %s, model %s", prefix, shown, gpunn__entry_shape(item, file),
                         scalar ? "[]" : gpunn__shape_text(t, model));
-    } else item->to = to;
+    } else
+        item->to = to;
 }
 
 /* What a file changes, put together in host memory before the first weight changes: the steps of the optimizer's parameters, then
@@ -11491,7 +11805,8 @@ static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpun
     }
 }
 
-/* Reports what is in the file only. The optimizer's part of a checkpoint and torch's counters of batch_norm calls are left out. */
+/* Reports what is in the file only. The optimizer's part of a checkpoint and torch's counters of batch_norm calls are left
+ * out. */
 static void gpunn__match_rest(gpunn__archive *a, gpunn__mismatches *m, bool checkpoint)
 {
     static const char counter[] = ".num_batches_tracked";
@@ -11579,15 +11894,15 @@ typedef struct gpunn__resume_field {
     int64_t     maximum; /* of 0 to ...; -1: any bits */
 } gpunn__resume_field;
 
-#define GPUNN__ANY     (-1)
+#define GPUNN__ANY (-1)
 #define GPUNN__COUNTER (INT64_MAX / 2) /* so that counting on cannot overflow */
 #define GPUNN__FIELDS(name, member, count, maximum)                                                              \
     {                                                                                                            \
         name, offsetof(gpunn__resume, member), sizeof(((gpunn__resume *)NULL)->member) / (count), count, maximum \
     }
-#define GPUNN__RULE(member, maximum)      GPUNN__FIELDS("optimizer." #member, opt.rule.member, 1, maximum)
+#define GPUNN__RULE(member, maximum) GPUNN__FIELDS("optimizer." #member, opt.rule.member, 1, maximum)
 #define GPUNN__OPTIMIZER(member, maximum) GPUNN__FIELDS("optimizer." #member, opt.member, 1, maximum)
-#define GPUNN__SCHEDULE(member, maximum)  GPUNN__FIELDS("schedule." #member, opt.schedule.member, 1, maximum)
+#define GPUNN__SCHEDULE(member, maximum) GPUNN__FIELDS("schedule." #member, opt.schedule.member, 1, maximum)
 static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__RULE(weight_decay, GPUNN__ANY),
     GPUNN__RULE(momentum, GPUNN__ANY),
@@ -11736,7 +12051,8 @@ static void gpunn__emit_name(gpunn__writer *w, const char *prefix, const char *n
             return;
         }
         unsigned char c = (unsigned char)*name;
-        if (c < 0x20) gpunn__emitf(w, "\\u%04x", c);
+        if (c < 0x20)
+            gpunn__emitf(w, "\\u%04x", c);
         else {
             if (c == '"' || c == '\\') gpunn__emit(w, "\\", 1);
             gpunn__emit(w, name, size);
@@ -11752,8 +12068,10 @@ static void gpunn__emit_floats(gpunn__writer *w, const float *from, size_t bytes
     for (size_t at = 0; at < bytes && w->status == GPUNN_OK; at += GPUNN__CHUNK) {
         size_t part = bytes - at < (size_t)GPUNN__CHUNK ? bytes - at : (size_t)GPUNN__CHUNK;
         w->status = w->dev->backend->download(w->dev->context, w->chunk, (const char *)from + at, part);
-        if (w->status != GPUNN_OK) w->status = gpunn__backend_fail(w->dev, "saving weights", w->status);
-        else w->status = gpunn__file_write(w->file, w->chunk, part);
+        if (w->status != GPUNN_OK)
+            w->status = gpunn__backend_fail(w->dev, "saving weights", w->status);
+        else
+            w->status = gpunn__file_write(w->file, w->chunk, part);
     }
 }
 
@@ -11763,8 +12081,10 @@ static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn
 {
     size_t bytes = number ? sizeof *number : (size_t)gpunn__count(t, 1) * sizeof *floats;
     if (w->pass == GPUNN__TENSORS) {
-        if (number) (void)gpunn__file_write(w->file, number, bytes);
-        else gpunn__emit_floats(w, floats, bytes);
+        if (number)
+            (void)gpunn__file_write(w->file, number, bytes);
+        else
+            gpunn__emit_floats(w, floats, bytes);
         return;
     }
     gpunn__emit(w, ",", 1);
@@ -12052,7 +12372,8 @@ static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran,
                 if (!gpunn__json_take(j, ',') && !gpunn__json_peek(j, ')')) return gpunn__json_fail(j, "has a shape without end");
             }
             j->at++;
-        } else return gpunn__json_fail(j, "has a key other than descr, fortran_order and shape, or one of them twice");
+        } else
+            return gpunn__json_fail(j, "has a key other than descr, fortran_order and shape, or one of them twice");
         if (!gpunn__json_take(j, ',') && !gpunn__json_peek(j, '}')) return gpunn__json_fail(j, "has no end");
     }
     j->at++;

@@ -104,7 +104,7 @@ typedef struct fixture {
     const void         *data; /* the test's own */
     gpunn_device       *dev;
     gpunn_model        *model;
-    char                folder[64]; /* of temporary files; "" until test_path */
+    char                folder[160]; /* of temporary files; "" until test_path */
 } fixture;
 
 static inline void fixture_open(fixture *f)
@@ -128,11 +128,11 @@ static inline void fixture_close(fixture *f)
 /* A name in a folder of this test's own; the folder must hold nothing but what the test removes. */
 static inline const char *test_path(fixture *f, const char *name)
 {
-    static char paths[8][160]; /* the last few stay valid */
+    static char paths[8][224]; /* the last few stay valid */
     static int  next;
     if (f->folder[0] == 0) {
         const char *base = getenv("TMPDIR");
-        (void)snprintf(f->folder, sizeof f->folder, "%.40s/gpunn-test-XXXXXX", base ? base : "/tmp");
+        (void)snprintf(f->folder, sizeof f->folder, "%.120s/gpunn-test-XXXXXX", base ? base : "/tmp");
         if (mkdtemp(f->folder) == NULL) fail_msg("no temporary folder %s", f->folder);
     }
     char *path = paths[next++ % 8];

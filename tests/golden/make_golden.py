@@ -93,7 +93,7 @@ def add_case(out, name, fn, batch=None, fixed=None, params=None, attr=None, no_g
 # ---- elementwise: the names of gpunn's op table --------------------------------------------------------------------------
 UNARY = {
     "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "floor": torch.floor, "exp": torch.exp, "log": torch.log,
-    "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin, "cos": torch.cos, "square": torch.square,
+    "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin, "cos": torch.cos, "square": torch.square, "erf": torch.erf,
     "reciprocal": torch.reciprocal, "expm1": torch.expm1, "log1p": torch.log1p,
     "relu": F.relu, "relu6": F.relu6, "selu": F.selu, "gelu": F.gelu, "silu": F.silu, "mish": F.mish, "softsign": F.softsign,
     "sigmoid": torch.sigmoid, "tanh": torch.tanh, "hardsigmoid": F.hardsigmoid, "hardswish": F.hardswish,

@@ -320,8 +320,8 @@ static void test_pool(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[16];
-    int               count = 0;
+    static struct CMUnitTest tests[16];
+    int                      count = 0;
     count += each_backend(tests + count, "linear", test_linear, NULL);
     count += each_backend(tests + count, "matmul", test_matmul, NULL);
     count += each_backend(tests + count, "conv2d", test_conv, NULL);

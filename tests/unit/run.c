@@ -513,8 +513,8 @@ int main(void)
                 {"clipping", test_clipping},   {"freezing", test_freezing},   {"unreached", test_unreached},
                 {"nan loss", test_nan_loss},   {"all ignored", test_all_ignored}, {"dropout", test_dropout},
                 {"metrics", test_metrics},     {"no allocation", test_no_allocation}};
-    struct CMUnitTest tests[64];
-    int               count = 0;
+    static struct CMUnitTest tests[64];
+    int                      count = 0;
     for (int i = 0; i < COUNT(list); i++) count += each_backend(tests + count, list[i].name, list[i].run, NULL);
     count += missing_backends(tests + count);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(test_summary);
