@@ -4749,7 +4749,7 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status
  * 1/16). */
 GPUNN__INLINE int gpunn__cpu_threads(const gpunn__cpu *cpu, int64_t work)
 {
-    int64_t useful = work / 16384;
+    int64_t useful = work / 65536;
     return useful >= cpu->threads ? cpu->threads : useful > 1 ? (int)useful : 1;
 }
 

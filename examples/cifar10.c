@@ -60,7 +60,8 @@ static bool write_synthetic(const char *path, unsigned seed)
             for (int row = 0; row < 32; row++)
                 for (int column = 0; column < 32; column++) {
                     int stripe = ((label & 1 ? row : column) + shift) / (1 + label / 2) % 2;
-                    record[1 + (channel * 32 + row) * 32 + column] = (uint8_t)(stripe * 60 * (1 + channel * (label % 3)) / 2 + rand() % 64);
+                    record[1 + (channel * 32 + row) * 32 + column] = (uint8_t)(stripe * 60 * (1 + channel * (label % 3)) / 2 +
+                                                                               rand() % 64);
                 }
         good = good && fwrite(record, sizeof record, 1, file) == 1;
     }
@@ -70,8 +71,8 @@ static bool write_synthetic(const char *path, unsigned seed)
 static gpunn_loader *make_loader(const network *net, const gpunn_array *images, const gpunn_array *labels, bool shuffle)
 {
     gpunn_loader_args args = {.count = images->dim[0], .batch_size = shuffle ? BATCH : 500, .shuffle = shuffle, .workers = 1};
-    args.fields[0] = (gpunn_field){.input = net->image, .samples = images->data, .dtype = GPUNN_U8, .mean = {0.5f, 0.5f, 0.5f},
-                                   .std = {0.5f, 0.5f, 0.5f}};
+    args.fields[0] = (gpunn_field){
+        .input = net->image, .samples = images->data, .dtype = GPUNN_U8, .mean = {0.5f, 0.5f, 0.5f}, .std = {0.5f, 0.5f, 0.5f}};
     args.fields[1] = (gpunn_field){.input = net->label, .samples = labels->data};
     return gpunn_loader_create_(net->model, args);
 }
@@ -129,14 +130,10 @@ static gpunn_status run(gpunn_device *dev, const char *folder, int epochs, gpunn
     }
     gpunn_status status = gpunn_read_cifar(dev, paths, FILES, CLASSES, &data[0], &data[1]);
     if (status == GPUNN_OK) status = gpunn_read_cifar(dev, paths + FILES, 1, CLASSES, &data[2], &data[3]);
-    if (status != GPUNN_OK) {
-        fprintf(stderr, "Get the data (163 MB): wget https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz && tar xf "
-                        "cifar-10-binary.tar.gz\nor try --synthetic\n");
-        return status;
-    }
+    if (status != GPUNN_OK) return status;
     network          net = build(dev), copy = build(dev); /* the second one takes the saved weights */
     gpunn_optimizer *sgd = gpunn_sgd(net.model, .lr = 0.001f, .momentum = 0.9f);
-    gpunn_loader    *trainer = make_loader(&net, &data[0], &data[1], true), *tester = make_loader(&copy, &data[2], &data[3], false);
+    gpunn_loader *trainer = make_loader(&net, &data[0], &data[1], true), *tester = make_loader(&copy, &data[2], &data[3], false);
     status = gpunn_last_status(dev);
     if (status == GPUNN_OK) status = train(&net, sgd, trainer, epochs);
     if (status == GPUNN_OK) status = gpunn_save(net.model, "cifar_net.safetensors");
@@ -184,6 +181,9 @@ int main(int argc, char **argv)
     gpunn_array  data[4] = {{0}, {0}, {0}, {0}}; /* training images and labels, test images and labels */
     gpunn_status status = run(dev, folder, epochs, data);
     if (status != GPUNN_OK) fprintf(stderr, "%s\n", gpunn_error(dev));
+    if (status == GPUNN_ERR_IO && data[2].data == NULL)
+        fprintf(stderr, "get the data (163 MB): wget https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz && tar xf "
+                        "cifar-10-binary.tar.gz\nor try --synthetic\n");
     for (int i = 0; i < 4; i++) gpunn_array_free(dev, &data[i]);
     gpunn_device_close(dev);
     return status == GPUNN_OK ? 0 : 1;

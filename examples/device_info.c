@@ -54,8 +54,8 @@ int main(void)
     if (status == GPUNN_OK) status = gpunn_write(x, zeros, sizeof zeros);
     if (status == GPUNN_OK) status = gpunn_forward(&y, 1);
     if (status == GPUNN_OK)
-        printf("memory     a 1000-1000 layer: %zu bytes planned, %zu allocated, %zu at the peak\n", planned, gpunn_memory_allocated(dev),
-               gpunn_memory_peak(dev));
+        printf("memory     a 1000-1000 layer: %zu bytes planned, %zu allocated, %zu at the peak\n", planned,
+               gpunn_memory_allocated(dev), gpunn_memory_peak(dev));
     else
         fprintf(stderr, "%s\n", gpunn_error(dev));
     gpunn_model_destroy(model);

@@ -60,10 +60,12 @@ static gpunn_status read_file(gpunn_device *dev, const char *folder, const char 
     return gpunn_read_idx(dev, path, out);
 }
 
-static gpunn_loader *make_loader(const network *net, const gpunn_array *images, const gpunn_array *labels, int batch, bool shuffle)
+static gpunn_loader *make_loader(const network *net, const gpunn_array *images, const gpunn_array *labels, int batch,
+                                 bool shuffle)
 {
     gpunn_loader_args args = {.batch_size = batch, .shuffle = shuffle, .workers = 1, .count = images->dim[0]};
-    args.fields[0] = (gpunn_field){.input = net->image, .samples = images->data, .dtype = GPUNN_U8, .mean = {0.286f}, .std = {0.353f}};
+    args.fields[0] = (gpunn_field){
+        .input = net->image, .samples = images->data, .dtype = GPUNN_U8, .mean = {0.286f}, .std = {0.353f}};
     args.fields[1] = (gpunn_field){.input = net->label, .samples = labels->data, .dtype = GPUNN_U8};
     return gpunn_loader_create_(net->model, args);
 }
@@ -82,49 +84,43 @@ static gpunn_status confusion(const network *net, gpunn_loader *loader, const gp
         if (status != GPUNN_OK) return status;
         for (int i = 0; i < n; i++) table[((const uint8_t *)labels->data)[done++]][guess[i]]++;
     }
-    printf("\n%-11s accuracy   taken for:", "class");
-    for (int j = 0; j < CLASSES; j++) printf("%11s", class_names[j]);
+    printf("\n  class       accuracy   taken for");
+    for (int j = 0; j < CLASSES; j++) printf("%5d", j);
     for (int i = 0; i < CLASSES; i++) {
         int total = 0;
         for (int j = 0; j < CLASSES; j++) total += table[i][j];
-        printf("\n%-11s %7.1f %%             ", class_names[i], 100.0 * table[i][i] / (total ? total : 1));
-        for (int j = 0; j < CLASSES; j++) printf("%11d", table[i][j]);
+        printf("\n%d %-11s %6.1f %%            ", i, class_names[i], 100.0 * table[i][i] / (total ? total : 1));
+        for (int j = 0; j < CLASSES; j++) printf("%5d", table[i][j]);
     }
     printf("\n\n");
     return GPUNN_OK;
 }
 
-static int train(gpunn_device *dev, const options *opt)
+static gpunn_status train(gpunn_device *dev, const options *opt, const gpunn_array data[4])
 {
-    gpunn_array images = {0}, labels = {0}, test_images = {0}, test_labels = {0};
-    if (read_file(dev, opt->data, "train-images-idx3-ubyte", &images) != GPUNN_OK ||
-        read_file(dev, opt->data, "train-labels-idx1-ubyte", &labels) != GPUNN_OK ||
-        read_file(dev, opt->data, "t10k-images-idx3-ubyte", &test_images) != GPUNN_OK ||
-        read_file(dev, opt->data, "t10k-labels-idx1-ubyte", &test_labels) != GPUNN_OK) {
-        fprintf(stderr, "get the data with: apt-get install dataset-fashion-mnist, or say where it is with --data DIR\n");
-        return 1;
-    }
-    char curves[1024], history[1024], weights[1024];
+    const gpunn_array *images = &data[0], *labels = &data[1], *test_images = &data[2], *test_labels = &data[3];
+    char               curves[1024], history[1024], weights[1024];
     snprintf(curves, sizeof curves, "%s/curves.svg", opt->out);
     snprintf(history, sizeof history, "%s/history.csv", opt->out);
     snprintf(weights, sizeof weights, "%s/weights.safetensors", opt->out);
 
-    network          net = build(dev, opt->deep), copy = build(dev, opt->deep);
+    network          net = build(dev, opt->deep), copy = build(dev, opt->deep); /* the second one takes the saved weights */
     gpunn_optimizer *adam = gpunn_adam(net.model, .lr = 1e-3f);
-    gpunn_loader    *trainer = make_loader(&net, &images, &labels, opt->batch, true);
-    gpunn_loader    *tester = make_loader(&net, &test_images, &test_labels, 1000, false);
-    gpunn_loader    *copy_tester = make_loader(&copy, &test_images, &test_labels, 1000, false);
+    gpunn_loader    *trainer = make_loader(&net, images, labels, opt->batch, true);
+    gpunn_loader    *tester = make_loader(&net, test_images, test_labels, 1000, false);
+    gpunn_loader    *copy_tester = make_loader(&copy, test_images, test_labels, 1000, false);
     float            accuracy = 0, again = 0, loss = 0;
-    gpunn_status     status = gpunn_last_status(dev);
+    gpunn_status     status = gpunn_last_status(dev); /* of all the calls above */
+    printf("%s\n%lld training and %lld test images, %s network\n", gpunn_device_name(dev), (long long)images->dim[0],
+           (long long)test_images->dim[0], opt->deep ? "deep" : "simple");
     if (status == GPUNN_OK)
         status = gpunn_set_schedule(adam, .type = GPUNN_SCHEDULE_COSINE, .total_steps = opt->epochs, .min_lr = 1e-5f);
-    printf("%s\n%lld training and %lld test images, %s network\n", gpunn_device_name(dev), (long long)images.dim[0],
-           (long long)test_images.dim[0], opt->deep ? "deep" : "simple");
     if (status == GPUNN_OK)
-        status = gpunn_fit(adam, .loss = net.loss, .metric = net.accuracy, .train = trainer, .validation = tester, .epochs = opt->epochs,
-                           .on_progress = gpunn_progress_bar, .history_csv = history, .history_svg = curves);
+        status = gpunn_fit(adam, .loss = net.loss, .metric = net.accuracy, .train = trainer, .validation = tester,
+                           .epochs = opt->epochs, .on_progress = gpunn_progress_bar, .history_csv = history,
+                           .history_svg = curves);
     if (status == GPUNN_OK) status = gpunn_evaluate(tester, net.loss, net.accuracy, &loss, &accuracy);
-    if (status == GPUNN_OK) status = confusion(&net, tester, &test_labels);
+    if (status == GPUNN_OK) status = confusion(&net, tester, test_labels);
     if (status == GPUNN_OK) status = gpunn_save(net.model, weights);
     if (status == GPUNN_OK) status = gpunn_load(copy.model, weights);
     if (status == GPUNN_OK) status = gpunn_evaluate(copy_tester, copy.loss, copy.accuracy, &loss, &again);
@@ -139,15 +135,32 @@ static int train(gpunn_device *dev, const options *opt)
     gpunn_optimizer_destroy(adam);
     gpunn_model_destroy(net.model);
     gpunn_model_destroy(copy.model);
-    gpunn_array_free(dev, &images);
-    gpunn_array_free(dev, &labels);
-    gpunn_array_free(dev, &test_images);
-    gpunn_array_free(dev, &test_labels);
-    return status == GPUNN_OK && accuracy == again ? 0 : 1;
+    if (status != GPUNN_OK) fprintf(stderr, "%s\n", gpunn_error(dev));
+    return status == GPUNN_OK && accuracy != again ? GPUNN_ERR_NUMERIC : status;
+}
+
+/* Training images and labels, test images and labels. */
+static gpunn_status read_data(gpunn_device *dev, const char *folder, gpunn_array data[4])
+{
+    static const char *const names[4] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
+                                         "t10k-labels-idx1-ubyte"};
+    gpunn_status             status = GPUNN_OK;
+    for (int i = 0; i < 4 && status == GPUNN_OK; i++) status = read_file(dev, folder, names[i], &data[i]);
+    if (status != GPUNN_OK) fprintf(stderr, "%s\n", gpunn_error(dev));
+    if (status == GPUNN_ERR_IO)
+        fprintf(stderr, "get the data with: apt-get install dataset-fashion-mnist, or say where it is with --data DIR\n");
+    for (int i = 0; i < 4 && status == GPUNN_OK; i += 2)
+        if (data[i + 1].bytes != (size_t)data[i].dim[0] || data[i].bytes != data[i + 1].bytes * 28 * 28) {
+            fprintf(stderr, "%s and %s in %s are not 28 x 28 bytes and one byte for each image\n", names[i], names[i + 1],
+                    folder);
+            status = GPUNN_ERR_SHAPE;
+        }
+    return status;
 }
 
 int main(int argc, char **argv)
 {
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* in a log, in step with the progress on stderr */
     options opt = {"/usr/share/datasets/fashion-mnist", ".", false, 5, 128, 0};
     for (int i = 1; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
@@ -164,7 +177,8 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--threads") == 0 && atoi(value) > 0)
             opt.threads = atoi(value);
         else {
-            fprintf(stderr, "usage: %s [--model simple|deep] [--epochs N] [--batch N] [--threads N] [--data DIR] [--out DIR]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--model simple|deep] [--epochs N] [--batch N] [--threads N] [--data DIR] [--out DIR]\n",
+                    argv[0]);
             return 2;
         }
     }
@@ -173,8 +187,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", gpunn_error(NULL));
         return 1;
     }
-    int result = train(dev, &opt);
-    if (result) fprintf(stderr, "%s\n", gpunn_error(dev));
+    gpunn_array  data[4] = {{0}, {0}, {0}, {0}};
+    gpunn_status status = read_data(dev, opt.data, data);
+    if (status == GPUNN_OK) status = train(dev, &opt, data);
+    for (int i = 0; i < 4; i++) gpunn_array_free(dev, &data[i]);
     gpunn_device_close(dev);
-    return result;
+    return status == GPUNN_OK ? 0 : 1;
 }

@@ -57,7 +57,8 @@ int main(void)
     gpunn_tensor    *loss = gpunn_bce_loss(p, y);
     gpunn_tensor    *accuracy = gpunn_binary_accuracy(p, y);
     gpunn_optimizer *sgd = gpunn_sgd(model, .lr = 0.01f);
-    gpunn_loader    *loader = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples}, {.input = y, .samples = targets}},
+    gpunn_loader    *loader = gpunn_loader_create(model,
+                                                  .fields = {{.input = x, .samples = samples}, {.input = y, .samples = targets}},
                                                   .count = SAMPLES, .batch_size = BATCH, .shuffle = true);
     gpunn_status     status = gpunn_last_status(dev); /* of all the calls above */
     float            mean_loss = 0, mean_accuracy = 0;

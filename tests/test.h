@@ -26,7 +26,7 @@ typedef struct test_memory {
     long            fail_at; /* this one fails, and with fail_on all later ones too; 0: none */
     bool            fail_on;
     long            blocks;
-    size_t          bytes;
+    size_t          bytes, peak; /* set peak to bytes to begin anew */
     const char     *fault;
 } test_memory;
 
@@ -65,6 +65,7 @@ static inline void *hook_realloc(void *user, void *ptr, size_t old_size, size_t 
             grown->head.mark = TEST_MARK;
             memory->blocks += block == NULL;
             memory->bytes += new_size - old_size;
+            if (memory->bytes > memory->peak) memory->peak = memory->bytes;
             result = grown + 1;
             if (new_size > old_size) memset((char *)result + old_size, 0xA5, new_size - old_size); /* nobody may count on zeros */
         }

@@ -289,10 +289,14 @@ static void cut_and_flip(fixture *f, const char *path, size_t head, gpunn_status
 {
     size_t         size;
     unsigned char *file = file_read(path, &size);
+    const size_t held = f->memory.peak = f->memory.bytes;
     assert_int_equal(load(f, path), GPUNN_OK);
+    const size_t enough = f->memory.peak - held + 100000; /* no size is believed that the file cannot hold */
     for (size_t cut = 0; cut < size; cut++) {
         file_write(path, file, cut);
+        f->memory.peak = f->memory.bytes;
         gpunn_status status = load(f, path);
+        assert_in_range(f->memory.peak - f->memory.bytes, 0, enough);
         if (status == GPUNN_OK) fail_msg("a file cut to %zu of %zu bytes was accepted", cut, size);
         assert_true(gpunn_error(f->dev)[0] != 0);
         gpunn_clear_error(f->dev);
@@ -304,9 +308,11 @@ static void cut_and_flip(fixture *f, const char *path, size_t head, gpunn_status
     for (size_t bit = 0; bit < 8 * (head < size ? head : size); bit++) {
         file[bit / 8] ^= (unsigned char)(1u << bit % 8);
         file_write(path, file, size);
+        f->memory.peak = f->memory.bytes;
         gpunn_status status = load(f, path);
         assert_true(status == GPUNN_OK || gpunn_error(f->dev)[0] != 0);
-        assert_true(status != GPUNN_ERR_MEMORY); /* no size is believed that the file cannot hold */
+        assert_in_range(f->memory.peak - f->memory.bytes, 0, enough);
+        assert_true(status != GPUNN_ERR_MEMORY);
         gpunn_clear_error(f->dev);
         file[bit / 8] ^= (unsigned char)(1u << bit % 8);
     }
