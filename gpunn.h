@@ -20,14 +20,11 @@
  *     fit      the training loop, progress, history
  *     backend  what a backend provides
  *   and under GPUNN_IMPLEMENTATION
- *     structs errors memory random                   what everything stands on
- *     math shapes graph expr                         from calls to a graph
- *     plan autodiff run                              from a graph to steps in memory, and running them
- *     gemm conv pool map reduce norm loss update cpu the CPU backend
+ *     structs errors memory random math
+ *     shapes graph expr plan autodiff run
+ *     gemm conv pool map reduce norm loss update cpu
  *     optimizer loader json safetensors readers fit_loop
  *     licence
- *   A new elementwise op is one line in ops. Another op is a line in builders (GPUNN_OTHER_OPS), its builder with the shape rule
- *   in graph, and one function gpunn__cpu_<name> in the CPU backend.
  *
  * >>doc
  * PURPOSE  A model is a graph of tensors built by C calls with PyTorch's names and defaults. The first run plans it: order of
@@ -91,6 +88,9 @@
  *     results do not depend on their number.
  *
  * DETERMINISM  The same seed, data and build give the same bits, always.
+ *
+ * EXTENDING  A new elementwise op is one line in >>ops. Any other op is a line in >>builders (GPUNN_OTHER_OPS), a builder with its
+ *     shape rule in >>graph, and one function of its name in each backend.
  *
  * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features; F32 arithmetic; little-endian machines.
  */
