@@ -89,8 +89,8 @@
  *
  * DETERMINISM  The same seed, data and build give the same bits, always.
  *
- * EXTENDING  A new elementwise op is one line in >>ops. Any other op is a line in >>builders (GPUNN_OTHER_OPS), a builder with its
- *     shape rule in >>graph, and one function of its name in each backend.
+ * EXTENDING  A new elementwise op is one line in >>ops. Any other op is a line in >>builders (GPUNN_OTHER_OPS), a builder with
+ *     its shape rule in >>graph, and one function of its name in each backend.
  *
  * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features; F32 arithmetic; little-endian machines.
  */
@@ -2461,8 +2461,8 @@ static gpunn_tensor *gpunn__affine(const gpunn__call *call, gpunn_op op, const g
     float fan_in = 1;
     for (int i = 1; i < weight_rank; i++) fan_in *= (float)weight_dim[i];
     gpunn_tensor *operands[3] = {x, NULL, NULL};
-    operands[1] =
-        gpunn__layer_weight(call, GPUNN__PARAMETER, "weight", weight_rank, weight_dim, GPUNN_INIT_KAIMING_UNIFORM, fan_in);
+    operands[1] = gpunn__layer_weight(call, GPUNN__PARAMETER, "weight", weight_rank, weight_dim, GPUNN_INIT_KAIMING_UNIFORM,
+                                      fan_in);
     if (operands[1] && bias)
         operands[2] = gpunn__layer_weight(call, GPUNN__PARAMETER, "bias", 1, weight_dim, GPUNN_INIT_KAIMING_UNIFORM, fan_in);
     if (operands[1] == NULL || (bias && operands[2] == NULL)) return NULL;
@@ -2628,8 +2628,8 @@ static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, con
                   {"running_var", 1, GPUNN__BUFFER}};
     gpunn_tensor *operands[5] = {x, NULL, NULL, NULL, NULL};
     for (int i = args->no_affine ? 2 : 0; i < 4; i++) {
-        operands[1 + i] =
-            gpunn__layer_weight(&call, parts[i].kind, parts[i].suffix, 1, &x->dim[1], GPUNN_INIT_CONSTANT, parts[i].value);
+        operands[1 + i] = gpunn__layer_weight(&call, parts[i].kind, parts[i].suffix, 1, &x->dim[1], GPUNN_INIT_CONSTANT,
+                                              parts[i].value);
         if (operands[1 + i] == NULL) return NULL;
     }
     return gpunn__node(&call, GPUNN_OP_BATCH_NORM, &attr, operands, 5, GPUNN_F32, x->rank, x->dim);
@@ -3596,8 +3596,8 @@ static void *gpunn__grow(gpunn_device *dev, void *array, int count, int *capacit
 static int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first)
 {
     gpunn__plan *plan = b->plan;
-    gpunn__slot *slots =
-        (gpunn__slot *)gpunn__grow(b->model->dev, plan->slots, plan->slot_count, &plan->slot_capacity, sizeof *slots);
+    gpunn__slot *slots = (gpunn__slot *)gpunn__grow(b->model->dev, plan->slots, plan->slot_count, &plan->slot_capacity,
+                                                    sizeof *slots);
     if (slots == NULL) return -1;
     plan->slots = slots;
     gpunn__slot *slot = &slots[plan->slot_count];
@@ -4661,8 +4661,8 @@ static void gpunn__summary_rows(const gpunn_model *model, const gpunn__plan *pla
     int64_t total = 0, trainable = 0;
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        bool                computed =
-            t->kind == GPUNN__VALUE && (plan->root[id] != id || plan->value_slot[id] >= 0 || gpunn__is_alias(t, plan->training));
+        bool                computed = t->kind == GPUNN__VALUE &&
+                        (plan->root[id] != id || plan->value_slot[id] >= 0 || gpunn__is_alias(t, plan->training));
         bool read = false;
         for (int i = 0; i < plan->input_count; i++) read = read || plan->inputs[i] == id;
         if (!computed && !read) continue;
@@ -9783,8 +9783,8 @@ static gpunn_update gpunn__rule(gpunn_update_kind kind, float lr, float weight_d
 GPUNN_API gpunn_optimizer *gpunn_sgd_(gpunn_model *model, gpunn_sgd_args args)
 {
     if (model == NULL) return NULL;
-    gpunn_update rule =
-        gpunn__rule(GPUNN_UPDATE_SGD, gpunn__default(args.lr, 1e-3f), gpunn__default(args.weight_decay, 0), args.maximize);
+    gpunn_update rule = gpunn__rule(GPUNN_UPDATE_SGD, gpunn__default(args.lr, 1e-3f), gpunn__default(args.weight_decay, 0),
+                                    args.maximize);
     rule.momentum = gpunn__default(args.momentum, 0);
     rule.dampening = gpunn__default(args.dampening, 0);
     rule.nesterov = args.nesterov;
@@ -9801,8 +9801,8 @@ GPUNN_API gpunn_optimizer *gpunn_sgd_(gpunn_model *model, gpunn_sgd_args args)
 static gpunn_optimizer *gpunn__adam_create(gpunn_model *model, const char *name, gpunn_update_kind kind,
                                            const gpunn_adam_args *args, float weight_decay)
 {
-    gpunn_update rule =
-        gpunn__rule(kind, gpunn__default(args->lr, 1e-3f), gpunn__default(args->weight_decay, weight_decay), args->maximize);
+    gpunn_update rule = gpunn__rule(kind, gpunn__default(args->lr, 1e-3f), gpunn__default(args->weight_decay, weight_decay),
+                                    args->maximize);
     rule.beta1 = gpunn__default(args->beta1, 0.9f);
     rule.beta2 = gpunn__default(args->beta2, 0.999f);
     rule.eps = gpunn__default(args->eps, 1e-8f);
@@ -9822,8 +9822,8 @@ GPUNN_API gpunn_optimizer *gpunn_adamw_(gpunn_model *model, gpunn_adam_args args
 GPUNN_API gpunn_optimizer *gpunn_rmsprop_(gpunn_model *model, gpunn_rmsprop_args args)
 {
     if (model == NULL) return NULL;
-    gpunn_update rule =
-        gpunn__rule(GPUNN_UPDATE_RMSPROP, gpunn__default(args.lr, 1e-2f), gpunn__default(args.weight_decay, 0), args.maximize);
+    gpunn_update rule = gpunn__rule(GPUNN_UPDATE_RMSPROP, gpunn__default(args.lr, 1e-2f), gpunn__default(args.weight_decay, 0),
+                                    args.maximize);
     rule.alpha = gpunn__default(args.alpha, 0.99f);
     rule.eps = gpunn__default(args.eps, 1e-8f);
     rule.momentum = gpunn__default(args.momentum, 0);
@@ -9834,8 +9834,8 @@ GPUNN_API gpunn_optimizer *gpunn_rmsprop_(gpunn_model *model, gpunn_rmsprop_args
 GPUNN_API gpunn_optimizer *gpunn_adagrad_(gpunn_model *model, gpunn_adagrad_args args)
 {
     if (model == NULL) return NULL;
-    gpunn_update rule =
-        gpunn__rule(GPUNN_UPDATE_ADAGRAD, gpunn__default(args.lr, 1e-2f), gpunn__default(args.weight_decay, 0), args.maximize);
+    gpunn_update rule = gpunn__rule(GPUNN_UPDATE_ADAGRAD, gpunn__default(args.lr, 1e-2f), gpunn__default(args.weight_decay, 0),
+                                    args.maximize);
     rule.eps = gpunn__default(args.eps, 1e-10f);
     rule.lr_decay = gpunn__default(args.lr_decay, 0);
     float start = gpunn__default(args.initial_accumulator_value, 0);
@@ -9972,8 +9972,8 @@ static gpunn_status gpunn__gradient_norm(gpunn_model *model, const char *functio
     double        sum = 0, part = 0;
     gpunn__range  range = {0, 0, 0, 0};
     while (gpunn__next_range(&range, list, count, NULL)) {
-        gpunn_status status =
-            dev->backend->sum_of_squares(dev->context, model->gradients + range.begin, range.end - range.begin, &part);
+        gpunn_status status = dev->backend->sum_of_squares(dev->context, model->gradients + range.begin, range.end - range.begin,
+                                                           &part);
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, function, status);
         sum += part;
     }
@@ -10623,9 +10623,9 @@ GPUNN__PRIVATE gpunn_status gpunn__reader_read(gpunn__reader *r, void *to, size_
     size_t       got;
     gpunn_status status = gpunn__reader_some(r, to, bytes, &got);
     if (status == GPUNN_OK && got < bytes)
-        status =
-            gpunn__fail(r->dev, GPUNN_ERR_FORMAT, "'%s' is cut short: %zu more bytes should follow; write or download it again",
-                        gpunn__tail(r->path), bytes - got);
+        status = gpunn__fail(r->dev, GPUNN_ERR_FORMAT,
+                             "'%s' is cut short: %zu more bytes should follow; write or download it again", gpunn__tail(r->path),
+                             bytes - got);
     return status;
 }
 
@@ -10810,8 +10810,8 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
         if (args->load) {
             for (int f = 0; f < loader->field_count; f++) {
                 const gpunn__loader_field *field = &loader->fields[f];
-                loaded[f] =
-                    batch->memory + (field->from == field->to ? field->rows + (size_t)i * field->to_bytes : field->loaded);
+                loaded[f] = batch->memory +
+                            (field->from == field->to ? field->rows + (size_t)i * field->to_bytes : field->loaded);
             }
             batch->status = args->load(args->user, sample, loaded);
             batch->sample = sample;
@@ -11382,8 +11382,8 @@ static gpunn_status gpunn__read_elements(gpunn__reader *r, const gpunn__encoding
 {
     unsigned char raw[8192];
     size_t        bytes = encoding->bytes, wide = gpunn_dtype_size(encoding->dtype);
-    bool          same =
-        encoding->id == GPUNN__F32 || encoding->id == GPUNN__I32 || encoding->id == GPUNN__I64 || encoding->id == GPUNN__U8;
+    bool          same = encoding->id == GPUNN__F32 || encoding->id == GPUNN__I32 || encoding->id == GPUNN__I64 ||
+                encoding->id == GPUNN__U8;
     swapped = swapped && bytes > 1;
     if (same && !swapped) return gpunn__reader_read(r, out, count * bytes);
     while (count > 0) {
@@ -11771,8 +11771,8 @@ static gpunn_status gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, 
         float *block = k < 0 ? model->weights : opt && opt->uses[k] ? opt->state[k] : NULL;
         size_t bytes = block ? (size_t)(k < 0 ? model->weight_count : opt->state_count) * sizeof *block : 0;
         if (bytes == 0) continue;
-        status =
-            upload ? backend->upload(dev->context, block, stage, bytes) : backend->download(dev->context, stage, block, bytes);
+        status = upload ? backend->upload(dev->context, block, stage, bytes)
+                        : backend->download(dev->context, stage, block, bytes);
         if (status != GPUNN_OK) status = gpunn__backend_fail(dev, upload ? "loading weights" : "reading weights", status);
         stage += bytes;
     }
@@ -12475,8 +12475,8 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
                              bytes > 1 ? '<' : '|', type);
     bool fits = true;
     for (int i = 0; i < array->rank; i++) {
-        fits =
-            fits && array->dim[i] > 0 && (uint64_t)array->dim[i] <= SIZE_MAX && gpunn__mul(bytes, (size_t)array->dim[i], &bytes);
+        fits = fits && array->dim[i] > 0 && (uint64_t)array->dim[i] <= SIZE_MAX &&
+               gpunn__mul(bytes, (size_t)array->dim[i], &bytes);
         used += snprintf(text + used, (size_t)(room - used), "%lld%s", (long long)array->dim[i],
                          i + 1 < array->rank || i == 0 ? ", " : "");
     }

@@ -86,11 +86,14 @@ def names_exist():
     declared = set(re.findall(r"\bgpunn_\w+", re.sub(r"/\*.*?\*/", "", header.split("#ifdef GPUNN_IMPLEMENTATION")[0], flags=re.S)))
     for table in re.findall(r"#define GPUNN_\w+_OPS\(X\)(.*?)\n(?!.*\\\n)", header, re.S):
         declared |= {"gpunn_" + name for name in re.findall(r"X\([A-Z0-9_]+, (\w+)", table)}
+    private = set(re.findall(r"\bgpunn__\w+", header.split("#ifdef GPUNN_IMPLEMENTATION")[1]))
     upper = set(re.findall(r"\bGPUNN_\w+", header))
     comment = header[:header.index("#ifndef GPUNN_H")]
     for where, text in ("README.md", read("README.md")), ("gpunn.h's comment", comment):
         for name in sorted(set(re.findall(r"\bgpunn_\w+", text)) - {"gpunn_cuda"}):
-            assert name in declared or any(d.startswith(name) for d in declared if name.endswith("_")), f"{where} speaks of {name}, which is not there"
+            known = private if name.startswith("gpunn__") else declared
+            found = name in known or name.endswith("_") and any(other.startswith(name) for other in known)
+            assert found, f"{where} speaks of {name}, which is not there"
         for name in sorted(set(re.findall(r"\bGPUNN_[A-Z0-9_]+\b", text))):
             assert name in upper, f"{where} speaks of {name}, which is not there"
 

@@ -459,6 +459,21 @@ static void test_summary(void **state)
     }
 }
 
+/* Sizes beyond 2^31 elements are counted in 64 bits; beyond those, refused. */
+static void test_huge(void **state)
+{
+    fixture      *f = *state;
+    size_t        bytes = 0;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1000));
+    gpunn_tensor *y = MADE(f->dev, gpunn_linear(x, "fc", .out_features = 1000));
+    OK(f->dev, gpunn_model_summary(f->model, .batch_size = INT64_C(3000000000), .outputs = {y}, .bytes = &bytes));
+    assert_true(bytes > (size_t)24000000000000);
+    FAILS(f->dev, gpunn_model_summary(f->model, .batch_size = INT64_MAX / 8, .outputs = {y}, .bytes = &bytes), GPUNN_ERR_SHAPE, "x");
+    FAILS(f->dev, gpunn_write(x, &bytes, SIZE_MAX / 4000 * 4000), GPUNN_ERR_MEMORY, "memory");
+    FAILS(f->dev, gpunn_forward(&y, 1), GPUNN_ERR_STATE, "x");
+    assert_int_equal(gpunn_memory_allocated(f->dev), 0);
+}
+
 /* Not one allocation after the first step of each plan. */
 static void test_no_allocation(void **state)
 {
@@ -512,7 +527,7 @@ int main(void)
                 {"batches", test_batches},     {"partial mean", test_partial_mean}, {"accumulation", test_accumulation},
                 {"clipping", test_clipping},   {"freezing", test_freezing},   {"unreached", test_unreached},
                 {"nan loss", test_nan_loss},   {"all ignored", test_all_ignored}, {"dropout", test_dropout},
-                {"metrics", test_metrics},     {"no allocation", test_no_allocation}};
+                {"metrics", test_metrics},     {"no allocation", test_no_allocation}, {"huge", test_huge}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
     for (int i = 0; i < COUNT(list); i++) count += each_backend(tests + count, list[i].name, list[i].run, NULL);
