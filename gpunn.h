@@ -5096,6 +5096,7 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
 /* What a kind of vector must bring: unaligned memory, set, fma, loads (0 behind) and stores of the first `count` lanes, a
  * gather of fours that lie `stride` apart, and the transposition of each 4 x 4 square in four vectors. */
 #ifdef GPUNN__WIDE
+#if defined(__AVX512F__) /* only when compiled for: a third set of kernels takes a second more in every other build */
 #define GPUNN__AVX512 __attribute__((target("avx512f,avx512vl,avx2,fma"), GPUNN__KERNEL))
 typedef float                          gpunn__v16 __attribute__((vector_size(64)));
 typedef float                          gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
@@ -5133,8 +5134,7 @@ GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_transpose(gpunn__v16 v[4])
     v[3] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, b, d, 0xee);
 }
 GPUNN__GEMM_KERNELS(v16, "AVX-512", GPUNN__AVX512, 16, 8, 8, 8)
-
-#if !defined(__AVX512F__)
+#else
 #define GPUNN__AVX2 __attribute__((target("avx2,fma"), GPUNN__KERNEL))
 typedef float                       gpunn__v8 __attribute__((vector_size(32)));
 typedef float                       gpunn__v8_memory __attribute__((vector_size(32), aligned(4), may_alias));
@@ -5230,14 +5230,11 @@ GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 #if defined(GPUNN__WIDE)
 #if defined(__AVX512F__)
     return &gpunn__v16_kernels;
-#else
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) return &gpunn__v16_kernels;
-#if defined(__AVX2__) && defined(__FMA__)
+#elif defined(__AVX2__) && defined(__FMA__)
     return &gpunn__v8_kernels;
 #else
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &gpunn__v8_kernels;
     return &gpunn__v4_kernels;
-#endif
 #endif
 #else
     return &gpunn__v4_kernels;
@@ -6204,8 +6201,8 @@ typedef struct gpunn__direct_job {
 
 /* The kernels for one kind of vector. */
 typedef struct gpunn__conv_kernels {
-    int64_t lanes, v1, v6, v8; /* vectors per tile of 1, 6 and 8 rows */
-    void (*winograd)(const gpunn__winograd_job *w, int map);
+    int64_t lanes, v1, v6, v8;                               /* vectors per tile of 1, 6 and 8 rows */
+    void (*winograd)(const gpunn__winograd_job *w, int map); /* NULL: not in this set */
     void (*direct)(const gpunn__direct_job *d, int rows);
     void (*gradient)(const gpunn__direct_job *d, int rows);
     void (*finish)(const float *x, float *y, const float *residual, int64_t n, float scale, float shift, bool add, bool relu);
@@ -6292,7 +6289,7 @@ typedef struct gpunn__conv_kernels {
 
 /* out[row][pixel] = sum over taps of w[tap][row] x[pixel + offset[tap]], R rows in tiles of V vectors.
  * out[row][tap] += sum over pixels of y[row][pixel] x[pixel + offset[tap]], R rows by 4 taps. */
-#define GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D)                                                               \
+#define GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)                                                     \
     TARGET GPUNN__INLINE void gpunn__##isa##_direct_tile(const gpunn__direct_job *d, const int R, const int V)                 \
     {                                                                                                                          \
         for (int64_t q = 0; q < d->count; q += V * LANES) {                                                                    \
@@ -6379,18 +6376,12 @@ typedef struct gpunn__conv_kernels {
             gpunn__##isa##_store(y + i, lanes, v);                                                                             \
         }                                                                                                                      \
     }                                                                                                                          \
-    static const gpunn__conv_kernels gpunn__##isa##_conv = {LANES,                                                             \
-                                                            V1,                                                                \
-                                                            V6,                                                                \
-                                                            V8,                                                                \
-                                                            gpunn__##isa##_winograd,                                           \
-                                                            gpunn__##isa##_direct,                                             \
-                                                            gpunn__##isa##_direct_gradient,                                    \
-                                                            gpunn__##isa##_finish};
+    static const gpunn__conv_kernels gpunn__##isa##_conv = {                                                                   \
+        LANES, V1, V6, V8, WINOGRAD, gpunn__##isa##_direct, gpunn__##isa##_direct_gradient, gpunn__##isa##_finish};
 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
 /* out[j] += the sum of a[j]; relu lets NaN through. */
-#define GPUNN__CONV_VECTORS(isa, TARGET, LANES, V1, V6, V8, D)                          \
+#define GPUNN__CONV_VECTORS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)                \
     TARGET GPUNN__INLINE void gpunn__##isa##_sum4(const gpunn__##isa *a, float *out)    \
     {                                                                                   \
         gpunn__quad q[4];                                                               \
@@ -6403,18 +6394,19 @@ typedef struct gpunn__conv_kernels {
     {                                                                                   \
         return (gpunn__##isa)((gpunn__##isa##_bits)x & ~(gpunn__##isa##_bits)(x <= 0)); \
     }                                                                                   \
-    GPUNN__WINOGRAD_KERNELS(isa, TARGET, LANES)                                         \
-    GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D)
-#if defined(GPUNN__WIDE)
-GPUNN__CONV_VECTORS(v16, GPUNN__AVX512, 16, 4, 4, 3, 6)
-#if !defined(__AVX512F__)
-GPUNN__CONV_VECTORS(v8, GPUNN__AVX2, 8, 4, 2, 1, 2)
-#endif
+    GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)
+#if defined(GPUNN__AVX512)
+GPUNN__WINOGRAD_KERNELS(v16, GPUNN__AVX512, 16)
+GPUNN__CONV_VECTORS(v16, GPUNN__AVX512, 16, 4, 4, 3, 6, gpunn__v16_winograd)
+#elif defined(GPUNN__AVX2)
+GPUNN__WINOGRAD_KERNELS(v8, GPUNN__AVX2, 8)
+GPUNN__CONV_VECTORS(v8, GPUNN__AVX2, 8, 4, 2, 1, 2, gpunn__v8_winograd)
 #endif
 #if defined(GPUNN__BASELINE) && defined(__aarch64__)
-GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 4, 3, 6)
-#elif defined(GPUNN__BASELINE)
-GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 2, 1, 2)
+GPUNN__WINOGRAD_KERNELS(v4, GPUNN__BASELINE, 4)
+GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 4, 3, 6, gpunn__v4_winograd)
+#elif defined(GPUNN__BASELINE) /* without Winograd: 16 registers of 4 lanes hold no tile, and the code would be long */
+GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 2, 1, 2, NULL)
 #endif
 #else
 typedef float       gpunn__v1, gpunn__v1_memory;
@@ -6444,7 +6436,7 @@ GPUNN__INLINE float gpunn__v1_relu(float x)
     return x <= 0 ? 0 : x;
 }
 GPUNN__WINOGRAD_KERNELS(v1, , 1)
-GPUNN__DIRECT_KERNELS(v1, , 1, 8, 2, 1, 2)
+GPUNN__DIRECT_KERNELS(v1, , 1, 8, 2, 1, 2, gpunn__v1_winograd)
 #endif
 
 #undef GPUNN__CONV_VECTORS
@@ -6455,19 +6447,14 @@ GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
 {
 #if !defined(__GNUC__) || defined(GPUNN_NO_SIMD)
     return &gpunn__v1_conv;
+#elif defined(GPUNN__AVX512)
+    return &gpunn__v16_conv;
+#elif defined(GPUNN__AVX2) && defined(GPUNN__BASELINE)
+    return gpunn__gemm_choose()->lanes == 8 ? &gpunn__v8_conv : &gpunn__v4_conv;
+#elif defined(GPUNN__AVX2)
+    return &gpunn__v8_conv;
 #else
-#if defined(GPUNN__WIDE)
-    const int64_t lanes = gpunn__gemm_choose()->lanes;
-    if (lanes == 16) return &gpunn__v16_conv;
-#if !defined(__AVX512F__)
-    if (lanes == 8) return &gpunn__v8_conv;
-#endif
-#endif
-#ifdef GPUNN__BASELINE
     return &gpunn__v4_conv;
-#else
-    return NULL; /* not reached: the build demands more than the baseline */
-#endif
 #endif
 }
 
@@ -6981,7 +6968,8 @@ GPUNN__PRIVATE gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpun
     const int64_t ci = dx ? v->og : v->cg, co = dx ? v->cg : v->og, oh = dx ? v->h : v->oh, ow = dx ? v->w : v->ow;
     const int64_t tiles = v->n * ((oh + 3) / 4) * ((ow + 3) / 4), lanes = gpunn__gemm_choose()->lanes;
     if (v->kh == 3 && v->kw == 3 && v->sh == 1 && v->sw == 1 && v->dh == 1 && v->dw == 1 && v->groups == 1 && v->ph <= 2 &&
-        v->pw <= 2 && ci >= 16 && co >= 16 && tiles >= 8 && tiles * 16 * 5 <= v->n * oh * ow * 8)
+        v->pw <= 2 && ci >= 16 && co >= 16 && tiles >= 8 && tiles * 16 * 5 <= v->n * oh * ow * 8 &&
+        gpunn__conv_choose()->winograd)
         return GPUNN__CONV_WINOGRAD;
     int64_t pitch = ow + v->dw * (v->kw - 1) / (dx ? 1 : v->sw), rows = co <= 2 ? 1 : gpunn__to_multiple(co, 6);
     int64_t taps = v->taps * ci;

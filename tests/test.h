@@ -1,5 +1,5 @@
-/* Shared by the C tests: golden files, comparison, a memory hook that counts, fails and detects leaks, devices. Programs run from the
- * repository's root and print TAP lines (tests/run.py reads them). */
+/* Shared by the C tests: golden files, comparison, a memory hook that counts, fails and detects leaks, devices. Programs run from
+ * the repository's root and print TAP lines (tests/run.py reads them). */
 #ifndef GPUNN_TEST_H
 #define GPUNN_TEST_H
 #include <math.h>
@@ -58,7 +58,8 @@ static inline void *hook_realloc(void *user, void *ptr, size_t old_size, size_t 
         }
     } else {
         memory->calls++;
-        bool fails = memory->fail_at != 0 && (memory->fail_on ? memory->calls >= memory->fail_at : memory->calls == memory->fail_at);
+        bool fails = memory->fail_at != 0 &&
+                     (memory->fail_on ? memory->calls >= memory->fail_at : memory->calls == memory->fail_at);
         test_block *grown = fails || new_size > SIZE_MAX / 4 ? NULL : realloc(block, sizeof *grown + new_size);
         if (grown) {
             grown->head.size = new_size;
@@ -161,11 +162,11 @@ static inline int fixture_teardown(void **state)
     return 0;
 }
 /* Says why a test does not run; run.py prints it beside the count. */
-#define SKIP(...)                                                        \
-    do {                                                                 \
-        print_message("# skip: " __VA_ARGS__);                           \
-        print_message("\n");                                             \
-        skip();                                                          \
+#define SKIP(...)                              \
+    do {                                       \
+        print_message("# skip: " __VA_ARGS__); \
+        print_message("\n");                   \
+        skip();                                \
     } while (0)
 static inline void backend_missing(void **state)
 {
@@ -240,21 +241,21 @@ static inline void check_sentence(gpunn_device *dev, gpunn_status status, const 
     }
     gpunn_clear_error(dev);
 }
-#define FAILS(dev, call, status, ...)                                         \
-    do {                                                                      \
-        assert_int_equal((call), (status));                                   \
+#define FAILS(dev, call, status, ...)                                                         \
+    do {                                                                                      \
+        assert_int_equal((call), (status));                                                   \
         check_sentence((dev), (status), __FILE__, __LINE__, __VA_ARGS__, (const char *)NULL); \
     } while (0)
-#define FAILS_NULL(dev, call, status, ...)                                    \
-    do {                                                                      \
-        assert_null((call));                                                  \
+#define FAILS_NULL(dev, call, status, ...)                                                    \
+    do {                                                                                      \
+        assert_null((call));                                                                  \
         check_sentence((dev), (status), __FILE__, __LINE__, __VA_ARGS__, (const char *)NULL); \
     } while (0)
 
 /* ---- comparison ---- */
 /* |actual - expected| <= atol + rtol |expected|, element by element; NaN matches only NaN, an infinity only itself. */
-static inline void check_close_at(const float *actual, const float *expected, int64_t n, double rtol, double atol, const char *what,
-                                  const char *file, int line)
+static inline void check_close_at(const float *actual, const float *expected, int64_t n, double rtol, double atol,
+                                  const char *what, const char *file, int line)
 {
     int64_t bad = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -340,7 +341,8 @@ static inline void net_data(int64_t count, uint32_t seed, float **x, int64_t **t
     *t = malloc((size_t)count * sizeof **t);
     for (int64_t i = 0; i < count; i++) {
         (*t)[i] = (i * 7 + seed) % 3;
-        for (int64_t k = 0; k < NET_X; k++) (*x)[i * NET_X + k] += (*t)[i] == 0 ? (float)(k / 6 < 3) : (*t)[i] == 1 ? (float)(k % 6 < 3) : 0.0f;
+        for (int64_t k = 0; k < NET_X; k++)
+            (*x)[i * NET_X + k] += (*t)[i] == 0 ? (float)(k / 6 < 3) : (*t)[i] == 1 ? (float)(k % 6 < 3) : 0.0f;
     }
 }
 
@@ -418,10 +420,9 @@ typedef struct golden {
 
 static inline golden golden_open(const char *path)
 {
-    static const char *const names[] = {
-        "",
+    static const char *const names[] = {"",
 #define X(id, text, file_name, bytes) file_name,
-        GPUNN_DTYPE_LIST(X)
+                                        GPUNN_DTYPE_LIST(X)
 #undef X
     };
     golden         g = {NULL, NULL, 0};

@@ -108,7 +108,8 @@ static gpunn_tensor *conv_bn(gpunn_tensor *x, const char *name, int channels, in
 {
     char layer[64];
     snprintf(layer, sizeof layer, "%s.conv", name);
-    x = gpunn_conv2d(x, layer, .out_channels = channels, .kernel_size = kernel, .stride = stride, .padding = padding, .no_bias = true);
+    x = gpunn_conv2d(x, layer, .out_channels = channels, .kernel_size = kernel, .stride = stride, .padding = padding,
+                     .no_bias = true);
     snprintf(layer, sizeof layer, "%s.bn", name);
     return gpunn_batch_norm2d(x, layer);
 }

@@ -20,6 +20,7 @@ static gpunn_tensor *concat3(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c, 
     return gpunn_concat(tensors, 3, axis);
 }
 
+/* clang-format off */
 #define CONV(...) gpunn_conv2d(in("x"), "l", __VA_ARGS__)
 #define POOL_CASES(X, kind)                                                                                                      \
     X(kind, "plain", gpunn_##kind(in("x"), .kernel_size = 2))                                                                    \
@@ -192,7 +193,7 @@ static gpunn_tensor *concat3(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c, 
     EACH_REDUCTION(X, bce_with_logits_weight, gpunn_bce_with_logits, XT, .weight = in("w"), .pos_weight = in("p"))    \
     EACH_REDUCTION(X, bce_with_logits_edge, gpunn_bce_with_logits, XT)                                                \
     EACH_REDUCTION(X, kl_div, gpunn_kl_div, XT)                                                                       \
-    X(kl_div, "batchmean", gpunn_kl_div(in("x"), in("t"), .reduction = GPUNN_REDUCE_BATCHMEAN))                                     \
+    X(kl_div, "batchmean", gpunn_kl_div(in("x"), in("t"), .reduction = GPUNN_REDUCE_BATCHMEAN))                       \
     EACH_REDUCTION(X, kl_div_log, gpunn_kl_div, XT, .log_target = true)                                               \
     CLASS_CASES(X, cross_entropy, gpunn_cross_entropy)                                                                \
     EACH_REDUCTION(X, cross_entropy_i32, gpunn_cross_entropy, XT)                                                     \
@@ -202,30 +203,49 @@ static gpunn_tensor *concat3(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c, 
     EACH_REDUCTION(X, cross_entropy_image_smooth, gpunn_cross_entropy, XT, .ignore_index = 7, .label_smoothing = 0.2f) \
     CLASS_CASES(X, nll, gpunn_nll_loss)
 
+/* clang-format on */
 /* ---- the elementwise ops come from the header's own table, so that a new op without a golden case fails ---- */
 typedef gpunn_tensor *(*build_fn)(const float *attr);
-#define X(ENUM, name, ...) \
-    static gpunn_tensor *op_##name(const float *attr) { return (void)attr, gpunn_##name(in("x")); }
+#define X(ENUM, name, ...)                            \
+    static gpunn_tensor *op_##name(const float *attr) \
+    {                                                 \
+        return (void)attr, gpunn_##name(in("x"));     \
+    }
 GPUNN_UNARY_OPS(X)
 #undef X
-#define X(ENUM, name, ...) \
-    static gpunn_tensor *op_##name(const float *attr) { return gpunn_##name(in("x"), attr[0]); }
+#define X(ENUM, name, ...)                            \
+    static gpunn_tensor *op_##name(const float *attr) \
+    {                                                 \
+        return gpunn_##name(in("x"), attr[0]);        \
+    }
 GPUNN_UNARY1_OPS(X)
 #undef X
-#define X(ENUM, name, ...) \
-    static gpunn_tensor *op_##name(const float *attr) { return gpunn_##name(in("x"), attr[0], attr[1]); }
+#define X(ENUM, name, ...)                              \
+    static gpunn_tensor *op_##name(const float *attr)   \
+    {                                                   \
+        return gpunn_##name(in("x"), attr[0], attr[1]); \
+    }
 GPUNN_UNARY2_OPS(X)
 #undef X
-#define X(ENUM, name, ...) \
-    static gpunn_tensor *op_##name(const float *attr) { return (void)attr, gpunn_##name(in("a"), in("b")); }
+#define X(ENUM, name, ...)                                 \
+    static gpunn_tensor *op_##name(const float *attr)      \
+    {                                                      \
+        return (void)attr, gpunn_##name(in("a"), in("b")); \
+    }
 GPUNN_BINARY_OPS(X)
 #undef X
-#define X(ENUM, name, ...) \
-    static gpunn_tensor *op_##name(const float *attr) { return gpunn_##name(in("a"), in("b"), attr[0]); }
+#define X(ENUM, name, ...)                              \
+    static gpunn_tensor *op_##name(const float *attr)   \
+    {                                                   \
+        return gpunn_##name(in("a"), in("b"), attr[0]); \
+    }
 GPUNN_BINARY1_OPS(X)
 #undef X
-#define X(ENUM, name, ...) \
-    static gpunn_tensor *op_##name(const float *attr) { return (void)attr, gpunn_##name(in("c"), in("a"), in("b")); }
+#define X(ENUM, name, ...)                                          \
+    static gpunn_tensor *op_##name(const float *attr)               \
+    {                                                               \
+        return (void)attr, gpunn_##name(in("c"), in("a"), in("b")); \
+    }
 GPUNN_TERNARY_OPS(X)
 #undef X
 static gpunn_tensor *op_prelu(const float *attr)
@@ -288,7 +308,8 @@ static double largest(const golden_tensor *t)
 }
 
 /* grad_out: the gradient fed in when t's gradient is meant; NULL: its value is */
-static void check_value(gpunn_device *dev, gpunn_tensor *t, const golden_tensor *expected, const char *what, const golden_tensor *grad_out)
+static void check_value(gpunn_device *dev, gpunn_tensor *t, const golden_tensor *expected, const char *what,
+                        const golden_tensor *grad_out)
 {
     void *actual = malloc(expected->bytes + 1);
     if (grad_out)
@@ -298,8 +319,8 @@ static void check_value(gpunn_device *dev, gpunn_tensor *t, const golden_tensor 
         OK(dev, gpunn_read(t, actual, expected->bytes));
     }
     if (expected->dtype == GPUNN_F32) {
-        /* Rounding of a sum of n products grows like its largest part, not like the result: the absolute term. Convolutions may take
-         * Winograd's transforms, which round some three times more. */
+        /* Rounding of a sum of n products grows like its largest part, not like the result: the absolute term. Convolutions may
+         * take Winograd's transforms, which round some three times more. */
         const double scale = strncmp(expected->name, "conv2d", 6) == 0 ? 6e-6 : 2e-6;
         const double atol = scale * largest(expected) + (grad_out ? 3e-7 * largest(grad_out) : 0) + 1e-30;
         check_close_at(actual, expected->data, expected->count, 4e-6, atol, what, __FILE__, __LINE__);

@@ -1,10 +1,10 @@
-/* Every derivative against central differences, signed and element by element: each elementwise op of the header's table, each layer,
- * reduction, shape op and loss, and whole models in training mode.
+/* Every derivative against central differences, signed and element by element: each elementwise op of the header's table, each
+ * layer, reduction, shape op and loss, and whole models in training mode.
  *
  * With f(v) the vector of outputs after one value has become v, h = 1/64 and the error O(h^4):
  *     d sum(w f) / dv = sum(w (8 (f(v+h) - f(v-h)) - (f(v+2h) - f(v-2h)))) / 12h
- * The library computes f in f32, the test sums in f64. Inputs are multiples of 2^-12, so v +- h is exact. What remains is the rounding
- * of f: about 2^-24 max|f| for each output that changes, independent of each other, hence
+ * The library computes f in f32, the test sums in f64. Inputs are multiples of 2^-12, so v +- h is exact. What remains is the
+ * rounding of f: about 2^-24 max|f| for each output that changes, independent of each other, hence
  *     tolerance = 32 2^-24 max|f| sqrt(sum of changed w^2) / h + 5e-4 max|gradient|. */
 #include "../test.h"
 
@@ -43,7 +43,8 @@ static gpunn_tensor *make_x(inputs *in, const char *name, gpunn_shape shape, flo
     int64_t n = 1;
     for (int i = 0; i < shape_rank(shape); i++) n *= shape.dim[i];
     float *values = malloc((size_t)n * sizeof *values);
-    for (int64_t i = 0; i < n; i++) values[i] = quantised(apart ? ((float)i - (float)n / 2 + 0.5f) * 0.1f : scale * test_random(&in->seed));
+    for (int64_t i = 0; i < n; i++)
+        values[i] = quantised(apart ? ((float)i - (float)n / 2 + 0.5f) * 0.1f : scale * test_random(&in->seed));
     for (int64_t i = n - 1; apart && i > 0; i--) {
         int64_t k = (int64_t)((test_random(&in->seed) * 0.5f + 0.5f) * (float)i);
         float   swap = values[i];
@@ -76,7 +77,8 @@ static void draw_parameters(inputs *in)
 }
 
 /* The outputs in training mode. */
-static void outputs_at(inputs *in, gpunn_tensor *loss, gpunn_tensor *out, gpunn_tensor *t, const float *values, int64_t n, float *result)
+static void outputs_at(inputs *in, gpunn_tensor *loss, gpunn_tensor *out, gpunn_tensor *t, const float *values, int64_t n,
+                       float *result)
 {
     OK(in->f->dev, write_floats(t, values, n));
     OK(in->f->dev, gpunn_backward(loss));
@@ -112,8 +114,8 @@ static void check_tensor(inputs *in, gpunn_tensor *loss, gpunn_tensor *out, cons
         }
         const double expected = sum / (12 * H), tolerance = 32 * 0x1p-24 * highest * sqrt(changed) / H + 5e-4 * largest;
         if (!(fabs(gradient[i] - expected) <= tolerance))
-            fail_msg("gradient of %s[%lld] is %.7g, differences give %.7g +- %.2g", gpunn_tensor_name(t), (long long)i, gradient[i], expected,
-                     tolerance);
+            fail_msg("gradient of %s[%lld] is %.7g, differences give %.7g +- %.2g", gpunn_tensor_name(t), (long long)i,
+                     gradient[i], expected, tolerance);
     }
     OK(in->f->dev, write_floats(t, values, n));
     for (int k = 0; k < 4; k++) free(f[k]);
@@ -146,28 +148,46 @@ static void check_gradients(inputs *in, gpunn_tensor *out)
 }
 
 /* ---- elementwise, from the table ---- */
-#define X(ENUM, name, ...) \
-    static gpunn_tensor *op_##name(inputs *in) { return gpunn_##name(in->x[0]); }
+#define X(ENUM, name, ...)                     \
+    static gpunn_tensor *op_##name(inputs *in) \
+    {                                          \
+        return gpunn_##name(in->x[0]);         \
+    }
 GPUNN_UNARY_OPS(X)
 #undef X
-#define X(ENUM, name, ...) \
-    static gpunn_tensor *op_##name(inputs *in) { return gpunn_##name(in->x[0], 0.5f); }
+#define X(ENUM, name, ...)                     \
+    static gpunn_tensor *op_##name(inputs *in) \
+    {                                          \
+        return gpunn_##name(in->x[0], 0.5f);   \
+    }
 GPUNN_UNARY1_OPS(X)
 #undef X
-#define X(ENUM, name, ...) \
-    static gpunn_tensor *op_##name(inputs *in) { return gpunn_##name(in->x[0], 0.5f, 1.5f); }
+#define X(ENUM, name, ...)                         \
+    static gpunn_tensor *op_##name(inputs *in)     \
+    {                                              \
+        return gpunn_##name(in->x[0], 0.5f, 1.5f); \
+    }
 GPUNN_UNARY2_OPS(X)
 #undef X
-#define X(ENUM, name, ...) \
-    static gpunn_tensor *op_##name(inputs *in) { return gpunn_##name(in->x[0], in->x[1]); }
+#define X(ENUM, name, ...)                       \
+    static gpunn_tensor *op_##name(inputs *in)   \
+    {                                            \
+        return gpunn_##name(in->x[0], in->x[1]); \
+    }
 GPUNN_BINARY_OPS(X)
 #undef X
-#define X(ENUM, name, ...) \
-    static gpunn_tensor *op_##name(inputs *in) { return gpunn_##name(in->x[0], in->x[1], 0.5f); }
+#define X(ENUM, name, ...)                             \
+    static gpunn_tensor *op_##name(inputs *in)         \
+    {                                                  \
+        return gpunn_##name(in->x[0], in->x[1], 0.5f); \
+    }
 GPUNN_BINARY1_OPS(X)
 #undef X
-#define X(ENUM, name, ...) \
-    static gpunn_tensor *op_##name(inputs *in) { return gpunn_add(in->x[0], gpunn_##name(gpunn_gt(in->x[0], in->x[1]), in->x[1], in->x[2])); }
+#define X(ENUM, name, ...)                                                                          \
+    static gpunn_tensor *op_##name(inputs *in)                                                      \
+    {                                                                                               \
+        return gpunn_add(in->x[0], gpunn_##name(gpunn_gt(in->x[0], in->x[1]), in->x[1], in->x[2])); \
+    }
 GPUNN_TERNARY_OPS(X)
 #undef X
 
@@ -207,7 +227,8 @@ static void make_operands(inputs *in, const elementwise *op, bool broadcast)
         for (int64_t k = 0; k < n; k++) {
             /* operands differ by a quarter, so that a - b keeps away from kinks too */
             values[k] = away_from_kinks(&in->seed, i == 1 ? 0.0f : 0.25f, 2.5f);
-            if (listed(op->name, " log sqrt rsqrt log1p pow pow_scalar reciprocal div kl_divergence ")) values[k] = fabsf(values[k]) + 0.5f;
+            if (listed(op->name, " log sqrt rsqrt log1p pow pow_scalar reciprocal div kl_divergence "))
+                values[k] = fabsf(values[k]) + 0.5f;
             if (strcmp(op->name, "binary_cross_entropy") == 0) values[k] = quantised(0.5f + 0.1f * values[k]);
         }
         in->x[i] = add_input(in, names[i], shape, values, n);
@@ -253,7 +274,7 @@ static void test_shared(void **state)
 static gpunn_tensor *labels(inputs *in, bool image)
 {
     static const int64_t values[3 * 4] = {1, 0, 2, 2, 1, -100, 0, 1, 2, 1, 0, 2};
-    gpunn_tensor *t = MADE(in->f->dev, gpunn_input(in->f->model, "labels", GPUNN_I64,
+    gpunn_tensor        *t = MADE(in->f->dev, gpunn_input(in->f->model, "labels", GPUNN_I64,
                                                    image ? GPUNN_SHAPE(GPUNN_BATCH, 2, 2) : GPUNN_SHAPE(GPUNN_BATCH)));
     OK(in->f->dev, gpunn_write(t, values, (image ? 12 : 3) * sizeof *values));
     return t;
@@ -279,6 +300,7 @@ static gpunn_tensor *expression(inputs *in, const char *text)
     return gpunn_expr(text, in->x, 2);
 }
 
+/* clang-format off */
 /* X(name, first input, builder from that x) */
 #define LAYERS(X)                                                                                                           \
     X(linear, XS(3, 7), gpunn_linear(x, "l", .out_features = 5))                                                            \
@@ -357,6 +379,7 @@ static gpunn_tensor *expression(inputs *in, const char *text)
     X(model_lenet, XS(3, 1, 12, 12), lenet(in, x))                                                                          \
     X(model_residual, XS(3, 2, 6, 6), residual(in, x))
 
+/* clang-format on */
 static gpunn_tensor *mlp(inputs *in, gpunn_tensor *x)
 {
     gpunn_tensor *h = gpunn_tanh(gpunn_linear(x, "fc1", .out_features = 8));
@@ -374,8 +397,8 @@ static gpunn_tensor *lenet(inputs *in, gpunn_tensor *x)
 }
 static gpunn_tensor *residual(inputs *in, gpunn_tensor *x)
 {
-    x = gpunn_silu(gpunn_batch_norm2d(
-        gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 3, .padding = 1, .no_bias = true), "bn1"));
+    x = gpunn_silu(
+        gpunn_batch_norm2d(gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 3, .padding = 1, .no_bias = true), "bn1"));
     gpunn_tensor *y = gpunn_mish(
         gpunn_batch_norm2d(gpunn_conv2d(x, "conv2", .out_channels = 4, .kernel_size = 3, .padding = 1, .no_bias = true), "bn2"));
     y = gpunn_batch_norm2d(gpunn_conv2d(y, "conv3", .out_channels = 4, .kernel_size = 3, .padding = 1, .no_bias = true), "bn3");
@@ -412,7 +435,8 @@ int main(void)
         char name[64];
         if (!listed(ops[i].name, FLAT)) count += each_backend(tests + count, ops[i].name, test_elementwise, &ops[i]);
         (void)snprintf(name, sizeof name, "%s broadcast", ops[i].name);
-        if (!listed(ops[i].name, FLAT) && ops[i].operands > 1) count += each_backend(tests + count, name, test_broadcast, &ops[i]);
+        if (!listed(ops[i].name, FLAT) && ops[i].operands > 1)
+            count += each_backend(tests + count, name, test_broadcast, &ops[i]);
         (void)snprintf(name, sizeof name, "%s shared", ops[i].name);
         count += each_backend(tests + count, name, test_shared, &ops[i]);
     }

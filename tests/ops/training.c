@@ -4,31 +4,36 @@
 static golden optimizers, schedules, models;
 
 /* ---- optimizers: the loss is sum(parameter * g), so that the gradient is g ---- */
-#define OPTIMIZERS(X)                                                                                                              \
-    X(sgd, sgd, .lr = 0.1f)                                                                                                        \
-    X(sgd_momentum, sgd, .lr = 0.1f, .momentum = 0.9f)                                                                             \
-    X(sgd_dampening, sgd, .lr = 0.1f, .momentum = 0.9f, .dampening = 0.3f, .weight_decay = 0.05f)                                  \
-    X(sgd_nesterov, sgd, .lr = 0.1f, .momentum = 0.8f, .nesterov = true, .weight_decay = 0.01f)                                    \
-    X(sgd_maximize, sgd, .lr = 0.1f, .momentum = 0.5f, .weight_decay = 0.1f, .maximize = true)                                     \
-    X(adam, adam, .lr = 0)                                                                                                         \
-    X(adam_options, adam, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.95f, .eps = 1e-3f, .weight_decay = 0.1f)                          \
-    X(adam_maximize, adam, .lr = 0.02f, .maximize = true, .weight_decay = 0.1f)                                                    \
-    X(adamw, adamw, .lr = 0.02f)                                                                                                   \
-    X(adamw_options, adamw, .lr = 0.02f, .beta1 = 0.7f, .beta2 = 0.9f, .eps = 1e-4f, .weight_decay = 0.3f)                         \
-    X(adamw_maximize, adamw, .lr = 0.02f, .maximize = true)                                                                        \
-    X(rmsprop, rmsprop, .lr = 0)                                                                                                   \
-    X(rmsprop_options, rmsprop, .lr = 0.02f, .alpha = 0.9f, .eps = 1e-3f, .weight_decay = 0.1f, .momentum = 0.7f)                  \
-    X(rmsprop_centered, rmsprop, .lr = 0.02f, .alpha = 0.9f, .momentum = 0.5f, .centered = true)                                   \
-    X(adagrad, adagrad, .lr = 0)                                                                                                   \
+/* clang-format off */
+#define OPTIMIZERS(X)                                                                                                            \
+    X(sgd, sgd, .lr = 0.1f)                                                                                                      \
+    X(sgd_momentum, sgd, .lr = 0.1f, .momentum = 0.9f)                                                                           \
+    X(sgd_dampening, sgd, .lr = 0.1f, .momentum = 0.9f, .dampening = 0.3f, .weight_decay = 0.05f)                                \
+    X(sgd_nesterov, sgd, .lr = 0.1f, .momentum = 0.8f, .nesterov = true, .weight_decay = 0.01f)                                  \
+    X(sgd_maximize, sgd, .lr = 0.1f, .momentum = 0.5f, .weight_decay = 0.1f, .maximize = true)                                   \
+    X(adam, adam, .lr = 0)                                                                                                       \
+    X(adam_options, adam, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.95f, .eps = 1e-3f, .weight_decay = 0.1f)                        \
+    X(adam_maximize, adam, .lr = 0.02f, .maximize = true, .weight_decay = 0.1f)                                                  \
+    X(adamw, adamw, .lr = 0.02f)                                                                                                 \
+    X(adamw_options, adamw, .lr = 0.02f, .beta1 = 0.7f, .beta2 = 0.9f, .eps = 1e-4f, .weight_decay = 0.3f)                       \
+    X(adamw_maximize, adamw, .lr = 0.02f, .maximize = true)                                                                      \
+    X(rmsprop, rmsprop, .lr = 0)                                                                                                 \
+    X(rmsprop_options, rmsprop, .lr = 0.02f, .alpha = 0.9f, .eps = 1e-3f, .weight_decay = 0.1f, .momentum = 0.7f)                \
+    X(rmsprop_centered, rmsprop, .lr = 0.02f, .alpha = 0.9f, .momentum = 0.5f, .centered = true)                                 \
+    X(adagrad, adagrad, .lr = 0)                                                                                                 \
     X(adagrad_options, adagrad, .lr = 0.1f, .lr_decay = 0.1f, .weight_decay = 0.1f, .eps = 1e-3f, .initial_accumulator_value = 0.5f)
 
+/* clang-format on */
 typedef struct optimizer_case {
     const char *name;
     gpunn_optimizer *(*create)(gpunn_model *model);
     bool groups; /* b: no decay, a fifth of the rate */
 } optimizer_case;
-#define X(name, kind, ...) \
-    static gpunn_optimizer *create_##name(gpunn_model *model) { return gpunn_##kind(model, __VA_ARGS__); }
+#define X(name, kind, ...)                                    \
+    static gpunn_optimizer *create_##name(gpunn_model *model) \
+    {                                                         \
+        return gpunn_##kind(model, __VA_ARGS__);              \
+    }
 OPTIMIZERS(X)
 #undef X
 static const optimizer_case optimizer_cases[] = {
@@ -64,7 +69,8 @@ static void test_optimizer(void **state)
     for (int t = 0; t < 20; t++) {
         if (t == 10) gpunn_set_lr(opt, gpunn_get_lr(opt) * 0.5f);
         for (int i = 0; i < 2; i++)
-            OK(f->dev, gpunn_write(gradients[i], (const char *)given[i]->data + (size_t)t * given[i]->bytes / 20, given[i]->bytes / 20));
+            OK(f->dev,
+               gpunn_write(gradients[i], (const char *)given[i]->data + (size_t)t * given[i]->bytes / 20, given[i]->bytes / 20));
         OK(f->dev, gpunn_train_step(opt, loss));
         assert_int_equal(gpunn_step_count(opt), t + 1);
         for (int i = 0; i < 2; i++) {
@@ -80,26 +86,31 @@ static void test_optimizer(void **state)
 }
 
 /* ---- schedules ---- */
-#define SCHEDULES(X)                                                                                                               \
-    X(constant, .type = GPUNN_SCHEDULE_CONSTANT)                                                                                   \
-    X(step, .type = GPUNN_SCHEDULE_STEP, .step_size = 30)                                                                          \
-    X(step_options, .type = GPUNN_SCHEDULE_STEP, .step_size = 7, .gamma = 0.8f)                                                    \
-    X(multi_step, .type = GPUNN_SCHEDULE_MULTI_STEP, .milestones = {15, 40, 90}, .gamma = 0.3f)                                    \
-    X(exponential, .type = GPUNN_SCHEDULE_EXPONENTIAL)                                                                             \
-    X(cosine, .type = GPUNN_SCHEDULE_COSINE, .total_steps = 100, .min_lr = 1e-3f)                                                  \
-    X(one_cycle, .type = GPUNN_SCHEDULE_ONE_CYCLE, .total_steps = 120)                                                             \
-    X(one_cycle_options, .type = GPUNN_SCHEDULE_ONE_CYCLE, .total_steps = 120, .pct_start = 0.45f, .div_factor = 10,               \
-      .final_div_factor = 100)                                                                                                     \
-    X(linear, .type = GPUNN_SCHEDULE_LINEAR, .total_steps = 100, .warmup_steps = 20, .min_lr = 0.01f)                              \
-    X(plateau, .type = GPUNN_SCHEDULE_PLATEAU, .patience = 3, .cooldown = 2, .factor = 0.5f, .min_lr = 0.01f, .threshold = 1e-2f)  \
+/* clang-format off */
+#define SCHEDULES(X)                                                                                                             \
+    X(constant, .type = GPUNN_SCHEDULE_CONSTANT)                                                                                 \
+    X(step, .type = GPUNN_SCHEDULE_STEP, .step_size = 30)                                                                        \
+    X(step_options, .type = GPUNN_SCHEDULE_STEP, .step_size = 7, .gamma = 0.8f)                                                  \
+    X(multi_step, .type = GPUNN_SCHEDULE_MULTI_STEP, .milestones = {15, 40, 90}, .gamma = 0.3f)                                  \
+    X(exponential, .type = GPUNN_SCHEDULE_EXPONENTIAL)                                                                           \
+    X(cosine, .type = GPUNN_SCHEDULE_COSINE, .total_steps = 100, .min_lr = 1e-3f)                                                \
+    X(one_cycle, .type = GPUNN_SCHEDULE_ONE_CYCLE, .total_steps = 120)                                                           \
+    X(one_cycle_options, .type = GPUNN_SCHEDULE_ONE_CYCLE, .total_steps = 120, .pct_start = 0.45f, .div_factor = 10,             \
+      .final_div_factor = 100)                                                                                                   \
+    X(linear, .type = GPUNN_SCHEDULE_LINEAR, .total_steps = 100, .warmup_steps = 20, .min_lr = 0.01f)                            \
+    X(plateau, .type = GPUNN_SCHEDULE_PLATEAU, .patience = 3, .cooldown = 2, .factor = 0.5f, .min_lr = 0.01f, .threshold = 1e-2f)\
     X(plateau_max, .type = GPUNN_SCHEDULE_PLATEAU, .patience = 5, .maximize = true)
 
+/* clang-format on */
 typedef struct schedule_case {
     const char *name;
     gpunn_status (*set)(gpunn_optimizer *opt);
 } schedule_case;
-#define X(name, ...) \
-    static gpunn_status set_##name(gpunn_optimizer *opt) { return gpunn_set_schedule(opt, __VA_ARGS__); }
+#define X(name, ...)                                     \
+    static gpunn_status set_##name(gpunn_optimizer *opt) \
+    {                                                    \
+        return gpunn_set_schedule(opt, __VA_ARGS__);     \
+    }
 SCHEDULES(X)
 #undef X
 static const schedule_case schedule_cases[] = {
@@ -144,7 +155,8 @@ static gpunn_tensor *mlp(gpunn_tensor *x)
 }
 static gpunn_tensor *lenet(gpunn_tensor *x)
 {
-    gpunn_tensor *h = gpunn_max_pool2d(gpunn_relu(gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 5)), .kernel_size = 2);
+    gpunn_tensor *h = gpunn_max_pool2d(gpunn_relu(gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 5)),
+                                       .kernel_size = 2);
     h = gpunn_max_pool2d(gpunn_relu(gpunn_conv2d(h, "conv2", .out_channels = 6, .kernel_size = 3)), .kernel_size = 2);
     return gpunn_linear(gpunn_tanh(gpunn_linear(gpunn_flatten(h), "fc1", .out_features = 16)), "fc2", .out_features = 10);
 }
@@ -152,7 +164,8 @@ static gpunn_tensor *block(gpunn_tensor *x, const char *name, int channels, int 
 {
     char layer[64];
 #define NAMED(part) ((void)snprintf(layer, sizeof layer, "%s.%s", name, part), layer)
-    gpunn_tensor *y = gpunn_conv2d(x, NAMED("conv1"), .out_channels = channels, .kernel_size = 3, .stride = stride, .padding = 1, .no_bias = true);
+    gpunn_tensor *y = gpunn_conv2d(x, NAMED("conv1"), .out_channels = channels, .kernel_size = 3, .stride = stride, .padding = 1,
+                                   .no_bias = true);
     y = gpunn_relu(gpunn_batch_norm2d(y, NAMED("bn1")));
     y = gpunn_conv2d(y, NAMED("conv2"), .out_channels = channels, .kernel_size = 3, .padding = 1, .no_bias = true);
     y = gpunn_batch_norm2d(y, NAMED("bn2"));
@@ -188,8 +201,9 @@ static gpunn_optimizer *adamw(gpunn_model *model)
 {
     return gpunn_adamw(model, .lr = 0.01f);
 }
-static const model_case model_cases[] = {
-    {"mlp", mlp, {"adam", adam, false}}, {"lenet", lenet, {"momentum", momentum, false}}, {"resnet", resnet, {"adamw", adamw, false}}};
+static const model_case model_cases[] = {{"mlp", mlp, {"adam", adam, false}},
+                                         {"lenet", lenet, {"momentum", momentum, false}},
+                                         {"resnet", resnet, {"adamw", adamw, false}}};
 
 static void test_model(void **state)
 {
@@ -241,9 +255,12 @@ int main(void)
     optimizers = golden_open("tests/golden/optimizers.safetensors");
     schedules = golden_open("tests/golden/schedules.safetensors");
     models = golden_open("tests/golden/models.safetensors");
-    for (int i = 0; i < COUNT(optimizer_cases); i++) count += each_backend(tests + count, optimizer_cases[i].name, test_optimizer, &optimizer_cases[i]);
-    for (int i = 0; i < COUNT(schedule_cases); i++) count += each_backend(tests + count, schedule_cases[i].name, test_schedule, &schedule_cases[i]);
-    for (int i = 0; i < COUNT(model_cases); i++) count += each_backend(tests + count, model_cases[i].name, test_model, &model_cases[i]);
+    for (int i = 0; i < COUNT(optimizer_cases); i++)
+        count += each_backend(tests + count, optimizer_cases[i].name, test_optimizer, &optimizer_cases[i]);
+    for (int i = 0; i < COUNT(schedule_cases); i++)
+        count += each_backend(tests + count, schedule_cases[i].name, test_schedule, &schedule_cases[i]);
+    for (int i = 0; i < COUNT(model_cases); i++)
+        count += each_backend(tests + count, model_cases[i].name, test_model, &model_cases[i]);
     count += missing_backends(tests + count);
     int failed = _cmocka_run_group_tests("training", tests, (size_t)count, NULL, NULL);
     golden_close(&optimizers), golden_close(&schedules), golden_close(&models);

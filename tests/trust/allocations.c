@@ -1,5 +1,5 @@
-/* A whole program - build, fit, validate, save, load, resume - with allocation number n failing, for every n: each time a status and a
- * sentence, no leak, no half-written file, no crash. */
+/* A whole program - build, fit, validate, save, load, resume - with allocation number n failing, for every n: each time a status
+ * and a sentence, no leak, no half-written file, no crash. */
 #include "../test.h"
 
 #include <sys/stat.h>
@@ -21,14 +21,16 @@ static gpunn_status program(gpunn_device *dev, const files *path, float *x, int6
     if (n.loss == NULL || n.accuracy == NULL || extra == NULL) goto end;
     if (gpunn_set_name(extra, "extra") == NULL) goto end;
     opt = gpunn_adamw(model, .lr = 0.01f);
-    train = gpunn_loader_create(model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = 10, .batch_size = 4,
-                                .shuffle = true, .workers = 1);
-    validation = gpunn_loader_create(model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = 6, .batch_size = 4);
+    train = gpunn_loader_create(model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = 10,
+                                .batch_size = 4, .shuffle = true, .workers = 1);
+    validation = gpunn_loader_create(model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = 6,
+                                     .batch_size = 4);
     if (opt == NULL || train == NULL || validation == NULL) goto end;
     if (gpunn_set_schedule(opt, .type = GPUNN_SCHEDULE_COSINE, .total_steps = 9) != GPUNN_OK) goto end;
     if (gpunn_model_summary(model, .batch_size = 4, .loss = n.loss) != GPUNN_OK) goto end;
-    if (gpunn_fit(opt, .loss = n.loss, .metric = n.accuracy, .train = train, .validation = validation, .epochs = 2, .history_csv = path->csv,
-                  .history_svg = path->svg, .best_weights = path->weights, .checkpoint = path->checkpoint) != GPUNN_OK)
+    if (gpunn_fit(opt, .loss = n.loss, .metric = n.accuracy, .train = train, .validation = validation, .epochs = 2,
+                  .history_csv = path->csv, .history_svg = path->svg, .best_weights = path->weights,
+                  .checkpoint = path->checkpoint) != GPUNN_OK)
         goto end;
     if (gpunn_forward(&extra, 1) != GPUNN_OK || gpunn_read(extra, values, gpunn_tensor_bytes(extra)) != GPUNN_OK) goto end;
     if (gpunn_save(model, path->weights) != GPUNN_OK || gpunn_load(model, path->weights) != GPUNN_OK) goto end;
@@ -50,7 +52,8 @@ end:
 
 static void remove_all(const files *path)
 {
-    (void)unlink(path->checkpoint), (void)unlink(path->weights), (void)unlink(path->csv), (void)unlink(path->svg), (void)unlink(path->npy);
+    (void)unlink(path->checkpoint), (void)unlink(path->weights), (void)unlink(path->csv), (void)unlink(path->svg),
+        (void)unlink(path->npy);
 }
 
 /* Fails one allocation, or (from_then_on) all from the n-th. */

@@ -124,7 +124,8 @@ static void weights(const uint8_t *data, size_t size, bool checkpoint, bool part
     float before[7], after[7];
     if (gpunn_read(parameter[0], before, 16) || gpunn_read(parameter[1], before + 4, 12)) abort();
     const char  *path = file_of(data, size);
-    gpunn_status status = checkpoint ? gpunn_checkpoint_load(opt, NULL, path) : gpunn_load(model, path, .partial = partial, .report = report);
+    gpunn_status status = checkpoint ? gpunn_checkpoint_load(opt, NULL, path)
+                                     : gpunn_load(model, path, .partial = partial, .report = report);
     verdict(status);
     if (gpunn_read(parameter[0], after, 16) || gpunn_read(parameter[1], after + 4, 12)) abort();
     if (status != GPUNN_OK && memcmp(before, after, sizeof before) != 0) abort();
@@ -154,17 +155,19 @@ static void expression(const uint8_t *data, size_t size)
     memcpy(text, data, size);
     text[size] = 0;
     gpunn_model  *m = gpunn_model_create(dev);
-    gpunn_tensor *args[2] = {gpunn_input(m, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3)), gpunn_input(m, "y", GPUNN_F32, GPUNN_SHAPE(3))};
+    gpunn_tensor *args[2] = {gpunn_input(m, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3)),
+                             gpunn_input(m, "y", GPUNN_F32, GPUNN_SHAPE(3))};
     gpunn_tensor *result = gpunn_expr(text, args, 2);
     verdict(result ? GPUNN_OK : gpunn_last_status(dev));
     if (result) {
-        const float values[6] = {0, 1, -2, 3.5f, -0.25f, 1e30f};
+        const float   values[6] = {0, 1, -2, 3.5f, -0.25f, 1e30f};
         gpunn_tensor *loss = gpunn_sum(result, GPUNN_ALL, false);
         (void)gpunn_retain_grad(args[0]);
         if (gpunn_write(args[0], values, 24) || gpunn_write(args[1], values, 12)) abort();
         gpunn_status status = gpunn_forward(&result, 1);
         if (status == GPUNN_OK) status = gpunn_backward(loss);
-        if (status != GPUNN_OK && status != GPUNN_ERR_NUMERIC && status != GPUNN_ERR_STATE) abort(); /* STATE: nothing depends on x */
+        if (status != GPUNN_OK && status != GPUNN_ERR_NUMERIC && status != GPUNN_ERR_STATE)
+            abort(); /* STATE: nothing depends on x */
         gpunn_clear_error(dev);
     }
     gpunn_model_destroy(m);

@@ -169,10 +169,13 @@ static void test_sentences(void **state)
     FAILS_NULL(dev, gpunn_input(m, "huge", GPUNN_F32, GPUNN_SHAPE(INT64_MAX / 2, INT64_MAX / 2)), GPUNN_ERR_SHAPE, "huge");
     FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .kernel_size = 3), GPUNN_ERR_ARGUMENT, "conv1", "out_channels");
     FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4), GPUNN_ERR_ARGUMENT, "conv1", "kernel_size");
-    FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 3, .groups = 4), GPUNN_ERR_ARGUMENT, "conv2d", "conv1", "6", "4");
-    FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 15), GPUNN_ERR_SHAPE, "conv2d", "conv1", "15", "14");
+    FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 3, .groups = 4), GPUNN_ERR_ARGUMENT, "conv2d",
+               "conv1", "6", "4");
+    FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 15), GPUNN_ERR_SHAPE, "conv2d", "conv1", "15",
+               "14");
     FAILS_NULL(dev, gpunn_conv2d(v, "conv1", .out_channels = 4, .kernel_size = 3), GPUNN_ERR_SHAPE, "conv2d", "conv1", "5");
-    FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 3, .stride = -1), GPUNN_ERR_ARGUMENT, "conv1", "stride");
+    FAILS_NULL(dev, gpunn_conv2d(x, "conv1", .out_channels = 4, .kernel_size = 3, .stride = -1), GPUNN_ERR_ARGUMENT, "conv1",
+               "stride");
     FAILS_NULL(dev, gpunn_conv2d(k, "conv1", .out_channels = 4, .kernel_size = 3), GPUNN_ERR_DTYPE, "conv1", "i64");
     FAILS_NULL(dev, gpunn_linear(v, NULL, .out_features = 3), GPUNN_ERR_ARGUMENT, "name");
     FAILS_NULL(dev, gpunn_linear(v, "fc"), GPUNN_ERR_ARGUMENT, "linear", "fc", "out_features");
@@ -196,7 +199,8 @@ static void test_sentences(void **state)
     FAILS_NULL(dev, gpunn_cast(v, GPUNN_BF16), GPUNN_ERR_DTYPE, "cast", "bf16");
     FAILS_NULL(dev, gpunn_expr("x +", &v, 1), GPUNN_ERR_ARGUMENT, "x +");
     FAILS_NULL(dev, gpunn_expr("frobnicate(x)", &v, 1), GPUNN_ERR_ARGUMENT, "frobnicate");
-    FAILS_NULL(dev, gpunn_parameter(m, "p", GPUNN_SHAPE(GPUNN_BATCH, 2), ((gpunn_init){GPUNN_INIT_ZEROS, 0, 0})), GPUNN_ERR_SHAPE, "p");
+    FAILS_NULL(dev, gpunn_parameter(m, "p", GPUNN_SHAPE(GPUNN_BATCH, 2), ((gpunn_init){GPUNN_INIT_ZEROS, 0, 0})), GPUNN_ERR_SHAPE,
+               "p");
     FAILS_NULL(dev, gpunn_set_name(gpunn_relu(v), "x"), GPUNN_ERR_ARGUMENT, "x");
     gpunn_tensor *fc = MADE(dev, gpunn_linear(v, "fc", .out_features = 3));
     FAILS_NULL(dev, gpunn_linear(v, "fc", .out_features = 3), GPUNN_ERR_ARGUMENT, "fc");
@@ -310,10 +314,11 @@ static void test_threads_large(void **state)
         gpunn_device *dev = gpunn_device_open(.seed = 3, .threads = i ? 3 : 1);
         gpunn_model  *model = gpunn_model_create(dev);
         gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 16, 24, 24));
-        gpunn_tensor *h = gpunn_gelu(gpunn_batch_norm2d(gpunn_conv2d(x, "c1", .out_channels = 24, .kernel_size = 3, .padding = 1), "bn"));
+        gpunn_tensor *h = gpunn_gelu(
+            gpunn_batch_norm2d(gpunn_conv2d(x, "c1", .out_channels = 24, .kernel_size = 3, .padding = 1), "bn"));
         h = gpunn_max_pool2d(gpunn_conv2d(h, "c2", .out_channels = 32, .kernel_size = 3, .stride = 2), .kernel_size = 2);
         h = gpunn_softmax(gpunn_linear(gpunn_flatten(h), "fc", .out_features = 300), 1);
-        gpunn_tensor *loss = MADE(dev, gpunn_mean(gpunn_square(h), GPUNN_ALL, false));
+        gpunn_tensor    *loss = MADE(dev, gpunn_mean(gpunn_square(h), GPUNN_ALL, false));
         gpunn_optimizer *opt = gpunn_sgd(model, .lr = 0.5f, .momentum = 0.9f);
         float           *values = test_randoms(9 * 16 * 24 * 24, 5, 1);
         OK(dev, write_floats(x, values, 9 * 16 * 24 * 24));
@@ -387,10 +392,17 @@ static void test_memory_limit(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),          test_with_device(test_open),        cmocka_unit_test(test_open_cuda),
-        cmocka_unit_test(test_errors_per_thread), cmocka_unit_test(test_first_error_wins), test_with_device(test_null),
-        test_with_device(test_sentences),      test_with_device(test_init),        cmocka_unit_test(test_reproducible),
-        cmocka_unit_test(test_threads_large),  cmocka_unit_test(test_interleaved), cmocka_unit_test(test_memory_limit)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),
+                                       test_with_device(test_open),
+                                       cmocka_unit_test(test_open_cuda),
+                                       cmocka_unit_test(test_errors_per_thread),
+                                       cmocka_unit_test(test_first_error_wins),
+                                       test_with_device(test_null),
+                                       test_with_device(test_sentences),
+                                       test_with_device(test_init),
+                                       cmocka_unit_test(test_reproducible),
+                                       cmocka_unit_test(test_threads_large),
+                                       cmocka_unit_test(test_interleaved),
+                                       cmocka_unit_test(test_memory_limit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

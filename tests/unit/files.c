@@ -84,7 +84,8 @@ static void weights_round_trip(void **state)
     memcpy(&header, file, 8);
     assert_int_equal(header % 8, 0); /* tensors are aligned */
     assert_int_equal(8 + header + bytes, size);
-    assert_memory_equal(file + 8, "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}", 87);
+    assert_memory_equal(
+        file + 8, "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}", 87);
     free(file);
     free(before);
     assert_int_equal(unlink(path), 0);
@@ -92,9 +93,10 @@ static void weights_round_trip(void **state)
 
 static void weights_odd_names(void **state)
 {
-    static const char *const names[] = {"quote\"", "back\\slash", "control\x01\n\x1f", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", " ", "/", "a", "a.", "__metadata"};
-    fixture                 *f = *state;
-    const char              *path = test_path(f, "n.safetensors");
+    static const char *const names[] = {
+        "quote\"", "back\\slash", "control\x01\n\x1f", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", " ", "/", "a", "a.", "__metadata"};
+    fixture    *f = *state;
+    const char *path = test_path(f, "n.safetensors");
     for (int i = 0; i < COUNT(names); i++) {
         gpunn_init init = {GPUNN_INIT_CONSTANT, (float)i + 1, 0};
         MADE(f->dev, gpunn_parameter(f->model, names[i], GPUNN_SHAPE(2), init));
@@ -124,14 +126,17 @@ static void weights_dtypes(void **state)
     struct {
         double   d[4];
         uint16_t h[8], b[4];
-    } data = {{1.0 / 3, -0.0, 1e300, 1e-60}, {0x3c00, 0xc000, 0x0001, 0x03ff, 0x0400, 0x7bff, 0xfc00, 0x7e01}, {0x3f80, 0xc000, 0x7f80, 0x0001}};
-    put_archive(path,
-                "{\"h\":{\"dtype\":\"F16\",\"shape\":[8],\"data_offsets\":[32,48]}, \"d\" : {\"shape\" : [ 4 ], \"data_offsets\":[0 ,32],"
-                "\"dtype\":\"F64\"},\n\t\"b\":{\"dtype\":\"BF16\",\"shape\":[4],\"data_offsets\":[48,56]}}   ",
-                &data, 56);
+    } data = {{1.0 / 3, -0.0, 1e300, 1e-60},
+              {0x3c00, 0xc000, 0x0001, 0x03ff, 0x0400, 0x7bff, 0xfc00, 0x7e01},
+              {0x3f80, 0xc000, 0x7f80, 0x0001}};
+    put_archive(
+        path,
+        "{\"h\":{\"dtype\":\"F16\",\"shape\":[8],\"data_offsets\":[32,48]}, \"d\" : {\"shape\" : [ 4 ], \"data_offsets\":[0 ,32],"
+        "\"dtype\":\"F64\"},\n\t\"b\":{\"dtype\":\"BF16\",\"shape\":[4],\"data_offsets\":[48,56]}}   ",
+        &data, 56);
     OK(f->dev, gpunn_load(f->model, path));
-    const float h[8] = {1, -2, 5.9604645e-8f, 6.0975552e-5f, 6.1035156e-5f, 65504, -INFINITY, NAN}, b[4] = {1, -2, INFINITY, 9.1835496e-41f},
-                d[4] = {1.0f / 3, -0.0f, INFINITY, 0};
+    const float h[8] = {1, -2, 5.9604645e-8f, 6.0975552e-5f, 6.1035156e-5f, 65504, -INFINITY, NAN},
+                b[4] = {1, -2, INFINITY, 9.1835496e-41f}, d[4] = {1.0f / 3, -0.0f, INFINITY, 0};
     float value[8];
     OK(f->dev, gpunn_read(gpunn_find(f->model, "h"), value, 32));
     check_close(value, h, 8, 0, 0);
@@ -166,9 +171,11 @@ static void weights_partial(void **state)
     for (int i = 0; i < 16; i++) data[i] = (float)i;
     small_model(f);
     put_archive(path,
-                "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[24,40]},"
+                "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"F32\",\"shape\":[2,2],"
+                "\"data_offsets\":[24,40]},"
                 "\"bn.num_batches_tracked\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[40,48]},"
-                "\"bn.weight\":{\"dtype\":\"I32\",\"shape\":[4],\"data_offsets\":[48,64]},\"new\\u001b\\u00e9\":{\"dtype\":\"F7\",\"shape\":[0,1,2,3,4,5,6,7,8,9],"
+                "\"bn.weight\":{\"dtype\":\"I32\",\"shape\":[4],\"data_offsets\":[48,64]},\"new\\u001b\\u00e9\":{\"dtype\":"
+                "\"F7\",\"shape\":[0,1,2,3,4,5,6,7,8,9],"
                 "\"data_offsets\":[64,64]}}",
                 data, 64);
     float *before = all_weights(f, &bytes);
@@ -177,8 +184,9 @@ static void weights_partial(void **state)
 
     lines l = {0, {""}};
     OK(f->dev, gpunn_load(f->model, path, .partial = true, .report = take_line, .user = &l));
-    const char *const expected[] = {"b: file [2, 2], model [4]", "bn.weight: file I32, model f32", "bn.bias: in the model only",
-                                    "bn.running_mean: in the model only", "bn.running_var: in the model only", "scalar: in the model only",
+    const char *const expected[] = {"b: file [2, 2], model [4]",         "bn.weight: file I32, model f32",
+                                    "bn.bias: in the model only",        "bn.running_mean: in the model only",
+                                    "bn.running_var: in the model only", "scalar: in the model only",
                                     "new?\xc3\xa9: in the file only"};
     assert_int_equal(l.count, COUNT(expected));
     for (int i = 0; i < l.count; i++) assert_string_equal(l.text[i], expected[i]);
@@ -237,8 +245,10 @@ static const char *const bad_headers[] = {
     "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387910],\"data_offsets\":[0,24]}}",
     "{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296,6],\"data_offsets\":[0,24]}}",
     "{\"a\":{\"dtype\":\"X\",\"shape\":[2,3],\"data_offsets\":[0,9223372036854775807]}}",
-    "{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]},\"c\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[16,24]}}",
-    "{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]},\"c\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[8,24]}}",
+    "{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]},\"c\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":["
+    "16,24]}}",
+    "{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]},\"c\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[8,"
+    "24]}}",
     "{\"__metadata__\":{\"a\":1}," A "}",
     "{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}," A "}",
     "{\"__metadata__\":{},\"__metadata__\":{}," A "}",
@@ -283,13 +293,13 @@ static void weights_bad_headers(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
-/* load(f, path) fails for each shorter file and either fails or succeeds, without a trace of damage, for each flipped bit of the first
- * `head` bytes. */
+/* load(f, path) fails for each shorter file and either fails or succeeds, without a trace of damage, for each flipped bit of the
+ * first `head` bytes. */
 static void cut_and_flip(fixture *f, const char *path, size_t head, gpunn_status (*load)(fixture *f, const char *path))
 {
     size_t         size;
     unsigned char *file = file_read(path, &size);
-    const size_t held = f->memory.peak = f->memory.bytes;
+    const size_t   held = f->memory.peak = f->memory.bytes;
     assert_int_equal(load(f, path), GPUNN_OK);
     const size_t enough = f->memory.peak - held + 100000; /* no size is believed that the file cannot hold */
     for (size_t cut = 0; cut < size; cut++) {
@@ -437,8 +447,9 @@ static training start_training(const fixture *f, int kind, uint64_t seed, int wo
     OK(t.dev, kind % 2 ? gpunn_set_schedule(t.opt, .type = GPUNN_SCHEDULE_PLATEAU, .patience = 1, .factor = 0.5f)
                        : gpunn_set_schedule(t.opt, .type = GPUNN_SCHEDULE_ONE_CYCLE, .total_steps = 40));
     gpunn_set_clip_norm(t.opt, 0.7f);
-    t.loader = MADE(t.dev, gpunn_loader_create(t.model, .fields = {{.input = x, .samples = samples}, {.input = y, .samples = targets}},
-                                               .count = SAMPLES, .batch_size = 4, .shuffle = true, .workers = workers));
+    t.loader = MADE(t.dev,
+                    gpunn_loader_create(t.model, .fields = {{.input = x, .samples = samples}, {.input = y, .samples = targets}},
+                                        .count = SAMPLES, .batch_size = 4, .shuffle = true, .workers = workers));
     return t;
 }
 
@@ -528,7 +539,7 @@ static void checkpoint_mismatches(void **state)
 }
 
 static gpunn_optimizer *the_optimizer;
-static gpunn_status load_checkpoint(fixture *f, const char *path)
+static gpunn_status     load_checkpoint(fixture *f, const char *path)
 {
     size_t       bytes;
     float       *before = all_weights(f, &bytes), lr = gpunn_get_lr(the_optimizer);
@@ -729,8 +740,8 @@ static void idx_compressed(void **state)
 /* ---- CIFAR ---- */
 static void cifar(void **state)
 {
-    fixture           *f = *state;
-    const char *const  paths[2] = {test_path(f, "1.bin"), test_path(f, "2.bin")};
+    fixture             *f = *state;
+    const char *const    paths[2] = {test_path(f, "1.bin"), test_path(f, "2.bin")};
     static unsigned char file[3 * 3074];
     gpunn_array          images, labels;
     for (int classes = 10; classes <= 100; classes += 90) {
@@ -740,8 +751,9 @@ static void cifar(void **state)
         file_write(paths[0], file, 3 * record);
         file_write(paths[1], file + record, record);
         OK(f->dev, gpunn_read_cifar(f->dev, paths, 2, classes, &images, &labels));
-        assert_true(images.dtype == GPUNN_U8 && images.rank == 4 && images.dim[0] == 4 && images.dim[1] == 3 && images.dim[2] == 32 &&
-                    images.dim[3] == 32 && images.bytes == 4 * 3072 && labels.rank == 1 && labels.dim[0] == 4 && labels.bytes == 4);
+        assert_true(images.dtype == GPUNN_U8 && images.rank == 4 && images.dim[0] == 4 && images.dim[1] == 3 &&
+                    images.dim[2] == 32 && images.dim[3] == 32 && images.bytes == 4 * 3072 && labels.rank == 1 &&
+                    labels.dim[0] == 4 && labels.bytes == 4);
         for (size_t i = 0; i < 4; i++) {
             size_t from = i == 3 ? 1 : i;
             assert_int_equal(((unsigned char *)labels.data)[i], classes - 1 - (int)from);
@@ -821,7 +833,8 @@ static void npy_round_trip(void **state)
         }
         if (i == 0) cut_and_flip(f, path, 128, load_npy);
     }
-    gpunn_array half = {GPUNN_F16, 1, {4}, 8, data}, wrong = {GPUNN_F32, 1, {4}, 8, data}, bf16 = {GPUNN_BF16, 1, {4}, 8, data}, got;
+    gpunn_array half = {GPUNN_F16, 1, {4}, 8, data}, wrong = {GPUNN_F32, 1, {4}, 8, data}, bf16 = {GPUNN_BF16, 1, {4}, 8, data},
+                got;
     const uint16_t bits[4] = {0x3c00, 0xc000, 0x7c00, 0x8000};
     memcpy(data, bits, sizeof bits);
     OK(f->dev, gpunn_write_npy(f->dev, path, &half));
@@ -838,12 +851,13 @@ static void npy_round_trip(void **state)
 
 static void npy_headers(void **state)
 {
-    fixture    *f = *state;
-    const char *path = test_path(f, "x.npy");
-    float       data[6] = {1, 2, 3, 4, 5, 6};
-    gpunn_array got;
+    fixture          *f = *state;
+    const char       *path = test_path(f, "x.npy");
+    float             data[6] = {1, 2, 3, 4, 5, 6};
+    gpunn_array       got;
     const char *const good[] = {
-        "{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }          \n", "{\"shape\":(2,3),\"descr\":\"<f4\",\"fortran_order\":True}",
+        "{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }          \n",
+        "{\"shape\":(2,3),\"descr\":\"<f4\",\"fortran_order\":True}",
         " { 'fortran_order' : True , 'shape' : ( 2L , 3L , ) , 'descr' : '=f4' , } \n",
     };
     for (int version = 1; version <= 3; version++) {
@@ -955,24 +969,15 @@ static void dtypes_of_torch(void **state)
 int main(void)
 {
     struct CMUnitTest tests[] = {
-        test_with_device(weights_round_trip),
-        test_with_device(weights_odd_names),
-        test_with_device(weights_dtypes),
-        test_with_device(weights_partial),
-        test_with_device(weights_bad_headers),
-        test_with_device(weights_damaged),
-        test_with_device(disk_failures),
-        test_with_device(resume_equals_uninterrupted),
-        test_with_device(checkpoint_mismatches),
-        test_with_device(checkpoint_damaged),
-        test_with_device(memory_failures),
-        test_with_device(idx_types),
-        test_with_device(idx_compressed),
-        test_with_device(cifar),
-        test_with_device(npy_round_trip),
-        test_with_device(npy_headers),
-        test_with_device(files_of_others),
-        test_with_device(dtypes_of_torch),
+        test_with_device(weights_round_trip),    test_with_device(weights_odd_names),
+        test_with_device(weights_dtypes),        test_with_device(weights_partial),
+        test_with_device(weights_bad_headers),   test_with_device(weights_damaged),
+        test_with_device(disk_failures),         test_with_device(resume_equals_uninterrupted),
+        test_with_device(checkpoint_mismatches), test_with_device(checkpoint_damaged),
+        test_with_device(memory_failures),       test_with_device(idx_types),
+        test_with_device(idx_compressed),        test_with_device(cifar),
+        test_with_device(npy_round_trip),        test_with_device(npy_headers),
+        test_with_device(files_of_others),       test_with_device(dtypes_of_torch),
     };
     return cmocka_run_group_tests_name("files", tests, NULL, NULL);
 }

@@ -22,8 +22,9 @@ static setup make(fixture *f, int kind)
             : kind == 3 ? gpunn_rmsprop(s.model, .lr = 0.003f, .momentum = 0.5f, .centered = true)
                         : gpunn_adagrad(s.model, .lr = 0.05f);
     MADE(s.dev, s.opt);
-    s.train = MADE(s.dev, gpunn_loader_create(s.model, .fields = {{.input = s.n.x, .samples = s.x}, {.input = s.n.t, .samples = s.t}}, .count = TRAIN,
-                                              .batch_size = BATCH, .shuffle = true, .workers = kind % 2));
+    s.train = MADE(s.dev,
+                   gpunn_loader_create(s.model, .fields = {{.input = s.n.x, .samples = s.x}, {.input = s.n.t, .samples = s.t}},
+                                       .count = TRAIN, .batch_size = BATCH, .shuffle = true, .workers = kind % 2));
     s.validation = MADE(s.dev, gpunn_loader_create(s.model, .count = VALIDATION, .batch_size = BATCH,
                                                    .fields = {{.input = s.n.x, .samples = s.x + TRAIN * NET_X},
                                                               {.input = s.n.t, .samples = s.t + TRAIN}}));
@@ -66,9 +67,9 @@ static void test_fit(void **state)
     int         epochs = 0;
     const char *csv = test_path(f, "history.csv"), *svg = test_path(f, "history.svg"), *best = test_path(f, "best.safetensors");
     const char *checkpoint = test_path(f, "last.ckpt");
-    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .validation = s.validation, .epochs = 12,
-                        .on_progress = on_progress, .user = &w, .history_csv = csv, .history_svg = svg, .checkpoint = checkpoint, .best_weights = best,
-                        .epochs_run = &epochs));
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .validation = s.validation,
+                        .epochs = 12, .on_progress = on_progress, .user = &w, .history_csv = csv, .history_svg = svg,
+                        .checkpoint = checkpoint, .best_weights = best, .epochs_run = &epochs));
     assert_int_equal(epochs, 12);
     assert_int_equal(w.epochs, 12);
     assert_int_equal(w.calls, 12 * 7 + 12);
@@ -121,7 +122,9 @@ static void test_cancel(void **state)
     setup    s = make(f, 0);
     watch    w = {.stop_after = 10};
     int      epochs = -1;
-    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .epochs = 5, .on_progress = on_progress, .user = &w, .epochs_run = &epochs),
+    FAILS(s.dev,
+          gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .epochs = 5, .on_progress = on_progress,
+                    .user = &w, .epochs_run = &epochs),
           GPUNN_ERR_CANCELLED, "on_progress");
     assert_int_equal(w.calls, 10);
     assert_int_equal(epochs, 1);
@@ -136,8 +139,8 @@ static void test_patience(void **state)
     watch    w = {0};
     int      epochs = 0;
     gpunn_set_lr(s.opt, 1e-12f); /* hardly anything gets better */
-    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .validation = s.validation, .epochs = 60, .patience = 2,
-                        .on_progress = on_progress, .user = &w, .epochs_run = &epochs));
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .validation = s.validation,
+                        .epochs = 60, .patience = 2, .on_progress = on_progress, .user = &w, .epochs_run = &epochs));
     assert_true(epochs >= 3 && epochs < 60);
     int lowest = 0;
     for (int i = 1; i < epochs; i++)
@@ -171,7 +174,8 @@ static void test_fit_errors(void **state)
     FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss), GPUNN_ERR_ARGUMENT, "train");
     FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = -1), GPUNN_ERR_ARGUMENT, "epochs");
     FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.logits, .train = s.train), GPUNN_ERR_SHAPE, "loss");
-    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .history_csv = "/no/such/folder/h.csv"), GPUNN_ERR_IO, "/no/such/folder/h.csv");
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .history_csv = "/no/such/folder/h.csv"), GPUNN_ERR_IO,
+          "/no/such/folder/h.csv");
     s.x[20] = NAN;
     FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 2), GPUNN_ERR_NUMERIC, "loss");
     unmake(&s);
@@ -179,7 +183,7 @@ static void test_fit_errors(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {test_with_device(test_fit),             test_with_device(test_cancel),     test_with_device(test_patience),
+    const struct CMUnitTest tests[] = {test_with_device(test_fit), test_with_device(test_cancel), test_with_device(test_patience),
                                        test_with_device(test_schedule_in_fit), test_with_device(test_fit_errors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

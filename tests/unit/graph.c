@@ -93,7 +93,7 @@ static void check_shape(const fixture *f, const gpunn_tensor *t, gpunn_shape wan
     assert_memory_equal(&shape, &wanted, sizeof shape);
 }
 
-#define B     GPUNN_BATCH
+#define B GPUNN_BATCH
 #define SHAPE GPUNN_SHAPE
 static gpunn_tensor *input(fixture *f, gpunn_shape shape)
 {
@@ -614,8 +614,10 @@ static void test_class_losses(void **state)
 /* Writes what a value is made of: op(operand, ..., attributes). */
 static void describe(const gpunn_tensor *t, char *text, size_t size)
 {
-    if (t->kind == GPUNN__CONSTANT) (void)snprintf(text, size, "%g", (double)t->constant[0]);
-    else if (t->kind != GPUNN__VALUE) (void)snprintf(text, size, "%s", t->name);
+    if (t->kind == GPUNN__CONSTANT)
+        (void)snprintf(text, size, "%g", (double)t->constant[0]);
+    else if (t->kind != GPUNN__VALUE)
+        (void)snprintf(text, size, "%s", t->name);
     else {
         size_t used = (size_t)snprintf(text, size, "%s(", gpunn_op_name(t->op));
         for (int i = 0; i < t->input_count && used < size; i++) {
@@ -814,10 +816,10 @@ static void test_elementwise_table(void **state)
     assert_string_equal(gpunn_op_name(t->op), #name); \
     check_shape(f, t, SHAPE(B, 20));                  \
     built++;
-#define UNARY(ENUM, name, ...)   CHECK(ENUM, name, gpunn_##name(x))
-#define UNARY1(ENUM, name, ...)  CHECK(ENUM, name, gpunn_##name(x, 0.5f)) assert_float_equal(t->attr.value[0], 0.5f, 0);
-#define UNARY2(ENUM, name, ...)  CHECK(ENUM, name, gpunn_##name(x, 0.5f, 2)) assert_float_equal(t->attr.value[1], 2, 0);
-#define BINARY(ENUM, name, ...)  CHECK(ENUM, name, gpunn_##name(x, x))
+#define UNARY(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x))
+#define UNARY1(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x, 0.5f)) assert_float_equal(t->attr.value[0], 0.5f, 0);
+#define UNARY2(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x, 0.5f, 2)) assert_float_equal(t->attr.value[1], 2, 0);
+#define BINARY(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x, x))
 #define BINARY1(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x, x, 0.5f)) assert_float_equal(t->attr.value[0], 0.5f, 0);
 #define TERNARY(ENUM, name, ...) CHECK(ENUM, name, gpunn_##name(x, x, x))
     GPUNN_UNARY_OPS(UNARY)

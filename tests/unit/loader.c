@@ -6,7 +6,7 @@ static float   rows[SAMPLES][WIDTH];
 static int32_t numbers[SAMPLES];
 
 static gpunn_tensor *x, *t;
-static void make_inputs(fixture *f)
+static void          make_inputs(fixture *f)
 {
     x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, WIDTH)));
     t = MADE(f->dev, gpunn_input(f->model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH)));
@@ -15,7 +15,13 @@ static void make_inputs(fixture *f)
         for (int k = 0; k < WIDTH; k++) rows[i][k] = (float)(10 * i + k);
     }
 }
-#define FIELDS {{.input = x, .samples = rows}, {.input = t, .samples = numbers, .dtype = GPUNN_I32}}
+#define FIELDS                                                 \
+    {                                                          \
+        {.input = x, .samples = rows},                         \
+        {                                                      \
+            .input = t, .samples = numbers, .dtype = GPUNN_I32 \
+        }                                                      \
+    }
 
 /* One epoch: the sample numbers in their order; checks that the fields stay together. Returns the number of samples. */
 static int epoch(fixture *f, gpunn_loader *loader, int batch_size, int64_t *order)
@@ -70,7 +76,8 @@ static void test_order(void **state)
     assert_int_equal(epoch(f, loader, 5, order), 20);
     assert_int_equal(gpunn_loader_batches(loader), 4);
     gpunn_loader_destroy(loader);
-    loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES)); /* 32 by default: one partial batch */
+    loader = MADE(f->dev,
+                  gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES)); /* 32 by default: one partial batch */
     assert_int_equal(epoch(f, loader, 32, order), SAMPLES);
     assert_int_equal(gpunn_loader_batches(loader), 1);
     gpunn_loader_destroy(loader);
@@ -83,8 +90,8 @@ static void test_shuffle(void **state)
     int64_t  first[3][SAMPLES], order[3][SAMPLES];
     make_inputs(f);
     for (int workers = 0; workers < 4; workers++) {
-        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 4, .shuffle = true,
-                                                                .seed = 77, .workers = workers));
+        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 4,
+                                                                .shuffle = true, .seed = 77, .workers = workers));
         for (int pass = 0; pass < 3; pass++) check_permutation(order[pass], epoch(f, loader, 4, order[pass]));
         if (workers == 0) memcpy(first, order, sizeof first);
         assert_memory_equal(first, order, sizeof first);
@@ -104,7 +111,8 @@ static void test_shuffle(void **state)
     int moved = 0;
     for (int i = 0; i < SAMPLES; i++) moved += first[0][i] != i;
     assert_true(moved > SAMPLES / 2);
-    gpunn_loader *other = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 4, .shuffle = true, .seed = 78));
+    gpunn_loader *other = MADE(
+        f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 4, .shuffle = true, .seed = 78));
     check_permutation(order[0], epoch(f, other, 4, order[0]));
     assert_memory_not_equal(first[0], order[0], sizeof first[0]);
     gpunn_loader_destroy(other);
@@ -113,13 +121,14 @@ static void test_shuffle(void **state)
 /* Every place of every sample is as likely as another: 23 samples, 2000 epochs, chi-squared with 22^2 degrees of freedom. */
 static void test_shuffle_is_fair(void **state)
 {
-    fixture *f = *state;
+    fixture   *f = *state;
     static int counts[SAMPLES][SAMPLES];
     int64_t    order[SAMPLES];
     const int  epochs = 2000;
     make_inputs(f);
     memset(counts, 0, sizeof counts);
-    gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 23, .shuffle = true));
+    gpunn_loader *loader = MADE(
+        f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 23, .shuffle = true));
     for (int pass = 0; pass < epochs; pass++) {
         check_permutation(order, epoch(f, loader, 23, order));
         for (int i = 0; i < SAMPLES; i++) counts[i][order[i]]++;
@@ -141,9 +150,11 @@ static void test_images(void **state)
     for (int i = 0; i < N * C * PIXELS; i++) (&images[0][0][0])[i] = (unsigned char)(i * 7);
     gpunn_tensor *image = MADE(f->dev, gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, C, 2, 2)));
     for (int workers = 0; workers < 2; workers++) {
-        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .count = N, .batch_size = N, .workers = workers,
-                                                                .fields = {{.input = image, .samples = images, .dtype = GPUNN_U8,
-                                                                            .mean = {0.5f, 0.25f}, .std = {0.5f, 2}}}));
+        gpunn_loader *loader = MADE(
+            f->dev,
+            gpunn_loader_create(
+                f->model, .count = N, .batch_size = N, .workers = workers,
+                .fields = {{.input = image, .samples = images, .dtype = GPUNN_U8, .mean = {0.5f, 0.25f}, .std = {0.5f, 2}}}));
         assert_true(gpunn_next(loader));
         OK(f->dev, gpunn_read(image, value, sizeof value));
         for (int n = 0; n < N; n++)
@@ -161,8 +172,8 @@ static void test_images(void **state)
     gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .count = 5, .batch_size = 5,
                                                             .fields = {{.input = label, .samples = classes, .dtype = GPUNN_U8},
                                                                        {.input = flag, .samples = flags, .dtype = GPUNN_BOOL}}));
-    int64_t wide[5];
-    float   numbers_of_flags[5];
+    int64_t       wide[5];
+    float         numbers_of_flags[5];
     assert_true(gpunn_next(loader));
     OK(f->dev, gpunn_read(label, wide, sizeof wide));
     OK(f->dev, gpunn_read(flag, numbers_of_flags, sizeof numbers_of_flags));
@@ -192,9 +203,12 @@ static void test_callback(void **state)
     for (int workers = 0; workers < 4; workers++) {
         source        s = {-1, 0};
         int64_t       order[SAMPLES], reference[SAMPLES];
-        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = {{.input = x}, {.input = t, .dtype = GPUNN_I32}}, .count = SAMPLES,
-                                                                .batch_size = 4, .shuffle = true, .seed = 3, .load = load, .user = &s, .workers = workers));
-        gpunn_loader *plain = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 4, .shuffle = true, .seed = 3));
+        gpunn_loader *loader = MADE(f->dev,
+                                    gpunn_loader_create(f->model, .fields = {{.input = x}, {.input = t, .dtype = GPUNN_I32}},
+                                                        .count = SAMPLES, .batch_size = 4, .shuffle = true, .seed = 3,
+                                                        .load = load, .user = &s, .workers = workers));
+        gpunn_loader *plain = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 4,
+                                                               .shuffle = true, .seed = 3));
         check_permutation(order, epoch(f, loader, 4, order));
         check_permutation(reference, epoch(f, plain, 4, reference));
         assert_memory_equal(order, reference, sizeof order);
@@ -203,8 +217,9 @@ static void test_callback(void **state)
         gpunn_loader_destroy(loader);
 
         source broken = {13, 0};
-        loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = {{.input = x}, {.input = t, .dtype = GPUNN_I32}}, .count = SAMPLES, .batch_size = 4,
-                                                  .load = load, .user = &broken, .workers = workers));
+        loader = MADE(f->dev,
+                      gpunn_loader_create(f->model, .fields = {{.input = x}, {.input = t, .dtype = GPUNN_I32}}, .count = SAMPLES,
+                                          .batch_size = 4, .load = load, .user = &broken, .workers = workers));
         int batches = 0;
         while (gpunn_next(loader)) batches++;
         assert_int_equal(batches, 3); /* 0..3, 4..7, 8..11 */
@@ -224,8 +239,9 @@ static void test_many_workers(void **state)
     for (int round = 0; round < 20; round++) {
         source        s = {-1, 0};
         int64_t       order[SAMPLES];
-        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = {{.input = x}, {.input = t, .dtype = GPUNN_I32}}, .count = SAMPLES,
-                                                                .batch_size = 1 + round % 5, .load = load, .user = &s, .workers = 1 + round % 8));
+        gpunn_loader *loader = MADE(
+            f->dev, gpunn_loader_create(f->model, .fields = {{.input = x}, {.input = t, .dtype = GPUNN_I32}}, .count = SAMPLES,
+                                        .batch_size = 1 + round % 5, .load = load, .user = &s, .workers = 1 + round % 8));
         for (int pass = 0; pass < 2; pass++) {
             assert_int_equal(epoch(f, loader, 1 + round % 5, order), SAMPLES);
             for (int i = 0; i < SAMPLES; i++) assert_int_equal(order[i], i);
@@ -242,7 +258,8 @@ static void test_no_allocation(void **state)
     int64_t  order[SAMPLES];
     make_inputs(f);
     for (int workers = 0; workers < 3; workers += 2) {
-        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 4, .shuffle = true, .workers = workers));
+        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = 4,
+                                                                .shuffle = true, .workers = workers));
         (void)epoch(f, loader, 4, order);
         const long calls = f->memory.calls;
         for (int i = 0; i < 3; i++) (void)epoch(f, loader, 4, order);
@@ -260,20 +277,26 @@ static void test_errors(void **state)
     FAILS_NULL(f->dev, gpunn_loader_create(f->model, .count = 3), GPUNN_ERR_ARGUMENT, "fields");
     FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS), GPUNN_ERR_ARGUMENT, "count");
     FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = -4), GPUNN_ERR_ARGUMENT, "count");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = -1), GPUNN_ERR_ARGUMENT, "batch_size");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .workers = -1), GPUNN_ERR_ARGUMENT, "workers");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .batch_size = -1), GPUNN_ERR_ARGUMENT,
+               "batch_size");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = SAMPLES, .workers = -1), GPUNN_ERR_ARGUMENT,
+               "workers");
     FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = x}}, .count = 4), GPUNN_ERR_ARGUMENT, "x", "samples");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = y, .samples = rows}}, .count = 4), GPUNN_ERR_ARGUMENT, "input");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = fixed, .samples = rows}}, .count = 4), GPUNN_ERR_ARGUMENT, "fixed", "GPUNN_BATCH");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = t, .samples = rows, .dtype = GPUNN_F32}}, .count = 4), GPUNN_ERR_DTYPE, "t", "f32",
-               "i64");
-    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = 3, .batch_size = 4, .drop_last = true), GPUNN_ERR_ARGUMENT, "drop_last");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = y, .samples = rows}}, .count = 4), GPUNN_ERR_ARGUMENT,
+               "input");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = fixed, .samples = rows}}, .count = 4),
+               GPUNN_ERR_ARGUMENT, "fixed", "GPUNN_BATCH");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = t, .samples = rows, .dtype = GPUNN_F32}}, .count = 4),
+               GPUNN_ERR_DTYPE, "t", "f32", "i64");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = 3, .batch_size = 4, .drop_last = true),
+               GPUNN_ERR_ARGUMENT, "drop_last");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {test_with_device(test_order),        test_with_device(test_shuffle),      test_with_device(test_shuffle_is_fair),
-                                       test_with_device(test_images),       test_with_device(test_callback),     test_with_device(test_many_workers),
-                                       test_with_device(test_no_allocation), test_with_device(test_errors)};
+    const struct CMUnitTest tests[] = {test_with_device(test_order),           test_with_device(test_shuffle),
+                                       test_with_device(test_shuffle_is_fair), test_with_device(test_images),
+                                       test_with_device(test_callback),        test_with_device(test_many_workers),
+                                       test_with_device(test_no_allocation),   test_with_device(test_errors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Plans and runs: what can be read when, batches, the memory plan, accumulation, freezing, clipping, failures that change nothing. */
+/* Plans and runs: what can be read when, batches, memory, accumulation, freezing, clipping, failures that change nothing. */
 #include "../test.h"
 
 #define FLOATS(...) ((const float[]){__VA_ARGS__})
@@ -149,7 +149,7 @@ static void test_partial_mean(void **state)
 /* ---- gradients ---- */
 static void test_accumulation(void **state)
 {
-    fixture *f = *state;
+    fixture      *f = *state;
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
     gpunn_tensor *y = gpunn_linear(gpunn_tanh(gpunn_linear(x, "fc1", .out_features = 5)), "fc2", .out_features = 2);
     gpunn_tensor *loss = MADE(f->dev, gpunn_sum(gpunn_square(y), GPUNN_ALL, false));
@@ -242,9 +242,10 @@ static void test_freezing(void **state)
 /* A parameter without a gradient is left alone by the optimizer, weight decay included, as torch does with grad None. */
 static void test_unreached(void **state)
 {
-    fixture         *f = *state;
-    gpunn_init       ones = {GPUNN_INIT_CONSTANT, 1, 0};
-    gpunn_tensor    *p = gpunn_parameter(f->model, "p", GPUNN_SHAPE(2), ones), *q = gpunn_parameter(f->model, "q", GPUNN_SHAPE(2), ones);
+    fixture      *f = *state;
+    gpunn_init    ones = {GPUNN_INIT_CONSTANT, 1, 0};
+    gpunn_tensor *p = gpunn_parameter(f->model, "p", GPUNN_SHAPE(2), ones),
+                 *q = gpunn_parameter(f->model, "q", GPUNN_SHAPE(2), ones);
     gpunn_tensor    *lp = gpunn_sum(p, GPUNN_ALL, false), *lq = gpunn_sum(q, GPUNN_ALL, false);
     gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.5f));
     float            value[2];
@@ -315,11 +316,12 @@ static void test_all_ignored(void **state)
 /* ---- dropout ---- */
 static void test_dropout(void **state)
 {
-    fixture      *f = *state;
+    fixture *f = *state;
     enum { N = 40000 };
     const float   p[] = {0, 0.3f, 0.75f, 1};
     gpunn_tensor *x = gpunn_retain_grad(gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(N))), *y[4], *loss[4];
-    float        *ones = malloc(N * sizeof *ones), *value = malloc(N * sizeof *value), *grad = malloc(N * sizeof *grad), *second = malloc(N * 4);
+    float        *ones = malloc(N * sizeof *ones), *value = malloc(N * sizeof *value), *grad = malloc(N * sizeof *grad),
+          *second = malloc(N * 4);
     for (int i = 0; i < N; i++) ones[i] = 1;
     OK(f->dev, write_floats(x, ones, N));
     for (int i = 0; i < 4; i++) {
@@ -333,8 +335,9 @@ static void test_dropout(void **state)
         OK(f->dev, gpunn_read_grad(x, grad, N * sizeof *grad));
         int64_t kept = 0, pairs = 0;
         for (int k = 0; k < N; k++) {
-            assert_true(value[k] == 0 || fabs(value[k] * (1 - (double)p[i]) - 1) < 1e-5); /* p is rounded to 16 bits, and the scale fits that */
-            assert_true(value[k] == grad[k]); /* the same mask backward */
+            assert_true(value[k] == 0 ||
+                        fabs(value[k] * (1 - (double)p[i]) - 1) < 1e-5); /* p is rounded to 16 bits, and the scale fits that */
+            assert_true(value[k] == grad[k]);                            /* the same mask backward */
             kept += value[k] != 0;
             pairs += k > 0 && value[k] != 0 && value[k - 1] != 0;
         }
@@ -371,11 +374,13 @@ static void test_metrics(void **state)
     fixture      *f = *state;
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
     gpunn_tensor *k = gpunn_input(f->model, "k", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
-    gpunn_tensor *p = gpunn_input(f->model, "p", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1)), *t = gpunn_input(f->model, "t", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
+    gpunn_tensor *p = gpunn_input(f->model, "p", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1)),
+                 *t = gpunn_input(f->model, "t", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
     gpunn_tensor *outputs[] = {gpunn_accuracy(x, k), gpunn_binary_accuracy(p, t)};
     const int64_t labels[] = {2, 0, 1, 1};
     MADE(f->dev, outputs[0]), MADE(f->dev, outputs[1]);
-    OK(f->dev, gpunn_write(x, FLOATS(1, 2, 3, 5, 4, 4, 0, 0, 1, 2, 2, 2), 48)); /* right, right, wrong, a tie goes to the first: wrong */
+    OK(f->dev,
+       gpunn_write(x, FLOATS(1, 2, 3, 5, 4, 4, 0, 0, 1, 2, 2, 2), 48)); /* right, right, wrong, a tie goes to the first: wrong */
     OK(f->dev, gpunn_write(k, labels, sizeof labels));
     OK(f->dev, gpunn_write(p, FLOATS(0.5f, 0.6f, 0.1f, 0.9f), 16)); /* 0.5 is no */
     OK(f->dev, gpunn_write(t, FLOATS(0, 1, 1, 1), 16));
@@ -390,14 +395,14 @@ typedef struct text {
 } text;
 static void append(void *user, const char *piece)
 {
-    text *t = user;
+    text  *t = user;
     size_t n = strlen(piece);
     assert_true(t->length + n < sizeof t->all);
     memcpy(t->all + t->length, piece, n + 1);
     t->length += n;
 }
 
-/* What the summary says is what the device holds after the run, to the byte: training and evaluation, several batches and models. */
+/* What the summary says is what the device holds after the run, to the byte: training and evaluation, batches and models. */
 static gpunn_tensor *chain_net(gpunn_model *model, net *n)
 {
     n->x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 36));
@@ -426,9 +431,10 @@ static void test_summary(void **state)
             chain_net(model, &n);
         else
             n = net_make(model);
-        gpunn_optimizer *opt = training ? gpunn_sgd(model) : NULL; /* one without state, which no summary of a model can know of */
-        OK(dev, gpunn_model_summary(model, .batch_size = batch, .loss = training ? n.loss : NULL, .outputs = {n.logits}, .write = append,
-                                    .user = &summary, .bytes = &promised));
+        gpunn_optimizer *opt = training ? gpunn_sgd(model)
+                                        : NULL; /* one without state, which no summary of a model can know of */
+        OK(dev, gpunn_model_summary(model, .batch_size = batch, .loss = training ? n.loss : NULL, .outputs = {n.logits},
+                                    .write = append, .user = &summary, .bytes = &promised));
         assert_int_equal(gpunn_memory_allocated(dev), 0); /* before anything is allocated */
         assert_non_null(strstr(summary.all, chain ? "fc3" : "conv2"));
         assert_non_null(strstr(summary.all, chain ? "7992" : "483")); /* parameters: 6 * 36 * 37, 40 + 8 + 144 + 8 + 259 + 24 */
@@ -445,10 +451,11 @@ static void test_summary(void **state)
         }
         OK(dev, training ? gpunn_train_step(opt, n.loss) : gpunn_forward(&n.logits, 1));
         if (promised != gpunn_memory_allocated(dev))
-            fail_msg("%s %s, batch %d: %zu bytes promised, %zu held", training ? "training" : "evaluation", chain ? "chain" : "net", (int)batch,
-                     promised, gpunn_memory_allocated(dev));
+            fail_msg("%s %s, batch %d: %zu bytes promised, %zu held", training ? "training" : "evaluation",
+                     chain ? "chain" : "net", (int)batch, promised, gpunn_memory_allocated(dev));
         assert_true(gpunn_memory_peak(dev) <= promised + 64); /* and never more on the way */
-        OK(dev, gpunn_model_summary(model, .batch_size = batch, .loss = training ? n.loss : NULL, .outputs = {n.logits}, .bytes = &again));
+        OK(dev, gpunn_model_summary(model, .batch_size = batch, .loss = training ? n.loss : NULL, .outputs = {n.logits},
+                                    .bytes = &again));
         assert_int_equal(again, promised);
         if (chain && !training && batch == 64) /* weights, packed weights, x, and two places that the twelve values share */
             assert_in_range(promised, 0, (size_t)(2.4 * 7992 + 64 * 36 * 3) * 4 + 12000);
@@ -468,7 +475,8 @@ static void test_huge(void **state)
     gpunn_tensor *y = MADE(f->dev, gpunn_linear(x, "fc", .out_features = 1000));
     OK(f->dev, gpunn_model_summary(f->model, .batch_size = INT64_C(3000000000), .outputs = {y}, .bytes = &bytes));
     assert_true(bytes > (size_t)24000000000000);
-    FAILS(f->dev, gpunn_model_summary(f->model, .batch_size = INT64_MAX / 8, .outputs = {y}, .bytes = &bytes), GPUNN_ERR_SHAPE, "x");
+    FAILS(f->dev, gpunn_model_summary(f->model, .batch_size = INT64_MAX / 8, .outputs = {y}, .bytes = &bytes), GPUNN_ERR_SHAPE,
+          "x");
     FAILS(f->dev, gpunn_write(x, &bytes, SIZE_MAX / 4000 * 4000), GPUNN_ERR_MEMORY, "memory");
     FAILS(f->dev, gpunn_forward(&y, 1), GPUNN_ERR_STATE, "x");
     assert_int_equal(gpunn_memory_allocated(f->dev), 0);
@@ -523,11 +531,21 @@ int main(void)
     static const struct {
         const char        *name;
         CMUnitTestFunction run;
-    } list[] = {{"read", test_read},           {"growth", test_growth},       {"weights change", test_weights_change},
-                {"batches", test_batches},     {"partial mean", test_partial_mean}, {"accumulation", test_accumulation},
-                {"clipping", test_clipping},   {"freezing", test_freezing},   {"unreached", test_unreached},
-                {"nan loss", test_nan_loss},   {"all ignored", test_all_ignored}, {"dropout", test_dropout},
-                {"metrics", test_metrics},     {"no allocation", test_no_allocation}, {"huge", test_huge}};
+    } list[] = {{"read", test_read},
+                {"growth", test_growth},
+                {"weights change", test_weights_change},
+                {"batches", test_batches},
+                {"partial mean", test_partial_mean},
+                {"accumulation", test_accumulation},
+                {"clipping", test_clipping},
+                {"freezing", test_freezing},
+                {"unreached", test_unreached},
+                {"nan loss", test_nan_loss},
+                {"all ignored", test_all_ignored},
+                {"dropout", test_dropout},
+                {"metrics", test_metrics},
+                {"no allocation", test_no_allocation},
+                {"huge", test_huge}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
     for (int i = 0; i < COUNT(list); i++) count += each_backend(tests + count, list[i].name, list[i].run, NULL);
