@@ -21,7 +21,8 @@ static golden optimizers, schedules, models;
     X(rmsprop_options, rmsprop, .lr = 0.02f, .alpha = 0.9f, .eps = 1e-3f, .weight_decay = 0.1f, .momentum = 0.7f)                \
     X(rmsprop_centered, rmsprop, .lr = 0.02f, .alpha = 0.9f, .momentum = 0.5f, .centered = true)                                 \
     X(adagrad, adagrad, .lr = 0)                                                                                                 \
-    X(adagrad_options, adagrad, .lr = 0.1f, .lr_decay = 0.1f, .weight_decay = 0.1f, .eps = 1e-3f, .initial_accumulator_value = 0.5f)
+    X(adagrad_options, adagrad, .lr = 0.1f, .lr_decay = 0.1f, .weight_decay = 0.1f, .eps = 1e-3f,                                \
+      .initial_accumulator_value = 0.5f)
 
 /* clang-format on */
 typedef struct optimizer_case {
