@@ -88,8 +88,8 @@
  *     results do not depend on their number.
  *     Waiting threads spin: where other programs want the cores, set OMP_WAIT_POLICY=passive or fewer threads.
  *
- * DETERMINISM  The same seed, data and build give the same bits, always. 3 x 3 convolutions of 16 and more channels use Winograd's
- *     algorithm: errors of about 4e-5 of the result's size, where a plain sum makes 7e-6.
+ * DETERMINISM  The same seed, data and build give the same bits, always. 3 x 3 convolutions of 16 and more channels may use
+ *     Winograd's algorithm: errors of about 4e-5 of the result's size, where a plain sum makes 7e-6.
  *
  * EXTENDING  A new elementwise op is one line in >>ops. Any other op is a line in >>builders (GPUNN_OTHER_OPS), a builder with
  *     its shape rule in >>graph, and one function of its name in each backend.
