@@ -1,6 +1,6 @@
 """Runs bench.c's workloads alternately with their PyTorch twins and prints the ratios as a table.
 
-    tests/bench/run.py BENCH [--python PYTHON] [--threads 1,2] [--rounds 5] [NAME ...]
+    python3 tests/bench/run.py BENCH [--python PYTHON] [--threads 1,2] [--rounds 5] [NAME ...]
 
 BENCH is the program built from bench.c, PYTHON an interpreter with torch (default: this one). Each figure is a fresh process;
 within a round the peers of a workload run back to back, and the order turns round from one round to the next. ms: the median
@@ -49,7 +49,7 @@ def main():
     parser.add_argument("--python", default="python3")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     here = os.path.dirname(os.path.abspath(__file__))
     twin = [args.python, os.path.join(here, "bench_torch.py")]
     version = subprocess.run([args.python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True).stdout.strip()
@@ -61,13 +61,16 @@ def main():
             commands = {"gpunn": [args.bench, name]}
             for peer in PEERS[name]:
                 own = peer.startswith("=")
-                commands[peer.lstrip("=") if own else "torch " + peer] = [args.bench, peer[1:]] if own else twin + [peer]
+                if own or version:
+                    commands[peer.lstrip("=") if own else "torch " + peer] = [args.bench, peer[1:]] if own else twin + [peer]
             rounds = []
             for number in range(args.rounds):
                 order = list(commands) if number % 2 == 0 else list(commands)[::-1]
                 rounds.append({key: measure(commands[key], threads) for key in order})
             ours = statistics.median(r["gpunn"][0] for r in rounds if r["gpunn"])
             extra = f" ({GFLOP[name] / ours * 1e3:.0f} GFLOP/s)" if name in GFLOP else ""
+            if len(commands) == 1:
+                print(f"| {name} | {threads} | {ours:.4g}{extra} | - | - | - | {max(r['gpunn'][1] for r in rounds):.0f} | - |", flush=True)
             for peer in list(commands)[1:]:
                 both = [r for r in rounds if r[peer] and r["gpunn"]]
                 if not both:
