@@ -198,7 +198,7 @@ typedef struct gpunn_device_args {
     gpunn_device_type type;          /* AUTO: a GPU when there is one and its companion is linked, else the CPU */
     int               index;         /* which GPU */
     uint64_t          seed;          /* initial weights, dropout; the same seed gives the same run */
-    int               threads;       /* CPU threads; 0 = all cores (one without OpenMP) */
+    int               threads;       /* CPU threads; 0 = OMP_NUM_THREADS or all cores (one without OpenMP) */
     bool              deterministic; /* only algorithms whose result never varies; the CPU has no others */
     size_t            memory_limit;  /* bytes this device may hold; 0 = no limit */
     /* Host memory. new_size 0 frees; NULL on failure; results are aligned as malloc's. NULL: realloc and free. */
@@ -9591,7 +9591,7 @@ static void *gpunn__cpu_open(const gpunn_device_args *args, char *message, size_
     cpu->realloc_fn = args->realloc_fn;
     cpu->user = args->user;
 #ifdef _OPENMP
-    cpu->threads = args->threads ? args->threads : omp_get_num_procs();
+    cpu->threads = args->threads ? args->threads : omp_get_max_threads();
 #else
     cpu->threads = 1;
 #endif

@@ -3,7 +3,7 @@
  * Shows: device queries, statuses, memory figures.
  * Build: cc -O3 -march=native -fopenmp -I. examples/device_info.c -o device_info -lm
  * Run:   ./device_info
- * Expect: the CPU with its threads and instructions, each GPU (none without gpunn_cuda.cu), and the choice of GPUNN_DEVICE_AUTO. */
+ * Expect: the CPU with its threads and instructions, each GPU (none without gpunn_cuda.cu), and what GPUNN_DEVICE_AUTO takes. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 

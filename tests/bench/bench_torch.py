@@ -5,7 +5,6 @@
 Names are bench.c's; resnet_forward also as resnet_forward_jit (frozen, optimised for inference) and resnet_train as
 resnet_train_cl (channels last), since those are PyTorch's fastest there; adam as adam_fused where PyTorch has it.
 """
-import resource
 import sys
 import time
 
@@ -142,7 +141,8 @@ def main():
             step()
         times.append((time.perf_counter() - begin) / calls)
     times.sort()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    with open("/proc/self/status") as status:
+        peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
     print(f"{name} {threads} {1e3 * times[4]:.6f} {1e3 * times[0]:.6f} {peak:.1f}")
 
 

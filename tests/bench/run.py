@@ -13,7 +13,7 @@ import platform
 import statistics
 import subprocess
 
-# The peers of each workload: twins in bench_torch.py, or programs of bench.c marked with a leading "=".
+# The peers of each workload: twins in bench_torch.py, or, with a leading "=", programs beside BENCH.
 PEERS = {
     "sgemm1024": ["sgemm1024"], "sgemm256": ["sgemm256"], "mlp20": ["mlp20"], "lenet4": ["lenet4"], "lenet128": ["lenet128"],
     "mlp784": ["mlp784"], "resnet_forward": ["resnet_forward", "resnet_forward_jit"],
@@ -62,7 +62,7 @@ def main():
             for peer in PEERS[name]:
                 own = peer.startswith("=")
                 if own or version:
-                    commands[peer.lstrip("=") if own else "torch " + peer] = [args.bench, peer[1:]] if own else twin + [peer]
+                    commands[peer.lstrip("=") if own else "torch " + peer] = [os.path.join(os.path.dirname(args.bench), peer[1:]), peer] if own else twin + [peer]
             rounds = []
             for number in range(args.rounds):
                 order = list(commands) if number % 2 == 0 else list(commands)[::-1]
