@@ -12943,6 +12943,8 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
     p->validation_loss = p->validation_metric = NAN;
     size_t bytes = args.history_csv || args.history_svg ? (size_t)args.epochs * sizeof *fit.history : 0;
     if (bytes && (fit.history = (gpunn__epoch *)gpunn__realloc(fit.dev, NULL, 0, bytes)) == NULL) return GPUNN_ERR_MEMORY;
+    if (args.history_csv)
+        status = gpunn__write_csv(fit.dev, args.history_csv, fit.history, 0); /* a bad path shows before the work */
     bool stop = false;
     for (p->epoch = 1; status == GPUNN_OK && p->epoch <= p->epochs && !stop; p->epoch++) {
         fit.began = gpunn__seconds();
