@@ -191,16 +191,26 @@ GPUNN_API const char *gpunn_status_name(gpunn_status status);
 typedef struct gpunn_device  gpunn_device;
 typedef struct gpunn_backend gpunn_backend; /* >>backend */
 typedef enum gpunn_device_type { GPUNN_DEVICE_AUTO = 0, GPUNN_DEVICE_CPU, GPUNN_DEVICE_CUDA } gpunn_device_type;
+/* How a model computes. Parameters, gradients of parameters, statistics, sums and losses are F32 in all of them, and so is
+ * everything that the program reads and writes. The CPU always computes in F32. */
+typedef enum gpunn_precision {
+    GPUNN_PRECISION_F32 = 0,
+    GPUNN_PRECISION_TF32, /* products round their operands to 10 bits of mantissa; values stay F32 */
+    GPUNN_PRECISION_BF16, /* values between layers and operands of products are BF16 */
+    GPUNN_PRECISION_F16   /* the same in F16, trained with a dynamic loss scale */
+} gpunn_precision;
 typedef enum gpunn_log_level { GPUNN_LOG_ERROR = 0, GPUNN_LOG_WARNING, GPUNN_LOG_INFO } gpunn_log_level;
 
 typedef struct gpunn_device_args {
     int               args_;
-    gpunn_device_type type;          /* AUTO: a GPU when there is one and its companion is linked, else the CPU */
-    int               index;         /* which GPU */
-    uint64_t          seed;          /* initial weights, dropout; the same seed gives the same run */
-    int               threads;       /* CPU threads; 0 = OMP_NUM_THREADS or all cores (one without OpenMP) */
+    gpunn_device_type type;    /* AUTO: a GPU when its companion is linked and can use one, else the CPU; log_fn hears why */
+    int               index;   /* which GPU */
+    uint64_t          seed;    /* initial weights, dropout; the same seed gives the same run */
+    int               threads; /* CPU threads; 0 = OMP_NUM_THREADS or all cores (one without OpenMP) */
     bool              deterministic; /* only algorithms whose result never varies; the CPU has no others */
-    size_t            memory_limit;  /* bytes this device may hold; 0 = no limit */
+    bool              benchmark; /* GPU: time the algorithms of convolutions and products when a shape is new, keep the fastest */
+    size_t            memory_limit;    /* bytes this device may hold; 0 = no limit */
+    size_t            workspace_limit; /* GPU: bytes an algorithm may use; 0 = 256 MiB */
     /* Host memory. new_size 0 frees; NULL on failure; results are aligned as malloc's. NULL: realloc and free. */
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
     void (*log_fn)(void *user, gpunn_log_level level, const char *message); /* NULL: silence */
@@ -224,9 +234,16 @@ GPUNN_API const char       *gpunn_device_name(const gpunn_device *dev); /* "Inte
 GPUNN_API int               gpunn_device_threads(const gpunn_device *dev);
 GPUNN_API size_t            gpunn_memory_allocated(const gpunn_device *dev); /* bytes held for tensors now */
 GPUNN_API size_t            gpunn_memory_peak(const gpunn_device *dev);      /* most bytes ever held */
-/* Frees the arenas and plans of the device's models; the next run of each plans and allocates again. */
-GPUNN_API void         gpunn_empty_cache(gpunn_device *dev);
+/* Bytes taken from the system: on a GPU what the pool holds, in use or not; on the CPU the same as above. */
+GPUNN_API size_t gpunn_memory_reserved(const gpunn_device *dev);
+GPUNN_API size_t gpunn_memory_reserved_peak(const gpunn_device *dev);
+/* Frees the arenas and plans of the device's models, and gives the system back what the pool holds; the next run of each model
+ * plans and allocates again. */
+GPUNN_API void gpunn_empty_cache(gpunn_device *dev);
+/* Waits for all work. A training step on a GPU may report a loss that was not finite only here, or in a later step. */
 GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev);
+/* What gpunn_cuda.cu finds on this machine: driver, libraries, GPUs, and what is missing; line by line. */
+GPUNN_API void gpunn_device_report(void (*write)(void *user, const char *text), void *user);
 
 /* ==== >>model ========================================================================================================= */
 typedef struct gpunn_model     gpunn_model;
@@ -273,7 +290,16 @@ typedef struct gpunn_axes {
 GPUNN_API size_t      gpunn_dtype_size(gpunn_dtype dtype); /* bytes per element; 0 for what is none */
 GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype);
 
-GPUNN_API gpunn_model *gpunn_model_create(gpunn_device *dev);
+typedef struct gpunn_model_args {
+    int             args_;
+    gpunn_precision precision;
+} gpunn_model_args;
+GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args);
+#define gpunn_model_create(...) gpunn_model_create_(GPUNN_NAMED(gpunn_model_args, __VA_ARGS__))
+/* torch's net.to(device): moves parameters, buffers, inputs, optimizers with their state, random state; training goes on as if
+ * nothing had happened. Values of the last run and gradients stay behind. Loaders need nothing. Both devices must have the same
+ * realloc_fn and user. After a failure the model is where it was. */
+GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev);
 /* Frees its tensors. Optimizers and loaders of the model must be destroyed before. NULL is fine. */
 GPUNN_API void gpunn_model_destroy(gpunn_model *model);
 
@@ -860,7 +886,7 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 1
+#define GPUNN_BACKEND_ABI 2
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 5 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -901,10 +927,11 @@ typedef struct gpunn_run_state {
  * affine), running_mean, running_var (both updated in place by a training forward); CROSS_ENTROPY, NLL logits, labels, weight
  * (data NULL without); CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x. */
 typedef struct gpunn_step {
-    gpunn_op    op;
-    bool        backward; /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
-    bool        training; /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones */
-    const char *name;     /* the layer's, "" when it has none */
+    gpunn_op op;
+    bool     backward; /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
+    bool     training; /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones */
+    gpunn_precision         precision; /* of the model */
+    const char             *name;      /* the layer's, "" when it has none */
     const gpunn_attributes *attr;
     int                     input_count;
     gpunn_value            *in;         /* [input_count]; backward: data NULL where the table says it is not read */
@@ -946,17 +973,40 @@ typedef struct gpunn_update {
     int64_t           count;
     float            *parameter, *state[3];
     const float      *gradient;
-    int64_t           step; /* 1 for the first update of this range */
+    void             *half;       /* receives the new parameters in half_dtype too; NULL: not wanted */
+    gpunn_dtype       half_dtype; /* F16 or BF16 */
+    int64_t           step;       /* 1 for the first update of this range */
     float             lr, weight_decay, momentum, dampening, beta1, beta2, alpha, eps, lr_decay;
     bool              nesterov, centered, maximize;
     float             gradient_scale; /* gradients are read as gradient * gradient_scale ... */
     float             gradient_limit; /* ... clamped to +-limit when limit > 0 */
 } gpunn_update;
 
+/* One whole run of a plan, for backends that execute it as one piece: steps in order, then the updates. */
+typedef struct gpunn_run {
+    gpunn_step *steps;
+    int         step_count;
+    uint64_t    signature; /* another one: a pointer or flag in steps has changed since the last run with this `captured` */
+    const gpunn_run_state *state;
+    const float           *loss;          /* training: device memory, one float; NULL in evaluation */
+    float                 *loss_gradient; /* training: the float that grad_out of the loss points to; 1 unless loss_scale */
+    const gpunn_update    *updates;       /* none of them may happen when the loss is not finite */
+    int                    update_count;
+    float                  clip_norm; /* over the gradients of all updates; 0: off */
+    float *loss_scale; /* F16 training: device memory; [0] scale, [1] steps since it changed, [2] updates skipped */
+    void  *captured;   /* the backend's own, NULL at first; given to `forget` when the plan goes */
+    /* Set as soon as the backend knows, which may be in a later run, even one without any work: the training step whose loss (or,
+     * with clip_norm, norm of the gradients) was not finite; 0: none. */
+    uint64_t bad_step;
+    float    bad_value;
+    bool     bad_norm;
+} gpunn_run;
+
 typedef struct gpunn_backend_info {
     gpunn_device_type type;
     char              name[160];
     int               threads;
+    bool              half; /* computes on F16 and BF16 values */
 } gpunn_backend_info;
 
 struct gpunn_backend {
@@ -983,6 +1033,17 @@ struct gpunn_backend {
     gpunn_status (*sum_of_squares)(void *context, const float *values, int64_t count, double *result);
     /* values[i] = clamp(values[i] * scale, +-limit); limit 0: no clamp. */
     gpunn_status (*scale)(void *context, float *values, int64_t count, float scale, float limit);
+    /* Device to device, in the order of the calls; dtypes F32, F16 or BF16. */
+    gpunn_status (*convert)(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                            int64_t count);
+    /* NULL, all three: the core calls run and update itself. execute may return before the work is done. */
+    gpunn_status (*execute)(void *context, gpunn_run *run);
+    void (*forget)(void *context, void *captured);
+    /* Bytes taken from the system, now and at most; trim gives back what is not in use. */
+    void (*reserved)(void *context, size_t *now, size_t *peak);
+    void (*trim)(void *context);
+    /* What there is on this machine and what is missing, line by line; needs no context. NULL: nothing to tell. */
+    void (*report)(void (*write)(void *user, const char *text), void *user);
     /* The sentence of the last failure: what is wrong and the remedy; the core puts op, layer and shapes before it. */
     const char *(*error)(void *context);
 };
@@ -1132,11 +1193,13 @@ struct gpunn_tensor {
 typedef struct gpunn__plan gpunn__plan; /* >>plan */
 
 struct gpunn_model {
-    gpunn_device  *dev;
-    gpunn_model   *next; /* in the device's list */
-    gpunn_tensor **tensors;
-    int            tensor_count, tensor_capacity;
-    uint32_t       random_sites;
+    gpunn_device    *dev;
+    gpunn_model     *next; /* in the device's list */
+    gpunn_precision  precision;
+    gpunn_optimizer *optimizers; /* list */
+    gpunn_tensor   **tensors;
+    int              tensor_count, tensor_capacity;
+    uint32_t         random_sites;
     /* Flat memory: parameters (decayed ones first when laid out together), buffers, constants; gradients follow the same
      * offsets. */
     float          *weights, *gradients;
@@ -1187,8 +1250,12 @@ GPUNN__PRIVATE int64_t     gpunn__count(const gpunn_tensor *t, int64_t batch); /
 GPUNN__PRIVATE const char *gpunn__shape_text(const gpunn_tensor *t, char text[128]); /* "[batch, 3, 32, 32]" */
 /* Drops the plans: call when what they depend on has changed. */
 GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model);
-/* Whole-model forward and backward of one training step; seconds of gpunn_train_step's work. */
-GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss);
+/* Forward and backward of one training step; with opt (prepared), its clipping and update too. */
+GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt);
+/* An optimizer's part of it (>>optimizer): all at once; or its updates put into a run, and after that run its steps counted. */
+static gpunn_status gpunn__optimizer_update(gpunn_optimizer *opt);
+static void         gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run);
+static void         gpunn__optimizer_advance(gpunn_optimizer *opt);
 /* Call after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) ((void)(model)->state.weights_version++)
 
@@ -1400,55 +1467,72 @@ GPUNN_API int gpunn_cuda_device_count(void)
     return cuda && cuda->abi == GPUNN_BACKEND_ABI ? cuda->device_count() : 0;
 }
 
-GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
+/* A device of that backend; NULL: message says why. */
+static gpunn_device *gpunn__device_on(const gpunn_backend *backend, const gpunn_device_args *args, char *message, size_t size)
 {
-    const gpunn_backend *backend = args.backend;
-    if (args.threads < 0 || args.index < 0) {
-        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_device_open: threads is %d and index %d; neither may be negative",
-                          args.threads, args.index);
-        return NULL;
-    }
-    if ((int)args.type < GPUNN_DEVICE_AUTO || args.type > GPUNN_DEVICE_CUDA) {
-        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_device_open: type %d is none; use GPUNN_DEVICE_AUTO, _CPU or _CUDA",
-                          (int)args.type);
-        return NULL;
-    }
-    if (backend == NULL) {
-        const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
-        if (args.type == GPUNN_DEVICE_CUDA && cuda == NULL) {
-            (void)gpunn__fail(
-                NULL, GPUNN_ERR_DEVICE,
-                "gpunn_device_open: this program was linked without gpunn_cuda.cu; add it to the compile line, or ask for "
-                "GPUNN_DEVICE_AUTO to use the CPU");
-            return NULL;
-        }
-        bool use_cuda = args.type == GPUNN_DEVICE_CUDA || (args.type == GPUNN_DEVICE_AUTO && gpunn_cuda_device_count() > 0);
-        backend = use_cuda ? cuda : gpunn__cpu_backend();
-    }
     if (backend->abi != GPUNN_BACKEND_ABI) {
-        (void)gpunn__fail(NULL, GPUNN_ERR_DEVICE,
-                          "gpunn_device_open: the backend has ABI %d, this gpunn.h has %d; take both files from one version",
-                          backend->abi, GPUNN_BACKEND_ABI);
+        (void)snprintf(message, size, "the backend has ABI %d, this gpunn.h has %d; take both files from one version",
+                       backend->abi, GPUNN_BACKEND_ABI);
         return NULL;
     }
-    if (args.realloc_fn == NULL) args.realloc_fn = gpunn__system_realloc;
-    gpunn_device *dev = (gpunn_device *)args.realloc_fn(args.user, NULL, 0, sizeof *dev);
+    gpunn_device *dev = (gpunn_device *)args->realloc_fn(args->user, NULL, 0, sizeof *dev);
     if (dev == NULL) {
-        (void)gpunn__fail(NULL, GPUNN_ERR_MEMORY, "gpunn_device_open: out of host memory");
+        (void)snprintf(message, size, "out of host memory");
         return NULL;
     }
     memset(dev, 0, sizeof *dev);
-    dev->args = args;
+    dev->args = *args;
     dev->backend = backend;
-    char message[GPUNN__ERROR_SIZE - 32] = "";
-    dev->context = backend->open(&dev->args, message, sizeof message);
+    dev->context = backend->open(&dev->args, message, size);
     if (dev->context == NULL) {
-        (void)gpunn__fail(NULL, GPUNN_ERR_DEVICE, "gpunn_device_open: %s", message);
         gpunn__free(dev, dev, sizeof *dev);
         return NULL;
     }
     backend->info(dev->context, &dev->info);
     return dev;
+}
+
+GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
+{
+    const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
+    char                 message[GPUNN__ERROR_SIZE - 32] = "out of host memory";
+    if (args.threads < 0 || args.index < 0)
+        return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
+                                "gpunn_device_open: threads is %d and index %d; neither may be negative", args.threads,
+                                args.index);
+    if ((int)args.type < GPUNN_DEVICE_AUTO || args.type > GPUNN_DEVICE_CUDA)
+        return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
+                                "gpunn_device_open: type %d is none; use GPUNN_DEVICE_AUTO, _CPU or _CUDA", (int)args.type);
+    if (args.type == GPUNN_DEVICE_CUDA && cuda == NULL && args.backend == NULL)
+        return GPUNN__FAIL_NULL(
+            NULL, GPUNN_ERR_DEVICE,
+            "gpunn_device_open: this program was linked without gpunn_cuda.cu; add it to the compile line, or "
+            "ask for GPUNN_DEVICE_AUTO to use the CPU");
+    if (args.realloc_fn == NULL) args.realloc_fn = gpunn__system_realloc;
+    gpunn_device *dev = NULL;
+    if (args.backend)
+        dev = gpunn__device_on(args.backend, &args, message, sizeof message);
+    else if (cuda && args.type != GPUNN_DEVICE_CPU)
+        dev = gpunn__device_on(cuda, &args, message, sizeof message);
+    if (dev == NULL && args.backend == NULL && args.type != GPUNN_DEVICE_CUDA) {
+        char why[GPUNN__ERROR_SIZE];
+        (void)snprintf(why, sizeof why, "gpunn computes on the CPU: %s", message);
+        if (cuda && args.type == GPUNN_DEVICE_AUTO && args.log_fn) args.log_fn(args.user, GPUNN_LOG_INFO, why);
+        dev = gpunn__device_on(gpunn__cpu_backend(), &args, message, sizeof message);
+    }
+    if (dev == NULL) (void)gpunn__fail(NULL, GPUNN_ERR_DEVICE, "gpunn_device_open: %s", message);
+    return dev;
+}
+
+GPUNN_API void gpunn_device_report(void (*write)(void *user, const char *text), void *user)
+{
+    const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
+    if (write == NULL) return;
+    if (cuda && cuda->abi == GPUNN_BACKEND_ABI)
+        cuda->report(write, user);
+    else
+        write(user, cuda ? "gpunn_cuda.cu is of another version than gpunn.h; take both files from one\n"
+                         : "this program was linked without gpunn_cuda.cu; to use a GPU: nvcc -O3 app.c gpunn_cuda.cu -o app\n");
 }
 
 GPUNN_API void gpunn_device_close(gpunn_device *dev)
@@ -1484,6 +1568,20 @@ GPUNN_API size_t gpunn_memory_peak(const gpunn_device *dev)
     return dev ? dev->peak : 0;
 }
 
+GPUNN_API size_t gpunn_memory_reserved(const gpunn_device *dev)
+{
+    size_t now = gpunn_memory_allocated(dev), peak;
+    if (dev && dev->backend->reserved) dev->backend->reserved(dev->context, &now, &peak);
+    return now;
+}
+
+GPUNN_API size_t gpunn_memory_reserved_peak(const gpunn_device *dev)
+{
+    size_t now, peak = gpunn_memory_peak(dev);
+    if (dev && dev->backend->reserved) dev->backend->reserved(dev->context, &now, &peak);
+    return peak;
+}
+
 GPUNN_API void gpunn_empty_cache(gpunn_device *dev)
 {
     if (dev == NULL) return;
@@ -1493,7 +1591,14 @@ GPUNN_API void gpunn_empty_cache(gpunn_device *dev)
         model->arena = NULL;
         model->arena_bytes = 0;
     }
+    if (dev->backend->trim) dev->backend->trim(dev->context);
 }
+
+#define GPUNN__BAD_VALUE                                                                                                       \
+    "the %s is %s at training step %llu, which changed no weight: check the data, lower the learning rate or clip gradients; " \
+    "in "                                                                                                                      \
+    "the model, look for a division by 0 or a log of 0"
+static gpunn_status gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what);
 
 /* A failure of a backend function that works on no step. */
 static gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status)
@@ -1505,11 +1610,29 @@ GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev)
 {
     if (dev == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_synchronize: the device is NULL");
     gpunn_status status = dev->backend->synchronize(dev->context);
-    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "gpunn_synchronize", status);
+    if (status != GPUNN_OK) return gpunn__backend_fail(dev, "gpunn_synchronize", status);
+    if (dev->backend->execute == NULL) return GPUNN_OK;
+    gpunn_run run; /* without work: only what is known of earlier ones */
+    memset(&run, 0, sizeof run);
+    return gpunn__execute(dev, &run, "gpunn_synchronize");
+}
+
+static const char *gpunn__not_finite(float value)
+{
+    return value != value ? "NaN" : "infinite";
+}
+
+static gpunn_status gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
+{
+    gpunn_status status = dev->backend->execute(dev->context, run);
+    if (status != GPUNN_OK) return gpunn__backend_fail(dev, what, status);
+    if (run->bad_step == 0) return GPUNN_OK;
+    return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, run->bad_norm ? "norm of the gradients" : "loss",
+                       gpunn__not_finite(run->bad_value), (unsigned long long)run->bad_step);
 }
 
 /* ---- model ----------------------------------------------------------------------------------------------------------- */
-GPUNN_API gpunn_model *gpunn_model_create(gpunn_device *dev)
+GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args)
 {
     if (dev == NULL) { /* keeps the sentence of a gpunn_device_open that failed before */
         if (gpunn_last_status(NULL) == GPUNN_OK)
@@ -1518,7 +1641,14 @@ GPUNN_API gpunn_model *gpunn_model_create(gpunn_device *dev)
     }
     gpunn_model *model = (gpunn_model *)gpunn__calloc(dev, sizeof *model);
     if (model == NULL) return NULL;
+    if ((int)args.precision < GPUNN_PRECISION_F32 || args.precision > GPUNN_PRECISION_F16) {
+        gpunn__free(dev, model, sizeof *model);
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_ARGUMENT,
+                                "gpunn_model_create: precision %d is none; use GPUNN_PRECISION_F32, _TF32, _BF16 or _F16",
+                                (int)args.precision);
+    }
     model->dev = dev;
+    model->precision = args.precision;
     model->state.seed = dev->args.seed;
     model->state.weights_version = 1;
     model->next = dev->models;
@@ -3565,6 +3695,7 @@ struct gpunn__plan {
     int             reached_count;
     size_t          arena_bytes, cache_bytes;
     size_t          table_bytes; /* of the block at outputs: it and all tables by id */
+    void           *captured;    /* the backend's, of gpunn_run */
 };
 
 static int64_t gpunn__dim(int64_t dim, int64_t batch)
@@ -3638,6 +3769,7 @@ static size_t gpunn__operand_bytes(int count) /* of in, grad_in and accumulate o
 
 static void gpunn__plan_free(gpunn_device *dev, gpunn__plan *plan)
 {
+    if (plan->captured) dev->backend->forget(dev->context, plan->captured);
     for (int i = 0; i < plan->step_count; i++) {
         gpunn_step *step = &plan->steps[i];
         gpunn__free(dev, step->in, gpunn__operand_bytes(step->input_count));
@@ -3778,6 +3910,7 @@ static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, boo
     step->op = t->op;
     step->backward = backward;
     step->training = plan->training;
+    step->precision = b->model->precision;
     step->name = t->layer ? t->layer : t->name ? t->name : "";
     step->attr = &t->attr;
     step->state = &b->model->state;
@@ -4439,6 +4572,21 @@ static gpunn_status gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int f
     return GPUNN_OK;
 }
 
+/* A plan as one piece, for backends that execute whole runs. */
+static gpunn_run gpunn__whole_run(gpunn_model *model, gpunn__plan *plan)
+{
+    gpunn_run run;
+    memset(&run, 0, sizeof run);
+    run.steps = plan->steps;
+    run.step_count = plan->step_count;
+    run.state = &model->state;
+    run.captured = plan->captured;
+    run.signature = plan->generation;
+    for (int i = 0; i < plan->reached_count; i++) /* FNV-1a */
+        run.signature = (run.signature ^ (uint64_t)(*plan->first_write[i] ? 2 : 1)) * UINT64_C(0x100000001B3);
+    return run;
+}
+
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
 {
     if (outputs == NULL || count < 1 || outputs[0] == NULL)
@@ -4450,12 +4598,33 @@ GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
             return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "gpunn_forward: output %d %s", i,
                                outputs[i] ? "belongs to another model than output 0; run each model by itself"
                                           : "is NULL; a builder failed before");
-    gpunn__plan *plan = gpunn__plan_for(model, outputs, count, false);
-    if (plan == NULL) return model->dev->error.status;
-    return gpunn__run_steps(model->dev, plan, 0, plan->step_count);
+    gpunn__plan  *plan = gpunn__plan_for(model, outputs, count, false);
+    gpunn_device *dev = model->dev;
+    if (plan == NULL) return dev->error.status;
+    if (dev->backend->execute == NULL) return gpunn__run_steps(dev, plan, 0, plan->step_count);
+    gpunn_run    run = gpunn__whole_run(model, plan);
+    gpunn_status status = gpunn__execute(dev, &run, "gpunn_forward");
+    plan->captured = run.captured;
+    return status;
 }
 
-GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss)
+/* Backend memory of a tensor and its bytes now; NULL after a failure. */
+static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes);
+
+/* Forward, loss, backward, one part after another. */
+static gpunn_status gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan)
+{
+    gpunn_device *dev = loss->model->dev;
+    gpunn_status  status = gpunn__run_steps(dev, plan, 0, plan->forward_count);
+    if (status != GPUNN_OK) return status;
+    float value = gpunn_item(loss);
+    if (!(value - value == 0))
+        return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, "loss", gpunn__not_finite(value),
+                           (unsigned long long)loss->model->state.step);
+    return gpunn__run_steps(dev, plan, plan->forward_count, plan->step_count);
+}
+
+GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt)
 {
     if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
     gpunn_model  *model = loss->model;
@@ -4474,22 +4643,29 @@ GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss)
     for (int i = 0; i < plan->reached_count; i++) *plan->first_write[i] = model->tensors[plan->reached[i]]->grad_reached;
     model->state.step++;
     GPUNN__WEIGHTS_CHANGED(model); /* running statistics */
-    gpunn_status status = gpunn__run_steps(dev, plan, 0, plan->forward_count);
-    if (status != GPUNN_OK) return status;
-    float value = gpunn_item(loss);
-    if (!(value - value == 0))
-        return gpunn__fail(dev, GPUNN_ERR_NUMERIC,
-                           "the loss is %s at training step %llu; no weight was changed: check the data, lower the learning rate "
-                           "or clip gradients",
-                           value != value ? "NaN" : "infinite", (unsigned long long)model->state.step);
-    status = gpunn__run_steps(dev, plan, plan->forward_count, plan->step_count);
-    for (int i = 0; i < plan->reached_count && status == GPUNN_OK; i++) model->tensors[plan->reached[i]]->grad_reached = true;
+    gpunn_status status;
+    if (dev->backend->execute == NULL) {
+        status = gpunn__run_training(loss, plan);
+        for (int i = 0; i < plan->reached_count && status == GPUNN_OK; i++) model->tensors[plan->reached[i]]->grad_reached = true;
+        return status == GPUNN_OK && opt ? gpunn__optimizer_update(opt) : status;
+    }
+    gpunn_run run = gpunn__whole_run(model, plan);
+    size_t    bytes;
+    run.loss = (const float *)gpunn__memory_of(loss, false, &bytes);
+    run.loss_gradient = model->weights;
+    for (int i = 0; i < plan->reached_count; i++) model->tensors[plan->reached[i]]->grad_reached = true;
+    if (opt) gpunn__optimizer_collect(opt, &run);
+    status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : "gpunn_backward");
+    plan->captured = run.captured;
+    for (int i = 0; i < plan->reached_count && status != GPUNN_OK; i++)
+        model->tensors[plan->reached[i]]->grad_reached = *plan->first_write[i];
+    if (opt && status == GPUNN_OK) gpunn__optimizer_advance(opt);
     return status;
 }
 
 GPUNN_API gpunn_status gpunn_backward(gpunn_tensor *loss)
 {
-    return gpunn__gradients(loss);
+    return gpunn__gradients(loss, NULL);
 }
 
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
@@ -4506,7 +4682,6 @@ static const char *gpunn__called(const gpunn_tensor *t)
     return t->name ? t->name : t->layer ? t->layer : gpunn_op_name(t->op);
 }
 
-/* Backend memory of a tensor and its bytes now; NULL after a failure. */
 static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
 {
     gpunn_model  *model = t->model;
@@ -9708,26 +9883,48 @@ static const char *gpunn__cpu_error(void *context)
 static const gpunn_backend *gpunn__cpu_backend(void)
 {
     static const gpunn_backend backend = {
-        GPUNN_BACKEND_ABI,      gpunn__cpu_device_count, gpunn__cpu_open, gpunn__cpu_close,  gpunn__cpu_info,
-        gpunn__cpu_alloc,       gpunn__cpu_free,         gpunn__cpu_copy, gpunn__cpu_copy,   gpunn__cpu_fill,
-        gpunn__cpu_synchronize, gpunn__cpu_prepare,      gpunn__cpu_run,  gpunn__cpu_update, gpunn__cpu_sum_of_squares,
-        gpunn__cpu_scale,       gpunn__cpu_error,
+        GPUNN_BACKEND_ABI,
+        gpunn__cpu_device_count,
+        gpunn__cpu_open,
+        gpunn__cpu_close,
+        gpunn__cpu_info,
+        gpunn__cpu_alloc,
+        gpunn__cpu_free,
+        gpunn__cpu_copy,
+        gpunn__cpu_copy,
+        gpunn__cpu_fill,
+        gpunn__cpu_synchronize,
+        gpunn__cpu_prepare,
+        gpunn__cpu_run,
+        gpunn__cpu_update,
+        gpunn__cpu_sum_of_squares,
+        gpunn__cpu_scale,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        gpunn__cpu_error,
     };
     return &backend;
 }
 
 /* ==== >>optimizer ===================================================================================================== */
 struct gpunn_optimizer {
-    gpunn_model *model;
-    const char  *name;        /* "gpunn_adam", for messages */
-    gpunn_update rule;        /* kind and constants; the rest is filled in for each range of parameters */
-    bool         uses[3];     /* which of rule.state this kind with these constants needs */
-    float        state_start; /* what state starts from: 0, or adagrad's initial_accumulator_value */
+    gpunn_model     *model;
+    gpunn_optimizer *next;        /* in the model's list */
+    const char      *name;        /* "gpunn_adam", for messages */
+    gpunn_update     rule;        /* kind and constants; the rest is filled in for each range of parameters */
+    bool             uses[3];     /* which of rule.state this kind with these constants needs */
+    float            state_start; /* what state starts from: 0, or adagrad's initial_accumulator_value */
     /* From the first step on; gpunn__optimizer_prepare: */
     gpunn_tensor **parameters; /* by rising offset; those of layers added later follow */
     int64_t       *steps;      /* updates of each so far */
     int            parameter_count;
+    gpunn_update  *updates;     /* room for one a parameter */
     float         *state[3];    /* backend memory by the offsets of model->gradients, state_count floats each; NULL: not used */
+    void          *captured;    /* the backend's, of a run with nothing but updates */
     int64_t        state_count; /* model->gradient_count when they were made */
     int64_t        step_count;
     float          lr, clip_norm, clip_value;
@@ -9787,6 +9984,8 @@ static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, const char *
     opt->uses[2] = uses2;
     opt->lr = rule->lr;
     opt->plateau_scale = 1;
+    opt->next = model->optimizers;
+    model->optimizers = opt;
     return opt;
 }
 
@@ -9875,13 +10074,19 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     for (int i = 0; i < 3; i++) gpunn__device_free(dev, opt->state[i], (size_t)opt->state_count * sizeof(float));
     gpunn__free(dev, opt->parameters, count * sizeof *opt->parameters);
     gpunn__free(dev, opt->steps, count * sizeof *opt->steps);
+    gpunn__free(dev, opt->updates, count * sizeof *opt->updates);
 }
 
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
 {
     if (opt == NULL) return;
+    gpunn_device     *dev = opt->model->dev;
+    gpunn_optimizer **link = &opt->model->optimizers;
+    while (*link != opt) link = &(*link)->next;
+    *link = opt->next;
+    if (opt->captured) dev->backend->forget(dev->context, opt->captured);
     gpunn__optimizer_release(opt);
-    gpunn__free(opt->model->dev, opt, sizeof *opt);
+    gpunn__free(dev, opt, sizeof *opt);
 }
 
 /* ---- state ----------------------------------------------------------------------------------------------------------- */
@@ -9927,7 +10132,8 @@ GPUNN__PRIVATE gpunn_status gpunn__optimizer_prepare(gpunn_optimizer *opt)
     for (int i = 0; i < model->tensor_count; i++) grown.parameter_count += model->tensors[i]->kind == GPUNN__PARAMETER;
     grown.parameters = (gpunn_tensor **)gpunn__calloc(dev, (size_t)grown.parameter_count * sizeof *grown.parameters);
     grown.steps = (int64_t *)gpunn__calloc(dev, (size_t)grown.parameter_count * sizeof *grown.steps);
-    if (grown.parameters == NULL || grown.steps == NULL) status = GPUNN_ERR_MEMORY;
+    grown.updates = (gpunn_update *)gpunn__calloc(dev, (size_t)grown.parameter_count * sizeof *grown.updates);
+    if (grown.parameters == NULL || grown.steps == NULL || grown.updates == NULL) status = GPUNN_ERR_MEMORY;
     for (int i = 0; i < 3; i++) {
         grown.state[i] = NULL;
         if (status != GPUNN_OK || !opt->uses[i]) continue;
@@ -9946,6 +10152,116 @@ GPUNN__PRIVATE gpunn_status gpunn__optimizer_prepare(gpunn_optimizer *opt)
     gpunn__optimizer_release(opt);
     *opt = grown;
     return GPUNN_OK;
+}
+
+/* ---- moving ---------------------------------------------------------------------------------------------------------- */
+typedef struct gpunn__moving { /* one block on its way to another device */
+    void  *memory, *moved;
+    size_t capacity, used; /* bytes there are, and that hold something */
+} gpunn__moving;
+
+/* Block number *count of a list, if there is one: NULL only counts it, arrived gives the moved one. */
+static void *gpunn__list_block(gpunn__moving *list, int *count, void *memory, size_t capacity, size_t used, bool arrived)
+{
+    if (memory == NULL) return NULL;
+    gpunn__moving *block = list ? &list[*count] : NULL;
+    ++*count;
+    if (arrived) return block->moved;
+    if (block) {
+        block->memory = memory;
+        block->moved = NULL;
+        block->capacity = capacity;
+        block->used = used;
+    }
+    return memory;
+}
+
+/* Lists every block of a model that moves, or takes the moved ones when they have arrived. Returns their number. */
+static int gpunn__list_blocks(gpunn_model *model, gpunn__moving *list, bool arrived)
+{
+    int    count = 0;
+    size_t bytes = (size_t)model->weight_capacity * sizeof(float);
+    model->weights = (float *)gpunn__list_block(list, &count, model->weights, bytes, bytes, arrived);
+    for (int id = 0; id < model->tensor_count; id++) {
+        gpunn_tensor *t = model->tensors[id];
+        size_t        used = t->data ? (size_t)gpunn__count(t, t->batch) * gpunn_dtype_size(t->dtype) : 0;
+        t->data = gpunn__list_block(list, &count, t->data, t->capacity, used, arrived);
+    }
+    for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next)
+        for (int i = 0; i < 3; i++) {
+            bytes = (size_t)opt->state_count * sizeof(float);
+            opt->state[i] = (float *)gpunn__list_block(list, &count, opt->state[i], bytes, bytes, arrived);
+        }
+    return count;
+}
+
+static gpunn_status gpunn__move_block(gpunn_device *from, gpunn_device *to, gpunn__moving *move, void *piece, size_t piece_bytes)
+{
+    static const char function[] = "gpunn_model_to";
+    move->moved = gpunn__device_alloc(to, move->capacity);
+    if (move->moved == NULL) return GPUNN_ERR_MEMORY;
+    for (size_t at = 0, n; at < move->used; at += n) {
+        n = move->used - at < piece_bytes ? move->used - at : piece_bytes;
+        gpunn_status status = from->backend->download(from->context, piece, (const char *)move->memory + at, n);
+        if (status != GPUNN_OK) return gpunn__backend_fail(from, function, status);
+        status = to->backend->upload(to->context, (char *)move->moved + at, piece, n);
+        if (status != GPUNN_OK) return gpunn__backend_fail(to, function, status);
+    }
+    return GPUNN_OK;
+}
+
+/* Lets go of what stays behind on the device that the model leaves. */
+static void gpunn__leave(gpunn_model *model)
+{
+    gpunn_device *dev = model->dev;
+    gpunn_model **link = &dev->models;
+    while (*link != model) link = &(*link)->next;
+    *link = model->next;
+    gpunn__invalidate(model);
+    gpunn__device_free(dev, model->arena, model->arena_bytes);
+    gpunn__device_free(dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
+    model->arena = NULL;
+    model->arena_bytes = 0;
+    model->gradients = NULL;
+    model->gradient_capacity = 0;
+    model->generation++;
+    for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
+    for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) {
+        if (opt->captured) dev->backend->forget(dev->context, opt->captured);
+        opt->captured = NULL;
+    }
+}
+
+GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
+{
+    enum { PIECE = 1 << 20 };
+    if (model == NULL || dev == NULL)
+        return gpunn__fail(model ? model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_to: the %s is NULL",
+                           model ? "device" : "model");
+    gpunn_device *from = model->dev;
+    if (from == dev) return GPUNN_OK;
+    if (from->args.realloc_fn != dev->args.realloc_fn || from->args.user != dev->args.user)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_model_to: the devices were opened with different realloc_fn or user; open both with the same");
+    int            count = gpunn__list_blocks(model, NULL, false);
+    size_t         bytes = (size_t)count * sizeof(gpunn__moving) + PIECE;
+    gpunn__moving *list = (gpunn__moving *)gpunn__realloc(dev, NULL, 0, bytes);
+    if (list == NULL) return GPUNN_ERR_MEMORY;
+    (void)gpunn__list_blocks(model, list, false);
+    gpunn_status status = GPUNN_OK;
+    for (int i = 0; i < count && status == GPUNN_OK; i++) status = gpunn__move_block(from, dev, &list[i], list + count, PIECE);
+    bool moved = status == GPUNN_OK;
+    if (moved) {
+        gpunn__leave(model);
+        (void)gpunn__list_blocks(model, list, true);
+        model->next = dev->models;
+        dev->models = model;
+        model->dev = dev;
+    }
+    for (int i = 0; i < count; i++)
+        gpunn__device_free(moved ? from : dev, moved ? list[i].memory : list[i].moved, list[i].capacity);
+    gpunn__free(dev, list, bytes);
+    return status;
 }
 
 /* ---- stepping -------------------------------------------------------------------------------------------------------- */
@@ -9968,7 +10284,8 @@ static bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *const *list,
     int64_t             padded = (range->end + GPUNN__WEIGHT_ALIGN - 1) / GPUNN__WEIGHT_ALIGN * GPUNN__WEIGHT_ALIGN;
     if (!gpunn__has_gradient(t) || t->offset != padded) return false;
     if (opt == NULL) return true;
-    return t->lr_scale == first->lr_scale && t->decay == first->decay && opt->steps[i] == opt->steps[range->first] &&
+    bool same_decay = t->decay == first->decay || opt->rule.weight_decay == 0;
+    return t->lr_scale == first->lr_scale && same_decay && opt->steps[i] == opt->steps[range->first] &&
            (opt->rule.eps != 0 || range->end == padded);
 }
 
@@ -10016,40 +10333,83 @@ static float gpunn__clip_scale(float max_norm, double norm)
 
 static double gpunn__scheduled_lr(const gpunn_optimizer *opt);
 
-/* One update of every parameter that has a gradient, which is read as clamp(gradient * scale, +-limit). */
-static gpunn_status gpunn__optimizer_update(gpunn_optimizer *opt, float scale, float limit)
+/* opt->updates: one for each range of parameters that have a gradient, which is read as clamp(gradient * scale, +-limit). Returns
+ * their number. */
+static int gpunn__optimizer_updates(gpunn_optimizer *opt, float scale, float limit)
 {
-    gpunn_model  *model = opt->model;
-    gpunn_device *dev = model->dev;
-    gpunn_update  update = opt->rule;
-    double        lr = gpunn__scheduled_lr(opt);
-    gpunn_status  status = GPUNN_OK;
-    gpunn__range  range = {0, 0, 0, 0};
-    update.gradient_scale = scale;
-    update.gradient_limit = limit;
-    while (status == GPUNN_OK && gpunn__next_range(&range, opt->parameters, opt->parameter_count, opt)) {
+    gpunn_model *model = opt->model;
+    double       lr = gpunn__scheduled_lr(opt);
+    gpunn__range range = {0, 0, 0, 0};
+    int          count = 0;
+    while (gpunn__next_range(&range, opt->parameters, opt->parameter_count, opt)) {
         const gpunn_tensor *first = opt->parameters[range.first];
-        update.count = range.end - range.begin;
-        update.parameter = model->weights + range.begin;
-        update.gradient = model->gradients + range.begin;
-        for (int i = 0; i < 3; i++) update.state[i] = opt->state[i] ? opt->state[i] + range.begin : NULL;
-        update.step = opt->steps[range.first] + 1;
-        update.lr = (float)(lr * first->lr_scale);
-        update.weight_decay = first->decay ? opt->rule.weight_decay : 0;
-        status = dev->backend->update(dev->context, &update);
-        for (int i = range.first; i < range.next && status == GPUNN_OK; i++) opt->steps[i] = update.step;
+        gpunn_update       *update = &opt->updates[count++];
+        *update = opt->rule;
+        update->gradient_scale = scale;
+        update->gradient_limit = limit;
+        update->count = range.end - range.begin;
+        update->parameter = model->weights + range.begin;
+        update->gradient = model->gradients + range.begin;
+        for (int i = 0; i < 3; i++) update->state[i] = opt->state[i] ? opt->state[i] + range.begin : NULL;
+        update->step = opt->steps[range.first] + 1;
+        update->lr = (float)(lr * (double)first->lr_scale);
+        update->weight_decay = first->decay ? opt->rule.weight_decay : 0;
     }
-    GPUNN__WEIGHTS_CHANGED(model);
-    if (status != GPUNN_OK) return gpunn__backend_fail(dev, opt->name, status);
+    return count;
+}
+
+static void gpunn__optimizer_advance(gpunn_optimizer *opt)
+{
+    for (int i = 0; i < opt->parameter_count; i++) opt->steps[i] += gpunn__has_gradient(opt->parameters[i]);
     opt->step_count++;
+    GPUNN__WEIGHTS_CHANGED(opt->model);
+}
+
+static void gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run)
+{
+    run->updates = opt->updates;
+    run->update_count = gpunn__optimizer_updates(opt, 1, opt->clip_value);
+    run->clip_norm = opt->clip_norm;
+}
+
+static gpunn_status gpunn__optimizer_update(gpunn_optimizer *opt)
+{
+    gpunn_device *dev = opt->model->dev;
+    double        norm = 0;
+    gpunn_status  status = GPUNN_OK;
+    if (opt->clip_norm > 0)
+        status = gpunn__gradient_norm(opt->model, "gpunn_train_step", opt->parameters, opt->parameter_count, &norm);
+    if (status != GPUNN_OK) return status;
+    int count = gpunn__optimizer_updates(opt, opt->clip_norm > 0 ? gpunn__clip_scale(opt->clip_norm, norm) : 1, opt->clip_value);
+    for (int i = 0; i < count; i++) {
+        status = dev->backend->update(dev->context, &opt->updates[i]);
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, opt->name, status);
+    }
+    gpunn__optimizer_advance(opt);
     return GPUNN_OK;
 }
 
 GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
 {
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_optimizer_step: the optimizer is NULL");
-    gpunn_status status = gpunn__optimizer_prepare(opt);
-    return status == GPUNN_OK ? gpunn__optimizer_update(opt, 1, 0) : status;
+    gpunn_device *dev = opt->model->dev;
+    gpunn_status  status = gpunn__optimizer_prepare(opt);
+    if (status != GPUNN_OK) return status;
+    gpunn_run run;
+    memset(&run, 0, sizeof run);
+    run.state = &opt->model->state;
+    run.captured = opt->captured;
+    run.updates = opt->updates;
+    run.update_count = gpunn__optimizer_updates(opt, 1, 0);
+    if (dev->backend->execute) {
+        status = gpunn__execute(dev, &run, opt->name);
+        opt->captured = run.captured;
+    }
+    for (int i = 0; i < run.update_count && dev->backend->execute == NULL && status == GPUNN_OK; i++)
+        if ((status = dev->backend->update(dev->context, &opt->updates[i])) != GPUNN_OK)
+            (void)gpunn__backend_fail(dev, opt->name, status);
+    if (status == GPUNN_OK) gpunn__optimizer_advance(opt);
+    return status;
 }
 
 GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss)
@@ -10059,17 +10419,12 @@ GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss
                            : loss ? loss->model->dev
                                   : NULL,
                            GPUNN_ERR_ARGUMENT, "gpunn_train_step: the %s is NULL", opt ? "loss" : "optimizer");
-    gpunn_model *model = opt->model;
-    if (loss->model != model)
-        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "gpunn_train_step: the loss is of another model than the optimizer");
-    double       norm = 0;
+    if (loss->model != opt->model)
+        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_train_step: the loss is of another model than the optimizer");
     gpunn_status status = gpunn__optimizer_prepare(opt);
-    if (status == GPUNN_OK) status = gpunn_zero_grad(model);
-    if (status == GPUNN_OK) status = gpunn__gradients(loss);
-    if (status == GPUNN_OK && opt->clip_norm > 0)
-        status = gpunn__gradient_norm(model, "gpunn_train_step", opt->parameters, opt->parameter_count, &norm);
-    if (status != GPUNN_OK) return status;
-    return gpunn__optimizer_update(opt, opt->clip_norm > 0 ? gpunn__clip_scale(opt->clip_norm, norm) : 1, opt->clip_value);
+    if (status == GPUNN_OK) status = gpunn_zero_grad(opt->model);
+    return status == GPUNN_OK ? gpunn__gradients(loss, opt) : status;
 }
 
 /* Every gradient there is becomes clamp(gradient * scale, +-limit). */
