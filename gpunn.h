@@ -748,6 +748,9 @@ GPUNN_API float        gpunn_get_lr(const gpunn_optimizer *opt);     /* what the
 GPUNN_API void         gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm);    /* in gpunn_train_step; 0: off */
 GPUNN_API void         gpunn_set_clip_value(gpunn_optimizer *opt, float clip_value); /* the same, per element */
 GPUNN_API int64_t      gpunn_step_count(const gpunn_optimizer *opt);
+/* F16 on a GPU: what gpunn_train_step multiplies the loss by (read gradients are too); it doubles every 2000 steps and halves when
+ * gradients overflow, whose update is skipped and counted in *skipped (may be NULL). 1 for other precisions. Waits. */
+GPUNN_API float gpunn_loss_scale(gpunn_optimizer *opt, int64_t *skipped);
 
 typedef enum gpunn_schedule_type {
     GPUNN_SCHEDULE_CONSTANT = 0,
@@ -989,7 +992,7 @@ typedef struct gpunn_run {
     uint64_t    signature; /* another one: a pointer or flag in steps has changed since the last run with this `captured` */
     const gpunn_run_state *state;
     const float           *loss;          /* training: device memory, one float; NULL in evaluation */
-    float                 *loss_gradient; /* training: the float that grad_out of the loss points to; 1 unless loss_scale */
+    float                 *loss_gradient; /* F16 training: receives loss_scale[0], or 1, before the steps; else NULL */
     const gpunn_update    *updates;       /* none of them may happen when the loss is not finite */
     int                    update_count;
     float                  clip_norm; /* over the gradients of all updates; 0: off */
@@ -1206,7 +1209,10 @@ struct gpunn_model {
     int64_t         weight_count, gradient_count;       /* floats laid out; gradients cover [0, gradient_count) */
     int             laid_out;                           /* tensors considered so far */
     int64_t         weight_capacity, gradient_capacity; /* floats allocated */
-    gpunn__plan    *plans, *last;                       /* cache, most recent first; last: whose values can be read */
+    void           *half;          /* the weights in 16 bits, by the same offsets, for products of half plans; NULL: none */
+    int64_t         half_capacity; /* elements allocated */
+    bool            half_stale;    /* weights have changed since it was made */
+    gpunn__plan    *plans, *last;  /* cache, most recent first; last: whose values can be read */
     void           *arena;
     size_t          arena_bytes;
     uint64_t        generation; /* changes when any pointer that plans are bound to moves */
@@ -1257,7 +1263,7 @@ static gpunn_status gpunn__optimizer_update(gpunn_optimizer *opt);
 static void         gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run);
 static void         gpunn__optimizer_advance(gpunn_optimizer *opt);
 /* Call after changing weights other than by gpunn_write. */
-#define GPUNN__WEIGHTS_CHANGED(model) ((void)(model)->state.weights_version++)
+#define GPUNN__WEIGHTS_CHANGED(model) ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
 
 /* ---- errors ---------------------------------------------------------------------------------------------------------- */
 static GPUNN__THREAD_LOCAL gpunn__error gpunn__no_device_error; /* the latest failure of this thread that has no device */
@@ -1679,6 +1685,7 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
     gpunn__device_free(dev, model->arena, model->arena_bytes);
     gpunn__device_free(dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
     gpunn__device_free(dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
+    gpunn__device_free(dev, model->half, (size_t)model->half_capacity * 2);
     gpunn__free(dev, model, sizeof *model);
 }
 
@@ -1931,6 +1938,21 @@ GPUNN__INLINE float gpunn__sign(float x)
     return gpunn__select(x > 0, 1, gpunn__select(x < 0, -1, 0));
 }
 #undef GPUNN__SQRT_HALF_BITS
+/* ---- 16-bit floats --------------------------------------------------------------------------------------------------- */
+static float gpunn__float_of_bits(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static float gpunn__float_of_half(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = half >> 10 & 31u, fraction = half & 1023u;
+    if (exponent == 0) return (sign ? -1.0f : 1.0f) * (float)fraction * (1.0f / 16777216.0f); /* subnormal: fraction 2^-24 */
+    return gpunn__float_of_bits(sign | (exponent == 31 ? 255u : exponent + 112u) << 23 | fraction << 13);
+}
+
 /* ==== >>shapes ======================================================================================================== *
  * A dimension -k is k times the batch, which only the run knows: rules compare such dimensions with each other, never with
  * numbers. */
@@ -3662,7 +3684,7 @@ typedef struct gpunn__slot {
     int    parent;      /* the slot whose memory this one shares, or itself */
 } gpunn__slot;
 
-typedef enum gpunn__place { GPUNN__IN_SLOT, GPUNN__IN_TENSOR, GPUNN__IN_GRADIENT, GPUNN__IN_ONE } gpunn__place;
+typedef enum gpunn__place { GPUNN__IN_SLOT, GPUNN__IN_TENSOR, GPUNN__IN_HALF, GPUNN__IN_GRADIENT, GPUNN__IN_ONE } gpunn__place;
 
 /* A pointer of a step to set once the memory is there. index: slot, or tensor id. */
 typedef struct gpunn__binding {
@@ -3688,6 +3710,8 @@ struct gpunn__plan {
     int            *root;          /* the tensor whose memory a value is: itself, or through reshapes and merged steps another */
     int            *gradient_root; /* the same for gradients: reshapes only */
     int            *value_slot, *gradient_slot; /* by root; -1: none */
+    gpunn_dtype    *storage;                    /* dtype of a value, and of its gradient, in memory */
+    bool            half;                       /* products read 16 bits: see gpunn__mark_storage */
     int            *inputs;                     /* ids of the inputs that it reads */
     int             input_count;
     int            *reached;     /* ids of the parameters whose gradient it writes */
@@ -3716,6 +3740,7 @@ typedef struct gpunn__builder { /* tables by tensor id, alive while a plan is ma
     int         *head;     /* by the last node of a merged chain: the layer that computes it; others: the node itself */
     int         *next;     /* by a node of a chain: the following one; -1: none */
     int         *writes;   /* by gradient root: contributions so far in the backward pass */
+    int         *cast;     /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
 } gpunn__builder;
 
 static void *gpunn__grow(gpunn_device *dev, void *array, int count, int *capacity, size_t item)
@@ -3869,7 +3894,7 @@ static void gpunn__mark_roots(gpunn__builder *b)
         bool                alias = t->kind == GPUNN__VALUE && gpunn__is_alias(t, plan->training);
         plan->gradient_root[id] = plan->root[id] = alias ? plan->root[t->inputs[0]->id] : id;
         b->head[id] = id;
-        b->next[id] = plan->value_slot[id] = plan->gradient_slot[id] = -1;
+        b->next[id] = b->cast[id] = plan->value_slot[id] = plan->gradient_slot[id] = -1;
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
             if (t->inputs[i]) b->uses[t->inputs[i]->id]++;
     }
@@ -3883,11 +3908,53 @@ static void gpunn__mark_roots(gpunn__builder *b)
     for (int id = 0; id < plan->tensor_count; id++) plan->root[id] = plan->root[plan->root[id]]; /* reshapes of a chain's end */
 }
 
-/* ---- steps ----------------------------------------------------------------------------------------------------------- */
-static void gpunn__describe(gpunn_value *value, const gpunn_tensor *t, int64_t batch)
+/* ---- storage --------------------------------------------------------------------------------------------------------- *
+ * A model of precision BF16 or F16 on a backend that computes on such values: products (linear, conv2d, matmul) read 16 bits and
+ * give them, and so does what is made of 16-bit values alone, parameters not counted. What meets an F32 value is F32, as with
+ * torch's promotion, and so are sums, log_softmax and losses. */
+static gpunn_dtype gpunn__half_of(const gpunn_model *model)
 {
+    return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
+}
+
+static bool gpunn__is_product(gpunn_op op)
+{
+    return op == GPUNN_OP_LINEAR || op == GPUNN_OP_CONV2D || op == GPUNN_OP_MATMUL;
+}
+
+static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn_dtype *storage, const gpunn_tensor *t)
+{
+    if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE || gpunn__is_product(t->op))
+        return t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE ? t->dtype : gpunn__half_of(model);
+    if (t->op == GPUNN_OP_SUM || t->op == GPUNN_OP_LOG_SOFTMAX || t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL)
+        return GPUNN_F32;
+    gpunn_dtype result = GPUNN_F32;
+    for (int i = 0; i < t->input_count; i++) {
+        const gpunn_tensor *input = t->inputs[i];
+        if (input == NULL || (input->kind != GPUNN__VALUE && input->kind != GPUNN__INPUT)) continue;
+        if (storage[input->id] == GPUNN_F32) return GPUNN_F32;
+        if (input->dtype == GPUNN_F32) result = storage[input->id];
+    }
+    return result;
+}
+
+static void gpunn__mark_storage(gpunn__builder *b)
+{
+    gpunn__plan *plan = b->plan;
+    plan->half = b->model->precision >= GPUNN_PRECISION_BF16 && b->model->dev->info.half;
+    for (int id = 0; id < plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        plan->storage[id] = plan->half ? gpunn__storage_of(b->model, plan->storage, t) : t->dtype;
+        if (plan->training && plan->root[id] == plan->root[plan->outputs[0]->id]) plan->storage[id] = t->dtype; /* the loss */
+    }
+}
+
+/* ---- steps ----------------------------------------------------------------------------------------------------------- */
+static void gpunn__describe(const gpunn__plan *plan, gpunn_value *value, const gpunn_tensor *t)
+{
+    int64_t batch = plan->batch;
     value->data = NULL;
-    value->dtype = t->dtype;
+    value->dtype = plan->storage[t->id];
     value->rank = t->rank;
     value->count = 1;
     for (int i = 0; i < t->rank; i++) {
@@ -3896,17 +3963,17 @@ static void gpunn__describe(gpunn_value *value, const gpunn_tensor *t, int64_t b
     }
 }
 
-/* Appends an empty step of a node, its operands described and no pointer set. NULL: out of memory. */
-static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, bool backward)
+/* Appends an empty step of a node with the first input_count of its operands described and no pointer set. NULL: out of memory. */
+static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, bool backward, int input_count)
 {
     gpunn__plan *plan = b->plan;
     gpunn_step  *step = &plan->steps[plan->step_count];
     memset(step, 0, sizeof *step);
-    step->in = (gpunn_value *)gpunn__calloc(b->model->dev, gpunn__operand_bytes(t->input_count));
+    step->in = (gpunn_value *)gpunn__calloc(b->model->dev, gpunn__operand_bytes(input_count));
     if (step->in == NULL) return NULL;
-    step->grad_in = step->in + t->input_count;
-    step->accumulate = (bool *)(void *)(step->grad_in + t->input_count);
-    step->input_count = t->input_count;
+    step->grad_in = step->in + input_count;
+    step->accumulate = (bool *)(void *)(step->grad_in + input_count);
+    step->input_count = input_count;
     step->op = t->op;
     step->backward = backward;
     step->training = plan->training;
@@ -3914,12 +3981,12 @@ static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, boo
     step->name = t->layer ? t->layer : t->name ? t->name : "";
     step->attr = &t->attr;
     step->state = &b->model->state;
-    for (int i = 0; i < t->input_count; i++) {
+    for (int i = 0; i < input_count; i++) {
         if (t->inputs[i] == NULL) continue;
-        gpunn__describe(&step->in[i], t->inputs[i], plan->batch);
+        gpunn__describe(plan, &step->in[i], t->inputs[i]);
         step->grad_in[i] = step->in[i];
     }
-    gpunn__describe(&step->out, t, plan->batch);
+    gpunn__describe(plan, &step->out, t);
     step->grad_out = step->out;
     plan->step_count++;
     return step;
@@ -3936,9 +4003,55 @@ static bool gpunn__use_slot(gpunn__builder *b, void **pointer, int index, int at
 static bool gpunn__read_value(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int at)
 {
     int root = b->plan->root[t->id];
-    gpunn__describe(value, t, b->plan->batch);
+    gpunn__describe(b->plan, value, t);
+    value->dtype = b->plan->storage[root];
     if (b->model->tensors[root]->kind != GPUNN__VALUE) return gpunn__bind(b, &value->data, GPUNN__IN_TENSOR, root);
     return gpunn__use_slot(b, &value->data, b->plan->value_slot[root], at);
+}
+
+/* A factor of a product in a half plan: weights have a 16-bit copy, of other F32 values a step makes one. */
+static bool gpunn__is_factor(const gpunn__builder *b, const gpunn_tensor *t, int operand)
+{
+    return b->plan->half && operand < 2 && gpunn__is_product(t->op) &&
+           b->plan->storage[b->plan->root[t->inputs[operand]->id]] == GPUNN_F32;
+}
+
+static bool gpunn__has_mirror(const gpunn_tensor *t)
+{
+    return t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT;
+}
+
+static bool gpunn__read_operand(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *t, int operand, int at)
+{
+    gpunn_value *value = &step->in[operand];
+    if (!gpunn__is_factor(b, t, operand)) return gpunn__read_value(b, value, t->inputs[operand], at);
+    int root = b->plan->root[t->inputs[operand]->id];
+    gpunn__describe(b->plan, value, t->inputs[operand]);
+    value->dtype = gpunn__half_of(b->model);
+    if (gpunn__has_mirror(b->model->tensors[root])) return gpunn__bind(b, &value->data, GPUNN__IN_HALF, root);
+    return gpunn__use_slot(b, &value->data, b->cast[root], at);
+}
+
+/* The steps that make 16-bit copies of t's factors, unless there are some already. */
+static bool gpunn__cast_factors(gpunn__builder *b, const gpunn_tensor *t)
+{
+    static const gpunn_attributes none;
+    for (int i = 0; i < t->input_count && i < 2; i++) {
+        if (!gpunn__is_factor(b, t, i)) continue;
+        int                 at = b->plan->step_count, root = b->plan->root[t->inputs[i]->id];
+        const gpunn_tensor *source = b->model->tensors[root];
+        if (gpunn__has_mirror(source) || b->cast[root] >= 0) continue;
+        gpunn_step *step = gpunn__new_step(b, t, false, 1);
+        if (step == NULL) return false;
+        step->op = GPUNN_OP_CAST;
+        step->attr = &none;
+        if (!gpunn__read_value(b, &step->in[0], source, at)) return false;
+        gpunn__describe(b->plan, &step->out, source);
+        step->out.dtype = gpunn__half_of(b->model);
+        b->cast[root] = gpunn__new_slot(b, (size_t)step->out.count * 2, at);
+        if (b->cast[root] < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, b->cast[root])) return false;
+    }
+    return true;
 }
 
 /* The step that computes `end`, from the layer at the head of its chain. */
@@ -3946,11 +4059,12 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
 {
     gpunn_tensor **tensors = b->model->tensors;
     gpunn_tensor  *t = tensors[b->head[end->id]];
-    int            at = b->plan->step_count;
-    gpunn_step    *step = gpunn__new_step(b, t, false);
+    if (!gpunn__cast_factors(b, t)) return false;
+    int         at = b->plan->step_count;
+    gpunn_step *step = gpunn__new_step(b, t, false, t->input_count);
     if (step == NULL) return false;
     for (int i = 0; i < t->input_count; i++)
-        if (t->inputs[i] && !gpunn__read_value(b, &step->in[i], t->inputs[i], at)) return false;
+        if (t->inputs[i] && !gpunn__read_operand(b, step, t, i, at)) return false;
     for (const gpunn_tensor *member = t; member != end;) {
         const gpunn_tensor *previous = member;
         member = tensors[b->next[member->id]];
@@ -3966,6 +4080,7 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
         } else
             step->fused.relu = true;
     }
+    step->out.dtype = b->plan->storage[end->id];
     int slot = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype), at);
     if (slot < 0) return false;
     b->plan->value_slot[end->id] = slot;
@@ -4016,7 +4131,8 @@ static bool gpunn__shares_gradient(const gpunn__builder *b, const gpunn_tensor *
     const gpunn_tensor *other = add->inputs[1 - operand];
     int                 member[MOST], count = 0, root = plan->gradient_root[add->inputs[operand]->id];
     if (add->inputs[0] == add->inputs[1] || !gpunn__same_shape(add, add->inputs[operand]) || plan->gradient_slot[add->id] < 0 ||
-        b->model->tensors[root]->kind != GPUNN__VALUE || b->retained[root] || b->retained[add->id] || b->writes[root] > 0)
+        plan->storage[root] != plan->storage[add->id] || b->model->tensors[root]->kind != GPUNN__VALUE || b->retained[root] ||
+        b->retained[add->id] || b->writes[root] > 0)
         return false;
     for (int id = 0; id < add->id; id++) {
         bool sharing = id == root || plan->gradient_slot[id] == plan->gradient_slot[add->id] ||
@@ -4038,6 +4154,7 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     gpunn__plan *plan = b->plan;
     int          root = plan->gradient_root[input->id];
     step->accumulate[i] = b->writes[root]++ > 0;
+    step->grad_in[i].dtype = plan->storage[root];
     if (b->model->tensors[root]->kind == GPUNN__PARAMETER) {
         if (!step->accumulate[i]) {
             plan->reached[plan->reached_count] = root;
@@ -4046,7 +4163,7 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
         return gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_GRADIENT, root);
     }
     if (!step->accumulate[i]) {
-        int slot = gpunn__new_slot(b, (size_t)step->grad_in[i].count * sizeof(float), at);
+        int slot = gpunn__new_slot(b, (size_t)step->grad_in[i].count * gpunn_dtype_size(step->grad_in[i].dtype), at);
         if (slot < 0) return false;
         if (b->retained[root]) plan->slots[slot].last = INT32_MAX;
         plan->gradient_slot[root] = slot;
@@ -4070,15 +4187,15 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     }
     if (wanted == 0) return true;
     int         at = plan->step_count;
-    gpunn_step *step = gpunn__new_step(b, t, true);
+    gpunn_step *step = gpunn__new_step(b, t, true, t->input_count);
     if (step == NULL) return false;
     bool from_loss = plan->gradient_slot[root] < 0; /* its gradient is the constant 1 */
+    step->grad_out.dtype = plan->storage[root];
     if (from_loss ? !gpunn__bind(b, &step->grad_out.data, GPUNN__IN_ONE, 0)
                   : !gpunn__use_slot(b, &step->grad_out.data, plan->gradient_slot[root], at))
         return false;
     for (int i = 0; i < t->input_count; i++) {
-        if (t->inputs[i] && gpunn__op_reads_input(t->op, i) && !gpunn__read_value(b, &step->in[i], t->inputs[i], at))
-            return false;
+        if (t->inputs[i] && gpunn__op_reads_input(t->op, i) && !gpunn__read_operand(b, step, t, i, at)) return false;
         if (computed[i] && !gpunn__write_gradient(b, step, t->inputs[i], i, at)) return false;
     }
     return !gpunn__op_reads_output(t->op) || gpunn__read_value(b, &step->out, t, at);
@@ -4257,6 +4374,7 @@ static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
     plan->gradient_root = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->value_slot = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->gradient_slot = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    plan->storage = (gpunn_dtype *)gpunn__take_table(base, &used, n, sizeof *plan->storage);
     plan->inputs = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->reached = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->first_write = (bool **)gpunn__take_table(base, &used, n, sizeof *plan->first_write);
@@ -4275,6 +4393,7 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
     b->head = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->next = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->writes = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->cast = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     return used;
 }
 
@@ -4299,11 +4418,12 @@ static gpunn_status gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *out
                                (long long)plan->batch, model->tensors[id]->name ? model->tensors[id]->name : "",
                                gpunn_op_name(model->tensors[id]->op));
     }
-    int capacity = values * (plan->training ? 2 : 1) + 1;
+    int capacity = values * (plan->training ? 2 : 1) + 1 + (model->precision >= GPUNN_PRECISION_BF16 ? plan->tensor_count : 0);
     plan->steps = (gpunn_step *)gpunn__calloc(model->dev, (size_t)capacity * sizeof *plan->steps);
     if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
     plan->step_capacity = capacity;
     gpunn__mark_roots(b);
+    gpunn__mark_storage(b);
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
     if (plan->training && !gpunn__backward_steps(b, outputs[0])) return GPUNN_ERR_MEMORY;
     gpunn__overlay_steps(plan);
@@ -4341,7 +4461,15 @@ static gpunn__plan *gpunn__plan_make(gpunn_model *model, gpunn_tensor *const *ou
 }
 
 /* ---- memory of a model ----------------------------------------------------------------------------------------------- */
-enum { GPUNN__WEIGHT_ALIGN = 16 }; /* floats; the first ones of a model's weights hold the constant 1, the gradient of a loss */
+enum {
+    GPUNN__WEIGHT_ALIGN = 16
+}; /* floats; of a model's weights the first is 1, the second where F16 training keeps its loss scale */
+
+/* The gradient of a loss. */
+static float *gpunn__loss_gradient(const gpunn_model *model)
+{
+    return model->weights + (model->precision == GPUNN_PRECISION_F16 && model->dev->info.half);
+}
 
 /* Gives every parameter, buffer and constant from tensor `from` on its offset: parameters that decay first, other parameters, the
  * rest. With apply false only returns how many floats there would be. */
@@ -4456,12 +4584,28 @@ static gpunn_status gpunn__commit_gradients(gpunn_model *model)
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "clearing gradients", status);
 }
 
+/* Room for the weights in 16 bits. */
+static gpunn_status gpunn__commit_half(gpunn_model *model)
+{
+    gpunn_device *dev = model->dev;
+    if (model->half_capacity >= model->weight_count) return GPUNN_OK;
+    gpunn__device_free(dev, model->half, (size_t)model->half_capacity * 2);
+    model->half_capacity = 0;
+    model->generation++;
+    model->half = gpunn__device_alloc(dev, (size_t)model->weight_count * 2);
+    if (model->half == NULL) return GPUNN_ERR_MEMORY;
+    model->half_capacity = model->weight_count;
+    model->half_stale = true;
+    return GPUNN_OK;
+}
+
 /* Memory for a plan and its pointers. After a failure the plan is as it was: the next run tries again. */
 static gpunn_status gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
 {
     gpunn_device *dev = model->dev;
     gpunn_status  status = gpunn__commit(model);
     if (status == GPUNN_OK && plan->training) status = gpunn__commit_gradients(model);
+    if (status == GPUNN_OK && plan->half) status = gpunn__commit_half(model);
     if (status != GPUNN_OK) return status;
     if (model->arena_bytes < plan->arena_bytes) {
         gpunn__device_free(dev, model->arena, model->arena_bytes);
@@ -4482,10 +4626,12 @@ static gpunn_status gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
         const gpunn_tensor   *t = model->tensors[binding->place == GPUNN__IN_SLOT ? 0 : binding->index];
         if (binding->place == GPUNN__IN_SLOT)
             *binding->pointer = (char *)model->arena + gpunn__slot_of(plan, binding->index)->offset;
+        else if (binding->place == GPUNN__IN_HALF)
+            *binding->pointer = (char *)model->half + t->offset * 2;
         else if (binding->place == GPUNN__IN_GRADIENT)
             *binding->pointer = model->gradients + t->offset;
         else
-            *binding->pointer = binding->place == GPUNN__IN_ONE ? (void *)model->weights
+            *binding->pointer = binding->place == GPUNN__IN_ONE ? (void *)gpunn__loss_gradient(model)
                                 : t->kind == GPUNN__INPUT       ? t->data
                                                                 : (void *)gpunn__weights(t);
     }
@@ -4558,6 +4704,12 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
     model->plans = plan;
     if (plan->generation != model->generation || model->laid_out != model->tensor_count)
         if (gpunn__plan_bind(model, plan) != GPUNN_OK) return NULL;
+    if (plan->half && model->half_stale) {
+        gpunn_status status = dev->backend->convert(dev->context, model->half, gpunn__half_of(model), model->weights, GPUNN_F32,
+                                                    model->weight_count);
+        if (status != GPUNN_OK) return (void)gpunn__backend_fail(dev, "rounding weights to 16 bits", status), (gpunn__plan *)NULL;
+        model->half_stale = false;
+    }
     model->batch = batch;
     model->last = plan;
     return plan;
@@ -4608,7 +4760,7 @@ GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
     return status;
 }
 
-/* Backend memory of a tensor and its bytes now; NULL after a failure. */
+/* Backend memory of a tensor and its bytes now, as the program counts them; NULL after a failure. */
 static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes);
 
 /* Forward, loss, backward, one part after another. */
@@ -4642,7 +4794,7 @@ GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer
                            "the loss depends on no trainable parameter; unfreeze one with gpunn_set_trainable");
     for (int i = 0; i < plan->reached_count; i++) *plan->first_write[i] = model->tensors[plan->reached[i]]->grad_reached;
     model->state.step++;
-    GPUNN__WEIGHTS_CHANGED(model); /* running statistics */
+    model->state.weights_version++; /* running statistics */
     gpunn_status status;
     if (dev->backend->execute == NULL) {
         status = gpunn__run_training(loss, plan);
@@ -4652,7 +4804,7 @@ GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer
     gpunn_run run = gpunn__whole_run(model, plan);
     size_t    bytes;
     run.loss = (const float *)gpunn__memory_of(loss, false, &bytes);
-    run.loss_gradient = model->weights;
+    if (model->precision == GPUNN_PRECISION_F16) run.loss_gradient = gpunn__loss_gradient(model);
     for (int i = 0; i < plan->reached_count; i++) model->tensors[plan->reached[i]]->grad_reached = true;
     if (opt) gpunn__optimizer_collect(opt, &run);
     status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : "gpunn_backward");
@@ -4725,6 +4877,14 @@ static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
         name);
 }
 
+/* The dtype in which the last run left a value or a gradient. */
+static gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient)
+{
+    const gpunn__plan *plan = t->model->last;
+    if (plan == NULL || t->id >= plan->tensor_count) return t->dtype;
+    return plan->storage[gradient ? plan->gradient_root[t->id] : plan->root[t->id]];
+}
+
 static gpunn_status gpunn__read(gpunn_tensor *t, bool gradient, void *host, size_t bytes, const char *caller)
 {
     if (t == NULL || host == NULL)
@@ -4739,8 +4899,18 @@ static gpunn_status gpunn__read(gpunn_tensor *t, bool gradient, void *host, size
         return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes asked for, but it holds %zu (%s %s); see gpunn_tensor_bytes",
                            caller, gpunn__called(t), bytes, expected, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text));
     }
-    gpunn_status status = dev->backend->download(dev->context, host, memory, bytes);
-    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
+    gpunn_dtype  stored = gpunn__stored_as(t, gradient);
+    size_t       narrow = stored == t->dtype ? bytes : bytes / 2;
+    char        *at = (char *)host + (bytes - narrow); /* 16-bit values arrive at the end, and are widened from the front */
+    gpunn_status status = dev->backend->download(dev->context, at, memory, narrow);
+    if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
+    for (size_t i = 0; stored != t->dtype && i < narrow; i += 2) {
+        uint16_t bits;
+        memcpy(&bits, at + i, 2);
+        float value = stored == GPUNN_F16 ? gpunn__float_of_half(bits) : gpunn__float_of_bits((uint32_t)bits << 16);
+        memcpy((char *)host + 2 * i, &value, sizeof value);
+    }
+    return GPUNN_OK;
 }
 
 GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes)
@@ -4889,8 +5059,9 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     gpunn__plan *plan = gpunn__plan_make(model, outputs, count, args.loss != NULL, batch);
     if (plan == NULL) return dev->error.status;
     int64_t gradient_count, weight_count = gpunn__lay_out(model, false, &gradient_count);
-    size_t  inputs = 0, weights = (size_t)weight_count * sizeof(float), arena = plan->arena_bytes, cache = plan->cache_bytes;
-    size_t  gradients = args.loss ? (size_t)gradient_count * sizeof(float) : (size_t)model->gradient_capacity * sizeof(float);
+    size_t  inputs = 0, weights = (size_t)weight_count * (sizeof(float) + (plan->half ? 2 : 0)), arena = plan->arena_bytes,
+           cache = plan->cache_bytes;
+    size_t gradients = args.loss ? (size_t)gradient_count * sizeof(float) : (size_t)model->gradient_capacity * sizeof(float);
     for (int i = 0; i < plan->input_count; i++) {
         const gpunn_tensor *t = model->tensors[plan->inputs[i]];
         size_t              bytes = (size_t)gpunn__count(t, batch) * gpunn_dtype_size(t->dtype);
@@ -9922,10 +10093,12 @@ struct gpunn_optimizer {
     gpunn_tensor **parameters; /* by rising offset; those of layers added later follow */
     int64_t       *steps;      /* updates of each so far */
     int            parameter_count;
-    gpunn_update  *updates;     /* room for one a parameter */
-    float         *state[3];    /* backend memory by the offsets of model->gradients, state_count floats each; NULL: not used */
-    void          *captured;    /* the backend's, of a run with nothing but updates */
-    int64_t        state_count; /* model->gradient_count when they were made */
+    gpunn_update  *updates;       /* room for one a parameter */
+    float         *state[3];      /* backend memory by the offsets of model->gradients, state_count floats each; NULL: not used */
+    void          *captured;      /* the backend's, of a run with nothing but updates */
+    float         *loss_scale;    /* F16: backend memory of scale, steps since it changed, updates skipped; NULL: not used */
+    float          kept_scale[3]; /* the same, as read last */
+    int64_t        state_count;   /* model->gradient_count when they were made */
     int64_t        step_count;
     float          lr, clip_norm, clip_value;
     /* What the schedule is, defaults in place, and where it stands: */
@@ -9984,6 +10157,7 @@ static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, const char *
     opt->uses[2] = uses2;
     opt->lr = rule->lr;
     opt->plateau_scale = 1;
+    opt->kept_scale[0] = 65536;
     opt->next = model->optimizers;
     model->optimizers = opt;
     return opt;
@@ -10085,6 +10259,7 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
     while (*link != opt) link = &(*link)->next;
     *link = opt->next;
     if (opt->captured) dev->backend->forget(dev->context, opt->captured);
+    gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__optimizer_release(opt);
     gpunn__free(dev, opt, sizeof *opt);
 }
@@ -10118,12 +10293,35 @@ static int gpunn__by_offset(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Memory for the loss scale, where one is used. */
+static gpunn_status gpunn__scale_prepare(gpunn_optimizer *opt)
+{
+    gpunn_device *dev = opt->model->dev;
+    if (opt->model->precision != GPUNN_PRECISION_F16 || !dev->info.half || opt->loss_scale) return GPUNN_OK;
+    opt->loss_scale = (float *)gpunn__device_alloc(dev, sizeof opt->kept_scale);
+    if (opt->loss_scale == NULL) return GPUNN_ERR_MEMORY;
+    gpunn_status status = dev->backend->upload(dev->context, opt->loss_scale, opt->kept_scale, sizeof opt->kept_scale);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
+}
+
+/* Brings kept_scale up to date, and lets go of the memory: the next step makes it anew. */
+static gpunn_status gpunn__scale_keep(gpunn_optimizer *opt)
+{
+    gpunn_device *dev = opt->model->dev;
+    if (opt->loss_scale == NULL) return GPUNN_OK;
+    gpunn_status status = dev->backend->download(dev->context, opt->kept_scale, opt->loss_scale, sizeof opt->kept_scale);
+    gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
+    opt->loss_scale = NULL;
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
+}
+
 /* Lays out what is not yet laid out and makes parameters, steps and state cover it; all keep what they hold. Checkpoints call
  * this before they read or write them. Nothing is done, or allocated, unless the model has grown. */
 GPUNN__PRIVATE gpunn_status gpunn__optimizer_prepare(gpunn_optimizer *opt)
 {
     gpunn_model *model = opt->model;
     gpunn_status status = gpunn__commit(model);
+    if (status == GPUNN_OK) status = gpunn__scale_prepare(opt);
     if (status != GPUNN_OK || model->gradient_count == opt->state_count) return status;
     gpunn_device   *dev = model->dev;
     gpunn_optimizer grown = *opt;
@@ -10220,10 +10418,13 @@ static void gpunn__leave(gpunn_model *model)
     gpunn__invalidate(model);
     gpunn__device_free(dev, model->arena, model->arena_bytes);
     gpunn__device_free(dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
+    gpunn__device_free(dev, model->half, (size_t)model->half_capacity * 2);
     model->arena = NULL;
     model->arena_bytes = 0;
     model->gradients = NULL;
     model->gradient_capacity = 0;
+    model->half = NULL;
+    model->half_capacity = 0;
     model->generation++;
     for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) {
@@ -10243,6 +10444,10 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
     if (from->args.realloc_fn != dev->args.realloc_fn || from->args.user != dev->args.user)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "gpunn_model_to: the devices were opened with different realloc_fn or user; open both with the same");
+    for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) {
+        gpunn_status kept = gpunn__scale_keep(opt);
+        if (kept != GPUNN_OK) return kept;
+    }
     int            count = gpunn__list_blocks(model, NULL, false);
     size_t         bytes = (size_t)count * sizeof(gpunn__moving) + PIECE;
     gpunn__moving *list = (gpunn__moving *)gpunn__realloc(dev, NULL, 0, bytes);
@@ -10349,6 +10554,8 @@ static int gpunn__optimizer_updates(gpunn_optimizer *opt, float scale, float lim
         update->gradient_limit = limit;
         update->count = range.end - range.begin;
         update->parameter = model->weights + range.begin;
+        update->half = model->half ? (char *)model->half + range.begin * 2 : NULL;
+        update->half_dtype = gpunn__half_of(model);
         update->gradient = model->gradients + range.begin;
         for (int i = 0; i < 3; i++) update->state[i] = opt->state[i] ? opt->state[i] + range.begin : NULL;
         update->step = opt->steps[range.first] + 1;
@@ -10362,7 +10569,7 @@ static void gpunn__optimizer_advance(gpunn_optimizer *opt)
 {
     for (int i = 0; i < opt->parameter_count; i++) opt->steps[i] += gpunn__has_gradient(opt->parameters[i]);
     opt->step_count++;
-    GPUNN__WEIGHTS_CHANGED(opt->model);
+    opt->model->state.weights_version++; /* the updates have renewed model->half */
 }
 
 static void gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run)
@@ -10370,6 +10577,7 @@ static void gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run)
     run->updates = opt->updates;
     run->update_count = gpunn__optimizer_updates(opt, 1, opt->clip_value);
     run->clip_norm = opt->clip_norm;
+    run->loss_scale = opt->loss_scale;
 }
 
 static gpunn_status gpunn__optimizer_update(gpunn_optimizer *opt)
@@ -10488,6 +10696,13 @@ GPUNN_API void gpunn_set_clip_value(gpunn_optimizer *opt, float clip_value)
 GPUNN_API float gpunn_get_lr(const gpunn_optimizer *opt)
 {
     return opt ? (float)gpunn__scheduled_lr(opt) : 0;
+}
+
+GPUNN_API float gpunn_loss_scale(gpunn_optimizer *opt, int64_t *skipped)
+{
+    bool known = opt && gpunn__scale_keep(opt) == GPUNN_OK && opt->model->precision == GPUNN_PRECISION_F16;
+    if (skipped) *skipped = known ? (int64_t)opt->kept_scale[2] : 0;
+    return known ? opt->kept_scale[0] : 1;
 }
 
 GPUNN_API int64_t gpunn_step_count(const gpunn_optimizer *opt)
@@ -11710,20 +11925,6 @@ static const gpunn__encoding gpunn__encodings[] = {
 /* clang-format on */
 enum { GPUNN__ENCODING_COUNT = sizeof gpunn__encodings / sizeof gpunn__encodings[0] };
 
-static float gpunn__float_of_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static float gpunn__float_of_half(uint16_t half)
-{
-    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = half >> 10 & 31u, fraction = half & 1023u;
-    if (exponent == 0) return (sign ? -1.0f : 1.0f) * (float)fraction * (1.0f / 16777216.0f); /* subnormal: fraction 2^-24 */
-    return gpunn__float_of_bits(sign | (exponent == 31 ? 255u : exponent + 112u) << 23 | fraction << 13);
-}
-
 /* Element i of what raw holds, into element i of out, which holds encoding->dtype. */
 static void gpunn__decode(const gpunn__encoding *encoding, const unsigned char *raw, size_t count, unsigned char *out)
 {
@@ -12297,6 +12498,7 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__OPTIMIZER(lr, GPUNN__ANY),
     GPUNN__OPTIMIZER(clip_norm, GPUNN__ANY),
     GPUNN__OPTIMIZER(clip_value, GPUNN__ANY),
+    GPUNN__FIELDS("optimizer.loss_scale.", opt.kept_scale, 3, GPUNN__ANY),
     GPUNN__FIELDS("schedule.type", schedule_type, 1, GPUNN_SCHEDULE_PLATEAU),
     GPUNN__SCHEDULE(total_steps, GPUNN__COUNTER),
     GPUNN__SCHEDULE(step_size, GPUNN__COUNTER),
@@ -12553,6 +12755,7 @@ GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader 
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_save: the optimizer is NULL");
     gpunn_model *model = opt->model;
     gpunn_status status = gpunn__optimizer_prepare(opt);
+    if (status == GPUNN_OK) status = gpunn__scale_keep(opt);
     if (status != GPUNN_OK) return status;
     for (int i = 0; i < model->tensor_count; i++) {
         const gpunn_tensor *t = model->tensors[i];
@@ -12584,6 +12787,7 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
     gpunn__archive  archive;
     char           *stage = NULL;
     gpunn_status    status = gpunn__optimizer_prepare(opt);
+    if (status == GPUNN_OK) status = gpunn__scale_keep(opt); /* later ones come from kept_scale */
     if (status == GPUNN_OK) status = gpunn__archive_open(dev, path, &archive);
     if (status != GPUNN_OK) return status;
     memset(&args, 0, sizeof args);
