@@ -949,7 +949,18 @@ typedef struct gpunn_step {
         float       eps;
         gpunn_value residual; /* added; shape of out, never out's own memory */
         bool        relu;
+        bool        relu_mask; /* LINEAR: where relu let pass is wanted in `saved`, in a form of the backend's own */
+        bool        gelu_tanh; /* LINEAR */
+        gpunn_value before;    /* receives what gelu_tanh is applied to; data NULL: not wanted */
     } fused;
+    /* Backward of LINEAR only: its x is the result of an activation that nobody else reads, and grad_in[0] is the gradient of what
+     * the activation was applied to. */
+    struct {
+        gpunn_op    op;     /* RELU: x itself tells where it let pass; GELU_TANH; NONE: x as it is */
+        gpunn_value before; /* GELU_TANH: what it was applied to */
+        void       *mask;   /* RELU: `saved` of the step that made x */
+        size_t      mask_bytes;
+    } activated;
     /* In forward: out.data may equal in[0].data (or in[1].data) for elementwise ops. In backward: grad_in[i].data may equal
      * grad_out.data for elementwise ops when accumulate[i] is false and i is the only wanted gradient. */
     void  *saved; /* written by the forward step, read by its backward step; prepare sets saved_bytes in the forward one, and
@@ -3733,14 +3744,15 @@ typedef struct gpunn__builder { /* tables by tensor id, alive while a plan is ma
     gpunn__plan *plan;
     bool        *needed; /* computed in this plan */
     bool        *scratch;
-    bool        *wants;    /* a gradient is asked for, by the tensor or by what it is made of */
-    bool        *behind;   /* the loss depends on it */
-    bool        *retained; /* by gradient root: the program reads the gradient */
-    int         *uses;     /* nodes that read it */
-    int         *head;     /* by the last node of a merged chain: the layer that computes it; others: the node itself */
-    int         *next;     /* by a node of a chain: the following one; -1: none */
-    int         *writes;   /* by gradient root: contributions so far in the backward pass */
-    int         *cast;     /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
+    bool        *wants;     /* a gradient is asked for, by the tensor or by what it is made of */
+    bool        *behind;    /* the loss depends on it */
+    bool        *retained;  /* by gradient root: the program reads the gradient */
+    bool        *activates; /* relu or gelu_tanh whose derivative the backward step of the linear that reads it applies */
+    int         *uses;      /* nodes that read it */
+    int         *head;      /* by the last node of a merged chain: the layer that computes it; others: the node itself */
+    int         *next;      /* by a node of a chain: the following one; -1: none */
+    int         *writes;    /* by gradient root: contributions so far in the backward pass */
+    int         *cast;      /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
 } gpunn__builder;
 
 static void *gpunn__grow(gpunn_device *dev, void *array, int count, int *capacity, size_t item)
@@ -3863,8 +3875,8 @@ static bool gpunn__same_shape(const gpunn_tensor *a, const gpunn_tensor *b)
 }
 
 /* What can be merged into a linear or convolution: a batch norm by running statistics (evaluation only), the sum with a residual,
- * a relu; in this order. Returns the node after `end` if it is of a later stage than *stage. */
-static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tensor *end, int *stage)
+ * a relu or (linear) gelu_tanh; in this order. Returns the node after `end` if it is of a later stage than *stage. */
+static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tensor *head, const gpunn_tensor *end, int *stage)
 {
     if (b->uses[end->id] != 1 || gpunn__is_visible(b->plan, end)) return NULL;
     for (int id = end->id + 1; id < b->model->tensor_count; id++) {
@@ -3877,13 +3889,20 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
             then = 1;
         else if (t->op == GPUNN_OP_ADD && t->inputs[0] != t->inputs[1] && gpunn__same_shape(t->inputs[0], t->inputs[1]))
             then = 2;
-        else if (t->op == GPUNN_OP_RELU)
+        else if (t->op == GPUNN_OP_RELU || (t->op == GPUNN_OP_GELU_TANH && head->op == GPUNN_OP_LINEAR))
             then = 3;
         if (then <= *stage) return NULL;
         *stage = then;
         return t;
     }
     return NULL;
+}
+
+/* A member of a chain whose value training keeps beside the chain's result: what gelu_tanh is applied to. */
+static bool gpunn__is_before(const gpunn__builder *b, const gpunn_tensor *t)
+{
+    int next = b->next[t->id];
+    return b->plan->training && next >= 0 && b->model->tensors[next]->op == GPUNN_OP_GELU_TANH;
 }
 
 static void gpunn__mark_roots(gpunn__builder *b)
@@ -3901,9 +3920,10 @@ static void gpunn__mark_roots(gpunn__builder *b)
     for (int id = 0; id < plan->tensor_count; id++) {
         gpunn_tensor *t = b->model->tensors[id], *end = t, *next;
         if (!b->needed[id] || (t->op != GPUNN_OP_CONV2D && t->op != GPUNN_OP_LINEAR)) continue;
-        for (int stage = 0; (next = gpunn__next_merge(b, end, &stage)) != NULL; end = next) b->next[end->id] = next->id;
+        for (int stage = 0; (next = gpunn__next_merge(b, t, end, &stage)) != NULL; end = next) b->next[end->id] = next->id;
         b->head[end->id] = id;
-        for (int member = id; member != end->id; member = b->next[member]) plan->root[member] = end->id;
+        for (int member = id; member != end->id; member = b->next[member])
+            if (!gpunn__is_before(b, b->model->tensors[member])) plan->root[member] = end->id;
     }
     for (int id = 0; id < plan->tensor_count; id++) plan->root[id] = plan->root[plan->root[id]]; /* reshapes of a chain's end */
 }
@@ -4077,8 +4097,17 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
         } else if (member->op == GPUNN_OP_ADD) {
             const gpunn_tensor *residual = member->inputs[member->inputs[0] == previous];
             if (!gpunn__read_value(b, &step->fused.residual, residual, at)) return false;
-        } else
+        } else if (member->op == GPUNN_OP_RELU) {
             step->fused.relu = true;
+            step->fused.relu_mask = b->activates[member->id] && t->op == GPUNN_OP_LINEAR;
+        } else {
+            step->fused.gelu_tanh = true;
+            if (!gpunn__is_before(b, previous)) continue;
+            gpunn__describe(b->plan, &step->fused.before, previous);
+            int kept = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->fused.before.dtype), at);
+            b->plan->value_slot[previous->id] = kept;
+            if (kept < 0 || !gpunn__bind(b, &step->fused.before.data, GPUNN__IN_SLOT, kept)) return false;
+        }
     }
     step->out.dtype = b->plan->storage[end->id];
     int slot = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype), at);
@@ -4092,7 +4121,8 @@ static bool gpunn__forward_steps(gpunn__builder *b)
     gpunn__plan *plan = b->plan;
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
-        if (b->needed[id] && t->kind == GPUNN__VALUE && plan->root[id] == id && !gpunn__forward_step(b, t)) return false;
+        bool                own = b->needed[id] && t->kind == GPUNN__VALUE && plan->root[id] == id && b->next[id] < 0;
+        if (own && !gpunn__forward_step(b, t)) return false;
         bool visible = b->needed[id] && gpunn__is_visible(plan, t);
         if (visible && plan->value_slot[plan->root[id]] >= 0)
             gpunn__slot_of(plan, plan->value_slot[plan->root[id]])->last = INT32_MAX;
@@ -4171,6 +4201,16 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     return gpunn__use_slot(b, &step->grad_in[i].data, plan->gradient_slot[root], at);
 }
 
+/* Whether the backward step of linear t can apply the derivative of the activation that made its x. */
+static bool gpunn__takes_activation(const gpunn__builder *b, const gpunn_tensor *t)
+{
+    const gpunn_tensor *x = t->inputs[0];
+    if (t->op != GPUNN_OP_LINEAR || (x->op != GPUNN_OP_RELU && x->op != GPUNN_OP_GELU_TANH)) return false;
+    const gpunn_tensor *before = x->inputs[0];
+    return before->kind == GPUNN__VALUE && b->head[x->id] != x->id && b->model->tensors[b->head[x->id]]->op == GPUNN_OP_LINEAR &&
+           b->uses[x->id] == 1 && b->uses[before->id] == 1 && b->wants[x->id] && !b->retained[x->id] && !b->retained[before->id];
+}
+
 static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
 {
     gpunn__plan *plan = b->plan;
@@ -4195,13 +4235,22 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
                   : !gpunn__use_slot(b, &step->grad_out.data, plan->gradient_slot[root], at))
         return false;
     for (int i = 0; i < t->input_count; i++) {
-        if (t->inputs[i] && gpunn__op_reads_input(t->op, i) && !gpunn__read_operand(b, step, t, i, at)) return false;
-        if (computed[i] && !gpunn__write_gradient(b, step, t->inputs[i], i, at)) return false;
+        const gpunn_tensor *target = t->inputs[i];
+        if (target && gpunn__op_reads_input(t->op, i) && !gpunn__read_operand(b, step, t, i, at)) return false;
+        if (!computed[i]) continue;
+        if (i == 0 && b->activates[target->id]) {
+            step->activated.op = target->op;
+            target = target->inputs[0];
+            if (step->activated.op == GPUNN_OP_GELU_TANH && !gpunn__read_value(b, &step->activated.before, target, at))
+                return false;
+        }
+        if (!gpunn__write_gradient(b, step, target, i, at)) return false;
     }
     return !gpunn__op_reads_output(t->op) || gpunn__read_value(b, &step->out, t, at);
 }
 
-static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
+/* Which tensors have gradients, and who computes them. */
+static void gpunn__mark_gradients(gpunn__builder *b, const gpunn_tensor *loss)
 {
     gpunn_model *model = b->model;
     gpunn__plan *plan = b->plan;
@@ -4219,12 +4268,17 @@ static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
         const gpunn_tensor *t = model->tensors[id];
         for (int i = 0; b->behind[id] && i < t->input_count; i++)
             if (t->inputs[i] && gpunn__op_has_gradient(t->op, i)) b->behind[t->inputs[i]->id] = true;
+        if (b->behind[id] && t->kind == GPUNN__VALUE && t->op == GPUNN_OP_LINEAR && gpunn__takes_activation(b, t))
+            b->activates[t->inputs[0]->id] = true;
     }
+}
+
+static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
+{
     for (int id = loss->id; id >= 0; id--) {
-        const gpunn_tensor *t = model->tensors[id];
-        if (b->behind[id] && b->wants[id] && t->kind == GPUNN__VALUE && !gpunn__is_alias(t, b->plan->training) &&
-            !gpunn__backward_step(b, t))
-            return false;
+        const gpunn_tensor *t = b->model->tensors[id];
+        bool                own = b->behind[id] && b->wants[id] && t->kind == GPUNN__VALUE && !b->activates[id];
+        if (own && !gpunn__is_alias(t, b->plan->training) && !gpunn__backward_step(b, t)) return false;
     }
     return true;
 }
@@ -4322,6 +4376,30 @@ static gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, 
                        step->name[0] ? "'" : "", dev->backend->error(dev->context), shapes);
 }
 
+static gpunn_step *gpunn__forward_of(gpunn__plan *plan, const gpunn_tensor *node)
+{
+    for (int i = 0; i < plan->forward_count; i++)
+        if (plan->steps[i].attr == &node->attr) return &plan->steps[i];
+    return NULL;
+}
+
+static gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step)
+{
+    int id = 0;
+    while (step->attr != &b->model->tensors[id]->attr) id++;
+    return b->model->tensors[id];
+}
+
+/* Gives a later step what the forward one saves, if it saves anything. */
+static bool gpunn__share_saved(gpunn__builder *b, gpunn_step *forward, void **saved, size_t *bytes, int at)
+{
+    *bytes = forward->saved_bytes;
+    if (*bytes == 0) return true;
+    int i = 0;
+    while (b->plan->bindings[i].pointer != &forward->saved) i++;
+    return gpunn__use_slot(b, saved, b->plan->bindings[i].index, at);
+}
+
 /* Asks the backend what each step needs beyond its operands, and makes slots of it. */
 static gpunn_status gpunn__prepare_steps(gpunn__builder *b)
 {
@@ -4329,21 +4407,20 @@ static gpunn_status gpunn__prepare_steps(gpunn__builder *b)
     gpunn_device *dev = b->model->dev;
     for (int at = 0; at < plan->step_count; at++) {
         gpunn_step *step = &plan->steps[at];
-        gpunn_step *forward = NULL;
-        int         saved_slot = -1;
-        if (step->backward)
-            for (int i = 0; i < plan->forward_count; i++)
-                if (plan->steps[i].attr == step->attr) forward = &plan->steps[i];
-        if (forward && forward->saved_bytes) {
-            step->saved_bytes = forward->saved_bytes;
-            for (int i = 0; i < plan->binding_count && saved_slot < 0; i++)
-                if (plan->bindings[i].pointer == &forward->saved) saved_slot = plan->bindings[i].index;
-            if (!gpunn__use_slot(b, &step->saved, saved_slot, at)) return GPUNN_ERR_MEMORY;
+        if (step->backward) {
+            gpunn_tensor *node = gpunn__node_of(b, step);
+            gpunn_step   *forward = gpunn__forward_of(plan, node);
+            if (forward && !gpunn__share_saved(b, forward, &step->saved, &step->saved_bytes, at)) return GPUNN_ERR_MEMORY;
+            if (step->activated.op == GPUNN_OP_RELU) {
+                forward = gpunn__forward_of(plan, b->model->tensors[b->head[node->inputs[0]->id]]);
+                if (!gpunn__share_saved(b, forward, &step->activated.mask, &step->activated.mask_bytes, at))
+                    return GPUNN_ERR_MEMORY;
+            }
         }
         gpunn_status status = dev->backend->prepare(dev->context, step);
         if (status != GPUNN_OK) return gpunn__step_fail(dev, step, status);
         if (!step->backward && step->saved_bytes) {
-            saved_slot = gpunn__new_slot(b, step->saved_bytes, at);
+            int saved_slot = gpunn__new_slot(b, step->saved_bytes, at);
             if (saved_slot < 0 || !gpunn__bind(b, &step->saved, GPUNN__IN_SLOT, saved_slot)) return GPUNN_ERR_MEMORY;
         }
         if (step->workspace_bytes) {
@@ -4389,6 +4466,7 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
     b->wants = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
     b->behind = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
     b->retained = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
+    b->activates = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
     b->uses = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->head = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->next = (int *)gpunn__take_table(base, &used, n, sizeof(int));
@@ -4424,6 +4502,7 @@ static gpunn_status gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *out
     plan->step_capacity = capacity;
     gpunn__mark_roots(b);
     gpunn__mark_storage(b);
+    if (plan->training) gpunn__mark_gradients(b, outputs[0]);
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
     if (plan->training && !gpunn__backward_steps(b, outputs[0])) return GPUNN_ERR_MEMORY;
     gpunn__overlay_steps(plan);
@@ -5965,6 +6044,30 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
 
 /* Rows x [rows, in], y = x W^T + bias; dX = dY W, dW = dY^T X, dbias = 1^T dY. Evaluation plans keep W packed, and scaled by a
  * merged batch norm: cache = shift [out], packed W. */
+GPUNN__PRIVATE gpunn_status gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action); /* >>map */
+
+/* An activation of its own: y = f(x), or, backward, gradient *= f'(x) in place. */
+static gpunn_status gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient,
+                                        bool backward)
+{
+    static const gpunn_attributes none;
+    gpunn_step                    step;
+    bool                          accumulate = false;
+    memset(&step, 0, sizeof step);
+    step.op = op;
+    step.backward = backward;
+    step.attr = &none;
+    step.input_count = 1;
+    step.in = x;
+    step.out = *y;
+    if (backward) {
+        step.grad_in = gradient;
+        step.grad_out = *gradient;
+        step.accumulate = &accumulate;
+    }
+    return gpunn__cpu_map(cpu, &step, backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
+}
+
 static gpunn_status gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     static const float one = 1;
@@ -5987,11 +6090,15 @@ static gpunn_status gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__
             else if (gpunn__gemm_workspace(&g[i], threads) > step->workspace_bytes)
                 step->workspace_bytes = gpunn__gemm_workspace(&g[i], threads);
         }
+        gpunn_value *before = step->activated.op == GPUNN_OP_RELU ? &step->in[0] : &step->activated.before;
+        if (action == GPUNN__BACKWARD && step->activated.op)
+            return gpunn__cpu_activate(cpu, step->activated.op, before, &step->in[0], &step->grad_in[0], true);
         return GPUNN_OK;
     }
-    gpunn__gemm  g = gpunn__gemm_make(rows, out, in, x, false, weight, true, step->out.data, false);
-    const int    threads = gpunn__gemm_threads(cpu, &g);
-    const size_t scratch = gpunn__gemm_workspace(&g, threads);
+    gpunn_value *const y = step->fused.before.data ? &step->fused.before : &step->out;
+    gpunn__gemm        g = gpunn__gemm_make(rows, out, in, x, false, weight, true, y->data, false);
+    const int          threads = gpunn__gemm_threads(cpu, &g);
+    const size_t       scratch = gpunn__gemm_workspace(&g, threads);
     if (action == GPUNN__PREPARE) {
         step->workspace_bytes = 2 * head + scratch;
         /* Worth its memory where packing counts: more rows than memory's speed hides, fewer than make it vanish. */
@@ -6020,7 +6127,7 @@ static gpunn_status gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__
     g.residual = (const float *)step->fused.residual.data;
     g.relu = step->fused.relu;
     gpunn__gemm_run(&g, threads, (char *)workspace + 2 * head);
-    return GPUNN_OK;
+    return step->fused.gelu_tanh ? gpunn__cpu_activate(cpu, GPUNN_OP_GELU_TANH, y, &step->out, NULL, false) : GPUNN_OK;
 }
 
 /* Many products: for every index of the kept axes, C = the sum over the summed axes (c: 0) of A B. */
@@ -13186,22 +13293,75 @@ static double gpunn__seconds(void)
 
 /* ---- averages -------------------------------------------------------------------------------------------------------- */
 /* Sums over batches, weighted by their samples: a last batch that is smaller counts less. */
+/* Backends that execute whole runs are not waited for after each batch: what they computed collects in their memory. */
+enum { GPUNN__LOGGED = 256 };
 typedef struct gpunn__mean {
-    double loss, metric, samples;
-    float  last_loss;
+    double        loss, metric, samples;
+    float         last_loss;
+    gpunn_device *dev;
+    float        *log; /* backend memory: loss and metric of each batch that waits */
+    int           waiting, waiting_samples[GPUNN__LOGGED];
 } gpunn__mean;
+
+static void gpunn__mean_count(gpunn__mean *mean, float loss, float metric, int samples)
+{
+    mean->last_loss = loss;
+    mean->loss += (double)loss * samples;
+    mean->metric += (double)metric * samples;
+    mean->samples += samples;
+}
+
+/* Counts the batches that wait. */
+static gpunn_status gpunn__mean_settle(gpunn__mean *mean)
+{
+    float values[2 * GPUNN__LOGGED];
+    if (mean->waiting == 0) return GPUNN_OK;
+    gpunn_status status = mean->dev->backend->download(mean->dev->context, values, mean->log,
+                                                       (size_t)mean->waiting * 2 * sizeof *values);
+    if (status != GPUNN_OK) return gpunn__backend_fail(mean->dev, "reading the loss", status);
+    for (int i = 0; i < mean->waiting; i++) gpunn__mean_count(mean, values[2 * i], values[2 * i + 1], mean->waiting_samples[i]);
+    mean->waiting = 0;
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__mean_log(gpunn__mean *mean, gpunn_tensor *t, int column)
+{
+    size_t      bytes;
+    const void *memory = gpunn__memory_of(t, false, &bytes);
+    if (memory == NULL) return mean->dev->error.status;
+    gpunn_status status = mean->dev->backend->convert(mean->dev->context, mean->log + 2 * mean->waiting + column, GPUNN_F32,
+                                                      memory, gpunn__stored_as(t, false), 1);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(mean->dev, "keeping the loss", status);
+}
 
 /* Adds what the last run computed for a batch; metric may be NULL. */
 static gpunn_status gpunn__mean_add(gpunn__mean *mean, gpunn_tensor *loss, gpunn_tensor *metric, int samples)
 {
-    float        metric_value = 0;
-    gpunn_status status = gpunn_read(loss, &mean->last_loss, sizeof mean->last_loss);
-    if (status == GPUNN_OK && metric) status = gpunn_read(metric, &metric_value, sizeof metric_value);
-    if (status != GPUNN_OK) return status;
-    mean->loss += (double)mean->last_loss * samples;
-    mean->metric += (double)metric_value * samples;
-    mean->samples += samples;
-    return GPUNN_OK;
+    gpunn_status status;
+    mean->dev = loss->model->dev;
+    if (mean->dev->backend->execute == NULL) {
+        float loss_value, metric_value = 0;
+        status = gpunn_read(loss, &loss_value, sizeof loss_value);
+        if (status == GPUNN_OK && metric) status = gpunn_read(metric, &metric_value, sizeof metric_value);
+        if (status == GPUNN_OK) gpunn__mean_count(mean, loss_value, metric_value, samples);
+        return status;
+    }
+    if (mean->log == NULL) mean->log = (float *)gpunn__device_alloc(mean->dev, 2 * GPUNN__LOGGED * sizeof *mean->log);
+    if (mean->log == NULL) return GPUNN_ERR_MEMORY;
+    status = gpunn__mean_log(mean, loss, 0);
+    if (status == GPUNN_OK) status = gpunn__mean_log(mean, metric ? metric : loss, 1);
+    mean->waiting_samples[mean->waiting] = samples;
+    mean->waiting += status == GPUNN_OK;
+    return status == GPUNN_OK && mean->waiting == GPUNN__LOGGED ? gpunn__mean_settle(mean) : status;
+}
+
+/* After the last batch. */
+static gpunn_status gpunn__mean_end(gpunn__mean *mean)
+{
+    gpunn_status status = gpunn__mean_settle(mean);
+    if (mean->log) gpunn__device_free(mean->dev, mean->log, 2 * GPUNN__LOGGED * sizeof *mean->log);
+    mean->log = NULL;
+    return status;
 }
 
 static void gpunn__mean_get(const gpunn__mean *mean, const gpunn_tensor *metric, float *loss_mean, float *metric_mean)
@@ -13238,14 +13398,17 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
     gpunn_tensor *outputs[2];
     outputs[0] = loss;
     outputs[1] = metric;
-    gpunn__mean mean = {0, 0, 0, 0};
+    gpunn__mean mean;
     int64_t     batch = 0;
+    memset(&mean, 0, sizeof mean);
     if (loader->position) gpunn_loader_rewind(loader);
     for (; status == GPUNN_OK && gpunn_next(loader); batch++) {
         status = gpunn_forward(outputs, metric ? 2 : 1);
         if (status == GPUNN_OK) status = gpunn__mean_add(&mean, loss, metric, gpunn_loader_batch_size(loader));
     }
     if (status == GPUNN_OK && batch < gpunn_loader_batches(loader)) status = gpunn_last_status(loader->model->dev);
+    gpunn_status ended = gpunn__mean_end(&mean);
+    if (status == GPUNN_OK) status = ended;
     float means[2];
     gpunn__mean_get(&mean, metric, &means[0], &means[1]);
     if (status == GPUNN_OK && loss_mean) *loss_mean = means[0];
@@ -13413,8 +13576,10 @@ static gpunn_status gpunn__fit_batches(gpunn__fit *fit)
 {
     const gpunn_fit_args *args = fit->args;
     gpunn_progress       *p = &fit->progress;
-    gpunn__mean           mean = {0, 0, 0, 0};
+    gpunn__mean           mean;
     gpunn_status          status = GPUNN_OK;
+    double                settled = 0;
+    memset(&mean, 0, sizeof mean);
     if (args->train->position == args->train->batches)
         (void)gpunn_next(args->train); /* an epoch whose end nobody has asked for */
     p->batch = args->train->position;
@@ -13423,12 +13588,19 @@ static gpunn_status gpunn__fit_batches(gpunn__fit *fit)
         p->batch++;
         status = gpunn_train_step(fit->opt, args->loss);
         if (status == GPUNN_OK) status = gpunn__mean_add(&mean, args->loss, args->metric, gpunn_loader_batch_size(args->train));
+        bool due = p->batch == p->batches || (args->schedule_per_batch && fit->opt->schedule.type == GPUNN_SCHEDULE_PLATEAU) ||
+                   (args->on_progress && gpunn__seconds() - settled > 0.05);
+        if (status == GPUNN_OK && due) {
+            status = gpunn__mean_settle(&mean);
+            settled = gpunn__seconds();
+        }
         if (status == GPUNN_OK && args->schedule_per_batch) status = gpunn_schedule_step(fit->opt, mean.last_loss);
         gpunn__mean_get(&mean, args->metric, &p->loss, &p->metric);
         if (status == GPUNN_OK) status = gpunn__fit_report(fit);
     }
+    gpunn_status ended = gpunn__mean_end(&mean);
     if (status == GPUNN_OK && p->batch < p->batches) status = gpunn_last_status(fit->dev);
-    return status;
+    return status == GPUNN_OK ? ended : status;
 }
 
 /* Validation, schedule, files. */
