@@ -10400,11 +10400,16 @@ static int gpunn__by_offset(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static bool gpunn__scales_loss(const gpunn_optimizer *opt)
+{
+    return opt->model->precision == GPUNN_PRECISION_F16 && opt->model->dev->info.half;
+}
+
 /* Memory for the loss scale, where one is used. */
 static gpunn_status gpunn__scale_prepare(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
-    if (opt->model->precision != GPUNN_PRECISION_F16 || !dev->info.half || opt->loss_scale) return GPUNN_OK;
+    if (!gpunn__scales_loss(opt) || opt->loss_scale) return GPUNN_OK;
     opt->loss_scale = (float *)gpunn__device_alloc(dev, sizeof opt->kept_scale);
     if (opt->loss_scale == NULL) return GPUNN_ERR_MEMORY;
     gpunn_status status = dev->backend->upload(dev->context, opt->loss_scale, opt->kept_scale, sizeof opt->kept_scale);
@@ -10807,9 +10812,10 @@ GPUNN_API float gpunn_get_lr(const gpunn_optimizer *opt)
 
 GPUNN_API float gpunn_loss_scale(gpunn_optimizer *opt, int64_t *skipped)
 {
-    bool known = opt && gpunn__scale_keep(opt) == GPUNN_OK && opt->model->precision == GPUNN_PRECISION_F16;
-    if (skipped) *skipped = known ? (int64_t)opt->kept_scale[2] : 0;
-    return known ? opt->kept_scale[0] : 1;
+    bool used = opt && gpunn__scales_loss(opt);
+    if (used && gpunn__scale_keep(opt) != GPUNN_OK) used = false;
+    if (skipped) *skipped = used ? (int64_t)opt->kept_scale[2] : 0;
+    return used ? opt->kept_scale[0] : 1;
 }
 
 GPUNN_API int64_t gpunn_step_count(const gpunn_optimizer *opt)

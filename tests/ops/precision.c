@@ -1,0 +1,188 @@
+/* Models of each precision against the same model on the CPU, which computes in F32: outputs, losses, gradients; F32 masters; the loss
+ * scale of F16 through overflow, checkpoint and device. */
+#include "../test.h"
+
+typedef struct precision_case {
+    const char     *name;
+    gpunn_precision precision;
+    double          tolerance; /* of the 2-norm of a difference, by that of the F32 values */
+    int             model;
+} precision_case;
+enum { STEPS = 10, BATCH = 8 };
+
+/* Models that between them meet every rule of storage. */
+static gpunn_tensor *attention(gpunn_tensor *x)
+{
+    gpunn_tensor *q = gpunn_linear(x, "q", .out_features = 8), *k = gpunn_linear(x, "k", .out_features = 8);
+    gpunn_tensor *weights = gpunn_softmax(gpunn_mul_scalar(gpunn_matmul(q, k, .transpose_b = true), 0.35f), -1);
+    return gpunn_matmul(weights, gpunn_linear(x, "v", .out_features = 8));
+}
+
+static net make(gpunn_model *model, int which)
+{
+    net n = {NULL, NULL, NULL, NULL, NULL};
+    if (which == 0) return net_make(model);
+    n.x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 6, 6));
+    n.t = gpunn_input(model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    gpunn_tensor *h = gpunn_reshape(n.x, GPUNN_SHAPE(GPUNN_BATCH, 6, 6));
+    if (which == 1) { /* linear with relu, gelu_tanh and a residual; an F32 value read by two products; padding, concat, slices */
+        h = gpunn_flatten(n.x);
+        gpunn_tensor *a = gpunn_gelu_tanh(gpunn_linear(h, "fc1", .out_features = 17));
+        gpunn_tensor *b = gpunn_relu(gpunn_linear(h, "fc2", .out_features = 17));
+        a = gpunn_linear(a, "fc3", .out_features = 17);
+        b = gpunn_linear(b, "fc4", .out_features = 17, .no_bias = true);
+        gpunn_tensor *both[2] = {gpunn_relu(gpunn_add(a, b)), gpunn_mul(a, gpunn_sigmoid(b))};
+        h = gpunn_linear(gpunn_slice(gpunn_concat(both, 2, 1), 1, 3, 31, 1), "fc5", .out_features = 9);
+        h = gpunn_gelu_tanh(h);
+    } else
+        h = gpunn_flatten(gpunn_add(attention(h), gpunn_linear(h, "skip", .out_features = 8)));
+    n.logits = gpunn_linear(h, "out", .out_features = 3);
+    n.loss = gpunn_cross_entropy(n.logits, n.t);
+    n.accuracy = gpunn_accuracy(n.logits, n.t);
+    return n;
+}
+
+static double difference(const float *a, const float *b, int64_t n)
+{
+    double error = 0, size = 1e-30;
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(a[i])) fail_msg("element %lld is %g", (long long)i, (double)a[i]);
+        error += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    return sqrt(error / size);
+}
+
+static void check_tensor(fixture *f, gpunn_tensor *t, gpunn_device *cpu, gpunn_tensor *expected, bool gradient, double tolerance)
+{
+    size_t bytes = gpunn_tensor_bytes(t);
+    float *a = malloc(bytes), *b = malloc(bytes);
+    OK(f->dev, gradient ? gpunn_read_grad(t, a, bytes) : gpunn_read(t, a, bytes));
+    OK(cpu, gradient ? gpunn_read_grad(expected, b, bytes) : gpunn_read(expected, b, bytes));
+    double error = difference(a, b, (int64_t)(bytes / sizeof *a));
+    if (!(error <= tolerance))
+        fail_msg("%s%s: off by %g of its size, %g allowed", gradient ? "gradient of " : "", gpunn_tensor_name(expected), error,
+                 tolerance);
+    free(a), free(b);
+}
+
+static void test_precision(void **state)
+{
+    fixture              *f = *state;
+    const precision_case *c = f->data;
+    gpunn_device         *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1);
+    gpunn_model          *reference = gpunn_model_create(cpu), *model = gpunn_model_create(f->dev, .precision = c->precision);
+    net                   r = make(reference, c->model), n = make(model, c->model);
+    gpunn_retain_grad(n.logits), gpunn_retain_grad(r.logits);
+    gpunn_retain_grad(n.x), gpunn_retain_grad(r.x);
+    gpunn_set_name(r.logits, "logits");
+    net_write(cpu, r, BATCH, 3), net_write(f->dev, n, BATCH, 3);
+    OK(cpu, gpunn_backward(r.loss));
+    OK(f->dev, gpunn_backward(n.loss));
+    check_tensor(f, n.logits, cpu, r.logits, true, c->tolerance);
+    check_tensor(f, n.x, cpu, r.x, true, 2 * c->tolerance);
+    for (int i = 0; i < gpunn_parameter_count(model); i++) {
+        gpunn_tensor *p = gpunn_parameter_at(model, i), *q = gpunn_parameter_at(reference, i);
+        if (strstr(gpunn_tensor_name(p), "running") == NULL) check_tensor(f, p, cpu, q, true, 2 * c->tolerance);
+    }
+    gpunn_optimizer *a = MADE(f->dev, gpunn_adamw(model, .lr = 0.01f)), *b = MADE(cpu, gpunn_adamw(reference, .lr = 0.01f));
+    gpunn_set_clip_norm(a, 1), gpunn_set_clip_norm(b, 1);
+    float first = 0;
+    for (int step = 0; step < STEPS; step++) {
+        int64_t batch = step == STEPS - 1 ? 5 : BATCH; /* the last one is partial */
+        net_write(cpu, r, batch, (uint32_t)step), net_write(f->dev, n, batch, (uint32_t)step);
+        OK(cpu, gpunn_train_step(b, r.loss));
+        OK(f->dev, gpunn_train_step(a, n.loss));
+        float loss = gpunn_item(n.loss), expected = gpunn_item(r.loss);
+        if (!(fabs((double)loss - expected) <= 3 * c->tolerance * (1 + fabs((double)expected))))
+            fail_msg("step %d: loss %g, on the CPU %g", step, (double)loss, (double)expected);
+        if (step == 0) first = loss;
+    }
+    assert_true(gpunn_item(n.loss) < first);
+    OK(cpu, gpunn_forward(&r.logits, 1));
+    OK(f->dev, gpunn_forward(&n.logits, 1));
+    check_tensor(f, n.logits, cpu, r.logits, false, 10 * c->tolerance);
+    gpunn_optimizer_destroy(a), gpunn_optimizer_destroy(b);
+    gpunn_model_destroy(model), gpunn_device_close(cpu);
+}
+
+/* Updates far below what 16 bits can tell from the weight add up in the F32 masters. */
+static void test_masters(void **state)
+{
+    fixture         *f = *state;
+    gpunn_model     *model = gpunn_model_create(f->dev, .precision = GPUNN_PRECISION_BF16);
+    gpunn_tensor    *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
+    gpunn_tensor    *y = gpunn_linear(x, "fc", .out_features = 1, .no_bias = true), *weight = gpunn_find(model, "fc.weight");
+    gpunn_optimizer *sgd = MADE(f->dev, gpunn_sgd(model, .lr = 1e-4f));
+    const float      one = 1;
+    gpunn_tensor    *loss = gpunn_sum(y, GPUNN_ALL, false);
+    OK(f->dev, write_floats(weight, &one, 1));
+    OK(f->dev, write_floats(x, &one, 1));
+    for (int step = 0; step < 100; step++) OK(f->dev, gpunn_train_step(sgd, loss));
+    float value = gpunn_item(weight);
+    check_close(&value, &(float){0.99f}, 1, 0, 1e-5);
+    OK(f->dev, gpunn_forward(&y, 1)); /* computed with 0.99 in 8 bits of mantissa, or with all of them */
+    value = gpunn_item(y);
+    check_close(&value, &(float){0.99f}, 1, 0.004, 0);
+    gpunn_optimizer_destroy(sgd), gpunn_model_destroy(model);
+}
+
+/* The gradient of y = w x is x times the loss scale: 65504 is the largest F16. */
+static void test_loss_scale(void **state)
+{
+    fixture         *f = *state;
+    gpunn_model     *model = gpunn_model_create(f->dev, .precision = GPUNN_PRECISION_F16);
+    gpunn_tensor    *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
+    gpunn_tensor    *h = gpunn_relu(gpunn_linear(x, "fc1", .out_features = 1)), *y = gpunn_linear(h, "fc2", .out_features = 1);
+    gpunn_tensor    *weight = gpunn_find(model, "fc2.weight"), *loss = gpunn_mul_scalar(gpunn_mean(y, GPUNN_ALL, false), 4);
+    gpunn_optimizer *adam = MADE(f->dev, gpunn_adam(model, .lr = 0.01f));
+    const float      values[2] = {1, 2};
+    int64_t          skipped = -1;
+    OK(f->dev, write_floats(x, values, 2));
+    OK(f->dev, write_floats(weight, values, 1));
+    OK(f->dev, write_floats(gpunn_find(model, "fc1.weight"), values, 1));
+    OK(f->dev, gpunn_train_step(adam, loss));
+    float scale = gpunn_loss_scale(adam, &skipped), after = gpunn_item(weight);
+    if (f->backend->type == GPUNN_DEVICE_CPU) {
+        assert_true(scale == 1 && skipped == 0 && after < 1);
+    } else { /* 2 * 65536 does not fit into F16: skipped, halved; so it goes until 4 / 2 * scale does */
+        assert_true(scale == 32768 && skipped == 1);
+        assert_true(after == 1);
+        OK(f->dev, gpunn_train_step(adam, loss));
+        scale = gpunn_loss_scale(adam, &skipped);
+        assert_true(scale == 16384 && skipped == 2);
+    }
+    for (int step = 0; step < 3; step++) OK(f->dev, gpunn_train_step(adam, loss));
+    assert_true(gpunn_loss_scale(adam, NULL) == scale);
+    after = gpunn_item(weight); /* adam's first steps move by the rate: bias corrections do not count what was skipped */
+    int moved = f->backend->type == GPUNN_DEVICE_CPU ? 4 : 3;
+    check_close(&after, &(float){1 - 0.01f * (float)moved}, 1, 0, 1e-4);
+    const char *path = test_path(f, "scale.safetensors");
+    OK(f->dev, gpunn_checkpoint_save(adam, NULL, path));
+    OK(f->dev, gpunn_train_step(adam, loss));
+    float expected = gpunn_item(weight);
+    OK(f->dev, gpunn_checkpoint_load(adam, NULL, path));
+    assert_true(gpunn_loss_scale(adam, NULL) == scale);
+    OK(f->dev, gpunn_train_step(adam, loss));
+    assert_true(gpunn_item(weight) == expected);
+    assert_int_equal(remove(path), 0);
+    gpunn_optimizer_destroy(adam), gpunn_model_destroy(model);
+}
+
+int main(void)
+{
+    static const precision_case cases[] = {
+        {"f32 network", GPUNN_PRECISION_F32, 2e-5, 0},     {"tf32 network", GPUNN_PRECISION_TF32, 3e-3, 0},
+        {"bf16 network", GPUNN_PRECISION_BF16, 3e-2, 0},   {"f16 network", GPUNN_PRECISION_F16, 5e-3, 0},
+        {"f32 mlp", GPUNN_PRECISION_F32, 2e-5, 1},         {"bf16 mlp", GPUNN_PRECISION_BF16, 3e-2, 1},
+        {"f16 mlp", GPUNN_PRECISION_F16, 5e-3, 1},         {"f32 attention", GPUNN_PRECISION_F32, 2e-5, 2},
+        {"bf16 attention", GPUNN_PRECISION_BF16, 3e-2, 2}, {"f16 attention", GPUNN_PRECISION_F16, 5e-3, 2},
+    };
+    static struct CMUnitTest tests[64];
+    int                      count = 0;
+    for (int i = 0; i < COUNT(cases); i++) count += each_backend(tests + count, cases[i].name, test_precision, &cases[i]);
+    count += each_backend(tests + count, "masters", test_masters, NULL);
+    count += each_backend(tests + count, "loss scale", test_loss_scale, NULL);
+    count += missing_backends(tests + count);
+    return _cmocka_run_group_tests("precision", tests, (size_t)count, NULL, NULL);
+}
