@@ -5,6 +5,7 @@
  *     #include "gpunn.h"                      everywhere else just the include
  * and compile it:
  *     cc -O3 -march=native -fopenmp app.c -lm                     (-fopenmp may be left out: then one thread)
+ *     nvcc -O3 app.c gpunn_cuda.cu -o app                         (the same program on the GPU, where there is one)
  *
  * >>toc        grep -n '>>' gpunn.h lists every section
  *     doc      what gpunn is and is not, options, step by step, memory, errors, threads, limits
@@ -50,7 +51,7 @@
  *     - share a model or a device between threads without a lock of yours (THREADS below).
  *
  * STEP BY STEP
- *     1. gpunn_device_open                    the machine: CPU here; a GPU when its companion is linked
+ *     1. gpunn_device_open                    the machine: a GPU when its companion is linked and there is one, else the CPU
  *     2. gpunn_model_create, gpunn_input      the graph's entrances, with GPUNN_BATCH where the batch goes
  *     3. layers, ops, a loss                  each call checks its shapes at once; NULL in, NULL out
  *     4. gpunn_sgd, gpunn_adam, ...           an optimizer over the model's parameters
@@ -88,14 +89,22 @@
  *     results do not depend on their number.
  *     Waiting threads spin: where other programs want the cores, set OMP_WAIT_POLICY=passive or fewer threads.
  *
- * DETERMINISM  The same seed, data and build give the same bits, always. 3 x 3 convolutions of 16 and more channels may use
+ * GPU  gpunn_cuda.cu on the compile line, and nothing else in the program, makes gpunn_device_open use a GPU; log_fn hears why when
+ *     there is none, and gpunn_device_report tells all that was found. From its second run on, a training step or a gpunn_forward is
+ *     one launch of a CUDA graph, and calls return before the work is done: reading a value waits, gpunn_synchronize does too. A loss
+ *     that is not finite changes no weight but may be reported only by a later call, gpunn_synchronize at the latest. gpunn_write
+ *     copies at once, so the next batch travels while a step runs. Precision is the model's: gpunn_model_create(dev, .precision =
+ *     GPUNN_PRECISION_BF16). gpunn_model_to moves a model with its optimizers. A fault of the device is final for it: every later
+ *     call gives the same status; close it.
+ *
+ * DETERMINISM  The same seed, data and build give the same bits on the same device, always; dropout drops the same on every one. 3 x 3 convolutions of 16 and more channels may use
  *     Winograd's algorithm: errors of about 4e-5 of the result's size, where a plain sum makes 7e-6.
  *
  * EXTENDING  A new elementwise op is one line in >>ops. Any other op is a line in >>builders (GPUNN_OTHER_OPS), a builder with
  *     its shape rule in >>graph, and one function of its name in each backend.
  *
- * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features; F32 arithmetic, in which numbers below 1.2e-38 (denormals) may count
- *     as zero; little-endian machines.
+ * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features; F32 arithmetic (16-bit storage on a GPU), in which numbers below
+ *     1.2e-38 (denormals) may count as zero; little-endian machines.
  */
 #ifndef GPUNN_H
 #define GPUNN_H
@@ -4029,10 +4038,10 @@ static bool gpunn__read_value(gpunn__builder *b, gpunn_value *value, const gpunn
     return gpunn__use_slot(b, &value->data, b->plan->value_slot[root], at);
 }
 
-/* A factor of a product in a half plan: weights have a 16-bit copy, of other F32 values a step makes one. */
+/* An operand of a product in a half plan, its bias too: weights have a 16-bit copy, of other F32 values a step makes one. */
 static bool gpunn__is_factor(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
-    return b->plan->half && operand < 2 && gpunn__is_product(t->op) &&
+    return b->plan->half && operand < 3 && gpunn__is_product(t->op) && t->inputs[operand] &&
            b->plan->storage[b->plan->root[t->inputs[operand]->id]] == GPUNN_F32;
 }
 
@@ -4056,7 +4065,7 @@ static bool gpunn__read_operand(gpunn__builder *b, gpunn_step *step, const gpunn
 static bool gpunn__cast_factors(gpunn__builder *b, const gpunn_tensor *t)
 {
     static const gpunn_attributes none;
-    for (int i = 0; i < t->input_count && i < 2; i++) {
+    for (int i = 0; i < t->input_count; i++) {
         if (!gpunn__is_factor(b, t, i)) continue;
         int                 at = b->plan->step_count, root = b->plan->root[t->inputs[i]->id];
         const gpunn_tensor *source = b->model->tensors[root];
