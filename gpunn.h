@@ -927,6 +927,7 @@ typedef struct gpunn_value {
     int         rank;
     int64_t     dim[GPUNN_MAX_RANK]; /* real sizes; an empty batch does not occur */
     int64_t     count;               /* product of dim; 1 for a scalar */
+    bool        channels_last;       /* of rank 4: dim says n, c, h, w, but memory is n, h, w, c */
 } gpunn_value;
 
 typedef struct gpunn_run_state {
@@ -1059,6 +1060,9 @@ struct gpunn_backend {
     /* Device to device, in the order of the calls; dtypes F32, F16 or BF16. */
     gpunn_status (*convert)(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
                             int64_t count);
+    /* Whether models with convolutions, of a precision other than F32, get along better with channels_last values; NULL: no. Then
+     * conv2d, batch_norm, pools and elementwise ops meet them: all of one step's values of rank 4 or, of conv2d, all but weights. */
+    bool (*channels_last)(void *context);
     /* NULL, all three: the core calls run and update itself. execute may return before the work is done. */
     gpunn_status (*execute)(void *context, gpunn_run *run);
     void (*forget)(void *context, void *captured);
@@ -3731,8 +3735,9 @@ struct gpunn__plan {
     int            *gradient_root; /* the same for gradients: reshapes only */
     int            *value_slot, *gradient_slot; /* by root; -1: none */
     gpunn_dtype    *storage;                    /* dtype of a value, and of its gradient, in memory */
-    bool            half;                       /* products read 16 bits: see gpunn__mark_storage */
-    int            *inputs;                     /* ids of the inputs that it reads */
+    bool           *last;                       /* values, and their gradients, with channels last */
+    bool            half, channels_last; /* products read 16 bits, convolutions channels_last values: see gpunn__mark_storage */
+    int            *inputs;              /* ids of the inputs that it reads */
     int             input_count;
     int            *reached;     /* ids of the parameters whose gradient it writes */
     bool          **first_write; /* per reached parameter: the accumulate flag of the step that writes it first */
@@ -3762,6 +3767,7 @@ typedef struct gpunn__builder { /* tables by tensor id, alive while a plan is ma
     int         *next;      /* by a node of a chain: the following one; -1: none */
     int         *writes;    /* by gradient root: contributions so far in the backward pass */
     int         *cast;      /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
+    int         *turned;    /* by operand: the slot of a copy with its channels in the other place; -1: none yet */
 } gpunn__builder;
 
 static void *gpunn__grow(gpunn_device *dev, void *array, int count, int *capacity, size_t item)
@@ -3864,10 +3870,19 @@ static void gpunn__mark_kept(const gpunn_model *model, bool *needed, bool *scrat
     }
 }
 
-/* Values that are their first operand under another name: no step. */
-static bool gpunn__is_alias(const gpunn_tensor *t, bool training)
+/* Images of which memory can tell where their channels are. */
+static bool gpunn__has_layouts(const gpunn_tensor *t)
 {
-    return t->op == GPUNN_OP_RESHAPE || (t->op == GPUNN_OP_DROPOUT && (!training || t->attr.value[0] == 0));
+    bool fixed = t->rank == 4 && t->dim[1] > 0 && t->dim[2] > 0 && t->dim[3] > 0;
+    return fixed && t->dim[1] > 1 && t->dim[2] * t->dim[3] > 1;
+}
+
+/* Values that are their first operand under another name: no step. */
+static bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    if (t->kind != GPUNN__VALUE) return false;
+    if (t->op == GPUNN_OP_RESHAPE) return !(plan->last[t->inputs[0]->id] && gpunn__has_layouts(t->inputs[0]));
+    return t->op == GPUNN_OP_DROPOUT && (!plan->training || t->attr.value[0] == 0);
 }
 
 /* A value that somebody reads under its own name cannot be merged away. */
@@ -3900,7 +3915,7 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
             then = 2;
         else if (t->op == GPUNN_OP_RELU || (t->op == GPUNN_OP_GELU_TANH && head->op == GPUNN_OP_LINEAR))
             then = 3;
-        if (then <= *stage) return NULL;
+        if (then <= *stage || b->plan->last[id] != b->plan->last[end->id]) return NULL;
         *stage = then;
         return t;
     }
@@ -3919,10 +3934,10 @@ static void gpunn__mark_roots(gpunn__builder *b)
     gpunn__plan *plan = b->plan;
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
-        bool                alias = t->kind == GPUNN__VALUE && gpunn__is_alias(t, plan->training);
+        bool                alias = gpunn__is_alias(plan, t);
         plan->gradient_root[id] = plan->root[id] = alias ? plan->root[t->inputs[0]->id] : id;
         b->head[id] = id;
-        b->next[id] = b->cast[id] = plan->value_slot[id] = plan->gradient_slot[id] = -1;
+        b->next[id] = b->cast[id] = b->turned[id] = plan->value_slot[id] = plan->gradient_slot[id] = -1;
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
             if (t->inputs[i]) b->uses[t->inputs[i]->id]++;
     }
@@ -3967,14 +3982,41 @@ static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn_dtype
     return result;
 }
 
+/* Where convolutions want their channels last, so are the values that they give and all that goes on with these, image by image:
+ * norms, pools, elementwise ops. Others read a copy. */
+static bool gpunn__is_last(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    if (!plan->channels_last || t->kind != GPUNN__VALUE || t->rank != 4 || t->dtype != GPUNN_F32) return false;
+    if (t->op == GPUNN_OP_CONV2D) return true;
+    bool local = t->op == GPUNN_OP_BATCH_NORM || t->op == GPUNN_OP_MAX_POOL2D || t->op == GPUNN_OP_AVG_POOL2D ||
+                 t->op == GPUNN_OP_ADAPTIVE_AVG_POOL2D || gpunn__is_alias(plan, t);
+    if (local) return t->op != GPUNN_OP_RESHAPE && plan->last[t->inputs[0]->id];
+    bool last = false;
+    if (!gpunn__op_elementwise(t->op)) return false;
+    for (int i = 0; i < t->input_count; i++) {
+        const gpunn_tensor *input = t->inputs[i];
+        bool                whole = gpunn__same_shape(input, t) && plan->storage[input->id] == plan->storage[t->id];
+        if (!whole && gpunn__count(input, 1) != 1) return false;
+        last = last || (whole && plan->last[input->id]);
+    }
+    return last;
+}
+
 static void gpunn__mark_storage(gpunn__builder *b)
 {
-    gpunn__plan *plan = b->plan;
-    plan->half = b->model->precision >= GPUNN_PRECISION_BF16 && b->model->dev->info.half;
+    gpunn__plan        *plan = b->plan;
+    gpunn_model        *model = b->model;
+    const gpunn_device *dev = model->dev;
+    bool                convolves = false;
+    for (int id = 0; id < plan->tensor_count; id++)
+        convolves = convolves || (b->needed[id] && model->tensors[id]->op == GPUNN_OP_CONV2D);
+    plan->half = model->precision >= GPUNN_PRECISION_BF16 && dev->info.half;
+    plan->channels_last = convolves && model->precision != GPUNN_PRECISION_F32 && dev->backend->channels_last &&
+                          dev->backend->channels_last(dev->context);
     for (int id = 0; id < plan->tensor_count; id++) {
-        const gpunn_tensor *t = b->model->tensors[id];
-        plan->storage[id] = plan->half ? gpunn__storage_of(b->model, plan->storage, t) : t->dtype;
-        if (plan->training && plan->root[id] == plan->root[plan->outputs[0]->id]) plan->storage[id] = t->dtype; /* the loss */
+        const gpunn_tensor *t = model->tensors[id];
+        plan->storage[id] = plan->half ? gpunn__storage_of(model, plan->storage, t) : t->dtype;
+        plan->last[id] = gpunn__is_last(plan, t);
     }
 }
 
@@ -3984,6 +4026,7 @@ static void gpunn__describe(const gpunn__plan *plan, gpunn_value *value, const g
     int64_t batch = plan->batch;
     value->data = NULL;
     value->dtype = plan->storage[t->id];
+    value->channels_last = plan->last[t->id] && gpunn__has_layouts(t);
     value->rank = t->rank;
     value->count = 1;
     for (int i = 0; i < t->rank; i++) {
@@ -3992,7 +4035,7 @@ static void gpunn__describe(const gpunn__plan *plan, gpunn_value *value, const g
     }
 }
 
-/* Appends an empty step of a node with the first input_count of its operands described and no pointer set. NULL: out of memory. */
+/* Appends an empty step, named after a node, with room for that many operands. NULL: out of memory. */
 static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, bool backward, int input_count)
 {
     gpunn__plan *plan = b->plan;
@@ -4010,14 +4053,22 @@ static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, boo
     step->name = t->layer ? t->layer : t->name ? t->name : "";
     step->attr = &t->attr;
     step->state = &b->model->state;
-    for (int i = 0; i < input_count; i++) {
+    plan->step_count++;
+    return step;
+}
+
+/* A step of a node as it stands, its operands described. */
+static gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bool backward)
+{
+    gpunn_step *step = gpunn__new_step(b, t, backward, t->input_count);
+    for (int i = 0; step && i < t->input_count; i++) {
         if (t->inputs[i] == NULL) continue;
-        gpunn__describe(plan, &step->in[i], t->inputs[i]);
+        gpunn__describe(b->plan, &step->in[i], t->inputs[i]);
         step->grad_in[i] = step->in[i];
     }
-    gpunn__describe(plan, &step->out, t);
+    if (step == NULL) return NULL;
+    gpunn__describe(b->plan, &step->out, t);
     step->grad_out = step->out;
-    plan->step_count++;
     return step;
 }
 
@@ -4034,6 +4085,7 @@ static bool gpunn__read_value(gpunn__builder *b, gpunn_value *value, const gpunn
     int root = b->plan->root[t->id];
     gpunn__describe(b->plan, value, t);
     value->dtype = b->plan->storage[root];
+    value->channels_last = b->plan->last[root] && gpunn__has_layouts(t);
     if (b->model->tensors[root]->kind != GPUNN__VALUE) return gpunn__bind(b, &value->data, GPUNN__IN_TENSOR, root);
     return gpunn__use_slot(b, &value->data, b->plan->value_slot[root], at);
 }
@@ -4050,35 +4102,96 @@ static bool gpunn__has_mirror(const gpunn_tensor *t)
     return t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT;
 }
 
-static bool gpunn__read_operand(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *t, int operand, int at)
+/* Where a step wants the channels of an operand, or of its gradient. */
+static bool gpunn__wants_last(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
-    gpunn_value *value = &step->in[operand];
+    if (!gpunn__has_layouts(t->inputs[operand])) return false;
+    if (t->op == GPUNN_OP_CONV2D) return b->plan->channels_last && operand == 0;
+    if (!b->plan->last[t->id]) return false;
+    return gpunn__op_elementwise(t->op) ? gpunn__same_shape(t->inputs[operand], t) : operand == 0;
+}
+
+static bool gpunn__is_misplaced(const gpunn__builder *b, const gpunn_tensor *t, int operand)
+{
+    const gpunn_tensor *input = t->inputs[operand];
+    return gpunn__has_layouts(input) && b->plan->last[b->plan->root[input->id]] != gpunn__wants_last(b, t, operand);
+}
+
+static bool gpunn__read_stored(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int operand, int at)
+{
     if (!gpunn__is_factor(b, t, operand)) return gpunn__read_value(b, value, t->inputs[operand], at);
     int root = b->plan->root[t->inputs[operand]->id];
     gpunn__describe(b->plan, value, t->inputs[operand]);
     value->dtype = gpunn__half_of(b->model);
+    value->channels_last = b->plan->last[root] && gpunn__has_layouts(t->inputs[operand]);
     if (gpunn__has_mirror(b->model->tensors[root])) return gpunn__bind(b, &value->data, GPUNN__IN_HALF, root);
     return gpunn__use_slot(b, &value->data, b->cast[root], at);
 }
 
-/* The steps that make 16-bit copies of t's factors, unless there are some already. */
-static bool gpunn__cast_factors(gpunn__builder *b, const gpunn_tensor *t)
+static bool gpunn__read_operand(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int operand, int at)
+{
+    if (!gpunn__is_misplaced(b, t, operand)) return gpunn__read_stored(b, value, t, operand, at);
+    gpunn__describe(b->plan, value, t->inputs[operand]);
+    value->dtype = gpunn__is_factor(b, t, operand) ? gpunn__half_of(b->model)
+                                                   : b->plan->storage[b->plan->root[t->inputs[operand]->id]];
+    value->channels_last = gpunn__wants_last(b, t, operand);
+    return gpunn__use_slot(b, &value->data, b->turned[t->inputs[operand]->id], at);
+}
+
+/* dim in the order in which memory has it, as a value of its own. */
+static void gpunn__as_stored(gpunn_value *value, bool last)
+{
+    int64_t channels = value->dim[1];
+    value->channels_last = false;
+    if (!last) return;
+    value->dim[1] = value->dim[2];
+    value->dim[2] = value->dim[3];
+    value->dim[3] = channels;
+}
+
+/* A permutation of images to channels last, or from there. */
+static gpunn_step *gpunn__turn_step(gpunn__builder *b, const gpunn_tensor *image, bool to_last, bool backward)
+{
+    static const gpunn_attributes to = {.order = {0, 2, 3, 1}}, from = {.order = {0, 3, 1, 2}};
+    gpunn_step                   *step = gpunn__new_step(b, image, backward, 1);
+    if (step == NULL) return NULL;
+    step->op = GPUNN_OP_PERMUTE;
+    step->attr = to_last ? &to : &from;
+    return step;
+}
+
+/* The steps that make copies of t's operands where it cannot read them as they are, unless there are some already. */
+static bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t)
 {
     static const gpunn_attributes none;
     for (int i = 0; i < t->input_count; i++) {
-        if (!gpunn__is_factor(b, t, i)) continue;
-        int                 at = b->plan->step_count, root = b->plan->root[t->inputs[i]->id];
+        const gpunn_tensor *input = t->inputs[i];
+        if (input == NULL) continue;
+        int                 root = b->plan->root[input->id];
         const gpunn_tensor *source = b->model->tensors[root];
-        if (gpunn__has_mirror(source) || b->cast[root] >= 0) continue;
-        gpunn_step *step = gpunn__new_step(b, t, false, 1);
-        if (step == NULL) return false;
-        step->op = GPUNN_OP_CAST;
-        step->attr = &none;
-        if (!gpunn__read_value(b, &step->in[0], source, at)) return false;
-        gpunn__describe(b->plan, &step->out, source);
-        step->out.dtype = gpunn__half_of(b->model);
-        b->cast[root] = gpunn__new_slot(b, (size_t)step->out.count * 2, at);
-        if (b->cast[root] < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, b->cast[root])) return false;
+        if (gpunn__is_factor(b, t, i) && !gpunn__has_mirror(source) && b->cast[root] < 0) {
+            int         at = b->plan->step_count;
+            gpunn_step *step = gpunn__new_step(b, t, false, 1);
+            if (step == NULL) return false;
+            step->op = GPUNN_OP_CAST;
+            step->attr = &none;
+            if (!gpunn__read_value(b, &step->in[0], source, at)) return false;
+            gpunn__describe(b->plan, &step->out, source);
+            step->out.dtype = gpunn__half_of(b->model);
+            b->cast[root] = gpunn__new_slot(b, (size_t)step->out.count * 2, at);
+            if (b->cast[root] < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, b->cast[root])) return false;
+        }
+        if (gpunn__is_misplaced(b, t, i) && b->turned[input->id] < 0) {
+            int         at = b->plan->step_count;
+            bool        to_last = gpunn__wants_last(b, t, i);
+            gpunn_step *step = gpunn__turn_step(b, input, to_last, false);
+            if (step == NULL || !gpunn__read_stored(b, &step->in[0], t, i, at)) return false;
+            step->out = step->in[0];
+            gpunn__as_stored(&step->in[0], !to_last);
+            gpunn__as_stored(&step->out, to_last);
+            int slot = b->turned[input->id] = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype), at);
+            if (slot < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot)) return false;
+        }
     }
     return true;
 }
@@ -4088,12 +4201,20 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
 {
     gpunn_tensor **tensors = b->model->tensors;
     gpunn_tensor  *t = tensors[b->head[end->id]];
-    if (!gpunn__cast_factors(b, t)) return false;
+    if (!gpunn__copy_operands(b, t)) return false;
+    for (const gpunn_tensor *member = t; member != end;) {
+        member = tensors[b->next[member->id]];
+        if (!gpunn__copy_operands(b, member)) return false;
+    }
+    if (t->op == GPUNN_OP_RESHAPE) { /* of an image with channels last: the copy is all that it needs */
+        b->plan->value_slot[t->id] = b->turned[t->inputs[0]->id];
+        return true;
+    }
     int         at = b->plan->step_count;
-    gpunn_step *step = gpunn__new_step(b, t, false, t->input_count);
+    gpunn_step *step = gpunn__node_step(b, t, false);
     if (step == NULL) return false;
     for (int i = 0; i < t->input_count; i++)
-        if (t->inputs[i] && !gpunn__read_operand(b, step, t, i, at)) return false;
+        if (t->inputs[i] && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
     for (const gpunn_tensor *member = t; member != end;) {
         const gpunn_tensor *previous = member;
         member = tensors[b->next[member->id]];
@@ -4104,8 +4225,7 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
             step->fused.norm = true;
             step->fused.eps = member->attr.eps;
         } else if (member->op == GPUNN_OP_ADD) {
-            const gpunn_tensor *residual = member->inputs[member->inputs[0] == previous];
-            if (!gpunn__read_value(b, &step->fused.residual, residual, at)) return false;
+            if (!gpunn__read_operand(b, &step->fused.residual, member, member->inputs[0] == previous, at)) return false;
         } else if (member->op == GPUNN_OP_RELU) {
             step->fused.relu = true;
             step->fused.relu_mask = b->activates[member->id] && t->op == GPUNN_OP_LINEAR;
@@ -4154,7 +4274,7 @@ static int gpunn__next_contribution(const gpunn__builder *b, int root, int befor
 {
     for (int id = before - 1; id > root; id--) {
         const gpunn_tensor *t = b->model->tensors[id];
-        if (!b->behind[id] || !b->wants[id] || gpunn__is_alias(t, b->plan->training)) continue;
+        if (!b->behind[id] || !b->wants[id] || gpunn__is_alias(b->plan, t)) continue;
         for (int i = 0; i < t->input_count; i++)
             if (gpunn__passes_gradient(b, t, i) && b->plan->gradient_root[t->inputs[i]->id] == root) return id;
     }
@@ -4170,8 +4290,8 @@ static bool gpunn__shares_gradient(const gpunn__builder *b, const gpunn_tensor *
     const gpunn_tensor *other = add->inputs[1 - operand];
     int                 member[MOST], count = 0, root = plan->gradient_root[add->inputs[operand]->id];
     if (add->inputs[0] == add->inputs[1] || !gpunn__same_shape(add, add->inputs[operand]) || plan->gradient_slot[add->id] < 0 ||
-        plan->storage[root] != plan->storage[add->id] || b->model->tensors[root]->kind != GPUNN__VALUE || b->retained[root] ||
-        b->retained[add->id] || b->writes[root] > 0)
+        plan->storage[root] != plan->storage[add->id] || plan->last[root] != plan->last[add->id] ||
+        b->model->tensors[root]->kind != GPUNN__VALUE || b->retained[root] || b->retained[add->id] || b->writes[root] > 0)
         return false;
     for (int id = 0; id < add->id; id++) {
         bool sharing = id == root || plan->gradient_slot[id] == plan->gradient_slot[add->id] ||
@@ -4194,6 +4314,7 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     int          root = plan->gradient_root[input->id];
     step->accumulate[i] = b->writes[root]++ > 0;
     step->grad_in[i].dtype = plan->storage[root];
+    step->grad_in[i].channels_last = plan->last[root] && gpunn__has_layouts(input);
     if (b->model->tensors[root]->kind == GPUNN__PARAMETER) {
         if (!step->accumulate[i]) {
             plan->reached[plan->reached_count] = root;
@@ -4208,6 +4329,40 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
         plan->gradient_slot[root] = slot;
     }
     return gpunn__use_slot(b, &step->grad_in[i].data, plan->gradient_slot[root], at);
+}
+
+/* Whether the gradient of an operand is kept with its channels in another place than the step of t gives it. */
+static bool gpunn__turns_gradient(const gpunn__builder *b, const gpunn_tensor *t, int operand)
+{
+    const gpunn_tensor *input = t->inputs[operand];
+    return gpunn__has_layouts(input) && b->plan->last[b->plan->gradient_root[input->id]] != gpunn__wants_last(b, t, operand);
+}
+
+/* A slot for it as the step gives it; -1: out of memory. */
+static int gpunn__turned_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *t, int operand, int at)
+{
+    gpunn_value *value = &step->grad_in[operand];
+    value->dtype = b->plan->storage[b->plan->gradient_root[t->inputs[operand]->id]];
+    value->channels_last = gpunn__wants_last(b, t, operand);
+    int slot = gpunn__new_slot(b, (size_t)value->count * gpunn_dtype_size(value->dtype), at);
+    return slot >= 0 && gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot) ? slot : -1;
+}
+
+/* The step that brings a gradient from that slot, where its channels are last or not, to the image that it belongs to. */
+static bool gpunn__turn_back(gpunn__builder *b, const gpunn_tensor *image, int slot, bool last)
+{
+    int         at = b->plan->step_count;
+    gpunn_step *step = gpunn__turn_step(b, image, last, true);
+    if (step == NULL) return false;
+    gpunn__describe(b->plan, &step->grad_in[0], image);
+    if (!gpunn__write_gradient(b, step, image, 0, at)) return false;
+    step->grad_out = step->grad_in[0];
+    gpunn__as_stored(&step->grad_in[0], !last);
+    gpunn__as_stored(&step->grad_out, last);
+    step->in[0] = step->grad_in[0];
+    step->out = step->grad_out;
+    step->in[0].data = step->out.data = NULL;
+    return gpunn__use_slot(b, &step->grad_out.data, slot, at);
 }
 
 /* Whether the backward step of linear t can apply the derivative of the activation that made its x. */
@@ -4225,7 +4380,10 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     gpunn__plan *plan = b->plan;
     int          root = plan->gradient_root[t->id], wanted = 0;
     bool         computed[GPUNN_MAX_OPERANDS] = {false};
+    int          turned[GPUNN_MAX_OPERANDS]; /* slots of gradients that are still to be turned; -1: none */
+    if (t->op == GPUNN_OP_RESHAPE) return gpunn__turn_back(b, t->inputs[0], plan->gradient_slot[root], false);
     for (int i = 0; i < t->input_count; i++) {
+        turned[i] = -1;
         if (!gpunn__passes_gradient(b, t, i)) continue;
         computed[i] = t->op != GPUNN_OP_ADD || !gpunn__shares_gradient(b, t, i);
         wanted += computed[i];
@@ -4236,16 +4394,17 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     }
     if (wanted == 0) return true;
     int         at = plan->step_count;
-    gpunn_step *step = gpunn__new_step(b, t, true, t->input_count);
+    gpunn_step *step = gpunn__node_step(b, t, true);
     if (step == NULL) return false;
     bool from_loss = plan->gradient_slot[root] < 0; /* its gradient is the constant 1 */
     step->grad_out.dtype = plan->storage[root];
+    step->grad_out.channels_last = plan->last[root] && gpunn__has_layouts(t);
     if (from_loss ? !gpunn__bind(b, &step->grad_out.data, GPUNN__IN_ONE, 0)
                   : !gpunn__use_slot(b, &step->grad_out.data, plan->gradient_slot[root], at))
         return false;
     for (int i = 0; i < t->input_count; i++) {
         const gpunn_tensor *target = t->inputs[i];
-        if (target && gpunn__op_reads_input(t->op, i) && !gpunn__read_operand(b, step, t, i, at)) return false;
+        if (target && gpunn__op_reads_input(t->op, i) && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
         if (!computed[i]) continue;
         if (i == 0 && b->activates[target->id]) {
             step->activated.op = target->op;
@@ -4253,9 +4412,14 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
             if (step->activated.op == GPUNN_OP_GELU_TANH && !gpunn__read_value(b, &step->activated.before, target, at))
                 return false;
         }
-        if (!gpunn__write_gradient(b, step, target, i, at)) return false;
+        bool turns = target == t->inputs[i] && gpunn__turns_gradient(b, t, i);
+        if (turns ? (turned[i] = gpunn__turned_gradient(b, step, t, i, at)) < 0 : !gpunn__write_gradient(b, step, target, i, at))
+            return false;
     }
-    return !gpunn__op_reads_output(t->op) || gpunn__read_value(b, &step->out, t, at);
+    if (gpunn__op_reads_output(t->op) && !gpunn__read_value(b, &step->out, t, at)) return false;
+    for (int i = 0; i < t->input_count; i++)
+        if (turned[i] >= 0 && !gpunn__turn_back(b, t->inputs[i], turned[i], gpunn__wants_last(b, t, i))) return false;
+    return true;
 }
 
 /* Which tensors have gradients, and who computes them. */
@@ -4287,7 +4451,7 @@ static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
     for (int id = loss->id; id >= 0; id--) {
         const gpunn_tensor *t = b->model->tensors[id];
         bool                own = b->behind[id] && b->wants[id] && t->kind == GPUNN__VALUE && !b->activates[id];
-        if (own && !gpunn__is_alias(t, b->plan->training) && !gpunn__backward_step(b, t)) return false;
+        if (own && !gpunn__is_alias(b->plan, t) && !gpunn__backward_step(b, t)) return false;
     }
     return true;
 }
@@ -4385,10 +4549,11 @@ static gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, 
                        step->name[0] ? "'" : "", dev->backend->error(dev->context), shapes);
 }
 
-static gpunn_step *gpunn__forward_of(gpunn__plan *plan, const gpunn_tensor *node)
+/* The forward step of the node to which the attributes belong. */
+static gpunn_step *gpunn__forward_of(gpunn__plan *plan, const gpunn_attributes *attr)
 {
     for (int i = 0; i < plan->forward_count; i++)
-        if (plan->steps[i].attr == &node->attr) return &plan->steps[i];
+        if (plan->steps[i].attr == attr) return &plan->steps[i];
     return NULL;
 }
 
@@ -4417,11 +4582,11 @@ static gpunn_status gpunn__prepare_steps(gpunn__builder *b)
     for (int at = 0; at < plan->step_count; at++) {
         gpunn_step *step = &plan->steps[at];
         if (step->backward) {
-            gpunn_tensor *node = gpunn__node_of(b, step);
-            gpunn_step   *forward = gpunn__forward_of(plan, node);
+            gpunn_step *forward = gpunn__forward_of(plan, step->attr);
             if (forward && !gpunn__share_saved(b, forward, &step->saved, &step->saved_bytes, at)) return GPUNN_ERR_MEMORY;
             if (step->activated.op == GPUNN_OP_RELU) {
-                forward = gpunn__forward_of(plan, b->model->tensors[b->head[node->inputs[0]->id]]);
+                const gpunn_tensor *x = gpunn__node_of(b, step)->inputs[0];
+                forward = gpunn__forward_of(plan, &b->model->tensors[b->head[x->id]]->attr);
                 if (!gpunn__share_saved(b, forward, &step->activated.mask, &step->activated.mask_bytes, at))
                     return GPUNN_ERR_MEMORY;
             }
@@ -4461,6 +4626,7 @@ static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
     plan->value_slot = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->gradient_slot = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->storage = (gpunn_dtype *)gpunn__take_table(base, &used, n, sizeof *plan->storage);
+    plan->last = (bool *)gpunn__take_table(base, &used, n, sizeof *plan->last);
     plan->inputs = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->reached = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->first_write = (bool **)gpunn__take_table(base, &used, n, sizeof *plan->first_write);
@@ -4481,6 +4647,7 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
     b->next = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->writes = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->cast = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->turned = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     return used;
 }
 
@@ -4494,9 +4661,10 @@ static gpunn_status gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *out
     }
     gpunn__mark_operands(model, b->needed);
     if (plan->training) gpunn__mark_kept(model, b->needed, b->scratch);
-    int values = 0;
+    int values = 0, copies = 0; /* at most: of operands, and of gradients on their way back */
     for (int id = 0; id < plan->tensor_count; id++) {
         if (!b->needed[id]) continue;
+        copies += model->precision == GPUNN_PRECISION_F32 ? 0 : 2 + model->tensors[id]->input_count;
         if (model->tensors[id]->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;
         values += model->tensors[id]->kind == GPUNN__VALUE;
         if (gpunn__count(model->tensors[id], plan->batch) < 0)
@@ -4505,12 +4673,14 @@ static gpunn_status gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *out
                                (long long)plan->batch, model->tensors[id]->name ? model->tensors[id]->name : "",
                                gpunn_op_name(model->tensors[id]->op));
     }
-    int capacity = values * (plan->training ? 2 : 1) + 1 + (model->precision >= GPUNN_PRECISION_BF16 ? plan->tensor_count : 0);
+    int capacity = values * (plan->training ? 2 : 1) + 1 + copies;
     plan->steps = (gpunn_step *)gpunn__calloc(model->dev, (size_t)capacity * sizeof *plan->steps);
     if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
     plan->step_capacity = capacity;
-    gpunn__mark_roots(b);
     gpunn__mark_storage(b);
+    gpunn__mark_roots(b);
+    for (int id = 0; id < plan->tensor_count && plan->training; id++) /* the loss is F32 */
+        if (plan->root[id] == plan->root[outputs[0]->id]) plan->storage[id] = model->tensors[id]->dtype;
     if (plan->training) gpunn__mark_gradients(b, outputs[0]);
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
     if (plan->training && !gpunn__backward_steps(b, outputs[0])) return GPUNN_ERR_MEMORY;
@@ -4973,6 +5143,21 @@ static gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient)
     return plan->storage[gradient ? plan->gradient_root[t->id] : plan->root[t->id]];
 }
 
+/* Images of floats that came with their channels last. */
+static gpunn_status gpunn__channels_first(const gpunn_tensor *t, void *host, size_t bytes)
+{
+    float *copy = (float *)gpunn__realloc(t->model->dev, NULL, 0, bytes);
+    if (copy == NULL) return GPUNN_ERR_MEMORY;
+    memcpy(copy, host, bytes);
+    int64_t channels = t->dim[1], area = t->dim[2] * t->dim[3], images = (int64_t)(bytes / sizeof *copy) / (channels * area);
+    for (int64_t n = 0; n < images; n++)
+        for (int64_t i = 0; i < area; i++)
+            for (int64_t c = 0; c < channels; c++)
+                memcpy((float *)host + (n * channels + c) * area + i, copy + (n * area + i) * channels + c, sizeof *copy);
+    gpunn__free(t->model->dev, copy, bytes);
+    return GPUNN_OK;
+}
+
 static gpunn_status gpunn__read(gpunn_tensor *t, bool gradient, void *host, size_t bytes, const char *caller)
 {
     if (t == NULL || host == NULL)
@@ -4998,7 +5183,10 @@ static gpunn_status gpunn__read(gpunn_tensor *t, bool gradient, void *host, size
         float value = stored == GPUNN_F16 ? gpunn__float_of_half(bits) : gpunn__float_of_bits((uint32_t)bits << 16);
         memcpy((char *)host + 2 * i, &value, sizeof value);
     }
-    return GPUNN_OK;
+    const gpunn__plan *plan = t->model->last;
+    bool               known = plan && t->id < plan->tensor_count && gpunn__has_layouts(t);
+    return known && plan->last[gradient ? plan->gradient_root[t->id] : plan->root[t->id]] ? gpunn__channels_first(t, host, bytes)
+                                                                                          : GPUNN_OK;
 }
 
 GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes)
@@ -5098,7 +5286,7 @@ static void gpunn__summary_rows(const gpunn_model *model, const gpunn__plan *pla
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
         bool                computed = t->kind == GPUNN__VALUE &&
-                        (plan->root[id] != id || plan->value_slot[id] >= 0 || gpunn__is_alias(t, plan->training));
+                        (plan->root[id] != id || plan->value_slot[id] >= 0 || gpunn__is_alias(plan, t));
         bool read = false;
         for (int i = 0; i < plan->input_count; i++) read = read || plan->inputs[i] == id;
         if (!computed && !read) continue;
@@ -10186,6 +10374,7 @@ static const gpunn_backend *gpunn__cpu_backend(void)
         gpunn__cpu_update,
         gpunn__cpu_sum_of_squares,
         gpunn__cpu_scale,
+        NULL,
         NULL,
         NULL,
         NULL,
