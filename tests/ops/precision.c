@@ -34,8 +34,22 @@ static net make(gpunn_model *model, int which)
         gpunn_tensor *both[2] = {gpunn_relu(gpunn_add(a, b)), gpunn_mul(a, gpunn_sigmoid(b))};
         h = gpunn_linear(gpunn_slice(gpunn_concat(both, 2, 1), 1, 3, 31, 1), "fc5", .out_features = 9);
         h = gpunn_gelu_tanh(h);
-    } else
+    } else if (which == 2)
         h = gpunn_flatten(gpunn_add(attention(h), gpunn_linear(h, "skip", .out_features = 8)));
+    else { /* images that go through ops of every kind: those that pass on channels-last images, and others in between */
+        gpunn_tensor *a = gpunn_conv2d(n.x, "conv1", .out_channels = 6, .kernel_size = 3, .padding = 1);
+        gpunn_tensor *b = gpunn_relu(gpunn_batch_norm2d(gpunn_conv2d(a, "conv2", .out_channels = 6, .kernel_size = 1), "bn"));
+        gpunn_tensor *c[2] = {gpunn_add(gpunn_mul_scalar(a, 0.5f), gpunn_dropout(b, 0.3f)), gpunn_mul(b, gpunn_tanh(n.x))};
+        h = gpunn_keep(gpunn_set_name(gpunn_silu(gpunn_concat(c, 2, 1)), "kept"));
+        h = gpunn_conv2d(h, "conv3", .out_channels = 8, .kernel_size = 3, .groups = 2, .stride = 1, .padding = 1);
+        b = gpunn_pad(b, .before = {0, 0, 1, 1}, .after = {0, 0, 1, 1});
+        b = gpunn_set_name(gpunn_keep(gpunn_conv2d(b, "conv4", .out_channels = 8, .kernel_size = 3)), "inner");
+        a = gpunn_relu(gpunn_add(h, gpunn_retain_grad(b)));
+        b = gpunn_avg_pool2d(gpunn_max_pool2d(a, .kernel_size = 2), .kernel_size = 2, .padding = 1);
+        c[0] = gpunn_flatten(b);
+        c[1] = gpunn_flatten(gpunn_adaptive_avg_pool2d(a, 1, 1));
+        h = gpunn_concat(c, 2, 1);
+    }
     n.logits = gpunn_linear(h, "out", .out_features = 3);
     n.loss = gpunn_cross_entropy(n.logits, n.t);
     n.accuracy = gpunn_accuracy(n.logits, n.t);
@@ -81,6 +95,11 @@ static void test_precision(void **state)
     OK(f->dev, gpunn_backward(n.loss));
     check_tensor(f, n.logits, cpu, r.logits, true, c->tolerance);
     check_tensor(f, n.x, cpu, r.x, true, 2 * c->tolerance);
+    if (c->model == 3) {
+        check_tensor(f, gpunn_find(model, "kept"), cpu, gpunn_find(reference, "kept"), false, c->tolerance);
+        check_tensor(f, gpunn_find(model, "inner"), cpu, gpunn_find(reference, "inner"), false, c->tolerance);
+        check_tensor(f, gpunn_find(model, "inner"), cpu, gpunn_find(reference, "inner"), true, c->tolerance);
+    }
     for (int i = 0; i < gpunn_parameter_count(model); i++) {
         gpunn_tensor *p = gpunn_parameter_at(model, i), *q = gpunn_parameter_at(reference, i);
         if (strstr(gpunn_tensor_name(p), "running") == NULL) check_tensor(f, p, cpu, q, true, 2 * c->tolerance);
@@ -175,7 +194,9 @@ int main(void)
         {"f32 network", GPUNN_PRECISION_F32, 2e-5, 0},     {"tf32 network", GPUNN_PRECISION_TF32, 3e-3, 0},
         {"bf16 network", GPUNN_PRECISION_BF16, 3e-2, 0},   {"f16 network", GPUNN_PRECISION_F16, 5e-3, 0},
         {"f32 mlp", GPUNN_PRECISION_F32, 2e-5, 1},         {"bf16 mlp", GPUNN_PRECISION_BF16, 3e-2, 1},
-        {"f16 mlp", GPUNN_PRECISION_F16, 5e-3, 1},         {"f32 attention", GPUNN_PRECISION_F32, 2e-5, 2},
+        {"f16 mlp", GPUNN_PRECISION_F16, 5e-3, 1},         {"f32 images", GPUNN_PRECISION_F32, 2e-5, 3},
+        {"tf32 images", GPUNN_PRECISION_TF32, 3e-3, 3},    {"bf16 images", GPUNN_PRECISION_BF16, 3e-2, 3},
+        {"f16 images", GPUNN_PRECISION_F16, 5e-3, 3},      {"f32 attention", GPUNN_PRECISION_F32, 2e-5, 2},
         {"bf16 attention", GPUNN_PRECISION_BF16, 3e-2, 2}, {"f16 attention", GPUNN_PRECISION_F16, 5e-3, 2},
     };
     static struct CMUnitTest tests[64];
