@@ -685,7 +685,7 @@ typedef struct gpunn_class_loss_args {
     gpunn_tensor   *weight;          /* [classes] */
 } gpunn_class_loss_args;
 /* logits [n, classes, ...], labels I64, I32 or U8 [n, ...]; nll takes log-probabilities. A label outside 0 .. classes - 1 that is
- * not ignore_index makes the run fail with GPUNN_ERR_ARGUMENT before any weight changes. */
+ * not ignore_index changes no weight: on the CPU the run fails with GPUNN_ERR_ARGUMENT, on a GPU the loss is NaN. */
 GPUNN_API gpunn_tensor *gpunn_cross_entropy_(gpunn_tensor *logits, gpunn_tensor *labels, gpunn_class_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *labels, gpunn_class_loss_args args);
 #define gpunn_cross_entropy(logits, ...) gpunn_cross_entropy_((logits), GPUNN_NAMED(gpunn_class_loss_args, __VA_ARGS__))
@@ -1262,6 +1262,9 @@ GPUNN__PRIVATE void *gpunn__calloc(gpunn_device *dev, size_t size); /* zeroed */
 GPUNN__PRIVATE void  gpunn__free(gpunn_device *dev, void *ptr, size_t size);
 GPUNN__PRIVATE char *gpunn__strdup(gpunn_device *dev, const char *text); /* free with strlen + 1 */
 /* Backend memory, counted against the limit. NULL after recording GPUNN_ERR_MEMORY. */
+/* A failure of a backend function that works on no step. */
+static gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status);
+/* NULL: the device's error says why. */
 GPUNN__PRIVATE void *gpunn__device_alloc(gpunn_device *dev, size_t size);
 GPUNN__PRIVATE void  gpunn__device_free(gpunn_device *dev, void *ptr, size_t size);
 /* False when the result does not fit. */
@@ -1408,6 +1411,8 @@ GPUNN__PRIVATE void *gpunn__device_alloc(gpunn_device *dev, size_t size)
     }
     void *ptr = dev->backend->alloc(dev->context, size);
     if (ptr == NULL) {
+        gpunn_status status = dev->backend->synchronize(dev->context); /* a fault of the device, or really no memory? */
+        if (status == GPUNN_ERR_DEVICE) return (void)gpunn__backend_fail(dev, "allocating memory", status), (void *)NULL;
         (void)gpunn__fail(dev, GPUNN_ERR_MEMORY,
                           "out of memory on %s: %zu bytes were refused, %zu are in use; use a smaller batch", dev->info.name,
                           size, dev->allocated);
@@ -1630,7 +1635,6 @@ GPUNN_API void gpunn_empty_cache(gpunn_device *dev)
     "the model, look for a division by 0 or a log of 0"
 static gpunn_status gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what);
 
-/* A failure of a backend function that works on no step. */
 static gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status)
 {
     return gpunn__fail(dev, status, "%s: %s", what, dev->backend->error(dev->context));
@@ -4803,7 +4807,7 @@ GPUNN__PRIVATE gpunn_status gpunn__commit(gpunn_model *model)
     float *staging = (float *)gpunn__realloc(dev, NULL, 0, (size_t)staging_count * sizeof(float));
     if (staging == NULL) return GPUNN_ERR_MEMORY;
     float       *fresh = (float *)gpunn__device_alloc(dev, (size_t)count * sizeof(float));
-    gpunn_status status = fresh ? dev->backend->fill(dev->context, fresh, 0, (size_t)count * sizeof(float)) : GPUNN_ERR_MEMORY;
+    gpunn_status status = fresh ? dev->backend->fill(dev->context, fresh, 0, (size_t)count * sizeof(float)) : dev->error.status;
     if (fresh && status != GPUNN_OK) status = gpunn__backend_fail(dev, "clearing weights", status);
     if (status == GPUNN_OK) {
         (void)gpunn__lay_out(model, true, &gradient_count);
@@ -4836,7 +4840,7 @@ static gpunn_status gpunn__commit_gradients(gpunn_model *model)
     size_t bytes = (size_t)model->gradient_count * sizeof(float);
     for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
     model->gradients = (float *)gpunn__device_alloc(dev, bytes);
-    if (model->gradients == NULL) return GPUNN_ERR_MEMORY;
+    if (model->gradients == NULL) return dev->error.status;
     model->gradient_capacity = model->gradient_count;
     gpunn_status status = dev->backend->fill(dev->context, model->gradients, 0, bytes);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "clearing gradients", status);
@@ -4851,7 +4855,7 @@ static gpunn_status gpunn__commit_half(gpunn_model *model)
     model->half_capacity = 0;
     model->generation++;
     model->half = gpunn__device_alloc(dev, (size_t)model->weight_count * 2);
-    if (model->half == NULL) return GPUNN_ERR_MEMORY;
+    if (model->half == NULL) return dev->error.status;
     model->half_capacity = model->weight_count;
     model->half_stale = true;
     return GPUNN_OK;
@@ -4871,13 +4875,13 @@ static gpunn_status gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
         model->last = NULL;
         model->generation++;
         model->arena = gpunn__device_alloc(dev, plan->arena_bytes);
-        if (model->arena == NULL) return GPUNN_ERR_MEMORY;
+        if (model->arena == NULL) return dev->error.status;
         model->arena_bytes = plan->arena_bytes;
     }
     for (int i = 0; i < plan->step_count; i++) {
         gpunn_step *step = &plan->steps[i];
         if (step->cache_bytes && step->cache == NULL && (step->cache = gpunn__device_alloc(dev, step->cache_bytes)) == NULL)
-            return GPUNN_ERR_MEMORY;
+            return dev->error.status;
     }
     for (int i = 0; i < plan->binding_count; i++) {
         const gpunn__binding *binding = &plan->bindings[i];
@@ -5230,7 +5234,7 @@ static gpunn_status gpunn__write_input(gpunn_tensor *t, const void *host, size_t
         t->batch = 0;
         t->model->generation++;
         t->data = gpunn__device_alloc(dev, bytes);
-        if (t->data == NULL) return GPUNN_ERR_MEMORY;
+        if (t->data == NULL) return dev->error.status;
         t->capacity = bytes;
     }
     t->batch = batched ? (int64_t)(bytes / sample) : 1;
@@ -5520,7 +5524,7 @@ typedef float gpunn__quad_memory __attribute__((vector_size(16), aligned(4), may
 #define GPUNN__KERNEL
 typedef int gpunn__quad_index __attribute__((vector_size(16)));
 #define GPUNN__UNROLL _Pragma("GCC unroll 16")
-#if defined(__NVCC__)
+#if defined(__CUDACC__)
 #pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but hands it on */
 #endif
 #define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, __extension__(gpunn__quad_index){a, b, c, d})
@@ -8650,7 +8654,7 @@ static gpunn_status gpunn__cpu_permute(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
     const gpunn_value *out = &step->out;
     const gpunn_value *in = &step->in[0];
-    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
+    int64_t            in_stride[GPUNN_MAX_RANK] = {0}, out_stride[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
     gpunn__strides(out, out_stride);
     gpunn__strides(in, in_stride);
     for (int d = 0; d < out->rank; d++) stride[d] = in_stride[step->attr->order[d]];
@@ -10609,7 +10613,7 @@ static gpunn_status gpunn__scale_prepare(gpunn_optimizer *opt)
     gpunn_device *dev = opt->model->dev;
     if (!gpunn__scales_loss(opt) || opt->loss_scale) return GPUNN_OK;
     opt->loss_scale = (float *)gpunn__device_alloc(dev, sizeof opt->kept_scale);
-    if (opt->loss_scale == NULL) return GPUNN_ERR_MEMORY;
+    if (opt->loss_scale == NULL) return dev->error.status;
     gpunn_status status = dev->backend->upload(dev->context, opt->loss_scale, opt->kept_scale, sizeof opt->kept_scale);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
@@ -10646,7 +10650,7 @@ GPUNN__PRIVATE gpunn_status gpunn__optimizer_prepare(gpunn_optimizer *opt)
         grown.state[i] = NULL;
         if (status != GPUNN_OK || !opt->uses[i]) continue;
         grown.state[i] = (float *)gpunn__device_alloc(dev, (size_t)grown.state_count * sizeof(float));
-        status = grown.state[i] ? gpunn__state_fill(opt, grown.state[i], grown.state_count, opt->state[i]) : GPUNN_ERR_MEMORY;
+        status = grown.state[i] ? gpunn__state_fill(opt, grown.state[i], grown.state_count, opt->state[i]) : dev->error.status;
     }
     if (status != GPUNN_OK) {
         gpunn__optimizer_release(&grown);
@@ -10707,7 +10711,7 @@ static gpunn_status gpunn__move_block(gpunn_device *from, gpunn_device *to, gpun
 {
     static const char function[] = "gpunn_model_to";
     move->moved = gpunn__device_alloc(to, move->capacity);
-    if (move->moved == NULL) return GPUNN_ERR_MEMORY;
+    if (move->moved == NULL) return to->error.status;
     for (size_t at = 0, n; at < move->used; at += n) {
         n = move->used - at < piece_bytes ? move->used - at : piece_bytes;
         gpunn_status status = from->backend->download(from->context, piece, (const char *)move->memory + at, n);
@@ -13551,7 +13555,7 @@ static gpunn_status gpunn__mean_add(gpunn__mean *mean, gpunn_tensor *loss, gpunn
         return status;
     }
     if (mean->log == NULL) mean->log = (float *)gpunn__device_alloc(mean->dev, 2 * GPUNN__LOGGED * sizeof *mean->log);
-    if (mean->log == NULL) return GPUNN_ERR_MEMORY;
+    if (mean->log == NULL) return mean->dev->error.status;
     status = gpunn__mean_log(mean, loss, 0);
     if (status == GPUNN_OK) status = gpunn__mean_log(mean, metric ? metric : loss, 1);
     mean->waiting_samples[mean->waiting] = samples;
