@@ -3722,33 +3722,34 @@ typedef struct gpunn__binding {
 } gpunn__binding;
 
 struct gpunn__plan {
-    gpunn__plan    *next;
-    gpunn_tensor  **outputs; /* as asked for; a training plan's one output is the loss */
-    int             output_count;
-    bool            training;
-    int64_t         batch;
-    uint64_t        generation; /* of the model, at the last binding; 0: never bound */
-    gpunn_step     *steps;      /* forward ones, then backward ones */
-    int             forward_count, step_count, step_capacity;
-    gpunn__slot    *slots;
-    int             slot_count, slot_capacity;
-    gpunn__binding *bindings;
-    int             binding_count, binding_capacity;
-    int             tensor_count;  /* length of the tables by tensor id */
-    int            *root;          /* the tensor whose memory a value is: itself, or through reshapes and merged steps another */
-    int            *gradient_root; /* the same for gradients: reshapes only */
-    int            *value_slot, *gradient_slot; /* by root; -1: none */
-    gpunn_dtype    *storage;                    /* dtype of a value, and of its gradient, in memory */
-    bool           *last;                       /* values, and their gradients, with channels last */
-    bool            half, channels_last; /* products read 16 bits, convolutions channels_last values: see gpunn__mark_storage */
-    int            *inputs;              /* ids of the inputs that it reads */
-    int             input_count;
-    int            *reached;     /* ids of the parameters whose gradient it writes */
-    bool          **first_write; /* per reached parameter: the accumulate flag of the step that writes it first */
-    int             reached_count;
-    size_t          arena_bytes, cache_bytes;
-    size_t          table_bytes; /* of the block at outputs: it and all tables by id */
-    void           *captured;    /* the backend's, of gpunn_run */
+    gpunn__plan     *next;
+    gpunn_tensor   **outputs; /* as asked for; a training plan's one output is the loss */
+    int              output_count;
+    bool             training;
+    int64_t          batch;
+    uint64_t         generation; /* of the model, at the last binding; 0: never bound */
+    gpunn_step      *steps;      /* forward ones, then backward ones */
+    int              forward_count, step_count, step_capacity;
+    gpunn__slot     *slots;
+    int              slot_count, slot_capacity;
+    gpunn__binding  *bindings;
+    int              binding_count, binding_capacity;
+    int              tensor_count;  /* length of the tables by tensor id */
+    int             *root;          /* the tensor whose memory a value is: itself, or through reshapes and merged steps another */
+    int             *gradient_root; /* the same for gradients: reshapes only */
+    int             *value_slot, *gradient_slot; /* by root; -1: none */
+    gpunn_dtype     *storage;                    /* dtype of a value, and of its gradient, in memory */
+    bool            *last;                       /* values, and their gradients, with channels last */
+    bool             half, channels_last; /* products read 16 bits, convolutions channels_last values: see gpunn__mark_storage */
+    int             *inputs;              /* ids of the inputs that it reads */
+    int              input_count;
+    int             *reached;     /* ids of the parameters whose gradient it writes */
+    bool           **first_write; /* per reached parameter: the accumulate flag of the step that writes it first */
+    int              reached_count;
+    size_t           arena_bytes, cache_bytes;
+    gpunn_attributes turns[2];    /* of steps that move channels from last to second place, and back */
+    size_t           table_bytes; /* of the block at outputs: it and all tables by id */
+    void            *captured;    /* the backend's, of gpunn_run */
 };
 
 static int64_t gpunn__dim(int64_t dim, int64_t batch)
@@ -4156,11 +4157,13 @@ static void gpunn__as_stored(gpunn_value *value, bool last)
 /* A permutation of images to channels last, or from there. */
 static gpunn_step *gpunn__turn_step(gpunn__builder *b, const gpunn_tensor *image, bool to_last, bool backward)
 {
-    static const gpunn_attributes to = {.order = {0, 2, 3, 1}}, from = {.order = {0, 3, 1, 2}};
-    gpunn_step                   *step = gpunn__new_step(b, image, backward, 1);
+    static const int  order[2][4] = {{0, 3, 1, 2}, {0, 2, 3, 1}};
+    gpunn_attributes *attr = &b->plan->turns[to_last];
+    gpunn_step       *step = gpunn__new_step(b, image, backward, 1);
     if (step == NULL) return NULL;
+    memcpy(attr->order, order[to_last], sizeof order[0]);
     step->op = GPUNN_OP_PERMUTE;
-    step->attr = to_last ? &to : &from;
+    step->attr = attr;
     return step;
 }
 
