@@ -3747,7 +3747,7 @@ struct gpunn__plan {
     bool           **first_write; /* per reached parameter: the accumulate flag of the step that writes it first */
     int              reached_count;
     size_t           arena_bytes, cache_bytes;
-    gpunn_attributes turns[2];    /* of steps that move channels from last to second place, and back */
+    gpunn_attributes attr[3];     /* of steps that no node asks for: channels from last to second place, back; casts */
     size_t           table_bytes; /* of the block at outputs: it and all tables by id */
     void            *captured;    /* the backend's, of gpunn_run */
 };
@@ -4158,7 +4158,7 @@ static void gpunn__as_stored(gpunn_value *value, bool last)
 static gpunn_step *gpunn__turn_step(gpunn__builder *b, const gpunn_tensor *image, bool to_last, bool backward)
 {
     static const int  order[2][4] = {{0, 3, 1, 2}, {0, 2, 3, 1}};
-    gpunn_attributes *attr = &b->plan->turns[to_last];
+    gpunn_attributes *attr = &b->plan->attr[to_last];
     gpunn_step       *step = gpunn__new_step(b, image, backward, 1);
     if (step == NULL) return NULL;
     memcpy(attr->order, order[to_last], sizeof order[0]);
@@ -4170,7 +4170,6 @@ static gpunn_step *gpunn__turn_step(gpunn__builder *b, const gpunn_tensor *image
 /* The steps that make copies of t's operands where it cannot read them as they are, unless there are some already. */
 static bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t)
 {
-    static const gpunn_attributes none;
     for (int i = 0; i < t->input_count; i++) {
         const gpunn_tensor *input = t->inputs[i];
         if (input == NULL) continue;
@@ -4181,7 +4180,7 @@ static bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t)
             gpunn_step *step = gpunn__new_step(b, t, false, 1);
             if (step == NULL) return false;
             step->op = GPUNN_OP_CAST;
-            step->attr = &none;
+            step->attr = &b->plan->attr[2];
             if (!gpunn__read_value(b, &step->in[0], source, at)) return false;
             gpunn__describe(b->plan, &step->out, source);
             step->out.dtype = gpunn__half_of(b->model);
@@ -6254,9 +6253,10 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gp
 static gpunn_status gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient,
                                         bool backward)
 {
-    static const gpunn_attributes none;
-    gpunn_step                    step;
-    bool                          accumulate = false;
+    gpunn_attributes none;
+    gpunn_step       step;
+    bool             accumulate = false;
+    memset(&none, 0, sizeof none);
     memset(&step, 0, sizeof step);
     step.op = op;
     step.backward = backward;
