@@ -1024,6 +1024,8 @@ typedef struct gpunn_run {
     uint64_t bad_step;
     float    bad_value;
     bool     bad_norm;
+    /* After a failure: the step that it is about; NULL: none in particular. */
+    const gpunn_step *failed;
 } gpunn_run;
 
 typedef struct gpunn_backend_info {
@@ -1634,6 +1636,7 @@ GPUNN_API void gpunn_empty_cache(gpunn_device *dev)
     "in "                                                                                                                      \
     "the model, look for a division by 0 or a log of 0"
 static gpunn_status gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what);
+static gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, gpunn_status status); /* >>plan */
 
 static gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status)
 {
@@ -1659,7 +1662,8 @@ static const char *gpunn__not_finite(float value)
 static gpunn_status gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
 {
     gpunn_status status = dev->backend->execute(dev->context, run);
-    if (status != GPUNN_OK) return gpunn__backend_fail(dev, what, status);
+    if (status != GPUNN_OK)
+        return run->failed ? gpunn__step_fail(dev, run->failed, status) : gpunn__backend_fail(dev, what, status);
     if (run->bad_step == 0) return GPUNN_OK;
     return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, run->bad_norm ? "norm of the gradients" : "loss",
                        gpunn__not_finite(run->bad_value), (unsigned long long)run->bad_step);
