@@ -1,0 +1,5986 @@
+/* gpunn_cuda.cu - v0.1 - the CUDA backend of gpunn.h. MIT or public domain (end
+ * of gpunn.h)
+ *
+ * Do this: put it beside gpunn.h and name it on the compile line of a program
+ * that uses gpunn.h, whose source does not change: nvcc -O3 app.c gpunn_cuda.cu
+ * -o app                                       no -l: cuBLASLt and cuDNN are
+ * opened at run time -arch=native builds for the GPU of this machine,
+ * -arch=all-major for any. CUDA 12.4 or later; cuDNN 9 for fast convolutions
+ * (GPUNN_NO_CUDNN leaves it out, and so does a toolkit without its header).
+ *
+ * >>toc        grep -n '>>' gpunn_cuda.cu lists every section
+ *     config   includes, constants, launching
+ *     context  what a device holds
+ *     util     loads and stores of 8 elements, reductions over a block, random
+ * numbers errors   sentences, checks of every call memory   the pool, copies
+ * through pinned memory, the cache of descriptors libraries finding and opening
+ * cuBLASLt and cuDNN gemm     linear and matmul: cuBLASLt with its epilogues
+ *     conv     conv2d: cuDNN's graphs, or windows laid out for products
+ *     pool     max, average and adaptive average pooling
+ *     norm     batch_norm, dropout
+ *     reduce   sum, max, argmax, softmax, log_softmax
+ *     loss     cross_entropy, nll
+ *     map      elementwise ops, expanded from gpunn.h's tables; cast; permute,
+ * concat, slice, pad update   optimizers, norms of gradients, the loss scale
+ *     run      whole runs: plain, captured, replayed
+ *     backend  opening, closing, the table
+ *
+ * Every op is one function gpunn__cuda_<name>(cuda, step, action), its forward
+ * and backward beside each other. Kernels compute in F32; a value's storage may
+ * be F32, F16 or BF16, each operand by itself, parameters and statistics F32.
+ * All sums are made in two stages in a fixed order: the same inputs give the
+ * same bits. Nothing here allocates or waits while a run is captured. */
+#include "gpunn.h"
+
+/* ==== >>config
+ * ========================================================================================================
+ */
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define GPUNN__UNUSED __attribute__((unused))
+#else
+#define GPUNN__UNUSED
+#endif
+
+enum {
+    GPUNN__THREADS = 256,      /* of a block, unless a kernel says otherwise */
+    GPUNN__PACK = 8,           /* elements that a thread loads at once */
+    GPUNN__MAX_UPDATES = 1024, /* ranges of parameters with numbers of their own in one run */
+    GPUNN__PARTIALS = 1024,    /* sums of the first stage of a norm */
+};
+
+/* GPUNN__LAUNCH(cuda, kernel, blocks, threads, arguments...): a status. kernel
+ * may be a template's instance in parentheses. */
+#ifndef GPUNN__LAUNCH
+#define GPUNN__LAUNCH(cuda, kernel, blocks, threads, ...) \
+    (kernel<<<(blocks), (threads), 0, (cuda)->stream>>>(__VA_ARGS__), gpunn__cuda_launched((cuda), #kernel))
+#endif
+/* return TRY(...): hands on a failure. */
+#define GPUNN__TRY(call)                         \
+    do {                                         \
+        gpunn_status status_ = (call);           \
+        if (status_ != GPUNN_OK) return status_; \
+    } while (0)
+/* The same for a call of the CUDA runtime, whose code and text go into the
+ * sentence. */
+#define GPUNN__CUDA(cuda, call) GPUNN__TRY(gpunn__cuda_check((cuda), (call), #call))
+
+/* ==== >>context
+ * =======================================================================================================
+ */
+typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
+
+/* What changes from run to run, in device memory, so that a captured graph
+ * finds it there. */
+typedef struct gpunn__device_state {
+    uint64_t seed, step;                      /* key dropout */
+    float    lr[GPUNN__MAX_UPDATES];          /* of each update */
+    int64_t  update_step[GPUNN__MAX_UPDATES]; /* 1 for the first, updates that were
+                                              skipped counted in */
+} gpunn__device_state;
+
+typedef struct gpunn__libraries gpunn__libraries; /* >>libraries */
+typedef struct gpunn__cached    gpunn__cached;    /* >>memory */
+typedef struct gpunn__staging   gpunn__staging;   /* >>memory */
+
+typedef struct gpunn__cuda {
+    int                  device;
+    cudaStream_t         stream, copy_stream;
+    int                  multiprocessors, capability; /* capability: 10 * major + minor */
+    char                 name[160];
+    gpunn_device_args    args;      /* as opened: hooks, deterministic, benchmark,
+                             workspace_limit (default in place) */
+    gpunn_status         dead;      /* sticky: after a fault of the device every call gives this */
+    char                 text[512]; /* the last failure's sentence */
+    cudaMemPool_t        pool;
+    gpunn__device_state *state;    /* device memory; written at the start of each run */
+    double              *partials; /* device memory, [GPUNN__PARTIALS] */
+    gpunn__libraries    *libraries;
+    gpunn__cached       *cached;
+    gpunn__staging      *staging;
+    volatile uint64_t   *bad;        /* pinned: [0] the training step whose loss, or with GPUNN__BAD_NORM
+               norm, was not finite, [1] its bits */
+    uint64_t            *bad_device; /* the same memory, as kernels see it */
+} gpunn__cuda;
+
+static gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...);
+static gpunn_status gpunn__cuda_check(gpunn__cuda *cuda, cudaError_t error, const char *call);
+static gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, const char *kernel); /* checks cudaGetLastError */
+
+/* Host memory that lives until the device is closed, found again by its key:
+ * descriptors and chosen algorithms. The first time it comes zeroed and *fresh
+ * is true. destroy (may be NULL) is called at closing. NULL: out of memory.
+ * key's first bytes tell one use from another; it must have no unset padding.
+ */
+static void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key, size_t key_bytes, size_t value_bytes,
+                                void (*destroy)(gpunn__cuda *cuda, void *value), bool *fresh);
+
+/* Blocks for n items when each thread takes `each` of them: enough to fill the
+ * device, and no more than that many times. */
+static unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64_t each)
+{
+    int64_t blocks = (n + each * GPUNN__THREADS - 1) / (each * GPUNN__THREADS), most = (int64_t)cuda->multiprocessors * 16;
+    return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
+}
+
+/* ==== >>util
+ * ==========================================================================================================
+ */
+__device__ __forceinline__ float gpunn__from_half(unsigned short bits, gpunn_dtype dtype)
+{
+    return dtype == GPUNN_BF16 ? __uint_as_float((unsigned)bits << 16) : __half2float(__ushort_as_half(bits));
+}
+
+/* To the nearest, ties to even. */
+__device__ __forceinline__ unsigned short gpunn__to_half(float x, gpunn_dtype dtype)
+{
+    if (dtype != GPUNN_BF16) return __half_as_ushort(__float2half_rn(x));
+    unsigned bits = __float_as_uint(x);
+    return x != x ? (unsigned short)0x7FFF : (unsigned short)((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
+}
+
+/* Element i of F32, F16 or BF16 storage. */
+__device__ __forceinline__ float gpunn__load(const void *data, gpunn_dtype dtype, int64_t i)
+{
+    return dtype == GPUNN_F32 ? ((const float *)data)[i] : gpunn__from_half(((const unsigned short *)data)[i], dtype);
+}
+
+__device__ __forceinline__ void gpunn__store(void *data, gpunn_dtype dtype, int64_t i, float x)
+{
+    if (dtype == GPUNN_F32)
+        ((float *)data)[i] = x;
+    else
+        ((unsigned short *)data)[i] = gpunn__to_half(x, dtype);
+}
+
+/* Eight elements from i on, a multiple of 8; data aligned to 32 bytes (F32) or
+ * 16: one or two accesses of 128 bits, one of 256 where the device has them. */
+typedef struct __align__(32) gpunn__floats8
+{
+    float v[8];
+}
+gpunn__floats8;
+__device__ __forceinline__ void gpunn__load8(const void *data, gpunn_dtype dtype, int64_t i, float v[8])
+{
+    if (dtype == GPUNN_F32) {
+        gpunn__floats8 pack = *(const gpunn__floats8 *)((const float *)data + i);
+#pragma unroll
+        for (int j = 0; j < 8; j++) v[j] = pack.v[j];
+        return;
+    }
+    uint4    pack = *(const uint4 *)((const unsigned short *)data + i);
+    unsigned word[4] = {pack.x, pack.y, pack.z, pack.w};
+#pragma unroll
+    for (int j = 0; j < 8; j++) v[j] = gpunn__from_half((unsigned short)(word[j / 2] >> 16 * (j % 2)), dtype);
+}
+
+__device__ __forceinline__ void gpunn__store8(void *data, gpunn_dtype dtype, int64_t i, const float v[8])
+{
+    if (dtype == GPUNN_F32) {
+        gpunn__floats8 pack;
+#pragma unroll
+        for (int j = 0; j < 8; j++) pack.v[j] = v[j];
+        *(gpunn__floats8 *)((float *)data + i) = pack;
+        return;
+    }
+    unsigned word[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        word[j] = (unsigned)gpunn__to_half(v[2 * j], dtype) | (unsigned)gpunn__to_half(v[2 * j + 1], dtype) << 16;
+    *(uint4 *)((unsigned short *)data + i) = make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+__device__ __forceinline__ int gpunn__pack_size(int64_t count, int64_t i)
+{
+    return count - i < GPUNN__PACK ? (int)(count - i) : GPUNN__PACK;
+}
+
+/* Elements i .. i + n - 1 of contiguous storage, i a multiple of 8. The loops of the last pack turn v around, so that it stays in
+ * registers while they need not be unrolled. */
+__device__ __forceinline__ void gpunn__load_pack(const void *data, gpunn_dtype dtype, int64_t i, int n, float v[8])
+{
+    if (n == GPUNN__PACK) {
+        gpunn__load8(data, dtype, i, v);
+        return;
+    }
+#pragma unroll 1
+    for (int j = 0; j < GPUNN__PACK; j++) {
+#pragma unroll
+        for (int k = 0; k < GPUNN__PACK - 1; k++) v[k] = v[k + 1];
+        v[GPUNN__PACK - 1] = j < n ? gpunn__load(data, dtype, i + j) : 0;
+    }
+}
+
+/* Stores them (v is lost), or adds them to what is there. */
+__device__ __forceinline__ void gpunn__store_pack(void *data, gpunn_dtype dtype, int64_t i, int n, bool add, float v[8])
+{
+    if (n == GPUNN__PACK) {
+        if (add) {
+            float old[8];
+            gpunn__load8(data, dtype, i, old);
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) v[j] += old[j];
+        }
+        gpunn__store8(data, dtype, i, v);
+        return;
+    }
+#pragma unroll 1
+    for (int j = 0; j < n; j++) {
+        gpunn__store(data, dtype, i + j, add ? gpunn__load(data, dtype, i + j) + v[0] : v[0]);
+#pragma unroll
+        for (int k = 0; k < GPUNN__PACK - 1; k++) v[k] = v[k + 1];
+    }
+}
+
+/* Reductions over all threads of a block of whole warps; every thread gets the
+ * result. The order is fixed. Several calls may follow each other. */
+typedef struct gpunn__add {
+    template <typename T> __device__ T operator()(T a, T b) const
+    {
+        return a + b;
+    }
+} gpunn__add;
+typedef struct gpunn__larger { /* NaN wins */
+    __device__ float operator()(float a, float b) const
+    {
+        return a != a || a > b ? a : b;
+    }
+} gpunn__larger;
+template <typename T, typename Op> __device__ __forceinline__ T gpunn__block_reduce(T value, Op op)
+{
+    __shared__ T part[32];
+    unsigned     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
+    __syncthreads(); /* of an earlier call: everybody has read part */
+    if (lane == 0) part[warp] = value;
+    __syncthreads();
+    T result = part[0];
+    for (unsigned w = 1; w < warps; w++) result = op(result, part[w]);
+    return result;
+}
+
+/* Philox4x32-10, as in gpunn.h's >>random. */
+__device__ __forceinline__ uint4 gpunn__philox(uint64_t key, uint4 c)
+{
+    unsigned k0 = (unsigned)key, k1 = (unsigned)(key >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+        c = make_uint4(__umulhi(0xCD9E8D57u, c.z) ^ c.y ^ k0, 0xCD9E8D57u * c.z, __umulhi(0xD2511F53u, c.x) ^ c.w ^ k1,
+                       0xD2511F53u * c.x);
+    return c;
+}
+
+/* Every op's function. */
+#define GPUNN__X(ENUM, name, ...) \
+    static gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
+GPUNN_OTHER_OPS(GPUNN__X)
+#undef GPUNN__X
+static gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action); /* all elementwise ops */
+/* ==== >>errors ======================================================================================================== */
+/* The first fault of the device stays: what comes after it is only its echo. */
+static gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...)
+{
+    if (cuda->dead) return cuda->dead;
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(cuda->text, sizeof cuda->text, format, list);
+    va_end(list);
+    return status;
+}
+
+/* Faults after which the driver answers every call of the process on this device with the same error. */
+static bool gpunn__cuda_is_fatal(cudaError_t error)
+{
+    switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorMpsClientTerminated:
+    case cudaErrorExternalDevice: return true;
+    default: return false;
+    }
+}
+
+static gpunn_status gpunn__cuda_error(gpunn__cuda *cuda, cudaError_t error, const char *what, int length)
+{
+    if (error == cudaSuccess) return GPUNN_OK;
+    (void)cudaGetLastError(); /* not to be blamed on the next launch */
+    const char *name = cudaGetErrorName(error), *text = cudaGetErrorString(error);
+    if (error == cudaErrorMemoryAllocation)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY,
+                                "%.*s: the GPU has no memory left (%s); use a smaller batch or model, call gpunn_empty_cache, or "
+                                "end other programs on this GPU",
+                                length, what, name);
+    bool         fatal = gpunn__cuda_is_fatal(error);
+    gpunn_status status = gpunn__cuda_fail(
+        cuda, GPUNN_ERR_DEVICE, "%.*s: %s, %s%s", length, what, name, text,
+        fatal ? "; the device cannot be used any more: close it, and run the program under compute-sanitizer" : "");
+    if (fatal) cuda->dead = status;
+    return status;
+}
+
+static gpunn_status gpunn__cuda_check(gpunn__cuda *cuda, cudaError_t error, const char *call)
+{
+    return gpunn__cuda_error(cuda, error, call, (int)strcspn(call, "("));
+}
+
+static gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, const char *kernel)
+{
+    return gpunn__cuda_error(cuda, cudaGetLastError(), kernel, (int)strlen(kernel));
+}
+
+static void gpunn__cuda_log(const gpunn__cuda *cuda, gpunn_log_level level, const char *text)
+{
+    if (cuda->args.log_fn) cuda->args.log_fn(cuda->args.user, level, text);
+}
+
+/* Every entry of the backend begins here. What a failed call of the program's own has left behind is not ours. */
+static gpunn_status gpunn__cuda_enter(gpunn__cuda *cuda)
+{
+    if (cuda->dead) return cuda->dead;
+    (void)cudaGetLastError();
+    GPUNN__CUDA(cuda, cudaSetDevice(cuda->device));
+    return GPUNN_OK;
+}
+
+/* Host memory, zeroed; NULL after a failure. */
+static void *gpunn__host_alloc(gpunn__cuda *cuda, size_t bytes)
+{
+    void *ptr = cuda->args.realloc_fn(cuda->args.user, NULL, 0, bytes);
+    if (ptr)
+        memset(ptr, 0, bytes);
+    else
+        (void)gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "out of host memory: %zu bytes were refused", bytes);
+    return ptr;
+}
+
+static void gpunn__host_free(gpunn__cuda *cuda, void *ptr, size_t bytes)
+{
+    if (ptr) (void)cuda->args.realloc_fn(cuda->args.user, ptr, bytes, 0);
+}
+
+/* ==== >>memory ======================================================================================================== *
+ * One stream-ordered pool a device, from which nothing goes back to the system unless asked, and pinned memory through which
+ * uploads travel: the host's memory is free again on return, and the copy runs beside the step that computes. */
+enum {
+    GPUNN__PACKET = 4000,      /* bytes that travel in a kernel's arguments */
+    GPUNN__SMALL = 64 << 10,   /* bytes that travel through the ring */
+    GPUNN__RING = 16,          /* uploads in the ring */
+    GPUNN__CHUNK = 1 << 20,    /* bytes copied to pinned memory before they start to travel on */
+    GPUNN__STAGED = 128 << 20, /* bytes of the largest upload that is staged */
+};
+
+/* An upload on its way: host, to device beside the step, to its target behind it. */
+typedef struct gpunn__slot {
+    char       *host, *device;
+    size_t      host_bytes, device_bytes;
+    cudaEvent_t sent, used; /* host may be written again, device may be written again */
+} gpunn__slot;
+
+struct gpunn__staging {
+    char       *ring; /* pinned, [GPUNN__RING][GPUNN__SMALL], then GPUNN__SMALL for downloads */
+    cudaEvent_t ring_sent[GPUNN__RING];
+    unsigned    ring_next, slot_next;
+    gpunn__slot slot[2];
+    size_t      held, peak; /* bytes taken from a device without pools */
+};
+
+struct gpunn__cached {
+    gpunn__cached *next;
+    size_t         key_bytes, value_bytes;
+    void (*destroy)(gpunn__cuda *cuda, void *value);
+    /* key, then value, each at a multiple of 16 bytes */
+};
+
+#define GPUNN__UP(bytes, unit) (((bytes) + (unit)-1) / (unit) * (unit))
+
+static cudaError_t gpunn__pool_alloc(gpunn__cuda *cuda, void **ptr, size_t bytes, cudaStream_t stream)
+{
+    if (cuda->pool) return cudaMallocFromPoolAsync(ptr, bytes, cuda->pool, stream);
+    cudaError_t error = cudaMalloc(ptr, bytes);
+    if (error != cudaSuccess) return error;
+    gpunn__staging *staging = cuda->staging;
+    staging->held += bytes;
+    if (staging->peak < staging->held) staging->peak = staging->held;
+    return cudaSuccess;
+}
+
+static cudaError_t gpunn__pool_free(gpunn__cuda *cuda, void *ptr, size_t bytes, cudaStream_t stream)
+{
+    if (ptr == NULL) return cudaSuccess;
+    if (cuda->pool) return cudaFreeAsync(ptr, stream);
+    cuda->staging->held -= bytes;
+    return cudaFree(ptr);
+}
+
+/* What the pool keeps for later goes back to the system before the answer is no. */
+static void *gpunn__cuda_alloc(void *context, size_t bytes)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    void        *ptr = NULL;
+    if (gpunn__cuda_enter(cuda) != GPUNN_OK) return NULL;
+    cudaError_t error = gpunn__pool_alloc(cuda, &ptr, bytes, cuda->stream);
+    if (error == cudaErrorMemoryAllocation && cuda->pool) {
+        (void)cudaGetLastError();
+        (void)cudaStreamSynchronize(cuda->stream);
+        (void)cudaMemPoolTrimTo(cuda->pool, 0);
+        error = gpunn__pool_alloc(cuda, &ptr, bytes, cuda->stream);
+    }
+    return gpunn__cuda_check(cuda, error, "cudaMallocFromPoolAsync") == GPUNN_OK ? ptr : NULL;
+}
+
+static void gpunn__cuda_free(void *context, void *ptr, size_t bytes)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    (void)cudaSetDevice(cuda->device);
+    (void)gpunn__cuda_check(cuda, gpunn__pool_free(cuda, ptr, bytes, cuda->stream), "cudaFreeAsync");
+}
+
+static void gpunn__slot_release(gpunn__cuda *cuda, gpunn__slot *slot)
+{
+    (void)gpunn__pool_free(cuda, slot->device, slot->device_bytes, cuda->copy_stream);
+    if (slot->host) (void)cudaFreeHost(slot->host);
+    slot->host = slot->device = NULL;
+    slot->host_bytes = slot->device_bytes = 0;
+}
+
+/* After work of the streams has ended, what only speeds up later uploads is given back too. */
+static void gpunn__cuda_trim(void *context)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    if (gpunn__cuda_enter(cuda) != GPUNN_OK) return;
+    if (gpunn__cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize") != GPUNN_OK) return;
+    for (int i = 0; i < 2; i++) gpunn__slot_release(cuda, &cuda->staging->slot[i]);
+    (void)gpunn__cuda_check(cuda, cudaStreamSynchronize(cuda->copy_stream), "cudaStreamSynchronize");
+    if (cuda->pool) (void)gpunn__cuda_check(cuda, cudaMemPoolTrimTo(cuda->pool, 0), "cudaMemPoolTrimTo");
+    (void)gpunn__cuda_check(cuda, cudaDeviceGraphMemTrim(cuda->device), "cudaDeviceGraphMemTrim");
+}
+
+static void gpunn__cuda_reserved(void *context, size_t *now, size_t *peak)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    uint64_t     current = cuda->staging->held, high = cuda->staging->peak;
+    if (cuda->pool) {
+        (void)cudaMemPoolGetAttribute(cuda->pool, cudaMemPoolAttrReservedMemCurrent, &current);
+        (void)cudaMemPoolGetAttribute(cuda->pool, cudaMemPoolAttrReservedMemHigh, &high);
+    }
+    *now = (size_t)current;
+    *peak = (size_t)high;
+}
+
+typedef struct gpunn__packet {
+    unsigned word[GPUNN__PACKET / 4];
+} gpunn__packet;
+/* to[0 .. bytes) = packet: each block 128 words of it. */
+static __global__ void gpunn__unpack_kernel(char *to, unsigned bytes, const gpunn__packet packet)
+{
+    unsigned i = blockIdx.x * 128 + threadIdx.x;
+    if (4 * i >= bytes) return;
+    unsigned word = packet.word[i];
+    if (4 * i + 4 <= bytes)
+        ((unsigned *)to)[i] = word;
+    else
+        for (unsigned j = 4 * i; j < bytes; j++) to[j] = (char)(word >> 8 * (j % 4));
+}
+
+/* Grows a slot to hold bytes, once it is free for the host to write. */
+static gpunn_status gpunn__slot_reserve(gpunn__cuda *cuda, gpunn__slot *slot, size_t bytes, bool on_device)
+{
+    size_t whole = GPUNN__UP(bytes, GPUNN__CHUNK);
+    GPUNN__CUDA(cuda, cudaEventSynchronize(slot->sent));
+    if (slot->host_bytes < bytes) {
+        if (slot->host) GPUNN__CUDA(cuda, cudaFreeHost(slot->host));
+        slot->host = NULL;
+        slot->host_bytes = 0;
+        GPUNN__CUDA(cuda, cudaHostAlloc((void **)&slot->host, whole, cudaHostAllocDefault));
+        slot->host_bytes = whole;
+    }
+    if (!on_device) return GPUNN_OK;
+    GPUNN__CUDA(cuda, cudaStreamWaitEvent(cuda->copy_stream, slot->used, 0));
+    if (slot->device_bytes < bytes) {
+        GPUNN__CUDA(cuda, gpunn__pool_free(cuda, slot->device, slot->device_bytes, cuda->copy_stream));
+        slot->device = NULL;
+        slot->device_bytes = 0;
+        GPUNN__CUDA(cuda, gpunn__pool_alloc(cuda, (void **)&slot->device, whole, cuda->copy_stream));
+        slot->device_bytes = whole;
+    }
+    return GPUNN_OK;
+}
+
+/* Straight to the target where the device is idle; beside the step that it computes where it is not. GPUNN_ERR_MEMORY: nothing
+ * has been done, for lack of memory to travel through. */
+static gpunn_status gpunn__cuda_stage(gpunn__cuda *cuda, char *to, const char *host, size_t bytes)
+{
+    gpunn__slot *slot = &cuda->staging->slot[cuda->staging->slot_next++ % 2];
+    cudaError_t  state = cudaStreamQuery(cuda->stream);
+    bool         busy = state == cudaErrorNotReady;
+    if (busy)
+        (void)cudaGetLastError();
+    else
+        GPUNN__TRY(gpunn__cuda_check(cuda, state, "cudaStreamQuery"));
+    GPUNN__TRY(gpunn__slot_reserve(cuda, slot, bytes, busy));
+    cudaStream_t stream = busy ? cuda->copy_stream : cuda->stream;
+    char        *first_stop = busy ? slot->device : to;
+    for (size_t done = 0, part; done < bytes; done += part) {
+        part = bytes - done < GPUNN__CHUNK ? bytes - done : (size_t)GPUNN__CHUNK;
+        memcpy(slot->host + done, host + done, part);
+        GPUNN__CUDA(cuda, cudaMemcpyAsync(first_stop + done, slot->host + done, part, cudaMemcpyHostToDevice, stream));
+    }
+    GPUNN__CUDA(cuda, cudaEventRecord(slot->sent, stream));
+    if (!busy) return GPUNN_OK;
+    GPUNN__CUDA(cuda, cudaStreamWaitEvent(cuda->stream, slot->sent, 0));
+    GPUNN__CUDA(cuda, cudaMemcpyAsync(to, slot->device, bytes, cudaMemcpyDeviceToDevice, cuda->stream));
+    GPUNN__CUDA(cuda, cudaEventRecord(slot->used, cuda->stream));
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cuda_upload(void *context, void *to, const void *host, size_t bytes)
+{
+    gpunn__cuda    *cuda = (gpunn__cuda *)context;
+    gpunn__staging *staging = cuda->staging;
+    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    if (bytes <= GPUNN__PACKET && (uintptr_t)to % 4 == 0) {
+        gpunn__packet packet;
+        memcpy(packet.word, host, bytes);
+        return GPUNN__LAUNCH(cuda, gpunn__unpack_kernel, (unsigned)(bytes + 511) / 512, 128, (char *)to, (unsigned)bytes, packet);
+    }
+    if (bytes <= GPUNN__SMALL) {
+        unsigned i = staging->ring_next++ % GPUNN__RING;
+        char    *pinned = staging->ring + (size_t)i * GPUNN__SMALL;
+        GPUNN__CUDA(cuda, cudaEventSynchronize(staging->ring_sent[i]));
+        memcpy(pinned, host, bytes);
+        GPUNN__CUDA(cuda, cudaMemcpyAsync(to, pinned, bytes, cudaMemcpyHostToDevice, cuda->stream));
+        GPUNN__CUDA(cuda, cudaEventRecord(staging->ring_sent[i], cuda->stream));
+        return GPUNN_OK;
+    }
+    if (bytes <= GPUNN__STAGED) {
+        gpunn_status status = gpunn__cuda_stage(cuda, (char *)to, (const char *)host, bytes);
+        if (status != GPUNN_ERR_MEMORY) return status;
+    }
+    GPUNN__CUDA(cuda, cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cuda->stream));
+    GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cuda_download(void *context, void *host, const void *from, size_t bytes)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    char        *pinned = cuda->staging->ring + (size_t)GPUNN__RING * GPUNN__SMALL;
+    bool         small = bytes <= GPUNN__SMALL;
+    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    GPUNN__CUDA(cuda, cudaMemcpyAsync(small ? pinned : host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
+    GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
+    if (small) memcpy(host, pinned, bytes);
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cuda_fill(void *context, void *ptr, int byte, size_t bytes)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    GPUNN__CUDA(cuda, cudaMemsetAsync(ptr, byte, bytes, cuda->stream));
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cuda_synchronize(void *context)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
+    return GPUNN_OK;
+}
+
+/* On a device with its streams. */
+static gpunn_status gpunn__memory_open(gpunn__cuda *cuda)
+{
+    int pools = 0;
+    cuda->staging = (gpunn__staging *)gpunn__host_alloc(cuda, sizeof *cuda->staging);
+    if (cuda->staging == NULL) return GPUNN_ERR_MEMORY;
+    GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, cuda->device));
+    if (pools) {
+        cudaMemPoolProps properties;
+        uint64_t         keep = UINT64_MAX;
+        memset(&properties, 0, sizeof properties);
+        properties.allocType = cudaMemAllocationTypePinned;
+        properties.location.type = cudaMemLocationTypeDevice;
+        properties.location.id = cuda->device;
+        GPUNN__CUDA(cuda, cudaMemPoolCreate(&cuda->pool, &properties));
+        GPUNN__CUDA(cuda, cudaMemPoolSetAttribute(cuda->pool, cudaMemPoolAttrReleaseThreshold, &keep));
+    }
+    GPUNN__CUDA(cuda,
+                cudaHostAlloc((void **)&cuda->staging->ring, (size_t)(GPUNN__RING + 1) * GPUNN__SMALL, cudaHostAllocDefault));
+    for (int i = 0; i < GPUNN__RING; i++)
+        GPUNN__CUDA(cuda, cudaEventCreateWithFlags(&cuda->staging->ring_sent[i], cudaEventDisableTiming));
+    for (int i = 0; i < 2; i++) {
+        GPUNN__CUDA(cuda, cudaEventCreateWithFlags(&cuda->staging->slot[i].sent, cudaEventDisableTiming));
+        GPUNN__CUDA(cuda, cudaEventCreateWithFlags(&cuda->staging->slot[i].used, cudaEventDisableTiming));
+    }
+    return GPUNN_OK;
+}
+
+/* After everything else has been freed. */
+static void gpunn__memory_close(gpunn__cuda *cuda)
+{
+    gpunn__staging *staging = cuda->staging;
+    if (staging == NULL) return;
+    for (int i = 0; i < 2; i++) {
+        gpunn__slot_release(cuda, &staging->slot[i]);
+        if (staging->slot[i].sent) (void)cudaEventDestroy(staging->slot[i].sent);
+        if (staging->slot[i].used) (void)cudaEventDestroy(staging->slot[i].used);
+    }
+    for (int i = 0; i < GPUNN__RING; i++)
+        if (staging->ring_sent[i]) (void)cudaEventDestroy(staging->ring_sent[i]);
+    if (staging->ring) (void)cudaFreeHost(staging->ring);
+    (void)cudaStreamSynchronize(cuda->copy_stream);
+    if (cuda->pool) (void)cudaMemPoolDestroy(cuda->pool);
+    gpunn__host_free(cuda, staging, sizeof *staging);
+}
+
+/* ---- descriptors and chosen algorithms ------------------------------------------------------------------------------- */
+static char *gpunn__cached_key(gpunn__cached *entry)
+{
+    return (char *)entry + GPUNN__UP(sizeof *entry, 16);
+}
+
+static size_t gpunn__cached_bytes(size_t key_bytes, size_t value_bytes)
+{
+    return GPUNN__UP(sizeof(gpunn__cached), 16) + GPUNN__UP(key_bytes, 16) + value_bytes;
+}
+
+GPUNN__UNUSED static void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key, size_t key_bytes, size_t value_bytes,
+                                              void (*destroy)(gpunn__cuda *cuda, void *value), bool *fresh)
+{
+    gpunn__cached *entry = cuda->cached;
+    while (entry && (entry->key_bytes != key_bytes || memcmp(gpunn__cached_key(entry), key, key_bytes) != 0)) entry = entry->next;
+    *fresh = entry == NULL;
+    if (*fresh) {
+        entry = (gpunn__cached *)gpunn__host_alloc(cuda, gpunn__cached_bytes(key_bytes, value_bytes));
+        if (entry == NULL) return NULL;
+        entry->key_bytes = key_bytes;
+        entry->value_bytes = value_bytes;
+        entry->destroy = destroy;
+        memcpy(gpunn__cached_key(entry), key, key_bytes);
+        entry->next = cuda->cached;
+        cuda->cached = entry;
+    }
+    return gpunn__cached_key(entry) + GPUNN__UP(key_bytes, 16);
+}
+
+static void gpunn__cached_close(gpunn__cuda *cuda)
+{
+    for (gpunn__cached *entry = cuda->cached, *next; entry; entry = next) {
+        next = entry->next;
+        if (entry->destroy) entry->destroy(cuda, gpunn__cached_key(entry) + GPUNN__UP(entry->key_bytes, 16));
+        gpunn__host_free(cuda, entry, gpunn__cached_bytes(entry->key_bytes, entry->value_bytes));
+    }
+    cuda->cached = NULL;
+}
+
+#ifndef GPUNN__EMULATOR
+/* ==== >>libraries ===================================================================================================== *
+ * cuBLASLt and cuDNN, opened once a GPU is known to be there, so that a program costs nothing on a machine without one. They stay
+ * loaded when the device closes: unloading them while the process lives is not safe. */
+#include <cublasLt.h>
+#if __has_include(<cudnn.h>) && !defined(GPUNN_NO_CUDNN)
+#include <cudnn.h>
+#endif
+#if defined(CUDNN_MAJOR) && CUDNN_MAJOR == 9
+#define GPUNN__CUDNN 1
+#else
+#define GPUNN__CUDNN 0 /* convolutions are products */
+#endif
+#ifdef _WIN32
+#ifndef NOMINMAX
+#define NOMINMAX
+#endif
+#ifndef WIN32_LEAN_AND_MEAN
+#define WIN32_LEAN_AND_MEAN
+#endif
+#include <windows.h>
+#else
+#include <dlfcn.h>
+#include <glob.h>
+#include <unistd.h>
+#endif
+
+/* clang-format off */
+#define GPUNN__LT_FUNCTIONS(X)                                                                                        \
+    X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy)                     \
+    X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy)                    \
+    X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)          \
+    X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmul)                       \
+    X(cublasLtGetStatusString)
+#define GPUNN__DNN_FUNCTIONS(X)                                                                                       \
+    X(cudnnCreate) X(cudnnDestroy) X(cudnnSetStream) X(cudnnGetErrorString) X(cudnnGetLastErrorString)                \
+    X(cudnnBackendCreateDescriptor) X(cudnnBackendDestroyDescriptor) X(cudnnBackendSetAttribute)                      \
+    X(cudnnBackendGetAttribute) X(cudnnBackendFinalize) X(cudnnBackendExecute)
+/* clang-format on */
+
+typedef struct gpunn__module {
+    void  *handle; /* NULL: not open */
+    char   path[512];
+    size_t version; /* as the library tells it */
+} gpunn__module;
+
+struct gpunn__libraries {
+    gpunn__module    lt_module, dnn_module;
+    cublasLtHandle_t lt;
+    void            *lt_workspace; /* of all products */
+    size_t           lt_workspace_bytes;
+    bool             dnn_sought;
+    gpunn_status     dnn_status; /* of the search */
+#define GPUNN__X(name) decltype(&::name) name;
+    GPUNN__LT_FUNCTIONS(GPUNN__X)
+#if GPUNN__CUDNN
+    cudnnHandle_t dnn;
+    GPUNN__DNN_FUNCTIONS(GPUNN__X)
+#endif
+#undef GPUNN__X
+};
+
+/* ---- finding --------------------------------------------------------------------------------------------------------- */
+#ifdef _WIN32
+#define GPUNN__LT_FILE "cublasLt64_%d.dll"
+#define GPUNN__DNN_FILE "cudnn64_%d.dll"
+#define GPUNN__PLACES "the program's folder, PATH, $%s and $CUDA_PATH\\bin"
+#else
+#define GPUNN__LT_FILE "libcublasLt.so.%d"
+#define GPUNN__DNN_FILE "libcudnn.so.%d"
+#define GPUNN__PLACES \
+    "the loader's path, $%s, $CUDA_HOME, /usr/local/cuda, the program's folder and the nvidia folders of Python's site-packages"
+#endif
+
+static void *gpunn__module_symbol(const gpunn__module *module, const char *name)
+{
+#ifdef _WIN32
+    return (void *)GetProcAddress((HMODULE)module->handle, name);
+#else
+    return dlsym(module->handle, name);
+#endif
+}
+
+static bool gpunn__module_load(gpunn__module *module, const char *path)
+{
+#ifdef _WIN32
+    module->handle = (void *)LoadLibraryExA(path, NULL, LOAD_LIBRARY_SEARCH_DEFAULT_DIRS | LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR);
+    if (module->handle == NULL) module->handle = (void *)LoadLibraryA(path);
+#else
+    module->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+#endif
+    (void)snprintf(module->path, sizeof module->path, "%s", path);
+    return module->handle != NULL;
+}
+
+#ifndef _WIN32
+/* The files root/rest; rest may have wildcards, root is meant literally. To be given to globfree. */
+static void gpunn__files(glob_t *found, const char *root, size_t root_length, const char *rest)
+{
+    char   pattern[1024];
+    size_t n = 0;
+    for (size_t i = 0; i < root_length && n + 2 < sizeof pattern; i++) {
+        if (strchr("*?[\\", root[i])) pattern[n++] = '\\';
+        pattern[n++] = root[i];
+    }
+    (void)snprintf(pattern + n, sizeof pattern - n, "/%s", rest);
+    memset(found, 0, sizeof *found);
+    (void)glob(pattern, 0, NULL, found);
+}
+#endif
+
+/* Opens `file` in the folders root/rest. */
+static bool gpunn__module_seek(gpunn__module *module, const char *root, const char *rest, const char *file)
+{
+    char path[1024];
+    bool open = false;
+    if (root == NULL || *root == 0) return false;
+#ifdef _WIN32
+    (void)snprintf(path, sizeof path, "%s\\%s%s", root, rest, file);
+    open = gpunn__module_load(module, path);
+#else
+    glob_t found;
+    (void)snprintf(path, sizeof path, "%s%s", rest, file);
+    gpunn__files(&found, root, strlen(root), path);
+    for (size_t i = 0; i < found.gl_pathc && !open; i++) open = gpunn__module_load(module, found.gl_pathv[i]);
+    globfree(&found);
+#endif
+    return open;
+}
+
+/* By name, then in the folder that the environment names, beside the toolkit, beside the program, in Python's wheels. */
+static bool gpunn__module_find(gpunn__module *module, const char *file, const char *variable)
+{
+    if (gpunn__module_load(module, file)) return true;
+#ifdef _WIN32
+    return gpunn__module_seek(module, getenv(variable), "", file) ||
+           gpunn__module_seek(module, getenv(variable), "bin\\", file) ||
+           gpunn__module_seek(module, getenv("CUDA_PATH"), "bin\\", file);
+#else
+    char    program[512];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[length > 0 ? length : 0] = 0;
+    char *slash = strrchr(program, '/');
+    if (slash) *slash = 0;
+    const struct {
+        const char *root, *rest;
+    } places[] = {
+        {getenv(variable), ""},
+        {getenv(variable), "lib64/"},
+        {getenv(variable), "lib/"},
+        {getenv("CUDA_HOME"), "lib64/"},
+        {"/usr/local/cuda", "lib64/"},
+        {program, ""},
+        {getenv("VIRTUAL_ENV"), "lib/python3*/site-packages/nvidia/*/lib/"},
+        {getenv("CONDA_PREFIX"), "lib/"},
+        {getenv("CONDA_PREFIX"), "lib/python3*/site-packages/nvidia/*/lib/"},
+        {getenv("HOME"), ".local/lib/python3*/site-packages/nvidia/*/lib/"},
+        {"/usr/local", "lib/python3*/*-packages/nvidia/*/lib/"},
+        {"/usr", "lib/python3*/*-packages/nvidia/*/lib/"},
+        {"/opt", "*/lib/python3*/*-packages/nvidia/*/lib/"},
+    };
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (gpunn__module_seek(module, places[i].root, places[i].rest, file)) return true;
+    return false;
+#endif
+}
+
+/* "9.19.0"; cuDNN 8 and cuBLAS 11 still counted in thousands. */
+static const char *gpunn__version_text(size_t version, char text[32])
+{
+    unsigned unit = version < 90000 ? 1000 : 10000, v = (unsigned)version;
+    (void)snprintf(text, 32, "%u.%u.%u", v / unit, v % unit / 100, v % 100);
+    return text;
+}
+
+/* The path under which the loader has really found it, and what it says of itself. */
+static void gpunn__module_describe(gpunn__module *module, const char *version_function)
+{
+    size_t (*version)(void) = (size_t(*)(void))gpunn__module_symbol(module, version_function);
+    module->version = version ? version() : 0;
+#ifndef _WIN32
+    Dl_info info;
+    if (version && dladdr((void *)version, &info) && info.dli_fname)
+        (void)snprintf(module->path, sizeof module->path, "%s", info.dli_fname);
+#endif
+}
+
+/* Opens one library of the major version in `built`, the version of the header. Where it fails, text says why. */
+static bool gpunn__module_open(gpunn__module *module, const char *title, const char *file_format, const char *variable,
+                               const char *version_function, size_t built, char *text, size_t text_size)
+{
+    char file[64], has[32], needs[32];
+    int  major = (int)(built / 10000);
+    (void)gpunn__version_text(built, needs);
+    (void)snprintf(file, sizeof file, file_format, major);
+    if (gpunn__module_find(module, file, variable)) {
+        gpunn__module_describe(module, version_function);
+        if (module->version / 10000 == (size_t)major) return true;
+        (void)snprintf(text, text_size,
+                       "%.200s is %s %s, but this program was built with %s; install %s %d, or build with the other one's header",
+                       module->path, title, gpunn__version_text(module->version, has), needs, title, major);
+        return false;
+    }
+    for (int other = major + 1; other >= major - 1; other -= 2) {
+        (void)snprintf(file, sizeof file, file_format, other);
+        if (!gpunn__module_find(module, file, variable)) continue;
+        gpunn__module_describe(module, version_function);
+        (void)snprintf(
+            text, text_size,
+            "only %s %s is here (%.200s), but this program was built with %s and needs %d; install that, or set %s to its folder",
+            title, gpunn__version_text(module->version, has), module->path, needs, major, variable);
+        return false;
+    }
+    const char *set = getenv(variable);
+    (void)snprintf(file, sizeof file, file_format, major);
+    int n = snprintf(text, text_size, "%s %d is missing: %s was not found in " GPUNN__PLACES, title, major, file, variable);
+    if (n > 0 && (size_t)n < text_size)
+        (void)snprintf(text + n, text_size - (size_t)n, "; install it, or set %s (%s%s%s) to its folder", variable,
+                       set ? "now '" : "now unset", set ? set : "", set ? "'" : "");
+    return false;
+}
+
+static bool gpunn__lt_find(gpunn__module *module, char *text, size_t text_size)
+{
+    return gpunn__module_open(module, "cuBLASLt", GPUNN__LT_FILE, "GPUNN_CUDA_PATH", "cublasLtGetVersion", CUBLAS_VERSION, text,
+                              text_size);
+}
+
+#if GPUNN__CUDNN
+/* All parts of cuDNN come from the folder of the first: the loader takes those that are open already. libcudnn_adv, not needed
+ * here, is left out. */
+static bool gpunn__dnn_find(gpunn__module *module, char *text, size_t text_size)
+{
+    if (!gpunn__module_open(module, "cuDNN", GPUNN__DNN_FILE, "GPUNN_CUDNN_PATH", "cudnnGetVersion", CUDNN_VERSION, text,
+                            text_size))
+        return false;
+#ifndef _WIN32
+    const char *slash = strrchr(module->path, '/');
+    if (slash) {
+        glob_t found;
+        gpunn__files(&found, module->path, (size_t)(slash - module->path), "libcudnn_[!a]*.so.9");
+        for (size_t i = 0; i < found.gl_pathc; i++) (void)dlopen(found.gl_pathv[i], RTLD_LAZY | RTLD_GLOBAL);
+        globfree(&found);
+    }
+#endif
+    return true;
+}
+#endif
+
+/* ---- opening --------------------------------------------------------------------------------------------------------- */
+/* The first function that the library lacks; NULL: none. */
+static const char *gpunn__lt_bind(gpunn__libraries *libraries)
+{
+#define GPUNN__X(function)                                                                                       \
+    libraries->function = (decltype(libraries->function))gpunn__module_symbol(&libraries->lt_module, #function); \
+    if (libraries->function == NULL) return #function;
+    GPUNN__LT_FUNCTIONS(GPUNN__X)
+#undef GPUNN__X
+    return NULL;
+}
+
+static gpunn_status gpunn__libraries_open(gpunn__cuda *cuda)
+{
+    gpunn__libraries *libraries = cuda->libraries = (gpunn__libraries *)gpunn__host_alloc(cuda, sizeof *libraries);
+    char              text[sizeof cuda->text];
+    if (libraries == NULL) return GPUNN_ERR_MEMORY;
+    if (!gpunn__lt_find(&libraries->lt_module, text, sizeof text)) return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "%s", text);
+    const char *missing = gpunn__lt_bind(libraries);
+    if (missing)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "%s lacks %s; install the cuBLAS of CUDA 12.4 or later",
+                                libraries->lt_module.path, missing);
+    cublasStatus_t status = libraries->cublasLtCreate(&libraries->lt);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "cublasLtCreate: %s", libraries->cublasLtGetStatusString(status));
+    libraries->lt_workspace_bytes = cuda->capability >= 90 ? (size_t)32 << 20 : (size_t)4 << 20;
+    libraries->lt_workspace = gpunn__cuda_alloc(cuda, libraries->lt_workspace_bytes);
+    return libraries->lt_workspace ? GPUNN_OK : GPUNN_ERR_MEMORY;
+}
+
+#if GPUNN__CUDNN
+static const char *gpunn__dnn_bind(gpunn__libraries *libraries)
+{
+#define GPUNN__X(function)                                                                                        \
+    libraries->function = (decltype(libraries->function))gpunn__module_symbol(&libraries->dnn_module, #function); \
+    if (libraries->function == NULL) return #function;
+    GPUNN__DNN_FUNCTIONS(GPUNN__X)
+#undef GPUNN__X
+    return NULL;
+}
+
+static gpunn_status gpunn__dnn_open(gpunn__cuda *cuda)
+{
+    gpunn__libraries *libraries = cuda->libraries;
+    char              text[sizeof cuda->text];
+    if (!gpunn__dnn_find(&libraries->dnn_module, text, sizeof text))
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%s", text);
+    const char *missing = gpunn__dnn_bind(libraries);
+    if (missing)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%s lacks %s; install a later cuDNN %d", libraries->dnn_module.path,
+                                missing, CUDNN_MAJOR);
+    cudnnStatus_t status = libraries->cudnnCreate(&libraries->dnn);
+    if (status == CUDNN_STATUS_SUCCESS) status = libraries->cudnnSetStream(libraries->dnn, cuda->stream);
+    if (status == CUDNN_STATUS_SUCCESS) return GPUNN_OK;
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cudnnCreate of %s: %s", libraries->dnn_module.path,
+                            libraries->cudnnGetErrorString(status));
+}
+#else
+static gpunn_status gpunn__dnn_open(gpunn__cuda *cuda)
+{
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                            "this program was built without cuDNN; put the folder of cuDNN 9's cudnn.h on the include path (-I)");
+}
+#endif
+
+/* At the first convolution; later calls give the first one's answer. */
+static gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda)
+{
+    gpunn__libraries *libraries = cuda->libraries;
+    if (!libraries->dnn_sought) {
+        libraries->dnn_sought = true;
+        libraries->dnn_status = gpunn__dnn_open(cuda);
+        if (libraries->dnn_status != GPUNN_OK) {
+            char text[sizeof cuda->text + 64];
+            (void)snprintf(text, sizeof text, "conv2d goes the slower way through matrix products: %s", cuda->text);
+            gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
+        }
+    }
+    return libraries->dnn_status;
+}
+
+static void gpunn__libraries_close(gpunn__cuda *cuda)
+{
+    gpunn__libraries *libraries = cuda->libraries;
+    if (libraries == NULL) return;
+#if GPUNN__CUDNN
+    if (libraries->dnn) (void)libraries->cudnnDestroy(libraries->dnn);
+#endif
+    if (libraries->lt) (void)libraries->cublasLtDestroy(libraries->lt);
+    if (libraries->lt_workspace) gpunn__cuda_free(cuda, libraries->lt_workspace, libraries->lt_workspace_bytes);
+    gpunn__host_free(cuda, libraries, sizeof *libraries);
+    cuda->libraries = NULL;
+}
+
+static void gpunn__libraries_report(void (*write)(void *user, const char *text), void *user)
+{
+    char          text[640], line[768], has[32], built[32];
+    gpunn__module module;
+    memset(&module, 0, sizeof module);
+    if (gpunn__lt_find(&module, text, sizeof text))
+        (void)snprintf(line, sizeof line, "cuBLASLt      %s (built with %s), %s\n", gpunn__version_text(module.version, has),
+                       gpunn__version_text(CUBLAS_VERSION, built), module.path);
+    else
+        (void)snprintf(line, sizeof line, "cuBLASLt      %s\n", text);
+    write(user, line);
+#if GPUNN__CUDNN
+    if (gpunn__dnn_find(&module, text, sizeof text))
+        (void)snprintf(line, sizeof line, "cuDNN         %s (built with %s), %s\n", gpunn__version_text(module.version, has),
+                       gpunn__version_text(CUDNN_VERSION, built), module.path);
+    else
+        (void)snprintf(line, sizeof line, "cuDNN         %s; conv2d goes through matrix products\n", text);
+#else
+    (void)snprintf(
+        line, sizeof line,
+        "cuDNN         not built in: no cudnn.h of cuDNN 9 was on the include path; conv2d goes through matrix products\n");
+#endif
+    write(user, line);
+}
+#endif /* GPUNN__EMULATOR */
+/* ==== shared by the ops =============================================================================================== */
+/* Row-major d[batch][m][n] = act(op(a)[m][k] op(b)[k][n] + bias[n] + residual), sums in F32. */
+typedef enum gpunn__activation {
+    GPUNN__NO_ACTIVATION = 0,
+    GPUNN__RELU,
+    GPUNN__GELU_TANH,
+    GPUNN__RELU_DERIVATIVE, /* d = op(a) op(b) * act'(aux) */
+    GPUNN__GELU_TANH_DERIVATIVE
+} gpunn__activation;
+typedef struct gpunn__product {
+    int64_t           m, n, k, batch;
+    bool              transpose_a, transpose_b;     /* a is stored [k][m]; b is stored [n][k] */
+    int64_t           lda, ldb, ldd;                /* elements from row to row as stored; residual has d's */
+    int64_t           stride_a, stride_b, stride_d; /* from one of the batch to the next; 0: the same for all */
+    gpunn_dtype       dtype, d_dtype;               /* of a and b; of d, residual and aux */
+    gpunn_precision   precision;                    /* F32: exact products; TF32: rounded operands where dtype is F32 */
+    bool              accumulate;                   /* d += */
+    gpunn__activation activation;
+    const void       *a, *b;
+    void             *d;
+    const void       *bias; /* F32 or d_dtype, see bias_dtype; NULL: none */
+    gpunn_dtype       bias_dtype;
+    const void       *residual; /* NULL: none; never with accumulate */
+    void             *aux;      /* as d, batch 1. GELU_TANH: receives its argument, if wanted; its derivative: that argument;
+                                   RELU_DERIVATIVE: relu's result, with which our own product does */
+    void             *mask; /* batch 1. RELU: receives where it let pass, in the library's form, if wanted; RELU_DERIVATIVE: that,
+                                   which the library wants. gpunn__mask_bytes */
+    float            *row_sums; /* [m], batch 1: receives op(a) summed over k; NULL: not wanted; never with bias */
+} gpunn__product;
+/* The seam to cuBLASLt. prepare: whether there is an algorithm (pointers are only compared with NULL). */
+static gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p);
+static gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p);
+
+/* The seam to cuDNN. All tensors contiguous and of one dtype, bias and residual too: NCHW with filters [k][c / groups][kh][kw], or,
+ * channels_last, NHWC with filters [k][kh][kw][c / groups]. */
+enum { GPUNN__CONV_TAG = 0x636F6E76 };
+typedef enum gpunn__conv_kind { GPUNN__CONV_FORWARD, GPUNN__CONV_DATA, GPUNN__CONV_FILTER } gpunn__conv_kind;
+typedef struct gpunn__convolution { /* all fields are set, no padding: it is the key of the plan's cache entry */
+    int64_t tag;                    /* of the cache: GPUNN__CONV_TAG */
+    int64_t kind;                   /* gpunn__conv_kind */
+    int64_t dtype;                  /* gpunn_dtype of x, w, y */
+    int64_t precision;              /* gpunn_precision */
+    int64_t n, c, h, w;             /* x */
+    int64_t k, kh, kw;              /* filters */
+    int64_t p, q;                   /* rows and columns of y */
+    int64_t stride[2], padding[2], dilation[2];
+    int64_t groups;
+    int64_t bias, residual, relu; /* 0 or 1, forward only: y = relu(conv + residual + bias[k]) */
+    int64_t channels_last;        /* 0 or 1 */
+} gpunn__convolution;
+/* FORWARD x, w -> y; DATA w, y -> x; FILTER x, y -> w: what is computed is written, never added to. */
+typedef struct gpunn__conv_data {
+    void       *x, *w, *y;
+    const void *bias, *residual;
+    void       *workspace;
+} gpunn__conv_data;
+static bool gpunn__dnn_available(gpunn__cuda *cuda);
+/* Chooses the plan. workspace_bytes: what the run will get. GPUNN_ERR_UNSUPPORTED: there is no plan, take another way. */
+static gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes);
+static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data);
+
+static gpunn_status gpunn__libraries_open(gpunn__cuda *cuda); /* cuBLASLt; cuDNN is opened by the first convolution */
+static void         gpunn__libraries_close(gpunn__cuda *cuda);
+static void         gpunn__libraries_report(void (*write)(void *user, const char *text), void *user);
+
+/* out[channels] (F32) = or += the sums of x[n][channels][inner] over n and inner. */
+static size_t       gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n, int64_t channels, int64_t inner);
+static gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype, int64_t n, int64_t channels,
+                                             int64_t inner, float *out, bool accumulate, void *workspace);
+/* The gradient of a broadcast operand: to = or += from summed over the axes along which `to` was broadcast to from's shape. */
+static size_t       gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to);
+static gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to, bool accumulate,
+                                       void *workspace);
+/* to = or += from, any of F32, F16, BF16. */
+static gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                                     int64_t count, bool accumulate);
+/* What is left of a LINEAR or CONV2D forward step after the bare product stands in y (step->out's shape, channels on axis 1 of
+ * CONV2D, the last one of LINEAR): y = act(norm(y + bias) + residual), in one pass, from y (y_dtype) into step->out.data; each
+ * part only if its flag is set (bias: step->in[2], the others as step->fused says). */
+static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype, bool bias,
+                                       bool norm, bool residual, bool relu);
+/* After a run's steps: norm, clipping, finite check, updates, loss scale (>>update). Launches only; the numbers that vary from run to
+ * run (lr and step of update i) are read from cuda->state->lr[i] and ->update_step[i], never from run. */
+static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run);
+/* ==== >>gemm ========================================================================================================== */
+/* Bits from row to row of a relu's mask. */
+static int64_t gpunn__mask_ld(int64_t n)
+{
+    return (n + 127) / 128 * 128;
+}
+
+#ifdef GPUNN__EMULATOR
+#include "reference.h" /* tests/emulator: products and convolutions in plain code */
+#else
+/* cuBLASLt counts columns first. What is row-major here is the transpose to it, so that D = A B becomes D^T = B^T A^T: the
+ * operands change places, and nothing is copied. */
+enum { GPUNN__PRODUCT_TAG = 0x70726F64, GPUNN__ALGORITHMS = 8 };
+
+typedef struct gpunn__product_key { /* no padding */
+    int64_t tag, m, n, k, batch, transpose_a, transpose_b, lda, ldb, ldd, stride_a, stride_b, stride_d, dtype, d_dtype, precision,
+        accumulate, activation, bias_dtype, residual, noted, row_sums;   /* bias_dtype: -1 without */
+    int64_t align_a, align_b, align_c, align_d, align_bias, align_noted; /* in bytes */
+} gpunn__product_key;
+
+typedef struct gpunn__algorithms {
+    cublasLtMatmulDesc_t   operation;
+    cublasLtMatrixLayout_t a, b, d; /* as cuBLASLt sees them: a is the product's b */
+    cublasLtMatmulAlgo_t   algorithm[GPUNN__ALGORITHMS];
+    int                    count, chosen; /* count 0: there is none */
+    bool                   timed;
+} gpunn__algorithms;
+
+static void gpunn__algorithms_free(gpunn__cuda *cuda, void *value)
+{
+    gpunn__algorithms *all = (gpunn__algorithms *)value;
+    if (all->operation) cuda->libraries->cublasLtMatmulDescDestroy(all->operation);
+    if (all->a) cuda->libraries->cublasLtMatrixLayoutDestroy(all->a);
+    if (all->b) cuda->libraries->cublasLtMatrixLayoutDestroy(all->b);
+    if (all->d) cuda->libraries->cublasLtMatrixLayoutDestroy(all->d);
+}
+
+static gpunn_status gpunn__algorithms_check(gpunn__cuda *cuda, cublasStatus_t status, const char *call)
+{
+    if (status == CUBLAS_STATUS_SUCCESS) return GPUNN_OK;
+    const bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+                         status == CUBLAS_STATUS_ARCH_MISMATCH;
+    return gpunn__cuda_fail(cuda,
+                            refused                                ? GPUNN_ERR_UNSUPPORTED
+                            : status == CUBLAS_STATUS_ALLOC_FAILED ? GPUNN_ERR_MEMORY
+                                                                   : GPUNN_ERR_DEVICE,
+                            "%s: %s", call, cuda->libraries->cublasLtGetStatusString(status));
+}
+#define GPUNN__LT(call) GPUNN__TRY(gpunn__algorithms_check(cuda, cuda->libraries->call, #call))
+/* Sets an attribute, given as a value of its type. */
+#define GPUNN__LT_SET(function, object, attribute, type, value)             \
+    do {                                                                    \
+        const type value_ = (value);                                        \
+        GPUNN__LT(function((object), (attribute), &value_, sizeof value_)); \
+    } while (0)
+
+static cudaDataType_t gpunn__lt_type(int64_t dtype)
+{
+    return dtype == GPUNN_F32 ? CUDA_R_32F : dtype == GPUNN_F16 ? CUDA_R_16F : CUDA_R_16BF;
+}
+
+/* What a pointer is a multiple of, in bytes; 64 at most, which is what values start at. */
+static int64_t gpunn__alignment(const void *pointer)
+{
+    const uintptr_t bits = (uintptr_t)pointer | 64;
+    return (int64_t)(bits & (0 - bits));
+}
+
+static gpunn_status gpunn__algorithms_layout(gpunn__cuda *cuda, cublasLtMatrixLayout_t *layout, int64_t dtype, int64_t rows,
+                                             int64_t columns, int64_t ld, int64_t batch, int64_t stride)
+{
+    GPUNN__LT(cublasLtMatrixLayoutCreate(layout, gpunn__lt_type(dtype), (uint64_t)rows, (uint64_t)columns, ld));
+    if (batch == 1) return GPUNN_OK;
+    GPUNN__LT_SET(cublasLtMatrixLayoutSetAttribute, *layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, int32_t, (int32_t)batch);
+    GPUNN__LT_SET(cublasLtMatrixLayoutSetAttribute, *layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, int64_t, stride);
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__product_key *key, gpunn__algorithms *all)
+{
+    const cublasComputeType_t compute = key->dtype == GPUNN_F32 && key->precision == GPUNN_PRECISION_TF32
+                                            ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                            : CUBLAS_COMPUTE_32F;
+    const bool                ta = key->transpose_a, tb = key->transpose_b, bias = key->bias_dtype >= 0;
+    GPUNN__LT(cublasLtMatmulDescCreate(&all->operation, compute, CUDA_R_32F));
+    GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->a, key->dtype, tb ? key->k : key->n, tb ? key->n : key->k, key->ldb,
+                                        key->batch, key->stride_b));
+    GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->b, key->dtype, ta ? key->m : key->k, ta ? key->k : key->m, key->lda,
+                                        key->batch, key->stride_a));
+    GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->d, key->d_dtype, key->n, key->m, key->ldd, key->batch, key->stride_d));
+#define GPUNN__DESCRIBE(attribute, type, value) \
+    GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_##attribute, type, value)
+    GPUNN__DESCRIBE(TRANSA, int32_t, tb ? CUBLAS_OP_T : CUBLAS_OP_N);
+    GPUNN__DESCRIBE(TRANSB, int32_t, ta ? CUBLAS_OP_T : CUBLAS_OP_N);
+    const uint32_t epilogues[] = {0, CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_DRELU,
+                                  CUBLASLT_EPILOGUE_DGELU};
+    uint32_t       epilogue = epilogues[key->activation];
+    if (bias) epilogue |= CUBLASLT_EPILOGUE_BIAS;
+    if (key->row_sums) epilogue |= CUBLASLT_EPILOGUE_BGRADB;
+    if (key->noted && key->activation == GPUNN__RELU) epilogue |= CUBLASLT_EPILOGUE_RELU_AUX;
+    if (key->noted && key->activation == GPUNN__GELU_TANH) epilogue |= CUBLASLT_EPILOGUE_GELU_AUX;
+    if (epilogue == 0) epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    /* The search asks these pointers only for their alignment. */
+    if (bias || key->row_sums) GPUNN__DESCRIBE(BIAS_POINTER, void *, (void *)(uintptr_t)key->align_bias);
+    if (key->noted) {
+        const bool bits = key->activation == GPUNN__RELU || key->activation == GPUNN__RELU_DERIVATIVE;
+        GPUNN__DESCRIBE(EPILOGUE_AUX_POINTER, void *, (void *)(uintptr_t)key->align_noted);
+        GPUNN__DESCRIBE(EPILOGUE_AUX_LD, int64_t, bits ? gpunn__mask_ld(key->n) : key->ldd);
+    }
+    GPUNN__DESCRIBE(EPILOGUE, uint32_t, epilogue);
+#undef GPUNN__DESCRIBE
+    return GPUNN_OK;
+}
+
+/* The algorithms whose sums are made in F32 and in a fixed order, the one held to be fastest first. */
+static gpunn_status gpunn__algorithms_search(gpunn__cuda *cuda, const gpunn__product_key *key, gpunn__algorithms *all,
+                                             cublasLtMatmulPreference_t preference)
+{
+#define GPUNN__PREFER(attribute, type, value) \
+    GPUNN__LT_SET(cublasLtMatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_##attribute, type, value)
+    GPUNN__PREFER(MAX_WORKSPACE_BYTES, uint64_t, cuda->libraries->lt_workspace_bytes);
+    GPUNN__PREFER(REDUCTION_SCHEME_MASK, uint32_t, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    GPUNN__PREFER(MIN_ALIGNMENT_A_BYTES, uint32_t, (uint32_t)key->align_b);
+    GPUNN__PREFER(MIN_ALIGNMENT_B_BYTES, uint32_t, (uint32_t)key->align_a);
+    GPUNN__PREFER(MIN_ALIGNMENT_C_BYTES, uint32_t, (uint32_t)key->align_c);
+    GPUNN__PREFER(MIN_ALIGNMENT_D_BYTES, uint32_t, (uint32_t)key->align_d);
+#undef GPUNN__PREFER
+    const gpunn__libraries         *libraries = cuda->libraries;
+    cublasLtMatmulHeuristicResult_t result[GPUNN__ALGORITHMS];
+    int                             count = 0;
+
+    const cublasStatus_t status = libraries->cublasLtMatmulAlgoGetHeuristic(
+        libraries->lt, all->operation, all->a, all->b, all->d, all->d, preference, GPUNN__ALGORITHMS, result, &count);
+    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; i++)
+        if (result[i].state == CUBLAS_STATUS_SUCCESS && result[i].workspaceSize <= libraries->lt_workspace_bytes)
+            all->algorithm[all->count++] = result[i].algo;
+    return GPUNN_OK;
+}
+
+/* What the library writes or reads beside the operands. */
+static void *gpunn__noted(const gpunn__product *p)
+{
+    return p->activation == GPUNN__RELU || p->activation == GPUNN__RELU_DERIVATIVE ? p->mask : p->aux;
+}
+
+/* placed: p's pointers are those of the run; else any value starts where values do. */
+static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__product *p, bool placed, gpunn__algorithms **found)
+{
+    gpunn__product_key key;
+    memset(&key, 0, sizeof key);
+    key.tag = GPUNN__PRODUCT_TAG;
+    key.m = p->m, key.n = p->n, key.k = p->k, key.batch = p->batch;
+    key.transpose_a = p->transpose_a, key.transpose_b = p->transpose_b;
+    key.lda = p->lda, key.ldb = p->ldb, key.ldd = p->ldd;
+    key.stride_a = p->stride_a, key.stride_b = p->stride_b, key.stride_d = p->stride_d;
+    key.dtype = p->dtype, key.d_dtype = p->d_dtype, key.precision = p->precision;
+    key.accumulate = p->accumulate, key.activation = p->activation, key.bias_dtype = p->bias ? p->bias_dtype : -1;
+    key.residual = p->residual != NULL, key.noted = gpunn__noted(p) != NULL, key.row_sums = p->row_sums != NULL;
+    key.align_a = gpunn__alignment(placed ? p->a : NULL);
+    key.align_b = gpunn__alignment(placed ? p->b : NULL);
+    key.align_c = gpunn__alignment(!placed ? NULL : p->residual ? p->residual : p->d);
+    key.align_d = gpunn__alignment(placed ? p->d : NULL);
+    key.align_bias = gpunn__alignment(!placed ? NULL : p->bias ? p->bias : p->row_sums);
+    key.align_noted = gpunn__alignment(placed ? gpunn__noted(p) : NULL);
+    bool               fresh;
+    gpunn__algorithms *all = (gpunn__algorithms *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *all, gpunn__algorithms_free,
+                                                                     &fresh);
+    if (all == NULL) return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "no host memory for the descriptors of a product");
+    /* It takes a bias of the result's dtype, and relu's derivative from a mask. */
+    const bool known = (p->bias == NULL || p->bias_dtype == p->d_dtype) && (p->activation != GPUNN__RELU_DERIVATIVE || p->mask);
+    if (fresh && known) {
+        cublasLtMatmulPreference_t preference;
+        GPUNN__TRY(gpunn__algorithms_describe(cuda, &key, all));
+        GPUNN__LT(cublasLtMatmulPreferenceCreate(&preference));
+        gpunn_status status = gpunn__algorithms_search(cuda, &key, all, preference);
+        cuda->libraries->cublasLtMatmulPreferenceDestroy(preference);
+        GPUNN__TRY(status);
+    }
+    *found = all;
+    return all->count > 0 ? GPUNN_OK
+                          : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                             "cuBLASLt has no algorithm for a product of %lld x %lld by %lld x %lld",
+                                             (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n);
+}
+
+static gpunn_status gpunn__algorithms_run(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all, int algorithm)
+{
+    const float one = 1, beta = p->accumulate || p->residual ? 1 : 0;
+    GPUNN__LT(cublasLtMatmul(cuda->libraries->lt, all->operation, &one, p->b, all->a, p->a, all->b, &beta,
+                             p->residual ? p->residual : p->d, all->d, p->d, all->d, &all->algorithm[algorithm],
+                             cuda->libraries->lt_workspace, cuda->libraries->lt_workspace_bytes, cuda->stream));
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__algorithms_time(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all, cudaEvent_t begin,
+                                           cudaEvent_t end)
+{
+    float best = 0, milliseconds;
+    for (int i = 0; i < all->count; i++) {
+        GPUNN__TRY(gpunn__algorithms_run(cuda, p, all, i)); /* loads the kernel */
+        GPUNN__CUDA(cuda, cudaEventRecord(begin, cuda->stream));
+        for (int repeat = 0; repeat < 4; repeat++) GPUNN__TRY(gpunn__algorithms_run(cuda, p, all, i));
+        GPUNN__CUDA(cuda, cudaEventRecord(end, cuda->stream));
+        GPUNN__CUDA(cuda, cudaEventSynchronize(end));
+        GPUNN__CUDA(cuda, cudaEventElapsedTime(&milliseconds, begin, end));
+        if (i > 0 && milliseconds >= best) continue;
+        best = milliseconds;
+        all->chosen = i;
+    }
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__algorithms_choose(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all)
+{
+    cudaStreamCaptureStatus capturing;
+    cudaEvent_t             begin, end;
+    GPUNN__CUDA(cuda, cudaStreamIsCapturing(cuda->stream, &capturing));
+    if (capturing != cudaStreamCaptureStatusNone) return GPUNN_OK;
+    GPUNN__CUDA(cuda, cudaEventCreate(&begin));
+    gpunn_status status = gpunn__cuda_check(cuda, cudaEventCreate(&end), "cudaEventCreate");
+    if (status == GPUNN_OK) {
+        status = gpunn__algorithms_time(cuda, p, all, begin, end);
+        cudaEventDestroy(end);
+    }
+    cudaEventDestroy(begin);
+    all->timed = status == GPUNN_OK;
+    return status;
+}
+
+static gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p)
+{
+    gpunn__algorithms *all;
+    return gpunn__algorithms_find(cuda, p, false, &all);
+}
+
+static gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p)
+{
+    gpunn__algorithms *all;
+    GPUNN__TRY(gpunn__algorithms_find(cuda, p, true, &all));
+    const void *const bias = p->bias ? p->bias : p->row_sums;
+    if (bias)
+        GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, void *, (void *)bias);
+    if (gpunn__noted(p))
+        GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, void *,
+                      gpunn__noted(p));
+    /* Timing writes the result again and again, which an accumulating product must not; and its choice may vary. */
+    if (cuda->args.benchmark && !cuda->args.deterministic && !all->timed && all->count > 1 && !p->accumulate)
+        GPUNN__TRY(gpunn__algorithms_choose(cuda, p, all));
+    return gpunn__algorithms_run(cuda, p, all, all->chosen);
+}
+#undef GPUNN__LT_SET
+#undef GPUNN__LT
+#endif
+
+/* ---- our own product, for what is too small to be worth the library's launches or not known to it ------------------------ */
+enum { GPUNN__TILE = 16, GPUNN__DEPTH = 64 };
+
+typedef struct gpunn__product_pair {
+    gpunn__product p[2];
+} gpunn__product_pair;
+
+/* to[k][i] = x at (i0 + i, k0 + k), stored [k][i] if by_k, else [i][k]; what lies outside [m][depth] is 0. */
+__device__ __forceinline__ void gpunn__load_tile(float (*to)[GPUNN__TILE + 1], const void *x, gpunn_dtype dtype, bool by_k,
+                                                 int64_t start, int64_t ld, int64_t i0, int64_t m, int64_t k0, int64_t depth)
+{
+#pragma unroll
+    for (int part = 0; part < GPUNN__TILE * GPUNN__DEPTH / GPUNN__THREADS; part++) {
+        const int     at = part * GPUNN__THREADS + (int)threadIdx.x;
+        const int     i = by_k ? at % GPUNN__TILE : at / GPUNN__DEPTH, k = by_k ? at / GPUNN__TILE : at % GPUNN__DEPTH;
+        const int64_t row = i0 + i, column = k0 + k;
+        to[k][i] = row < m && column < depth ? gpunn__load(x, dtype, start + (by_k ? column * ld + row : row * ld + column)) : 0;
+    }
+}
+
+/* The constants are gpunn.h's. */
+__device__ __forceinline__ float gpunn__activate(const gpunn__product *p, int64_t at, float sum)
+{
+    if (p->activation == GPUNN__NO_ACTIVATION) return sum;
+    if (p->activation == GPUNN__RELU) return sum <= 0 ? 0 : sum;
+    const float x = p->activation == GPUNN__GELU_TANH ? sum : gpunn__load(p->aux, p->d_dtype, at);
+    if (p->activation == GPUNN__RELU_DERIVATIVE) return x <= 0 ? 0 : sum;
+    const float t = tanhf(0.7978846f * (x + 0.044715f * x * x * x));
+    if (p->activation == GPUNN__GELU_TANH) return 0.5f * x * (1 + t);
+    return sum * 0.5f * (1 + t) * (1 + x * (1 - t) * 0.7978846f * (1 + 0.134145f * x * x));
+}
+
+/* A block makes 16 x 16 of d at a time, a thread one of them. blockIdx.y: which product. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__product_kernel(gpunn__product_pair pair)
+{
+    __shared__ float      a[GPUNN__DEPTH][GPUNN__TILE + 1], b[GPUNN__DEPTH][GPUNN__TILE + 1];
+    const gpunn__product *p = &pair.p[blockIdx.y];
+    const int             x = (int)threadIdx.x % GPUNN__TILE, y = (int)threadIdx.x / GPUNN__TILE;
+    const int64_t         across = (p->n + GPUNN__TILE - 1) / GPUNN__TILE;
+    const int64_t         tiles = across * ((p->m + GPUNN__TILE - 1) / GPUNN__TILE);
+    for (int64_t tile = blockIdx.x; tile < tiles * p->batch; tile += gridDim.x) {
+        const int64_t batch = tile / tiles, i0 = tile % tiles / across * GPUNN__TILE, j0 = tile % across * GPUNN__TILE;
+        float         sum = 0, row_sum = 0;
+        for (int64_t k0 = 0; k0 < p->k; k0 += GPUNN__DEPTH) {
+            __syncthreads(); /* the last piece has been used */
+            gpunn__load_tile(a, p->a, p->dtype, p->transpose_a, batch * p->stride_a, p->lda, i0, p->m, k0, p->k);
+            gpunn__load_tile(b, p->b, p->dtype, !p->transpose_b, batch * p->stride_b, p->ldb, j0, p->n, k0, p->k);
+            __syncthreads();
+            const int depth = p->k - k0 < GPUNN__DEPTH ? (int)(p->k - k0) : GPUNN__DEPTH;
+#pragma unroll 8
+            for (int k = 0; k < depth; k++) {
+                sum += a[k][y] * b[k][x];
+                row_sum += a[k][y];
+            }
+        }
+        const int64_t i = i0 + y, j = j0 + x, at = batch * p->stride_d + i * p->ldd + j;
+        if (i >= p->m || j >= p->n) continue;
+        if (p->row_sums && j == 0) p->row_sums[i] = row_sum;
+        if (p->bias) sum += gpunn__load(p->bias, p->bias_dtype, j);
+        if (p->accumulate) sum += gpunn__load(p->d, p->d_dtype, at);
+        if (p->residual) sum += gpunn__load(p->residual, p->d_dtype, at);
+        if (p->activation == GPUNN__GELU_TANH && p->aux) gpunn__store(p->aux, p->d_dtype, at, sum);
+        gpunn__store(p->d, p->d_dtype, at, gpunn__activate(p, at, sum));
+    }
+}
+
+static int64_t gpunn__product_tiles(const gpunn__product *p)
+{
+    return (p->m + GPUNN__TILE - 1) / GPUNN__TILE * ((p->n + GPUNN__TILE - 1) / GPUNN__TILE) * p->batch;
+}
+
+/* Done before the library's kernel would have started: every tile has a multiprocessor of its own and few pieces. */
+static bool gpunn__product_is_small(const gpunn__cuda *cuda, const gpunn__product *p)
+{
+    return p->k <= 2 * GPUNN__DEPTH && gpunn__product_tiles(p) <= cuda->multiprocessors;
+}
+
+static gpunn_status gpunn__product_own(gpunn__cuda *cuda, const gpunn__product *p, int count)
+{
+    gpunn__product_pair pair = {{p[0], p[count - 1]}};
+    int64_t             blocks = 1, most = (int64_t)cuda->multiprocessors * 16;
+    for (int i = 0; i < count; i++)
+        if (gpunn__product_tiles(&p[i]) > blocks) blocks = gpunn__product_tiles(&p[i]);
+    return GPUNN__LAUNCH(cuda, gpunn__product_kernel, dim3((unsigned)(blocks < most ? blocks : most), (unsigned)count),
+                         GPUNN__THREADS, pair);
+}
+
+/* Whether p can be made in one piece and fast, with all that follows its sums. */
+static gpunn_status gpunn__product_fits(gpunn__cuda *cuda, const gpunn__product *p, bool *fits)
+{
+    gpunn_status status = gpunn__product_is_small(cuda, p) ? GPUNN_OK : gpunn__cuda_product_prepare(cuda, p);
+    *fits = status == GPUNN_OK;
+    return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
+}
+
+/* Up to two products that do not depend on each other. */
+static gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, int count, gpunn__action action)
+{
+    bool small = true;
+    for (int i = 0; i < count; i++) small = small && gpunn__product_is_small(cuda, &p[i]);
+    if (small && count > 0) return action == GPUNN__PREPARE ? GPUNN_OK : gpunn__product_own(cuda, p, count);
+    for (int i = 0; i < count; i++) {
+        bool fits;
+        GPUNN__TRY(gpunn__product_fits(cuda, &p[i], &fits));
+        if (action == GPUNN__PREPARE) continue;
+        if (fits && !gpunn__product_is_small(cuda, &p[i]))
+            GPUNN__TRY(gpunn__cuda_product(cuda, &p[i]));
+        else
+            GPUNN__TRY(gpunn__product_own(cuda, &p[i], 1));
+    }
+    return GPUNN_OK;
+}
+
+static size_t gpunn__bytes(gpunn_dtype dtype, int64_t count)
+{
+    return (size_t)count * (dtype == GPUNN_F32 ? 4 : 2);
+}
+
+static void *gpunn__element(const void *data, gpunn_dtype dtype, int64_t index)
+{
+    return (char *)data + gpunn__bytes(dtype, index);
+}
+
+/* d[m][n] = a[m][k] b[k][n], all contiguous; transpose_a: a is stored [k][m]; transpose_b: b as [n][k]. */
+static gpunn__product gpunn__make_product(const gpunn_step *step, int64_t m, int64_t n, int64_t k, const gpunn_value *a,
+                                          bool transpose_a, const gpunn_value *b, bool transpose_b, const gpunn_value *d)
+{
+    gpunn__product p;
+    memset(&p, 0, sizeof p);
+    p.m = m, p.n = n, p.k = k, p.batch = 1;
+    p.transpose_a = transpose_a, p.transpose_b = transpose_b;
+    p.lda = transpose_a ? m : k, p.ldb = transpose_b ? k : n, p.ldd = n;
+    p.dtype = a->dtype, p.d_dtype = d->dtype, p.precision = step->precision;
+    p.a = a->data, p.b = b->data, p.d = d->data;
+    return p;
+}
+
+/* Operands of one dtype make a result of that dtype or of F32. */
+static gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpunn_value *a, const gpunn_value *b, const gpunn_value *d)
+{
+    if (a->dtype == b->dtype && (d->dtype == a->dtype || d->dtype == GPUNN_F32)) return GPUNN_OK;
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                            "a product takes operands of one dtype, and its result has that dtype or F32; cast an operand");
+}
+
+/* All that bias, norm, residual and relu do to the bare product in y. */
+static gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype)
+{
+    const bool bias = step->in[2].data != NULL, residual = step->fused.residual.data != NULL;
+    if (y == step->out.data && !bias && !residual && !step->fused.norm && !step->fused.relu) return GPUNN_OK;
+    return gpunn__cuda_finish(cuda, step, y, y_dtype, bias, step->fused.norm, residual, step->fused.relu);
+}
+
+/* y = act(x), or gradient *= act'(x) where y is what act made of x. */
+static gpunn_status gpunn__apply(gpunn__cuda *cuda, gpunn_op act, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient)
+{
+    gpunn_attributes none;
+    gpunn_step       step;
+    bool             accumulate = false;
+    memset(&none, 0, sizeof none);
+    memset(&step, 0, sizeof step);
+    step.op = act;
+    step.backward = gradient != NULL;
+    step.attr = &none;
+    step.input_count = 1;
+    step.in = x;
+    step.out = *y;
+    if (gradient) {
+        step.grad_in = gradient;
+        step.grad_out = *gradient;
+        step.accumulate = &accumulate;
+    }
+    return gpunn__cuda_map(cuda, &step, gradient ? GPUNN__BACKWARD : GPUNN__FORWARD);
+}
+
+/* x [rows, in], y = x W^T + bias: the product makes as much of it and of what is merged into the step as it can. A bias of F32
+ * under a result of half the size is first rounded to it, into the workspace. */
+static gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
+    const gpunn_value *bias = &step->in[2], *residual = &step->fused.residual, *y = &step->out;
+    gpunn_value *const before = step->fused.before.data ? &step->fused.before : &step->out; /* what an activation is applied to */
+    gpunn__product     whole = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true, y), bare = whole;
+    bool               fits = false, round = false, mask = false;
+    bare.d = before->data;
+    bare.d_dtype = before->dtype;
+    whole.bias = bias->data;
+    whole.residual = residual->data;
+    whole.activation = step->fused.relu ? GPUNN__RELU : step->fused.gelu_tanh ? GPUNN__GELU_TANH : GPUNN__NO_ACTIVATION;
+    whole.aux = step->fused.before.data;
+    const bool whole_too = !step->fused.norm && before->dtype == y->dtype && (!residual->data || residual->dtype == y->dtype);
+    for (int attempt = 0; whole_too && !fits && attempt < 4; attempt++) {
+        mask = attempt < 2;
+        round = attempt % 2 == 1;
+        if (mask && (!step->fused.relu_mask || gpunn__product_is_small(cuda, &whole))) continue;
+        if (round && (bias->data == NULL || bias->dtype == y->dtype)) continue;
+        whole.mask = mask ? y->data : NULL; /* for now only not NULL */
+        whole.bias_dtype = round ? y->dtype : bias->dtype;
+        GPUNN__TRY(gpunn__product_fits(cuda, &whole, &fits));
+    }
+    if (action == GPUNN__PREPARE) {
+        step->saved_bytes = fits && mask ? (size_t)(rows * gpunn__mask_ld(out) / 8) : 0;
+        step->workspace_bytes = fits && round ? gpunn__bytes(y->dtype, out) : 0;
+        return gpunn__products(cuda, fits ? &whole : &bare, 1, action);
+    }
+    if (!fits) {
+        gpunn_step until = *step;
+        until.out = *before;
+        GPUNN__TRY(gpunn__products(cuda, &bare, 1, action));
+        GPUNN__TRY(gpunn__finish_all(cuda, &until, before->data, before->dtype));
+        return step->fused.gelu_tanh ? gpunn__apply(cuda, GPUNN_OP_GELU_TANH, before, y, NULL) : GPUNN_OK;
+    }
+    if (mask) whole.mask = step->saved;
+    if (round) {
+        GPUNN__TRY(gpunn__cuda_copy(cuda, step->workspace, y->dtype, bias->data, bias->dtype, out, false));
+        whole.bias = step->workspace;
+    }
+    return gpunn__products(cuda, &whole, 1, action);
+}
+
+/* dX = dY W, times the derivative of an activation that made X; dW = dY^T X; dbias = the sums over the rows of dY, which the
+ * product for dW makes by the way where it can. Whether a gradient is added to may change from run to run. */
+static gpunn_status gpunn__linear_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
+    const gpunn_value *dy = &step->grad_out, *dweight = &step->grad_in[1];
+    gpunn_value *const dx = &step->grad_in[0];
+    gpunn_value *const before = step->activated.op == GPUNN_OP_RELU ? &step->in[0] : &step->activated.before;
+    float *const       dbias = (float *)step->grad_in[2].data;
+    bool               sums = false, derived = false;
+    gpunn__product     p[2];
+    int                count = 0;
+    if (dweight->data) {
+        p[0] = gpunn__make_product(step, out, in, rows, dy, true, &step->in[0], false, dweight);
+        p[0].accumulate = step->accumulate[1];
+        if (dbias && !step->accumulate[2]) {
+            p[0].row_sums = dbias;
+            GPUNN__TRY(gpunn__product_fits(cuda, &p[0], &sums));
+            if (!sums) p[0].row_sums = NULL;
+        }
+        count++;
+    }
+    if (dx->data) {
+        p[count] = gpunn__make_product(step, rows, in, out, dy, false, &step->in[1], false, dx);
+        p[count].accumulate = step->accumulate[0];
+        if (step->activated.op && before->dtype == dx->dtype) {
+            gpunn__product all = p[count];
+            all.activation = step->activated.op == GPUNN_OP_RELU ? GPUNN__RELU_DERIVATIVE : GPUNN__GELU_TANH_DERIVATIVE;
+            all.aux = before->data;
+            all.mask = step->activated.mask_bytes ? step->activated.mask : NULL;
+            GPUNN__TRY(gpunn__product_fits(cuda, &all, &derived));
+            if (derived) p[count] = all;
+        }
+        count++;
+    }
+    GPUNN__TRY(gpunn__products(cuda, p, count, action));
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = dbias ? gpunn__cuda_channel_sums_workspace(cuda, rows, out, 1) : 0;
+        return GPUNN_OK;
+    }
+    if (dbias && !sums)
+        GPUNN__TRY(
+            gpunn__cuda_channel_sums(cuda, dy->data, dy->dtype, rows, out, 1, dbias, step->accumulate[2], step->workspace));
+    return step->activated.op && dx->data && !derived ? gpunn__apply(cuda, step->activated.op, before, &step->in[0], dx)
+                                                      : GPUNN_OK;
+}
+
+static gpunn_status gpunn__cuda_linear(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (!step->backward) {
+        GPUNN__TRY(gpunn__check_operands(cuda, &step->in[0], &step->in[1], &step->out));
+        return gpunn__linear_forward(cuda, step, action);
+    }
+    if (step->grad_in[0].data) GPUNN__TRY(gpunn__check_operands(cuda, &step->grad_out, &step->in[1], &step->grad_in[0]));
+    if (step->grad_in[1].data) GPUNN__TRY(gpunn__check_operands(cuda, &step->grad_out, &step->in[0], &step->grad_in[1]));
+    return gpunn__linear_backward(cuda, step, action);
+}
+
+/* The axes over which a product is repeated: steps of a, b and d in elements. */
+typedef struct gpunn__repeats {
+    int     count;
+    int64_t total;
+    struct {
+        int64_t dim, step[3];
+    } axis[GPUNN_MAX_RANK];
+} gpunn__repeats;
+
+/* Takes in another axis, outside those there; it becomes one with the outermost where their steps allow. */
+static void gpunn__repeat(gpunn__repeats *all, int64_t dim, int64_t step_a, int64_t step_b, int64_t step_d)
+{
+    const int64_t step[3] = {step_a, step_b, step_d};
+    const int     last = all->count - 1;
+    bool          merge = last >= 0;
+    if (dim == 1) return;
+    for (int i = 0; merge && i < 3; i++) merge = step[i] == all->axis[last].dim * all->axis[last].step[i];
+    all->total *= dim;
+    if (merge) {
+        all->axis[last].dim *= dim;
+        return;
+    }
+    all->axis[all->count].dim = dim;
+    memcpy(all->axis[all->count].step, step, sizeof step);
+    all->count++;
+}
+
+/* p with its operands moved to repetition `index` of the axes from `first` on. */
+static gpunn__product gpunn__repeated(gpunn__product p, const gpunn__repeats *all, int first, int64_t index)
+{
+    for (int x = first; x < all->count; x++) {
+        const int64_t i = index % all->axis[x].dim, *const step = all->axis[x].step;
+        index /= all->axis[x].dim;
+        p.a = gpunn__element(p.a, p.dtype, i * step[0]);
+        p.b = gpunn__element(p.b, p.dtype, i * step[1]);
+        p.d = gpunn__element(p.d, p.d_dtype, i * step[2]);
+    }
+    return p;
+}
+
+/* p for every index of the kept axes, summed over the others. The longest kept axis goes into one call. */
+static gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__product p, gpunn__repeats kept,
+                                             const gpunn__repeats *summed, gpunn__action action)
+{
+    for (int x = 1; x < kept.count; x++)
+        if (kept.axis[x].dim > kept.axis[0].dim) {
+            const gpunn__repeats all = kept;
+            kept.axis[0] = all.axis[x];
+            kept.axis[x] = all.axis[0];
+        }
+    if (kept.count > 0) {
+        p.batch = kept.axis[0].dim;
+        p.stride_a = kept.axis[0].step[0], p.stride_b = kept.axis[0].step[1], p.stride_d = kept.axis[0].step[2];
+    }
+    if (action == GPUNN__PREPARE) return gpunn__products(cuda, &p, 1, action);
+    for (int64_t i = 0; i < kept.total / p.batch; i++) {
+        gpunn__product sum = gpunn__repeated(p, &kept, 1, i);
+        for (int64_t s = 0; s < summed->total; s++) {
+            const gpunn__product term = gpunn__repeated(sum, summed, 0, s);
+            GPUNN__TRY(gpunn__products(cuda, &term, 1, action));
+            sum.accumulate = true;
+        }
+    }
+    return GPUNN_OK;
+}
+
+/* p for every index of the leading axes of shape; a, b and d each lack some of them or have 1 there, and d is summed over those
+ * that it lacks: in F32, in the workspace, if that is not what it holds. */
+static gpunn_status gpunn__broadcast_product(gpunn__cuda *cuda, gpunn_step *step, gpunn__product p, const gpunn_value *shape,
+                                             const gpunn_value *a, const gpunn_value *b, const gpunn_value *d,
+                                             gpunn__action action)
+{
+    const gpunn_value *const value[3] = {a, b, d};
+    gpunn__repeats           kept, summed;
+    int64_t                  stride[3];
+    memset(&kept, 0, sizeof kept);
+    memset(&summed, 0, sizeof summed);
+    kept.total = summed.total = 1;
+    for (int i = 0; i < 3; i++) stride[i] = value[i]->dim[value[i]->rank - 1] * value[i]->dim[value[i]->rank - 2];
+    for (int back = 3; back <= shape->rank; back++) {
+        int64_t each[3];
+        for (int i = 0; i < 3; i++) {
+            const int64_t own = back <= value[i]->rank ? value[i]->dim[value[i]->rank - back] : 1;
+            each[i] = own > 1 ? stride[i] : 0;
+            stride[i] *= own;
+        }
+        gpunn__repeat(each[2] ? &kept : &summed, shape->dim[shape->rank - back], each[0], each[1], each[2]);
+    }
+    const bool accumulate = p.accumulate;
+    if (summed.total == 1 || d->dtype == GPUNN_F32) return gpunn__repeated_products(cuda, p, kept, &summed, action);
+    const size_t bytes = gpunn__bytes(GPUNN_F32, d->count);
+    if (action == GPUNN__PREPARE && step->workspace_bytes < bytes) step->workspace_bytes = bytes;
+    p.d = step->workspace;
+    p.d_dtype = GPUNN_F32;
+    p.accumulate = false;
+    GPUNN__TRY(gpunn__repeated_products(cuda, p, kept, &summed, action));
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    return gpunn__cuda_copy(cuda, d->data, d->dtype, p.d, GPUNN_F32, d->count, accumulate);
+}
+
+/* c = op(a) op(b); da = dc op(b)^T and db = op(a)^T dc, or their transposes where the operand is stored so, summed over the axes
+ * along which the operand was repeated. */
+static gpunn_status gpunn__cuda_matmul(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const bool    ta = step->attr->transpose_a, tb = step->attr->transpose_b;
+    gpunn_value   a = step->in[0], b = step->in[1], c = step->backward ? step->grad_out : step->out;
+    const int64_t n = c.dim[c.rank - 1], k = a.dim[a.rank - (ta ? 2 : 1)];
+    int64_t       m = c.dim[c.rank - 2];
+    if (!ta && b.count == n * k) { /* one b for all: the leading axes of a are more rows */
+        m = a.count / k;
+        a.rank = b.rank = c.rank = 2;
+        a.dim[0] = c.dim[0] = m;
+        a.dim[1] = k;
+        c.dim[1] = n;
+        b.dim[0] = tb ? n : k;
+        b.dim[1] = tb ? k : n;
+    }
+    if (action == GPUNN__PREPARE) step->workspace_bytes = 0;
+    if (!step->backward) {
+        GPUNN__TRY(gpunn__check_operands(cuda, &a, &b, &c));
+        const gpunn__product p = gpunn__make_product(step, m, n, k, &a, ta, &b, tb, &c);
+        return gpunn__broadcast_product(cuda, step, p, &c, &a, &b, &c, action);
+    }
+    for (int i = 0; i < 2; i++) {
+        const gpunn_value *const other = i == 0 ? &b : &a;
+        gpunn_value              d = i == 0 ? a : b;
+        d.data = step->grad_in[i].data;
+        d.dtype = step->grad_in[i].dtype;
+        if (d.data == NULL) continue;
+        GPUNN__TRY(gpunn__check_operands(cuda, &c, other, &d));
+        const bool               c_left = i == 0 ? !ta : tb;
+        const gpunn_value *const left = c_left ? &c : other, *const right = c_left ? other : &c;
+        gpunn__product p;
+        if (i == 0)
+            p = ta ? gpunn__make_product(step, k, m, n, left, tb, right, true, &d)
+                   : gpunn__make_product(step, m, k, n, left, false, right, !tb, &d);
+        else
+            p = tb ? gpunn__make_product(step, n, k, m, left, true, right, ta, &d)
+                   : gpunn__make_product(step, k, n, m, left, !ta, right, false, &d);
+        p.accumulate = step->accumulate[i];
+        GPUNN__TRY(gpunn__broadcast_product(cuda, step, p, &c, left, right, &d, action));
+    }
+    return GPUNN_OK;
+}
+/* ==== >>conv ========================================================================================================== *
+ * cuDNN's graphs. A convolution is a graph of one to four operations; heuristics name engines for it, the best first, and the
+ * first that the device can run and that keeps gpunn's promises (gpunn__dnn_suits) is taken, once for a gpunn__convolution. */
+#ifndef GPUNN__EMULATOR
+#if GPUNN__CUDNN
+/* A CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR instead of a device that is here: plans can be made for it, and not run. */
+#ifndef GPUNN__DNN_DESCRIBED
+#define GPUNN__DNN_DESCRIBED NULL
+#endif
+
+enum {
+    GPUNN__DNN_MADE = 128,     /* descriptors of a builder */
+    GPUNN__DNN_CONFIGS = 96,   /* of one heuristic */
+    GPUNN__DNN_NOTES = 32,     /* of an engine */
+    GPUNN__DNN_CANDIDATES = 8, /* plans that a benchmark compares */
+    GPUNN__DNN_WARM = 1,       /* runs of each before it is timed, */
+    GPUNN__DNN_TIMED = 4,      /* and timed ones */
+};
+/* The names of a graph's tensors; from BETWEEN on those that are never stored. */
+enum { GPUNN__DNN_X = 1, GPUNN__DNN_W, GPUNN__DNN_Y, GPUNN__DNN_BIAS, GPUNN__DNN_RESIDUAL, GPUNN__DNN_BETWEEN };
+
+typedef struct gpunn__dnn_plan {
+    cudnnBackendDescriptor_t descriptor;
+    int64_t                  workspace;
+} gpunn__dnn_plan;
+
+/* What the cache holds for a gpunn__convolution. */
+typedef struct gpunn__dnn_choice {
+    bool            searched;
+    int             count;                        /* 0: cuDNN cannot; several: the next run that is not captured compares them */
+    gpunn__dnn_plan plans[GPUNN__DNN_CANDIDATES]; /* a run takes the first */
+    char            refusal[256];                 /* why there is none */
+} gpunn__dnn_choice;
+
+/* Descriptors in the making. After a failure, which status and text describe, nothing more is called. */
+typedef struct gpunn__dnn_builder {
+    gpunn__cuda              *cuda;
+    const gpunn__convolution *conv;
+    gpunn_status              status;
+    char                      text[256];
+    int                       count;
+    cudnnBackendDescriptor_t  made[GPUNN__DNN_MADE];
+} gpunn__dnn_builder;
+
+/* The status of a call of cuDNN; text: its name, what cuDNN calls the error and what it adds. */
+static gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t status, const char *call, char *text, size_t size)
+{
+    if (status == CUDNN_STATUS_SUCCESS) return GPUNN_OK;
+    char detail[160] = "";
+    cuda->libraries->cudnnGetLastErrorString(detail, sizeof detail);
+    (void)snprintf(text, size, "%s: %s%s%s", call, cuda->libraries->cudnnGetErrorString(status), *detail ? ": " : "", detail);
+    if (status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+        status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)
+        return GPUNN_ERR_MEMORY;
+    bool broken = status < CUDNN_STATUS_BAD_PARAM || status >= CUDNN_STATUS_EXECUTION_FAILED;
+    return broken ? GPUNN_ERR_DEVICE : GPUNN_ERR_UNSUPPORTED;
+}
+
+/* Calls a function of cuDNN unless an earlier call has failed; whether it succeeded. */
+#define GPUNN__DNN(builder, function, ...)                                                                                \
+    ((builder)->status == GPUNN_OK &&                                                                                     \
+     ((builder)->status = gpunn__dnn_check((builder)->cuda, (builder)->cuda->libraries->function(__VA_ARGS__), #function, \
+                                           (builder)->text, sizeof(builder)->text)) == GPUNN_OK)
+
+static cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder *builder, cudnnBackendDescriptorType_t type)
+{
+    cudnnBackendDescriptor_t descriptor = NULL;
+    if (GPUNN__DNN(builder, cudnnBackendCreateDescriptor, type, &descriptor)) builder->made[builder->count++] = descriptor;
+    return descriptor;
+}
+
+/* Destroys what was made since there were `count`. */
+static void gpunn__dnn_release(gpunn__dnn_builder *builder, int count)
+{
+    while (builder->count > count) (void)builder->cuda->libraries->cudnnBackendDestroyDescriptor(builder->made[--builder->count]);
+}
+
+static void gpunn__dnn_set(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                           cudnnBackendAttributeType_t type, int64_t count, const void *values)
+{
+    (void)GPUNN__DNN(builder, cudnnBackendSetAttribute, descriptor, name, type, count, values);
+}
+
+static void gpunn__dnn_set_int(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                               int64_t value)
+{
+    gpunn__dnn_set(builder, descriptor, name, CUDNN_TYPE_INT64, 1, &value);
+}
+
+static void gpunn__dnn_set_type(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
+                                cudnnBackendAttributeName_t name, gpunn_dtype dtype)
+{
+    cudnnDataType_t type = dtype == GPUNN_F16 ? CUDNN_DATA_HALF : dtype == GPUNN_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    gpunn__dnn_set(builder, descriptor, name, CUDNN_TYPE_DATA_TYPE, 1, &type);
+}
+
+static void gpunn__dnn_link(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                            cudnnBackendDescriptor_t other)
+{
+    gpunn__dnn_set(builder, descriptor, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &other);
+}
+
+static void gpunn__dnn_finalize(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor)
+{
+    (void)GPUNN__DNN(builder, cudnnBackendFinalize, descriptor);
+}
+
+/* How many values there are; at most `count` are written. */
+static int64_t gpunn__dnn_get(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                              cudnnBackendAttributeType_t type, int64_t count, void *values)
+{
+    int64_t got = 0;
+    (void)GPUNN__DNN(builder, cudnnBackendGetAttribute, descriptor, name, type, count, &got, values);
+    return got;
+}
+
+static cudnnBackendDescriptor_t gpunn__dnn_tensor(gpunn__dnn_builder *builder, int64_t name, const int64_t shape[4])
+{
+    bool    between = name >= GPUNN__DNN_BETWEEN;
+    int64_t c = shape[1], h = shape[2], w = shape[3];
+    int64_t nchw[4] = {c * h * w, h * w, w, 1}, nhwc[4] = {c * h * w, 1, w * c, c};
+
+    cudnnBackendDescriptor_t tensor = gpunn__dnn_make(builder, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    gpunn__dnn_set_type(builder, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, between ? GPUNN_F32 : (gpunn_dtype)builder->conv->dtype);
+    gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, shape);
+    gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, builder->conv->channels_last ? nhwc : nchw);
+    gpunn__dnn_set_int(builder, tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, name);
+    gpunn__dnn_set_int(builder, tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 16);
+    gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &between);
+    gpunn__dnn_finalize(builder, tensor);
+    return tensor;
+}
+
+static cudnnBackendDescriptor_t gpunn__dnn_convolve(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t x,
+                                                    cudnnBackendDescriptor_t w, cudnnBackendDescriptor_t y)
+{
+    static const struct {
+        cudnnBackendDescriptorType_t type;
+        cudnnBackendAttributeName_t  x, w, y, window, alpha, beta;
+    } kinds[] = {
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
+    };
+    const gpunn__convolution *conv = builder->conv;
+    cudnnConvolutionMode_t    mode = CUDNN_CROSS_CORRELATION;
+    float                     alpha = 1, beta = 0;
+
+    cudnnBackendDescriptor_t window = gpunn__dnn_make(builder, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    gpunn__dnn_set_int(builder, window, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, 2);
+    gpunn__dnn_set_type(builder, window, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, GPUNN_F32);
+    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, conv->padding);
+    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, conv->padding);
+    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, conv->dilation);
+    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, conv->stride);
+    gpunn__dnn_finalize(builder, window);
+
+    cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder, kinds[conv->kind].type);
+    gpunn__dnn_link(builder, operation, kinds[conv->kind].x, x);
+    gpunn__dnn_link(builder, operation, kinds[conv->kind].w, w);
+    gpunn__dnn_link(builder, operation, kinds[conv->kind].y, y);
+    gpunn__dnn_link(builder, operation, kinds[conv->kind].window, window);
+    gpunn__dnn_set(builder, operation, kinds[conv->kind].alpha, CUDNN_TYPE_FLOAT, 1, &alpha);
+    gpunn__dnn_set(builder, operation, kinds[conv->kind].beta, CUDNN_TYPE_FLOAT, 1, &beta);
+    gpunn__dnn_finalize(builder, operation);
+    return operation;
+}
+
+/* to = from + other, or to = relu(from) with other NULL. */
+static cudnnBackendDescriptor_t gpunn__dnn_pointwise(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t from,
+                                                     cudnnBackendDescriptor_t other, cudnnBackendDescriptor_t to)
+{
+    cudnnPointwiseMode_t mode = other ? CUDNN_POINTWISE_ADD : CUDNN_POINTWISE_RELU_FWD;
+
+    cudnnBackendDescriptor_t function = gpunn__dnn_make(builder, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    gpunn__dnn_set(builder, function, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    gpunn__dnn_set_type(builder, function, CUDNN_ATTR_POINTWISE_MATH_PREC, GPUNN_F32);
+    gpunn__dnn_finalize(builder, function);
+
+    cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, function);
+    gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, from);
+    if (other) gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, other);
+    gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, to);
+    gpunn__dnn_finalize(builder, operation);
+    return operation;
+}
+
+/* x, w -> convolution -> + residual -> + bias -> relu -> y, in the only order for which cuDNN has compiled engines. Without a
+ * bias there are none for a residual or relu: NHWC gets one made at run time, NCHW has no plan. */
+static cudnnBackendDescriptor_t gpunn__dnn_graph(gpunn__dnn_builder *builder)
+{
+    const gpunn__convolution *conv = builder->conv;
+    int64_t                   x_shape[4] = {conv->n, conv->c, conv->h, conv->w};
+    int64_t                   w_shape[4] = {conv->k, conv->c / conv->groups, conv->kh, conv->kw};
+    int64_t                   y_shape[4] = {conv->n, conv->k, conv->p, conv->q}, bias_shape[4] = {1, conv->k, 1, 1};
+    int64_t                   count = 0, last = conv->residual + conv->bias + conv->relu;
+    cudnnBackendDescriptor_t  operations[4], y[4], x = gpunn__dnn_tensor(builder, GPUNN__DNN_X, x_shape);
+    cudnnBackendDescriptor_t  w = gpunn__dnn_tensor(builder, GPUNN__DNN_W, w_shape);
+    for (int64_t i = 0; i < last; i++) y[i] = gpunn__dnn_tensor(builder, GPUNN__DNN_BETWEEN + i, y_shape);
+    y[last] = gpunn__dnn_tensor(builder, GPUNN__DNN_Y, y_shape);
+
+    operations[count++] = gpunn__dnn_convolve(builder, x, w, y[0]);
+    if (conv->residual) {
+        cudnnBackendDescriptor_t residual = gpunn__dnn_tensor(builder, GPUNN__DNN_RESIDUAL, y_shape);
+        operations[count] = gpunn__dnn_pointwise(builder, y[count - 1], residual, y[count]), count++;
+    }
+    if (conv->bias) {
+        cudnnBackendDescriptor_t bias = gpunn__dnn_tensor(builder, GPUNN__DNN_BIAS, bias_shape);
+        operations[count] = gpunn__dnn_pointwise(builder, y[count - 1], bias, y[count]), count++;
+    }
+    if (conv->relu) operations[count] = gpunn__dnn_pointwise(builder, y[count - 1], NULL, y[count]), count++;
+
+    cudnnBackendDescriptor_t graph = gpunn__dnn_make(builder, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    gpunn__dnn_set(builder, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, operations);
+    if (!GPUNN__DNN_DESCRIBED)
+        gpunn__dnn_set(builder, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &builder->cuda->libraries->dnn);
+    gpunn__dnn_finalize(builder, graph);
+    return graph;
+}
+
+/* What the heuristic proposes for the graph, the fastest first; how many. */
+static int64_t gpunn__dnn_configs(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
+                                  cudnnBackendDescriptor_t configs[GPUNN__DNN_CONFIGS])
+{
+    cudnnBackendDescriptor_t heuristic = gpunn__dnn_make(builder, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    gpunn__dnn_link(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+    gpunn__dnn_set(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+#if CUDNN_VERSION >= 90800
+    if (GPUNN__DNN_DESCRIBED) gpunn__dnn_link(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, GPUNN__DNN_DESCRIBED);
+#endif
+    gpunn__dnn_finalize(builder, heuristic);
+    int64_t count = gpunn__dnn_get(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, NULL);
+    if (count > GPUNN__DNN_CONFIGS) count = GPUNN__DNN_CONFIGS;
+    for (int64_t i = 0; i < count; i++) configs[i] = gpunn__dnn_make(builder, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    int64_t got = gpunn__dnn_get(builder, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count,
+                                 configs);
+    return got < count ? got : count;
+}
+
+/* Whether the engine keeps gpunn's promises: sums in F32, exact products where they are asked for and, unless any_order, the same
+ * bits for the same inputs. */
+static bool gpunn__dnn_suits(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t config, bool any_order)
+{
+    const gpunn__convolution   *conv = builder->conv;
+    bool                        exact = conv->dtype == GPUNN_F32 && conv->precision == GPUNN_PRECISION_F32;
+    cudnnBackendNumericalNote_t notes[GPUNN__DNN_NOTES];
+    int                         before = builder->count;
+    cudnnBackendDescriptor_t    engine = gpunn__dnn_make(builder, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    (void)gpunn__dnn_get(builder, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
+    int64_t count = gpunn__dnn_get(builder, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, GPUNN__DNN_NOTES,
+                                   notes);
+    gpunn__dnn_release(builder, before);
+
+    bool suits = builder->status == GPUNN_OK && count <= GPUNN__DNN_NOTES;
+    for (int64_t i = 0; i < count && suits; i++)
+        suits = notes[i] != CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS &&
+                notes[i] != CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION &&
+                !(notes[i] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE && exact) &&
+                !(notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC && !any_order);
+    return suits;
+}
+
+/* A refusal is no failure: the next one is asked. text keeps it. */
+static void gpunn__dnn_forgive(gpunn__dnn_builder *builder)
+{
+    if (builder->status == GPUNN_ERR_UNSUPPORTED) builder->status = GPUNN_OK;
+}
+
+/* Adds the plan of the config if the device can run it in the workspace there may be. */
+static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t config, gpunn__dnn_choice *choice)
+{
+    gpunn__libraries *libraries = builder->cuda->libraries;
+    size_t            limit = builder->cuda->args.workspace_limit;
+    int               before = builder->count;
+    gpunn__dnn_plan   plan = {gpunn__dnn_make(builder, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR), 0};
+    gpunn__dnn_link(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+    if (!GPUNN__DNN_DESCRIBED)
+        gpunn__dnn_set(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &libraries->dnn);
+#if CUDNN_VERSION >= 90800
+    if (GPUNN__DNN_DESCRIBED)
+        gpunn__dnn_link(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, GPUNN__DNN_DESCRIBED);
+#endif
+    gpunn__dnn_finalize(builder, plan.descriptor);
+    (void)gpunn__dnn_get(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
+                         &plan.workspace);
+    if (builder->status == GPUNN_OK && (uint64_t)plan.workspace > limit) {
+        builder->status = GPUNN_ERR_UNSUPPORTED;
+        (void)snprintf(builder->text, sizeof builder->text, "it needs %lld bytes of workspace and workspace_limit is %llu",
+                       (long long)plan.workspace, (unsigned long long)limit);
+    }
+    if (builder->status == GPUNN_OK) {
+        choice->plans[choice->count++] = plan;
+        builder->count = before;
+    }
+    gpunn__dnn_release(builder, before);
+    gpunn__dnn_forgive(builder);
+}
+
+static void gpunn__dnn_forget(gpunn__cuda *cuda, void *value)
+{
+    gpunn__dnn_choice *choice = (gpunn__dnn_choice *)value;
+    while (choice->count > 0) (void)cuda->libraries->cudnnBackendDestroyDescriptor(choice->plans[--choice->count].descriptor);
+}
+
+/* What was prepared and cannot run is not refused: it failed. */
+static gpunn_status gpunn__dnn_fail(gpunn__cuda *cuda, gpunn_status status, const char *text)
+{
+    return gpunn__cuda_fail(cuda, status == GPUNN_ERR_UNSUPPORTED ? GPUNN_ERR_DEVICE : status, "cuDNN: %s", text);
+}
+
+static gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__convolution *conv, gpunn__dnn_choice *choice)
+{
+    static const struct {
+        cudnnBackendHeurMode_t mode;
+        bool                   any_order;
+    } rounds[] = {{CUDNN_HEUR_MODE_A, false},
+                  {CUDNN_HEUR_MODE_FALLBACK, false},
+                  {CUDNN_HEUR_MODE_A, true},
+                  {CUDNN_HEUR_MODE_FALLBACK, true}};
+
+    gpunn__dnn_builder       builder = {cuda, conv, GPUNN_OK, "", 0, {}};
+    cudnnBackendDescriptor_t configs[GPUNN__DNN_CONFIGS];
+    cudnnBackendDescriptor_t graph = gpunn__dnn_graph(&builder);
+    int                      before = builder.count, wanted = cuda->args.benchmark ? GPUNN__DNN_CANDIDATES : 1;
+    for (int r = 0; r < (cuda->args.deterministic ? 2 : 4) && choice->count == 0 && builder.status == GPUNN_OK; r++) {
+        int64_t count = gpunn__dnn_configs(&builder, graph, rounds[r].mode, configs);
+        for (int64_t i = 0; i < count && choice->count < wanted; i++)
+            if (gpunn__dnn_suits(&builder, configs[i], rounds[r].any_order)) gpunn__dnn_add(&builder, configs[i], choice);
+        gpunn__dnn_release(&builder, before);
+        gpunn__dnn_forgive(&builder);
+    }
+    gpunn__dnn_release(&builder, 0);
+    gpunn__dnn_forgive(&builder);
+    (void)cudaGetLastError(); /* of what was refused: not to be blamed on the next launch */
+    if (builder.status != GPUNN_OK) {
+        gpunn__dnn_forget(cuda, choice);
+        return gpunn__dnn_fail(cuda, builder.status, builder.text);
+    }
+    (void)snprintf(choice->refusal, sizeof choice->refusal, "%s",
+                   *builder.text ? builder.text : "it knows none of this shape, dtype and exactness on this GPU");
+    choice->searched = true;
+    return GPUNN_OK;
+}
+
+static gpunn__dnn_choice *gpunn__dnn_entry(gpunn__cuda *cuda, const gpunn__convolution *conv)
+{
+    bool fresh;
+    return (gpunn__dnn_choice *)gpunn__cuda_cached(cuda, conv, sizeof *conv, sizeof(gpunn__dnn_choice), gpunn__dnn_forget,
+                                                   &fresh);
+}
+
+static gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
+{
+    gpunn__dnn_choice *choice = gpunn__dnn_entry(cuda, conv);
+    if (!choice) return GPUNN_ERR_MEMORY;
+    if (!choice->searched) GPUNN__TRY(gpunn__dnn_search(cuda, conv, choice));
+    if (choice->count == 0)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this graph: %s", choice->refusal);
+    *workspace_bytes = 0;
+    for (int i = 0; i < choice->count; i++)
+        if ((size_t)choice->plans[i].workspace > *workspace_bytes) *workspace_bytes = (size_t)choice->plans[i].workspace;
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__dnn_execute(gpunn__cuda *cuda, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack)
+{
+    char          text[256];
+    cudnnStatus_t result = cuda->libraries->cudnnBackendExecute(cuda->libraries->dnn, plan, pack);
+    gpunn_status  status = gpunn__dnn_check(cuda, result, "cudnnBackendExecute", text, sizeof text);
+    if (status == GPUNN_OK) return GPUNN_OK;
+    GPUNN__TRY(gpunn__cuda_launched(cuda, "cudnnBackendExecute"));
+    return gpunn__dnn_fail(cuda, status, text);
+}
+
+static gpunn_status gpunn__dnn_time(gpunn__cuda *cuda, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack,
+                                    const cudaEvent_t events[2], float *milliseconds)
+{
+    for (int i = 0; i < GPUNN__DNN_WARM; i++) GPUNN__TRY(gpunn__dnn_execute(cuda, plan, pack));
+    GPUNN__CUDA(cuda, cudaEventRecord(events[0], cuda->stream));
+    for (int i = 0; i < GPUNN__DNN_TIMED; i++) GPUNN__TRY(gpunn__dnn_execute(cuda, plan, pack));
+    GPUNN__CUDA(cuda, cudaEventRecord(events[1], cuda->stream));
+    GPUNN__CUDA(cuda, cudaEventSynchronize(events[1]));
+    GPUNN__CUDA(cuda, cudaEventElapsedTime(milliseconds, events[0], events[1]));
+    return GPUNN_OK;
+}
+
+/* Keeps the fastest plan alone. Not while the stream is captured: the next run that is not will do it. */
+static gpunn_status gpunn__dnn_compare(gpunn__cuda *cuda, gpunn__dnn_choice *choice, cudnnBackendDescriptor_t pack)
+{
+    cudaStreamCaptureStatus capture;
+    cudaEvent_t             events[2] = {NULL, NULL};
+    gpunn_status            status = GPUNN_OK;
+    int                     best = 0;
+    float                   least = 0, milliseconds = 0;
+    GPUNN__CUDA(cuda, cudaStreamIsCapturing(cuda->stream, &capture));
+    if (capture != cudaStreamCaptureStatusNone) return GPUNN_OK;
+    for (int i = 0; i < 2 && status == GPUNN_OK; i++)
+        status = gpunn__cuda_check(cuda, cudaEventCreate(&events[i]), "cudaEventCreate");
+    for (int i = 0; i < choice->count && status == GPUNN_OK; i++) {
+        status = gpunn__dnn_time(cuda, choice->plans[i].descriptor, pack, events, &milliseconds);
+        if (i == 0 || milliseconds < least) least = milliseconds, best = i;
+    }
+    for (int i = 0; i < 2; i++)
+        if (events[i]) (void)cudaEventDestroy(events[i]);
+    if (status != GPUNN_OK) return status;
+    gpunn__dnn_plan fastest = choice->plans[best];
+    choice->plans[best] = choice->plans[--choice->count];
+    gpunn__dnn_forget(cuda, choice);
+    choice->plans[choice->count++] = fastest;
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data)
+{
+    gpunn__dnn_choice *choice = gpunn__dnn_entry(cuda, conv);
+    if (!choice) return GPUNN_ERR_MEMORY;
+    if (choice->count == 0) return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE, "this convolution was not prepared");
+
+    int64_t     count = 3, names[5] = {GPUNN__DNN_X, GPUNN__DNN_W, GPUNN__DNN_Y};
+    const void *pointers[5] = {data->x, data->w, data->y};
+    if (conv->bias) names[count] = GPUNN__DNN_BIAS, pointers[count++] = data->bias;
+    if (conv->residual) names[count] = GPUNN__DNN_RESIDUAL, pointers[count++] = data->residual;
+    gpunn__dnn_builder       builder = {cuda, conv, GPUNN_OK, "", 0, {}};
+    cudnnBackendDescriptor_t pack = gpunn__dnn_make(&builder, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    gpunn__dnn_set(&builder, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, names);
+    gpunn__dnn_set(&builder, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers);
+    gpunn__dnn_set(&builder, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &data->workspace);
+    gpunn__dnn_finalize(&builder, pack);
+
+    gpunn_status status = builder.status;
+    if (status != GPUNN_OK)
+        status = gpunn__dnn_fail(cuda, status, builder.text);
+    else if (choice->count > 1 && !(conv->residual && data->residual == data->y)) /* repeated, y would be an operand of itself */
+        status = gpunn__dnn_compare(cuda, choice, pack);
+    if (status == GPUNN_OK) status = gpunn__dnn_execute(cuda, choice->plans[0].descriptor, pack);
+    gpunn__dnn_release(&builder, 0);
+    return status;
+}
+
+#else  /* no cudnn.h: convolutions are products */
+static gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
+{
+    (void)conv, (void)workspace_bytes;
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "gpunn_cuda.cu was compiled where there was no cudnn.h");
+}
+
+static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data)
+{
+    (void)data;
+    return gpunn__dnn_prepare(cuda, conv, NULL);
+}
+#endif /* GPUNN__CUDNN */
+
+static bool gpunn__dnn_available(gpunn__cuda *cuda)
+{
+    return gpunn__libraries_dnn(cuda) == GPUNN_OK;
+}
+#endif /* GPUNN__EMULATOR */
+/* ---- conv2d ------------------------------------------------------------------------------------------------------------- */
+/* A step's workspace, handed out piece by piece; without a base the pieces are only counted. */
+typedef struct gpunn__room {
+    char  *base;
+    size_t bytes;
+} gpunn__room;
+
+static void *gpunn__room_take(gpunn__room *room, size_t bytes)
+{
+    void *at = room->base ? room->base + room->bytes : NULL;
+    room->bytes += (bytes + 255) / 256 * 256;
+    return at;
+}
+
+/* x, the weight and y of a step, of which kind says which is made: the others are read. */
+typedef struct gpunn__conv_values {
+    gpunn_value x, w, y;
+    bool        accumulate;
+} gpunn__conv_values;
+
+static gpunn__conv_values gpunn__conv_values_of(const gpunn_step *step, gpunn__conv_kind kind)
+{
+    gpunn__conv_values v;
+    v.x = kind == GPUNN__CONV_DATA ? step->grad_in[0] : step->in[0];
+    v.w = kind == GPUNN__CONV_FILTER ? step->grad_in[1] : step->in[1];
+    v.y = kind == GPUNN__CONV_FORWARD ? step->out : step->grad_out;
+    v.accumulate = kind != GPUNN__CONV_FORWARD && step->accumulate[kind == GPUNN__CONV_DATA ? 0 : 1];
+    return v;
+}
+
+static gpunn_value *gpunn__conv_result(gpunn__conv_values *v, gpunn__conv_kind kind)
+{
+    return kind == GPUNN__CONV_FORWARD ? &v->y : kind == GPUNN__CONV_DATA ? &v->x : &v->w;
+}
+
+static gpunn__convolution gpunn__convolution_of(const gpunn_step *step, gpunn__conv_kind kind)
+{
+    const gpunn_attributes  *attr = step->attr;
+    const gpunn_value *const x = &step->in[0], *const y = step->backward ? &step->grad_out : &step->out;
+    gpunn__convolution conv;
+    memset(&conv, 0, sizeof conv);
+    conv.tag = GPUNN__CONV_TAG;
+    conv.kind = kind;
+    conv.dtype = step->backward ? y->dtype : x->dtype;
+    conv.precision = step->precision;
+    conv.n = x->dim[0], conv.c = x->dim[1], conv.h = x->dim[2], conv.w = x->dim[3];
+    conv.k = y->dim[1], conv.p = y->dim[2], conv.q = y->dim[3];
+    conv.kh = attr->kernel[0], conv.kw = attr->kernel[1];
+    for (int i = 0; i < 2; i++) {
+        conv.stride[i] = attr->stride[i];
+        conv.padding[i] = attr->padding[i];
+        conv.dilation[i] = attr->dilation[i];
+    }
+    conv.groups = attr->groups;
+    conv.channels_last = x->channels_last || y->channels_last; /* one of them may look the same either way */
+    return conv;
+}
+
+/* Whether the place of the channels, dim[1], makes a difference. */
+static bool gpunn__has_place(const gpunn_value *value)
+{
+    return value->dim[1] > 1 && value->dim[2] * value->dim[3] > 1;
+}
+
+/* to = or += from, the same shape with its channels second in one and last in the other. */
+static gpunn_status gpunn__turn(gpunn__cuda *cuda, const gpunn_value *to, bool to_last, const gpunn_value *from, bool accumulate)
+{
+    const int        last[4] = {0, 2, 3, 1}, second[4] = {0, 3, 1, 2};
+    gpunn_attributes attr;
+    gpunn_step       step;
+    gpunn_value      target = *to;
+    memset(&attr, 0, sizeof attr);
+    memset(&step, 0, sizeof step);
+    step.op = GPUNN_OP_PERMUTE;
+    step.backward = true;
+    step.attr = &attr;
+    step.input_count = 1;
+    step.grad_in = &target;
+    step.grad_out = *from;
+    step.accumulate = &accumulate;
+    for (int i = 0; i < 4; i++) {
+        attr.order[i] = to_last ? second[i] : last[i];
+        *(to_last ? &target.dim[i] : &step.grad_out.dim[i]) = to->dim[last[i]];
+    }
+    target.channels_last = step.grad_out.channels_last = false; /* dim says where they are */
+    return gpunn__cuda_permute(cuda, &step, GPUNN__BACKWARD);
+}
+
+/* columns[image][c][kh][kw][p][q]: what the window at p, q sees of x at kh, kw; 0 in the padding. Eight at a time. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__columns_kernel(gpunn__convolution v, const void *x, void *columns, gpunn_dtype dtype, int64_t count)
+{
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
+    for (int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK; at < count; at += stride) {
+        int64_t rest = at / v.q, q = at - rest * v.q, p = rest % v.p;
+        rest /= v.p;
+        int64_t s = rest % v.kw;
+        rest /= v.kw;
+        int64_t r = rest % v.kh, plane = rest / v.kh; /* image and channel */
+        float   value[GPUNN__PACK];
+#pragma unroll
+        for (int i = 0; i < GPUNN__PACK; i++) {
+            const int64_t h = p * v.stride[0] + r * v.dilation[0] - v.padding[0];
+            const int64_t w = q * v.stride[1] + s * v.dilation[1] - v.padding[1];
+            const bool    inside = at + i < count && h >= 0 && h < v.h && w >= 0 && w < v.w;
+            value[i] = inside ? gpunn__load(x, dtype, (plane * v.h + h) * v.w + w) : 0;
+            if (++q < v.q) continue;
+            q = 0;
+            if (++p < v.p) continue;
+            p = 0;
+            if (++s < v.kw) continue;
+            s = 0;
+            if (++r < v.kh) continue;
+            r = 0;
+            plane++;
+        }
+        if (at + GPUNN__PACK <= count) {
+            gpunn__store8(columns, dtype, at, value);
+            continue;
+        }
+#pragma unroll
+        for (int i = 0; i < GPUNN__PACK; i++)
+            if (at + i < count) gpunn__store(columns, dtype, at + i, value[i]);
+    }
+}
+
+/* x = or += for every element the sum, kh and kw in order, over the windows that see it. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__gather_kernel(gpunn__convolution v, const float *columns, void *x, gpunn_dtype dtype, int64_t count, bool accumulate)
+{
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t rest = at / v.w, w = at - rest * v.w + v.padding[1], plane = rest / v.h;
+        const int64_t h = rest - plane * v.h + v.padding[0];
+        float         sum = accumulate ? gpunn__load(x, dtype, at) : 0;
+        for (int64_t r = 0; r < v.kh; r++) {
+            const int64_t y = h - r * v.dilation[0], p = y / v.stride[0];
+            if (y < 0 || p >= v.p || p * v.stride[0] != y) continue;
+            for (int64_t s = 0; s < v.kw; s++) {
+                const int64_t z = w - s * v.dilation[1], q = z / v.stride[1];
+                if (z < 0 || q >= v.q || q * v.stride[1] != z) continue;
+                sum += columns[(((plane * v.kh + r) * v.kw + s) * v.p + p) * v.q + q];
+            }
+        }
+        gpunn__store(x, dtype, at, sum);
+    }
+}
+
+/* A convolution of images whose channels come second, without cuDNN, as many images at a time as the limit of the workspace allows.
+ * In every image and group, with what the windows see laid out as columns [c / groups * kh * kw][p * q]:
+ *     FORWARD  y = w columns
+ *     DATA     columns = w^T y, which are then gathered into x
+ *     FILTER   w = y columns^T, which are then summed over the images
+ * The columns of windows of 1 x 1 side by side are x itself. */
+static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
+                                        gpunn__room *room, gpunn__action action)
+{
+    const bool    data = conv->kind == GPUNN__CONV_DATA, filter = conv->kind == GPUNN__CONV_FILTER;
+    const bool    plain = conv->kh * conv->kw * conv->stride[0] * conv->stride[1] == 1 && !conv->padding[0] && !conv->padding[1];
+    const int64_t area = conv->p * conv->q, depth = conv->c / conv->groups * conv->kh * conv->kw, out = conv->k / conv->groups;
+    const int64_t x_image = conv->c * conv->h * conv->w, y_image = conv->k * area, columns_image = conv->groups * depth * area;
+    const int64_t weights = conv->k * depth;
+
+    const gpunn_dtype columns_dtype = data ? GPUNN_F32 : v->x.dtype;
+    const size_t      columns_bytes = plain ? 0 : gpunn__bytes(columns_dtype, columns_image);
+    const size_t      weights_bytes = filter ? gpunn__bytes(GPUNN_F32, weights) : 0;
+    const size_t      images_most = cuda->args.workspace_limit / (columns_bytes + weights_bytes + 1);
+    const int64_t     chunk = images_most < 1 ? 1 : images_most < (size_t)conv->n ? (int64_t)images_most : conv->n;
+    void *const       columns = gpunn__room_take(room, (size_t)chunk * columns_bytes);
+    void *const       partial = gpunn__room_take(room, (size_t)chunk * weights_bytes);
+    void *const       sums = gpunn__room_take(room, filter ? gpunn__cuda_channel_sums_workspace(cuda, chunk, weights, 1) : 0);
+
+    gpunn__product p;
+    memset(&p, 0, sizeof p);
+    p.m = data ? depth : out, p.n = filter ? depth : area, p.k = data ? out : filter ? area : depth;
+    p.batch = 1;
+    p.transpose_a = data, p.transpose_b = filter;
+    p.lda = filter ? area : depth, p.ldb = area, p.ldd = p.n;
+    p.dtype = (gpunn_dtype)conv->dtype;
+    p.d_dtype = filter || (data && !plain) ? GPUNN_F32 : data ? v->x.dtype : v->y.dtype;
+    p.precision = (gpunn_precision)conv->precision;
+    p.accumulate = data && plain && v->accumulate;
+    for (int64_t first = 0; first < conv->n; first += chunk) {
+        const int64_t  images = conv->n - first < chunk ? conv->n - first : chunk, count = images * columns_image;
+        void *const    x = gpunn__element(v->x.data, v->x.dtype, first * x_image);
+        void *const    y = gpunn__element(v->y.data, v->y.dtype, first * y_image);
+        void *const    seen = plain ? x : columns;
+        gpunn__repeats kept, summed;
+        memset(&kept, 0, sizeof kept);
+        memset(&summed, 0, sizeof summed);
+        kept.total = summed.total = 1;
+        if (filter) {
+            p.a = y, p.b = seen, p.d = partial;
+            gpunn__repeat(&kept, conv->groups, out * area, depth * area, out * depth);
+            gpunn__repeat(&kept, images, y_image, columns_image, weights);
+        } else if (data) {
+            p.a = v->w.data, p.b = y, p.d = seen;
+            gpunn__repeat(&kept, conv->groups, out * depth, out * area, depth * area);
+            gpunn__repeat(&kept, images, 0, y_image, columns_image);
+        } else {
+            p.a = v->w.data, p.b = seen, p.d = y;
+            gpunn__repeat(&kept, conv->groups, out * depth, depth * area, out * area);
+            gpunn__repeat(&kept, images, 0, columns_image, y_image);
+        }
+        if (action == GPUNN__PREPARE) return gpunn__repeated_products(cuda, p, kept, &summed, action);
+        if (!plain && !data)
+            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__columns_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, *conv,
+                                     x, columns, v->x.dtype, count));
+        GPUNN__TRY(gpunn__repeated_products(cuda, p, kept, &summed, action));
+        if (!plain && data)
+            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_kernel, gpunn__blocks(cuda, images * x_image, 1), GPUNN__THREADS, *conv,
+                                     (const float *)columns, x, v->x.dtype, images * x_image, v->accumulate));
+        if (filter)
+            GPUNN__TRY(gpunn__cuda_channel_sums(cuda, partial, GPUNN_F32, images, weights, 1, (float *)v->w.data,
+                                                v->accumulate || first > 0, sums));
+    }
+    return GPUNN_OK;
+}
+
+/* The same for channels in either place: last ones are brought to the second place and back. */
+static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
+                                        gpunn__room *room, gpunn__action action)
+{
+    const bool turns_x = conv->channels_last && gpunn__has_place(&v->x), turns_y = conv->channels_last && gpunn__has_place(&v->y);
+    const bool run = action != GPUNN__PREPARE;
+    gpunn__conv_values second = *v;
+    if (turns_x) second.x.data = gpunn__room_take(room, gpunn__bytes(v->x.dtype, v->x.count));
+    if (turns_y) second.y.data = gpunn__room_take(room, gpunn__bytes(v->y.dtype, v->y.count));
+    second.accumulate = v->accumulate && !(conv->kind == GPUNN__CONV_DATA && turns_x);
+    if (run && turns_x && conv->kind != GPUNN__CONV_DATA) GPUNN__TRY(gpunn__turn(cuda, &second.x, false, &v->x, false));
+    if (run && turns_y && conv->kind != GPUNN__CONV_FORWARD) GPUNN__TRY(gpunn__turn(cuda, &second.y, false, &v->y, false));
+    GPUNN__TRY(gpunn__conv_lowered(cuda, conv, &second, room, action));
+    if (run && turns_x && conv->kind == GPUNN__CONV_DATA) return gpunn__turn(cuda, &v->x, true, &second.x, v->accumulate);
+    if (run && turns_y && conv->kind == GPUNN__CONV_FORWARD) return gpunn__turn(cuda, &v->y, true, &second.y, false);
+    return GPUNN_OK;
+}
+
+/* The same by cuDNN, which works in `bytes`. All of it has conv's dtype, writes and never adds, and where channels are last they
+ * are in filters too: what differs goes by way of the workspace. Whether a gradient is added to may change from run to run. */
+static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution *conv, gpunn__conv_values *v, const void *bias,
+                                     const void *residual, size_t bytes, gpunn__room *room, gpunn__action action)
+{
+    const gpunn__conv_kind kind = (gpunn__conv_kind)conv->kind;
+    const bool             turns_w = conv->channels_last && gpunn__has_place(&v->w), filter = kind == GPUNN__CONV_FILTER;
+    gpunn_value *const     result = gpunn__conv_result(v, kind);
+    gpunn_value            aside = *result, w = v->w;
+    aside.dtype = w.dtype = (gpunn_dtype)conv->dtype;
+    void *const workspace = gpunn__room_take(room, bytes);
+    if (turns_w && !filter) w.data = gpunn__room_take(room, gpunn__bytes(w.dtype, w.count));
+    if (kind != GPUNN__CONV_FORWARD) aside.data = gpunn__room_take(room, gpunn__bytes(aside.dtype, aside.count));
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    const bool direct = result->dtype == aside.dtype && !v->accumulate && !(filter && turns_w);
+    if (direct) aside.data = result->data;
+    if (turns_w && !filter) GPUNN__TRY(gpunn__turn(cuda, &w, true, &v->w, false));
+    gpunn__conv_data data = {v->x.data, w.data, v->y.data, bias, residual, workspace};
+    *(kind == GPUNN__CONV_FORWARD ? &data.y : kind == GPUNN__CONV_DATA ? &data.x : &data.w) = aside.data;
+    GPUNN__TRY(gpunn__dnn_run(cuda, conv, &data));
+    if (direct) return GPUNN_OK;
+    if (filter && turns_w) return gpunn__turn(cuda, result, false, &aside, v->accumulate);
+    return gpunn__cuda_copy(cuda, result->data, result->dtype, aside.data, aside.dtype, result->count, v->accumulate);
+}
+
+/* Whether cuDNN has a plan, and the bytes that it works in. */
+static gpunn_status gpunn__conv_fits(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *bytes, bool *fits)
+{
+    gpunn_status status = gpunn__dnn_available(cuda) ? gpunn__dnn_prepare(cuda, conv, bytes) : GPUNN_ERR_UNSUPPORTED;
+    *fits = status == GPUNN_OK;
+    return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
+}
+
+/* cuDNN's graph with bias and all that is merged into the step, or the bare convolution and a pass that does the rest. A bias of
+ * F32 is rounded to the graph's dtype first, a result of another dtype comes by way of the workspace. */
+static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *bias = &step->in[2], *residual = &step->fused.residual;
+    gpunn__convolution conv = gpunn__convolution_of(step, GPUNN__CONV_FORWARD);
+    gpunn__conv_values v = gpunn__conv_values_of(step, GPUNN__CONV_FORWARD);
+    gpunn__room        room = {(char *)step->workspace, 0};
+    size_t             bytes = 0;
+    const gpunn_dtype  dtype = v.x.dtype;
+    bool whole = !step->fused.norm && v.y.dtype == dtype && (residual->data == NULL || residual->dtype == dtype), fits = false;
+    if (step->training && step->fused.relu) whole = false; /* cuDNN's relu may make 0 of NaN, which would hide a bad loss */
+    if (whole) {
+        conv.bias = bias->data != NULL, conv.residual = residual->data != NULL, conv.relu = step->fused.relu;
+        GPUNN__TRY(gpunn__conv_fits(cuda, &conv, &bytes, &fits));
+        whole = fits;
+    }
+    if (!whole) {
+        conv.bias = conv.residual = conv.relu = 0;
+        GPUNN__TRY(gpunn__conv_fits(cuda, &conv, &bytes, &fits));
+    }
+    const bool  round = conv.bias && bias->dtype != dtype;
+    const void *rounded = bias->data;
+    if (round) rounded = gpunn__room_take(&room, gpunn__bytes(dtype, conv.k));
+    if (fits && v.y.dtype != dtype) {
+        v.y.data = gpunn__room_take(&room, gpunn__bytes(dtype, v.y.count));
+        v.y.dtype = dtype;
+    }
+    if (round && action != GPUNN__PREPARE)
+        GPUNN__TRY(gpunn__cuda_copy(cuda, (void *)rounded, dtype, bias->data, bias->dtype, conv.k, false));
+    GPUNN__TRY(fits ? gpunn__conv_with(cuda, &conv, &v, rounded, residual->data, bytes, &room, action)
+                    : gpunn__conv_without(cuda, &conv, &v, &room, action));
+    if (action != GPUNN__PREPARE) return whole ? GPUNN_OK : gpunn__finish_all(cuda, step, v.y.data, v.y.dtype);
+    step->workspace_bytes = room.bytes;
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gpunn__conv_kind kind, gpunn__action action)
+{
+    const gpunn__convolution conv = gpunn__convolution_of(step, kind);
+    gpunn__conv_values       v = gpunn__conv_values_of(step, kind);
+    gpunn__room              room = {(char *)step->workspace, 0};
+    size_t                   bytes = 0;
+    bool                     fits;
+    if (gpunn__conv_result(&v, kind)->data == NULL) return GPUNN_OK;
+    GPUNN__TRY(gpunn__check_operands(cuda, &v.y, kind == GPUNN__CONV_DATA ? &v.w : &v.x, gpunn__conv_result(&v, kind)));
+    GPUNN__TRY(gpunn__conv_fits(cuda, &conv, &bytes, &fits));
+    GPUNN__TRY(fits ? gpunn__conv_with(cuda, &conv, &v, NULL, NULL, bytes, &room, action)
+                    : gpunn__conv_without(cuda, &conv, &v, &room, action));
+    if (action == GPUNN__PREPARE && step->workspace_bytes < room.bytes) step->workspace_bytes = room.bytes;
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cuda_conv2d(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) step->workspace_bytes = 0;
+    if (!step->backward) {
+        GPUNN__TRY(gpunn__check_operands(cuda, &step->in[0], &step->in[1], &step->out));
+        return gpunn__conv_forward(cuda, step, action);
+    }
+    GPUNN__TRY(gpunn__conv_gradient(cuda, step, GPUNN__CONV_DATA, action));
+    GPUNN__TRY(gpunn__conv_gradient(cuda, step, GPUNN__CONV_FILTER, action));
+    const gpunn_value *const dy = &step->grad_out;
+    float *const             dbias = (float *)step->grad_in[2].data;
+    const int64_t            channels = dy->dim[1], area = dy->channels_last ? 1 : dy->dim[2] * dy->dim[3];
+    const int64_t            n = dy->count / (channels * area);
+    if (dbias == NULL) return GPUNN_OK;
+    if (action != GPUNN__PREPARE)
+        return gpunn__cuda_channel_sums(cuda, dy->data, dy->dtype, n, channels, area, dbias, step->accumulate[2],
+                                        step->workspace);
+    const size_t bytes = gpunn__cuda_channel_sums_workspace(cuda, n, channels, area);
+    if (step->workspace_bytes < bytes) step->workspace_bytes = bytes;
+    return GPUNN_OK;
+}
+/* ==== >>pool ========================================================================================================== *
+ * Planes [h, w] -> [oh, ow], one per image and channel. Forward: a thread for each result, or a block where windows are large.
+ * Backward gathers: a thread has eight cells side by side and adds up what the windows over them hand back, in their order. With
+ * channels last a thread has eight channels of one result or cell. */
+typedef struct gpunn__pool {
+    int64_t     results, cells;                       /* of all planes */
+    int         h, w, oh, ow, kh, kw, sh, sw, ph, pw; /* kh, kw 0: adaptive */
+    int         channels, packs;                      /* channels last: packs of eight channels that a cell has */
+    int64_t     images;                               /* channels last */
+    bool        average, count_exclude_pad, accumulate;
+    int         at_bytes; /* of one position of a maximum: its index in the window; 0: positions are not wanted */
+    void       *at;
+    const void *from; /* x, or the gradient of y */
+    void       *to;   /* y, or the gradient of x */
+    gpunn_dtype from_dtype, to_dtype;
+} gpunn__pool;
+
+/* The window of output i along an axis covers cells [*begin, *end); returns its length with the padding that it covers. */
+__device__ __forceinline__ int gpunn__pool_window(int i, int n, int out, int kernel, int stride, int padding, int *begin,
+                                                  int *end)
+{
+    if (kernel == 0) { /* torch's adaptive rule */
+        *begin = (int)((int64_t)i * n / out);
+        *end = (int)(((int64_t)(i + 1) * n + out - 1) / out);
+        return *end - *begin;
+    }
+    int first = i * stride - padding, last = min(first + kernel, n + padding);
+    *begin = max(first, 0);
+    *end = min(last, n);
+    return last - first;
+}
+
+/* The windows that cover any of the cells [from, to) are [*begin, *end). */
+__device__ __forceinline__ void gpunn__pool_windows(int from, int to, int n, int out, int kernel, int stride, int padding,
+                                                    int *begin, int *end)
+{
+    if (kernel == 0) {
+        *begin = (int)((int64_t)from * out / n);
+        *end = (int)(((int64_t)to * out + n - 1) / n);
+        return;
+    }
+    int before = from + padding - kernel; /* a window that begins here or earlier has ended */
+    *begin = before < 0 ? 0 : before / stride + 1;
+    *end = min((to - 1 + padding) / stride + 1, out);
+}
+
+typedef struct gpunn__pool_place { /* of one result */
+    int   y, x, y0, y1, x0, x1;    /* its window is cells [y0, y1) x [x0, x1) */
+    float share;                   /* of one cell in an average */
+} gpunn__pool_place;
+
+/* What one cell has of the average over a window of rows x columns cells, height x width with the padding. */
+__device__ __forceinline__ float gpunn__pool_share(const gpunn__pool &p, int rows, int columns, int height, int width)
+{
+    return 1 / (p.count_exclude_pad ? (float)rows * (float)columns : (float)height * (float)width);
+}
+
+/* index: in its plane */
+__device__ __forceinline__ gpunn__pool_place gpunn__pool_at(const gpunn__pool &p, int index)
+{
+    gpunn__pool_place place;
+    place.y = index / p.ow;
+    place.x = index - place.y * p.ow;
+    int height = gpunn__pool_window(place.y, p.h, p.oh, p.kh, p.sh, p.ph, &place.y0, &place.y1);
+    int width = gpunn__pool_window(place.x, p.w, p.ow, p.kw, p.sw, p.pw, &place.x0, &place.x1);
+    place.share = gpunn__pool_share(p, place.y1 - place.y0, place.x1 - place.x0, height, width);
+    return place;
+}
+
+__device__ __forceinline__ void gpunn__pool_mark(const gpunn__pool &p, int64_t i, int at)
+{
+    if (p.at_bytes == 1)
+        ((unsigned char *)p.at)[i] = (unsigned char)at;
+    else if (p.at_bytes)
+        ((int *)p.at)[i] = at;
+}
+
+__device__ __forceinline__ int gpunn__pool_marked(const gpunn__pool &p, int64_t i)
+{
+    return p.at_bytes == 1 ? ((const unsigned char *)p.at)[i] : ((const int *)p.at)[i];
+}
+
+/* A NaN wins, over an earlier NaN too, and of equal cells the first. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_kernel(const gpunn__pool p)
+{
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    for (; i < p.results; i += step) {
+        int64_t           plane = i / (p.oh * p.ow);
+        gpunn__pool_place place = gpunn__pool_at(p, (int)(i - plane * (p.oh * p.ow)));
+        int               corner = (place.y0 + p.ph - place.y * p.sh) * p.kw + place.x0 + p.pw - place.x * p.sw, at = corner;
+        float             best = p.average ? 0 : -INFINITY;
+        for (int y = place.y0; y < place.y1; y++) {
+            int64_t line = (plane * p.h + y) * p.w;
+            for (int x = place.x0; x < place.x1; x++) {
+                float v = gpunn__load(p.from, p.from_dtype, line + x);
+                if (p.average)
+                    best += v;
+                else if (v > best || v != v)
+                    best = v, at = corner + (y - place.y0) * p.kw + x - place.x0;
+            }
+        }
+        gpunn__store(p.to, p.to_dtype, i, p.average ? best * place.share : best);
+        gpunn__pool_mark(p, i, at);
+    }
+}
+
+/* Of two cells the one that gives the larger number is the maximum. */
+__device__ __forceinline__ unsigned long long gpunn__pool_rank(float v, unsigned at)
+{
+    unsigned bits = __float_as_uint(v + 0.0f); /* one zero */
+    if (v != v) return 0xFFFFFFFFull << 32 | at;
+    bits = bits >> 31 ? ~bits : bits | 0x80000000u;
+    return (unsigned long long)bits << 32 | ~at;
+}
+
+typedef struct gpunn__most {
+    __device__ unsigned long long operator()(unsigned long long a, unsigned long long b) const
+    {
+        return a > b ? a : b;
+    }
+} gpunn__most;
+
+/* A block, of any number of whole warps, for each result. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_large_kernel(const gpunn__pool p)
+{
+    for (int64_t i = blockIdx.x; i < p.results; i += gridDim.x) {
+        int64_t            plane = i / (p.oh * p.ow);
+        gpunn__pool_place  place = gpunn__pool_at(p, (int)(i - plane * (p.oh * p.ow)));
+        int                columns = place.x1 - place.x0, threads = (int)blockDim.x;
+        int                y = (int)threadIdx.x / columns, x = (int)threadIdx.x % columns;
+        int                down = threads / columns, along = threads % columns;
+        float              sum = 0;
+        unsigned long long best = 0;
+        while (y < place.y1 - place.y0) {
+            float v = gpunn__load(p.from, p.from_dtype, (plane * p.h + place.y0 + y) * p.w + place.x0 + x);
+            if (p.average)
+                sum += v;
+            else
+                best = gpunn__most()(best, gpunn__pool_rank(v, (unsigned)y * (unsigned)columns + (unsigned)x));
+            y += down;
+            x += along;
+            if (x >= columns) x -= columns, y++;
+        }
+        if (p.average) {
+            sum = gpunn__block_reduce(sum, gpunn__add());
+            if (threadIdx.x == 0) gpunn__store(p.to, p.to_dtype, i, sum * place.share);
+            continue;
+        }
+        best = gpunn__block_reduce(best, gpunn__most());
+        if (threadIdx.x > 0) continue;
+        unsigned at = best >> 32 == 0xFFFFFFFFu ? (unsigned)best : ~(unsigned)best;
+        y = place.y0 + (int)at / columns;
+        x = place.x0 + (int)at % columns;
+        gpunn__store(p.to, p.to_dtype, i, gpunn__load(p.from, p.from_dtype, (plane * p.h + y) * p.w + x));
+        gpunn__pool_mark(p, i, (y + p.ph - place.y * p.sh) * p.kw + x + p.pw - place.x * p.sw);
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_back_kernel(const gpunn__pool p)
+{
+    int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    int64_t step = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
+    for (; i < p.cells; i += step) {
+        float   v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        int64_t plane = i / (p.h * p.w);
+        int     y = (int)(i - plane * (p.h * p.w)) / p.w, x = (int)(i - (plane * p.h + y) * p.w),
+            count = gpunn__pack_size(p.cells, i);
+        if (p.accumulate) gpunn__load_pack(p.to, p.to_dtype, i, count, v);
+        for (int done = 0, n; done < count; done += n, x = 0) { /* the cells of one row after another */
+            int oy, oy_end, ox_begin, ox_end;
+            n = min(count - done, p.w - x);
+            gpunn__pool_windows(y, y + 1, p.h, p.oh, p.kh, p.sh, p.ph, &oy, &oy_end);
+            gpunn__pool_windows(x, x + n, p.w, p.ow, p.kw, p.sw, p.pw, &ox_begin, &ox_end);
+            for (; oy < oy_end; oy++) {
+                int     y0, y1, height = gpunn__pool_window(oy, p.h, p.oh, p.kh, p.sh, p.ph, &y0, &y1);
+                int64_t line = (plane * p.oh + oy) * p.ow;
+                for (int ox = ox_begin; ox < ox_end; ox++) { /* hands its share to cells [begin, end) of this row */
+                    int   begin, end, width = gpunn__pool_window(ox, p.w, p.ow, p.kw, p.sw, p.pw, &begin, &end);
+                    float share = p.average ? gpunn__pool_share(p, y1 - y0, end - begin, height, width) : 1;
+                    if (!p.average) {
+                        int column = gpunn__pool_marked(p, line + ox) - (y + p.ph - oy * p.sh) * p.kw;
+                        begin = ox * p.sw - p.pw + column;
+                        end = column >= 0 && column < p.kw ? begin + 1 : begin;
+                    }
+                    begin = max(begin, x) - x + done;
+                    end = min(end, x + n) - x + done;
+                    if (begin >= end) continue;
+                    share *= gpunn__load(p.from, p.from_dtype, line + ox);
+#pragma unroll
+                    for (int j = 0; j < GPUNN__PACK; j++)
+                        if (j >= begin && j < end) v[j] += share;
+                }
+            }
+            if (++y == p.h) y = 0, plane++;
+        }
+        gpunn__store_pack(p.to, p.to_dtype, i, count, false, v);
+    }
+}
+
+/* Channels c .. c + n - 1, n < 8 only at the last ones, from element i on. */
+__device__ __forceinline__ void gpunn__pool_load(const gpunn__pool &p, const void *data, gpunn_dtype dtype, int64_t i, int n,
+                                                 float v[8])
+{
+    if (p.channels % GPUNN__PACK == 0) {
+        gpunn__load8(data, dtype, i, v);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) v[j] = j < n ? gpunn__load(data, dtype, i + j) : 0;
+}
+
+__device__ __forceinline__ void gpunn__pool_store(const gpunn__pool &p, int64_t i, int n, const float v[8])
+{
+    if (p.channels % GPUNN__PACK == 0) {
+        gpunn__store8(p.to, p.to_dtype, i, v);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++)
+        if (j < n) gpunn__store(p.to, p.to_dtype, i + j, v[j]);
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_last_kernel(const gpunn__pool p)
+{
+    int items = p.oh * p.ow * p.packs, step = (int)(gridDim.x * blockDim.x);
+    for (int64_t image = blockIdx.y; image < p.images; image += gridDim.y)
+        for (int item = (int)(blockIdx.x * blockDim.x + threadIdx.x); item < items; item += step) {
+            int               index = item / p.packs;
+            int               c = (item - index * p.packs) * GPUNN__PACK, n = min(p.channels - c, (int)GPUNN__PACK), at[8];
+            gpunn__pool_place place = gpunn__pool_at(p, index);
+            int               corner = (place.y0 + p.ph - place.y * p.sh) * p.kw + place.x0 + p.pw - place.x * p.sw;
+            float             best[8], v[8];
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) best[j] = p.average ? 0 : -INFINITY, at[j] = corner;
+            for (int y = place.y0; y < place.y1; y++)
+#pragma unroll 2
+                for (int x = place.x0; x < place.x1; x++) {
+                    int here = corner + (y - place.y0) * p.kw + x - place.x0;
+                    gpunn__pool_load(p, p.from, p.from_dtype, ((image * p.h + y) * p.w + x) * p.channels + c, n, v);
+#pragma unroll
+                    for (int j = 0; j < GPUNN__PACK; j++)
+                        if (p.average)
+                            best[j] += v[j];
+                        else if (v[j] > best[j] || v[j] != v[j])
+                            best[j] = v[j], at[j] = here;
+                }
+            int64_t i = (image * (p.oh * p.ow) + index) * p.channels + c;
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) {
+                if (p.average) best[j] *= place.share;
+                if (j < n) gpunn__pool_mark(p, i + j, at[j]);
+            }
+            gpunn__pool_store(p, i, n, best);
+        }
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_last_back_kernel(const gpunn__pool p)
+{
+    int items = p.h * p.w * p.packs, step = (int)(gridDim.x * blockDim.x);
+    for (int64_t image = blockIdx.y; image < p.images; image += gridDim.y)
+        for (int item = (int)(blockIdx.x * blockDim.x + threadIdx.x); item < items; item += step) {
+            int     cell = item / p.packs, y = cell / p.w, x = cell - y * p.w;
+            int     c = (item - cell * p.packs) * GPUNN__PACK, n = min(p.channels - c, (int)GPUNN__PACK);
+            int     oy, oy_end, ox_begin, ox_end;
+            int64_t to = (image * (p.h * p.w) + cell) * p.channels + c;
+            float   v[8] = {0, 0, 0, 0, 0, 0, 0, 0}, g[8];
+            if (p.accumulate) gpunn__pool_load(p, p.to, p.to_dtype, to, n, v);
+            gpunn__pool_windows(y, y + 1, p.h, p.oh, p.kh, p.sh, p.ph, &oy, &oy_end);
+            gpunn__pool_windows(x, x + 1, p.w, p.ow, p.kw, p.sw, p.pw, &ox_begin, &ox_end);
+            for (; oy < oy_end; oy++) {
+                int y0, y1, height = gpunn__pool_window(oy, p.h, p.oh, p.kh, p.sh, p.ph, &y0, &y1);
+                for (int ox = ox_begin; ox < ox_end; ox++) {
+                    int     x0, x1, width = gpunn__pool_window(ox, p.w, p.ow, p.kw, p.sw, p.pw, &x0, &x1);
+                    int     index = (y + p.ph - oy * p.sh) * p.kw + x + p.pw - ox * p.sw;
+                    float   share = p.average ? gpunn__pool_share(p, y1 - y0, x1 - x0, height, width) : 1;
+                    int64_t i = ((image * p.oh + oy) * p.ow + ox) * p.channels + c;
+                    gpunn__pool_load(p, p.from, p.from_dtype, i, n, g);
+#pragma unroll
+                    for (int j = 0; j < GPUNN__PACK; j++)
+                        if (p.average || (j < n && gpunn__pool_marked(p, i + j) == index)) v[j] += g[j] * share;
+                }
+            }
+            gpunn__pool_store(p, to, n, v);
+        }
+}
+
+static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value      *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    const gpunn_attributes *attr = step->attr;
+    bool                    adaptive = step->op == GPUNN_OP_ADAPTIVE_AVG_POOL2D;
+    const int64_t           most = (int64_t)1 << 30;
+    gpunn__pool             p;
+    memset(&p, 0, sizeof p);
+    if (!adaptive) {
+        p.kh = attr->kernel[0], p.sh = attr->stride[0], p.ph = attr->padding[0];
+        p.kw = attr->kernel[1], p.sw = attr->stride[1], p.pw = attr->padding[1];
+    }
+    int64_t window = adaptive ? (x->dim[2] / y->dim[2] + 1) * (x->dim[3] / y->dim[3] + 1) : (int64_t)p.kh * p.kw;
+    p.average = step->op != GPUNN_OP_MAX_POOL2D;
+    p.at_bytes = p.average || !step->training ? 0 : window <= 256 ? 1 : 4;
+    if (action == GPUNN__PREPARE) {
+        if (2 * (int64_t)p.ph > p.kh || 2 * (int64_t)p.pw > p.kw)
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
+                                    "padding [%d, %d] exceeds half of the window [%d, %d]; use a smaller one", p.ph, p.pw, p.kh,
+                                    p.kw);
+        int64_t deep = x->channels_last ? x->dim[1] : 1;
+        if (x->dim[2] * x->dim[3] > most / deep || y->dim[2] * y->dim[3] > most / deep || window > most)
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                    "an image or window has more than 2^30 values; split the images into smaller ones");
+        if (!step->backward) step->saved_bytes = (size_t)p.at_bytes * (size_t)y->count;
+        return GPUNN_OK;
+    }
+    p.results = y->count, p.cells = x->count;
+    p.h = (int)x->dim[2], p.w = (int)x->dim[3], p.oh = (int)y->dim[2], p.ow = (int)y->dim[3];
+    p.count_exclude_pad = adaptive || attr->count_exclude_pad;
+    p.at = step->saved;
+    const gpunn_value *from = action == GPUNN__FORWARD ? x : y, *to = action == GPUNN__FORWARD ? y : &step->grad_in[0];
+    p.from = from->data, p.from_dtype = from->dtype;
+    p.to = to->data, p.to_dtype = to->dtype;
+    if (p.to == NULL) return GPUNN_OK;
+    if (action == GPUNN__BACKWARD) p.accumulate = step->accumulate[0];
+    if (x->channels_last) {
+        p.images = x->dim[0];
+        p.channels = (int)x->dim[1];
+        p.packs = (p.channels + GPUNN__PACK - 1) / GPUNN__PACK;
+        dim3     grid(gpunn__blocks(cuda, to->count / x->dim[0], GPUNN__PACK));
+        unsigned rows = (unsigned)cuda->multiprocessors * 16 / grid.x + 1;
+        grid.y = p.images < rows ? (unsigned)p.images : rows;
+        if (action == GPUNN__BACKWARD) return GPUNN__LAUNCH(cuda, gpunn__pool_last_back_kernel, grid, GPUNN__THREADS, p);
+        return GPUNN__LAUNCH(cuda, gpunn__pool_last_kernel, grid, GPUNN__THREADS, p);
+    }
+    if (action == GPUNN__BACKWARD) {
+        return GPUNN__LAUNCH(cuda, gpunn__pool_back_kernel, gpunn__blocks(cuda, p.cells, 8), GPUNN__THREADS, p);
+    }
+    if (window < 32) return GPUNN__LAUNCH(cuda, gpunn__pool_kernel, gpunn__blocks(cuda, p.results, 1), GPUNN__THREADS, p);
+    int64_t blocks = (int64_t)cuda->multiprocessors * 32;
+    if (blocks > p.results) blocks = p.results;
+    return GPUNN__LAUNCH(cuda, gpunn__pool_large_kernel, (unsigned)blocks, window < 1024 ? 32 : GPUNN__THREADS, p);
+}
+
+static gpunn_status gpunn__cuda_max_pool2d(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__cuda_pool(cuda, step, action);
+}
+
+static gpunn_status gpunn__cuda_avg_pool2d(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__cuda_pool(cuda, step, action);
+}
+
+static gpunn_status gpunn__cuda_adaptive_avg_pool2d(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__cuda_pool(cuda, step, action);
+}
+
+/* ==== >>norm ========================================================================================================== */
+
+/* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
+ * y = (x - mean) * invstd * weight + bias. Backward (of training plans: others have no gradients), with m = n * inner values per
+ * channel and h = x - mean:
+ *     dbias = sum g, dweight = invstd * sum(g h), dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
+ * A block has a tile: one channel, whose lines of `inner` elements all its threads read in packs of eight, or, where lines are
+ * short, the channels of `width` columns, each read down the images by the threads of its column. A tile has items, eight elements
+ * each; its threads share them, and where tiles are few so do several blocks, each with one of its parts: a first launch then
+ * leaves what each part sums to in partial, and a second one joins those and applies the result. */
+enum { GPUNN__NORM_SUM = 1, GPUNN__NORM_APPLY = 2 }; /* bits of phase */
+
+typedef struct gpunn__norm {
+    int64_t      n, channels, inner, count;
+    int          width, rows; /* threads of a block: `rows` rows, one below another, of `width`, a power of 2 */
+    int          columns;     /* that one channel has in a block */
+    int          packs;       /* that one line may touch */
+    int64_t      tile;        /* channels of a block */
+    int64_t      stride;      /* between the elements of an item; 1: packs of a line */
+    int64_t      items;
+    int          part_items, parts;
+    int          phase;
+    bool         training;
+    const void  *x, *g; /* g: backward */
+    void        *y;     /* or the gradient of x; NULL: not wanted */
+    gpunn_dtype  x_dtype, g_dtype, y_dtype;
+    const float *weight, *bias;
+    float       *running_mean, *running_var, *saved; /* saved: mean, then 1 / deviation, of all channels */
+    float       *dweight, *dbias;
+    bool         add, add_weight, add_bias;
+    float        eps, momentum;
+    void        *partial; /* [channels][parts] of gpunn__moments, backward of the sums of g and g h */
+} gpunn__norm;
+
+typedef struct gpunn__norm_place { /* of a thread */
+    int64_t channel, start;        /* start: of what it reads of image 0 */
+    int     row, part, item, end;  /* its items: item, item + rows, .. < end */
+    bool    used, first, leads;    /* first: in the channel's first column; leads: also in the first row */
+} gpunn__norm_place;
+
+__device__ __forceinline__ gpunn__norm_place gpunn__norm_start(const gpunn__norm &b)
+{
+    gpunn__norm_place place;
+    unsigned          tile = blockIdx.x / (unsigned)b.parts;
+    int               x = (int)threadIdx.x % b.width;
+    place.row = (int)threadIdx.x / b.width;
+    place.part = (int)(blockIdx.x - tile * (unsigned)b.parts);
+    place.channel = tile * b.tile + x / b.columns;
+    place.used = x < b.tile * b.columns && place.channel < b.channels;
+    place.first = place.used && x % b.columns == 0;
+    place.leads = place.first && place.row == 0;
+    place.start = place.channel * b.inner + x % b.columns;
+    place.item = place.part * b.part_items + place.row;
+    place.end = place.used ? (int)min((place.part + 1) * (int64_t)b.part_items, b.items) : 0;
+    return place;
+}
+
+/* Item q: elements at, at + stride, .. for the bits set in *mask. */
+__device__ __forceinline__ int64_t gpunn__norm_item(const gpunn__norm &b, const gpunn__norm_place &place, int q, unsigned *mask)
+{
+    if (b.stride == 1) {
+        int     image = q / b.packs, pack = q - image * b.packs;
+        int64_t line = image * b.channels * b.inner + place.start, at = (line & ~(int64_t)7) + pack * GPUNN__PACK;
+        int     begin = (int)max(line - at, (int64_t)0), end = (int)min(line + b.inner - at, (int64_t)GPUNN__PACK);
+        *mask = end > begin ? 0xFFu << begin & 0xFFu >> (GPUNN__PACK - end) : 0;
+        return at;
+    }
+    int64_t image = (int64_t)(q - place.row) * GPUNN__PACK + place.row;
+    *mask = 0;
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) *mask |= (unsigned)(image + j * b.rows < b.n) << j;
+    return image * b.channels * b.inner + place.start;
+}
+
+/* What is not in the mask may be anything. */
+__device__ __forceinline__ void gpunn__norm_load(const gpunn__norm &b, const void *data, gpunn_dtype dtype, int64_t at,
+                                                 unsigned mask, float v[8])
+{
+    if (b.stride == 1 && at + GPUNN__PACK <= b.count) {
+        gpunn__load8(data, dtype, at, v);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) v[j] = mask >> j & 1 ? gpunn__load(data, dtype, at + j * b.stride) : 0;
+}
+
+__device__ __forceinline__ void gpunn__norm_store(const gpunn__norm &b, int64_t at, unsigned mask, const float v[8])
+{
+    if (b.stride == 1 && mask == 0xFF) {
+        gpunn__store8(b.y, b.y_dtype, at, v);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++)
+        if (mask >> j & 1) gpunn__store(b.y, b.y_dtype, at + j * b.stride, v[j]);
+}
+
+/* The sum over all threads of the same channel, to each of them; a tree. */
+__device__ __forceinline__ float2 gpunn__norm_sum(const gpunn__norm &b, float2 value)
+{
+    __shared__ float2 part[GPUNN__THREADS];
+    int               t = (int)threadIdx.x, column = t % b.width, first = column - column % b.columns;
+    part[t] = value;
+    for (int half = GPUNN__THREADS / 2; half >= b.width; half /= 2) {
+        __syncthreads();
+        if (t < half) part[t] = make_float2(part[t].x + part[t + half].x, part[t].y + part[t + half].y);
+    }
+    __syncthreads();
+    value = part[first];
+    for (int i = 1; i < b.columns && first + i < b.width; i++) {
+        value.x += part[first + i].x;
+        value.y += part[first + i].y;
+    }
+    __syncthreads(); /* part may be used again */
+    return value;
+}
+
+/* Moments of values less a number near them. */
+typedef struct gpunn__moments {
+    float count, mean, square; /* square: sum of (value - mean)^2 */
+} gpunn__moments;
+
+__device__ __forceinline__ void gpunn__moments_join(gpunn__moments *a, float count, float mean, float square)
+{
+    float delta = mean - a->mean, total = a->count + count, share = __fdividef(count, total);
+    a->mean += delta * share;
+    a->square += square + delta * delta * a->count * share;
+    a->count = total;
+}
+
+/* A number near a channel's values: of three the middle one, so that one that is far off does no harm. */
+__device__ __forceinline__ float gpunn__norm_near(const gpunn__norm &b, int64_t channel)
+{
+    float first = gpunn__load(b.x, b.x_dtype, channel * b.inner);
+    float middle = gpunn__load(b.x, b.x_dtype, (b.n / 2 * b.channels + channel) * b.inner + b.inner / 2);
+    float last = gpunn__load(b.x, b.x_dtype, ((b.n - 1) * b.channels + channel + 1) * b.inner - 1);
+    return fmaxf(fminf(first, middle), fminf(fmaxf(first, middle), last));
+}
+
+/* Those of the thread's items. */
+__device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm &b, const gpunn__norm_place &place, float near_by)
+{
+    gpunn__moments all = {0, 0, 0};
+    for (int q = place.item; q < place.end; q += b.rows) {
+        float    v[8], sum = 0, square = 0;
+        unsigned mask;
+        int64_t  at = gpunn__norm_item(b, place, q, &mask);
+        if (mask == 0) continue;
+        gpunn__norm_load(b, b.x, b.x_dtype, at, mask, v);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) {
+            v[j] = mask >> j & 1 ? v[j] - near_by : 0;
+            sum += v[j];
+        }
+        float count = (float)__popc(mask), mean = __fdividef(sum, count);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++)
+            if (mask >> j & 1) square += (v[j] - mean) * (v[j] - mean);
+        gpunn__moments_join(&all, count, mean, square);
+    }
+    return all;
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_kernel(const gpunn__norm b)
+{
+    gpunn__norm_place place = gpunn__norm_start(b);
+    float             mean = 0, variance = 0;
+    if (b.training) {
+        float           near_by = place.used ? gpunn__norm_near(b, place.channel) : 0;
+        gpunn__moments  own = {0, 0, 0};
+        gpunn__moments *partial = (gpunn__moments *)b.partial + place.channel * b.parts;
+        if (b.phase & GPUNN__NORM_SUM)
+            own = gpunn__norm_moments(b, place, near_by);
+        else if (place.first)
+            for (int i = place.row; i < b.parts; i += b.rows)
+                gpunn__moments_join(&own, partial[i].count, partial[i].mean, partial[i].square);
+        float2 sum = gpunn__norm_sum(b, make_float2(own.count, own.count * own.mean));
+        float  center = sum.y / sum.x, delta = own.mean - center;
+        float  square = gpunn__norm_sum(b, make_float2(own.square + own.count * delta * delta, 0)).x;
+        if (!(b.phase & GPUNN__NORM_APPLY)) {
+            if (place.leads) partial[place.part] = {sum.x, center, square};
+            return;
+        }
+        mean = near_by + center;
+        variance = square / sum.x;
+        if (place.leads && place.part == 0) {
+            int64_t c = place.channel;
+            double  share = (double)b.momentum, unbiased = (double)square / ((double)b.n * (double)b.inner - 1);
+            b.running_mean[c] = (float)((1 - share) * (double)b.running_mean[c] + share * ((double)near_by + (double)center));
+            b.running_var[c] = (float)((1 - share) * (double)b.running_var[c] + share * unbiased);
+            b.saved[c] = mean;
+            b.saved[b.channels + c] = 1 / sqrtf(variance + b.eps);
+        }
+    } else if (place.used) {
+        mean = b.running_mean[place.channel];
+        variance = b.running_var[place.channel];
+    }
+    float scale = 1 / sqrtf(variance + b.eps), shift = 0;
+    if (place.used && b.weight) scale *= b.weight[place.channel];
+    if (place.used && b.bias) shift = b.bias[place.channel];
+    for (int q = place.item; q < place.end; q += b.rows) {
+        float    v[8];
+        unsigned mask;
+        int64_t  at = gpunn__norm_item(b, place, q, &mask);
+        if (mask == 0) continue;
+        gpunn__norm_load(b, b.x, b.x_dtype, at, mask, v);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] = (v[j] - mean) * scale + shift;
+        gpunn__norm_store(b, at, mask, v);
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_kernel(const gpunn__norm b)
+{
+    gpunn__norm_place place = gpunn__norm_start(b);
+    float2           *partial = (float2 *)b.partial + place.channel * b.parts, sum = {0, 0};
+    float             mean = place.used ? b.saved[place.channel] : 0;
+    float             invstd = place.used ? b.saved[b.channels + place.channel] : 0;
+    if (b.phase & GPUNN__NORM_SUM) {
+        for (int q = place.item; q < place.end; q += b.rows) {
+            float    x[8], g[8];
+            float2   pack = {0, 0};
+            unsigned mask;
+            int64_t  at = gpunn__norm_item(b, place, q, &mask);
+            if (mask == 0) continue;
+            gpunn__norm_load(b, b.x, b.x_dtype, at, mask, x);
+            gpunn__norm_load(b, b.g, b.g_dtype, at, mask, g);
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++)
+                if (mask >> j & 1) {
+                    pack.x += g[j];
+                    pack.y += g[j] * (x[j] - mean);
+                }
+            sum.x += pack.x;
+            sum.y += pack.y;
+        }
+    } else if (place.first)
+        for (int i = place.row; i < b.parts; i += b.rows) {
+            sum.x += partial[i].x;
+            sum.y += partial[i].y;
+        }
+    sum = gpunn__norm_sum(b, sum);
+    if (!(b.phase & GPUNN__NORM_APPLY)) {
+        if (place.leads) partial[place.part] = sum;
+        return;
+    }
+    if (place.leads && place.part == 0) {
+        float *dweight = b.dweight + place.channel, *dbias = b.dbias + place.channel;
+        if (b.dweight) *dweight = (b.add_weight ? *dweight : 0) + invstd * sum.y;
+        if (b.dbias) *dbias = (b.add_bias ? *dbias : 0) + sum.x;
+    }
+    if (b.y == NULL) return;
+    float values = (float)b.n * (float)b.inner, shift = sum.x / values, slope = invstd * invstd * sum.y / values;
+    float scale = place.used && b.weight ? invstd * b.weight[place.channel] : invstd;
+    for (int q = place.item; q < place.end; q += b.rows) {
+        float    x[8], g[8];
+        unsigned mask;
+        int64_t  at = gpunn__norm_item(b, place, q, &mask);
+        if (mask == 0) continue;
+        gpunn__norm_load(b, b.x, b.x_dtype, at, mask, x);
+        gpunn__norm_load(b, b.g, b.g_dtype, at, mask, g);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) g[j] = (g[j] - shift - (x[j] - mean) * slope) * scale;
+        if (b.add) {
+            gpunn__norm_load(b, b.y, b.y_dtype, at, mask, x);
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) g[j] += x[j];
+        }
+        gpunn__norm_store(b, at, mask, g);
+    }
+}
+
+/* How blocks and threads share the work; depends on shape and device alone. */
+static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value *x)
+{
+    gpunn__norm b;
+    memset(&b, 0, sizeof b);
+    b.n = x->dim[0];
+    b.channels = x->dim[1];
+    b.count = x->count;
+    b.inner = b.count / (b.n * b.channels);
+    if (x->channels_last) b.n *= b.inner, b.inner = 1;
+    b.width = b.columns = 1;
+    b.tile = b.stride = 1;
+    if (b.inner < 16) {
+        b.columns = (int)b.inner;
+        while (b.width < 32 && b.width < b.channels * b.inner) b.width *= 2;
+        b.tile = b.width / b.columns;
+        b.stride = GPUNN__THREADS / b.width * b.channels * b.inner;
+    }
+    b.rows = GPUNN__THREADS / b.width;
+    b.packs = (int)((b.inner % GPUNN__PACK == 0 ? b.inner : b.inner + 2 * GPUNN__PACK - 2) / GPUNN__PACK);
+    int64_t rounds = b.stride == 1 ? (b.n * b.packs + b.rows - 1) / b.rows
+                                   : (b.n + b.rows * GPUNN__PACK - 1) / (b.rows * GPUNN__PACK);
+    b.items = b.stride == 1 ? b.n * b.packs : rounds * b.rows;
+    int64_t tiles = (b.channels + b.tile - 1) / b.tile, parts = (int64_t)cuda->multiprocessors * 4 / tiles;
+    if (parts > rounds / 4) parts = rounds / 4; /* four rounds of all threads at least */
+    if (parts < 1) parts = 1;
+    b.part_items = (int)((rounds + parts - 1) / parts * b.rows);
+    b.parts = (int)((b.items + b.part_items - 1) / b.part_items);
+    return b;
+}
+
+static gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *in = step->in;
+    gpunn__norm        b = gpunn__norm_shape(cuda, &in[0]);
+    int64_t            tiles = (b.channels + b.tile - 1) / b.tile;
+    bool               forward = action == GPUNN__FORWARD;
+    if (action == GPUNN__PREPARE) {
+        if (step->training && b.n * b.inner == 1)
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE,
+                                    "expected more than 1 value per channel when training; use a larger batch");
+        if (b.channels > INT32_MAX || b.n * b.inner > (int64_t)1 << 33)
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                    "more than 2^31 channels, or 2^33 values in one; split the input into smaller ones");
+        if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.channels * sizeof(float);
+        if (step->training && b.parts > 1) step->workspace_bytes = (size_t)b.channels * (size_t)b.parts * sizeof(gpunn__moments);
+        return GPUNN_OK;
+    }
+    b.training = step->training;
+    b.eps = step->attr->eps;
+    b.momentum = step->attr->momentum;
+    b.x = in[0].data, b.x_dtype = in[0].dtype;
+    b.weight = (const float *)in[1].data;
+    b.bias = (const float *)in[2].data;
+    b.running_mean = (float *)in[3].data;
+    b.running_var = (float *)in[4].data;
+    b.saved = (float *)step->saved;
+    b.partial = step->workspace;
+    const gpunn_value *y = forward ? &step->out : &step->grad_in[0];
+    b.y = y->data, b.y_dtype = y->dtype;
+    if (!forward) {
+        b.g = step->grad_out.data, b.g_dtype = step->grad_out.dtype;
+        b.dweight = (float *)step->grad_in[1].data;
+        b.dbias = (float *)step->grad_in[2].data;
+        b.add = step->accumulate[0];
+        b.add_weight = step->accumulate[1];
+        b.add_bias = step->accumulate[2];
+    }
+    bool     twice = step->training && b.parts > 1;
+    unsigned blocks = (unsigned)(tiles * b.parts);
+    for (b.phase = twice ? GPUNN__NORM_SUM : GPUNN__NORM_SUM | GPUNN__NORM_APPLY;; b.phase = GPUNN__NORM_APPLY) {
+        if (forward)
+            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_kernel, blocks, GPUNN__THREADS, b));
+        else
+            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_back_kernel, blocks, GPUNN__THREADS, b));
+        if (b.phase & GPUNN__NORM_APPLY) return GPUNN_OK;
+    }
+}
+
+/* ---- the end of a product or convolution --------------------------------------------------------------------------------- */
+typedef struct gpunn__finish {
+    int64_t      count, channels, inner;
+    const void  *y, *bias, *residual; /* NULL: not there */
+    void        *out;
+    gpunn_dtype  y_dtype, bias_dtype, residual_dtype, out_dtype;
+    const float *scale, *shift, *mean, *variance; /* of the norm; without one all NULL */
+    float        eps;
+    bool         relu;
+} gpunn__finish;
+
+/* A value v of channel c becomes v * x + y. */
+__device__ __forceinline__ float2 gpunn__finish_line(const gpunn__finish &f, int64_t c)
+{
+    float2 line = {1, f.bias ? gpunn__load(f.bias, f.bias_dtype, c) : 0};
+    if (f.mean == NULL) return line;
+    line.x = 1 / sqrtf(f.variance[c] + f.eps) * (f.scale ? f.scale[c] : 1);
+    line.y = (line.y - f.mean[c]) * line.x + (f.shift ? f.shift[c] : 0);
+    return line;
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_kernel(const gpunn__finish f)
+{
+    int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    int64_t step = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
+    for (; i < f.count; i += step) {
+        float   v[8], residual[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        int     n = gpunn__pack_size(f.count, i);
+        int64_t row = i / f.inner, left = (row + 1) * f.inner - i, c = row % f.channels;
+        gpunn__load_pack(f.y, f.y_dtype, i, n, v);
+        if (f.residual) gpunn__load_pack(f.residual, f.residual_dtype, i, n, residual);
+        float2 line = gpunn__finish_line(f, c);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) {
+            if (left-- == 0) {
+                c = c + 1 < f.channels ? c + 1 : 0;
+                left = f.inner - 1;
+                line = gpunn__finish_line(f, c);
+            }
+            v[j] = v[j] * line.x + line.y + residual[j];
+            if (f.relu && v[j] <= 0) v[j] = 0;
+        }
+        gpunn__store_pack(f.out, f.out_dtype, i, n, false, v);
+    }
+}
+
+static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype, bool bias,
+                                       bool norm, bool residual, bool relu)
+{
+    const gpunn_value *out = &step->out;
+    gpunn__finish      f;
+    memset(&f, 0, sizeof f);
+    f.count = out->count;
+    f.channels = out->dim[step->op == GPUNN_OP_CONV2D ? 1 : out->rank - 1];
+    f.inner = step->op == GPUNN_OP_CONV2D && !out->channels_last ? out->dim[2] * out->dim[3] : 1;
+    f.y = y, f.y_dtype = y_dtype;
+    f.out = out->data, f.out_dtype = out->dtype;
+    if (bias) f.bias = step->in[2].data, f.bias_dtype = step->in[2].dtype;
+    if (residual) f.residual = step->fused.residual.data, f.residual_dtype = step->fused.residual.dtype;
+    if (norm) {
+        f.scale = (const float *)step->fused.scale.data;
+        f.shift = (const float *)step->fused.shift.data;
+        f.mean = (const float *)step->fused.mean.data;
+        f.variance = (const float *)step->fused.variance.data;
+        f.eps = step->fused.eps;
+    }
+    f.relu = relu;
+    return GPUNN__LAUNCH(cuda, gpunn__finish_kernel, gpunn__blocks(cuda, f.count, GPUNN__PACK), GPUNN__THREADS, f);
+}
+
+/* ---- dropout -------------------------------------------------------------------------------------------------------------- *
+ * Nothing is stored: backward draws the same again, and so does the CPU. The eight elements of pack i / 8 take the eight 16-bit
+ * halves, low before high, of philox(seed, {pack low, site ^ pack high << 16, step low, step high}); one is kept when its half is
+ * below keep = round((1 - p) * 65536), and then multiplied by 65536 / keep. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__dropout_kernel(const void *x, gpunn_dtype x_dtype, void *y, gpunn_dtype y_dtype, int64_t count, bool add,
+                          const gpunn__device_state *state, unsigned site, unsigned keep, float scale)
+{
+    int64_t  pack = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    uint64_t seed = state->seed, run = state->step;
+    for (; pack * GPUNN__PACK < count; pack += (int64_t)gridDim.x * blockDim.x) {
+        int64_t i = pack * GPUNN__PACK;
+        int     n = gpunn__pack_size(count, i);
+        float   v[8];
+        uint4   drawn = gpunn__philox(
+              seed, make_uint4((unsigned)pack, site ^ (unsigned)(pack >> 32) << 16, (unsigned)run, (unsigned)(run >> 32)));
+        unsigned word[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
+        gpunn__load_pack(x, x_dtype, i, n, v);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] *= (word[j / 2] >> 16 * (j % 2) & 0xFFFF) < keep ? scale : 0;
+        gpunn__store_pack(y, y_dtype, i, n, add, v);
+    }
+}
+
+static gpunn_status gpunn__cuda_dropout(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *from = step->backward ? &step->grad_out : &step->in[0];
+    const gpunn_value *to = step->backward ? &step->grad_in[0] : &step->out;
+    bool               add = step->backward && step->accumulate[0];
+    unsigned           keep = (unsigned)((1 - (double)step->attr->value[0]) * 65536 + 0.5);
+    if (action == GPUNN__PREPARE || to->data == NULL) return GPUNN_OK;
+    if (!step->training || keep == 65536) {
+        if (!add && to->data == from->data) return GPUNN_OK;
+        return gpunn__cuda_copy(cuda, to->data, to->dtype, from->data, from->dtype, to->count, add);
+    }
+    return GPUNN__LAUNCH(cuda, gpunn__dropout_kernel, gpunn__blocks(cuda, to->count, GPUNN__PACK), GPUNN__THREADS, from->data,
+                         from->dtype, to->data, to->dtype, to->count, add, cuda->state, step->attr->site, keep,
+                         keep ? 65536.0f / (float)keep : 0);
+}
+/* ==== >>reduce ======================================================================================================== *
+ * Sums and maxima over axes, and the ops that run along one axis. All are made of lines: elements in a row or a stride apart,
+ * each line shared by a team of 1, 2, 4, .. 32 neighbouring threads or by a block. */
+
+/* a / b of numbers >= 0, in 32 bits where they fit. */
+__device__ __forceinline__ int64_t gpunn__quotient(int64_t a, int64_t b)
+{
+    return (uint64_t)(a | b) >> 32 ? a / b : (int64_t)((unsigned)a / (unsigned)b);
+}
+
+/* Where position `index` of axes listed from the last to the first begins. */
+__device__ __forceinline__ int64_t gpunn__place(int64_t index, int rank, const int64_t *dim, const int64_t *stride)
+{
+    int64_t place = 0;
+#pragma unroll 1
+    for (int d = 0; d < rank; d++) {
+        int64_t rest = d + 1 < rank ? gpunn__quotient(index, dim[d]) : 0;
+        place += (index - rest * dim[d]) * stride[d];
+        index = rest;
+    }
+    return place;
+}
+
+typedef struct gpunn__line {
+    int64_t index, begin, stride, n; /* index: among the lines of the op */
+    int     thread, team;            /* this thread among those that share the line */
+} gpunn__line;
+
+/* Hands every element of the line to one thread of the team: visit.at<8>(i, c) for packs of 8, aligned when the stride is 1, and
+ * visit.at<1>(i, c) for what is left. i: where the (first) element lies; c: its position in the line. */
+template <typename Visit> __device__ __forceinline__ void gpunn__line_visit(const gpunn__line &line, Visit &visit)
+{
+    int64_t head = 0, packed = 0;
+    if (line.n >= 8 * line.team) {
+        head = line.stride == 1 ? -line.begin & 7 : 0;
+        packed = (line.n - head) & ~(int64_t)7;
+        for (int64_t c = head + 8 * line.thread; c < head + packed; c += 8 * line.team)
+            visit.template at<8>(line.begin + c * line.stride, c);
+    }
+    for (int64_t rest = line.thread; rest < line.n - packed; rest += line.team) {
+        int64_t c = rest < head ? rest : rest + packed;
+        visit.template at<1>(line.begin + c * line.stride, c);
+    }
+}
+
+template <int N>
+__device__ __forceinline__ void gpunn__line_load(const void *data, gpunn_dtype dtype, int64_t i, int64_t stride, float *v)
+{
+    if (N == 8 && stride == 1) {
+        gpunn__load8(data, dtype, i, v);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < N; j++) v[j] = gpunn__load(data, dtype, i + j * stride);
+}
+
+/* data = or += v. */
+template <int N>
+__device__ __forceinline__ void gpunn__line_store(void *data, gpunn_dtype dtype, int64_t i, int64_t stride, float *v, bool add)
+{
+    if (add) {
+        float old[N];
+        gpunn__line_load<N>(data, dtype, i, stride, old);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] += old[j];
+    }
+    if (N == 8 && stride == 1) {
+        gpunn__store8(data, dtype, i, v);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < N; j++) gpunn__store(data, dtype, i + j * stride, v[j]);
+}
+
+/* All N, pairwise; v is overwritten. */
+template <int N, typename Op> __device__ __forceinline__ float gpunn__pack_reduce(float *v, Op op)
+{
+#pragma unroll
+    for (int width = N / 2; width > 0; width /= 2)
+#pragma unroll
+        for (int j = 0; j < width; j++) v[j] = op(v[j], v[j + width]);
+    return v[0];
+}
+
+/* Over the threads of a team; each gets the result. All threads of the block must call it. */
+template <typename T, typename Op> __device__ __forceinline__ T gpunn__team_reduce(T value, Op op, int team)
+{
+    if (team > 32) return gpunn__block_reduce(value, op);
+    for (int distance = team / 2; distance > 0; distance /= 2) value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
+    return value;
+}
+
+/* The least power of 2 that is no less than n, at most `most`. */
+static int gpunn__power_of_2(int64_t n, int most)
+{
+    int power = 1;
+    while (power < n && power < most) power *= 2;
+    return power;
+}
+
+/* Threads for n elements that lie together: neighbours read neighbours, in packs of 8 where there are enough. */
+static int gpunn__lanes(int64_t n, int most)
+{
+    return gpunn__power_of_2(n < 64 ? n : n / 16 + 1, most);
+}
+
+/* Threads that share each of `lines` lines. Neighbouring lines lie beside each other where the stride is not 1: then a line is
+ * shared only as far as it takes to keep the device busy. */
+static int gpunn__team_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride)
+{
+    int64_t device = cuda->multiprocessors;
+    int     team = gpunn__lanes(n, 32);
+    while (stride > 1 && team > 1 && lines * team > device * 1024) team /= 2;
+    return team == 32 && n >= (lines > device * 16 ? 8192 : 2048) ? GPUNN__THREADS : team;
+}
+
+/* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
+ * Adjacent axes of one fate are merged. What remains is kept x planes x rows x columns: `kept` results (or rows of results), each
+ * from `planes` blocks of rows * columns elements that lie together. Either columns are reduced too (columns 1, rows holds the
+ * length) or each column has its own result. A result's elements are read line by line: a row, or where columns are kept, one
+ * element of each column. Where results are few, the lines are dealt to chunks, whose results a second launch reduces. */
+enum { GPUNN__SUM, GPUNN__MAX, GPUNN__COUNT /* of what equals the maximum */ };
+
+typedef struct gpunn__reduction {
+    int         kind;
+    bool        by_column; /* the last axis is kept */
+    bool        add;       /* y += */
+    int         kept_rank, plane_rank;
+    int64_t     kept_dim[GPUNN_MAX_RANK / 2], kept_stride[GPUNN_MAX_RANK / 2];
+    int64_t     plane_dim[GPUNN_MAX_RANK / 2], plane_stride[GPUNN_MAX_RANK / 2];
+    int64_t     kept, planes, rows, columns;
+    int         span, team;           /* threads: of a unit (result or tile of columns, chunk); across a line */
+    int         pack;                 /* columns that a thread takes, 8 or 1 */
+    int64_t     tiles;                /* of team * pack columns */
+    int64_t     pieces, step, length; /* lines of a plane, elements from one to the next, elements of one */
+    int64_t     lines, chunk_lines, chunks;
+    const void *x, *reference; /* reference: the maxima, for COUNT */
+    void       *y;             /* [kept][columns], of a first launch [chunks][kept][columns] */
+    gpunn_dtype x_type, reference_type, y_type;
+    float       divisor;
+} gpunn__reduction;
+
+/* Merged axes of more than one element, from the last to the first. Returns how many. */
+static int gpunn__merge_axes(const gpunn_value *v, uint32_t axes, int64_t *size, int64_t *stride, bool *reduced)
+{
+    int     groups = 0;
+    int64_t step = 1;
+    for (int d = v->rank - 1; d >= 0; d--) {
+        bool fate = (axes >> d & 1) != 0;
+        if (v->dim[d] == 1) continue;
+        if (groups == 0 || reduced[groups - 1] != fate) {
+            reduced[groups] = fate;
+            size[groups] = 1;
+            stride[groups++] = step;
+        }
+        size[groups - 1] *= v->dim[d];
+        step *= v->dim[d];
+    }
+    return groups;
+}
+
+/* Chooses threads and chunks: enough to fill the device, and no chunk below 16384 elements. whole: no chunks. */
+static void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduction *r, bool whole)
+{
+    int64_t length = r->planes * r->rows, blocks, device = cuda->multiprocessors;
+    if (r->by_column) {
+        r->pack = r->columns % 8 == 0 ? 8 : 1;
+        r->team = gpunn__power_of_2((r->columns + r->pack - 1) / r->pack, 32);
+        while (r->team > 8 && r->columns >= r->team * r->pack && r->kept * r->columns < device * r->team * r->pack) r->team /= 2;
+        r->span = r->team * gpunn__power_of_2(length, GPUNN__THREADS / r->team);
+        r->tiles = (r->columns + r->team * r->pack - 1) / (r->team * r->pack);
+        while (r->span > r->team && length * r->team < r->span * 8 && r->kept * r->tiles * r->span > device * 4096) r->span /= 2;
+    } else {
+        r->pack = 1;
+        r->tiles = 1;
+        r->span = gpunn__team_of(cuda, r->kept, length, 1);
+    }
+    blocks = (r->kept * r->tiles * r->span + GPUNN__THREADS - 1) / GPUNN__THREADS;
+    r->chunks = r->kept * length * r->columns / blocks / 16384;
+    if (r->chunks > 4 * device / blocks) r->chunks = 4 * device / blocks;
+    if (whole || r->chunks < 1) r->chunks = 1;
+    if (r->by_column) {
+        r->pieces = r->rows;
+        r->step = r->columns;
+        r->length = 1;
+    } else {
+        int64_t parts = (r->chunks + r->planes - 1) / r->planes;
+        r->length = r->step = parts > 1 ? (r->rows / parts + 8) & ~(int64_t)7 : r->rows;
+        r->pieces = (r->rows + r->step - 1) / r->step;
+    }
+    r->lines = r->planes * r->pieces;
+    r->chunk_lines = (r->lines + r->chunks - 1) / r->chunks;
+    r->chunks = (r->lines + r->chunk_lines - 1) / r->chunk_lines;
+    if (!r->by_column)
+        r->team = r->chunk_lines == 1 || r->length >= 8192 ? r->span : gpunn__lanes(r->length, r->span < 32 ? r->span : 32);
+}
+
+static void gpunn__reduction_shape(const gpunn__cuda *cuda, gpunn__reduction *r, const gpunn_value *in, uint32_t axes, bool whole)
+{
+    int64_t size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
+    bool    reduced[GPUNN_MAX_RANK];
+    int     groups = gpunn__merge_axes(in, axes, size, stride, reduced), next = 0;
+    memset(r, 0, sizeof *r);
+    r->by_column = groups > 0 && !reduced[0];
+    r->columns = r->by_column ? size[next++] : 1;
+    r->rows = next < groups ? size[next++] : 1;
+    r->kept = r->planes = 1;
+    for (; next < groups; next++)
+        if (reduced[next]) {
+            r->plane_dim[r->plane_rank] = size[next];
+            r->plane_stride[r->plane_rank++] = stride[next];
+            r->planes *= size[next];
+        } else {
+            r->kept_dim[r->kept_rank] = size[next];
+            r->kept_stride[r->kept_rank++] = stride[next];
+            r->kept *= size[next];
+        }
+    r->x = in->data;
+    r->x_type = in->dtype;
+    r->y_type = GPUNN_F32;
+    r->divisor = 1;
+    gpunn__reduction_cut(cuda, r, whole);
+}
+
+static size_t gpunn__reduction_workspace(const gpunn__reduction *r)
+{
+    return r->chunks == 1 ? 0 : (size_t)(r->chunks * r->kept * r->columns) * sizeof(float);
+}
+
+/* What x becomes when it is stored. */
+__device__ __forceinline__ float gpunn__rounded(float x, gpunn_dtype dtype)
+{
+    return dtype == GPUNN_F32 ? x : gpunn__from_half(gpunn__to_half(x, dtype), dtype);
+}
+
+template <int KIND> struct gpunn__fold {
+    __device__ static float start()
+    {
+        return KIND == GPUNN__MAX ? -INFINITY : 0;
+    }
+    __device__ float operator()(float a, float b) const
+    {
+        return KIND == GPUNN__MAX ? gpunn__larger()(a, b) : a + b;
+    }
+};
+
+template <int KIND> struct gpunn__fold_visit {
+    const void *x;
+    gpunn_dtype x_type, reference_type;
+    float       reference, value;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
+    {
+        float v[N];
+        gpunn__line_load<N>(x, x_type, i, 1, v);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            if (KIND == GPUNN__COUNT) v[j] = gpunn__rounded(v[j], reference_type) == reference ? 1.0f : 0.0f;
+        value = gpunn__fold<KIND>()(value, gpunn__pack_reduce<N>(v, gpunn__fold<KIND>()));
+    }
+};
+
+/* Where a line of a result begins, from the result's own place on; *rest: elements from there to the plane's end. */
+__device__ __forceinline__ int64_t gpunn__reduction_line(const gpunn__reduction &r, int64_t line, int64_t *rest)
+{
+    int64_t plane = r.planes == 1 ? 0 : gpunn__quotient(line, r.pieces), row = (line - plane * r.pieces) * r.step;
+    *rest = r.rows - row;
+    return gpunn__place(plane, r.plane_rank, r.plane_dim, r.plane_stride) + row;
+}
+
+template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__reduce_rows_kernel(const gpunn__reduction r)
+{
+    int     thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
+    int64_t units = r.kept * r.chunks;
+    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
+        int64_t                 unit = first + threadIdx.x / r.span;
+        gpunn__fold_visit<KIND> fold = {r.x, r.x_type, r.reference_type, 0, gpunn__fold<KIND>::start()};
+        if (unit < units) {
+            int64_t chunk = gpunn__quotient(unit, r.kept), result = unit - chunk * r.kept, line = chunk * r.chunk_lines;
+            int64_t at = gpunn__place(result, r.kept_rank, r.kept_dim, r.kept_stride);
+            int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
+            if (KIND == GPUNN__COUNT) fold.reference = gpunn__load(r.reference, r.reference_type, result);
+            for (line += thread / r.team; line < end; line += r.span / r.team) {
+                int64_t     rest, begin = at + gpunn__reduction_line(r, line, &rest);
+                gpunn__line row = {line, begin, 1, rest < r.length ? rest : r.length, thread & (r.team - 1), r.team};
+                gpunn__line_visit(row, fold);
+            }
+        }
+        float value = gpunn__team_reduce(fold.value, gpunn__fold<KIND>(), r.span) / r.divisor;
+        if (unit < units && thread == 0) gpunn__line_store<1>(r.y, r.y_type, unit, 1, &value, r.add);
+    }
+}
+
+/* A unit's threads: team across the columns, span / team down the lines. */
+template <int KIND, int N>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__reduce_columns_kernel(const gpunn__reduction r)
+{
+    __shared__ float part[N][GPUNN__THREADS];
+    int              thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
+    int64_t          units = r.chunks * r.kept * r.tiles;
+    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
+        int64_t unit = first + threadIdx.x / r.span, result = gpunn__quotient(unit, r.tiles); /* of any chunk */
+        int64_t column = ((unit - result * r.tiles) * r.team + (thread & (r.team - 1))) * N;
+        bool    there = unit < units && column < r.columns;
+        float   value[N];
+#pragma unroll
+        for (int j = 0; j < N; j++) value[j] = gpunn__fold<KIND>::start();
+        if (there) {
+            int64_t chunk = gpunn__quotient(result, r.kept), kept = result - chunk * r.kept, line = chunk * r.chunk_lines;
+            int64_t at = gpunn__place(kept, r.kept_rank, r.kept_dim, r.kept_stride) + column;
+            int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
+            float   reference[N];
+            if (KIND == GPUNN__COUNT) gpunn__line_load<N>(r.reference, r.reference_type, kept * r.columns + column, 1, reference);
+            for (line += thread / r.team; line < end; line += r.span / r.team) {
+                int64_t rest;
+                float   v[N];
+                gpunn__line_load<N>(r.x, r.x_type, at + gpunn__reduction_line(r, line, &rest), 1, v);
+#pragma unroll
+                for (int j = 0; j < N; j++) {
+                    if (KIND == GPUNN__COUNT) v[j] = gpunn__rounded(v[j], r.reference_type) == reference[j] ? 1.0f : 0.0f;
+                    value[j] = gpunn__fold<KIND>()(value[j], v[j]);
+                }
+            }
+        }
+        for (int distance = r.span / 2; distance >= r.team; distance /= 2) {
+            __syncthreads();
+#pragma unroll
+            for (int j = 0; j < N; j++) part[j][threadIdx.x] = value[j];
+            __syncthreads();
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                if (thread < distance) value[j] = gpunn__fold<KIND>()(value[j], part[j][threadIdx.x + distance]);
+        }
+#pragma unroll
+        for (int j = 0; j < N; j++) value[j] /= r.divisor;
+        if (there && thread < r.team) gpunn__line_store<N>(r.y, r.y_type, result * r.columns + column, 1, value, r.add);
+    }
+}
+
+template <int KIND> static gpunn_status gpunn__reduction_launch_kind(gpunn__cuda *cuda, const gpunn__reduction *r)
+{
+    unsigned blocks = gpunn__blocks(cuda, r->chunks * r->kept * r->tiles * r->span, 1);
+    if (!r->by_column) return GPUNN__LAUNCH(cuda, (gpunn__reduce_rows_kernel<KIND>), blocks, GPUNN__THREADS, *r);
+    if (r->pack == 8) return GPUNN__LAUNCH(cuda, (gpunn__reduce_columns_kernel<KIND, 8>), blocks, GPUNN__THREADS, *r);
+    return GPUNN__LAUNCH(cuda, (gpunn__reduce_columns_kernel<KIND, 1>), blocks, GPUNN__THREADS, *r);
+}
+
+static gpunn_status gpunn__reduction_launch(gpunn__cuda *cuda, const gpunn__reduction *r)
+{
+    if (r->kind == GPUNN__SUM) return gpunn__reduction_launch_kind<GPUNN__SUM>(cuda, r);
+    if (r->kind == GPUNN__MAX) return gpunn__reduction_launch_kind<GPUNN__MAX>(cuda, r);
+    return gpunn__reduction_launch_kind<GPUNN__COUNT>(cuda, r);
+}
+
+static gpunn_value gpunn__rank_3(const void *data, gpunn_dtype dtype, int64_t a, int64_t b, int64_t c)
+{
+    gpunn_value value;
+    memset(&value, 0, sizeof value);
+    value.data = (void *)data;
+    value.dtype = dtype;
+    value.rank = 3;
+    value.dim[0] = a;
+    value.dim[1] = b;
+    value.dim[2] = c;
+    value.count = a * b * c;
+    return value;
+}
+
+/* After gpunn__reduction_shape, which gives a plain sum in F32, y and what else differs have been set. */
+static gpunn_status gpunn__reduction_run(gpunn__cuda *cuda, const gpunn__reduction *r, void *workspace)
+{
+    if (r->chunks == 1) return gpunn__reduction_launch(cuda, r);
+    gpunn__reduction first = *r, second;
+    gpunn_value      partial = gpunn__rank_3(workspace, GPUNN_F32, r->chunks, r->kept, r->columns);
+    first.y = workspace;
+    first.y_type = GPUNN_F32;
+    first.divisor = 1;
+    first.add = false;
+    gpunn__reduction_shape(cuda, &second, &partial, 1, true);
+    second.kind = r->kind == GPUNN__COUNT ? GPUNN__SUM : r->kind;
+    second.y = r->y;
+    second.y_type = r->y_type;
+    second.divisor = r->divisor;
+    second.add = r->add;
+    GPUNN__TRY(gpunn__reduction_launch(cuda, &first));
+    return gpunn__reduction_launch(cuda, &second);
+}
+
+static size_t gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n, int64_t channels, int64_t inner)
+{
+    gpunn_value      value = gpunn__rank_3(NULL, GPUNN_F32, n, channels, inner);
+    gpunn__reduction r;
+    gpunn__reduction_shape(cuda, &r, &value, 5, false);
+    return gpunn__reduction_workspace(&r);
+}
+
+static gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype, int64_t n, int64_t channels,
+                                             int64_t inner, float *out, bool accumulate, void *workspace)
+{
+    gpunn_value      value = gpunn__rank_3(x, dtype, n, channels, inner);
+    gpunn__reduction r;
+    gpunn__reduction_shape(cuda, &r, &value, 5, false);
+    r.y = out;
+    r.add = accumulate;
+    return gpunn__reduction_run(cuda, &r, workspace);
+}
+
+/* The axes of `from` along which `to` was broadcast. */
+static uint32_t gpunn__broadcast_axes(const gpunn_value *from, const gpunn_value *to)
+{
+    uint32_t axes = 0;
+    int      added = from->rank - to->rank;
+    for (int d = 0; d < from->rank; d++)
+        if (d < added || to->dim[d - added] != from->dim[d]) axes |= 1u << d;
+    return axes;
+}
+
+static size_t gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to)
+{
+    gpunn__reduction r;
+    gpunn__reduction_shape(cuda, &r, from, gpunn__broadcast_axes(from, to), false);
+    return gpunn__reduction_workspace(&r);
+}
+
+static gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to, bool accumulate,
+                                       void *workspace)
+{
+    gpunn__reduction r;
+    gpunn__reduction_shape(cuda, &r, from, gpunn__broadcast_axes(from, to), false);
+    r.y = to->data;
+    r.y_type = to->dtype;
+    r.add = accumulate;
+    return gpunn__reduction_run(cuda, &r, workspace);
+}
+
+/* The gradient of both: a thread takes a pack of dx, for which it looks up what belongs to the result. */
+typedef struct gpunn__spread {
+    int          rank;
+    int64_t      dim[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK]; /* merged axes, from the last on; stride: of results, or 0 */
+    int64_t      count;
+    const void  *gradient, *x, *y; /* sum: x and y are NULL */
+    const float *equal;            /* max: how many elements equal it */
+    void        *dx;
+    gpunn_dtype  gradient_type, x_type, y_type, dx_type;
+    float        divisor;
+    bool         add;
+} gpunn__spread;
+
+template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__spread_kernel(const gpunn__spread s)
+{
+    int64_t step = (int64_t)gridDim.x * blockDim.x * N;
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < s.count; i += step) {
+        int64_t row = gpunn__quotient(i, s.dim[0]), stride = s.stride[0];
+        int64_t result = (i - row * s.dim[0]) * stride + gpunn__place(row, s.rank - 1, s.dim + 1, s.stride + 1);
+        float   v[N];
+        gpunn__line_load<N>(s.gradient, s.gradient_type, result, stride, v);
+        if (s.x) { /* torch's mask * g / equal: NaN all over where the maximum is NaN */
+            float x[N], y[N], equal[N];
+            gpunn__line_load<N>(s.x, s.x_type, i, 1, x);
+            gpunn__line_load<N>(s.y, s.y_type, result, stride, y);
+            gpunn__line_load<N>(s.equal, GPUNN_F32, result, stride, equal);
+#pragma unroll
+            for (int j = 0; j < N; j++) v[j] = (gpunn__rounded(x[j], s.y_type) == y[j] ? v[j] : v[j] * 0) / equal[j];
+        } else {
+#pragma unroll
+            for (int j = 0; j < N; j++) v[j] /= s.divisor;
+        }
+        gpunn__line_store<N>(s.dx, s.dx_type, i, 1, v, s.add);
+    }
+}
+
+/* Forward of SUM and MAX: out = the sums, means or maxima. Backward: dx = or += the gradient / divisor; of a maximum, shared by
+ * the elements that equal it. */
+static gpunn_status gpunn__reduction_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, int kind)
+{
+    const gpunn_value *in = &step->in[0];
+    gpunn__reduction   r;
+    gpunn__reduction_shape(cuda, &r, in, step->attr->axes, false);
+    size_t partial_bytes = (gpunn__reduction_workspace(&r) + 63) / 64 * 64;
+    if (action == GPUNN__PREPARE) {
+        bool count = step->backward && kind == GPUNN__MAX;
+        step->workspace_bytes = count            ? partial_bytes + (size_t)step->out.count * sizeof(float)
+                                : step->backward ? 0
+                                                 : partial_bytes;
+        return GPUNN_OK;
+    }
+    float divisor = step->attr->mean ? (float)(in->count / step->out.count) : 1;
+    if (action == GPUNN__FORWARD) {
+        r.kind = kind;
+        r.y = step->out.data;
+        r.y_type = step->out.dtype;
+        r.divisor = divisor;
+        return gpunn__reduction_run(cuda, &r, step->workspace);
+    }
+    if (!step->grad_in[0].data) return GPUNN_OK;
+    gpunn__spread s;
+    bool          reduced[GPUNN_MAX_RANK] = {false};
+    memset(&s, 0, sizeof s);
+    if (kind == GPUNN__MAX) {
+        r.kind = GPUNN__COUNT;
+        r.reference = step->out.data;
+        r.reference_type = step->out.dtype;
+        r.y = (char *)step->workspace + partial_bytes;
+        GPUNN__TRY(gpunn__reduction_run(cuda, &r, step->workspace));
+        s.x = in->data;
+        s.x_type = in->dtype;
+        s.y = step->out.data;
+        s.y_type = step->out.dtype;
+        s.equal = (const float *)r.y;
+    }
+    s.rank = gpunn__merge_axes(in, step->attr->axes, s.dim, s.stride, reduced);
+    if (s.rank == 0) s.dim[s.rank++] = 1;
+    int64_t stride = 1;
+    for (int d = 0; d < s.rank; d++) {
+        s.stride[d] = reduced[d] ? 0 : stride;
+        if (!reduced[d]) stride *= s.dim[d];
+    }
+    s.count = in->count;
+    s.gradient = step->grad_out.data;
+    s.gradient_type = step->grad_out.dtype;
+    s.dx = step->grad_in[0].data;
+    s.dx_type = step->grad_in[0].dtype;
+    s.divisor = divisor;
+    s.add = step->accumulate[0];
+    if (s.dim[0] % 8 == 0)
+        return GPUNN__LAUNCH(cuda, (gpunn__spread_kernel<8>), gpunn__blocks(cuda, s.count, 8), GPUNN__THREADS, s);
+    return GPUNN__LAUNCH(cuda, (gpunn__spread_kernel<1>), gpunn__blocks(cuda, s.count, 1), GPUNN__THREADS, s);
+}
+
+static gpunn_status gpunn__cuda_sum(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__reduction_step(cuda, step, action, GPUNN__SUM);
+}
+
+static gpunn_status gpunn__cuda_max(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__reduction_step(cuda, step, action, GPUNN__MAX);
+}
+
+/* ---- along one axis: x[outer][n][inner] ------------------------------------------------------------------------------------ */
+typedef struct gpunn__along {
+    int64_t     lines, n, inner;
+    int         team;
+    const void *x, *y, *gradient;
+    void       *out; /* of the forward pass: the result; of the backward pass: dx */
+    gpunn_dtype x_type, y_type, gradient_type, out_type;
+    bool        add, log;
+} gpunn__along;
+
+static gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gpunn_step *step, int axis)
+{
+    gpunn__along       a;
+    const gpunn_value *in = &step->in[0], *out = step->backward ? &step->grad_in[0] : &step->out;
+    memset(&a, 0, sizeof a);
+    a.n = in->rank ? in->dim[axis] : 1;
+    a.inner = 1;
+    for (int d = axis + 1; d < in->rank; d++) a.inner *= in->dim[d];
+    a.lines = in->count / a.n;
+    a.team = gpunn__team_of(cuda, a.lines, a.n, a.inner);
+    a.x = in->data;
+    a.x_type = in->dtype;
+    a.y = step->out.data;
+    a.y_type = step->out.dtype;
+    a.gradient = step->grad_out.data;
+    a.gradient_type = step->grad_out.dtype;
+    a.out = out->data;
+    a.out_type = out->dtype;
+    a.add = step->backward && step->accumulate[0];
+    return a;
+}
+
+static unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a)
+{
+    return gpunn__blocks(cuda, a->lines * a->team, 1);
+}
+
+/* The teams of a block take neighbouring lines and go on together: for (first = _first; first < a.lines; first += _step). */
+__device__ __forceinline__ int64_t gpunn__along_step(const gpunn__along &a)
+{
+    return (int64_t)gridDim.x * (blockDim.x / a.team);
+}
+
+__device__ __forceinline__ int64_t gpunn__along_first(const gpunn__along &a)
+{
+    return (int64_t)blockIdx.x * (blockDim.x / a.team);
+}
+
+/* This thread's; without elements beyond the last. */
+__device__ __forceinline__ gpunn__line gpunn__along_line(const gpunn__along &a, int64_t first)
+{
+    int64_t     index = first + threadIdx.x / a.team, outer = a.inner == 1 ? index : gpunn__quotient(index, a.inner);
+    gpunn__line line = {index,
+                        outer * a.n * a.inner + (index - outer * a.inner),
+                        a.inner,
+                        index < a.lines ? a.n : 0,
+                        (int)(threadIdx.x & (a.team - 1)),
+                        a.team};
+    return line;
+}
+
+/* argmax: the first maximum, NaN before everything. */
+typedef struct gpunn__smaller {
+    __device__ int64_t operator()(int64_t a, int64_t b) const
+    {
+        return a < b ? a : b;
+    }
+} gpunn__smaller;
+
+struct gpunn__argmax_visit {
+    const void *x;
+    gpunn_dtype dtype;
+    int64_t     stride;
+    float       best;
+    int64_t     at_best;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float v[N];
+        gpunn__line_load<N>(x, dtype, i, stride, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            bool more = v[j] > best || (v[j] != v[j] && best == best), same = v[j] == best || (v[j] != v[j] && best != best);
+            best = more ? v[j] : best;
+            at_best = more || (same && c + j < at_best) ? c + j : at_best;
+        }
+    }
+};
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__argmax_kernel(const gpunn__along a)
+{
+    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
+        gpunn__line         line = gpunn__along_line(a, first);
+        gpunn__argmax_visit visit = {a.x, a.x_type, line.stride, -INFINITY, INT64_MAX};
+        gpunn__line_visit(line, visit);
+        float   best = gpunn__team_reduce(visit.best, gpunn__larger(), a.team);
+        bool    mine = visit.best == best || (visit.best != visit.best && best != best);
+        int64_t at = gpunn__team_reduce(mine ? visit.at_best : INT64_MAX, gpunn__smaller(), a.team);
+        if (line.index < a.lines && line.thread == 0) ((int64_t *)a.out)[line.index] = at;
+    }
+}
+
+static gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
+    return GPUNN__LAUNCH(cuda, gpunn__argmax_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
+}
+
+/* ---- softmax and log_softmax --------------------------------------------------------------------------------------------- *
+ * A line is read twice, the second time from a cache: for the maximum and the sum of exp(x - maximum), kept up together, then for
+ * the result. NaN shows in the sum, not in the maximum; a line wholly -inf gives NaN, as torch's does. */
+struct gpunn__exp_sum {
+    const void *x;
+    gpunn_dtype dtype;
+    int64_t     stride;
+    float       top, sum;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
+    {
+        float v[N], most;
+        gpunn__line_load<N>(x, dtype, i, stride, v);
+        most = top;
+#pragma unroll
+        for (int j = 0; j < N; j++) most = v[j] > most ? v[j] : most;
+        sum *= expf(top - most);
+        top = most;
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = expf(v[j] - most);
+        sum += gpunn__pack_reduce<N>(v, gpunn__add());
+    }
+};
+
+/* top and sum of a whole line, for each thread of its team. top starts at the least number, so that x - top is a number even for
+ * -inf. */
+__device__ __forceinline__ gpunn__exp_sum gpunn__exp_sum_of(const gpunn__along &a, const gpunn__line &line)
+{
+    gpunn__exp_sum s = {a.x, a.x_type, line.stride, -3.402823466e38f, 0};
+    gpunn__line_visit(line, s);
+    float top = gpunn__team_reduce(s.top, gpunn__larger(), a.team);
+    s.sum = gpunn__team_reduce(s.sum * expf(s.top - top), gpunn__add(), a.team);
+    s.top = top;
+    return s;
+}
+
+struct gpunn__softmax_visit {
+    const gpunn__along &a;
+    int64_t             stride;
+    float               top, factor; /* factor: 1 / sum; log: log(sum) */
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
+    {
+        float v[N];
+        gpunn__line_load<N>(a.x, a.x_type, i, stride, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = a.log ? v[j] - top - factor : expf(v[j] - top) * factor;
+        gpunn__line_store<N>(a.out, a.out_type, i, stride, v, false);
+    }
+};
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_kernel(const gpunn__along a)
+{
+    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
+        gpunn__line          line = gpunn__along_line(a, first);
+        gpunn__exp_sum       s = gpunn__exp_sum_of(a, line);
+        gpunn__softmax_visit visit = {a, line.stride, s.top, a.log ? logf(s.sum) : 1 / s.sum};
+        gpunn__line_visit(line, visit);
+    }
+}
+
+/* The sum of g y; log: of g. */
+struct gpunn__softmax_dot_visit {
+    const gpunn__along &a;
+    int64_t             stride;
+    float               sum;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
+    {
+        float g[N], y[N];
+        gpunn__line_load<N>(a.gradient, a.gradient_type, i, stride, g);
+        if (!a.log) {
+            gpunn__line_load<N>(a.y, a.y_type, i, stride, y);
+#pragma unroll
+            for (int j = 0; j < N; j++) g[j] *= y[j];
+        }
+        sum += gpunn__pack_reduce<N>(g, gpunn__add());
+    }
+};
+
+/* softmax: dx = or += y (g - sum g y). log_softmax: dx = or += g - exp(y) sum g. */
+struct gpunn__softmax_slope_visit {
+    const gpunn__along &a;
+    int64_t             stride;
+    float               sum;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
+    {
+        float g[N], y[N];
+        gpunn__line_load<N>(a.gradient, a.gradient_type, i, stride, g);
+        gpunn__line_load<N>(a.y, a.y_type, i, stride, y);
+#pragma unroll
+        for (int j = 0; j < N; j++) g[j] = a.log ? g[j] - expf(y[j]) * sum : y[j] * (g[j] - sum);
+        gpunn__line_store<N>(a.out, a.out_type, i, stride, g, a.add);
+    }
+};
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_backward_kernel(const gpunn__along a)
+{
+    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
+        gpunn__line              line = gpunn__along_line(a, first);
+        gpunn__softmax_dot_visit dot = {a, line.stride, 0};
+        gpunn__line_visit(line, dot);
+        gpunn__softmax_slope_visit slope = {a, line.stride, gpunn__team_reduce(dot.sum, gpunn__add(), a.team)};
+        gpunn__line_visit(line, slope);
+    }
+}
+
+static gpunn_status gpunn__softmax_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, bool log)
+{
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
+    a.log = log;
+    if (step->backward)
+        return GPUNN__LAUNCH(cuda, gpunn__softmax_backward_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
+    return GPUNN__LAUNCH(cuda, gpunn__softmax_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
+}
+
+static gpunn_status gpunn__cuda_softmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__softmax_step(cuda, step, action, false);
+}
+
+static gpunn_status gpunn__cuda_log_softmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__softmax_step(cuda, step, action, true);
+}
+
+/* ==== >>loss ========================================================================================================== *
+ * cross_entropy and nll: x[n][classes][inner], one label per line, line = n * inner + position. With l = log_softmax(x) (nll: x
+ * itself), w the class weights (1 without) and e the label smoothing (nll: 0), a line that is not ignored costs
+ *     (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
+ * and the mean divides by the sum of w[label]. Its gradient: dx[c] = or += a p[c] - b (c == label) - d w[c], p = softmax(x), with
+ *     b = s (1 - e) w[label], d = s e / classes, a = b + d sum w, s = g / divisor; nll: a = d = 0.
+ * A label outside 0 .. classes - 1 that is not ignore_index costs NaN, which the check of the loss reports, and has no gradient.
+ * Saved: the divisor and sum w; cross_entropy: per line the maximum and 1 / sum exp(x - maximum). */
+typedef struct gpunn__class_loss {
+    gpunn__along    along; /* out: losses or dx */
+    bool            softmax;
+    gpunn_reduction reduction;
+    gpunn_dtype     label_type, weight_type;
+    const void     *labels, *weight;
+    float           smoothing;
+    int64_t         ignore;
+    float2         *saved;   /* [0]: divisor, sum w; [1 + line]: maximum, 1 / sum */
+    float2         *partial; /* per block: sums of costs and of w[label] */
+} gpunn__class_loss;
+
+/* -1: ignored; -2: impossible. */
+__device__ __forceinline__ int64_t gpunn__label(const gpunn__class_loss &l, int64_t line)
+{
+    int64_t label = l.label_type == GPUNN_I64   ? ((const int64_t *)l.labels)[line]
+                    : l.label_type == GPUNN_I32 ? ((const int32_t *)l.labels)[line]
+                                                : ((const uint8_t *)l.labels)[line];
+    return label == l.ignore ? -1 : label >= 0 && label < l.along.n ? label : -2;
+}
+
+__device__ __forceinline__ float gpunn__class_weight(const gpunn__class_loss &l, int64_t c)
+{
+    return l.weight ? gpunn__load(l.weight, l.weight_type, c) : 1;
+}
+
+/* For label smoothing: the sums of w[c] (top - x[c]) and of w[c]. */
+struct gpunn__smooth_visit {
+    const gpunn__class_loss &l;
+    int64_t                  stride;
+    float                    top, sum, weights;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float v[N], cost = 0, all = 0;
+        gpunn__line_load<N>(l.along.x, l.along.x_type, i, stride, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            float weight = gpunn__class_weight(l, c + j);
+            cost += weight * (top - v[j]);
+            all += weight;
+        }
+        sum += cost;
+        weights += all;
+    }
+};
+
+/* reduction: MEAN or SUM. */
+__device__ __forceinline__ void gpunn__class_loss_total(const gpunn__class_loss &l, double loss, double weights)
+{
+    double divisor = l.reduction == GPUNN_REDUCE_MEAN ? weights : 1;
+    l.saved->x = (float)divisor;
+    gpunn__store(l.along.out, l.along.out_type, 0, (float)(loss / divisor));
+}
+
+static __global__ void __launch_bounds__(1024) gpunn__class_loss_kernel(const gpunn__class_loss l)
+{
+    float loss = 0, weights = 0;
+    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
+        gpunn__line line = gpunn__along_line(l.along, first);
+        float       top = 0, spread = 0, smooth = 0, all = 0;
+        if (l.softmax) {
+            gpunn__exp_sum s = gpunn__exp_sum_of(l.along, line);
+            top = s.top;
+            spread = logf(s.sum);
+            if (line.index < l.along.lines && line.thread == 0) l.saved[1 + line.index] = make_float2(top, 1 / s.sum);
+        }
+        if (l.smoothing > 0) {
+            gpunn__smooth_visit visit = {l, line.stride, top, 0, 0};
+            gpunn__line_visit(line, visit);
+            float sum = gpunn__team_reduce(visit.sum, gpunn__add(), line.team);
+            all = gpunn__team_reduce(visit.weights, gpunn__add(), line.team);
+            smooth = l.smoothing / (float)line.n * (sum + all * spread);
+        }
+        if (line.index >= l.along.lines || line.thread != 0) continue;
+        if (line.index == 0) l.saved->y = all;
+        int64_t label = gpunn__label(l, line.index);
+        float   cost = label == -1 ? 0 : NAN;
+        if (label >= 0) {
+            float weight = gpunn__class_weight(l, label);
+            float x = gpunn__load(l.along.x, l.along.x_type, line.begin + label * line.stride);
+            cost = (1 - l.smoothing) * weight * (top - x + spread) + smooth;
+            weights += weight;
+        }
+        loss += cost;
+        if (l.reduction == GPUNN_REDUCE_NONE) gpunn__store(l.along.out, l.along.out_type, line.index, cost);
+    }
+    if (l.reduction == GPUNN_REDUCE_NONE) {
+        if (blockIdx.x == 0 && threadIdx.x == 0) l.saved->x = 1;
+        return;
+    }
+    loss = gpunn__block_reduce(loss, gpunn__add());
+    weights = gpunn__block_reduce(weights, gpunn__add());
+    if (threadIdx.x != 0) return;
+    if (gridDim.x == 1)
+        gpunn__class_loss_total(l, loss, weights);
+    else
+        l.partial[blockIdx.x] = make_float2(loss, weights);
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_total_kernel(const gpunn__class_loss l, int parts)
+{
+    double loss = 0, weights = 0;
+    for (int i = threadIdx.x; i < parts; i += blockDim.x) {
+        loss += l.partial[i].x;
+        weights += l.partial[i].y;
+    }
+    loss = gpunn__block_reduce(loss, gpunn__add());
+    weights = gpunn__block_reduce(weights, gpunn__add());
+    if (threadIdx.x == 0) gpunn__class_loss_total(l, loss, weights);
+}
+
+struct gpunn__class_loss_slope_visit {
+    const gpunn__class_loss &l;
+    int64_t                  stride, label;
+    float                    top, a, b, d;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float v[N];
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = 0;
+        if (a != 0) {
+            gpunn__line_load<N>(l.along.x, l.along.x_type, i, stride, v);
+#pragma unroll
+            for (int j = 0; j < N; j++) v[j] = a * expf(v[j] - top);
+        }
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            if (d != 0) v[j] -= d * gpunn__class_weight(l, c + j);
+            v[j] -= label - c == j ? b : 0;
+        }
+        gpunn__line_store<N>(l.along.out, l.along.out_type, i, stride, v, l.along.add);
+    }
+};
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_backward_kernel(const gpunn__class_loss l)
+{
+    float2 whole = *l.saved;
+    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
+        gpunn__line line = gpunn__along_line(l.along, first);
+        if (line.index >= l.along.lines) continue;
+        gpunn__class_loss_slope_visit visit = {l, line.stride, gpunn__label(l, line.index), 0, 0, 0, 0};
+        if (visit.label >= 0) {
+            int64_t at = l.reduction == GPUNN_REDUCE_NONE ? line.index : 0;
+            float   scale = gpunn__load(l.along.gradient, l.along.gradient_type, at) / whole.x;
+            visit.b = scale * (1 - l.smoothing) * gpunn__class_weight(l, visit.label);
+            if (l.softmax) {
+                float2 row = l.saved[1 + line.index];
+                visit.top = row.x;
+                visit.d = scale * l.smoothing / (float)line.n;
+                visit.a = (visit.b + visit.d * whole.y) * row.y;
+            }
+        }
+        gpunn__line_visit(line, visit);
+    }
+}
+
+/* Blocks and threads of the forward kernel: a single block where that is quick, since it needs no second launch. */
+static unsigned gpunn__class_loss_blocks(const gpunn__cuda *cuda, const gpunn__along *a, unsigned *threads)
+{
+    int64_t wanted = (a->lines * a->team + 31) / 32 * 32;
+    *threads = GPUNN__THREADS;
+    if (a->team > 32 || wanted > 4 * 1024) return gpunn__along_blocks(cuda, a);
+    *threads = wanted < 1024 ? (unsigned)wanted : 1024;
+    return 1;
+}
+
+static gpunn_status gpunn__class_loss_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, bool softmax)
+{
+    const gpunn_value *in = step->in;
+    gpunn__class_loss  l;
+    unsigned           threads;
+    memset(&l, 0, sizeof l);
+    l.along = gpunn__along_axis(cuda, step, in[0].rank > 1 ? 1 : 0);
+    if (!softmax && !step->backward) l.along.team = 1; /* reads one element of each line */
+    unsigned blocks = gpunn__class_loss_blocks(cuda, &l.along, &threads);
+    if (action == GPUNN__PREPARE) {
+        if (!step->backward) {
+            step->saved_bytes = (size_t)(softmax ? l.along.lines + 1 : 1) * sizeof(float2);
+            step->workspace_bytes = blocks > 1 ? blocks * sizeof(float2) : 0;
+        }
+        return GPUNN_OK;
+    }
+    l.softmax = softmax;
+    l.reduction = step->attr->reduction;
+    l.labels = in[1].data;
+    l.label_type = in[1].dtype;
+    if (step->input_count > 2) {
+        l.weight = in[2].data;
+        l.weight_type = in[2].dtype;
+    }
+    l.smoothing = softmax ? step->attr->value[0] : 0;
+    l.ignore = step->attr->ignore_index;
+    l.saved = (float2 *)step->saved;
+    l.partial = (float2 *)step->workspace;
+    if (action == GPUNN__BACKWARD) {
+        if (!step->grad_in[0].data) return GPUNN_OK;
+        return GPUNN__LAUNCH(cuda, gpunn__class_loss_backward_kernel, gpunn__along_blocks(cuda, &l.along), GPUNN__THREADS, l);
+    }
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__class_loss_kernel, blocks, threads, l));
+    if (blocks == 1 || l.reduction == GPUNN_REDUCE_NONE) return GPUNN_OK;
+    return GPUNN__LAUNCH(cuda, gpunn__class_loss_total_kernel, 1, GPUNN__THREADS, l, (int)blocks);
+}
+
+static gpunn_status gpunn__cuda_cross_entropy(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__class_loss_step(cuda, step, action, true);
+}
+
+static gpunn_status gpunn__cuda_nll(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__class_loss_step(cuda, step, action, false);
+}
+/* ==== >>map =========================================================================================================== *
+ * Elementwise ops: kernels made from gpunn.h's tables, one forward and one backward per op. A thread takes packs of 8 results; what
+ * the tables do not mention is not read. Below them the ops that only move data. */
+/* An operand as seen from the result, whose element i has the digits i % size[0], i / size[0] % size[1], ...: the result's
+ * dimensions, innermost first, neighbours merged. An operand of the result's shape and a scalar have one digit, the common ways to
+ * broadcast two or three; a pack costs one division per digit but the last, of 32 bits where that is enough. */
+typedef struct gpunn__operand {
+    const void *data; /* NULL: not there */
+    gpunn_dtype dtype;
+    int         rank;
+    int64_t     size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK]; /* stride[0]: 1, or 0 where broadcast */
+} gpunn__operand;
+
+/* Where the value for element i stands. left: elements from i on for which the first digit does not wrap. */
+__device__ __forceinline__ int64_t gpunn__operand_place(const gpunn__operand &operand, int64_t i, int64_t *left)
+{
+    uint64_t rest = (uint64_t)i;
+    int64_t  place = 0;
+#pragma unroll 1
+    for (int d = 0; d < operand.rank; d++) {
+        uint64_t size = (uint64_t)operand.size[d], next = d + 1 < operand.rank ? rest / size : 0;
+        int64_t  digit = (int64_t)(rest - next * size);
+        if (d == 0) *left = operand.size[0] - digit;
+        place += digit * operand.stride[d];
+        rest = next;
+    }
+    return place;
+}
+
+__device__ __forceinline__ void gpunn__operand_load(const gpunn__operand &operand, int64_t i, int n, float v[8])
+{
+    int64_t left = 0, place = gpunn__operand_place(operand, i, &left), stride = operand.stride[0];
+    if (left >= GPUNN__PACK && stride == 1 && place % GPUNN__PACK == 0) {
+        gpunn__load8(operand.data, operand.dtype, place, v);
+        return;
+    }
+    if (left >= GPUNN__PACK && stride == 0) {
+        float value = gpunn__load(operand.data, operand.dtype, place);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] = value;
+        return;
+    }
+#pragma unroll 1
+    for (int j = 0; j < GPUNN__PACK; j++, left--, place += stride) {
+        if (left == 0) place = gpunn__operand_place(operand, i + j, &left);
+#pragma unroll
+        for (int k = 0; k < GPUNN__PACK - 1; k++) v[k] = v[k + 1];
+        v[GPUNN__PACK - 1] = j < n ? gpunn__load(operand.data, operand.dtype, place) : 0;
+    }
+}
+
+enum { GPUNN__FROM_RESULT = 3, GPUNN__FROM_GRADIENT, GPUNN__FROM_COUNT }; /* after the operands */
+typedef struct gpunn__map_job {
+    gpunn__operand from[GPUNN__FROM_COUNT]; /* what the op's functions read */
+    void          *to[3];                   /* result; or gradient of each operand */
+    gpunn_dtype    to_dtype[3];
+    bool           add[3];
+    float          attr[2];
+    int64_t        count;
+} gpunn__map_job;
+
+/* F32 as the language of the tables has it; C's functions hide NaN from min and max. */
+__device__ __forceinline__ float gpunn__float_min(float a, float b)
+{
+    return a < b || a != a ? a : b;
+}
+
+__device__ __forceinline__ float gpunn__float_max(float a, float b)
+{
+    return a > b || a != a ? a : b;
+}
+
+__device__ __forceinline__ float gpunn__float_sign(float x)
+{
+    return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f;
+}
+
+__device__ __forceinline__ float gpunn__float_sigmoid(float x)
+{
+    float e = expf(-fabsf(x));
+    return (x < 0 ? e : 1.0f) / (1 + e);
+}
+
+/* sin(x + quadrants pi / 2). Unlike sinf's, the reduction of large x needs no local memory: x / (2 pi) is the product of x's 32 bits
+ * of significand and those 96 bits of 1 / (2 pi) that leave less than whole turns. */
+static __device__ const unsigned gpunn__turns[8] = {0,           0x28BE60DBu, 0x9391054Au, 0x7F09D5F4u,
+                                                    0x7D4D3770u, 0x36D8A566u, 0x4F10E410u, 0x7F9458EAu};
+__device__ __forceinline__ float gpunn__float_sin(float x, int quadrants)
+{
+    float turned = rintf(x * 0.636619772f), r;
+    if (fabsf(x) < 1e5f) { /* pi / 2 in three parts */
+        r = fmaf(-turned, 1.57079601f, x);
+        r = fmaf(-turned, 3.13916473e-7f, r);
+        r = fmaf(-turned, 5.39030253e-15f, r);
+        quadrants += (int)turned;
+    } else if (fabsf(x) < INFINITY) {
+        unsigned bits = __float_as_uint(x), exponent = (bits >> 23 & 0xFF) - 126, word = exponent / 32, shift = exponent % 32;
+        uint64_t significand = bits << 8 | 0x80000000u, part[3];
+#pragma unroll
+        for (unsigned k = 0; k < 3; k++)
+            part[k] = ((uint64_t)gpunn__turns[word + k] << 32 | gpunn__turns[word + k + 1]) << shift >> 32;
+        uint64_t turns = (significand * part[0] << 32) + significand * part[1] + (significand * part[2] >> 32);
+        int      quadrant = (int)((turns + (1ull << 61)) >> 62);
+        r = (float)(int64_t)(turns - ((uint64_t)quadrant << 62)) * 3.40612167e-19f; /* pi / 2 / 2^62 */
+        r = x < 0 ? -r : r;
+        quadrants += x < 0 ? -quadrant : quadrant;
+    } else
+        r = NAN;
+    float s = r * r,
+          sine = fmaf(fmaf(fmaf(fmaf(2.86567956e-6f, s, -1.98559923e-4f), s, 8.33338592e-3f), s, -1.66666672e-1f), r * s, r);
+    float cosine = fmaf(fmaf(fmaf(fmaf(2.44677067e-5f, s, -1.38877297e-3f), s, 4.16666567e-2f), s, -0.5f), s, 1.0f);
+    float y = quadrants & 1 ? cosine : sine;
+    return quadrants & 2 ? -y : y;
+}
+
+constexpr bool gpunn__in_name(char letter)
+{
+    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter >= '0' && letter <= '9') ||
+           letter == '_';
+}
+
+/* Whether a text of the tables mentions a one-letter name. */
+constexpr bool gpunn__mentions(const char *text, char name)
+{
+    for (char before = ' '; *text; before = *text++)
+        if (*text == name && !gpunn__in_name(before) && !gpunn__in_name(text[1])) return true;
+    return false;
+}
+
+/* What the texts say, as sets of derivatives (bit i: of operand i). */
+typedef struct gpunn__map_facts {
+    unsigned present, passed;            /* not just 0; just g */
+    unsigned readers[GPUNN__FROM_COUNT]; /* mention that one of from[] */
+    unsigned read;                       /* bit k: from[k] has readers */
+} gpunn__map_facts;
+
+constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, const char *db, const char *dc)
+{
+    gpunn__map_facts  facts = {};
+    const char *const text[3] = {da, db, dc};
+    const char        name[GPUNN__FROM_COUNT] = {operands == 1 ? 'x' : 'a', 'b', 'c', 'y', 'g'};
+    for (int i = 0; i < 3; i++) {
+        facts.present |= (unsigned)(text[i][0] != '0' || text[i][1] != 0) << i;
+        facts.passed |= (unsigned)(text[i][0] == 'g' && text[i][1] == 0) << i;
+        for (int k = 0; k < GPUNN__FROM_COUNT; k++) facts.readers[k] |= (unsigned)gpunn__mentions(text[i], name[k]) << i;
+    }
+    for (int k = 0; k < GPUNN__FROM_COUNT; k++) facts.read |= (unsigned)(facts.readers[k] != 0) << k;
+    return facts;
+}
+
+/* The tables' language. Every op becomes a structure of functions that read from[] and attr[]. */
+#define x from[0]
+#define a from[0]
+#define b from[1]
+#define c from[2]
+#define y from[GPUNN__FROM_RESULT]
+#define g from[GPUNN__FROM_GRADIENT]
+#define K(number) number##f
+#define where(condition, yes, no) ((condition) != 0 ? (float)(yes) : (float)(no))
+#define min(p, q) gpunn__float_min(p, q)
+#define max(p, q) gpunn__float_max(p, q)
+#define abs(p) fabsf(p)
+#define sign(p) gpunn__float_sign(p)
+#define floor(p) floorf(p)
+#define exp(p) expf(p)
+#define expm1(p) expm1f(p)
+#define log(p) logf(p)
+#define log1p(p) log1pf(p)
+#define sqrt(p) sqrtf(p)
+#define tanh(p) tanhf(p)
+#define erf(p) erff(p)
+#define sigmoid(p) gpunn__float_sigmoid(p)
+#define sin(p) gpunn__float_sin(p, 0)
+#define cos(p) gpunn__float_sin(p, 1)
+#define pow(p, q) powf(p, q)
+
+#define GPUNN__CONSTANT(name, i) \
+    const float name = attr[i];  \
+    (void)name;
+/* The texts of the derivatives come unexpanded, as strings, too. */
+#define GPUNN__MAP(name, operands, constants, f, da, db, dc, ...)                                       \
+    struct gpunn__op_##name {                                                                           \
+        static constexpr int                    OPERANDS = operands;                                    \
+        static constexpr gpunn__map_facts       FACTS = gpunn__map_facts_of(operands, __VA_ARGS__);     \
+        static constexpr unsigned               DERIVATIVES = FACTS.present, READ = FACTS.read;         \
+        static __device__ __forceinline__ float forward(const float *from, const float *attr)           \
+        {                                                                                               \
+            constants(void) from, (void)attr;                                                           \
+            return (float)(f);                                                                          \
+        }                                                                                               \
+        static __device__ __forceinline__ float derivative(int i, const float *from, const float *attr) \
+        {                                                                                               \
+            constants(void) from, (void)attr;                                                           \
+            return i == 0 ? (float)(da) : i == 1 ? (float)(db) : (float)(dc);                           \
+        }                                                                                               \
+    };
+
+#define GPUNN__X(ENUM, name, f, dx) GPUNN__MAP(name, 1, , f, dx, 0, 0, #dx, "0", "0")
+GPUNN_UNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr1, value1, f, dx) GPUNN__MAP(name, 1, GPUNN__CONSTANT(attr1, 0), f, dx, 0, 0, #dx, "0", "0")
+GPUNN_UNARY1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr1, value1, attr2, value2, f, dx) \
+    GPUNN__MAP(name, 1, GPUNN__CONSTANT(attr1, 0) GPUNN__CONSTANT(attr2, 1), f, dx, 0, 0, #dx, "0", "0")
+GPUNN_UNARY2_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, f, da, db) GPUNN__MAP(name, 2, , f, da, db, 0, #da, #db, "0")
+GPUNN_BINARY_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr1, value1, f, da, db) GPUNN__MAP(name, 2, GPUNN__CONSTANT(attr1, 0), f, da, db, 0, #da, #db, "0")
+GPUNN_BINARY1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, f, da, db, dc) GPUNN__MAP(name, 3, , f, da, db, dc, #da, #db, #dc)
+GPUNN_TERNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+
+#undef x
+#undef a
+#undef b
+#undef c
+#undef y
+#undef g
+#undef K
+#undef where
+#undef min
+#undef max
+#undef abs
+#undef sign
+#undef floor
+#undef exp
+#undef expm1
+#undef log
+#undef log1p
+#undef sqrt
+#undef tanh
+#undef erf
+#undef sigmoid
+#undef sin
+#undef cos
+#undef pow
+#undef GPUNN__CONSTANT
+#undef GPUNN__MAP
+
+/* The only operand of an op, its result and that one's gradient are never broadcast. */
+__device__ __forceinline__ void gpunn__map_load(bool broadcasts, const gpunn__operand &operand, int64_t i, int n, float v[8])
+{
+    if (broadcasts)
+        gpunn__operand_load(operand, i, n, v);
+    else
+        gpunn__load_pack(operand.data, operand.dtype, i, n, v);
+}
+
+template <typename Op>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__map_forward_kernel(const gpunn__map_job job)
+{
+    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
+    for (; i < job.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        int   n = gpunn__pack_size(job.count, i);
+        float v[3][8] = {}, result[8];
+#pragma unroll
+        for (int k = 0; k < Op::OPERANDS; k++) gpunn__map_load(Op::OPERANDS > 1, job.from[k], i, n, v[k]);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) {
+            const float from[GPUNN__FROM_COUNT] = {v[0][j], v[1][j], v[2][j], 0, 0};
+            result[j] = Op::forward(from, job.attr);
+        }
+        gpunn__store_pack(job.to[0], job.to_dtype[0], i, n, false, result);
+    }
+}
+
+template <typename Op>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__map_backward_kernel(const gpunn__map_job job)
+{
+    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
+    for (; i < job.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        int   n = gpunn__pack_size(job.count, i);
+        float v[GPUNN__FROM_COUNT][8] = {};
+#pragma unroll
+        for (int k = 0; k < GPUNN__FROM_COUNT; k++)
+            if ((Op::READ >> k & 1) && job.from[k].data)
+                gpunn__map_load(Op::OPERANDS > 1 && k < GPUNN__FROM_RESULT, job.from[k], i, n, v[k]);
+#pragma unroll
+        for (int d = 0; d < 3; d++) {
+            if (!(Op::DERIVATIVES >> d & 1) || !job.to[d]) continue;
+            float result[8];
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) {
+                const float from[GPUNN__FROM_COUNT] = {v[0][j], v[1][j], v[2][j], v[3][j], v[4][j]};
+                result[j] = Op::derivative(d, from, job.attr);
+            }
+            gpunn__store_pack(job.to[d], job.to_dtype[d], i, n, job.add[d], result);
+        }
+    }
+}
+
+/* In the order of gpunn_op, where the elementwise ops come first. */
+static const struct {
+    void (*forward)(gpunn__map_job job);
+    void (*backward)(gpunn__map_job job);
+    gpunn__map_facts facts;
+} gpunn__map_ops[] = {
+    {NULL, NULL, {}},
+/* clang-format off */
+#define GPUNN__X(ENUM, name, ...) \
+    {gpunn__map_forward_kernel<gpunn__op_##name>, gpunn__map_backward_kernel<gpunn__op_##name>, gpunn__op_##name::FACTS},
+    GPUNN_UNARY_OPS(GPUNN__X) GPUNN_UNARY1_OPS(GPUNN__X) GPUNN_UNARY2_OPS(GPUNN__X)
+    GPUNN_BINARY_OPS(GPUNN__X) GPUNN_BINARY1_OPS(GPUNN__X) GPUNN_TERNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+    /* clang-format on */
+};
+
+static gpunn__operand gpunn__operand_of(const gpunn_value *value, const gpunn_value *result)
+{
+    gpunn__operand operand = {value->data, value->dtype, 0, {1}, {1}};
+    int64_t        size = 1;
+    for (int axis = 1; axis <= result->rank; axis++) { /* from the innermost */
+        int64_t dim = result->dim[result->rank - axis], own = axis <= value->rank ? value->dim[value->rank - axis] : 1;
+        int64_t stride = own == 1 ? 0 : size;
+        if (dim == 1) continue;
+        size *= own;
+        if (operand.rank > 0 && (operand.stride[operand.rank - 1] == 0) == (stride == 0))
+            operand.size[operand.rank - 1] *= dim;
+        else {
+            operand.size[operand.rank] = dim;
+            operand.stride[operand.rank++] = stride;
+        }
+    }
+    if (operand.rank == 0) operand.rank = 1;
+    return operand;
+}
+
+static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn__map_facts *facts = &gpunn__map_ops[step->op].facts;
+    gpunn_value             full[3] = {}; /* gradients of broadcast operands at the result's size: grad_out, or computed */
+    bool                    sums[3] = {}; /* .. which then are summed */
+    size_t                  area[3], used = 0, workspace = 0;
+    unsigned                computed = 0;
+    for (int i = 0; i < step->input_count; i++) {
+        if (step->grad_in[i].data == NULL) continue;
+        sums[i] = step->in[i].count != step->out.count;
+        if (!sums[i] || !(facts->passed >> i & 1)) computed |= 1u << i;
+        if (!sums[i]) continue;
+        full[i] = step->grad_out;
+        area[i] = used;
+        if (computed >> i & 1) {
+            full[i].dtype = GPUNN_F32;
+            used += ((size_t)full[i].count * sizeof(float) + 255) / 256 * 256;
+        }
+        size_t bytes = gpunn__cuda_sum_to_workspace(cuda, &full[i], &step->grad_in[i]);
+        if (bytes > workspace) workspace = bytes;
+    }
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = used + workspace;
+        return GPUNN_OK;
+    }
+
+    gpunn__map_job job = {};
+    job.count = step->out.count;
+    memcpy(job.attr, step->attr->value, sizeof job.attr);
+    for (int i = 0; i < step->input_count; i++) {
+        job.from[i] = gpunn__operand_of(&step->in[i], &step->out);
+        if (!(computed >> i & 1)) continue;
+        if (sums[i]) full[i].data = (char *)step->workspace + area[i];
+        const gpunn_value *to = sums[i] ? &full[i] : &step->grad_in[i];
+        job.to[i] = to->data;
+        job.to_dtype[i] = to->dtype;
+        job.add[i] = !sums[i] && step->accumulate[i];
+    }
+    job.from[GPUNN__FROM_RESULT] = gpunn__operand_of(&step->out, &step->out);
+    job.from[GPUNN__FROM_GRADIENT] = gpunn__operand_of(&step->grad_out, &step->out);
+    for (int k = 0; k < GPUNN__FROM_COUNT; k++)
+        if (!(facts->readers[k] & computed)) job.from[k].data = NULL;
+    if (computed)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].backward, gpunn__blocks(cuda, job.count, GPUNN__PACK),
+                                 GPUNN__THREADS, job));
+    for (int i = 0; i < step->input_count; i++)
+        if (sums[i])
+            GPUNN__TRY(
+                gpunn__cuda_sum_to(cuda, &full[i], &step->grad_in[i], step->accumulate[i], (char *)step->workspace + used));
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (step->backward) return gpunn__map_backward(cuda, step, action);
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    gpunn__map_job job = {};
+    job.count = step->out.count;
+    memcpy(job.attr, step->attr->value, sizeof job.attr);
+    for (int i = 0; i < step->input_count; i++) job.from[i] = gpunn__operand_of(&step->in[i], &step->out);
+    job.to[0] = step->out.data;
+    job.to_dtype[0] = step->out.dtype;
+    return GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].forward, gpunn__blocks(cuda, job.count, GPUNN__PACK), GPUNN__THREADS,
+                         job);
+}
+
+/* ---- copies and casts ------------------------------------------------------------------------------------------------ */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count, bool add)
+{
+    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
+    for (; i < count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        int   n = gpunn__pack_size(count, i);
+        float v[8];
+        gpunn__load_pack(from, from_dtype, i, n, v);
+        gpunn__store_pack(to, to_dtype, i, n, add, v);
+    }
+}
+
+static gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                                     int64_t count, bool accumulate)
+{
+    return GPUNN__LAUNCH(cuda, gpunn__copy_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, to, to_dtype, from,
+                         from_dtype, count, accumulate);
+}
+
+/* As C; BOOL is x != 0; floats without a counterpart give INT64_MIN or INT32_MIN, as on the CPU. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__cast_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+        float   x = 0;
+        int64_t whole = 0;
+        bool    is_whole = true;
+        switch (from_dtype) {
+        case GPUNN_I64: whole = ((const int64_t *)from)[i]; break;
+        case GPUNN_I32: whole = ((const int32_t *)from)[i]; break;
+        case GPUNN_U8:
+        case GPUNN_BOOL: whole = ((const uint8_t *)from)[i]; break;
+        default: x = gpunn__load(from, from_dtype, i), is_whole = false;
+        }
+        int64_t narrow = is_whole ? whole : x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
+        switch (to_dtype) {
+        case GPUNN_I64:
+            if (!is_whole) whole = x >= -9223372036854775808.0f && x < 9223372036854775808.0f ? (int64_t)x : INT64_MIN;
+            ((int64_t *)to)[i] = whole;
+            break;
+        case GPUNN_I32: ((int32_t *)to)[i] = (int32_t)narrow; break;
+        case GPUNN_U8: ((uint8_t *)to)[i] = (uint8_t)narrow; break;
+        case GPUNN_BOOL: ((uint8_t *)to)[i] = is_whole ? whole != 0 : x != 0; break;
+        default: gpunn__store(to, to_dtype, i, is_whole ? (float)whole : x);
+        }
+    }
+}
+
+static bool gpunn__is_float(gpunn_dtype dtype)
+{
+    return dtype == GPUNN_F32 || dtype == GPUNN_F16 || dtype == GPUNN_BF16;
+}
+
+static gpunn_status gpunn__cuda_cast(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    const gpunn_value *in = &step->in[0], *out = &step->out;
+    if (gpunn__is_float(in->dtype) && gpunn__is_float(out->dtype))
+        return gpunn__cuda_copy(cuda, out->data, out->dtype, in->data, in->dtype, out->count, false);
+    return GPUNN__LAUNCH(cuda, gpunn__cast_kernel, gpunn__blocks(cuda, out->count, 1), GPUNN__THREADS, out->data, out->dtype,
+                         in->data, in->dtype, out->count);
+}
+
+/* ---- strided copies: permute, concat, slice and pad are nothing else ------------------------------------------------- */
+/* Position p along it is element (p - begin) / step of `from` where that divides and lies in [0, length), else a hole. */
+typedef struct gpunn__axis {
+    int64_t size, to_stride, from_stride, begin, step, length;
+} gpunn__axis;
+
+/* to = or += from, or hole, at all positions of a block of axes, innermost first. */
+typedef struct gpunn__move {
+    void       *to;
+    const void *from;
+    gpunn_dtype to_dtype, from_dtype;
+    float       hole;
+    bool        add, packed; /* packed: axis 0 counts packs of 8 */
+    int         rank;
+    int64_t     count;
+    gpunn__axis axis[GPUNN_MAX_RANK];
+} gpunn__move;
+
+/* The elements for position i of the axes from `first` on; false: a hole. */
+__device__ __forceinline__ bool gpunn__move_place(const gpunn__move &move, int first, int64_t i, int64_t *to, int64_t *from)
+{
+    uint64_t rest = (uint64_t)i;
+    bool     there = true;
+    *to = *from = 0;
+#pragma unroll 1
+    for (int d = first; d < move.rank; d++) {
+        const gpunn__axis &axis = move.axis[d];
+        uint64_t           next = d + 1 < move.rank ? rest / (uint64_t)axis.size : 0;
+        int64_t            digit = (int64_t)(rest - next * (uint64_t)axis.size), position = digit - axis.begin;
+        if (axis.step > 1 && position >= 0) {
+            uint64_t element = (uint64_t)position / (uint64_t)axis.step;
+            there = there && element * (uint64_t)axis.step == (uint64_t)position;
+            position = (int64_t)element;
+        }
+        there = there && position >= 0 && position < axis.length;
+        *to += digit * axis.to_stride;
+        *from += position * axis.from_stride;
+        rest = next;
+    }
+    return there;
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_kernel(const gpunn__move move)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < move.count; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t to, from;
+        bool    there = gpunn__move_place(move, 0, i, &to, &from);
+        if (move.packed) {
+            float v[8] = {move.hole, move.hole, move.hole, move.hole, move.hole, move.hole, move.hole, move.hole};
+            if (there) gpunn__load8(move.from, move.from_dtype, from, v);
+            gpunn__store_pack(move.to, move.to_dtype, to, GPUNN__PACK, move.add, v);
+        } else {
+            float x = there ? gpunn__load(move.from, move.from_dtype, from) : move.hole;
+            gpunn__store(move.to, move.to_dtype, to, move.add ? gpunn__load(move.to, move.to_dtype, to) + x : x);
+        }
+    }
+}
+
+/* For moves without holes, contiguous along axis 0 in `to` and along axis 1 in `from`: squares go through shared memory, so that
+ * neighbouring threads both read and write neighbours. */
+enum { GPUNN__SQUARE = 32 };
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__transpose_kernel(const gpunn__move move)
+{
+    __shared__ float square[GPUNN__SQUARE][GPUNN__SQUARE + 1];
+    int64_t          width = move.axis[0].size, height = move.axis[1].size;
+    int64_t          columns = (width + GPUNN__SQUARE - 1) / GPUNN__SQUARE, rows = (height + GPUNN__SQUARE - 1) / GPUNN__SQUARE;
+    int64_t          squares = move.count / (width * height) * rows * columns;
+    int              lane = (int)threadIdx.x % GPUNN__SQUARE, line = (int)threadIdx.x / GPUNN__SQUARE;
+    for (int64_t i = blockIdx.x; i < squares; i += gridDim.x) {
+        int64_t column = i % columns * GPUNN__SQUARE, row = i / columns % rows * GPUNN__SQUARE, to, from;
+        (void)gpunn__move_place(move, 2, i / columns / rows, &to, &from);
+        for (int k = line; k < GPUNN__SQUARE; k += GPUNN__THREADS / GPUNN__SQUARE)
+            if (column + k < width && row + lane < height)
+                square[k][lane] = gpunn__load(move.from, move.from_dtype,
+                                              from + (column + k) * move.axis[0].from_stride + row + lane);
+        __syncthreads();
+        for (int k = line; k < GPUNN__SQUARE; k += GPUNN__THREADS / GPUNN__SQUARE)
+            if (column + lane < width && row + k < height) {
+                int64_t at = to + (row + k) * move.axis[1].to_stride + column + lane;
+                float   x = square[lane][k];
+                gpunn__store(move.to, move.to_dtype, at, move.add ? gpunn__load(move.to, move.to_dtype, at) + x : x);
+            }
+        __syncthreads();
+    }
+}
+
+/* A move between places in two values; its axes follow. */
+static gpunn__move gpunn__move_of(const gpunn_value *to, int64_t to_offset, const gpunn_value *from, int64_t from_offset,
+                                  bool add)
+{
+    gpunn__move move = {};
+    move.to = (char *)to->data + to_offset * (int64_t)gpunn_dtype_size(to->dtype);
+    move.to_dtype = to->dtype;
+    move.from = (const char *)from->data + from_offset * (int64_t)gpunn_dtype_size(from->dtype);
+    move.from_dtype = from->dtype;
+    move.add = add;
+    move.count = 1;
+    return move;
+}
+
+/* The next axis outwards, merged with the one before where it continues that. */
+static void gpunn__move_axis(gpunn__move *move, int64_t size, int64_t to_stride, int64_t from_stride, int64_t begin, int64_t step,
+                             int64_t length)
+{
+    move->count *= size;
+    if (size == 1) return;
+    gpunn__axis axis = {size, to_stride, from_stride, begin, step, length};
+    if (move->rank > 0) {
+        gpunn__axis *last = &move->axis[move->rank - 1];
+        if (last->length == last->size && step == 1 && to_stride == last->to_stride * last->size &&
+            from_stride == last->from_stride * last->size) {
+            gpunn__axis merged = {size * last->size,  last->to_stride, last->from_stride, begin * last->size, 1,
+                                  length * last->size};
+            *last = merged;
+            return;
+        }
+    }
+    move->axis[move->rank++] = axis;
+}
+
+static gpunn_status gpunn__cuda_move(gpunn__cuda *cuda, gpunn__move *move)
+{
+    if (move->rank == 0) { /* one element */
+        gpunn__axis one = {1, 1, 1, 0, 1, 1};
+        move->axis[move->rank++] = one;
+    }
+    gpunn__axis *inner = &move->axis[0];
+    int          across = 0; /* the axis along which `from` is contiguous */
+    bool         whole = true;
+    bool packed = inner->to_stride == 1 && inner->from_stride == 1 && inner->step == 1 && inner->size % GPUNN__PACK == 0 &&
+                  inner->begin % GPUNN__PACK == 0 && inner->length % GPUNN__PACK == 0 &&
+                  (uintptr_t)move->to % (GPUNN__PACK * gpunn_dtype_size(move->to_dtype)) == 0 &&
+                  (uintptr_t)move->from % (GPUNN__PACK * gpunn_dtype_size(move->from_dtype)) == 0;
+    for (int d = 0; d < move->rank; d++) {
+        const gpunn__axis *axis = &move->axis[d];
+        whole = whole && axis->length == axis->size;
+        packed = packed && (d == 0 || (axis->to_stride % GPUNN__PACK == 0 && axis->from_stride % GPUNN__PACK == 0));
+        if (axis->from_stride == 1) across = d;
+    }
+    if (whole && inner->to_stride == 1 && across > 0 && inner->size >= GPUNN__PACK && move->axis[across].size >= GPUNN__PACK) {
+        gpunn__axis axis = move->axis[1];
+        move->axis[1] = move->axis[across];
+        move->axis[across] = axis;
+        return GPUNN__LAUNCH(cuda, gpunn__transpose_kernel,
+                             gpunn__blocks(cuda, move->count, GPUNN__SQUARE * GPUNN__SQUARE / GPUNN__THREADS), GPUNN__THREADS,
+                             *move);
+    }
+    if (packed) {
+        move->packed = true;
+        move->count /= GPUNN__PACK;
+        inner->size /= GPUNN__PACK;
+        inner->begin /= GPUNN__PACK;
+        inner->length /= GPUNN__PACK;
+        inner->to_stride = inner->from_stride = GPUNN__PACK;
+    }
+    return GPUNN__LAUNCH(cuda, gpunn__move_kernel, gpunn__blocks(cuda, move->count, 1), GPUNN__THREADS, *move);
+}
+
+static void gpunn__strides(const gpunn_value *value, int64_t stride[GPUNN_MAX_RANK])
+{
+    int64_t step = 1;
+    for (int d = value->rank - 1; d >= 0; d--) {
+        stride[d] = step;
+        step *= value->dim[d];
+    }
+}
+
+static gpunn_status gpunn__cuda_permute(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    const gpunn_value *to = step->backward ? &step->grad_in[0] : &step->out;
+    const gpunn_value *from = step->backward ? &step->grad_out : &step->in[0];
+    int64_t            to_stride[GPUNN_MAX_RANK], from_stride[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
+    gpunn__strides(to, to_stride);
+    gpunn__strides(from, from_stride);
+    for (int d = 0; d < to->rank; d++) {
+        int axis = step->attr->order[d];
+        stride[step->backward ? axis : d] = from_stride[step->backward ? d : axis];
+    }
+    gpunn__move move = gpunn__move_of(to, 0, from, 0, step->backward && step->accumulate[0]);
+    for (int d = to->rank - 1; d >= 0; d--) gpunn__move_axis(&move, to->dim[d], to_stride[d], stride[d], 0, 1, to->dim[d]);
+    return gpunn__cuda_move(cuda, &move);
+}
+
+static gpunn_status gpunn__cuda_concat(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    int64_t part_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
+    gpunn__strides(&step->out, out_stride);
+    for (int i = 0; i < step->input_count; i++) {
+        const gpunn_value *in = &step->in[i];
+        gpunn__strides(in, part_stride);
+        if (!step->backward || step->grad_in[i].data) {
+            gpunn__move move = step->backward ? gpunn__move_of(&step->grad_in[i], 0, &step->grad_out, offset, step->accumulate[i])
+                                              : gpunn__move_of(&step->out, offset, in, 0, false);
+            for (int d = in->rank - 1; d >= 0; d--)
+                gpunn__move_axis(&move, in->dim[d], step->backward ? part_stride[d] : out_stride[d],
+                                 step->backward ? out_stride[d] : part_stride[d], 0, 1, in->dim[d]);
+            GPUNN__TRY(gpunn__cuda_move(cuda, &move));
+        }
+        offset += in->dim[step->attr->axis] * out_stride[step->attr->axis];
+    }
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cuda_slice(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    const gpunn_value *in = &step->in[0], *out = &step->out;
+    int                cut = step->attr->axis;
+    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], start = step->attr->start, every = step->attr->step;
+    gpunn__strides(in, in_stride);
+    gpunn__strides(out, out_stride);
+    int64_t     offset = start * in_stride[cut];
+    gpunn__move move;
+    if (step->backward && !step->accumulate[0]) { /* all of grad_in, with holes of 0 */
+        move = gpunn__move_of(&step->grad_in[0], 0, &step->grad_out, 0, false);
+        for (int d = in->rank - 1; d >= 0; d--)
+            gpunn__move_axis(&move, in->dim[d], in_stride[d], out_stride[d], d == cut ? start : 0, d == cut ? every : 1,
+                             out->dim[d]);
+        return gpunn__cuda_move(cuda, &move);
+    }
+    in_stride[cut] *= every;
+    move = step->backward ? gpunn__move_of(&step->grad_in[0], offset, &step->grad_out, 0, true)
+                          : gpunn__move_of(out, 0, in, offset, false);
+    for (int d = out->rank - 1; d >= 0; d--)
+        gpunn__move_axis(&move, out->dim[d], step->backward ? in_stride[d] : out_stride[d],
+                         step->backward ? out_stride[d] : in_stride[d], 0, 1, out->dim[d]);
+    return gpunn__cuda_move(cuda, &move);
+}
+
+static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    const gpunn_value *in = &step->in[0], *out = &step->out;
+    const int64_t     *before = step->attr->before;
+    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
+    gpunn__strides(in, in_stride);
+    gpunn__strides(out, out_stride);
+    for (int d = 0; d < out->rank; d++) offset += before[d] * out_stride[d];
+    gpunn__move move = step->backward ? gpunn__move_of(&step->grad_in[0], 0, &step->grad_out, offset, step->accumulate[0])
+                                      : gpunn__move_of(out, 0, in, 0, false);
+    move.hole = step->attr->value[0];
+    for (int d = out->rank - 1; d >= 0; d--) {
+        if (step->backward)
+            gpunn__move_axis(&move, in->dim[d], in_stride[d], out_stride[d], 0, 1, in->dim[d]);
+        else
+            gpunn__move_axis(&move, out->dim[d], out_stride[d], in_stride[d], before[d], 1, in->dim[d]);
+    }
+    return gpunn__cuda_move(cuda, &move);
+}
+/* ==== >>update ======================================================================================================== *
+ * torch.optim's steps, each in one pass over parameter, gradient and state. What a run decides by (is the loss finite, the norm of
+ * all gradients, the loss scale, lr, step) is in device memory: every block works it out for itself, in the same order. */
+#define GPUNN__BAD_NORM ((uint64_t)1 << 63) /* in bad[0], beside the step: it is the norm of the gradients that is not finite */
+
+typedef struct gpunn__update_job {
+    gpunn_update  u;            /* its lr and step are not read: they are those of the run that was captured */
+    double        beta1, beta2; /* the decimals that were meant */
+    float         take1, take2; /* 1 - beta1 (SGD: dampening), 1 - beta2 (RMSprop: alpha): shares of g, g^2 in averages */
+    const float  *loss, *loss_scale;
+    const double *partials;             /* sums of squares of the gradients of the whole run */
+    int           partial_count, index; /* index: of this update in the run */
+    float         clip_norm;
+    const gpunn__device_state *state;
+    uint64_t                  *bad;
+} gpunn__update_job;
+
+/* What the elements need, the same for all of them. */
+typedef struct gpunn__update_numbers {
+    bool  go, first;
+    float scale; /* g = clamp(gradient * scale, +-limit) + decay * parameter; maximize: scale < 0 */
+    float rate;
+    float shrink;     /* AdamW: 1 - lr * weight_decay; else 1 */
+    float root_scale; /* Adam: 1 / sqrt(1 - beta2^step) */
+} gpunn__update_numbers;
+
+/* What beta1 and beta2 become to the power of step. */
+__device__ __forceinline__ void gpunn__update_powers(double *beta1, double *beta2, int64_t step)
+{
+    double base1 = *beta1, base2 = *beta2;
+    *beta1 = *beta2 = 1;
+    for (; step > 0; step /= 2, base1 *= base1, base2 *= base2)
+        if (step % 2) *beta1 *= base1, *beta2 *= base2;
+}
+
+/* Keeps the first value that was not finite until the host takes it, which looks at bad[0] first. */
+__device__ __forceinline__ void gpunn__note_bad(uint64_t *bad, float value, uint64_t what)
+{
+    volatile uint64_t *note = bad;
+    if (note[0] != 0) return;
+    note[1] = __float_as_uint(value);
+    __threadfence_system();
+    note[0] = what;
+}
+
+/* The sum of all partials, the same in every thread of every block. */
+__device__ __forceinline__ double gpunn__partials_sum(const double *partials, int count)
+{
+    double sum = 0;
+    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) sum += partials[i];
+    return gpunn__block_reduce(sum, gpunn__add());
+}
+
+/* By one thread. squares: sum of the squares of all gradients. */
+__device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &job, double squares, gpunn__update_numbers *numbers)
+{
+    const gpunn_update &u = job.u;
+    bool                reports = job.index == 0 && blockIdx.x == 0;
+    float               loss = job.loss ? *job.loss : 0, unscale = job.loss_scale ? 1 / job.loss_scale[0] : 1, clip = 1;
+    int64_t             step = job.state->update_step[job.index] - (job.loss_scale ? (int64_t)job.loss_scale[2] : 0);
+    double              rate = (double)job.state->lr[job.index];
+    numbers->go = false;
+    if (!(loss - loss == 0)) {
+        if (reports) gpunn__note_bad(job.bad, loss, job.state->step);
+        return;
+    }
+    if (!(squares - squares == 0)) {
+        if (reports && !job.loss_scale) gpunn__note_bad(job.bad, (float)squares, job.state->step | GPUNN__BAD_NORM);
+        return;
+    }
+    if (job.clip_norm > 0) {
+        double ratio = (double)job.clip_norm / (sqrt(squares) * (double)unscale + 1e-6);
+        if (ratio < 1) clip = (float)ratio;
+    }
+    if (step < 1) step = 1;
+    numbers->go = true;
+    numbers->first = step == 1;
+    numbers->scale = (u.maximize ? -u.gradient_scale : u.gradient_scale) * clip * unscale;
+    numbers->shrink = u.kind == GPUNN_UPDATE_ADAMW ? (float)(1 - rate * (double)u.weight_decay) : 1;
+    numbers->root_scale = 1;
+    if (u.kind == GPUNN_UPDATE_ADAM || u.kind == GPUNN_UPDATE_ADAMW) {
+        double power1 = job.beta1, power2 = job.beta2;
+        gpunn__update_powers(&power1, &power2, step);
+        rate /= 1 - power1;
+        numbers->root_scale = (float)(1 / sqrt(1 - power2));
+    } else if (u.kind == GPUNN_UPDATE_ADAGRAD)
+        rate /= 1 + (double)(step - 1) * (double)u.lr_decay;
+    numbers->rate = (float)rate;
+}
+
+/* KIND: GPUNN_UPDATE_ADAM for ADAMW too. */
+template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__update_kernel(const gpunn__update_job job)
+{
+    __shared__ gpunn__update_numbers shared;
+    double                           squares = job.partial_count > 0 ? gpunn__partials_sum(job.partials, job.partial_count) : 0;
+    if (threadIdx.x == 0) gpunn__update_decide(job, squares, &shared);
+    __syncthreads();
+    const gpunn__update_numbers k = shared;
+    const gpunn_update         &u = job.u;
+    if (!k.go) return;
+    const float limit = u.gradient_limit > 0 ? u.gradient_limit : INFINITY;
+    const float decay = u.kind == GPUNN_UPDATE_ADAMW ? 0 : u.weight_decay;
+    int64_t     i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    int64_t     step = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
+    for (; i < u.count; i += step) {
+        float p[8], g[8], s[8], t[8];
+        int   n = gpunn__pack_size(u.count, i);
+        gpunn__load_pack(u.gradient, GPUNN_F32, i, n, g);
+        gpunn__load_pack(u.parameter, GPUNN_F32, i, n, p);
+        if (KIND != GPUNN_UPDATE_SGD || (u.momentum != 0 && !k.first)) gpunn__load_pack(u.state[0], GPUNN_F32, i, n, s);
+        if (KIND == GPUNN_UPDATE_ADAM) gpunn__load_pack(u.state[1], GPUNN_F32, i, n, t);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) {
+            float v = g[j] * k.scale;
+            v = v > limit ? limit : v < -limit ? -limit : v;
+            g[j] = v + decay * p[j];
+        }
+        if (KIND == GPUNN_UPDATE_SGD) { /* m = momentum * m + (1 - dampening) * g, at first m = g */
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) {
+                float move = g[j];
+                if (u.momentum != 0) {
+                    s[j] = k.first ? g[j] : u.momentum * s[j] + job.take1 * g[j];
+                    move = u.nesterov ? g[j] + u.momentum * s[j] : s[j];
+                }
+                p[j] -= k.rate * move;
+            }
+            if (u.momentum != 0) gpunn__store_pack(u.state[0], GPUNN_F32, i, n, false, s);
+        } else if (KIND == GPUNN_UPDATE_ADAM) {
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) {
+                s[j] = u.beta1 * s[j] + job.take1 * g[j];
+                t[j] = u.beta2 * t[j] + job.take2 * g[j] * g[j];
+                p[j] = p[j] * k.shrink - k.rate * (s[j] / (sqrtf(t[j]) * k.root_scale + u.eps));
+            }
+            gpunn__store_pack(u.state[0], GPUNN_F32, i, n, false, s);
+            gpunn__store_pack(u.state[1], GPUNN_F32, i, n, false, t);
+        } else if (KIND == GPUNN_UPDATE_ADAGRAD) {
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) {
+                s[j] += g[j] * g[j];
+                p[j] -= k.rate * (g[j] / (sqrtf(s[j]) + u.eps));
+            }
+            gpunn__store_pack(u.state[0], GPUNN_F32, i, n, false, s);
+        } else { /* g becomes the step */
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) s[j] = u.alpha * s[j] + job.take2 * g[j] * g[j];
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) t[j] = s[j];
+            gpunn__store_pack(u.state[0], GPUNN_F32, i, n, false, s);
+            if (u.centered) {
+                gpunn__load_pack(u.state[2], GPUNN_F32, i, n, s);
+#pragma unroll
+                for (int j = 0; j < GPUNN__PACK; j++) {
+                    s[j] += job.take2 * (g[j] - s[j]);
+                    t[j] -= s[j] * s[j];
+                }
+                gpunn__store_pack(u.state[2], GPUNN_F32, i, n, false, s);
+            }
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) g[j] /= sqrtf(t[j]) + u.eps;
+            if (u.momentum != 0) {
+                gpunn__load_pack(u.state[1], GPUNN_F32, i, n, s);
+#pragma unroll
+                for (int j = 0; j < GPUNN__PACK; j++) s[j] = g[j] += u.momentum * s[j];
+                gpunn__store_pack(u.state[1], GPUNN_F32, i, n, false, s);
+            }
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) p[j] -= k.rate * g[j];
+        }
+        if (u.half) {
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) g[j] = p[j];
+            gpunn__store_pack(u.half, u.half_dtype, i, n, false, g);
+        }
+        gpunn__store_pack(u.parameter, GPUNN_F32, i, n, false, p);
+    }
+}
+
+/* Block i leaves the sum of the squares of what it read in partials[i]. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__squares_kernel(const float *x, int64_t count, double *partials)
+{
+    double  sum = 0;
+    int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    for (; i < count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        float v[8];
+        gpunn__load_pack(x, GPUNN_F32, i, gpunn__pack_size(count, i), v);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) sum += (double)v[j] * (double)v[j];
+    }
+    sum = gpunn__block_reduce(sum, gpunn__add());
+    if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scale_kernel(float *x, int64_t count, float scale, float limit)
+{
+    int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    for (; i < count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        float v[8];
+        int   n = gpunn__pack_size(count, i);
+        gpunn__load_pack(x, GPUNN_F32, i, n, v);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) {
+            v[j] *= scale;
+            v[j] = v[j] > limit ? limit : v[j] < -limit ? -limit : v[j];
+        }
+        gpunn__store_pack(x, GPUNN_F32, i, n, false, v);
+    }
+}
+
+/* torch's GradScaler: half the scale after gradients that were not finite, double after 2000 updates in a row. */
+static __global__ void gpunn__loss_scale_kernel(const float *loss, float *loss_scale, const double *partials, int partial_count)
+{
+    double squares = gpunn__partials_sum(partials, partial_count);
+    if (threadIdx.x > 0 || (loss && !(*loss - *loss == 0))) return;
+    if (!(squares - squares == 0)) {
+        loss_scale[0] = fmaxf(loss_scale[0] * 0.5f, 1);
+        loss_scale[1] = 0;
+        loss_scale[2] += 1;
+    } else if (++loss_scale[1] >= 2000) {
+        loss_scale[0] = fminf(loss_scale[0] * 2, 16777216);
+        loss_scale[1] = 0;
+    }
+}
+
+static __global__ void gpunn__check_loss_kernel(const float *loss, const gpunn__device_state *state, uint64_t *bad)
+{
+    if (threadIdx.x == 0 && !(*loss - *loss == 0)) gpunn__note_bad(bad, *loss, state->step);
+}
+
+/* Blocks of the first stage for `count` of the `total` elements of `ranges` ranges: fixed by those numbers, together at most
+ * GPUNN__PARTIALS. */
+static int gpunn__squares_blocks(int64_t count, int64_t total, int ranges)
+{
+    const int64_t each = 4 * GPUNN__THREADS * GPUNN__PACK;
+    int64_t       most = 1 + count * (GPUNN__PARTIALS - ranges) / total, wanted = (count + each - 1) / each;
+    return (int)(wanted < most ? wanted : most);
+}
+
+/* The decimal that was meant by a float: 1 - 0.999f is 1e-5 off the 1 - 0.999 that torch computes. */
+static double gpunn__decimal(float value)
+{
+    return floor((double)value * 1e7 + 0.5) / 1e7;
+}
+
+static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_job *job)
+{
+    bool adam = job->u.kind == GPUNN_UPDATE_ADAM || job->u.kind == GPUNN_UPDATE_ADAMW;
+    job->beta1 = gpunn__decimal(job->u.beta1);
+    job->beta2 = gpunn__decimal(job->u.beta2);
+    job->take1 = (float)(1 - (adam ? job->beta1 : gpunn__decimal(job->u.dampening)));
+    job->take2 = (float)(1 - (adam ? job->beta2 : gpunn__decimal(job->u.alpha)));
+    unsigned blocks = gpunn__blocks(cuda, job->u.count, GPUNN__PACK);
+    switch (job->u.kind) {
+    case GPUNN_UPDATE_ADAM:
+    case GPUNN_UPDATE_ADAMW: return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_ADAM>), blocks, GPUNN__THREADS, *job);
+    case GPUNN_UPDATE_RMSPROP:
+        return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_RMSPROP>), blocks, GPUNN__THREADS, *job);
+    case GPUNN_UPDATE_ADAGRAD:
+        return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_ADAGRAD>), blocks, GPUNN__THREADS, *job);
+    default: return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_SGD>), blocks, GPUNN__THREADS, *job);
+    }
+}
+
+static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run)
+{
+    int64_t           total = 0;
+    gpunn__update_job job;
+    if (run->update_count == 0) {
+        if (run->loss == NULL) return GPUNN_OK;
+        return GPUNN__LAUNCH(cuda, gpunn__check_loss_kernel, 1, 32, run->loss, cuda->state, cuda->bad_device);
+    }
+    memset(&job, 0, sizeof job);
+    job.loss = run->loss;
+    job.loss_scale = run->loss_scale;
+    job.clip_norm = run->clip_norm;
+    job.partials = cuda->partials;
+    job.state = cuda->state;
+    job.bad = cuda->bad_device;
+    for (int i = 0; i < run->update_count; i++) total += run->updates[i].count;
+    for (int i = 0; i < run->update_count && (run->clip_norm > 0 || run->loss_scale); i++) {
+        const gpunn_update *u = &run->updates[i];
+        int                 blocks = gpunn__squares_blocks(u->count, total, run->update_count);
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, u->gradient, u->count,
+                                 cuda->partials + job.partial_count));
+        job.partial_count += blocks;
+    }
+    for (job.index = 0; job.index < run->update_count; job.index++) {
+        job.u = run->updates[job.index];
+        GPUNN__TRY(gpunn__cuda_update_launch(cuda, &job));
+    }
+    if (!run->loss_scale) return GPUNN_OK;
+    return GPUNN__LAUNCH(cuda, gpunn__loss_scale_kernel, 1, GPUNN__THREADS, run->loss, run->loss_scale,
+                         (const double *)cuda->partials, job.partial_count);
+}
+
+static gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *values, int64_t count, double *result)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    double       part[GPUNN__PARTIALS];
+    int          blocks = gpunn__squares_blocks(count, count, 1);
+    *result = 0;
+    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, values, count, cuda->partials));
+    GPUNN__CUDA(cuda, cudaMemcpyAsync(part, cuda->partials, (size_t)blocks * sizeof *part, cudaMemcpyDeviceToHost, cuda->stream));
+    GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
+    for (int i = 0; i < blocks; i++) *result += part[i];
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale, float limit)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    return GPUNN__LAUNCH(cuda, gpunn__scale_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, values, count, scale,
+                         limit > 0 ? limit : INFINITY);
+}
+/* ==== >>run =========================================================================================================== *
+ * A run that comes back unchanged is captured the second time and replayed as one graph from then on. What varies between its
+ * runs goes into cuda->state before it, in the arguments of a kernel. */
+enum { GPUNN__NUMBERS = 300 }; /* updates whose numbers fit a kernel's arguments */
+
+typedef struct gpunn__numbers {
+    uint64_t     seed, step;
+    const float *loss_scale;    /* NULL: 1 */
+    float       *loss_gradient; /* NULL: not wanted */
+    int          first, count;  /* of the updates */
+    float        lr[GPUNN__NUMBERS];
+    int64_t      update_step[GPUNN__NUMBERS];
+} gpunn__numbers;
+
+static __global__ void gpunn__numbers_kernel(gpunn__device_state *state, const gpunn__numbers numbers)
+{
+    if (threadIdx.x == 0) {
+        state->seed = numbers.seed;
+        state->step = numbers.step;
+        if (numbers.loss_gradient) *numbers.loss_gradient = numbers.loss_scale ? *numbers.loss_scale : 1;
+    }
+    for (int i = (int)threadIdx.x; i < numbers.count; i += (int)blockDim.x) {
+        state->lr[numbers.first + i] = numbers.lr[i];
+        state->update_step[numbers.first + i] = numbers.update_step[i];
+    }
+}
+
+static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run)
+{
+    gpunn__numbers numbers;
+    if (run->update_count > GPUNN__MAX_UPDATES)
+        return gpunn__cuda_fail(
+            cuda, GPUNN_ERR_UNSUPPORTED,
+            "%d ranges of parameters have settings of their own, and a GPU takes %d; give fewer parameters their own",
+            run->update_count, GPUNN__MAX_UPDATES);
+    numbers.seed = run->state ? run->state->seed : 0;
+    numbers.step = run->state ? run->state->step : 0;
+    numbers.loss_scale = run->loss_scale;
+    numbers.loss_gradient = run->loss_gradient;
+    numbers.first = 0;
+    do {
+        int left = run->update_count - numbers.first;
+        numbers.count = left < GPUNN__NUMBERS ? left : (int)GPUNN__NUMBERS;
+        for (int i = 0; i < numbers.count; i++) {
+            numbers.lr[i] = run->updates[numbers.first + i].lr;
+            numbers.update_step[i] = run->updates[numbers.first + i].step;
+        }
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__numbers_kernel, 1, 32, cuda->state, numbers));
+        numbers.first += numbers.count;
+    } while (numbers.first < run->update_count);
+    return GPUNN_OK;
+}
+
+/* Hands over what kernels have noted, once; false: nothing. Waits for nothing. */
+static bool gpunn__cuda_take_bad(gpunn__cuda *cuda, gpunn_run *run)
+{
+    uint64_t noted = cuda->bad[0];
+    uint32_t bits = (uint32_t)cuda->bad[1];
+    if (noted == 0) return false;
+    run->bad_step = noted & ~GPUNN__BAD_NORM;
+    run->bad_norm = (noted & GPUNN__BAD_NORM) != 0;
+    memcpy(&run->bad_value, &bits, sizeof bits);
+    cuda->bad[0] = 0;
+    return true;
+}
+
+static gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    switch (step->op) {
+#define GPUNN__X(ENUM, name, ...) \
+    case GPUNN_OP_##ENUM: return gpunn__cuda_##name(cuda, step, action);
+        GPUNN_OTHER_OPS(GPUNN__X)
+#undef GPUNN__X
+    default: return gpunn__cuda_map(cuda, step, action);
+    }
+}
+
+/* Everything of a run but its numbers. */
+static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
+{
+    for (int i = 0; i < run->step_count; i++) {
+        run->failed = &run->steps[i];
+        GPUNN__TRY(gpunn__cuda_dispatch(cuda, &run->steps[i], run->steps[i].backward ? GPUNN__BACKWARD : GPUNN__FORWARD));
+    }
+    run->failed = NULL;
+    return gpunn__cuda_updates(cuda, run);
+}
+
+/* ---- capture and replay ---------------------------------------------------------------------------------------------- */
+enum { GPUNN__MAX_CAPTURED = 4 }; /* graphs of one plan: first and later gradients of an accumulated batch, say */
+
+typedef struct gpunn__captured gpunn__captured;
+struct gpunn__captured {
+    gpunn__captured *next;  /* the one used before */
+    gpunn_run        run;   /* which this is; its updates follow this struct */
+    bool             warm;  /* has run once, kernel by kernel, which loads what it needs */
+    bool             plain; /* cannot be captured */
+    cudaGraphExec_t  graph; /* NULL: not captured */
+};
+
+/* Whether all is the same that a captured kernel has in its arguments. */
+static bool gpunn__update_same(const gpunn_update *a, const gpunn_update *b)
+{
+    return a->kind == b->kind && a->count == b->count && a->parameter == b->parameter && a->state[0] == b->state[0] &&
+           a->state[1] == b->state[1] && a->state[2] == b->state[2] && a->gradient == b->gradient && a->half == b->half &&
+           a->half_dtype == b->half_dtype && a->weight_decay == b->weight_decay && a->momentum == b->momentum &&
+           a->dampening == b->dampening && a->beta1 == b->beta1 && a->beta2 == b->beta2 && a->alpha == b->alpha &&
+           a->eps == b->eps && a->lr_decay == b->lr_decay && a->nesterov == b->nesterov && a->centered == b->centered &&
+           a->maximize == b->maximize && a->gradient_scale == b->gradient_scale && a->gradient_limit == b->gradient_limit;
+}
+
+static bool gpunn__run_same(const gpunn_run *a, const gpunn_run *b)
+{
+    bool same = a->signature == b->signature && a->steps == b->steps && a->step_count == b->step_count && a->loss == b->loss &&
+                a->update_count == b->update_count && a->clip_norm == b->clip_norm && a->loss_scale == b->loss_scale;
+    for (int i = 0; i < a->update_count && same; i++) same = gpunn__update_same(&a->updates[i], &b->updates[i]);
+    return same;
+}
+
+static size_t gpunn__captured_bytes(const gpunn_run *run)
+{
+    return sizeof(gpunn__captured) + (size_t)run->update_count * sizeof *run->updates;
+}
+
+/* Frees one and returns the next. */
+static gpunn__captured *gpunn__captured_free(gpunn__cuda *cuda, gpunn__captured *captured)
+{
+    gpunn__captured *next = captured->next;
+    if (captured->graph) (void)gpunn__cuda_check(cuda, cudaGraphExecDestroy(captured->graph), "cudaGraphExecDestroy");
+    gpunn__host_free(cuda, captured, gpunn__captured_bytes(&captured->run));
+    return next;
+}
+
+/* The entry of this run, made if it is new, and now the first of the list. NULL: out of memory. */
+static gpunn__captured *gpunn__captured_of(gpunn__cuda *cuda, gpunn_run *run)
+{
+    gpunn__captured *first = (gpunn__captured *)run->captured, **link = &first, *captured;
+    for (int count = 1; *link && !gpunn__run_same(&(*link)->run, run); count++)
+        if (count < GPUNN__MAX_CAPTURED)
+            link = &(*link)->next;
+        else
+            *link = gpunn__captured_free(cuda, *link);
+    captured = *link;
+    if (captured)
+        *link = captured->next;
+    else if ((captured = (gpunn__captured *)gpunn__host_alloc(cuda, gpunn__captured_bytes(run))) != NULL) {
+        gpunn_update *updates = (gpunn_update *)(captured + 1);
+        for (int i = 0; i < run->update_count; i++) updates[i] = run->updates[i];
+        captured->run = *run;
+        captured->run.updates = updates;
+    }
+    if (captured) {
+        captured->next = first;
+        first = captured;
+    }
+    run->captured = first;
+    return captured;
+}
+
+static gpunn_status gpunn__run_capture(gpunn__cuda *cuda, gpunn__captured *captured, gpunn_run *run)
+{
+    cudaGraph_t graph = NULL;
+    GPUNN__CUDA(cuda, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal));
+    gpunn_status status = gpunn__run_launch(cuda, run);
+    cudaError_t  ended = cudaStreamEndCapture(cuda->stream, &graph);
+    if (status != GPUNN_OK)
+        (void)cudaGetLastError(); /* what ended the capture is known */
+    else
+        status = gpunn__cuda_check(cuda, ended, "cudaStreamEndCapture");
+    if (status == GPUNN_OK)
+        status = gpunn__cuda_check(cuda, cudaGraphInstantiate(&captured->graph, graph, 0), "cudaGraphInstantiate");
+    if (graph) (void)cudaGraphDestroy(graph);
+    return status;
+}
+
+static gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    if (gpunn__cuda_take_bad(cuda, run) || (run->step_count == 0 && run->update_count == 0)) return GPUNN_OK;
+    gpunn__captured *captured = gpunn__captured_of(cuda, run);
+    if (captured == NULL) return GPUNN_ERR_MEMORY;
+    GPUNN__TRY(gpunn__run_numbers(cuda, run));
+    if (captured->warm && captured->graph == NULL && !captured->plain && gpunn__run_capture(cuda, captured, run) != GPUNN_OK) {
+        char text[sizeof cuda->text + 128];
+        if (cuda->dead) return cuda->dead;
+        (void)snprintf(text, sizeof text, "a run could not be captured and is launched kernel by kernel, which is slower: %s",
+                       cuda->text);
+        gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
+        captured->plain = true;
+        run->failed = NULL;
+    }
+    if (captured->graph)
+        GPUNN__CUDA(cuda, cudaGraphLaunch(captured->graph, cuda->stream));
+    else
+        GPUNN__TRY(gpunn__run_launch(cuda, run));
+    captured->warm = true;
+    return GPUNN_OK;
+}
+
+static void gpunn__cuda_forget(void *context, void *kept)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    (void)cudaSetDevice(cuda->device);
+    for (gpunn__captured *captured = (gpunn__captured *)kept; captured; captured = gpunn__captured_free(cuda, captured)) {}
+}
+/* ==== >>backend ======================================================================================================= */
+static int gpunn__cuda_device_count(void)
+{
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+    (void)cudaGetLastError();
+    return 0;
+}
+
+/* ---- opening --------------------------------------------------------------------------------------------------------- */
+/* How many GPUs there are, and if none, why. */
+static gpunn_status gpunn__cuda_count(gpunn__cuda *cuda, int *count)
+{
+    int driver = 0, runtime = 0;
+    *count = 0;
+    cudaError_t error = cudaGetDeviceCount(count);
+    if (error == cudaSuccess && *count > 0) return GPUNN_OK;
+    (void)cudaGetLastError();
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    if (error == cudaErrorInsufficientDriver && driver == 0)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
+                                "there is no NVIDIA driver on this machine; install one, or use GPUNN_DEVICE_AUTO or _CPU");
+    if (error == cudaErrorInsufficientDriver)
+        return gpunn__cuda_fail(
+            cuda, GPUNN_ERR_DEVICE,
+            "the NVIDIA driver is too old: it supports CUDA %d.%d and this program was built with CUDA %d.%d; "
+            "update the driver, or build with CUDA %d",
+            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, driver / 1000);
+    if (error == cudaErrorNoDevice || error == cudaSuccess) {
+        const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "there is an NVIDIA driver but no GPU that it can use%s%s%s",
+                                visible ? " (CUDA_VISIBLE_DEVICES is '" : "", visible ? visible : "", visible ? "')" : "");
+    }
+    return gpunn__cuda_check(cuda, error, "cudaGetDeviceCount");
+}
+
+/* The device made current, and code for it in this binary. */
+static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
+{
+    int         index = cuda->device, major = 0, minor = 0;
+    cudaError_t error = cudaSetDevice(index);
+    if (error == cudaSuccess) error = cudaFree(NULL); /* older runtimes reach the device only here */
+    if (error == cudaErrorDevicesUnavailable) {
+        (void)cudaGetLastError();
+        return gpunn__cuda_fail(
+            cuda, GPUNN_ERR_DEVICE,
+            "GPU %d is busy: another process has it to itself, or it takes none; end that process, wait, or use "
+            "another index",
+            index);
+    }
+    GPUNN__TRY(gpunn__cuda_check(cuda, error, "cudaSetDevice"));
+    GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+    GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
+    GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, index));
+    cuda->capability = 10 * major + minor;
+    cudaFuncAttributes code;
+    error = cudaFuncGetAttributes(&code, (const void *)gpunn__numbers_kernel);
+    if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
+        error == cudaErrorUnsupportedPtxVersion) {
+        (void)cudaGetLastError();
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
+                                "this program has no code for GPU %d, whose compute capability is %d.%d; compile it with nvcc "
+                                "-arch=sm_%d, -arch=native or -arch=all-major",
+                                index, major, minor, cuda->capability);
+    }
+    return gpunn__cuda_check(cuda, error, "cudaFuncGetAttributes");
+}
+
+/* "NVIDIA H200, 132 multiprocessors, 139 GiB, compute capability 9.0" */
+static cudaError_t gpunn__cuda_describe(int index, char *name, size_t size, int *capability)
+{
+    cudaDeviceProp properties;
+    cudaError_t    error = cudaGetDeviceProperties(&properties, index);
+    if (error != cudaSuccess) return error;
+    *capability = 10 * properties.major + properties.minor;
+    (void)snprintf(name, size, "%.80s, %d multiprocessors, %llu GiB, compute capability %d.%d", properties.name,
+                   properties.multiProcessorCount, (unsigned long long)(properties.totalGlobalMem >> 30), properties.major,
+                   properties.minor);
+    return cudaSuccess;
+}
+
+static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
+{
+    int count, capability;
+    GPUNN__TRY(gpunn__cuda_count(cuda, &count));
+    if (cuda->device >= count)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "index is %d, but this machine has %d GPU%s; the first has index 0",
+                                cuda->device, count, count == 1 ? "" : "s");
+    GPUNN__TRY(gpunn__cuda_acquire(cuda));
+    GPUNN__CUDA(cuda, gpunn__cuda_describe(cuda->device, cuda->name, sizeof cuda->name, &capability));
+    GPUNN__CUDA(cuda, cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
+    GPUNN__CUDA(cuda, cudaStreamCreateWithFlags(&cuda->copy_stream, cudaStreamNonBlocking));
+    GPUNN__TRY(gpunn__memory_open(cuda));
+    GPUNN__CUDA(cuda, cudaHostAlloc((void **)&cuda->bad, 2 * sizeof *cuda->bad, cudaHostAllocMapped));
+    cuda->bad[0] = cuda->bad[1] = 0;
+    GPUNN__CUDA(cuda, cudaHostGetDevicePointer((void **)&cuda->bad_device, (void *)cuda->bad, 0));
+    cuda->state = (gpunn__device_state *)gpunn__cuda_alloc(cuda, sizeof *cuda->state);
+    cuda->partials = (double *)gpunn__cuda_alloc(cuda, GPUNN__PARTIALS * sizeof *cuda->partials);
+    if (cuda->state == NULL || cuda->partials == NULL) return GPUNN_ERR_MEMORY;
+    GPUNN__TRY(gpunn__cuda_fill(cuda, cuda->state, 0, sizeof *cuda->state));
+    return gpunn__libraries_open(cuda);
+}
+
+/* Takes what a half-open or dead device has, too. */
+static void gpunn__cuda_close(void *context)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    (void)cudaSetDevice(cuda->device);
+    if (cuda->stream) (void)cudaStreamSynchronize(cuda->stream);
+    gpunn__cached_close(cuda);
+    gpunn__libraries_close(cuda);
+    if (cuda->state) gpunn__cuda_free(cuda, cuda->state, sizeof *cuda->state);
+    if (cuda->partials) gpunn__cuda_free(cuda, cuda->partials, GPUNN__PARTIALS * sizeof *cuda->partials);
+    if (cuda->bad) (void)cudaFreeHost((void *)cuda->bad);
+    gpunn__memory_close(cuda);
+    if (cuda->copy_stream) (void)cudaStreamDestroy(cuda->copy_stream);
+    if (cuda->stream) (void)cudaStreamDestroy(cuda->stream);
+    (void)cudaGetLastError();
+    gpunn__host_free(cuda, cuda, sizeof *cuda);
+}
+
+static void *gpunn__cuda_open(const gpunn_device_args *args, char *message, size_t message_size)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)args->realloc_fn(args->user, NULL, 0, sizeof *cuda);
+    if (cuda == NULL) {
+        (void)snprintf(message, message_size, "out of host memory");
+        return NULL;
+    }
+    memset(cuda, 0, sizeof *cuda);
+    cuda->device = args->index;
+    cuda->args = *args;
+    if (cuda->args.workspace_limit == 0) cuda->args.workspace_limit = (size_t)256 << 20;
+    if (gpunn__cuda_begin(cuda) == GPUNN_OK) return cuda;
+    (void)snprintf(message, message_size, "%s", cuda->text);
+    gpunn__cuda_close(cuda);
+    return NULL;
+}
+
+static void gpunn__cuda_info(void *context, gpunn_backend_info *info)
+{
+    const gpunn__cuda *cuda = (const gpunn__cuda *)context;
+    info->type = GPUNN_DEVICE_CUDA;
+    info->half = true;
+    (void)snprintf(info->name, sizeof info->name, "%s", cuda->name);
+}
+
+/* ---- steps and updates one by one ------------------------------------------------------------------------------------ */
+static gpunn_status gpunn__cuda_prepare(void *context, gpunn_step *step)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    return gpunn__cuda_dispatch(cuda, step, GPUNN__PREPARE);
+}
+
+static gpunn_status gpunn__cuda_run(void *context, gpunn_step *step)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    gpunn_run    run;
+    memset(&run, 0, sizeof run);
+    run.state = step->state;
+    run.steps = step;
+    run.step_count = 1;
+    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    GPUNN__TRY(gpunn__run_numbers(cuda, &run));
+    return gpunn__run_launch(cuda, &run);
+}
+
+static gpunn_status gpunn__cuda_update(void *context, const gpunn_update *update)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    gpunn_run    run;
+    memset(&run, 0, sizeof run);
+    run.updates = update;
+    run.update_count = 1;
+    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    GPUNN__TRY(gpunn__run_numbers(cuda, &run));
+    return gpunn__run_launch(cuda, &run);
+}
+
+static gpunn_status gpunn__cuda_convert(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                                        int64_t count)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    return gpunn__cuda_copy(cuda, to, to_dtype, from, from_dtype, count, false);
+}
+
+/* The tensor cores take their operands so; only cuDNN has kernels for it. */
+static bool gpunn__cuda_channels_last(void *context)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    return gpunn__cuda_enter(cuda) == GPUNN_OK && gpunn__dnn_available(cuda);
+}
+
+static const char *gpunn__cuda_text(void *context)
+{
+    return ((gpunn__cuda *)context)->text;
+}
+
+/* ---- report ---------------------------------------------------------------------------------------------------------- */
+static const char *gpunn__tensor_cores(int capability)
+{
+    return capability >= 100  ? "tensor cores of the 5th generation: F16, BF16, TF32, FP8, FP4"
+           : capability >= 89 ? "tensor cores of the 4th generation: F16, BF16, TF32, FP8"
+           : capability >= 80 ? "tensor cores of the 3rd generation: F16, BF16, TF32"
+           : capability >= 75 ? "tensor cores of the 2nd generation: F16"
+           : capability >= 70 ? "tensor cores of the 1st generation: F16"
+                              : "no tensor cores";
+}
+
+static void gpunn__report_line(void (*write)(void *user, const char *text), void *user, const char *format, ...)
+{
+    char    line[768];
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(line, sizeof line, format, list);
+    va_end(list);
+    write(user, line);
+}
+
+static void gpunn__report_device(void (*write)(void *user, const char *text), void *user, int index)
+{
+    char               name[160];
+    int                capability = 0;
+    cudaFuncAttributes code;
+    cudaError_t        error = gpunn__cuda_describe(index, name, sizeof name, &capability);
+    if (error == cudaSuccess) {
+        gpunn__report_line(write, user, "GPU %d         %s\n              %s\n", index, name, gpunn__tensor_cores(capability));
+        error = cudaSetDevice(index);
+        if (error == cudaSuccess) error = cudaFuncGetAttributes(&code, (const void *)gpunn__numbers_kernel);
+        if (error == cudaSuccess)
+            gpunn__report_line(
+                write, user, "              runs the code for sm_%d of this program%s\n", code.binaryVersion,
+                code.binaryVersion == code.ptxVersion && code.binaryVersion != capability ? ", compiled by the driver" : "");
+    }
+    if (error != cudaSuccess)
+        gpunn__report_line(write, user, "GPU %d         cannot be used: %s, %s\n", index, cudaGetErrorName(error),
+                           cudaGetErrorString(error));
+    (void)cudaGetLastError();
+}
+
+static void gpunn__cuda_report(void (*write)(void *user, const char *text), void *user)
+{
+    int         driver = 0, runtime = 0, count = 0;
+    gpunn__cuda probe; /* for the sentence alone */
+    memset(&probe, 0, sizeof probe);
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    if (driver)
+        gpunn__report_line(write, user, "driver        for CUDA %d.%d\n", driver / 1000, driver % 1000 / 10);
+    else
+        gpunn__report_line(write, user, "driver        none\n");
+    gpunn__report_line(write, user, "CUDA runtime  %d.%d, built in\n", runtime / 1000, runtime % 1000 / 10);
+#ifdef __CUDA_ARCH_LIST__
+    static const int built[] = {__CUDA_ARCH_LIST__};
+    char             text[256] = "";
+    for (size_t i = 0, n = 0; i < sizeof built / sizeof *built && n + 8 < sizeof text; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, " sm_%d", built[i] / 10);
+    gpunn__report_line(write, user, "built for    %s\n", text);
+#endif
+    if (gpunn__cuda_count(&probe, &count) != GPUNN_OK) gpunn__report_line(write, user, "GPU           none: %s\n", probe.text);
+    for (int i = 0; i < count; i++) gpunn__report_device(write, user, i);
+    gpunn__libraries_report(write, user);
+}
+
+/* ---- the table ------------------------------------------------------------------------------------------------------- */
+#ifndef GPUNN__BACKEND_NAME
+#define GPUNN__BACKEND_NAME gpunn_cuda_backend
+#endif
+extern "C" const gpunn_backend GPUNN__BACKEND_NAME;
+/* clang-format off */
+const gpunn_backend GPUNN__BACKEND_NAME = {
+    GPUNN_BACKEND_ABI,
+    gpunn__cuda_device_count,
+    gpunn__cuda_open,
+    gpunn__cuda_close,
+    gpunn__cuda_info,
+    gpunn__cuda_alloc,
+    gpunn__cuda_free,
+    gpunn__cuda_upload,
+    gpunn__cuda_download,
+    gpunn__cuda_fill,
+    gpunn__cuda_synchronize,
+    gpunn__cuda_prepare,
+    gpunn__cuda_run,
+    gpunn__cuda_update,
+    gpunn__cuda_sum_of_squares,
+    gpunn__cuda_scale,
+    gpunn__cuda_convert,
+    gpunn__cuda_channels_last,
+    gpunn__cuda_execute,
+    gpunn__cuda_forget,
+    gpunn__cuda_reserved,
+    gpunn__cuda_trim,
+    gpunn__cuda_report,
+    gpunn__cuda_text,
+};
+/* clang-format on */
