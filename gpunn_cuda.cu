@@ -823,6 +823,24 @@ static bool gpunn__module_seek(gpunn__module *module, const char *root, const ch
     return open;
 }
 
+#ifndef _WIN32
+/* In the wheels of every Python on the PATH. */
+static bool gpunn__module_beside_python(gpunn__module *module, const char *file)
+{
+    char python[600];
+    for (const char *path = getenv("PATH"); path && *path;) {
+        int length = (int)strcspn(path, ":");
+        (void)snprintf(python, sizeof python, "%.*s/python3", length, path);
+        bool there = access(python, X_OK) == 0;
+        (void)snprintf(python, sizeof python, "%.*s/..", length, path);
+        if (there && gpunn__module_seek(module, python, "lib/python3*/site-packages/nvidia/*/lib/", file)) return true;
+        path += length;
+        if (*path == ':') path++;
+    }
+    return false;
+}
+#endif
+
 /* By name, then in the folder that the environment names, beside the toolkit, beside the program, in Python's wheels. */
 static bool gpunn__module_find(gpunn__module *module, const char *file, const char *variable)
 {
@@ -856,7 +874,7 @@ static bool gpunn__module_find(gpunn__module *module, const char *file, const ch
     };
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         if (gpunn__module_seek(module, places[i].root, places[i].rest, file)) return true;
-    return false;
+    return gpunn__module_beside_python(module, file);
 #endif
 }
 
@@ -929,6 +947,13 @@ static bool gpunn__dnn_find(gpunn__module *module, char *text, size_t text_size)
     if (!gpunn__module_open(module, "cuDNN", GPUNN__DNN_FILE, "GPUNN_CUDNN_PATH", "cudnnGetVersion", CUDNN_VERSION, text,
                             text_size))
         return false;
+    size_t (*cuda_version)(void) = (size_t(*)(void))gpunn__module_symbol(module, "cudnnGetCudartVersion");
+    if (cuda_version && cuda_version() / 1000 != CUDART_VERSION / 1000) {
+        (void)snprintf(text, text_size,
+                       "%.200s is cuDNN for CUDA %d, but this program was built with CUDA %d; install cuDNN for that",
+                       module->path, (int)(cuda_version() / 1000), CUDART_VERSION / 1000);
+        return false;
+    }
 #ifndef _WIN32
     const char *slash = strrchr(module->path, '/');
     if (slash) {
@@ -3719,7 +3744,8 @@ __device__ __forceinline__ int64_t gpunn__reduction_line(const gpunn__reduction 
     return gpunn__place(plane, r.plane_rank, r.plane_dim, r.plane_stride) + row;
 }
 
-template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__reduce_rows_kernel(const gpunn__reduction r)
+template <int KIND>
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_rows_kernel(const gpunn__reduction r)
 {
     int     thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
     int64_t units = r.kept * r.chunks;
@@ -3744,7 +3770,7 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 
 /* A unit's threads: team across the columns, span / team down the lines. */
 template <int KIND, int N>
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__reduce_columns_kernel(const gpunn__reduction r)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_columns_kernel(const gpunn__reduction r)
 {
     __shared__ float part[N][GPUNN__THREADS];
     int              thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
@@ -4719,7 +4745,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__map_forward_kern
 }
 
 template <typename Op>
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__map_backward_kernel(const gpunn__map_job job)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__map_backward_kernel(const gpunn__map_job job)
 {
     int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
     for (; i < job.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
@@ -4972,7 +4998,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_kernel(cons
 /* For moves without holes, contiguous along axis 0 in `to` and along axis 1 in `from`: squares go through shared memory, so that
  * neighbouring threads both read and write neighbours. */
 enum { GPUNN__SQUARE = 32 };
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__transpose_kernel(const gpunn__move move)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__transpose_kernel(const gpunn__move move)
 {
     __shared__ float square[GPUNN__SQUARE][GPUNN__SQUARE + 1];
     int64_t          width = move.axis[0].size, height = move.axis[1].size;
@@ -5706,8 +5732,7 @@ static gpunn_status gpunn__cuda_count(gpunn__cuda *cuda, int *count)
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
     if (error == cudaErrorInsufficientDriver && driver == 0)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
-                                "there is no NVIDIA driver on this machine; install one, or use GPUNN_DEVICE_AUTO or _CPU");
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "there is no NVIDIA driver on this machine; install one to use its GPU");
     if (error == cudaErrorInsufficientDriver)
         return gpunn__cuda_fail(
             cuda, GPUNN_ERR_DEVICE,

@@ -147,6 +147,12 @@ static gpunn_status run(gpunn_device *dev, const char *folder, int epochs, gpunn
     return status;
 }
 
+static void log_line(void *user, gpunn_log_level level, const char *message)
+{
+    (void)user, (void)level;
+    fprintf(stderr, "%s\n", message);
+}
+
 int main(int argc, char **argv)
 {
     const char *folder = "cifar-10-batches-bin";
@@ -173,7 +179,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "cannot write %s\n", path);
         return 1;
     }
-    gpunn_device *dev = gpunn_device_open(.seed = 1);
+    gpunn_device *dev = gpunn_device_open(.seed = 1, .log_fn = log_line);
     if (dev == NULL) {
         fprintf(stderr, "%s\n", gpunn_error(NULL));
         return 1;

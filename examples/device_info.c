@@ -9,9 +9,15 @@
 
 #include <stdio.h>
 
+static void log_line(void *user, gpunn_log_level level, const char *message)
+{
+    (void)user, (void)level;
+    fprintf(stderr, "%s\n", message);
+}
+
 static void show(const char *title, gpunn_device_type type, int index)
 {
-    gpunn_device *dev = gpunn_device_open(.type = type, .index = index);
+    gpunn_device *dev = gpunn_device_open(.type = type, .index = index, .log_fn = log_line);
     if (dev)
         printf("%-10s %s\n", title, gpunn_device_name(dev));
     else

@@ -158,6 +158,12 @@ static gpunn_status read_data(gpunn_device *dev, const char *folder, gpunn_array
     return status;
 }
 
+static void log_line(void *user, gpunn_log_level level, const char *message)
+{
+    (void)user, (void)level;
+    fprintf(stderr, "%s\n", message);
+}
+
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* in a log, in step with the progress on stderr */
@@ -182,7 +188,7 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    gpunn_device *dev = gpunn_device_open(.seed = 1, .threads = opt.threads);
+    gpunn_device *dev = gpunn_device_open(.seed = 1, .threads = opt.threads, .log_fn = log_line);
     if (dev == NULL) {
         fprintf(stderr, "%s\n", gpunn_error(NULL));
         return 1;

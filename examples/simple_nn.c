@@ -14,6 +14,12 @@ enum { SAMPLES = 1000, FEATURES = 20, HIDDEN = 50, BATCH = 32, EPOCHS = 100 };
 
 static float samples[SAMPLES][FEATURES], targets[SAMPLES];
 
+static void log_line(void *user, gpunn_log_level level, const char *message)
+{
+    (void)user, (void)level;
+    fprintf(stderr, "%s\n", message);
+}
+
 static void make_data(void)
 {
     srand(42);
@@ -44,7 +50,7 @@ static gpunn_status train(gpunn_optimizer *sgd, gpunn_tensor *loss, gpunn_loader
 int main(void)
 {
     make_data();
-    gpunn_device *dev = gpunn_device_open(.seed = 42);
+    gpunn_device *dev = gpunn_device_open(.seed = 42, .log_fn = log_line);
     if (dev == NULL) {
         fprintf(stderr, "%s\n", gpunn_error(NULL));
         return 1;

@@ -42,7 +42,7 @@ class Block(nn.Module):
         return F.relu(h, inplace=True)
 
 
-def resnet():
+def resnet(classes=5):
     layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     channels = 64
     for stage in range(4):
@@ -50,7 +50,7 @@ def resnet():
             width = 64 << stage
             layers.append(Block(channels, width, 2 if stage and not block else 1))
             channels = width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 5))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
 
 
 def training(model, optimizer, criterion, x, y):
@@ -146,4 +146,5 @@ def main():
     print(f"{name} {threads} {1e3 * times[4]:.6f} {1e3 * times[0]:.6f} {peak:.1f}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+/* The models that the benchmarks time, the same on the CPU (bench.c) and on a GPU (gpu_bench.c). Include gpunn.h before. */
+#ifndef BENCH_WORKLOADS_H
+#define BENCH_WORKLOADS_H
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct workload {
+    gpunn_device    *dev;
+    gpunn_model     *model;
+    gpunn_tensor    *output; /* of a forward pass */
+    gpunn_tensor    *loss;   /* of a training step */
+    gpunn_optimizer *opt;    /* alone: an update */
+} workload;
+
+static inline double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static inline void die(const workload *w)
+{
+    fprintf(stderr, "%s\n", gpunn_error(w->dev));
+    exit(1);
+}
+
+static inline void run(workload *w)
+{
+    gpunn_status status = GPUNN_OK;
+    if (w->loss)
+        status = gpunn_train_step(w->opt, w->loss);
+    else if (w->output)
+        status = gpunn_forward(&w->output, 1);
+    else
+        status = gpunn_optimizer_step(w->opt);
+    if (status != GPUNN_OK) die(w);
+}
+
+static inline void *room(int64_t count, size_t size)
+{
+    void *values = aligned_alloc(64, ((size_t)count * size + 63) / 64 * 64);
+    if (values == NULL) exit(1);
+    return values;
+}
+
+static inline gpunn_tensor *input(workload *w, const char *name, int64_t batch, gpunn_shape shape)
+{
+    gpunn_tensor *t = gpunn_input(w->model, name, GPUNN_F32, shape);
+    int64_t       count = batch;
+    for (int i = 0; i < GPUNN_MAX_RANK && shape.dim[i]; i++) count *= shape.dim[i] < 0 ? 1 : shape.dim[i];
+    float   *values = (float *)room(count, sizeof *values);
+    uint32_t state = 12345;
+    for (int64_t i = 0; i < count; i++) {
+        state = state * 1664525u + 1013904223u;
+        values[i] = (float)(state >> 8) / 8388608.0f - 1;
+    }
+    if (gpunn_write(t, values, (size_t)count * sizeof *values) != GPUNN_OK) die(w);
+    free(values);
+    return t;
+}
+
+static inline gpunn_tensor *labels(workload *w, int64_t batch, int classes)
+{
+    gpunn_tensor *t = gpunn_input(w->model, "label", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    int64_t      *values = (int64_t *)room(batch, sizeof *values);
+    for (int64_t i = 0; i < batch; i++) values[i] = i * 7 % classes;
+    if (gpunn_write(t, values, (size_t)batch * sizeof *values) != GPUNN_OK) die(w);
+    free(values);
+    return t;
+}
+
+static inline void make_mlp20(workload *w)
+{
+    gpunn_tensor *x = input(w, "x", 32, GPUNN_SHAPE(GPUNN_BATCH, 20)), *t = input(w, "t", 32, GPUNN_SHAPE(GPUNN_BATCH, 1));
+    float         targets[32];
+    for (int i = 0; i < 32; i++) targets[i] = (float)(i & 1);
+    if (gpunn_write(t, targets, sizeof targets) != GPUNN_OK) die(w);
+    gpunn_tensor *h = gpunn_relu(gpunn_linear(x, "fc1", .out_features = 50));
+    w->loss = gpunn_bce_loss(gpunn_sigmoid(gpunn_linear(h, "fc2", .out_features = 1)), t);
+    w->opt = gpunn_sgd(w->model, .lr = 0.01f);
+}
+
+static inline void make_lenet(workload *w, int64_t batch)
+{
+    gpunn_tensor *h = input(w, "x", batch, GPUNN_SHAPE(GPUNN_BATCH, 3, 32, 32));
+    h = gpunn_max_pool2d(gpunn_relu(gpunn_conv2d(h, "conv1", .out_channels = 6, .kernel_size = 5)), .kernel_size = 2);
+    h = gpunn_max_pool2d(gpunn_relu(gpunn_conv2d(h, "conv2", .out_channels = 16, .kernel_size = 5)), .kernel_size = 2);
+    h = gpunn_relu(gpunn_linear(gpunn_flatten(h), "fc1", .out_features = 120));
+    h = gpunn_relu(gpunn_linear(h, "fc2", .out_features = 84));
+    w->loss = gpunn_cross_entropy(gpunn_linear(h, "fc3", .out_features = 10), labels(w, batch, 10));
+    w->opt = gpunn_sgd(w->model, .lr = 0.001f, .momentum = 0.9f);
+}
+
+/* 784-a-b-10 */
+static inline void make_mlp784(workload *w, int64_t batch, int a, int b)
+{
+    gpunn_tensor *h = input(w, "x", batch, GPUNN_SHAPE(GPUNN_BATCH, 784));
+    h = gpunn_relu(gpunn_linear(h, "fc1", .out_features = a));
+    h = gpunn_relu(gpunn_linear(h, "fc2", .out_features = b));
+    w->loss = gpunn_cross_entropy(gpunn_linear(h, "fc3", .out_features = 10), labels(w, batch, 10));
+    w->opt = gpunn_adam(w->model, .lr = 0.001f);
+}
+
+static inline gpunn_tensor *conv_bn(gpunn_tensor *x, const char *name, int channels, int kernel, int stride, int padding)
+{
+    char layer[64];
+    snprintf(layer, sizeof layer, "%s.conv", name);
+    x = gpunn_conv2d(x, layer, .out_channels = channels, .kernel_size = kernel, .stride = stride, .padding = padding,
+                     .no_bias = true);
+    snprintf(layer, sizeof layer, "%s.bn", name);
+    return gpunn_batch_norm2d(x, layer);
+}
+
+/* ResNet-18 on images of side x side */
+static inline void make_resnet(workload *w, int64_t batch, int side, int classes, bool train)
+{
+    gpunn_tensor *h = input(w, "x", batch, GPUNN_SHAPE(GPUNN_BATCH, 3, side, side));
+    h = gpunn_max_pool2d(gpunn_relu(conv_bn(h, "stem", 64, 7, 2, 3)), .kernel_size = 3, .stride = 2, .padding = 1);
+    int channels = 64;
+    for (int stage = 0; stage < 4; stage++)
+        for (int block = 0; block < 2; block++) {
+            int  width = 64 << stage, stride = stage > 0 && block == 0 ? 2 : 1;
+            char name[3][32];
+            for (int i = 0; i < 3; i++) snprintf(name[i], sizeof name[i], "layer%d.%d.%d", stage + 1, block, i);
+            gpunn_tensor *skip = width != channels ? conv_bn(h, name[2], width, 1, stride, 0) : h;
+            h = gpunn_relu(conv_bn(h, name[0], width, 3, stride, 1));
+            h = gpunn_relu(gpunn_add(conv_bn(h, name[1], width, 3, 1, 1), skip));
+            channels = width;
+        }
+    h = gpunn_linear(gpunn_flatten(gpunn_adaptive_avg_pool2d(h, 1, 1)), "fc", .out_features = classes);
+    if (!train) {
+        w->output = h;
+        return;
+    }
+    w->loss = gpunn_cross_entropy(h, labels(w, batch, classes));
+    w->opt = gpunn_sgd(w->model, .lr = 0.001f, .momentum = 0.9f);
+}
+
+/* Parameters of `count` floats together in `pieces`, and a gradient for each; the optimizer is the caller's. */
+static inline void make_parameters(workload *w, int64_t count, int pieces)
+{
+    gpunn_tensor *sum = NULL;
+    for (int i = 0; i < pieces; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "p%d", i);
+        gpunn_init    init = {GPUNN_INIT_UNIFORM, -1, 1};
+        gpunn_tensor *p = gpunn_parameter(w->model, name, GPUNN_SHAPE(count / pieces), init);
+        gpunn_tensor *total = gpunn_sum(gpunn_square(p), GPUNN_ALL, false);
+        sum = sum ? gpunn_add(sum, total) : total;
+    }
+    if (gpunn_backward(sum) != GPUNN_OK) die(w);
+}
+#endif
