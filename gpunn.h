@@ -1062,9 +1062,9 @@ struct gpunn_backend {
     /* Device to device, in the order of the calls; dtypes F32, F16 or BF16. */
     gpunn_status (*convert)(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
                             int64_t count);
-    /* Whether models with convolutions, of a precision other than F32, get along better with channels_last values; NULL: no. Then
-     * conv2d, batch_norm, pools and elementwise ops meet them: all of one step's values of rank 4 or, of conv2d, all but weights. */
-    bool (*channels_last)(void *context);
+    /* Whether a run with convolutions, of a precision other than F32, is faster with channels_last values when the largest of them
+     * gives so many elements; NULL: never. Then conv2d, batch_norm, pools and elementwise ops meet them: all of one step's values of rank 4 or, of conv2d, all but weights. */
+    bool (*channels_last)(void *context, int64_t elements);
     /* NULL, all three: the core calls run and update itself. execute may return before the work is done. */
     gpunn_status (*execute)(void *context, gpunn_run *run);
     void (*forget)(void *context, void *captured);
@@ -4016,12 +4016,13 @@ static void gpunn__mark_storage(gpunn__builder *b)
     gpunn__plan        *plan = b->plan;
     gpunn_model        *model = b->model;
     const gpunn_device *dev = model->dev;
-    bool                convolves = false;
+    int64_t             largest = 0; /* result of a convolution */
     for (int id = 0; id < plan->tensor_count; id++)
-        convolves = convolves || (b->needed[id] && model->tensors[id]->op == GPUNN_OP_CONV2D);
+        if (b->needed[id] && model->tensors[id]->op == GPUNN_OP_CONV2D && gpunn__count(model->tensors[id], plan->batch) > largest)
+            largest = gpunn__count(model->tensors[id], plan->batch);
     plan->half = model->precision >= GPUNN_PRECISION_BF16 && dev->info.half;
-    plan->channels_last = convolves && model->precision != GPUNN_PRECISION_F32 && dev->backend->channels_last &&
-                          dev->backend->channels_last(dev->context);
+    plan->channels_last = largest > 0 && model->precision != GPUNN_PRECISION_F32 && dev->backend->channels_last &&
+                          dev->backend->channels_last(dev->context, largest);
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
         plan->storage[id] = plan->half ? gpunn__storage_of(model, plan->storage, t) : t->dtype;

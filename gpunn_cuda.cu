@@ -5898,11 +5898,14 @@ static gpunn_status gpunn__cuda_convert(void *context, void *to, gpunn_dtype to_
     return gpunn__cuda_copy(cuda, to, to_dtype, from, from_dtype, count, false);
 }
 
-/* The tensor cores take their operands so; only cuDNN has kernels for it. */
-static bool gpunn__cuda_channels_last(void *context)
+/* The tensor cores take their operands so, and only cuDNN has kernels for it. Small images are not worth the extra launches. */
+#ifndef GPUNN__CHANNELS_LAST_FROM
+#define GPUNN__CHANNELS_LAST_FROM (1 << 18)
+#endif
+static bool gpunn__cuda_channels_last(void *context, int64_t elements)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
-    return gpunn__cuda_enter(cuda) == GPUNN_OK && gpunn__dnn_available(cuda);
+    return elements >= GPUNN__CHANNELS_LAST_FROM && gpunn__cuda_enter(cuda) == GPUNN_OK && gpunn__dnn_available(cuda);
 }
 
 static const char *gpunn__cuda_text(void *context)
