@@ -87,16 +87,45 @@ static inline void test_memory_check(const test_memory *memory)
     if (memory->blocks) fail_msg("leak: %ld blocks, %zu bytes", memory->blocks, memory->bytes);
 }
 
-/* ---- devices: every test runs on each backend that is there ---- */
+/* ---- devices: every test runs on each backend that is there ---- *
+ * A program that has the emulated GPU linked runs on that alone. GPUNN_TEST_DEVICE names the one backend to run on, GPUNN_TEST_FILTER
+ * the tests ("*conv*"). */
 typedef struct test_backend {
-    const char       *name;
-    gpunn_device_type type;
+    const char          *name;
+    gpunn_device_type    type;
+    const gpunn_backend *table; /* NULL: the device's own */
 } test_backend;
-static const test_backend backends[] = {{"cpu", GPUNN_DEVICE_CPU}, {"cuda", GPUNN_DEVICE_CUDA}};
+extern const gpunn_backend gpunn_emulator_backend __attribute__((weak));
+static const test_backend  backends[] = {
+     {"cpu", GPUNN_DEVICE_CPU, NULL}, {"cuda", GPUNN_DEVICE_CUDA, NULL}, {"emulator", GPUNN_DEVICE_CUDA, &gpunn_emulator_backend}};
 
+static inline bool is_emulated(const test_backend *backend)
+{
+    return backend == &backends[2];
+}
+static inline bool backend_wanted(const test_backend *backend)
+{
+    const char *only = getenv("GPUNN_TEST_DEVICE");
+    return only ? strcmp(only, backend->name) == 0 : (&gpunn_emulator_backend != NULL) == is_emulated(backend);
+}
 static inline bool backend_available(const test_backend *backend)
 {
-    return backend->type != GPUNN_DEVICE_CUDA || gpunn_cuda_device_count() > 0;
+    return backend->type == GPUNN_DEVICE_CPU ||
+           (is_emulated(backend) ? &gpunn_emulator_backend != NULL : gpunn_cuda_device_count() > 0);
+}
+/* The one of tests that need no more. */
+static inline const test_backend *first_backend(void)
+{
+    for (int b = 0; b < COUNT(backends); b++)
+        if (backend_wanted(&backends[b]) && backend_available(&backends[b])) return &backends[b];
+    return &backends[0];
+}
+#define ON(backend_) .type = (backend_)->type, .backend = (backend_)->table
+
+__attribute__((constructor)) static void filter_tests(void)
+{
+    const char *pattern = getenv("GPUNN_TEST_FILTER");
+    if (pattern) cmocka_set_test_filter(pattern);
 }
 
 /* One device with its memory, as cmocka's state of a test. */
@@ -112,7 +141,7 @@ typedef struct fixture {
 static inline void fixture_open(fixture *f)
 {
     test_memory_init(&f->memory);
-    f->dev = gpunn_device_open(.type = f->backend->type, .seed = 1, .threads = 2, .realloc_fn = hook_realloc, .user = &f->memory);
+    f->dev = gpunn_device_open(ON(f->backend), .seed = 1, .threads = 2, .realloc_fn = hook_realloc, .user = &f->memory);
     if (f->dev == NULL) fail_msg("gpunn_device_open: %s", gpunn_error(NULL));
     f->model = gpunn_model_create(f->dev);
     assert_non_null(f->model);
@@ -145,7 +174,7 @@ static inline const char *test_path(fixture *f, const char *name)
 static inline int fixture_setup(void **state)
 {
     fixture *start = *state, *f = calloc(1, sizeof *f);
-    f->backend = start ? start->backend : &backends[0];
+    f->backend = start ? start->backend : first_backend();
     f->data = start ? start->data : NULL;
     fixture_open(f);
     *state = f;
@@ -178,7 +207,7 @@ static inline int each_backend(struct CMUnitTest *tests, const char *name, CMUni
 {
     int count = 0;
     for (int b = 0; b < COUNT(backends); b++) {
-        if (!backend_available(&backends[b])) continue;
+        if (!backend_wanted(&backends[b]) || !backend_available(&backends[b])) continue;
         fixture *start = calloc(1, sizeof *start); /* lives as long as the program, as its name does */
         char    *label = malloc(strlen(backends[b].name) + strlen(name) + 3);
         (void)sprintf(label, "%s: %s", backends[b].name, name);
@@ -194,7 +223,7 @@ static inline int missing_backends(struct CMUnitTest *tests)
 {
     int count = 0;
     for (int b = 0; b < COUNT(backends); b++) {
-        if (backend_available(&backends[b])) continue;
+        if (!backend_wanted(&backends[b]) || backend_available(&backends[b])) continue;
         struct CMUnitTest test = {backends[b].name, backend_missing, NULL, NULL, (void *)(uintptr_t)&backends[b]};
         tests[count++] = test;
     }
@@ -210,6 +239,12 @@ static inline void check_ok(const gpunn_device *dev, gpunn_status status, const 
     _fail(file, line);
 }
 #define OK(dev, call) check_ok((dev), (call), #call, __FILE__, __LINE__)
+
+/* A training step's status once the device has done it: a GPU may report a loss that is not finite only when somebody waits. */
+static inline gpunn_status settled(gpunn_device *dev, gpunn_status status)
+{
+    return status == GPUNN_OK ? gpunn_synchronize(dev) : status;
+}
 
 /* A builder or other call that returns a pointer. */
 static inline void *check_made(const gpunn_device *dev, void *result, const char *call, const char *file, int line)

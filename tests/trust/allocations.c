@@ -59,7 +59,7 @@ static void remove_all(const files *path)
 /* Fails one allocation, or (from_then_on) all from the n-th. */
 static void every_allocation(bool from_then_on)
 {
-    fixture     f = {.backend = &backends[0]}; /* for the folder only */
+    fixture     f = {.backend = first_backend()}; /* for the folder only */
     const files path = {test_path(&f, "c"), test_path(&f, "w"), test_path(&f, "csv"), test_path(&f, "svg"), test_path(&f, "npy")};
     float      *x;
     int64_t    *t;
@@ -71,7 +71,8 @@ static void every_allocation(bool from_then_on)
         memory.fail_at = n;
         memory.fail_on = from_then_on;
         gpunn_clear_error(NULL);
-        gpunn_device *dev = gpunn_device_open(.realloc_fn = hook_realloc, .user = &memory, .threads = 2, .seed = 1);
+        gpunn_device *dev = gpunn_device_open(ON(first_backend()), .realloc_fn = hook_realloc, .user = &memory, .threads = 2,
+                                              .seed = 1);
         gpunn_status  status = dev ? program(dev, &path, x, t) : gpunn_last_status(NULL);
         const char   *text = gpunn_error(dev);
         if (memory.calls < n) { /* nothing failed any more */

@@ -435,7 +435,7 @@ static training start_training(const fixture *f, int kind, uint64_t seed, int wo
     for (int i = 0; i < SAMPLES * 6; i++) samples[i] = test_random(&random);
     for (int i = 0; i < SAMPLES * 2; i++) targets[i] = test_random(&random);
     training t;
-    t.dev = gpunn_device_open(.type = f->backend->type, .seed = seed, .threads = 2);
+    t.dev = gpunn_device_open(ON(f->backend), .seed = seed, .threads = 2);
     assert_non_null(t.dev);
     t.model = gpunn_model_create(t.dev);
     gpunn_tensor *x = gpunn_input(t.model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 6));

@@ -1,0 +1,24 @@
+/* What tests ask of the emulated GPU (emulator.cpp). Environment, read once at the first call:
+ *     EMULATOR_DEVICES   how many GPUs there are: 0, 1 (default), 2 ...
+ *     EMULATOR_ORDER     in which order threads and blocks run where they may run in any: random (default), ascending, descending
+ *     EMULATOR_STREAMS   when queued work runs: late (default: when somebody waits for it), eager (at once), random
+ *     EMULATOR_SEED      of the random choices, 1
+ *     EMULATOR_CUDNN     0: convolutions find no cuDNN
+ *     EMULATOR_MEMORY    bytes of a GPU's memory, 1 GiB */
+#ifndef EMULATOR_H
+#define EMULATOR_H
+/* Faults found so far in kernels and in the use of the runtime (each printed as it is found), and the last one's sentence. */
+int         emulator_faults(void);
+const char *emulator_fault(void);
+void        emulator_forget_faults(void); /* and every device's sticky error */
+/* The call-th call of the runtime from now on fails with that cudaError_t, a launch included; 0: none. A fault of the device (700
+ * to 719) stays with it. */
+void        emulator_fail(long call, int error);
+const char *emulator_failed_call(void); /* the last one that emulator_fail made fail */
+long        emulator_calls(void);       /* of the runtime so far, those that emulator_fail counts */
+long        emulator_launches(void);    /* kernels that have run so far */
+long        emulator_graph_launches(void);
+long        emulator_held(void); /* what has been made and not yet given back: allocations, streams, events, graphs, pools */
+void        emulator_set(const char *name, const char *value); /* as the environment variable of that name, from now on */
+int         emulator_cudnn(void);
+#endif

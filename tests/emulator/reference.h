@@ -1,0 +1,198 @@
+/* The seam of gpunn_cuda.cu, where a GPU has cuBLASLt and cuDNN, as plain loops. Included by gpunn_cuda.cu instead of what calls
+ * them. Sums in double; each function runs in its stream's turn. */
+#ifndef EMULATOR_REFERENCE_H
+#define EMULATOR_REFERENCE_H
+#include <vector>
+
+enum { REFERENCE_WORKSPACE = 64 }; /* bytes that a convolution asks for, and spoils */
+
+static gpunn_status gpunn__libraries_open(gpunn__cuda *cuda)
+{
+    (void)cuda;
+    return GPUNN_OK;
+}
+static void gpunn__libraries_close(gpunn__cuda *cuda)
+{
+    (void)cuda;
+}
+static void gpunn__libraries_report(void (*write)(void *user, const char *text), void *user)
+{
+    write(user, "emulated: products and convolutions by plain loops");
+}
+
+/* rows x columns of what is stored with ld, transposed or not */
+static std::vector<double> reference_matrix(const void *data, gpunn_dtype dtype, int64_t rows, int64_t columns, int64_t ld,
+                                            int64_t first, bool transposed, bool tf32)
+{
+    std::vector<double> matrix((size_t)(rows * columns));
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++) {
+            float x = gpunn__load(data, dtype, first + (transposed ? c * ld + r : r * ld + c));
+            if (tf32 && x - x == 0) x = __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xFFFFE000u);
+            matrix[(size_t)(r * columns + c)] = x;
+        }
+    return matrix;
+}
+
+/* For loops over vectors of their own. */
+#define REFERENCE_FAST __attribute__((no_sanitize("address"), no_sanitize("undefined")))
+
+/* row[n] = a[k] b[k][n] */
+REFERENCE_FAST static void reference_row(double *row, const double *a, const double *b, int64_t n, int64_t k)
+{
+    for (int64_t j = 0; j < n; j++) row[j] = 0;
+    for (int64_t i = 0; i < k; i++)
+        for (int64_t j = 0; j < n; j++) row[j] += a[i] * b[i * n + j];
+}
+
+static void reference_product(const gpunn__product p)
+{
+    bool tf32 = p.precision == GPUNN_PRECISION_TF32 && p.dtype == GPUNN_F32;
+    for (int64_t batch = 0; batch < p.batch; batch++) {
+        std::vector<double> a = reference_matrix(p.a, p.dtype, p.m, p.k, p.lda, batch * p.stride_a, p.transpose_a, tf32);
+        std::vector<double> b = reference_matrix(p.b, p.dtype, p.k, p.n, p.ldb, batch * p.stride_b, p.transpose_b, tf32);
+        std::vector<double> row((size_t)p.n);
+        for (int64_t i = 0; i < p.m; i++) {
+            reference_row(row.data(), &a[(size_t)(i * p.k)], b.data(), p.n, p.k);
+            for (int64_t j = 0; j < p.n; j++) {
+                int64_t at = batch * p.stride_d + i * p.ldd + j;
+                float   y = (float)row[(size_t)j];
+                if (p.bias) y += gpunn__load(p.bias, p.bias_dtype, j);
+                if (p.residual) y += gpunn__load(p.residual, p.d_dtype, at);
+                unsigned char none = 0, *byte = p.mask ? (unsigned char *)p.mask + i * (gpunn__mask_ld(p.n) / 8) + j / 8 : &none;
+                if (p.activation == GPUNN__RELU && p.mask)
+                    *byte = (unsigned char)((*byte & ~(1 << j % 8)) | (y <= 0 ? 0 : 1) << j % 8);
+                if (p.activation == GPUNN__RELU) y = y <= 0 ? 0 : y;
+                if (p.activation == GPUNN__RELU_DERIVATIVE && !(*byte >> j % 8 & 1)) y = 0;
+                if (p.activation == GPUNN__GELU_TANH && p.aux) gpunn__store(p.aux, p.d_dtype, at, y);
+                double x = p.activation == GPUNN__GELU_TANH_DERIVATIVE ? gpunn__load(p.aux, p.d_dtype, at) : y;
+                double t = tanh(0.7978845608 * (x + 0.044715 * x * x * x));
+                if (p.activation == GPUNN__GELU_TANH) y = (float)(0.5 * x * (1 + t));
+                if (p.activation == GPUNN__GELU_TANH_DERIVATIVE)
+                    y *= (float)(0.5 * (1 + t) * (1 + x * (1 - t) * 0.7978845608 * (1 + 0.134145 * x * x)));
+                if (p.accumulate) y += gpunn__load(p.d, p.d_dtype, at);
+                gpunn__store(p.d, p.d_dtype, at, y);
+            }
+            if (p.row_sums) {
+                double sum = 0;
+                for (int64_t k = 0; k < p.k; k++) sum += a[(size_t)(i * p.k + k)];
+                p.row_sums[i] = (float)sum;
+            }
+        }
+    }
+}
+
+static gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p)
+{
+    if (p->m < 1 || p->n < 1 || p->k < 1 || p->batch < 1) return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "an empty product");
+    if (p->row_sums && (p->bias || p->batch != 1))
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "row sums beside a bias or in a batch");
+    if (p->residual && p->accumulate) return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "a residual and accumulation");
+    bool derivative = p->activation == GPUNN__RELU_DERIVATIVE || p->activation == GPUNN__GELU_TANH_DERIVATIVE;
+    if ((derivative || p->mask || p->aux) && (p->batch != 1 || p->accumulate))
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "an activation noted in a batch or of a sum");
+    if (p->activation == GPUNN__RELU_DERIVATIVE && !p->mask) return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no mask");
+    if (p->aux && p->activation != GPUNN__RELU_DERIVATIVE && p->ldd % 8)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "rows of what gelu is applied to");
+    if (p->bias && p->bias_dtype != p->d_dtype) return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "a bias of another dtype");
+    return GPUNN_OK;
+}
+static gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p)
+{
+    GPUNN__TRY(gpunn__cuda_product_prepare(cuda, p));
+    gpunn__product product = *p;
+    emulator_call(cuda->stream, [=] { reference_product(product); });
+    return gpunn__cuda_launched(cuda, "product");
+}
+
+/* A tensor of a convolution: [dim 0][dim 1][dim 2][dim 3] in the order of NCHW, wherever its channels are stored. */
+struct reference_tensor {
+    std::vector<double> value;
+    int64_t             count, stride[4];
+    reference_tensor(const int64_t dim[4], bool channels_last)
+    {
+        stride[3] = channels_last ? dim[1] : 1;
+        stride[2] = stride[3] * dim[3];
+        stride[1] = channels_last ? 1 : stride[2] * dim[2];
+        stride[0] = dim[1] * dim[2] * dim[3];
+        count = stride[0] * dim[0];
+        value.resize((size_t)count);
+    }
+    void load(const void *data, gpunn_dtype dtype, bool tf32)
+    {
+        value = reference_matrix(data, dtype, 1, count, count, 0, false, tf32);
+    }
+    void store(void *data, gpunn_dtype dtype) const
+    {
+        for (int64_t i = 0; i < count; i++) gpunn__store(data, dtype, i, (float)value[(size_t)i]);
+    }
+    double *at(int64_t i, int64_t j, int64_t k)
+    {
+        return &value[(size_t)(i * stride[0] + j * stride[1] + k * stride[2])];
+    }
+};
+REFERENCE_FAST static void reference_convolution(const gpunn__convolution conv, const gpunn__conv_data data)
+{
+    gpunn_dtype      dtype = (gpunn_dtype)conv.dtype;
+    bool             tf32 = conv.precision == GPUNN_PRECISION_TF32 && dtype == GPUNN_F32, last = conv.channels_last != 0;
+    bool             forward = conv.kind == GPUNN__CONV_FORWARD, to_x = conv.kind == GPUNN__CONV_DATA;
+    const int64_t    inner = conv.c / conv.groups;
+    const int64_t    x_dim[4] = {conv.n, conv.c, conv.h, conv.w}, w_dim[4] = {conv.k, inner, conv.kh, conv.kw};
+    const int64_t    y_dim[4] = {conv.n, conv.k, conv.p, conv.q};
+    reference_tensor x(x_dim, last), w(w_dim, last), y(y_dim, last);
+    if (!to_x) x.load(data.x, dtype, tf32);
+    if (forward || to_x) w.load(data.w, dtype, tf32);
+    if (!forward) y.load(data.y, dtype, tf32);
+    for (int64_t n = 0; n < conv.n; n++)
+        for (int64_t k = 0; k < conv.k; k++)
+            for (int64_t c = 0; c < inner; c++)
+                for (int64_t r = 0; r < conv.kh; r++)
+                    for (int64_t s = 0; s < conv.kw; s++)
+                        for (int64_t p = 0; p < conv.p; p++) {
+                            int64_t row = p * conv.stride[0] - conv.padding[0] + r * conv.dilation[0];
+                            if (row < 0 || row >= conv.h) continue;
+                            double *filter = w.at(k, c, r) + s * w.stride[3], factor = *filter, sum = 0;
+                            double *in = x.at(n, k / (conv.k / conv.groups) * inner + c, row), *out = y.at(n, k, p);
+                            for (int64_t q = 0; q < conv.q; q++) {
+                                int64_t column = q * conv.stride[1] - conv.padding[1] + s * conv.dilation[1];
+                                if (column < 0 || column >= conv.w) continue;
+                                double &from = in[column * x.stride[3]], &to = out[q * y.stride[3]];
+                                if (forward)
+                                    to += from * factor;
+                                else if (to_x)
+                                    from += to * factor;
+                                else
+                                    sum += from * to;
+                            }
+                            if (!forward && !to_x) *filter += sum;
+                        }
+    for (int64_t i = 0; forward && i < y.count; i++) {
+        double &value = y.value[(size_t)i];
+        if (conv.residual) value += gpunn__load(data.residual, dtype, i);
+        if (conv.bias) value += gpunn__load(data.bias, dtype, i / y.stride[1] % conv.k);
+        if (conv.relu) value = value != value || value > 0 ? value : 0;
+    }
+    memset(data.workspace, 0xFF, REFERENCE_WORKSPACE);
+    (forward ? y : to_x ? x : w).store(forward ? data.y : to_x ? data.x : data.w, dtype);
+}
+
+static bool gpunn__dnn_available(gpunn__cuda *cuda)
+{
+    (void)cuda;
+    return emulator_cudnn() != 0;
+}
+static gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
+{
+    (void)conv;
+    *workspace_bytes = REFERENCE_WORKSPACE;
+    return gpunn__dnn_available(cuda) ? GPUNN_OK : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no cuDNN");
+}
+static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data)
+{
+    gpunn__convolution what = *conv;
+    gpunn__conv_data   where = *data;
+    if (where.workspace == NULL) return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "a convolution without its workspace");
+    emulator_call(cuda->stream, [=] { reference_convolution(what, where); });
+    return gpunn__cuda_launched(cuda, "convolution");
+}
+#endif

@@ -1,0 +1,540 @@
+/* gpunn_cuda.cu on the emulated GPU: the CPU's numbers in every order of threads, blocks and streams; graphs that take fresh rates and
+ * masks; every call of the runtime failing in its turn; several devices; models that move. Linked with the emulator as
+ * gpunn_cuda_backend too, for GPUNN_DEVICE_AUTO. */
+#include "../test.h"
+
+#include "emulator.h"
+
+/* cudaError_t */
+enum { NO_MEMORY = 2, NO_DRIVER = 35, BUSY = 46, NO_IMAGE = 209, LAUNCH_FAILED = 719, NOT_IN_CAPTURE = 900 };
+
+static int   log_count;
+static char  log_text[1024];
+static void *test_user; /* of hook_realloc: the test's memory */
+static void  count_log(void *user, gpunn_log_level level, const char *message)
+{
+    (void)user;
+    log_count += level != GPUNN_LOG_ERROR;
+    if (level != GPUNN_LOG_ERROR) (void)snprintf(log_text, sizeof log_text, "%s", message);
+}
+
+static gpunn_device *open_on(gpunn_device_type type, int index)
+{
+    return gpunn_device_open(.type = type, .index = index, .seed = 7, .threads = 1, .realloc_fn = hook_realloc, .user = test_user,
+                             .log_fn = count_log);
+}
+
+/* ---- ten steps of the small network that has everything, with a schedule, clipping, and batches of two sizes ---- */
+enum { STEPS = 10 };
+typedef struct training {
+    gpunn_device    *dev;
+    gpunn_model     *model;
+    gpunn_optimizer *opt;
+    net              n;
+    float            loss[STEPS];
+    int              step;
+} training;
+
+static void training_open(training *t, gpunn_device *dev, gpunn_precision precision)
+{
+    memset(t, 0, sizeof *t);
+    t->dev = dev;
+    t->model = MADE(dev, gpunn_model_create(dev, .precision = precision));
+    t->n = net_make(t->model);
+    t->opt = MADE(dev,
+                  gpunn_sgd(t->model, .lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f)); /* Adam would amplify rounding */
+    OK(dev, gpunn_set_schedule(t->opt, .type = GPUNN_SCHEDULE_COSINE, .total_steps = STEPS));
+    gpunn_set_clip_norm(t->opt, 1.5f);
+}
+static void training_run(training *t, int steps)
+{
+    for (; steps > 0; steps--, t->step++) {
+        net_write(t->dev, t->n, t->step % 3 == 2 ? 5 : 8, (uint32_t)t->step);
+        OK(t->dev, gpunn_train_step(t->opt, t->n.loss));
+        t->loss[t->step] = gpunn_item(t->n.loss);
+        OK(t->dev, gpunn_schedule_step(t->opt, t->loss[t->step]));
+    }
+}
+static void training_close(training *t)
+{
+    gpunn_optimizer_destroy(t->opt);
+    gpunn_model_destroy(t->model);
+    gpunn_device_close(t->dev);
+}
+/* The losses, then the weights; allocated. */
+static float *training_result(training *t, int64_t *count)
+{
+    float *weights = read_weights(t->dev, t->model, count), *all = malloc((STEPS + (size_t)*count) * sizeof *all);
+    memcpy(all, t->loss, sizeof t->loss);
+    memcpy(all + STEPS, weights, (size_t)*count * sizeof *all);
+    free(weights);
+    *count += STEPS;
+    return all;
+}
+static float *train_on(gpunn_device_type type, int index, gpunn_precision precision, int64_t *count)
+{
+    training t;
+    training_open(&t, MADE(NULL, open_on(type, index)), precision);
+    training_run(&t, STEPS);
+    float *result = training_result(&t, count);
+    training_close(&t);
+    return result;
+}
+
+static int setup(void **state)
+{
+    test_memory *memory = malloc(sizeof *memory);
+    test_memory_init(memory);
+    *state = test_user = memory;
+    log_count = 0;
+    log_text[0] = 0;
+    gpunn_clear_error(NULL);
+    return 0;
+}
+static int teardown(void **state)
+{
+    emulator_fail(0, 0);
+    emulator_set("EMULATOR_ORDER", "random");
+    emulator_set("EMULATOR_STREAMS", "late");
+    emulator_set("EMULATOR_CUDNN", "1");
+    emulator_set("EMULATOR_DEVICES", "1");
+    emulator_set("EMULATOR_MEMORY", "1073741824");
+    test_memory_check(*state);
+    free(*state);
+    if (emulator_held() != 0) fail_msg("%ld objects of the runtime are left", emulator_held());
+    emulator_forget_faults();
+    return 0;
+}
+
+static void test_cpu_numbers(void **state)
+{
+    (void)state;
+    int64_t n, m;
+    float  *cpu = train_on(GPUNN_DEVICE_CPU, 0, GPUNN_PRECISION_F32, &n);
+    for (int cudnn = 0; cudnn < 2; cudnn++) {
+        emulator_set("EMULATOR_CUDNN", cudnn ? "1" : "0");
+        long   replayed = emulator_graph_launches();
+        float *gpu = train_on(GPUNN_DEVICE_CUDA, 0, GPUNN_PRECISION_F32, &m);
+        assert_int_equal(n, m);
+        check_close(gpu, cpu, STEPS, 1e-4, 1e-5);
+        check_close(gpu + STEPS, cpu + STEPS, n - STEPS, 1e-3, 1e-4);
+        assert_true(emulator_graph_launches() - replayed >= STEPS - 4); /* all but the first two of each batch size */
+        free(gpu);
+    }
+    assert_int_equal(log_count, 0);
+    free(cpu);
+}
+
+/* Whatever runs when: the same bits. */
+static void test_orders(void **state)
+{
+    (void)state;
+    static const char *const orders[] = {"random", "ascending", "descending", "random"}, *const streams[] = {"late", "eager",
+                                                                                                             "random"};
+    int64_t n, m;
+    float  *first = train_on(GPUNN_DEVICE_CUDA, 0, GPUNN_PRECISION_F32, &n);
+    for (int i = 0; i < COUNT(orders) + COUNT(streams) - 1; i++) {
+        emulator_set("EMULATOR_ORDER", i < COUNT(orders) ? orders[i] : "random");
+        emulator_set("EMULATOR_STREAMS", i < COUNT(orders) ? "late" : streams[i - COUNT(orders) + 1]);
+        float *again = train_on(GPUNN_DEVICE_CUDA, 0, GPUNN_PRECISION_F32, &m);
+        assert_int_equal(n, m);
+        assert_memory_equal(first, again, (size_t)n * sizeof *first);
+        free(again);
+    }
+    free(first);
+}
+
+static void test_precisions(void **state)
+{
+    (void)state;
+    static const double tolerance[] = {1e-4, 2e-3, 2e-2, 5e-3}; /* of the losses, by gpunn_precision */
+    int64_t             n, m;
+    float              *cpu = train_on(GPUNN_DEVICE_CPU, 0, GPUNN_PRECISION_F32, &n);
+    for (int cudnn = 0; cudnn < 2; cudnn++)
+        for (int precision = 1; precision < COUNT(tolerance); precision++) {
+            emulator_set("EMULATOR_CUDNN", cudnn ? "1" : "0");
+            float *gpu = train_on(GPUNN_DEVICE_CUDA, 0, (gpunn_precision)precision, &m);
+            assert_int_equal(n, m);
+            check_close(gpu, cpu, STEPS, tolerance[precision], tolerance[precision]);
+            assert_memory_not_equal(gpu, cpu, STEPS * sizeof *gpu); /* it does round */
+            free(gpu);
+        }
+    free(cpu);
+}
+
+/* ---- dropout: the same elements on both, in plain and replayed steps ---- */
+static void dropout_on(gpunn_device_type type, int64_t n, float p, float *values)
+{
+    gpunn_device    *dev = MADE(NULL, open_on(type, 0));
+    gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor    *x = MADE(dev, gpunn_parameter(model, "x", GPUNN_SHAPE(n), ((gpunn_init){GPUNN_INIT_CONSTANT, 1, 0})));
+    gpunn_tensor    *a = gpunn_keep(gpunn_dropout(x, p)), *b = gpunn_keep(gpunn_dropout(x, p));
+    gpunn_tensor    *loss = MADE(dev, gpunn_sum(gpunn_add(a, b), GPUNN_ALL, false));
+    gpunn_optimizer *opt = MADE(dev, gpunn_sgd(model, .lr = GPUNN_ZERO));
+    for (int step = 0; step < 4; step++, values += 3 * n) {
+        OK(dev, gpunn_train_step(opt, loss));
+        OK(dev, gpunn_read(a, values, (size_t)n * sizeof *values));
+        OK(dev, gpunn_read(b, values + n, (size_t)n * sizeof *values));
+        OK(dev, gpunn_read_grad(x, values + 2 * n, (size_t)n * sizeof *values));
+    }
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+}
+static void test_dropout_masks(void **state)
+{
+    (void)state;
+    static const int64_t sizes[] = {1, 3, 8, 257, 10007};
+    static const float   ps[] = {0.1f, 0.5f, 0.9f};
+    for (int i = 0; i < COUNT(sizes); i++)
+        for (int k = 0; k < COUNT(ps); k++) {
+            size_t bytes = (size_t)sizes[i] * 12 * sizeof(float);
+            float *cpu = malloc(bytes), *gpu = malloc(bytes);
+            dropout_on(GPUNN_DEVICE_CPU, sizes[i], ps[k], cpu);
+            dropout_on(GPUNN_DEVICE_CUDA, sizes[i], ps[k], gpu);
+            assert_memory_equal(cpu, gpu, bytes);
+            free(cpu), free(gpu);
+        }
+}
+
+/* ---- failures ---- */
+/* Opens, trains (plain, captured, replayed), evaluates, saves weights' bits, empties the cache and runs again: the first status that is
+ * not OK, else the last loss in *loss. */
+static gpunn_status program(float *loss)
+{
+    gpunn_device *dev = open_on(GPUNN_DEVICE_CUDA, 0);
+    if (dev == NULL) {
+        gpunn_status why = gpunn_last_status(NULL);
+        gpunn_clear_error(NULL);
+        return why;
+    }
+    gpunn_model     *model = gpunn_model_create(dev);
+    gpunn_optimizer *opt = NULL;
+    float           *x;
+    int64_t         *t;
+    net_data(3, 1, &x, &t);
+    net n = net_make(model);
+    if (n.accuracy == NULL || (opt = gpunn_adam(model, .lr = 0.01f)) == NULL) goto end;
+    for (int i = 0; i < 4; i++) {
+        if (gpunn_write(n.x, x, 3 * NET_X * sizeof *x) != GPUNN_OK || gpunn_write(n.t, t, 3 * sizeof *t) != GPUNN_OK) goto end;
+        if (gpunn_train_step(opt, n.loss) != GPUNN_OK) goto end;
+    }
+    if (gpunn_forward(&n.logits, 1) != GPUNN_OK) goto end;
+    gpunn_empty_cache(dev);
+    if (gpunn_forward(&n.loss, 1) != GPUNN_OK) goto end;
+    *loss = gpunn_item(n.loss);
+    (void)gpunn_synchronize(dev);
+end:;
+    gpunn_status status = gpunn_last_status(dev);
+    const char  *text = gpunn_error(dev);
+    bool         told = status == GPUNN_OK || strlen(text) > 20;
+    free(x), free(t);
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+    assert_true(told);
+    return status;
+}
+
+/* Call after call fails with `error`. What the program survives (a fall back, a second try) must have its result. Returns how many it
+ * survived. */
+static int every_call(test_memory *memory, int error, bool only_memory)
+{
+    float expected, loss = 0;
+    long  before = emulator_calls();
+    assert_int_equal(program(&expected), GPUNN_OK);
+    long calls = emulator_calls() - before;
+    int  survived = 0;
+    assert_true(calls > 100);
+    for (long n = 1; n <= calls; n++) {
+        log_count = 0;
+        emulator_fail(n, error);
+        gpunn_status status = program(&loss);
+        emulator_fail(0, 0);
+        if (status == GPUNN_OK) {
+            survived++;
+            if (memcmp(&loss, &expected, sizeof loss) != 0)
+                fail_msg("call %ld, %s, failed unseen: loss %g, expected %g", n, emulator_failed_call(), loss, expected);
+        } else if (only_memory ? status != GPUNN_ERR_MEMORY && status != GPUNN_ERR_DEVICE : status != GPUNN_ERR_DEVICE)
+            fail_msg("call %ld, %s, failed: %s", n, emulator_failed_call(), gpunn_status_name(status));
+        if (log_count > 1)
+            fail_msg("call %ld, %s, failed: %d lines in the log, \"%s\"", n, emulator_failed_call(), log_count, log_text);
+        if (emulator_held() != 0 || memory->blocks != 0 || memory->fault)
+            fail_msg("call %ld, %s, failed: %ld objects and %ld blocks are left, %s", n, emulator_failed_call(), emulator_held(),
+                     memory->blocks, memory->fault ? memory->fault : "");
+        emulator_forget_faults();
+    }
+    print_message("# %ld calls failed one by one, %d of them without harm\n", calls, survived);
+    return survived;
+}
+static void test_device_faults(void **state)
+{
+    (void)every_call(*state, LAUNCH_FAILED, false);
+}
+static void test_out_of_memory(void **state)
+{
+    (void)every_call(*state, NO_MEMORY, true);
+}
+/* What a capture forbids: the program goes on, launch by launch. */
+static void test_capture_fails(void **state)
+{
+    float expected = 0, loss = 0;
+    int   fell_back = 0;
+    assert_int_equal(program(&expected), GPUNN_OK);
+    long before = emulator_calls();
+    assert_int_equal(program(&expected), GPUNN_OK);
+    long calls = emulator_calls() - before;
+    for (long n = 1; n <= calls; n++) {
+        log_count = 0;
+        emulator_fail(n, NOT_IN_CAPTURE);
+        gpunn_status status = program(&loss);
+        emulator_fail(0, 0);
+        if (status == GPUNN_OK) assert_memory_equal(&loss, &expected, sizeof loss);
+        if (log_count == 1 && status == GPUNN_OK) {
+            fell_back++;
+            assert_non_null(strstr(log_text, "captured"));
+        }
+        assert_in_range(log_count, 0, 1);
+        assert_int_equal(((test_memory *)*state)->blocks, 0);
+        emulator_forget_faults();
+    }
+    assert_true(fell_back > 20); /* the capture's begin, each launch in it, its end */
+}
+
+/* A fault stays until the device is closed. */
+static void test_sticky(void **state)
+{
+    (void)state;
+    training t;
+    training_open(&t, MADE(NULL, open_on(GPUNN_DEVICE_CUDA, 0)), GPUNN_PRECISION_F32);
+    training_run(&t, 3);
+    net_write(t.dev, t.n, 8, 1);
+    emulator_fail(2, LAUNCH_FAILED);
+    gpunn_status status = settled(t.dev, gpunn_train_step(t.opt, t.n.loss));
+    assert_int_equal(status, GPUNN_ERR_DEVICE);
+    char first[512];
+    (void)snprintf(first, sizeof first, "%s", gpunn_error(t.dev));
+    assert_non_null(strstr(first, "cudaErrorLaunchFailure"));
+    for (int i = 0; i < 2; i++) {
+        gpunn_clear_error(t.dev);
+        assert_int_equal(settled(t.dev, gpunn_train_step(t.opt, t.n.loss)), GPUNN_ERR_DEVICE);
+        assert_non_null(strstr(gpunn_error(t.dev), "cudaErrorLaunchFailure"));
+        gpunn_clear_error(t.dev);
+        assert_int_equal(gpunn_read(gpunn_parameter_at(t.model, 0), first, gpunn_tensor_bytes(gpunn_parameter_at(t.model, 0))),
+                         GPUNN_ERR_DEVICE);
+    }
+    training_close(&t);
+    emulator_forget_faults();
+    int64_t n; /* and another one works */
+    free(train_on(GPUNN_DEVICE_CUDA, 0, GPUNN_PRECISION_F32, &n));
+}
+
+static void test_memory_ends(void **state)
+{
+    (void)state;
+    emulator_set("EMULATOR_MEMORY", "1500000");
+    gpunn_device *dev = MADE(NULL, open_on(GPUNN_DEVICE_CUDA, 0));
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    net           n = net_make(model);
+    float        *x = test_randoms(2000 * NET_X, 1, 1);
+    OK(dev, write_floats(n.x, x, 2000 * NET_X));
+    FAILS(dev, gpunn_forward(&n.logits, 1), GPUNN_ERR_MEMORY, "memory", "smaller");
+    OK(dev, write_floats(n.x, x, 20 * NET_X));
+    OK(dev, gpunn_forward(&n.logits, 1));
+    free(x);
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+}
+
+/* ---- opening ---- */
+static void test_open_failures(void **state)
+{
+    (void)state;
+    static const struct {
+        int         error;
+        const char *says;
+    } cases[] = {{NO_DRIVER, "driver"},
+                 {BUSY, "busy"},
+                 {NO_IMAGE, "-arch"},
+                 {NO_MEMORY, "memory"},
+                 {LAUNCH_FAILED, "cudaErrorLaunchFailure"}};
+    long before = emulator_calls();
+    gpunn_device_close(MADE(NULL, open_on(GPUNN_DEVICE_AUTO, 0)));
+    long calls = emulator_calls() - before;
+    for (int c = 0; c < COUNT(cases); c++) {
+        bool said = false;
+        for (long n = 1; n <= calls; n++) {
+            emulator_fail(n, cases[c].error);
+            gpunn_device *dev = open_on(GPUNN_DEVICE_CUDA, 0);
+            emulator_fail(0, 0);
+            if (dev == NULL) {
+                said = said || strstr(gpunn_error(NULL), cases[c].says) != NULL;
+                assert_true(strlen(gpunn_error(NULL)) > 30);
+            }
+            gpunn_clear_error(NULL);
+            gpunn_device_close(dev);
+            emulator_forget_faults();
+            log_count = 0;
+            emulator_fail(n, cases[c].error);
+            gpunn_device *any = MADE(NULL, open_on(GPUNN_DEVICE_AUTO, 0)); /* there is always the CPU */
+            emulator_fail(0, 0);
+            if (gpunn_device_get_type(any) == GPUNN_DEVICE_CPU) assert_int_equal(log_count, 1);
+            gpunn_device_close(any);
+            emulator_forget_faults();
+        }
+        if (!said) fail_msg("nothing says \"%s\"", cases[c].says);
+    }
+    emulator_set("EMULATOR_DEVICES", "0");
+    assert_int_equal(gpunn_cuda_device_count(), 0);
+    log_count = 0;
+    gpunn_device *cpu = MADE(NULL, open_on(GPUNN_DEVICE_AUTO, 0));
+    assert_int_equal(gpunn_device_get_type(cpu), GPUNN_DEVICE_CPU);
+    assert_int_equal(log_count, 1);
+    gpunn_device_close(cpu);
+    assert_null(open_on(GPUNN_DEVICE_CUDA, 0));
+    check_sentence(NULL, GPUNN_ERR_DEVICE, __FILE__, __LINE__, "GPU", (const char *)NULL);
+    emulator_set("EMULATOR_DEVICES", "2");
+    assert_int_equal(gpunn_cuda_device_count(), 2);
+    assert_null(open_on(GPUNN_DEVICE_CUDA, 2));
+    check_sentence(NULL, GPUNN_ERR_DEVICE, __FILE__, __LINE__, "index", "2 GPUs", (const char *)NULL);
+}
+
+static void append_report(void *user, const char *text)
+{
+    (void)strncat(user, text, 2000);
+}
+static void test_report(void **state)
+{
+    (void)state;
+    char text[8192] = "";
+    gpunn_device_report(append_report, text);
+    assert_non_null(strstr(text, "emulated GPU 0"));
+    emulator_set("EMULATOR_DEVICES", "0");
+    text[0] = 0;
+    gpunn_device_report(append_report, text);
+    assert_non_null(strstr(text, "none"));
+}
+
+/* ---- several ---- */
+typedef struct worker {
+    pthread_t thread;
+    int       index;
+    float    *result;
+    int64_t   count;
+} worker;
+static void *work(void *arg)
+{
+    worker *w = arg;
+    w->result = train_on(GPUNN_DEVICE_CUDA, w->index, GPUNN_PRECISION_F32, &w->count);
+    return NULL;
+}
+static void test_threads(void **state)
+{
+    (void)state;
+    int64_t n;
+    float  *alone = train_on(GPUNN_DEVICE_CUDA, 0, GPUNN_PRECISION_F32, &n);
+    worker  workers[3];
+    emulator_set("EMULATOR_DEVICES", "2");
+    for (int i = 0; i < COUNT(workers); i++) { /* two on one GPU */
+        workers[i].index = i % 2;
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+    }
+    for (int i = 0; i < COUNT(workers); i++) {
+        (void)pthread_join(workers[i].thread, NULL);
+        assert_int_equal(workers[i].count, n);
+        assert_memory_equal(workers[i].result, alone, (size_t)n * sizeof *alone);
+        free(workers[i].result);
+    }
+    free(alone);
+}
+
+/* Two models of one device take turns, each as if alone. */
+static void test_models(void **state)
+{
+    (void)state;
+    int64_t       n, m;
+    float        *alone = train_on(GPUNN_DEVICE_CUDA, 0, GPUNN_PRECISION_F32, &n);
+    gpunn_device *dev = MADE(NULL, open_on(GPUNN_DEVICE_CUDA, 0));
+    training      t[2];
+    for (int i = 0; i < 2; i++) training_open(&t[i], dev, GPUNN_PRECISION_F32);
+    for (int step = 0; step < STEPS; step++)
+        for (int i = 0; i < 2; i++) training_run(&t[i], 1);
+    for (int i = 0; i < 2; i++) {
+        float *result = training_result(&t[i], &m);
+        assert_int_equal(n, m);
+        assert_memory_equal(result, alone, (size_t)n * sizeof *alone);
+        free(result);
+        gpunn_optimizer_destroy(t[i].opt);
+        gpunn_model_destroy(t[i].model);
+    }
+    gpunn_device_close(dev);
+    free(alone);
+}
+
+/* From one to the other and back: the losses go on. */
+static void test_move(void **state)
+{
+    (void)state;
+    int64_t n, m;
+    float  *cpu = train_on(GPUNN_DEVICE_CPU, 0, GPUNN_PRECISION_F32, &n);
+    for (int start = 0; start < 2; start++) {
+        gpunn_device *dev[2] = {MADE(NULL, open_on(GPUNN_DEVICE_CPU, 0)), MADE(NULL, open_on(GPUNN_DEVICE_CUDA, 0))};
+        training      t;
+        training_open(&t, dev[start], GPUNN_PRECISION_F32);
+        for (int leg = 0; leg < 5; leg++) {
+            if (leg > 0) OK(t.dev, gpunn_model_to(t.model, dev[(start + leg) % 2]));
+            t.dev = dev[(start + leg) % 2];
+            training_run(&t, STEPS / 5);
+        }
+        float *result = training_result(&t, &m);
+        assert_int_equal(n, m);
+        check_close(result, cpu, STEPS, 1e-4, 1e-5);
+        free(result);
+        gpunn_optimizer_destroy(t.opt);
+        gpunn_model_destroy(t.model);
+        gpunn_device_close(dev[0]);
+        gpunn_device_close(dev[1]);
+    }
+    free(cpu);
+}
+
+/* Batches large enough for the copy stream, from a loader whose memory is used again at once. */
+static void test_loader(void **state)
+{
+    (void)state;
+    static const char *const streams[] = {"eager", "late", "random"};
+    enum { COUNT_ = 1100, BATCH = 512 };
+    float   *x, *first = NULL;
+    int64_t *t, n = 0;
+    net_data(COUNT_, 3, &x, &t);
+    for (int i = 0; i < COUNT(streams); i++) {
+        emulator_set("EMULATOR_STREAMS", streams[i]);
+        training r;
+        training_open(&r, MADE(NULL, open_on(GPUNN_DEVICE_CUDA, 0)), GPUNN_PRECISION_F32);
+        gpunn_loader *loader = MADE(
+            r.dev, gpunn_loader_create(r.model, .fields = {{.input = r.n.x, .samples = x}, {.input = r.n.t, .samples = t}},
+                                       .count = COUNT_, .batch_size = BATCH, .shuffle = true, .workers = 2));
+        for (int epoch = 0; epoch < 2; epoch++)
+            while (gpunn_next(loader)) OK(r.dev, gpunn_train_step(r.opt, r.n.loss));
+        float *weights = read_weights(r.dev, r.model, &n);
+        if (first) assert_memory_equal(weights, first, (size_t)n * sizeof *first);
+        if (first)
+            free(weights);
+        else
+            first = weights;
+        gpunn_loader_destroy(loader);
+        training_close(&r);
+    }
+    free(first), free(x), free(t);
+}
+
+int main(void)
+{
+#define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
+    const struct CMUnitTest tests[] = {TEST(test_cpu_numbers),   TEST(test_orders),        TEST(test_precisions),
+                                       TEST(test_dropout_masks), TEST(test_device_faults), TEST(test_out_of_memory),
+                                       TEST(test_capture_fails), TEST(test_sticky),        TEST(test_memory_ends),
+                                       TEST(test_open_failures), TEST(test_report),        TEST(test_threads),
+                                       TEST(test_models),        TEST(test_move),          TEST(test_loader)};
+    return cmocka_run_group_tests_name("runtime", tests, NULL, NULL);
+}
