@@ -1155,6 +1155,10 @@ extern "C" {
 #define GPUNN__RESTRICT restrict
 #define GPUNN__THREAD_LOCAL __declspec(thread)
 #endif
+/* What runs once a model or a file (plans, readers) is compiled for a quick compile: it is half of this file. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__CUDACC__)
+#define GPUNN__SELDOM
+#endif
 /* OpenMP pragmas that vanish without OpenMP: GPUNN__OMP(parallel for num_threads(t)). */
 #ifdef _OPENMP
 #define GPUNN__PRAGMA(text) _Pragma(#text)
@@ -1985,6 +1989,10 @@ static float gpunn__float_of_half(uint16_t half)
     return gpunn__float_of_bits(sign | (exponent == 31 ? 255u : exponent + 112u) << 23 | fraction << 13);
 }
 
+#ifdef GPUNN__SELDOM
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
 /* ==== >>shapes ======================================================================================================== *
  * A dimension -k is k times the batch, which only the run knows: rules compare such dimensions with each other, never with
  * numbers. */
@@ -4908,6 +4916,9 @@ static gpunn_status gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
     return GPUNN_OK;
 }
 
+#ifdef GPUNN__SELDOM
+#pragma GCC pop_options
+#endif
 /* ==== >>run =========================================================================================================== */
 /* The batch that the inputs of a plan, or of the marked tensors, hold now; 0 after a failure. */
 static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, const bool *needed)
@@ -12037,6 +12048,10 @@ GPUNN__PRIVATE gpunn_status gpunn__loader_set_state(gpunn_loader *loader, int64_
 #undef GPUNN__THREAD_END
 #undef GPUNN__THREAD_START
 #undef GPUNN__THREAD_JOIN
+#ifdef GPUNN__SELDOM
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
 /* ==== >>json ========================================================================================================== *
  * Reads a JSON text in place, piece by piece: objects, arrays, strings and integers, all that safetensors headers hold. */
 typedef struct gpunn__slice {
@@ -13946,6 +13961,11 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
     (void)fprintf(stderr, terminal ? p->epoch_done ? "\r%-79s\n" : "\r%-79s" : "%s\n", line);
     return true;
 }
+
+#ifdef GPUNN__SELDOM
+#pragma GCC pop_options
+#undef GPUNN__SELDOM
+#endif
 
 #ifdef __cplusplus
 }
