@@ -6261,8 +6261,6 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
     return g;
 }
 
-/* Rows x [rows, in], y = x W^T + bias; dX = dY W, dW = dY^T X, dbias = 1^T dY. Evaluation plans keep W packed, and scaled by a
- * merged batch norm: cache = shift [out], packed W. */
 GPUNN__PRIVATE gpunn_status gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action); /* >>map */
 
 /* An activation of its own: y = f(x), or, backward, gradient *= f'(x) in place. */
@@ -6288,6 +6286,8 @@ static gpunn_status gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_valu
     return gpunn__cpu_map(cpu, &step, backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
 }
 
+/* Rows x [rows, in], y = x W^T + bias; dX = dY W, dW = dY^T X, dbias = 1^T dY. Evaluation plans keep W packed, and scaled by a
+ * merged batch norm: cache = shift [out], packed W. */
 static gpunn_status gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     static const float one = 1;
@@ -13831,7 +13831,8 @@ static gpunn_status gpunn__fit_batches(gpunn__fit *fit)
     }
     gpunn_status ended = gpunn__mean_end(&mean);
     if (status == GPUNN_OK && p->batch < p->batches) status = gpunn_last_status(fit->dev);
-    return status == GPUNN_OK ? ended : status;
+    if (status == GPUNN_OK) status = ended;
+    return status == GPUNN_OK ? gpunn_synchronize(fit->dev) : status; /* a loss that was not finite is known now */
 }
 
 /* Validation, schedule, files. */

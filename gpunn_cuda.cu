@@ -1,40 +1,35 @@
-/* gpunn_cuda.cu - v0.1 - the CUDA backend of gpunn.h. MIT or public domain (end
- * of gpunn.h)
+/* gpunn_cuda.cu - v0.1 - the CUDA backend of gpunn.h.                                     MIT or public domain (end of gpunn.h)
  *
- * Do this: put it beside gpunn.h and name it on the compile line of a program
- * that uses gpunn.h, whose source does not change: nvcc -O3 app.c gpunn_cuda.cu
- * -o app                                       no -l: cuBLASLt and cuDNN are
- * opened at run time -arch=native builds for the GPU of this machine,
- * -arch=all-major for any. CUDA 12.4 or later; cuDNN 9 for fast convolutions
+ * Do this: put it beside gpunn.h and name it on the compile line of a program that uses gpunn.h, whose source does not change:
+ *     nvcc -O3 app.c gpunn_cuda.cu -o app                                       no -l: cuBLASLt and cuDNN are opened at run time
+ * -arch=native builds for the GPU of this machine, -arch=all-major for any. CUDA 12.4 or later; cuDNN 9 for fast convolutions
  * (GPUNN_NO_CUDNN leaves it out, and so does a toolkit without its header).
  *
  * >>toc        grep -n '>>' gpunn_cuda.cu lists every section
- *     config   includes, constants, launching
- *     context  what a device holds
- *     util     loads and stores of 8 elements, reductions over a block, random
- * numbers errors   sentences, checks of every call memory   the pool, copies
- * through pinned memory, the cache of descriptors libraries finding and opening
- * cuBLASLt and cuDNN gemm     linear and matmul: cuBLASLt with its epilogues
- *     conv     conv2d: cuDNN's graphs, or windows laid out for products
- *     pool     max, average and adaptive average pooling
- *     norm     batch_norm, dropout
- *     reduce   sum, max, argmax, softmax, log_softmax
- *     loss     cross_entropy, nll
- *     map      elementwise ops, expanded from gpunn.h's tables; cast; permute,
- * concat, slice, pad update   optimizers, norms of gradients, the loss scale
- *     run      whole runs: plain, captured, replayed
- *     backend  opening, closing, the table
+ *     config    includes, constants, launching
+ *     context   what a device holds
+ *     util      loads and stores of 8 elements, reductions over a block, random numbers
+ *     errors    sentences, checks of every call
+ *     memory    the pool, copies through pinned memory, the cache of descriptors
+ *     libraries finding and opening cuBLASLt and cuDNN
+ *     shared    what one section offers the ops of others
+ *     gemm      linear and matmul: cuBLASLt with its epilogues
+ *     conv      conv2d: cuDNN's graphs, or windows laid out for products
+ *     pool      max, average and adaptive average pooling
+ *     norm      batch_norm, dropout
+ *     reduce    sum, max, argmax, softmax, log_softmax
+ *     loss      cross_entropy, nll
+ *     map       elementwise ops, expanded from gpunn.h's tables; cast; permute, concat, slice, pad
+ *     update    optimizers, norms of gradients, the loss scale
+ *     run       whole runs: plain, captured, replayed
+ *     backend   opening, closing, the table
  *
- * Every op is one function gpunn__cuda_<name>(cuda, step, action), its forward
- * and backward beside each other. Kernels compute in F32; a value's storage may
- * be F32, F16 or BF16, each operand by itself, parameters and statistics F32.
- * All sums are made in two stages in a fixed order: the same inputs give the
- * same bits. Nothing here allocates or waits while a run is captured. */
+ * Every op is one function gpunn__cuda_<name>(cuda, step, action), its forward and backward beside each other. Kernels compute in
+ * F32; a value's storage may be F32, F16 or BF16, each operand by itself, parameters and statistics F32. All sums are made in two
+ * stages in a fixed order: the same inputs give the same bits. Nothing here allocates or waits while a run is captured. */
 #include "gpunn.h"
 
-/* ==== >>config
- * ========================================================================================================
- */
+/* ==== >>config ======================================================================================================== */
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <math.h>
@@ -56,8 +51,7 @@ enum {
     GPUNN__PARTIALS = 1024,    /* sums of the first stage of a norm */
 };
 
-/* GPUNN__LAUNCH(cuda, kernel, blocks, threads, arguments...): a status. kernel
- * may be a template's instance in parentheses. */
+/* GPUNN__LAUNCH(cuda, kernel, blocks, threads, arguments...): a status. kernel may be a template's instance in parentheses. */
 #ifndef GPUNN__LAUNCH
 #define GPUNN__LAUNCH(cuda, kernel, blocks, threads, ...) \
     (kernel<<<(blocks), (threads), 0, (cuda)->stream>>>(__VA_ARGS__), gpunn__cuda_launched((cuda), #kernel))
@@ -68,22 +62,17 @@ enum {
         gpunn_status status_ = (call);           \
         if (status_ != GPUNN_OK) return status_; \
     } while (0)
-/* The same for a call of the CUDA runtime, whose code and text go into the
- * sentence. */
+/* The same for a call of the CUDA runtime, whose code and text go into the sentence. */
 #define GPUNN__CUDA(cuda, call) GPUNN__TRY(gpunn__cuda_check((cuda), (call), #call))
 
-/* ==== >>context
- * =======================================================================================================
- */
+/* ==== >>context ======================================================================================================= */
 typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
 
-/* What changes from run to run, in device memory, so that a captured graph
- * finds it there. */
+/* What changes from run to run, in device memory, so that a captured graph finds it there. */
 typedef struct gpunn__device_state {
     uint64_t seed, step;                      /* key dropout */
     float    lr[GPUNN__MAX_UPDATES];          /* of each update */
-    int64_t  update_step[GPUNN__MAX_UPDATES]; /* 1 for the first, updates that were
-                                              skipped counted in */
+    int64_t  update_step[GPUNN__MAX_UPDATES]; /* 1 for the first, updates that were skipped counted in */
 } gpunn__device_state;
 
 typedef struct gpunn__libraries gpunn__libraries; /* >>libraries */
@@ -95,8 +84,7 @@ typedef struct gpunn__cuda {
     cudaStream_t         stream, copy_stream;
     int                  multiprocessors, capability; /* capability: 10 * major + minor */
     char                 name[160];
-    gpunn_device_args    args;      /* as opened: hooks, deterministic, benchmark,
-                             workspace_limit (default in place) */
+    gpunn_device_args    args;      /* as opened: hooks, deterministic, benchmark, workspace_limit (default in place) */
     gpunn_status         dead;      /* sticky: after a fault of the device every call gives this */
     char                 text[512]; /* the last failure's sentence */
     cudaMemPool_t        pool;
@@ -105,8 +93,7 @@ typedef struct gpunn__cuda {
     gpunn__libraries    *libraries;
     gpunn__cached       *cached;
     gpunn__staging      *staging;
-    volatile uint64_t   *bad;        /* pinned: [0] the training step whose loss, or with GPUNN__BAD_NORM
-               norm, was not finite, [1] its bits */
+    volatile uint64_t   *bad; /* pinned: [0] a training step with a bad loss (GPUNN__BAD_NORM: norm), [1] the bits of that */
     uint64_t            *bad_device; /* the same memory, as kernels see it */
 } gpunn__cuda;
 
@@ -114,25 +101,20 @@ static gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, con
 static gpunn_status gpunn__cuda_check(gpunn__cuda *cuda, cudaError_t error, const char *call);
 static gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, const char *kernel); /* checks cudaGetLastError */
 
-/* Host memory that lives until the device is closed, found again by its key:
- * descriptors and chosen algorithms. The first time it comes zeroed and *fresh
- * is true. destroy (may be NULL) is called at closing. NULL: out of memory.
- * key's first bytes tell one use from another; it must have no unset padding.
- */
+/* Host memory that lives until the device is closed, found again by its key: descriptors and chosen algorithms. The first time
+ * it comes zeroed and *fresh is true. destroy (may be NULL) is called at closing. NULL: out of memory. key's first bytes tell
+ * one use from another; it must have no unset padding. */
 static void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key, size_t key_bytes, size_t value_bytes,
                                 void (*destroy)(gpunn__cuda *cuda, void *value), bool *fresh);
 
-/* Blocks for n items when each thread takes `each` of them: enough to fill the
- * device, and no more than that many times. */
+/* Blocks for n items when each thread takes `each` of them: enough to fill the device, and no more than that many times. */
 static unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64_t each)
 {
     int64_t blocks = (n + each * GPUNN__THREADS - 1) / (each * GPUNN__THREADS), most = (int64_t)cuda->multiprocessors * 16;
     return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
 }
 
-/* ==== >>util
- * ==========================================================================================================
- */
+/* ==== >>util ========================================================================================================== */
 __device__ __forceinline__ float gpunn__from_half(unsigned short bits, gpunn_dtype dtype)
 {
     return dtype == GPUNN_BF16 ? __uint_as_float((unsigned)bits << 16) : __half2float(__ushort_as_half(bits));
@@ -160,13 +142,11 @@ __device__ __forceinline__ void gpunn__store(void *data, gpunn_dtype dtype, int6
         ((unsigned short *)data)[i] = gpunn__to_half(x, dtype);
 }
 
-/* Eight elements from i on, a multiple of 8; data aligned to 32 bytes (F32) or
- * 16: one or two accesses of 128 bits, one of 256 where the device has them. */
-typedef struct __align__(32) gpunn__floats8
-{
-    float v[8];
-}
-gpunn__floats8;
+/* Eight elements from i on, a multiple of 8; data aligned to 32 bytes (F32) or 16: one or two accesses of 128 bits, one of 256
+ * where the device has them. */
+typedef struct gpunn__floats8 {
+    alignas(32) float v[8];
+} gpunn__floats8;
 __device__ __forceinline__ void gpunn__load8(const void *data, gpunn_dtype dtype, int64_t i, float v[8])
 {
     if (dtype == GPUNN_F32) {
@@ -202,8 +182,8 @@ __device__ __forceinline__ int gpunn__pack_size(int64_t count, int64_t i)
     return count - i < GPUNN__PACK ? (int)(count - i) : GPUNN__PACK;
 }
 
-/* Elements i .. i + n - 1 of contiguous storage, i a multiple of 8. The loops of the last pack turn v around, so that it stays in
- * registers while they need not be unrolled. */
+/* Elements i .. i + n - 1 of contiguous storage, i a multiple of 8. The loops of the last pack turn v around, so that it stays
+ * in registers while they need not be unrolled. */
 __device__ __forceinline__ void gpunn__load_pack(const void *data, gpunn_dtype dtype, int64_t i, int n, float v[8])
 {
     if (n == GPUNN__PACK) {
@@ -239,8 +219,8 @@ __device__ __forceinline__ void gpunn__store_pack(void *data, gpunn_dtype dtype,
     }
 }
 
-/* Reductions over all threads of a block of whole warps; every thread gets the
- * result. The order is fixed. Several calls may follow each other. */
+/* Reductions over all threads of a block of whole warps; every thread gets the result. The order is fixed. Several calls may
+ * follow each other. */
 typedef struct gpunn__add {
     template <typename T> __device__ T operator()(T a, T b) const
     {
@@ -1086,7 +1066,7 @@ static void gpunn__libraries_report(void (*write)(void *user, const char *text),
     write(user, line);
 }
 #endif /* GPUNN__EMULATOR */
-/* ==== shared by the ops =============================================================================================== */
+/* ==== >>shared ======================================================================================================== */
 /* Row-major d[batch][m][n] = act(op(a)[m][k] op(b)[k][n] + bias[n] + residual), sums in F32. */
 typedef enum gpunn__activation {
     GPUNN__NO_ACTIVATION = 0,
