@@ -3925,7 +3925,7 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
         int           operand = 0, then = 0;
         while (operand < t->input_count && t->inputs[operand] != end) operand++;
         if (!b->needed[id] || operand == t->input_count) continue;
-        if (b->head[id] != id || b->plan->root[id] != id) return NULL; /* of another chain already */
+        if (b->head[id] != id || b->next[id] >= 0 || b->plan->root[id] != id) return NULL; /* of another chain already */
         if (t->op == GPUNN_OP_BATCH_NORM && operand == 0 && t->rank != 3 && !b->plan->training)
             then = 1;
         else if (t->op == GPUNN_OP_ADD && t->inputs[0] != t->inputs[1] && gpunn__same_shape(t->inputs[0], t->inputs[1]))

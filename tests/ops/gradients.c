@@ -376,6 +376,7 @@ static gpunn_tensor *expression(inputs *in, const char *text)
     X(expr, pair(in), expression(in, "where(x > y, x * sigmoid(1.702 * x), leaky_relu(y, 0.2)) + exp(-x * x) / 2"))         \
     X(square_of_itself, XS(3, 4), gpunn_mul(x, x))                                                                          \
     X(diamond, XS(3, 4), gpunn_mul(gpunn_exp(x), gpunn_sub(gpunn_tanh(x), gpunn_sigmoid(x))))                               \
+    X(model_merged, XS(3, 6), merged(in, x))                                                                                \
     X(model_mlp, XS(3, 6), mlp(in, x))                                                                                      \
     X(model_lenet, XS(3, 1, 12, 12), lenet(in, x))                                                                          \
     X(model_residual, XS(3, 2, 6, 6), residual(in, x))
@@ -385,6 +386,14 @@ static gpunn_tensor *mlp(inputs *in, gpunn_tensor *x)
 {
     gpunn_tensor *h = gpunn_tanh(gpunn_linear(x, "fc1", .out_features = 8));
     h = gpunn_gelu(gpunn_linear(h, "fc2", .out_features = 8));
+    return gpunn_cross_entropy(gpunn_linear(h, "fc3", .out_features = 3), labels(in, false));
+}
+/* Activations whose forward goes into the linear before them and whose derivative into the linear after. */
+static gpunn_tensor *merged(inputs *in, gpunn_tensor *x)
+{
+    gpunn_tensor *skip = gpunn_linear(x, "skip", .out_features = 8),
+                 *h = gpunn_gelu_tanh(gpunn_linear(x, "fc1", .out_features = 8));
+    h = gpunn_gelu_tanh(gpunn_add(gpunn_linear(h, "fc2", .out_features = 8), skip));
     return gpunn_cross_entropy(gpunn_linear(h, "fc3", .out_features = 3), labels(in, false));
 }
 /* With smooth activations and average pools, since a kink within 2h of some value is certain in so many. */

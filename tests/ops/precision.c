@@ -169,6 +169,30 @@ static void test_masters(void **state)
     gpunn_optimizer_destroy(sgd), gpunn_model_destroy(model);
 }
 
+/* To the CPU and back: the same weights, F32 and rounded. */
+static void test_move(void **state)
+{
+    fixture         *f = *state;
+    gpunn_device    *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .realloc_fn = hook_realloc, .user = &f->memory);
+    gpunn_model     *model = gpunn_model_create(f->dev, .precision = GPUNN_PRECISION_BF16);
+    net              n = net_make(model);
+    float            before[3 * BATCH], after[3 * BATCH];
+    gpunn_optimizer *adam = MADE(f->dev, gpunn_adam(model, .lr = 0.01f));
+    net_write(f->dev, n, BATCH, 1);
+    OK(f->dev, gpunn_train_step(adam, n.loss));
+    OK(f->dev, gpunn_forward(&n.logits, 1));
+    OK(f->dev, gpunn_read(n.logits, before, sizeof before));
+    OK(f->dev, gpunn_model_to(model, cpu));
+    OK(cpu, gpunn_forward(&n.logits, 1));
+    OK(cpu, gpunn_read(n.logits, after, sizeof after));
+    check_close(after, before, COUNT(before), 0.05, 0.05);
+    OK(f->dev, gpunn_model_to(model, f->dev));
+    OK(f->dev, gpunn_forward(&n.logits, 1));
+    OK(f->dev, gpunn_read(n.logits, after, sizeof after));
+    assert_memory_equal(after, before, sizeof before);
+    gpunn_optimizer_destroy(adam), gpunn_model_destroy(model), gpunn_device_close(cpu);
+}
+
 /* The gradient of y = w x is x times the loss scale: 65504 is the largest F16. */
 static void test_loss_scale(void **state)
 {
@@ -226,6 +250,7 @@ int main(void)
     int                      count = 0;
     for (int i = 0; i < COUNT(cases); i++) count += each_backend(tests + count, cases[i].name, test_precision, &cases[i]);
     count += each_backend(tests + count, "masters", test_masters, NULL);
+    count += each_backend(tests + count, "move", test_move, NULL);
     count += each_backend(tests + count, "loss scale", test_loss_scale, NULL);
     count += missing_backends(tests + count);
     return _cmocka_run_group_tests("precision", tests, (size_t)count, NULL, NULL);
