@@ -89,16 +89,17 @@
  *     results do not depend on their number.
  *     Waiting threads spin: where other programs want the cores, set OMP_WAIT_POLICY=passive or fewer threads.
  *
- * GPU  gpunn_cuda.cu on the compile line, and nothing else in the program, makes gpunn_device_open use a GPU; log_fn hears why when
- *     there is none, and gpunn_device_report tells all that was found. From its second run on, a training step or a gpunn_forward is
- *     one launch of a CUDA graph, and calls return before the work is done: reading a value waits, gpunn_synchronize does too. A loss
- *     that is not finite changes no weight but may be reported only by a later call, gpunn_synchronize at the latest. gpunn_write
- *     copies at once, so the next batch travels while a step runs. Precision is the model's: gpunn_model_create(dev, .precision =
- *     GPUNN_PRECISION_BF16). gpunn_model_to moves a model with its optimizers. A fault of the device is final for it: every later
- *     call gives the same status; close it.
+ * GPU  gpunn_cuda.cu on the compile line, and nothing else in the program, makes gpunn_device_open use a GPU; log_fn hears why
+ *     when there is none, and gpunn_device_report tells all that was found. From its second run on, a training step or a
+ *     gpunn_forward is one launch of a CUDA graph, and calls return before the work is done: reading a value waits,
+ *     gpunn_synchronize does too. A loss that is not finite changes no weight but may be reported only by a later call,
+ *     gpunn_synchronize at the latest. gpunn_write copies at once, so the next batch travels while a step runs. Precision is the
+ *     model's: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). gpunn_model_to moves a model with its optimizers. A
+ *     fault of the device is final for it: every later call gives the same status; close it.
  *
- * DETERMINISM  The same seed, data and build give the same bits on the same device, always; dropout drops the same on every one. 3 x 3 convolutions of 16 and more channels may use
- *     Winograd's algorithm: errors of about 4e-5 of the result's size, where a plain sum makes 7e-6.
+ * DETERMINISM  The same seed, data and build give the same bits on the same device, always; dropout drops the same on every one.
+ *     On the CPU, 3 x 3 convolutions of 16 and more channels may use Winograd's algorithm: errors of about 4e-5 of the result's
+ *     size, where a plain sum makes 7e-6.
  *
  * EXTENDING  A new elementwise op is one line in >>ops. Any other op is a line in >>builders (GPUNN_OTHER_OPS), a builder with
  *     its shape rule in >>graph, and one function of its name in each backend.
@@ -757,8 +758,8 @@ GPUNN_API float        gpunn_get_lr(const gpunn_optimizer *opt);     /* what the
 GPUNN_API void         gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm);    /* in gpunn_train_step; 0: off */
 GPUNN_API void         gpunn_set_clip_value(gpunn_optimizer *opt, float clip_value); /* the same, per element */
 GPUNN_API int64_t      gpunn_step_count(const gpunn_optimizer *opt);
-/* F16 on a GPU: what gpunn_train_step multiplies the loss by (read gradients are too); it doubles every 2000 steps and halves when
- * gradients overflow, whose update is skipped and counted in *skipped (may be NULL). 1 for other precisions. Waits. */
+/* F16 on a GPU: what gpunn_train_step multiplies the loss by (read gradients are too); it doubles every 2000 steps and halves
+ * when gradients overflow, whose update is skipped and counted in *skipped (may be NULL). 1 for other precisions. Waits. */
 GPUNN_API float gpunn_loss_scale(gpunn_optimizer *opt, int64_t *skipped);
 
 typedef enum gpunn_schedule_type {
@@ -963,8 +964,8 @@ typedef struct gpunn_step {
         bool        gelu_tanh; /* LINEAR */
         gpunn_value before;    /* receives what gelu_tanh is applied to; data NULL: not wanted */
     } fused;
-    /* Backward of LINEAR only: its x is the result of an activation that nobody else reads, and grad_in[0] is the gradient of what
-     * the activation was applied to. */
+    /* Backward of LINEAR only: its x is the result of an activation that nobody else reads, and grad_in[0] is the gradient of
+     * what the activation was applied to. */
     struct {
         gpunn_op    op;     /* RELU: x itself tells where it let pass; GELU_TANH; NONE: x as it is */
         gpunn_value before; /* GELU_TANH: what it was applied to */
@@ -1062,8 +1063,9 @@ struct gpunn_backend {
     /* Device to device, in the order of the calls; dtypes F32, F16 or BF16. */
     gpunn_status (*convert)(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
                             int64_t count);
-    /* Whether a run with convolutions, of a precision other than F32, is faster with channels_last values when the largest of them
-     * gives so many elements; NULL: never. Then conv2d, batch_norm, pools and elementwise ops meet them: all of one step's values of rank 4 or, of conv2d, all but weights. */
+    /* Whether a run with convolutions, of a precision other than F32, is faster with channels_last values when the largest of
+     * them gives so many elements; NULL: never. Then conv2d, batch_norm, pools and elementwise ops meet them: all of one step's
+     * values of rank 4 or, of conv2d, all but weights. */
     bool (*channels_last)(void *context, int64_t elements);
     /* NULL, all three: the core calls run and update itself. execute may return before the work is done. */
     gpunn_status (*execute)(void *context, gpunn_run *run);
@@ -1267,10 +1269,9 @@ GPUNN__PRIVATE void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_siz
 GPUNN__PRIVATE void *gpunn__calloc(gpunn_device *dev, size_t size); /* zeroed */
 GPUNN__PRIVATE void  gpunn__free(gpunn_device *dev, void *ptr, size_t size);
 GPUNN__PRIVATE char *gpunn__strdup(gpunn_device *dev, const char *text); /* free with strlen + 1 */
-/* Backend memory, counted against the limit. NULL after recording GPUNN_ERR_MEMORY. */
 /* A failure of a backend function that works on no step. */
 static gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status);
-/* NULL: the device's error says why. */
+/* Backend memory, counted against the limit. NULL: the device's error says why. */
 GPUNN__PRIVATE void *gpunn__device_alloc(gpunn_device *dev, size_t size);
 GPUNN__PRIVATE void  gpunn__device_free(gpunn_device *dev, void *ptr, size_t size);
 /* False when the result does not fit. */
@@ -1635,10 +1636,9 @@ GPUNN_API void gpunn_empty_cache(gpunn_device *dev)
     if (dev->backend->trim) dev->backend->trim(dev->context);
 }
 
-#define GPUNN__BAD_VALUE                                                                                                       \
-    "the %s is %s at training step %llu, which changed no weight: check the data, lower the learning rate or clip gradients; " \
-    "in "                                                                                                                      \
-    "the model, look for a division by 0 or a log of 0"
+#define GPUNN__BAD_VALUE                                                                                            \
+    "the %s is %s at training step %llu, which changed no weight: check the data, lower the learning rate or clip " \
+    "gradients; in the model, look for a division by 0 or a log of 0"
 static gpunn_status gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what);
 static gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, gpunn_status status); /* >>plan */
 
@@ -3985,8 +3985,8 @@ static bool gpunn__is_product(gpunn_op op)
 
 static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn_dtype *storage, const gpunn_tensor *t)
 {
-    if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE || gpunn__is_product(t->op))
-        return t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE ? t->dtype : gpunn__half_of(model);
+    if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return t->dtype;
+    if (gpunn__is_product(t->op)) return gpunn__half_of(model);
     if (t->op == GPUNN_OP_SUM || t->op == GPUNN_OP_LOG_SOFTMAX || t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL)
         return GPUNN_F32;
     gpunn_dtype result = GPUNN_F32;
@@ -4129,6 +4129,7 @@ static bool gpunn__wants_last(const gpunn__builder *b, const gpunn_tensor *t, in
     return gpunn__op_elementwise(t->op) ? gpunn__same_shape(t->inputs[operand], t) : operand == 0;
 }
 
+/* An operand, and with it its gradient, whose channels are not where the step of t wants them. */
 static bool gpunn__is_misplaced(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
     const gpunn_tensor *input = t->inputs[operand];
@@ -4350,14 +4351,7 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     return gpunn__use_slot(b, &step->grad_in[i].data, plan->gradient_slot[root], at);
 }
 
-/* Whether the gradient of an operand is kept with its channels in another place than the step of t gives it. */
-static bool gpunn__turns_gradient(const gpunn__builder *b, const gpunn_tensor *t, int operand)
-{
-    const gpunn_tensor *input = t->inputs[operand];
-    return gpunn__has_layouts(input) && b->plan->last[b->plan->gradient_root[input->id]] != gpunn__wants_last(b, t, operand);
-}
-
-/* A slot for it as the step gives it; -1: out of memory. */
+/* A slot for the gradient of a misplaced operand, as the step gives it; -1: out of memory. */
 static int gpunn__turned_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *t, int operand, int at)
 {
     gpunn_value *value = &step->grad_in[operand];
@@ -4431,7 +4425,7 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
             if (step->activated.op == GPUNN_OP_GELU_TANH && !gpunn__read_value(b, &step->activated.before, target, at))
                 return false;
         }
-        bool turns = target == t->inputs[i] && gpunn__turns_gradient(b, t, i);
+        bool turns = target == t->inputs[i] && gpunn__is_misplaced(b, t, i);
         if (turns ? (turned[i] = gpunn__turned_gradient(b, step, t, i, at)) < 0 : !gpunn__write_gradient(b, step, target, i, at))
             return false;
     }
@@ -10913,21 +10907,27 @@ static void gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run)
     run->loss_scale = opt->loss_scale;
 }
 
-static gpunn_status gpunn__optimizer_update(gpunn_optimizer *opt)
+/* The first `count` of opt->updates, one after another. */
+static gpunn_status gpunn__optimizer_apply(gpunn_optimizer *opt, int count)
 {
     gpunn_device *dev = opt->model->dev;
-    double        norm = 0;
-    gpunn_status  status = GPUNN_OK;
-    if (opt->clip_norm > 0)
-        status = gpunn__gradient_norm(opt->model, "gpunn_train_step", opt->parameters, opt->parameter_count, &norm);
-    if (status != GPUNN_OK) return status;
-    int count = gpunn__optimizer_updates(opt, opt->clip_norm > 0 ? gpunn__clip_scale(opt->clip_norm, norm) : 1, opt->clip_value);
     for (int i = 0; i < count; i++) {
-        status = dev->backend->update(dev->context, &opt->updates[i]);
+        gpunn_status status = dev->backend->update(dev->context, &opt->updates[i]);
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, opt->name, status);
     }
     gpunn__optimizer_advance(opt);
     return GPUNN_OK;
+}
+
+static gpunn_status gpunn__optimizer_update(gpunn_optimizer *opt)
+{
+    double       norm = 0;
+    gpunn_status status = GPUNN_OK;
+    if (opt->clip_norm > 0)
+        status = gpunn__gradient_norm(opt->model, "gpunn_train_step", opt->parameters, opt->parameter_count, &norm);
+    if (status != GPUNN_OK) return status;
+    float scale = opt->clip_norm > 0 ? gpunn__clip_scale(opt->clip_norm, norm) : 1;
+    return gpunn__optimizer_apply(opt, gpunn__optimizer_updates(opt, scale, opt->clip_value));
 }
 
 GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
@@ -10936,19 +10936,16 @@ GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
     gpunn_device *dev = opt->model->dev;
     gpunn_status  status = gpunn__optimizer_prepare(opt);
     if (status != GPUNN_OK) return status;
+    int count = gpunn__optimizer_updates(opt, 1, 0);
+    if (dev->backend->execute == NULL) return gpunn__optimizer_apply(opt, count);
     gpunn_run run;
     memset(&run, 0, sizeof run);
     run.state = &opt->model->state;
     run.captured = opt->captured;
     run.updates = opt->updates;
-    run.update_count = gpunn__optimizer_updates(opt, 1, 0);
-    if (dev->backend->execute) {
-        status = gpunn__execute(dev, &run, opt->name);
-        opt->captured = run.captured;
-    }
-    for (int i = 0; i < run.update_count && dev->backend->execute == NULL && status == GPUNN_OK; i++)
-        if ((status = dev->backend->update(dev->context, &opt->updates[i])) != GPUNN_OK)
-            (void)gpunn__backend_fail(dev, opt->name, status);
+    run.update_count = count;
+    status = gpunn__execute(dev, &run, opt->name);
+    opt->captured = run.captured;
     if (status == GPUNN_OK) gpunn__optimizer_advance(opt);
     return status;
 }

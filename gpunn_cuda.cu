@@ -948,16 +948,24 @@ static bool gpunn__dnn_find(gpunn__module *module, char *text, size_t text_size)
 #endif
 
 /* ---- opening --------------------------------------------------------------------------------------------------------- */
-/* The first function that the library lacks; NULL: none. */
-static const char *gpunn__lt_bind(gpunn__libraries *libraries)
-{
-#define GPUNN__X(function)                                                                                       \
-    libraries->function = (decltype(libraries->function))gpunn__module_symbol(&libraries->lt_module, #function); \
+/* Each finds a library's functions, and returns the first that it lacks; NULL: none. */
+#define GPUNN__X(function)                                                                        \
+    libraries->function = (decltype(libraries->function))gpunn__module_symbol(module, #function); \
     if (libraries->function == NULL) return #function;
+static const char *gpunn__lt_bind(gpunn__libraries *libraries, const gpunn__module *module)
+{
     GPUNN__LT_FUNCTIONS(GPUNN__X)
-#undef GPUNN__X
     return NULL;
 }
+
+#if GPUNN__CUDNN
+static const char *gpunn__dnn_bind(gpunn__libraries *libraries, const gpunn__module *module)
+{
+    GPUNN__DNN_FUNCTIONS(GPUNN__X)
+    return NULL;
+}
+#endif
+#undef GPUNN__X
 
 static gpunn_status gpunn__libraries_open(gpunn__cuda *cuda)
 {
@@ -965,7 +973,7 @@ static gpunn_status gpunn__libraries_open(gpunn__cuda *cuda)
     char              text[sizeof cuda->text];
     if (libraries == NULL) return GPUNN_ERR_MEMORY;
     if (!gpunn__lt_find(&libraries->lt_module, text, sizeof text)) return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "%s", text);
-    const char *missing = gpunn__lt_bind(libraries);
+    const char *missing = gpunn__lt_bind(libraries, &libraries->lt_module);
     if (missing)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "%s lacks %s; install the cuBLAS of CUDA 12.4 or later",
                                 libraries->lt_module.path, missing);
@@ -978,23 +986,13 @@ static gpunn_status gpunn__libraries_open(gpunn__cuda *cuda)
 }
 
 #if GPUNN__CUDNN
-static const char *gpunn__dnn_bind(gpunn__libraries *libraries)
-{
-#define GPUNN__X(function)                                                                                        \
-    libraries->function = (decltype(libraries->function))gpunn__module_symbol(&libraries->dnn_module, #function); \
-    if (libraries->function == NULL) return #function;
-    GPUNN__DNN_FUNCTIONS(GPUNN__X)
-#undef GPUNN__X
-    return NULL;
-}
-
 static gpunn_status gpunn__dnn_open(gpunn__cuda *cuda)
 {
     gpunn__libraries *libraries = cuda->libraries;
     char              text[sizeof cuda->text];
     if (!gpunn__dnn_find(&libraries->dnn_module, text, sizeof text))
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%s", text);
-    const char *missing = gpunn__dnn_bind(libraries);
+    const char *missing = gpunn__dnn_bind(libraries, &libraries->dnn_module);
     if (missing)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%s lacks %s; install a later cuDNN %d", libraries->dnn_module.path,
                                 missing, CUDNN_MAJOR);
@@ -1099,8 +1097,8 @@ typedef struct gpunn__product {
 static gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p);
 static gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p);
 
-/* The seam to cuDNN. All tensors contiguous and of one dtype, bias and residual too: NCHW with filters [k][c / groups][kh][kw], or,
- * channels_last, NHWC with filters [k][kh][kw][c / groups]. */
+/* The seam to cuDNN. All tensors contiguous and of one dtype, bias and residual too: NCHW with filters [k][c / groups][kh][kw],
+ * or, channels_last, NHWC with filters [k][kh][kw][c / groups]. */
 enum { GPUNN__CONV_TAG = 0x636F6E76 };
 typedef enum gpunn__conv_kind { GPUNN__CONV_FORWARD, GPUNN__CONV_DATA, GPUNN__CONV_FILTER } gpunn__conv_kind;
 typedef struct gpunn__convolution { /* all fields are set, no padding: it is the key of the plan's cache entry */
@@ -1147,8 +1145,8 @@ static gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to
  * part only if its flag is set (bias: step->in[2], the others as step->fused says). */
 static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype, bool bias,
                                        bool norm, bool residual, bool relu);
-/* After a run's steps: norm, clipping, finite check, updates, loss scale (>>update). Launches only; the numbers that vary from run to
- * run (lr and step of update i) are read from cuda->state->lr[i] and ->update_step[i], never from run. */
+/* After a run's steps: norm, clipping, finite check, updates, loss scale (>>update). Launches only; the numbers that vary from
+ * run to run (lr and step of update i) are read from cuda->state->lr[i] and ->update_step[i], never from run. */
 static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run);
 /* ==== >>gemm ========================================================================================================== */
 /* Bits from row to row of a relu's mask. */
@@ -2442,8 +2440,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-/* A convolution of images whose channels come second, without cuDNN, as many images at a time as the limit of the workspace allows.
- * In every image and group, with what the windows see laid out as columns [c / groups * kh * kw][p * q]:
+/* A convolution of images whose channels come second, without cuDNN, as many images at a time as the limit of the workspace
+ * allows. In every image and group, with what the windows see laid out as columns [c / groups * kh * kw][p * q]:
  *     FORWARD  y = w columns
  *     DATA     columns = w^T y, which are then gathered into x
  *     FILTER   w = y columns^T, which are then summed over the images
@@ -3001,9 +2999,9 @@ static gpunn_status gpunn__cuda_adaptive_avg_pool2d(gpunn__cuda *cuda, gpunn_ste
  * channel and h = x - mean:
  *     dbias = sum g, dweight = invstd * sum(g h), dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
  * A block has a tile: one channel, whose lines of `inner` elements all its threads read in packs of eight, or, where lines are
- * short, the channels of `width` columns, each read down the images by the threads of its column. A tile has items, eight elements
- * each; its threads share them, and where tiles are few so do several blocks, each with one of its parts: a first launch then
- * leaves what each part sums to in partial, and a second one joins those and applies the result. */
+ * short, the channels of `width` columns, each read down the images by the threads of its column. A tile has items, eight
+ * elements each; its threads share them, and where tiles are few so do several blocks, each with one of its parts: a first launch
+ * then leaves what each part sums to in partial, and a second one joins those and applies the result. */
 enum { GPUNN__NORM_SUM = 1, GPUNN__NORM_APPLY = 2 }; /* bits of phase */
 
 typedef struct gpunn__norm {
@@ -4454,11 +4452,11 @@ static gpunn_status gpunn__cuda_nll(gpunn__cuda *cuda, gpunn_step *step, gpunn__
     return gpunn__class_loss_step(cuda, step, action, false);
 }
 /* ==== >>map =========================================================================================================== *
- * Elementwise ops: kernels made from gpunn.h's tables, one forward and one backward per op. A thread takes packs of 8 results; what
- * the tables do not mention is not read. Below them the ops that only move data. */
+ * Elementwise ops: kernels made from gpunn.h's tables, one forward and one backward per op. A thread takes packs of 8 results;
+ * what the tables do not mention is not read. Below them the ops that only move data. */
 /* An operand as seen from the result, whose element i has the digits i % size[0], i / size[0] % size[1], ...: the result's
- * dimensions, innermost first, neighbours merged. An operand of the result's shape and a scalar have one digit, the common ways to
- * broadcast two or three; a pack costs one division per digit but the last, of 32 bits where that is enough. */
+ * dimensions, innermost first, neighbours merged. An operand of the result's shape and a scalar have one digit, the common ways
+ * to broadcast two or three; a pack costs one division per digit but the last, of 32 bits where that is enough. */
 typedef struct gpunn__operand {
     const void *data; /* NULL: not there */
     gpunn_dtype dtype;
@@ -4536,8 +4534,8 @@ __device__ __forceinline__ float gpunn__float_sigmoid(float x)
     return (x < 0 ? e : 1.0f) / (1 + e);
 }
 
-/* sin(x + quadrants pi / 2). Unlike sinf's, the reduction of large x needs no local memory: x / (2 pi) is the product of x's 32 bits
- * of significand and those 96 bits of 1 / (2 pi) that leave less than whole turns. */
+/* sin(x + quadrants pi / 2). Unlike sinf's, the reduction of large x needs no local memory: x / (2 pi) is the product of x's 32
+ * bits of significand and those 96 bits of 1 / (2 pi) that leave less than whole turns. */
 static __device__ const unsigned gpunn__turns[8] = {0,           0x28BE60DBu, 0x9391054Au, 0x7F09D5F4u,
                                                     0x7D4D3770u, 0x36D8A566u, 0x4F10E410u, 0x7F9458EAu};
 __device__ __forceinline__ float gpunn__float_sin(float x, int quadrants)
@@ -5169,8 +5167,8 @@ static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__
     return gpunn__cuda_move(cuda, &move);
 }
 /* ==== >>update ======================================================================================================== *
- * torch.optim's steps, each in one pass over parameter, gradient and state. What a run decides by (is the loss finite, the norm of
- * all gradients, the loss scale, lr, step) is in device memory: every block works it out for itself, in the same order. */
+ * torch.optim's steps, each in one pass over parameter, gradient and state. What a run decides by (is the loss finite, the norm
+ * of all gradients, the loss scale, lr, step) is in device memory: every block works it out for itself, in the same order. */
 #define GPUNN__BAD_NORM ((uint64_t)1 << 63) /* in bad[0], beside the step: it is the norm of the gradients that is not finite */
 
 typedef struct gpunn__update_job {

@@ -465,8 +465,8 @@ int main(int argument_count, char **arguments)
     cuda.args.realloc_fn = reallocate;
     cuda.args.workspace_limit = (size_t)256 << 20;
     if (!gpunn__dnn_find(&libraries.dnn_module, text, sizeof text)) return printf("skip: %s\n", text), 0;
-    if (gpunn__dnn_bind(&libraries))
-        return printf("skip: %s lacks %s\n", libraries.dnn_module.path, gpunn__dnn_bind(&libraries)), 0;
+    if (gpunn__dnn_bind(&libraries, &libraries.dnn_module))
+        return printf("skip: %s lacks %s\n", libraries.dnn_module.path, gpunn__dnn_bind(&libraries, &libraries.dnn_module)), 0;
     real = libraries;
     libraries.cudnnBackendCreateDescriptor = create;
     libraries.cudnnBackendDestroyDescriptor = destroy;
