@@ -20,11 +20,12 @@
  *     files    weights, checkpoints, dataset readers
  *     fit      the training loop, progress, history
  *     backend  what a backend provides
+ *     kernels  fused kernels that the generator writes for a model
  *   and under GPUNN_IMPLEMENTATION
  *     structs errors memory random math
  *     shapes graph expr plan autodiff run
  *     gemm conv pool map reduce norm loss update cpu
- *     optimizer loader json safetensors readers fit_loop
+ *     optimizer loader json safetensors spec readers fit_loop
  *     licence
  *
  * >>doc
@@ -505,7 +506,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(LOG_SOFTMAX, log_softmax, 0, 1, 1)                 \
     X(CROSS_ENTROPY, cross_entropy, 7, 0, 1)             \
     X(NLL, nll, 6, 0, 1)                                 \
-    X(CAST, cast, 0, 0, 0)
+    X(CAST, cast, 0, 0, 0)                               \
+    X(GROUP, group, 0, 0, 0) /* a fused kernel of a plan's; no node has it */
 
 /* Another name for its operand's memory: it takes part in shapes and gradients, but no backend runs it. */
 #define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, 0, 0, 1)
@@ -937,9 +939,14 @@ typedef struct gpunn_run_state {
     uint64_t weights_version; /* changes whenever a parameter or buffer may have changed: invalidates step->cache */
 } gpunn_run_state;
 
+typedef struct gpunn_kernel        gpunn_kernel; /* >>kernels */
+typedef struct gpunn_kernel_launch gpunn_kernel_launch;
+#define GPUNN_KERNEL_SITES 8 /* random nodes of one fused kernel */
+
 /* Operands: LINEAR, CONV2D x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
  * affine), running_mean, running_var (both updated in place by a training forward); CROSS_ENTROPY, NLL logits, labels, weight
- * (data NULL without); CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x. */
+ * (data NULL without); CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the operands of its program, gradients
+ * that it writes in grad_in with their accumulate, all others in in. */
 typedef struct gpunn_step {
     gpunn_op op;
     bool     backward; /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
@@ -972,6 +979,13 @@ typedef struct gpunn_step {
         void       *mask;   /* RELU: `saved` of the step that made x */
         size_t      mask_bytes;
     } activated;
+    struct { /* GROUP only */
+        const gpunn_kernel        *kernel;
+        const gpunn_kernel_launch *launch; /* on a GPU; NULL: its file is not linked */
+        int                        direction;
+        int64_t                    batch;
+        uint32_t                   sites[GPUNN_KERNEL_SITES];
+    } group;
     /* In forward: out.data may equal in[0].data (or in[1].data) for elementwise ops. In backward: grad_in[i].data may equal
      * grad_out.data for elementwise ops when accumulate[i] is false and i is the only wanted gradient. */
     void  *saved; /* written by the forward step, read by its backward step; prepare sets saved_bytes in the forward one, and
@@ -985,6 +999,19 @@ typedef struct gpunn_step {
     const gpunn_run_state *state;
 } gpunn_step;
 
+/* What is the same for all elements of an optimizer's update (gpunn_update). */
+typedef struct gpunn_update_numbers {
+    bool  go, first;  /* go false: change nothing. first: the state is all 0 */
+    float scale;      /* g = clamp(gradient * scale, +-gradient_limit) + decay * parameter; maximize: scale < 0 */
+    float rate;       /* lr, with the bias correction of Adam's first moment or Adagrad's decay */
+    float shrink;     /* AdamW: 1 - lr * weight_decay; else 1 */
+    float root_scale; /* Adam: 1 / sqrt(1 - beta2^step) */
+} gpunn_update_numbers;
+typedef struct gpunn_update        gpunn_update;
+typedef struct gpunn_kernel_update gpunn_kernel_update; /* >>kernels */
+/* numbers: device memory. 0, or a cudaError_t, negated. */
+typedef int (*gpunn_kernel_update_launch)(const gpunn_update *update, const gpunn_update_numbers *numbers, void *stream);
+
 /* One optimizer update over a contiguous range; formulas of torch.optim, named by kind. */
 typedef enum gpunn_update_kind {
     GPUNN_UPDATE_SGD = 0, /* state[0]: momentum buffer when momentum != 0 */
@@ -993,19 +1020,21 @@ typedef enum gpunn_update_kind {
     GPUNN_UPDATE_RMSPROP, /* state[0]: square average, state[1]: momentum buffer, state[2]: gradient average (centered) */
     GPUNN_UPDATE_ADAGRAD  /* state[0]: sum of squares */
 } gpunn_update_kind;
-typedef struct gpunn_update {
-    gpunn_update_kind kind;
-    int64_t           count;
-    float            *parameter, *state[3];
-    const float      *gradient;
-    void             *half;       /* receives the new parameters in half_dtype too; NULL: not wanted */
-    gpunn_dtype       half_dtype; /* F16 or BF16 */
-    int64_t           step;       /* 1 for the first update of this range */
-    float             lr, weight_decay, momentum, dampening, beta1, beta2, alpha, eps, lr_decay;
-    bool              nesterov, centered, maximize;
-    float             gradient_scale; /* gradients are read as gradient * gradient_scale ... */
-    float             gradient_limit; /* ... clamped to +-limit when limit > 0 */
-} gpunn_update;
+struct gpunn_update {
+    gpunn_update_kind          kind;
+    int64_t                    count;
+    float                     *parameter, *state[3];
+    const float               *gradient;
+    void                      *half;       /* receives the new parameters in half_dtype too; NULL: not wanted */
+    gpunn_dtype                half_dtype; /* F16 or BF16 */
+    int64_t                    step;       /* 1 for the first update of this range */
+    float                      lr, weight_decay, momentum, dampening, beta1, beta2, alpha, eps, lr_decay;
+    bool                       nesterov, centered, maximize;
+    float                      gradient_scale; /* gradients are read as gradient * gradient_scale ... */
+    float                      gradient_limit; /* ... clamped to +-limit when limit > 0 */
+    const gpunn_kernel_update *fused;          /* a generated kernel that does just this; NULL: none */
+    gpunn_kernel_update_launch fused_launch;   /* the same on a GPU */
+};
 
 /* One whole run of a plan, for backends that execute it as one piece: steps in order, then the updates. */
 typedef struct gpunn_run {
@@ -1077,6 +1106,129 @@ struct gpunn_backend {
     void (*report)(void (*write)(void *user, const char *text), void *user);
     /* The sentence of the last failure: what is wrong and the remedy; the core puts op, layer and shapes before it. */
     const char *(*error)(void *context);
+};
+
+/* ==== >>kernels ======================================================================================================= *
+ * Fused kernels for one model: python3 -m generator MODEL.json -o NAME writes NAME_kernels.h and NAME_kernels.cu, which define
+ * one gpunn_kernel_set. What follows is the contract between those files and this one; programs need only gpunn_use_kernels. */
+typedef struct gpunn_kernel_set gpunn_kernel_set;
+typedef enum gpunn_kernel_policy {
+    GPUNN_KERNELS_AUTO = 0, /* use what fits; log one line with the command that renews the file when some does not */
+    GPUNN_KERNELS_STRICT,   /* a set that does not fit the model as it is: GPUNN_ERR_STATE */
+    GPUNN_KERNELS_OFF       /* as without; so does the environment variable GPUNN_KERNELS=off */
+} gpunn_kernel_policy;
+typedef struct gpunn_kernels_args {
+    int                 args_;
+    gpunn_kernel_policy policy;
+} gpunn_kernels_args;
+/* Call it when the model is built; set NULL: none any more. The set must outlive the model. Results are those of the single ops
+ * but for rounding; dropout draws the same. Errors: a set for another GPUNN_KERNELS_ABI (GPUNN_ERR_UNSUPPORTED), STRICT's. */
+GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args);
+#define gpunn_use_kernels(model, ...) gpunn_use_kernels_((model), GPUNN_NAMED(gpunn_kernels_args, __VA_ARGS__))
+
+#define GPUNN_KERNELS_ABI 1
+
+/* Memory that a kernel reads or writes. Tensors of a group are numbered: externals 0, 1, ... and nodes -1, -2, ... */
+typedef enum gpunn_kernel_role {
+    GPUNN_KERNEL_VALUE = 0, /* of tensor index */
+    GPUNN_KERNEL_GRADIENT,  /* of tensor index */
+    GPUNN_KERNEL_KEPT       /* number index of what the forward kernel keeps for the backward one */
+} gpunn_kernel_role;
+typedef struct gpunn_kernel_operand {
+    unsigned char role, read, written;
+    unsigned char dtype; /* of the CUDA kernel; C kernels compute F32 where it is F16 or BF16 */
+    signed char   index;
+    /* A gradient that equals another operand's memory after the run (a masked gradient handed on): number of that operand, which
+     * is the gradient of a node, read and written in place. Where the plan can, it lets both be one memory and passes NULL here.
+     * -1: none. */
+    signed char shares;
+} gpunn_kernel_operand;
+typedef struct gpunn_kernel_call {
+    void *const         *data;       /* per operand; NULL: a written one that is not wanted, or an optional one not there */
+    const unsigned char *accumulate; /* per operand: += instead of =; only ever set for gradients of externals */
+    int64_t              batch;
+    const uint32_t      *sites;  /* per random node of the group, in order: its number among the model's */
+    const uint64_t      *random; /* seed, step; CUDA: device memory */
+    void                *workspace;
+    int                  threads;         /* CPU */
+    int                  multiprocessors; /* CUDA */
+    void                *stream;          /* CUDA: cudaStream_t */
+} gpunn_kernel_call;
+/* 0: done. GPUNN_ERR_ARGUMENT: a label is no class (CPU). CUDA: else a cudaError_t, negated. */
+typedef int (*gpunn_kernel_function)(const gpunn_kernel_call *call);
+/* Bytes of workspace; SIZE_MAX: declined, such a batch is too large for this kernel. units: threads, or multiprocessors. */
+typedef size_t (*gpunn_kernel_workspace)(int64_t batch, int units);
+typedef struct gpunn_kernel_program {     /* one direction of one group */
+    const gpunn_kernel_operand *operands; /* NULL: there is no such program */
+    int                         operand_count;
+    gpunn_kernel_function       cpu;
+    gpunn_kernel_workspace      cpu_workspace;
+} gpunn_kernel_program;
+struct gpunn_kernel_launch { /* the same direction on a GPU; in the table that the .cu file exports */
+    gpunn_kernel_function  run;
+    gpunn_kernel_workspace workspace;
+};
+
+enum { GPUNN_KERNEL_EVALUATION = 0, GPUNN_KERNEL_FORWARD, GPUNN_KERNEL_BACKWARD, GPUNN_KERNEL_DIRECTIONS };
+
+typedef struct gpunn_kernel_node {
+    const char        *text;     /* op, attributes, dtype and shape, as gpunn__node_text writes them */
+    const signed char *operands; /* numbers of tensors; 127: left out */
+    int                operand_count;
+} gpunn_kernel_node;
+typedef struct gpunn_kernel_kept {
+    gpunn_dtype dtype;        /* on CUDA; F32 on the CPU where it is F16 or BF16 */
+    int64_t     fixed, batch; /* elements: fixed + batch times the batch size */
+} gpunn_kernel_kept;
+typedef enum gpunn_kernel_layout {
+    GPUNN_KERNEL_ANY = 0,
+    GPUNN_KERNEL_CHANNELS_FIRST,
+    GPUNN_KERNEL_CHANNELS_LAST
+} gpunn_kernel_layout;
+/* A group of nodes that one kernel computes, wherever in a model they stand. Nodes that no program writes must be read by
+ * nobody outside. */
+struct gpunn_kernel {
+    const char              *name, *formula;
+    const gpunn_kernel_node *nodes; /* in the order of their computation; the last one is an output */
+    int                      node_count;
+    const char *const       *externals; /* dtype and shape of each */
+    int                      external_count;
+    const gpunn_kernel_kept *kept;
+    int                      kept_count;
+    gpunn_kernel_layout      layout; /* of images on CUDA; ANY: all the same */
+    /* The last node is the loss, whose gradient is known before: FORWARD writes the gradients of externals too, and there is no
+     * BACKWARD. */
+    bool                 loss;
+    gpunn_kernel_program program[GPUNN_KERNEL_DIRECTIONS];
+};
+typedef struct gpunn_kernel_instance {
+    int        kernel;
+    const int *tensors; /* ids in the model: nodes, then externals */
+} gpunn_kernel_instance;
+
+struct gpunn_kernel_update {
+    /* kind, momentum, dampening, beta1, beta2, alpha, eps, nesterov, centered and maximize must agree, and half_dtype where half
+     * is wanted; all else varies. */
+    gpunn_update pattern;
+    int (*cpu)(const gpunn_update *update, const gpunn_update_numbers *numbers, int threads);
+};
+typedef struct gpunn_kernel_cuda { /* what the .cu file exports */
+    int abi;
+    const gpunn_kernel_launch (*launch)[GPUNN_KERNEL_DIRECTIONS]; /* [kernel_count] */
+    const gpunn_kernel_update_launch *update;                     /* [update_count] */
+} gpunn_kernel_cuda;
+
+struct gpunn_kernel_set {
+    int                          abi; /* GPUNN_KERNELS_ABI */
+    const char                  *name, *version, *spec_sha256, *command;
+    const gpunn_kernel          *kernels;
+    int                          kernel_count;
+    int                          tensor_count; /* of the model with that hash */
+    const gpunn_kernel_instance *evaluation, *training;
+    int                          evaluation_count, training_count;
+    const gpunn_kernel_update   *updates;
+    int                          update_count;
+    const gpunn_kernel_cuda     *cuda; /* NULL: NAME_kernels.cu is not linked */
 };
 
 #ifdef __cplusplus
@@ -1237,19 +1389,21 @@ struct gpunn_model {
     uint32_t         random_sites;
     /* Flat memory: parameters (decayed ones first when laid out together), buffers, constants; gradients follow the same
      * offsets. */
-    float          *weights, *gradients;
-    int64_t         weight_count, gradient_count;       /* floats laid out; gradients cover [0, gradient_count) */
-    int             laid_out;                           /* tensors considered so far */
-    int64_t         weight_capacity, gradient_capacity; /* floats allocated */
-    void           *half;          /* the weights in 16 bits, by the same offsets, for products of half plans; NULL: none */
-    int64_t         half_capacity; /* elements allocated */
-    bool            half_stale;    /* weights have changed since it was made */
-    gpunn__plan    *plans, *last;  /* cache, most recent first; last: whose values can be read */
-    void           *arena;
-    size_t          arena_bytes;
-    uint64_t        generation; /* changes when any pointer that plans are bound to moves */
-    int64_t         batch;      /* of the last run, before it of the last write; 0 before */
-    gpunn_run_state state;
+    float                  *weights, *gradients;
+    int64_t                 weight_count, gradient_count;       /* floats laid out; gradients cover [0, gradient_count) */
+    int                     laid_out;                           /* tensors considered so far */
+    int64_t                 weight_capacity, gradient_capacity; /* floats allocated */
+    void                   *half; /* the weights in 16 bits, by the same offsets, for products of half plans; NULL: none */
+    int64_t                 half_capacity; /* elements allocated */
+    bool                    half_stale;    /* weights have changed since it was made */
+    gpunn__plan            *plans, *last;  /* cache, most recent first; last: whose values can be read */
+    void                   *arena;
+    size_t                  arena_bytes;
+    uint64_t                generation; /* changes when any pointer that plans are bound to moves */
+    int64_t                 batch;      /* of the last run, before it of the last write; 0 before */
+    gpunn_run_state         state;
+    const gpunn_kernel_set *kernels;       /* NULL: none */
+    bool                    kernels_exact; /* its instances are this model's */
 };
 
 /* ==== >>errors ======================================================================================================== */
@@ -1292,6 +1446,12 @@ GPUNN__PRIVATE const char *gpunn__shape_text(const gpunn_tensor *t, char text[12
 GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model);
 /* Forward and backward of one training step; with opt (prepared), its clipping and update too. */
 GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt);
+/* A node's op, attributes, dtype and shape, and a tensor's dtype and shape alone, as the generator writes them (>>spec). */
+enum { GPUNN__TEXT_SIZE = 512 };
+GPUNN__PRIVATE void gpunn__node_text(const gpunn_tensor *t, char *out, size_t size);
+GPUNN__PRIVATE void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size);
+/* The SHA-256 of the canonical text (>>spec) of a model's first `count` tensors, in hexadecimal digits. */
+GPUNN__PRIVATE void gpunn__model_sha256(const gpunn_model *model, int count, char hex[65]);
 /* An optimizer's part of it (>>optimizer): all at once; or its updates put into a run, and after that run its steps counted. */
 static gpunn_status gpunn__optimizer_update(gpunn_optimizer *opt);
 static void         gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run);
@@ -1729,6 +1889,7 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
 typedef struct gpunn__op_info {
     const char *name;
     int         arity, attribute_count; /* of elementwise ops; arity 0: another op */
+    const char *attribute[2];
     float       attribute_default[2];
     const char *derivative[3];              /* elementwise: its text, NULL beyond the operands */
     int         reads, reads_out, backward; /* other ops */
@@ -1736,28 +1897,30 @@ typedef struct gpunn__op_info {
 
 /* clang-format off */
 static const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT] = {
-    {"none", 0, 0, {0, 0}, {NULL, NULL, NULL}, 0, 0, 0},
+    {"none", 0, 0, {NULL, NULL}, {0, 0}, {NULL, NULL, NULL}, 0, 0, 0},
 #define K(number) number##f
-#define GPUNN__X(ENUM, name, f, dx) {#name, 1, 0, {0, 0}, {#dx, NULL, NULL}, 0, 0, 0},
+#define GPUNN__X(ENUM, name, f, dx) {#name, 1, 0, {NULL, NULL}, {0, 0}, {#dx, NULL, NULL}, 0, 0, 0},
     GPUNN_UNARY_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr, value, f, dx) {#name, 1, 1, {value, 0}, {#dx, NULL, NULL}, 0, 0, 0},
+#define GPUNN__X(ENUM, name, attr, value, f, dx) {#name, 1, 1, {#attr, NULL}, {value, 0}, {#dx, NULL, NULL}, 0, 0, 0},
     GPUNN_UNARY1_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr1, value1, attr2, value2, f, dx) {#name, 1, 2, {value1, value2}, {#dx, NULL, NULL}, 0, 0, 0},
+#define GPUNN__X(ENUM, name, attr1, value1, attr2, value2, f, dx) \
+    {#name, 1, 2, {#attr1, #attr2}, {value1, value2}, {#dx, NULL, NULL}, 0, 0, 0},
     GPUNN_UNARY2_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, f, da, db) {#name, 2, 0, {0, 0}, {#da, #db, NULL}, 0, 0, 0},
+#define GPUNN__X(ENUM, name, f, da, db) {#name, 2, 0, {NULL, NULL}, {0, 0}, {#da, #db, NULL}, 0, 0, 0},
     GPUNN_BINARY_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr, value, f, da, db) {#name, 2, 1, {value, 0}, {#da, #db, NULL}, 0, 0, 0},
+#define GPUNN__X(ENUM, name, attr, value, f, da, db) {#name, 2, 1, {#attr, NULL}, {value, 0}, {#da, #db, NULL}, 0, 0, 0},
     GPUNN_BINARY1_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, f, da, db, dc) {#name, 3, 0, {0, 0}, {#da, #db, #dc}, 0, 0, 0},
+#define GPUNN__X(ENUM, name, f, da, db, dc) {#name, 3, 0, {NULL, NULL}, {0, 0}, {#da, #db, #dc}, 0, 0, 0},
     GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__X
 #undef K
-#define GPUNN__X(ENUM, name, reads, reads_out, backward) {#name, 0, 0, {0, 0}, {NULL, NULL, NULL}, reads, reads_out, backward},
+#define GPUNN__X(ENUM, name, reads, reads_out, backward) \
+    {#name, 0, 0, {NULL, NULL}, {0, 0}, {NULL, NULL, NULL}, reads, reads_out, backward},
     GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
 #undef GPUNN__X
 };
@@ -3770,21 +3933,37 @@ static int64_t gpunn__dim(int64_t dim, int64_t batch)
 }
 
 /* ---- tables ---------------------------------------------------------------------------------------------------------- */
+typedef struct gpunn__group { /* nodes that one fused kernel computes */
+    const gpunn_kernel *kernel;
+    const int          *tensors; /* ids: nodes, then externals */
+    int                 slot;    /* of the first value that it keeps for its backward step; the others follow */
+} gpunn__group;
+
 typedef struct gpunn__builder { /* tables by tensor id, alive while a plan is made */
-    gpunn_model *model;
-    gpunn__plan *plan;
-    bool        *needed; /* computed in this plan */
-    bool        *scratch;
-    bool        *wants;     /* a gradient is asked for, by the tensor or by what it is made of */
-    bool        *behind;    /* the loss depends on it */
-    bool        *retained;  /* by gradient root: the program reads the gradient */
-    bool        *activates; /* relu or gelu_tanh whose derivative the backward step of the linear that reads it applies */
-    int         *uses;      /* nodes that read it */
-    int         *head;      /* by the last node of a merged chain: the layer that computes it; others: the node itself */
-    int         *next;      /* by a node of a chain: the following one; -1: none */
-    int         *writes;    /* by gradient root: contributions so far in the backward pass */
-    int         *cast;      /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
-    int         *turned;    /* by operand: the slot of a copy with its channels in the other place; -1: none yet */
+    gpunn_model  *model;
+    gpunn__plan  *plan;
+    bool         *needed; /* computed in this plan */
+    bool         *scratch;
+    bool         *wants;     /* a gradient is asked for, by the tensor or by what it is made of */
+    bool         *behind;    /* the loss depends on it */
+    bool         *retained;  /* by gradient root: the program reads the gradient */
+    bool         *activates; /* relu or gelu_tanh whose derivative the backward step of the linear that reads it applies */
+    int          *uses;      /* nodes that read it */
+    int          *head;      /* by the last node of a merged chain: the layer that computes it; others: the node itself */
+    int          *next;      /* by a node of a chain: the following one; -1: none */
+    int          *writes;    /* by gradient root: contributions so far in the backward pass */
+    int          *cast;      /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
+    int          *turned;    /* by operand: the slot of a copy with its channels in the other place; -1: none yet */
+    int          *place;     /* when it is computed; the nodes of a group share one */
+    int          *order;     /* by place: the node, of a group the last one */
+    int           place_count;
+    int          *group; /* by node: index in groups; -1: none */
+    gpunn__group *groups;
+    int           group_count;
+    int          *ids; /* of the tensors of matched groups */
+    int           id_count;
+    bool         *refused; /* by last node: its group cannot be used; stays when planning begins anew */
+    bool          again;   /* planning must begin anew, since another group has been refused */
 } gpunn__builder;
 
 static void *gpunn__grow(gpunn_device *dev, void *array, int count, int *capacity, size_t item)
@@ -3925,7 +4104,7 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
         int           operand = 0, then = 0;
         while (operand < t->input_count && t->inputs[operand] != end) operand++;
         if (!b->needed[id] || operand == t->input_count) continue;
-        if (b->head[id] != id || b->next[id] >= 0 || b->plan->root[id] != id) return NULL; /* of another chain already */
+        if (b->head[id] != id || b->next[id] >= 0 || b->plan->root[id] != id || b->group[id] >= 0) return NULL; /* taken */
         if (t->op == GPUNN_OP_BATCH_NORM && operand == 0 && t->rank != 3 && !b->plan->training)
             then = 1;
         else if (t->op == GPUNN_OP_ADD && t->inputs[0] != t->inputs[1] && gpunn__same_shape(t->inputs[0], t->inputs[1]))
@@ -3954,10 +4133,15 @@ static void gpunn__mark_roots(gpunn__builder *b)
         bool                alias = gpunn__is_alias(plan, t);
         plan->gradient_root[id] = plan->root[id] = alias ? plan->root[t->inputs[0]->id] : id;
         b->head[id] = id;
-        b->next[id] = b->cast[id] = b->turned[id] = plan->value_slot[id] = plan->gradient_slot[id] = -1;
+        b->next[id] = b->cast[id] = b->turned[id] = plan->value_slot[id] = plan->gradient_slot[id] = b->group[id] = -1;
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
             if (t->inputs[i]) b->uses[t->inputs[i]->id]++;
     }
+}
+
+static void gpunn__mark_chains(gpunn__builder *b)
+{
+    gpunn__plan *plan = b->plan;
     for (int id = 0; id < plan->tensor_count; id++) {
         gpunn_tensor *t = b->model->tensors[id], *end = t, *next;
         if (!b->needed[id] || (t->op != GPUNN_OP_CONV2D && t->op != GPUNN_OP_LINEAR)) continue;
@@ -4036,6 +4220,289 @@ static void gpunn__mark_storage(gpunn__builder *b)
         plan->storage[id] = plan->half ? gpunn__storage_of(model, plan->storage, t) : t->dtype;
         plan->last[id] = gpunn__is_last(plan, t);
     }
+}
+
+static bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand)
+{
+    const gpunn_tensor *input = node->inputs[operand];
+    return input && b->wants[input->id] && gpunn__op_has_gradient(node->op, operand);
+}
+
+/* ---- groups ---------------------------------------------------------------------------------------------------------- *
+ * Nodes that one fused kernel of gpunn_use_kernels computes. They are claimed before anything is merged and before memory is
+ * planned; what does not fit this plan stays with the single ops. */
+static gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn__group *group, int number)
+{
+    return b->model->tensors[group->tensors[number < 0 ? -number - 1 : group->kernel->node_count + number]];
+}
+
+static const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__group *group, bool backward)
+{
+    int direction = backward ? GPUNN_KERNEL_BACKWARD : b->plan->training ? GPUNN_KERNEL_FORWARD : GPUNN_KERNEL_EVALUATION;
+    return &group->kernel->program[direction];
+}
+
+/* The program that computes gradients. */
+static const gpunn_kernel_program *gpunn__gradient_program(const gpunn__builder *b, const gpunn__group *group)
+{
+    return gpunn__program(b, group, !group->kernel->loss);
+}
+
+/* A node's gradient in memory `root`, as the group reads it: and changes it, if that is asked for. NULL: it does not. */
+static const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder *b, const gpunn__group *group, int root,
+                                                           bool changes)
+{
+    const gpunn_kernel_program *program = gpunn__gradient_program(b, group);
+    for (int i = 0; i < program->operand_count; i++) {
+        const gpunn_kernel_operand *operand = &program->operands[i];
+        if (operand->role == GPUNN_KERNEL_GRADIENT && operand->index < 0 && (!changes || operand->written) &&
+            b->plan->gradient_root[gpunn__member(b, group, operand->index)->id] == root)
+            return operand;
+    }
+    return NULL;
+}
+
+static bool gpunn__group_writes(const gpunn__builder *b, const gpunn__group *group, int root)
+{
+    const gpunn_kernel_program *program = gpunn__program(b, group, false);
+    bool                        writes = false;
+    for (int i = 0; i < program->operand_count; i++) {
+        const gpunn_kernel_operand *operand = &program->operands[i];
+        writes = writes || (operand->role == GPUNN_KERNEL_VALUE && operand->written &&
+                            b->plan->root[gpunn__member(b, group, operand->index)->id] == root);
+    }
+    return writes;
+}
+
+/* Whether training wants the gradient of an external from the group. */
+static bool gpunn__group_passes(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *external)
+{
+    bool passes = false;
+    for (int k = 0; k < group->kernel->node_count; k++) {
+        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+        for (int i = 0; b->behind[t->id] && i < t->input_count; i++)
+            passes = passes || (t->inputs[i] == external && gpunn__passes_gradient(b, t, i));
+    }
+    return passes;
+}
+
+static bool gpunn__group_has_backward(const gpunn__builder *b, const gpunn__group *group)
+{
+    bool has = false;
+    for (int i = 0; i < group->kernel->external_count; i++)
+        has = has || gpunn__group_passes(b, group, gpunn__member(b, group, i));
+    return has && b->plan->training;
+}
+
+/* Whether somebody outside of group `index` reads node t; for gradients only those that the loss depends on count. */
+static bool gpunn__read_outside(const gpunn__builder *b, int index, const gpunn_tensor *t, bool gradient)
+{
+    for (int id = t->id + 1; id < b->plan->tensor_count; id++) {
+        const gpunn_tensor *reader = b->model->tensors[id];
+        if (!b->needed[id] || b->group[id] == index || (gradient && !(b->behind[id] && b->wants[id]))) continue;
+        for (int i = 0; i < reader->input_count; i++)
+            if (reader->inputs[i] == t && (!gradient || gpunn__passes_gradient(b, reader, i))) return true;
+    }
+    return false;
+}
+
+/* Whether all images have their channels where the kernel takes them. */
+static bool gpunn__group_layout_fits(const gpunn__builder *b, const gpunn__group *group)
+{
+    const gpunn_kernel *kernel = group->kernel;
+    int                 first = 0, last = 0;
+    for (int i = 0; i < kernel->node_count + kernel->external_count; i++) {
+        int id = group->tensors[i];
+        if (!gpunn__has_layouts(b->model->tensors[id])) continue;
+        bool is_last = b->plan->last[b->plan->root[id]];
+        first += !is_last;
+        last += is_last;
+    }
+    return kernel->layout == GPUNN_KERNEL_ANY              ? first == 0 || last == 0
+           : kernel->layout == GPUNN_KERNEL_CHANNELS_FIRST ? last == 0
+                                                           : first == 0;
+}
+
+/* One value per channel is an error in training, which the single op tells. */
+static bool gpunn__lacks_variance(const gpunn__builder *b, const gpunn_tensor *t)
+{
+    return t->op == GPUNN_OP_BATCH_NORM && b->plan->training && gpunn__count(t, b->plan->batch) == gpunn__dim(t->dim[1], 1);
+}
+
+static bool gpunn__group_values_fit(const gpunn__builder *b, int index)
+{
+    const gpunn__group *group = &b->groups[index];
+    for (int k = 0; k < group->kernel->node_count; k++) {
+        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+        int                 root = b->plan->root[t->id];
+        bool                seen = gpunn__is_visible(b->plan, t) || gpunn__read_outside(b, index, t, false);
+        if (seen && b->group[root] == index && !gpunn__group_writes(b, group, root)) return false;
+        if (gpunn__lacks_variance(b, t)) return false;
+    }
+    return true;
+}
+
+static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
+{
+    const gpunn__group         *group = &b->groups[index];
+    const gpunn_kernel         *kernel = group->kernel;
+    const gpunn__plan          *plan = b->plan;
+    const gpunn_kernel_program *program = gpunn__gradient_program(b, group);
+    if (!gpunn__group_has_backward(b, group)) return !kernel->loss;
+    if (program->operands == NULL) return false;
+    int last = plan->root[group->tensors[kernel->node_count - 1]];
+    if (kernel->loss && last != plan->root[plan->outputs[0]->id]) return false;
+    for (int k = 0; k < kernel->node_count; k++) { /* gradients that come from outside are read, and no others */
+        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+        int                 root = plan->gradient_root[t->id];
+        bool                comes = t == plan->outputs[0] || gpunn__read_outside(b, index, t, true);
+        if (comes && gpunn__gradient_operand(b, group, root, false) == NULL) return false;
+        if (b->retained[root] && (!comes || gpunn__gradient_operand(b, group, root, true))) return false;
+    }
+    for (int i = 0; i < program->operand_count; i++) {
+        const gpunn_kernel_operand *operand = &program->operands[i];
+        if (operand->role != GPUNN_KERNEL_GRADIENT || operand->index >= 0) continue;
+        bool comes = false;
+        for (int k = 0; k < kernel->node_count; k++) {
+            const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+            if (plan->gradient_root[t->id] == plan->gradient_root[gpunn__member(b, group, operand->index)->id])
+                comes = comes || t == plan->outputs[0] || gpunn__read_outside(b, index, t, true);
+        }
+        if (!comes) return false;
+    }
+    for (int i = 0; i < kernel->external_count; i++) { /* each gradient that is wanted is written, and in memory of its own */
+        const gpunn_tensor *external = gpunn__member(b, group, i);
+        bool                written = false;
+        if (!gpunn__group_passes(b, group, external)) continue;
+        for (int k = 0; k < program->operand_count; k++)
+            written = written || (program->operands[k].role == GPUNN_KERNEL_GRADIENT && program->operands[k].index == i);
+        if (!written) return false;
+        for (int k = 0; k < i; k++)
+            if (plan->gradient_root[gpunn__member(b, group, k)->id] == plan->gradient_root[external->id]) return false;
+    }
+    return true;
+}
+
+/* Whether a kernel can compute these tensors in this plan, where no other has claimed them. */
+static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
+{
+    int           index = b->group_count, last = tensors[kernel->node_count - 1];
+    gpunn__group *group = &b->groups[index];
+    group->kernel = kernel;
+    group->tensors = tensors;
+    group->slot = -1;
+    if (gpunn__program(b, group, false)->operands == NULL || b->refused[last]) return false;
+    for (int k = 0; k < kernel->node_count; k++)
+        if (!b->needed[tensors[k]] || b->group[tensors[k]] >= 0) return false;
+    for (int k = 0; k < kernel->node_count; k++) b->group[tensors[k]] = index;
+    bool fits = gpunn__group_layout_fits(b, group) && gpunn__group_values_fit(b, index) &&
+                (!b->plan->training || gpunn__group_gradients_fit(b, index));
+    for (int k = 0; k < kernel->node_count && !fits; k++) b->group[tensors[k]] = -1;
+    b->group_count += fits;
+    return fits;
+}
+
+/* ---- matching by text ---- */
+enum { GPUNN__LEFT_OUT = 127 }; /* an operand that is not there; more tensors a pattern cannot number */
+
+/* Tensor t in place of number `number` of a kernel's pattern, and what it is made of in those of its operands. assigned: ids by
+ * number, nodes first; -1: open. */
+static bool gpunn__unify(const gpunn_model *model, const gpunn_kernel *kernel, int number, const gpunn_tensor *t, int *assigned)
+{
+    char text[GPUNN__TEXT_SIZE];
+    int  at = number < 0 ? -number - 1 : kernel->node_count + number;
+    if (t == NULL || assigned[at] >= 0) return t && assigned[at] == t->id;
+    if (number >= 0)
+        gpunn__external_text(t, text, sizeof text);
+    else
+        gpunn__node_text(t, text, sizeof text);
+    if (strcmp(text, number < 0 ? kernel->nodes[at].text : kernel->externals[number]) != 0) return false;
+    for (int i = 0; i < kernel->node_count + kernel->external_count; i++)
+        if (assigned[i] == t->id) return false;
+    assigned[at] = t->id;
+    if (number >= 0) return true;
+    const gpunn_kernel_node *node = &kernel->nodes[at];
+    if (t->kind != GPUNN__VALUE || t->input_count != node->operand_count) return false;
+    for (int i = 0; i < t->input_count; i++) {
+        if (node->operands[i] == GPUNN__LEFT_OUT ? t->inputs[i] != NULL
+                                                 : !gpunn__unify(model, kernel, node->operands[i], t->inputs[i], assigned))
+            return false;
+    }
+    return true;
+}
+
+/* Finds the kernel's pattern at the model's tensor t, its last node, and writes all ids. Nodes that the last one does not depend
+ * on are looked for among all tensors. */
+static bool gpunn__find_pattern(const gpunn_model *model, const gpunn_kernel *kernel, const gpunn_tensor *t, int *assigned)
+{
+    int count = kernel->node_count + kernel->external_count;
+    for (int i = 0; i < count; i++) assigned[i] = -1;
+    if (!gpunn__unify(model, kernel, -kernel->node_count, t, assigned)) return false;
+    for (int k = kernel->node_count - 1; k >= 0; k--) {
+        int before[2 * GPUNN__LEFT_OUT];
+        for (int id = 0; assigned[k] < 0 && id < model->tensor_count; id++) {
+            memcpy(before, assigned, (size_t)count * sizeof *before);
+            if (!gpunn__unify(model, kernel, -k - 1, model->tensors[id], assigned))
+                memcpy(assigned, before, (size_t)count * sizeof *before);
+        }
+        if (assigned[k] < 0) return false;
+    }
+    return true;
+}
+
+static void gpunn__mark_groups(gpunn__builder *b)
+{
+    const gpunn_model      *model = b->model;
+    const gpunn_kernel_set *set = model->kernels;
+    bool                    training = b->plan->training;
+    if (set == NULL) return;
+    if (model->kernels_exact) {
+        const gpunn_kernel_instance *instances = training ? set->training : set->evaluation;
+        int                          count = training ? set->training_count : set->evaluation_count;
+        for (int i = 0; i < count; i++) (void)gpunn__claim(b, &set->kernels[instances[i].kernel], instances[i].tensors);
+        return;
+    }
+    for (int i = 0; i < set->kernel_count; i++) {
+        const gpunn_kernel *kernel = &set->kernels[i];
+        for (int id = 0; id < b->plan->tensor_count; id++) {
+            int *tensors = b->ids + b->id_count;
+            if (!b->needed[id] || b->group[id] >= 0 || !gpunn__find_pattern(model, kernel, model->tensors[id], tensors)) continue;
+            if (gpunn__claim(b, kernel, tensors)) b->id_count += kernel->node_count + kernel->external_count;
+        }
+    }
+}
+
+/* ---- order ---- */
+/* Puts a node, with its group, after what it reads. false: groups wait for each other, and one of them has been refused. */
+static bool gpunn__put_in_order(gpunn__builder *b, int id)
+{
+    enum { OPEN = -1, BEGUN = -2 };
+    int                 index = b->group[id];
+    const gpunn__group *group = index >= 0 ? &b->groups[index] : NULL;
+    const int          *nodes = group ? group->tensors : &id;
+    int                 count = group ? group->kernel->node_count : 1;
+    if (b->place[id] != OPEN) return b->place[id] != BEGUN;
+    for (int k = 0; k < count; k++) b->place[nodes[k]] = BEGUN;
+    for (int k = 0; k < count; k++) {
+        const gpunn_tensor *t = b->model->tensors[nodes[k]];
+        for (int i = 0; i < t->input_count; i++) {
+            bool inside = t->inputs[i] == NULL || (index >= 0 && b->group[t->inputs[i]->id] == index);
+            if (inside || gpunn__put_in_order(b, t->inputs[i]->id)) continue;
+            if (group && !b->again) b->refused[nodes[count - 1]] = b->again = true;
+            return false;
+        }
+    }
+    for (int k = 0; k < count; k++) b->place[nodes[k]] = b->place_count;
+    b->order[b->place_count++] = nodes[count - 1];
+    return true;
+}
+
+static bool gpunn__mark_order(gpunn__builder *b)
+{
+    for (int id = 0; id < b->plan->tensor_count; id++) b->place[id] = -1;
+    for (int id = 0; id < b->plan->tensor_count; id++)
+        if (!gpunn__put_in_order(b, id)) return false;
+    return true;
 }
 
 /* ---- steps ----------------------------------------------------------------------------------------------------------- */
@@ -4265,14 +4732,115 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
     return gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot);
 }
 
+static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *input, int i, int at); /* >>autodiff */
+static bool gpunn__shares_memory(const gpunn__builder *b, const gpunn_tensor *node, const gpunn_tensor *target,
+                                 const gpunn_tensor *other); /* >>autodiff */
+
+/* Refuses a group whose step is being made; planning begins anew. */
+static bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *group)
+{
+    b->refused[group->tensors[group->kernel->node_count - 1]] = b->again = true;
+    return false;
+}
+
+/* The gradient of a node, from where its readers have left it. */
+static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, gpunn_step *step, int i, int at)
+{
+    gpunn__plan                *plan = b->plan;
+    const gpunn_kernel_operand *operand = &group->kernel->program[step->group.direction].operands[i];
+    const gpunn_tensor         *t = gpunn__member(b, group, operand->index);
+    int                         root = plan->gradient_root[t->id], slot = plan->gradient_slot[root];
+    gpunn__describe(plan, &step->in[i], t);
+    step->in[i].dtype = plan->storage[root];
+    if (slot < 0) return operand->written ? gpunn__refuse_group(b, group) : gpunn__bind(b, &step->in[i].data, GPUNN__IN_ONE, 0);
+    for (int id = 0; operand->written && id < plan->tensor_count; id++) /* others who still read that memory */
+        if (plan->gradient_slot[id] == slot && id != root && b->place[id] < b->place[root]) return gpunn__refuse_group(b, group);
+    return gpunn__use_slot(b, &step->in[i].data, slot, at);
+}
+
+static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_step *step, int i, int at)
+{
+    gpunn__plan                *plan = b->plan;
+    const gpunn_kernel         *kernel = group->kernel;
+    const gpunn_kernel_program *program = &kernel->program[step->group.direction];
+    const gpunn_kernel_operand *operand = &program->operands[i];
+    gpunn_value                *value = &step->in[i];
+    if (operand->role == GPUNN_KERNEL_KEPT) {
+        const gpunn_kernel_kept *kept = &kernel->kept[operand->index];
+        bool                     half = kept->dtype == GPUNN_F16 || kept->dtype == GPUNN_BF16;
+        value->dtype = half && !plan->half ? GPUNN_F32 : kept->dtype;
+        value->rank = 1;
+        value->count = value->dim[0] = kept->fixed + kept->batch * plan->batch;
+        if (operand->read) return gpunn__use_slot(b, &value->data, group->slot + operand->index, at);
+        return gpunn__bind(b, &value->data, GPUNN__IN_SLOT, group->slot + operand->index);
+    }
+    const gpunn_tensor *t = gpunn__member(b, group, operand->index);
+    if (operand->role == GPUNN_KERNEL_VALUE) {
+        int root = plan->root[t->id];
+        if (!operand->written || b->model->tensors[root]->kind != GPUNN__VALUE) return gpunn__read_value(b, value, t, at);
+        gpunn__describe(plan, value, t);
+        value->dtype = plan->storage[root];
+        int slot = plan->value_slot[root] = gpunn__new_slot(b, (size_t)value->count * gpunn_dtype_size(value->dtype), at);
+        return slot >= 0 && gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot);
+    }
+    if (operand->index < 0) return gpunn__read_gradient(b, group, step, i, at);
+    if (!gpunn__group_passes(b, group, t)) return true;
+    gpunn__describe(plan, &step->grad_in[i], t);
+    if (operand->shares >= 0) {
+        const gpunn_tensor *node = gpunn__member(b, group, program->operands[operand->shares].index);
+        int                 root = plan->gradient_root[t->id];
+        if (gpunn__shares_memory(b, node, t, NULL)) {
+            plan->gradient_slot[root] = plan->gradient_slot[plan->gradient_root[node->id]];
+            b->writes[root]++;
+            step->grad_in[i].dtype = plan->storage[root];
+            return true;
+        }
+    }
+    return gpunn__write_gradient(b, step, t, i, at);
+}
+
+static bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
+{
+    gpunn__group               *group = &b->groups[index];
+    const gpunn_kernel         *kernel = group->kernel;
+    const gpunn_kernel_program *program = gpunn__program(b, group, backward);
+    const gpunn_kernel_cuda    *cuda = b->model->kernels->cuda;
+    int                         at = b->plan->step_count, sites = 0;
+    gpunn_step *step = gpunn__new_step(b, gpunn__member(b, group, -kernel->node_count), backward, program->operand_count);
+    if (step == NULL) return false;
+    step->op = GPUNN_OP_GROUP;
+    step->name = kernel->name;
+    step->group.kernel = kernel;
+    step->group.direction = (int)(program - kernel->program);
+    step->group.launch = cuda ? &cuda->launch[kernel - b->model->kernels->kernels][step->group.direction] : NULL;
+    step->group.batch = b->plan->batch;
+    for (int k = 0; k < kernel->node_count && sites < GPUNN_KERNEL_SITES; k++) {
+        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+        if (t->op == GPUNN_OP_DROPOUT && t->attr.value[0] > 0) step->group.sites[sites++] = t->attr.site;
+    }
+    for (int k = 0; !backward && b->plan->training && k < kernel->kept_count; k++) {
+        const gpunn_kernel_kept *kept = &kernel->kept[k];
+        size_t width = kept->dtype == GPUNN_F32 || !b->plan->half ? sizeof(float) : gpunn_dtype_size(kept->dtype);
+        int    slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * b->plan->batch) * width, at);
+        if (slot < 0) return false;
+        if (k == 0) group->slot = slot;
+    }
+    for (int i = 0; i < program->operand_count; i++)
+        if (!gpunn__group_operand(b, group, step, i, at)) return false;
+    return true;
+}
+
 static bool gpunn__forward_steps(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
-    for (int id = 0; id < plan->tensor_count; id++) {
+    for (int place = 0; place < b->place_count; place++) {
+        int                 id = b->order[place];
         const gpunn_tensor *t = b->model->tensors[id];
         bool                own = b->needed[id] && t->kind == GPUNN__VALUE && plan->root[id] == id && b->next[id] < 0;
-        if (own && !gpunn__forward_step(b, t)) return false;
-        bool visible = b->needed[id] && gpunn__is_visible(plan, t);
+        if (b->group[id] >= 0 ? !gpunn__group_step(b, b->group[id], false) : own && !gpunn__forward_step(b, t)) return false;
+    }
+    for (int id = 0; id < plan->tensor_count; id++) {
+        bool visible = b->needed[id] && gpunn__is_visible(plan, b->model->tensors[id]);
         if (visible && plan->value_slot[plan->root[id]] >= 0)
             gpunn__slot_of(plan, plan->value_slot[plan->root[id]])->last = INT32_MAX;
     }
@@ -4283,49 +4851,60 @@ static bool gpunn__forward_steps(gpunn__builder *b)
 /* ==== >>autodiff ====================================================================================================== *
  * A reshape's gradient is its operand's: one memory, no step. The first contribution to a gradient writes (=), later ones add
  * (+=); a parameter's first one adds too when it has been written since gpunn_zero_grad. Steps run by falling id. */
-static bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand)
-{
-    const gpunn_tensor *input = node->inputs[operand];
-    return input && b->wants[input->id] && gpunn__op_has_gradient(node->op, operand);
-}
-
-/* The largest id below `before` of a node that will add to the gradient of root; -1: none. */
+/* The last place before `before` where something will be added to the gradient of root, or where a group changes it as it is
+ * read; -1: none. */
 static int gpunn__next_contribution(const gpunn__builder *b, int root, int before)
 {
-    for (int id = before - 1; id > root; id--) {
-        const gpunn_tensor *t = b->model->tensors[id];
-        if (!b->behind[id] || !b->wants[id] || gpunn__is_alias(b->plan, t)) continue;
+    for (int place = before - 1; place > b->place[root]; place--) {
+        const gpunn_tensor *t = b->model->tensors[b->order[place]];
+        if (b->group[t->id] >= 0) {
+            const gpunn__group *group = &b->groups[b->group[t->id]];
+            for (int i = 0; i < group->kernel->external_count; i++) {
+                const gpunn_tensor *external = gpunn__member(b, group, i);
+                if (b->plan->gradient_root[external->id] == root && gpunn__group_passes(b, group, external)) return place;
+            }
+        }
+        if (b->group[t->id] >= 0 || !b->behind[t->id] || !b->wants[t->id] || gpunn__is_alias(b->plan, t)) continue;
         for (int i = 0; i < t->input_count; i++)
-            if (gpunn__passes_gradient(b, t, i) && b->plan->gradient_root[t->inputs[i]->id] == root) return id;
+            if (gpunn__passes_gradient(b, t, i) && b->plan->gradient_root[t->inputs[i]->id] == root) return place;
     }
-    return -1;
+    int  own = b->group[root];
+    bool changes = own >= 0 && gpunn__gradient_operand(b, &b->groups[own], root, true) != NULL;
+    return changes ? b->place[root] : -1;
 }
 
-/* Whether the gradient of an addition's operand may be the very memory of the sum's gradient. Everybody who shares that memory
- * must have read it, in the step of its own node, before any of them is added to. */
-static bool gpunn__shares_gradient(const gpunn__builder *b, const gpunn_tensor *add, int operand)
+/* Whether the gradient of a target may be the very memory of a node's gradient, which it equals. Everybody who shares that memory
+ * must have read it, in the step of its own node, before any of them is added to. other: may share it too; NULL: nobody. */
+static bool gpunn__shares_memory(const gpunn__builder *b, const gpunn_tensor *node, const gpunn_tensor *target,
+                                 const gpunn_tensor *other)
 {
     enum { MOST = 8 };
-    const gpunn__plan  *plan = b->plan;
-    const gpunn_tensor *other = add->inputs[1 - operand];
-    int                 member[MOST], count = 0, root = plan->gradient_root[add->inputs[operand]->id];
-    if (add->inputs[0] == add->inputs[1] || !gpunn__same_shape(add, add->inputs[operand]) || plan->gradient_slot[add->id] < 0 ||
-        plan->storage[root] != plan->storage[add->id] || plan->last[root] != plan->last[add->id] ||
-        b->model->tensors[root]->kind != GPUNN__VALUE || b->retained[root] || b->retained[add->id] || b->writes[root] > 0)
+    const gpunn__plan *plan = b->plan;
+    int                member[MOST], count = 0, root = plan->gradient_root[target->id], from = plan->gradient_root[node->id];
+    if (!gpunn__same_shape(node, target) || plan->gradient_slot[from] < 0 || plan->storage[root] != plan->storage[from] ||
+        plan->last[root] != plan->last[from] || b->model->tensors[root]->kind != GPUNN__VALUE || b->retained[root] ||
+        b->retained[from] || b->writes[root] > 0)
         return false;
-    for (int id = 0; id < add->id; id++) {
-        bool sharing = id == root || plan->gradient_slot[id] == plan->gradient_slot[add->id] ||
-                       (b->wants[other->id] && plan->gradient_root[other->id] == id);
+    for (int id = 0; id < plan->tensor_count; id++) {
+        if (b->place[id] >= b->place[node->id]) continue;
+        bool sharing = id == root || plan->gradient_slot[id] == plan->gradient_slot[from] ||
+                       (other && b->wants[other->id] && plan->gradient_root[other->id] == id);
         if (!sharing) continue;
         if (count == MOST) return false;
         member[count++] = id;
     }
     for (int i = 0; i < count; i++) {
-        int contribution = gpunn__next_contribution(b, member[i], add->id);
+        int contribution = gpunn__next_contribution(b, member[i], b->place[node->id]);
         for (int j = 0; j < count; j++)
-            if (i != j && contribution >= member[j]) return false;
+            if (i != j && contribution >= b->place[member[j]]) return false;
     }
     return true;
+}
+
+/* The same for the operand of an addition. */
+static bool gpunn__shares_gradient(const gpunn__builder *b, const gpunn_tensor *add, int operand)
+{
+    return add->inputs[0] != add->inputs[1] && gpunn__shares_memory(b, add, add->inputs[operand], add->inputs[1 - operand]);
 }
 
 static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *input, int i, int at)
@@ -4454,17 +5033,31 @@ static void gpunn__mark_gradients(gpunn__builder *b, const gpunn_tensor *loss)
         const gpunn_tensor *t = model->tensors[id];
         for (int i = 0; b->behind[id] && i < t->input_count; i++)
             if (t->inputs[i] && gpunn__op_has_gradient(t->op, i)) b->behind[t->inputs[i]->id] = true;
-        if (b->behind[id] && t->kind == GPUNN__VALUE && t->op == GPUNN_OP_LINEAR && gpunn__takes_activation(b, t))
-            b->activates[t->inputs[0]->id] = true;
     }
+}
+
+static void gpunn__mark_activated(gpunn__builder *b)
+{
+    for (int id = 0; id < b->plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        if (b->behind[id] && t->kind == GPUNN__VALUE && gpunn__takes_activation(b, t)) b->activates[t->inputs[0]->id] = true;
+    }
+}
+
+static bool gpunn__group_backward(gpunn__builder *b, int index)
+{
+    const gpunn__group *group = &b->groups[index];
+    return group->kernel->loss || !gpunn__group_has_backward(b, group) || gpunn__group_step(b, index, true);
 }
 
 static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
 {
-    for (int id = loss->id; id >= 0; id--) {
-        const gpunn_tensor *t = b->model->tensors[id];
-        bool                own = b->behind[id] && b->wants[id] && t->kind == GPUNN__VALUE && !b->activates[id];
-        if (own && !gpunn__is_alias(b->plan, t) && !gpunn__backward_step(b, t)) return false;
+    for (int place = b->place[loss->id]; place >= 0; place--) {
+        const gpunn_tensor *t = b->model->tensors[b->order[place]];
+        bool                own = b->behind[t->id] && b->wants[t->id] && t->kind == GPUNN__VALUE && !b->activates[t->id];
+        if (b->group[t->id] >= 0 ? !gpunn__group_backward(b, b->group[t->id])
+                                 : own && !gpunn__is_alias(b->plan, t) && !gpunn__backward_step(b, t))
+            return false;
     }
     return true;
 }
@@ -4587,6 +5180,18 @@ static bool gpunn__share_saved(gpunn__builder *b, gpunn_step *forward, void **sa
     return gpunn__use_slot(b, saved, b->plan->bindings[i].index, at);
 }
 
+/* A kernel that the backend cannot run here: its nodes are planned as single ops. */
+static gpunn_status gpunn__decline_group(gpunn__builder *b, const gpunn_step *step)
+{
+    gpunn_device *dev = b->model->dev;
+    char          text[GPUNN__ERROR_SIZE];
+    (void)snprintf(text, sizeof text, "%s of %s_kernels.h is not used with a batch of %lld: %s", step->name,
+                   b->model->kernels->name, (long long)b->plan->batch, dev->backend->error(dev->context));
+    if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_INFO, text);
+    (void)gpunn__refuse_group(b, &b->groups[b->group[gpunn__node_of(b, step)->id]]);
+    return GPUNN_ERR_UNSUPPORTED;
+}
+
 /* Asks the backend what each step needs beyond its operands, and makes slots of it. */
 static gpunn_status gpunn__prepare_steps(gpunn__builder *b)
 {
@@ -4605,6 +5210,7 @@ static gpunn_status gpunn__prepare_steps(gpunn__builder *b)
             }
         }
         gpunn_status status = dev->backend->prepare(dev->context, step);
+        if (status == GPUNN_ERR_UNSUPPORTED && step->op == GPUNN_OP_GROUP) return gpunn__decline_group(b, step);
         if (status != GPUNN_OK) return gpunn__step_fail(dev, step, status);
         if (!step->backward && step->saved_bytes) {
             int saved_slot = gpunn__new_slot(b, step->saved_bytes, at);
@@ -4646,6 +5252,14 @@ static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
     return used;
 }
 
+/* Ids of tensors of groups at most: every node, the operands of each, and those of a pattern that is being tried. */
+static int gpunn__most_ids(const gpunn_model *model)
+{
+    int most = model->tensor_count + 2 * GPUNN__LEFT_OUT;
+    for (int id = 0; id < model->tensor_count; id++) most += model->tensors[id]->input_count;
+    return most;
+}
+
 static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
 {
     size_t used = 0;
@@ -4661,6 +5275,11 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
     b->writes = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->cast = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->turned = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->place = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->order = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->group = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->groups = (gpunn__group *)gpunn__take_table(base, &used, n + 1, sizeof *b->groups);
+    b->ids = (int *)gpunn__take_table(base, &used, b->model->kernels ? gpunn__most_ids(b->model) : 0, sizeof(int));
     return used;
 }
 
@@ -4692,9 +5311,13 @@ static gpunn_status gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *out
     plan->step_capacity = capacity;
     gpunn__mark_storage(b);
     gpunn__mark_roots(b);
+    if (plan->training) gpunn__mark_gradients(b, outputs[0]);
+    gpunn__mark_groups(b);
+    if (!gpunn__mark_order(b)) return GPUNN_ERR_MEMORY;
+    gpunn__mark_chains(b);
     for (int id = 0; id < plan->tensor_count && plan->training; id++) /* the loss is F32 */
         if (plan->root[id] == plan->root[outputs[0]->id]) plan->storage[id] = model->tensors[id]->dtype;
-    if (plan->training) gpunn__mark_gradients(b, outputs[0]);
+    if (plan->training) gpunn__mark_activated(b);
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
     if (plan->training && !gpunn__backward_steps(b, outputs[0])) return GPUNN_ERR_MEMORY;
     gpunn__overlay_steps(plan);
@@ -4702,8 +5325,9 @@ static gpunn_status gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *out
     return status == GPUNN_OK ? gpunn__assign_offsets(model->dev, plan) : status;
 }
 
-/* NULL after a failure; nothing is left behind then. */
-static gpunn__plan *gpunn__plan_make(gpunn_model *model, gpunn_tensor *const *outputs, int count, bool training, int64_t batch)
+/* NULL after a failure, or when *again is set because a group has been refused; nothing is left behind then. */
+static gpunn__plan *gpunn__plan_try(gpunn_model *model, gpunn_tensor *const *outputs, int count, bool training, int64_t batch,
+                                    bool *refused, bool *again)
 {
     gpunn_device *dev = model->dev;
     gpunn__plan  *plan = (gpunn__plan *)gpunn__calloc(dev, sizeof *plan);
@@ -4716,6 +5340,7 @@ static gpunn__plan *gpunn__plan_make(gpunn_model *model, gpunn_tensor *const *ou
     memset(&builder, 0, sizeof builder);
     builder.model = model;
     builder.plan = plan;
+    builder.refused = refused;
     size_t scratch_bytes = gpunn__builder_tables(&builder, model->tensor_count, NULL);
     plan->table_bytes = gpunn__plan_tables(plan, NULL);
     char        *tables = (char *)gpunn__calloc(dev, plan->table_bytes), *scratch = (char *)gpunn__calloc(dev, scratch_bytes);
@@ -4726,9 +5351,21 @@ static gpunn__plan *gpunn__plan_make(gpunn_model *model, gpunn_tensor *const *ou
         status = gpunn__plan_fill(&builder, outputs);
     }
     gpunn__free(dev, scratch, scratch_bytes);
+    *again = builder.again;
     if (status == GPUNN_OK) return plan;
     gpunn__plan_free(dev, plan);
     return NULL;
+}
+
+/* NULL after a failure; nothing is left behind then. */
+static gpunn__plan *gpunn__plan_make(gpunn_model *model, gpunn_tensor *const *outputs, int count, bool training, int64_t batch)
+{
+    size_t       bytes = (size_t)model->tensor_count * sizeof(bool);
+    bool        *refused = (bool *)gpunn__calloc(model->dev, bytes), again = refused != NULL;
+    gpunn__plan *plan = NULL;
+    while (again) plan = gpunn__plan_try(model, outputs, count, training, batch, refused, &again);
+    gpunn__free(model->dev, refused, bytes);
+    return plan;
 }
 
 /* ---- memory of a model ----------------------------------------------------------------------------------------------- */
@@ -5098,6 +5735,85 @@ GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
 {
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_zero_grad: the model is NULL");
     for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
+    return GPUNN_OK;
+}
+
+/* ---- generated kernels ----------------------------------------------------------------------------------------------- */
+/* Whether the kernel's pattern occurs in the model; if not, *missing (may be NULL) is what the first of its nodes that occurs
+ * nowhere would be, or stays NULL. */
+static bool gpunn__kernel_occurs(const gpunn_model *model, const gpunn_kernel *kernel, const char **missing)
+{
+    int ids[2 * GPUNN__LEFT_OUT];
+    for (int id = 0; id < model->tensor_count; id++)
+        if (gpunn__find_pattern(model, kernel, model->tensors[id], ids)) return true;
+    for (int k = 0; k < kernel->node_count && missing && *missing == NULL; k++) {
+        char text[GPUNN__TEXT_SIZE];
+        bool there = false;
+        for (int id = 0; id < model->tensor_count && !there; id++) {
+            gpunn__node_text(model->tensors[id], text, sizeof text);
+            there = strcmp(text, kernel->nodes[k].text) == 0;
+        }
+        if (!there) *missing = kernel->nodes[k].text;
+    }
+    return false;
+}
+
+/* Says how much of a set for another model serves this one: as a warning, or, in strict use, as an error. */
+static gpunn_status gpunn__report_stale(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernel_policy policy)
+{
+    gpunn_device       *dev = model->dev;
+    int                 found = 0;
+    const gpunn_kernel *stale = NULL;
+    const char         *missing = NULL;
+    char                why[GPUNN__TEXT_SIZE + 128] = "", text[GPUNN__ERROR_SIZE];
+    for (int i = 0; i < set->kernel_count; i++) {
+        bool occurs = gpunn__kernel_occurs(model, &set->kernels[i], stale ? NULL : &missing);
+        found += occurs;
+        if (!occurs && stale == NULL) stale = &set->kernels[i];
+    }
+    if (stale && missing)
+        (void)snprintf(why, sizeof why, " %s (%s) finds no '%s' here;", stale->name, stale->formula, missing);
+    else if (stale)
+        (void)snprintf(why, sizeof why, " %s (%s) finds its nodes connected otherwise;", stale->name, stale->formula);
+    (void)snprintf(text, sizeof text,
+                   "%s_kernels.h was made for another model: %d of its %d kernels serve this one;%s renew it: %s", set->name,
+                   found, set->kernel_count, why, set->command);
+    if (policy == GPUNN_KERNELS_STRICT) return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_use_kernels: %s", text);
+    if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args)
+{
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_use_kernels: the model is NULL");
+    gpunn_device *dev = model->dev;
+    const char   *environment = getenv("GPUNN_KERNELS");
+    char          hash[65] = "";
+    if ((int)args.policy < GPUNN_KERNELS_AUTO || args.policy > GPUNN_KERNELS_OFF)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_use_kernels: policy %d is none; use GPUNN_KERNELS_AUTO, _STRICT or _OFF", (int)args.policy);
+    if (args.policy == GPUNN_KERNELS_OFF || (environment && strcmp(environment, "off") == 0)) set = NULL;
+    int abi = set == NULL ? GPUNN_KERNELS_ABI : set->cuda && set->abi == GPUNN_KERNELS_ABI ? set->cuda->abi : set->abi;
+    if (abi != GPUNN_KERNELS_ABI)
+        return gpunn__fail(
+            dev, GPUNN_ERR_UNSUPPORTED,
+            "gpunn_use_kernels: these kernels are for version %d of the contract and this gpunn.h has %d; renew them "
+            "with the generator that came with it",
+            abi, GPUNN_KERNELS_ABI);
+    if (set && set->tensor_count <= model->tensor_count) gpunn__model_sha256(model, set->tensor_count, hash);
+    bool         exact = set && strcmp(hash, set->spec_sha256) == 0;
+    gpunn_status status = set && !exact ? gpunn__report_stale(model, set, args.policy) : GPUNN_OK;
+    if (status != GPUNN_OK) return status;
+    if (set && set->cuda == NULL && dev->info.type == GPUNN_DEVICE_CUDA) {
+        char text[GPUNN__ERROR_SIZE];
+        (void)snprintf(text, sizeof text, "%s_kernels.cu is not linked, so the GPU runs single ops; add it to the compile line",
+                       set->name);
+        if (args.policy == GPUNN_KERNELS_STRICT) return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_use_kernels: %s", text);
+        if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
+    }
+    gpunn__invalidate(model);
+    model->kernels = set;
+    model->kernels_exact = exact;
     return GPUNN_OK;
 }
 
@@ -10162,7 +10878,12 @@ static gpunn_status gpunn__cpu_update(void *context, const gpunn_update *u)
         rate /= 1 + (step - 1) * (double)u->lr_decay;
     j.rate = (float)rate;
     unsigned mode = gpunn__cpu_flush_denormals();
-    gpunn__cpu_parallel(gpunn__cpu_threads((const gpunn__cpu *)context, 2 * u->count), gpunn__update_task, &j);
+    int      threads = gpunn__cpu_threads((const gpunn__cpu *)context, 2 * u->count);
+    if (u->fused) {
+        gpunn_update_numbers numbers = {true, u->step == 1, j.scale, j.rate, j.shrink, j.root_scale};
+        (void)u->fused->cpu(u, &numbers, threads);
+    } else
+        gpunn__cpu_parallel(threads, gpunn__update_task, &j);
     gpunn__cpu_restore(mode);
     return GPUNN_OK;
 }
@@ -10340,6 +11061,31 @@ static gpunn_status gpunn__cpu_synchronize(void *context)
 {
     (void)context;
     return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_kernel_program *program = &step->group.kernel->program[step->group.direction];
+    void                       *data[GPUNN_MAX_OPERANDS];
+    gpunn_kernel_call           call;
+    memset(&call, 0, sizeof call);
+    if (program->cpu == NULL || program->operand_count > GPUNN_MAX_OPERANDS)
+        return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "it has no C kernel that this gpunn.h can call");
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = program->cpu_workspace(step->group.batch, cpu->threads);
+        return step->workspace_bytes == SIZE_MAX ? gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
+                                                 : GPUNN_OK;
+    }
+    for (int i = 0; i < step->input_count; i++) data[i] = step->grad_in[i].data ? step->grad_in[i].data : step->in[i].data;
+    call.data = data;
+    call.accumulate = (const unsigned char *)(const void *)step->accumulate;
+    call.batch = step->group.batch;
+    call.sites = step->group.sites;
+    call.random = &step->state->seed;
+    call.workspace = step->workspace;
+    call.threads = cpu->threads;
+    if (program->cpu(&call) == 0) return GPUNN_OK;
+    return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "a label is no class and is not ignore_index; check the labels");
 }
 
 /* One line per op, from the tables. */
@@ -10865,6 +11611,21 @@ static float gpunn__clip_scale(float max_norm, double norm)
 
 static double gpunn__scheduled_lr(const gpunn_optimizer *opt);
 
+/* Gives an update the generated kernel that does just this. */
+static void gpunn__find_fused(gpunn_update *update, const gpunn_kernel_set *set)
+{
+    for (int i = 0; set && i < set->update_count; i++) {
+        const gpunn_update *p = &set->updates[i].pattern;
+        bool fits = p->kind == update->kind && p->momentum == update->momentum && p->dampening == update->dampening &&
+                    p->beta1 == update->beta1 && p->beta2 == update->beta2 && p->alpha == update->alpha &&
+                    p->eps == update->eps && p->nesterov == update->nesterov && p->centered == update->centered &&
+                    p->maximize == update->maximize && (update->half == NULL || p->half_dtype == update->half_dtype);
+        if (!fits) continue;
+        update->fused = &set->updates[i];
+        update->fused_launch = set->cuda ? set->cuda->update[i] : NULL;
+    }
+}
+
 /* opt->updates: one for each range of parameters that have a gradient, which is read as clamp(gradient * scale, +-limit). Returns
  * their number. */
 static int gpunn__optimizer_updates(gpunn_optimizer *opt, float scale, float limit)
@@ -10888,6 +11649,7 @@ static int gpunn__optimizer_updates(gpunn_optimizer *opt, float scale, float lim
         update->step = opt->steps[range.first] + 1;
         update->lr = (float)(lr * (double)first->lr_scale);
         update->weight_decay = first->decay ? opt->rule.weight_decay : 0;
+        gpunn__find_fused(update, model->kernels);
     }
     return count;
 }
@@ -13164,6 +13926,305 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
     return status;
 }
 
+/* ==== >>spec ========================================================================================================== *
+ * A model as text. The canonical text says what it computes and nothing else; the generator makes the same one, so its SHA-256
+ * tells a kernel file whose model it is for, and a node's line which kernel fits it. The JSON is what gpunn_spec_save writes. */
+
+/* The attributes of ops outside the elementwise tables, in the order of the canonical text. */
+typedef enum gpunn__attribute_kind {
+    GPUNN__A_BOOL,
+    GPUNN__A_NOT, /* a bool kept the other way round */
+    GPUNN__A_INT,
+    GPUNN__A_INT64,
+    GPUNN__A_FLOAT,
+    GPUNN__A_PAIR,  /* int[2] */
+    GPUNN__A_ORDER, /* int for each axis */
+    GPUNN__A_SIZES, /* int64_t for each axis */
+    GPUNN__A_AXES,  /* a bit for each axis */
+    GPUNN__A_REDUCTION
+} gpunn__attribute_kind;
+typedef struct gpunn__attribute {
+    gpunn_op              op;
+    const char           *name; /* torch's */
+    gpunn__attribute_kind kind;
+    size_t                offset;    /* in gpunn_attributes */
+    float                 otherwise; /* the JSON's default; NAN: none */
+} gpunn__attribute;
+
+#define GPUNN__A(ENUM, name, kind, member, otherwise)                                         \
+    {                                                                                         \
+        GPUNN_OP_##ENUM, name, GPUNN__A_##kind, offsetof(gpunn_attributes, member), otherwise \
+    }
+static const gpunn__attribute gpunn__attributes_of[] = {
+    GPUNN__A(MATMUL, "transpose_a", BOOL, transpose_a, 0),
+    GPUNN__A(MATMUL, "transpose_b", BOOL, transpose_b, 0),
+    GPUNN__A(CONV2D, "stride", PAIR, stride, 1),
+    GPUNN__A(CONV2D, "padding", PAIR, padding, 0),
+    GPUNN__A(CONV2D, "dilation", PAIR, dilation, 1),
+    GPUNN__A(CONV2D, "groups", INT, groups, 1),
+    GPUNN__A(MAX_POOL2D, "kernel_size", PAIR, kernel, NAN),
+    GPUNN__A(MAX_POOL2D, "stride", PAIR, stride, NAN),
+    GPUNN__A(MAX_POOL2D, "padding", PAIR, padding, 0),
+    GPUNN__A(MAX_POOL2D, "ceil_mode", BOOL, ceil_mode, 0),
+    GPUNN__A(AVG_POOL2D, "kernel_size", PAIR, kernel, NAN),
+    GPUNN__A(AVG_POOL2D, "stride", PAIR, stride, NAN),
+    GPUNN__A(AVG_POOL2D, "padding", PAIR, padding, 0),
+    GPUNN__A(AVG_POOL2D, "ceil_mode", BOOL, ceil_mode, 0),
+    GPUNN__A(AVG_POOL2D, "count_include_pad", NOT, count_exclude_pad, 1),
+    GPUNN__A(BATCH_NORM, "eps", FLOAT, eps, 1e-5f),
+    GPUNN__A(BATCH_NORM, "momentum", FLOAT, momentum, 0.1f),
+    GPUNN__A(DROPOUT, "p", FLOAT, value[0], 0.5f),
+    GPUNN__A(PERMUTE, "dims", ORDER, order, NAN),
+    GPUNN__A(CONCAT, "dim", INT, axis, 0),
+    GPUNN__A(SLICE, "dim", INT, axis, 0),
+    GPUNN__A(SLICE, "start", INT64, start, 0),
+    GPUNN__A(SLICE, "step", INT64, step, 1),
+    GPUNN__A(PAD, "before", SIZES, before, NAN),
+    GPUNN__A(PAD, "value", FLOAT, value[0], 0),
+    GPUNN__A(SUM, "dims", AXES, axes, NAN),
+    GPUNN__A(SUM, "mean", BOOL, mean, NAN),
+    GPUNN__A(MAX, "dims", AXES, axes, NAN),
+    GPUNN__A(ARGMAX, "dim", INT, axis, NAN),
+    GPUNN__A(SOFTMAX, "dim", INT, axis, NAN),
+    GPUNN__A(LOG_SOFTMAX, "dim", INT, axis, NAN),
+    GPUNN__A(CROSS_ENTROPY, "reduction", REDUCTION, reduction, 0),
+    GPUNN__A(CROSS_ENTROPY, "ignore_index", INT64, ignore_index, -100),
+    GPUNN__A(CROSS_ENTROPY, "label_smoothing", FLOAT, value[0], 0),
+    GPUNN__A(NLL, "reduction", REDUCTION, reduction, 0),
+    GPUNN__A(NLL, "ignore_index", INT64, ignore_index, -100),
+};
+#undef GPUNN__A
+enum { GPUNN__ATTRIBUTE_COUNT = sizeof gpunn__attributes_of / sizeof gpunn__attributes_of[0] };
+
+static const char *const gpunn__precision_names[] = {"f32", "tf32", "bf16", "f16"};
+static const char *const gpunn__reduction_names[] = {"mean", "sum", "none", "batchmean"};
+
+/* A text of limited size: what does not fit is left out, and the end is always there. */
+typedef struct gpunn__line {
+    char  *at;
+    size_t size, used;
+} gpunn__line;
+
+static void gpunn__put(gpunn__line *text, const char *format, ...) GPUNN__PRINTF(2, 3);
+static void gpunn__put(gpunn__line *text, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    int length = vsnprintf(text->at + text->used, text->size - text->used, format, list);
+    va_end(list);
+    size_t room = text->size - text->used - 1;
+    text->used += (size_t)length < room ? (size_t)length : room;
+}
+
+/* Nine digits, which tell every float, with a point in every locale. */
+static void gpunn__put_float(gpunn__line *text, float value)
+{
+    char printed[48], plain[48];
+    int  used = 0;
+    (void)snprintf(printed, sizeof printed, "%.9g", (double)value);
+    for (const char *c = printed; *c; c++)
+        if (isalnum((unsigned char)*c) || *c == '-' || *c == '+')
+            plain[used++] = *c;
+        else if (used == 0 || plain[used - 1] != '.')
+            plain[used++] = '.';
+    plain[used] = 0;
+    gpunn__put(text, "%s", plain);
+}
+
+/* A float as JSON has it, which knows no infinity. */
+static void gpunn__put_number(gpunn__line *text, float value)
+{
+    const char *quote = isfinite(value) ? "" : "\"";
+    gpunn__put(text, "%s", quote);
+    gpunn__put_float(text, value);
+    gpunn__put(text, "%s", quote);
+}
+
+static void gpunn__put_dims(gpunn__line *text, const gpunn_tensor *t)
+{
+    for (int i = 0; i < t->rank; i++) {
+        if (i) gpunn__put(text, ",");
+        if (t->dim[i] < -1) gpunn__put(text, "%lld", -(long long)t->dim[i]);
+        if (t->dim[i] < 0)
+            gpunn__put(text, "N");
+        else
+            gpunn__put(text, "%lld", (long long)t->dim[i]);
+    }
+}
+
+/* An attribute's value: 1,2 in the canonical text, [1, 2] in JSON. */
+static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const gpunn__attribute *a, bool json)
+{
+    const char     *from = (const char *)&t->attr + a->offset, *between = json ? ", " : ",", *quote = json ? "\"" : "";
+    const bool     *flag = (const bool *)from;
+    const int      *ints = (const int *)(const void *)from;
+    const int64_t  *wide = (const int64_t *)(const void *)from;
+    const uint32_t *bits = (const uint32_t *)(const void *)from;
+    int             count = a->kind == GPUNN__A_PAIR ? 2 : t->inputs[0]->rank;
+    bool            list = a->kind == GPUNN__A_PAIR ? ints[0] != ints[1] : a->kind >= GPUNN__A_ORDER && a->kind <= GPUNN__A_AXES;
+    if (json && list) gpunn__put(text, "[");
+    if (json && a->kind == GPUNN__A_PAIR && !list) count = 1;
+    switch (a->kind) {
+    case GPUNN__A_BOOL:
+    case GPUNN__A_NOT: {
+        bool set = *flag != (a->kind == GPUNN__A_NOT);
+        gpunn__put(text, "%s", json ? (set ? "true" : "false") : set ? "1" : "0");
+        break;
+    }
+    case GPUNN__A_INT: gpunn__put(text, "%d", *ints); break;
+    case GPUNN__A_INT64: gpunn__put(text, "%lld", (long long)*wide); break;
+    case GPUNN__A_FLOAT: (json ? gpunn__put_number : gpunn__put_float)(text, *(const float *)(const void *)from); break;
+    case GPUNN__A_PAIR:
+    case GPUNN__A_ORDER:
+        for (int i = 0; i < count; i++) gpunn__put(text, "%s%d", i ? between : "", ints[i]);
+        break;
+    case GPUNN__A_SIZES:
+        for (int i = 0; i < count; i++) gpunn__put(text, "%s%lld", i ? between : "", (long long)wide[i]);
+        break;
+    case GPUNN__A_AXES:
+        for (int i = 0, found = 0; i < count; i++)
+            if (*bits >> i & 1) gpunn__put(text, "%s%d", found++ ? between : "", i);
+        break;
+    case GPUNN__A_REDUCTION:
+        gpunn__put(text, "%s%s%s", quote, gpunn__reduction_names[*(const gpunn_reduction *)(const void *)from], quote);
+        break;
+    }
+    if (json && list) gpunn__put(text, "]");
+}
+
+GPUNN__PRIVATE void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size)
+{
+    gpunn__line text = {out, size, 0};
+    gpunn__put(&text, "%s [", gpunn_dtype_name(t->dtype));
+    gpunn__put_dims(&text, t);
+    gpunn__put(&text, "]");
+}
+
+GPUNN__PRIVATE void gpunn__node_text(const gpunn_tensor *t, char *out, size_t size)
+{
+    static const char *const kinds[] = {"", "input", "parameter", "buffer", "constant"};
+    gpunn__line              text = {out, size, 0};
+    gpunn__put(&text, "%s", t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : kinds[t->kind]);
+    for (int i = 0; i < gpunn__op_attribute_count(t->op); i++) {
+        gpunn__put(&text, " %s=", gpunn__op_infos[t->op].attribute[i]);
+        gpunn__put_float(&text, t->attr.value[i]);
+    }
+    for (int i = 0; i < GPUNN__ATTRIBUTE_COUNT; i++) {
+        const gpunn__attribute *a = &gpunn__attributes_of[i];
+        if (a->op != t->op) continue;
+        gpunn__put(&text, " %s=", a->name);
+        gpunn__put_attribute(&text, t, a, false);
+    }
+    gpunn__put(&text, " ");
+    gpunn__external_text(t, out + text.used, size - text.used);
+}
+
+/* The canonical text of the first `count` tensors, piece by piece. */
+static void gpunn__model_text(const gpunn_model *model, int count, void (*write)(void *user, const char *piece, size_t length),
+                              void *user)
+{
+    char        line[GPUNN__TEXT_SIZE];
+    gpunn__line text = {line, sizeof line, 0};
+    gpunn__put(&text, "gpunn 1 %s\n", gpunn__precision_names[model->precision]);
+    write(user, line, text.used);
+    for (int i = 0; i < count; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        gpunn__node_text(t, line, sizeof line);
+        write(user, line, strlen(line));
+        if (t->kind == GPUNN__VALUE) write(user, " <-", 3);
+        for (int k = 0; k < t->input_count; k++) {
+            text.used = 0;
+            if (t->inputs[k])
+                gpunn__put(&text, " %d", t->inputs[k]->id);
+            else
+                gpunn__put(&text, " -");
+            write(user, line, text.used);
+        }
+        write(user, "\n", 1);
+    }
+}
+
+/* ---- SHA-256 (FIPS 180-4) -------------------------------------------------------------------------------------------- */
+typedef struct gpunn__sha256 {
+    uint32_t      state[8];
+    uint64_t      bytes;
+    unsigned char block[64];
+} gpunn__sha256;
+
+static const uint32_t gpunn__sha256_start[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                                0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+
+static uint32_t gpunn__rotate_right(uint32_t x, int count)
+{
+    return x >> count | x << (32 - count);
+}
+
+static void gpunn__sha256_block(gpunn__sha256 *sha)
+{
+    static const uint32_t k[64] = {
+        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01,
+        0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc,
+        0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147,
+        0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+        0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08,
+        0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208,
+        0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+    uint32_t w[64], v[8];
+    for (int i = 0; i < 16; i++)
+        w[i] = (uint32_t)sha->block[4 * i] << 24 | (uint32_t)sha->block[4 * i + 1] << 16 | (uint32_t)sha->block[4 * i + 2] << 8 |
+               sha->block[4 * i + 3];
+    for (int i = 16; i < 64; i++) {
+        uint32_t a = w[i - 15], b = w[i - 2];
+        w[i] = w[i - 16] + w[i - 7] + (gpunn__rotate_right(a, 7) ^ gpunn__rotate_right(a, 18) ^ a >> 3) +
+               (gpunn__rotate_right(b, 17) ^ gpunn__rotate_right(b, 19) ^ b >> 10);
+    }
+    memcpy(v, sha->state, sizeof v);
+    for (int i = 0; i < 64; i++) {
+        uint32_t a = v[0], e = v[4];
+        uint32_t t1 = v[7] + (gpunn__rotate_right(e, 6) ^ gpunn__rotate_right(e, 11) ^ gpunn__rotate_right(e, 25)) +
+                      ((e & v[5]) ^ (~e & v[6])) + k[i] + w[i];
+        uint32_t t2 = (gpunn__rotate_right(a, 2) ^ gpunn__rotate_right(a, 13) ^ gpunn__rotate_right(a, 22)) +
+                      ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
+        memmove(v + 1, v, 7 * sizeof *v);
+        v[4] += t1;
+        v[0] = t1 + t2;
+    }
+    for (int i = 0; i < 8; i++) sha->state[i] += v[i];
+}
+
+static void gpunn__sha256_add(void *user, const char *piece, size_t length)
+{
+    gpunn__sha256 *sha = (gpunn__sha256 *)user;
+    for (size_t i = 0; i < length; i++) {
+        sha->block[sha->bytes++ % 64] = (unsigned char)piece[i];
+        if (sha->bytes % 64 == 0) gpunn__sha256_block(sha);
+    }
+}
+
+static void gpunn__sha256_begin(gpunn__sha256 *sha)
+{
+    memcpy(sha->state, gpunn__sha256_start, sizeof sha->state);
+    sha->bytes = 0;
+}
+
+static void gpunn__sha256_end(gpunn__sha256 *sha, char hex[65])
+{
+    uint64_t bits = sha->bytes * 8;
+    char     length[8];
+    gpunn__sha256_add(sha, "\x80", 1);
+    while (sha->bytes % 64 != 56) gpunn__sha256_add(sha, "", 1);
+    for (int i = 0; i < 8; i++) length[i] = (char)(unsigned char)(bits >> (56 - 8 * i));
+    gpunn__sha256_add(sha, length, sizeof length);
+    for (int i = 0; i < 8; i++) (void)snprintf(hex + 8 * i, 9, "%08x", (unsigned)sha->state[i]);
+}
+
+GPUNN__PRIVATE void gpunn__model_sha256(const gpunn_model *model, int count, char hex[65])
+{
+    gpunn__sha256 sha;
+    gpunn__sha256_begin(&sha);
+    gpunn__model_text(model, count, gpunn__sha256_add, &sha);
+    gpunn__sha256_end(&sha, hex);
+}
 /* ==== >>readers ======================================================================================================= */
 GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array)
 {

@@ -70,9 +70,10 @@ typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } g
 
 /* What changes from run to run, in device memory, so that a captured graph finds it there. */
 typedef struct gpunn__device_state {
-    uint64_t seed, step;                      /* key dropout */
-    float    lr[GPUNN__MAX_UPDATES];          /* of each update */
-    int64_t  update_step[GPUNN__MAX_UPDATES]; /* 1 for the first, updates that were skipped counted in */
+    uint64_t             seed, step;                      /* key dropout */
+    float                lr[GPUNN__MAX_UPDATES];          /* of each update */
+    int64_t              update_step[GPUNN__MAX_UPDATES]; /* 1 for the first, updates that were skipped counted in */
+    gpunn_update_numbers numbers[GPUNN__MAX_UPDATES];     /* for generated updates */
 } gpunn__device_state;
 
 typedef struct gpunn__libraries gpunn__libraries; /* >>libraries */
@@ -5183,15 +5184,6 @@ typedef struct gpunn__update_job {
     uint64_t                  *bad;
 } gpunn__update_job;
 
-/* What the elements need, the same for all of them. */
-typedef struct gpunn__update_numbers {
-    bool  go, first;
-    float scale; /* g = clamp(gradient * scale, +-limit) + decay * parameter; maximize: scale < 0 */
-    float rate;
-    float shrink;     /* AdamW: 1 - lr * weight_decay; else 1 */
-    float root_scale; /* Adam: 1 / sqrt(1 - beta2^step) */
-} gpunn__update_numbers;
-
 /* What beta1 and beta2 become to the power of step. */
 __device__ __forceinline__ void gpunn__update_powers(double *beta1, double *beta2, int64_t step)
 {
@@ -5220,7 +5212,7 @@ __device__ __forceinline__ double gpunn__partials_sum(const double *partials, in
 }
 
 /* By one thread. squares: sum of the squares of all gradients. */
-__device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &job, double squares, gpunn__update_numbers *numbers)
+__device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &job, double squares, gpunn_update_numbers *numbers)
 {
     const gpunn_update &u = job.u;
     bool                reports = job.index == 0 && blockIdx.x == 0;
@@ -5259,12 +5251,12 @@ __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &jo
 /* KIND: GPUNN_UPDATE_ADAM for ADAMW too. */
 template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__update_kernel(const gpunn__update_job job)
 {
-    __shared__ gpunn__update_numbers shared;
-    double                           squares = job.partial_count > 0 ? gpunn__partials_sum(job.partials, job.partial_count) : 0;
+    __shared__ gpunn_update_numbers shared;
+    double                          squares = job.partial_count > 0 ? gpunn__partials_sum(job.partials, job.partial_count) : 0;
     if (threadIdx.x == 0) gpunn__update_decide(job, squares, &shared);
     __syncthreads();
-    const gpunn__update_numbers k = shared;
-    const gpunn_update         &u = job.u;
+    const gpunn_update_numbers k = shared;
+    const gpunn_update        &u = job.u;
     if (!k.go) return;
     const float limit = u.gradient_limit > 0 ? u.gradient_limit : INFINITY;
     const float decay = u.kind == GPUNN_UPDATE_ADAMW ? 0 : u.weight_decay;
@@ -5345,6 +5337,13 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     }
 }
 
+/* The same for an update by a generated kernel, which follows. */
+static __global__ void gpunn__decide_kernel(const gpunn__update_job job, gpunn_update_numbers *numbers)
+{
+    double squares = job.partial_count > 0 ? gpunn__partials_sum(job.partials, job.partial_count) : 0;
+    if (threadIdx.x == 0) gpunn__update_decide(job, squares, numbers);
+}
+
 /* Block i leaves the sum of the squares of what it read in partials[i]. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__squares_kernel(const float *x, int64_t count, double *partials)
 {
@@ -5418,6 +5417,11 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
     job->beta2 = gpunn__decimal(job->u.beta2);
     job->take1 = (float)(1 - (adam ? job->beta1 : gpunn__decimal(job->u.dampening)));
     job->take2 = (float)(1 - (adam ? job->beta2 : gpunn__decimal(job->u.alpha)));
+    if (job->u.fused_launch) {
+        gpunn_update_numbers *numbers = &cuda->state->numbers[job->index];
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__decide_kernel, 1, GPUNN__THREADS, *job, numbers));
+        return gpunn__cuda_check(cuda, (cudaError_t)-job->u.fused_launch(&job->u, numbers, cuda->stream), "a generated update");
+    }
     unsigned blocks = gpunn__blocks(cuda, job->u.count, GPUNN__PACK);
     switch (job->u.kind) {
     case GPUNN_UPDATE_ADAM:
@@ -5549,6 +5553,40 @@ static bool gpunn__cuda_take_bad(gpunn__cuda *cuda, gpunn_run *run)
     return true;
 }
 
+/* A fused kernel of the generator's. */
+static gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_kernel_operand *operands = step->group.kernel->program[step->group.direction].operands;
+    const gpunn_kernel_launch  *launch = step->group.launch;
+    void                       *data[GPUNN_MAX_OPERANDS];
+    gpunn_kernel_call           call;
+    memset(&call, 0, sizeof call);
+    if (launch == NULL || launch->run == NULL || step->input_count > GPUNN_MAX_OPERANDS)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "its CUDA file is not linked");
+    if (action == GPUNN__PREPARE) {
+        for (int i = 0; i < step->input_count; i++) {
+            gpunn_dtype dtype = step->grad_in[i].dtype ? step->grad_in[i].dtype : step->in[i].dtype;
+            if (dtype && dtype != (gpunn_dtype)operands[i].dtype)
+                return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                        "it was made for a model of another precision: operand %d is %s here and %s there", i,
+                                        gpunn_dtype_name(dtype), gpunn_dtype_name((gpunn_dtype)operands[i].dtype));
+        }
+        step->workspace_bytes = launch->workspace(step->group.batch, cuda->multiprocessors);
+        return step->workspace_bytes == SIZE_MAX ? gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
+                                                 : GPUNN_OK;
+    }
+    for (int i = 0; i < step->input_count; i++) data[i] = step->grad_in[i].data ? step->grad_in[i].data : step->in[i].data;
+    call.data = data;
+    call.accumulate = (const unsigned char *)step->accumulate;
+    call.batch = step->group.batch;
+    call.sites = step->group.sites;
+    call.random = &cuda->state->seed;
+    call.workspace = step->workspace;
+    call.multiprocessors = cuda->multiprocessors;
+    call.stream = cuda->stream;
+    return gpunn__cuda_check(cuda, (cudaError_t)-launch->run(&call), step->name);
+}
+
 static gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     switch (step->op) {
@@ -5591,7 +5629,8 @@ static bool gpunn__update_same(const gpunn_update *a, const gpunn_update *b)
            a->half_dtype == b->half_dtype && a->weight_decay == b->weight_decay && a->momentum == b->momentum &&
            a->dampening == b->dampening && a->beta1 == b->beta1 && a->beta2 == b->beta2 && a->alpha == b->alpha &&
            a->eps == b->eps && a->lr_decay == b->lr_decay && a->nesterov == b->nesterov && a->centered == b->centered &&
-           a->maximize == b->maximize && a->gradient_scale == b->gradient_scale && a->gradient_limit == b->gradient_limit;
+           a->maximize == b->maximize && a->gradient_scale == b->gradient_scale && a->gradient_limit == b->gradient_limit &&
+           a->fused_launch == b->fused_launch;
 }
 
 static bool gpunn__run_same(const gpunn_run *a, const gpunn_run *b)
