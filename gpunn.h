@@ -5331,6 +5331,7 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, gpunn_tensor *const *out
 {
     gpunn_device *dev = model->dev;
     gpunn__plan  *plan = (gpunn__plan *)gpunn__calloc(dev, sizeof *plan);
+    *again = false;
     if (plan == NULL) return NULL;
     plan->output_count = count;
     plan->training = training;
