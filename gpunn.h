@@ -4753,8 +4753,6 @@ static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, g
     gpunn__describe(plan, &step->in[i], t);
     step->in[i].dtype = plan->storage[root];
     if (slot < 0) return operand->written ? gpunn__refuse_group(b, group) : gpunn__bind(b, &step->in[i].data, GPUNN__IN_ONE, 0);
-    for (int id = 0; operand->written && id < plan->tensor_count; id++) /* others who still read that memory */
-        if (plan->gradient_slot[id] == slot && id != root && b->place[id] < b->place[root]) return gpunn__refuse_group(b, group);
     return gpunn__use_slot(b, &step->in[i].data, slot, at);
 }
 

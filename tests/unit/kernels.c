@@ -379,12 +379,49 @@ static gpunn_tensor *two_masks(gpunn_tensor *a, gpunn_tensor **middle)
     return gpunn_relu(gpunn_add(gpunn_sin(gpunn_linear(one, "fc3", .out_features = 4)), one));
 }
 
-/* The gradient of a sum is masked in place by one of its operands' groups while the other has not read it. */
+/* The gradient of a sum is masked in place by the group of one operand before the other operand has read it. */
 static gpunn_tensor *shared_mask(gpunn_tensor *a, gpunn_tensor **middle)
 {
-    gpunn_tensor *r = gpunn_linear(a, "fc2", .out_features = 4), *y = gpunn_relu(gpunn_add(gpunn_sin(a), r));
+    gpunn_tensor *r = gpunn_linear(a, "fc2", .out_features = 4);
     *middle = gpunn_exp(gpunn_linear(r, "fc3", .out_features = 4));
-    return gpunn_add(y, *middle);
+    return gpunn_add(gpunn_relu(gpunn_add(gpunn_sin(a), r)), *middle);
+}
+
+/* A group adds to the gradient of one operand of a sum before the other operand has read it. */
+static gpunn_tensor *added_between(gpunn_tensor *a, gpunn_tensor **middle)
+{
+    gpunn_tensor *p = gpunn_linear(a, "fc2", .out_features = 4), *q = gpunn_cos(gpunn_linear(a, "fc3", .out_features = 4));
+    gpunn_tensor *group = gpunn_tanh(gpunn_mul_scalar(p, 2));
+    *middle = gpunn_add(p, q);
+    return gpunn_sub(*middle, group);
+}
+
+/* The gradient that could be shared has been written before. */
+static gpunn_tensor *written_before(gpunn_tensor *a, gpunn_tensor **middle)
+{
+    *middle = gpunn_linear(a, "fc2", .out_features = 4);
+    return gpunn_mul(gpunn_relu(gpunn_add(gpunn_sin(a), *middle)), *middle);
+}
+
+/* What a group takes cannot be merged into the layer before it. */
+static gpunn_tensor *after_layer(gpunn_tensor *a, gpunn_tensor **middle)
+{
+    *middle = gpunn_linear(a, "fc2", .out_features = 4);
+    return gpunn_relu(gpunn_add(gpunn_sin(a), *middle));
+}
+
+/* The first node of the group is read by nobody else. */
+static gpunn_tensor *unforked(gpunn_tensor *a, gpunn_tensor **middle)
+{
+    *middle = gpunn_linear(a, "fc2", .out_features = 4);
+    return gpunn_mul(gpunn_exp(*middle), gpunn_linear(a, "fc3", .out_features = 4));
+}
+
+/* The loss of a kernel is not the model's. */
+static gpunn_tensor *inner_loss(gpunn_tensor *a, gpunn_tensor **middle)
+{
+    *middle = gpunn_cos(a);
+    return gpunn_add(*middle, gpunn_mean(gpunn_square(*middle), GPUNN_ALL, false));
 }
 
 /* An outer node stands between the two of the group, and reads the first. */
@@ -465,9 +502,40 @@ static void test_shared_gradients(void **state)
     assert_int_equal(calls[MASK][GPUNN_KERNEL_BACKWARD], 2 * STEPS);
     set = set_of(MASK, MASK);
     compare(f->dev, shared_mask, &set, false);
+    assert_int_equal(calls[MASK][GPUNN_KERNEL_BACKWARD], STEPS);
+    set = set_of(TWICE_TANH, TWICE_TANH);
+    compare(f->dev, added_between, &set, false);
+    assert_int_equal(calls[TWICE_TANH][GPUNN_KERNEL_BACKWARD], STEPS);
+    set = set_of(MASK, MASK);
+    compare(f->dev, written_before, &set, false);
+    assert_int_equal(calls[MASK][GPUNN_KERNEL_BACKWARD], STEPS);
+    set = set_of(MASK, MASK);
+    compare(f->dev, after_layer, &set, false);
+    assert_int_equal(calls[MASK][GPUNN_KERNEL_BACKWARD], STEPS);
     set = set_of(MASK, MASK);
     compare(f->dev, two_masks, &set, true); /* a retained gradient is not masked in place */
     assert_int_equal(calls[MASK][GPUNN_KERNEL_BACKWARD], STEPS);
+}
+
+/* Gradients come from outside just where the kernel reads some. */
+static void test_gradients_from_outside(void **state)
+{
+    fixture                          *f = *state;
+    gpunn_kernel_set                  set = set_of(FORK, FORK);
+    static const gpunn_kernel_operand fewer[] = {VALUE(-1, 1, 0), VALUE(1, 1, 0), GRADIENT(-2, 1, 0), GRADIENT(0, 0, 1),
+                                                 GRADIENT(1, 0, 1)};
+    gpunn_kernel                      kernel = kernels[FORK];
+    compare(f->dev, unforked, &set, false);
+    assert_int_equal(calls[FORK][GPUNN_KERNEL_BACKWARD], 0);
+    kernel.program[GPUNN_KERNEL_BACKWARD].operands = fewer;
+    kernel.program[GPUNN_KERNEL_BACKWARD].operand_count = COUNT(fewer);
+    set = set_of(FORK, FORK);
+    set.kernels = &kernel;
+    compare(f->dev, forked, &set, false);
+    assert_int_equal(calls[FORK][GPUNN_KERNEL_BACKWARD], 0);
+    set = set_of(LOSS, LOSS);
+    compare(f->dev, inner_loss, &set, false);
+    assert_int_equal(calls[LOSS][GPUNN_KERNEL_FORWARD], STEPS); /* the model's own loss */
 }
 
 static void test_order(void **state)
@@ -551,9 +619,15 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        test_with_device(test_matching),         test_with_device(test_exact),         test_with_device(test_visible),
-        test_with_device(test_shared_gradients), test_with_device(test_order),         test_with_device(test_decline),
-        test_with_device(test_policies),         test_with_device(test_out_of_memory),
+        test_with_device(test_matching),
+        test_with_device(test_exact),
+        test_with_device(test_visible),
+        test_with_device(test_shared_gradients),
+        test_with_device(test_gradients_from_outside),
+        test_with_device(test_order),
+        test_with_device(test_decline),
+        test_with_device(test_policies),
+        test_with_device(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
