@@ -494,6 +494,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(AVG_POOL2D, avg_pool2d, 0, 0, 1)                   \
     X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, 0, 0, 1) \
     X(BATCH_NORM, batch_norm, 3, 0, 1)                   \
+    X(LAYER_NORM, layer_norm, 3, 0, 1)                   \
+    X(RMS_NORM, rms_norm, 3, 0, 1)                       \
     X(DROPOUT, dropout, 0, 0, 1)                         \
     X(PERMUTE, permute, 0, 0, 1)                         \
     X(CONCAT, concat, 0, 0, 1)                           \
@@ -604,6 +606,19 @@ GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, g
 #define gpunn_batch_norm1d(x, ...) gpunn_batch_norm1d_((x), GPUNN_NAMED(gpunn_batch_norm_args, __VA_ARGS__))
 GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
 #define gpunn_batch_norm2d(x, ...) gpunn_batch_norm2d_((x), GPUNN_NAMED(gpunn_batch_norm_args, __VA_ARGS__))
+
+typedef struct gpunn_layer_norm_args {
+    int   args_;
+    int   dims; /* how many of the last axes are normalised together, 1; none may be GPUNN_BATCH */
+    float eps;  /* layer_norm: 1e-5; rms_norm: 1.1920929e-7 */
+    bool  no_affine, no_bias;
+} gpunn_layer_norm_args;
+/* (x - mean) / sqrt(variance + eps) * weight + bias over those axes, of whose shape weight and bias are; rms_norm, which has no
+ * bias: x / sqrt(mean of x^2 + eps) * weight. */
+GPUNN_API gpunn_tensor *gpunn_layer_norm_(gpunn_tensor *x, const char *name, gpunn_layer_norm_args args);
+#define gpunn_layer_norm(x, ...) gpunn_layer_norm_((x), GPUNN_NAMED(gpunn_layer_norm_args, __VA_ARGS__))
+GPUNN_API gpunn_tensor *gpunn_rms_norm_(gpunn_tensor *x, const char *name, gpunn_layer_norm_args args);
+#define gpunn_rms_norm(x, ...) gpunn_rms_norm_((x), GPUNN_NAMED(gpunn_layer_norm_args, __VA_ARGS__))
 
 /* Zeroes each element with probability p in training steps and scales the rest by 1 / (1 - p); nothing in evaluation. 0 <= p <=
  * 1, rounded to a multiple of 1/65536. */
@@ -911,8 +926,9 @@ typedef struct gpunn_attributes {
     int             stride[2], padding[2], dilation[2];
     int             groups;                       /* conv */
     bool            ceil_mode, count_exclude_pad; /* pools */
-    float           eps, momentum;                /* batch_norm */
-    int             axis;                         /* concat, slice, argmax, softmax, log_softmax; >= 0 */
+    float           eps, momentum;                /* batch_norm; layer_norm, rms_norm: eps */
+    int             axis;                         /* concat, slice, argmax, softmax, log_softmax; >= 0. layer_norm, rms_norm:
+                                                     the first of the axes normalised */
     int             order[GPUNN_MAX_RANK];        /* permute */
     uint32_t        axes;                         /* sum, max: bit i set: axis i is reduced */
     bool            mean;                         /* sum: divide by the number of elements summed */
@@ -945,8 +961,8 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 
 /* Operands: LINEAR, CONV2D x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
  * affine), running_mean, running_var (both updated in place by a training forward); CROSS_ENTROPY, NLL logits, labels, weight
- * (data NULL without); CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the operands of its program, gradients
- * that it writes in grad_in with their accumulate, all others in in. */
+ * (data NULL without); LAYER_NORM, RMS_NORM x, weight, bias (data NULL without); CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX,
+ * ARGMAX, ... x; GROUP the operands of its program, gradients that it writes in grad_in with their accumulate, all others in in. */
 typedef struct gpunn_step {
     gpunn_op op;
     bool     backward; /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
@@ -3001,6 +3017,44 @@ GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, g
 GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
 {
     return gpunn__batch_norm_node("batch_norm2d", x, name, &args, 4, 4, "[n, channels, height, width]");
+}
+
+static gpunn_tensor *gpunn__layer_norm_node(gpunn_op op, gpunn_tensor *x, const char *name, const gpunn_layer_norm_args *args,
+                                            float eps, bool bias)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    int              dims = gpunn__int_setting(args->dims, 1);
+    char             text[128];
+    if (!gpunn__begin_layer(&call, gpunn_op_name(op), name, x)) return NULL;
+    if (dims < 1 || dims > x->rank)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "dims is %d, but x is %s; use a number from 1 to its rank, %d", dims,
+                             gpunn__shape_text(x, text), x->rank);
+    attr.axis = x->rank - dims;
+    if (!gpunn__axes_are_fixed(&call, x, attr.axis, x->rank - 1)) return NULL;
+    attr.eps = gpunn__float_setting(args->eps, eps);
+    if (!(attr.eps > 0) || !isfinite(attr.eps))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "eps is %g; use a positive number", (double)attr.eps);
+    if (!bias && args->no_bias)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".no_bias is not used by this norm, which has none; leave it out");
+    gpunn_tensor *operands[3] = {x, NULL, NULL};
+    int           parts = args->no_affine ? 0 : bias && !args->no_bias ? 2 : 1;
+    for (int i = 0; i < parts; i++) {
+        operands[1 + i] = gpunn__layer_weight(&call, GPUNN__PARAMETER, i == 0 ? "weight" : "bias", dims, x->dim + attr.axis,
+                                              GPUNN_INIT_CONSTANT, i == 0 ? 1.0f : 0.0f);
+        if (operands[1 + i] == NULL) return NULL;
+    }
+    return gpunn__node(&call, op, &attr, operands, 3, GPUNN_F32, x->rank, x->dim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_layer_norm_(gpunn_tensor *x, const char *name, gpunn_layer_norm_args args)
+{
+    return gpunn__layer_norm_node(GPUNN_OP_LAYER_NORM, x, name, &args, 1e-5f, true);
+}
+
+GPUNN_API gpunn_tensor *gpunn_rms_norm_(gpunn_tensor *x, const char *name, gpunn_layer_norm_args args)
+{
+    return gpunn__layer_norm_node(GPUNN_OP_RMS_NORM, x, name, &args, FLT_EPSILON, false);
 }
 
 GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p)
@@ -10397,6 +10451,236 @@ static gpunn_status gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gpu
     }
     gpunn__cpu_parallel(gpunn__cpu_threads(cpu, in[0].count), gpunn__norm_task, &b);
     return GPUNN_OK;
+}
+
+/* ---- layer_norm and rms_norm: x[rows][n] -------------------------------------------------------------------------------- *
+ * y = h * rstd * weight + bias with h = x - mean of the row; rms_norm: h = x. Backward, with k = g * weight:
+ *     dbias = sum g, dweight = sum(g h rstd) over the rows, dx = rstd * (k - mean of k - h * rstd^2 * mean of k h);
+ * rms_norm: without the mean of k. Rows are dealt to slices, whose number depends on the shape alone; each sums dweight and dbias
+ * of its rows, by blocks of rows that a cache holds, and the slices' sums are added in order. */
+#define GPUNN__ROW_TILE 256
+
+typedef struct gpunn__row_norm {
+    int64_t      rows, n, slices, block;
+    bool         centered, add, add_weight, add_bias; /* centered: layer_norm */
+    const float *x, *g, *weight, *bias;               /* g: backward; the last two may be NULL */
+    float       *y;                                   /* or dx; NULL: not wanted */
+    float       *rstd, *mean;                         /* [rows], saved; NULL: not wanted; rms_norm has no mean */
+    float       *dweight, *dbias;
+    double      *partial; /* [slices][2][n]: of dweight, dbias */
+    double       eps;
+} gpunn__row_norm;
+
+typedef enum gpunn__row_term {
+    GPUNN__ROW_MOMENTS, /* x - center */
+    GPUNN__ROW_PLAIN,   /* g */
+    GPUNN__ROW_SCALED   /* g * weight */
+} gpunn__row_term;
+
+/* sums[0] = sum of the terms, sums[1] = sum of term * (x - center): 32 side by side over at most 2048 elements, then double. */
+GPUNN__INLINE void gpunn__row_sums(gpunn__row_term kind, const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g,
+                                   const float *GPUNN__RESTRICT weight, float center, int64_t n, double sums[2])
+{
+    enum { LANES = 32, FEW = 8, BLOCK = 2048 };
+#define GPUNN__TERM(at) (kind == GPUNN__ROW_MOMENTS ? x[at] - center : kind == GPUNN__ROW_PLAIN ? g[at] : g[at] * weight[at])
+    sums[0] = sums[1] = 0;
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        int64_t end = gpunn__least(n, start + BLOCK), i = start;
+        float   sum[LANES] = {0}, product[LANES] = {0};
+        for (; i + LANES <= end; i += LANES)
+            for (int j = 0; j < LANES; j++) {
+                float term = GPUNN__TERM(i + j);
+                sum[j] += term;
+                product[j] += term * (x[i + j] - center);
+            }
+        for (; i + FEW <= end; i += FEW)
+            for (int j = 0; j < FEW; j++) {
+                float term = GPUNN__TERM(i + j);
+                sum[j] += term;
+                product[j] += term * (x[i + j] - center);
+            }
+        for (int j = 0; i < end; i++, j++) {
+            float term = GPUNN__TERM(i);
+            sum[j] += term;
+            product[j] += term * (x[i] - center);
+        }
+        for (int half = LANES / 2; half > 0; half /= 2)
+            for (int j = 0; j < half; j++) {
+                sum[j] += sum[j + half];
+                product[j] += product[j + half];
+            }
+        sums[0] += (double)sum[0];
+        sums[1] += (double)product[0];
+    }
+#undef GPUNN__TERM
+}
+
+GPUNN__INLINE void gpunn__row_apply(const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT weight,
+                                    const float *GPUNN__RESTRICT bias, float *GPUNN__RESTRICT y, float mean, float rstd,
+                                    int64_t n, bool affine, bool shifted)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float value = (x[i] - mean) * rstd;
+        if (affine) value *= weight[i];
+        y[i] = shifted ? value + bias[i] : value;
+    }
+}
+
+GPUNN__INLINE void gpunn__row_slope(const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g,
+                                    const float *GPUNN__RESTRICT weight, float *GPUNN__RESTRICT dx, float mean, float rstd,
+                                    float shift, float slope, int64_t n, bool affine, bool add)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float value = ((affine ? g[i] * weight[i] : g[i]) - shift - (x[i] - mean) * slope) * rstd;
+        dx[i] = add ? dx[i] + value : value;
+    }
+}
+
+static void gpunn__row_norm_forward(const gpunn__row_norm *b, int64_t row)
+{
+    const float *x = b->x + row * b->n;
+    float       *y = b->y + row * b->n, center = 0;
+    double       sums[2], mean = 0, n = (double)b->n;
+    if (b->centered) center = (float)(gpunn__sum_line(x, b->n) / n);
+    gpunn__row_sums(GPUNN__ROW_MOMENTS, x, NULL, NULL, center, b->n, sums);
+    if (b->centered) { /* what center lacks of the mean */
+        mean = sums[0] / n;
+        sums[1] -= sums[0] * mean;
+        mean += (double)center;
+    }
+    float rstd = (float)(1 / sqrt(sums[1] / n + b->eps));
+    if (b->rstd) b->rstd[row] = rstd;
+    if (b->mean) b->mean[row] = (float)mean;
+    if (b->weight)
+        GPUNN__FIXED(b->bias, gpunn__row_apply, x, b->weight, b->bias, y, (float)mean, rstd, b->n, true);
+    else
+        gpunn__row_apply(x, NULL, NULL, y, (float)mean, rstd, b->n, false, false);
+}
+
+static void gpunn__row_norm_backward(const gpunn__row_norm *b, int64_t row)
+{
+    const float *x = b->x + row * b->n, *g = b->g + row * b->n;
+    float       *dx = b->y + row * b->n, rstd = b->rstd[row], mean = b->mean ? b->mean[row] : 0;
+    double       sums[2], n = (double)b->n;
+    if (b->weight)
+        gpunn__row_sums(GPUNN__ROW_SCALED, x, g, b->weight, mean, b->n, sums);
+    else
+        gpunn__row_sums(GPUNN__ROW_PLAIN, x, g, NULL, mean, b->n, sums);
+    float shift = b->centered ? (float)(sums[0] / n) : 0, slope = (float)((double)rstd * (double)rstd * sums[1] / n);
+    if (b->weight)
+        GPUNN__FIXED(b->add, gpunn__row_slope, x, g, b->weight, dx, mean, rstd, shift, slope, b->n, true);
+    else
+        GPUNN__FIXED(b->add, gpunn__row_slope, x, g, NULL, dx, mean, rstd, shift, slope, b->n, false);
+}
+
+/* Adds what rows first .. end - 1 give dweight and dbias to total[2][n]. */
+static void gpunn__row_norm_columns(const gpunn__row_norm *b, int64_t first, int64_t end, double *total)
+{
+    for (int64_t column = 0; column < b->n; column += GPUNN__ROW_TILE) {
+        int64_t width = gpunn__least(b->n - column, GPUNN__ROW_TILE);
+        float   weight[GPUNN__ROW_TILE] = {0}, bias[GPUNN__ROW_TILE] = {0};
+        for (int64_t row = first; row < end; row++) {
+            const float *x = b->x + row * b->n + column, *g = b->g + row * b->n + column;
+            float        rstd = b->rstd[row], mean = b->mean ? b->mean[row] : 0;
+            for (int64_t j = 0; j < width; j++) {
+                weight[j] += g[j] * ((x[j] - mean) * rstd);
+                bias[j] += g[j];
+            }
+        }
+        for (int64_t j = 0; j < width; j++) {
+            total[column + j] += (double)weight[j];
+            total[b->n + column + j] += (double)bias[j];
+        }
+    }
+}
+
+static void gpunn__row_norm_task(void *arg, int thread, int threads)
+{
+    const gpunn__row_norm *b = (const gpunn__row_norm *)arg;
+    int64_t                slice, end, from, to;
+    if (!b->g) {
+        gpunn__cpu_part(b->rows, 1, threads, thread, &from, &to);
+        for (; from < to; from++) gpunn__row_norm_forward(b, from);
+        return;
+    }
+    gpunn__cpu_part(b->slices, 1, threads, thread, &slice, &end);
+    for (; slice < end; slice++) {
+        double *total = b->partial ? b->partial + slice * 2 * b->n : NULL;
+        if (total) memset(total, 0, 2 * (size_t)b->n * sizeof *total);
+        gpunn__cpu_part(b->rows, 1, (int)b->slices, (int)slice, &from, &to);
+        for (int64_t rest = from; from < to; from = rest) {
+            rest = gpunn__least(to, from + b->block);
+            for (int64_t row = from; b->y && row < rest; row++) gpunn__row_norm_backward(b, row);
+            if (total) gpunn__row_norm_columns(b, from, rest, total);
+        }
+    }
+}
+
+/* Adds up the slices. */
+static void gpunn__row_norm_finish(void *arg, int thread, int threads)
+{
+    const gpunn__row_norm *b = (const gpunn__row_norm *)arg;
+    int64_t                begin, end, n = b->n;
+    gpunn__cpu_part(n, 64, threads, thread, &begin, &end);
+    for (int part = 0; part < 2; part++) {
+        float  *out = part == 0 ? b->dweight : b->dbias;
+        bool    add = part == 0 ? b->add_weight : b->add_bias;
+        double *total = b->partial + part * n;
+        if (!out) continue;
+        for (int64_t slice = 1; slice < b->slices; slice++)
+            for (int64_t j = begin; j < end; j++) total[j] += total[slice * 2 * n + j];
+        for (int64_t j = begin; j < end; j++) out[j] = (add ? out[j] : 0) + (float)total[j];
+    }
+}
+
+static gpunn_status gpunn__row_norm_step(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, bool centered)
+{
+    const gpunn_value *in = step->in;
+    gpunn__row_norm    b;
+    memset(&b, 0, sizeof b);
+    b.n = 1;
+    for (int d = step->attr->axis; d < in[0].rank; d++) b.n *= in[0].dim[d];
+    b.rows = in[0].count / b.n;
+    b.slices = gpunn__least((b.rows + 15) / 16, 32);
+    b.block = 32;
+    while (b.block > 4 && b.block * b.n > 32768) b.block /= 2;
+    bool columns = step->backward && (step->grad_in[1].data || step->grad_in[2].data);
+    if (action == GPUNN__PREPARE) {
+        if (step->training && !step->backward) step->saved_bytes = (centered ? 2 : 1) * (size_t)b.rows * sizeof(float);
+        if (columns) step->workspace_bytes = 2 * (size_t)(b.slices * b.n) * sizeof(double);
+        return GPUNN_OK;
+    }
+    b.centered = centered;
+    b.eps = (double)step->attr->eps;
+    b.x = (const float *)in[0].data;
+    b.weight = (const float *)in[1].data;
+    b.bias = (const float *)in[2].data;
+    b.rstd = (float *)step->saved;
+    b.mean = centered && b.rstd ? b.rstd + b.rows : NULL;
+    b.y = (float *)step->out.data;
+    if (action == GPUNN__BACKWARD) {
+        b.g = (const float *)step->grad_out.data;
+        b.y = (float *)step->grad_in[0].data;
+        b.dweight = (float *)step->grad_in[1].data;
+        b.dbias = (float *)step->grad_in[2].data;
+        b.partial = columns ? (double *)step->workspace : NULL;
+        b.add = step->accumulate[0];
+        b.add_weight = step->accumulate[1];
+        b.add_bias = step->accumulate[2];
+    }
+    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, in[0].count), gpunn__row_norm_task, &b);
+    if (b.partial) gpunn__cpu_parallel(gpunn__cpu_threads(cpu, b.slices * b.n), gpunn__row_norm_finish, &b);
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cpu_layer_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__row_norm_step(cpu, step, action, true);
+}
+
+static gpunn_status gpunn__cpu_rms_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__row_norm_step(cpu, step, action, false);
 }
 
 /* ---- dropout -------------------------------------------------------------------------------------------------------------- *

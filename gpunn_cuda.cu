@@ -17,7 +17,7 @@
  *     conv      conv2d: cuDNN's graphs, or windows laid out for products
  *     pool      max, average and adaptive average pooling
  *     norm      batch_norm, dropout
- *     reduce    sum, max, argmax, softmax, log_softmax
+ *     reduce    sum, max, argmax, softmax, log_softmax, layer_norm, rms_norm
  *     loss      cross_entropy, nll
  *     map       elementwise ops, expanded from gpunn.h's tables; cast; permute, concat, slice, pad
  *     update    optimizers, norms of gradients, the loss scale
@@ -4228,6 +4228,281 @@ static gpunn_status gpunn__cuda_softmax(gpunn__cuda *cuda, gpunn_step *step, gpu
 static gpunn_status gpunn__cuda_log_softmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     return gpunn__softmax_step(cuda, step, action, true);
+}
+
+/* ---- layer_norm and rms_norm: x[lines][n] --------------------------------------------------------------------------------- *
+ * y = h * rstd * weight + bias with h = x - mean of the line; rms_norm: h = x. Backward, with k = g * weight:
+ *     dbias = sum g, dweight = sum(g h rstd) over the lines, dx = rstd * (k - mean of k - h * rstd^2 * mean of k h);
+ * rms_norm: without the mean of k. A line is read twice, the second time from a cache. The sums over the lines are a reduction
+ * that keeps the columns: as sum's, but of two things at once. */
+typedef struct gpunn__row_norm {
+    gpunn__along along; /* inner 1 */
+    bool         packs; /* n is a multiple of 8: packs of x meet packs of weight and bias */
+    const float *weight, *bias;
+    float       *rstd, *mean; /* [lines], saved; NULL: not wanted; rms_norm has no mean */
+    float        eps;
+    float       *sums[2]; /* [chunks][n], of dweight and dbias; NULL: not wanted */
+    bool         add[2];
+} gpunn__row_norm;
+
+/* Elements c .. c + N - 1 of weight or bias. */
+template <int N>
+__device__ __forceinline__ void gpunn__row_parameter(const gpunn__row_norm &b, const float *data, int64_t c, float *v)
+{
+    if (N == 8 && b.packs) {
+        gpunn__load8(data, GPUNN_F32, c, v);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < N; j++) v[j] = data[c + j];
+}
+
+template <bool CENTERED> struct gpunn__row_moments { /* else: about 0 */
+    const gpunn__along &a;
+    gpunn__moments      own;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
+    {
+        float v[N], sum[N], mean = 0;
+        gpunn__line_load<N>(a.x, a.x_type, i, 1, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) sum[j] = v[j];
+        if (CENTERED) mean = gpunn__pack_reduce<N>(sum, gpunn__add()) / N;
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = (v[j] - mean) * (v[j] - mean);
+        float square = gpunn__pack_reduce<N>(v, gpunn__add());
+        if (CENTERED)
+            gpunn__moments_join(&own, N, mean, square);
+        else
+            own.square += square;
+    }
+};
+
+struct gpunn__row_apply {
+    const gpunn__row_norm &b;
+    float                  mean, rstd;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float v[N], parameter[N];
+        gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = (v[j] - mean) * rstd;
+        if (b.weight) {
+            gpunn__row_parameter<N>(b, b.weight, c, parameter);
+#pragma unroll
+            for (int j = 0; j < N; j++) v[j] *= parameter[j];
+        }
+        if (b.bias) {
+            gpunn__row_parameter<N>(b, b.bias, c, parameter);
+#pragma unroll
+            for (int j = 0; j < N; j++) v[j] += parameter[j];
+        }
+        gpunn__line_store<N>(b.along.out, b.along.out_type, i, 1, v, false);
+    }
+};
+
+template <bool CENTERED> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__row_norm_kernel(const gpunn__row_norm b)
+{
+    const gpunn__along &a = b.along;
+    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
+        gpunn__line                  line = gpunn__along_line(a, first);
+        gpunn__row_moments<CENTERED> visit = {a, {0, 0, 0}};
+        gpunn__line_visit(line, visit);
+        float n = (float)a.n, mean = 0, square = visit.own.square;
+        if (CENTERED) {
+            mean = gpunn__team_reduce(visit.own.mean * (visit.own.count / n), gpunn__add(), a.team);
+            square += visit.own.count * (visit.own.mean - mean) * (visit.own.mean - mean);
+        }
+        gpunn__row_apply apply = {b, mean, 1 / sqrtf(gpunn__team_reduce(square, gpunn__add(), a.team) / n + b.eps)};
+        gpunn__line_visit(line, apply);
+        if (line.index < a.lines && line.thread == 0) {
+            if (b.rstd) b.rstd[line.index] = apply.rstd;
+            if (b.mean) b.mean[line.index] = mean;
+        }
+    }
+}
+
+/* N elements of h and k. */
+template <int N>
+__device__ __forceinline__ void gpunn__row_slopes(const gpunn__row_norm &b, int64_t i, int64_t c, float mean, float *h, float *k)
+{
+    gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, h);
+    gpunn__line_load<N>(b.along.gradient, b.along.gradient_type, i, 1, k);
+#pragma unroll
+    for (int j = 0; j < N; j++) h[j] -= mean;
+    if (b.weight == NULL) return;
+    float weight[N];
+    gpunn__row_parameter<N>(b, b.weight, c, weight);
+#pragma unroll
+    for (int j = 0; j < N; j++) k[j] *= weight[j];
+}
+
+struct gpunn__row_slope_sums { /* of k and k h */
+    const gpunn__row_norm &b;
+    float                  mean, sum, product;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float h[N], k[N];
+        gpunn__row_slopes<N>(b, i, c, mean, h, k);
+#pragma unroll
+        for (int j = 0; j < N; j++) h[j] *= k[j];
+        sum += gpunn__pack_reduce<N>(k, gpunn__add());
+        product += gpunn__pack_reduce<N>(h, gpunn__add());
+    }
+};
+
+struct gpunn__row_slope_apply {
+    const gpunn__row_norm &b;
+    float                  mean, rstd, shift, slope;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float h[N], k[N];
+        gpunn__row_slopes<N>(b, i, c, mean, h, k);
+#pragma unroll
+        for (int j = 0; j < N; j++) k[j] = (k[j] - shift - h[j] * slope) * rstd;
+        gpunn__line_store<N>(b.along.out, b.along.out_type, i, 1, k, b.along.add);
+    }
+};
+
+template <bool CENTERED>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__row_norm_back_kernel(const gpunn__row_norm b)
+{
+    const gpunn__along &a = b.along;
+    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
+        gpunn__line           line = gpunn__along_line(a, first);
+        bool                  there = line.index < a.lines;
+        float                 n = (float)a.n, mean = CENTERED && there ? b.mean[line.index] : 0;
+        float                 rstd = there ? b.rstd[line.index] : 0;
+        gpunn__row_slope_sums sums = {b, mean, 0, 0};
+        gpunn__line_visit(line, sums);
+        float                  shift = CENTERED ? gpunn__team_reduce(sums.sum, gpunn__add(), a.team) / n : 0;
+        float                  slope = gpunn__team_reduce(sums.product, gpunn__add(), a.team) / n * rstd * rstd;
+        gpunn__row_slope_apply apply = {b, mean, rstd, shift, slope};
+        gpunn__line_visit(line, apply);
+    }
+}
+
+/* A unit's threads: team across the columns, span / team down the lines. */
+template <int N>
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__row_norm_columns_kernel(const gpunn__reduction r, const gpunn__row_norm b)
+{
+    __shared__ float    part[N][GPUNN__THREADS];
+    const gpunn__along &a = b.along;
+    int                 thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
+    int64_t             units = r.chunks * r.tiles;
+    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
+        int64_t unit = first + threadIdx.x / r.span, chunk = gpunn__quotient(unit, r.tiles);
+        int64_t column = ((unit - chunk * r.tiles) * r.team + (thread & (r.team - 1))) * N;
+        bool    there = unit < units && column < r.columns;
+        float   sum[2][N];
+#pragma unroll
+        for (int j = 0; j < N; j++) sum[0][j] = sum[1][j] = 0;
+        if (there) {
+            int64_t end = min((chunk + 1) * r.chunk_lines, r.lines);
+            for (int64_t line = chunk * r.chunk_lines + thread / r.team; line < end; line += r.span / r.team) {
+                float x[N], g[N], rstd = b.rstd[line], mean = b.mean ? b.mean[line] : 0;
+                gpunn__line_load<N>(a.x, a.x_type, line * r.columns + column, 1, x);
+                gpunn__line_load<N>(a.gradient, a.gradient_type, line * r.columns + column, 1, g);
+#pragma unroll
+                for (int j = 0; j < N; j++) {
+                    sum[0][j] += g[j] * ((x[j] - mean) * rstd);
+                    sum[1][j] += g[j];
+                }
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            for (int distance = r.span / 2; distance >= r.team; distance /= 2) {
+                __syncthreads();
+#pragma unroll
+                for (int j = 0; j < N; j++) part[j][threadIdx.x] = sum[k][j];
+                __syncthreads();
+#pragma unroll
+                for (int j = 0; j < N; j++)
+                    if (thread < distance) sum[k][j] += part[j][threadIdx.x + distance];
+            }
+            if (there && thread < r.team && b.sums[k])
+                gpunn__line_store<N>(b.sums[k], GPUNN_F32, chunk * r.columns + column, 1, sum[k], b.add[k]);
+        }
+    }
+}
+
+/* dweight and dbias: in one launch, or where chunks are several, by way of the workspace. PREPARE: sizes that. */
+static gpunn_status gpunn__row_norm_columns(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, gpunn__row_norm *b)
+{
+    gpunn__reduction r;
+    memset(&r, 0, sizeof r);
+    r.by_column = true;
+    r.kept = r.planes = 1;
+    r.rows = b->along.lines;
+    r.columns = b->along.n;
+    gpunn__reduction_cut(cuda, &r, false);
+    size_t each = (gpunn__reduction_workspace(&r) + 63) / 64 * 64;
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = 2 * each;
+        if (each) step->workspace_bytes += gpunn__cuda_channel_sums_workspace(cuda, r.chunks, r.columns, 1);
+        return GPUNN_OK;
+    }
+    for (int k = 0; k < 2; k++) {
+        b->sums[k] = (float *)step->grad_in[1 + k].data;
+        b->add[k] = step->accumulate[1 + k] && !each;
+        if (b->sums[k] && each) b->sums[k] = (float *)((char *)step->workspace + (size_t)k * each);
+    }
+    unsigned blocks = gpunn__blocks(cuda, r.chunks * r.tiles * r.span, 1);
+    if (r.pack == 8)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__row_norm_columns_kernel<8>), blocks, GPUNN__THREADS, r, *b));
+    else
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__row_norm_columns_kernel<1>), blocks, GPUNN__THREADS, r, *b));
+    for (int k = 0; k < 2; k++)
+        if (b->sums[k] && each)
+            GPUNN__TRY(gpunn__cuda_channel_sums(cuda, b->sums[k], GPUNN_F32, r.chunks, r.columns, 1,
+                                                (float *)step->grad_in[1 + k].data, step->accumulate[1 + k],
+                                                (char *)step->workspace + 2 * each));
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__row_norm_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, bool centered)
+{
+    gpunn__row_norm b;
+    memset(&b, 0, sizeof b);
+    b.along = gpunn__along_axis(cuda, step, step->attr->axis);
+    b.along.n *= b.along.inner;
+    b.along.inner = 1;
+    b.along.lines = step->in[0].count / b.along.n;
+    b.along.team = gpunn__team_of(cuda, b.along.lines, b.along.n, 1);
+    b.packs = b.along.n % GPUNN__PACK == 0;
+    b.weight = (const float *)step->in[1].data;
+    b.bias = (const float *)step->in[2].data;
+    b.rstd = (float *)step->saved;
+    if (centered && b.rstd) b.mean = b.rstd + b.along.lines;
+    b.eps = step->attr->eps;
+    bool columns = step->backward && (step->grad_in[1].data || step->grad_in[2].data);
+    if (action == GPUNN__PREPARE) {
+        if (step->training && !step->backward) step->saved_bytes = (centered ? 2 : 1) * (size_t)b.along.lines * sizeof(float);
+        return columns ? gpunn__row_norm_columns(cuda, step, action, &b) : GPUNN_OK;
+    }
+    unsigned blocks = gpunn__along_blocks(cuda, &b.along);
+    if (!step->backward && centered) return GPUNN__LAUNCH(cuda, (gpunn__row_norm_kernel<true>), blocks, GPUNN__THREADS, b);
+    if (!step->backward) return GPUNN__LAUNCH(cuda, (gpunn__row_norm_kernel<false>), blocks, GPUNN__THREADS, b);
+    if (b.along.out && centered)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__row_norm_back_kernel<true>), blocks, GPUNN__THREADS, b));
+    else if (b.along.out)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__row_norm_back_kernel<false>), blocks, GPUNN__THREADS, b));
+    return columns ? gpunn__row_norm_columns(cuda, step, action, &b) : GPUNN_OK;
+}
+
+static gpunn_status gpunn__cuda_layer_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__row_norm_step(cuda, step, action, true);
+}
+
+static gpunn_status gpunn__cuda_rms_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__row_norm_step(cuda, step, action, false);
 }
 
 /* ==== >>loss ========================================================================================================== *

@@ -120,6 +120,8 @@ static inline float __fdividef(float a, float b)
 {
     return a / b;
 }
+#define __expf(x) expf(x) /* as functions those names are the C library's */
+#define __logf(x) logf(x)
 static inline void __threadfence_system(void)
 {
 }
@@ -182,8 +184,10 @@ static inline emulator_launcher<P...> emulator_prepare(cudaStream_t stream, cons
 {
     return {stream, name, blocks, threads, kernel};
 }
+#define GPUNN__LAUNCH_ON(on, kernel, blocks, threads, ...) \
+    emulator_prepare((cudaStream_t)(on), #kernel, (blocks), (threads), kernel)(__VA_ARGS__)
 #define GPUNN__LAUNCH(cuda, kernel, blocks, threads, ...) \
-    (emulator_prepare((cuda)->stream, #kernel, (blocks), (threads), kernel)(__VA_ARGS__), gpunn__cuda_launched((cuda), #kernel))
+    (GPUNN__LAUNCH_ON((cuda)->stream, kernel, blocks, threads, __VA_ARGS__), gpunn__cuda_launched((cuda), #kernel))
 
 /* ---- the runtime ---- */
 #define EMULATOR_ERRORS(X)                                                                                    \

@@ -313,6 +313,42 @@ def layers():
     matmul("transpose_both", (5, 4), (2, 5), True, True)
     matmul("transpose_broadcast", (5, 4), (3, 2, 5), True, True)
     matmul("primes", (37, 29), (29, 41))
+
+    def row_norm(name, shape, dims=1, eps=None, affine=True, bias=True, fixed=False):
+        axes, x, w, b = list(range(-dims, 0)), randn(*shape, scale=2, shift=0.7), randn(*shape[-dims:]), randn(*shape[-dims:])
+        inputs = {"fixed" if fixed else "batch": {"x": x}}
+
+        def rms(x, l_weight=1.0):
+            return x / torch.sqrt(x.square().mean(axes, keepdim=True) + (eps or torch.finfo(torch.float32).eps)) * l_weight
+
+        weights = {"l.weight": w} if affine else {}
+        if bias:
+            add_case(out, f"rms_norm.{name}", rms, params=weights, **inputs)
+        if affine and bias:
+            weights = {"l.weight": w, "l.bias": b}
+        add_case(out, f"layer_norm.{name}", lambda x, l_weight=None, l_bias=None: F.layer_norm(x, shape[-dims:], l_weight, l_bias, eps or 1e-5),
+                 params=weights, **inputs)
+
+    row_norm("plain", (5, 7))
+    row_norm("one", (6, 1), eps=0.5)
+    row_norm("rank3", (3, 5, 6))
+    row_norm("two_dims", (4, 3, 5), 2)
+    row_norm("image", (2, 3, 8, 8), 3)
+    row_norm("all", (3, 4, 5), 3, fixed=True)
+    row_norm("line", (11,), fixed=True)
+    row_norm("eps", (5, 9), eps=0.1)
+    row_norm("no_affine", (4, 9), affine=False)
+    row_norm("no_bias", (6, 13), bias=False)
+    row_norm("prime", (5, 67))
+    row_norm("tall", (333, 3))
+    row_norm("packs", (7, 264))
+    row_norm("packs_odd", (2, 3, 269))
+    row_norm("large", (2, 2053))
+    row_norm("large_packs", (1, 2056))
+    special = randn(5, 9)
+    special[1, 3], special[2, 0], special[3, 8] = nan, inf, -inf
+    add_case(out, "layer_norm.special", lambda x: F.layer_norm(x, (9,)), batch={"x": special}, gradient=False)
+    add_case(out, "rms_norm.special", lambda x: x / torch.sqrt(x.square().mean(-1, keepdim=True) + 1e-3), batch={"x": special}, gradient=False)
     save("layers.safetensors", out)
 
 
@@ -575,6 +611,29 @@ class ResNet(torch.nn.Module):
         return self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
+class RMSNorm(torch.nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(features) + 0.5)
+
+    def forward(self, x):
+        return x / torch.sqrt(x.square().mean(-1, keepdim=True) + torch.finfo(torch.float32).eps) * self.weight
+
+
+class Transformer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln1, self.norm2, self.ln3 = torch.nn.LayerNorm(8), RMSNorm(8), torch.nn.LayerNorm((5, 8))
+        self.q, self.k, self.v = (torch.nn.Linear(8, 8) for _ in range(3))
+        self.fc1, self.fc2, self.head = torch.nn.Linear(8, 19), torch.nn.Linear(19, 8), torch.nn.Linear(40, 4)
+
+    def forward(self, x):
+        h = self.ln1(x)
+        x = x + torch.softmax(self.q(h) @ self.k(h).transpose(1, 2) * 0.35, -1) @ self.v(h)
+        x = x + self.fc2(F.gelu(self.fc1(self.norm2(x)), approximate="tanh"))
+        return self.head(self.ln3(x).flatten(1))
+
+
 def models():
     out = {}
     mlp = torch.nn.Sequential()
@@ -585,7 +644,8 @@ def models():
         "lenet": (LeNet(), (1, 16, 16), 10, lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9), 6),
         "resnet": (ResNet(), (3, 8, 8), 4, lambda p: torch.optim.AdamW(p, lr=0.01), 7),
     }
-    for name, (net, shape, classes, optimizer, batch) in nets.items():
+
+    def train(name, net, shape, classes, optimizer, batch):
         state = {key: t.clone() for key, t in net.state_dict().items()}  # as torch saves it, num_batches_tracked and all
         try:
             from safetensors.torch import save_file
@@ -607,6 +667,11 @@ def models():
             out[f"{name}/eval"] = down(net(up(x[0])))
         out.update({f"{name}/x": x, f"{name}/t": t, f"{name}/losses": f32(values)})
         out.update({f"{name}/final.{key}": down(v) for key, v in net.state_dict().items() if not key.endswith("num_batches_tracked")})
+
+    for name, arguments in nets.items():
+        train(name, *arguments)
+    with torch.random.fork_rng():
+        train("transformer", Transformer(), (5, 8), 4, lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9), 7)
     save("models.safetensors", out)
     weights = randn(3, 5)
     save("dtypes.safetensors", {"half": weights.half(), "bfloat": weights.bfloat16(), "double": weights.double(), "single": weights})

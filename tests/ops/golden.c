@@ -34,6 +34,22 @@ static gpunn_tensor *concat3(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c, 
     X(kind, "rectangular", gpunn_##kind(in("x"), .kernel_shape = {2, 3}, .strides = {1, 2}, .paddings = {1, 0}))                 \
     X(kind, "one", gpunn_##kind(in("x"), .kernel_size = 1))                                                                      \
     X(kind, "whole", gpunn_##kind(in("x"), .kernel_shape = {5, 4}))
+#define ROW_NORM_CASES(X, kind)                                               \
+    X(kind, "plain", gpunn_##kind(in("x"), "l"))                              \
+    X(kind, "one", gpunn_##kind(in("x"), "l", .eps = 0.5f))                   \
+    X(kind, "rank3", gpunn_##kind(in("x"), "l"))                              \
+    X(kind, "two_dims", gpunn_##kind(in("x"), "l", .dims = 2))                \
+    X(kind, "image", gpunn_##kind(in("x"), "l", .dims = 3))                   \
+    X(kind, "all", gpunn_##kind(in("x"), "l", .dims = 3))                     \
+    X(kind, "line", gpunn_##kind(in("x"), "l"))                               \
+    X(kind, "eps", gpunn_##kind(in("x"), "l", .eps = 0.1f))                   \
+    X(kind, "no_affine", gpunn_##kind(in("x"), "l", .no_affine = true))       \
+    X(kind, "prime", gpunn_##kind(in("x"), "l"))                              \
+    X(kind, "tall", gpunn_##kind(in("x"), "l"))                               \
+    X(kind, "packs", gpunn_##kind(in("x"), "l"))                              \
+    X(kind, "packs_odd", gpunn_##kind(in("x"), "l"))                          \
+    X(kind, "large", gpunn_##kind(in("x"), "l"))                              \
+    X(kind, "large_packs", gpunn_##kind(in("x"), "l"))
 #define REDUCTION_CASES(X, kind)                                           \
     X(kind, "all", gpunn_##kind(in("x"), GPUNN_ALL, false))                \
     X(kind, "all_keep", gpunn_##kind(in("x"), GPUNN_ALL, true))            \
@@ -105,6 +121,11 @@ static gpunn_tensor *concat3(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c, 
     X(batch_norm, "1d", gpunn_batch_norm1d(in("x"), "l"))                                                                        \
     X(batch_norm, "1d_length", gpunn_batch_norm1d(in("x"), "l"))                                                                 \
     X(batch_norm, "1d_pair", gpunn_batch_norm1d(in("x"), "l"))                                                                   \
+    ROW_NORM_CASES(X, layer_norm)                                                                                                \
+    X(layer_norm, "no_bias", gpunn_layer_norm(in("x"), "l", .no_bias = true))                                                    \
+    X(layer_norm, "special", gpunn_layer_norm(in("x"), "l", .no_affine = true))                                                  \
+    X(rms_norm, "special", gpunn_rms_norm(in("x"), "l", .eps = 1e-3f, .no_affine = true))                                        \
+    ROW_NORM_CASES(X, rms_norm)                                                                                                  \
     X(linear, "plain", gpunn_linear(in("x"), "l", .out_features = 4))                                                            \
     X(linear, "one", gpunn_linear(in("x"), "l", .out_features = 1))                                                              \
     X(linear, "rank3", gpunn_linear(in("x"), "l", .out_features = 4))                                                            \

@@ -331,6 +331,15 @@ static gpunn_tensor *expression(inputs *in, const char *text)
     X(batch_norm1d_length, XS(3, 2, 5), gpunn_batch_norm1d(x, "l", .eps = 0.01f))                                           \
     X(batch_norm2d, XS(3, 4, 3, 2), gpunn_batch_norm2d(x, "l"))                                                             \
     X(batch_norm2d_no_affine, XS(3, 2, 3, 3), gpunn_batch_norm2d(x, "l", .no_affine = true))                                \
+    X(layer_norm, XS(3, 7), gpunn_layer_norm(x, "l"))                                                                       \
+    X(layer_norm_dims, XS(3, 4, 3, 5), gpunn_layer_norm(x, "l", .dims = 2, .eps = 0.01f))                                   \
+    X(layer_norm_no_affine, XS(3, 2, 9), gpunn_layer_norm(x, "l", .no_affine = true))                                       \
+    X(layer_norm_no_bias, XS(3, 5), gpunn_layer_norm(x, "l", .no_bias = true))                                              \
+    X(layer_norm_twice, XS(3, 6), gpunn_mul(gpunn_layer_norm(x, "l"), gpunn_layer_norm(gpunn_tanh(x), "m")))                \
+    X(rms_norm, XS(3, 7), gpunn_rms_norm(x, "l"))                                                                           \
+    X(rms_norm_dims, XS(3, 4, 3, 5), gpunn_rms_norm(x, "l", .dims = 3, .eps = 0.01f))                                       \
+    X(rms_norm_no_affine, XS(3, 2, 9), gpunn_rms_norm(x, "l", .no_affine = true))                                           \
+    X(rms_norm_twice, XS(3, 6), gpunn_add(x, gpunn_mul(gpunn_rms_norm(x, "l"), gpunn_rms_norm(x, "m"))))                    \
     X(prelu, APART(3, 4, 2), gpunn_prelu(x, "l", 4, 0))                                                                     \
     X(prelu_one, APART(3, 4, 2), gpunn_prelu(x, "l", 0, 0.2f))                                                              \
     X(reshape, XS(3, 4, 2), gpunn_mul(gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, 2, 4)), constant(in, 4)))                  \

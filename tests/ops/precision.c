@@ -34,9 +34,11 @@ static net make(gpunn_model *model, int which)
         gpunn_tensor *both[2] = {gpunn_relu(gpunn_add(a, b)), gpunn_mul(a, gpunn_sigmoid(b))};
         h = gpunn_linear(gpunn_slice(gpunn_concat(both, 2, 1), 1, 3, 31, 1), "fc5", .out_features = 9);
         h = gpunn_gelu_tanh(h);
-    } else if (which == 2)
-        h = gpunn_flatten(gpunn_add(attention(h), gpunn_linear(h, "skip", .out_features = 8)));
-    else { /* images that go through ops of every kind, those that pass on channels-last images and others; smooth ones */
+    } else if (which == 2) {
+        h = gpunn_add(attention(h), gpunn_linear(h, "skip", .out_features = 8));
+        h = gpunn_add(h, gpunn_linear(gpunn_rms_norm(gpunn_layer_norm(h, "ln"), "norm", .dims = 2), "fc", .out_features = 8));
+        h = gpunn_layer_norm(gpunn_flatten(h), "ln2", .no_affine = true);
+    } else { /* images that go through ops of every kind, those that pass on channels-last images and others; smooth ones */
         gpunn_tensor *a = gpunn_conv2d(n.x, "conv1", .out_channels = 6, .kernel_size = 3, .padding = 1);
         gpunn_tensor *b = gpunn_silu(gpunn_batch_norm2d(gpunn_conv2d(a, "conv2", .out_channels = 6, .kernel_size = 1), "bn"));
         gpunn_tensor *c[2] = {gpunn_add(gpunn_mul_scalar(a, 0.5f), gpunn_dropout(b, 0.3f)), gpunn_mul(b, gpunn_tanh(n.x))};

@@ -15,7 +15,7 @@ static void check_sum(const char *what, int64_t index, float actual, double sum,
 /* What every case needs: an output, a gradient fed into it, and what came out. */
 typedef struct run {
     fixture      *f;
-    gpunn_tensor *x, *out;
+    gpunn_tensor *x, *out, *loss;
     float        *value, *grad_out;
     int64_t       count; /* of out */
 } run;
@@ -37,7 +37,8 @@ static void run_backward(run *r)
     for (int i = 0; i < shape_rank(shape); i++) r->count *= shape.dim[i];
     r->grad_out = test_randoms(r->count, 99, 1);
     OK(dev, write_floats(w, r->grad_out, r->count));
-    OK(dev, gpunn_backward(MADE(dev, gpunn_sum(gpunn_mul(r->out, w), GPUNN_ALL, false))));
+    r->loss = MADE(dev, gpunn_sum(gpunn_mul(r->out, w), GPUNN_ALL, false));
+    OK(dev, gpunn_backward(r->loss));
     r->value = read_floats(dev, r->out, NULL);
 }
 static float *read_gradient(gpunn_device *dev, gpunn_tensor *t)
@@ -60,7 +61,7 @@ static void check_product(fixture *f, product p)
     allowance = 1;
     const int64_t ma = p.ta ? p.k : p.m, ka = p.ta ? p.m : p.k, kb = p.tb ? p.n : p.k, nb = p.tb ? p.k : p.n;
     float        *a = test_randoms(ma * ka, 1, 1), *b = test_randoms(kb * nb, 2, 1), *bias = test_randoms(p.n, 3, 1);
-    run           r = {f, NULL, NULL, NULL, NULL, 0};
+    run           r = {f, NULL, NULL, NULL, NULL, NULL, 0};
     gpunn_tensor *other, *bias_tensor = NULL;
     r.x = add_input(f, "a", GPUNN_SHAPE(ma, ka), a, ma * ka);
     if (p.linear) {
@@ -214,7 +215,7 @@ static void check_conv(fixture *f, window g)
     const int64_t cg = g.cin / g.groups, og = g.cout / g.groups, xs = (int64_t)g.n * g.cin * g.h * g.w;
     const int64_t ws = g.cout * cg * g.k[0] * g.k[1];
     float        *x = test_randoms(xs, 1, 1), *w = test_randoms(ws, 2, 1), *bias = test_randoms(g.cout, 3, 1);
-    run           r = {f, NULL, NULL, NULL, NULL, 0};
+    run           r = {f, NULL, NULL, NULL, NULL, NULL, 0};
     r.x = add_input(f, "x", GPUNN_SHAPE(g.n, g.cin, g.h, g.w), x, xs);
     r.out = MADE(f->dev, gpunn_conv2d(r.x, "l", .out_channels = g.cout, .groups = g.groups, .kernel_shape = {g.k[0], g.k[1]},
                                       .strides = {g.s[0], g.s[1]}, .paddings = {g.p[0], g.p[1]}, .dilations = {g.d[0], g.d[1]}));
@@ -290,7 +291,7 @@ static void check_pool(fixture *f, window g, int kind)
     describe(kinds[kind], g);
     const int64_t   xs = (int64_t)g.n * g.cin * g.h * g.w;
     float          *x = test_randoms(xs, 1, 1);
-    run             r = {f, NULL, NULL, NULL, NULL, 0};
+    run             r = {f, NULL, NULL, NULL, NULL, NULL, 0};
     gpunn_pool_args args = {.kernel_shape = {g.k[0], g.k[1]},
                             .strides = {g.s[0], g.s[1]},
                             .paddings = {g.p[0], g.p[1]},
@@ -339,6 +340,89 @@ static void test_pool(void **state)
     }
 }
 
+/* ---- layer_norm and rms_norm ---- */
+typedef struct rows {
+    int64_t rows, n;
+    bool    centered, no_affine;
+} rows;
+
+static void check_rows(fixture *f, rows c)
+{
+    const char *const op = c.centered ? "layer_norm" : "rms_norm";
+    (void)snprintf(geometry, sizeof geometry, "%s rows %d n %d%s", op, (int)c.rows, (int)c.n, c.no_affine ? " no_affine" : "");
+    allowance = 1;
+    const int64_t               count = c.rows * c.n;
+    const gpunn_layer_norm_args args = {.no_affine = c.no_affine};
+    float                      *x = test_randoms(count, 1, 1), *w = test_randoms(c.n, 2, 1), *bias = test_randoms(c.n, 3, 1);
+    for (int64_t i = 0; i < count; i++) x[i] += 0.25f;
+    run r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+    r.x = add_input(f, "x", GPUNN_SHAPE(c.rows, c.n), x, count);
+    r.out = MADE(f->dev, c.centered ? gpunn_layer_norm_(r.x, "l", args) : gpunn_rms_norm_(r.x, "l", args));
+    gpunn_tensor *weight = gpunn_find(f->model, "l.weight"), *bias_tensor = gpunn_find(f->model, "l.bias");
+    if (weight) OK(f->dev, write_floats(weight, w, c.n));
+    if (bias_tensor) OK(f->dev, write_floats(bias_tensor, bias, c.n));
+    run_backward(&r);
+    float  *grad_x = read_gradient(f->dev, r.x);
+    double *sums = calloc((size_t)(4 * c.n), sizeof *sums); /* of each column: dweight, its magnitude, dbias, its magnitude */
+    for (int64_t i = 0; i < c.rows; i++) {
+        const float *const xi = x + i * c.n, *const g = r.grad_out + i * c.n;
+        double mean = 0, variance = c.centered ? (double)1e-5f : 0x1p-23, k_sum = 0, kh_sum = 0, k_size = 0, kh_size = 0;
+        for (int64_t j = 0; j < c.n && c.centered; j++) mean += (double)xi[j] / (double)c.n;
+        for (int64_t j = 0; j < c.n; j++) variance += (xi[j] - mean) * (xi[j] - mean) / (double)c.n;
+        const double rstd = 1 / sqrt(variance);
+        for (int64_t j = 0; j < c.n; j++) {
+            const double h = (xi[j] - mean) * rstd, size = (fabs((double)xi[j]) + fabs(mean)) * rstd,
+                         k = weight ? g[j] * (double)w[j] : g[j];
+            check_sum("out", i * c.n + j, r.value[i * c.n + j], (weight ? h * w[j] : h) + (bias_tensor ? bias[j] : 0),
+                      (weight ? size * fabs((double)w[j]) : size) + fabs((double)bias[j]), c.n);
+            k_sum += k / (double)c.n, k_size += fabs(k) / (double)c.n;
+            kh_sum += k * h / (double)c.n, kh_size += fabs(k) * size / (double)c.n;
+            sums[4 * j] += g[j] * h, sums[4 * j + 1] += fabs((double)g[j]) * size;
+            sums[4 * j + 2] += g[j], sums[4 * j + 3] += fabs((double)g[j]);
+        }
+        for (int64_t j = 0; j < c.n; j++) {
+            const double h = (xi[j] - mean) * rstd, size = (fabs((double)xi[j]) + fabs(mean)) * rstd,
+                         k = weight ? g[j] * (double)w[j] : g[j];
+            check_sum("gradient of x", i * c.n + j, grad_x[i * c.n + j], (k - (c.centered ? k_sum : 0) - h * kh_sum) * rstd,
+                      (fabs(k) + k_size + size * kh_size) * rstd, c.n);
+        }
+    }
+    for (int times = 1; times <= 2; times++) /* the second gradient is added to the first */
+        for (int part = 0; part < 2; part++) {
+            gpunn_tensor *const t = part ? bias_tensor : weight;
+            if (t == NULL) continue;
+            float *gradient = read_gradient(f->dev, t);
+            for (int64_t j = 0; j < c.n; j++)
+                check_sum(part ? "gradient of bias" : "gradient of weight", j, gradient[j], times * sums[4 * j + 2 * part],
+                          times * sums[4 * j + 2 * part + 1], c.rows);
+            free(gradient);
+            if (part == 1 || bias_tensor == NULL) OK(f->dev, gpunn_backward(r.loss));
+        }
+    free(sums), free(grad_x), free(r.value), free(r.grad_out), free(x), free(w), free(bias);
+}
+
+static void test_rows(void **state)
+{
+    fixture         *f = *state;
+    static const int sizes[] = {1, 2, 3, 5, 7, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 264, 511, 513};
+    static const rows large[] = {{9001, 5, true, false}, {5003, 8, true, false},  {641, 264, true, false},
+                                 {2, 8200, true, false}, {3, 8201, false, false}, {5003, 8, false, false},
+                                 {2100, 1, true, true},  {1, 2048, true, false},  {70, 2051, false, false},
+                                 {1, 40003, true, false}};
+    uint32_t          seed = 41;
+    for (int i = 0; i < 100; i++) {
+        const rows c = {sizes[between(&seed, 0, COUNT(sizes) - 1)], sizes[between(&seed, 0, COUNT(sizes) - 1)], i % 2 == 0,
+                        i % 5 == 0};
+        if (c.rows * c.n > 40000) continue;
+        next_model(f);
+        check_rows(f, c);
+    }
+    for (int i = 0; i < COUNT(large); i++) {
+        next_model(f);
+        check_rows(f, large[i]);
+    }
+}
+
 int main(void)
 {
     static struct CMUnitTest tests[16];
@@ -347,6 +431,7 @@ int main(void)
     count += each_backend(tests + count, "matmul", test_matmul, NULL);
     count += each_backend(tests + count, "conv2d", test_conv, NULL);
     count += each_backend(tests + count, "pooling", test_pool, NULL);
+    count += each_backend(tests + count, "rows", test_rows, NULL);
     count += missing_backends(tests + count);
     return _cmocka_run_group_tests("reference", tests, (size_t)count, NULL, NULL);
 }

@@ -184,6 +184,16 @@ static gpunn_tensor *resnet(gpunn_tensor *x)
     h = block(block(h, "layer1.0", 6, 1), "layer1.1", 10, 2);
     return gpunn_linear(gpunn_flatten(gpunn_adaptive_avg_pool2d(h, 1, 1)), "fc", .out_features = 4);
 }
+static gpunn_tensor *transformer(gpunn_tensor *x)
+{
+    gpunn_tensor *h = gpunn_layer_norm(x, "ln1");
+    gpunn_tensor *q = gpunn_linear(h, "q", .out_features = 8), *k = gpunn_linear(h, "k", .out_features = 8);
+    gpunn_tensor *weights = gpunn_softmax(gpunn_mul_scalar(gpunn_matmul(q, k, .transpose_b = true), 0.35f), -1);
+    x = gpunn_add(x, gpunn_matmul(weights, gpunn_linear(h, "v", .out_features = 8)));
+    h = gpunn_gelu_tanh(gpunn_linear(gpunn_rms_norm(x, "norm2"), "fc1", .out_features = 19));
+    x = gpunn_add(x, gpunn_linear(h, "fc2", .out_features = 8));
+    return gpunn_linear(gpunn_flatten(gpunn_layer_norm(x, "ln3", .dims = 2)), "head", .out_features = 4);
+}
 
 typedef struct model_case {
     const char *name;
@@ -204,7 +214,8 @@ static gpunn_optimizer *adamw(gpunn_model *model)
 }
 static const model_case model_cases[] = {{"mlp", mlp, {"adam", adam, false}},
                                          {"lenet", lenet, {"momentum", momentum, false}},
-                                         {"resnet", resnet, {"adamw", adamw, false}}};
+                                         {"resnet", resnet, {"adamw", adamw, false}},
+                                         {"transformer", transformer, {"momentum", momentum, false}}};
 
 static void test_model(void **state)
 {

@@ -316,8 +316,8 @@ static void test_threads_large(void **state)
         gpunn_device *dev = gpunn_device_open(ON(first_backend()), .seed = 3, .threads = i ? 3 : 1);
         gpunn_model  *model = gpunn_model_create(dev);
         gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 16, 24, 24));
-        gpunn_tensor *h = gpunn_gelu(
-            gpunn_batch_norm2d(gpunn_conv2d(x, "c1", .out_channels = 24, .kernel_size = 3, .padding = 1), "bn"));
+        gpunn_tensor *h = gpunn_rms_norm(gpunn_layer_norm(x, "ln"), "rms", .dims = 2);
+        h = gpunn_gelu(gpunn_batch_norm2d(gpunn_conv2d(h, "c1", .out_channels = 24, .kernel_size = 3, .padding = 1), "bn"));
         h = gpunn_max_pool2d(gpunn_conv2d(h, "c2", .out_channels = 32, .kernel_size = 3, .stride = 2), .kernel_size = 2);
         h = gpunn_softmax(gpunn_linear(gpunn_flatten(h), "fc", .out_features = 300), 1);
         gpunn_tensor    *loss = MADE(dev, gpunn_mean(gpunn_square(h), GPUNN_ALL, false));

@@ -398,6 +398,36 @@ static void test_other_layers(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE,
             "batch_norm2d 'bn': x is [batch, 20], but [n, channels, height, width] is needed; gpunn_reshape it",
             gpunn_batch_norm2d(f->rows, "bn"));
+    check_shape(f, gpunn_layer_norm(f->rows, "ln1"), SHAPE(B, 20));
+    check_shape(f, gpunn_layer_norm(f->image, "ln2", .dims = 3), SHAPE(B, 6, 14, 14));
+    check_shape(f, gpunn_find(f->model, "ln2.weight"), SHAPE(6, 14, 14));
+    check_shape(f, gpunn_find(f->model, "ln2.bias"), SHAPE(6, 14, 14));
+    assert_float_equal(gpunn_find(f->model, "ln2.weight")->init.a, 1, 0);
+    assert_float_equal(gpunn_find(f->model, "ln2.bias")->init.a, 0, 0);
+    assert_int_equal(gpunn_layer_norm(f->image, "ln3", .dims = 2, .no_bias = true)->attr.axis, 2);
+    check_shape(f, gpunn_find(f->model, "ln3.weight"), SHAPE(14, 14));
+    assert_null(gpunn_find(f->model, "ln3.bias"));
+    check_shape(f, gpunn_rms_norm(f->image, "rms1"), SHAPE(B, 6, 14, 14));
+    check_shape(f, gpunn_find(f->model, "rms1.weight"), SHAPE(14));
+    assert_null(gpunn_find(f->model, "rms1.bias"));
+    assert_float_equal(gpunn_rms_norm(f->three, "rms2", .no_affine = true)->attr.eps, 1.1920929e-7f, 0);
+    assert_null(gpunn_find(f->model, "rms2.weight"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "layer_norm: the layer needs a name, which its parameters carry too",
+            gpunn_layer_norm(f->rows, ""));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "rms_norm 'ln1': the name is taken by another layer; names are unique in a model",
+            gpunn_rms_norm(f->rows, "ln1"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "layer_norm 'ln': dims is 3, but x is [batch, 20]; use a number from 1 to its rank, 2",
+            gpunn_layer_norm(f->rows, "ln", .dims = 3));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "rms_norm 'ln': dims is 0, but x is [batch, 20]; use a number from 1 to its rank, 2",
+            gpunn_rms_norm(f->rows, "ln", .dims = GPUNN_ZERO));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "layer_norm 'ln': axis 0 of x [batch, 20] is the batch; gpunn_permute or gpunn_reshape it so that a fixed size "
+            "stands there",
+            gpunn_layer_norm(f->rows, "ln", .dims = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "layer_norm 'ln': eps is -1; use a positive number",
+            gpunn_layer_norm(f->rows, "ln", .eps = -1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "rms_norm 'ln': .no_bias is not used by this norm, which has none; leave it out",
+            gpunn_rms_norm(f->rows, "ln", .no_bias = true));
     check_shape(f, gpunn_dropout(f->rows, 0.5f), SHAPE(B, 20));
     assert_int_equal(f->model->random_sites, 1);
     REFUSED(f, GPUNN_ERR_ARGUMENT, "dropout: p is 1.5; use a probability from 0 to 1", gpunn_dropout(f->rows, 1.5f));
