@@ -962,7 +962,7 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 /* Operands: LINEAR, CONV2D x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
  * affine), running_mean, running_var (both updated in place by a training forward); CROSS_ENTROPY, NLL logits, labels, weight
  * (data NULL without); LAYER_NORM, RMS_NORM x, weight, bias (data NULL without); CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX,
- * ARGMAX, ... x; GROUP the operands of its program, gradients that it writes in grad_in with their accumulate, all others in in. */
+ * ARGMAX, ... x; GROUP the operands of its program: gradients that it writes in grad_in, with accumulate, all others in in. */
 typedef struct gpunn_step {
     gpunn_op op;
     bool     backward; /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
