@@ -18,6 +18,7 @@
  *     train    running, optimizers, schedules
  *     data     loaders
  *     files    weights, checkpoints, dataset readers
+ *     spec     models as JSON
  *     fit      the training loop, progress, history
  *     backend  what a backend provides
  *     kernels  fused kernels that the generator writes for a model
@@ -349,6 +350,7 @@ GPUNN_API size_t        gpunn_tensor_bytes(const gpunn_tensor *t); /* at the bat
 /* Parameters and buffers (running statistics) in the order of their creation: what gpunn_save writes. */
 GPUNN_API int           gpunn_parameter_count(const gpunn_model *model);
 GPUNN_API gpunn_tensor *gpunn_parameter_at(gpunn_model *model, int index);
+GPUNN_API gpunn_tensor *gpunn_input_at(gpunn_model *model, int index); /* NULL: there are no more */
 
 /* Host to device: inputs (their bytes tell the batch size), parameters, buffers. bytes must fit exactly. */
 GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes);
@@ -877,7 +879,32 @@ GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *pa
  * order). */
 GPUNN_API gpunn_status gpunn_read_npy(gpunn_device *dev, const char *path, gpunn_array *out);
 GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array);
+/* One tensor of a safetensors file; F32, F16, BF16 and F64 as F32, small integers as I32. name NULL: the file's only one. */
+GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name, gpunn_array *out);
+GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
+                                               const gpunn_array *arrays, int count);
 GPUNN_API void         gpunn_array_free(gpunn_device *dev, gpunn_array *array);
+
+/* ==== >>spec ========================================================================================================== *
+ * A model as JSON (generator/model.schema.json): for the generator, for other programs, for models that come from elsewhere. */
+typedef struct gpunn_spec_args {
+    int              args_;
+    const char      *name;       /* the model's; default: that of the spec it came from, else the file's */
+    gpunn_tensor    *outputs[8]; /* what evaluation computes; default: the spec's, else every value that no op reads */
+    gpunn_tensor    *loss;       /* what training makes small; default: the spec's, else none */
+    gpunn_optimizer *optimizer;  /* its kind, numbers and clipping are noted; default: the spec's, else none */
+} gpunn_spec_args;
+/* Tensors, ops, initial values and settings of parameters; not their values (gpunn_save). Tensors without a name get one in the
+ * file, "t5". What gpunn_spec_load makes of the file is saved as the same bytes. */
+GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gpunn_spec_args args);
+#define gpunn_spec_save(model, ...) gpunn_spec_save_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
+/* Builds the model; NULL after an error, which begins with path:line:column. gpunn_find finds each tensor by its id. What is for
+ * the generator alone ("math", "layout", "fuse") is not kept. */
+GPUNN_API gpunn_model *gpunn_spec_load(gpunn_device *dev, const char *path);
+/* What the spec of such a model says; NULL: nothing. The optimizer is a new one, with the spec's clipping. */
+GPUNN_API gpunn_tensor    *gpunn_spec_loss(gpunn_model *model);
+GPUNN_API gpunn_tensor    *gpunn_spec_output(gpunn_model *model, int index);
+GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model);
 
 /* ==== >>fit =========================================================================================================== */
 typedef struct gpunn_progress {
@@ -1362,6 +1389,7 @@ struct gpunn_device {
     gpunn__error         error;
     size_t               allocated, peak; /* bytes of backend memory */
     gpunn_model         *models;          /* list */
+    const char          *place;           /* path:line:column of what is being read, put before messages; NULL: none */
 };
 
 typedef enum gpunn__kind { GPUNN__INPUT = 1, GPUNN__PARAMETER, GPUNN__BUFFER, GPUNN__CONSTANT, GPUNN__VALUE } gpunn__kind;
@@ -1395,6 +1423,19 @@ struct gpunn_tensor {
 
 typedef struct gpunn__plan gpunn__plan; /* >>plan */
 
+/* What a spec says beside tensors (>>spec). */
+typedef struct gpunn__recipe {
+    bool         given;
+    gpunn_update rule; /* kind and constants */
+    float        state_start, clip_norm, clip_value;
+} gpunn__recipe;
+typedef struct gpunn__spec {
+    char         *name; /* NULL: none */
+    gpunn_tensor *loss, **outputs;
+    int           output_count, output_capacity;
+    gpunn__recipe recipe;
+} gpunn__spec;
+
 struct gpunn_model {
     gpunn_device    *dev;
     gpunn_model     *next; /* in the device's list */
@@ -1420,6 +1461,7 @@ struct gpunn_model {
     gpunn_run_state         state;
     const gpunn_kernel_set *kernels;       /* NULL: none */
     bool                    kernels_exact; /* its instances are this model's */
+    gpunn__spec             spec;
 };
 
 /* ==== >>errors ======================================================================================================== */
@@ -1482,9 +1524,10 @@ GPUNN__PRIVATE gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, 
 {
     gpunn__error error;
     error.status = status;
+    int     used = dev && dev->place ? snprintf(error.text, sizeof error.text, "%s", dev->place) : 0;
     va_list list;
     va_start(list, format);
-    (void)vsnprintf(error.text, sizeof error.text, format, list);
+    (void)vsnprintf(error.text + used, sizeof error.text - (size_t)used, format, list);
     va_end(list);
     if (dev == NULL)
         gpunn__no_device_error = error;
@@ -1898,6 +1941,8 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
     gpunn__device_free(dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
     gpunn__device_free(dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
     gpunn__device_free(dev, model->half, (size_t)model->half_capacity * 2);
+    gpunn__free_text(dev, model->spec.name);
+    gpunn__free(dev, model->spec.outputs, (size_t)model->spec.output_capacity * sizeof *model->spec.outputs);
     gpunn__free(dev, model, sizeof *model);
 }
 
@@ -2586,6 +2631,13 @@ GPUNN_API gpunn_tensor *gpunn_parameter_at(gpunn_model *model, int index)
 {
     for (int i = 0; model && i < model->tensor_count; i++)
         if (gpunn__is_saved(model->tensors[i]) && index-- == 0) return model->tensors[i];
+    return NULL;
+}
+
+GPUNN_API gpunn_tensor *gpunn_input_at(gpunn_model *model, int index)
+{
+    for (int i = 0; model && i < model->tensor_count; i++)
+        if (model->tensors[i]->kind == GPUNN__INPUT && index-- == 0) return model->tensors[i];
     return NULL;
 }
 
@@ -13095,7 +13147,7 @@ GPUNN__PRIVATE gpunn_status gpunn__loader_set_state(gpunn_loader *loader, int64_
 #pragma GCC optimize("O1")
 #endif
 /* ==== >>json ========================================================================================================== *
- * Reads a JSON text in place, piece by piece: objects, arrays, strings and integers, all that safetensors headers hold. */
+ * Reads a JSON text in place: piece by piece, or all of it into a list of items. */
 typedef struct gpunn__slice {
     char  *at; /* a zero follows it, and may occur inside */
     size_t length;
@@ -13105,7 +13157,15 @@ typedef struct gpunn__json {
     char       *at, *end; /* strings are unescaped where they stand */
     bool        python;   /* strings may stand in ' ' too */
     const char *problem;  /* NULL: none so far */
+    int         line;     /* line ends passed */
+    const char *line_start;
 } gpunn__json;
+
+static gpunn__json gpunn__json_of(char *text, size_t length, bool python)
+{
+    gpunn__json json = {text, text + length, python, NULL, 0, text};
+    return json;
+}
 
 /* Keeps the first problem; nothing matches after it. */
 static bool gpunn__json_fail(gpunn__json *j, const char *problem)
@@ -13117,7 +13177,11 @@ static bool gpunn__json_fail(gpunn__json *j, const char *problem)
 
 static bool gpunn__json_peek(gpunn__json *j, char c)
 {
-    while (j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r')) j->at++;
+    for (; j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r'); j->at++)
+        if (*j->at == '\n') {
+            j->line++;
+            j->line_start = j->at + 1;
+        }
     return j->at < j->end && *j->at == c;
 }
 
@@ -13240,6 +13304,136 @@ static bool gpunn__json_integer(gpunn__json *j, int64_t *value)
         return gpunn__json_fail(j, "lacks an integer where one belongs");
     *value = negative ? sum : -sum;
     return true;
+}
+
+/* The integer that is the whole text. */
+static bool gpunn__slice_integer(const gpunn__slice *text, int64_t *value)
+{
+    gpunn__json j = gpunn__json_of(text->at, text->length, false);
+    return gpunn__json_integer(&j, value) && j.at == j.end;
+}
+
+/* A number of JSON: its text. */
+static bool gpunn__json_number(gpunn__json *j, gpunn__slice *text)
+{
+    text->at = j->at;
+    (void)gpunn__json_take(j, '-');
+    for (int part = 0; part < 3; part++) { /* digits, fraction, exponent */
+        if (part == 1 && (j->at == j->end || *j->at != '.')) continue;
+        if (part == 2 && (j->at == j->end || (*j->at != 'e' && *j->at != 'E'))) break;
+        j->at += part > 0;
+        if (part == 2 && j->at < j->end && (*j->at == '-' || *j->at == '+')) j->at++;
+        const char *first = j->at;
+        while (j->at < j->end && *j->at >= '0' && *j->at <= '9') j->at++;
+        if (j->at == first || (part == 0 && *first == '0' && j->at - first > 1))
+            return gpunn__json_fail(j, "lacks a digit or has a needless 0 in a number");
+    }
+    text->length = (size_t)(j->at - text->at);
+    return true;
+}
+
+/* The double nearest to a number's text, in every locale: without its point, which moves into the exponent. False: too long. */
+static bool gpunn__json_double(const gpunn__slice *text, double *value)
+{
+    char    plain[1024];
+    size_t  used = 0, at = 0;
+    int64_t exponent = 0;
+    bool    fraction = false;
+    if (text->length > sizeof plain - 32) return false;
+    for (; at < text->length && text->at[at] != 'e' && text->at[at] != 'E'; at++) {
+        exponent -= fraction;
+        if (text->at[at] == '.')
+            fraction = true;
+        else
+            plain[used++] = text->at[at];
+    }
+    if (at < text->length) {
+        bool negative = text->at[++at] == '-';
+        if (negative || text->at[at] == '+') at++;
+        int64_t given = 0;
+        for (; at < text->length; at++)
+            if (given < 100000) given = 10 * given + (text->at[at] - '0');
+        exponent += negative ? -given : given;
+    }
+    (void)snprintf(plain + used, sizeof plain - used, "e%lld", (long long)exponent);
+    *value = strtod(plain, NULL);
+    return true;
+}
+
+/* A whole text as items in the order in which they stand: a list is followed by what is in it, an object by keys and values. */
+typedef enum gpunn__item_kind {
+    GPUNN__J_NULL,
+    GPUNN__J_FALSE,
+    GPUNN__J_TRUE,
+    GPUNN__J_NUMBER,
+    GPUNN__J_STRING,
+    GPUNN__J_LIST,
+    GPUNN__J_OBJECT
+} gpunn__item_kind;
+typedef struct gpunn__item {
+    gpunn__slice     text; /* of numbers and strings */
+    gpunn__item_kind kind;
+    int              next; /* the item behind it and all that is in it */
+    int              line, column;
+    bool             read; /* somebody knows it */
+} gpunn__item;
+
+typedef struct gpunn__items {
+    gpunn__item *at;
+    int          count, capacity;
+} gpunn__items;
+
+enum { GPUNN__JSON_DEPTH = 64 };
+
+/* False with j->problem NULL: out of memory. */
+static bool gpunn__json_item(gpunn_device *dev, gpunn__json *j, gpunn__items *items, int depth)
+{
+    static const char *const words[] = {"null", "false", "true"};
+    gpunn__item             *item = (gpunn__item *)gpunn__grow(dev, items->at, items->count, &items->capacity, sizeof *item);
+    if (item == NULL) return false;
+    int index = items->count++;
+    items->at = item;
+    item += index;
+    memset(item, 0, sizeof *item);
+    (void)gpunn__json_peek(j, 0);
+    item->line = j->line + 1;
+    item->column = (int)(j->at - j->line_start) + 1;
+    bool object = gpunn__json_peek(j, '{'), ok;
+    if (object || gpunn__json_peek(j, '[')) {
+        item->kind = object ? GPUNN__J_OBJECT : GPUNN__J_LIST;
+        if (depth == GPUNN__JSON_DEPTH) return gpunn__json_fail(j, "is nested deeper than 64");
+        char close = object ? '}' : ']';
+        j->at++;
+        if (!gpunn__json_take(j, close)) {
+            do {
+                if (object && !gpunn__json_peek(j, '"')) return gpunn__json_fail(j, "lacks a key in double quotes");
+                if (object && !(gpunn__json_item(dev, j, items, depth + 1) && gpunn__json_expect(j, ':', "lacks a colon")))
+                    return false;
+                if (!gpunn__json_item(dev, j, items, depth + 1)) return false;
+            } while (gpunn__json_take(j, ','));
+            if (!gpunn__json_expect(j, close, object ? "lacks a comma or }" : "lacks a comma or ]")) return false;
+        }
+        items->at[index].next = items->count;
+        return true;
+    }
+    item->next = items->count;
+    if (gpunn__json_peek(j, '"')) {
+        item->kind = GPUNN__J_STRING;
+        ok = gpunn__json_string(j, &item->text);
+    } else if (j->at < j->end && (*j->at == '-' || (*j->at >= '0' && *j->at <= '9'))) {
+        item->kind = GPUNN__J_NUMBER;
+        ok = gpunn__json_number(j, &item->text);
+    } else {
+        int word = 2;
+        while (word >= 0 &&
+               ((size_t)(j->end - j->at) < strlen(words[word]) || memcmp(j->at, words[word], strlen(words[word])) != 0))
+            word--;
+        item->kind = (gpunn__item_kind)word; /* they stand in the order of the kinds */
+        if (word < 0) return gpunn__json_fail(j, j->at == j->end ? "ends too early" : "lacks a value");
+        j->at += strlen(words[word]);
+        ok = true;
+    }
+    return ok;
 }
 
 static bool gpunn__slice_is(const gpunn__slice *text, const char *word)
@@ -13564,7 +13758,7 @@ static gpunn_status gpunn__archive_header(gpunn__archive *a)
     status = gpunn__reader_read(r, a->header, a->header_bytes);
     if (status != GPUNN_OK) return status;
 
-    gpunn__json json = {a->header, a->header + length, false, NULL};
+    gpunn__json json = gpunn__json_of(a->header, a->header_bytes, false);
     bool        parsed = gpunn__parse_header(dev, &json, &a->tensors, &a->notes);
     if (!parsed && json.problem == NULL) return GPUNN_ERR_MEMORY;
     if (!parsed)
@@ -13945,8 +14139,7 @@ static gpunn_status gpunn__resume_read(const gpunn__archive *a, gpunn__resume *r
             char                index[16];
             int64_t             value = 0;
             const gpunn__entry *note = gpunn__table_find(&a->notes, field->name, gpunn__resume_index(field, i, index));
-            gpunn__json json = {note ? note->text.at : NULL, note ? note->text.at + note->text.length : NULL, false, NULL};
-            if (note == NULL || !gpunn__json_integer(&json, &value) || json.at != json.end ||
+            if (note == NULL || !gpunn__slice_integer(&note->text, &value) ||
                 (field->maximum >= 0 && (value < 0 || value > field->maximum)))
                 return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' is damaged: its entry '%s%s' is %s; use an older checkpoint",
                                    function, path, field->name, index, note ? gpunn__printable(&note->text, shown) : "missing");
@@ -14034,6 +14227,23 @@ static void gpunn__emit_floats(gpunn__writer *w, const float *from, size_t bytes
     }
 }
 
+/* A tensor in the header. */
+static void gpunn__emit_entry(gpunn__writer *w, const char *prefix, const char *name, gpunn_dtype dtype, int rank,
+                              const int64_t *dim, size_t bytes)
+{
+    static const char *const types[] = {"",
+#define GPUNN__X(id, text, file_name, bytes) file_name,
+                                        GPUNN_DTYPE_LIST(GPUNN__X)
+#undef GPUNN__X
+    };
+    gpunn__emit(w, ",", 1);
+    gpunn__emit_name(w, prefix, name);
+    gpunn__emitf(w, ":{\"dtype\":\"%s\",\"shape\":[", types[dtype]);
+    for (int i = 0; i < rank; i++) gpunn__emitf(w, "%s%lld", i ? "," : "", (long long)dim[i]);
+    gpunn__emitf(w, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)w->offset, (unsigned long long)(w->offset + bytes));
+    w->offset += bytes;
+}
+
 /* Either floats in the device's memory, of t's shape, or one number. */
 static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn_tensor *t, const float *floats,
                                const int64_t *number)
@@ -14046,12 +14256,7 @@ static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn
             gpunn__emit_floats(w, floats, bytes);
         return;
     }
-    gpunn__emit(w, ",", 1);
-    gpunn__emit_name(w, prefix, t->name);
-    gpunn__emitf(w, ":{\"dtype\":\"%s\",\"shape\":[", number ? "I64" : "F32");
-    for (int i = 0; i < t->rank && !number; i++) gpunn__emitf(w, "%s%lld", i ? "," : "", (long long)t->dim[i]);
-    gpunn__emitf(w, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)w->offset, (unsigned long long)(w->offset + bytes));
-    w->offset += bytes;
+    gpunn__emit_entry(w, prefix, t->name, number ? GPUNN_I64 : GPUNN_F32, number ? 0 : t->rank, t->dim, bytes);
 }
 
 static void gpunn__emit_metadata(gpunn__writer *w, const gpunn__resume *resume)
@@ -14074,12 +14279,24 @@ static void gpunn__emit_metadata(gpunn__writer *w, const gpunn__resume *resume)
     gpunn__emit(w, "}", 1);
 }
 
-static void gpunn__emit_all(gpunn__writer *w, gpunn__pass pass, const gpunn_model *model, const gpunn__resume *resume)
+static void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const gpunn__resume *resume)
 {
-    const gpunn_optimizer *opt = resume ? &resume->opt : NULL;
     w->pass = pass;
     w->length = w->offset = 0;
     if (pass != GPUNN__TENSORS) gpunn__emit_metadata(w, resume);
+}
+
+typedef struct gpunn__saved {
+    const gpunn_model   *model;
+    const gpunn__resume *resume; /* NULL: weights only */
+} gpunn__saved;
+
+static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *what)
+{
+    const gpunn_model     *model = ((const gpunn__saved *)what)->model;
+    const gpunn__resume   *resume = ((const gpunn__saved *)what)->resume;
+    const gpunn_optimizer *opt = resume ? &resume->opt : NULL;
+    gpunn__emit_begin(w, pass, resume);
     for (int i = 0; opt && i < opt->parameter_count; i++) /* first, so that they stay aligned */
         gpunn__emit_tensor(w, gpunn__step_prefix, opt->parameters[i], NULL, &opt->steps[i]);
     for (int i = 0; i < model->tensor_count; i++) {
@@ -14092,17 +14309,17 @@ static void gpunn__emit_all(gpunn__writer *w, gpunn__pass pass, const gpunn_mode
     if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
 }
 
-/* resume NULL: weights only. */
-static gpunn_status gpunn__archive_write(const gpunn_model *model, const gpunn__resume *resume, const char *path)
+/* emit walks over `what`. */
+static gpunn_status gpunn__archive_write(gpunn_device *dev, const char                                                  *path,
+                                         void (*emit)(gpunn__writer *w, gpunn__pass pass, const void *what), const void *what)
 {
-    gpunn_device *dev = model->dev;
     gpunn__file   file;
     gpunn__writer w;
     memset(&w, 0, sizeof w);
     w.dev = dev;
     w.file = &file;
     w.status = GPUNN_OK;
-    gpunn__emit_all(&w, GPUNN__MEASURE, model, resume);
+    emit(&w, GPUNN__MEASURE, what);
     if (w.status != GPUNN_OK) return w.status;
     size_t        padding = (size_t)(7 - (w.length + 7) % 8); /* the tensors begin at a multiple of 8 */
     uint64_t      length = w.length + padding;
@@ -14113,9 +14330,9 @@ static gpunn_status gpunn__archive_write(const gpunn_model *model, const gpunn__
     w.chunk = (char *)gpunn__realloc(dev, NULL, 0, GPUNN__CHUNK);
     w.status = w.chunk ? gpunn__file_write(&file, head, sizeof head) : GPUNN_ERR_MEMORY;
     if (w.status == GPUNN_OK) {
-        gpunn__emit_all(&w, GPUNN__HEADER, model, resume);
+        emit(&w, GPUNN__HEADER, what);
         (void)gpunn__file_write(&file, "       ", padding);
-        gpunn__emit_all(&w, GPUNN__TENSORS, model, resume);
+        emit(&w, GPUNN__TENSORS, what);
     }
     if (w.status == GPUNN_OK) w.status = gpunn__file_commit(&file);
     gpunn__file_discard(&file);
@@ -14126,8 +14343,9 @@ static gpunn_status gpunn__archive_write(const gpunn_model *model, const gpunn__
 GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path)
 {
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_save: the model is NULL");
+    gpunn__saved saved = {model, NULL};
     gpunn_status status = gpunn__commit(model);
-    return status == GPUNN_OK ? gpunn__archive_write(model, NULL, path) : status;
+    return status == GPUNN_OK ? gpunn__archive_write(model->dev, path, gpunn__emit_model, &saved) : status;
 }
 
 GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
@@ -14154,7 +14372,8 @@ GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader 
         gpunn__loader_state(loader, &resume.epoch, &resume.position);
         resume.seed = loader->args.seed;
     }
-    return gpunn__archive_write(model, &resume, path);
+    gpunn__saved saved = {model, &resume};
+    return gpunn__archive_write(model->dev, path, gpunn__emit_model, &saved);
 }
 
 GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
@@ -14218,6 +14437,7 @@ typedef enum gpunn__attribute_kind {
     GPUNN__A_BOOL,
     GPUNN__A_NOT, /* a bool kept the other way round */
     GPUNN__A_INT,
+    GPUNN__A_LAST, /* int: the first of the last axes; the text says how many they are */
     GPUNN__A_INT64,
     GPUNN__A_FLOAT,
     GPUNN__A_PAIR,  /* int[2] */
@@ -14231,7 +14451,7 @@ typedef struct gpunn__attribute {
     const char           *name; /* torch's */
     gpunn__attribute_kind kind;
     size_t                offset;    /* in gpunn_attributes */
-    float                 otherwise; /* the JSON's default; NAN: none */
+    const char           *otherwise; /* the JSON's default; NULL: none, "": the JSON does not have it */
 } gpunn__attribute;
 
 #define GPUNN__A(ENUM, name, kind, member, otherwise)                                         \
@@ -14239,42 +14459,46 @@ typedef struct gpunn__attribute {
         GPUNN_OP_##ENUM, name, GPUNN__A_##kind, offsetof(gpunn_attributes, member), otherwise \
     }
 static const gpunn__attribute gpunn__attributes_of[] = {
-    GPUNN__A(MATMUL, "transpose_a", BOOL, transpose_a, 0),
-    GPUNN__A(MATMUL, "transpose_b", BOOL, transpose_b, 0),
-    GPUNN__A(CONV2D, "stride", PAIR, stride, 1),
-    GPUNN__A(CONV2D, "padding", PAIR, padding, 0),
-    GPUNN__A(CONV2D, "dilation", PAIR, dilation, 1),
-    GPUNN__A(CONV2D, "groups", INT, groups, 1),
-    GPUNN__A(MAX_POOL2D, "kernel_size", PAIR, kernel, NAN),
-    GPUNN__A(MAX_POOL2D, "stride", PAIR, stride, NAN),
-    GPUNN__A(MAX_POOL2D, "padding", PAIR, padding, 0),
-    GPUNN__A(MAX_POOL2D, "ceil_mode", BOOL, ceil_mode, 0),
-    GPUNN__A(AVG_POOL2D, "kernel_size", PAIR, kernel, NAN),
-    GPUNN__A(AVG_POOL2D, "stride", PAIR, stride, NAN),
-    GPUNN__A(AVG_POOL2D, "padding", PAIR, padding, 0),
-    GPUNN__A(AVG_POOL2D, "ceil_mode", BOOL, ceil_mode, 0),
-    GPUNN__A(AVG_POOL2D, "count_include_pad", NOT, count_exclude_pad, 1),
-    GPUNN__A(BATCH_NORM, "eps", FLOAT, eps, 1e-5f),
-    GPUNN__A(BATCH_NORM, "momentum", FLOAT, momentum, 0.1f),
-    GPUNN__A(DROPOUT, "p", FLOAT, value[0], 0.5f),
-    GPUNN__A(PERMUTE, "dims", ORDER, order, NAN),
-    GPUNN__A(CONCAT, "dim", INT, axis, 0),
-    GPUNN__A(SLICE, "dim", INT, axis, 0),
-    GPUNN__A(SLICE, "start", INT64, start, 0),
-    GPUNN__A(SLICE, "step", INT64, step, 1),
-    GPUNN__A(PAD, "before", SIZES, before, NAN),
-    GPUNN__A(PAD, "value", FLOAT, value[0], 0),
-    GPUNN__A(SUM, "dims", AXES, axes, NAN),
-    GPUNN__A(SUM, "mean", BOOL, mean, NAN),
-    GPUNN__A(MAX, "dims", AXES, axes, NAN),
-    GPUNN__A(ARGMAX, "dim", INT, axis, NAN),
-    GPUNN__A(SOFTMAX, "dim", INT, axis, NAN),
-    GPUNN__A(LOG_SOFTMAX, "dim", INT, axis, NAN),
-    GPUNN__A(CROSS_ENTROPY, "reduction", REDUCTION, reduction, 0),
-    GPUNN__A(CROSS_ENTROPY, "ignore_index", INT64, ignore_index, -100),
-    GPUNN__A(CROSS_ENTROPY, "label_smoothing", FLOAT, value[0], 0),
-    GPUNN__A(NLL, "reduction", REDUCTION, reduction, 0),
-    GPUNN__A(NLL, "ignore_index", INT64, ignore_index, -100),
+    GPUNN__A(MATMUL, "transpose_a", BOOL, transpose_a, "false"),
+    GPUNN__A(MATMUL, "transpose_b", BOOL, transpose_b, "false"),
+    GPUNN__A(CONV2D, "stride", PAIR, stride, "1"),
+    GPUNN__A(CONV2D, "padding", PAIR, padding, "0"),
+    GPUNN__A(CONV2D, "dilation", PAIR, dilation, "1"),
+    GPUNN__A(CONV2D, "groups", INT, groups, "1"),
+    GPUNN__A(MAX_POOL2D, "kernel_size", PAIR, kernel, NULL),
+    GPUNN__A(MAX_POOL2D, "stride", PAIR, stride, NULL),
+    GPUNN__A(MAX_POOL2D, "padding", PAIR, padding, "0"),
+    GPUNN__A(MAX_POOL2D, "ceil_mode", BOOL, ceil_mode, "false"),
+    GPUNN__A(AVG_POOL2D, "kernel_size", PAIR, kernel, NULL),
+    GPUNN__A(AVG_POOL2D, "stride", PAIR, stride, NULL),
+    GPUNN__A(AVG_POOL2D, "padding", PAIR, padding, "0"),
+    GPUNN__A(AVG_POOL2D, "ceil_mode", BOOL, ceil_mode, "false"),
+    GPUNN__A(AVG_POOL2D, "count_include_pad", NOT, count_exclude_pad, "true"),
+    GPUNN__A(BATCH_NORM, "eps", FLOAT, eps, "1e-05"),
+    GPUNN__A(BATCH_NORM, "momentum", FLOAT, momentum, "0.1"),
+    GPUNN__A(LAYER_NORM, "dims", LAST, axis, "1"),
+    GPUNN__A(LAYER_NORM, "eps", FLOAT, eps, "1e-05"),
+    GPUNN__A(RMS_NORM, "dims", LAST, axis, "1"),
+    GPUNN__A(RMS_NORM, "eps", FLOAT, eps, "1.1920929e-07"),
+    GPUNN__A(DROPOUT, "p", FLOAT, value[0], "0.5"),
+    GPUNN__A(PERMUTE, "dims", ORDER, order, NULL),
+    GPUNN__A(CONCAT, "dim", INT, axis, "0"),
+    GPUNN__A(SLICE, "dim", INT, axis, NULL),
+    GPUNN__A(SLICE, "start", INT64, start, "0"),
+    GPUNN__A(SLICE, "step", INT64, step, "1"),
+    GPUNN__A(PAD, "before", SIZES, before, NULL),
+    GPUNN__A(PAD, "value", FLOAT, value[0], "0"),
+    GPUNN__A(SUM, "dims", AXES, axes, NULL),
+    GPUNN__A(SUM, "mean", BOOL, mean, ""),
+    GPUNN__A(MAX, "dims", AXES, axes, NULL),
+    GPUNN__A(ARGMAX, "dim", INT, axis, NULL),
+    GPUNN__A(SOFTMAX, "dim", INT, axis, NULL),
+    GPUNN__A(LOG_SOFTMAX, "dim", INT, axis, NULL),
+    GPUNN__A(CROSS_ENTROPY, "reduction", REDUCTION, reduction, "\"mean\""),
+    GPUNN__A(CROSS_ENTROPY, "ignore_index", INT64, ignore_index, "-100"),
+    GPUNN__A(CROSS_ENTROPY, "label_smoothing", FLOAT, value[0], "0"),
+    GPUNN__A(NLL, "reduction", REDUCTION, reduction, "\"mean\""),
+    GPUNN__A(NLL, "ignore_index", INT64, ignore_index, "-100"),
 };
 #undef GPUNN__A
 enum { GPUNN__ATTRIBUTE_COUNT = sizeof gpunn__attributes_of / sizeof gpunn__attributes_of[0] };
@@ -14299,12 +14523,12 @@ static void gpunn__put(gpunn__line *text, const char *format, ...)
     text->used += (size_t)length < room ? (size_t)length : room;
 }
 
-/* Nine digits, which tell every float, with a point in every locale. */
-static void gpunn__put_float(gpunn__line *text, float value)
+/* With a point in every locale. Nine digits tell every float. */
+static void gpunn__put_float(gpunn__line *text, float value, int digits)
 {
     char printed[48], plain[48];
     int  used = 0;
-    (void)snprintf(printed, sizeof printed, "%.9g", (double)value);
+    (void)snprintf(printed, sizeof printed, "%.*g", digits, (double)value);
     for (const char *c = printed; *c; c++)
         if (isalnum((unsigned char)*c) || *c == '-' || *c == '+')
             plain[used++] = *c;
@@ -14314,12 +14538,20 @@ static void gpunn__put_float(gpunn__line *text, float value)
     gpunn__put(text, "%s", plain);
 }
 
-/* A float as JSON has it, which knows no infinity. */
+/* A float as JSON has it, in as few digits as tell it; JSON knows no infinity. */
 static void gpunn__put_number(gpunn__line *text, float value)
 {
     const char *quote = isfinite(value) ? "" : "\"";
-    gpunn__put(text, "%s", quote);
-    gpunn__put_float(text, value);
+    size_t      used = text->used;
+    for (int digits = 6; digits <= 9; digits++) {
+        double back = 0;
+        text->used = used;
+        gpunn__put(text, "%s", quote);
+        gpunn__slice number = {text->at + text->used, 0};
+        gpunn__put_float(text, value, digits);
+        number.length = (size_t)(text->at + text->used - number.at);
+        if (!isfinite(value) || (gpunn__json_double(&number, &back) && (float)back == value)) break;
+    }
     gpunn__put(text, "%s", quote);
 }
 
@@ -14355,8 +14587,14 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
         break;
     }
     case GPUNN__A_INT: gpunn__put(text, "%d", *ints); break;
+    case GPUNN__A_LAST: gpunn__put(text, "%d", t->rank - *ints); break;
     case GPUNN__A_INT64: gpunn__put(text, "%lld", (long long)*wide); break;
-    case GPUNN__A_FLOAT: (json ? gpunn__put_number : gpunn__put_float)(text, *(const float *)(const void *)from); break;
+    case GPUNN__A_FLOAT:
+        if (json)
+            gpunn__put_number(text, *(const float *)(const void *)from);
+        else
+            gpunn__put_float(text, *(const float *)(const void *)from, 9);
+        break;
     case GPUNN__A_PAIR:
     case GPUNN__A_ORDER:
         for (int i = 0; i < count; i++) gpunn__put(text, "%s%d", i ? between : "", ints[i]);
@@ -14390,7 +14628,7 @@ GPUNN__PRIVATE void gpunn__node_text(const gpunn_tensor *t, char *out, size_t si
     gpunn__put(&text, "%s", t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : kinds[t->kind]);
     for (int i = 0; i < gpunn__op_attribute_count(t->op); i++) {
         gpunn__put(&text, " %s=", gpunn__op_infos[t->op].attribute[i]);
-        gpunn__put_float(&text, t->attr.value[i]);
+        gpunn__put_float(&text, t->attr.value[i], 9);
     }
     for (int i = 0; i < GPUNN__ATTRIBUTE_COUNT; i++) {
         const gpunn__attribute *a = &gpunn__attributes_of[i];
@@ -14507,6 +14745,1518 @@ GPUNN__PRIVATE void gpunn__model_sha256(const gpunn_model *model, int count, cha
     gpunn__sha256_begin(&sha);
     gpunn__model_text(model, count, gpunn__sha256_add, &sha);
     gpunn__sha256_end(&sha, hex);
+}
+
+/* ---- saving ---------------------------------------------------------------------------------------------------------- */
+static const char *const gpunn__init_names[] = {"zeros", "zeros", "constant", "uniform", "normal", "kaiming_uniform"};
+static const char *const gpunn__update_names[] = {"sgd", "adam", "adamw", "rmsprop", "adagrad"};
+
+static gpunn__recipe gpunn__recipe_of(gpunn_update_kind kind)
+{
+    gpunn__recipe recipe;
+    bool          adam = kind == GPUNN_UPDATE_ADAM || kind == GPUNN_UPDATE_ADAMW;
+    memset(&recipe, 0, sizeof recipe);
+    recipe.given = true;
+    recipe.rule.kind = kind;
+    recipe.rule.lr = kind == GPUNN_UPDATE_SGD || adam ? 1e-3f : 1e-2f;
+    recipe.rule.weight_decay = kind == GPUNN_UPDATE_ADAMW ? 0.01f : 0;
+    recipe.rule.beta1 = adam ? 0.9f : 0;
+    recipe.rule.beta2 = adam ? 0.999f : 0;
+    recipe.rule.alpha = kind == GPUNN_UPDATE_RMSPROP ? 0.99f : 0;
+    recipe.rule.eps = kind == GPUNN_UPDATE_ADAGRAD ? 1e-10f : kind == GPUNN_UPDATE_SGD ? 0 : 1e-8f;
+    return recipe;
+}
+
+/* What "optimizer" may hold beside "type": which kinds, a number or a bool of gpunn__recipe. */
+typedef struct gpunn__recipe_field {
+    const char *name;
+    int         kinds; /* bit k: kind k */
+    bool        flag;
+    size_t      offset;
+} gpunn__recipe_field;
+static const gpunn__recipe_field gpunn__recipe_fields[] = {
+    {"lr", 31, false, offsetof(gpunn__recipe, rule.lr)},
+    {"momentum", 1 << GPUNN_UPDATE_SGD | 1 << GPUNN_UPDATE_RMSPROP, false, offsetof(gpunn__recipe, rule.momentum)},
+    {"dampening", 1 << GPUNN_UPDATE_SGD, false, offsetof(gpunn__recipe, rule.dampening)},
+    {"alpha", 1 << GPUNN_UPDATE_RMSPROP, false, offsetof(gpunn__recipe, rule.alpha)},
+    {"eps", 31 & ~(1 << GPUNN_UPDATE_SGD), false, offsetof(gpunn__recipe, rule.eps)},
+    {"lr_decay", 1 << GPUNN_UPDATE_ADAGRAD, false, offsetof(gpunn__recipe, rule.lr_decay)},
+    {"weight_decay", 31, false, offsetof(gpunn__recipe, rule.weight_decay)},
+    {"initial_accumulator_value", 1 << GPUNN_UPDATE_ADAGRAD, false, offsetof(gpunn__recipe, state_start)},
+    {"nesterov", 1 << GPUNN_UPDATE_SGD, true, offsetof(gpunn__recipe, rule.nesterov)},
+    {"centered", 1 << GPUNN_UPDATE_RMSPROP, true, offsetof(gpunn__recipe, rule.centered)},
+    {"maximize", 31, true, offsetof(gpunn__recipe, rule.maximize)},
+};
+enum { GPUNN__RECIPE_FIELD_COUNT = sizeof gpunn__recipe_fields / sizeof gpunn__recipe_fields[0] };
+
+/* How the file calls a tensor: its name, or its layer's where no tensor has that one, or a new one from its number. */
+static const char *gpunn__id_of(const gpunn_tensor *t, char text[GPUNN__NAME_SIZE])
+{
+    gpunn_model *model = t->model;
+    if (t->name) return t->name;
+    if (t->layer && gpunn_find(model, t->layer) == NULL) return t->layer;
+    int used = snprintf(text, GPUNN__NAME_SIZE, "t%d", t->id);
+    for (bool taken = true; taken;) {
+        taken = gpunn_find(model, text) != NULL;
+        for (int i = 0; i < model->tensor_count && !taken; i++)
+            taken = model->tensors[i]->layer && strcmp(model->tensors[i]->layer, text) == 0;
+        if (taken) text[used++] = '_', text[used] = 0;
+    }
+    return text;
+}
+
+static void gpunn__emit_id(gpunn__writer *w, const gpunn_tensor *t)
+{
+    char text[GPUNN__NAME_SIZE];
+    gpunn__emit_name(w, "", gpunn__id_of(t, text));
+}
+
+static void gpunn__emit_float(gpunn__writer *w, const char *separator, const char *key, float value)
+{
+    char        number[48];
+    gpunn__line line = {number, sizeof number, 0};
+    gpunn__put_number(&line, value);
+    gpunn__emitf(w, "%s\"%s\": %s", separator, key, number);
+}
+
+static void gpunn__emit_shape(gpunn__writer *w, const gpunn_tensor *t)
+{
+    gpunn__emitf(w, ", \"shape\": [");
+    for (int i = 0; i < t->rank; i++) {
+        const char *comma = i ? ", " : "";
+        if (t->dim[i] == GPUNN_BATCH)
+            gpunn__emitf(w, "%s\"N\"", comma);
+        else if (t->dim[i] < 0)
+            gpunn__emitf(w, "%s\"%lldN\"", comma, -(long long)t->dim[i]);
+        else
+            gpunn__emitf(w, "%s%lld", comma, (long long)t->dim[i]);
+    }
+    gpunn__emitf(w, "]");
+}
+
+/* The initial values that a builder gives to the parameter of its layer. */
+static gpunn_init gpunn__usual_init(const gpunn_tensor *layer, const gpunn_tensor *parameter)
+{
+    gpunn_init init = {GPUNN_INIT_DEFAULT, 0, 0};
+    if (layer == NULL) return init;
+    if (layer->op == GPUNN_OP_LINEAR || layer->op == GPUNN_OP_CONV2D) {
+        init.kind = GPUNN_INIT_KAIMING_UNIFORM;
+        init.a = 1;
+        for (int i = 1; i < layer->inputs[1]->rank; i++) init.a *= (float)layer->inputs[1]->dim[i];
+    } else {
+        init.kind = GPUNN_INIT_CONSTANT;
+        init.a = layer->op == GPUNN_OP_PARAMETRIC_RELU ? parameter->init.a : parameter == layer->inputs[1] ? 1 : 0;
+    }
+    return init;
+}
+
+static bool gpunn__inits_differ(gpunn_init a, gpunn_init b)
+{
+    if (a.kind == GPUNN_INIT_ZEROS) a.kind = GPUNN_INIT_DEFAULT;
+    if (b.kind == GPUNN_INIT_ZEROS) b.kind = GPUNN_INIT_DEFAULT;
+    return a.kind != b.kind || a.a != b.a || a.b != b.b;
+}
+
+/* The settings of a parameter that are not the usual ones; separator: what stands before the first. */
+static void gpunn__emit_settings(gpunn__writer *w, const char *separator, const gpunn_tensor *layer, const gpunn_tensor *t,
+                                 bool frozen)
+{
+    if (gpunn__inits_differ(t->init, gpunn__usual_init(layer, t))) {
+        gpunn__emitf(w, "%s\"init\": {\"kind\": \"%s\"", separator, gpunn__init_names[t->init.kind]);
+        if (t->init.a != 0) gpunn__emit_float(w, ", ", "a", t->init.a);
+        if (t->init.b != 0) gpunn__emit_float(w, ", ", "b", t->init.b);
+        gpunn__emitf(w, "}");
+        separator = ", ";
+    }
+    if (!t->trainable && !frozen) {
+        gpunn__emitf(w, "%s\"trainable\": false", separator);
+        separator = ", ";
+    }
+    if (!t->decay) {
+        gpunn__emitf(w, "%s\"decay\": false", separator);
+        separator = ", ";
+    }
+    if (t->lr_scale != 1) gpunn__emit_float(w, separator, "lr_scale", t->lr_scale);
+}
+
+static void gpunn__emit_pair(gpunn__writer *w, const char *key, const int *pair)
+{
+    gpunn__emitf(w, pair[0] == pair[1] ? ", \"%s\": %d" : ", \"%s\": [%d, %d]", key, pair[0], pair[1]);
+}
+
+/* The attributes that the tables tell, as far as they are not the default. */
+static void gpunn__emit_attributes(gpunn__writer *w, const gpunn_tensor *t)
+{
+    for (int i = 0; i < gpunn__op_attribute_count(t->op); i++) {
+        float usual = gpunn__op_attribute_default(t->op, i);
+        if (memcmp(&t->attr.value[i], &usual, sizeof usual) != 0) /* -0 is not 0 */
+            gpunn__emit_float(w, ", ", gpunn__op_infos[t->op].attribute[i], t->attr.value[i]);
+    }
+    for (int i = 0; i < GPUNN__ATTRIBUTE_COUNT; i++) {
+        const gpunn__attribute *a = &gpunn__attributes_of[i];
+        char                    value[GPUNN__TEXT_SIZE];
+        gpunn__line             line = {value, sizeof value, 0};
+        bool pool_stride = (t->op == GPUNN_OP_MAX_POOL2D || t->op == GPUNN_OP_AVG_POOL2D) && strcmp(a->name, "stride") == 0;
+        if (a->op != t->op || (a->kind == GPUNN__A_AXES && t->attr.axes == (1u << t->inputs[0]->rank) - 1) ||
+            (pool_stride && memcmp(t->attr.stride, t->attr.kernel, sizeof t->attr.stride) == 0))
+            continue;
+        gpunn__put_attribute(&line, t, a, true);
+        if (a->otherwise == NULL || (*a->otherwise && strcmp(value, a->otherwise) != 0)) {
+            gpunn__emitf(w, ", \"%s\": ", a->name);
+            gpunn__emit(w, value, line.used);
+        }
+    }
+}
+
+/* What the tables do not tell: sizes that stand in shapes, and operands with a key of their own. */
+static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
+{
+    const gpunn_tensor *x = t->inputs[0];
+    int                 pair[2];
+    switch ((int)t->op) {
+    case GPUNN_OP_LINEAR: gpunn__emitf(w, ", \"out_features\": %lld", (long long)t->dim[t->rank - 1]); break;
+    case GPUNN_OP_CONV2D:
+        gpunn__emitf(w, ", \"out_channels\": %lld", (long long)t->dim[1]);
+        gpunn__emit_pair(w, "kernel_size", t->attr.kernel);
+        break;
+    case GPUNN_OP_ADAPTIVE_AVG_POOL2D:
+        for (int i = 0; i < 2; i++) pair[i] = (int)t->dim[2 + i];
+        gpunn__emit_pair(w, "output_size", pair);
+        break;
+    case GPUNN_OP_PARAMETRIC_RELU: /* of a layer */
+        if (t->layer) {
+            const gpunn_tensor *weight = t->inputs[1]->kind == GPUNN__VALUE ? t->inputs[1]->inputs[0] : t->inputs[1];
+            if (weight->dim[0] != 1) gpunn__emitf(w, ", \"num_parameters\": %lld", (long long)weight->dim[0]);
+            if (weight->init.kind == GPUNN_INIT_CONSTANT && weight->init.a != 0.25f)
+                gpunn__emit_float(w, ", ", "init", weight->init.a);
+        }
+        break;
+    case GPUNN_OP_BATCH_NORM:
+        if (t->inputs[1] == NULL) gpunn__emitf(w, ", \"affine\": false");
+        break;
+    case GPUNN_OP_LAYER_NORM:
+    case GPUNN_OP_RMS_NORM:
+        if (t->inputs[1] == NULL) gpunn__emitf(w, ", \"elementwise_affine\": false");
+        break;
+    case GPUNN_OP_RESHAPE: gpunn__emit_shape(w, t); break;
+    case GPUNN_OP_SLICE: {
+        int     axis = t->attr.axis;
+        int64_t last = t->attr.start + (t->dim[axis] - 1) * t->attr.step;
+        if (last + t->attr.step < x->dim[axis]) gpunn__emitf(w, ", \"end\": %lld", (long long)last + 1);
+        break;
+    }
+    case GPUNN_OP_PAD:
+        gpunn__emitf(w, ", \"after\": [");
+        for (int i = 0; i < t->rank; i++)
+            gpunn__emitf(w, "%s%lld", i ? ", " : "", (long long)(t->dim[i] - x->dim[i] - t->attr.before[i]));
+        gpunn__emitf(w, "]");
+        break;
+    case GPUNN_OP_CAST: gpunn__emitf(w, ", \"dtype\": \"%s\"", gpunn_dtype_name(t->dtype)); break;
+    case GPUNN_OP_SUM:
+    case GPUNN_OP_MAX:
+    case GPUNN_OP_ARGMAX:
+        if (t->rank == x->rank) gpunn__emitf(w, ", \"keepdim\": true");
+        break;
+    case GPUNN_OP_CROSS_ENTROPY:
+    case GPUNN_OP_NLL:
+        if (t->inputs[2] == NULL) break;
+        gpunn__emitf(w, ", \"weight\": ");
+        gpunn__emit_id(w, t->inputs[2]);
+        break;
+    default: break;
+    }
+    bool biased = t->op == GPUNN_OP_LINEAR || t->op == GPUNN_OP_CONV2D || (t->op == GPUNN_OP_LAYER_NORM && t->inputs[1]);
+    if (biased && t->inputs[2] == NULL) gpunn__emitf(w, ", \"bias\": false");
+}
+
+/* The settings of a layer's own tensors, which are first .. t->id - 1. */
+static void gpunn__emit_layer_settings(gpunn__writer *w, const gpunn_tensor *t, int first)
+{
+    gpunn_tensor *const *tensors = t->model->tensors;
+    size_t               length = strlen(t->layer);
+    int                  parameters = 0, frozen = 0, shown = 0;
+    for (int i = first; i < t->id; i++) {
+        parameters += tensors[i]->kind == GPUNN__PARAMETER;
+        frozen += tensors[i]->kind == GPUNN__PARAMETER && !tensors[i]->trainable;
+        if (!gpunn__is_saved(tensors[i])) continue;
+        if ((strncmp(tensors[i]->name, t->layer, length) != 0 || tensors[i]->name[length] != '.') && w->status == GPUNN_OK)
+            w->status = gpunn__fail(
+                w->dev, GPUNN_ERR_UNSUPPORTED,
+                "gpunn_spec_save: '%.200s' belongs to layer '%.200s', but its name no longer says so; give it "
+                "back its name",
+                tensors[i]->name, t->layer);
+    }
+    bool all = parameters > 0 && frozen == parameters;
+    if (all) gpunn__emitf(w, ", \"trainable\": false");
+    for (int i = first; i < t->id; i++) {
+        if (tensors[i]->kind != GPUNN__PARAMETER) continue;
+        gpunn__writer measure = *w;
+        measure.pass = GPUNN__MEASURE;
+        measure.length = 0;
+        gpunn__emit_settings(&measure, "", t, tensors[i], all);
+        if (measure.length == 0) continue;
+        gpunn__emitf(w, shown++ ? ", " : ", \"parameters\": {");
+        gpunn__emit_name(w, "", tensors[i]->name + length + 1);
+        gpunn__emitf(w, ": {");
+        gpunn__emit_settings(w, "", t, tensors[i], all);
+        gpunn__emitf(w, "}");
+    }
+    if (shown) gpunn__emitf(w, "}");
+}
+
+/* The value that ends the layer whose first parameter or buffer t is; NULL: t belongs to none. */
+static const gpunn_tensor *gpunn__layer_of(const gpunn_tensor *t)
+{
+    const gpunn_model *model = t->model;
+    for (int i = t->id + 1; i < model->tensor_count && i <= t->id + 4; i++) {
+        const gpunn_tensor *value = model->tensors[i], *first = NULL;
+        if (value->kind != GPUNN__VALUE || value->layer == NULL) continue;
+        for (int k = value->input_count - 1; k > 0; k--)
+            if (value->inputs[k]) first = value->inputs[k];
+        if (first && first->kind == GPUNN__VALUE) first = first->inputs[0]; /* prelu's weight is reshaped */
+        return first == t ? value : NULL;
+    }
+    return NULL;
+}
+
+/* One entry: tensor t with, if it is a layer's value, all that the layer has made: first .. t->id - 1. */
+static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, int first)
+{
+    static const char *const sources[] = {"", "input", "parameter", "", "constant"};
+    const char              *op = t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : sources[t->kind];
+    char                     text[GPUNN__NAME_SIZE];
+    const char              *id = gpunn__id_of(t, text);
+    int                      operands = t->input_count;
+    switch ((int)t->op) {
+    case GPUNN_OP_BATCH_NORM: op = t->rank == 4 ? "batch_norm2d" : "batch_norm1d"; break;
+    case GPUNN_OP_SUM: op = t->attr.mean ? "mean" : "sum"; break;
+    case GPUNN_OP_NLL: op = "nll_loss"; break;
+    case GPUNN_OP_PARAMETRIC_RELU: op = t->layer ? "prelu" : op; break;
+    default: break;
+    }
+    gpunn__emitf(w, "{\"op\": \"%s\"", op);
+    if (t->kind == GPUNN__INPUT || t->kind == GPUNN__PARAMETER) {
+        gpunn__emitf(w, ", \"name\": ");
+        gpunn__emit_name(w, "", t->name);
+    } else if (t->layer) {
+        gpunn__emitf(w, ", \"name\": ");
+        gpunn__emit_name(w, "", t->layer);
+    }
+    if (t->kind == GPUNN__CONSTANT || (t->kind == GPUNN__VALUE && (t->layer == NULL || strcmp(t->layer, id) != 0))) {
+        gpunn__emitf(w, ", \"id\": ");
+        gpunn__emit_name(w, "", id);
+    }
+    if (t->layer)
+        operands = 1;
+    else if (t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL)
+        operands = 2;
+    for (int i = 0; i < operands; i++) {
+        gpunn__emitf(w, i ? ", " : ", \"inputs\": [");
+        gpunn__emit_id(w, t->inputs[i]);
+    }
+    if (operands) gpunn__emitf(w, "]");
+    if (t->kind == GPUNN__VALUE) {
+        gpunn__emit_rest(w, t);
+        gpunn__emit_attributes(w, t);
+        if (t->layer) gpunn__emit_layer_settings(w, t, first);
+    } else {
+        if (t->kind == GPUNN__INPUT && t->dtype != GPUNN_F32) gpunn__emitf(w, ", \"dtype\": \"%s\"", gpunn_dtype_name(t->dtype));
+        gpunn__emit_shape(w, t);
+        if (t->kind == GPUNN__PARAMETER) gpunn__emit_settings(w, ", ", NULL, t, false);
+    }
+    for (int64_t i = 0; t->constant && i < gpunn__count(t, 1); i++) {
+        char        number[48];
+        gpunn__line line = {number, sizeof number, 0};
+        gpunn__put_number(&line, t->constant[i]);
+        gpunn__emitf(w, "%s%s", i ? ", " : ", \"values\": [", number);
+    }
+    gpunn__emitf(w, t->constant ? "]}" : "}");
+}
+
+static void gpunn__emit_recipe(gpunn__writer *w, const gpunn__recipe *recipe)
+{
+    gpunn__recipe usual = gpunn__recipe_of(recipe->rule.kind);
+    gpunn__emitf(w, ",\n  \"optimizer\": {\"type\": \"%s\"", gpunn__update_names[recipe->rule.kind]);
+    for (int i = 0; i < GPUNN__RECIPE_FIELD_COUNT; i++) {
+        const gpunn__recipe_field *field = &gpunn__recipe_fields[i];
+        const char                *from = (const char *)recipe + field->offset, *otherwise = (const char *)&usual + field->offset;
+        if (!(field->kinds >> recipe->rule.kind & 1)) continue;
+        if (field->flag && *(const bool *)from)
+            gpunn__emitf(w, ", \"%s\": true", field->name);
+        else if (!field->flag && (memcmp(from, otherwise, sizeof(float)) != 0 || i == 0)) /* lr: always */
+            gpunn__emit_float(w, ", ", field->name, *(const float *)(const void *)from);
+    }
+    if (recipe->rule.beta1 != usual.rule.beta1 || recipe->rule.beta2 != usual.rule.beta2) {
+        char        betas[96];
+        gpunn__line line = {betas, sizeof betas, 0};
+        gpunn__put_number(&line, recipe->rule.beta1);
+        gpunn__put(&line, ", ");
+        gpunn__put_number(&line, recipe->rule.beta2);
+        gpunn__emitf(w, ", \"betas\": [%s]", betas);
+    }
+    gpunn__emitf(w, "}");
+    if (recipe->clip_norm != 0) gpunn__emit_float(w, ",\n  ", "clip_grad_norm", recipe->clip_norm);
+    if (recipe->clip_value != 0) gpunn__emit_float(w, ",\n  ", "clip_grad_value", recipe->clip_value);
+}
+
+/* The last part of a path, without its ending. */
+static void gpunn__emit_file_name(gpunn__writer *w, const char *path)
+{
+    char        name[GPUNN__NAME_SIZE];
+    const char *from = path;
+    for (const char *c = path; *c; c++)
+        if (*c == '/' || *c == '\\') from = c + 1;
+    const char *end = strrchr(from, '.');
+    size_t      length = end && end > from ? (size_t)(end - from) : strlen(from);
+    (void)snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), from);
+    gpunn__emit_name(w, "", name);
+}
+
+static bool gpunn__is_read(const gpunn_tensor *t)
+{
+    const gpunn_model *model = t->model;
+    for (int i = t->id + 1; i < model->tensor_count; i++)
+        for (int k = 0; k < model->tensors[i]->input_count; k++)
+            if (model->tensors[i]->inputs[k] == t) return true;
+    return false;
+}
+
+static void gpunn__emit_outputs(gpunn__writer *w, const gpunn_model *model, gpunn_tensor *const *given, int count)
+{
+    int found = 0;
+    for (int i = 0; i < (count ? count : model->tensor_count); i++) {
+        const gpunn_tensor *t = count ? given[i] : model->tensors[i];
+        if (count == 0 && (t->kind != GPUNN__VALUE || gpunn__is_read(t))) continue;
+        gpunn__emitf(w, found++ ? ", " : ",\n  \"outputs\": [");
+        gpunn__emit_id(w, t);
+    }
+    if (found) gpunn__emitf(w, "]");
+}
+
+GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gpunn_spec_args args)
+{
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_spec_save: the model is NULL");
+    gpunn_device *dev = model->dev;
+    gpunn__spec  *spec = &model->spec;
+    int           given = 0;
+    while (given < 8 && args.outputs[given]) given++;
+    bool ours = (args.loss == NULL || args.loss->model == model) && (args.optimizer == NULL || args.optimizer->model == model);
+    for (int i = 0; i < given; i++) ours = ours && args.outputs[i]->model == model;
+    if (!ours)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_spec_save: the loss, an output or the optimizer belongs to another model; give this one's");
+    gpunn__recipe recipe = spec->recipe;
+    if (args.optimizer) {
+        const gpunn_optimizer *opt = args.optimizer;
+        recipe.given = true;
+        recipe.rule = opt->rule;
+        recipe.rule.lr = opt->lr;
+        recipe.state_start = opt->state_start;
+        recipe.clip_norm = opt->clip_norm;
+        recipe.clip_value = opt->clip_value;
+    }
+    const gpunn_tensor  *loss = args.loss ? args.loss : spec->loss;
+    gpunn_tensor *const *outputs = given ? args.outputs : spec->outputs;
+    gpunn__file          file;
+    gpunn__writer        w;
+    memset(&w, 0, sizeof w);
+    w.dev = dev;
+    w.file = &file;
+    w.pass = GPUNN__HEADER;
+    w.status = gpunn__file_open(dev, path, &file);
+    if (w.status != GPUNN_OK) return w.status;
+    gpunn__emitf(&w, "{\n  \"gpunn_spec\": 1,\n  \"name\": ");
+    if (args.name || spec->name)
+        gpunn__emit_name(&w, "", args.name ? args.name : spec->name);
+    else
+        gpunn__emit_file_name(&w, path);
+    gpunn__emitf(&w, ",\n  \"precision\": \"%s\",\n  \"tensors\": [", gpunn__precision_names[model->precision]);
+    for (int i = 0; i < model->tensor_count; i++) {
+        const gpunn_tensor *t = model->tensors[i], *layer = gpunn__is_saved(t) ? gpunn__layer_of(t) : NULL;
+        gpunn__emitf(&w, i ? ",\n    " : "\n    ");
+        gpunn__emit_tensor_entry(&w, layer ? layer : t, i);
+        if (layer) i = layer->id;
+    }
+    gpunn__emitf(&w, "\n  ]");
+    gpunn__emit_outputs(&w, model, outputs, given ? given : spec->output_count);
+    if (loss) {
+        gpunn__emitf(&w, ",\n  \"loss\": ");
+        gpunn__emit_id(&w, loss);
+    }
+    if (recipe.given) gpunn__emit_recipe(&w, &recipe);
+    gpunn__emitf(&w, "\n}\n");
+    if (w.status == GPUNN_OK) w.status = gpunn__file_commit(&file);
+    gpunn__file_discard(&file);
+    return w.status;
+}
+
+/* ---- loading --------------------------------------------------------------------------------------------------------- *
+ * The text becomes items, the items become calls of the public builders. Errors stand where dev->place says. */
+enum { GPUNN__SPEC_BYTES = 64 << 20, GPUNN__SPEC_TENSORS = 100000 };
+
+typedef struct gpunn__word { /* what an entry calls itself */
+    const char   *text;
+    gpunn_tensor *t;
+} gpunn__word;
+
+typedef struct gpunn__loading {
+    gpunn_device *dev;
+    gpunn_model  *model;
+    const char   *path;
+    gpunn__items  items;
+    gpunn__word  *words;
+    int           word_count, word_capacity;
+    char          place[320];
+} gpunn__loading;
+
+static bool gpunn__wrong(gpunn__loading *l, int item, const char *format, ...) GPUNN__PRINTF(3, 4);
+
+/* What fails from now on, fails at that item. */
+static void gpunn__stand_at(gpunn__loading *l, int item)
+{
+    const gpunn__item *i = &l->items.at[item];
+    (void)snprintf(l->place, sizeof l->place, "%s:%d:%d: ", gpunn__tail(l->path), i->line, i->column);
+}
+
+/* False, after recording what is wrong at that item. */
+static bool gpunn__wrong(gpunn__loading *l, int item, const char *format, ...)
+{
+    char    text[GPUNN__ERROR_SIZE];
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    gpunn__stand_at(l, item);
+    (void)gpunn__fail(l->dev, GPUNN_ERR_FORMAT, "%s", text);
+    return false;
+}
+
+/* The value of an object's key, or 0. */
+static int gpunn__look(gpunn__loading *l, int object, const char *key)
+{
+    gpunn__item *items = l->items.at;
+    for (int i = object + 1; i < items[object].next; i = items[i + 1].next)
+        if (gpunn__slice_is(&items[i].text, key)) {
+            items[i].read = true;
+            return i + 1;
+        }
+    return 0;
+}
+
+/* The same; false: it is missing. */
+static bool gpunn__need(gpunn__loading *l, int object, const char *key, const char *what, int *item)
+{
+    *item = gpunn__look(l, object, key);
+    return *item || gpunn__wrong(l, object, "\"%s\" is missing; give %s", key, what);
+}
+
+static bool gpunn__be(gpunn__loading *l, int item, const char *key, gpunn__item_kind kind, const char *what)
+{
+    return l->items.at[item].kind == kind || gpunn__wrong(l, item, "\"%s\" must be %s", key, what);
+}
+
+/* Every key of an object has been asked for, once. */
+static bool gpunn__all_read(gpunn__loading *l, int object, const char *of)
+{
+    char               shown[128];
+    const gpunn__item *items = l->items.at;
+    for (int i = object + 1; i < items[object].next; i = items[i + 1].next) {
+        if (items[i].read) continue;
+        for (int k = object + 1; k < i; k = items[k + 1].next)
+            if (items[k].text.length == items[i].text.length &&
+                memcmp(items[k].text.at, items[i].text.at, items[i].text.length) == 0)
+                return gpunn__wrong(l, i, "\"%s\" stands here twice; give it once", gpunn__printable(&items[i].text, shown));
+        return gpunn__wrong(l, i, "%s has no \"%s\"; check its spelling", of, gpunn__printable(&items[i].text, shown));
+    }
+    return true;
+}
+
+static int gpunn__item_count(const gpunn__loading *l, int list)
+{
+    int count = 0;
+    for (int i = list + 1; i < l->items.at[list].next; i = l->items.at[i].next) count++;
+    return count;
+}
+
+/* ---- values: each leaves *value alone where the key is absent ---- */
+static bool gpunn__integer_at(gpunn__loading *l, int item, const char *key, int64_t low, int64_t high, int64_t *value)
+{
+    const gpunn__item *i = &l->items.at[item];
+    int64_t            found;
+    if (i->kind == GPUNN__J_NUMBER && gpunn__slice_integer(&i->text, &found) && found >= low && found <= high) {
+        *value = found;
+        return true;
+    }
+    return gpunn__wrong(l, item, "\"%s\" must be an integer from %lld to %lld", key, (long long)low, (long long)high);
+}
+
+static bool gpunn__get_integer(gpunn__loading *l, int entry, const char *key, int64_t low, int64_t high, int64_t *value)
+{
+    int item = gpunn__look(l, entry, key);
+    return item == 0 || gpunn__integer_at(l, item, key, low, high, value);
+}
+
+/* A field of an argument struct, whose 0 is written GPUNN_ZERO. */
+static bool gpunn__get_int(gpunn__loading *l, int entry, const char *key, int low, int *value)
+{
+    int64_t wide = *value;
+    bool    ok = gpunn__get_integer(l, entry, key, low, INT32_MAX, &wide);
+    *value = wide == 0 && gpunn__look(l, entry, key) ? GPUNN_ZERO : (int)wide;
+    return ok;
+}
+
+/* One integer for rows and columns, or a list of two. */
+static bool gpunn__get_pair(gpunn__loading *l, int entry, const char *key, int low, int *pair)
+{
+    int     item = gpunn__look(l, entry, key);
+    int64_t value = 0;
+    if (item == 0) return true;
+    bool list = l->items.at[item].kind == GPUNN__J_LIST;
+    if (list && gpunn__item_count(l, item) != 2)
+        return gpunn__wrong(l, item, "\"%s\" must be an integer or a list of two, for rows and columns", key);
+    for (int i = 0; i < 2; i++) {
+        if (!gpunn__integer_at(l, list ? item + 1 + i : item, key, low, INT32_MAX, &value)) return false;
+        pair[i] = value == 0 ? GPUNN_ZERO : (int)value;
+    }
+    return true;
+}
+
+static bool gpunn__float_at(gpunn__loading *l, int item, const char *key, bool nan, float *value)
+{
+    const gpunn__item *i = &l->items.at[item];
+    double             wide;
+    if (i->kind == GPUNN__J_NUMBER && gpunn__json_double(&i->text, &wide) && fabs(wide) < 3.4028235677973366e38) {
+        *value = (float)wide;
+        return true;
+    }
+    bool word = i->kind == GPUNN__J_STRING, negative = gpunn__slice_is(&i->text, "-inf");
+    if (word && (negative || gpunn__slice_is(&i->text, "inf")))
+        *value = negative ? -INFINITY : INFINITY;
+    else if (word && nan && gpunn__slice_is(&i->text, "nan"))
+        *value = NAN;
+    else
+        return gpunn__wrong(l, item, "\"%s\" must be a number that a float can hold, \"inf\"%s \"-inf\"%s", key,
+                            nan ? "," : " or", nan ? " or \"nan\"" : "");
+    return true;
+}
+
+static bool gpunn__get_float(gpunn__loading *l, int entry, const char *key, float *value)
+{
+    int item = gpunn__look(l, entry, key);
+    return item == 0 || gpunn__float_at(l, item, key, false, value);
+}
+
+/* A field of an argument struct, whose 0 is written GPUNN_ZERO. */
+static bool gpunn__get_setting(gpunn__loading *l, int entry, const char *key, float *value)
+{
+    bool ok = gpunn__get_float(l, entry, key, value);
+    if (*value == 0 && gpunn__look(l, entry, key)) *value = (float)GPUNN_ZERO;
+    return ok;
+}
+
+static bool gpunn__get_bool(gpunn__loading *l, int entry, const char *key, bool *value)
+{
+    int item = gpunn__look(l, entry, key);
+    if (item == 0) return true;
+    gpunn__item_kind kind = l->items.at[item].kind;
+    *value = kind == GPUNN__J_TRUE;
+    return kind == GPUNN__J_TRUE || kind == GPUNN__J_FALSE || gpunn__wrong(l, item, "\"%s\" must be true or false", key);
+}
+
+/* A string without zeros, as all names are. */
+static bool gpunn__string_at(gpunn__loading *l, int item, const char *key, const char **value)
+{
+    const gpunn__item *i = &l->items.at[item];
+    if (i->kind != GPUNN__J_STRING || i->text.length == 0 || strlen(i->text.at) != i->text.length)
+        return gpunn__wrong(l, item, "\"%s\" must be a string of one character or more", key);
+    *value = i->text.at;
+    return true;
+}
+
+static bool gpunn__get_string(gpunn__loading *l, int entry, const char *key, const char **value)
+{
+    int item = gpunn__look(l, entry, key);
+    return item == 0 || gpunn__string_at(l, item, key, value);
+}
+
+/* One of several words: its number. */
+static bool gpunn__get_choice(gpunn__loading *l, int entry, const char *key, const char *const *words, int count, int *value)
+{
+    char        all[160];
+    gpunn__line line = {all, sizeof all, 0};
+    int         item = gpunn__look(l, entry, key);
+    if (item == 0) return true;
+    for (int i = 0; i < count; i++) {
+        if (l->items.at[item].kind == GPUNN__J_STRING && gpunn__slice_is(&l->items.at[item].text, words[i])) {
+            *value = i;
+            return true;
+        }
+        gpunn__put(&line, "%s\"%s\"", i == 0 ? "" : i + 1 < count ? ", " : " or ", words[i]);
+    }
+    return gpunn__wrong(l, item, "\"%s\" must be %s", key, all);
+}
+#define GPUNN__CHOICES(words) words, (int)(sizeof(words) / sizeof *(words))
+
+static const char *const gpunn__dtype_words[] = {"f32", "i64", "i32", "u8", "bool"};
+
+static bool gpunn__get_dtype(gpunn__loading *l, int entry, gpunn_dtype *dtype)
+{
+    static const gpunn_dtype dtypes[] = {GPUNN_F32, GPUNN_I64, GPUNN_I32, GPUNN_U8, GPUNN_BOOL};
+    int                      choice = 0;
+    bool                     ok = gpunn__get_choice(l, entry, "dtype", GPUNN__CHOICES(gpunn__dtype_words), &choice);
+    *dtype = dtypes[choice];
+    return ok;
+}
+
+/* "shape": integers, "N" for the batch, "4N" for four times the batch. */
+static bool gpunn__need_shape(gpunn__loading *l, int entry, gpunn_shape *shape)
+{
+    static const char what[] = "a list of up to 8 sizes: integers of 1 or more, \"N\" for the batch, \"4N\" for 4 times it";
+    int               list, axis = 0;
+    memset(shape, 0, sizeof *shape);
+    if (!gpunn__need(l, entry, "shape", what, &list) || !gpunn__be(l, list, "shape", GPUNN__J_LIST, what)) return false;
+    for (int i = list + 1; i < l->items.at[list].next; i = l->items.at[i].next) {
+        gpunn__item *item = &l->items.at[i];
+        gpunn__slice digits = item->text;
+        bool         batch = item->kind == GPUNN__J_STRING && digits.length > 0 && digits.at[digits.length - 1] == 'N';
+        int64_t      size = 1;
+        digits.length -= batch;
+        bool ok = batch || item->kind == GPUNN__J_NUMBER;
+        if (ok && !(batch && digits.length == 0)) ok = isdigit((unsigned char)*digits.at) && gpunn__slice_integer(&digits, &size);
+        if (!ok || size < 1 || size > GPUNN__MAX_COUNT || axis == GPUNN_MAX_RANK)
+            return gpunn__wrong(l, i, "\"shape\" must be %s", what);
+        shape->dim[axis++] = batch ? -size : size;
+    }
+    return true;
+}
+
+/* A list of axes; absent: all of them. */
+static bool gpunn__get_axes(gpunn__loading *l, int entry, gpunn_axes *axes)
+{
+    static const char what[] = "a list of up to 8 axes";
+    int               list = gpunn__look(l, entry, "dims"), count = 0;
+    axes->axis[0] = GPUNN_END;
+    if (list == 0) return true;
+    if (!gpunn__be(l, list, "dims", GPUNN__J_LIST, what)) return false;
+    for (int i = list + 1; i < l->items.at[list].next; i = l->items.at[i].next) {
+        int64_t axis = 0;
+        if (count == GPUNN_MAX_RANK) return gpunn__wrong(l, i, "\"dims\" must be %s", what);
+        if (!gpunn__integer_at(l, i, "dims", -GPUNN_MAX_RANK, GPUNN_MAX_RANK - 1, &axis)) return false;
+        axes->axis[count++] = (int)axis;
+        axes->axis[count] = GPUNN_END;
+    }
+    return true;
+}
+
+static bool gpunn__need_axis(gpunn__loading *l, int entry, int *axis)
+{
+    int     item;
+    int64_t wide = 0;
+    bool    ok = gpunn__need(l, entry, "dim", "an axis", &item) &&
+              gpunn__integer_at(l, item, "dim", -GPUNN_MAX_RANK, GPUNN_MAX_RANK - 1, &wide);
+    *axis = (int)wide;
+    return ok;
+}
+
+/* "before" and "after" of pad. */
+static bool gpunn__get_amounts(gpunn__loading *l, int entry, const char *key, int64_t *amounts)
+{
+    int list = gpunn__look(l, entry, key), count = 0;
+    if (list == 0) return true;
+    if (!gpunn__be(l, list, key, GPUNN__J_LIST, "a list of integers of 0 or more, one for each axis")) return false;
+    for (int i = list + 1; i < l->items.at[list].next; i = l->items.at[i].next) {
+        if (count == GPUNN_MAX_RANK) return gpunn__wrong(l, i, "\"%s\" must have at most 8 integers", key);
+        if (!gpunn__integer_at(l, i, key, 0, GPUNN__MAX_COUNT, &amounts[count++])) return false;
+    }
+    return true;
+}
+
+/* The tensor of that id or name; NULL: none. */
+static gpunn_tensor *gpunn__meaning(const gpunn__loading *l, const char *word)
+{
+    for (int i = l->word_count - 1; i >= 0; i--)
+        if (strcmp(l->words[i].text, word) == 0) return l->words[i].t;
+    return gpunn_find(l->model, word);
+}
+
+static gpunn_tensor *gpunn__reference_at(gpunn__loading *l, int item, const char *key)
+{
+    const char   *word;
+    char          shown[128];
+    gpunn_tensor *t = NULL;
+    if (!gpunn__string_at(l, item, key, &word)) return NULL;
+    t = gpunn__meaning(l, word);
+    if (t == NULL)
+        (void)gpunn__wrong(l, item, "no tensor before this one has the id or name \"%s\"; check its spelling and the order",
+                           gpunn__printable(&l->items.at[item].text, shown));
+    return t;
+}
+
+static bool gpunn__get_reference(gpunn__loading *l, int entry, const char *key, gpunn_tensor **t)
+{
+    int item = gpunn__look(l, entry, key);
+    return item == 0 || (*t = gpunn__reference_at(l, item, key)) != NULL;
+}
+
+/* A list of references, as many as fit. */
+static bool gpunn__references_at(gpunn__loading *l, int list, const char *key, int low, int high, gpunn_tensor **tensors,
+                                 int *count)
+{
+    *count = 0;
+    if (!gpunn__be(l, list, key, GPUNN__J_LIST, "a list of ids or names")) return false;
+    int given = gpunn__item_count(l, list);
+    if (given < low || given > high)
+        return low == high ? gpunn__wrong(l, list, "\"%s\" must have %d of them, not %d", key, low, given)
+                           : gpunn__wrong(l, list, "\"%s\" must have %d to %d of them, not %d", key, low, high, given);
+    for (int i = list + 1; i < l->items.at[list].next; i = l->items.at[i].next)
+        if ((tensors[(*count)++] = gpunn__reference_at(l, i, key)) == NULL) return false;
+    return true;
+}
+
+/* ---- entries --------------------------------------------------------------------------------------------------------- */
+typedef struct gpunn__spec_entry {
+    int           item, count; /* inputs */
+    gpunn_tensor *in[GPUNN_MAX_OPERANDS];
+    const char   *op, *name;
+} gpunn__spec_entry;
+
+static bool gpunn__get_init(gpunn__loading *l, int object, gpunn_init *init)
+{
+    static const char *const words[] = {"zeros", "constant", "uniform", "normal", "kaiming_uniform"};
+    int                      item = gpunn__look(l, object, "init"), kind = 0, ignored;
+    if (item == 0) return true;
+    memset(init, 0, sizeof *init);
+    if (!gpunn__be(l, item, "init", GPUNN__J_OBJECT, "an object: {\"kind\": \"normal\", \"a\": 0, \"b\": 1}") ||
+        !gpunn__need(l, item, "kind", "one of zeros, constant, uniform, normal, kaiming_uniform", &ignored) ||
+        !gpunn__get_choice(l, item, "kind", GPUNN__CHOICES(words), &kind) || !gpunn__get_float(l, item, "a", &init->a) ||
+        !gpunn__get_float(l, item, "b", &init->b))
+        return false;
+    init->kind = (gpunn_init_kind)(GPUNN_INIT_ZEROS + kind);
+    return gpunn__all_read(l, item, "\"init\"");
+}
+
+/* "trainable", "decay", "lr_scale" of a parameter. */
+static bool gpunn__apply_settings(gpunn__loading *l, int object, gpunn_tensor *t)
+{
+    bool  trainable = t->trainable, decay = t->decay;
+    float lr_scale = t->lr_scale;
+    return gpunn__get_bool(l, object, "trainable", &trainable) && gpunn__get_bool(l, object, "decay", &decay) &&
+           gpunn__get_float(l, object, "lr_scale", &lr_scale) && gpunn_set_trainable(t, trainable) == GPUNN_OK &&
+           gpunn_set_decay(t, decay) == GPUNN_OK && gpunn_set_lr_scale(t, lr_scale) == GPUNN_OK;
+}
+
+/* The settings of what a layer has appended from first on. */
+static bool gpunn__apply_layer_settings(gpunn__loading *l, const gpunn__spec_entry *e, int first)
+{
+    gpunn_model *model = l->model;
+    bool         trainable = true;
+    if (!gpunn__get_bool(l, e->item, "trainable", &trainable)) return false;
+    for (int i = first; i < model->tensor_count; i++)
+        if (model->tensors[i]->kind == GPUNN__PARAMETER) model->tensors[i]->trainable = trainable;
+    int object = gpunn__look(l, e->item, "parameters");
+    if (object == 0) return true;
+    if (!gpunn__be(l, object, "parameters", GPUNN__J_OBJECT, "an object of settings by parameter")) return false;
+    for (int i = 0; i < 2; i++) {
+        static const char *const suffixes[] = {"weight", "bias"};
+        char                     name[GPUNN__NAME_SIZE];
+        int                      item = gpunn__look(l, object, suffixes[i]);
+        (void)snprintf(name, sizeof name, "%s.%s", e->name, suffixes[i]);
+        gpunn_tensor *t = item ? gpunn_find(model, name) : NULL;
+        if (item == 0) continue;
+        if (t == NULL) return gpunn__wrong(l, item, "the layer has no \"%s\"", suffixes[i]);
+        gpunn_init init = t->init;
+        if (!gpunn__be(l, item, suffixes[i], GPUNN__J_OBJECT, "an object of settings") || !gpunn__get_init(l, item, &init))
+            return false;
+        gpunn__stand_at(l, item);
+        if (!gpunn__apply_settings(l, item, t) || gpunn_set_init(t, init) != GPUNN_OK ||
+            !gpunn__all_read(l, item, "a parameter's settings"))
+            return false;
+    }
+    return gpunn__all_read(l, object, "\"parameters\"");
+}
+
+static gpunn_tensor *gpunn__make_input(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_shape shape;
+    gpunn_dtype dtype;
+    return gpunn__need_shape(l, e->item, &shape) && gpunn__get_dtype(l, e->item, &dtype)
+               ? gpunn_input(l->model, e->name, dtype, shape)
+               : NULL;
+}
+
+static gpunn_tensor *gpunn__make_parameter(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_shape shape;
+    gpunn_init  init = {GPUNN_INIT_DEFAULT, 0, 0};
+    if (!gpunn__need_shape(l, e->item, &shape) || !gpunn__get_init(l, e->item, &init)) return NULL;
+    gpunn__stand_at(l, e->item);
+    gpunn_tensor *t = gpunn_parameter(l->model, e->name, shape, init);
+    return t && gpunn__apply_settings(l, e->item, t) ? t : NULL;
+}
+
+static gpunn_tensor *gpunn__make_constant(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_shape   shape;
+    int           list, used = 0;
+    gpunn_tensor *t = NULL;
+    int64_t       count = 1;
+    if (!gpunn__need_shape(l, e->item, &shape) || !gpunn__need(l, e->item, "values", "a list of numbers", &list) ||
+        !gpunn__be(l, list, "values", GPUNN__J_LIST, "a list of numbers"))
+        return NULL;
+    int given = gpunn__item_count(l, list);
+    for (int i = 0; i < GPUNN_MAX_RANK && shape.dim[i] && count >= 0; i++)
+        count = shape.dim[i] < 0 || shape.dim[i] > given / count ? -1 : count * shape.dim[i];
+    if (count != given) {
+        (void)gpunn__wrong(l, list, "\"values\" must have as many numbers as \"shape\" tells, not %d", given);
+        return NULL;
+    }
+    size_t size = (size_t)(given ? given : 1) * sizeof(float);
+    float *values = (float *)gpunn__realloc(l->dev, NULL, 0, size);
+    bool   ok = values != NULL;
+    for (int i = list + 1; i < l->items.at[list].next && ok; i = l->items.at[i].next)
+        ok = gpunn__float_at(l, i, "values", true, &values[used++]);
+    gpunn__stand_at(l, e->item);
+    if (ok) t = gpunn_constant(l->model, shape, values);
+    gpunn__free(l->dev, values, size);
+    return t;
+}
+
+static gpunn_tensor *gpunn__make_linear(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_linear_args args;
+    bool              bias = true;
+    int               ignored;
+    memset(&args, 0, sizeof args);
+    if (!gpunn__need(l, e->item, "out_features", "an integer", &ignored) ||
+        !gpunn__get_int(l, e->item, "out_features", 1, &args.out_features) || !gpunn__get_bool(l, e->item, "bias", &bias))
+        return NULL;
+    args.no_bias = !bias;
+    return gpunn_linear_(e->in[0], e->name, args);
+}
+
+static gpunn_tensor *gpunn__make_conv2d(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_conv_args args;
+    bool            bias = true;
+    int             ignored;
+    memset(&args, 0, sizeof args);
+    if (!gpunn__need(l, e->item, "out_channels", "an integer", &ignored) ||
+        !gpunn__get_int(l, e->item, "out_channels", 1, &args.out_channels) ||
+        !gpunn__need(l, e->item, "kernel_size", "an integer or a list of two", &ignored) ||
+        !gpunn__get_pair(l, e->item, "kernel_size", 1, args.kernel_shape) ||
+        !gpunn__get_pair(l, e->item, "stride", 1, args.strides) || !gpunn__get_pair(l, e->item, "padding", 0, args.paddings) ||
+        !gpunn__get_pair(l, e->item, "dilation", 1, args.dilations) || !gpunn__get_int(l, e->item, "groups", 1, &args.groups) ||
+        !gpunn__get_bool(l, e->item, "bias", &bias))
+        return NULL;
+    args.no_bias = !bias;
+    return gpunn_conv2d_(e->in[0], e->name, args);
+}
+
+static gpunn_tensor *gpunn__make_batch_norm(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_batch_norm_args args;
+    bool                  affine = true;
+    memset(&args, 0, sizeof args);
+    if (!gpunn__get_setting(l, e->item, "eps", &args.eps) || !gpunn__get_setting(l, e->item, "momentum", &args.momentum) ||
+        !gpunn__get_bool(l, e->item, "affine", &affine))
+        return NULL;
+    args.no_affine = !affine;
+    return e->op[10] == '1' ? gpunn_batch_norm1d_(e->in[0], e->name, args) : gpunn_batch_norm2d_(e->in[0], e->name, args);
+}
+
+static gpunn_tensor *gpunn__make_layer_norm(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_layer_norm_args args;
+    bool                  affine = true, bias = true, centered = *e->op == 'l';
+    memset(&args, 0, sizeof args);
+    if (!gpunn__get_int(l, e->item, "dims", 1, &args.dims) || !gpunn__get_setting(l, e->item, "eps", &args.eps) ||
+        !gpunn__get_bool(l, e->item, "elementwise_affine", &affine) || (centered && !gpunn__get_bool(l, e->item, "bias", &bias)))
+        return NULL;
+    args.no_affine = !affine;
+    args.no_bias = !bias;
+    return centered ? gpunn_layer_norm_(e->in[0], e->name, args) : gpunn_rms_norm_(e->in[0], e->name, args);
+}
+
+static gpunn_tensor *gpunn__make_prelu(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    int   parameters = 0;
+    float init = 0;
+    return gpunn__get_int(l, e->item, "num_parameters", 1, &parameters) && gpunn__get_setting(l, e->item, "init", &init)
+               ? gpunn_prelu(e->in[0], e->name, parameters, init)
+               : NULL;
+}
+
+static gpunn_tensor *gpunn__make_pool(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_pool_args args;
+    bool            average = *e->op == 'a', include = true;
+    int             ignored;
+    memset(&args, 0, sizeof args);
+    if (!gpunn__need(l, e->item, "kernel_size", "an integer or a list of two", &ignored) ||
+        !gpunn__get_pair(l, e->item, "kernel_size", 1, args.kernel_shape) ||
+        !gpunn__get_pair(l, e->item, "stride", 1, args.strides) || !gpunn__get_pair(l, e->item, "padding", 0, args.paddings) ||
+        !gpunn__get_bool(l, e->item, "ceil_mode", &args.ceil_mode) ||
+        (average && !gpunn__get_bool(l, e->item, "count_include_pad", &include)))
+        return NULL;
+    args.count_exclude_pad = !include;
+    return average ? gpunn_avg_pool2d_(e->in[0], args) : gpunn_max_pool2d_(e->in[0], args);
+}
+
+static gpunn_tensor *gpunn__make_adaptive_pool(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    int size[2], ignored;
+    return gpunn__need(l, e->item, "output_size", "an integer or a list of two", &ignored) &&
+                   gpunn__get_pair(l, e->item, "output_size", 1, size)
+               ? gpunn_adaptive_avg_pool2d(e->in[0], size[0], size[1])
+               : NULL;
+}
+
+static gpunn_tensor *gpunn__make_dropout(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    float p = 0.5f;
+    return gpunn__get_float(l, e->item, "p", &p) ? gpunn_dropout(e->in[0], p) : NULL;
+}
+
+static gpunn_tensor *gpunn__make_matmul(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_matmul_args args = {0, false, false};
+    return gpunn__get_bool(l, e->item, "transpose_a", &args.transpose_a) &&
+                   gpunn__get_bool(l, e->item, "transpose_b", &args.transpose_b)
+               ? gpunn_matmul_(e->in[0], e->in[1], args)
+               : NULL;
+}
+
+static gpunn_tensor *gpunn__make_reshape(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_shape shape;
+    if (*e->op == 'f') return gpunn_flatten(e->in[0]);
+    return gpunn__need_shape(l, e->item, &shape) ? gpunn_reshape(e->in[0], shape) : NULL;
+}
+
+static gpunn_tensor *gpunn__make_permute(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_axes order;
+    int        ignored;
+    return gpunn__need(l, e->item, "dims", "a list of all axes", &ignored) && gpunn__get_axes(l, e->item, &order)
+               ? gpunn_permute(e->in[0], order)
+               : NULL;
+}
+
+static gpunn_tensor *gpunn__make_concat(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    int64_t axis = 0;
+    return gpunn__get_integer(l, e->item, "dim", -GPUNN_MAX_RANK, GPUNN_MAX_RANK - 1, &axis)
+               ? gpunn_concat(e->in, e->count, (int)axis)
+               : NULL;
+}
+
+static gpunn_tensor *gpunn__make_slice(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    int     axis;
+    int64_t start = 0, end = GPUNN_END_OF_AXIS, step = 1;
+    return gpunn__need_axis(l, e->item, &axis) && gpunn__get_integer(l, e->item, "start", INT64_MIN, INT64_MAX, &start) &&
+                   gpunn__get_integer(l, e->item, "end", INT64_MIN, INT64_MAX, &end) &&
+                   gpunn__get_integer(l, e->item, "step", 1, INT64_MAX, &step)
+               ? gpunn_slice(e->in[0], axis, start, end, step)
+               : NULL;
+}
+
+static gpunn_tensor *gpunn__make_pad(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_pad_args args;
+    memset(&args, 0, sizeof args);
+    return gpunn__get_amounts(l, e->item, "before", args.before) && gpunn__get_amounts(l, e->item, "after", args.after) &&
+                   gpunn__get_float(l, e->item, "value", &args.value)
+               ? gpunn_pad_(e->in[0], args)
+               : NULL;
+}
+
+static gpunn_tensor *gpunn__make_cast(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_dtype dtype;
+    int         ignored;
+    return gpunn__need(l, e->item, "dtype", "one of f32, i64, i32, u8, bool", &ignored) && gpunn__get_dtype(l, e->item, &dtype)
+               ? gpunn_cast(e->in[0], dtype)
+               : NULL;
+}
+
+static gpunn_tensor *gpunn__make_reduction(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_axes axes;
+    bool       keepdim = false;
+    if (!gpunn__get_axes(l, e->item, &axes) || !gpunn__get_bool(l, e->item, "keepdim", &keepdim)) return NULL;
+    if (*e->op == 's') return gpunn_sum(e->in[0], axes, keepdim);
+    return e->op[1] == 'e' ? gpunn_mean(e->in[0], axes, keepdim) : gpunn_max(e->in[0], axes, keepdim);
+}
+
+static gpunn_tensor *gpunn__make_axis(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    int  axis;
+    bool keepdim = false, argmax = *e->op == 'a';
+    if (!gpunn__need_axis(l, e->item, &axis) || (argmax && !gpunn__get_bool(l, e->item, "keepdim", &keepdim))) return NULL;
+    if (argmax) return gpunn_argmax(e->in[0], axis, keepdim);
+    return *e->op == 's' ? gpunn_softmax(e->in[0], axis) : gpunn_log_softmax(e->in[0], axis);
+}
+
+static bool gpunn__get_reduction(gpunn__loading *l, const gpunn__spec_entry *e, int choices, gpunn_reduction *reduction)
+{
+    int  choice = 0;
+    bool ok = gpunn__get_choice(l, e->item, "reduction", gpunn__reduction_names, choices, &choice);
+    *reduction = (gpunn_reduction)choice;
+    return ok;
+}
+
+static gpunn_tensor *gpunn__make_loss(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    static const struct {
+        const char *op;
+        gpunn_tensor *(*build)(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
+        int takes;
+    } losses[] = {
+        {"mse_loss", gpunn_mse_loss_, 0},
+        {"l1_loss", gpunn_l1_loss_, 0},
+        {"huber_loss", gpunn_huber_loss_, GPUNN__TAKES_DELTA},
+        {"smooth_l1_loss", gpunn_smooth_l1_loss_, GPUNN__TAKES_BETA},
+        {"bce_loss", gpunn_bce_loss_, GPUNN__TAKES_WEIGHT},
+        {"bce_with_logits", gpunn_bce_with_logits_, GPUNN__TAKES_WEIGHT | GPUNN__TAKES_POS_WEIGHT},
+        {"kl_div", gpunn_kl_div_, GPUNN__TAKES_LOG_TARGET},
+    };
+    gpunn_loss_args args;
+    int             i = 0;
+    memset(&args, 0, sizeof args);
+    while (strcmp(losses[i].op, e->op) != 0) i++;
+    int takes = losses[i].takes;
+    if (!gpunn__get_reduction(l, e, 4, &args.reduction) ||
+        (takes & GPUNN__TAKES_DELTA && !gpunn__get_setting(l, e->item, "delta", &args.delta)) ||
+        (takes & GPUNN__TAKES_BETA && !gpunn__get_setting(l, e->item, "beta", &args.beta)) ||
+        (takes & GPUNN__TAKES_WEIGHT && !gpunn__get_reference(l, e->item, "weight", &args.weight)) ||
+        (takes & GPUNN__TAKES_POS_WEIGHT && !gpunn__get_reference(l, e->item, "pos_weight", &args.pos_weight)) ||
+        (takes & GPUNN__TAKES_LOG_TARGET && !gpunn__get_bool(l, e->item, "log_target", &args.log_target)))
+        return NULL;
+    return losses[i].build(e->in[0], e->in[1], args);
+}
+
+static gpunn_tensor *gpunn__make_class_loss(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_class_loss_args args;
+    bool                  entropy = *e->op == 'c';
+    memset(&args, 0, sizeof args);
+    if (!gpunn__get_reduction(l, e, 3, &args.reduction) ||
+        !gpunn__get_int(l, e->item, "ignore_index", -INT32_MAX, &args.ignore_index) ||
+        (entropy && !gpunn__get_setting(l, e->item, "label_smoothing", &args.label_smoothing)) ||
+        !gpunn__get_reference(l, e->item, "weight", &args.weight))
+        return NULL;
+    return entropy ? gpunn_cross_entropy_(e->in[0], e->in[1], args) : gpunn_nll_loss_(e->in[0], e->in[1], args);
+}
+
+static gpunn_tensor *gpunn__make_accuracy(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    (void)l;
+    return *e->op == 'a' ? gpunn_accuracy(e->in[0], e->in[1]) : gpunn_binary_accuracy(e->in[0], e->in[1]);
+}
+
+static gpunn_tensor *gpunn__make_elementwise(gpunn__loading *l, const gpunn__spec_entry *e, gpunn_op op)
+{
+    float value[2];
+    for (int i = 0; i < 2; i++) {
+        value[i] = gpunn__op_attribute_default(op, i);
+        if (i < gpunn__op_attribute_count(op) && !gpunn__get_float(l, e->item, gpunn__op_infos[op].attribute[i], &value[i]))
+            return NULL;
+    }
+    return gpunn__map_node(op, e->in, value[0], value[1]);
+}
+
+/* Whether a name of an expression is that of an operand: its number, else -1. inputs: the object or list of operands. */
+static int gpunn__operand_named(const gpunn__loading *l, int inputs, const gpunn__slice *word)
+{
+    const gpunn__item *items = l->items.at;
+    int                number = 0;
+    if (items[inputs].kind == GPUNN__J_LIST) {
+        char first = *word->at, second = word->length == 2 ? word->at[1] : (char)0;
+        if (word->length == 1 && first >= 'x' && first <= 'z') return first - 'x';
+        return first == 'x' && second >= '0' && second < '0' + GPUNN__EXPR_ARGS ? second - '0' : -1;
+    }
+    for (int i = inputs + 1; i < items[inputs].next; i = items[i + 1].next, number++)
+        if (items[i].text.length == word->length && memcmp(items[i].text.at, word->at, word->length) == 0) return number;
+    return -1;
+}
+
+/* The expression with its own names for operands and constants replaced by x0, x1, ... and numbers. */
+static bool gpunn__rename(gpunn__loading *l, int at, int inputs, int consts, gpunn__line *out)
+{
+    const gpunn__item *items = l->items.at;
+    for (char *c = items[at].text.at; *c;) {
+        size_t length = 0;
+        while (isalnum((unsigned char)c[length]) || c[length] == '_') length++;
+        gpunn__slice word = {c, length};
+        const char  *next = c + length + strspn(c + length, " \t\n\r");
+        bool         name = length > 0 && !isdigit((unsigned char)*c) && *next != '(';
+        int          operand = name ? gpunn__operand_named(l, inputs, &word) : -1, number = 0;
+        for (int i = consts + 1; consts && name && operand < 0 && i < items[consts].next; i = items[i + 1].next)
+            if (items[i].text.length == length && memcmp(items[i].text.at, c, length) == 0) number = i + 1;
+        char shown[128];
+        if (operand >= 0)
+            gpunn__put(out, "x%d", operand);
+        else if (number)
+            gpunn__put(out, "(%.*s)", (int)items[number].text.length, items[number].text.at);
+        else if (name && !gpunn__slice_is(&word, "pi"))
+            return gpunn__wrong(l, at, "\"expression\" has the name \"%s\", which is neither in \"inputs\" nor in \"consts\"",
+                                gpunn__printable(&word, shown));
+        else
+            gpunn__put(out, "%.*s", (int)(length ? length : 1), c);
+        c += length ? length : 1;
+    }
+    return out->used <= GPUNN__EXPR_LENGTH ||
+           gpunn__wrong(l, at, "\"expression\" is longer than %d characters; split it", (int)GPUNN__EXPR_LENGTH);
+}
+
+static gpunn_tensor *gpunn__make_expr(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    char          text[GPUNN__EXPR_LENGTH + 2];
+    gpunn__line   line = {text, sizeof text, 0};
+    gpunn_tensor *in[GPUNN__EXPR_ARGS];
+    const char   *expression;
+    int           at, inputs, consts = gpunn__look(l, e->item, "consts"), count = 0;
+    gpunn__item  *items = l->items.at;
+    if (!gpunn__need(l, e->item, "expression", "a formula", &at) || !gpunn__string_at(l, at, "expression", &expression) ||
+        !gpunn__need(l, e->item, "inputs", "a list of ids, or an object of them by name", &inputs) ||
+        (consts && !gpunn__be(l, consts, "consts", GPUNN__J_OBJECT, "an object of numbers by name")))
+        return NULL;
+    if (items[inputs].kind == GPUNN__J_OBJECT) {
+        for (int i = inputs + 1; i < items[inputs].next; i = items[i + 1].next) {
+            (void)gpunn__look(l, inputs, items[i].text.at);
+            if (count == GPUNN__EXPR_ARGS) {
+                (void)gpunn__wrong(l, i, "\"inputs\" must have at most %d of them", (int)GPUNN__EXPR_ARGS);
+                return NULL;
+            }
+            if ((in[count++] = gpunn__reference_at(l, i + 1, "inputs")) == NULL) return NULL;
+        }
+        if (!gpunn__all_read(l, inputs, "\"inputs\"")) return NULL;
+    } else if (!gpunn__references_at(l, inputs, "inputs", 1, GPUNN__EXPR_ARGS, in, &count))
+        return NULL;
+    for (int i = consts + 1; consts && i < items[consts].next; i = items[i + 1].next) {
+        float value;
+        (void)gpunn__look(l, consts, items[i].text.at);
+        if (!gpunn__be(l, i + 1, "consts", GPUNN__J_NUMBER, "an object of numbers by name") ||
+            !gpunn__float_at(l, i + 1, "consts", false, &value))
+            return NULL;
+    }
+    if (consts && !gpunn__all_read(l, consts, "\"consts\"")) return NULL;
+    if (!gpunn__rename(l, at, inputs, consts, &line)) return NULL;
+    gpunn__stand_at(l, at);
+    return gpunn_expr(text, in, count);
+}
+
+/* Ops by name; inputs -1: 1 to GPUNN_MAX_OPERANDS, -2: the op reads them itself. */
+typedef struct gpunn__spec_op {
+    const char *name;
+    int         inputs;
+    bool        layer;
+    gpunn_tensor *(*make)(gpunn__loading *l, const gpunn__spec_entry *e);
+} gpunn__spec_op;
+static const gpunn__spec_op gpunn__spec_ops[] = {
+    {"input", 0, false, gpunn__make_input},
+    {"parameter", 0, false, gpunn__make_parameter},
+    {"constant", 0, false, gpunn__make_constant},
+    {"linear", 1, true, gpunn__make_linear},
+    {"conv2d", 1, true, gpunn__make_conv2d},
+    {"batch_norm1d", 1, true, gpunn__make_batch_norm},
+    {"batch_norm2d", 1, true, gpunn__make_batch_norm},
+    {"layer_norm", 1, true, gpunn__make_layer_norm},
+    {"rms_norm", 1, true, gpunn__make_layer_norm},
+    {"prelu", 1, true, gpunn__make_prelu},
+    {"max_pool2d", 1, false, gpunn__make_pool},
+    {"avg_pool2d", 1, false, gpunn__make_pool},
+    {"adaptive_avg_pool2d", 1, false, gpunn__make_adaptive_pool},
+    {"dropout", 1, false, gpunn__make_dropout},
+    {"matmul", 2, false, gpunn__make_matmul},
+    {"reshape", 1, false, gpunn__make_reshape},
+    {"flatten", 1, false, gpunn__make_reshape},
+    {"permute", 1, false, gpunn__make_permute},
+    {"concat", -1, false, gpunn__make_concat},
+    {"slice", 1, false, gpunn__make_slice},
+    {"pad", 1, false, gpunn__make_pad},
+    {"cast", 1, false, gpunn__make_cast},
+    {"sum", 1, false, gpunn__make_reduction},
+    {"mean", 1, false, gpunn__make_reduction},
+    {"max", 1, false, gpunn__make_reduction},
+    {"argmax", 1, false, gpunn__make_axis},
+    {"softmax", 1, false, gpunn__make_axis},
+    {"log_softmax", 1, false, gpunn__make_axis},
+    {"expr", -2, false, gpunn__make_expr},
+    {"mse_loss", 2, false, gpunn__make_loss},
+    {"l1_loss", 2, false, gpunn__make_loss},
+    {"huber_loss", 2, false, gpunn__make_loss},
+    {"smooth_l1_loss", 2, false, gpunn__make_loss},
+    {"bce_loss", 2, false, gpunn__make_loss},
+    {"bce_with_logits", 2, false, gpunn__make_loss},
+    {"kl_div", 2, false, gpunn__make_loss},
+    {"cross_entropy", 2, false, gpunn__make_class_loss},
+    {"nll_loss", 2, false, gpunn__make_class_loss},
+    {"accuracy", 2, false, gpunn__make_accuracy},
+    {"binary_accuracy", 2, false, gpunn__make_accuracy},
+};
+enum { GPUNN__SPEC_OP_COUNT = sizeof gpunn__spec_ops / sizeof gpunn__spec_ops[0] };
+
+/* The tensor t is called `word` from now on; no other may be. */
+static bool gpunn__register(gpunn__loading *l, int item, const char *word, gpunn_tensor *t)
+{
+    gpunn_tensor *other = gpunn__meaning(l, word);
+    char          shown[128];
+    if (other == t) return true;
+    if (other)
+        return gpunn__wrong(l, item, "\"%s\" is another tensor already; ids and names are unique in a model",
+                            gpunn__printable(&l->items.at[item].text, shown));
+    gpunn__word *words = (gpunn__word *)gpunn__grow(l->dev, l->words, l->word_count, &l->word_capacity, sizeof *words);
+    if (words == NULL) return false;
+    l->words = words;
+    words[l->word_count].text = word;
+    words[l->word_count++].t = t;
+    return true;
+}
+
+/* One entry of "tensors". */
+static bool gpunn__spec_tensor(gpunn__loading *l, int item)
+{
+    static const char     what[] = "an op's name";
+    const gpunn__spec_op *op = NULL;
+    gpunn__spec_entry     e;
+    gpunn_tensor         *t;
+    gpunn_model          *model = l->model;
+    const char           *id = NULL, *as = NULL;
+    char                  shown[128];
+    int                   at, elementwise = GPUNN_OP_COUNT, first = model->tensor_count;
+    if (!gpunn__be(l, item, "tensors", GPUNN__J_OBJECT, "a list of objects") || !gpunn__need(l, item, "op", what, &at) ||
+        !gpunn__string_at(l, at, "op", &e.op))
+        return false;
+    e.item = item;
+    e.count = 0;
+    e.name = NULL;
+    for (int i = 0; i < GPUNN__SPEC_OP_COUNT && op == NULL; i++)
+        if (strcmp(gpunn__spec_ops[i].name, e.op) == 0) op = &gpunn__spec_ops[i];
+    while (op == NULL && --elementwise > 0)
+        if (gpunn__op_arity((gpunn_op)elementwise) > 0 && strcmp(gpunn_op_name((gpunn_op)elementwise), e.op) == 0) break;
+    if (elementwise == 0)
+        return gpunn__wrong(l, at, "there is no op \"%s\"; see generator/model.schema.json",
+                            gpunn__printable(&l->items.at[at].text, shown));
+    bool layer = op && op->layer, named = layer || (op && op->inputs == 0 && op->make != gpunn__make_constant);
+    int  inputs = op ? op->inputs : gpunn__op_arity((gpunn_op)elementwise), list;
+    if (!gpunn__get_string(l, item, "name", &e.name) || !gpunn__get_string(l, item, "id", &id) ||
+        (layer && !gpunn__get_string(l, item, "as", &as)) || (named && !gpunn__need(l, item, "name", "a string", &at)))
+        return false;
+    if (inputs > 0 || inputs == -1) {
+        if (!gpunn__need(l, item, "inputs", "a list of ids or names", &list) ||
+            !gpunn__references_at(l, list, "inputs", inputs < 0 ? 1 : inputs, inputs < 0 ? GPUNN_MAX_OPERANDS : inputs, e.in,
+                                  &e.count))
+            return false;
+    }
+    gpunn__stand_at(l, item);
+    t = op ? op->make(l, &e) : gpunn__make_elementwise(l, &e, (gpunn_op)elementwise);
+    if (t == NULL || (layer && !gpunn__apply_layer_settings(l, &e, first))) return false;
+    if (model->tensor_count > GPUNN__SPEC_TENSORS)
+        return gpunn__wrong(l, item, "the model has more than %d tensors", (int)GPUNN__SPEC_TENSORS);
+    for (int i = first; i < model->tensor_count; i++) /* parameters of a layer must not be called what an id is already */
+        for (int k = 0; k < l->word_count && model->tensors[i]->name; k++)
+            if (strcmp(l->words[k].text, model->tensors[i]->name) == 0)
+                return gpunn__wrong(l, item, "the name \"%.100s\" is the id of another tensor already", l->words[k].text);
+    const char *name_key = as ? "as" : id && (layer || e.name == NULL) ? "id" : "name", *word = id ? id : e.name;
+    const char *name = as ? as : *name_key == 'i' ? id : e.name;
+    if ((word && !gpunn__register(l, gpunn__look(l, item, id ? "id" : "name"), word, t)) ||
+        (name && !gpunn__register(l, gpunn__look(l, item, name_key), name, t)))
+        return false;
+    if (t->id < first && *name_key == 'n' && name)
+        return gpunn__wrong(l, item, "the op hands on a tensor that exists already and has its name; give an \"id\" instead");
+    gpunn__stand_at(l, item);
+    if (t->id >= first && name && t->name == NULL && gpunn_set_name(t, name) == NULL) return false;
+    return gpunn__all_read(l, item, e.op);
+}
+
+/* "optimizer", "clip_grad_norm", "clip_grad_value". */
+static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
+{
+    int item = gpunn__look(l, 0, "optimizer"), kind = 0, betas, ignored;
+    if (item) {
+        if (!gpunn__be(l, item, "optimizer", GPUNN__J_OBJECT, "an object: {\"type\": \"adam\", \"lr\": 0.001}") ||
+            !gpunn__need(l, item, "type", "one of sgd, adam, adamw, rmsprop, adagrad", &ignored) ||
+            !gpunn__get_choice(l, item, "type", GPUNN__CHOICES(gpunn__update_names), &kind))
+            return false;
+        *recipe = gpunn__recipe_of((gpunn_update_kind)kind);
+        for (int i = 0; i < GPUNN__RECIPE_FIELD_COUNT; i++) {
+            const gpunn__recipe_field *field = &gpunn__recipe_fields[i];
+            char                      *to = (char *)recipe + field->offset;
+            if (!(field->kinds >> kind & 1)) continue;
+            if (field->flag ? !gpunn__get_bool(l, item, field->name, (bool *)to)
+                            : !gpunn__get_float(l, item, field->name, (float *)(void *)to))
+                return false;
+        }
+        betas = recipe->rule.beta2 != 0 ? gpunn__look(l, item, "betas") : 0;
+        if (betas && (l->items.at[betas].kind != GPUNN__J_LIST || gpunn__item_count(l, betas) != 2))
+            return gpunn__wrong(l, betas, "\"betas\" must be a list of two numbers");
+        if (betas && (!gpunn__float_at(l, betas + 1, "betas", false, &recipe->rule.beta1) ||
+                      !gpunn__float_at(l, betas + 2, "betas", false, &recipe->rule.beta2)))
+            return false;
+        if (!gpunn__all_read(l, item, "\"optimizer\"")) return false;
+        gpunn__stand_at(l, item);
+        gpunn_optimizer *opt = gpunn_spec_optimizer(l->model); /* whether its builder takes these */
+        if (opt == NULL) return false;
+        gpunn_optimizer_destroy(opt);
+    }
+    static const char *const clips[] = {"clip_grad_norm", "clip_grad_value"};
+    float                   *limits[2] = {&recipe->clip_norm, &recipe->clip_value};
+    for (int i = 0; i < 2; i++)
+        if (!gpunn__get_float(l, 0, clips[i], limits[i]) ||
+            (!(*limits[i] >= 0 && isfinite(*limits[i])) &&
+             !gpunn__wrong(l, gpunn__look(l, 0, clips[i]), "\"%s\" must be a number of 0 or more", clips[i])))
+            return false;
+    return true;
+}
+
+/* What is not about tensors. */
+static bool gpunn__spec_rest(gpunn__loading *l)
+{
+    static const char *const maths[] = {"auto", "accurate", "fast"};
+    static const char *const layouts[] = {"auto", "channels_first", "channels_last"};
+    gpunn_model             *model = l->model;
+    gpunn__spec             *spec = &model->spec;
+    const char              *name = NULL;
+    int                      ignored = 0, list = gpunn__look(l, 0, "outputs"), fuse = gpunn__look(l, 0, "fuse");
+    if (!gpunn__get_string(l, 0, "name", &name) || !gpunn__get_choice(l, 0, "math", GPUNN__CHOICES(maths), &ignored) ||
+        !gpunn__get_choice(l, 0, "layout", GPUNN__CHOICES(layouts), &ignored) ||
+        (fuse && !gpunn__be(l, fuse, "fuse", GPUNN__J_OBJECT, "an object")) || !gpunn__get_reference(l, 0, "loss", &spec->loss) ||
+        !gpunn__spec_recipe(l, &spec->recipe))
+        return false;
+    const gpunn_tensor *loss = spec->loss;
+    if (loss && (loss->kind != GPUNN__VALUE || loss->dtype != GPUNN_F32 || gpunn__count(loss, 2) != 1)) {
+        char text[128];
+        return gpunn__wrong(l, gpunn__look(l, 0, "loss"), "the loss is %s %s; it must be one computed f32 number",
+                            gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
+    }
+    if (name && (spec->name = gpunn__strdup(l->dev, name)) == NULL) return false;
+    int count = model->tensor_count;
+    if (list) {
+        if (!gpunn__be(l, list, "outputs", GPUNN__J_LIST, "a list of ids or names")) return false;
+        count = gpunn__item_count(l, list);
+    }
+    if (count == 0) return true;
+    spec->outputs = (gpunn_tensor **)gpunn__realloc(l->dev, NULL, 0, (size_t)count * sizeof *spec->outputs);
+    if (spec->outputs == NULL) return false;
+    spec->output_capacity = count;
+    if (list) return gpunn__references_at(l, list, "outputs", 0, count, spec->outputs, &spec->output_count);
+    for (int i = 0; i < count; i++)
+        if (model->tensors[i]->kind == GPUNN__VALUE && !gpunn__is_read(model->tensors[i]))
+            spec->outputs[spec->output_count++] = model->tensors[i];
+    return true;
+}
+
+static bool gpunn__spec_build(gpunn__loading *l)
+{
+    static const char tensors[] = "a list of objects";
+    int64_t           version = 0;
+    int               list, kind = 0, format;
+    if (l->items.at[0].kind != GPUNN__J_OBJECT) return gpunn__wrong(l, 0, "a spec is an object: {\"gpunn_spec\": 1, ...}");
+    if (!gpunn__need(l, 0, "gpunn_spec", "1, the version of the format", &format) ||
+        !gpunn__integer_at(l, format, "gpunn_spec", 1, 1, &version) || !gpunn__need(l, 0, "tensors", tensors, &list) ||
+        !gpunn__be(l, list, "tensors", GPUNN__J_LIST, tensors) ||
+        !gpunn__get_choice(l, 0, "precision", GPUNN__CHOICES(gpunn__precision_names), &kind))
+        return false;
+    gpunn__stand_at(l, 0);
+    gpunn_model_args args = {0, (gpunn_precision)kind};
+    l->model = gpunn_model_create_(l->dev, args);
+    if (l->model == NULL) return false;
+    for (int i = list + 1; i < l->items.at[list].next; i = l->items.at[i].next)
+        if (!gpunn__spec_tensor(l, i)) return false;
+    return gpunn__spec_rest(l) && gpunn__all_read(l, 0, "a spec");
+}
+
+/* The file as items; its text, which they point into, must outlive them. */
+static bool gpunn__spec_read(gpunn__loading *l, char **text, size_t *size)
+{
+    gpunn__reader reader;
+    if (gpunn__reader_open(l->dev, l->path, false, &reader) != GPUNN_OK) return false;
+    bool ok = reader.limit <= GPUNN__SPEC_BYTES;
+    if (!ok)
+        (void)gpunn__fail(l->dev, GPUNN_ERR_FORMAT, "'%s' has %llu bytes; a spec of at most 64 MiB is read", gpunn__tail(l->path),
+                          (unsigned long long)reader.limit);
+    if (ok) {
+        *size = (size_t)reader.limit + 1;
+        *text = (char *)gpunn__realloc(l->dev, NULL, 0, *size);
+        ok = *text && gpunn__reader_read(&reader, *text, *size - 1) == GPUNN_OK && gpunn__reader_end(&reader) == GPUNN_OK;
+    }
+    gpunn__reader_close(&reader);
+    if (!ok) return false;
+    (*text)[*size - 1] = 0;
+    gpunn__json json = gpunn__json_of(*text, *size - 1, false);
+    ok = gpunn__json_item(l->dev, &json, &l->items, 0);
+    if (ok && (gpunn__json_peek(&json, 0), json.at != json.end)) ok = gpunn__json_fail(&json, "goes on after its end");
+    if (!ok && json.problem)
+        (void)gpunn__fail(l->dev, GPUNN_ERR_FORMAT, "%s:%d:%d: the JSON %s", gpunn__tail(l->path), json.line + 1,
+                          (int)(json.at - json.line_start) + 1, json.problem);
+    return ok;
+}
+
+GPUNN_API gpunn_model *gpunn_spec_load(gpunn_device *dev, const char *path)
+{
+    gpunn__loading l;
+    char          *text = NULL;
+    size_t         size = 0;
+    if (dev == NULL) return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "gpunn_spec_load: the device is NULL");
+    memset(&l, 0, sizeof l);
+    l.dev = dev;
+    l.path = path;
+    bool ok = gpunn__spec_read(&l, &text, &size);
+    if (ok) {
+        dev->place = l.place;
+        ok = gpunn__spec_build(&l);
+        dev->place = NULL;
+    }
+    gpunn__free(dev, l.words, (size_t)l.word_capacity * sizeof *l.words);
+    gpunn__free(dev, l.items.at, (size_t)l.items.capacity * sizeof *l.items.at);
+    gpunn__free(dev, text, size);
+    if (ok) return l.model;
+    gpunn_model_destroy(l.model);
+    return NULL;
+}
+
+GPUNN_API gpunn_tensor *gpunn_spec_loss(gpunn_model *model)
+{
+    return model ? model->spec.loss : NULL;
+}
+
+GPUNN_API gpunn_tensor *gpunn_spec_output(gpunn_model *model, int index)
+{
+    return model && index >= 0 && index < model->spec.output_count ? model->spec.outputs[index] : NULL;
+}
+
+GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
+{
+    if (model == NULL) return NULL;
+    const gpunn__recipe *recipe = &model->spec.recipe;
+    if (!recipe->given)
+        return GPUNN__FAIL_NULL(
+            model->dev, GPUNN_ERR_STATE,
+            "gpunn_spec_optimizer: the model comes from no spec with an \"optimizer\"; make one with gpunn_sgd");
+    gpunn_update rule = recipe->rule;
+    float       *fields[] = {&rule.lr,    &rule.weight_decay, &rule.momentum, &rule.dampening, &rule.beta1,
+                             &rule.beta2, &rule.alpha,        &rule.eps,      &rule.lr_decay};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) /* as the builders want it */
+        if (*fields[i] == 0) *fields[i] = (float)GPUNN_ZERO;
+    gpunn_optimizer   *opt = NULL;
+    gpunn_sgd_args     sgd = {0, rule.lr, rule.momentum, rule.dampening, rule.weight_decay, rule.nesterov, rule.maximize};
+    gpunn_adam_args    adam = {0, rule.lr, rule.beta1, rule.beta2, rule.eps, rule.weight_decay, rule.maximize};
+    gpunn_rmsprop_args rmsprop = {
+        0, rule.lr, rule.alpha, rule.eps, rule.weight_decay, rule.momentum, rule.centered, rule.maximize};
+    gpunn_adagrad_args adagrad = {0, rule.lr, rule.eps, rule.lr_decay, rule.weight_decay, recipe->state_start, rule.maximize};
+    switch (rule.kind) {
+    case GPUNN_UPDATE_SGD: opt = gpunn_sgd_(model, sgd); break;
+    case GPUNN_UPDATE_ADAM: opt = gpunn_adam_(model, adam); break;
+    case GPUNN_UPDATE_ADAMW: opt = gpunn_adamw_(model, adam); break;
+    case GPUNN_UPDATE_RMSPROP: opt = gpunn_rmsprop_(model, rmsprop); break;
+    case GPUNN_UPDATE_ADAGRAD: opt = gpunn_adagrad_(model, adagrad); break;
+    }
+    if (opt == NULL) return NULL;
+    gpunn_set_clip_norm(opt, recipe->clip_norm);
+    gpunn_set_clip_value(opt, recipe->clip_value);
+    return opt;
 }
 /* ==== >>readers ======================================================================================================= */
 GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array)
@@ -14682,7 +16432,7 @@ static gpunn_status gpunn__npy_body(gpunn__reader *r, gpunn_array *out)
     status = gpunn__reader_read(r, header, length);
     if (status != GPUNN_OK) return status;
 
-    gpunn__json  json = {header, header + length, true, NULL};
+    gpunn__json  json = gpunn__json_of(header, length, true);
     gpunn__slice type = {header, 0};
     int64_t      dim[GPUNN_MAX_RANK];
     int          rank = 0;
@@ -14843,6 +16593,85 @@ GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *pa
         gpunn_array_free(dev, labels);
     }
     return status;
+}
+
+/* ---- safetensors files of arrays ------------------------------------------------------------------------------------- */
+GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name, gpunn_array *out)
+{
+    static const char function[] = "gpunn_read_safetensors";
+    gpunn__archive    archive;
+    gpunn_status      status = gpunn__array_begin(dev, function, path != NULL, out);
+    if (status == GPUNN_OK) status = gpunn__archive_open(dev, path, &archive);
+    if (status != GPUNN_OK) return status;
+    char          shown[128];
+    gpunn__slice  wanted = {(char *)(uintptr_t)name, name ? strlen(name) : 0};
+    gpunn__entry *item = name                         ? gpunn__table_find(&archive.tensors, "", name)
+                         : archive.tensors.count == 1 ? archive.tensors.items
+                                                      : NULL;
+    if (item == NULL)
+        status = name ? gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' holds no tensor '%s'; check the name", function,
+                                    gpunn__tail(path), gpunn__printable(&wanted, shown))
+                      : gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: '%s' holds %d tensors; name one", function, gpunn__tail(path),
+                                    archive.tensors.count);
+    else if (item->encoding == NULL || item->encoding->dtype == GPUNN_DTYPE_DEFAULT || item->rank > GPUNN_MAX_RANK)
+        status = gpunn__fail(dev, GPUNN_ERR_UNSUPPORTED,
+                             "%s: in '%s' the tensor '%s' is of type %s and rank %d; convert it to F32 or I64 of rank 8 at most",
+                             function, gpunn__tail(path), gpunn__printable(&item->name, shown),
+                             item->encoding ? item->encoding->safetensors : "unknown here", item->rank);
+    if (status == GPUNN_OK) status = gpunn__array_alloc(&archive.reader, item->encoding, item->rank, item->dim, out);
+    if (status == GPUNN_OK) {
+        item->to = out->data;
+        status = gpunn__archive_read(&archive);
+    }
+    gpunn__archive_close(&archive);
+    if (status != GPUNN_OK) gpunn_array_free(dev, out);
+    return status;
+}
+
+typedef struct gpunn__named_arrays {
+    const char *const *names;
+    const gpunn_array *arrays;
+    int                count;
+} gpunn__named_arrays;
+
+static void gpunn__emit_arrays(gpunn__writer *w, gpunn__pass pass, const void *what)
+{
+    const gpunn__named_arrays *all = (const gpunn__named_arrays *)what;
+    gpunn__emit_begin(w, pass, NULL);
+    for (int i = 0; i < all->count; i++) {
+        const gpunn_array *array = &all->arrays[i];
+        if (pass == GPUNN__TENSORS)
+            (void)gpunn__file_write(w->file, array->data, array->bytes);
+        else
+            gpunn__emit_entry(w, "", all->names[i], array->dtype, array->rank, array->dim, array->bytes);
+    }
+    if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
+}
+
+GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
+                                               const gpunn_array *arrays, int count)
+{
+    static const char function[] = "gpunn_write_safetensors";
+    if (dev == NULL || count < 0 || (count > 0 && (names == NULL || arrays == NULL)))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s", function,
+                           dev == NULL ? "the device is NULL" : "count is negative, or names or arrays is NULL");
+    for (int i = 0; i < count; i++) {
+        const gpunn_array *array = &arrays[i];
+        size_t             bytes = gpunn_dtype_size(array->dtype);
+        bool               sound = names[i] && *names[i] && strcmp(names[i], "__metadata__") != 0, fits = bytes > 0;
+        for (int k = 0; k < i && sound; k++) sound = strcmp(names[k], names[i]) != 0;
+        if (!sound)
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                               "%s: name %d is missing, \"__metadata__\" or the same as one before; choose another", function, i);
+        for (int k = 0; k < array->rank && fits; k++)
+            fits = array->dim[k] > 0 && (uint64_t)array->dim[k] <= SIZE_MAX && gpunn__mul(bytes, (size_t)array->dim[k], &bytes);
+        if (!fits || array->rank < 0 || array->rank > GPUNN_MAX_RANK || bytes != array->bytes || array->data == NULL)
+            return gpunn__fail(dev, GPUNN_ERR_SHAPE,
+                               "%s: '%.120s' has no data, or a dtype, rank, dimensions and bytes that do not agree; correct it",
+                               function, names[i]);
+    }
+    gpunn__named_arrays all = {names, arrays, count};
+    return gpunn__archive_write(dev, path, gpunn__emit_arrays, &all);
 }
 /* ==== >>fit_loop ====================================================================================================== */
 static double gpunn__seconds(void)
