@@ -555,9 +555,10 @@ GPUNN_BINARY1_OPS(GPUNN__X)
 GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__X
 
-/* A formula in the tables' language over x, y, z (args 0 to 2) or x0 to x7: + - * /, < <= > >= == !=, unary minus, parentheses,
- * numbers, the constant pi, and every elementwise op by name, its attributes as further numbers ("x * sigmoid(1.702 * x)",
- * "where(x > 0, x, leaky_relu(x, 0.2))"). Also max, min, K(number) and the conditional where. Broadcasts. */
+/* A formula in the tables' language over x, y, z (args 0 to 2) or x0 to x7: + - * / **, < <= > >= == != (which chain), and or
+ * not, a if c else b, parentheses, numbers, the constant pi, and every elementwise op by name, its attributes as further numbers
+ * ("x * sigmoid(1.702 * x)", "where(x > 0, x, leaky_relu(x, 0.2))"); max, min, K(number), where. All mean what they mean in
+ * Python. Values that are used again get names first: "t = max(x, 0); t ** 2 + t". Broadcasts. */
 GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count);
 
 /* -- layers: parameters are called name.weight, name.bias, ... as torch.nn's; name must be unique; "" or NULL is an error -- */
@@ -3621,13 +3622,18 @@ GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob, gpunn_tensor *
 }
 /* ==== >>expr ========================================================================================================== *
  * gpunn_expr: a recursive descent over
- *     comparison = sum [("<" | "<=" | ">" | ">=" | "==" | "!=") sum]
+ *     formula    = {name "=" choice ";"} choice
+ *     choice     = any ["if" any "else" choice]
+ *     any        = all {"or" all}
+ *     all        = inverse {"and" inverse}
+ *     inverse    = "not" inverse | comparison
+ *     comparison = sum {("<" | "<=" | ">" | ">=" | "==" | "!=") sum}
  *     sum        = product {("+" | "-") product}
  *     product    = sign {("*" | "/") sign}
- *     sign       = "-" sign | number | name | name "(" comparison {"," comparison} ")" | "(" comparison ")"
+ *     sign       = "-" sign | (number | name | name "(" choice {"," choice} ")" | "(" choice ")") ["**" sign]
  * that appends nodes as it goes. Numbers are folded; one that meets a tensor becomes an attribute where that changes no bit, and
  * a scalar constant elsewhere. */
-enum { GPUNN__EXPR_LENGTH = 4096, GPUNN__EXPR_DEPTH = 64, GPUNN__EXPR_ARGS = 8 };
+enum { GPUNN__EXPR_LENGTH = 4096, GPUNN__EXPR_DEPTH = 64, GPUNN__EXPR_ARGS = 8, GPUNN__EXPR_NAMES = 64 };
 
 typedef struct gpunn__term {
     gpunn_tensor *tensor; /* NULL: the number */
@@ -3635,10 +3641,14 @@ typedef struct gpunn__term {
 } gpunn__term;
 
 typedef struct gpunn__formula {
-    gpunn__call          call;
-    const char          *text, *at;
-    gpunn_tensor *const *args;
-    int                  arg_count, depth;
+    gpunn__call call;
+    const char *text, *at;
+    int         depth, name_count;
+    struct {
+        const char *text;
+        size_t      length;
+        gpunn__term term;
+    } names[GPUNN__EXPR_NAMES]; /* of two equal ones the later counts */
 } gpunn__formula;
 
 /* The first `length` bytes of a text, as far as they fit, without control characters. */
@@ -3778,7 +3788,7 @@ static bool gpunn__expr_binary(gpunn__formula *f, gpunn_op op, gpunn__term a, gp
     return gpunn__expr_apply(f, op, operands, 0, 0, result);
 }
 
-static bool gpunn__expr_comparison(gpunn__formula *f, gpunn__term *result);
+static bool gpunn__expr_choice(gpunn__formula *f, gpunn__term *result);
 
 /* A decimal number, whatever the locale. */
 static bool gpunn__expr_number(gpunn__formula *f, double *result)
@@ -3829,14 +3839,14 @@ static bool gpunn__expr_function(gpunn__formula *f, const char *name, size_t len
         while (op > 0 && !(gpunn__op_arity((gpunn_op)op) > 0 && strlen(gpunn_op_name((gpunn_op)op)) == length &&
                            memcmp(gpunn_op_name((gpunn_op)op), name, length) == 0))
             op--;
-    if (op == GPUNN_OP_NONE && *name != 'K') return gpunn__expr_fail(f, name, "unknown function", name, length);
+    if (op == GPUNN_OP_NONE && !(length == 1 && *name == 'K')) return gpunn__expr_fail(f, name, "unknown function", name, length);
     f->at++; /* the parenthesis */
     int arity = op == GPUNN_OP_NONE ? 1 : gpunn__op_arity((gpunn_op)op), most = arity + gpunn__op_attribute_count((gpunn_op)op);
     if (gpunn__expr_peek(f) != ')') do {
             (void)gpunn__expr_peek(f);
             const char *at = f->at;
             if (count == most) return gpunn__expr_fail(f, at, "too many arguments for", name, length);
-            if (!gpunn__expr_comparison(f, &terms[count])) return false;
+            if (!gpunn__expr_choice(f, &terms[count])) return false;
             if ((count >= arity || op == GPUNN_OP_NONE) && terms[count].tensor)
                 return gpunn__expr_fail(f, at, "a number is needed here, an attribute of", name, length);
             all_numbers = all_numbers && terms[count].tensor == NULL;
@@ -3859,34 +3869,62 @@ static bool gpunn__expr_function(gpunn__formula *f, const char *name, size_t len
     return gpunn__expr_apply(f, (gpunn_op)op, terms, attribute[0], attribute[1], result);
 }
 
+/* The length of the name at a place. */
+static size_t gpunn__expr_name_length(const char *at)
+{
+    size_t length = 0;
+    if (!isdigit((unsigned char)*at))
+        while (isalnum((unsigned char)at[length]) || at[length] == '_') length++;
+    return length;
+}
+
 static bool gpunn__expr_name(gpunn__formula *f, gpunn__term *result)
 {
     const char *name = f->at;
-    while (isalnum((unsigned char)*f->at) || *f->at == '_') f->at++;
-    size_t length = (size_t)(f->at - name);
+    size_t      length = gpunn__expr_name_length(name);
+    f->at += length;
     if (gpunn__expr_peek(f) == '(') return gpunn__expr_function(f, name, length, result);
-    int index = -1;
-    if (length == 1 && *name >= 'x' && *name <= 'z') index = *name - 'x';
-    if (length == 2 && *name == 'x' && name[1] >= '0' && name[1] < '0' + GPUNN__EXPR_ARGS) index = name[1] - '0';
-    if (length == 2 && memcmp(name, "pi", 2) == 0) {
-        result->tensor = NULL;
-        result->number = 3.14159265358979323846;
-        return true;
-    }
-    if (index < 0) return gpunn__expr_fail(f, name, "unknown name", name, length);
-    if (index >= f->arg_count) return gpunn__expr_fail(f, name, "no argument is given for", name, length);
-    result->tensor = f->args[index];
+    for (int i = f->name_count - 1; i >= 0; i--)
+        if (f->names[i].length == length && memcmp(f->names[i].text, name, length) == 0) {
+            *result = f->names[i].term;
+            return true;
+        }
+    return gpunn__expr_fail(f, name, "unknown name", name, length);
+}
+
+static bool gpunn__expr_add_name(gpunn__formula *f, const char *name, size_t length, gpunn__term term)
+{
+    if (f->name_count == GPUNN__EXPR_NAMES) return gpunn__expr_fail(f, f->at, "more than 64 names", "", 0);
+    f->names[f->name_count].text = name;
+    f->names[f->name_count].length = length;
+    f->names[f->name_count++].term = term;
+    return true;
+}
+
+/* Whether a word stands here; takes it. */
+static bool gpunn__expr_take_word(gpunn__formula *f, const char *word)
+{
+    (void)gpunn__expr_peek(f);
+    size_t length = gpunn__expr_name_length(f->at);
+    if (length != strlen(word) || memcmp(f->at, word, length) != 0) return false;
+    f->at += length;
+    return true;
+}
+
+static bool gpunn__expr_deeper(gpunn__formula *f)
+{
+    if (f->depth == GPUNN__EXPR_DEPTH) return gpunn__expr_fail(f, f->at, "nesting deeper than 64", "", 0);
+    f->depth++;
     return true;
 }
 
 static bool gpunn__expr_sign(gpunn__formula *f, gpunn__term *result)
 {
-    char first = gpunn__expr_peek(f);
-    bool ok;
-    if (f->depth == GPUNN__EXPR_DEPTH) return gpunn__expr_fail(f, f->at, "nesting deeper than 64", "", 0);
-    f->depth++;
+    char        first = gpunn__expr_peek(f);
+    gpunn__term operand;
+    bool        ok;
+    if (!gpunn__expr_deeper(f)) return false;
     if (first == '-') {
-        gpunn__term operand;
         f->at++;
         ok = gpunn__expr_sign(f, &operand);
         result->tensor = NULL;
@@ -3894,9 +3932,12 @@ static bool gpunn__expr_sign(gpunn__formula *f, gpunn__term *result)
             ok = gpunn__expr_apply(f, GPUNN_OP_NEG, &operand, 0, 0, result);
         else if (ok)
             result->number = -operand.number;
-    } else if (first == '(') {
+        f->depth--;
+        return ok;
+    }
+    if (first == '(') {
         f->at++;
-        ok = gpunn__expr_comparison(f, result) && gpunn__expr_expect(f, ')', "')' is missing");
+        ok = gpunn__expr_choice(f, result) && gpunn__expr_expect(f, ')', "')' is missing");
     } else if (isdigit((unsigned char)first) || first == '.') {
         result->tensor = NULL;
         ok = gpunn__expr_number(f, &result->number);
@@ -3904,6 +3945,10 @@ static bool gpunn__expr_sign(gpunn__formula *f, gpunn__term *result)
         ok = gpunn__expr_name(f, result);
     else
         ok = gpunn__expr_fail(f, f->at, first ? "unexpected" : "something is missing", f->at, first != 0);
+    if (ok && gpunn__expr_peek(f) == '*' && f->at[1] == '*') {
+        f->at += 2;
+        ok = gpunn__expr_sign(f, &operand) && gpunn__expr_binary(f, GPUNN_OP_POW, *result, operand, result);
+    }
     f->depth--;
     return ok;
 }
@@ -3915,8 +3960,6 @@ static bool gpunn__expr_product(gpunn__formula *f, gpunn__term *result)
         gpunn__term right;
         bool        times = gpunn__expr_take(f, '*');
         if (!times && !gpunn__expr_take(f, '/')) return true;
-        if (times && *f->at == '*')
-            return gpunn__expr_fail(f, f->at - 1, "no power operator; write pow(x, y) instead of", "**", 2);
         if (!gpunn__expr_sign(f, &right) || !gpunn__expr_binary(f, times ? GPUNN_OP_MUL : GPUNN_OP_DIV, *result, right, result))
             return false;
     }
@@ -3946,40 +3989,129 @@ static gpunn_op gpunn__expr_compares(gpunn__formula *f)
     return first == '=' ? GPUNN_OP_EQ : GPUNN_OP_NE;
 }
 
-static bool gpunn__expr_comparison(gpunn__formula *f, gpunn__term *result)
+/* result = yes where the condition is not 0, else no. */
+static bool gpunn__expr_where(gpunn__formula *f, gpunn__term condition, gpunn__term yes, gpunn__term no, gpunn__term *result)
 {
-    if (!gpunn__expr_sum(f, result)) return false;
-    gpunn_op op = gpunn__expr_compares(f);
-    if (op == GPUNN_OP_NONE) return true;
-    gpunn__term right;
-    if (!gpunn__expr_sum(f, &right)) return false;
-    const char *next = f->at;
-    if (gpunn__expr_compares(f) != GPUNN_OP_NONE)
-        return gpunn__expr_fail(f, next, "comparisons do not chain; set parentheses", "", 0);
-    return gpunn__expr_binary(f, op, *result, right, result);
+    gpunn__term operands[3];
+    operands[0] = condition;
+    operands[1] = yes;
+    operands[2] = no;
+    if (condition.tensor || yes.tensor || no.tensor) return gpunn__expr_apply(f, GPUNN_OP_WHERE, operands, 0, 0, result);
+    *result = condition.number != 0 ? yes : no;
+    return true;
 }
 
-GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count)
+static bool gpunn__expr_comparison(gpunn__formula *f, gpunn__term *result)
 {
-    static const char *const names[] = {"args[0]", "args[1]", "args[2]", "args[3]", "args[4]", "args[5]", "args[6]", "args[7]"};
+    gpunn__term left, right, holds;
+    gpunn_op    op;
+    if (!gpunn__expr_sum(f, &left)) return false;
+    *result = left;
+    for (bool first = true; (op = gpunn__expr_compares(f)) != GPUNN_OP_NONE; left = right, first = false) {
+        if (!gpunn__expr_sum(f, &right) || !gpunn__expr_binary(f, op, left, right, &holds)) return false;
+        if (first)
+            *result = holds;
+        else if (!gpunn__expr_where(f, *result, holds, *result, result))
+            return false;
+    }
+    return true;
+}
+
+static bool gpunn__expr_inverse(gpunn__formula *f, gpunn__term *result)
+{
+    if (!gpunn__expr_take_word(f, "not")) return gpunn__expr_comparison(f, result);
+    gpunn__term operand, zero = {NULL, 0};
+    if (!gpunn__expr_deeper(f) || !gpunn__expr_inverse(f, &operand)) return false;
+    f->depth--;
+    return gpunn__expr_binary(f, GPUNN_OP_EQ, operand, zero, result);
+}
+
+/* As Python's: a and b is b where a is not 0, else a. */
+static bool gpunn__expr_all(gpunn__formula *f, gpunn__term *result)
+{
+    gpunn__term right;
+    if (!gpunn__expr_inverse(f, result)) return false;
+    while (gpunn__expr_take_word(f, "and"))
+        if (!gpunn__expr_inverse(f, &right) || !gpunn__expr_where(f, *result, right, *result, result)) return false;
+    return true;
+}
+
+static bool gpunn__expr_any(gpunn__formula *f, gpunn__term *result)
+{
+    gpunn__term right;
+    if (!gpunn__expr_all(f, result)) return false;
+    while (gpunn__expr_take_word(f, "or"))
+        if (!gpunn__expr_all(f, &right) || !gpunn__expr_where(f, *result, *result, right, result)) return false;
+    return true;
+}
+
+static bool gpunn__expr_choice(gpunn__formula *f, gpunn__term *result)
+{
+    gpunn__term condition, otherwise;
+    if (!gpunn__expr_any(f, result)) return false;
+    if (!gpunn__expr_take_word(f, "if")) return true;
+    if (!gpunn__expr_deeper(f) || !gpunn__expr_any(f, &condition)) return false;
+    if (!gpunn__expr_take_word(f, "else")) return gpunn__expr_fail(f, f->at, "'else' is missing", "", 0);
+    if (!gpunn__expr_choice(f, &otherwise)) return false;
+    f->depth--;
+    return gpunn__expr_where(f, condition, *result, otherwise, result);
+}
+
+static bool gpunn__expr_formula(gpunn__formula *f, gpunn__term *result)
+{
+    for (;;) {
+        (void)gpunn__expr_peek(f);
+        const char *name = f->at;
+        size_t      length = gpunn__expr_name_length(name);
+        f->at += length;
+        bool named = length > 0 && gpunn__expr_peek(f) == '=' && f->at[1] != '=';
+        if (!named) f->at = name;
+        f->at += named;
+        if (!gpunn__expr_choice(f, result)) return false;
+        if (!named) return true;
+        if (!gpunn__expr_expect(f, ';', "';' is missing") || !gpunn__expr_add_name(f, name, length, *result)) return false;
+    }
+}
+
+/* Of the operands `args`, called names or (NULL) x y z and x0 to x7, and numbers that have names. */
+static gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args, int arg_count,
+                                 const char *const *number_names, const double *numbers, int number_count)
+{
+    static const char *const places[] = {"args[0]", "args[1]", "args[2]", "args[3]", "args[4]", "args[5]", "args[6]", "args[7]"};
+    static const char *const numbered[] = {"x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"};
+    static const char *const letters[] = {"x", "y", "z"};
     gpunn__formula           f;
-    gpunn__term              result;
+    gpunn__term              result = {NULL, 3.14159265358979323846};
     f.call = gpunn__call_of(NULL, "gpunn_expr", NULL);
     if (arg_count < 1 || arg_count > GPUNN__EXPR_ARGS)
         return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "%d arguments are given; 1 to 8 are possible", arg_count);
-    if (!gpunn__given(&f.call, args, "args") || !gpunn__begin(&f.call, "gpunn_expr", NULL, names, args, arg_count, arg_count))
+    if (!gpunn__given(&f.call, args, "args") || !gpunn__begin(&f.call, "gpunn_expr", NULL, places, args, arg_count, arg_count))
         return NULL;
     if (!gpunn__given(&f.call, expression, "the expression")) return NULL;
     if (strlen(expression) > GPUNN__EXPR_LENGTH)
         return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "the expression is longer than 4096 characters; split it");
     f.text = f.at = expression;
-    f.args = args;
-    f.arg_count = arg_count;
-    f.depth = 0;
-    bool ok = gpunn__expr_comparison(&f, &result);
+    f.depth = f.name_count = 0;
+    bool ok = gpunn__expr_add_name(&f, "pi", 2, result);
+    for (int i = 0; ok && i < number_count; i++) {
+        result.number = numbers[i];
+        ok = gpunn__expr_add_name(&f, number_names[i], strlen(number_names[i]), result);
+    }
+    for (int i = 0; ok && i < arg_count; i++) {
+        result.tensor = args[i];
+        const char *name = names ? names[i] : numbered[i];
+        ok = gpunn__expr_add_name(&f, name, strlen(name), result) &&
+             (names || i > 2 || gpunn__expr_add_name(&f, letters[i], 1, result));
+    }
+    ok = ok && gpunn__expr_formula(&f, &result);
     if (ok && gpunn__expr_peek(&f)) ok = gpunn__expr_fail(&f, f.at, "unexpected", f.at, 1);
     gpunn_tensor *value = ok ? gpunn__expr_tensor(&f, &result) : NULL;
     return value ? value : gpunn__undo(&f.call);
+}
+
+GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count)
+{
+    return gpunn__expr(expression, NULL, args, arg_count, NULL, NULL, 0);
 }
 /* ==== >>plan ========================================================================================================== *
  * A plan is the work of one (outputs, mode, batch size): steps in order, each with its operands' places. Every value, gradient,
@@ -10509,17 +10641,18 @@ static gpunn_status gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gpu
  * y = h * rstd * weight + bias with h = x - mean of the row; rms_norm: h = x. Backward, with k = g * weight:
  *     dbias = sum g, dweight = sum(g h rstd) over the rows, dx = rstd * (k - mean of k - h * rstd^2 * mean of k h);
  * rms_norm: without the mean of k. Rows are dealt to slices, whose number depends on the shape alone; each sums dweight and dbias
- * of its rows, by blocks of rows that a cache holds, and the slices' sums are added in order. */
-#define GPUNN__ROW_TILE 256
+ * of its rows, up to 64 in float, then in double, and the slices' sums are added in order. */
+enum { GPUNN__ROW_GROUP = 4 }; /* rows whose gradients are made together */
 
 typedef struct gpunn__row_norm {
-    int64_t      rows, n, slices, block;
+    int64_t      rows, n, slices;
     bool         centered, add, add_weight, add_bias; /* centered: layer_norm */
     const float *x, *g, *weight, *bias;               /* g: backward; the last two may be NULL */
     float       *y;                                   /* or dx; NULL: not wanted */
     float       *rstd, *mean;                         /* [rows], saved; NULL: not wanted; rms_norm has no mean */
     float       *dweight, *dbias;
-    double      *partial; /* [slices][2][n]: of dweight, dbias */
+    double      *partial; /* affine: [slices][each], of which [2][n] are sums of dweight and dbias */
+    int64_t      each;
     double       eps;
 } gpunn__row_norm;
 
@@ -10556,7 +10689,12 @@ GPUNN__INLINE void gpunn__row_sums(gpunn__row_term kind, const float *GPUNN__RES
             sum[j] += term;
             product[j] += term * (x[i] - center);
         }
-        for (int half = LANES / 2; half > 0; half /= 2)
+        if (end - start >= LANES)
+            for (int j = 0; j < FEW; j++) {
+                sum[j] += (sum[j + FEW] + sum[j + 2 * FEW]) + sum[j + 3 * FEW];
+                product[j] += (product[j + FEW] + product[j + 2 * FEW]) + product[j + 3 * FEW];
+            }
+        for (int half = FEW / 2; half > 0; half /= 2)
             for (int j = 0; j < half; j++) {
                 sum[j] += sum[j + half];
                 product[j] += product[j + half];
@@ -10565,6 +10703,14 @@ GPUNN__INLINE void gpunn__row_sums(gpunn__row_term kind, const float *GPUNN__RES
         sums[1] += (double)product[0];
     }
 #undef GPUNN__TERM
+}
+
+static void gpunn__row_slope_sums(const float *x, const float *g, const float *weight, float mean, int64_t n, double sums[2])
+{
+    if (weight)
+        gpunn__row_sums(GPUNN__ROW_SCALED, x, g, weight, mean, n, sums);
+    else
+        gpunn__row_sums(GPUNN__ROW_PLAIN, x, g, NULL, mean, n, sums);
 }
 
 GPUNN__INLINE void gpunn__row_apply(const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT weight,
@@ -10578,14 +10724,39 @@ GPUNN__INLINE void gpunn__row_apply(const float *GPUNN__RESTRICT x, const float 
     }
 }
 
-GPUNN__INLINE void gpunn__row_slope(const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g,
-                                    const float *GPUNN__RESTRICT weight, float *GPUNN__RESTRICT dx, float mean, float rstd,
-                                    float shift, float slope, int64_t n, bool affine, bool add)
+/* What the gradients of a group of rows are made of. */
+typedef struct gpunn__row_group {
+    const float *x[GPUNN__ROW_GROUP], *g[GPUNN__ROW_GROUP];
+    float       *dx[GPUNN__ROW_GROUP];
+    float        mean[GPUNN__ROW_GROUP], rstd[GPUNN__ROW_GROUP], shift[GPUNN__ROW_GROUP], slope[GPUNN__ROW_GROUP];
+} gpunn__row_group;
+
+/* dx of the group, or (single) of its first row; affine: adds what they give dweight and dbias to sums[2][n]. */
+GPUNN__INLINE void gpunn__row_slopes(const gpunn__row_group *k, const float *weight, float *sums, int64_t n, bool single,
+                                     bool affine, bool add)
 {
-    for (int64_t i = 0; i < n; i++) {
-        float value = ((affine ? g[i] * weight[i] : g[i]) - shift - (x[i] - mean) * slope) * rstd;
-        dx[i] = add ? dx[i] + value : value;
+    gpunn__row_group r = *k;
+#define GPUNN__ROW(j)                                                                       \
+    {                                                                                       \
+        float h = r.x[j][i] - r.mean[j], g = r.g[j][i];                                     \
+        float value = ((affine ? g * scale : g) - r.shift[j] - h * r.slope[j]) * r.rstd[j]; \
+        dweight += g * (h * r.rstd[j]);                                                     \
+        dbias += g;                                                                         \
+        r.dx[j][i] = add ? r.dx[j][i] + value : value;                                      \
     }
+    GPUNN__IVDEP
+    for (int64_t i = 0; i < n; i++) {
+        float scale = affine ? weight[i] : 1, dweight = 0, dbias = 0;
+        GPUNN__ROW(0)
+        if (!single) GPUNN__ROW(1)
+        if (!single) GPUNN__ROW(2)
+        if (!single) GPUNN__ROW(3)
+        if (affine) {
+            sums[i] += dweight;
+            sums[n + i] += dbias;
+        }
+    }
+#undef GPUNN__ROW
 }
 
 static void gpunn__row_norm_forward(const gpunn__row_norm *b, int64_t row)
@@ -10609,41 +10780,27 @@ static void gpunn__row_norm_forward(const gpunn__row_norm *b, int64_t row)
         gpunn__row_apply(x, NULL, NULL, y, (float)mean, rstd, b->n, false, false);
 }
 
-static void gpunn__row_norm_backward(const gpunn__row_norm *b, int64_t row)
+/* The group from `row` on, or that row alone; sums as above, scratch[GPUNN__ROW_GROUP][n]: for dx that nobody wants. */
+GPUNN__INLINE void gpunn__row_norm_backward(const gpunn__row_norm *b, int64_t row, bool single, float *sums, float *scratch)
 {
-    const float *x = b->x + row * b->n, *g = b->g + row * b->n;
-    float       *dx = b->y + row * b->n, rstd = b->rstd[row], mean = b->mean ? b->mean[row] : 0;
-    double       sums[2], n = (double)b->n;
-    if (b->weight)
-        gpunn__row_sums(GPUNN__ROW_SCALED, x, g, b->weight, mean, b->n, sums);
-    else
-        gpunn__row_sums(GPUNN__ROW_PLAIN, x, g, NULL, mean, b->n, sums);
-    float shift = b->centered ? (float)(sums[0] / n) : 0, slope = (float)((double)rstd * (double)rstd * sums[1] / n);
-    if (b->weight)
-        GPUNN__FIXED(b->add, gpunn__row_slope, x, g, b->weight, dx, mean, rstd, shift, slope, b->n, true);
-    else
-        GPUNN__FIXED(b->add, gpunn__row_slope, x, g, NULL, dx, mean, rstd, shift, slope, b->n, false);
-}
-
-/* Adds what rows first .. end - 1 give dweight and dbias to total[2][n]. */
-static void gpunn__row_norm_columns(const gpunn__row_norm *b, int64_t first, int64_t end, double *total)
-{
-    for (int64_t column = 0; column < b->n; column += GPUNN__ROW_TILE) {
-        int64_t width = gpunn__least(b->n - column, GPUNN__ROW_TILE);
-        float   weight[GPUNN__ROW_TILE] = {0}, bias[GPUNN__ROW_TILE] = {0};
-        for (int64_t row = first; row < end; row++) {
-            const float *x = b->x + row * b->n + column, *g = b->g + row * b->n + column;
-            float        rstd = b->rstd[row], mean = b->mean ? b->mean[row] : 0;
-            for (int64_t j = 0; j < width; j++) {
-                weight[j] += g[j] * ((x[j] - mean) * rstd);
-                bias[j] += g[j];
-            }
-        }
-        for (int64_t j = 0; j < width; j++) {
-            total[column + j] += (double)weight[j];
-            total[b->n + column + j] += (double)bias[j];
-        }
+    gpunn__row_group k;
+    double           part[2], n = (double)b->n;
+    memset(&k, 0, sizeof k);
+    for (int j = 0; j < (single ? 1 : GPUNN__ROW_GROUP); j++) {
+        int64_t at = (row + j) * b->n;
+        k.x[j] = b->x + at;
+        k.g[j] = b->g + at;
+        k.dx[j] = b->y ? b->y + at : scratch + j * b->n;
+        k.mean[j] = b->mean ? b->mean[row + j] : 0;
+        k.rstd[j] = b->rstd[row + j];
+        gpunn__row_slope_sums(k.x[j], k.g[j], b->weight, k.mean[j], b->n, part);
+        k.shift[j] = b->centered ? (float)(part[0] / n) : 0;
+        k.slope[j] = (float)((double)k.rstd[j] * (double)k.rstd[j] * part[1] / n);
     }
+    if (b->weight)
+        GPUNN__FIXED(b->add, gpunn__row_slopes, &k, b->weight, sums, b->n, single, true);
+    else
+        GPUNN__FIXED(b->add, gpunn__row_slopes, &k, NULL, NULL, b->n, single, false);
 }
 
 static void gpunn__row_norm_task(void *arg, int thread, int threads)
@@ -10657,13 +10814,17 @@ static void gpunn__row_norm_task(void *arg, int thread, int threads)
     }
     gpunn__cpu_part(b->slices, 1, threads, thread, &slice, &end);
     for (; slice < end; slice++) {
-        double *total = b->partial ? b->partial + slice * 2 * b->n : NULL;
+        double *total = b->partial ? b->partial + slice * b->each : NULL;
+        float  *sums = total ? (float *)(void *)(total + 2 * b->n) : NULL, *scratch = total ? sums + 2 * b->n : NULL;
         if (total) memset(total, 0, 2 * (size_t)b->n * sizeof *total);
-        gpunn__cpu_part(b->rows, 1, (int)b->slices, (int)slice, &from, &to);
-        for (int64_t rest = from; from < to; from = rest) {
-            rest = gpunn__least(to, from + b->block);
-            for (int64_t row = from; b->y && row < rest; row++) gpunn__row_norm_backward(b, row);
-            if (total) gpunn__row_norm_columns(b, from, rest, total);
+        gpunn__cpu_part(b->rows, GPUNN__ROW_GROUP, (int)b->slices, (int)slice, &from, &to);
+        while (from < to) {
+            int64_t rest = gpunn__least(to, from + 64);
+            if (total) memset(sums, 0, 2 * (size_t)b->n * sizeof *sums);
+            for (; from + GPUNN__ROW_GROUP <= rest; from += GPUNN__ROW_GROUP)
+                gpunn__row_norm_backward(b, from, false, sums, scratch);
+            for (; from < rest; from++) gpunn__row_norm_backward(b, from, true, sums, scratch);
+            for (int64_t j = 0; total && j < 2 * b->n; j++) total[j] += (double)sums[j];
         }
     }
 }
@@ -10680,7 +10841,7 @@ static void gpunn__row_norm_finish(void *arg, int thread, int threads)
         double *total = b->partial + part * n;
         if (!out) continue;
         for (int64_t slice = 1; slice < b->slices; slice++)
-            for (int64_t j = begin; j < end; j++) total[j] += total[slice * 2 * n + j];
+            for (int64_t j = begin; j < end; j++) total[j] += total[slice * b->each + j];
         for (int64_t j = begin; j < end; j++) out[j] = (add ? out[j] : 0) + (float)total[j];
     }
 }
@@ -10694,12 +10855,11 @@ static gpunn_status gpunn__row_norm_step(gpunn__cpu *cpu, gpunn_step *step, gpun
     for (int d = step->attr->axis; d < in[0].rank; d++) b.n *= in[0].dim[d];
     b.rows = in[0].count / b.n;
     b.slices = gpunn__least((b.rows + 15) / 16, 32);
-    b.block = 32;
-    while (b.block > 4 && b.block * b.n > 32768) b.block /= 2;
-    bool columns = step->backward && (step->grad_in[1].data || step->grad_in[2].data);
+    bool affine = step->backward && in[1].data;
+    if (affine) b.each = (step->grad_in[0].data ? 3 : 3 + GPUNN__ROW_GROUP / 2) * b.n;
     if (action == GPUNN__PREPARE) {
         if (step->training && !step->backward) step->saved_bytes = (centered ? 2 : 1) * (size_t)b.rows * sizeof(float);
-        if (columns) step->workspace_bytes = 2 * (size_t)(b.slices * b.n) * sizeof(double);
+        if (affine) step->workspace_bytes = (size_t)(b.slices * b.each) * sizeof(double);
         return GPUNN_OK;
     }
     b.centered = centered;
@@ -10715,7 +10875,7 @@ static gpunn_status gpunn__row_norm_step(gpunn__cpu *cpu, gpunn_step *step, gpun
         b.y = (float *)step->grad_in[0].data;
         b.dweight = (float *)step->grad_in[1].data;
         b.dbias = (float *)step->grad_in[2].data;
-        b.partial = columns ? (double *)step->workspace : NULL;
+        b.partial = affine ? (double *)step->workspace : NULL;
         b.add = step->accumulate[0];
         b.add_weight = step->accumulate[1];
         b.add_bias = step->accumulate[2];
@@ -15866,57 +16026,12 @@ static gpunn_tensor *gpunn__make_elementwise(gpunn__loading *l, const gpunn__spe
     return gpunn__map_node(op, e->in, value[0], value[1]);
 }
 
-/* Whether a name of an expression is that of an operand: its number, else -1. inputs: the object or list of operands. */
-static int gpunn__operand_named(const gpunn__loading *l, int inputs, const gpunn__slice *word)
-{
-    const gpunn__item *items = l->items.at;
-    int                number = 0;
-    if (items[inputs].kind == GPUNN__J_LIST) {
-        char first = *word->at, second = word->length == 2 ? word->at[1] : (char)0;
-        if (word->length == 1 && first >= 'x' && first <= 'z') return first - 'x';
-        return first == 'x' && second >= '0' && second < '0' + GPUNN__EXPR_ARGS ? second - '0' : -1;
-    }
-    for (int i = inputs + 1; i < items[inputs].next; i = items[i + 1].next, number++)
-        if (items[i].text.length == word->length && memcmp(items[i].text.at, word->at, word->length) == 0) return number;
-    return -1;
-}
-
-/* The expression with its own names for operands and constants replaced by x0, x1, ... and numbers. */
-static bool gpunn__rename(gpunn__loading *l, int at, int inputs, int consts, gpunn__line *out)
-{
-    const gpunn__item *items = l->items.at;
-    for (char *c = items[at].text.at; *c;) {
-        size_t length = 0;
-        while (isalnum((unsigned char)c[length]) || c[length] == '_') length++;
-        gpunn__slice word = {c, length};
-        const char  *next = c + length + strspn(c + length, " \t\n\r");
-        bool         name = length > 0 && !isdigit((unsigned char)*c) && *next != '(';
-        int          operand = name ? gpunn__operand_named(l, inputs, &word) : -1, number = 0;
-        for (int i = consts + 1; consts && name && operand < 0 && i < items[consts].next; i = items[i + 1].next)
-            if (items[i].text.length == length && memcmp(items[i].text.at, c, length) == 0) number = i + 1;
-        char shown[128];
-        if (operand >= 0)
-            gpunn__put(out, "x%d", operand);
-        else if (number)
-            gpunn__put(out, "(%.*s)", (int)items[number].text.length, items[number].text.at);
-        else if (name && !gpunn__slice_is(&word, "pi"))
-            return gpunn__wrong(l, at, "\"expression\" has the name \"%s\", which is neither in \"inputs\" nor in \"consts\"",
-                                gpunn__printable(&word, shown));
-        else
-            gpunn__put(out, "%.*s", (int)(length ? length : 1), c);
-        c += length ? length : 1;
-    }
-    return out->used <= GPUNN__EXPR_LENGTH ||
-           gpunn__wrong(l, at, "\"expression\" is longer than %d characters; split it", (int)GPUNN__EXPR_LENGTH);
-}
-
 static gpunn_tensor *gpunn__make_expr(gpunn__loading *l, const gpunn__spec_entry *e)
 {
-    char          text[GPUNN__EXPR_LENGTH + 2];
-    gpunn__line   line = {text, sizeof text, 0};
+    const char   *expression, *names[GPUNN__EXPR_ARGS], *number_names[GPUNN__EXPR_NAMES];
+    double        numbers[GPUNN__EXPR_NAMES];
     gpunn_tensor *in[GPUNN__EXPR_ARGS];
-    const char   *expression;
-    int           at, inputs, consts = gpunn__look(l, e->item, "consts"), count = 0;
+    int           at, inputs, consts = gpunn__look(l, e->item, "consts"), count = 0, number_count = 0;
     gpunn__item  *items = l->items.at;
     if (!gpunn__need(l, e->item, "expression", "a formula", &at) || !gpunn__string_at(l, at, "expression", &expression) ||
         !gpunn__need(l, e->item, "inputs", "a list of ids, or an object of them by name", &inputs) ||
@@ -15929,6 +16044,7 @@ static gpunn_tensor *gpunn__make_expr(gpunn__loading *l, const gpunn__spec_entry
                 (void)gpunn__wrong(l, i, "\"inputs\" must have at most %d of them", (int)GPUNN__EXPR_ARGS);
                 return NULL;
             }
+            names[count] = items[i].text.at;
             if ((in[count++] = gpunn__reference_at(l, i + 1, "inputs")) == NULL) return NULL;
         }
         if (!gpunn__all_read(l, inputs, "\"inputs\"")) return NULL;
@@ -15940,11 +16056,17 @@ static gpunn_tensor *gpunn__make_expr(gpunn__loading *l, const gpunn__spec_entry
         if (!gpunn__be(l, i + 1, "consts", GPUNN__J_NUMBER, "an object of numbers by name") ||
             !gpunn__float_at(l, i + 1, "consts", false, &value))
             return NULL;
+        if (number_count == GPUNN__EXPR_NAMES) {
+            (void)gpunn__wrong(l, i, "\"consts\" must have at most %d of them", (int)GPUNN__EXPR_NAMES);
+            return NULL;
+        }
+        number_names[number_count] = items[i].text.at;
+        (void)gpunn__json_double(&items[i + 1].text, &numbers[number_count++]);
     }
     if (consts && !gpunn__all_read(l, consts, "\"consts\"")) return NULL;
-    if (!gpunn__rename(l, at, inputs, consts, &line)) return NULL;
     gpunn__stand_at(l, at);
-    return gpunn_expr(text, in, count);
+    return gpunn__expr(expression, items[inputs].kind == GPUNN__J_OBJECT ? names : NULL, in, count, number_names, numbers,
+                       number_count);
 }
 
 /* Ops by name; inputs -1: 1 to GPUNN_MAX_OPERANDS, -2: the op reads them itself. */
