@@ -116,11 +116,18 @@ def adam(**options):
     return optimizer.step
 
 
+def fused():
+    x, r = torch.rand(64, 256, 28, 28, requires_grad=True), torch.rand(64, 256, 28, 28, requires_grad=True)
+    scale, shift = (torch.rand(256, 1, 1, requires_grad=True) for _ in range(2))
+    gradient = torch.rand(64, 256, 28, 28)
+    return lambda: torch.autograd.grad(F.gelu(x * scale + shift) + r, (x, scale, shift, r), gradient)
+
+
 WORKLOADS = {
     "sgemm1024": lambda: sgemm(1024), "sgemm256": lambda: sgemm(256), "mlp20": mlp20, "lenet4": lambda: lenet(4),
     "lenet128": lambda: lenet(128), "mlp784": mlp784, "resnet_forward": lambda: resnet_forward(False),
     "resnet_forward_jit": lambda: resnet_forward(True), "resnet_train": lambda: resnet_train(False),
-    "resnet_train_cl": lambda: resnet_train(True), "adam": adam, "adam_fused": lambda: adam(fused=True),
+    "resnet_train_cl": lambda: resnet_train(True), "adam": adam, "adam_fused": lambda: adam(fused=True), "fused": fused,
 }
 
 

@@ -13,12 +13,14 @@ import platform
 import statistics
 import subprocess
 
-# The peers of each workload: twins in bench_torch.py, or, with a leading "=", programs beside BENCH.
+# The peers of each workload: twins in bench_torch.py, or, with a leading "=", programs beside BENCH and their argument.
 PEERS = {
     "sgemm1024": ["sgemm1024"], "sgemm256": ["sgemm256"], "mlp20": ["mlp20"], "lenet4": ["lenet4"], "lenet128": ["lenet128"],
     "mlp784": ["mlp784"], "resnet_forward": ["resnet_forward", "resnet_forward_jit"],
     "resnet_train": ["resnet_train", "resnet_train_cl"], "adam": ["adam", "adam_fused", "=adam_loop"],
+    "fused": ["fused", "=fused hand", "=fused plain"],
 }
+OWN = {"fused": ["fused", "generated"]}  # workloads with a program of their own beside BENCH
 GFLOP = {"sgemm1024": 2 * 1024**3 / 1e9, "sgemm256": 2 * 256**3 / 1e9}
 
 
@@ -58,11 +60,14 @@ def main():
     print("|---|---|---|---|---|---|---|---|")
     for name in args.names or PEERS:
         for threads in map(int, args.threads.split(",")):
-            commands = {"gpunn": [args.bench, name]}
+            folder = os.path.dirname(args.bench)
+            commands = {"gpunn": [os.path.join(folder, OWN[name][0])] + OWN[name][1:] if name in OWN else [args.bench, name]}
             for peer in PEERS[name]:
                 own = peer.startswith("=")
                 if own or version:
-                    commands[peer.lstrip("=") if own else "torch " + peer] = [os.path.join(os.path.dirname(args.bench), peer[1:]), peer] if own else twin + [peer]
+                    words = peer.lstrip("=").split()
+                    commands[" ".join(words) if own else "torch " + peer] = (
+                        [os.path.join(folder, words[0]), words[-1]] if own else twin + [peer])
             rounds = []
             for number in range(args.rounds):
                 order = list(commands) if number % 2 == 0 else list(commands)[::-1]

@@ -120,8 +120,6 @@ static inline float __fdividef(float a, float b)
 {
     return a / b;
 }
-#define __expf(x) expf(x) /* as functions those names are the C library's */
-#define __logf(x) logf(x)
 static inline void __threadfence_system(void)
 {
 }

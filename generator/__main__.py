@@ -1,0 +1,151 @@
+"""python3 -m generator MODEL.json -o NAME: writes the fused kernels of a model, NAME_kernels.h and NAME_kernels.cu."""
+import argparse
+import os
+import re
+import sys
+import traceback
+
+from . import spec, stamp
+from .json_text import SpecError
+
+MATHS = ("auto", "accurate", "fast")
+
+
+class Failure(Exception):
+    """A sentence for standard error, and the exit code."""
+
+    def __init__(self, message, code=1):
+        super().__init__(message)
+        self.code = code
+
+
+class Arguments(argparse.ArgumentParser):
+    def error(self, message):
+        raise Failure("%s; see python3 -m generator --help" % message, 2)
+
+
+def ascii_of(text):
+    return text.encode("ascii", "backslashreplace").decode("ascii")
+
+
+def arguments(words):
+    parser = Arguments(prog="python3 -m generator", description="Writes fused kernels for a gpunn model: NAME_kernels.h and "
+                       "NAME_kernels.cu, to be compiled with the program, which calls gpunn_use_kernels.")
+    parser.add_argument("model", metavar="MODEL.json", help="the spec of the model: generator/model.schema.json describes it")
+    parser.add_argument("-o", dest="output", metavar="NAME", help="path and C identifier that the files' names begin with")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not what would be written")
+    parser.add_argument("--report", action="store_true", help="print groups, launches and bytes moved, before and after")
+    parser.add_argument("--emit-model", action="store_true", help="also write NAME_model.h, which builds the model without JSON")
+    parser.add_argument("--math", choices=MATHS, help="instead of the spec's: fast maths where results are stored in 16 bits "
+                        "(auto), nowhere (accurate), everywhere (fast)")
+    given = parser.parse_args(words)
+    if given.output is None and not given.report:
+        parser.error("-o NAME is missing")
+    if given.output is None and (given.check or given.emit_model):
+        parser.error("--check and --emit-model need -o NAME")
+    return given
+
+
+def identifier(output):
+    name = os.path.basename(output)
+    if not re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,62}", name):
+        raise Failure("-o %s: '%s' begins the names of C functions; use a letter, then letters, digits or _" % (output, name), 2)
+    return name
+
+
+def generate(given):
+    """The files by path, and the kernel set."""
+    from . import emit_c, emit_cuda, emit_model, partition, schedule
+    model = spec.load(given.model)
+    if not model.tensors:
+        raise Failure("%s: the model has no tensors" % given.model)
+    model.math = given.math or model.math
+    output = given.output or os.path.splitext(given.model)[0]
+    name = identifier(output) if given.output else "model"
+    options = (["--math", given.math] if given.math else []) + (["--emit-model"] if given.emit_model else [])
+    try:
+        kernels = partition.partition(model, name=name, command=stamp.command(given.model, output, options))
+        files = {output + "_kernels.h": emit_c.emit_header(kernels), output + "_kernels.cu": emit_cuda.emit_cuda(kernels)}
+    except (partition.FuseError, schedule.EmitError) as fault:
+        raise Failure("%s: %s" % (model.fuse_place, fault)) from None
+    if given.emit_model:
+        files[output + "_model.h"] = emit_model.emit_model(model, kernels)
+    return {path: text.encode("ascii") for path, text in files.items()}, model, kernels
+
+
+def check(files, command):
+    for path, data in files.items():
+        try:
+            with open(path, "rb") as file:
+                found = file.read().replace(b"\r\n", b"\n")
+        except FileNotFoundError:
+            raise Failure("%s is missing; write it with: %s" % (path, command)) from None
+        if found != data:
+            raise Failure("%s is stale; renew it with: %s" % (path, command))
+
+
+def write(files):
+    """All files or, as far as that is possible, none: each goes to a neighbour first, and these replace them at the end."""
+    waiting = []
+    try:
+        for path, data in files.items():
+            if os.path.isdir(path):
+                raise Failure("%s cannot be written: it is a folder" % path)
+            part = "%s.%d.part" % (path, os.getpid())
+            try:
+                with open(part, "xb") as file:
+                    waiting.append((part, path))
+                    file.write(data)
+            except OSError as fault:
+                raise Failure("%s cannot be written: %s" % (path, fault.strerror)) from None
+        for part, path in list(waiting):
+            try:
+                os.replace(part, path)
+            except OSError as fault:
+                raise Failure("%s cannot be replaced: %s" % (path, fault.strerror)) from None
+            waiting.remove((part, path))
+    finally:
+        for part, _ in waiting:
+            os.unlink(part)
+
+
+def run(words):
+    given = arguments(words)
+    if given.output is not None:
+        identifier(given.output)
+    files, model, kernels = generate(given)
+    if given.report:
+        from . import report
+        sys.stdout.write(ascii_of(report.report(model, kernels)))
+        sys.stdout.flush()
+    if given.check:
+        check(files, kernels.command)
+    elif given.output is not None:
+        write(files)
+
+
+def main(words=None):
+    """The exit code; what went wrong is one sentence on standard error."""
+    try:
+        run(sys.argv[1:] if words is None else words)
+        return 0
+    except Failure as fault:
+        code, message = fault.code, str(fault)
+    except SpecError as fault:
+        code, message = 1, str(fault)
+    except OSError as fault:
+        code, message = 1, "%s%s" % (fault.strerror or fault, ": %s" % fault.filename if fault.filename else "")
+    except KeyboardInterrupt:
+        return 130
+    except Exception as fault:  # a mistake of the generator, not of the user
+        if os.environ.get("GPUNN_GENERATOR_TRACE"):
+            traceback.print_exc()
+        place = traceback.extract_tb(fault.__traceback__)[-1]
+        code, message = 3, "internal error, please report it with the spec: %s: %s (%s:%d)" % (
+            type(fault).__name__, fault, os.path.basename(place.filename), place.lineno)
+    sys.stderr.write("generator: %s\n" % " ".join(ascii_of(message).split()))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,378 @@
+"""Writes NAME_model.h: C functions that build a spec's model with gpunn's public builders, for programs without JSON."""
+import re
+
+from . import stamp, table
+from .floats import f32
+from .graph import BATCH
+
+WIDTH = 120
+_KEYWORDS = frozenset(
+    "auto break case char const continue default do double else enum extern float for goto if inline int long register restrict "
+    "return short signed sizeof static struct switch typedef union unsigned void volatile while bool true false model dev out ok "
+    "alignas alignof and asm bitand bitor catch class compl concept constexpr decltype delete explicit export friend mutable "
+    "namespace new noexcept not nullptr operator or private protected public requires template this throw try typeid typename "
+    "using virtual wchar_t xor main NULL INFINITY NAN errno".split())
+
+
+def quoted(text):
+    """A C string of a text's UTF-8."""
+    return '"%s"' % "".join(chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else "\\%03o" % byte
+                            for byte in text.encode("utf-8"))
+
+
+def number(value):
+    """The shortest C literal of a float32."""
+    if value != value:
+        return "NAN"
+    if abs(value) == float("inf"):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    if value == int(value) and abs(value) < 1e6:
+        return "%.1ff" % value
+    text = next(text for text in ("%.*g" % (digits, value) for digits in range(1, 10)) if f32(float(text)) == value)
+    return text + ("f" if set(text) & set(".e") else ".0f")
+
+
+def boolean(value):
+    return "true" if value else "false"
+
+
+def shape(dims):
+    return "GPUNN_SHAPE(%s)" % ", ".join("GPUNN_BATCH" if dim == BATCH else "GPUNN_BATCH * %d" % -dim if dim < 0 else str(dim)
+                                         for dim in dims or (0,))
+
+
+def wrapped(text, indent=4):
+    """A statement as lines of at most WIDTH characters, broken behind commas that stand in no string."""
+    lines, line = [], " " * indent
+    for part in re.findall(r'(?:"(?:\\.|[^"\\])*"|[^",])+,? ?', text):
+        if len(line) + len(part.rstrip()) > WIDTH and line.strip():
+            lines.append(line.rstrip())
+            line = " " * (indent + 4)
+        line += part
+    return lines + [line.rstrip()]
+
+
+class _Fields:
+    """The fields of an argument struct that are not its defaults, in the order in which they are asked for."""
+
+    def __init__(self):
+        self.texts = []
+
+    def add(self, name, value, default=None):
+        if value == default:
+            return self
+        if isinstance(value, bool):
+            value = boolean(value)
+        elif isinstance(value, (tuple, list)):
+            value = "{%s}" % ", ".join(map(str, value))
+        elif value == 0 and default is not None:
+            value = "GPUNN_ZERO"
+        elif isinstance(value, float):
+            value = number(value)
+        self.texts.append(".%s = %s" % (name, value))
+        return self
+
+    def pairs(self, **values):
+        """Settings of a window by name, with their defaults. Adds those that are equal along both axes, returns the others
+        as arrays() takes them: they stand further behind in the struct."""
+        for name, ((rows, columns), default) in values.items():
+            if rows == columns:
+                self.add(name, rows, default)
+        arrays = {"kernel_size": "kernel_shape", "stride": "strides", "padding": "paddings", "dilation": "dilations"}
+        return [(arrays[name], value) for name, (value, _) in values.items() if value[0] != value[1]]
+
+    def arrays(self, differing):
+        for name, value in differing:
+            self.add(name, value)
+        return self
+
+
+class _Emitter:
+    def __init__(self, model, name):
+        self.model, self.tensors, self.name = model, model.tensors, name
+        self.lines = []
+        self.variables = {}
+        self.taken = {name + "_tensors": True}
+        self.owner = {}  # layer nodes by the ids of what their builders append before them
+        for t in self.tensors:
+            if t.layer:
+                for i in t.inputs[1:]:
+                    while i is not None:
+                        self.owner[i] = t
+                        i = self.tensors[i].inputs[0] if self.tensors[i].inputs else None
+        self.read = {}   # ids that a statement names
+        for t in self.tensors:
+            for i in t.inputs:
+                if i is not None and self.owner.get(i) is not t and t.id not in self.owner:
+                    self.read[i] = True
+        self.leaves = [t.id for t in self.tensors if t.id not in self.read and t.id not in self.owner]
+        inputs = [t.id for t in self.tensors if t.kind == "input"]
+        loss = [] if model.loss is None else [model.loss]
+        self.fields = [("inputs", inputs), ("outputs", [i for i in dict.fromkeys(model.outputs) if i not in inputs + loss]),
+                       ("the loss", loss)]
+        if not any(ids for _, ids in self.fields):
+            self.fields = [("all", self.leaves)]
+        self.read.update((i, True) for _, ids in self.fields for i in ids if i in self.owner)
+
+    def variable(self, i):
+        if i not in self.variables:
+            label = re.sub(r"[^A-Za-z0-9_]", "_", self.tensors[i].label or "") or "t%d" % i
+            label = "t_" + label if label[0].isdigit() or label[0] == "_" or label in _KEYWORDS or "gpunn" in label else label
+            self.variables[i] = self.fresh(label)
+        return self.variables[i]
+
+    def statement(self, text):
+        self.lines += wrapped(text)
+
+    def operand(self, i):
+        return "NULL" if i is None else self.variable(i)
+
+    # ---- one tensor ----
+    def call(self, t):
+        """The builder's call."""
+        operands = [self.operand(i) for i in t.inputs] if not t.layer else [self.operand(t.inputs[0])]
+        if t.kind == "input":
+            return "gpunn_input(model, %s, GPUNN_%s, %s)" % (quoted(t.name), t.dtype.upper(), shape(t.shape))
+        if t.kind == "parameter":
+            return "gpunn_parameter(model, %s, %s, %s)" % (quoted(t.name), shape(t.shape), self.helper(t, "init"))
+        if t.kind == "constant":
+            return "gpunn_constant(model, %s, %s)" % (shape(t.shape), self.helper(t, "values"))
+        if t.layer:
+            return self.layer(t, operands[0])
+        if hasattr(self, "op_" + t.op):
+            return getattr(self, "op_" + t.op)(t, operands)
+        if table.ops()[t.op].arity:
+            return "gpunn_%s(%s)" % (t.op, ", ".join(operands + [number(value) for value in t.attrs.values()]))
+        raise NotImplementedError(t.op)
+
+    def layer(self, t, x):
+        given, a = _Fields(), t.attrs
+        weight = self.tensors[t.inputs[1]] if t.inputs[1] is not None else None
+        builder = t.op
+        if t.op == "parametric_relu":
+            while weight.inputs:
+                weight = self.tensors[weight.inputs[0]]
+            init = number(weight.default_init[1]) if weight.default_init[1] else "(float)GPUNN_ZERO"
+            return "gpunn_prelu(%s, %s, %d, %s)" % (x, quoted(t.layer), weight.shape[0], init)
+        if t.op == "linear":
+            given.add("out_features", t.shape[-1]).add("no_bias", t.inputs[2] is None, False)
+        elif t.op == "conv2d":
+            given.add("out_channels", t.shape[1])
+            differing = given.pairs(kernel_size=(weight.shape[2:], None), stride=(a["stride"], 1), padding=(a["padding"], 0),
+                                    dilation=(a["dilation"], 1))
+            given.add("groups", a["groups"], 1).arrays(differing).add("no_bias", t.inputs[2] is None, False)
+        elif t.op == "batch_norm":
+            builder = "batch_norm2d" if len(t.shape) == 4 else "batch_norm1d"
+            given.add("eps", a["eps"], f32(1e-5)).add("momentum", a["momentum"], f32(0.1)).add("no_affine", weight is None, False)
+        else:
+            given.add("dims", a["dims"], 1).add("eps", a["eps"], f32(1e-5) if t.op == "layer_norm" else 2.0 ** -23)
+            given.add("no_affine", weight is None, False)
+            if t.op == "layer_norm":
+                given.add("no_bias", weight is not None and t.inputs[2] is None, False)
+        return "gpunn_%s(%s)" % (builder, ", ".join([x, quoted(t.layer)] + given.texts))
+
+    def pool(self, t, x):
+        a, given = t.attrs, _Fields()
+        stride = a["stride"] if a["stride"] != a["kernel_size"] else (0, 0)
+        differing = given.pairs(kernel_size=(a["kernel_size"], None), stride=(stride, 0), padding=(a["padding"], 0))
+        given.arrays(differing).add("ceil_mode", a["ceil_mode"], False)
+        given.add("count_exclude_pad", not a.get("count_include_pad", True), False)
+        return "gpunn_%s(%s)" % (t.op, ", ".join(x + given.texts))
+
+    op_max_pool2d = op_avg_pool2d = pool
+
+    def op_adaptive_avg_pool2d(self, t, x):
+        return "gpunn_adaptive_avg_pool2d(%s, %d, %d)" % (x[0], t.shape[2], t.shape[3])
+
+    def op_matmul(self, t, x):
+        given = _Fields()
+        for key, value in t.attrs.items():
+            given.add(key, value, False)
+        return "gpunn_matmul(%s)" % ", ".join(x + given.texts)
+
+    def op_dropout(self, t, x):
+        return "gpunn_dropout(%s, %s)" % (x[0], number(t.attrs["p"]))
+
+    def op_reshape(self, t, x):
+        return "gpunn_reshape(%s, %s)" % (x[0], shape(t.shape))
+
+    def op_permute(self, t, x):
+        order = t.attrs["dims"]
+        return "gpunn_permute(%s, %s)" % (x[0], "GPUNN_AXES(%s)" % ", ".join(map(str, order)) if order else "GPUNN_ALL")
+
+    def op_concat(self, t, x):
+        return "gpunn_concat(%s, %d, %d)" % (self.helper(t, "parts"), len(x), t.attrs["dim"])
+
+    def op_slice(self, t, x):
+        a = t.attrs
+        end = a["start"] + (t.shape[a["dim"]] - 1) * a["step"] + 1
+        return "gpunn_slice(%s, %d, %d, %d, %d)" % (x[0], a["dim"], a["start"], end, a["step"])
+
+    def op_pad(self, t, x):
+        before = t.attrs["before"]
+        given = _Fields()
+        after = [size - old - low for size, old, low in zip(t.shape, self.tensors[t.inputs[0]].shape, before)]
+        for name, amounts in (("before", before), ("after", after)):
+            if any(amounts):
+                given.add(name, list(amounts))
+        given.add("value", t.attrs["value"], 0.0)
+        return "gpunn_pad(%s)" % ", ".join(x + given.texts)
+
+    def op_cast(self, t, x):
+        return "gpunn_cast(%s, GPUNN_%s)" % (x[0], t.dtype.upper())
+
+    def op_sum(self, t, x):
+        dims, old = t.attrs["dims"], self.tensors[t.inputs[0]].shape
+        axes = "GPUNN_ALL" if len(dims) == len(old) else "GPUNN_AXES(%s)" % ", ".join(map(str, dims))
+        return "gpunn_%s(%s, %s, %s)" % ("mean" if t.attrs.get("mean") else t.op, x[0], axes, boolean(len(t.shape) == len(old)))
+
+    op_max = op_sum
+
+    def op_argmax(self, t, x):
+        keepdim = len(t.shape) == len(self.tensors[t.inputs[0]].shape)
+        return "gpunn_argmax(%s, %d, %s)" % (x[0], t.attrs["dim"], boolean(keepdim))
+
+    def op_softmax(self, t, x):
+        return "gpunn_%s(%s, %d)" % (t.op, x[0], t.attrs["dim"])
+
+    op_log_softmax = op_softmax
+
+    def op_cross_entropy(self, t, x):
+        a, given = t.attrs, _Fields()
+        if a["reduction"] != "mean":
+            given.add("reduction", "GPUNN_REDUCE_" + a["reduction"].upper())
+        given.add("ignore_index", a["ignore_index"], -100).add("label_smoothing", a.get("label_smoothing", 0.0), 0.0)
+        if t.inputs[2] is not None:
+            given.add("weight", x[2])
+        return "gpunn_%s(%s)" % ("cross_entropy" if t.op == "cross_entropy" else "nll_loss", ", ".join(x[:2] + given.texts))
+
+    op_nll = op_cross_entropy
+
+    # ---- the whole ----
+    def tensor(self, t):
+        if t.id in self.owner:
+            return
+        if t.kind == "constant":
+            self.statement("static const float %s[] = {%s};" % (self.helper(t, "values"), ", ".join(map(number, t.values))))
+        elif t.kind == "parameter":
+            self.statement("gpunn_init %s = %s;" % (self.helper(t, "init"), self.init(t)))
+        elif t.op == "concat":
+            self.statement("gpunn_tensor *%s[] = {%s};" % (self.helper(t, "parts"), ", ".join(map(self.operand, t.inputs))))
+        self.statement("gpunn_tensor *%s = %s;" % (self.variable(t.id), self.call(t)))
+        if t.kind in ("value", "constant") and t.name is not None:
+            self.check("gpunn_set_name(%s, %s) != NULL" % (self.variable(t.id), quoted(t.name)))
+        if t.kind == "parameter":
+            self.settings(t, self.variable(t.id))
+        first = t.id
+        while self.owner.get(first - 1) is t:
+            first -= 1
+        for weight in self.tensors[first:t.id]:
+            if weight.name is not None:
+                self.weight(weight)
+
+    def helper(self, t, what):
+        """The name of a variable beside that of a tensor."""
+        if (t.id, what) not in self.variables:
+            self.variables[t.id, what] = self.fresh("%s_%s" % (self.variable(t.id), what))
+        return self.variables[t.id, what]
+
+    def fresh(self, name):
+        base, count = name, 2
+        while name in self.taken:
+            name, count = "%s_%d" % (base, count), count + 1
+        self.taken[name] = True
+        return name
+
+    def check(self, condition):
+        self.statement("ok = %s && ok;" % condition)
+
+    @staticmethod
+    def init(t):
+        kind, a, b = t.init
+        return "{GPUNN_INIT_%s, %s, %s}" % (kind.upper(), number(a), number(b))
+
+    def weight(self, t):
+        """A layer's parameter or buffer, for which its builder returns no pointer."""
+        found = "gpunn_find(model, %s)" % quoted(t.name)
+        if t.id in self.read:
+            self.statement("gpunn_tensor *%s = %s;" % (self.variable(t.id), found))
+            found = self.variable(t.id)
+        if t.kind == "parameter":
+            if t.init != t.default_init:
+                self.statement("gpunn_init %s = %s;" % (self.helper(t, "init"), self.init(t)))
+                self.check("gpunn_set_init(%s, %s) == GPUNN_OK" % (found, self.helper(t, "init")))
+            self.settings(t, found)
+
+    def settings(self, t, found):
+        if not t.trainable:
+            self.check("gpunn_set_trainable(%s, false) == GPUNN_OK" % found)
+        if not t.decay:
+            self.check("gpunn_set_decay(%s, false) == GPUNN_OK" % found)
+        if t.lr_scale != 1:
+            self.check("gpunn_set_lr_scale(%s, %s) == GPUNN_OK" % (found, number(t.lr_scale)))
+
+    def struct(self):
+        lines = ["typedef struct %s_tensors {" % self.name]
+        for what, ids in self.fields:
+            if ids:
+                lines += wrapped("gpunn_tensor %s; /* %s */" % (", ".join("*" + self.variable(i) for i in ids), what))
+        return lines + ["} %s_tensors;" % self.name]
+
+    def create(self):
+        fields = self.struct()
+        for t in self.tensors:
+            self.tensor(t)
+        precision = "" if self.model.precision == "f32" else ", .precision = GPUNN_PRECISION_" + self.model.precision.upper()
+        leaves = " && ".join(["ok"] + [self.variable(i) for i in self.leaves])
+        lines = fields + [
+            "",
+            "/* The model, new and with its initial weights; out receives the tensors that a program needs. NULL after an error,",
+            " * of which gpunn_error(dev) tells. */",
+            "static inline gpunn_model *%s_create(gpunn_device *dev, %s_tensors *out)" % (self.name, self.name),
+            "{",
+            "    gpunn_model *model = gpunn_model_create(dev%s);" % precision,
+            "    bool ok = model != NULL;",
+            "    if (!ok) return NULL;"] + self.lines + [
+            "    if (!(%s)) {" % leaves if len(leaves) < WIDTH - 12 else "\n".join(
+                ["    ok = ok && %s;" % self.variable(i) for i in self.leaves] + ["    if (!ok) {"]),
+            "        gpunn_model_destroy(model);",
+            "        return NULL;",
+            "    }"]
+        lines += ["    out->%s = %s;" % (self.variable(i), self.variable(i)) for _, ids in self.fields for i in ids]
+        return lines + ["    return model;", "}"]
+
+    def optimizer(self):
+        given = self.model.optimizer
+        if given is None:
+            return []
+        defaults = {"lr": 1e-2 if given["type"] in ("rmsprop", "adagrad") else 1e-3, "beta1": 0.9, "beta2": 0.999, "alpha": 0.99,
+                    "eps": 1e-10 if given["type"] == "adagrad" else 1e-8, "weight_decay": 0.01 if given["type"] == "adamw" else 0}
+        values = dict(given)
+        if "betas" in given:
+            values["beta1"], values["beta2"] = given["betas"]
+        order = {"sgd": "lr momentum dampening weight_decay nesterov maximize",
+                 "rmsprop": "lr alpha eps weight_decay momentum centered maximize",
+                 "adagrad": "lr eps lr_decay weight_decay initial_accumulator_value maximize"}
+        fields = _Fields()
+        for key in order.get(given["type"], "lr beta1 beta2 eps weight_decay maximize").split():
+            default = defaults.get(key, 0)
+            fields.add(key, values[key], False if isinstance(values[key], bool) else f32(default))
+        lines = ["", "/* The spec's optimizer; NULL after an error. */",
+                 "static inline gpunn_optimizer *%s_optimizer(gpunn_model *model)" % self.name, "{"]
+        lines += wrapped("gpunn_optimizer *opt = gpunn_%s(%s);" % (given["type"], ", ".join(["model"] + fields.texts)))
+        if self.model.clip_grad_norm:
+            lines.append("    if (opt) gpunn_set_clip_norm(opt, %s);" % number(self.model.clip_grad_norm))
+        if self.model.clip_grad_value:
+            lines.append("    if (opt) gpunn_set_clip_value(opt, %s);" % number(self.model.clip_grad_value))
+        return lines + ["    return opt;", "}"]
+
+
+def emit_model(model, kernel_set):
+    """The text of NAME_model.h. kernel_set: gives the name and the opening comment."""
+    name = kernel_set.name
+    guard = name.upper() + "_MODEL_H"
+    emitter = _Emitter(model, name)
+    body = emitter.create() + emitter.optimizer()
+    maths = ["#include <math.h>"] if any("INFINITY" in line or "NAN" in line for line in body) else []
+    return "\n".join(stamp.lines(kernel_set, name + "_model.h") + ["#ifndef " + guard, "#define " + guard, '#include "gpunn.h"'] +
+                     maths + [""] + body + ["", "#endif", ""])

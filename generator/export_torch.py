@@ -1,0 +1,1766 @@
+#!/usr/bin/env python3
+"""Turns a torch.nn.Module into a model's spec and its weights, for run_model, gpunn_spec_load and the generator.
+
+    python3 -m generator.export_torch package.module:factory -o NAME --input 8x3x32x32 [--input 8:i64 --loss cross_entropy]
+
+writes NAME.json and NAME.safetensors; factory is a module or a function that returns one. From Python:
+
+    export(net, (images, labels), "net.json", "net.safetensors", loss=torch.nn.CrossEntropyLoss())
+
+The module is captured by torch.export (PyTorch 2.7 and later) or torch.jit.trace (older ones) as it runs in the mode it is in.
+Each parameter keeps its name in state_dict. Whatever gpunn cannot express is collected: one Unsupported exception lists all of
+it, each with its place in the module's source.
+"""
+import argparse
+import collections
+import contextlib
+import copy
+import importlib
+import inspect
+import json
+import math
+import operator
+import os
+import struct
+import sys
+import warnings
+from dataclasses import dataclass
+
+
+class Unsupported(Exception):
+    """What gpunn cannot express; `problems` holds one text each."""
+
+    def __init__(self, module, problems):
+        self.problems = problems
+        count = "1 operation" if len(problems) == 1 else f"{len(problems)} operations"
+        super().__init__(f"{count} of {module} cannot be exported:" + "".join(f"\n  {p}" for p in problems))
+
+
+class Refused(Exception):
+    """Why one operation cannot be expressed."""
+
+
+# ---- what the captured graph consists of: a dimension -k stands for k times the batch ----------------------------------
+# A call of one of PyTorch's operators: op without its overload, as "conv2d"; function evaluates it on real tensors; arguments by
+# the names of its schema, with References for tensors, or the Refused that reading them raised; the names of its results, and
+# their (shape, dtype) where they are tensors; the place in the source; the path of the module.
+Call = collections.namedtuple("Call", "op function arguments results shapes place path")
+
+
+@dataclass(frozen=True)
+class Reference:
+    name: str
+
+
+@dataclass(frozen=True)
+class Size:
+    """A number that depends on the batch."""
+    dim: int
+
+
+class Captured:
+    def __init__(self):
+        self.calls, self.inputs, self.outputs = [], [], []  # calls; references
+        self.parameters = {}  # reference: (name, tensor, whether it is a buffer)
+        self.constants = {}  # reference: tensor
+
+
+# ---- the tensors of the spec -------------------------------------------------------------------------------------------
+class Value:
+    """shape is what the spec says; full what PyTorch says: larger where an expansion is left to broadcasting."""
+
+    def __init__(self, shape, full=None, dtype="f32", view_of=None):
+        self.shape, self.dtype = tuple(shape), dtype
+        self.full = self.shape if full is None else tuple(full)
+        self.memory = view_of.memory if view_of else self  # in PyTorch, where an operation in place shows
+        self.entry = self.parameter = self.transposed = None  # transposed: what this is with its last two axes exchanged
+        self.is_bool = False  # in PyTorch
+
+    def id(self):
+        return self.parameter or self.entry.name or self.entry.layer or self.entry.id  # parameter: its name, in a layer's entry
+
+
+class Entry:
+    """An entry of the spec. inputs and values of attributes may be Values; weights: what the weights file holds of it."""
+
+    def __init__(self, op, entry_id, inputs, attributes, layer, name, weights):
+        self.op, self.id, self.inputs, self.attributes = op, entry_id, list(inputs), attributes
+        self.layer, self.name, self.weights = layer, name, weights
+
+    def reads(self):
+        return [x for x in self.inputs + list(self.attributes.values()) if isinstance(x, Value)]
+
+    def json(self):
+        result = {"op": self.op}
+        if self.layer:
+            result["name"] = self.layer
+        if self.name:
+            result["as" if self.layer else "name"] = self.name
+        if not self.layer and not self.name:
+            result["id"] = self.id
+        if self.inputs:
+            result["inputs"] = [x.id() for x in self.inputs]
+        for key, x in self.attributes.items():
+            x = [dim_text(d) for d in x] if key == "shape" else list(x) if isinstance(x, tuple) else x
+            result[key] = x.id() if isinstance(x, Value) else x
+        return result
+
+
+class Constant:
+    """A tensor known now. It becomes an entry of the spec where an operation reads it; name: of the buffer that it is."""
+
+    def __init__(self, tensor, full=None, name=None):
+        self.tensor, self.name = tensor, name
+        self.full = tuple(tensor.shape) if full is None else tuple(full)
+
+
+class Parameter:
+    """A parameter or running statistic: part of a layer, or an entry of its own if something else reads it first."""
+
+    def __init__(self, name, tensor):
+        self.name, self.tensor, self.value = name, tensor, None
+        self.full = tuple(tensor.shape)
+
+
+def dtype_name(torch, dtype):
+    names = {torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8", torch.bool: "bool"}
+    if not dtype.is_floating_point and dtype not in names:
+        raise Refused(f"tensors of {dtype} are not possible")
+    return names.get(dtype, "f32")
+
+
+# ---- capturing ---------------------------------------------------------------------------------------------------------
+BATCHES = (2, 3)  # the sizes at which dimensions are compared
+
+
+def dim_of(sizes):
+    """The dimension that has these sizes at the BATCHES."""
+    if sizes[0] == sizes[1]:
+        return int(sizes[0])
+    factor = sizes[0] // BATCHES[0]
+    if factor < 1 or tuple(factor * b for b in BATCHES) != tuple(sizes):
+        raise Refused(f"a size is {sizes[0]} for {BATCHES[0]} samples and {sizes[1]} for {BATCHES[1]}: no multiple of the batch")
+    return -int(factor)
+
+
+def size_of(sizes):
+    """A number that has these values at the BATCHES."""
+    dim = dim_of(sizes)
+    return dim if sizes[0] == sizes[1] else Size(dim)
+
+
+def flat(result, name=""):
+    """The tensors of a module's result with names: its dictionaries' keys, "output" or "output0"."""
+    if isinstance(result, dict):
+        return [pair for key, value in result.items() for pair in flat(value, str(key))]
+    if isinstance(result, (list, tuple)):
+        return [pair for i, value in enumerate(result) for pair in flat(value, f"{name or 'output'}{i}")]
+    return [] if result is None else [(name or "output", result)]
+
+
+def root_of(torch, module, loss, names):
+    """A module of tensors only: module, and the loss of its result and the last input; names receives those of its results."""
+
+    class Root(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.loss = module, loss
+            self.training = module.training
+
+        def forward(self, *inputs):
+            result = self.net(*(inputs[:-1] if self.loss else inputs))
+            pairs = flat(result) + ([("loss", self.loss(result, inputs[-1]))] if self.loss else [])
+            names[:] = [name for name, _ in pairs]
+            return tuple(tensor for _, tensor in pairs)
+
+    return Root()
+
+
+def own_name(name):
+    """A name of Root's as the module's own."""
+    return name[4:] if name.startswith("net.") else "" if name == "net" else name
+
+
+def first_names(root):
+    """By parameter and buffer, the first of the names that state_dict has for it."""
+    first = {}
+    for name, tensor in root.state_dict(keep_vars=True).items():
+        first.setdefault(id(tensor), own_name(name))
+    return first
+
+
+def evaluator(function, schema):
+    """Calls function with arguments by name; those that PyTorch wants by position so."""
+    keywords = {a.name for a in schema.arguments if a.kwarg_only}
+
+    def evaluate(arguments):
+        return function(*[x for name, x in arguments.items() if name not in keywords],
+                        **{name: x for name, x in arguments.items() if name in keywords})
+
+    return evaluate
+
+
+def source_place(torch, frames):
+    """The last of the (file, line, code) that is not PyTorch's own."""
+    inside = os.path.dirname(torch.__file__)
+    own = [f"{os.path.basename(name)}:{line}" + (f": {code}" if code else "")
+           for name, line, code in frames if not name.startswith((inside, __file__))]
+    return own[-1] if own else ""
+
+
+def capture_export(torch, root, inputs, batched):
+    """By torch.export, whose sizes are symbolic."""
+    batch = torch.export.Dim.AUTO
+    program = torch.export.export(root, inputs, dynamic_shapes={"inputs": tuple({0: batch} if b else None for b in batched)})
+    kinds, captured = torch.export.graph_signature.InputKind, Captured()
+    state = dict(program.constants, **root.state_dict(keep_vars=True))
+    first = first_names(root)
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == kinds.USER_INPUT:
+            captured.inputs.append(spec.arg.name)
+        elif spec.kind in (kinds.PARAMETER, kinds.BUFFER):
+            tensor = state[spec.target]
+            captured.parameters[spec.arg.name] = (first.get(id(tensor), own_name(spec.target)), tensor, spec.kind == kinds.BUFFER)
+        else:
+            captured.constants[spec.arg.name] = state[spec.target]
+
+    def number(x):
+        if isinstance(x, int):
+            return x
+        symbols = sorted(x.node.expr.free_symbols, key=str)
+        return size_of([int(x.node.expr.subs({s: b for s in symbols})) for b in BATCHES])
+
+    def shape(x):
+        return tuple(n.dim if isinstance(n, Size) else n for n in map(number, x.shape)), x.dtype
+
+    def argument(x):
+        if isinstance(x, torch.fx.Node):
+            value = x.meta.get("val")
+            return number(value) if isinstance(value, (int, torch.SymInt)) else Reference(x.name)
+        return [argument(y) for y in x] if isinstance(x, (list, tuple)) else x
+
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name in captured.inputs and batched[captured.inputs.index(node.name)]:
+            if not isinstance(number(node.meta["val"].shape[0]), Size):
+                raise Refused("it only works with this batch size; use dynamic_batch=False")
+        if node.op == "output":
+            captured.outputs = [argument(y) for y in node.args[0]]
+        value = node.meta.get("val")
+        if node.op != "call_function" or isinstance(value, (int, torch.SymInt, torch.SymFloat, torch.SymBool)):
+            continue  # calls that compute sizes: who reads one gets its value
+        lines = node.meta.get("stack_trace", "").splitlines()
+        frames = [(line.split('"')[1], line.split("line ")[1].split(",")[0], code.strip())
+                  for line, code in zip(lines, lines[1:] + [""]) if line.strip().startswith('File "')]
+        place, paths = source_place(torch, frames), [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+        names, op, function, arguments = ("x", "index"), node.target.__name__, None, {}
+        if isinstance(node.target, torch._ops.OpOverload):
+            schema = node.target._schema
+            names, op, function = [a.name for a in schema.arguments], schema.name.split("::")[1], evaluator(node.target, schema)
+            arguments = {a.name: a.default_value if a.has_default_value() else None for a in schema.arguments}
+        try:
+            arguments.update({name: argument(x) for name, x in list(zip(names, node.args)) + list(node.kwargs.items())})
+            shapes = [shape(v) for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, torch.Tensor)]
+        except Refused as why:
+            arguments, shapes = why, []
+        captured.calls.append(Call(op, function, arguments, [node.name], shapes, place, own_name(paths[-1]) if paths else ""))
+    return captured
+
+
+# What a trace computes with sizes; of div, only that of whole numbers.
+NUMBER_OPS = {"aten::add": operator.add, "aten::sub": operator.sub, "aten::mul": operator.mul,
+              "aten::floor_divide": operator.floordiv,
+              "aten::div": operator.floordiv, "aten::floordiv": operator.floordiv, "aten::remainder": operator.mod}
+SAME_NUMBER = ("prim::NumToTensor", "aten::Int", "aten::IntImplicit", "aten::ScalarImplicit")
+
+
+def capture_trace(torch, root, inputs, batched):
+    """By torch.jit.trace at two batch sizes, whose graphs differ in the sizes that depend on the batch."""
+    graphs = []
+    for batch in BATCHES:
+        example = tuple(torch.cat([x] * batch)[:batch] if b else x for x, b in zip(inputs, batched))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            graphs.append(torch.jit.trace(copy.deepcopy(root), example, check_trace=False).inlined_graph)
+    nodes = [list(graph.nodes()) for graph in graphs]
+    if [n.kind() for n in nodes[0]] != [n.kind() for n in nodes[1]]:
+        raise Refused("the operations depend on the batch size; use dynamic_batch=False")
+    captured, first = Captured(), first_names(root)
+    state, known = root.state_dict(keep_vars=True), {}  # known: by a value's name in the first graph, what it is
+    values = list(graphs[0].inputs())
+    known[values[0].debugName()] = ""  # a module is its path
+    captured.inputs = [v.debugName() for v in values[1:]]
+    is_buffer = dict({name: True for name, _ in root.named_buffers()}, **{name: False for name, _ in root.named_parameters()})
+    shapes = {}
+
+    def at(x, i):
+        return -x.dim * BATCHES[i] if isinstance(x, Size) else x
+
+    def tensor_shape(name, types):
+        if types[0].kind() != "TensorType" or types[0].sizes() is None:
+            return []
+        shapes[name] = tuple(map(dim_of, zip(types[0].sizes(), types[1].sizes())))
+        return [(shapes[name], types[0].dtype())]
+
+    for value, other in zip(values[1:], list(graphs[1].inputs())[1:]):
+        tensor_shape(value.debugName(), (value.type(), other.type()))
+    for node, other in zip(*nodes):
+        kind, outputs = node.kind(), [v.debugName() for v in node.outputs()]
+        given = [known.get(v.debugName(), Reference(v.debugName())) for v in node.inputs()]
+        if kind in NUMBER_OPS or kind in SAME_NUMBER:  # sizes and what is computed from them
+            scalars = [captured.constants.get(x.name) if isinstance(x, Reference) else None for x in given]
+            given = [x if t is None or t.dim() else t.item() for x, t in zip(given, scalars)]
+        numbers = all(isinstance(x, (int, Size)) for x in given[:2]) and not (kind == "aten::div" and len(given) == 2)
+        if kind == "prim::GetAttr":
+            path = f"{given[0]}.{node.s('name')}".lstrip(".")
+            if path not in state:
+                known[outputs[0]] = path
+            else:
+                captured.parameters[outputs[0]] = (first[id(state[path])], state[path], is_buffer[path])
+                shapes[outputs[0]] = tuple(state[path].shape)
+        elif kind == "prim::Constant":
+            constant = next(node.outputs()).toIValue()
+            if isinstance(constant, torch.Tensor):
+                captured.constants[outputs[0]] = constant
+                shapes[outputs[0]] = tuple(constant.shape)
+            else:
+                known[outputs[0]] = constant
+        elif kind in ("prim::ListConstruct", "prim::TupleConstruct"):
+            known[outputs[0]] = given
+        elif kind in ("prim::ListUnpack", "prim::TupleUnpack") and isinstance(given[0], list):
+            known.update(zip(outputs, given[0]))
+        elif kind in SAME_NUMBER and numbers:
+            known[outputs[0]] = given[0]
+        elif kind == "aten::size" and len(given) == 2:
+            dim = shapes[given[0].name][given[1]]
+            known[outputs[0]] = dim if dim >= 0 else Size(dim)
+        elif kind in NUMBER_OPS and numbers:
+            known[outputs[0]] = size_of([NUMBER_OPS[kind](at(given[0], i), at(given[1], i)) for i in range(2)])
+        else:
+            frames = [(line.split("(")[0], line.split("(")[1].split(")")[0], "") for line in node.sourceRange().splitlines()
+                      if "): " in line]
+            place, path = source_place(torch, frames[::-1]), own_name(node.scopeName().split("/")[-1].replace("__module.", ""))
+            kinds = [(a.type(), b.type()) for a, b in zip(node.outputs(), other.outputs())]
+            if kind in ("prim::ListUnpack", "prim::TupleUnpack"):
+                for i, (name, types) in enumerate(zip(outputs, kinds)):
+                    shape = tensor_shape(name, types)
+                    captured.calls.append(Call("getitem", None, {"x": given[0], "index": i}, [name], shape, place, path))
+                continue
+            op, function, arguments, found = kind.split("::")[1], None, Refused("it is no operator of PyTorch's"), []
+            if kind.startswith("aten::"):
+                schema = torch._C.parse_schema(node.schema())
+                function = evaluator(getattr(torch.ops.aten, op), schema)
+                arguments = dict(zip([a.name for a in schema.arguments], given))
+            try:
+                for name, types in zip(outputs, kinds):
+                    found += tensor_shape(name, types)
+            except Refused as why:
+                arguments = why
+            captured.calls.append(Call(op, function, arguments, outputs, found, place, path))
+    result = known.get(next(graphs[0].outputs()).debugName())
+    captured.outputs = result if isinstance(result, list) else [Reference(next(graphs[0].outputs()).debugName())]
+    return captured
+
+
+# ---- the spec that is being written ------------------------------------------------------------------------------------
+def broadcast(shapes):
+    shape = []
+    for i in range(1, max(map(len, shapes)) + 1):
+        sizes = sorted({s[-i] for s in shapes if len(s) >= i} - {1})
+        if len(sizes) > 1:
+            raise Refused("the shapes " + ", ".join(map(shape_text, shapes)) + " do not broadcast")
+        shape.insert(0, sizes[0] if sizes else 1)
+    return tuple(shape)
+
+
+def dim_text(dim):
+    return dim if dim >= 0 else "N" if dim == -1 else f"{-dim}N"
+
+
+def shape_text(shape):
+    return "[" + ", ".join(str(dim_text(d)) for d in shape) + "]"
+
+
+def product(numbers):
+    result = 1
+    for n in numbers:
+        result *= n
+    return result
+
+
+def is_number(x):
+    return isinstance(x, (int, float))
+
+
+def normal_axis(axis, rank):
+    return axis + rank if axis < 0 else axis
+
+
+def normal_axes(axes, rank):
+    """A list of axes, or one, or none for all of them; in ascending order."""
+    if axes is None or axes == []:
+        return list(range(rank))
+    return sorted(normal_axis(a, rank) for a in (axes if isinstance(axes, (list, tuple)) else [axes]))
+
+
+class Writer:
+    """Appends entries to the spec: the steps that operations of PyTorch's are made of."""
+
+    def __init__(self, torch, training, taken):
+        self.torch, self.training, self.taken = torch, training, set(taken)
+        self.entries, self.constants, self.layers = [], {}, set()
+        self.batch = None  # an input whose first dimension is the batch
+
+    def unique(self, name):
+        result, i = name, 0
+        while result in self.taken:
+            i += 1
+            result = f"{name}_{i}"
+        self.taken.add(result)
+        return result
+
+    def add(self, op, inputs, size, full=None, kind="f32", view_of=None, name=None, layer=None, weights=(), **attributes):
+        """The value of a new entry, of the dtype kind; attributes that are None are left out."""
+        value, given = Value(size, full, kind, view_of), {key: x for key, x in attributes.items() if x is not None}
+        value.entry = Entry(op, None if name or layer else self.unique(op), inputs, given, layer, name, weights)
+        self.entries.append(value.entry)
+        return value
+
+    # -- operands --
+    def tensor(self, x):
+        """x as a Value, whose expansion may be left to broadcasting."""
+        if isinstance(x, Size):
+            raise Refused("the batch size is used as a number")
+        if is_number(x):
+            x = Constant(self.torch.tensor(float(x)))
+        if isinstance(x, Constant):
+            return self.constant(x)
+        if isinstance(x, Parameter):
+            return x.value or self.parameter(x)
+        return x
+
+    def constant(self, x):
+        tensor = x.tensor.detach().float().contiguous()
+        key = (tuple(tensor.shape), tensor.numpy().tobytes())
+        if tensor.numel() > (64 if x.name else 4096):  # long as text: kept with the weights
+            if key not in self.constants:
+                self.constants[key] = self.parameter(Parameter(x.name or self.unique("constant"), tensor))
+        elif key not in self.constants:
+            values = tuple(float(f"{v:.9g}") if math.isfinite(v) else str(v) for v in tensor.flatten().tolist())
+            self.constants[key] = self.add("constant", [], tensor.shape, shape=tuple(tensor.shape), values=values)
+        return self.view(self.constants[key], full=x.full)
+
+    def parameter(self, x):
+        values = x.tensor.detach().double()
+        mean, spread = float(values.mean()), float(values.std(unbiased=False))
+        init = {"kind": "normal", "a": mean, "b": spread} if spread else {"kind": "constant", "a": mean}
+        init = init if math.isfinite(mean) else None
+        x.value = self.add("parameter", [], x.full, name=x.name, weights=[x], shape=x.full, init=init,
+                           trainable=None if x.tensor.requires_grad else False)
+        return x.value
+
+    @staticmethod
+    def view(x, full):
+        """x under another expansion."""
+        result = copy.copy(x)
+        result.full = tuple(full)
+        return result
+
+    def f32(self, x):
+        x = self.tensor(x)
+        return x if x.dtype == "f32" else self.add("cast", [x], x.shape, x.full, dtype="f32")
+
+    def integers(self, x):
+        """x as class numbers."""
+        x = self.tensor(x)
+        return self.add("cast", [x], x.shape, x.full, kind="i64", dtype="i64") if x.dtype in ("f32", "bool") else x
+
+    def whole(self, x):
+        """x with its expansion carried out."""
+        x = self.tensor(x)
+        if x.shape == x.full:
+            return x
+        x, full = self.f32(x), x.full
+        shape = (1,) * (len(full) - len(x.shape)) + x.shape
+        ones = tuple(d if s != d and d > 0 else 1 for s, d in zip(shape, full))
+        if product(ones) > 1 or (len(full) > len(x.shape) and full == broadcast([ones, x.shape])):
+            x = self.map("mul", self.view(x, x.shape), Constant(self.torch.ones(ones)))
+        if x.shape != full:  # along the batch: a choice between x and something as large always takes x
+            if self.batch is None or any(d != s and d != -1 for s, d in zip(shape, full) if d < 0):
+                raise Refused(f"it is expanded to {shape_text(full)}")
+            column = self.f32(self.batch)
+            for axis in range(1, len(column.shape)):
+                column = self.slice(column, axis, 0, 1)
+            column = self.reshape(column, tuple(-1 if s != d and d < 0 else 1 for s, d in zip(shape, full)))
+            x = self.map("where", 1.0, self.view(x, x.shape), column)
+        return x
+
+    # -- steps --
+    def map(self, op, *operands, **attributes):
+        operands = [self.f32(x) for x in operands]
+        return self.add(op, operands, broadcast([x.shape for x in operands]), broadcast([x.full for x in operands]), **attributes)
+
+    def expr(self, expression, *operands):
+        return self.map("expr", *operands, expression=expression)
+
+    def scale(self, x, factor):
+        return x if factor == 1 else self.map("mul_scalar", x, value=float(factor))
+
+    def reshape(self, x, shape):
+        if isinstance(x, Constant) and x.tensor.numel() == 1:
+            return Constant(x.tensor.reshape(()), shape)
+        x = self.whole(x)
+        source, shape = x.entry.inputs[0] if x.entry.op == "reshape" else x, tuple(shape)
+        return source if source.shape == shape else self.add("reshape", [source], shape, kind=x.dtype, view_of=x, shape=shape)
+
+    def permute(self, x, order):
+        x = self.whole(x)
+        shape = tuple(x.shape[i] for i in order)
+        if [i for i in order if x.shape[i] != 1] == [i for i in range(len(order)) if x.shape[i] != 1]:
+            return self.reshape(x, shape)
+        x = self.f32(x)
+        result = self.add("permute", [x], shape, view_of=x, dims=list(order))
+        if list(order) == list(range(len(order) - 2)) + [len(order) - 1, len(order) - 2]:
+            result.transposed = x
+        return result
+
+    def slice(self, x, axis, start, end, step=1):
+        size = x.full[axis]
+        if size < 0:
+            if start in (0, None) and step == 1 and (end is None or end == Size(size) or (is_number(end) and end >= 2 ** 31)):
+                return x
+            raise Refused("it cuts the batch")
+        if isinstance(start, Size) or isinstance(end, Size):
+            raise Refused("its place depends on the batch size")
+        start, end, step = slice(start, end, step).indices(size)
+        if (start, end, step) == (0, size, 1):
+            return x
+        x = self.f32(self.whole(x))
+        shape = x.shape[:axis] + (max(0, (end - start + step - 1) // step),) + x.shape[axis + 1:]
+        return self.add("slice", [x], shape, view_of=x, dim=axis, start=start, end=end, step=None if step == 1 else step)
+
+    def reduce(self, op, x, axes=None, keepdim=False):
+        x = self.f32(self.whole(x))
+        rank = len(x.shape)
+        axes = normal_axes(axes, rank)
+        shape = [1 if i in axes else d for i, d in enumerate(x.shape) if keepdim or i not in axes]
+        return self.add(op, [x], shape, dims=None if len(axes) == rank else axes, keepdim=True if keepdim else None)
+
+    def matmul(self, a, b, transpose_b=False):
+        a, b, transpose_a = self.f32(self.whole(a)), self.f32(self.whole(b)), False
+        if a.transposed:
+            a, transpose_a = a.transposed, True
+        if b.transposed:
+            b, transpose_b = b.transposed, not transpose_b
+        shape = broadcast([a.shape[:-2] or (1,), b.shape[:-2] or (1,)]) if len(a.shape) > 2 or len(b.shape) > 2 else ()
+        shape += (a.shape[-1 if transpose_a else -2], b.shape[-2 if transpose_b else -1])
+        return self.add("matmul", [a, b], shape, transpose_a=transpose_a or None, transpose_b=transpose_b or None)
+
+    # -- layers --
+    def layer_name(self, **parts):
+        """The layer whose parameters these are, all of them read here first; None: there is none."""
+        parts = {suffix: x for suffix, x in parts.items() if x is not None}
+        if not all(isinstance(x, (Parameter, Constant)) and (x.name or "").endswith("." + suffix) for suffix, x in parts.items()):
+            return None
+        names = {x.name[:-len(suffix) - 1] for suffix, x in parts.items()}
+        if len(names) != 1 or names & self.layers or any(isinstance(x, Parameter) and x.value for x in parts.values()):
+            return None
+        return names.pop()
+
+    def layer(self, op, name, x, shape, parts, **attributes):
+        """The value of a layer; parts: its parameters by suffix, None where there is none."""
+        parts = {suffix: p for suffix, p in parts.items() if p is not None}
+        own = {suffix: p for suffix, p in parts.items() if isinstance(p, Parameter)}
+        frozen = [suffix for suffix, p in own.items() if not p.tensor.requires_grad]
+        if frozen and len(frozen) == len(own):
+            attributes["trainable"] = False
+        elif frozen:
+            attributes["parameters"] = {suffix: {"trainable": False} for suffix in frozen}
+        self.layers.add(name)
+        value = self.add(op, [self.f32(self.whole(x))], shape, layer=name, weights=list(parts.values()), **attributes)
+        for p in own.values():
+            p.value = Value(p.full)
+            p.value.entry, p.value.parameter = value.entry, p.name
+        return value
+
+
+# ---- the operations ----------------------------------------------------------------------------------------------------
+# Each gets the Writer, the Call and the arguments by the names of PyTorch's schema (its self and input are x here); the result is
+# a Value, a Constant, or a tuple of them.
+OPERATIONS = {}
+
+
+def operation(*names):
+    def register(function):
+        OPERATIONS.update({name: function for name in names})
+        return function
+    return register
+
+
+def number(x):
+    """x as a float, where it is known and has no shape; else None."""
+    if isinstance(x, Constant) and x.full == ():
+        return float(x.tensor)
+    return float(x) if is_number(x) else None
+
+
+def text(x):
+    return f"({float(x)!r})" if x < 0 else repr(float(x))
+
+
+def same_op(name):
+    return lambda w, call, x, **_: w.map(name, x)
+
+
+for torch_name in ("relu relu6 sigmoid tanh silu mish selu abs neg sign floor exp expm1 log log1p sqrt rsqrt reciprocal square "
+                   "erf sin cos hardsigmoid hardswish").split():
+    OPERATIONS[torch_name] = same_op(torch_name)
+for torch_name, own in {"log_sigmoid": "logsigmoid", "absolute": "abs", "negative": "neg", "sgn": "sign", "special_erf": "erf",
+                        "special_expit": "sigmoid", "special_expm1": "expm1", "special_log1p": "log1p"}.items():
+    OPERATIONS[torch_name] = same_op(own)
+
+
+def formula(expression):
+    """expression over x, y, z with {name} for the operation's arguments."""
+    def lower(w, call, x, y=None, z=None, **arguments):
+        values = {name: text(v) for name, v in arguments.items() if is_number(v)}
+        return w.expr(expression.format(**values), *[t for t in (x, y, z) if t is not None])
+    return lower
+
+
+for torch_name, expression in {
+        "hardshrink": "where(abs(x) <= {lambd}, 0, x)",
+        "softshrink": "where(x > {lambd}, x - {lambd}, where(x < -{lambd}, x + {lambd}, 0 * x))",
+        "threshold": "where(x <= {threshold}, {value}, x)",
+        "tan": "sin(x) / cos(x)", "sinh": "(exp(x) - exp(-x)) / 2", "cosh": "(exp(x) + exp(-x)) / 2",
+        "log2": "log(x) * 1.4426950408889634", "log10": "log(x) * 0.4342944819032518", "exp2": "exp(x * 0.6931471805599453)",
+        "ceil": "-floor(-x)", "trunc": "sign(x) * floor(abs(x))", "frac": "x - sign(x) * floor(abs(x))", "erfc": "1 - erf(x)",
+        "logical_not": "where(x == 0, 1, 0)", "bitwise_not": "where(x == 0, 1, 0)", "isnan": "where(x != x, 1, 0)"}.items():
+    OPERATIONS[torch_name] = formula(expression)
+
+
+@operation("gelu")
+def gelu(w, call, x, approximate="none"):
+    return w.map("gelu_tanh" if approximate == "tanh" else "gelu", x)
+
+
+@operation("leaky_relu")
+def leaky_relu(w, call, x, negative_slope=0.01):
+    return w.map("leaky_relu", x, negative_slope=number(negative_slope))
+
+
+@operation("elu")
+def elu(w, call, x, alpha=1, scale=1, input_scale=1):
+    if number(scale) != 1 or number(input_scale) != 1:
+        raise Refused("only scales of 1 are possible")
+    return w.map("elu", x, alpha=number(alpha))
+
+
+@operation("celu")
+def celu(w, call, x, alpha=1):
+    return w.map("celu", x, alpha=number(alpha))
+
+
+@operation("hardtanh")
+def hardtanh(w, call, x, min_val=-1, max_val=1):
+    return w.map("hardtanh", x, min_val=number(min_val), max_val=number(max_val))
+
+
+@operation("softplus")
+def softplus(w, call, x, beta=1, threshold=20):
+    return w.map("softplus", x, beta=number(beta), threshold=number(threshold))
+
+
+@operation("clamp", "clip", "clamp_min", "clamp_max")
+def clamp(w, call, x, min=None, max=None):
+    if all(limit is None or number(limit) is not None for limit in (min, max)):
+        return w.map("clamp", x, min=None if min is None else number(min), max=None if max is None else number(max))
+    x = x if min is None else w.map("maximum", x, min)
+    return x if max is None else w.map("minimum", x, max)
+
+
+@operation("prelu")
+def prelu(w, call, x, weight):
+    name, count = w.layer_name(weight=weight), product(weight.full)
+    if name:
+        return w.layer("prelu", name, x, x.full, {"weight": weight}, num_parameters=None if count == 1 else count)
+    return w.map("parametric_relu", x, weight if count == 1 else w.reshape(weight, (count,) + (1,) * (len(x.full) - 2)))
+
+
+@operation("glu")
+def glu(w, call, x, dim=-1):
+    dim = normal_axis(dim, len(x.full))
+    half = x.full[dim] // 2
+    return w.map("mul", w.slice(x, dim, 0, half), w.map("sigmoid", w.slice(x, dim, half, None)))
+
+
+@operation("add")
+def add(w, call, x, other, alpha=1):
+    if number(x) is not None and number(other) is None:
+        return w.map("add_scalar", w.scale(other, number(alpha)), value=number(x))
+    if number(other) is not None:
+        return w.map("add_scalar", x, value=number(other) * number(alpha))
+    return w.map("add", x, w.scale(other, number(alpha)))
+
+
+@operation("sub", "subtract")
+def sub(w, call, x, other, alpha=1):
+    if number(other) is not None:
+        return w.map("add_scalar", x, value=-number(other) * number(alpha))
+    return w.map("sub", x, w.scale(other, number(alpha)))
+
+
+@operation("rsub")
+def rsub(w, call, x, other, alpha=1):
+    return w.map("sub", other, w.scale(x, number(alpha)))
+
+
+@operation("mul", "multiply")
+def mul(w, call, x, other):
+    if number(x) is not None:
+        x, other = other, x
+    return w.map("mul", x, other) if number(other) is None else w.map("mul_scalar", x, value=number(other))
+
+
+def batch_mean(w, x, batches):
+    """x / (batches times the batch), where x is a sum over the batch; None where it is none."""
+    entry = x.entry
+    if entry.op.endswith("_loss") or entry.op in ("bce_with_logits", "kl_div", "cross_entropy"):
+        if entry.attributes.get("reduction") != "sum" or entry.inputs[0].shape[:1] != (-1,):
+            return None
+        attributes, classes = dict(entry.attributes), entry.op in ("cross_entropy", "nll_loss")
+        if batches == 1 and not classes:
+            return w.add(entry.op, entry.inputs, (), **dict(attributes, reduction="batchmean"))
+        each = w.add(entry.op, entry.inputs, entry.inputs[1].shape, **dict(attributes, reduction="none"))
+        axes, keepdim = list(range(len(each.shape))), False
+    elif entry.op == "sum":
+        each, keepdim = entry.inputs[0], bool(entry.attributes.get("keepdim"))
+        axes = normal_axes(entry.attributes.get("dims"), len(each.shape))
+    else:
+        return None
+    along = [i for i in axes if each.shape[i] < 0]
+    if not along:
+        return None
+    inner = [i for i in axes if i not in along]
+    y = w.reduce("sum", each, inner, True) if inner else each
+    y = w.reduce("mean", y, along, True)
+    return w.scale(w.reshape(y, x.shape), -each.shape[along[0]] / batches)
+
+
+@operation("div", "divide", "true_divide", "floor_divide")
+def div(w, call, x, other, rounding_mode=None):
+    if isinstance(other, Size):
+        y = batch_mean(w, x, -other.dim) if isinstance(x, Value) else None
+        if y is None:
+            raise Refused("only a sum over the batch can be divided by its size")
+    elif number(other):
+        y = w.map("mul_scalar", x, value=1 / number(other))
+    elif number(x) == 1:
+        y = w.map("reciprocal", other)
+    else:
+        y = w.map("div", x, other)
+    if rounding_mode is None and call.op != "floor_divide":
+        return y
+    if rounding_mode == "trunc":
+        raise Refused("it rounds towards zero")
+    return w.map("floor", y if number(other) is None else w.map("div", x, other))
+
+
+@operation("pow", "float_power")
+def power(w, call, x, exponent):
+    special = {2: "square", 0.5: "sqrt", -1: "reciprocal", -0.5: "rsqrt"}.get(number(exponent))
+    if special:
+        return w.map(special, x)
+    return w.map("pow", x, exponent) if number(exponent) is None else w.map("pow_scalar", x, exponent=number(exponent))
+
+
+def pair_op(name):
+    return lambda w, call, x, other, **_: w.map(name, x, other)
+
+
+for torch_name, own in {"maximum": "maximum", "minimum": "minimum", "eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt",
+                        "ge": "ge", "logical_and": "mul", "bitwise_and": "mul", "__and__": "mul", "logical_or": "maximum",
+                        "bitwise_or": "maximum", "__or__": "maximum", "logical_xor": "ne", "bitwise_xor": "ne"}.items():
+    OPERATIONS[torch_name] = pair_op(own)
+
+
+@operation("where")
+def where(w, call, condition, x, other):
+    return w.map("where", condition, x, other)
+
+
+@operation("masked_fill")
+def masked_fill(w, call, x, mask, value):
+    return w.map("where", mask, value, x)
+
+
+@operation("lerp")
+def lerp(w, call, x, end, weight):
+    return w.expr("x + z * (y - x)", x, end, weight)
+
+
+@operation("addcmul")
+def addcmul(w, call, x, tensor1, tensor2, value=1):
+    return w.map("add", x, w.scale(w.map("mul", tensor1, tensor2), number(value)))
+
+
+@operation("addcdiv")
+def addcdiv(w, call, x, tensor1, tensor2, value=1):
+    return w.map("add", x, w.scale(w.map("div", tensor1, tensor2), number(value)))
+
+
+# -- what changes neither values nor their order --
+@operation("contiguous", "alias", "lift", "lift_fresh", "lift_fresh_copy", "requires_grad")
+def same(w, call, x, **_):
+    return w.view(x, x.full) if isinstance(x, Value) else x
+
+
+@operation("clone")
+def clone(w, call, x, **_):
+    x = w.tensor(x)
+    result = w.view(x, x.full)
+    result.memory = result  # PyTorch's copy
+    return result
+
+
+@operation("to", "_to_copy", "type_as", "float", "double", "half", "bfloat16", "_cast_Float")
+def to(w, call, x, **_):
+    dtype = call.shapes[0][1]
+    if dtype.is_floating_point:
+        x = w.f32(x)
+        return w.view(x, x.full)
+    kind = dtype_name(w.torch, dtype)
+    x = w.whole(x)
+    return x if kind == x.dtype else w.add("cast", [x], x.shape, kind=kind, dtype=kind)
+
+
+@operation("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as", "ravel")
+def reshape(w, call, x, **_):
+    return w.reshape(x, call.shapes[0][0])
+
+
+@operation("expand", "expand_as", "broadcast_to")
+def expand(w, call, x, **_):
+    full = call.shapes[0][0]
+    return Constant(x.tensor, full) if isinstance(x, Constant) else w.view(w.tensor(x), full)
+
+
+@operation("broadcast_tensors")
+def broadcast_tensors(w, call, tensors):
+    full = broadcast([x.full for x in tensors])
+    return tuple(x if x.full == full else w.view(w.tensor(x), full) for x in tensors)
+
+
+@operation("zeros", "zeros_like", "new_zeros")
+def zeros(w, call, **_):
+    return Constant(w.torch.zeros(()), call.shapes[0][0])
+
+
+@operation("ones", "ones_like", "new_ones")
+def ones(w, call, **_):
+    return Constant(w.torch.ones(()), call.shapes[0][0])
+
+
+@operation("full", "full_like", "new_full", "scalar_tensor")
+def full(w, call, fill_value=None, s=None, **_):
+    return Constant(w.torch.tensor(number(s if fill_value is None else fill_value)), call.shapes[0][0])
+
+
+# -- shapes --
+@operation("permute")
+def permute(w, call, x, dims):
+    return w.permute(x, [normal_axis(d, len(x.full)) for d in dims])
+
+
+@operation("transpose", "swapaxes", "swapdims", "t", "mT", "numpy_T")
+def transpose(w, call, x, dim0=None, dim1=None, axis0=None, axis1=None):
+    rank = len(x.full)
+    one, other = (dim0 if dim0 is not None else axis0), (dim1 if dim1 is not None else axis1)
+    if one is None:
+        one, other = -1, -2
+        if rank < 2:
+            return x
+    order = list(range(rank))
+    order[one], order[other] = order[other], order[one]
+    return w.permute(x, order)
+
+
+@operation("movedim", "moveaxis")
+def movedim(w, call, x, source, destination):
+    rank = len(x.full)
+    source = [normal_axis(d, rank) for d in (source if isinstance(source, list) else [source])]
+    destination = [normal_axis(d, rank) for d in (destination if isinstance(destination, list) else [destination])]
+    order = [i for i in range(rank) if i not in source]
+    for d, s in sorted(zip(destination, source)):
+        order.insert(d, s)
+    return w.permute(x, order)
+
+
+@operation("cat", "concat", "concatenate")
+def cat(w, call, tensors, dim=0, **_):
+    tensors = [w.f32(w.whole(x)) for x in tensors]
+    return w.add("concat", tensors, call.shapes[0][0], dim=normal_axis(dim, len(tensors[0].shape)))
+
+
+@operation("stack")
+def stack(w, call, tensors, dim=0):
+    dim = normal_axis(dim, len(tensors[0].full) + 1)
+    tensors = [w.f32(w.reshape(x, x.full[:dim] + (1,) + x.full[dim:])) for x in tensors]
+    return w.add("concat", [w.whole(x) for x in tensors], call.shapes[0][0], dim=dim)
+
+
+@operation("slice")
+def slice_(w, call, x, dim=0, start=None, end=None, step=1):
+    return w.slice(x, normal_axis(dim, len(x.full)), start, end, step)
+
+
+@operation("narrow")
+def narrow(w, call, x, dim, start, length):
+    dim = normal_axis(dim, len(x.full))
+    start = normal_axis(start, x.full[dim])
+    return w.slice(x, dim, start, start + length)
+
+
+def pick(w, x, dim, index):
+    if x.full[dim] < 0:
+        raise Refused("it takes one sample of the batch")
+    index = normal_axis(index, x.full[dim])
+    return w.reshape(w.slice(x, dim, index, index + 1), x.full[:dim] + x.full[dim + 1:])
+
+
+@operation("select")
+def select(w, call, x, dim, index):
+    return pick(w, x, normal_axis(dim, len(x.full)), index)
+
+
+@operation("unbind")
+def unbind(w, call, x, dim=0):
+    dim = normal_axis(dim, len(x.full))
+    return tuple(pick(w, x, dim, i) for i in range(x.full[dim]))
+
+
+def split_at(w, x, dim, sizes):
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return tuple(w.slice(x, dim, start, start + size) for start, size in zip(starts, sizes))
+
+
+@operation("split", "split_with_sizes", "unsafe_split")
+def split(w, call, x, split_size=None, dim=0, split_sizes=None):
+    dim, sizes = normal_axis(dim, len(x.full)), split_size if split_sizes is None else split_sizes
+    if isinstance(sizes, int):
+        sizes = [min(sizes, x.full[dim] - i) for i in range(0, x.full[dim], sizes)]
+    if x.full[dim] < 0:
+        raise Refused("it cuts the batch")
+    return split_at(w, x, dim, sizes)
+
+
+@operation("chunk", "unsafe_chunk")
+def chunk(w, call, x, chunks, dim=0):
+    size = x.full[normal_axis(dim, len(x.full))]
+    return split(w, call, x, max(1, -(-size // chunks)), dim)
+
+
+@operation("roll")
+def roll(w, call, x, shifts, dims=()):
+    shifts, dims = [[y] if isinstance(y, int) else list(y) for y in (shifts, dims)]
+    if not dims:
+        raise Refused("dims are needed")
+    for shift, dim in zip(shifts, dims):
+        dim = normal_axis(dim, len(x.full))
+        if x.full[dim] < 0:
+            raise Refused("it moves samples of the batch")
+        cut = -shift % x.full[dim]
+        if cut:
+            parts = [w.slice(x, dim, cut, None), w.slice(x, dim, 0, cut)]
+            x = w.add("concat", parts, x.full, dim=dim)
+    return x
+
+
+@operation("pad", "constant_pad_nd")
+def pad(w, call, x, pad, mode="constant", value=None):
+    if mode != "constant":
+        raise Refused(f"only constant padding is possible, not {mode}")
+    before, after = [0] * len(x.full), [0] * len(x.full)
+    for i in range(len(pad) // 2):
+        before[-1 - i], after[-1 - i] = pad[2 * i], pad[2 * i + 1]
+    for axis in range(len(x.full)):
+        if before[axis] < 0 or after[axis] < 0:
+            x = w.slice(x, axis, max(0, -before[axis]), x.full[axis] + min(0, after[axis]))
+    before, after = [[max(0, p) for p in side] for side in (before, after)]
+    if not any(before + after):
+        return x
+    value = number(value or 0)
+    return w.add("pad", [w.f32(w.whole(x))], call.shapes[0][0], before=before, after=after,
+                 value=None if value == 0 else value if math.isfinite(value) else str(value))
+
+
+@operation("repeat", "tile")
+def repeat(w, call, x, repeats=None, dims=None):
+    repeats = list(dims if repeats is None else repeats)
+    repeats = [1] * (len(x.full) - len(repeats)) + repeats
+    shape = (1,) * (len(repeats) - len(x.full)) + x.full
+    one, many = (), ()
+    for times, size in zip(repeats, shape):
+        one, many = one + ((1, size) if times != 1 else (size,)), many + ((times, size) if times != 1 else (size,))
+    return w.reshape(w.view(w.tensor(w.reshape(x, one)), many), call.shapes[0][0])
+
+
+@operation("repeat_interleave")
+def repeat_interleave(w, call, x, repeats, dim=None, **_):
+    if dim is None or not isinstance(repeats, int):
+        raise Refused("a number and a dim are needed")
+    dim = normal_axis(dim, len(x.full))
+    one, many = (x.full[:dim + 1] + (times,) + x.full[dim + 1:] for times in (1, repeats))
+    return w.reshape(w.view(w.tensor(w.reshape(x, one)), many), call.shapes[0][0])
+
+
+@operation("upsample_nearest2d")
+def upsample_nearest2d(w, call, x, **_):
+    n, c, height, width = x.full
+    high, wide = call.shapes[0][0][2:]
+    if high % height or wide % width:
+        raise Refused("only whole factors are possible")
+    wanted = (n, c, height, high // height, width, wide // width)
+    return w.reshape(w.view(w.tensor(w.reshape(x, (n, c, height, 1, width, 1))), wanted), call.shapes[0][0])
+
+
+@operation("pixel_shuffle")
+def pixel_shuffle(w, call, x, upscale_factor):
+    n, c, height, width = x.full
+    r = upscale_factor
+    return w.reshape(w.permute(w.reshape(x, (n, c // (r * r), r, r, height, width)), [0, 1, 4, 2, 5, 3]), call.shapes[0][0])
+
+
+@operation("pixel_unshuffle")
+def pixel_unshuffle(w, call, x, downscale_factor):
+    n, c, height, width = x.full
+    r = downscale_factor
+    return w.reshape(w.permute(w.reshape(x, (n, c, height // r, r, width // r, r)), [0, 1, 3, 5, 2, 4]), call.shapes[0][0])
+
+
+@operation("channel_shuffle")
+def channel_shuffle(w, call, x, groups):
+    n, c = x.full[:2]
+    order = [0, 2, 1] + list(range(3, len(x.full) + 1))
+    return w.reshape(w.permute(w.reshape(x, (n, groups, c // groups) + x.full[2:]), order), x.full)
+
+
+# -- reductions --
+def reduction(name):
+    return lambda w, call, x, dim=None, keepdim=False, **_: w.reduce(name, x, dim, keepdim)
+
+
+OPERATIONS.update({"sum": reduction("sum"), "mean": reduction("mean"), "amax": reduction("max")})
+
+
+@operation("amin")
+def amin(w, call, x, dim=None, keepdim=False):
+    return w.map("neg", w.reduce("max", w.map("neg", x), dim, keepdim))
+
+
+@operation("argmax")
+def argmax(w, call, x, dim=None, keepdim=False):
+    x = w.f32(w.whole(x))
+    if dim is None:
+        x, dim = w.reshape(x, (product(x.shape),)), 0
+    dim = normal_axis(dim, len(x.shape))
+    return w.add("argmax", [x], call.shapes[-1][0], kind="i64", dim=dim, keepdim=keepdim or None)
+
+
+@operation("argmin")
+def argmin(w, call, x, dim=None, keepdim=False):
+    return argmax(w, call, w.map("neg", x), dim, keepdim)
+
+
+@operation("max")
+def maximum(w, call, x, other=None, dim=None, keepdim=False):
+    if other is not None:
+        return w.map("maximum", x, other)
+    if dim is None:
+        return w.reduce("max", x)
+    return w.reduce("max", x, dim, keepdim), argmax(w, call, x, dim, keepdim)
+
+
+@operation("min")
+def minimum(w, call, x, other=None, dim=None, keepdim=False):
+    if other is not None:
+        return w.map("minimum", x, other)
+    if dim is None:
+        return amin(w, call, x)
+    return amin(w, call, x, dim, keepdim), argmin(w, call, x, dim, keepdim)
+
+
+@operation("var")
+def var(w, call, x, dim=None, unbiased=True, correction=None, keepdim=False):
+    axes = normal_axes(dim, len(x.full))
+    count, lost = product([x.full[i] for i in axes]), (1 if unbiased else 0) if correction is None else number(correction)
+    if count < 0 and lost:
+        raise Refused("the correction would depend on the batch size; use correction=0")
+    deviation = w.map("sub", x, w.reduce("mean", x, axes, True))
+    y = w.reduce("mean", w.map("square", deviation), axes, keepdim)
+    return w.scale(y, count / (count - lost)) if lost else y
+
+
+ROOT = "where(x == 0, 0, sqrt(where(x == 0, 1, x)))"  # with a gradient of 0 at 0, as PyTorch's norms and deviations
+
+
+@operation("std")
+def std(w, call, x, **arguments):
+    return w.expr(ROOT, var(w, call, x, **arguments))
+
+
+@operation("linalg_vector_norm", "norm", "frobenius_norm")
+def norm(w, call, x, ord=2, p=None, dim=None, keepdim=False, **_):
+    order = number(ord if p is None else p)
+    if order == 2:
+        return w.expr(ROOT, w.reduce("sum", w.map("square", x), dim, keepdim))
+    if order in (1, math.inf):
+        return w.reduce("sum" if order == 1 else "max", w.map("abs", x), dim, keepdim)
+    raise Refused(f"a norm of order {order} is not possible, only 1, 2 and inf")
+
+
+@operation("logsumexp")
+def logsumexp(w, call, x, dim, keepdim=False):
+    top = w.reduce("max", x, dim, True)
+    y = w.map("log", w.reduce("sum", w.expr("exp(x - y)", x, top), dim, keepdim))
+    return w.map("add", y, top if keepdim else w.reshape(top, y.shape))
+
+
+@operation("softmax", "_softmax", "log_softmax", "_log_softmax")
+def softmax(w, call, x, dim, **_):
+    x = w.f32(w.whole(x))
+    return w.add(call.op.lstrip("_"), [x], x.shape, dim=normal_axis(dim, len(x.shape)))
+
+
+@operation("cosine_similarity")
+def cosine_similarity(w, call, x1, x2, dim=1, eps=1e-8):
+    products = [w.map("mul", a, b) for a, b in ((x1, x2), (x1, x1), (x2, x2))]
+    return w.expr(f"x / sqrt(max(y, {text(eps * eps)}) * max(z, {text(eps * eps)}))",
+                  *[w.reduce("sum", p, dim) for p in products])
+
+
+# -- products --
+@operation("linear")
+def linear(w, call, x, weight, bias=None):
+    name = w.layer_name(weight=weight, bias=bias)
+    if name:
+        shape = x.full[:-1] + weight.full[:1]
+        return w.layer("linear", name, x, shape, {"weight": weight, "bias": bias}, out_features=weight.full[0],
+                       bias=False if bias is None else None)
+    y = product_of(w, x, weight, True)
+    return y if bias is None else w.map("add", y, bias)
+
+
+def product_of(w, a, b, transpose_b=False):
+    """torch.matmul, vectors too."""
+    rank_a, rank_b = len(a.full), len(b.full)
+    if rank_a == 1:
+        a = w.reshape(a, (1,) + a.full)
+    if rank_b == 1:
+        b = w.reshape(b, b.full + (1,))
+    y = w.matmul(a, b, transpose_b)
+    shape = y.shape[:-2] + (() if rank_a == 1 else y.shape[-2:-1]) + (() if rank_b == 1 else y.shape[-1:])
+    return w.reshape(y, shape)
+
+
+@operation("matmul", "mm", "bmm", "mv", "dot")
+def matmul(w, call, x, other=None, mat2=None, vec=None, tensor=None, **_):
+    return product_of(w, x, next(y for y in (other, mat2, vec, tensor) if y is not None))
+
+
+@operation("addmm", "baddbmm", "addbmm")
+def addmm(w, call, x, mat1=None, mat2=None, batch1=None, batch2=None, beta=1, alpha=1, **_):
+    if call.op == "addbmm":
+        raise Refused("it sums over the batch")
+    y = w.scale(product_of(w, *((mat1, mat2) if batch1 is None else (batch1, batch2))), number(alpha))
+    return y if number(beta) == 0 else w.map("add", w.scale(x, number(beta)), y)
+
+
+@operation("einsum")
+def einsum(w, call, equation, tensors, **_):
+    given, _, wanted = equation.replace(" ", "").partition("->")
+    labels = given.split(",")
+    if len(labels) != 2 or "." in equation or "->" not in equation or any(len(set(ls)) != len(ls) for ls in labels + [wanted]):
+        raise Refused("only that of two tensors, with an arrow, without dots and repeated indices is possible")
+    a, b = [w.whole(w.reduce("sum", x, [i for i, label in enumerate(own) if label not in other + wanted])
+                    if any(label not in other + wanted for label in own) else x)
+            for x, own, other in ((tensors[0], *labels), (tensors[1], *labels[::-1]))]
+    kept = [[label for label in own if label in other + wanted] for own, other in (labels, labels[::-1])]
+    size = dict(list(zip(kept[0], a.shape)) + list(zip(kept[1], b.shape)))
+    batch = [label for label in kept[0] if label in kept[1] and label in wanted]
+    summed = [label for label in kept[0] if label in kept[1] and label not in wanted]
+    rows, columns = ([label for label in own if label not in batch + summed] for own in kept)
+
+    def arranged(x, own, *groups):
+        order = [own.index(label) for label in batch + groups[0] + groups[1]]
+        return w.reshape(w.permute(x, order), [size[label] for label in batch] + [product(size[l] for l in g) for g in groups])
+
+    y = w.matmul(arranged(a, kept[0], rows, summed), arranged(b, kept[1], summed, columns))
+    found = batch + rows + columns
+    return w.permute(w.reshape(y, [size[label] for label in found]), [found.index(label) for label in wanted])
+
+
+@operation("scaled_dot_product_attention")
+def attention(w, call, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+    if enable_gqa:
+        raise Refused("grouped heads are not possible; repeat key and value")
+    scores = w.scale(product_of(w, query, key, True), 1 / math.sqrt(query.full[-1]) if scale is None else number(scale))
+    if is_causal:
+        allowed = Constant(w.torch.ones(scores.shape[-2:]).tril())
+        scores = w.map("where", allowed, scores, -math.inf)
+    if attn_mask is not None:
+        is_choice = attn_mask.tensor.dtype == w.torch.bool if isinstance(attn_mask, Constant) else w.tensor(attn_mask).is_bool
+        scores = w.map("where", attn_mask, scores, -math.inf) if is_choice else w.map("add", scores, attn_mask)
+    weights = w.add("softmax", [w.whole(scores)], scores.full, dim=len(scores.full) - 1)
+    if number(dropout_p):
+        weights = dropout(w, call, weights, number(dropout_p), w.training)
+    return product_of(w, weights, value)
+
+
+# -- layers --
+def need_layer(w, name):
+    if name is None:
+        raise Refused("its weights must be the parameters of one layer that has a name and is used once")
+    return name
+
+
+def pair(x):
+    x = [x] if isinstance(x, int) else list(x)
+    return x * 2 if len(x) == 1 else x
+
+
+def square(x):
+    """A pair as the spec has it: one number where both are equal."""
+    return x[0] if x[0] == x[1] else x
+
+
+def setting(x, default):
+    return None if pair(x) == pair(default) else square(pair(x))
+
+
+@operation("conv2d", "_convolution", "convolution", "_convolution_mode", "conv1d", "conv3d")
+def conv2d(w, call, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, transposed=False, output_padding=0, **_):
+    if transposed:
+        raise Refused("transposed convolutions are not possible")
+    if len(weight.full) != 4 or len(x.full) != 4:
+        raise Refused("only convolutions of images [n, channels, height, width] are possible")
+    name, kernel, (before, after) = need_layer(w, w.layer_name(weight=weight, bias=bias)), list(weight.full[2:]), ([0, 0], [0, 0])
+    if padding == "same":
+        missing = [d * (k - 1) for d, k in zip(pair(dilation), kernel)]
+        padding = [m // 2 for m in missing]
+        if any(m % 2 for m in missing):  # PyTorch's one more at the end
+            before, after, padding = padding, [m - m // 2 for m in missing], 0
+            shape = x.full[:2] + tuple(d + b + a for d, b, a in zip(x.full[2:], before, after))
+            x = w.add("pad", [w.f32(w.whole(x))], shape, before=[0, 0] + before, after=[0, 0] + after)
+    elif padding == "valid":
+        padding = 0
+    return w.layer("conv2d", name, x, call.shapes[0][0], {"weight": weight, "bias": bias}, out_channels=weight.full[0],
+                   kernel_size=square(kernel), stride=setting(stride, 1), padding=setting(padding, 0),
+                   dilation=setting(dilation, 1), groups=None if groups == 1 else groups, bias=False if bias is None else None)
+
+
+def as_image(w, x, axes):
+    """x with axes spatial axes as [n, channels, height, width]."""
+    shape = x.full if len(x.full) == axes + 2 else (1,) + x.full
+    return w.f32(w.reshape(x, shape if axes == 2 else shape[:2] + (1,) + shape[2:]))
+
+
+@operation("max_pool2d", "avg_pool2d", "max_pool1d", "avg_pool1d")
+def pool2d(w, call, x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, count_include_pad=True,
+           divisor_override=None):
+    axes = int(call.op[-2])
+    if pair(dilation) != [1, 1] or divisor_override is not None:
+        raise Refused("a dilation or divisor_override is not possible")
+
+    def both(setting, other):
+        return pair(setting) if axes == 2 else [other, pair(setting)[0]]
+
+    kernel, x = both(kernel_size, 1), as_image(w, x, axes)
+    stride, padding = both(stride, 1) if stride else kernel, both(padding, 0)
+    shape = x.shape[:2] + tuple(call.shapes[0][0][-2:] if axes == 2 else (1,) + call.shapes[0][0][-1:])
+    y = w.add(call.op[:-2] + "2d", [x], shape, kernel_size=square(kernel), stride=setting(stride, kernel),
+              padding=setting(padding, 0), ceil_mode=ceil_mode or None, count_include_pad=None if count_include_pad else False)
+    return w.reshape(y, call.shapes[0][0])
+
+
+@operation("adaptive_avg_pool2d", "adaptive_avg_pool1d")
+def adaptive_avg_pool2d(w, call, x, output_size):
+    axes = int(call.op[-2])
+    x, size = as_image(w, x, axes), list(call.shapes[0][0][-axes:])
+    size = size if axes == 2 else [1] + size
+    y = w.add("adaptive_avg_pool2d", [x], x.shape[:2] + tuple(size), output_size=square(size))
+    return w.reshape(y, call.shapes[0][0])
+
+
+@operation("adaptive_max_pool2d")
+def adaptive_max_pool2d(w, call, x, output_size):
+    high, wide = call.shapes[0][0][-2:]
+    if x.full[-2] % high or x.full[-1] % wide:
+        raise Refused("only whole windows are possible")
+    kernel = [x.full[-2] // high, x.full[-1] // wide]
+    x = as_image(w, x, 2)
+    y = w.add("max_pool2d", [x], x.shape[:2] + (high, wide), kernel_size=kernel)
+    return (w.reshape(y, call.shapes[0][0]), None)
+
+
+@operation("batch_norm", "_native_batch_norm_legit", "native_batch_norm")
+def batch_norm(w, call, x, weight, bias, running_mean, running_var, training, momentum, eps, **_):
+    if running_mean is None:
+        raise Refused("track_running_stats=False is not possible")
+    if training != w.training:
+        raise Refused("its mode, of training or evaluation, is not the model's")
+    if number(momentum) is None:
+        raise Refused("momentum=None is not possible")
+    if (weight is None) != (bias is None) or len(x.full) not in (2, 3, 4):
+        raise Refused("only x of 2 to 4 axes, with weight and bias or without both, are possible")
+    parts = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
+    return w.layer("batch_norm2d" if len(x.full) == 4 else "batch_norm1d", need_layer(w, w.layer_name(**parts)), x, x.full, parts,
+                   eps=None if eps == 1e-5 else eps, momentum=None if momentum == 0.1 else momentum,
+                   affine=False if weight is None else None)
+
+
+def norm_of_last(w, call, op, x, dims, eps, weight, bias):
+    """layer_norm or rms_norm over the last dims axes: a layer, or one without parameters, which are applied after it."""
+    default = 1e-5 if op == "layer_norm" else None
+    eps, dims = None if eps == default else eps, None if dims == 1 else dims
+    name = w.layer_name(weight=weight, bias=bias) if weight is not None else None
+    if name:
+        return w.layer(op, name, x, x.full, {"weight": weight, "bias": bias}, dims=dims, eps=eps,
+                       bias=False if bias is None and op == "layer_norm" else None)
+    name = call.path if call.path and call.path not in w.layers | w.taken else w.unique(op)
+    y = w.layer(op, name, x, x.full, {}, dims=dims, eps=eps, elementwise_affine=False)
+    y = y if weight is None else w.map("mul", y, weight)
+    return y if bias is None else w.map("add", y, bias)
+
+
+@operation("layer_norm", "native_layer_norm")
+def layer_norm(w, call, x, normalized_shape, weight=None, bias=None, eps=1e-5, **_):
+    return norm_of_last(w, call, "layer_norm", x, len(normalized_shape), eps, weight, bias)
+
+
+@operation("rms_norm")
+def rms_norm(w, call, x, normalized_shape, weight=None, eps=None):
+    return norm_of_last(w, call, "rms_norm", x, len(normalized_shape), eps, weight, None)
+
+
+@operation("group_norm", "instance_norm")
+def group_norm(w, call, x, num_groups=None, weight=None, bias=None, eps=1e-5, running_mean=None, **_):
+    if running_mean is not None:
+        raise Refused("running statistics are not possible")
+    groups = num_groups or x.full[1]
+    y = w.reshape(x, (x.full[0], groups, product(x.full[1:]) // groups))
+    y = w.layer("layer_norm", w.unique("layer_norm"), y, y.full, {}, eps=None if eps == 1e-5 else eps, elementwise_affine=False)
+    y = w.reshape(y, x.full)
+    column = (x.full[1],) + (1,) * (len(x.full) - 2)
+    y = y if weight is None else w.map("mul", y, w.reshape(weight, column))
+    return y if bias is None else w.map("add", y, w.reshape(bias, column))
+
+
+@operation("dropout")
+def dropout(w, call, x, p, train):
+    if train != w.training:
+        raise Refused("its mode, of training or evaluation, is not the model's")
+    x = w.f32(w.whole(x))
+    return w.add("dropout", [x], x.shape, p=p) if p else x
+
+
+# -- losses --
+def reduction_name(x):
+    return {0: "none", 1: None, 2: "sum"}[x]  # None: the mean, the default
+
+
+def loss(name, *options):
+    """A loss of two equal shapes; options: its further arguments, weights or numbers."""
+    def lower(w, call, x, target, reduction=1, **arguments):
+        x, target = w.f32(w.whole(x)), w.f32(w.whole(target))
+        if x.shape != target.shape:
+            raise Refused(f"input {shape_text(x.shape)} and target {shape_text(target.shape)} differ")
+        given = {key: arguments.get(key) for key in options}
+        given = {key: y if y is None or isinstance(y, bool) else number(y) if key in ("delta", "beta") else w.f32(y)
+                 for key, y in given.items() if y is not False}
+        return w.add(name, [x, target], x.shape if reduction == 0 else (), reduction=reduction_name(reduction), **given)
+    return lower
+
+
+OPERATIONS.update({
+    "mse_loss": loss("mse_loss"), "l1_loss": loss("l1_loss"), "huber_loss": loss("huber_loss", "delta"),
+    "smooth_l1_loss": loss("smooth_l1_loss", "beta"), "binary_cross_entropy": loss("bce_loss", "weight"),
+    "binary_cross_entropy_with_logits": loss("bce_with_logits", "weight", "pos_weight"), "kl_div": loss("kl_div", "log_target")})
+
+
+@operation("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")
+def class_loss(w, call, x, target, weight=None, reduction=1, ignore_index=-100, label_smoothing=0.0):
+    op = "cross_entropy" if call.op == "cross_entropy_loss" else "nll_loss"
+    x = w.f32(w.whole(x))
+    if len(target.full) == len(x.shape) and op == "cross_entropy":
+        return soft_cross_entropy(w, x, target, weight, reduction, label_smoothing)
+    target = w.whole(w.integers(target))
+    shape = target.shape
+    if len(x.shape) == 1:
+        x, target = w.reshape(x, (1,) + x.shape), w.reshape(target, (1,))
+    y = w.add(op, [x, target], target.shape if reduction == 0 else (), reduction=reduction_name(reduction),
+              ignore_index=None if ignore_index == -100 else ignore_index, label_smoothing=label_smoothing or None,
+              weight=None if weight is None else w.tensor(weight))
+    return w.reshape(y, shape) if reduction == 0 else y
+
+
+def formula_loss(expression):
+    """expression over x, y, z, the loss's tensors, with {name} for its numbers."""
+    def lower(w, call, reduction=1, **arguments):
+        tensors = [t for t in arguments.values() if isinstance(t, (Value, Constant, Parameter))]
+        each = w.expr(expression.format(**{name: text(v) for name, v in arguments.items() if is_number(v)}), *tensors)
+        return each if reduction == 0 else w.reduce("mean" if reduction == 1 else "sum", each)
+    return lower
+
+
+for torch_name, expression in {"margin_ranking_loss": "max({margin} - z * (x - y), 0)", "soft_margin_loss": "log1p(exp(-y * x))",
+                               "hinge_embedding_loss": "where(y == 1, x, 0) + where(y == -1, max({margin} - x, 0), 0)"}.items():
+    OPERATIONS[torch_name] = formula_loss(expression)
+
+
+def soft_cross_entropy(w, x, target, weight, reduction, label_smoothing):
+    """Against probabilities of the classes."""
+    axis = 1 if len(x.shape) > 1 else 0
+    if label_smoothing:
+        target = w.expr(f"{text(1 - label_smoothing)} * x + {text(label_smoothing / x.shape[axis])}", target)
+    terms = w.expr("-(x * y)", target, w.add("log_softmax", [x], x.shape, dim=axis))
+    if weight is not None:
+        terms = w.map("mul", terms, w.reshape(weight, weight.full + (1,) * (len(x.shape) - axis - 1)))
+    each = w.reduce("sum", terms, axis)
+    return each if reduction == 0 or not each.shape else w.reduce("mean" if reduction == 1 else "sum", each)
+
+
+# ---- the export --------------------------------------------------------------------------------------------------------
+RANDOM = ("rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "bernoulli", "normal", "randperm", "multinomial",
+          "empty", "empty_like", "new_empty", "dropout", "uniform_", "normal_")
+CHECKS = ("_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size")
+
+
+def references(x):
+    if isinstance(x, Reference):
+        return [x.name]
+    return [name for y in x for name in references(y)] if isinstance(x, (list, tuple)) else []
+
+
+class Lowering:
+    """Turns the calls of a Captured into entries; known: what each reference of its is."""
+
+    def __init__(self, torch, captured, writer, known):
+        self.torch, self.captured, self.writer, self.known = torch, captured, writer, known
+        self.problems, self.last_use = [], {}
+        for i, call in enumerate(captured.calls):
+            if isinstance(call.arguments, dict):
+                self.last_use.update({name: i for name in references(list(call.arguments.values()))})
+        self.last_use.update({name: len(captured.calls) for name in references(captured.outputs)})
+
+    def resolve(self, x):
+        if isinstance(x, Reference):
+            if x.name not in self.known:
+                raise Refused("it reads something that is no tensor")
+            return self.known[x.name]
+        return [self.resolve(y) for y in x] if isinstance(x, (list, tuple)) else x
+
+    def run(self):
+        for i, call in enumerate(self.captured.calls):
+            try:
+                results = self.results(call, i)
+            except Refused as why:
+                where = ", ".join(([f"in {call.path}"] if call.path else []) + ([call.place] if call.place else []))
+                self.problems.append(f"{call.op}{' (' + where + ')' if where else ''}: {why}")
+                results = []
+            for name, result in zip(call.results, results or self.placeholders(call)):
+                self.known[name] = result
+
+    def placeholders(self, call):
+        """What stands for the results of a call that was refused, so that the calls after it are looked at too."""
+        values = tuple(Value(shape, dtype="f32" if dtype.is_floating_point else "i64")
+                       for shape, dtype in call.shapes or [((), self.torch.float32)])
+        for value in values:
+            value.entry = Entry("", "", [], {}, None, None, [])
+        return list(values) if len(values) == len(call.results) else [values[0] if len(values) == 1 else values]
+
+    def results(self, call, index):
+        """One result for each name in call.results; a tuple stands for a list of PyTorch's."""
+        if isinstance(call.arguments, Refused):
+            raise call.arguments
+        in_place = call.op.endswith("_") and not call.op.startswith("__")
+        op, w = call.op[:-1] if in_place else call.op, self.writer
+        if op in CHECKS:
+            return [None] * len(call.results)
+        if call.function is None and op not in OPERATIONS and op != "getitem":
+            raise Refused("it has no counterpart in gpunn")
+        arguments = {"x" if name in ("self", "input") else name: self.resolve(x) for name, x in call.arguments.items()}
+        given = arguments.get("x")
+        if op == "getitem":
+            return [given[arguments["index"]]] if isinstance(given, tuple) else []
+        if in_place and isinstance(given, Constant) and given.name and not given.tensor.is_floating_point():
+            return [given] * len(call.results)  # batch_norm counts its batches
+        constant = self.constant(call, arguments)
+        if constant is not None:
+            return [constant]
+        if op not in OPERATIONS:
+            raise Refused("it has no counterpart in gpunn")
+        try:
+            result = OPERATIONS[op](w, call._replace(op=op), **arguments)
+        except (TypeError, IndexError, KeyError, AttributeError) as error:
+            raise Refused(f"it is not possible with these arguments ({error})") from error
+        values = result if isinstance(result, tuple) else (result,)
+        for value, (shape, dtype) in zip(values, call.shapes):
+            if not isinstance(value, Value):
+                continue
+            value.is_bool = dtype == self.torch.bool
+            if value.full != shape:
+                raise Refused(f"its result would be {shape_text(value.full)}, not {shape_text(shape)}")
+            if value.dtype == "f32" and not dtype.is_floating_point and dtype != self.torch.bool:
+                raise Refused("gpunn does not compute with integers")
+        if in_place:
+            self.change(given, result, index)
+        return list(values) if len(values) == len(call.results) else [result]
+
+    def constant(self, call, arguments):
+        """The result of a call of constants only; None: it is none."""
+        values = [self.known[name] for name in references(list(call.arguments.values()))]
+        sizes = [y for x in arguments.values() for y in (x if isinstance(x, list) else [x]) if isinstance(y, Size)]
+        known = all(isinstance(v, Constant) and v.full == tuple(v.tensor.shape) for v in values)
+        if call.function is None or sizes or call.op in RANDOM or not known:
+            return None
+
+        def plain(x):
+            return x.tensor if isinstance(x, Constant) else [plain(y) for y in x] if isinstance(x, list) else x
+
+        with self.torch.no_grad():
+            result = call.function({name: plain(self.resolve(x)) for name, x in call.arguments.items()})
+        for v in values if call.op.endswith("_") else []:
+            v.name = None  # no longer the buffer
+        if isinstance(result, self.torch.Tensor):
+            return Constant(result)
+        return tuple(Constant(r) for r in result) if isinstance(result, (list, tuple)) else None
+
+    def change(self, given, result, index):
+        """An operation in place: from now on, the names of given stand for result."""
+        if not isinstance(result, Value) or isinstance(given, Parameter) or getattr(given, "name", None):
+            raise Refused("it changes a parameter or buffer")
+
+        def is_view(x):
+            if isinstance(given, Constant):
+                return isinstance(x, Constant) and x.tensor.data_ptr() == given.tensor.data_ptr()
+            return isinstance(x, Value) and x.memory is given.memory
+
+        for name, x in list(self.known.items()):
+            if x is given:
+                self.known[name] = result
+            elif is_view(x) and self.last_use.get(name, -1) > index:
+                raise Refused("it changes a tensor of which another view is used later")
+
+
+def tensors_of_state(root):
+    return dict(list(root.named_buffers()) + list(root.state_dict(keep_vars=True).items()))
+
+
+OPTIMIZERS = {"SGD": "lr momentum dampening weight_decay nesterov maximize", "Adam": "lr betas eps weight_decay maximize",
+              "AdamW": "lr betas eps weight_decay maximize", "RMSprop": "lr alpha eps weight_decay momentum centered maximize",
+              "Adagrad": "lr lr_decay weight_decay initial_accumulator_value eps maximize"}
+
+
+def optimizer_json(optimizer):
+    """The spec's optimizer: a dictionary is taken as it is, a torch.optim.Optimizer translated."""
+    if isinstance(optimizer, dict):
+        return optimizer
+    kind = type(optimizer).__name__
+    if kind not in OPTIMIZERS:
+        raise ValueError(f"optimizer is a {kind}; use one of {', '.join(OPTIMIZERS)}")
+    groups = [{key: x for key, x in group.items() if key != "params"} for group in optimizer.param_groups]
+    if any(group != groups[0] for group in groups) or groups[0].get("amsgrad"):
+        raise ValueError("the optimizer's groups differ, or amsgrad is set; give it the same settings for all parameters")
+    result = {"type": kind.lower()}
+    for key in OPTIMIZERS[kind].split():
+        x = groups[0][key]
+        if x != optimizer.defaults[key] or key == "lr" or x:
+            result[key] = list(x) if isinstance(x, tuple) else x
+    return result
+
+
+def write_file(path, data):
+    """All of it or nothing."""
+    try:
+        with open(path + ".part", "wb") as file:
+            file.write(data)
+        os.replace(path + ".part", path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.remove(path + ".part")
+        raise
+
+
+def save_safetensors(path, tensors):
+    """Writes tensors by name, floats as F32."""
+    header, data, end = {}, [], 0
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu()
+        tensor = (tensor.float() if tensor.is_floating_point() else tensor).contiguous()
+        chunk = tensor.numpy().tobytes()
+        kind = {"float32": "F32", "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL"}[str(tensor.dtype).split(".")[1]]
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [end, end + len(chunk)]}
+        end += len(chunk)
+        data.append(chunk)
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    write_file(path, struct.pack("<Q", len(head)) + head + b"".join(data))
+
+
+def json_text(spec):
+    """spec with one tensor on a line."""
+    head = json.dumps({key: x for key, x in spec.items() if key != "tensors"}, indent=1)[:-2]
+    lines = ",\n".join("  " + json.dumps(x) for x in spec["tensors"])
+    return head + ',\n "tensors": [\n' + lines + "\n ]\n}\n"
+
+
+def input_names_of(module, count, loss):
+    """The names of forward's arguments."""
+    names = [p.name for p in inspect.signature(module.forward).parameters.values()
+             if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names = names[:count - bool(loss)]
+    names += [f"input{i}" for i in range(len(names), count - bool(loss))]
+    return names + (["target"] if loss else [])
+
+
+def export(module, example_inputs, path_json, path_safetensors, input_names=None, output_names=None, dynamic_batch=True,
+           loss=None, optimizer=None):
+    """Writes the spec of module and the values of its parameters.
+
+    example_inputs: tensors of the shapes that it gets. dynamic_batch: True: the first dimension of those inputs that have as many
+    there as the first input is the batch; False: all sizes are fixed; or a bool for each input. loss: the name of the output that
+    is the loss, or a function of module's result and the last of example_inputs, as torch.nn.CrossEntropyLoss(). input_names
+    default to the names of forward's arguments, output_names to the keys of its dictionary, or "output", "output0", ...
+    optimizer: a torch.optim.Optimizer, or the spec's dictionary. The written spec as a dictionary is returned; Unsupported lists
+    what cannot be expressed.
+    """
+    import torch
+
+    example_inputs = tuple(example_inputs)
+    if not example_inputs or not all(isinstance(x, torch.Tensor) for x in example_inputs):
+        raise ValueError("example_inputs must be tensors")
+    batched = [dynamic_batch] * len(example_inputs) if isinstance(dynamic_batch, bool) else list(dynamic_batch)
+    if dynamic_batch is True:
+        batched = [x.dim() > 0 and x.shape[:1] == example_inputs[0].shape[:1] for x in example_inputs]
+    inputs = tuple(torch.cat([x, x]) if b and x.shape[0] == 1 else x for x, b in zip(example_inputs, batched))
+    criterion = loss if callable(loss) else None
+    input_names = list(input_names or input_names_of(module, len(inputs), criterion))
+    result_names = []
+    root = root_of(torch, module, criterion, result_names)
+    title = type(module).__name__
+    by_export = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 7)
+    try:
+        captured = (capture_export if by_export else capture_trace)(torch, root, inputs, batched)
+    except Refused as why:
+        raise Unsupported(title, [str(why)]) from why
+    except Exception as error:  # whatever PyTorch's own tracing raises
+        hint = " (dynamic_batch=False may help)" if any(batched) else ""
+        raise Unsupported(title, [f"PyTorch cannot capture it{hint}: {error}"]) from error
+    if output_names is not None:
+        result_names[:len(output_names)] = output_names
+    if len(set(input_names + result_names)) != len(input_names + result_names) or len(input_names) != len(inputs):
+        raise ValueError(f"inputs {input_names} and outputs {result_names} need names of their own, one for each")
+
+    state = tensors_of_state(root)
+    layers = [own_name(name).rpartition(".")[0] for name in state]
+    writer = Writer(torch, module.training, [own_name(name) for name in state] + layers + input_names + result_names)
+    known = {}
+    for reference, name, x, b in zip(captured.inputs, input_names, inputs, batched):
+        kind = dtype_name(torch, x.dtype)
+        shape = ((-1,) if b else tuple(x.shape[:1])) + tuple(x.shape[1:])
+        known[reference] = writer.add("input", [], shape, kind=kind, name=name, dtype=None if kind == "f32" else kind,
+                                      shape=shape)
+        known[reference].is_bool = x.dtype == torch.bool
+        if b and writer.batch is None:
+            writer.batch = known[reference]
+    shared = {}
+    for reference, (name, tensor, is_buffer) in captured.parameters.items():
+        if name not in shared:
+            shared[name] = Constant(tensor.detach().clone(), name=name) if is_buffer else Parameter(name, tensor)
+        known[reference] = shared[name]
+    known.update({reference: Constant(tensor.detach().clone()) for reference, tensor in captured.constants.items()})
+    lowering = Lowering(torch, captured, writer, known)
+    lowering.run()
+    if lowering.problems:
+        raise Unsupported(title, lowering.problems)
+    results = []
+    for name, x in zip(result_names, lowering.resolve(captured.outputs)):
+        try:
+            x = writer.whole(x)
+            if x.entry.op in ("input", "parameter", "constant") or x.entry.name or x.parameter:
+                x = writer.add("reshape", [x], x.shape, kind=x.dtype, shape=x.shape)
+            x.entry.name = name
+            results.append(x.entry)
+        except Refused as why:
+            lowering.problems.append(f"the result {name}: {why}")
+    if lowering.problems:
+        raise Unsupported(title, lowering.problems)
+
+    needed, open_entries = set(), list(results)
+    while open_entries:
+        entry = open_entries.pop()
+        if id(entry) not in needed:
+            needed.add(id(entry))
+            open_entries.extend(x.entry for x in entry.reads())
+    entries = [e for e in writer.entries if id(e) in needed or e.op == "input"]
+    floats = [p.dtype for p in module.parameters() if p.is_floating_point()]
+    precision = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(floats[0] if len(set(floats)) == 1 else None, "f32")
+    spec = {"gpunn_spec": 1, "name": os.path.splitext(os.path.basename(path_json))[0], "precision": precision,
+            "tensors": [e.json() for e in entries], "outputs": [e.name for e in results]}
+    if loss:
+        spec["loss"] = "loss" if criterion else loss
+        if spec["loss"] not in result_names:
+            raise ValueError(f"loss is {loss!r}, which is none of the outputs {result_names}")
+    if optimizer is not None:
+        spec["optimizer"] = optimizer_json(optimizer)
+    write_file(path_json, json_text(spec).encode("ascii"))
+    save_safetensors(path_safetensors, {p.name: p.tensor for e in entries for p in e.weights})
+    return spec
+
+
+# ---- the command -------------------------------------------------------------------------------------------------------
+def example_of(torch, text_):
+    """8x3x32x32 or name=8x10:i64 as (name, tensor)."""
+    name, _, rest = text_.rpartition("=")
+    shape, _, dtype = rest.partition(":")
+    dtypes = {"f32": torch.float32, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8, "bool": torch.bool,
+              "": torch.float32}
+    if dtype not in dtypes or not all(n.isdigit() for n in shape.split("x")):
+        raise SystemExit(f"--input {text_}: [NAME=]8x3x32x32[:DTYPE] is needed, with DTYPE one of f32, i64, i32, u8, bool")
+    return name, torch.zeros([int(n) for n in shape.split("x")], dtype=dtypes[dtype])
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python3 -m generator.export_torch",
+                                     description="Turns a PyTorch module into a spec and weights.")
+    parser.add_argument("module", help="package.module:factory, a module or a function that returns one")
+    parser.add_argument("-o", dest="name", required=True, help="writes NAME.json and NAME.safetensors")
+    parser.add_argument("--input", action="append", required=True, metavar="[NAME=]8x3x32x32[:DTYPE]", help="one for each input")
+    parser.add_argument("--fixed-batch", action="store_true", help="the batch size is the example's, always")
+    parser.add_argument("--loss", help="an output's name, or a loss of torch.nn.functional: the last --input is its target")
+    parser.add_argument("--optimizer", type=json.loads, metavar="JSON", help='such as {"type": "adam", "lr": 0.001}')
+    options = parser.parse_args(arguments)
+    try:
+        import torch
+    except ImportError:
+        raise SystemExit("PyTorch is needed: pip install torch, or apt-get install python3-torch") from None
+    sys.path.insert(0, os.getcwd())
+    package, _, attribute = options.module.partition(":")
+    try:
+        module = getattr(importlib.import_module(package), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SystemExit(f"{options.module}: {error}") from error
+    module = module if isinstance(module, torch.nn.Module) else module()
+    examples = [example_of(torch, x) for x in options.input]
+    names = [name for name, _ in examples]
+    loss = getattr(torch.nn.functional, options.loss, options.loss) if options.loss else None
+    try:
+        export(module, [x for _, x in examples], options.name + ".json", options.name + ".safetensors",
+               input_names=names if all(names) else None, dynamic_batch=not options.fixed_batch, loss=loss,
+               optimizer=options.optimizer)
+    except (Unsupported, ValueError, OSError) as error:
+        raise SystemExit(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

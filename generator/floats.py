@@ -1,0 +1,32 @@
+"""Numbers as C's float types hold them, kept in Python's floats."""
+import math
+import struct
+
+INFINITY = math.inf
+NAN = math.nan
+
+
+def f32(value):
+    """The nearest float; halfway to even, too large: infinity."""
+    try:
+        return struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return math.copysign(INFINITY, value)
+
+
+def f16(value):
+    try:
+        return struct.unpack("<e", struct.pack("<e", f32(value)))[0]
+    except OverflowError:
+        return math.copysign(INFINITY, value)
+
+
+def bf16(value):
+    if value != value:
+        return value
+    bits = struct.unpack("<I", struct.pack("<f", f32(value)))[0]
+    bits = bits + 0x7fff + (bits >> 16 & 1) & 0xffff0000
+    return struct.unpack("<f", struct.pack("<I", bits))[0]
+
+
+ROUND = {"f32": f32, "f16": f16, "bf16": bf16}

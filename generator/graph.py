@@ -1,0 +1,629 @@
+"""A model's tensors, appended by the same builders, with the same rules and in the same order as those of gpunn.h (>>graph), so
+that both give every tensor the same id and the same text."""
+import hashlib
+from dataclasses import dataclass, field
+
+from . import table
+from .floats import f32
+
+MAX_RANK = 8
+MAX_COUNT = 1 << 59      # elements of one tensor
+MAX_INT = (1 << 31) - 1
+MAX_NAME = 255           # bytes of a tensor's name; a layer's leaves room for ".running_mean"
+MAX_LAYER_NAME = 239
+BATCH = -1               # a dimension; -k is k times the batch
+CLASS_DTYPES = ("i64", "i32", "u8")
+
+
+class GraphError(Exception):
+    """Why a builder refuses. key: the attribute that is at fault, "inputs" for operands, None: none in particular."""
+
+    def __init__(self, message, key=None):
+        super().__init__(message)
+        self.key = key
+
+
+@dataclass(eq=False)
+class Tensor:
+    id: int
+    kind: str                  # input parameter buffer constant value
+    op: str                    # of a value; else the kind
+    attrs: dict                # what the text names, in its order
+    dtype: str
+    shape: tuple               # -k: k times the batch
+    inputs: tuple = ()         # ids; None: left out
+    name: str = None
+    label: str = None          # what the spec calls it: its id, else its name, else its layer
+    layer: str = None
+    trainable: bool = False
+    decay: bool = True
+    lr_scale: float = 1.0
+    init: tuple = None         # of parameters and buffers: kind, a, b
+    default_init: tuple = None  # of a layer's: what its builder sets
+    values: tuple = None       # of constants
+
+    def type_text(self):
+        return "%s [%s]" % (self.dtype, ",".join(map(dim_text, self.shape)))
+
+    def text(self):
+        """What the op, its attributes and its result are; two nodes of one text compute the same from the same operands."""
+        attrs = "".join(" %s=%s" % (key, attr_text(value)) for key, value in self.attrs.items())
+        return "%s%s %s" % (self.op, attrs, self.type_text())
+
+
+@dataclass(eq=False)
+class Model:
+    name: str
+    precision: str
+    math: str
+    layout: str
+    tensors: list
+    outputs: list              # ids
+    loss: int = None           # id
+    optimizer: dict = None     # torch.optim's names, every one with its value
+    clip_grad_norm: float = 0.0
+    clip_grad_value: float = 0.0
+    fuse: dict = field(default_factory=dict)  # never, always: tuples of pairs of ids; schedule: {group: {"threads": 128}}
+    fuse_place: str = ""       # path:line:column of it
+
+    def text(self):
+        """The canonical text, the same as gpunn.h's: what its SHA-256 tells apart are models for which kernels differ."""
+        lines = ["gpunn 1 " + self.precision]
+        for t in self.tensors:
+            operands = "".join(" -" if i is None else " %d" % i for i in t.inputs)
+            lines.append(t.text() + (" <-" + operands if t.kind == "value" else ""))
+        return "\n".join(lines) + "\n"
+
+    def sha256(self):
+        return hashlib.sha256(self.text().encode("ascii")).hexdigest()
+
+
+def dim_text(dim):
+    return str(dim) if dim >= 0 else "N" if dim == BATCH else "%dN" % -dim
+
+
+def shape_text(shape):
+    return "[%s]" % ", ".join(map(dim_text, shape))
+
+
+def attr_text(value):
+    if isinstance(value, (tuple, list)):
+        return ",".join(map(attr_text, value))
+    if isinstance(value, bool):
+        return str(int(value))
+    return "%.9g" % value if isinstance(value, float) else str(value)
+
+
+def measure(shape):
+    """The element count as (factor, power): factor * batch ** power; None: over the limit."""
+    factor, power = 1, 0
+    for dim in shape:
+        factor *= abs(dim)
+        power += dim < 0
+    return (factor, power) if factor <= MAX_COUNT else None
+
+
+def broadcast(a, b, what="shapes"):
+    rank = max(len(a), len(b))
+    result = []
+    for axis, (x, y) in enumerate(zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b)):
+        if x != y and x != 1 and y != 1:
+            raise GraphError("%s %s and %s do not broadcast (axis %d: %s against %s)%s" % (
+                what, shape_text(a), shape_text(b), axis, dim_text(x), dim_text(y),
+                "; the batch fits only itself and 1" if x < 0 or y < 0 else ""), "inputs")
+        result.append(y if x == 1 else x)
+    return tuple(result)
+
+
+def windows(size, kernel, stride, padding, dilation, ceil_mode):
+    """Cells of a sliding window; one that starts in the padding behind does not count."""
+    room = size + 2 * padding - dilation * (kernel - 1) - 1 + (stride - 1 if ceil_mode else 0)
+    if room < 0:
+        return 0
+    count = room // stride + 1
+    return count - 1 if ceil_mode and (count - 1) * stride >= size + padding else count
+
+
+def pair(value):
+    return tuple(value) if isinstance(value, (list, tuple)) else (value, value)
+
+
+def check_rank(x, lowest, highest, layout):
+    if not lowest <= len(x.shape) <= highest:
+        raise GraphError("x is %s, but %s is needed; reshape it" % (shape_text(x.shape), layout), "inputs")
+
+
+def check_fixed(x, axes):
+    for axis in axes:
+        if not 0 < x.shape[axis] <= MAX_INT:
+            raise GraphError("axis %d of x %s %s" % (
+                axis, shape_text(x.shape), "is the batch; permute or reshape it so that a fixed size stands there"
+                if x.shape[axis] < 0 else "is larger than 2^31 - 1; use smaller sizes"), "inputs")
+
+
+def check_f32(*operands):
+    for t in operands:
+        if t.dtype != "f32":
+            raise GraphError("an operand is %s, but f32 is needed; cast it" % t.dtype, "inputs")
+
+
+def check_equal_shapes(input, target):
+    if input.shape != target.shape:
+        raise GraphError("input %s and target %s differ, and nothing is broadcast here; reshape one of them" % (
+            shape_text(input.shape), shape_text(target.shape)), "inputs")
+
+
+def check_name(name, most, key="name"):
+    size = len(name.encode("utf-8"))
+    if size > most:
+        raise GraphError("the name '%s...' has %d bytes; %d are allowed" % (name[:20], size, most), key)
+    if name == "__metadata__":
+        raise GraphError("the name '__metadata__' is reserved in safetensors files; choose another", key)
+
+
+def axis_of(x, axis, key="dim"):
+    rank = len(x.shape)
+    if rank == 0:
+        raise GraphError("x is a scalar, which has no axes", "inputs")
+    if not -rank <= axis < rank:
+        raise GraphError("axis %d is not one of %s; use %d to %d" % (axis, shape_text(x.shape), -rank, rank - 1), key)
+    return axis % rank
+
+
+def axis_list(x, axes):
+    result = [axis_of(x, axis, "dims") for axis in axes]
+    for i, axis in enumerate(result):
+        if axis in result[:i]:
+            raise GraphError("axis %d is listed twice; name each axis once" % axis, "dims")
+    return result
+
+
+def setting(value):
+    """A number that C passes in an argument struct, where -0 is 0 and GPUNN_ZERO stands for 0."""
+    return 0.0 if value in (0, -2147483648.0) else value
+
+
+def finite(value, key, low=None, high=None, above=None):
+    """The float32 of a number within limits (above: itself excluded)."""
+    value = f32(value)
+    sound = abs(value) != float("inf")
+    if not sound or (low is not None and value < low) or (high is not None and value > high) or \
+            (above is not None and value <= above):
+        limits = [] if above is None else ["above %g" % above]
+        limits += [] if low is None else ["from %g on" if high is None else "from %g" % low]
+        limits += [] if high is None else ["to %g" % high]
+        raise GraphError("%s is %.9g; use a %snumber%s" % (key, value, "" if limits else "finite ",
+                                                           "".join(" " + text for text in limits)), key)
+    return value
+
+
+class Graph:
+    """The builders. Operands are Tensors; other arguments have the names of torch.nn and of model.schema.json."""
+
+    def __init__(self):
+        self.tensors, self.names, self.layers = [], {}, set()
+
+    # ---- tensors ----
+    def append(self, kind, op, attrs, dtype, shape, inputs=(), layer=None):
+        shape = tuple(shape)
+        if measure(shape) is None:
+            raise GraphError("shape %s has more than 2^59 elements; use smaller sizes" % shape_text(shape))
+        t = Tensor(len(self.tensors), kind, op, attrs, dtype, shape, tuple(i if i is None else i.id for i in inputs),
+                   layer=layer, trainable=kind == "parameter")
+        self.tensors.append(t)
+        return t
+
+    def node(self, op, attrs, inputs, shape, dtype="f32", layer=None):
+        return self.append("value", op, attrs, dtype, shape, inputs, layer)
+
+    def set_name(self, t, name, key="name"):
+        check_name(name, MAX_NAME, key)
+        if self.names.setdefault(name, t) is not t:
+            raise GraphError("the name '%s' is taken; names are unique in a model" % name, key)
+        t.name = name
+        return t
+
+    def begin_layer(self, x, name):
+        check_f32(x)
+        check_name(name, MAX_LAYER_NAME)
+        if name in self.layers:
+            raise GraphError("the name '%s' is taken by another layer; names are unique in a model" % name, "name")
+        self.layers.add(name)
+
+    def weight(self, layer, suffix, shape, init, a=0.0, kind="parameter"):
+        t = self.append(kind, kind, {}, "f32", shape)
+        t.init = t.default_init = (init, f32(a), 0.0)
+        return self.set_name(t, "%s.%s" % (layer, suffix))
+
+    def input(self, name, dtype, shape):
+        shape = shape_of(shape)
+        if [dim for dim in shape if dim < 0] not in ([], [BATCH]):
+            raise GraphError("shape %s is not allowed here; one dimension at most may be the batch, \"N\"" %
+                             shape_text(shape), "shape")
+        return self.set_name(self.append("input", "input", {}, dtype, shape), name)
+
+    def parameter(self, name, shape, init):
+        shape = fixed_shape_of(shape)
+        init = self.sound_init(init, shape)
+        t = self.append("parameter", "parameter", {}, "f32", shape)
+        t.init = init
+        return self.set_name(t, name)
+
+    @staticmethod
+    def sound_init(init, shape):
+        kind, a, b = init["kind"], finite(init["a"], "init"), finite(init["b"], "init")
+        fault = ("a lies above b; a is the lower bound" if kind == "uniform" and a > b else
+                 "b is negative; it is the standard deviation" if kind == "normal" and b < 0 else
+                 "a is negative; it is the fan-in, 0 to take it from the shape" if kind == "kaiming_uniform" and a < 0 else
+                 "a shape of rank below 2 tells no fan-in; set \"a\" to it"
+                 if kind == "kaiming_uniform" and a == 0 and len(shape) < 2 else None)
+        if fault:
+            raise GraphError("initial values: " + fault, "init")
+        return kind, a, b
+
+    def constant(self, shape, values):
+        shape = fixed_shape_of(shape)
+        t = self.append("constant", "constant", {}, "f32", shape)
+        if len(values) != measure(shape)[0]:
+            raise GraphError("%d values are given, but shape %s has %d elements" % (
+                len(values), shape_text(shape), measure(shape)[0]), "values")
+        t.values = tuple(f32(value) for value in values)
+        return t
+
+    # ---- elementwise ----
+    def apply(self, op, operands, attributes=()):
+        """An elementwise op of the tables."""
+        check_f32(*operands)
+        shape = ()
+        for operand in operands:
+            shape = broadcast(shape, operand.shape)
+        names = [name for name, _ in table.ops()[op].attrs]
+        return self.node(op, {name: f32(value) for name, value in zip(names, attributes)}, operands, shape)
+
+    def scalar(self, value, mark):
+        """A scalar constant; one with the same bits that stands behind id `mark` serves again."""
+        value = f32(value)
+        for t in self.tensors[mark:]:
+            if t.kind == "constant" and repr(t.values[0]) == repr(value):
+                return t
+        return self.constant((), (value,))
+
+    def expr(self, *operands, expression, consts=None, place=None):
+        """operands: Tensors, called x y z and x0 to x7; or one dict of them by name. place: see parse.expand."""
+        from . import parse  # which needs Tensors and errors from here
+        if operands and isinstance(operands[0], dict):
+            named = operands[0]
+        else:
+            named = {"x%d" % i: t for i, t in enumerate(operands)}
+            named.update(zip("xyz", operands))
+        check_f32(*named.values())
+        return parse.expand(expression, self, named, consts or {}, place or (lambda offset: "in the formula"))
+
+    # ---- layers ----
+    def linear(self, x, name, out_features, bias):
+        self.begin_layer(x, name)
+        check_rank(x, 1, MAX_RANK, "[..., features]")
+        check_fixed(x, [len(x.shape) - 1])
+        return self.affine("linear", {}, x, name, (out_features, x.shape[-1]), bias, x.shape[:-1] + (out_features,))
+
+    def affine(self, op, attrs, x, name, weight_shape, bias, shape):
+        fan_in = measure(weight_shape[1:])[0]
+        weight = self.weight(name, "weight", weight_shape, "kaiming_uniform", fan_in)
+        offset = self.weight(name, "bias", weight_shape[:1], "kaiming_uniform", fan_in) if bias else None
+        return self.node(op, attrs, (x, weight, offset), shape, layer=name)
+
+    def conv2d(self, x, name, out_channels, kernel_size, stride, padding, dilation, groups, bias):
+        self.begin_layer(x, name)
+        check_rank(x, 4, 4, "[n, channels, height, width]")
+        check_fixed(x, (1, 2, 3))
+        kernel, stride, padding, dilation = pair(kernel_size), pair(stride), pair(padding), pair(dilation)
+        if x.shape[1] % groups or out_channels % groups:
+            raise GraphError("groups is %d, but the input has %d channels and out_channels is %d; it must divide both" % (
+                groups, x.shape[1], out_channels), "groups")
+        shape = (x.shape[0], out_channels) + self.window_sizes(x, kernel, stride, padding, dilation, False)
+        attrs = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        return self.affine("conv2d", attrs, x, name, (out_channels, x.shape[1] // groups) + kernel, bias, shape)
+
+    @staticmethod
+    def window_sizes(x, kernel, stride, padding, dilation, ceil_mode):
+        sizes = tuple(windows(x.shape[2 + i], kernel[i], stride[i], padding[i], dilation[i], ceil_mode) for i in range(2))
+        for i, size in enumerate(sizes):
+            if size < 1:
+                raise GraphError("the window spans %d along axis %d, but the padded input %s only %d; use a smaller kernel or "
+                                 "more padding" % (dilation[i] * (kernel[i] - 1) + 1, 2 + i, shape_text(x.shape),
+                                                   x.shape[2 + i] + 2 * padding[i]), "kernel_size")
+        return sizes
+
+    def pool(self, op, x, kernel_size, stride, padding, ceil_mode, **rest):
+        check_f32(x)
+        check_rank(x, 4, 4, "[n, channels, height, width]")
+        check_fixed(x, (1, 2, 3))
+        kernel = pair(kernel_size)
+        stride, padding = kernel if stride is None else pair(stride), pair(padding)
+        for i in range(2):
+            if padding[i] > kernel[i] // 2:
+                raise GraphError("padding is %d, more than half of the kernel's %d; use a smaller padding" % (
+                    padding[i], kernel[i]), "padding")
+        attrs = {"kernel_size": kernel, "stride": stride, "padding": padding, "ceil_mode": ceil_mode}
+        attrs.update(rest)
+        return self.node(op, attrs, (x,), x.shape[:2] + self.window_sizes(x, kernel, stride, padding, (1, 1), ceil_mode))
+
+    def max_pool2d(self, x, kernel_size, padding, ceil_mode, stride=None):
+        return self.pool("max_pool2d", x, kernel_size, stride, padding, ceil_mode)
+
+    def avg_pool2d(self, x, kernel_size, padding, ceil_mode, count_include_pad, stride=None):
+        return self.pool("avg_pool2d", x, kernel_size, stride, padding, ceil_mode, count_include_pad=count_include_pad)
+
+    def adaptive_avg_pool2d(self, x, output_size):
+        check_f32(x)
+        check_rank(x, 4, 4, "[n, channels, height, width]")
+        check_fixed(x, (1, 2, 3))
+        return self.node("adaptive_avg_pool2d", {}, (x,), x.shape[:2] + pair(output_size))
+
+    def batch_norm(self, x, name, eps, momentum, affine, ranks, layout):
+        self.begin_layer(x, name)
+        check_rank(x, ranks[0], ranks[1], layout)
+        check_fixed(x, [1])
+        attrs = {"eps": finite(eps, "eps", above=0), "momentum": setting(finite(momentum, "momentum", low=0, high=1))}
+        channels = x.shape[1:2]
+        weight = self.weight(name, "weight", channels, "constant", 1.0) if affine else None
+        bias = self.weight(name, "bias", channels, "constant") if affine else None
+        mean = self.weight(name, "running_mean", channels, "constant", kind="buffer")
+        var = self.weight(name, "running_var", channels, "constant", 1.0, kind="buffer")
+        return self.node("batch_norm", attrs, (x, weight, bias, mean, var), x.shape, layer=name)
+
+    def batch_norm1d(self, x, name, eps, momentum, affine):
+        return self.batch_norm(x, name, eps, momentum, affine, (2, 3), "[n, channels] or [n, channels, length]")
+
+    def batch_norm2d(self, x, name, eps, momentum, affine):
+        return self.batch_norm(x, name, eps, momentum, affine, (4, 4), "[n, channels, height, width]")
+
+    def last_axes_norm(self, op, x, name, dims, eps, weight, bias):
+        self.begin_layer(x, name)
+        if dims > len(x.shape):
+            raise GraphError("dims is %d, but x is %s; use a number from 1 to its rank, %d" % (
+                dims, shape_text(x.shape), len(x.shape)), "dims")
+        first = len(x.shape) - dims
+        check_fixed(x, range(first, len(x.shape)))
+        attrs = {"dims": dims, "eps": finite(eps, "eps", above=0)}
+        scale = self.weight(name, "weight", x.shape[first:], "constant", 1.0) if weight else None
+        shift = self.weight(name, "bias", x.shape[first:], "constant") if bias else None
+        return self.node(op, attrs, (x, scale, shift), x.shape, layer=name)
+
+    def layer_norm(self, x, name, dims, eps, elementwise_affine, bias):
+        return self.last_axes_norm("layer_norm", x, name, dims, eps, elementwise_affine, elementwise_affine and bias)
+
+    def rms_norm(self, x, name, dims, eps, elementwise_affine):
+        return self.last_axes_norm("rms_norm", x, name, dims, eps, elementwise_affine, False)
+
+    def dropout(self, x, p):
+        check_f32(x)
+        return self.node("dropout", {"p": finite(p, "p", low=0, high=1)}, (x,), x.shape)
+
+    def prelu(self, x, name, num_parameters, init):
+        self.begin_layer(x, name)
+        rank = len(x.shape)
+        if num_parameters != 1 and (rank < 2 or x.shape[1] != num_parameters):
+            raise GraphError("num_parameters is %d, but must be 1 or the channels of axis 1 (input %s)" % (
+                num_parameters, shape_text(x.shape)), "num_parameters")
+        weight = self.weight(name, "weight", (num_parameters,), "constant", setting(finite(init, "init")))
+        if num_parameters > 1 and rank > 2:  # [channels, 1, ...]: broadcasts along axis 1
+            weight = self.reshape(weight, (num_parameters,) + (1,) * (rank - 2))
+        y = self.apply("parametric_relu", (x, weight))
+        y.layer = name
+        return y
+
+    # ---- shapes ----
+    def reshape(self, x, shape):
+        shape = shape_of(shape)
+        if measure(shape) != measure(x.shape):
+            raise GraphError("%s does not hold as many elements as %s; \"N\" there is the batch, not what is left over" % (
+                shape_text(shape), shape_text(x.shape)), "shape")
+        return self.node("reshape", {}, (x,), shape, x.dtype)
+
+    def flatten(self, x):
+        check_rank(x, 2, MAX_RANK, "[n, ...]")
+        factor, power = measure(x.shape[1:])
+        if power > 1:
+            raise GraphError("the axes behind the first hold the batch %d times (x %s); use reshape" % (
+                power, shape_text(x.shape)), "inputs")
+        return self.node("reshape", {}, (x,), (x.shape[0], -factor if power else factor), x.dtype)
+
+    def permute(self, x, dims):
+        check_f32(x)
+        order = axis_list(x, dims)
+        if len(order) != len(x.shape):
+            raise GraphError("%d axes are listed for %s; list each of its %d" % (
+                len(order), shape_text(x.shape), len(x.shape)), "dims")
+        return self.node("permute", {"dims": tuple(order)}, (x,), [x.shape[axis] for axis in order])
+
+    def concat(self, *tensors, dim):
+        check_f32(*tensors)
+        first = tensors[0].shape
+        axis = axis_of(tensors[0], dim)
+        for i, t in enumerate(tensors):
+            fits = len(t.shape) == len(first) and all(
+                (a < 0) == (b < 0) if j == axis else a == b for j, (a, b) in enumerate(zip(t.shape, first)))
+            if not fits:
+                raise GraphError("the first of the inputs is %s and number %d %s; they may differ only along axis %d, where all "
+                                 "or none must be the batch" % (shape_text(first), i + 1, shape_text(t.shape), axis), "inputs")
+        shape = list(first)
+        shape[axis] = sum(t.shape[axis] for t in tensors)
+        return self.node("concat", {"dim": axis}, tensors, shape)
+
+    def slice(self, x, dim, start, step, end=None):
+        check_f32(x)
+        axis = axis_of(x, dim)
+        size = x.shape[axis]
+        if size < 0:
+            raise GraphError("axis %d of %s is the batch, which cannot be cut; choose another axis" % (
+                axis, shape_text(x.shape)), "dim")
+        first, last, _ = slice(start, end, 1).indices(size)
+        if last <= first:
+            raise GraphError("%d:%s along axis %d of %s is empty; at least one element must be left" % (
+                start, "" if end is None else end, axis, shape_text(x.shape)), "start")
+        shape = list(x.shape)
+        shape[axis] = (last - first - 1) // step + 1
+        return self.node("slice", {"dim": axis, "start": first, "step": step}, (x,), shape)
+
+    def pad(self, x, before, after, value):
+        check_f32(x)
+        rank = len(x.shape)
+        shape, amounts = [], []
+        for key, given in (("before", before), ("after", after)):
+            if len(given) > rank and any(given[rank:]):
+                raise GraphError("axis %d of %s does not exist; leave its padding out" % (rank, shape_text(x.shape)), key)
+            amounts.append((tuple(given) + (0,) * rank)[:rank])
+            for axis, amount in enumerate(amounts[-1]):
+                if amount and x.shape[axis] < 0:
+                    raise GraphError("axis %d of %s is the batch; leave its padding 0" % (axis, shape_text(x.shape)), key)
+        shape = [size + low + high for size, low, high in zip(x.shape, *amounts)]
+        return self.node("pad", {"before": amounts[0], "value": setting(f32(value))}, (x,), shape)
+
+    def cast(self, x, dtype):
+        return x if dtype == x.dtype else self.node("cast", {}, (x,), x.shape, dtype)
+
+    # ---- reductions ----
+    def reduce(self, op, attrs, x, dims, keepdim):
+        check_f32(x)
+        axes = sorted(axis_list(x, dims)) or list(range(len(x.shape)))
+        shape = [1 if axis in axes else size for axis, size in enumerate(x.shape) if keepdim or axis not in axes]
+        if not axes:  # a scalar is its own sum
+            return self.node("reshape", {}, (x,), shape)
+        return self.node(op, dict({"dims": tuple(axes)}, **attrs), (x,), shape)
+
+    def sum(self, x, dims=(), keepdim=False):
+        return self.reduce("sum", {"mean": False}, x, dims, keepdim)
+
+    def mean(self, x, dims=(), keepdim=False):
+        return self.reduce("sum", {"mean": True}, x, dims, keepdim)
+
+    def max(self, x, dims=(), keepdim=False):
+        return self.reduce("max", {}, x, dims, keepdim)
+
+    def argmax(self, x, dim, keepdim=False):
+        check_f32(x)
+        axis = axis_of(x, dim)
+        shape = [1 if i == axis else size for i, size in enumerate(x.shape) if keepdim or i != axis]
+        return self.node("argmax", {"dim": axis}, (x,), shape, "i64")
+
+    def softmax(self, x, dim):
+        check_f32(x)
+        return self.node("softmax", {"dim": axis_of(x, dim)}, (x,), x.shape)
+
+    def log_softmax(self, x, dim):
+        check_f32(x)
+        return self.node("log_softmax", {"dim": axis_of(x, dim)}, (x,), x.shape)
+
+    def matmul(self, a, b, transpose_a, transpose_b):
+        check_f32(a, b)
+        if len(a.shape) < 2 or len(b.shape) < 2:
+            raise GraphError("a is %s and b %s, but both need two axes or more; reshape them" % (
+                shape_text(a.shape), shape_text(b.shape)), "inputs")
+        m, k = a.shape[:-3:-1] if transpose_a else a.shape[-2:]
+        b_k, n = b.shape[:-3:-1] if transpose_b else b.shape[-2:]
+        if k != b_k:
+            raise GraphError("a is %s%s and b %s%s: the sizes summed over, %s and %s, must be equal" % (
+                shape_text(a.shape), " transposed" if transpose_a else "", shape_text(b.shape),
+                " transposed" if transpose_b else "", dim_text(k), dim_text(b_k)), "inputs")
+        shape = broadcast(a.shape[:-2], b.shape[:-2], "leading axes") + (m, n)
+        return self.node("matmul", {"transpose_a": transpose_a, "transpose_b": transpose_b}, (a, b), shape)
+
+    # ---- losses and metrics ----
+    def reduce_loss(self, loss, reduction):
+        if reduction == "none":
+            return loss
+        if reduction == "batchmean" and len(loss.shape) > 1:  # the mean over axis 0 of each sample's sum
+            loss = self.sum(loss, range(1, len(loss.shape)))
+        return self.sum(loss) if reduction == "sum" else self.mean(loss)
+
+    def loss(self, op, input, target, reduction, attributes=(), weight=None, pos_weight=None):
+        check_f32(input, target)
+        check_equal_shapes(input, target)
+        for key, factor in (("weight", weight), ("pos_weight", pos_weight)):
+            if factor is not None:
+                check_f32(factor)
+                if broadcast(input.shape, factor.shape, "input and %s" % key) != input.shape:
+                    raise GraphError("%s %s is larger than the input %s; it must broadcast to that" % (
+                        key, shape_text(factor.shape), shape_text(input.shape)), key)
+        if pos_weight is None:
+            loss = self.apply(op, (input, target), attributes)
+        else:
+            loss = self.expr(input, target, pos_weight, expression="(1 - y) * x - (1 + (z - 1) * y) * logsigmoid(x)")
+        return self.reduce_loss(loss if weight is None else self.apply("mul", (loss, weight)), reduction)
+
+    def mse_loss(self, input, target, reduction):
+        return self.loss("squared_error", input, target, reduction)
+
+    def l1_loss(self, input, target, reduction):
+        return self.loss("absolute_error", input, target, reduction)
+
+    def huber_loss(self, input, target, reduction, delta):
+        return self.loss("huber", input, target, reduction, (finite(delta, "delta", above=0),))
+
+    def smooth_l1_loss(self, input, target, reduction, beta):
+        beta = finite(beta, "beta", low=0)
+        return self.loss(*(("smooth_l1", input, target, reduction, (beta,)) if beta else
+                           ("absolute_error", input, target, reduction)))
+
+    def bce_loss(self, input, target, reduction, weight=None):
+        return self.loss("binary_cross_entropy", input, target, reduction, weight=weight)
+
+    def bce_with_logits(self, input, target, reduction, weight=None, pos_weight=None):
+        return self.loss("binary_cross_entropy_with_logits", input, target, reduction, weight=weight, pos_weight=pos_weight)
+
+    def kl_div(self, input, target, reduction, log_target):
+        return self.loss("kl_divergence_log" if log_target else "kl_divergence", input, target, reduction)
+
+    @staticmethod
+    def check_classes(logits, labels):
+        check_f32(logits)
+        if labels.dtype not in CLASS_DTYPES:
+            raise GraphError("labels is %s, but class numbers are needed; use i64, i32 or u8" % labels.dtype, "inputs")
+        if len(logits.shape) < 2 or logits.shape[1] < 0 or labels.shape != logits.shape[:1] + logits.shape[2:]:
+            raise GraphError("logits %s and labels %s do not fit; [n, classes, ...] and [n, ...] are needed" % (
+                shape_text(logits.shape), shape_text(labels.shape)), "inputs")
+
+    def class_loss(self, op, logits, labels, reduction, weight, attrs):
+        self.check_classes(logits, labels)
+        if weight is not None:
+            check_f32(weight)
+            if weight.shape != logits.shape[1:2]:
+                raise GraphError("weight is %s, but one number for each of the %d classes is needed" % (
+                    shape_text(weight.shape), logits.shape[1]), "weight")
+        return self.node(op, dict({"reduction": reduction}, **attrs), (logits, labels, weight),
+                         labels.shape if reduction == "none" else ())
+
+    def cross_entropy(self, logits, labels, reduction, ignore_index, label_smoothing, weight=None):
+        smoothing = setting(finite(label_smoothing, "label_smoothing", low=0, high=1))
+        return self.class_loss("cross_entropy", logits, labels, reduction, weight,
+                               {"ignore_index": ignore_index, "label_smoothing": smoothing})
+
+    def nll_loss(self, log_probabilities, labels, reduction, ignore_index, weight=None):
+        return self.class_loss("nll", log_probabilities, labels, reduction, weight, {"ignore_index": ignore_index})
+
+    def accuracy(self, logits, labels):
+        self.check_classes(logits, labels)
+        guess = self.cast(self.argmax(logits, 1), "f32")
+        truth = self.cast(labels, "f32")
+        return self.mean(self.apply("eq", (guess, truth)))
+
+    def binary_accuracy(self, prob, target):
+        check_f32(prob, target)
+        check_equal_shapes(prob, target)
+        return self.mean(self.expr(prob, target, expression="(x > 0.5) == (y > 0.5)"))
+
+
+def shape_of(dims):
+    """From the spec's sizes: integers, "N", "4N"."""
+    if len(dims) > MAX_RANK:
+        raise GraphError("a shape has at most %d axes, this one %d" % (MAX_RANK, len(dims)), "shape")
+    return tuple(-int(dim[:-1] or 1) if isinstance(dim, str) else dim for dim in dims)
+
+
+def fixed_shape_of(dims):
+    shape = shape_of(dims)
+    if any(dim < 0 for dim in shape):
+        raise GraphError("shape %s is not allowed here; parameters and constants do not depend on the batch" %
+                         shape_text(shape), "shape")
+    return shape

@@ -1,0 +1,334 @@
+"""Users' expressions: the grammar, the limits and the nodes of gpunn_expr (gpunn.h, >>expr), with operands and numbers by name.
+
+    formula    = {name "=" choice ";"} choice
+    choice     = any ["if" any "else" choice]
+    any        = all {"or" all}
+    all        = inverse {"and" inverse}
+    inverse    = "not" inverse | comparison
+    comparison = sum {("<" | "<=" | ">" | ">=" | "==" | "!=") sum}
+    sum        = product {("+" | "-") product}
+    product    = sign {("*" | "/") sign}
+    sign       = "-" sign | (number | name | name "(" choice {"," choice} ")" | "(" choice ")") ["**" sign]
+
+Both give a model the same tensors, so this folds and rewrites what that does, in its order, and computes numbers as C does.
+"""
+import math
+
+from . import ir, table
+from .floats import f32
+from .json_text import SpecError
+
+MAX_LENGTH = 4096
+MAX_DEPTH = 64
+MAX_DIGITS = 300
+MAX_NAMES = 64
+FLT_MIN = 2.0 ** -126
+FLT_MAX = f32(3.4028235e38)
+
+SPACE = " \t\n\r"
+DIGITS = "0123456789"
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
+COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
+# Of numbers alone, at once:
+FOLDED = ("add", "sub", "mul", "div", "pow", "lt", "le", "gt", "ge", "eq", "ne", "abs", "exp", "log", "sqrt", "tanh")
+
+
+def expand(text, graph, operands, consts, place):
+    """Appends the expression's nodes to a graph.Graph and returns its value. operands: {name: Tensor}; consts: {name: float};
+    place: what stands for a character's number in messages. Raises SpecError."""
+    parser = _Parser(text, graph, operands, consts, place)
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_LENGTH:
+        raise parser.error(0, "the expression is longer than %d characters; split it" % MAX_LENGTH)
+    if parser.name_count > MAX_NAMES:
+        raise parser.error(0, "more than %d names" % MAX_NAMES)
+    result = parser.formula()
+    if parser.peek():
+        raise parser.error(parser.at, "unexpected", text[parser.at])
+    return parser.tensor(result)
+
+
+class _Parser:
+    """Terms are Tensors, or floats where they are still numbers."""
+
+    def __init__(self, text, graph, operands, consts, place):
+        self.text, self.graph, self.place = text, graph, place
+        self.names = {"pi": math.pi}
+        self.names.update((name, float(value)) for name, value in consts.items())
+        self.names.update(operands)
+        self.name_count = 1 + len(consts) + len(operands)
+        self.at = self.depth = 0
+        self.mark = len(graph.tensors)
+
+    def error(self, at, what, word=""):
+        shown = "".join(c if " " <= c <= "~" else "?" for c in word[:60])
+        return SpecError("%s: %s%s" % (self.place(at), what, " '%s'" % shown if shown else ""))
+
+    # ---- characters ----------------------------------------------------------------------------------------------------------
+    def here(self):
+        return self.text[self.at:self.at + 1]
+
+    def peek(self):
+        while self.here() and self.here() in SPACE:
+            self.at += 1
+        return self.here()
+
+    def take(self, symbol):
+        taken = self.peek() == symbol
+        self.at += taken
+        return taken
+
+    def word(self):
+        """The name that stands here."""
+        end = self.at
+        while end < len(self.text) and self.text[end] in (LETTERS + DIGITS if end > self.at else LETTERS):
+            end += 1
+        return self.text[self.at:end]
+
+    def take_word(self, word):
+        self.peek()
+        taken = self.word() == word
+        self.at += taken * len(word)
+        return taken
+
+    def deeper(self):
+        if self.depth == MAX_DEPTH:
+            raise self.error(self.at, "nesting deeper than %d" % MAX_DEPTH)
+        self.depth += 1
+
+    # ---- terms ---------------------------------------------------------------------------------------------------------------
+    def float(self, number):
+        if not abs(number) <= FLT_MAX:
+            raise self.error(self.at, "the number before this place is not finite as a float")
+        return f32(number)
+
+    def tensor(self, term):
+        return self.graph.scalar(self.float(term), self.mark) if isinstance(term, float) else term
+
+    def apply(self, op, terms, attributes=()):
+        return self.graph.apply(op, [self.tensor(term) for term in terms], attributes)
+
+    def binary(self, op, a, b):
+        if isinstance(a, float) and isinstance(b, float):
+            if op in FOLDED:
+                return float(ir.compute(op, (a, b)))
+            if op in ("maximum", "minimum"):
+                return a if (a > b if op == "maximum" else a < b) else b
+        if isinstance(a, float) == isinstance(b, float):
+            return self.apply(op, (a, b))
+        left = not isinstance(a, float)  # where the tensor stands
+        x, number = (a, self.float(b)) if left else (b, self.float(a))
+        if op == "sub":  # a - 2 = a + -2; 2 - b = -b + 2
+            return self.apply("add_scalar", (x,), (-number,)) if left else \
+                self.apply("add_scalar", (self.apply("neg", (x,)),), (number,))
+        if op in ("add", "mul"):
+            return self.apply(op + "_scalar", (x,), (number,))
+        if op == "div" and left and abs(math.frexp(number)[0]) == 0.5 and FLT_MIN <= abs(1 / number) <= FLT_MAX:
+            return self.apply("mul_scalar", (x,), (1 / number,))
+        if op == "div" and not left and number == 1:
+            return self.apply("reciprocal", (x,))
+        if op == "pow" and left:
+            return self.apply("square", (x,)) if number == 2 else self.apply("pow_scalar", (x,), (number,))
+        return self.apply(op, (a, b))
+
+    def where(self, condition, yes, no):
+        if all(isinstance(term, float) for term in (condition, yes, no)):
+            return yes if condition != 0 else no
+        return self.apply("where", (condition, yes, no))
+
+    # ---- grammar -------------------------------------------------------------------------------------------------------------
+    def formula(self):
+        while True:
+            self.peek()
+            start = self.at
+            name = self.word()
+            self.at += len(name)
+            if not name or self.peek() != "=" or self.text[self.at + 1:self.at + 2] == "=":
+                self.at = start
+                return self.choice()
+            self.at += 1
+            value = self.choice()
+            if not self.take(";"):
+                raise self.error(self.at, "';' is missing")
+            if self.name_count == MAX_NAMES:
+                raise self.error(self.at, "more than %d names" % MAX_NAMES)
+            self.names[name] = value
+            self.name_count += 1
+
+    def choice(self):
+        result = self.any()
+        if not self.take_word("if"):
+            return result
+        self.deeper()
+        condition = self.any()
+        if not self.take_word("else"):
+            raise self.error(self.at, "'else' is missing")
+        otherwise = self.choice()
+        self.depth -= 1
+        return self.where(condition, result, otherwise)
+
+    def any(self):
+        result = self.all()
+        while self.take_word("or"):
+            result = self.where(result, result, self.all())
+        return result
+
+    def all(self):
+        """As Python's: a and b is b where a is not 0, else a."""
+        result = self.inverse()
+        while self.take_word("and"):
+            result = self.where(result, self.inverse(), result)
+        return result
+
+    def inverse(self):
+        if not self.take_word("not"):
+            return self.comparison()
+        self.deeper()
+        result = self.inverse()
+        self.depth -= 1
+        return self.binary("eq", result, 0.0)
+
+    def comparison(self):
+        result, left, first = None, self.sum(), True
+        op = self.compares()
+        if op is None:
+            return left
+        while op is not None:
+            right = self.sum()
+            holds = self.binary(op, left, right)
+            result = holds if first else self.where(result, holds, result)
+            left, first, op = right, False, self.compares()
+        return result
+
+    def compares(self):
+        """The op of the comparison that stands here, taken; None: none."""
+        first = self.peek()
+        symbol = self.text[self.at:self.at + 2]
+        symbol = symbol if symbol in COMPARISONS else first
+        if symbol not in COMPARISONS:
+            return None
+        self.at += len(symbol)
+        return COMPARISONS[symbol]
+
+    def sum(self):
+        result = self.product()
+        while self.peek() and self.here() in "+-":
+            op = "add" if self.take("+") else "sub"
+            self.at += op == "sub"
+            result = self.binary(op, result, self.product())
+        return result
+
+    def product(self):
+        result = self.sign()
+        while self.peek() and self.here() in "*/":
+            op = "mul" if self.here() == "*" else "div"
+            self.at += 1
+            result = self.binary(op, result, self.sign())
+        return result
+
+    def sign(self):
+        first = self.peek()
+        self.deeper()
+        if first == "-":
+            self.at += 1
+            result = self.sign()
+            self.depth -= 1
+            return -result if isinstance(result, float) else self.apply("neg", (result,))
+        if first == "(":
+            self.at += 1
+            result = self.choice()
+            if not self.take(")"):
+                raise self.error(self.at, "')' is missing")
+        elif first and first in DIGITS + ".":
+            result = self.number()
+        elif first and first in LETTERS:
+            result = self.name()
+        else:
+            raise self.error(self.at, "unexpected" if first else "something is missing", first)
+        if self.peek() and self.text[self.at:self.at + 2] == "**":
+            self.at += 2
+            result = self.binary("pow", result, self.sign())
+        self.depth -= 1
+        return result
+
+    def number(self):
+        start, mantissa, digits, scale, point = self.at, 0.0, 0, 0, False
+        while self.here() and (self.here() in DIGITS or (self.here() == "." and not point)):
+            if self.here() == ".":
+                point = True
+            else:
+                digits += 1
+                mantissa = 10 * mantissa + int(self.here())
+                scale -= point
+            self.at += 1
+        if digits and self.here() and self.here() in "eE":
+            mark = self.at
+            self.at += 1
+            negative = self.here() == "-"
+            self.at += negative or self.here() == "+"
+            if not (self.here() and self.here() in DIGITS):
+                raise self.error(mark, "the exponent has no digits")
+            exponent = 0
+            while self.here() and self.here() in DIGITS:
+                if exponent < 10000:
+                    exponent = 10 * exponent + int(self.here())
+                self.at += 1
+            scale += -exponent if negative else exponent
+        if digits == 0 or digits > MAX_DIGITS or (self.here() and self.here() in DIGITS + LETTERS + "."):
+            raise self.error(start, "no number", self.text[start:self.at + 1])
+        if scale < 0:  # in two steps, as there
+            half = -scale // 2
+            result = mantissa / _power(half) / _power(-scale - half)
+        else:
+            result = mantissa * _power(scale)
+        if not abs(result) <= FLT_MAX:
+            raise self.error(start, "too large a number", self.text[start:self.at])
+        return result
+
+    def name(self):
+        start = self.at
+        name = self.word()
+        self.at += len(name)
+        if self.peek() == "(":
+            return self.function(name, start)
+        if name not in self.names:
+            raise self.error(start, "unknown name", name)
+        return self.names[name]
+
+    def function(self, name, start):
+        """name(...): the op's operands, then its attributes as numbers, which may be left out."""
+        op = table.ops().get({"max": "maximum", "min": "minimum"}.get(name, name))
+        if name != "K" and (op is None or op.arity == 0):
+            raise self.error(start, "unknown function", name)
+        arity = 1 if name == "K" else op.arity
+        most = 1 if name == "K" else arity + len(op.attrs)
+        terms = []
+        self.at += 1  # the parenthesis
+        if self.peek() != ")":
+            while True:
+                self.peek()
+                at = self.at
+                if len(terms) == most:
+                    raise self.error(at, "too many arguments for", name)
+                term = self.choice()
+                if (len(terms) >= arity or name == "K") and not isinstance(term, float):
+                    raise self.error(at, "a number is needed here, an attribute of", name)
+                terms.append(term)
+                if not self.take(","):
+                    break
+        if not self.take(")"):
+            raise self.error(self.at, "')' or ',' is missing")
+        if len(terms) < arity:
+            raise self.error(start, "too few arguments for", name)
+        if name == "K":
+            return terms[0]
+        if most == arity == 2:
+            return self.binary(op.name, *terms)
+        if most == 1 and isinstance(terms[0], float) and op.name in FOLDED:
+            return float(ir.compute(op.name, terms))
+        attributes = [self.float(term) for term in terms[arity:]]
+        attributes += [default for _, default in op.attrs[len(attributes):]]
+        return self.apply(op.name, terms[:arity], attributes)
+
+
+def _power(exponent):
+    return math.pow(10, exponent) if exponent <= 308 else math.inf

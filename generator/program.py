@@ -1,0 +1,123 @@
+"""What the emitters take: a group's programs, each a few launches over a domain of elements.
+
+A Program is one direction of one group (evaluation, forward in training, backward). It names its operands (memory) and lists its
+launches. A launch visits every element of its domain once, stores some expressions and sums others; finals run after it, once for
+each element of a sum's class. Whatever an emitter needs is here; it looks at no spec and no model.
+
+Elements of a domain are numbered 0 .. n-1, n = fixed + batch * per_batch. An operand of a smaller shape is read at
+(i // div) % mod (mod 0: no modulo): whole (1, 0), columns (1, C), rows (C, 0), channels (H*W, C), a scalar (1, 1); times its
+stride, which is 1 but where a sample of each channel is read.
+"""
+from dataclasses import dataclass, field
+from typing import Optional, Tuple
+
+WHOLE = (1, 0)
+SCALAR = (1, 1)
+
+
+@dataclass(frozen=True)
+class Operand:
+    name: str                 # unique in its program, a C identifier: spec's name where there is one
+    role: str                 # value | gradient | kept | stat (scratch of this program, f32, between launches)
+    index: int                # value, gradient: external >= 0, node -1, -2, ...; kept, stat: number
+    dtype: str                # in the memory of a GPU: f32 bf16 f16 i64 i32 u8 bool. C kernels: f32 for bf16 and f16
+    place: Tuple[int, int]    # (div, mod) in the domain of the launches that use it
+    count: Tuple[int, int]    # elements: fixed, per batch (one of them 0)
+    read: bool = False
+    written: bool = False
+    optional: bool = False    # its pointer may be NULL: not stored then (or, read: not there, the value is `absent`)
+    accumulate: bool = False  # may be asked for += instead of =
+    absent: float = 0.0
+    shares: Optional[str] = None  # name of the operand whose memory it may be (gpunn_kernel_operand.shares)
+    stride: int = 1           # the element read is stride * ((i // div) % mod)
+
+
+@dataclass(frozen=True)
+class Domain:
+    fixed: int                # elements without a batch
+    per_batch: int            # elements for each of the batch; one of both is 0
+    inner: int                # length of a row (row launches); else 1
+
+
+@dataclass(frozen=True)
+class Store:
+    operand: Operand
+    value: object             # ir.Node
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The sum (or max) of an expression over all elements that share one place. In finals its value is ir.total(number)."""
+    number: int               # in its launch
+    value: object             # ir.Node
+    place: Tuple[int, int]    # SCALAR, columns (1, C) or channels (div, mod): one launch has one place beside SCALAR
+    count: int                # of places, that is mod
+    over_rows: bool = False   # row launches: value depends on the row alone and counts once a row (place SCALAR)
+
+
+@dataclass(frozen=True)
+class Launch:
+    family: str               # map | row
+    domain: Domain
+    stores: Tuple[Store, ...] = ()
+    sums: Tuple[Sum, ...] = ()
+    finals: Tuple[Store, ...] = ()   # over the places of the sums: all of one place and count
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A C kernel refuses to run (GPUNN_ERR_ARGUMENT) when one of them is neither in 0 .. classes-1 nor ignore."""
+    operand: Operand
+    classes: int
+    ignore: int
+
+
+@dataclass(frozen=True)
+class Program:
+    operands: Tuple[Operand, ...]    # in the order of gpunn_kernel_call.data, stats last (they are not among those)
+    launches: Tuple[Launch, ...]
+    bytes_per_batch: Tuple[int, int] = (0, 0)   # traffic by the declared dtypes: fixed, per batch; stats and narrow operands too
+    labels: Tuple[Labels, ...] = ()
+
+
+@dataclass(frozen=True)
+class Kept:
+    dtype: str
+    fixed: int
+    per_batch: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A distinct group. nodes: (text, operand numbers; None: left out); externals: "f32 [N,768]"."""
+    name: str                 # g0, g1, ...
+    formula: str              # "y = gelu(x * s + b) + r"
+    nodes: Tuple[Tuple[str, Tuple[Optional[int], ...]], ...]
+    externals: Tuple[str, ...]
+    kept: Tuple[Kept, ...]
+    sites: int                # random nodes
+    layout: str               # any | first | last
+    loss: bool
+    evaluation: Optional[Program]
+    forward: Optional[Program]
+    backward: Optional[Program]
+    schedule: dict = field(default_factory=dict, compare=False)   # overrides from the spec: threads, packs
+
+
+@dataclass(frozen=True)
+class Instance:
+    kernel: int
+    tensors: Tuple[int, ...]  # ids: nodes, then externals
+
+
+@dataclass(frozen=True)
+class KernelSet:
+    name: str                 # C identifier: NAME of NAME_kernels
+    spec_sha256: str
+    command: str              # that renews the files
+    math: str                 # auto | accurate | fast
+    tensor_count: int         # of the model with that hash
+    kernels: Tuple[Kernel, ...]
+    evaluation: Tuple[Instance, ...]
+    training: Tuple[Instance, ...]
+    updates: Tuple[dict, ...]  # gpunn_update fields by their names, "half_dtype": "f32" for none

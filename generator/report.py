@@ -1,0 +1,254 @@
+"""What --report prints: the kernels, and launches and bytes with and without them."""
+from . import lower, partition, table
+from .graph import measure
+from .lower import BYTES, CLASS_LOSSES, ROW_NORMS, called
+
+LAYERS = ("linear", "conv2d", "matmul")
+NOT_COUNTED = LAYERS + ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "permute", "concat", "slice", "pad", "argmax", "cast")
+
+HOW = """\
+How this counts. Before: one kernel an op, as a framework runs that executes ops one by one. Each tensor that an op reads or
+writes counts once, batch_norm's input twice in either direction; dropout writes and reads a mask of one byte an element; the
+gradient of a broadcast operand is written whole and then summed; cross_entropy is log_softmax and a selection; a bias's gradient
+reads its layer's gradient; every further contribution to a gradient is an addition (two tensors read, one written). After: the
+kernels above with gpunn's own on a GPU for the rest. Layers take in what stands behind them (a residual, relu, gelu_tanh, the
+gradient of linear's bias), which then costs what they read and write more; a further contribution is added in place by whoever
+makes it (one tensor read), and an addition hands its gradient on in its memory. What layers, pools and copies (permute, slice,
+concat, pad) read and write themselves is the same before and after and is not in these numbers."""
+
+
+class Count:
+    """Launches and bytes: once, and for each of the batch."""
+
+    def __init__(self):
+        self.launches, self.fixed, self.per_batch = 0, 0, 0
+
+    def add(self, launches, *sizes):
+        self.launches += launches
+        for fixed, per_batch in sizes:
+            self.fixed += fixed
+            self.per_batch += per_batch
+
+    def bytes(self, batch=partition.SAMPLE):
+        return self.fixed + batch * self.per_batch
+
+
+class Counter:
+    """Launches and bytes of one View."""
+
+    def __init__(self, view, kernels, instances):
+        self.view, self.tensors = view, view.tensors
+        self.programs, self.claimed = [], set()
+        for instance in instances:
+            kernel = kernels[instance.kernel]
+            nodes = instance.tensors[:len(kernel.nodes)]
+            if not self.claimed & set(nodes):
+                self.claimed |= set(nodes)
+                self.programs.append((kernel, nodes, instance.tensors[len(nodes):]))
+
+    def size(self, number, width=None):
+        factor, power = measure(self.tensors[number].shape)
+        total = factor * (width or BYTES[self.view.storage[self.view.root[number]]])
+        return (0, total) if power else (total, 0)
+
+    def operands(self, t):
+        return [self.size(number) for number in dict.fromkeys(number for number in t.inputs if number is not None)]
+
+    def nodes(self):
+        """Values of the part that is counted."""
+        return [t for t in self.tensors if t.kind == "value" and self.view.needed[t.id] and not self.view.alias[t.id] and
+                t.op not in NOT_COUNTED and t.op != "reshape"]
+
+    # ---- one kernel an op ----
+    def forward(self, t, count, eager):
+        operands, result = self.operands(t), self.size(t.id)
+        if t.op in CLASS_LOSSES and eager:
+            logits = self.size(t.inputs[0])
+            if t.op == "cross_entropy":
+                count.add(1, logits, self.size(t.inputs[0], 4))
+            count.add(1, self.size(t.inputs[1]), result)
+        elif t.op == "batch_norm" and self.view.training:
+            count.add(1 if eager else 2, *operands, self.size(t.inputs[0]), result)
+        elif t.op == "dropout" and eager:
+            count.add(1, *operands, result, self.size(t.id, 1))
+        else:
+            count.add(1, *operands, result)
+
+    def wanted(self, t):
+        return [k for k in range(len(t.inputs)) if self.view.passes(t, k)] if self.view.behind[t.id] else []
+
+    def backward(self, t, count, eager):
+        wanted, op = self.wanted(t), table.ops()[t.op]
+        if not wanted:
+            return
+        result, operand = self.size(t.id), [None if number is None else self.size(number) for number in t.inputs]
+        if op.arity and not eager:
+            reads = [result] + [operand[k] for k in range(op.arity)
+                                if any(table.mentions(op.derivatives[j], table.OPERANDS[op.arity][k]) for j in wanted)]
+            writes = [operand[k] for k in wanted if not (t.op == "add" and operand[k] == result)]
+            if writes:
+                count.add(1, *reads, *writes)
+        elif op.arity:
+            for k in wanted:
+                text = op.derivatives[k]
+                reads = [operand[j] for j in range(op.arity) if table.mentions(text, table.OPERANDS[op.arity][j])]
+                reads += [result] * (1 + table.mentions(text, "y"))
+                if text != "g":
+                    count.add(1, *reads, result)
+                if operand[k] != result:
+                    count.add(1, result, operand[k])
+        elif t.op == "dropout":
+            count.add(1, result, operand[0], *([self.size(t.id, 1)] if eager else []))
+        elif t.op == "batch_norm":
+            count.add(1 if eager else 2, result, result, operand[0], operand[0], *[operand[k] for k in wanted])
+        elif t.op in ROW_NORMS:
+            if 0 in wanted:
+                count.add(1, result, operand[0], operand[0])
+            if wanted != [0]:
+                count.add(1, result, operand[0], *[operand[k] for k in wanted if k])
+        elif t.op in ("softmax", "log_softmax"):
+            count.add(1, result, result, operand[0])
+        elif t.op == "sum":
+            if t.attrs["mean"] or not eager:
+                count.add(1, result, operand[0])
+        elif t.op == "max":
+            count.add(1, result, result, operand[0], operand[0])
+        elif t.op in CLASS_LOSSES and eager:
+            count.add(1, operand[1], self.size(t.inputs[0], 4))
+            if t.op == "cross_entropy":
+                count.add(1, self.size(t.inputs[0], 4), self.size(t.inputs[0], 4), operand[0])
+        elif t.op in CLASS_LOSSES:
+            count.add(1, operand[0], operand[1], operand[0])
+
+    def contributions(self, grouped):
+        """By tensor: how many kernels add to its gradient."""
+        found = {}
+        owner = {number: k for k, (_, nodes, _) in enumerate(self.programs) for number in nodes} if grouped else {}
+        for t in self.tensors:
+            if t.kind != "value" or not self.view.needed[t.id] or self.view.alias[t.id]:
+                continue
+            for k in self.wanted(t):
+                root = self.view.root[t.inputs[k]]
+                if t.id in owner and owner.get(root) == owner[t.id]:
+                    continue
+                found.setdefault(root, []).append(("kernel", owner[t.id]) if t.id in owner else ("node", t.id, k))
+        return {root: len(dict.fromkeys(makers)) for root, makers in found.items()}
+
+    # ---- all of it ----
+    def before(self):
+        forward, backward = Count(), Count()
+        for t in self.nodes():
+            self.forward(t, forward, True)
+            self.backward(t, backward, True)
+        self.bias_gradients(backward, ("linear", "conv2d"))
+        for root, times in self.contributions(False).items():
+            for _ in range(times - 1):
+                backward.add(1, *[self.size(root)] * 3)
+        return forward, backward
+
+    def after(self):
+        forward, backward = Count(), Count()
+        for kernel, _, _ in self.programs:
+            for program, count in ((kernel.forward, forward), (kernel.backward, backward)) if self.view.training else (
+                    (kernel.evaluation, forward),):
+                if program:
+                    count.add(launches_of(program), program.bytes_per_batch)
+        for t in self.nodes():
+            if t.id in self.claimed:
+                continue
+            if self.view.chained[t.id]:
+                self.merged(t, forward, backward)
+            else:
+                self.forward(t, forward, False)
+                self.backward(t, backward, False)
+        self.bias_gradients(backward, ("conv2d",))
+        for root, times in self.contributions(True).items():
+            backward.add(0, *[self.size(root)] * (times - 1))
+        return forward, backward
+
+    def bias_gradients(self, count, ops):
+        for t in self.tensors:
+            if t.op in ops and self.view.needed[t.id] and 2 in self.wanted(t):
+                count.add(1, self.size(t.id), self.size(t.inputs[2]))
+
+    def merged(self, t, forward, backward):
+        """What a node costs that a layer takes in."""
+        if t.op == "add":
+            forward.add(0, self.size(t.id))
+            return
+        if t.op == "batch_norm":
+            forward.add(0, *self.operands(t)[1:])
+            return
+        if not self.view.training:
+            return
+        readers = [self.tensors[number] for number in self.view.readers[t.id]]
+        into_linear = len(readers) == 1 and readers[0].op == "linear" and self.view.uses[t.id] == 1
+        if t.op == "gelu_tanh":
+            forward.add(0, self.size(t.id))
+        if not into_linear:
+            self.backward(t, backward, False)
+        elif self.wanted(t) and t.op == "gelu_tanh":
+            backward.add(0, self.size(t.id))
+
+
+def launches_of(program):
+    """On a GPU, where the sums of a launch are finished by a small one for each place that they have."""
+    return sum(1 + len({store.operand.place for store in launch.finals}) for launch in program.launches)
+
+
+def amount(number):
+    for unit in ("B", "KB", "MB", "GB"):
+        if number < 10000 or unit == "GB":
+            return ("%d %s" if isinstance(number, int) or unit == "B" else "%.1f %s") % (number, unit)
+        number = number / 1000
+
+
+def moved(fixed, per_batch):
+    parts = [amount(per_batch) + " a sample"] if per_batch else []
+    return " + ".join(parts + ([amount(fixed)] if fixed or not per_batch else []))
+
+
+def kernel_lines(kernel, where):
+    kind = ", of the loss" if kernel.loss else "" if kernel.layout == "any" else ", channels %s" % kernel.layout
+    yield "%s  %s%s" % (kernel.name, kernel.formula, kind)
+    yield "    nodes: %s" % "; ".join(where)
+    for name, program in (("evaluation", kernel.evaluation), ("forward", kernel.forward), ("backward", kernel.backward)):
+        if program:
+            parts = []
+            for launch in program.launches:
+                parts.append("rows of %d" % launch.domain.inner if launch.family == "row" else "map")
+                parts += ["%d sum%s" % (len(launch.sums), "s" if len(launch.sums) > 1 else "")] if launch.finals else []
+            yield "    %-10s  %s: %s" % (name, ", ".join(parts), moved(*program.bytes_per_batch))
+
+
+def table_line(name, before, after):
+    return "%-20s %4d -> %-4d %14s -> %-14s %.2f" % (name, before.launches, after.launches, amount(before.bytes()),
+                                                  amount(after.bytes()), after.bytes() / max(before.bytes(), 1))
+
+
+def ratio(model, kernels):
+    """Bytes of a training step's elementwise part after, by those before."""
+    counter = Counter(partition.View(model, True), kernels.kernels, kernels.training)
+    return sum(count.bytes() for count in counter.after()) / max(sum(count.bytes() for count in counter.before()), 1)
+
+
+def report(model, kernels):
+    lines, where = ["%s (%s)" % (model.name or "model", model.precision), ""], {}
+    for instances in (kernels.training, kernels.evaluation):
+        for instance in instances:
+            nodes = [model.tensors[number] for number in instance.tensors[:len(kernels.kernels[instance.kernel].nodes)]]
+            text = " ".join(called(t) for t in nodes)
+            if text not in where.setdefault(instance.kernel, []):
+                where[instance.kernel].append(text)
+    for number, kernel in enumerate(kernels.kernels):
+        lines += list(kernel_lines(kernel, where[number])) + [""]
+    lines.append("%-20s %12s %21s" % ("batch %d" % partition.SAMPLE, "launches", "bytes"))
+    counter = Counter(partition.View(model, False), kernels.kernels, kernels.evaluation)
+    lines.append(table_line("evaluation", counter.before()[0], counter.after()[0]))
+    if model.loss is not None:
+        counter = Counter(partition.View(model, True), kernels.kernels, kernels.training)
+        before, after = counter.before(), counter.after()
+        lines += [table_line("training, forward", before[0], after[0]), table_line("training, backward", before[1], after[1])]
+        lines.append("elementwise part of a training step: %.2f of the bytes" % ratio(model, kernels))
+    text = "\n".join(lines + ["", HOW]) + "\n"
+    return text.encode("ascii", "backslashreplace").decode("ascii")

@@ -1,0 +1,62 @@
+"""Where a generated file comes from: its opening comment, from which a stale file can be told."""
+import glob
+import hashlib
+import os
+import re
+import shlex
+from functools import lru_cache
+
+from . import table
+
+ROOT = os.path.dirname(table.HEADER)
+
+
+def _version():
+    with open(table.HEADER, encoding="utf-8") as file:
+        return re.search(r'#define GPUNN_VERSION "([^"]*)"', file.read()).group(1)
+
+
+VERSION = _version()  # that of gpunn.h, to which the generator belongs
+
+
+@lru_cache(maxsize=None)
+def template_hash():
+    """Changes with every file of the generator that has a part in what it writes."""
+    paths = [path for pattern in ("generator/*.py", "generator/*.json", "templates/*")
+             for path in glob.glob(os.path.join(ROOT, *pattern.split("/"))) if not path.endswith("export_torch.py")]
+    digest = hashlib.sha256()
+    for name, path in sorted((os.path.relpath(path, ROOT).replace(os.sep, "/"), path) for path in paths):
+        with open(path, encoding="utf-8") as file:  # line ends as Python sees them: a checkout may change them
+            digest.update((name + "\0" + file.read() + "\0").encode("utf-8"))
+    return digest.hexdigest()[:12]
+
+
+def command(spec_path, output, options=()):
+    """The command that renews an output, the same wherever it is run now: for the root of gpunn, where `python3 -m generator`
+    works as it stands, if both files lie there; else for the folder of the output, and a spec outside that is just named."""
+    spec_path, output = os.path.realpath(spec_path), os.path.realpath(output)
+    for start in (os.path.realpath(ROOT), os.path.dirname(output)):
+        within = os.path.join(start, "")
+        if spec_path.startswith(within) and output.startswith(within):
+            paths = [path[len(within):].replace(os.sep, "/") for path in (spec_path, output)]
+            break
+    else:
+        paths = [os.path.basename(spec_path), os.path.basename(output)]
+    words = ["python3", "-m", "generator", paths[0], "-o", paths[1]] + list(options)
+    return safe(" ".join(shlex.quote(word) for word in words))
+
+
+def safe(text):
+    """A text that may stand in a C comment and in a C string; _ for what may not."""
+    text = re.sub(r'[^ !#-\[\]-~]', "_", text)
+    return text.replace("*/", "*_").replace("/*", "/_").replace("??", "?_")
+
+
+def lines(kernel_set, file_name):
+    """The opening comment of a generated file, as lines."""
+    return ["/* %s - written by the generator of gpunn: do not edit." % file_name,
+            " *",
+            " * gpunn %s, templates %s" % (VERSION, template_hash()),
+            " * spec sha256 %s" % kernel_set.spec_sha256,
+            " * renew it with: %s" % kernel_set.command,
+            " */"]

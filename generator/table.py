@@ -1,0 +1,103 @@
+"""The ops that a model is made of, read from gpunn.h: its tables are the only place that names them."""
+import os
+import re
+from collections import namedtuple
+from functools import lru_cache
+
+from . import floats
+
+HEADER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "gpunn.h")
+
+# arity: 0 for ops that are not elementwise, which have no attributes, forward and derivatives here. attrs: (name, default), ...
+Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients")  # gradients: of operands, bit k; -1: all
+
+OPERANDS = ("", "x", "ab", "abc")  # by arity: their names in the texts
+
+
+class TableError(Exception):
+    """gpunn.h does not hold the tables in the form that this generator reads."""
+
+
+def split(text):
+    """The parts of a text between commas that stand in no parentheses, each with single spaces."""
+    parts, depth, start = [], 0, 0
+    for i, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    return [" ".join(part.split()) for part in parts + [text[start:]]]
+
+
+def entries(body):
+    """The arguments of each X(...) in a macro's body."""
+    at = 0
+    while True:
+        start = re.compile(r"\s*X\s*\(").match(body, at)
+        if not start:
+            if body[at:].strip():
+                raise TableError("unexpected text in a table of ops: '%s'" % body[at:].strip()[:40])
+            return
+        depth, at = 1, start.end()
+        while depth:
+            if at == len(body):
+                raise TableError("a table of ops ends within an entry")
+            depth += (body[at] == "(") - (body[at] == ")")
+            at += 1
+        yield split(body[start.end():at - 1])
+
+
+def elementwise(kind, fields):
+    arity = {"UNARY": 1, "BINARY": 2, "TERNARY": 3}[kind.rstrip("12")]
+    count = int(kind[-1]) if kind[-1].isdigit() else 0
+    if len(fields) != 2 + 2 * count + 1 + arity:
+        raise TableError("the op '%s' has %d columns" % (fields[1] if len(fields) > 1 else "?", len(fields)))
+    attrs = tuple((fields[2 + 2 * i], number(fields[3 + 2 * i])) for i in range(count))
+    forward, derivatives = fields[2 + 2 * count], tuple(fields[3 + 2 * count:])
+    gradients = sum((text != "0") << k for k, text in enumerate(derivatives))
+    return Op(fields[1], fields[0], arity, attrs, forward, derivatives, gradients)
+
+
+def other(fields):
+    if len(fields) != 5:
+        raise TableError("the op '%s' has %d columns" % (fields[1] if len(fields) > 1 else "?", len(fields)))
+    return Op(fields[1], fields[0], 0, (), None, (), int(fields[4]))
+
+
+def number(text):
+    """A default: digits, perhaps in K(), perhaps with a sign."""
+    match = re.fullmatch(r"(-?)\s*(?:K\(([0-9.e+-]+)\)|([0-9.]+))", text)
+    if not match:
+        raise TableError("'%s' is no number" % text)
+    value = floats.f32(float(match.group(2) or match.group(3)))
+    return -value if match.group(1) else value
+
+
+def read(text):
+    """All ops of a gpunn.h, by name in the order of its enum."""
+    text = re.sub(r"/\*.*?\*/", lambda comment: comment.group() if ">>ops" in comment.group() else " ", text, flags=re.S)
+    text = re.sub(r"\\[ \t]*\r?\n", " ", text)
+    begin, end = text.find("/* >>ops begin */"), text.find("/* >>ops end */")
+    if not 0 <= begin < end:
+        raise TableError("there is no table between '>>ops begin' and '>>ops end'")
+    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(UNARY[12]?|BINARY1?|TERNARY)_OPS\(X\)(.*)$", text[begin:end], re.M)
+    defines += re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(OTHER|ALIAS)_OPS\(X\)(.*)$", text[end:], re.M)
+    result = {}
+    for kind, body in defines:
+        for fields in entries(body):
+            op = other(fields) if kind in ("OTHER", "ALIAS") else elementwise(kind, fields)
+            if op.name in result:
+                raise TableError("the op '%s' is listed twice" % op.name)
+            result[op.name] = op
+    return result
+
+
+def mentions(text, name):
+    """Whether a forward or derivative text of the table reads this operand, result or gradient."""
+    return re.search(r"\b%s\b" % name, text) is not None
+
+
+@lru_cache(maxsize=None)
+def ops():
+    with open(HEADER, encoding="utf-8") as file:
+        return read(file.read())

@@ -1,0 +1,99 @@
+"""The tables of a generated header: what the runtime matches a model with (gpunn.h, >>kernels)."""
+from . import floats, scalar, stamp, template
+
+DIRECTIONS = ("evaluation", "forward", "backward")
+
+
+def _string(text):
+    return '"%s"' % text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _dtype(dtype):
+    return "GPUNN_" + dtype.upper()
+
+
+def _array(kind, name, entries):
+    """A static array, one entry a line or, of numbers, as many as fit."""
+    return ["static const %s %s[] = {" % (kind, name)] + ["    %s," % entry for entry in entries] + ["};"]
+
+
+def _numbers(kind, name, entries):
+    lines, line = ["static const %s %s[] = {" % (kind, name)], "   "
+    for entry in entries:
+        if len(line) + len(entry) + 2 > scalar.WIDTH:
+            lines.append(line)
+            line = "   "
+        line += " %s," % entry
+    return lines + [line, "};"]
+
+
+def emit(kernel_set):
+    """Lines of C."""
+    name = kernel_set.name
+    lines, kernels = [], []
+    for kernel in kernel_set.kernels:
+        prefix = "%s_%s" % (name, kernel.name)
+        for number, (_, operands) in enumerate(kernel.nodes):
+            if operands:
+                numbers = ["127" if one is None else str(one) for one in operands]
+                lines += _numbers("signed char", "%s_operands%d" % (prefix, number), numbers)
+        lines += _array("gpunn_kernel_node", prefix + "_nodes", [
+            "{%s, %s, %d}" % (_string(text), "%s_operands%d" % (prefix, number) if operands else "NULL", len(operands))
+            for number, (text, operands) in enumerate(kernel.nodes)])
+        if kernel.externals:
+            lines += _array("char *const", prefix + "_externals", [_string(text) for text in kernel.externals])
+        if kernel.kept:
+            lines += _array("gpunn_kernel_kept", prefix + "_kept", [
+                "{%s, %d, %d}" % (_dtype(kept.dtype), kept.fixed, kept.per_batch) for kept in kernel.kept])
+        entries = []
+        for direction in DIRECTIONS:
+            program = getattr(kernel, direction)
+            if not program:
+                entries.append("{NULL, 0, NULL, NULL}")
+                continue
+            operands = [operand for operand in program.operands if operand.role != "stat"]
+            place = {operand.name: i for i, operand in enumerate(operands)}
+            lines += _array("gpunn_kernel_operand", "%s_%s_operands" % (prefix, direction), [
+                "{GPUNN_KERNEL_%s, %d, %d, %s, %d, %d}" % (
+                    operand.role.upper(), operand.read, operand.written, _dtype(operand.dtype), operand.index,
+                    place[operand.shares] if operand.shares else -1) for operand in operands])
+            function = "%s_%s" % (prefix, direction)
+            entries.append("{%s_operands, %d, %s, %s_workspace}" % (function, len(operands), function, function))
+        kernels += ["{%s," % _string(kernel.name), " %s," % _string(kernel.formula),
+                    " %s_nodes, %d," % (prefix, len(kernel.nodes)),
+                    " %s, %d," % (prefix + "_externals" if kernel.externals else "NULL", len(kernel.externals)),
+                    " %s, %d," % (prefix + "_kept" if kernel.kept else "NULL", len(kernel.kept)),
+                    " GPUNN_KERNEL_%s, %s," % ({"any": "ANY", "first": "CHANNELS_FIRST", "last": "CHANNELS_LAST"}[kernel.layout],
+                                               "true" if kernel.loss else "false"),
+                    " {%s," % entries[0], "  %s," % entries[1], "  %s}}," % entries[2]]
+    counts = []
+    if kernels:
+        lines += ["static const gpunn_kernel %s_set[] = {" % name] + ["    " + line for line in kernels] + ["};"]
+    for kind in ("evaluation", "training"):
+        instances = getattr(kernel_set, kind)
+        for number, instance in enumerate(instances):
+            lines += _numbers("int", "%s_%s%d" % (name, kind, number), map(str, instance.tensors))
+        if instances:
+            lines += _array("gpunn_kernel_instance", "%s_%s" % (name, kind), [
+                "{%d, %s_%s%d}" % (instance.kernel, name, kind, number) for number, instance in enumerate(instances)])
+        counts.append(("%s_%s" % (name, kind) if instances else "NULL", len(instances)))
+    if kernel_set.updates:
+        lines += ["static const gpunn_kernel_update %s_updates[] = {" % name]
+        for number, update in enumerate(kernel_set.updates):
+            lines += ["    {%s," % _pattern(update), "     %s_update%d}," % (name, number)]
+        lines.append("};")
+    return lines + template.load(
+        "set.c", name=name, NAME=name.upper(), version=_string(stamp.VERSION), sha256=_string(kernel_set.spec_sha256),
+        command=_string(kernel_set.command), kernels="%s_set" % name if kernels else "NULL",
+        kernel_count=str(len(kernel_set.kernels)), tensor_count=str(kernel_set.tensor_count), evaluation=counts[0][0],
+        evaluation_count=str(counts[0][1]), training=counts[1][0], training_count=str(counts[1][1]),
+        updates=name + "_updates" if kernel_set.updates else "NULL", update_count=str(len(kernel_set.updates))).splitlines()
+
+
+def _pattern(update):
+    """A gpunn_update, in the order of its fields; what an update does not fix is 0."""
+    constants = [scalar.number(floats.f32(update[key])) for key in ("momentum", "dampening", "beta1", "beta2", "alpha", "eps")]
+    flags = ["true" if update[key] else "false" for key in ("nesterov", "centered", "maximize")]
+    half = _dtype(update["half_dtype"])
+    return "{GPUNN_UPDATE_%s, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, %s, 0, 0, 0, %s, 0, %s, 0, 0, NULL, NULL}" % (
+        update["kind"].upper(), half, ", ".join(constants), ", ".join(flags))

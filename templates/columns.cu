@@ -1,0 +1,30 @@
+/* ${doc} */
+struct ${kernel}_operands {
+    ${members}
+};
+
+/* Sums over the rows of a matrix of ${count} columns. A thread keeps its pack of columns; the rows go round the teams of all
+ * blockIdx.y, whose sums are the slices. */
+template <int V> static __global__ void __launch_bounds__(${threads}) ${kernel}(const ${kernel}_operands o, unsigned rows)
+{
+    const unsigned PACKS = ${count} / V, TEAM = power_of_2(PACKS), TEAMS = ${threads} / TEAM;
+    const unsigned first = blockIdx.x * TEAM, column = first + threadIdx.x % TEAM;
+    ${scalars}
+    ${accumulators}
+    if (column < PACKS) {
+        ${columns}
+#pragma unroll ${unroll}
+        for (unsigned row = blockIdx.y * TEAMS + threadIdx.x / TEAM; row < rows; row += gridDim.y * TEAMS) {
+            ${index}
+            ${rows}
+            ${loads}
+            ${results}
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                ${call}
+            }
+            ${stores}
+        }
+    }
+    ${totals}
+}

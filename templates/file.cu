@@ -1,0 +1,54 @@
+${opening}
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+
+#define ${upper}_KERNELS_CUDA
+#include "${name}_kernels.h"
+#if ${upper}_KERNELS_STAMP != ${stamp}
+#error "${name}_kernels.h and ${name}_kernels.cu were not written together; renew both with the command in their first lines"
+#endif
+
+#ifndef GPUNN__LAUNCH_ON
+#define GPUNN__LAUNCH_ON(stream, kernel, blocks, threads, ...) \
+    kernel<<<(blocks), (threads), 0, (cudaStream_t)(stream)>>>(__VA_ARGS__)
+#endif
+
+/* What the kernels are made of. Tensors are read and written by packs of V neighbouring elements, which move in one access of
+ * 128 bits where V elements are as long, and are numbered by i. The kernels' orders of summation are fixed. */
+namespace ${name}_cuda {
+
+${device}
+
+${kernels}
+
+//@if has_kernels
+static const gpunn_kernel_launch ${name}_launches[][GPUNN_KERNEL_DIRECTIONS] = {
+    ${launches}
+};
+//@end
+//@if has_updates
+static const gpunn_kernel_update_launch ${name}_updates[] = {
+    ${updates}
+};
+//@end
+
+} // namespace ${name}_cuda
+
+extern "C" const gpunn_kernel_cuda ${name}_kernels_cuda = {
+    GPUNN_KERNELS_ABI,
+    ${upper}_KERNELS_STAMP,
+    //@if has_kernels
+    ${name}_cuda::${name}_launches,
+    //@end
+    //@if !has_kernels
+    NULL,
+    //@end
+    //@if has_updates
+    ${name}_cuda::${name}_updates,
+    //@end
+    //@if !has_updates
+    NULL,
+    //@end
+};

@@ -1,0 +1,11 @@
+/* What is made of the sums of ${kernel}, which its blocks left in slices: for each of ${count} places. */
+static __global__ void __launch_bounds__(1024) ${final}(const ${kernel}_operands o${parameters})
+{
+    const unsigned place = blockIdx.x * blockDim.x + threadIdx.x;
+    ${totals}
+    if (threadIdx.y > 0 || place >= ${count}) return;
+    ${loads}
+    ${results}
+    ${call}
+    ${stores}
+}

@@ -1,0 +1,282 @@
+/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
+ * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * 2^-125 may be 0, and denormal operands count as 0. */
+
+${fn} float ${name}_float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+${fn} uint32_t ${name}_bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+${fn} float ${name}_where(bool condition, float a, float b)
+{
+    return condition ? a : b;
+}
+
+/* Those of torch: NaN in, NaN out. */
+${fn} float ${name}_min(float a, float b)
+{
+    return ${name}_where(a < b, a, ${name}_where(a != a, a, b));
+}
+
+${fn} float ${name}_max(float a, float b)
+{
+    return ${name}_where(a > b, a, ${name}_where(a != a, a, b));
+}
+
+${fn} float ${name}_abs(float x)
+{
+    return fabsf(x);
+}
+
+${fn} float ${name}_sign(float x)
+{
+    return ${name}_where(x > 0, 1, ${name}_where(x < 0, -1, 0));
+}
+
+${fn} float ${name}_floor(float x)
+{
+    return floorf(x);
+}
+
+/* x, but at least low and at most high; NaN stays. */
+${fn} float ${name}_limit(float x, float low, float high)
+{
+    x = high < x ? high : x;
+    return low > x ? low : x;
+}
+
+/* 2^n for -126 <= n <= 127, and 0 for -127. */
+${fn} float ${name}_exp2i(int32_t n)
+{
+    return ${name}_float_of((uint32_t)(n + 127) << 23);
+}
+
+/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+${fn} float ${name}_exp_reduce(float x, int32_t *n)
+{
+    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    *n = (int32_t)(${name}_bits_of(x * 1.44269504f + magic) - ${name}_bits_of(magic));
+    const float k = (float)*n;
+    const float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    return r + r * r * (p * r + 0.5f);
+}
+
+${fn} float ${name}_exp(float x)
+{
+    int32_t     n;
+    const float e = ${name}_exp_reduce(${name}_limit(x, -87.3f, 89), &n) + 1;
+    return (e + e) * ${name}_exp2i(n - 1);
+}
+
+/* exp(x) - 1 for |x| <= 89. */
+${fn} float ${name}_expm1_inside(float x)
+{
+    int32_t     n;
+    const float e = ${name}_exp_reduce(x, &n);
+    const float half_scale = ${name}_exp2i(n > -126 ? n - 1 : -127);
+    return 2 * (half_scale * e + (half_scale - 0.5f));
+}
+
+${fn} float ${name}_expm1(float x)
+{
+    return ${name}_where(fabsf(x) < 1e-8f, x, ${name}_expm1_inside(${name}_limit(x, -89, 89)));
+}
+
+/* n ln 2 + log(1 + f) for sqrt(1/2) - 1 <= f <= sqrt(2) - 1. */
+${fn} float ${name}_log_join(float n, float f)
+{
+    const float s = f * f;
+    float       p = (((-0.0785961151f * f + 0.128816471f) * f - 0.131287545f) * f + 0.141811922f) * f - 0.166245535f;
+    p = ((p * f + 0.200022861f) * f - 0.250008106f) * f + 0.333333164f;
+    return (f - (0.5f * s - (s * f * p - n * 2.12194440e-4f))) + n * 0.693359375f;
+}
+
+/* y where x is inside (limit, inf); at and below the limit -inf and NaN, at inf and NaN x itself. */
+${fn} float ${name}_log_edges(float x, float limit, float y)
+{
+    const float outside = ${name}_where(x == limit, -INFINITY, ${name}_where(x < limit, NAN, x));
+    return ${name}_where(x > limit, ${name}_where(x <= FLT_MAX, y, x), outside);
+}
+
+/* x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
+${fn} int32_t ${name}_exponent(float x)
+{
+    return (int32_t)(${name}_bits_of(x) - 0x3f3504f3u) >> 23;
+}
+
+${fn} float ${name}_log(float x)
+{
+    const float   normal = ${name}_where(x < FLT_MIN, x * 8388608.0f, x);
+    const int32_t n = ${name}_exponent(normal);
+    const float   m = ${name}_float_of(${name}_bits_of(normal) - ((uint32_t)n << 23));
+    return ${name}_log_edges(x, 0, ${name}_log_join((float)n - ${name}_where(x < FLT_MIN, 23, 0), m - 1));
+}
+
+${fn} float ${name}_log1p(float x)
+{
+    const float   near = ${name}_where(x > 1e30f, x * 5.4210109e-20f, x); /* 2^-64, or the scale would be denormal */
+    const int32_t n = ${name}_exponent(1 + near);
+    const float   scale = ${name}_float_of((uint32_t)(127 - n) << 23);
+    const float   y = ${name}_log_join((float)n + ${name}_where(x > 1e30f, 64, 0), near * scale + (scale - 1));
+    return ${name}_where(fabsf(x) < 1e-8f, x, ${name}_log_edges(x, -1, y));
+}
+
+/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which keeps it out of vector code. */
+${fn} float ${name}_root(float x)
+{
+    float r = ${name}_float_of(0x5f375a86u - (${name}_bits_of(x) >> 1));
+    r *= 1.5f - 0.5f * x * r * r;
+    r *= 1.5f - 0.5f * x * r * r;
+    return r * (1.5f - 0.5f * x * r * r);
+}
+
+${fn} float ${name}_sqrt(float x)
+{
+    const float r = ${name}_root(x), s = x * r, y = s + 0.5f * r * (x - s * s);
+    return ${name}_where(x >= FLT_MIN, ${name}_where(x <= FLT_MAX, y, x), ${name}_where(x < 0, NAN, x));
+}
+
+${fn} float ${name}_rsqrt(float x)
+{
+    const float r = ${name}_root(x), y = r + 0.5f * r * (1 - x * r * r);
+    const float outside = ${name}_where(x < 0, NAN, ${name}_where(x < FLT_MIN, INFINITY, x));
+    return ${name}_where(x >= FLT_MIN, ${name}_where(x <= FLT_MAX, y, 0), outside);
+}
+
+${fn} float ${name}_sigmoid(float x)
+{
+    return 1 / (1 + ${name}_exp(-x));
+}
+
+${fn} float ${name}_tanh(float x)
+{
+    const float e = ${name}_expm1_inside(2 * ${name}_limit(fabsf(x), 0, 10));
+    return copysignf(e / (e + 2), x);
+}
+
+/* erf(x), within 2.5e-7, and exp(-x^2). With a = |x| that is 1 - exp(-a^2) times a polynomial in a. */
+${fn} float ${name}_erf_gauss(float x, float *gauss)
+{
+    const float a = ${name}_limit(fabsf(x), 0, 9.3f);
+    int32_t     n;
+    const float e = ${name}_exp_reduce(-(a * a), &n), scale = ${name}_exp2i(n);
+    float       p = (0.000104428294f * a - 0.00159332412f) * a + 0.010871639f;
+    p = ((p * a - 0.0446807411f) * a + 0.127030288f) * a - 0.275080752f;
+    p = ((p * a + 0.489239109f) * a - 0.749611248f) * a + 0.999667174f;
+    p = (p * a - 1.12836286f) * a + 0.999999868f;
+    *gauss = scale * e + scale;
+    return copysignf(1 - *gauss * p, x);
+}
+
+/* Where only the absolute error matters. */
+${fn} float ${name}_erf_near(float x)
+{
+    float gauss;
+    return ${name}_erf_gauss(x, &gauss);
+}
+
+${fn} float ${name}_erf(float x)
+{
+    const float a = ${name}_limit(fabsf(x), 0, 4), s = x * x;
+    const float p = ((-0.000620325445f * s + 0.00503218127f) * s - 0.0267914627f) * s + 0.112824552f;
+    const float small_x = x + x * ((p * s - 0.376125515f) * s + 0.128379151f);
+    const float q = ((-0.00021522498f * a + 0.00322512374f) * a - 0.0229223836f) * a + 0.105312094f; /* erfc(a) = exp(-a q(a)) */
+    const float large_x = -${name}_expm1_inside(-a * ((q * a + 0.635680437f) * a + 1.1285255f));
+    return ${name}_where(fabsf(x) > 0.875f, copysignf(large_x, x), small_x);
+}
+
+/* sin(x + quadrants pi / 2). */
+${fn} float ${name}_sine(float x, int32_t quadrants)
+{
+    const double magic = 6755399441055744.0; /* 1.5 2^52 */
+    const double from = (double)${name}_limit(x, -1e9f, 1e9f), turned = from * 0.63661977236758134 + magic, k = turned - magic;
+    const float  near = (float)(from - k * 1.5707963267341256 - k * 6.0771005065061922e-11);
+    const float  r = ${name}_limit(near, -0.79f, 0.79f), s = r * r;
+    const float  sine = r + r * s * ((-1.98559923e-4f + 2.86567956e-6f * s) * s * s + (8.33338592e-3f * s - 1.66666672e-1f));
+    const float  cosine = 1 + s * (((2.44677067e-5f * s - 1.38877297e-3f) * s + 4.16666567e-2f) * s - 0.5f);
+    const int32_t  quadrant = (int32_t)k + quadrants;
+    const uint32_t sign = ((uint32_t)quadrant & 2u) << 30;
+    const float    y = ${name}_where((quadrant & 1) != 0, cosine, sine);
+    return ${name}_float_of(${name}_bits_of(y) ^ sign) + (x - x);
+}
+
+${fn} float ${name}_sin(float x)
+{
+    return ${name}_sine(x, 0);
+}
+
+${fn} float ${name}_cos(float x)
+{
+    return ${name}_sine(x, 1);
+}
+
+/* 2^(y log2 |x|), in double. */
+${fn} float ${name}_pow(float x, float y)
+{
+    const float   a = fabsf(x), scaled = ${name}_where(a < FLT_MIN, a * 16777216.0f, a);
+    const int32_t n = ${name}_exponent(scaled);
+    const float   whole = (float)n - ${name}_where(a < FLT_MIN, 24, 0), power = ${name}_where(a == 1, 0, y);
+    const double  m = (double)${name}_float_of(${name}_bits_of(scaled) - ((uint32_t)n << 23));
+    const double  f = (m - 1) / (m + 1), s = f * f;
+    const double  p = ((((s / 13 + 1.0 / 11) * s + 1.0 / 9) * s + 1.0 / 7) * s + 0.2) * s * s + s / 3 + 1;
+    const double  wide = (double)power * ((double)whole + 2.8853900817779268 * f * p), high = wide > 140 ? 140 : wide;
+    const double  t = high < -160 ? -160 : high, magic = 6755399441055744.0, k = (t + magic) - magic; /* magic: 1.5 2^52 */
+    const double  r = (t - k) * 0.69314718055994531;
+    const double  q = ((((r / 5040 + 1.0 / 720) * r + 1.0 / 120) * r + 1.0 / 24) * r + 1.0 / 6) * r;
+    const int32_t half = (int32_t)k >> 1;
+    const double  scale = (double)${name}_exp2i(half) * (double)${name}_exp2i((int32_t)k - half);
+    const float   inside = (float)((1 + r + r * r * (q + 0.5)) * scale);
+    /* |x| 0, inf or NaN */
+    const float edge = power * ${name}_where(a == 0, -INFINITY, a);
+    const float outside = ${name}_where(edge > 0, INFINITY, ${name}_where(edge < 0, 0, edge));
+    const float size = ${name}_where(a > 0 && a <= FLT_MAX, inside, outside);
+    const bool  whole_y = floorf(y) == y, odd = whole_y && floorf(0.5f * y) != 0.5f * y;
+    const float value = ${name}_where(odd, copysignf(size, x), size);
+    const float real = ${name}_where(x < 0 && a <= FLT_MAX && !whole_y, NAN, value);
+    return ${name}_where(x == 1 || y == 0, 1, real);
+}
+
+/* Of values that are stored in 16 bits on a GPU; in this machine's memory they are floats. */
+${fn} float ${name}_round_bf16(float x)
+{
+    return x;
+}
+
+${fn} float ${name}_round_f16(float x)
+{
+    return x;
+}
+
+#define ${name}_div_fast(a, b) ((a) / (b))
+
+#define ${name}_exp_fast ${name}_exp
+
+#define ${name}_expm1_fast ${name}_expm1
+
+#define ${name}_log_fast ${name}_log
+
+#define ${name}_log1p_fast ${name}_log1p
+
+#define ${name}_sqrt_fast ${name}_sqrt
+
+#define ${name}_rsqrt_fast ${name}_rsqrt
+
+#define ${name}_tanh_fast ${name}_tanh
+
+#define ${name}_erf_fast ${name}_erf
+
+#define ${name}_erf_near_fast ${name}_erf_near
+
+#define ${name}_erf_gauss_fast ${name}_erf_gauss
+
+#define ${name}_sigmoid_fast ${name}_sigmoid

@@ -1,0 +1,30 @@
+/* ${doc} */
+struct ${kernel}_operands {
+    ${members}
+};
+
+/* Rows of ${inner} elements, too long for registers: a block passes over its row once for each stage, and finds it in the second
+ * level cache. */
+template <int V> static __global__ void __launch_bounds__(${threads}) ${kernel}(const ${kernel}_operands o, unsigned rows)
+{
+    const unsigned PACKS = ${inner} / V, thread = threadIdx.x;
+    ${scalars}
+    ${accumulators}
+    for (unsigned row = blockIdx.x; row < rows; row += gridDim.x) {
+        ${rows}
+        ${stages}
+        //@if element
+        for (unsigned column = thread; column < PACKS; column += ${threads}) {
+            ${index}
+            ${loads}
+            ${results}
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                ${call}
+            }
+            ${stores}
+        }
+        //@end
+    }
+    ${totals}
+}

@@ -1,0 +1,454 @@
+/* batch_norm_kernels.h - written by the generator of gpunn: do not edit.
+ *
+ * gpunn 0.1, templates 000000000000
+ * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
+ * renew it with: python3 -m generator batch_norm.json -o batch_norm
+ */
+#ifndef BATCH_NORM_KERNELS_H
+#define BATCH_NORM_KERNELS_H
+#include "gpunn.h"
+
+#define BATCH_NORM_KERNELS_STAMP 0xb53aef5fbc28bbe9ull /* of this text: batch_norm_kernels.cu was written with it */
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* For gpunn_use_kernels(model, &batch_norm_kernels). One C file of the program defines this before it includes this file:
+ *     #define BATCH_NORM_KERNELS_IMPLEMENTATION
+ * batch_norm_kernels.cu, where it is linked, adds the kernels for GPUs. */
+extern const gpunn_kernel_set batch_norm_kernels;
+#ifdef __cplusplus
+}
+#endif
+#endif
+
+#if defined(BATCH_NORM_KERNELS_IMPLEMENTATION) || defined(BATCH_NORM_KERNELS_CUDA)
+#if GPUNN_KERNELS_ABI != 1
+#error "batch_norm_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#endif
+#endif
+
+/* ==== the mathematics ================================================================================================= */
+#if defined(BATCH_NORM_KERNELS_CUDA)
+#define BATCH_NORM_FN static __device__ __forceinline__
+
+/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
+ * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+
+BATCH_NORM_FN float batch_norm_where(bool condition, float a, float b)
+{
+    return condition ? a : b;
+}
+
+BATCH_NORM_FN float batch_norm_max(float a, float b)
+{
+    return a > b || a != a ? a : b;
+}
+
+BATCH_NORM_FN float batch_norm_rsqrt(float x)
+{
+    return 1 / sqrtf(x);
+}
+#elif defined(BATCH_NORM_KERNELS_IMPLEMENTATION)
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define BATCH_NORM_FN __attribute__((unused, always_inline)) static inline
+#else
+#define BATCH_NORM_FN static inline
+#endif
+/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#define BATCH_NORM_OPTIMIZED
+#pragma GCC push_options
+#pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
+#ifdef __AVX512F__
+#pragma GCC target("prefer-vector-width=512")
+#endif
+#endif
+
+/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
+ * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * 2^-125 may be 0, and denormal operands count as 0. */
+
+BATCH_NORM_FN float batch_norm_float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+BATCH_NORM_FN uint32_t batch_norm_bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+BATCH_NORM_FN float batch_norm_where(bool condition, float a, float b)
+{
+    return condition ? a : b;
+}
+
+BATCH_NORM_FN float batch_norm_max(float a, float b)
+{
+    return batch_norm_where(a > b, a, batch_norm_where(a != a, a, b));
+}
+
+/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which keeps it out of vector code. */
+BATCH_NORM_FN float batch_norm_root(float x)
+{
+    float r = batch_norm_float_of(0x5f375a86u - (batch_norm_bits_of(x) >> 1));
+    r *= 1.5f - 0.5f * x * r * r;
+    r *= 1.5f - 0.5f * x * r * r;
+    return r * (1.5f - 0.5f * x * r * r);
+}
+
+BATCH_NORM_FN float batch_norm_rsqrt(float x)
+{
+    const float r = batch_norm_root(x), y = r + 0.5f * r * (1 - x * r * r);
+    const float outside = batch_norm_where(x < 0, NAN, batch_norm_where(x < FLT_MIN, INFINITY, x));
+    return batch_norm_where(x >= FLT_MIN, batch_norm_where(x <= FLT_MAX, y, 0), outside);
+}
+#endif
+
+#if defined(BATCH_NORM_KERNELS_IMPLEMENTATION) || defined(BATCH_NORM_KERNELS_CUDA)
+/* g0, forward: y = f(x) */
+BATCH_NORM_FN void batch_norm_g0_forward_0(float x, float sample, float *sum0, float *sum1)
+{
+    const float t0 = x - sample;
+    *sum0 = t0;
+    *sum1 = t0 * t0;
+}
+
+BATCH_NORM_FN void batch_norm_g0_forward_0_final(float sample, float sum0, float count, float sum1, float running_mean,
+                                                 float *mean, float *rstd, float *running_mean_out)
+{
+    const float t0 = sum0 / count;
+    const float t1 = sample + t0;
+    *mean = t1;
+    *rstd = batch_norm_rsqrt(batch_norm_max(sum1 / count - t0 * t0, 0) + 1e-05f);
+    *running_mean_out = 0.9f * running_mean + 0.1f * t1;
+}
+BATCH_NORM_FN void batch_norm_g0_forward_1(float bias, float x, float mean, float weight, float rstd, float *y)
+{
+    const float t0 = bias + (x - mean) * (weight * rstd);
+    *y = batch_norm_where(t0 <= 0, 0, t0);
+}
+#endif
+
+#if defined(BATCH_NORM_KERNELS_IMPLEMENTATION) && !defined(BATCH_NORM_KERNELS_CUDA)
+/* ==== loops =========================================================================================================== */
+enum { BATCH_NORM_BLOCK = 1024, BATCH_NORM_ROW = 4096, BATCH_NORM_SLICES = 64 };
+
+#ifdef _OPENMP
+#define BATCH_NORM_PRAGMA(text) _Pragma(#text)
+#define BATCH_NORM_OMP(...) BATCH_NORM_PRAGMA(omp __VA_ARGS__)
+#else
+#define BATCH_NORM_OMP(...)
+#endif
+/* Steps of the loop that follows depend on no others. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define BATCH_NORM_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
+#elif defined(__clang__)
+#define BATCH_NORM_VECTOR _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define BATCH_NORM_VECTOR _Pragma("GCC ivdep")
+#else
+#define BATCH_NORM_VECTOR
+#endif
+#if defined(__GNUC__)
+#define BATCH_NORM_SELDOM __attribute__((unused, noinline)) static
+#else
+#define BATCH_NORM_SELDOM static
+#endif
+
+/* Functions with the loops over elements. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define BATCH_NORM_LOOPS __attribute__((min_vector_width(512))) static void
+#else
+#define BATCH_NORM_LOOPS static void
+#endif
+
+/* Denormal floats count as zero while kernels run. */
+BATCH_NORM_FN unsigned batch_norm_flush_denormals(void)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    const unsigned mode = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(mode | 0x8040u);
+    return mode;
+#else
+    return 0;
+#endif
+}
+
+BATCH_NORM_FN void batch_norm_restore(unsigned mode)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    __builtin_ia32_ldmxcsr(mode);
+#else
+    (void)mode;
+#endif
+}
+
+/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+BATCH_NORM_FN int batch_norm_slices(int64_t count, int64_t least)
+{
+    const int64_t slices = count / least;
+    return slices > BATCH_NORM_SLICES ? BATCH_NORM_SLICES : slices > 1 ? (int)slices : 1;
+}
+
+BATCH_NORM_FN int64_t batch_norm_slice(int64_t count, int64_t grain, int slices, int slice)
+{
+    const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
+    return begin < count ? begin : count;
+}
+
+/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
+typedef void (*batch_norm_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+
+BATCH_NORM_FN void batch_norm_run_slice(batch_norm_loop loop, const gpunn_kernel_call *call, float *const *stat,
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+{
+    const int64_t begin = batch_norm_slice(count, grain, slices, slice), end = batch_norm_slice(count, grain, slices, slice + 1);
+    if (width > 0) {
+        sums += (int64_t)slice * width;
+        memset(sums, 0, (size_t)width * sizeof *sums);
+    }
+    loop(call, stat, begin, end, sums);
+}
+
+/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+BATCH_NORM_SELDOM void batch_norm_run(batch_norm_loop loop, const gpunn_kernel_call *call, float *const *stat,
+                                int64_t count, int64_t grain, int slices, double *sums, int width)
+{
+#ifdef _OPENMP
+    const int threads = call->threads < slices ? call->threads : slices;
+    if (threads > 1) {
+        BATCH_NORM_OMP(parallel num_threads(threads))
+        {
+            const unsigned mode = batch_norm_flush_denormals();
+            BATCH_NORM_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i) batch_norm_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+            batch_norm_restore(mode);
+        }
+        return;
+    }
+#endif
+    for (int i = 0; i < slices; ++i) batch_norm_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+}
+
+BATCH_NORM_FN int batch_norm_least(int64_t a, int64_t b)
+{
+    return (int)(a < b ? a : b);
+}
+
+/* Bytes of workspace. */
+BATCH_NORM_FN size_t batch_norm_room(int64_t count, size_t size)
+{
+    return ((size_t)count * size + 63) / 64 * 64;
+}
+
+BATCH_NORM_FN float batch_norm_sum(const float *x, int n)
+{
+    float lane[16] = {0}, rest = 0;
+    int   i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; ++j) lane[j] += x[i + j];
+    for (; i < n; ++i) rest += x[i];
+    for (int width = 8; width > 0; width /= 2)
+        for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+    return lane[0] + rest;
+}
+
+/* sums[c] += those of x[0 .. n), which belong to elements i, i + 1, ..., that stand in channel c: div after each other, then the
+ * next of mod channels. */
+BATCH_NORM_FN void batch_norm_add_channels(double *sums, const float *x, int64_t i, int n, int64_t div, int64_t mod)
+{
+    int64_t c = i / div % mod, left = div - i % div;
+    for (int j = 0, run; j < n; j += run) {
+        run = batch_norm_least(n - j, left);
+        sums[c] += (double)batch_norm_sum(x + j, run);
+        c = c + 1 == mod ? 0 : c + 1;
+        left = div;
+    }
+}
+
+/* One place's sum over all slices, whose sums stand `width` apart. */
+BATCH_NORM_FN float batch_norm_total(const double *sums, int slices, int width)
+{
+    double total = 0;
+    for (int slice = 0; slice < slices; ++slice) total += sums[(int64_t)slice * width];
+    return (float)total;
+}
+
+/* g0, forward: sum0, sum1 */
+BATCH_NORM_LOOPS batch_norm_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                double *sums)
+{
+    float sum0_block[1024];
+    float sum1_block[1024];
+    const float *const x = (const float *)call->data[0];
+    const float *const sample = (const float *)call->data[1];
+    (void)stat;
+    for (int64_t i = begin; i < end;) {
+        const int left = batch_norm_least(BATCH_NORM_BLOCK, end - i), n = batch_norm_least(left, 70 - i % 70);
+        const float sample_0 = sample[i / 70 % 3 * 70];
+        BATCH_NORM_VECTOR
+        for (int j = 0; j < n; ++j)
+            batch_norm_g0_forward_0(x[i + j], sample_0, &sum0_block[j], &sum1_block[j]);
+        batch_norm_add_channels(sums, sum0_block, i, n, 70, 3);
+        batch_norm_add_channels(sums + 3, sum1_block, i, n, 70, 3);
+        i += n;
+    }
+}
+
+/* g0, forward: y */
+BATCH_NORM_LOOPS batch_norm_g0_forward_1_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                double *sums)
+{
+    const float *const bias = (const float *)call->data[3];
+    const float *const x = (const float *)call->data[0];
+    const float *const mean = stat[0];
+    const float *const weight = (const float *)call->data[2];
+    const float *const rstd = (const float *)call->data[5];
+    float *const y = (float *)call->data[6];
+    (void)sums;
+    for (int64_t i = begin; i < end;) {
+        const int left = batch_norm_least(BATCH_NORM_BLOCK, end - i), n = batch_norm_least(left, 70 - i % 70);
+        const float bias_0 = bias[i / 70 % 3];
+        const float mean_0 = mean[i / 70 % 3];
+        const float weight_0 = weight[i / 70 % 3];
+        const float rstd_0 = rstd[i / 70 % 3];
+        BATCH_NORM_VECTOR
+        for (int j = 0; j < n; ++j)
+            batch_norm_g0_forward_1(bias_0, x[i + j], mean_0, weight_0, rstd_0, &y[i + j]);
+        i += n;
+    }
+}
+
+static int batch_norm_g0_forward(const gpunn_kernel_call *call)
+{
+    const unsigned mode = batch_norm_flush_denormals();
+    char *space = (char *)call->workspace;
+    float *stat[1];
+    stat[0] = (float *)(void *)space;
+    space += batch_norm_room(3, sizeof(float));
+    double *const sums = (double *)(void *)space;
+    {
+        const int slices = batch_norm_slices(call->batch * 210, 16384);
+        batch_norm_run(batch_norm_g0_forward_0_loop, call, NULL, call->batch * 210, 70, slices, sums, 8);
+        {
+            const float *const sample = (const float *)call->data[1];
+            const float elements = (float)(call->batch * 70);
+            float *const running_mean = (float *)call->data[4];
+            float *const mean = stat[0];
+            float *const rstd = (float *)call->data[5];
+            for (int64_t c = 0; c < 3; ++c) {
+                const float sample_0 = sample[c * 70];
+                const float running_mean_0 = running_mean[c];
+                float mean_value;
+                float rstd_value;
+                float running_mean_out_value;
+                batch_norm_g0_forward_0_final(sample_0, batch_norm_total(sums + c, slices, 8), elements,
+                                              batch_norm_total(sums + 3 + c, slices, 8), running_mean_0, &mean_value, &rstd_value,
+                                              &running_mean_out_value);
+                mean[c] = mean_value;
+                rstd[c] = rstd_value;
+                running_mean[c] = running_mean_out_value;
+            }
+        }
+    }
+    {
+        const int slices = batch_norm_slices(call->batch * 210, 16384);
+        batch_norm_run(batch_norm_g0_forward_1_loop, call, stat, call->batch * 210, 70, slices, NULL, 0);
+    }
+    batch_norm_restore(mode);
+    return 0;
+}
+
+static size_t batch_norm_g0_forward_workspace(int64_t batch, int threads)
+{
+    (void)batch;
+    (void)threads;
+    size_t bytes = 0, most = 0, sums;
+    bytes += batch_norm_room(3, sizeof(float));
+    sums = batch_norm_room(batch_norm_slices(batch * 210, 16384) * (int64_t)8, sizeof(double));
+    if (sums > most) most = sums;
+    return bytes + most;
+}
+#ifdef BATCH_NORM_OPTIMIZED
+#pragma GCC pop_options
+#undef BATCH_NORM_OPTIMIZED
+#endif
+
+/* ==== tables ========================================================================================================== */
+static const signed char batch_norm_g0_operands0[] = {
+    0,
+};
+static const gpunn_kernel_node batch_norm_g0_nodes[] = {
+    {"relu f32 [N,8]", batch_norm_g0_operands0, 1},
+};
+static const char *const batch_norm_g0_externals[] = {
+    "f32 [N,8]",
+};
+static const gpunn_kernel_operand batch_norm_g0_forward_operands[] = {
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
+    {GPUNN_KERNEL_VALUE, 1, 1, GPUNN_F32, 3, -1},
+    {GPUNN_KERNEL_KEPT, 1, 1, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
+};
+static const gpunn_kernel batch_norm_set[] = {
+    {"g0",
+     "y = f(x)",
+     batch_norm_g0_nodes, 1,
+     batch_norm_g0_externals, 1,
+     NULL, 0,
+     GPUNN_KERNEL_ANY, false,
+     {{NULL, 0, NULL, NULL},
+      {batch_norm_g0_forward_operands, 7, batch_norm_g0_forward, batch_norm_g0_forward_workspace},
+      {NULL, 0, NULL, NULL}}},
+};
+static const int batch_norm_evaluation0[] = {
+    3, 0,
+};
+static const gpunn_kernel_instance batch_norm_evaluation[] = {
+    {0, batch_norm_evaluation0},
+};
+#if defined(GPUNN_CUDA) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda batch_norm_kernels_cuda;
+#elif defined(GPUNN_CUDA)
+extern const gpunn_kernel_cuda batch_norm_kernels_cuda;
+#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda batch_norm_kernels_cuda __attribute__((weak));
+#elif defined(__GNUC__) && !defined(_WIN32)
+extern const gpunn_kernel_cuda batch_norm_kernels_cuda __attribute__((weak));
+#endif
+const gpunn_kernel_set batch_norm_kernels = {
+    GPUNN_KERNELS_ABI,
+    BATCH_NORM_KERNELS_STAMP,
+    "batch_norm",
+    "0.1",
+    "0000000000000000000000000000000000000000000000000000000000000000",
+    "python3 -m generator batch_norm.json -o batch_norm",
+    batch_norm_set,
+    1,
+    9,
+    batch_norm_evaluation,
+    NULL,
+    1,
+    0,
+    NULL,
+    0,
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+    &batch_norm_kernels_cuda,
+#else
+    NULL,
+#endif
+};
+#undef BATCH_NORM_KERNELS_IMPLEMENTATION
+#endif

@@ -1,0 +1,361 @@
+/* dropout_rows_kernels.h - written by the generator of gpunn: do not edit.
+ *
+ * gpunn 0.1, templates 000000000000
+ * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
+ * renew it with: python3 -m generator dropout_rows.json -o dropout_rows
+ */
+#ifndef DROPOUT_ROWS_KERNELS_H
+#define DROPOUT_ROWS_KERNELS_H
+#include "gpunn.h"
+
+#define DROPOUT_ROWS_KERNELS_STAMP 0x87906232f088e112ull /* of this text: dropout_rows_kernels.cu was written with it */
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* For gpunn_use_kernels(model, &dropout_rows_kernels). One C file of the program defines this before it includes this file:
+ *     #define DROPOUT_ROWS_KERNELS_IMPLEMENTATION
+ * dropout_rows_kernels.cu, where it is linked, adds the kernels for GPUs. */
+extern const gpunn_kernel_set dropout_rows_kernels;
+#ifdef __cplusplus
+}
+#endif
+#endif
+
+#if defined(DROPOUT_ROWS_KERNELS_IMPLEMENTATION) || defined(DROPOUT_ROWS_KERNELS_CUDA)
+#if GPUNN_KERNELS_ABI != 1
+#error "dropout_rows_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#endif
+#endif
+
+/* ==== the mathematics ================================================================================================= */
+#if defined(DROPOUT_ROWS_KERNELS_CUDA)
+#define DROPOUT_ROWS_FN static __device__ __forceinline__
+
+/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
+ * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+#elif defined(DROPOUT_ROWS_KERNELS_IMPLEMENTATION)
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define DROPOUT_ROWS_FN __attribute__((unused, always_inline)) static inline
+#else
+#define DROPOUT_ROWS_FN static inline
+#endif
+/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#define DROPOUT_ROWS_OPTIMIZED
+#pragma GCC push_options
+#pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
+#ifdef __AVX512F__
+#pragma GCC target("prefer-vector-width=512")
+#endif
+#endif
+
+/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
+ * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * 2^-125 may be 0, and denormal operands count as 0. */
+
+DROPOUT_ROWS_FN float dropout_rows_where(bool condition, float a, float b)
+{
+    return condition ? a : b;
+}
+#endif
+
+#if defined(DROPOUT_ROWS_KERNELS_IMPLEMENTATION) || defined(DROPOUT_ROWS_KERNELS_CUDA)
+/* g0, forward: y = f(x) */
+DROPOUT_ROWS_FN void dropout_rows_g0_forward_0_stage1(float x, float keep0, float r, float keep1, float *sum0)
+{
+    *sum0 = x * keep0 + r * keep1;
+}
+
+DROPOUT_ROWS_FN void dropout_rows_g0_forward_0_row1(float sum0, float *total)
+{
+    *total = sum0;
+}
+
+DROPOUT_ROWS_FN void dropout_rows_g0_forward_0(float x, float keep0, float r, float keep1, float *y)
+{
+    *y = x * keep0 + r * keep1;
+}
+#endif
+
+#if defined(DROPOUT_ROWS_KERNELS_IMPLEMENTATION) && !defined(DROPOUT_ROWS_KERNELS_CUDA)
+/* ==== loops =========================================================================================================== */
+enum { DROPOUT_ROWS_BLOCK = 1024, DROPOUT_ROWS_ROW = 4096, DROPOUT_ROWS_SLICES = 64 };
+
+#ifdef _OPENMP
+#define DROPOUT_ROWS_PRAGMA(text) _Pragma(#text)
+#define DROPOUT_ROWS_OMP(...) DROPOUT_ROWS_PRAGMA(omp __VA_ARGS__)
+#else
+#define DROPOUT_ROWS_OMP(...)
+#endif
+/* Steps of the loop that follows depend on no others. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define DROPOUT_ROWS_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
+#elif defined(__clang__)
+#define DROPOUT_ROWS_VECTOR _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define DROPOUT_ROWS_VECTOR _Pragma("GCC ivdep")
+#else
+#define DROPOUT_ROWS_VECTOR
+#endif
+#if defined(__GNUC__)
+#define DROPOUT_ROWS_SELDOM __attribute__((unused, noinline)) static
+#else
+#define DROPOUT_ROWS_SELDOM static
+#endif
+
+/* Functions with the loops over elements. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define DROPOUT_ROWS_LOOPS __attribute__((min_vector_width(512))) static void
+#else
+#define DROPOUT_ROWS_LOOPS static void
+#endif
+
+/* Denormal floats count as zero while kernels run. */
+DROPOUT_ROWS_FN unsigned dropout_rows_flush_denormals(void)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    const unsigned mode = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(mode | 0x8040u);
+    return mode;
+#else
+    return 0;
+#endif
+}
+
+DROPOUT_ROWS_FN void dropout_rows_restore(unsigned mode)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    __builtin_ia32_ldmxcsr(mode);
+#else
+    (void)mode;
+#endif
+}
+
+/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+DROPOUT_ROWS_FN int dropout_rows_slices(int64_t count, int64_t least)
+{
+    const int64_t slices = count / least;
+    return slices > DROPOUT_ROWS_SLICES ? DROPOUT_ROWS_SLICES : slices > 1 ? (int)slices : 1;
+}
+
+DROPOUT_ROWS_FN int64_t dropout_rows_slice(int64_t count, int64_t grain, int slices, int slice)
+{
+    const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
+    return begin < count ? begin : count;
+}
+
+/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
+typedef void (*dropout_rows_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+
+DROPOUT_ROWS_FN void dropout_rows_run_slice(dropout_rows_loop loop, const gpunn_kernel_call *call, float *const *stat,
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+{
+    const int64_t begin = dropout_rows_slice(count, grain, slices, slice), end = dropout_rows_slice(count, grain, slices, slice + 1);
+    if (width > 0) {
+        sums += (int64_t)slice * width;
+        memset(sums, 0, (size_t)width * sizeof *sums);
+    }
+    loop(call, stat, begin, end, sums);
+}
+
+/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+DROPOUT_ROWS_SELDOM void dropout_rows_run(dropout_rows_loop loop, const gpunn_kernel_call *call, float *const *stat,
+                                int64_t count, int64_t grain, int slices, double *sums, int width)
+{
+#ifdef _OPENMP
+    const int threads = call->threads < slices ? call->threads : slices;
+    if (threads > 1) {
+        DROPOUT_ROWS_OMP(parallel num_threads(threads))
+        {
+            const unsigned mode = dropout_rows_flush_denormals();
+            DROPOUT_ROWS_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i) dropout_rows_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+            dropout_rows_restore(mode);
+        }
+        return;
+    }
+#endif
+    for (int i = 0; i < slices; ++i) dropout_rows_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+}
+
+DROPOUT_ROWS_FN float dropout_rows_sum(const float *x, int n)
+{
+    float lane[16] = {0}, rest = 0;
+    int   i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; ++j) lane[j] += x[i + j];
+    for (; i < n; ++i) rest += x[i];
+    for (int width = 8; width > 0; width /= 2)
+        for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+    return lane[0] + rest;
+}
+
+/* Dropout's factors (gpunn.h, >>norm) of n elements from i on, in packs of eight; they stand behind the pointer returned. */
+DROPOUT_ROWS_SELDOM const float *dropout_rows_keep(const gpunn_kernel_call *call, int site, uint32_t keep, int64_t i, int n,
+                                         float *factor)
+{
+    enum { PACKS = 32 };
+    const float    scale = 65536.0f / (float)keep;
+    const uint64_t first = (uint64_t)i / 8, seed = call->random[0], step = call->random[1];
+    const int      skipped = (int)((uint64_t)i % 8);
+    for (int at = 0; at < skipped + n; at += 8 * PACKS) {
+        uint32_t c0[PACKS], c1[PACKS], c2[PACKS], c3[PACKS], high0[PACKS], high2[PACKS], words[PACKS][4];
+        for (int j = 0; j < PACKS; ++j) {
+            const uint64_t pack = first + (uint64_t)(at / 8 + j);
+            c0[j] = (uint32_t)pack;
+            c1[j] = call->sites[site] ^ (uint32_t)(pack >> 32) << 16;
+            c2[j] = (uint32_t)step;
+            c3[j] = (uint32_t)(step >> 32);
+        }
+        uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+        for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+            for (int j = 0; j < PACKS; ++j) high0[j] = (uint32_t)((uint64_t)0xD2511F53u * c0[j] >> 32);
+            for (int j = 0; j < PACKS; ++j) high2[j] = (uint32_t)((uint64_t)0xCD9E8D57u * c2[j] >> 32);
+            for (int j = 0; j < PACKS; ++j) {
+                const uint32_t low0 = 0xD2511F53u * c0[j], low2 = 0xCD9E8D57u * c2[j];
+                c0[j] = high2[j] ^ c1[j] ^ k0;
+                c1[j] = low2;
+                c2[j] = high0[j] ^ c3[j] ^ k1;
+                c3[j] = low0;
+            }
+        }
+        for (int j = 0; j < PACKS; ++j) {
+            words[j][0] = c0[j];
+            words[j][1] = c1[j];
+            words[j][2] = c2[j];
+            words[j][3] = c3[j];
+        }
+        uint16_t draw[8 * PACKS];
+        memcpy(draw, words, sizeof words);
+        for (int j = 0; j < 8 * PACKS; ++j) factor[at + j] = dropout_rows_where(draw[j] < keep, scale, 0);
+    }
+    return factor + skipped;
+}
+
+/* g0, forward: y, total */
+DROPOUT_ROWS_LOOPS dropout_rows_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                double *sums)
+{
+    float keep0_block[(77 + 255) / 256 * 256 + 256];
+    float keep1_block[(77 + 255) / 256 * 256 + 256];
+    float terms0[77];
+    const float *const x = (const float *)call->data[0];
+    const float *const r = (const float *)call->data[1];
+    float *const y = (float *)call->data[2];
+    float *const total = (float *)call->data[3];
+    const int n = 77;
+    (void)stat;
+    (void)sums;
+    for (int64_t row = begin; row < end; ++row) {
+        const int64_t i = row * 77;
+        const float *const keep0 = dropout_rows_keep(call, 0, 58982u, i, n, keep0_block);
+        const float *const keep1 = dropout_rows_keep(call, 1, 32768u, i, n, keep1_block);
+        DROPOUT_ROWS_VECTOR
+        for (int j = 0; j < n; ++j)
+            dropout_rows_g0_forward_0_stage1(x[i + j], keep0[j], r[i + j], keep1[j], &terms0[j]);
+        const float sum0 = dropout_rows_sum(terms0, n);
+        float total_value;
+        dropout_rows_g0_forward_0_row1(sum0, &total_value);
+        total[row] = total_value;
+        DROPOUT_ROWS_VECTOR
+        for (int j = 0; j < n; ++j)
+            dropout_rows_g0_forward_0(x[i + j], keep0[j], r[i + j], keep1[j], &y[i + j]);
+    }
+}
+
+static int dropout_rows_g0_forward(const gpunn_kernel_call *call)
+{
+    const unsigned mode = dropout_rows_flush_denormals();
+    {
+        const int slices = dropout_rows_slices(call->batch * 231, 16384);
+        dropout_rows_run(dropout_rows_g0_forward_0_loop, call, NULL, call->batch * 3, 1, slices, NULL, 0);
+    }
+    dropout_rows_restore(mode);
+    return 0;
+}
+
+static size_t dropout_rows_g0_forward_workspace(int64_t batch, int threads)
+{
+    (void)batch;
+    (void)threads;
+    return 0;
+}
+#ifdef DROPOUT_ROWS_OPTIMIZED
+#pragma GCC pop_options
+#undef DROPOUT_ROWS_OPTIMIZED
+#endif
+
+/* ==== tables ========================================================================================================== */
+static const signed char dropout_rows_g0_operands0[] = {
+    0,
+};
+static const signed char dropout_rows_g0_operands1[] = {
+    1,
+};
+static const gpunn_kernel_node dropout_rows_g0_nodes[] = {
+    {"dropout p=0.1 f32 [N,231]", dropout_rows_g0_operands0, 1},
+    {"dropout p=0.5 f32 [N,231]", dropout_rows_g0_operands1, 1},
+};
+static const char *const dropout_rows_g0_externals[] = {
+    "f32 [N,8]",
+};
+static const gpunn_kernel_operand dropout_rows_g0_forward_operands[] = {
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -2, -1},
+};
+static const gpunn_kernel dropout_rows_set[] = {
+    {"g0",
+     "y = f(x)",
+     dropout_rows_g0_nodes, 2,
+     dropout_rows_g0_externals, 1,
+     NULL, 0,
+     GPUNN_KERNEL_ANY, false,
+     {{NULL, 0, NULL, NULL},
+      {dropout_rows_g0_forward_operands, 4, dropout_rows_g0_forward, dropout_rows_g0_forward_workspace},
+      {NULL, 0, NULL, NULL}}},
+};
+static const int dropout_rows_evaluation0[] = {
+    3, 0,
+};
+static const gpunn_kernel_instance dropout_rows_evaluation[] = {
+    {0, dropout_rows_evaluation0},
+};
+#if defined(GPUNN_CUDA) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda dropout_rows_kernels_cuda;
+#elif defined(GPUNN_CUDA)
+extern const gpunn_kernel_cuda dropout_rows_kernels_cuda;
+#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda dropout_rows_kernels_cuda __attribute__((weak));
+#elif defined(__GNUC__) && !defined(_WIN32)
+extern const gpunn_kernel_cuda dropout_rows_kernels_cuda __attribute__((weak));
+#endif
+const gpunn_kernel_set dropout_rows_kernels = {
+    GPUNN_KERNELS_ABI,
+    DROPOUT_ROWS_KERNELS_STAMP,
+    "dropout_rows",
+    "0.1",
+    "0000000000000000000000000000000000000000000000000000000000000000",
+    "python3 -m generator dropout_rows.json -o dropout_rows",
+    dropout_rows_set,
+    1,
+    9,
+    dropout_rows_evaluation,
+    NULL,
+    1,
+    0,
+    NULL,
+    0,
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+    &dropout_rows_kernels_cuda,
+#else
+    NULL,
+#endif
+};
+#undef DROPOUT_ROWS_KERNELS_IMPLEMENTATION
+#endif

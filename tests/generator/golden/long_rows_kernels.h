@@ -1,0 +1,488 @@
+/* long_rows_kernels.h - written by the generator of gpunn: do not edit.
+ *
+ * gpunn 0.1, templates 000000000000
+ * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
+ * renew it with: python3 -m generator long_rows.json -o long_rows
+ */
+#ifndef LONG_ROWS_KERNELS_H
+#define LONG_ROWS_KERNELS_H
+#include "gpunn.h"
+
+#define LONG_ROWS_KERNELS_STAMP 0xf6e2e3d929e73651ull /* of this text: long_rows_kernels.cu was written with it */
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* For gpunn_use_kernels(model, &long_rows_kernels). One C file of the program defines this before it includes this file:
+ *     #define LONG_ROWS_KERNELS_IMPLEMENTATION
+ * long_rows_kernels.cu, where it is linked, adds the kernels for GPUs. */
+extern const gpunn_kernel_set long_rows_kernels;
+#ifdef __cplusplus
+}
+#endif
+#endif
+
+#if defined(LONG_ROWS_KERNELS_IMPLEMENTATION) || defined(LONG_ROWS_KERNELS_CUDA)
+#if GPUNN_KERNELS_ABI != 1
+#error "long_rows_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#endif
+#endif
+
+/* ==== the mathematics ================================================================================================= */
+#if defined(LONG_ROWS_KERNELS_CUDA)
+#define LONG_ROWS_FN static __device__ __forceinline__
+
+/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
+ * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+
+LONG_ROWS_FN float long_rows_exp(float x)
+{
+    return expf(x);
+}
+#elif defined(LONG_ROWS_KERNELS_IMPLEMENTATION)
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define LONG_ROWS_FN __attribute__((unused, always_inline)) static inline
+#else
+#define LONG_ROWS_FN static inline
+#endif
+/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#define LONG_ROWS_OPTIMIZED
+#pragma GCC push_options
+#pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
+#ifdef __AVX512F__
+#pragma GCC target("prefer-vector-width=512")
+#endif
+#endif
+
+/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
+ * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * 2^-125 may be 0, and denormal operands count as 0. */
+
+LONG_ROWS_FN float long_rows_float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+LONG_ROWS_FN uint32_t long_rows_bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+LONG_ROWS_FN float long_rows_where(bool condition, float a, float b)
+{
+    return condition ? a : b;
+}
+
+LONG_ROWS_FN float long_rows_max(float a, float b)
+{
+    return long_rows_where(a > b, a, long_rows_where(a != a, a, b));
+}
+
+/* x, but at least low and at most high; NaN stays. */
+LONG_ROWS_FN float long_rows_limit(float x, float low, float high)
+{
+    x = high < x ? high : x;
+    return low > x ? low : x;
+}
+
+/* 2^n for -126 <= n <= 127, and 0 for -127. */
+LONG_ROWS_FN float long_rows_exp2i(int32_t n)
+{
+    return long_rows_float_of((uint32_t)(n + 127) << 23);
+}
+
+/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+LONG_ROWS_FN float long_rows_exp_reduce(float x, int32_t *n)
+{
+    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    *n = (int32_t)(long_rows_bits_of(x * 1.44269504f + magic) - long_rows_bits_of(magic));
+    const float k = (float)*n;
+    const float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    return r + r * r * (p * r + 0.5f);
+}
+
+LONG_ROWS_FN float long_rows_exp(float x)
+{
+    int32_t     n;
+    const float e = long_rows_exp_reduce(long_rows_limit(x, -87.3f, 89), &n) + 1;
+    return (e + e) * long_rows_exp2i(n - 1);
+}
+#endif
+
+#if defined(LONG_ROWS_KERNELS_IMPLEMENTATION) || defined(LONG_ROWS_KERNELS_CUDA)
+/* g0, evaluation: y = f(x) */
+LONG_ROWS_FN void long_rows_g0_evaluation_0_stage1(float x, float temperature, float position, float *max0)
+{
+    *max0 = x / temperature + position;
+}
+
+LONG_ROWS_FN void long_rows_g0_evaluation_0_stage2(float x, float temperature, float position, float max0, float *sum1)
+{
+    *sum1 = long_rows_exp(x / temperature + position - max0);
+}
+
+LONG_ROWS_FN void long_rows_g0_evaluation_0_row2(float sum1, float max0, float *row0, float *top)
+{
+    *row0 = 1 / sum1;
+    *top = max0;
+}
+
+LONG_ROWS_FN void long_rows_g0_evaluation_0(float x, float temperature, float position, float max0, float row0, float tiny,
+                                            float *y, float *sum0)
+{
+    const float t0 = x / temperature + position;
+    *y = long_rows_exp(t0 - max0) * row0 * tiny;
+    *sum0 = t0;
+}
+
+LONG_ROWS_FN void long_rows_g0_evaluation_0_final(float sum0, float *columns)
+{
+    *columns = sum0;
+}
+#endif
+
+#if defined(LONG_ROWS_KERNELS_IMPLEMENTATION) && !defined(LONG_ROWS_KERNELS_CUDA)
+/* ==== loops =========================================================================================================== */
+enum { LONG_ROWS_BLOCK = 1024, LONG_ROWS_ROW = 4096, LONG_ROWS_SLICES = 64 };
+
+#ifdef _OPENMP
+#define LONG_ROWS_PRAGMA(text) _Pragma(#text)
+#define LONG_ROWS_OMP(...) LONG_ROWS_PRAGMA(omp __VA_ARGS__)
+#else
+#define LONG_ROWS_OMP(...)
+#endif
+/* Steps of the loop that follows depend on no others. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define LONG_ROWS_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
+#elif defined(__clang__)
+#define LONG_ROWS_VECTOR _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define LONG_ROWS_VECTOR _Pragma("GCC ivdep")
+#else
+#define LONG_ROWS_VECTOR
+#endif
+#if defined(__GNUC__)
+#define LONG_ROWS_SELDOM __attribute__((unused, noinline)) static
+#else
+#define LONG_ROWS_SELDOM static
+#endif
+
+/* Functions with the loops over elements. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define LONG_ROWS_LOOPS __attribute__((min_vector_width(512))) static void
+#else
+#define LONG_ROWS_LOOPS static void
+#endif
+
+/* Denormal floats count as zero while kernels run. */
+LONG_ROWS_FN unsigned long_rows_flush_denormals(void)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    const unsigned mode = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(mode | 0x8040u);
+    return mode;
+#else
+    return 0;
+#endif
+}
+
+LONG_ROWS_FN void long_rows_restore(unsigned mode)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    __builtin_ia32_ldmxcsr(mode);
+#else
+    (void)mode;
+#endif
+}
+
+/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+LONG_ROWS_FN int long_rows_slices(int64_t count, int64_t least)
+{
+    const int64_t slices = count / least;
+    return slices > LONG_ROWS_SLICES ? LONG_ROWS_SLICES : slices > 1 ? (int)slices : 1;
+}
+
+LONG_ROWS_FN int64_t long_rows_slice(int64_t count, int64_t grain, int slices, int slice)
+{
+    const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
+    return begin < count ? begin : count;
+}
+
+/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
+typedef void (*long_rows_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+
+LONG_ROWS_FN void long_rows_run_slice(long_rows_loop loop, const gpunn_kernel_call *call, float *const *stat,
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+{
+    const int64_t begin = long_rows_slice(count, grain, slices, slice), end = long_rows_slice(count, grain, slices, slice + 1);
+    if (width > 0) {
+        sums += (int64_t)slice * width;
+        memset(sums, 0, (size_t)width * sizeof *sums);
+    }
+    loop(call, stat, begin, end, sums);
+}
+
+/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+LONG_ROWS_SELDOM void long_rows_run(long_rows_loop loop, const gpunn_kernel_call *call, float *const *stat,
+                                int64_t count, int64_t grain, int slices, double *sums, int width)
+{
+#ifdef _OPENMP
+    const int threads = call->threads < slices ? call->threads : slices;
+    if (threads > 1) {
+        LONG_ROWS_OMP(parallel num_threads(threads))
+        {
+            const unsigned mode = long_rows_flush_denormals();
+            LONG_ROWS_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i) long_rows_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+            long_rows_restore(mode);
+        }
+        return;
+    }
+#endif
+    for (int i = 0; i < slices; ++i) long_rows_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+}
+
+LONG_ROWS_FN int long_rows_least(int64_t a, int64_t b)
+{
+    return (int)(a < b ? a : b);
+}
+
+/* Bytes of workspace. */
+LONG_ROWS_FN size_t long_rows_room(int64_t count, size_t size)
+{
+    return ((size_t)count * size + 63) / 64 * 64;
+}
+
+/* to[j] = what stands at (i + j) % mod: once as it stands, then by copies of what is there. */
+LONG_ROWS_FN void long_rows_repeat(float *to, const float *from, int64_t i, int n, int64_t mod)
+{
+    const int64_t place = i % mod;
+    int           done = long_rows_least(n, mod), run = long_rows_least(done, mod - place);
+    memcpy(to, from + place, (size_t)run * sizeof *to);
+    memcpy(to + run, from, (size_t)(done - run) * sizeof *to);
+    for (; done < n; done += run) {
+        run = long_rows_least(n - done, done);
+        memcpy(to + done, to, (size_t)run * sizeof *to);
+    }
+}
+
+LONG_ROWS_FN float long_rows_sum(const float *x, int n)
+{
+    float lane[16] = {0}, rest = 0;
+    int   i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; ++j) lane[j] += x[i + j];
+    for (; i < n; ++i) rest += x[i];
+    for (int width = 8; width > 0; width /= 2)
+        for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+    return lane[0] + rest;
+}
+
+LONG_ROWS_FN float long_rows_highest(const float *x, int n)
+{
+    enum { LANES = 32 }; /* more than compilers unroll */
+    float lane[LANES], rest = -INFINITY;
+    int   i = 0;
+    for (int j = 0; j < LANES; ++j) lane[j] = -INFINITY;
+    for (; i + LANES <= n; i += LANES) {
+        LONG_ROWS_VECTOR
+        for (int j = 0; j < LANES; ++j) lane[j] = long_rows_max(lane[j], x[i + j]);
+    }
+    for (; i < n; ++i) rest = long_rows_max(rest, x[i]);
+    for (int j = 0; j < LANES; ++j) rest = long_rows_max(rest, lane[j]);
+    return rest;
+}
+
+/* sums[c] += those of x[0 .. n), which belong to elements i, i + 1, ..., that stand in column c. */
+LONG_ROWS_FN void long_rows_add_columns(double *sums, const float *x, int64_t i, int n, int64_t columns)
+{
+    int64_t c = i % columns;
+    for (int j = 0, run; j < n; j += run) {
+        run = long_rows_least(n - j, columns - c);
+        LONG_ROWS_VECTOR
+        for (int k = 0; k < run; ++k) sums[c + k] += (double)x[j + k];
+        c = 0;
+    }
+}
+
+/* One place's sum over all slices, whose sums stand `width` apart. */
+LONG_ROWS_FN float long_rows_total(const double *sums, int slices, int width)
+{
+    double total = 0;
+    for (int slice = 0; slice < slices; ++slice) total += sums[(int64_t)slice * width];
+    return (float)total;
+}
+
+/* g0, evaluation: y, top, sum0 */
+LONG_ROWS_LOOPS long_rows_g0_evaluation_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                double *sums)
+{
+    float position_absent[4096];
+    float terms0[4096];
+    float terms1[4096];
+    float tiny_block[4096];
+    float sum0_block[4096];
+    const float *const x = (const float *)call->data[0];
+    const float *const temperature = (const float *)call->data[1];
+    const float *const position = (const float *)call->data[2];
+    const float *const tiny = (const float *)call->data[4];
+    float *const y = (float *)call->data[3];
+    float *const top = (float *)call->data[5];
+    for (int j = 0; j < 4096; ++j) position_absent[j] = 0;
+    (void)stat;
+    for (int64_t row = begin; row < end; ++row) {
+        const int64_t i = row * 9001;
+        const float temperature_0 = temperature[row];
+        float max0 = -INFINITY;
+        for (int at = 0, n; at < 9001; at += n) {
+            const int64_t i_at = i + at;
+            n = long_rows_least(LONG_ROWS_ROW, 9001 - at);
+            const float *const position_at = position != NULL ? position + i % 27003 + at : position_absent;
+            LONG_ROWS_VECTOR
+            for (int j = 0; j < n; ++j)
+                long_rows_g0_evaluation_0_stage1(x[i_at + j], temperature_0, position_at[j], &terms0[j]);
+            max0 = long_rows_max(max0, long_rows_highest(terms0, n));
+        }
+        double sum1_so_far = 0;
+        for (int at = 0, n; at < 9001; at += n) {
+            const int64_t i_at = i + at;
+            n = long_rows_least(LONG_ROWS_ROW, 9001 - at);
+            const float *const position_at_2 = position != NULL ? position + i % 27003 + at : position_absent;
+            LONG_ROWS_VECTOR
+            for (int j = 0; j < n; ++j)
+                long_rows_g0_evaluation_0_stage2(x[i_at + j], temperature_0, position_at_2[j], max0, &terms1[j]);
+            sum1_so_far += (double)long_rows_sum(terms1, n);
+        }
+        const float sum1 = (float)sum1_so_far;
+        float row0;
+        float top_value;
+        long_rows_g0_evaluation_0_row2(sum1, max0, &row0, &top_value);
+        top[row] = top_value;
+        for (int at = 0, n; at < 9001; at += n) {
+            const int64_t i_at = i + at;
+            n = long_rows_least(LONG_ROWS_ROW, 9001 - at);
+            const float *const position_at_3 = position != NULL ? position + i % 27003 + at : position_absent;
+            long_rows_repeat(tiny_block, tiny, i_at, n, 8);
+            LONG_ROWS_VECTOR
+            for (int j = 0; j < n; ++j)
+                long_rows_g0_evaluation_0(x[i_at + j], temperature_0, position_at_3[j], max0, row0, tiny_block[j], &y[i_at + j],
+                                          &sum0_block[j]);
+            long_rows_add_columns(sums, sum0_block, i_at, n, 9001);
+        }
+    }
+}
+
+static int long_rows_g0_evaluation(const gpunn_kernel_call *call)
+{
+    const unsigned mode = long_rows_flush_denormals();
+    char *space = (char *)call->workspace;
+    double *const sums = (double *)(void *)space;
+    {
+        const int slices = long_rows_slices(call->batch * 27003, 288032);
+        long_rows_run(long_rows_g0_evaluation_0_loop, call, NULL, call->batch * 3, 1, slices, sums, 9008);
+        {
+            float *const columns = (float *)call->data[6];
+            LONG_ROWS_OMP(parallel for num_threads(call->threads) schedule(static))
+            for (int64_t c = 0; c < 9001; ++c) {
+                float columns_value;
+                long_rows_g0_evaluation_0_final(long_rows_total(sums + c, slices, 9008), &columns_value);
+                columns[c] = columns_value;
+            }
+        }
+    }
+    long_rows_restore(mode);
+    return 0;
+}
+
+static size_t long_rows_g0_evaluation_workspace(int64_t batch, int threads)
+{
+    (void)batch;
+    (void)threads;
+    size_t bytes = 0, most = 0, sums;
+    sums = long_rows_room(long_rows_slices(batch * 27003, 288032) * (int64_t)9008, sizeof(double));
+    if (sums > most) most = sums;
+    return bytes + most;
+}
+#ifdef LONG_ROWS_OPTIMIZED
+#pragma GCC pop_options
+#undef LONG_ROWS_OPTIMIZED
+#endif
+
+/* ==== tables ========================================================================================================== */
+static const signed char long_rows_g0_operands0[] = {
+    0,
+};
+static const gpunn_kernel_node long_rows_g0_nodes[] = {
+    {"relu f32 [N,8]", long_rows_g0_operands0, 1},
+};
+static const char *const long_rows_g0_externals[] = {
+    "f32 [N,8]",
+};
+static const gpunn_kernel_operand long_rows_g0_evaluation_operands[] = {
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 4, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -2, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -3, -1},
+};
+static const gpunn_kernel long_rows_set[] = {
+    {"g0",
+     "y = f(x)",
+     long_rows_g0_nodes, 1,
+     long_rows_g0_externals, 1,
+     NULL, 0,
+     GPUNN_KERNEL_ANY, false,
+     {{long_rows_g0_evaluation_operands, 7, long_rows_g0_evaluation, long_rows_g0_evaluation_workspace},
+      {NULL, 0, NULL, NULL},
+      {NULL, 0, NULL, NULL}}},
+};
+static const int long_rows_evaluation0[] = {
+    3, 0,
+};
+static const gpunn_kernel_instance long_rows_evaluation[] = {
+    {0, long_rows_evaluation0},
+};
+#if defined(GPUNN_CUDA) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda long_rows_kernels_cuda;
+#elif defined(GPUNN_CUDA)
+extern const gpunn_kernel_cuda long_rows_kernels_cuda;
+#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda long_rows_kernels_cuda __attribute__((weak));
+#elif defined(__GNUC__) && !defined(_WIN32)
+extern const gpunn_kernel_cuda long_rows_kernels_cuda __attribute__((weak));
+#endif
+const gpunn_kernel_set long_rows_kernels = {
+    GPUNN_KERNELS_ABI,
+    LONG_ROWS_KERNELS_STAMP,
+    "long_rows",
+    "0.1",
+    "0000000000000000000000000000000000000000000000000000000000000000",
+    "python3 -m generator long_rows.json -o long_rows",
+    long_rows_set,
+    1,
+    9,
+    long_rows_evaluation,
+    NULL,
+    1,
+    0,
+    NULL,
+    0,
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+    &long_rows_kernels_cuda,
+#else
+    NULL,
+#endif
+};
+#undef LONG_ROWS_KERNELS_IMPLEMENTATION
+#endif

@@ -1,0 +1,402 @@
+/* relu_half_kernels.h - written by the generator of gpunn: do not edit.
+ *
+ * gpunn 0.1, templates 000000000000
+ * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
+ * renew it with: python3 -m generator relu_half.json -o relu_half
+ */
+#ifndef RELU_HALF_KERNELS_H
+#define RELU_HALF_KERNELS_H
+#include "gpunn.h"
+
+#define RELU_HALF_KERNELS_STAMP 0x1e18ef1d53505251ull /* of this text: relu_half_kernels.cu was written with it */
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* For gpunn_use_kernels(model, &relu_half_kernels). One C file of the program defines this before it includes this file:
+ *     #define RELU_HALF_KERNELS_IMPLEMENTATION
+ * relu_half_kernels.cu, where it is linked, adds the kernels for GPUs. */
+extern const gpunn_kernel_set relu_half_kernels;
+#ifdef __cplusplus
+}
+#endif
+#endif
+
+#if defined(RELU_HALF_KERNELS_IMPLEMENTATION) || defined(RELU_HALF_KERNELS_CUDA)
+#if GPUNN_KERNELS_ABI != 1
+#error "relu_half_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#endif
+#endif
+
+/* ==== the mathematics ================================================================================================= */
+#if defined(RELU_HALF_KERNELS_CUDA)
+#define RELU_HALF_FN static __device__ __forceinline__
+
+/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
+ * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+
+RELU_HALF_FN float relu_half_where(bool condition, float a, float b)
+{
+    return condition ? a : b;
+}
+#elif defined(RELU_HALF_KERNELS_IMPLEMENTATION)
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define RELU_HALF_FN __attribute__((unused, always_inline)) static inline
+#else
+#define RELU_HALF_FN static inline
+#endif
+/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#define RELU_HALF_OPTIMIZED
+#pragma GCC push_options
+#pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
+#ifdef __AVX512F__
+#pragma GCC target("prefer-vector-width=512")
+#endif
+#endif
+
+/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
+ * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * 2^-125 may be 0, and denormal operands count as 0. */
+
+RELU_HALF_FN float relu_half_where(bool condition, float a, float b)
+{
+    return condition ? a : b;
+}
+#endif
+
+#if defined(RELU_HALF_KERNELS_IMPLEMENTATION) || defined(RELU_HALF_KERNELS_CUDA)
+/* g0, forward: y = f(x) */
+RELU_HALF_FN void relu_half_g0_forward_0(float x, float b, float *y)
+{
+    const float t0 = x + b;
+    *y = relu_half_where(t0 <= 0, 0, t0);
+}
+
+/* g0, backward: y = f(x) */
+RELU_HALF_FN void relu_half_g0_backward_0(float y, float dy, float *dx, float *sum0)
+{
+    const float t0 = relu_half_where(y <= 0, 0, dy);
+    *dx = t0;
+    *sum0 = t0;
+}
+
+RELU_HALF_FN void relu_half_g0_backward_0_final(float sum0, float *db)
+{
+    *db = sum0;
+}
+#endif
+
+#if defined(RELU_HALF_KERNELS_IMPLEMENTATION) && !defined(RELU_HALF_KERNELS_CUDA)
+/* ==== loops =========================================================================================================== */
+enum { RELU_HALF_BLOCK = 1024, RELU_HALF_ROW = 4096, RELU_HALF_SLICES = 64 };
+
+#ifdef _OPENMP
+#define RELU_HALF_PRAGMA(text) _Pragma(#text)
+#define RELU_HALF_OMP(...) RELU_HALF_PRAGMA(omp __VA_ARGS__)
+#else
+#define RELU_HALF_OMP(...)
+#endif
+/* Steps of the loop that follows depend on no others. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define RELU_HALF_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
+#elif defined(__clang__)
+#define RELU_HALF_VECTOR _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define RELU_HALF_VECTOR _Pragma("GCC ivdep")
+#else
+#define RELU_HALF_VECTOR
+#endif
+#if defined(__GNUC__)
+#define RELU_HALF_SELDOM __attribute__((unused, noinline)) static
+#else
+#define RELU_HALF_SELDOM static
+#endif
+
+/* Functions with the loops over elements. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define RELU_HALF_LOOPS __attribute__((min_vector_width(512))) static void
+#else
+#define RELU_HALF_LOOPS static void
+#endif
+
+/* Denormal floats count as zero while kernels run. */
+RELU_HALF_FN unsigned relu_half_flush_denormals(void)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    const unsigned mode = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(mode | 0x8040u);
+    return mode;
+#else
+    return 0;
+#endif
+}
+
+RELU_HALF_FN void relu_half_restore(unsigned mode)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    __builtin_ia32_ldmxcsr(mode);
+#else
+    (void)mode;
+#endif
+}
+
+/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+RELU_HALF_FN int relu_half_slices(int64_t count, int64_t least)
+{
+    const int64_t slices = count / least;
+    return slices > RELU_HALF_SLICES ? RELU_HALF_SLICES : slices > 1 ? (int)slices : 1;
+}
+
+RELU_HALF_FN int64_t relu_half_slice(int64_t count, int64_t grain, int slices, int slice)
+{
+    const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
+    return begin < count ? begin : count;
+}
+
+/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
+typedef void (*relu_half_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+
+RELU_HALF_FN void relu_half_run_slice(relu_half_loop loop, const gpunn_kernel_call *call, float *const *stat,
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+{
+    const int64_t begin = relu_half_slice(count, grain, slices, slice), end = relu_half_slice(count, grain, slices, slice + 1);
+    if (width > 0) {
+        sums += (int64_t)slice * width;
+        memset(sums, 0, (size_t)width * sizeof *sums);
+    }
+    loop(call, stat, begin, end, sums);
+}
+
+/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+RELU_HALF_SELDOM void relu_half_run(relu_half_loop loop, const gpunn_kernel_call *call, float *const *stat,
+                                int64_t count, int64_t grain, int slices, double *sums, int width)
+{
+#ifdef _OPENMP
+    const int threads = call->threads < slices ? call->threads : slices;
+    if (threads > 1) {
+        RELU_HALF_OMP(parallel num_threads(threads))
+        {
+            const unsigned mode = relu_half_flush_denormals();
+            RELU_HALF_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i) relu_half_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+            relu_half_restore(mode);
+        }
+        return;
+    }
+#endif
+    for (int i = 0; i < slices; ++i) relu_half_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+}
+
+RELU_HALF_FN int relu_half_least(int64_t a, int64_t b)
+{
+    return (int)(a < b ? a : b);
+}
+
+/* Bytes of workspace. */
+RELU_HALF_FN size_t relu_half_room(int64_t count, size_t size)
+{
+    return ((size_t)count * size + 63) / 64 * 64;
+}
+
+/* to[j] = what stands at (i + j) % mod: once as it stands, then by copies of what is there. */
+RELU_HALF_FN void relu_half_repeat(float *to, const float *from, int64_t i, int n, int64_t mod)
+{
+    const int64_t place = i % mod;
+    int           done = relu_half_least(n, mod), run = relu_half_least(done, mod - place);
+    memcpy(to, from + place, (size_t)run * sizeof *to);
+    memcpy(to + run, from, (size_t)(done - run) * sizeof *to);
+    for (; done < n; done += run) {
+        run = relu_half_least(n - done, done);
+        memcpy(to + done, to, (size_t)run * sizeof *to);
+    }
+}
+
+/* sums[c] += those of x[0 .. n), which belong to elements i, i + 1, ..., that stand in column c. */
+RELU_HALF_FN void relu_half_add_columns(double *sums, const float *x, int64_t i, int n, int64_t columns)
+{
+    int64_t c = i % columns;
+    for (int j = 0, run; j < n; j += run) {
+        run = relu_half_least(n - j, columns - c);
+        RELU_HALF_VECTOR
+        for (int k = 0; k < run; ++k) sums[c + k] += (double)x[j + k];
+        c = 0;
+    }
+}
+
+/* One place's sum over all slices, whose sums stand `width` apart. */
+RELU_HALF_FN float relu_half_total(const double *sums, int slices, int width)
+{
+    double total = 0;
+    for (int slice = 0; slice < slices; ++slice) total += sums[(int64_t)slice * width];
+    return (float)total;
+}
+
+/* g0, forward: y */
+RELU_HALF_LOOPS relu_half_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                double *sums)
+{
+    float b_block[1024];
+    const float *const x = (const float *)call->data[1];
+    const float *const b = (const float *)call->data[2];
+    float *const y = (float *)call->data[0];
+    (void)stat;
+    (void)sums;
+    for (int64_t i = begin; i < end;) {
+        const int n = relu_half_least(RELU_HALF_BLOCK, end - i);
+        relu_half_repeat(b_block, b, i, n, 10);
+        RELU_HALF_VECTOR
+        for (int j = 0; j < n; ++j)
+            relu_half_g0_forward_0(x[i + j], b_block[j], &y[i + j]);
+        i += n;
+    }
+}
+
+static int relu_half_g0_forward(const gpunn_kernel_call *call)
+{
+    const unsigned mode = relu_half_flush_denormals();
+    {
+        const int slices = relu_half_slices(call->batch * 10, 16384);
+        relu_half_run(relu_half_g0_forward_0_loop, call, NULL, call->batch * 10, 16, slices, NULL, 0);
+    }
+    relu_half_restore(mode);
+    return 0;
+}
+
+static size_t relu_half_g0_forward_workspace(int64_t batch, int threads)
+{
+    (void)batch;
+    (void)threads;
+    return 0;
+}
+
+/* g0, backward: dx, sum0 */
+RELU_HALF_LOOPS relu_half_g0_backward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                double *sums)
+{
+    float dx_block[1024];
+    float sum0_block[1024];
+    const float *const y = (const float *)call->data[0];
+    const float *const dy = (const float *)call->data[1];
+    float *const dx = (float *)call->data[2];
+    (void)stat;
+    for (int64_t i = begin; i < end;) {
+        const int n = relu_half_least(RELU_HALF_BLOCK, end - i);
+        float *const dx_at = dx == NULL ? dx_block : dx + i;
+        RELU_HALF_VECTOR
+        for (int j = 0; j < n; ++j)
+            relu_half_g0_backward_0(y[i + j], dy[i + j], &dx_at[j], &sum0_block[j]);
+        relu_half_add_columns(sums, sum0_block, i, n, 10);
+        i += n;
+    }
+}
+
+static int relu_half_g0_backward(const gpunn_kernel_call *call)
+{
+    const unsigned mode = relu_half_flush_denormals();
+    char *space = (char *)call->workspace;
+    double *const sums = (double *)(void *)space;
+    {
+        const int slices = relu_half_slices(call->batch * 10, 16384);
+        relu_half_run(relu_half_g0_backward_0_loop, call, NULL, call->batch * 10, 16, slices, sums, 16);
+        {
+            float *const db = (float *)call->data[3];
+            for (int64_t c = 0; c < 10; ++c) {
+                float db_value;
+                relu_half_g0_backward_0_final(relu_half_total(sums + c, slices, 16), &db_value);
+                db[c] = call->accumulate[3] ? db[c] + db_value : db_value;
+            }
+        }
+    }
+    relu_half_restore(mode);
+    return 0;
+}
+
+static size_t relu_half_g0_backward_workspace(int64_t batch, int threads)
+{
+    (void)batch;
+    (void)threads;
+    size_t bytes = 0, most = 0, sums;
+    sums = relu_half_room(relu_half_slices(batch * 10, 16384) * (int64_t)16, sizeof(double));
+    if (sums > most) most = sums;
+    return bytes + most;
+}
+#ifdef RELU_HALF_OPTIMIZED
+#pragma GCC pop_options
+#undef RELU_HALF_OPTIMIZED
+#endif
+
+/* ==== tables ========================================================================================================== */
+static const signed char relu_half_g0_operands0[] = {
+    0,
+};
+static const gpunn_kernel_node relu_half_g0_nodes[] = {
+    {"relu f32 [N,8]", relu_half_g0_operands0, 1},
+};
+static const char *const relu_half_g0_externals[] = {
+    "f32 [N,8]",
+};
+static const gpunn_kernel_operand relu_half_g0_forward_operands[] = {
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_BF16, -1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
+};
+static const gpunn_kernel_operand relu_half_g0_backward_operands[] = {
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, -1, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_BF16, -1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_BF16, 0, 1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 1, -1},
+};
+static const gpunn_kernel relu_half_set[] = {
+    {"g0",
+     "y = f(x)",
+     relu_half_g0_nodes, 1,
+     relu_half_g0_externals, 1,
+     NULL, 0,
+     GPUNN_KERNEL_ANY, false,
+     {{NULL, 0, NULL, NULL},
+      {relu_half_g0_forward_operands, 3, relu_half_g0_forward, relu_half_g0_forward_workspace},
+      {relu_half_g0_backward_operands, 4, relu_half_g0_backward, relu_half_g0_backward_workspace}}},
+};
+static const int relu_half_evaluation0[] = {
+    3, 0,
+};
+static const gpunn_kernel_instance relu_half_evaluation[] = {
+    {0, relu_half_evaluation0},
+};
+#if defined(GPUNN_CUDA) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda relu_half_kernels_cuda;
+#elif defined(GPUNN_CUDA)
+extern const gpunn_kernel_cuda relu_half_kernels_cuda;
+#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda relu_half_kernels_cuda __attribute__((weak));
+#elif defined(__GNUC__) && !defined(_WIN32)
+extern const gpunn_kernel_cuda relu_half_kernels_cuda __attribute__((weak));
+#endif
+const gpunn_kernel_set relu_half_kernels = {
+    GPUNN_KERNELS_ABI,
+    RELU_HALF_KERNELS_STAMP,
+    "relu_half",
+    "0.1",
+    "0000000000000000000000000000000000000000000000000000000000000000",
+    "python3 -m generator relu_half.json -o relu_half",
+    relu_half_set,
+    1,
+    9,
+    relu_half_evaluation,
+    NULL,
+    1,
+    0,
+    NULL,
+    0,
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+    &relu_half_kernels_cuda,
+#else
+    NULL,
+#endif
+};
+#undef RELU_HALF_KERNELS_IMPLEMENTATION
+#endif

@@ -1,0 +1,476 @@
+/* softmax_kernels.h - written by the generator of gpunn: do not edit.
+ *
+ * gpunn 0.1, templates 000000000000
+ * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
+ * renew it with: python3 -m generator softmax.json -o softmax
+ */
+#ifndef SOFTMAX_KERNELS_H
+#define SOFTMAX_KERNELS_H
+#include "gpunn.h"
+
+#define SOFTMAX_KERNELS_STAMP 0x7d4fe83ce422698full /* of this text: softmax_kernels.cu was written with it */
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* For gpunn_use_kernels(model, &softmax_kernels). One C file of the program defines this before it includes this file:
+ *     #define SOFTMAX_KERNELS_IMPLEMENTATION
+ * softmax_kernels.cu, where it is linked, adds the kernels for GPUs. */
+extern const gpunn_kernel_set softmax_kernels;
+#ifdef __cplusplus
+}
+#endif
+#endif
+
+#if defined(SOFTMAX_KERNELS_IMPLEMENTATION) || defined(SOFTMAX_KERNELS_CUDA)
+#if GPUNN_KERNELS_ABI != 1
+#error "softmax_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#endif
+#endif
+
+/* ==== the mathematics ================================================================================================= */
+#if defined(SOFTMAX_KERNELS_CUDA)
+#define SOFTMAX_FN static __device__ __forceinline__
+
+/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
+ * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+
+SOFTMAX_FN float softmax_exp(float x)
+{
+    return expf(x);
+}
+#elif defined(SOFTMAX_KERNELS_IMPLEMENTATION)
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define SOFTMAX_FN __attribute__((unused, always_inline)) static inline
+#else
+#define SOFTMAX_FN static inline
+#endif
+/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#define SOFTMAX_OPTIMIZED
+#pragma GCC push_options
+#pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
+#ifdef __AVX512F__
+#pragma GCC target("prefer-vector-width=512")
+#endif
+#endif
+
+/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
+ * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * 2^-125 may be 0, and denormal operands count as 0. */
+
+SOFTMAX_FN float softmax_float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+SOFTMAX_FN uint32_t softmax_bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+SOFTMAX_FN float softmax_where(bool condition, float a, float b)
+{
+    return condition ? a : b;
+}
+
+SOFTMAX_FN float softmax_max(float a, float b)
+{
+    return softmax_where(a > b, a, softmax_where(a != a, a, b));
+}
+
+/* x, but at least low and at most high; NaN stays. */
+SOFTMAX_FN float softmax_limit(float x, float low, float high)
+{
+    x = high < x ? high : x;
+    return low > x ? low : x;
+}
+
+/* 2^n for -126 <= n <= 127, and 0 for -127. */
+SOFTMAX_FN float softmax_exp2i(int32_t n)
+{
+    return softmax_float_of((uint32_t)(n + 127) << 23);
+}
+
+/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+SOFTMAX_FN float softmax_exp_reduce(float x, int32_t *n)
+{
+    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    *n = (int32_t)(softmax_bits_of(x * 1.44269504f + magic) - softmax_bits_of(magic));
+    const float k = (float)*n;
+    const float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    return r + r * r * (p * r + 0.5f);
+}
+
+SOFTMAX_FN float softmax_exp(float x)
+{
+    int32_t     n;
+    const float e = softmax_exp_reduce(softmax_limit(x, -87.3f, 89), &n) + 1;
+    return (e + e) * softmax_exp2i(n - 1);
+}
+#endif
+
+#if defined(SOFTMAX_KERNELS_IMPLEMENTATION) || defined(SOFTMAX_KERNELS_CUDA)
+/* g0, evaluation: y = f(x) */
+SOFTMAX_FN void softmax_g0_evaluation_0_stage1(float x, float temperature, float position, float *max0)
+{
+    *max0 = x / temperature + position;
+}
+
+SOFTMAX_FN void softmax_g0_evaluation_0_stage2(float x, float temperature, float position, float max0, float *sum1)
+{
+    *sum1 = softmax_exp(x / temperature + position - max0);
+}
+
+SOFTMAX_FN void softmax_g0_evaluation_0_row2(float sum1, float max0, float *row0, float *top)
+{
+    *row0 = 1 / sum1;
+    *top = max0;
+}
+
+SOFTMAX_FN void softmax_g0_evaluation_0(float x, float temperature, float position, float max0, float row0, float tiny, float *y,
+                                        float *sum0)
+{
+    const float t0 = x / temperature + position;
+    *y = softmax_exp(t0 - max0) * row0 * tiny;
+    *sum0 = t0;
+}
+
+SOFTMAX_FN void softmax_g0_evaluation_0_final(float sum0, float *columns)
+{
+    *columns = sum0;
+}
+#endif
+
+#if defined(SOFTMAX_KERNELS_IMPLEMENTATION) && !defined(SOFTMAX_KERNELS_CUDA)
+/* ==== loops =========================================================================================================== */
+enum { SOFTMAX_BLOCK = 1024, SOFTMAX_ROW = 4096, SOFTMAX_SLICES = 64 };
+
+#ifdef _OPENMP
+#define SOFTMAX_PRAGMA(text) _Pragma(#text)
+#define SOFTMAX_OMP(...) SOFTMAX_PRAGMA(omp __VA_ARGS__)
+#else
+#define SOFTMAX_OMP(...)
+#endif
+/* Steps of the loop that follows depend on no others. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define SOFTMAX_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
+#elif defined(__clang__)
+#define SOFTMAX_VECTOR _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define SOFTMAX_VECTOR _Pragma("GCC ivdep")
+#else
+#define SOFTMAX_VECTOR
+#endif
+#if defined(__GNUC__)
+#define SOFTMAX_SELDOM __attribute__((unused, noinline)) static
+#else
+#define SOFTMAX_SELDOM static
+#endif
+
+/* Functions with the loops over elements. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define SOFTMAX_LOOPS __attribute__((min_vector_width(512))) static void
+#else
+#define SOFTMAX_LOOPS static void
+#endif
+
+/* Denormal floats count as zero while kernels run. */
+SOFTMAX_FN unsigned softmax_flush_denormals(void)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    const unsigned mode = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(mode | 0x8040u);
+    return mode;
+#else
+    return 0;
+#endif
+}
+
+SOFTMAX_FN void softmax_restore(unsigned mode)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    __builtin_ia32_ldmxcsr(mode);
+#else
+    (void)mode;
+#endif
+}
+
+/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+SOFTMAX_FN int softmax_slices(int64_t count, int64_t least)
+{
+    const int64_t slices = count / least;
+    return slices > SOFTMAX_SLICES ? SOFTMAX_SLICES : slices > 1 ? (int)slices : 1;
+}
+
+SOFTMAX_FN int64_t softmax_slice(int64_t count, int64_t grain, int slices, int slice)
+{
+    const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
+    return begin < count ? begin : count;
+}
+
+/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
+typedef void (*softmax_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+
+SOFTMAX_FN void softmax_run_slice(softmax_loop loop, const gpunn_kernel_call *call, float *const *stat,
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+{
+    const int64_t begin = softmax_slice(count, grain, slices, slice), end = softmax_slice(count, grain, slices, slice + 1);
+    if (width > 0) {
+        sums += (int64_t)slice * width;
+        memset(sums, 0, (size_t)width * sizeof *sums);
+    }
+    loop(call, stat, begin, end, sums);
+}
+
+/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+SOFTMAX_SELDOM void softmax_run(softmax_loop loop, const gpunn_kernel_call *call, float *const *stat,
+                                int64_t count, int64_t grain, int slices, double *sums, int width)
+{
+#ifdef _OPENMP
+    const int threads = call->threads < slices ? call->threads : slices;
+    if (threads > 1) {
+        SOFTMAX_OMP(parallel num_threads(threads))
+        {
+            const unsigned mode = softmax_flush_denormals();
+            SOFTMAX_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i) softmax_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+            softmax_restore(mode);
+        }
+        return;
+    }
+#endif
+    for (int i = 0; i < slices; ++i) softmax_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+}
+
+SOFTMAX_FN int softmax_least(int64_t a, int64_t b)
+{
+    return (int)(a < b ? a : b);
+}
+
+/* Bytes of workspace. */
+SOFTMAX_FN size_t softmax_room(int64_t count, size_t size)
+{
+    return ((size_t)count * size + 63) / 64 * 64;
+}
+
+SOFTMAX_FN void softmax_fill(float *to, float value)
+{
+    for (int j = 0; j < SOFTMAX_BLOCK; ++j) to[j] = value;
+}
+
+/* to[j] = what stands at (i + j) % mod: once as it stands, then by copies of what is there. */
+SOFTMAX_FN void softmax_repeat(float *to, const float *from, int64_t i, int n, int64_t mod)
+{
+    const int64_t place = i % mod;
+    int           done = softmax_least(n, mod), run = softmax_least(done, mod - place);
+    memcpy(to, from + place, (size_t)run * sizeof *to);
+    memcpy(to + run, from, (size_t)(done - run) * sizeof *to);
+    for (; done < n; done += run) {
+        run = softmax_least(n - done, done);
+        memcpy(to + done, to, (size_t)run * sizeof *to);
+    }
+}
+
+SOFTMAX_FN float softmax_sum(const float *x, int n)
+{
+    float lane[16] = {0}, rest = 0;
+    int   i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; ++j) lane[j] += x[i + j];
+    for (; i < n; ++i) rest += x[i];
+    for (int width = 8; width > 0; width /= 2)
+        for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+    return lane[0] + rest;
+}
+
+SOFTMAX_FN float softmax_highest(const float *x, int n)
+{
+    enum { LANES = 32 }; /* more than compilers unroll */
+    float lane[LANES], rest = -INFINITY;
+    int   i = 0;
+    for (int j = 0; j < LANES; ++j) lane[j] = -INFINITY;
+    for (; i + LANES <= n; i += LANES) {
+        SOFTMAX_VECTOR
+        for (int j = 0; j < LANES; ++j) lane[j] = softmax_max(lane[j], x[i + j]);
+    }
+    for (; i < n; ++i) rest = softmax_max(rest, x[i]);
+    for (int j = 0; j < LANES; ++j) rest = softmax_max(rest, lane[j]);
+    return rest;
+}
+
+/* sums[c] += those of x[0 .. n), which belong to elements i, i + 1, ..., that stand in column c. */
+SOFTMAX_FN void softmax_add_columns(double *sums, const float *x, int64_t i, int n, int64_t columns)
+{
+    int64_t c = i % columns;
+    for (int j = 0, run; j < n; j += run) {
+        run = softmax_least(n - j, columns - c);
+        SOFTMAX_VECTOR
+        for (int k = 0; k < run; ++k) sums[c + k] += (double)x[j + k];
+        c = 0;
+    }
+}
+
+/* One place's sum over all slices, whose sums stand `width` apart. */
+SOFTMAX_FN float softmax_total(const double *sums, int slices, int width)
+{
+    double total = 0;
+    for (int slice = 0; slice < slices; ++slice) total += sums[(int64_t)slice * width];
+    return (float)total;
+}
+
+/* g0, evaluation: y, top, sum0 */
+SOFTMAX_LOOPS softmax_g0_evaluation_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                double *sums)
+{
+    float position_absent[SOFTMAX_BLOCK];
+    float terms0[40];
+    float terms1[40];
+    float tiny_block[40];
+    float sum0_block[40];
+    const float *const x = (const float *)call->data[0];
+    const float *const temperature = (const float *)call->data[1];
+    const float *const position = (const float *)call->data[2];
+    const float *const tiny = (const float *)call->data[4];
+    float *const y = (float *)call->data[3];
+    float *const top = (float *)call->data[5];
+    softmax_fill(position_absent, 0);
+    const int n = 40;
+    (void)stat;
+    for (int64_t row = begin; row < end; ++row) {
+        const int64_t i = row * 40;
+        const float temperature_0 = temperature[row];
+        const float *const position_at = position != NULL ? position + i % 120 : position_absent;
+        SOFTMAX_VECTOR
+        for (int j = 0; j < n; ++j)
+            softmax_g0_evaluation_0_stage1(x[i + j], temperature_0, position_at[j], &terms0[j]);
+        const float max0 = softmax_highest(terms0, n);
+        SOFTMAX_VECTOR
+        for (int j = 0; j < n; ++j)
+            softmax_g0_evaluation_0_stage2(x[i + j], temperature_0, position_at[j], max0, &terms1[j]);
+        const float sum1 = softmax_sum(terms1, n);
+        float row0;
+        float top_value;
+        softmax_g0_evaluation_0_row2(sum1, max0, &row0, &top_value);
+        top[row] = top_value;
+        softmax_repeat(tiny_block, tiny, i, n, 8);
+        SOFTMAX_VECTOR
+        for (int j = 0; j < n; ++j)
+            softmax_g0_evaluation_0(x[i + j], temperature_0, position_at[j], max0, row0, tiny_block[j], &y[i + j],
+                                    &sum0_block[j]);
+        softmax_add_columns(sums, sum0_block, i, n, 40);
+    }
+}
+
+static int softmax_g0_evaluation(const gpunn_kernel_call *call)
+{
+    const unsigned mode = softmax_flush_denormals();
+    char *space = (char *)call->workspace;
+    double *const sums = (double *)(void *)space;
+    {
+        const int slices = softmax_slices(call->batch * 120, 16384);
+        softmax_run(softmax_g0_evaluation_0_loop, call, NULL, call->batch * 3, 1, slices, sums, 40);
+        {
+            float *const columns = (float *)call->data[6];
+            for (int64_t c = 0; c < 40; ++c) {
+                float columns_value;
+                softmax_g0_evaluation_0_final(softmax_total(sums + c, slices, 40), &columns_value);
+                columns[c] = columns_value;
+            }
+        }
+    }
+    softmax_restore(mode);
+    return 0;
+}
+
+static size_t softmax_g0_evaluation_workspace(int64_t batch, int threads)
+{
+    (void)batch;
+    (void)threads;
+    size_t bytes = 0, most = 0, sums;
+    sums = softmax_room(softmax_slices(batch * 120, 16384) * (int64_t)40, sizeof(double));
+    if (sums > most) most = sums;
+    return bytes + most;
+}
+#ifdef SOFTMAX_OPTIMIZED
+#pragma GCC pop_options
+#undef SOFTMAX_OPTIMIZED
+#endif
+
+/* ==== tables ========================================================================================================== */
+static const signed char softmax_g0_operands0[] = {
+    0,
+};
+static const gpunn_kernel_node softmax_g0_nodes[] = {
+    {"relu f32 [N,8]", softmax_g0_operands0, 1},
+};
+static const char *const softmax_g0_externals[] = {
+    "f32 [N,8]",
+};
+static const gpunn_kernel_operand softmax_g0_evaluation_operands[] = {
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 4, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -2, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -3, -1},
+};
+static const gpunn_kernel softmax_set[] = {
+    {"g0",
+     "y = f(x)",
+     softmax_g0_nodes, 1,
+     softmax_g0_externals, 1,
+     NULL, 0,
+     GPUNN_KERNEL_ANY, false,
+     {{softmax_g0_evaluation_operands, 7, softmax_g0_evaluation, softmax_g0_evaluation_workspace},
+      {NULL, 0, NULL, NULL},
+      {NULL, 0, NULL, NULL}}},
+};
+static const int softmax_evaluation0[] = {
+    3, 0,
+};
+static const gpunn_kernel_instance softmax_evaluation[] = {
+    {0, softmax_evaluation0},
+};
+#if defined(GPUNN_CUDA) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda softmax_kernels_cuda;
+#elif defined(GPUNN_CUDA)
+extern const gpunn_kernel_cuda softmax_kernels_cuda;
+#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda softmax_kernels_cuda __attribute__((weak));
+#elif defined(__GNUC__) && !defined(_WIN32)
+extern const gpunn_kernel_cuda softmax_kernels_cuda __attribute__((weak));
+#endif
+const gpunn_kernel_set softmax_kernels = {
+    GPUNN_KERNELS_ABI,
+    SOFTMAX_KERNELS_STAMP,
+    "softmax",
+    "0.1",
+    "0000000000000000000000000000000000000000000000000000000000000000",
+    "python3 -m generator softmax.json -o softmax",
+    softmax_set,
+    1,
+    9,
+    softmax_evaluation,
+    NULL,
+    1,
+    0,
+    NULL,
+    0,
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+    &softmax_kernels_cuda,
+#else
+    NULL,
+#endif
+};
+#undef SOFTMAX_KERNELS_IMPLEMENTATION
+#endif

@@ -1,0 +1,592 @@
+/* updates_kernels.h - written by the generator of gpunn: do not edit.
+ *
+ * gpunn 0.1, templates 000000000000
+ * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
+ * renew it with: python3 -m generator updates.json -o updates
+ */
+#ifndef UPDATES_KERNELS_H
+#define UPDATES_KERNELS_H
+#include "gpunn.h"
+
+#define UPDATES_KERNELS_STAMP 0x192a32baf0f95847ull /* of this text: updates_kernels.cu was written with it */
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* For gpunn_use_kernels(model, &updates_kernels). One C file of the program defines this before it includes this file:
+ *     #define UPDATES_KERNELS_IMPLEMENTATION
+ * updates_kernels.cu, where it is linked, adds the kernels for GPUs. */
+extern const gpunn_kernel_set updates_kernels;
+#ifdef __cplusplus
+}
+#endif
+#endif
+
+#if defined(UPDATES_KERNELS_IMPLEMENTATION) || defined(UPDATES_KERNELS_CUDA)
+#if GPUNN_KERNELS_ABI != 1
+#error "updates_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#endif
+#endif
+
+/* ==== the mathematics ================================================================================================= */
+#if defined(UPDATES_KERNELS_CUDA)
+#define UPDATES_FN static __device__ __forceinline__
+
+/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
+ * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+#elif defined(UPDATES_KERNELS_IMPLEMENTATION)
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define UPDATES_FN __attribute__((unused, always_inline)) static inline
+#else
+#define UPDATES_FN static inline
+#endif
+/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#define UPDATES_OPTIMIZED
+#pragma GCC push_options
+#pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
+#ifdef __AVX512F__
+#pragma GCC target("prefer-vector-width=512")
+#endif
+#endif
+
+/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
+ * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * 2^-125 may be 0, and denormal operands count as 0. */
+
+UPDATES_FN float updates_float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+UPDATES_FN uint32_t updates_bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+UPDATES_FN float updates_where(bool condition, float a, float b)
+{
+    return condition ? a : b;
+}
+
+/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which keeps it out of vector code. */
+UPDATES_FN float updates_root(float x)
+{
+    float r = updates_float_of(0x5f375a86u - (updates_bits_of(x) >> 1));
+    r *= 1.5f - 0.5f * x * r * r;
+    r *= 1.5f - 0.5f * x * r * r;
+    return r * (1.5f - 0.5f * x * r * r);
+}
+
+UPDATES_FN float updates_sqrt(float x)
+{
+    const float r = updates_root(x), s = x * r, y = s + 0.5f * r * (x - s * s);
+    return updates_where(x >= FLT_MIN, updates_where(x <= FLT_MAX, y, x), updates_where(x < 0, NAN, x));
+}
+#endif
+
+#if defined(UPDATES_KERNELS_IMPLEMENTATION) || defined(UPDATES_KERNELS_CUDA)
+#endif
+
+#if defined(UPDATES_KERNELS_IMPLEMENTATION) && !defined(UPDATES_KERNELS_CUDA)
+/* ==== loops =========================================================================================================== */
+enum { UPDATES_BLOCK = 1024, UPDATES_ROW = 4096, UPDATES_SLICES = 64 };
+
+#ifdef _OPENMP
+#define UPDATES_PRAGMA(text) _Pragma(#text)
+#define UPDATES_OMP(...) UPDATES_PRAGMA(omp __VA_ARGS__)
+#else
+#define UPDATES_OMP(...)
+#endif
+/* Steps of the loop that follows depend on no others. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define UPDATES_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
+#elif defined(__clang__)
+#define UPDATES_VECTOR _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define UPDATES_VECTOR _Pragma("GCC ivdep")
+#else
+#define UPDATES_VECTOR
+#endif
+#if defined(__GNUC__)
+#define UPDATES_SELDOM __attribute__((unused, noinline)) static
+#else
+#define UPDATES_SELDOM static
+#endif
+
+/* Functions with the loops over elements. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define UPDATES_LOOPS __attribute__((min_vector_width(512))) static void
+#else
+#define UPDATES_LOOPS static void
+#endif
+
+/* Denormal floats count as zero while kernels run. */
+UPDATES_FN unsigned updates_flush_denormals(void)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    const unsigned mode = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(mode | 0x8040u);
+    return mode;
+#else
+    return 0;
+#endif
+}
+
+UPDATES_FN void updates_restore(unsigned mode)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    __builtin_ia32_ldmxcsr(mode);
+#else
+    (void)mode;
+#endif
+}
+
+/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+UPDATES_FN int updates_slices(int64_t count, int64_t least)
+{
+    const int64_t slices = count / least;
+    return slices > UPDATES_SLICES ? UPDATES_SLICES : slices > 1 ? (int)slices : 1;
+}
+
+UPDATES_FN int64_t updates_slice(int64_t count, int64_t grain, int slices, int slice)
+{
+    const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
+    return begin < count ? begin : count;
+}
+
+/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
+typedef void (*updates_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+
+/* sgd */
+UPDATES_LOOPS updates_update0_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+{
+    const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float decay = u->weight_decay;
+    const float *const gradient = u->gradient;
+    float *const       parameter = u->parameter;
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float p = parameter[i], g = gradient[i] * numbers.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        g += decay * p;
+        p -= numbers.rate * g;
+        parameter[i] = p;
+    }
+}
+
+static int updates_update0(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+{
+    if (!numbers->go) return 0;
+#ifdef _OPENMP
+    const int slices = updates_slices(u->count, 16384);
+    if (threads > 1 && slices > 1) {
+        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
+        {
+            const unsigned mode = updates_flush_denormals();
+            UPDATES_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i)
+                updates_update0_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
+                                 updates_slice(u->count, 16, slices, i + 1));
+            updates_restore(mode);
+        }
+        return 0;
+    }
+#endif
+    const unsigned mode = updates_flush_denormals();
+    (void)threads;
+    updates_update0_loop(u, *numbers, 0, u->count);
+    updates_restore(mode);
+    return 0;
+}
+
+/* sgd */
+UPDATES_LOOPS updates_update1_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+{
+    const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float decay = u->weight_decay;
+    const float *const gradient = u->gradient;
+    float *const       parameter = u->parameter;
+    float *const m = u->state[0];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float p = parameter[i], g = gradient[i] * numbers.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        g += decay * p;
+        const float m_next = updates_where(numbers.first, g, 0.9f * m[i] + 0.9f * g);
+        m[i] = m_next;
+        p -= numbers.rate * (m_next);
+        parameter[i] = p;
+    }
+}
+
+static int updates_update1(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+{
+    if (!numbers->go) return 0;
+#ifdef _OPENMP
+    const int slices = updates_slices(u->count, 16384);
+    if (threads > 1 && slices > 1) {
+        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
+        {
+            const unsigned mode = updates_flush_denormals();
+            UPDATES_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i)
+                updates_update1_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
+                                 updates_slice(u->count, 16, slices, i + 1));
+            updates_restore(mode);
+        }
+        return 0;
+    }
+#endif
+    const unsigned mode = updates_flush_denormals();
+    (void)threads;
+    updates_update1_loop(u, *numbers, 0, u->count);
+    updates_restore(mode);
+    return 0;
+}
+
+/* sgd */
+UPDATES_LOOPS updates_update2_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+{
+    const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float decay = u->weight_decay;
+    const float *const gradient = u->gradient;
+    float *const       parameter = u->parameter;
+    float *const m = u->state[0];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float p = parameter[i], g = gradient[i] * numbers.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        g += decay * p;
+        const float m_next = updates_where(numbers.first, g, 0.9f * m[i] + 1 * g);
+        m[i] = m_next;
+        p -= numbers.rate * (g + 0.9f * m_next);
+        parameter[i] = p;
+    }
+}
+
+static int updates_update2(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+{
+    if (!numbers->go) return 0;
+#ifdef _OPENMP
+    const int slices = updates_slices(u->count, 16384);
+    if (threads > 1 && slices > 1) {
+        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
+        {
+            const unsigned mode = updates_flush_denormals();
+            UPDATES_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i)
+                updates_update2_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
+                                 updates_slice(u->count, 16, slices, i + 1));
+            updates_restore(mode);
+        }
+        return 0;
+    }
+#endif
+    const unsigned mode = updates_flush_denormals();
+    (void)threads;
+    updates_update2_loop(u, *numbers, 0, u->count);
+    updates_restore(mode);
+    return 0;
+}
+
+/* adam */
+UPDATES_LOOPS updates_update3_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+{
+    const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float decay = u->weight_decay;
+    const float *const gradient = u->gradient;
+    float *const       parameter = u->parameter;
+    float *const m = u->state[0];
+    float *const v = u->state[1];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float p = parameter[i], g = gradient[i] * numbers.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        g += decay * p;
+        const float m_next = 0.9f * m[i] + 0.1f * g;
+        const float v_next = 0.999f * v[i] + 0.001f * g * g;
+        m[i] = m_next;
+        v[i] = v_next;
+        p = p - numbers.rate * (m_next / (updates_sqrt(v_next) * numbers.root_scale + 1e-08f));
+        parameter[i] = p;
+    }
+}
+
+static int updates_update3(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+{
+    if (!numbers->go) return 0;
+#ifdef _OPENMP
+    const int slices = updates_slices(u->count, 16384);
+    if (threads > 1 && slices > 1) {
+        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
+        {
+            const unsigned mode = updates_flush_denormals();
+            UPDATES_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i)
+                updates_update3_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
+                                 updates_slice(u->count, 16, slices, i + 1));
+            updates_restore(mode);
+        }
+        return 0;
+    }
+#endif
+    const unsigned mode = updates_flush_denormals();
+    (void)threads;
+    updates_update3_loop(u, *numbers, 0, u->count);
+    updates_restore(mode);
+    return 0;
+}
+
+/* adamw */
+UPDATES_LOOPS updates_update4_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+{
+    const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float *const gradient = u->gradient;
+    float *const       parameter = u->parameter;
+    float *const m = u->state[0];
+    float *const v = u->state[1];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float p = parameter[i], g = gradient[i] * numbers.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        const float m_next = 0.9f * m[i] + 0.1f * g;
+        const float v_next = 0.999f * v[i] + 0.001f * g * g;
+        m[i] = m_next;
+        v[i] = v_next;
+        p = p * numbers.shrink - numbers.rate * (m_next / (updates_sqrt(v_next) * numbers.root_scale + 1e-08f));
+        parameter[i] = p;
+    }
+}
+
+static int updates_update4(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+{
+    if (!numbers->go) return 0;
+#ifdef _OPENMP
+    const int slices = updates_slices(u->count, 16384);
+    if (threads > 1 && slices > 1) {
+        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
+        {
+            const unsigned mode = updates_flush_denormals();
+            UPDATES_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i)
+                updates_update4_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
+                                 updates_slice(u->count, 16, slices, i + 1));
+            updates_restore(mode);
+        }
+        return 0;
+    }
+#endif
+    const unsigned mode = updates_flush_denormals();
+    (void)threads;
+    updates_update4_loop(u, *numbers, 0, u->count);
+    updates_restore(mode);
+    return 0;
+}
+
+/* rmsprop */
+UPDATES_LOOPS updates_update5_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+{
+    const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float decay = u->weight_decay;
+    const float *const gradient = u->gradient;
+    float *const       parameter = u->parameter;
+    float *const v = u->state[0];
+    float *const buffer = u->state[1];
+    float *const average = u->state[2];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float p = parameter[i], g = gradient[i] * numbers.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        g += decay * p;
+        const float v_next = 0.99f * v[i] + 0.01f * g * g;
+        v[i] = v_next;
+        const float average_next = average[i] + 0.01f * (g - average[i]);
+        average[i] = average_next;
+        float move = g / (updates_sqrt(v_next - average_next * average_next) + 1e-08f);
+        move += 0.9f * buffer[i];
+        buffer[i] = move;
+        p -= numbers.rate * move;
+        parameter[i] = p;
+    }
+}
+
+static int updates_update5(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+{
+    if (!numbers->go) return 0;
+#ifdef _OPENMP
+    const int slices = updates_slices(u->count, 16384);
+    if (threads > 1 && slices > 1) {
+        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
+        {
+            const unsigned mode = updates_flush_denormals();
+            UPDATES_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i)
+                updates_update5_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
+                                 updates_slice(u->count, 16, slices, i + 1));
+            updates_restore(mode);
+        }
+        return 0;
+    }
+#endif
+    const unsigned mode = updates_flush_denormals();
+    (void)threads;
+    updates_update5_loop(u, *numbers, 0, u->count);
+    updates_restore(mode);
+    return 0;
+}
+
+/* rmsprop */
+UPDATES_LOOPS updates_update6_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+{
+    const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float decay = u->weight_decay;
+    const float *const gradient = u->gradient;
+    float *const       parameter = u->parameter;
+    float *const v = u->state[0];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float p = parameter[i], g = gradient[i] * numbers.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        g += decay * p;
+        const float v_next = 0.99f * v[i] + 0.01f * g * g;
+        v[i] = v_next;
+        float move = g / (updates_sqrt(v_next) + 1e-08f);
+        p -= numbers.rate * move;
+        parameter[i] = p;
+    }
+}
+
+static int updates_update6(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+{
+    if (!numbers->go) return 0;
+#ifdef _OPENMP
+    const int slices = updates_slices(u->count, 16384);
+    if (threads > 1 && slices > 1) {
+        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
+        {
+            const unsigned mode = updates_flush_denormals();
+            UPDATES_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i)
+                updates_update6_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
+                                 updates_slice(u->count, 16, slices, i + 1));
+            updates_restore(mode);
+        }
+        return 0;
+    }
+#endif
+    const unsigned mode = updates_flush_denormals();
+    (void)threads;
+    updates_update6_loop(u, *numbers, 0, u->count);
+    updates_restore(mode);
+    return 0;
+}
+
+/* adagrad */
+UPDATES_LOOPS updates_update7_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+{
+    const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float decay = u->weight_decay;
+    const float *const gradient = u->gradient;
+    float *const       parameter = u->parameter;
+    float *const sum = u->state[0];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float p = parameter[i], g = gradient[i] * numbers.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        g += decay * p;
+        const float sum_next = sum[i] + g * g;
+        sum[i] = sum_next;
+        p -= numbers.rate * (g / (updates_sqrt(sum_next) + 1e-10f));
+        parameter[i] = p;
+    }
+}
+
+static int updates_update7(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+{
+    if (!numbers->go) return 0;
+#ifdef _OPENMP
+    const int slices = updates_slices(u->count, 16384);
+    if (threads > 1 && slices > 1) {
+        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
+        {
+            const unsigned mode = updates_flush_denormals();
+            UPDATES_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i)
+                updates_update7_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
+                                 updates_slice(u->count, 16, slices, i + 1));
+            updates_restore(mode);
+        }
+        return 0;
+    }
+#endif
+    const unsigned mode = updates_flush_denormals();
+    (void)threads;
+    updates_update7_loop(u, *numbers, 0, u->count);
+    updates_restore(mode);
+    return 0;
+}
+#ifdef UPDATES_OPTIMIZED
+#pragma GCC pop_options
+#undef UPDATES_OPTIMIZED
+#endif
+
+/* ==== tables ========================================================================================================== */
+static const gpunn_kernel_update updates_updates[] = {
+    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, false, false, false, 0, 0, NULL, NULL},
+     updates_update0},
+    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0.9f, 0.1f, 0.9f, 0.999f, 0, 1e-08f, 0, false, false, false, 0, 0, NULL, NULL},
+     updates_update1},
+    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0.9f, 0, 0.9f, 0.999f, 0, 1e-08f, 0, true, false, true, 0, 0, NULL, NULL},
+     updates_update2},
+    {{GPUNN_UPDATE_ADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, false, false, false, 0, 0, NULL, NULL},
+     updates_update3},
+    {{GPUNN_UPDATE_ADAMW, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, false, false, false, 0, 0, NULL, NULL},
+     updates_update4},
+    {{GPUNN_UPDATE_RMSPROP, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0.9f, 0, 0.9f, 0.999f, 0.99f, 1e-08f, 0, false, true, false, 0, 0, NULL, NULL},
+     updates_update5},
+    {{GPUNN_UPDATE_RMSPROP, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0.99f, 1e-08f, 0, false, false, false, 0, 0, NULL, NULL},
+     updates_update6},
+    {{GPUNN_UPDATE_ADAGRAD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-10f, 0, false, false, false, 0, 0, NULL, NULL},
+     updates_update7},
+};
+#if defined(GPUNN_CUDA) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda updates_kernels_cuda;
+#elif defined(GPUNN_CUDA)
+extern const gpunn_kernel_cuda updates_kernels_cuda;
+#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda updates_kernels_cuda __attribute__((weak));
+#elif defined(__GNUC__) && !defined(_WIN32)
+extern const gpunn_kernel_cuda updates_kernels_cuda __attribute__((weak));
+#endif
+const gpunn_kernel_set updates_kernels = {
+    GPUNN_KERNELS_ABI,
+    UPDATES_KERNELS_STAMP,
+    "updates",
+    "0.1",
+    "0000000000000000000000000000000000000000000000000000000000000000",
+    "python3 -m generator updates.json -o updates",
+    NULL,
+    0,
+    9,
+    NULL,
+    NULL,
+    0,
+    0,
+    updates_updates,
+    8,
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+    &updates_kernels_cuda,
+#else
+    NULL,
+#endif
+};
+#undef UPDATES_KERNELS_IMPLEMENTATION
+#endif

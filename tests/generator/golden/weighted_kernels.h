@@ -1,0 +1,574 @@
+/* weighted_kernels.h - written by the generator of gpunn: do not edit.
+ *
+ * gpunn 0.1, templates 000000000000
+ * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
+ * renew it with: python3 -m generator weighted.json -o weighted
+ */
+#ifndef WEIGHTED_KERNELS_H
+#define WEIGHTED_KERNELS_H
+#include "gpunn.h"
+
+#define WEIGHTED_KERNELS_STAMP 0xcc9eb20b5580d927ull /* of this text: weighted_kernels.cu was written with it */
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* For gpunn_use_kernels(model, &weighted_kernels). One C file of the program defines this before it includes this file:
+ *     #define WEIGHTED_KERNELS_IMPLEMENTATION
+ * weighted_kernels.cu, where it is linked, adds the kernels for GPUs. */
+extern const gpunn_kernel_set weighted_kernels;
+#ifdef __cplusplus
+}
+#endif
+#endif
+
+#if defined(WEIGHTED_KERNELS_IMPLEMENTATION) || defined(WEIGHTED_KERNELS_CUDA)
+#if GPUNN_KERNELS_ABI != 1
+#error "weighted_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#endif
+#endif
+
+/* ==== the mathematics ================================================================================================= */
+#if defined(WEIGHTED_KERNELS_CUDA)
+#define WEIGHTED_FN static __device__ __forceinline__
+
+/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
+ * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+
+WEIGHTED_FN float weighted_where(bool condition, float a, float b)
+{
+    return condition ? a : b;
+}
+
+WEIGHTED_FN float weighted_exp(float x)
+{
+    return expf(x);
+}
+
+WEIGHTED_FN float weighted_log(float x)
+{
+    return logf(x);
+}
+#elif defined(WEIGHTED_KERNELS_IMPLEMENTATION)
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define WEIGHTED_FN __attribute__((unused, always_inline)) static inline
+#else
+#define WEIGHTED_FN static inline
+#endif
+/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#define WEIGHTED_OPTIMIZED
+#pragma GCC push_options
+#pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
+#ifdef __AVX512F__
+#pragma GCC target("prefer-vector-width=512")
+#endif
+#endif
+
+/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
+ * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * 2^-125 may be 0, and denormal operands count as 0. */
+
+WEIGHTED_FN float weighted_float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+WEIGHTED_FN uint32_t weighted_bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+WEIGHTED_FN float weighted_where(bool condition, float a, float b)
+{
+    return condition ? a : b;
+}
+
+WEIGHTED_FN float weighted_max(float a, float b)
+{
+    return weighted_where(a > b, a, weighted_where(a != a, a, b));
+}
+
+/* x, but at least low and at most high; NaN stays. */
+WEIGHTED_FN float weighted_limit(float x, float low, float high)
+{
+    x = high < x ? high : x;
+    return low > x ? low : x;
+}
+
+/* 2^n for -126 <= n <= 127, and 0 for -127. */
+WEIGHTED_FN float weighted_exp2i(int32_t n)
+{
+    return weighted_float_of((uint32_t)(n + 127) << 23);
+}
+
+/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+WEIGHTED_FN float weighted_exp_reduce(float x, int32_t *n)
+{
+    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    *n = (int32_t)(weighted_bits_of(x * 1.44269504f + magic) - weighted_bits_of(magic));
+    const float k = (float)*n;
+    const float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    return r + r * r * (p * r + 0.5f);
+}
+
+WEIGHTED_FN float weighted_exp(float x)
+{
+    int32_t     n;
+    const float e = weighted_exp_reduce(weighted_limit(x, -87.3f, 89), &n) + 1;
+    return (e + e) * weighted_exp2i(n - 1);
+}
+
+/* n ln 2 + log(1 + f) for sqrt(1/2) - 1 <= f <= sqrt(2) - 1. */
+WEIGHTED_FN float weighted_log_join(float n, float f)
+{
+    const float s = f * f;
+    float       p = (((-0.0785961151f * f + 0.128816471f) * f - 0.131287545f) * f + 0.141811922f) * f - 0.166245535f;
+    p = ((p * f + 0.200022861f) * f - 0.250008106f) * f + 0.333333164f;
+    return (f - (0.5f * s - (s * f * p - n * 2.12194440e-4f))) + n * 0.693359375f;
+}
+
+/* y where x is inside (limit, inf); at and below the limit -inf and NaN, at inf and NaN x itself. */
+WEIGHTED_FN float weighted_log_edges(float x, float limit, float y)
+{
+    const float outside = weighted_where(x == limit, -INFINITY, weighted_where(x < limit, NAN, x));
+    return weighted_where(x > limit, weighted_where(x <= FLT_MAX, y, x), outside);
+}
+
+/* x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
+WEIGHTED_FN int32_t weighted_exponent(float x)
+{
+    return (int32_t)(weighted_bits_of(x) - 0x3f3504f3u) >> 23;
+}
+
+WEIGHTED_FN float weighted_log(float x)
+{
+    const float   normal = weighted_where(x < FLT_MIN, x * 8388608.0f, x);
+    const int32_t n = weighted_exponent(normal);
+    const float   m = weighted_float_of(weighted_bits_of(normal) - ((uint32_t)n << 23));
+    return weighted_log_edges(x, 0, weighted_log_join((float)n - weighted_where(x < FLT_MIN, 23, 0), m - 1));
+}
+#endif
+
+#if defined(WEIGHTED_KERNELS_IMPLEMENTATION) || defined(WEIGHTED_KERNELS_CUDA)
+/* g0, forward: y = f(x) */
+WEIGHTED_FN void weighted_g0_forward_0_stage1(float at_labels, float weight, float *sum0)
+{
+    *sum0 = weighted_where(at_labels != 0, weight, 0);
+}
+
+WEIGHTED_FN void weighted_g0_forward_0_row1(float labels, float sum0, float *sum0_out)
+{
+    *sum0_out = weighted_where(labels == (-100), 0, weighted_where(labels < 0, 0, weighted_where(labels >= 10, 0, sum0)));
+}
+
+WEIGHTED_FN void weighted_g0_forward_0_final(float sum0, float *divisor)
+{
+    *divisor = sum0;
+}
+WEIGHTED_FN void weighted_g0_forward_1_row0(float labels, float *row0, float *row1, float *row2)
+{
+    *row0 = (float)(labels == (-100));
+    *row1 = (float)(labels < 0);
+    *row2 = (float)(labels >= 10);
+}
+
+WEIGHTED_FN void weighted_g0_forward_1_stage1(float logits, float at_labels, float weight, float *max0, float *sum1)
+{
+    *max0 = logits;
+    *sum1 = weighted_where(at_labels != 0, weight, 0);
+}
+
+WEIGHTED_FN void weighted_g0_forward_1_row1(float sum1, float dloss, float divisor, float *row4)
+{
+    *row4 = sum1 * (dloss / divisor);
+}
+
+WEIGHTED_FN void weighted_g0_forward_1_stage2(float logits, float max0, float at_labels, float *sum2, float *sum3)
+{
+    const float t0 = logits - max0;
+    *sum2 = weighted_exp(t0);
+    *sum3 = weighted_where(at_labels != 0, t0, 0);
+}
+
+WEIGHTED_FN void weighted_g0_forward_1_row2(float row4, float sum2, float row0, float row1, float row2, float sum1, float sum3,
+                                            float *row3, float *sum0)
+{
+    const float t0 = weighted_where(row1 != 0, NAN, weighted_where(row2 != 0, NAN, sum1 * (weighted_log(sum2) - sum3)));
+    *row3 = row4 / sum2;
+    *sum0 = weighted_where(row0 != 0, 0, t0);
+}
+
+WEIGHTED_FN void weighted_g0_forward_1(float row0, float row1, float row2, float at_labels, float logits, float max0, float row3,
+                                       float row4, float *dlogits)
+{
+    const float t0 = weighted_exp(logits - max0) * row3;
+    const float t1 = weighted_where(row1 != 0, 0, weighted_where(row2 != 0, 0, weighted_where(at_labels != 0, t0 - row4, t0)));
+    *dlogits = weighted_where(row0 != 0, 0, t1);
+}
+
+WEIGHTED_FN void weighted_g0_forward_1_final(float sum0, float divisor, float *loss)
+{
+    *loss = sum0 / divisor;
+}
+#endif
+
+#if defined(WEIGHTED_KERNELS_IMPLEMENTATION) && !defined(WEIGHTED_KERNELS_CUDA)
+/* ==== loops =========================================================================================================== */
+enum { WEIGHTED_BLOCK = 1024, WEIGHTED_ROW = 4096, WEIGHTED_SLICES = 64 };
+
+#ifdef _OPENMP
+#define WEIGHTED_PRAGMA(text) _Pragma(#text)
+#define WEIGHTED_OMP(...) WEIGHTED_PRAGMA(omp __VA_ARGS__)
+#else
+#define WEIGHTED_OMP(...)
+#endif
+/* Steps of the loop that follows depend on no others. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define WEIGHTED_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
+#elif defined(__clang__)
+#define WEIGHTED_VECTOR _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define WEIGHTED_VECTOR _Pragma("GCC ivdep")
+#else
+#define WEIGHTED_VECTOR
+#endif
+#if defined(__GNUC__)
+#define WEIGHTED_SELDOM __attribute__((unused, noinline)) static
+#else
+#define WEIGHTED_SELDOM static
+#endif
+
+/* Functions with the loops over elements. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define WEIGHTED_LOOPS __attribute__((min_vector_width(512))) static void
+#else
+#define WEIGHTED_LOOPS static void
+#endif
+
+/* Denormal floats count as zero while kernels run. */
+WEIGHTED_FN unsigned weighted_flush_denormals(void)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    const unsigned mode = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(mode | 0x8040u);
+    return mode;
+#else
+    return 0;
+#endif
+}
+
+WEIGHTED_FN void weighted_restore(unsigned mode)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    __builtin_ia32_ldmxcsr(mode);
+#else
+    (void)mode;
+#endif
+}
+
+/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+WEIGHTED_FN int weighted_slices(int64_t count, int64_t least)
+{
+    const int64_t slices = count / least;
+    return slices > WEIGHTED_SLICES ? WEIGHTED_SLICES : slices > 1 ? (int)slices : 1;
+}
+
+WEIGHTED_FN int64_t weighted_slice(int64_t count, int64_t grain, int slices, int slice)
+{
+    const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
+    return begin < count ? begin : count;
+}
+
+/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
+typedef void (*weighted_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+
+WEIGHTED_FN void weighted_run_slice(weighted_loop loop, const gpunn_kernel_call *call, float *const *stat,
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+{
+    const int64_t begin = weighted_slice(count, grain, slices, slice), end = weighted_slice(count, grain, slices, slice + 1);
+    if (width > 0) {
+        sums += (int64_t)slice * width;
+        memset(sums, 0, (size_t)width * sizeof *sums);
+    }
+    loop(call, stat, begin, end, sums);
+}
+
+/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+WEIGHTED_SELDOM void weighted_run(weighted_loop loop, const gpunn_kernel_call *call, float *const *stat,
+                                int64_t count, int64_t grain, int slices, double *sums, int width)
+{
+#ifdef _OPENMP
+    const int threads = call->threads < slices ? call->threads : slices;
+    if (threads > 1) {
+        WEIGHTED_OMP(parallel num_threads(threads))
+        {
+            const unsigned mode = weighted_flush_denormals();
+            WEIGHTED_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i) weighted_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+            weighted_restore(mode);
+        }
+        return;
+    }
+#endif
+    for (int i = 0; i < slices; ++i) weighted_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+}
+
+/* Bytes of workspace. */
+WEIGHTED_FN size_t weighted_room(int64_t count, size_t size)
+{
+    return ((size_t)count * size + 63) / 64 * 64;
+}
+
+/* The column of a label; -1 where it is no class. */
+WEIGHTED_FN int weighted_column(int64_t label, int columns)
+{
+    return label >= 0 && label < columns ? (int)label : -1;
+}
+
+WEIGHTED_FN void weighted_add(float *to, const float *from, int n)
+{
+    WEIGHTED_VECTOR
+    for (int j = 0; j < n; ++j) to[j] += from[j];
+}
+
+WEIGHTED_FN float weighted_sum(const float *x, int n)
+{
+    float lane[16] = {0}, rest = 0;
+    int   i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; ++j) lane[j] += x[i + j];
+    for (; i < n; ++i) rest += x[i];
+    for (int width = 8; width > 0; width /= 2)
+        for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+    return lane[0] + rest;
+}
+
+WEIGHTED_FN float weighted_highest(const float *x, int n)
+{
+    enum { LANES = 32 }; /* more than compilers unroll */
+    float lane[LANES], rest = -INFINITY;
+    int   i = 0;
+    for (int j = 0; j < LANES; ++j) lane[j] = -INFINITY;
+    for (; i + LANES <= n; i += LANES) {
+        WEIGHTED_VECTOR
+        for (int j = 0; j < LANES; ++j) lane[j] = weighted_max(lane[j], x[i + j]);
+    }
+    for (; i < n; ++i) rest = weighted_max(rest, x[i]);
+    for (int j = 0; j < LANES; ++j) rest = weighted_max(rest, lane[j]);
+    return rest;
+}
+
+/* One place's sum over all slices, whose sums stand `width` apart. */
+WEIGHTED_FN float weighted_total(const double *sums, int slices, int width)
+{
+    double total = 0;
+    for (int slice = 0; slice < slices; ++slice) total += sums[(int64_t)slice * width];
+    return (float)total;
+}
+
+/* g0, forward: sum0 */
+WEIGHTED_LOOPS weighted_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                double *sums)
+{
+    float terms0[10];
+    const uint8_t *const labels = (const uint8_t *)call->data[1];
+    const float *const weight = (const float *)call->data[2];
+    const int n = 10;
+    (void)stat;
+    for (int64_t row = begin; row < end; ++row) {
+        const int labels_column = weighted_column((int64_t)labels[row], 10);
+        WEIGHTED_VECTOR
+        for (int j = 0; j < n; ++j)
+            weighted_g0_forward_0_stage1((float)(j == labels_column), weight[j], &terms0[j]);
+        const float sum0 = weighted_sum(terms0, n);
+        const float labels_0 = (float)labels[row];
+        float sum0_out;
+        weighted_g0_forward_0_row1(labels_0, sum0, &sum0_out);
+        sums[0] += (double)sum0_out;
+    }
+}
+
+/* g0, forward: dlogits, sum0 */
+WEIGHTED_LOOPS weighted_g0_forward_1_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                double *sums)
+{
+    float terms0[10];
+    float terms1[10];
+    float terms2[10];
+    float terms3[10];
+    float dlogits_block[10];
+    const uint8_t *const labels = (const uint8_t *)call->data[1];
+    const float *const logits = (const float *)call->data[0];
+    const float *const weight = (const float *)call->data[2];
+    const float *const dloss = (const float *)call->data[3];
+    const float *const divisor = stat[0];
+    float *const dlogits = (float *)call->data[4];
+    const float dloss_0 = dloss[0];
+    const float divisor_0 = divisor[0];
+    const int n = 10;
+    for (int64_t row = begin; row < end; ++row) {
+        const int64_t i = row * 10;
+        const float labels_0 = (float)labels[row];
+        float row0;
+        float row1;
+        float row2;
+        weighted_g0_forward_1_row0(labels_0, &row0, &row1, &row2);
+        const int labels_column = weighted_column((int64_t)labels[row], 10);
+        WEIGHTED_VECTOR
+        for (int j = 0; j < n; ++j)
+            weighted_g0_forward_1_stage1(logits[i + j], (float)(j == labels_column), weight[j], &terms0[j], &terms1[j]);
+        const float max0 = weighted_highest(terms0, n);
+        const float sum1 = weighted_sum(terms1, n);
+        float row4;
+        weighted_g0_forward_1_row1(sum1, dloss_0, divisor_0, &row4);
+        WEIGHTED_VECTOR
+        for (int j = 0; j < n; ++j)
+            weighted_g0_forward_1_stage2(logits[i + j], max0, (float)(j == labels_column), &terms2[j], &terms3[j]);
+        const float sum2 = weighted_sum(terms2, n);
+        const float sum3 = weighted_sum(terms3, n);
+        float row3;
+        float sum0;
+        weighted_g0_forward_1_row2(row4, sum2, row0, row1, row2, sum1, sum3, &row3, &sum0);
+        sums[0] += (double)sum0;
+        float *const dlogits_at = dlogits == NULL || call->accumulate[4] ? dlogits_block : dlogits + i;
+        WEIGHTED_VECTOR
+        for (int j = 0; j < n; ++j)
+            weighted_g0_forward_1(row0, row1, row2, (float)(j == labels_column), logits[i + j], max0, row3, row4,
+                                  &dlogits_at[j]);
+        if (dlogits_at == dlogits_block && dlogits != NULL) weighted_add(dlogits + i, dlogits_block, n);
+    }
+}
+
+static int weighted_g0_forward(const gpunn_kernel_call *call)
+{
+    const uint8_t *const labels1 = (const uint8_t *)call->data[1];
+    for (int64_t i = 0; i < call->batch; ++i) {
+        const int64_t label = (int64_t)labels1[i];
+        if ((label < 0 || label >= 10) && label != -100) return GPUNN_ERR_ARGUMENT;
+    }
+    const unsigned mode = weighted_flush_denormals();
+    char *space = (char *)call->workspace;
+    float *stat[1];
+    stat[0] = (float *)(void *)space;
+    space += weighted_room(1, sizeof(float));
+    double *const sums = (double *)(void *)space;
+    {
+        const int slices = weighted_slices(call->batch * 10, 16384);
+        weighted_run(weighted_g0_forward_0_loop, call, NULL, call->batch, 1, slices, sums, 8);
+        {
+            float *const divisor = stat[0];
+            float divisor_value;
+            weighted_g0_forward_0_final(weighted_total(sums, slices, 8), &divisor_value);
+            divisor[0] = divisor_value;
+        }
+    }
+    {
+        const int slices = weighted_slices(call->batch * 10, 16384);
+        weighted_run(weighted_g0_forward_1_loop, call, stat, call->batch, 1, slices, sums, 8);
+        {
+            const float *const divisor = stat[0];
+            float *const loss = (float *)call->data[5];
+            const float divisor_0 = divisor[0];
+            float loss_value;
+            weighted_g0_forward_1_final(weighted_total(sums, slices, 8), divisor_0, &loss_value);
+            loss[0] = loss_value;
+        }
+    }
+    weighted_restore(mode);
+    return 0;
+}
+
+static size_t weighted_g0_forward_workspace(int64_t batch, int threads)
+{
+    (void)batch;
+    (void)threads;
+    size_t bytes = 0, most = 0, sums;
+    bytes += weighted_room(1, sizeof(float));
+    sums = weighted_room(weighted_slices(batch * 10, 16384) * (int64_t)8, sizeof(double));
+    if (sums > most) most = sums;
+    sums = weighted_room(weighted_slices(batch * 10, 16384) * (int64_t)8, sizeof(double));
+    if (sums > most) most = sums;
+    return bytes + most;
+}
+#ifdef WEIGHTED_OPTIMIZED
+#pragma GCC pop_options
+#undef WEIGHTED_OPTIMIZED
+#endif
+
+/* ==== tables ========================================================================================================== */
+static const signed char weighted_g0_operands0[] = {
+    0, 1,
+};
+static const gpunn_kernel_node weighted_g0_nodes[] = {
+    {"cross_entropy reduction=mean ignore_index=-100 label_smoothing=0.1 f32 []", weighted_g0_operands0, 2},
+};
+static const char *const weighted_g0_externals[] = {
+    "f32 [N,8]",
+};
+static const gpunn_kernel_operand weighted_g0_forward_operands[] = {
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_U8, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, -1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
+};
+static const gpunn_kernel weighted_set[] = {
+    {"g0",
+     "y = f(x)",
+     weighted_g0_nodes, 1,
+     weighted_g0_externals, 1,
+     NULL, 0,
+     GPUNN_KERNEL_ANY, true,
+     {{NULL, 0, NULL, NULL},
+      {weighted_g0_forward_operands, 6, weighted_g0_forward, weighted_g0_forward_workspace},
+      {NULL, 0, NULL, NULL}}},
+};
+static const int weighted_evaluation0[] = {
+    3, 0,
+};
+static const gpunn_kernel_instance weighted_evaluation[] = {
+    {0, weighted_evaluation0},
+};
+#if defined(GPUNN_CUDA) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda weighted_kernels_cuda;
+#elif defined(GPUNN_CUDA)
+extern const gpunn_kernel_cuda weighted_kernels_cuda;
+#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda weighted_kernels_cuda __attribute__((weak));
+#elif defined(__GNUC__) && !defined(_WIN32)
+extern const gpunn_kernel_cuda weighted_kernels_cuda __attribute__((weak));
+#endif
+const gpunn_kernel_set weighted_kernels = {
+    GPUNN_KERNELS_ABI,
+    WEIGHTED_KERNELS_STAMP,
+    "weighted",
+    "0.1",
+    "0000000000000000000000000000000000000000000000000000000000000000",
+    "python3 -m generator weighted.json -o weighted",
+    weighted_set,
+    1,
+    9,
+    weighted_evaluation,
+    NULL,
+    1,
+    0,
+    NULL,
+    0,
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+    &weighted_kernels_cuda,
+#else
+    NULL,
+#endif
+};
+#undef WEIGHTED_KERNELS_IMPLEMENTATION
+#endif

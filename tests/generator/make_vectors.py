@@ -1,0 +1,143 @@
+"""Writes vectors.txt: specs with the SHA-256 of their models' canonical text, which C and Python must both find.
+
+python3 tests/generator/make_vectors.py   (in the root of the repository)
+
+First come the files in vectors/, then random models out of all ops of the schema, one a line.
+"""
+import json
+import os
+import random
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(os.path.dirname(HERE)))
+
+from generator import graph, json_text, spec  # noqa: E402
+
+RANDOM_MODELS = 200
+NUMBERS = (0.1, 0.5, 1, 2.5, 1e-5, 0.003, 0.3333333333, 7, 1e10, 123456.789, 0.25, 1.0000001)
+EXPRESSIONS = (
+    ("x * sigmoid(1.702 * x)", 1), ("where(x > 0, x, leaky_relu(x, 0.2))", 1), ("(x - 1) / 3 + 2 - x / 4", 1),
+    ("1 / x + 3 / x", 1),
+    ("max(x, 0) + min(y, 1) * 0.5", 2), ("pow(x, 2) + pow(x, 0.5) + pow(2, y)", 2), ("-x * -2 + -(y - 3)", 2),
+    ("exp(1) * x + log(10) * y + pi * z", 3), ("(x < y) + (x <= 0.5) * (0.5 > y) + (x == y)", 2),
+    ("K(0.5) * x * (1 + erf(K(0.70710678) * x))", 1), ("clamp(x, -1) + clamp(y, -1, 2) + hardtanh(x)", 2),
+    ("3 * 4 * x + maximum(2, 3) * 0.1 + where(x > 0.1, 0.1, y)", 2), ("1e-3 * x + 1.5e2 * y + .25 * x0 + x1 / 7.", 2), ("x", 1),
+    ("abs(x) + 3.4028235e38 * 0 + sqrt(2) * tanh(0.5) * x", 1), ("2.5", 1))
+
+
+class Maker:
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.entries = []
+
+    def pick(self, items):
+        items = list(items)
+        return items[self.random.randrange(len(items))]
+
+    def count(self, most):
+        return 1 + self.random.randrange(most)
+
+    def value(self, part, x):
+        """Something that the schema of an attribute allows, with luck something that fits operand x."""
+        name, rank = part.get("$ref", "").split("/")[-1], len(x.shape)
+        if name in ("pair", "padding"):
+            low = name == "pair"
+            return self.pick((self.random.randrange(low, 4), [self.random.randrange(low, 4), self.random.randrange(low, 3)]))
+        simple = {
+            "count": lambda: self.count(rank if rank and self.random.randrange(3) else 8),
+            "flag": lambda: self.random.randrange(2) == 1,
+            "integer": lambda: self.random.randrange(-rank, rank) if rank else 0,
+            "index": lambda: self.random.randrange(-5, 6),
+            "number": lambda: self.pick(NUMBERS), "scale": lambda: self.pick(NUMBERS),
+            "extended": lambda: self.pick(NUMBERS + ("inf", "-inf", -0.75, -0.0)),
+            "axes": lambda: self.random.sample(range(-rank, 0), self.random.randrange(rank + 1)),
+            "amounts": lambda: [0 if size < 0 else self.random.randrange(3) for size in x.shape],
+            "dtype": lambda: self.pick(("f32", "i64", "i32", "u8", "bool")),
+            "init": lambda: {"kind": "uniform", "a": -0.5, "b": 0.5}, "parameters": lambda: {},
+            "reduction": lambda: self.pick(("mean", "sum", "none", "batchmean")),
+            "class_reduction": lambda: self.pick(("mean", "sum", "none"))}
+        return simple[name]() if name in simple else self.count(3)
+
+    def shape_like(self, x):
+        factor, power = graph.measure(x.shape)
+        divisor = self.pick(d for d in range(1, factor + 1) if factor % d == 0)
+        batches = ["N"] * (power - 1)
+        first = ["%sN" % (divisor if divisor > 1 else "")] if power else [divisor]
+        return batches + first + [factor // divisor]
+
+    def entry(self, op, tensors):
+        part = spec.ops()[op]
+        floats = [t for t in tensors if t.dtype == "f32" and t.label]
+        x = self.pick(floats)
+        entry = {"op": op}
+        label = "t%d" % len(self.entries)
+        if "name" in part["required"] or self.random.randrange(3) == 0:
+            entry["name"] = label
+        else:
+            entry["id"] = label
+        if op in ("input", "parameter", "constant"):
+            shape = [self.count(4) for _ in range(self.random.randrange(4))]
+            entry["shape"] = shape if op != "input" else ["N"] + shape
+            if op == "constant":
+                entry["values"] = [self.pick(NUMBERS) for _ in range(graph.measure(shape)[0])]
+            return entry
+        number = {"one": 1, "two": 2, "three": 3, "many": self.count(3), "arguments": 1}[
+            part["properties"]["inputs"]["$ref"].split("/")[-1]]
+        if op == "expr":
+            entry["expression"], number = self.pick(EXPRESSIONS)
+        alike = [t for t in floats if t.shape == x.shape]
+        entry["inputs"] = [x.label] + [self.pick(self.pick((alike, floats))).label for _ in range(number - 1)]
+        if op in ("cross_entropy", "nll_loss", "accuracy"):
+            labels = [t for t in tensors if t.dtype in graph.CLASS_DTYPES and t.label]
+            if not labels:
+                return None
+            entry["inputs"][1] = self.pick(labels).label
+        for key, inner in part["properties"].items():
+            if key in ("op", "id", "name", "as", "inputs", "expression", "consts"):
+                continue
+            if key in part["required"] or self.random.randrange(2):
+                reference = inner.get("$ref") == "#/$defs/reference"
+                entry[key] = (self.pick(floats).label if reference else self.shape_like(x) if key == "shape" else
+                              [self.random.randrange(-r, r) for r in [len(x.shape)] for _ in range(r)] if op == "permute" else
+                              self.value(inner, x))
+        return entry
+
+    def model(self, op):
+        """A model with that op and others."""
+        shape = self.pick((["N", 6], ["N", 4, 9, 8], [3, "N", 5], ["N", 3, 4]))
+        if "2d" in op:
+            shape = ["N", 4, 9, 8]
+        elif "1d" in op or op in ("cross_entropy", "nll_loss", "accuracy"):
+            shape = ["N", 6]
+        self.entries = [{"op": "input", "name": "a", "shape": shape},
+                        {"op": "input", "name": "b", "dtype": self.pick(("i64", "u8", "i32")), "shape": ["N"]}]
+        root = {"gpunn_spec": 1, "precision": self.pick(("f32", "tf32", "bf16", "f16")), "tensors": self.entries}
+        model, wanted = spec.parse(json.dumps(root)), 3 + self.random.randrange(10)
+        while len(self.entries) < wanted:
+            entry = self.entry(op or self.pick(spec.ops()), model.tensors)
+            if entry is None:
+                continue
+            self.entries.append(entry)
+            try:
+                model = spec.parse(json.dumps(root))
+                op = None
+            except json_text.SpecError:
+                self.entries.pop()
+        return json.dumps(root, separators=(",", ":")), model
+
+
+def main():
+    lines = []
+    for name in sorted(os.listdir(os.path.join(HERE, "vectors"))):
+        model = spec.load(os.path.join(HERE, "vectors", name))
+        lines.append("%s vectors/%s" % (model.sha256(), name))
+    for seed in range(RANDOM_MODELS):
+        text, model = Maker(seed).model(list(spec.ops())[seed % len(spec.ops())])
+        lines.append("%s %s" % (model.sha256(), text))
+    with open(os.path.join(HERE, "vectors.txt"), "w", encoding="ascii", newline="\n") as file:
+        file.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Makes the files of pytorch/ from the models in zoo.py, with PyTorch: python3 tests/generator/make_zoo.py [NAME...]
+
+NAME.json is what the exporter writes; everything in NAME.safetensors is computed in float64 from float32 values:
+    weight/NAME   parameters and running statistics     in/NAME     inputs
+    eval/NAME     outputs in evaluation mode            train/NAME  in training mode, where that draws no random numbers
+    grad/NAME     the loss's gradients of parameters and inputs in training mode
+    step/NAME     parameters and running statistics after the steps of the spec's optimizer whose number is in steps
+"""
+import os
+import sys
+import warnings
+
+import torch
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.dirname(os.path.dirname(HERE)), HERE]
+import zoo  # noqa: E402
+from generator import export_torch, spec  # noqa: E402
+
+FOLDER = os.path.join(HERE, "pytorch")
+OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop,
+              "adagrad": torch.optim.Adagrad}
+
+
+def outputs_of(module, inputs, loss, names):
+    result = module(*(inputs[:-1] if loss else inputs))
+    pairs = export_torch.flat(result) + ([("loss", loss(result, inputs[-1]))] if loss else [])
+    return {name: tensor for name, (_, tensor) in zip(names, pairs)}
+
+
+def make(name, folder):
+    """Writes the two files of a case into folder."""
+    module, inputs, loss, output_names = zoo.make(name)
+    _, optimizer, steps, repeatable = zoo.CASES[name]
+    weights_path = os.path.join(folder, name + ".safetensors")
+    written = export_torch.export(module, inputs, os.path.join(folder, name + ".json"), weights_path, output_names=output_names,
+                                  loss=loss or "loss", optimizer=optimizer)
+    model = spec.load(os.path.join(folder, name + ".json"))
+    used = [t.name for t in model.tensors if t.kind in ("parameter", "buffer")]
+    input_names = [t["name"] for t in written["tensors"] if t["op"] == "input"]
+    state = {key: value.clone() for key, value in module.state_dict().items()}
+    tensors = {f"weight/{key}": state[key] for key in used}
+    tensors.update({f"in/{key}": x for key, x in zip(input_names, inputs)})
+    torch.set_default_dtype(torch.float64)
+    try:
+        module, state = module.double(), {key: x.double() if x.is_floating_point() else x for key, x in state.items()}
+        exact = [x.double() if x.is_floating_point() else x for x in inputs]
+
+        def fresh(training):
+            module.load_state_dict(state)
+            return module.train(training)
+
+        with torch.no_grad():
+            results = outputs_of(fresh(False), exact, loss, written["outputs"])
+        tensors.update({f"eval/{key}": x for key, x in results.items()})
+        if repeatable:
+            live = [x.clone().requires_grad_() if x.is_floating_point() else x for x in exact]
+            results = outputs_of(fresh(True), live, loss, written["outputs"])
+            tensors.update({f"train/{key}": x for key, x in results.items()})
+            module.zero_grad()
+            results["loss"].backward()
+            tensors.update({f"grad/{key}": p.grad for key, p in module.named_parameters() if key in used and p.grad is not None})
+            tensors.update({f"grad/{key}": x.grad for key, x in zip(input_names, live) if x.grad is not None})
+        if steps:
+            fresh(True)
+            options = {key: tuple(x) if isinstance(x, list) else x for key, x in optimizer.items() if key != "type"}
+            trainer = OPTIMIZERS[optimizer["type"]]([p for p in module.parameters() if p.requires_grad], **options)
+            for _ in range(steps):
+                trainer.zero_grad()
+                outputs_of(module, exact, loss, written["outputs"])["loss"].backward()
+                trainer.step()
+            tensors.update({f"step/{key}": module.state_dict()[key].clone() for key in used})
+            tensors["steps"] = torch.tensor(steps)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    export_torch.save_safetensors(weights_path, tensors)
+    return sum(x.numel() for x in tensors.values())
+
+
+def main():
+    warnings.simplefilter("ignore")
+    for name in sys.argv[1:] or zoo.CASES:
+        print(name, make(name, FOLDER))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+/* Runs a generated file's kernels on the CPU, for test_emit_c.py. Cases come on stdin and results go to stdout, in numbers of 8
+ * bytes: kernel (one byte), direction (3: an update), batch, threads, seed, step, sites: their number and each; operands: their
+ * number, and of each whether it is added to, its bytes (-1: NULL) and, padded, its memory. Results: what the function returned,
+ * then the memory of all operands. Of an update: 3, its number, threads, first; lr, scale, limit, decay, rate, shrink, root_scale
+ * in thousand millionths; then the operands parameter, gradient and states. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include KERNELS
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define SET JOIN(NAME, _kernels)
+
+enum { MOST = 64 };
+
+typedef struct block {
+    int64_t bytes;
+    char   *data;
+} block;
+
+static void take(void *to, size_t bytes)
+{
+    if (bytes > 0 && fread(to, bytes, 1, stdin) != 1) exit(2);
+}
+
+static int64_t number(void)
+{
+    int64_t value;
+    take(&value, sizeof value);
+    return value;
+}
+
+static int64_t read_blocks(block *blocks, unsigned char *accumulate)
+{
+    int64_t count = number();
+    for (int64_t i = 0; i < count; i++) {
+        char padding[8];
+        accumulate[i] = (unsigned char)number();
+        blocks[i].bytes = number();
+        blocks[i].data = NULL;
+        if (blocks[i].bytes < 0) continue;
+        blocks[i].data = (char *)malloc((size_t)blocks[i].bytes);
+        if (blocks[i].data == NULL) exit(2);
+        take(blocks[i].data, (size_t)blocks[i].bytes);
+        take(padding, (size_t)(-blocks[i].bytes & 7));
+    }
+    return count;
+}
+
+static void give_blocks(block *blocks, int64_t count, int64_t status)
+{
+    fwrite(&status, sizeof status, 1, stdout);
+    for (int64_t i = 0; i < count; i++) {
+        const char padding[8] = {0};
+        if (blocks[i].data == NULL) continue;
+        fwrite(blocks[i].data, 1, (size_t)blocks[i].bytes, stdout);
+        fwrite(padding, 1, (size_t)(-blocks[i].bytes & 7), stdout);
+        free(blocks[i].data);
+    }
+}
+
+static void run_update(int64_t which, int64_t threads)
+{
+    gpunn_update         u = SET.updates[which].pattern;
+    gpunn_update_numbers numbers;
+    block                blocks[MOST];
+    unsigned char        accumulate[MOST];
+    float                given[7];
+    memset(&numbers, 0, sizeof numbers);
+    numbers.first = number() != 0;
+    numbers.go = true;
+    for (int i = 0; i < 7; i++) given[i] = (float)((double)number() * 1e-9);
+    int64_t count = read_blocks(blocks, accumulate);
+    u.lr = given[0];
+    numbers.scale = given[1];
+    u.gradient_limit = given[2];
+    u.weight_decay = given[3];
+    numbers.rate = given[4];
+    numbers.shrink = given[5];
+    numbers.root_scale = given[6];
+    u.count = blocks[0].bytes / 4;
+    u.parameter = (float *)(void *)blocks[0].data;
+    u.gradient = (const float *)(const void *)blocks[1].data;
+    for (int i = 0; i < 3; i++) u.state[i] = (float *)(void *)blocks[2 + i].data;
+    give_blocks(blocks, count, SET.updates[which].cpu(&u, &numbers, (int)threads));
+}
+
+int main(void)
+{
+    for (int kernel = getchar(); kernel != EOF; kernel = getchar()) {
+        block             blocks[MOST];
+        void             *data[MOST];
+        unsigned char     accumulate[MOST];
+        uint32_t          sites[8];
+        uint64_t          random[2];
+        gpunn_kernel_call call;
+        int64_t           direction = number();
+        memset(&call, 0, sizeof call);
+        call.batch = number();
+        call.threads = (int)number();
+        if (direction == 3) {
+            run_update(call.batch, call.threads);
+            continue;
+        }
+        for (int i = 0; i < 2; i++) random[i] = (uint64_t)number();
+        int64_t site_count = number();
+        for (int64_t i = 0; i < site_count; i++) sites[i] = (uint32_t)number();
+        int64_t count = read_blocks(blocks, accumulate);
+        for (int64_t i = 0; i < count; i++) data[i] = blocks[i].data;
+        const gpunn_kernel_program *program = &SET.kernels[kernel].program[direction];
+        if (program->operand_count != count) exit(3);
+        size_t bytes = program->cpu_workspace(call.batch, call.threads);
+        call.data = data;
+        call.accumulate = accumulate;
+        call.sites = sites;
+        call.random = random;
+        call.workspace = malloc(bytes);
+        give_blocks(blocks, count, program->cpu(&call));
+        free(call.workspace);
+    }
+    return 0;
+}

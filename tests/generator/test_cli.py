@@ -1,0 +1,217 @@
+"""python3 -m generator: what it writes, --check, and that every failure is one sentence and leaves no half-written file."""
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+from generator import __main__ as command
+from generator import partition, spec, stamp
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+SPEC = {"gpunn_spec": 1, "name": "small", "tensors": [
+    {"op": "input", "name": "x", "shape": ["N", 64]}, {"op": "linear", "name": "fc", "inputs": ["x"], "out_features": 64},
+    {"op": "gelu", "id": "g", "inputs": ["fc"]}, {"op": "mul", "id": "p", "inputs": ["g", "x"]},
+    {"op": "layer_norm", "name": "ln", "inputs": ["p"]}, {"op": "square", "id": "s", "inputs": ["ln"]},
+    {"op": "mean", "name": "loss", "inputs": ["s"]}], "loss": "loss", "optimizer": {"type": "adamw"}, "outputs": ["ln"]}
+
+
+class Cli(unittest.TestCase):
+    def setUp(self):
+        self.folder = os.path.realpath(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.spec = self.path("small.json")
+        self.write(self.spec, json.dumps(SPEC))
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    @staticmethod
+    def write(path, text):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    @staticmethod
+    def bytes(path):
+        with open(path, "rb") as file:
+            return file.read()
+
+    def run_main(self, *words):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = command.main(list(words))
+        return code, out.getvalue(), err.getvalue()
+
+    def good(self, *words):
+        code, out, err = self.run_main(*words)
+        self.assertEqual((code, err), (0, ""))
+        return out
+
+    def bad(self, sentence, *words, code=1):
+        """Runs it, expects one line of error, and no file that was not there."""
+        before = self.tree()
+        found, out, err = self.run_main(*words)
+        self.assertEqual((found, out), (code, ""), err)
+        self.assertRegex(err, r"\Agenerator: [^\n]+\n\Z")
+        self.assertRegex(err, sentence)
+        self.assertEqual(self.tree(), before)
+
+    def tree(self):
+        return sorted((path, self.bytes(path)) for folder, _, names in os.walk(self.folder) for name in names
+                      for path in [os.path.join(folder, name)])
+
+    def test_writes(self):
+        self.good(self.spec, "-o", self.path("small"), "--emit-model")
+        self.assertEqual(sorted(os.listdir(self.folder)), ["small.json", "small_kernels.cu", "small_kernels.h", "small_model.h"])
+        model = spec.load(self.spec)
+        for name in ("small_kernels.h", "small_kernels.cu", "small_model.h"):
+            text = self.bytes(self.path(name)).decode("ascii")
+            self.assertNotIn("\r", text)
+            head = text.splitlines()[:6]
+            self.assertIn(name, head[0])
+            self.assertEqual(head[2], " * gpunn %s, templates %s" % (stamp.VERSION, stamp.template_hash()))
+            self.assertEqual(head[3], " * spec sha256 " + model.sha256())
+            self.assertEqual(head[4], " * renew it with: python3 -m generator small.json -o small --emit-model")
+        self.assertIn("const gpunn_kernel_set small_kernels", self.bytes(self.path("small_kernels.h")).decode())
+
+    def test_is_deterministic(self):
+        """Another hash seed, another current folder, another place, another order of keys: the same bytes."""
+        self.good(self.spec, "-o", self.path("small"))
+        expected = [self.bytes(self.path("small_kernels" + end)) for end in (".h", ".cu")]
+        for i, seed in enumerate(("0", "1", "4321")):
+            folder = self.path("elsewhere%d" % i)
+            os.mkdir(folder)
+            self.write(os.path.join(folder, "small.json"), json.dumps({key: SPEC[key] for key in reversed(list(SPEC))}, indent=i))
+            prefix = "" if i else os.path.join(folder, "")
+            words = [prefix + "small.json", "-o", prefix + "small"]
+            done = subprocess.run([sys.executable, "-m", "generator"] + words, cwd=folder if i else "/", stderr=subprocess.PIPE,
+                                  env=dict(os.environ, PYTHONPATH=ROOT, PYTHONHASHSEED=seed))
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            self.assertEqual([self.bytes(os.path.join(folder, "small_kernels" + end)) for end in (".h", ".cu")], expected)
+
+    def test_check(self):
+        words = self.spec, "-o", self.path("small")
+        self.bad("small_kernels.h is missing; write it with: python3 -m generator small.json -o small", *words, "--check")
+        self.good(*words)
+        before = self.tree()
+        self.good(*words, "--check")
+        self.assertEqual(self.tree(), before)
+        self.bad("small_kernels.h is stale; renew it with: .* --emit-model", *words, "--check", "--emit-model")
+        for name in ("small_kernels.h", "small_kernels.cu"):
+            data = self.bytes(self.path(name))
+            for changed in (data[:-1], data + b"\n", data.replace(b"sha256 ", b"sha256 0", 1)):
+                with open(self.path(name), "wb") as file:
+                    file.write(changed)
+                self.bad("%s is stale; renew it with: python3" % name, *words, "--check")
+            with open(self.path(name), "wb") as file:
+                file.write(data.replace(b"\n", b"\r\n"))  # as git may check it out
+            self.good(*words, "--check")
+            self.good(*words)
+        self.write(self.spec, json.dumps(dict(SPEC, math="fast", precision="bf16")))
+        self.bad("is stale", *words, "--check")
+
+    def test_the_command_in_the_file_renews_it(self):
+        os.mkdir(self.path("specs"))
+        spec_path = self.path("specs", "a model.json")
+        shutil.move(self.spec, spec_path)
+        self.good(spec_path, "-o", self.path("m"), "--math", "accurate")
+        line = re.search(r"renew it with: (.*)", self.bytes(self.path("m_kernels.h")).decode()).group(1)
+        words = shlex.split(line)
+        self.assertEqual(words, ["python3", "-m", "generator", "specs/a model.json", "-o", "m", "--math", "accurate"])
+        done = subprocess.run([sys.executable] + words[1:] + ["--check"], cwd=self.folder, env=dict(os.environ, PYTHONPATH=ROOT))
+        self.assertEqual(done.returncode, 0)
+
+    def test_command(self):
+        inside = os.path.join(ROOT, "examples", "a.json"), os.path.join(ROOT, "examples", "b")
+        self.assertEqual(stamp.command(*inside), "python3 -m generator examples/a.json -o examples/b")
+        self.assertEqual(stamp.command("/one/a.json", "/two/b", ["--math", "fast"]),
+                         "python3 -m generator a.json -o b --math fast")
+        hostile = stamp.command('/one/*/"\\\n\u00e9??/a.json', "/one/b")
+        self.assertNotRegex(hostile, r'\*/|/\*|["\\\n]|\?\?')
+        self.assertTrue(all(" " <= character <= "~" for character in hostile))
+
+    def test_report(self):
+        self.assertIn("launches", self.good(self.spec, "--report"))
+        self.assertEqual(os.listdir(self.folder), ["small.json"])
+        self.assertIn("launches", self.good(self.spec, "-o", self.path("small"), "--report"))
+        self.assertIn("launches", self.good(self.spec, "-o", self.path("small"), "--report", "--check"))
+
+    def test_report_of_any_names(self):
+        out = self.good(os.path.join(HERE, "vectors", "names.json"), "--report")
+        self.assertTrue(all(character == "\n" or " " <= character <= "~" for character in out))
+
+    def test_math(self):
+        texts = []
+        self.write(self.spec, json.dumps(dict(SPEC, precision="bf16")))
+        for math in ("accurate", "fast"):
+            self.good(self.spec, "-o", self.path("small"), "--math", math)
+            texts.append(self.bytes(self.path("small_kernels.cu")) + self.bytes(self.path("small_kernels.h")))
+        self.assertNotEqual(texts[0].replace(b"accurate", b"fast"), texts[1])
+
+    def test_usage(self):
+        out = self.path("small")
+        for sentence, words in (("MODEL.json", ()), ("-o NAME is missing", (self.spec,)),
+        ("invalid choice: 'quick'", (self.spec, "-o", out, "--math", "quick")),
+                                ("--what", (self.spec, "-o", out, "--what")), ("'9x' begins", (self.spec, "-o", self.path("9x"))),
+                                ("'a-b' begins", (self.spec, "-o", self.path("a-b"))),
+                                ("'' begins", (self.spec, "-o", self.path(""))),
+                                ("'x\\\\xe9' begins", (self.spec, "-o", self.path("x\u00e9"))),
+                                ("need -o NAME", (self.spec, "--report", "--check"))):
+            self.bad(sentence, *words, code=2)
+
+    def test_bad_spec(self):
+        out = self.path("small")
+        self.bad("no.json: cannot be read: No such file", self.path("no.json"), "-o", out)
+        self.bad("cannot be read", self.folder, "-o", out)
+        self.write(self.path("bad.json"), json.dumps(SPEC, indent=1).replace('"gelu"', '"gleu"'))
+        self.bad(r"bad\.json:22:10: unknown op 'gleu'; did you mean 'gelu'\?", self.path("bad.json"), "-o", out)
+        self.write(self.path("bad.json"), json.dumps(dict(SPEC, fuse={"always": [["fc", "g"]]})))
+        self.bad(r"bad\.json:1:\d+: fuse\.always", self.path("bad.json"), "-o", out)
+        self.write(self.path("bad.json"), '{"gpunn_spec": 1, "tensors": []}')
+        self.bad(r"bad\.json: the model has no tensors", self.path("bad.json"), "-o", out)
+        self.write(self.path("bad\u00e9.json"), "x")
+        self.bad(r"bad\\xe9\.json:1:1", self.path("bad\u00e9.json"), "-o", out)
+
+    def test_unwritable(self):
+        self.bad("nowhere/small_kernels.h cannot be written: No such file", self.spec, "-o", self.path("nowhere", "small"))
+        self.bad("cannot be written: Not a directory", self.spec, "-o", os.path.join(self.spec, "small"))
+        self.good(self.spec, "-o", self.path("small"))
+        os.remove(self.path("small_kernels.cu"))
+        os.mkdir(self.path("small_kernels.cu"))
+        self.write(self.path("small_kernels.h"), "old")
+        self.bad("small_kernels.cu cannot be written: it is a folder", self.spec, "-o", self.path("small"))
+        self.assertEqual(self.bytes(self.path("small_kernels.h")), b"old")
+
+    def test_a_full_disk_leaves_the_old_files(self):
+        self.good(self.spec, "-o", self.path("small"))
+        self.write(self.path("small_kernels.h"), "old")
+        real = open
+
+        def failing(path, mode="r", **rest):
+            file = real(path, mode, **rest)
+            if mode == "xb" and ".cu." in str(path):
+                file.close()
+                file = mock.MagicMock()
+                file.__enter__.return_value.write.side_effect = OSError(28, "No space left on device")
+                file.__exit__.return_value = False
+            return file
+
+        with mock.patch("builtins.open", failing):
+            self.bad("small_kernels.cu cannot be written: No space left", self.spec, "-o", self.path("small"))
+        self.assertEqual(self.bytes(self.path("small_kernels.h")), b"old")
+
+    def test_internal_errors_are_one_sentence(self):
+        with mock.patch.object(partition, "partition", side_effect=KeyError("a\nb")):
+            self.bad("internal error, please report it with the spec: KeyError", self.spec, "-o", self.path("small"), code=3)
+
+
+if __name__ == "__main__":
+    unittest.main()

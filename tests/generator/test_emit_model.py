@@ -1,0 +1,92 @@
+"""NAME_model.h builds, through gpunn's public builders, a model with the same text as the spec's, in C and in C++."""
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import types
+import unittest
+
+from generator import emit_model, spec
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+WARNINGS = "-Wall -Wextra -Wconversion -Wshadow -Werror".split()
+
+
+def models():
+    """Those of the vectors: all files, and every fourth random one."""
+    with open(os.path.join(HERE, "vectors.txt"), encoding="ascii") as file:
+        lines = [line.split(" ", 1)[1].strip() for line in file]
+    for number, line in enumerate(lines):
+        if not line.startswith("{"):
+            yield spec.load(os.path.join(HERE, line))
+        elif number % 4 == 0:
+            yield spec.parse(line)
+
+
+class EmittedModel(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def write(self, name, text):
+        with open(os.path.join(self.folder, name), "w", encoding="ascii") as file:
+            file.write(text)
+
+    def compile(self, *words):
+        done = subprocess.run(words, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+        self.assertEqual(done.returncode, 0, done.stdout[:4000])
+
+    def test_models_are_the_specs(self):
+        """The program builds each model, compares its text's hash and saves it as a spec, which must say what the first did."""
+        program = ['#define GPUNN_IMPLEMENTATION', '#include "gpunn.h"']
+        calls, expected = [], list(models())
+        for number, model in enumerate(expected):
+            name = "m%d" % number
+            kernel_set = types.SimpleNamespace(name=name, spec_sha256=model.sha256(), command="")
+            text = emit_model.emit_model(model, kernel_set)
+            self.assertTrue(all(len(line) <= 130 for line in text.splitlines()))
+            self.write(name + "_model.h", text)
+            program.append('#include "%s_model.h"' % name)
+            loss = re.search(r"\*(\w+); /\* the loss", text)
+            calls += ["{", "    %s_tensors t;" % name, "    gpunn_model *model = %s_create(dev, &t);" % name,
+                      "    gpunn_optimizer *opt = %s;" % (name + "_optimizer(model)" if model.optimizer else "NULL"),
+                      "    gpunn_tensor *loss = %s;" % ("t." + loss.group(1) if loss else "NULL"),
+                      "    if (model) gpunn__model_sha256(model, model->tensor_count, hex);",
+                      "    if (!model || strcmp(hex, \"%s\")) (void)printf(\"%s differs\\n\");" % (model.sha256(), name),
+                      "    if (gpunn_spec_save(model, \"%s.json\", .loss = loss, .optimizer = opt))" % name,
+                      "        (void)printf(\"%s: %%s\\n\", gpunn_error(dev));" % name,
+                      "    gpunn_optimizer_destroy(opt);", "    gpunn_model_destroy(model);", "}"]
+        program += ["int main(void)", "{", "    char hex[65];",
+                    "    gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU);"]
+        program += ["    " + line for line in calls] + ["    gpunn_device_close(dev);", "    return 0;", "}", ""]
+        self.write("program.c", "\n".join(program))
+        self.compile(os.environ.get("CC", "cc"), "-std=c99", "-D_POSIX_C_SOURCE=200809L", "-O0", *WARNINGS, "-I" + ROOT,
+                     "program.c", "-o", "program", "-lm", "-lpthread")
+        done = subprocess.run([os.path.join(self.folder, "program")], cwd=self.folder, stdout=subprocess.PIPE,
+                              universal_newlines=True)
+        self.assertEqual((done.returncode, done.stdout), (0, ""))
+        for number, model in enumerate(expected):
+            saved = spec.load(os.path.join(self.folder, "m%d.json" % number))
+            self.assertEqual(self.facts(saved), self.facts(model), "m%d" % number)
+        self.cpp(program)
+
+    @staticmethod
+    def facts(model):
+        """What a spec says of its model, but for names that only the spec gives."""
+        named = [(t.name if t.kind in ("input", "parameter", "buffer") else None, t.layer, t.init, t.trainable,
+                  (t.decay, t.lr_scale) if t.kind == "parameter" else None, repr(t.values)) for t in model.tensors]
+        optimizer = None if model.optimizer is None else (sorted(model.optimizer.items()), model.clip_grad_norm,
+                                                          model.clip_grad_value)
+        return model.text(), named, model.loss, optimizer
+
+    def cpp(self, program):
+        includes = [line for line in program if "_model.h" in line]
+        self.write("program.cpp", "\n".join(includes) + "\n")
+        self.compile(os.environ.get("CXX", "c++"), "-std=c++17", "-fsyntax-only", *WARNINGS,
+                     "-Wno-missing-field-initializers", "-I" + ROOT, "program.cpp")
+
+
+if __name__ == "__main__":
+    unittest.main()

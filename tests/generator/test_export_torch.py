@@ -1,0 +1,304 @@
+"""The exporter: what it writes, what it refuses and how it says so. Needs PyTorch; test_run_model.py compares values."""
+import contextlib
+import io
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import types
+import unittest
+import warnings
+
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+except ImportError:
+    raise unittest.SkipTest("PyTorch is not here") from None
+
+from generator import export_torch, spec
+from tests.generator import tensor_file, zoo
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+BY_EXPORT = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 7)
+
+
+class Net(nn.Module):
+    """forward is the function given, whose first argument is the module; parts are attributes."""
+
+    def __init__(self, function, **parts):
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
+
+
+class Export(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+        torch.manual_seed(1)
+        warnings.simplefilter("ignore")
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def export(self, module, *inputs, **options):
+        """The spec; it has passed spec.load, and the weights file holds what it needs."""
+        written = export_torch.export(module, inputs, self.path("net.json"), self.path("net.safetensors"), **options)
+        model = spec.load(self.path("net.json"))
+        wanted = {t.name: list(t.shape) for t in model.tensors if t.kind in ("parameter", "buffer")}
+        self.assertEqual({name: t[1] for name, t in tensor_file.load(self.path("net.safetensors")).items()}, wanted)
+        with open(self.path("net.json"), encoding="ascii") as file:
+            self.assertEqual(json.load(file), json.loads(json.dumps(written)))
+        return written
+
+    def ops(self, module, *inputs, **options):
+        return [t["op"] for t in self.export(module, *inputs, **options)["tensors"]]
+
+    def problems(self, module, *inputs, **options):
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        quiet = io.StringIO()  # PyTorch prints what it could not follow
+        with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+            with self.assertRaises(export_torch.Unsupported) as caught:
+                export_torch.export(module, inputs, self.path("bad.json"), self.path("bad.safetensors"), **options)
+        self.assertEqual(os.listdir(self.folder), [])
+        return caught.exception.problems
+
+    def of_function(self, function, *shape, **parts):
+        return self.problems(Net(lambda self, x: function(x), **parts), torch.rand(shape or (3, 4)))
+
+
+class Zoo(Export):
+    def test_specs_are_the_committed_ones(self):
+        if not BY_EXPORT:
+            self.skipTest("another PyTorch's operators")
+        for name, (_, optimizer, _, _) in zoo.CASES.items():
+            with self.subTest(model=name):
+                module, inputs, loss, outputs = zoo.make(name)
+                self.export(module, *inputs, loss=loss or "loss", output_names=outputs, optimizer=optimizer)
+                own, committed = spec.load(self.path("net.json")), spec.load(os.path.join(HERE, "pytorch", name + ".json"))
+                self.assertEqual(own.text(), committed.text())
+
+    def test_a_trace_gives_the_same_model(self):
+        """The way of older PyTorch, at models that it has operators for."""
+        if not BY_EXPORT:
+            self.skipTest("it is the only way here")
+        for name in ("lenet", "resnet", "transformer_encoder_layer", "gpt", "vit", "losses_divergence", "shapes", "mlp_shared"):
+            with self.subTest(model=name):
+                module, inputs, loss, outputs = zoo.make(name)
+                state = {key: x.clone() for key, x in module.state_dict().items()}
+                by_export, export_torch.capture_export = export_torch.capture_export, export_torch.capture_trace
+                try:
+                    self.export(module, *inputs, loss=loss or "loss", output_names=outputs, optimizer=zoo.CASES[name][1])
+                finally:
+                    export_torch.capture_export = by_export
+                own, committed = spec.load(self.path("net.json")), spec.load(os.path.join(HERE, "pytorch", name + ".json"))
+                self.assertEqual(own.text(), committed.text())
+                self.assertTrue(all(torch.equal(x, state[key]) for key, x in module.state_dict().items()),
+                                "tracing changed the module")
+
+
+class Written(Export):
+    def test_names(self):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        written = self.export(net, torch.rand(3, 2, 3), torch.rand(3, 2), loss=nn.MSELoss(), input_names=["image", "wanted"],
+                              output_names=["score"])
+        self.assertEqual([t.get("name") for t in written["tensors"]], ["image", "wanted", None, "1", "2", "3", "loss"])
+        self.assertEqual((written["outputs"], written["loss"]), (["score", "loss"], "loss"))
+        self.assertEqual(written["tensors"][5]["as"], "score")
+        self.assertEqual(written["tensors"][0]["shape"], ["N", 2, 3])
+        written = self.export(Net(lambda self, x, y: {"sum": x + y, "pair": (x * y, [x - y])}), torch.rand(3, 2),
+                              torch.rand(3, 2))
+        self.assertEqual(written["outputs"], ["sum", "pair0", "pair10"])
+
+    def test_names_that_clash(self):
+        with self.assertRaisesRegex(ValueError, "names of their own"):
+            self.export(nn.Linear(3, 2), torch.rand(4, 3), input_names=["output"])
+
+    def test_the_batch(self):
+        net = Net(lambda self, x, mask: (x.view(x.size(0) * 2, -1) * 2).reshape(-1, 6) + mask)
+        written = self.export(net, torch.rand(1, 6), torch.rand(6))  # a batch of 1 too
+        self.assertEqual([t["shape"] for t in written["tensors"] if "shape" in t], [["N", 6], [6], ["2N", 3], ["N", 6]])
+        written = self.export(net, torch.rand(3, 6), torch.rand(6), dynamic_batch=False)
+        self.assertEqual([t["shape"] for t in written["tensors"] if "shape" in t], [[3, 6], [6], [6, 3], [3, 6]])
+        written = self.export(net, torch.rand(3, 6), torch.rand(3, 6), dynamic_batch=[True, True])
+        self.assertEqual(written["tensors"][1]["shape"], ["N", 6])
+
+    def test_modes_give_the_same_model(self):
+        net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Dropout(0.1))
+        texts = []
+        for mode in (True, False):
+            self.export(net.train(mode), torch.rand(2, 1, 5, 5))
+            texts.append(spec.load(self.path("net.json")).text())
+        self.assertEqual(texts[0], texts[1])
+        self.assertEqual(int(net[1].num_batches_tracked), 0)
+
+    def test_tied_weights(self):
+        a, b = nn.Linear(4, 4), nn.Linear(4, 4)
+        b.weight = a.weight
+        written = self.export(nn.Sequential(a, b), torch.rand(2, 4))
+        self.assertEqual([t["op"] for t in written["tensors"]], ["input", "linear", "matmul", "parameter", "add"])
+        self.assertEqual(written["tensors"][2]["inputs"], ["0", "0.weight"])
+        self.assertEqual(sorted(tensor_file.load(self.path("net.safetensors"))), ["0.bias", "0.weight", "1.bias"])
+
+    def test_frozen(self):
+        net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+        for p in (net[0].weight, net[0].bias, net[1].bias):
+            p.requires_grad = False
+        layers = self.export(net, torch.rand(2, 3))["tensors"][1:]
+        self.assertEqual(layers[0]["trainable"], False)
+        self.assertEqual(layers[1]["parameters"], {"bias": {"trainable": False}})
+        self.assertEqual([t.trainable for t in spec.load(self.path("net.json")).tensors if t.kind == "parameter"],
+                         [False, False, True, False, True, True])
+
+    def test_constants_and_buffers(self):
+        net = Net(lambda self, x: x * self.small + self.large * 2 * torch.arange(5.0).cumsum(0)[None].sum())
+        net.register_buffer("small", torch.tensor([1.5, -2.0]))
+        net.register_buffer("large", torch.rand(50, 2))
+        written = self.export(net, torch.rand(2, 50, 2))
+        self.assertEqual([t["op"] for t in written["tensors"]].count("parameter"), 0)  # large * 40 is computed here
+        net.function = lambda self, x: x * self.small + self.large
+        written = self.export(net, torch.rand(2, 50, 2))
+        self.assertIn({"op": "constant", "id": "constant", "shape": [2], "values": [1.5, -2.0]}, written["tensors"])
+        large = [t for t in written["tensors"] if t["op"] == "parameter"][0]
+        self.assertEqual((large["name"], large["trainable"]), ("large", False))
+        net.function = lambda self, x: x + torch.full((80, 80), float("-inf")).triu(1)
+        written = self.export(net, torch.rand(2, 80, 80))
+        self.assertEqual([t["op"] for t in written["tensors"]], ["input", "parameter", "add"])
+
+    def test_unused_things_are_left_out(self):
+        net = Net(lambda self, x: (self.a(x), self.b(x).sum())[0], a=nn.Linear(3, 3), b=nn.Linear(3, 3))
+        self.assertEqual(self.ops(net, torch.rand(2, 3)), ["input", "linear"])
+
+    def test_transposed_operands_are_matmuls_own(self):
+        self.assertEqual(self.ops(Net(lambda self, a, b: a.mT @ b.transpose(-1, -2)), torch.rand(2, 5, 3), torch.rand(2, 4, 5)),
+                         ["input", "input", "matmul"])
+
+    def test_in_place(self):
+        def forward(self, x):
+            y = x * 2
+            y.add_(1)
+            z = y.view(-1, 2, 2)
+            z.relu_()
+            return z
+        self.assertEqual(self.ops(Net(forward), torch.rand(3, 4)), ["input", "mul_scalar", "add_scalar", "reshape", "relu"])
+
+    def test_optimizers(self):
+        net = nn.Linear(3, 2)
+        for made, wanted in ((torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, nesterov=True),
+                              {"type": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True}),
+                             (torch.optim.AdamW(net.parameters(), betas=(0.8, 0.9)),
+                              {"type": "adamw", "lr": 0.001, "betas": [0.8, 0.9], "eps": 1e-08, "weight_decay": 0.01}),
+                             (torch.optim.RMSprop(net.parameters(), centered=True),
+                              {"type": "rmsprop", "lr": 0.01, "alpha": 0.99, "eps": 1e-08,
+                                                                                     "centered": True})):
+            self.assertEqual(self.export(net, torch.rand(4, 3), optimizer=made)["optimizer"], wanted)
+        with self.assertRaisesRegex(ValueError, "LBFGS; use one of SGD"):
+            self.export(net, torch.rand(4, 3), optimizer=torch.optim.LBFGS(net.parameters()))
+        with self.assertRaisesRegex(ValueError, "none of the outputs"):
+            self.export(net, torch.rand(4, 3), loss="cost")
+
+    def test_precision(self):
+        self.assertEqual(self.export(nn.Linear(3, 2).bfloat16(), torch.rand(4, 3).bfloat16())["precision"], "bf16")
+
+    def test_formulas(self):
+        written = self.export(Net(lambda self, x: F.softshrink(x, 0.25)), torch.rand(3, 2))
+        self.assertEqual(written["tensors"][1]["expression"], "where(x > 0.25, x - 0.25, where(x < -0.25, x + 0.25, 0 * x))")
+
+
+class Refusals(Export):
+    def test_all_are_listed_with_their_places(self):
+        def forward(self, x):
+            x = self.embed(x.long())
+            x = self.fc(x.cumsum(1))
+            return F.pad(x, (1, 1), mode="replicate")
+        found = self.problems(Net(forward, embed=nn.Embedding(4, 8), fc=nn.Linear(8, 8)), torch.ones(3, 5))
+        self.assertEqual(len(found), 3, found)
+        for text, part in zip(found, ("embedding (in embed, test_export_torch.py:", "cumsum (test_export_torch.py:",
+                                      "pad (test_export_torch.py:")):
+            self.assertEqual(text[:len(part)], part)
+        self.assertIn("only constant padding is possible, not replicate", found[2])
+        with self.assertRaisesRegex(export_torch.Unsupported, r"3 operations of Net cannot be exported:\n  embedding"):
+            raise export_torch.Unsupported("Net", found)
+
+    def test_each(self):
+        for part, function, shape in (
+                ("cuts the batch|no multiple of the batch", lambda x: x[1:], (3, 4)),
+                ("one sample of the batch", lambda x: x[0], (3, 4)),
+                ("batch size is used as a number", lambda x: x * x.size(0), (3, 4)),
+                ("only a sum over the batch", lambda x: x.exp() / x.size(0), (3, 4)),
+                ("another view is used later", lambda x: (y := x * 2, z := y.view(-1, 2, 2), z.relu_(), y + 1)[-1], (3, 4)),
+                ("depend on the batch size; use correction=0", lambda x: x.var(0), (3, 4)),
+                (r"images \[n, channels, height, width\]", lambda x: F.conv1d(x, torch.ones(2, 4, 3)), (3, 4, 5)),
+                ("parameters of one layer", lambda x: F.conv2d(x, torch.ones(2, 4, 3, 3)), (3, 4, 5, 5)),
+                ("transposed convolutions|no counterpart", lambda x: F.conv_transpose2d(x, torch.ones(4, 2, 3, 3)), (3, 4, 5, 5)),
+                ("whole factors", lambda x: F.interpolate(x, scale_factor=1.5), (3, 4, 5, 5)),
+                ("integers", lambda x: x.argmax(1) * 2, (3, 4)),
+                ("norm of order 3", lambda x: x.norm(3), (3, 4)),
+                ("its mode", lambda x: F.dropout(x, 0.5, training=False), (3, 4)),
+                ("only works with this batch size|cannot capture it|depend on the batch size",
+                 lambda x: x * 2 if x.shape[0] == 3 else x, (3, 4)),
+                ("cannot capture it", lambda x: x if x.sum() > 0 else -x, (3, 4)),
+                ("no counterpart", lambda x: x.detach(), (3, 4))):
+            with self.subTest(part):
+                if part == "cannot capture it" and not BY_EXPORT:
+                    continue  # a trace follows one branch
+                self.assertRegex("\n".join(self.of_function(function, *shape)), part)
+
+    def test_shared_layers_other_than_linear(self):
+        conv = nn.Conv2d(2, 2, 3, padding=1)
+        self.assertRegex(self.problems(nn.Sequential(conv, conv), torch.rand(2, 2, 5, 5))[0],
+                         "parameters of one layer")
+        norm = nn.BatchNorm1d(4)
+        norm.eval()
+        self.assertRegex(self.problems(nn.Sequential(nn.Linear(4, 4), norm), torch.rand(3, 4))[0], "is not the model's")
+
+
+class Command(Export):
+    def run_main(self, *words):
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            try:
+                export_torch.main(list(words))
+            except SystemExit as stop:
+                return str(stop)
+        return ""
+
+    def setUp(self):
+        super().setUp()
+        nets = types.ModuleType("export_torch_nets")
+        nets.classifier = lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+        nets.embedding = nn.Embedding(3, 4)
+        sys.modules["export_torch_nets"] = nets
+        self.addCleanup(sys.modules.pop, "export_torch_nets")
+
+    def test_it_writes(self):
+        said = self.run_main("export_torch_nets:classifier", "-o", self.path("net"), "--input", "x=2x3x4", "--input",
+                             "labels=2:i64", "--loss",
+                             "cross_entropy", "--optimizer", '{"type": "sgd", "lr": 0.1}')
+        self.assertEqual(said, "")
+        model = spec.load(self.path("net.json"))
+        self.assertEqual([model.tensors[i].text() for i in (0, 1, model.loss)], [
+            "input f32 [N,3,4]", "input i64 [N]", "cross_entropy reduction=mean ignore_index=-100 label_smoothing=0 f32 []"])
+        self.assertEqual(model.optimizer["type"], "sgd")
+
+    def test_it_tells(self):
+        for words, part in ((("export_torch_nets:none", "--input", "2x3"), "none"),
+                            (("no_such_module:x", "--input", "2x3"), "no_such_module"),
+                            (("export_torch_nets:classifier", "--input", "2*3"), "8x3x32x32"),
+                            (("export_torch_nets:embedding", "--input", "2x3:i64"), "embedding"),
+                            (("export_torch_nets:classifier", "--input", "2x3x4", "--loss", "cost"), "none of the outputs")):
+            self.assertIn(part, self.run_main(*words, "-o", self.path("net")))
+        self.assertIn("No such file", self.run_main("export_torch_nets:classifier", "--input", "2x12", "-o", self.path("no/net")))
+        self.assertEqual(os.listdir(self.folder), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

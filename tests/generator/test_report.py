@@ -1,0 +1,79 @@
+"""The numbers of --report: against a count by hand, and what the kernels must save."""
+import os
+import unittest
+
+from generator import partition, report, spec
+from tests.generator.test_lower import data, linear, model_of, op
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def models(precision="f32"):
+    for name in ("mlp", "lenet", "resnet_block", "transformer_block"):
+        with open(os.path.join(HERE, "models", name + ".json"), encoding="ascii") as file:
+            yield name, spec.parse(file.read().replace('"f32"', '"%s"' % precision), name)
+
+
+def counts(model):
+    """[(launches, bytes of a sample)] before forward, backward, after forward, backward."""
+    kernels = partition.partition(model)
+    counter = report.Counter(partition.View(model, True), kernels.kernels, kernels.training)
+    return [(count.launches, count.per_batch) for count in counter.before() + counter.after()]
+
+
+class ByHand(unittest.TestCase):
+    def check(self, tensors, unit, *wanted):
+        self.assertEqual([(launches, size / unit) for launches, size in counts(model_of(tensors))], list(wanted))
+
+    def test_resnet_basic_block(self):
+        conv = {"op": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1, "bias": False}
+        norm = {"op": "batch_norm2d"}
+        tensors = [data("x", 8, 4, 4), dict(conv, name="stem", inputs=["x"]),
+                   dict(conv, name="c1", inputs=["stem"]), dict(norm, name="bn1", inputs=["c1"]), op("relu", "r1", "bn1"),
+                   dict(conv, name="c2", inputs=["r1"]), dict(norm, name="bn2", inputs=["c2"]), op("add", "a", "bn2", "stem"),
+                   op("relu", "r2", "a"), dict(conv, name="head", inputs=["r2"]), op("square", "q", "head"),
+                   op("sum", "loss", "q")]
+        # the loss: square and sum, 3 units forward and 3 backward; as one kernel 2, all of them forward
+        self.check(tensors, 4 * 8 * 16, (5 + 2, 13 + 3), (5 + 1, 19 + 3), (6 + 2, 7 + 2), (6, 12 + 1))
+
+    def test_transformer_block(self):
+        """Its attention left out: 5 launches and 18 units forward, 11 and 37 backward, one unit being the residual stream."""
+        tensors = [data("x", 4), linear("stem", "x", 8, bias=False),
+                   {"op": "layer_norm", "name": "ln1", "inputs": ["stem"], "dims": 1}, linear("qkv", "ln1", 24),
+                   op("slice", "part", "qkv", dim=1, start=0, end=8), linear("proj", "part", 8), op("add", "r1", "proj", "stem"),
+                   {"op": "layer_norm", "name": "ln2", "inputs": ["r1"], "dims": 1}, linear("fc1", "ln2", 32),
+                   op("gelu_tanh", "g", "fc1"), linear("fc2", "g", 8), op("add", "r2", "fc2", "r1"),
+                   linear("head", "r2", 8, bias=False), op("square", "q", "head"), op("sum", "loss", "q")]
+        # after: two norms (2 and a number or two a row), two residuals and gelu's operand that layers read or write; backward the
+        # norms, gelu's operand, two additions in place
+        rows = 2 * 2 * 4 / (4 * 8)
+        self.check(tensors, 4 * 8, (5 + 2, 18 + 3), (11 + 1, 37 + 3), (2 + 2, 4 + rows + 2 + 4 + 2), (4, 6 + rows + 4 + 2))
+
+
+class Savings(unittest.TestCase):
+    def test_bytes(self):
+        for precision in ("f32", "bf16"):
+            found = {name: report.ratio(model, partition.partition(model)) for name, model in models(precision)}
+            self.assertLessEqual(found["transformer_block"], 0.7)
+            self.assertLessEqual(found["resnet_block"], 0.6)
+            self.assertLessEqual(found["mlp"], 0.1)
+            self.assertLessEqual(found["lenet"], 0.6)
+
+    def test_text(self):
+        for name, model in models():
+            text = report.report(model, partition.partition(model))
+            self.assertTrue(text.startswith(name + " (f32)\n"))
+            text.encode("ascii")
+            self.assertLessEqual(max(map(len, text.splitlines())), 130)
+            self.assertIn("elementwise part of a training step: 0.", text)
+
+    def test_without_a_loss(self):
+        model = spec.parse('{"gpunn_spec": 1, "tensors": [{"op": "input", "name": "x", "shape": ["N", 4]}, '
+                           '{"op": "tanh", "id": "a", "inputs": ["x"]}, {"op": "exp", "id": "b", "inputs": ["a"]}]}')
+        text = report.report(model, partition.partition(model))
+        self.assertIn("b = exp(tanh(x))", text)
+        self.assertNotIn("training", text)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,136 @@
+"""run_model against PyTorch: the models of pytorch/ (made by make_zoo.py), their values, gradients and weights after training; some of
+them with generated kernels too."""
+import glob
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from tests.generator import tensor_file
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+FUSED = ("llama_mlp", "mlp", "norms", "reductions", "resnet", "transformer_encoder_layer")
+# What float32 may cost, relative to a tensor's largest value: one pass, its gradients, many steps.
+TOLERANCE = {"eval": 1e-5, "train": 1e-5, "grad": 1e-4, "step": 1e-3}
+
+
+def difference(got, expected):
+    """The largest difference, relative to the largest expected value (to 1e-3 where that is less); infinite for NaN."""
+    if got is None or got[:2] != expected[:2]:
+        return math.inf
+    got, expected = tensor_file.values(got), tensor_file.values(expected)
+    if not all(map(math.isfinite, got)):
+        return math.inf
+    scale = max([1e-3] + [abs(x) for x in expected])
+    return max([abs(a - b) for a, b in zip(got, expected)] + [0]) / scale
+
+
+def call(*words):
+    done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+    if done.returncode:
+        raise AssertionError(" ".join(words) + "\n" + done.stdout[-4000:])
+
+
+class Models:
+    """Compares what self.program writes."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp()
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def run_model(self, name, *options):
+        """The tensors that the program writes."""
+        paths = [os.path.join(self.folder, part + ".safetensors") for part in ("weights", "inputs", "output")]
+        call(self.program, os.path.join(HERE, "pytorch", name + ".json"), "--weights", paths[0], "--input", paths[1], "--output",
+             paths[2], *options)
+        return tensor_file.load(paths[2])
+
+    def compare(self, golden, part, got, prefix=""):
+        for name, expected in golden[part].items():
+            with self.subTest(part=part, tensor=name):
+                error = difference(got.get(prefix + name), expected)
+                self.assertTrue(error <= TOLERANCE[part], f"{part} of {name} differs by {error:.2g}")
+
+    def check(self, name):
+        golden = {"eval": {}, "train": {}, "grad": {}, "step": {}, "weight": {}, "in": {}}
+        tensors = tensor_file.load(os.path.join(HERE, "pytorch", name + ".safetensors"))
+        steps = tensor_file.values(tensors.pop("steps", ("I64", [], bytes(8))))[0]
+        for key, tensor in tensors.items():
+            part, _, own = key.partition("/")
+            golden[part][own] = tensor
+        tensor_file.save(os.path.join(self.folder, "weights.safetensors"), golden["weight"])
+        tensor_file.save(os.path.join(self.folder, "inputs.safetensors"), golden["in"])
+        self.assertTrue(golden["eval"])
+        self.compare(golden, "eval", self.run_model(name))
+        if golden["train"]:
+            got = self.run_model(name, "--train", "--grad", "loss")
+            self.compare(golden, "train", got)
+            self.compare(golden, "grad", got, "grad.")
+        if steps:
+            self.compare(golden, "step", self.run_model(name, "--steps", str(steps)))
+
+
+class RunModel(Models, unittest.TestCase):
+    """Every model, by GPUNN_RUN_MODEL or what the build made."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.program = os.environ.get("GPUNN_RUN_MODEL", os.path.join(ROOT, "build", "run_model"))
+        if not os.path.exists(cls.program):
+            cls.program = os.path.join(cls.folder, "run_model")
+            call("gcc", "-O1", "-I" + ROOT, os.path.join(ROOT, "examples", "run_model.c"), "-o", cls.program, "-lm")
+
+
+class Fused(Models, unittest.TestCase):
+    """Some models with their kernels: generated, compiled, linked with the library that is compiled once."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        with open(os.path.join(ROOT, "examples", "run_model.c"), encoding="ascii") as file:
+            text = file.read()
+        with open(os.path.join(cls.folder, "run_model.c"), "w", encoding="ascii") as file:
+            file.write(re.sub(r"#define GPUNN_IMPLEMENTATION\n", "", text))
+        cls.library = os.path.join(cls.folder, "gpunn.o")
+        call("gcc", "-O1", "-DGPUNN_IMPLEMENTATION", "-x", "c", "-c", os.path.join(ROOT, "gpunn.h"), "-o", cls.library)
+
+    def check(self, name):
+        self.program = os.path.join(self.folder, name)
+        call(sys.executable, "-m", "generator", os.path.join(HERE, "pytorch", name + ".json"), "-o", self.program)
+        call("gcc", "-O1", "-I" + ROOT, "-I" + self.folder, f'-DKERNELS="{name}_kernels.h"', f"-DKERNEL_SET={name}_kernels",
+             f"-D{name.upper()}_KERNELS_IMPLEMENTATION", os.path.join(self.folder, "run_model.c"), self.library, "-o", self.program, "-lm")
+        super().check(name)
+
+
+def add(suite, name):
+    setattr(suite, "test_" + name, lambda self: self.check(name))
+
+
+for path in sorted(glob.glob(os.path.join(HERE, "pytorch", "*.json"))):
+    add(RunModel, os.path.splitext(os.path.basename(path))[0])
+for model in FUSED:
+    add(Fused, model)
+
+
+class Comparison(unittest.TestCase):
+    def test_what_is_no_number_is_no_match(self):
+        def tensor(*values):
+            return ("F32", [len(values)], tensor_file.array.array("f", values).tobytes())
+        self.assertEqual(difference(tensor(1, 2), tensor(1, 2)), 0)
+        self.assertAlmostEqual(difference(tensor(1, 2.5), tensor(1, 2)), 0.25)
+        for bad in (tensor(1, math.nan), tensor(1, math.inf), tensor(1), None):
+            self.assertEqual(difference(bad, tensor(1, 2)), math.inf)
+
+
+if __name__ == "__main__":
+    unittest.main()

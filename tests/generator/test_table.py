@@ -1,0 +1,62 @@
+"""table.py: what it reads is what stands in gpunn.h, however that is laid out."""
+import re
+import unittest
+
+from generator import ir, table
+
+
+class Table(unittest.TestCase):
+    def setUp(self):
+        with open(table.HEADER, encoding="utf-8") as file:
+            self.header = file.read()
+
+    def test_every_op_of_the_header(self):
+        """Counted by a simpler search: entries are X(NAME, name, ..."""
+        begin = self.header.index("/* >>ops begin */")
+        text = self.header[begin:self.header.index("typedef enum gpunn_op")]
+        found = re.findall(r"\bX\(([A-Z][A-Z0-9_]*), (\w+),", re.sub(r"/\*.*?\*/", "", text, flags=re.S))
+        self.assertEqual([(op.enum, op.name) for op in table.ops().values()], found)
+        self.assertGreater(len(found), 75)
+
+    def test_columns(self):
+        ops = table.ops()
+        self.assertEqual(ops["relu"], table.Op("relu", "RELU", 1, (), "where(x <= 0, 0, x)", ("where(y <= 0, 0, g)",), True))
+        self.assertEqual(ops["hardtanh"].attrs, (("min_val", -1.0), ("max_val", 1.0)))
+        self.assertEqual(ops["clamp"].attrs[0], ("min", -3.4028234663852886e+38))
+        self.assertEqual(ops["leaky_relu"].attrs, (("negative_slope", 0.009999999776482582),))
+        self.assertEqual(ops["mul"].derivatives, ("g * b", "g * a"))
+        self.assertEqual(ops["where"].arity, 3)
+        self.assertEqual(ops["floor"].gradients, 0)
+        self.assertEqual((ops["batch_norm"].arity, ops["batch_norm"].gradients), (0, 7))
+        self.assertEqual((ops["argmax"].gradients, ops["concat"].gradients, ops["where"].gradients), (0, -1, 6))
+        self.assertIn("reshape", ops)
+
+    def test_layout_of_the_header_does_not_matter(self):
+        begin, end = self.header.index("/* >>ops begin */"), self.header.index("typedef enum gpunn_op")
+        text = self.header[begin:end]
+        for changed in (text.replace("\n", "\r\n"), re.sub(r" *\\\n", "   \\\\\n", text), re.sub(r"\\\n *", " ", text),
+                        text.replace(", ", " ,  /* note */ "), text.replace("(x", "( x")):
+            found = table.read(changed)
+            self.assertEqual(list(found), list(table.ops()))
+            graph = ir.Graph()  # spaces may differ: compare what the texts mean
+            names = {name: graph.count(i, 1) for i, name in enumerate("xabcyg")}
+            for name, op in table.ops().items():
+                names.update({attr: graph.const(2) for attr, _ in op.attrs})
+                for text_a, text_b in zip((op.forward,) + op.derivatives, (found[name].forward,) + found[name].derivatives):
+                    if text_a is not None:
+                        self.assertIs(graph.text(text_a, names), graph.text(text_b, names), name)
+
+    def test_a_table_of_another_form_is_refused(self):
+        table_text = "/* >>ops begin */\n#define GPUNN_UNARY_OPS(X) %s\n/* >>ops end */"
+        self.assertEqual(list(table.read(table_text % "X(RELU, relu, x, g)")), ["relu"])
+        for body in ("X(RELU, relu, x)", "X(RELU, relu, x, g) Y(A)", "X(RELU, relu, x, g", "X(A, a, x, g) X(A, a, x, g)"):
+            with self.assertRaises(table.TableError, msg=body):
+                table.read(table_text % body)
+        with self.assertRaises(table.TableError):
+            table.read("nothing")
+        with self.assertRaises(table.TableError):
+            table.read((table_text % "X(A, a, p, one, x, g)").replace("UNARY", "UNARY1"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,657 @@
+"""Small PyTorch models of everything that gpunn has: make_zoo.py computes their golden files, test_export_torch.py exports them.
+
+Each function decorated by @case returns (module, inputs) or (module, inputs, loss): module computes outputs from inputs, loss is
+a function of its result and the last input. Without it the module's own result "loss" is the loss.
+"""
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+CASES = {}
+
+
+def case(optimizer=None, steps=20, train=True):
+    """optimizer: the spec's, for training `steps` steps; train False: the module draws random numbers when it trains."""
+    def register(function):
+        CASES[function.__name__] = (function, optimizer, steps if optimizer else 0, train)
+        return function
+    return register
+
+
+SGD = {"type": "sgd", "lr": 0.05}
+MOMENTUM = {"type": "sgd", "lr": 0.02, "momentum": 0.9, "weight_decay": 0.01}
+NESTEROV = {"type": "sgd", "lr": 0.02, "momentum": 0.9, "nesterov": True}
+ADAM = {"type": "adam", "lr": 0.003}
+ADAMW = {"type": "adamw", "lr": 0.002, "betas": [0.8, 0.99], "weight_decay": 0.05}
+RMSPROP = {"type": "rmsprop", "lr": 0.001, "momentum": 0.5}
+ADAGRAD = {"type": "adagrad", "lr": 0.01}
+
+
+class Net(nn.Module):
+    """A module of parts by name and a function of them and the inputs."""
+
+    def __init__(self, function, **parts):
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            if isinstance(part, torch.Tensor) and not isinstance(part, nn.Parameter):
+                self.register_buffer(name, part)
+            else:
+                setattr(self, name, part)
+
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
+
+
+def randn(*shape):
+    return torch.randn(shape)
+
+
+def classes(n, count):
+    return torch.randint(0, count, (n,))
+
+
+def parameter(*shape, scale=0.5):
+    return nn.Parameter(torch.randn(shape) * scale)
+
+
+# ---- perceptrons -------------------------------------------------------------------------------------------------------
+@case(ADAM)
+def mlp():
+    net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 4))
+    return net, (randn(5, 6), classes(5, 4)), nn.CrossEntropyLoss()
+
+
+@case(train=False)
+def mlp_dropout():
+    net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Dropout(0.25), nn.Linear(16, 3))
+    return net, (randn(4, 6), randn(4, 3)), nn.MSELoss()
+
+
+MLP_SMOOTH = [nn.Sigmoid(), nn.Tanh(), nn.SiLU(), nn.Mish(), nn.GELU(), nn.GELU("tanh"), nn.Softsign(), nn.LogSigmoid(),
+              nn.Softplus(), nn.Softplus(2, 1.5), nn.Tanhshrink()]
+MLP_KINKS = [nn.ReLU(), nn.ReLU6(), nn.Hardtanh(-0.5, 0.75), nn.Hardsigmoid(), nn.Hardswish(), nn.LeakyReLU(0.2), nn.ELU(0.7),
+             nn.SELU(), nn.CELU(1.5), nn.Hardshrink(0.3), nn.Softshrink(0.3), nn.Threshold(0.1, -0.2)]
+
+
+def branches(activations):
+    linear = nn.ModuleList([nn.Linear(5, 3) for _ in activations])
+    return Net(lambda self, x: self.out(torch.cat([act(fc(x)) for fc, act in zip(self.linear, activations)], 1)), linear=linear,
+               out=nn.Linear(3 * len(activations), 2))
+
+
+@case(ADAMW)
+def mlp_smooth():
+    return branches(MLP_SMOOTH), (randn(4, 5) * 2, randn(4, 2)), nn.MSELoss()
+
+
+@case(SGD)
+def mlp_kinks():
+    return branches(MLP_KINKS), (randn(4, 5) * 2, randn(4, 2)), nn.SmoothL1Loss()
+
+
+@case(MOMENTUM)
+def mlp_prelu():
+    net = nn.Sequential(nn.Linear(5, 8), nn.PReLU(), nn.Linear(8, 6), nn.PReLU(6, 0.1), nn.Linear(6, 2))
+    return net, (randn(4, 5), randn(4, 2)), nn.HuberLoss(delta=0.8)
+
+
+@case(NESTEROV)
+def mlp_residual():
+    def forward(self, x):
+        x = self.stem(x)
+        for norm, up, down in zip(self.norm, self.up, self.down):
+            x = x + down(F.gelu(up(norm(x))))
+        return self.head(self.last(x))
+    net = Net(forward, stem=nn.Linear(6, 8), norm=nn.ModuleList([nn.LayerNorm(8), nn.LayerNorm(8, eps=1e-3)]),
+              up=nn.ModuleList([nn.Linear(8, 16), nn.Linear(8, 16)]),
+              down=nn.ModuleList([nn.Linear(16, 8), nn.Linear(16, 8, bias=False)]),
+              last=nn.LayerNorm(8), head=nn.Linear(8, 3))
+    return net, (randn(4, 6), classes(4, 3)), nn.CrossEntropyLoss(label_smoothing=0.1)
+
+
+@case(RMSPROP)
+def mlp_highway():
+    def forward(self, x):
+        gate = torch.sigmoid(self.gate(x))
+        x = gate * torch.tanh(self.fc(x)) + (1 - gate) * x
+        return F.glu(self.glu(x))
+    net = Net(forward, gate=nn.Linear(6, 6), fc=nn.Linear(6, 6), glu=nn.Linear(6, 4))
+    return net, (randn(4, 6), randn(4, 2)), nn.MSELoss()
+
+
+@case(ADAGRAD)
+def mlp_batch_norm():
+    net = nn.Sequential(nn.Linear(6, 10, bias=False), nn.BatchNorm1d(10), nn.ReLU(), nn.Linear(10, 8, bias=False),
+                        nn.BatchNorm1d(8, momentum=0.3, affine=False), nn.Tanh(), nn.Linear(8, 3))
+    return net, (randn(6, 6), classes(6, 3)), nn.CrossEntropyLoss()
+
+
+@case(SGD)
+def mlp_shared():
+    """One layer used twice, and its weight once more as the output's."""
+    def forward(self, x):
+        x = torch.tanh(self.fc(torch.tanh(self.fc(x))))
+        return F.linear(x, self.out, self.fc.bias[:3]) + x @ self.fc.weight[:, :3]
+    net = Net(forward, fc=nn.Linear(6, 6), out=parameter(3, 6))
+    return net, (randn(4, 6), randn(4, 3)), nn.MSELoss()
+
+
+@case(SGD)
+def mlp_frozen():
+    net = nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8), nn.SiLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    for p in list(net[0].parameters()) + [net[3].weight]:
+        p.requires_grad = False
+    return net, (randn(4, 5), randn(4, 2)), nn.MSELoss()
+
+
+@case(ADAM)
+def autoencoder_mlp():
+    net = Net(lambda self, x: {"code": (z := self.encoder(x)), "output": (y := self.decoder(z)), "loss": F.mse_loss(y, x)},
+              encoder=nn.Sequential(nn.Linear(8, 6), nn.ELU(), nn.Linear(6, 3)),
+              decoder=nn.Sequential(nn.Linear(3, 6), nn.ELU(), nn.Linear(6, 8), nn.Sigmoid()))
+    return net, (torch.rand(5, 8),)
+
+
+# ---- images ------------------------------------------------------------------------------------------------------------
+@case(MOMENTUM)
+def lenet():
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        x = x.view(x.size(0), -1)
+        return self.fc2(F.relu(self.fc1(x)))
+    net = Net(forward, conv1=nn.Conv2d(1, 4, 3), conv2=nn.Conv2d(4, 6, 3, padding=1), fc1=nn.Linear(54, 16), fc2=nn.Linear(16, 5))
+    return net, (randn(3, 1, 14, 14), classes(3, 5)), nn.CrossEntropyLoss()
+
+
+@case(SGD)
+def vgg():
+    layers, channels = [], 3
+    for width in (4, 4, "M", 6, "M"):
+        if width == "M":
+            layers.append(nn.MaxPool2d(2, 2))
+            continue
+        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+        channels = width
+    net = Net(lambda self, x: self.classifier(torch.flatten(self.avgpool(self.features(x)), 1)), features=nn.Sequential(*layers),
+              avgpool=nn.AdaptiveAvgPool2d((2, 2)), classifier=nn.Linear(24, 4))
+    return net, (randn(4, 3, 8, 8), classes(4, 4)), nn.CrossEntropyLoss()
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, channels, width, stride=1):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(channels, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
+        self.relu, self.downsample = nn.ReLU(inplace=True), None
+        if stride != 1 or channels != width:
+            self.downsample = nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+
+    def forward(self, x):
+        identity = x if self.downsample is None else self.downsample(x)
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += identity
+        return self.relu(out)
+
+
+@case(SGD)
+def resnet_block():
+    return BasicBlock(4, 4), (randn(3, 4, 6, 6), randn(3, 4, 6, 6)), nn.MSELoss()
+
+
+@case(MOMENTUM, steps=10)
+def resnet():
+    def forward(self, x):
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.avgpool(self.layer2(self.layer1(x)))
+        return self.fc(torch.flatten(x, 1))
+    net = Net(forward, conv1=nn.Conv2d(3, 4, 5, 2, 2, bias=False), bn1=nn.BatchNorm2d(4), relu=nn.ReLU(inplace=True),
+              maxpool=nn.MaxPool2d(3, 2, 1), layer1=nn.Sequential(BasicBlock(4, 4), BasicBlock(4, 4)),
+              layer2=nn.Sequential(BasicBlock(4, 6, 2), BasicBlock(6, 6)), avgpool=nn.AdaptiveAvgPool2d(1), fc=nn.Linear(6, 3))
+    return net, (randn(4, 3, 16, 16), classes(4, 3)), nn.CrossEntropyLoss()
+
+
+@case(SGD, steps=10)
+def resnext_squeeze():
+    """Grouped convolutions, squeeze and excitation, a 1x1 bottleneck."""
+    def forward(self, x):
+        y = F.relu(self.bn1(self.reduce(x)))
+        y = F.relu(self.bn2(self.group(y)))
+        y = self.bn3(self.expand(y))
+        scale = torch.sigmoid(self.up(F.relu(self.down(F.adaptive_avg_pool2d(y, 1)))))
+        return F.relu(y * scale + x).mean((2, 3))
+    net = Net(forward, reduce=nn.Conv2d(8, 4, 1, bias=False), bn1=nn.BatchNorm2d(4),
+              group=nn.Conv2d(4, 4, 3, padding=1, groups=2, bias=False),
+              bn2=nn.BatchNorm2d(4), expand=nn.Conv2d(4, 8, 1, bias=False), bn3=nn.BatchNorm2d(8), down=nn.Conv2d(8, 2, 1),
+              up=nn.Conv2d(2, 8, 1))
+    return net, (randn(3, 8, 5, 5), randn(3, 8)), nn.MSELoss()
+
+
+@case(SGD, steps=10)
+def mobilenet():
+    def forward(self, x):
+        x = self.stem(x)
+        x = x + self.project(self.depthwise(self.widen(x)))
+        return self.head(F.hardswish(x).mean([2, 3]))
+
+    def unit(*args, act=nn.ReLU6, **options):
+        return nn.Sequential(nn.Conv2d(*args, bias=False, **options), nn.BatchNorm2d(args[1]), act())
+    net = Net(forward, stem=unit(3, 4, 3, stride=2, padding=1, act=nn.Hardswish), widen=unit(4, 8, 1),
+              depthwise=unit(8, 8, 3, padding=1, groups=8), project=unit(8, 4, 1, act=nn.Identity), head=nn.Linear(4, 3))
+    return net, (randn(3, 3, 9, 9), classes(3, 3)), nn.CrossEntropyLoss()
+
+
+@case(SGD)
+def convnext_block():
+    def forward(self, x):
+        y = self.dwconv(x).permute(0, 2, 3, 1)
+        y = self.gamma * self.pwconv2(self.act(self.pwconv1(self.norm(y))))
+        return x + y.permute(0, 3, 1, 2)
+    net = Net(forward, dwconv=nn.Conv2d(4, 4, 7, padding=3, groups=4), norm=nn.LayerNorm(4, eps=1e-6), pwconv1=nn.Linear(4, 16),
+              act=nn.GELU(),
+              pwconv2=nn.Linear(16, 4), gamma=nn.Parameter(torch.full((4,), 0.5)))
+    return net, (randn(2, 4, 6, 5), randn(2, 4, 6, 5)), nn.MSELoss()
+
+
+@case(SGD)
+def inception():
+    """Branches with rectangular and dilated kernels and pools, padding "same", joined."""
+    def forward(self, x):
+        a = self.b1(x)
+        b = self.b2b(F.relu(self.b2a(x)))
+        c = self.b3(F.avg_pool2d(x, 3, stride=1, padding=1))
+        d = self.b4(F.max_pool2d(x, (3, 1), stride=(1, 1), padding=(1, 0)))
+        e = self.b5(x)
+        y = F.relu(torch.cat([a, b, c, d, e], dim=1))
+        return F.avg_pool2d(y, (2, 3), padding=(0, 1), ceil_mode=True, count_include_pad=False).flatten(2).amax(-1)
+    net = Net(forward, b1=nn.Conv2d(3, 2, 1), b2a=nn.Conv2d(3, 4, (1, 3), padding=(0, 1)),
+              b2b=nn.Conv2d(4, 2, (3, 1), padding=(1, 0)),
+              b3=nn.Conv2d(3, 2, 3, dilation=2, padding=2), b4=nn.Conv2d(3, 2, 4, padding="same"),
+              b5=nn.Conv2d(3, 2, 3, padding="same", bias=False))
+    return net, (randn(2, 3, 7, 7), randn(2, 10)), nn.MSELoss()
+
+
+@case(SGD)
+def densenet_block():
+    def forward(self, x):
+        for norm, conv in zip(self.norm, self.conv):
+            x = torch.cat([x, conv(F.relu(norm(x)))], 1)
+        return self.out(F.max_pool2d(x, 3, stride=2, ceil_mode=True).flatten(1))
+    net = Net(forward, norm=nn.ModuleList([nn.BatchNorm2d(3), nn.BatchNorm2d(5)]),
+              conv=nn.ModuleList([nn.Conv2d(3, 2, 3, padding=1, bias=False), nn.Conv2d(5, 2, 3, padding=1, bias=False)]),
+              out=nn.Linear(63, 3))
+    return net, (randn(3, 3, 6, 6), classes(3, 3)), nn.CrossEntropyLoss()
+
+
+@case(ADAM)
+def autoencoder_conv():
+    def forward(self, x):
+        z = F.relu(self.enc2(F.relu(self.enc1(x))))
+        y = F.interpolate(F.relu(self.dec1(z)), scale_factor=2, mode="nearest")
+        return torch.sigmoid(self.dec2(F.pixel_shuffle(y, 2)))
+    net = Net(forward, enc1=nn.Conv2d(1, 4, 3, 2, 1), enc2=nn.Conv2d(4, 6, 3, 2, 1), dec1=nn.Conv2d(6, 4, 3, padding=1),
+              dec2=nn.Conv2d(1, 1, 3, padding=1))
+    return net, (torch.rand(2, 1, 8, 8), torch.rand(2, 1, 8, 8)), nn.BCELoss()
+
+
+@case(SGD, steps=10)
+def unet_segmentation():
+    """Skip connections and a class for each pixel, some of which do not count."""
+    def forward(self, x):
+        a = F.leaky_relu(self.down1(x), 0.1)
+        b = F.leaky_relu(self.down2(F.max_pool2d(a, 2)), 0.1)
+        up = F.interpolate(b, size=(6, 4))
+        return self.out(F.leaky_relu(self.up(torch.cat([up, a], 1)), 0.1))
+    labels = torch.randint(0, 3, (2, 6, 4))
+    labels[0, :2] = 255
+    net = Net(forward, down1=nn.Conv2d(2, 4, 3, padding=1), down2=nn.Conv2d(4, 6, 3, padding=1),
+              up=nn.Conv2d(10, 4, 3, padding=1),
+              out=nn.Conv2d(4, 3, 1))
+    return net, (randn(2, 2, 6, 4), labels), nn.CrossEntropyLoss(ignore_index=255)
+
+
+@case(SGD)
+def norms():
+    """Norms of every kind and rank."""
+    def forward(self, image, sequence):
+        y = self.group(image) + self.instance(image) * 0.5 + F.layer_norm(image, (5, 3)) + self.planes(image)
+        z = self.batch(sequence) + F.layer_norm(sequence, (4,), eps=1e-3) + self.plain(sequence)
+        return y, z, (y * y).mean() + (z * z).mean()
+    net = Net(forward, group=nn.GroupNorm(2, 4), instance=nn.InstanceNorm2d(4, affine=True), planes=nn.LayerNorm([4, 5, 3]),
+              batch=nn.BatchNorm1d(6), plain=nn.LayerNorm(4, elementwise_affine=False))
+    return net, (randn(3, 4, 5, 3), randn(3, 6, 4))
+
+
+norms.outputs = ["image", "sequence", "loss"]
+
+
+# ---- sequences ---------------------------------------------------------------------------------------------------------
+class Attention(nn.Module):
+    def __init__(self, width, heads, causal=False):
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x):
+        n, length, width = x.shape
+        q, k, v = self.qkv(x).reshape(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        if self.causal:
+            scores = scores.masked_fill(torch.ones(length, length).triu(1) > 0, float("-inf"))
+        return self.proj((scores.softmax(-1) @ v).transpose(1, 2).reshape(n, length, width))
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads, causal=False):
+        super().__init__()
+        self.ln1, self.attn, self.ln2 = nn.LayerNorm(width), Attention(width, heads, causal), nn.LayerNorm(width)
+        self.fc, self.proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        x = x + self.attn(self.ln1(x))
+        return x + self.proj(F.gelu(self.fc(self.ln2(x)), approximate="tanh"))
+
+
+@case(SGD)
+def transformer_block():
+    return Block(8, 2), (randn(3, 5, 8), randn(3, 5, 8)), nn.MSELoss()
+
+
+@case(MOMENTUM, steps=10)
+def gpt():
+    """A causal model over vectors, each position's class the target."""
+    def forward(self, x):
+        x = self.inp(x) + self.pos[: x.size(1)]
+        return self.head(self.norm(self.blocks(x))).transpose(1, 2)
+    net = Net(forward, inp=nn.Linear(4, 8), pos=parameter(6, 8), blocks=nn.Sequential(Block(8, 2, True), Block(8, 4, True)),
+              norm=nn.LayerNorm(8),
+              head=nn.Linear(8, 5, bias=False))
+    return net, (randn(2, 4, 4), torch.randint(0, 5, (2, 4))), nn.CrossEntropyLoss()
+
+
+@case(SGD)
+def transformer_encoder_layer():
+    layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True)
+    return layer, (randn(2, 4, 8), randn(2, 4, 8)), nn.L1Loss()
+
+
+@case(SGD)
+def transformer_encoder_layer_pre_norm():
+    layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
+    return layer, (randn(2, 4, 8), randn(2, 4, 8)), nn.MSELoss()
+
+
+@case(SGD)
+def cross_attention():
+    """Keys of another length than queries, and a mask that is an input."""
+    def forward(self, x, memory, mask):
+        q, k, v = self.q(x), self.k(memory), self.v(memory)
+        y = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None], attn_mask=mask[:, None, None, :])
+        return self.out(y.squeeze(1))
+    mask = torch.tensor([[True, True, True, False, True], [False, True, True, True, True]])
+    net = Net(lambda self, x, memory, mask, target: {"output": (y := forward(self, x, memory, mask)),
+                                                     "loss": F.mse_loss(y, target)},
+              q=nn.Linear(6, 4), k=nn.Linear(3, 4), v=nn.Linear(3, 4), out=nn.Linear(4, 6))
+    return net, (randn(2, 3, 6), randn(2, 5, 3), mask, randn(2, 3, 6))
+
+
+@case(SGD)
+def vit():
+    """Patches by a convolution, a class token for each sample, learned positions."""
+    def forward(self, x):
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.cls.expand(x.size(0), -1, -1), x], dim=1) + self.pos
+        return self.head(self.norm(self.block(x))[:, 0])
+    net = Net(forward, patch=nn.Conv2d(1, 8, 4, stride=4), cls=parameter(1, 1, 8), pos=parameter(1, 5, 8), block=Block(8, 2),
+              norm=nn.LayerNorm(8, bias=False) if torch.__version__ >= "2.1" else nn.LayerNorm(8), head=nn.Linear(8, 3))
+    return net, (randn(3, 1, 8, 8), classes(3, 3)), nn.CrossEntropyLoss()
+
+
+@case(SGD)
+def transformer_decoder_layer():
+    """Two kinds of attention, one that looks back only, one that leaves out a part of the memory."""
+    causal = torch.full((3, 3), float("-inf")).triu(1)
+    padding = torch.tensor([[False, False, True, False], [False, False, False, True]])
+    net = Net(lambda self, x, memory, padding: self.layer(x, memory, tgt_mask=causal, memory_key_padding_mask=padding),
+              layer=nn.TransformerDecoderLayer(8, 2, 12, dropout=0.0, batch_first=True))
+    return net, (randn(2, 3, 8), randn(2, 4, 8), padding, randn(2, 3, 8)), nn.MSELoss()
+
+
+@case(SGD)
+def mlp_mixer():
+    def forward(self, x):
+        y = self.token2(F.gelu(self.token1(self.norm1(x).transpose(1, 2)))).transpose(1, 2)
+        x = x + y
+        x = x + self.channel2(F.gelu(self.channel1(self.norm2(x))))
+        return self.head(x.mean(dim=1))
+    net = Net(forward, norm1=nn.LayerNorm(6), token1=nn.Linear(5, 8), token2=nn.Linear(8, 5), norm2=nn.LayerNorm(6),
+              channel1=nn.Linear(6, 12),
+              channel2=nn.Linear(12, 6), head=nn.Linear(6, 2))
+    return net, (randn(4, 5, 6), randn(4, 2)), nn.MSELoss()
+
+
+@case(ADAMW)
+def llama_mlp():
+    """RMS norms, SwiGLU and rotary positions."""
+    def forward(self, x):
+        x = x + self.rotate(self.norm1(x))
+        y = self.norm2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+    class Rotary(nn.Module):
+        def __init__(self, length, width):
+            super().__init__()
+            angle = torch.arange(length)[:, None] / 100 ** (torch.arange(0, width, 2) / width)
+            self.register_buffer("cos", torch.cat([angle.cos()] * 2, -1), persistent=False)
+            self.register_buffer("sin", torch.cat([angle.sin()] * 2, -1), persistent=False)
+
+        def forward(self, x):
+            half = x.shape[-1] // 2
+            return x * self.cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * self.sin
+    net = Net(forward, norm1=nn.RMSNorm(8), norm2=nn.RMSNorm(8, eps=1e-5), rotate=Rotary(4, 8), gate=nn.Linear(8, 12, bias=False),
+              up=nn.Linear(8, 12, bias=False), down=nn.Linear(12, 8, bias=False))
+    return net, (randn(3, 4, 8), randn(3, 4, 8)), nn.MSELoss()
+
+
+@case(SGD)
+def rnn_unrolled():
+    def forward(self, x):
+        h = torch.zeros(x.size(0), 5)
+        for i in range(x.size(1)):
+            h = torch.tanh(x[:, i] @ self.w_x + torch.addmm(self.bias, h, self.w_h))
+        return self.out(h)
+    net = Net(forward, w_x=parameter(3, 5), w_h=parameter(5, 5), bias=parameter(5), out=nn.Linear(5, 2))
+    return net, (randn(4, 3, 3), randn(4, 2)), nn.MSELoss()
+
+
+@case(SGD)
+def deep_sets():
+    """A function of a set: each element's features summed, the mean, the largest."""
+    def forward(self, x):
+        z = F.softplus(self.phi(x))
+        return self.rho(torch.cat([z.sum(1), z.mean(1), z.amax(1), z.max(dim=1)[0] - z.min(1).values], -1))
+    net = Net(forward, phi=nn.Linear(3, 4), rho=nn.Linear(16, 2))
+    return net, (randn(3, 6, 3), randn(3, 2)), nn.MSELoss()
+
+
+# ---- losses ------------------------------------------------------------------------------------------------------------
+@case(SGD)
+def losses_regression():
+    def forward(self, x, t):
+        y = self.fc(x)
+        each = F.mse_loss(y, t, reduction="none")
+        return {"each": each, "loss": F.mse_loss(y, t) + 0.5 * F.l1_loss(y, t, reduction="sum") + F.huber_loss(y, t, delta=0.6)
+                + F.smooth_l1_loss(y, t, beta=0.4, reduction="sum") + (each * t.abs()).sum() / x.size(0)}
+    net = Net(forward, fc=nn.Linear(4, 3))
+    return net, (randn(5, 4), randn(5, 3))
+
+
+@case(SGD)
+def losses_binary():
+    def forward(self, x, t):
+        y = self.fc(x)
+        p = torch.sigmoid(y)
+        return {"probability": p, "loss": F.binary_cross_entropy(p, t) + F.binary_cross_entropy_with_logits(y, t, reduction="sum")
+                + F.binary_cross_entropy(p, t, weight=self.weight)
+                + F.binary_cross_entropy_with_logits(y, t, self.weight, pos_weight=self.positive)}
+    net = Net(forward, fc=nn.Linear(4, 3), weight=torch.tensor([0.5, 1.0, 2.0]), positive=torch.tensor([2.0, 1.0, 0.25]))
+    return net, (randn(5, 4), (torch.rand(5, 3) > 0.5).float())
+
+
+@case(SGD)
+def losses_divergence():
+    def forward(self, x, t):
+        y = self.fc(x).log_softmax(-1)
+        return {"output": y, "loss": F.kl_div(y, t, reduction="batchmean")
+                + F.kl_div(y, t.log(), log_target=True, reduction="sum")
+                + F.kl_div(y, t) + F.cross_entropy(self.fc2(x), t) + F.cross_entropy(self.fc2(x) * 0.5, t, label_smoothing=0.2)}
+    net = Net(forward, fc=nn.Linear(4, 3), fc2=nn.Linear(4, 3))
+    return net, (randn(5, 4), torch.rand(5, 3).add(0.1).softmax(-1))
+
+
+@case(SGD)
+def losses_classes():
+    def forward(self, x, labels):
+        y = self.fc(x)
+        return {"each": F.cross_entropy(y, labels, reduction="none"),
+                "loss": F.cross_entropy(y, labels, weight=self.weight)
+                + F.cross_entropy(y, labels, ignore_index=1, label_smoothing=0.3)
+                + F.nll_loss(y.log_softmax(1), labels, reduction="sum")
+                + F.cross_entropy(y, labels, reduction="sum") / x.shape[0]}
+    net = Net(forward, fc=nn.Linear(4, 3), weight=torch.tensor([0.5, 1.0, 2.0]))
+    return net, (randn(6, 4), torch.tensor([0, 1, 2, 2, 0, 1]))
+
+
+@case(SGD)
+def losses_margins():
+    def forward(self, x, t):
+        y = self.fc(x)
+        return {"output": y, "loss": F.margin_ranking_loss(y[:, 0], y[:, 1], t[:, 0], margin=0.3)
+                + F.soft_margin_loss(y, self.sign) + F.hinge_embedding_loss(y, t, margin=0.8, reduction="sum")
+                + F.hardshrink(y, 0.4).mean()}
+    net = Net(forward, fc=nn.Linear(4, 3), sign=torch.tensor([1.0, -1.0, 1.0]))
+    return net, (randn(5, 4), (torch.rand(5, 3) > 0.5).float() * 2 - 1)
+
+
+@case(ADAM)
+def metrics():
+    """Predictions beside the loss."""
+    def forward(self, x, labels):
+        y = self.fc(x)
+        guess = y.argmax(1)
+        return {"guess": guess, "accuracy": (guess == labels).float().mean(), "worst": y.argmin(dim=1, keepdim=True),
+                "loss": F.cross_entropy(y, labels)}
+    net = Net(forward, fc=nn.Linear(4, 5))
+    return net, (randn(6, 4), classes(6, 5))
+
+
+# ---- elementwise, shapes, reductions, products -------------------------------------------------------------------------
+@case(SGD)
+def math_unary():
+    def forward(self, x):
+        y = self.fc(x)
+        p = y.abs() + 0.5
+        y = torch.stack([y.exp(), p.log(), p.sqrt(), p.rsqrt(), p.reciprocal(), y.square(), y.erf(), y.sin(), y.cos(), y.expm1(),
+                         p.log1p(), -y,
+                         y.sign() * y, y.floor() - y, y ** 3, p ** -1.5, torch.log2(p), torch.tan(y * 0.3), torch.sinh(y), 2 ** y,
+                         y.ceil() * y], 1)
+        return y.clamp(-2.5, 3).clamp(min=-2.25)
+    net = Net(forward, fc=nn.Linear(3, 4))
+    return net, (randn(3, 3), randn(3, 21, 4)), nn.MSELoss()
+
+
+@case(SGD)
+def math_binary():
+    def forward(self, a, b):
+        a, row, column = self.fc(a), self.row, self.column
+        y = a + b - row * a / (b.abs() + 1) + torch.maximum(a, b) * torch.minimum(a, row)
+        y = y + torch.pow(a.abs() + 0.5, b) + (1 - a) * (2 / (b * b + 1))
+        y = torch.where(a > b, y, y * 0.5) + (a <= row).float() * b + torch.where((b < 0.1) & (a != 0), a, column)
+        y = y + torch.addcmul(a, b, row, value=0.3) + torch.lerp(a, b, 0.25) + torch.sub(a, b, alpha=2)
+        y = y + (a >= 0).float() * torch.eq(b, b)
+        return y.masked_fill(y > 4, 4.5)
+    net = Net(forward, fc=nn.Linear(3, 4), row=parameter(4), column=parameter(5, 1))
+    return net, (randn(2, 5, 3), randn(2, 5, 4), randn(2, 5, 4)), nn.MSELoss()
+
+
+@case(SGD)
+def broadcasting():
+    def forward(self, x):
+        outer = x[:, :, None] * x[:, None, :] + self.matrix
+        return outer * self.scalar + self.column / (1 + self.row ** 2) + self.buffer
+    net = Net(forward, matrix=parameter(4, 4), scalar=parameter(), column=parameter(4, 1), row=parameter(4),
+              buffer=torch.randn(1, 4, 1))
+    return net, (randn(3, 4), randn(3, 4, 4)), nn.MSELoss()
+
+
+@case(SGD)
+def shapes():
+    def forward(self, x):
+        x = x * self.scale
+        a, b, c = x.split([2, 1, 3], dim=1)
+        d, e = x.chunk(2, dim=2)
+        y = F.pad(a, (1, 2), value=0.5) + F.pad(b, (2, 1, 0, 1)).narrow(1, 0, 2)
+        z = torch.stack([d, e], dim=1).transpose(1, 2).reshape(x.size(0), -1)
+        u = c[:, ::2, 1:].unsqueeze(1).squeeze(1).flatten(1) * c.roll(1, dims=2)[:, :2, :3].reshape(-1, 6)
+        v = x.permute(2, 0, 1)[1].repeat(1, 2) + x[:, 3].repeat_interleave(3, dim=1) + x[:, -1, 2:3]
+        w = torch.cat([y.flatten(1), z, u, v, x.unbind(1)[4], x.unflatten(1, (2, 3)).movedim(1, -1).flatten(1),
+                       F.pad(x[:, 0], (-1, 1))], dim=1)
+        return w.view(w.shape[0], 2, -1).mT.contiguous()
+    net = Net(forward, scale=parameter(6, 4))
+    return net, (randn(3, 6, 4), randn(3, 44, 2)), nn.MSELoss()
+
+
+@case(SGD)
+def reductions():
+    def forward(self, x):
+        x = x * self.scale
+        a = x.sum(1) + x.mean((1,)) + x.amax(1) + x.amin(dim=1) + x.var(1) + x.std(1, unbiased=False) + x.logsumexp(1)
+        b = x.norm(dim=2) + x.abs().sum(-1) + torch.linalg.vector_norm(x, 1, dim=2) + x.sum(2, keepdim=True).squeeze(-1)
+        c = F.normalize(x, dim=-1).mean((1, 2), keepdim=True) + F.cosine_similarity(x, x.roll(1, 2), dim=2).sum(1)[:, None, None]
+        loss = (a * a).mean() + b.sum() / x.size(0) + c.sum() + x.sum() + x.max() - x.min()
+        return {"a": a, "b": b, "c": c, "d": x.mean(), "top": x.max(), "loss": loss}
+    net = Net(forward, scale=parameter(4, 5))
+    return net, (randn(3, 4, 5),)
+
+
+@case(SGD)
+def softmaxes():
+    def forward(self, x):
+        x = x * self.scale
+        y = x.softmax(-1) + x.softmax(1) * 2 + F.log_softmax(x, dim=2) + F.log_softmax(x, 1)
+        return y + F.softmin(x, dim=0) + torch.softmax(x, 0)
+    net = Net(forward, scale=parameter(4, 5))
+    return net, (randn(3, 4, 5), randn(3, 4, 5)), nn.MSELoss()
+
+
+@case({"type": "sgd", "lr": 0.0002})
+def products():
+    def forward(self, a, b):
+        c = a @ b + torch.bmm(a, b) * 0.5 + torch.baddbmm(a[:, :, :4], a, b, beta=0.3, alpha=0.7)
+        d = torch.matmul(c, self.square) + torch.matmul(self.square.t(), c.mT).mT + F.linear(c, self.square, self.bias)
+        y = torch.mm(d.reshape(-1, 4), self.square).reshape_as(d) + torch.matmul(d, self.vector)[..., None]
+        return y + c.transpose(1, 2) @ a[:, :, :4] @ self.square
+    net = Net(forward, square=parameter(4, 4), bias=parameter(4), vector=parameter(4))
+    return net, (randn(3, 4, 5), randn(3, 5, 4), randn(3, 4, 4)), nn.MSELoss()
+
+
+@case(SGD)
+def einsums():
+    def forward(self, a, b):
+        y = torch.einsum("nhid,nhjd->nhij", a, b) + torch.einsum("nhid,jd->nhij", a, self.weight)
+        y = y + torch.einsum("id,hd->hi", self.weight, self.narrow)[None, :, :, None] * torch.einsum("nhid,d->nih", a,
+                                                                                                     self.vector).mT[..., None]
+        return F.channel_shuffle(y.transpose(1, 2), 2)
+    net = Net(forward, weight=parameter(4, 5), narrow=parameter(2, 5), vector=parameter(5))
+    return net, (randn(3, 2, 4, 5), randn(3, 2, 4, 5), randn(3, 4, 2, 4)), nn.MSELoss()
+
+
+def make(name):
+    """(module, inputs, loss, output names) of a case, the same at every call."""
+    torch.manual_seed(sum(map(ord, name)))
+    made = CASES[name][0]()
+    return (made + (None,))[:3] + (getattr(CASES[name][0], "outputs", None),)
