@@ -486,21 +486,21 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 /* clang-format on */
 /* >>ops end */
 
-/* The other ops: X(ENUM, name, operands that the backward pass reads (bit i: operand i), whether it reads the result, whether
- * there is a backward pass). Their attributes and operands stand at gpunn_attributes (>>backend). */
+/* The other ops: X(ENUM, name, operands that the backward pass reads (bit i: operand i), whether it reads the result, operands
+ * that have a gradient (bit i; -1: all)). Their attributes and operands stand at gpunn_attributes (>>backend). */
 #define GPUNN_OTHER_OPS(X)                               \
-    X(LINEAR, linear, 3, 0, 1)                           \
-    X(MATMUL, matmul, 3, 0, 1)                           \
-    X(CONV2D, conv2d, 3, 0, 1)                           \
+    X(LINEAR, linear, 3, 0, 7)                           \
+    X(MATMUL, matmul, 3, 0, 3)                           \
+    X(CONV2D, conv2d, 3, 0, 7)                           \
     X(MAX_POOL2D, max_pool2d, 0, 0, 1)                   \
     X(AVG_POOL2D, avg_pool2d, 0, 0, 1)                   \
     X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, 0, 0, 1) \
-    X(BATCH_NORM, batch_norm, 3, 0, 1)                   \
-    X(LAYER_NORM, layer_norm, 3, 0, 1)                   \
-    X(RMS_NORM, rms_norm, 3, 0, 1)                       \
+    X(BATCH_NORM, batch_norm, 3, 0, 7)                   \
+    X(LAYER_NORM, layer_norm, 3, 0, 7)                   \
+    X(RMS_NORM, rms_norm, 3, 0, 3)                       \
     X(DROPOUT, dropout, 0, 0, 1)                         \
     X(PERMUTE, permute, 0, 0, 1)                         \
-    X(CONCAT, concat, 0, 0, 1)                           \
+    X(CONCAT, concat, 0, 0, -1)                          \
     X(SLICE, slice, 0, 0, 1)                             \
     X(PAD, pad, 0, 0, 1)                                 \
     X(SUM, sum, 0, 0, 1)                                 \
@@ -880,7 +880,8 @@ GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *pa
  * order). */
 GPUNN_API gpunn_status gpunn_read_npy(gpunn_device *dev, const char *path, gpunn_array *out);
 GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array);
-/* One tensor of a safetensors file; F32, F16, BF16 and F64 as F32, small integers as I32. name NULL: the file's only one. */
+/* One tensor of a safetensors file; F32, F16, BF16 and F64 as F32, small integers as I32. name NULL: the file's only one. A name
+ * that is not there: GPUNN_ERR_ARGUMENT. */
 GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name, gpunn_array *out);
 GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
                                                const gpunn_array *arrays, int count);
@@ -899,8 +900,8 @@ typedef struct gpunn_spec_args {
  * file, "t5". What gpunn_spec_load makes of the file is saved as the same bytes. */
 GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gpunn_spec_args args);
 #define gpunn_spec_save(model, ...) gpunn_spec_save_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
-/* Builds the model; NULL after an error, which begins with path:line:column. gpunn_find finds each tensor by its id. What is for
- * the generator alone ("math", "layout", "fuse") is not kept. */
+/* Builds the model; NULL after an error, which begins with path:line:column. gpunn_find finds each tensor by its name or, where
+ * it has none, its id. What is for the generator alone ("math", "layout", "fuse") is not kept. */
 GPUNN_API gpunn_model *gpunn_spec_load(gpunn_device *dev, const char *path);
 /* What the spec of such a model says; NULL: nothing. The optimizer is a new one, with the spec's clipping. */
 GPUNN_API gpunn_tensor    *gpunn_spec_loss(gpunn_model *model);
@@ -1257,13 +1258,15 @@ struct gpunn_kernel_update {
     int (*cpu)(const gpunn_update *update, const gpunn_update_numbers *numbers, int threads);
 };
 typedef struct gpunn_kernel_cuda { /* what the .cu file exports */
-    int abi;
+    int      abi;
+    uint64_t stamp;
     const gpunn_kernel_launch (*launch)[GPUNN_KERNEL_DIRECTIONS]; /* [kernel_count] */
     const gpunn_kernel_update_launch *update;                     /* [update_count] */
 } gpunn_kernel_cuda;
 
 struct gpunn_kernel_set {
-    int                          abi; /* GPUNN_KERNELS_ABI */
+    int                          abi;   /* GPUNN_KERNELS_ABI */
+    uint64_t                     stamp; /* of the header's text; the .cu file was written with it */
     const char                  *name, *version, *spec_sha256, *command;
     const gpunn_kernel          *kernels;
     int                          kernel_count;
@@ -1530,6 +1533,8 @@ GPUNN__PRIVATE gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, 
     va_start(list, format);
     (void)vsnprintf(error.text + used, sizeof error.text - (size_t)used, format, list);
     va_end(list);
+    for (char *c = error.text; *c; c++) /* names from files may hold anything; a message is one line */
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
     if (dev == NULL)
         gpunn__no_device_error = error;
     else {
@@ -1953,8 +1958,8 @@ typedef struct gpunn__op_info {
     int         arity, attribute_count; /* of elementwise ops; arity 0: another op */
     const char *attribute[2];
     float       attribute_default[2];
-    const char *derivative[3];              /* elementwise: its text, NULL beyond the operands */
-    int         reads, reads_out, backward; /* other ops */
+    const char *derivative[3];               /* elementwise: its text, NULL beyond the operands */
+    int         reads, reads_out, gradients; /* other ops */
 } gpunn__op_info;
 
 /* clang-format off */
@@ -2018,7 +2023,8 @@ GPUNN__PRIVATE float gpunn__op_attribute_default(gpunn_op op, int i)
 GPUNN__PRIVATE bool gpunn__op_has_gradient(gpunn_op op, int i)
 {
     const gpunn__op_info *info = &gpunn__op_infos[op];
-    return info->arity == 0 ? info->backward != 0 : i < info->arity && strcmp(info->derivative[i], "0") != 0;
+    if (info->arity == 0) return info->gradients < 0 || (i < 31 && (info->gradients >> i & 1) != 0);
+    return i < info->arity && strcmp(info->derivative[i], "0") != 0;
 }
 
 /* Whether a derivative of an elementwise op mentions the one-letter name. */
@@ -4580,6 +4586,19 @@ static bool gpunn__group_values_fit(const gpunn__builder *b, int index)
     return true;
 }
 
+/* Whether nodes of the group contribute to a node's gradient, which is then nowhere as a whole. */
+static bool gpunn__adds_inside(const gpunn__builder *b, const gpunn__group *group, int root)
+{
+    bool adds = false;
+    for (int k = 0; k < group->kernel->node_count; k++) {
+        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+        for (int i = 0; b->behind[t->id] && i < t->input_count; i++)
+            adds = adds || (gpunn__passes_gradient(b, t, i) && b->plan->gradient_root[t->inputs[i]->id] == root &&
+                            b->plan->gradient_root[t->id] != root);
+    }
+    return adds;
+}
+
 static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
 {
     const gpunn__group         *group = &b->groups[index];
@@ -4595,7 +4614,8 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
         int                 root = plan->gradient_root[t->id];
         bool                comes = t == plan->outputs[0] || gpunn__read_outside(b, index, t, true);
         if (comes && gpunn__gradient_operand(b, group, root, false) == NULL) return false;
-        if (b->retained[root] && (!comes || gpunn__gradient_operand(b, group, root, true))) return false;
+        if (b->retained[root] && (!comes || gpunn__gradient_operand(b, group, root, true) || gpunn__adds_inside(b, group, root)))
+            return false;
     }
     for (int i = 0; i < program->operand_count; i++) {
         const gpunn_kernel_operand *operand = &program->operands[i];
@@ -6037,6 +6057,11 @@ GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel
             "gpunn_use_kernels: these kernels are for version %d of the contract and this gpunn.h has %d; renew them "
             "with the generator that came with it",
             abi, GPUNN_KERNELS_ABI);
+    if (set && set->cuda && set->cuda->stamp != set->stamp)
+        return gpunn__fail(
+            dev, GPUNN_ERR_STATE,
+            "gpunn_use_kernels: %s_kernels.cu was compiled with another %s_kernels.h than this program; compile both again",
+            set->name, set->name);
     if (set && set->tensor_count <= model->tensor_count) gpunn__model_sha256(model, set->tensor_count, hash);
     bool         exact = set && strcmp(hash, set->spec_sha256) == 0;
     gpunn_status status = set && !exact ? gpunn__report_stale(model, set, args.policy) : GPUNN_OK;
@@ -15272,25 +15297,28 @@ static void gpunn__emit_file_name(gpunn__writer *w, const char *path)
     gpunn__emit_name(w, "", name);
 }
 
-static bool gpunn__is_read(const gpunn_tensor *t)
+/* Every value that no op reads, into room for all tensors; their number. */
+static int gpunn__unread(const gpunn_model *model, gpunn_tensor **out)
 {
-    const gpunn_model *model = t->model;
-    for (int i = t->id + 1; i < model->tensor_count; i++)
-        for (int k = 0; k < model->tensors[i]->input_count; k++)
-            if (model->tensors[i]->inputs[k] == t) return true;
-    return false;
+    int count = 0;
+    for (int i = 0; i < model->tensor_count; i++) {
+        gpunn_tensor *t = model->tensors[i];
+        out[i] = t->kind == GPUNN__VALUE ? t : NULL;
+        for (int k = 0; k < t->input_count; k++)
+            if (t->inputs[k]) out[t->inputs[k]->id] = NULL;
+    }
+    for (int i = 0; i < model->tensor_count; i++)
+        if (out[i]) out[count++] = out[i];
+    return count;
 }
 
-static void gpunn__emit_outputs(gpunn__writer *w, const gpunn_model *model, gpunn_tensor *const *given, int count)
+static void gpunn__emit_outputs(gpunn__writer *w, gpunn_tensor *const *outputs, int count)
 {
-    int found = 0;
-    for (int i = 0; i < (count ? count : model->tensor_count); i++) {
-        const gpunn_tensor *t = count ? given[i] : model->tensors[i];
-        if (count == 0 && (t->kind != GPUNN__VALUE || gpunn__is_read(t))) continue;
-        gpunn__emitf(w, found++ ? ", " : ",\n  \"outputs\": [");
-        gpunn__emit_id(w, t);
+    for (int i = 0; i < count; i++) {
+        gpunn__emitf(w, i ? ", " : ",\n  \"outputs\": [");
+        gpunn__emit_id(w, outputs[i]);
     }
-    if (found) gpunn__emitf(w, "]");
+    if (count) gpunn__emitf(w, "]");
 }
 
 GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gpunn_spec_args args)
@@ -15315,10 +15343,11 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
         recipe.clip_norm = opt->clip_norm;
         recipe.clip_value = opt->clip_value;
     }
-    const gpunn_tensor  *loss = args.loss ? args.loss : spec->loss;
-    gpunn_tensor *const *outputs = given ? args.outputs : spec->outputs;
-    gpunn__file          file;
-    gpunn__writer        w;
+    const gpunn_tensor *loss = args.loss ? args.loss : spec->loss;
+    gpunn_tensor      **unread = NULL;
+    size_t              unread_size = (size_t)model->tensor_count * sizeof *unread;
+    gpunn__file         file;
+    gpunn__writer       w;
     memset(&w, 0, sizeof w);
     w.dev = dev;
     w.file = &file;
@@ -15338,7 +15367,15 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
         if (layer) i = layer->id;
     }
     gpunn__emitf(&w, "\n  ]");
-    gpunn__emit_outputs(&w, model, outputs, given ? given : spec->output_count);
+    if (given)
+        gpunn__emit_outputs(&w, args.outputs, given);
+    else if (spec->output_count)
+        gpunn__emit_outputs(&w, spec->outputs, spec->output_count);
+    else if (unread_size && (unread = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, unread_size)) == NULL)
+        w.status = GPUNN_ERR_MEMORY;
+    else
+        gpunn__emit_outputs(&w, unread, gpunn__unread(model, unread));
+    gpunn__free(dev, unread, unread_size);
     if (loss) {
         gpunn__emitf(&w, ",\n  \"loss\": ");
         gpunn__emit_id(&w, loss);
@@ -15352,10 +15389,10 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
 
 /* ---- loading --------------------------------------------------------------------------------------------------------- *
  * The text becomes items, the items become calls of the public builders. Errors stand where dev->place says. */
-enum { GPUNN__SPEC_BYTES = 64 << 20, GPUNN__SPEC_TENSORS = 100000 };
+enum { GPUNN__SPEC_BYTES = 64 << 20, GPUNN__SPEC_TENSORS = 30000 };
 
-typedef struct gpunn__word { /* what an entry calls itself */
-    const char   *text;
+typedef struct gpunn__word { /* an id or name */
+    const char   *text;      /* NULL: free */
     gpunn_tensor *t;
 } gpunn__word;
 
@@ -15364,8 +15401,8 @@ typedef struct gpunn__loading {
     gpunn_model  *model;
     const char   *path;
     gpunn__items  items;
-    gpunn__word  *words;
-    int           word_count, word_capacity;
+    gpunn__word  *words; /* a hash table, half of it free; the capacity is a power of 2 */
+    size_t        word_count, word_capacity;
     char          place[320];
 } gpunn__loading;
 
@@ -15631,12 +15668,14 @@ static bool gpunn__get_amounts(gpunn__loading *l, int entry, const char *key, in
     return true;
 }
 
-/* The tensor of that id or name; NULL: none. */
-static gpunn_tensor *gpunn__meaning(const gpunn__loading *l, const char *word)
+/* Where a word stands, or would. */
+static gpunn__word *gpunn__word_at(const gpunn__loading *l, const char *text)
 {
-    for (int i = l->word_count - 1; i >= 0; i--)
-        if (strcmp(l->words[i].text, word) == 0) return l->words[i].t;
-    return gpunn_find(l->model, word);
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (const char *c = text; *c; c++) hash = (hash ^ (unsigned char)*c) * 16777619u;
+    size_t at = hash & (l->word_capacity - 1);
+    while (l->words[at].text && strcmp(l->words[at].text, text) != 0) at = (at + 1) & (l->word_capacity - 1);
+    return &l->words[at];
 }
 
 static gpunn_tensor *gpunn__reference_at(gpunn__loading *l, int item, const char *key)
@@ -15645,7 +15684,7 @@ static gpunn_tensor *gpunn__reference_at(gpunn__loading *l, int item, const char
     char          shown[128];
     gpunn_tensor *t = NULL;
     if (!gpunn__string_at(l, item, key, &word)) return NULL;
-    t = gpunn__meaning(l, word);
+    if (l->word_count) t = gpunn__word_at(l, word)->t;
     if (t == NULL)
         (void)gpunn__wrong(l, item, "no tensor before this one has the id or name \"%s\"; check its spelling and the order",
                            gpunn__printable(&l->items.at[item].text, shown));
@@ -16120,20 +16159,26 @@ static const gpunn__spec_op gpunn__spec_ops[] = {
 };
 enum { GPUNN__SPEC_OP_COUNT = sizeof gpunn__spec_ops / sizeof gpunn__spec_ops[0] };
 
-/* The tensor t is called `word` from now on; no other may be. */
-static bool gpunn__register(gpunn__loading *l, int item, const char *word, gpunn_tensor *t)
+/* The tensor t is called that from now on; no other may be. */
+static bool gpunn__register(gpunn__loading *l, int item, const char *text, gpunn_tensor *t)
 {
-    gpunn_tensor *other = gpunn__meaning(l, word);
-    char          shown[128];
-    if (other == t) return true;
-    if (other)
-        return gpunn__wrong(l, item, "\"%s\" is another tensor already; ids and names are unique in a model",
-                            gpunn__printable(&l->items.at[item].text, shown));
-    gpunn__word *words = (gpunn__word *)gpunn__grow(l->dev, l->words, l->word_count, &l->word_capacity, sizeof *words);
-    if (words == NULL) return false;
-    l->words = words;
-    words[l->word_count].text = word;
-    words[l->word_count++].t = t;
+    if (2 * l->word_count >= l->word_capacity) {
+        gpunn__word *old = l->words;
+        size_t       count = l->word_capacity;
+        gpunn__word *words = (gpunn__word *)gpunn__calloc(l->dev, (count ? 2 * count : 256) * sizeof *words);
+        if (words == NULL) return false;
+        l->words = words;
+        l->word_capacity = count ? 2 * count : 256;
+        for (size_t i = 0; i < count; i++)
+            if (old[i].text) *gpunn__word_at(l, old[i].text) = old[i];
+        gpunn__free(l->dev, old, count * sizeof *old);
+    }
+    gpunn__word *word = gpunn__word_at(l, text);
+    if (word->t && word->t != t)
+        return gpunn__wrong(l, item, "\"%.100s\" is another tensor already; ids and names are unique in a model", text);
+    l->word_count += word->text == NULL;
+    word->text = text;
+    word->t = t;
     return true;
 }
 
@@ -16177,10 +16222,8 @@ static bool gpunn__spec_tensor(gpunn__loading *l, int item)
     if (t == NULL || (layer && !gpunn__apply_layer_settings(l, &e, first))) return false;
     if (model->tensor_count > GPUNN__SPEC_TENSORS)
         return gpunn__wrong(l, item, "the model has more than %d tensors", (int)GPUNN__SPEC_TENSORS);
-    for (int i = first; i < model->tensor_count; i++) /* parameters of a layer must not be called what an id is already */
-        for (int k = 0; k < l->word_count && model->tensors[i]->name; k++)
-            if (strcmp(l->words[k].text, model->tensors[i]->name) == 0)
-                return gpunn__wrong(l, item, "the name \"%.100s\" is the id of another tensor already", l->words[k].text);
+    for (int i = first; i < model->tensor_count; i++)
+        if (model->tensors[i]->name && !gpunn__register(l, item, model->tensors[i]->name, model->tensors[i])) return false;
     const char *name_key = as ? "as" : id && (layer || e.name == NULL) ? "id" : "name", *word = id ? id : e.name;
     const char *name = as ? as : *name_key == 'i' ? id : e.name;
     if ((word && !gpunn__register(l, gpunn__look(l, item, id ? "id" : "name"), word, t)) ||
@@ -16264,9 +16307,7 @@ static bool gpunn__spec_rest(gpunn__loading *l)
     if (spec->outputs == NULL) return false;
     spec->output_capacity = count;
     if (list) return gpunn__references_at(l, list, "outputs", 0, count, spec->outputs, &spec->output_count);
-    for (int i = 0; i < count; i++)
-        if (model->tensors[i]->kind == GPUNN__VALUE && !gpunn__is_read(model->tensors[i]))
-            spec->outputs[spec->output_count++] = model->tensors[i];
+    spec->output_count = gpunn__unread(model, spec->outputs);
     return true;
 }
 
@@ -16309,7 +16350,8 @@ static bool gpunn__spec_read(gpunn__loading *l, char **text, size_t *size)
     (*text)[*size - 1] = 0;
     gpunn__json json = gpunn__json_of(*text, *size - 1, false);
     ok = gpunn__json_item(l->dev, &json, &l->items, 0);
-    if (ok && (gpunn__json_peek(&json, 0), json.at != json.end)) ok = gpunn__json_fail(&json, "goes on after its end");
+    (void)gpunn__json_peek(&json, 0);
+    if (ok && json.at != json.end) ok = gpunn__json_fail(&json, "goes on after its end");
     if (!ok && json.problem)
         (void)gpunn__fail(l->dev, GPUNN_ERR_FORMAT, "%s:%d:%d: the JSON %s", gpunn__tail(l->path), json.line + 1,
                           (int)(json.at - json.line_start) + 1, json.problem);
@@ -16331,7 +16373,7 @@ GPUNN_API gpunn_model *gpunn_spec_load(gpunn_device *dev, const char *path)
         ok = gpunn__spec_build(&l);
         dev->place = NULL;
     }
-    gpunn__free(dev, l.words, (size_t)l.word_capacity * sizeof *l.words);
+    gpunn__free(dev, l.words, l.word_capacity * sizeof *l.words);
     gpunn__free(dev, l.items.at, (size_t)l.items.capacity * sizeof *l.items.at);
     gpunn__free(dev, text, size);
     if (ok) return l.model;
@@ -16726,13 +16768,13 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
     if (status == GPUNN_OK) status = gpunn__archive_open(dev, path, &archive);
     if (status != GPUNN_OK) return status;
     char          shown[128];
-    gpunn__slice  wanted = {(char *)(uintptr_t)name, name ? strlen(name) : 0};
     gpunn__entry *item = name                         ? gpunn__table_find(&archive.tensors, "", name)
                          : archive.tensors.count == 1 ? archive.tensors.items
                                                       : NULL;
+    gpunn__expr_quote(shown, sizeof shown, name ? name : "", SIZE_MAX);
     if (item == NULL)
-        status = name ? gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' holds no tensor '%s'; check the name", function,
-                                    gpunn__tail(path), gpunn__printable(&wanted, shown))
+        status = name ? gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: '%s' holds no tensor '%s'; check the name", function,
+                                    gpunn__tail(path), shown)
                       : gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: '%s' holds %d tensors; name one", function, gpunn__tail(path),
                                     archive.tensors.count);
     else if (item->encoding == NULL || item->encoding->dtype == GPUNN_DTYPE_DEFAULT || item->rank > GPUNN_MAX_RANK)

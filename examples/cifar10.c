@@ -1,13 +1,17 @@
 /* cifar10.c - PyTorch's "Training a classifier" in C: LeNet on CIFAR-10 with SGD and momentum.
  *
- * Shows: the CIFAR reader, a training loop of one's own, saving, loading into a new network, accuracy per class.
+ * Shows: the CIFAR reader, a training loop of one's own, saving, loading into a new network, accuracy per class, fused kernels.
  * Build: cc -O3 -march=native -fopenmp -I. examples/cifar10.c -o cifar10 -lm
+ *        nvcc -O3 -arch=native -I. examples/cifar10.c examples/kernels/cifar10_kernels.cu gpunn_cuda.cu -o cifar10
  * Data:  wget https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz && tar xf cifar-10-binary.tar.gz
- * Run:   ./cifar10 [--data cifar-10-batches-bin] [--epochs 2] [--synthetic]
+ * Run:   ./cifar10 [--data cifar-10-batches-bin] [--epochs 2] [--synthetic] [--spec FILE]
  *        --synthetic first writes a small stand-in of the same format (coloured stripes) into the folder.
+ *        --spec only writes the network's spec, from which python3 -m generator makes examples/kernels/cifar10_kernels.*.
  * Expect: the running loss falls from 2.2 to about 1.25 in two epochs; 55 % on the test images (100 % of stripes). */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
+#define CIFAR10_KERNELS_IMPLEMENTATION
+#include "kernels/cifar10_kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -117,6 +121,18 @@ static gpunn_status test(const network *net, gpunn_loader *loader, const gpunn_a
     return GPUNN_OK;
 }
 
+static gpunn_status write_spec(gpunn_device *dev, const char *path)
+{
+    network          net = build(dev);
+    gpunn_optimizer *sgd = gpunn_sgd(net.model, .lr = 0.001f, .momentum = 0.9f);
+    gpunn_status     status = gpunn_last_status(dev);
+    if (status == GPUNN_OK)
+        status = gpunn_spec_save(net.model, path, .name = "cifar10", .outputs = {net.logits}, .loss = net.loss, .optimizer = sgd);
+    gpunn_optimizer_destroy(sgd);
+    gpunn_model_destroy(net.model);
+    return status;
+}
+
 static gpunn_status run(gpunn_device *dev, const char *folder, int epochs, gpunn_array data[4])
 {
     char        names[FILES + 1][1024];
@@ -135,6 +151,7 @@ static gpunn_status run(gpunn_device *dev, const char *folder, int epochs, gpunn
     gpunn_optimizer *sgd = gpunn_sgd(net.model, .lr = 0.001f, .momentum = 0.9f);
     gpunn_loader *trainer = make_loader(&net, &data[0], &data[1], true), *tester = make_loader(&copy, &data[2], &data[3], false);
     status = gpunn_last_status(dev);
+    if (status == GPUNN_OK) status = gpunn_use_kernels(net.model, &cifar10_kernels);
     if (status == GPUNN_OK) status = train(&net, sgd, trainer, epochs);
     if (status == GPUNN_OK) status = gpunn_save(net.model, "cifar_net.safetensors");
     if (status == GPUNN_OK) status = gpunn_load(copy.model, "cifar_net.safetensors");
@@ -155,7 +172,7 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
 
 int main(int argc, char **argv)
 {
-    const char *folder = "cifar-10-batches-bin";
+    const char *folder = "cifar-10-batches-bin", *spec = NULL;
     int         epochs = 2;
     bool        synthetic = false;
     for (int i = 1; i < argc; i++) {
@@ -163,10 +180,12 @@ int main(int argc, char **argv)
             synthetic = true;
         else if (strcmp(argv[i], "--data") == 0 && i + 1 < argc)
             folder = argv[++i];
+        else if (strcmp(argv[i], "--spec") == 0 && i + 1 < argc)
+            spec = argv[++i];
         else if (strcmp(argv[i], "--epochs") == 0 && i + 1 < argc && atoi(argv[i + 1]) > 0)
             epochs = atoi(argv[++i]);
         else {
-            fprintf(stderr, "usage: %s [--data FOLDER] [--epochs N] [--synthetic]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--data FOLDER] [--epochs N] [--synthetic] [--spec FILE]\n", argv[0]);
             return 2;
         }
     }
@@ -185,9 +204,9 @@ int main(int argc, char **argv)
         return 1;
     }
     gpunn_array  data[4] = {{0}, {0}, {0}, {0}}; /* training images and labels, test images and labels */
-    gpunn_status status = run(dev, folder, epochs, data);
+    gpunn_status status = spec ? write_spec(dev, spec) : run(dev, folder, epochs, data);
     if (status != GPUNN_OK) fprintf(stderr, "%s\n", gpunn_error(dev));
-    if (status == GPUNN_ERR_IO && data[2].data == NULL)
+    if (status == GPUNN_ERR_IO && spec == NULL && data[2].data == NULL)
         fprintf(stderr, "get the data (163 MB): wget https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz && tar xf "
                         "cifar-10-binary.tar.gz\nor try --synthetic\n");
     for (int i = 0; i < 4; i++) gpunn_array_free(dev, &data[i]);

@@ -1,12 +1,20 @@
 /* fashion_mnist.c - trains a convolutional network on the 60,000 images of Fashion-MNIST and tests it on the other 10,000.
  *
- * Shows: readers, loaders, gpunn_fit with progress, curves and early results, accuracy per class, saving and loading.
+ * Shows: readers, loaders, gpunn_fit with progress, curves and early results, accuracy per class, saving and loading, fused
+ *        kernels of two models.
  * Build: cc -O3 -march=native -fopenmp -DGPUNN_ZLIB -I. examples/fashion_mnist.c -o fashion_mnist -lz -lm
+ *        nvcc -O3 -arch=native -DGPUNN_ZLIB -I. examples/fashion_mnist.c examples/kernels/fashion_mnist_simple_kernels.cu
+ *             examples/kernels/fashion_mnist_deep_kernels.cu gpunn_cuda.cu -o fashion_mnist -lz
  * Data:  apt-get install dataset-fashion-mnist     (or --data DIR with the four idx files, .gz or not)
  * Run:   ./fashion_mnist [--model simple|deep] [--epochs N] [--batch N] [--threads N] [--data DIR] [--out DIR]
+ *        [--spec FILE] only writes the model's spec, from which python3 -m generator makes examples/kernels/fashion_mnist_*.
  * Expect: about 90 % for the simple network, 91.5 % for the deep one; curves.svg, history.csv and weights.safetensors in DIR. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
+#define FASHION_MNIST_SIMPLE_KERNELS_IMPLEMENTATION
+#define FASHION_MNIST_DEEP_KERNELS_IMPLEMENTATION
+#include "kernels/fashion_mnist_deep_kernels.h"
+#include "kernels/fashion_mnist_simple_kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +25,7 @@ static const char *const class_names[CLASSES] = {"T-shirt", "Trouser", "Pullover
                                                  "Sandal",  "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
 
 typedef struct options {
-    const char *data, *out;
+    const char *data, *out, *spec;
     bool        deep;
     int         epochs, batch, threads;
 } options;
@@ -96,6 +104,20 @@ static gpunn_status confusion(const network *net, gpunn_loader *loader, const gp
     return GPUNN_OK;
 }
 
+static gpunn_status write_spec(gpunn_device *dev, const options *opt)
+{
+    network          net = build(dev, opt->deep);
+    gpunn_optimizer *adam = gpunn_adam(net.model, .lr = 1e-3f);
+    gpunn_status     status = gpunn_last_status(dev);
+    if (status == GPUNN_OK)
+        status = gpunn_spec_save(net.model, opt->spec, .name = opt->deep ? "fashion_mnist_deep" : "fashion_mnist_simple",
+                                 .outputs = {net.logits, net.accuracy}, .loss = net.loss, .optimizer = adam);
+    if (status != GPUNN_OK) fprintf(stderr, "%s\n", gpunn_error(dev));
+    gpunn_optimizer_destroy(adam);
+    gpunn_model_destroy(net.model);
+    return status;
+}
+
 static gpunn_status train(gpunn_device *dev, const options *opt, const gpunn_array data[4])
 {
     const gpunn_array *images = &data[0], *labels = &data[1], *test_images = &data[2], *test_labels = &data[3];
@@ -113,6 +135,8 @@ static gpunn_status train(gpunn_device *dev, const options *opt, const gpunn_arr
     gpunn_status     status = gpunn_last_status(dev); /* of all the calls above */
     printf("%s\n%lld training and %lld test images, %s network\n", gpunn_device_name(dev), (long long)images->dim[0],
            (long long)test_images->dim[0], opt->deep ? "deep" : "simple");
+    if (status == GPUNN_OK)
+        status = gpunn_use_kernels(net.model, opt->deep ? &fashion_mnist_deep_kernels : &fashion_mnist_simple_kernels);
     if (status == GPUNN_OK)
         status = gpunn_set_schedule(adam, .type = GPUNN_SCHEDULE_COSINE, .total_steps = opt->epochs, .min_lr = 1e-5f);
     if (status == GPUNN_OK)
@@ -167,7 +191,7 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* in a log, in step with the progress on stderr */
-    options opt = {"/usr/share/datasets/fashion-mnist", ".", false, 5, 128, 0};
+    options opt = {"/usr/share/datasets/fashion-mnist", ".", NULL, false, 5, 128, 0};
     for (int i = 1; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--model") == 0 && (strcmp(value, "deep") == 0 || strcmp(value, "simple") == 0))
@@ -176,6 +200,8 @@ int main(int argc, char **argv)
             opt.data = value;
         else if (strcmp(argv[i], "--out") == 0 && *value)
             opt.out = value;
+        else if (strcmp(argv[i], "--spec") == 0 && *value)
+            opt.spec = value;
         else if (strcmp(argv[i], "--epochs") == 0 && atoi(value) > 0)
             opt.epochs = atoi(value);
         else if (strcmp(argv[i], "--batch") == 0 && atoi(value) > 0)
@@ -183,7 +209,9 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--threads") == 0 && atoi(value) > 0)
             opt.threads = atoi(value);
         else {
-            fprintf(stderr, "usage: %s [--model simple|deep] [--epochs N] [--batch N] [--threads N] [--data DIR] [--out DIR]\n",
+            fprintf(stderr,
+                    "usage: %s [--model simple|deep] [--epochs N] [--batch N] [--threads N] [--data DIR] [--out DIR] "
+                    "[--spec FILE]\n",
                     argv[0]);
             return 2;
         }
@@ -194,8 +222,8 @@ int main(int argc, char **argv)
         return 1;
     }
     gpunn_array  data[4] = {{0}, {0}, {0}, {0}};
-    gpunn_status status = read_data(dev, opt.data, data);
-    if (status == GPUNN_OK) status = train(dev, &opt, data);
+    gpunn_status status = opt.spec ? write_spec(dev, &opt) : read_data(dev, opt.data, data);
+    if (status == GPUNN_OK && !opt.spec) status = train(dev, &opt, data);
     for (int i = 0; i < 4; i++) gpunn_array_free(dev, &data[i]);
     gpunn_device_close(dev);
     return status == GPUNN_OK ? 0 : 1;

@@ -1,11 +1,15 @@
 /* simple_nn.c - a small network on random data: is the sum of 20 numbers positive?
  *
- * Shows: a model from end to end: inputs, layers, loss, optimizer, batches, training steps, evaluation.
+ * Shows: a model from end to end: inputs, layers, loss, optimizer, batches, training steps, evaluation; fused kernels.
  * Build: cc -O3 -march=native -I. examples/simple_nn.c -o simple_nn -lm
+ *        nvcc -O3 -arch=native -I. examples/simple_nn.c examples/kernels/simple_nn_kernels.cu gpunn_cuda.cu -o simple_nn
  * Run:   ./simple_nn
+ *        ./simple_nn SPEC.json only writes the model's spec, from which python3 -m generator makes examples/kernels/simple_nn_*.
  * Expect: the loss falls every 10 epochs; an accuracy well above 90 % at the end. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
+#define SIMPLE_NN_KERNELS_IMPLEMENTATION
+#include "kernels/simple_nn_kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +51,7 @@ static gpunn_status train(gpunn_optimizer *sgd, gpunn_tensor *loss, gpunn_loader
     return GPUNN_OK;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     make_data();
     gpunn_device *dev = gpunn_device_open(.seed = 42, .log_fn = log_line);
@@ -68,12 +72,15 @@ int main(void)
                                                   .count = SAMPLES, .batch_size = BATCH, .shuffle = true);
     gpunn_status     status = gpunn_last_status(dev); /* of all the calls above */
     float            mean_loss = 0, mean_accuracy = 0;
-    if (status == GPUNN_OK) status = train(sgd, loss, loader);
-    if (status == GPUNN_OK) status = gpunn_evaluate(loader, loss, accuracy, &mean_loss, &mean_accuracy);
-    if (status == GPUNN_OK)
-        printf("loss %.4f, accuracy %.1f %%\n", (double)mean_loss, 100 * (double)mean_accuracy);
-    else
-        fprintf(stderr, "%s\n", gpunn_error(dev));
+    if (status == GPUNN_OK && argc > 1)
+        status = gpunn_spec_save(model, argv[1], .outputs = {p, accuracy}, .loss = loss, .optimizer = sgd);
+    else if (status == GPUNN_OK) {
+        status = gpunn_use_kernels(model, &simple_nn_kernels);
+        if (status == GPUNN_OK) status = train(sgd, loss, loader);
+        if (status == GPUNN_OK) status = gpunn_evaluate(loader, loss, accuracy, &mean_loss, &mean_accuracy);
+        if (status == GPUNN_OK) printf("loss %.4f, accuracy %.1f %%\n", (double)mean_loss, 100 * (double)mean_accuracy);
+    }
+    if (status != GPUNN_OK) fprintf(stderr, "%s\n", gpunn_error(dev));
     gpunn_loader_destroy(loader);
     gpunn_optimizer_destroy(sgd);
     gpunn_model_destroy(model);

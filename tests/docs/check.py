@@ -4,6 +4,7 @@ one does; so does the program in gpunn.h's comment; every name, file and ninja t
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -60,6 +61,23 @@ def readme_blocks():
         following = every[i + 1][1].strip() if i + 1 < len(every) and every[i + 1][0] == "sh" else ""
         command = following if re.match(r"(cc|gcc|clang) [^\n]*\.c\b[^\n]*$", following) else None
         yield f"README.md:{line}", lambda text=text, command=command: program(text, command)
+
+
+def three_commands():
+    """The way from a program to its fused kernels works as it stands, in an empty folder beside the sources."""
+    text, line = next((text, line) for language, text, line in blocks() if language == "sh" and "-m generator" in text)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in "gpunn.h", "generator", "templates":
+            os.symlink(os.path.join(ROOT, name), os.path.join(folder, name))
+        shutil.copytree(os.path.join(ROOT, "examples"), os.path.join(folder, "examples"))
+        kernels = os.path.join(folder, "examples/kernels/simple_nn_kernels.h")
+        before = read("examples/kernels/simple_nn_kernels.h")
+        for command in text.strip().splitlines():
+            output = call(command.replace("-O3 -march=native", "-O1"), folder)
+        with open(kernels, encoding="utf-8") as file:
+            assert file.read() == before, f"README.md:{line} makes other kernels than those in examples/kernels"
+        output = call("./simple_nn", folder)
+        assert "accuracy" in output and "renew" not in output, output
 
 
 def header_program():
@@ -128,7 +146,8 @@ def examples_say_how():
 
 def main():
     tests = [("the program in gpunn.h's comment", header_program), ("names", names_exist), ("links and targets", links_exist),
-             ("exclusive or", xor_learns), ("examples", examples_say_how)] + list(readme_blocks())
+             ("exclusive or", xor_learns), ("three commands", three_commands),
+             ("examples", examples_say_how)] + list(readme_blocks())
     print(f"1..{len(tests)}")
     failed = 0
     for number, (name, test) in enumerate(tests, 1):

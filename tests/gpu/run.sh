@@ -95,7 +95,7 @@ program() { # of the library's two objects and a C file, which may hold gpunn.h'
     local own=$work/gpunn.o
     ! grep -q '^#define GPUNN_IMPLEMENTATION' "$1" || own=
     "$NVCC" -O3 $NVCC_FLAGS $zlib -I. -Xcompiler -march=native,-fopenmp "$1" $own "$work/gpunn_cuda.o" \
-        -o "$work/$(basename "$1" .c)" $cmocka $zlib_link
+        $(ls "examples/kernels/$(basename "$1" .c)"_*.cu 2>/dev/null) -o "$work/$(basename "$1" .c)" $cmocka $zlib_link
 }
 export -f library program
 if ! $build_only && "$python" -c 'import torch' 2>/dev/null; then # PyTorch compiles meanwhile; what it made is found in its cache again
@@ -108,6 +108,7 @@ fi
 stage "library" 150 bash -c library || finish
 stage "programs" 120 bash -c "printf '%s\n' tests/bench/gpu_bench.c examples/doctor.c examples/simple_nn.c $(printf 'tests/%s.c ' $tests) |
     xargs -P $(nproc) -I{} bash -c 'program {}'"
+stage "fused kernels, build" 120 "$python" tests/bench/fused_gpu.py --build
 ! $build_only || finish
 
 # ---- run ----
@@ -119,6 +120,8 @@ wait # for PyTorch
 left=$((seconds - SECONDS))
 stage "benchmarks" 260 "$python" tests/bench/gpu.py "$work/gpu_bench" --python "$python" --json "$out/gpu.json" --seconds $((left < 250 ? left - 10 : 240))
 cp "$work/stage.log" "$out/gpu.md"
+stage "fused kernels" 120 "$python" tests/bench/fused_gpu.py --json "$out/fused.json"
+cat "$work/stage.log" >>"$out/gpu.md"
 sanitizer=$(command -v compute-sanitizer || ls "$(dirname "$NVCC")/compute-sanitizer" /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)
 if [ -n "$sanitizer" ]; then
     for check in "memcheck reference" "racecheck reference" "memcheck run" "racecheck training" "memcheck golden"; do

@@ -174,6 +174,38 @@ static void expression(const uint8_t *data, size_t size)
     free(text);
 }
 
+static char *saved_spec(gpunn_model *m, const char *path, size_t *size)
+{
+    if (gpunn_spec_save(m, path, .name = "fuzz") != GPUNN_OK) abort();
+    FILE *file = fopen(path, "rb");
+    if (file == NULL || fseek(file, 0, SEEK_END) != 0) abort();
+    *size = (size_t)ftell(file);
+    rewind(file);
+    char *text = malloc(*size + 1);
+    if (fread(text, 1, *size, file) != *size || fclose(file) != 0) abort();
+    return text;
+}
+
+/* What is accepted can be saved, loaded and saved again: the same bytes. */
+static void spec(const uint8_t *data, size_t size)
+{
+    static char  path[64];
+    gpunn_model *m = gpunn_spec_load(dev, file_of(data, size)), *again;
+    verdict(m ? GPUNN_OK : gpunn_last_status(dev));
+    if (m == NULL) return;
+    (void)snprintf(path, sizeof path, "/dev/shm/gpunn-fuzz-%d.json", (int)getpid());
+    size_t first, second;
+    char  *text = saved_spec(m, path, &first);
+    if ((again = gpunn_spec_load(dev, path)) == NULL) abort();
+    char *same = saved_spec(again, path, &second);
+    if (first != second || memcmp(text, same, first) != 0) abort();
+    (void)unlink(path);
+    free(text);
+    free(same);
+    gpunn_model_destroy(again);
+    gpunn_model_destroy(m);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     open_once();
@@ -190,6 +222,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 's': weights(data, size, false, false); break;
     case 'k': weights(data, size, true, false); break;
     case 'e': expression(data, size); break;
+    case 'j': spec(data, size); break;
     default: return -1; /* not kept in the corpus */
     }
     return 0;

@@ -12,7 +12,8 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WORDS = ['"dtype"', '"shape"', '"data_offsets"', '"__metadata__"', '"F32"', '"F64"', '"F16"', '"BF16"', '"I64"', "\\u0041", "\\ud83d\\ude00",
          "9223372036854775807", "-1", "4294967296", "'descr'", "'fortran_order'", "'shape'", "'<f4'", "'>f8'", "'|u1'", "True", "False",
-         "\x93NUMPY", "sigmoid(", "where(", "leaky_relu(", "max(", "pow(", "K(0.5)", "x0", "y", "pi", "<=", "1e38", "tensor", "optimizer."]
+         "\x93NUMPY", "sigmoid(", "where(", "leaky_relu(", "max(", "pow(", "K(0.5)", "x0", "y", "pi", "<=", "1e38", "tensor", "optimizer.", '"op":', '"id":', '"name":', '"inputs":["', '"N"', '"dims":',
+         '"parameters":{"weight":{', '"init":{"kind":"', '"consts":{', '"inf"', "false", "null"]
 
 
 def seeds():
@@ -39,6 +40,13 @@ def seeds():
     for text in ("x * sigmoid(1.702 * x)", "where(x > 0, x, leaky_relu(y, 0.2))", "max(x, -y) / (1e-3 + abs(x0)) == x1", "-(-x)", "((((x))))",
                  "clamp(x, -1, 1) + hardtanh(y, 0, 2)", "pow(x, 2) - K(0.5) * pi"):
         yield b"e" + text.encode()
+    for path in sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "vectors", "*.json"))):
+        with open(path, "rb") as file:
+            yield b"j" + file.read()
+    with open(os.path.join(ROOT, "tests", "generator", "vectors.txt"), "rb") as file:
+        for line in file:
+            if line[65:66] == b"{":
+                yield b"j" + line[65:]
 
 
 def main():

@@ -284,6 +284,7 @@ static const gpunn_kernel_update updates[] = {{{.kind = GPUNN_UPDATE_SGD}, run_u
 static gpunn_kernel_set set_of(int from, int to)
 {
     gpunn_kernel_set set = {GPUNN_KERNELS_ABI,
+                            1,
                             "try",
                             "0.1",
                             "no hash",
@@ -582,6 +583,8 @@ static void test_policies(void **state)
     set.abi = 99;
     FAILS(dev, gpunn_use_kernels(n.model, &set), GPUNN_ERR_UNSUPPORTED, "version 99", "renew");
     set.abi = GPUNN_KERNELS_ABI;
+    set.cuda = &(const gpunn_kernel_cuda){GPUNN_KERNELS_ABI, 2, NULL, NULL};
+    FAILS(dev, gpunn_use_kernels(n.model, &set), GPUNN_ERR_STATE, "try_kernels.cu", "compile both again");
     OK(dev, gpunn_use_kernels(n.model, &set, .policy = GPUNN_KERNELS_OFF));
     assert_null(n.model->kernels);
     assert_int_equal(setenv("GPUNN_KERNELS", "off", 1), 0);

@@ -1,0 +1,553 @@
+/* fashion_mnist_simple_kernels.cu - written by the generator of gpunn: do not edit.
+ *
+ * gpunn 0.1, templates 6f5c1e67ca9e
+ * spec sha256 75e03a4c55392a6a7e53555d05213d51406235ba9d827c3eda824af09be1cd9a
+ * renew it with: python3 -m generator examples/kernels/fashion_mnist_simple.json -o examples/kernels/fashion_mnist_simple
+ */
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+
+#define FASHION_MNIST_SIMPLE_KERNELS_CUDA
+#include "fashion_mnist_simple_kernels.h"
+#if FASHION_MNIST_SIMPLE_KERNELS_STAMP != 0x82f7f556712e6e7full
+#error "fashion_mnist_simple_kernels.h and fashion_mnist_simple_kernels.cu were not written together; renew both with the command in their first lines"
+#endif
+
+#ifndef GPUNN__LAUNCH_ON
+#define GPUNN__LAUNCH_ON(stream, kernel, blocks, threads, ...) \
+    kernel<<<(blocks), (threads), 0, (cudaStream_t)(stream)>>>(__VA_ARGS__)
+#endif
+
+/* What the kernels are made of. Tensors are read and written by packs of V neighbouring elements, which move in one access of
+ * 128 bits where V elements are as long, and are numbered by i. The kernels' orders of summation are fixed. */
+namespace fashion_mnist_simple_cuda {
+
+const size_t MOST = 0xF0000000u; /* packs that an unsigned counts with room for a last step beyond them */
+
+__host__ __device__ constexpr unsigned power_of_2(unsigned count) /* the least that is no less, at most 32 */
+{
+    unsigned power = 1;
+    while (power < count && power < 32) power *= 2;
+    return power;
+}
+
+struct bf16 {
+    unsigned short bits;
+};
+struct f16 {
+    unsigned short bits;
+};
+struct boolean {
+    unsigned char byte;
+};
+
+__device__ __forceinline__ float number(float x)
+{
+    return x;
+}
+__device__ __forceinline__ float number(bf16 x)
+{
+    return __uint_as_float((unsigned)x.bits << 16);
+}
+__device__ __forceinline__ float number(f16 x)
+{
+    return __half2float(__ushort_as_half(x.bits));
+}
+__device__ __forceinline__ float number(boolean x)
+{
+    return x.byte != 0 ? 1.0f : 0.0f;
+}
+template <typename T> __device__ __forceinline__ float number(T integer)
+{
+    return (float)integer;
+}
+
+/* As it lies in memory, held in registers until its numbers are needed. */
+template <int V, typename T> struct pack {
+    alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) T element[V];
+    __device__ __forceinline__ float operator[](int j) const
+    {
+        return number(element[j]);
+    }
+};
+
+template <int V> struct numbers {
+    float element[V];
+    __device__ __forceinline__ float &operator[](int j)
+    {
+        return element[j];
+    }
+    __device__ __forceinline__ float operator[](int j) const
+    {
+        return element[j];
+    }
+};
+
+template <int V> __device__ __forceinline__ numbers<V> same(float x)
+{
+    numbers<V> n;
+#pragma unroll
+    for (int j = 0; j < V; j++) n[j] = x;
+    return n;
+}
+
+template <int V, typename T, typename I> __device__ __forceinline__ pack<V, T> load(const T *data, I i)
+{
+    return *(const pack<V, T> *)(data + (size_t)i * V);
+}
+
+/* N packs at once. */
+template <int V, typename T, typename I, int N>
+__device__ __forceinline__ void load_each(pack<V, T> (&p)[N], const T *data, const I (&i)[N])
+{
+#pragma unroll
+    for (int k = 0; k < N; k++) p[k] = load<V>(data, i[k]);
+}
+
+/* Two numbers, each to the nearest, ties to even. */
+__device__ __forceinline__ void put(float *to, float x, float y)
+{
+    to[0] = x;
+    to[1] = y;
+}
+__device__ __forceinline__ void put(bf16 *to, float x, float y)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    unsigned both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
+#else
+    unsigned low = __float_as_uint(x), high = __float_as_uint(y), both;
+    low = x != x ? 0x7FFFu : (low + 0x7FFFu + (low >> 16 & 1)) >> 16;
+    high = y != y ? 0x7FFF0000u : high + 0x7FFFu + (high >> 16 & 1);
+    both = low | (high & 0xFFFF0000u);
+#endif
+    to[0].bits = (unsigned short)both;
+    to[1].bits = (unsigned short)(both >> 16);
+}
+__device__ __forceinline__ void put(f16 *to, float x, float y)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    unsigned both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
+    to[0].bits = (unsigned short)both;
+    to[1].bits = (unsigned short)(both >> 16);
+#else
+    to[0].bits = __half_as_ushort(__float2half_rn(x));
+    to[1].bits = __half_as_ushort(__float2half_rn(y));
+#endif
+}
+
+template <int V, typename T, typename I> __device__ __forceinline__ void store(T *data, I i, numbers<V> n)
+{
+    pack<V, T> p;
+    T          two[2];
+#pragma unroll
+    for (int j = 0; j < V; j += 2) {
+        put(two, n[j], V > 1 ? n[j + 1] : 0);
+        p.element[j] = two[0];
+        if (V > 1) p.element[j + 1] = two[1];
+    }
+    *(pack<V, T> *)(data + (size_t)i * V) = p;
+}
+
+/* data = n, or where `add` says so, old + n. */
+template <int V, typename T, typename I>
+__device__ __forceinline__ void store_sum(bool add, T *data, I i, numbers<V> n, const pack<V, T> &old)
+{
+#pragma unroll
+    for (int j = 0; j < V; j++) n[j] = add ? old[j] + n[j] : n[j];
+    store<V>(data, i, n);
+}
+
+template <typename T> __device__ __forceinline__ void store_one(bool add, T *data, size_t i, float x)
+{
+    store<1>(data, i, same<1>(add ? number(data[i]) + x : x));
+}
+
+struct sum {
+    static __device__ __forceinline__ float start()
+    {
+        return 0;
+    }
+    __device__ __forceinline__ float operator()(float a, float b) const
+    {
+        return a + b;
+    }
+};
+struct larger { /* NaN wins */
+    static __device__ __forceinline__ float start()
+    {
+        return -INFINITY;
+    }
+    __device__ __forceinline__ float operator()(float a, float b) const
+    {
+        return a != a || a > b ? a : b;
+    }
+};
+
+/* Over teams of TEAM neighbouring threads: 1, 2, 4 .. 32, or all of a block of whole warps. Every thread gets the result. */
+template <int TEAM, typename Op> __device__ __forceinline__ float reduce(float value, Op op)
+{
+#pragma unroll
+    for (int distance = (TEAM < 32 ? TEAM : 32) / 2; distance > 0; distance /= 2)
+        value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
+    if (TEAM <= 32) return value;
+    __shared__ float part[32];
+    __syncthreads(); /* of an earlier call: everybody has read part */
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
+    __syncthreads();
+    float result = part[0];
+    for (int warp = 1; warp < TEAM / 32; warp++) result = op(result, part[warp]);
+    return result;
+}
+
+/* For the columns of a block, threadIdx.x: the sum of partial[slice * step + column] over all slices, dealt to threadIdx.y. */
+__device__ __forceinline__ double reduce_slices(const float *partial, size_t step, unsigned slices, unsigned column,
+                                                unsigned columns)
+{
+    __shared__ double part[1024];
+    const unsigned    at = threadIdx.y * blockDim.x + threadIdx.x;
+    double            total = 0;
+    if (column < columns)
+        for (unsigned slice = threadIdx.y; slice < slices; slice += blockDim.y) total += (double)partial[slice * step + column];
+    __syncthreads(); /* of an earlier call: everybody has read part */
+    part[at] = total;
+    for (unsigned half = blockDim.y / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.y < half) part[at] += part[at + half * blockDim.x];
+    }
+    __syncthreads();
+    return part[threadIdx.x];
+}
+
+/* ---- on the host ---- */
+inline bool aligned(const void *data, size_t bytes)
+{
+    return (uintptr_t)data % bytes == 0;
+}
+
+inline size_t at_least(size_t count, size_t each)
+{
+    return (count + each - 1) / each;
+}
+
+inline size_t larger_of(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+inline size_t clamped(size_t wanted, size_t most) /* from 1 on */
+{
+    return wanted < 1 || most < 1 ? 1 : wanted < most ? wanted : most;
+}
+
+inline size_t area(size_t floats) /* in bytes; what follows is aligned again */
+{
+    return (floats * sizeof(float) + 255) / 256 * 256;
+}
+
+/* For reduce_slices: columns lie beside each other. */
+inline dim3 final_threads(unsigned columns, unsigned slices)
+{
+    dim3 threads(power_of_2(columns));
+    while (threads.y < slices && threads.x * threads.y < 1024) threads.y *= 2;
+    return threads;
+}
+
+/* fashion_mnist_simple_g0_forward_0: t11 = cross_entropy(fc, label); reads 1 and writes 0 bytes for each element. */
+struct fashion_mnist_simple_g0_forward_0_kernel_operands {
+    const uint8_t *label;
+    const float *grad_t11;
+    float *stat0;
+    float *stat1;
+    float *scalars; /* [block][sum] */
+};
+
+/* Packs first, first + step, ... : U of them, all loads before the first result. */
+template <int V, int U, typename I>
+__device__ __forceinline__ void fashion_mnist_simple_g0_forward_0_kernel_at(const fashion_mnist_simple_g0_forward_0_kernel_operands &o, I first, I step, I packs, float *sums)
+{
+    if (first >= packs) return;
+    I at[U];
+#pragma unroll
+    for (int u = 0; u < U; u++) at[u] = first + (I)u * step < packs ? first + (I)u * step : first;
+    pack<V, uint8_t> in_label[U];
+    load_each(in_label, o.label, at);
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        const I i = first + (I)u * step;
+        if (i >= packs) break;
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            float add0;
+            fashion_mnist_simple_g0_forward_0(in_label[u][j], &add0);
+            sums[0] += add0;
+        }
+    }
+}
+
+template <int V>
+static __global__ void __launch_bounds__(256) fashion_mnist_simple_g0_forward_0_kernel(const fashion_mnist_simple_g0_forward_0_kernel_operands o, unsigned packs, unsigned tail)
+{
+    const unsigned tile = 256 * 2;
+    float sums[1] = {};
+    for (unsigned first = blockIdx.x * tile + threadIdx.x; first < packs; first += gridDim.x * tile)
+        fashion_mnist_simple_g0_forward_0_kernel_at<V, 2, unsigned>(o, first, 256, packs, sums);
+    if (V > 1 && blockIdx.x == 0 && threadIdx.x < tail)
+        fashion_mnist_simple_g0_forward_0_kernel_at<1, 1, size_t>(o, (size_t)packs * V + threadIdx.x, 0, SIZE_MAX, sums);
+#pragma unroll
+    for (int s = 0; s < 1; s++) {
+        const float total = reduce<256>(sums[s], sum());
+        if (threadIdx.x == 0) o.scalars[(size_t)blockIdx.x * 1 + s] = total;
+    }
+}
+
+/* What is made of the sums of fashion_mnist_simple_g0_forward_0_kernel, which its blocks left in slices: for each of 1 places. */
+static __global__ void __launch_bounds__(1024) fashion_mnist_simple_g0_forward_0_kernel_final(const fashion_mnist_simple_g0_forward_0_kernel_operands o, unsigned blocks)
+{
+    const unsigned place = blockIdx.x * blockDim.x + threadIdx.x;
+    const float total0 = (float)reduce_slices(o.scalars + 0, 1, blocks, 0, 1);
+    if (threadIdx.y > 0 || place >= 1) return;
+    const float in_grad_t11 = number(o.grad_t11[0]);
+    float out_stat0, out_stat1;
+    fashion_mnist_simple_g0_forward_0_final(total0, in_grad_t11, &out_stat0, &out_stat1);
+    store_one(false, o.stat0, place, out_stat0);
+    store_one(false, o.stat1, place, out_stat1);
+}
+
+/* fashion_mnist_simple_g0_forward_1: t11 = cross_entropy(fc, label); reads 4 and writes 4 bytes for each element. */
+struct fashion_mnist_simple_g0_forward_1_kernel_operands {
+    const uint8_t *label_2;
+    const float *fc;
+    const float *stat1;
+    const float *stat0;
+    float *grad_fc;
+    float *t11;
+    bool add_grad_fc;
+    float *scalars; /* [block][sum] */
+};
+
+/* Rows of 10 elements: each is held in the registers of 8 threads. */
+template <int V> static __global__ void __launch_bounds__(256) fashion_mnist_simple_g0_forward_1_kernel(const fashion_mnist_simple_g0_forward_1_kernel_operands o, unsigned rows)
+{
+    const unsigned PACKS = 10 / V, TEAM = 8, TEAMS = 256 / TEAM;
+    enum { K = (PACKS + TEAM - 1) / TEAM };
+    const unsigned thread = threadIdx.x % TEAM, team = threadIdx.x / TEAM;
+    const float in_stat1 = number(o.stat1[0]);
+    float sum0 = 0;
+    for (unsigned first = blockIdx.x * TEAMS; first < rows; first += gridDim.x * TEAMS) {
+        const bool     live = first + team < rows;
+        const unsigned row = live ? first + team : rows - 1;
+        const int64_t at_label_2 = (int64_t)o.label_2[row];
+        const float in_label_2 = number(o.label_2[row]);
+        size_t at[K];
+#pragma unroll
+        for (int k = 0; k < K; k++) at[k] = (size_t)row * PACKS + min(thread + (unsigned)k * TEAM, PACKS - 1);
+        pack<V, float> in_fc[K];
+        load_each(in_fc, o.fc, at);
+        pack<V, float> old_grad_fc[K] = {};
+        if (o.add_grad_fc) load_each(old_grad_fc, o.grad_fc, at);
+        float row0, row1, row2;
+        fashion_mnist_simple_g0_forward_1_row0(in_label_2, &row0, &row1, &row2);
+        float reduced0 = larger::start();
+        #pragma unroll
+        for (int k = 0; k < K; k++) {
+            const unsigned column = thread + (unsigned)k * TEAM;
+            if (column >= PACKS) break;
+            #pragma unroll
+            for (int j = 0; j < V; j++) {
+                float part0;
+                fashion_mnist_simple_g0_forward_1_stage1(in_fc[k][j], &part0);
+                reduced0 = larger()(reduced0, part0);
+            }
+        }
+        reduced0 = reduce<8>(reduced0, larger());
+        float reduced1 = sum::start();
+        float reduced2 = sum::start();
+        #pragma unroll
+        for (int k = 0; k < K; k++) {
+            const unsigned column = thread + (unsigned)k * TEAM;
+            if (column >= PACKS) break;
+            #pragma unroll
+            for (int j = 0; j < V; j++) {
+                float part1, part2;
+                fashion_mnist_simple_g0_forward_1_stage2(in_fc[k][j], reduced0, at_label_2 == (int64_t)column * V + j ? 1.0f : 0.0f, &part1,
+                                                         &part2);
+                reduced1 = sum()(reduced1, part1);
+                reduced2 = sum()(reduced2, part2);
+            }
+        }
+        reduced1 = reduce<8>(reduced1, sum());
+        reduced2 = reduce<8>(reduced2, sum());
+        float row3, add0;
+        fashion_mnist_simple_g0_forward_1_row2(in_stat1, reduced1, row0, row1, row2, reduced2, &row3, &add0);
+        if (thread == 0 && live) {
+            sum0 += add0;
+        }
+        if (live) {
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                const unsigned column = thread + (unsigned)k * TEAM;
+                const size_t i = (size_t)row * PACKS + column;
+                if (column >= PACKS) break;
+                numbers<V> out_grad_fc;
+#pragma unroll
+                for (int j = 0; j < V; j++) {
+                    fashion_mnist_simple_g0_forward_1(row0, row1, row2, at_label_2 == (int64_t)column * V + j ? 1.0f : 0.0f, in_fc[k][j], reduced0,
+                                                      row3, in_stat1, &out_grad_fc[j]);
+                }
+                if (o.grad_fc) store_sum(o.add_grad_fc, o.grad_fc, i, out_grad_fc, old_grad_fc[k]);
+            }
+        }
+    }
+    sum0 = reduce<256>(sum0, sum());
+    if (threadIdx.x == 0) o.scalars[(size_t)blockIdx.x * 1 + 0] = sum0;
+}
+
+/* What is made of the sums of fashion_mnist_simple_g0_forward_1_kernel, which its blocks left in slices: for each of 1 places. */
+static __global__ void __launch_bounds__(1024) fashion_mnist_simple_g0_forward_1_kernel_final(const fashion_mnist_simple_g0_forward_1_kernel_operands o, unsigned blocks)
+{
+    const unsigned place = blockIdx.x * blockDim.x + threadIdx.x;
+    const float total0 = (float)reduce_slices(o.scalars + 0, 1, blocks, 0, 1);
+    if (threadIdx.y > 0 || place >= 1) return;
+    const float in_stat0 = number(o.stat0[0]);
+    float out_t11;
+    fashion_mnist_simple_g0_forward_1_final(total0, in_stat0, &out_t11);
+    store_one(false, o.t11, place, out_t11);
+}
+
+/* g0, forward: t11 = cross_entropy(fc, label) */
+static int fashion_mnist_simple_g0_forward(const gpunn_kernel_call *call)
+{
+    const int64_t batch = call->batch;
+    const int multiprocessors = call->multiprocessors;
+    char *const workspace = (char *)call->workspace;
+    const size_t at_stat0 = 0;
+    const size_t at_stat1 = at_stat0 + area((size_t)1);
+    const size_t partials = at_stat1 + area((size_t)1);
+    {
+        const size_t n = (size_t)batch;
+        fashion_mnist_simple_g0_forward_0_kernel_operands o = {};
+        o.label = (const uint8_t *)call->data[1];
+        o.grad_t11 = (const float *)call->data[5];
+        o.stat0 = (float *)(workspace + at_stat0);
+        o.stat1 = (float *)(workspace + at_stat1);
+        const bool wide = aligned(o.label, 8);
+        if (!wide && n > MOST) return -(int)cudaErrorMisalignedAddress;
+        const unsigned blocks = (unsigned)clamped(at_least(n, 4096), (size_t)multiprocessors * 8);
+        o.scalars = (float *)(workspace + partials);
+        const size_t packs = wide ? n / 8 : n;
+        if (wide)
+            GPUNN__LAUNCH_ON(call->stream, fashion_mnist_simple_g0_forward_0_kernel<8>, blocks, 256, o, (unsigned)packs, (unsigned)(n % 8));
+        else
+            GPUNN__LAUNCH_ON(call->stream, fashion_mnist_simple_g0_forward_0_kernel<1>, blocks, 256, o, (unsigned)packs, 0u);
+        GPUNN__LAUNCH_ON(call->stream, fashion_mnist_simple_g0_forward_0_kernel_final, 1, final_threads(1, blocks), o, blocks);
+    }
+    {
+        const size_t n = (size_t)batch * 10;
+        fashion_mnist_simple_g0_forward_1_kernel_operands o = {};
+        o.label_2 = (const uint8_t *)call->data[2];
+        o.fc = (const float *)call->data[0];
+        o.stat1 = (const float *)(workspace + at_stat1);
+        o.stat0 = (const float *)(workspace + at_stat0);
+        o.grad_fc = (float *)call->data[4];
+        o.t11 = (float *)call->data[3];
+        o.add_grad_fc = o.grad_fc && call->accumulate[4] != 0;
+        const bool wide = aligned(o.fc, 8) && aligned(o.grad_fc, 8);
+        const unsigned blocks = (unsigned)clamped(at_least(n / 10, 32), (size_t)multiprocessors * 4);
+        o.scalars = (float *)(workspace + partials);
+        if (wide)
+            GPUNN__LAUNCH_ON(call->stream, fashion_mnist_simple_g0_forward_1_kernel<2>, blocks, 256, o, (unsigned)(n / 10));
+        else
+            GPUNN__LAUNCH_ON(call->stream, fashion_mnist_simple_g0_forward_1_kernel<1>, blocks, 256, o, (unsigned)(n / 10));
+        GPUNN__LAUNCH_ON(call->stream, fashion_mnist_simple_g0_forward_1_kernel_final, 1, final_threads(1, blocks), o, blocks);
+    }
+    return -(int)cudaGetLastError();
+}
+
+static size_t fashion_mnist_simple_g0_forward_workspace(int64_t batch, int multiprocessors)
+{
+    const size_t at_stat0 = 0;
+    const size_t at_stat1 = at_stat0 + area((size_t)1);
+    const size_t partials = at_stat1 + area((size_t)1);
+    size_t most = 0; /* of any of the launches */
+    (void)batch, (void)multiprocessors;
+    {
+        const size_t n = (size_t)batch;
+        if (n / 8 > MOST) return SIZE_MAX;
+        const unsigned blocks = (unsigned)clamped(at_least(n, 4096), (size_t)multiprocessors * 8);
+        most = larger_of(most, area((size_t)blocks * 1));
+    }
+    {
+        const size_t n = (size_t)batch * 10;
+        if (n / 10 > MOST) return SIZE_MAX;
+        const unsigned blocks = (unsigned)clamped(at_least(n / 10, 32), (size_t)multiprocessors * 4);
+        most = larger_of(most, area((size_t)blocks * 1));
+    }
+    return partials + most;
+}
+
+/* adam: torch.optim's formulas, as >>update in gpunn_cuda.cu has them. */
+template <int V>
+__device__ __forceinline__ void fashion_mnist_simple_update0_at(const gpunn_update &u, const gpunn_update_numbers &n, float limit, size_t i)
+{
+    const pack<V, float> in_parameter = load<V>(u.parameter, i), in_gradient = load<V>(u.gradient, i);
+    const pack<V, float> in_m = load<V>(u.state[0], i);
+    const pack<V, float> in_v = load<V>(u.state[1], i);
+    numbers<V> parameter;
+    numbers<V> m, v;
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+        float p = in_parameter[j], g = in_gradient[j] * n.scale;
+        g = g > limit ? limit : g < -limit ? -limit : g;
+        g += u.weight_decay * p;
+        m[j] = 0.9f * in_m[j] + 0.1f * g;
+        v[j] = 0.999f * in_v[j] + 0.001f * g * g;
+        p = p - n.rate * (m[j] / (sqrtf(v[j]) * n.root_scale + 1e-08f));
+        parameter[j] = p;
+    }
+    store(u.parameter, i, parameter);
+    store(u.state[0], i, m);
+    store(u.state[1], i, v);
+}
+
+template <int V>
+static __global__ void __launch_bounds__(256)
+    fashion_mnist_simple_update0_kernel(const gpunn_update u, const gpunn_update_numbers *in_memory)
+{
+    const gpunn_update_numbers n = *in_memory;
+    const float                limit = u.gradient_limit > 0 ? u.gradient_limit : INFINITY;
+    const size_t               i = blockIdx.x * (size_t)256 + threadIdx.x, packs = (size_t)u.count / V;
+    if (!n.go) return;
+    if (i < packs) fashion_mnist_simple_update0_at<V>(u, n, limit, i);
+    if (V > 1 && i < (size_t)u.count % V) fashion_mnist_simple_update0_at<1>(u, n, limit, packs * V + i);
+}
+
+static int fashion_mnist_simple_update0(const gpunn_update *u, const gpunn_update_numbers *in_memory, void *stream)
+{
+    const bool wide = aligned(u->parameter, 16) && aligned(u->gradient, 16) && aligned(u->state[0], 16) && aligned(u->state[1], 16);
+    const unsigned blocks = (unsigned)at_least((size_t)u->count, wide ? 1024 : 256);
+    if (wide)
+        GPUNN__LAUNCH_ON(stream, fashion_mnist_simple_update0_kernel<4>, blocks, 256, *u, in_memory);
+    else
+        GPUNN__LAUNCH_ON(stream, fashion_mnist_simple_update0_kernel<1>, blocks, 256, *u, in_memory);
+    return -(int)cudaGetLastError();
+}
+
+static const gpunn_kernel_launch fashion_mnist_simple_launches[][GPUNN_KERNEL_DIRECTIONS] = {
+    {{NULL, NULL}, {fashion_mnist_simple_g0_forward, fashion_mnist_simple_g0_forward_workspace}, {NULL, NULL}},
+};
+static const gpunn_kernel_update_launch fashion_mnist_simple_updates[] = {
+    fashion_mnist_simple_update0,
+};
+
+} // namespace fashion_mnist_simple_cuda
+
+extern "C" const gpunn_kernel_cuda fashion_mnist_simple_kernels_cuda = {
+    GPUNN_KERNELS_ABI,
+    FASHION_MNIST_SIMPLE_KERNELS_STAMP,
+    fashion_mnist_simple_cuda::fashion_mnist_simple_launches,
+    fashion_mnist_simple_cuda::fashion_mnist_simple_updates,
+};

@@ -1,0 +1,621 @@
+/* simple_nn_kernels.cu - written by the generator of gpunn: do not edit.
+ *
+ * gpunn 0.1, templates 6f5c1e67ca9e
+ * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
+ * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
+ */
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+
+#define SIMPLE_NN_KERNELS_CUDA
+#include "simple_nn_kernels.h"
+#if SIMPLE_NN_KERNELS_STAMP != 0xc52e536974f6c65full
+#error "simple_nn_kernels.h and simple_nn_kernels.cu were not written together; renew both with the command in their first lines"
+#endif
+
+#ifndef GPUNN__LAUNCH_ON
+#define GPUNN__LAUNCH_ON(stream, kernel, blocks, threads, ...) \
+    kernel<<<(blocks), (threads), 0, (cudaStream_t)(stream)>>>(__VA_ARGS__)
+#endif
+
+/* What the kernels are made of. Tensors are read and written by packs of V neighbouring elements, which move in one access of
+ * 128 bits where V elements are as long, and are numbered by i. The kernels' orders of summation are fixed. */
+namespace simple_nn_cuda {
+
+const size_t MOST = 0xF0000000u; /* packs that an unsigned counts with room for a last step beyond them */
+
+__host__ __device__ constexpr unsigned power_of_2(unsigned count) /* the least that is no less, at most 32 */
+{
+    unsigned power = 1;
+    while (power < count && power < 32) power *= 2;
+    return power;
+}
+
+struct bf16 {
+    unsigned short bits;
+};
+struct f16 {
+    unsigned short bits;
+};
+struct boolean {
+    unsigned char byte;
+};
+
+__device__ __forceinline__ float number(float x)
+{
+    return x;
+}
+__device__ __forceinline__ float number(bf16 x)
+{
+    return __uint_as_float((unsigned)x.bits << 16);
+}
+__device__ __forceinline__ float number(f16 x)
+{
+    return __half2float(__ushort_as_half(x.bits));
+}
+__device__ __forceinline__ float number(boolean x)
+{
+    return x.byte != 0 ? 1.0f : 0.0f;
+}
+template <typename T> __device__ __forceinline__ float number(T integer)
+{
+    return (float)integer;
+}
+
+/* As it lies in memory, held in registers until its numbers are needed. */
+template <int V, typename T> struct pack {
+    alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) T element[V];
+    __device__ __forceinline__ float operator[](int j) const
+    {
+        return number(element[j]);
+    }
+};
+
+template <int V> struct numbers {
+    float element[V];
+    __device__ __forceinline__ float &operator[](int j)
+    {
+        return element[j];
+    }
+    __device__ __forceinline__ float operator[](int j) const
+    {
+        return element[j];
+    }
+};
+
+template <int V> __device__ __forceinline__ numbers<V> same(float x)
+{
+    numbers<V> n;
+#pragma unroll
+    for (int j = 0; j < V; j++) n[j] = x;
+    return n;
+}
+
+template <int V, typename T, typename I> __device__ __forceinline__ pack<V, T> load(const T *data, I i)
+{
+    return *(const pack<V, T> *)(data + (size_t)i * V);
+}
+
+/* N packs at once. */
+template <int V, typename T, typename I, int N>
+__device__ __forceinline__ void load_each(pack<V, T> (&p)[N], const T *data, const I (&i)[N])
+{
+#pragma unroll
+    for (int k = 0; k < N; k++) p[k] = load<V>(data, i[k]);
+}
+
+/* Two numbers, each to the nearest, ties to even. */
+__device__ __forceinline__ void put(float *to, float x, float y)
+{
+    to[0] = x;
+    to[1] = y;
+}
+__device__ __forceinline__ void put(bf16 *to, float x, float y)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    unsigned both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
+#else
+    unsigned low = __float_as_uint(x), high = __float_as_uint(y), both;
+    low = x != x ? 0x7FFFu : (low + 0x7FFFu + (low >> 16 & 1)) >> 16;
+    high = y != y ? 0x7FFF0000u : high + 0x7FFFu + (high >> 16 & 1);
+    both = low | (high & 0xFFFF0000u);
+#endif
+    to[0].bits = (unsigned short)both;
+    to[1].bits = (unsigned short)(both >> 16);
+}
+__device__ __forceinline__ void put(f16 *to, float x, float y)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    unsigned both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
+    to[0].bits = (unsigned short)both;
+    to[1].bits = (unsigned short)(both >> 16);
+#else
+    to[0].bits = __half_as_ushort(__float2half_rn(x));
+    to[1].bits = __half_as_ushort(__float2half_rn(y));
+#endif
+}
+
+template <int V, typename T, typename I> __device__ __forceinline__ void store(T *data, I i, numbers<V> n)
+{
+    pack<V, T> p;
+    T          two[2];
+#pragma unroll
+    for (int j = 0; j < V; j += 2) {
+        put(two, n[j], V > 1 ? n[j + 1] : 0);
+        p.element[j] = two[0];
+        if (V > 1) p.element[j + 1] = two[1];
+    }
+    *(pack<V, T> *)(data + (size_t)i * V) = p;
+}
+
+/* data = n, or where `add` says so, old + n. */
+template <int V, typename T, typename I>
+__device__ __forceinline__ void store_sum(bool add, T *data, I i, numbers<V> n, const pack<V, T> &old)
+{
+#pragma unroll
+    for (int j = 0; j < V; j++) n[j] = add ? old[j] + n[j] : n[j];
+    store<V>(data, i, n);
+}
+
+template <typename T> __device__ __forceinline__ void store_one(bool add, T *data, size_t i, float x)
+{
+    store<1>(data, i, same<1>(add ? number(data[i]) + x : x));
+}
+
+struct sum {
+    static __device__ __forceinline__ float start()
+    {
+        return 0;
+    }
+    __device__ __forceinline__ float operator()(float a, float b) const
+    {
+        return a + b;
+    }
+};
+struct larger { /* NaN wins */
+    static __device__ __forceinline__ float start()
+    {
+        return -INFINITY;
+    }
+    __device__ __forceinline__ float operator()(float a, float b) const
+    {
+        return a != a || a > b ? a : b;
+    }
+};
+
+/* Over teams of TEAM neighbouring threads: 1, 2, 4 .. 32, or all of a block of whole warps. Every thread gets the result. */
+template <int TEAM, typename Op> __device__ __forceinline__ float reduce(float value, Op op)
+{
+#pragma unroll
+    for (int distance = (TEAM < 32 ? TEAM : 32) / 2; distance > 0; distance /= 2)
+        value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
+    if (TEAM <= 32) return value;
+    __shared__ float part[32];
+    __syncthreads(); /* of an earlier call: everybody has read part */
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
+    __syncthreads();
+    float result = part[0];
+    for (int warp = 1; warp < TEAM / 32; warp++) result = op(result, part[warp]);
+    return result;
+}
+
+/* For the columns of a block, threadIdx.x: the sum of partial[slice * step + column] over all slices, dealt to threadIdx.y. */
+__device__ __forceinline__ double reduce_slices(const float *partial, size_t step, unsigned slices, unsigned column,
+                                                unsigned columns)
+{
+    __shared__ double part[1024];
+    const unsigned    at = threadIdx.y * blockDim.x + threadIdx.x;
+    double            total = 0;
+    if (column < columns)
+        for (unsigned slice = threadIdx.y; slice < slices; slice += blockDim.y) total += (double)partial[slice * step + column];
+    __syncthreads(); /* of an earlier call: everybody has read part */
+    part[at] = total;
+    for (unsigned half = blockDim.y / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.y < half) part[at] += part[at + half * blockDim.x];
+    }
+    __syncthreads();
+    return part[threadIdx.x];
+}
+
+/* ---- on the host ---- */
+inline bool aligned(const void *data, size_t bytes)
+{
+    return (uintptr_t)data % bytes == 0;
+}
+
+inline size_t at_least(size_t count, size_t each)
+{
+    return (count + each - 1) / each;
+}
+
+inline size_t larger_of(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+inline size_t clamped(size_t wanted, size_t most) /* from 1 on */
+{
+    return wanted < 1 || most < 1 ? 1 : wanted < most ? wanted : most;
+}
+
+inline size_t area(size_t floats) /* in bytes; what follows is aligned again */
+{
+    return (floats * sizeof(float) + 255) / 256 * 256;
+}
+
+/* For reduce_slices: columns lie beside each other. */
+inline dim3 final_threads(unsigned columns, unsigned slices)
+{
+    dim3 threads(power_of_2(columns));
+    while (threads.y < slices && threads.x * threads.y < 1024) threads.y *= 2;
+    return threads;
+}
+
+/* simple_nn_g0_forward_0: t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y)); reads 8 and writes 12 bytes for each
+ * element. */
+struct simple_nn_g0_forward_0_kernel_operands {
+    const float *fc2;
+    const float *grad_t11;
+    const float *y;
+    float *t9;
+    float *grad_y;
+    float *grad_fc2;
+    float *t11;
+    bool add_grad_y;
+    bool add_grad_fc2;
+    float count0;
+    float *scalars; /* [block][sum] */
+};
+
+/* Packs first, first + step, ... : U of them, all loads before the first result. */
+template <int V, int U, typename I>
+__device__ __forceinline__ void simple_nn_g0_forward_0_kernel_at(const simple_nn_g0_forward_0_kernel_operands &o, I first, I step, I packs, float *sums)
+{
+    if (first >= packs) return;
+    const float in_grad_t11 = number(o.grad_t11[0]);
+    I at[U];
+#pragma unroll
+    for (int u = 0; u < U; u++) at[u] = first + (I)u * step < packs ? first + (I)u * step : first;
+    pack<V, float> in_fc2[U];
+    load_each(in_fc2, o.fc2, at);
+    pack<V, float> in_y[U];
+    load_each(in_y, o.y, at);
+    pack<V, float> old_grad_y[U] = {};
+    if (o.add_grad_y) load_each(old_grad_y, o.grad_y, at);
+    pack<V, float> old_grad_fc2[U] = {};
+    if (o.add_grad_fc2) load_each(old_grad_fc2, o.grad_fc2, at);
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        const I i = first + (I)u * step;
+        if (i >= packs) break;
+        numbers<V> out_t9;
+        numbers<V> out_grad_y;
+        numbers<V> out_grad_fc2;
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            float add0;
+            simple_nn_g0_forward_0(in_fc2[u][j], in_grad_t11, o.count0, in_y[u][j], &out_t9[j], &out_grad_y[j], &out_grad_fc2[j], &add0);
+            sums[0] += add0;
+        }
+        store(o.t9, i, out_t9);
+        if (o.grad_y) store_sum(o.add_grad_y, o.grad_y, i, out_grad_y, old_grad_y[u]);
+        if (o.grad_fc2) store_sum(o.add_grad_fc2, o.grad_fc2, i, out_grad_fc2, old_grad_fc2[u]);
+    }
+}
+
+template <int V>
+static __global__ void __launch_bounds__(256) simple_nn_g0_forward_0_kernel(const simple_nn_g0_forward_0_kernel_operands o, unsigned packs, unsigned tail)
+{
+    const unsigned tile = 256 * 1;
+    float sums[1] = {};
+    for (unsigned first = blockIdx.x * tile + threadIdx.x; first < packs; first += gridDim.x * tile)
+        simple_nn_g0_forward_0_kernel_at<V, 1, unsigned>(o, first, 256, packs, sums);
+    if (V > 1 && blockIdx.x == 0 && threadIdx.x < tail)
+        simple_nn_g0_forward_0_kernel_at<1, 1, size_t>(o, (size_t)packs * V + threadIdx.x, 0, SIZE_MAX, sums);
+#pragma unroll
+    for (int s = 0; s < 1; s++) {
+        const float total = reduce<256>(sums[s], sum());
+        if (threadIdx.x == 0) o.scalars[(size_t)blockIdx.x * 1 + s] = total;
+    }
+}
+
+/* What is made of the sums of simple_nn_g0_forward_0_kernel, which its blocks left in slices: for each of 1 places. */
+static __global__ void __launch_bounds__(1024) simple_nn_g0_forward_0_kernel_final(const simple_nn_g0_forward_0_kernel_operands o, unsigned blocks)
+{
+    const unsigned place = blockIdx.x * blockDim.x + threadIdx.x;
+    const float total0 = (float)reduce_slices(o.scalars + 0, 1, blocks, 0, 1);
+    if (threadIdx.y > 0 || place >= 1) return;
+    float out_t11;
+    simple_nn_g0_forward_0_final(total0, o.count0, &out_t11);
+    store_one(false, o.t11, place, out_t11);
+}
+
+/* g0, forward: t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y)) */
+static int simple_nn_g0_forward(const gpunn_kernel_call *call)
+{
+    const int64_t batch = call->batch;
+    const int multiprocessors = call->multiprocessors;
+    char *const workspace = (char *)call->workspace;
+    const size_t partials = 0;
+    {
+        const size_t n = (size_t)batch;
+        simple_nn_g0_forward_0_kernel_operands o = {};
+        o.fc2 = (const float *)call->data[0];
+        o.grad_t11 = (const float *)call->data[6];
+        o.y = (const float *)call->data[1];
+        o.t9 = (float *)call->data[2];
+        o.grad_y = (float *)call->data[5];
+        o.grad_fc2 = (float *)call->data[4];
+        o.t11 = (float *)call->data[3];
+        o.add_grad_y = o.grad_y && call->accumulate[5] != 0;
+        o.add_grad_fc2 = o.grad_fc2 && call->accumulate[4] != 0;
+        o.count0 = (float)((size_t)batch);
+        const bool wide = aligned(o.fc2, 16) && aligned(o.y, 16) && aligned(o.t9, 16) && aligned(o.grad_y, 16) && aligned(o.grad_fc2, 16);
+        if (!wide && n > MOST) return -(int)cudaErrorMisalignedAddress;
+        const unsigned blocks = (unsigned)clamped(at_least(n, 1024), (size_t)multiprocessors * 8);
+        o.scalars = (float *)(workspace + partials);
+        const size_t packs = wide ? n / 4 : n;
+        if (wide)
+            GPUNN__LAUNCH_ON(call->stream, simple_nn_g0_forward_0_kernel<4>, blocks, 256, o, (unsigned)packs, (unsigned)(n % 4));
+        else
+            GPUNN__LAUNCH_ON(call->stream, simple_nn_g0_forward_0_kernel<1>, blocks, 256, o, (unsigned)packs, 0u);
+        GPUNN__LAUNCH_ON(call->stream, simple_nn_g0_forward_0_kernel_final, 1, final_threads(1, blocks), o, blocks);
+    }
+    return -(int)cudaGetLastError();
+}
+
+static size_t simple_nn_g0_forward_workspace(int64_t batch, int multiprocessors)
+{
+    const size_t partials = 0;
+    size_t most = 0; /* of any of the launches */
+    (void)batch, (void)multiprocessors;
+    {
+        const size_t n = (size_t)batch;
+        if (n / 4 > MOST) return SIZE_MAX;
+        const unsigned blocks = (unsigned)clamped(at_least(n, 1024), (size_t)multiprocessors * 8);
+        most = larger_of(most, area((size_t)blocks * 1));
+    }
+    return partials + most;
+}
+
+/* simple_nn_g1_evaluation_0: t11 = mean(binary_cross_entropy(t9, y)); reads 8 and writes 0 bytes for each element. */
+struct simple_nn_g1_evaluation_0_kernel_operands {
+    const float *t9;
+    const float *y;
+    float *t11;
+    float count0;
+    float *scalars; /* [block][sum] */
+};
+
+/* Packs first, first + step, ... : U of them, all loads before the first result. */
+template <int V, int U, typename I>
+__device__ __forceinline__ void simple_nn_g1_evaluation_0_kernel_at(const simple_nn_g1_evaluation_0_kernel_operands &o, I first, I step, I packs, float *sums)
+{
+    if (first >= packs) return;
+    I at[U];
+#pragma unroll
+    for (int u = 0; u < U; u++) at[u] = first + (I)u * step < packs ? first + (I)u * step : first;
+    pack<V, float> in_t9[U];
+    load_each(in_t9, o.t9, at);
+    pack<V, float> in_y[U];
+    load_each(in_y, o.y, at);
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        const I i = first + (I)u * step;
+        if (i >= packs) break;
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            float add0;
+            simple_nn_g1_evaluation_0(in_t9[u][j], in_y[u][j], &add0);
+            sums[0] += add0;
+        }
+    }
+}
+
+template <int V>
+static __global__ void __launch_bounds__(256) simple_nn_g1_evaluation_0_kernel(const simple_nn_g1_evaluation_0_kernel_operands o, unsigned packs, unsigned tail)
+{
+    const unsigned tile = 256 * 1;
+    float sums[1] = {};
+    for (unsigned first = blockIdx.x * tile + threadIdx.x; first < packs; first += gridDim.x * tile)
+        simple_nn_g1_evaluation_0_kernel_at<V, 1, unsigned>(o, first, 256, packs, sums);
+    if (V > 1 && blockIdx.x == 0 && threadIdx.x < tail)
+        simple_nn_g1_evaluation_0_kernel_at<1, 1, size_t>(o, (size_t)packs * V + threadIdx.x, 0, SIZE_MAX, sums);
+#pragma unroll
+    for (int s = 0; s < 1; s++) {
+        const float total = reduce<256>(sums[s], sum());
+        if (threadIdx.x == 0) o.scalars[(size_t)blockIdx.x * 1 + s] = total;
+    }
+}
+
+/* What is made of the sums of simple_nn_g1_evaluation_0_kernel, which its blocks left in slices: for each of 1 places. */
+static __global__ void __launch_bounds__(1024) simple_nn_g1_evaluation_0_kernel_final(const simple_nn_g1_evaluation_0_kernel_operands o, unsigned blocks)
+{
+    const unsigned place = blockIdx.x * blockDim.x + threadIdx.x;
+    const float total0 = (float)reduce_slices(o.scalars + 0, 1, blocks, 0, 1);
+    if (threadIdx.y > 0 || place >= 1) return;
+    float out_t11;
+    simple_nn_g1_evaluation_0_final(total0, o.count0, &out_t11);
+    store_one(false, o.t11, place, out_t11);
+}
+
+/* g1, evaluation: t11 = mean(binary_cross_entropy(t9, y)) */
+static int simple_nn_g1_evaluation(const gpunn_kernel_call *call)
+{
+    const int64_t batch = call->batch;
+    const int multiprocessors = call->multiprocessors;
+    char *const workspace = (char *)call->workspace;
+    const size_t partials = 0;
+    {
+        const size_t n = (size_t)batch;
+        simple_nn_g1_evaluation_0_kernel_operands o = {};
+        o.t9 = (const float *)call->data[0];
+        o.y = (const float *)call->data[1];
+        o.t11 = (float *)call->data[2];
+        o.count0 = (float)((size_t)batch);
+        const bool wide = aligned(o.t9, 16) && aligned(o.y, 16);
+        if (!wide && n > MOST) return -(int)cudaErrorMisalignedAddress;
+        const unsigned blocks = (unsigned)clamped(at_least(n, 1024), (size_t)multiprocessors * 8);
+        o.scalars = (float *)(workspace + partials);
+        const size_t packs = wide ? n / 4 : n;
+        if (wide)
+            GPUNN__LAUNCH_ON(call->stream, simple_nn_g1_evaluation_0_kernel<4>, blocks, 256, o, (unsigned)packs, (unsigned)(n % 4));
+        else
+            GPUNN__LAUNCH_ON(call->stream, simple_nn_g1_evaluation_0_kernel<1>, blocks, 256, o, (unsigned)packs, 0u);
+        GPUNN__LAUNCH_ON(call->stream, simple_nn_g1_evaluation_0_kernel_final, 1, final_threads(1, blocks), o, blocks);
+    }
+    return -(int)cudaGetLastError();
+}
+
+static size_t simple_nn_g1_evaluation_workspace(int64_t batch, int multiprocessors)
+{
+    const size_t partials = 0;
+    size_t most = 0; /* of any of the launches */
+    (void)batch, (void)multiprocessors;
+    {
+        const size_t n = (size_t)batch;
+        if (n / 4 > MOST) return SIZE_MAX;
+        const unsigned blocks = (unsigned)clamped(at_least(n, 1024), (size_t)multiprocessors * 8);
+        most = larger_of(most, area((size_t)blocks * 1));
+    }
+    return partials + most;
+}
+
+/* simple_nn_g2_evaluation_0: t15 = eq(gt(t9, t12), gt(y, t12)); reads 8 and writes 4 bytes for each element. */
+struct simple_nn_g2_evaluation_0_kernel_operands {
+    const float *y;
+    const float *t12;
+    const float *t9;
+    float *t15;
+};
+
+/* Packs first, first + step, ... : U of them, all loads before the first result. */
+template <int V, int U, typename I>
+__device__ __forceinline__ void simple_nn_g2_evaluation_0_kernel_at(const simple_nn_g2_evaluation_0_kernel_operands &o, I first, I step, I packs)
+{
+    if (first >= packs) return;
+    const float in_t12 = number(o.t12[0]);
+    I at[U];
+#pragma unroll
+    for (int u = 0; u < U; u++) at[u] = first + (I)u * step < packs ? first + (I)u * step : first;
+    pack<V, float> in_y[U];
+    load_each(in_y, o.y, at);
+    pack<V, float> in_t9[U];
+    load_each(in_t9, o.t9, at);
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        const I i = first + (I)u * step;
+        if (i >= packs) break;
+        numbers<V> out_t15;
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            simple_nn_g2_evaluation_0(in_y[u][j], in_t12, in_t9[u][j], &out_t15[j]);
+        }
+        store(o.t15, i, out_t15);
+    }
+}
+
+template <int V>
+static __global__ void __launch_bounds__(256) simple_nn_g2_evaluation_0_kernel(const simple_nn_g2_evaluation_0_kernel_operands o, unsigned packs, unsigned tail)
+{
+    const unsigned tile = 256 * 1;
+    simple_nn_g2_evaluation_0_kernel_at<V, 1, unsigned>(o, blockIdx.x * tile + threadIdx.x, 256, packs);
+    if (V > 1 && blockIdx.x == 0 && threadIdx.x < tail)
+        simple_nn_g2_evaluation_0_kernel_at<1, 1, size_t>(o, (size_t)packs * V + threadIdx.x, 0, SIZE_MAX);
+}
+
+/* g2, evaluation: t15 = eq(gt(t9, t12), gt(y, t12)) */
+static int simple_nn_g2_evaluation(const gpunn_kernel_call *call)
+{
+    const int64_t batch = call->batch;
+    {
+        const size_t n = (size_t)batch;
+        simple_nn_g2_evaluation_0_kernel_operands o = {};
+        o.y = (const float *)call->data[2];
+        o.t12 = (const float *)call->data[1];
+        o.t9 = (const float *)call->data[0];
+        o.t15 = (float *)call->data[3];
+        const bool wide = aligned(o.y, 16) && aligned(o.t9, 16) && aligned(o.t15, 16);
+        if (!wide && n > MOST) return -(int)cudaErrorMisalignedAddress;
+        const size_t packs = wide ? n / 4 : n;
+        const unsigned blocks = (unsigned)clamped(at_least(packs, 256), MOST);
+        if (wide)
+            GPUNN__LAUNCH_ON(call->stream, simple_nn_g2_evaluation_0_kernel<4>, blocks, 256, o, (unsigned)packs, (unsigned)(n % 4));
+        else
+            GPUNN__LAUNCH_ON(call->stream, simple_nn_g2_evaluation_0_kernel<1>, blocks, 256, o, (unsigned)packs, 0u);
+    }
+    return -(int)cudaGetLastError();
+}
+
+static size_t simple_nn_g2_evaluation_workspace(int64_t batch, int multiprocessors)
+{
+    (void)batch, (void)multiprocessors;
+    {
+        const size_t n = (size_t)batch;
+        if (n / 4 > MOST) return SIZE_MAX;
+    }
+    return 0;
+}
+
+/* sgd: torch.optim's formulas, as >>update in gpunn_cuda.cu has them. */
+template <int V>
+__device__ __forceinline__ void simple_nn_update0_at(const gpunn_update &u, const gpunn_update_numbers &n, float limit, size_t i)
+{
+    const pack<V, float> in_parameter = load<V>(u.parameter, i), in_gradient = load<V>(u.gradient, i);
+    numbers<V> parameter;
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+        float p = in_parameter[j], g = in_gradient[j] * n.scale;
+        g = g > limit ? limit : g < -limit ? -limit : g;
+        g += u.weight_decay * p;
+        p -= n.rate * g;
+        parameter[j] = p;
+    }
+    store(u.parameter, i, parameter);
+}
+
+template <int V>
+static __global__ void __launch_bounds__(256)
+    simple_nn_update0_kernel(const gpunn_update u, const gpunn_update_numbers *in_memory)
+{
+    const gpunn_update_numbers n = *in_memory;
+    const float                limit = u.gradient_limit > 0 ? u.gradient_limit : INFINITY;
+    const size_t               i = blockIdx.x * (size_t)256 + threadIdx.x, packs = (size_t)u.count / V;
+    if (!n.go) return;
+    if (i < packs) simple_nn_update0_at<V>(u, n, limit, i);
+    if (V > 1 && i < (size_t)u.count % V) simple_nn_update0_at<1>(u, n, limit, packs * V + i);
+}
+
+static int simple_nn_update0(const gpunn_update *u, const gpunn_update_numbers *in_memory, void *stream)
+{
+    const bool wide = aligned(u->parameter, 16) && aligned(u->gradient, 16);
+    const unsigned blocks = (unsigned)at_least((size_t)u->count, wide ? 1024 : 256);
+    if (wide)
+        GPUNN__LAUNCH_ON(stream, simple_nn_update0_kernel<4>, blocks, 256, *u, in_memory);
+    else
+        GPUNN__LAUNCH_ON(stream, simple_nn_update0_kernel<1>, blocks, 256, *u, in_memory);
+    return -(int)cudaGetLastError();
+}
+
+static const gpunn_kernel_launch simple_nn_launches[][GPUNN_KERNEL_DIRECTIONS] = {
+    {{NULL, NULL}, {simple_nn_g0_forward, simple_nn_g0_forward_workspace}, {NULL, NULL}},
+    {{simple_nn_g1_evaluation, simple_nn_g1_evaluation_workspace}, {NULL, NULL}, {NULL, NULL}},
+    {{simple_nn_g2_evaluation, simple_nn_g2_evaluation_workspace}, {NULL, NULL}, {NULL, NULL}},
+};
+static const gpunn_kernel_update_launch simple_nn_updates[] = {
+    simple_nn_update0,
+};
+
+} // namespace simple_nn_cuda
+
+extern "C" const gpunn_kernel_cuda simple_nn_kernels_cuda = {
+    GPUNN_KERNELS_ABI,
+    SIMPLE_NN_KERNELS_STAMP,
+    simple_nn_cuda::simple_nn_launches,
+    simple_nn_cuda::simple_nn_updates,
+};

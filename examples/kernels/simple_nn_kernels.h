@@ -1,0 +1,709 @@
+/* simple_nn_kernels.h - written by the generator of gpunn: do not edit.
+ *
+ * gpunn 0.1, templates 6f5c1e67ca9e
+ * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
+ * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
+ */
+#ifndef SIMPLE_NN_KERNELS_H
+#define SIMPLE_NN_KERNELS_H
+#include "gpunn.h"
+
+#define SIMPLE_NN_KERNELS_STAMP 0xc52e536974f6c65full /* of this text: simple_nn_kernels.cu was written with it */
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* For gpunn_use_kernels(model, &simple_nn_kernels). One C file of the program defines this before it includes this file:
+ *     #define SIMPLE_NN_KERNELS_IMPLEMENTATION
+ * simple_nn_kernels.cu, where it is linked, adds the kernels for GPUs. */
+extern const gpunn_kernel_set simple_nn_kernels;
+#ifdef __cplusplus
+}
+#endif
+#endif
+
+#if defined(SIMPLE_NN_KERNELS_IMPLEMENTATION) || defined(SIMPLE_NN_KERNELS_CUDA)
+#if GPUNN_KERNELS_ABI != 1
+#error "simple_nn_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#endif
+#endif
+
+/* ==== the mathematics ================================================================================================= */
+#if defined(SIMPLE_NN_KERNELS_CUDA)
+#define SIMPLE_NN_FN static __device__ __forceinline__
+
+/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
+ * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+
+SIMPLE_NN_FN float simple_nn_where(bool condition, float a, float b)
+{
+    return condition ? a : b;
+}
+
+SIMPLE_NN_FN float simple_nn_max(float a, float b)
+{
+    return a > b || a != a ? a : b;
+}
+
+SIMPLE_NN_FN float simple_nn_log(float x)
+{
+    return logf(x);
+}
+
+SIMPLE_NN_FN float simple_nn_log1p(float x)
+{
+    return log1pf(x);
+}
+
+SIMPLE_NN_FN float simple_nn_sigmoid(float x)
+{
+    float e = expf(-fabsf(x));
+    return (x < 0 ? e : 1.0f) / (1 + e);
+}
+#elif defined(SIMPLE_NN_KERNELS_IMPLEMENTATION)
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define SIMPLE_NN_FN __attribute__((unused, always_inline)) static inline
+#else
+#define SIMPLE_NN_FN static inline
+#endif
+/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#define SIMPLE_NN_OPTIMIZED
+#pragma GCC push_options
+#pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
+#ifdef __AVX512F__
+#pragma GCC target("prefer-vector-width=512")
+#endif
+#endif
+
+/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
+ * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * 2^-125 may be 0, and denormal operands count as 0. */
+
+SIMPLE_NN_FN float simple_nn_float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+SIMPLE_NN_FN uint32_t simple_nn_bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+SIMPLE_NN_FN float simple_nn_where(bool condition, float a, float b)
+{
+    return condition ? a : b;
+}
+
+SIMPLE_NN_FN float simple_nn_max(float a, float b)
+{
+    return simple_nn_where(a > b, a, simple_nn_where(a != a, a, b));
+}
+
+/* x, but at least low and at most high; NaN stays. */
+SIMPLE_NN_FN float simple_nn_limit(float x, float low, float high)
+{
+    x = high < x ? high : x;
+    return low > x ? low : x;
+}
+
+/* 2^n for -126 <= n <= 127, and 0 for -127. */
+SIMPLE_NN_FN float simple_nn_exp2i(int32_t n)
+{
+    return simple_nn_float_of((uint32_t)(n + 127) << 23);
+}
+
+/* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
+SIMPLE_NN_FN float simple_nn_exp_reduce(float x, int32_t *n)
+{
+    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    *n = (int32_t)(simple_nn_bits_of(x * 1.44269504f + magic) - simple_nn_bits_of(magic));
+    const float k = (float)*n;
+    const float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    return r + r * r * (p * r + 0.5f);
+}
+
+SIMPLE_NN_FN float simple_nn_exp(float x)
+{
+    int32_t     n;
+    const float e = simple_nn_exp_reduce(simple_nn_limit(x, -87.3f, 89), &n) + 1;
+    return (e + e) * simple_nn_exp2i(n - 1);
+}
+
+/* n ln 2 + log(1 + f) for sqrt(1/2) - 1 <= f <= sqrt(2) - 1. */
+SIMPLE_NN_FN float simple_nn_log_join(float n, float f)
+{
+    const float s = f * f;
+    float       p = (((-0.0785961151f * f + 0.128816471f) * f - 0.131287545f) * f + 0.141811922f) * f - 0.166245535f;
+    p = ((p * f + 0.200022861f) * f - 0.250008106f) * f + 0.333333164f;
+    return (f - (0.5f * s - (s * f * p - n * 2.12194440e-4f))) + n * 0.693359375f;
+}
+
+/* y where x is inside (limit, inf); at and below the limit -inf and NaN, at inf and NaN x itself. */
+SIMPLE_NN_FN float simple_nn_log_edges(float x, float limit, float y)
+{
+    const float outside = simple_nn_where(x == limit, -INFINITY, simple_nn_where(x < limit, NAN, x));
+    return simple_nn_where(x > limit, simple_nn_where(x <= FLT_MAX, y, x), outside);
+}
+
+/* x = 2^n m with sqrt(1/2) <= m < sqrt(2), for normal x > 0. */
+SIMPLE_NN_FN int32_t simple_nn_exponent(float x)
+{
+    return (int32_t)(simple_nn_bits_of(x) - 0x3f3504f3u) >> 23;
+}
+
+SIMPLE_NN_FN float simple_nn_log(float x)
+{
+    const float   normal = simple_nn_where(x < FLT_MIN, x * 8388608.0f, x);
+    const int32_t n = simple_nn_exponent(normal);
+    const float   m = simple_nn_float_of(simple_nn_bits_of(normal) - ((uint32_t)n << 23));
+    return simple_nn_log_edges(x, 0, simple_nn_log_join((float)n - simple_nn_where(x < FLT_MIN, 23, 0), m - 1));
+}
+
+SIMPLE_NN_FN float simple_nn_log1p(float x)
+{
+    const float   near = simple_nn_where(x > 1e30f, x * 5.4210109e-20f, x); /* 2^-64, or the scale would be denormal */
+    const int32_t n = simple_nn_exponent(1 + near);
+    const float   scale = simple_nn_float_of((uint32_t)(127 - n) << 23);
+    const float   y = simple_nn_log_join((float)n + simple_nn_where(x > 1e30f, 64, 0), near * scale + (scale - 1));
+    return simple_nn_where(fabsf(x) < 1e-8f, x, simple_nn_log_edges(x, -1, y));
+}
+
+SIMPLE_NN_FN float simple_nn_sigmoid(float x)
+{
+    return 1 / (1 + simple_nn_exp(-x));
+}
+#endif
+
+#if defined(SIMPLE_NN_KERNELS_IMPLEMENTATION) || defined(SIMPLE_NN_KERNELS_CUDA)
+/* g0, forward: t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y)); bytes: 20 a sample and 8 */
+SIMPLE_NN_FN void simple_nn_g0_forward_0(float fc2, float grad_t11, float count, float y, float *t9, float *grad_y,
+                                         float *grad_fc2, float *sum0)
+{
+    const float t0 = simple_nn_sigmoid(fc2);
+    const float t1 = grad_t11 / count;
+    const float t2 = simple_nn_log1p(-t0);
+    const float t3 = simple_nn_log(t0);
+    const float t4 = 1 - t0;
+    *t9 = t0;
+    *grad_y = t1 * (t2 - t3);
+    *grad_fc2 = t0 * (t4 * ((t0 - y) * t1 / simple_nn_max(t0 * t4, 1e-12f)));
+    *sum0 = simple_nn_max(t2, -100) * (y - 1) - y * simple_nn_max(t3, -100);
+}
+
+SIMPLE_NN_FN void simple_nn_g0_forward_0_final(float sum0, float count, float *t11)
+{
+    *t11 = sum0 / count;
+}
+
+/* g1, evaluation: t11 = mean(binary_cross_entropy(t9, y)); bytes: 8 a sample and 4 */
+SIMPLE_NN_FN void simple_nn_g1_evaluation_0(float t9, float y, float *sum0)
+{
+    *sum0 = simple_nn_max(simple_nn_log1p(-t9), -100) * (y - 1) - y * simple_nn_max(simple_nn_log(t9), -100);
+}
+
+SIMPLE_NN_FN void simple_nn_g1_evaluation_0_final(float sum0, float count, float *t11)
+{
+    *t11 = sum0 / count;
+}
+
+/* g2, evaluation: t15 = eq(gt(t9, t12), gt(y, t12)); bytes: 12 a sample and 4 */
+SIMPLE_NN_FN void simple_nn_g2_evaluation_0(float y, float t12, float t9, float *t15)
+{
+    *t15 = simple_nn_where(simple_nn_where(y > t12, 1, 0) == simple_nn_where(t9 > t12, 1, 0), 1, 0);
+}
+#endif
+
+#if defined(SIMPLE_NN_KERNELS_IMPLEMENTATION) && !defined(SIMPLE_NN_KERNELS_CUDA)
+/* ==== loops =========================================================================================================== */
+enum { SIMPLE_NN_BLOCK = 1024, SIMPLE_NN_ROW = 4096, SIMPLE_NN_SLICES = 64 };
+
+#ifdef _OPENMP
+#define SIMPLE_NN_PRAGMA(text) _Pragma(#text)
+#define SIMPLE_NN_OMP(...) SIMPLE_NN_PRAGMA(omp __VA_ARGS__)
+#else
+#define SIMPLE_NN_OMP(...)
+#endif
+/* Steps of the loop that follows depend on no others. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define SIMPLE_NN_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
+#elif defined(__clang__)
+#define SIMPLE_NN_VECTOR _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define SIMPLE_NN_VECTOR _Pragma("GCC ivdep")
+#else
+#define SIMPLE_NN_VECTOR
+#endif
+#if defined(__GNUC__)
+#define SIMPLE_NN_SELDOM __attribute__((unused, noinline)) static
+#else
+#define SIMPLE_NN_SELDOM static
+#endif
+
+/* Functions with the loops over elements. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define SIMPLE_NN_LOOPS __attribute__((min_vector_width(512))) static void
+#else
+#define SIMPLE_NN_LOOPS static void
+#endif
+
+/* Denormal floats count as zero while kernels run. */
+SIMPLE_NN_FN unsigned simple_nn_flush_denormals(void)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    const unsigned mode = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(mode | 0x8040u);
+    return mode;
+#else
+    return 0;
+#endif
+}
+
+SIMPLE_NN_FN void simple_nn_restore(unsigned mode)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    __builtin_ia32_ldmxcsr(mode);
+#else
+    (void)mode;
+#endif
+}
+
+/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+SIMPLE_NN_FN int simple_nn_slices(int64_t count, int64_t least)
+{
+    const int64_t slices = count / least;
+    return slices > SIMPLE_NN_SLICES ? SIMPLE_NN_SLICES : slices > 1 ? (int)slices : 1;
+}
+
+SIMPLE_NN_FN int64_t simple_nn_slice(int64_t count, int64_t grain, int slices, int slice)
+{
+    const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
+    return begin < count ? begin : count;
+}
+
+/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
+typedef void (*simple_nn_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+
+SIMPLE_NN_FN void simple_nn_run_slice(simple_nn_loop loop, const gpunn_kernel_call *call, float *const *stat,
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+{
+    const int64_t begin = simple_nn_slice(count, grain, slices, slice), end = simple_nn_slice(count, grain, slices, slice + 1);
+    if (width > 0) {
+        sums += (int64_t)slice * width;
+        memset(sums, 0, (size_t)width * sizeof *sums);
+    }
+    loop(call, stat, begin, end, sums);
+}
+
+/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+SIMPLE_NN_SELDOM void simple_nn_run(simple_nn_loop loop, const gpunn_kernel_call *call, float *const *stat,
+                                int64_t count, int64_t grain, int slices, double *sums, int width)
+{
+#ifdef _OPENMP
+    const int threads = call->threads < slices ? call->threads : slices;
+    if (threads > 1) {
+        SIMPLE_NN_OMP(parallel num_threads(threads))
+        {
+            const unsigned mode = simple_nn_flush_denormals();
+            SIMPLE_NN_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i) simple_nn_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+            simple_nn_restore(mode);
+        }
+        return;
+    }
+#endif
+    for (int i = 0; i < slices; ++i) simple_nn_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+}
+
+SIMPLE_NN_FN int simple_nn_least(int64_t a, int64_t b)
+{
+    return (int)(a < b ? a : b);
+}
+
+/* Bytes of workspace. */
+SIMPLE_NN_FN size_t simple_nn_room(int64_t count, size_t size)
+{
+    return ((size_t)count * size + 63) / 64 * 64;
+}
+
+SIMPLE_NN_FN void simple_nn_add(float *to, const float *from, int n)
+{
+    SIMPLE_NN_VECTOR
+    for (int j = 0; j < n; ++j) to[j] += from[j];
+}
+
+SIMPLE_NN_FN float simple_nn_sum(const float *x, int n)
+{
+    float lane[16] = {0}, rest = 0;
+    int   i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; ++j) lane[j] += x[i + j];
+    for (; i < n; ++i) rest += x[i];
+    for (int width = 8; width > 0; width /= 2)
+        for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+    return lane[0] + rest;
+}
+
+/* One place's sum over all slices, whose sums stand `width` apart. */
+SIMPLE_NN_FN float simple_nn_total(const double *sums, int slices, int width)
+{
+    double total = 0;
+    for (int slice = 0; slice < slices; ++slice) total += sums[(int64_t)slice * width];
+    return (float)total;
+}
+
+/* g0, forward: t9, grad_y, grad_fc2, sum0 */
+SIMPLE_NN_LOOPS simple_nn_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                double *sums)
+{
+    float grad_y_block[1024];
+    float grad_fc2_block[1024];
+    float sum0_block[1024];
+    const float *const fc2 = (const float *)call->data[0];
+    const float *const grad_t11 = (const float *)call->data[6];
+    const float *const y = (const float *)call->data[1];
+    float *const t9 = (float *)call->data[2];
+    float *const grad_y = (float *)call->data[5];
+    float *const grad_fc2 = (float *)call->data[4];
+    const float grad_t11_0 = grad_t11[0];
+    const float elements = (float)(call->batch);
+    (void)stat;
+    for (int64_t i = begin; i < end;) {
+        const int n = simple_nn_least(SIMPLE_NN_BLOCK, end - i);
+        float *const grad_y_at = grad_y == NULL || call->accumulate[5] ? grad_y_block : grad_y + i;
+        float *const grad_fc2_at = grad_fc2 == NULL || call->accumulate[4] ? grad_fc2_block : grad_fc2 + i;
+        SIMPLE_NN_VECTOR
+        for (int j = 0; j < n; ++j)
+            simple_nn_g0_forward_0(fc2[i + j], grad_t11_0, elements, y[i + j], &t9[i + j], &grad_y_at[j], &grad_fc2_at[j],
+                                   &sum0_block[j]);
+        if (grad_y_at == grad_y_block && grad_y != NULL) simple_nn_add(grad_y + i, grad_y_block, n);
+        if (grad_fc2_at == grad_fc2_block && grad_fc2 != NULL) simple_nn_add(grad_fc2 + i, grad_fc2_block, n);
+        sums[0] += (double)simple_nn_sum(sum0_block, n);
+        i += n;
+    }
+}
+
+static int simple_nn_g0_forward(const gpunn_kernel_call *call)
+{
+    const unsigned mode = simple_nn_flush_denormals();
+    char *space = (char *)call->workspace;
+    double *const sums = (double *)(void *)space;
+    {
+        const int slices = simple_nn_slices(call->batch, 16384);
+        simple_nn_run(simple_nn_g0_forward_0_loop, call, NULL, call->batch, 16, slices, sums, 8);
+        {
+            const float elements = (float)(call->batch);
+            float *const t11 = (float *)call->data[3];
+            float t11_value;
+            simple_nn_g0_forward_0_final(simple_nn_total(sums, slices, 8), elements, &t11_value);
+            t11[0] = t11_value;
+        }
+    }
+    simple_nn_restore(mode);
+    return 0;
+}
+
+static size_t simple_nn_g0_forward_workspace(int64_t batch, int threads)
+{
+    (void)batch;
+    (void)threads;
+    size_t bytes = 0, most = 0, sums;
+    sums = simple_nn_room(simple_nn_slices(batch, 16384) * (int64_t)8, sizeof(double));
+    if (sums > most) most = sums;
+    return bytes + most;
+}
+
+/* g1, evaluation: sum0 */
+SIMPLE_NN_LOOPS simple_nn_g1_evaluation_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                double *sums)
+{
+    float sum0_block[1024];
+    const float *const t9 = (const float *)call->data[0];
+    const float *const y = (const float *)call->data[1];
+    (void)stat;
+    for (int64_t i = begin; i < end;) {
+        const int n = simple_nn_least(SIMPLE_NN_BLOCK, end - i);
+        SIMPLE_NN_VECTOR
+        for (int j = 0; j < n; ++j)
+            simple_nn_g1_evaluation_0(t9[i + j], y[i + j], &sum0_block[j]);
+        sums[0] += (double)simple_nn_sum(sum0_block, n);
+        i += n;
+    }
+}
+
+static int simple_nn_g1_evaluation(const gpunn_kernel_call *call)
+{
+    const unsigned mode = simple_nn_flush_denormals();
+    char *space = (char *)call->workspace;
+    double *const sums = (double *)(void *)space;
+    {
+        const int slices = simple_nn_slices(call->batch, 16384);
+        simple_nn_run(simple_nn_g1_evaluation_0_loop, call, NULL, call->batch, 16, slices, sums, 8);
+        {
+            const float elements = (float)(call->batch);
+            float *const t11 = (float *)call->data[2];
+            float t11_value;
+            simple_nn_g1_evaluation_0_final(simple_nn_total(sums, slices, 8), elements, &t11_value);
+            t11[0] = t11_value;
+        }
+    }
+    simple_nn_restore(mode);
+    return 0;
+}
+
+static size_t simple_nn_g1_evaluation_workspace(int64_t batch, int threads)
+{
+    (void)batch;
+    (void)threads;
+    size_t bytes = 0, most = 0, sums;
+    sums = simple_nn_room(simple_nn_slices(batch, 16384) * (int64_t)8, sizeof(double));
+    if (sums > most) most = sums;
+    return bytes + most;
+}
+
+/* g2, evaluation: t15 */
+SIMPLE_NN_LOOPS simple_nn_g2_evaluation_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                double *sums)
+{
+    const float *const y = (const float *)call->data[2];
+    const float *const t12 = (const float *)call->data[1];
+    const float *const t9 = (const float *)call->data[0];
+    float *const t15 = (float *)call->data[3];
+    const float t12_0 = t12[0];
+    (void)stat;
+    (void)sums;
+    for (int64_t i = begin; i < end;) {
+        const int n = simple_nn_least(SIMPLE_NN_BLOCK, end - i);
+        SIMPLE_NN_VECTOR
+        for (int j = 0; j < n; ++j)
+            simple_nn_g2_evaluation_0(y[i + j], t12_0, t9[i + j], &t15[i + j]);
+        i += n;
+    }
+}
+
+static int simple_nn_g2_evaluation(const gpunn_kernel_call *call)
+{
+    const unsigned mode = simple_nn_flush_denormals();
+    {
+        const int slices = simple_nn_slices(call->batch, 16384);
+        simple_nn_run(simple_nn_g2_evaluation_0_loop, call, NULL, call->batch, 16, slices, NULL, 0);
+    }
+    simple_nn_restore(mode);
+    return 0;
+}
+
+static size_t simple_nn_g2_evaluation_workspace(int64_t batch, int threads)
+{
+    (void)batch;
+    (void)threads;
+    return 0;
+}
+
+/* sgd */
+SIMPLE_NN_LOOPS simple_nn_update0_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+{
+    const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float decay = u->weight_decay;
+    const float *const gradient = u->gradient;
+    float *const       parameter = u->parameter;
+    SIMPLE_NN_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float p = parameter[i], g = gradient[i] * numbers.scale;
+        g = simple_nn_where(g > limit, limit, simple_nn_where(g < -limit, -limit, g));
+        g += decay * p;
+        p -= numbers.rate * g;
+        parameter[i] = p;
+    }
+}
+
+static int simple_nn_update0(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+{
+    if (!numbers->go) return 0;
+#ifdef _OPENMP
+    const int slices = simple_nn_slices(u->count, 16384);
+    if (threads > 1 && slices > 1) {
+        SIMPLE_NN_OMP(parallel num_threads(threads < slices ? threads : slices))
+        {
+            const unsigned mode = simple_nn_flush_denormals();
+            SIMPLE_NN_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i)
+                simple_nn_update0_loop(u, *numbers, simple_nn_slice(u->count, 16, slices, i),
+                                 simple_nn_slice(u->count, 16, slices, i + 1));
+            simple_nn_restore(mode);
+        }
+        return 0;
+    }
+#endif
+    const unsigned mode = simple_nn_flush_denormals();
+    (void)threads;
+    simple_nn_update0_loop(u, *numbers, 0, u->count);
+    simple_nn_restore(mode);
+    return 0;
+}
+#ifdef SIMPLE_NN_OPTIMIZED
+#pragma GCC pop_options
+#undef SIMPLE_NN_OPTIMIZED
+#endif
+
+/* ==== tables ========================================================================================================== */
+static const signed char simple_nn_g0_operands0[] = {
+    0,
+};
+static const signed char simple_nn_g0_operands1[] = {
+    -1, 1,
+};
+static const signed char simple_nn_g0_operands2[] = {
+    -2,
+};
+static const gpunn_kernel_node simple_nn_g0_nodes[] = {
+    {"sigmoid f32 [N,1]", simple_nn_g0_operands0, 1},
+    {"binary_cross_entropy f32 [N,1]", simple_nn_g0_operands1, 2},
+    {"sum dims=0,1 mean=1 f32 []", simple_nn_g0_operands2, 1},
+};
+static const char *const simple_nn_g0_externals[] = {
+    "f32 [N,1]",
+    "f32 [N,1]",
+};
+static const gpunn_kernel_operand simple_nn_g0_forward_operands[] = {
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -3, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, -3, -1},
+};
+static const signed char simple_nn_g1_operands0[] = {
+    0, 1,
+};
+static const signed char simple_nn_g1_operands1[] = {
+    -1,
+};
+static const gpunn_kernel_node simple_nn_g1_nodes[] = {
+    {"binary_cross_entropy f32 [N,1]", simple_nn_g1_operands0, 2},
+    {"sum dims=0,1 mean=1 f32 []", simple_nn_g1_operands1, 1},
+};
+static const char *const simple_nn_g1_externals[] = {
+    "f32 [N,1]",
+    "f32 [N,1]",
+};
+static const gpunn_kernel_operand simple_nn_g1_evaluation_operands[] = {
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -2, -1},
+};
+static const signed char simple_nn_g2_operands0[] = {
+    0, 1,
+};
+static const signed char simple_nn_g2_operands1[] = {
+    2, 1,
+};
+static const signed char simple_nn_g2_operands2[] = {
+    -1, -2,
+};
+static const gpunn_kernel_node simple_nn_g2_nodes[] = {
+    {"gt f32 [N,1]", simple_nn_g2_operands0, 2},
+    {"gt f32 [N,1]", simple_nn_g2_operands1, 2},
+    {"eq f32 [N,1]", simple_nn_g2_operands2, 2},
+};
+static const char *const simple_nn_g2_externals[] = {
+    "f32 [N,1]",
+    "f32 []",
+    "f32 [N,1]",
+};
+static const gpunn_kernel_operand simple_nn_g2_evaluation_operands[] = {
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -3, -1},
+};
+static const gpunn_kernel simple_nn_set[] = {
+    {"g0",
+     "t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y))",
+     simple_nn_g0_nodes, 3,
+     simple_nn_g0_externals, 2,
+     NULL, 0,
+     GPUNN_KERNEL_ANY, true,
+     {{NULL, 0, NULL, NULL},
+      {simple_nn_g0_forward_operands, 7, simple_nn_g0_forward, simple_nn_g0_forward_workspace},
+      {NULL, 0, NULL, NULL}}},
+    {"g1",
+     "t11 = mean(binary_cross_entropy(t9, y))",
+     simple_nn_g1_nodes, 2,
+     simple_nn_g1_externals, 2,
+     NULL, 0,
+     GPUNN_KERNEL_ANY, true,
+     {{simple_nn_g1_evaluation_operands, 3, simple_nn_g1_evaluation, simple_nn_g1_evaluation_workspace},
+      {NULL, 0, NULL, NULL},
+      {NULL, 0, NULL, NULL}}},
+    {"g2",
+     "t15 = eq(gt(t9, t12), gt(y, t12))",
+     simple_nn_g2_nodes, 3,
+     simple_nn_g2_externals, 3,
+     NULL, 0,
+     GPUNN_KERNEL_ANY, false,
+     {{simple_nn_g2_evaluation_operands, 4, simple_nn_g2_evaluation, simple_nn_g2_evaluation_workspace},
+      {NULL, 0, NULL, NULL},
+      {NULL, 0, NULL, NULL}}},
+};
+static const int simple_nn_evaluation0[] = {
+    10, 11, 9, 1,
+};
+static const int simple_nn_evaluation1[] = {
+    13, 14, 15, 9, 12, 1,
+};
+static const gpunn_kernel_instance simple_nn_evaluation[] = {
+    {1, simple_nn_evaluation0},
+    {2, simple_nn_evaluation1},
+};
+static const int simple_nn_training0[] = {
+    9, 10, 11, 8, 1,
+};
+static const gpunn_kernel_instance simple_nn_training[] = {
+    {0, simple_nn_training0},
+};
+static const gpunn_kernel_update simple_nn_updates[] = {
+    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, false, false, 0, 0, NULL, NULL},
+     simple_nn_update0},
+};
+#if defined(GPUNN_CUDA) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda simple_nn_kernels_cuda;
+#elif defined(GPUNN_CUDA)
+extern const gpunn_kernel_cuda simple_nn_kernels_cuda;
+#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda simple_nn_kernels_cuda __attribute__((weak));
+#elif defined(__GNUC__) && !defined(_WIN32)
+extern const gpunn_kernel_cuda simple_nn_kernels_cuda __attribute__((weak));
+#endif
+const gpunn_kernel_set simple_nn_kernels = {
+    GPUNN_KERNELS_ABI,
+    SIMPLE_NN_KERNELS_STAMP,
+    "simple_nn",
+    "0.1",
+    "f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d",
+    "python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn",
+    simple_nn_set,
+    3,
+    17,
+    simple_nn_evaluation,
+    simple_nn_training,
+    2,
+    1,
+    simple_nn_updates,
+    1,
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+    &simple_nn_kernels_cuda,
+#else
+    NULL,
+#endif
+};
+#undef SIMPLE_NN_KERNELS_IMPLEMENTATION
+#endif

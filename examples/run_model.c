@@ -1,0 +1,300 @@
+/* run_model.c - runs a model that is written in JSON: outputs, gradients, training, speed.
+ *
+ * Shows: gpunn_spec_load, weights and tensors in safetensors files, gpunn_keep and gpunn_retain_grad, generated kernels.
+ * Build: cc -O3 -march=native -fopenmp -I. examples/run_model.c -o run_model -lm
+ *        nvcc -O3 -I. examples/run_model.c gpunn_cuda.cu -o run_model                                       with the GPU
+ *        cc ... -DKERNELS='"net_kernels.h"' -DKERNEL_SET=net_kernels -DNET_KERNELS_IMPLEMENTATION ...       with its kernels
+ * Run:   ./run_model MODEL.json --input X.safetensors --output Y.safetensors
+ *            --weights W.safetensors   else initial values
+ *            --device DEVICE           auto (default), cpu, cuda, emulator (where tests have linked one)
+ *            --train                   outputs of a training pass: dropout drops, norms take the batch's statistics
+ *            --grad LOSS               also grad.NAME of each parameter and input that the tensor LOSS depends on
+ *            --steps N                 first trains N steps with the spec's loss and optimizer; also writes the weights
+ *            --bench N                 last runs what was asked for N times more and prints the time of one
+ * Expect: Y.safetensors holds the spec's outputs by their names; inputs are taken from X by theirs. */
+#define GPUNN_IMPLEMENTATION
+#include "gpunn.h"
+
+#ifdef KERNELS
+#include KERNELS
+#endif
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MAX_ARRAYS = 4096 };
+
+typedef struct arguments {
+    const char *model, *weights, *input, *output, *device, *grad;
+    bool        train;
+    int         steps, bench;
+} arguments;
+
+typedef struct results {
+    int         count;
+    char       *names[MAX_ARRAYS];
+    gpunn_array arrays[MAX_ARRAYS];
+} results;
+
+#if defined(__GNUC__) && !defined(_WIN32)
+extern const gpunn_backend gpunn_emulator_backend __attribute__((weak));
+#define EMULATOR (&gpunn_emulator_backend)
+#else
+#define EMULATOR ((const gpunn_backend *)NULL)
+#endif
+
+static void log_line(void *user, gpunn_log_level level, const char *message)
+{
+    (void)user;
+    if (level != GPUNN_LOG_ERROR) fprintf(stderr, "run_model: %s\n", message);
+}
+
+static bool parse(arguments *a, int argc, char **argv)
+{
+    struct {
+        const char  *name;
+        const char **text;
+        int         *number;
+    } options[] = {{"--weights", &a->weights, NULL}, {"--input", &a->input, NULL}, {"--output", &a->output, NULL},
+                   {"--device", &a->device, NULL},   {"--grad", &a->grad, NULL},   {"--steps", NULL, &a->steps},
+                   {"--bench", NULL, &a->bench}};
+    for (int i = 1; i < argc; i++) {
+        size_t k = 0, count = sizeof options / sizeof *options;
+        if (strcmp(argv[i], "--train") == 0) {
+            a->train = true;
+            continue;
+        }
+        if (argv[i][0] != '-' && a->model == NULL) {
+            a->model = argv[i];
+            continue;
+        }
+        while (k < count && strcmp(options[k].name, argv[i]) != 0) k++;
+        if (k == count || i + 1 == argc) return false;
+        char *value = argv[++i], *end = value;
+        if (options[k].text)
+            *options[k].text = value;
+        else if ((*options[k].number = (int)strtol(value, &end, 10)) < 0 || *end || end == value)
+            return false;
+    }
+    return a->model && a->input && a->output;
+}
+
+static gpunn_device *open_device(const char *name)
+{
+    gpunn_device_type    type = GPUNN_DEVICE_AUTO;
+    const gpunn_backend *backend = NULL;
+    if (strcmp(name, "cpu") == 0)
+        type = GPUNN_DEVICE_CPU;
+    else if (strcmp(name, "cuda") == 0)
+        type = GPUNN_DEVICE_CUDA;
+    else if (strcmp(name, "emulator") == 0) {
+        if ((backend = EMULATOR) == NULL) {
+            fprintf(stderr, "run_model: no emulated GPU is linked with this program; use --device cpu\n");
+            return NULL;
+        }
+    } else if (strcmp(name, "auto") != 0) {
+        fprintf(stderr, "run_model: there is no device '%s'; use auto, cpu, cuda or emulator\n", name);
+        return NULL;
+    }
+    gpunn_device *dev = gpunn_device_open(.type = type, .seed = 1, .log_fn = log_line, .backend = backend);
+    if (dev == NULL) fprintf(stderr, "run_model: %s\n", gpunn_error(NULL));
+    return dev;
+}
+
+/* Whether the array has the tensor's shape; the batch is taken from it. */
+static bool fits(const gpunn_tensor *t, const gpunn_array *array)
+{
+    gpunn_shape shape = gpunn_tensor_shape(t);
+    int         rank = 0;
+    bool        same = array->dtype == gpunn_tensor_dtype(t);
+    while (rank < GPUNN_MAX_RANK && shape.dim[rank]) rank++;
+    for (int i = 0; i < rank && same; i++) same = shape.dim[i] == GPUNN_BATCH || shape.dim[i] == array->dim[i];
+    return same && array->rank == rank;
+}
+
+/* Inputs that the file does not have stay unwritten: a run that needs one says so. */
+static gpunn_status write_inputs(gpunn_device *dev, gpunn_model *model, const char *path, int64_t *batch)
+{
+    gpunn_tensor *t;
+    for (int i = 0; (t = gpunn_input_at(model, i)) != NULL; i++) {
+        gpunn_array  array;
+        gpunn_status status = gpunn_read_safetensors(dev, path, gpunn_tensor_name(t), &array);
+        if (status == GPUNN_ERR_ARGUMENT) {
+            gpunn_clear_error(dev);
+            continue;
+        }
+        if (status != GPUNN_OK) return status;
+        gpunn_shape shape = gpunn_tensor_shape(t);
+        if (fits(t, &array))
+            status = gpunn_write(t, array.data, array.bytes);
+        else {
+            fprintf(stderr, "run_model: '%s' in '%s' has not the dtype (%s) or the shape of that input\n", gpunn_tensor_name(t),
+                    path, gpunn_dtype_name(gpunn_tensor_dtype(t)));
+            status = GPUNN_ERR_SHAPE;
+        }
+        for (int axis = 0; axis < array.rank; axis++)
+            if (shape.dim[axis] == GPUNN_BATCH) *batch = array.dim[axis];
+        gpunn_array_free(dev, &array);
+        if (status != GPUNN_OK) return status;
+    }
+    return GPUNN_OK;
+}
+
+/* Notes a value, or with prefix "grad." a gradient. What has no gradient is left out. */
+static gpunn_status add(results *r, gpunn_device *dev, gpunn_tensor *t, const char *prefix, int64_t batch)
+{
+    const char *name = gpunn_tensor_name(t);
+    gpunn_shape shape = gpunn_tensor_shape(t);
+    gpunn_array array = {gpunn_tensor_dtype(t), 0, {0}, gpunn_dtype_size(gpunn_tensor_dtype(t)), NULL};
+    for (; array.rank < GPUNN_MAX_RANK && shape.dim[array.rank]; array.rank++) {
+        int64_t dim = shape.dim[array.rank];
+        array.dim[array.rank] = dim < 0 ? -dim * batch : dim;
+        array.bytes *= (size_t)array.dim[array.rank];
+    }
+    size_t length = strlen(prefix) + strlen(name) + 1;
+    char  *full = (char *)malloc(length);
+    array.data = malloc(array.bytes);
+    gpunn_status status = GPUNN_ERR_MEMORY;
+    if (full && array.data && r->count < MAX_ARRAYS) {
+        (void)snprintf(full, length, "%s%s", prefix, name);
+        status = *prefix ? gpunn_read_grad(t, array.data, array.bytes) : gpunn_read(t, array.data, array.bytes);
+        if (status == GPUNN_OK) {
+            r->names[r->count] = full;
+            r->arrays[r->count++] = array;
+            return GPUNN_OK;
+        }
+        if (*prefix && status == GPUNN_ERR_STATE) {
+            gpunn_clear_error(dev);
+            status = GPUNN_OK;
+        }
+    }
+    free(full);
+    free(array.data);
+    return status;
+}
+
+static gpunn_status add_outputs(results *r, gpunn_device *dev, gpunn_model *model, int64_t batch)
+{
+    gpunn_status  status = GPUNN_OK;
+    gpunn_tensor *t;
+    for (int i = 0; (t = gpunn_spec_output(model, i)) != NULL && status == GPUNN_OK; i++) status = add(r, dev, t, "", batch);
+    return status;
+}
+
+static gpunn_status forward(gpunn_model *model)
+{
+    gpunn_tensor *outputs[MAX_ARRAYS];
+    int           count = 0;
+    while (count < MAX_ARRAYS && (outputs[count] = gpunn_spec_output(model, count)) != NULL) count++;
+    return gpunn_forward(outputs, count);
+}
+
+static gpunn_status backward(gpunn_model *model, gpunn_tensor *loss)
+{
+    gpunn_status status = gpunn_zero_grad(model);
+    return status == GPUNN_OK ? gpunn_backward(loss) : status;
+}
+
+static double seconds(void)
+{
+#ifdef TIME_UTC
+    struct timespec now;
+    (void)timespec_get(&now, TIME_UTC);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#else
+    return (double)clock() / CLOCKS_PER_SEC; /* before C11: of all threads together */
+#endif
+}
+
+/* What was asked for, again and again. */
+static gpunn_status bench(const arguments *a, gpunn_device *dev, gpunn_model *model, gpunn_optimizer *opt, gpunn_tensor *loss)
+{
+    double best = 1e30, sum = 0;
+    for (int i = -2; i < a->bench; i++) { /* two runs to warm up */
+        double       start = seconds();
+        gpunn_status status = a->steps ? gpunn_train_step(opt, gpunn_spec_loss(model))
+                              : loss   ? backward(model, loss)
+                                       : forward(model);
+        if (status == GPUNN_OK) status = gpunn_synchronize(dev);
+        if (status != GPUNN_OK) return status;
+        double took = seconds() - start;
+        if (i < 0) continue;
+        sum += took;
+        if (took < best) best = took;
+    }
+    if (a->bench)
+        printf("%s: best %.3f ms, mean %.3f ms of %d\n",
+               a->steps ? "training step"
+               : loss   ? "backward"
+                        : "forward",
+               1e3 * best, 1e3 * sum / a->bench, a->bench);
+    return GPUNN_OK;
+}
+
+static gpunn_status run(const arguments *a, gpunn_device *dev, gpunn_model *model, results *r)
+{
+    gpunn_status     status = GPUNN_OK;
+    gpunn_optimizer *opt = NULL;
+    gpunn_tensor    *t, *loss = a->grad ? gpunn_find(model, a->grad) : a->train ? gpunn_spec_loss(model) : NULL;
+    int64_t          batch = 1;
+    if ((a->grad || a->train) && loss == NULL) {
+        fprintf(stderr,
+                a->grad ? "run_model: the model has no tensor '%s'\n" : "run_model: --train needs a spec with a \"loss\"%s\n",
+                a->grad ? a->grad : "");
+        return GPUNN_ERR_ARGUMENT;
+    }
+#ifdef KERNEL_SET
+    if ((status = gpunn_use_kernels(model, &KERNEL_SET)) != GPUNN_OK) return status;
+#endif
+    if (a->weights && (status = gpunn_load(model, a->weights)) != GPUNN_OK) return status;
+    if ((status = write_inputs(dev, model, a->input, &batch)) != GPUNN_OK) return status;
+    for (int i = 0; a->grad && (t = gpunn_input_at(model, i)) != NULL; i++)
+        if (gpunn_tensor_dtype(t) == GPUNN_F32) (void)gpunn_retain_grad(t);
+    for (int i = 0; a->train && (t = gpunn_spec_output(model, i)) != NULL; i++) (void)gpunn_keep(t);
+    if (a->steps) {
+        if ((opt = gpunn_spec_optimizer(model)) == NULL) return gpunn_last_status(dev);
+        for (int i = 1; i <= a->steps && status == GPUNN_OK; i++) {
+            status = gpunn_train_step(opt, gpunn_spec_loss(model));
+            if (status == GPUNN_OK) printf("step %d: loss %.9g\n", i, (double)gpunn_item(gpunn_spec_loss(model)));
+        }
+        for (int i = 0; i < gpunn_parameter_count(model) && status == GPUNN_OK; i++)
+            status = add(r, dev, gpunn_parameter_at(model, i), "", batch);
+    }
+    if (status == GPUNN_OK && !a->train) status = forward(model);
+    if (status == GPUNN_OK && !a->train) status = add_outputs(r, dev, model, batch);
+    if (status == GPUNN_OK && loss) status = backward(model, loss);
+    if (status == GPUNN_OK && a->train) status = add_outputs(r, dev, model, batch);
+    for (int i = 0; a->grad && i < gpunn_parameter_count(model) && status == GPUNN_OK; i++)
+        status = add(r, dev, gpunn_parameter_at(model, i), "grad.", batch);
+    for (int i = 0; a->grad && (t = gpunn_input_at(model, i)) != NULL && status == GPUNN_OK; i++)
+        status = add(r, dev, t, "grad.", batch);
+    if (status == GPUNN_OK) status = gpunn_write_safetensors(dev, a->output, (const char *const *)r->names, r->arrays, r->count);
+    if (status == GPUNN_OK) status = bench(a, dev, model, opt, loss);
+    gpunn_optimizer_destroy(opt);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    static results r;
+    arguments      a = {NULL, NULL, NULL, NULL, "auto", NULL, false, 0, 0};
+    if (!parse(&a, argc, argv)) {
+        fprintf(stderr, "usage: run_model MODEL.json --input X.safetensors --output Y.safetensors [--weights W.safetensors]\n"
+                        "       [--device auto|cpu|cuda|emulator] [--train] [--grad LOSS] [--steps N] [--bench N]\n");
+        return 2;
+    }
+    gpunn_device *dev = open_device(a.device);
+    if (dev == NULL) return 1;
+    gpunn_model *model = gpunn_spec_load(dev, a.model);
+    gpunn_status status = model ? run(&a, dev, model, &r) : gpunn_last_status(dev);
+    if (status != GPUNN_OK && gpunn_error(dev)[0]) fprintf(stderr, "run_model: %s\n", gpunn_error(dev));
+    for (int i = 0; i < r.count; i++) {
+        free(r.names[i]);
+        free(r.arrays[i].data);
+    }
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+    return status != GPUNN_OK;
+}
