@@ -53,7 +53,8 @@ def _header(kernel_set, text_stamp):
         stamp=text_stamp,
         math_c=template.needed(template.load("math.h", **values), called + "\n".join(loops)),
         math_cuda=template.needed(template.load("math_cuda.h", **values), "\n".join(functions)),
-        functions=functions[1:], loops=loops, kernels=kernels[1:], tables=tables_c.emit(kernel_set))
+        roots="%s_roots(" % name in called, functions=functions[1:], loops=loops, kernels=kernels[1:],
+        tables=tables_c.emit(kernel_set))
 
 
 def programs(kernel):

@@ -1,6 +1,6 @@
 /* fashion_mnist_deep_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 6f5c1e67ca9e
+ * gpunn 0.1, templates 565c45f0882a
  * spec sha256 f8f54a05be877c22a8c4c2494bdec66f3e43956e5d613102e611bfd4fff81448
  * renew it with: python3 -m generator examples/kernels/fashion_mnist_deep.json -o examples/kernels/fashion_mnist_deep
  */
@@ -8,7 +8,7 @@
 #define FASHION_MNIST_DEEP_KERNELS_H
 #include "gpunn.h"
 
-#define FASHION_MNIST_DEEP_KERNELS_STAMP 0x02bb751757140165ull /* of this text: fashion_mnist_deep_kernels.cu was written with it */
+#define FASHION_MNIST_DEEP_KERNELS_STAMP 0xb66a0db0898502e5ull /* of this text: fashion_mnist_deep_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -62,6 +62,9 @@ FASHION_MNIST_DEEP_FN float fashion_mnist_deep_rsqrt(float x)
 #include <float.h>
 #include <math.h>
 #include <string.h>
+#if defined(__AVX__) && defined(__GNUC__) && !defined(__CUDACC__)
+#include <immintrin.h>
+#endif
 
 #if defined(__GNUC__)
 #define FASHION_MNIST_DEEP_FN __attribute__((unused, always_inline)) static inline
@@ -174,12 +177,6 @@ FASHION_MNIST_DEEP_FN float fashion_mnist_deep_root(float x)
     r *= 1.5f - 0.5f * x * r * r;
     r *= 1.5f - 0.5f * x * r * r;
     return r * (1.5f - 0.5f * x * r * r);
-}
-
-FASHION_MNIST_DEEP_FN float fashion_mnist_deep_sqrt(float x)
-{
-    const float r = fashion_mnist_deep_root(x), s = x * r, y = s + 0.5f * r * (x - s * s);
-    return fashion_mnist_deep_where(x >= FLT_MIN, fashion_mnist_deep_where(x <= FLT_MAX, y, x), fashion_mnist_deep_where(x < 0, NAN, x));
 }
 
 FASHION_MNIST_DEEP_FN float fashion_mnist_deep_rsqrt(float x)
@@ -392,6 +389,18 @@ enum { FASHION_MNIST_DEEP_BLOCK = 1024, FASHION_MNIST_DEEP_ROW = 4096, FASHION_M
 #else
 #define FASHION_MNIST_DEEP_LOOPS static void
 #endif
+
+/* The square roots of n floats. C's sqrtf may set errno, which keeps it out of vector code. */
+FASHION_MNIST_DEEP_FN void fashion_mnist_deep_roots(float *x, int64_t n)
+{
+    int64_t i = 0;
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__CUDACC__) /* as wide as the loops that write x and read it again */
+    for (; i + 16 <= n; i += 16) _mm512_storeu_ps(x + i, _mm512_sqrt_ps(_mm512_loadu_ps(x + i)));
+#elif defined(__AVX__) && defined(__GNUC__) && !defined(__CUDACC__)
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(x + i, _mm256_sqrt_ps(_mm256_loadu_ps(x + i)));
+#endif
+    for (; i < n; ++i) x[i] = sqrtf(x[i]);
+}
 
 /* Denormal floats count as zero while kernels run. */
 FASHION_MNIST_DEEP_FN unsigned fashion_mnist_deep_flush_denormals(void)
@@ -1095,17 +1104,29 @@ FASHION_MNIST_DEEP_LOOPS fashion_mnist_deep_update0_loop(const gpunn_update *u, 
     float *const       parameter = u->parameter;
     float *const m = u->state[0];
     float *const v = u->state[1];
-    FASHION_MNIST_DEEP_VECTOR
-    for (int64_t i = begin; i < end; ++i) {
-        float p = parameter[i], g = gradient[i] * numbers.scale;
-        g = fashion_mnist_deep_where(g > limit, limit, fashion_mnist_deep_where(g < -limit, -limit, g));
-        g += decay * p;
-        const float m_next = 0.9f * m[i] + 0.1f * g;
-        const float v_next = 0.999f * v[i] + 0.001f * g * g;
-        m[i] = m_next;
-        v[i] = v_next;
-        p = p - numbers.rate * (m_next / (fashion_mnist_deep_sqrt(v_next) * numbers.root_scale + 1e-08f));
-        parameter[i] = p;
+    enum { PIECE = 64 }; /* elements whose roots are taken together */
+    for (int64_t at = begin; at < end; at += PIECE) {
+        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
+        float         root[PIECE], kept[PIECE];
+        FASHION_MNIST_DEEP_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         g = gradient[i] * numbers.scale;
+            g = fashion_mnist_deep_where(g > limit, limit, fashion_mnist_deep_where(g < -limit, -limit, g));
+            g += decay * parameter[i];
+            kept[j] = 0.9f * m[i] + 0.1f * g;
+            root[j] = 0.999f * v[i] + 0.001f * g * g;
+            m[i] = kept[j];
+            v[i] = root[j];
+        }
+        fashion_mnist_deep_roots(root, n);
+        FASHION_MNIST_DEEP_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         p = parameter[i];
+            p = p - numbers.rate * (kept[j] / (root[j] * numbers.root_scale + 1e-08f));
+            parameter[i] = p;
+        }
     }
 }
 

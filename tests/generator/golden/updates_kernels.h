@@ -8,7 +8,7 @@
 #define UPDATES_KERNELS_H
 #include "gpunn.h"
 
-#define UPDATES_KERNELS_STAMP 0x192a32baf0f95847ull /* of this text: updates_kernels.cu was written with it */
+#define UPDATES_KERNELS_STAMP 0xc283e442198c0184ull /* of this text: updates_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -37,6 +37,9 @@ extern const gpunn_kernel_set updates_kernels;
 #include <float.h>
 #include <math.h>
 #include <string.h>
+#if defined(__AVX__) && defined(__GNUC__) && !defined(__CUDACC__)
+#include <immintrin.h>
+#endif
 
 #if defined(__GNUC__)
 #define UPDATES_FN __attribute__((unused, always_inline)) static inline
@@ -57,38 +60,9 @@ extern const gpunn_kernel_set updates_kernels;
  * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
  * 2^-125 may be 0, and denormal operands count as 0. */
 
-UPDATES_FN float updates_float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-UPDATES_FN uint32_t updates_bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 UPDATES_FN float updates_where(bool condition, float a, float b)
 {
     return condition ? a : b;
-}
-
-/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which keeps it out of vector code. */
-UPDATES_FN float updates_root(float x)
-{
-    float r = updates_float_of(0x5f375a86u - (updates_bits_of(x) >> 1));
-    r *= 1.5f - 0.5f * x * r * r;
-    r *= 1.5f - 0.5f * x * r * r;
-    return r * (1.5f - 0.5f * x * r * r);
-}
-
-UPDATES_FN float updates_sqrt(float x)
-{
-    const float r = updates_root(x), s = x * r, y = s + 0.5f * r * (x - s * s);
-    return updates_where(x >= FLT_MIN, updates_where(x <= FLT_MAX, y, x), updates_where(x < 0, NAN, x));
 }
 #endif
 
@@ -127,6 +101,18 @@ enum { UPDATES_BLOCK = 1024, UPDATES_ROW = 4096, UPDATES_SLICES = 64 };
 #else
 #define UPDATES_LOOPS static void
 #endif
+
+/* The square roots of n floats. C's sqrtf may set errno, which keeps it out of vector code. */
+UPDATES_FN void updates_roots(float *x, int64_t n)
+{
+    int64_t i = 0;
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__CUDACC__) /* as wide as the loops that write x and read it again */
+    for (; i + 16 <= n; i += 16) _mm512_storeu_ps(x + i, _mm512_sqrt_ps(_mm512_loadu_ps(x + i)));
+#elif defined(__AVX__) && defined(__GNUC__) && !defined(__CUDACC__)
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(x + i, _mm256_sqrt_ps(_mm256_loadu_ps(x + i)));
+#endif
+    for (; i < n; ++i) x[i] = sqrtf(x[i]);
+}
 
 /* Denormal floats count as zero while kernels run. */
 UPDATES_FN unsigned updates_flush_denormals(void)
@@ -306,17 +292,29 @@ UPDATES_LOOPS updates_update3_loop(const gpunn_update *u, gpunn_update_numbers n
     float *const       parameter = u->parameter;
     float *const m = u->state[0];
     float *const v = u->state[1];
-    UPDATES_VECTOR
-    for (int64_t i = begin; i < end; ++i) {
-        float p = parameter[i], g = gradient[i] * numbers.scale;
-        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-        g += decay * p;
-        const float m_next = 0.9f * m[i] + 0.1f * g;
-        const float v_next = 0.999f * v[i] + 0.001f * g * g;
-        m[i] = m_next;
-        v[i] = v_next;
-        p = p - numbers.rate * (m_next / (updates_sqrt(v_next) * numbers.root_scale + 1e-08f));
-        parameter[i] = p;
+    enum { PIECE = 64 }; /* elements whose roots are taken together */
+    for (int64_t at = begin; at < end; at += PIECE) {
+        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
+        float         root[PIECE], kept[PIECE];
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         g = gradient[i] * numbers.scale;
+            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+            g += decay * parameter[i];
+            kept[j] = 0.9f * m[i] + 0.1f * g;
+            root[j] = 0.999f * v[i] + 0.001f * g * g;
+            m[i] = kept[j];
+            v[i] = root[j];
+        }
+        updates_roots(root, n);
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         p = parameter[i];
+            p = p - numbers.rate * (kept[j] / (root[j] * numbers.root_scale + 1e-08f));
+            parameter[i] = p;
+        }
     }
 }
 
@@ -353,16 +351,28 @@ UPDATES_LOOPS updates_update4_loop(const gpunn_update *u, gpunn_update_numbers n
     float *const       parameter = u->parameter;
     float *const m = u->state[0];
     float *const v = u->state[1];
-    UPDATES_VECTOR
-    for (int64_t i = begin; i < end; ++i) {
-        float p = parameter[i], g = gradient[i] * numbers.scale;
-        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-        const float m_next = 0.9f * m[i] + 0.1f * g;
-        const float v_next = 0.999f * v[i] + 0.001f * g * g;
-        m[i] = m_next;
-        v[i] = v_next;
-        p = p * numbers.shrink - numbers.rate * (m_next / (updates_sqrt(v_next) * numbers.root_scale + 1e-08f));
-        parameter[i] = p;
+    enum { PIECE = 64 }; /* elements whose roots are taken together */
+    for (int64_t at = begin; at < end; at += PIECE) {
+        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
+        float         root[PIECE], kept[PIECE];
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         g = gradient[i] * numbers.scale;
+            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+            kept[j] = 0.9f * m[i] + 0.1f * g;
+            root[j] = 0.999f * v[i] + 0.001f * g * g;
+            m[i] = kept[j];
+            v[i] = root[j];
+        }
+        updates_roots(root, n);
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         p = parameter[i];
+            p = p * numbers.shrink - numbers.rate * (kept[j] / (root[j] * numbers.root_scale + 1e-08f));
+            parameter[i] = p;
+        }
     }
 }
 
@@ -401,20 +411,34 @@ UPDATES_LOOPS updates_update5_loop(const gpunn_update *u, gpunn_update_numbers n
     float *const v = u->state[0];
     float *const buffer = u->state[1];
     float *const average = u->state[2];
-    UPDATES_VECTOR
-    for (int64_t i = begin; i < end; ++i) {
-        float p = parameter[i], g = gradient[i] * numbers.scale;
-        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-        g += decay * p;
-        const float v_next = 0.99f * v[i] + 0.01f * g * g;
-        v[i] = v_next;
-        const float average_next = average[i] + 0.01f * (g - average[i]);
-        average[i] = average_next;
-        float move = g / (updates_sqrt(v_next - average_next * average_next) + 1e-08f);
-        move += 0.9f * buffer[i];
-        buffer[i] = move;
-        p -= numbers.rate * move;
-        parameter[i] = p;
+    enum { PIECE = 64 }; /* elements whose roots are taken together */
+    for (int64_t at = begin; at < end; at += PIECE) {
+        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
+        float         root[PIECE], kept[PIECE];
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         g = gradient[i] * numbers.scale;
+            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+            g += decay * parameter[i];
+            const float square = 0.99f * v[i] + 0.01f * g * g;
+            v[i] = square;
+            kept[j] = g;
+            const float average_next = average[i] + 0.01f * (g - average[i]);
+            average[i] = average_next;
+            root[j] = square - average_next * average_next;
+        }
+        updates_roots(root, n);
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         p = parameter[i];
+            float move = kept[j] / (root[j] + 1e-08f);
+            move += 0.9f * buffer[i];
+            buffer[i] = move;
+            p -= numbers.rate * move;
+            parameter[i] = p;
+        }
     }
 }
 
@@ -451,16 +475,30 @@ UPDATES_LOOPS updates_update6_loop(const gpunn_update *u, gpunn_update_numbers n
     const float *const gradient = u->gradient;
     float *const       parameter = u->parameter;
     float *const v = u->state[0];
-    UPDATES_VECTOR
-    for (int64_t i = begin; i < end; ++i) {
-        float p = parameter[i], g = gradient[i] * numbers.scale;
-        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-        g += decay * p;
-        const float v_next = 0.99f * v[i] + 0.01f * g * g;
-        v[i] = v_next;
-        float move = g / (updates_sqrt(v_next) + 1e-08f);
-        p -= numbers.rate * move;
-        parameter[i] = p;
+    enum { PIECE = 64 }; /* elements whose roots are taken together */
+    for (int64_t at = begin; at < end; at += PIECE) {
+        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
+        float         root[PIECE], kept[PIECE];
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         g = gradient[i] * numbers.scale;
+            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+            g += decay * parameter[i];
+            const float square = 0.99f * v[i] + 0.01f * g * g;
+            v[i] = square;
+            kept[j] = g;
+            root[j] = square;
+        }
+        updates_roots(root, n);
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         p = parameter[i];
+            float move = kept[j] / (root[j] + 1e-08f);
+            p -= numbers.rate * move;
+            parameter[i] = p;
+        }
     }
 }
 
@@ -497,15 +535,28 @@ UPDATES_LOOPS updates_update7_loop(const gpunn_update *u, gpunn_update_numbers n
     const float *const gradient = u->gradient;
     float *const       parameter = u->parameter;
     float *const sum = u->state[0];
-    UPDATES_VECTOR
-    for (int64_t i = begin; i < end; ++i) {
-        float p = parameter[i], g = gradient[i] * numbers.scale;
-        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-        g += decay * p;
-        const float sum_next = sum[i] + g * g;
-        sum[i] = sum_next;
-        p -= numbers.rate * (g / (updates_sqrt(sum_next) + 1e-10f));
-        parameter[i] = p;
+    enum { PIECE = 64 }; /* elements whose roots are taken together */
+    for (int64_t at = begin; at < end; at += PIECE) {
+        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
+        float         root[PIECE], kept[PIECE];
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         g = gradient[i] * numbers.scale;
+            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+            g += decay * parameter[i];
+            kept[j] = g;
+            root[j] = sum[i] + g * g;
+            sum[i] = root[j];
+        }
+        updates_roots(root, n);
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         p = parameter[i];
+            p -= numbers.rate * (kept[j] / (root[j] + 1e-10f));
+            parameter[i] = p;
+        }
     }
 }
 
