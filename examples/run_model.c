@@ -225,7 +225,7 @@ static gpunn_status bench(const arguments *a, gpunn_device *dev, gpunn_model *mo
         if (took < best) best = took;
     }
     if (a->bench)
-        printf("%s: best %.3f ms, mean %.3f ms of %d\n",
+        printf("%s: best %.4f ms, mean %.4f ms of %d\n",
                a->steps ? "training step"
                : loss   ? "backward"
                         : "forward",

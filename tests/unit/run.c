@@ -47,6 +47,22 @@ static void test_read(void **state)
     OK(dev, gpunn_last_status(dev)); /* asking for a name that is not there is no failure */
 }
 
+/* Class weights are no more than factors: the loss gives them no gradient. */
+static void test_class_weights(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
+    gpunn_tensor *t = gpunn_input(f->model, "t", GPUNN_U8, GPUNN_SHAPE(GPUNN_BATCH));
+    gpunn_tensor *w = MADE(f->dev, gpunn_parameter(f->model, "w", GPUNN_SHAPE(3), (gpunn_init){GPUNN_INIT_CONSTANT, 1, 0}));
+    gpunn_tensor *loss = MADE(f->dev, gpunn_cross_entropy(gpunn_linear(x, "fc", .out_features = 3), t, .weight = w));
+    float         grad[3];
+    uint8_t       label = 1;
+    OK(f->dev, gpunn_write(x, FLOATS(1, 2, 3), 12));
+    OK(f->dev, gpunn_write(t, &label, sizeof label));
+    OK(f->dev, gpunn_backward(loss));
+    FAILS(f->dev, gpunn_read_grad(w, grad, sizeof grad), GPUNN_ERR_STATE, "has no gradient");
+}
+
 /* A graph may grow after it has run. */
 static void test_growth(void **state)
 {
@@ -540,6 +556,7 @@ int main(void)
         const char        *name;
         CMUnitTestFunction run;
     } list[] = {{"read", test_read},
+                {"class weights", test_class_weights},
                 {"growth", test_growth},
                 {"weights change", test_weights_change},
                 {"batches", test_batches},
