@@ -5014,6 +5014,11 @@ static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, g
     return gpunn__use_slot(b, &step->in[i].data, slot, at);
 }
 
+static gpunn_dtype gpunn__kept_dtype(const gpunn__plan *plan, const gpunn_kernel_kept *kept)
+{
+    return plan->half || gpunn_dtype_size(kept->dtype) != 2 ? kept->dtype : GPUNN_F32;
+}
+
 static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_step *step, int i, int at)
 {
     gpunn__plan                *plan = b->plan;
@@ -5023,8 +5028,7 @@ static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_s
     gpunn_value                *value = &step->in[i];
     if (operand->role == GPUNN_KERNEL_KEPT) {
         const gpunn_kernel_kept *kept = &kernel->kept[operand->index];
-        bool                     half = kept->dtype == GPUNN_F16 || kept->dtype == GPUNN_BF16;
-        value->dtype = half && !plan->half ? GPUNN_F32 : kept->dtype;
+        value->dtype = gpunn__kept_dtype(plan, kept);
         value->rank = 1;
         value->count = value->dim[0] = kept->fixed + kept->batch * plan->batch;
         if (operand->read) return gpunn__use_slot(b, &value->data, group->slot + operand->index, at);
@@ -5076,8 +5080,8 @@ static bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
     }
     for (int k = 0; !backward && b->plan->training && k < kernel->kept_count; k++) {
         const gpunn_kernel_kept *kept = &kernel->kept[k];
-        size_t width = kept->dtype == GPUNN_F32 || !b->plan->half ? sizeof(float) : gpunn_dtype_size(kept->dtype);
-        int    slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * b->plan->batch) * width, at);
+        size_t                   width = gpunn_dtype_size(gpunn__kept_dtype(b->plan, kept));
+        int                      slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * b->plan->batch) * width, at);
         if (slot < 0) return false;
         if (k == 0) group->slot = slot;
     }

@@ -8,7 +8,8 @@ def decimal(value):
     return int(float(value) * 1e7 + 0.5) / 1e7
 
 
-def _rest(value):
+def rest(value):
+    """1 minus a share, as the formulas take it."""
     return scalar.number(floats.f32(1 - decimal(floats.f32(value))))
 
 
@@ -24,21 +25,21 @@ def emit(kernel_set, number, update):
             states = ["m"]
             ahead = "g + %s * m_next" % value["momentum"] if update["nesterov"] else "m_next"
             steps = [weight, "const float m_next = %s_where(numbers.first, g, %s * m[i] + %s * g);" % (
-                name, value["momentum"], _rest(update["dampening"])), "m[i] = m_next;", "p -= numbers.rate * (%s);" % ahead]
+                name, value["momentum"], rest(update["dampening"])), "m[i] = m_next;", "p -= numbers.rate * (%s);" % ahead]
     elif kind in ("adam", "adamw"):
         states = ["m", "v"]
         steps = [weight] * (kind == "adam") + [
-            "kept[j] = %s * m[i] + %s * g;" % (value["beta1"], _rest(update["beta1"])),
-            "root[j] = %s * v[i] + %s * g * g;" % (value["beta2"], _rest(update["beta2"])), "m[i] = kept[j];", "v[i] = root[j];"]
+            "kept[j] = %s * m[i] + %s * g;" % (value["beta1"], rest(update["beta1"])),
+            "root[j] = %s * v[i] + %s * g * g;" % (value["beta2"], rest(update["beta2"])), "m[i] = kept[j];", "v[i] = root[j];"]
         moves = ["p = %s - numbers.rate * (kept[j] / (root[j] * numbers.root_scale + %s));" % (
             "p * numbers.shrink" if kind == "adamw" else "p", value["eps"])]
         constants = constants if kind == "adam" else []
     elif kind == "rmsprop":
         states = ["v"] + ["buffer"] * bool(update["momentum"]) + ["average"] * bool(update["centered"])
-        steps = [weight, "const float square = %s * v[i] + %s * g * g;" % (value["alpha"], _rest(update["alpha"])),
+        steps = [weight, "const float square = %s * v[i] + %s * g * g;" % (value["alpha"], rest(update["alpha"])),
                  "v[i] = square;", "kept[j] = g;"]
         if update["centered"]:
-            steps += ["const float average_next = average[i] + %s * (g - average[i]);" % _rest(update["alpha"]),
+            steps += ["const float average_next = average[i] + %s * (g - average[i]);" % rest(update["alpha"]),
                       "average[i] = average_next;"]
         steps.append("root[j] = square%s;" % (" - average_next * average_next" if update["centered"] else ""))
         moves = ["float move = kept[j] / (root[j] + %s);" % value["eps"]]

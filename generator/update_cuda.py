@@ -1,7 +1,5 @@
 """The kernel of an optimizer's step: template update.cu."""
-from math import floor
-
-from . import floats, scalar, template
+from . import floats, scalar, template, update_c
 
 THREADS = 256
 
@@ -10,8 +8,7 @@ def emit_update(name, update):
     """The text of a kernel and the function of that name that launches it."""
     kind, half = update["kind"], update["half_dtype"]
     value = {key: scalar.number(floats.f32(update[key])) for key in ("momentum", "beta1", "beta2", "alpha", "eps")}
-    rest = {key: scalar.number(floats.f32(1 - floor(floats.f32(update[key]) * 1e7 + 0.5) / 1e7))
-            for key in ("dampening", "beta1", "beta2", "alpha")}  # of the decimals that were meant
+    rest = {key: update_c.rest(update[key]) for key in ("dampening", "beta1", "beta2", "alpha")}
     step = [] if kind == "adamw" else ["g += u.weight_decay * p;"]
     names = {}  # of the state: its number
     if kind == "sgd":
