@@ -945,14 +945,14 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 2
+#define GPUNN_BACKEND_ABI 3
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 5 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
 typedef struct gpunn_attributes {
     float           value[2];  /* elementwise: attr1, attr2; pad: value; dropout: p; cross_entropy: label_smoothing */
-    int             kernel[2]; /* conv, pools: rows, columns */
-    int             stride[2], padding[2], dilation[2];
+    int             kernel[3]; /* conv, pools: one per spatial axis, the first in [0] */
+    int             stride[3], padding[3], dilation[3];
     int             groups;                       /* conv */
     bool            ceil_mode, count_exclude_pad; /* pools */
     float           eps, momentum;                /* batch_norm; layer_norm, rms_norm: eps */

@@ -17,7 +17,7 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, ROOT)
 from generator import spec
-from tests.generator import tensor_file
+from tests import tensor_file
 
 BUILD = "cc -O3 -march=native -fopenmp -I. examples/run_model.c -lm".split()
 STEPS = {"mlp": 60, "lenet": 60, "resnet_block": 6, "transformer_block": 2}

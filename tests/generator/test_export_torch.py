@@ -19,7 +19,8 @@ except ImportError:
     raise unittest.SkipTest("PyTorch is not here") from None
 
 from generator import export_torch, spec
-from tests.generator import tensor_file, zoo
+from tests import tensor_file
+from tests.generator import zoo
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BY_EXPORT = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 7)

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import unittest
 
-from tests.generator import tensor_file
+from tests import tensor_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))

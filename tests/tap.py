@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Runs unittest files of this folder and prints TAP lines, for tests/run.py: python3 tests/generator/tap.py [test_ir ...]"""
+"""Runs the unittest files of a folder and prints TAP lines, for tests/run.py: python3 tests/tap.py tests/generator [test_ir ...]"""
 import os
 import sys
 import unittest
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(FOLDER))
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Result(unittest.TestResult):
@@ -41,8 +40,8 @@ def main():
     os.chdir(ROOT)
     sys.path.insert(0, ROOT)
     result = Result()
-    for name in sys.argv[1:] or ["test_*"]:
-        unittest.defaultTestLoader.discover(FOLDER, name + ".py", ROOT).run(result)
+    for name in sys.argv[2:] or ["test_*"]:
+        unittest.defaultTestLoader.discover(sys.argv[1], name + ".py", ROOT).run(result)
     print(f"1..{result.number}")
     return 0 if result.wasSuccessful() else 1
 
