@@ -2917,15 +2917,25 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
     return gpunn__affine(&call, GPUNN_OP_LINEAR, NULL, x, 2, weight_dim, !args.no_bias, dim);
 }
 
-/* Resolves one setting of a two-dimensional window: each[i], else all, else otherwise[i]; lowest: the least allowed. */
-static bool gpunn__window_setting(const gpunn__call *call, const char *one, const char *many, int all, const int *each,
+/* x must be [n, channels, ...] with so many spatial axes, all but n of fixed sizes. */
+static bool gpunn__has_axes(const gpunn__call *call, const gpunn_tensor *x, int axes)
+{
+    static const char *const layouts[] = {"[n, channels, length]", "[n, channels, height, width]",
+                                          "[n, channels, depth, height, width]"};
+    return gpunn__has_rank(call, x, 2 + axes, 2 + axes, layouts[axes - 1]) && gpunn__axes_are_fixed(call, x, 1, 1 + axes);
+}
+
+/* Resolves one setting of a window of so many axes: each[i], else all, else otherwise[i]; lowest: the least allowed. */
+static bool gpunn__window_setting(const gpunn__call *call, int axes, const char *one, const char *many, int all, const int *each,
                                   const int *otherwise, int lowest, int *result)
 {
-    if (each[2] != 0) {
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s[2] is set, but the window has two axes: rows and columns", many);
+    for (int i = axes; i < 3; i++) {
+        if (each[i] == 0) continue;
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s[%d] is set, but the window has %d ax%s; leave it out", many, i, axes,
+                            axes == 1 ? "is" : "es");
         return false;
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < axes; i++) {
         result[i] = each[i] ? gpunn__int_setting(each[i], 0) : gpunn__int_setting(all, otherwise[i]);
         if (result[i] >= lowest) continue;
         (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s, or .%s for each axis, to %d or more", one, result[i],
@@ -2935,38 +2945,36 @@ static bool gpunn__window_setting(const gpunn__call *call, const char *one, cons
     return true;
 }
 
-/* The spatial sizes dim[2], dim[3] of the result of a window that slides over x [n, c, h, w]. */
+/* The spatial sizes dim[2], ... of the result of a window that slides over x [n, c, ...]. */
 static bool gpunn__window_sizes(const gpunn__call *call, const gpunn_tensor *x, const gpunn_attributes *attr, int64_t *dim)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < x->rank - 2; i++) {
         int64_t padding = attr->padding[i], dilation = attr->dilation[i], kernel = attr->kernel[i];
         dim[2 + i] = gpunn__windows(x->dim[2 + i], kernel, attr->stride[i], padding, dilation, attr->ceil_mode);
         if (dim[2 + i] > 0) continue;
         char text[128];
-        (void)gpunn__refuse(
-            call, GPUNN_ERR_SHAPE,
-            "the window spans %lld along axis %d, but the padded input only %lld (input %s, kernel %d x %d, dilation %d, "
-            "padding %d); use a smaller kernel or more padding",
-            (long long)(dilation * (kernel - 1) + 1), 2 + i, (long long)(x->dim[2 + i] + 2 * padding), gpunn__shape_text(x, text),
-            attr->kernel[0], attr->kernel[1], attr->dilation[i], attr->padding[i]);
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
+                            "the window spans %lld along axis %d, but the padded input only %lld (input %s, kernel %d, dilation "
+                            "%d, padding %d); use a smaller kernel or more padding",
+                            (long long)(dilation * (kernel - 1) + 1), 2 + i, (long long)(x->dim[2 + i] + 2 * padding),
+                            gpunn__shape_text(x, text), attr->kernel[i], attr->dilation[i], attr->padding[i]);
         return false;
     }
     return true;
 }
 
-static const int gpunn__zero_pair[2] = {0, 0}, gpunn__one_pair[2] = {1, 1};
+static const int gpunn__zeros[3] = {0, 0, 0}, gpunn__ones[3] = {1, 1, 1};
 
 GPUNN_API gpunn_tensor *gpunn_conv2d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_layer(&call, "conv2d", name, x) || !gpunn__has_rank(&call, x, 4, 4, "[n, channels, height, width]") ||
-        !gpunn__axes_are_fixed(&call, x, 1, 3) ||
-        !gpunn__window_setting(&call, "kernel_size", "kernel_shape", args.kernel_size, args.kernel_shape, gpunn__zero_pair, 1,
+    if (!gpunn__begin_layer(&call, "conv2d", name, x) || !gpunn__has_axes(&call, x, 2) ||
+        !gpunn__window_setting(&call, 2, "kernel_size", "kernel_shape", args.kernel_size, args.kernel_shape, gpunn__zeros, 1,
                                attr.kernel) ||
-        !gpunn__window_setting(&call, "stride", "strides", args.stride, args.strides, gpunn__one_pair, 1, attr.stride) ||
-        !gpunn__window_setting(&call, "padding", "paddings", args.padding, args.paddings, gpunn__zero_pair, 0, attr.padding) ||
-        !gpunn__window_setting(&call, "dilation", "dilations", args.dilation, args.dilations, gpunn__one_pair, 1, attr.dilation))
+        !gpunn__window_setting(&call, 2, "stride", "strides", args.stride, args.strides, gpunn__ones, 1, attr.stride) ||
+        !gpunn__window_setting(&call, 2, "padding", "paddings", args.padding, args.paddings, gpunn__zeros, 0, attr.padding) ||
+        !gpunn__window_setting(&call, 2, "dilation", "dilations", args.dilation, args.dilations, gpunn__ones, 1, attr.dilation))
         return NULL;
     attr.groups = gpunn__int_setting(args.groups, 1);
     if (args.out_channels < 1)
@@ -2990,12 +2998,11 @@ static gpunn_tensor *gpunn__pool_node(const char *name, gpunn_op op, gpunn_tenso
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_x(&call, name, NULL, x, true) || !gpunn__has_rank(&call, x, 4, 4, "[n, channels, height, width]") ||
-        !gpunn__axes_are_fixed(&call, x, 1, 3) ||
-        !gpunn__window_setting(&call, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zero_pair, 1,
+    if (!gpunn__begin_x(&call, name, NULL, x, true) || !gpunn__has_axes(&call, x, 2) ||
+        !gpunn__window_setting(&call, 2, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
                                attr.kernel) ||
-        !gpunn__window_setting(&call, "stride", "strides", args->stride, args->strides, attr.kernel, 1, attr.stride) ||
-        !gpunn__window_setting(&call, "padding", "paddings", args->padding, args->paddings, gpunn__zero_pair, 0, attr.padding))
+        !gpunn__window_setting(&call, 2, "stride", "strides", args->stride, args->strides, attr.kernel, 1, attr.stride) ||
+        !gpunn__window_setting(&call, 2, "padding", "paddings", args->padding, args->paddings, gpunn__zeros, 0, attr.padding))
         return NULL;
     if (op == GPUNN_OP_MAX_POOL2D && args->count_exclude_pad)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".count_exclude_pad is not used by this pool; leave it out");
@@ -3025,9 +3032,7 @@ GPUNN_API gpunn_tensor *gpunn_avg_pool2d_(gpunn_tensor *x, gpunn_pool_args args)
 GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool2d(gpunn_tensor *x, int out_h, int out_w)
 {
     gpunn__call call;
-    if (!gpunn__begin_x(&call, "adaptive_avg_pool2d", NULL, x, true) ||
-        !gpunn__has_rank(&call, x, 4, 4, "[n, channels, height, width]") || !gpunn__axes_are_fixed(&call, x, 1, 3))
-        return NULL;
+    if (!gpunn__begin_x(&call, "adaptive_avg_pool2d", NULL, x, true) || !gpunn__has_axes(&call, x, 2)) return NULL;
     if (out_h < 1 || out_w < 1)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the result's size is %d x %d; it must be 1 x 1 or larger", out_h, out_w);
     int64_t dim[4];
@@ -14629,10 +14634,10 @@ typedef enum gpunn__attribute_kind {
     GPUNN__A_LAST, /* int: the first of the last axes; the text says how many they are */
     GPUNN__A_INT64,
     GPUNN__A_FLOAT,
-    GPUNN__A_PAIR,  /* int[2] */
-    GPUNN__A_ORDER, /* int for each axis */
-    GPUNN__A_SIZES, /* int64_t for each axis */
-    GPUNN__A_AXES,  /* a bit for each axis */
+    GPUNN__A_WINDOW, /* int for each spatial axis */
+    GPUNN__A_ORDER,  /* int for each axis */
+    GPUNN__A_SIZES,  /* int64_t for each axis */
+    GPUNN__A_AXES,   /* a bit for each axis */
     GPUNN__A_REDUCTION
 } gpunn__attribute_kind;
 typedef struct gpunn__attribute {
@@ -14650,17 +14655,17 @@ typedef struct gpunn__attribute {
 static const gpunn__attribute gpunn__attributes_of[] = {
     GPUNN__A(MATMUL, "transpose_a", BOOL, transpose_a, "false"),
     GPUNN__A(MATMUL, "transpose_b", BOOL, transpose_b, "false"),
-    GPUNN__A(CONV2D, "stride", PAIR, stride, "1"),
-    GPUNN__A(CONV2D, "padding", PAIR, padding, "0"),
-    GPUNN__A(CONV2D, "dilation", PAIR, dilation, "1"),
+    GPUNN__A(CONV2D, "stride", WINDOW, stride, "1"),
+    GPUNN__A(CONV2D, "padding", WINDOW, padding, "0"),
+    GPUNN__A(CONV2D, "dilation", WINDOW, dilation, "1"),
     GPUNN__A(CONV2D, "groups", INT, groups, "1"),
-    GPUNN__A(MAX_POOL2D, "kernel_size", PAIR, kernel, NULL),
-    GPUNN__A(MAX_POOL2D, "stride", PAIR, stride, NULL),
-    GPUNN__A(MAX_POOL2D, "padding", PAIR, padding, "0"),
+    GPUNN__A(MAX_POOL2D, "kernel_size", WINDOW, kernel, NULL),
+    GPUNN__A(MAX_POOL2D, "stride", WINDOW, stride, NULL),
+    GPUNN__A(MAX_POOL2D, "padding", WINDOW, padding, "0"),
     GPUNN__A(MAX_POOL2D, "ceil_mode", BOOL, ceil_mode, "false"),
-    GPUNN__A(AVG_POOL2D, "kernel_size", PAIR, kernel, NULL),
-    GPUNN__A(AVG_POOL2D, "stride", PAIR, stride, NULL),
-    GPUNN__A(AVG_POOL2D, "padding", PAIR, padding, "0"),
+    GPUNN__A(AVG_POOL2D, "kernel_size", WINDOW, kernel, NULL),
+    GPUNN__A(AVG_POOL2D, "stride", WINDOW, stride, NULL),
+    GPUNN__A(AVG_POOL2D, "padding", WINDOW, padding, "0"),
     GPUNN__A(AVG_POOL2D, "ceil_mode", BOOL, ceil_mode, "false"),
     GPUNN__A(AVG_POOL2D, "count_include_pad", NOT, count_exclude_pad, "true"),
     GPUNN__A(BATCH_NORM, "eps", FLOAT, eps, "1e-05"),
@@ -14756,6 +14761,13 @@ static void gpunn__put_dims(gpunn__line *text, const gpunn_tensor *t)
     }
 }
 
+static bool gpunn__all_equal(const int *values, int count)
+{
+    for (int i = 1; i < count; i++)
+        if (values[i] != values[0]) return false;
+    return true;
+}
+
 /* An attribute's value: 1,2 in the canonical text, [1, 2] in JSON. */
 static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const gpunn__attribute *a, bool json)
 {
@@ -14764,10 +14776,14 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
     const int      *ints = (const int *)(const void *)from;
     const int64_t  *wide = (const int64_t *)(const void *)from;
     const uint32_t *bits = (const uint32_t *)(const void *)from;
-    int             count = a->kind == GPUNN__A_PAIR ? 2 : t->inputs[0]->rank;
-    bool            list = a->kind == GPUNN__A_PAIR ? ints[0] != ints[1] : a->kind >= GPUNN__A_ORDER && a->kind <= GPUNN__A_AXES;
+    int             count = t->inputs[0]->rank;
+    bool            list = a->kind >= GPUNN__A_ORDER && a->kind <= GPUNN__A_AXES;
+    if (a->kind == GPUNN__A_WINDOW) {
+        count -= 2;
+        list = !gpunn__all_equal(ints, count);
+        if (json && !list) count = 1;
+    }
     if (json && list) gpunn__put(text, "[");
-    if (json && a->kind == GPUNN__A_PAIR && !list) count = 1;
     switch (a->kind) {
     case GPUNN__A_BOOL:
     case GPUNN__A_NOT: {
@@ -14784,7 +14800,7 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
         else
             gpunn__put_float(text, *(const float *)(const void *)from, 9);
         break;
-    case GPUNN__A_PAIR:
+    case GPUNN__A_WINDOW:
     case GPUNN__A_ORDER:
         for (int i = 0; i < count; i++) gpunn__put(text, "%s%d", i ? between : "", ints[i]);
         break;
@@ -15068,9 +15084,13 @@ static void gpunn__emit_settings(gpunn__writer *w, const char *separator, const 
     if (t->lr_scale != 1) gpunn__emit_float(w, separator, "lr_scale", t->lr_scale);
 }
 
-static void gpunn__emit_pair(gpunn__writer *w, const char *key, const int *pair)
+/* A setting of a window: one number where it is the same along all axes. */
+static void gpunn__emit_window(gpunn__writer *w, const char *key, const int *values, int axes)
 {
-    gpunn__emitf(w, pair[0] == pair[1] ? ", \"%s\": %d" : ", \"%s\": [%d, %d]", key, pair[0], pair[1]);
+    const bool list = !gpunn__all_equal(values, axes);
+    gpunn__emitf(w, ", \"%s\": %s", key, list ? "[" : "");
+    for (int i = 0; i < (list ? axes : 1); i++) gpunn__emitf(w, "%s%d", i ? ", " : "", values[i]);
+    if (list) gpunn__emitf(w, "]");
 }
 
 /* The attributes that the tables tell, as far as they are not the default. */
@@ -15101,16 +15121,16 @@ static void gpunn__emit_attributes(gpunn__writer *w, const gpunn_tensor *t)
 static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
 {
     const gpunn_tensor *x = t->inputs[0];
-    int                 pair[2];
+    int                 sizes[GPUNN_MAX_RANK];
     switch ((int)t->op) {
     case GPUNN_OP_LINEAR: gpunn__emitf(w, ", \"out_features\": %lld", (long long)t->dim[t->rank - 1]); break;
     case GPUNN_OP_CONV2D:
         gpunn__emitf(w, ", \"out_channels\": %lld", (long long)t->dim[1]);
-        gpunn__emit_pair(w, "kernel_size", t->attr.kernel);
+        gpunn__emit_window(w, "kernel_size", t->attr.kernel, t->rank - 2);
         break;
     case GPUNN_OP_ADAPTIVE_AVG_POOL2D:
-        for (int i = 0; i < 2; i++) pair[i] = (int)t->dim[2 + i];
-        gpunn__emit_pair(w, "output_size", pair);
+        for (int i = 0; i < t->rank - 2; i++) sizes[i] = (int)t->dim[2 + i];
+        gpunn__emit_window(w, "output_size", sizes, t->rank - 2);
         break;
     case GPUNN_OP_PARAMETRIC_RELU: /* of a layer */
         if (t->layer) {
@@ -15506,18 +15526,20 @@ static bool gpunn__get_int(gpunn__loading *l, int entry, const char *key, int lo
     return ok;
 }
 
-/* One integer for rows and columns, or a list of two. */
-static bool gpunn__get_pair(gpunn__loading *l, int entry, const char *key, int low, int *pair)
+/* A setting of a window of so many axes: one integer, or a list with one for each axis. */
+static bool gpunn__get_window(gpunn__loading *l, int entry, const char *key, int axes, int low, int *values)
 {
-    int     item = gpunn__look(l, entry, key);
-    int64_t value = 0;
+    static const char *const words[] = {"one", "two", "three"};
+    int                      item = gpunn__look(l, entry, key);
+    int64_t                  value = 0;
     if (item == 0) return true;
     bool list = l->items.at[item].kind == GPUNN__J_LIST;
-    if (list && gpunn__item_count(l, item) != 2)
-        return gpunn__wrong(l, item, "\"%s\" must be an integer or a list of two, for rows and columns", key);
-    for (int i = 0; i < 2; i++) {
+    if (list && gpunn__item_count(l, item) != axes)
+        return gpunn__wrong(l, item, "\"%s\" must be an integer or a list of %s, one for each spatial axis", key,
+                            words[axes - 1]);
+    for (int i = 0; i < axes; i++) {
         if (!gpunn__integer_at(l, list ? item + 1 + i : item, key, low, INT32_MAX, &value)) return false;
-        pair[i] = value == 0 ? GPUNN_ZERO : (int)value;
+        values[i] = value == 0 ? GPUNN_ZERO : (int)value;
     }
     return true;
 }
@@ -15845,11 +15867,12 @@ static gpunn_tensor *gpunn__make_conv2d(gpunn__loading *l, const gpunn__spec_ent
     memset(&args, 0, sizeof args);
     if (!gpunn__need(l, e->item, "out_channels", "an integer", &ignored) ||
         !gpunn__get_int(l, e->item, "out_channels", 1, &args.out_channels) ||
-        !gpunn__need(l, e->item, "kernel_size", "an integer or a list of two", &ignored) ||
-        !gpunn__get_pair(l, e->item, "kernel_size", 1, args.kernel_shape) ||
-        !gpunn__get_pair(l, e->item, "stride", 1, args.strides) || !gpunn__get_pair(l, e->item, "padding", 0, args.paddings) ||
-        !gpunn__get_pair(l, e->item, "dilation", 1, args.dilations) || !gpunn__get_int(l, e->item, "groups", 1, &args.groups) ||
-        !gpunn__get_bool(l, e->item, "bias", &bias))
+        !gpunn__need(l, e->item, "kernel_size", "an integer or a list of one for each axis", &ignored) ||
+        !gpunn__get_window(l, e->item, "kernel_size", 2, 1, args.kernel_shape) ||
+        !gpunn__get_window(l, e->item, "stride", 2, 1, args.strides) ||
+        !gpunn__get_window(l, e->item, "padding", 2, 0, args.paddings) ||
+        !gpunn__get_window(l, e->item, "dilation", 2, 1, args.dilations) ||
+        !gpunn__get_int(l, e->item, "groups", 1, &args.groups) || !gpunn__get_bool(l, e->item, "bias", &bias))
         return NULL;
     args.no_bias = !bias;
     return gpunn_conv2d_(e->in[0], e->name, args);
@@ -15895,9 +15918,10 @@ static gpunn_tensor *gpunn__make_pool(gpunn__loading *l, const gpunn__spec_entry
     bool            average = *e->op == 'a', include = true;
     int             ignored;
     memset(&args, 0, sizeof args);
-    if (!gpunn__need(l, e->item, "kernel_size", "an integer or a list of two", &ignored) ||
-        !gpunn__get_pair(l, e->item, "kernel_size", 1, args.kernel_shape) ||
-        !gpunn__get_pair(l, e->item, "stride", 1, args.strides) || !gpunn__get_pair(l, e->item, "padding", 0, args.paddings) ||
+    if (!gpunn__need(l, e->item, "kernel_size", "an integer or a list of one for each axis", &ignored) ||
+        !gpunn__get_window(l, e->item, "kernel_size", 2, 1, args.kernel_shape) ||
+        !gpunn__get_window(l, e->item, "stride", 2, 1, args.strides) ||
+        !gpunn__get_window(l, e->item, "padding", 2, 0, args.paddings) ||
         !gpunn__get_bool(l, e->item, "ceil_mode", &args.ceil_mode) ||
         (average && !gpunn__get_bool(l, e->item, "count_include_pad", &include)))
         return NULL;
@@ -15908,8 +15932,8 @@ static gpunn_tensor *gpunn__make_pool(gpunn__loading *l, const gpunn__spec_entry
 static gpunn_tensor *gpunn__make_adaptive_pool(gpunn__loading *l, const gpunn__spec_entry *e)
 {
     int size[2], ignored;
-    return gpunn__need(l, e->item, "output_size", "an integer or a list of two", &ignored) &&
-                   gpunn__get_pair(l, e->item, "output_size", 1, size)
+    return gpunn__need(l, e->item, "output_size", "an integer or a list of one for each axis", &ignored) &&
+                   gpunn__get_window(l, e->item, "output_size", 2, 1, size)
                ? gpunn_adaptive_avg_pool2d(e->in[0], size[0], size[1])
                : NULL;
 }

@@ -72,14 +72,14 @@ class _Fields:
         self.texts.append(".%s = %s" % (name, value))
         return self
 
-    def pairs(self, **values):
-        """Settings of a window by name, with their defaults. Adds those that are equal along both axes, returns the others
+    def window(self, **values):
+        """Settings of a window by name, with their defaults. Adds those that are equal along all axes, returns the others
         as arrays() takes them: they stand further behind in the struct."""
-        for name, ((rows, columns), default) in values.items():
-            if rows == columns:
-                self.add(name, rows, default)
+        for name, (value, default) in values.items():
+            if len(set(value)) == 1:
+                self.add(name, value[0], default)
         arrays = {"kernel_size": "kernel_shape", "stride": "strides", "padding": "paddings", "dilation": "dilations"}
-        return [(arrays[name], value) for name, (value, _) in values.items() if value[0] != value[1]]
+        return [(arrays[name], value) for name, (value, _) in values.items() if len(set(value)) > 1]
 
     def arrays(self, differing):
         for name, value in differing:
@@ -158,8 +158,8 @@ class _Emitter:
             given.add("out_features", t.shape[-1]).add("no_bias", t.inputs[2] is None, False)
         elif t.op == "conv2d":
             given.add("out_channels", t.shape[1])
-            differing = given.pairs(kernel_size=(weight.shape[2:], None), stride=(a["stride"], 1), padding=(a["padding"], 0),
-                                    dilation=(a["dilation"], 1))
+            differing = given.window(kernel_size=(weight.shape[2:], None), stride=(a["stride"], 1), padding=(a["padding"], 0),
+                                     dilation=(a["dilation"], 1))
             given.add("groups", a["groups"], 1).arrays(differing).add("no_bias", t.inputs[2] is None, False)
         elif t.op == "batch_norm":
             builder = "batch_norm2d" if len(t.shape) == 4 else "batch_norm1d"
@@ -173,8 +173,8 @@ class _Emitter:
 
     def pool(self, t, x):
         a, given = t.attrs, _Fields()
-        stride = a["stride"] if a["stride"] != a["kernel_size"] else (0, 0)
-        differing = given.pairs(kernel_size=(a["kernel_size"], None), stride=(stride, 0), padding=(a["padding"], 0))
+        stride = a["stride"] if a["stride"] != a["kernel_size"] else (0,)
+        differing = given.window(kernel_size=(a["kernel_size"], None), stride=(stride, 0), padding=(a["padding"], 0))
         given.arrays(differing).add("ceil_mode", a["ceil_mode"], False)
         given.add("count_exclude_pad", not a.get("count_include_pad", True), False)
         return "gpunn_%s(%s)" % (t.op, ", ".join(x + given.texts))

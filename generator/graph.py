@@ -124,13 +124,20 @@ def windows(size, kernel, stride, padding, dilation, ceil_mode):
     return count - 1 if ceil_mode and (count - 1) * stride >= size + padding else count
 
 
-def pair(value):
-    return tuple(value) if isinstance(value, (list, tuple)) else (value, value)
+def window(value, axes):
+    """A setting of a window, one number for each spatial axis."""
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,) * axes
 
 
 def check_rank(x, lowest, highest, layout):
     if not lowest <= len(x.shape) <= highest:
         raise GraphError("x is %s, but %s is needed; reshape it" % (shape_text(x.shape), layout), "inputs")
+
+
+def check_axes(x, axes):
+    layout = ("[n, channels, length]", "[n, channels, height, width]", "[n, channels, depth, height, width]")[axes - 1]
+    check_rank(x, 2 + axes, 2 + axes, layout)
+    check_fixed(x, range(1, 2 + axes))
 
 
 def check_fixed(x, axes):
@@ -314,9 +321,8 @@ class Graph:
 
     def conv2d(self, x, name, out_channels, kernel_size, stride, padding, dilation, groups, bias):
         self.begin_layer(x, name)
-        check_rank(x, 4, 4, "[n, channels, height, width]")
-        check_fixed(x, (1, 2, 3))
-        kernel, stride, padding, dilation = pair(kernel_size), pair(stride), pair(padding), pair(dilation)
+        check_axes(x, 2)
+        kernel, stride, padding, dilation = (window(value, 2) for value in (kernel_size, stride, padding, dilation))
         if x.shape[1] % groups or out_channels % groups:
             raise GraphError("groups is %d, but the input has %d channels and out_channels is %d; it must divide both" % (
                 groups, x.shape[1], out_channels), "groups")
@@ -326,7 +332,8 @@ class Graph:
 
     @staticmethod
     def window_sizes(x, kernel, stride, padding, dilation, ceil_mode):
-        sizes = tuple(windows(x.shape[2 + i], kernel[i], stride[i], padding[i], dilation[i], ceil_mode) for i in range(2))
+        sizes = tuple(windows(x.shape[2 + i], kernel[i], stride[i], padding[i], dilation[i], ceil_mode)
+                      for i in range(len(kernel)))
         for i, size in enumerate(sizes):
             if size < 1:
                 raise GraphError("the window spans %d along axis %d, but the padded input %s only %d; use a smaller kernel or "
@@ -336,10 +343,9 @@ class Graph:
 
     def pool(self, op, x, kernel_size, stride, padding, ceil_mode, **rest):
         check_f32(x)
-        check_rank(x, 4, 4, "[n, channels, height, width]")
-        check_fixed(x, (1, 2, 3))
-        kernel = pair(kernel_size)
-        stride, padding = kernel if stride is None else pair(stride), pair(padding)
+        check_axes(x, 2)
+        kernel = window(kernel_size, 2)
+        stride, padding = kernel if stride is None else window(stride, 2), window(padding, 2)
         for i in range(2):
             if padding[i] > kernel[i] // 2:
                 raise GraphError("padding is %d, more than half of the kernel's %d; use a smaller padding" % (
@@ -356,9 +362,8 @@ class Graph:
 
     def adaptive_avg_pool2d(self, x, output_size):
         check_f32(x)
-        check_rank(x, 4, 4, "[n, channels, height, width]")
-        check_fixed(x, (1, 2, 3))
-        return self.node("adaptive_avg_pool2d", {}, (x,), x.shape[:2] + pair(output_size))
+        check_axes(x, 2)
+        return self.node("adaptive_avg_pool2d", {}, (x,), x.shape[:2] + window(output_size, 2))
 
     def batch_norm(self, x, name, eps, momentum, affine, ranks, layout):
         self.begin_layer(x, name)

@@ -345,13 +345,13 @@ static void test_conv2d(void **state)
             gpunn_conv2d(f->image, "c", .out_channels = 3, .kernel_size = 3, .paddings = {1, -2}));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "conv2d 'c': dilation is 0; set .dilation, or .dilations for each axis, to 1 or more",
             gpunn_conv2d(f->image, "c", .out_channels = 3, .kernel_size = 3, .dilation = GPUNN_ZERO));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "conv2d 'c': kernel_shape[2] is set, but the window has two axes: rows and columns",
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "conv2d 'c': kernel_shape[2] is set, but the window has 2 axes; leave it out",
             gpunn_conv2d(f->image, "c", .out_channels = 3, .kernel_shape = {3, 3, 3}));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
             "conv2d 'c': groups is 4, but the input has 6 channels and out_channels is 8; it must be 1 or more and divide both",
             gpunn_conv2d(f->image, "c", .out_channels = 8, .kernel_size = 3, .groups = 4));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "conv2d 'c': the window spans 17 along axis 2, but the padded input only 14 (input [batch, 6, 14, 14], kernel 9 x 9, "
+            "conv2d 'c': the window spans 17 along axis 2, but the padded input only 14 (input [batch, 6, 14, 14], kernel 9, "
             "dilation 2, padding 0); use a smaller kernel or more padding",
             gpunn_conv2d(f->image, "c", .out_channels = 8, .kernel_size = 9, .dilation = 2));
     REFUSED(f, GPUNN_ERR_SHAPE, "conv2d 'c': x is [batch, 20], but [n, channels, height, width] is needed; gpunn_reshape it",
@@ -371,11 +371,10 @@ static void test_pools(void **state)
             gpunn_max_pool2d(f->image, .kernel_size = 2, .count_exclude_pad = true));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "max_pool2d: padding is 2, more than half of the kernel's 3; use a smaller padding",
             gpunn_max_pool2d(f->image, .kernel_size = 3, .padding = 2));
-    REFUSED(
-        f, GPUNN_ERR_SHAPE,
-        "avg_pool2d: the window spans 15 along axis 2, but the padded input only 14 (input [batch, 6, 14, 14], kernel 15 x 15, "
-        "dilation 1, padding 0); use a smaller kernel or more padding",
-        gpunn_avg_pool2d(f->image, .kernel_size = 15));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "avg_pool2d: the window spans 15 along axis 2, but the padded input only 14 (input [batch, 6, 14, 14], kernel 15, "
+            "dilation 1, padding 0); use a smaller kernel or more padding",
+            gpunn_avg_pool2d(f->image, .kernel_size = 15));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "adaptive_avg_pool2d: the result's size is 0 x 3; it must be 1 x 1 or larger",
             gpunn_adaptive_avg_pool2d(f->image, 0, 3));
 }
