@@ -742,8 +742,8 @@ typedef struct gpunn_sgd_args {
 } gpunn_sgd_args;
 typedef struct gpunn_adam_args {
     int   args_;
-    float lr, beta1, beta2, eps; /* 1e-3, 0.9, 0.999, 1e-8 */
-    float weight_decay;          /* adam: L2, 0; adamw: decoupled, 0.01 */
+    float lr, beta1, beta2, eps; /* adamax: 2e-3, else 1e-3; 0.9, 0.999, 1e-8 */
+    float weight_decay;          /* adam, adamax: L2, 0; adamw: decoupled, 0.01 */
     bool  maximize;
 } gpunn_adam_args;
 typedef struct gpunn_rmsprop_args {
@@ -758,18 +758,53 @@ typedef struct gpunn_adagrad_args {
     float lr_decay, weight_decay, initial_accumulator_value;
     bool  maximize;
 } gpunn_adagrad_args;
+typedef struct gpunn_lion_args {
+    int   args_;
+    float lr, beta1, beta2; /* 1e-4, 0.9, 0.99 */
+    float weight_decay;     /* decoupled, 0 */
+    bool  maximize;
+} gpunn_lion_args;
+typedef struct gpunn_radam_args {
+    int   args_;
+    float lr, beta1, beta2, eps; /* nadam: 2e-3, else 1e-3; 0.9, 0.999, 1e-8 */
+    float weight_decay;
+    float momentum_decay; /* nadam: 4e-3 */
+    bool  decoupled_weight_decay, maximize;
+} gpunn_radam_args;
+typedef struct gpunn_lamb_args {
+    int   args_;
+    float lr, beta1, beta2, eps; /* 1e-3, 0.9, 0.999, 1e-6 */
+    float weight_decay;          /* 0.01 */
+    float trust_clip;            /* the trust ratio's greatest value; 0: none */
+    bool  always_adapt;          /* a trust ratio for parameters without weight decay too */
+    bool  maximize;
+} gpunn_lamb_args;
 /* Each equals torch.optim's of the same name, step by step. Weight decay applies to every parameter, as there, but those excluded
- * by gpunn_set_decay. A parameter that no backward pass has reached since gpunn_zero_grad is left alone. */
+ * by gpunn_set_decay. A parameter that no backward pass has reached since gpunn_zero_grad is left alone.
+ * Not in torch: lion (Chen et al. 2023) p = (1 - lr weight_decay) p - lr sign(beta1 m + (1 - beta1) g), then
+ * m = beta2 m + (1 - beta2) g. lamb (You et al. 2020, in timm's and NVIDIA's form): u is AdamW's step with both bias corrections,
+ * plus weight_decay p; p -= lr ratio u, where ratio is |p| / |u| over the whole parameter, and 1 where one of them is 0 or where
+ * the parameter has no weight decay. Their clipping of all gradients to norm 1 is gpunn_set_clip_norm(opt, 1). */
 GPUNN_API gpunn_optimizer *gpunn_sgd_(gpunn_model *model, gpunn_sgd_args args);
 GPUNN_API gpunn_optimizer *gpunn_adam_(gpunn_model *model, gpunn_adam_args args);
 GPUNN_API gpunn_optimizer *gpunn_adamw_(gpunn_model *model, gpunn_adam_args args);
 GPUNN_API gpunn_optimizer *gpunn_rmsprop_(gpunn_model *model, gpunn_rmsprop_args args);
 GPUNN_API gpunn_optimizer *gpunn_adagrad_(gpunn_model *model, gpunn_adagrad_args args);
+GPUNN_API gpunn_optimizer *gpunn_adamax_(gpunn_model *model, gpunn_adam_args args);
+GPUNN_API gpunn_optimizer *gpunn_nadam_(gpunn_model *model, gpunn_radam_args args);
+GPUNN_API gpunn_optimizer *gpunn_radam_(gpunn_model *model, gpunn_radam_args args);
+GPUNN_API gpunn_optimizer *gpunn_lion_(gpunn_model *model, gpunn_lion_args args);
+GPUNN_API gpunn_optimizer *gpunn_lamb_(gpunn_model *model, gpunn_lamb_args args);
 #define gpunn_sgd(...) gpunn_sgd_(GPUNN_NAMED(gpunn_sgd_args, __VA_ARGS__))
 #define gpunn_adam(...) gpunn_adam_(GPUNN_NAMED(gpunn_adam_args, __VA_ARGS__))
 #define gpunn_adamw(...) gpunn_adamw_(GPUNN_NAMED(gpunn_adam_args, __VA_ARGS__))
 #define gpunn_rmsprop(...) gpunn_rmsprop_(GPUNN_NAMED(gpunn_rmsprop_args, __VA_ARGS__))
 #define gpunn_adagrad(...) gpunn_adagrad_(GPUNN_NAMED(gpunn_adagrad_args, __VA_ARGS__))
+#define gpunn_adamax(...) gpunn_adamax_(GPUNN_NAMED(gpunn_adam_args, __VA_ARGS__))
+#define gpunn_nadam(...) gpunn_nadam_(GPUNN_NAMED(gpunn_radam_args, __VA_ARGS__))
+#define gpunn_radam(...) gpunn_radam_(GPUNN_NAMED(gpunn_radam_args, __VA_ARGS__))
+#define gpunn_lion(...) gpunn_lion_(GPUNN_NAMED(gpunn_lion_args, __VA_ARGS__))
+#define gpunn_lamb(...) gpunn_lamb_(GPUNN_NAMED(gpunn_lamb_args, __VA_ARGS__))
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt);
 
 GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt);   /* the update alone, from the gradients there are */
@@ -945,7 +980,7 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 3
+#define GPUNN_BACKEND_ABI 4
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 5 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -1048,9 +1083,10 @@ typedef struct gpunn_step {
 typedef struct gpunn_update_numbers {
     bool  go, first;  /* go false: change nothing. first: the state is all 0 */
     float scale;      /* g = clamp(gradient * scale, +-gradient_limit) + decay * parameter; maximize: scale < 0 */
-    float rate;       /* lr, with the bias correction of Adam's first moment or Adagrad's decay */
-    float shrink;     /* AdamW: 1 - lr * weight_decay; else 1 */
-    float root_scale; /* Adam: 1 / sqrt(1 - beta2^step) */
+    float rate;       /* lr, with the correction of the first moment's bias or Adagrad's decay */
+    float shrink;     /* decoupled weight decay: 1 - lr * weight_decay; else 1 */
+    float root_scale; /* Adam, NAdam, LAMB: 1 / sqrt(1 - beta2^step); RAdam: 0 while there is no root, else 1 */
+    float lead;       /* NAdam: what rate is to the first moment, to the gradient; LAMB: 1 / (1 - beta1^step) */
 } gpunn_update_numbers;
 typedef struct gpunn_update        gpunn_update;
 typedef struct gpunn_kernel_update gpunn_kernel_update; /* >>kernels */
@@ -1063,7 +1099,12 @@ typedef enum gpunn_update_kind {
     GPUNN_UPDATE_ADAM,    /* state[0]: m, state[1]: v */
     GPUNN_UPDATE_ADAMW,
     GPUNN_UPDATE_RMSPROP, /* state[0]: square average, state[1]: momentum buffer, state[2]: gradient average (centered) */
-    GPUNN_UPDATE_ADAGRAD  /* state[0]: sum of squares */
+    GPUNN_UPDATE_ADAGRAD, /* state[0]: sum of squares */
+    GPUNN_UPDATE_ADAMAX,  /* state[0]: m, state[1]: greatest gradient */
+    GPUNN_UPDATE_NADAM,   /* these as ADAM */
+    GPUNN_UPDATE_RADAM,
+    GPUNN_UPDATE_LAMB, /* the range is one parameter */
+    GPUNN_UPDATE_LION  /* state[0]: m */
 } gpunn_update_kind;
 struct gpunn_update {
     gpunn_update_kind          kind;
@@ -1074,7 +1115,10 @@ struct gpunn_update {
     gpunn_dtype                half_dtype; /* F16 or BF16 */
     int64_t                    step;       /* 1 for the first update of this range */
     float                      lr, weight_decay, momentum, dampening, beta1, beta2, alpha, eps, lr_decay;
+    float                      momentum_decay, trust_clip;
     bool                       nesterov, centered, maximize;
+    bool                       decoupled; /* NADAM, RADAM: weight decay as ADAMW's */
+    bool                       always_adapt;
     float                      gradient_scale; /* gradients are read as gradient * gradient_scale ... */
     float                      gradient_limit; /* ... clamped to +-limit when limit > 0 */
     const gpunn_kernel_update *fused;          /* a generated kernel that does just this; NULL: none */
@@ -1171,7 +1215,7 @@ typedef struct gpunn_kernels_args {
 GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args);
 #define gpunn_use_kernels(model, ...) gpunn_use_kernels_((model), GPUNN_NAMED(gpunn_kernels_args, __VA_ARGS__))
 
-#define GPUNN_KERNELS_ABI 1
+#define GPUNN_KERNELS_ABI 2
 
 /* Memory that a kernel reads or writes. Tensors of a group are numbered: externals 0, 1, ... and nodes -1, -2, ... */
 typedef enum gpunn_kernel_role {
@@ -1252,8 +1296,8 @@ typedef struct gpunn_kernel_instance {
 } gpunn_kernel_instance;
 
 struct gpunn_kernel_update {
-    /* kind, momentum, dampening, beta1, beta2, alpha, eps, nesterov, centered and maximize must agree, and half_dtype where half
-     * is wanted; all else varies. */
+    /* kind, momentum, dampening, beta1, beta2, alpha, eps, nesterov, centered, maximize and decoupled must agree, and half_dtype
+     * where half is wanted; all else varies. */
     gpunn_update pattern;
     int (*cpu)(const gpunn_update *update, const gpunn_update_numbers *numbers, int threads);
 };
@@ -11247,12 +11291,11 @@ static gpunn_status gpunn__cpu_nll(gpunn__cpu *cpu, gpunn_step *step, gpunn__act
 /* ==== >>update ======================================================================================================== *
  * torch.optim's steps, each in one pass over parameter, gradient and state. */
 typedef struct gpunn__update_job {
-    const gpunn_update *u;
-    float               scale, limit; /* g = clamp(gradient * scale, +-limit) + decay * parameter; maximize: scale < 0 */
-    float               decay, rate;
-    float               shrink; /* AdamW: 1 - lr * weight_decay; else 1 */
-    float take1, take2; /* 1 - beta1 (SGD: dampening) and 1 - beta2 (RMSprop: alpha): shares of g and g^2 in the averages */
-    float root_scale;   /* Adam: 1 / sqrt(1 - beta2^step) */
+    const gpunn_update  *u;
+    gpunn_update_numbers n;
+    float                limit, decay; /* g = clamp(gradient * scale, +-limit) + decay * parameter */
+    float                take1, take2; /* 1 - beta1 (SGD: dampening), 1 - beta2 (RMSprop: alpha): shares of g, g^2 in averages */
+    struct gpunn__lamb_sums *sums;     /* LAMB */
 } gpunn__update_job;
 
 /* The square roots of n floats. C's sqrtf may set errno, which keeps it out of vector code. */
@@ -11275,9 +11318,15 @@ static double gpunn__decimal(float value)
     return floor((double)value * 1e7 + 0.5) / 1e7;
 }
 
+/* Whether weight decay is no part of the gradient. */
+static bool gpunn__decays_apart(const gpunn_update *u)
+{
+    return u->kind == GPUNN_UPDATE_ADAMW || u->kind == GPUNN_UPDATE_LION || u->decoupled;
+}
+
 GPUNN__INLINE float gpunn__update_gradient(const gpunn__update_job *j, float gradient, float parameter)
 {
-    float g = gradient * j->scale;
+    float g = gradient * j->n.scale;
     g = gpunn__select(g > j->limit, j->limit, gpunn__select(g < -j->limit, -j->limit, g));
     return g + j->decay * parameter;
 }
@@ -11285,7 +11334,7 @@ GPUNN__INLINE float gpunn__update_gradient(const gpunn__update_job *j, float gra
 GPUNN__INLINE void gpunn__update_sgd(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient, float *GPUNN__RESTRICT p,
                                      int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) p[i] -= j->rate * gpunn__update_gradient(j, gradient[i], p[i]);
+    for (int64_t i = 0; i < n; i++) p[i] -= j->n.rate * gpunn__update_gradient(j, gradient[i], p[i]);
 }
 
 /* m = momentum * m + (1 - dampening) * g, at first m = g; p -= lr * (nesterov ? g + momentum * m : m). */
@@ -11296,7 +11345,7 @@ GPUNN__INLINE void gpunn__update_momentum(const gpunn__update_job *j, const floa
     for (int64_t i = 0; i < n; i++) {
         float g = gpunn__update_gradient(j, gradient[i], p[i]), next = first ? g : momentum * m[i] + j->take1 * g;
         m[i] = next;
-        p[i] -= j->rate * (ahead * g + behind * next);
+        p[i] -= j->n.rate * (ahead * g + behind * next);
     }
 }
 
@@ -11313,7 +11362,7 @@ GPUNN__INLINE void gpunn__update_adam(const gpunn__update_job *j, const float *G
         v[i] = root[i] = square;
     }
     gpunn__roots(root, n);
-    for (int64_t i = 0; i < n; i++) p[i] = p[i] * j->shrink - j->rate * (m[i] / (root[i] * j->root_scale + eps));
+    for (int64_t i = 0; i < n; i++) p[i] = p[i] * j->n.shrink - j->n.rate * (m[i] / (root[i] * j->n.root_scale + eps));
 }
 
 GPUNN__INLINE void gpunn__update_rmsprop(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient,
@@ -11338,7 +11387,7 @@ GPUNN__INLINE void gpunn__update_rmsprop(const gpunn__update_job *j, const float
             move += keep * buffer[i];
             buffer[i] = move;
         }
-        p[i] -= j->rate * move;
+        p[i] -= j->n.rate * move;
     }
 }
 
@@ -11352,7 +11401,61 @@ GPUNN__INLINE void gpunn__update_adagrad(const gpunn__update_job *j, const float
         kept[i] = g;
     }
     gpunn__roots(root, n);
-    for (int64_t i = 0; i < n; i++) p[i] -= j->rate * (kept[i] / (root[i] + eps));
+    for (int64_t i = 0; i < n; i++) p[i] -= j->n.rate * (kept[i] / (root[i] + eps));
+}
+
+GPUNN__INLINE void gpunn__update_adamax(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient,
+                                        float *GPUNN__RESTRICT p, float *GPUNN__RESTRICT m, float *GPUNN__RESTRICT most,
+                                        int64_t n)
+{
+    float beta1 = j->u->beta1, beta2 = j->u->beta2, eps = j->u->eps;
+    for (int64_t i = 0; i < n; i++) {
+        float g = gpunn__update_gradient(j, gradient[i], p[i]), now = fabsf(g) + eps, before = beta2 * most[i];
+        m[i] = beta1 * m[i] + j->take1 * g;
+        most[i] = gpunn__select(before > now, before, now);
+        p[i] -= j->n.rate * (m[i] / most[i]);
+    }
+}
+
+/* The steps of Adam's kind that have no bias correction of the second moment beside the root, or more than m above it. */
+GPUNN__INLINE void gpunn__update_nadam(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient,
+                                       float *GPUNN__RESTRICT p, float *GPUNN__RESTRICT m, float *GPUNN__RESTRICT v, int64_t n)
+{
+    float root[GPUNN__PIECE], kept[GPUNN__PIECE], beta1 = j->u->beta1, beta2 = j->u->beta2, eps = j->u->eps;
+    for (int64_t i = 0; i < n; i++) {
+        float g = gpunn__update_gradient(j, gradient[i], p[i]), square = beta2 * v[i] + j->take2 * g * g;
+        m[i] = beta1 * m[i] + j->take1 * g;
+        v[i] = root[i] = square;
+        kept[i] = j->n.lead * g + j->n.rate * m[i];
+    }
+    gpunn__roots(root, n);
+    for (int64_t i = 0; i < n; i++) p[i] = p[i] * j->n.shrink - kept[i] / (root[i] * j->n.root_scale + eps);
+}
+
+/* rooted false: the first steps, whose second moments tell too little. */
+GPUNN__INLINE void gpunn__update_radam(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient,
+                                       float *GPUNN__RESTRICT p, float *GPUNN__RESTRICT m, float *GPUNN__RESTRICT v, int64_t n,
+                                       bool rooted)
+{
+    float root[GPUNN__PIECE], beta1 = j->u->beta1, beta2 = j->u->beta2, eps = j->u->eps;
+    for (int64_t i = 0; i < n; i++) {
+        float g = gpunn__update_gradient(j, gradient[i], p[i]), square = beta2 * v[i] + j->take2 * g * g;
+        m[i] = beta1 * m[i] + j->take1 * g;
+        v[i] = root[i] = square;
+    }
+    gpunn__roots(root, n);
+    for (int64_t i = 0; i < n; i++) p[i] = p[i] * j->n.shrink - j->n.rate * (rooted ? m[i] / (root[i] + eps) : m[i]);
+}
+
+GPUNN__INLINE void gpunn__update_lion(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient, float *GPUNN__RESTRICT p,
+                                      float *GPUNN__RESTRICT m, int64_t n)
+{
+    float beta1 = j->u->beta1, beta2 = j->u->beta2;
+    for (int64_t i = 0; i < n; i++) {
+        float g = gpunn__update_gradient(j, gradient[i], p[i]), way = beta1 * m[i] + j->take1 * g;
+        p[i] = p[i] * j->n.shrink - j->n.rate * gpunn__select(way > 0, 1.0f, gpunn__select(way < 0, -1.0f, way));
+        m[i] = beta2 * m[i] + j->take2 * g;
+    }
 }
 
 static void gpunn__update_task(void *arg, int thread, int threads)
@@ -11383,35 +11486,178 @@ static void gpunn__update_task(void *arg, int thread, int threads)
                 GPUNN__FIXED(u->momentum != 0, gpunn__update_rmsprop, &j, g, p, s[0], s[1], s[2], n, false);
             break;
         case GPUNN_UPDATE_ADAGRAD: gpunn__update_adagrad(&j, g, p, s[0], n); break;
+        case GPUNN_UPDATE_ADAMAX: gpunn__update_adamax(&j, g, p, s[0], s[1], n); break;
+        case GPUNN_UPDATE_NADAM: gpunn__update_nadam(&j, g, p, s[0], s[1], n); break;
+        case GPUNN_UPDATE_RADAM: GPUNN__FIXED(j.n.root_scale != 0, gpunn__update_radam, &j, g, p, s[0], s[1], n); break;
+        case GPUNN_UPDATE_LION: gpunn__update_lion(&j, g, p, s[0], n); break;
+        case GPUNN_UPDATE_LAMB: break; /* gpunn__lamb_task */
         }
     }
+}
+
+/* LAMB takes two passes: moments and both norms, in parts that depend on the count alone, then the step. */
+enum { GPUNN__LAMB_PARTS = 128 };
+typedef struct gpunn__lamb_sums {
+    int64_t part; /* elements */
+    double  parameter[GPUNN__LAMB_PARTS], move[GPUNN__LAMB_PARTS];
+    bool    last; /* the second pass */
+    float   rate; /* lr times the trust ratio */
+} gpunn__lamb_sums;
+
+static void gpunn__lamb_task(void *arg, int thread, int threads)
+{
+    const gpunn__update_job j = *(const gpunn__update_job *)arg;
+    const gpunn_update     *u = j.u;
+    gpunn__lamb_sums       *sums = j.sums;
+    const float            *gradient = u->gradient, beta1 = u->beta1, beta2 = u->beta2, eps = u->eps, decay = u->weight_decay;
+    float                  *p = u->parameter, *m = u->state[0], *v = u->state[1], move[GPUNN__PIECE];
+    int64_t                 begin, end;
+    gpunn__cpu_part((u->count + sums->part - 1) / sums->part, 1, threads, thread, &begin, &end);
+    for (int64_t part = begin; part < end; part++) {
+        int64_t at = part * sums->part, stop = gpunn__least(u->count, at + sums->part);
+        double  squares = 0, moves = 0;
+        for (; at < stop; at += GPUNN__PIECE) {
+            int64_t n = gpunn__least(stop - at, GPUNN__PIECE);
+            for (int64_t i = 0; i < n && !sums->last; i++) {
+                float g = gpunn__update_gradient(&j, gradient[at + i], 0);
+                m[at + i] = beta1 * m[at + i] + j.take1 * g;
+                v[at + i] = beta2 * v[at + i] + j.take2 * g * g;
+            }
+            for (int64_t i = 0; i < n; i++) move[i] = v[at + i];
+            gpunn__roots(move, n);
+            for (int64_t i = 0; i < n; i++) move[i] = m[at + i] * j.n.lead / (move[i] * j.n.root_scale + eps) + decay * p[at + i];
+            for (int64_t i = 0; i < n && sums->last; i++) p[at + i] -= sums->rate * move[i];
+            for (int64_t i = 0; i < n && !sums->last; i++) {
+                squares += (double)p[at + i] * (double)p[at + i];
+                moves += (double)move[i] * (double)move[i];
+            }
+        }
+        if (sums->last) continue;
+        sums->parameter[part] = squares;
+        sums->move[part] = moves;
+    }
+}
+
+/* |p| / |u|, at most trust_clip. */
+static double gpunn__trust_ratio(const gpunn_update *u, double squares, double moves)
+{
+    if (u->weight_decay == 0 && !u->always_adapt) return 1;
+    double ratio = squares > 0 && moves > 0 ? sqrt(squares / moves) : 1;
+    return u->trust_clip > 0 && ratio > (double)u->trust_clip ? (double)u->trust_clip : ratio;
+}
+
+static void gpunn__cpu_lamb(gpunn__update_job *j, int threads)
+{
+    const gpunn_update *u = j->u;
+    gpunn__lamb_sums    sums;
+    double              squares = 0, moves = 0;
+    j->sums = &sums;
+    sums.last = false;
+    sums.part = u->count > GPUNN__LAMB_PARTS * 4096 ? (u->count + GPUNN__LAMB_PARTS - 1) / GPUNN__LAMB_PARTS : 4096;
+    gpunn__cpu_parallel(threads, gpunn__lamb_task, j);
+    for (int64_t part = 0; part * sums.part < u->count; part++) {
+        squares += sums.parameter[part];
+        moves += sums.move[part];
+    }
+    sums.last = true;
+    sums.rate = (float)((double)u->lr * gpunn__trust_ratio(u, squares, moves));
+    gpunn__cpu_parallel(threads, gpunn__lamb_task, j);
+}
+
+/* NAdam's product of beta1 (1 - 0.96^(i decay) / 2) for i = 1 to step, which torch keeps as state. By the series of the
+ * logarithm: sum over k of -1 / (k 2^k) times r^k (1 - r^(k step)) / (1 - r^k), r = 0.96^decay. */
+static double gpunn__nadam_product(double beta1, double decay, double step)
+{
+    double less = -expm1(decay * log(0.96)), all_less = -expm1(step * decay * log(0.96)); /* 1 - r, 1 - r^step */
+    double power = 1, all_power = 1, below = 0, all_below = 0, half = 1, sum = 0;         /* r^k ... and 1 - r^k ... */
+    for (int k = 1; k <= 48; k++) {
+        below += power * less;
+        all_below += all_power * all_less;
+        power *= 1 - less;
+        all_power *= 1 - all_less;
+        half /= 2;
+        sum += half / k * power * (less > 0 ? all_below / below : step);
+    }
+    return pow(beta1, step) * exp(-sum);
+}
+
+/* Whether a kind has beta1 and beta2. */
+static bool gpunn__has_betas(gpunn_update_kind kind)
+{
+    return kind == GPUNN_UPDATE_ADAM || kind == GPUNN_UPDATE_ADAMW || kind >= GPUNN_UPDATE_ADAMAX;
+}
+
+/* RAdam's length of the approximated moving average, and what rate it leaves; 0: too short. */
+static double gpunn__radam_rate(double beta2, double step)
+{
+    double power = pow(beta2, step), most = 2 / (1 - beta2) - 1, now = most - 2 * step * power / (1 - power);
+    return now > 5 ? sqrt((1 - power) * (now - 4) * (now - 2) * most / ((most - 4) * (most - 2) * now)) : 0;
+}
+
+static gpunn_update_numbers gpunn__update_decide(const gpunn_update *u)
+{
+    gpunn_update_numbers n;
+    double               rate = (double)u->lr, step = (double)u->step, lead = 0, root_scale = 1;
+    double               beta1 = gpunn__decimal(u->beta1), beta2 = gpunn__decimal(u->beta2);
+    double               left1 = 1 - pow(beta1, step), left2 = 1 - pow(beta2, step);
+    n.go = true;
+    n.first = u->step == 1;
+    n.scale = u->maximize ? -u->gradient_scale : u->gradient_scale;
+    n.shrink = gpunn__decays_apart(u) ? (float)(1 - rate * (double)u->weight_decay) : 1;
+    switch (u->kind) {
+    case GPUNN_UPDATE_SGD:
+    case GPUNN_UPDATE_RMSPROP:
+    case GPUNN_UPDATE_LION: break;
+    case GPUNN_UPDATE_ADAGRAD: rate /= 1 + (step - 1) * (double)u->lr_decay; break;
+    case GPUNN_UPDATE_ADAM:
+    case GPUNN_UPDATE_ADAMW:
+        rate /= left1;
+        root_scale = 1 / sqrt(left2);
+        break;
+    case GPUNN_UPDATE_ADAMAX: rate /= left1; break;
+    case GPUNN_UPDATE_NADAM: {
+        double decay = gpunn__decimal(u->momentum_decay), product = gpunn__nadam_product(beta1, decay, step);
+        double share = beta1 * (1 - 0.5 * pow(0.96, step * decay)), next = beta1 * (1 - 0.5 * pow(0.96, (step + 1) * decay));
+        lead = rate * (1 - share) / (1 - product);
+        rate *= next / (1 - product * next);
+        root_scale = 1 / sqrt(left2);
+        break;
+    }
+    case GPUNN_UPDATE_RADAM: {
+        double rectified = gpunn__radam_rate(beta2, step);
+        root_scale = rectified > 0 ? 1 : 0;
+        rate *= (rectified > 0 ? rectified : 1) / left1;
+        break;
+    }
+    case GPUNN_UPDATE_LAMB:
+        lead = 1 / left1;
+        root_scale = 1 / sqrt(left2);
+        break;
+    }
+    n.rate = (float)rate;
+    n.lead = (float)lead;
+    n.root_scale = (float)root_scale;
+    return n;
 }
 
 static gpunn_status gpunn__cpu_update(void *context, const gpunn_update *u)
 {
     gpunn__update_job j;
-    double            rate = (double)u->lr, step = (double)u->step;
-    bool              adam = u->kind == GPUNN_UPDATE_ADAM || u->kind == GPUNN_UPDATE_ADAMW;
+    bool              betas = gpunn__has_betas(u->kind);
     j.u = u;
-    j.scale = u->maximize ? -u->gradient_scale : u->gradient_scale;
+    j.n = gpunn__update_decide(u);
     j.limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
-    j.decay = u->kind == GPUNN_UPDATE_ADAMW ? 0 : u->weight_decay;
-    j.shrink = u->kind == GPUNN_UPDATE_ADAMW ? (float)(1 - rate * (double)u->weight_decay) : 1;
-    j.take1 = (float)(1 - gpunn__decimal(adam ? u->beta1 : u->dampening));
-    j.take2 = (float)(1 - gpunn__decimal(adam ? u->beta2 : u->alpha));
-    j.root_scale = 1;
-    if (adam) {
-        rate /= 1 - pow(gpunn__decimal(u->beta1), step);
-        j.root_scale = (float)(1 / sqrt(1 - pow(gpunn__decimal(u->beta2), step)));
-    } else if (u->kind == GPUNN_UPDATE_ADAGRAD)
-        rate /= 1 + (step - 1) * (double)u->lr_decay;
-    j.rate = (float)rate;
+    j.decay = gpunn__decays_apart(u) ? 0 : u->weight_decay;
+    j.take1 = (float)(1 - gpunn__decimal(betas ? u->beta1 : u->dampening));
+    j.take2 = (float)(1 - gpunn__decimal(betas ? u->beta2 : u->alpha));
+    j.sums = NULL;
     unsigned mode = gpunn__cpu_flush_denormals();
     int      threads = gpunn__cpu_threads((const gpunn__cpu *)context, 2 * u->count);
-    if (u->fused) {
-        gpunn_update_numbers numbers = {true, u->step == 1, j.scale, j.rate, j.shrink, j.root_scale};
-        (void)u->fused->cpu(u, &numbers, threads);
-    } else
+    if (u->fused)
+        (void)u->fused->cpu(u, &j.n, threads);
+    else if (u->kind == GPUNN_UPDATE_LAMB)
+        gpunn__cpu_lamb(&j, threads);
+    else
         gpunn__cpu_parallel(threads, gpunn__update_task, &j);
     gpunn__cpu_restore(mode);
     return GPUNN_OK;
@@ -11742,7 +11988,9 @@ static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, const char *
         !gpunn__check_range(dev, name, "beta1", rule->beta1, 0, 1) ||
         !gpunn__check_range(dev, name, "beta2", rule->beta2, 0, 1) ||
         !gpunn__check_range(dev, name, "alpha", rule->alpha, 0, INFINITY) ||
-        !gpunn__check_range(dev, name, "lr_decay", rule->lr_decay, 0, INFINITY))
+        !gpunn__check_range(dev, name, "lr_decay", rule->lr_decay, 0, INFINITY) ||
+        !gpunn__check_range(dev, name, "momentum_decay", rule->momentum_decay, 0, INFINITY) ||
+        !gpunn__check_range(dev, name, "trust_clip", rule->trust_clip, 0, INFINITY))
         return NULL;
     gpunn_optimizer *opt = (gpunn_optimizer *)gpunn__calloc(dev, sizeof *opt);
     if (opt == NULL) return NULL;
@@ -11791,9 +12039,9 @@ GPUNN_API gpunn_optimizer *gpunn_sgd_(gpunn_model *model, gpunn_sgd_args args)
 }
 
 static gpunn_optimizer *gpunn__adam_create(gpunn_model *model, const char *name, gpunn_update_kind kind,
-                                           const gpunn_adam_args *args, float weight_decay)
+                                           const gpunn_adam_args *args, float lr, float weight_decay)
 {
-    gpunn_update rule = gpunn__rule(kind, gpunn__default(args->lr, 1e-3f), gpunn__default(args->weight_decay, weight_decay),
+    gpunn_update rule = gpunn__rule(kind, gpunn__default(args->lr, lr), gpunn__default(args->weight_decay, weight_decay),
                                     args->maximize);
     rule.beta1 = gpunn__default(args->beta1, 0.9f);
     rule.beta2 = gpunn__default(args->beta2, 0.999f);
@@ -11803,12 +12051,17 @@ static gpunn_optimizer *gpunn__adam_create(gpunn_model *model, const char *name,
 
 GPUNN_API gpunn_optimizer *gpunn_adam_(gpunn_model *model, gpunn_adam_args args)
 {
-    return model ? gpunn__adam_create(model, "gpunn_adam", GPUNN_UPDATE_ADAM, &args, 0) : NULL;
+    return model ? gpunn__adam_create(model, "gpunn_adam", GPUNN_UPDATE_ADAM, &args, 1e-3f, 0) : NULL;
 }
 
 GPUNN_API gpunn_optimizer *gpunn_adamw_(gpunn_model *model, gpunn_adam_args args)
 {
-    return model ? gpunn__adam_create(model, "gpunn_adamw", GPUNN_UPDATE_ADAMW, &args, 0.01f) : NULL;
+    return model ? gpunn__adam_create(model, "gpunn_adamw", GPUNN_UPDATE_ADAMW, &args, 1e-3f, 0.01f) : NULL;
+}
+
+GPUNN_API gpunn_optimizer *gpunn_adamax_(gpunn_model *model, gpunn_adam_args args)
+{
+    return model ? gpunn__adam_create(model, "gpunn_adamax", GPUNN_UPDATE_ADAMAX, &args, 2e-3f, 0) : NULL;
 }
 
 GPUNN_API gpunn_optimizer *gpunn_rmsprop_(gpunn_model *model, gpunn_rmsprop_args args)
@@ -11835,6 +12088,55 @@ GPUNN_API gpunn_optimizer *gpunn_adagrad_(gpunn_model *model, gpunn_adagrad_args
     gpunn_optimizer *opt = gpunn__optimizer_create(model, "gpunn_adagrad", &rule, true, false, false);
     if (opt) opt->state_start = start;
     return opt;
+}
+
+static gpunn_optimizer *gpunn__radam_create(gpunn_model *model, const char *name, gpunn_update_kind kind,
+                                            const gpunn_radam_args *args, float lr, float momentum_decay)
+{
+    gpunn_update rule = gpunn__rule(kind, gpunn__default(args->lr, lr), gpunn__default(args->weight_decay, 0), args->maximize);
+    rule.beta1 = gpunn__default(args->beta1, 0.9f);
+    rule.beta2 = gpunn__default(args->beta2, 0.999f);
+    rule.eps = gpunn__default(args->eps, 1e-8f);
+    rule.momentum_decay = gpunn__default(args->momentum_decay, momentum_decay);
+    rule.decoupled = args->decoupled_weight_decay;
+    return gpunn__optimizer_create(model, name, &rule, true, true, false);
+}
+
+GPUNN_API gpunn_optimizer *gpunn_nadam_(gpunn_model *model, gpunn_radam_args args)
+{
+    return model ? gpunn__radam_create(model, "gpunn_nadam", GPUNN_UPDATE_NADAM, &args, 2e-3f, 4e-3f) : NULL;
+}
+
+GPUNN_API gpunn_optimizer *gpunn_radam_(gpunn_model *model, gpunn_radam_args args)
+{
+    if (model == NULL) return NULL;
+    if (args.momentum_decay != 0)
+        return (gpunn_optimizer *)GPUNN__FAIL_NULL(model->dev, GPUNN_ERR_ARGUMENT,
+                                                   "gpunn_radam: momentum_decay is gpunn_nadam's; leave it out");
+    return gpunn__radam_create(model, "gpunn_radam", GPUNN_UPDATE_RADAM, &args, 1e-3f, 0);
+}
+
+GPUNN_API gpunn_optimizer *gpunn_lion_(gpunn_model *model, gpunn_lion_args args)
+{
+    if (model == NULL) return NULL;
+    gpunn_update rule = gpunn__rule(GPUNN_UPDATE_LION, gpunn__default(args.lr, 1e-4f), gpunn__default(args.weight_decay, 0),
+                                    args.maximize);
+    rule.beta1 = gpunn__default(args.beta1, 0.9f);
+    rule.beta2 = gpunn__default(args.beta2, 0.99f);
+    return gpunn__optimizer_create(model, "gpunn_lion", &rule, true, false, false);
+}
+
+GPUNN_API gpunn_optimizer *gpunn_lamb_(gpunn_model *model, gpunn_lamb_args args)
+{
+    if (model == NULL) return NULL;
+    gpunn_update rule = gpunn__rule(GPUNN_UPDATE_LAMB, gpunn__default(args.lr, 1e-3f), gpunn__default(args.weight_decay, 0.01f),
+                                    args.maximize);
+    rule.beta1 = gpunn__default(args.beta1, 0.9f);
+    rule.beta2 = gpunn__default(args.beta2, 0.999f);
+    rule.eps = gpunn__default(args.eps, 1e-6f);
+    rule.trust_clip = gpunn__default(args.trust_clip, 0);
+    rule.always_adapt = args.always_adapt;
+    return gpunn__optimizer_create(model, "gpunn_lamb", &rule, true, true, false);
 }
 
 /* Frees what gpunn__optimizer_prepare made. */
@@ -12084,13 +12386,14 @@ static bool gpunn__has_gradient(const gpunn_tensor *t)
 }
 
 /* Whether parameter i of the list goes on where the range ends and, with opt, shares all that an update call reads. Where eps is
- * 0 the zeros between parameters would become 0 / 0, so there they are left out. */
+ * 0 the zeros between parameters would become 0 / 0, so there they are left out. LAMB's norms are each parameter's own. */
 static bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *const *list, int i, const gpunn_optimizer *opt)
 {
     const gpunn_tensor *t = list[i], *first = list[range->first];
     int64_t             padded = (range->end + GPUNN__WEIGHT_ALIGN - 1) / GPUNN__WEIGHT_ALIGN * GPUNN__WEIGHT_ALIGN;
     if (!gpunn__has_gradient(t) || t->offset != padded) return false;
     if (opt == NULL) return true;
+    if (opt->rule.kind == GPUNN_UPDATE_LAMB) return false;
     bool same_decay = t->decay == first->decay || opt->rule.weight_decay == 0;
     return t->lr_scale == first->lr_scale && same_decay && opt->steps[i] == opt->steps[range->first] &&
            (opt->rule.eps != 0 || range->end == padded);
@@ -12148,7 +12451,8 @@ static void gpunn__find_fused(gpunn_update *update, const gpunn_kernel_set *set)
         bool fits = p->kind == update->kind && p->momentum == update->momentum && p->dampening == update->dampening &&
                     p->beta1 == update->beta1 && p->beta2 == update->beta2 && p->alpha == update->alpha &&
                     p->eps == update->eps && p->nesterov == update->nesterov && p->centered == update->centered &&
-                    p->maximize == update->maximize && (update->half == NULL || p->half_dtype == update->half_dtype);
+                    p->maximize == update->maximize && p->decoupled == update->decoupled &&
+                    (update->half == NULL || p->half_dtype == update->half_dtype);
         if (!fits) continue;
         update->fused = &set->updates[i];
         update->fused_launch = set->cuda ? set->cuda->update[i] : NULL;
@@ -14223,6 +14527,8 @@ GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_l
 }
 
 /* ---- what a checkpoint holds beside tensors -------------------------------------------------------------------------- */
+#define GPUNN__CHECKPOINT_VERSION "2"
+
 typedef struct gpunn__resume {
     gpunn_optimizer opt; /* a copy */
     gpunn_run_state state;
@@ -14258,9 +14564,13 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__RULE(alpha, GPUNN__ANY),
     GPUNN__RULE(eps, GPUNN__ANY),
     GPUNN__RULE(lr_decay, GPUNN__ANY),
+    GPUNN__RULE(momentum_decay, GPUNN__ANY),
+    GPUNN__RULE(trust_clip, GPUNN__ANY),
     GPUNN__RULE(nesterov, 1),
     GPUNN__RULE(centered, 1),
     GPUNN__RULE(maximize, 1),
+    GPUNN__RULE(decoupled, 1),
+    GPUNN__RULE(always_adapt, 1),
     GPUNN__OPTIMIZER(state_start, GPUNN__ANY),
     GPUNN__OPTIMIZER(step_count, GPUNN__COUNTER),
     GPUNN__OPTIMIZER(lr, GPUNN__ANY),
@@ -14319,10 +14629,11 @@ static gpunn_status gpunn__resume_read(const gpunn__archive *a, gpunn__resume *r
     char               shown[128];
     if (!gpunn__is_checkpoint(a) || version == NULL || kind == NULL)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' holds weights but no checkpoint; use gpunn_load", function, path);
-    if (!gpunn__slice_is(&version->text, "1"))
+    if (!gpunn__slice_is(&version->text, GPUNN__CHECKPOINT_VERSION))
         return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                           "%s: '%s' is of version %s, this gpunn.h reads version 1; use the gpunn.h that wrote it", function,
-                           path, gpunn__printable(&version->text, shown));
+                           "%s: '%s' is of version %s, this gpunn.h reads version " GPUNN__CHECKPOINT_VERSION
+                           "; use the gpunn.h that wrote it",
+                           function, path, gpunn__printable(&version->text, shown));
     if (!gpunn__slice_is(&kind->text, name))
         return gpunn__fail(dev, GPUNN_ERR_STATE,
                            "%s: '%s' was saved with %s, but the optimizer is %s; create the one that was saved", function, path,
@@ -14459,7 +14770,9 @@ static void gpunn__emit_metadata(gpunn__writer *w, const gpunn__resume *resume)
         gpunn__emitf(w, "{\"__metadata__\":{\"format\":\"pt\"}");
         return;
     }
-    gpunn__emitf(w, "{\"__metadata__\":{\"format\":\"gpunn-checkpoint\",\"version\":\"1\",\"optimizer\":\"%s\"",
+    gpunn__emitf(w,
+                 "{\"__metadata__\":{\"format\":\"gpunn-checkpoint\",\"version\":\"" GPUNN__CHECKPOINT_VERSION
+                 "\",\"optimizer\":\"%s\"",
                  resume->opt.name);
     for (int f = 0; f < GPUNN__RESUME_FIELD_COUNT; f++) {
         const gpunn__resume_field *field = &gpunn__resume_fields[f];
@@ -14954,44 +15267,64 @@ GPUNN__PRIVATE void gpunn__model_sha256(const gpunn_model *model, int count, cha
 
 /* ---- saving ---------------------------------------------------------------------------------------------------------- */
 static const char *const gpunn__init_names[] = {"zeros", "zeros", "constant", "uniform", "normal", "kaiming_uniform"};
-static const char *const gpunn__update_names[] = {"sgd", "adam", "adamw", "rmsprop", "adagrad"};
+static const char *const gpunn__update_names[] = {"sgd",    "adam",  "adamw", "rmsprop", "adagrad",
+                                                  "adamax", "nadam", "radam", "lamb",    "lion"};
 
+/* The defaults of each kind. */
 static gpunn__recipe gpunn__recipe_of(gpunn_update_kind kind)
 {
+    static const struct {
+        float lr, weight_decay, beta1, beta2, eps, alpha, momentum_decay;
+    } usual[] = {{1e-3f, 0, 0, 0, 0, 0, 0},
+                 {1e-3f, 0, 0.9f, 0.999f, 1e-8f, 0, 0},
+                 {1e-3f, 0.01f, 0.9f, 0.999f, 1e-8f, 0, 0},
+                 {1e-2f, 0, 0, 0, 1e-8f, 0.99f, 0},
+                 {1e-2f, 0, 0, 0, 1e-10f, 0, 0},
+                 {2e-3f, 0, 0.9f, 0.999f, 1e-8f, 0, 0},
+                 {2e-3f, 0, 0.9f, 0.999f, 1e-8f, 0, 4e-3f},
+                 {1e-3f, 0, 0.9f, 0.999f, 1e-8f, 0, 0},
+                 {1e-3f, 0.01f, 0.9f, 0.999f, 1e-6f, 0, 0},
+                 {1e-4f, 0, 0.9f, 0.99f, 0, 0, 0}};
     gpunn__recipe recipe;
-    bool          adam = kind == GPUNN_UPDATE_ADAM || kind == GPUNN_UPDATE_ADAMW;
     memset(&recipe, 0, sizeof recipe);
     recipe.given = true;
     recipe.rule.kind = kind;
-    recipe.rule.lr = kind == GPUNN_UPDATE_SGD || adam ? 1e-3f : 1e-2f;
-    recipe.rule.weight_decay = kind == GPUNN_UPDATE_ADAMW ? 0.01f : 0;
-    recipe.rule.beta1 = adam ? 0.9f : 0;
-    recipe.rule.beta2 = adam ? 0.999f : 0;
-    recipe.rule.alpha = kind == GPUNN_UPDATE_RMSPROP ? 0.99f : 0;
-    recipe.rule.eps = kind == GPUNN_UPDATE_ADAGRAD ? 1e-10f : kind == GPUNN_UPDATE_SGD ? 0 : 1e-8f;
+    recipe.rule.lr = usual[kind].lr;
+    recipe.rule.weight_decay = usual[kind].weight_decay;
+    recipe.rule.beta1 = usual[kind].beta1;
+    recipe.rule.beta2 = usual[kind].beta2;
+    recipe.rule.eps = usual[kind].eps;
+    recipe.rule.alpha = usual[kind].alpha;
+    recipe.rule.momentum_decay = usual[kind].momentum_decay;
     return recipe;
 }
 
 /* What "optimizer" may hold beside "type": which kinds, a number or a bool of gpunn__recipe. */
 typedef struct gpunn__recipe_field {
     const char *name;
-    int         kinds; /* bit k: kind k */
+    unsigned    kinds; /* bit k: kind k */
     bool        flag;
     size_t      offset;
 } gpunn__recipe_field;
+#define GPUNN__KIND(kind) (1u << GPUNN_UPDATE_##kind)
 static const gpunn__recipe_field gpunn__recipe_fields[] = {
-    {"lr", 31, false, offsetof(gpunn__recipe, rule.lr)},
-    {"momentum", 1 << GPUNN_UPDATE_SGD | 1 << GPUNN_UPDATE_RMSPROP, false, offsetof(gpunn__recipe, rule.momentum)},
-    {"dampening", 1 << GPUNN_UPDATE_SGD, false, offsetof(gpunn__recipe, rule.dampening)},
-    {"alpha", 1 << GPUNN_UPDATE_RMSPROP, false, offsetof(gpunn__recipe, rule.alpha)},
-    {"eps", 31 & ~(1 << GPUNN_UPDATE_SGD), false, offsetof(gpunn__recipe, rule.eps)},
-    {"lr_decay", 1 << GPUNN_UPDATE_ADAGRAD, false, offsetof(gpunn__recipe, rule.lr_decay)},
-    {"weight_decay", 31, false, offsetof(gpunn__recipe, rule.weight_decay)},
-    {"initial_accumulator_value", 1 << GPUNN_UPDATE_ADAGRAD, false, offsetof(gpunn__recipe, state_start)},
-    {"nesterov", 1 << GPUNN_UPDATE_SGD, true, offsetof(gpunn__recipe, rule.nesterov)},
-    {"centered", 1 << GPUNN_UPDATE_RMSPROP, true, offsetof(gpunn__recipe, rule.centered)},
-    {"maximize", 31, true, offsetof(gpunn__recipe, rule.maximize)},
+    {"lr", ~0u, false, offsetof(gpunn__recipe, rule.lr)},
+    {"momentum", GPUNN__KIND(SGD) | GPUNN__KIND(RMSPROP), false, offsetof(gpunn__recipe, rule.momentum)},
+    {"dampening", GPUNN__KIND(SGD), false, offsetof(gpunn__recipe, rule.dampening)},
+    {"alpha", GPUNN__KIND(RMSPROP), false, offsetof(gpunn__recipe, rule.alpha)},
+    {"eps", ~(GPUNN__KIND(SGD) | GPUNN__KIND(LION)), false, offsetof(gpunn__recipe, rule.eps)},
+    {"lr_decay", GPUNN__KIND(ADAGRAD), false, offsetof(gpunn__recipe, rule.lr_decay)},
+    {"weight_decay", ~0u, false, offsetof(gpunn__recipe, rule.weight_decay)},
+    {"initial_accumulator_value", GPUNN__KIND(ADAGRAD), false, offsetof(gpunn__recipe, state_start)},
+    {"momentum_decay", GPUNN__KIND(NADAM), false, offsetof(gpunn__recipe, rule.momentum_decay)},
+    {"trust_clip", GPUNN__KIND(LAMB), false, offsetof(gpunn__recipe, rule.trust_clip)},
+    {"nesterov", GPUNN__KIND(SGD), true, offsetof(gpunn__recipe, rule.nesterov)},
+    {"centered", GPUNN__KIND(RMSPROP), true, offsetof(gpunn__recipe, rule.centered)},
+    {"maximize", ~0u, true, offsetof(gpunn__recipe, rule.maximize)},
+    {"decoupled_weight_decay", GPUNN__KIND(NADAM) | GPUNN__KIND(RADAM), true, offsetof(gpunn__recipe, rule.decoupled)},
+    {"always_adapt", GPUNN__KIND(LAMB), true, offsetof(gpunn__recipe, rule.always_adapt)},
 };
+#undef GPUNN__KIND
 enum { GPUNN__RECIPE_FIELD_COUNT = sizeof gpunn__recipe_fields / sizeof gpunn__recipe_fields[0] };
 
 /* How the file calls a tensor: its name, or its layer's where no tensor has that one, or a new one from its number. */
@@ -16270,7 +16603,8 @@ static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
     int item = gpunn__look(l, 0, "optimizer"), kind = 0, betas, ignored;
     if (item) {
         if (!gpunn__be(l, item, "optimizer", GPUNN__J_OBJECT, "an object: {\"type\": \"adam\", \"lr\": 0.001}") ||
-            !gpunn__need(l, item, "type", "one of sgd, adam, adamw, rmsprop, adagrad", &ignored) ||
+            !gpunn__need(l, item, "type", "one of sgd, adam, adamw, rmsprop, adagrad, adamax, nadam, radam, lamb, lion",
+                         &ignored) ||
             !gpunn__get_choice(l, item, "type", GPUNN__CHOICES(gpunn__update_names), &kind))
             return false;
         *recipe = gpunn__recipe_of((gpunn_update_kind)kind);
@@ -16430,6 +16764,7 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
     gpunn_update rule = recipe->rule;
     float       *fields[] = {&rule.lr,    &rule.weight_decay, &rule.momentum, &rule.dampening, &rule.beta1,
                              &rule.beta2, &rule.alpha,        &rule.eps,      &rule.lr_decay};
+    bool         nadam = rule.kind == GPUNN_UPDATE_NADAM;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) /* as the builders want it */
         if (*fields[i] == 0) *fields[i] = (float)GPUNN_ZERO;
     gpunn_optimizer   *opt = NULL;
@@ -16438,12 +16773,29 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
     gpunn_rmsprop_args rmsprop = {
         0, rule.lr, rule.alpha, rule.eps, rule.weight_decay, rule.momentum, rule.centered, rule.maximize};
     gpunn_adagrad_args adagrad = {0, rule.lr, rule.eps, rule.lr_decay, rule.weight_decay, recipe->state_start, rule.maximize};
+    gpunn_radam_args   radam = {0,
+                                rule.lr,
+                                rule.beta1,
+                                rule.beta2,
+                                rule.eps,
+                                rule.weight_decay,
+                              nadam && rule.momentum_decay == 0 ? (float)GPUNN_ZERO : rule.momentum_decay,
+                                rule.decoupled,
+                                rule.maximize};
+    gpunn_lamb_args    lamb = {
+           0, rule.lr, rule.beta1, rule.beta2, rule.eps, rule.weight_decay, rule.trust_clip, rule.always_adapt, rule.maximize};
+    gpunn_lion_args lion = {0, rule.lr, rule.beta1, rule.beta2, rule.weight_decay, rule.maximize};
     switch (rule.kind) {
     case GPUNN_UPDATE_SGD: opt = gpunn_sgd_(model, sgd); break;
     case GPUNN_UPDATE_ADAM: opt = gpunn_adam_(model, adam); break;
     case GPUNN_UPDATE_ADAMW: opt = gpunn_adamw_(model, adam); break;
     case GPUNN_UPDATE_RMSPROP: opt = gpunn_rmsprop_(model, rmsprop); break;
     case GPUNN_UPDATE_ADAGRAD: opt = gpunn_adagrad_(model, adagrad); break;
+    case GPUNN_UPDATE_ADAMAX: opt = gpunn_adamax_(model, adam); break;
+    case GPUNN_UPDATE_NADAM: opt = gpunn_nadam_(model, radam); break;
+    case GPUNN_UPDATE_RADAM: opt = gpunn_radam_(model, radam); break;
+    case GPUNN_UPDATE_LAMB: opt = gpunn_lamb_(model, lamb); break;
+    case GPUNN_UPDATE_LION: opt = gpunn_lion_(model, lion); break;
     }
     if (opt == NULL) return NULL;
     gpunn_set_clip_norm(opt, recipe->clip_norm);

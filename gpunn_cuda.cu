@@ -49,6 +49,8 @@ enum {
     GPUNN__PACK = 8,           /* elements that a thread loads at once */
     GPUNN__MAX_UPDATES = 1024, /* ranges of parameters with numbers of their own in one run */
     GPUNN__PARTIALS = 1024,    /* sums of the first stage of a norm */
+    GPUNN__LAMB_BLOCKS = 256,  /* of the first stage of LAMB's norms: two sums each */
+    GPUNN__PARTIALS_BYTES = (GPUNN__PARTIALS + 2 * GPUNN__LAMB_BLOCKS) * (int)sizeof(double),
 };
 
 /* GPUNN__LAUNCH(cuda, kernel, blocks, threads, arguments...): a status. kernel may be a template's instance in parentheses. */
@@ -73,7 +75,7 @@ typedef struct gpunn__device_state {
     uint64_t             seed, step;                      /* key dropout */
     float                lr[GPUNN__MAX_UPDATES];          /* of each update */
     int64_t              update_step[GPUNN__MAX_UPDATES]; /* 1 for the first, updates that were skipped counted in */
-    gpunn_update_numbers numbers[GPUNN__MAX_UPDATES];     /* for generated updates */
+    gpunn_update_numbers numbers[GPUNN__MAX_UPDATES];     /* for updates that are decided apart */
 } gpunn__device_state;
 
 typedef struct gpunn__libraries gpunn__libraries; /* >>libraries */
@@ -90,7 +92,7 @@ typedef struct gpunn__cuda {
     char                 text[512]; /* the last failure's sentence */
     cudaMemPool_t        pool;
     gpunn__device_state *state;    /* device memory; written at the start of each run */
-    double              *partials; /* device memory, [GPUNN__PARTIALS] */
+    double              *partials; /* device memory, [GPUNN__PARTIALS + 2 * GPUNN__LAMB_BLOCKS] */
     gpunn__libraries    *libraries;
     gpunn__cached       *cached;
     gpunn__staging      *staging;
@@ -5448,8 +5450,9 @@ static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__
 #define GPUNN__BAD_NORM ((uint64_t)1 << 63) /* in bad[0], beside the step: it is the norm of the gradients that is not finite */
 
 typedef struct gpunn__update_job {
-    gpunn_update  u;            /* its lr and step are not read: they are those of the run that was captured */
-    double        beta1, beta2; /* the decimals that were meant */
+    gpunn_update  u;                            /* its lr and step are not read: they are those of the run that was captured */
+    double        beta1, beta2, momentum_decay; /* the decimals that were meant */
+    bool          moments;                      /* the kind has beta1 and beta2, and more to it than rates */
     float         take1, take2; /* 1 - beta1 (SGD: dampening), 1 - beta2 (RMSprop: alpha): shares of g, g^2 in averages */
     const float  *loss, *loss_scale;
     const double *partials;             /* sums of squares of the gradients of the whole run */
@@ -5457,7 +5460,16 @@ typedef struct gpunn__update_job {
     float         clip_norm;
     const gpunn__device_state *state;
     uint64_t                  *bad;
+    gpunn_update_numbers      *numbers; /* decided by the kernel before; NULL: to be decided */
+    double                    *sums;    /* LAMB: of the squares of parameter and step, block by block */
+    int                        sum_count;
 } gpunn__update_job;
+
+/* Whether weight decay is no part of the gradient. */
+static __host__ __device__ bool gpunn__decays_apart(const gpunn_update &u)
+{
+    return u.kind == GPUNN_UPDATE_ADAMW || u.kind == GPUNN_UPDATE_LION || u.decoupled;
+}
 
 /* What beta1 and beta2 become to the power of step. */
 __device__ __forceinline__ void gpunn__update_powers(double *beta1, double *beta2, int64_t step)
@@ -5486,6 +5498,46 @@ __device__ __forceinline__ double gpunn__partials_sum(const double *partials, in
     return gpunn__block_reduce(sum, gpunn__add());
 }
 
+/* NAdam's product of beta1 (1 - 0.96^(i decay) / 2) for i = 1 to step, as in gpunn.h. power: beta1^step. */
+__device__ double gpunn__nadam_product(double power1, double decay, double step)
+{
+    double less = -expm1(decay * log(0.96)), all_less = -expm1(step * decay * log(0.96));
+    double power = 1, all_power = 1, below = 0, all_below = 0, half = 1, sum = 0;
+    for (int k = 1; k <= 48; k++) {
+        below += power * less;
+        all_below += all_power * all_less;
+        power *= 1 - less;
+        all_power *= 1 - all_less;
+        half /= 2;
+        sum += half / k * power * (less > 0 ? all_below / below : step);
+    }
+    return power1 * exp(-sum);
+}
+
+/* What kinds with beta1 and beta2 have beside plain rates; formulas as gpunn__update_decide's in gpunn.h. */
+__device__ void gpunn__decide_moments(const gpunn__update_job &job, int64_t step, double rate, gpunn_update_numbers *numbers)
+{
+    double power1 = job.beta1, power2 = job.beta2, at = (double)step;
+    gpunn__update_powers(&power1, &power2, step);
+    if (job.u.kind == GPUNN_UPDATE_NADAM) {
+        double product = gpunn__nadam_product(power1, job.momentum_decay, at);
+        double share = job.beta1 * (1 - 0.5 * pow(0.96, at * job.momentum_decay));
+        double next = job.beta1 * (1 - 0.5 * pow(0.96, (at + 1) * job.momentum_decay));
+        numbers->lead = (float)(rate * (1 - share) / (1 - product));
+        rate *= next / (1 - product * next);
+    } else if (job.u.kind == GPUNN_UPDATE_LAMB)
+        numbers->lead = (float)(1 / (1 - power1));
+    else
+        rate /= 1 - power1;
+    if (job.u.kind == GPUNN_UPDATE_RADAM) {
+        double most = 2 / (1 - job.beta2) - 1, now = most - 2 * at * power2 / (1 - power2);
+        numbers->root_scale = now > 5 ? 1 : 0;
+        if (now > 5) rate *= sqrt((1 - power2) * (now - 4) * (now - 2) * most / ((most - 4) * (most - 2) * now));
+    } else if (job.u.kind != GPUNN_UPDATE_ADAMAX)
+        numbers->root_scale = (float)(1 / sqrt(1 - power2));
+    numbers->rate = (float)rate;
+}
+
 /* By one thread. squares: sum of the squares of all gradients. */
 __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &job, double squares, gpunn_update_numbers *numbers)
 {
@@ -5511,30 +5563,35 @@ __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &jo
     numbers->go = true;
     numbers->first = step == 1;
     numbers->scale = (u.maximize ? -u.gradient_scale : u.gradient_scale) * clip * unscale;
-    numbers->shrink = u.kind == GPUNN_UPDATE_ADAMW ? (float)(1 - rate * (double)u.weight_decay) : 1;
+    numbers->shrink = gpunn__decays_apart(u) ? (float)(1 - rate * (double)u.weight_decay) : 1;
+    numbers->lead = 0;
     numbers->root_scale = 1;
-    if (u.kind == GPUNN_UPDATE_ADAM || u.kind == GPUNN_UPDATE_ADAMW) {
-        double power1 = job.beta1, power2 = job.beta2;
-        gpunn__update_powers(&power1, &power2, step);
-        rate /= 1 - power1;
-        numbers->root_scale = (float)(1 / sqrt(1 - power2));
-    } else if (u.kind == GPUNN_UPDATE_ADAGRAD)
-        rate /= 1 + (double)(step - 1) * (double)u.lr_decay;
+    if (u.kind == GPUNN_UPDATE_ADAGRAD) rate /= 1 + (double)(step - 1) * (double)u.lr_decay;
     numbers->rate = (float)rate;
+    if (job.moments) gpunn__decide_moments(job, step, rate, numbers);
+}
+
+/* The numbers of an update, the same in every thread of every block. */
+__device__ __forceinline__ gpunn_update_numbers gpunn__update_numbers(const gpunn__update_job &job)
+{
+    __shared__ gpunn_update_numbers shared;
+    if (job.numbers) return *job.numbers;
+    double squares = job.partial_count > 0 ? gpunn__partials_sum(job.partials, job.partial_count) : 0;
+    if (threadIdx.x == 0) gpunn__update_decide(job, squares, &shared);
+    __syncthreads();
+    return shared;
 }
 
 /* KIND: GPUNN_UPDATE_ADAM for ADAMW too. */
 template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__update_kernel(const gpunn__update_job job)
 {
-    __shared__ gpunn_update_numbers shared;
-    double                          squares = job.partial_count > 0 ? gpunn__partials_sum(job.partials, job.partial_count) : 0;
-    if (threadIdx.x == 0) gpunn__update_decide(job, squares, &shared);
-    __syncthreads();
-    const gpunn_update_numbers k = shared;
+    const gpunn_update_numbers k = gpunn__update_numbers(job);
     const gpunn_update        &u = job.u;
     if (!k.go) return;
+    const bool two = KIND == GPUNN_UPDATE_ADAM || KIND == GPUNN_UPDATE_ADAMAX || KIND == GPUNN_UPDATE_NADAM ||
+                     KIND == GPUNN_UPDATE_RADAM;
     const float limit = u.gradient_limit > 0 ? u.gradient_limit : INFINITY;
-    const float decay = u.kind == GPUNN_UPDATE_ADAMW ? 0 : u.weight_decay;
+    const float decay = gpunn__decays_apart(u) ? 0 : u.weight_decay;
     int64_t     i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
     int64_t     step = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
     for (; i < u.count; i += step) {
@@ -5543,7 +5600,7 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
         gpunn__load_pack(u.gradient, GPUNN_F32, i, n, g);
         gpunn__load_pack(u.parameter, GPUNN_F32, i, n, p);
         if (KIND != GPUNN_UPDATE_SGD || (u.momentum != 0 && !k.first)) gpunn__load_pack(u.state[0], GPUNN_F32, i, n, s);
-        if (KIND == GPUNN_UPDATE_ADAM) gpunn__load_pack(u.state[1], GPUNN_F32, i, n, t);
+        if (two) gpunn__load_pack(u.state[1], GPUNN_F32, i, n, t);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) {
             float v = g[j] * k.scale;
@@ -5561,15 +5618,35 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
                 p[j] -= k.rate * move;
             }
             if (u.momentum != 0) gpunn__store_pack(u.state[0], GPUNN_F32, i, n, false, s);
-        } else if (KIND == GPUNN_UPDATE_ADAM) {
+        } else if (two) {
 #pragma unroll
             for (int j = 0; j < GPUNN__PACK; j++) {
                 s[j] = u.beta1 * s[j] + job.take1 * g[j];
+                if (KIND == GPUNN_UPDATE_ADAMAX) {
+                    float before = u.beta2 * t[j], now = fabsf(g[j]) + u.eps;
+                    t[j] = before > now ? before : now;
+                    p[j] -= k.rate * (s[j] / t[j]);
+                    continue;
+                }
                 t[j] = u.beta2 * t[j] + job.take2 * g[j] * g[j];
-                p[j] = p[j] * k.shrink - k.rate * (s[j] / (sqrtf(t[j]) * k.root_scale + u.eps));
+                float root = sqrtf(t[j]);
+                if (KIND == GPUNN_UPDATE_ADAM)
+                    p[j] = p[j] * k.shrink - k.rate * (s[j] / (root * k.root_scale + u.eps));
+                else if (KIND == GPUNN_UPDATE_NADAM)
+                    p[j] = p[j] * k.shrink - (k.lead * g[j] + k.rate * s[j]) / (root * k.root_scale + u.eps);
+                else
+                    p[j] = p[j] * k.shrink - k.rate * (k.root_scale > 0 ? s[j] / (root + u.eps) : s[j]);
             }
             gpunn__store_pack(u.state[0], GPUNN_F32, i, n, false, s);
             gpunn__store_pack(u.state[1], GPUNN_F32, i, n, false, t);
+        } else if (KIND == GPUNN_UPDATE_LION) {
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) {
+                float way = u.beta1 * s[j] + job.take1 * g[j];
+                p[j] = p[j] * k.shrink - k.rate * (way > 0 ? 1 : way < 0 ? -1 : way);
+                s[j] = u.beta2 * s[j] + job.take2 * g[j];
+            }
+            gpunn__store_pack(u.state[0], GPUNN_F32, i, n, false, s);
         } else if (KIND == GPUNN_UPDATE_ADAGRAD) {
 #pragma unroll
             for (int j = 0; j < GPUNN__PACK; j++) {
@@ -5612,7 +5689,87 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     }
 }
 
-/* The same for an update by a generated kernel, which follows. */
+/* LAMB's step of element j before the rate: AdamW's, with both bias corrections, plus decay. */
+__device__ __forceinline__ float gpunn__lamb_move(const gpunn_update &u, const gpunn_update_numbers &k, float p, float m, float v)
+{
+    return m * k.lead / (sqrtf(v) * k.root_scale + u.eps) + u.weight_decay * p;
+}
+
+/* Moments; block i leaves its part of both norms in sums[2 i] and sums[2 i + 1]. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__lamb_moments_kernel(const gpunn__update_job job)
+{
+    const gpunn_update_numbers k = gpunn__update_numbers(job);
+    const gpunn_update        &u = job.u;
+    const float                limit = u.gradient_limit > 0 ? u.gradient_limit : INFINITY;
+    double                     squares = 0, moves = 0;
+    int64_t                    i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    if (!k.go) return;
+    for (; i < u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        float p[8], g[8], m[8], v[8];
+        int   n = gpunn__pack_size(u.count, i);
+        gpunn__load_pack(u.gradient, GPUNN_F32, i, n, g);
+        gpunn__load_pack(u.parameter, GPUNN_F32, i, n, p);
+        gpunn__load_pack(u.state[0], GPUNN_F32, i, n, m);
+        gpunn__load_pack(u.state[1], GPUNN_F32, i, n, v);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) {
+            float at = g[j] * k.scale;
+            at = at > limit ? limit : at < -limit ? -limit : at;
+            m[j] = u.beta1 * m[j] + job.take1 * at;
+            v[j] = u.beta2 * v[j] + job.take2 * at * at;
+            float move = gpunn__lamb_move(u, k, p[j], m[j], v[j]);
+            if (j < n) {
+                squares += (double)p[j] * (double)p[j];
+                moves += (double)move * (double)move;
+            }
+        }
+        gpunn__store_pack(u.state[0], GPUNN_F32, i, n, false, m);
+        gpunn__store_pack(u.state[1], GPUNN_F32, i, n, false, v);
+    }
+    squares = gpunn__block_reduce(squares, gpunn__add());
+    moves = gpunn__block_reduce(moves, gpunn__add());
+    if (threadIdx.x == 0) {
+        job.sums[2 * blockIdx.x] = squares;
+        job.sums[2 * blockIdx.x + 1] = moves;
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__lamb_step_kernel(const gpunn__update_job job)
+{
+    const gpunn_update_numbers k = *job.numbers;
+    const gpunn_update        &u = job.u;
+    double                     squares = 0, moves = 0, ratio = 1;
+    if (!k.go) return;
+    for (int at = (int)threadIdx.x; at < job.sum_count; at += (int)blockDim.x) {
+        squares += job.sums[2 * at];
+        moves += job.sums[2 * at + 1];
+    }
+    squares = gpunn__block_reduce(squares, gpunn__add());
+    moves = gpunn__block_reduce(moves, gpunn__add());
+    if (u.weight_decay != 0 || u.always_adapt) {
+        if (squares > 0 && moves > 0) ratio = sqrt(squares / moves);
+        if (u.trust_clip > 0 && ratio > (double)u.trust_clip) ratio = (double)u.trust_clip;
+    }
+    const float rate = (float)((double)k.rate * ratio);
+    int64_t     i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    for (; i < u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        float p[8], m[8], v[8];
+        int   n = gpunn__pack_size(u.count, i);
+        gpunn__load_pack(u.parameter, GPUNN_F32, i, n, p);
+        gpunn__load_pack(u.state[0], GPUNN_F32, i, n, m);
+        gpunn__load_pack(u.state[1], GPUNN_F32, i, n, v);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) p[j] -= rate * gpunn__lamb_move(u, k, p[j], m[j], v[j]);
+        if (u.half) {
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) m[j] = p[j];
+            gpunn__store_pack(u.half, u.half_dtype, i, n, false, m);
+        }
+        gpunn__store_pack(u.parameter, GPUNN_F32, i, n, false, p);
+    }
+}
+
+/* Decides for the kernels that follow: generated ones, and where deciding is no small work. */
 static __global__ void gpunn__decide_kernel(const gpunn__update_job job, gpunn_update_numbers *numbers)
 {
     double squares = job.partial_count > 0 ? gpunn__partials_sum(job.partials, job.partial_count) : 0;
@@ -5687,24 +5844,40 @@ static double gpunn__decimal(float value)
 
 static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_job *job)
 {
-    bool adam = job->u.kind == GPUNN_UPDATE_ADAM || job->u.kind == GPUNN_UPDATE_ADAMW;
-    job->beta1 = gpunn__decimal(job->u.beta1);
-    job->beta2 = gpunn__decimal(job->u.beta2);
-    job->take1 = (float)(1 - (adam ? job->beta1 : gpunn__decimal(job->u.dampening)));
-    job->take2 = (float)(1 - (adam ? job->beta2 : gpunn__decimal(job->u.alpha)));
-    if (job->u.fused_launch) {
+    const gpunn_update *u = &job->u;
+    bool                betas = u->kind == GPUNN_UPDATE_ADAM || u->kind == GPUNN_UPDATE_ADAMW || u->kind >= GPUNN_UPDATE_ADAMAX;
+    job->moments = betas && u->kind != GPUNN_UPDATE_LION;
+    job->beta1 = gpunn__decimal(u->beta1);
+    job->beta2 = gpunn__decimal(u->beta2);
+    job->momentum_decay = gpunn__decimal(u->momentum_decay);
+    job->take1 = (float)(1 - (betas ? job->beta1 : gpunn__decimal(u->dampening)));
+    job->take2 = (float)(1 - (betas ? job->beta2 : gpunn__decimal(u->alpha)));
+    job->numbers = NULL;
+    if (u->fused_launch || u->kind == GPUNN_UPDATE_NADAM || u->kind == GPUNN_UPDATE_LAMB) {
         gpunn_update_numbers *numbers = &cuda->state->numbers[job->index];
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__decide_kernel, 1, GPUNN__THREADS, *job, numbers));
-        return gpunn__cuda_check(cuda, (cudaError_t)-job->u.fused_launch(&job->u, numbers, cuda->stream), "a generated update");
+        job->numbers = numbers;
     }
-    unsigned blocks = gpunn__blocks(cuda, job->u.count, GPUNN__PACK);
-    switch (job->u.kind) {
+    if (u->fused_launch)
+        return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, job->numbers, cuda->stream), "a generated update");
+    unsigned blocks = gpunn__blocks(cuda, u->count, GPUNN__PACK);
+    switch (u->kind) {
     case GPUNN_UPDATE_ADAM:
     case GPUNN_UPDATE_ADAMW: return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_ADAM>), blocks, GPUNN__THREADS, *job);
     case GPUNN_UPDATE_RMSPROP:
         return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_RMSPROP>), blocks, GPUNN__THREADS, *job);
     case GPUNN_UPDATE_ADAGRAD:
         return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_ADAGRAD>), blocks, GPUNN__THREADS, *job);
+    case GPUNN_UPDATE_ADAMAX:
+        return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_ADAMAX>), blocks, GPUNN__THREADS, *job);
+    case GPUNN_UPDATE_NADAM: return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_NADAM>), blocks, GPUNN__THREADS, *job);
+    case GPUNN_UPDATE_RADAM: return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_RADAM>), blocks, GPUNN__THREADS, *job);
+    case GPUNN_UPDATE_LION: return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_LION>), blocks, GPUNN__THREADS, *job);
+    case GPUNN_UPDATE_LAMB:
+        job->sums = cuda->partials + GPUNN__PARTIALS;
+        job->sum_count = blocks < GPUNN__LAMB_BLOCKS ? (int)blocks : (int)GPUNN__LAMB_BLOCKS;
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__lamb_moments_kernel, (unsigned)job->sum_count, GPUNN__THREADS, *job));
+        return GPUNN__LAUNCH(cuda, gpunn__lamb_step_kernel, blocks, GPUNN__THREADS, *job);
     default: return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_SGD>), blocks, GPUNN__THREADS, *job);
     }
 }
@@ -5903,9 +6076,10 @@ static bool gpunn__update_same(const gpunn_update *a, const gpunn_update *b)
            a->state[1] == b->state[1] && a->state[2] == b->state[2] && a->gradient == b->gradient && a->half == b->half &&
            a->half_dtype == b->half_dtype && a->weight_decay == b->weight_decay && a->momentum == b->momentum &&
            a->dampening == b->dampening && a->beta1 == b->beta1 && a->beta2 == b->beta2 && a->alpha == b->alpha &&
-           a->eps == b->eps && a->lr_decay == b->lr_decay && a->nesterov == b->nesterov && a->centered == b->centered &&
-           a->maximize == b->maximize && a->gradient_scale == b->gradient_scale && a->gradient_limit == b->gradient_limit &&
-           a->fused_launch == b->fused_launch;
+           a->eps == b->eps && a->lr_decay == b->lr_decay && a->momentum_decay == b->momentum_decay &&
+           a->trust_clip == b->trust_clip && a->decoupled == b->decoupled && a->always_adapt == b->always_adapt &&
+           a->nesterov == b->nesterov && a->centered == b->centered && a->maximize == b->maximize &&
+           a->gradient_scale == b->gradient_scale && a->gradient_limit == b->gradient_limit && a->fused_launch == b->fused_launch;
 }
 
 static bool gpunn__run_same(const gpunn_run *a, const gpunn_run *b)
@@ -6100,7 +6274,7 @@ static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
     cuda->bad[0] = cuda->bad[1] = 0;
     GPUNN__CUDA(cuda, cudaHostGetDevicePointer((void **)&cuda->bad_device, (void *)cuda->bad, 0));
     cuda->state = (gpunn__device_state *)gpunn__cuda_alloc(cuda, sizeof *cuda->state);
-    cuda->partials = (double *)gpunn__cuda_alloc(cuda, GPUNN__PARTIALS * sizeof *cuda->partials);
+    cuda->partials = (double *)gpunn__cuda_alloc(cuda, GPUNN__PARTIALS_BYTES);
     if (cuda->state == NULL || cuda->partials == NULL) return GPUNN_ERR_MEMORY;
     GPUNN__TRY(gpunn__cuda_fill(cuda, cuda->state, 0, sizeof *cuda->state));
     return gpunn__libraries_open(cuda);
@@ -6115,7 +6289,7 @@ static void gpunn__cuda_close(void *context)
     gpunn__cached_close(cuda);
     gpunn__libraries_close(cuda);
     if (cuda->state) gpunn__cuda_free(cuda, cuda->state, sizeof *cuda->state);
-    if (cuda->partials) gpunn__cuda_free(cuda, cuda->partials, GPUNN__PARTIALS * sizeof *cuda->partials);
+    if (cuda->partials) gpunn__cuda_free(cuda, cuda->partials, GPUNN__PARTIALS_BYTES);
     if (cuda->bad) (void)cudaFreeHost((void *)cuda->bad);
     gpunn__memory_close(cuda);
     if (cuda->copy_stream) (void)cudaStreamDestroy(cuda->copy_stream);

@@ -4,6 +4,7 @@ import re
 from . import stamp, table
 from .floats import f32
 from .graph import BATCH
+from .spec import schema
 
 WIDTH = 120
 _KEYWORDS = frozenset(
@@ -345,14 +346,19 @@ class _Emitter:
         given = self.model.optimizer
         if given is None:
             return []
-        defaults = {"lr": 1e-2 if given["type"] in ("rmsprop", "adagrad") else 1e-3, "beta1": 0.9, "beta2": 0.999, "alpha": 0.99,
-                    "eps": 1e-10 if given["type"] == "adagrad" else 1e-8, "weight_decay": 0.01 if given["type"] == "adamw" else 0}
+        part = schema()["$defs"]["optimizers"][given["type"]]["properties"]
+        defaults = {key: part[key].get("default", 0) for key in part}
+        defaults["beta1"], defaults["beta2"] = defaults.get("betas", (0, 0))
         values = dict(given)
         if "betas" in given:
             values["beta1"], values["beta2"] = given["betas"]
         order = {"sgd": "lr momentum dampening weight_decay nesterov maximize",
                  "rmsprop": "lr alpha eps weight_decay momentum centered maximize",
-                 "adagrad": "lr eps lr_decay weight_decay initial_accumulator_value maximize"}
+                 "adagrad": "lr eps lr_decay weight_decay initial_accumulator_value maximize",
+                 "nadam": "lr beta1 beta2 eps weight_decay momentum_decay decoupled_weight_decay maximize",
+                 "radam": "lr beta1 beta2 eps weight_decay decoupled_weight_decay maximize",
+                 "lamb": "lr beta1 beta2 eps weight_decay trust_clip always_adapt maximize",
+                 "lion": "lr beta1 beta2 weight_decay maximize"}
         fields = _Fields()
         for key in order.get(given["type"], "lr beta1 beta2 eps weight_decay maximize").split():
             default = defaults.get(key, 0)

@@ -1558,7 +1558,10 @@ def tensors_of_state(root):
 
 OPTIMIZERS = {"SGD": "lr momentum dampening weight_decay nesterov maximize", "Adam": "lr betas eps weight_decay maximize",
               "AdamW": "lr betas eps weight_decay maximize", "RMSprop": "lr alpha eps weight_decay momentum centered maximize",
-              "Adagrad": "lr lr_decay weight_decay initial_accumulator_value eps maximize"}
+              "Adagrad": "lr lr_decay weight_decay initial_accumulator_value eps maximize",
+              "Adamax": "lr betas eps weight_decay maximize",
+              "NAdam": "lr betas eps weight_decay momentum_decay decoupled_weight_decay maximize",
+              "RAdam": "lr betas eps weight_decay decoupled_weight_decay maximize"}
 
 
 def optimizer_json(optimizer):
@@ -1574,7 +1577,7 @@ def optimizer_json(optimizer):
     result = {"type": kind.lower()}
     for key in OPTIMIZERS[kind].split():
         x = groups[0][key]
-        if x != optimizer.defaults[key] or key == "lr" or x:
+        if x != optimizer.defaults[key] or key in ("lr", "momentum_decay") or x:
             result[key] = list(x) if isinstance(x, tuple) else x
     return result
 

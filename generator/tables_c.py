@@ -93,7 +93,7 @@ def emit(kernel_set):
 def _pattern(update):
     """A gpunn_update, in the order of its fields; what an update does not fix is 0."""
     constants = [scalar.number(floats.f32(update[key])) for key in ("momentum", "dampening", "beta1", "beta2", "alpha", "eps")]
-    flags = ["true" if update[key] else "false" for key in ("nesterov", "centered", "maximize")]
+    flags = ["true" if update[key] else "false" for key in ("nesterov", "centered", "maximize", "decoupled")]
     half = _dtype(update["half_dtype"])
-    return "{GPUNN_UPDATE_%s, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, %s, 0, 0, 0, %s, 0, %s, 0, 0, NULL, NULL}" % (
+    return "{GPUNN_UPDATE_%s, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, %s, 0, 0, 0, %s, 0, 0, 0, %s, false, 0, 0, NULL, NULL}" % (
         update["kind"].upper(), half, ", ".join(constants), ", ".join(flags))

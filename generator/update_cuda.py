@@ -9,7 +9,8 @@ def emit_update(name, update):
     kind, half = update["kind"], update["half_dtype"]
     value = {key: scalar.number(floats.f32(update[key])) for key in ("momentum", "beta1", "beta2", "alpha", "eps")}
     rest = {key: update_c.rest(update[key]) for key in ("dampening", "beta1", "beta2", "alpha")}
-    step = [] if kind == "adamw" else ["g += u.weight_decay * p;"]
+    apart = kind in ("adamw", "lion") or update["decoupled"]
+    step, shrunk = ([], "p * n.shrink") if apart else (["g += u.weight_decay * p;"], "p")
     names = {}  # of the state: its number
     if kind == "sgd":
         if update["momentum"]:
@@ -17,12 +18,24 @@ def emit_update(name, update):
             step.append("m[j] = n.first ? g : %s * in_m[j] + %s * g;" % (value["momentum"], rest["dampening"]))
             step.append("g += %s * m[j];" % value["momentum"] if update["nesterov"] else "g = m[j];")
         step.append("p -= n.rate * g;")
-    elif kind in ("adam", "adamw"):
+    elif kind == "adamax":
+        names = {"m": 0, "most": 1}
+        step += ["m[j] = %s * in_m[j] + %s * g;" % (value["beta1"], rest["beta1"]),
+                 "const float now = fabsf(g) + %s, before = %s * in_most[j];" % (value["eps"], value["beta2"]),
+                 "most[j] = before > now ? before : now;", "p -= n.rate * (m[j] / most[j]);"]
+    elif kind == "lion":
+        names = {"m": 0}
+        step += ["const float way = %s * in_m[j] + %s * g;" % (value["beta1"], rest["beta1"]),
+                 "p = p * n.shrink - n.rate * (way > 0 ? 1 : way < 0 ? -1 : way);",
+                 "m[j] = %s * in_m[j] + %s * g;" % (value["beta2"], rest["beta2"])]
+    elif kind in ("adam", "adamw", "nadam", "radam"):
         names = {"m": 0, "v": 1}
+        move = {"nadam": "(n.lead * g + n.rate * m[j]) / (sqrtf(v[j]) * n.root_scale + %s)",
+                "radam": "n.rate * (n.root_scale > 0 ? m[j] / (sqrtf(v[j]) + %s) : m[j])"}.get(
+                    kind, "n.rate * (m[j] / (sqrtf(v[j]) * n.root_scale + %s))") % value["eps"]
         step += ["m[j] = %s * in_m[j] + %s * g;" % (value["beta1"], rest["beta1"]),
                  "v[j] = %s * in_v[j] + %s * g * g;" % (value["beta2"], rest["beta2"]),
-                 "p = %s - n.rate * (m[j] / (sqrtf(v[j]) * n.root_scale + %s));" % (
-                     "p * n.shrink" if kind == "adamw" else "p", value["eps"])]
+                 "p = %s - %s;" % (shrunk, move)]
     elif kind == "adagrad":
         names = {"sum": 0}
         step += ["sum[j] = in_sum[j] + g * g;", "p -= n.rate * (g / (sqrtf(sum[j]) + %s));" % value["eps"]]

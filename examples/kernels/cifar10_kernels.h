@@ -1,6 +1,6 @@
 /* cifar10_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 1aafc10e373b
+ * gpunn 0.1, templates 91dc076b1335
  * spec sha256 f4d67ba069e420a2298823f907f2e6dd291294fc98a1fd9de083ba27d7ff5933
  * renew it with: python3 -m generator examples/kernels/cifar10.json -o examples/kernels/cifar10
  */
@@ -8,7 +8,7 @@
 #define CIFAR10_KERNELS_H
 #include "gpunn.h"
 
-#define CIFAR10_KERNELS_STAMP 0x7877821a7892beb2ull /* of this text: cifar10_kernels.cu was written with it */
+#define CIFAR10_KERNELS_STAMP 0x872de422071ac981ull /* of this text: cifar10_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set cifar10_kernels;
 #endif
 
 #if defined(CIFAR10_KERNELS_IMPLEMENTATION) || defined(CIFAR10_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 1
-#error "cifar10_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 2
+#error "cifar10_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -577,7 +577,7 @@ static const gpunn_kernel_instance cifar10_training[] = {
     {0, cifar10_training0},
 };
 static const gpunn_kernel_update cifar10_updates[] = {
-    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0.9f, 0, 0, 0, 0, 0, 0, false, false, false, 0, 0, NULL, NULL},
+    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0.9f, 0, 0, 0, 0, 0, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
      cifar10_update0},
 };
 #if defined(GPUNN_CUDA) && defined(__cplusplus)

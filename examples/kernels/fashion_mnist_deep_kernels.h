@@ -1,6 +1,6 @@
 /* fashion_mnist_deep_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 1aafc10e373b
+ * gpunn 0.1, templates 91dc076b1335
  * spec sha256 f8f54a05be877c22a8c4c2494bdec66f3e43956e5d613102e611bfd4fff81448
  * renew it with: python3 -m generator examples/kernels/fashion_mnist_deep.json -o examples/kernels/fashion_mnist_deep
  */
@@ -8,7 +8,7 @@
 #define FASHION_MNIST_DEEP_KERNELS_H
 #include "gpunn.h"
 
-#define FASHION_MNIST_DEEP_KERNELS_STAMP 0x3ec15bb048de419bull /* of this text: fashion_mnist_deep_kernels.cu was written with it */
+#define FASHION_MNIST_DEEP_KERNELS_STAMP 0x84ee39dee39ac1bdull /* of this text: fashion_mnist_deep_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set fashion_mnist_deep_kernels;
 #endif
 
 #if defined(FASHION_MNIST_DEEP_KERNELS_IMPLEMENTATION) || defined(FASHION_MNIST_DEEP_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 1
-#error "fashion_mnist_deep_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 2
+#error "fashion_mnist_deep_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -1308,7 +1308,7 @@ static const gpunn_kernel_instance fashion_mnist_deep_training[] = {
     {2, fashion_mnist_deep_training2},
 };
 static const gpunn_kernel_update fashion_mnist_deep_updates[] = {
-    {{GPUNN_UPDATE_ADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, false, false, false, 0, 0, NULL, NULL},
+    {{GPUNN_UPDATE_ADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
      fashion_mnist_deep_update0},
 };
 #if defined(GPUNN_CUDA) && defined(__cplusplus)

@@ -1,6 +1,6 @@
 /* fashion_mnist_simple_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 1aafc10e373b
+ * gpunn 0.1, templates 91dc076b1335
  * spec sha256 75e03a4c55392a6a7e53555d05213d51406235ba9d827c3eda824af09be1cd9a
  * renew it with: python3 -m generator examples/kernels/fashion_mnist_simple.json -o examples/kernels/fashion_mnist_simple
  */
@@ -8,7 +8,7 @@
 #define FASHION_MNIST_SIMPLE_KERNELS_H
 #include "gpunn.h"
 
-#define FASHION_MNIST_SIMPLE_KERNELS_STAMP 0x73ff05e6b48b97daull /* of this text: fashion_mnist_simple_kernels.cu was written with it */
+#define FASHION_MNIST_SIMPLE_KERNELS_STAMP 0x8a30f191ccdbf2eeull /* of this text: fashion_mnist_simple_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set fashion_mnist_simple_kernels;
 #endif
 
 #if defined(FASHION_MNIST_SIMPLE_KERNELS_IMPLEMENTATION) || defined(FASHION_MNIST_SIMPLE_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 1
-#error "fashion_mnist_simple_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 2
+#error "fashion_mnist_simple_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -610,7 +610,7 @@ static const gpunn_kernel_instance fashion_mnist_simple_training[] = {
     {0, fashion_mnist_simple_training0},
 };
 static const gpunn_kernel_update fashion_mnist_simple_updates[] = {
-    {{GPUNN_UPDATE_ADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, false, false, false, 0, 0, NULL, NULL},
+    {{GPUNN_UPDATE_ADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
      fashion_mnist_simple_update0},
 };
 #if defined(GPUNN_CUDA) && defined(__cplusplus)

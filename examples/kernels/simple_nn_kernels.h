@@ -1,6 +1,6 @@
 /* simple_nn_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 1aafc10e373b
+ * gpunn 0.1, templates 91dc076b1335
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -8,7 +8,7 @@
 #define SIMPLE_NN_KERNELS_H
 #include "gpunn.h"
 
-#define SIMPLE_NN_KERNELS_STAMP 0xc76a27e11217333dull /* of this text: simple_nn_kernels.cu was written with it */
+#define SIMPLE_NN_KERNELS_STAMP 0x3f0b2de72c081c2full /* of this text: simple_nn_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set simple_nn_kernels;
 #endif
 
 #if defined(SIMPLE_NN_KERNELS_IMPLEMENTATION) || defined(SIMPLE_NN_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 1
-#error "simple_nn_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 2
+#error "simple_nn_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -671,7 +671,7 @@ static const gpunn_kernel_instance simple_nn_training[] = {
     {0, simple_nn_training0},
 };
 static const gpunn_kernel_update simple_nn_updates[] = {
-    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, false, false, 0, 0, NULL, NULL},
+    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
      simple_nn_update0},
 };
 #if defined(GPUNN_CUDA) && defined(__cplusplus)

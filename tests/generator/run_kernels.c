@@ -1,8 +1,8 @@
 /* Runs a generated file's kernels on the CPU, for test_emit_c.py. Cases come on stdin and results go to stdout, in numbers of 8
  * bytes: kernel (one byte), direction (3: an update), batch, threads, seed, step, sites: their number and each; operands: their
  * number, and of each whether it is added to, its bytes (-1: NULL) and, padded, its memory. Results: what the function returned,
- * then the memory of all operands. Of an update: 3, its number, threads, first; lr, scale, limit, decay, rate, shrink, root_scale
- * in thousand millionths; then the operands parameter, gradient and states. */
+ * then the memory of all operands. Of an update: 3, its number, threads, first; lr, scale, limit, decay, rate, shrink, root_scale,
+ * lead in thousand millionths; then the operands parameter, gradient and states. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,11 +67,11 @@ static void run_update(int64_t which, int64_t threads)
     gpunn_update_numbers numbers;
     block                blocks[MOST];
     unsigned char        accumulate[MOST];
-    float                given[7];
+    float                given[8];
     memset(&numbers, 0, sizeof numbers);
     numbers.first = number() != 0;
     numbers.go = true;
-    for (int i = 0; i < 7; i++) given[i] = (float)((double)number() * 1e-9);
+    for (int i = 0; i < 8; i++) given[i] = (float)((double)number() * 1e-9);
     int64_t count = read_blocks(blocks, accumulate);
     u.lr = given[0];
     numbers.scale = given[1];
@@ -80,6 +80,7 @@ static void run_update(int64_t which, int64_t threads)
     numbers.rate = given[4];
     numbers.shrink = given[5];
     numbers.root_scale = given[6];
+    numbers.lead = given[7];
     u.count = blocks[0].bytes / 4;
     u.parameter = (float *)(void *)blocks[0].data;
     u.gradient = (const float *)(const void *)blocks[1].data;

@@ -3,7 +3,7 @@ from generator import grad, ir
 from generator.program import SCALAR, WHOLE, Domain, Instance, Kernel, KernelSet, Launch, Operand, Program, Store, Sum
 
 ADAMW = {"kind": "adamw", "momentum": 0, "dampening": 0, "beta1": 0.9, "beta2": 0.999, "alpha": 0, "eps": 1e-8, "nesterov": False,
-         "centered": False, "maximize": False, "half_dtype": "f32"}
+         "centered": False, "maximize": False, "decoupled": False, "half_dtype": "f32"}
 
 
 def update(kind, **fields):
@@ -242,5 +242,6 @@ SETS = {
     "updates": lambda: kernel_set("updates", [], [
         update("sgd"), update("sgd", momentum=0.9, dampening=0.1), update("sgd", momentum=0.9, nesterov=True, maximize=True),
         update("adam"), update("adamw"), update("rmsprop", alpha=0.99, momentum=0.9, centered=True),
-        update("rmsprop", alpha=0.99), update("adagrad", eps=1e-10)]),
+        update("rmsprop", alpha=0.99), update("adagrad", eps=1e-10), update("adamax"), update("nadam"),
+        update("nadam", decoupled=True), update("radam", maximize=True), update("radam", decoupled=True), update("lion")]),
 }

@@ -305,9 +305,10 @@ class Compiled(unittest.TestCase):
         for which, update in enumerate(sets.SETS["updates"]().updates):
             for first in (False, True):
                 arrays = [[floats.f32(generator.uniform(0.01, 1)) * sign for _ in range(count)] for sign in (1, -1, 1, 1, 0.1)]
-                if update["kind"] in ("adam", "adamw"):
+                if update["kind"] in ("adam", "adamw", "nadam", "radam"):
                     arrays[3] = [value * 0.1 for value in arrays[3]]
-                given = [0.1, -0.5 if update["maximize"] else 0.5, 0.3, 0.01, 0.2, 0.999, 1.5]
+                root_scale = 0 if update["kind"] == "radam" and first else 1.5
+                given = [0.1, -0.5 if update["maximize"] else 0.5, 0.3, 0.01, 0.2, 0.999, root_scale, 0.07]
                 answers = []
                 for threads in (1, 2):
                     settings = [int(round(value * 1e9)) for value in given]
@@ -326,10 +327,12 @@ class Compiled(unittest.TestCase):
 
 def _reference_update(update, arrays, given, first):
     """torch.optim's formulas in double, for one step."""
-    _, scale, limit, decay, rate, shrink, root_scale = given
+    _, scale, limit, decay, rate, shrink, root_scale, lead = given
+    apart = update["kind"] in ("adamw", "lion") or update["decoupled"]
+    shrink = shrink if apart else 1
     results = [list(array) for array in arrays]
     for i, (p, g, a, b, c) in enumerate(zip(*arrays)):
-        g = max(-limit, min(limit, g * scale)) + (0 if update["kind"] == "adamw" else decay * p)
+        g = max(-limit, min(limit, g * scale)) + (0 if apart else decay * p)
         if update["kind"] == "sgd":
             if update["momentum"]:
                 a = g if first else update["momentum"] * a + (1 - update["dampening"]) * g
@@ -338,7 +341,23 @@ def _reference_update(update, arrays, given, first):
         elif update["kind"] in ("adam", "adamw"):
             a = update["beta1"] * a + (1 - update["beta1"]) * g
             b = update["beta2"] * b + (1 - update["beta2"]) * g * g
-            p = p * (shrink if update["kind"] == "adamw" else 1) - rate * a / (math.sqrt(b) * root_scale + update["eps"])
+            p = p * shrink - rate * a / (math.sqrt(b) * root_scale + update["eps"])
+        elif update["kind"] == "adamax":
+            a = update["beta1"] * a + (1 - update["beta1"]) * g
+            b = max(update["beta2"] * b, abs(g) + update["eps"])
+            p -= rate * a / b
+        elif update["kind"] in ("nadam", "radam"):
+            a = update["beta1"] * a + (1 - update["beta1"]) * g
+            b = update["beta2"] * b + (1 - update["beta2"]) * g * g
+            root = math.sqrt(b) * root_scale + update["eps"]
+            if update["kind"] == "nadam":
+                p = p * shrink - (lead * g + rate * a) / root
+            else:
+                p = p * shrink - rate * (a / (math.sqrt(b) + update["eps"]) if root_scale > 0 else a)
+        elif update["kind"] == "lion":
+            way = update["beta1"] * a + (1 - update["beta1"]) * g
+            p = p * shrink - rate * ((way > 0) - (way < 0))
+            a = update["beta2"] * a + (1 - update["beta2"]) * g
         elif update["kind"] == "rmsprop":
             a = update["alpha"] * a + (1 - update["alpha"]) * g * g
             square = a

@@ -339,16 +339,20 @@ class Emulated(unittest.TestCase):
         self.check(cases_of(ROWS, len(MAPS)), EMULATOR_ORDER="descending", CAPTURE="yes")
 
 
+    def root_scale(self, which, given, first):
+        return 0 if UPDATES[which]["kind"] == "radam" and first else given[6]
+
     def test_updates(self):
         """torch.optim's formulas; nothing is written where the numbers say so; the 16-bit copy is the new parameter, rounded."""
-        rng, given, questions, memories = random.Random(3), (0.1, 0.5, 0.3, 0.01, 0.2, 0.999, 1.5), [], []
-        _, scale, limit, decay, rate, shrink, root_scale = given
+        rng, given, questions, memories = random.Random(3), (0.1, 0.5, 0.3, 0.01, 0.2, 0.999, 1.5, 0.07), [], []
+        _, scale, limit, decay, rate, shrink, _, lead = given
         kinds = list(itertools.product(range(len(UPDATES)), ((True, False, 1003, 0), (True, True, 3, 0), (True, False, 257, 4), (False, False, 9, 0))))
         for which, (go, first, count, offset) in kinds:
             arrays = [[ROUND["f32"](rng.uniform(0.01, 1)) * sign for _ in range(count)] for sign in (1, -1, 1, 0.1, 0.1)]
             own_scale = -scale if UPDATES[which]["maximize"] else scale
+            root_scale = self.root_scale(which, given, first)
             half = UPDATES[which]["half_dtype"]
-            memory = [struct.pack("<??xxffff", go, first, own_scale, rate, shrink, root_scale), struct.pack("<ff", decay, limit)]
+            memory = [struct.pack("<??xxfffff", go, first, own_scale, rate, shrink, root_scale, lead), struct.pack("<ff", decay, limit)]
             memory += [encoded("f32", array) for array in arrays] + [None if half == "f32" else bytes(2 * count)]
             memories.append((arrays, own_scale, memory))
             questions.append(struct.pack("<7q", which, 3, count, 0, 0, 0, len(memory)) + b"".join(
@@ -358,7 +362,8 @@ class Emulated(unittest.TestCase):
             update = UPDATES[which]
             self.assertEqual(struct.unpack_from("<q", answer, at)[0], 0, printed)
             at += 8 + len(memory[0]) + len(memory[1])
-            wanted = _reference_update(update, arrays, (0.1, own_scale, *given[2:]), first) if go else arrays
+            numbers = (0.1, own_scale, *given[2:6], self.root_scale(which, given, first), lead)
+            wanted = _reference_update(update, arrays, numbers, first) if go else arrays
             for k in range(5):
                 got = decoded("f32", answer[at:at + 4 * count])
                 at += 4 * count

@@ -198,8 +198,14 @@ class Written(Export):
                              (torch.optim.AdamW(net.parameters(), betas=(0.8, 0.9)),
                               {"type": "adamw", "lr": 0.001, "betas": [0.8, 0.9], "eps": 1e-08, "weight_decay": 0.01}),
                              (torch.optim.RMSprop(net.parameters(), centered=True),
-                              {"type": "rmsprop", "lr": 0.01, "alpha": 0.99, "eps": 1e-08,
-                                                                                     "centered": True})):
+                              {"type": "rmsprop", "lr": 0.01, "alpha": 0.99, "eps": 1e-08, "centered": True}),
+                             (torch.optim.Adamax(net.parameters()),
+                              {"type": "adamax", "lr": 0.002, "betas": [0.9, 0.999], "eps": 1e-08}),
+                             (torch.optim.NAdam(net.parameters(), momentum_decay=0, decoupled_weight_decay=True),
+                              {"type": "nadam", "lr": 0.002, "betas": [0.9, 0.999], "eps": 1e-08, "momentum_decay": 0,
+                               "decoupled_weight_decay": True}),
+                             (torch.optim.RAdam(net.parameters(), lr=0.1, weight_decay=0.01),
+                              {"type": "radam", "lr": 0.1, "betas": [0.9, 0.999], "eps": 1e-08, "weight_decay": 0.01})):
             self.assertEqual(self.export(net, torch.rand(4, 3), optimizer=made)["optimizer"], wanted)
         with self.assertRaisesRegex(ValueError, "LBFGS; use one of SGD"):
             self.export(net, torch.rand(4, 3), optimizer=torch.optim.LBFGS(net.parameters()))

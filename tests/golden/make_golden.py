@@ -477,6 +477,53 @@ def losses():
 
 
 # ---- optimizers: 20 steps with given gradients; the rate is halved after ten ------------------------------------------------------
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", as in lion-pytorch."""
+
+    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, maximize=False):
+        super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay, maximize=maximize))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            (beta1, beta2), lr = group["betas"], group["lr"]
+            for p in group["params"]:
+                g = -p.grad if group["maximize"] else p.grad
+                m = self.state[p].setdefault("m", torch.zeros_like(p))
+                p.mul_(1 - lr * group["weight_decay"])
+                p.sub_(lr * torch.sign(beta1 * m + (1 - beta1) * g))
+                m.copy_(beta2 * m + (1 - beta2) * g)
+
+
+class LAMB(torch.optim.Optimizer):
+    """Algorithm 2 of You et al. 2020, "Large Batch Optimization for Deep Learning", with timm's and NVIDIA's choices: phi is the
+    identity, both biases are corrected, and a parameter without weight decay adapts only with always_adapt."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, trust_clip=0.0, always_adapt=False,
+                 maximize=False):
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, trust_clip=trust_clip,
+                                      always_adapt=always_adapt, maximize=maximize))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in group["params"]:
+                state = self.state[p]
+                g = -p.grad if group["maximize"] else p.grad
+                m, v = state.setdefault("m", torch.zeros_like(p)), state.setdefault("v", torch.zeros_like(p))
+                t = state["t"] = state.get("t", 0) + 1
+                m.copy_(beta1 * m + (1 - beta1) * g)
+                v.copy_(beta2 * v + (1 - beta2) * g * g)
+                u = m / (1 - beta1 ** t) / ((v / (1 - beta2 ** t)).sqrt() + group["eps"]) + group["weight_decay"] * p
+                ratio = 1.0
+                if group["weight_decay"] != 0 or group["always_adapt"]:
+                    weight, move = p.norm().item(), u.norm().item()
+                    ratio = weight / move if weight > 0 and move > 0 else 1.0
+                    ratio = min(ratio, group["trust_clip"] or inf)
+                p.sub_(group["lr"] * ratio * u)
+
+
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, dict(lr=0.1)),
     "sgd_momentum": (torch.optim.SGD, dict(lr=0.1, momentum=0.9)),
@@ -494,6 +541,21 @@ OPTIMIZERS = {
     "rmsprop_centered": (torch.optim.RMSprop, dict(lr=0.02, alpha=0.9, momentum=0.5, centered=True)),
     "adagrad": (torch.optim.Adagrad, dict()),
     "adagrad_options": (torch.optim.Adagrad, dict(lr=0.1, lr_decay=0.1, weight_decay=0.1, eps=1e-3, initial_accumulator_value=0.5)),
+    "adamax": (torch.optim.Adamax, dict()),
+    "adamax_options": (torch.optim.Adamax, dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1, maximize=True)),
+    "nadam": (torch.optim.NAdam, dict()),
+    "nadam_options": (torch.optim.NAdam, dict(lr=0.02, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, momentum_decay=0.05)),
+    "nadam_decoupled": (torch.optim.NAdam, dict(lr=0.02, weight_decay=0.1, momentum_decay=0.0, decoupled_weight_decay=True,
+                                                maximize=True)),
+    "radam": (torch.optim.RAdam, dict()),
+    "radam_options": (torch.optim.RAdam, dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)),
+    "radam_decoupled": (torch.optim.RAdam, dict(lr=0.02, betas=(0.9, 0.5), weight_decay=0.1, decoupled_weight_decay=True,
+                                                maximize=True)),
+    "lion": (Lion, dict()),
+    "lion_options": (Lion, dict(lr=0.01, betas=(0.8, 0.9), weight_decay=0.3, maximize=True)),
+    "lamb": (LAMB, dict()),
+    "lamb_options": (LAMB, dict(lr=0.02, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, trust_clip=1.5, maximize=True)),
+    "lamb_adapt": (LAMB, dict(lr=0.02, weight_decay=0.0, always_adapt=True)),
 }
 
 
@@ -508,11 +570,9 @@ def optimizers():
     for name, (kind, options) in OPTIMIZERS.items():
         for groups in (False, True):  # b without decay, its rate a fifth
             wa, wb = (up(t.clone()).requires_grad_(True) for t in (a, b))
-            lr = options.get("lr", {torch.optim.RMSprop: 1e-2, torch.optim.Adagrad: 1e-2}.get(kind, 1e-3))
+            opt = kind([{"params": [wa]}, {"params": [wb]}], **options)
             if groups:
-                opt = kind([{"params": [wa]}, {"params": [wb], "weight_decay": 0.0, "lr": lr * 0.2}], **options)
-            else:
-                opt = kind([wa, wb], **options)
+                opt.param_groups[1].update(weight_decay=0.0, lr=opt.defaults["lr"] * 0.2)
             trace_a, trace_b = [], []
             for t in range(20):
                 if t == 10:

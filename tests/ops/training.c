@@ -22,7 +22,23 @@ static golden optimizers, schedules, models;
     X(rmsprop_centered, rmsprop, .lr = 0.02f, .alpha = 0.9f, .momentum = 0.5f, .centered = true)                                 \
     X(adagrad, adagrad, .lr = 0)                                                                                                 \
     X(adagrad_options, adagrad, .lr = 0.1f, .lr_decay = 0.1f, .weight_decay = 0.1f, .eps = 1e-3f,                                \
-      .initial_accumulator_value = 0.5f)
+      .initial_accumulator_value = 0.5f)                                                                                         \
+    X(adamax, adamax, .lr = 0)                                                                                                   \
+    X(adamax_options, adamax, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.9f, .eps = 1e-3f, .weight_decay = 0.1f, .maximize = true)   \
+    X(nadam, nadam, .lr = 0)                                                                                                     \
+    X(nadam_options, nadam, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.95f, .eps = 1e-3f, .weight_decay = 0.1f,                      \
+      .momentum_decay = 0.05f)                                                                                                   \
+    X(nadam_decoupled, nadam, .lr = 0.02f, .weight_decay = 0.1f, .momentum_decay = GPUNN_ZERO, .decoupled_weight_decay = true,   \
+      .maximize = true)                                                                                                          \
+    X(radam, radam, .lr = 0)                                                                                                     \
+    X(radam_options, radam, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.9f, .eps = 1e-3f, .weight_decay = 0.1f)                       \
+    X(radam_decoupled, radam, .lr = 0.02f, .beta2 = 0.5f, .weight_decay = 0.1f, .decoupled_weight_decay = true, .maximize = true)\
+    X(lion, lion, .lr = 0)                                                                                                       \
+    X(lion_options, lion, .lr = 0.01f, .beta1 = 0.8f, .beta2 = 0.9f, .weight_decay = 0.3f, .maximize = true)                     \
+    X(lamb, lamb, .lr = 0)                                                                                                       \
+    X(lamb_options, lamb, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.95f, .eps = 1e-3f, .weight_decay = 0.1f, .trust_clip = 1.5f,    \
+      .maximize = true)                                                                                                          \
+    X(lamb_adapt, lamb, .lr = 0.02f, .weight_decay = GPUNN_ZERO, .always_adapt = true)
 
 /* clang-format on */
 typedef struct optimizer_case {

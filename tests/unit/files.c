@@ -414,7 +414,7 @@ typedef struct training {
     gpunn_loader    *loader;
 } training;
 
-enum { SAMPLES = 26, KINDS = 5 }; /* the last batch of 4 holds 2, as batch_norm needs */
+enum { SAMPLES = 26, KINDS = 10 }; /* the last batch of 4 holds 2, as batch_norm needs */
 
 static gpunn_optimizer *make_optimizer(gpunn_model *model, int kind)
 {
@@ -423,7 +423,12 @@ static gpunn_optimizer *make_optimizer(gpunn_model *model, int kind)
     case 1: return gpunn_adam(model, .lr = 0.01f);
     case 2: return gpunn_adamw(model, .lr = 0.01f, .beta1 = 0.8f);
     case 3: return gpunn_rmsprop(model, .lr = 0.01f, .momentum = 0.5f, .centered = true);
-    default: return gpunn_adagrad(model, .lr = 0.1f, .initial_accumulator_value = 0.1f);
+    case 4: return gpunn_adagrad(model, .lr = 0.1f, .initial_accumulator_value = 0.1f);
+    case 5: return gpunn_adamax(model, .lr = 0.01f);
+    case 6: return gpunn_nadam(model, .lr = 0.01f, .momentum_decay = 0.02f, .decoupled_weight_decay = true, .weight_decay = 0.1f);
+    case 7: return gpunn_radam(model, .lr = 0.01f, .beta2 = 0.9f); /* takes to roots on the way */
+    case 8: return gpunn_lamb(model, .lr = 0.01f, .trust_clip = 2);
+    default: return gpunn_lion(model, .lr = 0.01f, .weight_decay = 0.1f);
     }
 }
 

@@ -230,14 +230,10 @@ static void test_clipping(void **state)
     gpunn_optimizer_destroy(opt);
 }
 
-static void test_freezing(void **state)
+static void check_freezing(const fixture *f, net n, gpunn_optimizer *opt)
 {
-    fixture         *f = *state;
-    net              n = net_make(f->model);
-    gpunn_tensor    *frozen = gpunn_find(f->model, "conv1.weight"), *live = gpunn_find(f->model, "fc2.weight");
-    gpunn_optimizer *opt = MADE(f->dev, gpunn_adamw(f->model, .lr = 0.1f));
+    gpunn_tensor *frozen = gpunn_find(f->model, "conv1.weight"), *live = gpunn_find(f->model, "fc2.weight");
     OK(f->dev, gpunn_set_trainable(frozen, false));
-    net_write(f->dev, n, 6, 1);
     float *a = read_floats(f->dev, frozen, NULL), *b = read_floats(f->dev, live, NULL);
     for (int round = 0; round < 4; round++) { /* frozen, live, frozen, live */
         if (round) OK(f->dev, gpunn_set_trainable(frozen, round % 2 == 1));
@@ -253,6 +249,33 @@ static void test_freezing(void **state)
     }
     free(a), free(b);
     gpunn_optimizer_destroy(opt);
+}
+
+static void test_freezing(void **state)
+{
+    fixture *f = *state;
+    net      n = net_make(f->model);
+    net_write(f->dev, n, 6, 1);
+    check_freezing(f, n, MADE(f->dev, gpunn_adamw(f->model, .lr = 0.1f)));
+    check_freezing(f, n, MADE(f->dev, gpunn_nadam(f->model, .lr = 0.1f, .weight_decay = 0.1f)));
+    check_freezing(f, n, MADE(f->dev, gpunn_lamb(f->model, .lr = 0.1f)));
+    check_freezing(f, n, MADE(f->dev, gpunn_lion(f->model, .lr = 0.1f, .weight_decay = 0.1f)));
+}
+
+static void test_bad_settings(void **state)
+{
+    fixture *f = *state;
+    FAILS_NULL(f->dev, gpunn_adam(f->model, .beta1 = 1), GPUNN_ERR_ARGUMENT, "gpunn_adam", "beta1 is 1");
+    FAILS_NULL(f->dev, gpunn_nadam(f->model, .momentum_decay = -1), GPUNN_ERR_ARGUMENT, "gpunn_nadam", "momentum_decay is -1");
+    FAILS_NULL(f->dev, gpunn_radam(f->model, .momentum_decay = 0.1f), GPUNN_ERR_ARGUMENT, "gpunn_radam", "gpunn_nadam's");
+    FAILS_NULL(f->dev, gpunn_lamb(f->model, .trust_clip = NAN), GPUNN_ERR_ARGUMENT, "gpunn_lamb", "trust_clip is nan");
+    FAILS_NULL(f->dev, gpunn_lion(f->model, .lr = -1), GPUNN_ERR_ARGUMENT, "gpunn_lion", "lr is -1");
+    FAILS_NULL(f->dev, gpunn_adamax(f->model, .eps = INFINITY), GPUNN_ERR_ARGUMENT, "gpunn_adamax", "eps is inf");
+    assert_null(gpunn_lamb(NULL));
+    assert_null(gpunn_lion(NULL));
+    assert_null(gpunn_nadam(NULL));
+    assert_null(gpunn_radam(NULL));
+    assert_null(gpunn_adamax(NULL));
 }
 
 /* A parameter without a gradient is left alone by the optimizer, weight decay included, as torch does with grad None. */
@@ -564,6 +587,7 @@ int main(void)
                 {"accumulation", test_accumulation},
                 {"clipping", test_clipping},
                 {"freezing", test_freezing},
+                {"bad settings", test_bad_settings},
                 {"unreached", test_unreached},
                 {"nan loss", test_nan_loss},
                 {"all ignored", test_all_ignored},

@@ -322,6 +322,12 @@ static void optimizers(void **state)
         gpunn_adamw(f->model, .beta2 = GPUNN_ZERO),
         gpunn_rmsprop(f->model, .alpha = 0.5f, .momentum = 0.1f, .centered = true),
         gpunn_adagrad(f->model, .lr_decay = 0.01f, .initial_accumulator_value = 0.5f, .eps = 1e-3f),
+        gpunn_adamax(f->model, .beta1 = 0.5f),
+        gpunn_nadam(f->model, .momentum_decay = GPUNN_ZERO, .decoupled_weight_decay = true),
+        gpunn_nadam(f->model, .lr = 0.1f, .momentum_decay = 0.1f, .weight_decay = 0.2f),
+        gpunn_radam(f->model, .maximize = true),
+        gpunn_lamb(f->model, .weight_decay = GPUNN_ZERO, .trust_clip = 10, .always_adapt = true),
+        gpunn_lion(f->model, .beta2 = 0.95f, .weight_decay = 0.1f),
     };
     for (int i = 0; i < COUNT(all); i++) {
         gpunn_optimizer *opt = MADE(f->dev, all[i]);
@@ -600,7 +606,7 @@ static void hostile_specs(void **state)
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"loss\": ^\"y\"}", "\"y\""},
         {"{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [1]}], \"loss\": ^\"x\"}",
          "one computed f32 number"},
-        {"{\"gpunn_spec\": 1, \"tensors\": [], \"optimizer\": {\"type\": ^\"lion\"}}", "\"adagrad\""},
+        {"{\"gpunn_spec\": 1, \"tensors\": [], \"optimizer\": {\"type\": ^\"lions\"}}", "\"lion\""},
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"optimizer\": ^{\"lr\": 1}}", "\"type\" is missing"},
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"optimizer\": {\"type\": \"sgd\", ^\"betas\": [0, 0]}}", "no \"betas\""},
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"optimizer\": ^{\"type\": \"adam\", \"betas\": [0, 1]}}", "beta2 is 1"},

@@ -8,7 +8,7 @@
 #define CROSS_ENTROPY_KERNELS_H
 #include "gpunn.h"
 
-#define CROSS_ENTROPY_KERNELS_STAMP 0xe9752439ca623ae6ull /* of this text: cross_entropy_kernels.cu was written with it */
+#define CROSS_ENTROPY_KERNELS_STAMP 0x689888f0bada5dcaull /* of this text: cross_entropy_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set cross_entropy_kernels;
 #endif
 
 #if defined(CROSS_ENTROPY_KERNELS_IMPLEMENTATION) || defined(CROSS_ENTROPY_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 1
-#error "cross_entropy_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 2
+#error "cross_entropy_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
 #endif
 #endif
 

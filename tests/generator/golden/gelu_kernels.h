@@ -8,7 +8,7 @@
 #define GELU_KERNELS_H
 #include "gpunn.h"
 
-#define GELU_KERNELS_STAMP 0x41e45cf2781f4f3aull /* of this text: gelu_kernels.cu was written with it */
+#define GELU_KERNELS_STAMP 0x42f742ff3cfb8e9bull /* of this text: gelu_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set gelu_kernels;
 #endif
 
 #if defined(GELU_KERNELS_IMPLEMENTATION) || defined(GELU_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 1
-#error "gelu_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 2
+#error "gelu_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
 #endif
 #endif
 

@@ -8,7 +8,7 @@
 #define LAYER_NORM_HALF_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_HALF_KERNELS_STAMP 0x2a0f968d9978b926ull /* of this text: layer_norm_half_kernels.cu was written with it */
+#define LAYER_NORM_HALF_KERNELS_STAMP 0xf17c06e15e3f864bull /* of this text: layer_norm_half_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set layer_norm_half_kernels;
 #endif
 
 #if defined(LAYER_NORM_HALF_KERNELS_IMPLEMENTATION) || defined(LAYER_NORM_HALF_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 1
-#error "layer_norm_half_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 2
+#error "layer_norm_half_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
 #endif
 #endif
 

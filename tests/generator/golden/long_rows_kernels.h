@@ -8,7 +8,7 @@
 #define LONG_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_ROWS_KERNELS_STAMP 0xf6e2e3d929e73651ull /* of this text: long_rows_kernels.cu was written with it */
+#define LONG_ROWS_KERNELS_STAMP 0x052cfc1e8eeab809ull /* of this text: long_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set long_rows_kernels;
 #endif
 
 #if defined(LONG_ROWS_KERNELS_IMPLEMENTATION) || defined(LONG_ROWS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 1
-#error "long_rows_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 2
+#error "long_rows_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
 #endif
 #endif
 

@@ -8,7 +8,7 @@
 #define MIXED_KERNELS_H
 #include "gpunn.h"
 
-#define MIXED_KERNELS_STAMP 0xb8363941b4cf2f61ull /* of this text: mixed_kernels.cu was written with it */
+#define MIXED_KERNELS_STAMP 0xf7fc314ab3bf64d7ull /* of this text: mixed_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set mixed_kernels;
 #endif
 
 #if defined(MIXED_KERNELS_IMPLEMENTATION) || defined(MIXED_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 1
-#error "mixed_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 2
+#error "mixed_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
 #endif
 #endif
 

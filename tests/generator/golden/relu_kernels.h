@@ -8,7 +8,7 @@
 #define RELU_KERNELS_H
 #include "gpunn.h"
 
-#define RELU_KERNELS_STAMP 0xb1f6155eae7c9f30ull /* of this text: relu_kernels.cu was written with it */
+#define RELU_KERNELS_STAMP 0x78e86d48906806d3ull /* of this text: relu_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set relu_kernels;
 #endif
 
 #if defined(RELU_KERNELS_IMPLEMENTATION) || defined(RELU_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 1
-#error "relu_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 2
+#error "relu_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
 #endif
 #endif
 

@@ -8,7 +8,7 @@
 #define SOFTMAX_KERNELS_H
 #include "gpunn.h"
 
-#define SOFTMAX_KERNELS_STAMP 0x7d4fe83ce422698full /* of this text: softmax_kernels.cu was written with it */
+#define SOFTMAX_KERNELS_STAMP 0x3cd48be9c7c083d0ull /* of this text: softmax_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set softmax_kernels;
 #endif
 
 #if defined(SOFTMAX_KERNELS_IMPLEMENTATION) || defined(SOFTMAX_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 1
-#error "softmax_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 2
+#error "softmax_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
 #endif
 #endif
 

@@ -8,7 +8,7 @@
 #define UPDATES_KERNELS_H
 #include "gpunn.h"
 
-#define UPDATES_KERNELS_STAMP 0xc283e442198c0184ull /* of this text: updates_kernels.cu was written with it */
+#define UPDATES_KERNELS_STAMP 0x169f94f63bdaea04ull /* of this text: updates_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set updates_kernels;
 #endif
 
 #if defined(UPDATES_KERNELS_IMPLEMENTATION) || defined(UPDATES_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 1
-#error "updates_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 2
+#error "updates_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -584,6 +584,336 @@ static int updates_update7(const gpunn_update *u, const gpunn_update_numbers *nu
     updates_restore(mode);
     return 0;
 }
+
+/* adamax */
+UPDATES_LOOPS updates_update8_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+{
+    const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float decay = u->weight_decay;
+    const float *const gradient = u->gradient;
+    float *const       parameter = u->parameter;
+    float *const m = u->state[0];
+    float *const most = u->state[1];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float p = parameter[i], g = gradient[i] * numbers.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        g += decay * p;
+        const float m_next = 0.9f * m[i] + 0.1f * g;
+        const float now = fabsf(g) + 1e-08f, before = 0.999f * most[i];
+        const float most_next = updates_where(before > now, before, now);
+        m[i] = m_next;
+        most[i] = most_next;
+        p -= numbers.rate * (m_next / most_next);
+        parameter[i] = p;
+    }
+}
+
+static int updates_update8(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+{
+    if (!numbers->go) return 0;
+#ifdef _OPENMP
+    const int slices = updates_slices(u->count, 16384);
+    if (threads > 1 && slices > 1) {
+        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
+        {
+            const unsigned mode = updates_flush_denormals();
+            UPDATES_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i)
+                updates_update8_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
+                                 updates_slice(u->count, 16, slices, i + 1));
+            updates_restore(mode);
+        }
+        return 0;
+    }
+#endif
+    const unsigned mode = updates_flush_denormals();
+    (void)threads;
+    updates_update8_loop(u, *numbers, 0, u->count);
+    updates_restore(mode);
+    return 0;
+}
+
+/* nadam */
+UPDATES_LOOPS updates_update9_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+{
+    const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float decay = u->weight_decay;
+    const float *const gradient = u->gradient;
+    float *const       parameter = u->parameter;
+    float *const m = u->state[0];
+    float *const v = u->state[1];
+    enum { PIECE = 64 }; /* elements whose roots are taken together */
+    for (int64_t at = begin; at < end; at += PIECE) {
+        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
+        float         root[PIECE], kept[PIECE];
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         g = gradient[i] * numbers.scale;
+            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+            g += decay * parameter[i];
+            kept[j] = 0.9f * m[i] + 0.1f * g;
+            root[j] = 0.999f * v[i] + 0.001f * g * g;
+            m[i] = kept[j];
+            v[i] = root[j];
+            kept[j] = numbers.lead * g + numbers.rate * kept[j];
+        }
+        updates_roots(root, n);
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         p = parameter[i];
+            p = p - kept[j] / (root[j] * numbers.root_scale + 1e-08f);
+            parameter[i] = p;
+        }
+    }
+}
+
+static int updates_update9(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+{
+    if (!numbers->go) return 0;
+#ifdef _OPENMP
+    const int slices = updates_slices(u->count, 16384);
+    if (threads > 1 && slices > 1) {
+        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
+        {
+            const unsigned mode = updates_flush_denormals();
+            UPDATES_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i)
+                updates_update9_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
+                                 updates_slice(u->count, 16, slices, i + 1));
+            updates_restore(mode);
+        }
+        return 0;
+    }
+#endif
+    const unsigned mode = updates_flush_denormals();
+    (void)threads;
+    updates_update9_loop(u, *numbers, 0, u->count);
+    updates_restore(mode);
+    return 0;
+}
+
+/* nadam */
+UPDATES_LOOPS updates_update10_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+{
+    const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float *const gradient = u->gradient;
+    float *const       parameter = u->parameter;
+    float *const m = u->state[0];
+    float *const v = u->state[1];
+    enum { PIECE = 64 }; /* elements whose roots are taken together */
+    for (int64_t at = begin; at < end; at += PIECE) {
+        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
+        float         root[PIECE], kept[PIECE];
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         g = gradient[i] * numbers.scale;
+            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+            kept[j] = 0.9f * m[i] + 0.1f * g;
+            root[j] = 0.999f * v[i] + 0.001f * g * g;
+            m[i] = kept[j];
+            v[i] = root[j];
+            kept[j] = numbers.lead * g + numbers.rate * kept[j];
+        }
+        updates_roots(root, n);
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         p = parameter[i];
+            p = p * numbers.shrink - kept[j] / (root[j] * numbers.root_scale + 1e-08f);
+            parameter[i] = p;
+        }
+    }
+}
+
+static int updates_update10(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+{
+    if (!numbers->go) return 0;
+#ifdef _OPENMP
+    const int slices = updates_slices(u->count, 16384);
+    if (threads > 1 && slices > 1) {
+        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
+        {
+            const unsigned mode = updates_flush_denormals();
+            UPDATES_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i)
+                updates_update10_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
+                                 updates_slice(u->count, 16, slices, i + 1));
+            updates_restore(mode);
+        }
+        return 0;
+    }
+#endif
+    const unsigned mode = updates_flush_denormals();
+    (void)threads;
+    updates_update10_loop(u, *numbers, 0, u->count);
+    updates_restore(mode);
+    return 0;
+}
+
+/* radam */
+UPDATES_LOOPS updates_update11_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+{
+    const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float decay = u->weight_decay;
+    const float *const gradient = u->gradient;
+    float *const       parameter = u->parameter;
+    float *const m = u->state[0];
+    float *const v = u->state[1];
+    enum { PIECE = 64 }; /* elements whose roots are taken together */
+    for (int64_t at = begin; at < end; at += PIECE) {
+        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
+        float         root[PIECE], kept[PIECE];
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         g = gradient[i] * numbers.scale;
+            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+            g += decay * parameter[i];
+            kept[j] = 0.9f * m[i] + 0.1f * g;
+            root[j] = 0.999f * v[i] + 0.001f * g * g;
+            m[i] = kept[j];
+            v[i] = root[j];
+        }
+        updates_roots(root, n);
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         p = parameter[i];
+            p = p - numbers.rate * updates_where(numbers.root_scale > 0, kept[j] / (root[j] + 1e-08f), kept[j]);
+            parameter[i] = p;
+        }
+    }
+}
+
+static int updates_update11(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+{
+    if (!numbers->go) return 0;
+#ifdef _OPENMP
+    const int slices = updates_slices(u->count, 16384);
+    if (threads > 1 && slices > 1) {
+        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
+        {
+            const unsigned mode = updates_flush_denormals();
+            UPDATES_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i)
+                updates_update11_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
+                                 updates_slice(u->count, 16, slices, i + 1));
+            updates_restore(mode);
+        }
+        return 0;
+    }
+#endif
+    const unsigned mode = updates_flush_denormals();
+    (void)threads;
+    updates_update11_loop(u, *numbers, 0, u->count);
+    updates_restore(mode);
+    return 0;
+}
+
+/* radam */
+UPDATES_LOOPS updates_update12_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+{
+    const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float *const gradient = u->gradient;
+    float *const       parameter = u->parameter;
+    float *const m = u->state[0];
+    float *const v = u->state[1];
+    enum { PIECE = 64 }; /* elements whose roots are taken together */
+    for (int64_t at = begin; at < end; at += PIECE) {
+        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
+        float         root[PIECE], kept[PIECE];
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         g = gradient[i] * numbers.scale;
+            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+            kept[j] = 0.9f * m[i] + 0.1f * g;
+            root[j] = 0.999f * v[i] + 0.001f * g * g;
+            m[i] = kept[j];
+            v[i] = root[j];
+        }
+        updates_roots(root, n);
+        UPDATES_VECTOR
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t i = at + j;
+            float         p = parameter[i];
+            p = p * numbers.shrink - numbers.rate * updates_where(numbers.root_scale > 0, kept[j] / (root[j] + 1e-08f), kept[j]);
+            parameter[i] = p;
+        }
+    }
+}
+
+static int updates_update12(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+{
+    if (!numbers->go) return 0;
+#ifdef _OPENMP
+    const int slices = updates_slices(u->count, 16384);
+    if (threads > 1 && slices > 1) {
+        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
+        {
+            const unsigned mode = updates_flush_denormals();
+            UPDATES_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i)
+                updates_update12_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
+                                 updates_slice(u->count, 16, slices, i + 1));
+            updates_restore(mode);
+        }
+        return 0;
+    }
+#endif
+    const unsigned mode = updates_flush_denormals();
+    (void)threads;
+    updates_update12_loop(u, *numbers, 0, u->count);
+    updates_restore(mode);
+    return 0;
+}
+
+/* lion */
+UPDATES_LOOPS updates_update13_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+{
+    const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float *const gradient = u->gradient;
+    float *const       parameter = u->parameter;
+    float *const m = u->state[0];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float p = parameter[i], g = gradient[i] * numbers.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        const float old = m[i], way = 0.9f * old + 0.1f * g;
+        p = p * numbers.shrink - numbers.rate * updates_where(way > 0, 1.0f, updates_where(way < 0, -1.0f, way));
+        m[i] = 0.999f * old + 0.001f * g;
+        parameter[i] = p;
+    }
+}
+
+static int updates_update13(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+{
+    if (!numbers->go) return 0;
+#ifdef _OPENMP
+    const int slices = updates_slices(u->count, 16384);
+    if (threads > 1 && slices > 1) {
+        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
+        {
+            const unsigned mode = updates_flush_denormals();
+            UPDATES_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i)
+                updates_update13_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
+                                 updates_slice(u->count, 16, slices, i + 1));
+            updates_restore(mode);
+        }
+        return 0;
+    }
+#endif
+    const unsigned mode = updates_flush_denormals();
+    (void)threads;
+    updates_update13_loop(u, *numbers, 0, u->count);
+    updates_restore(mode);
+    return 0;
+}
 #ifdef UPDATES_OPTIMIZED
 #pragma GCC pop_options
 #undef UPDATES_OPTIMIZED
@@ -591,22 +921,34 @@ static int updates_update7(const gpunn_update *u, const gpunn_update_numbers *nu
 
 /* ==== tables ========================================================================================================== */
 static const gpunn_kernel_update updates_updates[] = {
-    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, false, false, false, 0, 0, NULL, NULL},
+    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
      updates_update0},
-    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0.9f, 0.1f, 0.9f, 0.999f, 0, 1e-08f, 0, false, false, false, 0, 0, NULL, NULL},
+    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0.9f, 0.1f, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
      updates_update1},
-    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0.9f, 0, 0.9f, 0.999f, 0, 1e-08f, 0, true, false, true, 0, 0, NULL, NULL},
+    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0.9f, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, true, false, true, false, false, 0, 0, NULL, NULL},
      updates_update2},
-    {{GPUNN_UPDATE_ADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, false, false, false, 0, 0, NULL, NULL},
+    {{GPUNN_UPDATE_ADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
      updates_update3},
-    {{GPUNN_UPDATE_ADAMW, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, false, false, false, 0, 0, NULL, NULL},
+    {{GPUNN_UPDATE_ADAMW, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
      updates_update4},
-    {{GPUNN_UPDATE_RMSPROP, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0.9f, 0, 0.9f, 0.999f, 0.99f, 1e-08f, 0, false, true, false, 0, 0, NULL, NULL},
+    {{GPUNN_UPDATE_RMSPROP, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0.9f, 0, 0.9f, 0.999f, 0.99f, 1e-08f, 0, 0, 0, false, true, false, false, false, 0, 0, NULL, NULL},
      updates_update5},
-    {{GPUNN_UPDATE_RMSPROP, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0.99f, 1e-08f, 0, false, false, false, 0, 0, NULL, NULL},
+    {{GPUNN_UPDATE_RMSPROP, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0.99f, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
      updates_update6},
-    {{GPUNN_UPDATE_ADAGRAD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-10f, 0, false, false, false, 0, 0, NULL, NULL},
+    {{GPUNN_UPDATE_ADAGRAD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-10f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
      updates_update7},
+    {{GPUNN_UPDATE_ADAMAX, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
+     updates_update8},
+    {{GPUNN_UPDATE_NADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
+     updates_update9},
+    {{GPUNN_UPDATE_NADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, true, false, 0, 0, NULL, NULL},
+     updates_update10},
+    {{GPUNN_UPDATE_RADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, true, false, false, 0, 0, NULL, NULL},
+     updates_update11},
+    {{GPUNN_UPDATE_RADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, true, false, 0, 0, NULL, NULL},
+     updates_update12},
+    {{GPUNN_UPDATE_LION, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
+     updates_update13},
 };
 #if defined(GPUNN_CUDA) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda updates_kernels_cuda;
@@ -632,7 +974,7 @@ const gpunn_kernel_set updates_kernels = {
     0,
     0,
     updates_updates,
-    8,
+    14,
 #if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
     &updates_kernels_cuda,
 #else

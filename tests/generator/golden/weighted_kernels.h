@@ -8,7 +8,7 @@
 #define WEIGHTED_KERNELS_H
 #include "gpunn.h"
 
-#define WEIGHTED_KERNELS_STAMP 0xcc9eb20b5580d927ull /* of this text: weighted_kernels.cu was written with it */
+#define WEIGHTED_KERNELS_STAMP 0xd69618c67c2ba413ull /* of this text: weighted_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set weighted_kernels;
 #endif
 
 #if defined(WEIGHTED_KERNELS_IMPLEMENTATION) || defined(WEIGHTED_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 1
-#error "weighted_kernels.h is for GPUNN_KERNELS_ABI 1; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 2
+#error "weighted_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
 #endif
 #endif
 
