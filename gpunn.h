@@ -25,7 +25,7 @@
  *   and under GPUNN_IMPLEMENTATION
  *     structs errors memory random math
  *     shapes graph expr plan autodiff run
- *     gemm conv pool map reduce norm loss update cpu
+ *     gemm conv pool map reduce norm attention loss update cpu
  *     optimizer loader json safetensors spec readers fit_loop
  *     licence
  *
@@ -508,6 +508,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(ARGMAX, argmax, 0, 0, 0)                           \
     X(SOFTMAX, softmax, 0, 1, 1)                         \
     X(LOG_SOFTMAX, log_softmax, 0, 1, 1)                 \
+    X(ATTENTION, scaled_dot_product_attention, 15, 1, 7) \
     X(CROSS_ENTROPY, cross_entropy, 7, 0, 1)             \
     X(NLL, nll, 6, 0, 1)                                 \
     X(CAST, cast, 0, 0, 0)                               \
@@ -663,6 +664,24 @@ typedef struct gpunn_matmul_args {
 /* torch.matmul for rank >= 2: [..., m, k] x [..., k, n] -> [..., m, n]; leading axes broadcast. */
 GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_matmul_args args);
 #define gpunn_matmul(a, ...) gpunn_matmul_((a), GPUNN_NAMED(gpunn_matmul_args, __VA_ARGS__))
+
+/* -- attention -- */
+typedef struct gpunn_attention_args {
+    int           args_;
+    gpunn_tensor *mask;       /* [n, heads, l, s], axes of 1 or none for all. BOOL: true takes part; F32: added; no gradient */
+    bool          is_causal;  /* row i sees keys 0 .. i only; with a mask: and what that lets through */
+    float         dropout_p;  /* of the weights, in training */
+    float         scale;      /* 1 / sqrt(e) */
+    bool          enable_gqa; /* k and v have kv_heads, a divisor of heads: each serves heads / kv_heads neighbours */
+    bool          heads_last; /* all values are [n, l, heads, e] instead of [n, heads, l, e] */
+} gpunn_attention_args;
+/* torch's: softmax(q k^T scale + mask) v of q [n, heads, l, e], k [n, heads, s, e], v [n, heads, s, ev] -> [n, heads, l, ev]. Or
+ * all three in one, as a linear layer makes them: q [n, l, 3, heads, e], k and v NULL -> [n, l, heads, e]. A row that sees no key
+ * is 0 and gives no gradient. No memory of l x s on the CPU, and on a GPU where cuDNN's fused attention serves. */
+GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *v,
+                                                            gpunn_attention_args args);
+#define gpunn_scaled_dot_product_attention(q, k, ...) \
+    gpunn_scaled_dot_product_attention_((q), (k), GPUNN_NAMED(gpunn_attention_args, __VA_ARGS__))
 
 /* -- losses: a scalar, or the input's shape without reduction -- */
 typedef enum gpunn_reduction {
@@ -985,7 +1004,8 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
 
 /* The constants of one node; each op reads only the fields named beside it. */
 typedef struct gpunn_attributes {
-    float           value[2];  /* elementwise: attr1, attr2; pad: value; dropout: p; cross_entropy: label_smoothing */
+    float           value[2];  /* elementwise: attr1, attr2; pad: value; dropout: p; cross_entropy: label_smoothing; attention:
+                                  dropout_p, scale */
     int             kernel[3]; /* conv, pools: one per spatial axis, the first in [0] */
     int             stride[3], padding[3], dilation[3];
     int             groups;                       /* conv */
@@ -999,9 +1019,10 @@ typedef struct gpunn_attributes {
     int64_t         start, step;                  /* slice */
     int64_t         before[GPUNN_MAX_RANK];       /* pad; what follows is what the result's shape leaves */
     bool            transpose_a, transpose_b;     /* matmul */
+    bool            is_causal, heads_last;        /* attention; q, k and v in one are heads_last without saying so */
     gpunn_reduction reduction;                    /* cross_entropy, nll: MEAN, SUM or NONE */
     int64_t         ignore_index;                 /* cross_entropy, nll */
-    uint32_t        site;                         /* dropout: number of this node among the model's random ones */
+    uint32_t        site; /* dropout, attention with dropout: number of this node among the model's random ones */
 } gpunn_attributes;
 
 typedef struct gpunn_value {
@@ -1025,7 +1046,8 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 
 /* Operands: LINEAR, CONV2D x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
  * affine), running_mean, running_var (both updated in place by a training forward); CROSS_ENTROPY, NLL logits, labels, weight
- * (data NULL without); LAYER_NORM, RMS_NORM x, weight, bias (data NULL without); CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX,
+ * (data NULL without); LAYER_NORM, RMS_NORM x, weight, bias (data NULL without); ATTENTION q, k, v, mask (data NULL without) or
+ * all of q, k and v in the first, of rank 5; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX,
  * ARGMAX, ... x; GROUP the operands of its program: gradients that it writes in grad_in, with accumulate, all others in in. */
 typedef struct gpunn_step {
     gpunn_op op;
@@ -3476,6 +3498,84 @@ GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_ma
     return gpunn__node(&call, GPUNN_OP_MATMUL, &attr, operands, 2, GPUNN_F32, rank, dim);
 }
 
+/* ---- attention ------------------------------------------------------------------------------------------------------- */
+static const char *const gpunn__attention_names[] = {"q", "k", "v"};
+
+/* mask must be of a fitting dtype and broadcast to dim [n, heads, l, s]; NULL: there is none. */
+static bool gpunn__attention_mask_fits(const gpunn__call *call, const gpunn_tensor *mask, const int64_t dim[4])
+{
+    if (mask == NULL) return true;
+    if (!gpunn__operand(call, mask, ".mask", false)) return false;
+    int     rank = 4;
+    int64_t whole[GPUNN_MAX_RANK];
+    char    one[128], other[128];
+    memcpy(whole, dim, 4 * sizeof *dim);
+    if (mask->dtype != GPUNN_BOOL && mask->dtype != GPUNN_F32) {
+        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE,
+                            ".mask is %s, but must be bool (true: takes part) or f32 (added to the scores); gpunn_cast it",
+                            gpunn_dtype_name(mask->dtype));
+        return false;
+    }
+    if (!gpunn__broadcast_dims(call, "[n, heads, l, s] and .mask", &rank, whole, mask->rank, mask->dim)) return false;
+    if (rank == 4 && memcmp(whole, dim, 4 * sizeof *dim) == 0) return true;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".mask %s is larger than [n, heads, l, s], here %s; it must broadcast to that",
+                        gpunn__shape_text(mask, one), gpunn__dims_text(4, dim, other));
+    return false;
+}
+
+GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *v,
+                                                            gpunn_attention_args args)
+{
+    gpunn_tensor *operands[4] = {q, k, v, args.mask};
+    const bool    packed = q && q->rank == 5 && k == NULL && v == NULL, last = packed || args.heads_last;
+    const int     head = last ? 2 : 1, row = last ? 1 : 2;
+    gpunn__call   call;
+    if (!gpunn__begin(&call, "scaled_dot_product_attention", NULL, gpunn__attention_names, operands, packed ? 1 : 3,
+                      packed ? 1 : 3))
+        return NULL;
+    char    text[3][128];
+    int64_t part[3][4]; /* without the axis of 3 */
+    for (int i = 0; i < 3; i++) {
+        const gpunn_tensor *t = packed ? q : operands[i];
+        (void)gpunn__shape_text(t, text[i]);
+        if (t->rank != (packed ? 5 : 4) || (packed && t->dim[2] != 3))
+            return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
+                                 "%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for all; "
+                                 "gpunn_reshape it",
+                                 gpunn__attention_names[i], text[i], last ? "rows, heads" : "heads, rows");
+        for (int d = 0; d < 4; d++) part[i][d] = t->dim[packed && d > 1 ? d + 1 : d];
+        if (part[i][head] < 1 || part[i][3] < 1 || part[i][head] > INT32_MAX || part[i][3] > INT32_MAX)
+            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "%s is %s: heads and their size must be fixed, and below 2^31",
+                                 gpunn__attention_names[i], text[i]);
+    }
+    if (part[0][0] != part[1][0] || part[1][0] != part[2][0] || part[0][3] != part[1][3] || part[1][row] != part[2][row] ||
+        part[1][head] != part[2][head])
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
+                             "q is %s, k %s and v %s: n, the size of q's and k's heads and k's and v's "
+                             "rows and heads must agree",
+                             text[0], text[1], text[2]);
+    if (part[0][head] != part[1][head] && (!args.enable_gqa || part[0][head] % part[1][head] != 0))
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "q has %lld heads, k and v %lld; %s", (long long)part[0][head],
+                             (long long)part[1][head],
+                             args.enable_gqa ? "theirs must divide q's" : "set .enable_gqa to share them");
+    const int64_t scores[4] = {part[0][0], part[0][head], part[0][row], part[1][row]};
+    if (!gpunn__attention_mask_fits(&call, args.mask, scores)) return NULL;
+    gpunn_attributes attr = gpunn__no_attributes();
+    attr.value[0] = gpunn__float_setting(args.dropout_p, 0);
+    attr.value[1] = gpunn__float_setting(args.scale, (float)(1 / sqrt((double)part[0][3])));
+    if (!(attr.value[0] >= 0 && attr.value[0] <= 1))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "dropout_p is %g; use a probability from 0 to 1", (double)attr.value[0]);
+    if (!isfinite(attr.value[1]))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use a finite number", (double)attr.value[1]);
+    attr.is_causal = args.is_causal;
+    attr.heads_last = args.heads_last && !packed;
+    attr.site = q->model->random_sites;
+    part[0][3] = part[2][3];
+    gpunn_tensor *y = gpunn__node(&call, GPUNN_OP_ATTENTION, &attr, operands, 4, GPUNN_F32, 4, part[0]);
+    if (y && attr.value[0] > 0) q->model->random_sites++;
+    return y;
+}
+
 /* ---- losses and metrics ---------------------------------------------------------------------------------------------- */
 static const gpunn_axes gpunn__all_axes = {{GPUNN_END}};
 
@@ -4447,8 +4547,8 @@ static void gpunn__mark_chains(gpunn__builder *b)
 }
 
 /* ---- storage --------------------------------------------------------------------------------------------------------- *
- * A model of precision BF16 or F16 on a backend that computes on such values: products (linear, conv2d, matmul) read 16 bits and
- * give them, and so does what is made of 16-bit values alone, parameters not counted. What meets an F32 value is F32, as with
+ * A model of precision BF16 or F16 on a backend that computes on such values: products (linear, conv2d, matmul, attention) read 16
+ * bits and give them, and so does what is made of 16-bit values alone, parameters not counted. What meets an F32 value is F32, as with
  * torch's promotion, and so are sums, log_softmax and losses. */
 static gpunn_dtype gpunn__half_of(const gpunn_model *model)
 {
@@ -4457,7 +4557,7 @@ static gpunn_dtype gpunn__half_of(const gpunn_model *model)
 
 static bool gpunn__is_product(gpunn_op op)
 {
-    return op == GPUNN_OP_LINEAR || op == GPUNN_OP_CONV2D || op == GPUNN_OP_MATMUL;
+    return op == GPUNN_OP_LINEAR || op == GPUNN_OP_CONV2D || op == GPUNN_OP_MATMUL || op == GPUNN_OP_ATTENTION;
 }
 
 static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn_dtype *storage, const gpunn_tensor *t)
@@ -5363,7 +5463,13 @@ static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
 {
     for (int place = b->place[loss->id]; place >= 0; place--) {
         const gpunn_tensor *t = b->model->tensors[b->order[place]];
-        bool                own = b->behind[t->id] && b->wants[t->id] && t->kind == GPUNN__VALUE && !b->activates[t->id];
+        if (t->op == GPUNN_OP_ATTENTION && b->behind[t->id] && t->inputs[3] && b->wants[t->inputs[3]->id]) {
+            (void)gpunn__fail(b->model->dev, GPUNN_ERR_UNSUPPORTED,
+                              "scaled_dot_product_attention: its mask is learned, but has no gradient there; use gpunn_matmul, "
+                              "gpunn_add and gpunn_softmax instead");
+            return false;
+        }
+        bool own = b->behind[t->id] && b->wants[t->id] && t->kind == GPUNN__VALUE && !b->activates[t->id];
         if (b->group[t->id] >= 0 ? !gpunn__group_backward(b, b->group[t->id])
                                  : own && !gpunn__is_alias(b->plan, t) && !gpunn__backward_step(b, t))
             return false;
@@ -11046,27 +11152,338 @@ static void gpunn__drop_task(void *arg, int thread, int threads)
     }
 }
 
+/* Without values: the draws of this step; keep 65536 where nothing is dropped. */
+static gpunn__drop gpunn__drop_of(const gpunn_step *step)
+{
+    gpunn__drop d;
+    memset(&d, 0, sizeof d);
+    d.keep = step->training ? (uint32_t)((1 - (double)step->attr->value[0]) * 65536 + 0.5) : 65536;
+    d.scale = d.keep ? 65536.0f / (float)d.keep : 0;
+    d.seed = step->state->seed;
+    d.step = step->state->step;
+    d.site = step->attr->site;
+    return d;
+}
+
 static gpunn_status gpunn__cpu_dropout(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
-    gpunn__drop d;
+    gpunn__drop d = gpunn__drop_of(step);
     d.count = step->in[0].count;
     d.x = (const float *)(step->backward ? step->grad_out.data : step->in[0].data);
     d.y = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
     d.add = step->backward && step->accumulate[0];
-    d.keep = (uint32_t)((1 - (double)step->attr->value[0]) * 65536 + 0.5);
-    d.scale = d.keep ? 65536.0f / (float)d.keep : 0;
-    if (!step->training || d.keep == 65536) {
+    if (d.keep == 65536) {
         if (d.add)
             for (int64_t i = 0; i < d.count; i++) d.y[i] += d.x[i];
         else if (d.y != d.x)
             memcpy(d.y, d.x, (size_t)d.count * sizeof(float));
         return GPUNN_OK;
     }
-    d.seed = step->state->seed;
-    d.step = step->state->step;
-    d.site = step->attr->site;
     gpunn__cpu_parallel(gpunn__cpu_threads(cpu, d.count), gpunn__drop_task, &d);
+    return GPUNN_OK;
+}
+/* ==== >>attention ===================================================================================================== *
+ * softmax(q k^T scale + mask) v, sample by sample and head by head: blocks of queries pass by blocks of keys, so that no more than
+ * a block of weights is ever there. Each row keeps the largest score so far, and the sum of its weights relative to that; when a
+ * later block brings a larger one, the sum and the row of the result shrink. Training saves log sum exp of each row, from which
+ * the backward pass makes the weights p again: with dp = dy v^T and d = the sum over e of dy y,
+ *     dv = p^T dy, ds = p (dp - d) scale, dq = ds k, dk = ds^T q,
+ * where dropout's factors go with p in dv and with dp. Blocks depend on sizes only, and so do all sums. */
+#define GPUNN__ATTENTION_ROWS 128
+#define GPUNN__ATTENTION_KEYS 256
+
+typedef struct
+    gpunn__heads { /* element (sample, head, row, i): sample * samples + head * heads + row * rows + i; data NULL: none */
+    float  *data;
+    int64_t samples, heads, rows;
+} gpunn__heads;
+
+typedef struct gpunn__attention {
+    int64_t                    n, heads, kv_heads, l, s, e, ev;
+    gpunn__heads               q, k, v, y, dy, dq, dk, dv;
+    const void                *mask; /* NULL: none */
+    bool                       choice, causal;
+    int64_t                    mask_step[4]; /* along samples, heads, queries, keys */
+    float                      scale;
+    gpunn__drop                drop; /* keep 65536: none */
+    float                     *lse;  /* [n, heads, l]; a row without keys: inf */
+    bool                       add[3];
+    float                     *workspace;
+    int64_t                    each;   /* floats of a thread's part of it ... */
+    int64_t                    packed; /* ... of which so many for products, behind the scores */
+    const gpunn__gemm_kernels *kernels;
+} gpunn__attention;
+
+/* The heads of an operand, of a gradient of it or of the result; part: of q, k and v in one, [n, l, 3, heads, e]. */
+static gpunn__heads gpunn__attention_heads(const gpunn_step *step, const gpunn_value *value, void *data, int part)
+{
+    const int64_t *dim = value->dim;
+    const bool     packed = value->rank == 5, last = packed || step->in[0].rank == 5 || step->attr->heads_last;
+    const int64_t  heads = packed ? dim[3] : last ? dim[2] : dim[1], e = dim[value->rank - 1], row = (packed ? 3 : 1) * heads * e;
+    gpunn__heads   h;
+    h.data = data && packed ? (float *)data + part * heads * e : (float *)data;
+    h.samples = last ? dim[1] * row : dim[1] * dim[2] * e;
+    h.heads = last ? e : dim[2] * e;
+    h.rows = last ? row : e;
+    return h;
+}
+
+static float *gpunn__attention_at(const gpunn__heads *h, int64_t sample, int64_t head, int64_t row)
+{
+    return h->data + sample * h->samples + head * h->heads + row * h->rows;
+}
+
+/* x, and z unless it is NULL, times dropout's factors for `count` weights from number `at` on. */
+static void gpunn__attention_drop(const gpunn__drop *d, int64_t at, int64_t count, float *x, float *z)
+{
+    float factor[GPUNN__DROP_BLOCK];
+    for (int64_t j = 0, n; j < count; j += n) {
+        const int64_t inside = (at + j) % GPUNN__DROP_BLOCK;
+        n = gpunn__least(count - j, GPUNN__DROP_BLOCK - inside);
+        gpunn__drop_factors(d, (uint64_t)(at + j - inside) / 8, factor);
+        for (int64_t i = 0; i < n; i++) x[j + i] *= factor[inside + i];
+        for (int64_t i = 0; z && i < n; i++) z[j + i] *= factor[inside + i];
+    }
+}
+
+/* One product in this thread: c[m, n] (=, +=) a b, with b packed into `packed` where that pays. */
+static void gpunn__attention_product(const gpunn__attention *a, gpunn__gemm *g, float *packed)
+{
+    g->panels = gpunn__gemm_panels(g);
+    gpunn__gemm_block(g, a->kernels, 0, g->m, 0, g->n, packed);
+}
+
+/* c[rows, keys] = q k^T or dy v^T of rows i .. i + rows - 1 and keys j .. j + keys - 1. */
+static void gpunn__attention_pairs(const gpunn__attention *a, const float *left, int64_t left_row, const float *right,
+                                   int64_t right_row, int64_t rows, int64_t keys, int64_t e, float *c, float *packed)
+{
+    gpunn__gemm g = gpunn__gemm_make(rows, keys, e, left, false, right, true, c, false);
+    g.a_row = left_row;
+    g.b_col = right_row;
+    gpunn__attention_product(a, &g, packed);
+}
+
+/* One row of scores, for keys j .. j + n - 1 of query i: scaled and masked. */
+static void gpunn__attention_mask(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i, int64_t j, int64_t n,
+                                  float *GPUNN__RESTRICT x)
+{
+    const float    scale = a->scale;
+    const int64_t *step = a->mask_step, at = sample * step[0] + head * step[1] + i * step[2] + j * step[3];
+    if (a->mask == NULL)
+        for (int64_t k = 0; k < n; k++) x[k] *= scale;
+    else if (a->choice) {
+        const uint8_t *m = (const uint8_t *)a->mask + at;
+        if (step[3])
+            for (int64_t k = 0; k < n; k++) x[k] = gpunn__select(m[k] != 0, x[k] * scale, -INFINITY);
+        else
+            for (int64_t k = 0; k < n; k++) x[k] = gpunn__select(m[0] != 0, x[k] * scale, -INFINITY);
+    } else {
+        const float *m = (const float *)a->mask + at;
+        if (step[3])
+            for (int64_t k = 0; k < n; k++) x[k] = x[k] * scale + m[k];
+        else
+            for (int64_t k = 0; k < n; k++) x[k] = x[k] * scale + m[0];
+    }
+    if (a->causal)
+        for (int64_t k = i < j ? 0 : i - j + 1; k < n; k++) x[k] = -INFINITY;
+}
+
+/* Keys that rows before `end` can see. */
+static int64_t gpunn__attention_reach(const gpunn__attention *a, int64_t end)
+{
+    return a->causal ? gpunn__least(a->s, end) : a->s;
+}
+
+static void gpunn__attention_forward_block(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i0, int64_t rows,
+                                           float *scratch)
+{
+    const int64_t kv_head = head / (a->heads / a->kv_heads), reach = gpunn__attention_reach(a, i0 + rows);
+    float *const scores = scratch, *const packed = scratch + GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS;
+    float *const y = gpunn__attention_at(&a->y, sample, head, i0);
+    float        top[GPUNN__ATTENTION_ROWS], sum[GPUNN__ATTENTION_ROWS];
+    for (int64_t j = 0; j < reach; j += GPUNN__ATTENTION_KEYS) {
+        const int64_t keys = gpunn__least(reach - j, GPUNN__ATTENTION_KEYS);
+        const bool    last = j + keys == reach;
+        gpunn__attention_pairs(a, gpunn__attention_at(&a->q, sample, head, i0), a->q.rows,
+                               gpunn__attention_at(&a->k, sample, kv_head, j), a->k.rows, rows, keys, a->e, scores, packed);
+        for (int64_t i = 0; i < rows; i++) {
+            float *GPUNN__RESTRICT x = scores + i * keys;
+            gpunn__attention_mask(a, sample, head, i0 + i, j, keys, x);
+            const float block = (float)gpunn__reduce_line(GPUNN__TOP, x, keys, 0), before = j ? top[i] : -INFINITY;
+            const float highest = block > before ? block : before, shift = highest > -INFINITY ? highest : 0;
+            for (int64_t k = 0; k < keys; k++) x[k] = gpunn__exp_down(x[k] - shift);
+            const float total = (float)gpunn__sum_line(x, keys);
+            if (a->drop.keep < 65536)
+                gpunn__attention_drop(&a->drop, ((sample * a->heads + head) * a->l + i0 + i) * a->s + j, keys, x, NULL);
+            top[i] = highest;
+            if (j == 0)
+                sum[i] = total;
+            else {
+                const float            shrink = gpunn__exp_down(before - shift);
+                float *GPUNN__RESTRICT row = y + i * a->y.rows;
+                sum[i] = sum[i] * shrink + total;
+                if (shrink != 1)
+                    for (int64_t k = 0; k < a->ev; k++) row[k] *= shrink;
+            }
+            if (!last) continue;
+            if (a->lse)
+                a->lse[(sample * a->heads + head) * a->l + i0 + i] = sum[i] == 0 ? INFINITY : highest + gpunn__log(sum[i]);
+            sum[i] = sum[i] == 0 ? 0 : 1 / sum[i];
+        }
+        gpunn__gemm g = gpunn__gemm_make(rows, a->ev, keys, scores, false, gpunn__attention_at(&a->v, sample, kv_head, j), false,
+                                         y, j > 0);
+        g.b_row = a->v.rows;
+        g.c_row = a->y.rows;
+        g.scale_row = last ? sum : NULL;
+        gpunn__attention_product(a, &g, packed);
+    }
+}
+
+static void gpunn__attention_forward(void *arg, int thread, int threads)
+{
+    const gpunn__attention *a = (const gpunn__attention *)arg;
+    const int64_t           blocks = (a->l + GPUNN__ATTENTION_ROWS - 1) / GPUNN__ATTENTION_ROWS;
+    int64_t                 begin, end;
+    gpunn__cpu_part(a->n * a->heads * blocks, 1, threads, thread, &begin, &end);
+    for (int64_t unit = begin; unit < end; unit++) {
+        const int64_t head = unit / blocks, i = unit % blocks * GPUNN__ATTENTION_ROWS;
+        gpunn__attention_forward_block(a, head / a->heads, head % a->heads, i, gpunn__least(a->l - i, GPUNN__ATTENTION_ROWS),
+                                       a->workspace + thread * a->each);
+    }
+}
+
+/* ds, and in `weights` what dv needs, of rows from i0 and keys from j. */
+static void gpunn__attention_slopes(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i0, int64_t rows, int64_t j,
+                                    int64_t keys, const float *dot, float *weights, float *slopes, float *packed)
+{
+    const int64_t kv_head = head / (a->heads / a->kv_heads), row0 = (sample * a->heads + head) * a->l + i0;
+    const float   scale = a->scale;
+    gpunn__attention_pairs(a, gpunn__attention_at(&a->q, sample, head, i0), a->q.rows,
+                           gpunn__attention_at(&a->k, sample, kv_head, j), a->k.rows, rows, keys, a->e, weights, packed);
+    gpunn__attention_pairs(a, gpunn__attention_at(&a->dy, sample, head, i0), a->dy.rows,
+                           gpunn__attention_at(&a->v, sample, kv_head, j), a->v.rows, rows, keys, a->ev, slopes, packed);
+    for (int64_t i = 0; i < rows; i++) {
+        float *GPUNN__RESTRICT p = weights + i * keys, *GPUNN__RESTRICT ds = slopes + i * keys;
+        const float lse = a->lse[row0 + i], sum = dot[i];
+        gpunn__attention_mask(a, sample, head, i0 + i, j, keys, p);
+        for (int64_t k = 0; k < keys; k++) p[k] = gpunn__exp_down(p[k] - lse);
+        if (a->drop.keep == 65536) {
+            for (int64_t k = 0; k < keys; k++) ds[k] = p[k] * (ds[k] - sum) * scale;
+            continue;
+        }
+        float kept[GPUNN__ATTENTION_KEYS];
+        memcpy(kept, p, (size_t)keys * sizeof *kept);
+        gpunn__attention_drop(&a->drop, (row0 + i) * a->s + j, keys, p, ds);
+        for (int64_t k = 0; k < keys; k++) ds[k] = kept[k] * (ds[k] - sum) * scale;
+    }
+}
+
+/* gradient (+)= left^T right, or left right. */
+static void gpunn__attention_gradient(const gpunn__attention *a, const gpunn__heads *gradient, int64_t sample, int64_t head,
+                                      int64_t row, int64_t m, int64_t n, int64_t k, const float *left, bool transposed,
+                                      const gpunn__heads *right, int64_t right_head, int64_t right_row, float *packed)
+{
+    if (gradient->data == NULL) return;
+    gpunn__gemm g = gpunn__gemm_make(m, n, k, left, transposed, gpunn__attention_at(right, sample, right_head, right_row), false,
+                                     gpunn__attention_at(gradient, sample, head, row), true);
+    g.b_row = right->rows;
+    g.c_row = gradient->rows;
+    gpunn__attention_product(a, &g, packed);
+}
+
+static void gpunn__attention_clear(const gpunn__heads *h, int64_t sample, int64_t head, int64_t rows, int64_t e)
+{
+    for (int64_t i = 0; h->data && i < rows; i++) memset(gpunn__attention_at(h, sample, head, i), 0, (size_t)e * sizeof(float));
+}
+
+/* A head of k and v, with those of q that it serves. The gradients may be one value's: they are cleared before anything is added,
+ * those that are added to not at all. */
+static void gpunn__attention_backward_head(const gpunn__attention *a, int64_t sample, int64_t kv_head, float *scratch)
+{
+    const int64_t group = a->heads / a->kv_heads, block = GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS;
+    float *const weights = scratch, *const slopes = weights + block, *const packed = slopes + block;
+    for (int64_t h = 0; h < group && !a->add[0]; h++) gpunn__attention_clear(&a->dq, sample, kv_head * group + h, a->l, a->e);
+    if (!a->add[1]) gpunn__attention_clear(&a->dk, sample, kv_head, a->s, a->e);
+    if (!a->add[2]) gpunn__attention_clear(&a->dv, sample, kv_head, a->s, a->ev);
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
+        for (int64_t i = 0; i < a->l; i += GPUNN__ATTENTION_ROWS) {
+            const int64_t rows = gpunn__least(a->l - i, GPUNN__ATTENTION_ROWS), reach = gpunn__attention_reach(a, i + rows);
+            float         dot[GPUNN__ATTENTION_ROWS];
+            for (int64_t r = 0; r < rows; r++) {
+                const float *y = gpunn__attention_at(&a->y, sample, head, i + r),
+                            *dy = gpunn__attention_at(&a->dy, sample, head, i + r);
+                a->kernels->dots(1, 1, a->ev, y, 0, dy, 0, &dot[r], 0, false);
+            }
+            for (int64_t j = 0; j < reach; j += GPUNN__ATTENTION_KEYS) {
+                const int64_t keys = gpunn__least(reach - j, GPUNN__ATTENTION_KEYS);
+                gpunn__attention_slopes(a, sample, head, i, rows, j, keys, dot, weights, slopes, packed);
+                gpunn__attention_gradient(a, &a->dv, sample, kv_head, j, keys, a->ev, rows, weights, true, &a->dy, head, i,
+                                          packed);
+                gpunn__attention_gradient(a, &a->dq, sample, head, i, rows, a->e, keys, slopes, false, &a->k, kv_head, j, packed);
+                gpunn__attention_gradient(a, &a->dk, sample, kv_head, j, keys, a->e, rows, slopes, true, &a->q, head, i, packed);
+            }
+        }
+}
+
+static void gpunn__attention_backward(void *arg, int thread, int threads)
+{
+    const gpunn__attention *a = (const gpunn__attention *)arg;
+    int64_t                 begin, end;
+    gpunn__cpu_part(a->n * a->kv_heads, 1, threads, thread, &begin, &end);
+    for (int64_t unit = begin; unit < end; unit++)
+        gpunn__attention_backward_head(a, unit / a->kv_heads, unit % a->kv_heads, a->workspace + thread * a->each);
+}
+
+static gpunn_status gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *in = step->in, *y = step->backward ? &step->grad_out : &step->out, *mask = &in[3];
+    const bool         packed = in[0].rank == 5, last = packed || step->attr->heads_last;
+    const gpunn_value *operand[3] = {&in[0], packed ? &in[0] : &in[1], packed ? &in[0] : &in[2]};
+    gpunn__heads *heads[3], *gradient[3];
+    gpunn__attention   a;
+    memset(&a, 0, sizeof a);
+    a.n = y->dim[0];
+    a.heads = y->dim[last ? 2 : 1];
+    a.l = y->dim[last ? 1 : 2];
+    a.ev = y->dim[3];
+    a.e = in[0].dim[in[0].rank - 1];
+    a.s = packed ? a.l : in[1].dim[last ? 1 : 2];
+    a.kv_heads = packed ? a.heads : in[1].dim[last ? 2 : 1];
+    a.kernels = gpunn__gemm_choose();
+    gpunn__gemm widest = gpunn__gemm_make(1, a.e > a.ev ? a.e : a.ev, GPUNN__GEMM_DEPTH, NULL, false, NULL, false, NULL, false);
+    if (widest.n < GPUNN__ATTENTION_KEYS) widest.n = GPUNN__ATTENTION_KEYS;
+    a.packed = gpunn__gemm_scratch(&widest, gpunn__gemm_panels(&widest));
+    a.each = gpunn__round_up((step->backward ? 2 : 1) * GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS + a.packed, GPUNN__ALIGN);
+    const int threads = gpunn__cpu_threads(cpu, a.n * a.heads * a.l * a.s / 8 * (a.e + a.ev));
+    if (action == GPUNN__PREPARE) {
+        if (step->training && !step->backward) step->saved_bytes = (size_t)(a.n * a.heads * a.l) * sizeof(float);
+        step->workspace_bytes = (size_t)(threads * a.each) * sizeof(float);
+        return GPUNN_OK;
+    }
+    heads[0] = &a.q, heads[1] = &a.k, heads[2] = &a.v;
+    gradient[0] = &a.dq, gradient[1] = &a.dk, gradient[2] = &a.dv;
+    for (int i = 0; i < 3; i++) {
+        const int part = packed ? 0 : i;
+        *heads[i] = gpunn__attention_heads(step, operand[i], in[part].data, i);
+        if (step->backward) *gradient[i] = gpunn__attention_heads(step, operand[i], step->grad_in[part].data, i);
+        a.add[i] = step->backward && step->accumulate[part];
+    }
+    a.y = gpunn__attention_heads(step, y, step->out.data, 0);
+    a.dy = gpunn__attention_heads(step, y, step->grad_out.data, 0);
+    a.mask = mask->data;
+    a.choice = mask->dtype == GPUNN_BOOL;
+    int64_t size = 1;
+    for (int d = mask->rank - 1, to = 3; d >= 0; d--, to--) {
+        if (mask->dim[d] > 1) a.mask_step[to] = size;
+        size *= mask->dim[d];
+    }
+    a.causal = step->attr->is_causal;
+    a.scale = step->attr->value[1];
+    a.lse = step->training ? (float *)step->saved : NULL;
+    a.workspace = (float *)step->workspace;
+    a.drop = gpunn__drop_of(step);
+    gpunn__cpu_parallel(threads, step->backward ? gpunn__attention_backward : gpunn__attention_forward, &a);
     return GPUNN_OK;
 }
 
@@ -15001,6 +15418,10 @@ static const gpunn__attribute gpunn__attributes_of[] = {
     GPUNN__A(ARGMAX, "dim", INT, axis, NULL),
     GPUNN__A(SOFTMAX, "dim", INT, axis, NULL),
     GPUNN__A(LOG_SOFTMAX, "dim", INT, axis, NULL),
+    GPUNN__A(ATTENTION, "dropout_p", FLOAT, value[0], "0"),
+    GPUNN__A(ATTENTION, "is_causal", BOOL, is_causal, "false"),
+    GPUNN__A(ATTENTION, "scale", FLOAT, value[1], NULL),
+    GPUNN__A(ATTENTION, "heads_last", BOOL, heads_last, "false"),
     GPUNN__A(CROSS_ENTROPY, "reduction", REDUCTION, reduction, "\"mean\""),
     GPUNN__A(CROSS_ENTROPY, "ignore_index", INT64, ignore_index, "-100"),
     GPUNN__A(CROSS_ENTROPY, "label_smoothing", FLOAT, value[0], "0"),
@@ -15499,6 +15920,14 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
     case GPUNN_OP_ARGMAX:
         if (t->rank == x->rank) gpunn__emitf(w, ", \"keepdim\": true");
         break;
+    case GPUNN_OP_ATTENTION: {
+        const int head = t->attr.heads_last ? 2 : 1;
+        if (t->inputs[1] && t->inputs[1]->dim[head] != x->dim[head]) gpunn__emitf(w, ", \"enable_gqa\": true");
+        if (t->inputs[3] == NULL) break;
+        gpunn__emitf(w, ", \"mask\": ");
+        gpunn__emit_id(w, t->inputs[3]);
+        break;
+    }
     case GPUNN_OP_CROSS_ENTROPY:
     case GPUNN_OP_NLL:
         if (t->inputs[2] == NULL) break;
@@ -15592,6 +16021,8 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
         operands = 1;
     else if (t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL)
         operands = 2;
+    else if (t->op == GPUNN_OP_ATTENTION)
+        operands = t->inputs[1] ? 3 : 1;
     for (int i = 0; i < operands; i++) {
         gpunn__emitf(w, i ? ", " : ", \"inputs\": [");
         gpunn__emit_id(w, t->inputs[i]);
@@ -16286,6 +16717,23 @@ static gpunn_tensor *gpunn__make_matmul(gpunn__loading *l, const gpunn__spec_ent
                : NULL;
 }
 
+static gpunn_tensor *gpunn__make_attention(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    static const char    what[] = "a list of q, k and v, or of one for all";
+    gpunn_attention_args args;
+    gpunn_tensor        *in[3] = {NULL, NULL, NULL};
+    int                  inputs, count;
+    memset(&args, 0, sizeof args);
+    if (!gpunn__need(l, e->item, "inputs", what, &inputs) || !gpunn__references_at(l, inputs, "inputs", 1, 3, in, &count) ||
+        (count == 2 && !gpunn__wrong(l, inputs, "\"inputs\" must be %s", what)) ||
+        !gpunn__get_reference(l, e->item, "mask", &args.mask) || !gpunn__get_bool(l, e->item, "is_causal", &args.is_causal) ||
+        !gpunn__get_setting(l, e->item, "dropout_p", &args.dropout_p) || !gpunn__get_setting(l, e->item, "scale", &args.scale) ||
+        !gpunn__get_bool(l, e->item, "enable_gqa", &args.enable_gqa) ||
+        !gpunn__get_bool(l, e->item, "heads_last", &args.heads_last))
+        return NULL;
+    return gpunn_scaled_dot_product_attention_(in[0], in[1], in[2], args);
+}
+
 static gpunn_tensor *gpunn__make_reshape(gpunn__loading *l, const gpunn__spec_entry *e)
 {
     gpunn_shape shape;
@@ -16492,6 +16940,7 @@ static const gpunn__spec_op gpunn__spec_ops[] = {
     {"adaptive_avg_pool2d", 1, false, gpunn__make_adaptive_pool},
     {"dropout", 1, false, gpunn__make_dropout},
     {"matmul", 2, false, gpunn__make_matmul},
+    {"scaled_dot_product_attention", -2, false, gpunn__make_attention},
     {"reshape", 1, false, gpunn__make_reshape},
     {"flatten", 1, false, gpunn__make_reshape},
     {"permute", 1, false, gpunn__make_permute},

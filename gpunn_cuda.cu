@@ -18,6 +18,7 @@
  *     pool      max, average and adaptive average pooling
  *     norm      batch_norm, dropout
  *     reduce    sum, max, argmax, softmax, log_softmax, layer_norm, rms_norm
+ *     attention scaled_dot_product_attention: products and a kernel of our own
  *     loss      cross_entropy, nll
  *     map       elementwise ops, expanded from gpunn.h's tables; cast; permute, concat, slice, pad
  *     update    optimizers, norms of gradients, the loss scale
@@ -4507,6 +4508,376 @@ static gpunn_status gpunn__cuda_rms_norm(gpunn__cuda *cuda, gpunn_step *step, gp
     return gpunn__row_norm_step(cuda, step, action, false);
 }
 
+/* ==== >>attention ===================================================================================================== *
+ * softmax(q k^T scale + mask) v. The plain way: products of all heads with one kernel between them that scales, masks, weighs and
+ * drops; the backward pass makes the scores again. Weights are of the operands' dtype, scores F32. */
+typedef struct gpunn__attention {
+    gpunn__along a; /* lines of s scores, [n, heads, l]: x the scores q k^T, gradient dy v^T, out the weights, or ds */
+    int64_t      heads, l;
+    const void  *mask; /* NULL: none */
+    bool         choice, causal;
+    int64_t      mask_step[4]; /* along samples, heads, rows, keys */
+    float        scale, *lse;  /* lse: log sum exp of each line, inf where no key is seen; NULL: not wanted */
+    void        *weights;      /* backward: receives them, less those that dropout took; of out's dtype */
+    const gpunn__device_state *state;
+    unsigned                   site, keep; /* keep 65536: nothing is dropped */
+} gpunn__attention;
+
+/* What the scores of one line have in common. */
+typedef struct gpunn__attention_line {
+    int64_t mask, end; /* where its mask begins; keys that causal lets it see */
+} gpunn__attention_line;
+
+__device__ __forceinline__ gpunn__attention_line gpunn__attention_line_of(const gpunn__attention &t, int64_t index)
+{
+    const int64_t         head = gpunn__quotient(index, t.l), sample = gpunn__quotient(head, t.heads), row = index - head * t.l;
+    gpunn__attention_line line = {sample * t.mask_step[0] + (head - sample * t.heads) * t.mask_step[1] + row * t.mask_step[2],
+                                  t.causal ? row + 1 : INT64_MAX};
+    return line;
+}
+
+/* Scores i .. i + N - 1, of keys from c on, scaled and masked. */
+template <int N>
+__device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention &t, const gpunn__attention_line &line, int64_t i,
+                                                        int64_t c, float *v)
+{
+    gpunn__line_load<N>(t.a.x, GPUNN_F32, i, 1, v);
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        const int64_t at = line.mask + (c + j) * t.mask_step[3];
+        v[j] *= t.scale;
+        if (t.mask && !t.choice) v[j] += ((const float *)t.mask)[at];
+        if (c + j >= line.end || (t.mask && t.choice && !((const unsigned char *)t.mask)[at])) v[j] = -INFINITY;
+    }
+}
+
+/* The factors that dropout puts on weights i .. i + N - 1; N 8: i is a multiple of 8. */
+template <int N> __device__ __forceinline__ void gpunn__attention_drop(const gpunn__attention &t, int64_t i, float *factor)
+{
+    const uint64_t pack = (uint64_t)i / GPUNN__PACK, run = t.state->step;
+    const uint4    drawn = gpunn__philox(
+           t.state->seed, make_uint4((unsigned)pack, t.site ^ (unsigned)(pack >> 32) << 16, (unsigned)run, (unsigned)(run >> 32)));
+    const unsigned word[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
+    const float    scale = t.keep ? 65536.0f / (float)t.keep : 0;
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) {
+        const float kept = (word[j / 2] >> 16 * (j % 2) & 0xFFFF) < t.keep ? scale : 0;
+        if (N == GPUNN__PACK)
+            factor[j] = kept;
+        else if (j == (int)(i % GPUNN__PACK))
+            factor[0] = kept;
+    }
+}
+
+struct gpunn__attention_sum {
+    const gpunn__attention      &t;
+    const gpunn__attention_line &line;
+    float                        top, sum;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float v[N], most = top;
+        gpunn__attention_scores<N>(t, line, i, c, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) most = v[j] > most ? v[j] : most;
+        sum *= expf(top - most);
+        top = most;
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = expf(v[j] - most);
+        sum += gpunn__pack_reduce<N>(v, gpunn__add());
+    }
+};
+
+struct gpunn__attention_weigh {
+    const gpunn__attention      &t;
+    const gpunn__attention_line &line;
+    float                        top, factor;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float v[N], kept[N];
+        gpunn__attention_scores<N>(t, line, i, c, v);
+        if (t.keep < 65536) gpunn__attention_drop<N>(t, i, kept);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = expf(v[j] - top) * factor * (t.keep < 65536 ? kept[j] : 1);
+        gpunn__line_store<N>(t.a.out, t.a.out_type, i, 1, v, false);
+    }
+};
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_kernel(const gpunn__attention t)
+{
+    for (int64_t first = gpunn__along_first(t.a); first < t.a.lines; first += gpunn__along_step(t.a)) {
+        const gpunn__line           line = gpunn__along_line(t.a, first);
+        const gpunn__attention_line own = gpunn__attention_line_of(t, line.index);
+        gpunn__attention_sum        s = {t, own, -3.402823466e38f, 0};
+        gpunn__line_visit(line, s);
+        const float            top = gpunn__team_reduce(s.top, gpunn__larger(), t.a.team);
+        const float            sum = gpunn__team_reduce(s.sum * expf(s.top - top), gpunn__add(), t.a.team);
+        gpunn__attention_weigh weigh = {t, own, top, sum == 0 ? 0 : 1 / sum};
+        gpunn__line_visit(line, weigh);
+        if (t.lse && line.index < t.a.lines && line.thread == 0) t.lse[line.index] = sum == 0 ? INFINITY : top + logf(sum);
+    }
+}
+
+/* p, less what dropout took, and dp with dropout's factors. */
+template <int N>
+__device__ __forceinline__ void gpunn__attention_again(const gpunn__attention &t, const gpunn__attention_line &line, float lse,
+                                                       int64_t i, int64_t c, float *p, float *dp, float *kept)
+{
+    gpunn__attention_scores<N>(t, line, i, c, p);
+    gpunn__line_load<N>(t.a.gradient, GPUNN_F32, i, 1, dp);
+    if (t.keep < 65536) gpunn__attention_drop<N>(t, i, kept);
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        kept[j] = t.keep < 65536 ? kept[j] : 1;
+        p[j] = expf(p[j] - lse);
+        dp[j] *= kept[j];
+    }
+}
+
+struct gpunn__attention_dot {
+    const gpunn__attention      &t;
+    const gpunn__attention_line &line;
+    float                        lse, sum;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float p[N], dp[N], kept[N];
+        gpunn__attention_again<N>(t, line, lse, i, c, p, dp, kept);
+#pragma unroll
+        for (int j = 0; j < N; j++) dp[j] *= p[j];
+        sum += gpunn__pack_reduce<N>(dp, gpunn__add());
+    }
+};
+
+struct gpunn__attention_slope {
+    const gpunn__attention      &t;
+    const gpunn__attention_line &line;
+    float                        lse, sum;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float p[N], dp[N], kept[N];
+        gpunn__attention_again<N>(t, line, lse, i, c, p, dp, kept);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            dp[j] = p[j] * (dp[j] - sum) * t.scale;
+            p[j] *= kept[j];
+        }
+        gpunn__line_store<N>(t.weights, t.a.out_type, i, 1, p, false);
+        gpunn__line_store<N>(t.a.out, t.a.out_type, i, 1, dp, false);
+    }
+};
+
+/* Weights and ds may lie where scores and dp did. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_backward_kernel(const gpunn__attention t)
+{
+    for (int64_t first = gpunn__along_first(t.a); first < t.a.lines; first += gpunn__along_step(t.a)) {
+        const gpunn__line           line = gpunn__along_line(t.a, first);
+        const gpunn__attention_line own = gpunn__attention_line_of(t, line.index);
+        const float                 lse = line.index < t.a.lines ? t.lse[line.index] : 0;
+        gpunn__attention_dot        dot = {t, own, lse, 0};
+        gpunn__line_visit(line, dot);
+        gpunn__attention_slope slope = {t, own, lse, gpunn__team_reduce(dot.sum, gpunn__add(), t.a.team)};
+        gpunn__line_visit(line, slope);
+    }
+}
+
+/* What one of a product's operands is: rows of heads, of q, k, v, the result and their gradients, or a matrix for each head of q. */
+typedef struct gpunn__heads {
+    void       *data;
+    gpunn_dtype dtype;
+    int64_t     samples, heads, rows; /* steps in elements; heads 0: none */
+} gpunn__heads;
+
+typedef struct gpunn__attention_shape {
+    int64_t n, heads, kv_heads, l, s, e, ev;
+    bool    packed, last; /* packed: q, k and v in one, [n, l, 3, heads, e] */
+} gpunn__attention_shape;
+
+static gpunn__attention_shape gpunn__attention_shape_of(const gpunn_step *step)
+{
+    const gpunn_value     *in = step->in, *y = &step->out;
+    gpunn__attention_shape c;
+    c.packed = in[0].rank == 5;
+    c.last = c.packed || step->attr->heads_last;
+    c.n = y->dim[0];
+    c.heads = y->dim[c.last ? 2 : 1];
+    c.l = y->dim[c.last ? 1 : 2];
+    c.ev = y->dim[3];
+    c.e = in[0].dim[in[0].rank - 1];
+    c.s = c.packed ? c.l : in[1].dim[c.last ? 1 : 2];
+    c.kv_heads = c.packed ? c.heads : in[1].dim[c.last ? 2 : 1];
+    return c;
+}
+
+/* The heads of a value: part 0 to 2 of q, k and v or their gradients, 3 of the result. */
+static gpunn__heads gpunn__attention_heads(const gpunn__attention_shape *c, const gpunn_value *value, int part)
+{
+    const int64_t heads = part == 1 || part == 2 ? c->kv_heads : c->heads, rows = part == 1 || part == 2 ? c->s : c->l;
+    const int64_t e = part < 2 ? c->e : c->ev, whole = (c->packed && part < 3 ? 3 : 1) * heads * e;
+    gpunn__heads  h = {value->data, value->dtype, rows * whole, c->last ? e : rows * e, c->last ? whole : e};
+    if (c->packed && part < 3 && h.data) h.data = gpunn__element(h.data, h.dtype, part * heads * e);
+    return h;
+}
+
+/* d[m][n] (=, +=) a b for every head of q, or (sum) of k, then summed over the heads of q that it serves. */
+static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__attention_shape *c,
+                                             int64_t m, int64_t n, int64_t k, const gpunn__heads *a, bool transpose_a,
+                                             const gpunn__heads *b, bool transpose_b, const gpunn__heads *d, bool sum,
+                                             bool accumulate, gpunn__action action)
+{
+    const gpunn__heads *const value[3] = {a, b, d};
+    const int64_t             group = c->heads / c->kv_heads;
+    int64_t                   inner[3], outer[3]; /* steps between heads of q that one of k serves, and between those of k */
+    gpunn__repeats            kept, summed;
+    gpunn__product            p;
+    memset(&p, 0, sizeof p);
+    memset(&kept, 0, sizeof kept);
+    memset(&summed, 0, sizeof summed);
+    kept.total = summed.total = 1;
+    p.m = m, p.n = n, p.k = k, p.batch = 1;
+    p.transpose_a = transpose_a, p.transpose_b = transpose_b;
+    p.lda = a->rows, p.ldb = b->rows, p.ldd = d->rows;
+    p.dtype = a->dtype, p.d_dtype = d->dtype, p.precision = step->precision;
+    p.a = a->data, p.b = b->data, p.d = d->data;
+    p.accumulate = accumulate;
+    for (int i = 0; i < 3; i++) {
+        const bool shared = i == (sum ? 2 : 1) && group > 1; /* one of k's */
+        inner[i] = shared ? 0 : value[i]->heads;
+        outer[i] = shared ? value[i]->heads : group * value[i]->heads;
+    }
+    gpunn__repeat(sum ? &summed : &kept, group, inner[0], inner[1], inner[2]);
+    gpunn__repeat(&kept, c->kv_heads, outer[0], outer[1], outer[2]);
+    gpunn__repeat(&kept, c->n, a->samples, b->samples, d->samples);
+    return gpunn__repeated_products(cuda, p, kept, &summed, action);
+}
+
+/* Parts of the workspace, each from a multiple of 64 bytes on. */
+static gpunn__heads gpunn__attention_room(gpunn_step *step, const gpunn__attention_shape *c, gpunn_dtype dtype, int64_t rows,
+                                          int64_t columns, int64_t heads, size_t *used)
+{
+    gpunn__heads h = {(char *)step->workspace + *used, dtype, heads * rows * columns, rows * columns, columns};
+    *used += (gpunn__bytes(dtype, c->n * h.samples) + 63) / 64 * 64;
+    return h;
+}
+
+static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__attention_shape *c)
+{
+    const gpunn_value *mask = &step->in[3];
+    gpunn__attention   t;
+    int64_t            stride = 1;
+    memset(&t, 0, sizeof t);
+    t.a.lines = c->n * c->heads * c->l;
+    t.a.n = c->s;
+    t.a.inner = 1;
+    t.a.team = gpunn__team_of(cuda, t.a.lines, t.a.n, 1);
+    t.heads = c->heads;
+    t.l = c->l;
+    t.mask = mask->data;
+    t.choice = mask->dtype == GPUNN_BOOL;
+    t.causal = step->attr->is_causal;
+    for (int d = mask->rank - 1, to = 3; d >= 0; d--, to--) {
+        if (mask->dim[d] > 1) t.mask_step[to] = stride;
+        stride *= mask->dim[d];
+    }
+    t.scale = step->attr->value[1];
+    t.lse = step->training ? (float *)step->saved : NULL;
+    t.state = cuda->state;
+    t.site = step->attr->site;
+    t.keep = step->training ? (unsigned)((1 - (double)step->attr->value[0]) * 65536 + 0.5) : 65536;
+    return t;
+}
+
+static gpunn_status gpunn__attention_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn__attention_shape c = gpunn__attention_shape_of(step);
+    gpunn__heads                 part[3];
+    size_t                       used = 0;
+    for (int i = 0; i < 3; i++) part[i] = gpunn__attention_heads(&c, &step->in[c.packed ? 0 : i], i);
+    const gpunn__heads y = gpunn__attention_heads(&c, &step->out, 3);
+    const gpunn__heads scores = gpunn__attention_room(step, &c, GPUNN_F32, c.l, c.s, c.heads, &used);
+    const bool         same = part[0].dtype == GPUNN_F32;
+    const gpunn__heads weights = same ? scores : gpunn__attention_room(step, &c, part[0].dtype, c.l, c.s, c.heads, &used);
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = used;
+        if (step->training) step->saved_bytes = (size_t)(c.n * c.heads * c.l) * sizeof(float);
+    }
+    GPUNN__TRY(
+        gpunn__attention_product(cuda, step, &c, c.l, c.s, c.e, &part[0], false, &part[1], true, &scores, false, false, action));
+    if (action != GPUNN__PREPARE) {
+        gpunn__attention t = gpunn__attention_of(cuda, step, &c);
+        t.a.x = scores.data;
+        t.a.out = weights.data;
+        t.a.out_type = weights.dtype;
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_kernel, gpunn__along_blocks(cuda, &t.a), GPUNN__THREADS, t));
+    }
+    return gpunn__attention_product(cuda, step, &c, c.l, c.ev, c.s, &weights, false, &part[2], false, &y, false, false, action);
+}
+
+/* One gradient of k or v: of half the size and shared by heads of q, it is summed in F32 first. */
+static gpunn_status gpunn__attention_shared(gpunn__cuda *cuda, gpunn_step *step, const gpunn__attention_shape *c, int part,
+                                            const gpunn__heads *left, const gpunn__heads *right, size_t used,
+                                            gpunn__action action)
+{
+    const int          operand = c->packed ? 0 : part;
+    const int64_t      e = part == 1 ? c->e : c->ev;
+    const gpunn_value *value = &step->grad_in[operand];
+    gpunn__heads       d = gpunn__attention_heads(c, value, part);
+    if (value->data == NULL) return GPUNN_OK;
+    const bool  wide = value->dtype != GPUNN_F32 && c->heads != c->kv_heads;
+    gpunn_value sums = *value;
+    sums.data = (char *)step->workspace + used;
+    sums.dtype = GPUNN_F32;
+    if (wide) d = gpunn__attention_heads(c, &sums, part);
+    if (wide && action == GPUNN__PREPARE && step->workspace_bytes < used + gpunn__bytes(GPUNN_F32, value->count))
+        step->workspace_bytes = used + gpunn__bytes(GPUNN_F32, value->count);
+    GPUNN__TRY(gpunn__attention_product(cuda, step, c, c->s, e, c->l, left, true, right, false, &d, true,
+                                        !wide && step->accumulate[operand], action));
+    if (!wide || action == GPUNN__PREPARE) return GPUNN_OK;
+    return gpunn__cuda_copy(cuda, value->data, value->dtype, d.data, GPUNN_F32, value->count, step->accumulate[operand]);
+}
+
+static gpunn_status gpunn__attention_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn__attention_shape c = gpunn__attention_shape_of(step);
+    gpunn__heads                 part[3];
+    size_t                       used = 0;
+    for (int i = 0; i < 3; i++) part[i] = gpunn__attention_heads(&c, &step->in[c.packed ? 0 : i], i);
+    const bool         same = part[0].dtype == GPUNN_F32;
+    const gpunn__heads dy = gpunn__attention_heads(&c, &step->grad_out, 3), dq = gpunn__attention_heads(&c, &step->grad_in[0], 0);
+    const gpunn__heads scores = gpunn__attention_room(step, &c, GPUNN_F32, c.l, c.s, c.heads, &used);
+    const gpunn__heads dp = gpunn__attention_room(step, &c, GPUNN_F32, c.l, c.s, c.heads, &used);
+    const gpunn__heads weights = same ? scores : gpunn__attention_room(step, &c, part[0].dtype, c.l, c.s, c.heads, &used);
+    const gpunn__heads ds = same ? dp : gpunn__attention_room(step, &c, part[0].dtype, c.l, c.s, c.heads, &used);
+    if (action == GPUNN__PREPARE) step->workspace_bytes = used;
+    GPUNN__TRY(
+        gpunn__attention_product(cuda, step, &c, c.l, c.s, c.e, &part[0], false, &part[1], true, &scores, false, false, action));
+    GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.s, c.ev, &dy, false, &part[2], true, &dp, false, false, action));
+    if (action != GPUNN__PREPARE) {
+        gpunn__attention t = gpunn__attention_of(cuda, step, &c);
+        t.a.x = scores.data;
+        t.a.gradient = dp.data;
+        t.weights = weights.data;
+        t.a.out = ds.data;
+        t.a.out_type = ds.dtype;
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_backward_kernel, gpunn__along_blocks(cuda, &t.a), GPUNN__THREADS, t));
+    }
+    if (dq.data) /* first, since all three may be one value's */
+        GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.e, c.s, &ds, false, &part[1], false, &dq, false,
+                                            step->accumulate[0], action));
+    GPUNN__TRY(gpunn__attention_shared(cuda, step, &c, 1, &ds, &part[0], used, action));
+    return gpunn__attention_shared(cuda, step, &c, 2, &weights, &dy, used, action);
+}
+
+static gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *in = step->in, *last = in[0].rank == 5 ? &in[0] : &in[2],
+                      *y = step->backward ? &step->grad_out : &step->out;
+    for (int i = 0; in[0].rank == 4 && i < 2; i++) GPUNN__TRY(gpunn__check_operands(cuda, &in[i], &in[i + 1], &in[i + 1]));
+    GPUNN__TRY(gpunn__check_operands(cuda, step->backward ? y : last, last, y));
+    return step->backward ? gpunn__attention_backward(cuda, step, action) : gpunn__attention_forward(cuda, step, action);
+}
 /* ==== >>loss ========================================================================================================== *
  * cross_entropy and nll: x[n][classes][inner], one label per line, line = n * inner + position. With l = log_softmax(x) (nll: x
  * itself), w the class weights (1 without) and e the label smoothing (nll: 0), a line that is not ignored costs

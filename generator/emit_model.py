@@ -1,4 +1,5 @@
 """Writes NAME_model.h: C functions that build a spec's model with gpunn's public builders, for programs without JSON."""
+import math
 import re
 
 from . import stamp, table
@@ -237,6 +238,17 @@ class _Emitter:
         return "gpunn_%s(%s, %d)" % (t.op, x[0], t.attrs["dim"])
 
     op_log_softmax = op_softmax
+
+    def op_scaled_dot_product_attention(self, t, x):
+        a, given = t.attrs, _Fields()
+        if t.inputs[3] is not None:
+            given.add("mask", x[3])
+        head = 2 if a["heads_last"] else 1
+        q, k = (self.tensors[i].shape if i is not None else None for i in t.inputs[:2])
+        given.add("is_causal", a["is_causal"], False).add("dropout_p", a["dropout_p"], 0.0)
+        given.add("scale", a["scale"], f32(1 / math.sqrt(q[-1])))
+        given.add("enable_gqa", k is not None and q[head] != k[head], False).add("heads_last", a["heads_last"], False)
+        return "gpunn_scaled_dot_product_attention(%s)" % ", ".join(x[:3] + given.texts)
 
     def op_cross_entropy(self, t, x):
         a, given = t.attrs, _Fields()

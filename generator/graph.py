@@ -1,6 +1,7 @@
 """A model's tensors, appended by the same builders, with the same rules and in the same order as those of gpunn.h (>>graph), so
 that both give every tensor the same id and the same text."""
 import hashlib
+import math
 from dataclasses import dataclass, field
 
 from . import table
@@ -533,6 +534,44 @@ class Graph:
                 " transposed" if transpose_b else "", dim_text(k), dim_text(b_k)), "inputs")
         shape = broadcast(a.shape[:-2], b.shape[:-2], "leading axes") + (m, n)
         return self.node("matmul", {"transpose_a": transpose_a, "transpose_b": transpose_b}, (a, b), shape)
+
+    # ---- attention ----
+    def scaled_dot_product_attention(self, *operands, is_causal, dropout_p, enable_gqa, heads_last, scale=None, mask=None):
+        """operands: q, k, v; or one value [n, rows, 3, heads, e] for all."""
+        check_f32(*operands)
+        whole = len(operands) == 1
+        if len(operands) == 2:
+            raise GraphError("2 inputs are given; q, k and v are needed, or one value for all", "inputs")
+        last = whole or heads_last
+        head, row = (2, 1) if last else (1, 2)
+        parts = []
+        for name, t in zip("qkv", operands * 3 if whole else operands):
+            if len(t.shape) != (5 if whole else 4) or (whole and t.shape[2] != 3):
+                raise GraphError("%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for all; reshape it" % (
+                    name, shape_text(t.shape), "rows, heads" if last else "heads, rows"), "inputs")
+            parts.append(t.shape[:2] + t.shape[3:] if whole else t.shape)
+            if not all(1 <= parts[-1][axis] <= MAX_INT for axis in (head, 3)):
+                raise GraphError("%s is %s: heads and their size must be fixed, and below 2^31" % (name, shape_text(t.shape)),
+                                 "inputs")
+        q, k, v = parts
+        if not q[0] == k[0] == v[0] or q[3] != k[3] or k[row] != v[row] or k[head] != v[head]:
+            raise GraphError("q is %s, k %s and v %s: n, the size of q's and k's heads and k's and v's rows and heads must agree" %
+                             tuple(map(shape_text, parts)), "inputs")
+        if q[head] != k[head] and (not enable_gqa or q[head] % k[head]):
+            raise GraphError("q has %d heads, k and v %d; %s" % (
+                q[head], k[head], "theirs must divide q's" if enable_gqa else "set enable_gqa to share them"), "inputs")
+        if mask is not None:
+            scores = (q[0], q[head], q[row], k[row])
+            if mask.dtype not in ("bool", "f32"):
+                raise GraphError("mask is %s, but must be bool (true: takes part) or f32 (added to the scores); cast it" %
+                                 mask.dtype, "mask")
+            if broadcast(scores, mask.shape, "[n, heads, l, s] and mask") != scores:
+                raise GraphError("mask %s is larger than [n, heads, l, s], here %s; it must broadcast to that" % (
+                    shape_text(mask.shape), shape_text(scores)), "mask")
+        attrs = {"dropout_p": setting(finite(dropout_p, "dropout_p", low=0, high=1)), "is_causal": is_causal,
+                 "scale": setting(finite(1 / math.sqrt(q[3]) if scale is None else scale, "scale")),
+                 "heads_last": heads_last and not whole}
+        return self.node("scaled_dot_product_attention", attrs, operands + (None,) * (3 - len(operands)) + (mask,), q[:3] + v[3:])
 
     # ---- losses and metrics ----
     def reduce_loss(self, loss, reduction):

@@ -3,7 +3,7 @@ from . import lower, partition, table
 from .graph import measure
 from .lower import BYTES, CLASS_LOSSES, ROW_NORMS, called
 
-LAYERS = ("linear", "conv2d", "matmul")
+LAYERS = partition.PRODUCTS
 NOT_COUNTED = LAYERS + ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "permute", "concat", "slice", "pad", "argmax", "cast")
 
 HOW = """\

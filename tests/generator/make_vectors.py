@@ -82,7 +82,8 @@ class Maker:
             if op == "constant":
                 entry["values"] = [self.pick(NUMBERS) for _ in range(graph.measure(shape)[0])]
             return entry
-        number = {"one": 1, "two": 2, "three": 3, "many": self.count(3), "arguments": 1}[
+        number = {"one": 1, "two": 2, "three": 3, "many": self.count(3), "arguments": 1,
+                  "three_or_one": 1 if len(x.shape) == 5 else 3}[
             part["properties"]["inputs"]["$ref"].split("/")[-1]]
         if op == "expr":
             entry["expression"], number = self.pick(EXPRESSIONS)
@@ -108,6 +109,8 @@ class Maker:
         shape = self.pick((["N", 6], ["N", 4, 9, 8], [3, "N", 5], ["N", 3, 4]))
         if "2d" in op:
             shape = ["N", 4, 9, 8]
+        elif "attention" in op:
+            shape = self.pick((["N", 4, 9, 8], ["N", 5, 3, 2, 4]))
         elif "1d" in op or op in ("cross_entropy", "nll_loss", "accuracy"):
             shape = ["N", 6]
         self.entries = [{"op": "input", "name": "a", "shape": shape},

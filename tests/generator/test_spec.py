@@ -333,6 +333,17 @@ class Refused(unittest.TestCase):
                 ('{"op":"pad","inputs":["v"],"before":[1]}', "4:37", "is the batch"),
                 ('{"op":"pad","inputs":["v"],"before":[0,1,1]}', "4:37", "does not exist"),
                 ('{"op":"sum","inputs":["v"],"dims":[2]}', "4:35", "not one of"),
+                ('{"op":"scaled_dot_product_attention","inputs":["v","v"]}', "4:47", "or one value for all"),
+                ('{"op":"scaled_dot_product_attention","inputs":["v","v","v"]}', "4:47", r"q is \[N, 4\], but \[n, heads, rows, e\]"),
+                ('{"op":"scaled_dot_product_attention","inputs":["x","x","x"],"mask":"y"}', "4:68", "mask is i64, but must be bool"),
+                ('{"op":"scaled_dot_product_attention","inputs":["x","x","x"],"mask":"v"}', "4:47", "do not broadcast"),
+                ('{"op":"scaled_dot_product_attention","inputs":["x","x","x"],"dropout_p":2}', "4:73", "from 0 to 1"),
+                ('{"op":"slice","id":"s","inputs":["x"],"dim":1,"end":2},\n'
+                 '{"op":"scaled_dot_product_attention","inputs":["x","s","s"]}', "5:47", "q has 4 heads, k and v 2; set enable_gqa"),
+                ('{"op":"slice","id":"s","inputs":["x"],"dim":1,"end":3},\n'
+                 '{"op":"scaled_dot_product_attention","inputs":["x","s","s"],"enable_gqa":true}', "5:47", "must divide"),
+                ('{"op":"slice","id":"s","inputs":["x"],"dim":2,"end":3},\n'
+                 '{"op":"scaled_dot_product_attention","inputs":["x","x","s"]}', "5:47", "must agree"),
                 ('{"op":"cross_entropy","inputs":["v","v"]}', "4:32", "class numbers"),
                 ('{"op":"cross_entropy","inputs":["x","y"]}', "4:32", "do not fit"),
                 ('{"op":"cross_entropy","inputs":["v","y"],"reduction":"batchmean"}', "4:54", "one of mean, sum, none"),

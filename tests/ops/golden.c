@@ -1,5 +1,6 @@
 /* Values and gradients of every op, layer and loss against PyTorch's (tests/golden), in training and in evaluation mode. */
 #include "../test.h"
+#include "cases/attention.h"
 
 static gpunn_model *model; /* of the case being built */
 
@@ -304,6 +305,9 @@ static const struct {
 #define X(kind, label, ...) {#kind "." label, "losses"},
             LOSS_CASES(X)
 #undef X
+#define X(kind, label, ...) {#kind "." label, "attention"},
+                ATTENTION_CASES(X)
+#undef X
 };
 static gpunn_tensor *build_case(int index)
 {
@@ -313,6 +317,7 @@ static gpunn_tensor *build_case(int index)
     LAYER_CASES(X)
     SHAPE_CASES(X)
     LOSS_CASES(X)
+    ATTENTION_CASES(X)
 #undef X
     return NULL;
 }
@@ -435,7 +440,7 @@ static void test_complete(void **state)
 
 int main(void)
 {
-    static const char *const files[] = {"elementwise", "layers", "shapes", "losses"};
+    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention"};
     static golden            goldens[COUNT(files)];
     static golden_case       list[2048];
     static struct CMUnitTest tests[2 * COUNT(list)];

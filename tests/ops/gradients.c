@@ -7,6 +7,7 @@
  * rounding of f: about 2^-24 max|f| for each output that changes, independent of each other, hence
  *     tolerance = 32 2^-24 max|f| sqrt(sum of changed w^2) / h + 5e-4 max|gradient|. */
 #include "../test.h"
+#include "cases/attention.h"
 
 #define H (1.0 / 64)
 #define LIMIT 160 /* values perturbed per tensor; of larger ones every k-th */
@@ -432,10 +433,11 @@ static gpunn_tensor *residual(inputs *in, gpunn_tensor *x)
         return (void)x, __VA_ARGS__;              \
     }
 LAYERS(X)
+ATTENTION_GRADIENTS(X)
 #undef X
 static const elementwise layers[] = {
 #define X(name, ...) {#name, 0, layer_##name},
-    LAYERS(X)
+    LAYERS(X) ATTENTION_GRADIENTS(X)
 #undef X
 };
 static void test_layer(void **state)

@@ -38,6 +38,18 @@ static net make(gpunn_model *model, int which)
         h = gpunn_add(attention(h), gpunn_linear(h, "skip", .out_features = 8));
         h = gpunn_add(h, gpunn_linear(gpunn_rms_norm(gpunn_layer_norm(h, "ln"), "norm", .dims = 2), "fc", .out_features = 8));
         h = gpunn_layer_norm(gpunn_flatten(h), "ln2", .no_affine = true);
+    } else if (which == 4) { /* attention: all in one with dropout, then heads that share keys, masked, and F32 gradients */
+        static const float mask[6] = {0, -1, 0.5f, 0, -INFINITY, 2};
+        gpunn_tensor      *qkv = gpunn_linear(h, "qkv", .out_features = 24);
+        qkv = gpunn_reshape(qkv, GPUNN_SHAPE(GPUNN_BATCH, 6, 3, 2, 4));
+        h = gpunn_scaled_dot_product_attention(qkv, NULL, NULL, .is_causal = true, .dropout_p = 0.3f);
+        h = gpunn_add(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 6, 8)),
+                      gpunn_parameter(model, "p", GPUNN_SHAPE(8), (gpunn_init){0}));
+        gpunn_tensor *q = gpunn_reshape(gpunn_linear(h, "q", .out_features = 16), GPUNN_SHAPE(GPUNN_BATCH, 6, 4, 4));
+        gpunn_tensor *k = gpunn_reshape(gpunn_linear(h, "k", .out_features = 8), GPUNN_SHAPE(GPUNN_BATCH, 6, 2, 4));
+        h = gpunn_scaled_dot_product_attention(q, k, gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 6, 2, 4)), .heads_last = true,
+                                               .enable_gqa = true, .mask = gpunn_constant(model, GPUNN_SHAPE(6), mask));
+        h = gpunn_flatten(h);
     } else { /* images that go through ops of every kind, those that pass on channels-last images and others; smooth ones */
         gpunn_tensor *a = gpunn_conv2d(n.x, "conv1", .out_channels = 6, .kernel_size = 3, .padding = 1);
         gpunn_tensor *b = gpunn_silu(gpunn_batch_norm2d(gpunn_conv2d(a, "conv2", .out_channels = 6, .kernel_size = 1), "bn"));
@@ -247,6 +259,8 @@ int main(void)
         {"tf32 images", GPUNN_PRECISION_TF32, 3e-3, 3},    {"bf16 images", GPUNN_PRECISION_BF16, 3e-2, 3},
         {"f16 images", GPUNN_PRECISION_F16, 5e-3, 3},      {"f32 attention", GPUNN_PRECISION_F32, 2e-5, 2},
         {"bf16 attention", GPUNN_PRECISION_BF16, 3e-2, 2}, {"f16 attention", GPUNN_PRECISION_F16, 5e-3, 2},
+        {"f32 heads", GPUNN_PRECISION_F32, 2e-5, 4},       {"tf32 heads", GPUNN_PRECISION_TF32, 3e-3, 4},
+        {"bf16 heads", GPUNN_PRECISION_BF16, 3e-2, 4},     {"f16 heads", GPUNN_PRECISION_F16, 5e-3, 4},
     };
     static struct CMUnitTest tests[64];
     int                      count = 0;

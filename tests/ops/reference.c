@@ -423,6 +423,169 @@ static void test_rows(void **state)
     }
 }
 
+/* ---- attention ---- */
+typedef struct heads {
+    int64_t n, heads, kv_heads, l, s, e, ev;
+    bool    last, causal, choice, added;
+} heads;
+
+/* Where element i of a row of a head lies, of a value with so many heads and rows of such a size. */
+static int64_t place(heads c, int64_t heads, int64_t rows, int64_t size, int64_t sample, int64_t head, int64_t row, int64_t i)
+{
+    return ((c.last ? (sample * rows + row) * heads + head : (sample * heads + head) * rows + row)) * size + i;
+}
+
+static gpunn_shape heads_shape(heads c, int64_t heads, int64_t rows, int64_t size)
+{
+    return c.last ? GPUNN_SHAPE(c.n, rows, heads, size) : GPUNN_SHAPE(c.n, heads, rows, size);
+}
+
+static void check_all(const char *what, const float *actual, const double *expected, int64_t n)
+{
+    double largest = 0;
+    for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs(expected[i]));
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs(actual[i] - expected[i]) <= 4e-6 * (largest + 0.5)))
+            fail_msg("%s: %s[%lld] is %.9g, should be %.9g", geometry, what, (long long)i, actual[i], expected[i]);
+}
+
+static void check_attention(fixture *f, heads c)
+{
+    (void)snprintf(geometry, sizeof geometry, "attention n %d heads %d/%d l %d s %d e %d ev %d%s%s%s%s", (int)c.n, (int)c.heads,
+                   (int)c.kv_heads, (int)c.l, (int)c.s, (int)c.e, (int)c.ev, c.last ? ", heads last" : "",
+                   c.causal ? ", causal" : "", c.choice ? ", choice" : "", c.added ? ", added" : "");
+    const int64_t nq = c.n * c.heads * c.l * c.e, nk = c.n * c.kv_heads * c.s * c.e, nv = c.n * c.kv_heads * c.s * c.ev,
+                  ny = c.n * c.heads * c.l * c.ev, group = c.heads / c.kv_heads;
+    float   *q = test_randoms(nq, 1, 2), *k = test_randoms(nk, 2, 2), *v = test_randoms(nv, 3, 1);
+    float   *added = test_randoms(c.n * c.l * c.s, 4, 1);
+    uint8_t *choice = malloc((size_t)(c.n * c.s));
+    for (int64_t i = 0; i < c.n * c.s; i++) choice[i] = added[i % (c.l * c.s)] > -0.3f;
+    gpunn_attention_args args = {.is_causal = c.causal, .enable_gqa = group > 1, .heads_last = c.last};
+    if (c.choice) {
+        args.mask = MADE(f->dev, gpunn_input(f->model, "mask", GPUNN_BOOL, GPUNN_SHAPE(c.n, 1, 1, c.s)));
+        OK(f->dev, gpunn_write(args.mask, choice, (size_t)(c.n * c.s)));
+    } else if (c.added) {
+        args.mask = MADE(f->dev, gpunn_input(f->model, "mask", GPUNN_F32, GPUNN_SHAPE(c.n, 1, c.l, c.s)));
+        OK(f->dev, write_floats(args.mask, added, c.n * c.l * c.s));
+    }
+    run r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+    r.x = add_input(f, "q", heads_shape(c, c.heads, c.l, c.e), q, nq);
+    gpunn_tensor *tk = add_input(f, "k", heads_shape(c, c.kv_heads, c.s, c.e), k, nk);
+    gpunn_tensor *tv = add_input(f, "v", heads_shape(c, c.kv_heads, c.s, c.ev), v, nv);
+    r.out = gpunn_scaled_dot_product_attention_(r.x, tk, tv, args);
+    run_backward(&r);
+    double *y = calloc((size_t)(ny + nq + nk + nv), sizeof *y), *dq = y + ny, *dk = dq + nq, *dv = dk + nk;
+    double *p = malloc((size_t)c.s * sizeof *p), *dp = malloc((size_t)c.s * sizeof *dp);
+    for (int64_t row = 0; row < c.n * c.heads * c.l; row++) {
+        const int64_t a = row / c.l / c.heads, h = row / c.l % c.heads, i = row % c.l, kv = h / group;
+        double        top = -INFINITY, sum = 0, dot = 0;
+        for (int64_t j = 0; j < c.s; j++) {
+            p[j] = 0;
+            for (int64_t x = 0; x < c.e; x++)
+                p[j] += (double)q[place(c, c.heads, c.l, c.e, a, h, i, x)] * k[place(c, c.kv_heads, c.s, c.e, a, kv, j, x)];
+            p[j] /= sqrt((double)c.e);
+            if (c.added) p[j] += added[(a * c.l + i) * c.s + j];
+            if ((c.causal && j > i) || (c.choice && !choice[a * c.s + j])) p[j] = -INFINITY;
+            top = fmax(top, p[j]);
+        }
+        for (int64_t j = 0; j < c.s; j++) sum += p[j] = top > -INFINITY ? exp(p[j] - top) : 0;
+        for (int64_t j = 0; j < c.s; j++) {
+            p[j] = sum > 0 ? p[j] / sum : 0;
+            dp[j] = 0;
+            for (int64_t x = 0; x < c.ev; x++) {
+                const int64_t at = place(c, c.heads, c.l, c.ev, a, h, i, x), from = place(c, c.kv_heads, c.s, c.ev, a, kv, j, x);
+                y[at] += p[j] * v[from];
+                dp[j] += (double)r.grad_out[at] * v[from];
+                dv[from] += p[j] * r.grad_out[at];
+            }
+            dot += p[j] * dp[j];
+        }
+        for (int64_t j = 0; j < c.s; j++)
+            for (int64_t x = 0; x < c.e; x++) {
+                const int64_t at = place(c, c.heads, c.l, c.e, a, h, i, x), from = place(c, c.kv_heads, c.s, c.e, a, kv, j, x);
+                const double  slope = p[j] * (dp[j] - dot) / sqrt((double)c.e);
+                dq[at] += slope * k[from];
+                dk[from] += slope * q[at];
+            }
+    }
+    float *grad_q = read_gradient(f->dev, r.x), *grad_k = read_gradient(f->dev, tk), *grad_v = read_gradient(f->dev, tv);
+    check_all("out", r.value, y, ny);
+    check_all("gradient of q", grad_q, dq, nq);
+    check_all("gradient of k", grad_k, dk, nk);
+    check_all("gradient of v", grad_v, dv, nv);
+    free(grad_q), free(grad_k), free(grad_v), free(y), free(p), free(dp), free(r.value), free(r.grad_out);
+    free(q), free(k), free(v), free(added), free(choice);
+}
+
+static void test_attention(void **state)
+{
+    fixture           *f = *state;
+    static const int   sizes[] = {1, 2, 3, 5, 8, 13, 16, 17, 31, 33, 64, 127, 128, 129}, widths[] = {1, 3, 4, 8, 17, 48, 64};
+    static const heads large[] = {{1, 1, 1, 257, 513, 5, 3, false, false, false, false},
+                                  {2, 2, 1, 300, 300, 8, 8, true, true, false, false},
+                                  {1, 1, 1, 130, 700, 3, 2, false, true, true, false},
+                                  {1, 3, 3, 5, 256, 130, 70, true, false, false, true}};
+    uint32_t           seed = 51;
+    for (int i = 0; i < (is_emulated(f->backend) ? 25 : 80); i++) {
+        heads c = {between(&seed, 1, 3),
+                   0,
+                   between(&seed, 1, 3),
+                   sizes[between(&seed, 0, COUNT(sizes) - 1)],
+                   sizes[between(&seed, 0, COUNT(sizes) - 1)],
+                   widths[between(&seed, 0, COUNT(widths) - 1)],
+                   widths[between(&seed, 0, COUNT(widths) - 1)],
+                   i % 2 == 0,
+                   i % 3 == 0,
+                   i % 4 == 1,
+                   i % 4 == 2};
+        c.heads = c.kv_heads * between(&seed, 1, 2);
+        next_model(f);
+        check_attention(f, c);
+    }
+    for (int i = 0; i < COUNT(large); i++) {
+        next_model(f);
+        check_attention(f, large[i]);
+    }
+}
+
+/* Dropout in the op is dropout between its parts: the same weights are dropped, forward and backward. */
+static void test_attention_dropout(void **state)
+{
+    fixture *f = *state;
+    for (int s = 5; s <= 160; s += 31) {
+        float *value[2], *gradient[2][3];
+        for (int way = 0; way < 2; way++) {
+            next_model(f);
+            run           r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+            const int64_t n = 2 * 3 * s * 4;
+            float        *q = test_randoms(n, 1, 2), *k = test_randoms(n, 2, 2), *v = test_randoms(n, 3, 1);
+            gpunn_tensor *t[3];
+            t[0] = r.x = add_input(f, "q", GPUNN_SHAPE(2, 3, s, 4), q, n);
+            t[1] = add_input(f, "k", GPUNN_SHAPE(2, 3, s, 4), k, n);
+            t[2] = add_input(f, "v", GPUNN_SHAPE(2, 3, s, 4), v, n);
+            gpunn_tensor *scores = way ? NULL : gpunn_mul_scalar(gpunn_matmul(t[0], t[1], .transpose_b = true), 0.5f);
+            r.out = way ? gpunn_scaled_dot_product_attention(t[0], t[1], t[2], .dropout_p = 0.3f)
+                        : gpunn_matmul(gpunn_dropout(gpunn_softmax(scores, -1), 0.3f), t[2]);
+            run_backward(&r);
+            value[way] = r.value;
+            for (int i = 0; i < 3; i++) gradient[way][i] = read_gradient(f->dev, t[i]);
+            free(r.grad_out), free(q), free(k), free(v);
+        }
+        (void)snprintf(geometry, sizeof geometry, "attention with dropout, s %d", s);
+        for (int part = 0; part < 4; part++) {
+            const int64_t n = 2 * 3 * s * 4;
+            double       *expected = malloc((size_t)n * sizeof *expected);
+            for (int64_t i = 0; i < n; i++) expected[i] = part ? gradient[0][part - 1][i] : value[0][i];
+            check_all(part ? "a gradient" : "out", part ? gradient[1][part - 1] : value[1], expected, n);
+            free(expected);
+        }
+        for (int way = 0; way < 2; way++) {
+            free(value[way]);
+            for (int i = 0; i < 3; i++) free(gradient[way][i]);
+        }
+    }
+}
+
 int main(void)
 {
     static struct CMUnitTest tests[16];
@@ -432,6 +595,8 @@ int main(void)
     count += each_backend(tests + count, "conv2d", test_conv, NULL);
     count += each_backend(tests + count, "pooling", test_pool, NULL);
     count += each_backend(tests + count, "rows", test_rows, NULL);
+    count += each_backend(tests + count, "attention", test_attention, NULL);
+    count += each_backend(tests + count, "attention with dropout", test_attention_dropout, NULL);
     count += missing_backends(tests + count);
     return _cmocka_run_group_tests("reference", tests, (size_t)count, NULL, NULL);
 }

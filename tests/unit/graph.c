@@ -571,6 +571,65 @@ static void test_matmul(void **state)
             gpunn_matmul(a, seven));
 }
 
+static void test_attention(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *q = input(f, SHAPE(B, 4, 7, 8)), *k = input(f, SHAPE(B, 4, 9, 8)), *v = input(f, SHAPE(B, 4, 9, 5)),
+                 *pair = input(f, SHAPE(B, 2, 9, 8)), *long_q = input(f, SHAPE(1, 2, B, 8)),
+                 *all = input(f, SHAPE(B, 7, 3, 4, 8)), *five = input(f, SHAPE(2, 1, 1, 1, 9)),
+                 *learned = gpunn_parameter(f->model, "learned", SHAPE(7, 9), (gpunn_init){0});
+    check_shape(f, gpunn_scaled_dot_product_attention(q, k, v), SHAPE(B, 4, 7, 5));
+    check_shape(f, gpunn_scaled_dot_product_attention(q, pair, pair, .enable_gqa = true), SHAPE(B, 4, 7, 8));
+    check_shape(f, gpunn_scaled_dot_product_attention(q, q, q, .heads_last = true), SHAPE(B, 4, 7, 8));
+    check_shape(f, gpunn_scaled_dot_product_attention(long_q, long_q, long_q, .is_causal = true), SHAPE(1, 2, B, 8));
+    check_shape(f, gpunn_scaled_dot_product_attention(q, k, v, .mask = learned), SHAPE(B, 4, 7, 5));
+    gpunn_tensor *y = gpunn_scaled_dot_product_attention(all, NULL, NULL, .dropout_p = 0.5f);
+    check_shape(f, y, SHAPE(B, 7, 4, 8));
+    assert_true(y->attr.value[1] == (float)(1 / sqrt(8.0)));
+    assert_int_equal(y->attr.site + 1, f->model->random_sites);
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "scaled_dot_product_attention: q is [batch, 20], but [n, heads, rows, e] is needed, or [n, rows, 3, heads, e] for all; "
+        "gpunn_reshape it",
+        gpunn_scaled_dot_product_attention(f->rows, k, v));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "scaled_dot_product_attention: k is [batch, 7, 3, 4, 8], but [n, rows, heads, e] is needed, or [n, rows, 3, heads, e] "
+        "for all; gpunn_reshape it",
+        gpunn_scaled_dot_product_attention(q, all, v, .heads_last = true));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "scaled_dot_product_attention: k is NULL", gpunn_scaled_dot_product_attention(q, NULL, NULL));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "scaled_dot_product_attention: q is [1, 2, batch, 8]: heads and their size must be fixed, and below 2^31",
+            gpunn_scaled_dot_product_attention(long_q, long_q, long_q, .heads_last = true));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "scaled_dot_product_attention: q is [batch, 4, 7, 8], k [batch, 4, 9, 8] and v [batch, 4, 7, 8]: n, the size of q's and "
+        "k's heads and k's and v's rows and heads must agree",
+        gpunn_scaled_dot_product_attention(q, k, q));
+    REFUSED(f, GPUNN_ERR_SHAPE, "scaled_dot_product_attention: q has 4 heads, k and v 2; set .enable_gqa to share them",
+            gpunn_scaled_dot_product_attention(q, pair, pair));
+    REFUSED(f, GPUNN_ERR_SHAPE, "scaled_dot_product_attention: q has 2 heads, k and v 4; theirs must divide q's",
+            gpunn_scaled_dot_product_attention(pair, k, v, .enable_gqa = true));
+    REFUSED(f, GPUNN_ERR_DTYPE,
+            "scaled_dot_product_attention: .mask is i64, but must be bool (true: takes part) or f32 (added to the scores); "
+            "gpunn_cast it",
+            gpunn_scaled_dot_product_attention(q, k, v, .mask = f->labels));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "scaled_dot_product_attention: [n, heads, l, s] and .mask [batch, 4, 7, 9] and [3] do not broadcast (axis 3: 9 "
+            "against 3)",
+            gpunn_scaled_dot_product_attention(q, k, v, .mask = f->three));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "scaled_dot_product_attention: .mask [2, 1, 1, 1, 9] is larger than [n, heads, l, s], here [batch, 4, 7, 9]; it must "
+            "broadcast to that",
+            gpunn_scaled_dot_product_attention(q, k, v, .mask = five));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "scaled_dot_product_attention: dropout_p is 1.5; use a probability from 0 to 1",
+            gpunn_scaled_dot_product_attention(q, k, v, .dropout_p = 1.5f));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "scaled_dot_product_attention: scale is inf; use a finite number",
+            gpunn_scaled_dot_product_attention(q, k, v, .scale = INFINITY));
+    REFUSED(f, GPUNN_ERR_DTYPE, "scaled_dot_product_attention: v is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_scaled_dot_product_attention(q, k, f->labels));
+}
+
 /* ---- losses ---- */
 static void test_losses(void **state)
 {
@@ -938,13 +997,28 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_inputs),        TEST(test_parameters),    TEST(test_settings),
-        TEST(test_names),         TEST(test_null_operands), TEST(test_broadcasting),
-        TEST(test_linear),        TEST(test_conv2d),        TEST(test_pools),
-        TEST(test_other_layers),  TEST(test_reshape),       TEST(test_concat_slice_pad),
-        TEST(test_reductions),    TEST(test_matmul),        TEST(test_losses),
-        TEST(test_class_losses),  TEST(test_expr),          TEST(test_expr_as_the_generator),
-        TEST(test_expr_names),    TEST(test_expr_errors),   TEST(test_elementwise_table),
+        TEST(test_inputs),
+        TEST(test_parameters),
+        TEST(test_settings),
+        TEST(test_names),
+        TEST(test_null_operands),
+        TEST(test_broadcasting),
+        TEST(test_linear),
+        TEST(test_conv2d),
+        TEST(test_pools),
+        TEST(test_other_layers),
+        TEST(test_reshape),
+        TEST(test_concat_slice_pad),
+        TEST(test_reductions),
+        TEST(test_matmul),
+        TEST(test_losses),
+        TEST(test_attention),
+        TEST(test_class_losses),
+        TEST(test_expr),
+        TEST(test_expr_as_the_generator),
+        TEST(test_expr_names),
+        TEST(test_expr_errors),
+        TEST(test_elementwise_table),
         TEST(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

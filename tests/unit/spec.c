@@ -53,6 +53,13 @@ static void node_texts(void **state)
     check_text(gpunn_max(image, GPUNN_ALL, false), "max dims=0,1,2,3 f32 []");
     check_text(gpunn_argmax(wide, -1, false), "argmax dim=1 i64 [N]");
     check_text(gpunn_softmax(wide, 1), "softmax dim=1 f32 [N,10]");
+    gpunn_tensor *heads = gpunn_reshape(image, GPUNN_SHAPE(GPUNN_BATCH, 28, 3, 2, 28));
+    gpunn_tensor *mask = gpunn_cast(gpunn_reshape(wide, GPUNN_SHAPE(GPUNN_BATCH, 1, 1, 10)), GPUNN_BOOL);
+    gpunn_tensor *ten = gpunn_reshape(wide, GPUNN_SHAPE(GPUNN_BATCH, 1, 10, 1));
+    check_text(gpunn_scaled_dot_product_attention(heads, NULL, NULL, .is_causal = true),
+               "scaled_dot_product_attention dropout_p=0 is_causal=1 scale=0.188982233 heads_last=0 f32 [N,28,2,28]");
+    check_text(gpunn_scaled_dot_product_attention(ten, ten, ten, .mask = mask, .dropout_p = 0.5f, .scale = 2),
+               "scaled_dot_product_attention dropout_p=0.5 is_causal=0 scale=2 heads_last=0 f32 [N,1,10,1]");
     check_text(gpunn_cross_entropy(wide, labels, .label_smoothing = 0.1f),
                "cross_entropy reduction=mean ignore_index=-100 label_smoothing=0.100000001 f32 []");
     check_text(gpunn_nll_loss(wide, labels, .reduction = GPUNN_REDUCE_NONE), "nll reduction=none ignore_index=-100 f32 [N]");
@@ -183,6 +190,13 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_log_softmax(h, -1);
     all[count++] = gpunn_matmul(h, h, .transpose_b = true);
     all[count++] = gpunn_matmul(h, h, .transpose_a = true);
+    gpunn_tensor *few = gpunn_slice(h, 1, 0, 2, 1), *one = gpunn_slice(h, 2, 0, 1, 1), *pairs = all[count - 2];
+    gpunn_tensor *whole = gpunn_slice(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 5, 3, 3)), 2, 0, 3, 1);
+    all[count++] = gpunn_scaled_dot_product_attention(h, h, h, .mask = gpunn_cast(pairs, GPUNN_BOOL), .dropout_p = 0.5f,
+                                                      .scale = 0.25f);
+    all[count++] = gpunn_scaled_dot_product_attention(h, few, few, .mask = pairs, .is_causal = true, .enable_gqa = true);
+    all[count++] = gpunn_scaled_dot_product_attention(h, one, one, .scale = GPUNN_ZERO, .heads_last = true, .enable_gqa = true);
+    all[count++] = gpunn_scaled_dot_product_attention(whole, NULL, NULL, .dropout_p = 0.25f);
     all[count++] = gpunn_clamp(gpunn_hardtanh(gpunn_softplus(h, 2, 3), 0, 6), -INFINITY, 3.4028235e38f);
     all[count++] = gpunn_add_scalar(gpunn_pow_scalar(gpunn_elu(h, 0.5f), 2), -0.0f);
     all[count++] = gpunn_where(gpunn_gt(h, gpunn_tanh(h)), h, gpunn_neg(h));
@@ -555,6 +569,9 @@ static void hostile_entries(void **state)
         {"^{\"op\": \"softmax\", \"inputs\": [\"x\"]}", "\"dim\" is missing"},
         {"^{\"op\": \"softmax\", \"inputs\": [\"x\"], \"dim\": 4}", "axis 4"},
         {"{\"op\": \"softmax\", \"inputs\": [\"x\"], \"dim\": ^99}", "integer from -8 to 7"},
+        {"{\"op\": \"scaled_dot_product_attention\", \"inputs\": ^[\"x\", \"x\"]}", "a list of q, k and v, or of one for all"},
+        {"{\"op\": \"scaled_dot_product_attention\", \"inputs\": [\"x\", \"x\", \"x\"], \"mask\": ^\"w\"}", "no tensor"},
+        {"^{\"op\": \"scaled_dot_product_attention\", \"inputs\": [\"x\", \"x\", \"x\"], \"dropout_p\": 2}", "from 0 to 1"},
         {"{\"op\": \"slice\", \"inputs\": [\"x\"], \"dim\": 1, \"step\": ^0}", "integer from 1"},
         {"{\"op\": \"pad\", \"inputs\": [\"x\"], \"before\": [0, ^-1]}", "integer from 0"},
         {"{\"op\": \"cast\", \"inputs\": [\"x\"], \"dtype\": ^\"f64\"}", "\"u8\" or \"bool\""},

@@ -1,0 +1,47 @@
+/* The cases of tests/golden/attention.py, and gradients of the same ops. */
+/* clang-format off */
+#define ATTENTION(...) gpunn_scaled_dot_product_attention(in("q"), in("k"), in("v"), __VA_ARGS__)
+/* X(name before the dot, name after it, builder) */
+#define ATTENTION_CASES(X)                                                                                                       \
+    X(attention, "plain", gpunn_scaled_dot_product_attention(in("q"), in("k"), in("v")))                                         \
+    X(attention, "one", gpunn_scaled_dot_product_attention(in("q"), in("k"), in("v")))                                           \
+    X(attention, "one_row", gpunn_scaled_dot_product_attention(in("q"), in("k"), in("v")))                                       \
+    X(attention, "value_size", gpunn_scaled_dot_product_attention(in("q"), in("k"), in("v")))                                    \
+    X(attention, "scale", ATTENTION(.scale = 0.75f))                                                                             \
+    X(attention, "heads_last", ATTENTION(.heads_last = true))                                                                    \
+    X(attention, "heads_last_value_size", ATTENTION(.heads_last = true))                                                         \
+    X(attention, "causal", ATTENTION(.is_causal = true))                                                                         \
+    X(attention, "causal_tall", ATTENTION(.is_causal = true))                                                                    \
+    X(attention, "causal_wide", ATTENTION(.is_causal = true))                                                                    \
+    X(attention, "choice", ATTENTION(.mask = in("mask")))                                                                        \
+    X(attention, "choice_padding", ATTENTION(.mask = in("mask")))                                                                \
+    X(attention, "choice_square", ATTENTION(.mask = in("mask")))                                                                 \
+    X(attention, "choice_nothing", ATTENTION(.mask = in("mask")))                                                                \
+    X(attention, "choice_rows", ATTENTION(.mask = in("mask")))                                                                   \
+    X(attention, "choice_causal", ATTENTION(.mask = in("mask"), .is_causal = true))                                              \
+    X(attention, "added", ATTENTION(.mask = in("mask")))                                                                         \
+    X(attention, "added_heads", ATTENTION(.mask = in("mask")))                                                                   \
+    X(attention, "added_rows", ATTENTION(.mask = in("mask")))                                                                    \
+    X(attention, "added_infinite", ATTENTION(.mask = in("mask")))                                                                \
+    X(attention, "added_causal", ATTENTION(.mask = in("mask"), .is_causal = true))                                               \
+    X(attention, "grouped", ATTENTION(.enable_gqa = true))                                                                       \
+    X(attention, "grouped_last", ATTENTION(.is_causal = true, .enable_gqa = true, .heads_last = true))                           \
+    X(attention, "blocks", gpunn_scaled_dot_product_attention(in("q"), in("k"), in("v")))                                        \
+    X(attention, "blocks_causal", ATTENTION(.is_causal = true))                                                                  \
+    X(attention, "blocks_masked", ATTENTION(.mask = in("mask")))                                                                 \
+    X(attention, "all_in_one", gpunn_scaled_dot_product_attention(in("qkv"), NULL, NULL))                                        \
+    X(attention, "all_in_one_causal", gpunn_scaled_dot_product_attention(in("qkv"), NULL, NULL, .is_causal = true))              \
+    X(attention, "same", gpunn_scaled_dot_product_attention(in("x"), in("x"), in("x")))
+
+#define ATTENTION_OF(x, shape, ...) \
+    gpunn_scaled_dot_product_attention(x, in->x[1] = B("k", EXPANDED shape), in->x[2] = B("v", EXPANDED shape), __VA_ARGS__)
+#define EXPANDED(...) __VA_ARGS__
+/* X(name, first input, builder from that x) */
+#define ATTENTION_GRADIENTS(X)                                                                                                   \
+    X(attention, XS(3, 2, 3, 4), ATTENTION_OF(x, (3, 2, 5, 4), .scale = 0.4f))                                                   \
+    X(attention_causal, XS(3, 2, 5, 4), ATTENTION_OF(x, (3, 2, 5, 4), .is_causal = true))                                        \
+    X(attention_grouped, XS(3, 4, 3, 4), ATTENTION_OF(x, (3, 2, 5, 4), .enable_gqa = true))                                      \
+    X(attention_heads_last, XS(3, 5, 2, 4), ATTENTION_OF(x, (3, 7, 2, 4), .heads_last = true))                                   \
+    X(attention_all_in_one, XS(3, 4, 3, 2, 4), gpunn_scaled_dot_product_attention(x, NULL, NULL, .is_causal = true))           \
+    X(attention_of_itself, XS(3, 2, 4, 4), gpunn_mul(x, gpunn_scaled_dot_product_attention(x, x, x)))
+/* clang-format on */
