@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../../examples/tokenizer.h"
 #include "../../gpunn.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -206,6 +207,48 @@ static void spec(const uint8_t *data, size_t size)
     gpunn_model_destroy(m);
 }
 
+/* Parts that a 0 ends, each with memory of its own and a 0 behind; the last one takes the rest. */
+static char *part(const uint8_t **data, size_t *size, bool last, size_t *bytes)
+{
+    const uint8_t *end = *size && !last ? memchr(*data, 0, *size) : NULL;
+    *bytes = end ? (size_t)(end - *data) : *size;
+    char *text = malloc(*bytes + 1);
+    if (*bytes) memcpy(text, *data, *bytes);
+    text[*bytes] = 0;
+    *data += *bytes + (end != NULL);
+    *size -= *bytes + (end != NULL);
+    return text;
+}
+
+/* A vocabulary (of BPE, with merges) and a text. Pieces stand in order; those of BPE are the text, byte by byte. */
+static void tokenize(const uint8_t *data, size_t size, bool bpe)
+{
+    text_error error = {""};
+    size_t     bytes, merges_bytes, at = 0;
+    char      *vocabulary = part(&data, &size, false, &bytes);
+    char      *merges = bpe ? part(&data, &size, false, &merges_bytes) : NULL;
+    tokenizer *t = bpe ? tokenizer_bpe_of(vocabulary, "vocab.json", merges, merges_bytes, "merges.txt", &error)
+                       : tokenizer_wordpiece_of(vocabulary, bytes, "vocab.txt", size & 1, &error);
+    if ((t == NULL) != (error.text[0] != 0)) abort();
+    if (t == NULL) return;
+    char      *text = part(&data, &size, true, &bytes);
+    token_list list = {0};
+    if (!tokenizer_encode(t, text, bytes, &list)) abort();
+    for (size_t i = 0; i < list.count; i++) {
+        const token *token = &list.items[i];
+        size_t       length;
+        const char  *piece = tokenizer_text(t, token->id, &length);
+        if (token->start >= token->end || token->end > bytes || length == 0) abort();
+        if (bpe && (token->start != at || token->end - at != length || memcmp(text + at, piece, length) != 0)) abort();
+        if (!bpe && i && token->start < token[-1].start) abort();
+        at = token->end;
+    }
+    if (bpe && at != bytes) abort();
+    token_list_free(&list);
+    tokenizer_free(t);
+    free(text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     open_once();
@@ -223,6 +266,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 'k': weights(data, size, true, false); break;
     case 'e': expression(data, size); break;
     case 'j': spec(data, size); break;
+    case 't': tokenize(data, size, false); break;
+    case 'T': tokenize(data, size, true); break;
     default: return -1; /* not kept in the corpus */
     }
     return 0;

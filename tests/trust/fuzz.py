@@ -3,6 +3,7 @@
 import base64
 import glob
 import gzip
+import json
 import os
 import struct
 import subprocess
@@ -47,6 +48,14 @@ def seeds():
         for line in file:
             if line[65:66] == b"{":
                 yield b"j" + line[65:]
+    text = "Hello, wörld! I'm 中文 e\u0301  12½\t한국어 ".encode()
+    yield b"t[UNK]\nhe\n##llo\nworld\n##ld\n##l\nw\n##or\n,\n\xe4\xb8\xad\n1\n##2\ne\n\0" + text
+    bytes_to_text = {b: chr(b) for b in (*range(33, 127), *range(161, 173), *range(174, 256))}
+    for b in range(256):
+        bytes_to_text.setdefault(b, chr(256 + len(bytes_to_text) - 188))
+    vocabulary = json.dumps({piece: i for i, piece in enumerate([*bytes_to_text.values(), "he", "ll", "llo", "\u0120w"])})
+    for merges in "#version: 0.2\nh e\nl l\nll o\n\u0120 w\n", "":
+        yield b"T" + vocabulary.encode() + b"\0" + merges.encode() + b"\0" + text
 
 
 def main():
