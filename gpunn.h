@@ -25,7 +25,7 @@
  *   and under GPUNN_IMPLEMENTATION
  *     structs errors memory random math
  *     shapes graph expr plan autodiff run
- *     gemm conv pool map reduce norm attention loss update cpu
+ *     gemm conv pool sample map reduce norm attention loss update cpu
  *     optimizer loader json safetensors spec readers fit_loop
  *     licence
  *
@@ -495,6 +495,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(MAX_POOL2D, max_pool2d, 0, 0, 1)                   \
     X(AVG_POOL2D, avg_pool2d, 0, 0, 1)                   \
     X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, 0, 0, 1) \
+    X(GRID_SAMPLE, grid_sample, 3, 0, 3)                 \
+    X(AFFINE_GRID, affine_grid, 0, 0, 1)                 \
     X(BATCH_NORM, batch_norm, 3, 0, 7)                   \
     X(LAYER_NORM, layer_norm, 3, 0, 7)                   \
     X(RMS_NORM, rms_norm, 3, 0, 3)                       \
@@ -597,6 +599,23 @@ GPUNN_API gpunn_tensor *gpunn_avg_pool2d_(gpunn_tensor *x, gpunn_pool_args args)
 #define gpunn_avg_pool2d(...) gpunn_avg_pool2d_(GPUNN_NAMED(gpunn_pool_args, __VA_ARGS__))
 /* x [n, c, h, w] -> [n, c, out_h, out_w]. */
 GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool2d(gpunn_tensor *x, int out_h, int out_w);
+
+typedef enum gpunn_grid_mode { GPUNN_GRID_BILINEAR = 0, GPUNN_GRID_NEAREST } gpunn_grid_mode;
+typedef enum gpunn_grid_padding { GPUNN_GRID_ZEROS = 0, GPUNN_GRID_BORDER, GPUNN_GRID_REFLECTION } gpunn_grid_padding;
+typedef struct gpunn_grid_args {
+    int                args_;
+    gpunn_grid_mode    mode; /* BILINEAR is trilinear in volumes */
+    gpunn_grid_padding padding_mode;
+    bool               align_corners; /* -1 and 1 are the centres of the outermost cells, else their outer edges */
+} gpunn_grid_args;
+/* torch's: x [n, c, h, w] at the points of grid [n, oh, ow, 2] -> [n, c, oh, ow]; x [n, c, d, h, w], grid [n, od, oh, ow, 3] ->
+ * [n, c, od, oh, ow]. A point is x, y (, z): -1 to 1 along the last axis of x, the one before (, and that before). A coordinate
+ * that is NaN lies outside; with BORDER or REFLECTION it is cell 0. Gradients for both, x's as reproducible as all others. */
+GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, gpunn_grid_args args);
+#define gpunn_grid_sample(x, ...) gpunn_grid_sample_((x), GPUNN_NAMED(gpunn_grid_args, __VA_ARGS__))
+/* torch's: the grid that samples through theta [n, 2, 3] (or [n, 3, 4]) for a result of size {h, w} (or {d, h, w}): [n, h, w, 2]
+ * (or [n, d, h, w, 3]), F32 in every precision. */
+GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size, bool align_corners);
 
 typedef struct gpunn_batch_norm_args {
     int   args_;
@@ -1022,7 +1041,9 @@ typedef struct gpunn_attributes {
     bool            is_causal, heads_last;        /* attention; q, k and v in one are heads_last without saying so */
     gpunn_reduction reduction;                    /* cross_entropy, nll: MEAN, SUM or NONE */
     int64_t         ignore_index;                 /* cross_entropy, nll */
-    uint32_t        site; /* dropout, attention with dropout: number of this node among the model's random ones */
+    uint32_t        site;               /* dropout, attention with dropout: number of this node among the model's random ones */
+    int             mode, padding_mode; /* grid_sample: gpunn_grid_mode, gpunn_grid_padding */
+    bool            align_corners;      /* grid_sample, affine_grid */
 } gpunn_attributes;
 
 typedef struct gpunn_value {
@@ -1047,7 +1068,7 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 /* Operands: LINEAR, CONV2D x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
  * affine), running_mean, running_var (both updated in place by a training forward); CROSS_ENTROPY, NLL logits, labels, weight
  * (data NULL without); LAYER_NORM, RMS_NORM x, weight, bias (data NULL without); ATTENTION q, k, v, mask (data NULL without) or
- * all of q, k and v in the first, of rank 5; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX,
+ * all of q, k and v in the first, of rank 5; GRID_SAMPLE x, grid; AFFINE_GRID theta; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX,
  * ARGMAX, ... x; GROUP the operands of its program: gradients that it writes in grad_in, with accumulate, all others in in. */
 typedef struct gpunn_step {
     gpunn_op op;
@@ -3108,6 +3129,61 @@ GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool2d(gpunn_tensor *x, int out_h, in
     return gpunn__node(&call, GPUNN_OP_ADAPTIVE_AVG_POOL2D, NULL, &x, 1, GPUNN_F32, 4, dim);
 }
 
+GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, gpunn_grid_args args)
+{
+    static const char *const names[] = {"x", "grid"};
+    gpunn_tensor            *operands[] = {x, grid};
+    gpunn__call              call;
+    gpunn_attributes         attr = gpunn__no_attributes();
+    char                     one[128], other[128];
+    if (!gpunn__begin(&call, "grid_sample", NULL, names, operands, 2, 2) ||
+        !gpunn__has_rank(&call, x, 4, 5, "[n, channels, height, width] or [n, channels, depth, height, width]") ||
+        !gpunn__axes_are_fixed(&call, x, 1, x->rank - 1))
+        return NULL;
+    if (grid->rank != x->rank || grid->dim[0] != x->dim[0] || grid->dim[x->rank - 1] != x->rank - 2)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s and grid %s; the grid of %s must have as many samples, [n, %s%d]",
+                             gpunn__shape_text(x, one), gpunn__shape_text(grid, other), x->rank == 4 ? "images" : "volumes",
+                             x->rank == 4 ? "out_h, out_w, " : "out_d, out_h, out_w, ", x->rank - 2);
+    if ((int)args.mode < 0 || args.mode > GPUNN_GRID_NEAREST || (int)args.padding_mode < 0 ||
+        args.padding_mode > GPUNN_GRID_REFLECTION)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                             "mode is %d and padding_mode %d; use one of gpunn_grid_mode and one of gpunn_grid_padding",
+                             (int)args.mode, (int)args.padding_mode);
+    int64_t cells;
+    int     batches;
+    if (!gpunn__measure(x->rank - 2, x->dim + 2, &cells, &batches) || cells > 1 << 30)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "a channel of x %s has more than 2^30 cells; use smaller sizes",
+                             gpunn__shape_text(x, one));
+    int64_t dim[5];
+    memcpy(dim, x->dim, 2 * sizeof *dim);
+    memcpy(dim + 2, grid->dim + 1, (size_t)(x->rank - 2) * sizeof *dim);
+    attr.mode = (int)args.mode;
+    attr.padding_mode = (int)args.padding_mode;
+    attr.align_corners = args.align_corners;
+    return gpunn__node(&call, GPUNN_OP_GRID_SAMPLE, &attr, operands, 2, GPUNN_F32, x->rank, dim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size, bool align_corners)
+{
+    static const char *const names[] = {"theta"};
+    gpunn__call              call;
+    gpunn_attributes         attr = gpunn__no_attributes();
+    char                     one[128], other[128];
+    if (!gpunn__begin(&call, "affine_grid", NULL, names, &theta, 1, 1)) return NULL;
+    int rank = gpunn__rank_of(&call, &size, 0);
+    if (rank < 0) return NULL;
+    if ((rank != 2 && rank != 3) || theta->rank != 3 || theta->dim[1] != rank || theta->dim[2] != rank + 1)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
+                             "theta is %s and size %s; [n, 2, 3] and two sizes or [n, 3, 4] and three are needed",
+                             gpunn__shape_text(theta, one), gpunn__dims_text(rank, size.dim, other));
+    int64_t dim[5];
+    dim[0] = theta->dim[0];
+    memcpy(dim + 1, size.dim, (size_t)rank * sizeof *dim);
+    dim[rank + 1] = rank;
+    attr.align_corners = align_corners;
+    return gpunn__node(&call, GPUNN_OP_AFFINE_GRID, &attr, &theta, 1, GPUNN_F32, rank + 2, dim);
+}
+
 static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, const char *name, const gpunn_batch_norm_args *args,
                                             int lowest_rank, int highest_rank, const char *layout)
 {
@@ -4549,7 +4625,7 @@ static void gpunn__mark_chains(gpunn__builder *b)
 /* ---- storage --------------------------------------------------------------------------------------------------------- *
  * A model of precision BF16 or F16 on a backend that computes on such values: products (linear, conv2d, matmul, attention) read 16
  * bits and give them, and so does what is made of 16-bit values alone, parameters not counted. What meets an F32 value is F32, as with
- * torch's promotion, and so are sums, log_softmax and losses. */
+ * torch's promotion, and so are sums, log_softmax, losses and affine_grid. */
 static gpunn_dtype gpunn__half_of(const gpunn_model *model)
 {
     return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
@@ -4564,7 +4640,8 @@ static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn_dtype
 {
     if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return t->dtype;
     if (gpunn__is_product(t->op)) return gpunn__half_of(model);
-    if (t->op == GPUNN_OP_SUM || t->op == GPUNN_OP_LOG_SOFTMAX || t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL)
+    if (t->op == GPUNN_OP_AFFINE_GRID || t->op == GPUNN_OP_SUM || t->op == GPUNN_OP_LOG_SOFTMAX ||
+        t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL)
         return GPUNN_F32;
     gpunn_dtype result = GPUNN_F32;
     for (int i = 0; i < t->input_count; i++) {
@@ -6529,6 +6606,11 @@ GPUNN__INLINE int gpunn__cpu_threads(const gpunn__cpu *cpu, int64_t work)
 {
     int64_t useful = work / 65536;
     return useful >= cpu->threads ? cpu->threads : useful > 1 ? (int)useful : 1;
+}
+
+GPUNN__INLINE int64_t gpunn__least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
 }
 
 /* The part of n items, in multiples of grain, that thread `index` of `threads` takes. */
@@ -9154,6 +9236,428 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_adaptive_avg_pool2d(gpunn__cpu *cpu, gpun
 {
     return gpunn__cpu_pool(cpu, step, action);
 }
+/* ==== >>sample ======================================================================================================== *
+ * grid_sample and affine_grid. A point lies between two cells along each axis; each has a weight, 0 outside. Images are volumes
+ * of one slice, whose z axis is left out. Points are taken in chunks: first the cells and weights of a chunk along one axis after
+ * another, then the values, channel by channel.
+ *
+ * The gradient of x: a thread owns some rows of cells and adds what falls into these, point after point, so that each cell sums
+ * in the points' order, whatever the number of threads. Which rows a chunk touches is found first; threads pass over chunks that
+ * touch none of theirs. */
+enum { GPUNN__POINTS = 64 };
+
+typedef struct gpunn__sampling {
+    int                axes; /* 2 or 3 */
+    int64_t            samples, channels;
+    int64_t            cells, points, chunks; /* of one sample and channel */
+    int32_t            size[3];               /* of x along x, y, z; 1 where there is no z */
+    gpunn_grid_mode    mode;
+    gpunn_grid_padding padding;
+    bool               align_corners, add_x, add_grid; /* add: to the gradient that is there */
+    const float       *x, *grid, *dy;
+    float             *y, *dx, *dgrid;
+    int32_t           *touched; /* [samples][chunks][2]: first cells of the first and last row that a chunk touches */
+} gpunn__sampling;
+
+typedef struct gpunn__places { /* of a chunk's points along one axis */
+    int32_t cell[2][GPUNN__POINTS];
+    float   weight[2][GPUNN__POINTS];
+    float   slope[2][GPUNN__POINTS]; /* derivative of weight for the coordinate */
+} gpunn__places;
+
+typedef struct gpunn__corners { /* of a chunk's points: two cells of each of up to four rows */
+    gpunn__places x, y, z;
+    int32_t       row[4][GPUNN__POINTS]; /* its first cell */
+    float         weight[4][GPUNN__POINTS], slope_y[4][GPUNN__POINTS], slope_z[4][GPUNN__POINTS];
+    int32_t       inside[GPUNN__POINTS]; /* 0: beside all cells, and whatever is in these */
+} gpunn__corners;
+
+static gpunn__sampling gpunn__sampling_of(const gpunn_step *step)
+{
+    const gpunn_value *x = &step->in[0], *grid = &step->in[1];
+    gpunn__sampling    s;
+    memset(&s, 0, sizeof s);
+    s.axes = x->rank - 2;
+    s.samples = x->dim[0];
+    s.channels = x->dim[1];
+    for (int i = 0; i < 3; i++) s.size[i] = i < s.axes ? (int32_t)x->dim[x->rank - 1 - i] : 1;
+    s.cells = (int64_t)s.size[0] * s.size[1] * s.size[2];
+    s.points = grid->count / (s.samples * s.axes);
+    s.chunks = (s.points + GPUNN__POINTS - 1) / GPUNN__POINTS;
+    s.mode = (gpunn_grid_mode)step->attr->mode;
+    s.padding = (gpunn_grid_padding)step->attr->padding_mode;
+    s.align_corners = step->attr->align_corners;
+    s.x = (const float *)x->data;
+    s.grid = (const float *)grid->data;
+    s.y = (float *)step->out.data;
+    if (step->backward) {
+        s.dy = (const float *)step->grad_out.data;
+        s.dx = (float *)step->grad_in[0].data;
+        s.dgrid = (float *)step->grad_in[1].data;
+        s.add_x = step->accumulate[0];
+        s.add_grid = step->accumulate[1];
+        s.touched = (int32_t *)step->workspace;
+    }
+    return s;
+}
+
+/* Mirrors coordinates at low and low + span until they lie between, and turns their slopes with them. */
+static void gpunn__reflect(float low, float span, int count, float *at, float *slope)
+{
+    GPUNN__IVDEP
+    for (int i = 0; i < count; i++) {
+        float away = fabsf(at[i] - low), times = floorf(away / span), rest = away - times * span;
+        bool  odd = times - 2 * floorf(times / 2) != 0;
+        slope[i] = (at[i] < low) != odd ? -slope[i] : slope[i];
+        at[i] = (odd ? span - rest : rest) + low;
+    }
+}
+
+/* Coordinates are `stride` floats apart. */
+static void gpunn__find_places(const gpunn__sampling *s, const float *coordinate, int stride, int count, int32_t size,
+                               gpunn__places *p, int32_t *inside)
+{
+    bool  zeros = s->padding == GPUNN_GRID_ZEROS;
+    float span = (float)(s->align_corners ? size - 1 : size), shift = s->align_corners ? 0 : 0.5f;
+    float low = zeros ? -2.0f : 0.0f, high = (float)(zeros ? size + 1 : size - 1);
+    float at[GPUNN__POINTS], slope[GPUNN__POINTS];
+    GPUNN__IVDEP
+    for (int i = 0; i < count; i++) {
+        at[i] = (coordinate[i * stride] + 1) / 2 * span - shift;
+        slope[i] = span / 2;
+    }
+    if (s->padding == GPUNN_GRID_REFLECTION) gpunn__reflect(-shift, span, count, at, slope);
+    GPUNN__IVDEP
+    for (int i = 0; i < count; i++) {
+        float near = at[i] > low ? at[i] : low; /* NaN goes low */
+        near = near < high ? near : high;
+        float   turn = at[i] > low && at[i] < high ? slope[i] : 0; /* none at a border */
+        int32_t cell = (int32_t)near;
+        cell -= (float)cell > near; /* floor */
+        float   part = near - (float)cell;
+        int32_t next = cell + 1, has = cell >= 0 && cell < size, has_next = next >= 0 && next < size;
+        p->cell[0][i] = has ? cell : has_next ? next : 0;
+        p->cell[1][i] = has_next ? next : p->cell[0][i];
+        p->weight[0][i] = has ? 1 - part : 0;
+        p->weight[1][i] = has_next ? part : 0;
+        p->slope[0][i] = has ? -turn : 0;
+        p->slope[1][i] = has_next ? turn : 0;
+        inside[i] &= has | has_next;
+    }
+    for (int i = 0; s->mode == GPUNN_GRID_NEAREST && i < count; i++) {
+        float   near = at[i] > low ? at[i] : low;
+        int32_t cell = (int32_t)nearbyintf(near < high ? near : high);
+        bool    has = cell >= 0 && cell < size;
+        p->cell[0][i] = has ? cell : 0;
+        p->weight[0][i] = 1;
+        inside[i] = has && inside[i];
+    }
+}
+
+/* Points `first` to `first` + count - 1 of a sample. */
+static void gpunn__find_corners(const gpunn__sampling *s, int64_t sample, int64_t first, int count, gpunn__corners *c)
+{
+    const float *grid = s->grid + (sample * s->points + first) * s->axes;
+    for (int i = 0; i < count; i++) c->inside[i] = 1;
+    gpunn__find_places(s, grid, s->axes, count, s->size[0], &c->x, c->inside);
+    gpunn__find_places(s, grid + 1, s->axes, count, s->size[1], &c->y, c->inside);
+    if (s->axes == 3) gpunn__find_places(s, grid + 2, s->axes, count, s->size[2], &c->z, c->inside);
+    for (int r = 0; r < 2; r++) {
+        GPUNN__IVDEP
+        for (int i = 0; i < count; i++) {
+            c->row[r][i] = c->y.cell[r][i] * s->size[0];
+            c->weight[r][i] = c->y.weight[r][i];
+            c->slope_y[r][i] = c->y.slope[r][i];
+        }
+    }
+    if (s->axes == 2) return;
+    int32_t slice = s->size[0] * s->size[1];
+    for (int r = 3; r >= 0; r--) { /* rows 0 and 1 last: the others are made of them */
+        GPUNN__IVDEP
+        for (int i = 0; i < count; i++) {
+            float weight = c->weight[r & 1][i], z = c->z.weight[r >> 1][i];
+            c->row[r][i] = c->row[r & 1][i] + c->z.cell[r >> 1][i] * slice;
+            c->slope_z[r][i] = weight * c->z.slope[r >> 1][i];
+            c->slope_y[r][i] = c->slope_y[r & 1][i] * z;
+            c->weight[r][i] = weight * z;
+        }
+    }
+}
+
+/* Rows whose cells count: one of nearest, else all. */
+static int gpunn__corner_rows(const gpunn__sampling *s)
+{
+    return s->mode == GPUNN_GRID_NEAREST ? 1 : s->axes == 2 ? 2 : 4;
+}
+
+/* rows is a constant wherever these are called. */
+GPUNN__INLINE void gpunn__sample_chunk(const gpunn__corners *c, int rows, int count, const float *x, float *y)
+{
+    GPUNN__IVDEP
+    for (int i = 0; i < count; i++) {
+        float sum = 0;
+        for (int r = 0; r < rows; r++) {
+            const float *row = x + c->row[r][i];
+            float        low = row[c->x.cell[0][i]];
+            if (rows > 1) low = c->weight[r][i] * (low * c->x.weight[0][i] + row[c->x.cell[1][i]] * c->x.weight[1][i]);
+            sum = rows > 1 ? sum + low : low;
+        }
+        y[i] = c->inside[i] ? sum : 0;
+    }
+}
+
+/* Adds what one channel has of the gradient of coordinates x, y, z. */
+GPUNN__INLINE void gpunn__sample_chunk_slopes(const gpunn__corners *c, int rows, int count, const float *x, const float *dy,
+                                              float sum[3][GPUNN__POINTS])
+{
+    GPUNN__IVDEP
+    for (int i = 0; i < count; i++) {
+        float slope[3] = {0, 0, 0}, g = c->inside[i] ? dy[i] : 0;
+        for (int r = 0; r < rows; r++) {
+            const float *row = x + c->row[r][i];
+            float        low = row[c->x.cell[0][i]], high = row[c->x.cell[1][i]];
+            float        value = low * c->x.weight[0][i] + high * c->x.weight[1][i];
+            slope[0] += c->weight[r][i] * (low * c->x.slope[0][i] + high * c->x.slope[1][i]);
+            slope[1] += c->slope_y[r][i] * value;
+            if (rows == 4) slope[2] += c->slope_z[r][i] * value;
+        }
+        for (int k = 0; k < (rows == 4 ? 3 : 2); k++) sum[k][i] += g * slope[k];
+    }
+}
+
+/* Adds to those cells of one channel's gradient whose rows begin in [begin, end). */
+GPUNN__INLINE void gpunn__sample_chunk_back(const gpunn__corners *c, int rows, int count, int32_t begin, int32_t end,
+                                            const float *dy, float *dx)
+{
+    for (int i = 0; i < count; i++) {
+        int32_t low = c->x.cell[0][i], high = c->x.cell[1][i];
+        for (int r = 0; r < rows && c->inside[i]; r++) {
+            int32_t row = c->row[r][i];
+            float   g = dy[i] * c->weight[r][i];
+            if (row < begin || row >= end) continue;
+            if (rows == 1) {
+                dx[row + low] += dy[i];
+                continue;
+            }
+            dx[row + low] += g * c->x.weight[0][i];
+            dx[row + high] += g * c->x.weight[1][i];
+        }
+    }
+}
+
+static int gpunn__chunk_points(const gpunn__sampling *s, int64_t chunk)
+{
+    return (int)gpunn__least(GPUNN__POINTS, s->points - chunk * GPUNN__POINTS);
+}
+
+/* Values, or the gradient of the grid. */
+static void gpunn__sample_task(void *arg, int thread, int threads)
+{
+    const gpunn__sampling *s = (const gpunn__sampling *)arg;
+    int                    rows = gpunn__corner_rows(s);
+    int64_t                begin, end;
+    gpunn__corners         c;
+    gpunn__cpu_part(s->samples * s->chunks, 1, threads, thread, &begin, &end);
+    for (; begin < end; begin++) {
+        int64_t sample = begin / s->chunks, chunk = begin % s->chunks, first = chunk * GPUNN__POINTS;
+        int     count = gpunn__chunk_points(s, chunk);
+        float   sum[3][GPUNN__POINTS] = {{0}};
+        if (rows > 1 || s->dgrid == NULL) gpunn__find_corners(s, sample, first, count, &c);
+        for (int64_t channel = sample * s->channels; channel < (sample + 1) * s->channels; channel++) {
+            const float *x = s->x + channel * s->cells;
+            int64_t      at = channel * s->points + first;
+            if (s->dgrid && rows == 4)
+                gpunn__sample_chunk_slopes(&c, 4, count, x, s->dy + at, sum);
+            else if (s->dgrid && rows == 2)
+                gpunn__sample_chunk_slopes(&c, 2, count, x, s->dy + at, sum);
+            else if (s->dgrid)
+                break;
+            else if (rows == 4)
+                gpunn__sample_chunk(&c, 4, count, x, s->y + at);
+            else if (rows == 2)
+                gpunn__sample_chunk(&c, 2, count, x, s->y + at);
+            else
+                gpunn__sample_chunk(&c, 1, count, x, s->y + at);
+        }
+        float *to = s->dgrid + (s->dgrid ? (sample * s->points + first) * s->axes : 0);
+        for (int k = 0; s->dgrid && k < s->axes; k++)
+            for (int i = 0; i < count; i++) to[i * s->axes + k] = s->add_grid ? to[i * s->axes + k] + sum[k][i] : sum[k][i];
+    }
+}
+
+static void gpunn__sample_find_touched(const gpunn__sampling *s, int thread, int threads)
+{
+    int64_t        begin, end;
+    gpunn__corners c;
+    gpunn__cpu_part(s->samples * s->chunks, 1, threads, thread, &begin, &end);
+    for (; begin < end; begin++) {
+        int64_t chunk = begin % s->chunks;
+        int     count = gpunn__chunk_points(s, chunk), last = gpunn__corner_rows(s) - 1;
+        int32_t low = INT32_MAX, high = -1;
+        gpunn__find_corners(s, begin / s->chunks, chunk * GPUNN__POINTS, count, &c);
+        for (int i = 0; i < count; i++) {
+            if (!c.inside[i]) continue;
+            low = c.row[0][i] < low ? c.row[0][i] : low;
+            high = c.row[last][i] > high ? c.row[last][i] : high;
+        }
+        s->touched[2 * begin] = low;
+        s->touched[2 * begin + 1] = high;
+    }
+}
+
+/* The gradient of x. */
+static void gpunn__sample_back_task(void *arg, int thread, int threads)
+{
+    const gpunn__sampling *s = (const gpunn__sampling *)arg;
+    int                    rows = gpunn__corner_rows(s);
+    int64_t                row, row_end, lines = s->cells / s->size[0];
+    gpunn__corners         c;
+    if (threads > 1) {
+        gpunn__sample_find_touched(s, thread, threads);
+        gpunn__cpu_barrier();
+    }
+    gpunn__cpu_part(s->samples * lines, 1, threads, thread, &row, &row_end);
+    while (row < row_end) {
+        int64_t sample = row / lines, from = row % lines, to = gpunn__least(lines, from + row_end - row);
+        int32_t begin = (int32_t)(from * s->size[0]), end = (int32_t)(to * s->size[0]);
+        float  *dx = s->dx + sample * s->channels * s->cells;
+        for (int64_t channel = 0; channel < s->channels && !s->add_x; channel++)
+            memset(dx + channel * s->cells + begin, 0, (size_t)(end - begin) * sizeof *dx);
+        for (int64_t chunk = 0; chunk < s->chunks; chunk++) {
+            const int32_t *touched = s->touched + 2 * (sample * s->chunks + chunk);
+            int            count = gpunn__chunk_points(s, chunk);
+            if (threads > 1 && (touched[0] >= end || touched[1] < begin)) continue;
+            gpunn__find_corners(s, sample, chunk * GPUNN__POINTS, count, &c);
+            for (int64_t channel = 0; channel < s->channels; channel++) {
+                const float *dy = s->dy + (sample * s->channels + channel) * s->points + chunk * GPUNN__POINTS;
+                if (rows == 4)
+                    gpunn__sample_chunk_back(&c, 4, count, begin, end, dy, dx + channel * s->cells);
+                else if (rows == 2)
+                    gpunn__sample_chunk_back(&c, 2, count, begin, end, dy, dx + channel * s->cells);
+                else
+                    gpunn__sample_chunk_back(&c, 1, count, begin, end, dy, dx + channel * s->cells);
+            }
+        }
+        row += to - from;
+    }
+}
+
+GPUNN__PRIVATE gpunn_status gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__sampling s = gpunn__sampling_of(step);
+    int             threads = gpunn__cpu_threads(cpu, s.samples * s.points * (2 + s.channels) * (s.axes == 3 ? 4 : 2));
+    if (action == GPUNN__PREPARE) {
+        if (step->backward && s.dx) step->workspace_bytes = (size_t)(2 * s.samples * s.chunks) * sizeof *s.touched;
+        return GPUNN_OK;
+    }
+    if (action == GPUNN__FORWARD || s.dgrid) gpunn__cpu_parallel(threads, gpunn__sample_task, &s);
+    if (s.dx) gpunn__cpu_parallel(threads, gpunn__sample_back_task, &s);
+    return GPUNN_OK;
+}
+
+/* ---- affine_grid: grid[n][z][y][x][k] = theta[n][k] . (x, y, z, 1) ------------------------------------------------------- */
+typedef struct gpunn__affine_points {
+    int          axes;
+    int64_t      samples, lines; /* lines: of one sample */
+    int64_t      size[3];        /* along x, y, z; 1 where there is no z */
+    bool         align_corners;
+    const float *theta, *dgrid;
+    float       *grid, *sums; /* sums: [samples][lines][2][axes], of a line's gradients and of these times x */
+} gpunn__affine_points;
+
+/* The coordinate of cell i of n, from -1 to 1. */
+GPUNN__INLINE float gpunn__affine_coordinate(int64_t i, int64_t n, bool align_corners)
+{
+    return n == 1 ? 0 : (float)(2 * i + 1 - n) / (float)(align_corners ? n - 1 : n);
+}
+
+static void gpunn__affine_task(void *arg, int thread, int threads)
+{
+    const gpunn__affine_points *a = (const gpunn__affine_points *)arg;
+    int64_t                     line, end, width = a->size[0];
+    int                         axes = a->axes;
+    gpunn__cpu_part(a->samples * a->lines, 1, threads, thread, &line, &end);
+    for (; line < end; line++) {
+        int64_t      at = line % a->lines;
+        float        y = gpunn__affine_coordinate(at % a->size[1], a->size[1], a->align_corners);
+        float        z = gpunn__affine_coordinate(at / a->size[1], a->size[2], a->align_corners);
+        const float *theta = a->theta + line / a->lines * (axes * (axes + 1));
+        for (int k = 0; k < axes; k++) {
+            float base = theta[1] * y + (axes == 3 ? theta[2] * z : 0) + theta[axes], *grid = a->grid + line * width * axes + k;
+            for (int64_t i = 0; i < width; i++)
+                grid[i * axes] = theta[0] * gpunn__affine_coordinate(i, width, a->align_corners) + base;
+            theta += axes + 1;
+        }
+    }
+}
+
+static void gpunn__affine_back_task(void *arg, int thread, int threads)
+{
+    const gpunn__affine_points *a = (const gpunn__affine_points *)arg;
+    int64_t                     line, end, width = a->size[0];
+    gpunn__cpu_part(a->samples * a->lines, 1, threads, thread, &line, &end);
+    for (; line < end; line++) {
+        const float *g = a->dgrid + line * width * a->axes;
+        double       sum[2][3] = {{0}};
+        for (int64_t i = 0; i < width; i++) {
+            float x = gpunn__affine_coordinate(i, width, a->align_corners);
+            for (int k = 0; k < a->axes; k++, g++) {
+                sum[0][k] += *g;
+                sum[1][k] += *g * x;
+            }
+        }
+        for (int j = 0; j < 2; j++)
+            for (int k = 0; k < a->axes; k++) a->sums[(2 * line + j) * a->axes + k] = (float)sum[j][k];
+    }
+}
+
+GPUNN__PRIVATE gpunn_status gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value   *grid = step->backward ? &step->grad_out : &step->out;
+    gpunn__affine_points a;
+    memset(&a, 0, sizeof a);
+    a.axes = grid->rank - 2;
+    a.samples = grid->dim[0];
+    for (int i = 0; i < 3; i++) a.size[i] = i < a.axes ? grid->dim[a.axes - i] : 1;
+    a.lines = a.size[1] * a.size[2];
+    a.align_corners = step->attr->align_corners;
+    if (action == GPUNN__PREPARE) {
+        if (step->backward) step->workspace_bytes = (size_t)(a.samples * a.lines * 2 * a.axes) * sizeof *a.sums;
+        return GPUNN_OK;
+    }
+    int threads = gpunn__cpu_threads(cpu, grid->count * 2);
+    if (action == GPUNN__FORWARD) {
+        a.theta = (const float *)step->in[0].data;
+        a.grid = (float *)grid->data;
+        gpunn__cpu_parallel(threads, gpunn__affine_task, &a);
+        return GPUNN_OK;
+    }
+    a.dgrid = (const float *)grid->data;
+    a.sums = (float *)step->workspace;
+    gpunn__cpu_parallel(threads, gpunn__affine_back_task, &a);
+    float *dtheta = (float *)step->grad_in[0].data;
+    for (int64_t n = 0; n < a.samples; n++) {
+        double total[3][4] = {{0}};
+        for (int64_t line = 0; line < a.lines; line++) {
+            const float *sum = a.sums + (n * a.lines + line) * 2 * a.axes;
+            float        y = gpunn__affine_coordinate(line % a.size[1], a.size[1], a.align_corners);
+            float        z = gpunn__affine_coordinate(line / a.size[1], a.size[2], a.align_corners);
+            for (int k = 0; k < a.axes; k++, sum++) {
+                total[k][0] += sum[a.axes];
+                total[k][1] += *sum * y;
+                total[k][2] += *sum * z;
+                total[k][3] += *sum;
+            }
+        }
+        for (int k = 0; k < a.axes; k++)
+            for (int j = 0; j <= a.axes; j++, dtheta++) {
+                float g = (float)total[k][j == a.axes ? 3 : j];
+                *dtheta = step->accumulate[0] ? *dtheta + g : g;
+            }
+    }
+    return GPUNN_OK;
+}
+
 /* ==== >>map =========================================================================================================== *
  * Elementwise ops on the CPU: loops made from the tables, over contiguous memory only, and one driver that feeds them chunks of
  * the result. Broadcast operands are expanded, and gradients of broadcast operands summed, chunk by chunk in the first cache. */
@@ -9536,11 +10040,6 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gp
         else                              \
             function(__VA_ARGS__, false); \
     } while (0)
-
-GPUNN__INLINE int64_t gpunn__least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 /* ---- cast: as C, BOOL is x != 0; floats without a counterpart give what x86 does, INT64_MIN or INT32_MIN ---------------- */
 typedef struct gpunn__cast_job {
@@ -15368,7 +15867,9 @@ typedef enum gpunn__attribute_kind {
     GPUNN__A_ORDER,  /* int for each axis */
     GPUNN__A_SIZES,  /* int64_t for each axis */
     GPUNN__A_AXES,   /* a bit for each axis */
-    GPUNN__A_REDUCTION
+    GPUNN__A_REDUCTION,
+    GPUNN__A_GRID_MODE,
+    GPUNN__A_GRID_PADDING
 } gpunn__attribute_kind;
 typedef struct gpunn__attribute {
     gpunn_op              op;
@@ -15398,6 +15899,10 @@ static const gpunn__attribute gpunn__attributes_of[] = {
     GPUNN__A(AVG_POOL2D, "padding", WINDOW, padding, "0"),
     GPUNN__A(AVG_POOL2D, "ceil_mode", BOOL, ceil_mode, "false"),
     GPUNN__A(AVG_POOL2D, "count_include_pad", NOT, count_exclude_pad, "true"),
+    GPUNN__A(GRID_SAMPLE, "mode", GRID_MODE, mode, "\"bilinear\""),
+    GPUNN__A(GRID_SAMPLE, "padding_mode", GRID_PADDING, padding_mode, "\"zeros\""),
+    GPUNN__A(GRID_SAMPLE, "align_corners", BOOL, align_corners, "false"),
+    GPUNN__A(AFFINE_GRID, "align_corners", BOOL, align_corners, "false"),
     GPUNN__A(BATCH_NORM, "eps", FLOAT, eps, "1e-05"),
     GPUNN__A(BATCH_NORM, "momentum", FLOAT, momentum, "0.1"),
     GPUNN__A(LAYER_NORM, "dims", LAST, axis, "1"),
@@ -15433,6 +15938,8 @@ enum { GPUNN__ATTRIBUTE_COUNT = sizeof gpunn__attributes_of / sizeof gpunn__attr
 
 static const char *const gpunn__precision_names[] = {"f32", "tf32", "bf16", "f16"};
 static const char *const gpunn__reduction_names[] = {"mean", "sum", "none", "batchmean"};
+static const char *const gpunn__grid_mode_names[] = {"bilinear", "nearest"};
+static const char *const gpunn__grid_padding_names[] = {"zeros", "border", "reflection"};
 
 /* A text of limited size: what does not fit is left out, and the end is always there. */
 typedef struct gpunn__line {
@@ -15548,6 +16055,8 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
     case GPUNN__A_REDUCTION:
         gpunn__put(text, "%s%s%s", quote, gpunn__reduction_names[*(const gpunn_reduction *)(const void *)from], quote);
         break;
+    case GPUNN__A_GRID_MODE: gpunn__put(text, "%s%s%s", quote, gpunn__grid_mode_names[*ints], quote); break;
+    case GPUNN__A_GRID_PADDING: gpunn__put(text, "%s%s%s", quote, gpunn__grid_padding_names[*ints], quote); break;
     }
     if (json && list) gpunn__put(text, "]");
 }
@@ -15885,6 +16394,11 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
     case GPUNN_OP_ADAPTIVE_AVG_POOL2D:
         for (int i = 0; i < t->rank - 2; i++) sizes[i] = (int)t->dim[2 + i];
         gpunn__emit_window(w, "output_size", sizes, t->rank - 2);
+        break;
+    case GPUNN_OP_AFFINE_GRID:
+        gpunn__emitf(w, ", \"size\": [");
+        for (int i = 1; i < t->rank - 1; i++) gpunn__emitf(w, "%s%lld", i > 1 ? ", " : "", (long long)t->dim[i]);
+        gpunn__emitf(w, "]");
         break;
     case GPUNN_OP_PARAMETRIC_RELU: /* of a layer */
         if (t->layer) {
@@ -16702,6 +17216,33 @@ static gpunn_tensor *gpunn__make_adaptive_pool(gpunn__loading *l, const gpunn__s
                : NULL;
 }
 
+static gpunn_tensor *gpunn__make_grid_sample(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_grid_args args;
+    int             mode = 0, padding = 0;
+    memset(&args, 0, sizeof args);
+    if (!gpunn__get_choice(l, e->item, "mode", GPUNN__CHOICES(gpunn__grid_mode_names), &mode) ||
+        !gpunn__get_choice(l, e->item, "padding_mode", GPUNN__CHOICES(gpunn__grid_padding_names), &padding) ||
+        !gpunn__get_bool(l, e->item, "align_corners", &args.align_corners))
+        return NULL;
+    args.mode = (gpunn_grid_mode)mode;
+    args.padding_mode = (gpunn_grid_padding)padding;
+    return gpunn_grid_sample_(e->in[0], e->in[1], args);
+}
+
+static gpunn_tensor *gpunn__make_affine_grid(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_shape size;
+    bool        align_corners = false;
+    int         ignored;
+    memset(&size, 0, sizeof size);
+    return gpunn__need(l, e->item, "size", "a list of two or three sizes", &ignored) &&
+                   gpunn__get_amounts(l, e->item, "size", size.dim) &&
+                   gpunn__get_bool(l, e->item, "align_corners", &align_corners)
+               ? gpunn_affine_grid(e->in[0], size, align_corners)
+               : NULL;
+}
+
 static gpunn_tensor *gpunn__make_dropout(gpunn__loading *l, const gpunn__spec_entry *e)
 {
     float p = 0.5f;
@@ -16938,6 +17479,8 @@ static const gpunn__spec_op gpunn__spec_ops[] = {
     {"max_pool2d", 1, false, gpunn__make_pool},
     {"avg_pool2d", 1, false, gpunn__make_pool},
     {"adaptive_avg_pool2d", 1, false, gpunn__make_adaptive_pool},
+    {"grid_sample", 2, false, gpunn__make_grid_sample},
+    {"affine_grid", 1, false, gpunn__make_affine_grid},
     {"dropout", 1, false, gpunn__make_dropout},
     {"matmul", 2, false, gpunn__make_matmul},
     {"scaled_dot_product_attention", -2, false, gpunn__make_attention},

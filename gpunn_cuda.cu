@@ -16,6 +16,7 @@
  *     gemm      linear and matmul: cuBLASLt with its epilogues
  *     conv      conv2d: cuDNN's graphs, or windows laid out for products
  *     pool      max, average and adaptive average pooling
+ *     sample    grid_sample, affine_grid
  *     norm      batch_norm, dropout
  *     reduce    sum, max, argmax, softmax, log_softmax, layer_norm, rms_norm
  *     attention scaled_dot_product_attention: products and a kernel of our own
@@ -2994,6 +2995,388 @@ static gpunn_status gpunn__cuda_avg_pool2d(gpunn__cuda *cuda, gpunn_step *step, 
 static gpunn_status gpunn__cuda_adaptive_avg_pool2d(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     return gpunn__cuda_pool(cuda, step, action);
+}
+
+/* ==== >>sample ======================================================================================================== *
+ * grid_sample and affine_grid, as in gpunn.h's >>sample: a thread for each point. Points that touch the same cell add to its
+ * gradient in any order, so they add integers: each term is rounded to a multiple of a power of two, so small that P terms as
+ * large as the largest gradient of y just fit 63 bits, for the P points of a sample. That is 2^-38 of the largest for 192^3
+ * points, finer than an F32 sum of such terms. */
+typedef struct gpunn__sampling {
+    int                 channels, size[3];      /* size: of x along x, y, z */
+    int64_t             samples, cells, points; /* cells, points: of one sample and channel */
+    gpunn_grid_mode     mode;
+    gpunn_grid_padding  padding;
+    bool                align_corners, add_x, add_grid;
+    const void         *x, *grid, *dy;
+    void               *y, *dx, *dgrid;
+    gpunn_dtype         x_dtype, grid_dtype, y_dtype;
+    unsigned long long *sums;    /* of cells */
+    float              *largest; /* [blocks]: what blocks found in dy; NaN wins */
+    int                 blocks;
+} gpunn__sampling;
+
+typedef struct gpunn__cell_pair { /* of a point along one axis: two cells, their weights and the derivatives of these */
+    int   cell[2];
+    float weight[2], slope[2];
+    bool  inside;
+} gpunn__cell_pair;
+
+__device__ __forceinline__ gpunn__cell_pair gpunn__find_place(const gpunn__sampling &s, float coordinate, int size)
+{
+    bool  zeros = s.padding == GPUNN_GRID_ZEROS;
+    float span = (float)(s.align_corners ? size - 1 : size), shift = s.align_corners ? 0 : 0.5f;
+    float low = zeros ? -2.0f : 0.0f, high = (float)(zeros ? size + 1 : size - 1);
+    float at = (coordinate + 1) / 2 * span - shift, slope = span / 2;
+    if (s.padding == GPUNN_GRID_REFLECTION) {
+        float away = fabsf(at + shift), times = floorf(away / span), rest = away - times * span;
+        bool  odd = times - 2 * floorf(times / 2) != 0;
+        if ((at < -shift) != odd) slope = -slope;
+        at = (odd ? span - rest : rest) - shift;
+    }
+    if (!(at > low && at < high)) slope = 0; /* none at a border */
+    at = at > low ? at : low;                /* NaN goes low */
+    at = at < high ? at : high;
+    bool             nearest = s.mode == GPUNN_GRID_NEAREST;
+    int              cell = (int)(nearest ? rintf(at) : floorf(at)), next = cell + 1;
+    float            part = nearest ? 0 : at - (float)cell;
+    bool             has = cell >= 0 && cell < size, has_next = !nearest && next >= 0 && next < size;
+    gpunn__cell_pair p;
+    p.inside = has || has_next;
+    p.cell[0] = has ? cell : has_next ? next : 0;
+    p.cell[1] = has_next ? next : p.cell[0];
+    p.weight[0] = has ? 1 - part : 0;
+    p.weight[1] = has_next ? part : 0;
+    p.slope[0] = has ? -slope : 0;
+    p.slope[1] = has_next ? slope : 0;
+    return p;
+}
+
+/* The places of a point (counted through all samples) along x, y, z; false: it is outside. */
+template <int AXES>
+__device__ __forceinline__ bool gpunn__find_places(const gpunn__sampling &s, int64_t point, gpunn__cell_pair place[AXES])
+{
+    bool inside = true;
+#pragma unroll
+    for (int k = 0; k < AXES; k++) {
+        place[k] = gpunn__find_place(s, gpunn__load(s.grid, s.grid_dtype, point * AXES + k), s.size[k]);
+        inside = inside && place[k].inside;
+    }
+    return inside;
+}
+
+/* Cell number `corner` (bit k: the second one along axis k) of a channel, and its weight. */
+template <int AXES>
+__device__ __forceinline__ int gpunn__corner(const gpunn__sampling &s, const gpunn__cell_pair place[AXES], int corner,
+                                             float *weight)
+{
+    int cell = 0;
+    *weight = 1;
+#pragma unroll
+    for (int k = AXES - 1; k >= 0; k--) {
+        int which = corner >> k & 1;
+        cell = cell * s.size[k] + place[k].cell[which];
+        *weight *= place[k].weight[which];
+    }
+    return cell;
+}
+
+/* nearest takes the first corner alone. */
+__device__ __forceinline__ bool gpunn__takes_corner(const gpunn__sampling &s, int corner)
+{
+    return corner == 0 || s.mode == GPUNN_GRID_BILINEAR;
+}
+
+template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_kernel(const gpunn__sampling s)
+{
+    int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    for (; point < s.samples * s.points; point += step) {
+        gpunn__cell_pair place[AXES];
+        bool             inside = gpunn__find_places<AXES>(s, point, place);
+        int64_t          sample = point / s.points;
+        for (int c = (int)blockIdx.y; c < s.channels; c += (int)gridDim.y) {
+            int64_t channel = sample * s.channels + c;
+            float   sum = 0, weight;
+#pragma unroll
+            for (int corner = 0; corner < 1 << AXES; corner++) {
+                if (!gpunn__takes_corner(s, corner)) continue;
+                int cell = gpunn__corner<AXES>(s, place, corner, &weight);
+                sum += weight * gpunn__load(s.x, s.x_dtype, channel * s.cells + cell);
+            }
+            gpunn__store(s.y, s.y_dtype, channel * s.points + point - sample * s.points, inside ? sum : 0);
+        }
+    }
+}
+
+/* The gradient of the grid. */
+template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_slopes_kernel(const gpunn__sampling s)
+{
+    int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    for (; point < s.samples * s.points; point += step) {
+        gpunn__cell_pair place[AXES];
+        bool             inside = gpunn__find_places<AXES>(s, point, place) && s.mode == GPUNN_GRID_BILINEAR;
+        int64_t          sample = point / s.points;
+        float            sum[AXES] = {0};
+        for (int c = 0; c < s.channels && inside; c++) {
+            int64_t channel = sample * s.channels + c;
+            float   g = gpunn__load(s.dy, s.y_dtype, channel * s.points + point - sample * s.points);
+#pragma unroll
+            for (int corner = 0; corner < 1 << AXES; corner++) {
+                float unused;
+                int   cell = gpunn__corner<AXES>(s, place, corner, &unused);
+                float v = g * gpunn__load(s.x, s.x_dtype, channel * s.cells + cell);
+#pragma unroll
+                for (int k = 0; k < AXES; k++) {
+                    float slope = place[k].slope[corner >> k & 1];
+#pragma unroll
+                    for (int j = 0; j < AXES; j++)
+                        if (j != k) slope *= place[j].weight[corner >> j & 1];
+                    sum[k] += v * slope;
+                }
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < AXES; k++) {
+            int64_t i = point * AXES + k;
+            gpunn__store(s.dgrid, s.grid_dtype, i, s.add_grid ? gpunn__load(s.dgrid, s.grid_dtype, i) + sum[k] : sum[k]);
+        }
+    }
+}
+
+/* Clears the sums and finds the largest gradient of y. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_clear_kernel(const gpunn__sampling s)
+{
+    int64_t first = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    float   largest = 0;
+    for (int64_t i = first; i < s.samples * s.channels * s.cells; i += step) s.sums[i] = 0;
+    for (int64_t i = first; i < s.samples * s.channels * s.points; i += step)
+        largest = gpunn__larger()(fabsf(gpunn__load(s.dy, s.y_dtype, i)), largest);
+    largest = gpunn__block_reduce(largest, gpunn__larger());
+    if (threadIdx.x == 0) s.largest[blockIdx.x] = largest;
+}
+
+/* What gradients are multiplied by to become integers, a power of two; NaN: one of them is not finite. For whole blocks. */
+__device__ __forceinline__ double gpunn__sample_scale(const gpunn__sampling &s)
+{
+    float largest = 0;
+    for (int i = (int)threadIdx.x; i < s.blocks; i += (int)blockDim.x) largest = gpunn__larger()(s.largest[i], largest);
+    largest = gpunn__block_reduce(largest, gpunn__larger());
+    int bits = 62;
+    while (s.points >> (62 - bits) > 0) bits--; /* points < 2^(62 - bits) */
+    return largest < INFINITY ? ldexp(1.0, bits + 126 - (int)(__float_as_uint(largest) >> 23)) : (double)NAN;
+}
+
+template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_back_kernel(const gpunn__sampling s)
+{
+    int64_t      point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    const double scale = gpunn__sample_scale(s);
+    if (scale != scale) return;
+    for (; point < s.samples * s.points; point += step) {
+        gpunn__cell_pair place[AXES];
+        int64_t          sample = point / s.points;
+        if (!gpunn__find_places<AXES>(s, point, place)) continue;
+        for (int c = (int)blockIdx.y; c < s.channels; c += (int)gridDim.y) {
+            int64_t channel = sample * s.channels + c;
+            float   g = gpunn__load(s.dy, s.y_dtype, channel * s.points + point - sample * s.points);
+#pragma unroll
+            for (int corner = 0; corner < 1 << AXES; corner++) {
+                float weight;
+                int   cell = gpunn__corner<AXES>(s, place, corner, &weight);
+                if (!gpunn__takes_corner(s, corner) || g * weight == 0) continue;
+                (void)atomicAdd(&s.sums[channel * s.cells + cell], (unsigned long long)llrint((double)(g * weight) * scale));
+            }
+        }
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_finish_kernel(const gpunn__sampling s)
+{
+    int64_t      i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    const double unit = 1 / gpunn__sample_scale(s);
+    for (; i < s.samples * s.channels * s.cells; i += step) {
+        float sum = (float)((double)(long long)s.sums[i] * unit);
+        gpunn__store(s.dx, s.x_dtype, i, s.add_x ? gpunn__load(s.dx, s.x_dtype, i) + sum : sum);
+    }
+}
+
+/* With blocks side by side for channels where the points alone do not fill the device. */
+static dim3 gpunn__sample_blocks(const gpunn__cuda *cuda, const gpunn__sampling *s)
+{
+    dim3     grid(gpunn__blocks(cuda, s->samples * s->points, 1));
+    unsigned rows = (unsigned)cuda->multiprocessors * 16 / grid.x + 1;
+    grid.y = (unsigned)s->channels < rows ? (unsigned)s->channels : rows;
+    return grid;
+}
+
+template <int AXES> static gpunn_status gpunn__cuda_sample(gpunn__cuda *cuda, const gpunn__sampling *s, gpunn__action action)
+{
+    dim3 grid = gpunn__sample_blocks(cuda, s);
+    if (action == GPUNN__FORWARD) return GPUNN__LAUNCH(cuda, (gpunn__sample_kernel<AXES>), grid, GPUNN__THREADS, *s);
+    if (s->dgrid) GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sample_slopes_kernel<AXES>), grid.x, GPUNN__THREADS, *s));
+    if (s->dx == NULL) return GPUNN_OK;
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__sample_clear_kernel, (unsigned)s->blocks, GPUNN__THREADS, *s));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sample_back_kernel<AXES>), grid, GPUNN__THREADS, *s));
+    return GPUNN__LAUNCH(cuda, gpunn__sample_finish_kernel, gpunn__blocks(cuda, s->samples * s->channels * s->cells, 4),
+                         GPUNN__THREADS, *s);
+}
+
+static gpunn_status gpunn__cuda_grid_sample(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *x = &step->in[0], *grid = &step->in[1], *y = step->backward ? &step->grad_out : &step->out;
+    size_t             sums_bytes = (size_t)x->count * sizeof(unsigned long long);
+    gpunn__sampling    s;
+    memset(&s, 0, sizeof s);
+    s.blocks = cuda->multiprocessors * 8;
+    if (action == GPUNN__PREPARE) {
+        if (step->backward && step->grad_in[0].data) step->workspace_bytes = sums_bytes + (size_t)s.blocks * sizeof *s.largest;
+        return GPUNN_OK;
+    }
+    int axes = x->rank - 2;
+    s.samples = x->dim[0];
+    s.channels = (int)x->dim[1];
+    for (int i = 0; i < 3; i++) s.size[i] = i < axes ? (int)x->dim[x->rank - 1 - i] : 1;
+    s.cells = (int64_t)s.size[0] * s.size[1] * s.size[2];
+    s.points = grid->count / (s.samples * axes);
+    s.mode = (gpunn_grid_mode)step->attr->mode;
+    s.padding = (gpunn_grid_padding)step->attr->padding_mode;
+    s.align_corners = step->attr->align_corners;
+    s.x = x->data;
+    s.grid = grid->data;
+    s.y_dtype = y->dtype;
+    s.x_dtype = x->dtype;
+    s.grid_dtype = grid->dtype;
+    if (step->backward) {
+        s.dy = y->data;
+        s.dx = step->grad_in[0].data;
+        s.dgrid = step->grad_in[1].data;
+        s.add_x = step->accumulate[0];
+        s.add_grid = step->accumulate[1];
+        s.sums = (unsigned long long *)step->workspace;
+        s.largest = (float *)((char *)step->workspace + sums_bytes);
+    } else
+        s.y = y->data;
+    return axes == 3 ? gpunn__cuda_sample<3>(cuda, &s, action) : gpunn__cuda_sample<2>(cuda, &s, action);
+}
+
+/* ---- affine_grid: grid[n][z][y][x][k] = theta[n][k] . (x, y, z, 1) -------------------------------------------------------- *
+ * Backward: a part of a sample's points for each block, then the parts one after another. */
+typedef struct gpunn__affine_points {
+    int         axes, size[3];         /* size: along x, y, z; 1 where there is no z */
+    int64_t     samples, points, each; /* points: of one sample; each: of one part */
+    int         parts;
+    bool        align_corners, accumulate;
+    const void *theta, *dgrid;
+    void       *grid, *dtheta;
+    gpunn_dtype theta_dtype, grid_dtype;
+    float      *sums; /* [samples][parts][3][4] */
+} gpunn__affine_points;
+
+__device__ __forceinline__ float gpunn__affine_coordinate(int i, int n, bool align_corners)
+{
+    return n == 1 ? 0 : (float)(2 * (int64_t)i + 1 - n) / (float)(align_corners ? n - 1 : n);
+}
+
+/* (x, y, z, 1) of point i of its sample. */
+__device__ __forceinline__ void gpunn__affine_at(const gpunn__affine_points &a, int64_t i, float at[4])
+{
+    int64_t line = i / a.size[0], slice = line / a.size[1];
+    at[0] = gpunn__affine_coordinate((int)(i - line * a.size[0]), a.size[0], a.align_corners);
+    at[1] = gpunn__affine_coordinate((int)(line - slice * a.size[1]), a.size[1], a.align_corners);
+    at[2] = gpunn__affine_coordinate((int)slice, a.size[2], a.align_corners);
+    at[3] = 1;
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_kernel(const gpunn__affine_points a)
+{
+    int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    for (; point < a.samples * a.points; point += step) {
+        int64_t sample = point / a.points, row = sample * a.axes * (a.axes + 1);
+        float   at[4];
+        gpunn__affine_at(a, point - sample * a.points, at);
+#pragma unroll
+        for (int k = 0; k < 3; k++) {
+            if (k >= a.axes) continue;
+            float sum = gpunn__load(a.theta, a.theta_dtype, row + k * (a.axes + 1) + a.axes);
+#pragma unroll
+            for (int j = 0; j < 3; j++)
+                if (j < a.axes) sum += gpunn__load(a.theta, a.theta_dtype, row + k * (a.axes + 1) + j) * at[j];
+            gpunn__store(a.grid, a.grid_dtype, point * a.axes + k, sum);
+        }
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_back_kernel(const gpunn__affine_points a)
+{
+    for (int64_t part = blockIdx.x; part < a.samples * a.parts; part += gridDim.x) {
+        int64_t sample = part / a.parts, first = (part - sample * a.parts) * a.each;
+        int64_t end = first + a.each < a.points ? first + a.each : a.points;
+        float   sum[3][4] = {{0}};
+        for (int64_t i = first + threadIdx.x; i < end; i += blockDim.x) {
+            float at[4];
+            gpunn__affine_at(a, i, at);
+#pragma unroll
+            for (int k = 0; k < 3; k++) {
+                float g = k < a.axes ? gpunn__load(a.dgrid, a.grid_dtype, (sample * a.points + i) * a.axes + k) : 0;
+#pragma unroll
+                for (int j = 0; j < 4; j++) sum[k][j] += g * at[j];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 12; i++) {
+            float whole = gpunn__block_reduce(sum[i / 4][i % 4], gpunn__add());
+            if (threadIdx.x == 0) a.sums[part * 12 + i] = whole;
+        }
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_finish_kernel(const gpunn__affine_points a)
+{
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    int     columns = a.axes + 1;
+    for (; i < a.samples * a.axes * columns; i += step) {
+        int64_t sample = i / (a.axes * columns);
+        int     at = (int)(i - sample * a.axes * columns), k = at / columns, j = at - k * columns;
+        double  sum = 0;
+        for (int part = 0; part < a.parts; part++) sum += a.sums[(sample * a.parts + part) * 12 + k * 4 + (j == a.axes ? 3 : j)];
+        gpunn__store(a.dtheta, a.theta_dtype, i,
+                     a.accumulate ? gpunn__load(a.dtheta, a.theta_dtype, i) + (float)sum : (float)sum);
+    }
+}
+
+static gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value   *theta = &step->in[0], *grid = step->backward ? &step->grad_out : &step->out;
+    gpunn__affine_points a;
+    memset(&a, 0, sizeof a);
+    a.axes = grid->rank - 2;
+    a.samples = grid->dim[0];
+    a.points = grid->count / (a.samples * a.axes);
+    int64_t parts = a.points / 4096 + 1, most = (int64_t)cuda->multiprocessors * 4;
+    a.parts = (int)(parts < most ? parts : most);
+    a.each = (a.points + a.parts - 1) / a.parts;
+    if (action == GPUNN__PREPARE) {
+        for (int i = 1; i <= a.axes; i++)
+            if (grid->dim[i] > INT32_MAX)
+                return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "a size is larger than 2^31 - 1; use smaller ones");
+        if (step->backward) step->workspace_bytes = (size_t)(a.samples * a.parts * 12) * sizeof *a.sums;
+        return GPUNN_OK;
+    }
+    for (int i = 0; i < 3; i++) a.size[i] = i < a.axes ? (int)grid->dim[a.axes - i] : 1;
+    a.align_corners = step->attr->align_corners;
+    a.theta_dtype = theta->dtype;
+    a.grid_dtype = grid->dtype;
+    if (action == GPUNN__FORWARD) {
+        a.theta = theta->data;
+        a.grid = grid->data;
+        return GPUNN__LAUNCH(cuda, gpunn__affine_kernel, gpunn__blocks(cuda, a.samples * a.points, 1), GPUNN__THREADS, a);
+    }
+    a.dgrid = grid->data;
+    a.dtheta = step->grad_in[0].data;
+    a.accumulate = step->accumulate[0];
+    a.sums = (float *)step->workspace;
+    int64_t blocks = a.samples * a.parts, limit = (int64_t)cuda->multiprocessors * 16;
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__affine_back_kernel, (unsigned)(blocks < limit ? blocks : limit), GPUNN__THREADS, a));
+    return GPUNN__LAUNCH(cuda, gpunn__affine_finish_kernel, gpunn__blocks(cuda, theta->count, 1), GPUNN__THREADS, a);
 }
 
 /* ==== >>norm ========================================================================================================== */

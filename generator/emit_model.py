@@ -186,6 +186,18 @@ class _Emitter:
     def op_adaptive_avg_pool2d(self, t, x):
         return "gpunn_adaptive_avg_pool2d(%s, %d, %d)" % (x[0], t.shape[2], t.shape[3])
 
+    def op_grid_sample(self, t, x):
+        a, given = t.attrs, _Fields()
+        for key in ("mode", "padding_mode"):
+            value = "GPUNN_GRID_" + a[key].upper()
+            if a[key] not in ("bilinear", "zeros"):
+                given.add(key, value)
+        given.add("align_corners", a["align_corners"], False)
+        return "gpunn_grid_sample(%s)" % ", ".join(x + given.texts)
+
+    def op_affine_grid(self, t, x):
+        return "gpunn_affine_grid(%s, %s, %s)" % (x[0], shape(t.shape[1:-1]), boolean(t.attrs["align_corners"]))
+
     def op_matmul(self, t, x):
         given = _Fields()
         for key, value in t.attrs.items():

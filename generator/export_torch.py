@@ -418,7 +418,7 @@ class Writer:
         self.taken.add(result)
         return result
 
-    def add(self, op, inputs, size, full=None, kind="f32", view_of=None, name=None, layer=None, weights=(), **attributes):
+    def add(self, op, inputs, size, /, full=None, kind="f32", view_of=None, name=None, layer=None, weights=(), **attributes):
         """The value of a new entry, of the dtype kind; attributes that are None are left out."""
         value, given = Value(size, full, kind, view_of), {key: x for key, x in attributes.items() if x is not None}
         value.entry = Entry(op, None if name or layer else self.unique(op), inputs, given, layer, name, weights)
@@ -1300,6 +1300,23 @@ def adaptive_max_pool2d(w, call, x, output_size):
     x = as_image(w, x, 2)
     y = w.add("max_pool2d", [x], x.shape[:2] + (high, wide), kernel_size=kernel)
     return (w.reshape(y, call.shapes[0][0]), None)
+
+
+@operation("grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
+def grid_sample(w, call, x, grid, interpolation_mode=0, padding_mode=0, align_corners=False, mode="bilinear"):
+    mode = ("bilinear", "nearest", "bicubic")[interpolation_mode] if interpolation_mode else mode
+    padding_mode = ("zeros", "border", "reflection")[padding_mode] if is_number(padding_mode) else padding_mode
+    if mode == "bicubic":
+        raise Refused("mode bicubic is not possible")
+    return w.add("grid_sample", [w.f32(w.whole(x)), w.f32(w.whole(grid))], call.shapes[0][0],
+                 mode=None if mode == "bilinear" else mode, padding_mode=None if padding_mode == "zeros" else padding_mode,
+                 align_corners=align_corners or None)
+
+
+@operation("affine_grid", "affine_grid_generator")
+def affine_grid(w, call, theta, size, align_corners=False):
+    return w.add("affine_grid", [w.f32(w.whole(theta))], call.shapes[0][0], size=list(call.shapes[0][0][1:-1]),
+                 align_corners=align_corners or None)
 
 
 @operation("batch_norm", "_native_batch_norm_legit", "native_batch_norm")

@@ -366,6 +366,28 @@ class Graph:
         check_axes(x, 2)
         return self.node("adaptive_avg_pool2d", {}, (x,), x.shape[:2] + window(output_size, 2))
 
+    def grid_sample(self, x, grid, mode, padding_mode, align_corners):
+        check_f32(x, grid)
+        check_rank(x, 4, 5, "[n, channels, height, width] or [n, channels, depth, height, width]")
+        rank = len(x.shape)
+        check_fixed(x, range(1, rank))
+        if len(grid.shape) != rank or grid.shape[0] != x.shape[0] or grid.shape[-1] != rank - 2:
+            raise GraphError("x is %s and grid %s; the grid of %s must have as many samples, [n, %s%d]" % (
+                shape_text(x.shape), shape_text(grid.shape), "images" if rank == 4 else "volumes",
+                "out_h, out_w, " if rank == 4 else "out_d, out_h, out_w, ", rank - 2), "inputs")
+        if measure(x.shape[2:])[0] > 1 << 30:
+            raise GraphError("a channel of x %s has more than 2^30 cells; use smaller sizes" % shape_text(x.shape), "inputs")
+        attrs = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
+        return self.node("grid_sample", attrs, (x, grid), x.shape[:2] + grid.shape[1:-1])
+
+    def affine_grid(self, theta, size, align_corners):
+        check_f32(theta)
+        size, rank = tuple(size), len(size)
+        if rank not in (2, 3) or 0 in size or len(theta.shape) != 3 or theta.shape[1:] != (rank, rank + 1):
+            raise GraphError("theta is %s and size %s; [n, 2, 3] and two sizes or [n, 3, 4] and three are needed" % (
+                shape_text(theta.shape), shape_text(size)), "size")
+        return self.node("affine_grid", {"align_corners": align_corners}, (theta,), theta.shape[:1] + size + (rank,))
+
     def batch_norm(self, x, name, eps, momentum, affine, ranks, layout):
         self.begin_layer(x, name)
         check_rank(x, ranks[0], ranks[1], layout)

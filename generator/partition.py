@@ -13,7 +13,7 @@ from .lower import CLASS_LOSSES, ROW_NORMS, ROW_OPS, Group, Infeasible, called, 
 from .program import Instance, Kernel, KernelSet
 
 PRODUCTS = ("linear", "conv2d", "matmul", "scaled_dot_product_attention")
-F32_RESULTS = ("sum", "log_softmax") + CLASS_LOSSES
+F32_RESULTS = ("affine_grid", "sum", "log_softmax") + CLASS_LOSSES
 LOCAL_OPS = ("batch_norm", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d")
 SAMPLE = 32  # the batch at which bytes are compared
 

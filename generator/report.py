@@ -4,7 +4,8 @@ from .graph import measure
 from .lower import BYTES, CLASS_LOSSES, ROW_NORMS, called
 
 LAYERS = partition.PRODUCTS
-NOT_COUNTED = LAYERS + ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "permute", "concat", "slice", "pad", "argmax", "cast")
+NOT_COUNTED = LAYERS + ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "grid_sample", "affine_grid", "permute", "concat",
+                        "slice", "pad", "argmax", "cast")
 
 HOW = """\
 How this counts. Before: one kernel an op, as a framework runs that executes ops one by one. Each tensor that an op reads or
@@ -13,8 +14,8 @@ gradient of a broadcast operand is written whole and then summed; cross_entropy 
 reads its layer's gradient; every further contribution to a gradient is an addition (two tensors read, one written). After: the
 kernels above with gpunn's own on a GPU for the rest. Layers take in what stands behind them (a residual, relu, gelu_tanh, the
 gradient of linear's bias), which then costs what they read and write more; a further contribution is added in place by whoever
-makes it (one tensor read), and an addition hands its gradient on in its memory. What layers, pools and copies (permute, slice,
-concat, pad) read and write themselves is the same before and after and is not in these numbers."""
+makes it (one tensor read), and an addition hands its gradient on in its memory. What layers, pools, sampling and copies (permute,
+slice, concat, pad) read and write themselves is the same before and after and is not in these numbers."""
 
 
 class Count:

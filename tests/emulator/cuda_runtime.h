@@ -112,6 +112,11 @@ static inline int __popc(unsigned x)
 {
     return __builtin_popcount(x);
 }
+/* One thread runs at a time: the builtin only tells the race finder what this is. */
+static inline unsigned long long atomicAdd(unsigned long long *at, unsigned long long value)
+{
+    return __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
+}
 static inline float rsqrtf(float x)
 {
     return 1.0f / sqrtf(x);

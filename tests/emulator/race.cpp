@@ -208,6 +208,14 @@ int __tsan_atomic32_fetch_add(volatile int *p, int value, int) /* of the host's 
 {
     return __atomic_fetch_add(p, value, __ATOMIC_SEQ_CST);
 }
+/* Atomic accesses do not race with each other; whether plain ones come between them is not looked at. */
+unsigned long long __tsan_atomic64_fetch_add(volatile unsigned long long *p, unsigned long long value, int)
+{
+    emulator_range range;
+    if (run.kernel && emulator_locate((const void *)p, &range) < EMULATOR_SHARED)
+        tell((const void *)p, "adds to", NULL, NULL, NULL);
+    return __atomic_fetch_add(p, value, __ATOMIC_SEQ_CST);
+}
 void *__tsan_memcpy(void *to, const void *from, size_t bytes)
 {
     touch(from, bytes, false), touch(to, bytes, true);

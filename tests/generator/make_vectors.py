@@ -56,6 +56,8 @@ class Maker:
             "dtype": lambda: self.pick(("f32", "i64", "i32", "u8", "bool")),
             "init": lambda: {"kind": "uniform", "a": -0.5, "b": 0.5}, "parameters": lambda: {},
             "reduction": lambda: self.pick(("mean", "sum", "none", "batchmean")),
+            "grid_mode": lambda: self.pick(("bilinear", "nearest")),
+            "grid_padding": lambda: self.pick(("zeros", "border", "reflection")),
             "class_reduction": lambda: self.pick(("mean", "sum", "none"))}
         return simple[name]() if name in simple else self.count(3)
 
@@ -100,6 +102,7 @@ class Maker:
             if key in part["required"] or self.random.randrange(2):
                 reference = inner.get("$ref") == "#/$defs/reference"
                 entry[key] = (self.pick(floats).label if reference else self.shape_like(x) if key == "shape" else
+                              [self.count(4) for _ in range(2 + self.random.randrange(2))] if key == "size" else
                               [self.random.randrange(-r, r) for r in [len(x.shape)] for _ in range(r)] if op == "permute" else
                               self.value(inner, x))
         return entry
@@ -107,7 +110,9 @@ class Maker:
     def model(self, op):
         """A model with that op and others."""
         shape = self.pick((["N", 6], ["N", 4, 9, 8], [3, "N", 5], ["N", 3, 4]))
-        if "2d" in op:
+        if op == "affine_grid":
+            shape = self.pick((["N", 2, 3], ["N", 3, 4]))
+        elif "2d" in op or op == "grid_sample":
             shape = ["N", 4, 9, 8]
         elif "attention" in op:
             shape = self.pick((["N", 4, 9, 8], ["N", 5, 3, 2, 4]))
@@ -115,6 +120,8 @@ class Maker:
             shape = ["N", 6]
         self.entries = [{"op": "input", "name": "a", "shape": shape},
                         {"op": "input", "name": "b", "dtype": self.pick(("i64", "u8", "i32")), "shape": ["N"]}]
+        if op == "grid_sample":
+            self.entries.append({"op": "input", "name": "c", "shape": ["N", 3, 5, 2]})
         root = {"gpunn_spec": 1, "precision": self.pick(("f32", "tf32", "bf16", "f16")), "tensors": self.entries}
         model, wanted = spec.parse(json.dumps(root)), 3 + self.random.randrange(10)
         while len(self.entries) < wanted:

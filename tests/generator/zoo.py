@@ -181,6 +181,31 @@ def vgg():
     return net, (randn(4, 3, 8, 8), classes(4, 4)), nn.CrossEntropyLoss()
 
 
+@case(SGD)
+def spatial_transformer():
+    def forward(self, x):
+        theta = self.theta(torch.flatten(F.relu(self.locate(x)), 1)).view(-1, 2, 3)
+        x = F.grid_sample(x, F.affine_grid(theta, x.size(), align_corners=False), align_corners=False)
+        return self.fc(torch.flatten(x, 1))
+    net = Net(forward, locate=nn.Conv2d(2, 3, 3, stride=2), theta=nn.Linear(27, 6), fc=nn.Linear(98, 3))
+    with torch.no_grad():  # near the identity, and away from the borders of cells, where the derivative jumps
+        net.theta.weight.mul_(0.05)
+        net.theta.bias.copy_(torch.tensor([0.83, 0.11, 0.013, -0.13, 0.91, 0.017]))
+    return net, (randn(4, 2, 7, 7), classes(4, 3)), nn.CrossEntropyLoss()
+
+
+@case(SGD, steps=5)
+def warp_volume():
+    def forward(self, moving, fixed):
+        grid = F.affine_grid(self.theta, (1, 1, 4, 5, 6), align_corners=True).expand(moving.size(0), -1, -1, -1, -1)
+        warped = F.grid_sample(moving, grid + self.field, padding_mode="border", align_corners=True)
+        label = F.grid_sample(moving, grid, mode="nearest", padding_mode="reflection", align_corners=True)
+        return {"warped": warped, "label": label, "loss": F.mse_loss(warped, fixed)}
+    identity = torch.tensor([[[0.87, 0.03, 0.02, 0.013], [0.02, 0.83, 0.011, 0.03], [0.011, 0.02, 0.71, 0.017]]])
+    net = Net(forward, theta=nn.Parameter(identity), field=parameter(1, 4, 5, 6, 3, scale=0.02))
+    return net, (randn(2, 1, 4, 5, 6), randn(2, 1, 4, 5, 6))
+
+
 class BasicBlock(nn.Module):
     def __init__(self, channels, width, stride=1):
         super().__init__()

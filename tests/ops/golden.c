@@ -1,6 +1,7 @@
 /* Values and gradients of every op, layer and loss against PyTorch's (tests/golden), in training and in evaluation mode. */
 #include "../test.h"
 #include "cases/attention.h"
+#include "cases/sample.h"
 
 static gpunn_model *model; /* of the case being built */
 
@@ -308,6 +309,9 @@ static const struct {
 #define X(kind, label, ...) {#kind "." label, "attention"},
                 ATTENTION_CASES(X)
 #undef X
+#define X(kind, label, ...) {#kind "." label, "sample"},
+                    SAMPLE_CASES(X)
+#undef X
 };
 static gpunn_tensor *build_case(int index)
 {
@@ -318,6 +322,7 @@ static gpunn_tensor *build_case(int index)
     SHAPE_CASES(X)
     LOSS_CASES(X)
     ATTENTION_CASES(X)
+    SAMPLE_CASES(X)
 #undef X
     return NULL;
 }
@@ -440,7 +445,7 @@ static void test_complete(void **state)
 
 int main(void)
 {
-    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention"};
+    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample"};
     static golden            goldens[COUNT(files)];
     static golden_case       list[2048];
     static struct CMUnitTest tests[2 * COUNT(list)];
@@ -486,7 +491,7 @@ int main(void)
     for (int j = 0; j < COUNT(cases); j++) {
         int i = 0;
         while (i < count && !(list[i].op == NULL && list[i].index == j)) i++;
-        if (i == count) note_missing(cases[j].name, "has no case in tests/golden/make_golden.py");
+        if (i == count) note_missing(cases[j].name, "has no case in tests/golden");
     }
     for (int i = 0; i < count; i++) test_count += each_backend(tests + test_count, list[i].name, run_case, &list[i]);
     test_count += missing_backends(tests + test_count);

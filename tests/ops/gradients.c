@@ -8,6 +8,7 @@
  *     tolerance = 32 2^-24 max|f| sqrt(sum of changed w^2) / h + 5e-4 max|gradient|. */
 #include "../test.h"
 #include "cases/attention.h"
+#include "cases/sample.h"
 
 #define H (1.0 / 64)
 #define LIMIT 160 /* values perturbed per tensor; of larger ones every k-th */
@@ -286,6 +287,24 @@ static gpunn_tensor *constant(inputs *in, int64_t n)
     static const float values[] = {0.5f, 1.25f, 2, 0.75f, 1};
     return gpunn_constant(in->f->model, GPUNN_SHAPE(n), values);
 }
+/* A grid, in->x[1], for images of that many cells along each axis: its points keep away from half and whole cells, where the
+ * derivative jumps, by more than 2h. */
+static gpunn_tensor *grid(inputs *in, int cells, bool align_corners, gpunn_shape shape)
+{
+    const float half = (float)(align_corners ? cells - 1 : cells) / 2, shift = align_corners ? half : half - 0.5f;
+    int64_t     n = 1;
+    for (int i = 0; i < shape_rank(shape); i++) n *= shape.dim[i];
+    float *values = malloc((size_t)n * sizeof *values);
+    for (int64_t i = 0; i < n; i++) {
+        const float cell = floorf(test_random(&in->seed) * ((float)cells + 0.5f) + (float)cells) / 2 - 0.5f;
+        values[i] = quantised((cell + 0.25f + 0.1f * test_random(&in->seed) - shift) / half);
+    }
+    shape.dim[0] = GPUNN_BATCH;
+    in->x[1] = add_input(in, "grid", shape, values, n);
+    MADE(in->f->dev, gpunn_retain_grad(in->x[1]));
+    free(values);
+    return in->x[1];
+}
 static gpunn_tensor *pair(inputs *in) /* two tensors whose difference keeps away from kinks */
 {
     static const elementwise two = {"pair", 2, NULL};
@@ -328,6 +347,7 @@ static gpunn_tensor *expression(inputs *in, const char *text)
     X(avg_pool2d_include, XS(3, 2, 6, 5), gpunn_avg_pool2d(x, .kernel_size = 3, .stride = 2, .padding = 1,                  \
       .ceil_mode = true))                                                                                                   \
     X(adaptive_avg_pool2d, XS(3, 2, 7, 5), gpunn_adaptive_avg_pool2d(x, 3, 4))                                              \
+    SAMPLE_GRADIENTS(X)                                                                                                     \
     X(batch_norm1d, XS(3, 5), gpunn_batch_norm1d(x, "l"))                                                                   \
     X(batch_norm1d_length, XS(3, 2, 5), gpunn_batch_norm1d(x, "l", .eps = 0.01f))                                           \
     X(batch_norm2d, XS(3, 4, 3, 2), gpunn_batch_norm2d(x, "l"))                                                             \

@@ -379,6 +379,52 @@ static void test_pools(void **state)
             gpunn_adaptive_avg_pool2d(f->image, 0, 3));
 }
 
+static void test_sampling(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *volume = gpunn_input(f->model, "volume", GPUNN_F32, SHAPE(2, 3, 4, 5, 6));
+    gpunn_tensor *grid = gpunn_input(f->model, "grid", GPUNN_F32, SHAPE(B, 7, 8, 2));
+    gpunn_tensor *grid3 = gpunn_input(f->model, "grid3", GPUNN_F32, SHAPE(2, 7, 8, 9, 3));
+    gpunn_tensor *theta = gpunn_input(f->model, "theta", GPUNN_F32, SHAPE(B, 2, 3));
+    gpunn_tensor *theta3 = gpunn_input(f->model, "theta3", GPUNN_F32, SHAPE(2, 3, 4));
+    gpunn_tensor *whole = gpunn_input(f->model, "whole", GPUNN_I64, SHAPE(B, 2, 3));
+    gpunn_tensor *large = gpunn_input(f->model, "large", GPUNN_F32, SHAPE(B, 1, 1 << 15, (1 << 15) + 1));
+    check_shape(f, gpunn_grid_sample(f->image, grid), SHAPE(B, 6, 7, 8));
+    check_shape(f, gpunn_grid_sample(volume, grid3, .mode = GPUNN_GRID_NEAREST), SHAPE(2, 3, 7, 8, 9));
+    check_shape(f, gpunn_affine_grid(theta, SHAPE(4, 5), false), SHAPE(B, 4, 5, 2));
+    check_shape(f, gpunn_affine_grid(theta3, SHAPE(4, 5, 6), true), SHAPE(2, 4, 5, 6, 3));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "grid_sample: x is [batch, 6, 14, 14] and grid [2, 7, 8, 9, 3]; the grid of images must have as many samples, [n, "
+            "out_h, out_w, 2]",
+            gpunn_grid_sample(f->image, grid3));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "grid_sample: x is [2, 3, 4, 5, 6] and grid [batch, 7, 8, 2]; the grid of volumes must have as many samples, [n, "
+            "out_d, out_h, out_w, 3]",
+            gpunn_grid_sample(volume, grid));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "grid_sample: x is [batch, 20], but [n, channels, height, width] or [n, channels, depth, height, width] is needed; "
+            "gpunn_reshape it",
+            gpunn_grid_sample(f->rows, grid));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "grid_sample: a channel of x [batch, 1, 32768, 32769] has more than 2^30 cells; use smaller sizes",
+            gpunn_grid_sample(large, grid));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "grid_sample: mode is 2 and padding_mode 0; use one of gpunn_grid_mode and one of gpunn_grid_padding",
+            gpunn_grid_sample(f->image, grid, .mode = (gpunn_grid_mode)2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "grid_sample: mode is 0 and padding_mode -1; use one of gpunn_grid_mode and one of gpunn_grid_padding",
+            gpunn_grid_sample(f->image, grid, .padding_mode = (gpunn_grid_padding)-1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "grid_sample: grid is NULL", gpunn_grid_sample(f->image, NULL));
+    REFUSED(f, GPUNN_ERR_DTYPE, "affine_grid: theta is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_affine_grid(whole, SHAPE(4, 5), false));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "affine_grid: theta is [batch, 2, 3] and size [4, 5, 6]; [n, 2, 3] and two sizes or [n, 3, 4] and three are needed",
+            gpunn_affine_grid(theta, SHAPE(4, 5, 6), false));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "affine_grid: shape [batch, 5] is not allowed here; dimensions are 1 or more, and none may be GPUNN_BATCH",
+            gpunn_affine_grid(theta, SHAPE(B, 5), false));
+}
+
 static void test_other_layers(void **state)
 {
     fixture *f = (fixture *)*state;
@@ -1006,6 +1052,7 @@ int main(void)
         TEST(test_linear),
         TEST(test_conv2d),
         TEST(test_pools),
+        TEST(test_sampling),
         TEST(test_other_layers),
         TEST(test_reshape),
         TEST(test_concat_slice_pad),

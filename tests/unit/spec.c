@@ -177,6 +177,9 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_max_pool2d(h, .kernel_size = 3, .stride = 2, .padding = 1, .ceil_mode = true);
     all[count++] = gpunn_avg_pool2d(h, .kernel_shape = {2, 3}, .paddings = {0, 1}, .count_exclude_pad = true);
     all[count++] = gpunn_adaptive_avg_pool2d(h, 3, 2);
+    all[count++] = gpunn_grid_sample(h, gpunn_affine_grid(gpunn_input(m, "theta", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2, 3)),
+                                                          GPUNN_SHAPE(3, 5), true),
+                                     .mode = GPUNN_GRID_NEAREST, .padding_mode = GPUNN_GRID_REFLECTION, .align_corners = true);
     all[count++] = gpunn_dropout(gpunn_dropout(h, 0.5f), 0.1f);
     all[count++] = gpunn_permute(h, GPUNN_AXES(1, 0, 3, 2));
     all[count++] = gpunn_slice(h, -1, 1, 6, 2);

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Makes sample.safetensors beside it with PyTorch: python3 tests/golden/sample.py
+
+grid_sample and affine_grid, in the form that make_golden.py describes."""
+import torch
+import torch.nn.functional as F
+
+from make_golden import add_case, f32, inf, nan, randn, save
+
+SIZES = {2: (5, 7), 3: (4, 5, 7)}  # of x
+POINTS = {2: (4, 9), 3: (3, 4, 6)}
+
+
+def points(samples, shape, size, align_corners, reach=1.4):
+    """A grid whose points keep away from where the derivative jumps: whole and half cells."""
+    grid = torch.rand(samples, *shape, len(size), dtype=torch.float64) * 2 * reach - reach
+    for k, cells in enumerate(reversed(size)):
+        half = (cells - 1 if align_corners else cells) / 2
+        shift = half if align_corners else half - 0.5
+        at = grid[..., k] * half + shift
+        part = (2 * at) % 1
+        at += (0.1 + 0.8 * part - part) / 2  # parts of half cells: 0.1 to 0.9
+        grid[..., k] = (at - shift) / max(half, 0.5)
+    return grid.float()
+
+
+def grid_sample_cases(out):
+    def case(label, x, grid, **options):
+        no_grad = options.pop("no_grad", ())
+        options.setdefault("align_corners", False)
+        add_case(out, "grid_sample." + label, lambda x, grid: F.grid_sample(x, grid, **options), batch={"x": x, "grid": grid},
+                 no_grad=no_grad)
+
+    for axes in (2, 3):
+        size = SIZES[axes]
+        for padding in ("zeros", "border", "reflection"):
+            for align in (False, True):
+                label = "%dd_%s%s" % (axes, padding, "_align" if align else "")
+                case(label, randn(2, 3, *size), points(2, POINTS[axes], size, align), padding_mode=padding, align_corners=align)
+            case("%dd_nearest_%s" % (axes, padding), randn(2, 2, *size), points(2, POINTS[axes], size, False), mode="nearest",
+                 padding_mode=padding)
+        case("%dd_nearest_align" % axes, randn(1, 2, *size), points(1, POINTS[axes], size, True), mode="nearest",
+             align_corners=True)
+        case("%dd_far" % axes, randn(1, 1, *size), points(1, POINTS[axes], size, False, 9.0), padding_mode="reflection")
+        case("%dd_one_cell" % axes, randn(2, 2, *size[:-2], 1, 1), points(2, POINTS[axes], size[:-2] + (1, 1), False))
+        case("%dd_one_cell_border" % axes, randn(1, 2, *size[:-1], 1), points(1, POINTS[axes], size[:-1] + (1,), False),
+             padding_mode="border", no_grad=("grid",))
+        case("%dd_one_point" % axes, randn(2, 3, *size), points(2, (1,) * axes, size, False, 0.5))
+        # one cell is the sum of many points: they all lie between the same cells
+        case("%dd_crowd" % axes, randn(1, 1, *size), points(1, (7,) * axes, size, False, 0.08))
+        size = (2,) * axes
+        case("%dd_many" % axes, randn(3, 1, *size), points(3, (5, 31) if axes == 2 else (2, 3, 23), size, True, 1.1),
+             align_corners=True)
+        # whole cells, the corners among them; 5 cells are exact in binary
+        steps = torch.linspace(-1, 1, 5)
+        exact = torch.stack(torch.meshgrid(*([steps] * axes), indexing="ij")[::-1], -1)[None]
+        case("%dd_exact" % axes, randn(1, 2, *(5,) * axes), exact, align_corners=True, no_grad=("grid",))
+    special = points(1, (1, 1, 8), SIZES[3], False, 0.9)
+    for i, value in enumerate((nan, inf, -inf, 1e30)):
+        special[0, 0, 0, i, i % 3] = value
+    case("3d_special", randn(1, 2, *SIZES[3]), special)
+
+
+def affine_grid_cases(out):
+    def case(label, theta, size, align_corners=False):
+        add_case(out, "affine_grid." + label, lambda theta: F.affine_grid(theta, [theta.shape[0], 1, *size], align_corners),
+                 batch={"theta": theta})
+
+    case("2d", randn(2, 2, 3), (3, 5))
+    case("2d_align", randn(2, 2, 3), (4, 7), True)
+    case("2d_one", randn(1, 2, 3), (1, 1))
+    case("2d_line", randn(3, 2, 3), (1, 9), True)
+    case("2d_many", randn(1, 2, 3), (37, 41))
+    case("2d_identity", f32([1, 0, 0, 0, 1, 0], 1, 2, 3), (4, 8), True)
+    case("3d", randn(2, 3, 4), (3, 4, 5))
+    case("3d_align", randn(2, 3, 4), (2, 5, 3), True)
+    case("3d_slice", randn(1, 3, 4), (1, 3, 6))
+    case("3d_many", randn(1, 3, 4), (11, 5, 13), True)
+
+
+def main():
+    torch.manual_seed(8)
+    out = {}
+    grid_sample_cases(out)
+    affine_grid_cases(out)
+    save("sample.safetensors", out)
+
+
+if __name__ == "__main__":
+    main()

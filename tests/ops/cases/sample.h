@@ -1,0 +1,54 @@
+/* Cases of grid_sample, affine_grid: SAMPLE_CASES for golden.c (tests/golden/sample.py), SAMPLE_GRADIENTS for gradients.c. */
+/* clang-format off */
+#define GRID(...) gpunn_grid_sample(in("x"), in("grid"), __VA_ARGS__)
+#define AFFINE(align, ...) gpunn_affine_grid(in("theta"), GPUNN_SHAPE(__VA_ARGS__), align)
+#define GRID_CASES(X, axes)                                                                                          \
+    X(grid_sample, axes "_zeros", gpunn_grid_sample(in("x"), in("grid")))                                            \
+    X(grid_sample, axes "_zeros_align", GRID(.align_corners = true))                                                 \
+    X(grid_sample, axes "_border", GRID(.padding_mode = GPUNN_GRID_BORDER))                                          \
+    X(grid_sample, axes "_border_align", GRID(.padding_mode = GPUNN_GRID_BORDER, .align_corners = true))             \
+    X(grid_sample, axes "_reflection", GRID(.padding_mode = GPUNN_GRID_REFLECTION))                                  \
+    X(grid_sample, axes "_reflection_align", GRID(.padding_mode = GPUNN_GRID_REFLECTION, .align_corners = true))     \
+    X(grid_sample, axes "_nearest_zeros", GRID(.mode = GPUNN_GRID_NEAREST))                                          \
+    X(grid_sample, axes "_nearest_border", GRID(.mode = GPUNN_GRID_NEAREST, .padding_mode = GPUNN_GRID_BORDER))      \
+    X(grid_sample, axes "_nearest_reflection", GRID(.mode = GPUNN_GRID_NEAREST, .padding_mode = GPUNN_GRID_REFLECTION)) \
+    X(grid_sample, axes "_nearest_align", GRID(.mode = GPUNN_GRID_NEAREST, .align_corners = true))                   \
+    X(grid_sample, axes "_far", GRID(.padding_mode = GPUNN_GRID_REFLECTION))                                         \
+    X(grid_sample, axes "_one_cell", gpunn_grid_sample(in("x"), in("grid")))                                         \
+    X(grid_sample, axes "_one_cell_border", GRID(.padding_mode = GPUNN_GRID_BORDER))                                 \
+    X(grid_sample, axes "_one_point", gpunn_grid_sample(in("x"), in("grid")))                                        \
+    X(grid_sample, axes "_crowd", gpunn_grid_sample(in("x"), in("grid")))                                            \
+    X(grid_sample, axes "_many", GRID(.align_corners = true))                                                        \
+    X(grid_sample, axes "_exact", GRID(.align_corners = true))
+#define SAMPLE_CASES(X)                                               \
+    GRID_CASES(X, "2d")                                               \
+    GRID_CASES(X, "3d")                                               \
+    X(grid_sample, "3d_special", gpunn_grid_sample(in("x"), in("grid"))) \
+    X(affine_grid, "2d", AFFINE(false, 3, 5))                         \
+    X(affine_grid, "2d_align", AFFINE(true, 4, 7))                    \
+    X(affine_grid, "2d_one", AFFINE(false, 1, 1))                     \
+    X(affine_grid, "2d_line", AFFINE(true, 1, 9))                     \
+    X(affine_grid, "2d_many", AFFINE(false, 37, 41))                  \
+    X(affine_grid, "2d_identity", AFFINE(true, 4, 8))                 \
+    X(affine_grid, "3d", AFFINE(false, 3, 4, 5))                      \
+    X(affine_grid, "3d_align", AFFINE(true, 2, 5, 3))                 \
+    X(affine_grid, "3d_slice", AFFINE(false, 1, 3, 6))                \
+    X(affine_grid, "3d_many", AFFINE(true, 11, 5, 13))
+
+/* grid: a grid input of that shape for images (or volumes) of `cells` cells along each axis */
+#define SAMPLE_GRADIENTS(X)                                                                                                 \
+    X(grid_sample, XS(3, 2, 5, 5), gpunn_grid_sample(x, grid(in, 5, false, GPUNN_SHAPE(3, 2, 4, 2))))                       \
+    X(grid_sample_border, XS(3, 2, 4, 4), gpunn_grid_sample(x, grid(in, 4, true, GPUNN_SHAPE(3, 3, 2, 2)),                  \
+      .padding_mode = GPUNN_GRID_BORDER, .align_corners = true))                                                            \
+    X(grid_sample_reflection, XS(3, 1, 4, 4), gpunn_grid_sample(x, grid(in, 4, false, GPUNN_SHAPE(3, 3, 2, 2)),             \
+      .padding_mode = GPUNN_GRID_REFLECTION))                                                                               \
+    X(grid_sample_nearest, XS(3, 2, 4, 4), gpunn_grid_sample(x, grid(in, 4, false, GPUNN_SHAPE(3, 3, 2, 2)),                \
+      .mode = GPUNN_GRID_NEAREST))                                                                                          \
+    X(grid_sample_volume, XS(3, 2, 3, 3, 3), gpunn_grid_sample(x, grid(in, 3, false, GPUNN_SHAPE(3, 2, 2, 3, 3))))          \
+    X(grid_sample_volume_border, XS(3, 1, 4, 4, 4), gpunn_grid_sample(x, grid(in, 4, true, GPUNN_SHAPE(3, 2, 2, 2, 3)),     \
+      .padding_mode = GPUNN_GRID_BORDER, .align_corners = true))                                                            \
+    X(grid_sample_twice, XS(3, 1, 3, 3, 3), grid(in, 3, false, GPUNN_SHAPE(3, 3, 3, 3, 3)),                                 \
+      gpunn_add(gpunn_grid_sample(x, in->x[1]), gpunn_mul(x, gpunn_grid_sample(x, in->x[1]))))                              \
+    X(affine_grid, XS(3, 2, 3), gpunn_affine_grid(x, GPUNN_SHAPE(3, 4), false))                                             \
+    X(affine_grid_volume, XS(3, 3, 4), gpunn_affine_grid(x, GPUNN_SHAPE(2, 3, 4), true))
+/* clang-format on */
