@@ -500,11 +500,13 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(BATCH_NORM, batch_norm, 3, 0, 7)                   \
     X(LAYER_NORM, layer_norm, 3, 0, 7)                   \
     X(RMS_NORM, rms_norm, 3, 0, 3)                       \
+    X(EMBEDDING, embedding, 1, 0, 2)                     \
     X(DROPOUT, dropout, 0, 0, 1)                         \
     X(PERMUTE, permute, 0, 0, 1)                         \
     X(CONCAT, concat, 0, 0, -1)                          \
     X(SLICE, slice, 0, 0, 1)                             \
     X(PAD, pad, 0, 0, 1)                                 \
+    X(GATHER, gather, 2, 0, 1)                           \
     X(SUM, sum, 0, 0, 1)                                 \
     X(MAX, max, 1, 1, 1)                                 \
     X(ARGMAX, argmax, 0, 0, 0)                           \
@@ -567,11 +569,12 @@ GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *
 /* -- layers: parameters are called name.weight, name.bias, ... as torch.nn's; name must be unique; "" or NULL is an error -- */
 
 typedef struct gpunn_linear_args {
-    int  args_;
-    int  out_features;
-    bool no_bias;
+    int           args_;
+    int           out_features;
+    bool          no_bias;
+    gpunn_tensor *weight; /* a parameter [out, in], of another layer say, in place of one of its own; tells out_features too */
 } gpunn_linear_args;
-/* x [..., in] -> [..., out]; weight [out, in], bias [out]. */
+/* x [..., in] -> [..., out]; weight [out, in], bias [out]. A shared weight gathers the gradients of all that read it. */
 GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_linear_args args);
 #define gpunn_linear(x, ...) gpunn_linear_((x), GPUNN_NAMED(gpunn_linear_args, __VA_ARGS__))
 
@@ -643,6 +646,18 @@ GPUNN_API gpunn_tensor *gpunn_layer_norm_(gpunn_tensor *x, const char *name, gpu
 GPUNN_API gpunn_tensor *gpunn_rms_norm_(gpunn_tensor *x, const char *name, gpunn_layer_norm_args args);
 #define gpunn_rms_norm(x, ...) gpunn_rms_norm_((x), GPUNN_NAMED(gpunn_layer_norm_args, __VA_ARGS__))
 
+typedef struct gpunn_embedding_args {
+    int           args_;
+    int           num_embeddings, embedding_dim;
+    int           padding_idx; /* a row that starts as 0 and gets no gradient, below 0 from the end; 0: none, GPUNN_ZERO: row 0 */
+    gpunn_tensor *weight;      /* a tensor [num_embeddings, embedding_dim] in place of a parameter of its own; tells both */
+} gpunn_embedding_args;
+/* tokens, I64 or I32 of any shape [...] -> [..., embedding_dim], their rows of weight [num_embeddings, embedding_dim], which
+ * starts as N(0, 1). A token outside 0 .. num_embeddings - 1: on the CPU the run fails with GPUNN_ERR_ARGUMENT, on a GPU its row
+ * is NaN. */
+GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name, gpunn_embedding_args args);
+#define gpunn_embedding(tokens, ...) gpunn_embedding_((tokens), GPUNN_NAMED(gpunn_embedding_args, __VA_ARGS__))
+
 /* Zeroes each element with probability p in training steps and scales the rest by 1 / (1 - p); nothing in evaluation. 0 <= p <=
  * 1, rounded to a multiple of 1/65536. */
 GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p);
@@ -666,6 +681,9 @@ typedef struct gpunn_pad_args {
 } gpunn_pad_args;
 GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args);
 #define gpunn_pad(...) gpunn_pad_(GPUNN_NAMED(gpunn_pad_args, __VA_ARGS__))
+/* torch.gather: y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of three; index I64 or I32 of x's rank, along the other axes not
+ * larger than x. An index outside x's axis: as a token of gpunn_embedding. */
+GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index);
 GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype); /* between F32, I64, I32, U8, BOOL; no gradient */
 
 /* -- reductions: keepdim leaves 1 in place of each axis -- */
@@ -1030,8 +1048,8 @@ typedef struct gpunn_attributes {
     int             groups;                       /* conv */
     bool            ceil_mode, count_exclude_pad; /* pools */
     float           eps, momentum;                /* batch_norm; layer_norm, rms_norm: eps */
-    int             axis;                         /* concat, slice, argmax, softmax, log_softmax; >= 0. layer_norm, rms_norm:
-                                                     the first of the axes normalised */
+    int             axis;                         /* concat, slice, gather, argmax, softmax, log_softmax; >= 0. layer_norm,
+                                                     rms_norm: the first of the axes normalised */
     int             order[GPUNN_MAX_RANK];        /* permute */
     uint32_t        axes;                         /* sum, max: bit i set: axis i is reduced */
     bool            mean;                         /* sum: divide by the number of elements summed */
@@ -1040,7 +1058,7 @@ typedef struct gpunn_attributes {
     bool            transpose_a, transpose_b;     /* matmul */
     bool            is_causal, heads_last;        /* attention; q, k and v in one are heads_last without saying so */
     gpunn_reduction reduction;                    /* cross_entropy, nll: MEAN, SUM or NONE */
-    int64_t         ignore_index;                 /* cross_entropy, nll */
+    int64_t         ignore_index;                 /* cross_entropy, nll; embedding: padding_idx, -1 without */
     uint32_t        site;               /* dropout, attention with dropout: number of this node among the model's random ones */
     int             mode, padding_mode; /* grid_sample: gpunn_grid_mode, gpunn_grid_padding */
     bool            align_corners;      /* grid_sample, affine_grid */
@@ -1068,8 +1086,9 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 /* Operands: LINEAR, CONV2D x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
  * affine), running_mean, running_var (both updated in place by a training forward); CROSS_ENTROPY, NLL logits, labels, weight
  * (data NULL without); LAYER_NORM, RMS_NORM x, weight, bias (data NULL without); ATTENTION q, k, v, mask (data NULL without) or
- * all of q, k and v in the first, of rank 5; GRID_SAMPLE x, grid; AFFINE_GRID theta; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX,
- * ARGMAX, ... x; GROUP the operands of its program: gradients that it writes in grad_in, with accumulate, all others in in. */
+ * all of q, k and v in the first, of rank 5; EMBEDDING tokens, weight; GATHER x, index; GRID_SAMPLE x, grid; AFFINE_GRID theta;
+ * CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the operands of its program: gradients that it writes in
+ * grad_in, with accumulate, all others in in. */
 typedef struct gpunn_step {
     gpunn_op op;
     bool     backward; /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
@@ -1505,6 +1524,7 @@ struct gpunn_tensor {
     int64_t batch; /* of the last write; 0: never written; 1 when the shape has no batch */
     /* parameters, buffers, constants */
     gpunn_init init;
+    int64_t    padding; /* 1 + the row that starts as 0, whatever init says; 0: none */
     bool       trainable, decay;
     float      lr_scale;
     int64_t    offset;       /* in the model's weights, in floats; parameters: in the gradients too; -1: not laid out */
@@ -2753,6 +2773,14 @@ GPUNN__PRIVATE int64_t gpunn__fan_in(const gpunn_tensor *t)
     return factor;
 }
 
+/* Draws a tensor's initial values. */
+static void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, float *values)
+{
+    int64_t count = gpunn__count(t, 1), row = t->rank > 1 ? count / t->dim[0] : 1;
+    gpunn__draw(init, t->model->state.seed, (uint32_t)t->id, gpunn__fan_in(t), values, count);
+    if (t->padding) memset(values + (t->padding - 1) * row, 0, (size_t)row * sizeof *values);
+}
+
 GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init)
 {
     gpunn__call call;
@@ -2761,11 +2789,10 @@ GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init)
     gpunn_status status = GPUNN_OK;
     if (parameter->offset >= 0) { /* it has values already */
         gpunn_model *model = parameter->model;
-        int64_t      count = gpunn__count(parameter, 1);
-        size_t       size = (size_t)count * sizeof(float);
+        size_t       size = (size_t)gpunn__count(parameter, 1) * sizeof(float);
         float       *values = (float *)gpunn__realloc(model->dev, NULL, 0, size);
         if (values == NULL) return GPUNN_ERR_MEMORY;
-        gpunn__draw(&init, model->state.seed, (uint32_t)parameter->id, gpunn__fan_in(parameter), values, count);
+        gpunn__draw_tensor(parameter, &init, values);
         status = gpunn_write(parameter, values, size);
         gpunn__free(model->dev, values, size);
     }
@@ -2926,10 +2953,9 @@ static float gpunn__float_setting(float given, float otherwise)
     return given == 0 ? otherwise : given == (float)GPUNN_ZERO ? 0 : given;
 }
 
-/* Opens a call that makes a layer with parameters: x must be F32, the name new. */
-static bool gpunn__begin_layer(gpunn__call *call, const char *op, const char *name, gpunn_tensor *x)
+/* A layer's name must be new; false after an error. */
+static bool gpunn__layer_is_new(const gpunn__call *call, const char *name)
 {
-    if (!gpunn__begin_x(call, op, name, x, true)) return false;
     const char *fault = call->layer == NULL                     ? "the layer needs a name, which its parameters carry too"
                         : strlen(name) >= GPUNN__NAME_SIZE - 16 ? "the name is too long; 239 bytes are allowed"
                                                                 : NULL;
@@ -2941,14 +2967,26 @@ static bool gpunn__begin_layer(gpunn__call *call, const char *op, const char *na
     return fault == NULL;
 }
 
+/* Opens a call that makes a layer with parameters: x must be F32, the name new. */
+static bool gpunn__begin_layer(gpunn__call *call, const char *op, const char *name, gpunn_tensor *x)
+{
+    return gpunn__begin_x(call, op, name, x, true) && gpunn__layer_is_new(call, name);
+}
+
 /* A parameter or buffer of the layer: name.suffix. */
 static gpunn_tensor *gpunn__layer_weight(const gpunn__call *call, gpunn__kind kind, const char *suffix, int rank,
                                          const int64_t *dim, gpunn_init_kind init_kind, float a)
 {
     char       name[GPUNN__NAME_SIZE];
-    gpunn_init init = {init_kind, a, 0};
+    gpunn_init init = {init_kind, a, init_kind == GPUNN_INIT_NORMAL ? 1.0f : 0};
     (void)snprintf(name, sizeof name, "%s.%s", call->layer, suffix);
-    return gpunn__weight(call, kind, name, rank, dim, init);
+    return gpunn__set_layer(call, gpunn__weight(call, kind, name, rank, dim, init));
+}
+
+/* Whether a weight is the layer's own, or was given to it. */
+static bool gpunn__is_own(const gpunn_tensor *layer, const gpunn_tensor *weight)
+{
+    return weight->layer && strcmp(weight->layer, layer->layer) == 0;
 }
 
 /* Axes first .. last of x must be fixed sizes that an int holds. */
@@ -2974,19 +3012,50 @@ static bool gpunn__has_rank(const gpunn__call *call, const gpunn_tensor *x, int 
     return false;
 }
 
-/* The node of a linear or convolution layer with its weight [out, ...] and bias [out]; the result has x's rank. */
+/* The node of a linear or convolution layer with its weight [out, ...] (NULL: a new one) and bias [out]; the result has x's
+ * rank. */
 static gpunn_tensor *gpunn__affine(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, gpunn_tensor *x,
-                                   int weight_rank, const int64_t *weight_dim, bool bias, const int64_t *dim)
+                                   gpunn_tensor *weight, int weight_rank, const int64_t *weight_dim, bool bias,
+                                   const int64_t *dim)
 {
     float fan_in = 1;
     for (int i = 1; i < weight_rank; i++) fan_in *= (float)weight_dim[i];
-    gpunn_tensor *operands[3] = {x, NULL, NULL};
-    operands[1] = gpunn__layer_weight(call, GPUNN__PARAMETER, "weight", weight_rank, weight_dim, GPUNN_INIT_KAIMING_UNIFORM,
-                                      fan_in);
+    gpunn_tensor *operands[3] = {x, weight, NULL};
+    if (weight == NULL)
+        operands[1] = gpunn__layer_weight(call, GPUNN__PARAMETER, "weight", weight_rank, weight_dim, GPUNN_INIT_KAIMING_UNIFORM,
+                                          fan_in);
     if (operands[1] && bias)
         operands[2] = gpunn__layer_weight(call, GPUNN__PARAMETER, "bias", 1, weight_dim, GPUNN_INIT_KAIMING_UNIFORM, fan_in);
     if (operands[1] == NULL || (bias && operands[2] == NULL)) return NULL;
     return gpunn__node(call, op, attr, operands, 3, GPUNN_F32, x->rank, dim);
+}
+
+/* Whether tensor t holds integers that pick elements. */
+static bool gpunn__are_indices(const gpunn__call *call, const gpunn_tensor *t, const char *name)
+{
+    bool fits = t->dtype == GPUNN_I64 || t->dtype == GPUNN_I32;
+    if (!fits)
+        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "%s is %s, but integers are needed; use i64 or i32", name,
+                            gpunn_dtype_name(t->dtype));
+    return fits;
+}
+
+/* A weight [rows, columns] that a layer does not own: dim tells the sizes that it must have, 0 where it tells them itself. */
+static bool gpunn__shared_weight(const gpunn__call *call, const gpunn_tensor *weight, const char *rows, const char *columns,
+                                 int64_t dim[2])
+{
+    char text[128];
+    if (!gpunn__operand(call, weight, ".weight", true)) return false;
+    for (int i = 0; i < 2; i++) {
+        const char *what = i == 0 ? rows : columns;
+        bool        fits = weight->rank == 2 && weight->dim[i] > 0 && weight->dim[i] <= INT32_MAX;
+        if (fits && dim[i] == 0) dim[i] = weight->dim[i];
+        if (fits && weight->dim[i] == dim[i]) continue;
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".weight is %s, but [%s, %s] is needed, where %s is %lld",
+                            gpunn__shape_text(weight, text), rows, columns, what, (long long)dim[i]);
+        return false;
+    }
+    return true;
 }
 
 GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_linear_args args)
@@ -2995,13 +3064,53 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
     if (!gpunn__begin_layer(&call, "linear", name, x) || !gpunn__has_rank(&call, x, 1, GPUNN_MAX_RANK, "[..., features]") ||
         !gpunn__axes_are_fixed(&call, x, x->rank - 1, x->rank - 1))
         return NULL;
-    if (args.out_features < 1)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "out_features is %d; set .out_features to 1 or more", args.out_features);
     int64_t dim[GPUNN_MAX_RANK], weight_dim[2];
-    memcpy(dim, x->dim, sizeof dim);
-    weight_dim[0] = dim[x->rank - 1] = args.out_features;
+    weight_dim[0] = args.out_features;
     weight_dim[1] = x->dim[x->rank - 1];
-    return gpunn__affine(&call, GPUNN_OP_LINEAR, NULL, x, 2, weight_dim, !args.no_bias, dim);
+    if (args.weight && !gpunn__shared_weight(&call, args.weight, "out_features", "x's features", weight_dim)) return NULL;
+    if (args.weight && args.weight->kind != GPUNN__PARAMETER)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".weight is no parameter; use gpunn_matmul with .transpose_b");
+    if (weight_dim[0] < 1)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "out_features is %d; set .out_features to 1 or more", args.out_features);
+    memcpy(dim, x->dim, sizeof dim);
+    dim[x->rank - 1] = weight_dim[0];
+    return gpunn__affine(&call, GPUNN_OP_LINEAR, NULL, x, args.weight, 2, weight_dim, !args.no_bias, dim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name, gpunn_embedding_args args)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_x(&call, "embedding", name, tokens, false) || !gpunn__layer_is_new(&call, name) ||
+        !gpunn__are_indices(&call, tokens, "tokens"))
+        return NULL;
+    int64_t dim[GPUNN_MAX_RANK], weight_dim[2];
+    char    text[128];
+    if (tokens->rank == GPUNN_MAX_RANK)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "tokens is %s; the result would have more than %d axes; gpunn_reshape it",
+                             gpunn__shape_text(tokens, text), GPUNN_MAX_RANK);
+    weight_dim[0] = args.num_embeddings;
+    weight_dim[1] = args.embedding_dim;
+    if (args.weight && !gpunn__shared_weight(&call, args.weight, "num_embeddings", "embedding_dim", weight_dim)) return NULL;
+    if (weight_dim[0] < 1 || weight_dim[1] < 1)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                             "num_embeddings is %d and embedding_dim %d; set both to 1 or more, or give a .weight",
+                             args.num_embeddings, args.embedding_dim);
+    int64_t padding = gpunn__int_setting(args.padding_idx, -1);
+    if (args.padding_idx < 0 && args.padding_idx != GPUNN_ZERO) padding += weight_dim[0];
+    if (args.padding_idx != 0 && (padding < 0 || padding >= weight_dim[0]))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "padding_idx is %d, but there are %lld rows; use -%lld to %lld",
+                             args.padding_idx, (long long)weight_dim[0], (long long)weight_dim[0], (long long)weight_dim[0] - 1);
+    gpunn_tensor *operands[] = {tokens, args.weight};
+    if (args.weight == NULL) {
+        operands[1] = gpunn__layer_weight(&call, GPUNN__PARAMETER, "weight", 2, weight_dim, GPUNN_INIT_NORMAL, 0);
+        if (operands[1] == NULL) return NULL;
+        operands[1]->padding = padding + 1;
+    }
+    attr.ignore_index = padding;
+    memcpy(dim, tokens->dim, sizeof dim);
+    dim[tokens->rank] = weight_dim[1];
+    return gpunn__node(&call, GPUNN_OP_EMBEDDING, &attr, operands, 2, GPUNN_F32, tokens->rank + 1, dim);
 }
 
 /* x must be [n, channels, ...] with so many spatial axes, all but n of fixed sizes. */
@@ -3078,7 +3187,7 @@ GPUNN_API gpunn_tensor *gpunn_conv2d_(gpunn_tensor *x, const char *name, gpunn_c
     weight_dim[2] = attr.kernel[0];
     weight_dim[3] = attr.kernel[1];
     if (!gpunn__window_sizes(&call, x, &attr, dim)) return NULL;
-    return gpunn__affine(&call, GPUNN_OP_CONV2D, &attr, x, 4, weight_dim, !args.no_bias, dim);
+    return gpunn__affine(&call, GPUNN_OP_CONV2D, &attr, x, NULL, 4, weight_dim, !args.no_bias, dim);
 }
 
 static gpunn_tensor *gpunn__pool_node(const char *name, gpunn_op op, gpunn_tensor *x, const gpunn_pool_args *args)
@@ -3463,6 +3572,30 @@ GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args)
     }
     attr.value[0] = gpunn__float_setting(args.value, 0);
     return gpunn__node(&call, GPUNN_OP_PAD, &attr, &x, 1, GPUNN_F32, x->rank, dim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index)
+{
+    static const char *const names[] = {"x", "index"};
+    gpunn__call              call;
+    gpunn_attributes         attr = gpunn__no_attributes();
+    gpunn_tensor            *operands[] = {x, index};
+    if (!gpunn__begin(&call, "gather", NULL, names, operands, 2, 1) || !gpunn__are_indices(&call, index, "index") ||
+        (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
+        return NULL;
+    bool fits = index->rank == x->rank;
+    for (int i = 0; fits && i < x->rank; i++)
+        fits = i == attr.axis || index->dim[i] == x->dim[i] || (index->dim[i] > 0 && index->dim[i] < x->dim[i]);
+    if (!fits) {
+        char one[128], other[128];
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
+                             "x is %s and index %s; index needs as many axes, and none but axis %d may be larger than x's",
+                             gpunn__shape_text(x, one), gpunn__shape_text(index, other), attr.axis);
+    }
+    for (int i = 0; operands[0] && i < x->rank; i++)
+        if (i != attr.axis && index->dim[i] != x->dim[i]) operands[0] = gpunn_slice(operands[0], i, 0, index->dim[i], 1);
+    if (operands[0] == NULL) return gpunn__undo(&call);
+    return gpunn__node(&call, GPUNN_OP_GATHER, &attr, operands, 2, GPUNN_F32, index->rank, index->dim);
 }
 
 GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype)
@@ -5919,11 +6052,11 @@ static gpunn_status gpunn__fill_weights(gpunn_model *model, float *fresh, float 
     for (int id = model->laid_out; id < model->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
         if (t->offset < 0) continue;
-        int64_t count = gpunn__count(t, 1), fan_in = gpunn__fan_in(t);
+        int64_t count = gpunn__count(t, 1);
         if (t->constant)
             memcpy(staging, t->constant, (size_t)count * sizeof(float));
         else
-            gpunn__draw(&t->init, model->state.seed, (uint32_t)id, fan_in, staging, count);
+            gpunn__draw_tensor(t, &t->init, staging);
         status = gpunn__upload_weights(model, fresh + t->offset, staging, count);
     }
     return status;
@@ -10773,8 +10906,8 @@ static gpunn_status gpunn__cpu_max(gpunn__cpu *cpu, gpunn_step *step, gpunn__act
     return gpunn__cpu_reduce(cpu, step, action, GPUNN__MAX);
 }
 
-/* ---- argmax: x[outer][n][inner], the first maximum, NaN before everything --------------------------------------------- */
-typedef struct gpunn__along { /* one axis of a tensor */
+/* ---- along one axis ------------------------------------------------------------------------------------------------------ */
+typedef struct gpunn__along {
     int64_t      outer, n, inner;
     const float *x, *y, *gradient;
     float       *out;
@@ -10792,6 +10925,148 @@ static void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, int axis)
     }
 }
 
+/* ---- embedding and gather: elements that integers pick ---------------------------------------------------------------- *
+ * out[o][j][i] = x[o][index[o][j][i]][i]. An embedding's index is [1][m][1] and serves all i, the columns of its weight. */
+GPUNN__INLINE int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_t i)
+{
+    if (dtype == GPUNN_I64) return ((const int64_t *)data)[i];
+    if (dtype == GPUNN_I32) return ((const int32_t *)data)[i];
+    return ((const uint8_t *)data)[i];
+}
+
+enum { GPUNN__PICK_PARTS = 64, GPUNN__PICK_BLOCK = 64 };
+typedef struct gpunn__pick {
+    const gpunn_value *index;
+    int64_t            outer, m, n, inner;
+    int64_t            padding;                           /* a row whose gradient stays as it is; -1: none */
+    const float       *from;                              /* x, or the gradient of out */
+    float             *to;                                /* out, or the gradient of x */
+    bool               rows, add;                         /* rows: of an embedding */
+    int64_t            part_size, bad[GPUNN__PICK_PARTS]; /* the first index out of range of each part; -1: none */
+} gpunn__pick;
+
+GPUNN__INLINE int64_t gpunn__picked(const gpunn__pick *p, int64_t at)
+{
+    return gpunn__integer(p->index->data, p->index->dtype, at);
+}
+
+static void gpunn__pick_part(gpunn__pick *p, int64_t part)
+{
+    int64_t begin = gpunn__least(part * p->part_size, p->index->count), end = gpunn__least(begin + p->part_size, p->index->count);
+    int64_t inner = p->rows ? 1 : p->inner, line = begin / inner, i = begin - line * inner, j = line % p->m;
+    const float *from = p->from + line / p->m * p->n * p->inner;
+    p->bad[part] = -1;
+    for (int64_t at = begin; at < end; at++) {
+        int64_t index = gpunn__picked(p, at);
+        if (index < 0 || index >= p->n) {
+            p->bad[part] = at;
+            return;
+        }
+        if (p->rows) {
+            memcpy(p->to + at * p->inner, from + index * p->inner, (size_t)p->inner * sizeof *from);
+            continue;
+        }
+        p->to[at] = from[index * inner + i];
+        if (++i < inner) continue;
+        i = 0;
+        if (++j < p->m) continue;
+        j = 0;
+        from += p->n * inner;
+    }
+}
+
+static void gpunn__pick_task(void *arg, int thread, int threads)
+{
+    gpunn__pick *p = (gpunn__pick *)arg;
+    int64_t      begin, end;
+    gpunn__cpu_part(GPUNN__PICK_PARTS, 1, threads, thread, &begin, &end);
+    for (; begin < end; begin++) gpunn__pick_part(p, begin);
+}
+
+/* Each thread takes columns of its own, so that every element is summed in the order of the indices. */
+static void gpunn__pick_back_task(void *arg, int thread, int threads)
+{
+    const gpunn__pick *p = (const gpunn__pick *)arg;
+    int64_t            blocks = (p->inner + GPUNN__PICK_BLOCK - 1) / GPUNN__PICK_BLOCK, unit, end;
+    if (!p->add) {
+        gpunn__cpu_part(p->outer * p->n * p->inner, 16, threads, thread, &unit, &end);
+        memset(p->to + unit, 0, (size_t)(end - unit) * sizeof *p->to);
+        gpunn__cpu_barrier();
+    }
+    gpunn__cpu_part(p->outer * blocks, 1, threads, thread, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t      o = unit / blocks, column = (unit - o * blocks) * GPUNN__PICK_BLOCK;
+        int64_t      width = gpunn__least(p->inner - column, GPUNN__PICK_BLOCK);
+        float       *to = p->to + o * p->n * p->inner + column;
+        const float *from = p->from + o * p->m * p->inner + column;
+        for (int64_t j = 0; j < p->m; j++, from += p->inner) {
+            if (p->rows) {
+                int64_t                index = gpunn__picked(p, j);
+                float *GPUNN__RESTRICT row = to + index * p->inner;
+                if (index == p->padding) continue;
+                for (int64_t i = 0; i < width; i++) row[i] += from[i];
+            } else {
+                int64_t at = (o * p->m + j) * p->inner + column;
+                for (int64_t i = 0; i < width; i++) to[gpunn__picked(p, at + i) * p->inner + i] += from[i];
+            }
+        }
+    }
+}
+
+/* table: which operand is picked from; the other is the index. */
+static gpunn_status gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__pick *p, int table)
+{
+    p->index = &step->in[1 - table];
+    if (action == GPUNN__BACKWARD) {
+        if (!step->grad_in[table].data) return GPUNN_OK;
+        p->from = (const float *)step->grad_out.data;
+        p->to = (float *)step->grad_in[table].data;
+        p->add = step->accumulate[table];
+        gpunn__cpu_parallel(gpunn__cpu_threads(cpu, step->out.count + (p->add ? 0 : step->in[table].count)),
+                            gpunn__pick_back_task, p);
+        return GPUNN_OK;
+    }
+    p->from = (const float *)step->in[table].data;
+    p->to = (float *)step->out.data;
+    p->part_size = (p->index->count + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
+    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__pick_task, p);
+    for (int part = 0; part < GPUNN__PICK_PARTS; part++)
+        if (p->bad[part] >= 0)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "%s %lld at position %lld is outside 0 .. %lld; check the %s",
+                                   p->rows ? "token" : "index", (long long)gpunn__picked(p, p->bad[part]),
+                                   (long long)p->bad[part], (long long)(p->n - 1), p->rows ? "tokens" : "indices");
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__pick p;
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    p.rows = true;
+    p.outer = 1;
+    p.m = step->in[0].count;
+    p.n = step->in[1].dim[0];
+    p.inner = step->in[1].dim[1];
+    p.padding = step->attr->ignore_index;
+    return gpunn__pick_run(cpu, step, action, &p, 1);
+}
+
+static gpunn_status gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__pick  p;
+    gpunn__along a;
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
+    p.rows = false;
+    p.outer = a.outer;
+    p.m = step->out.dim[step->attr->axis];
+    p.n = a.n;
+    p.inner = a.inner;
+    p.padding = -1;
+    return gpunn__pick_run(cpu, step, action, &p, 0);
+}
+
+/* ---- argmax: x[outer][n][inner], the first maximum, NaN before everything --------------------------------------------- */
 static void gpunn__argmax_task(void *arg, int thread, int threads)
 {
     const gpunn__along *a = (const gpunn__along *)arg;
@@ -12011,9 +12286,7 @@ typedef struct gpunn__class_loss {
 
 GPUNN__INLINE int64_t gpunn__label(const gpunn__class_loss *l, int64_t row)
 {
-    if (l->label_type == GPUNN_I64) return ((const int64_t *)l->labels)[row];
-    if (l->label_type == GPUNN_I32) return ((const int32_t *)l->labels)[row];
-    return ((const uint8_t *)l->labels)[row];
+    return gpunn__integer(l->labels, l->label_type, row);
 }
 
 /* sum over c of w[c] (top - x[c]), for label smoothing. */
@@ -15909,6 +16182,7 @@ static const gpunn__attribute gpunn__attributes_of[] = {
     GPUNN__A(LAYER_NORM, "eps", FLOAT, eps, "1e-05"),
     GPUNN__A(RMS_NORM, "dims", LAST, axis, "1"),
     GPUNN__A(RMS_NORM, "eps", FLOAT, eps, "1.1920929e-07"),
+    GPUNN__A(EMBEDDING, "padding_idx", INT64, ignore_index, "-1"),
     GPUNN__A(DROPOUT, "p", FLOAT, value[0], "0.5"),
     GPUNN__A(PERMUTE, "dims", ORDER, order, NULL),
     GPUNN__A(CONCAT, "dim", INT, axis, "0"),
@@ -15917,6 +16191,7 @@ static const gpunn__attribute gpunn__attributes_of[] = {
     GPUNN__A(SLICE, "step", INT64, step, "1"),
     GPUNN__A(PAD, "before", SIZES, before, NULL),
     GPUNN__A(PAD, "value", FLOAT, value[0], "0"),
+    GPUNN__A(GATHER, "dim", INT, axis, NULL),
     GPUNN__A(SUM, "dims", AXES, axes, NULL),
     GPUNN__A(SUM, "mean", BOOL, mean, ""),
     GPUNN__A(MAX, "dims", AXES, axes, NULL),
@@ -16311,6 +16586,9 @@ static gpunn_init gpunn__usual_init(const gpunn_tensor *layer, const gpunn_tenso
         init.kind = GPUNN_INIT_KAIMING_UNIFORM;
         init.a = 1;
         for (int i = 1; i < layer->inputs[1]->rank; i++) init.a *= (float)layer->inputs[1]->dim[i];
+    } else if (layer->op == GPUNN_OP_EMBEDDING) {
+        init.kind = GPUNN_INIT_NORMAL;
+        init.b = 1;
     } else {
         init.kind = GPUNN_INIT_CONSTANT;
         init.a = layer->op == GPUNN_OP_PARAMETRIC_RELU ? parameter->init.a : parameter == layer->inputs[1] ? 1 : 0;
@@ -16387,6 +16665,10 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
     int                 sizes[GPUNN_MAX_RANK];
     switch ((int)t->op) {
     case GPUNN_OP_LINEAR: gpunn__emitf(w, ", \"out_features\": %lld", (long long)t->dim[t->rank - 1]); break;
+    case GPUNN_OP_EMBEDDING:
+        gpunn__emitf(w, ", \"num_embeddings\": %lld, \"embedding_dim\": %lld", (long long)t->inputs[1]->dim[0],
+                     (long long)t->inputs[1]->dim[1]);
+        break;
     case GPUNN_OP_CONV2D:
         gpunn__emitf(w, ", \"out_channels\": %lld", (long long)t->dim[1]);
         gpunn__emit_window(w, "kernel_size", t->attr.kernel, t->rank - 2);
@@ -16452,6 +16734,10 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
     }
     bool biased = t->op == GPUNN_OP_LINEAR || t->op == GPUNN_OP_CONV2D || (t->op == GPUNN_OP_LAYER_NORM && t->inputs[1]);
     if (biased && t->inputs[2] == NULL) gpunn__emitf(w, ", \"bias\": false");
+    if ((t->op == GPUNN_OP_LINEAR || t->op == GPUNN_OP_EMBEDDING) && !gpunn__is_own(t, t->inputs[1])) {
+        gpunn__emitf(w, ", \"weight\": ");
+        gpunn__emit_id(w, t->inputs[1]);
+    }
 }
 
 /* The settings of a layer's own tensors, which are first .. t->id - 1. */
@@ -16493,13 +16779,9 @@ static void gpunn__emit_layer_settings(gpunn__writer *w, const gpunn_tensor *t, 
 static const gpunn_tensor *gpunn__layer_of(const gpunn_tensor *t)
 {
     const gpunn_model *model = t->model;
-    for (int i = t->id + 1; i < model->tensor_count && i <= t->id + 4; i++) {
-        const gpunn_tensor *value = model->tensors[i], *first = NULL;
-        if (value->kind != GPUNN__VALUE || value->layer == NULL) continue;
-        for (int k = value->input_count - 1; k > 0; k--)
-            if (value->inputs[k]) first = value->inputs[k];
-        if (first && first->kind == GPUNN__VALUE) first = first->inputs[0]; /* prelu's weight is reshaped */
-        return first == t ? value : NULL;
+    for (int i = t->id + 1; t->layer && i < model->tensor_count; i++) {
+        const gpunn_tensor *value = model->tensors[i];
+        if (value->kind == GPUNN__VALUE && value->layer && gpunn__is_own(value, t)) return value;
     }
     return NULL;
 }
@@ -17131,10 +17413,26 @@ static gpunn_tensor *gpunn__make_linear(gpunn__loading *l, const gpunn__spec_ent
     int               ignored;
     memset(&args, 0, sizeof args);
     if (!gpunn__need(l, e->item, "out_features", "an integer", &ignored) ||
-        !gpunn__get_int(l, e->item, "out_features", 1, &args.out_features) || !gpunn__get_bool(l, e->item, "bias", &bias))
+        !gpunn__get_int(l, e->item, "out_features", 1, &args.out_features) || !gpunn__get_bool(l, e->item, "bias", &bias) ||
+        !gpunn__get_reference(l, e->item, "weight", &args.weight))
         return NULL;
     args.no_bias = !bias;
     return gpunn_linear_(e->in[0], e->name, args);
+}
+
+static gpunn_tensor *gpunn__make_embedding(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_embedding_args args;
+    int                  ignored;
+    memset(&args, 0, sizeof args);
+    if (!gpunn__need(l, e->item, "num_embeddings", "an integer", &ignored) ||
+        !gpunn__get_int(l, e->item, "num_embeddings", 1, &args.num_embeddings) ||
+        !gpunn__need(l, e->item, "embedding_dim", "an integer", &ignored) ||
+        !gpunn__get_int(l, e->item, "embedding_dim", 1, &args.embedding_dim) ||
+        !gpunn__get_int(l, e->item, "padding_idx", -INT32_MAX, &args.padding_idx) ||
+        !gpunn__get_reference(l, e->item, "weight", &args.weight))
+        return NULL;
+    return gpunn_embedding_(e->in[0], e->name, args);
 }
 
 static gpunn_tensor *gpunn__make_conv2d(gpunn__loading *l, const gpunn__spec_entry *e)
@@ -17320,6 +17618,12 @@ static gpunn_tensor *gpunn__make_pad(gpunn__loading *l, const gpunn__spec_entry 
                : NULL;
 }
 
+static gpunn_tensor *gpunn__make_gather(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    int axis;
+    return gpunn__need_axis(l, e->item, &axis) ? gpunn_gather(e->in[0], axis, e->in[1]) : NULL;
+}
+
 static gpunn_tensor *gpunn__make_cast(gpunn__loading *l, const gpunn__spec_entry *e)
 {
     gpunn_dtype dtype;
@@ -17470,6 +17774,7 @@ static const gpunn__spec_op gpunn__spec_ops[] = {
     {"parameter", 0, false, gpunn__make_parameter},
     {"constant", 0, false, gpunn__make_constant},
     {"linear", 1, true, gpunn__make_linear},
+    {"embedding", 1, true, gpunn__make_embedding},
     {"conv2d", 1, true, gpunn__make_conv2d},
     {"batch_norm1d", 1, true, gpunn__make_batch_norm},
     {"batch_norm2d", 1, true, gpunn__make_batch_norm},
@@ -17490,6 +17795,7 @@ static const gpunn__spec_op gpunn__spec_ops[] = {
     {"concat", -1, false, gpunn__make_concat},
     {"slice", 1, false, gpunn__make_slice},
     {"pad", 1, false, gpunn__make_pad},
+    {"gather", 2, false, gpunn__make_gather},
     {"cast", 1, false, gpunn__make_cast},
     {"sum", 1, false, gpunn__make_reduction},
     {"mean", 1, false, gpunn__make_reduction},

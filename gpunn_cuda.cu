@@ -18,7 +18,7 @@
  *     pool      max, average and adaptive average pooling
  *     sample    grid_sample, affine_grid
  *     norm      batch_norm, dropout
- *     reduce    sum, max, argmax, softmax, log_softmax, layer_norm, rms_norm
+ *     reduce    sum, max, argmax, softmax, log_softmax, layer_norm, rms_norm, embedding, gather
  *     attention scaled_dot_product_attention: products and a kernel of our own
  *     loss      cross_entropy, nll
  *     map       elementwise ops, expanded from gpunn.h's tables; cast; permute, concat, slice, pad
@@ -145,6 +145,14 @@ __device__ __forceinline__ void gpunn__store(void *data, gpunn_dtype dtype, int6
         ((float *)data)[i] = x;
     else
         ((unsigned short *)data)[i] = gpunn__to_half(x, dtype);
+}
+
+/* Element i of I64, I32 or U8 storage. */
+__device__ __forceinline__ int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_t i)
+{
+    return dtype == GPUNN_I64   ? ((const int64_t *)data)[i]
+           : dtype == GPUNN_I32 ? ((const int32_t *)data)[i]
+                                : ((const uint8_t *)data)[i];
 }
 
 /* Eight elements from i on, a multiple of 8; data aligned to 32 bytes (F32) or 16: one or two accesses of 128 bits, one of 256
@@ -4891,6 +4899,312 @@ static gpunn_status gpunn__cuda_rms_norm(gpunn__cuda *cuda, gpunn_step *step, gp
     return gpunn__row_norm_step(cuda, step, action, false);
 }
 
+/* ---- embedding --------------------------------------------------------------------------------------------------------------- *
+ * Forward: a thread copies packs of N columns. Backward: the tokens are sorted with their positions, digit by digit; then each row
+ * of the weight is written once, the sum of its tokens' gradients in an order that the tokens alone tell, or 0. */
+typedef struct gpunn__rows {
+    const void *index; /* tokens */
+    gpunn_dtype index_type, from_type, to_type;
+    const void *from;            /* weight, or the gradient of the result */
+    void       *to;              /* the result, or the gradient of weight */
+    int64_t     count, n, width; /* tokens; rows and columns of weight */
+    int64_t     padding;         /* a row without gradient; -1: none */
+    bool        add;
+    uint2      *sorted, *other; /* per token (its row, its position); n in place of a row that gets nothing */
+    unsigned   *digits;         /* [tiles][256]: how many of a tile's tokens have that digit */
+    int         shift;          /* of the digit looked at; the first pass, 0, reads the tokens themselves */
+} gpunn__rows;
+
+template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_kernel(const gpunn__rows r)
+{
+    int64_t packs = r.width / N, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < r.count * packs; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t at = gpunn__quotient(i, packs), column = (i - at * packs) * N, row = gpunn__integer(r.index, r.index_type, at);
+        bool    there = row >= 0 && row < r.n;
+        float   v[N];
+        gpunn__line_load<N>(r.from, r.from_type, (there ? row : 0) * r.width + column, 1, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = there ? v[j] : NAN;
+        gpunn__line_store<N>(r.to, r.to_type, at * r.width + column, 1, v, false);
+    }
+}
+
+enum { GPUNN__SORT_TILE = 1024, GPUNN__DIGITS = 256 };
+
+/* A tile of tokens and their positions; returns how many there are. */
+__device__ __forceinline__ int gpunn__sort_load(const gpunn__rows &r, int64_t tile, uint2 *item)
+{
+    int64_t begin = tile * GPUNN__SORT_TILE, left = r.count - begin;
+    int     size = left < GPUNN__SORT_TILE ? (int)left : GPUNN__SORT_TILE;
+    for (int i = (int)threadIdx.x; i < size; i += GPUNN__DIGITS) {
+        if (r.shift > 0) {
+            item[i] = r.sorted[begin + i];
+            continue;
+        }
+        int64_t row = gpunn__integer(r.index, r.index_type, begin + i);
+        bool    counts = row >= 0 && row < r.n && row != r.padding;
+        item[i] = make_uint2((unsigned)(counts ? row : r.n), (unsigned)(begin + i));
+    }
+    __syncthreads();
+    return size;
+}
+
+/* Each thread counts the tokens of one digit. */
+static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_count_kernel(const gpunn__rows r)
+{
+    __shared__ uint2 item[GPUNN__SORT_TILE];
+    int              size = gpunn__sort_load(r, blockIdx.x, item);
+    unsigned         found = 0;
+    for (int i = 0; i < size; i++) found += (item[i].x >> r.shift & (GPUNN__DIGITS - 1)) == threadIdx.x;
+    r.digits[(int64_t)blockIdx.x * GPUNN__DIGITS + threadIdx.x] = found;
+}
+
+/* Each thread moves the tokens of one digit, in order, behind those of smaller digits and of tiles before. */
+static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(const gpunn__rows r)
+{
+    __shared__ uint2    item[GPUNN__SORT_TILE];
+    __shared__ unsigned total[GPUNN__DIGITS];
+    int                 size = gpunn__sort_load(r, blockIdx.x, item);
+    unsigned            all = 0, at = 0;
+    for (unsigned tile = 0; tile < gridDim.x; tile++) {
+        unsigned found = r.digits[(int64_t)tile * GPUNN__DIGITS + threadIdx.x];
+        all += found;
+        at += tile < blockIdx.x ? found : 0;
+    }
+    total[threadIdx.x] = all;
+    __syncthreads();
+    for (unsigned digit = 0; digit < threadIdx.x; digit++) at += total[digit];
+    for (int i = 0; i < size; i++)
+        if ((item[i].x >> r.shift & (GPUNN__DIGITS - 1)) == threadIdx.x) r.other[at++] = item[i];
+}
+
+/* Zeroes the rows that no token names: a warp looks for each. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_zero_kernel(const gpunn__rows r)
+{
+    unsigned lane = threadIdx.x & 31;
+    int64_t  row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> 5, step = (int64_t)gridDim.x * blockDim.x >> 5;
+    for (; row < r.n; row += step) {
+        int64_t low = 0, high = r.count;
+        while (low < high) {
+            int64_t middle = (low + high) / 2;
+            if ((int64_t)r.sorted[middle].x < row)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        if (low < r.count && (int64_t)r.sorted[low].x == row) continue;
+        for (int64_t column = lane; column < r.width; column += 32) gpunn__store(r.to, r.to_type, row * r.width + column, 0);
+    }
+}
+
+/* Behind the last of the sorted tokens that name the same row as number i. */
+__device__ __forceinline__ int64_t gpunn__rows_end(const gpunn__rows &r, int64_t i)
+{
+    unsigned row = r.sorted[i].x;
+    int64_t  step = 1;
+    for (; i + step < r.count && r.sorted[i + step].x == row; step *= 2) i += step;
+    while (step > 1) {
+        step /= 2;
+        if (i + step < r.count && r.sorted[i + step].x == row) i += step;
+    }
+    return i + 1;
+}
+
+/* sum[j] = the gradients of columns column + j at the tokens first, first + step, .. < end. */
+template <int N>
+__device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t first, int64_t end, int step, int64_t column,
+                                                float *sum)
+{
+#pragma unroll
+    for (int j = 0; j < N; j++) sum[j] = 0;
+#pragma unroll 4
+    for (int64_t i = first; i < end; i += step) {
+        float v[N];
+        gpunn__line_load<N>(r.from, r.from_type, (int64_t)r.sorted[i].y * r.width + column, 1, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) sum[j] += v[j];
+    }
+}
+
+/* A block of gpunn__ROWS_THREADS threads takes as many tokens as it has groups of `across` threads, a power of 2, which share a
+ * row's columns. The first token of a row takes all of them: its group alone or, where they are many, all groups together. */
+enum { GPUNN__ROWS_THREADS = 512, GPUNN__ROWS_ALONE = 32 };
+template <int N>
+static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS) gpunn__rows_sum_kernel(const gpunn__rows r, int across)
+{
+    __shared__ float part[N][GPUNN__ROWS_THREADS];
+    int              groups = GPUNN__ROWS_THREADS / across, group = (int)threadIdx.x / across;
+    int64_t          start = (int64_t)(threadIdx.x & (across - 1)) * N;
+    for (int64_t base = (int64_t)blockIdx.x * groups; base < r.count; base += (int64_t)gridDim.x * groups) {
+        for (int g = 0; g < groups && base + g < r.count; g++) {
+            int64_t first = base + g, row = r.sorted[first].x;
+            if (row == r.n || (first > 0 && r.sorted[first - 1].x == row)) continue;
+            int64_t end = gpunn__rows_end(r, first);
+            float   sum[N];
+            if (end - first <= GPUNN__ROWS_ALONE) {
+                for (int64_t column = start; g == group && column < r.width; column += (int64_t)across * N) {
+                    gpunn__rows_add<N>(r, first, end, 1, column, sum);
+                    gpunn__line_store<N>(r.to, r.to_type, row * r.width + column, 1, sum, r.add);
+                }
+                continue;
+            }
+            for (int64_t offset = 0; offset < r.width; offset += (int64_t)across * N) {
+                int64_t column = offset + start;
+                if (column < r.width) gpunn__rows_add<N>(r, first + group, end, groups, column, sum);
+#pragma unroll
+                for (int j = 0; j < N; j++) part[j][threadIdx.x] = column < r.width ? sum[j] : 0;
+                __syncthreads();
+                if (group == 0 && column < r.width) {
+                    for (int other = 1; other < groups; other++)
+#pragma unroll
+                        for (int j = 0; j < N; j++) sum[j] += part[j][threadIdx.x + other * across];
+                    gpunn__line_store<N>(r.to, r.to_type, row * r.width + column, 1, sum, r.add);
+                }
+                __syncthreads();
+            }
+        }
+    }
+}
+
+static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r)
+{
+    unsigned tiles = (unsigned)((r->count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE);
+    for (; r->n >> r->shift; r->shift += 8) { /* r->n is the largest of what is sorted */
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__sort_count_kernel, tiles, GPUNN__DIGITS, *r));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__sort_move_kernel, tiles, GPUNN__DIGITS, *r));
+        uint2 *sorted = r->other;
+        r->other = r->sorted;
+        r->sorted = sorted;
+    }
+    if (!r->add) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__rows_zero_kernel, gpunn__blocks(cuda, r->n * 32, 1), GPUNN__THREADS, *r));
+    int across = 1, pack = r->width % GPUNN__PACK == 0 ? GPUNN__PACK : 1;
+    while (across < GPUNN__ROWS_THREADS && (int64_t)across * pack < r->width) across *= 2;
+    unsigned blocks = gpunn__blocks(cuda, r->count * across, 1);
+    if (pack > 1) return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<GPUNN__PACK>), blocks, GPUNN__ROWS_THREADS, *r, across);
+    return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<1>), blocks, GPUNN__ROWS_THREADS, *r, across);
+}
+
+static gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *tokens = &step->in[0], *weight = &step->in[1];
+    int64_t            tiles = (tokens->count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE;
+    gpunn__rows        r;
+    memset(&r, 0, sizeof r);
+    if (action == GPUNN__PREPARE) {
+        if (tokens->count > UINT32_MAX)
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%lld tokens; the GPU can do 2^32 - 1 at once",
+                                    (long long)tokens->count);
+        if (step->backward)
+            step->workspace_bytes = 2 * (size_t)tokens->count * sizeof *r.sorted +
+                                    (size_t)tiles * GPUNN__DIGITS * sizeof *r.digits;
+        return GPUNN_OK;
+    }
+    r.index = tokens->data;
+    r.index_type = tokens->dtype;
+    r.count = tokens->count;
+    r.n = weight->dim[0];
+    r.width = weight->dim[1];
+    r.padding = step->attr->ignore_index;
+    const gpunn_value *from = step->backward ? &step->grad_out : weight, *to = step->backward ? &step->grad_in[1] : &step->out;
+    r.from = from->data;
+    r.from_type = from->dtype;
+    r.to = to->data;
+    r.to_type = to->dtype;
+    if (step->backward) {
+        r.add = step->accumulate[1];
+        r.sorted = (uint2 *)step->workspace;
+        r.other = r.sorted + r.count;
+        r.digits = (unsigned *)(r.other + r.count);
+        return gpunn__rows_backward(cuda, &r);
+    }
+    if (r.width % GPUNN__PACK == 0)
+        return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<GPUNN__PACK>), gpunn__blocks(cuda, r.count * r.width, GPUNN__PACK),
+                             GPUNN__THREADS, r);
+    return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<1>), gpunn__blocks(cuda, r.count * r.width, 1), GPUNN__THREADS, r);
+}
+
+/* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i] ---------------------------------------------------------------------------- *
+ * Backward: where the indices of a line [o][..][i] are few, each element of dx looks for itself among them; else one thread adds
+ * the gradients of a line in their order. */
+enum { GPUNN__GATHER_FEW = 64 };
+typedef struct gpunn__gather {
+    const void *x, *gradient, *index;
+    void       *y, *dx;
+    gpunn_dtype x_type, gradient_type, index_type, y_type, dx_type;
+    int64_t     outer, m, n, inner;
+    bool        add;
+} gpunn__gather;
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_kernel(const gpunn__gather g)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t line = gpunn__quotient(i, g.inner), at = gpunn__integer(g.index, g.index_type, i);
+        bool    there = at >= 0 && at < g.n;
+        int64_t from = (gpunn__quotient(line, g.m) * g.n + at) * g.inner + (i - line * g.inner);
+        gpunn__store(g.y, g.y_type, i, there ? gpunn__load(g.x, g.x_type, from) : NAN);
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_few_kernel(const gpunn__gather g)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < g.outer * g.n * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n);
+        int64_t from = o * g.m * g.inner + (i - line * g.inner);
+        float   sum = 0;
+        for (int64_t j = 0; j < g.m; j++, from += g.inner)
+            if (gpunn__integer(g.index, g.index_type, from) == line - o * g.n)
+                sum += gpunn__load(g.gradient, g.gradient_type, from);
+        gpunn__store(g.dx, g.dx_type, i, g.add ? gpunn__load(g.dx, g.dx_type, i) + sum : sum);
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_line_kernel(const gpunn__gather g)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < g.outer * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t o = gpunn__quotient(i, g.inner), to = o * g.n * g.inner + (i - o * g.inner);
+        int64_t from = o * g.m * g.inner + (i - o * g.inner);
+        for (int64_t k = 0; k < g.n && !g.add; k++) gpunn__store(g.dx, g.dx_type, to + k * g.inner, 0);
+        for (int64_t j = 0; j < g.m; j++, from += g.inner) {
+            int64_t k = gpunn__integer(g.index, g.index_type, from), at = to + k * g.inner;
+            if (k < 0 || k >= g.n) continue;
+            float sum = gpunn__load(g.dx, g.dx_type, at) + gpunn__load(g.gradient, g.gradient_type, from);
+            gpunn__store(g.dx, g.dx_type, at, sum);
+        }
+    }
+}
+
+static gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    gpunn__along  a = gpunn__along_axis(cuda, step, step->attr->axis);
+    gpunn__gather g;
+    memset(&g, 0, sizeof g);
+    g.n = a.n;
+    g.inner = a.inner;
+    g.outer = a.lines / a.inner;
+    g.m = step->out.dim[step->attr->axis];
+    g.index = step->in[1].data;
+    g.index_type = step->in[1].dtype;
+    if (step->backward) {
+        g.gradient = a.gradient;
+        g.gradient_type = a.gradient_type;
+        g.dx = a.out;
+        g.dx_type = a.out_type;
+        g.add = a.add;
+        if (g.m <= GPUNN__GATHER_FEW || g.dx_type != GPUNN_F32)
+            return GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, step->in[0].count, 1), GPUNN__THREADS, g);
+        return GPUNN__LAUNCH(cuda, gpunn__gather_line_kernel, gpunn__blocks(cuda, a.lines, 1), GPUNN__THREADS, g);
+    }
+    g.x = a.x;
+    g.x_type = a.x_type;
+    g.y = a.out;
+    g.y_type = a.out_type;
+    return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->out.count, 1), GPUNN__THREADS, g);
+}
+
 /* ==== >>attention ===================================================================================================== *
  * softmax(q k^T scale + mask) v. The plain way: products of all heads with one kernel between them that scales, masks, weighs and
  * drops; the backward pass makes the scores again. Weights are of the operands' dtype, scores F32. */
@@ -5284,9 +5598,7 @@ typedef struct gpunn__class_loss {
 /* -1: ignored; -2: impossible. */
 __device__ __forceinline__ int64_t gpunn__label(const gpunn__class_loss &l, int64_t line)
 {
-    int64_t label = l.label_type == GPUNN_I64   ? ((const int64_t *)l.labels)[line]
-                    : l.label_type == GPUNN_I32 ? ((const int32_t *)l.labels)[line]
-                                                : ((const uint8_t *)l.labels)[line];
+    int64_t label = gpunn__integer(l.labels, l.label_type, line);
     return label == l.ignore ? -1 : label >= 0 && label < l.along.n ? label : -2;
 }
 

@@ -97,9 +97,9 @@ class _Emitter:
         self.taken = {name + "_tensors": True}
         self.owner = {}  # layer nodes by the ids of what their builders append before them
         for t in self.tensors:
-            if t.layer:
+            if t.layer and t.kind == "value":
                 for i in t.inputs[1:]:
-                    while i is not None:
+                    while i is not None and self.own(t, i):
                         self.owner[i] = t
                         i = self.tensors[i].inputs[0] if self.tensors[i].inputs else None
         self.read = {}   # ids that a statement names
@@ -115,6 +115,12 @@ class _Emitter:
         if not any(ids for _, ids in self.fields):
             self.fields = [("all", self.leaves)]
         self.read.update((i, True) for _, ids in self.fields for i in ids if i in self.owner)
+
+    def own(self, layer, i):
+        """Whether tensor i is among what the layer's builder makes."""
+        while self.tensors[i].inputs:  # prelu's weight is reshaped
+            i = self.tensors[i].inputs[0]
+        return self.tensors[i].layer == layer.layer
 
     def variable(self, i):
         if i not in self.variables:
@@ -158,6 +164,11 @@ class _Emitter:
             return "gpunn_prelu(%s, %s, %d, %s)" % (x, quoted(t.layer), weight.shape[0], init)
         if t.op == "linear":
             given.add("out_features", t.shape[-1]).add("no_bias", t.inputs[2] is None, False)
+            self.shared(given, t, weight)
+        elif t.op == "embedding":
+            given.add("num_embeddings", weight.shape[0]).add("embedding_dim", weight.shape[1])
+            given.add("padding_idx", a["padding_idx"], -1)
+            self.shared(given, t, weight)
         elif t.op == "conv2d":
             given.add("out_channels", t.shape[1])
             differing = given.window(kernel_size=(weight.shape[2:], None), stride=(a["stride"], 1), padding=(a["padding"], 0),
@@ -172,6 +183,11 @@ class _Emitter:
             if t.op == "layer_norm":
                 given.add("no_bias", weight is not None and t.inputs[2] is None, False)
         return "gpunn_%s(%s)" % (builder, ", ".join([x, quoted(t.layer)] + given.texts))
+
+    def shared(self, given, t, weight):
+        """A weight that is not the layer's own."""
+        if weight.layer != t.layer:
+            given.add("weight", self.operand(weight.id))
 
     def pool(self, t, x):
         a, given = t.attrs, _Fields()
@@ -231,6 +247,9 @@ class _Emitter:
                 given.add(name, list(amounts))
         given.add("value", t.attrs["value"], 0.0)
         return "gpunn_pad(%s)" % ", ".join(x + given.texts)
+
+    def op_gather(self, t, x):
+        return "gpunn_gather(%s, %d, %s)" % (x[0], t.attrs["dim"], x[1])
 
     def op_cast(self, t, x):
         return "gpunn_cast(%s, GPUNN_%s)" % (x[0], t.dtype.upper())

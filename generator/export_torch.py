@@ -405,8 +405,8 @@ def normal_axes(axes, rank):
 class Writer:
     """Appends entries to the spec: the steps that operations of PyTorch's are made of."""
 
-    def __init__(self, torch, training, taken):
-        self.torch, self.training, self.taken = torch, training, set(taken)
+    def __init__(self, torch, training, taken, modules):
+        self.torch, self.training, self.taken, self.modules = torch, training, set(taken) | modules, modules
         self.entries, self.constants, self.layers = [], {}, set()
         self.batch = None  # an input whose first dimension is the batch
 
@@ -469,10 +469,10 @@ class Writer:
         x = self.tensor(x)
         return x if x.dtype == "f32" else self.add("cast", [x], x.shape, x.full, dtype="f32")
 
-    def integers(self, x):
-        """x as class numbers."""
+    def integers(self, x, dtypes=("i64", "i32", "u8")):
+        """x as class numbers, or as indices."""
         x = self.tensor(x)
-        return self.add("cast", [x], x.shape, x.full, kind="i64", dtype="i64") if x.dtype in ("f32", "bool") else x
+        return x if x.dtype in dtypes else self.add("cast", [x], x.shape, x.full, kind="i64", dtype="i64")
 
     def whole(self, x):
         """x with its expansion carried out."""
@@ -566,6 +566,11 @@ class Writer:
             return None
         return names.pop()
 
+    def free_name(self, call):
+        """A name for a layer that has no parameter to tell it."""
+        free = call.path not in self.layers and (call.path in self.modules or call.path not in self.taken)
+        return call.path if call.path and free else self.unique(call.op)
+
     def layer(self, op, name, x, shape, parts, **attributes):
         """The value of a layer; parts: its parameters by suffix, None where there is none."""
         parts = {suffix: p for suffix, p in parts.items() if p is not None}
@@ -576,7 +581,8 @@ class Writer:
         elif frozen:
             attributes["parameters"] = {suffix: {"trainable": False} for suffix in frozen}
         self.layers.add(name)
-        value = self.add(op, [self.f32(self.whole(x))], shape, layer=name, weights=list(parts.values()), **attributes)
+        x = self.whole(x) if op == "embedding" else self.f32(self.whole(x))
+        value = self.add(op, [x], shape, layer=name, weights=list(parts.values()), **attributes)
         for p in own.values():
             p.value = Value(p.full)
             p.value.entry, p.value.parameter = value.entry, p.name
@@ -1146,8 +1152,40 @@ def linear(w, call, x, weight, bias=None):
         shape = x.full[:-1] + weight.full[:1]
         return w.layer("linear", name, x, shape, {"weight": weight, "bias": bias}, out_features=weight.full[0],
                        bias=False if bias is None else None)
+    name = w.layer_name(bias=bias) if bias is not None else w.free_name(call)
+    if name and isinstance(weight, Parameter) and weight.value:  # another layer's
+        return w.layer("linear", name, x, x.full[:-1] + weight.full[:1], {"bias": bias}, out_features=weight.full[0],
+                       bias=False if bias is None else None, weight=weight.value)
     y = product_of(w, x, weight, True)
     return y if bias is None else w.map("add", y, bias)
+
+
+INDICES = ("i64", "i32")
+
+
+@operation("embedding")
+def embedding(w, call, weight, indices, padding_idx=-1, scale_grad_by_freq=False, **_):
+    if scale_grad_by_freq:
+        raise Refused("scale_grad_by_freq is not possible")
+    tokens = w.integers(w.whole(indices), INDICES)
+    name = w.layer_name(weight=weight)
+    parts, shared = ({"weight": weight}, None) if name else ({}, w.f32(w.whole(weight)))
+    return w.layer("embedding", name or w.free_name(call), tokens, tokens.shape + weight.full[1:], parts,
+                   num_embeddings=weight.full[0], embedding_dim=weight.full[1],
+                   padding_idx=None if padding_idx == -1 else padding_idx, weight=shared)
+
+
+@operation("gather")
+def gather(w, call, x, dim, index, **_):
+    inputs = [w.f32(w.whole(x)), w.integers(w.whole(index), INDICES)]
+    return w.add("gather", inputs, inputs[1].shape, dim=normal_axis(dim, len(x.full)))
+
+
+@operation("index_select")
+def index_select(w, call, x, dim, index):
+    dim, rank = normal_axis(dim, len(x.full)), len(x.full)
+    index = w.view(w.tensor(w.reshape(index, tuple(index.full[0] if i == dim else 1 for i in range(rank)))), call.shapes[0][0])
+    return gather(w, call, x, dim, index)
 
 
 def product_of(w, a, b, transpose_b=False):
@@ -1343,8 +1381,7 @@ def norm_of_last(w, call, op, x, dims, eps, weight, bias):
     if name:
         return w.layer(op, name, x, x.full, {"weight": weight, "bias": bias}, dims=dims, eps=eps,
                        bias=False if bias is None and op == "layer_norm" else None)
-    name = call.path if call.path and call.path not in w.layers | w.taken else w.unique(op)
-    y = w.layer(op, name, x, x.full, {}, dims=dims, eps=eps, elementwise_affine=False)
+    y = w.layer(op, w.free_name(call), x, x.full, {}, dims=dims, eps=eps, elementwise_affine=False)
     y = y if weight is None else w.map("mul", y, weight)
     return y if bias is None else w.map("add", y, bias)
 
@@ -1682,8 +1719,8 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
         raise ValueError(f"inputs {input_names} and outputs {result_names} need names of their own, one for each")
 
     state = tensors_of_state(root)
-    layers = [own_name(name).rpartition(".")[0] for name in state]
-    writer = Writer(torch, module.training, [own_name(name) for name in state] + layers + input_names + result_names)
+    taken = [own_name(name) for name in state] + input_names + result_names
+    writer = Writer(torch, module.training, taken, {own_name(name).rpartition(".")[0] for name in state} - set(taken))
     known = {}
     for reference, name, x, b in zip(captured.inputs, input_names, inputs, batched):
         kind = dtype_name(torch, x.dtype)

@@ -14,6 +14,7 @@ MAX_NAME = 255           # bytes of a tensor's name; a layer's leaves room for "
 MAX_LAYER_NAME = 239
 BATCH = -1               # a dimension; -k is k times the batch
 CLASS_DTYPES = ("i64", "i32", "u8")
+INDEX_DTYPES = ("i64", "i32")
 
 
 class GraphError(Exception):
@@ -155,6 +156,19 @@ def check_f32(*operands):
             raise GraphError("an operand is %s, but f32 is needed; cast it" % t.dtype, "inputs")
 
 
+def check_indices(t, name):
+    if t.dtype not in INDEX_DTYPES:
+        raise GraphError("%s is %s, but integers are needed; use i64 or i32" % (name, t.dtype), "inputs")
+
+
+def check_weight(weight, shape, rows, columns):
+    """A weight that a layer does not own."""
+    check_f32(weight)
+    if weight.shape != shape:
+        raise GraphError("weight is %s, but [%s, %s] is needed, which is %s" % (
+            shape_text(weight.shape), rows, columns, shape_text(shape)), "weight")
+
+
 def check_equal_shapes(input, target):
     if input.shape != target.shape:
         raise GraphError("input %s and target %s differ, and nothing is broadcast here; reshape one of them" % (
@@ -233,6 +247,9 @@ class Graph:
 
     def begin_layer(self, x, name):
         check_f32(x)
+        self.new_layer(name)
+
+    def new_layer(self, name):
         check_name(name, MAX_LAYER_NAME)
         if name in self.layers:
             raise GraphError("the name '%s' is taken by another layer; names are unique in a model" % name, "name")
@@ -240,7 +257,8 @@ class Graph:
 
     def weight(self, layer, suffix, shape, init, a=0.0, kind="parameter"):
         t = self.append(kind, kind, {}, "f32", shape)
-        t.init = t.default_init = (init, f32(a), 0.0)
+        t.init = t.default_init = (init, f32(a), 1.0 if init == "normal" else 0.0)
+        t.layer = layer
         return self.set_name(t, "%s.%s" % (layer, suffix))
 
     def input(self, name, dtype, shape):
@@ -308,15 +326,37 @@ class Graph:
         return parse.expand(expression, self, named, consts or {}, place or (lambda offset: "in the formula"))
 
     # ---- layers ----
-    def linear(self, x, name, out_features, bias):
+    def linear(self, x, name, out_features, bias, weight=None):
         self.begin_layer(x, name)
         check_rank(x, 1, MAX_RANK, "[..., features]")
         check_fixed(x, [len(x.shape) - 1])
-        return self.affine("linear", {}, x, name, (out_features, x.shape[-1]), bias, x.shape[:-1] + (out_features,))
+        weight_shape = out_features, x.shape[-1]
+        if weight is not None:
+            check_weight(weight, weight_shape, "out_features", "x's features")
+            if weight.kind != "parameter":
+                raise GraphError("weight is no parameter; use matmul with transpose_b", "weight")
+        return self.affine("linear", {}, x, name, weight_shape, bias, x.shape[:-1] + (out_features,), weight)
 
-    def affine(self, op, attrs, x, name, weight_shape, bias, shape):
+    def embedding(self, tokens, name, num_embeddings, embedding_dim, padding_idx=None, weight=None):
+        self.new_layer(name)
+        check_indices(tokens, "tokens")
+        if len(tokens.shape) == MAX_RANK:
+            raise GraphError("tokens is %s; the result would have more than %d axes; reshape it" % (
+                shape_text(tokens.shape), MAX_RANK), "inputs")
+        weight_shape = num_embeddings, embedding_dim
+        if weight is not None:
+            check_weight(weight, weight_shape, "num_embeddings", "embedding_dim")
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise GraphError("padding_idx is %d, but there are %d rows; use -%d to %d" % (
+                padding_idx, num_embeddings, num_embeddings, num_embeddings - 1), "padding_idx")
+        attrs = {"padding_idx": -1 if padding_idx is None else padding_idx % num_embeddings}
+        table = self.weight(name, "weight", weight_shape, "normal") if weight is None else weight
+        return self.node("embedding", attrs, (tokens, table), tokens.shape + (embedding_dim,), layer=name)
+
+    def affine(self, op, attrs, x, name, weight_shape, bias, shape, weight=None):
         fan_in = measure(weight_shape[1:])[0]
-        weight = self.weight(name, "weight", weight_shape, "kaiming_uniform", fan_in)
+        if weight is None:
+            weight = self.weight(name, "weight", weight_shape, "kaiming_uniform", fan_in)
         offset = self.weight(name, "bias", weight_shape[:1], "kaiming_uniform", fan_in) if bias else None
         return self.node(op, attrs, (x, weight, offset), shape, layer=name)
 
@@ -507,6 +547,20 @@ class Graph:
                     raise GraphError("axis %d of %s is the batch; leave its padding 0" % (axis, shape_text(x.shape)), key)
         shape = [size + low + high for size, low, high in zip(x.shape, *amounts)]
         return self.node("pad", {"before": amounts[0], "value": setting(f32(value))}, (x,), shape)
+
+    def gather(self, x, index, dim):
+        check_f32(x)
+        check_indices(index, "index")
+        axis = axis_of(x, dim)
+        fits = len(index.shape) == len(x.shape) and all(
+            i == axis or size == whole or 0 < size < whole for i, (size, whole) in enumerate(zip(index.shape, x.shape)))
+        if not fits:
+            raise GraphError("x is %s and index %s; index needs as many axes, and none but axis %d may be larger than x's" % (
+                shape_text(x.shape), shape_text(index.shape), axis), "inputs")
+        for i, size in enumerate(index.shape):
+            if i != axis and size != x.shape[i]:
+                x = self.slice(x, i, 0, 1, size)
+        return self.node("gather", {"dim": axis}, (x, index), index.shape)
 
     def cast(self, x, dtype):
         return x if dtype == x.dtype else self.node("cast", {}, (x,), x.shape, dtype)

@@ -24,6 +24,9 @@ EXPRESSIONS = (
     ("K(0.5) * x * (1 + erf(K(0.70710678) * x))", 1), ("clamp(x, -1) + clamp(y, -1, 2) + hardtanh(x)", 2),
     ("3 * 4 * x + maximum(2, 3) * 0.1 + where(x > 0.1, 0.1, y)", 2), ("1e-3 * x + 1.5e2 * y + .25 * x0 + x1 / 7.", 2), ("x", 1),
     ("abs(x) + 3.4028235e38 * 0 + sqrt(2) * tanh(0.5) * x", 1), ("2.5", 1))
+INTEGERS = {  # ops that read integers: as which operand, of which dtypes
+    "cross_entropy": (1, graph.CLASS_DTYPES), "nll_loss": (1, graph.CLASS_DTYPES), "accuracy": (1, graph.CLASS_DTYPES),
+    "embedding": (0, graph.INDEX_DTYPES), "gather": (1, graph.INDEX_DTYPES)}
 
 
 class Maker:
@@ -91,11 +94,12 @@ class Maker:
             entry["expression"], number = self.pick(EXPRESSIONS)
         alike = [t for t in floats if t.shape == x.shape]
         entry["inputs"] = [x.label] + [self.pick(self.pick((alike, floats))).label for _ in range(number - 1)]
-        if op in ("cross_entropy", "nll_loss", "accuracy"):
-            labels = [t for t in tensors if t.dtype in graph.CLASS_DTYPES and t.label]
-            if not labels:
+        if op in INTEGERS:
+            place, dtypes = INTEGERS[op]
+            integers = [t for t in tensors if t.dtype in dtypes and t.label]
+            if not integers:
                 return None
-            entry["inputs"][1] = self.pick(labels).label
+            entry["inputs"][place] = self.pick(integers).label
         for key, inner in part["properties"].items():
             if key in ("op", "id", "name", "as", "inputs", "expression", "consts"):
                 continue
@@ -118,8 +122,9 @@ class Maker:
             shape = self.pick((["N", 4, 9, 8], ["N", 5, 3, 2, 4]))
         elif "1d" in op or op in ("cross_entropy", "nll_loss", "accuracy"):
             shape = ["N", 6]
+        dtype = self.pick(INTEGERS.get(op, (0, graph.CLASS_DTYPES))[1])
         self.entries = [{"op": "input", "name": "a", "shape": shape},
-                        {"op": "input", "name": "b", "dtype": self.pick(("i64", "u8", "i32")), "shape": ["N"]}]
+                        {"op": "input", "name": "b", "dtype": dtype, "shape": shape if op == "gather" else ["N"]}]
         if op == "grid_sample":
             self.entries.append({"op": "input", "name": "c", "shape": ["N", 3, 5, 2]})
         root = {"gpunn_spec": 1, "precision": self.pick(("f32", "tf32", "bf16", "f16")), "tensors": self.entries}

@@ -503,6 +503,43 @@ def deep_sets():
     return net, (randn(3, 6, 3), randn(3, 2)), nn.MSELoss()
 
 
+# ---- words -------------------------------------------------------------------------------------------------------------
+@case(ADAM)
+def tied_words():
+    """As GPT-2: positions from a buffer, the words' vectors score the words, too; the padding has no vector."""
+    def forward(self, tokens):
+        h = self.words(tokens) + self.positions(self.numbers)
+        h = h + F.gelu(self.fc(self.norm(h)), approximate="tanh")
+        return self.head(h).mT  # [n, words, length]
+    net = Net(forward, words=nn.Embedding(19, 8, padding_idx=3), positions=nn.Embedding(6, 8), norm=nn.LayerNorm(8),
+              fc=nn.Linear(8, 8), head=nn.Linear(8, 19, bias=False), numbers=torch.arange(5)[None])
+    net.head.weight = net.words.weight
+    return net, (torch.randint(0, 19, (4, 5)), torch.randint(0, 19, (4, 5))), nn.CrossEntropyLoss()
+
+
+@case(SGD)
+def tied_with_bias():
+    """As BERT: the scores have a bias; a second table has the first one's vectors."""
+    def forward(self, tokens, others):
+        h = self.words(tokens) * self.again(others) + F.embedding(others, self.plain, 0)
+        return self.decoder(torch.tanh(h))
+    net = Net(forward, words=nn.Embedding(11, 6), again=nn.Embedding(11, 6, padding_idx=0), plain=parameter(11, 6),
+              decoder=nn.Linear(6, 11))
+    net.again.weight = net.decoder.weight = net.words.weight
+    words = (torch.randint(0, 11, (4, 3)).int(), torch.randint(0, 11, (4, 3)))
+    return net, words + (randn(4, 3, 11),), nn.MSELoss()
+
+
+@case(SGD)
+def gathers():
+    def forward(self, x, index):
+        x = self.fc(x)
+        y = torch.gather(x, 1, index) + x.gather(2, index) * 0.5
+        return y + x.index_select(1, self.order)[:, :3]
+    net = Net(forward, fc=nn.Linear(5, 5), order=torch.tensor([3, 0, 0, 2]))
+    return net, (randn(3, 4, 5), torch.randint(0, 4, (3, 3, 5)), randn(3, 3, 5)), nn.MSELoss()
+
+
 # ---- losses ------------------------------------------------------------------------------------------------------------
 @case(SGD)
 def losses_regression():

@@ -22,6 +22,8 @@ static gpunn_tensor *concat3(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c, 
     return gpunn_concat(tensors, 3, axis);
 }
 
+#include "cases/picks.h"
+
 /* clang-format off */
 #define CONV(...) gpunn_conv2d(in("x"), "l", __VA_ARGS__)
 #define POOL_CASES(X, kind)                                                                                                      \
@@ -312,6 +314,9 @@ static const struct {
 #define X(kind, label, ...) {#kind "." label, "sample"},
                     SAMPLE_CASES(X)
 #undef X
+#define X(kind, label, ...) {#kind "." label, "picks"},
+                        PICKS_CASES(X)
+#undef X
 };
 static gpunn_tensor *build_case(int index)
 {
@@ -323,6 +328,7 @@ static gpunn_tensor *build_case(int index)
     LOSS_CASES(X)
     ATTENTION_CASES(X)
     SAMPLE_CASES(X)
+    PICKS_CASES(X)
 #undef X
     return NULL;
 }
@@ -445,7 +451,7 @@ static void test_complete(void **state)
 
 int main(void)
 {
-    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample"};
+    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample", "picks"};
     static golden            goldens[COUNT(files)];
     static golden_case       list[2048];
     static struct CMUnitTest tests[2 * COUNT(list)];

@@ -321,6 +321,19 @@ static gpunn_tensor *expression(inputs *in, const char *text)
     return gpunn_expr(text, in->x, 2);
 }
 
+static gpunn_tensor *indices(inputs *in, gpunn_dtype dtype, gpunn_shape shape, int limit)
+{
+    int64_t n = 1, wide[256];
+    int32_t narrow[256];
+    for (int i = 0; i < shape_rank(shape); i++) n *= shape.dim[i];
+    for (int64_t i = 0; i < n; i++) narrow[i] = (int32_t)(wide[i] = i * i % 7 * 3 % limit);
+    gpunn_tensor *t = MADE(in->f->dev, gpunn_input(in->f->model, "indices", dtype, (shape.dim[0] = GPUNN_BATCH, shape)));
+    OK(in->f->dev,
+       dtype == GPUNN_I64 ? gpunn_write(t, wide, (size_t)n * sizeof *wide) : gpunn_write(t, narrow, (size_t)n * sizeof *narrow));
+    return t;
+}
+#include "cases/picks.h"
+
 /* clang-format off */
 /* X(name, first input, builder from that x) */
 #define LAYERS(X)                                                                                                           \
@@ -409,7 +422,8 @@ static gpunn_tensor *expression(inputs *in, const char *text)
     X(model_merged, XS(3, 6), merged(in, x))                                                                                \
     X(model_mlp, XS(3, 6), mlp(in, x))                                                                                      \
     X(model_lenet, XS(3, 1, 12, 12), lenet(in, x))                                                                          \
-    X(model_residual, XS(3, 2, 6, 6), residual(in, x))
+    X(model_residual, XS(3, 2, 6, 6), residual(in, x))                                                                      \
+    PICKS_GRADIENTS(X)
 
 /* clang-format on */
 static gpunn_tensor *mlp(inputs *in, gpunn_tensor *x)

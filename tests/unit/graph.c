@@ -443,6 +443,42 @@ static void test_other_layers(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE,
             "batch_norm2d 'bn': x is [batch, 20], but [n, channels, height, width] is needed; gpunn_reshape it",
             gpunn_batch_norm2d(f->rows, "bn"));
+    check_shape(f, gpunn_embedding(f->labels, "words", .num_embeddings = 9, .embedding_dim = 20), SHAPE(B, 20));
+    check_shape(f, gpunn_find(f->model, "words.weight"), SHAPE(9, 20));
+    assert_float_equal(gpunn_find(f->model, "words.weight")->init.b, 1, 0);
+    check_shape(f, gpunn_linear(f->rows, "tied", .weight = gpunn_find(f->model, "words.weight")), SHAPE(B, 9));
+    check_shape(f, gpunn_find(f->model, "tied.bias"), SHAPE(9));
+    assert_null(gpunn_find(f->model, "tied.weight"));
+    assert_int_equal(gpunn_embedding(f->labels, "w1", .num_embeddings = 9, .embedding_dim = 2)->attr.ignore_index, -1);
+    assert_int_equal(
+        gpunn_embedding(f->labels, "w2", .num_embeddings = 9, .embedding_dim = 2, .padding_idx = GPUNN_ZERO)->attr.ignore_index,
+        0);
+    assert_int_equal(
+        gpunn_embedding(f->labels, "w3", .weight = gpunn_find(f->model, "words.weight"), .padding_idx = -1)->attr.ignore_index,
+        8);
+    REFUSED(f, GPUNN_ERR_DTYPE, "embedding 'e': tokens is f32, but integers are needed; use i64 or i32",
+            gpunn_embedding(f->rows, "e", .num_embeddings = 9, .embedding_dim = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "embedding 'words': the name is taken by another layer; names are unique in a model",
+            gpunn_embedding(f->labels, "words", .num_embeddings = 9, .embedding_dim = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "embedding 'e': num_embeddings is 0 and embedding_dim 2; set both to 1 or more, or give a .weight",
+            gpunn_embedding(f->labels, "e", .embedding_dim = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "embedding 'e': padding_idx is 9, but there are 9 rows; use -9 to 8",
+            gpunn_embedding(f->labels, "e", .num_embeddings = 9, .embedding_dim = 2, .padding_idx = 9));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "embedding 'e': padding_idx is -10, but there are 9 rows; use -9 to 8",
+            gpunn_embedding(f->labels, "e", .num_embeddings = 9, .embedding_dim = 2, .padding_idx = -10));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "embedding 'e': .weight is [9, 20], but [num_embeddings, embedding_dim] is needed, where embedding_dim is 2",
+            gpunn_embedding(f->labels, "e", .embedding_dim = 2, .weight = gpunn_find(f->model, "words.weight")));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "linear 'l': .weight is [9, 20], but [out_features, x's features] is needed, where x's features is 14",
+            gpunn_linear(f->image, "l", .weight = gpunn_find(f->model, "words.weight")));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "linear 'l': .weight is [9, 20], but [out_features, x's features] is needed, where out_features is 8",
+            gpunn_linear(f->rows, "l", .out_features = 8, .weight = gpunn_find(f->model, "words.weight")));
+    gpunn_tensor *computed = gpunn_neg(gpunn_find(f->model, "words.weight"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "linear 'l': .weight is no parameter; use gpunn_matmul with .transpose_b",
+            gpunn_linear(f->rows, "l", .weight = computed));
     check_shape(f, gpunn_layer_norm(f->rows, "ln1"), SHAPE(B, 20));
     check_shape(f, gpunn_layer_norm(f->image, "ln2", .dims = 3), SHAPE(B, 6, 14, 14));
     check_shape(f, gpunn_find(f->model, "ln2.weight"), SHAPE(6, 14, 14));
@@ -581,6 +617,21 @@ static void test_reductions(void **state)
     check_shape(f, gpunn_max(f->image, GPUNN_AXES(0, -1), false), SHAPE(6, 14));
     check_shape(f, gpunn_sum(f->image, GPUNN_AXES(1, 0), true), SHAPE(1, 1, 14, 14));
     check_shape(f, gpunn_sum(scalar, GPUNN_ALL, false), SHAPE(0));
+    gpunn_tensor *index = gpunn_cast(gpunn_slice(f->image, 2, 0, 3, 1), GPUNN_I32), *large = gpunn_cast(f->image, GPUNN_I64);
+    check_shape(f, gpunn_gather(f->image, -2, index), SHAPE(B, 6, 3, 14));
+    assert_int_equal(gpunn_gather(f->image, 1, index)->inputs[0]->op, GPUNN_OP_SLICE);
+    REFUSED(f, GPUNN_ERR_DTYPE, "gather: index is f32, but integers are needed; use i64 or i32",
+            gpunn_gather(f->image, 1, f->image));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gather: axis 4 is not one of [batch, 6, 14, 14]; use -4 to 3",
+            gpunn_gather(f->image, 4, index));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "gather: x is [batch, 20] and index [batch, 6, 3, 14]; index needs as many axes, and none but axis 1 may be larger "
+            "than x's",
+            gpunn_gather(f->rows, 1, index));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "gather: x is [batch, 6, 3, 14] and index [batch, 6, 14, 14]; index needs as many axes, and none but axis 1 may be "
+            "larger than x's",
+            gpunn_gather(index->inputs[0], 1, large));
     check_shape(f, gpunn_argmax(f->image, 1, false), SHAPE(B, 14, 14));
     check_shape(f, gpunn_argmax(f->image, -1, true), SHAPE(B, 6, 14, 1));
     assert_int_equal(gpunn_tensor_dtype(gpunn_argmax(f->rows, 1, false)), GPUNN_I64);

@@ -63,6 +63,10 @@ static void node_texts(void **state)
     check_text(gpunn_cross_entropy(wide, labels, .label_smoothing = 0.1f),
                "cross_entropy reduction=mean ignore_index=-100 label_smoothing=0.100000001 f32 []");
     check_text(gpunn_nll_loss(wide, labels, .reduction = GPUNN_REDUCE_NONE), "nll reduction=none ignore_index=-100 f32 [N]");
+    check_text(gpunn_embedding(labels, "words", .num_embeddings = 7, .embedding_dim = 4), "embedding padding_idx=-1 f32 [N,4]");
+    check_text(gpunn_embedding(labels, "w", .weight = gpunn_find(m, "words.weight"), .padding_idx = -2),
+               "embedding padding_idx=5 f32 [N,4]");
+    check_text(gpunn_gather(wide, -1, gpunn_cast(wide, GPUNN_I32)), "gather dim=1 f32 [N,10]");
     check_text(gpunn_cast(labels, GPUNN_U8), "cast u8 [N]");
     gpunn__external_text(image, text, sizeof text);
     assert_string_equal(text, "f32 [N,6,28,28]");
@@ -177,9 +181,9 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_max_pool2d(h, .kernel_size = 3, .stride = 2, .padding = 1, .ceil_mode = true);
     all[count++] = gpunn_avg_pool2d(h, .kernel_shape = {2, 3}, .paddings = {0, 1}, .count_exclude_pad = true);
     all[count++] = gpunn_adaptive_avg_pool2d(h, 3, 2);
-    all[count++] = gpunn_grid_sample(h, gpunn_affine_grid(gpunn_input(m, "theta", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2, 3)),
-                                                          GPUNN_SHAPE(3, 5), true),
-                                     .mode = GPUNN_GRID_NEAREST, .padding_mode = GPUNN_GRID_REFLECTION, .align_corners = true);
+    all[count++] = gpunn_grid_sample(
+        h, gpunn_affine_grid(gpunn_input(m, "theta", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2, 3)), GPUNN_SHAPE(3, 5), true),
+        .mode = GPUNN_GRID_NEAREST, .padding_mode = GPUNN_GRID_REFLECTION, .align_corners = true);
     all[count++] = gpunn_dropout(gpunn_dropout(h, 0.5f), 0.1f);
     all[count++] = gpunn_permute(h, GPUNN_AXES(1, 0, 3, 2));
     all[count++] = gpunn_slice(h, -1, 1, 6, 2);
@@ -189,6 +193,11 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_mean(h, GPUNN_AXES(3, -2), false);
     all[count++] = gpunn_max(h, GPUNN_ALL, false);
     all[count++] = gpunn_cast(gpunn_argmax(h, 1, true), GPUNN_F32);
+    all[count++] = gpunn_embedding(t, "words", .num_embeddings = 6, .embedding_dim = 5, .padding_idx = GPUNN_ZERO);
+    all[count] = gpunn_linear(all[count - 1], "words again", .weight = gpunn_find(m, "words.weight"));
+    count++;
+    all[count++] = gpunn_embedding(t, "shared", .weight = gpunn_find(m, "words.weight"), .padding_idx = -1);
+    all[count++] = gpunn_gather(h, 2, gpunn_cast(h, GPUNN_I64));
     all[count++] = gpunn_softmax(h, 1);
     all[count++] = gpunn_log_softmax(h, -1);
     all[count++] = gpunn_matmul(h, h, .transpose_b = true);
