@@ -491,7 +491,12 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 #define GPUNN_OTHER_OPS(X)                               \
     X(LINEAR, linear, 3, 0, 7)                           \
     X(MATMUL, matmul, 3, 0, 3)                           \
+    X(CONV1D, conv1d, 3, 0, 7)                           \
     X(CONV2D, conv2d, 3, 0, 7)                           \
+    X(CONV3D, conv3d, 3, 0, 7)                           \
+    X(CONV_TRANSPOSE1D, conv_transpose1d, 3, 0, 7)       \
+    X(CONV_TRANSPOSE2D, conv_transpose2d, 3, 0, 7)       \
+    X(CONV_TRANSPOSE3D, conv_transpose3d, 3, 0, 7)       \
     X(MAX_POOL2D, max_pool2d, 0, 0, 1)                   \
     X(AVG_POOL2D, avg_pool2d, 0, 0, 1)                   \
     X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, 0, 0, 1) \
@@ -579,15 +584,28 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
 #define gpunn_linear(x, ...) gpunn_linear_((x), GPUNN_NAMED(gpunn_linear_args, __VA_ARGS__))
 
 typedef struct gpunn_conv_args {
-    int  args_;
-    int  out_channels, kernel_size, stride, padding, dilation, groups; /* the same along both axes ... */
-    int  kernel_shape[3], strides[3], paddings[3], dilations[3];       /* ... or one per spatial axis, where not 0 */
+    int args_;
+    int out_channels, kernel_size, stride, padding, dilation, groups;               /* the same along all axes ... */
+    int output_padding;                                                             /* transposed only */
+    int kernel_shape[3], strides[3], paddings[3], dilations[3], output_paddings[3]; /* ... or one per spatial axis, where not 0 */
     bool no_bias;
 } gpunn_conv_args;
-/* x [n, in, h, w] -> [n, out, (h + 2 padding - dilation (kernel - 1) - 1) / stride + 1, ...]; weight [out, in / groups, kh,
- * kw]. */
+/* x [n, in, length] (1d), [n, in, height, width] (2d), [n, in, depth, height, width] (3d) -> [n, out, ...], along each axis
+ * (size + 2 padding - dilation (kernel - 1) - 1) / stride + 1; weight [out, in / groups, kernel ...], bias [out]. */
+GPUNN_API gpunn_tensor *gpunn_conv1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
 GPUNN_API gpunn_tensor *gpunn_conv2d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
+GPUNN_API gpunn_tensor *gpunn_conv3d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
+#define gpunn_conv1d(x, ...) gpunn_conv1d_((x), GPUNN_NAMED(gpunn_conv_args, __VA_ARGS__))
 #define gpunn_conv2d(x, ...) gpunn_conv2d_((x), GPUNN_NAMED(gpunn_conv_args, __VA_ARGS__))
+#define gpunn_conv3d(x, ...) gpunn_conv3d_((x), GPUNN_NAMED(gpunn_conv_args, __VA_ARGS__))
+/* The gradient of such a convolution for its input, as a layer: along each axis (size - 1) stride - 2 padding + dilation (kernel
+ * - 1) + output_padding + 1, where output_padding is less than stride or dilation; weight [in, out / groups, kernel ...]. */
+GPUNN_API gpunn_tensor *gpunn_conv_transpose1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
+GPUNN_API gpunn_tensor *gpunn_conv_transpose2d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
+GPUNN_API gpunn_tensor *gpunn_conv_transpose3d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
+#define gpunn_conv_transpose1d(x, ...) gpunn_conv_transpose1d_((x), GPUNN_NAMED(gpunn_conv_args, __VA_ARGS__))
+#define gpunn_conv_transpose2d(x, ...) gpunn_conv_transpose2d_((x), GPUNN_NAMED(gpunn_conv_args, __VA_ARGS__))
+#define gpunn_conv_transpose3d(x, ...) gpunn_conv_transpose3d_((x), GPUNN_NAMED(gpunn_conv_args, __VA_ARGS__))
 
 typedef struct gpunn_pool_args {
     int  args_;
@@ -1083,7 +1101,7 @@ typedef struct gpunn_kernel        gpunn_kernel; /* >>kernels */
 typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 #define GPUNN_KERNEL_SITES 8 /* random nodes of one fused kernel */
 
-/* Operands: LINEAR, CONV2D x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
+/* Operands: LINEAR, CONV* x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
  * affine), running_mean, running_var (both updated in place by a training forward); CROSS_ENTROPY, NLL logits, labels, weight
  * (data NULL without); LAYER_NORM, RMS_NORM x, weight, bias (data NULL without); ATTENTION q, k, v, mask (data NULL without) or
  * all of q, k and v in the first, of rank 5; EMBEDDING tokens, weight; GATHER x, index; GRID_SAMPLE x, grid; AFFINE_GRID theta;
@@ -1102,7 +1120,8 @@ typedef struct gpunn_step {
     gpunn_value            *grad_in;    /* backward, [input_count]: data NULL where not wanted */
     bool                   *accumulate; /* backward, [input_count]: grad_in += instead of = */
     gpunn_value             grad_out;
-    /* Forward of LINEAR and CONV2D only: what the plan has merged into it, applied in this order to the result with its bias. */
+    /* Forward of LINEAR and convolutions only: what the plan has merged into it, applied in this order to the result with its
+     * bias. */
     struct {
         gpunn_value scale, shift, mean, variance; /* batch_norm by running statistics: weight, bias, running_mean, running_var */
         bool        norm;
@@ -1244,8 +1263,8 @@ struct gpunn_backend {
     gpunn_status (*convert)(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
                             int64_t count);
     /* Whether a run with convolutions, of a precision other than F32, is faster with channels_last values when the largest of
-     * them gives so many elements; NULL: never. Then conv2d, batch_norm, pools and elementwise ops meet them: all of one step's
-     * values of rank 4 or, of conv2d, all but weights. */
+     * them gives so many elements; NULL: never. Then convolutions, batch_norm, pools and elementwise ops meet them: all of one
+     * step's values of rank 4 or, of convolutions, all but weights. */
     bool (*channels_last)(void *context, int64_t elements);
     /* NULL, all three: the core calls run and update itself. execute may return before the work is done. */
     gpunn_status (*execute)(void *context, gpunn_run *run);
@@ -2108,6 +2127,22 @@ GPUNN_API const char *gpunn_op_name(gpunn_op op)
 GPUNN__PRIVATE bool gpunn__op_elementwise(gpunn_op op)
 {
     return gpunn__op_infos[op].arity > 0;
+}
+
+/* The convolutions stand side by side in GPUNN_OTHER_OPS: of 1, 2 and 3 axes, then the transposed ones. */
+GPUNN__INLINE bool gpunn__is_convolution(gpunn_op op)
+{
+    return op >= GPUNN_OP_CONV1D && op <= GPUNN_OP_CONV_TRANSPOSE3D;
+}
+
+GPUNN__INLINE bool gpunn__is_transposed(gpunn_op op)
+{
+    return op >= GPUNN_OP_CONV_TRANSPOSE1D && op <= GPUNN_OP_CONV_TRANSPOSE3D;
+}
+
+GPUNN__INLINE int gpunn__conv_axes(gpunn_op op)
+{
+    return (int)(op - GPUNN_OP_CONV1D) % 3 + 1;
 }
 
 /* Operands of an elementwise op. */
@@ -3012,10 +3047,10 @@ static bool gpunn__has_rank(const gpunn__call *call, const gpunn_tensor *x, int 
     return false;
 }
 
-/* The node of a linear or convolution layer with its weight [out, ...] (NULL: a new one) and bias [out]; the result has x's
+/* The node of a linear or convolution layer with its weight (NULL: a new one) and, if it has one, bias [out]; the result has x's
  * rank. */
 static gpunn_tensor *gpunn__affine(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, gpunn_tensor *x,
-                                   gpunn_tensor *weight, int weight_rank, const int64_t *weight_dim, bool bias,
+                                   gpunn_tensor *weight, int weight_rank, const int64_t *weight_dim, bool bias, int64_t out,
                                    const int64_t *dim)
 {
     float fan_in = 1;
@@ -3025,7 +3060,7 @@ static gpunn_tensor *gpunn__affine(const gpunn__call *call, gpunn_op op, const g
         operands[1] = gpunn__layer_weight(call, GPUNN__PARAMETER, "weight", weight_rank, weight_dim, GPUNN_INIT_KAIMING_UNIFORM,
                                           fan_in);
     if (operands[1] && bias)
-        operands[2] = gpunn__layer_weight(call, GPUNN__PARAMETER, "bias", 1, weight_dim, GPUNN_INIT_KAIMING_UNIFORM, fan_in);
+        operands[2] = gpunn__layer_weight(call, GPUNN__PARAMETER, "bias", 1, &out, GPUNN_INIT_KAIMING_UNIFORM, fan_in);
     if (operands[1] == NULL || (bias && operands[2] == NULL)) return NULL;
     return gpunn__node(call, op, attr, operands, 3, GPUNN_F32, x->rank, dim);
 }
@@ -3074,7 +3109,7 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "out_features is %d; set .out_features to 1 or more", args.out_features);
     memcpy(dim, x->dim, sizeof dim);
     dim[x->rank - 1] = weight_dim[0];
-    return gpunn__affine(&call, GPUNN_OP_LINEAR, NULL, x, args.weight, 2, weight_dim, !args.no_bias, dim);
+    return gpunn__affine(&call, GPUNN_OP_LINEAR, NULL, x, args.weight, 2, weight_dim, !args.no_bias, weight_dim[0], dim);
 }
 
 GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name, gpunn_embedding_args args)
@@ -3161,33 +3196,101 @@ static bool gpunn__window_sizes(const gpunn__call *call, const gpunn_tensor *x, 
 
 static const int gpunn__zeros[3] = {0, 0, 0}, gpunn__ones[3] = {1, 1, 1};
 
-GPUNN_API gpunn_tensor *gpunn_conv2d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
+/* The spatial sizes dim[2], ... of the result of a transposed convolution of x [n, c, ...]. */
+static bool gpunn__transposed_sizes(const gpunn__call *call, const gpunn_tensor *x, const gpunn_attributes *attr,
+                                    const int *output_padding, int64_t *dim)
+{
+    for (int i = 0; i < x->rank - 2; i++) {
+        int64_t span = (int64_t)attr->dilation[i] * (attr->kernel[i] - 1) + 1, padding = attr->padding[i];
+        if (output_padding[i] >= attr->stride[i] && output_padding[i] >= attr->dilation[i]) {
+            (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
+                                "output_padding is %d along axis %d; it must be less than the stride, %d, or the dilation, %d",
+                                output_padding[i], 2 + i, attr->stride[i], attr->dilation[i]);
+            return false;
+        }
+        dim[2 + i] = (x->dim[2 + i] - 1) * attr->stride[i] + span - 2 * padding + output_padding[i];
+        if (dim[2 + i] > 0) continue;
+        char text[128];
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
+                            "the padding, %d, leaves nothing along axis %d (input %s, kernel %d, dilation %d, stride %d); use a "
+                            "smaller padding",
+                            attr->padding[i], 2 + i, gpunn__shape_text(x, text), attr->kernel[i], attr->dilation[i],
+                            attr->stride[i]);
+        return false;
+    }
+    return true;
+}
+
+static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *name, const gpunn_conv_args *args)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_layer(&call, "conv2d", name, x) || !gpunn__has_axes(&call, x, 2) ||
-        !gpunn__window_setting(&call, 2, "kernel_size", "kernel_shape", args.kernel_size, args.kernel_shape, gpunn__zeros, 1,
+    const int        axes = gpunn__conv_axes(op);
+    const bool       transposed = gpunn__is_transposed(op);
+    int              output_padding[3];
+    if (!gpunn__begin_layer(&call, gpunn_op_name(op), name, x) || !gpunn__has_axes(&call, x, axes) ||
+        !gpunn__window_setting(&call, axes, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
                                attr.kernel) ||
-        !gpunn__window_setting(&call, 2, "stride", "strides", args.stride, args.strides, gpunn__ones, 1, attr.stride) ||
-        !gpunn__window_setting(&call, 2, "padding", "paddings", args.padding, args.paddings, gpunn__zeros, 0, attr.padding) ||
-        !gpunn__window_setting(&call, 2, "dilation", "dilations", args.dilation, args.dilations, gpunn__ones, 1, attr.dilation))
+        !gpunn__window_setting(&call, axes, "stride", "strides", args->stride, args->strides, gpunn__ones, 1, attr.stride) ||
+        !gpunn__window_setting(&call, axes, "padding", "paddings", args->padding, args->paddings, gpunn__zeros, 0,
+                               attr.padding) ||
+        !gpunn__window_setting(&call, axes, "dilation", "dilations", args->dilation, args->dilations, gpunn__ones, 1,
+                               attr.dilation) ||
+        !gpunn__window_setting(&call, axes, "output_padding", "output_paddings", args->output_padding, args->output_paddings,
+                               gpunn__zeros, 0, output_padding))
         return NULL;
-    attr.groups = gpunn__int_setting(args.groups, 1);
-    if (args.out_channels < 1)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "out_channels is %d; set .out_channels to 1 or more", args.out_channels);
-    if (attr.groups < 1 || x->dim[1] % attr.groups != 0 || args.out_channels % attr.groups != 0)
+    for (int i = 0; i < axes; i++)
+        if (output_padding[i] && !transposed)
+            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                                 "output_padding is %d, but only transposed convolutions have one; leave it out",
+                                 output_padding[i]);
+    attr.groups = gpunn__int_setting(args->groups, 1);
+    if (args->out_channels < 1)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "out_channels is %d; set .out_channels to 1 or more", args->out_channels);
+    if (attr.groups < 1 || x->dim[1] % attr.groups != 0 || args->out_channels % attr.groups != 0)
         return gpunn__refuse(
             &call, GPUNN_ERR_ARGUMENT,
             "groups is %d, but the input has %d channels and out_channels is %d; it must be 1 or more and divide both",
-            attr.groups, (int)x->dim[1], args.out_channels);
-    int64_t dim[4], weight_dim[4];
+            attr.groups, (int)x->dim[1], args->out_channels);
+    int64_t dim[5], weight_dim[5];
     dim[0] = x->dim[0];
-    dim[1] = weight_dim[0] = args.out_channels;
-    weight_dim[1] = x->dim[1] / attr.groups;
-    weight_dim[2] = attr.kernel[0];
-    weight_dim[3] = attr.kernel[1];
-    if (!gpunn__window_sizes(&call, x, &attr, dim)) return NULL;
-    return gpunn__affine(&call, GPUNN_OP_CONV2D, &attr, x, NULL, 4, weight_dim, !args.no_bias, dim);
+    dim[1] = args->out_channels;
+    weight_dim[0] = transposed ? x->dim[1] : dim[1];
+    weight_dim[1] = (transposed ? dim[1] : x->dim[1]) / attr.groups;
+    for (int i = 0; i < axes; i++) weight_dim[2 + i] = attr.kernel[i];
+    if (!(transposed ? gpunn__transposed_sizes(&call, x, &attr, output_padding, dim) : gpunn__window_sizes(&call, x, &attr, dim)))
+        return NULL;
+    return gpunn__affine(&call, op, &attr, x, NULL, x->rank, weight_dim, !args->no_bias, dim[1], dim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_conv1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
+{
+    return gpunn__conv_node(GPUNN_OP_CONV1D, x, name, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_conv2d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
+{
+    return gpunn__conv_node(GPUNN_OP_CONV2D, x, name, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_conv3d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
+{
+    return gpunn__conv_node(GPUNN_OP_CONV3D, x, name, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_conv_transpose1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
+{
+    return gpunn__conv_node(GPUNN_OP_CONV_TRANSPOSE1D, x, name, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_conv_transpose2d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
+{
+    return gpunn__conv_node(GPUNN_OP_CONV_TRANSPOSE2D, x, name, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_conv_transpose3d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
+{
+    return gpunn__conv_node(GPUNN_OP_CONV_TRANSPOSE3D, x, name, &args);
 }
 
 static gpunn_tensor *gpunn__pool_node(const char *name, gpunn_op op, gpunn_tensor *x, const gpunn_pool_args *args)
@@ -4746,7 +4849,7 @@ static void gpunn__mark_chains(gpunn__builder *b)
     gpunn__plan *plan = b->plan;
     for (int id = 0; id < plan->tensor_count; id++) {
         gpunn_tensor *t = b->model->tensors[id], *end = t, *next;
-        if (!b->needed[id] || (t->op != GPUNN_OP_CONV2D && t->op != GPUNN_OP_LINEAR)) continue;
+        if (!b->needed[id] || (!gpunn__is_convolution(t->op) && t->op != GPUNN_OP_LINEAR)) continue;
         for (int stage = 0; (next = gpunn__next_merge(b, t, end, &stage)) != NULL; end = next) b->next[end->id] = next->id;
         b->head[end->id] = id;
         for (int member = id; member != end->id; member = b->next[member])
@@ -4756,9 +4859,9 @@ static void gpunn__mark_chains(gpunn__builder *b)
 }
 
 /* ---- storage --------------------------------------------------------------------------------------------------------- *
- * A model of precision BF16 or F16 on a backend that computes on such values: products (linear, conv2d, matmul, attention) read 16
- * bits and give them, and so does what is made of 16-bit values alone, parameters not counted. What meets an F32 value is F32, as with
- * torch's promotion, and so are sums, log_softmax, losses and affine_grid. */
+ * A model of precision BF16 or F16 on a backend that computes on such values: products (linear, convolutions, matmul, attention)
+ * read 16 bits and give them, and so does what is made of 16-bit values alone, parameters not counted. What meets an F32 value is
+ * F32, as with torch's promotion, and so are sums, log_softmax, losses and affine_grid. */
 static gpunn_dtype gpunn__half_of(const gpunn_model *model)
 {
     return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
@@ -4766,7 +4869,7 @@ static gpunn_dtype gpunn__half_of(const gpunn_model *model)
 
 static bool gpunn__is_product(gpunn_op op)
 {
-    return op == GPUNN_OP_LINEAR || op == GPUNN_OP_CONV2D || op == GPUNN_OP_MATMUL || op == GPUNN_OP_ATTENTION;
+    return op == GPUNN_OP_LINEAR || op == GPUNN_OP_MATMUL || op == GPUNN_OP_ATTENTION || gpunn__is_convolution(op);
 }
 
 static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn_dtype *storage, const gpunn_tensor *t)
@@ -4791,7 +4894,7 @@ static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn_dtype
 static bool gpunn__is_last(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (!plan->channels_last || t->kind != GPUNN__VALUE || t->rank != 4 || t->dtype != GPUNN_F32) return false;
-    if (t->op == GPUNN_OP_CONV2D) return true;
+    if (gpunn__is_convolution(t->op)) return true;
     bool local = t->op == GPUNN_OP_BATCH_NORM || t->op == GPUNN_OP_MAX_POOL2D || t->op == GPUNN_OP_AVG_POOL2D ||
                  t->op == GPUNN_OP_ADAPTIVE_AVG_POOL2D || gpunn__is_alias(plan, t);
     if (local) return t->op != GPUNN_OP_RESHAPE && plan->last[t->inputs[0]->id];
@@ -4813,7 +4916,8 @@ static void gpunn__mark_storage(gpunn__builder *b)
     const gpunn_device *dev = model->dev;
     int64_t             largest = 0; /* result of a convolution */
     for (int id = 0; id < plan->tensor_count; id++)
-        if (b->needed[id] && model->tensors[id]->op == GPUNN_OP_CONV2D && gpunn__count(model->tensors[id], plan->batch) > largest)
+        if (b->needed[id] && gpunn__is_convolution(model->tensors[id]->op) && model->tensors[id]->rank == 4 &&
+            gpunn__count(model->tensors[id], plan->batch) > largest)
             largest = gpunn__count(model->tensors[id], plan->batch);
     plan->half = model->precision >= GPUNN_PRECISION_BF16 && dev->info.half;
     plan->channels_last = largest > 0 && model->precision != GPUNN_PRECISION_F32 && dev->backend->channels_last &&
@@ -5208,7 +5312,7 @@ static bool gpunn__has_mirror(const gpunn_tensor *t)
 static bool gpunn__wants_last(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
     if (!gpunn__has_layouts(t->inputs[operand])) return false;
-    if (t->op == GPUNN_OP_CONV2D) return b->plan->channels_last && operand == 0;
+    if (gpunn__is_convolution(t->op)) return b->plan->channels_last && operand == 0;
     if (!b->plan->last[t->id]) return false;
     return gpunn__op_elementwise(t->op) ? gpunn__same_shape(t->inputs[operand], t) : operand == 0;
 }
@@ -7846,14 +7950,17 @@ typedef enum gpunn__conv_way { GPUNN__CONV_LOWERED, GPUNN__CONV_WINOGRAD, GPUNN_
 
 typedef struct gpunn__conv {
     int          threads;
-    int64_t      n, c, h, w, oc, oh, ow, groups, cg, og;  /* cg, og: channels of a group */
-    int64_t      kh, kw, sh, sw, ph, pw, dh, dw, taps, k; /* k: cells of a window, taps * cg */
-    int64_t      pixels;                                  /* output pixels of the batch */
+    int64_t      n, c, d, h, w, oc, od, oh, ow, groups, cg, og;  /* cg, og: channels of a group */
+    int64_t      kd, kh, kw, sd, sh, sw, pd, ph, pw, dd, dh, dw; /* kernel, stride, padding, dilation */
+    int64_t      taps, k;                                        /* k: cells of a window, taps * cg */
+    int64_t      pixels;                                         /* output pixels of the batch */
     const float *x, *weight, *dy;
-    float       *y, *dx, *dweight, *dbias;
-    bool         add_dx, add_dweight, add_dbias, relu;
+    float       *y, *dx, *dweight; /* NULL: not wanted */
+    bool         add_y, add_dx, add_dweight;
+    /* Of a forward step, for y or, of a transposed convolution, dx: per channel, scale NULL: 1. */
+    float       *scale, *shift;
     const float *residual;
-    float       *scale, *shift; /* [oc], of the forward epilogue; scale NULL: 1 */
+    bool         relu;
 } gpunn__conv;
 
 /* The workspace as it is handed out; without a base it is only measured. */
@@ -7964,6 +8071,25 @@ GPUNN__PRIVATE void gpunn__from_pixels(const float *src, int64_t stride, int64_t
         }
 }
 
+/* Where and how y or dx is stored. */
+GPUNN__INLINE gpunn__planes gpunn__conv_planes(const gpunn__conv *v, float *dst, int64_t plane, bool add)
+{
+    gpunn__planes to;
+    to.dst = dst, to.plane = plane, to.add = add;
+    to.scale = v->scale, to.shift = v->shift, to.residual = v->residual, to.relu = v->relu;
+    return to;
+}
+
+/* The same from there on: channel c, cell `at`. */
+GPUNN__INLINE gpunn__planes gpunn__planes_from(gpunn__planes to, int64_t c, int64_t at)
+{
+    to.dst += at;
+    if (to.residual) to.residual += at;
+    if (to.scale) to.scale += c;
+    if (to.shift) to.shift += c;
+    return to;
+}
+
 /* The planes of n images, `cells` each, made pixel-major. */
 GPUNN__PRIVATE void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells, float *dst, int index,
                                           int threads)
@@ -7994,7 +8120,7 @@ typedef struct gpunn__lowered {
     bool               pointwise; /* windows are the pixels themselves */
     bool               want_dx, want_dweight;
     int64_t            rows;          /* of a block */
-    float             *xt, *dyt, *wt; /* [n h w][c], [n oh ow][oc], [oc][tap][cg] */
+    float             *xt, *dyt, *wt; /* [n d h w][c], [n od oh ow][oc], [oc][tap][cg] */
     float             *packed;        /* forward: weights as right sides, one per group */
     int64_t            packed_floats; /* of one */
     bool               ready;         /* packed holds them already */
@@ -8011,7 +8137,7 @@ GPUNN__PRIVATE gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool bac
     gpunn__lowered l;
     memset(&l, 0, sizeof l);
     l.v = v, l.want_dx = want_dx, l.want_dweight = want_dweight;
-    l.pointwise = v->taps == 1 && v->sh == 1 && v->sw == 1 && v->ph == 0 && v->pw == 0;
+    l.pointwise = v->taps * v->sd * v->sh * v->sw == 1 && v->pd + v->ph + v->pw == 0;
     l.rows = (backward ? 524288 : 65536) / v->k / 8 * 8;
     l.rows = l.rows < 128 ? 128 : l.rows > 512 ? 512 : l.rows;
     if (l.rows > v->pixels) l.rows = gpunn__to_multiple(v->pixels, 8);
@@ -8020,53 +8146,83 @@ GPUNN__PRIVATE gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool bac
     l.packed_floats = (int64_t)(gpunn__gemm_packed_b_bytes(v->k, v->og) / sizeof(float));
     if (!backward) l.packed = cached ? cache : gpunn__take(space, v->groups * l.packed_floats);
     l.columns = gpunn__take(space, (backward ? 1 : l.pointwise ? 0 : v->threads) * l.rows * v->k);
-    if (!backward || want_dweight) l.xt = gpunn__take(space, v->n * v->h * v->w * v->c);
+    if (!backward || want_dweight) l.xt = gpunn__take(space, v->n * v->d * v->h * v->w * v->c);
     if (want_dx) l.wt = gpunn__take(space, v->oc * v->k);
     if (!backward) l.out = gpunn__take(space, v->threads * l.rows * v->og);
     if (backward) l.dyt = gpunn__take(space, v->pixels * v->oc);
     if (want_dweight) l.dwt = gpunn__take(space, v->oc * v->k);
-    if (want_dx) l.dxt = gpunn__take(space, v->n * v->h * v->w * v->c);
+    if (want_dx) l.dxt = gpunn__take(space, v->n * v->d * v->h * v->w * v->c);
     return l;
+}
+
+/* An output pixel. */
+typedef struct gpunn__lowered_pixel {
+    int64_t image, z, y, x;
+} gpunn__lowered_pixel;
+
+GPUNN__INLINE gpunn__lowered_pixel gpunn__lowered_at(const gpunn__conv *v, int64_t p)
+{
+    gpunn__lowered_pixel at;
+    at.x = p % v->ow, p /= v->ow;
+    at.y = p % v->oh, p /= v->oh;
+    at.z = p % v->od, at.image = p / v->od;
+    return at;
+}
+
+GPUNN__INLINE void gpunn__lowered_next(const gpunn__conv *v, gpunn__lowered_pixel *at)
+{
+    if (++at->x < v->ow) return;
+    at->x = 0;
+    if (++at->y < v->oh) return;
+    at->y = 0;
+    if (++at->z < v->od) return;
+    at->z = 0, at->image++;
+}
+
+/* The input pixel under a tap; -1: padding. */
+GPUNN__INLINE int64_t gpunn__lowered_under(const gpunn__conv *v, const gpunn__lowered_pixel *at, int64_t kz, int64_t ky,
+                                           int64_t kx)
+{
+    int64_t z = at->z * v->sd - v->pd + kz * v->dd, y = at->y * v->sh - v->ph + ky * v->dh,
+            x = at->x * v->sw - v->pw + kx * v->dw;
+    if (z < 0 || z >= v->d || y < 0 || y >= v->h || x < 0 || x >= v->w) return -1;
+    return ((at->image * v->d + z) * v->h + y) * v->w + x;
 }
 
 /* Windows of the output pixels [p, p + rows), group g, to columns[row][tap][channel]. */
 GPUNN__PRIVATE void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, float *columns)
 {
-    const gpunn__conv *v = l->v;
-    const float       *images = l->xt + g * v->cg;
-    for (int64_t end = p + rows; p < end; p++) {
-        int64_t ox = p % v->ow, oy = p / v->ow % v->oh, image = p / (v->ow * v->oh);
-        for (int64_t ky = 0; ky < v->kh; ky++) {
-            int64_t y = oy * v->sh - v->ph + ky * v->dh;
-            for (int64_t kx = 0; kx < v->kw; kx++, columns += v->cg) {
-                int64_t x = ox * v->sw - v->pw + kx * v->dw;
-                if (y < 0 || y >= v->h || x < 0 || x >= v->w)
-                    memset(columns, 0, (size_t)v->cg * sizeof(float));
-                else
-                    memcpy(columns, images + ((image * v->h + y) * v->w + x) * v->c, (size_t)v->cg * sizeof(float));
-            }
-        }
-    }
+    const gpunn__conv   *v = l->v;
+    const float         *images = l->xt + g * v->cg;
+    gpunn__lowered_pixel at = gpunn__lowered_at(v, p);
+    for (; rows > 0; rows--, gpunn__lowered_next(v, &at))
+        for (int64_t kz = 0; kz < v->kd; kz++)
+            for (int64_t ky = 0; ky < v->kh; ky++)
+                for (int64_t kx = 0; kx < v->kw; kx++, columns += v->cg) {
+                    int64_t from = gpunn__lowered_under(v, &at, kz, ky, kx);
+                    if (from < 0)
+                        memset(columns, 0, (size_t)v->cg * sizeof(float));
+                    else
+                        memcpy(columns, images + from * v->c, (size_t)v->cg * sizeof(float));
+                }
 }
 
 /* The reverse: adds columns [row][tap][channel], channels [c0, c1) of group g, to dxt. */
 GPUNN__PRIVATE void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, int64_t c0, int64_t c1,
                                        const float *columns)
 {
-    const gpunn__conv *v = l->v;
-    float             *images = l->dxt + g * v->cg;
-    for (int64_t end = p + rows; p < end; p++) {
-        int64_t ox = p % v->ow, oy = p / v->ow % v->oh, image = p / (v->ow * v->oh);
-        for (int64_t ky = 0; ky < v->kh; ky++) {
-            int64_t y = oy * v->sh - v->ph + ky * v->dh;
-            for (int64_t kx = 0; kx < v->kw; kx++, columns += v->cg) {
-                int64_t x = ox * v->sw - v->pw + kx * v->dw;
-                if (y < 0 || y >= v->h || x < 0 || x >= v->w) continue;
-                float *GPUNN__RESTRICT to = images + ((image * v->h + y) * v->w + x) * v->c;
-                for (int64_t i = c0; i < c1; i++) to[i] += columns[i];
-            }
-        }
-    }
+    const gpunn__conv   *v = l->v;
+    float               *images = l->dxt + g * v->cg;
+    gpunn__lowered_pixel at = gpunn__lowered_at(v, p);
+    for (; rows > 0; rows--, gpunn__lowered_next(v, &at))
+        for (int64_t kz = 0; kz < v->kd; kz++)
+            for (int64_t ky = 0; ky < v->kh; ky++)
+                for (int64_t kx = 0; kx < v->kw; kx++, columns += v->cg) {
+                    int64_t under = gpunn__lowered_under(v, &at, kz, ky, kx);
+                    if (under < 0) continue;
+                    float *GPUNN__RESTRICT to = images + under * v->c;
+                    for (int64_t i = c0; i < c1; i++) to[i] += columns[i];
+                }
 }
 
 /* weight [oc][cg][tap] to a packed right side [tap][cg][og] per group. */
@@ -8115,7 +8271,7 @@ GPUNN__PRIVATE void gpunn__lowered_forward(void *arg, int index, int threads)
     const gpunn__lowered      *l = (const gpunn__lowered *)arg;
     const gpunn__conv         *v = l->v;
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
-    gpunn__conv_to_pixels(v->x, v->n, v->c, v->h * v->w, l->xt, index, threads);
+    gpunn__conv_to_pixels(v->x, v->n, v->c, v->d * v->h * v->w, l->xt, index, threads);
     if (!l->ready) gpunn__lowered_pack(l, index, threads);
     if (threads > 1) gpunn__cpu_barrier();
     int64_t blocks = (v->pixels + l->rows - 1) / l->rows, rows = l->rows;
@@ -8123,7 +8279,7 @@ GPUNN__PRIVATE void gpunn__lowered_forward(void *arg, int index, int threads)
         rows = gpunn__to_multiple((v->pixels + threads - 1) / threads, 8);
         blocks = (v->pixels + rows - 1) / rows;
     }
-    int64_t block, end, area = v->oh * v->ow;
+    int64_t block, end, area = v->od * v->oh * v->ow;
     gpunn__cpu_part(blocks, 1, threads, index, &block, &end);
     float *columns = l->columns + index * l->rows * v->k, *out = l->out + index * l->rows * v->og;
     for (; block < end; block++)
@@ -8138,12 +8294,9 @@ GPUNN__PRIVATE void gpunn__lowered_forward(void *arg, int index, int threads)
             gpunn__gemm_block(&g, kernels, 0, count, 0, v->og, NULL);
             for (int64_t done = 0, part; done < count; done += part) { /* image by image */
                 int64_t       image = (p + done) / area, at = (p + done) % area;
-                int64_t       from = (image * v->oc + group * v->og) * area + at;
-                gpunn__planes to;
+                gpunn__planes to = gpunn__conv_planes(v, v->y, area, v->add_y);
                 part = area - at < count - done ? area - at : count - done;
-                to.dst = v->y + from, to.plane = area, to.relu = v->relu, to.add = false;
-                to.scale = v->scale ? v->scale + group * v->og : NULL, to.shift = v->shift ? v->shift + group * v->og : NULL;
-                to.residual = v->residual ? v->residual + from : NULL;
+                to = gpunn__planes_from(to, group * v->og, (image * v->oc + group * v->og) * area + at);
                 gpunn__from_pixels(out + done * v->og, v->og, v->og, part, &to);
             }
         }
@@ -8157,7 +8310,7 @@ GPUNN__PRIVATE void gpunn__lowered_backward(void *arg, int index, int threads)
     const gpunn__conv         *v = l->v;
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     float                     *panel = l->panels + index * l->panel;
-    int64_t                    begin, end, area = v->oh * v->ow, cells = v->h * v->w;
+    int64_t                    begin, end, area = v->od * v->oh * v->ow, cells = v->d * v->h * v->w;
     gpunn__conv_to_pixels(v->dy, v->n, v->oc, area, l->dyt, index, threads);
     if (l->want_dweight) gpunn__conv_to_pixels(v->x, v->n, v->c, cells, l->xt, index, threads);
     if (l->want_dx) {
@@ -8198,9 +8351,7 @@ GPUNN__PRIVATE void gpunn__lowered_backward(void *arg, int index, int threads)
     if (l->want_dx) {
         gpunn__cpu_part(v->n, 1, threads, index, &begin, &end);
         for (; begin < end; begin++) {
-            gpunn__planes to;
-            memset(&to, 0, sizeof to);
-            to.dst = v->dx + begin * v->c * cells, to.plane = cells, to.add = v->add_dx;
+            gpunn__planes to = gpunn__planes_from(gpunn__conv_planes(v, v->dx, cells, v->add_dx), 0, begin * v->c * cells);
             gpunn__from_pixels(l->dxt + begin * v->c * cells, v->c, v->c, cells, &to);
         }
     }
@@ -8612,12 +8763,8 @@ GPUNN__PRIVATE void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t,
         gpunn__conv_choose()->winograd(&job, GPUNN__WINOGRAD_OUTPUT);
         for (int64_t i = 0, y = t % w->down * 4; i < 4 && y < w->oh; i++, y++) {
             int64_t       at = ((t / w->down * w->co + c) * w->oh + y) * w->ow;
-            gpunn__planes to = w->to;
-            to.dst += at;
-            if (to.residual) to.residual += at;
-            if (to.scale) to.scale += c;
-            if (to.shift) to.shift += c;
-            bool whole = i == 0 && row == w->ow && y + 4 <= w->oh; /* the four rows are one run */
+            gpunn__planes to = gpunn__planes_from(w->to, c, at);
+            bool          whole = i == 0 && row == w->ow && y + 4 <= w->oh; /* the four rows are one run */
             gpunn__from_pixels(pixels + i * row * count, count, count, whole ? 4 * row : w->ow, &to);
             if (whole) break;
         }
@@ -8707,14 +8854,13 @@ GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn_
     if (use == GPUNN__CONV_DX) { /* a convolution of dy with the weights turned by 180 degrees */
         w.ci = v->oc, w.h = v->oh, w.w = v->ow, w.ph = 2 - v->ph, w.pw = 2 - v->pw, w.co = v->c, w.oh = v->h, w.ow = v->w;
         w.src = v->dy, w.weight = v->weight, w.w_co = 9, w.w_ci = v->k, w.turned = true;
-        w.to.dst = v->dx, w.to.add = v->add_dx;
+        w.to = gpunn__conv_planes(v, v->dx, w.oh * w.ow, v->add_dx);
     } else {
         w.ci = v->c, w.h = v->h, w.w = v->w, w.ph = v->ph, w.pw = v->pw, w.co = v->oc, w.oh = v->oh, w.ow = v->ow;
         w.src = v->x, w.weight = v->weight, w.w_co = v->k, w.w_ci = 9;
-        w.to.dst = v->y, w.to.scale = v->scale, w.to.shift = v->shift, w.to.residual = v->residual, w.to.relu = v->relu;
+        w.to = gpunn__conv_planes(v, v->y, w.oh * w.ow, v->add_y);
         w.dy = v->dy, w.dweight = v->dweight, w.add = v->add_dweight;
     }
-    w.to.plane = w.oh * w.ow;
     w.across = (w.ow + 3) / 4, w.down = (w.oh + 3) / 4;
     const int64_t rows = w.n * w.down, cells = 36 * (w.ci + w.co);
     int64_t       tiles = (use == GPUNN__CONV_DW ? 1048576 : 262144) / cells, least = use == GPUNN__CONV_DW ? 64 : 32;
@@ -8741,33 +8887,43 @@ GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn_
     return w;
 }
 
-/* One convolution of few channels: planes src [n][groups * ci][h][w], with zeros between the cells when up > 1, to planes
- * [n][groups * co][oh][ow]. Also a backward pass to dx: dy, spread out by the stride, is convolved with the turned weights. */
+/* One convolution of few channels: src [n][groups * ci][d][h][w], with zeros between the cells when up > 1, to
+ * [n][groups * co][od][oh][ow]. Also a backward pass to dx: dy, spread out by the stride, is convolved with the turned weights.
+ * It goes plane by plane of the result; those of src that a plane reads, kd of each channel, count as so many channels. */
 typedef struct gpunn__direct {
     const gpunn__conv_kernels *kernels;
-    int64_t       n, groups, ci, co, h, w, oh, ow, up_h, up_w, top, left; /* padding before, may be negative: cells cut off */
-    int64_t       kh, kw, sh, sw, dh, dw, taps;                           /* taps: ci * kh * kw */
-    const float  *src, *dy;
-    gpunn__planes to;
-    const float  *weight;
-    bool          turned;
-    float        *dweight;
-    bool          add;
-    int           rows;                  /* results at once: 1, 6 or 8 */
-    int64_t       blocks;                /* of so many rows in a group */
-    int64_t       qh, qw, plane, pixels; /* a phase of the copy, all phases of a channel; pixels computed, in whole tiles */
-    int64_t      *offset;                /* [taps, and 3 more] */
-    float        *packed, *copies, *out; /* weights [group][block][tap][row]; per thread: the copy, results [row][pixel] */
-    int64_t       copy;                  /* floats of one */
-    int64_t       batch, parts;          /* dweight: images at once; sums that are added up at the end */
-    float        *sums;                  /* [part][group * blocks][row][taps up to a multiple of 4] */
+    int64_t                    n, groups, ci, co, d, h, w, od, oh, ow, up_d, up_h, up_w;
+    int64_t                    front, top, left;                         /* padding before, may be negative: cells cut off */
+    int64_t                    kd, kh, kw, sd, sh, sw, dd, dh, dw, taps; /* taps: ci * kd * kh * kw */
+    const float               *src, *dy;
+    gpunn__planes              to;
+    const float               *weight;
+    bool                       turned;
+    float                     *dweight;
+    bool                       add;
+    int                        rows;   /* results at once: 1, 6 or 8 */
+    int64_t                    blocks; /* of so many rows in a group */
+    int64_t  qh, qw, plane, pixels;    /* a phase of the copy, all phases of a channel; pixels computed, in whole tiles */
+    int64_t *offset;                   /* [taps, and 3 more] */
+    float   *packed, *copies, *out;    /* weights [group][block][tap][row]; per thread: the copy, results [row][pixel] */
+    int64_t  copy;                     /* floats of one */
+    int64_t  batch, parts;             /* dweight: planes at once; sums that are added up at the end */
+    float   *sums;                     /* [part][group * blocks][row][taps up to a multiple of 4] */
 } gpunn__direct;
 
-/* Copies the channels of one group of one image into the padded layout: [channel][phase][qh][qw], where the phases of a stride
- * lie apart, so that the taps of neighbouring outputs are neighbours. to holds zeros where no cell ever comes. */
-GPUNN__PRIVATE void gpunn__direct_copy(const gpunn__direct *d, const float *src, float *to)
+/* Copies what one group of plane `at` of the result (counted through all images) reads into the padded layout:
+ * [channel][kd][phase][qh][qw], where the phases of a stride lie apart, so that the taps of neighbouring outputs are neighbours.
+ * to holds zeros where no cell ever comes. */
+GPUNN__PRIVATE void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at, float *to)
 {
-    for (int64_t c = 0; c < d->ci; c++, to += d->plane)
+    for (int64_t i = 0; i < d->ci * d->kd; i++, to += d->plane) {
+        int64_t channel = (at / d->od * d->groups + group) * d->ci + i / d->kd;
+        int64_t z = at % d->od * d->sd + i % d->kd * d->dd - d->front;
+        if (z < 0 || z % d->up_d != 0 || z / d->up_d >= d->d) {
+            memset(to, 0, (size_t)d->plane * sizeof *to);
+            continue;
+        }
+        const float *src = d->src + (channel * d->d + z / d->up_d) * d->h * d->w;
         for (int64_t y = 0; y < d->h; y++, src += d->w) {
             int64_t py = y * d->up_h + d->top, skip = d->left < 0 ? (-d->left + d->up_w - 1) / d->up_w : 0;
             if (py < 0 || py / d->sh >= d->qh) continue;
@@ -8781,16 +8937,23 @@ GPUNN__PRIVATE void gpunn__direct_copy(const gpunn__direct *d, const float *src,
             } else { /* up is 1 */
                 for (int64_t x = skip, end = skip + d->sw < count ? skip + d->sw : count; x < end; x++) {
                     float *cell = row + (x + d->left) % d->sw * d->qh * d->qw + (x + d->left) / d->sw;
-                    for (int64_t i = x; i < count; i += d->sw) *cell++ = src[i];
+                    for (int64_t k = x; k < count; k += d->sw) *cell++ = src[k];
                 }
             }
         }
+    }
+}
+
+/* Where that plane of a channel of the result, or of dy, begins. */
+GPUNN__INLINE int64_t gpunn__direct_plane(const gpunn__direct *d, int64_t channel, int64_t at)
+{
+    return ((at / d->od * d->groups * d->co + channel) * d->od + at % d->od) * d->oh * d->ow;
 }
 
 GPUNN__PRIVATE void gpunn__direct_offsets(const gpunn__direct *d)
 {
     int64_t *offset = d->offset;
-    for (int64_t c = 0; c < d->ci; c++)
+    for (int64_t c = 0; c < d->ci * d->kd; c++)
         for (int64_t ky = 0; ky < d->kh; ky++)
             for (int64_t kx = 0; kx < d->kw; kx++) {
                 int64_t y = ky * d->dh, x = kx * d->dw;
@@ -8802,7 +8965,7 @@ GPUNN__PRIVATE void gpunn__direct_offsets(const gpunn__direct *d)
 GPUNN__PRIVATE void gpunn__direct_run(void *arg, int index, int threads)
 {
     const gpunn__direct *d = (const gpunn__direct *)arg;
-    const int64_t        area = d->kh * d->kw, packed = d->taps * d->rows;
+    const int64_t        cells = d->taps / d->ci, packed = d->taps * d->rows;
     int64_t              unit, end;
     gpunn__cpu_part(d->groups * d->blocks, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
@@ -8813,10 +8976,10 @@ GPUNN__PRIVATE void gpunn__direct_run(void *arg, int index, int threads)
             gpunn__to_pixels(d->weight + (group * d->co + o) * d->taps, d->taps, count, d->taps, to, d->rows);
             continue;
         }
-        for (int64_t i = 0; i < d->ci; i++) /* weight[group * ci + i][o + j][area - 1 - t] */
-            for (int64_t t = 0; t < area; t++)
+        for (int64_t i = 0; i < d->ci; i++) /* weight[group * ci + i][o + j][cells - 1 - t] */
+            for (int64_t t = 0; t < cells; t++)
                 for (int64_t j = 0; j < count; j++)
-                    to[(i * area + t) * d->rows + j] = d->weight[((group * d->ci + i) * d->co + o + j) * area + area - 1 - t];
+                    to[(i * cells + t) * d->rows + j] = d->weight[((group * d->ci + i) * d->co + o + j + 1) * cells - 1 - t];
     }
     gpunn__direct_job job;
     memset(&job, 0, sizeof job);
@@ -8826,15 +8989,15 @@ GPUNN__PRIVATE void gpunn__direct_run(void *arg, int index, int threads)
     job.x = copy, job.offset = d->offset, job.taps = d->taps, job.count = d->pixels;
     job.out = d->out + index * d->rows * d->pixels, job.out_row = d->pixels;
     int64_t now = -1;
-    gpunn__cpu_part(d->n * d->groups * d->blocks, 1, threads, index, &unit, &end);
+    gpunn__cpu_part(d->n * d->od * d->groups * d->blocks, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
-        int64_t part = unit / d->blocks, group = part % d->groups, o = unit % d->blocks * d->rows; /* part: image and group */
-        if (part != now) gpunn__direct_copy(d, d->src + part * d->ci * d->h * d->w, copy);
+        int64_t part = unit / d->blocks, group = part % d->groups, o = unit % d->blocks * d->rows; /* part: plane and group */
+        if (part != now) gpunn__direct_copy(d, group, part / d->groups, copy);
         now = part;
         job.w = d->packed + (group * d->blocks + unit % d->blocks) * packed;
         d->kernels->direct(&job, d->rows);
         for (int64_t i = 0; i < d->rows && o + i < d->co; i++) {
-            const int64_t channel = group * d->co + o + i, at = (part * d->co + o + i) * d->oh * d->ow;
+            const int64_t channel = group * d->co + o + i, at = gpunn__direct_plane(d, channel, part / d->groups);
             const float   scale = d->to.scale ? d->to.scale[channel] : 1, shift = d->to.shift ? d->to.shift[channel] : 0;
             const float  *from = job.out + i * d->pixels, *residual = d->to.residual ? d->to.residual + at : NULL;
             float        *y = d->to.dst + at;
@@ -8844,11 +9007,11 @@ GPUNN__PRIVATE void gpunn__direct_run(void *arg, int index, int threads)
     }
 }
 
-/* The weight's gradient. Each part sums over its own images; the parts do not depend on the number of threads. */
+/* The weight's gradient. Each part sums over its own planes; the parts do not depend on the number of threads. */
 GPUNN__PRIVATE void gpunn__direct_dweight(void *arg, int index, int threads)
 {
     const gpunn__direct *d = (const gpunn__direct *)arg;
-    const int64_t        x_image = d->ci * d->plane, y_image = d->rows * d->pixels, width = gpunn__to_multiple(d->taps, 4),
+    const int64_t x_image = d->ci * d->kd * d->plane, y_image = d->rows * d->pixels, width = gpunn__to_multiple(d->taps, 4),
                   tile = d->rows * width;
     float            *x = d->copies + index * d->copy, *y = x + d->copy - d->batch * y_image;
     int64_t           unit, end;
@@ -8860,23 +9023,23 @@ GPUNN__PRIVATE void gpunn__direct_dweight(void *arg, int index, int threads)
     const int64_t splits = d->parts * d->groups < 2 * threads ? d->blocks : 1, blocks = d->blocks / splits; /* per unit */
     gpunn__cpu_part(d->parts * d->groups * splits, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
-        int64_t part = unit / (d->groups * splits), group = unit / splits % d->groups, first = unit % splits * blocks, image,
+        int64_t part = unit / (d->groups * splits), group = unit / splits % d->groups, first = unit % splits * blocks, plane,
                 last;
         float *sums = d->sums + ((part * d->groups + group) * d->blocks + first) * tile;
         memset(sums, 0, (size_t)(blocks * tile) * sizeof *sums);
-        gpunn__cpu_part(d->n, d->batch, (int)d->parts, (int)part, &image, &last);
-        for (; image < last; image += job.images) {
-            job.images = last - image < d->batch ? last - image : d->batch;
-            for (int64_t i = 0; i < job.images; i++)
-                gpunn__direct_copy(d, d->src + ((image + i) * d->groups + group) * d->ci * d->h * d->w, x + i * x_image);
+        gpunn__cpu_part(d->n * d->od, d->batch, (int)d->parts, (int)part, &plane, &last);
+        for (; plane < last; plane += job.images) {
+            job.images = last - plane < d->batch ? last - plane : d->batch;
+            for (int64_t i = 0; i < job.images; i++) gpunn__direct_copy(d, group, plane + i, x + i * x_image);
             for (int64_t block = 0; block < blocks; block++) {
                 int64_t o = (first + block) * d->rows, count = d->co - o < d->rows ? d->co - o : d->rows;
                 for (int64_t i = 0; i < job.images; i++) {
-                    const float *dy = d->dy + (((image + i) * d->groups + group) * d->co + o) * d->oh * d->ow;
-                    float       *to = y + i * y_image;
-                    for (int64_t j = 0; j < count; j++)
+                    float *to = y + i * y_image;
+                    for (int64_t j = 0; j < count; j++) {
+                        const float *dy = d->dy + gpunn__direct_plane(d, group * d->co + o + j, plane + i);
                         for (int64_t r = 0; r < d->oh; r++, dy += d->ow)
                             memcpy(to + j * d->pixels + r * d->qw, dy, (size_t)d->ow * sizeof *dy);
+                    }
                 }
                 job.out = sums + block * tile;
                 d->kernels->gradient(&job, d->rows);
@@ -8902,20 +9065,22 @@ GPUNN__PRIVATE gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__con
     gpunn__direct d;
     memset(&d, 0, sizeof d);
     d.kernels = gpunn__conv_choose();
-    d.n = v->n, d.groups = v->groups, d.kh = v->kh, d.kw = v->kw, d.dh = v->dh, d.dw = v->dw, d.weight = v->weight;
+    d.n = v->n, d.groups = v->groups, d.weight = v->weight;
+    d.kd = v->kd, d.kh = v->kh, d.kw = v->kw, d.dd = v->dd, d.dh = v->dh, d.dw = v->dw;
     if (use == GPUNN__CONV_DX) {
-        d.ci = v->og, d.co = v->cg, d.h = v->oh, d.w = v->ow, d.oh = v->h, d.ow = v->w, d.up_h = v->sh, d.up_w = v->sw,
-        d.sh = d.sw = 1;
-        d.top = v->dh * (v->kh - 1) - v->ph, d.left = v->dw * (v->kw - 1) - v->pw, d.src = v->dy, d.turned = true;
-        d.to.dst = v->dx, d.to.add = v->add_dx;
+        d.ci = v->og, d.co = v->cg, d.d = v->od, d.h = v->oh, d.w = v->ow, d.od = v->d, d.oh = v->h, d.ow = v->w;
+        d.up_d = v->sd, d.up_h = v->sh, d.up_w = v->sw, d.sd = d.sh = d.sw = 1;
+        d.front = v->dd * (v->kd - 1) - v->pd, d.top = v->dh * (v->kh - 1) - v->ph, d.left = v->dw * (v->kw - 1) - v->pw;
+        d.src = v->dy, d.turned = true;
+        d.to = gpunn__conv_planes(v, v->dx, d.oh * d.ow, v->add_dx);
     } else {
-        d.ci = v->cg, d.co = v->og, d.h = v->h, d.w = v->w, d.oh = v->oh, d.ow = v->ow, d.up_h = d.up_w = 1, d.sh = v->sh,
-        d.sw = v->sw;
-        d.top = v->ph, d.left = v->pw, d.src = v->x;
-        d.to.dst = v->y, d.to.scale = v->scale, d.to.shift = v->shift, d.to.residual = v->residual, d.to.relu = v->relu;
+        d.ci = v->cg, d.co = v->og, d.d = v->d, d.h = v->h, d.w = v->w, d.od = v->od, d.oh = v->oh, d.ow = v->ow;
+        d.up_d = d.up_h = d.up_w = 1, d.sd = v->sd, d.sh = v->sh, d.sw = v->sw;
+        d.front = v->pd, d.top = v->ph, d.left = v->pw, d.src = v->x;
+        d.to = gpunn__conv_planes(v, v->y, d.oh * d.ow, v->add_y);
         d.dy = v->dy, d.dweight = v->dweight, d.add = v->add_dweight;
     }
-    d.taps = d.ci * d.kh * d.kw;
+    d.taps = d.ci * d.kd * d.kh * d.kw;
     d.rows = d.co <= 2 ? 1 : use == GPUNN__CONV_DW || gpunn__to_multiple(d.co, 6) < gpunn__to_multiple(d.co, 8) ? 6 : 8;
     d.blocks = (d.co + d.rows - 1) / d.rows;
     d.qh = d.oh + d.dh * (d.kh - 1) / d.sh, d.qw = d.ow + d.dw * (d.kw - 1) / d.sw, d.plane = d.sh * d.sw * d.qh * d.qw;
@@ -8924,13 +9089,13 @@ GPUNN__PRIVATE gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__con
     const int64_t grain = kernels->lanes * vectors;
     d.pixels = gpunn__to_multiple((d.oh - 1) * d.qw + d.ow, grain);
     d.offset = (int64_t *)(void *)gpunn__take(space, 2 * (d.taps + 3));
-    d.copy = d.ci * d.plane + grain;
+    d.copy = d.ci * d.kd * d.plane + grain;
     if (use == GPUNN__CONV_DW) {
-        int64_t image = d.ci * d.plane + d.rows * d.pixels;
+        int64_t image = d.ci * d.kd * d.plane + d.rows * d.pixels, planes = d.n * d.od;
         d.batch = 10000 / image;
-        if (d.batch > (v->n + 1) / 2) d.batch = (v->n + 1) / 2;
+        if (d.batch > (planes + 1) / 2) d.batch = (planes + 1) / 2;
         if (d.batch < 1) d.batch = 1;
-        d.parts = (v->n + d.batch - 1) / d.batch;
+        d.parts = (planes + d.batch - 1) / d.batch;
         if (d.parts > 16) d.parts = 16;
         d.copy = d.batch * image + 2 * grain;
         d.sums = gpunn__take(space, d.parts * d.groups * d.blocks * d.rows * (d.taps + 3));
@@ -8945,47 +9110,66 @@ GPUNN__PRIVATE gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__con
 }
 
 /* ---- the op ----------------------------------------------------------------------------------------------------------- */
-/* The bias's gradient. */
+/* The gradient of a bias: dy [n][channels][cells] summed by channels. */
+typedef struct gpunn__conv_bias {
+    const float *dy;
+    float       *dbias;
+    int64_t      n, channels, cells;
+    bool         add;
+} gpunn__conv_bias;
+
 GPUNN__PRIVATE void gpunn__conv_dbias(void *arg, int index, int threads)
 {
-    const gpunn__conv *v = (const gpunn__conv *)arg;
-    int64_t            o, end, area = v->oh * v->ow;
-    gpunn__cpu_part(v->oc, 1, threads, index, &o, &end);
+    const gpunn__conv_bias *b = (const gpunn__conv_bias *)arg;
+    int64_t                 o, end;
+    gpunn__cpu_part(b->channels, 1, threads, index, &o, &end);
     for (; o < end; o++) {
         float lane[16] = {0}, sum = 0;
-        for (int64_t image = 0; image < v->n; image++) {
-            const float *dy = v->dy + (image * v->oc + o) * area;
+        for (int64_t image = 0; image < b->n; image++) {
+            const float *dy = b->dy + (image * b->channels + o) * b->cells;
             int64_t      i = 0;
-            for (; i + 16 <= area; i += 16)
+            for (; i + 16 <= b->cells; i += 16)
                 for (int l = 0; l < 16; l++) lane[l] += dy[i + l];
-            for (; i < area; i++) lane[i % 16] += dy[i];
+            for (; i < b->cells; i++) lane[i % 16] += dy[i];
         }
         for (int l = 0; l < 16; l++) sum += lane[l];
-        v->dbias[o] = v->add_dbias ? v->dbias[o] + sum : sum;
+        b->dbias[o] = b->add ? b->dbias[o] + sum : sum;
     }
 }
 
+/* Any convolution as one of three axes; a transposed one by the convolution whose dx it is: its operand is dy. */
 GPUNN__PRIVATE gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_attributes *attr = step->attr;
-    const gpunn_value      *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    const bool              transposed = gpunn__is_transposed(step->op);
+    const gpunn_value      *in = &step->in[0], *out = step->backward ? &step->grad_out : &step->out;
+    const gpunn_value      *x = transposed ? out : in, *y = transposed ? in : out;
+    const int               axes = x->rank - 2;
     gpunn__conv             v;
     memset(&v, 0, sizeof v);
-    v.n = x->dim[0], v.c = x->dim[1], v.h = x->dim[2], v.w = x->dim[3];
-    v.oc = y->dim[1], v.oh = y->dim[2], v.ow = y->dim[3];
+    v.n = x->dim[0], v.c = x->dim[1], v.oc = y->dim[1];
     v.groups = attr->groups, v.cg = v.c / v.groups, v.og = v.oc / v.groups;
-    v.kh = attr->kernel[0], v.sh = attr->stride[0], v.ph = attr->padding[0], v.dh = attr->dilation[0];
-    v.kw = attr->kernel[1], v.sw = attr->stride[1], v.pw = attr->padding[1], v.dw = attr->dilation[1];
-    v.taps = v.kh * v.kw, v.k = v.taps * v.cg, v.pixels = v.n * v.oh * v.ow;
+    int64_t *const axis[3][6] = {{&v.d, &v.od, &v.kd, &v.sd, &v.pd, &v.dd},
+                                 {&v.h, &v.oh, &v.kh, &v.sh, &v.ph, &v.dh},
+                                 {&v.w, &v.ow, &v.kw, &v.sw, &v.pw, &v.dw}};
+    for (int i = 0; i < 3; i++) {
+        const int  from = i - 3 + axes; /* the first ones may be missing */
+        const bool there = from >= 0;
+        *axis[i][0] = there ? x->dim[2 + from] : 1, *axis[i][1] = there ? y->dim[2 + from] : 1;
+        *axis[i][2] = there ? attr->kernel[from] : 1, *axis[i][3] = there ? attr->stride[from] : 1;
+        *axis[i][4] = there ? attr->padding[from] : 0, *axis[i][5] = there ? attr->dilation[from] : 1;
+    }
+    v.taps = v.kd * v.kh * v.kw, v.k = v.taps * v.cg, v.pixels = v.n * v.od * v.oh * v.ow;
     v.threads = gpunn__cpu_threads(cpu, v.pixels * v.oc * v.k / 16);
-    v.x = (const float *)x->data, v.weight = (const float *)step->in[1].data;
+    v.weight = (const float *)step->in[1].data;
+    *(transposed ? &v.dy : &v.x) = (const float *)in->data;
     if (step->backward) {
-        v.dy = (const float *)step->grad_out.data;
-        v.dx = (float *)step->grad_in[0].data, v.add_dx = step->accumulate[0];
+        *(transposed ? &v.x : &v.dy) = (const float *)out->data;
+        *(transposed ? &v.y : &v.dx) = (float *)step->grad_in[0].data;
+        *(transposed ? &v.add_y : &v.add_dx) = step->accumulate[0];
         v.dweight = (float *)step->grad_in[1].data, v.add_dweight = step->accumulate[1];
-        v.dbias = (float *)step->grad_in[2].data, v.add_dbias = step->accumulate[2];
     } else {
-        v.y = (float *)step->out.data;
+        *(transposed ? &v.dx : &v.y) = (float *)out->data;
         v.relu = step->fused.relu, v.residual = (const float *)step->fused.residual.data;
     }
     return v;
@@ -8994,92 +9178,107 @@ GPUNN__PRIVATE gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_
 /* scale and shift per channel that bias and a merged batch norm come to. */
 GPUNN__PRIVATE void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v, gpunn__space *space)
 {
-    const float *bias = (const float *)step->in[2].data;
-    v->shift = gpunn__take(space, v->oc);
-    v->scale = gpunn__take(space, v->oc);
+    const float  *bias = (const float *)step->in[2].data;
+    const int64_t channels = step->out.dim[1];
+    v->shift = gpunn__take(space, channels);
+    v->scale = gpunn__take(space, channels);
     if (space->base == NULL) return;
     if (step->fused.norm) {
-        gpunn__fold_norm(step, bias, v->oc, v->scale, v->shift);
+        gpunn__fold_norm(step, bias, channels, v->scale, v->shift);
         return;
     }
     v->scale = NULL;
     if (bias == NULL)
         v->shift = NULL;
     else
-        memcpy(v->shift, bias, (size_t)v->oc * sizeof *bias);
+        memcpy(v->shift, bias, (size_t)channels * sizeof *bias);
 }
 
 /* Winograd where its tiles fit; else the smaller of two estimates, in multiplications of a vector's lane. */
 GPUNN__PRIVATE gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_use use)
 {
     const bool    dx = use == GPUNN__CONV_DX;
-    const int64_t ci = dx ? v->og : v->cg, co = dx ? v->cg : v->og, oh = dx ? v->h : v->oh, ow = dx ? v->w : v->ow;
+    const int64_t ci = dx ? v->og : v->cg, co = dx ? v->cg : v->og;
+    const int64_t od = dx ? v->d : v->od, oh = dx ? v->h : v->oh, ow = dx ? v->w : v->ow;
     const int64_t tiles = v->n * ((oh + 3) / 4) * ((ow + 3) / 4), lanes = gpunn__gemm_choose()->lanes;
-    if (v->kh == 3 && v->kw == 3 && v->sh == 1 && v->sw == 1 && v->dh == 1 && v->dw == 1 && v->groups == 1 && v->ph <= 2 &&
-        v->pw <= 2 && ci >= 16 && co >= 16 && tiles >= 8 && tiles * 16 * 5 <= v->n * oh * ow * 8 &&
-        gpunn__conv_choose()->winograd)
+    if (v->d * v->od * v->kd == 1 && v->kh == 3 && v->kw == 3 && v->sh == 1 && v->sw == 1 && v->dh == 1 && v->dw == 1 &&
+        v->groups == 1 && v->ph <= 2 && v->pw <= 2 && ci >= 16 && co >= 16 && tiles >= 8 &&
+        tiles * 16 * 5 <= v->n * oh * ow * 8 && gpunn__conv_choose()->winograd)
         return GPUNN__CONV_WINOGRAD;
     int64_t pitch = ow + v->dw * (v->kw - 1) / (dx ? 1 : v->sw), rows = co <= 2 ? 1 : gpunn__to_multiple(co, 6);
     int64_t taps = v->taps * ci;
     if (use != GPUNN__CONV_DW && gpunn__to_multiple(co, 8) < rows) rows = gpunn__to_multiple(co, 8);
-    int64_t direct = gpunn__to_multiple((oh - 1) * pitch + ow, rows == 1 ? 4 * lanes : 3 * lanes) * taps * rows;
-    int64_t lowered = v->oh * v->ow * v->taps * (v->cg * gpunn__to_multiple(v->og, lanes) + 8 * v->cg + 192);
-    return direct < lowered && taps * oh * pitch / v->taps < 65536 ? GPUNN__CONV_DIRECT : GPUNN__CONV_LOWERED;
+    int64_t direct = od * gpunn__to_multiple((oh - 1) * pitch + ow, rows == 1 ? 4 * lanes : 3 * lanes) * taps * rows;
+    int64_t lowered = v->od * v->oh * v->ow * v->taps * (v->cg * gpunn__to_multiple(v->og, lanes) + 8 * v->cg + 192);
+    return direct < lowered && ci * v->kd * oh * pitch < 65536 ? GPUNN__CONV_DIRECT : GPUNN__CONV_LOWERED;
 }
 
-GPUNN__PRIVATE gpunn_status gpunn__cpu_conv2d(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+/* A step wants y or dx as its result, or one or two of y, dx and dweight as its gradients: one after the other, in the same
+ * workspace; what is lowered of dx and dweight goes together. */
+GPUNN__PRIVATE gpunn_status gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__conv  v = gpunn__conv_shape(cpu, step);
-    const bool   run = action != GPUNN__PREPARE;
+    const bool   run = action != GPUNN__PREPARE, cached = !step->backward && !step->training;
+    const bool   ready = run && cached && step->cache_version == step->state->weights_version;
+    bool         wanted[3] = {v.y != NULL, v.dx != NULL, v.dweight != NULL};
+    float       *cache = (float *)step->cache;
     gpunn__space space = {run ? (float *)step->workspace : NULL, 0};
-    if (!step->backward) {
-        const bool cached = !step->training, ready = run && cached && step->cache_version == step->state->weights_version;
-        float     *cache = (float *)step->cache;
-        gpunn__conv_epilogue(step, &v, &space);
-        gpunn__conv_way way = gpunn__conv_choose_way(&v, GPUNN__CONV_FORWARD);
+    if (!step->backward) gpunn__conv_epilogue(step, &v, &space);
+    const size_t kept = space.bytes;
+    size_t       most = kept;
+    for (int i = GPUNN__CONV_FORWARD; i <= GPUNN__CONV_DW; i++) {
+        const gpunn__conv_use use = (gpunn__conv_use)i;
+        const gpunn__conv_way way = gpunn__conv_choose_way(&v, use);
+        if (!wanted[use] || (way == GPUNN__CONV_LOWERED && use != GPUNN__CONV_FORWARD)) continue;
+        wanted[use] = false;
         if (way == GPUNN__CONV_WINOGRAD) {
-            gpunn__winograd w = gpunn__winograd_plan(&v, GPUNN__CONV_FORWARD, cached, cache, &space);
+            gpunn__winograd w = gpunn__winograd_plan(&v, use, cached, cache, &space);
             w.ready = ready;
             if (!run && cached) step->cache_bytes = 36 * (size_t)w.u_plane * sizeof(float);
-            if (run) gpunn__cpu_parallel(v.threads, gpunn__winograd_run, &w);
+            if (run) gpunn__cpu_parallel(v.threads, use == GPUNN__CONV_DW ? gpunn__winograd_dweight : gpunn__winograd_run, &w);
         } else if (way == GPUNN__CONV_DIRECT) {
-            gpunn__direct d = gpunn__direct_plan(&v, GPUNN__CONV_FORWARD, &space);
-            if (run) gpunn__cpu_parallel(v.threads, gpunn__direct_run, &d);
+            gpunn__direct d = gpunn__direct_plan(&v, use, &space);
+            if (run) gpunn__cpu_parallel(v.threads, use == GPUNN__CONV_DW ? gpunn__direct_dweight : gpunn__direct_run, &d);
         } else {
             gpunn__lowered l = gpunn__lowered_plan(&v, false, false, false, cached, cache, &space);
             l.ready = ready;
             if (!run && cached) step->cache_bytes = (size_t)(v.groups * l.packed_floats) * sizeof(float);
             if (run) gpunn__cpu_parallel(v.threads, gpunn__lowered_forward, &l);
         }
-        if (run && cached) step->cache_version = step->state->weights_version;
-        step->workspace_bytes = space.bytes;
-        return GPUNN_OK;
+        most = most > space.bytes ? most : space.bytes, space.bytes = kept;
     }
-    /* The gradients one after the other, in the same workspace. */
-    bool   dx = v.dx != NULL, dweight = v.dweight != NULL;
-    size_t most = 0;
-    for (int use = GPUNN__CONV_DX; use <= GPUNN__CONV_DW; use++) {
-        bool           *wanted = use == GPUNN__CONV_DX ? &dx : &dweight;
-        gpunn__conv_way way = gpunn__conv_choose_way(&v, (gpunn__conv_use)use);
-        if (!*wanted || way == GPUNN__CONV_LOWERED) continue;
-        *wanted = false;
-        if (way == GPUNN__CONV_WINOGRAD) {
-            gpunn__winograd w = gpunn__winograd_plan(&v, (gpunn__conv_use)use, false, NULL, &space);
-            if (run) gpunn__cpu_parallel(v.threads, use == GPUNN__CONV_DX ? gpunn__winograd_run : gpunn__winograd_dweight, &w);
-        } else {
-            gpunn__direct d = gpunn__direct_plan(&v, (gpunn__conv_use)use, &space);
-            if (run) gpunn__cpu_parallel(v.threads, use == GPUNN__CONV_DX ? gpunn__direct_run : gpunn__direct_dweight, &d);
-        }
-        most = most > space.bytes ? most : space.bytes, space.bytes = 0;
-    }
-    if (dx || dweight) {
-        gpunn__lowered l = gpunn__lowered_plan(&v, true, dx, dweight, false, NULL, &space);
+    if (wanted[GPUNN__CONV_DX] || wanted[GPUNN__CONV_DW]) {
+        gpunn__lowered l = gpunn__lowered_plan(&v, true, wanted[GPUNN__CONV_DX], wanted[GPUNN__CONV_DW], false, NULL, &space);
         if (run) gpunn__cpu_parallel(v.threads, gpunn__lowered_backward, &l);
+        most = most > space.bytes ? most : space.bytes;
     }
-    step->workspace_bytes = most > space.bytes ? most : space.bytes;
-    if (run && v.dbias) gpunn__cpu_parallel(gpunn__cpu_threads(cpu, v.pixels * v.oc), gpunn__conv_dbias, &v);
+    if (run && cached) step->cache_version = step->state->weights_version;
+    step->workspace_bytes = most;
+    if (run && step->backward && step->grad_in[2].data) {
+        const gpunn_value *dy = &step->grad_out;
+        gpunn__conv_bias   bias = {(const float *)dy->data,
+                                   (float *)step->grad_in[2].data,
+                                   dy->dim[0],
+                                   dy->dim[1],
+                                   dy->count / (dy->dim[0] * dy->dim[1]),
+                                   step->accumulate[2]};
+        gpunn__cpu_parallel(gpunn__cpu_threads(cpu, dy->count), gpunn__conv_dbias, &bias);
+    }
     return GPUNN_OK;
 }
+
+#define GPUNN__X(name)                                                                                     \
+    GPUNN__PRIVATE gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
+    {                                                                                                      \
+        return gpunn__cpu_conv(cpu, step, action);                                                         \
+    }
+GPUNN__X(conv1d)
+GPUNN__X(conv2d)
+GPUNN__X(conv3d)
+GPUNN__X(conv_transpose1d)
+GPUNN__X(conv_transpose2d)
+GPUNN__X(conv_transpose3d)
+#undef GPUNN__X
 #undef GPUNN__WINOGRAD_STRIP
 
 /* ==== >>pool ========================================================================================================== *
@@ -16156,13 +16355,18 @@ typedef struct gpunn__attribute {
     {                                                                                         \
         GPUNN_OP_##ENUM, name, GPUNN__A_##kind, offsetof(gpunn_attributes, member), otherwise \
     }
+#define GPUNN__A_CONV(ENUM)                                                                         \
+    GPUNN__A(ENUM, "stride", WINDOW, stride, "1"), GPUNN__A(ENUM, "padding", WINDOW, padding, "0"), \
+        GPUNN__A(ENUM, "dilation", WINDOW, dilation, "1"), GPUNN__A(ENUM, "groups", INT, groups, "1")
 static const gpunn__attribute gpunn__attributes_of[] = {
     GPUNN__A(MATMUL, "transpose_a", BOOL, transpose_a, "false"),
     GPUNN__A(MATMUL, "transpose_b", BOOL, transpose_b, "false"),
-    GPUNN__A(CONV2D, "stride", WINDOW, stride, "1"),
-    GPUNN__A(CONV2D, "padding", WINDOW, padding, "0"),
-    GPUNN__A(CONV2D, "dilation", WINDOW, dilation, "1"),
-    GPUNN__A(CONV2D, "groups", INT, groups, "1"),
+    GPUNN__A_CONV(CONV1D),
+    GPUNN__A_CONV(CONV2D),
+    GPUNN__A_CONV(CONV3D),
+    GPUNN__A_CONV(CONV_TRANSPOSE1D),
+    GPUNN__A_CONV(CONV_TRANSPOSE2D),
+    GPUNN__A_CONV(CONV_TRANSPOSE3D),
     GPUNN__A(MAX_POOL2D, "kernel_size", WINDOW, kernel, NULL),
     GPUNN__A(MAX_POOL2D, "stride", WINDOW, stride, NULL),
     GPUNN__A(MAX_POOL2D, "padding", WINDOW, padding, "0"),
@@ -16209,6 +16413,7 @@ static const gpunn__attribute gpunn__attributes_of[] = {
     GPUNN__A(NLL, "ignore_index", INT64, ignore_index, "-100"),
 };
 #undef GPUNN__A
+#undef GPUNN__A_CONV
 enum { GPUNN__ATTRIBUTE_COUNT = sizeof gpunn__attributes_of / sizeof gpunn__attributes_of[0] };
 
 static const char *const gpunn__precision_names[] = {"f32", "tf32", "bf16", "f16"};
@@ -16582,7 +16787,7 @@ static gpunn_init gpunn__usual_init(const gpunn_tensor *layer, const gpunn_tenso
 {
     gpunn_init init = {GPUNN_INIT_DEFAULT, 0, 0};
     if (layer == NULL) return init;
-    if (layer->op == GPUNN_OP_LINEAR || layer->op == GPUNN_OP_CONV2D) {
+    if (layer->op == GPUNN_OP_LINEAR || gpunn__is_convolution(layer->op)) {
         init.kind = GPUNN_INIT_KAIMING_UNIFORM;
         init.a = 1;
         for (int i = 1; i < layer->inputs[1]->rank; i++) init.a *= (float)layer->inputs[1]->dim[i];
@@ -16658,6 +16863,22 @@ static void gpunn__emit_attributes(gpunn__writer *w, const gpunn_tensor *t)
     }
 }
 
+static void gpunn__emit_conv(gpunn__writer *w, const gpunn_tensor *t)
+{
+    const gpunn_attributes *attr = &t->attr;
+    const int               axes = t->rank - 2;
+    int                     output_padding[3];
+    gpunn__emitf(w, ", \"out_channels\": %lld", (long long)t->dim[1]);
+    gpunn__emit_window(w, "kernel_size", attr->kernel, axes);
+    if (!gpunn__is_transposed(t->op)) return;
+    for (int i = 0; i < axes; i++) { /* what gpunn__transposed_sizes has added */
+        int64_t size = (t->inputs[0]->dim[2 + i] - 1) * attr->stride[i] - 2 * (int64_t)attr->padding[i];
+        output_padding[i] = (int)(t->dim[2 + i] - size - (int64_t)attr->dilation[i] * (attr->kernel[i] - 1) - 1);
+    }
+    if (output_padding[0] || !gpunn__all_equal(output_padding, axes))
+        gpunn__emit_window(w, "output_padding", output_padding, axes);
+}
+
 /* What the tables do not tell: sizes that stand in shapes, and operands with a key of their own. */
 static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
 {
@@ -16669,10 +16890,12 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
         gpunn__emitf(w, ", \"num_embeddings\": %lld, \"embedding_dim\": %lld", (long long)t->inputs[1]->dim[0],
                      (long long)t->inputs[1]->dim[1]);
         break;
+    case GPUNN_OP_CONV1D:
     case GPUNN_OP_CONV2D:
-        gpunn__emitf(w, ", \"out_channels\": %lld", (long long)t->dim[1]);
-        gpunn__emit_window(w, "kernel_size", t->attr.kernel, t->rank - 2);
-        break;
+    case GPUNN_OP_CONV3D:
+    case GPUNN_OP_CONV_TRANSPOSE1D:
+    case GPUNN_OP_CONV_TRANSPOSE2D:
+    case GPUNN_OP_CONV_TRANSPOSE3D: gpunn__emit_conv(w, t); break;
     case GPUNN_OP_ADAPTIVE_AVG_POOL2D:
         for (int i = 0; i < t->rank - 2; i++) sizes[i] = (int)t->dim[2 + i];
         gpunn__emit_window(w, "output_size", sizes, t->rank - 2);
@@ -16732,7 +16955,7 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
         break;
     default: break;
     }
-    bool biased = t->op == GPUNN_OP_LINEAR || t->op == GPUNN_OP_CONV2D || (t->op == GPUNN_OP_LAYER_NORM && t->inputs[1]);
+    bool biased = t->op == GPUNN_OP_LINEAR || gpunn__is_convolution(t->op) || (t->op == GPUNN_OP_LAYER_NORM && t->inputs[1]);
     if (biased && t->inputs[2] == NULL) gpunn__emitf(w, ", \"bias\": false");
     if ((t->op == GPUNN_OP_LINEAR || t->op == GPUNN_OP_EMBEDDING) && !gpunn__is_own(t, t->inputs[1])) {
         gpunn__emitf(w, ", \"weight\": ");
@@ -17435,8 +17658,10 @@ static gpunn_tensor *gpunn__make_embedding(gpunn__loading *l, const gpunn__spec_
     return gpunn_embedding_(e->in[0], e->name, args);
 }
 
-static gpunn_tensor *gpunn__make_conv2d(gpunn__loading *l, const gpunn__spec_entry *e)
+static gpunn_tensor *gpunn__make_conv(gpunn__loading *l, const gpunn__spec_entry *e)
 {
+    const int       axes = e->op[strlen(e->op) - 2] - '0';
+    const bool      transposed = e->op[4] == '_';
     gpunn_conv_args args;
     bool            bias = true;
     int             ignored;
@@ -17444,14 +17669,16 @@ static gpunn_tensor *gpunn__make_conv2d(gpunn__loading *l, const gpunn__spec_ent
     if (!gpunn__need(l, e->item, "out_channels", "an integer", &ignored) ||
         !gpunn__get_int(l, e->item, "out_channels", 1, &args.out_channels) ||
         !gpunn__need(l, e->item, "kernel_size", "an integer or a list of one for each axis", &ignored) ||
-        !gpunn__get_window(l, e->item, "kernel_size", 2, 1, args.kernel_shape) ||
-        !gpunn__get_window(l, e->item, "stride", 2, 1, args.strides) ||
-        !gpunn__get_window(l, e->item, "padding", 2, 0, args.paddings) ||
-        !gpunn__get_window(l, e->item, "dilation", 2, 1, args.dilations) ||
+        !gpunn__get_window(l, e->item, "kernel_size", axes, 1, args.kernel_shape) ||
+        !gpunn__get_window(l, e->item, "stride", axes, 1, args.strides) ||
+        !gpunn__get_window(l, e->item, "padding", axes, 0, args.paddings) ||
+        !gpunn__get_window(l, e->item, "dilation", axes, 1, args.dilations) ||
+        (transposed && !gpunn__get_window(l, e->item, "output_padding", axes, 0, args.output_paddings)) ||
         !gpunn__get_int(l, e->item, "groups", 1, &args.groups) || !gpunn__get_bool(l, e->item, "bias", &bias))
         return NULL;
     args.no_bias = !bias;
-    return gpunn_conv2d_(e->in[0], e->name, args);
+    return gpunn__conv_node((gpunn_op)((transposed ? GPUNN_OP_CONV_TRANSPOSE1D : GPUNN_OP_CONV1D) + axes - 1), e->in[0], e->name,
+                            &args);
 }
 
 static gpunn_tensor *gpunn__make_batch_norm(gpunn__loading *l, const gpunn__spec_entry *e)
@@ -17775,7 +18002,12 @@ static const gpunn__spec_op gpunn__spec_ops[] = {
     {"constant", 0, false, gpunn__make_constant},
     {"linear", 1, true, gpunn__make_linear},
     {"embedding", 1, true, gpunn__make_embedding},
-    {"conv2d", 1, true, gpunn__make_conv2d},
+    {"conv1d", 1, true, gpunn__make_conv},
+    {"conv2d", 1, true, gpunn__make_conv},
+    {"conv3d", 1, true, gpunn__make_conv},
+    {"conv_transpose1d", 1, true, gpunn__make_conv},
+    {"conv_transpose2d", 1, true, gpunn__make_conv},
+    {"conv_transpose3d", 1, true, gpunn__make_conv},
     {"batch_norm1d", 1, true, gpunn__make_batch_norm},
     {"batch_norm2d", 1, true, gpunn__make_batch_norm},
     {"layer_norm", 1, true, gpunn__make_layer_norm},

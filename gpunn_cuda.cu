@@ -14,7 +14,7 @@
  *     libraries finding and opening cuBLASLt and cuDNN
  *     shared    what one section offers the ops of others
  *     gemm      linear and matmul: cuBLASLt with its epilogues
- *     conv      conv2d: cuDNN's graphs, or windows laid out for products
+ *     conv      convolutions: cuDNN's graphs, or windows laid out for products
  *     pool      max, average and adaptive average pooling
  *     sample    grid_sample, affine_grid
  *     norm      batch_norm, dropout
@@ -1032,7 +1032,7 @@ static gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda)
         libraries->dnn_status = gpunn__dnn_open(cuda);
         if (libraries->dnn_status != GPUNN_OK) {
             char text[sizeof cuda->text + 64];
-            (void)snprintf(text, sizeof text, "conv2d goes the slower way through matrix products: %s", cuda->text);
+            (void)snprintf(text, sizeof text, "convolutions go the slower way through matrix products: %s", cuda->text);
             gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
         }
     }
@@ -1068,11 +1068,11 @@ static void gpunn__libraries_report(void (*write)(void *user, const char *text),
         (void)snprintf(line, sizeof line, "cuDNN         %s (built with %s), %s\n", gpunn__version_text(module.version, has),
                        gpunn__version_text(CUDNN_VERSION, built), module.path);
     else
-        (void)snprintf(line, sizeof line, "cuDNN         %s; conv2d goes through matrix products\n", text);
+        (void)snprintf(line, sizeof line, "cuDNN         %s; convolutions go through matrix products\n", text);
 #else
     (void)snprintf(
         line, sizeof line,
-        "cuDNN         not built in: no cudnn.h of cuDNN 9 was on the include path; conv2d goes through matrix products\n");
+        "cuDNN         not built in: no cudnn.h of cuDNN 9 was on the include path; convolutions go through matrix products\n");
 #endif
     write(user, line);
 }
@@ -1110,8 +1110,8 @@ typedef struct gpunn__product {
 static gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p);
 static gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p);
 
-/* The seam to cuDNN. All tensors contiguous and of one dtype, bias and residual too: NCHW with filters [k][c / groups][kh][kw],
- * or, channels_last, NHWC with filters [k][kh][kw][c / groups]. */
+/* The seam to cuDNN. All tensors contiguous and of one dtype, bias and residual too: x [n][c][d][h][w], y [n][k][o][p][q] and
+ * filters [k][c / groups][kd][kh][kw], or, channels_last, [n][d][h][w][c], [n][o][p][q][k] and [k][kd][kh][kw][c / groups]. */
 enum { GPUNN__CONV_TAG = 0x636F6E76 };
 typedef enum gpunn__conv_kind { GPUNN__CONV_FORWARD, GPUNN__CONV_DATA, GPUNN__CONV_FILTER } gpunn__conv_kind;
 typedef struct gpunn__convolution { /* all fields are set, no padding: it is the key of the plan's cache entry */
@@ -1119,10 +1119,11 @@ typedef struct gpunn__convolution { /* all fields are set, no padding: it is the
     int64_t kind;                   /* gpunn__conv_kind */
     int64_t dtype;                  /* gpunn_dtype of x, w, y */
     int64_t precision;              /* gpunn_precision */
-    int64_t n, c, h, w;             /* x */
-    int64_t k, kh, kw;              /* filters */
-    int64_t p, q;                   /* rows and columns of y */
-    int64_t stride[2], padding[2], dilation[2];
+    int64_t axes;                   /* 3, or 2: what goes along d is 1, as along h where there is but one axis */
+    int64_t n, c, d, h, w;          /* x */
+    int64_t k, kd, kh, kw;          /* filters */
+    int64_t o, p, q;                /* y along d, h and w */
+    int64_t stride[3], padding[3], dilation[3];
     int64_t groups;
     int64_t bias, residual, relu; /* 0 or 1, forward only: y = relu(conv + residual + bias[k]) */
     int64_t channels_last;        /* 0 or 1 */
@@ -1153,8 +1154,8 @@ static gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *fro
 /* to = or += from, any of F32, F16, BF16. */
 static gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
                                      int64_t count, bool accumulate);
-/* What is left of a LINEAR or CONV2D forward step after the bare product stands in y (step->out's shape, channels on axis 1 of
- * CONV2D, the last one of LINEAR): y = act(norm(y + bias) + residual), in one pass, from y (y_dtype) into step->out.data; each
+/* What is left of the forward step of LINEAR or a convolution after the bare product stands in y (step->out's shape, channels on
+ * axis 1, of LINEAR the last one): y = act(norm(y + bias) + residual), in one pass, from y (y_dtype) into step->out.data; each
  * part only if its flag is set (bias: step->in[2], the others as step->fused says). */
 static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype, bool bias,
                                        bool norm, bool residual, bool relu);
@@ -1953,16 +1954,21 @@ static int64_t gpunn__dnn_get(gpunn__dnn_builder *builder, cudnnBackendDescripto
     return got;
 }
 
-static cudnnBackendDescriptor_t gpunn__dnn_tensor(gpunn__dnn_builder *builder, int64_t name, const int64_t shape[4])
+/* shape: n, c, d, h, w; d is left out of a convolution of two axes. */
+static cudnnBackendDescriptor_t gpunn__dnn_tensor(gpunn__dnn_builder *builder, int64_t name, const int64_t shape[5])
 {
-    bool    between = name >= GPUNN__DNN_BETWEEN;
-    int64_t c = shape[1], h = shape[2], w = shape[3];
-    int64_t nchw[4] = {c * h * w, h * w, w, 1}, nhwc[4] = {c * h * w, 1, w * c, c};
+    bool    between = name >= GPUNN__DNN_BETWEEN, last = builder->conv->channels_last != 0;
+    int64_t rank = builder->conv->axes + 2, dim[5] = {shape[0], shape[1]}, stride[5];
+    for (int64_t i = 2; i < rank; i++) dim[i] = shape[i + 5 - rank];
+    stride[rank - 1] = last ? dim[1] : 1;
+    for (int64_t i = rank - 2; i > 1; i--) stride[i] = stride[i + 1] * dim[i + 1];
+    stride[1] = last ? 1 : stride[2] * dim[2];
+    stride[0] = (last ? stride[2] * dim[2] : stride[1] * dim[1]);
 
     cudnnBackendDescriptor_t tensor = gpunn__dnn_make(builder, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     gpunn__dnn_set_type(builder, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, between ? GPUNN_F32 : (gpunn_dtype)builder->conv->dtype);
-    gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, shape);
-    gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, builder->conv->channels_last ? nhwc : nchw);
+    gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, rank, dim);
+    gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, rank, stride);
     gpunn__dnn_set_int(builder, tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, name);
     gpunn__dnn_set_int(builder, tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 16);
     gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &between);
@@ -1993,15 +1999,16 @@ static cudnnBackendDescriptor_t gpunn__dnn_convolve(gpunn__dnn_builder *builder,
     const gpunn__convolution *conv = builder->conv;
     cudnnConvolutionMode_t    mode = CUDNN_CROSS_CORRELATION;
     float                     alpha = 1, beta = 0;
+    const int64_t             first = 3 - conv->axes;
 
     cudnnBackendDescriptor_t window = gpunn__dnn_make(builder, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
-    gpunn__dnn_set_int(builder, window, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, 2);
+    gpunn__dnn_set_int(builder, window, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, conv->axes);
     gpunn__dnn_set_type(builder, window, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, GPUNN_F32);
     gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
-    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, conv->padding);
-    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, conv->padding);
-    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, conv->dilation);
-    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, conv->stride);
+    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, conv->axes, conv->padding + first);
+    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, conv->axes, conv->padding + first);
+    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, conv->axes, conv->dilation + first);
+    gpunn__dnn_set(builder, window, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, conv->axes, conv->stride + first);
     gpunn__dnn_finalize(builder, window);
 
     cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder, kinds[conv->kind].type);
@@ -2040,9 +2047,9 @@ static cudnnBackendDescriptor_t gpunn__dnn_pointwise(gpunn__dnn_builder *builder
 static cudnnBackendDescriptor_t gpunn__dnn_graph(gpunn__dnn_builder *builder)
 {
     const gpunn__convolution *conv = builder->conv;
-    int64_t                   x_shape[4] = {conv->n, conv->c, conv->h, conv->w};
-    int64_t                   w_shape[4] = {conv->k, conv->c / conv->groups, conv->kh, conv->kw};
-    int64_t                   y_shape[4] = {conv->n, conv->k, conv->p, conv->q}, bias_shape[4] = {1, conv->k, 1, 1};
+    int64_t                   x_shape[5] = {conv->n, conv->c, conv->d, conv->h, conv->w};
+    int64_t                   w_shape[5] = {conv->k, conv->c / conv->groups, conv->kd, conv->kh, conv->kw};
+    int64_t                   y_shape[5] = {conv->n, conv->k, conv->o, conv->p, conv->q}, bias_shape[5] = {1, conv->k, 1, 1, 1};
     int64_t                   count = 0, last = conv->residual + conv->bias + conv->relu;
     cudnnBackendDescriptor_t  operations[4], y[4], x = gpunn__dnn_tensor(builder, GPUNN__DNN_X, x_shape);
     cudnnBackendDescriptor_t  w = gpunn__dnn_tensor(builder, GPUNN__DNN_W, w_shape);
@@ -2306,7 +2313,7 @@ static bool gpunn__dnn_available(gpunn__cuda *cuda)
     return gpunn__libraries_dnn(cuda) == GPUNN_OK;
 }
 #endif /* GPUNN__EMULATOR */
-/* ---- conv2d ------------------------------------------------------------------------------------------------------------- */
+/* ---- the ops ------------------------------------------------------------------------------------------------------------- */
 /* A step's workspace, handed out piece by piece; without a base the pieces are only counted. */
 typedef struct gpunn__room {
     char  *base;
@@ -2320,19 +2327,29 @@ static void *gpunn__room_take(gpunn__room *room, size_t bytes)
     return at;
 }
 
+/* A transposed convolution is the data gradient of the convolution that a gpunn__convolution describes: its result is x. */
+static bool gpunn__is_transpose(const gpunn_step *step)
+{
+    return step->op >= GPUNN_OP_CONV_TRANSPOSE1D && step->op <= GPUNN_OP_CONV_TRANSPOSE3D;
+}
+
 /* x, the weight and y of a step, of which kind says which is made: the others are read. */
 typedef struct gpunn__conv_values {
     gpunn_value x, w, y;
-    bool        accumulate;
+    bool        gradient, accumulate; /* what is made is a gradient, and added to */
 } gpunn__conv_values;
 
 static gpunn__conv_values gpunn__conv_values_of(const gpunn_step *step, gpunn__conv_kind kind)
 {
+    const bool         backward = step->backward, filter = kind == GPUNN__CONV_FILTER;
+    const gpunn_value *out = backward ? &step->grad_out : &step->out;
+    const gpunn_value *in = backward && !filter ? &step->grad_in[0] : &step->in[0];
     gpunn__conv_values v;
-    v.x = kind == GPUNN__CONV_DATA ? step->grad_in[0] : step->in[0];
-    v.w = kind == GPUNN__CONV_FILTER ? step->grad_in[1] : step->in[1];
-    v.y = kind == GPUNN__CONV_FORWARD ? step->out : step->grad_out;
-    v.accumulate = kind != GPUNN__CONV_FORWARD && step->accumulate[kind == GPUNN__CONV_DATA ? 0 : 1];
+    v.x = gpunn__is_transpose(step) ? *out : *in;
+    v.y = gpunn__is_transpose(step) ? *in : *out;
+    v.w = filter ? step->grad_in[1] : step->in[1];
+    v.gradient = backward;
+    v.accumulate = backward && step->accumulate[filter ? 1 : 0];
     return v;
 }
 
@@ -2344,21 +2361,26 @@ static gpunn_value *gpunn__conv_result(gpunn__conv_values *v, gpunn__conv_kind k
 static gpunn__convolution gpunn__convolution_of(const gpunn_step *step, gpunn__conv_kind kind)
 {
     const gpunn_attributes  *attr = step->attr;
-    const gpunn_value *const x = &step->in[0], *const y = step->backward ? &step->grad_out : &step->out;
+    const gpunn_value *const in = &step->in[0], *const out = step->backward ? &step->grad_out : &step->out;
+    const gpunn_value *const x = gpunn__is_transpose(step) ? out : in, *const y = gpunn__is_transpose(step) ? in : out;
+    int64_t            size[3] = {1, 1, 1}, kernel[3] = {1, 1, 1}, made[3] = {1, 1, 1};
     gpunn__convolution conv;
     memset(&conv, 0, sizeof conv);
     conv.tag = GPUNN__CONV_TAG;
     conv.kind = kind;
-    conv.dtype = step->backward ? y->dtype : x->dtype;
+    conv.dtype = step->backward ? out->dtype : in->dtype;
     conv.precision = step->precision;
-    conv.n = x->dim[0], conv.c = x->dim[1], conv.h = x->dim[2], conv.w = x->dim[3];
-    conv.k = y->dim[1], conv.p = y->dim[2], conv.q = y->dim[3];
-    conv.kh = attr->kernel[0], conv.kw = attr->kernel[1];
-    for (int i = 0; i < 2; i++) {
-        conv.stride[i] = attr->stride[i];
-        conv.padding[i] = attr->padding[i];
-        conv.dilation[i] = attr->dilation[i];
+    conv.axes = x->rank == 5 ? 3 : 2;
+    for (int i = 0; i < 3; i++) {
+        const int from = i + x->rank - 5; /* the first axes may be missing */
+        conv.stride[i] = from < 0 ? 1 : attr->stride[from];
+        conv.padding[i] = from < 0 ? 0 : attr->padding[from];
+        conv.dilation[i] = from < 0 ? 1 : attr->dilation[from];
+        if (from >= 0) size[i] = x->dim[2 + from], kernel[i] = attr->kernel[from], made[i] = y->dim[2 + from];
     }
+    conv.n = x->dim[0], conv.c = x->dim[1], conv.d = size[0], conv.h = size[1], conv.w = size[2];
+    conv.k = y->dim[1], conv.kd = kernel[0], conv.kh = kernel[1], conv.kw = kernel[2];
+    conv.o = made[0], conv.p = made[1], conv.q = made[2];
     conv.groups = attr->groups;
     conv.channels_last = x->channels_last || y->channels_last; /* one of them may look the same either way */
     return conv;
@@ -2394,7 +2416,8 @@ static gpunn_status gpunn__turn(gpunn__cuda *cuda, const gpunn_value *to, bool t
     return gpunn__cuda_permute(cuda, &step, GPUNN__BACKWARD);
 }
 
-/* columns[image][c][kh][kw][p][q]: what the window at p, q sees of x at kh, kw; 0 in the padding. Eight at a time. */
+/* columns[image][c][kd][kh][kw][o][p][q]: what the window at o, p, q sees of x at kd, kh, kw; 0 in the padding. Eight at a
+ * time. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__columns_kernel(gpunn__convolution v, const void *x, void *columns, gpunn_dtype dtype, int64_t count)
 {
@@ -2402,24 +2425,33 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     for (int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK; at < count; at += stride) {
         int64_t rest = at / v.q, q = at - rest * v.q, p = rest % v.p;
         rest /= v.p;
+        int64_t o = rest % v.o;
+        rest /= v.o;
         int64_t s = rest % v.kw;
         rest /= v.kw;
-        int64_t r = rest % v.kh, plane = rest / v.kh; /* image and channel */
+        int64_t r = rest % v.kh;
+        rest /= v.kh;
+        int64_t t = rest % v.kd, plane = rest / v.kd; /* image and channel */
         float   value[GPUNN__PACK];
 #pragma unroll
         for (int i = 0; i < GPUNN__PACK; i++) {
-            const int64_t h = p * v.stride[0] + r * v.dilation[0] - v.padding[0];
-            const int64_t w = q * v.stride[1] + s * v.dilation[1] - v.padding[1];
-            const bool    inside = at + i < count && h >= 0 && h < v.h && w >= 0 && w < v.w;
-            value[i] = inside ? gpunn__load(x, dtype, (plane * v.h + h) * v.w + w) : 0;
+            const int64_t d = o * v.stride[0] + t * v.dilation[0] - v.padding[0];
+            const int64_t h = p * v.stride[1] + r * v.dilation[1] - v.padding[1];
+            const int64_t w = q * v.stride[2] + s * v.dilation[2] - v.padding[2];
+            const bool    inside = at + i < count && d >= 0 && d < v.d && h >= 0 && h < v.h && w >= 0 && w < v.w;
+            value[i] = inside ? gpunn__load(x, dtype, ((plane * v.d + d) * v.h + h) * v.w + w) : 0;
             if (++q < v.q) continue;
             q = 0;
             if (++p < v.p) continue;
             p = 0;
+            if (++o < v.o) continue;
+            o = 0;
             if (++s < v.kw) continue;
             s = 0;
             if (++r < v.kh) continue;
             r = 0;
+            if (++t < v.kd) continue;
+            t = 0;
             plane++;
         }
         if (at + GPUNN__PACK <= count) {
@@ -2432,21 +2464,26 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-/* x = or += for every element the sum, kh and kw in order, over the windows that see it. */
+/* x = or += for every element the sum, kd, kh and kw in order, over the windows that see it. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__gather_kernel(gpunn__convolution v, const float *columns, void *x, gpunn_dtype dtype, int64_t count, bool accumulate)
 {
     for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (int64_t)gridDim.x * blockDim.x) {
-        const int64_t rest = at / v.w, w = at - rest * v.w + v.padding[1], plane = rest / v.h;
-        const int64_t h = rest - plane * v.h + v.padding[0];
+        const int64_t row = at / v.w, slice = row / v.h, plane = slice / v.d;
+        const int64_t d = slice - plane * v.d + v.padding[0], h = row - slice * v.h + v.padding[1];
+        const int64_t w = at - row * v.w + v.padding[2];
         float         sum = accumulate ? gpunn__load(x, dtype, at) : 0;
-        for (int64_t r = 0; r < v.kh; r++) {
-            const int64_t y = h - r * v.dilation[0], p = y / v.stride[0];
-            if (y < 0 || p >= v.p || p * v.stride[0] != y) continue;
-            for (int64_t s = 0; s < v.kw; s++) {
-                const int64_t z = w - s * v.dilation[1], q = z / v.stride[1];
-                if (z < 0 || q >= v.q || q * v.stride[1] != z) continue;
-                sum += columns[(((plane * v.kh + r) * v.kw + s) * v.p + p) * v.q + q];
+        for (int64_t t = 0; t < v.kd; t++) {
+            const int64_t front = d - t * v.dilation[0], o = front / v.stride[0];
+            if (front < 0 || o >= v.o || o * v.stride[0] != front) continue;
+            for (int64_t r = 0; r < v.kh; r++) {
+                const int64_t top = h - r * v.dilation[1], p = top / v.stride[1];
+                if (top < 0 || p >= v.p || p * v.stride[1] != top) continue;
+                for (int64_t s = 0; s < v.kw; s++) {
+                    const int64_t left = w - s * v.dilation[2], q = left / v.stride[2];
+                    if (left < 0 || q >= v.q || q * v.stride[2] != left) continue;
+                    sum += columns[(((((plane * v.kd + t) * v.kh + r) * v.kw + s) * v.o + o) * v.p + p) * v.q + q];
+                }
             }
         }
         gpunn__store(x, dtype, at, sum);
@@ -2454,18 +2491,20 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 }
 
 /* A convolution of images whose channels come second, without cuDNN, as many images at a time as the limit of the workspace
- * allows. In every image and group, with what the windows see laid out as columns [c / groups * kh * kw][p * q]:
+ * allows. In every image and group, with what the windows see laid out as columns [c / groups * kd * kh * kw][o * p * q]:
  *     FORWARD  y = w columns
  *     DATA     columns = w^T y, which are then gathered into x
  *     FILTER   w = y columns^T, which are then summed over the images
- * The columns of windows of 1 x 1 side by side are x itself. */
+ * The columns of windows of one cell side by side are x itself. */
 static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
                                         gpunn__room *room, gpunn__action action)
 {
     const bool    data = conv->kind == GPUNN__CONV_DATA, filter = conv->kind == GPUNN__CONV_FILTER;
-    const bool    plain = conv->kh * conv->kw * conv->stride[0] * conv->stride[1] == 1 && !conv->padding[0] && !conv->padding[1];
-    const int64_t area = conv->p * conv->q, depth = conv->c / conv->groups * conv->kh * conv->kw, out = conv->k / conv->groups;
-    const int64_t x_image = conv->c * conv->h * conv->w, y_image = conv->k * area, columns_image = conv->groups * depth * area;
+    const int64_t cells = conv->kd * conv->kh * conv->kw, strides = conv->stride[0] * conv->stride[1] * conv->stride[2];
+    const bool    plain = cells * strides == 1 && conv->padding[0] + conv->padding[1] + conv->padding[2] == 0;
+    const int64_t area = conv->o * conv->p * conv->q, depth = conv->c / conv->groups * cells, out = conv->k / conv->groups;
+    const int64_t x_image = conv->c * conv->d * conv->h * conv->w, y_image = conv->k * area,
+                  columns_image = conv->groups * depth * area;
     const int64_t weights = conv->k * depth;
 
     const gpunn_dtype columns_dtype = data ? GPUNN_F32 : v->x.dtype;
@@ -2486,7 +2525,7 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     p.dtype = (gpunn_dtype)conv->dtype;
     p.d_dtype = filter || (data && !plain) ? GPUNN_F32 : data ? v->x.dtype : v->y.dtype;
     p.precision = (gpunn_precision)conv->precision;
-    p.accumulate = data && plain && v->accumulate;
+    p.accumulate = !filter && (plain || !data) && v->accumulate;
     for (int64_t first = 0; first < conv->n; first += chunk) {
         const int64_t  images = conv->n - first < chunk ? conv->n - first : chunk, count = images * columns_image;
         void *const    x = gpunn__element(v->x.data, v->x.dtype, first * x_image);
@@ -2533,12 +2572,13 @@ static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolut
     gpunn__conv_values second = *v;
     if (turns_x) second.x.data = gpunn__room_take(room, gpunn__bytes(v->x.dtype, v->x.count));
     if (turns_y) second.y.data = gpunn__room_take(room, gpunn__bytes(v->y.dtype, v->y.count));
-    second.accumulate = v->accumulate && !(conv->kind == GPUNN__CONV_DATA && turns_x);
+    second.accumulate = v->accumulate && !(conv->kind == GPUNN__CONV_DATA && turns_x) &&
+                        !(conv->kind == GPUNN__CONV_FORWARD && turns_y);
     if (run && turns_x && conv->kind != GPUNN__CONV_DATA) GPUNN__TRY(gpunn__turn(cuda, &second.x, false, &v->x, false));
     if (run && turns_y && conv->kind != GPUNN__CONV_FORWARD) GPUNN__TRY(gpunn__turn(cuda, &second.y, false, &v->y, false));
     GPUNN__TRY(gpunn__conv_lowered(cuda, conv, &second, room, action));
     if (run && turns_x && conv->kind == GPUNN__CONV_DATA) return gpunn__turn(cuda, &v->x, true, &second.x, v->accumulate);
-    if (run && turns_y && conv->kind == GPUNN__CONV_FORWARD) return gpunn__turn(cuda, &v->y, true, &second.y, false);
+    if (run && turns_y && conv->kind == GPUNN__CONV_FORWARD) return gpunn__turn(cuda, &v->y, true, &second.y, v->accumulate);
     return GPUNN_OK;
 }
 
@@ -2554,7 +2594,7 @@ static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution
     aside.dtype = w.dtype = (gpunn_dtype)conv->dtype;
     void *const workspace = gpunn__room_take(room, bytes);
     if (turns_w && !filter) w.data = gpunn__room_take(room, gpunn__bytes(w.dtype, w.count));
-    if (kind != GPUNN__CONV_FORWARD) aside.data = gpunn__room_take(room, gpunn__bytes(aside.dtype, aside.count));
+    if (v->gradient) aside.data = gpunn__room_take(room, gpunn__bytes(aside.dtype, aside.count));
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     const bool direct = result->dtype == aside.dtype && !v->accumulate && !(filter && turns_w);
     if (direct) aside.data = result->data;
@@ -2579,14 +2619,17 @@ static gpunn_status gpunn__conv_fits(gpunn__cuda *cuda, const gpunn__convolution
  * F32 is rounded to the graph's dtype first, a result of another dtype comes by way of the workspace. */
 static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    const gpunn_value *bias = &step->in[2], *residual = &step->fused.residual;
-    gpunn__convolution conv = gpunn__convolution_of(step, GPUNN__CONV_FORWARD);
-    gpunn__conv_values v = gpunn__conv_values_of(step, GPUNN__CONV_FORWARD);
-    gpunn__room        room = {(char *)step->workspace, 0};
-    size_t             bytes = 0;
-    const gpunn_dtype  dtype = v.x.dtype;
-    bool whole = !step->fused.norm && v.y.dtype == dtype && (residual->data == NULL || residual->dtype == dtype), fits = false;
+    const gpunn__conv_kind kind = gpunn__is_transpose(step) ? GPUNN__CONV_DATA : GPUNN__CONV_FORWARD;
+    const gpunn_value     *bias = &step->in[2], *residual = &step->fused.residual;
+    gpunn__convolution     conv = gpunn__convolution_of(step, kind);
+    gpunn__conv_values     v = gpunn__conv_values_of(step, kind);
+    gpunn_value *const     y = gpunn__conv_result(&v, kind);
+    gpunn__room            room = {(char *)step->workspace, 0};
+    size_t                 bytes = 0;
+    const gpunn_dtype      dtype = step->in[0].dtype;
+    bool whole = !step->fused.norm && y->dtype == dtype && (residual->data == NULL || residual->dtype == dtype), fits = false;
     if (step->training && step->fused.relu) whole = false; /* cuDNN's relu may make 0 of NaN, which would hide a bad loss */
+    if (kind == GPUNN__CONV_DATA) whole = false;
     if (whole) {
         conv.bias = bias->data != NULL, conv.residual = residual->data != NULL, conv.relu = step->fused.relu;
         GPUNN__TRY(gpunn__conv_fits(cuda, &conv, &bytes, &fits));
@@ -2599,15 +2642,15 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
     const bool  round = conv.bias && bias->dtype != dtype;
     const void *rounded = bias->data;
     if (round) rounded = gpunn__room_take(&room, gpunn__bytes(dtype, conv.k));
-    if (fits && v.y.dtype != dtype) {
-        v.y.data = gpunn__room_take(&room, gpunn__bytes(dtype, v.y.count));
-        v.y.dtype = dtype;
+    if (fits && y->dtype != dtype) {
+        y->data = gpunn__room_take(&room, gpunn__bytes(dtype, y->count));
+        y->dtype = dtype;
     }
     if (round && action != GPUNN__PREPARE)
         GPUNN__TRY(gpunn__cuda_copy(cuda, (void *)rounded, dtype, bias->data, bias->dtype, conv.k, false));
     GPUNN__TRY(fits ? gpunn__conv_with(cuda, &conv, &v, rounded, residual->data, bytes, &room, action)
                     : gpunn__conv_without(cuda, &conv, &v, &room, action));
-    if (action != GPUNN__PREPARE) return whole ? GPUNN_OK : gpunn__finish_all(cuda, step, v.y.data, v.y.dtype);
+    if (action != GPUNN__PREPARE) return whole ? GPUNN_OK : gpunn__finish_all(cuda, step, y->data, y->dtype);
     step->workspace_bytes = room.bytes;
     return GPUNN_OK;
 }
@@ -2620,7 +2663,8 @@ static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gp
     size_t                   bytes = 0;
     bool                     fits;
     if (gpunn__conv_result(&v, kind)->data == NULL) return GPUNN_OK;
-    GPUNN__TRY(gpunn__check_operands(cuda, &v.y, kind == GPUNN__CONV_DATA ? &v.w : &v.x, gpunn__conv_result(&v, kind)));
+    GPUNN__TRY(gpunn__check_operands(cuda, kind == GPUNN__CONV_FORWARD ? &v.x : &v.y, kind == GPUNN__CONV_FILTER ? &v.x : &v.w,
+                                     gpunn__conv_result(&v, kind)));
     GPUNN__TRY(gpunn__conv_fits(cuda, &conv, &bytes, &fits));
     GPUNN__TRY(fits ? gpunn__conv_with(cuda, &conv, &v, NULL, NULL, bytes, &room, action)
                     : gpunn__conv_without(cuda, &conv, &v, &room, action));
@@ -2628,18 +2672,18 @@ static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gp
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cuda_conv2d(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+static gpunn_status gpunn__cuda_conv(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) step->workspace_bytes = 0;
     if (!step->backward) {
         GPUNN__TRY(gpunn__check_operands(cuda, &step->in[0], &step->in[1], &step->out));
         return gpunn__conv_forward(cuda, step, action);
     }
-    GPUNN__TRY(gpunn__conv_gradient(cuda, step, GPUNN__CONV_DATA, action));
+    GPUNN__TRY(gpunn__conv_gradient(cuda, step, gpunn__is_transpose(step) ? GPUNN__CONV_FORWARD : GPUNN__CONV_DATA, action));
     GPUNN__TRY(gpunn__conv_gradient(cuda, step, GPUNN__CONV_FILTER, action));
     const gpunn_value *const dy = &step->grad_out;
     float *const             dbias = (float *)step->grad_in[2].data;
-    const int64_t            channels = dy->dim[1], area = dy->channels_last ? 1 : dy->dim[2] * dy->dim[3];
+    const int64_t            channels = dy->dim[1], area = dy->channels_last ? 1 : dy->count / (dy->dim[0] * channels);
     const int64_t            n = dy->count / (channels * area);
     if (dbias == NULL) return GPUNN_OK;
     if (action != GPUNN__PREPARE)
@@ -2649,6 +2693,19 @@ static gpunn_status gpunn__cuda_conv2d(gpunn__cuda *cuda, gpunn_step *step, gpun
     if (step->workspace_bytes < bytes) step->workspace_bytes = bytes;
     return GPUNN_OK;
 }
+
+#define GPUNN__X(name)                                                                                \
+    static gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action) \
+    {                                                                                                 \
+        return gpunn__cuda_conv(cuda, step, action);                                                  \
+    }
+GPUNN__X(conv1d)
+GPUNN__X(conv2d)
+GPUNN__X(conv3d)
+GPUNN__X(conv_transpose1d)
+GPUNN__X(conv_transpose2d)
+GPUNN__X(conv_transpose3d)
+#undef GPUNN__X
 /* ==== >>pool ========================================================================================================== *
  * Planes [h, w] -> [oh, ow], one per image and channel. Forward: a thread for each result, or a block where windows are large.
  * Backward gathers: a thread has eight cells side by side and adds up what the windows over them hand back, in their order. With
@@ -3791,8 +3848,8 @@ static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step
     gpunn__finish      f;
     memset(&f, 0, sizeof f);
     f.count = out->count;
-    f.channels = out->dim[step->op == GPUNN_OP_CONV2D ? 1 : out->rank - 1];
-    f.inner = step->op == GPUNN_OP_CONV2D && !out->channels_last ? out->dim[2] * out->dim[3] : 1;
+    f.channels = out->dim[step->op == GPUNN_OP_LINEAR ? out->rank - 1 : 1];
+    f.inner = step->op == GPUNN_OP_LINEAR || out->channels_last ? 1 : out->count / (out->dim[0] * f.channels);
     f.y = y, f.y_dtype = y_dtype;
     f.out = out->data, f.out_dtype = out->dtype;
     if (bias) f.bias = step->in[2].data, f.bias_dtype = step->in[2].dtype;

@@ -5,6 +5,7 @@ import re
 from . import stamp, table
 from .floats import f32
 from .graph import BATCH
+from .partition import CONVOLUTIONS
 from .spec import schema
 
 WIDTH = 120
@@ -80,7 +81,8 @@ class _Fields:
         for name, (value, default) in values.items():
             if len(set(value)) == 1:
                 self.add(name, value[0], default)
-        arrays = {"kernel_size": "kernel_shape", "stride": "strides", "padding": "paddings", "dilation": "dilations"}
+        arrays = {"kernel_size": "kernel_shape", "stride": "strides", "padding": "paddings", "dilation": "dilations",
+                  "output_padding": "output_paddings"}
         return [(arrays[name], value) for name, (value, _) in values.items() if len(set(value)) > 1]
 
     def arrays(self, differing):
@@ -169,11 +171,16 @@ class _Emitter:
             given.add("num_embeddings", weight.shape[0]).add("embedding_dim", weight.shape[1])
             given.add("padding_idx", a["padding_idx"], -1)
             self.shared(given, t, weight)
-        elif t.op == "conv2d":
+        elif t.op in CONVOLUTIONS:
             given.add("out_channels", t.shape[1])
+            padded = t.op.startswith("conv_transpose") and [
+                size - (old - 1) * s + 2 * p - d * (k - 1) - 1 for size, old, s, p, d, k in zip(
+                    t.shape[2:], self.tensors[t.inputs[0]].shape[2:], a["stride"], a["padding"], a["dilation"], weight.shape[2:])]
             differing = given.window(kernel_size=(weight.shape[2:], None), stride=(a["stride"], 1), padding=(a["padding"], 0),
                                      dilation=(a["dilation"], 1))
-            given.add("groups", a["groups"], 1).arrays(differing).add("no_bias", t.inputs[2] is None, False)
+            given.add("groups", a["groups"], 1)
+            differing += given.window(output_padding=(padded, 0)) if padded else []
+            given.arrays(differing).add("no_bias", t.inputs[2] is None, False)
         elif t.op == "batch_norm":
             builder = "batch_norm2d" if len(t.shape) == 4 else "batch_norm1d"
             given.add("eps", a["eps"], f32(1e-5)).add("momentum", a["momentum"], f32(0.1)).add("no_affine", weight is None, False)

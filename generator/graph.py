@@ -3,6 +3,7 @@ that both give every tensor the same id and the same text."""
 import hashlib
 import math
 from dataclasses import dataclass, field
+from functools import partialmethod
 
 from . import table
 from .floats import f32
@@ -335,7 +336,7 @@ class Graph:
             check_weight(weight, weight_shape, "out_features", "x's features")
             if weight.kind != "parameter":
                 raise GraphError("weight is no parameter; use matmul with transpose_b", "weight")
-        return self.affine("linear", {}, x, name, weight_shape, bias, x.shape[:-1] + (out_features,), weight)
+        return self.affine("linear", {}, x, name, weight_shape, bias and out_features, x.shape[:-1] + (out_features,), weight)
 
     def embedding(self, tokens, name, num_embeddings, embedding_dim, padding_idx=None, weight=None):
         self.new_layer(name)
@@ -354,22 +355,48 @@ class Graph:
         return self.node("embedding", attrs, (tokens, table), tokens.shape + (embedding_dim,), layer=name)
 
     def affine(self, op, attrs, x, name, weight_shape, bias, shape, weight=None):
+        """bias: its size, or False."""
         fan_in = measure(weight_shape[1:])[0]
         if weight is None:
             weight = self.weight(name, "weight", weight_shape, "kaiming_uniform", fan_in)
-        offset = self.weight(name, "bias", weight_shape[:1], "kaiming_uniform", fan_in) if bias else None
+        offset = self.weight(name, "bias", (bias,), "kaiming_uniform", fan_in) if bias else None
         return self.node(op, attrs, (x, weight, offset), shape, layer=name)
 
-    def conv2d(self, x, name, out_channels, kernel_size, stride, padding, dilation, groups, bias):
+    def conv(self, op, x, name, out_channels, kernel_size, stride, padding, dilation, groups, bias, output_padding=0):
+        axes, transposed = int(op[-2]), op.startswith("conv_transpose")
         self.begin_layer(x, name)
-        check_axes(x, 2)
-        kernel, stride, padding, dilation = (window(value, 2) for value in (kernel_size, stride, padding, dilation))
+        check_axes(x, axes)
+        kernel, stride, padding, dilation = (window(value, axes) for value in (kernel_size, stride, padding, dilation))
         if x.shape[1] % groups or out_channels % groups:
             raise GraphError("groups is %d, but the input has %d channels and out_channels is %d; it must divide both" % (
                 groups, x.shape[1], out_channels), "groups")
-        shape = (x.shape[0], out_channels) + self.window_sizes(x, kernel, stride, padding, dilation, False)
+        if transposed:
+            sizes = self.transposed_sizes(x, kernel, stride, padding, dilation, window(output_padding, axes))
+        else:
+            sizes = self.window_sizes(x, kernel, stride, padding, dilation, False)
+        channels = (x.shape[1], out_channels // groups) if transposed else (out_channels, x.shape[1] // groups)
         attrs = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-        return self.affine("conv2d", attrs, x, name, (out_channels, x.shape[1] // groups) + kernel, bias, shape)
+        return self.affine(op, attrs, x, name, channels + kernel, bias and out_channels, (x.shape[0], out_channels) + sizes)
+
+    conv1d = partialmethod(conv, "conv1d")
+    conv2d = partialmethod(conv, "conv2d")
+    conv3d = partialmethod(conv, "conv3d")
+    conv_transpose1d = partialmethod(conv, "conv_transpose1d")
+    conv_transpose2d = partialmethod(conv, "conv_transpose2d")
+    conv_transpose3d = partialmethod(conv, "conv_transpose3d")
+
+    @staticmethod
+    def transposed_sizes(x, kernel, stride, padding, dilation, output_padding):
+        sizes = []
+        for i, size in enumerate(x.shape[2:]):
+            if output_padding[i] >= stride[i] and output_padding[i] >= dilation[i]:
+                raise GraphError("output_padding is %d along axis %d; it must be less than the stride, %d, or the dilation, %d" % (
+                    output_padding[i], 2 + i, stride[i], dilation[i]), "output_padding")
+            sizes.append((size - 1) * stride[i] + dilation[i] * (kernel[i] - 1) + 1 - 2 * padding[i] + output_padding[i])
+            if sizes[i] < 1:
+                raise GraphError("the padding, %d, leaves nothing along axis %d; use a smaller padding" % (padding[i], 2 + i),
+                                 "padding")
+        return tuple(sizes)
 
     @staticmethod
     def window_sizes(x, kernel, stride, padding, dilation, ceil_mode):

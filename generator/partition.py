@@ -12,7 +12,8 @@ from .graph import measure
 from .lower import CLASS_LOSSES, ROW_NORMS, ROW_OPS, Group, Infeasible, called, identifier
 from .program import Instance, Kernel, KernelSet
 
-PRODUCTS = ("linear", "conv2d", "matmul", "scaled_dot_product_attention")
+CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+PRODUCTS = ("linear", "matmul", "scaled_dot_product_attention") + CONVOLUTIONS
 F32_RESULTS = ("affine_grid", "sum", "log_softmax") + CLASS_LOSSES
 LOCAL_OPS = ("batch_norm", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d")
 SAMPLE = 32  # the batch at which bytes are compared
@@ -64,7 +65,8 @@ class View:
     # ---- storage: gpunn__storage_of, gpunn__is_last ----
     def _mark_storage(self):
         half = self.model.precision if self.model.precision in ("bf16", "f16") else None
-        turns = self.model.precision != "f32" and any(t.op == "conv2d" and self.needed[t.id] for t in self.tensors)
+        turns = self.model.precision != "f32" and any(t.op in CONVOLUTIONS and len(t.shape) == 4 and self.needed[t.id]
+                                                      for t in self.tensors)
         self.storage, self.last = [], []
         for t in self.tensors:
             self.storage.append(self._storage_of(t, half))
@@ -92,7 +94,7 @@ class View:
         """Where convolutions want their channels last, so have the values that they give and what goes on with these."""
         if t.kind != "value" or len(t.shape) != 4 or t.dtype != "f32":
             return False
-        if t.op == "conv2d":
+        if t.op in CONVOLUTIONS:
             return True
         if t.op in LOCAL_OPS or (t.op == "dropout" and self._is_alias(t)):
             return self.last[t.inputs[0]]
@@ -124,7 +126,7 @@ class View:
         self.chained = [False] * len(self.tensors)
         follower, head = {}, {}
         for t in self.tensors:
-            if not self.needed[t.id] or t.op not in ("conv2d", "linear"):
+            if not self.needed[t.id] or t.op not in CONVOLUTIONS + ("linear",):
                 continue
             end, stage = t, 0
             while True:

@@ -141,7 +141,7 @@ class Counter:
         for t in self.nodes():
             self.forward(t, forward, True)
             self.backward(t, backward, True)
-        self.bias_gradients(backward, ("linear", "conv2d"))
+        self.bias_gradients(backward, ("linear",) + partition.CONVOLUTIONS)
         for root, times in self.contributions(False).items():
             for _ in range(times - 1):
                 backward.add(1, *[self.size(root)] * 3)
@@ -162,7 +162,7 @@ class Counter:
             else:
                 self.forward(t, forward, False)
                 self.backward(t, backward, False)
-        self.bias_gradients(backward, ("conv2d",))
+        self.bias_gradients(backward, partition.CONVOLUTIONS)
         for root, times in self.contributions(True).items():
             backward.add(0, *[self.size(root)] * (times - 1))
         return forward, backward

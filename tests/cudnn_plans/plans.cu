@@ -25,6 +25,7 @@ static cudaError_t event_elapsed(float *milliseconds, cudaEvent_t begin, cudaEve
 typedef struct layer {
     const char *name;
     int64_t     n, c, h, w, k, kernel, stride, padding, dilation, groups;
+    int64_t     d; /* 0: two axes */
 } layer;
 static const layer layers[] = {
     {"3x3", 64, 64, 56, 56, 64, 3, 1, 1, 1, 1},
@@ -37,6 +38,11 @@ static const layer layers[] = {
     {"depthwise 3x3", 64, 32, 28, 28, 32, 3, 1, 1, 1, 32},
     {"3x3 in 4 groups", 64, 64, 28, 28, 64, 3, 1, 1, 1, 4},
     {"dilated 3x3", 8, 64, 33, 33, 64, 3, 1, 2, 2, 1},
+    {"one axis", 16, 64, 1, 500, 128, 1, 1, 0, 1, 1},
+    {"3x3x3", 2, 32, 24, 24, 64, 3, 1, 1, 1, 1, 24},
+    {"2x2x2/2", 2, 32, 24, 24, 16, 2, 2, 0, 1, 1, 24},
+    {"3x3x3 of 1 channel", 2, 1, 48, 48, 8, 3, 1, 1, 1, 1, 48},
+    {"depthwise 3x3x3", 2, 16, 16, 16, 16, 3, 1, 1, 1, 16, 16},
     {"odd sizes", 3, 5, 13, 9, 7, 3, 2, 1, 2, 1},
 };
 static const struct {
@@ -84,10 +90,17 @@ static gpunn__convolution convolution(const layer *a, int mode, gpunn__conv_kind
     conv.kind = kind;
     conv.dtype = modes[mode].dtype;
     conv.precision = modes[mode].precision;
-    conv.n = a->n, conv.c = a->c, conv.h = a->h, conv.w = a->w, conv.k = a->k, conv.kh = conv.kw = a->kernel;
+    conv.axes = a->d ? 3 : 2;
+    conv.n = a->n, conv.c = a->c, conv.d = a->d ? a->d : 1, conv.h = a->h, conv.w = a->w;
+    conv.k = a->k, conv.kd = a->d ? a->kernel : 1, conv.kh = conv.kw = a->kernel;
+    conv.o = a->d ? (a->d + 2 * a->padding - a->dilation * (a->kernel - 1) - 1) / a->stride + 1 : 1;
     conv.p = (a->h + 2 * a->padding - a->dilation * (a->kernel - 1) - 1) / a->stride + 1;
     conv.q = (a->w + 2 * a->padding - a->dilation * (a->kernel - 1) - 1) / a->stride + 1;
-    for (int i = 0; i < 2; i++) conv.stride[i] = a->stride, conv.padding[i] = a->padding, conv.dilation[i] = a->dilation;
+    for (int i = 0; i < 3; i++) {
+        const bool there = i > 0 || a->d;
+        conv.stride[i] = there ? a->stride : 1, conv.padding[i] = there ? a->padding : 0;
+        conv.dilation[i] = there ? a->dilation : 1;
+    }
     conv.groups = a->groups;
     conv.bias = (parts & BIAS) != 0, conv.residual = (parts & RESIDUAL) != 0, conv.relu = (parts & RELU) != 0;
     conv.channels_last = channels_last;

@@ -105,16 +105,16 @@ static gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product 
     return gpunn__cuda_launched(cuda, "product");
 }
 
-/* A tensor of a convolution: [dim 0][dim 1][dim 2][dim 3] in the order of NCHW, wherever its channels are stored. */
+/* A tensor of a convolution: dim in the order n, c, d, h, w, wherever its channels are stored. */
 struct reference_tensor {
     std::vector<double> value;
-    int64_t             count, stride[4];
-    reference_tensor(const int64_t dim[4], bool channels_last)
+    int64_t             count, stride[5];
+    reference_tensor(const int64_t dim[5], bool channels_last)
     {
-        stride[3] = channels_last ? dim[1] : 1;
-        stride[2] = stride[3] * dim[3];
+        stride[4] = channels_last ? dim[1] : 1;
+        for (int i = 4; i > 2; i--) stride[i - 1] = stride[i] * dim[i];
         stride[1] = channels_last ? 1 : stride[2] * dim[2];
-        stride[0] = dim[1] * dim[2] * dim[3];
+        stride[0] = dim[1] * dim[2] * dim[3] * dim[4];
         count = stride[0] * dim[0];
         value.resize((size_t)count);
     }
@@ -126,9 +126,9 @@ struct reference_tensor {
     {
         for (int64_t i = 0; i < count; i++) gpunn__store(data, dtype, i, (float)value[(size_t)i]);
     }
-    double *at(int64_t i, int64_t j, int64_t k)
+    double *at(int64_t i, int64_t j, int64_t k, int64_t l)
     {
-        return &value[(size_t)(i * stride[0] + j * stride[1] + k * stride[2])];
+        return &value[(size_t)(i * stride[0] + j * stride[1] + k * stride[2] + l * stride[3])];
     }
 };
 REFERENCE_FAST static void reference_convolution(const gpunn__convolution conv, const gpunn__conv_data data)
@@ -137,35 +137,43 @@ REFERENCE_FAST static void reference_convolution(const gpunn__convolution conv, 
     bool             tf32 = conv.precision == GPUNN_PRECISION_TF32 && dtype == GPUNN_F32, last = conv.channels_last != 0;
     bool             forward = conv.kind == GPUNN__CONV_FORWARD, to_x = conv.kind == GPUNN__CONV_DATA;
     const int64_t    inner = conv.c / conv.groups;
-    const int64_t    x_dim[4] = {conv.n, conv.c, conv.h, conv.w}, w_dim[4] = {conv.k, inner, conv.kh, conv.kw};
-    const int64_t    y_dim[4] = {conv.n, conv.k, conv.p, conv.q};
+    const int64_t    x_dim[5] = {conv.n, conv.c, conv.d, conv.h, conv.w};
+    const int64_t    w_dim[5] = {conv.k, inner, conv.kd, conv.kh, conv.kw};
+    const int64_t    y_dim[5] = {conv.n, conv.k, conv.o, conv.p, conv.q};
     reference_tensor x(x_dim, last), w(w_dim, last), y(y_dim, last);
     if (!to_x) x.load(data.x, dtype, tf32);
     if (forward || to_x) w.load(data.w, dtype, tf32);
     if (!forward) y.load(data.y, dtype, tf32);
+    /* one row of y, filter after filter, from one row of x through one row of a filter */
+    const auto row = [&](int64_t n, int64_t k, int64_t c, int64_t t, int64_t r, int64_t o, int64_t p) {
+        int64_t depth = o * conv.stride[0] - conv.padding[0] + t * conv.dilation[0];
+        int64_t height = p * conv.stride[1] - conv.padding[1] + r * conv.dilation[1];
+        if (depth < 0 || depth >= conv.d || height < 0 || height >= conv.h) return;
+        double *filter = w.at(k, c, t, r), *out = y.at(n, k, o, p);
+        double *in = x.at(n, k / (conv.k / conv.groups) * inner + c, depth, height);
+        for (int64_t s = 0; s < conv.kw; s++) {
+            double factor = filter[s * w.stride[4]], sum = 0;
+            for (int64_t q = 0; q < conv.q; q++) {
+                int64_t column = q * conv.stride[2] - conv.padding[2] + s * conv.dilation[2];
+                if (column < 0 || column >= conv.w) continue;
+                double &from = in[column * x.stride[4]], &to = out[q * y.stride[4]];
+                if (forward)
+                    to += from * factor;
+                else if (to_x)
+                    from += to * factor;
+                else
+                    sum += from * to;
+            }
+            if (!forward && !to_x) filter[s * w.stride[4]] += sum;
+        }
+    };
     for (int64_t n = 0; n < conv.n; n++)
         for (int64_t k = 0; k < conv.k; k++)
             for (int64_t c = 0; c < inner; c++)
-                for (int64_t r = 0; r < conv.kh; r++)
-                    for (int64_t s = 0; s < conv.kw; s++)
-                        for (int64_t p = 0; p < conv.p; p++) {
-                            int64_t row = p * conv.stride[0] - conv.padding[0] + r * conv.dilation[0];
-                            if (row < 0 || row >= conv.h) continue;
-                            double *filter = w.at(k, c, r) + s * w.stride[3], factor = *filter, sum = 0;
-                            double *in = x.at(n, k / (conv.k / conv.groups) * inner + c, row), *out = y.at(n, k, p);
-                            for (int64_t q = 0; q < conv.q; q++) {
-                                int64_t column = q * conv.stride[1] - conv.padding[1] + s * conv.dilation[1];
-                                if (column < 0 || column >= conv.w) continue;
-                                double &from = in[column * x.stride[3]], &to = out[q * y.stride[3]];
-                                if (forward)
-                                    to += from * factor;
-                                else if (to_x)
-                                    from += to * factor;
-                                else
-                                    sum += from * to;
-                            }
-                            if (!forward && !to_x) *filter += sum;
-                        }
+                for (int64_t t = 0; t < conv.kd; t++)
+                    for (int64_t r = 0; r < conv.kh; r++)
+                        for (int64_t o = 0; o < conv.o; o++)
+                            for (int64_t p = 0; p < conv.p; p++) row(n, k, c, t, r, o, p);
     for (int64_t i = 0; forward && i < y.count; i++) {
         double &value = y.value[(size_t)i];
         if (conv.residual) value += gpunn__load(data.residual, dtype, i);

@@ -44,9 +44,9 @@ class Maker:
     def value(self, part, x):
         """Something that the schema of an attribute allows, with luck something that fits operand x."""
         name, rank = part.get("$ref", "").split("/")[-1], len(x.shape)
-        if name in ("pair", "padding"):
-            low = name == "pair"
-            return self.pick((self.random.randrange(low, 4), [self.random.randrange(low, 4), self.random.randrange(low, 3)]))
+        if name[:-2] in ("window", "padding"):
+            low = name[:-2] == "window"
+            return self.pick((self.random.randrange(low, 4), [self.random.randrange(low, 4) for _ in range(int(name[-2]))]))
         simple = {
             "count": lambda: self.count(rank if rank and self.random.randrange(3) else 8),
             "flag": lambda: self.random.randrange(2) == 1,
@@ -116,11 +116,13 @@ class Maker:
         shape = self.pick((["N", 6], ["N", 4, 9, 8], [3, "N", 5], ["N", 3, 4]))
         if op == "affine_grid":
             shape = self.pick((["N", 2, 3], ["N", 3, 4]))
-        elif "2d" in op or op == "grid_sample":
+        elif op == "grid_sample":
             shape = ["N", 4, 9, 8]
+        elif op[-2:] in ("1d", "2d", "3d"):
+            shape = ["N", 4] + [5, 9, 8][-int(op[-2]):]
         elif "attention" in op:
             shape = self.pick((["N", 4, 9, 8], ["N", 5, 3, 2, 4]))
-        elif "1d" in op or op in ("cross_entropy", "nll_loss", "accuracy"):
+        elif op in ("cross_entropy", "nll_loss", "accuracy"):
             shape = ["N", 6]
         dtype = self.pick(INTEGERS.get(op, (0, graph.CLASS_DTYPES))[1])
         self.entries = [{"op": "input", "name": "a", "shape": shape},

@@ -255,7 +255,7 @@ class Refused(unittest.TestCase):
     def test_entries(self):
         for text, place, sentence in (
                 ('3', "4:1", "an object"), ('{}', "4:1", "lacks 'op'"), ('{"op":3}', "4:7", "a string"),
-                ('{"op":"conv3d"}', "4:7", "did you mean 'conv2d'"), ('{"op":"relu"}', "4:1", "lacks 'inputs'"),
+                ('{"op":"conv4d"}', "4:7", "did you mean 'conv[123]d'"), ('{"op":"relu"}', "4:1", "lacks 'inputs'"),
                 ('{"op":"relu","inputs":["w"]}', "4:24", "no tensor 'w'"),
                 ('{"op":"relu","id":"r","inputs":["r"]}', "4:33", "line 4"),
                 ('{"op":"relu","id":"a","inputs":["b"]},\n{"op":"relu","id":"b","inputs":["a"]}', "4:33", "only in line 5"),
@@ -299,6 +299,14 @@ class Refused(unittest.TestCase):
                  "4:73", r"spans 11 along axis 3, but the padded input \[N, 4, 8, 8\] only 10"),
                 ('{"op":"conv2d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":1,"groups":3}', "4:84", "divide both"),
                 ('{"op":"conv2d","name":"c","inputs":["v"],"out_channels":8,"kernel_size":3}', "4:36", "height, width"),
+                ('{"op":"conv1d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":3}', "4:36", "channels, length"),
+                ('{"op":"conv3d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":[3,3]}', "4:73", "list of three"),
+                ('{"op":"conv3d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":3,"output_padding":1}',
+                 "4:75", "no 'output_padding'"),
+                ('{"op":"conv_transpose2d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":3,"output_padding":1}',
+                 "4:102", "less than the stride, 1, or the dilation, 1"),
+                ('{"op":"conv_transpose2d","name":"c","inputs":["x"],"out_channels":8,"kernel_size":3,"padding":9}',
+                 "4:95", "leaves nothing along axis 2"),
                 ('{"op":"max_pool2d","inputs":["x"],"kernel_size":2,"padding":2}', "4:61", "half of the kernel"),
                 ('{"op":"batch_norm2d","name":"b","inputs":["x"],"eps":0}', "4:54", "above 0"),
                 ('{"op":"batch_norm2d","name":"b","inputs":["x"],"momentum":2}', "4:59", "from 0 to 1"),

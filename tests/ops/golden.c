@@ -25,6 +25,7 @@ static gpunn_tensor *concat3(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c, 
 #include "cases/picks.h"
 
 /* clang-format off */
+#include "cases/conv.h"
 #define CONV(...) gpunn_conv2d(in("x"), "l", __VA_ARGS__)
 #define POOL_CASES(X, kind)                                                                                                      \
     X(kind, "plain", gpunn_##kind(in("x"), .kernel_size = 2))                                                                    \
@@ -317,6 +318,9 @@ static const struct {
 #define X(kind, label, ...) {#kind "." label, "picks"},
                         PICKS_CASES(X)
 #undef X
+#define X(kind, label, ...) {#kind "." label, "conv"},
+                            CONV_CASES(X)
+#undef X
 };
 static gpunn_tensor *build_case(int index)
 {
@@ -329,6 +333,7 @@ static gpunn_tensor *build_case(int index)
     ATTENTION_CASES(X)
     SAMPLE_CASES(X)
     PICKS_CASES(X)
+    CONV_CASES(X)
 #undef X
     return NULL;
 }
@@ -358,7 +363,7 @@ static void check_value(gpunn_device *dev, gpunn_tensor *t, const golden_tensor 
     if (expected->dtype == GPUNN_F32) {
         /* Rounding of a sum of n products grows like its largest part, not like the result: the absolute term. Convolutions may
          * take Winograd's transforms, which round some three times more. */
-        const double scale = strncmp(expected->name, "conv2d", 6) == 0 ? 6e-6 : 2e-6;
+        const double scale = strncmp(expected->name, "conv", 4) == 0 ? 6e-6 : 2e-6;
         const double atol = scale * largest(expected) + (grad_out ? 3e-7 * largest(grad_out) : 0) + 1e-30;
         check_close_at(actual, expected->data, expected->count, 4e-6, atol, what, __FILE__, __LINE__);
     } else if (memcmp(actual, expected->data, expected->bytes) != 0)
@@ -451,7 +456,7 @@ static void test_complete(void **state)
 
 int main(void)
 {
-    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample", "picks"};
+    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample", "picks", "conv"};
     static golden            goldens[COUNT(files)];
     static golden_case       list[2048];
     static struct CMUnitTest tests[2 * COUNT(list)];

@@ -335,6 +335,7 @@ static gpunn_tensor *indices(inputs *in, gpunn_dtype dtype, gpunn_shape shape, i
 #include "cases/picks.h"
 
 /* clang-format off */
+#include "cases/conv.h"
 /* X(name, first input, builder from that x) */
 #define LAYERS(X)                                                                                                           \
     X(linear, XS(3, 7), gpunn_linear(x, "l", .out_features = 5))                                                            \
@@ -468,10 +469,11 @@ static gpunn_tensor *residual(inputs *in, gpunn_tensor *x)
     }
 LAYERS(X)
 ATTENTION_GRADIENTS(X)
+CONV_GRADIENTS(X)
 #undef X
 static const elementwise layers[] = {
 #define X(name, ...) {#name, 0, layer_##name},
-    LAYERS(X) ATTENTION_GRADIENTS(X)
+    LAYERS(X) ATTENTION_GRADIENTS(X) CONV_GRADIENTS(X)
 #undef X
 };
 static void test_layer(void **state)

@@ -358,6 +358,54 @@ static void test_conv2d(void **state)
             gpunn_conv2d(f->rows, "c", .out_channels = 8, .kernel_size = 9));
 }
 
+static void test_convolutions(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *line = gpunn_input(f->model, "line", GPUNN_F32, GPUNN_SHAPE(B, 6, 20));
+    gpunn_tensor *volume = gpunn_input(f->model, "volume", GPUNN_F32, GPUNN_SHAPE(B, 4, 5, 6, 7));
+    check_shape(f, gpunn_conv1d(line, "l1", .out_channels = 8, .kernel_size = 5, .stride = 2, .padding = 1, .groups = 2),
+                SHAPE(B, 8, 9));
+    check_shape(f, gpunn_find(f->model, "l1.weight"), SHAPE(8, 3, 5));
+    check_shape(f, gpunn_find(f->model, "l1.bias"), SHAPE(8));
+    check_shape(f, gpunn_conv3d(volume, "v1", .out_channels = 3, .kernel_shape = {1, 2, 3}, .strides = {2, 1, 3}),
+                SHAPE(B, 3, 3, 5, 2));
+    check_shape(f, gpunn_find(f->model, "v1.weight"), SHAPE(3, 4, 1, 2, 3));
+    assert_float_equal(gpunn_find(f->model, "v1.bias")->init.a, 24, 0);
+    check_shape(f, gpunn_conv_transpose1d(line, "l2", .out_channels = 4, .kernel_size = 5, .groups = 2), SHAPE(B, 4, 24));
+    check_shape(f,
+                gpunn_conv_transpose2d(f->image, "i2", .out_channels = 9, .kernel_size = 3, .stride = 2, .padding = 1,
+                                       .output_padding = 1, .groups = 3),
+                SHAPE(B, 9, 28, 28));
+    check_shape(f, gpunn_find(f->model, "i2.weight"), SHAPE(6, 3, 3, 3));
+    check_shape(f, gpunn_find(f->model, "i2.bias"), SHAPE(9));
+    assert_float_equal(gpunn_find(f->model, "i2.weight")->init.a, 27, 0);
+    assert_float_equal(gpunn_find(f->model, "i2.bias")->init.a, 27, 0);
+    check_shape(f,
+                gpunn_conv_transpose3d(volume, "v2", .out_channels = 2, .kernel_size = 2, .strides = {2, 3, 1}, .dilation = 2,
+                                       .output_paddings = {1, 2, 0}),
+                SHAPE(B, 2, 12, 20, 9));
+    REFUSED(f, GPUNN_ERR_SHAPE, "conv1d 'c': x is [batch, 6, 14, 14], but [n, channels, length] is needed; gpunn_reshape it",
+            gpunn_conv1d(f->image, "c", .out_channels = 3, .kernel_size = 3));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "conv1d 'c': strides[1] is set, but the window has 1 axis; leave it out",
+            gpunn_conv1d(line, "c", .out_channels = 3, .kernel_size = 3, .strides = {1, 2}));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "conv3d 'c': output_padding is 1, but only transposed convolutions have one; leave it out",
+            gpunn_conv3d(volume, "c", .out_channels = 3, .kernel_size = 3, .output_paddings = {0, 1, 0}));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "conv_transpose2d 'c': output_padding is 2 along axis 3; it must be less than the stride, 2, or the dilation, 1",
+            gpunn_conv_transpose2d(f->image, "c", .out_channels = 3, .kernel_size = 3, .stride = 2, .output_paddings = {1, 2}));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "conv_transpose2d 'c': output_padding is -1; set .output_padding, or .output_paddings for each axis, to 0 or more",
+            gpunn_conv_transpose2d(f->image, "c", .out_channels = 3, .kernel_size = 3, .output_padding = -1));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "conv_transpose1d 'c': the padding, 11, leaves nothing along axis 2 (input [batch, 6, 20], kernel 3, dilation 1, "
+            "stride 1); use a smaller padding",
+            gpunn_conv_transpose1d(line, "c", .out_channels = 3, .kernel_size = 3, .padding = 11));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "conv_transpose3d 'c': groups is 3, but the input has 4 channels and out_channels is 6; it must be 1 or more and "
+            "divide both",
+            gpunn_conv_transpose3d(volume, "c", .out_channels = 6, .kernel_size = 2, .groups = 3));
+}
+
 static void test_pools(void **state)
 {
     fixture *f = (fixture *)*state;
@@ -1102,6 +1150,7 @@ int main(void)
         TEST(test_broadcasting),
         TEST(test_linear),
         TEST(test_conv2d),
+        TEST(test_convolutions),
         TEST(test_pools),
         TEST(test_sampling),
         TEST(test_other_layers),

@@ -169,6 +169,16 @@ static gpunn_tensor *build_all(gpunn_model *m)
     gpunn_tensor *h = gpunn_conv2d(x, "conv1", .out_channels = 8, .kernel_shape = {3, 2}, .strides = {2, 1}, .padding = 1,
                                    .dilations = {1, 2}, .groups = 2);
     h = gpunn_conv2d(h, "conv2", .out_channels = 4, .kernel_size = 1, .no_bias = true);
+    gpunn_tensor *line = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 45));
+    gpunn_tensor *volume = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 5, 3, 3));
+    all[count++] = gpunn_conv1d(line, "line", .out_channels = 2, .kernel_size = 5, .stride = 3, .dilation = 2);
+    all[count++] = gpunn_conv3d(volume, "volume", .out_channels = 6, .kernel_shape = {3, 1, 2}, .paddings = {1, 0, 1},
+                                .groups = 2, .no_bias = true);
+    all[count++] = gpunn_conv_transpose1d(line, "line_up", .out_channels = 2, .kernel_size = 4, .stride = 2, .padding = 1);
+    all[count++] = gpunn_conv_transpose2d(h, "up", .out_channels = 6, .kernel_size = 3, .stride = 2, .output_padding = 1,
+                                          .groups = 2, .no_bias = true);
+    all[count++] = gpunn_conv_transpose3d(volume, "volume_up", .out_channels = 3, .kernel_shape = {2, 3, 1}, .strides = {2, 3, 1},
+                                          .output_paddings = {0, 2, 1}, .dilations = {1, 1, 2});
     all[count++] = gpunn_batch_norm2d(h, "bn1");
     all[count++] = gpunn_batch_norm2d(h, "bn2", .eps = 0.001f, .momentum = 0.3f, .no_affine = true);
     all[count++] = gpunn_layer_norm(h, "ln1");
@@ -510,7 +520,7 @@ static void hostile_entries(void **state)
         {"^7", "a list of objects"},
         {"^{}", "\"op\" is missing"},
         {"{\"op\": ^3}", "\"op\" must be a string"},
-        {"{\"op\": ^\"conv3d\", \"inputs\": [\"x\"]}", "no op \"conv3d\""},
+        {"{\"op\": ^\"conv4d\", \"inputs\": [\"x\"]}", "no op \"conv4d\""},
         {"{\"op\": ^\"group\", \"inputs\": [\"x\"]}", "no op \"group\""},
         {"{\"op\": ^\"none\", \"inputs\": [\"x\"]}", "no op \"none\""},
         {"^{\"op\": \"relu\"}", "\"inputs\" is missing"},
