@@ -108,6 +108,33 @@ def resnet_train(channels_last):
     return training(model, optimizer, nn.CrossEntropyLoss(), x, classes(32, 5))
 
 
+class BertLayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(768, 768) for _ in range(4))
+        self.n1, self.n2 = nn.LayerNorm(768, eps=1e-12), nn.LayerNorm(768, eps=1e-12)
+        self.f1, self.f2 = nn.Linear(768, 3072), nn.Linear(3072, 768)
+
+    def forward(self, x):
+        q, k, v = (layer(x).unflatten(2, (12, 64)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        x = self.n1(x + self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)))
+        return self.n2(x + self.f2(F.gelu(self.f1(x))))
+
+
+def bert(batch, fast):
+    """fast: PyTorch's own encoder in its inference fast path."""
+    model, x = nn.Sequential(*[BertLayer() for _ in range(12)]), torch.rand(batch, 128, 768)
+    if fast:
+        layer = nn.TransformerEncoderLayer(768, 12, 3072, dropout=0.0, activation="gelu", layer_norm_eps=1e-12, batch_first=True)
+        model = nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
+    model.eval()
+
+    def step():
+        with torch.inference_mode():
+            model(x)
+    return step
+
+
 def adam(**options):
     parameters = [nn.Parameter(torch.rand(10000000 // 64)) for _ in range(64)]
     for p in parameters:
@@ -127,7 +154,8 @@ WORKLOADS = {
     "sgemm1024": lambda: sgemm(1024), "sgemm256": lambda: sgemm(256), "mlp20": mlp20, "lenet4": lambda: lenet(4),
     "lenet128": lambda: lenet(128), "mlp784": mlp784, "resnet_forward": lambda: resnet_forward(False),
     "resnet_forward_jit": lambda: resnet_forward(True), "resnet_train": lambda: resnet_train(False),
-    "resnet_train_cl": lambda: resnet_train(True), "adam": adam, "adam_fused": lambda: adam(fused=True), "fused": fused,
+    "resnet_train_cl": lambda: resnet_train(True), "bert1": lambda: bert(1, False), "bert8": lambda: bert(8, False),
+    "bert1_fast": lambda: bert(1, True), "bert8_fast": lambda: bert(8, True), "adam": adam, "adam_fused": lambda: adam(fused=True), "fused": fused,
 }
 
 

@@ -139,6 +139,38 @@ static inline void make_resnet(workload *w, int64_t batch, int side, int classes
     w->opt = gpunn_sgd(w->model, .lr = 0.001f, .momentum = 0.9f);
 }
 
+static inline gpunn_tensor *named_linear(gpunn_tensor *x, int layer, const char *part, int out)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%d.%s", layer, part);
+    return gpunn_linear(x, name, .out_features = out);
+}
+
+static inline gpunn_tensor *named_norm(gpunn_tensor *x, int layer, const char *part, float eps)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%d.%s", layer, part);
+    return gpunn_layer_norm(x, name, .eps = eps);
+}
+
+/* BERT's encoder of 12 layers, width 768 and 12 heads, forward, without embeddings. */
+static inline void make_bert(workload *w, int64_t batch, int rows)
+{
+    const int     width = 768;
+    gpunn_shape   heads = GPUNN_SHAPE(GPUNN_BATCH, rows, 12, width / 12), flat = GPUNN_SHAPE(GPUNN_BATCH, rows, width);
+    gpunn_tensor *x = input(w, "x", batch, flat);
+    for (int i = 0; i < 12; i++) {
+        gpunn_tensor *q = gpunn_reshape(named_linear(x, i, "q", width), heads);
+        gpunn_tensor *k = gpunn_reshape(named_linear(x, i, "k", width), heads);
+        gpunn_tensor *v = gpunn_reshape(named_linear(x, i, "v", width), heads);
+        gpunn_tensor *h = gpunn_scaled_dot_product_attention(q, k, v, .heads_last = true);
+        x = named_norm(gpunn_add(named_linear(gpunn_reshape(h, flat), i, "o", width), x), i, "n1", 1e-12f);
+        h = named_linear(gpunn_gelu(named_linear(x, i, "f1", 4 * width)), i, "f2", width);
+        x = named_norm(gpunn_add(h, x), i, "n2", 1e-12f);
+    }
+    w->output = x;
+}
+
 /* Parameters of `count` floats together in `pieces`, and a gradient for each; the optimizer is the caller's. */
 static inline void make_parameters(workload *w, int64_t count, int pieces)
 {
