@@ -19,7 +19,7 @@
  *     sample    grid_sample, affine_grid
  *     norm      batch_norm, dropout
  *     reduce    sum, max, argmax, softmax, log_softmax, layer_norm, rms_norm, embedding, gather
- *     attention scaled_dot_product_attention: products and a kernel of our own
+ *     attention scaled_dot_product_attention: cuDNN's, or products and a kernel of our own
  *     loss      cross_entropy, nll
  *     map       elementwise ops, expanded from gpunn.h's tables; cast; permute, concat, slice, pad
  *     update    optimizers, norms of gradients, the loss scale
@@ -1134,6 +1134,26 @@ typedef struct gpunn__conv_data {
     const void *bias, *residual;
     void       *workspace;
 } gpunn__conv_data;
+
+/* cuDNN's fused attention, of 16-bit values whose rows lie together: steps in elements from sample to sample, head to head and
+ * row to row. */
+enum { GPUNN__ATTENTION_TAG = 0x61747465 };
+typedef struct gpunn__dnn_attention { /* all fields are set, no padding: a key of the cache */
+    int64_t tag, backward, dtype, n, heads, kv_heads, l, s, e, ev, causal;
+    int64_t q[3], k[3], v[3], y[3], dy[3], dq[3], dk[3], dv[3]; /* gradients: 0 of a forward pass */
+} gpunn__dnn_attention;
+/* Forward: q, k, v -> y, lse (F32 [n, heads, l]); backward: all these and dy -> dq, dk, dv. What is computed is written. */
+typedef struct gpunn__dnn_attention_data {
+    void *q, *k, *v, *y, *lse, *dy, *dq, *dk, *dv;
+    void *sums; /* backward: room as lse's */
+    float scale;
+    void *workspace;
+} gpunn__dnn_attention_data;
+/* As gpunn__dnn_prepare and gpunn__dnn_run. */
+static gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a, size_t *workspace_bytes);
+static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
+                                             const gpunn__dnn_attention_data *data);
+
 static bool gpunn__dnn_available(gpunn__cuda *cuda);
 /* Chooses the plan. workspace_bytes: what the run will get. GPUNN_ERR_UNSUPPORTED: there is no plan, take another way. */
 static gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes);
@@ -1849,7 +1869,7 @@ static gpunn_status gpunn__cuda_matmul(gpunn__cuda *cuda, gpunn_step *step, gpun
 #endif
 
 enum {
-    GPUNN__DNN_MADE = 128,     /* descriptors of a builder */
+    GPUNN__DNN_MADE = 256,     /* descriptors of a builder */
     GPUNN__DNN_CONFIGS = 96,   /* of one heuristic */
     GPUNN__DNN_NOTES = 32,     /* of an engine */
     GPUNN__DNN_CANDIDATES = 8, /* plans that a benchmark compares */
@@ -1874,12 +1894,13 @@ typedef struct gpunn__dnn_choice {
 
 /* Descriptors in the making. After a failure, which status and text describe, nothing more is called. */
 typedef struct gpunn__dnn_builder {
-    gpunn__cuda              *cuda;
-    const gpunn__convolution *conv;
-    gpunn_status              status;
-    char                      text[256];
-    int                       count;
-    cudnnBackendDescriptor_t  made[GPUNN__DNN_MADE];
+    gpunn__cuda                *cuda;
+    const gpunn__convolution   *conv; /* one of these two */
+    const gpunn__dnn_attention *attention;
+    gpunn_status                status;
+    char                        text[256];
+    int                         count;
+    cudnnBackendDescriptor_t    made[GPUNN__DNN_MADE];
 } gpunn__dnn_builder;
 
 /* The status of a call of cuDNN; text: its name, what cuDNN calls the error and what it adds. */
@@ -2042,6 +2063,18 @@ static cudnnBackendDescriptor_t gpunn__dnn_pointwise(gpunn__dnn_builder *builder
     return operation;
 }
 
+/* The graph of these operations. */
+static cudnnBackendDescriptor_t gpunn__dnn_operations(gpunn__dnn_builder *builder, int64_t count,
+                                                      const cudnnBackendDescriptor_t *operations)
+{
+    cudnnBackendDescriptor_t graph = gpunn__dnn_make(builder, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    gpunn__dnn_set(builder, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, operations);
+    if (!GPUNN__DNN_DESCRIBED)
+        gpunn__dnn_set(builder, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &builder->cuda->libraries->dnn);
+    gpunn__dnn_finalize(builder, graph);
+    return graph;
+}
+
 /* x, w -> convolution -> + residual -> + bias -> relu -> y, in the only order for which cuDNN has compiled engines. Without a
  * bias there are none for a residual or relu: NHWC gets one made at run time, NCHW has no plan. */
 static cudnnBackendDescriptor_t gpunn__dnn_graph(gpunn__dnn_builder *builder)
@@ -2067,12 +2100,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_graph(gpunn__dnn_builder *builder)
     }
     if (conv->relu) operations[count] = gpunn__dnn_pointwise(builder, y[count - 1], NULL, y[count]), count++;
 
-    cudnnBackendDescriptor_t graph = gpunn__dnn_make(builder, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    gpunn__dnn_set(builder, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, operations);
-    if (!GPUNN__DNN_DESCRIBED)
-        gpunn__dnn_set(builder, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &builder->cuda->libraries->dnn);
-    gpunn__dnn_finalize(builder, graph);
-    return graph;
+    return gpunn__dnn_operations(builder, count, operations);
 }
 
 /* What the heuristic proposes for the graph, the fastest first; how many. */
@@ -2099,7 +2127,7 @@ static int64_t gpunn__dnn_configs(gpunn__dnn_builder *builder, cudnnBackendDescr
 static bool gpunn__dnn_suits(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t config, bool any_order)
 {
     const gpunn__convolution   *conv = builder->conv;
-    bool                        exact = conv->dtype == GPUNN_F32 && conv->precision == GPUNN_PRECISION_F32;
+    bool                        exact = conv && conv->dtype == GPUNN_F32 && conv->precision == GPUNN_PRECISION_F32;
     cudnnBackendNumericalNote_t notes[GPUNN__DNN_NOTES];
     int                         before = builder->count;
     cudnnBackendDescriptor_t    engine = gpunn__dnn_make(builder, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
@@ -2165,7 +2193,9 @@ static gpunn_status gpunn__dnn_fail(gpunn__cuda *cuda, gpunn_status status, cons
     return gpunn__cuda_fail(cuda, status == GPUNN_ERR_UNSUPPORTED ? GPUNN_ERR_DEVICE : status, "cuDNN: %s", text);
 }
 
-static gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__convolution *conv, gpunn__dnn_choice *choice)
+static gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__dnn_attention *attention,
+                                      cudnnBackendDescriptor_t (*make_graph)(gpunn__dnn_builder *builder),
+                                      gpunn__dnn_choice *choice)
 {
     static const struct {
         cudnnBackendHeurMode_t mode;
@@ -2175,9 +2205,9 @@ static gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__convolutio
                   {CUDNN_HEUR_MODE_A, true},
                   {CUDNN_HEUR_MODE_FALLBACK, true}};
 
-    gpunn__dnn_builder       builder = {cuda, conv, GPUNN_OK, "", 0, {}};
+    gpunn__dnn_builder       builder = {cuda, conv, attention, GPUNN_OK, "", 0, {}};
     cudnnBackendDescriptor_t configs[GPUNN__DNN_CONFIGS];
-    cudnnBackendDescriptor_t graph = gpunn__dnn_graph(&builder);
+    cudnnBackendDescriptor_t graph = make_graph(&builder);
     int                      before = builder.count, wanted = cuda->args.benchmark ? GPUNN__DNN_CANDIDATES : 1;
     for (int r = 0; r < (cuda->args.deterministic ? 2 : 4) && choice->count == 0 && builder.status == GPUNN_OK; r++) {
         int64_t count = gpunn__dnn_configs(&builder, graph, rounds[r].mode, configs);
@@ -2210,7 +2240,7 @@ static gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convoluti
 {
     gpunn__dnn_choice *choice = gpunn__dnn_entry(cuda, conv);
     if (!choice) return GPUNN_ERR_MEMORY;
-    if (!choice->searched) GPUNN__TRY(gpunn__dnn_search(cuda, conv, choice));
+    if (!choice->searched) GPUNN__TRY(gpunn__dnn_search(cuda, conv, NULL, gpunn__dnn_graph, choice));
     if (choice->count == 0)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this graph: %s", choice->refusal);
     *workspace_bytes = 0;
@@ -2267,6 +2297,27 @@ static gpunn_status gpunn__dnn_compare(gpunn__cuda *cuda, gpunn__dnn_choice *cho
     return GPUNN_OK;
 }
 
+/* Runs the plan on these tensors, by their names; the fastest of several if they can be compared: repeated, that is. */
+static gpunn_status gpunn__dnn_launch(gpunn__cuda *cuda, gpunn__dnn_choice *choice, int64_t count, const int64_t *names,
+                                      const void *const *pointers, void *workspace, bool repeatable)
+{
+    gpunn__dnn_builder       builder = {cuda, NULL, NULL, GPUNN_OK, "", 0, {}};
+    cudnnBackendDescriptor_t pack = gpunn__dnn_make(&builder, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    gpunn__dnn_set(&builder, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, names);
+    gpunn__dnn_set(&builder, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers);
+    gpunn__dnn_set(&builder, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    gpunn__dnn_finalize(&builder, pack);
+
+    gpunn_status status = builder.status;
+    if (status != GPUNN_OK)
+        status = gpunn__dnn_fail(cuda, status, builder.text);
+    else if (choice->count > 1 && repeatable)
+        status = gpunn__dnn_compare(cuda, choice, pack);
+    if (status == GPUNN_OK) status = gpunn__dnn_execute(cuda, choice->plans[0].descriptor, pack);
+    gpunn__dnn_release(&builder, 0);
+    return status;
+}
+
 static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data)
 {
     gpunn__dnn_choice *choice = gpunn__dnn_entry(cuda, conv);
@@ -2277,21 +2328,8 @@ static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *
     const void *pointers[5] = {data->x, data->w, data->y};
     if (conv->bias) names[count] = GPUNN__DNN_BIAS, pointers[count++] = data->bias;
     if (conv->residual) names[count] = GPUNN__DNN_RESIDUAL, pointers[count++] = data->residual;
-    gpunn__dnn_builder       builder = {cuda, conv, GPUNN_OK, "", 0, {}};
-    cudnnBackendDescriptor_t pack = gpunn__dnn_make(&builder, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-    gpunn__dnn_set(&builder, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, names);
-    gpunn__dnn_set(&builder, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers);
-    gpunn__dnn_set(&builder, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &data->workspace);
-    gpunn__dnn_finalize(&builder, pack);
-
-    gpunn_status status = builder.status;
-    if (status != GPUNN_OK)
-        status = gpunn__dnn_fail(cuda, status, builder.text);
-    else if (choice->count > 1 && !(conv->residual && data->residual == data->y)) /* repeated, y would be an operand of itself */
-        status = gpunn__dnn_compare(cuda, choice, pack);
-    if (status == GPUNN_OK) status = gpunn__dnn_execute(cuda, choice->plans[0].descriptor, pack);
-    gpunn__dnn_release(&builder, 0);
-    return status;
+    const bool repeatable = !(conv->residual && data->residual == data->y); /* else y would be an operand of itself */
+    return gpunn__dnn_launch(cuda, choice, count, names, pointers, data->workspace, repeatable);
 }
 
 #else  /* no cudnn.h: convolutions are products */
@@ -5263,8 +5301,334 @@ static gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *step, gpun
 }
 
 /* ==== >>attention ===================================================================================================== *
- * softmax(q k^T scale + mask) v. The plain way: products of all heads with one kernel between them that scales, masks, weighs and
- * drops; the backward pass makes the scores again. Weights are of the operands' dtype, scores F32. */
+ * softmax(q k^T scale + mask) v. In 16 bits, without a mask and dropout, cuDNN's fused attention. Otherwise products of all heads
+ * with one kernel between them that scales, masks, weighs and drops; the backward pass makes the scores again. Weights are of the
+ * operands' dtype, scores F32. */
+#ifndef GPUNN__EMULATOR
+#if GPUNN__CUDNN
+/* ---- cuDNN's fused attention: graphs of products, maps and reductions that it knows as a whole ---- */
+enum {
+    GPUNN__DNN_Q = 1, /* names of tensors */
+    GPUNN__DNN_K,
+    GPUNN__DNN_V,
+    GPUNN__DNN_O,
+    GPUNN__DNN_LSE,
+    GPUNN__DNN_DO,
+    GPUNN__DNN_DQ,
+    GPUNN__DNN_DK,
+    GPUNN__DNN_DV,
+    GPUNN__DNN_SUMS,
+    GPUNN__DNN_SCALE, /* numbers of the host */
+    GPUNN__DNN_ONE,
+    GPUNN__DNN_MASKED,
+    GPUNN__DNN_ATTENTION_BETWEEN, /* from here on: never stored */
+    GPUNN__DNN_ATTENTION_OPERATIONS = 32
+};
+
+typedef struct gpunn__dnn_flow { /* a graph in the making */
+    gpunn__dnn_builder         *builder;
+    const gpunn__dnn_attention *a;
+    int64_t                     between; /* the next name of a tensor that is never stored */
+    int                         count;
+    cudnnBackendDescriptor_t    operations[GPUNN__DNN_ATTENTION_OPERATIONS];
+} gpunn__dnn_flow;
+
+static cudnnBackendDescriptor_t gpunn__dnn_value(gpunn__dnn_flow *flow, int64_t name, cudnnDataType_t type, const int64_t dim[4],
+                                                 const int64_t stride[4])
+{
+    gpunn__dnn_builder      *builder = flow->builder;
+    cudnnBackendDescriptor_t tensor = gpunn__dnn_make(builder, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    const bool               between = name == 0, number = name >= GPUNN__DNN_SCALE && name <= GPUNN__DNN_MASKED;
+    gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dim);
+    gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, stride);
+    gpunn__dnn_set_int(builder, tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, between ? flow->between++ : name);
+    gpunn__dnn_set_int(builder, tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 16);
+    gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &between);
+    if (number) gpunn__dnn_set(builder, tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &number);
+    gpunn__dnn_finalize(builder, tensor);
+    return tensor;
+}
+
+static cudnnDataType_t gpunn__dnn_half(const gpunn__dnn_flow *flow)
+{
+    return flow->a->dtype == GPUNN_F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
+}
+
+/* Rows of heads in memory; turned: with rows and columns exchanged. */
+static cudnnBackendDescriptor_t gpunn__dnn_rows(gpunn__dnn_flow *flow, int64_t name, int64_t heads, int64_t rows, int64_t e,
+                                                const int64_t step[3], bool turned)
+{
+    const int64_t dim[4] = {flow->a->n, heads, turned ? e : rows, turned ? rows : e};
+    const int64_t stride[4] = {step[0], step[1], turned ? 1 : step[2], turned ? step[2] : 1};
+    return gpunn__dnn_value(flow, name, gpunn__dnn_half(flow), dim, stride);
+}
+
+/* A matrix for each head of q that is never stored; turned: [columns, rows] of the same memory. */
+static cudnnBackendDescriptor_t gpunn__dnn_matrix(gpunn__dnn_flow *flow, cudnnDataType_t type, int64_t rows, int64_t columns,
+                                                  bool turned)
+{
+    const int64_t heads = flow->a->heads, dim[4] = {flow->a->n, heads, turned ? columns : rows, turned ? rows : columns};
+    const int64_t stride[4] = {heads * rows * columns, rows * columns, turned ? 1 : columns, turned ? columns : 1};
+    return gpunn__dnn_value(flow, 0, type, dim, stride);
+}
+
+static cudnnBackendDescriptor_t gpunn__dnn_scores(gpunn__dnn_flow *flow, cudnnDataType_t type)
+{
+    return gpunn__dnn_matrix(flow, type, flow->a->l, flow->a->s, false);
+}
+
+/* One F32 for each row of each head of q. */
+static cudnnBackendDescriptor_t gpunn__dnn_column(gpunn__dnn_flow *flow, int64_t name)
+{
+    const int64_t dim[4] = {flow->a->n, flow->a->heads, flow->a->l, 1};
+    const int64_t stride[4] = {flow->a->heads * flow->a->l, flow->a->l, 1, 1};
+    return gpunn__dnn_value(flow, name, CUDNN_DATA_FLOAT, dim, stride);
+}
+
+static cudnnBackendDescriptor_t gpunn__dnn_number(gpunn__dnn_flow *flow, int64_t name)
+{
+    const int64_t one[4] = {1, 1, 1, 1};
+    return gpunn__dnn_value(flow, name, CUDNN_DATA_FLOAT, one, one);
+}
+
+/* to = a b */
+static cudnnBackendDescriptor_t gpunn__dnn_product(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t a, cudnnBackendDescriptor_t b,
+                                                   cudnnBackendDescriptor_t to)
+{
+    gpunn__dnn_builder      *builder = flow->builder;
+    cudnnBackendDescriptor_t product = gpunn__dnn_make(builder, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+    gpunn__dnn_set_type(builder, product, CUDNN_ATTR_MATMUL_COMP_TYPE, GPUNN_F32);
+    gpunn__dnn_finalize(builder, product);
+    cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
+    gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
+    gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_MATMUL_CDESC, to);
+    gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_MATMUL_DESC, product);
+    gpunn__dnn_finalize(builder, operation);
+    flow->operations[flow->count++] = operation;
+    return to;
+}
+
+/* to = mode(x), mode(x, b), or, by the choice t, x or b. axis: of GEN_INDEX, else -1. */
+static cudnnBackendDescriptor_t gpunn__dnn_apply(gpunn__dnn_flow *flow, cudnnPointwiseMode_t mode, int64_t axis,
+                                                 cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b,
+                                                 cudnnBackendDescriptor_t t, cudnnBackendDescriptor_t to)
+{
+    gpunn__dnn_builder      *builder = flow->builder;
+    const cudnnDataType_t    type = mode == CUDNN_POINTWISE_CMP_GE ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT;
+    cudnnBackendDescriptor_t function = gpunn__dnn_make(builder, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    gpunn__dnn_set(builder, function, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    gpunn__dnn_set(builder, function, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    if (axis >= 0) gpunn__dnn_set_int(builder, function, CUDNN_ATTR_POINTWISE_AXIS, axis);
+    gpunn__dnn_finalize(builder, function);
+    cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, function);
+    gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
+    if (b) gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
+    if (t) gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t);
+    gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, to);
+    gpunn__dnn_finalize(builder, operation);
+    flow->operations[flow->count++] = operation;
+    return to;
+}
+
+static cudnnBackendDescriptor_t gpunn__dnn_reduce(gpunn__dnn_flow *flow, cudnnReduceTensorOp_t mode, cudnnBackendDescriptor_t x,
+                                                  cudnnBackendDescriptor_t to)
+{
+    gpunn__dnn_builder      *builder = flow->builder;
+    cudnnBackendDescriptor_t reduction = gpunn__dnn_make(builder, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+    gpunn__dnn_set_type(builder, reduction, CUDNN_ATTR_REDUCTION_COMP_TYPE, GPUNN_F32);
+    gpunn__dnn_set(builder, reduction, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);
+    gpunn__dnn_finalize(builder, reduction);
+    cudnnBackendDescriptor_t operation = gpunn__dnn_make(builder, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
+    gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, to);
+    gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_REDUCTION_DESC, reduction);
+    gpunn__dnn_finalize(builder, operation);
+    flow->operations[flow->count++] = operation;
+    return to;
+}
+
+/* to: x with other strides. */
+static cudnnBackendDescriptor_t gpunn__dnn_turn(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t to)
+{
+    cudnnBackendDescriptor_t operation = gpunn__dnn_make(flow->builder, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+    gpunn__dnn_link(flow->builder, operation, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
+    gpunn__dnn_link(flow->builder, operation, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, to);
+    gpunn__dnn_finalize(flow->builder, operation);
+    flow->operations[flow->count++] = operation;
+    return to;
+}
+
+/* Scores x with -inf where the key comes after the row. */
+static cudnnBackendDescriptor_t gpunn__dnn_causal(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x)
+{
+    if (!flow->a->causal) return x;
+    cudnnBackendDescriptor_t row = gpunn__dnn_apply(flow, CUDNN_POINTWISE_GEN_INDEX, 2, x, NULL, NULL,
+                                                    gpunn__dnn_scores(flow, CUDNN_DATA_INT32));
+    cudnnBackendDescriptor_t key = gpunn__dnn_apply(flow, CUDNN_POINTWISE_GEN_INDEX, 3, x, NULL, NULL,
+                                                    gpunn__dnn_scores(flow, CUDNN_DATA_INT32));
+    cudnnBackendDescriptor_t seen = gpunn__dnn_apply(flow, CUDNN_POINTWISE_CMP_GE, -1, row, key, NULL,
+                                                     gpunn__dnn_scores(flow, CUDNN_DATA_BOOLEAN));
+    return gpunn__dnn_apply(flow, CUDNN_POINTWISE_BINARY_SELECT, -1, x, gpunn__dnn_number(flow, GPUNN__DNN_MASKED), seen,
+                            gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+}
+
+/* The scores q k^T scale; k is turned. */
+static cudnnBackendDescriptor_t gpunn__dnn_pairs(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t q, cudnnBackendDescriptor_t k,
+                                                 cudnnBackendDescriptor_t scale)
+{
+    cudnnBackendDescriptor_t x = gpunn__dnn_product(flow, q, k, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    return gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, x, scale, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+}
+
+/* x = mask(q k^T scale), e = exp(x - max x), o = (e / sum e) v, lse = max x + log sum e. */
+static void gpunn__dnn_attention_forward(gpunn__dnn_flow *flow)
+{
+    const gpunn__dnn_attention *a = flow->a;
+    cudnnBackendDescriptor_t    q = gpunn__dnn_rows(flow, GPUNN__DNN_Q, a->heads, a->l, a->e, a->q, false);
+    cudnnBackendDescriptor_t    k = gpunn__dnn_rows(flow, GPUNN__DNN_K, a->kv_heads, a->s, a->e, a->k, true);
+    cudnnBackendDescriptor_t    x = gpunn__dnn_pairs(flow, q, k, gpunn__dnn_number(flow, GPUNN__DNN_SCALE));
+    x = gpunn__dnn_causal(flow, x);
+    cudnnBackendDescriptor_t top = gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_MAX, x, gpunn__dnn_column(flow, 0));
+    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_SUB, -1, x, top, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_EXP, -1, x, NULL, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    cudnnBackendDescriptor_t sum = gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_ADD, x, gpunn__dnn_column(flow, 0));
+    cudnnBackendDescriptor_t log = gpunn__dnn_apply(flow, CUDNN_POINTWISE_LOG, -1, sum, NULL, NULL, gpunn__dnn_column(flow, 0));
+    (void)gpunn__dnn_apply(flow, CUDNN_POINTWISE_ADD, -1, top, log, NULL, gpunn__dnn_column(flow, GPUNN__DNN_LSE));
+    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_DIV, -1, x, sum, NULL, gpunn__dnn_scores(flow, gpunn__dnn_half(flow)));
+    cudnnBackendDescriptor_t v = gpunn__dnn_rows(flow, GPUNN__DNN_V, a->kv_heads, a->s, a->ev, a->v, false);
+    (void)gpunn__dnn_product(flow, x, v, gpunn__dnn_rows(flow, GPUNN__DNN_O, a->heads, a->l, a->ev, a->y, false));
+}
+
+/* The gradient of k or v: left right, summed over the heads of q that one of theirs serves. */
+static void gpunn__dnn_shared(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t left, cudnnBackendDescriptor_t right, int64_t name,
+                              int64_t e, const int64_t step[3])
+{
+    const gpunn__dnn_attention *a = flow->a;
+    cudnnBackendDescriptor_t    to = gpunn__dnn_rows(flow, name, a->kv_heads, a->s, e, step, false);
+    if (a->heads == a->kv_heads) {
+        (void)gpunn__dnn_product(flow, left, right, to);
+        return;
+    }
+    cudnnBackendDescriptor_t each = gpunn__dnn_matrix(flow, gpunn__dnn_half(flow), a->s, e, false);
+    (void)gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_ADD, gpunn__dnn_product(flow, left, right, each), to);
+}
+
+/* p = exp(mask(q k^T scale - lse)), sums = the sum of do o over each row, dv = p^T do, ds = p (do v^T - sums) scale, dk = ds^T q,
+ * dq = ds k: in this form, without an F32 sum of dq in memory, always the same bits. */
+static void gpunn__dnn_attention_backward(gpunn__dnn_flow *flow)
+{
+    const gpunn__dnn_attention *a = flow->a;
+    const cudnnDataType_t       half = gpunn__dnn_half(flow);
+    cudnnBackendDescriptor_t    q = gpunn__dnn_rows(flow, GPUNN__DNN_Q, a->heads, a->l, a->e, a->q, false);
+    cudnnBackendDescriptor_t    o = gpunn__dnn_rows(flow, GPUNN__DNN_O, a->heads, a->l, a->ev, a->y, false);
+    cudnnBackendDescriptor_t    d_o = gpunn__dnn_rows(flow, GPUNN__DNN_DO, a->heads, a->l, a->ev, a->dy, false);
+    cudnnBackendDescriptor_t    scale = gpunn__dnn_number(flow, GPUNN__DNN_SCALE);
+    cudnnBackendDescriptor_t    both = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, d_o, o, NULL,
+                                                        gpunn__dnn_matrix(flow, CUDNN_DATA_FLOAT, a->l, a->ev, false));
+    cudnnBackendDescriptor_t    sums = gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_ADD, both, gpunn__dnn_column(flow, 0));
+    sums = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, sums, gpunn__dnn_number(flow, GPUNN__DNN_ONE), NULL,
+                            gpunn__dnn_column(flow, GPUNN__DNN_SUMS));
+    cudnnBackendDescriptor_t k = gpunn__dnn_rows(flow, GPUNN__DNN_K, a->kv_heads, a->s, a->e, a->k, true);
+    cudnnBackendDescriptor_t p = gpunn__dnn_pairs(flow, q, k, scale);
+    p = gpunn__dnn_apply(flow, CUDNN_POINTWISE_SUB, -1, p, gpunn__dnn_column(flow, GPUNN__DNN_LSE), NULL,
+                         gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    p = gpunn__dnn_causal(flow, p);
+    p = gpunn__dnn_apply(flow, CUDNN_POINTWISE_EXP, -1, p, NULL, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    cudnnBackendDescriptor_t turned = gpunn__dnn_turn(flow, p, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
+    gpunn__dnn_shared(flow, turned, d_o, GPUNN__DNN_DV, a->ev, a->dv);
+    cudnnBackendDescriptor_t v = gpunn__dnn_rows(flow, GPUNN__DNN_V, a->kv_heads, a->s, a->ev, a->v, true);
+    cudnnBackendDescriptor_t ds = gpunn__dnn_product(flow, d_o, v, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_SUB, -1, ds, sums, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, ds, p, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, ds, scale, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    turned = gpunn__dnn_turn(flow, ds, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
+    gpunn__dnn_shared(flow, turned, q, GPUNN__DNN_DK, a->e, a->dk);
+    const int64_t dim[4] = {a->n, a->kv_heads, a->s, a->e}, stride[4] = {a->kv_heads * a->s * a->e, a->s * a->e, a->e, 1};
+    k = gpunn__dnn_turn(flow, k, gpunn__dnn_value(flow, 0, CUDNN_DATA_FLOAT, dim, stride));
+    (void)gpunn__dnn_product(flow, ds, k, gpunn__dnn_rows(flow, GPUNN__DNN_DQ, a->heads, a->l, a->e, a->dq, false));
+}
+
+static cudnnBackendDescriptor_t gpunn__dnn_attention_graph(gpunn__dnn_builder *builder)
+{
+    gpunn__dnn_flow flow;
+    memset(&flow, 0, sizeof flow);
+    flow.builder = builder;
+    flow.a = builder->attention;
+    flow.between = GPUNN__DNN_ATTENTION_BETWEEN;
+    if (flow.a->backward)
+        gpunn__dnn_attention_backward(&flow);
+    else
+        gpunn__dnn_attention_forward(&flow);
+    return gpunn__dnn_operations(builder, flow.count, flow.operations);
+}
+
+static gpunn__dnn_choice *gpunn__dnn_attention_entry(gpunn__cuda *cuda, const gpunn__dnn_attention *a)
+{
+    bool fresh;
+    return (gpunn__dnn_choice *)gpunn__cuda_cached(cuda, a, sizeof *a, sizeof(gpunn__dnn_choice), gpunn__dnn_forget, &fresh);
+}
+
+static gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a, size_t *workspace_bytes)
+{
+    gpunn__dnn_choice *choice = gpunn__dnn_attention_entry(cuda, a);
+    if (!choice) return GPUNN_ERR_MEMORY;
+    if (!choice->searched) GPUNN__TRY(gpunn__dnn_search(cuda, NULL, a, gpunn__dnn_attention_graph, choice));
+    if (choice->count == 0)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN has no plan for this attention: %s", choice->refusal);
+    *workspace_bytes = 0;
+    for (int i = 0; i < choice->count; i++)
+        if ((size_t)choice->plans[i].workspace > *workspace_bytes) *workspace_bytes = (size_t)choice->plans[i].workspace;
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
+                                             const gpunn__dnn_attention_data *data)
+{
+    static const float one = 1, masked = -INFINITY;
+    const struct {
+        int64_t     name;
+        const void *pointer;
+        bool        used;
+    } all[] = {{GPUNN__DNN_Q, data->q, true},
+               {GPUNN__DNN_K, data->k, true},
+               {GPUNN__DNN_V, data->v, true},
+               {GPUNN__DNN_O, data->y, true},
+               {GPUNN__DNN_LSE, data->lse, true},
+               {GPUNN__DNN_SCALE, &data->scale, true},
+               {GPUNN__DNN_MASKED, &masked, a->causal != 0},
+               {GPUNN__DNN_DO, data->dy, a->backward != 0},
+               {GPUNN__DNN_DQ, data->dq, a->backward != 0},
+               {GPUNN__DNN_DK, data->dk, a->backward != 0},
+               {GPUNN__DNN_DV, data->dv, a->backward != 0},
+               {GPUNN__DNN_SUMS, data->sums, a->backward != 0},
+               {GPUNN__DNN_ONE, &one, a->backward != 0}};
+    gpunn__dnn_choice *choice = gpunn__dnn_attention_entry(cuda, a);
+    if (!choice) return GPUNN_ERR_MEMORY;
+    if (choice->count == 0) return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE, "this attention was not prepared");
+    int64_t     count = 0, names[sizeof all / sizeof *all];
+    const void *pointers[sizeof all / sizeof *all];
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].used) names[count] = all[i].name, pointers[count++] = all[i].pointer;
+    return gpunn__dnn_launch(cuda, choice, count, names, pointers, data->workspace, true);
+}
+#else  /* no cudnn.h: products and a kernel between them */
+static gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a, size_t *workspace_bytes)
+{
+    (void)a, (void)workspace_bytes;
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "gpunn_cuda.cu was compiled where there was no cudnn.h");
+}
+
+static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
+                                             const gpunn__dnn_attention_data *data)
+{
+    (void)data;
+    return gpunn__dnn_attention_prepare(cuda, a, NULL);
+}
+#endif /* GPUNN__CUDNN */
+#endif /* GPUNN__EMULATOR */
 typedef struct gpunn__attention {
     gpunn__along a; /* lines of s scores, [n, heads, l]: x the scores q k^T, gradient dy v^T, out the weights, or ds */
     int64_t      heads, l;
@@ -5543,6 +5907,57 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
     return t;
 }
 
+static void gpunn__attention_steps(int64_t step[3], const gpunn__heads *h)
+{
+    step[0] = h->samples, step[1] = h->heads, step[2] = h->rows;
+}
+
+/* Whether cuDNN takes the step; then its key, its data and, of the workspace, how much is cuDNN's own: lse of an evaluation and the
+ * sums of a backward pass stand before that. */
+static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_attention *key,
+                                           gpunn__dnn_attention_data *data, size_t *bytes, bool *fused)
+{
+    const gpunn__attention_shape c = gpunn__attention_shape_of(step);
+    const gpunn_value           *y = step->backward ? &step->grad_out : &step->out;
+    const gpunn_dtype            dtype = step->in[0].dtype;
+    const bool                   drops = step->training && step->attr->value[0] > 0;
+    *fused = dtype != GPUNN_F32 && y->dtype == dtype && step->in[3].data == NULL && !drops && c.e % 8 == 0 && c.ev % 8 == 0 &&
+             gpunn__dnn_available(cuda);
+    for (int i = 0; step->backward && i < (c.packed ? 1 : 3); i++) /* written whole, never added to */
+        *fused = *fused && step->grad_in[i].data && step->grad_in[i].dtype == dtype && !step->accumulate[i];
+    if (!*fused) return GPUNN_OK;
+    int64_t *const steps[] = {key->q, key->k, key->v, key->dq, key->dk, key->dv};
+    void **const   pointers[] = {&data->q, &data->k, &data->v, &data->dq, &data->dk, &data->dv};
+    memset(key, 0, sizeof *key);
+    memset(data, 0, sizeof *data);
+    key->tag = GPUNN__ATTENTION_TAG;
+    key->backward = step->backward;
+    key->dtype = dtype;
+    key->n = c.n, key->heads = c.heads, key->kv_heads = c.kv_heads, key->l = c.l, key->s = c.s, key->e = c.e, key->ev = c.ev;
+    key->causal = step->attr->is_causal;
+    for (int i = 0; i < (step->backward ? 6 : 3); i++) {
+        const gpunn_value *value = (i < 3 ? step->in : step->grad_in) + (c.packed ? 0 : i % 3);
+        const gpunn__heads h = gpunn__attention_heads(&c, value, i % 3);
+        gpunn__attention_steps(steps[i], &h);
+        *pointers[i] = h.data;
+    }
+    const gpunn__heads out = gpunn__attention_heads(&c, &step->out, 3);
+    gpunn__attention_steps(key->y, &out);
+    if (step->backward) gpunn__attention_steps(key->dy, &out);
+    data->y = step->out.data;
+    data->dy = step->grad_out.data;
+    data->scale = step->attr->value[1];
+    const size_t rows = (gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l) + 255) / 256 * 256;
+    const bool   own = step->backward || !step->training; /* rows of the workspace are used */
+    data->lse = step->training ? step->saved : step->workspace;
+    data->sums = step->workspace;
+    data->workspace = (char *)step->workspace + (own ? rows : 0);
+    gpunn_status status = gpunn__dnn_attention_prepare(cuda, key, bytes);
+    *bytes += own ? rows : 0;
+    *fused = status == GPUNN_OK;
+    return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
+}
+
 static gpunn_status gpunn__attention_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn__attention_shape c = gpunn__attention_shape_of(step);
@@ -5630,6 +6045,17 @@ static gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cuda *cuda, 
                       *y = step->backward ? &step->grad_out : &step->out;
     for (int i = 0; in[0].rank == 4 && i < 2; i++) GPUNN__TRY(gpunn__check_operands(cuda, &in[i], &in[i + 1], &in[i + 1]));
     GPUNN__TRY(gpunn__check_operands(cuda, step->backward ? y : last, last, y));
+    gpunn__dnn_attention      key;
+    gpunn__dnn_attention_data data;
+    size_t                    bytes = 0;
+    bool                      fused;
+    GPUNN__TRY(gpunn__attention_fused(cuda, step, &key, &data, &bytes, &fused));
+    if (fused && action == GPUNN__PREPARE) {
+        step->workspace_bytes = bytes;
+        if (step->training && !step->backward) step->saved_bytes = gpunn__bytes(GPUNN_F32, key.n * key.heads * key.l);
+        return GPUNN_OK;
+    }
+    if (fused) return gpunn__dnn_attention_run(cuda, &key, &data);
     return step->backward ? gpunn__attention_backward(cuda, step, action) : gpunn__attention_forward(cuda, step, action);
 }
 /* ==== >>loss ========================================================================================================== *

@@ -265,6 +265,64 @@ static void check_arguments(void)
     report(failures, "workspace_limit of 1000 bytes: %s", supported ? "kept" : "refused");
 }
 
+/* ---- attention ---- */
+typedef struct rows {
+    const char *name;
+    int64_t     n, heads, kv_heads, l, s, e;
+    int         layout; /* 0: [n, heads, l, e]; 1: heads last; 2: q, k and v in one */
+} rows;
+static const rows attentions[] = {
+    {"BERT", 8, 12, 12, 128, 128, 64, 1},         {"GPT-2", 4, 12, 12, 1024, 1024, 64, 2},
+    {"heads first", 2, 16, 16, 512, 512, 128, 0}, {"shared keys", 2, 8, 2, 256, 256, 64, 1},
+    {"decoder", 3, 8, 8, 17, 77, 32, 1},
+};
+
+static void attention_steps(const rows *r, int64_t step[3], int64_t heads, int64_t length)
+{
+    const int64_t width = (r->layout == 2 ? 3 : 1) * heads * r->e;
+    step[0] = length * width, step[1] = r->layout ? r->e : length * r->e, step[2] = r->layout ? width : r->e;
+}
+
+static gpunn__dnn_attention attention(const rows *r, gpunn_dtype dtype, bool causal, bool backward)
+{
+    gpunn__dnn_attention a;
+    memset(&a, 0, sizeof a);
+    a.tag = GPUNN__ATTENTION_TAG;
+    a.backward = backward, a.dtype = dtype, a.causal = causal;
+    a.n = r->n, a.heads = r->heads, a.kv_heads = r->kv_heads, a.l = r->l, a.s = r->s, a.e = a.ev = r->e;
+    attention_steps(r, a.q, r->heads, r->l), attention_steps(r, a.k, r->kv_heads, r->s),
+        attention_steps(r, a.v, r->kv_heads, r->s);
+    rows whole = *r;
+    whole.layout = r->layout == 2 ? 1 : r->layout;
+    attention_steps(&whole, a.y, r->heads, r->l);
+    if (!backward) return a;
+    memcpy(a.dy, a.y, sizeof a.y), memcpy(a.dq, a.q, sizeof a.q), memcpy(a.dk, a.k, sizeof a.k), memcpy(a.dv, a.v, sizeof a.v);
+    return a;
+}
+
+/* Every graph has a plan that keeps its promises, from sm_80 on; before there is none. */
+static void check_attention(gpunn_dtype dtype, bool backward)
+{
+    const char *name = dtype == GPUNN_F16 ? "f16" : "bf16", *pass = backward ? "backward" : "forward";
+    int         graphs = 0, failures = 0, refusals = 0;
+    for (size_t i = 0; i < sizeof attentions / sizeof *attentions; i++)
+        for (int causal = 0; causal < 2; causal++, graphs++) {
+            const gpunn__dnn_attention a = attention(&attentions[i], dtype, causal, backward);
+            gpunn__convolution         like; /* what promises are asked of */
+            size_t                     bytes = 0;
+            memset(&like, 0, sizeof like);
+            like.dtype = dtype, like.precision = dtype == GPUNN_F16 ? GPUNN_PRECISION_F16 : GPUNN_PRECISION_BF16;
+            gpunn_status       status = gpunn__dnn_attention_prepare(&cuda, &a, &bytes);
+            gpunn__dnn_choice *choice = gpunn__dnn_attention_entry(&cuda, &a);
+            const char        *broken = status == GPUNN_OK ? broken_promise(&choice->plans[0], &like) : NULL;
+            bool               good = capability < 80 ? status == GPUNN_ERR_UNSUPPORTED : status == GPUNN_OK && !broken;
+            refusals += status == GPUNN_ERR_UNSUPPORTED;
+            failures += !good;
+            if (!good) printf("# %s%s: %s\n", attentions[i].name, causal ? ", causal" : "", broken ? broken : cuda.text);
+        }
+    report(failures, "%s attention, %s: %d graphs%s", name, pass, graphs, refusals ? ", expected, refused before sm_80" : "");
+}
+
 /* ---- calls that fail: between gpunn_cuda.cu and cuDNN ---- */
 static gpunn__libraries         real;
 static int                      alive, fail_in, failed; /* descriptors; call number fail_in fails; whether one has */
@@ -491,6 +549,7 @@ int main(int argument_count, char **arguments)
     for (int mode = 0; mode < MODES; mode++)
         for (int channels_last = 0; channels_last < 2; channels_last++) check_mode(mode, channels_last);
     check_refusals();
+    for (int i = 0; i < 4; i++) check_attention(i / 2 ? GPUNN_BF16 : GPUNN_F16, i % 2);
     check_arguments();
     check_failures();
     check_comparison();

@@ -203,4 +203,89 @@ static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *
     emulator_call(cuda->stream, [=] { reference_convolution(what, where); });
     return gpunn__cuda_launched(cuda, "convolution");
 }
+
+/* y and lse, or dq, dk and dv, of one head of q; gradients of k and v go to sums in F64. */
+struct reference_heads {
+    void          *data;
+    gpunn_dtype    dtype;
+    const int64_t *step;
+    float          get(int64_t n, int64_t h, int64_t row, int64_t i) const
+    {
+        return gpunn__load(data, dtype, n * step[0] + h * step[1] + row * step[2] + i);
+    }
+    void put(int64_t n, int64_t h, int64_t row, int64_t i, double x) const
+    {
+        gpunn__store(data, dtype, n * step[0] + h * step[1] + row * step[2] + i, (float)x);
+    }
+};
+REFERENCE_FAST static void reference_attention(const gpunn__dnn_attention a, const gpunn__dnn_attention_data data)
+{
+    const gpunn_dtype     dtype = (gpunn_dtype)a.dtype;
+    const reference_heads q = {data.q, dtype, a.q}, k = {data.k, dtype, a.k}, v = {data.v, dtype, a.v}, y = {data.y, dtype, a.y},
+                          dy = {data.dy, dtype, a.dy}, dq = {data.dq, dtype, a.dq}, dk = {data.dk, dtype, a.dk},
+                          dv = {data.dv, dtype, a.dv};
+    const int64_t group = a.heads / a.kv_heads;
+    for (int64_t n = 0; n < a.n; n++)
+        for (int64_t kv = 0; kv < a.kv_heads; kv++) {
+            std::vector<double> dk_sum((size_t)(a.s * a.e)), dv_sum((size_t)(a.s * a.ev)), p((size_t)a.s), ds((size_t)a.s);
+            for (int64_t row = 0; row < group * a.l; row++) {
+                const int64_t h = kv * group + row / a.l, i = row % a.l, seen = a.causal && i + 1 < a.s ? i + 1 : a.s;
+                float        *lse = (float *)data.lse + (n * a.heads + h) * a.l + i;
+                double        top = -INFINITY, sum = 0, dot = 0;
+                for (int64_t j = 0; j < seen; j++) {
+                    p[(size_t)j] = 0;
+                    for (int64_t x = 0; x < a.e; x++) p[(size_t)j] += (double)q.get(n, h, i, x) * k.get(n, kv, j, x);
+                    p[(size_t)j] *= data.scale;
+                    top = p[(size_t)j] > top ? p[(size_t)j] : top;
+                }
+                for (int64_t j = 0; j < seen; j++) sum += exp(p[(size_t)j] - top);
+                if (!a.backward) *lse = (float)(top + log(sum));
+                for (int64_t j = 0; j < seen; j++) p[(size_t)j] = exp(p[(size_t)j] - *lse);
+                for (int64_t x = 0; x < a.ev && !a.backward; x++) {
+                    double out = 0;
+                    for (int64_t j = 0; j < seen; j++) out += p[(size_t)j] * v.get(n, kv, j, x);
+                    y.put(n, h, i, x, out);
+                }
+                if (!a.backward) continue;
+                for (int64_t x = 0; x < a.ev; x++) dot += (double)dy.get(n, h, i, x) * y.get(n, h, i, x);
+                ((float *)data.sums)[(n * a.heads + h) * a.l + i] = (float)dot;
+                for (int64_t j = 0; j < seen; j++) {
+                    double dp = 0;
+                    for (int64_t x = 0; x < a.ev; x++) {
+                        dp += (double)dy.get(n, h, i, x) * v.get(n, kv, j, x);
+                        dv_sum[(size_t)(j * a.ev + x)] += p[(size_t)j] * dy.get(n, h, i, x);
+                    }
+                    ds[(size_t)j] = p[(size_t)j] * (dp - dot) * data.scale;
+                    for (int64_t x = 0; x < a.e; x++) dk_sum[(size_t)(j * a.e + x)] += ds[(size_t)j] * q.get(n, h, i, x);
+                }
+                for (int64_t x = 0; x < a.e; x++) {
+                    double out = 0;
+                    for (int64_t j = 0; j < seen; j++) out += ds[(size_t)j] * k.get(n, kv, j, x);
+                    dq.put(n, h, i, x, out);
+                }
+            }
+            for (int64_t j = 0; a.backward && j < a.s; j++) {
+                for (int64_t x = 0; x < a.e; x++) dk.put(n, kv, j, x, dk_sum[(size_t)(j * a.e + x)]);
+                for (int64_t x = 0; x < a.ev; x++) dv.put(n, kv, j, x, dv_sum[(size_t)(j * a.ev + x)]);
+            }
+        }
+    memset(data.workspace, 0xFF, REFERENCE_WORKSPACE);
+}
+
+static gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a, size_t *workspace_bytes)
+{
+    (void)a;
+    *workspace_bytes = REFERENCE_WORKSPACE;
+    return gpunn__dnn_available(cuda) ? GPUNN_OK : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no cuDNN");
+}
+static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
+                                             const gpunn__dnn_attention_data *data)
+{
+    gpunn__dnn_attention      what = *a;
+    gpunn__dnn_attention_data where = *data;
+    if (where.lse == NULL || where.workspace == NULL)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "attention without its room");
+    emulator_call(cuda->stream, [=] { reference_attention(what, where); });
+    return gpunn__cuda_launched(cuda, "attention");
+}
 #endif

@@ -38,17 +38,20 @@ static net make(gpunn_model *model, int which)
         h = gpunn_add(attention(h), gpunn_linear(h, "skip", .out_features = 8));
         h = gpunn_add(h, gpunn_linear(gpunn_rms_norm(gpunn_layer_norm(h, "ln"), "norm", .dims = 2), "fc", .out_features = 8));
         h = gpunn_layer_norm(gpunn_flatten(h), "ln2", .no_affine = true);
-    } else if (which == 4) { /* attention: all in one with dropout, then heads that share keys, masked, and F32 gradients */
+    } else if (which == 4) { /* attention: what cuDNN takes, all in one or heads that share keys; then with dropout and a mask */
         static const float mask[6] = {0, -1, 0.5f, 0, -INFINITY, 2};
-        gpunn_tensor      *qkv = gpunn_linear(h, "qkv", .out_features = 24);
-        qkv = gpunn_reshape(qkv, GPUNN_SHAPE(GPUNN_BATCH, 6, 3, 2, 4));
-        h = gpunn_scaled_dot_product_attention(qkv, NULL, NULL, .is_causal = true, .dropout_p = 0.3f);
-        h = gpunn_add(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 6, 8)),
-                      gpunn_parameter(model, "p", GPUNN_SHAPE(8), (gpunn_init){0}));
-        gpunn_tensor *q = gpunn_reshape(gpunn_linear(h, "q", .out_features = 16), GPUNN_SHAPE(GPUNN_BATCH, 6, 4, 4));
-        gpunn_tensor *k = gpunn_reshape(gpunn_linear(h, "k", .out_features = 8), GPUNN_SHAPE(GPUNN_BATCH, 6, 2, 4));
-        h = gpunn_scaled_dot_product_attention(q, k, gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 6, 2, 4)), .heads_last = true,
-                                               .enable_gqa = true, .mask = gpunn_constant(model, GPUNN_SHAPE(6), mask));
+        gpunn_tensor      *qkv = gpunn_linear(h, "qkv", .out_features = 48);
+        qkv = gpunn_reshape(qkv, GPUNN_SHAPE(GPUNN_BATCH, 6, 3, 2, 8));
+        h = gpunn_scaled_dot_product_attention(qkv, NULL, NULL, .is_causal = true);
+        h = gpunn_add(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 6, 16)),
+                      gpunn_parameter(model, "p", GPUNN_SHAPE(16), (gpunn_init){0}));
+        gpunn_tensor *q = gpunn_reshape(gpunn_linear(h, "q", .out_features = 32), GPUNN_SHAPE(GPUNN_BATCH, 6, 4, 8));
+        gpunn_tensor *k = gpunn_reshape(gpunn_linear(h, "k", .out_features = 16), GPUNN_SHAPE(GPUNN_BATCH, 6, 2, 8));
+        gpunn_tensor *v = gpunn_reshape(gpunn_linear(h, "v", .out_features = 16), GPUNN_SHAPE(GPUNN_BATCH, 6, 2, 8));
+        q = gpunn_scaled_dot_product_attention(q, k, v, .heads_last = true, .enable_gqa = true);
+        k = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 6, 2, 8)); /* F32, read by several products */
+        h = gpunn_scaled_dot_product_attention(q, k, k, .dropout_p = 0.3f, .heads_last = true, .enable_gqa = true,
+                                               .mask = gpunn_constant(model, GPUNN_SHAPE(6), mask));
         h = gpunn_flatten(h);
     } else { /* images that go through ops of every kind, those that pass on channels-last images and others; smooth ones */
         gpunn_tensor *a = gpunn_conv2d(n.x, "conv1", .out_channels = 6, .kernel_size = 3, .padding = 1);
