@@ -498,8 +498,13 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(CONV_TRANSPOSE2D, conv_transpose2d, 3, 0, 7)       \
     X(CONV_TRANSPOSE3D, conv_transpose3d, 3, 0, 7)       \
     X(MAX_POOL2D, max_pool2d, 0, 0, 1)                   \
+    X(MAX_POOL3D, max_pool3d, 0, 0, 1)                   \
     X(AVG_POOL2D, avg_pool2d, 0, 0, 1)                   \
+    X(AVG_POOL3D, avg_pool3d, 0, 0, 1)                   \
+    X(ADAPTIVE_MAX_POOL2D, adaptive_max_pool2d, 0, 0, 1) \
+    X(ADAPTIVE_MAX_POOL3D, adaptive_max_pool3d, 0, 0, 1) \
     X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, 0, 0, 1) \
+    X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, 0, 0, 1) \
     X(GRID_SAMPLE, grid_sample, 3, 0, 3)                 \
     X(AFFINE_GRID, affine_grid, 0, 0, 1)                 \
     X(BATCH_NORM, batch_norm, 3, 0, 7)                   \
@@ -613,13 +618,27 @@ typedef struct gpunn_pool_args {
     int  kernel_shape[3], strides[3], paddings[3]; /* one per spatial axis, where not 0 */
     bool ceil_mode, count_exclude_pad;             /* the latter: average over real elements only */
 } gpunn_pool_args;
-/* x [n, c, h, w]; the maximum pads with -inf and hands on NaN; the gradient goes to the first maximum. */
+/* x [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d); the maximum pads with -inf and hands on NaN; the gradient goes to the
+ * first maximum. */
+GPUNN_API gpunn_tensor *gpunn_max_pool1d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_max_pool2d_(gpunn_tensor *x, gpunn_pool_args args);
-#define gpunn_max_pool2d(...) gpunn_max_pool2d_(GPUNN_NAMED(gpunn_pool_args, __VA_ARGS__))
+GPUNN_API gpunn_tensor *gpunn_max_pool3d_(gpunn_tensor *x, gpunn_pool_args args);
+GPUNN_API gpunn_tensor *gpunn_avg_pool1d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_avg_pool2d_(gpunn_tensor *x, gpunn_pool_args args);
+GPUNN_API gpunn_tensor *gpunn_avg_pool3d_(gpunn_tensor *x, gpunn_pool_args args);
+#define gpunn_max_pool1d(...) gpunn_max_pool1d_(GPUNN_NAMED(gpunn_pool_args, __VA_ARGS__))
+#define gpunn_max_pool2d(...) gpunn_max_pool2d_(GPUNN_NAMED(gpunn_pool_args, __VA_ARGS__))
+#define gpunn_max_pool3d(...) gpunn_max_pool3d_(GPUNN_NAMED(gpunn_pool_args, __VA_ARGS__))
+#define gpunn_avg_pool1d(...) gpunn_avg_pool1d_(GPUNN_NAMED(gpunn_pool_args, __VA_ARGS__))
 #define gpunn_avg_pool2d(...) gpunn_avg_pool2d_(GPUNN_NAMED(gpunn_pool_args, __VA_ARGS__))
-/* x [n, c, h, w] -> [n, c, out_h, out_w]. */
+#define gpunn_avg_pool3d(...) gpunn_avg_pool3d_(GPUNN_NAMED(gpunn_pool_args, __VA_ARGS__))
+/* Window i of an axis of n cells is cells i n / out .. ((i + 1) n + out - 1) / out - 1. */
+GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool1d(gpunn_tensor *x, int out);
+GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool2d(gpunn_tensor *x, int out_h, int out_w);
+GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool3d(gpunn_tensor *x, int out_d, int out_h, int out_w);
+GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool1d(gpunn_tensor *x, int out);
 GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool2d(gpunn_tensor *x, int out_h, int out_w);
+GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool3d(gpunn_tensor *x, int out_d, int out_h, int out_w);
 
 typedef enum gpunn_grid_mode { GPUNN_GRID_BILINEAR = 0, GPUNN_GRID_NEAREST } gpunn_grid_mode;
 typedef enum gpunn_grid_padding { GPUNN_GRID_ZEROS = 0, GPUNN_GRID_BORDER, GPUNN_GRID_REFLECTION } gpunn_grid_padding;
@@ -2194,6 +2213,23 @@ GPUNN__PRIVATE bool gpunn__op_reads_output(gpunn_op op)
     const gpunn__op_info *info = &gpunn__op_infos[op];
     return info->arity == 0 ? info->reads_out != 0 : gpunn__op_mentions(info, 'y');
 }
+static bool gpunn__is_max_pool(gpunn_op op)
+{
+    return op == GPUNN_OP_MAX_POOL2D || op == GPUNN_OP_MAX_POOL3D || op == GPUNN_OP_ADAPTIVE_MAX_POOL2D ||
+           op == GPUNN_OP_ADAPTIVE_MAX_POOL3D;
+}
+
+static bool gpunn__is_adaptive_pool(gpunn_op op)
+{
+    return op == GPUNN_OP_ADAPTIVE_MAX_POOL2D || op == GPUNN_OP_ADAPTIVE_MAX_POOL3D || op == GPUNN_OP_ADAPTIVE_AVG_POOL2D ||
+           op == GPUNN_OP_ADAPTIVE_AVG_POOL3D;
+}
+
+static bool gpunn__is_pool(gpunn_op op)
+{
+    return gpunn__is_max_pool(op) || gpunn__is_adaptive_pool(op) || op == GPUNN_OP_AVG_POOL2D || op == GPUNN_OP_AVG_POOL3D;
+}
+
 /* ==== >>math ========================================================================================================== *
  * Float functions without branches or tables, so that loops over them become vector code; both sides of every choice are
  * computed. Within 2 ulp of the true value (sigmoid, tanh: 3), and C's values at infinities, NaN, denormals and outside the
@@ -3293,52 +3329,109 @@ GPUNN_API gpunn_tensor *gpunn_conv_transpose3d_(gpunn_tensor *x, const char *nam
     return gpunn__conv_node(GPUNN_OP_CONV_TRANSPOSE3D, x, name, &args);
 }
 
-static gpunn_tensor *gpunn__pool_node(const char *name, gpunn_op op, gpunn_tensor *x, const gpunn_pool_args *args)
+/* The node of a pool, attr NULL where it is adaptive; dim: of the result. A row is an image of height 1. */
+static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, gpunn_tensor *x,
+                                        const int64_t *dim)
+{
+    if (x->rank > 3) return gpunn__node(call, op, attr, &x, 1, GPUNN_F32, x->rank, dim);
+    int64_t          image[4] = {x->dim[0], x->dim[1], 1, x->dim[2]}, result[4] = {dim[0], dim[1], 1, dim[2]};
+    gpunn_attributes flat = gpunn__no_attributes();
+    if (attr) {
+        flat = *attr;
+        flat.kernel[1] = attr->kernel[0], flat.stride[1] = attr->stride[0], flat.padding[1] = attr->padding[0];
+        flat.kernel[0] = flat.stride[0] = 1, flat.padding[0] = 0;
+    }
+    gpunn_tensor *y = gpunn__node(call, GPUNN_OP_RESHAPE, NULL, &x, 1, GPUNN_F32, 4, image);
+    if (y) y = gpunn__node(call, op, &flat, &y, 1, GPUNN_F32, 4, result);
+    if (y) y = gpunn__node(call, GPUNN_OP_RESHAPE, NULL, &y, 1, GPUNN_F32, 3, dim);
+    return y ? y : gpunn__undo(call);
+}
+
+static gpunn_tensor *gpunn__pool_node(const char *name, gpunn_op op, int axes, gpunn_tensor *x, const gpunn_pool_args *args)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_x(&call, name, NULL, x, true) || !gpunn__has_axes(&call, x, 2) ||
-        !gpunn__window_setting(&call, 2, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
+    if (!gpunn__begin_x(&call, name, NULL, x, true) || !gpunn__has_axes(&call, x, axes) ||
+        !gpunn__window_setting(&call, axes, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
                                attr.kernel) ||
-        !gpunn__window_setting(&call, 2, "stride", "strides", args->stride, args->strides, attr.kernel, 1, attr.stride) ||
-        !gpunn__window_setting(&call, 2, "padding", "paddings", args->padding, args->paddings, gpunn__zeros, 0, attr.padding))
+        !gpunn__window_setting(&call, axes, "stride", "strides", args->stride, args->strides, attr.kernel, 1, attr.stride) ||
+        !gpunn__window_setting(&call, axes, "padding", "paddings", args->padding, args->paddings, gpunn__zeros, 0, attr.padding))
         return NULL;
-    if (op == GPUNN_OP_MAX_POOL2D && args->count_exclude_pad)
+    if (gpunn__is_max_pool(op) && args->count_exclude_pad)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".count_exclude_pad is not used by this pool; leave it out");
-    attr.dilation[0] = attr.dilation[1] = attr.groups = 1;
+    attr.groups = 1;
     attr.ceil_mode = args->ceil_mode;
     attr.count_exclude_pad = args->count_exclude_pad;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < axes; i++) {
+        attr.dilation[i] = 1;
         if (attr.padding[i] > attr.kernel[i] / 2)
             return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
                                  "padding is %d, more than half of the kernel's %d; use a smaller padding", attr.padding[i],
                                  attr.kernel[i]);
-    int64_t dim[4];
+    }
+    int64_t dim[5];
     memcpy(dim, x->dim, sizeof dim);
-    return gpunn__window_sizes(&call, x, &attr, dim) ? gpunn__node(&call, op, &attr, &x, 1, GPUNN_F32, 4, dim) : NULL;
+    return gpunn__window_sizes(&call, x, &attr, dim) ? gpunn__pool_result(&call, op, &attr, x, dim) : NULL;
 }
 
-GPUNN_API gpunn_tensor *gpunn_max_pool2d_(gpunn_tensor *x, gpunn_pool_args args)
+#define GPUNN__X(name, ENUM, axes)                                                 \
+    GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args) \
+    {                                                                              \
+        return gpunn__pool_node(#name, GPUNN_OP_##ENUM, axes, x, &args);           \
+    }
+GPUNN__X(max_pool1d, MAX_POOL2D, 1)
+GPUNN__X(max_pool2d, MAX_POOL2D, 2)
+GPUNN__X(max_pool3d, MAX_POOL3D, 3)
+GPUNN__X(avg_pool1d, AVG_POOL2D, 1)
+GPUNN__X(avg_pool2d, AVG_POOL2D, 2)
+GPUNN__X(avg_pool3d, AVG_POOL3D, 3)
+#undef GPUNN__X
+
+static gpunn_tensor *gpunn__adaptive_pool(const char *name, gpunn_op op, int axes, gpunn_tensor *x, int first, int second,
+                                          int third)
 {
-    return gpunn__pool_node("max_pool2d", GPUNN_OP_MAX_POOL2D, x, &args);
+    gpunn__call call;
+    const int   out[3] = {first, second, third};
+    if (!gpunn__begin_x(&call, name, NULL, x, true) || !gpunn__has_axes(&call, x, axes)) return NULL;
+    int64_t dim[5];
+    memcpy(dim, x->dim, sizeof dim);
+    for (int i = 0; i < axes; i++) {
+        if (out[i] < 1)
+            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the result's size along axis %d is %d; it must be 1 or more", 2 + i,
+                                 out[i]);
+        dim[2 + i] = out[i];
+    }
+    return gpunn__pool_result(&call, op, NULL, x, dim);
 }
 
-GPUNN_API gpunn_tensor *gpunn_avg_pool2d_(gpunn_tensor *x, gpunn_pool_args args)
+GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool1d(gpunn_tensor *x, int out)
 {
-    return gpunn__pool_node("avg_pool2d", GPUNN_OP_AVG_POOL2D, x, &args);
+    return gpunn__adaptive_pool("adaptive_max_pool1d", GPUNN_OP_ADAPTIVE_MAX_POOL2D, 1, x, out, 0, 0);
+}
+
+GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool2d(gpunn_tensor *x, int out_h, int out_w)
+{
+    return gpunn__adaptive_pool("adaptive_max_pool2d", GPUNN_OP_ADAPTIVE_MAX_POOL2D, 2, x, out_h, out_w, 0);
+}
+
+GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool3d(gpunn_tensor *x, int out_d, int out_h, int out_w)
+{
+    return gpunn__adaptive_pool("adaptive_max_pool3d", GPUNN_OP_ADAPTIVE_MAX_POOL3D, 3, x, out_d, out_h, out_w);
+}
+
+GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool1d(gpunn_tensor *x, int out)
+{
+    return gpunn__adaptive_pool("adaptive_avg_pool1d", GPUNN_OP_ADAPTIVE_AVG_POOL2D, 1, x, out, 0, 0);
 }
 
 GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool2d(gpunn_tensor *x, int out_h, int out_w)
 {
-    gpunn__call call;
-    if (!gpunn__begin_x(&call, "adaptive_avg_pool2d", NULL, x, true) || !gpunn__has_axes(&call, x, 2)) return NULL;
-    if (out_h < 1 || out_w < 1)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the result's size is %d x %d; it must be 1 x 1 or larger", out_h, out_w);
-    int64_t dim[4];
-    memcpy(dim, x->dim, sizeof dim);
-    dim[2] = out_h;
-    dim[3] = out_w;
-    return gpunn__node(&call, GPUNN_OP_ADAPTIVE_AVG_POOL2D, NULL, &x, 1, GPUNN_F32, 4, dim);
+    return gpunn__adaptive_pool("adaptive_avg_pool2d", GPUNN_OP_ADAPTIVE_AVG_POOL2D, 2, x, out_h, out_w, 0);
+}
+
+GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool3d(gpunn_tensor *x, int out_d, int out_h, int out_w)
+{
+    return gpunn__adaptive_pool("adaptive_avg_pool3d", GPUNN_OP_ADAPTIVE_AVG_POOL3D, 3, x, out_d, out_h, out_w);
 }
 
 GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, gpunn_grid_args args)
@@ -4895,8 +4988,7 @@ static bool gpunn__is_last(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (!plan->channels_last || t->kind != GPUNN__VALUE || t->rank != 4 || t->dtype != GPUNN_F32) return false;
     if (gpunn__is_convolution(t->op)) return true;
-    bool local = t->op == GPUNN_OP_BATCH_NORM || t->op == GPUNN_OP_MAX_POOL2D || t->op == GPUNN_OP_AVG_POOL2D ||
-                 t->op == GPUNN_OP_ADAPTIVE_AVG_POOL2D || gpunn__is_alias(plan, t);
+    bool local = t->op == GPUNN_OP_BATCH_NORM || gpunn__is_pool(t->op) || gpunn__is_alias(plan, t);
     if (local) return t->op != GPUNN_OP_RESHAPE && plan->last[t->inputs[0]->id];
     bool last = false;
     if (!gpunn__op_elementwise(t->op)) return false;
@@ -9282,91 +9374,118 @@ GPUNN__X(conv_transpose3d)
 #undef GPUNN__WINOGRAD_STRIP
 
 /* ==== >>pool ========================================================================================================== *
- * Planes [h, w] -> [oh, ow], one per image and channel. Windows wholly inside the plane go by eight neighbours of a row,
- * the others one by one. */
+ * Volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1. Windows wholly inside go by eight
+ * neighbours of a row, the others one by one. */
+typedef struct gpunn__pool_axis {
+    int64_t n, out, kernel, stride, padding; /* kernel 0: adaptive */
+    int64_t span;                            /* of the largest window */
+} gpunn__pool_axis;
+
 typedef struct gpunn__pool {
-    int64_t      planes, h, w, oh, ow, kh, kw, sh, sw, ph, pw;   /* kh 0: adaptive */
-    bool         average, global, count_exclude_pad, accumulate; /* global: adaptive, one window per plane */
-    size_t       at_bytes; /* of one position of a maximum: its index in the window; 0: positions are not wanted */
-    void        *at;
-    const float *x, *dy;
-    float       *y, *dx;
+    int64_t          volumes;
+    gpunn__pool_axis z, y, x;
+    bool             average, global, count_exclude_pad, accumulate; /* global: one window, the whole volume */
+    size_t           at_bytes; /* of one position of a maximum: its index in the largest window; 0: positions are not wanted */
+    void            *at;
+    const float     *from; /* x, or the gradient of y */
+    float           *to;   /* y, or the gradient of x */
 } gpunn__pool;
+
+/* By axis i of the settings. An adaptive pool whose windows are all alike is a plain one. */
+GPUNN__PRIVATE gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, int i, int64_t n, int64_t out)
+{
+    gpunn__pool_axis axis = {n, out, 0, 0, 0, n / out + 2};
+    if (!gpunn__is_adaptive_pool(step->op)) {
+        axis.kernel = step->attr->kernel[i];
+        axis.stride = step->attr->stride[i];
+        axis.padding = step->attr->padding[i];
+    } else if (n % out == 0) {
+        axis.kernel = axis.stride = n / out;
+    }
+    if (axis.kernel) axis.span = axis.kernel;
+    return axis;
+}
 
 GPUNN__PRIVATE gpunn__pool gpunn__pool_shape(const gpunn_step *step)
 {
-    const gpunn_value      *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
-    const gpunn_attributes *attr = step->attr;
-    bool                    adaptive = step->op == GPUNN_OP_ADAPTIVE_AVG_POOL2D;
-    gpunn__pool             p;
+    const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    gpunn__pool_axis   flat = {1, 1, 1, 1, 0, 1};
+    gpunn__pool        p;
+    int                deep = x->rank - 4; /* 1: with a depth, to which setting 0 belongs */
     memset(&p, 0, sizeof p);
-    p.planes = x->dim[0] * x->dim[1];
-    p.h = x->dim[2], p.w = x->dim[3], p.oh = y->dim[2], p.ow = y->dim[3];
-    if (!adaptive) {
-        p.kh = attr->kernel[0], p.sh = attr->stride[0], p.ph = attr->padding[0];
-        p.kw = attr->kernel[1], p.sw = attr->stride[1], p.pw = attr->padding[1];
-    }
-    p.global = adaptive && p.oh * p.ow == 1;
-    p.average = step->op != GPUNN_OP_MAX_POOL2D;
-    p.count_exclude_pad = adaptive || attr->count_exclude_pad;
-    p.at_bytes = p.average || !step->training ? 0 : p.kh * p.kw <= 256 ? 1 : 4;
+    p.volumes = x->dim[0] * x->dim[1];
+    p.z = deep ? gpunn__pool_axis_of(step, 0, x->dim[2], y->dim[2]) : flat;
+    p.y = gpunn__pool_axis_of(step, deep, x->dim[2 + deep], y->dim[2 + deep]);
+    p.x = gpunn__pool_axis_of(step, 1 + deep, x->dim[3 + deep], y->dim[3 + deep]);
+    p.average = !gpunn__is_max_pool(step->op);
+    p.count_exclude_pad = gpunn__is_adaptive_pool(step->op) || step->attr->count_exclude_pad;
+    p.global = p.z.kernel == p.z.n && p.y.kernel == p.y.n && p.x.kernel == p.x.n && y->count == p.volumes &&
+               p.z.padding + p.y.padding + p.x.padding == 0;
+    p.at_bytes = p.average || !step->training ? 0 : p.z.span * p.y.span * p.x.span <= 256 ? 1 : 4;
     p.at = step->saved;
     if (step->backward) {
-        p.dy = (const float *)step->grad_out.data, p.dx = (float *)step->grad_in[0].data;
+        p.from = (const float *)step->grad_out.data, p.to = (float *)step->grad_in[0].data;
         p.accumulate = step->accumulate[0];
     } else {
-        p.x = (const float *)x->data, p.y = (float *)step->out.data;
+        p.from = (const float *)x->data, p.to = (float *)step->out.data;
     }
     return p;
 }
 
-/* The window of output i along an axis of n cells, [*begin, *end); returns its length with the padding that it covers. */
-GPUNN__INLINE int64_t gpunn__pool_window(int64_t i, int64_t n, int64_t out, int64_t kernel, int64_t stride, int64_t padding,
-                                         int64_t *begin, int64_t *end)
+/* Where the window of output i begins, inside or in the padding. */
+GPUNN__INLINE int64_t gpunn__pool_corner(const gpunn__pool_axis *a, int64_t i)
 {
-    if (kernel == 0) { /* torch's adaptive rule */
-        *begin = i * n / out;
-        *end = ((i + 1) * n + out - 1) / out;
-        return *end - *begin;
-    }
-    int64_t first = i * stride - padding, last = first + kernel < n + padding ? first + kernel : n + padding;
+    return a->kernel ? i * a->stride - a->padding : i * a->n / a->out;
+}
+
+/* The cells of that window, [*begin, *end); returns its length with the padding that it covers. */
+GPUNN__INLINE int64_t gpunn__pool_window(const gpunn__pool_axis *a, int64_t i, int64_t *begin, int64_t *end)
+{
+    int64_t first = gpunn__pool_corner(a, i), last = first + a->kernel;
+    if (a->kernel == 0) last = ((i + 1) * a->n + a->out - 1) / a->out; /* torch's adaptive rule */
+    if (last > a->n + a->padding) last = a->n + a->padding;
     *begin = first > 0 ? first : 0;
-    *end = last < n ? last : n;
+    *end = last < a->n ? last : a->n;
     return last - first;
 }
 
 /* Outputs [*begin, *end) of an axis have windows that lie wholly inside. */
-GPUNN__INLINE void gpunn__pool_inner(int64_t n, int64_t out, int64_t kernel, int64_t stride, int64_t padding, int64_t *begin,
-                                     int64_t *end)
+GPUNN__INLINE void gpunn__pool_inner(const gpunn__pool_axis *a, int64_t *begin, int64_t *end)
 {
     *begin = *end = 0;
-    if (kernel == 0 || n + padding < kernel) return;
-    *begin = (padding + stride - 1) / stride;
-    *end = (n + padding - kernel) / stride + 1;
-    if (*end > out) *end = out;
+    if (a->kernel == 0 || a->n + a->padding < a->kernel) return;
+    *begin = (a->padding + a->stride - 1) / a->stride;
+    *end = (a->n + a->padding - a->kernel) / a->stride + 1;
+    if (*end > a->out) *end = a->out;
     if (*begin > *end) *begin = *end;
 }
 
-/* The window of rows x columns cells that begins at x; its result goes to y[to]. first: index in the whole window of its first
- * cell, not 0 where the plane's edge cuts it. A NaN wins, over an earlier NaN too, as in torch. */
-GPUNN__INLINE void gpunn__pool_one(const gpunn__pool *p, bool average, const float *x, int64_t rows, int64_t columns,
-                                   int64_t first, float scale, int64_t to)
+GPUNN__INLINE void gpunn__pool_mark(const gpunn__pool *p, int64_t to, int64_t at)
 {
-    float   best = average ? 0 : -INFINITY;
-    int64_t at = first;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < columns; c++) {
-            float v = x[r * p->w + c];
-            if (average)
-                best += v;
-            else if (v > best || v != v)
-                best = v, at = first + r * p->kw + c;
-        }
-    p->y[to] = average ? best * scale : best;
     if (p->at_bytes == 1)
         ((uint8_t *)p->at)[to] = (uint8_t)at;
     else if (p->at_bytes)
         ((int32_t *)p->at)[to] = (int32_t)at;
+}
+
+/* The window of depth x rows x columns cells that begins at x; its result goes to element `to`. first: index in the whole window
+ * of its first cell, not 0 where an edge cuts it. A NaN wins, over an earlier NaN too, as in torch. */
+GPUNN__INLINE void gpunn__pool_one(const gpunn__pool *p, bool average, const float *x, int64_t depth, int64_t rows,
+                                   int64_t columns, int64_t first, float scale, int64_t to)
+{
+    float   best = average ? 0 : -INFINITY;
+    int64_t at = first;
+    for (int64_t z = 0; z < depth; z++)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < columns; c++) {
+                float v = x[(z * p->y.n + r) * p->x.n + c];
+                if (average)
+                    best += v;
+                else if (v > best || v != v)
+                    best = v, at = first + (z * p->y.span + r) * p->x.span + c;
+            }
+    p->to[to] = average ? best * scale : best;
+    gpunn__pool_mark(p, to, at);
 }
 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -9389,148 +9508,203 @@ GPUNN__INLINE void gpunn__pool_even(const float *cell, gpunn__f8 *even)
 }
 
 /* Eight neighbouring whole windows, `stride` apart, of which `count` are wanted. Reads up to 8 * stride cells a row. */
-GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const float *x, int64_t rows, int64_t columns,
-                                     int64_t stride, float scale, int64_t to, int64_t count)
+GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const float *x, int64_t depth, int64_t rows,
+                                     int64_t columns, int64_t stride, float scale, int64_t to, int64_t count)
 {
     gpunn__f8 best = {0}, v = {0};
     gpunn__i8 at = {0};
     if (!average) best -= INFINITY;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < columns; c++) {
-            const float *cell = x + r * p->w + c;
-            if (stride == 2)
-                gpunn__pool_even(cell, &v);
-            else if (stride == 1)
-                memcpy(&v, cell, sizeof v);
-            else
-                for (int i = 0; i < 8; i++) v[i] = cell[i * stride];
-            if (average) {
-                best += v;
-            } else {
-                gpunn__i8 take = (v > best) | (v != v), index = at * 0 + (int32_t)(r * columns + c);
-                best = (gpunn__f8)((take & (gpunn__i8)v) | (~take & (gpunn__i8)best));
-                at = (take & index) | (~take & at);
+    for (int64_t z = 0; z < depth; z++)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < columns; c++) {
+                const float *cell = x + (z * p->y.n + r) * p->x.n + c;
+                if (stride == 2)
+                    gpunn__pool_even(cell, &v);
+                else if (stride == 1)
+                    memcpy(&v, cell, sizeof v);
+                else
+                    for (int i = 0; i < 8; i++) v[i] = cell[i * stride];
+                if (average) {
+                    best += v;
+                } else {
+                    gpunn__i8 take = (v > best) | (v != v), index = at * 0 + (int32_t)((z * rows + r) * columns + c);
+                    best = (gpunn__f8)((take & (gpunn__i8)v) | (~take & (gpunn__i8)best));
+                    at = (take & index) | (~take & at);
+                }
             }
-        }
     if (average) best *= scale;
     if (count == 8)
-        memcpy(p->y + to, &best, sizeof best);
+        memcpy(p->to + to, &best, sizeof best);
     else
-        for (int i = 0; i < count; i++) p->y[to + i] = best[i];
+        for (int i = 0; i < count; i++) p->to[to + i] = best[i];
     if (p->at_bytes == 1 && count == 8) {
         gpunn__b8 narrow = __builtin_convertvector(at, gpunn__b8);
         memcpy((uint8_t *)p->at + to, &narrow, sizeof narrow);
     } else if (p->at_bytes) {
-        for (int i = 0; i < count; i++)
-            if (p->at_bytes == 1)
-                ((uint8_t *)p->at)[to + i] = (uint8_t)at[i];
-            else
-                ((int32_t *)p->at)[to + i] = at[i];
+        for (int i = 0; i < count; i++) gpunn__pool_mark(p, to + i, at[i]);
     }
 }
 #endif
 
-/* Output rows [row, row_end) of all planes. rows, columns, stride: of a whole window, constants where it pays. */
-GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t rows, int64_t columns, int64_t stride,
-                                    int64_t row, int64_t row_end)
+/* Output rows [row, row_end) of all volumes. depth, rows, columns, stride: of a whole window, constants where it pays. */
+GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t depth, int64_t rows, int64_t columns,
+                                    int64_t stride, int64_t row, int64_t row_end)
 {
-    int64_t inner, inner_end, plane = row / p->oh, oy = row % p->oh;
-    gpunn__pool_inner(p->w, p->ow, columns, stride, p->pw, &inner, &inner_end);
+    int64_t inner, inner_end, size = p->y.n * p->x.n;
+    int64_t oy = row % p->y.out, oz = row / p->y.out % p->z.out, volume = row / p->y.out / p->z.out;
+    gpunn__pool_inner(&p->x, &inner, &inner_end);
     for (; row < row_end; row++) {
-        const float *x = p->x + plane * p->h * p->w;
-        int64_t      y0, y1, height = gpunn__pool_window(oy, p->h, p->oh, rows, p->sh, p->ph, &y0, &y1);
-        int64_t      ox = 0, skipped = rows == 0 ? 0 : y0 - (oy * p->sh - p->ph);
-        while (ox < p->ow) {
+        int64_t      z0, z1, ox = 0, deep = gpunn__pool_window(&p->z, oz, &z0, &z1);
+        int64_t      y0, y1, height = gpunn__pool_window(&p->y, oy, &y0, &y1);
+        int64_t      skipped = (z0 - gpunn__pool_corner(&p->z, oz)) * p->y.span + y0 - gpunn__pool_corner(&p->y, oy);
+        const float *x = p->from + (volume * p->z.n + z0) * size + y0 * p->x.n;
+        while (ox < p->x.out) {
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
-            if (ox == inner && y1 - y0 == rows && rows != 0) {
+            if (stride <= 8 && ox == inner && y1 - y0 == rows && z1 - z0 == depth) {
                 for (; ox < inner_end; ox += 8) {
                     int64_t from = inner_end - inner < 8 || ox <= inner_end - 8 ? ox : inner_end - 8; /* the last 8 may overlap */
-                    const float *cell = x + y0 * p->w - p->pw + from * stride;
+                    const float *cell = x - p->x.padding + from * stride;
                     int64_t      count = inner_end - from < 8 ? inner_end - from : 8;
-                    if (p->x + p->planes * p->h * p->w - cell < (rows - 1) * p->w + columns + 8 * stride) break;
-                    gpunn__pool_eight(p, average, cell, rows, columns, stride, 1 / (float)(rows * columns), row * p->ow + from,
-                                      count);
+                    if (p->from + p->volumes * p->z.n * size - cell <
+                        (depth - 1) * size + (rows - 1) * p->x.n + columns + 8 * stride)
+                        break;
+                    gpunn__pool_eight(p, average, cell, depth, rows, columns, stride, 1 / (float)(depth * rows * columns),
+                                      row * p->x.out + from, count);
                 }
                 if (ox > inner_end) ox = inner_end;
-                if (ox == p->ow) break;
+                if (ox == p->x.out) break;
             }
 #endif
-            int64_t x0, x1, width = gpunn__pool_window(ox, p->w, p->ow, columns, stride, p->pw, &x0, &x1);
-            int64_t cells = p->count_exclude_pad ? (y1 - y0) * (x1 - x0) : height * width;
-            int64_t first = skipped * columns + (columns == 0 ? 0 : x0 - (ox * stride - p->pw));
-            gpunn__pool_one(p, average, x + y0 * p->w + x0, y1 - y0, x1 - x0, first, 1 / (float)cells, row * p->ow + ox);
+            int64_t x0, x1, width = gpunn__pool_window(&p->x, ox, &x0, &x1);
+            int64_t cells = p->count_exclude_pad ? (z1 - z0) * (y1 - y0) * (x1 - x0) : deep * height * width;
+            int64_t first = skipped * p->x.span + x0 - gpunn__pool_corner(&p->x, ox);
+            gpunn__pool_one(p, average, x + x0, z1 - z0, y1 - y0, x1 - x0, first, 1 / (float)cells, row * p->x.out + ox);
             ox++;
         }
-        if (++oy == p->oh) oy = 0, plane++;
+        if (++oy < p->y.out) continue;
+        oy = 0;
+        if (++oz == p->z.out) oz = 0, volume++;
     }
+}
+
+/* One window, the whole volume x, in 16 lanes. */
+GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, bool average, const float *x, int64_t to)
+{
+    int64_t cells = p->z.n * p->y.n * p->x.n, i = 0;
+    float   lane[16];
+    int32_t at[16];
+    for (int l = 0; l < 16; l++) lane[l] = average ? 0 : -INFINITY, at[l] = 0;
+    if (average) {
+        float sum = 0;
+        for (; i + 16 <= cells; i += 16)
+            for (int l = 0; l < 16; l++) lane[l] += x[i + l];
+        for (int l = 0; i > 0 && l < 16; l++) sum += lane[l];
+        for (; i < cells; i++) sum += x[i];
+        p->to[to] = sum / (float)cells;
+        return;
+    }
+    for (; i < cells; i += 16) {
+        int lanes = cells - i < 16 ? (int)(cells - i) : 16;
+        for (int l = 0; l < lanes; l++) {
+            float v = x[i + l];
+            bool  take = (v > lane[l]) | (v != v);
+            lane[l] = take ? v : lane[l];
+            at[l] = take ? (int32_t)i + l : at[l];
+        }
+    }
+    for (int l = 1; l < 16; l++) { /* of equal cells the first, but of NaN the last */
+        bool earlier = at[l] < at[0], none = lane[0] == lane[0];
+        if (lane[l] != lane[l] ? none || !earlier : lane[l] > lane[0] || (lane[l] == lane[0] && earlier))
+            lane[0] = lane[l], at[0] = at[l];
+    }
+    p->to[to] = lane[0];
+    gpunn__pool_mark(p, to, at[0]);
 }
 
 GPUNN__PRIVATE void gpunn__pool_forward(void *arg, int index, int threads)
 {
     const gpunn__pool *p = (const gpunn__pool *)arg;
-    int64_t            row, end;
-    gpunn__cpu_part(p->planes * p->oh, 1, threads, index, &row, &end);
-    if (p->global) { /* one sum per plane, in 16 lanes */
-        int64_t cells = p->h * p->w;
-        for (; row < end; row++) {
-            const float *x = p->x + row * cells;
-            float        lane[16] = {0}, sum = 0;
-            int64_t      i = 0;
-            for (; i + 16 <= cells; i += 16)
-                for (int l = 0; l < 16; l++) lane[l] += x[i + l];
-            for (int l = 0; i > 0 && l < 16; l++) sum += lane[l];
-            for (; i < cells; i++) sum += x[i];
-            p->y[row] = sum / (float)cells;
-        }
+    int64_t            row, end, kd = p->z.kernel, kh = p->y.kernel, kw = p->x.kernel, stride = p->x.stride;
+    bool               flat = p->z.n == 1 && kd == 1;
+    gpunn__cpu_part(p->volumes * p->z.out * p->y.out, 1, threads, index, &row, &end);
+    if (p->global) {
+        for (; row < end; row++)
+            if (p->average)
+                gpunn__pool_whole(p, true, p->from + row * p->z.n * p->y.n * p->x.n, row);
+            else
+                gpunn__pool_whole(p, false, p->from + row * p->z.n * p->y.n * p->x.n, row);
     } else if (p->average) {
-        if (p->kh == 2 && p->kw == 2 && p->sw == 2)
-            gpunn__pool_rows(p, true, 2, 2, 2, row, end);
+        if (flat && kh == 2 && kw == 2 && stride == 2)
+            gpunn__pool_rows(p, true, 1, 2, 2, 2, row, end);
+        else if (flat)
+            gpunn__pool_rows(p, true, 1, kh, kw, stride, row, end);
         else
-            gpunn__pool_rows(p, true, p->kh, p->kw, p->sw, row, end);
+            gpunn__pool_rows(p, true, kd, kh, kw, stride, row, end);
     } else {
-        if (p->kh == 2 && p->kw == 2 && p->sw == 2)
-            gpunn__pool_rows(p, false, 2, 2, 2, row, end);
-        else if (p->kh == 3 && p->kw == 3 && p->sw == 2)
-            gpunn__pool_rows(p, false, 3, 3, 2, row, end);
+        if (flat && kh == 2 && kw == 2 && stride == 2)
+            gpunn__pool_rows(p, false, 1, 2, 2, 2, row, end);
+        else if (flat && kh == 3 && kw == 3 && stride == 2)
+            gpunn__pool_rows(p, false, 1, 3, 3, 2, row, end);
+        else if (flat)
+            gpunn__pool_rows(p, false, 1, kh, kw, stride, row, end);
         else
-            gpunn__pool_rows(p, false, p->kh, p->kw, p->sw, row, end);
+            gpunn__pool_rows(p, false, kd, kh, kw, stride, row, end);
+    }
+}
+
+/* One row of the gradient of the maxima, whose windows begin in row `corner` of dx, to the cells of these. */
+GPUNN__INLINE void gpunn__pool_hand_back(const gpunn__pool *p, bool adaptive, const float *dy, int64_t row, const int64_t *offset,
+                                         float *corner)
+{
+    for (int64_t i = 0; i < p->x.out; i++) {
+        int64_t from = adaptive ? gpunn__pool_corner(&p->x, i) : i * p->x.stride - p->x.padding, at;
+        if (offset) {
+            at = offset[((const uint8_t *)p->at)[row + i]];
+        } else {
+            at = ((const int32_t *)p->at)[row + i];
+            int64_t line = at / p->x.span;
+            at = (line / p->y.span * p->y.n + line % p->y.span) * p->x.n + at % p->x.span;
+        }
+        corner[from + at] += dy[i];
     }
 }
 
 GPUNN__PRIVATE void gpunn__pool_backward(void *arg, int index, int threads)
 {
     const gpunn__pool *p = (const gpunn__pool *)arg;
-    int64_t            plane, end, outputs = p->oh * p->ow, cells = p->h * p->w, offset[256];
-    for (int64_t i = 0; p->at_bytes == 1 && i < p->kh * p->kw; i++) offset[i] = i / p->kw * p->w + i % p->kw;
-    gpunn__cpu_part(p->planes, 1, threads, index, &plane, &end);
-    for (; plane < end; plane++) {
-        float       *dx = p->dx + plane * cells;
-        const float *dy = p->dy + plane * outputs;
-        if (p->global) {
+    int64_t            volume, end, outputs = p->z.out * p->y.out * p->x.out, cells = p->z.n * p->y.n * p->x.n, offset[256];
+    for (int64_t i = 0; p->at_bytes == 1 && i < p->z.span * p->y.span * p->x.span; i++)
+        offset[i] = (i / p->x.span / p->y.span * p->y.n + i / p->x.span % p->y.span) * p->x.n + i % p->x.span;
+    gpunn__cpu_part(p->volumes, 1, threads, index, &volume, &end);
+    for (; volume < end; volume++) {
+        float       *dx = p->to + volume * cells;
+        const float *dy = p->from + volume * outputs;
+        if (p->global && p->average) {
             float share = dy[0] / (float)cells;
             for (int64_t i = 0; i < cells; i++) dx[i] = p->accumulate ? dx[i] + share : share;
             continue;
         }
         if (!p->accumulate) memset(dx, 0, (size_t)cells * sizeof *dx);
-        for (int64_t oy = 0; oy < p->oh; oy++, dy += p->ow) {
-            int64_t y0, y1, height = gpunn__pool_window(oy, p->h, p->oh, p->kh, p->sh, p->ph, &y0, &y1);
-            if (!p->average) { /* from the window's first cell, in or out of the plane, to that of the maximum, which is in */
-                int64_t row = (plane * p->oh + oy) * p->ow, corner = (oy * p->sh - p->ph) * p->w - p->pw;
-                if (p->at_bytes == 1)
-                    for (int64_t i = 0; i < p->ow; i++)
-                        dx[corner + i * p->sw + offset[((const uint8_t *)p->at)[row + i]]] += dy[i];
+        for (int64_t line = 0; line < p->z.out * p->y.out; line++, dy += p->x.out) {
+            int64_t oz = line / p->y.out, oy = line % p->y.out;
+            if (!p->average) { /* from the window's first cell, in or out of the volume, to that of the maximum, which is in */
+                int64_t row = (volume * p->z.out * p->y.out + line) * p->x.out;
+                int64_t corner = (gpunn__pool_corner(&p->z, oz) * p->y.n + gpunn__pool_corner(&p->y, oy)) * p->x.n;
+                if (p->at_bytes == 1 && p->x.kernel)
+                    gpunn__pool_hand_back(p, false, dy, row, offset, dx + corner);
                 else
-                    for (int64_t i = 0; i < p->ow; i++) {
-                        int64_t at = ((const int32_t *)p->at)[row + i];
-                        dx[corner + i * p->sw + at / p->kw * p->w + at % p->kw] += dy[i];
-                    }
+                    gpunn__pool_hand_back(p, true, dy, row, p->at_bytes == 1 ? offset : NULL, dx + corner);
                 continue;
             }
-            for (int64_t ox = 0; ox < p->ow; ox++) {
-                int64_t x0, x1, width = gpunn__pool_window(ox, p->w, p->ow, p->kw, p->sw, p->pw, &x0, &x1);
-                float   share = dy[ox] / (float)(p->count_exclude_pad ? (y1 - y0) * (x1 - x0) : height * width);
-                for (int64_t y = y0; y < y1; y++)
-                    for (int64_t x = x0; x < x1; x++) dx[y * p->w + x] += share;
+            int64_t z0, z1, deep = gpunn__pool_window(&p->z, oz, &z0, &z1);
+            int64_t y0, y1, height = gpunn__pool_window(&p->y, oy, &y0, &y1);
+            for (int64_t ox = 0; ox < p->x.out; ox++) {
+                int64_t x0, x1, width = gpunn__pool_window(&p->x, ox, &x0, &x1);
+                int64_t all = p->count_exclude_pad ? (z1 - z0) * (y1 - y0) * (x1 - x0) : deep * height * width;
+                float   share = dy[ox] / (float)all;
+                for (int64_t z = z0; z < z1; z++)
+                    for (int64_t y = y0; y < y1; y++)
+                        for (int64_t x = x0; x < x1; x++) dx[(z * p->y.n + y) * p->x.n + x] += share;
             }
         }
     }
@@ -9539,35 +9713,40 @@ GPUNN__PRIVATE void gpunn__pool_backward(void *arg, int index, int threads)
 GPUNN__PRIVATE gpunn_status gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__pool p = gpunn__pool_shape(step);
-    int64_t     outputs = p.planes * p.oh * p.ow, cells = p.planes * p.h * p.w;
+    int64_t     outputs = p.volumes * p.z.out * p.y.out * p.x.out, cells = p.volumes * p.z.n * p.y.n * p.x.n;
     if (action == GPUNN__PREPARE) {
-        if (2 * p.ph > p.kh || 2 * p.pw > p.kw)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
-                                   "padding [%d, %d] exceeds half of the window [%d, %d]; use a smaller one", (int)p.ph,
-                                   (int)p.pw, (int)p.kh, (int)p.kw);
+        const gpunn__pool_axis *axes[3] = {&p.z, &p.y, &p.x};
+        for (int i = 0; i < 3; i++)
+            if (2 * axes[i]->padding > axes[i]->kernel)
+                return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "padding %d exceeds half of the window's %d; use a smaller one",
+                                       (int)axes[i]->padding, (int)axes[i]->kernel);
+        if (p.z.span * p.y.span > INT32_MAX / p.x.span)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "a window has more than 2^31 cells; use smaller ones");
         if (!step->backward) step->saved_bytes = p.at_bytes * (size_t)outputs;
     } else if (action == GPUNN__FORWARD) {
-        gpunn__cpu_parallel(gpunn__cpu_threads(cpu, outputs * (1 + p.kh * p.kw / 4) + cells / 4), gpunn__pool_forward, &p);
-    } else if (p.dx) {
+        int64_t window = p.z.kernel * p.y.kernel * p.x.kernel;
+        gpunn__cpu_parallel(gpunn__cpu_threads(cpu, outputs * (1 + window / 4) + cells / 4), gpunn__pool_forward, &p);
+    } else if (p.to) {
         gpunn__cpu_parallel(gpunn__cpu_threads(cpu, cells + outputs), gpunn__pool_backward, &p);
     }
     return GPUNN_OK;
 }
 
-GPUNN__PRIVATE gpunn_status gpunn__cpu_max_pool2d(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__cpu_pool(cpu, step, action);
-}
+#define GPUNN__X(name)                                                                                     \
+    GPUNN__PRIVATE gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
+    {                                                                                                      \
+        return gpunn__cpu_pool(cpu, step, action);                                                         \
+    }
+GPUNN__X(max_pool2d)
+GPUNN__X(max_pool3d)
+GPUNN__X(avg_pool2d)
+GPUNN__X(avg_pool3d)
+GPUNN__X(adaptive_avg_pool2d)
+GPUNN__X(adaptive_avg_pool3d)
+GPUNN__X(adaptive_max_pool2d)
+GPUNN__X(adaptive_max_pool3d)
+#undef GPUNN__X
 
-GPUNN__PRIVATE gpunn_status gpunn__cpu_avg_pool2d(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__cpu_pool(cpu, step, action);
-}
-
-GPUNN__PRIVATE gpunn_status gpunn__cpu_adaptive_avg_pool2d(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__cpu_pool(cpu, step, action);
-}
 /* ==== >>sample ======================================================================================================== *
  * grid_sample and affine_grid. A point lies between two cells along each axis; each has a weight, 0 outside. Images are volumes
  * of one slice, whose z axis is left out. Points are taken in chunks: first the cells and weights of a chunk along one axis after
@@ -16371,11 +16550,20 @@ static const gpunn__attribute gpunn__attributes_of[] = {
     GPUNN__A(MAX_POOL2D, "stride", WINDOW, stride, NULL),
     GPUNN__A(MAX_POOL2D, "padding", WINDOW, padding, "0"),
     GPUNN__A(MAX_POOL2D, "ceil_mode", BOOL, ceil_mode, "false"),
+    GPUNN__A(MAX_POOL3D, "kernel_size", WINDOW, kernel, NULL),
+    GPUNN__A(MAX_POOL3D, "stride", WINDOW, stride, NULL),
+    GPUNN__A(MAX_POOL3D, "padding", WINDOW, padding, "0"),
+    GPUNN__A(MAX_POOL3D, "ceil_mode", BOOL, ceil_mode, "false"),
     GPUNN__A(AVG_POOL2D, "kernel_size", WINDOW, kernel, NULL),
     GPUNN__A(AVG_POOL2D, "stride", WINDOW, stride, NULL),
     GPUNN__A(AVG_POOL2D, "padding", WINDOW, padding, "0"),
     GPUNN__A(AVG_POOL2D, "ceil_mode", BOOL, ceil_mode, "false"),
     GPUNN__A(AVG_POOL2D, "count_include_pad", NOT, count_exclude_pad, "true"),
+    GPUNN__A(AVG_POOL3D, "kernel_size", WINDOW, kernel, NULL),
+    GPUNN__A(AVG_POOL3D, "stride", WINDOW, stride, NULL),
+    GPUNN__A(AVG_POOL3D, "padding", WINDOW, padding, "0"),
+    GPUNN__A(AVG_POOL3D, "ceil_mode", BOOL, ceil_mode, "false"),
+    GPUNN__A(AVG_POOL3D, "count_include_pad", NOT, count_exclude_pad, "true"),
     GPUNN__A(GRID_SAMPLE, "mode", GRID_MODE, mode, "\"bilinear\""),
     GPUNN__A(GRID_SAMPLE, "padding_mode", GRID_PADDING, padding_mode, "\"zeros\""),
     GPUNN__A(GRID_SAMPLE, "align_corners", BOOL, align_corners, "false"),
@@ -16851,7 +17039,7 @@ static void gpunn__emit_attributes(gpunn__writer *w, const gpunn_tensor *t)
         const gpunn__attribute *a = &gpunn__attributes_of[i];
         char                    value[GPUNN__TEXT_SIZE];
         gpunn__line             line = {value, sizeof value, 0};
-        bool pool_stride = (t->op == GPUNN_OP_MAX_POOL2D || t->op == GPUNN_OP_AVG_POOL2D) && strcmp(a->name, "stride") == 0;
+        bool                    pool_stride = gpunn__is_pool(t->op) && strcmp(a->name, "stride") == 0;
         if (a->op != t->op || (a->kind == GPUNN__A_AXES && t->attr.axes == (1u << t->inputs[0]->rank) - 1) ||
             (pool_stride && memcmp(t->attr.stride, t->attr.kernel, sizeof t->attr.stride) == 0))
             continue;
@@ -16896,7 +17084,10 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
     case GPUNN_OP_CONV_TRANSPOSE1D:
     case GPUNN_OP_CONV_TRANSPOSE2D:
     case GPUNN_OP_CONV_TRANSPOSE3D: gpunn__emit_conv(w, t); break;
+    case GPUNN_OP_ADAPTIVE_MAX_POOL2D:
+    case GPUNN_OP_ADAPTIVE_MAX_POOL3D:
     case GPUNN_OP_ADAPTIVE_AVG_POOL2D:
+    case GPUNN_OP_ADAPTIVE_AVG_POOL3D:
         for (int i = 0; i < t->rank - 2; i++) sizes[i] = (int)t->dim[2 + i];
         gpunn__emit_window(w, "output_size", sizes, t->rank - 2);
         break;
@@ -17719,26 +17910,35 @@ static gpunn_tensor *gpunn__make_pool(gpunn__loading *l, const gpunn__spec_entry
 {
     gpunn_pool_args args;
     bool            average = *e->op == 'a', include = true;
-    int             ignored;
+    int             ignored, axes = e->op[8] - '0';
     memset(&args, 0, sizeof args);
     if (!gpunn__need(l, e->item, "kernel_size", "an integer or a list of one for each axis", &ignored) ||
-        !gpunn__get_window(l, e->item, "kernel_size", 2, 1, args.kernel_shape) ||
-        !gpunn__get_window(l, e->item, "stride", 2, 1, args.strides) ||
-        !gpunn__get_window(l, e->item, "padding", 2, 0, args.paddings) ||
+        !gpunn__get_window(l, e->item, "kernel_size", axes, 1, args.kernel_shape) ||
+        !gpunn__get_window(l, e->item, "stride", axes, 1, args.strides) ||
+        !gpunn__get_window(l, e->item, "padding", axes, 0, args.paddings) ||
         !gpunn__get_bool(l, e->item, "ceil_mode", &args.ceil_mode) ||
         (average && !gpunn__get_bool(l, e->item, "count_include_pad", &include)))
         return NULL;
     args.count_exclude_pad = !include;
-    return average ? gpunn_avg_pool2d_(e->in[0], args) : gpunn_max_pool2d_(e->in[0], args);
+    return gpunn__pool_node(e->op,
+                            average     ? axes == 3 ? GPUNN_OP_AVG_POOL3D : GPUNN_OP_AVG_POOL2D
+                            : axes == 3 ? GPUNN_OP_MAX_POOL3D
+                                        : GPUNN_OP_MAX_POOL2D,
+                            axes, e->in[0], &args);
 }
 
 static gpunn_tensor *gpunn__make_adaptive_pool(gpunn__loading *l, const gpunn__spec_entry *e)
 {
-    int size[2], ignored;
-    return gpunn__need(l, e->item, "output_size", "an integer or a list of one for each axis", &ignored) &&
-                   gpunn__get_window(l, e->item, "output_size", 2, 1, size)
-               ? gpunn_adaptive_avg_pool2d(e->in[0], size[0], size[1])
-               : NULL;
+    bool average = e->op[9] == 'a';
+    int  size[3] = {0, 0, 0}, ignored, axes = e->op[17] - '0';
+    if (!gpunn__need(l, e->item, "output_size", "an integer or a list of one for each axis", &ignored) ||
+        !gpunn__get_window(l, e->item, "output_size", axes, 1, size))
+        return NULL;
+    return gpunn__adaptive_pool(e->op,
+                                average     ? axes == 3 ? GPUNN_OP_ADAPTIVE_AVG_POOL3D : GPUNN_OP_ADAPTIVE_AVG_POOL2D
+                                : axes == 3 ? GPUNN_OP_ADAPTIVE_MAX_POOL3D
+                                            : GPUNN_OP_ADAPTIVE_MAX_POOL2D,
+                                axes, e->in[0], size[0], size[1], size[2]);
 }
 
 static gpunn_tensor *gpunn__make_grid_sample(gpunn__loading *l, const gpunn__spec_entry *e)
@@ -18013,9 +18213,18 @@ static const gpunn__spec_op gpunn__spec_ops[] = {
     {"layer_norm", 1, true, gpunn__make_layer_norm},
     {"rms_norm", 1, true, gpunn__make_layer_norm},
     {"prelu", 1, true, gpunn__make_prelu},
+    {"max_pool1d", 1, false, gpunn__make_pool},
     {"max_pool2d", 1, false, gpunn__make_pool},
+    {"max_pool3d", 1, false, gpunn__make_pool},
+    {"avg_pool1d", 1, false, gpunn__make_pool},
     {"avg_pool2d", 1, false, gpunn__make_pool},
+    {"avg_pool3d", 1, false, gpunn__make_pool},
+    {"adaptive_max_pool1d", 1, false, gpunn__make_adaptive_pool},
+    {"adaptive_max_pool2d", 1, false, gpunn__make_adaptive_pool},
+    {"adaptive_max_pool3d", 1, false, gpunn__make_adaptive_pool},
+    {"adaptive_avg_pool1d", 1, false, gpunn__make_adaptive_pool},
     {"adaptive_avg_pool2d", 1, false, gpunn__make_adaptive_pool},
+    {"adaptive_avg_pool3d", 1, false, gpunn__make_adaptive_pool},
     {"grid_sample", 2, false, gpunn__make_grid_sample},
     {"affine_grid", 1, false, gpunn__make_affine_grid},
     {"dropout", 1, false, gpunn__make_dropout},

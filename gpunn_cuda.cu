@@ -2745,71 +2745,92 @@ GPUNN__X(conv_transpose2d)
 GPUNN__X(conv_transpose3d)
 #undef GPUNN__X
 /* ==== >>pool ========================================================================================================== *
- * Planes [h, w] -> [oh, ow], one per image and channel. Forward: a thread for each result, or a block where windows are large.
- * Backward gathers: a thread has eight cells side by side and adds up what the windows over them hand back, in their order. With
- * channels last a thread has eight channels of one result or cell. */
+ * Volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1, for which the kernels that are not
+ * `deep` are made. Forward: a thread for each result, or a block where windows are large. Backward gathers: a thread has eight
+ * cells side by side and adds up what the windows over them hand back, in their order. With channels last a thread has eight
+ * channels of one result or cell. */
+typedef struct gpunn__pool_axis {
+    int n, out, kernel, stride, padding; /* kernel 0: adaptive */
+    int span;                            /* of the largest window */
+} gpunn__pool_axis;
+
 typedef struct gpunn__pool {
-    int64_t     results, cells;                       /* of all planes */
-    int         h, w, oh, ow, kh, kw, sh, sw, ph, pw; /* kh, kw 0: adaptive */
-    int         channels, packs;                      /* channels last: packs of eight channels that a cell has */
-    int64_t     images;                               /* channels last */
-    bool        average, count_exclude_pad, accumulate;
-    int         at_bytes; /* of one position of a maximum: its index in the window; 0: positions are not wanted */
-    void       *at;
-    const void *from; /* x, or the gradient of y */
-    void       *to;   /* y, or the gradient of x */
-    gpunn_dtype from_dtype, to_dtype;
+    int64_t          results, cells; /* of all volumes */
+    gpunn__pool_axis z, y, x;
+    int              channels, packs; /* channels last: packs of eight channels that a cell has */
+    int64_t          images;          /* channels last */
+    bool             average, count_exclude_pad, accumulate;
+    int              at_bytes; /* of one position of a maximum: its index in the largest window; 0: positions are not wanted */
+    void            *at;
+    const void      *from; /* x, or the gradient of y */
+    void            *to;   /* y, or the gradient of x */
+    gpunn_dtype      from_dtype, to_dtype;
 } gpunn__pool;
 
 /* The window of output i along an axis covers cells [*begin, *end); returns its length with the padding that it covers. */
-__device__ __forceinline__ int gpunn__pool_window(int i, int n, int out, int kernel, int stride, int padding, int *begin,
-                                                  int *end)
+__device__ __forceinline__ int gpunn__pool_window(const gpunn__pool_axis &a, int i, int *begin, int *end)
 {
-    if (kernel == 0) { /* torch's adaptive rule */
-        *begin = (int)((int64_t)i * n / out);
-        *end = (int)(((int64_t)(i + 1) * n + out - 1) / out);
+    if (a.kernel == 0) { /* torch's adaptive rule */
+        *begin = (int)((int64_t)i * a.n / a.out);
+        *end = (int)(((int64_t)(i + 1) * a.n + a.out - 1) / a.out);
         return *end - *begin;
     }
-    int first = i * stride - padding, last = min(first + kernel, n + padding);
+    int first = i * a.stride - a.padding, last = min(first + a.kernel, a.n + a.padding);
     *begin = max(first, 0);
-    *end = min(last, n);
+    *end = min(last, a.n);
     return last - first;
 }
 
-/* The windows that cover any of the cells [from, to) are [*begin, *end). */
-__device__ __forceinline__ void gpunn__pool_windows(int from, int to, int n, int out, int kernel, int stride, int padding,
-                                                    int *begin, int *end)
+/* Where that window, which covers cells from `begin` on, begins, inside or in the padding. */
+__device__ __forceinline__ int gpunn__pool_corner(const gpunn__pool_axis &a, int i, int begin)
 {
-    if (kernel == 0) {
-        *begin = (int)((int64_t)from * out / n);
-        *end = (int)(((int64_t)to * out + n - 1) / n);
+    return a.kernel == 0 ? begin : i * a.stride - a.padding;
+}
+
+/* The windows that cover any of the cells [from, to) are [*begin, *end). */
+__device__ __forceinline__ void gpunn__pool_windows(const gpunn__pool_axis &a, int from, int to, int *begin, int *end)
+{
+    if (a.kernel == 0) {
+        *begin = (int)((int64_t)from * a.out / a.n);
+        *end = (int)(((int64_t)to * a.out + a.n - 1) / a.n);
         return;
     }
-    int before = from + padding - kernel; /* a window that begins here or earlier has ended */
-    *begin = before < 0 ? 0 : before / stride + 1;
-    *end = min((to - 1 + padding) / stride + 1, out);
+    int before = from + a.padding - a.kernel; /* a window that begins here or earlier has ended */
+    *begin = before < 0 ? 0 : before / a.stride + 1;
+    *end = min((to - 1 + a.padding) / a.stride + 1, a.out);
 }
 
 typedef struct gpunn__pool_place { /* of one result */
-    int   y, x, y0, y1, x0, x1;    /* its window is cells [y0, y1) x [x0, x1) */
+    int   z0, z1, y0, y1, x0, x1;  /* its window is cells [z0, z1) x [y0, y1) x [x0, x1) */
+    int   skipped;                 /* index in the whole window of its first cell */
     float share;                   /* of one cell in an average */
 } gpunn__pool_place;
 
-/* What one cell has of the average over a window of rows x columns cells, height x width with the padding. */
-__device__ __forceinline__ float gpunn__pool_share(const gpunn__pool &p, int rows, int columns, int height, int width)
+/* What one cell has of the average over a window; the lengths count the padding, those of the cells do not. */
+template <bool deep>
+__device__ __forceinline__ float gpunn__pool_share(const gpunn__pool &p, int depth, int rows, int columns, int deep_cells,
+                                                   int row_cells, int column_cells)
 {
-    return 1 / (p.count_exclude_pad ? (float)rows * (float)columns : (float)height * (float)width);
+    float cells = p.count_exclude_pad ? (float)row_cells * (float)column_cells : (float)rows * (float)columns;
+    if (deep) cells *= (float)(p.count_exclude_pad ? deep_cells : depth);
+    return 1 / cells;
 }
 
-/* index: in its plane */
-__device__ __forceinline__ gpunn__pool_place gpunn__pool_at(const gpunn__pool &p, int index)
+/* index: in its volume */
+template <bool deep> __device__ __forceinline__ gpunn__pool_place gpunn__pool_at(const gpunn__pool &p, int index)
 {
     gpunn__pool_place place;
-    place.y = index / p.ow;
-    place.x = index - place.y * p.ow;
-    int height = gpunn__pool_window(place.y, p.h, p.oh, p.kh, p.sh, p.ph, &place.y0, &place.y1);
-    int width = gpunn__pool_window(place.x, p.w, p.ow, p.kw, p.sw, p.pw, &place.x0, &place.x1);
-    place.share = gpunn__pool_share(p, place.y1 - place.y0, place.x1 - place.x0, height, width);
+    int               line = index / p.x.out, x = index - line * p.x.out, z = deep ? line / p.y.out : 0, y = line - z * p.y.out;
+    int               depth = 1, height = gpunn__pool_window(p.y, y, &place.y0, &place.y1);
+    int               width = gpunn__pool_window(p.x, x, &place.x0, &place.x1);
+    place.z0 = 0, place.z1 = 1, place.skipped = 0;
+    if (deep) {
+        depth = gpunn__pool_window(p.z, z, &place.z0, &place.z1);
+        place.skipped = (place.z0 - gpunn__pool_corner(p.z, z, place.z0)) * p.y.span;
+    }
+    place.skipped += place.y0 - gpunn__pool_corner(p.y, y, place.y0);
+    place.skipped = place.skipped * p.x.span + place.x0 - gpunn__pool_corner(p.x, x, place.x0);
+    place.share = gpunn__pool_share<deep>(p, depth, height, width, place.z1 - place.z0, place.y1 - place.y0, place.x1 - place.x0);
     return place;
 }
 
@@ -2827,24 +2848,26 @@ __device__ __forceinline__ int gpunn__pool_marked(const gpunn__pool &p, int64_t 
 }
 
 /* A NaN wins, over an earlier NaN too, and of equal cells the first. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_kernel(const gpunn__pool p)
+template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_kernel(const gpunn__pool p)
 {
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    int     size = (deep ? p.z.out : 1) * p.y.out * p.x.out;
     for (; i < p.results; i += step) {
-        int64_t           plane = i / (p.oh * p.ow);
-        gpunn__pool_place place = gpunn__pool_at(p, (int)(i - plane * (p.oh * p.ow)));
-        int               corner = (place.y0 + p.ph - place.y * p.sh) * p.kw + place.x0 + p.pw - place.x * p.sw, at = corner;
+        int64_t           volume = i / size;
+        gpunn__pool_place place = gpunn__pool_at<deep>(p, (int)(i - volume * size));
+        int               at = place.skipped;
         float             best = p.average ? 0 : -INFINITY;
-        for (int y = place.y0; y < place.y1; y++) {
-            int64_t line = (plane * p.h + y) * p.w;
-            for (int x = place.x0; x < place.x1; x++) {
-                float v = gpunn__load(p.from, p.from_dtype, line + x);
-                if (p.average)
-                    best += v;
-                else if (v > best || v != v)
-                    best = v, at = corner + (y - place.y0) * p.kw + x - place.x0;
+        for (int z = place.z0; z < place.z1; z++)
+            for (int y = place.y0; y < place.y1; y++) {
+                int64_t line = ((deep ? volume * p.z.n + z : volume) * p.y.n + y) * p.x.n;
+                for (int x = place.x0; x < place.x1; x++) {
+                    float v = gpunn__load(p.from, p.from_dtype, line + x);
+                    if (p.average)
+                        best += v;
+                    else if (v > best || v != v)
+                        best = v, at = place.skipped + ((z - place.z0) * p.y.span + y - place.y0) * p.x.span + x - place.x0;
+                }
             }
-        }
         gpunn__store(p.to, p.to_dtype, i, p.average ? best * place.share : best);
         gpunn__pool_mark(p, i, at);
     }
@@ -2867,25 +2890,28 @@ typedef struct gpunn__most {
 } gpunn__most;
 
 /* A block, of any number of whole warps, for each result. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_large_kernel(const gpunn__pool p)
+template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_large_kernel(const gpunn__pool p)
 {
+    int size = (deep ? p.z.out : 1) * p.y.out * p.x.out;
     for (int64_t i = blockIdx.x; i < p.results; i += gridDim.x) {
-        int64_t            plane = i / (p.oh * p.ow);
-        gpunn__pool_place  place = gpunn__pool_at(p, (int)(i - plane * (p.oh * p.ow)));
-        int                columns = place.x1 - place.x0, threads = (int)blockDim.x;
-        int                y = (int)threadIdx.x / columns, x = (int)threadIdx.x % columns;
+        int64_t            volume = i / size;
+        gpunn__pool_place  place = gpunn__pool_at<deep>(p, (int)(i - volume * size));
+        int                columns = place.x1 - place.x0, rows = place.y1 - place.y0, threads = (int)blockDim.x;
+        int                line = (int)threadIdx.x / columns, x = (int)threadIdx.x % columns; /* lines: rows of all slices */
         int                down = threads / columns, along = threads % columns;
         float              sum = 0;
         unsigned long long best = 0;
-        while (y < place.y1 - place.y0) {
-            float v = gpunn__load(p.from, p.from_dtype, (plane * p.h + place.y0 + y) * p.w + place.x0 + x);
+        while (line < (place.z1 - place.z0) * rows) {
+            int     z = deep ? line / rows : 0;
+            int64_t slice = deep ? volume * p.z.n + place.z0 + z : volume;
+            float   v = gpunn__load(p.from, p.from_dtype, (slice * p.y.n + place.y0 + line - z * rows) * p.x.n + place.x0 + x);
             if (p.average)
                 sum += v;
             else
-                best = gpunn__most()(best, gpunn__pool_rank(v, (unsigned)y * (unsigned)columns + (unsigned)x));
-            y += down;
+                best = gpunn__most()(best, gpunn__pool_rank(v, (unsigned)line * (unsigned)columns + (unsigned)x));
+            line += down;
             x += along;
-            if (x >= columns) x -= columns, y++;
+            if (x >= columns) x -= columns, line++;
         }
         if (p.average) {
             sum = gpunn__block_reduce(sum, gpunn__add());
@@ -2895,49 +2921,62 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_large_kerne
         best = gpunn__block_reduce(best, gpunn__most());
         if (threadIdx.x > 0) continue;
         unsigned at = best >> 32 == 0xFFFFFFFFu ? (unsigned)best : ~(unsigned)best;
-        y = place.y0 + (int)at / columns;
-        x = place.x0 + (int)at % columns;
-        gpunn__store(p.to, p.to_dtype, i, gpunn__load(p.from, p.from_dtype, (plane * p.h + y) * p.w + x));
-        gpunn__pool_mark(p, i, (y + p.ph - place.y * p.sh) * p.kw + x + p.pw - place.x * p.sw);
+        line = (int)at / columns;
+        x = (int)at % columns;
+        int     z = deep ? line / rows : 0, y = line - z * rows;
+        int64_t slice = deep ? volume * p.z.n + place.z0 + z : volume;
+        gpunn__store(p.to, p.to_dtype, i,
+                     gpunn__load(p.from, p.from_dtype, (slice * p.y.n + place.y0 + y) * p.x.n + place.x0 + x));
+        gpunn__pool_mark(p, i, place.skipped + (z * p.y.span + y) * p.x.span + x);
     }
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_back_kernel(const gpunn__pool p)
+template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_back_kernel(const gpunn__pool p)
 {
     int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
     int64_t step = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
     for (; i < p.cells; i += step) {
         float   v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        int64_t plane = i / (p.h * p.w);
-        int     y = (int)(i - plane * (p.h * p.w)) / p.w, x = (int)(i - (plane * p.h + y) * p.w),
+        int64_t slice = i / (p.y.n * p.x.n); /* of all volumes */
+        int     y = (int)(i - slice * (p.y.n * p.x.n)) / p.x.n, x = (int)(i - (slice * p.y.n + y) * p.x.n),
             count = gpunn__pack_size(p.cells, i);
         if (p.accumulate) gpunn__load_pack(p.to, p.to_dtype, i, count, v);
         for (int done = 0, n; done < count; done += n, x = 0) { /* the cells of one row after another */
-            int oy, oy_end, ox_begin, ox_end;
-            n = min(count - done, p.w - x);
-            gpunn__pool_windows(y, y + 1, p.h, p.oh, p.kh, p.sh, p.ph, &oy, &oy_end);
-            gpunn__pool_windows(x, x + n, p.w, p.ow, p.kw, p.sw, p.pw, &ox_begin, &ox_end);
-            for (; oy < oy_end; oy++) {
-                int     y0, y1, height = gpunn__pool_window(oy, p.h, p.oh, p.kh, p.sh, p.ph, &y0, &y1);
-                int64_t line = (plane * p.oh + oy) * p.ow;
-                for (int ox = ox_begin; ox < ox_end; ox++) { /* hands its share to cells [begin, end) of this row */
-                    int   begin, end, width = gpunn__pool_window(ox, p.w, p.ow, p.kw, p.sw, p.pw, &begin, &end);
-                    float share = p.average ? gpunn__pool_share(p, y1 - y0, end - begin, height, width) : 1;
-                    if (!p.average) {
-                        int column = gpunn__pool_marked(p, line + ox) - (y + p.ph - oy * p.sh) * p.kw;
-                        begin = ox * p.sw - p.pw + column;
-                        end = column >= 0 && column < p.kw ? begin + 1 : begin;
-                    }
-                    begin = max(begin, x) - x + done;
-                    end = min(end, x + n) - x + done;
-                    if (begin >= end) continue;
-                    share *= gpunn__load(p.from, p.from_dtype, line + ox);
+            int64_t volume = deep ? slice / p.z.n : slice;
+            int     z = deep ? (int)(slice - volume * p.z.n) : 0, oz = 0, oz_end = 1, oy_begin, oy_end, ox_begin, ox_end;
+            n = min(count - done, p.x.n - x);
+            if (deep) gpunn__pool_windows(p.z, z, z + 1, &oz, &oz_end);
+            gpunn__pool_windows(p.y, y, y + 1, &oy_begin, &oy_end);
+            gpunn__pool_windows(p.x, x, x + n, &ox_begin, &ox_end);
+            for (; oz < oz_end; oz++) {
+                int z0 = 0, z1 = 1, depth = deep ? gpunn__pool_window(p.z, oz, &z0, &z1) : 1;
+                for (int oy = oy_begin; oy < oy_end; oy++) {
+                    int     y0, y1, height = gpunn__pool_window(p.y, oy, &y0, &y1);
+                    int64_t line = ((deep ? volume * p.z.out + oz : volume) * p.y.out + oy) * p.x.out;
+                    int     marked = y - gpunn__pool_corner(p.y, oy, y0); /* this row's first index in that window */
+                    if (deep) marked += (z - gpunn__pool_corner(p.z, oz, z0)) * p.y.span;
+                    marked *= p.x.span;
+                    for (int ox = ox_begin; ox < ox_end; ox++) { /* hands its share to cells [begin, end) of this row */
+                        int   begin, end, width = gpunn__pool_window(p.x, ox, &begin, &end);
+                        float share = 1;
+                        if (p.average) {
+                            share = gpunn__pool_share<deep>(p, depth, height, width, z1 - z0, y1 - y0, end - begin);
+                        } else {
+                            int column = gpunn__pool_marked(p, line + ox) - marked;
+                            begin = gpunn__pool_corner(p.x, ox, begin) + column;
+                            end = column >= 0 && column < p.x.span ? begin + 1 : begin;
+                        }
+                        begin = max(begin, x) - x + done;
+                        end = min(end, x + n) - x + done;
+                        if (begin >= end) continue;
+                        share *= gpunn__load(p.from, p.from_dtype, line + ox);
 #pragma unroll
-                    for (int j = 0; j < GPUNN__PACK; j++)
-                        if (j >= begin && j < end) v[j] += share;
+                        for (int j = 0; j < GPUNN__PACK; j++)
+                            if (j >= begin && j < end) v[j] += share;
+                    }
                 }
             }
-            if (++y == p.h) y = 0, plane++;
+            if (++y == p.y.n) y = 0, slice++;
         }
         gpunn__store_pack(p.to, p.to_dtype, i, count, false, v);
     }
@@ -2966,23 +3005,23 @@ __device__ __forceinline__ void gpunn__pool_store(const gpunn__pool &p, int64_t 
         if (j < n) gpunn__store(p.to, p.to_dtype, i + j, v[j]);
 }
 
+/* Planes only, as the next. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_last_kernel(const gpunn__pool p)
 {
-    int items = p.oh * p.ow * p.packs, step = (int)(gridDim.x * blockDim.x);
+    int items = p.y.out * p.x.out * p.packs, step = (int)(gridDim.x * blockDim.x);
     for (int64_t image = blockIdx.y; image < p.images; image += gridDim.y)
         for (int item = (int)(blockIdx.x * blockDim.x + threadIdx.x); item < items; item += step) {
             int               index = item / p.packs;
             int               c = (item - index * p.packs) * GPUNN__PACK, n = min(p.channels - c, (int)GPUNN__PACK), at[8];
-            gpunn__pool_place place = gpunn__pool_at(p, index);
-            int               corner = (place.y0 + p.ph - place.y * p.sh) * p.kw + place.x0 + p.pw - place.x * p.sw;
+            gpunn__pool_place place = gpunn__pool_at<false>(p, index);
             float             best[8], v[8];
 #pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++) best[j] = p.average ? 0 : -INFINITY, at[j] = corner;
+            for (int j = 0; j < GPUNN__PACK; j++) best[j] = p.average ? 0 : -INFINITY, at[j] = place.skipped;
             for (int y = place.y0; y < place.y1; y++)
 #pragma unroll 2
                 for (int x = place.x0; x < place.x1; x++) {
-                    int here = corner + (y - place.y0) * p.kw + x - place.x0;
-                    gpunn__pool_load(p, p.from, p.from_dtype, ((image * p.h + y) * p.w + x) * p.channels + c, n, v);
+                    int here = place.skipped + (y - place.y0) * p.x.span + x - place.x0;
+                    gpunn__pool_load(p, p.from, p.from_dtype, ((image * p.y.n + y) * p.x.n + x) * p.channels + c, n, v);
 #pragma unroll
                     for (int j = 0; j < GPUNN__PACK; j++)
                         if (p.average)
@@ -2990,7 +3029,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_last_kernel
                         else if (v[j] > best[j] || v[j] != v[j])
                             best[j] = v[j], at[j] = here;
                 }
-            int64_t i = (image * (p.oh * p.ow) + index) * p.channels + c;
+            int64_t i = (image * (p.y.out * p.x.out) + index) * p.channels + c;
 #pragma unroll
             for (int j = 0; j < GPUNN__PACK; j++) {
                 if (p.average) best[j] *= place.share;
@@ -3002,24 +3041,25 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_last_kernel
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_last_back_kernel(const gpunn__pool p)
 {
-    int items = p.h * p.w * p.packs, step = (int)(gridDim.x * blockDim.x);
+    int items = p.y.n * p.x.n * p.packs, step = (int)(gridDim.x * blockDim.x);
     for (int64_t image = blockIdx.y; image < p.images; image += gridDim.y)
         for (int item = (int)(blockIdx.x * blockDim.x + threadIdx.x); item < items; item += step) {
-            int     cell = item / p.packs, y = cell / p.w, x = cell - y * p.w;
+            int     cell = item / p.packs, y = cell / p.x.n, x = cell - y * p.x.n;
             int     c = (item - cell * p.packs) * GPUNN__PACK, n = min(p.channels - c, (int)GPUNN__PACK);
             int     oy, oy_end, ox_begin, ox_end;
-            int64_t to = (image * (p.h * p.w) + cell) * p.channels + c;
+            int64_t to = (image * (p.y.n * p.x.n) + cell) * p.channels + c;
             float   v[8] = {0, 0, 0, 0, 0, 0, 0, 0}, g[8];
             if (p.accumulate) gpunn__pool_load(p, p.to, p.to_dtype, to, n, v);
-            gpunn__pool_windows(y, y + 1, p.h, p.oh, p.kh, p.sh, p.ph, &oy, &oy_end);
-            gpunn__pool_windows(x, x + 1, p.w, p.ow, p.kw, p.sw, p.pw, &ox_begin, &ox_end);
+            gpunn__pool_windows(p.y, y, y + 1, &oy, &oy_end);
+            gpunn__pool_windows(p.x, x, x + 1, &ox_begin, &ox_end);
             for (; oy < oy_end; oy++) {
-                int y0, y1, height = gpunn__pool_window(oy, p.h, p.oh, p.kh, p.sh, p.ph, &y0, &y1);
+                int y0, y1, height = gpunn__pool_window(p.y, oy, &y0, &y1);
+                int row = (y - gpunn__pool_corner(p.y, oy, y0)) * p.x.span;
                 for (int ox = ox_begin; ox < ox_end; ox++) {
-                    int     x0, x1, width = gpunn__pool_window(ox, p.w, p.ow, p.kw, p.sw, p.pw, &x0, &x1);
-                    int     index = (y + p.ph - oy * p.sh) * p.kw + x + p.pw - ox * p.sw;
-                    float   share = p.average ? gpunn__pool_share(p, y1 - y0, x1 - x0, height, width) : 1;
-                    int64_t i = ((image * p.oh + oy) * p.ow + ox) * p.channels + c;
+                    int     x0, x1, width = gpunn__pool_window(p.x, ox, &x0, &x1);
+                    int     index = row + x - gpunn__pool_corner(p.x, ox, x0);
+                    float   share = p.average ? gpunn__pool_share<false>(p, 1, height, width, 1, y1 - y0, x1 - x0) : 1;
+                    int64_t i = ((image * p.y.out + oy) * p.x.out + ox) * p.channels + c;
                     gpunn__pool_load(p, p.from, p.from_dtype, i, n, g);
 #pragma unroll
                     for (int j = 0; j < GPUNN__PACK; j++)
@@ -3030,36 +3070,50 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_last_back_k
         }
 }
 
-static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+/* By axis i of the settings. An adaptive pool whose windows are all alike is a plain one. */
+static gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, bool adaptive, int i, int64_t n, int64_t out)
 {
-    const gpunn_value      *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
-    const gpunn_attributes *attr = step->attr;
-    bool                    adaptive = step->op == GPUNN_OP_ADAPTIVE_AVG_POOL2D;
-    const int64_t           most = (int64_t)1 << 30;
-    gpunn__pool             p;
-    memset(&p, 0, sizeof p);
+    gpunn__pool_axis axis = {(int)n, (int)out, 0, 0, 0, (int)(n / out) + 2};
     if (!adaptive) {
-        p.kh = attr->kernel[0], p.sh = attr->stride[0], p.ph = attr->padding[0];
-        p.kw = attr->kernel[1], p.sw = attr->stride[1], p.pw = attr->padding[1];
+        axis.kernel = step->attr->kernel[i];
+        axis.stride = step->attr->stride[i];
+        axis.padding = step->attr->padding[i];
+    } else if (n % out == 0) {
+        axis.kernel = axis.stride = (int)(n / out);
     }
-    int64_t window = adaptive ? (x->dim[2] / y->dim[2] + 1) * (x->dim[3] / y->dim[3] + 1) : (int64_t)p.kh * p.kw;
-    p.average = step->op != GPUNN_OP_MAX_POOL2D;
+    if (axis.kernel) axis.span = axis.kernel;
+    return axis;
+}
+
+static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, bool average, bool adaptive)
+{
+    const gpunn_value     *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    const gpunn__pool_axis flat = {1, 1, 1, 1, 0, 1};
+    const int64_t          most = (int64_t)1 << 30;
+    int                    deep = x->rank - 4; /* 1: with a depth, to which setting 0 belongs */
+    gpunn__pool            p;
+    memset(&p, 0, sizeof p);
+    p.z = deep ? gpunn__pool_axis_of(step, adaptive, 0, x->dim[2], y->dim[2]) : flat;
+    p.y = gpunn__pool_axis_of(step, adaptive, deep, x->dim[2 + deep], y->dim[2 + deep]);
+    p.x = gpunn__pool_axis_of(step, adaptive, 1 + deep, x->dim[3 + deep], y->dim[3 + deep]);
+    int64_t plane = (int64_t)p.y.span * p.x.span, window = plane > most ? plane : p.z.span * plane;
+    p.average = average;
     p.at_bytes = p.average || !step->training ? 0 : window <= 256 ? 1 : 4;
     if (action == GPUNN__PREPARE) {
-        if (2 * (int64_t)p.ph > p.kh || 2 * (int64_t)p.pw > p.kw)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
-                                    "padding [%d, %d] exceeds half of the window [%d, %d]; use a smaller one", p.ph, p.pw, p.kh,
-                                    p.kw);
-        int64_t deep = x->channels_last ? x->dim[1] : 1;
-        if (x->dim[2] * x->dim[3] > most / deep || y->dim[2] * y->dim[3] > most / deep || window > most)
+        const gpunn__pool_axis *axes[3] = {&p.z, &p.y, &p.x};
+        for (int i = 0; i < 3; i++)
+            if (2 * (int64_t)axes[i]->padding > axes[i]->kernel)
+                return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT, "padding %d exceeds half of the window's %d; use a smaller one",
+                                        axes[i]->padding, axes[i]->kernel);
+        int64_t images = x->dim[0] * (x->channels_last ? 1 : x->dim[1]);
+        if (x->count / images > most || y->count / images > most || window > most)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                     "an image or window has more than 2^30 values; split the images into smaller ones");
         if (!step->backward) step->saved_bytes = (size_t)p.at_bytes * (size_t)y->count;
         return GPUNN_OK;
     }
     p.results = y->count, p.cells = x->count;
-    p.h = (int)x->dim[2], p.w = (int)x->dim[3], p.oh = (int)y->dim[2], p.ow = (int)y->dim[3];
-    p.count_exclude_pad = adaptive || attr->count_exclude_pad;
+    p.count_exclude_pad = adaptive || step->attr->count_exclude_pad;
     p.at = step->saved;
     const gpunn_value *from = action == GPUNN__FORWARD ? x : y, *to = action == GPUNN__FORWARD ? y : &step->grad_in[0];
     p.from = from->data, p.from_dtype = from->dtype;
@@ -3077,28 +3131,36 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
         return GPUNN__LAUNCH(cuda, gpunn__pool_last_kernel, grid, GPUNN__THREADS, p);
     }
     if (action == GPUNN__BACKWARD) {
-        return GPUNN__LAUNCH(cuda, gpunn__pool_back_kernel, gpunn__blocks(cuda, p.cells, 8), GPUNN__THREADS, p);
+        unsigned blocks = gpunn__blocks(cuda, p.cells, 8);
+        if (deep) return GPUNN__LAUNCH(cuda, gpunn__pool_back_kernel<true>, blocks, GPUNN__THREADS, p);
+        return GPUNN__LAUNCH(cuda, gpunn__pool_back_kernel<false>, blocks, GPUNN__THREADS, p);
     }
-    if (window < 32) return GPUNN__LAUNCH(cuda, gpunn__pool_kernel, gpunn__blocks(cuda, p.results, 1), GPUNN__THREADS, p);
-    int64_t blocks = (int64_t)cuda->multiprocessors * 32;
+    if (window < 32) {
+        unsigned blocks = gpunn__blocks(cuda, p.results, 1);
+        if (deep) return GPUNN__LAUNCH(cuda, gpunn__pool_kernel<true>, blocks, GPUNN__THREADS, p);
+        return GPUNN__LAUNCH(cuda, gpunn__pool_kernel<false>, blocks, GPUNN__THREADS, p);
+    }
+    int64_t  blocks = (int64_t)cuda->multiprocessors * 32;
+    unsigned threads = window < 1024 ? 32 : GPUNN__THREADS;
     if (blocks > p.results) blocks = p.results;
-    return GPUNN__LAUNCH(cuda, gpunn__pool_large_kernel, (unsigned)blocks, window < 1024 ? 32 : GPUNN__THREADS, p);
+    if (deep) return GPUNN__LAUNCH(cuda, gpunn__pool_large_kernel<true>, (unsigned)blocks, threads, p);
+    return GPUNN__LAUNCH(cuda, gpunn__pool_large_kernel<false>, (unsigned)blocks, threads, p);
 }
 
-static gpunn_status gpunn__cuda_max_pool2d(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__cuda_pool(cuda, step, action);
-}
-
-static gpunn_status gpunn__cuda_avg_pool2d(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__cuda_pool(cuda, step, action);
-}
-
-static gpunn_status gpunn__cuda_adaptive_avg_pool2d(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__cuda_pool(cuda, step, action);
-}
+#define GPUNN__X(name, average, adaptive)                                                             \
+    static gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action) \
+    {                                                                                                 \
+        return gpunn__cuda_pool(cuda, step, action, average, adaptive);                               \
+    }
+GPUNN__X(max_pool2d, false, false)
+GPUNN__X(max_pool3d, false, false)
+GPUNN__X(avg_pool2d, true, false)
+GPUNN__X(avg_pool3d, true, false)
+GPUNN__X(adaptive_max_pool2d, false, true)
+GPUNN__X(adaptive_max_pool3d, false, true)
+GPUNN__X(adaptive_avg_pool2d, true, true)
+GPUNN__X(adaptive_avg_pool3d, true, true)
+#undef GPUNN__X
 
 /* ==== >>sample ======================================================================================================== *
  * grid_sample and affine_grid, as in gpunn.h's >>sample: a thread for each point. Points that touch the same cell add to its

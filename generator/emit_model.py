@@ -204,10 +204,12 @@ class _Emitter:
         given.add("count_exclude_pad", not a.get("count_include_pad", True), False)
         return "gpunn_%s(%s)" % (t.op, ", ".join(x + given.texts))
 
-    op_max_pool2d = op_avg_pool2d = pool
+    op_max_pool2d = op_max_pool3d = op_avg_pool2d = op_avg_pool3d = pool
 
-    def op_adaptive_avg_pool2d(self, t, x):
-        return "gpunn_adaptive_avg_pool2d(%s, %d, %d)" % (x[0], t.shape[2], t.shape[3])
+    def adaptive_pool(self, t, x):
+        return "gpunn_%s(%s)" % (t.op, ", ".join(x + [str(size) for size in t.shape[2:]]))
+
+    op_adaptive_max_pool2d = op_adaptive_max_pool3d = op_adaptive_avg_pool2d = op_adaptive_avg_pool3d = adaptive_pool
 
     def op_grid_sample(self, t, x):
         a, given = t.attrs, _Fields()

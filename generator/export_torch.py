@@ -1296,48 +1296,43 @@ def conv2d(w, call, x, weight, bias=None, stride=1, padding=0, dilation=1, group
                    dilation=setting(dilation, 1), groups=None if groups == 1 else groups, bias=False if bias is None else None)
 
 
-def as_image(w, x, axes):
-    """x with axes spatial axes as [n, channels, height, width]."""
-    shape = x.full if len(x.full) == axes + 2 else (1,) + x.full
-    return w.f32(w.reshape(x, shape if axes == 2 else shape[:2] + (1,) + shape[2:]))
+def along(setting, axes):
+    """A setting of a window, one number for each spatial axis."""
+    setting = [setting] if isinstance(setting, int) else list(setting)
+    return setting * axes if len(setting) == 1 else setting
 
 
-@operation("max_pool2d", "avg_pool2d", "max_pool1d", "avg_pool1d")
-def pool2d(w, call, x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, count_include_pad=True,
-           divisor_override=None):
+def alike(setting):
+    """As the spec has it: one number where all are equal."""
+    return setting[0] if len(set(setting)) == 1 else setting
+
+
+def batched(w, x, axes):
+    """x as [n, channels, ...] with so many spatial axes."""
+    return w.f32(w.reshape(x, x.full if len(x.full) == axes + 2 else (1,) + x.full))
+
+
+@operation("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d")
+def pool(w, call, x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, count_include_pad=True,
+         divisor_override=None):
     axes = int(call.op[-2])
-    if pair(dilation) != [1, 1] or divisor_override is not None:
+    if set(along(dilation, axes)) != {1} or divisor_override is not None:
         raise Refused("a dilation or divisor_override is not possible")
-
-    def both(setting, other):
-        return pair(setting) if axes == 2 else [other, pair(setting)[0]]
-
-    kernel, x = both(kernel_size, 1), as_image(w, x, axes)
-    stride, padding = both(stride, 1) if stride else kernel, both(padding, 0)
-    shape = x.shape[:2] + tuple(call.shapes[0][0][-2:] if axes == 2 else (1,) + call.shapes[0][0][-1:])
-    y = w.add(call.op[:-2] + "2d", [x], shape, kernel_size=square(kernel), stride=setting(stride, kernel),
-              padding=setting(padding, 0), ceil_mode=ceil_mode or None, count_include_pad=None if count_include_pad else False)
+    x, kernel, padding = batched(w, x, axes), along(kernel_size, axes), along(padding, axes)
+    stride = along(stride, axes) if stride else kernel
+    y = w.add(call.op, [x], x.shape[:2] + tuple(call.shapes[0][0][-axes:]), kernel_size=alike(kernel),
+              stride=None if stride == kernel else alike(stride), padding=alike(padding) if any(padding) else None,
+              ceil_mode=ceil_mode or None, count_include_pad=None if count_include_pad else False)
     return w.reshape(y, call.shapes[0][0])
 
 
-@operation("adaptive_avg_pool2d", "adaptive_avg_pool1d")
-def adaptive_avg_pool2d(w, call, x, output_size):
+@operation("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
+           "adaptive_max_pool3d")
+def adaptive_pool(w, call, x, output_size):
     axes = int(call.op[-2])
-    x, size = as_image(w, x, axes), list(call.shapes[0][0][-axes:])
-    size = size if axes == 2 else [1] + size
-    y = w.add("adaptive_avg_pool2d", [x], x.shape[:2] + tuple(size), output_size=square(size))
-    return w.reshape(y, call.shapes[0][0])
-
-
-@operation("adaptive_max_pool2d")
-def adaptive_max_pool2d(w, call, x, output_size):
-    high, wide = call.shapes[0][0][-2:]
-    if x.full[-2] % high or x.full[-1] % wide:
-        raise Refused("only whole windows are possible")
-    kernel = [x.full[-2] // high, x.full[-1] // wide]
-    x = as_image(w, x, 2)
-    y = w.add("max_pool2d", [x], x.shape[:2] + (high, wide), kernel_size=kernel)
-    return (w.reshape(y, call.shapes[0][0]), None)
+    x, size = batched(w, x, axes), list(call.shapes[0][0][-axes:])
+    y = w.reshape(w.add(call.op, [x], x.shape[:2] + tuple(size), output_size=alike(size)), call.shapes[0][0])
+    return (y, None) if "max" in call.op else y
 
 
 @operation("grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d")

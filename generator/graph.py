@@ -16,6 +16,7 @@ MAX_LAYER_NAME = 239
 BATCH = -1               # a dimension; -k is k times the batch
 CLASS_DTYPES = ("i64", "i32", "u8")
 INDEX_DTYPES = ("i64", "i32")
+POOLS = tuple(kind + axes for kind in ("max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool") for axes in ("2d", "3d"))
 
 
 class GraphError(Exception):
@@ -409,29 +410,72 @@ class Graph:
                                                    x.shape[2 + i] + 2 * padding[i]), "kernel_size")
         return sizes
 
+    def pool_result(self, op, attrs, x, sizes):
+        """The node of a pool; a row is an image of height 1."""
+        shape = x.shape[:2] + sizes
+        if len(x.shape) > 3:
+            return self.node(op, attrs, (x,), shape)
+        other = {"kernel_size": 1, "stride": 1, "padding": 0}
+        attrs = {key: (other[key],) + value if key in other else value for key, value in attrs.items()}
+        y = self.node("reshape", {}, (x,), x.shape[:2] + (1,) + x.shape[2:])
+        y = self.node(op.replace("1d", "2d"), attrs, (y,), x.shape[:2] + (1,) + sizes)
+        return self.node("reshape", {}, (y,), shape)
+
     def pool(self, op, x, kernel_size, stride, padding, ceil_mode, **rest):
         check_f32(x)
-        check_axes(x, 2)
-        kernel = window(kernel_size, 2)
-        stride, padding = kernel if stride is None else window(stride, 2), window(padding, 2)
-        for i in range(2):
+        axes = int(op[-2])
+        check_axes(x, axes)
+        kernel = window(kernel_size, axes)
+        stride, padding = kernel if stride is None else window(stride, axes), window(padding, axes)
+        for i in range(axes):
             if padding[i] > kernel[i] // 2:
                 raise GraphError("padding is %d, more than half of the kernel's %d; use a smaller padding" % (
                     padding[i], kernel[i]), "padding")
         attrs = {"kernel_size": kernel, "stride": stride, "padding": padding, "ceil_mode": ceil_mode}
         attrs.update(rest)
-        return self.node(op, attrs, (x,), x.shape[:2] + self.window_sizes(x, kernel, stride, padding, (1, 1), ceil_mode))
+        return self.pool_result(op, attrs, x, self.window_sizes(x, kernel, stride, padding, (1,) * axes, ceil_mode))
+
+    def max_pool1d(self, x, kernel_size, padding, ceil_mode, stride=None):
+        return self.pool("max_pool1d", x, kernel_size, stride, padding, ceil_mode)
 
     def max_pool2d(self, x, kernel_size, padding, ceil_mode, stride=None):
         return self.pool("max_pool2d", x, kernel_size, stride, padding, ceil_mode)
 
+    def max_pool3d(self, x, kernel_size, padding, ceil_mode, stride=None):
+        return self.pool("max_pool3d", x, kernel_size, stride, padding, ceil_mode)
+
+    def avg_pool1d(self, x, kernel_size, padding, ceil_mode, count_include_pad, stride=None):
+        return self.pool("avg_pool1d", x, kernel_size, stride, padding, ceil_mode, count_include_pad=count_include_pad)
+
     def avg_pool2d(self, x, kernel_size, padding, ceil_mode, count_include_pad, stride=None):
         return self.pool("avg_pool2d", x, kernel_size, stride, padding, ceil_mode, count_include_pad=count_include_pad)
 
-    def adaptive_avg_pool2d(self, x, output_size):
+    def avg_pool3d(self, x, kernel_size, padding, ceil_mode, count_include_pad, stride=None):
+        return self.pool("avg_pool3d", x, kernel_size, stride, padding, ceil_mode, count_include_pad=count_include_pad)
+
+    def adaptive_pool(self, op, x, output_size):
         check_f32(x)
-        check_axes(x, 2)
-        return self.node("adaptive_avg_pool2d", {}, (x,), x.shape[:2] + window(output_size, 2))
+        axes = int(op[-2])
+        check_axes(x, axes)
+        return self.pool_result(op, {}, x, window(output_size, axes))
+
+    def adaptive_max_pool1d(self, x, output_size):
+        return self.adaptive_pool("adaptive_max_pool1d", x, output_size)
+
+    def adaptive_max_pool2d(self, x, output_size):
+        return self.adaptive_pool("adaptive_max_pool2d", x, output_size)
+
+    def adaptive_max_pool3d(self, x, output_size):
+        return self.adaptive_pool("adaptive_max_pool3d", x, output_size)
+
+    def adaptive_avg_pool1d(self, x, output_size):
+        return self.adaptive_pool("adaptive_avg_pool1d", x, output_size)
+
+    def adaptive_avg_pool2d(self, x, output_size):
+        return self.adaptive_pool("adaptive_avg_pool2d", x, output_size)
+
+    def adaptive_avg_pool3d(self, x, output_size):
+        return self.adaptive_pool("adaptive_avg_pool3d", x, output_size)
 
     def grid_sample(self, x, grid, mode, padding_mode, align_corners):
         check_f32(x, grid)

@@ -8,14 +8,14 @@ kernel (lower.py says so) and no two kernels wait for each other. What the runti
 from dataclasses import replace
 
 from . import lower, table
-from .graph import measure
+from .graph import POOLS, measure
 from .lower import CLASS_LOSSES, ROW_NORMS, ROW_OPS, Group, Infeasible, called, identifier
 from .program import Instance, Kernel, KernelSet
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 PRODUCTS = ("linear", "matmul", "scaled_dot_product_attention") + CONVOLUTIONS
 F32_RESULTS = ("affine_grid", "sum", "log_softmax") + CLASS_LOSSES
-LOCAL_OPS = ("batch_norm", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d")
+LOCAL_OPS = ("batch_norm",) + POOLS
 SAMPLE = 32  # the batch at which bytes are compared
 
 

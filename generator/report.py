@@ -1,11 +1,11 @@
 """What --report prints: the kernels, and launches and bytes with and without them."""
 from . import lower, partition, table
-from .graph import measure
+from .graph import POOLS, measure
 from .lower import BYTES, CLASS_LOSSES, ROW_NORMS, called
 
 LAYERS = partition.PRODUCTS
-NOT_COUNTED = LAYERS + ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "grid_sample", "affine_grid", "permute", "concat",
-                        "slice", "pad", "gather", "argmax", "cast", "embedding")
+NOT_COUNTED = LAYERS + POOLS + ("grid_sample", "affine_grid", "permute", "concat", "slice", "pad", "gather", "argmax", "cast",
+                                 "embedding")
 
 HOW = """\
 How this counts. Before: one kernel an op, as a framework runs that executes ops one by one. Each tensor that an op reads or

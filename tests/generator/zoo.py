@@ -300,6 +300,21 @@ def inception():
     return net, (randn(2, 3, 7, 7), randn(2, 10)), nn.MSELoss()
 
 
+@case({"type": "sgd", "lr": 0.001})
+def pools():
+    """Pools of one and three axes and adaptive ones, of whole and of uneven windows."""
+    def forward(self, sequence, volume):
+        a = self.one(sequence) + F.avg_pool1d(sequence, 2, ceil_mode=True)
+        b = self.three(volume * self.scale) - F.avg_pool3d(volume, (2, 3, 1), stride=(2, 1, 2), padding=(0, 1, 0))
+        b = F.adaptive_max_pool3d(b, (3, 2, None)) + F.adaptive_avg_pool3d(b, (3, 2, 3))
+        c = F.adaptive_max_pool2d(volume.flatten(2, 3), (5, 1)) + self.adaptive(volume.flatten(2, 3))
+        d = F.adaptive_max_pool1d(a, 3) + F.adaptive_avg_pool1d(a, 3)
+        return self.out(torch.cat([a.flatten(1), b.flatten(1), c.flatten(1), d.flatten(1)], 1))
+    net = Net(forward, one=nn.MaxPool1d(3, 2, 1), three=nn.MaxPool3d(3, (2, 1, 2), 1), adaptive=nn.AdaptiveMaxPool2d((5, 1)),
+              scale=parameter(2, 1, 1, 1), out=nn.Linear(60, 3))
+    return net, (randn(2, 2, 7), randn(2, 2, 6, 4, 6), randn(2, 3)), nn.MSELoss()
+
+
 @case(SGD)
 def densenet_block():
     def forward(self, x):

@@ -2,6 +2,7 @@
 #include "../test.h"
 #include "cases/attention.h"
 #include "cases/sample.h"
+#include "cases/pool.h"
 
 static gpunn_model *model; /* of the case being built */
 
@@ -321,6 +322,9 @@ static const struct {
 #define X(kind, label, ...) {#kind "." label, "conv"},
                             CONV_CASES(X)
 #undef X
+#define X(kind, label, ...) {#kind "." label, "pool"},
+                POOL_FAMILY_CASES(X)
+#undef X
 };
 static gpunn_tensor *build_case(int index)
 {
@@ -334,6 +338,7 @@ static gpunn_tensor *build_case(int index)
     SAMPLE_CASES(X)
     PICKS_CASES(X)
     CONV_CASES(X)
+    POOL_FAMILY_CASES(X)
 #undef X
     return NULL;
 }
@@ -456,7 +461,7 @@ static void test_complete(void **state)
 
 int main(void)
 {
-    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample", "picks", "conv"};
+    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample", "picks", "conv", "pool"};
     static golden            goldens[COUNT(files)];
     static golden_case       list[2048];
     static struct CMUnitTest tests[2 * COUNT(list)];

@@ -9,6 +9,7 @@
 #include "../test.h"
 #include "cases/attention.h"
 #include "cases/sample.h"
+#include "cases/pool.h"
 
 #define H (1.0 / 64)
 #define LIMIT 160 /* values perturbed per tensor; of larger ones every k-th */
@@ -470,10 +471,11 @@ static gpunn_tensor *residual(inputs *in, gpunn_tensor *x)
 LAYERS(X)
 ATTENTION_GRADIENTS(X)
 CONV_GRADIENTS(X)
+POOL_FAMILY_GRADIENTS(X)
 #undef X
 static const elementwise layers[] = {
 #define X(name, ...) {#name, 0, layer_##name},
-    LAYERS(X) ATTENTION_GRADIENTS(X) CONV_GRADIENTS(X)
+    LAYERS(X) ATTENTION_GRADIENTS(X) CONV_GRADIENTS(X) POOL_FAMILY_GRADIENTS(X)
 #undef X
 };
 static void test_layer(void **state)

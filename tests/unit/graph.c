@@ -413,6 +413,28 @@ static void test_pools(void **state)
     check_shape(f, gpunn_avg_pool2d(f->image, .kernel_size = 3, .stride = 2, .ceil_mode = true), SHAPE(B, 6, 7, 7));
     check_shape(f, gpunn_avg_pool2d(f->image, .kernel_size = 3, .strides = {1, 0}, .padding = 1), SHAPE(B, 6, 14, 5));
     check_shape(f, gpunn_adaptive_avg_pool2d(f->image, 1, 20), SHAPE(B, 6, 1, 20));
+    check_shape(f, gpunn_adaptive_max_pool2d(f->image, 3, 2), SHAPE(B, 6, 3, 2));
+    gpunn_tensor *rows = gpunn_reshape(f->image, GPUNN_SHAPE(B, 6, 196)),
+                 *volume = gpunn_reshape(f->image, GPUNN_SHAPE(B, 6, 4, 7, 7));
+    check_shape(f, gpunn_max_pool1d(rows, .kernel_size = 3, .stride = 2, .padding = 1), SHAPE(B, 6, 98));
+    check_shape(f, gpunn_avg_pool1d(rows, .kernel_shape = {4}, .ceil_mode = true), SHAPE(B, 6, 49));
+    check_shape(f, gpunn_adaptive_max_pool1d(rows, 5), SHAPE(B, 6, 5));
+    check_shape(f, gpunn_adaptive_avg_pool1d(rows, 200), SHAPE(B, 6, 200));
+    check_shape(f, gpunn_max_pool3d(volume, .kernel_shape = {2, 3, 1}, .strides = {1, 2, 3}), SHAPE(B, 6, 3, 3, 3));
+    check_shape(f, gpunn_avg_pool3d(volume, .kernel_size = 2, .paddings = {0, 1, 0}), SHAPE(B, 6, 2, 4, 3));
+    check_shape(f, gpunn_adaptive_max_pool3d(volume, 1, 2, 3), SHAPE(B, 6, 1, 2, 3));
+    check_shape(f, gpunn_adaptive_avg_pool3d(volume, 4, 8, 7), SHAPE(B, 6, 4, 8, 7));
+    REFUSED(f, GPUNN_ERR_SHAPE, "max_pool1d: x is [batch, 6, 14, 14], but [n, channels, length] is needed; gpunn_reshape it",
+            gpunn_max_pool1d(f->image, .kernel_size = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "avg_pool1d: kernel_shape[1] is set, but the window has 1 axis; leave it out",
+            gpunn_avg_pool1d(rows, .kernel_shape = {2, 2}));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "max_pool3d: padding is 1, more than half of the kernel's 1; use a smaller padding",
+            gpunn_max_pool3d(volume, .kernel_shape = {2, 2, 1}, .padding = 1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "adaptive_max_pool3d: the result's size along axis 4 is -1; it must be 1 or more",
+            gpunn_adaptive_max_pool3d(volume, 1, 1, -1));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "adaptive_avg_pool1d: x is [batch, 6, 14, 14], but [n, channels, length] is needed; gpunn_reshape it",
+            gpunn_adaptive_avg_pool1d(f->image, 1));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "max_pool2d: kernel_size is 0; set .kernel_size, or .kernel_shape for each axis, to 1 or more",
             gpunn_max_pool2d(f->image));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "max_pool2d: .count_exclude_pad is not used by this pool; leave it out",
@@ -423,7 +445,7 @@ static void test_pools(void **state)
             "avg_pool2d: the window spans 15 along axis 2, but the padded input only 14 (input [batch, 6, 14, 14], kernel 15, "
             "dilation 1, padding 0); use a smaller kernel or more padding",
             gpunn_avg_pool2d(f->image, .kernel_size = 15));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "adaptive_avg_pool2d: the result's size is 0 x 3; it must be 1 x 1 or larger",
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "adaptive_avg_pool2d: the result's size along axis 2 is 0; it must be 1 or more",
             gpunn_adaptive_avg_pool2d(f->image, 0, 3));
 }
 

@@ -194,6 +194,14 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_grid_sample(
         h, gpunn_affine_grid(gpunn_input(m, "theta", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2, 3)), GPUNN_SHAPE(3, 5), true),
         .mode = GPUNN_GRID_NEAREST, .padding_mode = GPUNN_GRID_REFLECTION, .align_corners = true);
+    all[count++] = gpunn_adaptive_max_pool2d(h, 2, 2);
+    all[count++] = gpunn_max_pool1d(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 45)), .kernel_size = 3, .stride = 2,
+                                    .padding = 1);
+    gpunn_tensor *volume = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 3, 3, 5));
+    all[count++] = gpunn_max_pool3d(volume, .kernel_size = 2, .strides = {1, 2, 1}, .paddings = {0, 0, 1});
+    all[count++] = gpunn_avg_pool3d(volume, .kernel_shape = {2, 1, 3}, .ceil_mode = true);
+    all[count++] = gpunn_adaptive_max_pool3d(volume, 2, 2, 2);
+    all[count++] = gpunn_adaptive_avg_pool3d(volume, 1, 2, 3);
     all[count++] = gpunn_dropout(gpunn_dropout(h, 0.5f), 0.1f);
     all[count++] = gpunn_permute(h, GPUNN_AXES(1, 0, 3, 2));
     all[count++] = gpunn_slice(h, -1, 1, 6, 2);
