@@ -53,6 +53,21 @@ static net make(gpunn_model *model, int which)
         h = gpunn_scaled_dot_product_attention(q, k, k, .dropout_p = 0.3f, .heads_last = true, .enable_gqa = true,
                                                .mask = gpunn_constant(model, GPUNN_SHAPE(6), mask));
         h = gpunn_flatten(h);
+    } else if (which == 5) { /* a table of words that also scores them, one of 16 bits, picked elements of 16-bit values */
+        static const float steps[11] = {1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6};
+        h = gpunn_reshape(n.x, GPUNN_SHAPE(GPUNN_BATCH, 36, 1));
+        gpunn_tensor *t = gpunn_cast(gpunn_mul_scalar(gpunn_sigmoid(h), 10.9f), GPUNN_I64);
+        gpunn_tensor *a = gpunn_mul(gpunn_embedding(gpunn_reshape(t, GPUNN_SHAPE(GPUNN_BATCH, 36)), "words", .num_embeddings = 11,
+                                                    .embedding_dim = 8, .padding_idx = 4),
+                                    h);
+        gpunn_tensor *b = gpunn_find(model, "words.weight");
+        a = gpunn_linear(gpunn_tanh(gpunn_linear(a, "fc", .out_features = 8)), "scores", .weight = b);
+        b = gpunn_embedding(t, "half",
+                            .weight = gpunn_matmul(b, gpunn_parameter(model, "p", GPUNN_SHAPE(8, 3), (gpunn_init){0})));
+        gpunn_tensor *rows = gpunn_mul(h, gpunn_constant(model, GPUNN_SHAPE(11), steps));
+        rows = gpunn_cast(gpunn_mul_scalar(gpunn_sigmoid(rows), 35.9f), GPUNN_I32);
+        gpunn_tensor *c[3] = {gpunn_gather(a, 2, t), gpunn_gather(a, 1, rows), gpunn_reshape(b, GPUNN_SHAPE(GPUNN_BATCH, 36, 3))};
+        h = gpunn_flatten(gpunn_concat(c, 3, 2));
     } else { /* images that go through ops of every kind, those that pass on channels-last images and others; smooth ones */
         gpunn_tensor *a = gpunn_conv2d(n.x, "conv1", .out_channels = 6, .kernel_size = 3, .padding = 1);
         gpunn_tensor *b = gpunn_silu(gpunn_batch_norm2d(gpunn_conv2d(a, "conv2", .out_channels = 6, .kernel_size = 1), "bn"));
@@ -263,7 +278,9 @@ int main(void)
         {"f16 images", GPUNN_PRECISION_F16, 5e-3, 3},      {"f32 attention", GPUNN_PRECISION_F32, 2e-5, 2},
         {"bf16 attention", GPUNN_PRECISION_BF16, 3e-2, 2}, {"f16 attention", GPUNN_PRECISION_F16, 5e-3, 2},
         {"f32 heads", GPUNN_PRECISION_F32, 2e-5, 4},       {"tf32 heads", GPUNN_PRECISION_TF32, 3e-3, 4},
-        {"bf16 heads", GPUNN_PRECISION_BF16, 3e-2, 4},     {"f16 heads", GPUNN_PRECISION_F16, 5e-3, 4},
+        {"f32 words", GPUNN_PRECISION_F32, 2e-5, 5},       {"bf16 words", GPUNN_PRECISION_BF16, 3e-2, 5},
+        {"f16 words", GPUNN_PRECISION_F16, 5e-3, 5},       {"bf16 heads", GPUNN_PRECISION_BF16, 3e-2, 4},
+        {"f16 heads", GPUNN_PRECISION_F16, 5e-3, 4},
     };
     static struct CMUnitTest tests[64];
     int                      count = 0;

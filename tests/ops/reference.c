@@ -586,6 +586,109 @@ static void test_attention_dropout(void **state)
     }
 }
 
+/* ---- embedding and gather ---- */
+typedef struct words {
+    int64_t count, n, width;
+    int     padding, common; /* of ten tokens so many are row 1 % n */
+} words;
+
+static void check_words(fixture *f, words c)
+{
+    (void)snprintf(geometry, sizeof geometry, "embedding of %d tokens, weight %d x %d, padding %d, common %d", (int)c.count,
+                   (int)c.n, (int)c.width, c.padding, c.common);
+    allowance = 1;
+    uint32_t      seed = 7;
+    int64_t      *tokens = malloc((size_t)c.count * sizeof *tokens);
+    const int64_t padding = c.padding == 0 ? -1 : c.padding == GPUNN_ZERO ? 0 : c.padding;
+    for (int64_t i = 0; i < c.count; i++) tokens[i] = between(&seed, 0, 9) < c.common ? 1 % c.n : between(&seed, 0, (int)c.n - 1);
+    run r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+    r.x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_I64, GPUNN_SHAPE(c.count)));
+    OK(f->dev, gpunn_write(r.x, tokens, (size_t)c.count * sizeof *tokens));
+    r.out = MADE(f->dev,
+                 gpunn_embedding(r.x, "l", .num_embeddings = (int)c.n, .embedding_dim = (int)c.width, .padding_idx = c.padding));
+    gpunn_tensor *weight = gpunn_find(f->model, "l.weight");
+    run_backward(&r);
+    float  *table = read_floats(f->dev, weight, NULL);
+    double *sums = calloc((size_t)(2 * c.n * c.width), sizeof *sums);
+    for (int64_t i = 0; i < c.count; i++) {
+        if (memcmp(r.value + i * c.width, table + tokens[i] * c.width, (size_t)c.width * sizeof *table) != 0)
+            fail_msg("%s: row %lld is not that of token %lld", geometry, (long long)i, (long long)tokens[i]);
+        for (int64_t j = 0; j < c.width && tokens[i] != padding; j++) {
+            sums[2 * (tokens[i] * c.width + j)] += r.grad_out[i * c.width + j];
+            sums[2 * (tokens[i] * c.width + j) + 1] += fabs((double)r.grad_out[i * c.width + j]);
+        }
+    }
+    for (int times = 1; times <= 2; times++) { /* the second gradient is added to the first */
+        float *gradient = read_gradient(f->dev, weight);
+        for (int64_t k = 0; k < c.n * c.width; k++)
+            check_sum("gradient of weight", k, gradient[k], times * sums[2 * k], times * sums[2 * k + 1], c.count);
+        free(gradient);
+        OK(f->dev, gpunn_backward(r.loss));
+    }
+    OK(f->dev, gpunn_zero_grad(f->model)); /* rows that were there and no longer are, become 0 */
+    for (int64_t i = 0; i < c.count; i++) tokens[i] = c.n / 2;
+    OK(f->dev, gpunn_write(r.x, tokens, (size_t)c.count * sizeof *tokens));
+    OK(f->dev, gpunn_backward(r.loss));
+    float *gradient = read_gradient(f->dev, weight);
+    for (int64_t k = 0; k < c.n * c.width; k++)
+        if (k / c.width != c.n / 2) assert_float_equal(gradient[k], 0, 0);
+    free(gradient);
+    for (int64_t j = 0; j < c.width && padding >= 0; j++) assert_float_equal(table[padding * c.width + j], 0, 0);
+    free(sums), free(table), free(r.value), free(r.grad_out), free(tokens);
+}
+
+static void test_words(void **state)
+{
+    fixture           *f = *state;
+    static const words cases[] = {
+        {1, 1, 1, 0, 0},       {1, 300, 7, 0, 0},     {33, 2, 8, GPUNN_ZERO, 0}, {1023, 255, 3, 0, 0}, {1024, 256, 8, 5, 0},
+        {1025, 257, 16, 0, 5}, {2100, 300, 24, 1, 3}, {3000, 1, 9, 0, 0},        {1100, 5, 40, 0, 9},  {700, 70001, 1, 69999, 2},
+        {40, 11, 513, 0, 0},   {70, 3, 4104, 0, 5},   {90, 50257, 8, 0, 1},      {5, 7, 1031, 2, 0}};
+    for (int i = 0; i < COUNT(cases); i++) {
+        next_model(f);
+        check_words(f, cases[i]);
+    }
+}
+
+static void check_gather(fixture *f, int64_t outer, int64_t m, int64_t n, int64_t inner)
+{
+    (void)snprintf(geometry, sizeof geometry, "gather of [%d, %d, %d] by [%d, %d, %d]", (int)outer, (int)n, (int)inner,
+                   (int)outer, (int)m, (int)inner);
+    allowance = 1;
+    uint32_t seed = 9;
+    int64_t  count = outer * m * inner, size = outer * n * inner;
+    int32_t *index = malloc((size_t)count * sizeof *index);
+    float   *x = test_randoms(size, 1, 1);
+    double  *sums = calloc((size_t)(2 * size), sizeof *sums);
+    for (int64_t i = 0; i < count; i++) index[i] = between(&seed, 0, (int)n - 1);
+    run r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+    r.x = add_input(f, "x", GPUNN_SHAPE(outer, n, inner), x, size);
+    gpunn_tensor *t = MADE(f->dev, gpunn_input(f->model, "index", GPUNN_I32, GPUNN_SHAPE(outer, m, inner)));
+    OK(f->dev, gpunn_write(t, index, (size_t)count * sizeof *index));
+    r.out = MADE(f->dev, gpunn_gather(r.x, 1, t));
+    run_backward(&r);
+    float *gradient = read_gradient(f->dev, r.x);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t at = (i / inner / m * n + index[i]) * inner + i % inner;
+        if (r.value[i] != x[at]) fail_msg("%s: element %lld is %g, not %g", geometry, (long long)i, r.value[i], x[at]);
+        sums[2 * at] += r.grad_out[i];
+        sums[2 * at + 1] += fabs((double)r.grad_out[i]);
+    }
+    for (int64_t i = 0; i < size; i++) check_sum("gradient of x", i, gradient[i], sums[2 * i], sums[2 * i + 1], m);
+    free(gradient), free(sums), free(x), free(index), free(r.value), free(r.grad_out);
+}
+
+static void test_gather(void **state)
+{
+    fixture         *f = *state;
+    static const int cases[][4] = {{1, 1, 1, 1},    {1, 1000, 7, 1}, {3, 64, 1, 65},  {3, 65, 11, 1}, {2, 63, 500, 3},
+                                   {1, 3, 4001, 1}, {700, 1, 9, 1},  {5, 129, 3, 67}, {1, 70, 2, 129}};
+    for (int i = 0; i < COUNT(cases); i++) {
+        next_model(f);
+        check_gather(f, cases[i][0], cases[i][1], cases[i][2], cases[i][3]);
+    }
+}
+
 int main(void)
 {
     static struct CMUnitTest tests[16];
@@ -595,6 +698,8 @@ int main(void)
     count += each_backend(tests + count, "conv2d", test_conv, NULL);
     count += each_backend(tests + count, "pooling", test_pool, NULL);
     count += each_backend(tests + count, "rows", test_rows, NULL);
+    count += each_backend(tests + count, "embedding", test_words, NULL);
+    count += each_backend(tests + count, "gather", test_gather, NULL);
     count += each_backend(tests + count, "attention", test_attention, NULL);
     count += each_backend(tests + count, "attention with dropout", test_attention_dropout, NULL);
     count += missing_backends(tests + count);

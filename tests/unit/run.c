@@ -344,6 +344,34 @@ static void test_nan_loss(void **state)
     gpunn_optimizer_destroy(opt);
 }
 
+/* Integers that pick nothing. */
+static void test_bad_index(void **state)
+{
+    fixture      *f = *state;
+    const int64_t index[3] = {0, 3, -1};
+    gpunn_tensor *t = gpunn_input(f->model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 1));
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
+    gpunn_tensor *out[2] = {
+        gpunn_reshape(gpunn_embedding(t, "words", .num_embeddings = 3, .embedding_dim = 2), GPUNN_SHAPE(GPUNN_BATCH, 2)),
+        gpunn_gather(x, 1, t)};
+    float value[6];
+    OK(f->dev, write_floats(x, FLOATS(0, 1, 2, 3, 4, 5, 6, 7, 8), 9));
+    for (int i = 0; i < 2; i++) {
+        const int64_t width = 2 - i;
+        OK(f->dev, gpunn_write(t, index, sizeof index));
+        if (f->backend->type == GPUNN_DEVICE_CPU) {
+            FAILS(f->dev, gpunn_forward(&out[i], 1), GPUNN_ERR_ARGUMENT,
+                  i == 0 ? "embedding 'words': token 3 at position 1 is outside 0 .. 2; check the tokens"
+                         : "gather: index 3 at position 1 is outside 0 .. 2; check the indices");
+            OK(f->dev, gpunn_write(t, index, sizeof *index));
+            continue;
+        }
+        OK(f->dev, gpunn_forward(&out[i], 1));
+        OK(f->dev, gpunn_read(out[i], value, 3 * (size_t)width * sizeof *value));
+        for (int k = 0; k < 3 * width; k++) assert_int_equal(isnan(value[k]), k >= width);
+    }
+}
+
 /* All labels ignored: torch's mean is NaN, and training must not take it. */
 static void test_all_ignored(void **state)
 {
@@ -590,6 +618,7 @@ int main(void)
                 {"bad settings", test_bad_settings},
                 {"unreached", test_unreached},
                 {"nan loss", test_nan_loss},
+                {"bad index", test_bad_index},
                 {"all ignored", test_all_ignored},
                 {"dropout", test_dropout},
                 {"metrics", test_metrics},
