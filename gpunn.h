@@ -25,7 +25,7 @@
  *   and under GPUNN_IMPLEMENTATION
  *     structs errors memory random math
  *     shapes graph expr plan autodiff run
- *     gemm conv pool sample map reduce norm attention loss update cpu
+ *     gemm conv pool sample map reduce norm attention recurrent loss update cpu
  *     optimizer loader json safetensors spec readers fit_loop
  *     licence
  *
@@ -508,6 +508,9 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(GRID_SAMPLE, grid_sample, 3, 0, 3)                 \
     X(AFFINE_GRID, affine_grid, 0, 0, 1)                 \
     X(BATCH_NORM, batch_norm, 3, 0, 7)                   \
+    X(RNN, rnn, 831, 1, 4093)                            \
+    X(LSTM, lstm, 831, 1, 4093)                          \
+    X(GRU, gru, 831, 1, 4093)                            \
     X(LAYER_NORM, layer_norm, 3, 0, 7)                   \
     X(RMS_NORM, rms_norm, 3, 0, 3)                       \
     X(EMBEDDING, embedding, 1, 0, 2)                     \
@@ -694,6 +697,32 @@ typedef struct gpunn_embedding_args {
  * is NaN. */
 GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name, gpunn_embedding_args args);
 #define gpunn_embedding(tokens, ...) gpunn_embedding_((tokens), GPUNN_NAMED(gpunn_embedding_args, __VA_ARGS__))
+
+typedef struct gpunn_rnn_args {
+    int   args_;
+    int   hidden_size, num_layers; /* num_layers: 1 */
+    bool  relu;                    /* rnn: relu instead of tanh */
+    bool  no_bias, batch_first, bidirectional;
+    bool  states;  /* one layer, not batch_first: the result goes on with h_n and, of lstm, c_n, each in a row of the memory of
+                      [directions, n, hidden_size] */
+    float dropout; /* between layers */
+    gpunn_tensor        *h_0, *c_0;  /* [num_layers * directions, n, hidden_size]; NULL: 0. c_0: lstm */
+    gpunn_tensor        *lengths;    /* I64 or I32 [n]: how many steps of each sequence exist, 1 to length; NULL: all */
+    gpunn_tensor       **h_n, **c_n; /* receive the final states, of h_0's shape. c_n: lstm */
+    gpunn_tensor *const *weights;    /* instead of parameters of its own those of another layer, as many: for each layer and each
+                                        direction weight_ih, weight_hh and, without no_bias, bias_ih, bias_hh; name may be NULL */
+} gpunn_rnn_args;
+/* x [length, n, features] (batch_first: [n, length, features]) -> [length, n, directions * hidden_size], as torch.nn's, with its
+ * parameters weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., weight_ih_l1, ...; gates in the order
+ * i, f, g, o and r, z, n. With lengths, as pack_padded_sequence and back: results behind a sequence's end are 0, final states are
+ * those at its end, and the reverse direction starts there. A length outside 1 .. length fails with GPUNN_ERR_ARGUMENT on the
+ * CPU; on a GPU that sequence's results are NaN. */
+GPUNN_API gpunn_tensor *gpunn_rnn_(gpunn_tensor *x, const char *name, gpunn_rnn_args args);
+GPUNN_API gpunn_tensor *gpunn_lstm_(gpunn_tensor *x, const char *name, gpunn_rnn_args args);
+GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_args args);
+#define gpunn_rnn(x, ...) gpunn_rnn_((x), GPUNN_NAMED(gpunn_rnn_args, __VA_ARGS__))
+#define gpunn_lstm(x, ...) gpunn_lstm_((x), GPUNN_NAMED(gpunn_rnn_args, __VA_ARGS__))
+#define gpunn_gru(x, ...) gpunn_gru_((x), GPUNN_NAMED(gpunn_rnn_args, __VA_ARGS__))
 
 /* Zeroes each element with probability p in training steps and scales the rest by 1 / (1 - p); nothing in evaluation. 0 <= p <=
  * 1, rounded to a multiple of 1/65536. */
@@ -1074,7 +1103,7 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
 #define GPUNN_BACKEND_ABI 4
-#define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 5 */
+#define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
 typedef struct gpunn_attributes {
@@ -1092,6 +1121,9 @@ typedef struct gpunn_attributes {
     bool            mean;                         /* sum: divide by the number of elements summed */
     int64_t         start, step;                  /* slice */
     int64_t         before[GPUNN_MAX_RANK];       /* pad; what follows is what the result's shape leaves */
+    bool            relu, bidirectional;          /* rnn, lstm, gru; relu: rnn */
+    bool            states;                       /* rnn, lstm, gru: behind the last step stand h_n and, lstm, c_n, each with the
+                                                     memory of [directions, n, hidden] */
     bool            transpose_a, transpose_b;     /* matmul */
     bool            is_causal, heads_last;        /* attention; q, k and v in one are heads_last without saying so */
     gpunn_reduction reduction;                    /* cross_entropy, nll: MEAN, SUM or NONE */
@@ -1123,9 +1155,10 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 /* Operands: LINEAR, CONV* x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
  * affine), running_mean, running_var (both updated in place by a training forward); CROSS_ENTROPY, NLL logits, labels, weight
  * (data NULL without); LAYER_NORM, RMS_NORM x, weight, bias (data NULL without); ATTENTION q, k, v, mask (data NULL without) or
- * all of q, k and v in the first, of rank 5; EMBEDDING tokens, weight; GATHER x, index; GRID_SAMPLE x, grid; AFFINE_GRID theta;
- * CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the operands of its program: gradients that it writes in
- * grad_in, with accumulate, all others in in. */
+ * all of q, k and v in the first, of rank 5; RNN, LSTM, GRU x [length, n, features], lengths, h_0, c_0 (data NULL without), and
+ * for each direction weight_ih, weight_hh, bias_ih, bias_hh (data NULL without); EMBEDDING tokens, weight; GATHER x, index;
+ * GRID_SAMPLE x, grid; AFFINE_GRID theta; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the operands of its
+ * program: gradients that it writes in grad_in, with accumulate, all others in in. */
 typedef struct gpunn_step {
     gpunn_op op;
     bool     backward; /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
@@ -3568,6 +3601,196 @@ GPUNN_API gpunn_tensor *gpunn_rms_norm_(gpunn_tensor *x, const char *name, gpunn
     return gpunn__layer_norm_node(GPUNN_OP_RMS_NORM, x, name, &args, FLT_EPSILON, false);
 }
 
+/* ---- recurrent layers ------------------------------------------------------------------------------------------------ */
+/* Operands of a recurrent node; from GPUNN__WEIGHTS on four for each direction. */
+enum { GPUNN__LENGTHS = 1, GPUNN__H_0, GPUNN__C_0, GPUNN__WEIGHTS, GPUNN__RECURRENT_OPERANDS = 12 };
+
+/* clang-format off */
+static const char *const gpunn__recurrent_names[GPUNN__RECURRENT_OPERANDS] = {
+    "x", "lengths", "h_0", "c_0", "weight_ih", "weight_hh", "bias_ih", "bias_hh",
+    "weight_ih_reverse", "weight_hh_reverse", "bias_ih_reverse", "bias_hh_reverse"};
+/* clang-format on */
+
+static bool gpunn__is_recurrent(gpunn_op op)
+{
+    return op == GPUNN_OP_RNN || op == GPUNN_OP_LSTM || op == GPUNN_OP_GRU;
+}
+
+/* Blocks of hidden_size rows in its weights. */
+GPUNN__PRIVATE int gpunn__gates_of(gpunn_op op)
+{
+    return op == GPUNN_OP_LSTM ? 4 : op == GPUNN_OP_GRU ? 3 : 1;
+}
+
+/* One layer, both directions, from checked operands; x is [length, n, features]. */
+static gpunn_tensor *gpunn__recurrent_node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, int64_t hidden,
+                                           gpunn_tensor *const *in)
+{
+    const gpunn_tensor *x = in[0];
+    const int           directions = attr->bidirectional ? 2 : 1, count = GPUNN__WEIGHTS + 4 * directions;
+    const int64_t       rows = gpunn__gates_of(op) * hidden;
+    for (int i = GPUNN__LENGTHS; i < count; i++) {
+        const int64_t lengths[] = {x->dim[1]}, state[] = {directions, x->dim[1], hidden}, ih[] = {rows, x->dim[2]};
+        const int64_t recurrent[] = {rows, hidden}, bias[] = {rows};
+        const struct {
+            int            rank;
+            const int64_t *dim;
+        } wanted[] = {{2, ih}, {2, recurrent}, {1, bias}, {1, bias}, {1, lengths}, {3, state}};
+        const int at = i >= GPUNN__WEIGHTS ? (i - GPUNN__WEIGHTS) % 4 : i == GPUNN__LENGTHS ? 4 : 5;
+        char      one[128], other[128];
+        if (in[i] && (in[i]->rank != wanted[at].rank ||
+                      memcmp(in[i]->dim, wanted[at].dim, (size_t)wanted[at].rank * sizeof(int64_t)) != 0))
+            return gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", gpunn__recurrent_names[i],
+                                 gpunn__shape_text(in[i], one), gpunn__dims_text(wanted[at].rank, wanted[at].dim, other));
+    }
+    const int64_t states = attr->states ? 1 + (op == GPUNN_OP_LSTM) : 0;
+    const int64_t dim[] = {x->dim[0] + states, x->dim[1], directions * hidden};
+    return gpunn__node(call, op, attr, in, count, GPUNN_F32, 3, dim);
+}
+
+/* A parameter of layer k: name.weight_ih_l0_reverse, ... */
+static gpunn_tensor *gpunn__recurrent_weight(const gpunn__call *call, int k, int part, bool reverse, int64_t rows,
+                                             int64_t columns, float bound)
+{
+    char          name[GPUNN__NAME_SIZE + 16];
+    const int64_t dim[] = {rows, columns};
+    gpunn_init    init = {GPUNN_INIT_UNIFORM, -bound, bound};
+    (void)snprintf(name, sizeof name, "%s.%s_l%d%s", call->layer, gpunn__recurrent_names[GPUNN__WEIGHTS + part], k,
+                   reverse ? "_reverse" : "");
+    return gpunn__weight(call, GPUNN__PARAMETER, name, part < 2 ? 2 : 1, dim, init);
+}
+
+/* The settings that need no layer to be looked at. */
+static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, const gpunn_tensor *x, const gpunn_rnn_args *args,
+                                      int layers)
+{
+    const int   axis = args->batch_first ? 1 : 0;
+    const char *stray = args->relu && op != GPUNN_OP_RNN                                              ? "relu"
+                        : args->c_0 && op != GPUNN_OP_LSTM                                            ? "c_0"
+                        : args->c_n && op != GPUNN_OP_LSTM                                            ? "c_n"
+                        : args->dropout != 0 && layers == 1                                           ? "dropout"
+                        : args->states && (layers > 1 || args->batch_first || args->h_n || args->c_n) ? "states"
+                                                                                                      : NULL;
+    char        text[128];
+    if (!gpunn__has_rank(call, x, 3, 3, args->batch_first ? "[n, length, features]" : "[length, n, features]")) return false;
+    if (x->dim[axis] < 0)
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of x %s is the batch, but should be the length; %s", axis,
+                            gpunn__shape_text(x, text), args->batch_first ? "leave out .batch_first" : "set .batch_first");
+    else if (stray)
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".%s is not used %s; leave it out", stray,
+                            *stray == 'd'   ? "with one layer, since it stands between layers"
+                            : *stray == 's' ? "with several layers, batch_first, h_n or c_n"
+                                            : "by this layer");
+    else if (args->hidden_size < 1 || args->hidden_size > INT32_MAX / 8)
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "hidden_size is %d; set .hidden_size to 1 or more", args->hidden_size);
+    else if (layers < 1 || layers > GPUNN_MAX_OPERANDS)
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "num_layers is %d; use 1 to %d", layers, GPUNN_MAX_OPERANDS);
+    else if (!(args->dropout >= 0 && args->dropout <= 1))
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "dropout is %g; use a probability from 0 to 1", (double)args->dropout);
+    else if (args->lengths && args->lengths->dtype != GPUNN_I64 && args->lengths->dtype != GPUNN_I32)
+        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "lengths is %s; use i64 or i32", gpunn_dtype_name(args->lengths->dtype));
+    else
+        return gpunn__axes_are_fixed(call, x, axis, axis) && gpunn__axes_are_fixed(call, x, 2, 2);
+    return false;
+}
+
+/* The operands that the program gives, for all layers. */
+static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *x, const gpunn_rnn_args *args, int layers)
+{
+    const int           directions = args->bidirectional ? 2 : 1, parts = args->no_bias ? 2 : 4;
+    const int64_t       state[] = {layers * directions, x->dim[args->batch_first ? 0 : 1], args->hidden_size};
+    gpunn_tensor *const given[] = {args->h_0, args->c_0};
+    if (args->lengths && !gpunn__operand(call, args->lengths, ".lengths", false)) return false;
+    for (int i = 0; i < 2; i++) {
+        char one[128], other[128];
+        if (given[i] == NULL) continue;
+        if (!gpunn__operand(call, given[i], i ? ".c_0" : ".h_0", true)) return false;
+        if (given[i]->rank == 3 && memcmp(given[i]->dim, state, sizeof state) == 0) continue;
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".%s is %s, but [num_layers * directions, n, hidden_size], %s, is needed",
+                            i ? "c_0" : "h_0", gpunn__shape_text(given[i], one), gpunn__dims_text(3, state, other));
+        return false;
+    }
+    for (int i = 0; args->weights && i < layers * directions * parts; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, ".weights[%d]", i);
+        if (!gpunn__operand(call, args->weights[i], name, true)) return false;
+        if (args->weights[i]->kind == GPUNN__PARAMETER) continue;
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is no parameter; give another layer's parameters", name);
+        return false;
+    }
+    return true;
+}
+
+static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *name, const gpunn_rnn_args *args)
+{
+    const int            directions = args->bidirectional ? 2 : 1, layers = gpunn__int_setting(args->num_layers, 1);
+    const int            parts = args->no_bias ? 2 : 4;
+    gpunn_tensor        *h[GPUNN_MAX_OPERANDS], *c[GPUNN_MAX_OPERANDS];
+    gpunn_tensor **const state[] = {h, c}, **const wanted[] = {args->h_n, args->c_n};
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    gpunn_axes       turn = GPUNN_AXES(1, 0, 2);
+    if (args->h_n) *args->h_n = NULL;
+    if (args->c_n) *args->c_n = NULL;
+    if (!(args->weights ? gpunn__begin_x(&call, gpunn_op_name(op), name, x, true)
+                        : gpunn__begin_layer(&call, gpunn_op_name(op), name, x)) ||
+        !gpunn__recurrent_is_sound(&call, op, x, args, layers) || !gpunn__recurrent_takes(&call, x, args, layers))
+        return NULL;
+    attr.relu = args->relu;
+    attr.bidirectional = args->bidirectional;
+    attr.states = args->states || args->h_n || args->c_n;
+    const int64_t hidden = args->hidden_size, rows = gpunn__gates_of(op) * hidden;
+    const float   bound = 1 / sqrtf((float)hidden);
+    gpunn_tensor *y = args->batch_first ? gpunn_permute(x, turn) : x;
+    for (int k = 0; k < layers && y; k++) {
+        gpunn_tensor *in[GPUNN__RECURRENT_OPERANDS] = {y, args->lengths, args->h_0, args->c_0};
+        for (int i = GPUNN__H_0; i <= GPUNN__C_0 && layers > 1; i++)
+            if (in[i] && (in[i] = gpunn_slice(in[i], 0, k * directions, (k + 1) * directions, 1)) == NULL)
+                return gpunn__undo(&call);
+        for (int i = 0; i < directions * parts; i++) {
+            const int     part = i % parts, reverse = i / parts;
+            gpunn_tensor *weight = args->weights ? args->weights[k * directions * parts + i]
+                                                 : gpunn__recurrent_weight(&call, k, part, reverse != 0, rows,
+                                                                           part == 0 ? y->dim[2] : hidden, bound);
+            if ((in[GPUNN__WEIGHTS + 4 * reverse + part] = weight) == NULL) return NULL;
+        }
+        gpunn_tensor *node = gpunn__recurrent_node(&call, op, &attr, hidden, in);
+        if (node == NULL) return NULL;
+        const int64_t     length = y->dim[0];
+        const gpunn_shape shape = GPUNN_SHAPE(directions, y->dim[1], hidden);
+        y = args->h_n || args->c_n ? gpunn_slice(node, 0, 0, length, 1) : node;
+        for (int i = 0; i < 2 && y; i++) {
+            gpunn_tensor *row = wanted[i] ? gpunn_slice(node, 0, length + i, length + i + 1, 1) : NULL;
+            state[i][k] = row ? gpunn_reshape(row, shape) : NULL;
+            if (wanted[i] && state[i][k] == NULL) return gpunn__undo(&call);
+        }
+        if (y && args->dropout > 0 && k + 1 < layers) y = gpunn_dropout(y, args->dropout);
+    }
+    if (y && args->batch_first) y = gpunn_permute(y, turn);
+    for (int i = 0; i < 2 && y; i++) {
+        if (wanted[i] && layers > 1) state[i][0] = gpunn_concat(state[i], layers, 0);
+        if (wanted[i] && state[i][0] == NULL) return gpunn__undo(&call);
+    }
+    for (int i = 0; i < 2 && y; i++)
+        if (wanted[i]) *wanted[i] = state[i][0];
+    return y ? y : gpunn__undo(&call);
+}
+
+GPUNN_API gpunn_tensor *gpunn_rnn_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
+{
+    return gpunn__recurrent(GPUNN_OP_RNN, x, name, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_lstm_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
+{
+    return gpunn__recurrent(GPUNN_OP_LSTM, x, name, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
+{
+    return gpunn__recurrent(GPUNN_OP_GRU, x, name, &args);
+}
+
 GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p)
 {
     gpunn__call call;
@@ -4954,7 +5177,7 @@ static void gpunn__mark_chains(gpunn__builder *b)
 /* ---- storage --------------------------------------------------------------------------------------------------------- *
  * A model of precision BF16 or F16 on a backend that computes on such values: products (linear, convolutions, matmul, attention)
  * read 16 bits and give them, and so does what is made of 16-bit values alone, parameters not counted. What meets an F32 value is
- * F32, as with torch's promotion, and so are sums, log_softmax, losses and affine_grid. */
+ * F32, as with torch's promotion, and so are sums, log_softmax, losses, affine_grid and recurrent layers. */
 static gpunn_dtype gpunn__half_of(const gpunn_model *model)
 {
     return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
@@ -4970,7 +5193,7 @@ static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn_dtype
     if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return t->dtype;
     if (gpunn__is_product(t->op)) return gpunn__half_of(model);
     if (t->op == GPUNN_OP_AFFINE_GRID || t->op == GPUNN_OP_SUM || t->op == GPUNN_OP_LOG_SOFTMAX ||
-        t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL)
+        t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL || gpunn__is_recurrent(t->op))
         return GPUNN_F32;
     gpunn_dtype result = GPUNN_F32;
     for (int i = 0; i < t->input_count; i++) {
@@ -12639,6 +12862,479 @@ static gpunn_status gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gpu
     return GPUNN_OK;
 }
 
+/* ==== >>recurrent ===================================================================================================== *
+ * rnn, lstm, gru: one layer, x [length, n, in] -> y [length (+ 1 or 2 rows of states), n, directions * hidden]. Of each step of
+ * each sequence a row of gates is kept: first a product for all steps fills it with x W_ih^T + the biases, then step by step
+ * h W_hh^T is added and the gates are applied in place. Backward turns it into the gradients of what the gates were applied to,
+ * in place again, and sums up those of the weights in one product over all steps. Rows, in units of hidden:
+ *     rnn   h                     h = tanh(..) or relu(..)
+ *     lstm  i f g o c             c = f c + i g, h = o tanh(c)
+ *     gru   r z n q               n = tanh(.. + r q), q = W_hn h + b_hn, h = (1 - z) n + z h; backward q becomes dn r
+ * Threads share the sequences of the batch, so that none waits for another before the end. A sequence's state stands still at
+ * steps that lie behind its length. */
+typedef struct gpunn__recurrent_job {
+    const gpunn_step          *step;
+    const gpunn__gemm_kernels *kernels;
+    int64_t                    length, batch, in, hidden, gates, width; /* width: floats of a row of gates */
+    int64_t                    directions, direction;
+    const float               *h_0, *c_0;           /* of this direction; NULL: 0 */
+    float                     *kept;                /* [time][batch][width] from time `origin` on */
+    int64_t                    origin, first, last; /* first, last: steps, in the order of the direction */
+    float                     *h, *c;               /* [batch][hidden]: the state, or its gradient */
+    const float               *zeros;               /* [hidden], backward */
+    gpunn__gemm                product[2];          /* of one step */
+    int                        products;
+} gpunn__recurrent_job;
+
+/* Where step s of this direction is in time. */
+GPUNN__INLINE int64_t gpunn__recurrent_time(const gpunn__recurrent_job *j, int64_t s)
+{
+    return j->direction ? j->length - 1 - s : s;
+}
+
+GPUNN__INLINE int64_t gpunn__recurrent_length(const gpunn__recurrent_job *j, int64_t n)
+{
+    const gpunn_value *lengths = &j->step->in[1];
+    if (lengths->data == NULL) return j->length;
+    return lengths->dtype == GPUNN_I64 ? ((const int64_t *)lengths->data)[n] : ((const int32_t *)lengths->data)[n];
+}
+
+/* The row of y, or of its gradient, of sequence n at time t. */
+GPUNN__INLINE float *gpunn__recurrent_y(const gpunn__recurrent_job *j, const gpunn_value *y, int64_t t, int64_t n)
+{
+    return (float *)y->data + ((t * j->batch + n) * j->directions + j->direction) * j->hidden;
+}
+
+/* The h that step s of sequence n starts from. */
+GPUNN__INLINE const float *gpunn__recurrent_before(const gpunn__recurrent_job *j, int64_t s, int64_t n)
+{
+    const int64_t t = s > 0 ? gpunn__recurrent_time(j, s - 1) : j->length;
+    if (t < gpunn__recurrent_length(j, n)) return gpunn__recurrent_y(j, &j->step->out, t, n);
+    return j->h_0 ? j->h_0 + n * j->hidden : j->zeros;
+}
+
+GPUNN__NOINLINE void gpunn__rnn_cell(int64_t hidden, bool relu, float *GPUNN__RESTRICT gate, float *GPUNN__RESTRICT h,
+                                     float *GPUNN__RESTRICT y)
+{
+    if (relu)
+        for (int64_t k = 0; k < hidden; k++) gate[k] = gate[k] <= 0 ? 0 : gate[k];
+    else
+        for (int64_t k = 0; k < hidden; k++) gate[k] = gpunn__tanh(gate[k]);
+    for (int64_t k = 0; k < hidden; k++) y[k] = h[k] = gate[k];
+}
+
+GPUNN__NOINLINE void gpunn__rnn_slope(int64_t hidden, bool relu, float *GPUNN__RESTRICT gate, float *GPUNN__RESTRICT dh,
+                                      const float *GPUNN__RESTRICT dy)
+{
+    for (int64_t k = 0; k < hidden; k++) {
+        const float g = dh[k] + dy[k], y = gate[k];
+        gate[k] = relu ? gpunn__select(y <= 0, 0, g) : g * (1 - y * y);
+        dh[k] = 0;
+    }
+}
+
+GPUNN__NOINLINE void gpunn__lstm_cell(int64_t hidden, float *GPUNN__RESTRICT i, float *GPUNN__RESTRICT f,
+                                      float *GPUNN__RESTRICT g, float *GPUNN__RESTRICT o, float *GPUNN__RESTRICT kept,
+                                      float *GPUNN__RESTRICT c, float *GPUNN__RESTRICT h, float *GPUNN__RESTRICT y)
+{
+    for (int64_t k = 0; k < hidden; k++) {
+        i[k] = gpunn__sigmoid(i[k]);
+        f[k] = gpunn__sigmoid(f[k]);
+        g[k] = gpunn__tanh(g[k]);
+        o[k] = gpunn__sigmoid(o[k]);
+        kept[k] = c[k] = f[k] * c[k] + i[k] * g[k];
+        y[k] = h[k] = o[k] * gpunn__tanh(c[k]);
+    }
+}
+
+GPUNN__NOINLINE void gpunn__lstm_slope(int64_t hidden, float *GPUNN__RESTRICT i, float *GPUNN__RESTRICT f,
+                                       float *GPUNN__RESTRICT g, float *GPUNN__RESTRICT o, const float *GPUNN__RESTRICT c,
+                                       const float *GPUNN__RESTRICT before, float *GPUNN__RESTRICT dh, float *GPUNN__RESTRICT dc,
+                                       const float *GPUNN__RESTRICT dy)
+{
+    for (int64_t k = 0; k < hidden; k++) {
+        const float out = dh[k] + dy[k], t = gpunn__tanh(c[k]), slope = dc[k] + out * o[k] * (1 - t * t);
+        const float di = slope * g[k], df = slope * before[k], dg = slope * i[k];
+        dc[k] = slope * f[k];
+        dh[k] = 0;
+        i[k] = di * i[k] * (1 - i[k]);
+        f[k] = df * f[k] * (1 - f[k]);
+        g[k] = dg * (1 - g[k] * g[k]);
+        o[k] = out * t * o[k] * (1 - o[k]);
+    }
+}
+
+GPUNN__NOINLINE void gpunn__gru_cell(int64_t hidden, float *GPUNN__RESTRICT r, float *GPUNN__RESTRICT z, float *GPUNN__RESTRICT n,
+                                     const float *GPUNN__RESTRICT q, float *GPUNN__RESTRICT h, float *GPUNN__RESTRICT y)
+{
+    for (int64_t k = 0; k < hidden; k++) {
+        r[k] = gpunn__sigmoid(r[k]);
+        z[k] = gpunn__sigmoid(z[k]);
+        n[k] = gpunn__tanh(n[k] + r[k] * q[k]);
+        y[k] = h[k] = n[k] + z[k] * (h[k] - n[k]);
+    }
+}
+
+GPUNN__NOINLINE void gpunn__gru_slope(int64_t hidden, float *GPUNN__RESTRICT r, float *GPUNN__RESTRICT z,
+                                      float *GPUNN__RESTRICT n, float *GPUNN__RESTRICT q, const float *GPUNN__RESTRICT before,
+                                      float *GPUNN__RESTRICT dh, const float *GPUNN__RESTRICT dy)
+{
+    for (int64_t k = 0; k < hidden; k++) {
+        const float out = dh[k] + dy[k], dn = out * (1 - z[k]) * (1 - n[k] * n[k]);
+        const float dr = dn * q[k] * r[k] * (1 - r[k]), dz = out * (before[k] - n[k]) * z[k] * (1 - z[k]);
+        dh[k] = out * z[k];
+        q[k] = dn * r[k];
+        r[k] = dr;
+        z[k] = dz;
+        n[k] = dn;
+    }
+}
+
+static void gpunn__recurrent_forward_row(const gpunn__recurrent_job *j, int64_t t, int64_t n, float *gate)
+{
+    const int64_t hidden = j->hidden;
+    float        *y = gpunn__recurrent_y(j, &j->step->out, t, n), *h = j->h + n * hidden, *c = j->c + n * hidden;
+    if (t >= gpunn__recurrent_length(j, n)) {
+        memset(y, 0, (size_t)hidden * sizeof *y);
+        if (j->step->op == GPUNN_OP_LSTM) memcpy(gate + 4 * hidden, c, (size_t)hidden * sizeof *c);
+    } else if (j->step->op == GPUNN_OP_RNN)
+        gpunn__rnn_cell(hidden, j->step->attr->relu, gate, h, y);
+    else if (j->step->op == GPUNN_OP_LSTM)
+        gpunn__lstm_cell(hidden, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, gate + 4 * hidden, c, h, y);
+    else
+        gpunn__gru_cell(hidden, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, h, y);
+}
+
+static void gpunn__recurrent_backward_row(const gpunn__recurrent_job *j, int64_t s, int64_t n, float *gate)
+{
+    const int64_t hidden = j->hidden, t = gpunn__recurrent_time(j, s);
+    const float  *dy = gpunn__recurrent_y(j, &j->step->grad_out, t, n), *before;
+    float        *dh = j->h + n * hidden, *dc = j->c + n * hidden;
+    if (t >= gpunn__recurrent_length(j, n))
+        memset(gate, 0, (size_t)(j->width - (j->step->op == GPUNN_OP_LSTM ? hidden : 0)) * sizeof *gate);
+    else if (j->step->op == GPUNN_OP_RNN)
+        gpunn__rnn_slope(hidden, j->step->attr->relu, gate, dh, dy);
+    else if (j->step->op == GPUNN_OP_LSTM) {
+        before = j->c_0 ? j->c_0 + n * hidden : j->zeros;
+        if (s > 0) before = gate + (j->direction ? j->batch : -j->batch) * j->width + 4 * hidden;
+        gpunn__lstm_slope(hidden, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, gate + 4 * hidden, before, dh, dc,
+                          dy);
+    } else {
+        before = gpunn__recurrent_before(j, s, n);
+        gpunn__gru_slope(hidden, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, before, dh, dy);
+    }
+}
+
+/* The products of one step: gates += h W_hh^T; gru: q apart. Backward: dh += gates W_hh. */
+static void gpunn__recurrent_products(gpunn__recurrent_job *j)
+{
+    const gpunn_step *step = j->step;
+    const int64_t     hidden = j->hidden, batch = j->batch;
+    const float      *weight = (const float *)step->in[GPUNN__WEIGHTS + 4 * j->direction + 1].data;
+    const float      *bias = (const float *)step->in[GPUNN__WEIGHTS + 4 * j->direction + 3].data;
+    const int64_t     rows[2] = {step->op == GPUNN_OP_GRU ? 2 * hidden : j->gates * hidden, hidden};
+    j->products = step->op == GPUNN_OP_GRU ? 2 : 1;
+    for (int i = 0; i < j->products; i++, weight = weight ? weight + rows[0] * hidden : NULL) {
+        gpunn__gemm *g = &j->product[i];
+        if (step->backward) {
+            *g = gpunn__gemm_make(batch, hidden, rows[i], NULL, false, weight, false, j->h, true);
+            g->a_row = j->width;
+        } else {
+            *g = gpunn__gemm_make(batch, rows[i], hidden, j->h, false, weight, true, NULL, i == 0);
+            g->c_row = j->width;
+            if (i == 1 && bias) g->shift_col = bias + rows[0];
+        }
+    }
+}
+
+static size_t gpunn__recurrent_packed_bytes(const gpunn__recurrent_job *j)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < j->products; i++) bytes += gpunn__gemm_packed_b_bytes(j->product[i].k, j->product[i].n);
+    return bytes;
+}
+
+static void gpunn__recurrent_use_packed(gpunn__recurrent_job *j, float *packed, bool fill)
+{
+    for (int i = 0; i < j->products; i++) {
+        gpunn__gemm *g = &j->product[i];
+        if (fill) gpunn__gemm_pack_b(g, packed);
+        g->packed_b = packed;
+        g->b = NULL;
+        packed += gpunn__gemm_packed_b_bytes(g->k, g->n) / sizeof *packed;
+    }
+}
+
+static void gpunn__recurrent_task(void *arg, int index, int threads)
+{
+    const gpunn__recurrent_job *j = (const gpunn__recurrent_job *)arg;
+    const bool                  backward = j->step->backward;
+    int64_t                     begin, end;
+    gpunn__cpu_part(j->batch, 1, threads, index, &begin, &end);
+    for (int64_t i = 0; begin < end && i < j->last - j->first; i++) {
+        const int64_t s = backward ? j->last - 1 - i : j->first + i;
+        float        *gates = j->kept + (gpunn__recurrent_time(j, s) - j->origin) * j->batch * j->width;
+        for (int64_t n = begin; n < end && backward; n++) gpunn__recurrent_backward_row(j, s, n, gates + n * j->width);
+        /* Nothing to be multiplied with, and nobody to take the result. */
+        const bool idle = s == 0 && (backward ? j->step->grad_in[2].data == NULL : j->h_0 == NULL && j->products == 1);
+        for (int p = 0; p < j->products && !idle; p++) {
+            gpunn__gemm g = j->product[p];
+            if (backward)
+                g.a = gates + 3 * p * j->hidden;
+            else
+                g.c = gates + 3 * p * j->hidden;
+            gpunn__gemm_block(&g, j->kernels, begin, end, 0, g.n, NULL);
+        }
+        for (int64_t n = begin; n < end && !backward; n++)
+            gpunn__recurrent_forward_row(j, gpunn__recurrent_time(j, s), n, gates + n * j->width);
+    }
+}
+
+/* As columns of B in a product over all steps: the h that each starts from. */
+static void gpunn__recurrent_pack_before(const void *user, int64_t p, int64_t pc, int64_t column, int64_t count, int64_t width,
+                                         float *packed)
+{
+    const gpunn__recurrent_job *j = (const gpunn__recurrent_job *)user;
+    for (; pc > 0; pc--, p++, packed += width) {
+        memcpy(packed, gpunn__recurrent_before(j, gpunn__recurrent_time(j, p / j->batch), p % j->batch) + column,
+               (size_t)count * sizeof *packed);
+        for (int64_t i = count; i < width; i++) packed[i] = 0;
+    }
+}
+
+/* What prepare measures and run does: products, which share the workspace. */
+static void gpunn__recurrent_run(gpunn__cpu *cpu, gpunn__action action, const gpunn__gemm *g, float *workspace, size_t *bytes)
+{
+    const int    threads = gpunn__gemm_threads(cpu, g);
+    const size_t needed = gpunn__gemm_workspace(g, threads);
+    if (action != GPUNN__PREPARE)
+        gpunn__gemm_run(g, threads, workspace);
+    else if (*bytes < needed)
+        *bytes = needed;
+}
+
+static gpunn__recurrent_job gpunn__recurrent_of(const gpunn_step *step)
+{
+    gpunn__recurrent_job j;
+    memset(&j, 0, sizeof j);
+    j.step = step;
+    j.kernels = gpunn__gemm_choose();
+    j.length = step->in[0].dim[0];
+    j.batch = step->in[0].dim[1];
+    j.in = step->in[0].dim[2];
+    j.hidden = step->in[GPUNN__WEIGHTS + 1].dim[1];
+    j.gates = gpunn__gates_of(step->op);
+    j.width = (j.gates + (step->op != GPUNN_OP_RNN)) * j.hidden;
+    j.directions = step->attr->bidirectional ? 2 : 1;
+    return j;
+}
+
+/* Hands out the next `count` floats of the workspace, aligned; NULL while it is only measured. */
+static float *gpunn__recurrent_take(const gpunn__recurrent_job *j, int64_t *used, int64_t count)
+{
+    float *taken = j->step->workspace ? (float *)j->step->workspace + *used : NULL;
+    *used += gpunn__round_up(count, GPUNN__ALIGN / (int64_t)sizeof(float));
+    return taken;
+}
+
+/* This direction's part of a state, [directions, n, hidden]; NULL: none. */
+static float *gpunn__recurrent_state(const gpunn__recurrent_job *j, void *state)
+{
+    return state ? (float *)state + j->direction * j->batch * j->hidden : NULL;
+}
+
+/* The final states in y, or their gradients: row 0 h_n, row 1 c_n. NULL: not wanted. */
+static float *gpunn__recurrent_final(const gpunn__recurrent_job *j, const gpunn_value *y, int row)
+{
+    const int64_t size = j->directions * j->batch * j->hidden;
+    return j->step->attr->states ? gpunn__recurrent_state(j, (float *)y->data + (j->length + row) * size) : NULL;
+}
+
+static void gpunn__recurrent_copy(const gpunn__recurrent_job *j, float *to, const float *from)
+{
+    const size_t bytes = (size_t)(j->batch * j->hidden) * sizeof *to;
+    if (to && from)
+        memcpy(to, from, bytes);
+    else if (to)
+        memset(to, 0, bytes);
+}
+
+/* What every step starts from: the biases, summed up where the gate's two products are. */
+static void gpunn__recurrent_bias(const gpunn__recurrent_job *j, float *bias)
+{
+    const gpunn_value *in = j->step->in + GPUNN__WEIGHTS + 4 * j->direction;
+    const float       *ih = (const float *)in[2].data, *hh = (const float *)in[3].data;
+    const int64_t      rows = j->gates * j->hidden, both = j->step->op == GPUNN_OP_GRU ? 2 * j->hidden : rows;
+    for (int64_t k = 0; k < rows; k++) bias[k] = !ih ? 0 : k < both ? ih[k] + hh[k] : ih[k];
+}
+
+static gpunn_status gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__recurrent_job j = gpunn__recurrent_of(step);
+    const int64_t        states = j.batch * j.hidden, rows = j.gates * j.hidden, share = j.length * j.batch * j.width;
+    const int64_t        chunk = step->training ? j.length : gpunn__least((255 + j.batch) / j.batch, j.length);
+    const bool           lstm = step->op == GPUNN_OP_LSTM;
+    for (int64_t n = 0; n < j.batch && action == GPUNN__FORWARD; n++)
+        if (gpunn__recurrent_length(&j, n) < 1 || gpunn__recurrent_length(&j, n) > j.length)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
+                                   "length %lld at position %lld is outside 1 .. %lld; check the lengths",
+                                   (long long)gpunn__recurrent_length(&j, n), (long long)n, (long long)j.length);
+    gpunn__recurrent_products(&j);
+    const size_t packed_bytes = gpunn__recurrent_packed_bytes(&j);
+    const int    threads = gpunn__cpu_threads(cpu, chunk * states / 8 * rows);
+    int64_t      used = 0;
+    float       *bias = gpunn__recurrent_take(&j, &used, rows);
+    float       *packed = (float *)step->cache;
+    j.h = gpunn__recurrent_take(&j, &used, states);
+    j.c = gpunn__recurrent_take(&j, &used, states);
+    if (packed == NULL) packed = gpunn__recurrent_take(&j, &used, (int64_t)(packed_bytes / sizeof *packed));
+    float     *gates = step->training ? (float *)step->saved : gpunn__recurrent_take(&j, &used, chunk * j.batch * j.width);
+    const bool fill = step->cache == NULL || step->cache_version != step->state->weights_version;
+    float     *scratch = gpunn__recurrent_take(&j, &used, 0);
+    size_t     scratch_bytes = 0;
+    for (j.direction = 0; j.direction < j.directions; j.direction++) {
+        const float *const weight = (const float *)step->in[GPUNN__WEIGHTS + 4 * j.direction].data;
+        j.h_0 = gpunn__recurrent_state(&j, step->in[GPUNN__H_0].data);
+        j.c_0 = gpunn__recurrent_state(&j, step->in[GPUNN__C_0].data);
+        if (action == GPUNN__FORWARD) {
+            gpunn__recurrent_products(&j);
+            gpunn__recurrent_use_packed(&j, packed + j.direction * (step->cache ? (int64_t)(packed_bytes / sizeof *packed) : 0),
+                                        fill);
+            gpunn__recurrent_bias(&j, bias);
+            gpunn__recurrent_copy(&j, j.h, j.h_0);
+            gpunn__recurrent_copy(&j, j.c, j.c_0);
+        }
+        j.kept = gates + (step->training ? j.direction * share : 0);
+        for (j.first = 0; j.first < j.length; j.first = j.last) {
+            j.last = gpunn__least(j.first + chunk, j.length);
+            j.origin = gpunn__recurrent_time(&j, j.direction ? j.last - 1 : j.first);
+            gpunn__gemm g = gpunn__gemm_make((j.last - j.first) * j.batch, rows, j.in, step->in[0].data, false, weight, true,
+                                             j.kept, false);
+            if (action == GPUNN__FORWARD) g.a += j.origin * j.batch * j.in;
+            g.c_row = j.width;
+            g.shift_col = bias;
+            gpunn__recurrent_run(cpu, action, &g, scratch, &scratch_bytes);
+            if (action == GPUNN__FORWARD) gpunn__cpu_parallel((int)gpunn__least(threads, j.batch), gpunn__recurrent_task, &j);
+        }
+        if (action == GPUNN__PREPARE) continue;
+        if (step->attr->states) gpunn__recurrent_copy(&j, gpunn__recurrent_final(&j, &step->out, 0), j.h);
+        if (step->attr->states && lstm) gpunn__recurrent_copy(&j, gpunn__recurrent_final(&j, &step->out, 1), j.c);
+    }
+    if (action == GPUNN__FORWARD) {
+        step->cache_version = step->state->weights_version;
+        return GPUNN_OK;
+    }
+    step->workspace_bytes = (size_t)used * sizeof(float) + scratch_bytes;
+    if (step->training)
+        step->saved_bytes = (size_t)(j.directions * share) * sizeof(float);
+    else
+        step->cache_bytes = (size_t)j.directions * packed_bytes;
+    return GPUNN_OK;
+}
+
+/* The gradients of one direction's weights and its part of dx, from those of the gates. */
+static void gpunn__recurrent_gradients(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__recurrent_job *j,
+                                       float *sums, float *workspace, size_t *scratch)
+{
+    static const float one = 1;
+    const int64_t      steps = j->length * j->batch, rows = j->gates * j->hidden, first = GPUNN__WEIGHTS + 4 * j->direction;
+    const bool         gru = step->op == GPUNN_OP_GRU;
+    gpunn_value *const grad = step->grad_in + first;
+    const bool *const  add = step->accumulate + first;
+    if (step->grad_in[0].data) {
+        gpunn__gemm g = gpunn__gemm_make(steps, j->in, rows, j->kept, false, step->in[first].data, false, step->grad_in[0].data,
+                                         step->accumulate[0] || j->direction);
+        g.a_row = j->width;
+        gpunn__recurrent_run(cpu, action, &g, workspace, scratch);
+    }
+    if (grad[0].data) {
+        gpunn__gemm g = gpunn__gemm_make(rows, j->in, steps, j->kept, true, step->in[0].data, false, grad[0].data, add[0]);
+        g.a_col = j->width;
+        gpunn__recurrent_run(cpu, action, &g, workspace, scratch);
+    }
+    for (int i = 0; grad[1].data && i < (gru ? 2 : 1); i++) { /* gru: r and z, then q */
+        gpunn__gemm g = gpunn__gemm_make(!gru ? rows
+                                         : i  ? j->hidden
+                                              : 2 * j->hidden,
+                                         j->hidden, steps, j->kept, true, NULL, false, grad[1].data, add[1]);
+        g.a_col = j->width;
+        g.pack_b = gpunn__recurrent_pack_before;
+        g.pack_user = j;
+        if (i && action == GPUNN__BACKWARD) {
+            g.a += 3 * j->hidden;
+            g.c += 2 * j->hidden * j->hidden;
+        }
+        gpunn__recurrent_run(cpu, action, &g, workspace, scratch);
+    }
+    if (grad[2].data == NULL && grad[3].data == NULL) return;
+    gpunn__gemm g = gpunn__gemm_make(1, gru ? j->width : rows, steps, &one, false, j->kept, false, sums, false);
+    g.a_col = 0;
+    g.b_row = j->width;
+    gpunn__recurrent_run(cpu, action, &g, workspace, scratch);
+    for (int i = 2; i < 4 && action == GPUNN__BACKWARD; i++) {
+        float *to = (float *)grad[i].data;
+        for (int64_t k = 0; to && k < rows; k++) {
+            const float sum = sums[gru && i == 3 && k >= 2 * j->hidden ? k + j->hidden : k];
+            to[k] = add[i] ? to[k] + sum : sum;
+        }
+    }
+}
+
+static gpunn_status gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__recurrent_job j = gpunn__recurrent_of(step);
+    const int64_t        states = j.batch * j.hidden, share = j.length * j.batch * j.width;
+    const bool           lstm = step->op == GPUNN_OP_LSTM, run = action == GPUNN__BACKWARD;
+    const int            threads = gpunn__cpu_threads(cpu, j.length * states / 8 * j.gates * j.hidden);
+    gpunn__recurrent_products(&j);
+    int64_t used = 0;
+    float  *zeros = gpunn__recurrent_take(&j, &used, j.hidden);
+    j.h = gpunn__recurrent_take(&j, &used, states);
+    j.c = gpunn__recurrent_take(&j, &used, states);
+    float *packed = gpunn__recurrent_take(&j, &used, (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof *packed));
+    float *sums = gpunn__recurrent_take(&j, &used, j.width);
+    float *scratch = gpunn__recurrent_take(&j, &used, 0);
+    size_t scratch_bytes = 0;
+    j.zeros = zeros;
+    j.last = j.length;
+    if (run) memset(zeros, 0, (size_t)j.hidden * sizeof *zeros);
+    for (j.direction = 0; j.direction < j.directions; j.direction++) {
+        j.h_0 = gpunn__recurrent_state(&j, step->in[GPUNN__H_0].data);
+        j.c_0 = gpunn__recurrent_state(&j, step->in[GPUNN__C_0].data);
+        if (run) {
+            j.kept = (float *)step->saved + j.direction * share;
+            gpunn__recurrent_products(&j);
+            gpunn__recurrent_use_packed(&j, packed, true);
+            gpunn__recurrent_copy(&j, j.h, gpunn__recurrent_final(&j, &step->grad_out, 0));
+            gpunn__recurrent_copy(&j, j.c, lstm ? gpunn__recurrent_final(&j, &step->grad_out, 1) : NULL);
+            gpunn__cpu_parallel((int)gpunn__least(threads, j.batch), gpunn__recurrent_task, &j);
+        }
+        gpunn__recurrent_gradients(cpu, step, action, &j, sums, scratch, &scratch_bytes);
+        for (int i = GPUNN__H_0; i <= GPUNN__C_0 && run; i++) {
+            float       *to = gpunn__recurrent_state(&j, step->grad_in[i].data);
+            const float *from = i == GPUNN__H_0 ? j.h : j.c;
+            for (int64_t k = 0; to && k < states; k++) to[k] = step->accumulate[i] ? to[k] + from[k] : from[k];
+        }
+    }
+    if (!run) step->workspace_bytes = (size_t)used * sizeof(float) + scratch_bytes;
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cpu_rnn(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return step->backward ? gpunn__recurrent_backward(cpu, step, action) : gpunn__recurrent_forward(cpu, step, action);
+}
+
+static gpunn_status gpunn__cpu_lstm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__cpu_rnn(cpu, step, action);
+}
+
+static gpunn_status gpunn__cpu_gru(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__cpu_rnn(cpu, step, action);
+}
+
 /* ==== >>loss ========================================================================================================== *
  * cross_entropy and nll: x[n][classes][inner], one label per row, row = n * inner + position. With l = log_softmax(x) (nll: x
  * itself), w the class weights (1 without) and e the label smoothing (nll: 0), a row that is not ignored costs
@@ -16575,6 +17271,13 @@ static const gpunn__attribute gpunn__attributes_of[] = {
     GPUNN__A(RMS_NORM, "dims", LAST, axis, "1"),
     GPUNN__A(RMS_NORM, "eps", FLOAT, eps, "1.1920929e-07"),
     GPUNN__A(EMBEDDING, "padding_idx", INT64, ignore_index, "-1"),
+    GPUNN__A(RNN, "relu", BOOL, relu, "false"),
+    GPUNN__A(RNN, "bidirectional", BOOL, bidirectional, "false"),
+    GPUNN__A(RNN, "states", BOOL, states, "false"),
+    GPUNN__A(LSTM, "bidirectional", BOOL, bidirectional, "false"),
+    GPUNN__A(LSTM, "states", BOOL, states, "false"),
+    GPUNN__A(GRU, "bidirectional", BOOL, bidirectional, "false"),
+    GPUNN__A(GRU, "states", BOOL, states, "false"),
     GPUNN__A(DROPOUT, "p", FLOAT, value[0], "0.5"),
     GPUNN__A(PERMUTE, "dims", ORDER, order, NULL),
     GPUNN__A(CONCAT, "dim", INT, axis, "0"),
@@ -16925,12 +17628,18 @@ static const gpunn__recipe_field gpunn__recipe_fields[] = {
 #undef GPUNN__KIND
 enum { GPUNN__RECIPE_FIELD_COUNT = sizeof gpunn__recipe_fields / sizeof gpunn__recipe_fields[0] };
 
+/* The layer whose entry a value is. Those of recurrent layers, of which several may have one name, list their parameters. */
+static const char *gpunn__entry_layer(const gpunn_tensor *t)
+{
+    return gpunn__is_recurrent(t->op) ? NULL : t->layer;
+}
+
 /* How the file calls a tensor: its name, or its layer's where no tensor has that one, or a new one from its number. */
 static const char *gpunn__id_of(const gpunn_tensor *t, char text[GPUNN__NAME_SIZE])
 {
     gpunn_model *model = t->model;
     if (t->name) return t->name;
-    if (t->layer && gpunn_find(model, t->layer) == NULL) return t->layer;
+    if (gpunn__entry_layer(t) && gpunn_find(model, t->layer) == NULL) return t->layer;
     int used = snprintf(text, GPUNN__NAME_SIZE, "t%d", t->id);
     for (bool taken = true; taken;) {
         taken = gpunn_find(model, text) != NULL;
@@ -17067,6 +17776,25 @@ static void gpunn__emit_conv(gpunn__writer *w, const gpunn_tensor *t)
         gpunn__emit_window(w, "output_padding", output_padding, axes);
 }
 
+static void gpunn__emit_recurrent(gpunn__writer *w, const gpunn_tensor *t)
+{
+    if (t->layer) {
+        gpunn__emitf(w, ", \"layer\": ");
+        gpunn__emit_name(w, "", t->layer);
+    }
+    for (int i = GPUNN__LENGTHS; i < GPUNN__WEIGHTS; i++) {
+        if (t->inputs[i] == NULL) continue;
+        gpunn__emitf(w, ", \"%s\": ", gpunn__recurrent_names[i]);
+        gpunn__emit_id(w, t->inputs[i]);
+    }
+    for (int i = GPUNN__WEIGHTS; i < t->input_count; i++) {
+        if (t->inputs[i] == NULL) continue;
+        gpunn__emitf(w, i > GPUNN__WEIGHTS ? ", " : ", \"weights\": [");
+        gpunn__emit_id(w, t->inputs[i]);
+    }
+    gpunn__emitf(w, "]");
+}
+
 /* What the tables do not tell: sizes that stand in shapes, and operands with a key of their own. */
 static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
 {
@@ -17111,6 +17839,9 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
     case GPUNN_OP_RMS_NORM:
         if (t->inputs[1] == NULL) gpunn__emitf(w, ", \"elementwise_affine\": false");
         break;
+    case GPUNN_OP_RNN:
+    case GPUNN_OP_LSTM:
+    case GPUNN_OP_GRU: gpunn__emit_recurrent(w, t); break;
     case GPUNN_OP_RESHAPE: gpunn__emit_shape(w, t); break;
     case GPUNN_OP_SLICE: {
         int     axis = t->attr.axis;
@@ -17206,7 +17937,7 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
     static const char *const sources[] = {"", "input", "parameter", "", "constant"};
     const char              *op = t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : sources[t->kind];
     char                     text[GPUNN__NAME_SIZE];
-    const char              *id = gpunn__id_of(t, text);
+    const char              *id = gpunn__id_of(t, text), *layer = gpunn__entry_layer(t);
     int                      operands = t->input_count;
     switch ((int)t->op) {
     case GPUNN_OP_BATCH_NORM: op = t->rank == 4 ? "batch_norm2d" : "batch_norm1d"; break;
@@ -17219,15 +17950,15 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
     if (t->kind == GPUNN__INPUT || t->kind == GPUNN__PARAMETER) {
         gpunn__emitf(w, ", \"name\": ");
         gpunn__emit_name(w, "", t->name);
-    } else if (t->layer) {
+    } else if (layer) {
         gpunn__emitf(w, ", \"name\": ");
-        gpunn__emit_name(w, "", t->layer);
+        gpunn__emit_name(w, "", layer);
     }
-    if (t->kind == GPUNN__CONSTANT || (t->kind == GPUNN__VALUE && (t->layer == NULL || strcmp(t->layer, id) != 0))) {
+    if (t->kind == GPUNN__CONSTANT || (t->kind == GPUNN__VALUE && (layer == NULL || strcmp(layer, id) != 0))) {
         gpunn__emitf(w, ", \"id\": ");
         gpunn__emit_name(w, "", id);
     }
-    if (t->layer)
+    if (layer || gpunn__is_recurrent(t->op))
         operands = 1;
     else if (t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL)
         operands = 2;
@@ -17241,7 +17972,7 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
     if (t->kind == GPUNN__VALUE) {
         gpunn__emit_rest(w, t);
         gpunn__emit_attributes(w, t);
-        if (t->layer) gpunn__emit_layer_settings(w, t, first);
+        if (layer) gpunn__emit_layer_settings(w, t, first);
     } else {
         if (t->kind == GPUNN__INPUT && t->dtype != GPUNN_F32) gpunn__emitf(w, ", \"dtype\": \"%s\"", gpunn_dtype_name(t->dtype));
         gpunn__emit_shape(w, t);
@@ -17897,6 +18628,38 @@ static gpunn_tensor *gpunn__make_layer_norm(gpunn__loading *l, const gpunn__spec
     return centered ? gpunn_layer_norm_(e->in[0], e->name, args) : gpunn_rms_norm_(e->in[0], e->name, args);
 }
 
+/* One layer, with parameters that stand before it. */
+static gpunn_tensor *gpunn__make_recurrent(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    const gpunn_op op = *e->op == 'r' ? GPUNN_OP_RNN : *e->op == 'l' ? GPUNN_OP_LSTM : GPUNN_OP_GRU;
+    gpunn_tensor  *weights[8];
+    gpunn_rnn_args args;
+    const char    *layer = NULL;
+    int            list, count = 0;
+    memset(&args, 0, sizeof args);
+    if (!gpunn__get_string(l, e->item, "layer", &layer) ||
+        (op == GPUNN_OP_RNN && !gpunn__get_bool(l, e->item, "relu", &args.relu)) ||
+        !gpunn__get_bool(l, e->item, "bidirectional", &args.bidirectional) ||
+        !gpunn__get_bool(l, e->item, "states", &args.states) || !gpunn__get_reference(l, e->item, "lengths", &args.lengths) ||
+        !gpunn__get_reference(l, e->item, "h_0", &args.h_0) ||
+        (op == GPUNN_OP_LSTM && !gpunn__get_reference(l, e->item, "c_0", &args.c_0)) ||
+        !gpunn__need(l, e->item, "weights", "a list of parameters", &list) ||
+        !gpunn__references_at(l, list, "weights", 0, 8, weights, &count))
+        return NULL;
+    const int directions = args.bidirectional ? 2 : 1;
+    args.no_bias = count == 2 * directions;
+    args.weights = weights;
+    if ((!args.no_bias && count != 4 * directions) || weights[1]->rank != 2 || weights[1]->dim[1] > INT32_MAX) {
+        (void)gpunn__wrong(l, list,
+                           "\"weights\" must be weight_ih, weight_hh [.., hidden_size] and, both or none, bias_ih, bias_hh for "
+                           "each direction");
+        return NULL;
+    }
+    args.hidden_size = (int)weights[1]->dim[1];
+    gpunn__stand_at(l, e->item);
+    return gpunn__recurrent(op, e->in[0], layer, &args);
+}
+
 static gpunn_tensor *gpunn__make_prelu(gpunn__loading *l, const gpunn__spec_entry *e)
 {
     int   parameters = 0;
@@ -18212,6 +18975,9 @@ static const gpunn__spec_op gpunn__spec_ops[] = {
     {"batch_norm2d", 1, true, gpunn__make_batch_norm},
     {"layer_norm", 1, true, gpunn__make_layer_norm},
     {"rms_norm", 1, true, gpunn__make_layer_norm},
+    {"rnn", 1, false, gpunn__make_recurrent},
+    {"lstm", 1, false, gpunn__make_recurrent},
+    {"gru", 1, false, gpunn__make_recurrent},
     {"prelu", 1, true, gpunn__make_prelu},
     {"max_pool1d", 1, false, gpunn__make_pool},
     {"max_pool2d", 1, false, gpunn__make_pool},

@@ -301,6 +301,18 @@ class _Emitter:
 
     op_nll = op_cross_entropy
 
+    def recurrent(self, t, x):
+        given, a = _Fields(), t.attrs
+        given.add("hidden_size", self.tensors[t.inputs[5]].shape[1]).add("relu", a.get("relu", False), False)
+        given.add("no_bias", t.inputs[6] is None, False).add("bidirectional", a["bidirectional"], False)
+        given.add("states", a["states"], False)
+        for name, operand in (("h_0", x[2]), ("c_0", x[3]), ("lengths", x[1])):
+            given.add(name, operand, "NULL")
+        given.add("weights", self.helper(t, "weights"))
+        return "gpunn_%s(%s, NULL, %s)" % (t.op, x[0], ", ".join(given.texts))
+
+    op_rnn = op_lstm = op_gru = recurrent
+
     # ---- the whole ----
     def tensor(self, t):
         if t.id in self.owner:
@@ -309,6 +321,9 @@ class _Emitter:
             self.statement("static const float %s[] = {%s};" % (self.helper(t, "values"), ", ".join(map(number, t.values))))
         elif t.kind == "parameter":
             self.statement("gpunn_init %s = %s;" % (self.helper(t, "init"), self.init(t)))
+        elif t.op in ("rnn", "lstm", "gru"):
+            weights = [self.operand(i) for i in t.inputs[4:] if i is not None]
+            self.statement("gpunn_tensor *%s[] = {%s};" % (self.helper(t, "weights"), ", ".join(weights)))
         elif t.op == "concat":
             self.statement("gpunn_tensor *%s[] = {%s};" % (self.helper(t, "parts"), ", ".join(map(self.operand, t.inputs))))
         self.statement("gpunn_tensor *%s = %s;" % (self.variable(t.id), self.call(t)))

@@ -535,6 +535,47 @@ class Graph:
     def rms_norm(self, x, name, dims, eps, elementwise_affine):
         return self.last_axes_norm("rms_norm", x, name, dims, eps, elementwise_affine, False)
 
+    # ---- recurrent layers ----
+    def recurrent(self, op, gates, attrs, x, weights, lengths=None, h_0=None, c_0=None):
+        """One layer with parameters that stand before it: for each direction weight_ih, weight_hh and perhaps bias_ih, bias_hh.
+        What messages of a program call it, its builders' `layer`, is nothing here."""
+        check_f32(x)
+        check_rank(x, 3, 3, "[length, n, features]")
+        check_fixed(x, (0, 2))
+        directions = 2 if attrs["bidirectional"] else 1
+        parts = len(weights) // directions
+        if len(weights) not in (2 * directions, 4 * directions) or len(weights[1].shape) != 2:
+            raise GraphError("the weights must be weight_ih, weight_hh [.., hidden_size] and, both or none, bias_ih, bias_hh for "
+                             "each direction", "weights")
+        if any(t.kind != "parameter" for t in weights):
+            raise GraphError("one of the weights is no parameter", "weights")
+        if lengths is not None and lengths.dtype not in ("i64", "i32"):
+            raise GraphError("lengths is %s; use i64 or i32" % lengths.dtype, "lengths")
+        n, hidden = x.shape[1], weights[1].shape[1]
+        rows, state = gates * hidden, (directions, n, hidden)
+        wanted = [(lengths, (n,), "lengths", "lengths"), (h_0, state, "h_0", "h_0"), (c_0, state, "c_0", "c_0")]
+        shapes = (rows, x.shape[2]), (rows, hidden), (rows,), (rows,)
+        names = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
+        wanted += [(t, shapes[i % parts], names[i % parts], "weights") for i, t in enumerate(weights)]
+        for t, shape, name, key in wanted:
+            if t is not None and t.shape != shape:
+                raise GraphError("%s is %s, but %s is needed" % (name, shape_text(t.shape), shape_text(shape)), key)
+        check_f32(*(t for t in (h_0, c_0) if t is not None))
+        operands = [x, lengths, h_0, c_0]
+        for first in range(0, len(weights), parts):
+            operands += (list(weights[first:first + parts]) + [None, None])[:4]
+        states = (2 if op == "lstm" else 1) if attrs["states"] else 0
+        return self.node(op, attrs, operands, (x.shape[0] + states, n, directions * hidden))
+
+    def rnn(self, x, weights, relu, bidirectional, states, lengths=None, h_0=None, layer=None):
+        return self.recurrent("rnn", 1, {"relu": relu, "bidirectional": bidirectional, "states": states}, x, weights, lengths, h_0)
+
+    def lstm(self, x, weights, bidirectional, states, lengths=None, h_0=None, c_0=None, layer=None):
+        return self.recurrent("lstm", 4, {"bidirectional": bidirectional, "states": states}, x, weights, lengths, h_0, c_0)
+
+    def gru(self, x, weights, bidirectional, states, lengths=None, h_0=None, layer=None):
+        return self.recurrent("gru", 3, {"bidirectional": bidirectional, "states": states}, x, weights, lengths, h_0)
+
     def dropout(self, x, p):
         check_f32(x)
         return self.node("dropout", {"p": finite(p, "p", low=0, high=1)}, (x,), x.shape)

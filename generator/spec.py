@@ -240,6 +240,8 @@ class _Loader:
         for key in arguments:
             if part["properties"][key].get("$ref") == "#/$defs/reference":
                 arguments[key] = self.find(entry[key], entry.value_at[key])
+            elif part["properties"][key].get("$ref") == "#/$defs/references":
+                arguments[key] = self.find_all(entry[key])
         if op == "constant":
             arguments["values"] = [_OUTSIDE.get(value, value) for value in entry["values"]]
         elif op == "pad":

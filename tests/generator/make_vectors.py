@@ -27,12 +27,14 @@ EXPRESSIONS = (
 INTEGERS = {  # ops that read integers: as which operand, of which dtypes
     "cross_entropy": (1, graph.CLASS_DTYPES), "nll_loss": (1, graph.CLASS_DTYPES), "accuracy": (1, graph.CLASS_DTYPES),
     "embedding": (0, graph.INDEX_DTYPES), "gather": (1, graph.INDEX_DTYPES)}
+GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
 
 class Maker:
     def __init__(self, seed):
         self.random = random.Random(seed)
         self.entries = []
+        self.weights = []  # of the recurrent layers
 
     def pick(self, items):
         items = list(items)
@@ -93,6 +95,8 @@ class Maker:
         if op == "expr":
             entry["expression"], number = self.pick(EXPRESSIONS)
         alike = [t for t in floats if t.shape == x.shape]
+        if op in GATES:
+            return self.recurrent(entry) if self.weights else None
         entry["inputs"] = [x.label] + [self.pick(self.pick((alike, floats))).label for _ in range(number - 1)]
         if op in INTEGERS:
             place, dtypes = INTEGERS[op]
@@ -111,6 +115,29 @@ class Maker:
                               self.value(inner, x))
         return entry
 
+    def recurrent(self, entry):
+        entry.update(inputs=["a"], weights=self.weights, bidirectional=self.both)
+        if self.random.randrange(2):
+            entry["states"] = self.random.randrange(2) == 1
+        if self.random.randrange(2):
+            entry["layer"] = "r"
+        if entry["op"] == "rnn" and self.random.randrange(2):
+            entry["relu"] = True
+        for key, label in (("lengths", "b"), ("h_0", "h"), ("c_0", "h")):
+            if self.random.randrange(2) and (key != "c_0" or entry["op"] == "lstm") and (key != "lengths" or self.counted):
+                entry[key] = label
+        return entry
+
+    def recurrent_inputs(self, op):
+        """The parameters of a layer over a, and h for its states."""
+        hidden, self.both, bias = self.count(4), self.random.randrange(2) == 1, self.random.randrange(2) == 1
+        rows = GATES[op] * hidden
+        shapes = ([[rows, 5], [rows, hidden]] + [[rows], [rows]] * bias) * (2 if self.both else 1)
+        self.weights = ["w%d" % i for i in range(len(shapes))]
+        self.counted = self.entries[1]["dtype"] != "u8"
+        self.entries += [{"op": "parameter", "name": name, "shape": shape} for name, shape in zip(self.weights, shapes)]
+        self.entries.append({"op": "input", "name": "h", "shape": [2 if self.both else 1, "N", hidden]})
+
     def model(self, op):
         """A model with that op and others."""
         shape = self.pick((["N", 6], ["N", 4, 9, 8], [3, "N", 5], ["N", 3, 4]))
@@ -124,13 +151,17 @@ class Maker:
             shape = self.pick((["N", 4, 9, 8], ["N", 5, 3, 2, 4]))
         elif op in ("cross_entropy", "nll_loss", "accuracy"):
             shape = ["N", 6]
+        elif op in GATES:
+            shape = [3, "N", 5]
         dtype = self.pick(INTEGERS.get(op, (0, graph.CLASS_DTYPES))[1])
         self.entries = [{"op": "input", "name": "a", "shape": shape},
                         {"op": "input", "name": "b", "dtype": dtype, "shape": shape if op == "gather" else ["N"]}]
         if op == "grid_sample":
             self.entries.append({"op": "input", "name": "c", "shape": ["N", 3, 5, 2]})
+        if op in GATES:
+            self.recurrent_inputs(op)
         root = {"gpunn_spec": 1, "precision": self.pick(("f32", "tf32", "bf16", "f16")), "tensors": self.entries}
-        model, wanted = spec.parse(json.dumps(root)), 3 + self.random.randrange(10)
+        model, wanted = spec.parse(json.dumps(root)), len(self.entries) + 1 + self.random.randrange(10)
         while len(self.entries) < wanted:
             entry = self.entry(op or self.pick(spec.ops()), model.tensors)
             if entry is None:

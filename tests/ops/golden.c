@@ -25,6 +25,8 @@ static gpunn_tensor *concat3(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c, 
 
 #include "cases/picks.h"
 
+#include "cases/rnn.h"
+
 /* clang-format off */
 #include "cases/conv.h"
 #define CONV(...) gpunn_conv2d(in("x"), "l", __VA_ARGS__)
@@ -323,7 +325,10 @@ static const struct {
                             CONV_CASES(X)
 #undef X
 #define X(kind, label, ...) {#kind "." label, "pool"},
-                POOL_FAMILY_CASES(X)
+                                POOL_FAMILY_CASES(X)
+#undef X
+#define X(kind, label, ...) {#kind "." label, "rnn"},
+                                    RNN_CASES(X)
 #undef X
 };
 static gpunn_tensor *build_case(int index)
@@ -339,6 +344,7 @@ static gpunn_tensor *build_case(int index)
     PICKS_CASES(X)
     CONV_CASES(X)
     POOL_FAMILY_CASES(X)
+    RNN_CASES(X)
 #undef X
     return NULL;
 }
@@ -461,7 +467,8 @@ static void test_complete(void **state)
 
 int main(void)
 {
-    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample", "picks", "conv", "pool"};
+    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention",
+                                        "sample",      "picks",  "conv",   "pool",   "rnn"};
     static golden            goldens[COUNT(files)];
     static golden_case       list[2048];
     static struct CMUnitTest tests[2 * COUNT(list)];

@@ -335,6 +335,8 @@ static gpunn_tensor *indices(inputs *in, gpunn_dtype dtype, gpunn_shape shape, i
 }
 #include "cases/picks.h"
 
+#include "cases/rnn.h"
+
 /* clang-format off */
 #include "cases/conv.h"
 /* X(name, first input, builder from that x) */
@@ -397,6 +399,7 @@ static gpunn_tensor *indices(inputs *in, gpunn_dtype dtype, gpunn_shape shape, i
     X(softmax_batch, XS(3, 4), gpunn_softmax(x, 0))                                                                         \
     X(log_softmax, XS(3, 6), gpunn_log_softmax(x, -1))                                                                      \
     X(log_softmax_middle, XS(3, 4, 3), gpunn_log_softmax(x, 1))                                                             \
+    RNN_GRADIENTS(X)                                                                                                        \
     X(matmul, XS(3, 2, 5), gpunn_matmul(x, in->x[1] = B("b", 3, 5, 4)))                                                     \
     X(matmul_transposed, XS(3, 5, 2), gpunn_matmul(x, in->x[1] = B("b", 3, 4, 5), .transpose_a = true,                      \
       .transpose_b = true))                                                                                                 \

@@ -596,6 +596,67 @@ static void test_other_layers(void **state)
             gpunn_prelu(f->image, "p1", 0, 0));
 }
 
+static void test_recurrent(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *steps = input(f, SHAPE(5, B, 4)), *sequences = input(f, SHAPE(B, 5, 4)), *h, *c;
+    gpunn_tensor *start = input(f, SHAPE(4, B, 3)), *doubled[] = {start, start};
+    gpunn_tensor *seven = gpunn_input(f->model, "seven", GPUNN_I32, SHAPE(7));
+    check_shape(f, gpunn_lstm(steps, "a", .hidden_size = 3), SHAPE(5, B, 3));
+    check_shape(f, gpunn_find(f->model, "a.weight_ih_l0"), SHAPE(12, 4));
+    check_shape(f, gpunn_find(f->model, "a.weight_hh_l0"), SHAPE(12, 3));
+    check_shape(f, gpunn_find(f->model, "a.bias_hh_l0"), SHAPE(12));
+    assert_float_equal(gpunn_find(f->model, "a.bias_ih_l0")->init.b, 1 / sqrtf(3), 0);
+    assert_float_equal(gpunn_find(f->model, "a.weight_ih_l0")->init.a, -1 / sqrtf(3), 0);
+    check_shape(f,
+                gpunn_gru(sequences, "b", .hidden_size = 3, .num_layers = 2, .batch_first = true, .bidirectional = true,
+                          .dropout = 0.5f, .h_0 = start, .h_n = &h, .lengths = f->labels),
+                SHAPE(B, 5, 6));
+    check_shape(f, h, SHAPE(4, B, 3));
+    check_shape(f, gpunn_find(f->model, "b.weight_ih_l1_reverse"), SHAPE(9, 6));
+    check_shape(f, gpunn_lstm(steps, "states", .hidden_size = 3, .states = true, .no_bias = true), SHAPE(7, B, 3));
+    assert_null(gpunn_find(f->model, "states.bias_ih_l0"));
+    gpunn_tensor *shared[] = {gpunn_find(f->model, "a.weight_ih_l0"), gpunn_find(f->model, "a.weight_hh_l0"),
+                              gpunn_find(f->model, "a.bias_ih_l0"), gpunn_find(f->model, "a.bias_hh_l0")};
+    const int     parameters = gpunn_parameter_count(f->model);
+    check_shape(f, gpunn_lstm(steps, NULL, .hidden_size = 3, .weights = shared), SHAPE(5, B, 3));
+    assert_int_equal(gpunn_parameter_count(f->model), parameters);
+    REFUSED(f, GPUNN_ERR_SHAPE, "gru: weight_ih is [12, 4], but [9, 4] is needed",
+            gpunn_gru(steps, NULL, .hidden_size = 3, .weights = shared));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gru: .weights[0] is no parameter; give another layer's parameters",
+            gpunn_gru(steps, NULL, .hidden_size = 3, .no_bias = true, .weights = doubled));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "lstm 'a': the name is taken by another layer; names are unique in a model",
+            gpunn_lstm(steps, "a", .hidden_size = 3));
+    REFUSED(f, GPUNN_ERR_SHAPE, "lstm 'l': x is [batch, 20], but [length, n, features] is needed; gpunn_reshape it",
+            gpunn_lstm(f->rows, "l", .hidden_size = 3));
+    REFUSED(f, GPUNN_ERR_SHAPE, "rnn 'l': axis 0 of x [batch, 5, 4] is the batch, but should be the length; set .batch_first",
+            gpunn_rnn(sequences, "l", .hidden_size = 3));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "rnn 'l': axis 1 of x [5, batch, 4] is the batch, but should be the length; leave out .batch_first",
+            gpunn_rnn(steps, "l", .hidden_size = 3, .batch_first = true));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "rnn 'l': hidden_size is 0; set .hidden_size to 1 or more", gpunn_rnn(steps, "l"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "rnn 'l': num_layers is -1; use 1 to 64",
+            gpunn_rnn(steps, "l", .hidden_size = 3, .num_layers = -1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "rnn 'l': dropout is 2; use a probability from 0 to 1",
+            gpunn_rnn(steps, "l", .hidden_size = 3, .num_layers = 2, .dropout = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "rnn 'l': .dropout is not used with one layer, since it stands between layers; leave it out",
+            gpunn_rnn(steps, "l", .hidden_size = 3, .dropout = 0.5f));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gru 'l': .relu is not used by this layer; leave it out",
+            gpunn_gru(steps, "l", .hidden_size = 3, .relu = true));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gru 'l': .c_n is not used by this layer; leave it out",
+            gpunn_gru(steps, "l", .hidden_size = 3, .c_n = &c));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gru 'l': .states is not used with several layers, batch_first, h_n or c_n; leave it out",
+            gpunn_gru(steps, "l", .hidden_size = 3, .states = true, .h_n = &h));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "lstm 'l': .h_0 is [4, batch, 3], but [num_layers * directions, n, hidden_size], [1, batch, 3], is needed",
+            gpunn_lstm(steps, "l", .hidden_size = 3, .h_0 = start, .c_n = &c));
+    assert_null(c);
+    REFUSED(f, GPUNN_ERR_DTYPE, "lstm 'l': lengths is f32; use i64 or i32",
+            gpunn_lstm(steps, "l", .hidden_size = 3, .lengths = f->three));
+    REFUSED(f, GPUNN_ERR_SHAPE, "lstm 'l': lengths is [7], but [batch] is needed",
+            gpunn_lstm(steps, "l", .hidden_size = 3, .lengths = seven));
+}
+
 /* ---- shapes ---- */
 static void test_reshape(void **state)
 {
@@ -1176,6 +1237,7 @@ int main(void)
         TEST(test_pools),
         TEST(test_sampling),
         TEST(test_other_layers),
+        TEST(test_recurrent),
         TEST(test_reshape),
         TEST(test_concat_slice_pad),
         TEST(test_reductions),

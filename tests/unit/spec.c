@@ -230,6 +230,12 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_clamp(gpunn_hardtanh(gpunn_softplus(h, 2, 3), 0, 6), -INFINITY, 3.4028235e38f);
     all[count++] = gpunn_add_scalar(gpunn_pow_scalar(gpunn_elu(h, 0.5f), 2), -0.0f);
     all[count++] = gpunn_where(gpunn_gt(h, gpunn_tanh(h)), h, gpunn_neg(h));
+    gpunn_tensor *steps = gpunn_permute(gpunn_mean(h, GPUNN_AXES(3), false), GPUNN_AXES(1, 0, 2)), *last, *cell;
+    all[count++] = gpunn_lstm(steps, "lstm", .hidden_size = 3, .num_layers = 2, .bidirectional = true, .dropout = 0.25f,
+                              .lengths = t, .h_n = &last, .c_n = &cell);
+    all[count++] = gpunn_gru(last, "gru", .hidden_size = 5, .no_bias = true, .batch_first = false);
+    all[count++] = gpunn_rnn(steps, "rnn", .hidden_size = 3, .relu = true, .bidirectional = true,
+                             .h_0 = gpunn_slice(cell, 0, 1, 3, 1));
     all[count++] = gpunn_expr("x * sigmoid(1.702 * x) + 0.1 / (1 + abs(x)) - 1 / x", &h, 1);
     for (int i = 0; i < count; i++) all[i] = gpunn_mean(all[i], GPUNN_ALL, false);
     gpunn_tensor *rows[] = {gpunn_flatten(h), gpunn_flatten(x)};

@@ -1,0 +1,54 @@
+/* rnn, lstm, gru: the cases of tests/golden/rnn.py, and gradients. */
+static gpunn_tensor *flat(gpunn_tensor *t)
+{
+    const gpunn_shape shape = gpunn_tensor_shape(t);
+    return t ? gpunn_reshape(t, GPUNN_SHAPE(shape.dim[0] * shape.dim[1] * shape.dim[2])) : NULL;
+}
+/* y, h_n and, of lstm, c_n behind each other; as [batch, ...] where the batch varies. */
+static gpunn_tensor *with_states(gpunn_tensor *y, gpunn_tensor *h, gpunn_tensor *c)
+{
+    gpunn_tensor *tensors[] = {flat(y), flat(h), flat(c)}, *all = gpunn_concat(tensors, c ? 3 : 2, 0);
+    const int64_t size = gpunn_tensor_shape(all).dim[0];
+    return size < 0 ? gpunn_reshape(all, GPUNN_SHAPE(GPUNN_BATCH, -size)) : all;
+}
+static gpunn_tensor *state[3]; /* h_n, c_n, y */
+
+/* clang-format off */
+#define RNN(kind, ...) gpunn_##kind(gpunn_find(model, "x"), "l", __VA_ARGS__)
+#define RNN_START .h_0 = gpunn_find(model, "h_0"), .c_0 = gpunn_find(model, "c_0")
+#define RNN_LENGTHS .lengths = gpunn_find(model, "lengths")
+#define RNN_FINAL(call) (state[1] = NULL, state[2] = call, with_states(state[2], state[0], state[1]))
+#define RNN_KIND_CASES(X, kind, ...)                                                                                     \
+    X(kind, "plain", RNN(kind, .hidden_size = 6))                                                                        \
+    X(kind, "one", RNN(kind, .hidden_size = 1))                                                                          \
+    X(kind, "batch_first", RNN(kind, .hidden_size = 7, .batch_first = true))                                             \
+    X(kind, "no_bias", RNN(kind, .hidden_size = 5, .no_bias = true))                                                     \
+    X(kind, "both", RNN(kind, .hidden_size = 4, .bidirectional = true))                                                  \
+    X(kind, "start", RNN_FINAL(RNN(kind, .hidden_size = 5, RNN_START, __VA_ARGS__)))                                     \
+    X(kind, "layers",                                                                                                    \
+      RNN_FINAL(RNN(kind, .hidden_size = 3, .num_layers = 2, .bidirectional = true, RNN_START, __VA_ARGS__)))            \
+    X(kind, "lengths",                                                                                                   \
+      RNN_FINAL(RNN(kind, .hidden_size = 4, .bidirectional = true, RNN_START, RNN_LENGTHS, __VA_ARGS__)))                \
+    X(kind, "lengths_plain",                                                                                             \
+      RNN_FINAL(RNN(kind, .hidden_size = 4, .num_layers = 2, .batch_first = true, RNN_LENGTHS, __VA_ARGS__)))            \
+    X(kind, "wide", RNN(kind, .hidden_size = 33))
+#define RNN_CASES(X)                                           \
+    RNN_KIND_CASES(X, rnn, .h_n = &state[0])                   \
+    RNN_KIND_CASES(X, lstm, .h_n = &state[0], .c_n = &state[1]) \
+    RNN_KIND_CASES(X, gru, .h_n = &state[0])                   \
+    X(rnn, "relu", RNN(rnn, .hidden_size = 5, .relu = true))
+
+/* X(name, first input, builder from that x); B(name, ...) and `in` are gradients.c's */
+#define RNN_TURNED(name, ...) gpunn_permute(in->x[1] = B(name, __VA_ARGS__), GPUNN_AXES(1, 0, 2))
+#define RNN_KIND_GRADIENTS(X, kind, ...)                                                                                 \
+    X(kind, XS(3, 4, 3), gpunn_##kind(x, "l", .hidden_size = 5, .batch_first = true))                                    \
+    X(kind##_both, XS(3, 3, 2), gpunn_##kind(x, "l", .hidden_size = 3, .batch_first = true, .bidirectional = true))      \
+    X(kind##_twice, XS(3, 3, 2), gpunn_mul(gpunn_##kind(x, "l", .hidden_size = 3, .batch_first = true, .no_bias = true), \
+      gpunn_##kind(gpunn_tanh(x), "m", .hidden_size = 3, .batch_first = true)))                                          \
+    X(kind##_states, XS(3, 3, 2), RNN_FINAL(gpunn_##kind(x, "l", .hidden_size = 3, .batch_first = true,                  \
+      .num_layers = 2, .bidirectional = true, .h_0 = RNN_TURNED("b", 3, 4, 3), __VA_ARGS__)))
+#define RNN_GRADIENTS(X)                                                                                \
+    RNN_KIND_GRADIENTS(X, rnn, .h_n = &state[0])                                                        \
+    RNN_KIND_GRADIENTS(X, lstm, .c_0 = RNN_TURNED("c", 3, 4, 3), .h_n = &state[0], .c_n = &state[1])    \
+    RNN_KIND_GRADIENTS(X, gru, .h_n = &state[0])
+/* clang-format on */
