@@ -1261,41 +1261,6 @@ def need_layer(w, name):
     return name
 
 
-def pair(x):
-    x = [x] if isinstance(x, int) else list(x)
-    return x * 2 if len(x) == 1 else x
-
-
-def square(x):
-    """A pair as the spec has it: one number where both are equal."""
-    return x[0] if x[0] == x[1] else x
-
-
-def setting(x, default):
-    return None if pair(x) == pair(default) else square(pair(x))
-
-
-@operation("conv2d", "_convolution", "convolution", "_convolution_mode", "conv1d", "conv3d")
-def conv2d(w, call, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, transposed=False, output_padding=0, **_):
-    if transposed:
-        raise Refused("transposed convolutions are not possible")
-    if len(weight.full) != 4 or len(x.full) != 4:
-        raise Refused("only convolutions of images [n, channels, height, width] are possible")
-    name, kernel, (before, after) = need_layer(w, w.layer_name(weight=weight, bias=bias)), list(weight.full[2:]), ([0, 0], [0, 0])
-    if padding == "same":
-        missing = [d * (k - 1) for d, k in zip(pair(dilation), kernel)]
-        padding = [m // 2 for m in missing]
-        if any(m % 2 for m in missing):  # PyTorch's one more at the end
-            before, after, padding = padding, [m - m // 2 for m in missing], 0
-            shape = x.full[:2] + tuple(d + b + a for d, b, a in zip(x.full[2:], before, after))
-            x = w.add("pad", [w.f32(w.whole(x))], shape, before=[0, 0] + before, after=[0, 0] + after)
-    elif padding == "valid":
-        padding = 0
-    return w.layer("conv2d", name, x, call.shapes[0][0], {"weight": weight, "bias": bias}, out_channels=weight.full[0],
-                   kernel_size=square(kernel), stride=setting(stride, 1), padding=setting(padding, 0),
-                   dilation=setting(dilation, 1), groups=None if groups == 1 else groups, bias=False if bias is None else None)
-
-
 def along(setting, axes):
     """A setting of a window, one number for each spatial axis."""
     setting = [setting] if isinstance(setting, int) else list(setting)
@@ -1310,6 +1275,34 @@ def alike(setting):
 def batched(w, x, axes):
     """x as [n, channels, ...] with so many spatial axes."""
     return w.f32(w.reshape(x, x.full if len(x.full) == axes + 2 else (1,) + x.full))
+
+
+@operation("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "_convolution",
+           "convolution", "_convolution_mode")
+def conv(w, call, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, transposed=False, output_padding=0, **_):
+    axes, transposed = len(weight.full) - 2, transposed or call.op.startswith("conv_transpose")
+    name, kernel = need_layer(w, w.layer_name(weight=weight, bias=bias)), list(weight.full[2:])
+    x, shape = batched(w, x, axes), call.shapes[0][0]
+    if padding == "same":
+        missing = [d * (k - 1) for d, k in zip(along(dilation, axes), kernel)]
+        padding = [m // 2 for m in missing]
+        if any(m % 2 for m in missing):  # PyTorch's one more at the end
+            before, after, padding = [0, 0] + padding, [0, 0] + [m - m // 2 for m in missing], 0
+            x = w.add("pad", [x], tuple(d + b + a for d, b, a in zip(x.full, before, after)), before=before, after=after)
+    elif padding == "valid":
+        padding = 0
+
+    def unless(default, setting):
+        setting = along(setting, axes)
+        return None if set(setting) == {default} else alike(setting)
+
+    channels = weight.full[1] * groups if transposed else weight.full[0]
+    y = w.layer("conv%s%dd" % ("_transpose" if transposed else "", axes), name, x,
+                shape if len(shape) == axes + 2 else (1,) + shape, {"weight": weight, "bias": bias}, out_channels=channels,
+                kernel_size=alike(kernel), stride=unless(1, stride), padding=unless(0, padding), dilation=unless(1, dilation),
+                output_padding=unless(0, output_padding), groups=None if groups == 1 else groups,
+                bias=False if bias is None else None)
+    return w.reshape(y, shape)
 
 
 @operation("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d")

@@ -391,8 +391,8 @@ class Graph:
         sizes = []
         for i, size in enumerate(x.shape[2:]):
             if output_padding[i] >= stride[i] and output_padding[i] >= dilation[i]:
-                raise GraphError("output_padding is %d along axis %d; it must be less than the stride, %d, or the dilation, %d" % (
-                    output_padding[i], 2 + i, stride[i], dilation[i]), "output_padding")
+                raise GraphError("output_padding is %d along axis %d; it must be less than the stride, %d, or the dilation, %d" %
+                                 (output_padding[i], 2 + i, stride[i], dilation[i]), "output_padding")
             sizes.append((size - 1) * stride[i] + dilation[i] * (kernel[i] - 1) + 1 - 2 * padding[i] + output_padding[i])
             if sizes[i] < 1:
                 raise GraphError("the padding, %d, leaves nothing along axis %d; use a smaller padding" % (padding[i], 2 + i),

@@ -338,6 +338,45 @@ def autoencoder_conv():
     return net, (torch.rand(2, 1, 8, 8), torch.rand(2, 1, 8, 8)), nn.BCELoss()
 
 
+@case(ADAM)
+def waves():
+    """Convolutions of a sequence, dilated as in WaveNet, and back up."""
+    def forward(self, x):
+        h = F.relu(self.down(x))
+        for layer in self.dilated:
+            h = h + torch.tanh(layer(h))
+        return self.up(h)
+    net = Net(forward, down=nn.Conv1d(2, 6, 4, 2, 1), up=nn.ConvTranspose1d(6, 2, 5, 2, 2, output_padding=1),
+              dilated=nn.ModuleList([nn.Conv1d(6, 6, 3, padding=d, dilation=d, groups=2) for d in (1, 2, 4)]))
+    return net, (randn(3, 2, 16), randn(3, 2, 16)), nn.MSELoss()
+
+
+@case(SGD, steps=10)
+def unet_volume():
+    """Strided down, transposed up, norms, a skip connection."""
+    def forward(self, x):
+        a = F.relu(self.norm1(self.enter(x)))
+        b = F.relu(self.norm2(self.down(a).flatten(2)).unflatten(2, (2, 3, 2)))
+        return self.leave(torch.cat([self.up(b), a], 1))
+    net = Net(forward, enter=nn.Conv3d(1, 3, 3, padding=1, bias=False), norm1=nn.GroupNorm(1, 3), down=nn.Conv3d(3, 6, 2, 2),
+              norm2=nn.BatchNorm1d(6), up=nn.ConvTranspose3d(6, 3, 2, 2, bias=False),
+              leave=nn.Conv3d(6, 2, (1, 3, 1), padding=(0, 1, 0)))
+    return net, (randn(2, 1, 4, 6, 4), torch.randint(0, 2, (2, 4, 6, 4))), nn.CrossEntropyLoss()
+
+
+@case(ADAM)
+def generator_dcgan():
+    """Transposed convolutions with batch norms, as in DCGAN."""
+    def forward(self, z):
+        h = F.relu(self.bn1(self.up1(z[:, :, None, None])))
+        h = F.relu(self.bn2(self.up2(h)))
+        return torch.tanh(self.up3(h))
+    net = Net(forward, up1=nn.ConvTranspose2d(5, 6, 3, bias=False), bn1=nn.BatchNorm2d(6),
+              up2=nn.ConvTranspose2d(6, 4, 4, 2, 1, groups=2, bias=False), bn2=nn.BatchNorm2d(4),
+              up3=nn.ConvTranspose2d(4, 1, 3, 2, 1, output_padding=1))
+    return net, (randn(3, 5), randn(3, 1, 12, 12)), nn.MSELoss()
+
+
 @case(SGD, steps=10)
 def unet_segmentation():
     """Skip connections and a class for each pixel, some of which do not count."""
