@@ -68,6 +68,18 @@ static net make(gpunn_model *model, int which)
         rows = gpunn_cast(gpunn_mul_scalar(gpunn_sigmoid(rows), 35.9f), GPUNN_I32);
         gpunn_tensor *c[3] = {gpunn_gather(a, 2, t), gpunn_gather(a, 1, rows), gpunn_reshape(b, GPUNN_SHAPE(GPUNN_BATCH, 36, 3))};
         h = gpunn_flatten(gpunn_concat(c, 3, 2));
+    } else if (which == 6) { /* convolutions of all axes, there and back */
+        h = gpunn_silu(gpunn_conv_transpose2d(n.x, "up2", .out_channels = 6, .kernel_size = 3, .stride = 2, .output_padding = 1));
+        h = gpunn_silu(gpunn_conv2d(h, "down2", .out_channels = 4, .kernel_size = 3, .stride = 2));
+        gpunn_tensor *line = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 36));
+        gpunn_tensor *volume = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 2, 2, 6, 6));
+        line = gpunn_silu(gpunn_conv1d(line, "down1", .out_channels = 6, .kernel_size = 3, .stride = 2, .groups = 2));
+        line = gpunn_conv_transpose1d(line, "up1", .out_channels = 4, .kernel_size = 4, .stride = 2);
+        volume = gpunn_silu(gpunn_conv3d(volume, "down3", .out_channels = 3, .kernel_size = 2, .strides = {1, 2, 2}));
+        volume = gpunn_conv_transpose3d(volume, "up3", .out_channels = 4, .kernel_size = 2, .stride = 2);
+        gpunn_tensor *both[2] = {gpunn_reshape(line, GPUNN_SHAPE(GPUNN_BATCH, 4, 36)),
+                                 gpunn_reshape(volume, GPUNN_SHAPE(GPUNN_BATCH, 4, 72))};
+        h = gpunn_flatten(gpunn_silu(gpunn_concat(both, 2, 2)));
     } else { /* images that go through ops of every kind, those that pass on channels-last images and others; smooth ones */
         gpunn_tensor *a = gpunn_conv2d(n.x, "conv1", .out_channels = 6, .kernel_size = 3, .padding = 1);
         gpunn_tensor *b = gpunn_silu(gpunn_batch_norm2d(gpunn_conv2d(a, "conv2", .out_channels = 6, .kernel_size = 1), "bn"));
@@ -270,17 +282,30 @@ static void test_loss_scale(void **state)
 int main(void)
 {
     static const precision_case cases[] = {
-        {"f32 network", GPUNN_PRECISION_F32, 2e-5, 0},     {"tf32 network", GPUNN_PRECISION_TF32, 3e-3, 0},
-        {"bf16 network", GPUNN_PRECISION_BF16, 3e-2, 0},   {"f16 network", GPUNN_PRECISION_F16, 5e-3, 0},
-        {"f32 mlp", GPUNN_PRECISION_F32, 2e-5, 1},         {"bf16 mlp", GPUNN_PRECISION_BF16, 3e-2, 1},
-        {"f16 mlp", GPUNN_PRECISION_F16, 5e-3, 1},         {"f32 images", GPUNN_PRECISION_F32, 2e-5, 3},
-        {"tf32 images", GPUNN_PRECISION_TF32, 3e-3, 3},    {"bf16 images", GPUNN_PRECISION_BF16, 3e-2, 3},
-        {"f16 images", GPUNN_PRECISION_F16, 5e-3, 3},      {"f32 attention", GPUNN_PRECISION_F32, 2e-5, 2},
-        {"bf16 attention", GPUNN_PRECISION_BF16, 3e-2, 2}, {"f16 attention", GPUNN_PRECISION_F16, 5e-3, 2},
-        {"f32 heads", GPUNN_PRECISION_F32, 2e-5, 4},       {"tf32 heads", GPUNN_PRECISION_TF32, 3e-3, 4},
-        {"f32 words", GPUNN_PRECISION_F32, 2e-5, 5},       {"bf16 words", GPUNN_PRECISION_BF16, 3e-2, 5},
-        {"f16 words", GPUNN_PRECISION_F16, 5e-3, 5},       {"bf16 heads", GPUNN_PRECISION_BF16, 3e-2, 4},
+        {"f32 network", GPUNN_PRECISION_F32, 2e-5, 0},
+        {"tf32 network", GPUNN_PRECISION_TF32, 3e-3, 0},
+        {"bf16 network", GPUNN_PRECISION_BF16, 3e-2, 0},
+        {"f16 network", GPUNN_PRECISION_F16, 5e-3, 0},
+        {"f32 mlp", GPUNN_PRECISION_F32, 2e-5, 1},
+        {"bf16 mlp", GPUNN_PRECISION_BF16, 3e-2, 1},
+        {"f16 mlp", GPUNN_PRECISION_F16, 5e-3, 1},
+        {"f32 images", GPUNN_PRECISION_F32, 2e-5, 3},
+        {"tf32 images", GPUNN_PRECISION_TF32, 3e-3, 3},
+        {"bf16 images", GPUNN_PRECISION_BF16, 3e-2, 3},
+        {"f16 images", GPUNN_PRECISION_F16, 5e-3, 3},
+        {"f32 attention", GPUNN_PRECISION_F32, 2e-5, 2},
+        {"bf16 attention", GPUNN_PRECISION_BF16, 3e-2, 2},
+        {"f16 attention", GPUNN_PRECISION_F16, 5e-3, 2},
+        {"f32 heads", GPUNN_PRECISION_F32, 2e-5, 4},
+        {"tf32 heads", GPUNN_PRECISION_TF32, 3e-3, 4},
+        {"f32 words", GPUNN_PRECISION_F32, 2e-5, 5},
+        {"bf16 words", GPUNN_PRECISION_BF16, 3e-2, 5},
+        {"f16 words", GPUNN_PRECISION_F16, 5e-3, 5},
+        {"bf16 heads", GPUNN_PRECISION_BF16, 3e-2, 4},
         {"f16 heads", GPUNN_PRECISION_F16, 5e-3, 4},
+        {"f32 convolutions", GPUNN_PRECISION_F32, 2e-5, 6},
+        {"bf16 convolutions", GPUNN_PRECISION_BF16, 3e-2, 6},
+        {"f16 convolutions", GPUNN_PRECISION_F16, 5e-3, 6},
     };
     static struct CMUnitTest tests[64];
     int                      count = 0;
