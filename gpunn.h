@@ -586,6 +586,7 @@ typedef struct gpunn_linear_args {
     int           out_features;
     bool          no_bias;
     gpunn_tensor *weight; /* a parameter [out, in], of another layer say, in place of one of its own; tells out_features too */
+    gpunn_tensor *bias;   /* the same, [out] */
 } gpunn_linear_args;
 /* x [..., in] -> [..., out]; weight [out, in], bias [out]. A shared weight gathers the gradients of all that read it. */
 GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_linear_args args);
@@ -785,6 +786,55 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
                                                             gpunn_attention_args args);
 #define gpunn_scaled_dot_product_attention(q, k, ...) \
     gpunn_scaled_dot_product_attention_((q), (k), GPUNN_NAMED(gpunn_attention_args, __VA_ARGS__))
+
+typedef struct gpunn_multi_head_attention_args {
+    int           args_;
+    int           num_heads;
+    float         dropout;          /* of the weights, in training */
+    bool          batch_first;      /* all are [n, rows, e], the fast way; else [rows, n, e] */
+    gpunn_tensor *key_padding_mask; /* [n, s], BOOL: true is ignored (torch.nn's way here); F32: added */
+    gpunn_tensor *attn_mask;        /* [l, s] or [n heads, l, s], the same */
+    bool          is_causal;        /* and row i sees keys 0 .. i only */
+} gpunn_multi_head_attention_args;
+/* torch.nn.MultiheadAttention of query [.., e], key, value: parameters name.in_proj_weight [3 e, e] (where key or value has
+ * another size: q_proj_weight, k_proj_weight, v_proj_weight), in_proj_bias, out_proj.weight, out_proj.bias. */
+GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_tensor *key, gpunn_tensor *value, const char *name,
+                                                    gpunn_multi_head_attention_args args);
+#define gpunn_multi_head_attention(query, key, value, ...) \
+    gpunn_multi_head_attention_((query), (key), (value), GPUNN_NAMED(gpunn_multi_head_attention_args, __VA_ARGS__))
+
+typedef struct gpunn_transformer_args {
+    int           args_;
+    int           nhead;
+    int           num_layers;      /* of a stack, 6 */
+    int           dim_feedforward; /* 2048 */
+    float         dropout;         /* everywhere, 0.1; GPUNN_ZERO: none */
+    bool          gelu;            /* activation gelu instead of relu */
+    float         layer_norm_eps;  /* 1e-5 */
+    bool          batch_first;     /* [n, rows, e] instead of [rows, n, e] */
+    bool          norm_first;
+    bool          norm;                    /* of a stack: a layer_norm at its end */
+    gpunn_tensor *mask;                    /* src_mask, tgt_mask; masks as gpunn_multi_head_attention's */
+    gpunn_tensor *key_padding_mask;        /* src_key_padding_mask, tgt_key_padding_mask */
+    bool          is_causal;               /* of src, of tgt */
+    gpunn_tensor *memory_mask;             /* decoder */
+    gpunn_tensor *memory_key_padding_mask; /* decoder */
+} gpunn_transformer_args;
+/* torch.nn.TransformerEncoderLayer and TransformerDecoderLayer, with its names below name: self_attn, multihead_attn, linear1,
+ * linear2, norm1 to norm3; and stacks of them: name.layers.0 ..., name.norm. */
+GPUNN_API gpunn_tensor *gpunn_transformer_encoder_layer_(gpunn_tensor *src, const char *name, gpunn_transformer_args args);
+GPUNN_API gpunn_tensor *gpunn_transformer_decoder_layer_(gpunn_tensor *tgt, gpunn_tensor *memory, const char *name,
+                                                         gpunn_transformer_args args);
+GPUNN_API gpunn_tensor *gpunn_transformer_encoder_(gpunn_tensor *src, const char *name, gpunn_transformer_args args);
+GPUNN_API gpunn_tensor *gpunn_transformer_decoder_(gpunn_tensor *tgt, gpunn_tensor *memory, const char *name,
+                                                   gpunn_transformer_args args);
+#define gpunn_transformer_encoder_layer(src, ...) \
+    gpunn_transformer_encoder_layer_((src), GPUNN_NAMED(gpunn_transformer_args, __VA_ARGS__))
+#define gpunn_transformer_decoder_layer(tgt, memory, ...) \
+    gpunn_transformer_decoder_layer_((tgt), (memory), GPUNN_NAMED(gpunn_transformer_args, __VA_ARGS__))
+#define gpunn_transformer_encoder(src, ...) gpunn_transformer_encoder_((src), GPUNN_NAMED(gpunn_transformer_args, __VA_ARGS__))
+#define gpunn_transformer_decoder(tgt, memory, ...) \
+    gpunn_transformer_decoder_((tgt), (memory), GPUNN_NAMED(gpunn_transformer_args, __VA_ARGS__))
 
 /* -- losses: a scalar, or the input's shape without reduction -- */
 typedef enum gpunn_reduction {
@@ -3119,16 +3169,16 @@ static bool gpunn__has_rank(const gpunn__call *call, const gpunn_tensor *x, int 
 /* The node of a linear or convolution layer with its weight (NULL: a new one) and, if it has one, bias [out]; the result has x's
  * rank. */
 static gpunn_tensor *gpunn__affine(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, gpunn_tensor *x,
-                                   gpunn_tensor *weight, int weight_rank, const int64_t *weight_dim, bool bias, int64_t out,
-                                   const int64_t *dim)
+                                   gpunn_tensor *weight, int weight_rank, const int64_t *weight_dim, gpunn_tensor *own_bias,
+                                   bool bias, int64_t out, const int64_t *dim)
 {
     float fan_in = 1;
     for (int i = 1; i < weight_rank; i++) fan_in *= (float)weight_dim[i];
-    gpunn_tensor *operands[3] = {x, weight, NULL};
+    gpunn_tensor *operands[3] = {x, weight, own_bias};
     if (weight == NULL)
         operands[1] = gpunn__layer_weight(call, GPUNN__PARAMETER, "weight", weight_rank, weight_dim, GPUNN_INIT_KAIMING_UNIFORM,
                                           fan_in);
-    if (operands[1] && bias)
+    if (operands[1] && bias && own_bias == NULL)
         operands[2] = gpunn__layer_weight(call, GPUNN__PARAMETER, "bias", 1, &out, GPUNN_INIT_KAIMING_UNIFORM, fan_in);
     if (operands[1] == NULL || (bias && operands[2] == NULL)) return NULL;
     return gpunn__node(call, op, attr, operands, 3, GPUNN_F32, x->rank, dim);
@@ -3176,9 +3226,17 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".weight is no parameter; use gpunn_matmul with .transpose_b");
     if (weight_dim[0] < 1)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "out_features is %d; set .out_features to 1 or more", args.out_features);
+    if (args.bias && !gpunn__operand(&call, args.bias, ".bias", true)) return NULL;
+    if (args.bias &&
+        (args.no_bias || args.bias->kind != GPUNN__PARAMETER || args.bias->rank != 1 || args.bias->dim[0] != weight_dim[0])) {
+        char text[128];
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, ".bias is %s, but a parameter [%lld] is needed, without .no_bias",
+                             gpunn__shape_text(args.bias, text), (long long)weight_dim[0]);
+    }
     memcpy(dim, x->dim, sizeof dim);
     dim[x->rank - 1] = weight_dim[0];
-    return gpunn__affine(&call, GPUNN_OP_LINEAR, NULL, x, args.weight, 2, weight_dim, !args.no_bias, weight_dim[0], dim);
+    return gpunn__affine(&call, GPUNN_OP_LINEAR, NULL, x, args.weight, 2, weight_dim, args.bias, !args.no_bias, weight_dim[0],
+                         dim);
 }
 
 GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name, gpunn_embedding_args args)
@@ -3329,7 +3387,7 @@ static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *
     for (int i = 0; i < axes; i++) weight_dim[2 + i] = attr.kernel[i];
     if (!(transposed ? gpunn__transposed_sizes(&call, x, &attr, output_padding, dim) : gpunn__window_sizes(&call, x, &attr, dim)))
         return NULL;
-    return gpunn__affine(&call, op, &attr, x, NULL, x->rank, weight_dim, !args->no_bias, dim[1], dim);
+    return gpunn__affine(&call, op, &attr, x, NULL, x->rank, weight_dim, NULL, !args->no_bias, dim[1], dim);
 }
 
 GPUNN_API gpunn_tensor *gpunn_conv1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
@@ -4202,6 +4260,267 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
     gpunn_tensor *y = gpunn__node(&call, GPUNN_OP_ATTENTION, &attr, operands, 4, GPUNN_F32, 4, part[0]);
     if (y && attr.value[0] > 0) q->model->random_sites++;
     return y;
+}
+
+/* ---- layers of attention: made of nodes, parameters with torch.nn's names ---------------------------------------------- */
+/* name.part, in text of GPUNN__NAME_SIZE. */
+static const char *gpunn__part(char *text, const char *name, const char *part)
+{
+    (void)snprintf(text, GPUNN__NAME_SIZE, "%s.%s", name, part);
+    return text;
+}
+
+static gpunn_tensor *gpunn__named_parameter(gpunn_model *model, const char *name, const char *part, int64_t rows, int64_t columns,
+                                            float bound)
+{
+    char        text[GPUNN__NAME_SIZE];
+    gpunn_shape shape = {{rows, columns}};
+    gpunn_init  init = {bound > 0 ? GPUNN_INIT_UNIFORM : GPUNN_INIT_CONSTANT, -bound, bound};
+    return gpunn_parameter(model, gpunn__part(text, name, part), shape, init);
+}
+
+/* A mask of torch.nn's as F32: what takes part 1, else 0; added masks as they are. */
+static gpunn_tensor *gpunn__mask_part(const gpunn__call *call, gpunn_tensor *mask, const char *name, int rank, const int64_t *dim,
+                                      const int64_t *to)
+{
+    char        given[128], needed[128];
+    gpunn_shape shape = {{to[0], to[1], to[2], to[3]}};
+    if (!gpunn__operand(call, mask, name, false)) return NULL;
+    if (mask->dtype != GPUNN_BOOL && mask->dtype != GPUNN_F32)
+        return gpunn__refuse(call, GPUNN_ERR_DTYPE, "%s is %s, but must be bool (true: ignored) or f32 (added); gpunn_cast it",
+                             name, gpunn_dtype_name(mask->dtype));
+    if (mask->rank != rank || memcmp(mask->dim, dim, (size_t)rank * sizeof *dim) != 0)
+        return gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", name, gpunn__shape_text(mask, given),
+                             gpunn__dims_text(rank, dim, needed));
+    bool          choice = mask->dtype == GPUNN_BOOL;
+    gpunn_tensor *part = gpunn_reshape(mask, shape);
+    if (choice && part) part = gpunn_cast(part, GPUNN_F32);
+    return choice && part ? gpunn_expr("1 - x", &part, 1) : part;
+}
+
+/* torch.nn's masks, in which true is ignored, as one for gpunn_scaled_dot_product_attention. NULL: there is none, or an error. */
+static gpunn_tensor *gpunn__joined_mask(const gpunn__call *call, const gpunn_multi_head_attention_args *args, int64_t n,
+                                        int64_t l, int64_t s)
+{
+    const int64_t heads = args->num_heads, square[4] = {1, 1, l, s}, each[4] = {n, heads, l, s}, padding[4] = {n, 1, 1, s};
+    const int64_t flat[3] = {n * heads, l, s}, rows[2] = {n, s};
+    gpunn_tensor *part[2] = {NULL, NULL};
+    bool          choice[2] = {false, false};
+    int           count = 0;
+    if (args->attn_mask) {
+        const bool two = args->attn_mask->rank == 2;
+        choice[count] = args->attn_mask->dtype == GPUNN_BOOL;
+        part[count] = gpunn__mask_part(call, args->attn_mask, ".attn_mask", two ? 2 : 3, two ? square + 2 : flat,
+                                       two ? square : each);
+        if (part[count++] == NULL) return NULL;
+    }
+    if (args->key_padding_mask) {
+        choice[count] = args->key_padding_mask->dtype == GPUNN_BOOL;
+        part[count] = gpunn__mask_part(call, args->key_padding_mask, ".key_padding_mask", 2, rows, padding);
+        if (part[count++] == NULL) return NULL;
+    }
+    if (count == 0) return NULL;
+    if (choice[0] && (count == 1 || choice[1])) {
+        gpunn_tensor *both = count == 1 ? part[0] : gpunn_mul(part[0], part[1]);
+        return both ? gpunn_cast(both, GPUNN_BOOL) : NULL;
+    }
+    for (int i = 0; i < count; i++) {
+        static const float value[2] = {0, -INFINITY};
+        if (!choice[i]) continue;
+        gpunn_tensor *zero = gpunn_constant(call->model, GPUNN_SHAPE(0), &value[0]);
+        gpunn_tensor *least = zero ? gpunn_constant(call->model, GPUNN_SHAPE(0), &value[1]) : NULL;
+        part[i] = least ? gpunn_where(part[i], zero, least) : NULL;
+        if (part[i] == NULL) return NULL;
+    }
+    return count == 1 ? part[0] : gpunn_add(part[0], part[1]);
+}
+
+/* x [n, rows, e] times a third, or two or all, of in_proj_weight [3 e, e] from `first` on, with its bias. */
+static gpunn_tensor *gpunn__in_proj(gpunn_tensor *x, gpunn_tensor *weight, gpunn_tensor *bias, int64_t first, int64_t e)
+{
+    if (weight->dim[0] != e) weight = gpunn_slice(weight, 0, first, first + e, 1);
+    gpunn_tensor *part = weight ? gpunn_slice(bias, 0, first, first + e, 1) : NULL;
+    gpunn_tensor *y = part ? gpunn_matmul(x, weight, .transpose_b = true) : NULL;
+    return y ? gpunn_add(y, part) : NULL;
+}
+
+static gpunn_tensor *gpunn__swap_rows(gpunn_tensor *x)
+{
+    const gpunn_axes order = {{1, 0, 2, GPUNN_END}};
+    return x ? gpunn_permute(x, order) : NULL;
+}
+
+GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_tensor *key, gpunn_tensor *value, const char *name,
+                                                    gpunn_multi_head_attention_args args)
+{
+    static const char *const names[] = {"query", "key", "value"};
+    static const char *const weights[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
+    gpunn_tensor            *x[3] = {query, key, value}, *weight[3] = {NULL, NULL, NULL}, *y = NULL;
+    gpunn__call              call;
+    char                     text[GPUNN__NAME_SIZE], shapes[3][128];
+    if (!gpunn__begin(&call, "multi_head_attention", name, names, x, 3, 3) || !gpunn__layer_is_new(&call, name)) return NULL;
+    for (int i = 0; i < 3; i++) {
+        (void)gpunn__shape_text(x[i], shapes[i]);
+        if (x[i]->rank != 3 || x[i]->dim[2] < 1 || x[i]->dim[2] > INT32_MAX / 3)
+            return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
+                                 "%s is %s, but [n, rows, size] (.batch_first) or [rows, n, size] is needed", names[i],
+                                 shapes[i]);
+    }
+    const int64_t e = query->dim[2], heads = args.num_heads, n = query->dim[args.batch_first ? 0 : 1];
+    const int64_t l = query->dim[args.batch_first ? 1 : 0], s = key->dim[args.batch_first ? 1 : 0];
+    if (heads < 1 || e % heads != 0)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "num_heads is %d, but must divide the size of query %s", args.num_heads,
+                             shapes[0]);
+    if (key->dim[0] != value->dim[0] || key->dim[1] != value->dim[1] || key->dim[args.batch_first ? 0 : 1] != n)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
+                             "query is %s, key %s and value %s: all need the same n, key and value the same "
+                             "rows",
+                             shapes[0], shapes[1], shapes[2]);
+    const bool same = query == key && key == value, one = key->dim[2] == e && value->dim[2] == e;
+    for (int i = 0; i < (one ? 1 : 3); i++) {
+        const int64_t rows = one ? 3 * e : e, columns = x[i]->dim[2];
+        weight[i] = gpunn__named_parameter(call.model, name, one ? "in_proj_weight" : weights[i], rows, columns,
+                                           (float)sqrt(6.0 / (double)(rows + columns)));
+        if (weight[i] == NULL) return gpunn__undo(&call);
+    }
+    gpunn_tensor *bias = gpunn__named_parameter(call.model, name, "in_proj_bias", 3 * e, 0, 0);
+    if (bias == NULL) return gpunn__undo(&call);
+    gpunn_tensor *mask = gpunn__joined_mask(&call, &args, n, l, s);
+    if (mask == NULL && (args.attn_mask || args.key_padding_mask)) return gpunn__undo(&call);
+    for (int i = 0; i < 3 && !args.batch_first; i++)
+        if ((x[i] = i > 0 && same ? x[0] : gpunn__swap_rows(x[i])) == NULL) return gpunn__undo(&call);
+    gpunn_attention_args how = {0, mask, args.is_causal, args.dropout, 0, false, true};
+    if (same && one) {
+        const gpunn_shape split = {{n, l, 3, heads, e / heads}};
+        y = gpunn_linear(x[0], gpunn__part(text, name, "in_proj"), .weight = weight[0], .bias = bias);
+        y = y ? gpunn_reshape(y, split) : NULL;
+        y = y ? gpunn_scaled_dot_product_attention_(y, NULL, NULL, how) : NULL;
+    } else {
+        for (int i = 0; i < 3; i++) {
+            const gpunn_shape split = {{n, i == 0 ? l : s, heads, e / heads}};
+            x[i] = gpunn__in_proj(x[i], weight[one ? 0 : i], bias, i * e, e);
+            if (x[i] == NULL || (x[i] = gpunn_reshape(x[i], split)) == NULL) return gpunn__undo(&call);
+        }
+        y = gpunn_scaled_dot_product_attention_(x[0], x[1], x[2], how);
+    }
+    const gpunn_shape flat = {{n, l, e}};
+    const gpunn_init  zeros = {GPUNN_INIT_CONSTANT, 0, 0};
+    y = y ? gpunn_reshape(y, flat) : NULL;
+    y = y ? gpunn_linear(y, gpunn__part(text, name, "out_proj"), .out_features = (int)e) : NULL;
+    if (y) y->inputs[2]->init = zeros;
+    if (!args.batch_first) y = gpunn__swap_rows(y);
+    return y ? y : gpunn__undo(&call);
+}
+
+/* One layer of a transformer, its parts made in the order of torch.nn's. */
+typedef struct gpunn__transformer {
+    const char                   *name;
+    const gpunn_transformer_args *args;
+    float                         dropout, eps;
+    int                           norms; /* made so far */
+} gpunn__transformer;
+
+static gpunn_tensor *gpunn__transformer_norm(gpunn__transformer *t, gpunn_tensor *x)
+{
+    char part[16], text[GPUNN__NAME_SIZE];
+    (void)snprintf(part, sizeof part, "norm%d", ++t->norms);
+    return x ? gpunn_layer_norm(x, gpunn__part(text, t->name, part), .eps = t->eps) : NULL;
+}
+
+static gpunn_tensor *gpunn__transformer_dropout(const gpunn__transformer *t, gpunn_tensor *x)
+{
+    return x && t->dropout > 0 ? gpunn_dropout(x, t->dropout) : x;
+}
+
+/* attention of x to memory (NULL: to itself), or (part NULL) linear1, activation, linear2. */
+static gpunn_tensor *gpunn__transformer_block(const gpunn__transformer *t, gpunn_tensor *x, gpunn_tensor *memory,
+                                              const char *part)
+{
+    const gpunn_transformer_args *args = t->args;
+    char                          text[GPUNN__NAME_SIZE];
+    if (x == NULL) return NULL;
+    if (part) {
+        gpunn_multi_head_attention_args how = {0,          args->nhead,    t->dropout, args->batch_first, args->key_padding_mask,
+                                               args->mask, args->is_causal};
+        if (memory)
+            how.key_padding_mask = args->memory_key_padding_mask, how.attn_mask = args->memory_mask, how.is_causal = false;
+        x = gpunn_multi_head_attention_(x, memory ? memory : x, memory ? memory : x, gpunn__part(text, t->name, part), how);
+    } else {
+        const int width = (int)x->dim[x->rank - 1];
+        x = gpunn_linear(x, gpunn__part(text, t->name, "linear1"),
+                         .out_features = gpunn__int_setting(args->dim_feedforward, 2048));
+        x = x ? args->gelu ? gpunn_gelu(x) : gpunn_relu(x) : NULL;
+        x = gpunn__transformer_dropout(t, x);
+        x = x ? gpunn_linear(x, gpunn__part(text, t->name, "linear2"), .out_features = width) : NULL;
+    }
+    return gpunn__transformer_dropout(t, x);
+}
+
+/* x + block(norm(x)), or norm(x + block(x)). */
+static gpunn_tensor *gpunn__transformer_residual(gpunn__transformer *t, gpunn_tensor *x, gpunn_tensor *memory, const char *part)
+{
+    if (x == NULL) return NULL;
+    gpunn_tensor *inner = t->args->norm_first ? gpunn__transformer_norm(t, x) : x;
+    inner = gpunn__transformer_block(t, inner, memory, part);
+    gpunn_tensor *y = inner ? gpunn_add(x, inner) : NULL;
+    return t->args->norm_first ? y : gpunn__transformer_norm(t, y);
+}
+
+/* memory NULL: an encoder's. */
+static gpunn_tensor *gpunn__transformer_layer(const char *op, gpunn_tensor *x, gpunn_tensor *memory, const char *name,
+                                              const gpunn_transformer_args *args)
+{
+    gpunn__transformer t = {name, args, gpunn__float_setting(args->dropout, 0.1f), args->layer_norm_eps, 0};
+    gpunn__call        call;
+    if (!gpunn__begin_x(&call, op, name, x, true) || !gpunn__layer_is_new(&call, name)) return NULL;
+    if (memory == NULL && (args->memory_mask || args->memory_key_padding_mask))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "a memory mask is given, but there is no memory; leave it out");
+    x = gpunn__transformer_residual(&t, x, NULL, "self_attn");
+    if (memory) x = gpunn__transformer_residual(&t, x, memory, "multihead_attn");
+    x = gpunn__transformer_residual(&t, x, NULL, NULL);
+    return x ? x : gpunn__undo(&call);
+}
+
+static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, gpunn_tensor *memory, const char *name,
+                                              const gpunn_transformer_args *args)
+{
+    const int   layers = gpunn__int_setting(args->num_layers, 6);
+    char        part[32], text[GPUNN__NAME_SIZE];
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, op, name, x, true) || !gpunn__layer_is_new(&call, name)) return NULL;
+    if (layers < 1) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "num_layers is %d; use 1 or more", layers);
+    for (int i = 0; i < layers && x; i++) {
+        (void)snprintf(part, sizeof part, "layers.%d", i);
+        x = gpunn__transformer_layer(op, x, memory, gpunn__part(text, name, part), args);
+    }
+    if (x && args->norm) x = gpunn_layer_norm(x, gpunn__part(text, name, "norm"), .eps = args->layer_norm_eps);
+    return x ? x : gpunn__undo(&call);
+}
+
+GPUNN_API gpunn_tensor *gpunn_transformer_encoder_layer_(gpunn_tensor *src, const char *name, gpunn_transformer_args args)
+{
+    return gpunn__transformer_layer("transformer_encoder_layer", src, NULL, name, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_transformer_decoder_layer_(gpunn_tensor *tgt, gpunn_tensor *memory, const char *name,
+                                                         gpunn_transformer_args args)
+{
+    gpunn__call call = gpunn__call_of(tgt ? tgt->model : NULL, "transformer_decoder_layer", name);
+    if (!gpunn__operand(&call, memory, "memory", true)) return NULL;
+    return gpunn__transformer_layer("transformer_decoder_layer", tgt, memory, name, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_transformer_encoder_(gpunn_tensor *src, const char *name, gpunn_transformer_args args)
+{
+    return gpunn__transformer_stack("transformer_encoder", src, NULL, name, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_transformer_decoder_(gpunn_tensor *tgt, gpunn_tensor *memory, const char *name,
+                                                   gpunn_transformer_args args)
+{
+    gpunn__call call = gpunn__call_of(tgt ? tgt->model : NULL, "transformer_decoder", name);
+    if (!gpunn__operand(&call, memory, "memory", true)) return NULL;
+    return gpunn__transformer_stack("transformer_decoder", tgt, memory, name, &args);
 }
 
 /* ---- losses and metrics ---------------------------------------------------------------------------------------------- */
@@ -17883,6 +18202,10 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
         gpunn__emitf(w, ", \"weight\": ");
         gpunn__emit_id(w, t->inputs[1]);
     }
+    if (t->op == GPUNN_OP_LINEAR && t->inputs[2] && !gpunn__is_own(t, t->inputs[2])) {
+        gpunn__emitf(w, ", \"bias\": ");
+        gpunn__emit_id(w, t->inputs[2]);
+    }
 }
 
 /* The settings of a layer's own tensors, which are first .. t->id - 1. */
@@ -18557,8 +18880,11 @@ static gpunn_tensor *gpunn__make_linear(gpunn__loading *l, const gpunn__spec_ent
     bool              bias = true;
     int               ignored;
     memset(&args, 0, sizeof args);
+    int  item = gpunn__look(l, e->item, "bias");
+    bool shared = item && l->items.at[item].kind == GPUNN__J_STRING;
     if (!gpunn__need(l, e->item, "out_features", "an integer", &ignored) ||
-        !gpunn__get_int(l, e->item, "out_features", 1, &args.out_features) || !gpunn__get_bool(l, e->item, "bias", &bias) ||
+        !gpunn__get_int(l, e->item, "out_features", 1, &args.out_features) ||
+        (shared ? !gpunn__get_reference(l, e->item, "bias", &args.bias) : !gpunn__get_bool(l, e->item, "bias", &bias)) ||
         !gpunn__get_reference(l, e->item, "weight", &args.weight))
         return NULL;
     args.no_bias = !bias;
@@ -18761,6 +19087,52 @@ static gpunn_tensor *gpunn__make_attention(gpunn__loading *l, const gpunn__spec_
         !gpunn__get_bool(l, e->item, "heads_last", &args.heads_last))
         return NULL;
     return gpunn_scaled_dot_product_attention_(in[0], in[1], in[2], args);
+}
+
+static gpunn_tensor *gpunn__make_multi_head(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_multi_head_attention_args args;
+    int                             ignored;
+    memset(&args, 0, sizeof args);
+    return gpunn__need(l, e->item, "num_heads", "an integer", &ignored) &&
+                   gpunn__get_int(l, e->item, "num_heads", 1, &args.num_heads) &&
+                   gpunn__get_float(l, e->item, "dropout", &args.dropout) &&
+                   gpunn__get_bool(l, e->item, "batch_first", &args.batch_first) &&
+                   gpunn__get_reference(l, e->item, "key_padding_mask", &args.key_padding_mask) &&
+                   gpunn__get_reference(l, e->item, "attn_mask", &args.attn_mask) &&
+                   gpunn__get_bool(l, e->item, "is_causal", &args.is_causal)
+               ? gpunn_multi_head_attention_(e->in[0], e->in[1], e->in[2], e->name, args)
+               : NULL;
+}
+
+/* Encoder and decoder, one layer or a stack of them: transformer_encoder, .. */
+static gpunn_tensor *gpunn__make_transformer(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    static const char *const activations[] = {"relu", "gelu"};
+    const bool               decoder = e->op[12] == 'd', stack = strlen(e->op) == 19;
+    gpunn_transformer_args   args;
+    int                      ignored, activation = 0;
+    memset(&args, 0, sizeof args);
+    if (!gpunn__need(l, e->item, "nhead", "an integer", &ignored) || !gpunn__get_int(l, e->item, "nhead", 1, &args.nhead) ||
+        !gpunn__get_int(l, e->item, "dim_feedforward", 1, &args.dim_feedforward) ||
+        !gpunn__get_setting(l, e->item, "dropout", &args.dropout) ||
+        !gpunn__get_choice(l, e->item, "activation", GPUNN__CHOICES(activations), &activation) ||
+        !gpunn__get_setting(l, e->item, "layer_norm_eps", &args.layer_norm_eps) ||
+        !gpunn__get_bool(l, e->item, "batch_first", &args.batch_first) ||
+        !gpunn__get_bool(l, e->item, "norm_first", &args.norm_first) || !gpunn__get_reference(l, e->item, "mask", &args.mask) ||
+        !gpunn__get_reference(l, e->item, "key_padding_mask", &args.key_padding_mask) ||
+        !gpunn__get_bool(l, e->item, "is_causal", &args.is_causal) ||
+        (stack &&
+         (!gpunn__get_int(l, e->item, "num_layers", 1, &args.num_layers) || !gpunn__get_bool(l, e->item, "norm", &args.norm))) ||
+        (decoder && (!gpunn__get_reference(l, e->item, "memory_mask", &args.memory_mask) ||
+                     !gpunn__get_reference(l, e->item, "memory_key_padding_mask", &args.memory_key_padding_mask))))
+        return NULL;
+    args.gelu = activation == 1;
+    if (decoder)
+        return stack ? gpunn_transformer_decoder_(e->in[0], e->in[1], e->name, args)
+                     : gpunn_transformer_decoder_layer_(e->in[0], e->in[1], e->name, args);
+    return stack ? gpunn_transformer_encoder_(e->in[0], e->name, args)
+                 : gpunn_transformer_encoder_layer_(e->in[0], e->name, args);
 }
 
 static gpunn_tensor *gpunn__make_reshape(gpunn__loading *l, const gpunn__spec_entry *e)
@@ -18996,6 +19368,11 @@ static const gpunn__spec_op gpunn__spec_ops[] = {
     {"dropout", 1, false, gpunn__make_dropout},
     {"matmul", 2, false, gpunn__make_matmul},
     {"scaled_dot_product_attention", -2, false, gpunn__make_attention},
+    {"multi_head_attention", 3, true, gpunn__make_multi_head},
+    {"transformer_encoder_layer", 1, true, gpunn__make_transformer},
+    {"transformer_decoder_layer", 2, true, gpunn__make_transformer},
+    {"transformer_encoder", 1, true, gpunn__make_transformer},
+    {"transformer_decoder", 2, true, gpunn__make_transformer},
     {"reshape", 1, false, gpunn__make_reshape},
     {"flatten", 1, false, gpunn__make_reshape},
     {"permute", 1, false, gpunn__make_permute},

@@ -167,6 +167,8 @@ class _Emitter:
         if t.op == "linear":
             given.add("out_features", t.shape[-1]).add("no_bias", t.inputs[2] is None, False)
             self.shared(given, t, weight)
+            if t.inputs[2] is not None and self.tensors[t.inputs[2]].layer != t.layer:
+                given.add("bias", self.operand(t.inputs[2]))
         elif t.op == "embedding":
             given.add("num_embeddings", weight.shape[0]).add("embedding_dim", weight.shape[1])
             given.add("padding_idx", a["padding_idx"], -1)

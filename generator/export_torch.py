@@ -517,6 +517,8 @@ class Writer:
         shape = tuple(x.shape[i] for i in order)
         if [i for i in order if x.shape[i] != 1] == [i for i in range(len(order)) if x.shape[i] != 1]:
             return self.reshape(x, shape)
+        if x.entry.op == "permute" and [x.entry.attributes["dims"][i] for i in order] == list(range(len(order))):
+            return self.view(x.entry.inputs[0], shape)
         x = self.f32(x)
         result = self.add("permute", [x], shape, view_of=x, dims=list(order))
         if list(order) == list(range(len(order) - 2)) + [len(order) - 1, len(order) - 2]:
@@ -1237,10 +1239,54 @@ def einsum(w, call, equation, tensors, **_):
     return w.permute(w.reshape(y, [size[label] for label in found]), [found.index(label) for label in wanted])
 
 
+def is_learned(x):
+    """Whether training changes it, or what it is computed from."""
+    if isinstance(x, Parameter):
+        return x.tensor.requires_grad
+    if isinstance(x, Constant) or x is None:
+        return False
+    entries = [x.entry]
+    for entry in entries:
+        if any(isinstance(p, Parameter) and p.tensor.requires_grad for p in entry.weights):
+            return True
+        entries += [read.entry for read in entry.reads() if read.entry not in entries]
+    return False
+
+
+def attention_mask(w, mask):
+    """A mask as the op takes it: bool, or F32 that is added."""
+    if isinstance(mask, Constant) and mask.tensor.dtype == w.torch.bool:
+        mask = Constant(w.torch.zeros(mask.tensor.shape).masked_fill(~mask.tensor, -math.inf), mask.full)
+    is_choice = not isinstance(mask, Constant) and w.tensor(mask).is_bool
+    x = w.tensor(mask) if is_choice else w.f32(mask)
+    return w.add("cast", [x], x.shape, x.full, kind="bool", dtype="bool") if is_choice and x.dtype != "bool" else x
+
+
 @operation("scaled_dot_product_attention")
 def attention(w, call, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+    operands, lead = [w.f32(w.whole(x)) for x in (query, key, value)], query.full[:-2]
+    square = attn_mask is None or len(lead) == 2 or len(attn_mask.full) <= 2
+    alike = all(x.full[:-2] == lead for x in operands) or (enable_gqa and len(lead) == 2)
+    if not lead or not square or not alike or is_learned(attn_mask):
+        return plain_attention(w, call, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    last = len(lead) == 2 and all(x.entry.op == "permute" and x.entry.attributes["dims"] == [0, 2, 1, 3] for x in operands)
+    if last:
+        operands = [x.entry.inputs[0] for x in operands]
+    elif len(lead) != 2:
+        operands = [w.reshape(x, (product(lead), 1) + x.full[-2:]) for x in operands]
+    result = operands[0].full[:3] + operands[2].full[3:]
+    y = w.add("scaled_dot_product_attention", operands, result, is_causal=True if is_causal else None,
+              mask=None if attn_mask is None else attention_mask(w, attn_mask),
+              dropout_p=number(dropout_p) if number(dropout_p) and w.training else None,
+              scale=None if scale is None else number(scale), enable_gqa=True if enable_gqa else None,
+              heads_last=True if last else None)
+    return w.permute(y, [0, 2, 1, 3]) if last else y if len(lead) == 2 else w.reshape(y, call.shapes[0][0])
+
+
+def plain_attention(w, call, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
+    """Of products and softmax: for a mask that learns, and shapes that broadcast."""
     if enable_gqa:
-        raise Refused("grouped heads are not possible; repeat key and value")
+        raise Refused("grouped heads are possible with [n, heads, rows, size] and without a mask that learns only")
     scores = w.scale(product_of(w, query, key, True), 1 / math.sqrt(query.full[-1]) if scale is None else number(scale))
     if is_causal:
         allowed = Constant(w.torch.ones(scores.shape[-2:]).tril())

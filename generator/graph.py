@@ -337,7 +337,10 @@ class Graph:
             check_weight(weight, weight_shape, "out_features", "x's features")
             if weight.kind != "parameter":
                 raise GraphError("weight is no parameter; use matmul with transpose_b", "weight")
-        return self.affine("linear", {}, x, name, weight_shape, bias and out_features, x.shape[:-1] + (out_features,), weight)
+        if isinstance(bias, Tensor) and (bias.kind != "parameter" or bias.shape != (out_features,)):
+            raise GraphError("bias is %s, but a parameter [%d] is needed" % (shape_text(bias.shape), out_features), "bias")
+        return self.affine("linear", {}, x, name, weight_shape, bias if isinstance(bias, Tensor) else bias and out_features,
+                           x.shape[:-1] + (out_features,), weight)
 
     def embedding(self, tokens, name, num_embeddings, embedding_dim, padding_idx=None, weight=None):
         self.new_layer(name)
@@ -356,11 +359,12 @@ class Graph:
         return self.node("embedding", attrs, (tokens, table), tokens.shape + (embedding_dim,), layer=name)
 
     def affine(self, op, attrs, x, name, weight_shape, bias, shape, weight=None):
-        """bias: its size, or False."""
+        """bias: its size, False, or the one to take."""
         fan_in = measure(weight_shape[1:])[0]
         if weight is None:
             weight = self.weight(name, "weight", weight_shape, "kaiming_uniform", fan_in)
-        offset = self.weight(name, "bias", (bias,), "kaiming_uniform", fan_in) if bias else None
+        offset = bias if isinstance(bias, Tensor) else (
+            self.weight(name, "bias", (bias,), "kaiming_uniform", fan_in) if bias else None)
         return self.node(op, attrs, (x, weight, offset), shape, layer=name)
 
     def conv(self, op, x, name, out_channels, kernel_size, stride, padding, dilation, groups, bias, output_padding=0):
@@ -760,6 +764,162 @@ class Graph:
                  "scale": setting(finite(1 / math.sqrt(q[3]) if scale is None else scale, "scale")),
                  "heads_last": heads_last and not whole}
         return self.node("scaled_dot_product_attention", attrs, operands + (None,) * (3 - len(operands)) + (mask,), q[:3] + v[3:])
+
+    # ---- layers of attention ----
+    def check_new_layer(self, name):
+        """Of a layer that is made of others."""
+        self.new_layer(name)
+        self.layers.remove(name)
+
+    def named_parameter(self, name, shape, bound=0.0):
+        init = ("uniform", -bound, bound) if bound > 0 else ("constant", 0.0, 0.0)
+        return self.parameter(name, shape, dict(zip(("kind", "a", "b"), init)))
+
+    def mask_part(self, mask, key, shape, to):
+        """A mask of torch.nn's as F32: what takes part 1, else 0; added masks as they are."""
+        if mask.dtype not in ("bool", "f32"):
+            raise GraphError("%s is %s, but must be bool (true: ignored) or f32 (added); cast it" % (key, mask.dtype), key)
+        if mask.shape != shape:
+            raise GraphError("%s is %s, but %s is needed" % (key, shape_text(mask.shape), shape_text(shape)), key)
+        part = self.node("reshape", {}, (mask,), to, mask.dtype)
+        return self.expr(self.cast(part, "f32"), expression="1 - x") if mask.dtype == "bool" else part
+
+    def joined_mask(self, attn_mask, key_padding_mask, n, heads, rows, keys):
+        """torch.nn's masks, in which true is ignored, as one for scaled_dot_product_attention; None: there is none."""
+        parts = []
+        if attn_mask is not None:
+            two = len(attn_mask.shape) == 2
+            parts.append((attn_mask.dtype == "bool", self.mask_part(
+                attn_mask, "attn_mask", (rows, keys) if two else (n * heads, rows, keys),
+                (1, 1, rows, keys) if two else (n, heads, rows, keys))))
+        if key_padding_mask is not None:
+            parts.append((key_padding_mask.dtype == "bool", self.mask_part(
+                key_padding_mask, "key_padding_mask", (n, keys), (n, 1, 1, keys))))
+        if not parts:
+            return None
+        if all(choice for choice, _ in parts):
+            return self.cast(parts[0][1] if len(parts) == 1 else self.apply("mul", [part for _, part in parts]), "bool")
+        for i, (choice, part) in enumerate(parts):
+            if choice:
+                zero, least = self.constant((), (0.0,)), self.constant((), (-math.inf,))
+                parts[i] = choice, self.apply("where", (part, zero, least))
+        return parts[0][1] if len(parts) == 1 else self.apply("add", [part for _, part in parts])
+
+    def in_proj(self, x, weight, bias, first, e):
+        """x times a third of in_proj_weight, or all of a smaller weight, with its third of the bias."""
+        weight = self.slice(weight, 0, first, 1, first + e) if weight.shape[0] != e else weight
+        part = self.slice(bias, 0, first, 1, first + e)
+        return self.apply("add", (self.matmul(x, weight, False, True), part))
+
+    def swap_rows(self, x):
+        return self.permute(x, (1, 0, 2))
+
+    def multi_head_attention(self, query, key, value, name, num_heads, dropout, batch_first, is_causal, key_padding_mask=None,
+                             attn_mask=None):
+        check_f32(query, key, value)
+        self.check_new_layer(name)
+        x = [query, key, value]
+        for what, t in zip(("query", "key", "value"), x):
+            if len(t.shape) != 3 or not 1 <= t.shape[2] <= MAX_INT // 3:
+                raise GraphError("%s is %s, but [n, rows, size] (batch_first) or [rows, n, size] is needed" % (
+                    what, shape_text(t.shape)), "inputs")
+        n_axis, row_axis = (0, 1) if batch_first else (1, 0)
+        e, n, rows, keys = query.shape[2], query.shape[n_axis], query.shape[row_axis], key.shape[row_axis]
+        if e % num_heads:
+            raise GraphError("num_heads is %d, but must divide the size of query %s" % (num_heads, shape_text(query.shape)),
+                             "num_heads")
+        if key.shape[:2] != value.shape[:2] or key.shape[n_axis] != n:
+            raise GraphError("query is %s, key %s and value %s: all need the same n, key and value the same rows" %
+                             tuple(shape_text(t.shape) for t in x), "inputs")
+        same, one = query is key and key is value, key.shape[2] == e and value.shape[2] == e
+        shapes = {"in_proj_weight": (3 * e, e)} if one else {
+            "%s_proj_weight" % letter: (e, t.shape[2]) for letter, t in zip("qkv", x)}
+        weights = [self.named_parameter("%s.%s" % (name, suffix), shape, math.sqrt(6.0 / sum(shape)))
+                   for suffix, shape in shapes.items()]
+        bias = self.named_parameter(name + ".in_proj_bias", (3 * e,))
+        mask = self.joined_mask(attn_mask, key_padding_mask, n, num_heads, rows, keys)
+        if not batch_first:
+            x = [self.swap_rows(query)] * 3 if same else [self.swap_rows(t) for t in x]
+        how = {"is_causal": is_causal, "dropout_p": dropout, "enable_gqa": False, "heads_last": True, "mask": mask}
+        if same and one:
+            y = self.linear(x[0], name + ".in_proj", 3 * e, bias, weights[0])
+            y = self.node("reshape", {}, (y,), (n, rows, 3, num_heads, e // num_heads))
+            y = self.scaled_dot_product_attention(y, **how)
+        else:
+            for i in range(3):
+                x[i] = self.in_proj(x[i], weights[0 if one else i], bias, i * e, e)
+                x[i] = self.node("reshape", {}, (x[i],), (n, keys if i else rows, num_heads, e // num_heads))
+            y = self.scaled_dot_product_attention(*x, **how)
+        y = self.node("reshape", {}, (y,), (n, rows, e))
+        y = self.linear(y, name + ".out_proj", e, True)
+        self.tensors[y.inputs[2]].init = ("constant", 0.0, 0.0)
+        return y if batch_first else self.swap_rows(y)
+
+    def transformer_layer(self, x, memory, name, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
+                          norm_first, is_causal, mask=None, key_padding_mask=None, memory_mask=None,
+                          memory_key_padding_mask=None):
+        check_f32(x)
+        self.check_new_layer(name)
+        norms = [0]
+
+        def norm(x):
+            norms[0] += 1
+            return self.layer_norm(x, "%s.norm%d" % (name, norms[0]), 1, layer_norm_eps, True, True)
+
+        def drop(x):
+            return self.dropout(x, dropout) if dropout > 0 else x
+
+        def attend(part, source, mask, padding, causal):
+            def block(x):
+                others = (x, x) if source is None else (source, source)
+                return self.multi_head_attention(x, *others, "%s.%s" % (name, part), nhead, dropout, batch_first, causal,
+                                                 padding, mask)
+            return block
+
+        def feed_forward(x):
+            width = x.shape[-1]
+            x = self.apply(activation, (self.linear(x, name + ".linear1", dim_feedforward, True),))
+            return self.linear(drop(x), name + ".linear2", width, True)
+
+        blocks = [attend("self_attn", None, mask, key_padding_mask, is_causal)]
+        if memory is not None:
+            blocks.append(attend("multihead_attn", memory, memory_mask, memory_key_padding_mask, False))
+        for block in blocks + [feed_forward]:
+            inner = drop(block(norm(x) if norm_first else x))
+            x = self.apply("add", (x, inner))
+            x = x if norm_first else norm(x)
+        return x
+
+    def transformer_stack(self, x, memory, name, num_layers, norm, options):
+        check_f32(x)
+        self.check_new_layer(name)
+        for i in range(num_layers):
+            x = self.transformer_layer(x, memory, "%s.layers.%d" % (name, i), **options)
+        return self.layer_norm(x, name + ".norm", 1, options["layer_norm_eps"], True, True) if norm else x
+
+    def transformer_encoder_layer(self, src, name, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
+                                  norm_first, is_causal, mask=None, key_padding_mask=None):
+        return self.transformer_layer(src, None, name, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
+                                      norm_first, is_causal, mask, key_padding_mask)
+
+    def transformer_decoder_layer(self, tgt, memory, name, nhead, dim_feedforward, dropout, activation, layer_norm_eps,
+                                  batch_first, norm_first, is_causal, mask=None, key_padding_mask=None, memory_mask=None,
+                                  memory_key_padding_mask=None):
+        return self.transformer_layer(tgt, memory, name, nhead, dim_feedforward, dropout, activation, layer_norm_eps,
+                                      batch_first, norm_first, is_causal, mask, key_padding_mask, memory_mask,
+                                      memory_key_padding_mask)
+
+    def transformer_encoder(self, src, name, num_layers, norm, nhead, dim_feedforward, dropout, activation, layer_norm_eps,
+                            batch_first, norm_first, is_causal, mask=None, key_padding_mask=None):
+        options = {key: value for key, value in locals().items() if key not in ("self", "src", "name", "num_layers", "norm")}
+        return self.transformer_stack(src, None, name, num_layers, norm, options)
+
+    def transformer_decoder(self, tgt, memory, name, num_layers, norm, nhead, dim_feedforward, dropout, activation,
+                            layer_norm_eps, batch_first, norm_first, is_causal, mask=None, key_padding_mask=None,
+                            memory_mask=None, memory_key_padding_mask=None):
+        outer = ("self", "tgt", "memory", "name", "num_layers", "norm")
+        options = {key: value for key, value in locals().items() if key not in outer + ("outer",)}
+        return self.transformer_stack(tgt, memory, name, num_layers, norm, options)
 
     # ---- losses and metrics ----
     def reduce_loss(self, loss, reduction):

@@ -242,6 +242,8 @@ class _Loader:
                 arguments[key] = self.find(entry[key], entry.value_at[key])
             elif part["properties"][key].get("$ref") == "#/$defs/references":
                 arguments[key] = self.find_all(entry[key])
+        if op == "linear" and isinstance(arguments["bias"], str):
+            arguments["bias"] = self.find(entry["bias"], entry.value_at["bias"])
         if op == "constant":
             arguments["values"] = [_OUTSIDE.get(value, value) for value in entry["values"]]
         elif op == "pad":

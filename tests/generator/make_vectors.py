@@ -51,7 +51,7 @@ class Maker:
             return self.pick((self.random.randrange(low, 4), [self.random.randrange(low, 4) for _ in range(int(name[-2]))]))
         simple = {
             "count": lambda: self.count(rank if rank and self.random.randrange(3) else 8),
-            "flag": lambda: self.random.randrange(2) == 1,
+            "flag": lambda: self.random.randrange(2) == 1, "flag_or_reference": lambda: self.random.randrange(2) == 1,
             "integer": lambda: self.random.randrange(-rank, rank) if rank else 0,
             "index": lambda: self.random.randrange(-5, 6),
             "number": lambda: self.pick(NUMBERS), "scale": lambda: self.pick(NUMBERS),
@@ -147,8 +147,10 @@ class Maker:
             shape = ["N", 4, 9, 8]
         elif op[-2:] in ("1d", "2d", "3d"):
             shape = ["N", 4] + [5, 9, 8][-int(op[-2]):]
-        elif "attention" in op:
+        elif op == "scaled_dot_product_attention":
             shape = self.pick((["N", 4, 9, 8], ["N", 5, 3, 2, 4]))
+        elif "attention" in op or "transformer" in op:
+            shape = self.pick((["N", 5, 12], [5, "N", 12]))
         elif op in ("cross_entropy", "nll_loss", "accuracy"):
             shape = ["N", 6]
         elif op in GATES:

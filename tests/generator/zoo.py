@@ -479,6 +479,22 @@ def cross_attention():
 
 
 @case(SGD)
+def attention():
+    """An encoder with padding, then heads that share keys and see no later rows."""
+    def forward(self, x, padding):
+        y = self.encoder(x, src_key_padding_mask=padding)
+        q, k = self.q(y).unflatten(2, (4, 4)).transpose(1, 2), self.k(y).unflatten(2, (2, 4)).transpose(1, 2)
+        y = F.scaled_dot_product_attention(q, k, k, is_causal=True, scale=0.3, enable_gqa=True)
+        return self.out(y.transpose(1, 2).flatten(2))
+    padding = torch.tensor([[False, False, True, False], [False, True, False, False]])
+    layer = nn.TransformerEncoderLayer(8, 2, 6, dropout=0.0, batch_first=True)
+    net = Net(lambda self, x, padding, target: {"output": (y := forward(self, x, padding)), "loss": F.mse_loss(y, target)},
+              encoder=nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), q=nn.Linear(8, 16), k=nn.Linear(8, 8),
+              out=nn.Linear(16, 3))
+    return net, (randn(2, 4, 8), padding, randn(2, 4, 3))
+
+
+@case(SGD)
 def vit():
     """Patches by a convolution, a class token for each sample, learned positions."""
     def forward(self, x):

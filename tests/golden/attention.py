@@ -62,9 +62,8 @@ def scaled_dot_product_attention():
     case("added_causal", (2, 2, 6, 4), mask=randn(2, 6, 6), is_causal=True)
     case("grouped", (2, 6, 5, 4), (2, 2, 7, 4), enable_gqa=True)
     case("grouped_last", (2, 5, 4, 8), (2, 7, 1, 8), last=True, enable_gqa=True, is_causal=True)
-    case("blocks", (1, 1, 131, 9), (1, 1, 263, 9))
+    case("blocks", (1, 1, 131, 3), (1, 1, 263, 3))
     case("blocks_causal", (1, 2, 261, 3), is_causal=True)
-    case("blocks_masked", (1, 1, 129, 4), (1, 1, 300, 4), mask=torch.rand(129, 300) < 0.02)
 
     def whole(qkv, **options):
         return attention(*qkv.unbind(2), last=True, **options)
@@ -72,8 +71,82 @@ def scaled_dot_product_attention():
     add_case(out, "attention.all_in_one", whole, batch={"qkv": randn(2, 5, 3, 2, 8)})
     add_case(out, "attention.all_in_one_causal", lambda qkv: whole(qkv, is_causal=True), batch={"qkv": randn(3, 7, 3, 1, 4)})
     add_case(out, "attention.same", lambda x: attention(x, x, x), batch={"x": randn(2, 2, 5, 4)})
-    save("attention.safetensors", out)
+    return out
+
+
+def layers(out):
+    """torch.nn's layers of attention, called l."""
+    torch.manual_seed(21)
+
+    def case(name, module, call, batch=None, fixed=None):
+        params = {f"l.{key}": randn(*p.shape, scale=0.3, shift=0.1 if p.dim() == 1 else 0.0) for key, p in module.named_parameters()}
+        module = module.double().train()
+
+        def fn(**given):
+            own = {key: given.pop(f"l_{key.replace('.', '_')}") for key, _ in module.named_parameters()}
+            inputs = {key: x.double() if x.is_floating_point() else x for key, x in given.items()}
+            return torch.func.functional_call(module, own, *call(**inputs))
+        add_case(out, name, fn, batch=batch, fixed=fixed, params=params, no_grad=("mask", "padding"))
+
+    def first(name, module, call, **inputs):
+        """MultiheadAttention's result without the weights."""
+        class First(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = module
+
+            def forward(self, *args, **options):
+                return self.inner(*args, need_weights=False, **options)[0]
+
+            def named_parameters(self, *args, **options):
+                return [(key[6:], p) for key, p in super().named_parameters(*args, **options)]
+
+        wrapped = First()
+        params = {f"l.{key}": randn(*p.shape, scale=0.3, shift=0.1 if p.dim() == 1 else 0.0) for key, p in wrapped.named_parameters()}
+        wrapped = wrapped.double().train()
+
+        def fn(**given):
+            own = {f"inner.{key}": given.pop(f"l_{key.replace('.', '_')}") for key, _ in wrapped.named_parameters()}
+            inputs = {key: x.double() if x.is_floating_point() else x for key, x in given.items()}
+            return torch.func.functional_call(wrapped, own, *call(**inputs))
+        add_case(out, name, fn, params=params, no_grad=("mask", "padding"), **inputs)
+
+    attend, x, padding = torch.nn.MultiheadAttention, randn(3, 5, 8), torch.rand(3, 5) < 0.3
+    padding[:, 0] = False
+    square = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    first("multi_head.self", attend(8, 2, batch_first=True), lambda x: ((x, x, x),), batch={"x": x})
+    first("multi_head.rows", attend(8, 2), lambda x: ((x, x, x),), fixed={"x": x})
+    first("multi_head.causal", attend(8, 4, batch_first=True), lambda x: ((x, x, x), {"attn_mask": square.double() * -1e30}), batch={"x": x})
+    first("multi_head.cross", attend(8, 2, batch_first=True), lambda x, y: ((x, y, y),), batch={"x": x, "y": randn(3, 4, 8)})
+    first("multi_head.sizes", attend(8, 2, kdim=6, vdim=5), lambda x, y, z: ((x, y, z),),
+          fixed={"x": x, "y": randn(4, 5, 6), "z": randn(4, 5, 5)})
+    first("multi_head.padding", attend(8, 2, batch_first=True), lambda x, padding: ((x, x, x), {"key_padding_mask": padding}),
+          batch={"x": x, "padding": padding})
+    first("multi_head.masks", attend(8, 2, batch_first=True),
+          lambda x, padding, mask: ((x, x, x), {"key_padding_mask": padding, "attn_mask": mask}),
+          batch={"x": x, "padding": padding}, fixed={"mask": square})
+    first("multi_head.added", attend(8, 2, batch_first=True), lambda x, padding, mask: (
+        (x, x, x), {"key_padding_mask": torch.zeros(3, 5).double().masked_fill(padding, -inf), "attn_mask": mask}),
+        batch={"x": x, "padding": padding}, fixed={"mask": randn(5, 5)})
+    first("multi_head.each", attend(8, 2, batch_first=True), lambda x, mask: ((x, x, x), {"attn_mask": mask}),
+          fixed={"x": x, "mask": randn(6, 5, 5)})
+    nn, memory = torch.nn, randn(3, 4, 8)
+    options = {"dim_feedforward": 12, "dropout": 0.0, "batch_first": True}
+    case("transformer.encoder_layer", nn.TransformerEncoderLayer(8, 2, **options), lambda x: ((x,),), batch={"x": x})
+    case("transformer.encoder_layer_first", nn.TransformerEncoderLayer(8, 2, activation="gelu", norm_first=True, **options),
+         lambda x, padding: ((x,), {"src_key_padding_mask": padding}), batch={"x": x, "padding": padding})
+    case("transformer.decoder_layer", nn.TransformerDecoderLayer(8, 2, **options),
+         lambda x, y: ((x, y), {"tgt_mask": square}), batch={"x": x, "y": memory})
+    case("transformer.decoder_layer_first", nn.TransformerDecoderLayer(8, 2, 12, 0.0, norm_first=True),
+         lambda x, y: ((x, y),), fixed={"x": x, "y": randn(4, 5, 8)})
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, **options), 2, nn.LayerNorm(8), enable_nested_tensor=False)
+    case("transformer.encoder", encoder, lambda x: ((x,),), batch={"x": x})
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, **options), 2)
+    case("transformer.decoder", decoder, lambda x, y, padding: ((x, y), {"memory_key_padding_mask": padding}),
+         batch={"x": x, "y": memory, "padding": padding[:, :4]})
 
 
 if __name__ == "__main__":
-    scaled_dot_product_attention()
+    cases = scaled_dot_product_attention()
+    layers(cases)
+    save("attention.safetensors", cases)

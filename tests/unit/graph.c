@@ -858,6 +858,56 @@ static void test_attention(void **state)
             gpunn_scaled_dot_product_attention(q, k, f->labels));
 }
 
+static void test_attention_layers(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *x = input(f, SHAPE(B, 7, 12)), *y = input(f, SHAPE(B, 5, 12)), *z = input(f, SHAPE(B, 5, 9)),
+                 *bias = gpunn_parameter(f->model, "shared", SHAPE(12), (gpunn_init){0});
+    check_shape(f, gpunn_multi_head_attention(x, x, x, "a", .num_heads = 3, .batch_first = true), SHAPE(B, 7, 12));
+    check_shape(f, gpunn_find(f->model, "a.in_proj_weight"), SHAPE(36, 12));
+    check_shape(f, gpunn_find(f->model, "a.in_proj_bias"), SHAPE(36));
+    check_shape(f, gpunn_find(f->model, "a.out_proj.weight"), SHAPE(12, 12));
+    check_shape(f, gpunn_multi_head_attention(x, y, z, "b", .num_heads = 3, .batch_first = true), SHAPE(B, 7, 12));
+    check_shape(f, gpunn_find(f->model, "b.v_proj_weight"), SHAPE(12, 9));
+    check_shape(f, gpunn_transformer_encoder(x, "e", .nhead = 2, .num_layers = 2, .batch_first = true, .norm = true),
+                SHAPE(B, 7, 12));
+    check_shape(f, gpunn_find(f->model, "e.layers.1.linear1.weight"), SHAPE(2048, 12));
+    check_shape(f, gpunn_find(f->model, "e.norm.weight"), SHAPE(12));
+    check_shape(f, gpunn_transformer_decoder_layer(x, y, "d", .nhead = 2, .batch_first = true), SHAPE(B, 7, 12));
+    check_shape(f, gpunn_find(f->model, "d.multihead_attn.in_proj_weight"), SHAPE(36, 12));
+    check_shape(f, gpunn_find(f->model, "d.norm3.weight"), SHAPE(12));
+    check_shape(f, gpunn_linear(x, "shares", .out_features = 12, .bias = bias), SHAPE(B, 7, 12));
+    REFUSED(f, GPUNN_ERR_SHAPE, "linear 'short': .bias is [12], but a parameter [5] is needed, without .no_bias",
+            gpunn_linear(x, "short", .out_features = 5, .bias = bias));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "multi_head_attention 'm': num_heads is 5, but must divide the size of query [batch, 7, 12]",
+            gpunn_multi_head_attention(x, x, x, "m", .num_heads = 5));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "multi_head_attention: the layer needs a name, which its parameters carry too",
+            gpunn_multi_head_attention(x, x, x, "", .num_heads = 3));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "multi_head_attention 'm': key is [batch, 20], but [n, rows, size] (.batch_first) or [rows, n, size] is needed",
+            gpunn_multi_head_attention(x, f->rows, x, "m", .num_heads = 3));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "multi_head_attention 'm': query is [batch, 7, 12], key [batch, 5, 12] and value [batch, 7, 12]: all need the same n, "
+        "key and value the same rows",
+        gpunn_multi_head_attention(x, y, x, "m", .num_heads = 3, .batch_first = true));
+    REFUSED(f, GPUNN_ERR_DTYPE,
+            "multi_head_attention 'm': .attn_mask is i64, but must be bool (true: ignored) or f32 (added); gpunn_cast it",
+            gpunn_multi_head_attention(x, x, x, "m", .num_heads = 3, .batch_first = true, .attn_mask = f->labels));
+    REFUSED(f, GPUNN_ERR_SHAPE, "multi_head_attention 'm': .key_padding_mask is [batch, 20], but [batch, 7] is needed",
+            gpunn_multi_head_attention(x, x, x, "m", .num_heads = 3, .batch_first = true, .key_padding_mask = f->rows));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "transformer_encoder_layer 't': a memory mask is given, but there is no memory; leave it out",
+            gpunn_transformer_encoder_layer(x, "t", .nhead = 2, .memory_mask = z));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "transformer_encoder 't': num_layers is -1; use 1 or more",
+            gpunn_transformer_encoder(x, "t", .nhead = 2, .num_layers = -1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "multi_head_attention 't.layers.0.self_attn': num_heads is 5, but must divide the size of query "
+            "[batch, 7, 12]",
+            gpunn_transformer_encoder(x, "t", .nhead = 5, .batch_first = true));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "transformer_decoder_layer 't': memory is NULL",
+            gpunn_transformer_decoder_layer(x, NULL, "t", .nhead = 2));
+}
+
 /* ---- losses ---- */
 static void test_losses(void **state)
 {
@@ -1244,6 +1294,7 @@ int main(void)
         TEST(test_matmul),
         TEST(test_losses),
         TEST(test_attention),
+        TEST(test_attention_layers),
         TEST(test_class_losses),
         TEST(test_expr),
         TEST(test_expr_as_the_generator),

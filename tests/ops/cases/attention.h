@@ -1,6 +1,8 @@
 /* The cases of tests/golden/attention.py, and gradients of the same ops. */
 /* clang-format off */
 #define ATTENTION(...) gpunn_scaled_dot_product_attention(in("q"), in("k"), in("v"), __VA_ARGS__)
+#define MULTI_HEAD(q, k, v, ...) gpunn_multi_head_attention(in(q), in(k), in(v), "l", __VA_ARGS__)
+#define TRANSFORMER .nhead = 2, .dim_feedforward = 12, .dropout = GPUNN_ZERO
 /* X(name before the dot, name after it, builder) */
 #define ATTENTION_CASES(X)                                                                                                       \
     X(attention, "plain", gpunn_scaled_dot_product_attention(in("q"), in("k"), in("v")))                                         \
@@ -28,10 +30,31 @@
     X(attention, "grouped_last", ATTENTION(.is_causal = true, .enable_gqa = true, .heads_last = true))                           \
     X(attention, "blocks", gpunn_scaled_dot_product_attention(in("q"), in("k"), in("v")))                                        \
     X(attention, "blocks_causal", ATTENTION(.is_causal = true))                                                                  \
-    X(attention, "blocks_masked", ATTENTION(.mask = in("mask")))                                                                 \
     X(attention, "all_in_one", gpunn_scaled_dot_product_attention(in("qkv"), NULL, NULL))                                        \
     X(attention, "all_in_one_causal", gpunn_scaled_dot_product_attention(in("qkv"), NULL, NULL, .is_causal = true))              \
-    X(attention, "same", gpunn_scaled_dot_product_attention(in("x"), in("x"), in("x")))
+    X(attention, "same", gpunn_scaled_dot_product_attention(in("x"), in("x"), in("x")))                                          \
+    X(multi_head, "self", MULTI_HEAD("x", "x", "x", .num_heads = 2, .batch_first = true))                                        \
+    X(multi_head, "rows", MULTI_HEAD("x", "x", "x", .num_heads = 2))                                                             \
+    X(multi_head, "causal", MULTI_HEAD("x", "x", "x", .num_heads = 4, .batch_first = true, .is_causal = true))                   \
+    X(multi_head, "cross", MULTI_HEAD("x", "y", "y", .num_heads = 2, .batch_first = true))                                       \
+    X(multi_head, "sizes", MULTI_HEAD("x", "y", "z", .num_heads = 2))                                                            \
+    X(multi_head, "padding", MULTI_HEAD("x", "x", "x", .num_heads = 2, .batch_first = true, .key_padding_mask = in("padding")))  \
+    X(multi_head, "masks", MULTI_HEAD("x", "x", "x", .num_heads = 2, .batch_first = true, .key_padding_mask = in("padding"),     \
+      .attn_mask = in("mask")))                                                                                                  \
+    X(multi_head, "added", MULTI_HEAD("x", "x", "x", .num_heads = 2, .batch_first = true, .key_padding_mask = in("padding"),     \
+      .attn_mask = in("mask")))                                                                                                  \
+    X(multi_head, "each", MULTI_HEAD("x", "x", "x", .num_heads = 2, .batch_first = true, .attn_mask = in("mask")))               \
+    X(transformer, "encoder_layer", gpunn_transformer_encoder_layer(in("x"), "l", TRANSFORMER, .batch_first = true))             \
+    X(transformer, "encoder_layer_first", gpunn_transformer_encoder_layer(in("x"), "l", TRANSFORMER, .gelu = true,               \
+      .batch_first = true, .norm_first = true, .key_padding_mask = in("padding")))                                               \
+    X(transformer, "decoder_layer", gpunn_transformer_decoder_layer(in("x"), in("y"), "l", TRANSFORMER, .batch_first = true,     \
+      .is_causal = true))                                                                                                        \
+    X(transformer, "decoder_layer_first", gpunn_transformer_decoder_layer(in("x"), in("y"), "l", TRANSFORMER,                    \
+      .norm_first = true))                                                                                                       \
+    X(transformer, "encoder", gpunn_transformer_encoder(in("x"), "l", TRANSFORMER, .num_layers = 2, .batch_first = true,         \
+      .norm = true))                                                                                                             \
+    X(transformer, "decoder", gpunn_transformer_decoder(in("x"), in("y"), "l", TRANSFORMER, .num_layers = 2,                     \
+      .batch_first = true, .memory_key_padding_mask = in("padding")))
 
 #define ATTENTION_OF(x, shape, ...) \
     gpunn_scaled_dot_product_attention(x, in->x[1] = B("k", EXPANDED shape), in->x[2] = B("v", EXPANDED shape), __VA_ARGS__)
@@ -43,5 +66,8 @@
     X(attention_grouped, XS(3, 4, 3, 4), ATTENTION_OF(x, (3, 2, 5, 4), .enable_gqa = true))                                      \
     X(attention_heads_last, XS(3, 5, 2, 4), ATTENTION_OF(x, (3, 7, 2, 4), .heads_last = true))                                   \
     X(attention_all_in_one, XS(3, 4, 3, 2, 4), gpunn_scaled_dot_product_attention(x, NULL, NULL, .is_causal = true))           \
-    X(attention_of_itself, XS(3, 2, 4, 4), gpunn_mul(x, gpunn_scaled_dot_product_attention(x, x, x)))
+    X(attention_of_itself, XS(3, 2, 4, 4), gpunn_mul(x, gpunn_scaled_dot_product_attention(x, x, x)))                            \
+    X(multi_head, XS(3, 4, 6), gpunn_multi_head_attention(x, x, in->x[1] = B("v", 3, 4, 5), "l", .num_heads = 2, .batch_first = true)) \
+    X(transformer_layer, XS(3, 4, 6), gpunn_transformer_decoder_layer(x, in->x[1] = B("m", 3, 5, 6), "l", .nhead = 2,            \
+      .dim_feedforward = 5, .dropout = GPUNN_ZERO, .gelu = true, .batch_first = true, .norm_first = true))
 /* clang-format on */
