@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/examples/golden/tokenizer*: small vocabularies, hostile and multilingual texts, and what Hugging Face's tokenizers make
-of them. pip install tokenizers; python3 tests/examples/make_tokenizer.py"""
+"""Writes tests/examples/golden/tokenizer*: small vocabularies, hostile and multilingual texts, and what Hugging Face's tokenizers
+make of them. pip install tokenizers; python3 tests/examples/make_tokenizer.py"""
 import json
 import os
 import random
@@ -27,15 +27,22 @@ I've we've you've they've; I'll you'll they'll; I'd you'd; we're you're they're;
 हिन्दी भाषा में ड़ और ढ़ हैं; नमस्ते। বাংলা ভাষা কোনো। ภาษาไทยไม่มีช่องว่าง
 """
 TEXTS = [
-    "", " ", "  \t\n ", "Hello, world!", "hello  world   again    ", "   leading", "I'm we've they'll you're he'd it's can't DON'T 'S 'sx ''s",
-    "a\tb\nc\rd\r\ne\u000bf\u000cg\u0085h\u00a0i\u2028j\u3000k", " \n a  \n\n b\u00a0 c \u00a0d", "x \u2003y\u200bz\ufeffw\u00adv",
-    "Ünïcödé ÀÉÎÕÜ ñ ç ø ł đ", "e\u0301le\u0300ve n\u0303 a\u0308\u0304 \u0301start end\u0301 \u0301", "İI ıi ẞß ǅ ﬁ Å K Ω ΣΑΣ", "\u1e9b\u0323 \u01d5 \u1fa7 \u0390 \u1ffc",
-    "Привет, МИР! ёЁ йЙ", "Ὀδυσσεύς ΐ ΰ · ; ;", "中文字符mixed英文text。", "東京タワーがぎぐ パピプ ｶﾞ", "한국어 각 힣", "\uf900\uf9ff\U0002f800 \u2e80 \u3400\U00020000",
-    "हिन्दी ड़ কো ொ ೊ ൌ", "مُحَمَّد שָׁלוֹם", "ภาษาไทย", "😀 👨‍👩‍👧 🇫🇷 ☃️ 🏳️‍🌈", "1234 12.5 3,000 ½ ² Ⅷ ٣٤ ௧ ①", "$100 + 5% = ^_^ `code` ~x|y <tag> \\ { } [ ]",
-    "“quotes” ‘single’ — – … ‹› «» ¿¡ § ¶ ·", "[CLS] [SEP] [MASK] [UNK] [PAD] <s> </s> <mask> <|endoftext|>", "\0nul\0 \x01\x1f\x7f\x9f \ufffd \ue000 \U000f0000 \u0378",
-    "a" * 100, "a" * 101, "tokenization" * 8 + "toke", "tokenization" * 8 + "token", "é" * 100, "e\u0301" * 101, "中" * 120, "." * 300, "ab" * 400, " " * 300, "\n" * 50 + "x",
-    "transformers transforming untransformed embeddings unaffableness", "##ing ## #hash a##b", "\U0001d15e \U0001d160 \U0001d400 \U0001d7ce \U0010fffd \U0001e922",
-    "http://example.com/a_b-c?d=e&f=%20#g foo@bar.org C++ C# .NET", "\u0f43 \u0344 \u2126 \u212b \u1100\u1161\u11a8 \u3131", "ⅷ ⓐ Ⓐ ａＢ Ꭰ Ა ჭ",
+    "", " ", "  \t\n ", "Hello, world!", "hello  world   again    ", "   leading",
+    "I'm we've they'll you're he'd it's can't DON'T 'S 'sx ''s",
+    "a\tb\nc\rd\r\ne\u000bf\u000cg\u0085h\u00a0i\u2028j\u3000k", " \n a  \n\n b\u00a0 c \u00a0d",
+    "x \u2003y\u200bz\ufeffw\u00adv", "Ünïcödé ÀÉÎÕÜ ñ ç ø ł đ",
+    "e\u0301le\u0300ve n\u0303 a\u0308\u0304 \u0301start end\u0301 \u0301", "İI ıi ẞß ǅ ﬁ Å K Ω ΣΑΣ",
+    "\u1e9b\u0323 \u01d5 \u1fa7 \u0390 \u1ffc", "Привет, МИР! ёЁ йЙ", "Ὀδυσσεύς ΐ ΰ · ; ;", "中文字符mixed英文text。",
+    "東京タワーがぎぐ パピプ ｶﾞ", "한국어 각 힣", "\uf900\uf9ff\U0002f800 \u2e80 \u3400\U00020000", "हिन्दी ड़ কো ொ ೊ ൌ",
+    "مُحَمَّد שָׁלוֹם", "ภาษาไทย", "😀 👨‍👩‍👧 🇫🇷 ☃️ 🏳️‍🌈", "1234 12.5 3,000 ½ ² Ⅷ ٣٤ ௧ ①",
+    "$100 + 5% = ^_^ `code` ~x|y <tag> \\ { } [ ]", "“quotes” ‘single’ — – … ‹› «» ¿¡ § ¶ ·",
+    "[CLS] [SEP] [MASK] [UNK] [PAD] <s> </s> <mask> <|endoftext|>",
+    "\0nul\0 \x01\x1f\x7f\x9f \ufffd \ue000 \U000f0000 \u0378", "a" * 100, "a" * 101, "tokenization" * 8 + "toke",
+    "tokenization" * 8 + "token", "é" * 100, "e\u0301" * 101, "中" * 120, "." * 300, "ab" * 400, " " * 300, "\n" * 50 + "x",
+    "transformers transforming untransformed embeddings unaffableness", "##ing ## #hash a##b",
+    "\U0001d15e \U0001d160 \U0001d400 \U0001d7ce \U0010fffd \U0001e922",
+    "http://example.com/a_b-c?d=e&f=%20#g foo@bar.org C++ C# .NET", "\u0f43 \u0344 \u2126 \u212b \u1100\u1161\u11a8 \u3131",
+    "ⅷ ⓐ Ⓐ ａＢ Ꭰ Ა ჭ",
 ]
 
 
@@ -56,7 +63,7 @@ def hostile(rng, count):
 
 def wordpiece(lower, vocab=None):
     tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=100))
-    tokenizer.normalizer = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lower)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return tokenizer
 
@@ -83,8 +90,8 @@ def vocabularies():
         trained.train_from_iterator(corpus(), trainer)
         pieces += sorted(set(trained.get_vocab()) - set(pieces))
     trained = bpe()
-    trainer = trainers.BpeTrainer(vocab_size=1400, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"], show_progress=False,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=1400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
+                                  special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
     trained.train_from_iterator(corpus(), trainer)
     model = json.loads(trained.to_str())["model"]
     return {piece: i for i, piece in enumerate(pieces)}, model["vocab"], [tuple(pair) for pair in model["merges"]]
@@ -97,7 +104,8 @@ def main():
     write("tokenizer_merges.txt", "#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges))
     texts = TEXTS + SENTENCES.strip().splitlines() + list(hostile(random.Random(1), 150))
     golden = {"texts": texts}
-    for name, tokenizer in (("uncased", wordpiece(True, vocab)), ("cased", wordpiece(False, vocab)), ("bpe", bpe(bytes_vocab, merges))):
+    every = {"uncased": wordpiece(True, vocab), "cased": wordpiece(False, vocab), "bpe": bpe(bytes_vocab, merges)}
+    for name, tokenizer in every.items():
         golden[name] = []
         for text in texts:
             encoded = tokenizer.encode(text, add_special_tokens=False)
