@@ -236,6 +236,12 @@ static inline bool json_bool(json *j)
     return yes;
 }
 
+/* Takes a null, if one stands here. */
+static inline bool json_null(json *j)
+{
+    return json__word(j, "null");
+}
+
 /* Passes any value; whether commas and colons stand where they should is not its business. */
 static inline void json_skip(json *j)
 {
@@ -252,7 +258,7 @@ static inline void json_skip(json *j)
             (void)json_string(j, NULL);
         } else if (c == 't' || c == 'f') {
             (void)json_bool(j);
-        } else if (c != 'n' || !json__word(j, "null")) {
+        } else if (!json_null(j)) {
             (void)json_number(j);
         }
     } while (!j->failed && depth > 0);

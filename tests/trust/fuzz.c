@@ -8,8 +8,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../examples/tokenizer.h"
 #include "../../gpunn.h"
+
+#include "../../examples/bert.h"
+#include "../../examples/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -249,6 +251,15 @@ static void tokenize(const uint8_t *data, size_t size, bool bpe)
     free(text);
 }
 
+static void config(const uint8_t *data, size_t size)
+{
+    text_error  error = {""};
+    bert_config c;
+    bool        good = bert_read_config(file_of(data, size), "bert", &c, &error);
+    if (good != (error.text[0] == 0)) abort();
+    if (good && (c.hidden_size < 1 || c.num_attention_heads < 1 || c.hidden_size % c.num_attention_heads)) abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     open_once();
@@ -266,6 +277,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 'k': weights(data, size, true, false); break;
     case 'e': expression(data, size); break;
     case 'j': spec(data, size); break;
+    case 'q': config(data, size); break;
     case 't': tokenize(data, size, false); break;
     case 'T': tokenize(data, size, true); break;
     default: return -1; /* not kept in the corpus */

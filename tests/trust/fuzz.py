@@ -56,6 +56,8 @@ def seeds():
     vocabulary = json.dumps({piece: i for i, piece in enumerate([*bytes_to_text.values(), "he", "ll", "llo", "\u0120w"])})
     for merges in "#version: 0.2\nh e\nl l\nll o\n\u0120 w\n", "":
         yield b"T" + vocabulary.encode() + b"\0" + merges.encode() + b"\0" + text
+    yield (b'q{"model_type":"bert","hidden_size":16,"num_attention_heads":2,"layer_norm_eps":1e-12,"hidden_act":"gelu",'
+           b'"classifier_dropout":null,"id2label":{"0":"A","1":"B"},"architectures":["X"],"use_cache":true}')
 
 
 def main():
