@@ -521,6 +521,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(PAD, pad, 0, 0, 1)                                 \
     X(GATHER, gather, 2, 0, 1)                           \
     X(SUM, sum, 0, 0, 1)                                 \
+    X(GRADIENT_ENERGY, gradient_energy, 1, 0, 1)         \
     X(MAX, max, 1, 1, 1)                                 \
     X(ARGMAX, argmax, 0, 0, 0)                           \
     X(SOFTMAX, softmax, 0, 1, 1)                         \
@@ -757,7 +758,9 @@ GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype); /* betwe
 GPUNN_API gpunn_tensor *gpunn_sum(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_mean(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim); /* torch.amax: ties share the gradient */
-GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim);     /* I64, the first maximum */
+/* How uneven a field is, a scalar: for each of the axes the mean of the squared differences of neighbours along it, summed. */
+GPUNN_API gpunn_tensor *gpunn_gradient_energy(gpunn_tensor *x, gpunn_axes axes);
+GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim); /* I64, the first maximum */
 GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis);
 GPUNN_API gpunn_tensor *gpunn_log_softmax(gpunn_tensor *x, int axis);
 
@@ -1167,7 +1170,7 @@ typedef struct gpunn_attributes {
     int             axis;                         /* concat, slice, gather, argmax, softmax, log_softmax; >= 0. layer_norm,
                                                      rms_norm: the first of the axes normalised */
     int             order[GPUNN_MAX_RANK];        /* permute */
-    uint32_t        axes;                         /* sum, max: bit i set: axis i is reduced */
+    uint32_t        axes;                         /* sum, max, gradient_energy: bit i set: axis i is reduced */
     bool            mean;                         /* sum: divide by the number of elements summed */
     int64_t         start, step;                  /* slice */
     int64_t         before[GPUNN_MAX_RANK];       /* pad; what follows is what the result's shape leaves */
@@ -4124,6 +4127,19 @@ GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim
     return gpunn__reduce_node("max", GPUNN_OP_MAX, false, x, &axes, keepdim);
 }
 
+GPUNN_API gpunn_tensor *gpunn_gradient_energy(gpunn_tensor *x, gpunn_axes axes)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    int              list[GPUNN_MAX_RANK + 1];
+    if (!gpunn__begin_x(&call, "gradient_energy", NULL, x, true)) return NULL;
+    int count = gpunn__axis_list(&call, x, &axes, list);
+    if (count < 0) return NULL;
+    attr.axes = count == 0 ? (1u << x->rank) - 1 : 0; /* no axis: all of them */
+    while (count > 0) attr.axes |= 1u << list[--count];
+    return gpunn__node(&call, GPUNN_OP_GRADIENT_ENERGY, &attr, &x, 1, GPUNN_F32, 0, x->dim);
+}
+
 GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim)
 {
     gpunn__call      call;
@@ -5496,7 +5512,7 @@ static void gpunn__mark_chains(gpunn__builder *b)
 /* ---- storage --------------------------------------------------------------------------------------------------------- *
  * A model of precision BF16 or F16 on a backend that computes on such values: products (linear, convolutions, matmul, attention)
  * read 16 bits and give them, and so does what is made of 16-bit values alone, parameters not counted. What meets an F32 value is
- * F32, as with torch's promotion, and so are sums, log_softmax, losses, affine_grid and recurrent layers. */
+ * F32, as with torch's promotion, and so are sums, log_softmax, losses, affine_grid, gradient_energy and recurrent layers. */
 static gpunn_dtype gpunn__half_of(const gpunn_model *model)
 {
     return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
@@ -5511,8 +5527,8 @@ static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn_dtype
 {
     if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return t->dtype;
     if (gpunn__is_product(t->op)) return gpunn__half_of(model);
-    if (t->op == GPUNN_OP_AFFINE_GRID || t->op == GPUNN_OP_SUM || t->op == GPUNN_OP_LOG_SOFTMAX ||
-        t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL || gpunn__is_recurrent(t->op))
+    if (t->op == GPUNN_OP_AFFINE_GRID || t->op == GPUNN_OP_GRADIENT_ENERGY || t->op == GPUNN_OP_SUM ||
+        t->op == GPUNN_OP_LOG_SOFTMAX || t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL || gpunn__is_recurrent(t->op))
         return GPUNN_F32;
     gpunn_dtype result = GPUNN_F32;
     for (int i = 0; i < t->input_count; i++) {
@@ -11826,6 +11842,125 @@ static gpunn_status gpunn__cpu_max(gpunn__cpu *cpu, gpunn_step *step, gpunn__act
     return gpunn__cpu_reduce(cpu, step, action, GPUNN__MAX);
 }
 
+/* ---- gradient_energy -------------------------------------------------------------------------------------------------- *
+ * Rows hold the last of the axes and what follows it; the other axes step from row to row. */
+typedef struct gpunn__energy {
+    int          count;                  /* of axes; those of one element are left out */
+    int64_t      rows, length;           /* of a row */
+    int64_t      size[GPUNN_MAX_RANK];   /* along each axis */
+    int64_t      stride[GPUNN_MAX_RANK]; /* in elements */
+    double       share[GPUNN_MAX_RANK];  /* of one difference in the mean along that axis */
+    const float *x, *dy;
+    float       *dx;
+    double      *sums; /* [rows] */
+    bool         add;
+} gpunn__energy;
+
+static gpunn__energy gpunn__energy_of(const gpunn_step *step)
+{
+    const gpunn_value *x = &step->in[0];
+    gpunn__energy      e;
+    memset(&e, 0, sizeof e);
+    e.rows = e.length = 1;
+    for (int64_t axis = 0, stride = x->count; axis < x->rank; axis++) {
+        stride /= x->dim[axis];
+        if (!(step->attr->axes >> axis & 1) || x->dim[axis] == 1) continue;
+        e.size[e.count] = x->dim[axis];
+        e.stride[e.count] = stride;
+        e.share[e.count++] = 1 / ((double)(x->count / x->dim[axis]) * (double)(x->dim[axis] - 1));
+        e.length = stride * x->dim[axis];
+        e.rows = x->count / e.length;
+    }
+    return e;
+}
+
+/* In an order of its own, which only n determines. */
+static double gpunn__squared_distance(const float *a, const float *b, int64_t n)
+{
+    enum { LANES = 16, BLOCK = 1024 };
+    double sum = 0;
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        float   lane[LANES] = {0};
+        int64_t i = first, end = gpunn__least(n, first + BLOCK);
+        for (; i + LANES <= end; i += LANES)
+            for (int l = 0; l < LANES; l++) lane[l] += (a[i + l] - b[i + l]) * (a[i + l] - b[i + l]);
+        for (int l = 0; i < end; i++, l++) lane[l] += (a[i] - b[i]) * (a[i] - b[i]);
+        for (int l = 0; l < LANES; l++) sum += lane[l];
+    }
+    return sum;
+}
+
+static void gpunn__energy_task(void *arg, int thread, int threads)
+{
+    const gpunn__energy *e = (const gpunn__energy *)arg;
+    int64_t              row, end;
+    gpunn__cpu_part(e->rows, 1, threads, thread, &row, &end);
+    for (; row < end; row++) {
+        const float *x = e->x + row * e->length;
+        double       sum = 0;
+        for (int k = 0; k < e->count; k++) {
+            int64_t stride = e->stride[k], last = e->size[k] - 1;
+            if (k == e->count - 1)
+                sum += e->share[k] * gpunn__squared_distance(x + stride, x, e->length - stride);
+            else if (row * e->length / stride % e->size[k] < last)
+                sum += e->share[k] * gpunn__squared_distance(x + stride, x, e->length);
+        }
+        e->sums[row] = sum;
+    }
+}
+
+/* dx += factor * ((x - before) - (after - x)); before or after may be x: no neighbour. */
+static void gpunn__energy_slopes(float *dx, const float *x, const float *before, const float *after, int64_t n, float factor)
+{
+    GPUNN__IVDEP
+    for (int64_t i = 0; i < n; i++) dx[i] += factor * (x[i] - before[i] - (after[i] - x[i]));
+}
+
+static void gpunn__energy_back_task(void *arg, int thread, int threads)
+{
+    const gpunn__energy *e = (const gpunn__energy *)arg;
+    int64_t              row, end;
+    gpunn__cpu_part(e->rows, 1, threads, thread, &row, &end);
+    for (; row < end; row++) {
+        const float *x = e->x + row * e->length;
+        float       *dx = e->dx + row * e->length;
+        if (!e->add) memset(dx, 0, (size_t)e->length * sizeof *dx);
+        for (int k = 0; k < e->count; k++) {
+            int64_t stride = e->stride[k], last = e->length - stride, at = row * e->length / stride % e->size[k];
+            float   factor = (float)(2 * e->share[k] * (double)*e->dy);
+            if (k < e->count - 1) {
+                gpunn__energy_slopes(dx, x, at > 0 ? x - stride : x, at < e->size[k] - 1 ? x + stride : x, e->length, factor);
+                continue;
+            }
+            gpunn__energy_slopes(dx, x, x, x + stride, stride, factor);
+            gpunn__energy_slopes(dx + stride, x + stride, x, x + 2 * stride, last - stride, factor);
+            gpunn__energy_slopes(dx + last, x + last, x + last - stride, x + last, stride, factor);
+        }
+    }
+}
+
+static gpunn_status gpunn__cpu_gradient_energy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__energy e = gpunn__energy_of(step);
+    int           threads = gpunn__cpu_threads(cpu, step->in[0].count * e.count);
+    e.x = (const float *)step->in[0].data;
+    if (action == GPUNN__PREPARE) {
+        if (!step->backward) step->workspace_bytes = (size_t)e.rows * sizeof *e.sums;
+    } else if (action == GPUNN__FORWARD) {
+        double sum = 0;
+        e.sums = (double *)step->workspace;
+        gpunn__cpu_parallel(threads, gpunn__energy_task, &e);
+        for (int64_t row = 0; row < e.rows; row++) sum += e.sums[row];
+        *(float *)step->out.data = (float)sum;
+    } else {
+        e.dy = (const float *)step->grad_out.data;
+        e.dx = (float *)step->grad_in[0].data;
+        e.add = step->accumulate[0];
+        gpunn__cpu_parallel(threads, gpunn__energy_back_task, &e);
+    }
+    return GPUNN_OK;
+}
+
 /* ---- along one axis ------------------------------------------------------------------------------------------------------ */
 typedef struct gpunn__along {
     int64_t      outer, n, inner;
@@ -17608,6 +17743,7 @@ static const gpunn__attribute gpunn__attributes_of[] = {
     GPUNN__A(GATHER, "dim", INT, axis, NULL),
     GPUNN__A(SUM, "dims", AXES, axes, NULL),
     GPUNN__A(SUM, "mean", BOOL, mean, ""),
+    GPUNN__A(GRADIENT_ENERGY, "dims", AXES, axes, NULL),
     GPUNN__A(MAX, "dims", AXES, axes, NULL),
     GPUNN__A(ARGMAX, "dim", INT, axis, NULL),
     GPUNN__A(SOFTMAX, "dim", INT, axis, NULL),
@@ -19204,6 +19340,12 @@ static gpunn_tensor *gpunn__make_reduction(gpunn__loading *l, const gpunn__spec_
     return e->op[1] == 'e' ? gpunn_mean(e->in[0], axes, keepdim) : gpunn_max(e->in[0], axes, keepdim);
 }
 
+static gpunn_tensor *gpunn__make_gradient_energy(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_axes axes;
+    return gpunn__get_axes(l, e->item, &axes) ? gpunn_gradient_energy(e->in[0], axes) : NULL;
+}
+
 static gpunn_tensor *gpunn__make_axis(gpunn__loading *l, const gpunn__spec_entry *e)
 {
     int  axis;
@@ -19384,6 +19526,7 @@ static const gpunn__spec_op gpunn__spec_ops[] = {
     {"sum", 1, false, gpunn__make_reduction},
     {"mean", 1, false, gpunn__make_reduction},
     {"max", 1, false, gpunn__make_reduction},
+    {"gradient_energy", 1, false, gpunn__make_gradient_energy},
     {"argmax", 1, false, gpunn__make_axis},
     {"softmax", 1, false, gpunn__make_axis},
     {"log_softmax", 1, false, gpunn__make_axis},

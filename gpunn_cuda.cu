@@ -18,7 +18,7 @@
  *     pool      max, average and adaptive average pooling
  *     sample    grid_sample, affine_grid
  *     norm      batch_norm, dropout
- *     reduce    sum, max, argmax, softmax, log_softmax, layer_norm, rms_norm, embedding, gather
+ *     reduce    sum, max, gradient_energy, argmax, softmax, log_softmax, layer_norm, rms_norm, embedding, gather
  *     attention scaled_dot_product_attention: cuDNN's, or products and a kernel of our own
  *     loss      cross_entropy, nll
  *     map       elementwise ops, expanded from gpunn.h's tables; cast; permute, concat, slice, pad
@@ -4542,6 +4542,97 @@ static gpunn_status gpunn__cuda_sum(gpunn__cuda *cuda, gpunn_step *step, gpunn__
 static gpunn_status gpunn__cuda_max(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     return gpunn__reduction_step(cuda, step, action, GPUNN__MAX);
+}
+
+/* ---- gradient_energy: the means of squared differences of neighbours, along some axes ------------------------------------- */
+typedef struct gpunn__energy {
+    int64_t     n;
+    int         count; /* of axes; those of one element are left out */
+    int64_t     size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
+    float       share[GPUNN_MAX_RANK]; /* of one difference in the mean along that axis */
+    const void *x;
+    gpunn_dtype dtype;
+    void       *dx; /* of x's dtype */
+    const void *dy;
+    gpunn_dtype dy_dtype;
+    bool        accumulate;
+} gpunn__energy;
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_kernel(const gpunn__energy e, double *partials)
+{
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    double  sum = 0;
+    for (; i < e.n; i += step) {
+        float v = gpunn__load(e.x, e.dtype, i), energy = 0;
+        for (int k = 0; k < e.count; k++) {
+            if (i / e.stride[k] % e.size[k] == e.size[k] - 1) continue;
+            float difference = gpunn__load(e.x, e.dtype, i + e.stride[k]) - v;
+            energy += e.share[k] * difference * difference;
+        }
+        sum += energy;
+    }
+    sum = gpunn__block_reduce(sum, gpunn__add());
+    if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+/* One block. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__energy_finish_kernel(const double *partials, int count, void *y, gpunn_dtype dtype)
+{
+    double sum = 0;
+    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) sum += partials[i];
+    sum = gpunn__block_reduce(sum, gpunn__add());
+    if (threadIdx.x == 0) gpunn__store(y, dtype, 0, (float)sum);
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_back_kernel(const gpunn__energy e)
+{
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    float   dy = 2 * gpunn__load(e.dy, e.dy_dtype, 0);
+    for (; i < e.n; i += step) {
+        float v = gpunn__load(e.x, e.dtype, i), sum = 0;
+        for (int k = 0; k < e.count; k++) {
+            int64_t at = i / e.stride[k] % e.size[k];
+            float   slope = at > 0 ? v - gpunn__load(e.x, e.dtype, i - e.stride[k]) : 0;
+            if (at < e.size[k] - 1) slope -= gpunn__load(e.x, e.dtype, i + e.stride[k]) - v;
+            sum += e.share[k] * slope;
+        }
+        sum *= dy;
+        gpunn__store(e.dx, e.dtype, i, e.accumulate ? gpunn__load(e.dx, e.dtype, i) + sum : sum);
+    }
+}
+
+static gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *x = &step->in[0];
+    gpunn__energy      e;
+    unsigned           blocks = gpunn__blocks(cuda, x->count, 4);
+    if (action == GPUNN__PREPARE) {
+        if (!step->backward) step->workspace_bytes = blocks * sizeof(double);
+        return GPUNN_OK;
+    }
+    memset(&e, 0, sizeof e);
+    e.n = x->count;
+    for (int64_t axis = 0, stride = x->count; axis < x->rank; axis++) {
+        stride /= x->dim[axis];
+        if (!(step->attr->axes >> axis & 1) || x->dim[axis] == 1) continue;
+        e.size[e.count] = x->dim[axis];
+        e.stride[e.count] = stride;
+        e.share[e.count++] = (float)(1 / ((double)(x->count / x->dim[axis]) * (double)(x->dim[axis] - 1)));
+    }
+    e.x = x->data;
+    e.dtype = x->dtype;
+    if (action == GPUNN__FORWARD) {
+        double *partials = (double *)step->workspace;
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__energy_kernel, blocks, GPUNN__THREADS, e, partials));
+        return GPUNN__LAUNCH(cuda, gpunn__energy_finish_kernel, 1, GPUNN__THREADS, partials, (int)blocks, step->out.data,
+                             step->out.dtype);
+    }
+    e.dy = step->grad_out.data;
+    e.dy_dtype = step->grad_out.dtype;
+    e.dx = step->grad_in[0].data;
+    e.accumulate = step->accumulate[0];
+    return GPUNN__LAUNCH(cuda, gpunn__energy_back_kernel, blocks, GPUNN__THREADS, e);
 }
 
 /* ---- along one axis: x[outer][n][inner] ------------------------------------------------------------------------------------ */

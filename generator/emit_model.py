@@ -272,6 +272,11 @@ class _Emitter:
 
     op_max = op_sum
 
+    def op_gradient_energy(self, t, x):
+        dims = t.attrs["dims"]
+        whole = len(dims) == len(self.tensors[t.inputs[0]].shape)
+        return "gpunn_gradient_energy(%s, %s)" % (x[0], "GPUNN_ALL" if whole else "GPUNN_AXES(%s)" % ", ".join(map(str, dims)))
+
     def op_argmax(self, t, x):
         keepdim = len(t.shape) == len(self.tensors[t.inputs[0]].shape)
         return "gpunn_argmax(%s, %d, %s)" % (x[0], t.attrs["dim"], boolean(keepdim))

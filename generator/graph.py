@@ -699,6 +699,11 @@ class Graph:
     def max(self, x, dims=(), keepdim=False):
         return self.reduce("max", {}, x, dims, keepdim)
 
+    def gradient_energy(self, x, dims=()):
+        check_f32(x)
+        axes = sorted(axis_list(x, dims)) or range(len(x.shape))
+        return self.node("gradient_energy", {"dims": tuple(axes)}, (x,), ())
+
     def argmax(self, x, dim, keepdim=False):
         check_f32(x)
         axis = axis_of(x, dim)

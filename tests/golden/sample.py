@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes sample.safetensors beside it with PyTorch: python3 tests/golden/sample.py
 
-grid_sample and affine_grid, in the form that make_golden.py describes."""
+grid_sample, affine_grid and gradient_energy, in the form that make_golden.py describes."""
 import torch
 import torch.nn.functional as F
 
@@ -78,11 +78,31 @@ def affine_grid_cases(out):
     case("3d_many", randn(1, 3, 4), (11, 5, 13), True)
 
 
+def gradient_energy_cases(out):
+    def energy(x, dims):
+        return sum((x.diff(dim=d) ** 2).mean() for d in dims if x.shape[d] > 1)
+
+    def case(label, x, *dims):
+        add_case(out, "gradient_energy." + label, lambda x: energy(x, dims), batch={"x": x})
+
+    case("field", randn(2, 4, 5, 6, 3), 1, 2, 3)
+    case("image", randn(2, 2, 7, 5), 2, 3)
+    case("all", randn(3, 4, 5), 0, 1, 2)
+    case("first", randn(3, 5), 0)
+    case("last", randn(2, 37), 1)
+    case("pair", randn(2, 2), 0, 1)
+    case("one", randn(2, 1, 3), 1, 2)
+    case("middle", randn(2, 3, 41, 2), 2)
+    case("long", randn(1, 2311), 1)
+    case("rows", randn(1, 31, 67), 1)
+
+
 def main():
     torch.manual_seed(8)
     out = {}
     grid_sample_cases(out)
     affine_grid_cases(out)
+    gradient_energy_cases(out)
     save("sample.safetensors", out)
 
 

@@ -210,6 +210,7 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_sum(h, GPUNN_AXES(1), true);
     all[count++] = gpunn_mean(h, GPUNN_AXES(3, -2), false);
     all[count++] = gpunn_max(h, GPUNN_ALL, false);
+    all[count++] = gpunn_gradient_energy(h, GPUNN_AXES(-1, 2));
     all[count++] = gpunn_cast(gpunn_argmax(h, 1, true), GPUNN_F32);
     all[count++] = gpunn_embedding(t, "words", .num_embeddings = 6, .embedding_dim = 5, .padding_idx = GPUNN_ZERO);
     all[count] = gpunn_linear(all[count - 1], "words again", .weight = gpunn_find(m, "words.weight"));

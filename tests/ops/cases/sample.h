@@ -1,4 +1,4 @@
-/* Cases of grid_sample, affine_grid: SAMPLE_CASES for golden.c (tests/golden/sample.py), SAMPLE_GRADIENTS for gradients.c. */
+/* Cases of grid_sample, affine_grid, gradient_energy: SAMPLE_CASES for golden.c (tests/golden/sample.py), SAMPLE_GRADIENTS for gradients.c. */
 /* clang-format off */
 #define GRID(...) gpunn_grid_sample(in("x"), in("grid"), __VA_ARGS__)
 #define AFFINE(align, ...) gpunn_affine_grid(in("theta"), GPUNN_SHAPE(__VA_ARGS__), align)
@@ -20,6 +20,18 @@
     X(grid_sample, axes "_crowd", gpunn_grid_sample(in("x"), in("grid")))                                            \
     X(grid_sample, axes "_many", GRID(.align_corners = true))                                                        \
     X(grid_sample, axes "_exact", GRID(.align_corners = true))
+#define ENERGY(...) gpunn_gradient_energy(in("x"), __VA_ARGS__)
+#define ENERGY_CASES(X)                                      \
+    X(gradient_energy, "field", ENERGY(GPUNN_AXES(1, 2, 3))) \
+    X(gradient_energy, "image", ENERGY(GPUNN_AXES(-1, -2)))  \
+    X(gradient_energy, "all", ENERGY(GPUNN_ALL))             \
+    X(gradient_energy, "first", ENERGY(GPUNN_AXES(0)))       \
+    X(gradient_energy, "last", ENERGY(GPUNN_AXES(1)))        \
+    X(gradient_energy, "pair", ENERGY(GPUNN_ALL))            \
+    X(gradient_energy, "one", ENERGY(GPUNN_AXES(1, 2)))      \
+    X(gradient_energy, "middle", ENERGY(GPUNN_AXES(2)))      \
+    X(gradient_energy, "long", ENERGY(GPUNN_AXES(1)))        \
+    X(gradient_energy, "rows", ENERGY(GPUNN_AXES(1)))
 #define SAMPLE_CASES(X)                                               \
     GRID_CASES(X, "2d")                                               \
     GRID_CASES(X, "3d")                                               \
@@ -33,7 +45,8 @@
     X(affine_grid, "3d", AFFINE(false, 3, 4, 5))                      \
     X(affine_grid, "3d_align", AFFINE(true, 2, 5, 3))                 \
     X(affine_grid, "3d_slice", AFFINE(false, 1, 3, 6))                \
-    X(affine_grid, "3d_many", AFFINE(true, 11, 5, 13))
+    X(affine_grid, "3d_many", AFFINE(true, 11, 5, 13)) \
+    ENERGY_CASES(X)
 
 /* grid: a grid input of that shape for images (or volumes) of `cells` cells along each axis */
 #define SAMPLE_GRADIENTS(X)                                                                                                 \
@@ -50,5 +63,7 @@
     X(grid_sample_twice, XS(3, 1, 3, 3, 3), grid(in, 3, false, GPUNN_SHAPE(3, 3, 3, 3, 3)),                                 \
       gpunn_add(gpunn_grid_sample(x, in->x[1]), gpunn_mul(x, gpunn_grid_sample(x, in->x[1]))))                              \
     X(affine_grid, XS(3, 2, 3), gpunn_affine_grid(x, GPUNN_SHAPE(3, 4), false))                                             \
-    X(affine_grid_volume, XS(3, 3, 4), gpunn_affine_grid(x, GPUNN_SHAPE(2, 3, 4), true))
+    X(affine_grid_volume, XS(3, 3, 4), gpunn_affine_grid(x, GPUNN_SHAPE(2, 3, 4), true)) \
+    X(gradient_energy, XS(3, 4, 3, 2), gpunn_gradient_energy(x, GPUNN_AXES(1, 2)))                                          \
+    X(gradient_energy_square, XS(3, 7), gpunn_square(gpunn_gradient_energy(x, GPUNN_ALL)))
 /* clang-format on */
