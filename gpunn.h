@@ -873,6 +873,18 @@ GPUNN_API gpunn_tensor *gpunn_kl_div_(gpunn_tensor *input, gpunn_tensor *target,
 #define gpunn_bce_with_logits(input, ...) gpunn_bce_with_logits_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_kl_div(input, ...) gpunn_kl_div_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 
+typedef struct gpunn_ncc_args {
+    int   args_;
+    int   window; /* cells along each axis, odd; 0: one window, the whole image */
+    float eps;    /* 1e-5 */
+} gpunn_ncc_args;
+/* Minus the normalised cross-correlation of images or volumes [n, c, ...] of one to three axes, for registration. With window 0
+ * -mean of S(ab) / sqrt(S(aa) S(bb) + eps), S the sums over one channel of a sample, a and b input and target less their means.
+ * Else its square around each cell, VoxelMorph's: -mean of S(ab)^2 / (S(aa) S(bb) + eps) with the sums and means of the window,
+ * in which cells beside the image count as 0. */
+GPUNN_API gpunn_tensor *gpunn_ncc_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_ncc_args args);
+#define gpunn_ncc_loss(input, ...) gpunn_ncc_loss_((input), GPUNN_NAMED(gpunn_ncc_args, __VA_ARGS__))
+
 typedef struct gpunn_class_loss_args {
     int             args_;
     gpunn_reduction reduction;
@@ -4657,6 +4669,92 @@ GPUNN_API gpunn_tensor *gpunn_kl_div_(gpunn_tensor *input, gpunn_tensor *target,
 {
     return gpunn__loss_node("kl_div", args.log_target ? GPUNN_OP_KL_DIVERGENCE_LOG : GPUNN_OP_KL_DIVERGENCE, input, target, &args,
                             GPUNN__TAKES_LOG_TARGET);
+}
+
+/* x less its mean over all axes after the second. */
+static gpunn_tensor *gpunn__centred(gpunn_tensor *x)
+{
+    gpunn_axes inner = {{2, 3, 4, GPUNN_END}};
+    inner.axis[x->rank - 2] = GPUNN_END;
+    return gpunn_sub(x, gpunn_mean(x, inner, true));
+}
+
+static gpunn_tensor *gpunn__product_of(gpunn_tensor *a, gpunn_tensor *b)
+{
+    return a == b ? gpunn_square(a) : gpunn_mul(a, b);
+}
+
+static gpunn_tensor *gpunn__inner_product(gpunn_tensor *a, gpunn_tensor *b)
+{
+    gpunn_axes inner = {{2, 3, 4, GPUNN_END}};
+    if (a) inner.axis[a->rank - 2] = GPUNN_END;
+    return gpunn_sum(gpunn__product_of(a, b), inner, false);
+}
+
+/* Means over windows of that many cells along each axis: one axis after another, each as one of an image's for a pool. */
+static gpunn_tensor *gpunn__window_means(gpunn_tensor *x, int window)
+{
+    gpunn_shape shape;
+    int         rank = x ? x->rank : 0;
+    memset(&shape, 0, sizeof shape);
+    for (int i = 0; i < rank; i++) shape.dim[i] = x->dim[i];
+    for (int axis = 2; axis < rank; axis++) {
+        bool            last = axis == rank - 1;
+        int64_t         before = 1, after = 1;
+        gpunn_pool_args args;
+        for (int i = 1; i < axis; i++) before *= shape.dim[i];
+        for (int i = axis + 1; i < rank; i++) after *= shape.dim[i];
+        memset(&args, 0, sizeof args);
+        args.kernel_shape[last] = window;
+        args.kernel_shape[!last] = args.stride = 1;
+        args.paddings[last] = window / 2;
+        gpunn_shape image = GPUNN_SHAPE(shape.dim[0], last ? 1 : before, last ? before : shape.dim[axis],
+                                        last ? shape.dim[axis] : after);
+        x = gpunn_avg_pool2d_(gpunn_reshape(x, image), args);
+    }
+    return gpunn_reshape(x, shape);
+}
+
+/* Of x and y in each window, whose means are mx and my. */
+static gpunn_tensor *gpunn__window_covariance(gpunn_tensor *x, gpunn_tensor *y, gpunn_tensor *mx, gpunn_tensor *my, int window)
+{
+    gpunn_tensor *mean = gpunn__window_means(gpunn__product_of(x, y), window);
+    return gpunn_sub(mean, gpunn__product_of(mx, my));
+}
+
+GPUNN_API gpunn_tensor *gpunn_ncc_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_ncc_args args)
+{
+    gpunn_tensor *operands[] = {input, target};
+    gpunn__call   call;
+    if (!gpunn__begin(&call, "ncc_loss", NULL, gpunn__loss_names, operands, 2, 2) ||
+        !gpunn__shapes_are_equal(&call, input, target) ||
+        !gpunn__has_rank(&call, input, 3, 5, "[n, channels, ...] of one to three more axes") ||
+        !gpunn__axes_are_fixed(&call, input, 1, input->rank - 1))
+        return NULL;
+    int    window = gpunn__int_setting(args.window, 0);
+    float  eps = gpunn__float_setting(args.eps, 1e-5f);
+    double cells = 1;
+    if (window < 0 || (window > 0 && window % 2 == 0))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "window is %d; use an odd number, or 0 for the whole image", window);
+    if (!(eps >= 0) || !isfinite(eps))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "eps is %g; use a number of 0 or more", (double)eps);
+    gpunn_tensor *top, *aa, *bb, *bottom;
+    if (window == 0) {
+        gpunn_tensor *a = gpunn__centred(input), *b = gpunn__centred(target);
+        top = gpunn__inner_product(a, b);
+        aa = gpunn__inner_product(a, a);
+        bb = gpunn__inner_product(b, b);
+        bottom = gpunn_sqrt(gpunn_add_scalar(gpunn_mul(aa, bb), eps));
+    } else { /* of means instead of sums: all of the quotient is smaller by the square of the window's cells */
+        for (int i = 2; i < input->rank; i++) cells *= window;
+        gpunn_tensor *a = gpunn__window_means(input, window), *b = gpunn__window_means(target, window);
+        top = gpunn_square(gpunn__window_covariance(input, target, a, b, window));
+        aa = gpunn__window_covariance(input, input, a, a, window);
+        bb = gpunn__window_covariance(target, target, b, b, window);
+        bottom = gpunn_add_scalar(gpunn_mul(aa, bb), (float)((double)eps / (cells * cells)));
+    }
+    gpunn_tensor *loss = gpunn_neg(gpunn__reduce_loss(gpunn_div(top, bottom), GPUNN_REDUCE_MEAN));
+    return loss ? loss : gpunn__undo(&call);
 }
 
 /* Opens a call on logits [n, classes, ...] and integer labels [n, ...]. */
@@ -19393,6 +19491,15 @@ static gpunn_tensor *gpunn__make_loss(gpunn__loading *l, const gpunn__spec_entry
     return losses[i].build(e->in[0], e->in[1], args);
 }
 
+static gpunn_tensor *gpunn__make_ncc_loss(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_ncc_args args;
+    memset(&args, 0, sizeof args);
+    return gpunn__get_int(l, e->item, "window", 0, &args.window) && gpunn__get_setting(l, e->item, "eps", &args.eps)
+               ? gpunn_ncc_loss_(e->in[0], e->in[1], args)
+               : NULL;
+}
+
 static gpunn_tensor *gpunn__make_class_loss(gpunn__loading *l, const gpunn__spec_entry *e)
 {
     gpunn_class_loss_args args;
@@ -19538,6 +19645,7 @@ static const gpunn__spec_op gpunn__spec_ops[] = {
     {"bce_loss", 2, false, gpunn__make_loss},
     {"bce_with_logits", 2, false, gpunn__make_loss},
     {"kl_div", 2, false, gpunn__make_loss},
+    {"ncc_loss", 2, false, gpunn__make_ncc_loss},
     {"cross_entropy", 2, false, gpunn__make_class_loss},
     {"nll_loss", 2, false, gpunn__make_class_loss},
     {"accuracy", 2, false, gpunn__make_accuracy},

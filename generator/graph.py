@@ -972,6 +972,50 @@ class Graph:
     def kl_div(self, input, target, reduction, log_target):
         return self.loss("kl_divergence_log" if log_target else "kl_divergence", input, target, reduction)
 
+    def window_means(self, x, window):
+        """Means over windows of that many cells along each axis after the second: one axis after another."""
+        shape, rank = x.shape, len(x.shape)
+        for axis in range(2, rank):
+            before, after = math.prod(shape[1:axis]), math.prod(shape[axis + 1:])
+            last = axis == rank - 1
+            image = (1, before, shape[axis]) if last else (before, shape[axis], after)
+            kernel, padding = ((1, window), (0, window // 2)) if last else ((window, 1), (window // 2, 0))
+            x = self.avg_pool2d(self.node("reshape", {}, (x,), shape[:1] + image), kernel, padding, False, True, stride=(1, 1))
+        return self.node("reshape", {}, (x,), shape)
+
+    def ncc_loss(self, input, target, window, eps):
+        def product(a, b):
+            return self.apply("square", (a,)) if a is b else self.apply("mul", (a, b))
+
+        def centred(x):
+            return self.apply("sub", (x, self.mean(x, inner, True)))
+
+        def inner_product(a, b):
+            return self.sum(product(a, b), inner)
+
+        def covariance(x, y, mx, my):
+            mean = self.window_means(product(x, y), window)
+            return self.apply("sub", (mean, product(mx, my)))
+
+        check_f32(input, target)
+        check_equal_shapes(input, target)
+        check_rank(input, 3, 5, "[n, channels, ...] of one to three more axes")
+        inner = range(2, len(input.shape))
+        check_fixed(input, range(1, len(input.shape)))
+        eps = setting(finite(eps, "eps", low=0))
+        if window and window % 2 == 0:
+            raise GraphError("window is %d; use an odd number, or 0 for the whole image" % window, "window")
+        if window == 0:
+            a, b = centred(input), centred(target)
+            top, aa, bb = inner_product(a, b), inner_product(a, a), inner_product(b, b)
+            bottom = self.apply("sqrt", (self.apply("add_scalar", (self.apply("mul", (aa, bb)),), (eps,)),))
+        else:
+            a, b = self.window_means(input, window), self.window_means(target, window)
+            top = self.apply("square", (covariance(input, target, a, b),))
+            aa, bb = covariance(input, input, a, a), covariance(target, target, b, b)
+            bottom = self.apply("add_scalar", (self.apply("mul", (aa, bb)),), (f32(eps / float(window) ** (2 * len(inner))),))
+        return self.apply("neg", (self.mean(self.apply("div", (top, bottom))),))
+
     @staticmethod
     def check_classes(logits, labels):
         check_f32(logits)

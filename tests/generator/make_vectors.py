@@ -61,6 +61,7 @@ class Maker:
             "dtype": lambda: self.pick(("f32", "i64", "i32", "u8", "bool")),
             "init": lambda: {"kind": "uniform", "a": -0.5, "b": 0.5}, "parameters": lambda: {},
             "reduction": lambda: self.pick(("mean", "sum", "none", "batchmean")),
+            "odd_window": lambda: self.pick((0, 1, 3, 5, 9)),
             "grid_mode": lambda: self.pick(("bilinear", "nearest")),
             "grid_padding": lambda: self.pick(("zeros", "border", "reflection")),
             "class_reduction": lambda: self.pick(("mean", "sum", "none"))}
@@ -143,7 +144,7 @@ class Maker:
         shape = self.pick((["N", 6], ["N", 4, 9, 8], [3, "N", 5], ["N", 3, 4]))
         if op == "affine_grid":
             shape = self.pick((["N", 2, 3], ["N", 3, 4]))
-        elif op == "grid_sample":
+        elif op in ("grid_sample", "ncc_loss"):
             shape = ["N", 4, 9, 8]
         elif op[-2:] in ("1d", "2d", "3d"):
             shape = ["N", 4] + [5, 9, 8][-int(op[-2]):]

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Makes sample.safetensors beside it with PyTorch: python3 tests/golden/sample.py
 
-grid_sample, affine_grid and gradient_energy, in the form that make_golden.py describes."""
+grid_sample, affine_grid, gradient_energy and ncc_loss, in the form that make_golden.py describes."""
 import torch
 import torch.nn.functional as F
 
 from make_golden import add_case, f32, inf, nan, randn, save
 
-SIZES = {2: (5, 7), 3: (4, 5, 7)}  # of x
+SIZES = {2: (5, 7), 3: (3, 5, 4)}  # of x
 POINTS = {2: (4, 9), 3: (3, 4, 6)}
 
 
@@ -97,12 +97,47 @@ def gradient_energy_cases(out):
     case("rows", randn(1, 31, 67), 1)
 
 
+def ncc_cases(out):
+    def whole(input, target, eps=1e-5):
+        axes = tuple(range(2, input.dim()))
+        a, b = input - input.mean(axes, keepdim=True), target - target.mean(axes, keepdim=True)
+        return -((a * b).sum(axes) / ((a * a).sum(axes) * (b * b).sum(axes) + eps).sqrt()).mean()
+
+    def local(input, target, window, eps=1e-5):
+        """VoxelMorph's (voxelmorph/torch/losses.py), for any number of channels."""
+        axes, channels = input.dim() - 2, input.shape[1]
+        ones = torch.ones(channels, 1, *[window] * axes, dtype=input.dtype)
+
+        def sums(x):
+            return (F.conv1d, F.conv2d, F.conv3d)[axes - 1](x, ones, padding=window // 2, groups=channels)
+
+        cells = float(window ** axes)
+        a, b = sums(input), sums(target)
+        u, v = a / cells, b / cells
+        cross = sums(input * target) - v * a - u * b + u * v * cells
+        aa = sums(input * input) - 2 * u * a + u * u * cells
+        bb = sums(target * target) - 2 * v * b + v * v * cells
+        return -(cross * cross / (aa * bb + eps)).mean()
+
+    def case(label, loss, *shape):
+        add_case(out, "ncc_loss." + label, loss, batch={"input": torch.rand(shape), "target": torch.rand(shape)})
+
+    case("volume", whole, 2, 1, 4, 5, 6)
+    case("channels", whole, 3, 2, 7, 5)
+    case("line", lambda input, target: whole(input, target, 0.1), 2, 1, 19)
+    case("local_volume", lambda input, target: local(input, target, 3), 2, 1, 4, 5, 6)
+    case("local_image", lambda input, target: local(input, target, 5), 1, 2, 7, 8)
+    case("local_line", lambda input, target: local(input, target, 9, 0.1), 2, 1, 21)
+    case("local_large", lambda input, target: local(input, target, 7), 1, 1, 4, 5, 3)
+
+
 def main():
     torch.manual_seed(8)
     out = {}
     grid_sample_cases(out)
     affine_grid_cases(out)
     gradient_energy_cases(out)
+    ncc_cases(out)
     save("sample.safetensors", out)
 
 

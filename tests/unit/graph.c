@@ -945,6 +945,28 @@ static void test_losses(void **state)
             gpunn_bce_loss(f->rows, t, .weight = f->three));
 }
 
+static void test_registration_losses(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *other = gpunn_input(f->model, "other", GPUNN_F32, SHAPE(B, 6, 14, 13));
+    check_shape(f, gpunn_ncc_loss(f->image, f->image), SHAPE(0));
+    check_shape(f, gpunn_ncc_loss(f->image, gpunn_relu(f->image), .window = 9), SHAPE(0));
+    check_shape(f, gpunn_gradient_energy(f->image, GPUNN_AXES(2, -1)), SHAPE(0));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "ncc_loss: window is 4; use an odd number, or 0 for the whole image",
+            gpunn_ncc_loss(f->image, f->image, .window = 4));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "ncc_loss: eps is -1; use a number of 0 or more",
+            gpunn_ncc_loss(f->image, f->image, .eps = -1));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "ncc_loss: input [batch, 6, 14, 14] and target [batch, 6, 14, 13] differ, and nothing is broadcast here; "
+            "gpunn_reshape one of them",
+            gpunn_ncc_loss(f->image, other));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "ncc_loss: x is [batch, 20], but [n, channels, ...] of one to three more axes is needed; gpunn_reshape it",
+            gpunn_ncc_loss(f->rows, f->rows));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gradient_energy: axis 2 is listed twice; name each axis once",
+            gpunn_gradient_energy(f->image, GPUNN_AXES(2, -2)));
+}
+
 static void test_class_losses(void **state)
 {
     fixture      *f = (fixture *)*state;
@@ -1295,6 +1317,7 @@ int main(void)
         TEST(test_losses),
         TEST(test_attention),
         TEST(test_attention_layers),
+        TEST(test_registration_losses),
         TEST(test_class_losses),
         TEST(test_expr),
         TEST(test_expr_as_the_generator),

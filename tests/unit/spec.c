@@ -197,11 +197,11 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_adaptive_max_pool2d(h, 2, 2);
     all[count++] = gpunn_max_pool1d(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 45)), .kernel_size = 3, .stride = 2,
                                     .padding = 1);
-    gpunn_tensor *volume = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 3, 3, 5));
-    all[count++] = gpunn_max_pool3d(volume, .kernel_size = 2, .strides = {1, 2, 1}, .paddings = {0, 0, 1});
-    all[count++] = gpunn_avg_pool3d(volume, .kernel_shape = {2, 1, 3}, .ceil_mode = true);
-    all[count++] = gpunn_adaptive_max_pool3d(volume, 2, 2, 2);
-    all[count++] = gpunn_adaptive_avg_pool3d(volume, 1, 2, 3);
+    gpunn_tensor *deep = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 3, 3, 5));
+    all[count++] = gpunn_max_pool3d(deep, .kernel_size = 2, .strides = {1, 2, 1}, .paddings = {0, 0, 1});
+    all[count++] = gpunn_avg_pool3d(deep, .kernel_shape = {2, 1, 3}, .ceil_mode = true);
+    all[count++] = gpunn_adaptive_max_pool3d(deep, 2, 2, 2);
+    all[count++] = gpunn_adaptive_avg_pool3d(deep, 1, 2, 3);
     all[count++] = gpunn_dropout(gpunn_dropout(h, 0.5f), 0.1f);
     all[count++] = gpunn_permute(h, GPUNN_AXES(1, 0, 3, 2));
     all[count++] = gpunn_slice(h, -1, 1, 6, 2);
@@ -252,6 +252,8 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_bce_with_logits(logits, gpunn_abs(logits), .pos_weight = weights, .weight = weights);
     all[count++] = gpunn_kl_div(logits, gpunn_exp(logits), .reduction = GPUNN_REDUCE_BATCHMEAN, .log_target = true);
     all[count++] = gpunn_smooth_l1_loss(logits, gpunn_cos(logits), .beta = GPUNN_ZERO);
+    all[count++] = gpunn_ncc_loss(h, gpunn_sigmoid(h), .window = 3);
+    all[count++] = gpunn_ncc_loss(h, gpunn_tanh(h), .eps = 0.25f);
     all[count++] = gpunn_accuracy(logits, t);
     gpunn_tensor *sum = all[0];
     for (int i = 1; i < count; i++) sum = gpunn_add(sum, all[i]);

@@ -1,4 +1,5 @@
-/* Cases of grid_sample, affine_grid, gradient_energy: SAMPLE_CASES for golden.c (tests/golden/sample.py), SAMPLE_GRADIENTS for gradients.c. */
+/* grid_sample, affine_grid, gradient_energy, ncc_loss: SAMPLE_CASES for golden.c (tests/golden/sample.py), SAMPLE_GRADIENTS for
+ * gradients.c. */
 /* clang-format off */
 #define GRID(...) gpunn_grid_sample(in("x"), in("grid"), __VA_ARGS__)
 #define AFFINE(align, ...) gpunn_affine_grid(in("theta"), GPUNN_SHAPE(__VA_ARGS__), align)
@@ -20,6 +21,7 @@
     X(grid_sample, axes "_crowd", gpunn_grid_sample(in("x"), in("grid")))                                            \
     X(grid_sample, axes "_many", GRID(.align_corners = true))                                                        \
     X(grid_sample, axes "_exact", GRID(.align_corners = true))
+#define NCC(...) gpunn_ncc_loss(in("input"), in("target"), __VA_ARGS__)
 #define ENERGY(...) gpunn_gradient_energy(in("x"), __VA_ARGS__)
 #define ENERGY_CASES(X)                                      \
     X(gradient_energy, "field", ENERGY(GPUNN_AXES(1, 2, 3))) \
@@ -46,7 +48,14 @@
     X(affine_grid, "3d_align", AFFINE(true, 2, 5, 3))                 \
     X(affine_grid, "3d_slice", AFFINE(false, 1, 3, 6))                \
     X(affine_grid, "3d_many", AFFINE(true, 11, 5, 13)) \
-    ENERGY_CASES(X)
+    ENERGY_CASES(X)                                                   \
+    X(ncc_loss, "volume", gpunn_ncc_loss(in("input"), in("target")))  \
+    X(ncc_loss, "channels", gpunn_ncc_loss(in("input"), in("target"))) \
+    X(ncc_loss, "line", NCC(.eps = 0.1f))                             \
+    X(ncc_loss, "local_volume", NCC(.window = 3))                     \
+    X(ncc_loss, "local_image", NCC(.window = 5))                      \
+    X(ncc_loss, "local_line", NCC(.window = 9, .eps = 0.1f))          \
+    X(ncc_loss, "local_large", NCC(.window = 7))
 
 /* grid: a grid input of that shape for images (or volumes) of `cells` cells along each axis */
 #define SAMPLE_GRADIENTS(X)                                                                                                 \
@@ -65,5 +74,7 @@
     X(affine_grid, XS(3, 2, 3), gpunn_affine_grid(x, GPUNN_SHAPE(3, 4), false))                                             \
     X(affine_grid_volume, XS(3, 3, 4), gpunn_affine_grid(x, GPUNN_SHAPE(2, 3, 4), true)) \
     X(gradient_energy, XS(3, 4, 3, 2), gpunn_gradient_energy(x, GPUNN_AXES(1, 2)))                                          \
-    X(gradient_energy_square, XS(3, 7), gpunn_square(gpunn_gradient_energy(x, GPUNN_ALL)))
+    X(gradient_energy_square, XS(3, 7), gpunn_square(gpunn_gradient_energy(x, GPUNN_ALL))) \
+    X(ncc_loss, XS(3, 1, 4, 5), gpunn_ncc_loss(x, in->x[1] = B("t", 3, 1, 4, 5)))                                           \
+    X(ncc_loss_local, XS(3, 1, 4, 5), gpunn_ncc_loss(x, in->x[1] = B("t", 3, 1, 4, 5), .window = 3, .eps = 0.1f))
 /* clang-format on */
