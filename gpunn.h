@@ -513,6 +513,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(GRU, gru, 831, 1, 4093)                            \
     X(LAYER_NORM, layer_norm, 3, 0, 7)                   \
     X(RMS_NORM, rms_norm, 3, 0, 3)                       \
+    X(GROUP_NORM, group_norm, 3, 0, 7)                   \
     X(EMBEDDING, embedding, 1, 0, 2)                     \
     X(DROPOUT, dropout, 0, 0, 1)                         \
     X(PERMUTE, permute, 0, 0, 1)                         \
@@ -668,12 +669,37 @@ typedef struct gpunn_batch_norm_args {
     float momentum; /* share of the new batch in the running statistics, 0.1 */
     bool  no_affine;
 } gpunn_batch_norm_args;
-/* x [n, c] or [n, c, l] (1d), [n, c, h, w] (2d); weight, bias, and the buffers running_mean, running_var (unbiased) [c].
- * A training step over one value per channel is an error, as in PyTorch. */
+/* x [n, c] or [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d); weight, bias, and the buffers running_mean, running_var
+ * (unbiased) [c]. A training step over one value per channel is an error, as in PyTorch. */
 GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
 #define gpunn_batch_norm1d(x, ...) gpunn_batch_norm1d_((x), GPUNN_NAMED(gpunn_batch_norm_args, __VA_ARGS__))
 GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
 #define gpunn_batch_norm2d(x, ...) gpunn_batch_norm2d_((x), GPUNN_NAMED(gpunn_batch_norm_args, __VA_ARGS__))
+GPUNN_API gpunn_tensor *gpunn_batch_norm3d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
+#define gpunn_batch_norm3d(x, ...) gpunn_batch_norm3d_((x), GPUNN_NAMED(gpunn_batch_norm_args, __VA_ARGS__))
+
+typedef struct gpunn_group_norm_args {
+    int   args_;
+    int   num_groups; /* divides the channels */
+    float eps;        /* 1e-5 */
+    bool  no_affine;
+} gpunn_group_norm_args;
+/* x [n, c, ...]: (x - mean) / sqrt(variance + eps) over the channels of each group together, times weight plus bias, both [c]. */
+GPUNN_API gpunn_tensor *gpunn_group_norm_(gpunn_tensor *x, const char *name, gpunn_group_norm_args args);
+#define gpunn_group_norm(x, ...) gpunn_group_norm_((x), GPUNN_NAMED(gpunn_group_norm_args, __VA_ARGS__))
+
+typedef struct gpunn_instance_norm_args {
+    int   args_;
+    float eps;    /* 1e-5 */
+    bool  affine; /* with weight and bias [c]; torch's default is without */
+} gpunn_instance_norm_args;
+/* group_norm of as many groups as channels: x [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d). No running statistics. */
+GPUNN_API gpunn_tensor *gpunn_instance_norm1d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args);
+#define gpunn_instance_norm1d(x, ...) gpunn_instance_norm1d_((x), GPUNN_NAMED(gpunn_instance_norm_args, __VA_ARGS__))
+GPUNN_API gpunn_tensor *gpunn_instance_norm2d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args);
+#define gpunn_instance_norm2d(x, ...) gpunn_instance_norm2d_((x), GPUNN_NAMED(gpunn_instance_norm_args, __VA_ARGS__))
+GPUNN_API gpunn_tensor *gpunn_instance_norm3d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args);
+#define gpunn_instance_norm3d(x, ...) gpunn_instance_norm3d_((x), GPUNN_NAMED(gpunn_instance_norm_args, __VA_ARGS__))
 
 typedef struct gpunn_layer_norm_args {
     int   args_;
@@ -1178,7 +1204,7 @@ typedef struct gpunn_attributes {
     int             stride[3], padding[3], dilation[3];
     int             groups;                       /* conv */
     bool            ceil_mode, count_exclude_pad; /* pools */
-    float           eps, momentum;                /* batch_norm; layer_norm, rms_norm: eps */
+    float           eps, momentum;                /* batch_norm; other norms: eps */
     int             axis;                         /* concat, slice, gather, argmax, softmax, log_softmax; >= 0. layer_norm,
                                                      rms_norm: the first of the axes normalised */
     int             order[GPUNN_MAX_RANK];        /* permute */
@@ -1219,11 +1245,11 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 
 /* Operands: LINEAR, CONV* x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
  * affine), running_mean, running_var (both updated in place by a training forward); CROSS_ENTROPY, NLL logits, labels, weight
- * (data NULL without); LAYER_NORM, RMS_NORM x, weight, bias (data NULL without); ATTENTION q, k, v, mask (data NULL without) or
- * all of q, k and v in the first, of rank 5; RNN, LSTM, GRU x [length, n, features], lengths, h_0, c_0 (data NULL without), and
- * for each direction weight_ih, weight_hh, bias_ih, bias_hh (data NULL without); EMBEDDING tokens, weight; GATHER x, index;
- * GRID_SAMPLE x, grid; AFFINE_GRID theta; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the operands of its
- * program: gradients that it writes in grad_in, with accumulate, all others in in. */
+ * (data NULL without); LAYER_NORM, RMS_NORM, GROUP_NORM x, weight, bias (data NULL without); ATTENTION q, k, v, mask (data NULL
+ * without) or all of q, k and v in the first, of rank 5; RNN, LSTM, GRU x [length, n, features], lengths, h_0, c_0 (data NULL
+ * without), and for each direction weight_ih, weight_hh, bias_ih, bias_hh (data NULL without); EMBEDDING tokens, weight; GATHER
+ * x, index; GRID_SAMPLE x, grid; AFFINE_GRID theta; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the
+ * operands of its program: gradients that it writes in grad_in, with accumulate, all others in in. */
 typedef struct gpunn_step {
     gpunn_op op;
     bool     backward; /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
@@ -3636,6 +3662,71 @@ GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, g
     return gpunn__batch_norm_node("batch_norm2d", x, name, &args, 4, 4, "[n, channels, height, width]");
 }
 
+GPUNN_API gpunn_tensor *gpunn_batch_norm3d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
+{
+    return gpunn__batch_norm_node("batch_norm3d", x, name, &args, 5, 5, "[n, channels, depth, height, width]");
+}
+
+/* eps 0: the default. affine: with weight and bias. */
+static gpunn_tensor *gpunn__group_norm_node(const gpunn__call *call, gpunn_tensor *x, int64_t groups, float eps, bool affine)
+{
+    gpunn_attributes attr = gpunn__no_attributes();
+    char             text[128];
+    if (!gpunn__axes_are_fixed(call, x, 1, x->rank - 1)) return NULL;
+    if (groups < 1 || x->dim[1] % groups != 0)
+        return gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
+                             "num_groups is %lld, but x %s has %lld channels; it must be 1 or more and divide them",
+                             (long long)groups, gpunn__shape_text(x, text), (long long)x->dim[1]);
+    attr.groups = (int)groups;
+    attr.eps = gpunn__float_setting(eps, 1e-5f);
+    if (!(attr.eps > 0) || !isfinite(attr.eps))
+        return gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "eps is %g; use a positive number", (double)attr.eps);
+    gpunn_tensor *operands[3] = {x, NULL, NULL};
+    for (int i = 0; i < 2 && affine; i++) {
+        operands[1 + i] = gpunn__layer_weight(call, GPUNN__PARAMETER, i == 0 ? "weight" : "bias", 1, &x->dim[1],
+                                              GPUNN_INIT_CONSTANT, i == 0 ? 1.0f : 0.0f);
+        if (operands[1 + i] == NULL) return NULL;
+    }
+    return gpunn__node(call, GPUNN_OP_GROUP_NORM, &attr, operands, 3, GPUNN_F32, x->rank, x->dim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_group_norm_(gpunn_tensor *x, const char *name, gpunn_group_norm_args args)
+{
+    gpunn__call call;
+    return gpunn__begin_layer(&call, "group_norm", name, x) && gpunn__has_rank(&call, x, 2, GPUNN_MAX_RANK, "[n, channels, ...]")
+               ? gpunn__group_norm_node(&call, x, args.num_groups, args.eps, !args.no_affine)
+               : NULL;
+}
+
+static gpunn_tensor *gpunn__instance_norm_node(const char *op, gpunn_tensor *x, const char *name,
+                                               const gpunn_instance_norm_args *args, int rank, const char *layout)
+{
+    gpunn__call call;
+    char        text[128];
+    int64_t     values = 1;
+    if (!gpunn__begin_layer(&call, op, name, x) || !gpunn__has_rank(&call, x, rank, rank, layout)) return NULL;
+    for (int i = 2; i < rank; i++) values *= x->dim[i];
+    if (values == 1)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s: one value per channel is nothing to normalise; use larger images",
+                             gpunn__shape_text(x, text));
+    return gpunn__group_norm_node(&call, x, x->dim[1], args->eps, args->affine);
+}
+
+GPUNN_API gpunn_tensor *gpunn_instance_norm1d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args)
+{
+    return gpunn__instance_norm_node("instance_norm1d", x, name, &args, 3, "[n, channels, length]");
+}
+
+GPUNN_API gpunn_tensor *gpunn_instance_norm2d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args)
+{
+    return gpunn__instance_norm_node("instance_norm2d", x, name, &args, 4, "[n, channels, height, width]");
+}
+
+GPUNN_API gpunn_tensor *gpunn_instance_norm3d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args)
+{
+    return gpunn__instance_norm_node("instance_norm3d", x, name, &args, 5, "[n, channels, depth, height, width]");
+}
+
 static gpunn_tensor *gpunn__layer_norm_node(gpunn_op op, gpunn_tensor *x, const char *name, const gpunn_layer_norm_args *args,
                                             float eps, bool bias)
 {
@@ -5559,7 +5650,7 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
         while (operand < t->input_count && t->inputs[operand] != end) operand++;
         if (!b->needed[id] || operand == t->input_count) continue;
         if (b->head[id] != id || b->next[id] >= 0 || b->plan->root[id] != id || b->group[id] >= 0) return NULL; /* taken */
-        if (t->op == GPUNN_OP_BATCH_NORM && operand == 0 && t->rank != 3 && !b->plan->training)
+        if (t->op == GPUNN_OP_BATCH_NORM && operand == 0 && !b->plan->training && (t->rank == 2 || head->op != GPUNN_OP_LINEAR))
             then = 1;
         else if (t->op == GPUNN_OP_ADD && t->inputs[0] != t->inputs[1] && gpunn__same_shape(t->inputs[0], t->inputs[1]))
             then = 2;
@@ -13006,6 +13097,136 @@ static gpunn_status gpunn__cpu_rms_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn
     return gpunn__row_norm_step(cpu, step, action, false);
 }
 
+/* ---- group_norm: x[n][channels][inner], rows of `group` channels ---------------------------------------------------------- *
+ * As layer_norm of the rows, with a weight and a bias for each channel: y = h * rstd * weight + bias. Backward, with g = dy:
+ *     dbias = sum g, dweight = sum(g h rstd) over n and inner,
+ *     dx = rstd * (weight g - mean of weight g - h * rstd^2 * mean of weight g h), means over the row. */
+typedef struct gpunn__group_norm {
+    int64_t      n, channels, group, inner;
+    bool         add, add_weight, add_bias;
+    const float *x, *g, *weight, *bias; /* g: backward; the last two may be NULL */
+    float       *y;                     /* or dx; NULL: not wanted */
+    float       *rstd, *mean;           /* of each row, saved; NULL: not wanted */
+    float       *dweight, *dbias;
+    double      *partial; /* backward: [n][channels][2], sums over inner of g and g h rstd */
+    double       eps;
+} gpunn__group_norm;
+
+static void gpunn__group_norm_forward(const gpunn__group_norm *b, int64_t row)
+{
+    int64_t      size = b->group * b->inner, first = row * b->group % b->channels;
+    const float *x = b->x + row * size;
+    float       *y = b->y + row * size, center = (float)(gpunn__sum_line(x, size) / (double)size);
+    double       sums[2];
+    gpunn__row_sums(GPUNN__ROW_MOMENTS, x, NULL, NULL, center, size, sums);
+    double off = sums[0] / (double)size, rstd = 1 / sqrt((sums[1] - sums[0] * off) / (double)size + b->eps);
+    float  mean = (float)((double)center + off);
+    if (b->rstd) b->rstd[row] = (float)rstd;
+    if (b->mean) b->mean[row] = mean;
+    for (int64_t c = 0; c < b->group; c++) {
+        float scale = (float)(b->weight ? rstd * (double)b->weight[first + c] : rstd), shift = b->bias ? b->bias[first + c] : 0;
+        for (int64_t i = c * b->inner; i < (c + 1) * b->inner; i++) y[i] = (x[i] - mean) * scale + shift;
+    }
+}
+
+GPUNN__INLINE void gpunn__group_norm_slope(const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT g,
+                                           float *GPUNN__RESTRICT dx, int64_t n, const float k[5], bool add)
+{
+    float mean = k[0], rstd = k[1], weight = k[2], shift = k[3], slope = k[4];
+    for (int64_t i = 0; i < n; i++) {
+        float value = (g[i] * weight - shift - (x[i] - mean) * slope) * rstd;
+        dx[i] = add ? dx[i] + value : value;
+    }
+}
+
+static void gpunn__group_norm_backward(const gpunn__group_norm *b, int64_t row)
+{
+    int64_t start = row * b->group * b->inner, first = row * b->group % b->channels;
+    double  sum = 0, product = 0, size = (double)(b->group * b->inner), rstd = (double)b->rstd[row];
+    float   mean = b->mean[row];
+    for (int64_t c = 0; c < b->group; c++) {
+        const float *x = b->x + start + c * b->inner, *g = b->g + start + c * b->inner;
+        double       weight = b->weight ? (double)b->weight[first + c] : 1, *sums = b->partial + 2 * (row * b->group + c);
+        if (b->inner < 16) {
+            sums[0] = sums[1] = 0;
+            for (int64_t i = 0; i < b->inner; i++) {
+                sums[0] += (double)g[i];
+                sums[1] += (double)(g[i] * (x[i] - mean));
+            }
+        } else
+            gpunn__row_sums(GPUNN__ROW_PLAIN, x, g, NULL, mean, b->inner, sums);
+        sums[1] *= rstd;
+        sum += weight * sums[0];
+        product += weight * sums[1];
+    }
+    for (int64_t c = 0; c < b->group && b->y; c++) {
+        int64_t at = start + c * b->inner;
+        float   k[5] = {mean, (float)rstd, b->weight ? b->weight[first + c] : 1, (float)(sum / size),
+                        (float)(rstd * product / size)};
+        GPUNN__FIXED(b->add, gpunn__group_norm_slope, b->x + at, b->g + at, b->y + at, b->inner, k);
+    }
+}
+
+static void gpunn__group_norm_task(void *arg, int thread, int threads)
+{
+    const gpunn__group_norm *b = (const gpunn__group_norm *)arg;
+    int64_t                  row, end;
+    gpunn__cpu_part(b->n * (b->channels / b->group), 1, threads, thread, &row, &end);
+    for (; row < end; row++)
+        if (b->g)
+            gpunn__group_norm_backward(b, row);
+        else
+            gpunn__group_norm_forward(b, row);
+    if (!b->g) return;
+    gpunn__cpu_barrier();
+    gpunn__cpu_part(b->channels, 16, threads, thread, &row, &end);
+    for (int64_t c = row; c < end; c++) {
+        double sums[2] = {0, 0};
+        for (int64_t i = 0; i < b->n; i++) {
+            sums[0] += b->partial[2 * (i * b->channels + c)];
+            sums[1] += b->partial[2 * (i * b->channels + c) + 1];
+        }
+        if (b->dbias) b->dbias[c] = (b->add_bias ? b->dbias[c] : 0) + (float)sums[0];
+        if (b->dweight) b->dweight[c] = (b->add_weight ? b->dweight[c] : 0) + (float)sums[1];
+    }
+}
+
+static gpunn_status gpunn__cpu_group_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *in = step->in;
+    gpunn__group_norm  b;
+    memset(&b, 0, sizeof b);
+    b.n = in[0].dim[0];
+    b.channels = in[0].dim[1];
+    b.group = b.channels / step->attr->groups;
+    b.inner = in[0].count / (b.n * b.channels);
+    int64_t rows = b.n * step->attr->groups;
+    if (action == GPUNN__PREPARE) {
+        if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)rows * sizeof(float);
+        if (step->backward) step->workspace_bytes = 2 * (size_t)(b.n * b.channels) * sizeof(double);
+        return GPUNN_OK;
+    }
+    b.eps = (double)step->attr->eps;
+    b.x = (const float *)in[0].data;
+    b.weight = (const float *)in[1].data;
+    b.bias = (const float *)in[2].data;
+    b.rstd = (float *)step->saved;
+    b.mean = b.rstd ? b.rstd + rows : NULL;
+    b.y = (float *)step->out.data;
+    if (action == GPUNN__BACKWARD) {
+        b.g = (const float *)step->grad_out.data;
+        b.y = (float *)step->grad_in[0].data;
+        b.dweight = (float *)step->grad_in[1].data;
+        b.dbias = (float *)step->grad_in[2].data;
+        b.partial = (double *)step->workspace;
+        b.add = step->accumulate[0];
+        b.add_weight = step->accumulate[1];
+        b.add_bias = step->accumulate[2];
+    }
+    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, in[0].count), gpunn__group_norm_task, &b);
+    return GPUNN_OK;
+}
+
 /* ---- dropout -------------------------------------------------------------------------------------------------------------- *
  * Nothing is stored: backward draws the same again, and so does every backend. Element i belongs to pack i / 8; the eight
  * elements of a pack take the eight 16-bit halves, low before high, of the four words of
@@ -17822,6 +18043,8 @@ static const gpunn__attribute gpunn__attributes_of[] = {
     GPUNN__A(LAYER_NORM, "eps", FLOAT, eps, "1e-05"),
     GPUNN__A(RMS_NORM, "dims", LAST, axis, "1"),
     GPUNN__A(RMS_NORM, "eps", FLOAT, eps, "1.1920929e-07"),
+    GPUNN__A(GROUP_NORM, "num_groups", INT, groups, NULL),
+    GPUNN__A(GROUP_NORM, "eps", FLOAT, eps, "1e-05"),
     GPUNN__A(EMBEDDING, "padding_idx", INT64, ignore_index, "-1"),
     GPUNN__A(RNN, "relu", BOOL, relu, "false"),
     GPUNN__A(RNN, "bidirectional", BOOL, bidirectional, "false"),
@@ -18386,6 +18609,7 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
         }
         break;
     case GPUNN_OP_BATCH_NORM:
+    case GPUNN_OP_GROUP_NORM:
         if (t->inputs[1] == NULL) gpunn__emitf(w, ", \"affine\": false");
         break;
     case GPUNN_OP_LAYER_NORM:
@@ -18497,7 +18721,7 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
     const char              *id = gpunn__id_of(t, text), *layer = gpunn__entry_layer(t);
     int                      operands = t->input_count;
     switch ((int)t->op) {
-    case GPUNN_OP_BATCH_NORM: op = t->rank == 4 ? "batch_norm2d" : "batch_norm1d"; break;
+    case GPUNN_OP_BATCH_NORM: op = t->rank == 5 ? "batch_norm3d" : t->rank == 4 ? "batch_norm2d" : "batch_norm1d"; break;
     case GPUNN_OP_SUM: op = t->attr.mean ? "mean" : "sum"; break;
     case GPUNN_OP_NLL: op = "nll_loss"; break;
     case GPUNN_OP_PARAMETRIC_RELU: op = t->layer ? "prelu" : op; break;
@@ -19172,7 +19396,33 @@ static gpunn_tensor *gpunn__make_batch_norm(gpunn__loading *l, const gpunn__spec
         !gpunn__get_bool(l, e->item, "affine", &affine))
         return NULL;
     args.no_affine = !affine;
-    return e->op[10] == '1' ? gpunn_batch_norm1d_(e->in[0], e->name, args) : gpunn_batch_norm2d_(e->in[0], e->name, args);
+    return e->op[10] == '1'   ? gpunn_batch_norm1d_(e->in[0], e->name, args)
+           : e->op[10] == '2' ? gpunn_batch_norm2d_(e->in[0], e->name, args)
+                              : gpunn_batch_norm3d_(e->in[0], e->name, args);
+}
+
+static gpunn_tensor *gpunn__make_group_norm(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_group_norm_args args;
+    bool                  affine = true;
+    int                   ignored;
+    memset(&args, 0, sizeof args);
+    if (!gpunn__need(l, e->item, "num_groups", "an integer", &ignored) ||
+        !gpunn__get_int(l, e->item, "num_groups", 1, &args.num_groups) || !gpunn__get_setting(l, e->item, "eps", &args.eps) ||
+        !gpunn__get_bool(l, e->item, "affine", &affine))
+        return NULL;
+    args.no_affine = !affine;
+    return gpunn_group_norm_(e->in[0], e->name, args);
+}
+
+static gpunn_tensor *gpunn__make_instance_norm(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_instance_norm_args args;
+    memset(&args, 0, sizeof args);
+    if (!gpunn__get_setting(l, e->item, "eps", &args.eps) || !gpunn__get_bool(l, e->item, "affine", &args.affine)) return NULL;
+    return e->op[13] == '1'   ? gpunn_instance_norm1d_(e->in[0], e->name, args)
+           : e->op[13] == '2' ? gpunn_instance_norm2d_(e->in[0], e->name, args)
+                              : gpunn_instance_norm3d_(e->in[0], e->name, args);
 }
 
 static gpunn_tensor *gpunn__make_layer_norm(gpunn__loading *l, const gpunn__spec_entry *e)
@@ -19594,6 +19844,11 @@ static const gpunn__spec_op gpunn__spec_ops[] = {
     {"conv_transpose3d", 1, true, gpunn__make_conv},
     {"batch_norm1d", 1, true, gpunn__make_batch_norm},
     {"batch_norm2d", 1, true, gpunn__make_batch_norm},
+    {"batch_norm3d", 1, true, gpunn__make_batch_norm},
+    {"group_norm", 1, true, gpunn__make_group_norm},
+    {"instance_norm1d", 1, true, gpunn__make_instance_norm},
+    {"instance_norm2d", 1, true, gpunn__make_instance_norm},
+    {"instance_norm3d", 1, true, gpunn__make_instance_norm},
     {"layer_norm", 1, true, gpunn__make_layer_norm},
     {"rms_norm", 1, true, gpunn__make_layer_norm},
     {"rnn", 1, false, gpunn__make_recurrent},

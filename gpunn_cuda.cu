@@ -18,7 +18,8 @@
  *     pool      max, average and adaptive average pooling
  *     sample    grid_sample, affine_grid
  *     norm      batch_norm, dropout
- *     reduce    sum, max, gradient_energy, argmax, softmax, log_softmax, layer_norm, rms_norm, embedding, gather
+ *     reduce    sum, max, gradient_energy, argmax, softmax, log_softmax, layer_norm, rms_norm, group_norm, embedding,
+ *               gather
  *     attention scaled_dot_product_attention: cuDNN's, or products and a kernel of our own
  *     loss      cross_entropy, nll
  *     map       elementwise ops, expanded from gpunn.h's tables; cast; permute, concat, slice, pad
@@ -5145,6 +5146,185 @@ static gpunn_status gpunn__cuda_layer_norm(gpunn__cuda *cuda, gpunn_step *step, 
 static gpunn_status gpunn__cuda_rms_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     return gpunn__row_norm_step(cuda, step, action, false);
+}
+
+/* ---- group_norm: x[n][channels][inner], lines of `group` channels ------------------------------------------------------------- *
+ * As layer_norm of the lines, with a weight and a bias for each channel. Backward: a first launch sums g and g h rstd of each
+ * channel of each sample into sums; the second one makes dx of them, and a reduction over the samples dbias and dweight. */
+typedef struct gpunn__group_norm {
+    gpunn__along along; /* inner 1 */
+    int64_t      channels, group, inner;
+    const float *weight, *bias;
+    float       *rstd, *mean; /* of each line, saved; NULL: not wanted */
+    float       *sums[2];     /* [n][channels], of g h rstd and of g */
+    float        eps;
+} gpunn__group_norm;
+
+/* The channel of a line's position c, and how many positions are left of it. */
+__device__ __forceinline__ int64_t gpunn__group_channel(const gpunn__group_norm &b, int64_t first, int64_t c, int64_t *left)
+{
+    int64_t channel = gpunn__quotient(c, b.inner);
+    *left = (channel + 1) * b.inner - c;
+    return first + channel;
+}
+
+struct gpunn__group_apply {
+    const gpunn__group_norm &b;
+    int64_t                  first; /* channel */
+    float                    mean, rstd;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float   v[N];
+        int64_t left, channel = gpunn__group_channel(b, first, c, &left);
+        gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            v[j] = (v[j] - mean) * rstd;
+            if (b.weight) v[j] *= b.weight[channel];
+            if (b.bias) v[j] += b.bias[channel];
+            if (--left == 0) channel++, left = b.inner;
+        }
+        gpunn__line_store<N>(b.along.out, b.along.out_type, i, 1, v, false);
+    }
+};
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_kernel(const gpunn__group_norm b)
+{
+    const gpunn__along &a = b.along;
+    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
+        gpunn__line              line = gpunn__along_line(a, first);
+        gpunn__row_moments<true> visit = {a, {0, 0, 0}};
+        gpunn__line_visit(line, visit);
+        float n = (float)a.n, mean = gpunn__team_reduce(visit.own.mean * (visit.own.count / n), gpunn__add(), a.team);
+        float square = visit.own.square + visit.own.count * (visit.own.mean - mean) * (visit.own.mean - mean);
+        float rstd = 1 / sqrtf(gpunn__team_reduce(square, gpunn__add(), a.team) / n + b.eps);
+        gpunn__group_apply apply = {b, line.index * b.group % b.channels, mean, rstd};
+        gpunn__line_visit(line, apply);
+        if (line.index < a.lines && line.thread == 0) {
+            if (b.rstd) b.rstd[line.index] = rstd;
+            if (b.mean) b.mean[line.index] = mean;
+        }
+    }
+}
+
+struct gpunn__group_sums {
+    const gpunn__along &a;
+    float               mean, sum, product;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
+    {
+        float x[N], g[N];
+        gpunn__line_load<N>(a.x, a.x_type, i, 1, x);
+        gpunn__line_load<N>(a.gradient, a.gradient_type, i, 1, g);
+#pragma unroll
+        for (int j = 0; j < N; j++) x[j] = g[j] * (x[j] - mean);
+        sum += gpunn__pack_reduce<N>(g, gpunn__add());
+        product += gpunn__pack_reduce<N>(x, gpunn__add());
+    }
+};
+
+/* a: lines of one channel of one sample each. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__group_norm_sums_kernel(const gpunn__group_norm b, const gpunn__along a)
+{
+    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
+        gpunn__line       line = gpunn__along_line(a, first);
+        bool              there = line.index < a.lines;
+        int64_t           group = gpunn__quotient(there ? line.index : 0, b.group);
+        gpunn__group_sums visit = {a, b.mean[group], 0, 0};
+        gpunn__line_visit(line, visit);
+        float sum = gpunn__team_reduce(visit.sum, gpunn__add(), a.team);
+        float product = gpunn__team_reduce(visit.product, gpunn__add(), a.team) * b.rstd[group];
+        if (there && line.thread == 0) {
+            b.sums[0][line.index] = product;
+            b.sums[1][line.index] = sum;
+        }
+    }
+}
+
+struct gpunn__group_slope {
+    const gpunn__group_norm &b;
+    int64_t                  first; /* channel */
+    float                    mean, rstd, shift, slope;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float   x[N], g[N];
+        int64_t left, channel = gpunn__group_channel(b, first, c, &left);
+        gpunn__line_load<N>(b.along.x, b.along.x_type, i, 1, x);
+        gpunn__line_load<N>(b.along.gradient, b.along.gradient_type, i, 1, g);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            if (b.weight) g[j] *= b.weight[channel];
+            g[j] = (g[j] - shift - (x[j] - mean) * slope) * rstd;
+            if (--left == 0) channel++, left = b.inner;
+        }
+        gpunn__line_store<N>(b.along.out, b.along.out_type, i, 1, g, b.along.add);
+    }
+};
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_back_kernel(const gpunn__group_norm b)
+{
+    const gpunn__along &a = b.along;
+    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
+        gpunn__line line = gpunn__along_line(a, first);
+        bool        there = line.index < a.lines;
+        int64_t     begin = line.index * b.group, channel = begin % b.channels;
+        float       sum = 0, product = 0, n = (float)a.n;
+        for (int64_t c = line.thread; there && c < b.group; c += a.team) {
+            float weight = b.weight ? b.weight[channel + c] : 1;
+            product += weight * b.sums[0][begin + c];
+            sum += weight * b.sums[1][begin + c];
+        }
+        sum = gpunn__team_reduce(sum, gpunn__add(), a.team);
+        product = gpunn__team_reduce(product, gpunn__add(), a.team);
+        float              rstd = there ? b.rstd[line.index] : 0, mean = there ? b.mean[line.index] : 0;
+        gpunn__group_slope slope = {b, channel, mean, rstd, sum / n, rstd * product / n};
+        gpunn__line_visit(line, slope);
+    }
+}
+
+static gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *in = step->in;
+    gpunn__group_norm  b;
+    memset(&b, 0, sizeof b);
+    b.channels = in[0].dim[1];
+    b.group = b.channels / step->attr->groups;
+    b.inner = in[0].count / (in[0].dim[0] * b.channels);
+    b.along = gpunn__along_axis(cuda, step, 1);
+    b.along.n = b.group * b.inner;
+    b.along.inner = 1;
+    b.along.lines = in[0].count / b.along.n;
+    b.along.team = gpunn__team_of(cuda, b.along.lines, b.along.n, 1);
+    b.weight = (const float *)in[1].data;
+    b.bias = (const float *)in[2].data;
+    b.rstd = (float *)step->saved;
+    if (b.rstd) b.mean = b.rstd + b.along.lines;
+    b.eps = step->attr->eps;
+    size_t each = ((size_t)(in[0].dim[0] * b.channels) * sizeof(float) + 63) / 64 * 64;
+    if (action == GPUNN__PREPARE) {
+        if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.along.lines * sizeof(float);
+        if (step->backward)
+            step->workspace_bytes = 2 * each + gpunn__cuda_channel_sums_workspace(cuda, in[0].dim[0], b.channels, 1);
+        return GPUNN_OK;
+    }
+    unsigned blocks = gpunn__along_blocks(cuda, &b.along);
+    if (!step->backward) return GPUNN__LAUNCH(cuda, gpunn__group_norm_kernel, blocks, GPUNN__THREADS, b);
+    for (int k = 0; k < 2; k++) b.sums[k] = (float *)((char *)step->workspace + (size_t)k * each);
+    gpunn__along single = b.along;
+    single.n = b.inner;
+    single.lines = in[0].dim[0] * b.channels;
+    single.team = gpunn__team_of(cuda, single.lines, single.n, 1);
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__group_norm_sums_kernel, gpunn__along_blocks(cuda, &single), GPUNN__THREADS, b, single));
+    if (b.along.out) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__group_norm_back_kernel, blocks, GPUNN__THREADS, b));
+    for (int k = 0; k < 2; k++)
+        if (step->grad_in[1 + k].data)
+            GPUNN__TRY(gpunn__cuda_channel_sums(cuda, b.sums[k], GPUNN_F32, in[0].dim[0], b.channels, 1,
+                                                (float *)step->grad_in[1 + k].data, step->accumulate[1 + k],
+                                                (char *)step->workspace + 2 * each));
+    return GPUNN_OK;
 }
 
 /* ---- embedding --------------------------------------------------------------------------------------------------------------- *

@@ -184,8 +184,10 @@ class _Emitter:
             differing += given.window(output_padding=(padded, 0)) if padded else []
             given.arrays(differing).add("no_bias", t.inputs[2] is None, False)
         elif t.op == "batch_norm":
-            builder = "batch_norm2d" if len(t.shape) == 4 else "batch_norm1d"
+            builder = {4: "batch_norm2d", 5: "batch_norm3d"}.get(len(t.shape), "batch_norm1d")
             given.add("eps", a["eps"], f32(1e-5)).add("momentum", a["momentum"], f32(0.1)).add("no_affine", weight is None, False)
+        elif t.op == "group_norm":
+            given.add("num_groups", a["num_groups"]).add("eps", a["eps"], f32(1e-5)).add("no_affine", weight is None, False)
         else:
             given.add("dims", a["dims"], 1).add("eps", a["eps"], f32(1e-5) if t.op == "layer_norm" else 2.0 ** -23)
             given.add("no_affine", weight is None, False)

@@ -1399,10 +1399,11 @@ def batch_norm(w, call, x, weight, bias, running_mean, running_var, training, mo
         raise Refused("its mode, of training or evaluation, is not the model's")
     if number(momentum) is None:
         raise Refused("momentum=None is not possible")
-    if (weight is None) != (bias is None) or len(x.full) not in (2, 3, 4):
-        raise Refused("only x of 2 to 4 axes, with weight and bias or without both, are possible")
+    if (weight is None) != (bias is None) or not 2 <= len(x.full) <= 5:
+        raise Refused("only x of 2 to 5 axes, with weight and bias or without both, are possible")
     parts = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
-    return w.layer("batch_norm2d" if len(x.full) == 4 else "batch_norm1d", need_layer(w, w.layer_name(**parts)), x, x.full, parts,
+    op = {4: "batch_norm2d", 5: "batch_norm3d"}.get(len(x.full), "batch_norm1d")
+    return w.layer(op, need_layer(w, w.layer_name(**parts)), x, x.full, parts,
                    eps=None if eps == 1e-5 else eps, momentum=None if momentum == 0.1 else momentum,
                    affine=False if weight is None else None)
 
@@ -1435,9 +1436,10 @@ def group_norm(w, call, x, num_groups=None, weight=None, bias=None, eps=1e-5, ru
     if running_mean is not None:
         raise Refused("running statistics are not possible")
     groups = num_groups or x.full[1]
-    y = w.reshape(x, (x.full[0], groups, product(x.full[1:]) // groups))
-    y = w.layer("layer_norm", w.unique("layer_norm"), y, y.full, {}, eps=None if eps == 1e-5 else eps, elementwise_affine=False)
-    y = w.reshape(y, x.full)
+    eps, name = None if eps == 1e-5 else eps, None if None in (weight, bias) else w.layer_name(weight=weight, bias=bias)
+    if name:
+        return w.layer("group_norm", name, x, x.full, {"weight": weight, "bias": bias}, num_groups=groups, eps=eps)
+    y = w.layer("group_norm", w.free_name(call), x, x.full, {}, num_groups=groups, eps=eps, affine=False)
     column = (x.full[1],) + (1,) * (len(x.full) - 2)
     y = y if weight is None else w.map("mul", y, w.reshape(weight, column))
     return y if bias is None else w.map("add", y, w.reshape(bias, column))

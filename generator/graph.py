@@ -521,6 +521,40 @@ class Graph:
     def batch_norm2d(self, x, name, eps, momentum, affine):
         return self.batch_norm(x, name, eps, momentum, affine, (4, 4), "[n, channels, height, width]")
 
+    def batch_norm3d(self, x, name, eps, momentum, affine):
+        return self.batch_norm(x, name, eps, momentum, affine, (5, 5), "[n, channels, depth, height, width]")
+
+    def group_norm(self, x, name, num_groups, eps, affine):
+        self.begin_layer(x, name)
+        check_rank(x, 2, MAX_RANK, "[n, channels, ...]")
+        check_fixed(x, range(1, len(x.shape)))
+        channels = x.shape[1:2]
+        if channels[0] % num_groups:
+            raise GraphError("num_groups is %d, but x %s has %d channels; it must divide them" % (
+                num_groups, shape_text(x.shape), channels[0]), "num_groups")
+        attrs = {"num_groups": num_groups, "eps": finite(eps, "eps", above=0)}
+        weight = self.weight(name, "weight", channels, "constant", 1.0) if affine else None
+        bias = self.weight(name, "bias", channels, "constant") if affine else None
+        return self.node("group_norm", attrs, (x, weight, bias), x.shape, layer=name)
+
+    def instance_norm(self, x, name, eps, affine, axes, layout):
+        check_f32(x)
+        check_rank(x, 2 + axes, 2 + axes, layout)
+        if measure(x.shape[2:]) == (1, 0):
+            raise GraphError("x is %s: one value per channel is nothing to normalise; use larger images" % shape_text(x.shape),
+                             "inputs")
+        check_fixed(x, [1])
+        return self.group_norm(x, name, x.shape[1], eps, affine)
+
+    def instance_norm1d(self, x, name, eps, affine):
+        return self.instance_norm(x, name, eps, affine, 1, "[n, channels, length]")
+
+    def instance_norm2d(self, x, name, eps, affine):
+        return self.instance_norm(x, name, eps, affine, 2, "[n, channels, height, width]")
+
+    def instance_norm3d(self, x, name, eps, affine):
+        return self.instance_norm(x, name, eps, affine, 3, "[n, channels, depth, height, width]")
+
     def last_axes_norm(self, op, x, name, dims, eps, weight, bias):
         self.begin_layer(x, name)
         if dims > len(x.shape):

@@ -408,6 +408,17 @@ def norms():
 norms.outputs = ["image", "sequence", "loss"]
 
 
+@case(SGD)
+def norms_of_channels():
+    def forward(self, x):
+        y = self.inner(F.relu(self.groups(self.conv(x)))) * x + self.instances(x.reshape(x.shape[0], 4, 6, 1, 5)).flatten(2, 3)
+        y = self.deep(y[:, :, :, :, None])[..., 0] + F.group_norm(x, 2, eps=0.1) * self.plain(x)
+        return y + F.instance_norm(x.flatten(2)).reshape_as(x)
+    net = Net(forward, conv=nn.Conv2d(4, 4, 1), groups=nn.GroupNorm(2, 4, eps=1e-3), inner=nn.InstanceNorm2d(4, affine=True),
+              instances=nn.InstanceNorm3d(4), deep=nn.BatchNorm3d(4), plain=nn.GroupNorm(4, 4, affine=False))
+    return net, (randn(3, 4, 6, 5), randn(3, 4, 6, 5)), nn.MSELoss()
+
+
 # ---- sequences ---------------------------------------------------------------------------------------------------------
 class Attention(nn.Module):
     def __init__(self, width, heads, causal=False):

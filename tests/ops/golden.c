@@ -23,6 +23,7 @@ static gpunn_tensor *concat3(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c, 
     return gpunn_concat(tensors, 3, axis);
 }
 
+#include "cases/norms.h"
 #include "cases/picks.h"
 
 #include "cases/rnn.h"
@@ -318,17 +319,20 @@ static const struct {
 #define X(kind, label, ...) {#kind "." label, "sample"},
                     SAMPLE_CASES(X)
 #undef X
+#define X(kind, label, ...) {#kind "." label, "norms"},
+                        NORMS_CASES(X)
+#undef X
 #define X(kind, label, ...) {#kind "." label, "picks"},
-                        PICKS_CASES(X)
+                            PICKS_CASES(X)
 #undef X
 #define X(kind, label, ...) {#kind "." label, "conv"},
-                            CONV_CASES(X)
+                                CONV_CASES(X)
 #undef X
 #define X(kind, label, ...) {#kind "." label, "pool"},
-                                POOL_FAMILY_CASES(X)
+                                    POOL_FAMILY_CASES(X)
 #undef X
 #define X(kind, label, ...) {#kind "." label, "rnn"},
-                                    RNN_CASES(X)
+                                        RNN_CASES(X)
 #undef X
 };
 static gpunn_tensor *build_case(int index)
@@ -341,6 +345,7 @@ static gpunn_tensor *build_case(int index)
     LOSS_CASES(X)
     ATTENTION_CASES(X)
     SAMPLE_CASES(X)
+    NORMS_CASES(X)
     PICKS_CASES(X)
     CONV_CASES(X)
     POOL_FAMILY_CASES(X)
@@ -467,8 +472,8 @@ static void test_complete(void **state)
 
 int main(void)
 {
-    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention",
-                                        "sample",      "picks",  "conv",   "pool",   "rnn"};
+    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample",
+                                        "norms",       "picks",  "conv",   "pool",   "rnn"};
     static golden            goldens[COUNT(files)];
     static golden_case       list[2048];
     static struct CMUnitTest tests[2 * COUNT(list)];

@@ -333,6 +333,7 @@ static gpunn_tensor *indices(inputs *in, gpunn_dtype dtype, gpunn_shape shape, i
        dtype == GPUNN_I64 ? gpunn_write(t, wide, (size_t)n * sizeof *wide) : gpunn_write(t, narrow, (size_t)n * sizeof *narrow));
     return t;
 }
+#include "cases/norms.h"
 #include "cases/picks.h"
 
 #include "cases/rnn.h"
@@ -428,6 +429,7 @@ static gpunn_tensor *indices(inputs *in, gpunn_dtype dtype, gpunn_shape shape, i
     X(model_mlp, XS(3, 6), mlp(in, x))                                                                                      \
     X(model_lenet, XS(3, 1, 12, 12), lenet(in, x))                                                                          \
     X(model_residual, XS(3, 2, 6, 6), residual(in, x))                                                                      \
+    NORMS_GRADIENTS(X)                                                                                                      \
     PICKS_GRADIENTS(X)
 
 /* clang-format on */

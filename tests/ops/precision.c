@@ -85,6 +85,7 @@ static net make(gpunn_model *model, int which)
         gpunn_tensor *b = gpunn_silu(gpunn_batch_norm2d(gpunn_conv2d(a, "conv2", .out_channels = 6, .kernel_size = 1), "bn"));
         gpunn_tensor *c[2] = {gpunn_add(gpunn_mul_scalar(a, 0.5f), gpunn_dropout(b, 0.3f)), gpunn_mul(b, gpunn_tanh(n.x))};
         h = gpunn_keep(gpunn_set_name(gpunn_silu(gpunn_concat(c, 2, 1)), "kept"));
+        h = gpunn_group_norm(h, "gn", .num_groups = 4);
         h = gpunn_conv2d(h, "conv3", .out_channels = 8, .kernel_size = 3, .groups = 2, .stride = 1, .padding = 1);
         b = gpunn_pad(b, .before = {0, 0, 1, 1}, .after = {0, 0, 1, 1});
         b = gpunn_set_name(gpunn_keep(gpunn_conv2d(b, "conv4", .out_channels = 8, .kernel_size = 3)), "inner");

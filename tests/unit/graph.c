@@ -513,6 +513,37 @@ static void test_other_layers(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE,
             "batch_norm2d 'bn': x is [batch, 20], but [n, channels, height, width] is needed; gpunn_reshape it",
             gpunn_batch_norm2d(f->rows, "bn"));
+    gpunn_tensor *volume = gpunn_reshape(f->image, SHAPE(B, 6, 2, 7, 14));
+    check_shape(f, gpunn_batch_norm3d(volume, "bn3"), SHAPE(B, 6, 2, 7, 14));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "batch_norm3d 'bn': x is [batch, 6, 14, 14], but [n, channels, depth, height, width] is needed; gpunn_reshape it",
+            gpunn_batch_norm3d(f->image, "bn"));
+    check_shape(f, gpunn_group_norm(f->image, "gn1", .num_groups = 3), SHAPE(B, 6, 14, 14));
+    check_shape(f, gpunn_find(f->model, "gn1.bias"), SHAPE(6));
+    assert_float_equal(gpunn_find(f->model, "gn1.weight")->init.a, 1, 0);
+    assert_float_equal(gpunn_group_norm(f->rows, "gn2", .num_groups = 5, .no_affine = true)->attr.eps, 1e-5f, 0);
+    assert_null(gpunn_find(f->model, "gn2.weight"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "group_norm 'gn': num_groups is 4, but x [batch, 6, 14, 14] has 6 channels; it must be 1 or more and divide them",
+            gpunn_group_norm(f->image, "gn", .num_groups = 4));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "group_norm 'gn': num_groups is 0, but x [batch, 20] has 20 channels; it must be 1 or more and divide them",
+            gpunn_group_norm(f->rows, "gn"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "group_norm 'gn': eps is -1; use a positive number",
+            gpunn_group_norm(f->image, "gn", .num_groups = 2, .eps = -1));
+    REFUSED(f, GPUNN_ERR_SHAPE, "group_norm 'gn': x is [3], but [n, channels, ...] is needed; gpunn_reshape it",
+            gpunn_group_norm(f->three, "gn", .num_groups = 1));
+    check_shape(f, gpunn_instance_norm2d(f->image, "in1", .affine = true), SHAPE(B, 6, 14, 14));
+    assert_int_equal(gpunn_instance_norm3d(volume, "in2")->attr.groups, 6);
+    assert_null(gpunn_find(f->model, "in2.weight"));
+    check_shape(f, gpunn_instance_norm1d(gpunn_reshape(f->image, SHAPE(B, 6, 196)), "in3"), SHAPE(B, 6, 196));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "instance_norm2d 'in': x is [batch, 20], but [n, channels, height, width] is needed; gpunn_reshape it",
+            gpunn_instance_norm2d(f->rows, "in"));
+    gpunn_tensor *dots = gpunn_reshape(f->rows, SHAPE(B, 20, 1, 1));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "instance_norm2d 'in': x is [batch, 20, 1, 1]: one value per channel is nothing to normalise; use larger images",
+            gpunn_instance_norm2d(dots, "in"));
     check_shape(f, gpunn_embedding(f->labels, "words", .num_embeddings = 9, .embedding_dim = 20), SHAPE(B, 20));
     check_shape(f, gpunn_find(f->model, "words.weight"), SHAPE(9, 20));
     assert_float_equal(gpunn_find(f->model, "words.weight")->init.b, 1, 0);

@@ -37,6 +37,8 @@ static void node_texts(void **state)
     check_text(gpunn_batch_norm2d(image, "bn"), "batch_norm eps=9.99999975e-06 momentum=0.100000001 f32 [N,6,28,28]");
     check_text(gpunn_find(m, "bn.running_var"), "buffer f32 [6]");
     check_text(gpunn_layer_norm(image, "ln", .dims = 2), "layer_norm dims=2 eps=9.99999975e-06 f32 [N,6,28,28]");
+    check_text(gpunn_group_norm(image, "gn", .num_groups = 3), "group_norm num_groups=3 eps=9.99999975e-06 f32 [N,6,28,28]");
+    check_text(gpunn_instance_norm2d(image, "in", .eps = 0.5f), "group_norm num_groups=6 eps=0.5 f32 [N,6,28,28]");
     check_text(gpunn_rms_norm(wide, "rms"), "rms_norm dims=1 eps=1.1920929e-07 f32 [N,10]");
     check_text(gpunn_max_pool2d(image, .kernel_size = 2),
                "max_pool2d kernel_size=2,2 stride=2,2 padding=0,0 ceil_mode=0 f32 [N,6,14,14]");
@@ -164,7 +166,7 @@ static gpunn_tensor *build_all(gpunn_model *m)
     gpunn_tensor *x = gpunn_input(m, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 4, 10, 9));
     gpunn_tensor *t = gpunn_input(m, "t", GPUNN_I32, GPUNN_SHAPE(GPUNN_BATCH)), *p;
     const float   constants[] = {0.1f, -0.0f, 1e-42f, 3.4028235e38f, INFINITY, NAN};
-    gpunn_tensor *all[64];
+    gpunn_tensor *all[128];
     int           count = 0;
     gpunn_tensor *h = gpunn_conv2d(x, "conv1", .out_channels = 8, .kernel_shape = {3, 2}, .strides = {2, 1}, .padding = 1,
                                    .dilations = {1, 2}, .groups = 2);
@@ -186,6 +188,12 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_layer_norm(h, "ln3", .no_affine = true);
     all[count++] = gpunn_rms_norm(h, "rms1", .dims = 2);
     all[count++] = gpunn_rms_norm(h, "rms2", .eps = 1e-6f, .no_affine = true);
+    all[count++] = gpunn_group_norm(h, "gn1", .num_groups = 2);
+    all[count++] = gpunn_group_norm(h, "gn2", .num_groups = 1, .eps = 0.5f, .no_affine = true);
+    all[count++] = gpunn_instance_norm2d(h, "in", .affine = true);
+    gpunn_shape one_deep = gpunn_tensor_shape(h);
+    one_deep.dim[4] = 1;
+    all[count++] = gpunn_batch_norm3d(gpunn_reshape(h, one_deep), "bn3");
     all[count++] = gpunn_prelu(h, "prelu1", 0, 0);
     all[count++] = gpunn_prelu(h, "prelu4", 4, GPUNN_ZERO);
     all[count++] = gpunn_max_pool2d(h, .kernel_size = 3, .stride = 2, .padding = 1, .ceil_mode = true);

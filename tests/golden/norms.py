@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Makes norms.safetensors beside it, as make_golden.py: norms over groups of channels, instances and volumes.
+python3 tests/golden/norms.py"""
+import torch
+import torch.nn.functional as F
+from make_golden import add_case, randn, save
+
+STATISTICS = ("l.running_mean", "l.running_var")
+
+
+def affine(channels):
+    return {"l.weight": randn(channels), "l.bias": randn(channels)}
+
+
+def groups(out):
+    def case(name, x, count, eps=1e-5, with_affine=True):
+        add_case(out, f"group_norm.{name}",
+                 lambda x, l_weight=None, l_bias=None: F.group_norm(x, count, l_weight, l_bias, eps),
+                 batch={"x": x}, params=affine(x.shape[1]) if with_affine else None)
+
+    case("plain", randn(2, 6, 5), 3)
+    case("rows", randn(3, 12), 4)
+    case("one", randn(2, 3, 4), 1, 0.1)
+    case("line", randn(2, 4, 67), 2)
+    case("image", randn(2, 6, 7, 5, shift=0.5), 2)
+    case("volume", randn(2, 4, 3, 2, 5), 2, with_affine=False)
+    case("large", randn(1, 4, 33, 31), 2)
+    case("far", randn(2, 4, 24, shift=20), 2)
+
+
+def instances(out):
+    for axes, eps, with_affine in ((1, 0.1, False), (2, 1e-5, True), (3, 1e-5, False)):
+        x = randn(2, 3, *((17,), (5, 8), (3, 4, 2))[axes - 1])
+        add_case(out, f"instance_norm.{axes}d",
+                 lambda x, l_weight=None, l_bias=None: F.instance_norm(x, weight=l_weight, bias=l_bias, eps=eps),
+                 batch={"x": x}, params=affine(3) if with_affine else None)
+
+
+def batches(out):
+    def case(name, x, channels, before=lambda x, parts: x, after=lambda x: x, eps=1e-5, momentum=0.1, params=None):
+        def run(training):
+            def norm(x, l_weight, l_bias, l_running_mean, l_running_var, **parts):
+                return after(F.batch_norm(before(x, parts), l_running_mean, l_running_var, l_weight, l_bias, training, momentum,
+                                          eps))
+            return norm
+        statistics = {"l.running_mean": randn(channels), "l.running_var": torch.rand(channels) + 0.5}
+        add_case(out, f"batch_norm.{name}", run(True), batch={"x": x},
+                 params=dict(affine(channels), **statistics, **(params or {})), buffers=STATISTICS, evaluate=run(False))
+
+    case("3d", randn(3, 4, 2, 3, 5), 4)
+    case("3d_options", randn(2, 3, 4, 2, 2), 3, eps=1e-3, momentum=0.3)
+    case("1d_merged", randn(3, 3, 9), 4, lambda x, p: F.conv1d(x, p["c_weight"], p["c_bias"]), F.relu,
+         params={"c.weight": randn(4, 3, 2), "c.bias": randn(4)})
+    case("3d_merged", randn(2, 3, 4, 3, 5), 4, lambda x, p: F.conv3d(x, p["c_weight"]), F.relu,
+         params={"c.weight": randn(4, 3, 2, 2, 2)})
+    case("other_axis", randn(3, 5, 2, 4), 5, lambda x, p: F.linear(x, p["c_weight"], p["c_bias"]),
+         params={"c.weight": randn(7, 4), "c.bias": randn(7)})
+
+
+def main():
+    torch.manual_seed(72)
+    out = {}
+    groups(out)
+    instances(out)
+    batches(out)
+    save("norms.safetensors", out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+/* Norms over groups of channels, instances and volumes: cases of golden.c (tests/golden/norms.safetensors) and of gradients.c. */
+
+/* A convolution and the batch norm of it, which evaluation merges; a linear layer and one over another axis than its features. */
+static gpunn_tensor *merged1d(gpunn_tensor *x)
+{
+    x = gpunn_conv1d(x, "c", .out_channels = 4, .kernel_size = 2);
+    return gpunn_relu(gpunn_batch_norm1d(x, "l"));
+}
+static gpunn_tensor *merged3d(gpunn_tensor *x)
+{
+    x = gpunn_conv3d(x, "c", .out_channels = 4, .kernel_size = 2, .no_bias = true);
+    return gpunn_relu(gpunn_batch_norm3d(x, "l"));
+}
+static gpunn_tensor *other_axis(gpunn_tensor *x)
+{
+    return gpunn_batch_norm2d(gpunn_linear(x, "c", .out_features = 7), "l");
+}
+
+/* clang-format off */
+#define NORMS_CASES(X)                                                                                    \
+    X(group_norm, "plain", gpunn_group_norm(in("x"), "l", .num_groups = 3))                               \
+    X(group_norm, "rows", gpunn_group_norm(in("x"), "l", .num_groups = 4))                                \
+    X(group_norm, "one", gpunn_group_norm(in("x"), "l", .num_groups = 1, .eps = 0.1f))                    \
+    X(group_norm, "line", gpunn_group_norm(in("x"), "l", .num_groups = 2))                                \
+    X(group_norm, "image", gpunn_group_norm(in("x"), "l", .num_groups = 2))                               \
+    X(group_norm, "volume", gpunn_group_norm(in("x"), "l", .num_groups = 2, .no_affine = true))           \
+    X(group_norm, "large", gpunn_group_norm(in("x"), "l", .num_groups = 2))                               \
+    X(group_norm, "far", gpunn_group_norm(in("x"), "l", .num_groups = 2))                                 \
+    X(instance_norm, "1d", gpunn_instance_norm1d(in("x"), "l", .eps = 0.1f))                              \
+    X(instance_norm, "2d", gpunn_instance_norm2d(in("x"), "l", .affine = true))                           \
+    X(instance_norm, "3d", gpunn_instance_norm3d(in("x"), "l"))                                           \
+    X(batch_norm, "3d", gpunn_batch_norm3d(in("x"), "l"))                                                 \
+    X(batch_norm, "3d_options", gpunn_batch_norm3d(in("x"), "l", .eps = 1e-3f, .momentum = 0.3f))         \
+    X(batch_norm, "1d_merged", merged1d(in("x")))                                                         \
+    X(batch_norm, "3d_merged", merged3d(in("x")))                                                         \
+    X(batch_norm, "other_axis", other_axis(in("x")))
+#define NORMS_GRADIENTS(X)                                                                                                      \
+    X(batch_norm3d, XS(3, 2, 2, 3, 2), gpunn_batch_norm3d(x, "l"))                                                              \
+    X(group_norm, XS(3, 6, 2, 3), gpunn_group_norm(x, "l", .num_groups = 2))                                                    \
+    X(group_norm_rows, XS(3, 8), gpunn_group_norm(x, "l", .num_groups = 2, .eps = 0.01f))                                       \
+    X(group_norm_no_affine, XS(3, 4, 5), gpunn_group_norm(x, "l", .num_groups = 2, .no_affine = true))                          \
+    X(group_norm_twice, XS(3, 4, 9), gpunn_mul(gpunn_group_norm(x, "l", .num_groups = 2),                                       \
+      gpunn_group_norm(gpunn_tanh(x), "m", .num_groups = 4)))                                                                   \
+    X(instance_norm, XS(3, 2, 4, 5), gpunn_instance_norm2d(x, "l", .affine = true))
+/* clang-format on */
