@@ -507,6 +507,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, 0, 0, 1) \
     X(GRID_SAMPLE, grid_sample, 3, 0, 3)                 \
     X(AFFINE_GRID, affine_grid, 0, 0, 1)                 \
+    X(INTERPOLATE, interpolate, 0, 0, 1)                 \
     X(BATCH_NORM, batch_norm, 3, 0, 7)                   \
     X(RNN, rnn, 831, 1, 4093)                            \
     X(LSTM, lstm, 831, 1, 4093)                          \
@@ -663,6 +664,25 @@ GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, 
  * (or [n, d, h, w, 3]), F32 in every precision. */
 GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size, bool align_corners);
 
+typedef enum gpunn_interpolate_mode {
+    GPUNN_INTERPOLATE_NEAREST = 0,
+    GPUNN_INTERPOLATE_NEAREST_EXACT,
+    GPUNN_INTERPOLATE_LINEAR, /* in images bilinear, in volumes trilinear */
+    GPUNN_INTERPOLATE_AREA    /* adaptive_avg_pool */
+} gpunn_interpolate_mode;
+typedef struct gpunn_interpolate_args {
+    int                    args_;
+    int                    size[3]; /* of the result, one per spatial axis; or what scale_factor makes of x's, rounded down */
+    double                 scale_factor;     /* the same along all axes ... */
+    double                 scale_factors[3]; /* ... or one per spatial axis, where not 0 */
+    gpunn_interpolate_mode mode;
+    bool align_corners; /* LINEAR: the centres of the outermost cells stay where they are, else their outer edges */
+} gpunn_interpolate_args;
+/* torch.nn.functional.interpolate, nn.Upsample: x [n, c, l], [n, c, h, w] or [n, c, d, h, w]. A scale_factor that is given tells
+ * where results lie in x, even where size is given too; else the sizes do. */
+GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_args args);
+#define gpunn_interpolate(...) gpunn_interpolate_(GPUNN_NAMED(gpunn_interpolate_args, __VA_ARGS__))
+
 typedef struct gpunn_batch_norm_args {
     int   args_;
     float eps;      /* 1e-5 */
@@ -768,10 +788,14 @@ GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, in
 #define GPUNN_END_OF_AXIS INT64_MAX
 GPUNN_API gpunn_tensor *gpunn_slice(gpunn_tensor *x, int axis, int64_t start, int64_t end, int64_t step);
 
+/* An axis of n elements: REFLECT mirrors it at its ends, which are not repeated (up to n - 1 each side), REPLICATE repeats these,
+ * CIRCULAR goes on at the other one (up to n). */
+typedef enum gpunn_pad_mode { GPUNN_PAD_CONSTANT = 0, GPUNN_PAD_REFLECT, GPUNN_PAD_REPLICATE, GPUNN_PAD_CIRCULAR } gpunn_pad_mode;
 typedef struct gpunn_pad_args {
-    int     args_;
-    int64_t before[GPUNN_MAX_RANK], after[GPUNN_MAX_RANK]; /* per axis of x, >= 0; 0 along GPUNN_BATCH */
-    float   value;
+    int            args_;
+    int64_t        before[GPUNN_MAX_RANK], after[GPUNN_MAX_RANK]; /* per axis of x, >= 0; 0 along GPUNN_BATCH */
+    gpunn_pad_mode mode;
+    float          value; /* CONSTANT only */
 } gpunn_pad_args;
 GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args);
 #define gpunn_pad(...) gpunn_pad_(GPUNN_NAMED(gpunn_pad_args, __VA_ARGS__))
@@ -1219,9 +1243,11 @@ typedef struct gpunn_attributes {
     bool            is_causal, heads_last;        /* attention; q, k and v in one are heads_last without saying so */
     gpunn_reduction reduction;                    /* cross_entropy, nll: MEAN, SUM or NONE */
     int64_t         ignore_index;                 /* cross_entropy, nll; embedding: padding_idx, -1 without */
-    uint32_t        site;               /* dropout, attention with dropout: number of this node among the model's random ones */
-    int             mode, padding_mode; /* grid_sample: gpunn_grid_mode, gpunn_grid_padding */
-    bool            align_corners;      /* grid_sample, affine_grid */
+    uint32_t        site;          /* dropout, attention with dropout: number of this node among the model's random ones */
+    int             mode;          /* grid_sample: gpunn_grid_mode; interpolate: gpunn_interpolate_mode; pad: gpunn_pad_mode */
+    int             padding_mode;  /* grid_sample: gpunn_grid_padding */
+    bool            align_corners; /* grid_sample, affine_grid, interpolate */
+    float           ratio[3];      /* interpolate: cells of x for one of the result, one per spatial axis */
 } gpunn_attributes;
 
 typedef struct gpunn_value {
@@ -3621,6 +3647,55 @@ GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size,
     return gpunn__node(&call, GPUNN_OP_AFFINE_GRID, &attr, &theta, 1, GPUNN_F32, rank + 2, dim);
 }
 
+/* torch's factor from outputs to cells of x along an axis; scale 0: none is given. */
+static float gpunn__resize_ratio(int64_t in, int64_t out, bool align_corners, double scale)
+{
+    if (align_corners) return out > 1 ? (float)(in - 1) / (float)(out - 1) : 0;
+    return scale > 0 ? (float)(1 / scale) : (float)in / (float)out;
+}
+
+GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_args args)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    int64_t          dim[5];
+    if (!gpunn__begin_x(&call, "interpolate", NULL, x, true) ||
+        !gpunn__has_rank(&call, x, 3, 5,
+                         "[n, channels, length], [n, channels, height, width] or [n, channels, depth, height, width]") ||
+        !gpunn__axes_are_fixed(&call, x, 1, x->rank - 1))
+        return NULL;
+    if ((int)args.mode < 0 || args.mode > GPUNN_INTERPOLATE_AREA)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "mode is %d; use one of gpunn_interpolate_mode", (int)args.mode);
+    if (args.align_corners && args.mode != GPUNN_INTERPOLATE_LINEAR)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".align_corners is used by GPUNN_INTERPOLATE_LINEAR alone; leave it out");
+    int axes = x->rank - 2;
+    for (int i = 0; i < 3; i++) {
+        double scale = args.scale_factors[i] != 0 ? args.scale_factors[i] : i < axes ? args.scale_factor : 0;
+        if (i >= axes && (args.size[i] != 0 || scale != 0))
+            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                                 "size[%d] or scale_factors[%d] is set, but x has %d spatial ax%s; leave it out", i, i, axes,
+                                 axes == 1 ? "is" : "es");
+        if (i >= axes) break;
+        if (!(scale == 0 || (scale >= 1e-9 && scale <= 1e9)) || args.size[i] < 0 || (scale == 0 && args.size[i] == 0))
+            return gpunn__refuse(
+                &call, GPUNN_ERR_ARGUMENT,
+                "size is %d and scale_factor %g along axis %d; set .size to 1 or more or .scale_factor to 1e-9 to 1e9",
+                args.size[i], scale, 2 + i);
+        double size = args.size[i] ? (double)args.size[i] : floor((double)x->dim[2 + i] * scale);
+        if (size < 1 || size > (double)INT32_MAX)
+            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "scale_factor %g makes %g of the %lld along axis %d; use another", scale,
+                                 size, (long long)x->dim[2 + i], 2 + i);
+        dim[2 + i] = (int64_t)size;
+        attr.ratio[i] = gpunn__resize_ratio(x->dim[2 + i], dim[2 + i], args.align_corners, scale);
+    }
+    memcpy(dim, x->dim, 2 * sizeof *dim);
+    if (args.mode == GPUNN_INTERPOLATE_AREA)
+        return gpunn__pool_result(&call, axes == 3 ? GPUNN_OP_ADAPTIVE_AVG_POOL3D : GPUNN_OP_ADAPTIVE_AVG_POOL2D, NULL, x, dim);
+    attr.mode = (int)args.mode;
+    attr.align_corners = args.align_corners;
+    return gpunn__node(&call, GPUNN_OP_INTERPOLATE, &attr, &x, 1, GPUNN_F32, x->rank, dim);
+}
+
 static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, const char *name, const gpunn_batch_norm_args *args,
                                             int lowest_rank, int highest_rank, const char *layout)
 {
@@ -4132,13 +4207,21 @@ GPUNN_API gpunn_tensor *gpunn_slice(gpunn_tensor *x, int axis, int64_t start, in
     return gpunn__node(&call, GPUNN_OP_SLICE, &attr, &x, 1, GPUNN_F32, x->rank, dim);
 }
 
+static const char *const gpunn__pad_mode_names[] = {"constant", "reflect", "replicate", "circular"};
+
 GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     char             text[128];
     int64_t          dim[GPUNN_MAX_RANK];
+    bool             mirrored = args.mode == GPUNN_PAD_REFLECT || args.mode == GPUNN_PAD_CIRCULAR;
     if (!gpunn__begin_x(&call, "pad", NULL, x, true)) return NULL;
+    if ((int)args.mode < 0 || args.mode > GPUNN_PAD_CIRCULAR)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "mode is %d; use one of gpunn_pad_mode", (int)args.mode);
+    if (args.mode != GPUNN_PAD_CONSTANT && args.value != 0)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".value is not used by mode %s; leave it out",
+                             gpunn__pad_mode_names[args.mode]);
     for (int i = 0; i < GPUNN_MAX_RANK; i++) {
         int64_t before = args.before[i], after = args.after[i];
         if (before == GPUNN_ZERO) before = 0;
@@ -4150,9 +4233,17 @@ GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args)
         if ((before || after) && (i >= x->rank || x->dim[i] < 0))
             return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of %s %s; leave its padding 0", i, gpunn__shape_text(x, text),
                                  i >= x->rank ? "does not exist" : "is the batch");
+        int64_t most = args.mode == GPUNN_PAD_REFLECT ? x->dim[i] - 1 : x->dim[i];
+        if ((before || after) && mirrored && (before > most || after > most))
+            return gpunn__refuse(
+                &call, GPUNN_ERR_SHAPE,
+                "%lld before and %lld after axis %d of %s, but mode %s has only %lld elements for either; use less",
+                (long long)before, (long long)after, i, gpunn__shape_text(x, text), gpunn__pad_mode_names[args.mode],
+                (long long)most);
         attr.before[i] = before;
         if (i < x->rank) dim[i] = x->dim[i] + before + after;
     }
+    attr.mode = (int)args.mode;
     attr.value[0] = gpunn__float_setting(args.value, 0);
     return gpunn__node(&call, GPUNN_OP_PAD, &attr, &x, 1, GPUNN_F32, x->rank, dim);
 }
@@ -10916,6 +11007,160 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step *
     return GPUNN_OK;
 }
 
+/* ---- interpolate ------------------------------------------------------------------------------------------------------- *
+ * Volumes of one image and channel each; a plane has depth 1, a line height 1 too. Along an axis output o is first[o] of x, or,
+ * linearly, 1 - share[o] of it and share[o] of the next. Tables of these come first. A row of outputs then is up to four rows of x,
+ * weighed, and from that row its cells; the gradient of a row of x gathers the rows of outputs that saw it. */
+typedef struct gpunn__resize_axis {
+    int64_t  in, out;
+    int      taps;  /* cells that an output sees: 2, or 1 */
+    int32_t *first; /* [out] */
+    int32_t *begin; /* [in + 1]: the first output whose first cell is this one or a later one */
+    float   *share; /* [out] */
+} gpunn__resize_axis;
+
+typedef struct gpunn__resize {
+    int64_t            volumes;
+    gpunn__resize_axis z, y, x;
+    bool               accumulate;
+    const float       *from; /* x, or the gradient of y */
+    float             *to;   /* y, or the gradient of x */
+    float             *row;  /* [threads][max of x.in and x.out] */
+} gpunn__resize;
+
+/* torch's rule for all of an axis. */
+static void gpunn__resize_tables(gpunn__resize_axis *a, const gpunn_attributes *attr, float ratio)
+{
+    int64_t o = 0;
+    for (; o < a->out; o++) {
+        float at = ratio * ((float)o + (attr->mode == GPUNN_INTERPOLATE_NEAREST || attr->align_corners ? 0 : 0.5f));
+        if (attr->mode == GPUNN_INTERPOLATE_LINEAR && !attr->align_corners) at = at > 0.5f ? at - 0.5f : 0;
+        if (attr->mode == GPUNN_INTERPOLATE_LINEAR && a->in == a->out) at = (float)o;
+        a->first[o] = at < (float)(a->in - 1) ? (int32_t)at : (int32_t)(a->in - 1);
+        at -= (float)a->first[o];
+        a->share[o] = a->taps == 1 ? 0 : at < 1 ? at : 1;
+    }
+    for (int64_t i = a->in; i >= 0; i--) {
+        while (o > 0 && a->first[o - 1] >= i) o--;
+        a->begin[i] = (int32_t)o;
+    }
+}
+
+/* What cell i is of output o, of those that see it: gpunn__resize_from(a, i) to a->begin[i + 1] - 1. */
+GPUNN__INLINE float gpunn__resize_weight(const gpunn__resize_axis *a, int64_t o, int64_t i)
+{
+    if (a->first[o] < i) return a->share[o];
+    return i == a->in - 1 ? 1 : 1 - a->share[o];
+}
+
+GPUNN__INLINE int64_t gpunn__resize_from(const gpunn__resize_axis *a, int64_t i)
+{
+    return a->begin[a->taps == 2 && i > 0 ? i - 1 : i];
+}
+
+/* row = or += weight * from */
+GPUNN__INLINE void gpunn__resize_add(float *row, const float *from, int64_t n, float weight, bool add)
+{
+    GPUNN__IVDEP
+    for (int64_t i = 0; i < n; i++) row[i] = add ? row[i] + weight * from[i] : weight * from[i];
+}
+
+GPUNN__PRIVATE void gpunn__resize_forward(void *arg, int index, int threads)
+{
+    const gpunn__resize      *r = (const gpunn__resize *)arg;
+    const gpunn__resize_axis *x = &r->x;
+    int64_t                   line, end, lines = r->y.out * r->z.out, plane = r->y.in * x->in;
+    float                    *row = r->row + index * (x->in > x->out ? x->in : x->out);
+    gpunn__cpu_part(r->volumes * lines, 1, threads, index, &line, &end);
+    for (; line < end; line++) {
+        const float *volume = r->from + line / lines * r->z.in * plane, *cells = row;
+        float       *to = r->to + line * x->out;
+        int64_t      oz = line % lines / r->y.out, oy = line % r->y.out, z = r->z.first[oz], y = r->y.first[oy];
+        if (r->z.taps * r->y.taps == 1) cells = volume + z * plane + y * x->in;
+        for (int tap = 0; cells == row && tap < r->z.taps * r->y.taps; tap++) {
+            int64_t below = tap / r->y.taps, right = tap % r->y.taps;
+            float   weight = (below ? r->z.share[oz] : 1 - r->z.share[oz]) * (right ? r->y.share[oy] : 1 - r->y.share[oy]);
+            int64_t at = gpunn__least(z + below, r->z.in - 1) * plane + gpunn__least(y + right, r->y.in - 1) * x->in;
+            gpunn__resize_add(row, volume + at, x->in, weight, tap > 0);
+        }
+        if (x->taps == 1) {
+            for (int64_t o = 0; o < x->out; o++) to[o] = cells[x->first[o]];
+        } else {
+            for (int64_t o = 0; o < x->out; o++) {
+                int32_t i = x->first[o], next = i < x->in - 1 ? i + 1 : i;
+                to[o] = (1 - x->share[o]) * cells[i] + x->share[o] * cells[next];
+            }
+        }
+    }
+}
+
+GPUNN__PRIVATE void gpunn__resize_backward(void *arg, int index, int threads)
+{
+    const gpunn__resize      *r = (const gpunn__resize *)arg;
+    const gpunn__resize_axis *x = &r->x;
+    int64_t                   line, end, lines = r->y.in * r->z.in;
+    float                    *row = r->row + index * (x->in > x->out ? x->in : x->out);
+    gpunn__cpu_part(r->volumes * lines, 1, threads, index, &line, &end);
+    for (; line < end; line++) {
+        const float *volume = r->from + line / lines * r->z.out * r->y.out * x->out;
+        float       *to = r->to + line * x->in;
+        int64_t      z = line % lines / r->y.in, y = line % r->y.in;
+        bool         any = false;
+        for (int64_t oz = gpunn__resize_from(&r->z, z); oz < r->z.begin[z + 1]; oz++)
+            for (int64_t oy = gpunn__resize_from(&r->y, y); oy < r->y.begin[y + 1]; oy++, any = true)
+                gpunn__resize_add(row, volume + (oz * r->y.out + oy) * x->out, x->out,
+                                  gpunn__resize_weight(&r->z, oz, z) * gpunn__resize_weight(&r->y, oy, y), any);
+        if (!r->accumulate) memset(to, 0, (size_t)x->in * sizeof *to);
+        for (int64_t o = 0; any && o < x->out; o++) {
+            int32_t i = x->first[o];
+            to[i] += gpunn__resize_weight(x, o, i) * row[o];
+            if (x->taps == 2 && i < x->in - 1) to[i + 1] += x->share[o] * row[o];
+        }
+    }
+}
+
+GPUNN__PRIVATE gpunn_status gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value      *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    const gpunn_attributes *attr = step->attr;
+    gpunn__resize           r;
+    gpunn__resize_axis     *axes[3] = {&r.z, &r.y, &r.x};
+    int64_t                 tables = 0, threads = gpunn__cpu_threads(cpu, 2 * (x->count + y->count));
+    int                     missing = 5 - x->rank;
+    memset(&r, 0, sizeof r);
+    r.volumes = x->dim[0] * x->dim[1];
+    for (int i = 0; i < 3; i++) {
+        axes[i]->in = i < missing ? 1 : x->dim[2 + i - missing];
+        axes[i]->out = i < missing ? 1 : y->dim[2 + i - missing];
+        axes[i]->taps = attr->mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 && axes[i]->in != axes[i]->out ? 2 : 1;
+        tables += 2 * axes[i]->out + axes[i]->in + 1;
+    }
+    int64_t row = r.x.in > r.x.out ? r.x.in : r.x.out;
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = (size_t)(tables + threads * row) * 4;
+        return GPUNN_OK;
+    }
+    if (step->backward && step->grad_in[0].data == NULL) return GPUNN_OK;
+    r.row = (float *)step->workspace;
+    float *next = r.row + threads * row;
+    for (int i = 0; i < 3; i++) {
+        axes[i]->share = next;
+        axes[i]->first = (int32_t *)(void *)(next + axes[i]->out);
+        axes[i]->begin = axes[i]->first + axes[i]->out;
+        next += 2 * axes[i]->out + axes[i]->in + 1;
+        gpunn__resize_tables(axes[i], attr, i < missing ? 1 : attr->ratio[i - missing]);
+    }
+    if (action == GPUNN__FORWARD) {
+        r.from = (const float *)x->data, r.to = (float *)y->data;
+        gpunn__cpu_parallel((int)threads, gpunn__resize_forward, &r);
+    } else {
+        r.from = (const float *)y->data, r.to = (float *)step->grad_in[0].data;
+        r.accumulate = step->accumulate[0];
+        gpunn__cpu_parallel((int)threads, gpunn__resize_backward, &r);
+    }
+    return GPUNN_OK;
+}
+
 /* ==== >>map =========================================================================================================== *
  * Elementwise ops on the CPU: loops made from the tables, over contiguous memory only, and one driver that feeds them chunks of
  * the result. Broadcast operands are expanded, and gradients of broadcast operands summed, chunk by chunk in the first cache. */
@@ -11614,6 +11859,131 @@ static void gpunn__element(gpunn_dtype dtype, float value, void *element)
         memcpy(element, &integer, gpunn_dtype_size(dtype)); /* little-endian */
 }
 
+/* ---- padding with x's own elements: lines along the last padded axis, whose elements are blocks of `inner` floats ---------- */
+typedef struct gpunn__padding {
+    int          rank, mode;                                                     /* rank: axes up to the last padded one */
+    int64_t      n[GPUNN_MAX_RANK], out[GPUNN_MAX_RANK], before[GPUNN_MAX_RANK]; /* n: of x, out: of the padded value */
+    int64_t      lines, inner;
+    bool         accumulate;
+    const float *from;
+    float       *to;
+} gpunn__padding;
+
+/* The element that position i, which may lie outside, is padded with. */
+GPUNN__INLINE int64_t gpunn__pad_source(int mode, int64_t i, int64_t n)
+{
+    if (i >= 0 && i < n) return i;
+    if (mode == GPUNN_PAD_REPLICATE) return i < 0 ? 0 : n - 1;
+    if (mode == GPUNN_PAD_CIRCULAR) return i < 0 ? i + n : i - n;
+    return i < 0 ? -i : 2 * (n - 1) - i;
+}
+
+/* Copies of element i along axis d, *low of them before its own place. */
+GPUNN__INLINE int64_t gpunn__pad_copies(const gpunn__padding *p, int d, int64_t i, int64_t *low)
+{
+    const int64_t n = p->n[d], before = p->before[d], after = p->out[d] - n - before;
+    if (p->mode == GPUNN_PAD_REPLICATE) {
+        *low = i == 0 ? before : 0;
+        return *low + 1 + (i == n - 1 ? after : 0);
+    }
+    bool    mirror = p->mode == GPUNN_PAD_REFLECT;
+    int64_t left = mirror ? i : n - i, right = mirror ? n - 1 - i : i + 1; /* how far outside they lie */
+    *low = left >= 1 && left <= before;
+    return *low + 1 + (right >= 1 && right <= after);
+}
+
+/* Where copy k of them stands. */
+GPUNN__INLINE int64_t gpunn__pad_copy(const gpunn__padding *p, int d, int64_t i, int64_t k, int64_t low)
+{
+    if (p->mode == GPUNN_PAD_REPLICATE) return p->before[d] + i + k - low;
+    if (p->mode == GPUNN_PAD_CIRCULAR) return p->before[d] + i + (k - low) * p->n[d];
+    return p->before[d] + (k < low ? -i : k > low ? 2 * (p->n[d] - 1) - i : i);
+}
+
+static void gpunn__pad_task(void *arg, int index, int threads)
+{
+    const gpunn__padding *p = (const gpunn__padding *)arg;
+    const int             last = p->rank - 1;
+    const int64_t         n = p->n[last], before = p->before[last], inner = p->inner;
+    int64_t               line, end;
+    gpunn__cpu_part(p->lines, 1, threads, index, &line, &end);
+    for (; line < end; line++) {
+        int64_t rest = line, source = 0, step = 1;
+        for (int d = last - 1; d >= 0; d--, step *= p->n[d + 1]) {
+            source += step * gpunn__pad_source(p->mode, rest % p->out[d] - p->before[d], p->n[d]);
+            rest /= p->out[d];
+        }
+        const float *from = p->from + source * n * inner;
+        float       *to = p->to + line * p->out[last] * inner;
+        for (int64_t i = 0; i < p->out[last]; i++) {
+            int64_t blocks = i == before ? n : 1; /* x's own elements at once */
+            memcpy(to + i * inner, from + gpunn__pad_source(p->mode, i - before, n) * inner,
+                   (size_t)(blocks * inner) * sizeof *to);
+            i += blocks - 1;
+        }
+    }
+}
+
+/* A line of x's gradient gathers the lines that copy it. */
+static void gpunn__pad_back_task(void *arg, int index, int threads)
+{
+    const gpunn__padding *p = (const gpunn__padding *)arg;
+    const int             last = p->rank - 1;
+    const int64_t         n = p->n[last], before = p->before[last], inner = p->inner;
+    int64_t               line, end, low;
+    gpunn__cpu_part(p->lines, 1, threads, index, &line, &end);
+    for (; line < end; line++) {
+        int64_t rest = line, all = 1;
+        float  *to = p->to + line * n * inner;
+        for (int d = last - 1; d >= 0; d--) {
+            all *= gpunn__pad_copies(p, d, rest % p->n[d], &low);
+            rest /= p->n[d];
+        }
+        if (!p->accumulate) memset(to, 0, (size_t)(n * inner) * sizeof *to);
+        for (int64_t copy = 0; copy < all; copy++) {
+            int64_t which = copy, at = 0, step = 1;
+            rest = line;
+            for (int d = last - 1; d >= 0; d--) {
+                int64_t i = rest % p->n[d], copies = gpunn__pad_copies(p, d, i, &low);
+                at += gpunn__pad_copy(p, d, i, which % copies, low) * step;
+                step *= p->out[d];
+                which /= copies;
+                rest /= p->n[d];
+            }
+            const float *from = p->from + at * p->out[last] * inner;
+            for (int64_t i = 0; i < p->out[last]; i++) {
+                int64_t blocks = i == before ? n : 1;
+                float  *sum = to + gpunn__pad_source(p->mode, i - before, n) * inner;
+                GPUNN__IVDEP
+                for (int64_t k = 0; k < blocks * inner; k++) sum[k] += from[i * inner + k];
+                i += blocks - 1;
+            }
+        }
+    }
+}
+
+static gpunn_status gpunn__cpu_pad_own(gpunn__cpu *cpu, const gpunn_step *step)
+{
+    const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    gpunn__padding     p;
+    memset(&p, 0, sizeof p);
+    p.rank = x->rank;
+    p.mode = step->attr->mode;
+    p.lines = p.inner = 1;
+    while (p.rank > 1 && x->dim[p.rank - 1] == y->dim[p.rank - 1]) p.inner *= x->dim[--p.rank];
+    for (int d = 0; d < p.rank; d++) {
+        p.n[d] = x->dim[d];
+        p.out[d] = y->dim[d];
+        p.before[d] = step->attr->before[d];
+        if (d < p.rank - 1) p.lines *= step->backward ? p.n[d] : p.out[d];
+    }
+    p.from = (const float *)(step->backward ? y->data : x->data);
+    p.to = (float *)(step->backward ? step->grad_in[0].data : y->data);
+    p.accumulate = step->backward && step->accumulate[0];
+    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, y->count), step->backward ? gpunn__pad_back_task : gpunn__pad_task, &p);
+    return GPUNN_OK;
+}
+
 static gpunn_status gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) {
@@ -11624,6 +11994,7 @@ static gpunn_status gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, gpunn__act
         return GPUNN_OK;
     }
     if (step->backward && !step->grad_in[0].data) return GPUNN_OK;
+    if (step->attr->mode != GPUNN_PAD_CONSTANT) return gpunn__cpu_pad_own(cpu, step);
     const gpunn_value *out = &step->out;
     const gpunn_value *in = &step->in[0];
     int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
@@ -17989,7 +18360,10 @@ typedef enum gpunn__attribute_kind {
     GPUNN__A_AXES,   /* a bit for each axis */
     GPUNN__A_REDUCTION,
     GPUNN__A_GRID_MODE,
-    GPUNN__A_GRID_PADDING
+    GPUNN__A_GRID_PADDING,
+    GPUNN__A_INTERPOLATE_MODE,
+    GPUNN__A_PAD_MODE,
+    GPUNN__A_RATIOS /* float for each spatial axis */
 } gpunn__attribute_kind;
 typedef struct gpunn__attribute {
     gpunn_op              op;
@@ -18037,6 +18411,9 @@ static const gpunn__attribute gpunn__attributes_of[] = {
     GPUNN__A(GRID_SAMPLE, "padding_mode", GRID_PADDING, padding_mode, "\"zeros\""),
     GPUNN__A(GRID_SAMPLE, "align_corners", BOOL, align_corners, "false"),
     GPUNN__A(AFFINE_GRID, "align_corners", BOOL, align_corners, "false"),
+    GPUNN__A(INTERPOLATE, "mode", INTERPOLATE_MODE, mode, "\"nearest\""),
+    GPUNN__A(INTERPOLATE, "align_corners", BOOL, align_corners, "false"),
+    GPUNN__A(INTERPOLATE, "ratio", RATIOS, ratio, ""),
     GPUNN__A(BATCH_NORM, "eps", FLOAT, eps, "1e-05"),
     GPUNN__A(BATCH_NORM, "momentum", FLOAT, momentum, "0.1"),
     GPUNN__A(LAYER_NORM, "dims", LAST, axis, "1"),
@@ -18060,6 +18437,7 @@ static const gpunn__attribute gpunn__attributes_of[] = {
     GPUNN__A(SLICE, "start", INT64, start, "0"),
     GPUNN__A(SLICE, "step", INT64, step, "1"),
     GPUNN__A(PAD, "before", SIZES, before, NULL),
+    GPUNN__A(PAD, "mode", PAD_MODE, mode, "\"constant\""),
     GPUNN__A(PAD, "value", FLOAT, value[0], "0"),
     GPUNN__A(GATHER, "dim", INT, axis, NULL),
     GPUNN__A(SUM, "dims", AXES, axes, NULL),
@@ -18087,6 +18465,7 @@ static const char *const gpunn__precision_names[] = {"f32", "tf32", "bf16", "f16
 static const char *const gpunn__reduction_names[] = {"mean", "sum", "none", "batchmean"};
 static const char *const gpunn__grid_mode_names[] = {"bilinear", "nearest"};
 static const char *const gpunn__grid_padding_names[] = {"zeros", "border", "reflection"};
+static const char *const gpunn__interpolate_mode_names[] = {"nearest", "nearest-exact", "linear", "area"};
 
 /* A text of limited size: what does not fit is left out, and the end is always there. */
 typedef struct gpunn__line {
@@ -18204,6 +18583,14 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
         break;
     case GPUNN__A_GRID_MODE: gpunn__put(text, "%s%s%s", quote, gpunn__grid_mode_names[*ints], quote); break;
     case GPUNN__A_GRID_PADDING: gpunn__put(text, "%s%s%s", quote, gpunn__grid_padding_names[*ints], quote); break;
+    case GPUNN__A_INTERPOLATE_MODE: gpunn__put(text, "%s%s%s", quote, gpunn__interpolate_mode_names[*ints], quote); break;
+    case GPUNN__A_PAD_MODE: gpunn__put(text, "%s%s%s", quote, gpunn__pad_mode_names[*ints], quote); break;
+    case GPUNN__A_RATIOS:
+        for (int i = 0; i < t->rank - 2; i++) {
+            gpunn__put(text, "%s", i ? between : "");
+            gpunn__put_float(text, ((const float *)(const void *)from)[i], 9);
+        }
+        break;
     }
     if (json && list) gpunn__put(text, "]");
 }
@@ -18571,6 +18958,27 @@ static void gpunn__emit_recurrent(gpunn__writer *w, const gpunn_tensor *t)
     gpunn__emitf(w, "]");
 }
 
+/* The sizes of an interpolation, and the scale factors where these do not tell the ratios. */
+static void gpunn__emit_sizes(gpunn__writer *w, const gpunn_tensor *t)
+{
+    const gpunn_tensor *x = t->inputs[0];
+    int                 size[3], axes = t->rank - 2;
+    bool                scaled = false;
+    for (int i = 0; i < axes; i++) {
+        size[i] = (int)t->dim[2 + i];
+        float usual = gpunn__resize_ratio(x->dim[2 + i], t->dim[2 + i], t->attr.align_corners, 0);
+        scaled = scaled || memcmp(&usual, &t->attr.ratio[i], sizeof usual) != 0;
+    }
+    gpunn__emit_window(w, "size", size, axes);
+    for (int i = 0; scaled && i < axes; i++) {
+        char        value[64];
+        gpunn__line line = {value, sizeof value, 0};
+        gpunn__put_float(&line, 1 / t->attr.ratio[i], 9);
+        gpunn__emitf(w, "%s%s", i ? ", " : ", \"scale_factor\": [", value);
+    }
+    if (scaled) gpunn__emitf(w, "]");
+}
+
 /* What the tables do not tell: sizes that stand in shapes, and operands with a key of their own. */
 static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
 {
@@ -18626,6 +19034,7 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
         if (last + t->attr.step < x->dim[axis]) gpunn__emitf(w, ", \"end\": %lld", (long long)last + 1);
         break;
     }
+    case GPUNN_OP_INTERPOLATE: gpunn__emit_sizes(w, t); break;
     case GPUNN_OP_PAD:
         gpunn__emitf(w, ", \"after\": [");
         for (int i = 0; i < t->rank; i++)
@@ -19657,17 +20066,48 @@ static gpunn_tensor *gpunn__make_slice(gpunn__loading *l, const gpunn__spec_entr
 static gpunn_tensor *gpunn__make_pad(gpunn__loading *l, const gpunn__spec_entry *e)
 {
     gpunn_pad_args args;
+    int            mode = 0;
     memset(&args, 0, sizeof args);
-    return gpunn__get_amounts(l, e->item, "before", args.before) && gpunn__get_amounts(l, e->item, "after", args.after) &&
-                   gpunn__get_float(l, e->item, "value", &args.value)
-               ? gpunn_pad_(e->in[0], args)
-               : NULL;
+    if (!gpunn__get_amounts(l, e->item, "before", args.before) || !gpunn__get_amounts(l, e->item, "after", args.after) ||
+        !gpunn__get_choice(l, e->item, "mode", GPUNN__CHOICES(gpunn__pad_mode_names), &mode) ||
+        !gpunn__get_float(l, e->item, "value", &args.value))
+        return NULL;
+    args.mode = (gpunn_pad_mode)mode;
+    return gpunn_pad_(e->in[0], args);
 }
 
 static gpunn_tensor *gpunn__make_gather(gpunn__loading *l, const gpunn__spec_entry *e)
 {
     int axis;
     return gpunn__need_axis(l, e->item, &axis) ? gpunn_gather(e->in[0], axis, e->in[1]) : NULL;
+}
+
+/* One number, or a list with one for each spatial axis. */
+static bool gpunn__get_scales(gpunn__loading *l, int entry, int axes, double *scales)
+{
+    int  item = gpunn__look(l, entry, "scale_factor");
+    bool list = item != 0 && l->items.at[item].kind == GPUNN__J_LIST;
+    for (int i = 0; item != 0 && i < axes; i++) {
+        const gpunn__item *number = &l->items.at[list ? item + 1 + i : item];
+        if ((list && gpunn__item_count(l, item) != axes) || number->kind != GPUNN__J_NUMBER ||
+            !gpunn__json_double(&number->text, &scales[i]) || scales[i] == 0)
+            return gpunn__wrong(l, item,
+                                "\"scale_factor\" must be a number that is not 0, or a list with one for each spatial axis");
+    }
+    return true;
+}
+
+static gpunn_tensor *gpunn__make_interpolate(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_interpolate_args args;
+    int                    mode = 0, axes = e->in[0]->rank >= 3 && e->in[0]->rank <= 5 ? e->in[0]->rank - 2 : 1;
+    memset(&args, 0, sizeof args);
+    if (!gpunn__get_choice(l, e->item, "mode", GPUNN__CHOICES(gpunn__interpolate_mode_names), &mode) ||
+        !gpunn__get_window(l, e->item, "size", axes, 1, args.size) || !gpunn__get_scales(l, e->item, axes, args.scale_factors) ||
+        !gpunn__get_bool(l, e->item, "align_corners", &args.align_corners))
+        return NULL;
+    args.mode = (gpunn_interpolate_mode)mode;
+    return gpunn_interpolate_(e->in[0], args);
 }
 
 static gpunn_tensor *gpunn__make_cast(gpunn__loading *l, const gpunn__spec_entry *e)
@@ -19869,6 +20309,7 @@ static const gpunn__spec_op gpunn__spec_ops[] = {
     {"adaptive_avg_pool3d", 1, false, gpunn__make_adaptive_pool},
     {"grid_sample", 2, false, gpunn__make_grid_sample},
     {"affine_grid", 1, false, gpunn__make_affine_grid},
+    {"interpolate", 1, false, gpunn__make_interpolate},
     {"dropout", 1, false, gpunn__make_dropout},
     {"matmul", 2, false, gpunn__make_matmul},
     {"scaled_dot_product_attention", -2, false, gpunn__make_attention},

@@ -3545,6 +3545,144 @@ static gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_step *step,
     return GPUNN__LAUNCH(cuda, gpunn__affine_finish_kernel, gpunn__blocks(cuda, theta->count, 1), GPUNN__THREADS, a);
 }
 
+/* ---- interpolate, as in gpunn.h's >>sample: a thread for each output, backward for each cell, or a block where many see one -- */
+typedef struct gpunn__resize_axis {
+    int   in, out;
+    float ratio;
+    bool  linear; /* an output sees two cells, else one */
+} gpunn__resize_axis;
+
+typedef struct gpunn__resize {
+    int64_t            cells, results;
+    gpunn__resize_axis z, y, x;
+    int                mode;
+    bool               align_corners, accumulate;
+    const void        *from; /* x, or the gradient of y */
+    void              *to;   /* y, or the gradient of x */
+    gpunn_dtype        from_dtype, to_dtype;
+} gpunn__resize;
+
+/* The first cell that output o sees; *share: of the next. */
+__device__ __forceinline__ int gpunn__resize_first(const gpunn__resize &r, const gpunn__resize_axis &a, int o, float *share)
+{
+    bool  centre = r.mode != GPUNN_INTERPOLATE_NEAREST && !r.align_corners;
+    float at = a.ratio * ((float)o + (centre ? 0.5f : 0.0f));
+    if (r.mode == GPUNN_INTERPOLATE_LINEAR && centre) at = fmaxf(fmaf(a.ratio, (float)o + 0.5f, -0.5f), 0.0f);
+    if (r.mode == GPUNN_INTERPOLATE_LINEAR && a.in == a.out) at = (float)o;
+    int first = at < (float)(a.in - 1) ? (int)at : a.in - 1;
+    *share = a.linear ? fminf(at - (float)first, 1.0f) : 0;
+    return first;
+}
+
+/* The first output whose first cell is i or a later one. */
+__device__ __forceinline__ int gpunn__resize_begin(const gpunn__resize &r, const gpunn__resize_axis &a, int i)
+{
+    float shift = r.mode == GPUNN_INTERPOLATE_LINEAR ? 0.5f : 0.0f, share;
+    float guess = r.mode == GPUNN_INTERPOLATE_NEAREST || r.align_corners ? (float)i / a.ratio
+                                                                         : ((float)i + shift) / a.ratio - 0.5f;
+    int   o = guess < (float)a.out ? max((int)guess, 0) : a.out; /* infinite where the ratio is 0 */
+    if (i == 0) return 0;
+    while (o > 0 && gpunn__resize_first(r, a, o - 1, &share) >= i) o--;
+    while (o < a.out && gpunn__resize_first(r, a, o, &share) < i) o++;
+    return o;
+}
+
+/* What cell i is of output o, which sees it. */
+__device__ __forceinline__ float gpunn__resize_weight(const gpunn__resize &r, const gpunn__resize_axis &a, int o, int i)
+{
+    float share;
+    if (gpunn__resize_first(r, a, o, &share) < i) return share;
+    return i == a.in - 1 ? 1 : 1 - share;
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__resize_kernel(const gpunn__resize r)
+{
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    int     size = r.z.out * r.y.out * r.x.out;
+    for (; i < r.results; i += step) {
+        int64_t volume = i / size;
+        int     index = (int)(i - volume * size), line = index / r.x.out;
+        int     ox = index - line * r.x.out, oz = line / r.y.out, oy = line - oz * r.y.out;
+        float   share_z, share_y, share_x, sum = 0;
+        int     z = gpunn__resize_first(r, r.z, oz, &share_z), y = gpunn__resize_first(r, r.y, oy, &share_y);
+        int     x = gpunn__resize_first(r, r.x, ox, &share_x);
+        for (int k = 0; k <= (int)r.z.linear; k++)
+            for (int j = 0; j <= (int)r.y.linear; j++) {
+                int64_t row = ((volume * r.z.in + min(z + k, r.z.in - 1)) * r.y.in + min(y + j, r.y.in - 1)) * r.x.in;
+                float   v = gpunn__load(r.from, r.from_dtype, row + x);
+                if (r.x.linear) v = (1 - share_x) * v + share_x * gpunn__load(r.from, r.from_dtype, row + min(x + 1, r.x.in - 1));
+                if (r.y.linear) v *= j ? share_y : 1 - share_y;
+                sum += r.z.linear ? v * (k ? share_z : 1 - share_z) : v;
+            }
+        gpunn__store(r.to, r.to_dtype, i, sum);
+    }
+}
+
+/* block: all its threads share a cell. */
+template <bool block> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__resize_back_kernel(const gpunn__resize r)
+{
+    int64_t i = block ? blockIdx.x : blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    int64_t step = block ? gridDim.x : (int64_t)gridDim.x * blockDim.x;
+    int     size = r.z.in * r.y.in * r.x.in;
+    for (; i < r.cells; i += step) {
+        int64_t volume = i / size;
+        int     index = (int)(i - volume * size), line = index / r.x.in;
+        int     x = index - line * r.x.in, z = line / r.y.in, y = line - z * r.y.in;
+        int     oz = gpunn__resize_begin(r, r.z, r.z.linear ? max(z - 1, 0) : z), deep = gpunn__resize_begin(r, r.z, z + 1) - oz;
+        int     oy = gpunn__resize_begin(r, r.y, r.y.linear ? max(y - 1, 0) : y), high = gpunn__resize_begin(r, r.y, y + 1) - oy;
+        int     ox = gpunn__resize_begin(r, r.x, r.x.linear ? max(x - 1, 0) : x), wide = gpunn__resize_begin(r, r.x, x + 1) - ox;
+        float   sum = 0;
+        for (int at = block ? (int)threadIdx.x : 0; at < deep * high * wide; at += block ? (int)blockDim.x : 1) {
+            int     row = at / wide, column = ox + at - row * wide, slice = row / high;
+            float   weight = gpunn__resize_weight(r, r.z, oz + slice, z) * gpunn__resize_weight(r, r.x, column, x);
+            int64_t from = (volume * r.z.out + oz + slice) * r.y.out + oy + row - slice * high;
+            weight *= gpunn__resize_weight(r, r.y, oy + row - slice * high, y);
+            sum += weight * gpunn__load(r.from, r.from_dtype, from * r.x.out + column);
+        }
+        if (block) {
+            sum = gpunn__block_reduce(sum, gpunn__add());
+            if (threadIdx.x > 0) continue;
+        }
+        gpunn__store(r.to, r.to_dtype, i, r.accumulate ? gpunn__load(r.to, r.to_dtype, i) + sum : sum);
+    }
+}
+
+static gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value  *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    const int64_t       most = (int64_t)1 << 30, volumes = x->dim[0] * x->dim[1];
+    gpunn__resize       r;
+    gpunn__resize_axis *axes[3] = {&r.z, &r.y, &r.x};
+    int                 missing = 5 - x->rank;
+    memset(&r, 0, sizeof r);
+    if (action == GPUNN__PREPARE) {
+        if (x->count / volumes > most || y->count / volumes > most)
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "a channel has more than 2^30 values; use smaller sizes");
+        return GPUNN_OK;
+    }
+    r.cells = x->count, r.results = y->count;
+    r.mode = step->attr->mode;
+    r.align_corners = step->attr->align_corners;
+    for (int i = 0; i < 3; i++) {
+        axes[i]->in = i < missing ? 1 : (int)x->dim[2 + i - missing];
+        axes[i]->out = i < missing ? 1 : (int)y->dim[2 + i - missing];
+        axes[i]->ratio = i < missing ? 1 : step->attr->ratio[i - missing];
+        axes[i]->linear = r.mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 && axes[i]->in != axes[i]->out;
+    }
+    const gpunn_value *from = action == GPUNN__FORWARD ? x : y, *to = action == GPUNN__FORWARD ? y : &step->grad_in[0];
+    r.from = from->data, r.from_dtype = from->dtype;
+    r.to = to->data, r.to_dtype = to->dtype;
+    if (action == GPUNN__FORWARD)
+        return GPUNN__LAUNCH(cuda, gpunn__resize_kernel, gpunn__blocks(cuda, r.results, 1), GPUNN__THREADS, r);
+    if (r.to == NULL) return GPUNN_OK;
+    r.accumulate = step->accumulate[0];
+    if (r.results / r.cells < 64)
+        return GPUNN__LAUNCH(cuda, gpunn__resize_back_kernel<false>, gpunn__blocks(cuda, r.cells, 1), GPUNN__THREADS, r);
+    int64_t blocks = (int64_t)cuda->multiprocessors * 32;
+    return GPUNN__LAUNCH(cuda, gpunn__resize_back_kernel<true>, (unsigned)(blocks < r.cells ? blocks : r.cells), GPUNN__THREADS,
+                         r);
+}
+
 /* ==== >>norm ========================================================================================================== */
 
 /* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
@@ -7487,10 +7625,20 @@ typedef struct gpunn__move {
     gpunn_dtype to_dtype, from_dtype;
     float       hole;
     bool        add, packed; /* packed: axis 0 counts packs of 8 */
+    int         fill;        /* gpunn_pad_mode: what holes get */
     int         rank;
     int64_t     count;
     gpunn__axis axis[GPUNN_MAX_RANK];
 } gpunn__move;
+
+/* The element that position i, which may lie outside, is padded with. */
+__device__ __forceinline__ int64_t gpunn__pad_source(int mode, int64_t i, int64_t n)
+{
+    if (i >= 0 && i < n) return i;
+    if (mode == GPUNN_PAD_REPLICATE) return i < 0 ? 0 : n - 1;
+    if (mode == GPUNN_PAD_CIRCULAR) return i < 0 ? i + n : i - n;
+    return i < 0 ? -i : 2 * (n - 1) - i;
+}
 
 /* The elements for position i of the axes from `first` on; false: a hole. */
 __device__ __forceinline__ bool gpunn__move_place(const gpunn__move &move, int first, int64_t i, int64_t *to, int64_t *from)
@@ -7508,6 +7656,7 @@ __device__ __forceinline__ bool gpunn__move_place(const gpunn__move &move, int f
             there = there && element * (uint64_t)axis.step == (uint64_t)position;
             position = (int64_t)element;
         }
+        if (move.fill != GPUNN_PAD_CONSTANT) position = gpunn__pad_source(move.fill, position, axis.length);
         there = there && position >= 0 && position < axis.length;
         *to += digit * axis.to_stride;
         *from += position * axis.from_stride;
@@ -7584,7 +7733,8 @@ static void gpunn__move_axis(gpunn__move *move, int64_t size, int64_t to_stride,
     gpunn__axis axis = {size, to_stride, from_stride, begin, step, length};
     if (move->rank > 0) {
         gpunn__axis *last = &move->axis[move->rank - 1];
-        if (last->length == last->size && step == 1 && to_stride == last->to_stride * last->size &&
+        bool         mirrored = move->fill != GPUNN_PAD_CONSTANT && length < size; /* in steps of its own */
+        if (last->length == last->size && step == 1 && !mirrored && to_stride == last->to_stride * last->size &&
             from_stride == last->from_stride * last->size) {
             gpunn__axis merged = {size * last->size,  last->to_stride, last->from_stride, begin * last->size, 1,
                                   length * last->size};
@@ -7606,6 +7756,7 @@ static gpunn_status gpunn__cuda_move(gpunn__cuda *cuda, gpunn__move *move)
     bool         whole = true;
     bool packed = inner->to_stride == 1 && inner->from_stride == 1 && inner->step == 1 && inner->size % GPUNN__PACK == 0 &&
                   inner->begin % GPUNN__PACK == 0 && inner->length % GPUNN__PACK == 0 &&
+                  (move->fill == GPUNN_PAD_CONSTANT || inner->length == inner->size) &&
                   (uintptr_t)move->to % (GPUNN__PACK * gpunn_dtype_size(move->to_dtype)) == 0 &&
                   (uintptr_t)move->from % (GPUNN__PACK * gpunn_dtype_size(move->from_dtype)) == 0;
     for (int d = 0; d < move->rank; d++) {
@@ -7706,6 +7857,68 @@ static gpunn_status gpunn__cuda_slice(gpunn__cuda *cuda, gpunn_step *step, gpunn
     return gpunn__cuda_move(cuda, &move);
 }
 
+/* ---- the gradient of what is padded with its own elements: a thread for each of these gathers ------------------------- */
+typedef struct gpunn__pad_axis {
+    int64_t n, stride, before, after; /* stride: of the padded value */
+} gpunn__pad_axis;
+
+typedef struct gpunn__padding {
+    int             rank, mode;
+    int64_t         count;
+    bool            accumulate;
+    const void     *from;
+    void           *to;
+    gpunn_dtype     from_dtype, to_dtype;
+    gpunn__pad_axis axis[GPUNN_MAX_RANK];
+} gpunn__padding;
+
+/* Copies of element i along an axis, *low of them before its own place. */
+__device__ __forceinline__ int64_t gpunn__pad_copies(int mode, const gpunn__pad_axis &a, int64_t i, int64_t *low)
+{
+    if (mode == GPUNN_PAD_REPLICATE) {
+        *low = i == 0 ? a.before : 0;
+        return *low + 1 + (i == a.n - 1 ? a.after : 0);
+    }
+    bool    mirror = mode == GPUNN_PAD_REFLECT;
+    int64_t left = mirror ? i : a.n - i, right = mirror ? a.n - 1 - i : i + 1; /* how far outside they lie */
+    *low = left >= 1 && left <= a.before;
+    return *low + 1 + (right >= 1 && right <= a.after);
+}
+
+/* Where copy k of them stands. */
+__device__ __forceinline__ int64_t gpunn__pad_copy(int mode, const gpunn__pad_axis &a, int64_t i, int64_t k, int64_t low)
+{
+    if (mode == GPUNN_PAD_REPLICATE) return a.before + i + k - low;
+    if (mode == GPUNN_PAD_CIRCULAR) return a.before + i + (k - low) * a.n;
+    return a.before + (k < low ? -i : k > low ? 2 * (a.n - 1) - i : i);
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pad_back_kernel(const gpunn__padding p)
+{
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    for (; i < p.count; i += step) {
+        int64_t all = 1, rest = i, low;
+#pragma unroll 1
+        for (int d = p.rank - 1; d >= 0; d--, rest /= p.axis[d + 1].n)
+            all *= gpunn__pad_copies(p.mode, p.axis[d], rest % p.axis[d].n, &low);
+        float sum = p.accumulate ? gpunn__load(p.to, p.to_dtype, i) : 0;
+        for (int64_t k = 0; k < all; k++) {
+            int64_t which = k, from = 0;
+            rest = i;
+#pragma unroll 1
+            for (int d = p.rank - 1; d >= 0; d--) {
+                const gpunn__pad_axis &axis = p.axis[d];
+                int64_t                at = rest % axis.n, copies = gpunn__pad_copies(p.mode, axis, at, &low);
+                from += gpunn__pad_copy(p.mode, axis, at, which % copies, low) * axis.stride;
+                which /= copies;
+                rest /= axis.n;
+            }
+            sum += gpunn__load(p.from, p.from_dtype, from);
+        }
+        gpunn__store(p.to, p.to_dtype, i, sum);
+    }
+}
+
 static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) return GPUNN_OK;
@@ -7714,10 +7927,26 @@ static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__
     int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
     gpunn__strides(in, in_stride);
     gpunn__strides(out, out_stride);
+    if (step->backward && step->attr->mode != GPUNN_PAD_CONSTANT) {
+        const gpunn_value *to = &step->grad_in[0];
+        gpunn__padding     p = {};
+        p.rank = in->rank;
+        p.mode = step->attr->mode;
+        p.count = in->count;
+        p.accumulate = step->accumulate[0];
+        p.from = step->grad_out.data, p.from_dtype = step->grad_out.dtype;
+        p.to = to->data, p.to_dtype = to->dtype;
+        for (int d = 0; d < in->rank; d++) {
+            gpunn__pad_axis axis = {in->dim[d], out_stride[d], before[d], out->dim[d] - in->dim[d] - before[d]};
+            p.axis[d] = axis;
+        }
+        return GPUNN__LAUNCH(cuda, gpunn__pad_back_kernel, gpunn__blocks(cuda, p.count, 1), GPUNN__THREADS, p);
+    }
     for (int d = 0; d < out->rank; d++) offset += before[d] * out_stride[d];
     gpunn__move move = step->backward ? gpunn__move_of(&step->grad_in[0], 0, &step->grad_out, offset, step->accumulate[0])
                                       : gpunn__move_of(out, 0, in, 0, false);
     move.hole = step->attr->value[0];
+    move.fill = step->attr->mode;
     for (int d = out->rank - 1; d >= 0; d--) {
         if (step->backward)
             gpunn__move_axis(&move, in->dim[d], in_stride[d], out_stride[d], 0, 1, in->dim[d]);

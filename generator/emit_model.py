@@ -4,7 +4,7 @@ import re
 
 from . import stamp, table
 from .floats import f32
-from .graph import BATCH
+from .graph import BATCH, Graph
 from .partition import CONVOLUTIONS
 from .spec import schema
 
@@ -224,6 +224,17 @@ class _Emitter:
         given.add("align_corners", a["align_corners"], False)
         return "gpunn_grid_sample(%s)" % ", ".join(x + given.texts)
 
+    def op_interpolate(self, t, x):
+        a, given, old = t.attrs, _Fields(), self.tensors[t.inputs[0]].shape[2:]
+        usual = tuple(Graph.resize_ratio(before, after, a["align_corners"], None) for before, after in zip(old, t.shape[2:]))
+        given.add("size", list(t.shape[2:]))
+        if usual != a["ratio"]:
+            given.add("scale_factors", [repr(1 / ratio) for ratio in a["ratio"]])
+        if a["mode"] != "nearest":
+            given.add("mode", "GPUNN_INTERPOLATE_" + a["mode"].upper().replace("-", "_"))
+        given.add("align_corners", a["align_corners"], False)
+        return "gpunn_interpolate(%s)" % ", ".join(x + given.texts)
+
     def op_affine_grid(self, t, x):
         return "gpunn_affine_grid(%s, %s, %s)" % (x[0], shape(t.shape[1:-1]), boolean(t.attrs["align_corners"]))
 
@@ -258,6 +269,8 @@ class _Emitter:
         for name, amounts in (("before", before), ("after", after)):
             if any(amounts):
                 given.add(name, list(amounts))
+        if t.attrs["mode"] != "constant":
+            given.add("mode", "GPUNN_PAD_" + t.attrs["mode"].upper())
         given.add("value", t.attrs["value"], 0.0)
         return "gpunn_pad(%s)" % ", ".join(x + given.texts)
 

@@ -983,10 +983,13 @@ def roll(w, call, x, shifts, dims=()):
     return x
 
 
+@operation("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d")
+def pad_with_own(w, call, x, padding):
+    return pad(w, call, x, padding, "reflect" if call.op.startswith("reflection") else "replicate")
+
+
 @operation("pad", "constant_pad_nd")
 def pad(w, call, x, pad, mode="constant", value=None):
-    if mode != "constant":
-        raise Refused(f"only constant padding is possible, not {mode}")
     before, after = [0] * len(x.full), [0] * len(x.full)
     for i in range(len(pad) // 2):
         before[-1 - i], after[-1 - i] = pad[2 * i], pad[2 * i + 1]
@@ -997,7 +1000,7 @@ def pad(w, call, x, pad, mode="constant", value=None):
     if not any(before + after):
         return x
     value = number(value or 0)
-    return w.add("pad", [w.f32(w.whole(x))], call.shapes[0][0], before=before, after=after,
+    return w.add("pad", [w.f32(w.whole(x))], call.shapes[0][0], before=before, after=after, mode=None if mode == "constant" else mode,
                  value=None if value == 0 else value if math.isfinite(value) else str(value))
 
 
@@ -1021,14 +1024,26 @@ def repeat_interleave(w, call, x, repeats, dim=None, **_):
     return w.reshape(w.view(w.tensor(w.reshape(x, one)), many), call.shapes[0][0])
 
 
-@operation("upsample_nearest2d")
-def upsample_nearest2d(w, call, x, **_):
-    n, c, height, width = x.full
-    high, wide = call.shapes[0][0][2:]
-    if high % height or wide % width:
-        raise Refused("only whole factors are possible")
-    wanted = (n, c, height, high // height, width, wide // width)
-    return w.reshape(w.view(w.tensor(w.reshape(x, (n, c, height, 1, width, 1))), wanted), call.shapes[0][0])
+RESIZES = {"nearest": "nearest", "_upsample_nearest_exact": "nearest-exact", "linear": "linear", "bilinear": "linear",
+           "trilinear": "linear"}
+
+
+@operation("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+           "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+           "upsample_trilinear3d")
+def interpolate(w, call, x, output_size=None, align_corners=False, scale_factors=None, scales=None, scales_d=None, scales_h=None,
+                scales_w=None):
+    axes = int(call.op[-2])
+    if scale_factors is None:
+        scale_factors = [scales] if axes == 1 else [scales_d, scales_h, scales_w][-axes:]
+    if None in scale_factors:
+        scale_factors = None
+    x, size = batched(w, x, axes), list(call.shapes[0][0][-axes:])
+    mode = RESIZES[call.op[:-2].replace("upsample_", "", 0 if call.op[0] == "_" else 1)]
+    y = w.add("interpolate", [x], x.shape[:2] + tuple(size), size=alike(size),
+              scale_factor=scale_factors and alike([float(scale) for scale in scale_factors]),
+              mode=None if mode == "nearest" else mode, align_corners=align_corners or None)
+    return w.reshape(y, call.shapes[0][0])
 
 
 @operation("pixel_shuffle")

@@ -481,6 +481,39 @@ class Graph:
     def adaptive_avg_pool3d(self, x, output_size):
         return self.adaptive_pool("adaptive_avg_pool3d", x, output_size)
 
+    @staticmethod
+    def resize_ratio(size, result, align_corners, scale):
+        """PyTorch's factor from outputs to cells of x along an axis; scale None: none is given."""
+        if align_corners:
+            return f32(f32(size - 1) / f32(result - 1)) if result > 1 else 0.0
+        return f32(1 / scale) if scale else f32(f32(size) / f32(result))
+
+    def interpolate(self, x, mode, align_corners, size=None, scale_factor=None):
+        check_f32(x)
+        check_rank(x, 3, 5, "[n, channels, length], [n, channels, height, width] or [n, channels, depth, height, width]")
+        check_fixed(x, range(1, len(x.shape)))
+        axes = len(x.shape) - 2
+        if align_corners and mode != "linear":
+            raise GraphError("align_corners is used by mode linear alone; leave it out", "align_corners")
+        if size is None and scale_factor is None:
+            raise GraphError("neither size nor scale_factor is given", "inputs")
+        given = {key: (None,) * axes if value is None else window(value, axes)
+                 for key, value in (("size", size), ("scale_factor", scale_factor))}
+        for key, values in given.items():
+            if len(values) != axes:
+                raise GraphError("%s lists %d, but x has %d spatial axes" % (key, len(values), axes), key)
+        sizes = []
+        for old, new, scale in zip(x.shape[2:], given["size"], given["scale_factor"]):
+            sizes.append(new or math.floor(old * float(scale)))
+            if not 1 <= sizes[-1] <= MAX_INT:
+                raise GraphError("scale_factor %g makes %d of %d; use another" % (scale, sizes[-1], old), "scale_factor")
+        if mode == "area":
+            return self.pool_result("adaptive_avg_pool%dd" % axes, {}, x, tuple(sizes))
+        ratios = tuple(self.resize_ratio(old, new, align_corners, scale)
+                       for old, new, scale in zip(x.shape[2:], sizes, given["scale_factor"]))
+        attrs = {"mode": mode, "align_corners": align_corners, "ratio": ratios}
+        return self.node("interpolate", attrs, (x,), x.shape[:2] + tuple(sizes))
+
     def grid_sample(self, x, grid, mode, padding_mode, align_corners):
         check_f32(x, grid)
         check_rank(x, 4, 5, "[n, channels, height, width] or [n, channels, depth, height, width]")
@@ -684,9 +717,11 @@ class Graph:
         shape[axis] = (last - first - 1) // step + 1
         return self.node("slice", {"dim": axis, "start": first, "step": step}, (x,), shape)
 
-    def pad(self, x, before, after, value):
+    def pad(self, x, before, after, mode, value):
         check_f32(x)
         rank = len(x.shape)
+        if mode != "constant" and value:
+            raise GraphError("a value is not used by mode %s; leave it out" % mode, "value")
         shape, amounts = [], []
         for key, given in (("before", before), ("after", after)):
             if len(given) > rank and any(given[rank:]):
@@ -695,8 +730,12 @@ class Graph:
             for axis, amount in enumerate(amounts[-1]):
                 if amount and x.shape[axis] < 0:
                     raise GraphError("axis %d of %s is the batch; leave its padding 0" % (axis, shape_text(x.shape)), key)
+                most = x.shape[axis] - (mode == "reflect")
+                if amount and amount > most and mode in ("reflect", "circular"):
+                    raise GraphError("%d %s axis %d of %s, but mode %s has only %d elements for it; use less" % (
+                        amount, key, axis, shape_text(x.shape), mode, most), key)
         shape = [size + low + high for size, low, high in zip(x.shape, *amounts)]
-        return self.node("pad", {"before": amounts[0], "value": setting(f32(value))}, (x,), shape)
+        return self.node("pad", {"before": amounts[0], "mode": mode, "value": setting(f32(value))}, (x,), shape)
 
     def gather(self, x, index, dim):
         check_f32(x)

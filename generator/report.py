@@ -4,8 +4,8 @@ from .graph import POOLS, measure
 from .lower import BYTES, CLASS_LOSSES, ROW_NORMS, called
 
 LAYERS = partition.PRODUCTS
-NOT_COUNTED = LAYERS + POOLS + ("grid_sample", "affine_grid", "permute", "concat", "slice", "pad", "gather", "argmax", "cast",
-                                 "embedding", "group_norm")
+NOT_COUNTED = LAYERS + POOLS + ("grid_sample", "affine_grid", "interpolate", "permute", "concat", "slice", "pad", "gather",
+                                 "argmax", "cast", "embedding", "group_norm")
 
 HOW = """\
 How this counts. Before: one kernel an op, as a framework runs that executes ops one by one. Each tensor that an op reads or

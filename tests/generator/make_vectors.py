@@ -49,6 +49,8 @@ class Maker:
         if name[:-2] in ("window", "padding"):
             low = name[:-2] == "window"
             return self.pick((self.random.randrange(low, 4), [self.random.randrange(low, 4) for _ in range(int(name[-2]))]))
+        if name == "factors":
+            return self.pick((0.5, 1.3, 2, 2.5, [1.0, 1.5], [2.75] * max(rank - 2, 1)))
         simple = {
             "count": lambda: self.count(rank if rank and self.random.randrange(3) else 8),
             "flag": lambda: self.random.randrange(2) == 1, "flag_or_reference": lambda: self.random.randrange(2) == 1,
@@ -60,6 +62,8 @@ class Maker:
             "amounts": lambda: [0 if size < 0 else self.random.randrange(3) for size in x.shape],
             "dtype": lambda: self.pick(("f32", "i64", "i32", "u8", "bool")),
             "init": lambda: {"kind": "uniform", "a": -0.5, "b": 0.5}, "parameters": lambda: {},
+            "pad_mode": lambda: self.pick(("constant", "reflect", "replicate", "circular")),
+            "interpolate_mode": lambda: self.pick(("nearest", "nearest-exact", "linear", "linear", "area")),
             "reduction": lambda: self.pick(("mean", "sum", "none", "batchmean")),
             "odd_window": lambda: self.pick((0, 1, 3, 5, 9)),
             "grid_mode": lambda: self.pick(("bilinear", "nearest")),
@@ -144,7 +148,7 @@ class Maker:
         shape = self.pick((["N", 6], ["N", 4, 9, 8], [3, "N", 5], ["N", 3, 4]))
         if op == "affine_grid":
             shape = self.pick((["N", 2, 3], ["N", 3, 4]))
-        elif op in ("grid_sample", "ncc_loss"):
+        elif op in ("grid_sample", "interpolate", "ncc_loss"):
             shape = ["N", 4, 9, 8]
         elif op[-2:] in ("1d", "2d", "3d"):
             shape = ["N", 4] + [5, 9, 8][-int(op[-2]):]

@@ -315,6 +315,20 @@ def pools():
     return net, (randn(2, 2, 7), randn(2, 2, 6, 4, 6), randn(2, 3)), nn.MSELoss()
 
 
+@case({"type": "sgd", "lr": 0.001})
+def resizes():
+    """interpolate in all its modes, and padding with an input's own elements."""
+    def forward(self, line, image, volume):
+        a = F.interpolate(line * self.scale, scale_factor=1.7, mode="linear") + F.interpolate(line, size=11, mode="nearest")
+        b = self.up(F.pad(image, (1, 0, 2, 1), mode="reflect")) + F.interpolate(image, (10, 12), mode="bilinear", align_corners=True)
+        b = F.pad(F.interpolate(b, size=(4, 7), mode="nearest-exact"), (2, 1, 0, 0), mode="circular")
+        c = F.interpolate(volume, scale_factor=(1.5, 1, 0.7), mode="trilinear") + F.interpolate(volume, (3, 3, 2), mode="area")
+        d = F.pad(c, (1, 2, 3, 0, 0, 1), mode="replicate")
+        return self.out(torch.cat([a.flatten(1), b.flatten(1), F.interpolate(d, scale_factor=0.5).flatten(1)], 1))
+    net = Net(forward, up=nn.Upsample(scale_factor=(1.25, 2), mode="bilinear"), scale=parameter(2, 1), out=nn.Linear(126, 3))
+    return net, (randn(2, 2, 7), randn(2, 2, 5, 5), randn(2, 2, 2, 3, 4), randn(2, 3)), nn.MSELoss()
+
+
 @case(SGD)
 def densenet_block():
     def forward(self, x):

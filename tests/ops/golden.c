@@ -3,6 +3,7 @@
 #include "cases/attention.h"
 #include "cases/sample.h"
 #include "cases/pool.h"
+#include "cases/resize.h"
 
 static gpunn_model *model; /* of the case being built */
 
@@ -328,11 +329,14 @@ static const struct {
 #define X(kind, label, ...) {#kind "." label, "conv"},
                                 CONV_CASES(X)
 #undef X
+#define X(kind, label, ...) {#kind "." label, "resize"},
+                                    RESIZE_CASES(X)
+#undef X
 #define X(kind, label, ...) {#kind "." label, "pool"},
-                                    POOL_FAMILY_CASES(X)
+                                        POOL_FAMILY_CASES(X)
 #undef X
 #define X(kind, label, ...) {#kind "." label, "rnn"},
-                                        RNN_CASES(X)
+                                            RNN_CASES(X)
 #undef X
 };
 static gpunn_tensor *build_case(int index)
@@ -348,6 +352,7 @@ static gpunn_tensor *build_case(int index)
     NORMS_CASES(X)
     PICKS_CASES(X)
     CONV_CASES(X)
+    RESIZE_CASES(X)
     POOL_FAMILY_CASES(X)
     RNN_CASES(X)
 #undef X
@@ -473,7 +478,7 @@ static void test_complete(void **state)
 int main(void)
 {
     static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample",
-                                        "norms",       "picks",  "conv",   "pool",   "rnn"};
+                                        "norms",       "picks",  "conv",   "pool",   "rnn",       "resize"};
     static golden            goldens[COUNT(files)];
     static golden_case       list[2048];
     static struct CMUnitTest tests[2 * COUNT(list)];

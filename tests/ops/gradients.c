@@ -10,6 +10,7 @@
 #include "cases/attention.h"
 #include "cases/sample.h"
 #include "cases/pool.h"
+#include "cases/resize.h"
 
 #define H (1.0 / 64)
 #define LIMIT 160 /* values perturbed per tensor; of larger ones every k-th */
@@ -477,10 +478,11 @@ LAYERS(X)
 ATTENTION_GRADIENTS(X)
 CONV_GRADIENTS(X)
 POOL_FAMILY_GRADIENTS(X)
+RESIZE_GRADIENTS(X)
 #undef X
 static const elementwise layers[] = {
 #define X(name, ...) {#name, 0, layer_##name},
-    LAYERS(X) ATTENTION_GRADIENTS(X) CONV_GRADIENTS(X) POOL_FAMILY_GRADIENTS(X)
+    LAYERS(X) ATTENTION_GRADIENTS(X) CONV_GRADIENTS(X) POOL_FAMILY_GRADIENTS(X) RESIZE_GRADIENTS(X)
 #undef X
 };
 static void test_layer(void **state)

@@ -91,7 +91,8 @@ static net make(gpunn_model *model, int which)
         b = gpunn_set_name(gpunn_keep(gpunn_conv2d(b, "conv4", .out_channels = 8, .kernel_size = 3)), "inner");
         a = gpunn_silu(gpunn_add(h, gpunn_retain_grad(b)));
         b = gpunn_avg_pool2d(gpunn_avg_pool2d(a, .kernel_size = 2), .kernel_size = 2, .padding = 1);
-        c[0] = gpunn_flatten(b);
+        b = gpunn_pad(b, .before = {0, 0, 1}, .after = {0, 0, 0, 1}, .mode = GPUNN_PAD_REFLECT);
+        c[0] = gpunn_flatten(gpunn_interpolate(b, .size = {3, 5}, .mode = GPUNN_INTERPOLATE_LINEAR));
         c[1] = gpunn_flatten(gpunn_adaptive_avg_pool2d(a, 1, 1));
         h = gpunn_concat(c, 2, 1);
     }

@@ -435,6 +435,30 @@ static void test_pools(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE,
             "adaptive_avg_pool1d: x is [batch, 6, 14, 14], but [n, channels, length] is needed; gpunn_reshape it",
             gpunn_adaptive_avg_pool1d(f->image, 1));
+}
+
+static void test_interpolate(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *rows = gpunn_reshape(f->image, GPUNN_SHAPE(B, 6, 196));
+    check_shape(f, gpunn_interpolate(f->image, .scale_factor = 2), SHAPE(B, 6, 28, 28));
+    check_shape(f, gpunn_interpolate(f->image, .size = {3, 20}, .mode = GPUNN_INTERPOLATE_LINEAR), SHAPE(B, 6, 3, 20));
+    check_shape(f, gpunn_interpolate(f->image, .scale_factor = 1.3, .scale_factors = {0, 0.5}), SHAPE(B, 6, 18, 7));
+    check_shape(f, gpunn_interpolate(rows, .size = {3}, .mode = GPUNN_INTERPOLATE_AREA), SHAPE(B, 6, 3));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "interpolate: size is 0 and scale_factor 0 along axis 2; set .size to 1 or more or .scale_factor to 1e-9 to 1e9",
+            gpunn_interpolate(f->image));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "interpolate: size is 7 and scale_factor -1 along axis 3; set .size to 1 or more or .scale_factor to 1e-9 to 1e9",
+            gpunn_interpolate(f->image, .size = {7, 7}, .scale_factors = {1, -1}));
+    REFUSED(f, GPUNN_ERR_SHAPE, "interpolate: scale_factor 0.05 makes 0 of the 14 along axis 2; use another",
+            gpunn_interpolate(f->image, .scale_factor = 0.05));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "interpolate: size[1] or scale_factors[1] is set, but x has 1 spatial axis; leave it out",
+            gpunn_interpolate(rows, .size = {3, 3}));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "interpolate: .align_corners is used by GPUNN_INTERPOLATE_LINEAR alone; leave it out",
+            gpunn_interpolate(f->image, .scale_factor = 2, .align_corners = true));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "interpolate: mode is 9; use one of gpunn_interpolate_mode",
+            gpunn_interpolate(f->image, .scale_factor = 2, .mode = (gpunn_interpolate_mode)9));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "max_pool2d: kernel_size is 0; set .kernel_size, or .kernel_shape for each axis, to 1 or more",
             gpunn_max_pool2d(f->image));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "max_pool2d: .count_exclude_pad is not used by this pool; leave it out",
@@ -759,7 +783,17 @@ static void test_concat_slice_pad(void **state)
             gpunn_slice(ten, 0, 0, 5, 1));
 
     check_shape(f, gpunn_pad(f->image, .before = {0, 0, 1, 2}, .after = {0, 0, 3, 4}, .value = -1), SHAPE(B, 6, 18, 20));
+    check_shape(f, gpunn_pad(f->image, .before = {0, 5}, .after = {0, 0, 13}, .mode = GPUNN_PAD_REFLECT), SHAPE(B, 11, 27, 14));
     REFUSED(f, GPUNN_ERR_SHAPE, "pad: axis 0 of [batch, 10] is the batch; leave its padding 0", gpunn_pad(ten, .before = {1}));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "pad: 1 before and 10 after axis 1 of [batch, 10], but mode reflect has only 9 elements for either; use less",
+            gpunn_pad(ten, .before = {0, 1}, .after = {0, 10}, .mode = GPUNN_PAD_REFLECT));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "pad: 11 before and 0 after axis 1 of [batch, 10], but mode circular has only 10 elements for either; use less",
+            gpunn_pad(ten, .before = {0, 11}, .mode = GPUNN_PAD_CIRCULAR));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "pad: .value is not used by mode replicate; leave it out",
+            gpunn_pad(ten, .before = {0, 11}, .mode = GPUNN_PAD_REPLICATE, .value = 1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "pad: mode is 4; use one of gpunn_pad_mode", gpunn_pad(ten, .mode = (gpunn_pad_mode)4));
     REFUSED(f, GPUNN_ERR_SHAPE, "pad: axis 2 of [batch, 10] does not exist; leave its padding 0",
             gpunn_pad(ten, .after = {0, 0, 1}));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "pad: -1 before and 0 after axis 1 are out of range; use 0 or more, gpunn_slice to cut",
@@ -1338,6 +1372,7 @@ int main(void)
         TEST(test_conv2d),
         TEST(test_convolutions),
         TEST(test_pools),
+        TEST(test_interpolate),
         TEST(test_sampling),
         TEST(test_other_layers),
         TEST(test_recurrent),

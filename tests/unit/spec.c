@@ -50,7 +50,10 @@ static void node_texts(void **state)
     gpunn_tensor *both[] = {wide, wide};
     check_text(gpunn_concat(both, 2, 0), "concat dim=0 f32 [2N,10]");
     check_text(gpunn_slice(wide, 1, 1, 9, 3), "slice dim=1 start=1 step=3 f32 [N,3]");
-    check_text(gpunn_pad(wide, .before = {0, 2}, .after = {0, 1}, .value = -1), "pad before=0,2 value=-1 f32 [N,13]");
+    check_text(gpunn_pad(wide, .before = {0, 2}, .after = {0, 1}, .value = -1),
+               "pad before=0,2 mode=constant value=-1 f32 [N,13]");
+    check_text(gpunn_interpolate(image, .scale_factors = {2, 1.5}, .mode = GPUNN_INTERPOLATE_LINEAR),
+               "interpolate mode=linear align_corners=0 ratio=0.5,0.666666687 f32 [N,6,56,42]");
     check_text(gpunn_mean(image, GPUNN_AXES(3, 1), true), "sum dims=1,3 mean=1 f32 [N,1,28,1]");
     check_text(gpunn_max(image, GPUNN_ALL, false), "max dims=0,1,2,3 f32 []");
     check_text(gpunn_argmax(wide, -1, false), "argmax dim=1 i64 [N]");
@@ -210,6 +213,10 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_avg_pool3d(deep, .kernel_shape = {2, 1, 3}, .ceil_mode = true);
     all[count++] = gpunn_adaptive_max_pool3d(deep, 2, 2, 2);
     all[count++] = gpunn_adaptive_avg_pool3d(deep, 1, 2, 3);
+    all[count++] = gpunn_interpolate(volume, .size = {2, 4, 6});
+    all[count++] = gpunn_interpolate(h, .scale_factors = {1.37, 2.6}, .mode = GPUNN_INTERPOLATE_NEAREST_EXACT);
+    all[count++] = gpunn_interpolate(h, .size = {3, 1}, .mode = GPUNN_INTERPOLATE_LINEAR, .align_corners = true);
+    all[count++] = gpunn_pad(h, .before = {0, 1, 2}, .mode = GPUNN_PAD_CIRCULAR);
     all[count++] = gpunn_dropout(gpunn_dropout(h, 0.5f), 0.1f);
     all[count++] = gpunn_permute(h, GPUNN_AXES(1, 0, 3, 2));
     all[count++] = gpunn_slice(h, -1, 1, 6, 2);
