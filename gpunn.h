@@ -531,6 +531,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(ATTENTION, scaled_dot_product_attention, 15, 1, 7) \
     X(CROSS_ENTROPY, cross_entropy, 7, 0, 1)             \
     X(NLL, nll, 6, 0, 1)                                 \
+    X(CTC_LOSS, ctc_loss, 15, 0, 1)                      \
     X(CAST, cast, 0, 0, 0)                               \
     X(GROUP, group, 0, 0, 0) /* a fused kernel of a plan's; no node has it */
 
@@ -950,6 +951,67 @@ GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_t
 #define gpunn_nll_loss(log_probabilities, ...) \
     gpunn_nll_loss_((log_probabilities), GPUNN_NAMED(gpunn_class_loss_args, __VA_ARGS__))
 
+typedef struct gpunn_margin_args {
+    int             args_;
+    gpunn_reduction reduction; /* MEAN, SUM or NONE */
+    float           margin;    /* hinge_embedding, multi_margin, triplet: 1; margin_ranking, cosine_embedding: 0 */
+    float           p;         /* triplet: of the norm, 2, INFINITY for the largest; multi_margin: 1 or 2, 1 */
+    float           eps;       /* triplet: added to each difference, 1e-6 */
+    bool            swap;      /* triplet: the nearer of anchor and positive counts for the negative */
+    gpunn_tensor   *weight;    /* multi_margin: [classes] */
+} gpunn_margin_args;
+/* torch.nn's losses of these names. Targets are F32, 1 and -1. hinge_embedding: x and target of one shape; x where the target is
+ * 1, max(0, margin - x) where it is -1. margin_ranking, all of one shape: max(0, margin - target (x1 - x2)). multi_margin: x [n,
+ * classes], labels as cross_entropy's: the mean over all classes c of max(0, margin - x[label] + x[c])^p but for c = label.
+ * triplet, all of one shape, over the last axis: max(0, margin + |anchor - positive + eps| - |anchor - negative + eps|).
+ * cosine_embedding: x1 and x2 [n, features], target [n], or one axis less: 1 - cosine where it is 1, max(0, cosine - margin) where
+ * it is -1. */
+GPUNN_API gpunn_tensor *gpunn_hinge_embedding_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_margin_args args);
+GPUNN_API gpunn_tensor *gpunn_margin_ranking_loss_(gpunn_tensor *x1, gpunn_tensor *x2, gpunn_tensor *target,
+                                                   gpunn_margin_args args);
+GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *labels, gpunn_margin_args args);
+GPUNN_API gpunn_tensor *gpunn_triplet_margin_loss_(gpunn_tensor *anchor, gpunn_tensor *positive, gpunn_tensor *negative,
+                                                   gpunn_margin_args args);
+GPUNN_API gpunn_tensor *gpunn_cosine_embedding_loss_(gpunn_tensor *x1, gpunn_tensor *x2, gpunn_tensor *target,
+                                                     gpunn_margin_args args);
+#define gpunn_hinge_embedding_loss(x, ...) gpunn_hinge_embedding_loss_((x), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
+#define gpunn_margin_ranking_loss(x1, x2, ...) gpunn_margin_ranking_loss_((x1), (x2), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
+#define gpunn_multi_margin_loss(x, ...) gpunn_multi_margin_loss_((x), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
+#define gpunn_triplet_margin_loss(anchor, positive, ...) \
+    gpunn_triplet_margin_loss_((anchor), (positive), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
+#define gpunn_cosine_embedding_loss(x1, x2, ...) \
+    gpunn_cosine_embedding_loss_((x1), (x2), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
+/* sum x1 x2 / (max(|x1|, eps) max(|x2|, eps)) along an axis of one size in both; the others broadcast. eps 0: 1e-8. */
+GPUNN_API gpunn_tensor *gpunn_cosine_similarity(gpunn_tensor *x1, gpunn_tensor *x2, int axis, float eps);
+
+typedef struct gpunn_dice_args {
+    int             args_;
+    gpunn_reduction reduction; /* MEAN, SUM or NONE */
+    float           smooth;    /* 1e-5; GPUNN_ZERO: 0 / 0 where neither has anything of a class */
+    bool            squared;   /* x^2 and target^2 in the denominator */
+    bool            batch;     /* all samples of the batch are one */
+} gpunn_dice_args;
+/* Soft Dice, MONAI's: 1 - (2 sum x target + smooth) / (sum x + sum target + smooth) for each sample and class, summed over the
+ * axes that follow. x: probabilities (gpunn_sigmoid, gpunn_softmax), target of its shape, [n, classes, ...] (one class: binary).
+ * NONE: [n, classes], with batch [classes]. */
+GPUNN_API gpunn_tensor *gpunn_dice_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_dice_args args);
+#define gpunn_dice_loss(x, ...) gpunn_dice_loss_((x), GPUNN_NAMED(gpunn_dice_args, __VA_ARGS__))
+
+typedef struct gpunn_ctc_args {
+    int             args_;
+    gpunn_reduction reduction;     /* MEAN: of each loss / target length; SUM; NONE: [n] */
+    int             blank;         /* the class of no label, 0 */
+    bool            zero_infinity; /* a target that does not fit its input's length costs 0 instead of infinity */
+    bool            batch_first;   /* log_probabilities [n, t, classes] instead of [t, n, classes] */
+} gpunn_ctc_args;
+/* torch.nn.CTCLoss. log_probabilities [t, n, classes] (gpunn_log_softmax); targets [n, most] with any labels behind a target's end;
+ * input_lengths and target_lengths [n]; these three I64 or I32. The gradient is that of the formula: torch's own has exp(log
+ * probability) added, which log_softmax's backward takes away again. A length or label out of range: as cross_entropy's. */
+GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *targets, gpunn_tensor *input_lengths,
+                                        gpunn_tensor *target_lengths, gpunn_ctc_args args);
+#define gpunn_ctc_loss(log_probabilities, targets, input_lengths, ...) \
+    gpunn_ctc_loss_((log_probabilities), (targets), (input_lengths), GPUNN_NAMED(gpunn_ctc_args, __VA_ARGS__))
+
 /* -- metrics: scalars without gradient -- */
 GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits,
                                        gpunn_tensor *labels); /* share of rows [n, classes] argmax gets right */
@@ -1241,7 +1303,9 @@ typedef struct gpunn_attributes {
                                                      memory of [directions, n, hidden] */
     bool            transpose_a, transpose_b;     /* matmul */
     bool            is_causal, heads_last;        /* attention; q, k and v in one are heads_last without saying so */
-    gpunn_reduction reduction;                    /* cross_entropy, nll: MEAN, SUM or NONE */
+    gpunn_reduction reduction;                    /* cross_entropy, nll, ctc_loss: MEAN, SUM or NONE */
+    int             blank;                        /* ctc_loss */
+    bool            zero_infinity, batch_first;   /* ctc_loss */
     int64_t         ignore_index;                 /* cross_entropy, nll; embedding: padding_idx, -1 without */
     uint32_t        site;          /* dropout, attention with dropout: number of this node among the model's random ones */
     int             mode;          /* grid_sample: gpunn_grid_mode; interpolate: gpunn_interpolate_mode; pad: gpunn_pad_mode */
@@ -1274,7 +1338,8 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
  * (data NULL without); LAYER_NORM, RMS_NORM, GROUP_NORM x, weight, bias (data NULL without); ATTENTION q, k, v, mask (data NULL
  * without) or all of q, k and v in the first, of rank 5; RNN, LSTM, GRU x [length, n, features], lengths, h_0, c_0 (data NULL
  * without), and for each direction weight_ih, weight_hh, bias_ih, bias_hh (data NULL without); EMBEDDING tokens, weight; GATHER
- * x, index; GRID_SAMPLE x, grid; AFFINE_GRID theta; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the
+ * x, index; CTC_LOSS log_probabilities, targets, input_lengths, target_lengths;
+ * GRID_SAMPLE x, grid; AFFINE_GRID theta; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the
  * operands of its program: gradients that it writes in grad_in, with accumulate, all others in in. */
 typedef struct gpunn_step {
     gpunn_op op;
@@ -4960,6 +5025,18 @@ static bool gpunn__begin_classes(gpunn__call *call, const char *op, gpunn_tensor
     return false;
 }
 
+/* One weight for each class, or none. */
+static bool gpunn__class_weight_fits(const gpunn__call *call, const gpunn_tensor *weight, const gpunn_tensor *logits)
+{
+    char text[128];
+    if (weight == NULL) return true;
+    if (!gpunn__operand(call, weight, ".weight", true)) return false;
+    if (weight->rank == 1 && weight->dim[0] == logits->dim[1]) return true;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".weight is %s, but one number for each of the %lld classes is needed",
+                        gpunn__shape_text(weight, text), (long long)logits->dim[1]);
+    return false;
+}
+
 static gpunn_tensor *gpunn__class_loss_node(const char *name, gpunn_op op, gpunn_tensor *logits, gpunn_tensor *labels,
                                             const gpunn_class_loss_args *args)
 {
@@ -4973,12 +5050,7 @@ static gpunn_tensor *gpunn__class_loss_node(const char *name, gpunn_op op, gpunn
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "label_smoothing is %g; use a number from 0 to 1", (double)smoothing);
     if (smoothing != 0 && op == GPUNN_OP_NLL)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".label_smoothing is not used by this loss; leave it out");
-    if (args->weight && !gpunn__operand(&call, args->weight, ".weight", true)) return NULL;
-    if (args->weight && (args->weight->rank != 1 || args->weight->dim[0] != logits->dim[1])) {
-        char text[128];
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, ".weight is %s, but one number for each of the %lld classes is needed",
-                             gpunn__shape_text(args->weight, text), (long long)logits->dim[1]);
-    }
+    if (!gpunn__class_weight_fits(&call, args->weight, logits)) return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.reduction = args->reduction;
     attr.ignore_index = gpunn__int_setting(args->ignore_index, -100);
@@ -4996,6 +5068,296 @@ GPUNN_API gpunn_tensor *gpunn_cross_entropy_(gpunn_tensor *logits, gpunn_tensor 
 GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *labels, gpunn_class_loss_args args)
 {
     return gpunn__class_loss_node("nll_loss", GPUNN_OP_NLL, log_probabilities, labels, &args);
+}
+
+/* Opens a call on F32 operands, with settings of which the loss takes margin and those that `takes` names. */
+enum { GPUNN__TAKES_P = 1, GPUNN__TAKES_EPS = 2, GPUNN__TAKES_SWAP = 4, GPUNN__TAKES_FACTOR = 8 };
+static bool gpunn__begin_margin(gpunn__call *call, const char *name, const char *const *names, gpunn_tensor *const *operands,
+                                int count, const gpunn_margin_args *args, int takes)
+{
+    const char *stray = args->p != 0 && !(takes & GPUNN__TAKES_P)        ? "p"
+                        : args->eps != 0 && !(takes & GPUNN__TAKES_EPS)  ? "eps"
+                        : args->swap && !(takes & GPUNN__TAKES_SWAP)     ? "swap"
+                        : args->weight && !(takes & GPUNN__TAKES_FACTOR) ? "weight"
+                                                                         : NULL;
+    if (!gpunn__begin(call, name, NULL, names, operands, count, count)) return false;
+    if (stray)
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".%s is not used by this loss; leave it out", stray);
+    else if ((int)args->reduction < 0 || args->reduction > GPUNN_REDUCE_NONE)
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "reduction is %d; use GPUNN_REDUCE_MEAN, _SUM or _NONE",
+                            (int)args->reduction);
+    else if (!isfinite(args->margin))
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".margin is %g; use a finite number", (double)args->margin);
+    else
+        return true;
+    return false;
+}
+
+static gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args, int arg_count,
+                                 const char *const *number_names, const double *numbers, int number_count); /* >>expr */
+/* A formula over x, y, z, and the numbers a, b and most, the largest there is. */
+static gpunn_tensor *gpunn__formula_of(const char *formula, gpunn_tensor *const *operands, int count, float a, double b)
+{
+    static const char *const names[] = {"a", "b", "most"};
+    const double             numbers[] = {(double)a, b, (double)FLT_MAX};
+    for (int i = 0; i < count; i++)
+        if (operands[i] == NULL) return NULL;
+    return gpunn__expr(formula, NULL, operands, count, names, numbers, 3);
+}
+
+static gpunn_tensor *gpunn__sum_axis(gpunn_tensor *x, int axis)
+{
+    gpunn_axes axes = {{axis, GPUNN_END}};
+    return x ? gpunn_sum(x, axes, false) : NULL;
+}
+
+static gpunn_tensor *gpunn__end_loss(const gpunn__call *call, gpunn_tensor *loss, gpunn_reduction reduction)
+{
+    loss = gpunn__reduce_loss(loss, reduction);
+    return loss ? loss : gpunn__undo(call);
+}
+
+GPUNN_API gpunn_tensor *gpunn_hinge_embedding_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_margin_args args)
+{
+    static const char *const names[] = {"x", "target"};
+    gpunn_tensor            *operands[] = {x, target};
+    gpunn__call              call;
+    if (!gpunn__begin_margin(&call, "hinge_embedding_loss", names, operands, 2, &args, 0) ||
+        !gpunn__shapes_are_equal(&call, x, target))
+        return NULL;
+    gpunn_tensor *loss = gpunn__formula_of("where(y != 1, relu(a - x), 0) + where(y != -1, x, 0)", operands, 2,
+                                           gpunn__float_setting(args.margin, 1), 0);
+    return gpunn__end_loss(&call, loss, args.reduction);
+}
+
+GPUNN_API gpunn_tensor *gpunn_margin_ranking_loss_(gpunn_tensor *x1, gpunn_tensor *x2, gpunn_tensor *target,
+                                                   gpunn_margin_args args)
+{
+    static const char *const names[] = {"x1", "x2", "target"};
+    gpunn_tensor            *operands[] = {x1, x2, target};
+    gpunn__call              call;
+    if (!gpunn__begin_margin(&call, "margin_ranking_loss", names, operands, 3, &args, 0) ||
+        !gpunn__shapes_are_equal(&call, x1, x2) || !gpunn__shapes_are_equal(&call, x1, target))
+        return NULL;
+    gpunn_tensor *loss = gpunn__formula_of("relu(a - z * (x - y))", operands, 3, gpunn__float_setting(args.margin, 0), 0);
+    return gpunn__end_loss(&call, loss, args.reduction);
+}
+
+/* The numbers of the classes, 0, 1, ..., as a constant. */
+static gpunn_tensor *gpunn__class_numbers(gpunn_model *model, int64_t classes)
+{
+    size_t        bytes = (size_t)classes * sizeof(float);
+    gpunn_shape   shape = {{classes}};
+    float        *numbers = (float *)gpunn__realloc(model->dev, NULL, 0, bytes);
+    gpunn_tensor *t = NULL;
+    for (int64_t i = 0; numbers && i < classes; i++) numbers[i] = (float)i;
+    if (numbers) t = gpunn_constant(model, shape, numbers);
+    gpunn__free(model->dev, numbers, bytes);
+    return t;
+}
+
+GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *labels, gpunn_margin_args args)
+{
+    static const gpunn_shape column = {{GPUNN_BATCH, 1}};
+    gpunn_class_loss_args    plain;
+    gpunn__call              call;
+    float                    p = gpunn__float_setting(args.p, 1);
+    if (!gpunn__begin_margin(&call, "multi_margin_loss", gpunn__class_names, &x, 1, &args,
+                             GPUNN__TAKES_P | GPUNN__TAKES_FACTOR) ||
+        !gpunn__begin_classes(&call, "multi_margin_loss", x, labels))
+        return NULL;
+    if (x->rank != 2) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %d axes, but [n, classes] is needed", x->rank);
+    if (p != 1 && p != 2) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use 1 or 2", (double)p);
+    if (!gpunn__class_weight_fits(&call, args.weight, x)) return NULL;
+    gpunn_shape shape = column;
+    shape.dim[0] = labels->dim[0];
+    memset(&plain, 0, sizeof plain);
+    plain.reduction = GPUNN_REDUCE_NONE;
+    gpunn_tensor *own = gpunn_nll_loss_(x, labels, plain); /* -x[label]; it looks at the labels too */
+    gpunn_tensor *number = own ? gpunn_cast(labels, GPUNN_F32) : NULL, *classes = NULL, *terms = NULL;
+    own = number ? gpunn_reshape(own, shape) : NULL;
+    number = own ? gpunn_reshape(number, shape) : NULL;
+    classes = number ? gpunn__class_numbers(call.model, x->dim[1]) : NULL;
+    if (classes) {
+        gpunn_tensor *operands[] = {x, own, number, classes};
+        terms = gpunn__formula_of(p == 1 ? "where(x2 == x3, 0, relu(a + x1 + x0))"
+                                         : "where(x2 == x3, 0, square(relu(a + x1 + x0)))",
+                                  operands, 4, gpunn__float_setting(args.margin, 1), 0);
+    }
+    if (terms && args.weight) {
+        gpunn_tensor *operands[] = {number, classes, args.weight};
+        gpunn_tensor *weight = gpunn__sum_axis(gpunn__formula_of("where(x == y, z, 0)", operands, 3, 0, 0), 1);
+        weight = weight ? gpunn_reshape(weight, shape) : NULL;
+        terms = weight ? gpunn_mul(terms, weight) : NULL;
+    }
+    gpunn_axes    last = {{1, GPUNN_END}};
+    gpunn_tensor *loss = terms ? gpunn_mean(terms, last, false) : NULL;
+    return gpunn__end_loss(&call, loss, args.reduction);
+}
+
+/* The p-norm of a - b + eps along the last axis. */
+static gpunn_tensor *gpunn__pair_distance(gpunn_tensor *a, gpunn_tensor *b, float p, float eps)
+{
+    gpunn_tensor *operands[] = {a, b}, *sum;
+    gpunn_axes    last = {{-1, GPUNN_END}};
+    if (isinf(p)) {
+        gpunn_tensor *size = gpunn__formula_of("abs(x - y + a)", operands, 2, eps, 0);
+        return size ? gpunn_max(size, last, false) : NULL;
+    }
+    const char *term = p == 2 ? "square(x - y + a)" : p == 1 ? "abs(x - y + a)" : "pow_scalar(abs(x - y + a), b)";
+    sum = gpunn__sum_axis(gpunn__formula_of(term, operands, 2, eps, (double)p), -1);
+    if (sum == NULL || p == 1) return sum;
+    return p == 2 ? gpunn_sqrt(sum) : gpunn_pow_scalar(sum, 1 / p);
+}
+
+GPUNN_API gpunn_tensor *gpunn_triplet_margin_loss_(gpunn_tensor *anchor, gpunn_tensor *positive, gpunn_tensor *negative,
+                                                   gpunn_margin_args args)
+{
+    static const char *const names[] = {"anchor", "positive", "negative"};
+    gpunn_tensor            *operands[] = {anchor, positive, negative}, *distances[2], *swapped;
+    gpunn__call              call;
+    float                    p = gpunn__float_setting(args.p, 2), eps = gpunn__float_setting(args.eps, 1e-6f);
+    if (!gpunn__begin_margin(&call, "triplet_margin_loss", names, operands, 3, &args,
+                             GPUNN__TAKES_P | GPUNN__TAKES_EPS | GPUNN__TAKES_SWAP) ||
+        !gpunn__shapes_are_equal(&call, anchor, positive) || !gpunn__shapes_are_equal(&call, anchor, negative))
+        return NULL;
+    if (anchor->rank < 1) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "the anchor is a scalar; give it a last axis of features");
+    if (!(p > 0)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use a number above 0", (double)p);
+    if (!isfinite(eps)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".eps is %g; use a finite number", (double)eps);
+    distances[0] = gpunn__pair_distance(anchor, positive, p, eps);
+    distances[1] = distances[0] ? gpunn__pair_distance(anchor, negative, p, eps) : NULL;
+    if (distances[1] && args.swap) {
+        swapped = gpunn__pair_distance(positive, negative, p, eps);
+        distances[1] = swapped ? gpunn_minimum(distances[1], swapped) : NULL;
+    }
+    gpunn_tensor *loss = gpunn__formula_of("relu(a + x - y)", distances, 2, gpunn__float_setting(args.margin, 1), 0);
+    return gpunn__end_loss(&call, loss, args.reduction);
+}
+
+/* sums[3]: of x1 x2, x1^2 and x2^2 along an axis. */
+static bool gpunn__cosine_sums(gpunn_tensor *x1, gpunn_tensor *x2, int axis, gpunn_tensor *sums[3])
+{
+    gpunn_tensor *product = gpunn_mul(x1, x2), *square1 = product ? gpunn_square(x1) : NULL,
+                 *square2 = square1 ? gpunn_square(x2) : NULL;
+    sums[0] = square2 ? gpunn__sum_axis(product, axis) : NULL;
+    sums[1] = sums[0] ? gpunn__sum_axis(square1, axis) : NULL;
+    sums[2] = sums[1] ? gpunn__sum_axis(square2, axis) : NULL;
+    return sums[2] != NULL;
+}
+
+GPUNN_API gpunn_tensor *gpunn_cosine_embedding_loss_(gpunn_tensor *x1, gpunn_tensor *x2, gpunn_tensor *target,
+                                                     gpunn_margin_args args)
+{
+    static const char *const names[] = {"x1", "x2", "target"};
+    gpunn_tensor            *operands[] = {x1, x2, target}, *sums[3];
+    gpunn__call              call;
+    char                     one[128], other[128];
+    if (!gpunn__begin_margin(&call, "cosine_embedding_loss", names, operands, 3, &args, 0) ||
+        !gpunn__shapes_are_equal(&call, x1, x2))
+        return NULL;
+    if (x1->rank < 1 || x1->rank > 2 || target->rank != x1->rank - 1 || (x1->rank == 2 && target->dim[0] != x1->dim[0]))
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
+                             "x1 %s and target %s do not fit; [n, features] and [n], or [features] and [], are needed",
+                             gpunn__shape_text(x1, one), gpunn__shape_text(target, other));
+    gpunn_tensor *cosine = NULL, *loss = NULL;
+    if (gpunn__cosine_sums(x1, x2, -1, sums)) cosine = gpunn__formula_of("x / sqrt((y + b) * (z + b))", sums, 3, 0, 1e-12);
+    if (cosine) {
+        gpunn_tensor *pair[] = {cosine, target};
+        loss = gpunn__formula_of("where(y == 1, 1 - x, 0) + where(y == -1, relu(x - a), 0)", pair, 2,
+                                 gpunn__float_setting(args.margin, 0), 0);
+    }
+    return gpunn__end_loss(&call, loss, args.reduction);
+}
+
+GPUNN_API gpunn_tensor *gpunn_cosine_similarity(gpunn_tensor *x1, gpunn_tensor *x2, int axis, float eps)
+{
+    static const char *const names[] = {"x1", "x2"};
+    gpunn_tensor            *operands[] = {x1, x2}, *sums[3], *result = NULL;
+    gpunn__call              call;
+    char                     one[128], other[128];
+    float                    least = gpunn__float_setting(eps, 1e-8f);
+    if (!gpunn__begin(&call, "cosine_similarity", NULL, names, operands, 2, 2) || (axis = gpunn__axis_of(&call, x1, axis)) < 0)
+        return NULL;
+    if (x1->rank != x2->rank || x1->dim[axis] != x2->dim[axis])
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x1 %s and x2 %s need as many axes, and axis %d of one size",
+                             gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), axis);
+    if (!(least >= 0) || !isfinite(least))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "eps is %g; use a finite number from 0 on", (double)least);
+    if (gpunn__cosine_sums(x1, x2, axis, sums))
+        result = gpunn__formula_of("x / (sqrt(clamp(y, b, most)) * sqrt(clamp(z, b, most)))", sums, 3, 0,
+                                   (double)least * (double)least);
+    return result ? result : gpunn__undo(&call);
+}
+
+GPUNN_API gpunn_tensor *gpunn_dice_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_dice_args args)
+{
+    static const char *const names[] = {"x", "target"};
+    gpunn_tensor            *operands[] = {x, target}, *sums[3];
+    gpunn__call              call;
+    float                    smooth = gpunn__float_setting(args.smooth, 1e-5f);
+    gpunn_axes               axes = {{0}};
+    int                      count = 0;
+    if (!gpunn__begin(&call, "dice_loss", NULL, names, operands, 2, 2) || !gpunn__shapes_are_equal(&call, x, target)) return NULL;
+    if ((int)args.reduction < 0 || args.reduction > GPUNN_REDUCE_NONE)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "reduction is %d; use GPUNN_REDUCE_MEAN, _SUM or _NONE",
+                             (int)args.reduction);
+    if (x->rank < (args.batch ? 2 : 3))
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %d axes; [n, classes, ...] is needed%s", x->rank,
+                             args.batch ? "" : ", and of [n, classes] alone there is only .batch = true");
+    if (!(smooth >= 0) || !isfinite(smooth))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".smooth is %g; use a finite number from 0 on", (double)smooth);
+    if (args.batch) axes.axis[count++] = 0;
+    for (int i = 2; i < x->rank; i++) axes.axis[count++] = i;
+    axes.axis[count] = GPUNN_END;
+    gpunn_tensor *product = gpunn_mul(x, target),
+                 *of_x = product && args.squared ? gpunn_square(x)
+                         : product               ? x
+                                                 : NULL,
+                 *of_target = of_x && args.squared ? gpunn_square(target)
+                              : of_x               ? target
+                                                   : NULL,
+                 *loss = NULL;
+    sums[0] = of_target ? gpunn_sum(product, axes, false) : NULL;
+    sums[1] = sums[0] ? gpunn_sum(of_x, axes, false) : NULL;
+    sums[2] = sums[1] ? gpunn_sum(of_target, axes, false) : NULL;
+    loss = gpunn__formula_of("1 - (2 * x + a) / (y + z + a)", sums, 3, smooth, 0);
+    return gpunn__end_loss(&call, loss, args.reduction);
+}
+
+GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *targets, gpunn_tensor *input_lengths,
+                                        gpunn_tensor *target_lengths, gpunn_ctc_args args)
+{
+    static const char *const names[] = {"log_probabilities", "targets", "input_lengths", "target_lengths"};
+    gpunn_tensor            *x = log_probabilities, *operands[] = {x, targets, input_lengths, target_lengths};
+    gpunn__call              call;
+    char                     text[4][128];
+    if (!gpunn__begin(&call, "ctc_loss", NULL, names, operands, 4, 1)) return NULL;
+    for (int i = 1; i < 4; i++)
+        if (operands[i]->dtype != GPUNN_I64 && operands[i]->dtype != GPUNN_I32)
+            return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "%s is %s, but i64 or i32 is needed", names[i],
+                                 gpunn_dtype_name(operands[i]->dtype));
+    const int sample = args.batch_first ? 0 : 1;
+    bool      fits = x->rank == 3 && targets->rank == 2 && x->dim[2] > 0 && targets->dim[1] > 0;
+    for (int i = 1; i < 4 && fits; i++) fits = operands[i]->dim[0] == x->dim[sample] && operands[i]->rank == (i == 1 ? 2 : 1);
+    for (int i = 0; i < 4; i++) (void)gpunn__shape_text(operands[i], text[i]);
+    if (!fits)
+        return gpunn__refuse(
+            &call, GPUNN_ERR_SHAPE,
+            "log_probabilities %s, targets %s and lengths %s, %s do not fit; %s, [n, most], [n] and [n] are needed", text[0],
+            text[1], text[2], text[3], args.batch_first ? "[n, t, classes]" : "[t, n, classes]");
+    if ((int)args.reduction < 0 || args.reduction > GPUNN_REDUCE_NONE)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "reduction is %d; use GPUNN_REDUCE_MEAN, _SUM or _NONE",
+                             (int)args.reduction);
+    if (args.blank < 0 || args.blank >= x->dim[2])
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".blank is %d; use one of the %lld classes", args.blank,
+                             (long long)x->dim[2]);
+    gpunn_attributes attr = gpunn__no_attributes();
+    attr.reduction = args.reduction;
+    attr.blank = args.blank;
+    attr.zero_infinity = args.zero_infinity;
+    attr.batch_first = args.batch_first;
+    return gpunn__node(&call, GPUNN_OP_CTC_LOSS, &attr, operands, 4, GPUNN_F32, args.reduction == GPUNN_REDUCE_NONE,
+                       &x->dim[sample]);
 }
 
 GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits, gpunn_tensor *labels)
@@ -5808,7 +6170,8 @@ static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn_dtype
     if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return t->dtype;
     if (gpunn__is_product(t->op)) return gpunn__half_of(model);
     if (t->op == GPUNN_OP_AFFINE_GRID || t->op == GPUNN_OP_GRADIENT_ENERGY || t->op == GPUNN_OP_SUM ||
-        t->op == GPUNN_OP_LOG_SOFTMAX || t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL || gpunn__is_recurrent(t->op))
+        t->op == GPUNN_OP_LOG_SOFTMAX || t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL || t->op == GPUNN_OP_CTC_LOSS ||
+        gpunn__is_recurrent(t->op))
         return GPUNN_F32;
     gpunn_dtype result = GPUNN_F32;
     for (int i = 0; i < t->input_count; i++) {
@@ -14695,6 +15058,211 @@ static gpunn_status gpunn__cpu_nll(gpunn__cpu *cpu, gpunn_step *step, gpunn__act
     return gpunn__class_loss_run(cpu, step, action, false);
 }
 
+/* ---- ctc_loss -------------------------------------------------------------------------------------------------------- *
+ * A target's labels with blanks around each make 2 length + 1 places. a[t][s], the logarithm of the probability of all that leads
+ * to place s at time t, is log(exp(a[t-1][s]) + exp(a[t-1][s-1]) + exp(a[t-1][s-2])) + x[t][s], x of the place's class; the last term
+ * only where places s and s - 2 have different labels. b[t][s] is the same from the end, and the gradient of x[t][class] the sum of
+ * -exp(a + b - x - log likelihood) over the class's places. A row is kept without what the rows before it have at most, which
+ * `offset` sums up: so numbers stay small, and exact, however long the input is.
+ * Saved: of each sample its loss, -log likelihood, then, in training, the offsets and the rows of a, each after two places of
+ * -inf. */
+typedef struct gpunn__ctc {
+    const gpunn_step *step;
+    const float      *x;
+    double           *loss, *offset;                               /* [n], [n][times] */
+    float            *dx, *rows;                                   /* rows [n][row_count][row] */
+    float            *skip, *emit, *back;                          /* [n][row], [n][row], [n][2][row] */
+    int32_t          *classes;                                     /* [n][row] */
+    int64_t           times, samples, count, most, row, row_count; /* count: of classes; most: labels of a target */
+    int64_t           time_stride, sample_stride;
+} gpunn__ctc;
+
+static int64_t gpunn__ctc_number(const gpunn__ctc *c, int operand, int64_t i)
+{
+    return gpunn__integer(c->step->in[operand].data, c->step->in[operand].dtype, i);
+}
+
+/* log(exp(a) + exp(b) + exp(c)) */
+GPUNN__INLINE float gpunn__log_add(float a, float b, float c)
+{
+    float top = gpunn__select(a > b, a, b);
+    top = gpunn__select(c > top, c, top);
+    top = gpunn__select(top == -INFINITY, 0, top);
+    return top + gpunn__log(gpunn__exp_down(a - top) + gpunn__exp_down(b - top) + gpunn__exp_down(c - top));
+}
+
+/* to[s] = log(exp(from[s]) + exp(from[s + way]) + exp(from[s + 2 way] + skip)) + emit[s] - most of from; skip: of the later of both
+ * places. Returns that most. */
+GPUNN__INLINE double gpunn__ctc_row(float *GPUNN__RESTRICT to, const float *from, const float *GPUNN__RESTRICT skip,
+                                    const float *GPUNN__RESTRICT emit, int64_t n, bool back)
+{
+    const int64_t way = back ? 1 : -1;
+    float         most = (float)gpunn__reduce_line(GPUNN__TOP, from, n, 0);
+    if (most == -INFINITY) most = 0;
+    for (int64_t s = 0; s < n; s++)
+        to[s] = gpunn__log_add(from[s], from[s + way], from[s + 2 * way] + skip[back ? s + 2 : s]) + (emit[s] - most);
+    return (double)most;
+}
+
+static void gpunn__ctc_emit(const gpunn__ctc *c, int64_t sample, int64_t time, int64_t n, const int32_t *classes, float *emit)
+{
+    const float *x = c->x + time * c->time_stride + sample * c->sample_stride;
+    for (int64_t s = 0; s < n; s++) emit[s] = x[classes[s]];
+}
+
+static void gpunn__ctc_forward_task(void *arg, int thread, int threads)
+{
+    gpunn__ctc *c = (gpunn__ctc *)arg;
+    int64_t     sample, end;
+    gpunn__cpu_part(c->samples, 1, threads, thread, &sample, &end);
+    for (; sample < end; sample++) {
+        int64_t  times = gpunn__ctc_number(c, 2, sample), length = gpunn__ctc_number(c, 3, sample);
+        float   *skip = c->skip + sample * c->row, *emit = c->emit + sample * c->row;
+        int32_t *classes = c->classes + sample * c->row;
+        bool     sound = times >= 0 && times <= c->times && length >= 0 && length <= c->most;
+        int64_t  n = sound ? 2 * length + 1 : 0;
+        for (int64_t s = 0; s < n; s++) {
+            int64_t label = s % 2 ? gpunn__ctc_number(c, 1, sample * c->most + s / 2) : c->step->attr->blank;
+            sound = sound && label >= 0 && label < c->count;
+            classes[s] = sound ? (int32_t)label : 0;
+            skip[s] = s % 2 && s > 1 && classes[s] != classes[s - 2] ? 0 : -INFINITY;
+        }
+        c->loss[sample] = NAN;
+        if (!sound) continue;
+        skip[n] = skip[n + 1] = -INFINITY;
+        float *first = c->rows + sample * c->row_count * c->row + 2, *row = first;
+        double offset = 0;
+        for (int64_t k = 0; k < c->row_count; k++) first[k * c->row - 1] = first[k * c->row - 2] = -INFINITY;
+        for (int64_t t = 0; t < times; t++) {
+            const float *before = row;
+            row = first + t % c->row_count * c->row;
+            gpunn__ctc_emit(c, sample, t, n, classes, emit);
+            if (t > 0)
+                offset += gpunn__ctc_row(row, before, skip, emit, n, false);
+            else
+                for (int64_t s = 0; s < n; s++) row[s] = s < 2 ? emit[s] : -INFINITY;
+            if (c->step->training) c->offset[sample * c->times + t] = offset;
+        }
+        if (times == 0)
+            c->loss[sample] = length == 0 ? 0 : INFINITY;
+        else
+            c->loss[sample] = -offset - (double)gpunn__log_add(row[n - 1], n > 1 ? row[n - 2] : -INFINITY, -INFINITY);
+    }
+}
+
+/* What a sample's loss counts in the result. */
+static double gpunn__ctc_share(const gpunn__ctc *c, int64_t sample)
+{
+    int64_t length = gpunn__ctc_number(c, 3, sample);
+    if (c->step->attr->zero_infinity && isinf(c->loss[sample])) return 0;
+    return c->step->attr->reduction != GPUNN_REDUCE_MEAN ? 1 : 1 / ((double)c->samples * (double)(length > 1 ? length : 1));
+}
+
+static void gpunn__ctc_backward_task(void *arg, int thread, int threads)
+{
+    const gpunn__ctc *c = (const gpunn__ctc *)arg;
+    const float      *gradient = (const float *)c->step->grad_out.data;
+    int64_t           sample, end;
+    gpunn__cpu_part(c->samples, 1, threads, thread, &sample, &end);
+    for (; sample < end; sample++) {
+        int64_t        times = gpunn__ctc_number(c, 2, sample), n = 2 * gpunn__ctc_number(c, 3, sample) + 1;
+        const float   *skip = c->skip + sample * c->row, *first = c->rows + sample * c->row_count * c->row + 2;
+        float         *emit = c->emit + sample * c->row, *row = c->back + 2 * sample * c->row;
+        const int32_t *classes = c->classes + sample * c->row;
+        double         share = gpunn__ctc_share(c, sample), offset = c->loss[sample];
+        float          scale = (float)(share * (double)gradient[c->step->attr->reduction == GPUNN_REDUCE_NONE ? sample : 0]);
+        for (int64_t t = c->times - 1; t >= 0; t--) {
+            float *dx = c->dx + t * c->time_stride + sample * c->sample_stride;
+            if (!c->step->accumulate[0]) memset(dx, 0, (size_t)c->count * sizeof *dx);
+            if (t >= times || share == 0) continue;
+            const float *before = row, *forth = first + t * c->row;
+            row = c->back + (2 * sample + t % 2) * c->row;
+            gpunn__ctc_emit(c, sample, t, n, classes, emit);
+            row[n] = row[n + 1] = -INFINITY;
+            if (t < times - 1)
+                offset += gpunn__ctc_row(row, before, skip, emit, n, true);
+            else
+                for (int64_t s = 0; s < n; s++) row[s] = s > n - 3 ? emit[s] : -INFINITY;
+            float shift = (float)(offset + c->offset[sample * c->times + t]);
+            for (int64_t s = 0; s < n; s++) {
+                float both = forth[s] + row[s];
+                emit[s] = gpunn__select(both == -INFINITY, 0, scale * gpunn__exp(both - emit[s] + shift));
+            }
+            for (int64_t s = 0; s < n; s++) dx[classes[s]] -= emit[s];
+        }
+    }
+}
+
+/* Whether a sample's numbers are in range; which is not, in words. */
+static gpunn_status gpunn__ctc_check(gpunn__cpu *cpu, const gpunn__ctc *c, int64_t sample)
+{
+    int64_t times = gpunn__ctc_number(c, 2, sample), length = gpunn__ctc_number(c, 3, sample);
+    if (times < 0 || times > c->times || length < 0 || length > c->most)
+        return gpunn__cpu_fail(
+            cpu, GPUNN_ERR_ARGUMENT,
+            "sample %lld has input length %lld of at most %lld and target length %lld of at most %lld; check the lengths",
+            (long long)sample, (long long)times, (long long)c->times, (long long)length, (long long)c->most);
+    for (int64_t k = 0; k < length; k++) {
+        int64_t label = gpunn__ctc_number(c, 1, sample * c->most + k);
+        if (label < 0 || label >= c->count)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "label %lld of sample %lld is outside 0 .. %lld; check the targets",
+                                   (long long)label, (long long)sample, (long long)(c->count - 1));
+    }
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *x = &step->in[0];
+    const int          sample = step->attr->batch_first ? 0 : 1;
+    gpunn__ctc         c;
+    memset(&c, 0, sizeof c);
+    c.step = step;
+    c.times = x->dim[1 - sample];
+    c.samples = x->dim[sample];
+    c.count = x->dim[2];
+    c.most = step->in[1].dim[1];
+    c.row = 2 * c.most + 3;
+    c.row_count = step->training ? c.times : 2;
+    c.time_stride = sample ? c.samples * c.count : c.count;
+    c.sample_stride = sample ? c.count : c.times * c.count;
+    const int64_t doubles = c.samples * (step->training ? 1 + c.times : 1), scratch = c.samples * c.row;
+    const int64_t rows = scratch * c.row_count;
+    const size_t  bytes = (size_t)doubles * sizeof *c.loss + (size_t)(rows + 3 * scratch) * sizeof *c.rows;
+    if (action == GPUNN__PREPARE) {
+        if (c.count > INT32_MAX) return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "more than 2^31 - 1 classes");
+        if (!step->backward) step->saved_bytes = step->training ? bytes : 0;
+        step->workspace_bytes = step->backward ? 2 * (size_t)scratch * sizeof *c.back : step->training ? 0 : bytes;
+        return GPUNN_OK;
+    }
+    c.loss = (double *)(step->training ? step->saved : step->workspace);
+    c.offset = c.loss + c.samples;
+    c.rows = (float *)(void *)(c.loss + doubles);
+    c.skip = c.rows + rows;
+    c.emit = c.skip + scratch;
+    c.classes = (int32_t *)(void *)(c.emit + scratch);
+    c.x = (const float *)x->data;
+    int threads = gpunn__cpu_threads(cpu, 64 * c.times * scratch);
+    if (threads > c.samples) threads = (int)c.samples;
+    if (action == GPUNN__BACKWARD) {
+        c.dx = (float *)step->grad_in[0].data;
+        c.back = (float *)step->workspace;
+        if (c.dx) gpunn__cpu_parallel(threads, gpunn__ctc_backward_task, &c);
+        return GPUNN_OK;
+    }
+    gpunn__cpu_parallel(threads, gpunn__ctc_forward_task, &c);
+    double total = 0;
+    bool   none = step->attr->reduction == GPUNN_REDUCE_NONE;
+    for (int64_t i = 0; i < c.samples; i++) {
+        double share = gpunn__ctc_share(&c, i), cost = share == 0 ? 0 : share * c.loss[i];
+        if (c.loss[i] != c.loss[i] && gpunn__ctc_check(cpu, &c, i) != GPUNN_OK) return GPUNN_ERR_ARGUMENT;
+        total += cost;
+        if (none) ((float *)step->out.data)[i] = (float)cost;
+    }
+    if (!none) *(float *)step->out.data = (float)total;
+    return GPUNN_OK;
+}
+
 /* ==== >>update ======================================================================================================== *
  * torch.optim's steps, each in one pass over parameter, gradient and state. */
 typedef struct gpunn__update_job {
@@ -18456,6 +19024,10 @@ static const gpunn__attribute gpunn__attributes_of[] = {
     GPUNN__A(CROSS_ENTROPY, "label_smoothing", FLOAT, value[0], "0"),
     GPUNN__A(NLL, "reduction", REDUCTION, reduction, "\"mean\""),
     GPUNN__A(NLL, "ignore_index", INT64, ignore_index, "-100"),
+    GPUNN__A(CTC_LOSS, "reduction", REDUCTION, reduction, "\"mean\""),
+    GPUNN__A(CTC_LOSS, "blank", INT, blank, "0"),
+    GPUNN__A(CTC_LOSS, "zero_infinity", BOOL, zero_infinity, "false"),
+    GPUNN__A(CTC_LOSS, "batch_first", BOOL, batch_first, "false"),
 };
 #undef GPUNN__A
 #undef GPUNN__A_CONV
@@ -20203,6 +20775,54 @@ static gpunn_tensor *gpunn__make_class_loss(gpunn__loading *l, const gpunn__spec
     return entropy ? gpunn_cross_entropy_(e->in[0], e->in[1], args) : gpunn_nll_loss_(e->in[0], e->in[1], args);
 }
 
+static gpunn_tensor *gpunn__make_margin_loss(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_margin_args args;
+    bool              triplet = *e->op == 't', classes = e->op[1] == 'u';
+    memset(&args, 0, sizeof args);
+    if (!gpunn__get_reduction(l, e, 3, &args.reduction) || !gpunn__get_setting(l, e->item, "margin", &args.margin) ||
+        ((triplet || classes) && !gpunn__get_setting(l, e->item, "p", &args.p)) ||
+        (triplet && !gpunn__get_setting(l, e->item, "eps", &args.eps)) ||
+        (triplet && !gpunn__get_bool(l, e->item, "swap", &args.swap)) ||
+        (classes && !gpunn__get_reference(l, e->item, "weight", &args.weight)))
+        return NULL;
+    if (triplet) return gpunn_triplet_margin_loss_(e->in[0], e->in[1], e->in[2], args);
+    if (classes) return gpunn_multi_margin_loss_(e->in[0], e->in[1], args);
+    if (*e->op == 'h') return gpunn_hinge_embedding_loss_(e->in[0], e->in[1], args);
+    return *e->op == 'c' ? gpunn_cosine_embedding_loss_(e->in[0], e->in[1], e->in[2], args)
+                         : gpunn_margin_ranking_loss_(e->in[0], e->in[1], e->in[2], args);
+}
+
+static gpunn_tensor *gpunn__make_cosine_similarity(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    int   axis = 1;
+    float eps = 0;
+    return gpunn__get_int(l, e->item, "dim", -GPUNN_MAX_RANK, &axis) && gpunn__get_setting(l, e->item, "eps", &eps)
+               ? gpunn_cosine_similarity(e->in[0], e->in[1], axis, eps)
+               : NULL;
+}
+
+static gpunn_tensor *gpunn__make_dice_loss(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_dice_args args;
+    memset(&args, 0, sizeof args);
+    return gpunn__get_reduction(l, e, 3, &args.reduction) && gpunn__get_setting(l, e->item, "smooth", &args.smooth) &&
+                   gpunn__get_bool(l, e->item, "squared", &args.squared) && gpunn__get_bool(l, e->item, "batch", &args.batch)
+               ? gpunn_dice_loss_(e->in[0], e->in[1], args)
+               : NULL;
+}
+
+static gpunn_tensor *gpunn__make_ctc_loss(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_ctc_args args;
+    memset(&args, 0, sizeof args);
+    return gpunn__get_reduction(l, e, 3, &args.reduction) && gpunn__get_int(l, e->item, "blank", 0, &args.blank) &&
+                   gpunn__get_bool(l, e->item, "zero_infinity", &args.zero_infinity) &&
+                   gpunn__get_bool(l, e->item, "batch_first", &args.batch_first)
+               ? gpunn_ctc_loss_(e->in[0], e->in[1], e->in[2], e->in[3], args)
+               : NULL;
+}
+
 static gpunn_tensor *gpunn__make_accuracy(gpunn__loading *l, const gpunn__spec_entry *e)
 {
     (void)l;
@@ -20344,6 +20964,14 @@ static const gpunn__spec_op gpunn__spec_ops[] = {
     {"ncc_loss", 2, false, gpunn__make_ncc_loss},
     {"cross_entropy", 2, false, gpunn__make_class_loss},
     {"nll_loss", 2, false, gpunn__make_class_loss},
+    {"hinge_embedding_loss", 2, false, gpunn__make_margin_loss},
+    {"margin_ranking_loss", 3, false, gpunn__make_margin_loss},
+    {"multi_margin_loss", 2, false, gpunn__make_margin_loss},
+    {"triplet_margin_loss", 3, false, gpunn__make_margin_loss},
+    {"cosine_embedding_loss", 3, false, gpunn__make_margin_loss},
+    {"cosine_similarity", 2, false, gpunn__make_cosine_similarity},
+    {"dice_loss", 2, false, gpunn__make_dice_loss},
+    {"ctc_loss", 4, false, gpunn__make_ctc_loss},
     {"accuracy", 2, false, gpunn__make_accuracy},
     {"binary_accuracy", 2, false, gpunn__make_accuracy},
 };

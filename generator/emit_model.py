@@ -335,6 +335,14 @@ class _Emitter:
 
     op_rnn = op_lstm = op_gru = recurrent
 
+    def op_ctc_loss(self, t, x):
+        a, given = t.attrs, _Fields()
+        if a["reduction"] != "mean":
+            given.add("reduction", "GPUNN_REDUCE_" + a["reduction"].upper())
+        given.add("blank", a["blank"], 0).add("zero_infinity", a["zero_infinity"], False)
+        given.add("batch_first", a["batch_first"], False)
+        return "gpunn_ctc_loss(%s)" % ", ".join(x + given.texts)
+
     # ---- the whole ----
     def tensor(self, t):
         if t.id in self.owner:

@@ -1508,6 +1508,33 @@ def class_loss(w, call, x, target, weight=None, reduction=1, ignore_index=-100, 
     return w.reshape(y, shape) if reduction == 0 else y
 
 
+@operation("multi_margin_loss")
+def multi_margin_loss(w, call, x, target, p=1, margin=1, weight=None, reduction=1):
+    x, target = w.f32(w.whole(x)), w.whole(w.integers(target))
+    if len(x.shape) != 2:
+        raise Refused("x [n, classes] is needed")
+    return w.add("multi_margin_loss", [x, target], target.shape if reduction == 0 else (), reduction=reduction_name(reduction),
+                 p=None if p == 1 else number(p), margin=number(margin), weight=None if weight is None else w.tensor(weight))
+
+
+def loss_of_three(w, name, operands, equal, reduction, **options):
+    x = [w.f32(w.whole(t)) for t in operands]
+    if any(t.shape != x[0].shape for t in x[:equal]):
+        raise Refused("shapes differ; expand the smaller one")
+    return w.add(name, x, x[0].shape[:-1] if reduction == 0 else (), reduction=reduction_name(reduction), **options)
+
+
+@operation("triplet_margin_loss")
+def triplet_margin_loss(w, call, anchor, positive, negative, margin=1.0, p=2, eps=1e-6, swap=False, reduction=1):
+    return loss_of_three(w, call.op, (anchor, positive, negative), 3, reduction, margin=number(margin), p=number(p),
+                         eps=number(eps), swap=swap or None)
+
+
+@operation("cosine_embedding_loss")
+def cosine_embedding_loss(w, call, input1, input2, target, margin=0.0, reduction=1):
+    return loss_of_three(w, call.op, (input1, input2, target), 2, reduction, margin=number(margin))
+
+
 def formula_loss(expression):
     """expression over x, y, z, the loss's tensors, with {name} for its numbers."""
     def lower(w, call, reduction=1, **arguments):

@@ -14,6 +14,7 @@ MAX_INT = (1 << 31) - 1
 MAX_NAME = 255           # bytes of a tensor's name; a layer's leaves room for ".running_mean"
 MAX_LAYER_NAME = 239
 BATCH = -1               # a dimension; -k is k times the batch
+MOST = f32(3.4028234663852886e38)
 CLASS_DTYPES = ("i64", "i32", "u8")
 INDEX_DTYPES = ("i64", "i32")
 POOLS = tuple(kind + axes for kind in ("max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool") for axes in ("2d", "3d"))
@@ -1098,13 +1099,17 @@ class Graph:
             raise GraphError("logits %s and labels %s do not fit; [n, classes, ...] and [n, ...] are needed" % (
                 shape_text(logits.shape), shape_text(labels.shape)), "inputs")
 
-    def class_loss(self, op, logits, labels, reduction, weight, attrs):
-        self.check_classes(logits, labels)
+    @staticmethod
+    def check_class_weight(weight, logits):
         if weight is not None:
             check_f32(weight)
             if weight.shape != logits.shape[1:2]:
                 raise GraphError("weight is %s, but one number for each of the %d classes is needed" % (
                     shape_text(weight.shape), logits.shape[1]), "weight")
+
+    def class_loss(self, op, logits, labels, reduction, weight, attrs):
+        self.check_classes(logits, labels)
+        self.check_class_weight(weight, logits)
         return self.node(op, dict({"reduction": reduction}, **attrs), (logits, labels, weight),
                          labels.shape if reduction == "none" else ())
 
@@ -1115,6 +1120,122 @@ class Graph:
 
     def nll_loss(self, log_probabilities, labels, reduction, ignore_index, weight=None):
         return self.class_loss("nll", log_probabilities, labels, reduction, weight, {"ignore_index": ignore_index})
+
+    def formula(self, expression, operands, **numbers):
+        """Over x, y, z, numbers by their names, and most, the largest number."""
+        return self.expr(*operands, expression=expression, consts=dict({"most": MOST}, **numbers))
+
+    def hinge_embedding_loss(self, x, target, reduction, margin):
+        check_f32(x, target)
+        check_equal_shapes(x, target)
+        loss = self.formula("where(y != 1, relu(a - x), 0) + where(y != -1, x, 0)", (x, target), a=setting(finite(margin, "margin")))
+        return self.reduce_loss(loss, reduction)
+
+    def margin_ranking_loss(self, x1, x2, target, reduction, margin):
+        check_f32(x1, x2, target)
+        check_equal_shapes(x1, x2)
+        check_equal_shapes(x1, target)
+        loss = self.formula("relu(a - z * (x - y))", (x1, x2, target), a=setting(finite(margin, "margin")))
+        return self.reduce_loss(loss, reduction)
+
+    def multi_margin_loss(self, x, labels, reduction, p, margin, weight=None):
+        self.check_classes(x, labels)
+        if len(x.shape) != 2:
+            raise GraphError("x has %d axes, but [n, classes] is needed" % len(x.shape), "inputs")
+        p, shape = f32(p), labels.shape + (1,)
+        if p not in (1, 2):
+            raise GraphError("p is %.9g; use 1 or 2" % p, "p")
+        self.check_class_weight(weight, x)
+        margin = setting(finite(margin, "margin"))
+        own = self.class_loss("nll", x, labels, "none", None, {"ignore_index": -100})
+        number = self.cast(labels, "f32")
+        own, number = self.reshape(own, shape), self.reshape(number, shape)
+        classes = self.constant(x.shape[1:], range(x.shape[1]))
+        terms = self.formula("where(x2 == x3, 0, relu(a + x1 + x0))" if p == 1 else
+                             "where(x2 == x3, 0, square(relu(a + x1 + x0)))", (x, own, number, classes), a=margin)
+        if weight is not None:
+            factor = self.sum(self.formula("where(x == y, z, 0)", (number, classes, weight)), (1,))
+            terms = self.apply("mul", (terms, self.reshape(factor, shape)))
+        return self.reduce_loss(self.mean(terms, (1,)), reduction)
+
+    def pair_distance(self, a, b, p, eps):
+        """The p-norm of a - b + eps along the last axis."""
+        if p == float("inf"):
+            return self.max(self.formula("abs(x - y + a)", (a, b), a=eps), (-1,))
+        term = {1: "abs(x - y + a)", 2: "square(x - y + a)"}.get(p, "pow_scalar(abs(x - y + a), b)")
+        total = self.sum(self.formula(term, (a, b), a=eps, b=p), (-1,))
+        return {1: lambda: total, 2: lambda: self.apply("sqrt", (total,))}.get(
+            p, lambda: self.apply("pow_scalar", (total,), (f32(1 / p),)))()
+
+    def triplet_margin_loss(self, anchor, positive, negative, reduction, margin, p, eps, swap):
+        check_f32(anchor, positive, negative)
+        check_equal_shapes(anchor, positive)
+        check_equal_shapes(anchor, negative)
+        if not anchor.shape:
+            raise GraphError("the anchor is a scalar; give it a last axis of features", "inputs")
+        p, eps, margin = f32(p), setting(finite(eps, "eps")), setting(finite(margin, "margin"))
+        if not p > 0:
+            raise GraphError("p is %.9g; use a number above 0" % p, "p")
+        near, far = self.pair_distance(anchor, positive, p, eps), self.pair_distance(anchor, negative, p, eps)
+        if swap:
+            far = self.apply("minimum", (far, self.pair_distance(positive, negative, p, eps)))
+        return self.reduce_loss(self.formula("relu(a + x - y)", (near, far), a=margin), reduction)
+
+    def cosine_sums(self, x1, x2, axis):
+        """Of x1 x2, x1^2 and x2^2 along an axis."""
+        terms = [self.apply("mul", (x1, x2)), self.apply("square", (x1,)), self.apply("square", (x2,))]
+        return [self.sum(term, (axis,)) for term in terms]
+
+    def cosine_embedding_loss(self, x1, x2, target, reduction, margin):
+        check_f32(x1, x2, target)
+        check_equal_shapes(x1, x2)
+        if len(x1.shape) not in (1, 2) or target.shape != x1.shape[:-1]:
+            raise GraphError("x1 %s and target %s do not fit; [n, features] and [n], or [features] and [], are needed" % (
+                shape_text(x1.shape), shape_text(target.shape)), "inputs")
+        margin = setting(finite(margin, "margin"))
+        cosine = self.formula("x / sqrt((y + b) * (z + b))", self.cosine_sums(x1, x2, -1), b=1e-12)
+        loss = self.formula("where(y == 1, 1 - x, 0) + where(y == -1, relu(x - a), 0)", (cosine, target), a=margin)
+        return self.reduce_loss(loss, reduction)
+
+    def cosine_similarity(self, x1, x2, dim, eps):
+        check_f32(x1, x2)
+        axis = axis_of(x1, dim)
+        if len(x1.shape) != len(x2.shape) or x1.shape[axis] != x2.shape[axis]:
+            raise GraphError("x1 %s and x2 %s need as many axes, and axis %d of one size" % (
+                shape_text(x1.shape), shape_text(x2.shape), axis), "inputs")
+        least = setting(finite(eps, "eps", low=0))
+        return self.formula("x / (sqrt(clamp(y, b, most)) * sqrt(clamp(z, b, most)))", self.cosine_sums(x1, x2, axis),
+                            b=least * least)
+
+    def dice_loss(self, x, target, reduction, smooth, squared, batch):
+        check_f32(x, target)
+        check_equal_shapes(x, target)
+        if len(x.shape) < (2 if batch else 3):
+            raise GraphError("x has %d axes; [n, classes, ...] is needed%s" % (
+                len(x.shape), "" if batch else ", and of [n, classes] alone there is only \"batch\": true"), "inputs")
+        smooth = setting(finite(smooth, "smooth", low=0))
+        axes = [0] * batch + list(range(2, len(x.shape)))
+        product = self.apply("mul", (x, target))
+        x, target = [self.apply("square", (t,)) if squared else t for t in (x, target)]
+        sums = [self.sum(t, axes) for t in (product, x, target)]
+        return self.reduce_loss(self.formula("1 - (2 * x + a) / (y + z + a)", sums, a=smooth), reduction)
+
+    def ctc_loss(self, log_probabilities, targets, input_lengths, target_lengths, reduction, blank, zero_infinity, batch_first):
+        x, rest = log_probabilities, (targets, input_lengths, target_lengths)
+        check_f32(x)
+        for name, t in zip(("targets", "input_lengths", "target_lengths"), rest):
+            if t.dtype not in ("i64", "i32"):
+                raise GraphError("%s is %s, but i64 or i32 is needed" % (name, t.dtype), "inputs")
+        sample = 0 if batch_first else 1
+        if len(x.shape) != 3 or x.shape[2] < 0 or [len(t.shape) for t in rest] != [2, 1, 1] or targets.shape[1] < 0 or any(
+                t.shape[0] != x.shape[sample] for t in rest):
+            raise GraphError("log_probabilities %s, targets %s and lengths %s, %s do not fit; %s, [n, most], [n] and [n] are "
+                             "needed" % (tuple(shape_text(t.shape) for t in (x,) + rest) + (
+                                 "[n, t, classes]" if batch_first else "[t, n, classes]",)), "inputs")
+        if blank >= x.shape[2]:
+            raise GraphError("blank is %d; use one of the %d classes" % (blank, x.shape[2]), "blank")
+        attrs = {"reduction": reduction, "blank": blank, "zero_infinity": zero_infinity, "batch_first": batch_first}
+        return self.node("ctc_loss", attrs, (x,) + rest, x.shape[sample:sample + 1] if reduction == "none" else ())
 
     def accuracy(self, logits, labels):
         self.check_classes(logits, labels)

@@ -26,7 +26,8 @@ EXPRESSIONS = (
     ("abs(x) + 3.4028235e38 * 0 + sqrt(2) * tanh(0.5) * x", 1), ("2.5", 1))
 INTEGERS = {  # ops that read integers: as which operand, of which dtypes
     "cross_entropy": (1, graph.CLASS_DTYPES), "nll_loss": (1, graph.CLASS_DTYPES), "accuracy": (1, graph.CLASS_DTYPES),
-    "embedding": (0, graph.INDEX_DTYPES), "gather": (1, graph.INDEX_DTYPES)}
+    "embedding": (0, graph.INDEX_DTYPES), "gather": (1, graph.INDEX_DTYPES), "multi_margin_loss": (1, graph.CLASS_DTYPES),
+    "ctc_loss": (1, graph.INDEX_DTYPES)}
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
 
@@ -94,7 +95,7 @@ class Maker:
             if op == "constant":
                 entry["values"] = [self.pick(NUMBERS) for _ in range(graph.measure(shape)[0])]
             return entry
-        number = {"one": 1, "two": 2, "three": 3, "many": self.count(3), "arguments": 1,
+        number = {"one": 1, "two": 2, "three": 3, "four": 4, "many": self.count(3), "arguments": 1,
                   "three_or_one": 1 if len(x.shape) == 5 else 3}[
             part["properties"]["inputs"]["$ref"].split("/")[-1]]
         if op == "expr":
@@ -109,6 +110,14 @@ class Maker:
             if not integers:
                 return None
             entry["inputs"][place] = self.pick(integers).label
+        if op == "ctc_loss":
+            if not any(t.label == "targets" for t in tensors):
+                return None
+            entry["inputs"][1:] = ["targets", "b", "b"]
+        if op == "cosine_embedding_loss":
+            if not any(t.label == "signs" for t in tensors):
+                return None
+            entry["inputs"] = ["a", "a", "signs"]
         for key, inner in part["properties"].items():
             if key in ("op", "id", "name", "as", "inputs", "expression", "consts"):
                 continue
@@ -117,7 +126,7 @@ class Maker:
                 entry[key] = (self.pick(floats).label if reference else self.shape_like(x) if key == "shape" else
                               [self.count(4) for _ in range(2 + self.random.randrange(2))] if key == "size" else
                               [self.random.randrange(-r, r) for r in [len(x.shape)] for _ in range(r)] if op == "permute" else
-                              self.value(inner, x))
+                              self.pick((1, 2, 3)) if key == "p" and "margin" in op else self.value(inner, x))
         return entry
 
     def recurrent(self, entry):
@@ -156,10 +165,12 @@ class Maker:
             shape = self.pick((["N", 4, 9, 8], ["N", 5, 3, 2, 4]))
         elif "attention" in op or "transformer" in op:
             shape = self.pick((["N", 5, 12], [5, "N", 12]))
-        elif op in ("cross_entropy", "nll_loss", "accuracy"):
+        elif op in ("cross_entropy", "nll_loss", "accuracy", "multi_margin_loss", "cosine_embedding_loss"):
             shape = ["N", 6]
         elif op in GATES:
             shape = [3, "N", 5]
+        elif op == "ctc_loss":
+            shape = [7, "N", 5]
         dtype = self.pick(INTEGERS.get(op, (0, graph.CLASS_DTYPES))[1])
         self.entries = [{"op": "input", "name": "a", "shape": shape},
                         {"op": "input", "name": "b", "dtype": dtype, "shape": shape if op == "gather" else ["N"]}]
@@ -167,6 +178,10 @@ class Maker:
             self.entries.append({"op": "input", "name": "c", "shape": ["N", 3, 5, 2]})
         if op in GATES:
             self.recurrent_inputs(op)
+        if op == "ctc_loss":
+            self.entries.append({"op": "input", "name": "targets", "dtype": self.pick(("i64", "i32")), "shape": ["N", 4]})
+        if op == "cosine_embedding_loss":
+            self.entries.append({"op": "input", "name": "signs", "shape": ["N"]})
         root = {"gpunn_spec": 1, "precision": self.pick(("f32", "tf32", "bf16", "f16")), "tensors": self.entries}
         model, wanted = spec.parse(json.dumps(root)), len(self.entries) + 1 + self.random.randrange(10)
         while len(self.entries) < wanted:

@@ -4,6 +4,7 @@
 #include "cases/sample.h"
 #include "cases/pool.h"
 #include "cases/resize.h"
+#include "cases/criteria.h"
 
 static gpunn_model *model; /* of the case being built */
 
@@ -338,6 +339,9 @@ static const struct {
 #define X(kind, label, ...) {#kind "." label, "rnn"},
                                             RNN_CASES(X)
 #undef X
+#define X(kind, label, ...) {#kind "." label, "criteria"},
+                                                CRITERIA_CASES(X)
+#undef X
 };
 static gpunn_tensor *build_case(int index)
 {
@@ -355,6 +359,7 @@ static gpunn_tensor *build_case(int index)
     RESIZE_CASES(X)
     POOL_FAMILY_CASES(X)
     RNN_CASES(X)
+    CRITERIA_CASES(X)
 #undef X
     return NULL;
 }
@@ -477,8 +482,8 @@ static void test_complete(void **state)
 
 int main(void)
 {
-    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample",
-                                        "norms",       "picks",  "conv",   "pool",   "rnn",       "resize"};
+    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample",  "norms",
+                                        "picks",       "conv",   "pool",   "rnn",    "resize",    "criteria"};
     static golden            goldens[COUNT(files)];
     static golden_case       list[2048];
     static struct CMUnitTest tests[2 * COUNT(list)];

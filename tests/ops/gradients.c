@@ -11,6 +11,7 @@
 #include "cases/sample.h"
 #include "cases/pool.h"
 #include "cases/resize.h"
+#include "cases/criteria.h"
 
 #define H (1.0 / 64)
 #define LIMIT 160 /* values perturbed per tensor; of larger ones every k-th */
@@ -284,6 +285,13 @@ static gpunn_tensor *labels(inputs *in, bool image)
     OK(in->f->dev, gpunn_write(t, values, (image ? 12 : 3) * sizeof *values));
     return t;
 }
+/* rows x columns integers, or, columns 0, rows of them. */
+static gpunn_tensor *integers(inputs *in, const char *name, const int64_t *values, int64_t rows, int64_t columns)
+{
+    gpunn_tensor *t = MADE(in->f->dev, gpunn_input(in->f->model, name, GPUNN_I64, GPUNN_SHAPE(rows, columns)));
+    OK(in->f->dev, gpunn_write(t, values, (size_t)(rows * (columns ? columns : 1)) * sizeof *values));
+    return t;
+}
 static gpunn_tensor *constant(inputs *in, int64_t n)
 {
     static const float values[] = {0.5f, 1.25f, 2, 0.75f, 1};
@@ -479,10 +487,11 @@ ATTENTION_GRADIENTS(X)
 CONV_GRADIENTS(X)
 POOL_FAMILY_GRADIENTS(X)
 RESIZE_GRADIENTS(X)
+CRITERIA_GRADIENTS(X)
 #undef X
 static const elementwise layers[] = {
 #define X(name, ...) {#name, 0, layer_##name},
-    LAYERS(X) ATTENTION_GRADIENTS(X) CONV_GRADIENTS(X) POOL_FAMILY_GRADIENTS(X) RESIZE_GRADIENTS(X)
+    LAYERS(X) ATTENTION_GRADIENTS(X) CONV_GRADIENTS(X) POOL_FAMILY_GRADIENTS(X) RESIZE_GRADIENTS(X) CRITERIA_GRADIENTS(X)
 #undef X
 };
 static void test_layer(void **state)

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Makes criteria.safetensors beside it with PyTorch: margin and similarity losses, Dice and CTC. python3 tests/golden/criteria.py"""
+import torch
+import torch.nn.functional as F
+
+from make_golden import add_case, inf, randn, save
+
+
+def signs(*shape):
+    return (torch.rand(shape) < 0.5).float() * 2 - 1
+
+
+def margins(out):
+    for label, options in (("", {}), ("_sum", {"margin": 0.3, "reduction": "sum"}), ("_none", {"margin": -0.2, "reduction": "none"})):
+        add_case(out, f"hinge_embedding_loss.{label}", lambda x, t: F.hinge_embedding_loss(x, t, **options),
+                 batch={"x": randn(7, 5), "t": signs(7, 5)}, no_grad=("t",))
+        add_case(out, f"margin_ranking_loss.{label}", lambda a, b, t: F.margin_ranking_loss(a, b, t, **options),
+                 batch={"a": randn(7, 3), "b": randn(7, 3), "t": signs(7, 3)}, no_grad=("t",))
+        add_case(out, f"cosine_embedding_loss.{label}", lambda a, b, t: F.cosine_embedding_loss(a, b, t, **options),
+                 batch={"a": randn(9, 6), "b": randn(9, 6), "t": signs(9)}, no_grad=("t",))
+    add_case(out, "hinge_embedding_loss._edge", lambda x, t: F.hinge_embedding_loss(x, t),
+             batch={"x": torch.tensor([1.0, 1.0, 0.0, -1.0]), "t": torch.tensor([1.0, -1.0, 0.0, -1.0])}, no_grad=("t",))
+    add_case(out, "cosine_embedding_loss._one", lambda a, b, t: F.cosine_embedding_loss(a, b, t),
+             fixed={"a": randn(6), "b": randn(6), "t": torch.tensor(-1.0)}, no_grad=("t",))
+    add_case(out, "triplet_margin_loss._edge", lambda a, p, n: F.triplet_margin_loss(a, p, n, eps=0.0),
+             batch={"a": torch.zeros(2, 1), "p": torch.tensor([[1.0], [2.0]]), "n": torch.tensor([[-2.0], [1.0]])})
+    labels = torch.tensor([0, 3, 2, 3, 1])
+    for label, options in (("", {}), ("_2", {"p": 2, "margin": 0.4}), ("_sum", {"reduction": "sum"}), ("_none", {"reduction": "none"})):
+        add_case(out, f"multi_margin_loss.{label}", lambda x, t: F.multi_margin_loss(x, t, **options),
+                 batch={"x": randn(5, 4), "t": labels})
+        add_case(out, f"multi_margin_loss.{label}_weight", lambda x, t, w: F.multi_margin_loss(x, t, weight=w, **options),
+                 batch={"x": randn(5, 4), "t": labels}, fixed={"w": torch.rand(4) + 0.5}, no_grad=("w",))
+    add_case(out, "multi_margin_loss._long", lambda x, t: F.multi_margin_loss(x, t), batch={"x": randn(3, 131), "t": labels[:3]})
+    for label, options in (("", {}), ("_swap", {"swap": True}), ("_1", {"p": 1.0}), ("_3", {"p": 3.0, "margin": 2.0}),
+                           ("_inf", {"p": inf}), ("_sum", {"reduction": "sum", "eps": 0.1}), ("_none", {"reduction": "none"})):
+        add_case(out, f"triplet_margin_loss.{label}", lambda a, p, n: F.triplet_margin_loss(a, p, n, **options),
+                 batch={"a": randn(6, 9), "p": randn(6, 9), "n": randn(6, 9)})
+    add_case(out, "triplet_margin_loss._one", lambda a, p, n: F.triplet_margin_loss(a, p, n),
+             fixed={"a": randn(5), "p": randn(5), "n": randn(5)})
+
+
+def cosines(out):
+    add_case(out, "cosine_similarity.", lambda a, b: F.cosine_similarity(a, b), batch={"a": randn(5, 7), "b": randn(5, 7)})
+    add_case(out, "cosine_similarity._last", lambda a, b: F.cosine_similarity(a, b, -1, 0.5),
+             batch={"a": randn(3, 4, 5, shift=1.0), "b": randn(3, 4, 5, shift=1.0)})
+    add_case(out, "cosine_similarity._pairs", lambda a, b: F.cosine_similarity(a, b, 2),
+             fixed={"a": randn(4, 1, 5), "b": randn(1, 3, 5)})
+    add_case(out, "cosine_similarity._zero", lambda a, b: F.cosine_similarity(a, b), fixed={"a": torch.zeros(2, 3), "b": randn(2, 3)})
+
+
+def dice(x, target, smooth=1e-5, squared=False, batch=False, reduction="mean"):
+    """As MONAI's DiceLoss(include_background=True, smooth_nr=smooth, smooth_dr=smooth, squared_pred=squared, batch=batch)."""
+    axes = ([0] if batch else []) + list(range(2, x.dim()))
+    both = [(t * t if squared else t).sum(axes) if axes else t for t in (x, target)]
+    loss = 1 - (2 * (x * target).sum(axes) + smooth) / (both[0] + both[1] + smooth)
+    return {"mean": torch.mean, "sum": torch.sum, "none": lambda t: t}[reduction](loss)
+
+
+def dices(out):
+    for label, options in (("", {}), ("_options", {"smooth": 1.0, "squared": True, "reduction": "sum"}), ("_none", {"reduction": "none"}),
+                           ("_batch", {"batch": True, "reduction": "none"})):
+        add_case(out, f"dice_loss.{label}", lambda x, t: dice(x, t, **options),
+                 batch={"x": torch.rand(3, 4, 5, 2), "t": (torch.rand(3, 4, 5, 2) < 0.4).float()}, no_grad=("t",))
+    add_case(out, "dice_loss._binary", lambda x, t: dice(x, t), batch={"x": torch.rand(4, 1, 37), "t": (torch.rand(4, 1, 37) < 0.4).float()})
+    add_case(out, "dice_loss._flat", lambda x, t: dice(x, t, batch=True), batch={"x": torch.rand(11, 3), "t": torch.rand(11, 3)})
+
+
+def ctc(out):
+    def case(label, times, samples, classes, most, lengths, targets, first=False, labels=None, dtype=torch.int64, scale=1.0, **options):
+        blank = options.get("blank", 0)
+        if labels is None:
+            labels = torch.randint(0, classes - 1, (samples, most))
+            labels += labels >= blank
+        x = randn(samples, times, classes, scale=scale) if first else randn(times, samples, classes, scale=scale)
+
+        def loss(x, t, i, l):
+            y = F.log_softmax(x, -1)
+            return F.ctc_loss(y.transpose(0, 1) if first else y, t, i, l, **options)
+        add_case(out, f"ctc_loss.{label}", loss, fixed={"x": x, "t": labels.to(dtype), "i": torch.tensor(lengths).to(dtype),
+                                                        "l": torch.tensor(targets).to(dtype)})
+    case("", 9, 3, 5, 4, [9, 7, 8], [4, 2, 3])
+    case("_sum", 9, 3, 5, 4, [9, 7, 8], [4, 1, 0], reduction="sum", blank=2)
+    case("_none", 12, 4, 6, 5, [12, 5, 1, 11], [5, 2, 1, 3], dtype=torch.int32, reduction="none", blank=5)
+    case("_first", 8, 3, 5, 3, [8, 8, 6], [3, 3, 1], first=True)
+    case("_infinite", 6, 3, 4, 5, [6, 3, 6], [2, 5, 3], zero_infinity=True, blank=3)
+    case("_repeats", 11, 2, 3, 5, [11, 9], [5, 4], labels=torch.tensor([[1, 1, 2, 2, 1], [2, 2, 2, 2, 0]]))
+    case("_one", 1, 1, 2, 1, [1], [1])
+    case("_long", 70, 2, 11, 24, [70, 61], [24, 13], scale=3.0)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(31)
+    cases = {}
+    for make in (margins, cosines, dices, ctc):
+        make(cases)
+    save("criteria.safetensors", cases)
