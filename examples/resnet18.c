@@ -1,0 +1,331 @@
+/* resnet18.c - torchvision's ResNet-18: weights of another task, a new head for five classes, inference, training, times.
+ *
+ * Shows: residual blocks, torchvision's weights by their names, a replaced head, frozen layers, batches to the device and results
+ *        back, the same model on CPU and GPU.
+ * Build: cc -O3 -march=native -fopenmp -I. examples/resnet18.c -o resnet18 -lm
+ *        nvcc -O3 -arch=native -I. examples/resnet18.c gpunn_cuda.cu -o resnet18
+ * Data:  python3 -c "import torchvision, safetensors.torch as s; s.save_file(torchvision.models.resnet18(weights='DEFAULT')
+ *        .state_dict(), 'resnet18.safetensors')" writes weights trained on ImageNet; the images are simulated.
+ * Run:   ./resnet18 [--weights resnet18.safetensors] [--train 40] [--all] [--lr 0.01] [--save FILE] [--width 64] [--no-times]
+ *        Without --weights they are random. A head of other than five classes in the file is replaced by a new one.
+ *        --train takes so many steps, of the head alone or, with --all, of every layer. --width narrows the network.
+ * Expect: scores of ten images; a loss that falls; milliseconds a batch on the CPU and, where there is one, on a GPU. */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
+#define GPUNN_IMPLEMENTATION
+#include "gpunn.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { IMAGES = 1000, CHANNELS = 3, SIDE = 64, PIXELS = CHANNELS * SIDE * SIDE, CLASSES = 5 };
+enum { BATCH = 10, TRAIN_BATCH = 32, TEST_IMAGES = 200, RUNS = 9 };
+
+typedef struct options {
+    const char *weights, *save;
+    int         steps, width;
+    float       lr;
+    bool        all, times;
+} options;
+
+typedef struct network {
+    gpunn_model  *model;
+    gpunn_tensor *image, *label, *logits, *loss, *accuracy;
+} network;
+
+static float   images[IMAGES][PIXELS];
+static int64_t labels[IMAGES];
+
+/* ---- images: stripes whose direction tells the class, under noise ---- */
+static uint32_t hash(uint32_t x)
+{
+    x *= 0x9E3779B1u;
+    x = (x ^ x >> 15) * 0x85EBCA77u;
+    x = (x ^ x >> 13) * 0xC2B2AE3Du;
+    return x ^ x >> 16;
+}
+
+static void simulate_images(void)
+{
+    static const int directions[CLASSES][2] = {{1, 0}, {0, 1}, {1, 1}, {2, 1}, {1, 2}};
+    for (int i = 0; i < IMAGES; i++) {
+        const int *direction = directions[i % CLASSES];
+        labels[i] = i % CLASSES;
+        for (int p = 0; p < PIXELS; p++) {
+            int   row = p / SIDE % SIDE, column = p % SIDE;
+            float noise = (float)(hash((uint32_t)(i * PIXELS + p)) >> 16) / 65536 - 0.5f;
+            images[i][p] = noise + ((row * direction[0] + column * direction[1]) / 8 % 2 ? 0.5f : -0.5f);
+        }
+    }
+}
+
+/* ---- the network ---- */
+static gpunn_tensor *conv_bn(gpunn_tensor *x, const char *block, const char *conv, const char *bn, int channels, int kernel,
+                             int stride)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s%s", block, conv);
+    x = gpunn_conv2d(x, name, .out_channels = channels, .kernel_size = kernel, .stride = stride, .padding = kernel / 2,
+                     .no_bias = true);
+    snprintf(name, sizeof name, "%s%s", block, bn);
+    return gpunn_batch_norm2d(x, name);
+}
+
+/* torchvision's BasicBlock; the first one of a stage halves the image and widens its channels. */
+static gpunn_tensor *basic_block(gpunn_tensor *x, int stage, int index, int width)
+{
+    char block[32];
+    int  stride = stage > 0 && index == 0 ? 2 : 1;
+    snprintf(block, sizeof block, "layer%d.%d.", stage + 1, index);
+    gpunn_tensor *skip = stride == 1 ? x : conv_bn(x, block, "downsample.0", "downsample.1", width, 1, stride);
+    gpunn_tensor *y = gpunn_relu(conv_bn(x, block, "conv1", "bn1", width, 3, stride));
+    return gpunn_relu(gpunn_add(conv_bn(y, block, "conv2", "bn2", width, 3, 1), skip));
+}
+
+static network build(gpunn_device *dev, int width)
+{
+    network net;
+    net.model = gpunn_model_create(dev);
+    net.image = gpunn_input(net.model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, CHANNELS, SIDE, SIDE));
+    net.label = gpunn_input(net.model, "label", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    gpunn_tensor *h = gpunn_relu(conv_bn(net.image, "", "conv1", "bn1", width, 7, 2));
+    h = gpunn_max_pool2d(h, .kernel_size = 3, .stride = 2, .padding = 1);
+    for (int stage = 0; stage < 4; stage++)
+        for (int index = 0; index < 2; index++) h = basic_block(h, stage, index, width << stage);
+    h = gpunn_flatten(gpunn_adaptive_avg_pool2d(h, 1, 1));
+    net.logits = gpunn_linear(h, "fc", .out_features = CLASSES);
+    net.loss = gpunn_cross_entropy(net.logits, net.label);
+    net.accuracy = gpunn_accuracy(net.logits, net.label);
+    return net;
+}
+
+/* The file's head too, if it is one of five classes. */
+static gpunn_status load(gpunn_device *dev, const network *net, const char *path)
+{
+    gpunn_array  head;
+    gpunn_status status = gpunn_read_safetensors(dev, path, "fc.weight", &head);
+    if (status != GPUNN_OK) return status;
+    int64_t classes = head.dim[0];
+    gpunn_array_free(dev, &head);
+    if (classes == CLASSES) return gpunn_load(net->model, path);
+    const char *const skip[] = {"fc.", NULL};
+    status = gpunn_load(net->model, path, .skip = skip);
+    if (status == GPUNN_OK)
+        printf("%s: its head of %lld classes is replaced by a new one of %d\n", path, (long long)classes, CLASSES);
+    return status;
+}
+
+static gpunn_status freeze_all_but_head(const network *net)
+{
+    for (int i = 0; i < gpunn_parameter_count(net->model); i++) {
+        gpunn_tensor *t = gpunn_parameter_at(net->model, i);
+        const char   *name = gpunn_tensor_name(t);
+        if (strncmp(name, "fc.", 3) == 0 || strstr(name, ".running_")) continue;
+        gpunn_status status = gpunn_set_trainable(t, false);
+        if (status != GPUNN_OK) return status;
+    }
+    return GPUNN_OK;
+}
+
+/* ---- work ---- */
+static gpunn_status write_batch(const network *net, int first, int count)
+{
+    gpunn_status status = gpunn_write(net->image, images[first], (size_t)count * sizeof images[0]);
+    return status == GPUNN_OK ? gpunn_write(net->label, &labels[first], (size_t)count * sizeof labels[0]) : status;
+}
+
+/* A batch to the device, through the network, the scores back. */
+static gpunn_status infer(const network *net, int first, float scores[BATCH][CLASSES])
+{
+    gpunn_status status = write_batch(net, first, BATCH);
+    if (status == GPUNN_OK) status = gpunn_forward(&net->logits, 1);
+    return status == GPUNN_OK ? gpunn_read(net->logits, scores, sizeof(float[BATCH][CLASSES])) : status;
+}
+
+static gpunn_status show_scores(const network *net)
+{
+    float        scores[BATCH][CLASSES];
+    gpunn_status status = infer(net, 0, scores);
+    for (int i = 0; i < BATCH && status == GPUNN_OK; i++) {
+        printf("image %d:", i);
+        for (int k = 0; k < CLASSES; k++) printf(" %9.6f", (double)scores[i][k]);
+        printf("\n");
+    }
+    return status;
+}
+
+static gpunn_status train_step(const network *net, gpunn_optimizer *sgd, int step)
+{
+    gpunn_status status = write_batch(net, step % (IMAGES / TRAIN_BATCH) * TRAIN_BATCH, TRAIN_BATCH);
+    return status == GPUNN_OK ? gpunn_train_step(sgd, net->loss) : status;
+}
+
+static gpunn_status train(const network *net, gpunn_optimizer *sgd, int steps)
+{
+    gpunn_status status = GPUNN_OK;
+    for (int step = 0; step < steps && status == GPUNN_OK; step++) {
+        status = train_step(net, sgd, step);
+        if (status == GPUNN_OK) printf("step %2d: loss %.6f\n", step + 1, (double)gpunn_item(net->loss));
+    }
+    if (status == GPUNN_OK) status = write_batch(net, 0, TEST_IMAGES);
+    if (status == GPUNN_OK) status = gpunn_forward(&net->accuracy, 1);
+    if (status == GPUNN_OK) printf("accuracy on %d images: %.1f %%\n", TEST_IMAGES, 100 * (double)gpunn_item(net->accuracy));
+    return status;
+}
+
+/* ---- times ---- */
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+enum { INFERENCE, FORWARD, TRAINING, TIMES };
+
+/* Milliseconds of each, the median of some runs after two that do not count. */
+static gpunn_status measure(const network *net, gpunn_optimizer *sgd, gpunn_device *dev, double ms[TIMES])
+{
+    float        scores[BATCH][CLASSES];
+    gpunn_status status = GPUNN_OK;
+    for (int what = 0; what < TIMES; what++) {
+        double took[RUNS];
+        for (int run = -2; run < RUNS && status == GPUNN_OK; run++) {
+            double begin = now();
+            status = what == INFERENCE ? infer(net, 0, scores)
+                     : what == FORWARD ? gpunn_forward(&net->logits, 1)
+                                       : train_step(net, sgd, run + 2);
+            if (status == GPUNN_OK) status = gpunn_synchronize(dev);
+            if (run >= 0) took[run] = 1e3 * (now() - begin);
+        }
+        if (status != GPUNN_OK) return status;
+        qsort(took, RUNS, sizeof took[0], compare);
+        ms[what] = took[RUNS / 2];
+    }
+    return status;
+}
+
+/* The same network on the CPU; there its errors are told. */
+static gpunn_status measure_on_cpu(const options *o, double ms[TIMES], char *name, size_t size)
+{
+    gpunn_device *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1);
+    if (cpu == NULL) {
+        fprintf(stderr, "%s\n", gpunn_error(NULL));
+        return GPUNN_ERR_MEMORY;
+    }
+    network          net = build(cpu, o->width);
+    gpunn_optimizer *sgd = gpunn_sgd(net.model, .lr = o->lr, .momentum = 0.9f);
+    gpunn_status     status = gpunn_last_status(cpu);
+    if (status == GPUNN_OK && !o->all) status = freeze_all_but_head(&net);
+    if (status == GPUNN_OK) status = measure(&net, sgd, cpu, ms);
+    if (status != GPUNN_OK) fprintf(stderr, "%s\n", gpunn_error(cpu));
+    snprintf(name, size, "%s", gpunn_device_name(cpu));
+    gpunn_optimizer_destroy(sgd);
+    gpunn_model_destroy(net.model);
+    gpunn_device_close(cpu);
+    return status;
+}
+
+static gpunn_status show_times(const network *net, gpunn_optimizer *sgd, gpunn_device *dev, const options *o)
+{
+    static const char *const what[TIMES] = {"forward, images there and scores back", "forward alone", "training step"};
+    const int                sizes[TIMES] = {BATCH, BATCH, TRAIN_BATCH};
+    const bool               gpu = gpunn_device_get_type(dev) == GPUNN_DEVICE_CUDA;
+    double                   ms[TIMES], cpu_ms[TIMES];
+    char                     cpu[160];
+    gpunn_status             status = measure(net, sgd, dev, ms);
+    if (status == GPUNN_OK && gpu) status = measure_on_cpu(o, cpu_ms, cpu, sizeof cpu);
+    if (status != GPUNN_OK) return status;
+    printf("\nCPU: %s\n", gpu ? cpu : gpunn_device_name(dev));
+    printf("GPU: %s\n", gpu ? gpunn_device_name(dev) : "none here, or built without gpunn_cuda.cu");
+    printf("%-40s %5s %11s%s\n", "milliseconds", "batch", "CPU", gpu ? "         GPU  CPU / GPU" : "");
+    for (int i = 0; i < TIMES; i++) {
+        printf("%-40s %5d %11.2f", what[i], sizes[i], gpu ? cpu_ms[i] : ms[i]);
+        if (gpu) printf(" %11.2f %10.1f", ms[i], cpu_ms[i] / ms[i]);
+        printf("\n");
+    }
+    return GPUNN_OK;
+}
+
+static gpunn_status run(gpunn_device *dev, const options *o)
+{
+    network          net = build(dev, o->width);
+    gpunn_optimizer *sgd = gpunn_sgd(net.model, .lr = o->lr, .momentum = 0.9f);
+    gpunn_status     status = gpunn_last_status(dev); /* of all the calls above */
+    if (status == GPUNN_OK && o->weights) status = load(dev, &net, o->weights);
+    if (status == GPUNN_OK && !o->all) status = freeze_all_but_head(&net);
+    if (status == GPUNN_OK) status = show_scores(&net);
+    if (status == GPUNN_OK && o->steps) status = train(&net, sgd, o->steps);
+    if (status == GPUNN_OK && o->save) status = gpunn_save(net.model, o->save);
+    if (status == GPUNN_OK && o->times) status = show_times(&net, sgd, dev, o);
+    gpunn_optimizer_destroy(sgd);
+    gpunn_model_destroy(net.model);
+    return status;
+}
+
+static void log_line(void *user, gpunn_log_level level, const char *message)
+{
+    (void)user;
+    if (level != GPUNN_LOG_ERROR) fprintf(stderr, "%s\n", message); /* main tells errors */
+}
+
+/* A whole number from low to high. */
+static bool read_count(const char *text, int low, int high, int *count)
+{
+    char *end;
+    long  value = strtol(text, &end, 10);
+    *count = (int)value;
+    return end != text && *end == 0 && value >= low && value <= high;
+}
+
+static bool read_options(int argc, char **argv, options *o)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--all") == 0)
+            o->all = true;
+        else if (strcmp(argv[i], "--no-times") == 0)
+            o->times = false;
+        else if (strcmp(argv[i], "--weights") == 0 && *value)
+            o->weights = argv[++i];
+        else if (strcmp(argv[i], "--save") == 0 && *value)
+            o->save = argv[++i];
+        else if (strcmp(argv[i], "--train") == 0 && read_count(value, 0, 1000000, &o->steps))
+            i++;
+        else if (strcmp(argv[i], "--width") == 0 && read_count(value, 1, 1024, &o->width))
+            i++;
+        else if (strcmp(argv[i], "--lr") == 0 && atof(value) > 0)
+            o->lr = (float)atof(argv[++i]);
+        else
+            return false;
+    }
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    options o = {.steps = 40, .width = 64, .lr = 0.01f, .times = true};
+    if (!read_options(argc, argv, &o)) {
+        fprintf(stderr,
+                "usage: %s [--weights FILE] [--train STEPS] [--all] [--lr RATE] [--save FILE] [--width CHANNELS] [--no-times]\n",
+                argv[0]);
+        return 2;
+    }
+    simulate_images();
+    gpunn_device *dev = gpunn_device_open(.seed = 1, .log_fn = log_line);
+    if (dev == NULL) {
+        fprintf(stderr, "%s\n", gpunn_error(NULL));
+        return 1;
+    }
+    gpunn_status status = run(dev, &o);
+    if (status != GPUNN_OK) fprintf(stderr, "%s\n", gpunn_error(dev));
+    gpunn_device_close(dev);
+    return status == GPUNN_OK ? 0 : 1;
+}
