@@ -418,10 +418,11 @@ static inline bool tokenizer__read_merges(tokenizer *t, const char *path, char *
     int   line = 0;
     if (!good) text_fail(error, "out of memory: '%s' has too many lines", path);
     for (char *at = text, *end = text + bytes; good && at < end;) {
-        char *stop = memchr(at, '\n', (size_t)(end - at)), *next = stop ? stop + 1 : end;
-        if (stop == NULL) stop = end;
-        if (stop > at && stop[-1] == '\r') stop--;
-        char *left = at, *space = memchr(at, ' ', (size_t)(stop - at));
+        char  *stop = memchr(at, '\n', (size_t)(end - at)), *next = stop ? stop + 1 : end;
+        size_t length = (size_t)((stop ? stop : end) - at);
+        if (length > 0 && at[length - 1] == '\r') length--;
+        char *left = at, *space = memchr(at, ' ', length);
+        stop = at + length;
         line++;
         at = next;
         if (stop - left >= 8 && memcmp(left, "#version", 8) == 0) continue;

@@ -1,0 +1,613 @@
+/* gpt2.c - trains a GPT-2 on a text and writes on in its manner.
+ *
+ * Shows: attention, tied weights, AdamW with warm-up, cosine decay and clipping, accumulated gradients, exact resuming, weights
+ *        with Hugging Face's names and shapes, mixed precision.
+ * Build: cc -O3 -march=native -fopenmp -I. examples/gpt2.c -o gpt2 -lm
+ *        nvcc -O3 -arch=native -I. examples/gpt2.c gpunn_cuda.cu -o gpt2
+ * Run:   ./gpt2                                 a tiny model, a built-in text, 200 steps, then a sample
+ *        ./gpt2 --text book.txt --steps 2000 --checkpoint gpt2.ckpt    [--resume goes on where the checkpoint stands]
+ *        ./gpt2 --config 124M --vocab vocab.json --merges merges.txt --weights model.safetensors --steps 0 --prompt "Hello,"
+ *        ./gpt2 --config 124M --precision bf16 --batch 16 --context 1024 --text book.txt --save mine.safetensors
+ *        ./gpt2 --help lists all options. Tokens are bytes unless --vocab and --merges (GPT-2's own files) are given.
+ * Expect: the loss falls from 5.5 to about 0.3 on the built-in text, which the sample then recites; tokens a second, and which
+ *        share of the machine's peak that is (of --peak TFLOP/s, a GPU's known figure, or a matrix product timed here). */
+#define GPUNN_IMPLEMENTATION
+#include "gpunn.h"
+#include "tokenizer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const char built_in_text[] =
+    "The wind was a torrent of darkness among the gusty trees,\nThe moon was a ghostly galleon tossed upon cloudy seas,\n"
+    "The road was a ribbon of moonlight over the purple moor,\nAnd the highwayman came riding, riding, riding,\n"
+    "The highwayman came riding, up to the old inn-door.\n\n"
+    "He'd a French cocked-hat on his forehead, a bunch of lace at his chin,\nA coat of the claret velvet, and breeches of brown "
+    "doe-skin;\nThey fitted with never a wrinkle: his boots were up to the thigh!\nAnd he rode with a jewelled twinkle,\n"
+    "His pistol butts a-twinkle,\nHis rapier hilt a-twinkle, under the jewelled sky.\n";
+
+typedef struct options {
+    const char     *config, *text, *vocab, *merges, *weights, *save, *checkpoint, *logits, *prompt;
+    int             batch, context, accumulate, generate, top_k, every, threads;
+    int64_t         steps, warmup;
+    double          lr, decay, clip, dropout, temperature, peak;
+    uint64_t        seed;
+    gpunn_precision precision;
+    bool            resume, cpu;
+} options;
+
+typedef struct shape {
+    int layers, width, heads, positions, vocabulary;
+} shape;
+
+typedef struct gpt2 {
+    gpunn_model  *model;
+    shape         s;
+    int           context;
+    gpunn_tensor *tokens, *targets, *logits, *loss, *share; /* share: the loss over the batches whose gradients are summed */
+    gpunn_tensor *row, *next;                               /* row: 1 at the position after which `next` has the logits */
+} gpt2;
+
+static bool fail(const char *what)
+{
+    fprintf(stderr, "gpt2: %s\n", what);
+    return false;
+}
+
+static bool check(gpunn_device *dev, bool good)
+{
+    return good && gpunn_last_status(dev) == GPUNN_OK ? true : fail(gpunn_error(dev));
+}
+
+/* ---- the model -------------------------------------------------------------------------------------------------------- */
+static gpunn_tensor *linear(gpunn_tensor *x, int block, const char *part, int out)
+{
+    char name[64];
+    snprintf(name, sizeof name, "h.%d.%s", block, part);
+    return gpunn_linear(x, name, .out_features = out);
+}
+
+static gpunn_tensor *norm(gpunn_tensor *x, int block, const char *part)
+{
+    char name[64];
+    snprintf(name, sizeof name, "h.%d.%s", block, part);
+    return gpunn_layer_norm(x, name);
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), least = strlen(end);
+    return length >= least && strcmp(text + length - least, end) == 0;
+}
+
+static int rank_of(gpunn_shape shape)
+{
+    int rank = 0;
+    while (rank < GPUNN_MAX_RANK && shape.dim[rank]) rank++;
+    return rank;
+}
+
+/* GPT-2's initial values; weight decay for matrices only. */
+static void prepare_parameters(const gpt2 *net)
+{
+    for (int i = 0; i < gpunn_parameter_count(net->model); i++) {
+        gpunn_tensor *p = gpunn_parameter_at(net->model, i);
+        bool          matrix = rank_of(gpunn_tensor_shape(p)) == 2, residual = ends_with(gpunn_tensor_name(p), "c_proj.weight");
+        gpunn_init    init = {GPUNN_INIT_NORMAL, 0, residual ? 0.02f / sqrtf(2 * (float)net->s.layers) : 0.02f};
+        if (!matrix) init.kind = GPUNN_INIT_ZEROS;
+        if (matrix || ends_with(gpunn_tensor_name(p), ".bias")) gpunn_set_init(p, init);
+        gpunn_set_decay(p, matrix);
+    }
+}
+
+static gpt2 build(gpunn_device *dev, const options *o, shape s, int context)
+{
+    gpt2 net = {.model = gpunn_model_create(dev, .precision = o->precision), .s = s, .context = context};
+    net.tokens = gpunn_input(net.model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, context));
+    net.targets = gpunn_input(net.model, "targets", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, context));
+    net.row = gpunn_input(net.model, "row", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, context));
+    gpunn_init    none = {GPUNN_INIT_DEFAULT, 0, 0};
+    gpunn_shape   heads = GPUNN_SHAPE(GPUNN_BATCH, context, 3, s.heads, s.width / s.heads);
+    gpunn_shape   flat = GPUNN_SHAPE(GPUNN_BATCH, context, s.width);
+    gpunn_tensor *x = gpunn_embedding(net.tokens, "wte", .num_embeddings = s.vocabulary, .embedding_dim = s.width);
+    gpunn_tensor *places = gpunn_parameter(net.model, "wpe.weight", GPUNN_SHAPE(s.positions, s.width), none);
+    x = gpunn_dropout(gpunn_add(x, gpunn_slice(places, 0, 0, context, 1)), (float)o->dropout);
+    for (int i = 0; i < s.layers; i++) {
+        gpunn_tensor *h = gpunn_reshape(linear(norm(x, i, "ln_1"), i, "attn.c_attn", 3 * s.width), heads);
+        h = gpunn_scaled_dot_product_attention(h, NULL, NULL, .is_causal = true, .dropout_p = (float)o->dropout);
+        x = gpunn_add(gpunn_dropout(linear(gpunn_reshape(h, flat), i, "attn.c_proj", s.width), (float)o->dropout), x);
+        h = gpunn_gelu_tanh(linear(norm(x, i, "ln_2"), i, "mlp.c_fc", 4 * s.width));
+        x = gpunn_add(gpunn_dropout(linear(h, i, "mlp.c_proj", s.width), (float)o->dropout), x);
+    }
+    x = gpunn_layer_norm(x, "ln_f");
+    gpunn_tensor *table = gpunn_find(net.model, "wte.weight"), *last = gpunn_matmul(net.row, x);
+    last = gpunn_reshape(last, GPUNN_SHAPE(GPUNN_BATCH, s.width));
+    net.next = gpunn_linear(last, "lm_head.next", .no_bias = true, .weight = table);
+    x = gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH * context, s.width));
+    net.logits = gpunn_linear(x, "lm_head", .no_bias = true, .weight = table);
+    net.loss = gpunn_cross_entropy(net.logits, gpunn_reshape(net.targets, GPUNN_SHAPE(GPUNN_BATCH * context)));
+    net.share = o->accumulate > 1 ? gpunn_mul_scalar(net.loss, 1 / (float)o->accumulate) : net.loss;
+    if (net.share) prepare_parameters(&net);
+    return net;
+}
+
+/* ---- weights with Hugging Face's names: its Conv1D keeps them [in, out] ------------------------------------------------ */
+static bool is_turned(const char *name)
+{
+    return ends_with(name, "c_attn.weight") || ends_with(name, "c_proj.weight") || ends_with(name, "c_fc.weight");
+}
+
+static void turn(const float *from, float *to, int64_t rows, int64_t columns)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) to[j * rows + i] = from[i * columns + j];
+}
+
+/* A parameter's values from the file, in *values; with or without "transformer." before its name. */
+static bool read_parameter(gpunn_device *dev, const char *path, gpunn_tensor *p, float **values)
+{
+    const char  *name = gpunn_tensor_name(p);
+    gpunn_shape  shape = gpunn_tensor_shape(p);
+    gpunn_array  array = {0};
+    char         prefixed[128], text[512];
+    bool         turned = is_turned(name);
+    int          rank = rank_of(shape);
+    gpunn_status status = gpunn_read_safetensors(dev, path, name, &array);
+    if (status == GPUNN_ERR_ARGUMENT) {
+        gpunn_clear_error(dev);
+        snprintf(prefixed, sizeof prefixed, "transformer.%s", name);
+        status = gpunn_read_safetensors(dev, path, prefixed, &array);
+    }
+    if (status != GPUNN_OK) return check(dev, false);
+    bool fits = array.dtype == GPUNN_F32 && array.rank == rank;
+    for (int d = 0; fits && d < rank; d++) fits = array.dim[d] == shape.dim[turned ? rank - 1 - d : d];
+    if (fits && (*values = malloc(array.bytes)) == NULL) fits = fail("out of memory");
+    if (fits && turned)
+        turn(array.data, *values, array.dim[0], array.dim[1]);
+    else if (fits)
+        memcpy(*values, array.data, array.bytes);
+    if (!fits && array.data) {
+        snprintf(text, sizeof text,
+                 "%s of %.300s is [%lld, %lld], which does not fit this configuration and vocabulary ([%lld, %lld])", name, path,
+                 (long long)array.dim[0], (long long)(array.rank > 1 ? array.dim[1] : 1), (long long)shape.dim[turned ? 1 : 0],
+                 (long long)(rank > 1 ? shape.dim[turned ? 0 : 1] : 1));
+        (void)fail(text);
+    }
+    gpunn_array_free(dev, &array);
+    return fits;
+}
+
+/* All or nothing. */
+static bool load_weights(gpunn_device *dev, const gpt2 *net, const char *path)
+{
+    int     count = gpunn_parameter_count(net->model);
+    float **values = calloc((size_t)count, sizeof *values);
+    bool    good = values != NULL;
+    for (int i = 0; good && i < count; i++) good = read_parameter(dev, path, gpunn_parameter_at(net->model, i), &values[i]);
+    for (int i = 0; good && i < count; i++) {
+        gpunn_tensor *p = gpunn_parameter_at(net->model, i);
+        good = check(dev, gpunn_write(p, values[i], gpunn_tensor_bytes(p)) == GPUNN_OK);
+    }
+    for (int i = 0; values && i < count; i++) free(values[i]);
+    free(values);
+    return good;
+}
+
+static bool save_weights(gpunn_device *dev, const gpt2 *net, const char *path)
+{
+    int          count = gpunn_parameter_count(net->model);
+    gpunn_array *arrays = calloc((size_t)count, sizeof *arrays);
+    const char **names = calloc((size_t)count, sizeof *names);
+    bool         good = arrays && names;
+    for (int i = 0; good && i < count; i++) {
+        gpunn_tensor *p = gpunn_parameter_at(net->model, i);
+        gpunn_shape   shape = gpunn_tensor_shape(p);
+        gpunn_array  *a = &arrays[i];
+        float        *values = malloc(2 * gpunn_tensor_bytes(p));
+        names[i] = gpunn_tensor_name(p);
+        a->dtype = GPUNN_F32, a->rank = rank_of(shape), a->bytes = gpunn_tensor_bytes(p), a->data = values;
+        for (int d = 0; d < a->rank; d++) a->dim[d] = shape.dim[is_turned(names[i]) ? a->rank - 1 - d : d];
+        good = values && check(dev, gpunn_read(p, values, a->bytes) == GPUNN_OK);
+        if (!good || !is_turned(names[i])) continue;
+        float *copy = values + a->bytes / sizeof *values;
+        turn(values, copy, shape.dim[0], shape.dim[1]);
+        memcpy(values, copy, a->bytes);
+    }
+    good = good && check(dev, gpunn_write_safetensors(dev, path, names, arrays, count) == GPUNN_OK);
+    for (int i = 0; arrays && i < count; i++) free(arrays[i].data);
+    free(arrays);
+    free(names);
+    return good;
+}
+
+/* ---- text as tokens --------------------------------------------------------------------------------------------------- */
+typedef struct corpus {
+    tokenizer *pieces; /* NULL: bytes */
+    int64_t   *tokens, count;
+} corpus;
+
+static bool encode(const corpus *c, const char *text, size_t bytes, int64_t **tokens, int64_t *count)
+{
+    token_list list = {0};
+    bool       good = c->pieces == NULL || tokenizer_encode(c->pieces, text, bytes, &list);
+    *count = (int64_t)(c->pieces ? list.count : bytes);
+    *tokens = good ? malloc(((size_t)*count + 1) * sizeof **tokens) : NULL;
+    for (int64_t i = 0; *tokens && i < *count; i++) (*tokens)[i] = c->pieces ? list.items[i].id : (unsigned char)text[i];
+    token_list_free(&list);
+    return *tokens ? true : fail("out of memory");
+}
+
+static bool read_corpus(const options *o, corpus *c)
+{
+    text_error error;
+    char      *text = NULL;
+    size_t     bytes = sizeof built_in_text - 1;
+    if ((o->vocab == NULL) != (o->merges == NULL)) return fail("--vocab and --merges belong together");
+    if (o->vocab && (c->pieces = tokenizer_bpe(o->vocab, o->merges, &error)) == NULL) return fail(error.text);
+    if (o->text && (text = text_read(o->text, (size_t)1 << 30, &bytes, &error)) == NULL) return fail(error.text);
+    bool good = encode(c, text ? text : built_in_text, bytes, &c->tokens, &c->count);
+    free(text);
+    return good;
+}
+
+/* SplitMix64: which piece of the text is sample i of a step depends on nothing else, so resuming needs no place in the data. */
+static uint64_t mixed(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+static bool write_batch(gpunn_device *dev, const gpt2 *net, const options *o, const corpus *c, int64_t number)
+{
+    size_t   length = (size_t)net->context, size = (size_t)o->batch * length * sizeof(int64_t);
+    int64_t *tokens = malloc(size), *targets = malloc(size);
+    bool     good = tokens && targets;
+    for (int i = 0; good && i < o->batch; i++) {
+        uint64_t at = mixed(o->seed + (uint64_t)(number * o->batch + i)) % (uint64_t)(c->count - net->context);
+        memcpy(tokens + (size_t)i * length, c->tokens + at, length * sizeof *tokens);
+        memcpy(targets + (size_t)i * length, c->tokens + at + 1, length * sizeof *targets);
+    }
+    if (!good) (void)fail("out of memory");
+    good = good &&
+           check(dev, gpunn_write(net->tokens, tokens, size) == GPUNN_OK && gpunn_write(net->targets, targets, size) == GPUNN_OK);
+    free(tokens);
+    free(targets);
+    return good;
+}
+
+/* ---- training --------------------------------------------------------------------------------------------------------- */
+static double seconds(void)
+{
+    struct timespec t;
+    timespec_get(&t, TIME_UTC);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* TFLOP/s that the device could do: as given, as its maker says of 16-bit products, or as a matrix product makes here. */
+static double peak_of(gpunn_device *dev, const options *o)
+{
+    static const struct {
+        const char *name;
+        double      peak;
+    } known[] = {{"B200", 2250}, {"H200", 989}, {"H100", 989}, {"A100", 312},
+                 {"4090", 165},  {"L40", 181},  {"L4", 121},   {"T4", 65}};
+    enum { SIDE = 1024, TIMES = 10 };
+    if (o->peak > 0) return o->peak;
+    for (size_t i = 0; o->precision >= GPUNN_PRECISION_BF16 && i < sizeof known / sizeof *known; i++)
+        if (strstr(gpunn_device_name(dev), known[i].name)) return known[i].peak;
+    gpunn_model  *model = gpunn_model_create(dev, .precision = o->precision);
+    gpunn_tensor *a = gpunn_input(model, "a", GPUNN_F32, GPUNN_SHAPE(SIDE, SIDE)), *product = gpunn_matmul(a, a);
+    float        *values = calloc(SIDE * SIDE, sizeof *values);
+    double        best = 0;
+    bool          good = product && values && gpunn_write(a, values, SIDE * SIDE * sizeof *values) == GPUNN_OK;
+    for (int i = 0; good && i < TIMES; i++) {
+        double begin = seconds();
+        good = gpunn_forward(&product, 1) == GPUNN_OK && gpunn_synchronize(dev) == GPUNN_OK;
+        double rate = 2e-12 * SIDE * SIDE * SIDE / (seconds() - begin);
+        if (rate > best) best = rate;
+    }
+    free(values);
+    gpunn_model_destroy(model);
+    return best;
+}
+
+/* Of a training step, for each token: two for each weight of a product forward and four backward, and attention's own. */
+static double flops_of_token(const gpt2 *net)
+{
+    double width = net->s.width, weights = 12 * net->s.layers * width * width + width * net->s.vocabulary;
+    return 6 * weights + 12 * net->s.layers * width * net->context;
+}
+
+/* Warm-up, then half a cosine down to a tenth. */
+static double rate_at(const options *o, int64_t step)
+{
+    if (step < o->warmup) return o->lr * (double)(step + 1) / (double)o->warmup;
+    double done = (double)(step - o->warmup) / (double)(o->steps > o->warmup ? o->steps - o->warmup : 1);
+    return o->lr * (0.55 + 0.45 * cos(3.14159265358979 * (done < 1 ? done : 1)));
+}
+
+static bool train_step(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam, const options *o, const corpus *c, int64_t step,
+                       double *loss)
+{
+    gpunn_set_lr(adam, (float)rate_at(o, step));
+    *loss = 0;
+    if (o->accumulate == 1) {
+        bool good = write_batch(dev, net, o, c, step) && check(dev, gpunn_train_step(adam, net->loss) == GPUNN_OK);
+        *loss = good ? (double)gpunn_item(net->loss) : 0;
+        return good;
+    }
+    bool good = check(dev, gpunn_zero_grad(net->model) == GPUNN_OK);
+    for (int i = 0; good && i < o->accumulate; i++) {
+        good = write_batch(dev, net, o, c, step * o->accumulate + i) && check(dev, gpunn_backward(net->share) == GPUNN_OK);
+        if (good) *loss += (double)gpunn_item(net->share);
+    }
+    if (good && o->clip > 0) good = check(dev, gpunn_clip_grad_norm(net->model, (float)o->clip, NULL) == GPUNN_OK);
+    return good && check(dev, gpunn_optimizer_step(adam) == GPUNN_OK);
+}
+
+static bool train(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam, const options *o, const corpus *c)
+{
+    double  peak = peak_of(dev, o), begin = seconds(), loss = 0;
+    int64_t first = gpunn_step_count(adam), since = first;
+    for (int64_t step = first; step < o->steps; step++) {
+        if (!train_step(dev, net, adam, o, c, step, &loss)) return false;
+        if ((step + 1) % o->every && step + 1 < o->steps) continue;
+        double spent = seconds() - begin, tokens = (double)((step + 1 - since) * o->batch * o->accumulate * net->context);
+        printf("step %" PRId64 " loss %.6f lr %.3g %.0f tokens/s, %.1f %% of %.3g TFLOP/s\n", step + 1, loss,
+               (double)gpunn_get_lr(adam), tokens / spent, 100 * tokens / spent * flops_of_token(net) / (peak * 1e12), peak);
+        fflush(stdout);
+        if (o->checkpoint && !check(dev, gpunn_checkpoint_save(adam, NULL, o->checkpoint) == GPUNN_OK)) return false;
+        begin = seconds();
+        since = step + 1;
+    }
+    return true;
+}
+
+/* ---- writing on ------------------------------------------------------------------------------------------------------- */
+/* One of the top_k likeliest, by softmax(logits / temperature); temperature 0: the likeliest. */
+static int choose(const float *logits, int count, const options *o, uint64_t draw)
+{
+    int    best = 0;
+    double sum = 0, least = -INFINITY;
+    for (int i = 1; i < count; i++)
+        if (logits[i] > logits[best]) best = i;
+    if (o->temperature <= 0) return best;
+    for (int k = 0, last = -1; k < o->top_k && k < count; k++) { /* the k-th largest: ties by place */
+        int next = -1;
+        for (int i = 0; i < count; i++)
+            if ((last < 0 || logits[i] < logits[last] || (logits[i] == logits[last] && i > last)) &&
+                (next < 0 || logits[i] > logits[next]))
+                next = i;
+        if (next < 0) break;
+        last = next;
+        least = (double)logits[next];
+    }
+    for (int i = 0; i < count; i++)
+        if ((double)logits[i] >= least) sum += exp(((double)logits[i] - (double)logits[best]) / o->temperature);
+    double left = (double)(mixed(draw) >> 11) * 0x1p-53 * sum;
+    for (int i = 0; i < count; i++) {
+        if ((double)logits[i] < least) continue;
+        left -= exp(((double)logits[i] - (double)logits[best]) / o->temperature);
+        if (left < 0) return i;
+    }
+    return best;
+}
+
+static void print_token(const corpus *c, int64_t token)
+{
+    size_t      bytes = 1;
+    char        byte = (char)token;
+    const char *text = c->pieces ? tokenizer_text(c->pieces, token, &bytes) : &byte;
+    if (text) fwrite(text, 1, bytes, stdout);
+}
+
+static bool generate(gpunn_device *dev, const gpt2 *net, const options *o, const corpus *c)
+{
+    int64_t  length = 0, *prompt = NULL, context = net->context;
+    int64_t *window = calloc((size_t)context, sizeof *window);
+    float   *row = calloc((size_t)context, sizeof *row), *logits = malloc((size_t)net->s.vocabulary * sizeof *logits);
+    bool     good = window && row && logits && encode(c, o->prompt, strlen(o->prompt), &prompt, &length);
+    if (good && length == 0) good = fail("the prompt is empty; give --prompt some text");
+    int64_t from = good && length > context ? length - context : 0, used = length - from;
+    for (int64_t i = 0; good && i < used; i++) window[i] = prompt[from + i];
+    for (int64_t i = 0; good && i < length; i++) print_token(c, prompt[i]);
+    for (int made = 0; good && made < o->generate; made++) {
+        memset(row, 0, (size_t)context * sizeof *row);
+        row[used - 1] = 1;
+        good = check(dev, gpunn_write(net->tokens, window, (size_t)context * sizeof *window) == GPUNN_OK &&
+                              gpunn_write(net->row, row, (size_t)context * sizeof *row) == GPUNN_OK &&
+                              gpunn_forward((gpunn_tensor *const *)&net->next, 1) == GPUNN_OK &&
+                              gpunn_read(net->next, logits, (size_t)net->s.vocabulary * sizeof *logits) == GPUNN_OK);
+        if (!good) break;
+        if (used == context) memmove(window, window + 1, (size_t)(--used) * sizeof *window);
+        window[used++] = choose(logits, net->s.vocabulary, o, o->seed + (uint64_t)made);
+        print_token(c, window[used - 1]);
+        fflush(stdout);
+    }
+    if (good) printf("\n");
+    free(prompt);
+    free(window);
+    free(row);
+    free(logits);
+    return good;
+}
+
+/* Evaluates the first batch and writes its logits. */
+static bool write_logits(gpunn_device *dev, const gpt2 *net, const options *o, const corpus *c)
+{
+    const char *const name = "logits";
+    gpunn_array       a = {.dtype = GPUNN_F32, .rank = 3, .dim = {o->batch, net->context, net->s.vocabulary}};
+    if (!write_batch(dev, net, o, c, 0)) return false;
+    if (!check(dev, gpunn_forward((gpunn_tensor *const *)&net->logits, 1) == GPUNN_OK)) return false;
+    a.bytes = gpunn_tensor_bytes(net->logits);
+    a.data = malloc(a.bytes);
+    bool good = a.data && check(dev, gpunn_read(net->logits, a.data, a.bytes) == GPUNN_OK) &&
+                check(dev, gpunn_write_safetensors(dev, o->logits, &name, &a, 1) == GPUNN_OK);
+    free(a.data);
+    return good;
+}
+
+/* ---- options ---------------------------------------------------------------------------------------------------------- */
+static void usage(void)
+{
+    fprintf(
+        stderr,
+        "usage: gpt2 [--config tiny|124M] [--text FILE] [--vocab vocab.json --merges merges.txt] [--weights FILE] [--save FILE]\n"
+        "            [--steps N] [--batch N] [--context N] [--accumulate N] [--lr RATE] [--warmup N] [--decay X] [--clip X]\n"
+        "            [--dropout P] [--precision f32|tf32|bf16|f16] [--checkpoint FILE [--resume]] [--every N] [--peak TFLOPS]\n"
+        "            [--generate N] [--prompt TEXT] [--temperature X] [--top-k N] [--seed N] [--threads N] [--cpu]\n"
+        "            [--logits FILE]\n");
+}
+
+static bool parse(int argc, char **argv, options *o)
+{
+    static const char *const precisions[] = {"f32", "tf32", "bf16", "f16"};
+    struct {
+        const char  *name;
+        const char **text;
+        int         *whole;
+        int64_t     *wide;
+        double      *number;
+    } known[] = {{"--config", &o->config, 0, 0, 0},
+                 {"--text", &o->text, 0, 0, 0},
+                 {"--vocab", &o->vocab, 0, 0, 0},
+                 {"--merges", &o->merges, 0, 0, 0},
+                 {"--weights", &o->weights, 0, 0, 0},
+                 {"--save", &o->save, 0, 0, 0},
+                 {"--prompt", &o->prompt, 0, 0, 0},
+                 {"--logits", &o->logits, 0, 0, 0},
+                 {"--checkpoint", &o->checkpoint, 0, 0, 0},
+                 {"--batch", 0, &o->batch, 0, 0},
+                 {"--context", 0, &o->context, 0, 0},
+                 {"--accumulate", 0, &o->accumulate, 0, 0},
+                 {"--generate", 0, &o->generate, 0, 0},
+                 {"--top-k", 0, &o->top_k, 0, 0},
+                 {"--every", 0, &o->every, 0, 0},
+                 {"--threads", 0, &o->threads, 0, 0},
+                 {"--steps", 0, 0, &o->steps, 0},
+                 {"--warmup", 0, 0, &o->warmup, 0},
+                 {"--lr", 0, 0, 0, &o->lr},
+                 {"--decay", 0, 0, 0, &o->decay},
+                 {"--clip", 0, 0, 0, &o->clip},
+                 {"--dropout", 0, 0, 0, &o->dropout},
+                 {"--peak", 0, 0, 0, &o->peak},
+                 {"--temperature", 0, 0, 0, &o->temperature}};
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        bool        found = false;
+        char       *end = NULL;
+        if (strcmp(argv[i], "--cpu") == 0 || strcmp(argv[i], "--resume") == 0) {
+            *(argv[i][2] == 'c' ? &o->cpu : &o->resume) = true;
+            continue;
+        }
+        for (size_t k = 0; value && k < sizeof known / sizeof *known; k++) {
+            if (strcmp(argv[i], known[k].name) != 0) continue;
+            found = true;
+            double number = known[k].text ? 0 : strtod(value, &end);
+            if (known[k].text)
+                *known[k].text = value;
+            else if (end == value || *end || !(number >= 0 && number < 2e9))
+                return fail("an option needs a number from 0 on"), usage(), false;
+            else if (known[k].whole)
+                *known[k].whole = (int)number;
+            else if (known[k].wide)
+                *known[k].wide = (int64_t)number;
+            else
+                *known[k].number = number;
+        }
+        for (int k = 0; value && k < 4 && strcmp(argv[i], "--precision") == 0; k++)
+            if (strcmp(value, precisions[k]) == 0) o->precision = (gpunn_precision)k, found = true;
+        if (value && strcmp(argv[i], "--seed") == 0) o->seed = strtoull(value, &end, 10), found = *end == 0;
+        if (!found) return usage(), false;
+        i++;
+    }
+    return true;
+}
+
+static void log_line(void *user, gpunn_log_level level, const char *message)
+{
+    (void)user;
+    if (level != GPUNN_LOG_ERROR) fprintf(stderr, "%s\n", message);
+}
+
+static bool run(gpunn_device *dev, const options *o, const corpus *c, shape s)
+{
+    int              context = o->context ? o->context : s.positions < 128 ? s.positions : 128;
+    gpt2             net = build(dev, o, s, context);
+    gpunn_optimizer *adam = net.share ? gpunn_adamw(net.model, .lr = (float)o->lr, .beta1 = 0.9f, .beta2 = 0.95f,
+                                                    .weight_decay = o->decay > 0 ? (float)o->decay : GPUNN_ZERO)
+                                      : NULL;
+    bool             good = check(dev, adam != NULL);
+    if (good) gpunn_set_clip_norm(adam, (float)o->clip);
+    if (good && o->weights) good = load_weights(dev, &net, o->weights);
+    if (good && o->resume) good = check(dev, gpunn_checkpoint_load(adam, NULL, o->checkpoint) == GPUNN_OK);
+    if (good)
+        printf("%d layers of width %d, %d tokens, context %d, on %s\n", s.layers, s.width, s.vocabulary, context,
+               gpunn_device_name(dev));
+    if (good && o->logits) good = write_logits(dev, &net, o, c);
+    if (good && gpunn_step_count(adam) < o->steps) good = train(dev, &net, adam, o, c);
+    if (good && o->save) good = save_weights(dev, &net, o->save);
+    if (good && o->generate > 0) good = generate(dev, &net, o, c);
+    gpunn_optimizer_destroy(adam);
+    gpunn_model_destroy(net.model);
+    return good;
+}
+
+int main(int argc, char **argv)
+{
+    options o = {.config = "tiny",
+                 .batch = 8,
+                 .accumulate = 1,
+                 .generate = 200,
+                 .top_k = 40,
+                 .every = 20,
+                 .steps = 200,
+                 .warmup = 20,
+
+                 .decay = 0.1,
+                 .clip = 1,
+                 .temperature = 0.8,
+                 .prompt = "The ",
+                 .seed = 1};
+    shape   s = {4, 128, 4, 128, 256};
+    corpus  c = {0};
+    char    text[256];
+    if (!parse(argc, argv, &o)) return 2;
+    bool large = strcmp(o.config, "124M") == 0, good = read_corpus(&o, &c);
+    if (large) s = (shape){12, 768, 12, 1024, 50257};
+    if (o.lr == 0) o.lr = large ? 6e-4 : 3e-3;
+    if (!large && c.pieces) s.vocabulary = c.pieces->count;
+    if (good && !large && strcmp(o.config, "tiny") != 0) good = fail("--config is tiny or 124M");
+    if (good && (o.batch < 1 || o.accumulate < 1 || o.every < 1 || o.top_k < 1))
+        good = fail("--batch, --accumulate, --every and --top-k are 1 or more");
+    if (good && o.resume && o.checkpoint == NULL) good = fail("--resume needs --checkpoint, which says what to go on from");
+    if (good && o.context > s.positions) {
+        snprintf(text, sizeof text, "--context %d is longer than this configuration's %d positions", o.context, s.positions);
+        good = fail(text);
+    }
+    if (good && c.pieces && c.pieces->count > s.vocabulary) {
+        snprintf(text, sizeof text, "the vocabulary has %d pieces and the model %d: it does not fit", c.pieces->count,
+                 s.vocabulary);
+        good = fail(text);
+    }
+    if (good && c.count <= (o.context ? o.context : 128)) {
+        snprintf(text, sizeof text, "the text has %lld tokens; more than the context is needed: give a longer one or --context",
+                 (long long)c.count);
+        good = fail(text);
+    }
+    gpunn_device *dev = good ? gpunn_device_open(.type = o.cpu ? GPUNN_DEVICE_CPU : GPUNN_DEVICE_AUTO, .seed = o.seed,
+                                                 .threads = o.threads, .log_fn = log_line)
+                             : NULL;
+    if (good && dev == NULL) good = fail(gpunn_error(NULL));
+    good = good && run(dev, &o, &c, s);
+    gpunn_device_close(dev);
+    free(c.tokens);
+    if (c.pieces) tokenizer_free(c.pieces);
+    return good ? 0 : 1;
+}

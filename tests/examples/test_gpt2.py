@@ -1,0 +1,176 @@
+"""examples/gpt2.c against PyTorch (golden/gpt2.safetensors, make_gpt2.py): logits and the losses of 20 steps from the same weights,
+Hugging Face's names and shapes, resuming, and every bad input."""
+import array
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests"))
+import tensor_file  # noqa: E402
+
+PROGRAM = os.path.join(ROOT, "build", "gpt2")
+LAYERS, WIDTH = 4, 128
+SMALL = ["--cpu", "--threads", "1", "--batch", "2", "--context", "16", "--seed", "7", "--generate", "0", "--every", "1",
+         "--peak", "1", "--lr", "1e-3"]
+
+
+def run(*arguments, folder=None):
+    return subprocess.run([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, cwd=folder)
+
+
+def mixed(x):
+    mask = (1 << 64) - 1
+    x = (x + 0x9E3779B97F4A7C15) & mask
+    x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & mask
+    x = ((x ^ x >> 27) * 0x94D049BB133111EB) & mask
+    return x ^ x >> 31
+
+
+def made(name, shape):
+    """make_gpt2.py's rule."""
+    key, offset = sum(ord(c) * (i + 1) for i, c in enumerate(name)), 1.0 if "ln_" in name and name.endswith("weight") else 0.0
+    single = array.array("f", (((mixed(key * 1000003 + i) >> 40) / (1 << 24) - 0.5) * 0.15 for i in range(math.prod(shape))))
+    values = array.array("f", (value + offset for value in single))
+    return "F32", list(shape), values.tobytes()
+
+
+def weights(prefix=""):
+    shapes = {"wte.weight": (256, WIDTH), "wpe.weight": (128, WIDTH), "ln_f.weight": (WIDTH,), "ln_f.bias": (WIDTH,)}
+    for i in range(LAYERS):
+        parts = {"ln_1": (WIDTH,), "attn.c_attn": (WIDTH, 3 * WIDTH), "attn.c_proj": (WIDTH, WIDTH), "ln_2": (WIDTH,),
+                 "mlp.c_fc": (WIDTH, 4 * WIDTH), "mlp.c_proj": (4 * WIDTH, WIDTH)}
+        for part, shape in parts.items():
+            shapes[f"h.{i}.{part}.weight"], shapes[f"h.{i}.{part}.bias"] = shape, shape[-1:]
+    return {prefix + name: made(name, shape) for name, shape in shapes.items()}
+
+
+class Gpt2(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.golden = tensor_file.load(os.path.join(os.path.dirname(__file__), "golden", "gpt2.safetensors"))
+        cls.weights = weights()
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.weights_path = self.path("weights.safetensors")
+        with open(self.path("text"), "wb") as file:
+            file.write(self.golden["text"][2])
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def good(self, *arguments):
+        done = run(*SMALL, "--text", self.path("text"), *arguments)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        return done.stdout.decode("latin-1")
+
+    def losses(self, text):
+        return [float(loss) for loss in re.findall(r"loss (\S+)", text)]
+
+    def close(self, got, want, relative, absolute):
+        self.assertEqual(len(got), len(want))
+        for i, (a, b) in enumerate(zip(got, want)):
+            self.assertLessEqual(abs(a - b), absolute + relative * abs(b), f"number {i}: {a} and {b}")
+
+    def test_logits_and_losses(self):
+        for prefix in ("", "transformer."):
+            tensor_file.save(self.weights_path, {prefix + name: t for name, t in self.weights.items()})
+            text = self.good("--weights", self.weights_path, "--logits", self.path("logits"), "--steps", "20" if not prefix else "0",
+                             "--warmup", "5", "--save", self.path("after"))
+            logits = tensor_file.load(self.path("logits"))["logits"]
+            self.assertEqual(logits[1], [2, 16, 256])
+            self.close(tensor_file.values(logits), tensor_file.values(self.golden["logits"]), 2e-5, 2e-5)
+            after = tensor_file.load(self.path("after"))
+            if prefix:
+                self.assertEqual(after, self.weights)
+                continue
+            self.close(self.losses(text), tensor_file.values(self.golden["losses"]), 2e-4, 1e-6)
+            self.assertEqual({name: t[1] for name, t in after.items()}, {name: t[1] for name, t in self.weights.items()})
+            for name, want in self.golden.items():
+                if name.startswith("after/"):
+                    self.close(tensor_file.values(after[name[6:]]), tensor_file.values(want), 1e-3, 2e-4)
+
+    def test_accumulated_steps_are_one_larger_one(self):
+        tensor_file.save(self.weights_path, self.weights)
+        whole = self.losses(self.good("--weights", self.weights_path, "--steps", "4", "--batch", "4"))
+        parts = self.losses(self.good("--weights", self.weights_path, "--steps", "4", "--batch", "2", "--accumulate", "2"))
+        self.close(parts, whole, 1e-5, 1e-6)
+
+    def test_resuming_changes_nothing(self):
+        dropout = ["--dropout", "0.1"]
+        self.good("--steps", "6", "--save", self.path("whole"), "--warmup", "2", *dropout)
+        common = ["--warmup", "2", "--checkpoint", self.path("check"), *dropout]
+        first = subprocess.Popen([PROGRAM, *SMALL, "--text", self.path("text"), "--steps", "6", *common], stdout=subprocess.PIPE)
+        for line in first.stdout:  # ends it after the third step
+            if line.startswith(b"step 4"):
+                first.kill()
+                break
+        first.stdout.close()
+        first.wait()
+        self.good("--steps", "6", "--save", self.path("resumed"), "--resume", *common)
+        self.assertEqual(tensor_file.load(self.path("whole")), tensor_file.load(self.path("resumed")))
+
+    def test_samples(self):
+        tensor_file.save(self.weights_path, self.weights)
+        common = ["--weights", self.weights_path, "--steps", "0", "--generate", "40", "--prompt", "abc"]
+        one, same, other = self.good(*common), self.good(*common), self.good(*common, "--seed", "8")
+        self.assertEqual(one, same)
+        self.assertNotEqual(one, other)
+        likeliest = self.good(*common, "--temperature", "0")
+        self.assertEqual(likeliest, self.good(*common, "--top-k", "1"))
+        self.assertIn("abc", likeliest)
+
+    def test_vocabulary(self):
+        golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
+        files = ["--vocab", os.path.join(golden, "tokenizer_vocab.json"), "--merges", os.path.join(golden, "tokenizer_merges.txt")]
+        self.assertIn("step 1 loss", self.good("--steps", "1", "--context", "8", *files))
+
+    def refuse(self, status, sentence, *arguments):
+        done = run(*SMALL, *arguments)
+        self.assertEqual(done.returncode, status, done.stderr)
+        self.assertRegex(done.stderr.decode(), sentence)
+        self.assertNotIn(b"step", done.stdout)
+
+    def test_bad_input(self):
+        short = {name: t for name, t in self.weights.items() if name != "h.2.mlp.c_fc.bias"}
+        turned = dict(self.weights)
+        kind, shape, data = turned["h.1.attn.c_attn.weight"]
+        turned["h.1.attn.c_attn.weight"] = kind, shape[::-1], data
+        tensor_file.save(self.path("short"), short)
+        tensor_file.save(self.path("turned"), turned)
+        with open(self.path("foreign"), "wb") as file:
+            file.write(b"no safetensors file at all")
+        with open(self.path("tiny"), "wb") as file:
+            file.write(b"0123456789")
+        with open(self.path("vocab"), "w") as file:
+            json.dump({"a": 0}, file)
+        with open(self.path("merges"), "w") as file:
+            file.write("#version: 0.2\n")
+        self.refuse(1, "missing", "--weights", self.path("missing"))
+        self.refuse(1, "h.2.mlp.c_fc.bias", "--weights", self.path("short"))
+        self.refuse(1, r"h.1.attn.c_attn.weight of .* is \[384, 128\], which does not fit .*\(\[128, 384\]\)",
+                    "--weights", self.path("turned"))
+        self.refuse(1, "foreign", "--weights", self.path("foreign"))
+        self.refuse(1, "the text has 10 tokens", "--text", self.path("tiny"))
+        self.refuse(1, "longer than this configuration's 128", "--context", "129")
+        self.refuse(1, "--vocab and --merges belong together", "--vocab", self.path("vocab"))
+        self.refuse(1, "vocab", "--vocab", self.path("vocab"), "--merges", self.path("merges"))
+        self.refuse(1, "no_text", "--text", self.path("no_text"))
+        self.refuse(1, "--config is tiny or 124M", "--config", "huge")
+        self.refuse(1, "--resume needs --checkpoint", "--resume")
+        self.refuse(1, "1 or more", "--batch", "0")
+        self.refuse(1, "ckpt", "--resume", "--checkpoint", self.path("no.ckpt"))
+        self.refuse(2, "number from 0", "--steps", "many")
+        self.refuse(2, "usage", "--colour", "red")
+        self.refuse(2, "usage", "--precision", "f8")
+
+
+if __name__ == "__main__":
+    unittest.main()
