@@ -14371,7 +14371,7 @@ static gpunn_status gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gpu
 
 /* ==== >>recurrent ===================================================================================================== *
  * rnn, lstm, gru: one layer, x [length, n, in] -> y [length (+ 1 or 2 rows of states), n, directions * hidden]. Of each step of
- * each sequence a row of gates is kept: first a product for all steps fills it with x W_ih^T + the biases, then step by step
+ * each sequence a row of gates is kept: first a product for many steps fills it with x W_ih^T + the biases, then step by step
  * h W_hh^T is added and the gates are applied in place. Backward turns it into the gradients of what the gates were applied to,
  * in place again, and sums up those of the weights in one product over all steps. Rows, in units of hidden:
  *     rnn   h                     h = tanh(..) or relu(..)
@@ -14401,9 +14401,8 @@ GPUNN__INLINE int64_t gpunn__recurrent_time(const gpunn__recurrent_job *j, int64
 
 GPUNN__INLINE int64_t gpunn__recurrent_length(const gpunn__recurrent_job *j, int64_t n)
 {
-    const gpunn_value *lengths = &j->step->in[1];
-    if (lengths->data == NULL) return j->length;
-    return lengths->dtype == GPUNN_I64 ? ((const int64_t *)lengths->data)[n] : ((const int32_t *)lengths->data)[n];
+    const gpunn_value *lengths = &j->step->in[GPUNN__LENGTHS];
+    return lengths->data ? gpunn__integer(lengths->data, lengths->dtype, n) : j->length;
 }
 
 /* The row of y, or of its gradient, of sequence n at time t. */
@@ -14597,12 +14596,12 @@ static void gpunn__recurrent_task(void *arg, int index, int threads)
     }
 }
 
-/* As columns of B in a product over all steps: the h that each starts from. */
+/* As rows of B in a product over steps: the h that each starts from. */
 static void gpunn__recurrent_pack_before(const void *user, int64_t p, int64_t pc, int64_t column, int64_t count, int64_t width,
                                          float *packed)
 {
     const gpunn__recurrent_job *j = (const gpunn__recurrent_job *)user;
-    for (; pc > 0; pc--, p++, packed += width) {
+    for (p += j->origin * j->batch; pc > 0; pc--, p++, packed += width) {
         memcpy(packed, gpunn__recurrent_before(j, gpunn__recurrent_time(j, p / j->batch), p % j->batch) + column,
                (size_t)count * sizeof *packed);
         for (int64_t i = count; i < width; i++) packed[i] = 0;
@@ -14675,110 +14674,125 @@ static void gpunn__recurrent_bias(const gpunn__recurrent_job *j, float *bias)
     for (int64_t k = 0; k < rows; k++) bias[k] = !ih ? 0 : k < both ? ih[k] + hh[k] : ih[k];
 }
 
+/* Steps that pass from one product over their input or gates to the next: so many that their gates stay near. */
+static int64_t gpunn__recurrent_chunk(const gpunn__recurrent_job *j)
+{
+    return gpunn__least((GPUNN__GEMM_DEPTH + j->batch - 1) / j->batch, j->length);
+}
+
+/* Moves to steps first .. last. */
+static void gpunn__recurrent_move(gpunn__recurrent_job *j, int64_t first, int64_t last)
+{
+    j->first = first;
+    j->last = last;
+    j->origin = gpunn__recurrent_time(j, j->direction ? last - 1 : first);
+}
+
 static gpunn_status gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__recurrent_job j = gpunn__recurrent_of(step);
-    const int64_t        states = j.batch * j.hidden, rows = j.gates * j.hidden, share = j.length * j.batch * j.width;
-    const int64_t        chunk = step->training ? j.length : gpunn__least((255 + j.batch) / j.batch, j.length);
-    const bool           lstm = step->op == GPUNN_OP_LSTM;
-    for (int64_t n = 0; n < j.batch && action == GPUNN__FORWARD; n++)
+    const int64_t        states = j.batch * j.hidden, rows = j.gates * j.hidden, chunk = gpunn__recurrent_chunk(&j);
+    const int64_t        kept = (step->training ? j.length : chunk) * j.batch * j.width;
+    const bool           run = action == GPUNN__FORWARD;
+    for (int64_t n = 0; n < j.batch && run; n++)
         if (gpunn__recurrent_length(&j, n) < 1 || gpunn__recurrent_length(&j, n) > j.length)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
                                    "length %lld at position %lld is outside 1 .. %lld; check the lengths",
                                    (long long)gpunn__recurrent_length(&j, n), (long long)n, (long long)j.length);
     gpunn__recurrent_products(&j);
-    const size_t packed_bytes = gpunn__recurrent_packed_bytes(&j);
-    const int    threads = gpunn__cpu_threads(cpu, chunk * states / 8 * rows);
-    int64_t      used = 0;
-    float       *bias = gpunn__recurrent_take(&j, &used, rows);
-    float       *packed = (float *)step->cache;
+    const int64_t packed_count = (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof(float));
+    const int     threads = gpunn__cpu_threads(cpu, chunk * states / 8 * rows);
+    int64_t       used = 0;
+    float        *bias = gpunn__recurrent_take(&j, &used, rows);
     j.h = gpunn__recurrent_take(&j, &used, states);
     j.c = gpunn__recurrent_take(&j, &used, states);
-    if (packed == NULL) packed = gpunn__recurrent_take(&j, &used, (int64_t)(packed_bytes / sizeof *packed));
-    float     *gates = step->training ? (float *)step->saved : gpunn__recurrent_take(&j, &used, chunk * j.batch * j.width);
-    const bool fill = step->cache == NULL || step->cache_version != step->state->weights_version;
+    float     *packed = step->training ? gpunn__recurrent_take(&j, &used, packed_count) : (float *)step->cache;
+    float     *gates = step->training ? (float *)step->saved : gpunn__recurrent_take(&j, &used, kept);
+    const bool fill = step->training || step->cache_version != step->state->weights_version;
     float     *scratch = gpunn__recurrent_take(&j, &used, 0);
     size_t     scratch_bytes = 0;
     for (j.direction = 0; j.direction < j.directions; j.direction++) {
         const float *const weight = (const float *)step->in[GPUNN__WEIGHTS + 4 * j.direction].data;
         j.h_0 = gpunn__recurrent_state(&j, step->in[GPUNN__H_0].data);
         j.c_0 = gpunn__recurrent_state(&j, step->in[GPUNN__C_0].data);
-        if (action == GPUNN__FORWARD) {
+        if (run) {
             gpunn__recurrent_products(&j);
-            gpunn__recurrent_use_packed(&j, packed + j.direction * (step->cache ? (int64_t)(packed_bytes / sizeof *packed) : 0),
-                                        fill);
+            gpunn__recurrent_use_packed(&j, packed + (step->training ? 0 : j.direction * packed_count), fill);
             gpunn__recurrent_bias(&j, bias);
             gpunn__recurrent_copy(&j, j.h, j.h_0);
             gpunn__recurrent_copy(&j, j.c, j.c_0);
         }
-        j.kept = gates + (step->training ? j.direction * share : 0);
-        for (j.first = 0; j.first < j.length; j.first = j.last) {
-            j.last = gpunn__least(j.first + chunk, j.length);
-            j.origin = gpunn__recurrent_time(&j, j.direction ? j.last - 1 : j.first);
+        for (int64_t first = 0; first < j.length; first += chunk) {
+            gpunn__recurrent_move(&j, first, gpunn__least(first + chunk, j.length));
+            j.kept = gates;
+            if (run && step->training) j.kept += j.direction * kept + j.origin * j.batch * j.width;
             gpunn__gemm g = gpunn__gemm_make((j.last - j.first) * j.batch, rows, j.in, step->in[0].data, false, weight, true,
                                              j.kept, false);
-            if (action == GPUNN__FORWARD) g.a += j.origin * j.batch * j.in;
+            if (run) g.a += j.origin * j.batch * j.in;
             g.c_row = j.width;
             g.shift_col = bias;
             gpunn__recurrent_run(cpu, action, &g, scratch, &scratch_bytes);
-            if (action == GPUNN__FORWARD) gpunn__cpu_parallel((int)gpunn__least(threads, j.batch), gpunn__recurrent_task, &j);
+            if (run) gpunn__cpu_parallel((int)gpunn__least(threads, j.batch), gpunn__recurrent_task, &j);
         }
-        if (action == GPUNN__PREPARE) continue;
-        if (step->attr->states) gpunn__recurrent_copy(&j, gpunn__recurrent_final(&j, &step->out, 0), j.h);
-        if (step->attr->states && lstm) gpunn__recurrent_copy(&j, gpunn__recurrent_final(&j, &step->out, 1), j.c);
+        if (!run || !step->attr->states) continue;
+        gpunn__recurrent_copy(&j, gpunn__recurrent_final(&j, &step->out, 0), j.h);
+        if (step->op == GPUNN_OP_LSTM) gpunn__recurrent_copy(&j, gpunn__recurrent_final(&j, &step->out, 1), j.c);
     }
-    if (action == GPUNN__FORWARD) {
+    if (run) {
         step->cache_version = step->state->weights_version;
         return GPUNN_OK;
     }
     step->workspace_bytes = (size_t)used * sizeof(float) + scratch_bytes;
     if (step->training)
-        step->saved_bytes = (size_t)(j.directions * share) * sizeof(float);
+        step->saved_bytes = (size_t)(j.directions * kept) * sizeof(float);
     else
-        step->cache_bytes = (size_t)j.directions * packed_bytes;
+        step->cache_bytes = (size_t)(j.directions * packed_count) * sizeof(float);
     return GPUNN_OK;
 }
 
-/* The gradients of one direction's weights and its part of dx, from those of the gates. */
+/* What these steps add to the gradients of the direction's weights (that of the biases: to sums) and to dx, from those of their
+ * gates. */
 static void gpunn__recurrent_gradients(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__recurrent_job *j,
                                        float *sums, float *workspace, size_t *scratch)
 {
     static const float one = 1;
-    const int64_t      steps = j->length * j->batch, rows = j->gates * j->hidden, first = GPUNN__WEIGHTS + 4 * j->direction;
-    const bool         gru = step->op == GPUNN_OP_GRU;
+    const int64_t      count = (j->last - j->first) * j->batch, start = j->origin * j->batch;
+    const int64_t      rows = j->gates * j->hidden, first = GPUNN__WEIGHTS + 4 * j->direction;
+    const bool         run = action == GPUNN__BACKWARD, gru = step->op == GPUNN_OP_GRU, later = j->last < j->length;
     gpunn_value *const grad = step->grad_in + first;
     const bool *const  add = step->accumulate + first;
     if (step->grad_in[0].data) {
-        gpunn__gemm g = gpunn__gemm_make(steps, j->in, rows, j->kept, false, step->in[first].data, false, step->grad_in[0].data,
+        gpunn__gemm g = gpunn__gemm_make(count, j->in, rows, j->kept, false, step->in[first].data, false, step->grad_in[0].data,
                                          step->accumulate[0] || j->direction);
         g.a_row = j->width;
+        if (run) g.c += start * j->in;
         gpunn__recurrent_run(cpu, action, &g, workspace, scratch);
     }
     if (grad[0].data) {
-        gpunn__gemm g = gpunn__gemm_make(rows, j->in, steps, j->kept, true, step->in[0].data, false, grad[0].data, add[0]);
+        gpunn__gemm g = gpunn__gemm_make(rows, j->in, count, j->kept, true, step->in[0].data, false, grad[0].data,
+                                         add[0] || later);
         g.a_col = j->width;
+        if (run) g.b += start * j->in;
         gpunn__recurrent_run(cpu, action, &g, workspace, scratch);
     }
     for (int i = 0; grad[1].data && i < (gru ? 2 : 1); i++) { /* gru: r and z, then q */
-        gpunn__gemm g = gpunn__gemm_make(!gru ? rows
-                                         : i  ? j->hidden
-                                              : 2 * j->hidden,
-                                         j->hidden, steps, j->kept, true, NULL, false, grad[1].data, add[1]);
+        gpunn__gemm g = gpunn__gemm_make(gru ? (2 - i) * j->hidden : rows, j->hidden, count, j->kept, true, NULL, false,
+                                         grad[1].data, add[1] || later);
         g.a_col = j->width;
         g.pack_b = gpunn__recurrent_pack_before;
         g.pack_user = j;
-        if (i && action == GPUNN__BACKWARD) {
+        if (i && run) {
             g.a += 3 * j->hidden;
             g.c += 2 * j->hidden * j->hidden;
         }
         gpunn__recurrent_run(cpu, action, &g, workspace, scratch);
     }
     if (grad[2].data == NULL && grad[3].data == NULL) return;
-    gpunn__gemm g = gpunn__gemm_make(1, gru ? j->width : rows, steps, &one, false, j->kept, false, sums, false);
+    gpunn__gemm g = gpunn__gemm_make(1, gru ? j->width : rows, count, &one, false, j->kept, false, sums, later);
     g.a_col = 0;
     g.b_row = j->width;
     gpunn__recurrent_run(cpu, action, &g, workspace, scratch);
-    for (int i = 2; i < 4 && action == GPUNN__BACKWARD; i++) {
+    for (int i = 2; i < 4 && run && j->first == 0; i++) {
         float *to = (float *)grad[i].data;
         for (int64_t k = 0; to && k < rows; k++) {
             const float sum = sums[gru && i == 3 && k >= 2 * j->hidden ? k + j->hidden : k];
@@ -14790,12 +14804,12 @@ static void gpunn__recurrent_gradients(gpunn__cpu *cpu, gpunn_step *step, gpunn_
 static gpunn_status gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__recurrent_job j = gpunn__recurrent_of(step);
-    const int64_t        states = j.batch * j.hidden, share = j.length * j.batch * j.width;
+    const int64_t        states = j.batch * j.hidden, share = j.length * j.batch * j.width, chunk = gpunn__recurrent_chunk(&j);
     const bool           lstm = step->op == GPUNN_OP_LSTM, run = action == GPUNN__BACKWARD;
-    const int            threads = gpunn__cpu_threads(cpu, j.length * states / 8 * j.gates * j.hidden);
+    const int            threads = gpunn__cpu_threads(cpu, chunk * states / 8 * j.gates * j.hidden);
+    int64_t              used = 0;
     gpunn__recurrent_products(&j);
-    int64_t used = 0;
-    float  *zeros = gpunn__recurrent_take(&j, &used, j.hidden);
+    float *zeros = gpunn__recurrent_take(&j, &used, j.hidden);
     j.h = gpunn__recurrent_take(&j, &used, states);
     j.c = gpunn__recurrent_take(&j, &used, states);
     float *packed = gpunn__recurrent_take(&j, &used, (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof *packed));
@@ -14803,20 +14817,24 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step,
     float *scratch = gpunn__recurrent_take(&j, &used, 0);
     size_t scratch_bytes = 0;
     j.zeros = zeros;
-    j.last = j.length;
     if (run) memset(zeros, 0, (size_t)j.hidden * sizeof *zeros);
     for (j.direction = 0; j.direction < j.directions; j.direction++) {
         j.h_0 = gpunn__recurrent_state(&j, step->in[GPUNN__H_0].data);
         j.c_0 = gpunn__recurrent_state(&j, step->in[GPUNN__C_0].data);
         if (run) {
-            j.kept = (float *)step->saved + j.direction * share;
             gpunn__recurrent_products(&j);
             gpunn__recurrent_use_packed(&j, packed, true);
             gpunn__recurrent_copy(&j, j.h, gpunn__recurrent_final(&j, &step->grad_out, 0));
             gpunn__recurrent_copy(&j, j.c, lstm ? gpunn__recurrent_final(&j, &step->grad_out, 1) : NULL);
-            gpunn__cpu_parallel((int)gpunn__least(threads, j.batch), gpunn__recurrent_task, &j);
         }
-        gpunn__recurrent_gradients(cpu, step, action, &j, sums, scratch, &scratch_bytes);
+        for (int64_t first = (j.length - 1) / chunk * chunk; first >= 0; first -= chunk) {
+            gpunn__recurrent_move(&j, first, gpunn__least(first + chunk, j.length));
+            if (run) {
+                j.kept = (float *)step->saved + j.direction * share + j.origin * j.batch * j.width;
+                gpunn__cpu_parallel((int)gpunn__least(threads, j.batch), gpunn__recurrent_task, &j);
+            }
+            gpunn__recurrent_gradients(cpu, step, action, &j, sums, scratch, &scratch_bytes);
+        }
         for (int i = GPUNN__H_0; i <= GPUNN__C_0 && run; i++) {
             float       *to = gpunn__recurrent_state(&j, step->grad_in[i].data);
             const float *from = i == GPUNN__H_0 ? j.h : j.c;

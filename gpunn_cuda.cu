@@ -6561,7 +6561,7 @@ static __device__ __forceinline__ int64_t gpunn__recurrent_time(const gpunn__rec
 static __device__ __forceinline__ int64_t gpunn__recurrent_length(const gpunn__recurrent &r, int64_t n)
 {
     if (r.lengths == NULL) return r.length;
-    int64_t length = r.lengths_dtype == GPUNN_I64 ? ((const int64_t *)r.lengths)[n] : ((const int32_t *)r.lengths)[n];
+    int64_t length = gpunn__integer(r.lengths, r.lengths_dtype, n);
     return length < 1 || length > r.length ? -1 : length;
 }
 
