@@ -1,0 +1,350 @@
+/* char_lstm.c - a language model of characters: learns a text with an LSTM or GRU, then writes more of it.
+ *
+ * Shows: embedding, recurrent layers and their states, carried from one piece of the text to the next; a second network for
+ *        sampling with the first one's parameters; clipping, checkpoints, weights with PyTorch's names.
+ * Build: cc -O3 -march=native -fopenmp -I. examples/char_lstm.c -o char_lstm -lm
+ *        nvcc -O3 -arch=native -I. examples/char_lstm.c gpunn_cuda.cu -o char_lstm
+ * Run:   ./char_lstm [--text FILE] [--cell lstm|gru] [--hidden 128] [--layers 1] [--embed 32] [--dropout 0] [--batch 16]
+ *                    [--length 32] [--steps 800] [--lr 0.004] [--clip 5] [--seed 1] [--threads 0] [--losses]
+ *                    [--sample 300] [--prompt TEXT] [--temperature 0.7] [--load FILE] [--save FILE] [--checkpoint FILE]
+ *        --text        what to learn; without it numbers in words. Its bytes are the vocabulary.
+ *        --load        weights to start from, --save: where the learnt ones go: safetensors, for PyTorch a module with
+ *                      embed = Embedding(vocabulary, embed), rnn = LSTM(embed, hidden, layers), head = Linear(hidden, vocabulary).
+ *        --checkpoint  written at the end of each pass over the text; if it is there, training goes on from it, exactly.
+ *        --losses      prints the loss of each step with all digits. --temperature 0: always the likeliest character.
+ * Expect: the loss falls from 3.1 to 0.26: the words are predictable, what number comes next is not learnt; then lines like
+ *        "ninety-two, fifty-three, thirty-nine, eighty-seven, twenty-five,". */
+#define GPUNN_IMPLEMENTATION
+#include "gpunn.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct options {
+    const char *text, *load, *save, *checkpoint, *prompt;
+    bool        gru, losses;
+    int         hidden, layers, embed, batch, length, steps, sample, seed, threads;
+    double      dropout, lr, clip, temperature;
+} options;
+
+typedef struct corpus {
+    unsigned char *text;
+    size_t         size;
+    int            token[256]; /* of a byte; -1: not in the text */
+    unsigned char  byte[256];  /* of a token */
+    int            vocabulary;
+} corpus;
+
+/* length characters of each of batch sequences, from the states h_0 and c_0 (lstm) to h_n and c_n. */
+typedef struct network {
+    gpunn_tensor *tokens, *h_0, *c_0, *h_n, *c_n, *logits; /* tokens [length, batch], logits [length, batch, vocabulary] */
+} network;
+
+static int fail(const char *format, const char *what)
+{
+    fprintf(stderr, "char_lstm: ");
+    fprintf(stderr, format, what);
+    fputc('\n', stderr);
+    return 1;
+}
+
+/* ---- options --------------------------------------------------------------------------------------------------------- */
+static bool to_number(const char *name, const char *text, double low, double high, double *value)
+{
+    char *end;
+    *value = strtod(text, &end);
+    if (*text && *end == 0 && *value >= low && *value <= high) return true;
+    fprintf(stderr, "char_lstm: --%s is '%s', but must be a number from %g to %g\n", name, text, low, high);
+    return false;
+}
+
+static bool parse(int argc, char **argv, options *o)
+{
+    const struct {
+        const char  *name;
+        const char **text;
+        int         *whole;
+        double      *real, low, high;
+    } known[] = {
+        {"text", &o->text, NULL, NULL, 0, 0},       {"load", &o->load, NULL, NULL, 0, 0},
+        {"save", &o->save, NULL, NULL, 0, 0},       {"checkpoint", &o->checkpoint, NULL, NULL, 0, 0},
+        {"prompt", &o->prompt, NULL, NULL, 0, 0},   {"hidden", NULL, &o->hidden, NULL, 1, 65536},
+        {"layers", NULL, &o->layers, NULL, 1, 64},  {"embed", NULL, &o->embed, NULL, 1, 65536},
+        {"batch", NULL, &o->batch, NULL, 1, 65536}, {"length", NULL, &o->length, NULL, 1, 65536},
+        {"steps", NULL, &o->steps, NULL, 0, 1e9},   {"sample", NULL, &o->sample, NULL, 0, 1e9},
+        {"seed", NULL, &o->seed, NULL, 0, 1e9},     {"threads", NULL, &o->threads, NULL, 0, 1024},
+        {"dropout", NULL, NULL, &o->dropout, 0, 1}, {"lr", NULL, NULL, &o->lr, 0, 1e6},
+        {"clip", NULL, NULL, &o->clip, 0, 1e30},    {"temperature", NULL, NULL, &o->temperature, 0, 1e6},
+    };
+    for (int i = 1; i < argc; i++) {
+        size_t k = 0, count = sizeof known / sizeof known[0];
+        double value;
+        if (strcmp(argv[i], "--losses") == 0) {
+            o->losses = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--cell") == 0 && i + 1 < argc &&
+            (strcmp(argv[i + 1], "lstm") == 0 || strcmp(argv[i + 1], "gru") == 0)) {
+            o->gru = *argv[++i] == 'g';
+            continue;
+        }
+        while (k < count && (strncmp(argv[i], "--", 2) != 0 || strcmp(argv[i] + 2, known[k].name) != 0)) k++;
+        if (k == count || i + 1 == argc) {
+            fprintf(stderr, "char_lstm: '%s' is no option, or lacks its value; see the head of examples/char_lstm.c\n", argv[i]);
+            return false;
+        }
+        i++;
+        if (known[k].text)
+            *known[k].text = argv[i];
+        else if (!to_number(known[k].name, argv[i], known[k].low, known[k].high, &value))
+            return false;
+        else if (known[k].whole)
+            *known[k].whole = (int)value;
+        else
+            *known[k].real = value;
+    }
+    return true;
+}
+
+/* ---- the text -------------------------------------------------------------------------------------------------------- */
+static size_t put_number(char *to, int n)
+{
+    static const char *const small[] = {"",         "one",     "two",     "three",     "four",     "five",    "six",
+                                        "seven",    "eight",   "nine",    "ten",       "eleven",   "twelve",  "thirteen",
+                                        "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"};
+    static const char *const tens[] = {"", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"};
+    size_t                   used = 0;
+    if (n >= 100) used += (size_t)sprintf(to, "%s hundred%s", small[n / 100], n % 100 ? " and " : "");
+    n %= 100;
+    if (n >= 20) used += (size_t)sprintf(to + used, "%s%s", tens[n / 10], n % 10 ? "-" : "");
+    return used + (size_t)sprintf(to + used, "%s%s", small[n < 20 ? n : n % 10], "");
+}
+
+static bool read_text(const options *o, corpus *c)
+{
+    if (o->text == NULL) {
+        c->text = malloc(999 * 64);
+        for (int n = 1; c->text && n < 1000; n++) {
+            c->size += put_number((char *)c->text + c->size, n);
+            c->size += (size_t)sprintf((char *)c->text + c->size, n % 5 ? ", " : ",\n");
+        }
+    } else {
+        FILE *file = fopen(o->text, "rb");
+        long  size = file && fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
+        if (size >= 0) rewind(file);
+        c->text = size > 0 ? malloc((size_t)size) : NULL;
+        if (c->text) c->size = fread(c->text, 1, (size_t)size, file);
+        if (file) fclose(file);
+        if (size < 0 || c->size != (size_t)size) return fail("the text '%s' cannot be read; check its name", o->text), false;
+    }
+    const size_t needed = (size_t)o->batch * ((size_t)o->length + 1);
+    if (c->text == NULL || c->size < needed) {
+        fprintf(stderr, "char_lstm: the text has %zu bytes, but --batch %d sequences of --length %d need %zu; use less of one\n",
+                c->size, o->batch, o->length, needed);
+        return false;
+    }
+    for (int i = 0; i < 256; i++) c->token[i] = -1;
+    for (size_t i = 0; i < c->size; i++) c->token[c->text[i]] = 0;
+    for (int i = 0; i < 256; i++)
+        if (c->token[i] == 0) {
+            c->byte[c->vocabulary] = (unsigned char)i;
+            c->token[i] = c->vocabulary++;
+        }
+    return true;
+}
+
+/* ---- the networks ---------------------------------------------------------------------------------------------------- */
+/* parameters: of an earlier one, taken again; else new ones. suffix: of the inputs' names. */
+static network build(gpunn_model *model, const options *o, int vocabulary, int length, bool again, const char *suffix)
+{
+    static const char *const parts[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
+    const gpunn_shape        state = GPUNN_SHAPE(o->layers, GPUNN_BATCH, o->hidden);
+    gpunn_tensor            *weights[4 * 64];
+    char                     name[64];
+    network                  net = {NULL, NULL, NULL, NULL, NULL, NULL};
+    for (int i = 0; again && i < 4 * o->layers; i++) {
+        snprintf(name, sizeof name, "rnn.%s_l%d", parts[i % 4], i / 4);
+        weights[i] = gpunn_find(model, name);
+    }
+    snprintf(name, sizeof name, "tokens%s", suffix);
+    net.tokens = gpunn_input(model, name, GPUNN_I64, GPUNN_SHAPE(length, GPUNN_BATCH));
+    snprintf(name, sizeof name, "h_0%s", suffix);
+    net.h_0 = gpunn_input(model, name, GPUNN_F32, state);
+    snprintf(name, sizeof name, "c_0%s", suffix);
+    if (!o->gru) net.c_0 = gpunn_input(model, name, GPUNN_F32, state);
+    gpunn_tensor  *h = again ? gpunn_embedding(net.tokens, "sampling", .weight = gpunn_find(model, "embed.weight"))
+                             : gpunn_embedding(net.tokens, "embed", .num_embeddings = vocabulary, .embedding_dim = o->embed);
+    gpunn_rnn_args args = {.hidden_size = o->hidden, .num_layers = o->layers, .h_0 = net.h_0, .c_0 = net.c_0, .h_n = &net.h_n};
+    if (o->layers > 1) args.dropout = (float)o->dropout;
+    if (!o->gru) args.c_n = &net.c_n;
+    if (again) args.weights = weights;
+    h = o->gru ? gpunn_gru_(h, again ? NULL : "rnn", args) : gpunn_lstm_(h, again ? NULL : "rnn", args);
+    if (again)
+        net.logits = gpunn_add(gpunn_linear(h, "sampling_head", .weight = gpunn_find(model, "head.weight"), .no_bias = true),
+                               gpunn_find(model, "head.bias"));
+    else
+        net.logits = gpunn_linear(h, "head", .out_features = vocabulary);
+    gpunn_keep(net.h_n);
+    if (net.c_n) gpunn_keep(net.c_n);
+    return net;
+}
+
+/* The states from which the next piece starts: those at the end of the last, or 0. */
+static gpunn_status carry(const network *net, float *values, size_t bytes, bool start)
+{
+    gpunn_tensor *const from[] = {net->h_n, net->c_n}, *const to[] = {net->h_0, net->c_0};
+    gpunn_status status = GPUNN_OK;
+    if (start) memset(values, 0, bytes);
+    for (int i = 0; i < 2 && to[i] && status == GPUNN_OK; i++) {
+        if (!start) status = gpunn_read(from[i], values, bytes);
+        if (status == GPUNN_OK) status = gpunn_write(to[i], values, bytes);
+    }
+    return status;
+}
+
+/* ---- training -------------------------------------------------------------------------------------------------------- */
+/* The text as --batch streams side by side, each read in pieces of --length. */
+static gpunn_status train(const options *o, const corpus *c, const network *net, gpunn_tensor *targets, gpunn_tensor *loss,
+                          gpunn_optimizer *adam)
+{
+    const size_t batch = (size_t)o->batch, length = (size_t)o->length, stream = c->size / batch, pieces = (stream - 1) / length;
+    const size_t count = batch * length, state = (size_t)o->layers * batch * (size_t)o->hidden * sizeof(float);
+    int64_t     *tokens = malloc(2 * count * sizeof *tokens), *next = tokens + count;
+    float       *values = malloc(state);
+    gpunn_status status = tokens && values ? GPUNN_OK : GPUNN_ERR_MEMORY;
+    double       sum = 0;
+    int          summed = 0;
+    for (int64_t step = gpunn_step_count(adam); step < o->steps && status == GPUNN_OK; step++) {
+        const size_t piece = (size_t)step % pieces;
+        for (size_t t = 0; t < length; t++)
+            for (size_t n = 0; n < batch; n++) {
+                const unsigned char *at = c->text + n * stream + piece * length + t;
+                tokens[t * batch + n] = c->token[at[0]];
+                next[t * batch + n] = c->token[at[1]];
+            }
+        status = carry(net, values, state, piece == 0);
+        if (status == GPUNN_OK) status = gpunn_write(net->tokens, tokens, count * sizeof *tokens);
+        if (status == GPUNN_OK) status = gpunn_write(targets, next, count * sizeof *next);
+        if (status == GPUNN_OK) status = gpunn_train_step(adam, loss);
+        if (status != GPUNN_OK) break;
+        sum += (double)gpunn_item(loss);
+        summed++;
+        if (o->losses) printf("loss %.9g\n", (double)gpunn_item(loss));
+        if ((step + 1) % 100 == 0 || step + 1 == o->steps) {
+            printf("step %lld: loss %.3f\n", (long long)step + 1, sum / summed);
+            sum = summed = 0;
+        }
+        if (o->checkpoint && piece + 1 == pieces) status = gpunn_checkpoint_save(adam, NULL, o->checkpoint);
+    }
+    if (tokens == NULL || values == NULL) (void)fail("out of memory%s", "");
+    free(tokens);
+    free(values);
+    return status;
+}
+
+/* ---- sampling -------------------------------------------------------------------------------------------------------- */
+static int choose(const float *logits, int count, double temperature, uint64_t *random)
+{
+    int    best = 0;
+    double total = 0;
+    for (int i = 1; i < count; i++)
+        if (logits[i] > logits[best]) best = i;
+    if (temperature == 0) return best;
+    *random = *random * 6364136223846793005u + 1442695040888963407u;
+    for (int i = 0; i < count; i++) total += exp((double)(logits[i] - logits[best]) / temperature);
+    double left = total * (double)(*random >> 11) / 9007199254740992.0;
+    for (int i = 0; i < count; i++) {
+        left -= exp((double)(logits[i] - logits[best]) / temperature);
+        if (left < 0) return i;
+    }
+    return best;
+}
+
+static gpunn_status sample(const options *o, const corpus *c, const network *net)
+{
+    const char   *prompt = o->prompt ? o->prompt : "";
+    const size_t  state = (size_t)o->layers * (size_t)o->hidden * sizeof(float), prompted = strlen(prompt);
+    float        *values = malloc(state), logits[256];
+    uint64_t      random = (uint64_t)o->seed;
+    int64_t       token = c->token[prompted ? (unsigned char)prompt[0] : c->text[0]];
+    gpunn_tensor *outputs[] = {net->logits, net->h_n, net->c_n};
+    gpunn_status  status = values ? GPUNN_OK : GPUNN_ERR_MEMORY;
+    putchar(c->byte[token]);
+    for (size_t i = 1; i < prompted + (size_t)o->sample && status == GPUNN_OK; i++) {
+        status = carry(net, values, state, i == 1);
+        if (status == GPUNN_OK) status = gpunn_write(net->tokens, &token, sizeof token);
+        if (status == GPUNN_OK) status = gpunn_forward(outputs, net->c_n ? 3 : 2);
+        if (status == GPUNN_OK) status = gpunn_read(net->logits, logits, (size_t)c->vocabulary * sizeof *logits);
+        if (status != GPUNN_OK) break;
+        token = i < prompted ? c->token[(unsigned char)prompt[i]] : choose(logits, c->vocabulary, o->temperature, &random);
+        putchar(c->byte[token]);
+    }
+    putchar('\n');
+    free(values);
+    return status;
+}
+
+static int run(const options *o, const corpus *c, gpunn_device *dev)
+{
+    gpunn_model     *model = gpunn_model_create(dev);
+    network          net = build(model, o, c->vocabulary, o->length, false, "");
+    gpunn_tensor    *targets = gpunn_input(model, "targets", GPUNN_I64, GPUNN_SHAPE(o->length, GPUNN_BATCH));
+    gpunn_tensor    *loss = gpunn_cross_entropy(gpunn_reshape(net.logits, GPUNN_SHAPE(GPUNN_BATCH * o->length, c->vocabulary)),
+                                                gpunn_reshape(targets, GPUNN_SHAPE(GPUNN_BATCH * o->length)));
+    network          one = build(model, o, c->vocabulary, 1, true, "_one");
+    gpunn_optimizer *adam = gpunn_adam(model, .lr = (float)o->lr);
+    gpunn_status     status = gpunn_last_status(dev);
+    if (status == GPUNN_OK) gpunn_set_clip_norm(adam, (float)o->clip);
+    if (status == GPUNN_OK && o->load) status = gpunn_load(model, o->load);
+    FILE *checkpoint = o->checkpoint ? fopen(o->checkpoint, "rb") : NULL;
+    if (checkpoint) {
+        fclose(checkpoint);
+        if (status == GPUNN_OK) status = gpunn_checkpoint_load(adam, NULL, o->checkpoint);
+        if (status == GPUNN_OK) printf("resumed after step %lld\n", (long long)gpunn_step_count(adam));
+    }
+    if (status == GPUNN_OK) status = train(o, c, &net, targets, loss, adam);
+    if (status == GPUNN_OK && o->save) status = gpunn_save(model, o->save);
+    if (status == GPUNN_OK && o->sample > 0) status = sample(o, c, &one);
+    if (gpunn_last_status(dev) != GPUNN_OK) (void)fail("%s", gpunn_error(dev));
+    gpunn_optimizer_destroy(adam);
+    gpunn_model_destroy(model);
+    return status == GPUNN_OK ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    options o = {.hidden = 128,
+                 .layers = 1,
+                 .embed = 32,
+                 .batch = 16,
+                 .length = 32,
+                 .steps = 800,
+                 .sample = 300,
+                 .seed = 1,
+                 .lr = 0.004,
+                 .clip = 5,
+                 .temperature = 0.7};
+    corpus  c = {.text = NULL};
+    int     result = 1;
+    if (!parse(argc, argv, &o) || !read_text(&o, &c)) {
+        free(c.text);
+        return 1;
+    }
+    for (const char *at = o.prompt ? o.prompt : ""; *at; at++)
+        if (c.token[(unsigned char)*at] < 0) {
+            fprintf(stderr, "char_lstm: the prompt's '%c' is not in the text; use its characters\n", *at);
+            free(c.text);
+            return 1;
+        }
+    gpunn_device *dev = gpunn_device_open(.seed = (uint64_t)o.seed, .threads = o.threads);
+    if (dev) {
+        printf("%s: %zu bytes, %d different\n", gpunn_device_name(dev), c.size, c.vocabulary);
+        result = run(&o, &c, dev);
+        gpunn_device_close(dev);
+    } else
+        result = fail("%s", gpunn_error(NULL));
+    free(c.text);
+    return result;
+}
