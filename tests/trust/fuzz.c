@@ -11,6 +11,7 @@
 #include "../../gpunn.h"
 
 #include "../../examples/bert.h"
+#include "../../examples/csv.h"
 #include "../../examples/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -260,6 +261,22 @@ static void config(const uint8_t *data, size_t size)
     if (good && (c.hidden_size < 1 || c.num_attention_heads < 1 || c.hidden_size % c.num_attention_heads)) abort();
 }
 
+static void records(const uint8_t *data, size_t size)
+{
+    size_t    bytes;
+    char     *text = part(&data, &size, true, &bytes);
+    csv       c = csv_begin(text);
+    csv_field field[2];
+    char     *end = text + strlen(text);
+    for (int n, line = 0; (n = csv_next(&c, field, 2)) != 0; line = c.line) {
+        if (c.line < line || c.at > end) abort();
+        for (int i = 0; i < n && i < 2; i++)
+            if (field[i].text < text || field[i].text + field[i].bytes > c.at) abort();
+    }
+    if (*c.at) abort();
+    free(text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     open_once();
@@ -278,6 +295,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 'e': expression(data, size); break;
     case 'j': spec(data, size); break;
     case 'q': config(data, size); break;
+    case 'r': records(data, size); break;
     case 't': tokenize(data, size, false); break;
     case 'T': tokenize(data, size, true); break;
     default: return -1; /* not kept in the corpus */
