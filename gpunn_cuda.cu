@@ -2861,12 +2861,14 @@ template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gp
         for (int z = place.z0; z < place.z1; z++)
             for (int y = place.y0; y < place.y1; y++) {
                 int64_t line = ((deep ? volume * p.z.n + z : volume) * p.y.n + y) * p.x.n;
-                for (int x = place.x0; x < place.x1; x++) {
+                int     here = place.skipped + ((z - place.z0) * p.y.span + y - place.y0) * p.x.span;
+#pragma unroll(deep ? 1 : 4)
+                for (int x = place.x0; x < place.x1; x++, here++) {
                     float v = gpunn__load(p.from, p.from_dtype, line + x);
                     if (p.average)
                         best += v;
                     else if (v > best || v != v)
-                        best = v, at = place.skipped + ((z - place.z0) * p.y.span + y - place.y0) * p.x.span + x - place.x0;
+                        best = v, at = here;
                 }
             }
         gpunn__store(p.to, p.to_dtype, i, p.average ? best * place.share : best);
