@@ -9950,24 +9950,26 @@ GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
 #endif
 }
 
-/* One such convolution, src [n][ci][h][w] to planes [n][co][oh][ow]. Work goes by rows of tiles, counted through all images. */
+/* One such convolution, src [n][ci][d][h][w] to [n][co][od][oh][ow]. Work goes by rows of tiles, counted through all planes. Along
+ * the depth nothing is transformed: the kd planes that a plane of the result reads stand side by side as kd * ci channels. */
 typedef struct gpunn__winograd {
     const gpunn__gemm_kernels *kernels;
-    int64_t                    n, ci, h, w, ph, pw, co, oh, ow;
+    int64_t                    n, ci, d, h, w, pd, ph, pw, co, od, oh, ow, kd;
+    int64_t                    depth; /* kd * ci */
     const float               *src;
     gpunn__planes              to; /* of the whole batch */
     const float               *weight;
     int64_t                    w_co, w_ci;   /* steps from channel to channel */
-    bool                       turned;       /* by 180 degrees */
+    bool                       turned;       /* along all axes */
     bool                       ready;        /* u holds the weights already */
     int64_t                    across, down; /* tiles of a row, rows of tiles of an image */
     int64_t                    group;        /* rows of tiles that are multiplied at once */
     bool                       shared;       /* one group at a time, by all threads; else each thread has its own */
     float                     *u;            /* [36] packed right sides */
-    float                     *v;            /* [36][tile][ci], followed by the products, or A dy A', [36][tile][co] */
-    float                     *du, *panels;  /* of the weight's gradient: [36][ci][co]; right sides, per thread */
-    const float               *dy;           /* [n][co][oh][ow] */
-    float                     *dweight;      /* [co][ci][tap] */
+    float                     *v;            /* [36][tile][depth], followed by the products, or A dy A', [36][tile][co] */
+    float                     *du, *panels;  /* of the weight's gradient: [36][depth][co]; right sides, per thread */
+    const float               *dy;           /* [n][co][od][oh][ow] */
+    float                     *dweight;      /* [co][ci][kd][tap] */
     bool                       add;
     float                     *pixels;                  /* per thread: 6 rows of a strip of channels, pixel-major */
     int64_t                    u_plane, v_group, strip; /* floats of one u, of a group's v, of pixels */
@@ -9981,11 +9983,11 @@ GPUNN__PRIVATE void gpunn__winograd_weights(const gpunn__winograd *w, int index,
     float         taps[16 * 9 * 16]; /* [ci][tap][co] */
     const int64_t lanes = w->kernels->lanes, chunks = (w->ci + 15) / 16, blocks = (w->co + lanes - 1) / lanes;
     int64_t       unit, end;
-    gpunn__cpu_part(chunks * blocks, 1, threads, index, &unit, &end);
+    gpunn__cpu_part(w->kd * chunks * blocks, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
-        int64_t      p = unit % chunks * 16, count = w->ci - p < 16 ? w->ci - p : 16;
-        int64_t      j = unit / chunks * lanes, columns = w->co - j < lanes ? w->co - j : lanes;
-        const float *from = w->weight + j * w->w_co + p * w->w_ci;
+        int64_t      p = unit % chunks * 16, count = w->ci - p < 16 ? w->ci - p : 16, z = unit / chunks % w->kd;
+        int64_t      j = unit / chunks / w->kd * lanes, columns = w->co - j < lanes ? w->co - j : lanes;
+        const float *from = w->weight + j * w->w_co + p * w->w_ci + 9 * (w->turned ? w->kd - 1 - z : z);
         memset(taps, 0, sizeof taps);
         gpunn__winograd_job job;
         job.si = 3 * lanes, job.sj = lanes, job.src_step = 9 * lanes, job.src = taps;
@@ -9996,46 +9998,59 @@ GPUNN__PRIVATE void gpunn__winograd_weights(const gpunn__winograd *w, int index,
             for (int64_t i = 0; i < count; i++)
                 gpunn__to_pixels(from + i * w->w_ci, w->w_co, columns, 9, taps + i * 9 * lanes, lanes);
         }
-        int64_t width, at = gpunn__packed_at(w->ci, w->co, lanes, p, j, &width);
+        int64_t width, at = gpunn__packed_at(w->depth, w->co, lanes, z * w->ci + p, j, &width);
         job.dst = w->u + at, job.dst_step = width, job.di = 6 * w->u_plane, job.dj = w->u_plane;
         job.count = count, job.channels = lanes;
         gpunn__conv_choose()->winograd(&job, GPUNN__WINOGRAD_WEIGHT);
     }
 }
 
-/* Transforms size x size cells (6: B' x B; 4: A dy A') of rows of tiles [t, t_end) of planes [n][channels][h][w] into dst
- * [36][tile][channels]; a tile's first cell lies at (4 ty - ph, 4 tx - pw), cells outside are 0. */
-GPUNN__PRIVATE void gpunn__winograd_gather(const gpunn__winograd *w, const float *src, int64_t channels, int64_t h, int64_t width,
-                                           int size, int64_t ph, int64_t pw, int64_t t, int64_t t_end, float *dst, int64_t plane,
-                                           int index, int threads, float *pixels)
+/* What the transforms of a side read: planes [n][channels][d][h][w]; a tile's first cell lies at (4 ty - ph, 4 tx - pw) of plane
+ * z - pd and of kd - 1 further ones, cells outside are 0. size x size cells: 6 (B' x B) or 4 (A dy A'). */
+typedef struct gpunn__winograd_side {
+    const float *src;
+    int64_t      channels, d, h, w, kd, pd, ph, pw, size;
+} gpunn__winograd_side;
+
+/* Transforms rows of tiles [t, t_end) into dst [36][tile][kd][channels]. */
+GPUNN__PRIVATE void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winograd_side *s, int64_t t, int64_t t_end,
+                                           float *dst, int index, int threads, float *pixels)
 {
-    const int64_t strips = (channels + GPUNN__WINOGRAD_STRIP - 1) / GPUNN__WINOGRAD_STRIP, row = w->across * 4 + size - 4;
+    const int64_t strips = (s->channels + GPUNN__WINOGRAD_STRIP - 1) / GPUNN__WINOGRAD_STRIP, row = w->across * 4 + s->size - 4;
+    const int64_t depth = s->kd * s->channels, plane = (t_end - t) * w->across * depth, cells = s->h * s->w;
     int64_t       unit, end, first = t;
-    gpunn__cpu_part((t_end - t) * strips, 1, threads, index, &unit, &end);
+    gpunn__cpu_part((t_end - t) * s->kd * strips, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
-        int64_t c = unit % strips * GPUNN__WINOGRAD_STRIP,
-                count = channels - c < GPUNN__WINOGRAD_STRIP ? channels - c : GPUNN__WINOGRAD_STRIP;
-        t = first + unit / strips;
-        int64_t y0 = t % w->down * 4 - ph;
-        int64_t inside = row - pw < width ? row - pw : width; /* cells of a row, after pw zeros and before zeros */
-        for (int64_t i = 0; i < size; i++) {
+        int64_t c = unit % strips * GPUNN__WINOGRAD_STRIP, kz = unit / strips % s->kd,
+                count = s->channels - c < GPUNN__WINOGRAD_STRIP ? s->channels - c : GPUNN__WINOGRAD_STRIP;
+        t = first + unit / strips / s->kd;
+        int64_t      y0 = t % w->down * 4 - s->ph, image = t / w->down / w->od, z = t / w->down % w->od - s->pd + kz;
+        int64_t      inside = row - s->pw < s->w ? row - s->pw : s->w; /* cells of a row, after pw zeros and before zeros */
+        const float *from = s->src + ((image * s->channels + c) * s->d + z) * cells;
+        for (int64_t i = 0; i < s->size; i++) {
             float  *to = pixels + i * row * count;
             int64_t y = y0 + i;
-            if (y < 0 || y >= h) {
+            if (z < 0 || z >= s->d || y < 0 || y >= s->h) {
                 memset(to, 0, (size_t)(row * count) * sizeof *to);
                 continue;
             }
-            memset(to, 0, (size_t)(pw * count) * sizeof *to);
-            gpunn__to_pixels(src + ((t / w->down * channels + c) * h + y) * width, h * width, count, inside, to + pw * count,
-                             count);
-            memset(to + (pw + inside) * count, 0, (size_t)((row - pw - inside) * count) * sizeof *to);
+            memset(to, 0, (size_t)(s->pw * count) * sizeof *to);
+            gpunn__to_pixels(from + y * s->w, s->d * cells, count, inside, to + s->pw * count, count);
+            memset(to + (s->pw + inside) * count, 0, (size_t)((row - s->pw - inside) * count) * sizeof *to);
         }
         gpunn__winograd_job job;
         job.src = pixels, job.si = row * count, job.sj = count, job.src_step = 4 * count;
-        job.dst = dst + (t - first) * w->across * channels + c, job.di = 6 * plane, job.dj = plane, job.dst_step = channels;
+        job.dst = dst + (t - first) * w->across * depth + kz * s->channels + c;
+        job.di = 6 * plane, job.dj = plane, job.dst_step = depth;
         job.count = w->across, job.channels = count;
-        gpunn__conv_choose()->winograd(&job, size == 6 ? GPUNN__WINOGRAD_INPUT : GPUNN__WINOGRAD_DOUTPUT);
+        gpunn__conv_choose()->winograd(&job, s->size == 6 ? GPUNN__WINOGRAD_INPUT : GPUNN__WINOGRAD_DOUTPUT);
     }
+}
+
+GPUNN__INLINE gpunn__winograd_side gpunn__winograd_input(const gpunn__winograd *w)
+{
+    gpunn__winograd_side side = {w->src, w->ci, w->d, w->h, w->w, w->kd, w->pd, w->ph, w->pw, 6};
+    return side;
 }
 
 /* y = A' m A of rows of tiles [t, t_end), m [36][tile][co]. */
@@ -10055,7 +10070,8 @@ GPUNN__PRIVATE void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t,
         job.count = w->across, job.channels = count;
         gpunn__conv_choose()->winograd(&job, GPUNN__WINOGRAD_OUTPUT);
         for (int64_t i = 0, y = t % w->down * 4; i < 4 && y < w->oh; i++, y++) {
-            int64_t       at = ((t / w->down * w->co + c) * w->oh + y) * w->ow;
+            int64_t       image = t / w->down / w->od, z = t / w->down % w->od;
+            int64_t       at = (((image * w->co + c) * w->od + z) * w->oh + y) * w->ow;
             gpunn__planes to = gpunn__planes_from(w->to, c, at);
             bool          whole = i == 0 && row == w->ow && y + 4 <= w->oh; /* the four rows are one run */
             gpunn__from_pixels(pixels + i * row * count, count, count, whole ? 4 * row : w->ow, &to);
@@ -10071,22 +10087,24 @@ GPUNN__PRIVATE void gpunn__winograd_run(void *arg, int index, int threads)
         gpunn__winograd_weights(w, index, threads);
         if (threads > 1) gpunn__cpu_barrier();
     }
-    const int64_t rows = w->n * w->down, groups = (rows + w->group - 1) / w->group;
+    const int64_t rows = w->n * w->od * w->down, groups = (rows + w->group - 1) / w->group;
     const bool    wait = w->shared && threads > 1;
     float        *pixels = w->pixels + index * w->strip;
-    float        *v = w->v + (w->shared ? 0 : index * w->v_group), *m = v + 36 * w->group * w->across * w->ci;
-    int64_t       group = 0, end = groups, from, to;
+    float        *v = w->v + (w->shared ? 0 : index * w->v_group), *m = v + 36 * w->group * w->across * w->depth;
+
+    const gpunn__winograd_side input = gpunn__winograd_input(w);
+    int64_t                    group = 0, end = groups, from, to;
     if (!w->shared) gpunn__cpu_part(groups, 1, threads, index, &group, &end);
     if (!w->shared) index = 0, threads = 1;
     for (; group < end; group++) {
         int64_t t = group * w->group, t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
-        gpunn__winograd_gather(w, w->src, w->ci, w->h, w->w, 6, w->ph, w->pw, t, t_end, v, tiles * w->ci, index, threads, pixels);
+        gpunn__winograd_gather(w, &input, t, t_end, v, index, threads, pixels);
         if (wait) gpunn__cpu_barrier();
-        gpunn__gemm g = gpunn__conv_gemm(w->n * w->down * w->across, w->co, w->ci);
-        g.a_row = w->ci, g.a_col = 1, g.c_row = w->co;
+        gpunn__gemm g = gpunn__conv_gemm(rows * w->across, w->co, w->depth);
+        g.a_row = w->depth, g.a_col = 1, g.c_row = w->co;
         gpunn__cpu_part(36, 1, threads, index, &from, &to);
         for (; from < to; from++) {
-            g.a = v + from * tiles * w->ci, g.packed_b = w->u + from * w->u_plane, g.c = m + from * tiles * w->co;
+            g.a = v + from * tiles * w->depth, g.packed_b = w->u + from * w->u_plane, g.c = m + from * tiles * w->co;
             gpunn__gemm_block(&g, w->kernels, 0, tiles, 0, w->co, NULL);
         }
         if (wait) gpunn__cpu_barrier();
@@ -10099,40 +10117,45 @@ GPUNN__PRIVATE void gpunn__winograd_run(void *arg, int index, int threads)
 GPUNN__PRIVATE void gpunn__winograd_dweight(void *arg, int index, int threads)
 {
     const gpunn__winograd *w = (const gpunn__winograd *)arg;
-    const int64_t          rows = w->n * w->down, lanes = w->kernels->lanes;
+    const int64_t          rows = w->n * w->od * w->down, lanes = w->kernels->lanes;
     float                 *pixels = w->pixels + index * w->strip, *panel = w->panels + index * 3 * lanes * GPUNN__GEMM_DEPTH;
-    float                 *m = w->v + 36 * w->group * w->across * w->ci;
+    float                 *m = w->v + 36 * w->group * w->across * w->depth;
     int64_t                from, to;
+
+    const gpunn__winograd_side input = gpunn__winograd_input(w), doutput = {w->dy, w->co, w->od, w->oh, w->ow, 1, 0, 0, 0, 4};
     for (int64_t t = 0; t < rows; t += w->group) {
         int64_t t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
-        gpunn__winograd_gather(w, w->src, w->ci, w->h, w->w, 6, w->ph, w->pw, t, t_end, w->v, tiles * w->ci, index, threads,
-                               pixels);
-        gpunn__winograd_gather(w, w->dy, w->co, w->oh, w->ow, 4, 0, 0, t, t_end, m, tiles * w->co, index, threads, pixels);
+        gpunn__winograd_gather(w, &input, t, t_end, w->v, index, threads, pixels);
+        gpunn__winograd_gather(w, &doutput, t, t_end, m, index, threads, pixels);
         if (threads > 1) gpunn__cpu_barrier();
-        gpunn__gemm g = gpunn__conv_gemm(w->ci, w->co, tiles);
-        g.a_row = 1, g.a_col = w->ci, g.b_row = w->co, g.b_col = 1, g.c_row = w->co, g.accumulate = t > 0;
+        gpunn__gemm g = gpunn__conv_gemm(w->depth, w->co, tiles);
+        g.a_row = 1, g.a_col = w->depth, g.b_row = w->co, g.b_col = 1, g.c_row = w->co, g.accumulate = t > 0;
         gpunn__cpu_part(36, 1, threads, index, &from, &to);
         for (; from < to; from++) {
-            g.a = w->v + from * tiles * w->ci, g.b = m + from * tiles * w->co, g.c = w->du + from * w->ci * w->co;
-            gpunn__gemm_block(&g, w->kernels, 0, w->ci, 0, w->co, panel);
+            g.a = w->v + from * tiles * w->depth, g.b = m + from * tiles * w->co, g.c = w->du + from * w->depth * w->co;
+            gpunn__gemm_block(&g, w->kernels, 0, w->depth, 0, w->co, panel);
         }
         if (threads > 1) gpunn__cpu_barrier();
     }
     float         taps[16 * 9 * 16]; /* [ci][tap][co] */
     const int64_t chunks = (w->ci + 15) / 16, blocks = (w->co + lanes - 1) / lanes;
-    gpunn__cpu_part(chunks * blocks, 1, threads, index, &from, &to);
+    gpunn__cpu_part(w->kd * chunks * blocks, 1, threads, index, &from, &to);
     for (; from < to; from++) {
-        int64_t             p = from % chunks * 16, count = w->ci - p < 16 ? w->ci - p : 16;
-        int64_t             j = from / chunks * lanes, columns = w->co - j < lanes ? w->co - j : lanes;
+        int64_t p = from % chunks * 16, count = w->ci - p < 16 ? w->ci - p : 16, z = from / chunks % w->kd;
+        int64_t j = from / chunks / w->kd * lanes, columns = w->co - j < lanes ? w->co - j : lanes;
+
         gpunn__winograd_job job;
-        job.src = w->du + p * w->co + j, job.si = 6 * w->ci * w->co, job.sj = w->ci * w->co, job.src_step = w->co;
+        job.src = w->du + (z * w->ci + p) * w->co + j, job.si = 6 * w->depth * w->co, job.sj = w->depth * w->co;
+        job.src_step = w->co;
         job.dst = taps, job.di = 3 * lanes, job.dj = lanes, job.dst_step = 9 * lanes;
         job.count = count, job.channels = columns;
         gpunn__conv_choose()->winograd(&job, GPUNN__WINOGRAD_DWEIGHT);
         gpunn__planes planes;
         memset(&planes, 0, sizeof planes);
-        planes.dst = w->dweight + (j * w->ci + p) * 9, planes.plane = w->ci * 9, planes.add = w->add;
-        gpunn__from_pixels(taps, lanes, columns, count * 9, &planes);
+        planes.dst = w->dweight + ((j * w->ci + p) * w->kd + z) * 9, planes.plane = w->depth * 9, planes.add = w->add;
+        const int64_t run = w->kd == 1 ? count : 1; /* channels whose taps are neighbours */
+        for (int64_t i = 0; i < count; i += run, planes.dst += w->kd * 9)
+            gpunn__from_pixels(taps + i * 9 * lanes, lanes, columns, run * 9, &planes);
     }
 }
 
@@ -10145,17 +10168,20 @@ GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn_
     w.kernels = gpunn__gemm_choose();
     w.n = v->n;
     if (use == GPUNN__CONV_DX) { /* a convolution of dy with the weights turned by 180 degrees */
-        w.ci = v->oc, w.h = v->oh, w.w = v->ow, w.ph = 2 - v->ph, w.pw = 2 - v->pw, w.co = v->c, w.oh = v->h, w.ow = v->w;
-        w.src = v->dy, w.weight = v->weight, w.w_co = 9, w.w_ci = v->k, w.turned = true;
-        w.to = gpunn__conv_planes(v, v->dx, w.oh * w.ow, v->add_dx);
+        w.ci = v->oc, w.d = v->od, w.h = v->oh, w.w = v->ow, w.co = v->c, w.od = v->d, w.oh = v->h, w.ow = v->w;
+        w.pd = v->kd - 1 - v->pd, w.ph = 2 - v->ph, w.pw = 2 - v->pw;
+        w.src = v->dy, w.weight = v->weight, w.w_co = v->taps, w.w_ci = v->k, w.turned = true;
+        w.to = gpunn__conv_planes(v, v->dx, w.od * w.oh * w.ow, v->add_dx);
     } else {
-        w.ci = v->c, w.h = v->h, w.w = v->w, w.ph = v->ph, w.pw = v->pw, w.co = v->oc, w.oh = v->oh, w.ow = v->ow;
-        w.src = v->x, w.weight = v->weight, w.w_co = v->k, w.w_ci = 9;
-        w.to = gpunn__conv_planes(v, v->y, w.oh * w.ow, v->add_y);
+        w.ci = v->c, w.d = v->d, w.h = v->h, w.w = v->w, w.co = v->oc, w.od = v->od, w.oh = v->oh, w.ow = v->ow;
+        w.pd = v->pd, w.ph = v->ph, w.pw = v->pw;
+        w.src = v->x, w.weight = v->weight, w.w_co = v->k, w.w_ci = v->taps;
+        w.to = gpunn__conv_planes(v, v->y, w.od * w.oh * w.ow, v->add_y);
         w.dy = v->dy, w.dweight = v->dweight, w.add = v->add_dweight;
     }
+    w.kd = v->kd, w.depth = w.kd * w.ci;
     w.across = (w.ow + 3) / 4, w.down = (w.oh + 3) / 4;
-    const int64_t rows = w.n * w.down, cells = 36 * (w.ci + w.co);
+    const int64_t rows = w.n * w.od * w.down, cells = 36 * (w.depth + w.co);
     int64_t       tiles = (use == GPUNN__CONV_DW ? 1048576 : 262144) / cells, least = use == GPUNN__CONV_DW ? 64 : 32;
     if (tiles < least) tiles = least;
     w.group = (tiles + w.across - 1) / w.across;
@@ -10170,9 +10196,9 @@ GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn_
     w.pixels = gpunn__take(space, v->threads * w.strip);
     w.v_group = w.group * w.across * cells;
     w.v = gpunn__take(space, (w.shared ? 1 : v->threads) * w.v_group);
-    w.u_plane = (int64_t)(gpunn__gemm_packed_b_bytes(w.ci, w.co) / sizeof(float));
+    w.u_plane = (int64_t)(gpunn__gemm_packed_b_bytes(w.depth, w.co) / sizeof(float));
     if (use == GPUNN__CONV_DW) {
-        w.du = gpunn__take(space, 36 * w.ci * w.co);
+        w.du = gpunn__take(space, 36 * w.depth * w.co);
         w.panels = gpunn__take(space, v->threads * GPUNN__GEMM_DEPTH * 3 * w.kernels->lanes);
     } else {
         w.u = cached ? cache : gpunn__take(space, 36 * w.u_plane);
@@ -10487,16 +10513,17 @@ GPUNN__PRIVATE void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v,
         memcpy(v->shift, bias, (size_t)channels * sizeof *bias);
 }
 
-/* Winograd where its tiles fit; else the smaller of two estimates, in multiplications of a vector's lane. */
+/* Winograd where its tiles fit (and, of several planes, its chunks of 16 channels); else the smaller of two estimates, in
+ * multiplications of a vector's lane. */
 GPUNN__PRIVATE gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_use use)
 {
     const bool    dx = use == GPUNN__CONV_DX;
     const int64_t ci = dx ? v->og : v->cg, co = dx ? v->cg : v->og;
     const int64_t od = dx ? v->d : v->od, oh = dx ? v->h : v->oh, ow = dx ? v->w : v->ow;
-    const int64_t tiles = v->n * ((oh + 3) / 4) * ((ow + 3) / 4), lanes = gpunn__gemm_choose()->lanes;
-    if (v->d * v->od * v->kd == 1 && v->kh == 3 && v->kw == 3 && v->sh == 1 && v->sw == 1 && v->dh == 1 && v->dw == 1 &&
-        v->groups == 1 && v->ph <= 2 && v->pw <= 2 && ci >= 16 && co >= 16 && tiles >= 8 &&
-        tiles * 16 * 5 <= v->n * oh * ow * 8 && gpunn__conv_choose()->winograd)
+    const int64_t tiles = v->n * od * ((oh + 3) / 4) * ((ow + 3) / 4), lanes = gpunn__gemm_choose()->lanes;
+    const bool    dense = v->sd * v->sh * v->sw * v->dd * v->dh * v->dw * v->groups == 1;
+    if (dense && v->kh == 3 && v->kw == 3 && v->ph <= 2 && v->pw <= 2 && ci >= 16 && co >= 16 && (v->kd == 1 || ci % 16 == 0) &&
+        tiles >= 8 && tiles * 16 * 5 <= v->n * od * oh * ow * 8 && gpunn__conv_choose()->winograd)
         return GPUNN__CONV_WINOGRAD;
     int64_t pitch = ow + v->dw * (v->kw - 1) / (dx ? 1 : v->sw), rows = co <= 2 ? 1 : gpunn__to_multiple(co, 6);
     int64_t taps = v->taps * ci;
