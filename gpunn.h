@@ -9065,7 +9065,7 @@ static gpunn_status gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__
     if (action == GPUNN__PREPARE) {
         step->workspace_bytes = 2 * head + scratch;
         /* Worth its memory where packing counts: more rows than memory's speed hides, fewer than make it vanish. */
-        if (!step->training && rows > 1 && rows <= 512 && out >= 8)
+        if (!step->training && rows > 1 && rows <= 2048 && out >= 8)
             step->cache_bytes = head + gpunn__gemm_packed_b_bytes(in, out);
         return GPUNN_OK;
     }
@@ -14364,7 +14364,8 @@ static gpunn_status gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gpu
     if (widest.n < GPUNN__ATTENTION_KEYS) widest.n = GPUNN__ATTENTION_KEYS;
     a.packed = gpunn__gemm_scratch(&widest, gpunn__gemm_panels(&widest));
     a.each = gpunn__round_up((step->backward ? 2 : 1) * GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS + a.packed, GPUNN__ALIGN);
-    const int threads = gpunn__cpu_threads(cpu, a.n * a.heads * a.l * a.s / 8 * (a.e + a.ev));
+    const double work = (double)(a.n * a.heads * a.l) * (double)a.s * (double)(a.e + a.ev) / 8; /* may not fit an integer */
+    const int    threads = gpunn__cpu_threads(cpu, work < 1e15 ? (int64_t)work : (int64_t)1e15);
     if (action == GPUNN__PREPARE) {
         if (step->training && !step->backward) step->saved_bytes = (size_t)(a.n * a.heads * a.l) * sizeof(float);
         step->workspace_bytes = (size_t)(threads * a.each) * sizeof(float);

@@ -6431,11 +6431,21 @@ static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *
     return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
 }
 
+/* The plain way keeps whole matrices of scores. */
+static gpunn_status gpunn__attention_check(gpunn__cuda *cuda, const gpunn__attention_shape *c)
+{
+    const double scores = (double)(c->n * c->heads * c->l) * (double)c->s;
+    if (scores < 1e15) return GPUNN_OK;
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "%.0f scores do not fit a GPU's memory; use a smaller batch or shorter rows",
+                            scores);
+}
+
 static gpunn_status gpunn__attention_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn__attention_shape c = gpunn__attention_shape_of(step);
-    gpunn__heads                 part[3];
-    size_t                       used = 0;
+    GPUNN__TRY(gpunn__attention_check(cuda, &c));
+    gpunn__heads part[3];
+    size_t       used = 0;
     for (int i = 0; i < 3; i++) part[i] = gpunn__attention_heads(&c, &step->in[c.packed ? 0 : i], i);
     const gpunn__heads y = gpunn__attention_heads(&c, &step->out, 3);
     const gpunn__heads scores = gpunn__attention_room(step, &c, GPUNN_F32, c.l, c.s, c.heads, &used);
@@ -6483,8 +6493,9 @@ static gpunn_status gpunn__attention_shared(gpunn__cuda *cuda, gpunn_step *step,
 static gpunn_status gpunn__attention_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn__attention_shape c = gpunn__attention_shape_of(step);
-    gpunn__heads                 part[3];
-    size_t                       used = 0;
+    GPUNN__TRY(gpunn__attention_check(cuda, &c));
+    gpunn__heads part[3];
+    size_t       used = 0;
     for (int i = 0; i < 3; i++) part[i] = gpunn__attention_heads(&c, &step->in[c.packed ? 0 : i], i);
     const bool         same = part[0].dtype == GPUNN_F32;
     const gpunn__heads dy = gpunn__attention_heads(&c, &step->grad_out, 3), dq = gpunn__attention_heads(&c, &step->grad_in[0], 0);
