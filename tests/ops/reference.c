@@ -478,6 +478,187 @@ static void test_pool(void **state)
     }
 }
 
+/* ---- pools of one to three axes, interpolation and padding: along each axis a matrix of what outputs have of inputs ---- */
+typedef struct axis_map {
+    int    in, out;
+    double share[64][64];
+} axis_map;
+
+typedef enum map_kind {
+    AVG_POOL,
+    AVG_POOL_EXCLUDE,
+    MAX_POOL,
+    ADAPTIVE_AVG,
+    ADAPTIVE_MAX,
+    NEAREST,
+    NEAREST_EXACT,
+    LINEAR,
+    LINEAR_ALIGNED,
+    REFLECT,
+    REPLICATE,
+    CIRCULAR,
+    MAP_KINDS
+} map_kind;
+static const char *const map_names[] = {"avg_pool",          "avg_pool, padding excluded",
+                                        "max_pool",          "adaptive_avg_pool",
+                                        "adaptive_max_pool", "nearest",
+                                        "nearest-exact",     "linear",
+                                        "linear, aligned",   "reflect",
+                                        "replicate",         "circular"};
+
+/* What the axis is asked for, and its matrix by torch's rules. */
+typedef struct axis_setting {
+    int    kernel, stride, padding, before, after;
+    double scale; /* 0: by the size of the result */
+} axis_setting;
+
+static axis_setting draw_axis(uint32_t *seed, map_kind kind, int most, axis_map *m)
+{
+    axis_setting s = {0, 0, 0, 0, 0, 0};
+    memset(m, 0, sizeof *m);
+    m->in = between(seed, 1, most);
+    if (kind <= MAX_POOL) {
+        s.kernel = between(seed, 1, m->in < 7 ? m->in : 7);
+        s.stride = between(seed, 1, 4);
+        s.padding = between(seed, 0, s.kernel / 2);
+        m->out = (m->in + 2 * s.padding - s.kernel) / s.stride + 1;
+        for (int o = 0; o < m->out; o++) {
+            int first = o * s.stride - s.padding, cells = 0;
+            for (int i = first; i < first + s.kernel; i++) cells += i >= 0 && i < m->in;
+            for (int i = first; i < first + s.kernel; i++)
+                if (i >= 0 && i < m->in) m->share[o][i] = 1.0 / (kind == AVG_POOL_EXCLUDE ? cells : s.kernel);
+        }
+    } else if (kind <= ADAPTIVE_MAX) {
+        m->out = between(seed, 0, 2) ? between(seed, 1, most) : 1;
+        for (int o = 0; o < m->out; o++) {
+            int begin = o * m->in / m->out, end = ((o + 1) * m->in + m->out - 1) / m->out;
+            for (int i = begin; i < end; i++) m->share[o][i] = 1.0 / (end - begin);
+        }
+    } else if (kind <= LINEAR_ALIGNED) {
+        s.scale = between(seed, 0, 1) ? 0.3 + 2.7 * (test_random(seed) * 0.5 + 0.5) : 0;
+        m->out = s.scale > 0 ? (int)floor(m->in * s.scale) : between(seed, 1, most);
+        if (m->out < 1 || m->out > 63) m->out = between(seed, 1, most);
+        bool  linear = kind >= LINEAR;
+        float ratio = s.scale > 0 ? (float)(1 / s.scale) : (float)m->in / (float)m->out;
+        if (kind == LINEAR_ALIGNED) ratio = m->out > 1 ? (float)(m->in - 1) / (float)(m->out - 1) : 0;
+        for (int o = 0; o < m->out; o++) {
+            float at = ratio * (kind == NEAREST || kind == LINEAR_ALIGNED ? (float)o : (float)o + 0.5f);
+            if (kind == LINEAR) at = at > 0.5f ? at - 0.5f : 0;
+            if (linear && m->in == m->out) at = (float)o;
+            int    i = at < (float)(m->in - 1) ? (int)at : m->in - 1;
+            double rest = !linear ? 0 : at - (float)i < 1 ? (double)at - i : 1;
+            m->share[o][i] += 1 - rest;
+            m->share[o][i + 1 < m->in ? i + 1 : i] += rest;
+        }
+    } else {
+        int limit = kind == REFLECT ? m->in - 1 : kind == CIRCULAR ? m->in : 9;
+        s.before = between(seed, 0, limit < 9 ? limit : 9);
+        s.after = between(seed, 0, limit < 9 ? limit : 9);
+        m->out = s.before + m->in + s.after;
+        for (int o = 0; o < m->out; o++) {
+            int i = o - s.before;
+            if (kind == REFLECT) i = i < 0 ? -i : i >= m->in ? 2 * (m->in - 1) - i : i;
+            if (kind == REPLICATE) i = i < 0 ? 0 : i >= m->in ? m->in - 1 : i;
+            if (kind == CIRCULAR) i = (i + m->in) % m->in;
+            m->share[o][i] = 1;
+        }
+    }
+    return s;
+}
+
+static gpunn_tensor *build_map(gpunn_tensor *x, map_kind kind, int axes, const axis_setting *s, const axis_map *m)
+{
+    gpunn_pool_args        pool = {.count_exclude_pad = kind == AVG_POOL_EXCLUDE};
+    gpunn_interpolate_args resize = {.align_corners = kind == LINEAR_ALIGNED};
+    gpunn_pad_args         pad = {.mode = (gpunn_pad_mode)(GPUNN_PAD_REFLECT + kind - REFLECT)};
+    int                    out[3] = {1, 1, 1};
+    resize.mode = kind == NEAREST         ? GPUNN_INTERPOLATE_NEAREST
+                  : kind == NEAREST_EXACT ? GPUNN_INTERPOLATE_NEAREST_EXACT
+                                          : GPUNN_INTERPOLATE_LINEAR;
+    for (int i = 0; i < axes; i++) {
+        pool.kernel_shape[i] = s[i].kernel, pool.strides[i] = s[i].stride, pool.paddings[i] = s[i].padding;
+        resize.size[i] = m[i].out, resize.scale_factors[i] = s[i].scale;
+        pad.before[2 + i] = s[i].before, pad.after[2 + i] = s[i].after;
+        out[i] = m[i].out;
+    }
+    if (kind >= REFLECT) return gpunn_pad_(x, pad);
+    if (kind >= NEAREST) return gpunn_interpolate_(x, resize);
+    if (kind == MAX_POOL)
+        return axes == 1 ? gpunn_max_pool1d_(x, pool) : axes == 2 ? gpunn_max_pool2d_(x, pool) : gpunn_max_pool3d_(x, pool);
+    if (kind < MAX_POOL)
+        return axes == 1 ? gpunn_avg_pool1d_(x, pool) : axes == 2 ? gpunn_avg_pool2d_(x, pool) : gpunn_avg_pool3d_(x, pool);
+    if (kind == ADAPTIVE_AVG)
+        return axes == 1   ? gpunn_adaptive_avg_pool1d(x, out[0])
+               : axes == 2 ? gpunn_adaptive_avg_pool2d(x, out[0], out[1])
+                           : gpunn_adaptive_avg_pool3d(x, out[0], out[1], out[2]);
+    return axes == 1   ? gpunn_adaptive_max_pool1d(x, out[0])
+           : axes == 2 ? gpunn_adaptive_max_pool2d(x, out[0], out[1])
+                       : gpunn_adaptive_max_pool3d(x, out[0], out[1], out[2]);
+}
+
+static void check_map(fixture *f, uint32_t *seed, map_kind kind, int axes)
+{
+    static axis_map map[3];
+    axis_setting    s[3];
+    gpunn_shape     shape = GPUNN_SHAPE(between(seed, 1, 2), between(seed, 1, 3));
+    run             r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+    const int       most[3] = {33, 19, 9};
+    for (int i = 0; i < 3; i++) {
+        map[i].in = map[i].out = 1;
+        map[i].share[0][0] = 1;
+    }
+    axis_map *m = map + 3 - axes; /* the first ones are planes and rows that are not there */
+    for (int i = 0; i < axes; i++) {
+        s[i] = draw_axis(seed, kind, most[axes - 1], &m[i]);
+        shape.dim[2 + i] = m[i].in;
+    }
+    (void)snprintf(geometry, sizeof geometry, "%s of %d axes, %d x %d x %d to %d x %d x %d", map_names[kind], axes, map[0].in,
+                   map[1].in, map[2].in, map[0].out, map[1].out, map[2].out);
+    const int64_t planes = shape.dim[0] * shape.dim[1], cells = (int64_t)map[0].in * map[1].in * map[2].in;
+    float        *x = test_randoms(planes * cells, 5, 1);
+    double       *dx = calloc((size_t)(planes * cells), sizeof *dx);
+    r.x = add_input(f, "x", shape, x, planes * cells);
+    r.out = MADE(f->dev, build_map(r.x, kind, axes, s, m));
+    run_backward(&r);
+    float  *grad_x = read_gradient(f->dev, r.x);
+    int64_t at = 0;
+    for (int64_t plane = 0; plane < planes; plane++)
+        for (int oz = 0; oz < map[0].out; oz++)
+            for (int oy = 0; oy < map[1].out; oy++)
+                for (int ox = 0; ox < map[2].out; ox++, at++) {
+                    double  sum = 0, size = 0;
+                    int64_t best = -1;
+                    for (int64_t cell = 0; cell < cells; cell++) {
+                        int64_t i = plane * cells + cell;
+                        double  share = map[0].share[oz][cell / map[2].in / map[1].in] *
+                                       map[1].share[oy][cell / map[2].in % map[1].in] * map[2].share[ox][cell % map[2].in];
+                        if (share == 0) continue;
+                        if (best < 0 || x[i] > x[best]) best = i;
+                        sum += share * x[i];
+                        size += fabs(share * x[i]);
+                        if (kind != MAX_POOL && kind != ADAPTIVE_MAX) dx[i] += share * r.grad_out[at];
+                    }
+                    if (kind == MAX_POOL || kind == ADAPTIVE_MAX) {
+                        sum = x[best];
+                        dx[best] += r.grad_out[at];
+                    }
+                    check_sum("out", at, r.value[at], sum, 40 * size + 1, 9);
+                }
+    assert_int_equal(at, r.count);
+    for (int64_t i = 0; i < planes * cells; i++) check_sum("gradient of x", i, grad_x[i], dx[i], 40, 25);
+    free(dx), free(grad_x), free(r.value), free(r.grad_out), free(x);
+}
+
+static void test_maps(void **state)
+{
+    fixture *f = *state;
+    uint32_t seed = 77;
+    for (int i = 0; i < (is_emulated(f->backend) ? 6 : 24) * MAP_KINDS; i++) {
+        next_model(f);
+        check_map(f, &seed, (map_kind)(i % MAP_KINDS), 1 + i / MAP_KINDS % 3);
+    }
+}
+
 /* ---- layer_norm and rms_norm ---- */
 typedef struct rows {
     int64_t rows, n;
@@ -840,6 +1021,7 @@ int main(void)
     count += each_backend(tests + count, "conv_transpose2d", test_conv_transpose2d, NULL);
     count += each_backend(tests + count, "conv_transpose3d", test_conv_transpose3d, NULL);
     count += each_backend(tests + count, "pooling", test_pool, NULL);
+    count += each_backend(tests + count, "pools, interpolation and padding", test_maps, NULL);
     count += each_backend(tests + count, "rows", test_rows, NULL);
     count += each_backend(tests + count, "embedding", test_words, NULL);
     count += each_backend(tests + count, "gather", test_gather, NULL);
