@@ -88,7 +88,8 @@ class Entry:
         self.layer, self.name, self.weights = layer, name, weights
 
     def reads(self):
-        return [x for x in self.inputs + list(self.attributes.values()) if isinstance(x, Value)]
+        listed = [y for x in self.attributes.values() for y in (x if isinstance(x, list) else [x])]
+        return [x for x in self.inputs + listed if isinstance(x, Value)]
 
     def json(self):
         result = {"op": self.op}
@@ -102,6 +103,7 @@ class Entry:
             result["inputs"] = [x.id() for x in self.inputs]
         for key, x in self.attributes.items():
             x = [dim_text(d) for d in x] if key == "shape" else list(x) if isinstance(x, tuple) else x
+            x = [y.id() if isinstance(y, Value) else y for y in x] if isinstance(x, list) else x
             result[key] = x.id() if isinstance(x, Value) else x
         return result
 
@@ -409,6 +411,7 @@ class Writer:
         self.torch, self.training, self.taken, self.modules = torch, training, set(taken) | modules, modules
         self.entries, self.constants, self.layers = [], {}, set()
         self.batch = None  # an input whose first dimension is the batch
+        self.wanted = set()  # which results of the call at hand are read
 
     def unique(self, name):
         result, i = name, 0
@@ -1177,6 +1180,38 @@ def linear(w, call, x, weight, bias=None):
     return y if bias is None else w.map("add", y, bias)
 
 
+@operation("rnn_tanh", "rnn_relu", "lstm", "gru")
+def recurrent(w, call, x, hx=None, params=None, has_biases=True, num_layers=1, dropout=0, train=False, bidirectional=False,
+              batch_first=False, batch_sizes=None, **_):
+    if batch_sizes is not None:
+        raise Refused("packed sequences are not possible; gpunn's layers take their lengths")
+    op, directions, parts = call.op.split("_")[0], 2 if bidirectional else 1, 4 if has_biases else 2
+    if dropout and num_layers > 1 and train != w.training:
+        raise Refused("its mode, of training or evaluation, is not the model's")
+    if len(params) != parts * directions * num_layers:
+        raise Refused("proj_size is not possible")
+    starts = [None if isinstance(h, Constant) and not h.tensor.any() else w.f32(w.whole(h))
+              for h in (hx if isinstance(hx, list) else [hx])]
+    kept = sorted(w.wanted - {0})
+    y, last = w.permute(x, (1, 0, 2)) if batch_first else w.f32(w.whole(x)), []
+    for k in range(num_layers):
+        weights = [w.tensor(p) for p in params[k * parts * directions:(k + 1) * parts * directions]]
+        given = [h if h is None or num_layers == 1 else w.slice(h, 0, k * directions, (k + 1) * directions) for h in starts]
+        length, n, hidden = y.shape[0], y.shape[1], weights[1].shape[1]
+        node = w.add(op, [y], (length + (len(starts) if kept else 0), n, directions * hidden), states=bool(kept) or None,
+                     bidirectional=bidirectional or None, relu=call.op == "rnn_relu" or None, **dict(zip(("h_0", "c_0"), given)))
+        node.entry.attributes["weights"] = weights
+        y = w.slice(node, 0, 0, length)
+        last.append([w.reshape(w.slice(node, 0, length + i - 1, length + i), (directions, n, hidden)) for i in kept])
+        if train and dropout and k + 1 < num_layers:
+            y = w.add("dropout", [y], y.shape, p=float(dropout))
+    result = [w.permute(y, (1, 0, 2)) if batch_first else y] + [None] * len(starts)
+    for i, states in zip(kept, zip(*last)):
+        shape = (directions * num_layers,) + states[0].shape[1:]
+        result[i] = states[0] if num_layers == 1 else w.add("concat", list(states), shape, dim=0)
+    return tuple(result)
+
+
 INDICES = ("i64", "i32")
 
 
@@ -1631,6 +1666,7 @@ class Lowering:
             return [constant]
         if op not in OPERATIONS:
             raise Refused("it has no counterpart in gpunn")
+        w.wanted = self.wanted(call, index)
         try:
             result = OPERATIONS[op](w, call._replace(op=op), **arguments)
         except (TypeError, IndexError, KeyError, AttributeError) as error:
@@ -1647,6 +1683,14 @@ class Lowering:
         if in_place:
             self.change(given, result, index)
         return list(values) if len(values) == len(call.results) else [result]
+
+    def wanted(self, call, index):
+        """The numbers of the call's results that are read."""
+        if len(call.results) > 1:
+            return {i for i, name in enumerate(call.results) if name in self.last_use}
+        parts = [c for c in self.captured.calls[index + 1:] if c.op == "getitem" and isinstance(c.arguments, dict) and
+                 isinstance(c.arguments["x"], Reference) and c.arguments["x"].name == call.results[0]]
+        return {c.arguments["index"] for c in parts if c.results[0] in self.last_use}
 
     def constant(self, call, arguments):
         """The result of a call of constants only; None: it is none."""

@@ -1,7 +1,7 @@
 /* bench.c - one workload of gpunn, timed. tests/bench/run.py runs it alternately with its twin in bench_torch.py.
  *
  * Usage: bench NAME THREADS      prints: NAME THREADS median-ms minimum-ms peak-RSS-MiB
- * Names: sgemm1024 sgemm256 mlp20 lenet4 lenet128 mlp784 resnet_forward resnet_train bert1 bert8 adam */
+ * Names: sgemm1024 sgemm256 mlp20 lenet4 lenet128 mlp784 lstm gru resnet_forward resnet_train bert1 bert8 adam */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -63,6 +63,8 @@ int main(int argc, char **argv)
         make_lenet(&w, 128);
     else if (strcmp(name, "mlp784") == 0)
         make_mlp784(&w, 128, 256, 128);
+    else if (strcmp(name, "lstm") == 0 || strcmp(name, "gru") == 0)
+        make_rnn(&w, *name == 'g');
     else if (strcmp(name, "resnet_forward") == 0)
         make_resnet(&w, 10, 64, 5, false);
     else if (strcmp(name, "resnet_train") == 0)

@@ -100,6 +100,23 @@ def resnet_forward(jit):
     return step
 
 
+class Recurrent(nn.Module):
+    """The last step of 32 sequences of 64 is classified."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.rnn, self.fc = kind(128, 256), nn.Linear(256, 10)
+
+    def forward(self, x):
+        return self.fc(self.rnn(x)[0][-1])
+
+
+def recurrent(kind):
+    model = Recurrent(kind)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return training(model, optimizer, nn.CrossEntropyLoss(), torch.randn(64, 32, 128), classes(32, 10))
+
+
 def resnet_train(channels_last):
     model, x = resnet().train(), torch.rand(32, 3, 64, 64)
     if channels_last:
@@ -152,7 +169,7 @@ def fused():
 
 WORKLOADS = {
     "sgemm1024": lambda: sgemm(1024), "sgemm256": lambda: sgemm(256), "mlp20": mlp20, "lenet4": lambda: lenet(4),
-    "lenet128": lambda: lenet(128), "mlp784": mlp784, "resnet_forward": lambda: resnet_forward(False),
+    "lenet128": lambda: lenet(128), "mlp784": mlp784, "lstm": lambda: recurrent(nn.LSTM), "gru": lambda: recurrent(nn.GRU), "resnet_forward": lambda: resnet_forward(False),
     "resnet_forward_jit": lambda: resnet_forward(True), "resnet_train": lambda: resnet_train(False),
     "resnet_train_cl": lambda: resnet_train(True), "bert1": lambda: bert(1, False), "bert8": lambda: bert(8, False),
     "bert1_fast": lambda: bert(1, True), "bert8_fast": lambda: bert(8, True), "adam": adam, "adam_fused": lambda: adam(fused=True), "fused": fused,

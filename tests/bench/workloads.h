@@ -104,6 +104,16 @@ static inline void make_mlp784(workload *w, int64_t batch, int a, int b)
     w->opt = gpunn_adam(w->model, .lr = 0.001f);
 }
 
+/* 32 sequences of 64 steps, 128 features, 256 hidden; the last step is classified. */
+static inline void make_rnn(workload *w, bool gru)
+{
+    gpunn_tensor *h = input(w, "x", 32, GPUNN_SHAPE(64, GPUNN_BATCH, 128));
+    h = gru ? gpunn_gru(h, "rnn", .hidden_size = 256) : gpunn_lstm(h, "rnn", .hidden_size = 256);
+    h = gpunn_reshape(gpunn_slice(h, 0, 63, 64, 1), GPUNN_SHAPE(GPUNN_BATCH, 256));
+    w->loss = gpunn_cross_entropy(gpunn_linear(h, "fc", .out_features = 10), labels(w, 32, 10));
+    w->opt = gpunn_sgd(w->model, .lr = 0.01f);
+}
+
 static inline gpunn_tensor *conv_bn(gpunn_tensor *x, const char *name, int channels, int kernel, int stride, int padding)
 {
     char layer[64];

@@ -635,6 +635,29 @@ def gathers():
     return net, (randn(3, 4, 5), torch.randint(0, 4, (3, 3, 5)), randn(3, 3, 5)), nn.MSELoss()
 
 
+# ---- recurrent layers --------------------------------------------------------------------------------------------------
+@case(ADAM)
+def tagger():
+    """Two layers in both directions; each word has a class, and the last states tell one of the sentence."""
+    def forward(self, tokens):
+        y, (h, _) = self.rnn(self.words(tokens))
+        return self.head(y).mT + self.whole(h[-2] + h[-1])[..., None]
+    net = Net(forward, words=nn.Embedding(13, 5), rnn=nn.LSTM(5, 4, 2, batch_first=True, bidirectional=True), head=nn.Linear(8, 3),
+              whole=nn.Linear(4, 3))
+    return net, (torch.randint(0, 13, (4, 6)), torch.randint(0, 3, (4, 6))), nn.CrossEntropyLoss()
+
+
+@case(SGD)
+def recurrent():
+    """One kind after another, without biases, with relu, and from a state that is an input."""
+    def forward(self, x, h):
+        y, last = self.gru(x, self.start(h)[None])
+        return torch.cat([self.relu(self.rnn(y)[0])[1][0], last[0]], 1)
+    net = Net(forward, gru=nn.GRU(3, 5, batch_first=True), rnn=nn.RNN(5, 4, bias=False, batch_first=True),
+              relu=nn.RNN(4, 3, nonlinearity="relu", batch_first=True), start=nn.Linear(2, 5))
+    return net, (randn(3, 4, 3), randn(3, 2), randn(3, 8)), nn.MSELoss()
+
+
 # ---- losses ------------------------------------------------------------------------------------------------------------
 @case(SGD)
 def losses_regression():
