@@ -521,10 +521,13 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(CONCAT, concat, 0, 0, -1)                          \
     X(SLICE, slice, 0, 0, 1)                             \
     X(PAD, pad, 0, 0, 1)                                 \
+    X(EXPAND, expand, 0, 0, 1)                           \
     X(GATHER, gather, 2, 0, 1)                           \
     X(SUM, sum, 0, 0, 1)                                 \
     X(GRADIENT_ENERGY, gradient_energy, 1, 0, 1)         \
     X(MAX, max, 1, 1, 1)                                 \
+    X(CUMSUM, cumsum, 0, 0, 1)                           \
+    X(TOPK_INDICES, topk_indices, 0, 0, 0)               \
     X(ARGMAX, argmax, 0, 0, 0)                           \
     X(SOFTMAX, softmax, 0, 1, 1)                         \
     X(LOG_SOFTMAX, log_softmax, 0, 1, 1)                 \
@@ -800,6 +803,18 @@ typedef struct gpunn_pad_args {
 } gpunn_pad_args;
 GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args);
 #define gpunn_pad(...) gpunn_pad_(GPUNN_NAMED(gpunn_pad_args, __VA_ARGS__))
+/* Copies along axes where x is 1 and along new ones in front; shape may have GPUNN_BATCH. Ops that broadcast need none of it. */
+GPUNN_API gpunn_tensor *gpunn_expand(gpunn_tensor *x, gpunn_shape shape);
+/* x so many times along each axis, aligned at the last. */
+GPUNN_API gpunn_tensor *gpunn_tile(gpunn_tensor *x, gpunn_shape repeats);
+/* Tensors of one shape along a new axis. */
+GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int axis);
+/* Slices of `size` along an axis, the last one smaller where it does not divide, or so many chunks, all but the last of one size;
+ * into parts, which has room for `capacity`. Their number, 0 after an error. */
+GPUNN_API int gpunn_split(gpunn_tensor *x, int64_t size, int axis, gpunn_tensor **parts, int capacity);
+GPUNN_API int gpunn_chunk(gpunn_tensor *x, int chunks, int axis, gpunn_tensor **parts, int capacity);
+/* index I64, I32 or U8 [...] -> F32 [..., classes]: 1 at the index, 0 elsewhere, all 0 for what is no class. */
+GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes);
 /* torch.gather: y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of three; index I64 or I32 of x's rank, along the other axes not
  * larger than x. An index outside x's axis: as a token of gpunn_embedding. */
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index);
@@ -812,6 +827,11 @@ GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim
 /* How uneven a field is, a scalar: for each of the axes the mean of the squared differences of neighbours along it, summed. */
 GPUNN_API gpunn_tensor *gpunn_gradient_energy(gpunn_tensor *x, gpunn_axes axes);
 GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim); /* I64, the first maximum */
+GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim); /* I64, the first minimum */
+/* The k largest, falling, or smallest, rising; of equals the first, NaN above all. *indices (may be NULL): their places, I64. */
+GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool largest, gpunn_tensor **indices);
+GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, bool largest); /* these alone */
+GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis);
 GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis);
 GPUNN_API gpunn_tensor *gpunn_log_softmax(gpunn_tensor *x, int axis);
 
@@ -822,6 +842,9 @@ typedef struct gpunn_matmul_args {
 /* torch.matmul for rank >= 2: [..., m, k] x [..., k, n] -> [..., m, n]; leading axes broadcast. */
 GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_matmul_args args);
 #define gpunn_matmul(a, ...) gpunn_matmul_((a), GPUNN_NAMED(gpunn_matmul_args, __VA_ARGS__))
+/* torch.einsum of one or two tensors, as products, sums and permutations: "bij,bjk->bik". A letter names an axis, none twice in
+ * one tensor; without "->", those that occur once are the result's, in alphabetical order. No "...". */
+GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *tensors, int count);
 
 /* -- attention -- */
 typedef struct gpunn_attention_args {
@@ -1291,22 +1314,23 @@ typedef struct gpunn_attributes {
     int             groups;                       /* conv */
     bool            ceil_mode, count_exclude_pad; /* pools */
     float           eps, momentum;                /* batch_norm; other norms: eps */
-    int             axis;                         /* concat, slice, gather, argmax, softmax, log_softmax; >= 0. layer_norm,
+    int             axis; /* concat, slice, gather, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0. layer_norm,
                                                      rms_norm: the first of the axes normalised */
-    int             order[GPUNN_MAX_RANK];        /* permute */
-    uint32_t        axes;                         /* sum, max, gradient_energy: bit i set: axis i is reduced */
-    bool            mean;                         /* sum: divide by the number of elements summed */
-    int64_t         start, step;                  /* slice */
-    int64_t         before[GPUNN_MAX_RANK];       /* pad; what follows is what the result's shape leaves */
-    bool            relu, bidirectional;          /* rnn, lstm, gru; relu: rnn */
-    bool            states;                       /* rnn, lstm, gru: behind the last step stand h_n and, lstm, c_n, each with the
+    int             order[GPUNN_MAX_RANK];      /* permute */
+    uint32_t        axes;                       /* sum, max, gradient_energy: bit i set: axis i is reduced */
+    bool            largest;                    /* topk_indices */
+    bool            mean;                       /* sum: divide by the number of elements summed */
+    int64_t         start, step;                /* slice */
+    int64_t         before[GPUNN_MAX_RANK];     /* pad; what follows is what the result's shape leaves */
+    bool            relu, bidirectional;        /* rnn, lstm, gru; relu: rnn */
+    bool            states;                     /* rnn, lstm, gru: behind the last step stand h_n and, lstm, c_n, each with the
                                                      memory of [directions, n, hidden] */
-    bool            transpose_a, transpose_b;     /* matmul */
-    bool            is_causal, heads_last;        /* attention; q, k and v in one are heads_last without saying so */
-    gpunn_reduction reduction;                    /* cross_entropy, nll, ctc_loss: MEAN, SUM or NONE */
-    int             blank;                        /* ctc_loss */
-    bool            zero_infinity, batch_first;   /* ctc_loss */
-    int64_t         ignore_index;                 /* cross_entropy, nll; embedding: padding_idx, -1 without */
+    bool            transpose_a, transpose_b;   /* matmul */
+    bool            is_causal, heads_last;      /* attention; q, k and v in one are heads_last without saying so */
+    gpunn_reduction reduction;                  /* cross_entropy, nll, ctc_loss: MEAN, SUM or NONE */
+    int             blank;                      /* ctc_loss */
+    bool            zero_infinity, batch_first; /* ctc_loss */
+    int64_t         ignore_index;               /* cross_entropy, nll; embedding: padding_idx, -1 without */
     uint32_t        site;          /* dropout, attention with dropout: number of this node among the model's random ones */
     int             mode;          /* grid_sample: gpunn_grid_mode; interpolate: gpunn_interpolate_mode; pad: gpunn_pad_mode */
     int             padding_mode;  /* grid_sample: gpunn_grid_padding */
@@ -3157,6 +3181,11 @@ static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int
     return true;
 }
 
+static bool gpunn__same_shape(const gpunn_tensor *a, const gpunn_tensor *b)
+{
+    return a->rank == b->rank && memcmp(a->dim, b->dim, (size_t)a->rank * sizeof *a->dim) == 0;
+}
+
 static gpunn_attributes gpunn__no_attributes(void)
 {
     gpunn_attributes attr;
@@ -3169,6 +3198,12 @@ static gpunn_tensor *gpunn__map_node(gpunn_op op, gpunn_tensor *const *operands,
     int         arity = gpunn__op_arity(op), rank = 0;
     int64_t     dim[GPUNN_MAX_RANK];
     gpunn__call call;
+    if (op == GPUNN_OP_WHERE && operands[0] && operands[0]->dtype != GPUNN_F32) { /* a condition of another dtype */
+        gpunn__call   whole = gpunn__call_of(operands[0]->model, "where", NULL);
+        gpunn_tensor *with_floats[3] = {gpunn_cast(operands[0], GPUNN_F32), operands[1], operands[2]};
+        gpunn_tensor *y = with_floats[0] ? gpunn__map_node(op, with_floats, 0, 0) : NULL;
+        return y ? y : gpunn__undo(&whole);
+    }
     if (!gpunn__begin(&call, gpunn_op_name(op), NULL, arity == 1 ? gpunn__x_name : gpunn__abc_names, operands, arity, arity))
         return NULL;
     if (attribute1 != attribute1 || attribute2 != attribute2)
@@ -4313,6 +4348,162 @@ GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args)
     return gpunn__node(&call, GPUNN_OP_PAD, &attr, &x, 1, GPUNN_F32, x->rank, dim);
 }
 
+GPUNN_API gpunn_tensor *gpunn_expand(gpunn_tensor *x, gpunn_shape shape)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "expand", NULL, x, true)) return NULL;
+    int  rank = gpunn__rank_of(&call, &shape, 2), first = rank - x->rank;
+    bool fits = first >= 0;
+    if (rank < 0) return NULL;
+    for (int i = 0; fits && i < x->rank; i++) fits = x->dim[i] == 1 || x->dim[i] == shape.dim[first + i];
+    if (!fits) {
+        char from[128], to[128];
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "%s does not expand to %s; only axes of size 1 and new ones in front do",
+                             gpunn__shape_text(x, from), gpunn__dims_text(rank, shape.dim, to));
+    }
+    if (rank == x->rank && memcmp(shape.dim, x->dim, (size_t)rank * sizeof *x->dim) == 0) return x;
+    return gpunn__node(&call, GPUNN_OP_EXPAND, NULL, &x, 1, GPUNN_F32, rank, shape.dim);
+}
+
+/* A reshape by rank and sizes. */
+static gpunn_tensor *gpunn__reshape_to(gpunn_tensor *x, int rank, const int64_t *dim)
+{
+    gpunn_shape shape;
+    memset(&shape, 0, sizeof shape);
+    memcpy(shape.dim, dim, (size_t)rank * sizeof *dim);
+    return gpunn_reshape(x, shape);
+}
+
+GPUNN_API gpunn_tensor *gpunn_tile(gpunn_tensor *x, gpunn_shape repeats)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "tile", NULL, x, true)) return NULL;
+    int     given = gpunn__rank_of(&call, &repeats, 0), rank = given > x->rank ? given : x->rank, inner = 0;
+    int64_t one[2 * GPUNN_MAX_RANK], many[2 * GPUNN_MAX_RANK], dim[GPUNN_MAX_RANK];
+    if (given < 0) return NULL;
+    for (int i = 0; i < rank; i++) { /* an axis of 1 before each that is repeated, expanded and joined with it */
+        int     from = i - (rank - x->rank), at = i - (rank - given);
+        int64_t size = from < 0 ? 1 : x->dim[from], times = at < 0 ? 1 : repeats.dim[at];
+        if (times > 1) {
+            one[inner] = 1;
+            many[inner++] = times;
+        }
+        one[inner] = many[inner] = size;
+        inner++;
+        dim[i] = size * times;
+    }
+    if (inner > GPUNN_MAX_RANK)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "with an axis for each that is repeated, x would have %d; %d are possible",
+                             inner, GPUNN_MAX_RANK);
+    gpunn_tensor *y = gpunn__reshape_to(x, inner, one);
+    gpunn_shape   wide;
+    memset(&wide, 0, sizeof wide);
+    memcpy(wide.dim, many, (size_t)inner * sizeof *many);
+    y = y ? gpunn_expand(y, wide) : NULL;
+    y = y ? gpunn__reshape_to(y, rank, dim) : NULL;
+    return y ? y : gpunn__undo(&call);
+}
+
+GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int axis)
+{
+    gpunn__call   call = gpunn__call_of(NULL, "stack", NULL);
+    gpunn_tensor *parts[GPUNN_MAX_OPERANDS];
+    if (count < 1 || count > GPUNN_MAX_OPERANDS)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%d tensors are given; 1 to %d can be joined at once", count,
+                             GPUNN_MAX_OPERANDS);
+    if (!gpunn__given(&call, tensors, "tensors") || !gpunn__begin(&call, "stack", NULL, NULL, tensors, count, count)) return NULL;
+    int  rank = tensors[0]->rank + 1, at = axis < 0 ? axis + rank : axis;
+    char one[128], other[128];
+    if (rank > GPUNN_MAX_RANK || at < 0 || at >= rank)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                             "axis %d is not one of the result of tensors %s, which has %d and at most %d", axis,
+                             gpunn__shape_text(tensors[0], one), rank, GPUNN_MAX_RANK);
+    for (int i = 0; i < count; i++) {
+        int64_t dim[GPUNN_MAX_RANK];
+        if (!gpunn__same_shape(tensors[i], tensors[0]))
+            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "tensors[0] is %s and tensors[%d] %s; all must have one shape",
+                                 gpunn__shape_text(tensors[0], one), i, gpunn__shape_text(tensors[i], other));
+        for (int d = 0; d < rank; d++) dim[d] = d == at ? 1 : tensors[i]->dim[d < at ? d : d - 1];
+        if ((parts[i] = gpunn__reshape_to(tensors[i], rank, dim)) == NULL) return gpunn__undo(&call);
+    }
+    gpunn_tensor *y = gpunn_concat(parts, count, at);
+    return y ? y : gpunn__undo(&call);
+}
+
+static int gpunn__split_nodes(const gpunn__call *call, gpunn_tensor *x, int64_t size, int axis, gpunn_tensor **parts,
+                              int capacity)
+{
+    int64_t count = (x->dim[axis] + size - 1) / size;
+    if (count > capacity)
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "there are %lld parts, but parts has room for %d", (long long)count,
+                            capacity);
+    for (int64_t i = 0; i < count && count <= capacity; i++)
+        if ((parts[i] = gpunn_slice(x, axis, i * size, (i + 1) * size, 1)) == NULL) {
+            (void)gpunn__undo(call);
+            return 0;
+        }
+    return count <= capacity ? (int)count : 0;
+}
+
+/* Opens a call that cuts a fixed axis of x into `amount` of something: the axis, or -1 after an error. */
+static int gpunn__begin_split(gpunn__call *call, const char *op, gpunn_tensor *x, int64_t amount, int axis, gpunn_tensor **parts)
+{
+    char text[128];
+    int  at;
+    if (!gpunn__begin_x(call, op, NULL, x, true) || !gpunn__given(call, parts, "parts") ||
+        (at = gpunn__axis_of(call, x, axis)) < 0)
+        return -1;
+    if (amount >= 1 && x->dim[at] > 0) return at;
+    if (amount < 1)
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%lld is no number of parts and no size; use 1 or more", (long long)amount);
+    else
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of %s is the batch, which cannot be cut; choose another axis", at,
+                            gpunn__shape_text(x, text));
+    return -1;
+}
+
+GPUNN_API int gpunn_split(gpunn_tensor *x, int64_t size, int axis, gpunn_tensor **parts, int capacity)
+{
+    gpunn__call call;
+    int         at = gpunn__begin_split(&call, "split", x, size, axis, parts);
+    return at < 0 ? 0 : gpunn__split_nodes(&call, x, size, at, parts, capacity);
+}
+
+GPUNN_API int gpunn_chunk(gpunn_tensor *x, int chunks, int axis, gpunn_tensor **parts, int capacity)
+{
+    gpunn__call call;
+    int         at = gpunn__begin_split(&call, "chunk", x, chunks, axis, parts);
+    return at < 0 ? 0 : gpunn__split_nodes(&call, x, (x->dim[at] + chunks - 1) / chunks, at, parts, capacity);
+}
+
+GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes)
+{
+    gpunn__call call;
+    char        text[128];
+    if (!gpunn__begin_x(&call, "one_hot", NULL, index, false)) return NULL;
+    if (index->dtype != GPUNN_I64 && index->dtype != GPUNN_I32 && index->dtype != GPUNN_U8)
+        return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "index is %s, but class numbers are needed; use i64, i32 or u8",
+                             gpunn_dtype_name(index->dtype));
+    if (classes < 1 || classes > 1 << 24 || index->rank == GPUNN_MAX_RANK)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                             "classes is %d and index %s; 1 to 2^24 classes are possible, and %d axes of the result", classes,
+                             gpunn__shape_text(index, text), GPUNN_MAX_RANK);
+    int64_t dim[GPUNN_MAX_RANK];
+    memcpy(dim, index->dim, sizeof dim);
+    dim[index->rank] = 1;
+    gpunn_shape row = {{classes}};
+    size_t      size = (size_t)classes * sizeof(float);
+    float      *numbers = (float *)gpunn__realloc(call.model->dev, NULL, 0, size);
+    if (numbers == NULL) return NULL;
+    for (int i = 0; i < classes; i++) numbers[i] = (float)i;
+    gpunn_tensor *x = gpunn_cast(index, GPUNN_F32), *all = NULL;
+    if (x) x = gpunn__reshape_to(x, index->rank + 1, dim);
+    if (x) all = gpunn_constant(call.model, row, numbers);
+    gpunn__free(call.model->dev, numbers, size);
+    x = all ? gpunn_eq(x, all) : NULL;
+    return x ? x : gpunn__undo(&call);
+}
+
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index)
 {
     static const char *const names[] = {"x", "index"};
@@ -4417,6 +4608,48 @@ static gpunn_tensor *gpunn__axis_node(gpunn_op op, gpunn_tensor *x, int axis)
     gpunn_attributes attr = gpunn__no_attributes();
     if (!gpunn__begin_x(&call, gpunn_op_name(op), NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
     return gpunn__node(&call, op, &attr, &x, 1, GPUNN_F32, x->rank, x->dim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "argmin", NULL, x, true) || gpunn__axis_of(&call, x, axis) < 0) return NULL;
+    gpunn_tensor *y = gpunn_neg(x);
+    y = y ? gpunn_argmax(y, axis, keepdim) : NULL;
+    return y ? y : gpunn__undo(&call);
+}
+
+GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, bool largest)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    char             text[128];
+    if (!gpunn__begin_x(&call, "topk_indices", NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
+    int64_t dim[GPUNN_MAX_RANK], size = x->dim[attr.axis];
+    if (size < 0)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of %s is the batch; choose another axis", attr.axis,
+                             gpunn__shape_text(x, text));
+    if (k < 1 || size < k)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "k is %d, but axis %d of %s has %lld; use 1 to that", k, attr.axis,
+                             gpunn__shape_text(x, text), (long long)size);
+    memcpy(dim, x->dim, sizeof dim);
+    dim[attr.axis] = k;
+    attr.largest = largest;
+    return gpunn__node(&call, GPUNN_OP_TOPK_INDICES, &attr, &x, 1, GPUNN_I64, x->rank, dim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool largest, gpunn_tensor **indices)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "topk", NULL, x, true)) return NULL;
+    gpunn_tensor *places = gpunn_topk_indices(x, k, axis, largest), *values = places ? gpunn_gather(x, axis, places) : NULL;
+    if (values && indices) *indices = places;
+    return values ? values : gpunn__undo(&call);
+}
+
+GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis)
+{
+    return gpunn__axis_node(GPUNN_OP_CUMSUM, x, axis);
 }
 
 GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis)
@@ -4796,6 +5029,204 @@ GPUNN_API gpunn_tensor *gpunn_transformer_decoder_(gpunn_tensor *tgt, gpunn_tens
     gpunn__call call = gpunn__call_of(tgt ? tgt->model : NULL, "transformer_decoder", name);
     if (!gpunn__operand(&call, memory, "memory", true)) return NULL;
     return gpunn__transformer_stack("transformer_decoder", tgt, memory, name, &args);
+}
+
+/* ---- einsum ---------------------------------------------------------------------------------------------------------- */
+typedef struct gpunn__labels { /* of a tensor's axes, with their sizes */
+    gpunn_tensor *x;
+    int           count;
+    char          at[GPUNN_MAX_RANK];
+    int64_t       dim[GPUNN_MAX_RANK];
+} gpunn__labels;
+
+static int gpunn__label_place(const gpunn__labels *l, char label)
+{
+    for (int i = 0; i < l->count; i++)
+        if (l->at[i] == label) return i;
+    return -1;
+}
+
+/* Appends a label; false: there is no room or it is there already. */
+static bool gpunn__label_add(gpunn__labels *l, char label, int64_t dim)
+{
+    if (l->count == GPUNN_MAX_RANK || gpunn__label_place(l, label) >= 0) return false;
+    l->at[l->count] = label;
+    l->dim[l->count++] = dim;
+    return true;
+}
+
+/* Appends those of `from` that are in a (or are not) and in b (or are not). */
+static void gpunn__label_choose(gpunn__labels *l, const gpunn__labels *from, const gpunn__labels *a, bool in_a,
+                                const gpunn__labels *b, bool in_b)
+{
+    for (int i = 0; i < from->count; i++)
+        if ((gpunn__label_place(a, from->at[i]) >= 0) == in_a && (gpunn__label_place(b, from->at[i]) >= 0) == in_b)
+            (void)gpunn__label_add(l, from->at[i], from->dim[i]);
+}
+
+/* Reads one tensor's labels, up to ',', '-' or the end. */
+static const char *gpunn__labels_read(const char *c, gpunn__labels *l, bool *fine)
+{
+    for (*fine = true; *c && *c != ',' && *c != '-'; c++)
+        if (*c != ' ') *fine = *fine && isalpha((unsigned char)*c) && gpunn__label_add(l, *c, 0);
+    return c;
+}
+
+static gpunn_tensor *gpunn__labels_permute(const gpunn__labels *l, const gpunn__labels *wanted)
+{
+    gpunn_axes order = {{0}};
+    bool       same = true;
+    for (int i = 0; i < wanted->count; i++) {
+        order.axis[i] = gpunn__label_place(l, wanted->at[i]);
+        same = same && order.axis[i] == i;
+    }
+    order.axis[wanted->count] = GPUNN_END;
+    return same ? l->x : gpunn_permute(l->x, order);
+}
+
+/* Sums over the labels that are in neither of the others; false after an error. */
+static bool gpunn__labels_reduce(gpunn__labels *l, const gpunn__labels *other, const gpunn__labels *result)
+{
+    gpunn_axes    axes = {{0}};
+    gpunn__labels kept;
+    int           count = 0;
+    memset(&kept, 0, sizeof kept);
+    for (int i = 0; i < l->count; i++)
+        if (gpunn__label_place(other, l->at[i]) < 0 && gpunn__label_place(result, l->at[i]) < 0)
+            axes.axis[count++] = i;
+        else
+            (void)gpunn__label_add(&kept, l->at[i], l->dim[i]);
+    axes.axis[count] = GPUNN_END;
+    kept.x = count ? gpunn_sum(l->x, axes, false) : l->x;
+    *l = kept;
+    return l->x != NULL;
+}
+
+static bool gpunn__label_product(const gpunn__labels *l, int64_t *size)
+{
+    int batches = 0;
+    *size = 1;
+    for (int i = 0; i < l->count; i++) {
+        *size *= l->dim[i] < 0 ? -l->dim[i] : l->dim[i];
+        batches += l->dim[i] < 0;
+    }
+    if (batches == 1) *size = -*size;
+    return batches < 2;
+}
+
+/* l as [batch, product of rows, product of columns] or, where that is how it lies, *transposed; NULL after an error. */
+static gpunn_tensor *gpunn__labels_matrix(const gpunn__call *call, const gpunn__labels *l, const gpunn__labels *batch,
+                                          const gpunn__labels *rows, const gpunn__labels *columns, bool *transposed)
+{
+    gpunn__labels order[2] = {*batch, *batch}; /* plain, transposed */
+    for (int i = 0; i < 2; i++) {
+        const gpunn__labels *groups[2] = {i == 0 ? rows : columns, i == 0 ? columns : rows};
+        for (int k = 0; k < 2; k++)
+            for (int j = 0; j < groups[k]->count; j++) (void)gpunn__label_add(&order[i], groups[k]->at[j], groups[k]->dim[j]);
+    }
+    *transposed = memcmp(l->at, order[1].at, (size_t)l->count) == 0;
+    int64_t dim[GPUNN_MAX_RANK + 2];
+    memcpy(dim, batch->dim, (size_t)batch->count * sizeof *dim);
+    if (batch->count + 2 > GPUNN_MAX_RANK || !gpunn__label_product(rows, &dim[batch->count + *transposed]) ||
+        !gpunn__label_product(columns, &dim[batch->count + !*transposed]))
+        return gpunn__refuse(call, GPUNN_ERR_UNSUPPORTED,
+                             "its product has more than %d axes in common, or joins axes that are the batch; gpunn_reshape them",
+                             GPUNN_MAX_RANK - 2);
+    gpunn_tensor *x = gpunn__labels_permute(l, &order[*transposed]);
+    return x ? gpunn__reshape_to(x, batch->count + 2, dim) : NULL;
+}
+
+/* l with its labels in the result's order and axes of 1 for those that it lacks. */
+static gpunn_tensor *gpunn__labels_spread(const gpunn__labels *l, const gpunn__labels *result)
+{
+    gpunn__labels order;
+    int64_t       dim[GPUNN_MAX_RANK];
+    memset(&order, 0, sizeof order);
+    for (int i = 0; i < result->count; i++) {
+        int at = gpunn__label_place(l, result->at[i]);
+        if (at >= 0) (void)gpunn__label_add(&order, l->at[at], l->dim[at]);
+        dim[i] = at >= 0 ? l->dim[at] : 1;
+    }
+    gpunn_tensor *x = gpunn__labels_permute(l, &order);
+    return x && order.count < result->count ? gpunn__reshape_to(x, result->count, dim) : x;
+}
+
+/* Of two: elementwise where nothing is summed, else a product of matrices. */
+static gpunn_tensor *gpunn__einsum_product(const gpunn__call *call, const gpunn__labels *a, const gpunn__labels *b,
+                                           const gpunn__labels *result)
+{
+    gpunn__labels batch, rows, columns, found, summed;
+    memset(&summed, 0, sizeof summed);
+    batch = rows = columns = summed;
+    gpunn__label_choose(&summed, a, b, true, result, false);
+    if (summed.count == 0) {
+        gpunn_tensor *x = gpunn__labels_spread(a, result), *y = x ? gpunn__labels_spread(b, result) : NULL;
+        return y ? gpunn_mul(x, y) : NULL;
+    }
+    gpunn__label_choose(&batch, a, b, true, result, true);
+    gpunn__label_choose(&rows, a, b, false, result, true);
+    gpunn__label_choose(&columns, b, a, false, result, true);
+    found = batch;
+    gpunn__label_choose(&found, a, b, false, result, true);
+    gpunn__label_choose(&found, b, a, false, result, true);
+    gpunn_matmul_args args = {0, false, false};
+    gpunn_tensor     *x = gpunn__labels_matrix(call, a, &batch, &rows, &summed, &args.transpose_a);
+    gpunn_tensor     *y = x ? gpunn__labels_matrix(call, b, &batch, &summed, &columns, &args.transpose_b) : NULL;
+    found.x = y ? gpunn_matmul_(x, y, args) : NULL;
+    if (found.x) found.x = gpunn__reshape_to(found.x, found.count, found.dim);
+    return found.x ? gpunn__labels_permute(&found, result) : NULL;
+}
+
+GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *tensors, int count)
+{
+    gpunn__call   call = gpunn__call_of(NULL, "einsum", NULL);
+    gpunn__labels l[3]; /* the last: of the result */
+    bool          fine = true;
+    memset(l, 0, sizeof l);
+    if (!gpunn__given(&call, equation, "equation") || !gpunn__given(&call, tensors, "tensors")) return NULL;
+    if (count < 1 || count > 2)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%d tensors are given; one or two are possible: multiply them by twos",
+                             count);
+    if (!gpunn__begin(&call, "einsum", NULL, NULL, tensors, count, count)) return NULL;
+    const char *c = equation;
+    for (int i = 0; i < count && fine; i++) {
+        c = gpunn__labels_read(c, &l[i], &fine);
+        l[i].x = tensors[i];
+        fine = fine && (i + 1 < count ? *c++ == ',' : *c == 0 || (c[0] == '-' && c[1] == '>'));
+    }
+    bool given = fine && *c == '-';
+    if (given) fine = *gpunn__labels_read(c + 2, &l[2], &fine) == 0 && fine;
+    for (int i = 0; i < count && fine; i++) {
+        char text[128];
+        if (l[i].count != tensors[i]->rank)
+            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "\"%.64s\" has %d letters for tensors[%d], which is %s", equation,
+                                 l[i].count, i, gpunn__shape_text(tensors[i], text));
+        memcpy(l[i].dim, tensors[i]->dim, sizeof l[i].dim);
+    }
+    for (char label = 'A'; !given && fine && label <= 'z'; label++)
+        if ((gpunn__label_place(&l[0], label) >= 0) != (gpunn__label_place(&l[1], label) >= 0))
+            fine = gpunn__label_add(&l[2], label, 0);
+    for (int i = 0; i < l[2].count && fine; i++)
+        fine = gpunn__label_place(&l[0], l[2].at[i]) >= 0 || gpunn__label_place(&l[1], l[2].at[i]) >= 0;
+    if (!fine)
+        return gpunn__refuse(
+            &call, GPUNN_ERR_ARGUMENT,
+            "\"%.64s\" is not understood; \"ij,jk->ik\" is: letters for each tensor, each once, and those of the "
+            "result, which occur before",
+            equation);
+    for (int i = 0; i < l[0].count; i++) {
+        int  at = gpunn__label_place(&l[1], l[0].at[i]);
+        char one[32], other[32];
+        if (at >= 0 && l[1].dim[at] != l[0].dim[i])
+            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "\"%.64s\": %c is %s in tensors[0] and %s in tensors[1]", equation,
+                                 l[0].at[i], gpunn__dim_text(l[0].dim[i], one), gpunn__dim_text(l[1].dim[at], other));
+    }
+    gpunn__labels a = l[0], b = l[1];
+    bool          reduced = gpunn__labels_reduce(&a, &l[1], &l[2]) && (count == 1 || gpunn__labels_reduce(&b, &l[0], &l[2]));
+    gpunn_tensor *y = !reduced     ? NULL
+                      : count == 1 ? gpunn__labels_permute(&a, &l[2])
+                                   : gpunn__einsum_product(&call, &a, &b, &l[2]);
+    return y ? y : gpunn__undo(&call);
 }
 
 /* ---- losses and metrics ---------------------------------------------------------------------------------------------- */
@@ -6087,11 +6518,6 @@ static bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t)
     return visible;
 }
 
-static bool gpunn__same_shape(const gpunn_tensor *a, const gpunn_tensor *b)
-{
-    return a->rank == b->rank && memcmp(a->dim, b->dim, (size_t)a->rank * sizeof *a->dim) == 0;
-}
-
 /* What can be merged into a linear or convolution: a batch norm by running statistics (evaluation only), the sum with a residual,
  * a relu or (linear) gelu_tanh; in this order. Returns the node after `end` if it is of a later stage than *stage. */
 static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tensor *head, const gpunn_tensor *end, int *stage)
@@ -6170,8 +6596,8 @@ static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn_dtype
     if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return t->dtype;
     if (gpunn__is_product(t->op)) return gpunn__half_of(model);
     if (t->op == GPUNN_OP_AFFINE_GRID || t->op == GPUNN_OP_GRADIENT_ENERGY || t->op == GPUNN_OP_SUM ||
-        t->op == GPUNN_OP_LOG_SOFTMAX || t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL || t->op == GPUNN_OP_CTC_LOSS ||
-        gpunn__is_recurrent(t->op))
+        t->op == GPUNN_OP_LOG_SOFTMAX || t->op == GPUNN_OP_CUMSUM || t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL ||
+        t->op == GPUNN_OP_CTC_LOSS || gpunn__is_recurrent(t->op))
         return GPUNN_F32;
     gpunn_dtype result = GPUNN_F32;
     for (int i = 0; i < t->input_count; i++) {
@@ -13071,6 +13497,130 @@ static gpunn_status gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *step, gpunn__
     return gpunn__pick_run(cpu, step, action, &p, 0);
 }
 
+/* ---- expand: a map of one factor ------------------------------------------------------------------------------------------ */
+static gpunn_status gpunn__cpu_expand(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn_attributes once = gpunn__no_attributes();
+    gpunn_step       map = *step;
+    once.value[0] = 1;
+    map.op = GPUNN_OP_MUL_SCALAR;
+    map.attr = &once;
+    gpunn_status status = gpunn__cpu_map(cpu, &map, action);
+    if (action == GPUNN__PREPARE) step->workspace_bytes = map.workspace_bytes;
+    return status;
+}
+
+/* ---- cumsum: x[outer][n][inner]; backward the same from the end ------------------------------------------------------------ */
+typedef struct gpunn__cumsum {
+    gpunn__along along; /* x: or the gradient */
+    bool         reverse;
+} gpunn__cumsum;
+
+static void gpunn__cumsum_task(void *arg, int thread, int threads)
+{
+    const gpunn__cumsum *k = (const gpunn__cumsum *)arg;
+    const gpunn__along  *a = &k->along;
+    enum { WIDTH = 64 };
+    int64_t blocks = (a->inner + WIDTH - 1) / WIDTH, unit, end;
+    gpunn__cpu_part(a->outer * blocks, 1, threads, thread, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t o = unit / blocks, column = (unit - o * blocks) * WIDTH, width = gpunn__least(a->inner - column, WIDTH);
+        double  sum[WIDTH] = {0};
+        for (int64_t i = 0; i < a->n; i++) {
+            int64_t      at = (o * a->n + (k->reverse ? a->n - 1 - i : i)) * a->inner + column;
+            const float *x = a->x + at;
+            float       *y = a->out + at;
+            for (int64_t j = 0; j < width; j++) {
+                sum[j] += (double)x[j];
+                y[j] = (a->add ? y[j] : 0) + (float)sum[j];
+            }
+        }
+    }
+}
+
+static gpunn_status gpunn__cpu_cumsum(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__cumsum k;
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    gpunn__along_axis(&k.along, &step->in[0], step->attr->axis);
+    k.reverse = step->backward;
+    k.along.x = (const float *)(step->backward ? step->grad_out.data : step->in[0].data);
+    k.along.out = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
+    k.along.add = step->backward && step->accumulate[0];
+    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, step->in[0].count), gpunn__cumsum_task, &k);
+    return GPUNN_OK;
+}
+
+/* ---- topk: x[outer][n][inner] ---------------------------------------------------------------------------------------------- *
+ * An element's code is larger the earlier it comes: its value in 32 bits that order as floats do, NaN above all, then its place
+ * from the end. */
+typedef struct gpunn__topk {
+    gpunn__along along;
+    int64_t      k;
+    bool         largest;
+    uint64_t    *codes; /* [threads][n] */
+} gpunn__topk;
+
+GPUNN__INLINE uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
+{
+    uint32_t bits;
+    x += 0.0f; /* -0 is 0 */
+    memcpy(&bits, &x, sizeof bits);
+    bits = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
+    return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (uint32_t)i);
+}
+
+static int gpunn__topk_compare(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+static void gpunn__topk_task(void *arg, int thread, int threads)
+{
+    const gpunn__topk  *t = (const gpunn__topk *)arg;
+    const gpunn__along *a = &t->along;
+    uint64_t           *best = t->codes + thread * a->n;
+    int64_t             line, end;
+    gpunn__cpu_part(a->outer * a->inner, 1, threads, thread, &line, &end);
+    for (; line < end; line++) {
+        int64_t      o = line / a->inner, from = o * a->n * a->inner + line - o * a->inner, count = 0;
+        const float *x = a->x + from;
+        bool         few = t->k <= 64; /* kept in order as they come; else all are sorted */
+        for (int64_t i = 0; i < a->n; i++) {
+            uint64_t code = gpunn__topk_code(x[i * a->inner], i, t->largest);
+            if (few && count == t->k && code < best[count - 1]) continue;
+            int64_t at = few && count == t->k ? count - 1 : count++;
+            for (; few && at > 0 && best[at - 1] < code; at--) best[at] = best[at - 1];
+            best[at] = code;
+        }
+        if (!few) qsort(best, (size_t)a->n, sizeof *best, gpunn__topk_compare);
+        int64_t *y = a->index + o * t->k * a->inner + line - o * a->inner;
+        for (int64_t i = 0; i < t->k; i++) y[i * a->inner] = (int64_t)(0xFFFFFFFFu - (uint32_t)best[i]);
+    }
+}
+
+static gpunn_status gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__topk t;
+    gpunn__along_axis(&t.along, &step->in[0], step->attr->axis);
+    int threads = gpunn__cpu_threads(cpu, 4 * step->in[0].count);
+    if (action == GPUNN__PREPARE) {
+        if (t.along.n > UINT32_MAX)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "topk over %lld elements; 2^32 - 1 are possible",
+                                   (long long)t.along.n);
+        step->workspace_bytes = (size_t)threads * (size_t)t.along.n * sizeof *t.codes;
+        return GPUNN_OK;
+    }
+    t.k = step->out.dim[step->attr->axis];
+    t.largest = step->attr->largest;
+    t.codes = (uint64_t *)step->workspace;
+    t.along.x = (const float *)step->in[0].data;
+    t.along.index = (int64_t *)step->out.data;
+    gpunn__cpu_parallel(threads, gpunn__topk_task, &t);
+    return GPUNN_OK;
+}
+
 /* ---- argmax: x[outer][n][inner], the first maximum, NaN before everything --------------------------------------------- */
 static void gpunn__argmax_task(void *arg, int thread, int threads)
 {
@@ -19058,6 +19608,9 @@ static const gpunn__attribute gpunn__attributes_of[] = {
     GPUNN__A(SUM, "mean", BOOL, mean, ""),
     GPUNN__A(GRADIENT_ENERGY, "dims", AXES, axes, NULL),
     GPUNN__A(MAX, "dims", AXES, axes, NULL),
+    GPUNN__A(CUMSUM, "dim", INT, axis, NULL),
+    GPUNN__A(TOPK_INDICES, "dim", INT, axis, NULL),
+    GPUNN__A(TOPK_INDICES, "largest", BOOL, largest, "true"),
     GPUNN__A(ARGMAX, "dim", INT, axis, NULL),
     GPUNN__A(SOFTMAX, "dim", INT, axis, NULL),
     GPUNN__A(LOG_SOFTMAX, "dim", INT, axis, NULL),
@@ -19645,7 +20198,9 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
     case GPUNN_OP_RNN:
     case GPUNN_OP_LSTM:
     case GPUNN_OP_GRU: gpunn__emit_recurrent(w, t); break;
-    case GPUNN_OP_RESHAPE: gpunn__emit_shape(w, t); break;
+    case GPUNN_OP_RESHAPE:
+    case GPUNN_OP_EXPAND: gpunn__emit_shape(w, t); break;
+    case GPUNN_OP_TOPK_INDICES: gpunn__emitf(w, ", \"k\": %lld", (long long)t->dim[t->attr.axis]); break;
     case GPUNN_OP_SLICE: {
         int     axis = t->attr.axis;
         int64_t last = t->attr.start + (t->dim[axis] - 1) * t->attr.step;
@@ -20195,14 +20750,16 @@ static bool gpunn__need_axis(gpunn__loading *l, int entry, int *axis)
 }
 
 /* "before" and "after" of pad. */
-static bool gpunn__get_amounts(gpunn__loading *l, int entry, const char *key, int64_t *amounts)
+static bool gpunn__get_amounts(gpunn__loading *l, int entry, const char *key, int64_t low, int64_t *amounts)
 {
     int list = gpunn__look(l, entry, key), count = 0;
     if (list == 0) return true;
-    if (!gpunn__be(l, list, key, GPUNN__J_LIST, "a list of integers of 0 or more, one for each axis")) return false;
+    if (!gpunn__be(l, list, key, GPUNN__J_LIST,
+                   low ? "a list of integers of 1 or more" : "a list of integers of 0 or more, one for each axis"))
+        return false;
     for (int i = list + 1; i < l->items.at[list].next; i = l->items.at[i].next) {
         if (count == GPUNN_MAX_RANK) return gpunn__wrong(l, i, "\"%s\" must have at most 8 integers", key);
-        if (!gpunn__integer_at(l, i, key, 0, GPUNN__MAX_COUNT, &amounts[count++])) return false;
+        if (!gpunn__integer_at(l, i, key, low, GPUNN__MAX_COUNT, &amounts[count++])) return false;
     }
     return true;
 }
@@ -20562,7 +21119,7 @@ static gpunn_tensor *gpunn__make_affine_grid(gpunn__loading *l, const gpunn__spe
     int         ignored;
     memset(&size, 0, sizeof size);
     return gpunn__need(l, e->item, "size", "a list of two or three sizes", &ignored) &&
-                   gpunn__get_amounts(l, e->item, "size", size.dim) &&
+                   gpunn__get_amounts(l, e->item, "size", 1, size.dim) &&
                    gpunn__get_bool(l, e->item, "align_corners", &align_corners)
                ? gpunn_affine_grid(e->in[0], size, align_corners)
                : NULL;
@@ -20686,12 +21243,65 @@ static gpunn_tensor *gpunn__make_pad(gpunn__loading *l, const gpunn__spec_entry 
     gpunn_pad_args args;
     int            mode = 0;
     memset(&args, 0, sizeof args);
-    if (!gpunn__get_amounts(l, e->item, "before", args.before) || !gpunn__get_amounts(l, e->item, "after", args.after) ||
+    if (!gpunn__get_amounts(l, e->item, "before", 0, args.before) || !gpunn__get_amounts(l, e->item, "after", 0, args.after) ||
         !gpunn__get_choice(l, e->item, "mode", GPUNN__CHOICES(gpunn__pad_mode_names), &mode) ||
         !gpunn__get_float(l, e->item, "value", &args.value))
         return NULL;
     args.mode = (gpunn_pad_mode)mode;
     return gpunn_pad_(e->in[0], args);
+}
+
+static gpunn_tensor *gpunn__make_expand(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_shape shape;
+    return gpunn__need_shape(l, e->item, &shape) ? gpunn_expand(e->in[0], shape) : NULL;
+}
+
+static gpunn_tensor *gpunn__make_tile(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_shape repeats;
+    int         ignored;
+    memset(&repeats, 0, sizeof repeats);
+    return gpunn__need(l, e->item, "repeats", "a list of integers", &ignored) &&
+                   gpunn__get_amounts(l, e->item, "repeats", 1, repeats.dim)
+               ? gpunn_tile(e->in[0], repeats)
+               : NULL;
+}
+
+static gpunn_tensor *gpunn__make_stack(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    int64_t axis = 0;
+    return gpunn__get_integer(l, e->item, "dim", -GPUNN_MAX_RANK, GPUNN_MAX_RANK - 1, &axis)
+               ? gpunn_stack(e->in, e->count, (int)axis)
+               : NULL;
+}
+
+static gpunn_tensor *gpunn__make_one_hot(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    int classes = 0, ignored;
+    return gpunn__need(l, e->item, "num_classes", "an integer", &ignored) &&
+                   gpunn__get_int(l, e->item, "num_classes", 1, &classes)
+               ? gpunn_one_hot(e->in[0], classes)
+               : NULL;
+}
+
+static gpunn_tensor *gpunn__make_topk(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    int  k = 0, ignored, axis;
+    bool largest = true;
+    return gpunn__need(l, e->item, "k", "an integer", &ignored) && gpunn__get_int(l, e->item, "k", 1, &k) &&
+                   gpunn__need_axis(l, e->item, &axis) && gpunn__get_bool(l, e->item, "largest", &largest)
+               ? gpunn_topk_indices(e->in[0], k, axis, largest)
+               : NULL;
+}
+
+static gpunn_tensor *gpunn__make_einsum(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    const char *equation;
+    int         at;
+    return gpunn__need(l, e->item, "equation", "a text", &at) && gpunn__string_at(l, at, "equation", &equation)
+               ? gpunn_einsum(equation, e->in, e->count)
+               : NULL;
 }
 
 static gpunn_tensor *gpunn__make_gather(gpunn__loading *l, const gpunn__spec_entry *e)
@@ -20755,9 +21365,10 @@ static gpunn_tensor *gpunn__make_gradient_energy(gpunn__loading *l, const gpunn_
 static gpunn_tensor *gpunn__make_axis(gpunn__loading *l, const gpunn__spec_entry *e)
 {
     int  axis;
-    bool keepdim = false, argmax = *e->op == 'a';
-    if (!gpunn__need_axis(l, e->item, &axis) || (argmax && !gpunn__get_bool(l, e->item, "keepdim", &keepdim))) return NULL;
-    if (argmax) return gpunn_argmax(e->in[0], axis, keepdim);
+    bool keepdim = false, argument = *e->op == 'a';
+    if (!gpunn__need_axis(l, e->item, &axis) || (argument && !gpunn__get_bool(l, e->item, "keepdim", &keepdim))) return NULL;
+    if (argument) return e->op[4] == 'a' ? gpunn_argmax(e->in[0], axis, keepdim) : gpunn_argmin(e->in[0], axis, keepdim);
+    if (*e->op == 'c') return gpunn_cumsum(e->in[0], axis);
     return *e->op == 's' ? gpunn_softmax(e->in[0], axis) : gpunn_log_softmax(e->in[0], axis);
 }
 
@@ -20990,6 +21601,10 @@ static const gpunn__spec_op gpunn__spec_ops[] = {
     {"concat", -1, false, gpunn__make_concat},
     {"slice", 1, false, gpunn__make_slice},
     {"pad", 1, false, gpunn__make_pad},
+    {"expand", 1, false, gpunn__make_expand},
+    {"tile", 1, false, gpunn__make_tile},
+    {"stack", -1, false, gpunn__make_stack},
+    {"one_hot", 1, false, gpunn__make_one_hot},
     {"gather", 2, false, gpunn__make_gather},
     {"cast", 1, false, gpunn__make_cast},
     {"sum", 1, false, gpunn__make_reduction},
@@ -20997,6 +21612,10 @@ static const gpunn__spec_op gpunn__spec_ops[] = {
     {"max", 1, false, gpunn__make_reduction},
     {"gradient_energy", 1, false, gpunn__make_gradient_energy},
     {"argmax", 1, false, gpunn__make_axis},
+    {"argmin", 1, false, gpunn__make_axis},
+    {"cumsum", 1, false, gpunn__make_axis},
+    {"topk_indices", 1, false, gpunn__make_topk},
+    {"einsum", -1, false, gpunn__make_einsum},
     {"softmax", 1, false, gpunn__make_axis},
     {"log_softmax", 1, false, gpunn__make_axis},
     {"expr", -2, false, gpunn__make_expr},

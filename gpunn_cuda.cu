@@ -18,11 +18,11 @@
  *     pool      max, average and adaptive average pooling
  *     sample    grid_sample, affine_grid
  *     norm      batch_norm, dropout
- *     reduce    sum, max, gradient_energy, argmax, softmax, log_softmax, layer_norm, rms_norm, group_norm, embedding,
- *               gather
+ *     reduce    sum, max, gradient_energy, argmax, topk_indices, cumsum, softmax, log_softmax, layer_norm, rms_norm,
+ *               group_norm, embedding, gather
  *     attention scaled_dot_product_attention: cuDNN's, or products and a kernel of our own
  *     loss      cross_entropy, nll
- *     map       elementwise ops, expanded from gpunn.h's tables; cast; permute, concat, slice, pad
+ *     map       elementwise ops, expanded from gpunn.h's tables; cast; permute, concat, slice, pad, expand
  *     update    optimizers, norms of gradients, the loss scale
  *     run       whole runs: plain, captured, replayed
  *     backend   opening, closing, the table
@@ -4885,6 +4885,125 @@ static gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *step, gpun
     return GPUNN__LAUNCH(cuda, gpunn__argmax_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
 }
 
+/* ---- topk: a block a line -------------------------------------------------------------------------------------------------------- *
+ * An element's code is larger the earlier it comes: its value in 32 bits that order as floats do, NaN above all, then its place
+ * from the end. The next one is the largest code below the last. */
+__device__ __forceinline__ uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
+{
+    unsigned bits = __float_as_uint(x + 0.0f); /* -0 is 0 */
+    bits = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
+    return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (unsigned)i);
+}
+
+typedef struct gpunn__greater {
+    __device__ uint64_t operator()(uint64_t a, uint64_t b) const
+    {
+        return a > b ? a : b;
+    }
+} gpunn__greater;
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__topk_kernel(const gpunn__along a, int64_t k, bool largest)
+{
+    for (int64_t line = blockIdx.x; line < a.lines; line += gridDim.x) {
+        int64_t  outer = gpunn__quotient(line, a.inner), column = line - outer * a.inner, begin = outer * a.n * a.inner + column;
+        uint64_t last = 0;
+        for (int64_t found = 0; found < k; found++) {
+            uint64_t best = 0;
+            for (int64_t i = threadIdx.x; i < a.n; i += GPUNN__THREADS) {
+                uint64_t code = gpunn__topk_code(gpunn__load(a.x, a.x_type, begin + i * a.inner), i, largest);
+                if (code > best && (found == 0 || code < last)) best = code;
+            }
+            last = gpunn__block_reduce(best, gpunn__greater());
+            if (threadIdx.x == 0) ((int64_t *)a.out)[(outer * k + found) * a.inner + column] = 0xFFFFFFFFu - (unsigned)last;
+        }
+    }
+}
+
+static gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
+    if (action == GPUNN__PREPARE) {
+        if (a.n > UINT32_MAX)
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "topk over %lld elements; 2^32 - 1 are possible",
+                                    (long long)a.n);
+        return GPUNN_OK;
+    }
+    unsigned blocks = gpunn__blocks(cuda, a.lines * GPUNN__THREADS, 1);
+    return GPUNN__LAUNCH(cuda, gpunn__topk_kernel, blocks, GPUNN__THREADS, a, step->out.dim[step->attr->axis],
+                         step->attr->largest);
+}
+
+/* ---- cumsum: along a line, backward from its end -------------------------------------------------------------------------------- *
+ * Lines that are many have a thread each; else a block adds up pieces of a line, one element a thread, onto what came before. */
+typedef struct gpunn__cumsum {
+    gpunn__along along; /* x: or the gradient */
+    bool         reverse;
+} gpunn__cumsum;
+
+__device__ __forceinline__ void gpunn__cumsum_store(const gpunn__cumsum &k, int64_t at, float sum)
+{
+    if (k.along.add) sum += gpunn__load(k.along.out, k.along.out_type, at);
+    gpunn__store(k.along.out, k.along.out_type, at, sum);
+}
+
+__device__ __forceinline__ int64_t gpunn__cumsum_place(const gpunn__cumsum &k, int64_t line, int64_t i)
+{
+    const gpunn__along &a = k.along;
+    int64_t             outer = gpunn__quotient(line, a.inner);
+    return (outer * a.n + (k.reverse ? a.n - 1 - i : i)) * a.inner + (line - outer * a.inner);
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_lines_kernel(const gpunn__cumsum k)
+{
+    int64_t line = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; line < k.along.lines; line += (int64_t)gridDim.x * blockDim.x) {
+        float sum = 0;
+        for (int64_t i = 0; i < k.along.n; i++) {
+            int64_t at = gpunn__cumsum_place(k, line, i);
+            sum += gpunn__load(k.along.x, k.along.x_type, at);
+            gpunn__cumsum_store(k, at, sum);
+        }
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_block_kernel(const gpunn__cumsum k)
+{
+    __shared__ float part[GPUNN__THREADS];
+    int              t = (int)threadIdx.x;
+    for (int64_t line = blockIdx.x; line < k.along.lines; line += gridDim.x) {
+        float before = 0;
+        for (int64_t start = 0; start < k.along.n; start += GPUNN__THREADS) {
+            int64_t at = start + t < k.along.n ? gpunn__cumsum_place(k, line, start + t) : -1;
+            float   sum = at >= 0 ? gpunn__load(k.along.x, k.along.x_type, at) : 0;
+            for (int distance = 1; distance < GPUNN__THREADS; distance *= 2) {
+                __syncthreads(); /* what part held has been read */
+                part[t] = sum;
+                __syncthreads();
+                if (t >= distance) sum += part[t - distance];
+            }
+            __syncthreads();
+            part[t] = sum;
+            __syncthreads();
+            if (at >= 0) gpunn__cumsum_store(k, at, before + sum);
+            before += part[GPUNN__THREADS - 1];
+        }
+    }
+}
+
+static gpunn_status gpunn__cuda_cumsum(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    gpunn__cumsum k = {gpunn__along_axis(cuda, step, step->attr->axis), step->backward};
+    if (step->backward) {
+        k.along.x = k.along.gradient;
+        k.along.x_type = k.along.gradient_type;
+    }
+    if (k.along.n <= 32 || k.along.lines >= (int64_t)cuda->multiprocessors * 256)
+        return GPUNN__LAUNCH(cuda, gpunn__cumsum_lines_kernel, gpunn__blocks(cuda, k.along.lines, 1), GPUNN__THREADS, k);
+    return GPUNN__LAUNCH(cuda, gpunn__cumsum_block_kernel, gpunn__blocks(cuda, k.along.lines * GPUNN__THREADS, 1), GPUNN__THREADS,
+                         k);
+}
+
 /* ---- softmax and log_softmax --------------------------------------------------------------------------------------------- *
  * A line is read twice, the second time from a cache: for the maximum and the sum of exp(x - maximum), kept up together, then for
  * the result. NaN shows in the sum, not in the maximum; a line wholly -inf gives NaN, as torch's does. */
@@ -8058,6 +8177,25 @@ static gpunn_status gpunn__cuda_concat(gpunn__cuda *cuda, gpunn_step *step, gpun
         offset += in->dim[step->attr->axis] * out_stride[step->attr->axis];
     }
     return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cuda_expand(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *in = &step->in[0], *out = &step->out;
+    if (step->backward && action == GPUNN__PREPARE)
+        step->workspace_bytes = gpunn__cuda_sum_to_workspace(cuda, &step->grad_out, &step->grad_in[0]);
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    if (step->backward) return gpunn__cuda_sum_to(cuda, &step->grad_out, &step->grad_in[0], step->accumulate[0], step->workspace);
+    gpunn__move move = gpunn__move_of(out, 0, in, 0, false);
+    int64_t     in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK];
+    gpunn__strides(in, in_stride);
+    gpunn__strides(out, out_stride);
+    for (int d = out->rank - 1; d >= 0; d--) {
+        int from = d - (out->rank - in->rank);
+        gpunn__move_axis(&move, out->dim[d], out_stride[d], from < 0 || in->dim[from] == 1 ? 0 : in_stride[from], 0, 1,
+                         out->dim[d]);
+    }
+    return gpunn__cuda_move(cuda, &move);
 }
 
 static gpunn_status gpunn__cuda_slice(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)

@@ -274,6 +274,9 @@ class _Emitter:
         given.add("value", t.attrs["value"], 0.0)
         return "gpunn_pad(%s)" % ", ".join(x + given.texts)
 
+    def op_expand(self, t, x):
+        return "gpunn_expand(%s, %s)" % (x[0], shape(t.shape))
+
     def op_gather(self, t, x):
         return "gpunn_gather(%s, %d, %s)" % (x[0], t.attrs["dim"], x[1])
 
@@ -296,10 +299,14 @@ class _Emitter:
         keepdim = len(t.shape) == len(self.tensors[t.inputs[0]].shape)
         return "gpunn_argmax(%s, %d, %s)" % (x[0], t.attrs["dim"], boolean(keepdim))
 
+    def op_topk_indices(self, t, x):
+        axis = t.attrs["dim"]
+        return "gpunn_topk_indices(%s, %d, %d, %s)" % (x[0], t.shape[axis], axis, boolean(t.attrs["largest"]))
+
     def op_softmax(self, t, x):
         return "gpunn_%s(%s, %d)" % (t.op, x[0], t.attrs["dim"])
 
-    op_log_softmax = op_softmax
+    op_log_softmax = op_cumsum = op_softmax
 
     def op_scaled_dot_product_attention(self, t, x):
         a, given = t.attrs, _Fields()

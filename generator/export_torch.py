@@ -483,19 +483,7 @@ class Writer:
         if x.shape == x.full:
             return x
         x, full = self.f32(x), x.full
-        shape = (1,) * (len(full) - len(x.shape)) + x.shape
-        ones = tuple(d if s != d and d > 0 else 1 for s, d in zip(shape, full))
-        if product(ones) > 1 or (len(full) > len(x.shape) and full == broadcast([ones, x.shape])):
-            x = self.map("mul", self.view(x, x.shape), Constant(self.torch.ones(ones)))
-        if x.shape != full:  # along the batch: a choice between x and something as large always takes x
-            if self.batch is None or any(d != s and d != -1 for s, d in zip(shape, full) if d < 0):
-                raise Refused(f"it is expanded to {shape_text(full)}")
-            column = self.f32(self.batch)
-            for axis in range(1, len(column.shape)):
-                column = self.slice(column, axis, 0, 1)
-            column = self.reshape(column, tuple(-1 if s != d and d < 0 else 1 for s, d in zip(shape, full)))
-            x = self.map("where", 1.0, self.view(x, x.shape), column)
-        return x
+        return self.add("expand", [self.view(x, x.shape)], full, shape=full)
 
     # -- steps --
     def map(self, op, *operands, **attributes):
@@ -1097,6 +1085,26 @@ def argmin(w, call, x, dim=None, keepdim=False):
     return argmax(w, call, w.map("neg", x), dim, keepdim)
 
 
+@operation("topk")
+def topk(w, call, x, k, dim=-1, largest=True, **_):
+    x, dim = w.f32(w.whole(x)), normal_axis(dim, len(x.full))
+    places = w.add("topk_indices", [x], call.shapes[0][0], kind="i64", k=k, dim=dim, largest=None if largest else False)
+    return w.add("gather", [x, places], places.shape, dim=dim), places
+
+
+@operation("cumsum")
+def cumsum(w, call, x, dim, **_):
+    x = w.f32(w.whole(x))
+    return w.add("cumsum", [x], x.shape, dim=normal_axis(dim, len(x.shape)))
+
+
+@operation("one_hot")
+def one_hot(w, call, x, num_classes=-1):
+    classes = call.shapes[0][0][-1]
+    y = w.add("one_hot", [w.whole(w.integers(x))], call.shapes[0][0], num_classes=classes)
+    return w.add("cast", [y], y.shape, kind="i64", dtype="i64")
+
+
 @operation("max")
 def maximum(w, call, x, other=None, dim=None, keepdim=False):
     if other is not None:
@@ -1267,26 +1275,10 @@ def addmm(w, call, x, mat1=None, mat2=None, batch1=None, batch2=None, beta=1, al
 
 @operation("einsum")
 def einsum(w, call, equation, tensors, **_):
-    given, _, wanted = equation.replace(" ", "").partition("->")
-    labels = given.split(",")
-    if len(labels) != 2 or "." in equation or "->" not in equation or any(len(set(ls)) != len(ls) for ls in labels + [wanted]):
-        raise Refused("only that of two tensors, with an arrow, without dots and repeated indices is possible")
-    a, b = [w.whole(w.reduce("sum", x, [i for i, label in enumerate(own) if label not in other + wanted])
-                    if any(label not in other + wanted for label in own) else x)
-            for x, own, other in ((tensors[0], *labels), (tensors[1], *labels[::-1]))]
-    kept = [[label for label in own if label in other + wanted] for own, other in (labels, labels[::-1])]
-    size = dict(list(zip(kept[0], a.shape)) + list(zip(kept[1], b.shape)))
-    batch = [label for label in kept[0] if label in kept[1] and label in wanted]
-    summed = [label for label in kept[0] if label in kept[1] and label not in wanted]
-    rows, columns = ([label for label in own if label not in batch + summed] for own in kept)
-
-    def arranged(x, own, *groups):
-        order = [own.index(label) for label in batch + groups[0] + groups[1]]
-        return w.reshape(w.permute(x, order), [size[label] for label in batch] + [product(size[l] for l in g) for g in groups])
-
-    y = w.matmul(arranged(a, kept[0], rows, summed), arranged(b, kept[1], summed, columns))
-    found = batch + rows + columns
-    return w.permute(w.reshape(y, [size[label] for label in found]), [found.index(label) for label in wanted])
+    labels = equation.replace(" ", "").partition("->")[0].split(",")
+    if len(labels) > 2 or "." in equation or any(len(set(own)) != len(own) for own in labels):
+        raise Refused("only that of one or two tensors, without dots and repeated indices is possible")
+    return w.add("einsum", [w.f32(w.whole(x)) for x in tensors], call.shapes[0][0], equation=equation)
 
 
 def is_learned(x):

@@ -302,6 +302,8 @@ class Graph:
     # ---- elementwise ----
     def apply(self, op, operands, attributes=()):
         """An elementwise op of the tables."""
+        if op == "where" and operands[0].dtype != "f32":  # a condition of another dtype
+            operands = [self.cast(operands[0], "f32")] + list(operands[1:])
         check_f32(*operands)
         shape = ()
         for operand in operands:
@@ -738,6 +740,51 @@ class Graph:
         shape = [size + low + high for size, low, high in zip(x.shape, *amounts)]
         return self.node("pad", {"before": amounts[0], "mode": mode, "value": setting(f32(value))}, (x,), shape)
 
+    def expand(self, x, shape):
+        check_f32(x)
+        shape = shape_of(shape)
+        first = len(shape) - len(x.shape)
+        if first < 0 or any(size not in (1, wanted) for size, wanted in zip(x.shape, shape[first:])):
+            raise GraphError("%s does not expand to %s; only axes of size 1 and new ones in front do" % (
+                shape_text(x.shape), shape_text(shape)), "shape")
+        return x if x.shape == shape else self.node("expand", {}, (x,), shape)
+
+    def tile(self, x, repeats):
+        check_f32(x)
+        rank = max(len(repeats), len(x.shape))
+        one, many, shape = [], [], []
+        for size, times in zip((1,) * (rank - len(x.shape)) + x.shape, (1,) * (rank - len(repeats)) + tuple(repeats)):
+            one += [1, size] if times > 1 else [size]
+            many += [times, size] if times > 1 else [size]
+            shape.append(size * times)
+        if len(one) > MAX_RANK:
+            raise GraphError("with an axis for each that is repeated, x would have %d; %d are possible" % (len(one), MAX_RANK),
+                             "repeats")
+        return self.reshape(self.expand(self.reshape(x, one), many), shape)
+
+    def stack(self, *tensors, dim):
+        check_f32(*tensors)
+        first, rank = tensors[0].shape, len(tensors[0].shape) + 1
+        if rank > MAX_RANK or not -rank <= dim < rank:
+            raise GraphError("axis %d is not one of the result of tensors %s, which has %d and at most %d" % (
+                dim, shape_text(first), rank, MAX_RANK), "dim")
+        axis, parts = dim % rank, []
+        for i, t in enumerate(tensors):
+            if t.shape != first:
+                raise GraphError("the first of the inputs is %s and number %d %s; all must have one shape" % (
+                    shape_text(first), i + 1, shape_text(t.shape)), "inputs")
+            parts.append(self.reshape(t, t.shape[:axis] + (1,) + t.shape[axis:]))
+        return self.concat(*parts, dim=axis)
+
+    def one_hot(self, index, num_classes):
+        if index.dtype not in CLASS_DTYPES:
+            raise GraphError("index is %s, but class numbers are needed; use i64, i32 or u8" % index.dtype, "inputs")
+        if num_classes > 1 << 24 or len(index.shape) == MAX_RANK:
+            raise GraphError("classes is %d and index %s; 1 to 2^24 classes are possible, and %d axes of the result" % (
+                num_classes, shape_text(index.shape), MAX_RANK), "num_classes")
+        x = self.reshape(self.cast(index, "f32"), index.shape + (1,))
+        return self.apply("eq", (x, self.constant((num_classes,), range(num_classes))))
+
     def gather(self, x, index, dim):
         check_f32(x)
         check_indices(index, "index")
@@ -783,6 +830,27 @@ class Graph:
         axis = axis_of(x, dim)
         shape = [1 if i == axis else size for i, size in enumerate(x.shape) if keepdim or i != axis]
         return self.node("argmax", {"dim": axis}, (x,), shape, "i64")
+
+    def argmin(self, x, dim, keepdim=False):
+        check_f32(x)
+        axis_of(x, dim)
+        return self.argmax(self.apply("neg", (x,)), dim, keepdim)
+
+    def topk_indices(self, x, k, dim, largest):
+        """The places of the k largest or smallest."""
+        check_f32(x)
+        axis = axis_of(x, dim)
+        size = x.shape[axis]
+        if size < 0:
+            raise GraphError("axis %d of %s is the batch; choose another axis" % (axis, shape_text(x.shape)), "dim")
+        if size < k:
+            raise GraphError("k is %d, but axis %d of %s has %d; use 1 to that" % (k, axis, shape_text(x.shape), size), "k")
+        shape = x.shape[:axis] + (k,) + x.shape[axis + 1:]
+        return self.node("topk_indices", {"dim": axis, "largest": largest}, (x,), shape, "i64")
+
+    def cumsum(self, x, dim):
+        check_f32(x)
+        return self.node("cumsum", {"dim": axis_of(x, dim)}, (x,), x.shape)
 
     def softmax(self, x, dim):
         check_f32(x)
@@ -999,6 +1067,74 @@ class Graph:
         outer = ("self", "tgt", "memory", "name", "num_layers", "norm")
         options = {key: value for key, value in locals().items() if key not in outer + ("outer",)}
         return self.transformer_stack(tgt, memory, name, num_layers, norm, options)
+
+    # ---- einsum ----
+    def einsum(self, *tensors, equation):
+        """One or two tensors: sums, then elementwise where nothing is summed over both, else a product of matrices."""
+        check_f32(*tensors)
+        if len(tensors) > 2:
+            raise GraphError("%d tensors are given; one or two are possible: multiply them by twos" % len(tensors), "inputs")
+        given, arrow, wanted = equation.replace(" ", "").partition("->")
+        labels = given.split(",")
+        every = "".join(labels)
+        result = wanted if arrow else "".join(sorted(label for label in set(every) if every.count(label) == 1))
+        sound = len(labels) == len(tensors) and all(
+            all("a" <= label.lower() <= "z" for label in own) and len(set(own)) == len(own) <= MAX_RANK
+            for own in labels + [result]) and set(result) <= set(every)
+        if not sound:
+            raise GraphError("\"%s\" is not understood; \"ij,jk->ik\" is: letters for each tensor, each once, and those of the "
+                             "result, which occur before" % equation, "equation")
+        for i, (t, own) in enumerate(zip(tensors, labels)):
+            if len(own) != len(t.shape):
+                raise GraphError("\"%s\" has %d letters for tensors[%d], which is %s" % (
+                    equation, len(own), i, shape_text(t.shape)), "equation")
+        sizes = dict(zip(labels[0], tensors[0].shape))
+        for label, size in zip(labels[-1], tensors[-1].shape):
+            if sizes.setdefault(label, size) != size:
+                raise GraphError("\"%s\": %s is %s in tensors[0] and %s in tensors[1]" % (
+                    equation, label, dim_text(sizes[label]), dim_text(size)), "inputs")
+        parts = []
+        for i, (t, own) in enumerate(zip(tensors, labels)):
+            kept = [label for label in own if label in result or (len(labels) == 2 and label in labels[1 - i])]
+            if len(kept) < len(own):
+                t = self.sum(t, [axis for axis, label in enumerate(own) if label not in kept])
+            parts.append((t, kept))
+        if len(parts) == 1:
+            return self.rearranged(parts[0], result)
+        return self.einsum_product(parts[0], parts[1], result, sizes)
+
+    def rearranged(self, part, wanted):
+        x, own = part
+        return x if list(own) == list(wanted) else self.permute(x, [own.index(label) for label in wanted])
+
+    def einsum_product(self, a, b, result, sizes):
+        summed = [label for label in a[1] if label in b[1] and label not in result]
+        if not summed:
+            spread = []
+            for x, own in (a, b):
+                x = self.rearranged((x, own), [label for label in result if label in own])
+                spread.append(x if len(own) == len(result) else self.reshape(
+                    x, [sizes[label] if label in own else 1 for label in result]))
+            return self.apply("mul", spread)
+        batch = [label for label in a[1] if label in b[1] and label in result]
+        rows, columns = ([label for label in own if label not in other] for own, other in ((a[1], b[1]), (b[1], a[1])))
+
+        def matrix(part, first, second):
+            """[batch, first, second] or, where that is how it lies, [batch, second, first]; and whether it is the latter."""
+            transposed, shape = part[1] == batch + second + first, [sizes[label] for label in batch]
+            first, second = (second, first) if transposed else (first, second)
+            for group in (first, second):
+                factor, power = measure([sizes[label] for label in group])
+                if power > 1 or len(batch) + 2 > MAX_RANK:
+                    raise GraphError("its product has more than %d axes in common, or joins axes that are the batch; reshape them" %
+                                     (MAX_RANK - 2), "equation")
+                shape.append(-factor if power else factor)
+            return self.reshape(self.rearranged(part, batch + first + second), shape), transposed
+
+        (x, transpose_x), (y, transpose_y) = matrix(a, rows, summed), matrix(b, summed, columns)
+        found = batch + rows + columns
+        y = self.reshape(self.matmul(x, y, transpose_x, transpose_y), [sizes[label] for label in found])
+        return self.rearranged((y, found), result)
 
     # ---- losses and metrics ----
     def reduce_loss(self, loss, reduction):

@@ -26,6 +26,7 @@ EXPRESSIONS = (
     ("abs(x) + 3.4028235e38 * 0 + sqrt(2) * tanh(0.5) * x", 1), ("2.5", 1))
 INTEGERS = {  # ops that read integers: as which operand, of which dtypes
     "cross_entropy": (1, graph.CLASS_DTYPES), "nll_loss": (1, graph.CLASS_DTYPES), "accuracy": (1, graph.CLASS_DTYPES),
+    "one_hot": (0, graph.CLASS_DTYPES),
     "embedding": (0, graph.INDEX_DTYPES), "gather": (1, graph.INDEX_DTYPES), "multi_margin_loss": (1, graph.CLASS_DTYPES),
     "ctc_loss": (1, graph.INDEX_DTYPES)}
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
@@ -118,16 +119,32 @@ class Maker:
             if not any(t.label == "signs" for t in tensors):
                 return None
             entry["inputs"] = ["a", "a", "signs"]
+        if op == "einsum":
+            entry["equation"] = self.equation(entry, x)
+        if op == "expand":
+            entry["shape"] = [self.count(3)] + [graph.dim_text(d) if d < 0 else d if d > 1 else self.count(3) for d in x.shape]
         for key, inner in part["properties"].items():
-            if key in ("op", "id", "name", "as", "inputs", "expression", "consts"):
+            if key in ("op", "id", "name", "as", "inputs", "expression", "consts", "equation") or (key, op) == ("shape", "expand"):
                 continue
             if key in part["required"] or self.random.randrange(2):
                 reference = inner.get("$ref") == "#/$defs/reference"
                 entry[key] = (self.pick(floats).label if reference else self.shape_like(x) if key == "shape" else
                               [self.count(4) for _ in range(2 + self.random.randrange(2))] if key == "size" else
+                              [self.count(3) for _ in range(1 + len(x.shape))] if key == "repeats" else
                               [self.random.randrange(-r, r) for r in [len(x.shape)] for _ in range(r)] if op == "permute" else
                               self.pick((1, 2, 3)) if key == "p" and "margin" in op else self.value(inner, x))
         return entry
+
+    def equation(self, entry, x):
+        """Of x, or of x twice with letters in common."""
+        rank = len(x.shape)
+        own = [self.random.sample("abcdefghijklm"[:rank], rank)]
+        if self.random.randrange(3):
+            own.append([self.pick((label, "NOPQRSTU"[i])) for i, label in enumerate(own[0])])
+        entry["inputs"] = [x.label] * len(own)
+        every = sorted({label for labels in own for label in labels})
+        result = "->" + "".join(self.random.sample(every, self.random.randrange(len(every) + 1)))
+        return ",".join(map("".join, own)) + self.pick((result, result, ""))
 
     def recurrent(self, entry):
         entry.update(inputs=["a"], weights=self.weights, bidirectional=self.both)

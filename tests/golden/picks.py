@@ -2,7 +2,7 @@
 """Makes picks.safetensors beside it, as make_golden.py: elements that integers pick. python3 tests/golden/picks.py"""
 import torch
 import torch.nn.functional as F
-from make_golden import add_case, randn, save
+from make_golden import add_case, inf, nan, randn, save
 
 
 def words(*shape, below=11, dtype=torch.int64):
@@ -45,11 +45,74 @@ def gathers(out):
     case("line", randn(40), 0, words(9, below=40), "fixed")
 
 
+def orders(out):
+    x = randn(4, 3, 9)
+    ties = torch.tensor([[1, 3, 2, 3, 1, 3, 2, 0.0, -0.0], [0.0, -0.0, 0, 0, -1, -1, 0, -0.0, 5]])
+    special = torch.tensor([[1, nan, 3, -inf, inf, nan, -0.0, 0.0], [-inf, -inf, inf, inf, 2, -3, nan, 0]])
+
+    def places(x, k, dim, largest=True):
+        """With the first of equals, which torch.topk does not promise."""
+        return torch.sort(x, dim=dim, descending=largest, stable=True)[1].narrow(dim, 0, k)
+
+    def case(name, x, fn):
+        add_case(out, f"topk.{name}", fn, batch={"x": x})
+
+    case("values", x, lambda x: torch.topk(x, 3)[0])
+    case("indices", x, lambda x: torch.topk(x, 3)[1])
+    case("smallest", x, lambda x: torch.topk(x, 2, 1, largest=False)[0])
+    case("smallest_indices", x, lambda x: torch.topk(x, 2, 1, largest=False)[1])
+    case("all", randn(3, 70), lambda x: torch.topk(x, 70)[1])
+    case("ties", ties, lambda x: places(x, 5, -1))
+    case("special", special, lambda x: places(x, 5, -1))
+    case("special_smallest", special, lambda x: places(x, 5, -1, False))
+    add_case(out, "argmin.plain", lambda x: x.argmin(1), batch={"x": x})
+    add_case(out, "argmin.special", lambda x: x.argmin(-1, keepdim=True), batch={"x": special[:, ::2].contiguous()})
+    for name, shape, axis in (("last", (2, 3, 11), -1), ("middle", (2, 40, 3), 1), ("batch", (5, 4), 0), ("long", (2, 700), 1)):
+        add_case(out, f"cumsum.{name}", lambda x: x.cumsum(axis), batch={"x": randn(*shape)})
+
+
+def shapes(out):
+    for name, index in (("plain", words(4, 3, below=5)), ("u8", words(6, below=5, dtype=torch.uint8))):
+        add_case(out, f"one_hot.{name}", lambda index: F.one_hot(index.long(), 5).double(), batch={"index": index})
+    add_case(out, "expand.middle", lambda x: x.expand(3, 4, 5), batch={"x": randn(3, 1, 5)})
+    add_case(out, "expand.front", lambda x: x.expand(2, 4, 3), batch={"x": randn(4, 1)})
+    add_case(out, "expand.last", lambda x: x.expand(2, 3, 9), batch={"x": randn(2, 3, 1)})
+    add_case(out, "expand.batch", lambda x, y: x.expand(4, 3, 5) * y, batch={"y": randn(4, 3, 5)}, fixed={"x": randn(1, 3, 1)})
+    add_case(out, "tile.plain", lambda x: x.tile(2, 1, 3), batch={"x": randn(3, 2, 4)})
+    add_case(out, "tile.front", lambda x: x.tile(3, 1, 2), batch={"x": randn(2, 4)})
+    pair = {"a": randn(3, 4), "b": randn(3, 4)}
+    add_case(out, "stack.middle", lambda a, b: torch.stack((a, b), 1), batch=pair)
+    add_case(out, "stack.last", lambda a, b: torch.stack((a, b), -1), batch=pair)
+
+    def parted(parts, dim):
+        return torch.cat([part * (i + 1) for i, part in enumerate(parts)], dim)
+
+    add_case(out, "split.size", lambda x: parted(x.split(3, 1), 1), batch={"x": randn(2, 8, 3)})
+    add_case(out, "split.chunk", lambda x: parted(x.chunk(4, -1), -1), batch={"x": randn(2, 3, 10)})
+    for name, values in (("bool", torch.uint8), ("i64", torch.int64)):
+        add_case(out, f"where.{name}", lambda c, a, b: torch.where(c != 0, a, b),
+                 batch=dict(pair, c=(words(3, 4, below=3) - int(values == torch.int64)).to(values)))
+
+
+def einsums(out):
+    tensors = {"a": randn(3, 2, 4, 5), "b": randn(3, 2, 6, 5), "m": randn(4, 5), "v": randn(5)}
+    for name, equation, operands in (
+            ("scores", "nhid,nhjd->nhij", "ab"), ("turned", "nhid, nhjd -> njih", "ab"), ("one_side", "nhid,jd->nhij", "am"),
+            ("other_side", "jd,nhid->nhij", "ma"), ("vector", "ij,j", "mv"), ("outer", "i,j->ji", "vv"), ("dot", "i,i->", "vv"),
+            ("times", "nhid,d->ndih", "av"), ("alone", "nhid,ij->nd", "am"), ("transposed", "ba", "m"), ("total", "abcd->", "a"),
+            ("batch", "nhid,mhid->nm", "aa")):
+        group = {key: {k: tensors[k] for k in operands if (k in "ab") == (key == "batch")} for key in ("batch", "fixed")}
+        add_case(out, f"einsum.{name}", lambda **t: torch.einsum(equation, *[t[k] for k in operands]), gradient=name != "batch", **group)
+
+
 def main():
     torch.manual_seed(71)
     out = {}
     embeddings(out)
     gathers(out)
+    orders(out)
+    shapes(out)
+    einsums(out)
     save("picks.safetensors", out)
 
 

@@ -804,6 +804,103 @@ static void test_concat_slice_pad(void **state)
     REFUSED(f, GPUNN_ERR_DTYPE, "cast: to bf16 is not possible; use f32, i64, i32, u8 or bool", gpunn_cast(ten, GPUNN_BF16));
 }
 
+static void test_orders_and_copies(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *places = NULL, *parts[4], *two[2] = {f->rows, f->rows};
+    check_shape(f, gpunn_topk(f->image, 3, -1, true, &places), SHAPE(B, 6, 14, 3));
+    assert_int_equal(gpunn_tensor_dtype(places), GPUNN_I64);
+    check_shape(f, gpunn_topk(f->rows, 20, 1, false, NULL), SHAPE(B, 20));
+    check_shape(f, gpunn_topk_indices(f->rows, 1, 1, true), SHAPE(B, 1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "topk_indices: k is 21, but axis 1 of [batch, 20] has 20; use 1 to that",
+            gpunn_topk(f->rows, 21, 1, true, &places));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "topk_indices: k is 0, but axis 1 of [batch, 20] has 20; use 1 to that",
+            gpunn_topk_indices(f->rows, 0, -1, true));
+    REFUSED(f, GPUNN_ERR_SHAPE, "topk_indices: axis 0 of [batch, 20] is the batch; choose another axis",
+            gpunn_topk(f->rows, 1, 0, true, NULL));
+    check_shape(f, gpunn_cumsum(f->image, -2), SHAPE(B, 6, 14, 14));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "cumsum: axis 2 is not one of [batch, 20]; use -2 to 1", gpunn_cumsum(f->rows, 2));
+    check_shape(f, gpunn_argmin(f->image, 1, true), SHAPE(B, 1, 14, 14));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "argmin: axis 2 is not one of [batch, 20]; use -2 to 1", gpunn_argmin(f->rows, 2, false));
+    check_shape(f, gpunn_one_hot(f->labels, 4), SHAPE(B, 4));
+    REFUSED(f, GPUNN_ERR_DTYPE, "one_hot: index is f32, but class numbers are needed; use i64, i32 or u8",
+            gpunn_one_hot(f->rows, 4));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "one_hot: classes is 0 and index [batch]; 1 to 2^24 classes are possible, and 8 axes of the result",
+            gpunn_one_hot(f->labels, 0));
+    check_shape(f, gpunn_expand(f->three, SHAPE(B, 2, 3)), SHAPE(B, 2, 3));
+    assert_ptr_equal(gpunn_expand(f->rows, SHAPE(B, 20)), f->rows);
+    REFUSED(f, GPUNN_ERR_SHAPE, "expand: [3] does not expand to [batch, 4]; only axes of size 1 and new ones in front do",
+            gpunn_expand(f->three, SHAPE(B, 4)));
+    REFUSED(f, GPUNN_ERR_SHAPE, "expand: [batch, 20] does not expand to [20]; only axes of size 1 and new ones in front do",
+            gpunn_expand(f->rows, SHAPE(20)));
+    check_shape(f, gpunn_tile(f->rows, SHAPE(3, 1, 2)), SHAPE(3, B, 40));
+    check_shape(f, gpunn_tile(f->rows, SHAPE(2, 1)), SHAPE(2 * B, 20));
+    REFUSED(f, GPUNN_ERR_SHAPE, "tile: with an axis for each that is repeated, x would have 10; 8 are possible",
+            gpunn_tile(f->image, SHAPE(2, 2, 2, 2, 2)));
+    REFUSED(f, GPUNN_ERR_SHAPE, "tile: shape [batch] is not allowed here; dimensions are 1 or more, and none may be GPUNN_BATCH",
+            gpunn_tile(f->rows, SHAPE(B)));
+    check_shape(f, gpunn_stack(two, 2, 1), SHAPE(B, 2, 20));
+    check_shape(f, gpunn_stack(two, 2, -1), SHAPE(B, 20, 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "stack: axis 3 is not one of the result of tensors [batch, 20], which has 3 and at most 8",
+            gpunn_stack(two, 2, 3));
+    assert_null(gpunn_stack(two, 0, 0));
+    assert_string_equal(gpunn_error(NULL), "stack: 0 tensors are given; 1 to 64 can be joined at once");
+    gpunn_clear_error(NULL);
+    two[1] = f->three;
+    REFUSED(f, GPUNN_ERR_SHAPE, "stack: tensors[0] is [batch, 20] and tensors[1] [3]; all must have one shape",
+            gpunn_stack(two, 2, 0));
+    assert_int_equal(gpunn_split(f->rows, 6, -1, parts, 4), 4);
+    check_shape(f, parts[3], SHAPE(B, 2));
+    assert_int_equal(gpunn_chunk(f->rows, 3, 1, parts, 4), 3);
+    check_shape(f, parts[0], SHAPE(B, 7));
+    check_shape(f, parts[2], SHAPE(B, 6));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "split: there are 5 parts, but parts has room for 4",
+            gpunn_split(f->rows, 4, 1, parts, 4) ? f->rows : NULL);
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "chunk: 0 is no number of parts and no size; use 1 or more",
+            gpunn_chunk(f->rows, 0, 1, parts, 4) ? f->rows : NULL);
+    REFUSED(f, GPUNN_ERR_SHAPE, "split: axis 0 of [batch, 20] is the batch, which cannot be cut; choose another axis",
+            gpunn_split(f->rows, 1, 0, parts, 4) ? f->rows : NULL);
+    gpunn_tensor *chosen = gpunn_where(f->labels, f->labels, f->labels);
+    assert_null(chosen);
+    assert_int_equal(gpunn_last_status(f->dev), GPUNN_ERR_DTYPE);
+    gpunn_clear_error(f->dev);
+    gpunn_tensor *flag = gpunn_cast(f->rows, GPUNN_BOOL);
+    check_shape(f, gpunn_where(flag, f->rows, f->rows), SHAPE(B, 20));
+    REFUSED(f, GPUNN_ERR_SHAPE, "where: shapes [batch, 20] and [3] do not broadcast (axis 1: 20 against 3)",
+            gpunn_where(flag, f->rows, f->three));
+}
+
+static void test_einsum(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *two[2] = {f->image, f->rows};
+    check_shape(f, gpunn_einsum("bchw->bwc", two, 1), SHAPE(B, 14, 6));
+    check_shape(f, gpunn_einsum("bchw, bf -> bfc", two, 2), SHAPE(B, 20, 6));
+    assert_ptr_equal(gpunn_einsum("bchw", two, 1), f->image);
+    two[0] = f->rows;
+    gpunn_tensor *scores = gpunn_einsum("bi,bj->ij", two, 2); /* contracts the batch where it lies */
+    check_shape(f, scores, SHAPE(20, 20));
+    check_shape(f, gpunn_einsum("bi,bi", two, 2), SHAPE(0));
+    static const char *const wrong[] = {"bi,bi->",  "b1,bi",     "bb,bi", "bi",     "bi,bi,bi",
+                                        "bi,bi->c", "bi,bi->bb", "bi;bi", "bi,bi-b"};
+    for (int i = 0; i < (int)(sizeof wrong / sizeof *wrong); i++) {
+        char text[256];
+        (void)snprintf(text, sizeof text,
+                       "einsum: \"%s\" is not understood; \"ij,jk->ik\" is: letters for each tensor, each once, and those of the "
+                       "result, which occur before",
+                       wrong[i]);
+        REFUSED(f, GPUNN_ERR_ARGUMENT, text, gpunn_einsum(wrong[i], two, 2));
+    }
+    REFUSED(f, GPUNN_ERR_SHAPE, "einsum: \"bij,bi\" has 3 letters for tensors[0], which is [batch, 20]",
+            gpunn_einsum("bij,bi", two, 2));
+    REFUSED(f, GPUNN_ERR_SHAPE, "einsum: \"bi,ib\": b is batch in tensors[0] and 20 in tensors[1]",
+            gpunn_einsum("bi,ib", two, 2));
+    assert_null(gpunn_einsum("bi,bi,bi->b", two, 3));
+    assert_string_equal(gpunn_error(NULL), "einsum: 3 tensors are given; one or two are possible: multiply them by twos");
+    gpunn_clear_error(NULL);
+}
+
 static void test_reductions(void **state)
 {
     fixture      *f = (fixture *)*state;
@@ -1378,6 +1475,8 @@ int main(void)
         TEST(test_recurrent),
         TEST(test_reshape),
         TEST(test_concat_slice_pad),
+        TEST(test_orders_and_copies),
+        TEST(test_einsum),
         TEST(test_reductions),
         TEST(test_matmul),
         TEST(test_losses),

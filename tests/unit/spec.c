@@ -71,6 +71,9 @@ static void node_texts(void **state)
     check_text(gpunn_embedding(labels, "words", .num_embeddings = 7, .embedding_dim = 4), "embedding padding_idx=-1 f32 [N,4]");
     check_text(gpunn_embedding(labels, "w", .weight = gpunn_find(m, "words.weight"), .padding_idx = -2),
                "embedding padding_idx=5 f32 [N,4]");
+    check_text(gpunn_topk_indices(wide, 3, -1, false), "topk_indices dim=1 largest=0 i64 [N,3]");
+    check_text(gpunn_cumsum(wide, -1), "cumsum dim=1 f32 [N,10]");
+    check_text(gpunn_expand(wide, GPUNN_SHAPE(2, GPUNN_BATCH, 10)), "expand f32 [2,N,10]");
     check_text(gpunn_gather(wide, -1, gpunn_cast(wide, GPUNN_I32)), "gather dim=1 f32 [N,10]");
     check_text(gpunn_cast(labels, GPUNN_U8), "cast u8 [N]");
     gpunn__external_text(image, text, sizeof text);
@@ -231,6 +234,14 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count] = gpunn_linear(all[count - 1], "words again", .weight = gpunn_find(m, "words.weight"));
     count++;
     all[count++] = gpunn_embedding(t, "shared", .weight = gpunn_find(m, "words.weight"), .padding_idx = -1);
+    all[count++] = gpunn_topk(h, 2, -1, true, NULL);
+    all[count++] = gpunn_topk(h, 2, 1, false, NULL);
+    all[count++] = gpunn_cumsum(h, 1);
+    all[count++] = gpunn_tile(h, GPUNN_SHAPE(2, 1, 1, 3));
+    all[count++] = gpunn_expand(h, GPUNN_SHAPE(3, GPUNN_BATCH, 4, 5, 9));
+    all[count++] = gpunn_one_hot(t, 3);
+    all[count++] = gpunn_where(gpunn_cast(h, GPUNN_BOOL), h, h);
+    all[count++] = gpunn_einsum("nchw->nwc", &h, 1);
     all[count++] = gpunn_gather(h, 2, gpunn_cast(h, GPUNN_I64));
     all[count++] = gpunn_softmax(h, 1);
     all[count++] = gpunn_log_softmax(h, -1);

@@ -14,6 +14,31 @@ static gpunn_tensor *twice(gpunn_model *m, gpunn_tensor *one, gpunn_tensor *othe
     return gpunn_mul(a, gpunn_embedding(other, "m", .weight = gpunn_find(m, "l.weight"), .padding_idx = padding));
 }
 
+/* One of the two results. */
+static gpunn_tensor *topk(gpunn_tensor *x, int k, int axis, bool largest, bool indices)
+{
+    gpunn_tensor *places = NULL, *values = gpunn_topk(x, k, axis, largest, &places);
+    return indices ? places : values;
+}
+static gpunn_tensor *einsum(const char *equation, gpunn_tensor *a, gpunn_tensor *b)
+{
+    gpunn_tensor *tensors[] = {a, b};
+    return gpunn_einsum(equation, tensors, b ? 2 : 1);
+}
+static gpunn_tensor *stack2(gpunn_tensor *a, gpunn_tensor *b, int axis)
+{
+    gpunn_tensor *tensors[] = {a, b};
+    return gpunn_stack(tensors, 2, axis);
+}
+/* Each part times its number, joined again. */
+static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
+{
+    gpunn_tensor *parts[8];
+    int           count = size ? gpunn_split(x, size, axis, parts, 8) : gpunn_chunk(x, chunks, axis, parts, 8);
+    for (int i = 0; i < count; i++) parts[i] = gpunn_mul_scalar(parts[i], (float)(i + 1));
+    return gpunn_concat(parts, count, axis);
+}
+
 /* clang-format off */
 #define WORDS(n, width, ...) gpunn_embedding(in("tokens"), "l", .num_embeddings = n, .embedding_dim = width, __VA_ARGS__)
 #define PICKS_CASES(X)                                                                             \
@@ -33,7 +58,47 @@ static gpunn_tensor *twice(gpunn_model *m, gpunn_tensor *one, gpunn_tensor *othe
     X(gather, "narrow", gpunn_gather(in("x"), 1, in("index")))                                     \
     X(gather, "i32", gpunn_gather(in("x"), 1, in("index")))                                        \
     X(gather, "many", gpunn_gather(in("x"), 1, in("index")))                                       \
-    X(gather, "line", gpunn_gather(in("x"), 0, in("index")))
+    X(gather, "line", gpunn_gather(in("x"), 0, in("index")))                                       \
+    X(topk, "values", topk(in("x"), 3, -1, true, false))                                           \
+    X(topk, "indices", topk(in("x"), 3, -1, true, true))                                           \
+    X(topk, "smallest", topk(in("x"), 2, 1, false, false))                                         \
+    X(topk, "smallest_indices", topk(in("x"), 2, 1, false, true))                                  \
+    X(topk, "all", topk(in("x"), 70, 1, true, true))                                               \
+    X(topk, "ties", topk(in("x"), 5, -1, true, true))                                              \
+    X(topk, "special", topk(in("x"), 5, -1, true, true))                                           \
+    X(topk, "special_smallest", topk(in("x"), 5, -1, false, true))                                 \
+    X(argmin, "plain", gpunn_argmin(in("x"), 1, false))                                            \
+    X(argmin, "special", gpunn_argmin(in("x"), -1, true))                                          \
+    X(cumsum, "last", gpunn_cumsum(in("x"), -1))                                                   \
+    X(cumsum, "middle", gpunn_cumsum(in("x"), 1))                                                  \
+    X(cumsum, "batch", gpunn_cumsum(in("x"), 0))                                                   \
+    X(cumsum, "long", gpunn_cumsum(in("x"), 1))                                                    \
+    X(one_hot, "plain", gpunn_one_hot(in("index"), 5))                                             \
+    X(one_hot, "u8", gpunn_one_hot(in("index"), 5))                                                \
+    X(expand, "middle", gpunn_expand(in("x"), GPUNN_SHAPE(GPUNN_BATCH, 4, 5)))                     \
+    X(expand, "front", gpunn_expand(in("x"), GPUNN_SHAPE(2, GPUNN_BATCH, 3)))                      \
+    X(expand, "last", gpunn_expand(in("x"), GPUNN_SHAPE(GPUNN_BATCH, 3, 9)))                       \
+    X(expand, "batch", gpunn_mul(gpunn_expand(in("x"), GPUNN_SHAPE(GPUNN_BATCH, 3, 5)), in("y")))  \
+    X(tile, "plain", gpunn_tile(in("x"), GPUNN_SHAPE(2, 1, 3)))                                    \
+    X(tile, "front", gpunn_tile(in("x"), GPUNN_SHAPE(3, 1, 2)))                                    \
+    X(stack, "middle", stack2(in("a"), in("b"), 1))                                                \
+    X(stack, "last", stack2(in("a"), in("b"), -1))                                                 \
+    X(split, "size", parted(in("x"), 3, 0, 1))                                                     \
+    X(split, "chunk", parted(in("x"), 0, 4, -1))                                                   \
+    X(where, "bool", gpunn_where(gpunn_cast(in("c"), GPUNN_BOOL), in("a"), in("b")))               \
+    X(where, "i64", gpunn_where(in("c"), in("a"), in("b")))                                        \
+    X(einsum, "scores", einsum("nhid,nhjd->nhij", in("a"), in("b")))                               \
+    X(einsum, "turned", einsum("nhid, nhjd -> njih", in("a"), in("b")))                            \
+    X(einsum, "one_side", einsum("nhid,jd->nhij", in("a"), in("m")))                               \
+    X(einsum, "other_side", einsum("jd,nhid->nhij", in("m"), in("a")))                             \
+    X(einsum, "vector", einsum("ij,j", in("m"), in("v")))                                          \
+    X(einsum, "outer", einsum("i,j->ji", in("v"), in("v")))                                        \
+    X(einsum, "dot", einsum("i,i->", in("v"), in("v")))                                            \
+    X(einsum, "times", einsum("nhid,d->ndih", in("a"), in("v")))                                   \
+    X(einsum, "alone", einsum("nhid,ij->nd", in("a"), in("m")))                                    \
+    X(einsum, "transposed", einsum("ba", in("m"), NULL))                                           \
+    X(einsum, "total", einsum("abcd->", in("a"), NULL))                                            \
+    X(einsum, "batch", einsum("nhid,mhid->nm", in("a"), in("a")))
 #define PICKS_GRADIENTS(X)                                                                                                      \
     X(embedding, XS(3, 4, 5), gpunn_mul(x, gpunn_embedding(indices(in, GPUNN_I64, GPUNN_SHAPE(3, 4), 6), "l",                   \
       .num_embeddings = 6, .embedding_dim = 5)))                                                                                \
@@ -44,5 +109,16 @@ static gpunn_tensor *twice(gpunn_model *m, gpunn_tensor *one, gpunn_tensor *othe
     X(gather_last, XS(3, 2, 6), gpunn_mul(gpunn_gather(x, 2, indices(in, GPUNN_I32, GPUNN_SHAPE(3, 2, 3), 6)),                  \
       gpunn_slice(x, 2, 1, 4, 1)))                                                                                              \
     X(embedding_twice, indices(in, GPUNN_I32, GPUNN_SHAPE(3, 4), 9), (in->x[0] = NULL, twice(in->f->model, x, x, 0)))              \
+    X(topk, APART(3, 7), gpunn_square(topk(x, 3, 1, true, false)))                                                              \
+    X(topk_smallest, APART(3, 4, 2), topk(x, 2, 1, false, false))                                                               \
+    X(cumsum, XS(3, 9), gpunn_cumsum(x, 1))                                                                                     \
+    X(cumsum_twice, XS(3, 4, 2), gpunn_mul(gpunn_cumsum(x, 1), gpunn_cumsum(x, 0)))                                             \
+    X(expand, XS(3, 1, 4), gpunn_expand(x, GPUNN_SHAPE(GPUNN_BATCH, 5, 4)))                                                     \
+    X(expand_twice, XS(3, 1), gpunn_mul(gpunn_expand(x, GPUNN_SHAPE(2, GPUNN_BATCH, 7)), x))                                    \
+    X(tile, XS(3, 2, 3), gpunn_square(gpunn_tile(x, GPUNN_SHAPE(3, 2))))                                                     \
+    X(stack, XS(3, 2), stack2(x, gpunn_tanh(x), 1))                                                                             \
+    X(split, XS(3, 7), parted(x, 3, 0, 1))                                                                                      \
+    X(einsum, XS(3, 2, 4), einsum("nij,nkj->nki", x, in->x[1] = B("b", 3, 5, 4)))                                               \
+    X(einsum_times, XS(3, 4), einsum("ni,i->in", x, constant(in, 4)))                                                           \
     X(gather_narrow, XS(3, 5, 4), gpunn_gather(x, 1, indices(in, GPUNN_I64, GPUNN_SHAPE(3, 2, 3), 5)))
 /* clang-format on */
