@@ -1008,6 +1008,192 @@ static void test_gather(void **state)
     }
 }
 
+/* ---- grid_sample by its definition: each axis has two cells, each corner the product of its weights ---- */
+typedef struct sampling {
+    int                axes, samples, channels, size[3], out[3]; /* size, out: z, y, x; z 1 of images */
+    gpunn_grid_mode    mode;
+    gpunn_grid_padding padding;
+    bool               align_corners;
+} sampling;
+
+/* Cells and weights along an axis, and how they change with the coordinate. -1: outside. */
+static void cells_of(const sampling *c, double coordinate, int size, int cell[2], double weight[2], double slope[2])
+{
+    const double span = c->align_corners ? size - 1 : size, shift = c->align_corners ? 0 : 0.5;
+    double       at = (coordinate + 1) / 2 * span - shift, turn = span / 2;
+    if (c->padding == GPUNN_GRID_REFLECTION) {
+        while (span > 0 && (at < -shift || at > span - shift)) {
+            at = at < -shift ? -2 * shift - at : 2 * (span - shift) - at;
+            turn = -turn;
+        }
+        if (span == 0) at = 0;
+    }
+    if (c->padding != GPUNN_GRID_ZEROS) {
+        if (at <= 0 || at >= size - 1) turn = 0;
+        at = fmin(fmax(at, 0), size - 1);
+    }
+    const double base = c->mode == GPUNN_GRID_NEAREST ? nearbyint(at) : floor(at);
+    for (int i = 0; i < 2; i++) {
+        cell[i] = base + i >= 0 && base + i < size ? (int)base + i : -1;
+        weight[i] = c->mode == GPUNN_GRID_NEAREST ? 1 - i : i ? at - base : 1 - (at - base);
+        slope[i] = c->mode == GPUNN_GRID_NEAREST ? 0 : i ? turn : -turn;
+    }
+}
+
+/* Random coordinates, which keep away from half and whole cells, where the derivative jumps. */
+static float *draw_points(const sampling *c, int64_t points)
+{
+    float *grid = test_randoms(points * c->axes, 21, 1.4f);
+    for (int64_t i = 0; i < points * c->axes; i++) {
+        const int    size = c->size[2 - i % c->axes];
+        const double half = fmax(c->align_corners ? size - 1 : size, 1) / 2, shift = c->align_corners ? half : half - 0.5;
+        const double at = 2 * (grid[i] * half + shift), part = at - floor(at);
+        grid[i] = (float)(((floor(at) + 0.1 + 0.8 * part) / 2 - shift) / half);
+    }
+    return grid;
+}
+
+static gpunn_shape sampling_shape(const sampling *c, const int *size, bool grid)
+{
+    if (c->axes == 2)
+        return grid ? GPUNN_SHAPE(c->samples, size[1], size[2], 2) : GPUNN_SHAPE(c->samples, c->channels, size[1], size[2]);
+    return grid ? GPUNN_SHAPE(c->samples, size[0], size[1], size[2], 3)
+                : GPUNN_SHAPE(c->samples, c->channels, size[0], size[1], size[2]);
+}
+
+static void check_within(const char *what, const float *actual, const double *expected, int64_t n, double tolerance)
+{
+    double largest = 0.5;
+    for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs(expected[i]));
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs(actual[i] - expected[i]) <= tolerance * largest))
+            fail_msg("%s: %s[%lld] is %.9g, should be %.9g", geometry, what, (long long)i, actual[i], expected[i]);
+}
+
+static void check_sampling(fixture *f, sampling c)
+{
+    const int64_t cells = (int64_t)c.size[0] * c.size[1] * c.size[2], points = (int64_t)c.out[0] * c.out[1] * c.out[2];
+    const int64_t nx = cells * c.channels * c.samples, ng = points * c.axes * c.samples, ny = points * c.channels * c.samples;
+    (void)snprintf(geometry, sizeof geometry, "grid_sample %d x %d of %d x %d x %d at %d x %d x %d, mode %d, padding %d%s",
+                   c.samples, c.channels, c.size[0], c.size[1], c.size[2], c.out[0], c.out[1], c.out[2], c.mode, c.padding,
+                   c.align_corners ? ", align_corners" : "");
+    float        *x = test_randoms(nx, 20, 1), *grid = draw_points(&c, points * c.samples);
+    run           r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+    gpunn_tensor *tg = add_input(f, "grid", sampling_shape(&c, c.out, true), grid, ng);
+    r.x = add_input(f, "x", sampling_shape(&c, c.size, false), x, nx);
+    r.out = gpunn_grid_sample(r.x, tg, .mode = c.mode, .padding_mode = c.padding, .align_corners = c.align_corners);
+    run_backward(&r);
+    double *y = calloc((size_t)(ny + nx + ng), sizeof *y), *dx = y + ny, *dg = dx + nx;
+    for (int64_t point = 0; point < points * c.samples; point++) {
+        int    cell[3][2] = {{-1, -1}, {-1, -1}, {0, -1}};
+        double weight[3][2] = {{0}, {0}, {1, 0}}, slope[3][2] = {{0}};
+        for (int k = 0; k < c.axes; k++) cells_of(&c, grid[point * c.axes + k], c.size[2 - k], cell[k], weight[k], slope[k]);
+        for (int corner = 0; corner < 8; corner++) {
+            const int a = corner & 1, b = corner >> 1 & 1, d = corner >> 2;
+            if (cell[0][a] < 0 || cell[1][b] < 0 || cell[2][d] < 0) continue;
+            const int64_t at = ((int64_t)cell[2][d] * c.size[1] + cell[1][b]) * c.size[2] + cell[0][a];
+            for (int ch = 0; ch < c.channels; ch++) {
+                const int64_t channel = point / points * c.channels + ch, to = channel * points + point % points;
+                const double  v = x[channel * cells + at], g = r.grad_out[to];
+                y[to] += v * weight[0][a] * weight[1][b] * weight[2][d];
+                dx[channel * cells + at] += g * weight[0][a] * weight[1][b] * weight[2][d];
+                dg[point * c.axes] += g * v * slope[0][a] * weight[1][b] * weight[2][d];
+                dg[point * c.axes + 1] += g * v * weight[0][a] * slope[1][b] * weight[2][d];
+                if (c.axes == 3) dg[point * c.axes + 2] += g * v * weight[0][a] * weight[1][b] * slope[2][d];
+            }
+        }
+    }
+    /* A coordinate's rounding moves a point by about 2^-23 of the size, and with it its weights. */
+    const double tolerance = 6e-6 + 2.5e-7 * (c.size[0] + c.size[1] + c.size[2]);
+    float       *grad_x = read_gradient(f->dev, r.x), *grad_grid = read_gradient(f->dev, tg);
+    check_within("out", r.value, y, ny, tolerance);
+    check_within("gradient of x", grad_x, dx, nx, tolerance);
+    check_within("gradient of the grid", grad_grid, dg, ng, tolerance);
+    OK(f->dev, gpunn_zero_grad(f->model)); /* the same bits again */
+    OK(f->dev, gpunn_backward(r.loss));
+    float *again = read_gradient(f->dev, r.x);
+    if (memcmp(again, grad_x, (size_t)nx * sizeof *again) != 0) fail_msg("%s: the gradient of x varies", geometry);
+    free(x), free(grid), free(y), free(grad_x), free(grad_grid), free(again), free(r.value), free(r.grad_out);
+}
+
+static void test_grid_sample(void **state)
+{
+    fixture              *f = *state;
+    const bool            slow = is_emulated(f->backend);
+    static const sampling cases[] = {
+        {2, 1, 1, {1, 1, 1}, {1, 1, 1}, 0, 0, false},      {2, 2, 3, {1, 1, 5}, {1, 7, 1}, 0, 0, true},
+        {2, 1, 2, {1, 9, 1}, {1, 1, 63}, 0, 1, false},     {2, 3, 1, {1, 2, 3}, {1, 5, 13}, 0, 2, true},
+        {2, 1, 1, {1, 16, 17}, {1, 8, 8}, 0, 0, false},    {2, 2, 7, {1, 5, 4}, {1, 13, 5}, 1, 0, false},
+        {2, 1, 1, {1, 31, 129}, {1, 33, 65}, 0, 2, false}, {2, 5, 2, {1, 3, 3}, {1, 1, 129}, 0, 1, true},
+        {3, 1, 1, {1, 1, 1}, {1, 1, 1}, 0, 0, false},      {3, 1, 2, {1, 3, 5}, {3, 1, 21}, 0, 0, true},
+        {3, 2, 1, {7, 1, 2}, {1, 64, 1}, 0, 1, false},     {3, 1, 3, {4, 5, 6}, {5, 1, 13}, 0, 2, false},
+        {3, 2, 2, {3, 8, 3}, {2, 3, 11}, 1, 2, true},      {3, 1, 1, {17, 13, 19}, {11, 16, 23}, 0, 1, true},
+        {3, 1, 1, {2, 2, 2}, {17, 19, 13}, 0, 0, true},    {3, 1, 1, {9, 33, 65}, {31, 29, 37}, 0, 2, false},
+    };
+    for (int i = 0; i < COUNT(cases) - slow; i++) { /* the emulator leaves out the last, a large one */
+        next_model(f);
+        check_sampling(f, cases[i]);
+    }
+}
+
+/* What is not a number lies outside, or at the first cell. */
+static void test_grid_sample_special(void **state)
+{
+    fixture           *f = *state;
+    static const float x[3] = {5, 6, 7}, grid[12] = {NAN, 0, INFINITY, 0, -INFINITY, 0, 3e38f, 0, 0, NAN, 0, 0};
+    static const float expected[3][6] = {{0, 0, 0, 0, 0, 6}, {5, 7, 5, 7, 6, 6}, {5, 5, 5, 0, 6, 6}}; /* 3e38: any cell */
+    for (int mode = 0; mode < 2; mode++)
+        for (int padding = 0; padding < 3; padding++) {
+            next_model(f);
+            run           r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+            gpunn_tensor *tg = add_input(f, "grid", GPUNN_SHAPE(1, 1, 6, 2), grid, 12);
+            r.x = add_input(f, "x", GPUNN_SHAPE(1, 1, 1, 3), x, 3);
+            r.out = gpunn_grid_sample(r.x, tg, .mode = (gpunn_grid_mode)mode, .padding_mode = (gpunn_grid_padding)padding);
+            run_backward(&r);
+            float *grad_x = read_gradient(f->dev, r.x), *grad_grid = read_gradient(f->dev, tg);
+            for (int i = 0; i < 6; i++) {
+                if ((padding < 2 || i != 3) && r.value[i] != expected[padding][i])
+                    fail_msg("mode %d, padding %d: point %d is %g, should be %g", mode, padding, i, r.value[i],
+                             expected[padding][i]);
+                if (i < 4 && grad_grid[2 * i] != 0)
+                    fail_msg("mode %d, padding %d: gradient %d is %g", mode, padding, i, grad_grid[2 * i]);
+            }
+            for (int i = 0; i < 3; i++) assert_true(isfinite(grad_x[i]));
+            free(grad_x), free(grad_grid), free(r.value), free(r.grad_out);
+        }
+}
+
+/* Every number of threads gives the same bits. */
+static void test_grid_sample_threads(void **state)
+{
+    (void)state;
+    const sampling   c = {3, 1, 2, {23, 29, 31}, {37, 25, 33}, GPUNN_GRID_BILINEAR, GPUNN_GRID_BORDER, false};
+    const int64_t    nx = 23 * 29 * 31 * 2, ng = 37 * 25 * 33 * 3;
+    float           *x = test_randoms(nx, 20, 1), *grid = draw_points(&c, ng / 3), *first[2] = {NULL, NULL};
+    static const int threads[] = {1, 2, 3, 7};
+    for (int i = 0; i < COUNT(threads); i++) {
+        fixture f = {.dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = threads[i])};
+        f.model = gpunn_model_create(f.dev);
+        run           r = {&f, NULL, NULL, NULL, NULL, NULL, 0};
+        gpunn_tensor *tg = add_input(&f, "grid", sampling_shape(&c, c.out, true), grid, ng);
+        r.x = add_input(&f, "x", sampling_shape(&c, c.size, false), x, nx);
+        r.out = gpunn_grid_sample(r.x, tg, .padding_mode = GPUNN_GRID_BORDER);
+        run_backward(&r);
+        float *gradient[2] = {read_gradient(f.dev, r.x), read_gradient(f.dev, tg)};
+        for (int k = 0; k < 2; k++) {
+            if (i > 0) assert_memory_equal(gradient[k], first[k], (size_t)(k ? ng : nx) * sizeof(float));
+            if (i > 0)
+                free(gradient[k]);
+            else
+                first[k] = gradient[k];
+        }
+        free(r.value), free(r.grad_out);
+        gpunn_model_destroy(f.model);
+        gpunn_device_close(f.dev);
+    }
+    free(x), free(grid), free(first[0]), free(first[1]);
+}
+
 int main(void)
 {
     static struct CMUnitTest tests[64];
@@ -1022,6 +1208,10 @@ int main(void)
     count += each_backend(tests + count, "conv_transpose3d", test_conv_transpose3d, NULL);
     count += each_backend(tests + count, "pooling", test_pool, NULL);
     count += each_backend(tests + count, "pools, interpolation and padding", test_maps, NULL);
+    count += each_backend(tests + count, "grid_sample", test_grid_sample, NULL);
+    count += each_backend(tests + count, "grid_sample of what is no number", test_grid_sample_special, NULL);
+    const struct CMUnitTest threads = cmocka_unit_test_setup_teardown(test_grid_sample_threads, NULL, NULL);
+    tests[count++] = threads;
     count += each_backend(tests + count, "rows", test_rows, NULL);
     count += each_backend(tests + count, "embedding", test_words, NULL);
     count += each_backend(tests + count, "gather", test_gather, NULL);
