@@ -1194,6 +1194,24 @@ static void test_grid_sample_threads(void **state)
     free(x), free(grid), free(first[0]), free(first[1]);
 }
 
+/* A mask has no gradient: one that is learned is refused when gradients are asked for. */
+static void test_learned_mask(void **state)
+{
+    fixture      *f = *state;
+    float        *values = test_randoms(2 * 3 * 5 * 4, 1, 1);
+    gpunn_tensor *x = add_input(f, "x", GPUNN_SHAPE(2, 3, 5, 4), values, 2 * 3 * 5 * 4);
+    gpunn_tensor *slopes = MADE(f->dev, gpunn_parameter(f->model, "slopes", GPUNN_SHAPE(5, 5), (gpunn_init){0}));
+    gpunn_tensor *y = MADE(f->dev, gpunn_scaled_dot_product_attention(x, x, x, .mask = gpunn_tanh(slopes)));
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(y, GPUNN_ALL, false));
+    OK(f->dev, gpunn_forward(&y, 1));
+    assert_int_equal(gpunn_backward(loss), GPUNN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(gpunn_error(f->dev), "its mask is learned"));
+    gpunn_clear_error(f->dev);
+    OK(f->dev, gpunn_set_trainable(slopes, false));
+    OK(f->dev, gpunn_backward(loss));
+    free(values);
+}
+
 int main(void)
 {
     static struct CMUnitTest tests[64];
@@ -1217,6 +1235,7 @@ int main(void)
     count += each_backend(tests + count, "gather", test_gather, NULL);
     count += each_backend(tests + count, "attention", test_attention, NULL);
     count += each_backend(tests + count, "attention with dropout", test_attention_dropout, NULL);
+    count += each_backend(tests + count, "attention with a learned mask", test_learned_mask, NULL);
     count += missing_backends(tests + count);
     return _cmocka_run_group_tests("reference", tests, (size_t)count, NULL, NULL);
 }

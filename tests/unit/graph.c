@@ -1384,6 +1384,10 @@ static gpunn_tensor *build_model(gpunn_model *model)
     gpunn_tensor *h = gpunn_conv2d(x, "conv1", .out_channels = 8, .kernel_size = 3, .padding = 1);
     h = gpunn_prelu(gpunn_batch_norm2d(h, "bn1"), "prelu", 8, 0);
     h = gpunn_max_pool2d(h, .kernel_size = 2);
+    gpunn_tensor *padding = gpunn_input(model, "padding", GPUNN_BOOL, SHAPE(B, 64));
+    h = gpunn_reshape(h, SHAPE(B, 64, 8));
+    h = gpunn_transformer_decoder_layer(h, gpunn_slice(h, 1, 0, 9, 1), "block", .nhead = 2, .dim_feedforward = 4,
+                                        .batch_first = true, .key_padding_mask = padding, .is_causal = true);
     h = gpunn_flatten(gpunn_dropout(h, 0.5f));
     gpunn_tensor *args[1] = {gpunn_linear(h, "fc1", .out_features = 32)};
     h = gpunn_expr("x * sigmoid(1.702 * x) + max(x, 0.5) * min(x, 2)", args, 1);
