@@ -260,6 +260,20 @@ class Refusals(Export):
                     continue  # a trace follows one branch
                 self.assertRegex("\n".join(self.of_function(function, *shape)), part)
 
+    def test_recurrent(self):
+        class First(nn.Module):
+            def __init__(self, layer, packed=False):
+                super().__init__()
+                self.layer, self.packed = layer, packed
+
+            def forward(self, x):
+                x = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([2, 2, 1])) if self.packed else x
+                return self.layer(x)[1][0]
+
+        x = torch.rand(2, 3, 4)
+        self.assertRegex(self.problems(First(nn.LSTM(4, 5, proj_size=2)), x, dynamic_batch=False)[0], "proj_size is not possible")
+        self.assertRegex("\n".join(self.problems(First(nn.LSTM(4, 5), True), x, dynamic_batch=False)), "packed|cannot capture it")
+
     def test_shared_layers_other_than_linear(self):
         conv = nn.Conv2d(2, 2, 3, padding=1)
         self.assertRegex(self.problems(nn.Sequential(conv, conv), torch.rand(2, 2, 5, 5))[0],

@@ -635,7 +635,7 @@ def gathers():
     return net, (randn(3, 4, 5), torch.randint(0, 4, (3, 3, 5)), randn(3, 3, 5)), nn.MSELoss()
 
 
-# ---- recurrent layers --------------------------------------------------------------------------------------------------
+# ---- recurrent layers: so many steps that their products come in pieces --------------------------------------------------
 @case(ADAM)
 def tagger():
     """Two layers in both directions; each word has a class, and the last states tell one of the sentence."""
@@ -644,7 +644,7 @@ def tagger():
         return self.head(y).mT + self.whole(h[-2] + h[-1])[..., None]
     net = Net(forward, words=nn.Embedding(13, 5), rnn=nn.LSTM(5, 4, 2, batch_first=True, bidirectional=True), head=nn.Linear(8, 3),
               whole=nn.Linear(4, 3))
-    return net, (torch.randint(0, 13, (4, 6)), torch.randint(0, 3, (4, 6))), nn.CrossEntropyLoss()
+    return net, (torch.randint(0, 13, (9, 33)), torch.randint(0, 3, (9, 33))), nn.CrossEntropyLoss()
 
 
 @case(SGD)
@@ -655,7 +655,9 @@ def recurrent():
         return torch.cat([self.relu(self.rnn(y)[0])[1][0], last[0]], 1)
     net = Net(forward, gru=nn.GRU(3, 5, batch_first=True), rnn=nn.RNN(5, 4, bias=False, batch_first=True),
               relu=nn.RNN(4, 3, nonlinearity="relu", batch_first=True), start=nn.Linear(2, 5))
-    return net, (randn(3, 4, 3), randn(3, 2), randn(3, 8)), nn.MSELoss()
+    return net, (randn(9, 33, 3), randn(9, 2), randn(9, 8)), nn.MSELoss()
+
+
 @case(SGD)
 def orders():
     def forward(self, x, index):
