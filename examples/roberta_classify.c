@@ -38,21 +38,23 @@ typedef struct options {
 } options;
 
 typedef struct dataset {
-    token_list tokens; /* of all texts, one behind the other */
-    size_t    *begin;  /* count + 1 */
-    int64_t   *labels;
-    size_t     count, capacity;
-    size_t     cut; /* texts that were too long */
-    int        length;
-    int64_t    padding;
+    int32_t *ids; /* of all texts, one behind the other */
+    size_t   used, room;
+    size_t  *begin; /* count + 1 */
+    int64_t *labels;
+    size_t   count, capacity;
+    size_t   cut; /* texts that were too long */
+    int      length;
+    int64_t  padding;
 } dataset;
 
 typedef struct job {
     options          o;
     bert_config      config;
     tokenizer       *vocabulary;
-    char            *names; /* the file of the classes' names, each ending at 0 */
-    const char     **name;  /* by class; NULL: none */
+    token_list       pieces; /* of the text at hand */
+    char            *names;  /* the file of the classes' names, each ending at 0 */
+    const char     **name;   /* by class; NULL: none */
     dataset          train, validation;
     gpunn_device    *dev;
     gpunn_model     *model;
@@ -137,24 +139,29 @@ static bool add_text(job *j, dataset *d, int64_t label, const char *text, size_t
         if (begin == NULL || labels == NULL) return text_fail(error, "out of memory: there are too many texts");
         d->capacity = capacity;
     }
-    size_t before = d->tokens.count, most = before + (size_t)j->o.seq_length - 1;
-    if (!token_list_add(&d->tokens, tokenizer_id(j->vocabulary, "<s>"), 0, 0) ||
-        !tokenizer_encode(j->vocabulary, text, bytes, &d->tokens))
-        return text_fail(error, "out of memory: there is too much text");
-    if (d->tokens.count > most) {
-        d->tokens.count = most;
-        d->cut++;
+    size_t most = (size_t)j->o.seq_length;
+    if (d->room - d->used < most) {
+        size_t   room = 2 * d->room + most;
+        int32_t *ids = realloc(d->ids, room * sizeof *ids);
+        if (ids == NULL) return text_fail(error, "out of memory: there is too much text");
+        d->ids = ids;
+        d->room = room;
     }
-    if (!token_list_add(&d->tokens, tokenizer_id(j->vocabulary, "</s>"), 0, 0)) return text_fail(error, "out of memory");
-    d->begin[d->count] = before;
+    j->pieces.count = 0;
+    if (!tokenizer_encode(j->vocabulary, text, bytes, &j->pieces)) return text_fail(error, "out of memory: a text is too long");
+    d->cut += j->pieces.count > most - 2;
+    d->begin[d->count] = d->used;
     d->labels[d->count] = label;
-    d->begin[++d->count] = d->tokens.count;
+    d->ids[d->used++] = tokenizer_id(j->vocabulary, "<s>");
+    for (size_t i = 0; i < j->pieces.count && i < most - 2; i++) d->ids[d->used++] = j->pieces.items[i].id;
+    d->ids[d->used++] = tokenizer_id(j->vocabulary, "</s>");
+    d->begin[++d->count] = d->used;
     return true;
 }
 
 static void free_data(dataset *d)
 {
-    token_list_free(&d->tokens);
+    free(d->ids);
     free(d->begin);
     free(d->labels);
 }
@@ -327,7 +334,7 @@ static gpunn_status load(void *user, int64_t i, void *const *sample)
     uint8_t       *mask = sample[1];
     size_t         begin = d->begin[i], count = d->begin[i + 1] - begin;
     for (size_t k = 0; k < (size_t)d->length; k++) {
-        tokens[k] = k < count ? d->tokens.items[begin + k].id : d->padding;
+        tokens[k] = k < count ? d->ids[begin + k] : d->padding;
         mask[k] = k < count;
     }
     *(int64_t *)sample[2] = d->labels[i];
@@ -608,6 +615,7 @@ int main(int argc, char **argv)
     free_data(&j.train);
     free_data(&j.validation);
     tokenizer_free(j.vocabulary);
+    token_list_free(&j.pieces);
     free(j.names);
     free((void *)j.name);
     return good ? 0 : 1;
