@@ -84,4 +84,17 @@
     X(conv_transpose2d_no_bias, XS(3, 9, 4, 4),                                                                                  \
       gpunn_conv_transpose2d(x, "l", .out_channels = 17, .kernel_size = 2, .stride = 2, .no_bias = true))                        \
     X(conv_transpose3d, XS(3, 2, 2, 3, 3),                                                                                       \
-      gpunn_conv_transpose3d(x, "l", .out_channels = 3, .kernel_size = 3, .stride = 2, .padding = 1, .output_padding = 1))
+      gpunn_conv_transpose3d(x, "l", .out_channels = 3, .kernel_size = 3, .stride = 2, .padding = 1, .output_padding = 1))       \
+    /* of an operand that another reads too: the second gradient is added */                                                     \
+    X(conv3d_shared, XS(3, 2, 3, 3, 4),                                                                                          \
+      gpunn_add(gpunn_conv3d(x, "a", .out_channels = 3, .kernel_size = 2),                                                       \
+                gpunn_conv3d(x, "b", .out_channels = 3, .kernel_size = 2)))                                                      \
+    X(conv_transpose1d_shared, XS(3, 3, 5),                                                                                      \
+      gpunn_add(gpunn_conv_transpose1d(x, "a", .out_channels = 4, .kernel_size = 1),                                             \
+                gpunn_conv_transpose1d(x, "b", .out_channels = 4, .kernel_size = 3, .padding = 1)))                              \
+    X(conv_transpose2d_shared, XS(3, 9, 4, 4),                                                                                   \
+      gpunn_add(gpunn_conv_transpose2d(x, "a", .out_channels = 17, .kernel_size = 2, .stride = 2),                               \
+                gpunn_conv_transpose2d(x, "b", .out_channels = 17, .kernel_size = 2, .stride = 2)))                              \
+    X(conv_transpose2d_shared_wide, XS(3, 16, 8, 8),                                                                             \
+      gpunn_add(gpunn_conv_transpose2d(x, "a", .out_channels = 16, .kernel_size = 3, .padding = 1),                              \
+                gpunn_conv_transpose2d(x, "b", .out_channels = 16, .kernel_size = 3, .padding = 1)))
