@@ -1,7 +1,7 @@
 /* bench.c - one workload of gpunn, timed. tests/bench/run.py runs it alternately with its twin in bench_torch.py.
  *
  * Usage: bench NAME THREADS      prints: NAME THREADS median-ms minimum-ms peak-RSS-MiB
- * Names: sgemm1024 sgemm256 mlp20 lenet4 lenet128 mlp784 lstm gru resnet_forward resnet_train bert1 bert8 adam */
+ * Names: sgemm1024 sgemm256 mlp20 lenet4 lenet128 mlp784 lstm gru resnet_forward resnet_train bert1 bert8 gpt adam */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -73,6 +73,8 @@ int main(int argc, char **argv)
         make_bert(&w, 1, 128);
     else if (strcmp(name, "bert8") == 0)
         make_bert(&w, 8, 128);
+    else if (strcmp(name, "gpt") == 0)
+        make_gpt(&w);
     else if (strcmp(name, "adam") == 0)
         make_adam(&w);
     else {

@@ -152,6 +152,35 @@ def bert(batch, fast):
     return step
 
 
+class GptBlock(nn.Module):
+    def __init__(self, width=384):
+        super().__init__()
+        self.n1, self.n2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.o = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.f1, self.f2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        q, k, v = (part.unflatten(2, (6, -1)).transpose(1, 2) for part in self.qkv(self.n1(x)).chunk(3, 2))
+        x = x + self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return x + self.f2(F.gelu(self.f1(self.n2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, tokens=1024, rows=128, width=384):
+        super().__init__()
+        self.wte, self.wpe, self.n = nn.Embedding(tokens, width), nn.Embedding(rows, width), nn.LayerNorm(width)
+        self.blocks = nn.Sequential(*[GptBlock() for _ in range(6)])
+
+    def forward(self, tokens):
+        return F.linear(self.n(self.blocks(self.wte(tokens) + self.wpe.weight)), self.wte.weight).flatten(0, 1)
+
+
+def gpt():
+    model, tokens = Gpt(), torch.arange(512) * 7 % 1024
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0)
+    return training(model, optimizer, nn.CrossEntropyLoss(), tokens.reshape(4, 128), tokens)
+
+
 def adam(**options):
     parameters = [nn.Parameter(torch.rand(10000000 // 64)) for _ in range(64)]
     for p in parameters:
@@ -172,7 +201,8 @@ WORKLOADS = {
     "lenet128": lambda: lenet(128), "mlp784": mlp784, "lstm": lambda: recurrent(nn.LSTM), "gru": lambda: recurrent(nn.GRU), "resnet_forward": lambda: resnet_forward(False),
     "resnet_forward_jit": lambda: resnet_forward(True), "resnet_train": lambda: resnet_train(False),
     "resnet_train_cl": lambda: resnet_train(True), "bert1": lambda: bert(1, False), "bert8": lambda: bert(8, False),
-    "bert1_fast": lambda: bert(1, True), "bert8_fast": lambda: bert(8, True), "adam": adam, "adam_fused": lambda: adam(fused=True), "fused": fused,
+    "bert1_fast": lambda: bert(1, True), "bert8_fast": lambda: bert(8, True),
+    "gpt": gpt, "adam": adam, "adam_fused": lambda: adam(fused=True), "fused": fused,
 }
 
 

@@ -181,6 +181,32 @@ static inline void make_bert(workload *w, int64_t batch, int rows)
     w->output = x;
 }
 
+/* A GPT-2 of 6 layers, width 384 and 6 heads over 1024 tokens, 4 x 128 of them a step of AdamW, whose table is the head's too. */
+static inline void make_gpt(workload *w)
+{
+    enum { ROWS = 128, WIDTH = 384, TOKENS = 1024, BATCH = 4 };
+    gpunn_shape   heads = GPUNN_SHAPE(GPUNN_BATCH, ROWS, 3, 6, WIDTH / 6), flat = GPUNN_SHAPE(GPUNN_BATCH, ROWS, WIDTH);
+    gpunn_tensor *tokens = gpunn_input(w->model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, ROWS));
+    gpunn_tensor *targets = gpunn_input(w->model, "targets", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, ROWS));
+    int64_t       values[BATCH * ROWS];
+    for (int i = 0; i < BATCH * ROWS; i++) values[i] = i * 7 % TOKENS;
+    if (gpunn_write(tokens, values, sizeof values) != GPUNN_OK || gpunn_write(targets, values, sizeof values) != GPUNN_OK) die(w);
+    gpunn_init    normal = {GPUNN_INIT_NORMAL, 0, 0.02f};
+    gpunn_tensor *places = gpunn_parameter(w->model, "wpe", GPUNN_SHAPE(ROWS, WIDTH), normal);
+    gpunn_tensor *x = gpunn_add(gpunn_embedding(tokens, "wte", .num_embeddings = TOKENS, .embedding_dim = WIDTH), places);
+    for (int i = 0; i < 6; i++) {
+        gpunn_tensor *h = gpunn_reshape(named_linear(named_norm(x, i, "n1", 1e-5f), i, "qkv", 3 * WIDTH), heads);
+        h = gpunn_reshape(gpunn_scaled_dot_product_attention(h, NULL, NULL, .is_causal = true), flat);
+        x = gpunn_add(named_linear(h, i, "o", WIDTH), x);
+        h = gpunn_gelu_tanh(named_linear(named_norm(x, i, "n2", 1e-5f), i, "f1", 4 * WIDTH));
+        x = gpunn_add(named_linear(h, i, "f2", WIDTH), x);
+    }
+    x = gpunn_reshape(gpunn_layer_norm(x, "n"), GPUNN_SHAPE(GPUNN_BATCH * ROWS, WIDTH));
+    x = gpunn_linear(x, "head", .no_bias = true, .weight = gpunn_find(w->model, "wte.weight"));
+    w->loss = gpunn_cross_entropy(x, gpunn_reshape(targets, GPUNN_SHAPE(GPUNN_BATCH * ROWS)));
+    w->opt = gpunn_adamw(w->model, .lr = 1e-4f, .weight_decay = GPUNN_ZERO);
+}
+
 /* Parameters of `count` floats together in `pieces`, and a gradient for each; the optimizer is the caller's. */
 static inline void make_parameters(workload *w, int64_t count, int pieces)
 {
