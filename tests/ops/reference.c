@@ -997,6 +997,33 @@ static void check_gather(fixture *f, int64_t outer, int64_t m, int64_t n, int64_
     free(gradient), free(sums), free(x), free(index), free(r.value), free(r.grad_out);
 }
 
+/* A length outside 1 .. length fails on the CPU; on a GPU that sequence is NaN, and no other. */
+static void test_lengths(void **state)
+{
+    fixture             *f = *state;
+    static const int32_t lengths[][3] = {{2, 0, 1}, {2, 4, 1}, {3, -1, 3}};
+    gpunn_tensor        *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(3, 3, 2));
+    gpunn_tensor        *n = gpunn_input(f->model, "lengths", GPUNN_I32, GPUNN_SHAPE(3)), *h;
+    gpunn_tensor        *y = MADE(f->dev, gpunn_gru(x, "gru", .hidden_size = 2, .lengths = n, .h_n = &h));
+    gpunn_tensor        *outputs[] = {y, h};
+    float                values[18] = {1, 2, 3}, got[18], last[6];
+    OK(f->dev, gpunn_write(x, values, sizeof values));
+    for (int i = 0; i < COUNT(lengths); i++) {
+        OK(f->dev, gpunn_write(n, lengths[i], sizeof lengths[i]));
+        const gpunn_status status = gpunn_forward(outputs, 2);
+        if (gpunn_device_get_type(f->dev) == GPUNN_DEVICE_CPU) {
+            assert_int_equal(status, GPUNN_ERR_ARGUMENT);
+            assert_non_null(strstr(gpunn_error(f->dev), "at position 1 is outside 1 .. 3; check the lengths"));
+            gpunn_clear_error(f->dev);
+            continue;
+        }
+        OK(f->dev, status);
+        OK(f->dev, gpunn_read(y, got, sizeof got));
+        OK(f->dev, gpunn_read(h, last, sizeof last));
+        for (int k = 0; k < 18; k++) assert_int_equal(got[k] != got[k], k % 6 / 2 == 1);
+        for (int k = 0; k < 6; k++) assert_int_equal(last[k] != last[k], k / 2 == 1);
+    }
+}
 static void test_gather(void **state)
 {
     fixture         *f = *state;
@@ -1233,6 +1260,7 @@ int main(void)
     count += each_backend(tests + count, "rows", test_rows, NULL);
     count += each_backend(tests + count, "embedding", test_words, NULL);
     count += each_backend(tests + count, "gather", test_gather, NULL);
+    count += each_backend(tests + count, "lengths", test_lengths, NULL);
     count += each_backend(tests + count, "attention", test_attention, NULL);
     count += each_backend(tests + count, "attention with dropout", test_attention_dropout, NULL);
     count += each_backend(tests + count, "attention with a learned mask", test_learned_mask, NULL);
