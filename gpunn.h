@@ -103,8 +103,9 @@
  *     On the CPU, 3 x 3 convolutions of 16 and more channels may use Winograd's algorithm: errors of about 4e-5 of the result's
  *     size, where a plain sum makes 7e-6.
  *
- * EXTENDING  A new elementwise op is one line in >>ops. Any other op is a line in >>builders (GPUNN_OTHER_OPS), a builder with
- *     its shape rule in >>graph, and one function of its name in each backend.
+ * EXTENDING  A formula is an op by gpunn_expr. C and CUDA functions of your own are an op by gpunn_custom (>>builders), without
+ *     a change here: examples/custom_op.c. Within this file, a new elementwise op is one line in >>ops; any other op is a line in
+ *     >>builders (GPUNN_OTHER_OPS), a builder with its shape rule in >>graph, and one function of its name in each backend.
  *
  * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features; F32 arithmetic (16-bit storage on a GPU), in which numbers below
  *     1.2e-38 (denormals) may count as zero; little-endian machines.
@@ -535,6 +536,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(CROSS_ENTROPY, cross_entropy, 7, 0, 1)             \
     X(NLL, nll, 6, 0, 1)                                 \
     X(CTC_LOSS, ctc_loss, 15, 0, 1)                      \
+    X(CUSTOM, custom, -1, 1, -1)                         \
     X(CAST, cast, 0, 0, 0)                               \
     X(GROUP, group, 0, 0, 0) /* a fused kernel of a plan's; no node has it */
 
@@ -1035,6 +1037,46 @@ GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_t
 #define gpunn_ctc_loss(log_probabilities, targets, input_lengths, ...) \
     gpunn_ctc_loss_((log_probabilities), (targets), (input_lengths), GPUNN_NAMED(gpunn_ctc_args, __VA_ARGS__))
 
+/* -- an op of your own -- */
+#define GPUNN_CUSTOM_INPUTS 16
+#define GPUNN_CUSTOM_NUMBERS 8
+typedef struct gpunn_value gpunn_value; /* >>backend: data, dtype, rank, dim, count */
+/* What its functions get: memory of the device, contiguous and row-major, F32 where the operand is. */
+typedef struct gpunn_custom_call {
+    const gpunn_value *in, *out; /* operands, result: forward writes out->data; backward may read all of them */
+    const gpunn_value *grad_out; /* backward: the gradient of the result, and, one an operand, ... */
+    const gpunn_value *grad_in;  /* ... where each operand's goes: write it (=, all of it); data NULL: not wanted */
+    int                input_count;
+    const float       *numbers;   /* as given to gpunn_custom */
+    void              *user;      /* the op's */
+    void              *workspace; /* as many bytes as the op asked for; aligned to 64 */
+    int                threads;   /* CPU: how many to use */
+    void              *stream;    /* CUDA: the cudaStream_t to launch on. Only launch: the call is captured and replayed */
+} gpunn_custom_call;
+/* 0: done. Otherwise, on CUDA, a cudaError_t; elsewhere any number. */
+typedef int (*gpunn_custom_function)(const gpunn_custom_call *call);
+typedef struct gpunn_custom_op {
+    const char *name; /* in messages and specs: letters, digits, '_', '.', '-' */
+    int         inputs;
+    /* The result's shape from the operands' (GPUNN_BATCH where the batch is); false: they do not fit. NULL: the first one's. */
+    bool (*shape)(const gpunn_shape *inputs, const float *numbers, gpunn_shape *result);
+    gpunn_custom_function forward, backward;                           /* on the CPU; backward NULL: there are no gradients */
+    gpunn_custom_function cuda_forward, cuda_backward;                 /* on a GPU; NULL: planning the op there is an error */
+    unsigned              no_gradient;                                 /* bit i: operand i has none */
+    size_t (*workspace)(const gpunn_custom_call *call, bool backward); /* bytes; data is not there yet. NULL: none */
+    void *user;
+} gpunn_custom_op;
+typedef struct gpunn_custom_args {
+    int   args_;
+    float numbers[GPUNN_CUSTOM_NUMBERS]; /* settings of this use of the op */
+} gpunn_custom_args;
+/* op must outlive the model. Operands of any dtype; the result is F32. Training keeps operands and result for backward. */
+GPUNN_API gpunn_tensor *gpunn_custom_(const gpunn_custom_op *op, gpunn_tensor *const *inputs, gpunn_custom_args args);
+#define gpunn_custom(op, ...) gpunn_custom_((op), GPUNN_NAMED(gpunn_custom_args, __VA_ARGS__))
+/* Lets gpunn_spec_load find the op by its name; it must outlive the device. gpunn_find_custom: NULL where there is none. */
+GPUNN_API gpunn_status           gpunn_register_custom(gpunn_device *dev, const gpunn_custom_op *op);
+GPUNN_API const gpunn_custom_op *gpunn_find_custom(const gpunn_device *dev, const char *name);
+
 /* -- metrics: scalars without gradient -- */
 GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits,
                                        gpunn_tensor *labels); /* share of rows [n, classes] argmax gets right */
@@ -1316,36 +1358,38 @@ typedef struct gpunn_attributes {
     float           eps, momentum;                /* batch_norm; other norms: eps */
     int             axis; /* concat, slice, gather, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0. layer_norm,
                                                      rms_norm: the first of the axes normalised */
-    int             order[GPUNN_MAX_RANK];      /* permute */
-    uint32_t        axes;                       /* sum, max, gradient_energy: bit i set: axis i is reduced */
-    bool            largest;                    /* topk_indices */
-    bool            mean;                       /* sum: divide by the number of elements summed */
-    int64_t         start, step;                /* slice */
-    int64_t         before[GPUNN_MAX_RANK];     /* pad; what follows is what the result's shape leaves */
-    bool            relu, bidirectional;        /* rnn, lstm, gru; relu: rnn */
-    bool            states;                     /* rnn, lstm, gru: behind the last step stand h_n and, lstm, c_n, each with the
+    int             order[GPUNN_MAX_RANK];    /* permute */
+    uint32_t        axes;                     /* sum, max, gradient_energy: bit i set: axis i is reduced */
+    bool            largest;                  /* topk_indices */
+    bool            mean;                     /* sum: divide by the number of elements summed */
+    int64_t         start, step;              /* slice */
+    int64_t         before[GPUNN_MAX_RANK];   /* pad; what follows is what the result's shape leaves */
+    bool            relu, bidirectional;      /* rnn, lstm, gru; relu: rnn */
+    bool            states;                   /* rnn, lstm, gru: behind the last step stand h_n and, lstm, c_n, each with the
                                                      memory of [directions, n, hidden] */
-    bool            transpose_a, transpose_b;   /* matmul */
-    bool            is_causal, heads_last;      /* attention; q, k and v in one are heads_last without saying so */
-    gpunn_reduction reduction;                  /* cross_entropy, nll, ctc_loss: MEAN, SUM or NONE */
-    int             blank;                      /* ctc_loss */
-    bool            zero_infinity, batch_first; /* ctc_loss */
-    int64_t         ignore_index;               /* cross_entropy, nll; embedding: padding_idx, -1 without */
-    uint32_t        site;          /* dropout, attention with dropout: number of this node among the model's random ones */
-    int             mode;          /* grid_sample: gpunn_grid_mode; interpolate: gpunn_interpolate_mode; pad: gpunn_pad_mode */
-    int             padding_mode;  /* grid_sample: gpunn_grid_padding */
-    bool            align_corners; /* grid_sample, affine_grid, interpolate */
-    float           ratio[3];      /* interpolate: cells of x for one of the result, one per spatial axis */
+    bool            transpose_a, transpose_b; /* matmul */
+    bool            is_causal, heads_last;    /* attention; q, k and v in one are heads_last without saying so */
+    gpunn_reduction reduction;                /* cross_entropy, nll, ctc_loss: MEAN, SUM or NONE */
+    int             blank;                    /* ctc_loss */
+    const gpunn_custom_op *custom;            /* custom, and its numbers */
+    float                  numbers[GPUNN_CUSTOM_NUMBERS];
+    bool                   zero_infinity, batch_first; /* ctc_loss */
+    int64_t                ignore_index;               /* cross_entropy, nll; embedding: padding_idx, -1 without */
+    uint32_t               site; /* dropout, attention with dropout: number of this node among the model's random ones */
+    int                    mode; /* grid_sample: gpunn_grid_mode; interpolate: gpunn_interpolate_mode; pad: gpunn_pad_mode */
+    int                    padding_mode;  /* grid_sample: gpunn_grid_padding */
+    bool                   align_corners; /* grid_sample, affine_grid, interpolate */
+    float                  ratio[3];      /* interpolate: cells of x for one of the result, one per spatial axis */
 } gpunn_attributes;
 
-typedef struct gpunn_value {
+struct gpunn_value {
     void       *data; /* NULL: not wanted or not there */
     gpunn_dtype dtype;
     int         rank;
     int64_t     dim[GPUNN_MAX_RANK]; /* real sizes; an empty batch does not occur */
     int64_t     count;               /* product of dim; 1 for a scalar */
     bool        channels_last;       /* of rank 4: dim says n, c, h, w, but memory is n, h, w, c */
-} gpunn_value;
+};
 
 typedef struct gpunn_run_state {
     uint64_t seed;            /* of the device */
@@ -1769,14 +1813,16 @@ typedef struct gpunn__error {
 } gpunn__error;
 
 struct gpunn_device {
-    gpunn_device_args    args;
-    const gpunn_backend *backend;
-    void                *context;
-    gpunn_backend_info   info;
-    gpunn__error         error;
-    size_t               allocated, peak; /* bytes of backend memory */
-    gpunn_model         *models;          /* list */
-    const char          *place;           /* path:line:column of what is being read, put before messages; NULL: none */
+    gpunn_device_args       args;
+    const gpunn_backend    *backend;
+    void                   *context;
+    gpunn_backend_info      info;
+    gpunn__error            error;
+    size_t                  allocated, peak; /* bytes of backend memory */
+    gpunn_model            *models;          /* list */
+    const char             *place;           /* path:line:column of what is being read, put before messages; NULL: none */
+    const gpunn_custom_op **customs;         /* registered */
+    int                     custom_count;
 };
 
 typedef enum gpunn__kind { GPUNN__INPUT = 1, GPUNN__PARAMETER, GPUNN__BUFFER, GPUNN__CONSTANT, GPUNN__VALUE } gpunn__kind;
@@ -2191,6 +2237,7 @@ GPUNN_API void gpunn_device_close(gpunn_device *dev)
     if (dev == NULL) return;
     while (dev->models) gpunn_model_destroy(dev->models);
     dev->backend->close(dev->context);
+    gpunn__free(dev, dev->customs, (size_t)dev->custom_count * sizeof *dev->customs);
     gpunn__free(dev, dev, sizeof *dev);
 }
 
@@ -5791,6 +5838,73 @@ GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_t
                        &x->dim[sample]);
 }
 
+/* What is wrong with an op of the program's; NULL: nothing. */
+static const char *gpunn__custom_fault(const gpunn_custom_op *op)
+{
+    size_t length = 0;
+    if (op == NULL) return "the op is NULL";
+    for (; op->name && op->name[length]; length++)
+        if (!isalnum((unsigned char)op->name[length]) && strchr("_.-", op->name[length]) == NULL) break;
+    if (op->name == NULL || length == 0 || length > 63 || op->name[length])
+        return "the op's .name must have 1 to 63 letters, digits, '_', '.' or '-'";
+    if (op->inputs < 1 || op->inputs > GPUNN_CUSTOM_INPUTS) return "the op's .inputs must be 1 to 16";
+    return op->forward ? NULL : "the op's .forward is NULL; a CPU function is always needed";
+}
+
+GPUNN_API gpunn_tensor *gpunn_custom_(const gpunn_custom_op *op, gpunn_tensor *const *inputs, gpunn_custom_args args)
+{
+    const char *fault = gpunn__custom_fault(op);
+    gpunn__call call = gpunn__call_of(NULL, "custom", fault ? NULL : op->name);
+    gpunn_shape shapes[GPUNN_CUSTOM_INPUTS], result;
+    if (fault) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%s", fault);
+    if (!gpunn__given(&call, inputs, "inputs") || !gpunn__begin(&call, "custom", op->name, NULL, inputs, op->inputs, 0))
+        return NULL;
+    for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++)
+        if (!isfinite(args.numbers[i]))
+            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".numbers[%d] is %g; use finite numbers", i, (double)args.numbers[i]);
+    for (int i = 0; i < op->inputs; i++) shapes[i] = gpunn_tensor_shape(inputs[i]);
+    result = shapes[0];
+    if (op->shape && !op->shape(shapes, args.numbers, &result)) {
+        char   text[GPUNN__ERROR_SIZE / 2] = "", one[128];
+        size_t used = 0;
+        for (int i = 0; i < op->inputs && used + 130 < sizeof text; i++)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i ? ", " : "", gpunn__shape_text(inputs[i], one));
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "its shape rule refuses %s", text);
+    }
+    int rank = gpunn__rank_of(&call, &result, 2);
+    if (rank < 0) return NULL;
+    gpunn_attributes attr = gpunn__no_attributes();
+    attr.custom = op;
+    for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) attr.numbers[i] = args.numbers[i] + 0.0f; /* -0 is 0 */
+    call.layer = NULL;                                                                       /* it owns no parameters */
+    return gpunn__node(&call, GPUNN_OP_CUSTOM, &attr, inputs, op->inputs, GPUNN_F32, rank, result.dim);
+}
+
+GPUNN_API const gpunn_custom_op *gpunn_find_custom(const gpunn_device *dev, const char *name)
+{
+    for (int i = 0; dev && name && i < dev->custom_count; i++)
+        if (strcmp(dev->customs[i]->name, name) == 0) return dev->customs[i];
+    return NULL;
+}
+
+GPUNN_API gpunn_status gpunn_register_custom(gpunn_device *dev, const gpunn_custom_op *op)
+{
+    const char *fault = gpunn__custom_fault(op);
+    if (dev == NULL || fault)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_register_custom: %s", dev ? fault : "the device is NULL");
+    const gpunn_custom_op *known = gpunn_find_custom(dev, op->name);
+    if (known == op) return GPUNN_OK;
+    if (known)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_register_custom: another op is called '%s'; names are unique on a device", op->name);
+    size_t                  bytes = (size_t)dev->custom_count * sizeof *dev->customs;
+    const gpunn_custom_op **grown = (const gpunn_custom_op **)gpunn__realloc(dev, dev->customs, bytes, bytes + sizeof *grown);
+    if (grown == NULL) return GPUNN_ERR_MEMORY;
+    grown[dev->custom_count++] = op;
+    dev->customs = grown;
+    return GPUNN_OK;
+}
+
 GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits, gpunn_tensor *labels)
 {
     gpunn__call call;
@@ -6597,7 +6711,7 @@ static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn_dtype
     if (gpunn__is_product(t->op)) return gpunn__half_of(model);
     if (t->op == GPUNN_OP_AFFINE_GRID || t->op == GPUNN_OP_GRADIENT_ENERGY || t->op == GPUNN_OP_SUM ||
         t->op == GPUNN_OP_LOG_SOFTMAX || t->op == GPUNN_OP_CUMSUM || t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL ||
-        t->op == GPUNN_OP_CTC_LOSS || gpunn__is_recurrent(t->op))
+        t->op == GPUNN_OP_CTC_LOSS || t->op == GPUNN_OP_CUSTOM || gpunn__is_recurrent(t->op))
         return GPUNN_F32;
     gpunn_dtype result = GPUNN_F32;
     for (int i = 0; i < t->input_count; i++) {
@@ -6648,10 +6762,17 @@ static void gpunn__mark_storage(gpunn__builder *b)
     }
 }
 
+/* Whether node t can give operand i a gradient (if it is F32). */
+static bool gpunn__has_slope(const gpunn_tensor *t, int i)
+{
+    const gpunn_custom_op *custom = t->attr.custom;
+    return t->op == GPUNN_OP_CUSTOM ? custom->backward && !(custom->no_gradient >> i & 1) : gpunn__op_has_gradient(t->op, i);
+}
+
 static bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand)
 {
     const gpunn_tensor *input = node->inputs[operand];
-    return input && b->wants[input->id] && gpunn__op_has_gradient(node->op, operand);
+    return input && b->wants[input->id] && gpunn__has_slope(node, operand);
 }
 
 /* ---- groups ---------------------------------------------------------------------------------------------------------- *
@@ -7474,7 +7595,7 @@ static void gpunn__mark_gradients(gpunn__builder *b, const gpunn_tensor *loss)
     for (int id = loss->id; id >= 0; id--) {
         const gpunn_tensor *t = model->tensors[id];
         for (int i = 0; b->behind[id] && i < t->input_count; i++)
-            if (t->inputs[i] && gpunn__op_has_gradient(t->op, i)) b->behind[t->inputs[i]->id] = true;
+            if (t->inputs[i] && gpunn__has_slope(t, i)) b->behind[t->inputs[i]->id] = true;
     }
 }
 
@@ -16434,6 +16555,43 @@ static gpunn_status gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
     return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "a label is no class and is not ignore_index; check the labels");
 }
 
+/* An op of the program's. It only ever writes gradients; where they add up, it writes them to the workspace first. */
+static gpunn_status gpunn__cpu_custom(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_custom_op *op = step->attr->custom;
+    gpunn_value            grad_in[GPUNN_CUSTOM_INPUTS];
+    gpunn_custom_call      call;
+    memset(&call, 0, sizeof call);
+    call.in = step->in;
+    call.out = &step->out;
+    call.grad_out = step->backward ? &step->grad_out : NULL;
+    call.grad_in = step->backward ? grad_in : NULL;
+    call.input_count = step->input_count;
+    call.numbers = step->attr->numbers;
+    call.user = op->user;
+    call.threads = cpu->threads;
+    for (int i = 0; i < step->input_count && step->backward; i++) grad_in[i] = step->grad_in[i];
+    size_t own = op->workspace ? op->workspace(&call, step->backward) : 0, at = (own + 63) / 64 * 64;
+    for (int i = 0; i < step->input_count && step->backward; i++) {
+        if (grad_in[i].data == NULL) continue;
+        if (action != GPUNN__PREPARE && step->accumulate[i]) grad_in[i].data = (char *)step->workspace + at;
+        at += ((size_t)grad_in[i].count * sizeof(float) + 63) / 64 * 64;
+    }
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = at;
+        return GPUNN_OK;
+    }
+    call.workspace = own ? step->workspace : NULL;
+    int code = (step->backward ? op->backward : op->forward)(&call);
+    if (code != 0) return gpunn__cpu_fail(cpu, GPUNN_ERR_DEVICE, "the function of op '%s' failed with %d", op->name, code);
+    for (int i = 0; i < step->input_count && step->backward; i++) {
+        const float *from = (const float *)grad_in[i].data;
+        float       *to = (float *)step->grad_in[i].data;
+        for (int64_t k = 0; from != to && k < grad_in[i].count; k++) to[k] += from[k];
+    }
+    return GPUNN_OK;
+}
+
 /* One line per op, from the tables. */
 static gpunn_status gpunn__cpu_dispatch(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
@@ -19527,7 +19685,9 @@ typedef enum gpunn__attribute_kind {
     GPUNN__A_GRID_PADDING,
     GPUNN__A_INTERPOLATE_MODE,
     GPUNN__A_PAD_MODE,
-    GPUNN__A_RATIOS /* float for each spatial axis */
+    GPUNN__A_RATIOS, /* float for each spatial axis */
+    GPUNN__A_CUSTOM, /* the op's name */
+    GPUNN__A_NUMBERS
 } gpunn__attribute_kind;
 typedef struct gpunn__attribute {
     gpunn_op              op;
@@ -19623,6 +19783,8 @@ static const gpunn__attribute gpunn__attributes_of[] = {
     GPUNN__A(CROSS_ENTROPY, "label_smoothing", FLOAT, value[0], "0"),
     GPUNN__A(NLL, "reduction", REDUCTION, reduction, "\"mean\""),
     GPUNN__A(NLL, "ignore_index", INT64, ignore_index, "-100"),
+    GPUNN__A(CUSTOM, "kind", CUSTOM, custom, ""),
+    GPUNN__A(CUSTOM, "numbers", NUMBERS, numbers, ""),
     GPUNN__A(CTC_LOSS, "reduction", REDUCTION, reduction, "\"mean\""),
     GPUNN__A(CTC_LOSS, "blank", INT, blank, "0"),
     GPUNN__A(CTC_LOSS, "zero_infinity", BOOL, zero_infinity, "false"),
@@ -19748,6 +19910,13 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
     case GPUNN__A_AXES:
         for (int i = 0, found = 0; i < count; i++)
             if (*bits >> i & 1) gpunn__put(text, "%s%d", found++ ? between : "", i);
+        break;
+    case GPUNN__A_CUSTOM: gpunn__put(text, "%s", (*(const gpunn_custom_op *const *)(const void *)from)->name); break;
+    case GPUNN__A_NUMBERS:
+        for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) {
+            gpunn__put(text, "%s", i ? between : "");
+            gpunn__put_float(text, ((const float *)(const void *)from)[i], 9);
+        }
         break;
     case GPUNN__A_REDUCTION:
         gpunn__put(text, "%s%s%s", quote, gpunn__reduction_names[*(const gpunn_reduction *)(const void *)from], quote);
@@ -20201,6 +20370,20 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
     case GPUNN_OP_RESHAPE:
     case GPUNN_OP_EXPAND: gpunn__emit_shape(w, t); break;
     case GPUNN_OP_TOPK_INDICES: gpunn__emitf(w, ", \"k\": %lld", (long long)t->dim[t->attr.axis]); break;
+    case GPUNN_OP_CUSTOM: {
+        int count = GPUNN_CUSTOM_NUMBERS;
+        while (count > 0 && t->attr.numbers[count - 1] == 0) count--;
+        gpunn__emitf(w, ", \"kind\": \"%s\"", t->attr.custom->name);
+        gpunn__emit_shape(w, t);
+        for (int i = 0; i < count; i++) {
+            char        number[48];
+            gpunn__line line = {number, sizeof number, 0};
+            gpunn__put_number(&line, t->attr.numbers[i]);
+            gpunn__emitf(w, "%s%s", i ? ", " : ", \"numbers\": [", number);
+        }
+        if (count) gpunn__emitf(w, "]");
+        break;
+    }
     case GPUNN_OP_SLICE: {
         int     axis = t->attr.axis;
         int64_t last = t->attr.start + (t->dim[axis] - 1) * t->attr.step;
@@ -21469,6 +21652,44 @@ static gpunn_tensor *gpunn__make_dice_loss(gpunn__loading *l, const gpunn__spec_
                : NULL;
 }
 
+static gpunn_tensor *gpunn__make_custom(gpunn__loading *l, const gpunn__spec_entry *e)
+{
+    gpunn_custom_args args;
+    gpunn_shape       shape;
+    const char       *kind = NULL;
+    char              shown[128], one[128], other[128];
+    int               at, list = gpunn__look(l, e->item, "numbers");
+    memset(&args, 0, sizeof args);
+    if (!gpunn__need(l, e->item, "kind", "the name of a registered op", &at) || !gpunn__string_at(l, at, "kind", &kind) ||
+        !gpunn__need_shape(l, e->item, &shape))
+        return NULL;
+    const gpunn_custom_op *op = gpunn_find_custom(l->dev, kind);
+    if (op == NULL) {
+        (void)gpunn__wrong(l, at, "no op \"%s\" is registered; call gpunn_register_custom before gpunn_spec_load",
+                           gpunn__printable(&l->items.at[at].text, shown));
+        return NULL;
+    }
+    if (op->inputs != e->count) {
+        (void)gpunn__wrong(l, e->item, "op \"%s\" has %d inputs, not %d", kind, op->inputs, e->count);
+        return NULL;
+    }
+    if (list && (l->items.at[list].kind != GPUNN__J_LIST || gpunn__item_count(l, list) > GPUNN_CUSTOM_NUMBERS)) {
+        (void)gpunn__wrong(l, list, "\"numbers\" must be a list of at most %d numbers", GPUNN_CUSTOM_NUMBERS);
+        return NULL;
+    }
+    for (int i = 0; list && i < gpunn__item_count(l, list); i++)
+        if (!gpunn__float_at(l, list + 1 + i, "numbers", false, &args.numbers[i])) return NULL;
+    gpunn_tensor *t = gpunn_custom_(op, e->in, args);
+    if (t == NULL) return NULL;
+    gpunn__call call = gpunn__call_of(t->model, "custom", op->name);
+    int         rank = gpunn__rank_of(&call, &shape, 2);
+    if (rank < 0) return NULL;
+    if (rank == t->rank && memcmp(shape.dim, t->dim, (size_t)rank * sizeof *t->dim) == 0) return t;
+    (void)gpunn__wrong(l, e->item, "op \"%s\" makes %s of these inputs, not %s", kind, gpunn__shape_text(t, one),
+                       gpunn__dims_text(rank, shape.dim, other));
+    return NULL;
+}
+
 static gpunn_tensor *gpunn__make_ctc_loss(gpunn__loading *l, const gpunn__spec_entry *e)
 {
     gpunn_ctc_args args;
@@ -21637,6 +21858,7 @@ static const gpunn__spec_op gpunn__spec_ops[] = {
     {"cosine_similarity", 2, false, gpunn__make_cosine_similarity},
     {"dice_loss", 2, false, gpunn__make_dice_loss},
     {"ctc_loss", 4, false, gpunn__make_ctc_loss},
+    {"custom", -1, false, gpunn__make_custom},
     {"accuracy", 2, false, gpunn__make_accuracy},
     {"binary_accuracy", 2, false, gpunn__make_accuracy},
 };

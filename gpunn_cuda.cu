@@ -8913,6 +8913,69 @@ static gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *step, gpunn
     return gpunn__cuda_check(cuda, (cudaError_t)-launch->run(&call), step->name);
 }
 
+/* An op of the program's, whose values are F32: what is stored in 16 bits is converted to and fro in the workspace, where
+ * gradients that add up are made, too. */
+static gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_custom_op *op = step->attr->custom;
+    gpunn_custom_function  function = step->backward ? op->cuda_backward : op->cuda_forward;
+    gpunn_value            in[GPUNN_CUSTOM_INPUTS], grad_in[GPUNN_CUSTOM_INPUTS], out = step->out, grad_out = step->grad_out;
+    const bool             run = action != GPUNN__PREPARE;
+    gpunn_custom_call      call;
+    gpunn_value           *values[2 * GPUNN_CUSTOM_INPUTS + 2];
+    int                    count = 0;
+    if (function == NULL)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "op '%s' has no .cuda_%s function; give it one, or open the CPU",
+                                op->name, step->backward ? "backward" : "forward");
+    memset(&call, 0, sizeof call);
+    call.in = in;
+    call.out = &out;
+    call.grad_out = step->backward ? &grad_out : NULL;
+    call.grad_in = step->backward ? grad_in : NULL;
+    call.input_count = step->input_count;
+    call.numbers = step->attr->numbers;
+    call.user = op->user;
+    call.stream = cuda->stream;
+    for (int i = 0; i < step->input_count; i++) {
+        in[i] = step->in[i];
+        values[count++] = &in[i];
+        if (step->backward) grad_in[i] = step->grad_in[i];
+    }
+    values[count++] = &out;
+    if (step->backward) values[count++] = &grad_out;
+    size_t own = op->workspace ? op->workspace(&call, step->backward) : 0, at = (own + 63) / 64 * 64;
+    for (int i = 0; i < count; i++) {
+        gpunn_value *value = values[i];
+        if (value->data == NULL || (value->dtype != GPUNN_F16 && value->dtype != GPUNN_BF16)) continue;
+        void *wide = (char *)step->workspace + at;
+        at += ((size_t)value->count * sizeof(float) + 63) / 64 * 64;
+        if (run && (value != &out || step->backward))
+            GPUNN__TRY(gpunn__cuda_copy(cuda, wide, GPUNN_F32, value->data, value->dtype, value->count, false));
+        if (run) value->data = wide;
+        value->dtype = GPUNN_F32;
+    }
+    for (int i = 0; i < step->input_count && step->backward; i++) {
+        if (grad_in[i].data == NULL) continue;
+        if (run && (step->accumulate[i] || grad_in[i].dtype != GPUNN_F32)) grad_in[i].data = (char *)step->workspace + at;
+        grad_in[i].dtype = GPUNN_F32;
+        at += ((size_t)grad_in[i].count * sizeof(float) + 63) / 64 * 64;
+    }
+    if (!run) {
+        step->workspace_bytes = at;
+        return GPUNN_OK;
+    }
+    call.workspace = own ? step->workspace : NULL;
+    GPUNN__TRY(gpunn__cuda_check(cuda, (cudaError_t)function(&call), op->name));
+    GPUNN__TRY(gpunn__cuda_launched(cuda, op->name));
+    if (!step->backward && out.data != step->out.data)
+        return gpunn__cuda_copy(cuda, step->out.data, step->out.dtype, out.data, GPUNN_F32, out.count, false);
+    for (int i = 0; i < step->input_count && step->backward; i++)
+        if (grad_in[i].data != step->grad_in[i].data)
+            GPUNN__TRY(gpunn__cuda_copy(cuda, step->grad_in[i].data, step->grad_in[i].dtype, grad_in[i].data, GPUNN_F32,
+                                        grad_in[i].count, step->accumulate[i]));
+    return GPUNN_OK;
+}
+
 static gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     switch (step->op) {

@@ -342,6 +342,14 @@ class _Emitter:
 
     op_rnn = op_lstm = op_gru = recurrent
 
+    def op_custom(self, t, x):
+        numbers = list(t.attrs["numbers"])
+        while numbers and numbers[-1] == 0:
+            numbers.pop()
+        return "gpunn_custom(gpunn_find_custom(dev, %s), %s%s)" % (
+            quoted(t.attrs["kind"]), self.helper(t, "parts"),
+            ", .numbers = {%s}" % ", ".join(map(number, numbers)) if numbers else "")
+
     def op_ctc_loss(self, t, x):
         a, given = t.attrs, _Fields()
         if a["reduction"] != "mean":
@@ -361,7 +369,7 @@ class _Emitter:
         elif t.op in ("rnn", "lstm", "gru"):
             weights = [self.operand(i) for i in t.inputs[4:] if i is not None]
             self.statement("gpunn_tensor *%s[] = {%s};" % (self.helper(t, "weights"), ", ".join(weights)))
-        elif t.op == "concat":
+        elif t.op in ("concat", "custom"):
             self.statement("gpunn_tensor *%s[] = {%s};" % (self.helper(t, "parts"), ", ".join(map(self.operand, t.inputs))))
         self.statement("gpunn_tensor *%s = %s;" % (self.variable(t.id), self.call(t)))
         if t.kind in ("value", "constant") and t.name is not None:

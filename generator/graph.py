@@ -2,6 +2,7 @@
 that both give every tensor the same id and the same text."""
 import hashlib
 import math
+import re
 from dataclasses import dataclass, field
 from functools import partialmethod
 
@@ -14,6 +15,7 @@ MAX_INT = (1 << 31) - 1
 MAX_NAME = 255           # bytes of a tensor's name; a layer's leaves room for ".running_mean"
 MAX_LAYER_NAME = 239
 BATCH = -1               # a dimension; -k is k times the batch
+MAX_CUSTOM_INPUTS, CUSTOM_NUMBERS = 16, 8
 MOST = f32(3.4028234663852886e38)
 CLASS_DTYPES = ("i64", "i32", "u8")
 INDEX_DTYPES = ("i64", "i32")
@@ -1372,6 +1374,17 @@ class Graph:
             raise GraphError("blank is %d; use one of the %d classes" % (blank, x.shape[2]), "blank")
         attrs = {"reduction": reduction, "blank": blank, "zero_infinity": zero_infinity, "batch_first": batch_first}
         return self.node("ctc_loss", attrs, (x,) + rest, x.shape[sample:sample + 1] if reduction == "none" else ())
+
+    def custom(self, *operands, kind, shape, numbers=()):
+        """An op of the program's own; only the program knows its shape rule."""
+        if not re.fullmatch("[A-Za-z0-9_.-]{1,63}", kind):
+            raise GraphError("kind '%s' is no name of an op: letters, digits, '_', '.', '-'" % kind, "kind")
+        if len(operands) > MAX_CUSTOM_INPUTS:
+            raise GraphError("%d inputs are given, but an op of one's own has at most %d" % (
+                len(operands), MAX_CUSTOM_INPUTS), "inputs")
+        values = [finite(number, "numbers") + 0.0 for number in numbers]
+        values += [0.0] * (CUSTOM_NUMBERS - len(values))
+        return self.node("custom", {"kind": kind, "numbers": tuple(values)}, operands, shape_of(shape))
 
     def accuracy(self, logits, labels):
         self.check_classes(logits, labels)

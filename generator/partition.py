@@ -14,7 +14,8 @@ from .program import Instance, Kernel, KernelSet
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 PRODUCTS = ("linear", "matmul", "scaled_dot_product_attention") + CONVOLUTIONS
-F32_RESULTS = ("affine_grid", "gradient_energy", "sum", "log_softmax", "cumsum", "rnn", "lstm", "gru", "ctc_loss") + CLASS_LOSSES
+F32_RESULTS = ("affine_grid", "gradient_energy", "sum", "log_softmax", "cumsum", "rnn", "lstm", "gru", "ctc_loss",
+               "custom") + CLASS_LOSSES
 LOCAL_OPS = ("batch_norm",) + POOLS
 SAMPLE = 32  # the batch at which bytes are compared
 

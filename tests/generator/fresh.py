@@ -13,6 +13,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 KERNELS = os.path.join(ROOT, "examples", "kernels")
 MODELS = {  # the command that writes the spec, without the file's name
     "cifar10": ["cifar10", "--spec"],
+    "custom_op": ["custom_op", "--spec"],
     "fashion_mnist_deep": ["fashion_mnist", "--model", "deep", "--spec"],
     "fashion_mnist_simple": ["fashion_mnist", "--model", "simple", "--spec"],
     "simple_nn": ["simple_nn"],
