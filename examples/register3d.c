@@ -130,8 +130,8 @@ static bool resize(gpunn_device *dev, const float *from, const int *size, float 
     float         growth[3];
     gpunn_model  *model = gpunn_model_create(dev);
     gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(1, size[0], size[1], size[2], channels));
-    gpunn_tensor *y = gpunn_grid_sample(gpunn_permute(x, GPUNN_AXES(0, 4, 1, 2, 3)), identity_grid(model, to_size),
-                                        .padding_mode = GPUNN_GRID_BORDER);
+    gpunn_tensor *y = gpunn_interpolate(gpunn_permute(x, GPUNN_AXES(0, 4, 1, 2, 3)), .mode = GPUNN_INTERPOLATE_LINEAR,
+                                        .size = {to_size[0], to_size[1], to_size[2]});
     y = gpunn_permute(y, GPUNN_AXES(0, 2, 3, 4, 1));
     for (int i = 0; i < 3; i++) growth[i] = (float)to_size[2 - i] / (float)size[2 - i];
     if (is_field) y = gpunn_mul(y, gpunn_constant(model, GPUNN_SHAPE(3), growth));

@@ -1190,13 +1190,30 @@ static void test_grid_sample_special(void **state)
         }
 }
 
-/* Every number of threads gives the same bits. */
-static void test_grid_sample_threads(void **state)
+/* Half way between two cells the even one is the nearest. */
+static void test_grid_sample_ties(void **state)
 {
-    (void)state;
-    const sampling   c = {3, 1, 2, {23, 29, 31}, {37, 25, 33}, GPUNN_GRID_BILINEAR, GPUNN_GRID_BORDER, false};
-    const int64_t    nx = 23 * 29 * 31 * 2, ng = 37 * 25 * 33 * 3;
-    float           *x = test_randoms(nx, 20, 1), *grid = draw_points(&c, ng / 3), *first[2] = {NULL, NULL};
+    fixture           *f = *state;
+    static const float x[4] = {5, 6, 7, 8}, grid[10] = {-1, 0, -0.5f, 0, 0, 0, 0.5f, 0, 1, 0}, expected[5] = {5, 5, 7, 7, 0};
+    gpunn_tensor      *tx = add_input(f, "x", GPUNN_SHAPE(1, 1, 1, 4), x, 4);
+    gpunn_tensor      *tg = add_input(f, "grid", GPUNN_SHAPE(1, 1, 5, 2), grid, 10);
+    gpunn_tensor      *y = MADE(f->dev, gpunn_grid_sample(tx, tg, .mode = GPUNN_GRID_NEAREST));
+    OK(f->dev, gpunn_forward(&y, 1));
+    float *value = read_floats(f->dev, y, NULL);
+    assert_memory_equal(value, expected, sizeof expected);
+    free(value);
+}
+
+/* Every number of threads gives the same bits. smooth: points of a chunk stay together, in few rows. */
+static void check_threads(bool smooth)
+{
+    const sampling c = {3, 1, 2, {23, 29, 31}, {37, 25, 33}, GPUNN_GRID_BILINEAR, GPUNN_GRID_BORDER, false};
+    const int64_t  nx = 23 * 29 * 31 * 2, ng = 37 * 25 * 33 * 3;
+    float         *x = test_randoms(nx, 20, 1), *grid = draw_points(&c, ng / 3), *first[2] = {NULL, NULL};
+    for (int64_t i = 0; smooth && i < ng; i++) {
+        const int64_t at[3] = {i / 3 % 33, i / 3 / 33 % 25, i / 3 / 33 / 25};
+        grid[i] = grid[i] * 0.02f + 2 * ((float)at[i % 3] + 0.5f) / (float)c.out[2 - i % 3] - 1;
+    }
     static const int threads[] = {1, 2, 3, 7};
     for (int i = 0; i < COUNT(threads); i++) {
         fixture f = {.dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = threads[i])};
@@ -1239,6 +1256,13 @@ static void test_learned_mask(void **state)
     free(values);
 }
 
+static void test_grid_sample_threads(void **state)
+{
+    (void)state;
+    check_threads(false);
+    check_threads(true);
+}
+
 int main(void)
 {
     static struct CMUnitTest tests[64];
@@ -1255,6 +1279,7 @@ int main(void)
     count += each_backend(tests + count, "pools, interpolation and padding", test_maps, NULL);
     count += each_backend(tests + count, "grid_sample", test_grid_sample, NULL);
     count += each_backend(tests + count, "grid_sample of what is no number", test_grid_sample_special, NULL);
+    count += each_backend(tests + count, "grid_sample between cells", test_grid_sample_ties, NULL);
     const struct CMUnitTest threads = cmocka_unit_test_setup_teardown(test_grid_sample_threads, NULL, NULL);
     tests[count++] = threads;
     count += each_backend(tests + count, "rows", test_rows, NULL);
