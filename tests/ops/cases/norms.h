@@ -1,21 +1,5 @@
 /* Norms over groups of channels, instances and volumes: cases of golden.c (tests/golden/norms.safetensors) and of gradients.c. */
 
-/* A convolution and the batch norm of it, which evaluation merges; a linear layer and one over another axis than its features. */
-static gpunn_tensor *merged1d(gpunn_tensor *x)
-{
-    x = gpunn_conv1d(x, "c", .out_channels = 4, .kernel_size = 2);
-    return gpunn_relu(gpunn_batch_norm1d(x, "l"));
-}
-static gpunn_tensor *merged3d(gpunn_tensor *x)
-{
-    x = gpunn_conv3d(x, "c", .out_channels = 4, .kernel_size = 2, .no_bias = true);
-    return gpunn_relu(gpunn_batch_norm3d(x, "l"));
-}
-static gpunn_tensor *other_axis(gpunn_tensor *x)
-{
-    return gpunn_batch_norm2d(gpunn_linear(x, "c", .out_features = 7), "l");
-}
-
 /* clang-format off */
 #define NORMS_CASES(X)                                                                                    \
     X(group_norm, "plain", gpunn_group_norm(in("x"), "l", .num_groups = 3))                               \
@@ -31,9 +15,12 @@ static gpunn_tensor *other_axis(gpunn_tensor *x)
     X(instance_norm, "3d", gpunn_instance_norm3d(in("x"), "l"))                                           \
     X(batch_norm, "3d", gpunn_batch_norm3d(in("x"), "l"))                                                 \
     X(batch_norm, "3d_options", gpunn_batch_norm3d(in("x"), "l", .eps = 1e-3f, .momentum = 0.3f))         \
-    X(batch_norm, "1d_merged", merged1d(in("x")))                                                         \
-    X(batch_norm, "3d_merged", merged3d(in("x")))                                                         \
-    X(batch_norm, "other_axis", other_axis(in("x")))
+    X(batch_norm, "1d_merged",                                                                            \
+      gpunn_relu(gpunn_batch_norm1d(gpunn_conv1d(in("x"), "c", .out_channels = 4, .kernel_size = 2), "l")))\
+    X(batch_norm, "3d_merged",                                                                            \
+      gpunn_relu(gpunn_batch_norm3d(gpunn_conv3d(in("x"), "c", .out_channels = 4, .kernel_size = 2,       \
+      .no_bias = true), "l")))                                                                            \
+    X(batch_norm, "other_axis", gpunn_batch_norm2d(gpunn_linear(in("x"), "c", .out_features = 7), "l"))
 #define NORMS_GRADIENTS(X)                                                                                                      \
     X(batch_norm3d, XS(3, 2, 2, 3, 2), gpunn_batch_norm3d(x, "l"))                                                              \
     X(group_norm, XS(3, 6, 2, 3), gpunn_group_norm(x, "l", .num_groups = 2))                                                    \
