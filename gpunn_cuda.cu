@@ -2771,9 +2771,10 @@ typedef struct gpunn__pool {
 /* The window of output i along an axis covers cells [*begin, *end); returns its length with the padding that it covers. */
 __device__ __forceinline__ int gpunn__pool_window(const gpunn__pool_axis &a, int i, int *begin, int *end)
 {
-    if (a.kernel == 0) { /* torch's adaptive rule */
-        *begin = (int)((int64_t)i * a.n / a.out);
-        *end = (int)(((int64_t)(i + 1) * a.n + a.out - 1) / a.out);
+    if (a.kernel == 0) { /* torch's i n / out and (i + 1) n / out rounded up, in parts that fit 32 bits */
+        unsigned whole = (unsigned)a.n / (unsigned)a.out, rest = (unsigned)a.n - whole * (unsigned)a.out, at = (unsigned)i;
+        *begin = (int)(at * whole + at * rest / (unsigned)a.out);
+        *end = (int)((at + 1) * whole + ((at + 1) * rest + (unsigned)a.out - 1) / (unsigned)a.out);
         return *end - *begin;
     }
     int first = i * a.stride - a.padding, last = min(first + a.kernel, a.n + a.padding);
@@ -2791,9 +2792,12 @@ __device__ __forceinline__ int gpunn__pool_corner(const gpunn__pool_axis &a, int
 /* The windows that cover any of the cells [from, to) are [*begin, *end). */
 __device__ __forceinline__ void gpunn__pool_windows(const gpunn__pool_axis &a, int from, int to, int *begin, int *end)
 {
-    if (a.kernel == 0) {
-        *begin = (int)((int64_t)from * a.out / a.n);
-        *end = (int)(((int64_t)to * a.out + a.n - 1) / a.n);
+    if (a.kernel == 0) { /* from a guess that may be one off */
+        int low, high;
+        *begin = max((int)((float)from * (float)a.out / (float)a.n) - 1, 0);
+        while ((void)gpunn__pool_window(a, *begin, &low, &high), high <= from) ++*begin;
+        *end = *begin + 1;
+        while (*end < a.out && ((void)gpunn__pool_window(a, *end, &low, &high), low < to)) ++*end;
         return;
     }
     int before = from + a.padding - a.kernel; /* a window that begins here or earlier has ended */
@@ -2849,7 +2853,7 @@ __device__ __forceinline__ int gpunn__pool_marked(const gpunn__pool &p, int64_t 
 }
 
 /* A NaN wins, over an earlier NaN too, and of equal cells the first. */
-template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_kernel(const gpunn__pool p)
+template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_kernel(const gpunn__pool p)
 {
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     int     size = (deep ? p.z.out : 1) * p.y.out * p.x.out;
@@ -2934,19 +2938,20 @@ template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gp
     }
 }
 
-template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_back_kernel(const gpunn__pool p)
+template <bool deep>
+static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4) gpunn__pool_back_kernel(const gpunn__pool p)
 {
     int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
     int64_t step = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
+    int     size = (deep ? p.z.n : 1) * p.y.n * p.x.n;
     for (; i < p.cells; i += step) {
+        int64_t volume = i / size;
+        int     index = (int)(i - volume * size), line = index / p.x.n, x = index - line * p.x.n;
+        int     z = deep ? line / p.y.n : 0, y = line - z * p.y.n, count = gpunn__pack_size(p.cells, i);
         float   v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        int64_t slice = i / (p.y.n * p.x.n); /* of all volumes */
-        int     y = (int)(i - slice * (p.y.n * p.x.n)) / p.x.n, x = (int)(i - (slice * p.y.n + y) * p.x.n),
-            count = gpunn__pack_size(p.cells, i);
         if (p.accumulate) gpunn__load_pack(p.to, p.to_dtype, i, count, v);
         for (int done = 0, n; done < count; done += n, x = 0) { /* the cells of one row after another */
-            int64_t volume = deep ? slice / p.z.n : slice;
-            int     z = deep ? (int)(slice - volume * p.z.n) : 0, oz = 0, oz_end = 1, oy_begin, oy_end, ox_begin, ox_end;
+            int oz = 0, oz_end = 1, oy_begin, oy_end, ox_begin, ox_end;
             n = min(count - done, p.x.n - x);
             if (deep) gpunn__pool_windows(p.z, z, z + 1, &oz, &oz_end);
             gpunn__pool_windows(p.y, y, y + 1, &oy_begin, &oy_end);
@@ -2979,7 +2984,9 @@ template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gp
                     }
                 }
             }
-            if (++y == p.y.n) y = 0, slice++;
+            if (++y < p.y.n) continue;
+            y = 0;
+            if (!deep || ++z == p.z.n) z = 0, volume++;
         }
         gpunn__store_pack(p.to, p.to_dtype, i, count, false, v);
     }
@@ -3042,7 +3049,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_last_kernel
         }
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_last_back_kernel(const gpunn__pool p)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_last_back_kernel(const gpunn__pool p)
 {
     int items = p.y.n * p.x.n * p.packs, step = (int)(gridDim.x * blockDim.x);
     for (int64_t image = blockIdx.y; image < p.images; image += gridDim.y)
@@ -3109,6 +3116,10 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
                 return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT, "padding %d exceeds half of the window's %d; use a smaller one",
                                         axes[i]->padding, axes[i]->kernel);
         int64_t images = x->dim[0] * (x->channels_last ? 1 : x->dim[1]);
+        for (int i = 0; i < 3; i++)
+            if (adaptive && axes[i]->kernel == 0 && axes[i]->out > 65536)
+                return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%d windows along an axis are more than 65536; use fewer",
+                                        axes[i]->out);
         if (x->count / images > most || y->count / images > most || window > most)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                     "an image or window has more than 2^30 values; split the images into smaller ones");
@@ -3597,7 +3608,7 @@ __device__ __forceinline__ float gpunn__resize_weight(const gpunn__resize &r, co
     return i == a.in - 1 ? 1 : 1 - share;
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__resize_kernel(const gpunn__resize r)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__resize_kernel(const gpunn__resize r)
 {
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     int     size = r.z.out * r.y.out * r.x.out;
