@@ -658,19 +658,6 @@ def recurrent():
     return net, (randn(9, 33, 3), randn(9, 2), randn(9, 8)), nn.MSELoss()
 
 
-@case(SGD)
-def orders():
-    def forward(self, x, index):
-        x = self.fc(x)
-        top, places = x.topk(3, dim=1)
-        low = torch.topk(x, 2, largest=False)[0]
-        y = torch.cat([top, x.cumsum(1), x.cumsum(-1) * F.one_hot(index, 5)[:, None]], 1)
-        y = y + self.token.expand(x.shape[0], 1, 5) + torch.einsum("nij->ni", low).sum(1)[:, None, None]
-        return y * torch.where(places.argmin(1) == 0, 1.0, 0.5)[:, None] + torch.cat([self.token] * 11, 1).tile(1, 1, 1)
-    net = Net(forward, fc=nn.Linear(5, 5), token=parameter(1, 1, 5))
-    return net, (randn(3, 4, 5), torch.randint(0, 5, (3,)), randn(3, 11, 5)), nn.MSELoss()
-
-
 # ---- losses ------------------------------------------------------------------------------------------------------------
 @case(SGD)
 def losses_regression():
@@ -819,6 +806,19 @@ def softmaxes():
         return y + F.softmin(x, dim=0) + torch.softmax(x, 0)
     net = Net(forward, scale=parameter(4, 5))
     return net, (randn(3, 4, 5), randn(3, 4, 5)), nn.MSELoss()
+
+
+@case(SGD)
+def orders():
+    def forward(self, x, index):
+        x = self.fc(x)
+        top, places = x.topk(3, dim=1)
+        low = torch.topk(x, 2, largest=False)[0]
+        y = torch.cat([top, x.cumsum(1), x.cumsum(-1) * F.one_hot(index, 5)[:, None]], 1)
+        y = y + self.token.expand(x.shape[0], 1, 5) + torch.einsum("nij->ni", low).sum(1)[:, None, None]
+        return y * torch.where(places.argmin(1) == 0, 1.0, 0.5)[:, None] + torch.cat([self.token] * 11, 1).tile(1, 1, 1)
+    net = Net(forward, fc=nn.Linear(5, 5), token=parameter(1, 1, 5))
+    return net, (randn(3, 4, 5), torch.randint(0, 5, (3,)), randn(3, 11, 5)), nn.MSELoss()
 
 
 @case({"type": "sgd", "lr": 0.0002})
