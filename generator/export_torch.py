@@ -80,6 +80,11 @@ class Value:
         return self.parameter or self.entry.name or self.entry.layer or self.entry.id  # parameter: its name, in a layer's entry
 
 
+def json_value(x):
+    """A Value as its id, a number that JSON lacks as the spec spells it: "inf"."""
+    return x.id() if isinstance(x, Value) else str(x) if isinstance(x, float) and not math.isfinite(x) else x
+
+
 class Entry:
     """An entry of the spec. inputs and values of attributes may be Values; weights: what the weights file holds of it."""
 
@@ -102,9 +107,8 @@ class Entry:
         if self.inputs:
             result["inputs"] = [x.id() for x in self.inputs]
         for key, x in self.attributes.items():
-            x = [dim_text(d) for d in x] if key == "shape" else list(x) if isinstance(x, tuple) else x
-            x = [y.id() if isinstance(y, Value) else y for y in x] if isinstance(x, list) else x
-            result[key] = x.id() if isinstance(x, Value) else x
+            x = [dim_text(d) for d in x] if key == "shape" else x
+            result[key] = [json_value(y) for y in x] if isinstance(x, (list, tuple)) else json_value(x)
         return result
 
 
@@ -448,7 +452,7 @@ class Writer:
             if key not in self.constants:
                 self.constants[key] = self.parameter(Parameter(x.name or self.unique("constant"), tensor))
         elif key not in self.constants:
-            values = tuple(float(f"{v:.9g}") if math.isfinite(v) else str(v) for v in tensor.flatten().tolist())
+            values = tuple(float(f"{v:.9g}") for v in tensor.flatten().tolist())
             self.constants[key] = self.add("constant", [], tensor.shape, shape=tuple(tensor.shape), values=values)
         return self.view(self.constants[key], full=x.full)
 
@@ -603,6 +607,8 @@ def number(x):
 
 
 def text(x):
+    if not math.isfinite(x):
+        raise Refused(f"{x} cannot stand in a formula")
     return f"({float(x)!r})" if x < 0 else repr(float(x))
 
 
@@ -992,7 +998,7 @@ def pad(w, call, x, pad, mode="constant", value=None):
         return x
     value = number(value or 0)
     return w.add("pad", [w.f32(w.whole(x))], call.shapes[0][0], before=before, after=after, mode=None if mode == "constant" else mode,
-                 value=None if value == 0 else value if math.isfinite(value) else str(value))
+                 value=value or None)
 
 
 @operation("repeat", "tile")

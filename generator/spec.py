@@ -237,17 +237,18 @@ class _Loader:
             return self.graph.apply(op, operands, [_OUTSIDE.get(value, value) for value in attributes])
         builder = getattr(self.graph, op)
         arguments = {key: value for key, value in values.items() if key in builder_arguments(op)}
-        for key in arguments:
-            if part["properties"][key].get("$ref") == "#/$defs/reference":
+        for key, value in arguments.items():
+            kind = part["properties"][key].get("$ref", "").rpartition("/")[2]
+            if kind == "reference":
                 arguments[key] = self.find(entry[key], entry.value_at[key])
-            elif part["properties"][key].get("$ref") == "#/$defs/references":
+            elif kind == "references":
                 arguments[key] = self.find_all(entry[key])
+            elif kind == "extended":
+                arguments[key] = _OUTSIDE.get(value, value)
         if op == "linear" and isinstance(arguments["bias"], str):
             arguments["bias"] = self.find(entry["bias"], entry.value_at["bias"])
         if op == "constant":
             arguments["values"] = [_OUTSIDE.get(value, value) for value in entry["values"]]
-        elif op == "pad":
-            arguments["value"] = _OUTSIDE.get(values["value"], values["value"])
         elif op == "expr":
             at = entry.value_at["expression"]
             arguments["place"] = lambda offset: self.source.place(self.source.inside(at, offset))

@@ -133,7 +133,7 @@ class Maker:
                               [self.count(4) for _ in range(2 + self.random.randrange(2))] if key == "size" else
                               [self.count(3) for _ in range(1 + len(x.shape))] if key == "repeats" else
                               [self.random.randrange(-r, r) for r in [len(x.shape)] for _ in range(r)] if op == "permute" else
-                              self.pick((1, 2, 3)) if key == "p" and "margin" in op else self.value(inner, x))
+                              self.pick((1, 2, 3, "inf")) if key == "p" and "margin" in op else self.value(inner, x))
         return entry
 
     def equation(self, entry, x):

@@ -215,6 +215,14 @@ class Written(Export):
     def test_precision(self):
         self.assertEqual(self.export(nn.Linear(3, 2).bfloat16(), torch.rand(4, 3).bfloat16())["precision"], "bf16")
 
+    def test_infinities(self):
+        def forward(self, x):
+            x = F.pad(x.clamp(0, float("inf")), (1, 0), value=float("-inf"))
+            return F.triplet_margin_loss(x, x.roll(1, 1), torch.full((4,), float("inf")).minimum(x), p=float("inf"))
+        written = self.export(Net(forward), torch.rand(2, 3))["tensors"]
+        self.assertEqual([t[key] for t in written for key in ("max", "value", "values", "p") if key in t],
+                         ["inf", "-inf", ["inf"] * 4, "inf"])
+
     def test_formulas(self):
         written = self.export(Net(lambda self, x: F.softshrink(x, 0.25)), torch.rand(3, 2))
         self.assertEqual(written["tensors"][1]["expression"], "where(x > 0.25, x - 0.25, where(x < -0.25, x + 0.25, 0 * x))")
@@ -249,6 +257,7 @@ class Refusals(Export):
                 ("parameters of one layer", lambda x: F.conv_transpose2d(x, torch.ones(4, 2, 3, 3)), (3, 4, 5, 5)),
                 ("integers", lambda x: x.argmax(1) * 2, (3, 4)),
                 ("norm of order 3", lambda x: x.norm(3), (3, 4)),
+                ("inf cannot stand in a formula", lambda x: F.threshold(x, 0.5, float("inf")), (3, 4)),
                 ("its mode", lambda x: F.dropout(x, 0.5, training=False), (3, 4)),
                 ("only works with this batch size|cannot capture it|depend on the batch size",
                  lambda x: x * 2 if x.shape[0] == 3 else x, (3, 4)),
