@@ -717,6 +717,21 @@ def losses_margins():
     return net, (randn(5, 4), (torch.rand(5, 3) > 0.5).float() * 2 - 1)
 
 
+@case(SGD)
+def losses_of_distances():
+    """Of vectors that belong together or do not, and of scores; some terms are not above their margin."""
+    def forward(self, x, y, labels, same):
+        a, p, n = self.fc(x), self.fc(y), self.fc(y.roll(1, 1))
+        each = F.triplet_margin_loss(a, p, n, margin=0.5, swap=True, reduction="none")
+        return {"each": each, "loss": F.triplet_margin_loss(a, p, n, margin=0.1, p=1) + each.square().mean()
+                + F.triplet_margin_loss(a, p, n, p=3, eps=0.01, reduction="sum") + F.triplet_margin_loss(a, p, n, p=math.inf)
+                + F.cosine_embedding_loss(a, p, same)
+                + F.cosine_embedding_loss(a, n, same, margin=0.3, reduction="sum") + F.multi_margin_loss(a, labels, margin=0.4)
+                + F.multi_margin_loss(p, labels, p=2, weight=self.weight, reduction="sum")}
+    net = Net(forward, fc=nn.Linear(4, 3), weight=torch.tensor([0.5, 1.0, 2.0]))
+    return net, (randn(6, 4), randn(6, 4), classes(6, 3), torch.tensor([1.0, -1.0, -1.0, 1.0, 1.0, -1.0]))
+
+
 @case(ADAM)
 def metrics():
     """Predictions beside the loss."""
