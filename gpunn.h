@@ -11349,6 +11349,8 @@ GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t 
                 if (ox > inner_end) ox = inner_end;
                 if (ox == p->x.out) break;
             }
+#else
+            (void)depth, (void)rows, (void)columns, (void)stride;
 #endif
             int64_t x0, x1, width = gpunn__pool_window(&p->x, ox, &x0, &x1);
             int64_t cells = p->count_exclude_pad ? (z1 - z0) * (y1 - y0) * (x1 - x0) : deep * height * width;
