@@ -4890,12 +4890,25 @@ static gpunn_tensor *gpunn__joined_mask(const gpunn__call *call, const gpunn_mul
     return count == 1 ? part[0] : gpunn_add(part[0], part[1]);
 }
 
+static gpunn_tensor *gpunn__plain_linear(gpunn_tensor *x, const char *name, int out_features)
+{
+    const gpunn_linear_args args = {0, out_features, false, NULL, NULL};
+    return gpunn_linear_(x, name, args);
+}
+
+static gpunn_tensor *gpunn__plain_norm(gpunn_tensor *x, const char *name, float eps)
+{
+    const gpunn_layer_norm_args args = {0, 1, eps, false, false};
+    return gpunn_layer_norm_(x, name, args);
+}
+
 /* x [n, rows, e] times a third, or two or all, of in_proj_weight [3 e, e] from `first` on, with its bias. */
 static gpunn_tensor *gpunn__in_proj(gpunn_tensor *x, gpunn_tensor *weight, gpunn_tensor *bias, int64_t first, int64_t e)
 {
     if (weight->dim[0] != e) weight = gpunn_slice(weight, 0, first, first + e, 1);
-    gpunn_tensor *part = weight ? gpunn_slice(bias, 0, first, first + e, 1) : NULL;
-    gpunn_tensor *y = part ? gpunn_matmul(x, weight, .transpose_b = true) : NULL;
+    gpunn_tensor           *part = weight ? gpunn_slice(bias, 0, first, first + e, 1) : NULL;
+    const gpunn_matmul_args args = {0, false, true};
+    gpunn_tensor           *y = part ? gpunn_matmul_(x, weight, args) : NULL;
     return y ? gpunn_add(y, part) : NULL;
 }
 
@@ -4946,8 +4959,9 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
         if ((x[i] = i > 0 && same ? x[0] : gpunn__swap_rows(x[i])) == NULL) return gpunn__undo(&call);
     gpunn_attention_args how = {0, mask, args.is_causal, args.dropout, 0, false, true};
     if (same && one) {
-        const gpunn_shape split = {{n, l, 3, heads, e / heads}};
-        y = gpunn_linear(x[0], gpunn__part(text, name, "in_proj"), .weight = weight[0], .bias = bias);
+        const gpunn_shape       split = {{n, l, 3, heads, e / heads}};
+        const gpunn_linear_args in_proj = {0, 0, false, weight[0], bias};
+        y = gpunn_linear_(x[0], gpunn__part(text, name, "in_proj"), in_proj);
         y = y ? gpunn_reshape(y, split) : NULL;
         y = y ? gpunn_scaled_dot_product_attention_(y, NULL, NULL, how) : NULL;
     } else {
@@ -4961,7 +4975,7 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
     const gpunn_shape flat = {{n, l, e}};
     const gpunn_init  zeros = {GPUNN_INIT_CONSTANT, 0, 0};
     y = y ? gpunn_reshape(y, flat) : NULL;
-    y = y ? gpunn_linear(y, gpunn__part(text, name, "out_proj"), .out_features = (int)e) : NULL;
+    y = y ? gpunn__plain_linear(y, gpunn__part(text, name, "out_proj"), (int)e) : NULL;
     if (y) y->inputs[2]->init = zeros;
     if (!args.batch_first) y = gpunn__swap_rows(y);
     return y ? y : gpunn__undo(&call);
@@ -4979,7 +4993,7 @@ static gpunn_tensor *gpunn__transformer_norm(gpunn__transformer *t, gpunn_tensor
 {
     char part[16], text[GPUNN__NAME_SIZE];
     (void)snprintf(part, sizeof part, "norm%d", ++t->norms);
-    return x ? gpunn_layer_norm(x, gpunn__part(text, t->name, part), .eps = t->eps) : NULL;
+    return x ? gpunn__plain_norm(x, gpunn__part(text, t->name, part), t->eps) : NULL;
 }
 
 static gpunn_tensor *gpunn__transformer_dropout(const gpunn__transformer *t, gpunn_tensor *x)
@@ -5002,11 +5016,10 @@ static gpunn_tensor *gpunn__transformer_block(const gpunn__transformer *t, gpunn
         x = gpunn_multi_head_attention_(x, memory ? memory : x, memory ? memory : x, gpunn__part(text, t->name, part), how);
     } else {
         const int width = (int)x->dim[x->rank - 1];
-        x = gpunn_linear(x, gpunn__part(text, t->name, "linear1"),
-                         .out_features = gpunn__int_setting(args->dim_feedforward, 2048));
+        x = gpunn__plain_linear(x, gpunn__part(text, t->name, "linear1"), gpunn__int_setting(args->dim_feedforward, 2048));
         x = x ? args->gelu ? gpunn_gelu(x) : gpunn_relu(x) : NULL;
         x = gpunn__transformer_dropout(t, x);
-        x = x ? gpunn_linear(x, gpunn__part(text, t->name, "linear2"), .out_features = width) : NULL;
+        x = x ? gpunn__plain_linear(x, gpunn__part(text, t->name, "linear2"), width) : NULL;
     }
     return gpunn__transformer_dropout(t, x);
 }
@@ -5048,7 +5061,7 @@ static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, g
         (void)snprintf(part, sizeof part, "layers.%d", i);
         x = gpunn__transformer_layer(op, x, memory, gpunn__part(text, name, part), args);
     }
-    if (x && args->norm) x = gpunn_layer_norm(x, gpunn__part(text, name, "norm"), .eps = args->layer_norm_eps);
+    if (x && args->norm) x = gpunn__plain_norm(x, gpunn__part(text, name, "norm"), args->layer_norm_eps);
     return x ? x : gpunn__undo(&call);
 }
 
