@@ -12,9 +12,9 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.dirname(HERE)]
-import tensor_file  # noqa: E402
-from examples import test_resnet18  # noqa: E402
+sys.path[:0] = [os.path.dirname(os.path.dirname(HERE))]
+from tests import tensor_file  # noqa: E402
+from tests.examples import test_resnet18  # noqa: E402
 
 SIDE, CLASSES, BATCH, TRAIN_BATCH, STEPS = 64, 5, 10, 32, 20
 

@@ -4,16 +4,13 @@ import json
 import os
 import struct
 import subprocess
-import sys
 import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "tests"))
-import tensor_file  # noqa: E402
+from tests import tensor_file
+from tests.examples import GOLDEN, program
 
-GOLDEN = os.path.join(ROOT, "tests", "examples", "golden")
-PROGRAM = os.path.join(ROOT, "build", "bert_qa")
+PROGRAM = program("bert_qa")
 VOCAB = os.path.join(GOLDEN, "tokenizer_vocab.txt")
 WEIGHTS = os.path.join(GOLDEN, "bert_qa.safetensors")
 

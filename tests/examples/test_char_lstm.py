@@ -2,16 +2,13 @@
 exactly, and names what is wrong with its arguments and files."""
 import os
 import subprocess
-import sys
 import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "tests"))
-import tensor_file  # noqa: E402
+from tests import tensor_file
+from tests.examples import GOLDEN, program
 
-GOLDEN = os.path.join(ROOT, "tests", "examples", "golden")
-PROGRAM = os.path.join(ROOT, "build", "char_lstm")
+PROGRAM = program("char_lstm")
 SIZES = ["--hidden", "16", "--embed", "8", "--layers", "2", "--batch", "4", "--length", "8"]
 
 

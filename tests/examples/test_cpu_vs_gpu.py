@@ -1,10 +1,10 @@
 """examples/cpu_vs_gpu.c: every work runs and is timed, and what it does not understand it says."""
-import os
 import subprocess
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.path.join(ROOT, "build", "cpu_vs_gpu")
+from tests.examples import program
+
+PROGRAM = program("cpu_vs_gpu")
 WORKS = ["vector_add", "matmul", "mlp", "cnn", "resnet18", "resnet18_train", "bert_layer", "registration"]
 
 

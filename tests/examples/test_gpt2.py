@@ -6,17 +6,15 @@ import math
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "tests"))
-import tensor_file  # noqa: E402
+from tests import tensor_file
+from tests.examples import GOLDEN, program
 
-PROGRAM = os.path.join(ROOT, "build", "gpt2")
+PROGRAM = program("gpt2")
 LAYERS, WIDTH = 4, 128
-SMALL = ["--cpu", "--threads", "1", "--batch", "2", "--context", "16", "--seed", "7", "--generate", "0", "--every", "1",
+SMALL = ["--threads", "1", "--batch", "2", "--context", "16", "--seed", "7", "--generate", "0", "--every", "1",
          "--peak", "1", "--lr", "1e-3"]
 
 
@@ -53,7 +51,7 @@ def weights(prefix=""):
 class Gpt2(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.golden = tensor_file.load(os.path.join(os.path.dirname(__file__), "golden", "gpt2.safetensors"))
+        cls.golden = tensor_file.load(os.path.join(GOLDEN, "gpt2.safetensors"))
         cls.weights = weights()
 
     def setUp(self):

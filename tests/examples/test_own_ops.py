@@ -6,11 +6,11 @@ import subprocess
 import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from tests.examples import program
 
 
-def run(program, *arguments):
-    return subprocess.run([os.path.join(ROOT, "build", program), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def run(name, *arguments):
+    return subprocess.run([program(name), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 class VectorAdd(unittest.TestCase):

@@ -7,16 +7,14 @@ import os
 import re
 import struct
 import subprocess
-import sys
 import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from register3d_pair import SIZE, pair  # noqa: E402
+from tests.examples import GOLDEN, program
+from tests.examples.register3d_pair import SIZE, pair
 
-PROGRAM = os.path.join(ROOT, "build", "register3d")
-GOLDEN = os.path.join(ROOT, "tests", "examples", "golden", "register3d.json")
+PROGRAM = program("register3d")
+EXPECTED = os.path.join(GOLDEN, "register3d.json")
 TYPES = {"u8": (2, "B"), "i8": (256, "b"), "i16": (4, "h"), "u16": (512, "H"), "i32": (8, "i"), "u32": (768, "I"), "f32": (16, "f"),
          "f64": (64, "d")}
 
@@ -51,7 +49,7 @@ class Case(unittest.TestCase):
         return path
 
     def run_program(self, *arguments):
-        return subprocess.run([PROGRAM, "--cpu", "--out", self.path("out"), *map(str, arguments)], stdout=subprocess.PIPE,
+        return subprocess.run([PROGRAM, "--out", self.path("out"), *map(str, arguments)], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, universal_newlines=True, timeout=120)
 
     def losses(self, *arguments):
@@ -65,7 +63,7 @@ class Case(unittest.TestCase):
 
 class Values(Case):
     def test_losses_are_pytorchs(self):
-        with open(GOLDEN, encoding="ascii") as file:
+        with open(EXPECTED, encoding="ascii") as file:
             golden = json.load(file)
         for name, case in golden.items():
             with self.subTest(name):

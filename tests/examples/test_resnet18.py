@@ -4,17 +4,14 @@ import os
 import re
 import struct
 import subprocess
-import sys
 import tempfile
 import unittest
 import zlib
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
-sys.path[:0] = [os.path.dirname(HERE)]
-import tensor_file  # noqa: E402
+from tests import tensor_file
+from tests.examples import GOLDEN, program
 
-PROGRAM = os.path.join(ROOT, "build", "resnet18")
+PROGRAM = program("resnet18")
 WIDTH = 8
 
 
@@ -65,7 +62,7 @@ class Resnet18(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.golden = {name: tensor_file.values(t) for name, t in tensor_file.load(
-            os.path.join(HERE, "golden", "resnet18.safetensors")).items()}
+            os.path.join(GOLDEN, "resnet18.safetensors")).items()}
         cls.weights = weights()
 
     def setUp(self):

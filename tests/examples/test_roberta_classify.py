@@ -4,16 +4,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "tests"))
-import tensor_file  # noqa: E402
+from tests import tensor_file
+from tests.examples import GOLDEN, program
 
-GOLDEN = os.path.join(ROOT, "tests", "examples", "golden")
-PROGRAM = os.path.join(ROOT, "build", "roberta_classify")
+PROGRAM = program("roberta_classify")
 WEIGHTS = os.path.join(GOLDEN, "roberta_classify.safetensors")
 BPE = {"vocab.json": os.path.join(GOLDEN, "tokenizer_vocab.json"), "merges.txt": os.path.join(GOLDEN, "tokenizer_merges.txt")}
 

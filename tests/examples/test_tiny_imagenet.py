@@ -11,9 +11,9 @@ import xml.dom.minidom
 import zlib
 
 from tests import tensor_file
+from tests.examples import GOLDEN, program
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.path.join(ROOT, "build", "tiny_imagenet")
+PROGRAM = program("tiny_imagenet")
 CLASSES = ("ant", "bee", "cat")
 SMALL = ("--device", "cpu", "--size", "16", "--width", "2", "--batch", "8")
 
@@ -38,7 +38,7 @@ def write(data, *path):
 class TinyImageNet(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.golden = tensor_file.load(os.path.join(ROOT, "tests", "examples", "golden", "tiny_imagenet.safetensors"))
+        cls.golden = tensor_file.load(os.path.join(GOLDEN, "tiny_imagenet.safetensors"))
         pixels, (count, _, cls.size, _) = cls.golden["pictures"][2], cls.golden["pictures"][1]
         each = len(pixels) // count
         cls.files = [png(cls.size, pixels[i * each:(i + 1) * each]) for i in range(count)]

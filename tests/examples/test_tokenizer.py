@@ -7,9 +7,9 @@ import subprocess
 import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-GOLDEN = os.path.join(ROOT, "tests", "examples", "golden")
-PROGRAM = os.path.join(ROOT, "build", "tokenize")
+from tests.examples import GOLDEN, program
+
+PROGRAM = program("tokenize")
 VOCAB = os.path.join(GOLDEN, "tokenizer_vocab.txt")
 BPE = [os.path.join(GOLDEN, "tokenizer_vocab.json"), os.path.join(GOLDEN, "tokenizer_merges.txt")]
 

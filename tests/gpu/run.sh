@@ -85,17 +85,30 @@ if printf '#include <%s>\n' stdarg.h stddef.h stdint.h setjmp.h cmocka.h | cc -x
     cmocka=-lcmocka
 fi
 tests="ops/golden ops/gradients ops/precision ops/reference ops/training unit/device unit/files unit/fit unit/loader unit/run"
+examples="bert_qa char_lstm cpu_vs_gpu custom_op doctor gpt2 resnet18 roberta_classify simple_nn vector_add"
+example_tests="bert_qa char_lstm gpt2 own_ops resnet18 roberta_classify"
+if echo '#include <stb/stb_image.h>' | cc -x c -fsyntax-only - 2>/dev/null; then
+    examples+=" register3d tiny_imagenet" example_tests+=" register3d tiny_imagenet"
+else
+    skipped=$((skipped + 1))
+    summary+="skipped  register3d, tiny_imagenet: stb_image.h is not installed (libstb-dev)"$'\n'
+fi
 library() {
     local cc
     cc -std=c99 -O3 -march=native -fopenmp $zlib -DGPUNN_IMPLEMENTATION -x c -c gpunn.h -o "$work/gpunn.o" &
     cc=$!
     "$NVCC" -std=c++17 -O3 -arch="${arch:-sm_90}" $NVCC_FLAGS -I. -c gpunn_cuda.cu -o "$work/gpunn_cuda.o" && wait "$cc"
 }
-program() { # of the library's two objects and a C file, which may hold gpunn.h's implementation
-    local own=$work/gpunn.o
+program() { # of the library's two objects and a C file, which may hold gpunn.h's implementation and kernels of its own
+    local name own=$work/gpunn.o file=$1
+    name=$(basename "$1" .c)
     ! grep -q '^#define GPUNN_IMPLEMENTATION' "$1" || own=
-    "$NVCC" -O3 $NVCC_FLAGS $zlib -I. -Xcompiler -march=native,-fopenmp "$1" $own "$work/gpunn_cuda.o" \
-        $(ls "examples/kernels/$(basename "$1" .c)"_*.cu 2>/dev/null) -o "$work/$(basename "$1" .c)" $cmocka $zlib_link
+    if grep -q '^#ifdef __CUDACC__' "$1"; then
+        file=$work/$name.o
+        "$NVCC" -std=c++17 -O3 -arch="${arch:-sm_90}" $NVCC_FLAGS $zlib -I. -Xcompiler -march=native,-fopenmp -x cu -c "$1" -o "$file" || return
+    fi
+    "$NVCC" -O3 $NVCC_FLAGS $zlib -I. -Xcompiler -march=native,-fopenmp "$file" $own "$work/gpunn_cuda.o" \
+        $(ls "examples/kernels/$name"_*.cu 2>/dev/null) -o "$work/$name" $cmocka $zlib_link
 }
 export -f library program
 if ! $build_only && "$python" -c 'import torch' 2>/dev/null; then # PyTorch compiles meanwhile; what it made is found in its cache again
@@ -106,7 +119,7 @@ if ! $build_only && "$python" -c 'import torch' 2>/dev/null; then # PyTorch comp
     done
 fi
 stage "library" 150 bash -c library || finish
-stage "programs" 120 bash -c "printf '%s\n' tests/bench/gpu_bench.c examples/doctor.c examples/simple_nn.c $(printf 'tests/%s.c ' $tests) |
+stage "programs" 150 bash -c "printf '%s\n' tests/bench/gpu_bench.c $(printf 'examples/%s.c ' $examples) $(printf 'tests/%s.c ' $tests) |
     xargs -P $(nproc) -I{} bash -c 'program {}'"
 stage "fused kernels, build" 120 "$python" tests/bench/fused_gpu.py --build
 ! $build_only || finish
@@ -116,11 +129,14 @@ stage "doctor, finding the libraries by itself" 20 env -u GPUNN_CUDA_PATH -u GPU
 export GPUNN_CUDA_PATH GPUNN_CUDNN_PATH GPUNN_TEST_DEVICE=cuda
 stage "simple_nn" 30 "$work/simple_nn"
 stage "tests" 150 "$python" tests/run.py --jobs 4 $(printf "$work/%s " $(basename -a $tests))
+stage "examples" 120 env GPUNN_EXAMPLES="$work" "$python" tests/run.py "examples:tests/tap.py tests/examples $(printf 'test_%s ' $example_tests)"
 wait # for PyTorch
 left=$((seconds - SECONDS))
 stage "benchmarks" 260 "$python" tests/bench/gpu.py "$work/gpu_bench" --python "$python" --json "$out/gpu.json" --seconds $((left < 250 ? left - 10 : 240))
 cp "$work/stage.log" "$out/gpu.md"
 stage "fused kernels" 120 "$python" tests/bench/fused_gpu.py --json "$out/fused.json"
+cat "$work/stage.log" >>"$out/gpu.md"
+stage "CPU against GPU" 60 "$work/cpu_vs_gpu" --seconds 0.5
 cat "$work/stage.log" >>"$out/gpu.md"
 sanitizer=$(command -v compute-sanitizer || ls "$(dirname "$NVCC")/compute-sanitizer" /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)
 if [ -n "$sanitizer" ]; then
