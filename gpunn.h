@@ -510,9 +510,9 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(AFFINE_GRID, affine_grid, 0, 0, 1)                 \
     X(INTERPOLATE, interpolate, 0, 0, 1)                 \
     X(BATCH_NORM, batch_norm, 3, 0, 7)                   \
-    X(RNN, rnn, 831, 1, 4093)                            \
-    X(LSTM, lstm, 831, 1, 4093)                          \
-    X(GRU, gru, 831, 1, 4093)                            \
+    X(RNN, rnn, 4095, 1, 4093)                           \
+    X(LSTM, lstm, 4095, 1, 4093)                         \
+    X(GRU, gru, 4095, 1, 4093)                           \
     X(LAYER_NORM, layer_norm, 3, 0, 7)                   \
     X(RMS_NORM, rms_norm, 3, 0, 3)                       \
     X(GROUP_NORM, group_norm, 3, 0, 7)                   \

@@ -21,6 +21,7 @@
  *     reduce    sum, max, gradient_energy, argmax, topk_indices, cumsum, softmax, log_softmax, layer_norm, rms_norm,
  *               group_norm, embedding, gather
  *     attention scaled_dot_product_attention: cuDNN's, or products and a kernel of our own
+ *     recurrent rnn, lstm, gru: cuDNN's, or products and a kernel for each step
  *     loss      cross_entropy, nll
  *     map       elementwise ops, expanded from gpunn.h's tables; cast; permute, concat, slice, pad, expand
  *     update    optimizers, norms of gradients, the loss scale
@@ -724,7 +725,12 @@ static void gpunn__cached_close(gpunn__cuda *cuda)
 #define GPUNN__DNN_FUNCTIONS(X)                                                                                       \
     X(cudnnCreate) X(cudnnDestroy) X(cudnnSetStream) X(cudnnGetErrorString) X(cudnnGetLastErrorString)                \
     X(cudnnBackendCreateDescriptor) X(cudnnBackendDestroyDescriptor) X(cudnnBackendSetAttribute)                      \
-    X(cudnnBackendGetAttribute) X(cudnnBackendFinalize) X(cudnnBackendExecute)
+    X(cudnnBackendGetAttribute) X(cudnnBackendFinalize) X(cudnnBackendExecute)                                        \
+    X(cudnnCreateRNNDescriptor) X(cudnnDestroyRNNDescriptor) X(cudnnSetRNNDescriptor_v8)                              \
+    X(cudnnCreateRNNDataDescriptor) X(cudnnDestroyRNNDataDescriptor) X(cudnnSetRNNDataDescriptor)                     \
+    X(cudnnCreateTensorDescriptor) X(cudnnDestroyTensorDescriptor) X(cudnnSetTensorNdDescriptor)                      \
+    X(cudnnGetRNNWeightSpaceSize) X(cudnnGetRNNWeightParams) X(cudnnGetRNNTempSpaceSizes)                             \
+    X(cudnnRNNForward) X(cudnnRNNBackwardData_v8) X(cudnnRNNBackwardWeights_v8)
 /* clang-format on */
 
 typedef struct gpunn__module {
@@ -934,8 +940,22 @@ static bool gpunn__lt_find(gpunn__module *module, char *text, size_t text_size)
 }
 
 #if GPUNN__CUDNN
-/* All parts of cuDNN come from the folder of the first: the loader takes those that are open already. libcudnn_adv, not needed
- * here, is left out. */
+/* All parts of cuDNN come from the folder of the first: the loader takes those that are open already. */
+static void gpunn__dnn_parts(const gpunn__module *module, const char *pattern)
+{
+#ifdef _WIN32
+    (void)module, (void)pattern;
+#else
+    const char *slash = strrchr(module->path, '/');
+    if (slash) {
+        glob_t found;
+        gpunn__files(&found, module->path, (size_t)(slash - module->path), pattern);
+        for (size_t i = 0; i < found.gl_pathc; i++) (void)dlopen(found.gl_pathv[i], RTLD_LAZY | RTLD_GLOBAL);
+        globfree(&found);
+    }
+#endif
+}
+
 static bool gpunn__dnn_find(gpunn__module *module, char *text, size_t text_size)
 {
     if (!gpunn__module_open(module, "cuDNN", GPUNN__DNN_FILE, "GPUNN_CUDNN_PATH", "cudnnGetVersion", CUDNN_VERSION, text,
@@ -948,15 +968,7 @@ static bool gpunn__dnn_find(gpunn__module *module, char *text, size_t text_size)
                        module->path, (int)(cuda_version() / 1000), CUDART_VERSION / 1000);
         return false;
     }
-#ifndef _WIN32
-    const char *slash = strrchr(module->path, '/');
-    if (slash) {
-        glob_t found;
-        gpunn__files(&found, module->path, (size_t)(slash - module->path), "libcudnn_[!a]*.so.9");
-        for (size_t i = 0; i < found.gl_pathc; i++) (void)dlopen(found.gl_pathv[i], RTLD_LAZY | RTLD_GLOBAL);
-        globfree(&found);
-    }
-#endif
+    gpunn__dnn_parts(module, "libcudnn_[!a]*.so.9"); /* libcudnn_adv: with the first recurrent layer */
     return true;
 }
 #endif
@@ -1024,7 +1036,7 @@ static gpunn_status gpunn__dnn_open(gpunn__cuda *cuda)
 }
 #endif
 
-/* At the first convolution; later calls give the first one's answer. */
+/* At the first op that asks; later calls give the first one's answer. */
 static gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda)
 {
     gpunn__libraries *libraries = cuda->libraries;
@@ -1033,7 +1045,7 @@ static gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda)
         libraries->dnn_status = gpunn__dnn_open(cuda);
         if (libraries->dnn_status != GPUNN_OK) {
             char text[sizeof cuda->text + 64];
-            (void)snprintf(text, sizeof text, "convolutions go the slower way through matrix products: %s", cuda->text);
+            (void)snprintf(text, sizeof text, "convolutions, attention and recurrent layers go slower ways: %s", cuda->text);
             gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
         }
     }
@@ -1154,6 +1166,28 @@ typedef struct gpunn__dnn_attention_data {
 static gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a, size_t *workspace_bytes);
 static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
                                              const gpunn__dnn_attention_data *data);
+
+/* cuDNN's rnn, lstm and gru: one layer of sequences that are all as long, in F32. */
+enum { GPUNN__RNN_TAG = 0x726E6E };
+typedef struct gpunn__dnn_rnn { /* all fields are set, no padding: a key of the cache */
+    int64_t tag, op, relu, precision, training, length, batch, in, hidden, directions, bias;
+} gpunn__dnn_rnn;
+typedef struct gpunn__dnn_rnn_room {
+    size_t  weights, workspace, reserve; /* bytes; reserve: from the forward pass of training to the backward pass */
+    int64_t part[2][4]; /* of each direction, where in the weights weight_ih, weight_hh, bias_ih and bias_hh begin, in floats */
+} gpunn__dnn_rnn_room;
+/* Forward: x, h_0, c_0, weights -> y, h_n, c_n, reserve. Backward: these and dy, dh_n, dc_n -> dx, dh_0, dc_0; dweights are added
+ * to. x [length, batch, in], y [length, batch, directions, hidden], states [directions, batch, hidden]. NULL: a state of 0, and
+ * what is not wanted, of which dx and reserve never are. */
+typedef struct gpunn__dnn_rnn_data {
+    bool         backward;
+    const float *x, *h_0, *c_0, *weights, *dy;
+    float       *y, *h_n, *c_n, *dh_n, *dc_n, *dx, *dh_0, *dc_0, *dweights;
+    void        *reserve, *workspace;
+} gpunn__dnn_rnn_data;
+/* As gpunn__dnn_prepare and gpunn__dnn_run. */
+static gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room);
+static gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data);
 
 static bool gpunn__dnn_available(gpunn__cuda *cuda);
 /* Chooses the plan. workspace_bytes: what the run will get. GPUNN_ERR_UNSUPPORTED: there is no plan, take another way. */
@@ -6673,8 +6707,183 @@ static gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cuda *cuda, 
     return step->backward ? gpunn__attention_backward(cuda, step, action) : gpunn__attention_forward(cuda, step, action);
 }
 /* ==== >>recurrent ===================================================================================================== *
- * rnn, lstm, gru: one layer, as gpunn.h's >>recurrent does it and with the same rows of gates kept, F32 in all precisions. One
- * product over all steps for the input and one for each gradient of a weight, one product and one kernel for each step. */
+ * rnn, lstm, gru: one layer, F32 in all precisions. By cuDNN, whose weights lie in one piece, where they are gathered from
+ * PyTorch's and whence their gradients are spread. Without it, as gpunn.h's >>recurrent does it and with the same rows of gates
+ * kept: one product over all steps for the input and one for each gradient of a weight, one product and one kernel for each step.
+ * cuDNN has PyTorch's order of gates (rnn; lstm i f g o; gru r z n, r after the product) and its two biases. */
+#ifndef GPUNN__EMULATOR
+#if GPUNN__CUDNN
+typedef struct gpunn__dnn_rnn_choice { /* what the cache holds for a gpunn__dnn_rnn */
+    bool                     searched, usable;
+    gpunn__dnn_rnn_room      room;
+    cudnnRNNDescriptor_t     rnn;
+    cudnnRNNDataDescriptor_t x, y;
+    cudnnTensorDescriptor_t  state, matrix, bias;
+    char                     refusal[256];
+} gpunn__dnn_rnn_choice;
+
+static void gpunn__dnn_rnn_forget(gpunn__cuda *cuda, void *value)
+{
+    gpunn__dnn_rnn_choice   *choice = (gpunn__dnn_rnn_choice *)value;
+    gpunn__libraries        *libraries = cuda->libraries;
+    cudnnTensorDescriptor_t *tensors[] = {&choice->state, &choice->matrix, &choice->bias};
+    if (choice->rnn) (void)libraries->cudnnDestroyRNNDescriptor(choice->rnn);
+    if (choice->x) (void)libraries->cudnnDestroyRNNDataDescriptor(choice->x);
+    if (choice->y) (void)libraries->cudnnDestroyRNNDataDescriptor(choice->y);
+    for (int i = 0; i < 3; i++)
+        if (*tensors[i]) (void)libraries->cudnnDestroyTensorDescriptor(*tensors[i]), *tensors[i] = NULL;
+    choice->rnn = NULL, choice->x = choice->y = NULL;
+}
+
+/* The descriptors, for which there need be no device. cuDNN 9 reads the lengths of sequences here, on the host. */
+static void gpunn__dnn_rnn_describe(gpunn__dnn_builder *builder, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_choice *choice)
+{
+    const cudnnRNNMode_t mode = key->op == GPUNN_OP_LSTM  ? CUDNN_LSTM
+                                : key->op == GPUNN_OP_GRU ? CUDNN_GRU
+                                : key->relu               ? CUDNN_RNN_RELU
+                                                          : CUDNN_RNN_TANH;
+    const int            length = (int)key->length, batch = (int)key->batch, in = (int)key->in, hidden = (int)key->hidden;
+    const int    directions = (int)key->directions, dim[3] = {directions, batch, hidden}, stride[3] = {batch * hidden, hidden, 1};
+    const size_t bytes = (size_t)batch * sizeof(int);
+    int *const   lengths = (int *)gpunn__host_alloc(builder->cuda, bytes);
+    const int64_t sizes[] = {key->length, key->batch, key->in, key->directions * key->hidden, key->batch * key->hidden};
+    if (lengths == NULL) {
+        builder->status = GPUNN_ERR_MEMORY;
+        (void)snprintf(builder->text, sizeof builder->text, "out of memory");
+        return;
+    }
+    for (int i = 0; i < batch; i++) lengths[i] = length;
+    for (int i = 0; i < 5 && builder->status == GPUNN_OK; i++) {
+        if (sizes[i] <= INT32_MAX) continue;
+        builder->status = GPUNN_ERR_UNSUPPORTED;
+        (void)snprintf(builder->text, sizeof builder->text, "it counts in 32 bits");
+    }
+    (void)GPUNN__DNN(builder, cudnnCreateRNNDescriptor, &choice->rnn);
+    (void)GPUNN__DNN(builder, cudnnCreateRNNDataDescriptor, &choice->x);
+    (void)GPUNN__DNN(builder, cudnnCreateRNNDataDescriptor, &choice->y);
+    (void)GPUNN__DNN(builder, cudnnCreateTensorDescriptor, &choice->state);
+    (void)GPUNN__DNN(builder, cudnnCreateTensorDescriptor, &choice->matrix);
+    (void)GPUNN__DNN(builder, cudnnCreateTensorDescriptor, &choice->bias);
+    (void)GPUNN__DNN(builder, cudnnSetRNNDescriptor_v8, choice->rnn, CUDNN_RNN_ALGO_STANDARD, mode,
+                     key->bias ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS,
+                     directions == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, CUDNN_DATA_FLOAT,
+                     CUDNN_DATA_FLOAT, key->precision == GPUNN_PRECISION_TF32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH, in, hidden,
+                     hidden, 1, NULL, CUDNN_RNN_PADDED_IO_ENABLED);
+    (void)GPUNN__DNN(builder, cudnnSetRNNDataDescriptor, choice->x, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED,
+                     length, batch, in, lengths, NULL);
+    (void)GPUNN__DNN(builder, cudnnSetRNNDataDescriptor, choice->y, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED,
+                     length, batch, directions * hidden, lengths, NULL);
+    (void)GPUNN__DNN(builder, cudnnSetTensorNdDescriptor, choice->state, CUDNN_DATA_FLOAT, 3, dim, stride);
+    gpunn__host_free(builder->cuda, lengths, bytes);
+}
+
+/* Where parts of the weights begin. Those of one matrix's gates lie behind each other, as PyTorch's do, or cuDNN is not used. */
+static void gpunn__dnn_rnn_parts(gpunn__dnn_builder *builder, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_choice *choice)
+{
+    gpunn__libraries *libraries = builder->cuda->libraries;
+    char *const       base = (char *)libraries->lt_workspace; /* any address: nothing is read from there */
+    const int64_t     gates = key->op == GPUNN_OP_LSTM ? 4 : key->op == GPUNN_OP_GRU ? 3 : 1;
+    for (int64_t d = 0; d < key->directions; d++)
+        for (int64_t g = 0; g < 2 * gates; g++) {
+            void         *address[2] = {base, base};
+            const int64_t size[2] = {key->hidden * (g < gates ? key->in : key->hidden), key->hidden};
+            (void)GPUNN__DNN(builder, cudnnGetRNNWeightParams, libraries->dnn, choice->rnn, (int32_t)d, choice->room.weights,
+                             base, (int32_t)g, choice->matrix, &address[0], choice->bias, &address[1]);
+            for (int i = 0; i < (key->bias ? 2 : 1) && builder->status == GPUNN_OK; i++) {
+                int64_t *const first = &choice->room.part[d][2 * i + (g >= gates)];
+                const int64_t  at = ((char *)address[i] - base) / (int64_t)sizeof(float);
+                if (g % gates == 0) *first = at;
+                if (at == *first + g % gates * size[i]) continue;
+                builder->status = GPUNN_ERR_UNSUPPORTED;
+                (void)snprintf(builder->text, sizeof builder->text, "the weights of its gates do not lie behind each other");
+            }
+        }
+}
+
+static gpunn_status gpunn__dnn_rnn_search(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_choice *choice)
+{
+    gpunn__libraries    *libraries = cuda->libraries;
+    gpunn__dnn_rnn_room *room = &choice->room;
+    gpunn__dnn_builder   builder = {cuda, NULL, NULL, GPUNN_OK, "", 0, {}};
+    gpunn__dnn_parts(&libraries->dnn_module, "libcudnn_adv.so.9");
+    gpunn__dnn_rnn_describe(&builder, key, choice);
+    (void)GPUNN__DNN(&builder, cudnnGetRNNWeightSpaceSize, libraries->dnn, choice->rnn, &room->weights);
+    (void)GPUNN__DNN(&builder, cudnnGetRNNTempSpaceSizes, libraries->dnn, choice->rnn,
+                     key->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, choice->x, &room->workspace,
+                     &room->reserve);
+    gpunn__dnn_rnn_parts(&builder, key, choice);
+    if (builder.status == GPUNN_OK && room->workspace > cuda->args.workspace_limit) {
+        builder.status = GPUNN_ERR_UNSUPPORTED;
+        (void)snprintf(builder.text, sizeof builder.text, "it needs %llu bytes of workspace and workspace_limit is %llu",
+                       (unsigned long long)room->workspace, (unsigned long long)cuda->args.workspace_limit);
+    }
+    choice->usable = builder.status == GPUNN_OK;
+    if (!choice->usable) gpunn__dnn_rnn_forget(cuda, choice);
+    gpunn__dnn_forgive(&builder);
+    (void)cudaGetLastError(); /* of what was refused: not to be blamed on the next launch */
+    if (builder.status != GPUNN_OK) return gpunn__dnn_fail(cuda, builder.status, builder.text);
+    (void)snprintf(choice->refusal, sizeof choice->refusal, "%s", builder.text);
+    choice->searched = true;
+    return GPUNN_OK;
+}
+
+static gpunn__dnn_rnn_choice *gpunn__dnn_rnn_entry(gpunn__cuda *cuda, const gpunn__dnn_rnn *key)
+{
+    bool fresh;
+    return (gpunn__dnn_rnn_choice *)gpunn__cuda_cached(cuda, key, sizeof *key, sizeof(gpunn__dnn_rnn_choice),
+                                                       gpunn__dnn_rnn_forget, &fresh);
+}
+
+static gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room)
+{
+    gpunn__dnn_rnn_choice *choice = gpunn__dnn_rnn_entry(cuda, key);
+    if (!choice) return GPUNN_ERR_MEMORY;
+    if (!choice->searched) GPUNN__TRY(gpunn__dnn_rnn_search(cuda, key, choice));
+    if (!choice->usable)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "cuDNN cannot do this recurrent layer: %s", choice->refusal);
+    *room = choice->room;
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data)
+{
+    cudnnHandle_t                handle = cuda->libraries->dnn;
+    const gpunn__dnn_rnn_choice *c = gpunn__dnn_rnn_entry(cuda, key);
+    gpunn__dnn_builder           builder = {cuda, NULL, NULL, GPUNN_OK, "", 0, {}};
+    if (!c) return GPUNN_ERR_MEMORY;
+    if (!c->usable) return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE, "this recurrent layer was not prepared");
+    const size_t weights = c->room.weights, workspace = c->room.workspace, reserve = key->training ? c->room.reserve : 0;
+    if (!data->backward)
+        (void)GPUNN__DNN(&builder, cudnnRNNForward, handle, c->rnn,
+                         key->training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, NULL, c->x, data->x, c->y, data->y,
+                         c->state, data->h_0, data->h_n, c->state, data->c_0, data->c_n, weights, data->weights, workspace,
+                         data->workspace, reserve, data->reserve);
+    else
+        (void)GPUNN__DNN(&builder, cudnnRNNBackwardData_v8, handle, c->rnn, NULL, c->y, data->y, data->dy, c->x, data->dx,
+                         c->state, data->h_0, data->dh_n, data->dh_0, c->state, data->c_0, data->dc_n, data->dc_0, weights,
+                         data->weights, workspace, data->workspace, reserve, data->reserve);
+    if (data->dweights) /* after the other, whose reserve it reads */
+        (void)GPUNN__DNN(&builder, cudnnRNNBackwardWeights_v8, handle, c->rnn, CUDNN_WGRAD_MODE_ADD, NULL, c->x, data->x,
+                         c->state, data->h_0, c->y, data->y, weights, data->dweights, workspace, data->workspace, reserve,
+                         data->reserve);
+    if (builder.status == GPUNN_OK) return GPUNN_OK;
+    GPUNN__TRY(gpunn__cuda_launched(cuda, "cudnnRNN"));
+    return gpunn__dnn_fail(cuda, builder.status, builder.text);
+}
+#else  /* no cudnn.h: products and a kernel for each step */
+static gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room)
+{
+    (void)key, (void)room;
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "gpunn_cuda.cu was compiled where there was no cudnn.h");
+}
+
+static gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data)
+{
+    (void)data;
+    return gpunn__dnn_rnn_prepare(cuda, key, NULL);
+}
+#endif /* GPUNN__CUDNN */
+#endif /* GPUNN__EMULATOR */
 typedef struct gpunn__recurrent {
     int          op; /* gpunn_op */
     bool         relu;
@@ -6910,15 +7119,16 @@ static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *s
     return GPUNN_OK;
 }
 
-/* x in F32. */
-static gpunn_status gpunn__recurrent_x(gpunn__cuda *cuda, const gpunn_step *step, gpunn__room *room, gpunn_value *x)
+/* Operand i in F32. */
+static gpunn_status gpunn__recurrent_operand(gpunn__cuda *cuda, const gpunn_step *step, int i, gpunn__room *room, gpunn_value *x)
 {
-    *x = step->in[0];
-    if (x->dtype == GPUNN_F32) return GPUNN_OK;
+    const gpunn_value *from = &step->in[i];
+    *x = *from;
+    if (from->data == NULL || from->dtype == GPUNN_F32) return GPUNN_OK;
     x->dtype = GPUNN_F32;
     x->data = gpunn__room_take(room, gpunn__bytes(GPUNN_F32, x->count));
     if (x->data == NULL) return GPUNN_OK;
-    return gpunn__cuda_copy(cuda, x->data, GPUNN_F32, step->in[0].data, step->in[0].dtype, x->count, false);
+    return gpunn__cuda_copy(cuda, x->data, GPUNN_F32, from->data, from->dtype, x->count, false);
 }
 
 static gpunn_status gpunn__recurrent_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -6932,7 +7142,7 @@ static gpunn_status gpunn__recurrent_forward(gpunn__cuda *cuda, gpunn_step *step
     r.h = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, states));
     r.c = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, states));
     float *const evaluation = step->training ? NULL : (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, kept));
-    GPUNN__TRY(gpunn__recurrent_x(cuda, step, &room, &x));
+    GPUNN__TRY(gpunn__recurrent_operand(cuda, step, 0, &room, &x));
     for (int64_t d = 0; d < r.directions; d++) {
         gpunn__recurrent_turn(&r, step, d);
         if (!step->training) r.kept = evaluation;
@@ -7023,7 +7233,7 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
     float *const before = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, steps * r.hidden));
     float *const sums = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, r.width));
     void *const  workspace = gpunn__room_take(&room, gpunn__cuda_channel_sums_workspace(cuda, steps, r.width, 1));
-    GPUNN__TRY(gpunn__recurrent_x(cuda, step, &room, &x));
+    GPUNN__TRY(gpunn__recurrent_operand(cuda, step, 0, &room, &x));
     if (dx.data && dx.dtype != GPUNN_F32) {
         void *own = gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, dx.count));
         dx.dtype = GPUNN_F32;
@@ -7057,8 +7267,141 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
     return GPUNN_OK;
 }
 
+/* ---- by cuDNN ---- */
+/* Whether cuDNN does the step. Not with lengths, which it wants on the host; not where results may never vary, since it runs
+ * products on several streams at once; not relu in training, which may make 0 of NaN and so hide a bad loss. */
+static gpunn_status gpunn__recurrent_fits(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_rnn *key,
+                                          gpunn__dnn_rnn_room *sizes, bool *fits)
+{
+    const gpunn__recurrent r = gpunn__recurrent_of(step);
+    const bool             relu = r.op == GPUNN_OP_RNN && step->attr->relu;
+    *key = {GPUNN__RNN_TAG, r.op, relu,     step->precision, step->training,          r.length,
+            r.batch,        r.in, r.hidden, r.directions,    step->in[6].data != NULL};
+    *fits = r.lengths == NULL && !cuda->args.deterministic && !(relu && step->training) && gpunn__dnn_available(cuda);
+    if (!*fits) return GPUNN_OK;
+    gpunn_status status = gpunn__dnn_rnn_prepare(cuda, key, sizes);
+    *fits = status == GPUNN_OK;
+    return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
+}
+
+typedef struct gpunn__recurrent_parts {
+    float *all; /* cuDNN's weights, or their gradients */
+    int    count;
+    struct {
+        float  *own; /* ours */
+        int64_t at, count;
+        bool    add;
+    } part[8];
+} gpunn__recurrent_parts;
+
+/* all = own, or back: own = or += all. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_parts_kernel(const gpunn__recurrent_parts p, bool back)
+{
+    for (int j = 0; j < p.count; j++) {
+        float *const own = p.part[j].own, *const all = p.all + p.part[j].at;
+        const bool add = p.part[j].add;
+        for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.part[j].count;
+             i += (int64_t)gridDim.x * blockDim.x) {
+            if (back)
+                own[i] = add ? own[i] + all[i] : all[i];
+            else
+                all[i] = own[i];
+        }
+    }
+}
+
+static gpunn_status gpunn__recurrent_move(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__dnn_rnn_room *sizes, float *all,
+                                          bool back)
+{
+    gpunn__recurrent_parts p;
+    int64_t                most = 0;
+    memset(&p, 0, sizeof p);
+    p.all = all;
+    for (int i = 0; i < (step->attr->bidirectional ? 8 : 4); i++) {
+        const gpunn_value *value = (back ? step->grad_in : step->in) + 4 + i;
+        if (value->data == NULL) continue;
+        p.part[p.count].own = (float *)value->data;
+        p.part[p.count].at = sizes->part[i / 4][i % 4];
+        p.part[p.count].count = value->count;
+        p.part[p.count++].add = back && step->accumulate[4 + i];
+        if (value->count > most) most = value->count;
+    }
+    return GPUNN__LAUNCH(cuda, gpunn__recurrent_parts_kernel, gpunn__blocks(cuda, most, 1), GPUNN__THREADS, p, back);
+}
+
+/* Where the gradient of operand i is written: its own place, or room from which gpunn__cuda_copy takes it there. */
+static float *gpunn__recurrent_aside(const gpunn_step *step, int i, gpunn__room *room)
+{
+    const gpunn_value *to = &step->grad_in[i];
+    const bool         direct = to->data && to->dtype == GPUNN_F32 && !step->accumulate[i];
+    if (to->data == NULL && i > 0) return NULL;
+    return direct ? (float *)to->data : (float *)gpunn__room_take(room, gpunn__bytes(GPUNN_F32, step->in[i].count));
+}
+
+static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step, const gpunn__dnn_rnn *key,
+                                             const gpunn__dnn_rnn_room *sizes, gpunn__action action)
+{
+    const int64_t       states = key->directions * key->batch * key->hidden, y = key->length * states;
+    const bool          lstm = key->op == GPUNN_OP_LSTM, finals = step->attr->states;
+    gpunn__room         room = {(char *)step->workspace, 0};
+    gpunn__dnn_rnn_data data;
+    gpunn_value         in[4];
+    memset(&data, 0, sizeof data);
+    data.backward = step->backward;
+    float *const weights = (float *)gpunn__room_take(&room, sizes->weights);
+    data.weights = weights;
+    data.workspace = gpunn__room_take(&room, sizes->workspace);
+    data.reserve = step->training ? step->saved : NULL;
+    for (int i = 0; i < 4; i++)
+        if (i != 1) GPUNN__TRY(gpunn__recurrent_operand(cuda, step, i, &room, &in[i]));
+    data.x = (const float *)in[0].data, data.h_0 = (const float *)in[2].data, data.c_0 = (const float *)in[3].data;
+    data.y = (float *)step->out.data;
+    data.dy = (const float *)step->grad_out.data;
+    float *const behind = (float *)(step->backward ? step->grad_out.data : step->out.data) + y, *final[2] = {NULL, NULL};
+    for (int i = 0; i < (finals ? lstm ? 2 : 1 : 0); i++) { /* in room of their own where they would not be aligned */
+        const bool aligned = (y + i * states) % 4 == 0;
+        final[i] = aligned ? behind + i * states : (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, states));
+    }
+    *(step->backward ? &data.dh_n : &data.h_n) = final[0], *(step->backward ? &data.dc_n : &data.c_n) = final[1];
+    if (step->backward) {
+        data.dx = gpunn__recurrent_aside(step, 0, &room);
+        data.dh_0 = gpunn__recurrent_aside(step, 2, &room);
+        data.dc_0 = gpunn__recurrent_aside(step, 3, &room);
+        for (int i = 4; i < (key->directions == 2 ? 12 : 8); i++)
+            if (step->grad_in[i].data && data.dweights == NULL) data.dweights = (float *)gpunn__room_take(&room, sizes->weights);
+    }
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = room.bytes;
+        if (step->training && !step->backward) step->saved_bytes = sizes->reserve;
+        return GPUNN_OK;
+    }
+    GPUNN__TRY(gpunn__recurrent_move(cuda, step, sizes, weights, false));
+    for (int i = 0; step->backward && i < 2; i++)
+        if (final[i] && final[i] != behind + i * states)
+            GPUNN__TRY(gpunn__recurrent_copy(cuda, final[i], GPUNN_F32, behind + i * states, GPUNN_F32, states, false));
+    if (data.dweights) GPUNN__CUDA(cuda, cudaMemsetAsync(data.dweights, 0, sizes->weights, cuda->stream));
+    GPUNN__TRY(gpunn__dnn_rnn_run(cuda, key, &data));
+    if (data.dweights) GPUNN__TRY(gpunn__recurrent_move(cuda, step, sizes, data.dweights, true));
+    for (int i = 0; !step->backward && i < 2; i++)
+        if (final[i] && final[i] != behind + i * states)
+            GPUNN__TRY(gpunn__recurrent_copy(cuda, behind + i * states, GPUNN_F32, final[i], GPUNN_F32, states, false));
+    float *const gradients[4] = {data.dx, NULL, data.dh_0, data.dc_0};
+    for (int i = 0; i < 4; i++) {
+        const gpunn_value *to = &step->grad_in[i];
+        if (gradients[i] && to->data && to->data != gradients[i])
+            GPUNN__TRY(
+                gpunn__cuda_copy(cuda, to->data, to->dtype, gradients[i], GPUNN_F32, step->in[i].count, step->accumulate[i]));
+    }
+    return GPUNN_OK;
+}
+
 static gpunn_status gpunn__cuda_rnn(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
+    gpunn__dnn_rnn      key;
+    gpunn__dnn_rnn_room sizes;
+    bool                fits;
+    GPUNN__TRY(gpunn__recurrent_fits(cuda, step, &key, &sizes, &fits));
+    if (fits) return gpunn__recurrent_library(cuda, step, &key, &sizes, action);
     return step->backward ? gpunn__recurrent_backward(cuda, step, action) : gpunn__recurrent_forward(cuda, step, action);
 }
 

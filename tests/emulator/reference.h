@@ -288,4 +288,159 @@ static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn
     emulator_call(cuda->stream, [=] { reference_attention(what, where); });
     return gpunn__cuda_launched(cuda, "attention");
 }
+
+/* A recurrent layer. Its weights lie in an order of their own, with gaps; the forward pass of training leaves the gates' values in
+ * the reserve, the backward pass reads and spoils them. */
+enum { REFERENCE_GAP = 3 };
+static int64_t reference_gates(const gpunn__dnn_rnn &key)
+{
+    return key.op == GPUNN_OP_LSTM ? 4 : key.op == GPUNN_OP_GRU ? 3 : 1;
+}
+static gpunn__dnn_rnn_room reference_room(const gpunn__dnn_rnn &key)
+{
+    const int64_t       rows = reference_gates(key) * key.hidden, size[4] = {rows * key.in, rows * key.hidden, rows, rows};
+    gpunn__dnn_rnn_room room = {};
+    int64_t             end = 0;
+    for (int64_t d = key.directions; d-- > 0;)
+        for (int i = key.bias ? 4 : 2; i-- > 0;) {
+            room.part[d][i] = end + REFERENCE_GAP;
+            end = room.part[d][i] + size[i];
+        }
+    room.weights = (size_t)end * sizeof(float);
+    room.workspace = REFERENCE_WORKSPACE;
+    room.reserve = (size_t)(key.directions * key.length * key.batch * 5 * key.hidden) * sizeof(float);
+    return room;
+}
+static double reference_sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+/* One direction of one sequence: its state before a step, of h and c, is h[] and c[] there. */
+REFERENCE_FAST static void reference_recurrence(const gpunn__dnn_rnn &key, const gpunn__dnn_rnn_data &data, int64_t d, int64_t n,
+                                                std::vector<double> &sums)
+{
+    const gpunn__dnn_rnn_room room = reference_room(key);
+    const int64_t             H = key.hidden, I = key.in, G = reference_gates(key), L = key.length, S = key.directions * H;
+    const int64_t             state = (d * key.batch + n) * H, *part = room.part[d];
+    const bool                lstm = key.op == GPUNN_OP_LSTM, gru = key.op == GPUNN_OP_GRU;
+    const float              *w_ih = data.weights + part[0], *w_hh = data.weights + part[1];
+    std::vector<double>       h((size_t)H), c((size_t)H), a((size_t)(G * H)), r((size_t)(G * H)), before((size_t)H);
+    auto                      time = [&](int64_t s) { return d ? L - 1 - s : s; };
+    auto                      kept = [&](int64_t s) {
+        return (float *)data.reserve + ((d * L + time(s)) * key.batch + n) * 5 * H; /* x[5][H] */
+    };
+    auto y = [&](int64_t s) { return data.y + (time(s) * key.batch + n) * S + d * H; };
+    for (int64_t k = 0; k < H && !data.backward; k++) {
+        h[(size_t)k] = data.h_0 ? data.h_0[state + k] : 0;
+        c[(size_t)k] = lstm && data.c_0 ? data.c_0[state + k] : 0;
+    }
+    for (int64_t s = 0; s < L && !data.backward; s++) {
+        const float *x = data.x + (time(s) * key.batch + n) * I;
+        for (int64_t j = 0; j < G * H; j++) {
+            double to_a = key.bias ? data.weights[part[2] + j] : 0, to_r = key.bias ? data.weights[part[3] + j] : 0;
+            for (int64_t i = 0; i < I; i++) to_a += (double)w_ih[j * I + i] * x[i];
+            for (int64_t i = 0; i < H; i++) to_r += w_hh[j * H + i] * h[(size_t)i];
+            a[(size_t)j] = to_a, r[(size_t)j] = to_r;
+        }
+        for (int64_t k = 0; k < H; k++) {
+            double v[4] = {0, 0, 0, 0}, q = 0, &now = h[(size_t)k], &cell = c[(size_t)k];
+            for (int64_t g = 0; g < G; g++) v[g] = a[(size_t)(g * H + k)] + (gru && g == 2 ? 0 : r[(size_t)(g * H + k)]);
+            if (lstm) {
+                v[0] = reference_sigmoid(v[0]), v[1] = reference_sigmoid(v[1]), v[2] = tanh(v[2]), v[3] = reference_sigmoid(v[3]);
+                cell = v[1] * cell + v[0] * v[2];
+                now = v[3] * tanh(cell);
+            } else if (gru) {
+                q = r[(size_t)(2 * H + k)];
+                v[0] = reference_sigmoid(v[0]), v[1] = reference_sigmoid(v[1]), v[2] = tanh(v[2] + v[0] * q);
+                now = (1 - v[1]) * v[2] + v[1] * now;
+            } else {
+                now = v[0] = key.relu ? (v[0] > 0 ? v[0] : 0) : tanh(v[0]);
+            }
+            y(s)[k] = (float)now;
+            for (int g = 0; g < 5 && data.reserve; g++) kept(s)[g * H + k] = (float)(g < 4 ? gru && g == 3 ? q : v[g] : cell);
+        }
+    }
+    for (int64_t k = 0; k < H && !data.backward; k++) {
+        if (data.h_n) data.h_n[state + k] = (float)h[(size_t)k];
+        if (data.c_n && lstm) data.c_n[state + k] = (float)c[(size_t)k];
+    }
+    if (!data.backward) return;
+    for (int64_t k = 0; k < H; k++) {
+        h[(size_t)k] = data.dh_n ? data.dh_n[state + k] : 0;
+        c[(size_t)k] = lstm && data.dc_n ? data.dc_n[state + k] : 0;
+    }
+    for (int64_t s = L; s-- > 0;) {
+        const int64_t row = time(s) * key.batch + n;
+        for (int64_t k = 0; k < H; k++) {
+            const float *v = kept(s) + k;
+            const double dh = h[(size_t)k] + data.dy[row * S + d * H + k];
+            before[(size_t)k] = s > 0 ? y(s - 1)[k] : data.h_0 ? data.h_0[state + k] : 0;
+            h[(size_t)k] = 0;
+            double to[4] = {0, 0, 0, 0};
+            if (lstm) {
+                const double past = s > 0 ? kept(s - 1)[4 * H + k] : data.c_0 ? data.c_0[state + k] : 0, t = tanh(v[4 * H]);
+                const double dc = c[(size_t)k] + dh * v[3 * H] * (1 - t * t);
+                to[0] = dc * v[2 * H] * v[0] * (1 - v[0]);
+                to[1] = dc * past * v[H] * (1 - v[H]);
+                to[2] = dc * v[0] * (1 - (double)v[2 * H] * v[2 * H]);
+                to[3] = dh * t * v[3 * H] * (1 - v[3 * H]);
+                c[(size_t)k] = dc * v[H];
+            } else if (gru) {
+                to[2] = dh * (1 - v[H]) * (1 - (double)v[2 * H] * v[2 * H]);
+                to[0] = to[2] * v[3 * H] * v[0] * (1 - v[0]);
+                to[1] = dh * (before[(size_t)k] - v[2 * H]) * v[H] * (1 - v[H]);
+                h[(size_t)k] = dh * v[H];
+            } else {
+                to[0] = key.relu ? (v[0] > 0 ? dh : 0) : dh * (1 - (double)v[0] * v[0]);
+            }
+            for (int64_t g = 0; g < G; g++) {
+                a[(size_t)(g * H + k)] = to[g];
+                r[(size_t)(g * H + k)] = gru && g == 2 ? to[2] * v[0] : to[g];
+            }
+        }
+        for (int64_t j = 0; j < G * H; j++) {
+            for (int64_t i = 0; i < I; i++) sums[(size_t)(part[0] + j * I + i)] += a[(size_t)j] * data.x[row * I + i];
+            for (int64_t i = 0; i < H; i++) {
+                sums[(size_t)(part[1] + j * H + i)] += r[(size_t)j] * before[(size_t)i];
+                h[(size_t)i] += r[(size_t)j] * w_hh[j * H + i];
+            }
+            for (int i = 2; i < 4 && key.bias; i++) sums[(size_t)(part[i] + j)] += i == 2 ? a[(size_t)j] : r[(size_t)j];
+        }
+        for (int64_t i = 0; i < I; i++) {
+            double dx = d ? data.dx[row * I + i] : 0;
+            for (int64_t j = 0; j < G * H; j++) dx += a[(size_t)j] * w_ih[j * I + i];
+            data.dx[row * I + i] = (float)dx;
+        }
+    }
+    for (int64_t k = 0; k < H; k++) {
+        if (data.dh_0) data.dh_0[state + k] = (float)h[(size_t)k];
+        if (data.dc_0 && lstm) data.dc_0[state + k] = (float)c[(size_t)k];
+    }
+}
+static void reference_rnn(const gpunn__dnn_rnn key, const gpunn__dnn_rnn_data data)
+{
+    const gpunn__dnn_rnn_room room = reference_room(key);
+    std::vector<double>       sums(room.weights / sizeof(float));
+    for (int64_t d = 0; d < key.directions; d++)
+        for (int64_t n = 0; n < key.batch; n++) reference_recurrence(key, data, d, n, sums);
+    for (size_t i = 0; i < sums.size() && data.dweights; i++) data.dweights[i] += (float)sums[i];
+    if (data.backward) memset(data.reserve, 0xFF, room.reserve);
+    memset(data.workspace, 0xFF, REFERENCE_WORKSPACE);
+}
+
+static gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room)
+{
+    *room = reference_room(*key);
+    return gpunn__dnn_available(cuda) ? GPUNN_OK : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no cuDNN");
+}
+static gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data)
+{
+    gpunn__dnn_rnn      what = *key;
+    gpunn__dnn_rnn_data where = *data;
+    if (where.workspace == NULL || (where.backward && where.dx == NULL) || (what.training && where.reserve == NULL))
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "a recurrent layer without its room");
+    emulator_call(cuda->stream, [=] { reference_rnn(what, where); });
+    return gpunn__cuda_launched(cuda, "rnn");
+}
 #endif
