@@ -91,6 +91,18 @@ static net make(gpunn_model *model, int which)
         gpunn_tensor *both[2] = {gpunn_reshape(line, GPUNN_SHAPE(GPUNN_BATCH, 4, 36)),
                                  gpunn_reshape(volume, GPUNN_SHAPE(GPUNN_BATCH, 4, 72))};
         h = gpunn_flatten(gpunn_silu(gpunn_concat(both, 2, 2)));
+    } else if (which == 8) { /* recurrent layers, F32 among 16-bit values: initial and final states, both directions */
+        gpunn_tensor *state = gpunn_reshape(gpunn_linear(gpunn_flatten(n.x), "start", .out_features = 7),
+                                            GPUNN_SHAPE(GPUNN_BATCH, 1, 7));
+        gpunn_tensor *h_0 = gpunn_permute(state, GPUNN_AXES(1, 0, 2)), *h_n, *c_n;
+        h = gpunn_linear(h, "in", .out_features = 9);
+        h = gpunn_lstm(h, "lstm", .hidden_size = 7, .batch_first = true, .h_0 = h_0, .c_0 = gpunn_tanh(h_0), .h_n = &h_n,
+                       .c_n = &c_n);
+        h = gpunn_gru(gpunn_linear(h, "between", .out_features = 8), "gru", .hidden_size = 5, .num_layers = 2,
+                      .batch_first = true, .bidirectional = true);
+        h = gpunn_rnn(h, "rnn", .hidden_size = 6, .batch_first = true, .no_bias = true);
+        gpunn_tensor *both[2] = {gpunn_flatten(h), gpunn_flatten(gpunn_permute(gpunn_add(h_n, c_n), GPUNN_AXES(1, 0, 2)))};
+        h = gpunn_concat(both, 2, 1);
     } else { /* images that go through ops of every kind, those that pass on channels-last images and others; smooth ones */
         gpunn_tensor *a = gpunn_conv2d(n.x, "conv1", .out_channels = 6, .kernel_size = 3, .padding = 1);
         gpunn_tensor *b = gpunn_silu(gpunn_batch_norm2d(gpunn_conv2d(a, "conv2", .out_channels = 6, .kernel_size = 1), "bn"));
@@ -322,6 +334,10 @@ int main(void)
         {"f32 sampling", GPUNN_PRECISION_F32, 2e-5, 7},
         {"bf16 sampling", GPUNN_PRECISION_BF16, 3e-2, 7},
         {"f16 sampling", GPUNN_PRECISION_F16, 5e-3, 7},
+        {"f32 recurrence", GPUNN_PRECISION_F32, 2e-5, 8},
+        {"tf32 recurrence", GPUNN_PRECISION_TF32, 3e-3, 8},
+        {"bf16 recurrence", GPUNN_PRECISION_BF16, 3e-2, 8},
+        {"f16 recurrence", GPUNN_PRECISION_F16, 5e-3, 8},
     };
     static struct CMUnitTest tests[64];
     int                      count = 0;
