@@ -1263,6 +1263,171 @@ static void test_grid_sample_threads(void **state)
     check_threads(true);
 }
 
+/* ---- rnn, lstm, gru: time runs through plain loops, and back ---- */
+typedef struct recurrence {
+    int64_t gates, length, batch, in, hidden, directions; /* gates: 1 rnn, 4 lstm, 3 gru */
+    bool    relu, given;                                  /* given: h_0 and c_0 */
+} recurrence;
+enum { RECURRENT_PARTS = 4, RECURRENT_LONGEST = 20, RECURRENT_WIDEST = 130 };
+
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+/* One direction of one sequence: y, and what dy adds to dx, the weights dw, dh and dc. x and dx step by the batch's rows of c.in,
+ * y and dy by those of the hidden of all directions. */
+static void recur(recurrence c, bool back, const float *x, float *const *w, const float *h_0, const float *c_0, const float *dy,
+                  double *y, double *dx, double **dw, double *dh, double *dc)
+{
+    static double h[RECURRENT_LONGEST + 1][RECURRENT_WIDEST], cell[RECURRENT_LONGEST + 1][RECURRENT_WIDEST];
+    static double gate[RECURRENT_LONGEST][4][RECURRENT_WIDEST], product[RECURRENT_LONGEST][RECURRENT_WIDEST];
+    const int64_t H = c.hidden, x_step = c.batch * c.in, y_step = c.batch * c.directions * H;
+    for (int64_t k = 0; k < H; k++) h[0][k] = h_0 ? h_0[k] : 0, cell[0][k] = c_0 ? c_0[k] : 0;
+    for (int64_t s = 0; s < c.length; s++) {
+        const int64_t t = back ? c.length - 1 - s : s;
+        for (int64_t k = 0; k < H; k++) {
+            double v[4] = {0, 0, 0, 0}, q[4] = {0, 0, 0, 0};
+            for (int64_t g = 0; g < c.gates; g++) {
+                const int64_t row = g * H + k;
+                v[g] = w[2][row], q[g] = w[3][row];
+                for (int64_t i = 0; i < c.in; i++) v[g] += (double)w[0][row * c.in + i] * x[t * x_step + i];
+                for (int64_t i = 0; i < H; i++) q[g] += (double)w[1][row * H + i] * h[s][i];
+            }
+            product[s][k] = q[2];
+            if (c.gates == 1) {
+                v[0] = c.relu ? fmax(v[0] + q[0], 0) : tanh(v[0] + q[0]);
+                h[s + 1][k] = v[0];
+            } else if (c.gates == 4) {
+                for (int g = 0; g < 4; g++) v[g] = g == 2 ? tanh(v[g] + q[g]) : sigmoid(v[g] + q[g]);
+                cell[s + 1][k] = v[1] * cell[s][k] + v[0] * v[2];
+                h[s + 1][k] = v[3] * tanh(cell[s + 1][k]);
+            } else {
+                v[0] = sigmoid(v[0] + q[0]), v[1] = sigmoid(v[1] + q[1]), v[2] = tanh(v[2] + v[0] * q[2]);
+                h[s + 1][k] = (1 - v[1]) * v[2] + v[1] * h[s][k];
+            }
+            for (int g = 0; g < 4; g++) gate[s][g][k] = v[g];
+            y[t * y_step + k] = h[s + 1][k];
+        }
+    }
+    for (int64_t s = c.length; s-- > 0;) {
+        const int64_t t = back ? c.length - 1 - s : s;
+        double        before[RECURRENT_WIDEST];
+        memset(before, 0, sizeof before);
+        for (int64_t k = 0; k < H; k++) {
+            const double in = gate[s][0][k], z = gate[s][1][k], g = gate[s][2][k], out = gate[s][3][k], q = product[s][k];
+            const double d = dh[k] + dy[t * y_step + k], tanh_c = tanh(cell[s + 1][k]);
+            const double d_cell = dc[k] + d * out * (1 - tanh_c * tanh_c), d_new = d * (1 - z) * (1 - g * g);
+            const double lstm[4] = {d_cell * g * in * (1 - in), d_cell * cell[s][k] * z * (1 - z), d_cell * in * (1 - g * g),
+                                    d * tanh_c * out * (1 - out)};
+            const double gru[3] = {d_new * q * in * (1 - in), d * (h[s][k] - g) * z * (1 - z), d_new};
+            const double rnn = c.relu ? (in > 0 ? d : 0) : d * (1 - in * in);
+            if (c.gates == 4) dc[k] = d_cell * z;
+            if (c.gates == 3) before[k] += d * z;
+            for (int64_t a = 0; a < c.gates; a++) {
+                const int64_t row = a * H + k;
+                const double  slope = c.gates == 4 ? lstm[a] : c.gates == 3 ? gru[a] : rnn;
+                const double  inner = c.gates == 3 && a == 2 ? slope * in : slope; /* of the product with h */
+                dw[2][row] += slope, dw[3][row] += inner;
+                for (int64_t i = 0; i < c.in; i++) {
+                    dw[0][row * c.in + i] += slope * x[t * x_step + i];
+                    dx[t * x_step + i] += slope * w[0][row * c.in + i];
+                }
+                for (int64_t i = 0; i < H; i++) {
+                    dw[1][row * H + i] += inner * h[s][i];
+                    before[i] += inner * w[1][row * H + i];
+                }
+            }
+        }
+        memcpy(dh, before, (size_t)H * sizeof *dh);
+    }
+}
+
+static void check_recurrent(fixture *f, recurrence c)
+{
+    static const char *const parts[RECURRENT_PARTS] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
+    const int64_t            H = c.hidden, rows = c.gates * H, nx = c.length * c.batch * c.in, states = c.batch * H;
+    const int64_t            ny = c.length * c.directions * states, ns = c.directions * states;
+    const int64_t            size[RECURRENT_PARTS] = {rows * c.in, rows * H, rows, rows};
+    (void)snprintf(geometry, sizeof geometry, "%s length %d batch %d in %d hidden %d%s%s",
+                   c.gates == 1   ? c.relu ? "relu" : "rnn"
+                   : c.gates == 4 ? "lstm"
+                                  : "gru",
+                   (int)c.length, (int)c.batch, (int)c.in, (int)H, c.directions == 2 ? ", both directions" : "",
+                   c.given ? ", states given" : "");
+    float *x = test_randoms(nx, 1, 1), *first[2] = {test_randoms(ns, 2, 1), test_randoms(ns, 3, 1)}, *w[2][RECURRENT_PARTS];
+    run    r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+    r.x = add_input(f, "x", GPUNN_SHAPE(c.length, c.batch, c.in), x, nx);
+    gpunn_tensor *state[2] = {NULL, NULL}, *weight[2][RECURRENT_PARTS];
+    for (int i = 0; c.given && i < (c.gates == 4 ? 2 : 1); i++)
+        state[i] = add_input(f, i ? "c" : "h", GPUNN_SHAPE(c.directions, c.batch, H), first[i], ns);
+    gpunn_rnn_args args = {
+        .hidden_size = H, .bidirectional = c.directions == 2, .relu = c.relu, .h_0 = state[0], .c_0 = state[1]};
+    r.out = c.gates == 1 ? gpunn_rnn_(r.x, "l", args) : c.gates == 4 ? gpunn_lstm_(r.x, "l", args) : gpunn_gru_(r.x, "l", args);
+    MADE(f->dev, r.out);
+    for (int64_t d = 0; d < c.directions; d++)
+        for (int i = 0; i < RECURRENT_PARTS; i++) {
+            char name[32];
+            (void)snprintf(name, sizeof name, "l.%s_l0%s", parts[i], d ? "_reverse" : "");
+            weight[d][i] = MADE(f->dev, gpunn_find(f->model, name));
+            w[d][i] = test_randoms(size[i], (uint32_t)(10 + 4 * d + i), (float)(1 / sqrt((double)(i ? H : c.in))));
+            OK(f->dev, write_floats(weight[d][i], w[d][i], size[i]));
+        }
+    run_backward(&r);
+    double *y = calloc((size_t)(ny + nx + 2 * ns), sizeof *y), *dx = y + ny, *ds[2] = {dx + nx, dx + nx + ns}, *dw[2][4];
+    for (int64_t d = 0; d < c.directions; d++) {
+        for (int i = 0; i < RECURRENT_PARTS; i++) dw[d][i] = calloc((size_t)size[i], sizeof **dw[d]);
+        for (int64_t n = 0; n < c.batch; n++) {
+            const int64_t at = (d * c.batch + n) * H, out = (n * c.directions + d) * H;
+            recur(c, d == 1, x + n * c.in, w[d], c.given ? first[0] + at : NULL, c.given ? first[1] + at : NULL, r.grad_out + out,
+                  y + out, dx + n * c.in, dw[d], ds[0] + at, ds[1] + at);
+        }
+    }
+    check_all("out", r.value, y, ny);
+    float *grad = read_gradient(f->dev, r.x);
+    check_all("gradient of x", grad, dx, nx);
+    free(grad);
+    for (int i = 0; i < 2; i++) {
+        if (state[i] == NULL) continue;
+        grad = read_gradient(f->dev, state[i]);
+        check_all(i ? "gradient of c_0" : "gradient of h_0", grad, ds[i], ns);
+        free(grad);
+    }
+    for (int64_t d = 0; d < c.directions; d++)
+        for (int i = 0; i < RECURRENT_PARTS; i++) {
+            grad = read_gradient(f->dev, weight[d][i]);
+            check_all(parts[i], grad, dw[d][i], size[i]);
+            free(grad), free(dw[d][i]), free(w[d][i]);
+        }
+    free(x), free(first[0]), free(first[1]), free(y), free(r.value), free(r.grad_out);
+}
+
+static void test_recurrent(void **state)
+{
+    fixture             *f = *state;
+    static const int     kinds[] = {1, 4, 3}, sizes[] = {1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33};
+    static const int64_t large[][4] = {{2, 129, 3, 5}, {3, 5, 127, 65}, {20, 2, 6, 33}, {2, 3, 17, 130}};
+    uint32_t             seed = 71;
+    for (int i = 0; i < (is_emulated(f->backend) ? 24 : 72); i++) {
+        const recurrence c = {kinds[i % 3],
+                              between(&seed, 1, 9),
+                              sizes[between(&seed, 0, COUNT(sizes) - 1)],
+                              sizes[between(&seed, 0, COUNT(sizes) - 1)],
+                              sizes[between(&seed, 0, COUNT(sizes) - 1)],
+                              between(&seed, 1, 2),
+                              i % 6 == 3,
+                              i % 4 < 2};
+        next_model(f);
+        check_recurrent(f, c);
+    }
+    for (int i = 0; i < COUNT(large); i++)
+        for (int kind = 0; kind < 3; kind++) {
+            next_model(f);
+            check_recurrent(
+                f, (recurrence){kinds[kind], large[i][0], large[i][1], large[i][2], large[i][3], 1 + i % 2, false, true});
+        }
+}
+
 int main(void)
 {
     static struct CMUnitTest tests[64];
@@ -1289,6 +1454,7 @@ int main(void)
     count += each_backend(tests + count, "attention", test_attention, NULL);
     count += each_backend(tests + count, "attention with dropout", test_attention_dropout, NULL);
     count += each_backend(tests + count, "attention with a learned mask", test_learned_mask, NULL);
+    count += each_backend(tests + count, "rnn, lstm and gru", test_recurrent, NULL);
     count += missing_backends(tests + count);
     return _cmocka_run_group_tests("reference", tests, (size_t)count, NULL, NULL);
 }
