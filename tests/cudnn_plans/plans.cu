@@ -505,6 +505,71 @@ static void check_comparison(void)
     report(failures, "comparing plans: the fastest stays, after each of %d calls failed once", calls);
 }
 
+/* ---- recurrent layers: their descriptors; what follows asks a handle, for which there must be a card ---- */
+#define COUNTED(kind)                                                    \
+    static cudnnStatus_t create_##kind(cudnn##kind##Descriptor_t *made)  \
+    {                                                                    \
+        if (fails()) return FAILURE;                                     \
+        cudnnStatus_t status = real.cudnnCreate##kind##Descriptor(made); \
+        alive += status == CUDNN_STATUS_SUCCESS;                         \
+        return status;                                                   \
+    }                                                                    \
+    static cudnnStatus_t destroy_##kind(cudnn##kind##Descriptor_t made)  \
+    {                                                                    \
+        alive--;                                                         \
+        return real.cudnnDestroy##kind##Descriptor(made);                \
+    }
+COUNTED(RNN)
+COUNTED(RNNData)
+COUNTED(Tensor)
+
+static cudnnStatus_t set_states(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int rank, const int *dim, const int *stride)
+{
+    return fails() ? FAILURE : real.cudnnSetTensorNdDescriptor(tensor, type, rank, dim, stride);
+}
+
+static gpunn_status describe_recurrent(const gpunn__dnn_rnn *key)
+{
+    gpunn__dnn_builder    builder = {&cuda, NULL, NULL, GPUNN_OK, "", 0, {}};
+    gpunn__dnn_rnn_choice choice;
+    memset(&choice, 0, sizeof choice);
+    gpunn__dnn_rnn_describe(&builder, key, &choice);
+    if (builder.status != GPUNN_OK) (void)gpunn__cuda_fail(&cuda, builder.status, "%s", builder.text);
+    gpunn__dnn_rnn_forget(&cuda, &choice);
+    return builder.status;
+}
+
+static void check_recurrent(void)
+{
+    const int op[] = {GPUNN_OP_RNN, GPUNN_OP_RNN, GPUNN_OP_LSTM, GPUNN_OP_GRU}, before = alive;
+    int       failures = 0, layers = 0, calls = 0;
+    for (int kind = 0; kind < 4; kind++)
+        for (int options = 0; options < 8; options++, layers++) {
+            const gpunn_precision precision = options & 1 ? GPUNN_PRECISION_TF32 : GPUNN_PRECISION_F32;
+            gpunn__dnn_rnn        key = {GPUNN__RNN_TAG,         op[kind],    kind == 0, precision, 1, 7, 5, 33, 17,
+                                         1 + (options >> 1 & 1), options >> 2};
+            bool                  good = describe_recurrent(&key) == GPUNN_OK;
+            if (!good) printf("# layer %d: %s\n", layers, cuda.text), failures++;
+        }
+    report(failures || alive != before, "recurrent layers: the descriptors of %d", layers);
+
+    gpunn__dnn_rnn key = {GPUNN__RNN_TAG, GPUNN_OP_LSTM, 0, GPUNN_PRECISION_F32, 1, 2, 1 << 20, 3, 1 << 12, 1, 1};
+    failures = describe_recurrent(&key) != GPUNN_ERR_UNSUPPORTED;
+    gpunn__dnn_rnn_room room;
+    key.batch = 5;
+    failures += gpunn__dnn_rnn_prepare(&cuda, &key, &room) != GPUNN_ERR_UNSUPPORTED;
+    report(failures || alive != before, "recurrent layers: too large, and without a card, are refused");
+
+    failures = 0;
+    for (failed = 1; failed && calls < 100; calls++) {
+        fail_in = calls + 1, failed = 0;
+        const gpunn_status status = describe_recurrent(&key);
+        if (alive != before || status != (failed ? GPUNN_ERR_MEMORY : GPUNN_OK)) failures++;
+    }
+    fail_in = 0;
+    report(failures || calls < 8, "recurrent layers: each of %d calls failed once", calls - 1);
+}
+
 static gpunn_status describe(const char *path)
 {
     char   json[4096], text[512];
@@ -545,6 +610,10 @@ int main(int argument_count, char **arguments)
     libraries.cudnnBackendGetAttribute = get;
     libraries.cudnnBackendFinalize = finalize;
     libraries.cudnnBackendExecute = execute;
+    libraries.cudnnCreateRNNDescriptor = create_RNN, libraries.cudnnDestroyRNNDescriptor = destroy_RNN;
+    libraries.cudnnCreateRNNDataDescriptor = create_RNNData, libraries.cudnnDestroyRNNDataDescriptor = destroy_RNNData;
+    libraries.cudnnCreateTensorDescriptor = create_Tensor, libraries.cudnnDestroyTensorDescriptor = destroy_Tensor;
+    libraries.cudnnSetTensorNdDescriptor = set_states;
     if (describe(arguments[1]) != GPUNN_OK) return printf("not ok 1 - %s\n1..1\n", cuda.text), 1;
     for (int mode = 0; mode < MODES; mode++)
         for (int channels_last = 0; channels_last < 2; channels_last++) check_mode(mode, channels_last);
@@ -553,6 +622,7 @@ int main(int argument_count, char **arguments)
     check_arguments();
     check_failures();
     check_comparison();
+    check_recurrent();
     gpunn__cached_close(&cuda);
     (void)libraries.cudnnBackendDestroyDescriptor(described);
     report(alive, "%d descriptors are left at the end", alive);

@@ -40,13 +40,20 @@ static gpunn_tensor *state[3]; /* h_n, c_n, y */
 
 /* X(name, first input, builder from that x); B(name, ...) and `in` are gradients.c's */
 #define RNN_TURNED(name, ...) gpunn_permute(in->x[1] = B(name, __VA_ARGS__), GPUNN_AXES(1, 0, 2))
+/* x, h_0 and the weights have other readers, whose gradients are there first. */
+#define RNN_AGAIN(call)                                                            \
+    (state[1] = call, gpunn_mul(gpunn_add(gpunn_add(state[1], state[2]), state[0]), \
+                                gpunn_add(RNN_SQUARES("weight_hh_l0"), RNN_SQUARES("bias_hh_l0"))))
+#define RNN_SQUARES(name) gpunn_sum(gpunn_square(gpunn_find(in->f->model, "l." name)), GPUNN_ALL, false)
 #define RNN_KIND_GRADIENTS(X, kind, ...)                                                                                 \
     X(kind, XS(3, 4, 3), gpunn_##kind(x, "l", .hidden_size = 5, .batch_first = true))                                    \
     X(kind##_both, XS(3, 3, 2), gpunn_##kind(x, "l", .hidden_size = 3, .batch_first = true, .bidirectional = true))      \
     X(kind##_twice, XS(3, 3, 2), gpunn_mul(gpunn_##kind(x, "l", .hidden_size = 3, .batch_first = true, .no_bias = true), \
       gpunn_##kind(gpunn_tanh(x), "m", .hidden_size = 3, .batch_first = true)))                                          \
     X(kind##_states, XS(3, 3, 2), RNN_FINAL(gpunn_##kind(x, "l", .hidden_size = 3, .batch_first = true,                  \
-      .num_layers = 2, .bidirectional = true, .h_0 = RNN_TURNED("b", 3, 4, 3), __VA_ARGS__)))
+      .num_layers = 2, .bidirectional = true, .h_0 = RNN_TURNED("b", 3, 4, 3), __VA_ARGS__)))                            \
+    X(kind##_added, XS(3, 4, 2), (state[0] = RNN_TURNED("b", 3, 1, 2), state[2] = gpunn_permute(x, GPUNN_AXES(1, 0, 2)), \
+      RNN_AGAIN(gpunn_##kind(state[2], "l", .hidden_size = 2, .h_0 = state[0]))))
 #define RNN_GRADIENTS(X)                                                                                \
     RNN_KIND_GRADIENTS(X, rnn, .h_n = &state[0])                                                        \
     RNN_KIND_GRADIENTS(X, lstm, .c_0 = RNN_TURNED("c", 3, 4, 3), .h_n = &state[0], .c_n = &state[1])    \
