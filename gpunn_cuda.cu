@@ -2,8 +2,8 @@
  *
  * Do this: put it beside gpunn.h and name it on the compile line of a program that uses gpunn.h, whose source does not change:
  *     nvcc -O3 app.c gpunn_cuda.cu -o app                                       no -l: cuBLASLt and cuDNN are opened at run time
- * -arch=native builds for the GPU of this machine, -arch=all-major for any. CUDA 12.4 or later; cuDNN 9 for fast convolutions
- * (GPUNN_NO_CUDNN leaves it out, and so does a toolkit without its header).
+ * -arch=native builds for the GPU of this machine, -arch=all-major for any. CUDA 12.4 or later; cuDNN 9 for fast convolutions,
+ * attention and recurrent layers (GPUNN_NO_CUDNN leaves it out, and so does a toolkit without its header).
  *
  * >>toc        grep -n '>>' gpunn_cuda.cu lists every section
  *     config    includes, constants, launching
@@ -1194,7 +1194,7 @@ static bool gpunn__dnn_available(gpunn__cuda *cuda);
 static gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes);
 static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data);
 
-static gpunn_status gpunn__libraries_open(gpunn__cuda *cuda); /* cuBLASLt; cuDNN is opened by the first convolution */
+static gpunn_status gpunn__libraries_open(gpunn__cuda *cuda); /* cuBLASLt; cuDNN is opened by the first op that asks */
 static void         gpunn__libraries_close(gpunn__cuda *cuda);
 static void         gpunn__libraries_report(void (*write)(void *user, const char *text), void *user);
 
