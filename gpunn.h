@@ -1177,6 +1177,13 @@ GPUNN_API float        gpunn_get_lr(const gpunn_optimizer *opt);     /* what the
 GPUNN_API void         gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm);    /* in gpunn_train_step; 0: off */
 GPUNN_API void         gpunn_set_clip_value(gpunn_optimizer *opt, float clip_value); /* the same, per element */
 GPUNN_API int64_t      gpunn_step_count(const gpunn_optimizer *opt);
+/* torch's AveragedModel with get_ema_multi_avg_fn(decay): after each update average = decay average + (1 - decay) p of every
+ * parameter, frozen ones too; p itself after the first. An update that is skipped counts for nothing. Running statistics are not
+ * averaged (use_buffers=False). Takes 4 bytes a parameter. 0 <= decay < 1; 0: off, the averages are gone. */
+GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay);
+/* Exchanges parameters and averages, for gpunn_forward, gpunn_save, ...; the next call exchanges them back. In between, steps and
+ * checkpoints are refused (GPUNN_ERR_STATE), and gpunn_optimizer_destroy leaves the averages in the model. */
+GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt);
 /* F16 on a GPU: what gpunn_train_step multiplies the loss by (read gradients are too); it doubles every 2000 steps and halves
  * when gradients overflow, whose update is skipped and counted in *skipped (may be NULL). 1 for other precisions. Waits. */
 GPUNN_API float gpunn_loss_scale(gpunn_optimizer *opt, int64_t *skipped);
@@ -1257,8 +1264,8 @@ typedef struct gpunn_load_args {
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args);
 #define gpunn_load(model, ...) gpunn_load_((model), GPUNN_NAMED(gpunn_load_args, __VA_ARGS__))
 
-/* Weights, optimizer state, random state, schedule, loader's place (loader may be NULL): a resumed run equals one that was never
- * interrupted, bit for bit. */
+/* Weights, optimizer state, averages, random state, schedule, loader's place (loader may be NULL): a resumed run equals one that
+ * was never interrupted, bit for bit. Averages that a file does not have start as its weights. */
 GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path);
 GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path);
 
@@ -1344,7 +1351,7 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 4
+#define GPUNN_BACKEND_ABI 5
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -1486,8 +1493,9 @@ typedef enum gpunn_update_kind {
     GPUNN_UPDATE_ADAMAX,  /* state[0]: m, state[1]: greatest gradient */
     GPUNN_UPDATE_NADAM,   /* these as ADAM */
     GPUNN_UPDATE_RADAM,
-    GPUNN_UPDATE_LAMB, /* the range is one parameter */
-    GPUNN_UPDATE_LION  /* state[0]: m */
+    GPUNN_UPDATE_LAMB,   /* the range is one parameter */
+    GPUNN_UPDATE_LION,   /* state[0]: m */
+    GPUNN_UPDATE_AVERAGE /* no optimizer's: parameter += lr * (gradient - parameter), at first parameter = gradient */
 } gpunn_update_kind;
 struct gpunn_update {
     gpunn_update_kind          kind;
@@ -1561,7 +1569,7 @@ struct gpunn_backend {
     gpunn_status (*sum_of_squares)(void *context, const float *values, int64_t count, double *result);
     /* values[i] = clamp(values[i] * scale, +-limit); limit 0: no clamp. */
     gpunn_status (*scale)(void *context, float *values, int64_t count, float scale, float limit);
-    /* Device to device, in the order of the calls; dtypes F32, F16 or BF16. */
+    /* Device to device, in the order of the calls; dtypes F32 or, of a backend with info.half, F16 and BF16. */
     gpunn_status (*convert)(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
                             int64_t count);
     /* Whether a run with convolutions, of a precision other than F32, is faster with channels_last values when the largest of
@@ -1875,6 +1883,7 @@ struct gpunn_model {
     gpunn_model     *next; /* in the device's list */
     gpunn_precision  precision;
     gpunn_optimizer *optimizers; /* list */
+    gpunn_optimizer *swapped;    /* whose averages are in the place of the parameters, and they in its; NULL: none */
     gpunn_tensor   **tensors;
     int              tensor_count, tensor_capacity;
     uint32_t         random_sites;
@@ -16165,13 +16174,19 @@ GPUNN__INLINE void gpunn__update_lion(const gpunn__update_job *j, const float *G
     }
 }
 
+GPUNN__INLINE void gpunn__update_average(const gpunn__update_job *j, const float *GPUNN__RESTRICT value,
+                                         float *GPUNN__RESTRICT average, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) average[i] += j->n.rate * (value[i] - average[i]);
+}
+
 static void gpunn__update_task(void *arg, int thread, int threads)
 {
     const gpunn__update_job j = *(const gpunn__update_job *)arg; /* a copy, which no store can change */
     const gpunn_update     *u = j.u;
     int64_t                 begin, end;
     gpunn__cpu_part(u->count, 1024, threads, thread, &begin, &end);
-    int64_t step = u->kind == GPUNN_UPDATE_SGD ? end - begin : GPUNN__PIECE;
+    int64_t step = u->kind == GPUNN_UPDATE_SGD || u->kind == GPUNN_UPDATE_AVERAGE ? end - begin : GPUNN__PIECE;
     for (int64_t i = begin; i < end; i += step) {
         int64_t      n = gpunn__least(end - i, step);
         const float *g = u->gradient + i;
@@ -16198,6 +16213,12 @@ static void gpunn__update_task(void *arg, int thread, int threads)
         case GPUNN_UPDATE_RADAM: GPUNN__FIXED(j.n.root_scale != 0, gpunn__update_radam, &j, g, p, s[0], s[1], n); break;
         case GPUNN_UPDATE_LION: gpunn__update_lion(&j, g, p, s[0], n); break;
         case GPUNN_UPDATE_LAMB: break; /* gpunn__lamb_task */
+        case GPUNN_UPDATE_AVERAGE:
+            if (j.n.first)
+                memcpy(p, g, (size_t)n * sizeof *p);
+            else
+                gpunn__update_average(&j, g, p, n);
+            break;
         }
     }
 }
@@ -16291,7 +16312,8 @@ static double gpunn__nadam_product(double beta1, double decay, double step)
 /* Whether a kind has beta1 and beta2. */
 static bool gpunn__has_betas(gpunn_update_kind kind)
 {
-    return kind == GPUNN_UPDATE_ADAM || kind == GPUNN_UPDATE_ADAMW || kind >= GPUNN_UPDATE_ADAMAX;
+    return kind == GPUNN_UPDATE_ADAM || kind == GPUNN_UPDATE_ADAMW ||
+           (kind >= GPUNN_UPDATE_ADAMAX && kind != GPUNN_UPDATE_AVERAGE);
 }
 
 /* RAdam's length of the approximated moving average, and what rate it leaves; 0: too short. */
@@ -16314,7 +16336,8 @@ static gpunn_update_numbers gpunn__update_decide(const gpunn_update *u)
     switch (u->kind) {
     case GPUNN_UPDATE_SGD:
     case GPUNN_UPDATE_RMSPROP:
-    case GPUNN_UPDATE_LION: break;
+    case GPUNN_UPDATE_LION:
+    case GPUNN_UPDATE_AVERAGE: break;
     case GPUNN_UPDATE_ADAGRAD: rate /= 1 + (step - 1) * (double)u->lr_decay; break;
     case GPUNN_UPDATE_ADAM:
     case GPUNN_UPDATE_ADAMW:
@@ -16632,6 +16655,15 @@ static gpunn_status gpunn__cpu_run(void *context, gpunn_step *step)
     return status;
 }
 
+/* Nothing here is in 16 bits. */
+static gpunn_status gpunn__cpu_convert(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                                       int64_t count)
+{
+    (void)context, (void)to_dtype, (void)from_dtype;
+    memcpy(to, from, (size_t)count * sizeof(float));
+    return GPUNN_OK;
+}
+
 static const char *gpunn__cpu_error(void *context)
 {
     return ((gpunn__cpu *)context)->error.text;
@@ -16656,7 +16688,7 @@ static const gpunn_backend *gpunn__cpu_backend(void)
         gpunn__cpu_update,
         gpunn__cpu_sum_of_squares,
         gpunn__cpu_scale,
-        NULL,
+        gpunn__cpu_convert,
         NULL,
         NULL,
         NULL,
@@ -16669,25 +16701,28 @@ static const gpunn_backend *gpunn__cpu_backend(void)
 }
 
 /* ==== >>optimizer ===================================================================================================== */
+enum { GPUNN__AVERAGE = 3, GPUNN__STATES }; /* what there can be for each parameter: rule.state, and its average */
+
 struct gpunn_optimizer {
     gpunn_model     *model;
-    gpunn_optimizer *next;        /* in the model's list */
-    const char      *name;        /* "gpunn_adam", for messages */
-    gpunn_update     rule;        /* kind and constants; the rest is filled in for each range of parameters */
-    bool             uses[3];     /* which of rule.state this kind with these constants needs */
-    float            state_start; /* what state starts from: 0, or adagrad's initial_accumulator_value */
+    gpunn_optimizer *next;                /* in the model's list */
+    const char      *name;                /* "gpunn_adam", for messages */
+    gpunn_update     rule;                /* kind and constants; the rest is filled in for each range of parameters */
+    bool             uses[GPUNN__STATES]; /* what this kind with these constants needs; averages: gpunn_set_ema */
+    float            state_start;         /* what state starts from: 0, or adagrad's initial_accumulator_value */
     /* From the first step on; gpunn__optimizer_prepare: */
     gpunn_tensor **parameters; /* by rising offset; those of layers added later follow */
     int64_t       *steps;      /* updates of each so far */
     int            parameter_count;
-    gpunn_update  *updates;       /* room for one a parameter */
-    float         *state[3];      /* backend memory by the offsets of model->gradients, state_count floats each; NULL: not used */
-    void          *captured;      /* the backend's, of a run with nothing but updates */
+    gpunn_update  *updates;              /* room for one a parameter, and for that of the averages */
+    float         *state[GPUNN__STATES]; /* backend memory by the offsets of model->gradients, state_count floats each, or NULL */
+    void          *captured;             /* the backend's, of a run with nothing but updates */
     float         *loss_scale;    /* F16: backend memory of scale, steps since it changed, updates skipped; NULL: not used */
     float          kept_scale[3]; /* the same, as read last */
     int64_t        state_count;   /* model->gradient_count when they were made */
     int64_t        step_count;
-    float          lr, clip_norm, clip_value;
+    float          lr, clip_norm, clip_value, average_decay;
+    int64_t        averaged; /* updates of the averages so far; with a loss scale, also what that has skipped since its first */
     /* What the schedule is, defaults in place, and where it stands: */
     gpunn_schedule_args schedule;
     int64_t             schedule_step;
@@ -16888,10 +16923,10 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
     size_t        count = (size_t)opt->parameter_count;
-    for (int i = 0; i < 3; i++) gpunn__device_free(dev, opt->state[i], (size_t)opt->state_count * sizeof(float));
+    for (int i = 0; i < GPUNN__STATES; i++) gpunn__device_free(dev, opt->state[i], (size_t)opt->state_count * sizeof(float));
     gpunn__free(dev, opt->parameters, count * sizeof *opt->parameters);
     gpunn__free(dev, opt->steps, count * sizeof *opt->steps);
-    gpunn__free(dev, opt->updates, count * sizeof *opt->updates);
+    gpunn__free(dev, opt->updates, (count + 1) * sizeof *opt->updates);
 }
 
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
@@ -16901,6 +16936,7 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
     gpunn_optimizer **link = &opt->model->optimizers;
     while (*link != opt) link = &(*link)->next;
     *link = opt->next;
+    if (opt->model->swapped == opt) opt->model->swapped = NULL;
     if (opt->captured) dev->backend->forget(dev->context, opt->captured);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__optimizer_release(opt);
@@ -16908,21 +16944,22 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
 }
 
 /* ---- state ----------------------------------------------------------------------------------------------------------- */
-/* state, of `count` floats: what old (of opt->state_count) holds, then the value that state starts from. */
-static gpunn_status gpunn__state_fill(const gpunn_optimizer *opt, float *state, int64_t count, const float *old)
+/* State k, of `count` floats: what old (`kept` floats) holds, then what it starts from: averages the parameters, others a value. */
+static gpunn_status gpunn__state_fill(const gpunn_optimizer *opt, int k, float *state, int64_t count, const float *old,
+                                      int64_t kept)
 {
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
     float                piece[2048];
     const int64_t        piece_count = (int64_t)(sizeof piece / sizeof *piece);
     gpunn_status         status = backend->fill(dev->context, state, 0, (size_t)count * sizeof(float));
-    int64_t              end = opt->state_start == 0 ? opt->state_count : count;
+    int64_t              end = opt->state_start == 0 && k != GPUNN__AVERAGE ? kept : count;
     for (int64_t at = 0, n; at < end && status == GPUNN_OK; at += n) {
-        bool kept = at < opt->state_count;
-        n = (kept ? opt->state_count : end) - at;
+        const float *from = at < kept ? old : k == GPUNN__AVERAGE ? opt->model->weights : NULL;
+        n = (at < kept ? kept : end) - at;
         if (n > piece_count) n = piece_count;
-        if (kept)
-            status = backend->download(dev->context, piece, old + at, (size_t)n * sizeof(float));
+        if (from)
+            status = backend->download(dev->context, piece, from + at, (size_t)n * sizeof(float));
         else
             for (int64_t i = 0; i < n; i++) piece[i] = opt->state_start;
         if (status == GPUNN_OK) status = backend->upload(dev->context, state + at, piece, (size_t)n * sizeof(float));
@@ -16968,6 +17005,11 @@ static gpunn_status gpunn__scale_keep(gpunn_optimizer *opt)
 GPUNN__PRIVATE gpunn_status gpunn__optimizer_prepare(gpunn_optimizer *opt)
 {
     gpunn_model *model = opt->model;
+    if (model->swapped)
+        return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                           "%s: the model holds the averages of its weights, for which there are no steps and no checkpoints; "
+                           "exchange them back with gpunn_ema_swap",
+                           opt->name);
     gpunn_status status = gpunn__commit(model);
     if (status == GPUNN_OK) status = gpunn__scale_prepare(opt);
     if (status != GPUNN_OK || model->gradient_count == opt->state_count) return status;
@@ -16978,13 +17020,15 @@ GPUNN__PRIVATE gpunn_status gpunn__optimizer_prepare(gpunn_optimizer *opt)
     for (int i = 0; i < model->tensor_count; i++) grown.parameter_count += model->tensors[i]->kind == GPUNN__PARAMETER;
     grown.parameters = (gpunn_tensor **)gpunn__calloc(dev, (size_t)grown.parameter_count * sizeof *grown.parameters);
     grown.steps = (int64_t *)gpunn__calloc(dev, (size_t)grown.parameter_count * sizeof *grown.steps);
-    grown.updates = (gpunn_update *)gpunn__calloc(dev, (size_t)grown.parameter_count * sizeof *grown.updates);
+    grown.updates = (gpunn_update *)gpunn__calloc(dev, ((size_t)grown.parameter_count + 1) * sizeof *grown.updates);
     if (grown.parameters == NULL || grown.steps == NULL || grown.updates == NULL) status = GPUNN_ERR_MEMORY;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < GPUNN__STATES; i++) {
         grown.state[i] = NULL;
         if (status != GPUNN_OK || !opt->uses[i]) continue;
         grown.state[i] = (float *)gpunn__device_alloc(dev, (size_t)grown.state_count * sizeof(float));
-        status = grown.state[i] ? gpunn__state_fill(opt, grown.state[i], grown.state_count, opt->state[i]) : dev->error.status;
+        status = grown.state[i] == NULL
+                     ? dev->error.status
+                     : gpunn__state_fill(opt, i, grown.state[i], grown.state_count, opt->state[i], opt->state_count);
     }
     if (status != GPUNN_OK) {
         gpunn__optimizer_release(&grown);
@@ -16997,6 +17041,79 @@ GPUNN__PRIVATE gpunn_status gpunn__optimizer_prepare(gpunn_optimizer *opt)
     if (opt->parameter_count) memcpy(grown.steps, opt->steps, (size_t)opt->parameter_count * sizeof *grown.steps);
     gpunn__optimizer_release(opt);
     *opt = grown;
+    return GPUNN_OK;
+}
+
+/* ---- averages -------------------------------------------------------------------------------------------------------- */
+/* They start anew: with the next update they are the parameters. */
+static void gpunn__average_start(gpunn_optimizer *opt)
+{
+    opt->averaged = gpunn__scales_loss(opt) ? (int64_t)opt->kept_scale[2] : 0;
+}
+
+GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
+{
+    static const char function[] = "gpunn_set_ema";
+    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
+    gpunn_model  *model = opt->model;
+    gpunn_device *dev = model->dev;
+    size_t        bytes = (size_t)opt->state_count * sizeof(float);
+    float       **average = &opt->state[GPUNN__AVERAGE];
+    if (!gpunn__check_range(dev, function, "decay", decay, 0, 1)) return GPUNN_ERR_ARGUMENT;
+    if (model->swapped)
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "%s: the model holds the averages; exchange them back with gpunn_ema_swap",
+                           function);
+    gpunn_status status = GPUNN_OK;
+    if (decay == 0) {
+        gpunn__device_free(dev, *average, bytes);
+        *average = NULL;
+    } else if (!opt->uses[GPUNN__AVERAGE]) {
+        status = gpunn__scale_keep(opt);
+        if (status == GPUNN_OK && bytes) { /* later than the first step */
+            *average = (float *)gpunn__device_alloc(dev, bytes);
+            status = *average ? gpunn__state_fill(opt, GPUNN__AVERAGE, *average, opt->state_count, NULL, 0) : dev->error.status;
+        }
+        if (status != GPUNN_OK) {
+            gpunn__device_free(dev, *average, bytes);
+            *average = NULL;
+            return status;
+        }
+        gpunn__average_start(opt);
+    }
+    opt->uses[GPUNN__AVERAGE] = decay != 0;
+    opt->average_decay = decay;
+    return status;
+}
+
+GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
+{
+    enum { PIECE = 1 << 18 }; /* floats */
+    static const char function[] = "gpunn_ema_swap";
+    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
+    gpunn_model         *model = opt->model;
+    gpunn_device        *dev = model->dev;
+    const gpunn_backend *backend = dev->backend;
+    if (!opt->uses[GPUNN__AVERAGE])
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "%s: %s keeps no averages; ask for them with gpunn_set_ema", function,
+                           opt->name);
+    gpunn_status status = model->swapped == opt ? GPUNN_OK : gpunn__optimizer_prepare(opt);
+    if (status != GPUNN_OK) return status;
+    float *piece = (float *)gpunn__device_alloc(dev, PIECE * sizeof *piece);
+    if (piece == NULL) return dev->error.status;
+    for (int i = 0; i < opt->parameter_count; i++) {
+        int64_t count = gpunn__count(opt->parameters[i], 1);
+        float  *weights = gpunn__weights(opt->parameters[i]), *averages = opt->state[GPUNN__AVERAGE] + opt->parameters[i]->offset;
+        for (int64_t at = 0, n; at < count && status == GPUNN_OK; at += n) {
+            n = count - at < PIECE ? count - at : (int64_t)PIECE;
+            status = backend->convert(dev->context, piece, GPUNN_F32, weights + at, GPUNN_F32, n);
+            if (status == GPUNN_OK) status = backend->convert(dev->context, weights + at, GPUNN_F32, averages + at, GPUNN_F32, n);
+            if (status == GPUNN_OK) status = backend->convert(dev->context, averages + at, GPUNN_F32, piece, GPUNN_F32, n);
+        }
+    }
+    gpunn__device_free(dev, piece, PIECE * sizeof *piece);
+    GPUNN__WEIGHTS_CHANGED(model);
+    if (status != GPUNN_OK) return gpunn__backend_fail(dev, function, status);
+    model->swapped = model->swapped ? NULL : opt;
     return GPUNN_OK;
 }
 
@@ -17034,7 +17151,7 @@ static int gpunn__list_blocks(gpunn_model *model, gpunn__moving *list, bool arri
         t->data = gpunn__list_block(list, &count, t->data, t->capacity, used, arrived);
     }
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next)
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < GPUNN__STATES; i++) {
             bytes = (size_t)opt->state_count * sizeof(float);
             opt->state[i] = (float *)gpunn__list_block(list, &count, opt->state[i], bytes, bytes, arrived);
         }
@@ -17203,8 +17320,8 @@ static void gpunn__find_fused(gpunn_update *update, const gpunn_kernel_set *set)
     }
 }
 
-/* opt->updates: one for each range of parameters that have a gradient, which is read as clamp(gradient * scale, +-limit). Returns
- * their number. */
+/* opt->updates: one for each range of parameters that have a gradient, which is read as clamp(gradient * scale, +-limit); then
+ * that of the averages, also of what lies between parameters, where nobody looks. Returns their number. */
 static int gpunn__optimizer_updates(gpunn_optimizer *opt, float scale, float limit)
 {
     gpunn_model *model = opt->model;
@@ -17228,6 +17345,14 @@ static int gpunn__optimizer_updates(gpunn_optimizer *opt, float scale, float lim
         update->weight_decay = first->decay ? opt->rule.weight_decay : 0;
         gpunn__find_fused(update, model->kernels);
     }
+    if (opt->state[GPUNN__AVERAGE]) {
+        gpunn_update *update = &opt->updates[count++];
+        *update = gpunn__rule(GPUNN_UPDATE_AVERAGE, (float)(1 - gpunn__decimal(opt->average_decay)), 0, false);
+        update->count = opt->state_count - GPUNN__WEIGHT_ALIGN;
+        update->parameter = opt->state[GPUNN__AVERAGE] + GPUNN__WEIGHT_ALIGN;
+        update->gradient = model->weights + GPUNN__WEIGHT_ALIGN;
+        update->step = opt->averaged + 1;
+    }
     return count;
 }
 
@@ -17235,6 +17360,7 @@ static void gpunn__optimizer_advance(gpunn_optimizer *opt)
 {
     for (int i = 0; i < opt->parameter_count; i++) opt->steps[i] += gpunn__has_gradient(opt->parameters[i]);
     opt->step_count++;
+    opt->averaged += opt->state[GPUNN__AVERAGE] != NULL;
     opt->model->state.weights_version++; /* the updates have renewed model->half */
 }
 
@@ -19150,7 +19276,7 @@ static size_t gpunn__stage_steps(const gpunn_optimizer *opt)
 static size_t gpunn__stage_bytes(const gpunn_model *model, const gpunn_optimizer *opt)
 {
     size_t floats = (size_t)model->weight_count;
-    for (int k = 0; opt && k < 3; k++) floats += opt->uses[k] ? (size_t)opt->state_count : 0;
+    for (int k = 0; opt && k < GPUNN__STATES; k++) floats += opt->uses[k] ? (size_t)opt->state_count : 0;
     return gpunn__stage_steps(opt) + floats * sizeof(float);
 }
 
@@ -19161,7 +19287,7 @@ static gpunn_status gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, 
     const gpunn_backend *backend = dev->backend;
     gpunn_status         status = GPUNN_OK;
     stage += gpunn__stage_steps(opt);
-    for (int k = -1; k < 3 && status == GPUNN_OK; k++) {
+    for (int k = -1; k < GPUNN__STATES && status == GPUNN_OK; k++) {
         float *block = k < 0 ? model->weights : opt && opt->uses[k] ? opt->state[k] : NULL;
         size_t bytes = block ? (size_t)(k < 0 ? model->weight_count : opt->state_count) * sizeof *block : 0;
         if (bytes == 0) continue;
@@ -19174,8 +19300,14 @@ static gpunn_status gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, 
 }
 
 /* The names of an optimizer's tensors in a checkpoint are one of these and the parameter's. */
-static const char *const gpunn__state_prefix[] = {"optimizer.0.", "optimizer.1.", "optimizer.2."};
+static const char *const gpunn__state_prefix[] = {"optimizer.0.", "optimizer.1.", "optimizer.2.", "optimizer.average."};
 static const char        gpunn__step_prefix[] = "optimizer.step.";
+
+/* Whether a checkpoint was saved with averages. */
+static bool gpunn__has_averages(const gpunn__archive *a)
+{
+    return gpunn__table_find(&a->notes, "", "average.decay") != NULL;
+}
 
 /* Gives every tensor of model and optimizer its place in the stage. */
 static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpunn_model *model, const gpunn_optimizer *opt,
@@ -19191,8 +19323,8 @@ static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpun
     at += model->weight_count;
     for (int i = 0; opt && i < opt->parameter_count; i++)
         gpunn__match(a, m, gpunn__step_prefix, opt->parameters[i], true, GPUNN_I64, stage + (size_t)i * sizeof *opt->steps);
-    for (int k = 0; opt && k < 3; k++) {
-        if (!opt->uses[k]) continue;
+    for (int k = 0; opt && k < GPUNN__STATES; k++) {
+        if (!opt->uses[k] || (k == GPUNN__AVERAGE && !gpunn__has_averages(a))) continue;
         for (int i = 0; i < opt->parameter_count; i++)
             gpunn__match(a, m, gpunn__state_prefix[k], opt->parameters[i], false, GPUNN_F32, at + opt->parameters[i]->offset);
         at += opt->state_count;
@@ -19347,13 +19479,19 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__FIELDS("loader.epoch", epoch, 1, GPUNN__COUNTER),
     GPUNN__FIELDS("loader.position", position, 1, GPUNN__COUNTER),
     GPUNN__FIELDS("loader.seed", seed, 1, GPUNN__ANY),
+    GPUNN__FIELDS("average.decay", opt.average_decay, 1, GPUNN__ANY), /* these only where there are averages */
+    GPUNN__FIELDS("average.count", opt.averaged, 1, GPUNN__COUNTER),
 };
 #undef GPUNN__ANY
 #undef GPUNN__FIELDS
 #undef GPUNN__RULE
 #undef GPUNN__OPTIMIZER
 #undef GPUNN__SCHEDULE
-enum { GPUNN__RESUME_FIELD_COUNT = sizeof gpunn__resume_fields / sizeof gpunn__resume_fields[0] };
+
+static int gpunn__resume_field_count(bool averages)
+{
+    return (int)(sizeof gpunn__resume_fields / sizeof gpunn__resume_fields[0]) - (averages ? 0 : 2);
+}
 
 /* The rest of a field's name: its number in an array. */
 static const char *gpunn__resume_index(const gpunn__resume_field *field, int i, char text[16])
@@ -19370,6 +19508,7 @@ static gpunn_status gpunn__resume_read(const gpunn__archive *a, gpunn__resume *r
     const gpunn__entry *version = gpunn__table_find(&a->notes, "", "version"),
                        *kind = gpunn__table_find(&a->notes, "", "optimizer");
     const gpunn_update rule = resume->opt.rule;
+    bool               averages = gpunn__has_averages(a);
     char               shown[128];
     if (!gpunn__is_checkpoint(a) || version == NULL || kind == NULL)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' holds weights but no checkpoint; use gpunn_load", function, path);
@@ -19382,7 +19521,11 @@ static gpunn_status gpunn__resume_read(const gpunn__archive *a, gpunn__resume *r
         return gpunn__fail(dev, GPUNN_ERR_STATE,
                            "%s: '%s' was saved with %s, but the optimizer is %s; create the one that was saved", function, path,
                            gpunn__printable(&kind->text, shown), name);
-    for (int f = 0; f < GPUNN__RESUME_FIELD_COUNT; f++) {
+    if (averages && !resume->opt.uses[GPUNN__AVERAGE])
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "%s: '%s' was saved with averages of the weights, which %s does not keep; call gpunn_set_ema before",
+                           function, path, name);
+    for (int f = 0; f < gpunn__resume_field_count(averages); f++) {
         const gpunn__resume_field *field = &gpunn__resume_fields[f];
         for (int i = 0; i < field->count; i++) {
             char                index[16];
@@ -19395,6 +19538,7 @@ static gpunn_status gpunn__resume_read(const gpunn__archive *a, gpunn__resume *r
             memcpy((char *)resume + field->offset + (size_t)i * field->size, &value, field->size);
         }
     }
+    if (!averages) gpunn__average_start(&resume->opt);
     gpunn_schedule_args checked = resume->opt.schedule;
     checked.type = resume->opt.schedule.type = (gpunn_schedule_type)resume->schedule_type;
     if ((resume->opt.rule.momentum != 0) != (rule.momentum != 0) || resume->opt.rule.centered != rule.centered) /* other state */
@@ -19518,7 +19662,7 @@ static void gpunn__emit_metadata(gpunn__writer *w, const gpunn__resume *resume)
                  "{\"__metadata__\":{\"format\":\"gpunn-checkpoint\",\"version\":\"" GPUNN__CHECKPOINT_VERSION
                  "\",\"optimizer\":\"%s\"",
                  resume->opt.name);
-    for (int f = 0; f < GPUNN__RESUME_FIELD_COUNT; f++) {
+    for (int f = 0; f < gpunn__resume_field_count(resume->opt.uses[GPUNN__AVERAGE]); f++) {
         const gpunn__resume_field *field = &gpunn__resume_fields[f];
         for (int i = 0; i < field->count; i++) {
             char    index[16];
@@ -19554,7 +19698,7 @@ static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *wh
         const gpunn_tensor *t = model->tensors[i];
         if (gpunn__is_saved(t)) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
     }
-    for (int k = 0; opt && k < 3; k++)
+    for (int k = 0; opt && k < GPUNN__STATES; k++)
         for (int i = 0; opt->uses[k] && i < opt->parameter_count; i++)
             gpunn__emit_tensor(w, gpunn__state_prefix[k], opt->parameters[i], opt->state[k] + opt->parameters[i]->offset, NULL);
     if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
@@ -19650,6 +19794,10 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
                              "gpunn_checkpoint_load: '%s' was saved without a loader; load it with NULL for the loader",
                              gpunn__tail(path));
     if (status == GPUNN_OK) status = gpunn__stage_fill(&archive, model, opt, &args, "gpunn_checkpoint_load", &stage);
+    if (status == GPUNN_OK && opt->state[GPUNN__AVERAGE] && !gpunn__has_averages(&archive)) { /* the last; start as the weights */
+        size_t average = (size_t)opt->state_count * sizeof(float);
+        memcpy(stage + gpunn__stage_bytes(model, opt) - average, stage + gpunn__stage_steps(opt), average);
+    }
     gpunn__archive_close(&archive);
     if (status != GPUNN_OK) return status;
     for (int i = 0; i < opt->parameter_count && status == GPUNN_OK; i++) {
@@ -22155,6 +22303,7 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
     case GPUNN_UPDATE_RADAM: opt = gpunn_radam_(model, radam); break;
     case GPUNN_UPDATE_LAMB: opt = gpunn_lamb_(model, lamb); break;
     case GPUNN_UPDATE_LION: opt = gpunn_lion_(model, lion); break;
+    case GPUNN_UPDATE_AVERAGE: break; /* in no spec */
     }
     if (opt == NULL) return NULL;
     gpunn_set_clip_norm(opt, recipe->clip_norm);

@@ -9001,6 +9001,23 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__lamb_step_kernel
     }
 }
 
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__average_kernel(const gpunn__update_job job)
+{
+    const gpunn_update_numbers k = gpunn__update_numbers(job);
+    const gpunn_update        &u = job.u;
+    int64_t                    i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    if (!k.go) return;
+    for (; i < u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        float p[8], g[8];
+        int   n = gpunn__pack_size(u.count, i);
+        gpunn__load_pack(u.gradient, GPUNN_F32, i, n, g);
+        gpunn__load_pack(u.parameter, GPUNN_F32, i, n, p);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) p[j] = k.first ? g[j] : p[j] + k.rate * (g[j] - p[j]);
+        gpunn__store_pack(u.parameter, GPUNN_F32, i, n, false, p);
+    }
+}
+
 /* Decides for the kernels that follow: generated ones, and where deciding is no small work. */
 static __global__ void gpunn__decide_kernel(const gpunn__update_job job, gpunn_update_numbers *numbers)
 {
@@ -9077,7 +9094,8 @@ static double gpunn__decimal(float value)
 static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_job *job)
 {
     const gpunn_update *u = &job->u;
-    bool                betas = u->kind == GPUNN_UPDATE_ADAM || u->kind == GPUNN_UPDATE_ADAMW || u->kind >= GPUNN_UPDATE_ADAMAX;
+    bool                betas = u->kind == GPUNN_UPDATE_ADAM || u->kind == GPUNN_UPDATE_ADAMW ||
+                 (u->kind >= GPUNN_UPDATE_ADAMAX && u->kind != GPUNN_UPDATE_AVERAGE);
     job->moments = betas && u->kind != GPUNN_UPDATE_LION;
     job->beta1 = gpunn__decimal(u->beta1);
     job->beta2 = gpunn__decimal(u->beta2);
@@ -9110,6 +9128,7 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
         job->sum_count = blocks < GPUNN__LAMB_BLOCKS ? (int)blocks : (int)GPUNN__LAMB_BLOCKS;
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__lamb_moments_kernel, (unsigned)job->sum_count, GPUNN__THREADS, *job));
         return GPUNN__LAUNCH(cuda, gpunn__lamb_step_kernel, blocks, GPUNN__THREADS, *job);
+    case GPUNN_UPDATE_AVERAGE: return GPUNN__LAUNCH(cuda, gpunn__average_kernel, blocks, GPUNN__THREADS, *job);
     default: return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_SGD>), blocks, GPUNN__THREADS, *job);
     }
 }
@@ -9132,7 +9151,8 @@ static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run)
     for (int i = 0; i < run->update_count; i++) total += run->updates[i].count;
     for (int i = 0; i < run->update_count && (run->clip_norm > 0 || run->loss_scale); i++) {
         const gpunn_update *u = &run->updates[i];
-        int                 blocks = gpunn__squares_blocks(u->count, total, run->update_count);
+        if (u->kind == GPUNN_UPDATE_AVERAGE) continue; /* its gradient is none */
+        int blocks = gpunn__squares_blocks(u->count, total, run->update_count);
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, u->gradient, u->count,
                                  cuda->partials + job.partial_count));
         job.partial_count += blocks;

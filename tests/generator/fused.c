@@ -297,6 +297,7 @@ static net_of_spec open_net(const subject *s, const test_backend *backend, bool 
     gpunn_clear_error(n.dev);
     n.outputs[n.output_count] = n.loss;
     n.opt = MADE(n.dev, gpunn_spec_optimizer(n.model));
+    OK(n.dev, gpunn_set_ema(n.opt, 0.5f));
     if (fused) OK(n.dev, gpunn_use_kernels(n.model, count_calls(s->set), .policy = GPUNN_KERNELS_STRICT));
     memset(counted.calls, 0, sizeof counted.calls);
     return n;
@@ -426,6 +427,9 @@ static record run_net(const subject *s, const test_backend *backend, bool fused,
         for (int i = 0; i < STEPS; i++) OK(n.dev, settled(n.dev, gpunn_train_step(n.opt, n.loss)));
         record_value(&r, &n, n.loss, "trained");
         record_weights(&r, &n, batches[b]);
+        OK(n.dev, gpunn_ema_swap(n.opt));
+        record_weights(&r, &n, batches[b]);
+        OK(n.dev, gpunn_ema_swap(n.opt));
         memset(counted.calls, 0, sizeof counted.calls);
     }
     assert_true(!fused || counted.updates >= STEPS);

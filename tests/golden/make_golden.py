@@ -584,6 +584,21 @@ def optimizers():
                 trace_b.append(down(wb).clone())
             label = name + ("_groups" if groups else "")
             out[f"{label}/a"], out[f"{label}/b"] = torch.stack(trace_a), torch.stack(trace_b)
+    for decay in (0.9, 0.3):  # averages of sgd_momentum's a and of b, which is frozen and, after ten steps, written
+        net = torch.nn.ParameterDict({"a": up(a.clone()), "b": up(b.clone())})
+        opt = torch.optim.SGD([net["a"]], **OPTIMIZERS["sgd_momentum"][1])
+        average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay))
+        traces = {"a": [], "b": []}
+        for t in range(20):
+            net["a"].grad = up(gradients_a[t])
+            opt.step()
+            if t == 10:
+                net["b"].data.copy_(gradients_b[t])
+            average.update_parameters(net)
+            for name, trace in traces.items():
+                trace.append(down(average.module[name]).clone())
+        out["ema_end/a"] = down(net["a"]).clone()
+        out.update({f"ema_{decay}/{name}": torch.stack(trace) for name, trace in traces.items()})
     save("optimizers.safetensors", out)
 
 

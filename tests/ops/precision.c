@@ -262,6 +262,38 @@ static void test_move(void **state)
     gpunn_optimizer_destroy(adam), gpunn_model_destroy(model), gpunn_device_close(cpu);
 }
 
+/* Evaluation reads rounded copies of the weights, which follow their exchange with averages. */
+static void test_swap(void **state)
+{
+    fixture         *f = *state;
+    gpunn_model     *model = gpunn_model_create(f->dev, .precision = GPUNN_PRECISION_BF16);
+    net              n = net_make(model);
+    float            trained[3 * BATCH], average[3 * BATCH], again[3 * BATCH];
+    gpunn_optimizer *adam = MADE(f->dev, gpunn_adam(model, .lr = 0.1f));
+    OK(f->dev, gpunn_set_ema(adam, 0.9f));
+    net_write(f->dev, n, BATCH, 1);
+    for (int step = 0; step < 4; step++) OK(f->dev, gpunn_train_step(adam, n.loss));
+    OK(f->dev, gpunn_forward(&n.logits, 1));
+    OK(f->dev, gpunn_read(n.logits, trained, sizeof trained));
+    OK(f->dev, gpunn_ema_swap(adam));
+    OK(f->dev, gpunn_forward(&n.logits, 1));
+    OK(f->dev, gpunn_read(n.logits, average, sizeof average));
+    assert_memory_not_equal(average, trained, sizeof average);
+    gpunn_tensor *bias = gpunn_find(model, "fc1.bias"); /* writing renews the copies, which changes nothing here */
+    int64_t       count;
+    float        *values = read_floats(f->dev, bias, &count);
+    OK(f->dev, write_floats(bias, values, count));
+    free(values);
+    OK(f->dev, gpunn_forward(&n.logits, 1));
+    OK(f->dev, gpunn_read(n.logits, again, sizeof again));
+    assert_memory_equal(again, average, sizeof again);
+    OK(f->dev, gpunn_ema_swap(adam));
+    OK(f->dev, gpunn_forward(&n.logits, 1));
+    OK(f->dev, gpunn_read(n.logits, again, sizeof again));
+    assert_memory_equal(again, trained, sizeof again);
+    gpunn_optimizer_destroy(adam), gpunn_model_destroy(model);
+}
+
 /* The gradient of y = w x is x times the loss scale: 65504 is the largest F16. */
 static void test_loss_scale(void **state)
 {
@@ -272,7 +304,8 @@ static void test_loss_scale(void **state)
     gpunn_tensor    *weight = gpunn_find(model, "fc2.weight"), *loss = gpunn_mul_scalar(gpunn_mean(y, GPUNN_ALL, false), 4);
     gpunn_optimizer *adam = MADE(f->dev, gpunn_adam(model, .lr = 0.01f));
     const float      values[2] = {1, 2};
-    int64_t          skipped = -1;
+    OK(f->dev, gpunn_set_ema(adam, 0.5f));
+    int64_t skipped = -1;
     OK(f->dev, write_floats(x, values, 2));
     OK(f->dev, write_floats(weight, values, 1));
     OK(f->dev, write_floats(gpunn_find(model, "fc1.weight"), values, 1));
@@ -292,6 +325,11 @@ static void test_loss_scale(void **state)
     after = gpunn_item(weight); /* adam's first steps move by the rate: bias corrections do not count what was skipped */
     int moved = f->backend->type == GPUNN_DEVICE_CPU ? 4 : 3;
     check_close(&after, &(float){1 - 0.01f * (float)moved}, 1, 0, 1e-4);
+    OK(f->dev,
+       gpunn_ema_swap(adam)); /* nor do averages: 1, 2, 3 steps count 1/4, 1/4, 1/2, the CPU's 1, 2, 3, 4 1/8, 1/8, 1/4, 1/2 */
+    float average = gpunn_item(weight), steps = moved == 4 ? 3.125f : 2.25f;
+    check_close(&average, &(float){1 - 0.01f * steps}, 1, 0, 1e-4);
+    OK(f->dev, gpunn_ema_swap(adam));
     const char *path = test_path(f, "scale.safetensors");
     OK(f->dev, gpunn_checkpoint_save(adam, NULL, path));
     OK(f->dev, gpunn_train_step(adam, loss));
@@ -300,6 +338,16 @@ static void test_loss_scale(void **state)
     assert_true(gpunn_loss_scale(adam, NULL) == scale);
     OK(f->dev, gpunn_train_step(adam, loss));
     assert_true(gpunn_item(weight) == expected);
+    OK(f->dev, gpunn_set_ema(adam, 0)); /* what was skipped before they start is not counted either */
+    OK(f->dev, gpunn_set_ema(adam, 0.5f));
+    float last[2];
+    for (int step = 0; step < 2; step++) {
+        OK(f->dev, gpunn_train_step(adam, loss));
+        last[step] = gpunn_item(weight);
+    }
+    OK(f->dev, gpunn_ema_swap(adam));
+    average = gpunn_item(weight);
+    check_close(&average, &(float){(last[0] + last[1]) / 2}, 1, 0, 1e-6);
     assert_int_equal(remove(path), 0);
     gpunn_optimizer_destroy(adam), gpunn_model_destroy(model);
 }
@@ -344,6 +392,7 @@ int main(void)
     for (int i = 0; i < COUNT(cases); i++) count += each_backend(tests + count, cases[i].name, test_precision, &cases[i]);
     count += each_backend(tests + count, "masters", test_masters, NULL);
     count += each_backend(tests + count, "move", test_move, NULL);
+    count += each_backend(tests + count, "swap", test_swap, NULL);
     count += each_backend(tests + count, "loss scale", test_loss_scale, NULL);
     count += missing_backends(tests + count);
     return _cmocka_run_group_tests("precision", tests, (size_t)count, NULL, NULL);

@@ -102,6 +102,46 @@ static void test_optimizer(void **state)
     gpunn_optimizer_destroy(opt);
 }
 
+/* ---- averages: sgd_momentum's of a, and of b, which is frozen and, after ten steps, written ---- */
+static void test_average(void **state)
+{
+    fixture             *f = *state;
+    const char          *decay = f->data;
+    const golden_tensor *start = golden_find(&optimizers, "start.b"), *given = golden_find(&optimizers, "gradients.a"),
+                        *written = golden_find(&optimizers, "gradients.b");
+    gpunn_init    zeros = {GPUNN_INIT_ZEROS, 0, 0};
+    gpunn_tensor *p[2] = {MADE(f->dev, gpunn_parameter(f->model, "a", GPUNN_SHAPE(3, 7), zeros)),
+                          MADE(f->dev, gpunn_parameter(f->model, "b", GPUNN_SHAPE(5), zeros))};
+    gpunn_tensor *g = gpunn_input(f->model, "g", GPUNN_F32, GPUNN_SHAPE(3, 7));
+    gpunn_tensor *sums[2] = {gpunn_sum(gpunn_mul(p[0], g), GPUNN_ALL, false), gpunn_sum(p[1], GPUNN_ALL, false)};
+    gpunn_tensor *loss = MADE(f->dev, gpunn_add(sums[0], sums[1]));
+    OK(f->dev, gpunn_write(p[0], golden_find(&optimizers, "start.a")->data, 3 * 7 * sizeof(float)));
+    OK(f->dev, gpunn_write(p[1], start->data, start->bytes));
+    OK(f->dev, gpunn_set_trainable(p[1], false));
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.1f, .momentum = 0.9f));
+    OK(f->dev, gpunn_set_ema(opt, strtof(decay, NULL)));
+    for (int t = 0; t < 20; t++) {
+        if (t == 10) OK(f->dev, gpunn_write(p[1], (const char *)written->data + written->bytes / 2, start->bytes));
+        OK(f->dev, gpunn_write(g, (const char *)given->data + (size_t)t * given->bytes / 20, given->bytes / 20));
+        OK(f->dev, gpunn_train_step(opt, loss));
+        OK(f->dev, gpunn_ema_swap(opt));
+        for (int i = 0; i < 2; i++) {
+            const golden_tensor *expected = golden_find(&optimizers, "ema_%s/%s", decay, i ? "b" : "a");
+            int64_t              n;
+            float               *actual = read_floats(f->dev, p[i], &n);
+            char                 what[32];
+            (void)snprintf(what, sizeof what, "average of %s, %d", i ? "b" : "a", t + 1);
+            check_close_at(actual, (const float *)expected->data + t * n, n, 5e-6, 5e-6, what, __FILE__, __LINE__);
+            free(actual);
+        }
+        OK(f->dev, gpunn_ema_swap(opt));
+    }
+    float *end = read_floats(f->dev, p[0], NULL); /* the weights have not seen all this */
+    check_close(end, (const float *)golden_find(&optimizers, "ema_end/a")->data, 3 * 7, 5e-6, 5e-6);
+    free(end);
+    gpunn_optimizer_destroy(opt);
+}
+
 /* ---- schedules ---- */
 /* clang-format off */
 #define SCHEDULES(X)                                                                                                             \
@@ -285,6 +325,8 @@ int main(void)
     models = golden_open("tests/golden/models.safetensors");
     for (int i = 0; i < COUNT(optimizer_cases); i++)
         count += each_backend(tests + count, optimizer_cases[i].name, test_optimizer, &optimizer_cases[i]);
+    count += each_backend(tests + count, "average 0.9", test_average, "0.9");
+    count += each_backend(tests + count, "average 0.3", test_average, "0.3");
     for (int i = 0; i < COUNT(schedule_cases); i++)
         count += each_backend(tests + count, schedule_cases[i].name, test_schedule, &schedule_cases[i]);
     for (int i = 0; i < COUNT(model_cases); i++)

@@ -452,6 +452,7 @@ static training start_training(const fixture *f, int kind, uint64_t seed, int wo
     OK(t.dev, kind % 2 ? gpunn_set_schedule(t.opt, .type = GPUNN_SCHEDULE_PLATEAU, .patience = 1, .factor = 0.5f)
                        : gpunn_set_schedule(t.opt, .type = GPUNN_SCHEDULE_ONE_CYCLE, .total_steps = 40));
     gpunn_set_clip_norm(t.opt, 0.7f);
+    if (kind % 2) OK(t.dev, gpunn_set_ema(t.opt, 0.8f));
     t.loader = MADE(t.dev,
                     gpunn_loader_create(t.model, .fields = {{.input = x, .samples = samples}, {.input = y, .samples = targets}},
                                         .count = SAMPLES, .batch_size = 4, .shuffle = true, .workers = workers));
@@ -541,6 +542,37 @@ static void checkpoint_mismatches(void **state)
     gpunn_optimizer_destroy(sgd);
     gpunn_optimizer_destroy(momentum);
     assert_int_equal(unlink(path) | unlink(weights), 0);
+}
+
+/* A file with averages needs an optimizer with them; a file without starts them anew. */
+static void checkpoint_averages(void **state)
+{
+    fixture    *f = *state;
+    const char *path = test_path(f, "c.safetensors"), *with = test_path(f, "with.safetensors");
+    training    a = start_training(f, 4, 3, 0);
+    OK(a.dev, gpunn_checkpoint_save(a.opt, a.loader, path));
+    OK(a.dev, gpunn_set_ema(a.opt, 0.5f));
+    train(&a, 3);
+    OK(a.dev, gpunn_checkpoint_save(a.opt, a.loader, with));
+    OK(a.dev, gpunn_set_ema(a.opt, 0.9f));
+    OK(a.dev, gpunn_checkpoint_load(a.opt, a.loader, path));
+    gpunn_tensor *weight = gpunn_find(a.model, "fc1.weight");
+    for (int step = 0; step < 3; step++) { /* what the file holds, after one step the weights, then no longer */
+        float *weights = read_floats(a.dev, weight, NULL);
+        OK(a.dev, gpunn_ema_swap(a.opt));
+        float *averages = read_floats(a.dev, weight, NULL);
+        OK(a.dev, gpunn_ema_swap(a.opt));
+        assert_int_equal(memcmp(weights, averages, 60 * sizeof *weights) == 0, step < 2);
+        free(weights), free(averages);
+        train(&a, 1);
+    }
+    OK(a.dev, gpunn_load(a.model, with)); /* just its weights */
+    OK(a.dev, gpunn_set_ema(a.opt, 0));
+    FAILS(a.dev, gpunn_checkpoint_load(a.opt, a.loader, with), GPUNN_ERR_STATE, "gpunn_adagrad", "gpunn_set_ema");
+    OK(a.dev, gpunn_set_ema(a.opt, 0.9f));
+    OK(a.dev, gpunn_checkpoint_load(a.opt, a.loader, with));
+    stop_training(&a);
+    assert_int_equal(unlink(path) | unlink(with), 0);
 }
 
 static gpunn_optimizer *the_optimizer;
@@ -974,15 +1006,25 @@ static void dtypes_of_torch(void **state)
 int main(void)
 {
     struct CMUnitTest tests[] = {
-        test_with_device(weights_round_trip),    test_with_device(weights_odd_names),
-        test_with_device(weights_dtypes),        test_with_device(weights_partial),
-        test_with_device(weights_bad_headers),   test_with_device(weights_damaged),
-        test_with_device(disk_failures),         test_with_device(resume_equals_uninterrupted),
-        test_with_device(checkpoint_mismatches), test_with_device(checkpoint_damaged),
-        test_with_device(memory_failures),       test_with_device(idx_types),
-        test_with_device(idx_compressed),        test_with_device(cifar),
-        test_with_device(npy_round_trip),        test_with_device(npy_headers),
-        test_with_device(files_of_others),       test_with_device(dtypes_of_torch),
+        test_with_device(weights_round_trip),
+        test_with_device(weights_odd_names),
+        test_with_device(weights_dtypes),
+        test_with_device(weights_partial),
+        test_with_device(weights_bad_headers),
+        test_with_device(weights_damaged),
+        test_with_device(disk_failures),
+        test_with_device(resume_equals_uninterrupted),
+        test_with_device(checkpoint_mismatches),
+        test_with_device(checkpoint_averages),
+        test_with_device(checkpoint_damaged),
+        test_with_device(memory_failures),
+        test_with_device(idx_types),
+        test_with_device(idx_compressed),
+        test_with_device(cifar),
+        test_with_device(npy_round_trip),
+        test_with_device(npy_headers),
+        test_with_device(files_of_others),
+        test_with_device(dtypes_of_torch),
     };
     return cmocka_run_group_tests_name("files", tests, NULL, NULL);
 }

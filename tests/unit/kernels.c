@@ -322,6 +322,7 @@ static trained make_net(gpunn_device *dev, body make)
     n.y = MADE(dev, make(gpunn_linear(n.x, "fc1", .out_features = 4), &n.middle));
     n.loss = MADE(dev, gpunn_mean(gpunn_square(n.y), GPUNN_ALL, false));
     n.opt = MADE(dev, gpunn_sgd(n.model, .lr = 0.3f));
+    OK(dev, gpunn_set_ema(n.opt, 0.5f));
     return n;
 }
 
@@ -337,7 +338,7 @@ enum { BATCH = 6, STEPS = 4 };
 static void compare(gpunn_device *dev, body make, const gpunn_kernel_set *set, bool keep)
 {
     trained n[2];
-    float   value[2][BATCH * 4], loss[2][STEPS], weight[2][12], x[BATCH * 3];
+    float   value[2][BATCH * 4], loss[2][STEPS], weight[2][12], average[2][12], x[BATCH * 3];
     for (int i = 0; i < BATCH * 3; i++) x[i] = 0.3f * (float)(i % 7) - 0.8f;
     for (int k = 0; k < 2; k++) {
         n[k] = make_net(dev, make);
@@ -352,8 +353,12 @@ static void compare(gpunn_device *dev, body make, const gpunn_kernel_set *set, b
         OK(dev, gpunn_read(gpunn_find(n[k].model, "fc1.weight"), weight[k], sizeof weight[k]));
         OK(dev, gpunn_forward(&n[k].y, 1));
         OK(dev, gpunn_read(n[k].y, value[k], sizeof value[k]));
+        OK(dev, gpunn_ema_swap(n[k].opt));
+        OK(dev, gpunn_read(gpunn_find(n[k].model, "fc1.weight"), average[k], sizeof average[k]));
+        assert_memory_not_equal(average[k], weight[k], sizeof weight[k]);
     }
     check_close(loss[1], loss[0], STEPS, 1e-5, 1e-6);
+    check_close(average[1], average[0], 12, 1e-5, 1e-6);
     check_close(weight[1], weight[0], 12, 1e-5, 1e-6);
     check_close(value[1], value[0], BATCH * 4, 1e-5, 1e-6);
     end_net(&n[1]);

@@ -299,6 +299,148 @@ static void test_unreached(void **state)
     gpunn_optimizer_destroy(opt);
 }
 
+/* Exchanged for their averages, the weights are evaluated and saved, but neither trained nor put into a checkpoint. */
+static void test_swapped(void **state)
+{
+    fixture         *f = *state;
+    net              n = net_make(f->model);
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(f->model, .lr = 0.01f)), *other = MADE(f->dev, gpunn_sgd(f->model));
+    const char      *path = test_path(f, "averages.safetensors");
+    float            trained[15], average[15], again[15];
+    int64_t          count;
+    FAILS(NULL, gpunn_set_ema(NULL, 0.9f), GPUNN_ERR_ARGUMENT, "gpunn_set_ema", "NULL");
+    FAILS(NULL, gpunn_ema_swap(NULL), GPUNN_ERR_ARGUMENT, "gpunn_ema_swap", "NULL");
+    FAILS(f->dev, gpunn_set_ema(opt, 1), GPUNN_ERR_ARGUMENT, "gpunn_set_ema: decay is 1");
+    FAILS(f->dev, gpunn_set_ema(opt, -0.1f), GPUNN_ERR_ARGUMENT, "decay is -0.1");
+    FAILS(f->dev, gpunn_set_ema(opt, NAN), GPUNN_ERR_ARGUMENT, "decay is nan");
+    FAILS(f->dev, gpunn_ema_swap(opt), GPUNN_ERR_STATE, "gpunn_adam keeps no averages", "gpunn_set_ema");
+    net_write(f->dev, n, 5, 1);
+    OK(f->dev, gpunn_train_step(opt, n.loss));
+    OK(f->dev, gpunn_set_ema(opt, 0.9f)); /* in the middle of training */
+    for (int step = 0; step < 4; step++) OK(f->dev, gpunn_train_step(opt, n.loss));
+    OK(f->dev, gpunn_forward(&n.logits, 1));
+    OK(f->dev, gpunn_read(n.logits, trained, sizeof trained));
+    float *before = read_weights(f->dev, f->model, &count);
+
+    OK(f->dev, gpunn_ema_swap(opt));
+    OK(f->dev, gpunn_forward(&n.logits, 1));
+    OK(f->dev, gpunn_read(n.logits, average, sizeof average));
+    assert_memory_not_equal(average, trained, sizeof average);
+    OK(f->dev, gpunn_save(f->model, path));
+    FAILS(f->dev, gpunn_train_step(opt, n.loss), GPUNN_ERR_STATE, "gpunn_adam", "averages", "gpunn_ema_swap");
+    FAILS(f->dev, gpunn_train_step(other, n.loss), GPUNN_ERR_STATE, "gpunn_sgd", "gpunn_ema_swap");
+    FAILS(f->dev, gpunn_optimizer_step(opt), GPUNN_ERR_STATE, "gpunn_ema_swap");
+    FAILS(f->dev, gpunn_checkpoint_save(opt, NULL, path), GPUNN_ERR_STATE, "checkpoints", "gpunn_ema_swap");
+    FAILS(f->dev, gpunn_checkpoint_load(opt, NULL, path), GPUNN_ERR_STATE, "checkpoints", "gpunn_ema_swap");
+    FAILS(f->dev, gpunn_set_ema(opt, 0), GPUNN_ERR_STATE, "gpunn_set_ema", "gpunn_ema_swap");
+    FAILS(f->dev, gpunn_ema_swap(other), GPUNN_ERR_STATE, "gpunn_sgd keeps no averages");
+
+    OK(f->dev, gpunn_ema_swap(opt));
+    float *after = read_weights(f->dev, f->model, &count);
+    assert_memory_equal(before, after, (size_t)count * sizeof *before);
+    OK(f->dev, gpunn_forward(&n.logits, 1));
+    OK(f->dev, gpunn_read(n.logits, again, sizeof again));
+    assert_memory_equal(again, trained, sizeof again);
+    OK(f->dev, gpunn_train_step(opt, n.loss));
+    OK(f->dev, gpunn_load(f->model, path));
+    OK(f->dev, gpunn_forward(&n.logits, 1));
+    OK(f->dev, gpunn_read(n.logits, again, sizeof again));
+    assert_memory_equal(again, average, sizeof again);
+
+    OK(f->dev, gpunn_ema_swap(opt)); /* what is there at the end stays */
+    free(before), free(after);
+    before = read_weights(f->dev, f->model, &count);
+    gpunn_optimizer_destroy(opt);
+    after = read_weights(f->dev, f->model, &count);
+    assert_memory_equal(before, after, (size_t)count * sizeof *before);
+    OK(f->dev, gpunn_train_step(other, n.loss));
+    free(before), free(after);
+    gpunn_optimizer_destroy(other);
+    assert_int_equal(remove(path), 0);
+}
+
+/* Averages grow with the model, move with it, and are gone once they are off. */
+static void test_averages_follow(void **state)
+{
+    fixture         *f = *state;
+    gpunn_device    *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .realloc_fn = hook_realloc, .user = &f->memory);
+    gpunn_tensor    *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+    gpunn_tensor    *y = gpunn_batch_norm1d(gpunn_linear(x, "fc1", .out_features = 3), "bn"), *loss;
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.5f, .momentum = 0.5f));
+    OK(f->dev, gpunn_set_ema(opt, 0.5f));
+    loss = MADE(f->dev, gpunn_mean(gpunn_square(y), GPUNN_ALL, false));
+    OK(f->dev, gpunn_write(x, FLOATS(1, 2, -3, 4), 16));
+    OK(f->dev, gpunn_train_step(opt, loss));
+    loss = MADE(f->dev, gpunn_mean(gpunn_square(gpunn_linear(y, "fc2", .out_features = 1)), GPUNN_ALL, false));
+    gpunn_tensor *weights[] = {gpunn_find(f->model, "bn.weight"), gpunn_find(f->model, "fc2.weight")},
+                 *running = gpunn_find(f->model, "bn.running_mean");
+    float expected[2][3], value[3], statistics[3];
+    for (int step = 0; step < 4; step++) {
+        if (step == 2) OK(f->dev, gpunn_model_to(f->model, cpu));
+        gpunn_device *dev = step < 2 ? f->dev : cpu;
+        for (int i = 0; i < 2 && step == 0; i++) OK(dev, gpunn_read(weights[i], expected[i], sizeof value));
+        OK(dev, gpunn_train_step(opt, loss));
+        OK(dev, gpunn_read(running, statistics, sizeof statistics));
+        for (int i = 0; i < 2; i++) {
+            OK(dev, gpunn_read(weights[i], value, sizeof value));
+            for (int j = 0; j < 3; j++) expected[i][j] += 0.5f * (value[j] - expected[i][j]);
+        }
+        OK(dev, gpunn_ema_swap(opt));
+        for (int i = 0; i < 2; i++) {
+            OK(dev, gpunn_read(weights[i], value, sizeof value));
+            check_close(value, expected[i], 3, 1e-6, 1e-6);
+        }
+        OK(dev, gpunn_read(running, value, sizeof value));
+        assert_memory_equal(value, statistics, sizeof value);
+        OK(dev, gpunn_ema_swap(opt));
+    }
+    size_t bytes = gpunn_memory_allocated(cpu);
+    OK(cpu, gpunn_set_ema(opt, 0));
+    assert_true(gpunn_memory_allocated(cpu) < bytes);
+    OK(cpu, gpunn_train_step(opt, loss));
+    FAILS(cpu, gpunn_ema_swap(opt), GPUNN_ERR_STATE, "keeps no averages");
+    OK(cpu, gpunn_model_to(f->model, f->dev));
+    gpunn_optimizer_destroy(opt);
+    gpunn_device_close(cpu);
+}
+
+/* Also after steps that reach no parameter, or not all, but not after one that is skipped. */
+static void test_averages_of_steps(void **state)
+{
+    fixture      *f = *state;
+    gpunn_init    ones = {GPUNN_INIT_CONSTANT, 1, 0};
+    gpunn_tensor *p = gpunn_parameter(f->model, "p", GPUNN_SHAPE(1), ones),
+                 *q = gpunn_parameter(f->model, "q", GPUNN_SHAPE(1), ones);
+    gpunn_tensor    *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(1));
+    gpunn_tensor    *lp = gpunn_sum(gpunn_mul(p, x), GPUNN_ALL, false), *lq = gpunn_sum(gpunn_mul(q, x), GPUNN_ALL, false);
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 1));
+    float            value[2];
+    OK(f->dev, gpunn_set_ema(opt, 0.5f));
+    gpunn_set_clip_norm(opt, 4.05f); /* reached if averages counted as gradients */
+    static const struct {
+        float x, p, q; /* the averages after it */
+        int   what;    /* 0: lp, 1: lq, 2: no gradient */
+    } steps[] = {{1, 0, 1, 0},      {2, 0, 0, 1},       {NAN, 0, 0, 0},        {INFINITY, 0, 0, 1},
+                 {4, -2, -0.5f, 0}, {0, -3, -0.75f, 2}, {1, -3.5f, -1.375f, 1}};
+    for (int i = 0; i < COUNT(steps); i++) {
+        OK(f->dev, gpunn_write(x, &steps[i].x, sizeof(float)));
+        if (steps[i].what == 2) {
+            OK(f->dev, gpunn_zero_grad(f->model));
+            OK(f->dev, gpunn_optimizer_step(opt));
+        } else {
+            gpunn_status status = settled(f->dev, gpunn_train_step(opt, steps[i].what ? lq : lp));
+            assert_int_equal(status, isfinite(steps[i].x) ? GPUNN_OK : GPUNN_ERR_NUMERIC);
+            gpunn_clear_error(f->dev);
+        }
+        OK(f->dev, gpunn_ema_swap(opt));
+        OK(f->dev, gpunn_read(p, value, sizeof(float)));
+        OK(f->dev, gpunn_read(q, value + 1, sizeof(float)));
+        assert_true(value[0] == steps[i].p && value[1] == steps[i].q);
+        OK(f->dev, gpunn_ema_swap(opt));
+    }
+    gpunn_optimizer_destroy(opt);
+}
+
 /* ---- failures that change nothing ---- */
 static void test_nan_loss(void **state)
 {
@@ -563,8 +705,9 @@ static void test_no_allocation(void **state)
     fixture         *f = *state;
     net              n = net_make(f->model);
     gpunn_optimizer *opt = MADE(f->dev, gpunn_adamw(f->model));
-    float           *x, logits[36];
-    int64_t         *t;
+    OK(f->dev, gpunn_set_ema(opt, 0.99f));
+    float   *x, logits[36];
+    int64_t *t;
     net_data(12, 4, &x, &t);
     static const int64_t sizes[] = {12, 5, 12, 7, 5};
     long                 calls = 0;
@@ -617,6 +760,9 @@ int main(void)
                 {"freezing", test_freezing},
                 {"bad settings", test_bad_settings},
                 {"unreached", test_unreached},
+                {"swapped", test_swapped},
+                {"averages follow", test_averages_follow},
+                {"averages of steps", test_averages_of_steps},
                 {"nan loss", test_nan_loss},
                 {"bad index", test_bad_index},
                 {"all ignored", test_all_ignored},
