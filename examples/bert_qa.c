@@ -24,6 +24,7 @@
 #include "gpunn.h"
 
 #include "bert.h"
+#include "options.h"
 #include "tokenizer.h"
 
 #include <math.h>
@@ -60,45 +61,25 @@ typedef struct answer {
 
 static bool parse(options *o, int argc, char **argv)
 {
-    const struct {
-        const char  *name;
-        const char **text;
-        int         *number;
-        bool        *flag;
-    } known[] = {{"--model", &o->model, NULL, NULL},
-                 {"--config", &o->config, NULL, NULL},
-                 {"--vocab", &o->vocab, NULL, NULL},
-                 {"--weights", &o->weights, NULL, NULL},
-                 {"--question", &o->question, NULL, NULL},
-                 {"--context", &o->context, NULL, NULL},
-                 {"--context-file", &o->context_file, NULL, NULL},
-                 {"--size", &o->size, NULL, NULL},
-                 {"--precision", &o->precision, NULL, NULL},
-                 {"--device", &o->device, NULL, NULL},
-                 {"--seq-length", NULL, &o->seq_length, NULL},
-                 {"--stride", NULL, &o->stride, NULL},
-                 {"--batch", NULL, &o->batch, NULL},
-                 {"--max-answer", NULL, &o->max_answer, NULL},
-                 {"--bench", NULL, &o->bench, NULL},
-                 {"--random", NULL, NULL, &o->random},
-                 {"--cased", NULL, NULL, &o->cased},
-                 {"--impossible", NULL, NULL, &o->impossible}};
-    for (int i = 1; i < argc; i++) {
-        size_t k = 0, count = sizeof known / sizeof *known;
-        while (k < count && strcmp(known[k].name, argv[i]) != 0) k++;
-        if (k == count) return false;
-        if (known[k].flag) {
-            *known[k].flag = true;
-            continue;
-        }
-        if (i + 1 == argc) return false;
-        char *value = argv[++i], *end = value;
-        if (known[k].text)
-            *known[k].text = value;
-        else if ((*known[k].number = (int)strtol(value, &end, 10)) < 1 || *end)
-            return false;
-    }
-    return true;
+    const option known[] = {{"--model", .text = &o->model},
+                            {"--config", .text = &o->config},
+                            {"--vocab", .text = &o->vocab},
+                            {"--weights", .text = &o->weights},
+                            {"--question", .text = &o->question},
+                            {"--context", .text = &o->context},
+                            {"--context-file", .text = &o->context_file},
+                            {"--size", .text = &o->size},
+                            {"--precision", .text = &o->precision},
+                            {"--device", .text = &o->device},
+                            {"--seq-length", .number = &o->seq_length, .lowest = 1},
+                            {"--stride", .number = &o->stride, .lowest = 1},
+                            {"--batch", .number = &o->batch, .lowest = 1},
+                            {"--max-answer", .number = &o->max_answer, .lowest = 1},
+                            {"--bench", .number = &o->bench, .lowest = 1},
+                            {"--random", .flag = &o->random},
+                            {"--cased", .flag = &o->cased},
+                            {"--impossible", .flag = &o->impossible}};
+    return options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 
 static void log_line(void *user, gpunn_log_level level, const char *message)

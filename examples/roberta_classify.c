@@ -24,6 +24,7 @@
 #include "gpunn.h"
 
 #include "bert.h"
+#include "options.h"
 #include "csv.h"
 #include "tokenizer.h"
 
@@ -65,64 +66,39 @@ typedef struct job {
 
 static bool parse(options *o, int argc, char **argv)
 {
-    const struct {
-        const char  *name;
-        const char **text;
-        int         *number;
-        int          lowest;
-        float       *real;
-        bool        *flag;
-    } known[] = {{"--model", &o->model, NULL, 0, NULL, NULL},
-                 {"--config", &o->config, NULL, 0, NULL, NULL},
-                 {"--vocab", &o->vocab, NULL, 0, NULL, NULL},
-                 {"--merges", &o->merges, NULL, 0, NULL, NULL},
-                 {"--weights", &o->weights, NULL, 0, NULL, NULL},
-                 {"--train", &o->train, NULL, 0, NULL, NULL},
-                 {"--validation", &o->validation, NULL, 0, NULL, NULL},
-                 {"--labels", &o->labels, NULL, 0, NULL, NULL},
-                 {"--size", &o->size, NULL, 0, NULL, NULL},
-                 {"--precision", &o->precision, NULL, 0, NULL, NULL},
-                 {"--device", &o->device, NULL, 0, NULL, NULL},
-                 {"--checkpoint", &o->checkpoint, NULL, 0, NULL, NULL},
-                 {"--save", &o->save, NULL, 0, NULL, NULL},
-                 {"--text", &o->text, NULL, 0, NULL, NULL},
-                 {"--classes", NULL, &o->classes, 2, NULL, NULL},
-                 {"--seq-length", NULL, &o->seq_length, 3, NULL, NULL},
-                 {"--batch", NULL, &o->batch, 1, NULL, NULL},
-                 {"--epochs", NULL, &o->epochs, 0, NULL, NULL},
-                 {"--max-steps", NULL, &o->max_steps, 1, NULL, NULL},
-                 {"--seed", NULL, &o->seed, 0, NULL, NULL},
-                 {"--checkpoint-every", NULL, &o->checkpoint_every, 1, NULL, NULL},
-                 {"--stop-after", NULL, &o->stop_after, 1, NULL, NULL},
-                 {"--log", NULL, &o->log, 1, NULL, NULL},
-                 {"--lr", NULL, NULL, 0, &o->lr, NULL},
-                 {"--warmup", NULL, NULL, 0, &o->warmup, NULL},
-                 {"--weight-decay", NULL, NULL, 0, &o->weight_decay, NULL},
-                 {"--clip", NULL, NULL, 0, &o->clip, NULL},
-                 {"--dropout", NULL, NULL, 0, &o->dropout, NULL},
-                 {"--random", NULL, NULL, 0, NULL, &o->random},
-                 {"--no-shuffle", NULL, NULL, 0, NULL, &o->no_shuffle},
-                 {"--resume", NULL, NULL, 0, NULL, &o->resume}};
-    for (int i = 1; i < argc; i++) {
-        size_t k = 0, count = sizeof known / sizeof *known;
-        while (k < count && strcmp(known[k].name, argv[i]) != 0) k++;
-        if (k == count) return false;
-        if (known[k].flag) {
-            *known[k].flag = true;
-            continue;
-        }
-        if (i + 1 == argc) return false;
-        char *value = argv[++i], *end = value;
-        if (known[k].text)
-            *known[k].text = value;
-        else if (known[k].real)
-            *known[k].real = strtof(value, &end);
-        else
-            *known[k].number = (int)strtol(value, &end, 10);
-        if (!known[k].text && (end == value || *end)) return false;
-        if ((known[k].number && *known[k].number < known[k].lowest) || (known[k].real && !(*known[k].real >= 0))) return false;
-    }
-    return o->classes <= MAX_CLASSES && o->warmup < 1 && o->dropout < 1;
+    const option known[] = {{"--model", .text = &o->model},
+                            {"--config", .text = &o->config},
+                            {"--vocab", .text = &o->vocab},
+                            {"--merges", .text = &o->merges},
+                            {"--weights", .text = &o->weights},
+                            {"--train", .text = &o->train},
+                            {"--validation", .text = &o->validation},
+                            {"--labels", .text = &o->labels},
+                            {"--size", .text = &o->size},
+                            {"--precision", .text = &o->precision},
+                            {"--device", .text = &o->device},
+                            {"--checkpoint", .text = &o->checkpoint},
+                            {"--save", .text = &o->save},
+                            {"--text", .text = &o->text},
+                            {"--classes", .number = &o->classes, .lowest = 2},
+                            {"--seq-length", .number = &o->seq_length, .lowest = 3},
+                            {"--batch", .number = &o->batch, .lowest = 1},
+                            {"--epochs", .number = &o->epochs},
+                            {"--max-steps", .number = &o->max_steps, .lowest = 1},
+                            {"--seed", .number = &o->seed},
+                            {"--checkpoint-every", .number = &o->checkpoint_every, .lowest = 1},
+                            {"--stop-after", .number = &o->stop_after, .lowest = 1},
+                            {"--log", .number = &o->log, .lowest = 1},
+                            {"--lr", .real = &o->lr},
+                            {"--warmup", .real = &o->warmup},
+                            {"--weight-decay", .real = &o->weight_decay},
+                            {"--clip", .real = &o->clip},
+                            {"--dropout", .real = &o->dropout},
+                            {"--random", .flag = &o->random},
+                            {"--no-shuffle", .flag = &o->no_shuffle},
+                            {"--resume", .flag = &o->resume}};
+    return options_read(known, sizeof known / sizeof *known, argc, argv) && o->classes <= MAX_CLASSES && o->warmup < 1 &&
+           o->dropout < 1;
 }
 
 /* ---- data ---- */

@@ -21,6 +21,7 @@
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #include "pictures.h"
+#include "options.h"
 #define STB_IMAGE_WRITE_IMPLEMENTATION
 #include <stb/stb_image_write.h>
 
@@ -32,10 +33,10 @@
 enum { FIGURES = 8, FIGURE_COUNT = 100, CURVES = 4 };
 
 typedef struct options {
-    char *data, *out, *device, *weights;
-    int   epochs, batch, size, width, workers, steps;
-    float lr;
-    bool  synthetic, skip_broken;
+    const char *data, *out, *device, *weights;
+    int         epochs, batch, size, width, workers, steps;
+    float       lr;
+    bool        synthetic, skip_broken;
 } options;
 
 /* ---- the network ---- */
@@ -251,42 +252,21 @@ static bool write_synthetic(const char *folder, int size)
 /* ---- the program ---- */
 static bool read_options(options *o, int argc, char **argv)
 {
-    const struct {
-        const char *name;
-        char      **text;
-        int        *number;
-        float      *real;
-        bool       *flag;
-    } known[] = {{"--data", &o->data, NULL, NULL, NULL},
-                 {"--out", &o->out, NULL, NULL, NULL},
-                 {"--device", &o->device, NULL, NULL, NULL},
-                 {"--weights", &o->weights, NULL, NULL, NULL},
-                 {"--epochs", NULL, &o->epochs, NULL, NULL},
-                 {"--batch", NULL, &o->batch, NULL, NULL},
-                 {"--size", NULL, &o->size, NULL, NULL},
-                 {"--width", NULL, &o->width, NULL, NULL},
-                 {"--workers", NULL, &o->workers, NULL, NULL},
-                 {"--steps", NULL, &o->steps, NULL, NULL},
-                 {"--lr", NULL, NULL, &o->lr, NULL},
-                 {"--synthetic", NULL, NULL, NULL, &o->synthetic},
-                 {"--skip-broken", NULL, NULL, NULL, &o->skip_broken}};
-    for (int i = 1; i < argc; i++) {
-        size_t k = 0, count = sizeof known / sizeof *known;
-        while (k < count && strcmp(known[k].name, argv[i]) != 0) k++;
-        if (k == count) return false;
-        if (known[k].flag) {
-            *known[k].flag = true;
-            continue;
-        }
-        if (i + 1 == argc) return false;
-        char *value = argv[++i], *end = value;
-        if (known[k].text)
-            *known[k].text = value;
-        else if (known[k].real ? !((*known[k].real = strtof(value, &end)) > 0) || *end
-                               : (*known[k].number = (int)strtol(value, &end, 10)) < 1 || *end)
-            return false;
-    }
-    return o->size >= 16 && o->size <= 4096 && o->width <= 4096 && o->workers <= 256 &&
+    const option known[] = {{"--data", .text = &o->data},
+                            {"--out", .text = &o->out},
+                            {"--device", .text = &o->device},
+                            {"--weights", .text = &o->weights},
+                            {"--epochs", .number = &o->epochs, .lowest = 1},
+                            {"--batch", .number = &o->batch, .lowest = 1},
+                            {"--size", .number = &o->size, .lowest = 1},
+                            {"--width", .number = &o->width, .lowest = 1},
+                            {"--workers", .number = &o->workers, .lowest = 1},
+                            {"--steps", .number = &o->steps, .lowest = 1},
+                            {"--lr", .real = &o->lr},
+                            {"--synthetic", .flag = &o->synthetic},
+                            {"--skip-broken", .flag = &o->skip_broken}};
+    return options_read(known, sizeof known / sizeof *known, argc, argv) && o->lr > 0 && o->size >= 16 && o->size <= 4096 &&
+           o->width <= 4096 && o->workers <= 256 &&
            (strcmp(o->device, "both") == 0 || strcmp(o->device, "cpu") == 0 || strcmp(o->device, "gpu") == 0);
 }
 

@@ -1632,10 +1632,10 @@ class Lowering:
                 where = ", ".join(([f"in {call.path}"] if call.path else []) + ([call.place] if call.place else []))
                 self.problems.append(f"{call.op}{' (' + where + ')' if where else ''}: {why}")
                 results = []
-            for name, result in zip(call.results, results or self.placeholders(call)):
+            for name, result in zip(call.results, results or self.stand_ins(call)):
                 self.known[name] = result
 
-    def placeholders(self, call):
+    def stand_ins(self, call):
         """What stands for the results of a call that was refused, so that the calls after it are looked at too."""
         values = tuple(Value(shape, dtype="f32" if dtype.is_floating_point else "i64")
                        for shape, dtype in call.shapes or [((), self.torch.float32)])

@@ -16,18 +16,12 @@ import torch.nn.functional as F
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "golden"))
 import make_golden  # noqa: E402
+sys.path.insert(0, os.path.dirname(os.path.dirname(HERE)))
+from tests.examples.test_gpt2 import mixed  # noqa: E402
 
 LAYERS, WIDTH, HEADS, POSITIONS, VOCABULARY = 4, 128, 4, 128, 256  # examples/gpt2.c's tiny configuration
 BATCH, CONTEXT, STEPS, WARMUP, RATE, DECAY, CLIP, SEED = 2, 16, 20, 5, 1e-3, 0.1, 1.0, 7
 KEPT = ("h.0.attn.c_attn.bias", "h.3.mlp.c_proj.bias", "ln_f.weight")
-
-
-def mixed(x):
-    mask = (1 << 64) - 1
-    x = (x + 0x9E3779B97F4A7C15) & mask
-    x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & mask
-    x = ((x ^ x >> 27) * 0x94D049BB133111EB) & mask
-    return x ^ x >> 31
 
 
 def batch(text, number):
