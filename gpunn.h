@@ -70,6 +70,8 @@
  *     GPUNN_NO_THREADS   loaders prefetch nothing (no pthreads)
  *     GPUNN_CUDA         the reference to gpunn_cuda.cu is strong (static archives, shared libraries, MSVC)
  *     GPUNN_NO_SIMD      plain C kernels
+ *     GPUNN_NO_IMPLEMENTATION   GPUNN_IMPLEMENTATION is ignored: for linking a file that asks for it with an implementation
+ *                        that is compiled already
  *
  * NAMED ARGUMENTS  gpunn_conv2d(x, "conv1", .out_channels = 6, .kernel_size = 5): a field left out, or 0, is torch.nn's default.
  *     Where 0 itself is meant and is not the default, write GPUNN_ZERO (.beta1 = GPUNN_ZERO).
@@ -1721,7 +1723,7 @@ struct gpunn_kernel_set {
 /* ====================================================================================================================== *
  *                                                   IMPLEMENTATION
  * ====================================================================================================================== */
-#ifdef GPUNN_IMPLEMENTATION
+#if defined(GPUNN_IMPLEMENTATION) && !defined(GPUNN_NO_IMPLEMENTATION)
 #undef GPUNN_IMPLEMENTATION
 
 #if defined(__MINGW32__) && !defined(__USE_MINGW_ANSI_STDIO)
@@ -13839,54 +13841,48 @@ GPUNN__INLINE float gpunn__exp_down(float x)
 }
 
 /* top[j] = the maximum over i of x[i * stride + j], sum[j] = the sum of exp(x[i * stride + j] - top[j]); 1 <= width <=
- * GPUNN__COLUMNS. keep: the terms of the sum go to e. */
+ * GPUNN__COLUMNS. The terms of the sum go to e unless it is NULL. */
 GPUNN__INLINE void gpunn__exp_columns(const float *GPUNN__RESTRICT x, int64_t n, int64_t stride, int64_t width,
-                                      float *GPUNN__RESTRICT top, float *GPUNN__RESTRICT sum, float *GPUNN__RESTRICT e, bool keep)
+                                      float *GPUNN__RESTRICT top, float *GPUNN__RESTRICT sum, float *GPUNN__RESTRICT e)
 {
+    float buffer[GPUNN__COLUMNS];
     for (int64_t j = 0; j < width; j++) {
         top[j] = x[j];
         sum[j] = 0;
     }
     for (int64_t i = 1; i < n; i++)
         for (int64_t j = 0; j < width; j++) top[j] = gpunn__join(GPUNN__TOP, top[j], x[i * stride + j], 0);
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
+        float *const term = e ? e + i * stride : buffer;
         for (int64_t j = 0; j < width; j++) {
-            float term = gpunn__exp_down(x[i * stride + j] - top[j]);
-            sum[j] += term;
-            if (keep) e[i * stride + j] = term;
+            term[j] = gpunn__exp_down(x[i * stride + j] - top[j]);
+            sum[j] += term[j];
         }
+    }
 }
 
 /* The same for one row that lies together; returns the sum. */
-GPUNN__INLINE float gpunn__exp_row(const float *GPUNN__RESTRICT x, int64_t n, float *top, float *GPUNN__RESTRICT e, bool keep)
+GPUNN__INLINE float gpunn__exp_row(const float *GPUNN__RESTRICT x, int64_t n, float *top, float *GPUNN__RESTRICT e)
 {
     enum { BLOCK = 512 };
     double total = 0;
     float  buffer[BLOCK], largest = *top = (float)gpunn__reduce_line(GPUNN__TOP, x, n, 0);
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t      count = gpunn__least(n - i, BLOCK);
-        float *const term = keep ? e + i : buffer;
+        float *const term = e ? e + i : buffer;
         for (int64_t k = 0; k < count; k++) term[k] = gpunn__exp_down(x[i + k] - largest);
         total += gpunn__sum_line(term, count);
     }
     return (float)total;
 }
 
-/* Rows of inner 1, columns otherwise. */
-static void gpunn__exp_keep(const float *x, int64_t n, int64_t inner, int64_t width, float *top, float *sum, float *e)
+/* Rows of inner 1, columns otherwise; e as for these. */
+static void gpunn__exp_sum(const float *x, int64_t n, int64_t inner, int64_t width, float *top, float *sum, float *e)
 {
     if (inner == 1)
-        *sum = gpunn__exp_row(x, n, top, e, true);
+        *sum = gpunn__exp_row(x, n, top, e);
     else
-        gpunn__exp_columns(x, n, inner, width, top, sum, e, true);
-}
-
-static void gpunn__exp_sum(const float *x, int64_t n, int64_t inner, int64_t width, float *top, float *sum)
-{
-    if (inner == 1)
-        *sum = gpunn__exp_row(x, n, top, NULL, false);
-    else
-        gpunn__exp_columns(x, n, inner, width, top, sum, NULL, false);
+        gpunn__exp_columns(x, n, inner, width, top, sum, e);
 }
 
 /* Splits outer x tiles of columns over the threads; inner 1 is one tile. */
@@ -13914,10 +13910,7 @@ static void gpunn__softmax_task(void *arg, int thread, int threads)
         int64_t                at, width = gpunn__along_tile(a, unit, tiles, &at);
         const float           *x = a->x + at;
         float *GPUNN__RESTRICT y = a->out + at;
-        if (a->log)
-            gpunn__exp_sum(x, n, inner, width, top, sum);
-        else
-            gpunn__exp_keep(x, n, inner, width, top, sum, y);
+        gpunn__exp_sum(x, n, inner, width, top, sum, a->log ? NULL : y);
         for (int64_t j = 0; j < width; j++) sum[j] = a->log ? gpunn__log(sum[j]) : 1 / sum[j];
         float first = top[0], second = sum[0];
         if (inner == 1 && a->log)
@@ -15639,7 +15632,7 @@ static void gpunn__loss_forward_part(gpunn__class_loss *l, int64_t part)
         int64_t offset;
         width = gpunn__loss_tile(a, row, end - row, &offset);
         const float *x = a->x + offset;
-        if (l->softmax) gpunn__exp_sum(x, a->n, a->inner, width, l->top + row, sum);
+        if (l->softmax) gpunn__exp_sum(x, a->n, a->inner, width, l->top + row, sum, NULL);
         for (int64_t j = 0; j < width; j++) {
             int64_t label = gpunn__label(l, row + j);
             double  cost = 0;
@@ -16274,22 +16267,22 @@ static double gpunn__trust_ratio(const gpunn_update *u, double squares, double m
     return u->trust_clip > 0 && ratio > (double)u->trust_clip ? (double)u->trust_clip : ratio;
 }
 
-static void gpunn__cpu_lamb(gpunn__update_job *j, int threads)
+static void gpunn__cpu_lamb(gpunn__update_job j, int threads)
 {
-    const gpunn_update *u = j->u;
+    const gpunn_update *u = j.u;
     gpunn__lamb_sums    sums;
     double              squares = 0, moves = 0;
-    j->sums = &sums;
+    j.sums = &sums;
     sums.last = false;
     sums.part = u->count > GPUNN__LAMB_PARTS * 4096 ? (u->count + GPUNN__LAMB_PARTS - 1) / GPUNN__LAMB_PARTS : 4096;
-    gpunn__cpu_parallel(threads, gpunn__lamb_task, j);
+    gpunn__cpu_parallel(threads, gpunn__lamb_task, &j);
     for (int64_t part = 0; part * sums.part < u->count; part++) {
         squares += sums.parameter[part];
         moves += sums.move[part];
     }
     sums.last = true;
     sums.rate = (float)((double)u->lr * gpunn__trust_ratio(u, squares, moves));
-    gpunn__cpu_parallel(threads, gpunn__lamb_task, j);
+    gpunn__cpu_parallel(threads, gpunn__lamb_task, &j);
 }
 
 /* NAdam's product of beta1 (1 - 0.96^(i decay) / 2) for i = 1 to step, which torch keeps as state. By the series of the
@@ -16386,7 +16379,7 @@ static gpunn_status gpunn__cpu_update(void *context, const gpunn_update *u)
     if (u->fused)
         (void)u->fused->cpu(u, &j.n, threads);
     else if (u->kind == GPUNN_UPDATE_LAMB)
-        gpunn__cpu_lamb(&j, threads);
+        gpunn__cpu_lamb(j, threads);
     else
         gpunn__cpu_parallel(threads, gpunn__update_task, &j);
     gpunn__cpu_restore(mode);

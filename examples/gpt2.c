@@ -374,25 +374,26 @@ static bool train(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam, con
 static int choose(const float *logits, int count, const options *o, uint64_t draw)
 {
     int    best = 0;
-    double sum = 0, least = -INFINITY;
+    double sum = 0;
+    float  least = INFINITY; /* of those that may be drawn */
     for (int i = 1; i < count; i++)
         if (logits[i] > logits[best]) best = i;
     if (o->temperature <= 0) return best;
-    for (int k = 0, last = -1; k < o->top_k && k < count; k++) { /* the k-th largest: ties by place */
-        int next = -1;
-        for (int i = 0; i < count; i++)
-            if ((last < 0 || logits[i] < logits[last] || (logits[i] == logits[last] && i > last)) &&
-                (next < 0 || logits[i] > logits[next]))
-                next = i;
-        if (next < 0) break;
-        last = next;
-        least = (double)logits[next];
+    for (int kept = 0, ties = 1; kept < o->top_k && ties; kept += ties) {
+        float next = -INFINITY;
+        ties = 0;
+        for (int i = 0; i < count; i++) {
+            if (!(logits[i] < least) || logits[i] < next) continue;
+            ties = logits[i] > next ? 1 : ties + 1;
+            next = logits[i];
+        }
+        least = ties ? next : least;
     }
     for (int i = 0; i < count; i++)
-        if ((double)logits[i] >= least) sum += exp(((double)logits[i] - (double)logits[best]) / o->temperature);
+        if (logits[i] >= least) sum += exp(((double)logits[i] - (double)logits[best]) / o->temperature);
     double left = (double)(mixed(draw) >> 11) * 0x1p-53 * sum;
     for (int i = 0; i < count; i++) {
-        if ((double)logits[i] < least) continue;
+        if (logits[i] < least) continue;
         left -= exp(((double)logits[i] - (double)logits[best]) / o->temperature);
         if (left < 0) return i;
     }

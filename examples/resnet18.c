@@ -14,6 +14,8 @@
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 
+#include "options.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +28,7 @@ typedef struct options {
     const char *weights, *save;
     int         steps, width;
     float       lr;
-    bool        all, times;
+    bool        all, no_times;
 } options;
 
 typedef struct network {
@@ -264,7 +266,7 @@ static gpunn_status run(gpunn_device *dev, const options *o)
     if (status == GPUNN_OK) status = show_scores(&net);
     if (status == GPUNN_OK && o->steps) status = train(&net, sgd, o->steps);
     if (status == GPUNN_OK && o->save) status = gpunn_save(net.model, o->save);
-    if (status == GPUNN_OK && o->times) status = show_times(&net, sgd, dev, o);
+    if (status == GPUNN_OK && !o->no_times) status = show_times(&net, sgd, dev, o);
     gpunn_optimizer_destroy(sgd);
     gpunn_model_destroy(net.model);
     return status;
@@ -276,43 +278,22 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
     if (level != GPUNN_LOG_ERROR) fprintf(stderr, "%s\n", message); /* main tells errors */
 }
 
-/* A whole number from low to high. */
-static bool read_count(const char *text, int low, int high, int *count)
+static bool read_options(options *o, int argc, char **argv)
 {
-    char *end;
-    long  value = strtol(text, &end, 10);
-    *count = (int)value;
-    return end != text && *end == 0 && value >= low && value <= high;
-}
-
-static bool read_options(int argc, char **argv, options *o)
-{
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--all") == 0)
-            o->all = true;
-        else if (strcmp(argv[i], "--no-times") == 0)
-            o->times = false;
-        else if (strcmp(argv[i], "--weights") == 0 && *value)
-            o->weights = argv[++i];
-        else if (strcmp(argv[i], "--save") == 0 && *value)
-            o->save = argv[++i];
-        else if (strcmp(argv[i], "--train") == 0 && read_count(value, 0, 1000000, &o->steps))
-            i++;
-        else if (strcmp(argv[i], "--width") == 0 && read_count(value, 1, 1024, &o->width))
-            i++;
-        else if (strcmp(argv[i], "--lr") == 0 && atof(value) > 0)
-            o->lr = (float)atof(argv[++i]);
-        else
-            return false;
-    }
-    return true;
+    const option known[] = {{"--weights", .text = &o->weights},
+                            {"--save", .text = &o->save},
+                            {"--train", .number = &o->steps},
+                            {"--width", .number = &o->width, .lowest = 1},
+                            {"--lr", .real = &o->lr},
+                            {"--all", .flag = &o->all},
+                            {"--no-times", .flag = &o->no_times}};
+    return options_read(known, sizeof known / sizeof *known, argc, argv) && o->lr > 0 && o->width <= 1024;
 }
 
 int main(int argc, char **argv)
 {
-    options o = {.steps = 40, .width = 64, .lr = 0.01f, .times = true};
-    if (!read_options(argc, argv, &o)) {
+    options o = {.steps = 40, .width = 64, .lr = 0.01f};
+    if (!read_options(&o, argc, argv)) {
         fprintf(stderr,
                 "usage: %s [--weights FILE] [--train STEPS] [--all] [--lr RATE] [--save FILE] [--width CHANNELS] [--no-times]\n",
                 argv[0]);

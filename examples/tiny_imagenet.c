@@ -20,8 +20,8 @@
  *         tiny_imagenet_DEVICE.safetensors in the folder of --out, and a table of times. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
-#include "pictures.h"
 #include "options.h"
+#include "pictures.h"
 #define STB_IMAGE_WRITE_IMPLEMENTATION
 #include <stb/stb_image_write.h>
 

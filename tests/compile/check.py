@@ -14,6 +14,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HEADER = os.path.join(ROOT, "gpunn.h")
+EXAMPLES = os.path.join(ROOT, "examples")
 STRICT = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
 STRICT_CXX = "-Wall -Wextra -Werror -Wno-missing-field-initializers"  # named arguments leave fields out by design
 
@@ -154,6 +155,17 @@ def declarations_only(folder):
     call("./app.out", folder)
 
 
+def alone(example):
+    """An example by the cc line of its opening comment (ninja links it with the header compiled before)."""
+    def check(folder):
+        with open(os.path.join(EXAMPLES, example)) as file:
+            line = re.search(r"^ \* Build: (cc .*?)(?:  .*)?$", file.read(), re.M)
+        if not line:
+            raise Failure("the opening comment has no line `Build: cc ...`")
+        call(line[1] + " -Wall -Wextra -Werror -fsyntax-only", ROOT)
+    return check
+
+
 def compile_time(folder):
     file = source(folder, "app.c", IMPLEMENTATION)
     before = os.times()
@@ -187,6 +199,8 @@ def checks():
     yield "mingw-w64, linked", compiled("x86_64-w64-mingw32-gcc", "-std=c99 -O1 -Wall -Wextra -Wshadow -Werror", link="", run=False)  # its isfinite() converts
     yield "mingw-w64 C++", warned("x86_64-w64-mingw32-g++", f"-std=c++17 {STRICT_CXX}", ".cpp")
     yield "aarch64, linked", compiled("aarch64-linux-gnu-gcc", f"-std=c99 -O1 {STRICT}", run=False)
+    for example in sorted(name for name in os.listdir(EXAMPLES) if name.endswith(".c")):
+        yield f"{example} alone", alone(example)
     yield "compile time", compile_time
 
 
