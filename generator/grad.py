@@ -86,8 +86,8 @@ def inverse_root(graph, variance, eps):
 
 
 def _normalized(graph, op, attrs, x, inner):
-    """x, less its row's mean if it is layer_norm, and 1 / sqrt(variance + eps)."""
-    centered = graph.sub(x, _mean(graph, x, inner)) if op == "layer_norm" else x
+    """x, less its row's mean unless it is rms_norm, and 1 / sqrt(variance + eps)."""
+    centered = x if op == "rms_norm" else graph.sub(x, _mean(graph, x, inner))
     return centered, inverse_root(graph, _mean(graph, graph.mul(centered, centered), inner), attrs["eps"])
 
 
@@ -110,7 +110,7 @@ def _norm_gradient(op):
         centered, rstd = _normalized(graph, op, attrs, x, inner)
         k = _times(graph, adjoint, weight)
         slope = graph.mul(graph.mul(rstd, rstd), _mean(graph, graph.mul(k, centered), inner))
-        inside = graph.sub(k, _mean(graph, k, inner)) if op == "layer_norm" else k
+        inside = k if op == "rms_norm" else graph.sub(k, _mean(graph, k, inner))
         dx = graph.mul(graph.sub(inside, graph.mul(centered, slope)), rstd)
         dweight = None if weight is None else _times(graph, adjoint, graph.mul(centered, rstd))
         return (dx, dweight, adjoint)[:len(operands)]
@@ -245,8 +245,9 @@ def _same_gradient(graph, attrs, operands, y, adjoint, inner):
 
 
 _FORWARD = {"sum": _sum, "max": _max, "softmax": _softmax, "log_softmax": _log_softmax, "layer_norm": _norm("layer_norm"),
-            "rms_norm": _norm("rms_norm"), "batch_norm": _batch_norm, "cross_entropy": _cross_entropy, "nll": _nll,
-            "reshape": _same, "cast": _same}
+            "rms_norm": _norm("rms_norm"), "group_norm": _norm("group_norm"), "batch_norm": _batch_norm,
+            "cross_entropy": _cross_entropy, "nll": _nll, "reshape": _same, "cast": _same}
 _BACKWARD = {"sum": _sum_gradient, "max": _max_gradient, "softmax": _softmax_gradient, "log_softmax": _log_softmax_gradient,
              "layer_norm": _norm_gradient("layer_norm"), "rms_norm": _norm_gradient("rms_norm"),
-             "cross_entropy": _cross_entropy_gradient, "nll": _nll_gradient, "reshape": _same_gradient}
+             "group_norm": _norm_gradient("group_norm"), "cross_entropy": _cross_entropy_gradient, "nll": _nll_gradient,
+             "reshape": _same_gradient}

@@ -22,7 +22,8 @@ MOST_POINTERS, MOST_STREAMS, MOST_NODES, MOST_REGISTERS, MOST_DEPTH, MOST_SITES 
 MOST_INNER = 1 << 20
 BYTES = {"f32": 4, "bf16": 2, "f16": 2, "i64": 8, "i32": 4, "u8": 1, "bool": 1}
 
-ROW_NORMS = ("layer_norm", "rms_norm")
+ROW_NORMS = ("layer_norm", "rms_norm", "group_norm")
+CHANNEL_NORMS = ("batch_norm", "group_norm")  # their other operands have a value for each channel
 CLASS_LOSSES = ("cross_entropy", "nll")
 ROW_OPS = ("softmax", "log_softmax", "sum", "max") + ROW_NORMS + CLASS_LOSSES  # read whole rows of their first operand
 
@@ -106,23 +107,27 @@ def place_of(narrow, wide):
     return div, product(wide[there[0]:there[-1] + 1]) if missing[0] < there[0] else 0
 
 
-def row_axes(node, x):
-    """The number of last axes that a row op takes together; 0: it takes others."""
+def row_shape(node, x):
+    """Of what a row op takes together: the last axes of x, or of a part of its channels; (): it takes others."""
+    if node.op == "group_norm":
+        return (x.shape[1] // node.attrs["num_groups"],) + tuple(x.shape[2:])
     rank = len(x.shape)
     if node.op in ROW_NORMS:
-        return node.attrs["dims"]
-    if node.op in ("sum", "max"):
+        first = rank - node.attrs["dims"]
+    elif node.op in ("sum", "max"):
         dims = tuple(node.attrs["dims"])
-        return rank - dims[0] if dims == tuple(range(dims[0], rank)) else 0
-    axis = 1 if node.op in CLASS_LOSSES else node.attrs["dim"]
-    return rank - axis if all(dim == 1 for dim in x.shape[axis + 1:]) else 0
+        first = dims[0] if dims == tuple(range(dims[0], rank)) else rank
+    else:
+        axis = 1 if node.op in CLASS_LOSSES else node.attrs["dim"]
+        first = axis if all(dim == 1 for dim in x.shape[axis + 1:]) else rank
+    return tuple(x.shape[first:])
 
 
 def row_length(node, x):
-    axes = row_axes(node, x)
-    if axes == 0:
+    shape = row_shape(node, x)
+    if not shape:
         raise Infeasible("%s is not over the last axes" % node.op)
-    return product(x.shape[len(x.shape) - axes:])
+    return product(shape)
 
 
 # ---- expressions -------------------------------------------------------------------------------------------------------------
@@ -223,7 +228,7 @@ class Lowering:
                 return WHOLE
             if node.op in CLASS_LOSSES:
                 return (self.inner, 0) if k == 1 else (1, self.inner)
-        if node.op == "batch_norm" and k > 0:
+        if node.op in CHANNEL_NORMS and k > 0:
             last = self.group.layout == "last" and len(shape) == 4
             return (1 if last else product(shape[2:]), shape[1]) if shape[1] > 1 else SCALAR
         place = place_of(t.shape, shape)
@@ -595,7 +600,7 @@ class Builder:
 
     def __init__(self, low, passes, shares):
         self.low, self.graph, self.shares = low, low.graph, shares
-        self.passes = [self._by_rows(launch) if launch.rows else launch for launch in passes]
+        self.passes = [part for launch in passes for part in ([self._by_rows(launch)] if launch.rows else self._parted(launch))]
         self.read, self.written = {}, {}
         for launch in self.passes:
             for ref in ir.loads(roots_of(launch)):
@@ -615,6 +620,21 @@ class Builder:
             if node.op == "load" and node.attr.place != SCALAR:
                 swap[node] = replace(node.attr, place=(node.attr.place[0] // inner, node.attr.place[1]))
         return replace(replaced(self.graph, launch, swap), rows=True)
+
+    def _is_by_row(self, launch):
+        """Whether its elements need whole rows."""
+        inner = self.low.inner
+        elements = [value for _, value in launch.stores] + [part for part, _, _ in launch.sums]
+        return any(node.op == "rowred" for node in ir.topological(elements)) or any(over for _, _, over in launch.sums) or any(
+            ref.place == (inner, 0) and inner > 1 for ref, _ in launch.stores)
+
+    def _parted(self, launch):
+        """Rows are summed for each column alone. Sums for other places are a launch of their own, ahead of the one whose stores
+        may lie where they read."""
+        columns = all(place in (SCALAR, (1, self.low.inner)) for _, place, _ in launch.sums)
+        if columns or not self._is_by_row(launch):
+            return [launch]
+        return [replace(launch, stores=[]), replace(launch, sums=[], finals=[])]
 
     @staticmethod
     def _order(ref):
@@ -656,9 +676,7 @@ class Builder:
         swap = {node: self.operands[node.attr] for node in ir.topological(roots) if node.op == "load"}
         launch = replaced(self.graph, launch, swap)
         elements = [value for _, value in launch.stores] + [part for part, _, _ in launch.sums]
-        by_row = not launch.rows and (any(node.op == "rowred" for node in ir.topological(elements)) or
-                                      any(over for _, _, over in launch.sums) or
-                                      any(ref.place == (low.inner, 0) and low.inner > 1 for ref, _ in launch.stores))
+        by_row = not launch.rows and self._is_by_row(launch)
         domain = Domain(*(low.rows if launch.rows else low.domain), low.inner if by_row else 1)
         places = sorted({place for _, place, _ in launch.sums if place != SCALAR})
         if len(places) > 1:

@@ -194,7 +194,7 @@ class View:
         if t.op == "batch_norm":
             return "norm" if self.training else "map"
         if t.op in ROW_OPS:
-            return None if t.op in CLASS_LOSSES or not lower.row_axes(t, self.tensors[t.inputs[0]]) else "row"
+            return None if t.op in CLASS_LOSSES or not lower.row_shape(t, self.tensors[t.inputs[0]]) else "row"
         return "map" if table.ops()[t.op].arity or t.op == "dropout" else None
 
     def sources(self, t):

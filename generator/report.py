@@ -5,7 +5,7 @@ from .lower import BYTES, CLASS_LOSSES, ROW_NORMS, called
 
 LAYERS = partition.PRODUCTS
 NOT_COUNTED = LAYERS + POOLS + ("grid_sample", "affine_grid", "interpolate", "permute", "concat", "slice", "pad", "gather",
-                                 "argmax", "cast", "embedding", "group_norm", "expand", "cumsum",
+                                 "argmax", "cast", "embedding", "expand", "cumsum",
                                  "topk_indices", "ctc_loss", "custom")
 
 HOW = """\

@@ -101,6 +101,13 @@ def compute(model, node, values, batch, training, sites):
             row = norm([x[i] for i in line], node.attrs["eps"], node.op == "layer_norm")
             for k, number in enumerate(line):
                 result[number] = row[k] * (weight[k] if weight else 1.0) + (bias[k] if bias else 0.0)
+    elif node.op == "group_norm":
+        weight, bias = ((operands[1:] + [None, None])[k] for k in range(2))
+        plane, size = math.prod(shape[2:]), math.prod(shape[1:]) // node.attrs["num_groups"]
+        for start in range(0, len(x), size):
+            for number, value in enumerate(norm(x[start:start + size], node.attrs["eps"]), start):
+                c = number // plane % shape[1]
+                result[number] = value * (weight[c] if weight else 1.0) + (bias[c] if bias else 0.0)
     elif node.op == "batch_norm":
         _, weight, bias, mean, variance = operands
         axes = [axis for axis in range(len(shape)) if axis != 1]

@@ -163,6 +163,34 @@ def layer_norm(inner=99, dtype="f32"):
     return kernel(forward=b, backward=back)
 
 
+def group_norm(groups=2, channels=6, plane=35, dtype="f32"):
+    """y = group_norm(x) + r with its statistics kept; backward, where the sums for each channel are a launch of their own."""
+    inner, place = channels // groups * plane, (plane, channels)
+    b = Builder(channels * plane, inner)
+    graph = b.graph
+    x, weight, bias = b.load("x", dtype=dtype), b.load("weight", place=place), b.load("bias", place=place)
+    mean = graph.div(graph.rowred("sum", x), graph.const(inner))
+    away = graph.sub(x, mean)
+    rstd = grad.inverse_root(graph, graph.div(graph.rowred("sum", graph.mul(away, away)), graph.const(inner)), 1e-5)
+    y = graph.add(graph.add(graph.mul(graph.mul(away, rstd), weight), bias), b.load("r", dtype=dtype))
+    kept = {"role": "kept", "place": (inner, 0)}
+    b.launch([(b.out("y", index=-1, dtype=dtype), y), (b.out("mean", **kept), mean), (b.out("rstd", **kept), rstd)], family="row")
+    back = Builder(channels * plane, inner)
+    graph = back.graph
+    x, weight = back.load("x", index=0, dtype=dtype), back.load("weight", index=1, place=place)
+    mean, rstd = back.load("mean", role="kept", place=(inner, 0)), back.load("rstd", role="kept", place=(inner, 0))
+    dy = back.load("dy", role="gradient", index=-1, dtype=dtype)
+    away, k, n = graph.sub(x, mean), graph.mul(dy, weight), graph.const(inner)
+    wanted = {"role": "gradient", "optional": True, "accumulate": True}
+    back.launch([], [Sum(0, graph.mul(dy, graph.mul(away, rstd)), place, channels), Sum(1, dy, place, channels)],
+                [(back.out("dweight", index=1, place=place, **wanted), graph.total(0)),
+                 (back.out("dbias", index=2, place=place, **wanted), graph.total(1))])
+    slope = graph.mul(graph.mul(rstd, rstd), graph.div(graph.rowred("sum", graph.mul(k, away)), n))
+    inside = graph.sub(graph.sub(k, graph.div(graph.rowred("sum", k), n)), graph.mul(away, slope))
+    back.launch([(back.out("dx", index=0, dtype=dtype, **wanted), graph.mul(inside, rstd))], family="row")
+    return kernel(forward=b, backward=back)
+
+
 def cross_entropy(classes=10, dtype="i64", smoothing=0.1, weighted=False):
     """The loss, the mean over the rows that are not ignored, and its gradient in one program."""
     attrs = {"ignore_index": -100, "label_smoothing": smoothing}
@@ -231,6 +259,8 @@ SETS = {
     "batch_norm": lambda: kernel_set("batch_norm", [batch_norm()]),
     "layer_norm": lambda: kernel_set("layer_norm", [layer_norm()]),
     "layer_norm_half": lambda: kernel_set("layer_norm_half", [layer_norm(64, "bf16")]),
+    "group_norm": lambda: kernel_set("group_norm", [group_norm()]),
+    "long_groups": lambda: kernel_set("long_groups", [group_norm(2, 4, 2500)]),
     "cross_entropy": lambda: kernel_set("cross_entropy", [cross_entropy()]),
     "weighted": lambda: kernel_set("weighted", [cross_entropy(10, "u8", 0, True)]),
     "softmax": lambda: kernel_set("softmax", [softmax()]),

@@ -222,6 +222,13 @@ class Compiled(unittest.TestCase):
                 self.check(name, "backward", batch, tolerance=1e-5)
                 self.check(name, "backward", batch, tolerance=1e-5, missing=("dh", "dr", "dbias"), accumulate=("dx", "dweight"))
 
+    def test_group_norm(self):
+        for name, batches in (("group_norm", (1, 3, 90)), ("long_groups", (1, 2))):
+            for batch in batches:
+                self.check(name, "forward", batch, tolerance=1e-5)
+                self.check(name, "backward", batch, tolerance=1e-5)
+            self.check(name, "backward", batches[0], tolerance=1e-5, missing=("dbias",), accumulate=("dx", "dweight"))
+
     def test_cross_entropy(self):
         for name in ("cross_entropy", "weighted"):
             for batch in (2, 33):
@@ -280,7 +287,7 @@ class Compiled(unittest.TestCase):
     def test_no_result_depends_on_threads(self):
         for name, direction, batch in (
                 ("gelu", "backward", 900), ("relu", "backward", 9001), ("mixed", "forward", 200), ("batch_norm", "forward", 700),
-                ("layer_norm", "backward", 130), ("cross_entropy", "forward", 5000), ("dropout", "forward", 300)):
+                ("layer_norm", "backward", 130), ("group_norm", "backward", 400), ("cross_entropy", "forward", 5000), ("dropout", "forward", 300)):
             program = getattr(sets.SETS[name]().kernels[0], direction)
             answers = set()
             for threads in (1, 2, 7):
@@ -295,6 +302,7 @@ class Compiled(unittest.TestCase):
         compiler = ["gcc", "-std=gnu99", "-O0", "-g", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
         for name, direction, batch, missing in (
                 ("mixed", "forward", 3, ("late", "extra")), ("layer_norm", "backward", 2, ("dr",)),
+                ("group_norm", "forward", 2, ()), ("long_groups", "forward", 1, ()), ("group_norm", "backward", 2, ("dbias",)),
                 ("dropout_rows", "forward", 3, ()), ("cross_entropy", "forward", 3, ())):
             path = self.build(name, compiler, "asan")
             self.check(name, direction, batch, missing=missing, path=path, tolerance=1e-5, given={"labels": [1, 2, 3]})

@@ -156,6 +156,12 @@ def in_place():
     return Program((y, dy, dx), (Launch("map", Domain(0, 1, 1), (Store(dy, value), Store(dx, value))),))
 
 
+def groups(**settings):
+    """Forward of group_norm, and its backward."""
+    kernel = sets.group_norm(**settings)
+    return kernel.forward, kernel.backward
+
+
 UPDATES = sets.SETS["updates"]().updates + (sets.update("adamw", half_dtype="bf16"), sets.update("sgd", half_dtype="f16"))
 
 
@@ -275,7 +281,9 @@ MAPS = ((elements("f32"), elements("bf16"), {}, (1, 7, 257, 1003)), (elements("f
         (in_place(), None, {}, (1, 257)))
 ROWS = ((class_loss(10, "f32"), class_loss(1003, "bf16"), {}, (1, 9)), (class_loss(2056, "bf16"), norm(5, "f16", True)[1], {}, (1, 7)),
         norm(24, "f32", True) + ({}, (1, 21)), norm(257, "bf16") + ({}, (3,)), norm(1000, "bf16") + ({}, (5,)),
-        norm(4099, "f32") + ({}, (2,)), norm(1000, "f32", True) + (LOOPED, (9,)), (class_loss(257, "bf16"), None, LOOPED, (40,)))
+        norm(4099, "f32") + ({}, (2,)), norm(1000, "f32", True) + (LOOPED, (9,)), (class_loss(257, "bf16"), None, LOOPED, (40,)),
+        groups() + ({}, (1, 9)), groups(plane=1, dtype="bf16") + ({}, (1, 70)), groups(groups=6, plane=64) + ({}, (1, 9)),
+        groups(plane=112, dtype="f16") + (LOOPED, (5,)))
 
 
 def cases_of(pairs, first):

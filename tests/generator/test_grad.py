@@ -135,6 +135,7 @@ class Differences(unittest.TestCase):
         self.rows(lambda tape, n: tape.apply("layer_norm", {"eps": 1e-3}, (n["x"], None, None)))
         self.rows(lambda tape, n: tape.apply("rms_norm", {"eps": 1e-3}, (n["x"], n["w"])), ("x", "w"))
         self.rows(lambda tape, n: tape.apply("rms_norm", {"eps": 1e-3}, (n["x"], None, None)))
+        self.rows(lambda tape, n: tape.apply("group_norm", {"eps": 1e-3}, (n["x"], n["w"], n["b"])), ("x", "w", "b"))
 
     def test_chains_of_row_ops(self):
         """A row's own numbers, used by all of it, gather gradients from all of it."""

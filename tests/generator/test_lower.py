@@ -1,5 +1,6 @@
 """Programs against the nodes that they stand for: values, and gradients by central differences."""
 import json
+import math
 import random
 import unittest
 
@@ -337,6 +338,21 @@ class Programs(unittest.TestCase):
         self.assertEqual([kept.per_batch for kept in self.kernel.kept], [1, 1])
         self.check([X, layer(), op("mul", "p", "h", "x"), op("add", "r", "h", "p"),
                     {"op": "rms_norm", "name": "ln", "inputs": ["r"], "dims": 1, "as": "n"}, op("silu", "y", "n")])
+
+    def test_group_norm(self):
+        """Groups of channels are rows; weight and bias have a value for each channel, and their gradients a launch of their own."""
+        for shape, groups, place in (((4, 2, 3), 2, (6, 4)), ((4, 2, 3), 4, (6, 4)), ((4, 2, 3), 1, (6, 4)), ((1, 5), 1, (1, 1)),
+                                     ((6,), 2, (1, 6)), ((6,), 1, (1, 6)), ((3, 1, 1, 2), 3, (2, 3))):
+            with self.subTest(shape=shape, groups=groups):
+                image = [data("x", *shape), par("k", *shape), op("add", "u", "x", "k"),
+                         {"op": "group_norm", "name": "gn", "inputs": ["u"], "num_groups": groups, "as": "n"},
+                         op("silu", "s", "n"), op("add", "r", "s", "x")]
+                self.check(image + [op("flatten", "y", "r")] if len(shape) > 1 else image[:-1] + [op("add", "y", "s", "x")])
+                inner = (shape[0] * math.prod(shape[1:])) // groups
+                self.assertEqual([(launch.family, launch.domain.inner) for launch in self.kernel.forward.launches], [("row", inner)])
+                alone = place in ((1, 1), (1, inner))
+                self.assertEqual(self.launches(self.kernel.backward),
+                                 [("row", 1, 3, 3)] if alone else [("map", 0, 2, 2), ("row", 2, 0, 0)])
 
     # ---- batch_norm ----
     def test_batch_norm(self):

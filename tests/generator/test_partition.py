@@ -60,7 +60,9 @@ def random_tensors(draw):
         elif choice < 0.86:
             add(op(draw.choice(("softmax", "log_softmax")), None, wide(), dim=-1))
         elif choice < 0.90:
-            add({"op": draw.choice(("layer_norm", "rms_norm")), "name": "norm%d" % step, "inputs": [wide()], "dims": 1})
+            name = draw.choice(("layer_norm", "rms_norm", "group_norm"))
+            add(dict({"op": name, "name": "norm%d" % step, "inputs": [wide()]},
+                     **({"num_groups": 2} if name == "group_norm" else {"dims": 1})))
         elif choice < 0.94:
             add({"op": "batch_norm1d", "name": "bn%d" % step, "inputs": [wide()]})
         else:

@@ -49,6 +49,15 @@ class ByHand(unittest.TestCase):
         rows = 2 * 2 * 4 / (4 * 8)
         self.check(tensors, 4 * 8, (5 + 2, 18 + 3), (11 + 1, 37 + 3), (2 + 2, 4 + rows + 2 + 4 + 2), (4, 6 + rows + 4 + 2))
 
+    def test_group_norm(self):
+        conv = {"op": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1, "bias": False}
+        tensors = [data("x", 8, 4, 4), dict(conv, name="stem", inputs=["x"]),
+                   {"op": "group_norm", "name": "gn", "inputs": ["stem"], "num_groups": 2}, op("silu", "s", "gn"),
+                   dict(conv, name="head", inputs=["s"]), op("square", "q", "head"), op("sum", "loss", "q")]
+        # after: x and y, x and dy for the sums of the channels, x, dy and dx; and a mean and 1 / deviation of each of two groups
+        rows = 2 * 2 / (8 * 16)
+        self.check(tensors, 4 * 8 * 16, (2 + 2, 4 + 3), (3 + 1, 8 + 3), (1 + 2, 2 + rows + 2), (3, 5 + 2 * rows))
+
 
 class Savings(unittest.TestCase):
     def test_bytes(self):

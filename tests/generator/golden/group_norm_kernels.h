@@ -1,0 +1,572 @@
+/* group_norm_kernels.h - written by the generator of gpunn: do not edit.
+ *
+ * gpunn 0.1, templates 000000000000
+ * spec sha256 0000000000000000000000000000000000000000000000000000000000000000
+ * renew it with: python3 -m generator group_norm.json -o group_norm
+ */
+#ifndef GROUP_NORM_KERNELS_H
+#define GROUP_NORM_KERNELS_H
+#include "gpunn.h"
+
+#define GROUP_NORM_KERNELS_STAMP 0xc4af43acc0541ba0ull /* of this text: group_norm_kernels.cu was written with it */
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* For gpunn_use_kernels(model, &group_norm_kernels). One C file of the program defines this before it includes this file:
+ *     #define GROUP_NORM_KERNELS_IMPLEMENTATION
+ * group_norm_kernels.cu, where it is linked, adds the kernels for GPUs. */
+extern const gpunn_kernel_set group_norm_kernels;
+#ifdef __cplusplus
+}
+#endif
+#endif
+
+#if defined(GROUP_NORM_KERNELS_IMPLEMENTATION) || defined(GROUP_NORM_KERNELS_CUDA)
+#if GPUNN_KERNELS_ABI != 2
+#error "group_norm_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#endif
+#endif
+
+/* ==== the mathematics ================================================================================================= */
+#if defined(GROUP_NORM_KERNELS_CUDA)
+#define GROUP_NORM_FN static __device__ __forceinline__
+
+/* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
+ * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+
+GROUP_NORM_FN float group_norm_rsqrt(float x)
+{
+    return 1 / sqrtf(x);
+}
+#elif defined(GROUP_NORM_KERNELS_IMPLEMENTATION)
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define GROUP_NORM_FN __attribute__((unused, always_inline)) static inline
+#else
+#define GROUP_NORM_FN static inline
+#endif
+/* gcc vectorises little below -O3, makes branches of choices that might trap, and with -std=c99 joins no x * y + z. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#define GROUP_NORM_OPTIMIZED
+#pragma GCC push_options
+#pragma GCC optimize("O3,no-trapping-math,fp-contract=fast")
+#ifdef __AVX512F__
+#pragma GCC target("prefer-vector-width=512")
+#endif
+#endif
+
+/* The functions of gpunn.h's tables on a CPU, without branches or tables, so that loops over them become vector code. Within 3
+ * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
+ * 2^-125 may be 0, and denormal operands count as 0. */
+
+GROUP_NORM_FN float group_norm_float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+GROUP_NORM_FN uint32_t group_norm_bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+GROUP_NORM_FN float group_norm_where(bool condition, float a, float b)
+{
+    return condition ? a : b;
+}
+
+/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which keeps it out of vector code. */
+GROUP_NORM_FN float group_norm_root(float x)
+{
+    float r = group_norm_float_of(0x5f375a86u - (group_norm_bits_of(x) >> 1));
+    r *= 1.5f - 0.5f * x * r * r;
+    r *= 1.5f - 0.5f * x * r * r;
+    return r * (1.5f - 0.5f * x * r * r);
+}
+
+GROUP_NORM_FN float group_norm_rsqrt(float x)
+{
+    const float r = group_norm_root(x), y = r + 0.5f * r * (1 - x * r * r);
+    const float outside = group_norm_where(x < 0, NAN, group_norm_where(x < FLT_MIN, INFINITY, x));
+    return group_norm_where(x >= FLT_MIN, group_norm_where(x <= FLT_MAX, y, 0), outside);
+}
+#endif
+
+#if defined(GROUP_NORM_KERNELS_IMPLEMENTATION) || defined(GROUP_NORM_KERNELS_CUDA)
+/* g0, forward: y = f(x) */
+GROUP_NORM_FN void group_norm_g0_forward_0_stage1(float x, float *sum0)
+{
+    *sum0 = x;
+}
+
+GROUP_NORM_FN void group_norm_g0_forward_0_row1(float sum0, float *row0)
+{
+    *row0 = sum0 / 105;
+}
+
+GROUP_NORM_FN void group_norm_g0_forward_0_stage2(float x, float row0, float *sum1)
+{
+    const float t0 = x - row0;
+    *sum1 = t0 * t0;
+}
+
+GROUP_NORM_FN void group_norm_g0_forward_0_row2(float sum1, float row0, float *row1, float *mean, float *rstd)
+{
+    const float t0 = group_norm_rsqrt(sum1 / 105 + 1e-05f);
+    *row1 = t0;
+    *mean = row0;
+    *rstd = t0;
+}
+
+GROUP_NORM_FN void group_norm_g0_forward_0(float bias, float weight, float x, float row0, float row1, float r, float *y)
+{
+    *y = bias + weight * ((x - row0) * row1) + r;
+}
+
+/* g0, backward: y = f(x) */
+GROUP_NORM_FN void group_norm_g0_backward_0(float dy, float rstd, float x, float mean, float *sum0, float *sum1)
+{
+    *sum0 = dy * (rstd * (x - mean));
+    *sum1 = dy;
+}
+
+GROUP_NORM_FN void group_norm_g0_backward_0_final(float sum0, float sum1, float *dweight, float *dbias)
+{
+    *dweight = sum0;
+    *dbias = sum1;
+}
+GROUP_NORM_FN void group_norm_g0_backward_1_stage1(float weight, float dy, float x, float mean, float *sum0, float *sum1)
+{
+    const float t0 = weight * dy;
+    *sum0 = t0;
+    *sum1 = (x - mean) * t0;
+}
+
+GROUP_NORM_FN void group_norm_g0_backward_1_row1(float sum0, float rstd, float sum1, float *row0, float *row1)
+{
+    *row0 = sum0 / 105;
+    *row1 = rstd * rstd * (sum1 / 105);
+}
+
+GROUP_NORM_FN void group_norm_g0_backward_1(float rstd, float weight, float dy, float row0, float x, float mean, float row1,
+                                            float *dx)
+{
+    *dx = rstd * (weight * dy - row0 - (x - mean) * row1);
+}
+#endif
+
+#if defined(GROUP_NORM_KERNELS_IMPLEMENTATION) && !defined(GROUP_NORM_KERNELS_CUDA)
+/* ==== loops =========================================================================================================== */
+enum { GROUP_NORM_BLOCK = 1024, GROUP_NORM_ROW = 4096, GROUP_NORM_SLICES = 64 };
+
+#ifdef _OPENMP
+#define GROUP_NORM_PRAGMA(text) _Pragma(#text)
+#define GROUP_NORM_OMP(...) GROUP_NORM_PRAGMA(omp __VA_ARGS__)
+#else
+#define GROUP_NORM_OMP(...)
+#endif
+/* Steps of the loop that follows depend on no others. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define GROUP_NORM_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
+#elif defined(__clang__)
+#define GROUP_NORM_VECTOR _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define GROUP_NORM_VECTOR _Pragma("GCC ivdep")
+#else
+#define GROUP_NORM_VECTOR
+#endif
+#if defined(__GNUC__)
+#define GROUP_NORM_SELDOM __attribute__((unused, noinline)) static
+#else
+#define GROUP_NORM_SELDOM static
+#endif
+
+/* Functions with the loops over elements. */
+#if defined(__clang__) && defined(__AVX512F__)
+#define GROUP_NORM_LOOPS __attribute__((min_vector_width(512))) static void
+#else
+#define GROUP_NORM_LOOPS static void
+#endif
+
+/* Denormal floats count as zero while kernels run. */
+GROUP_NORM_FN unsigned group_norm_flush_denormals(void)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    const unsigned mode = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(mode | 0x8040u);
+    return mode;
+#else
+    return 0;
+#endif
+}
+
+GROUP_NORM_FN void group_norm_restore(unsigned mode)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    __builtin_ia32_ldmxcsr(mode);
+#else
+    (void)mode;
+#endif
+}
+
+/* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
+GROUP_NORM_FN int group_norm_slices(int64_t count, int64_t least)
+{
+    const int64_t slices = count / least;
+    return slices > GROUP_NORM_SLICES ? GROUP_NORM_SLICES : slices > 1 ? (int)slices : 1;
+}
+
+GROUP_NORM_FN int64_t group_norm_slice(int64_t count, int64_t grain, int slices, int slice)
+{
+    const int64_t begin = (count + grain - 1) / grain * slice / slices * grain;
+    return begin < count ? begin : count;
+}
+
+/* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
+typedef void (*group_norm_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+
+GROUP_NORM_FN void group_norm_run_slice(group_norm_loop loop, const gpunn_kernel_call *call, float *const *stat,
+                                  int64_t count, int64_t grain, int slices, int slice, double *sums, int width)
+{
+    const int64_t begin = group_norm_slice(count, grain, slices, slice), end = group_norm_slice(count, grain, slices, slice + 1);
+    if (width > 0) {
+        sums += (int64_t)slice * width;
+        memset(sums, 0, (size_t)width * sizeof *sums);
+    }
+    loop(call, stat, begin, end, sums);
+}
+
+/* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
+GROUP_NORM_SELDOM void group_norm_run(group_norm_loop loop, const gpunn_kernel_call *call, float *const *stat,
+                                int64_t count, int64_t grain, int slices, double *sums, int width)
+{
+#ifdef _OPENMP
+    const int threads = call->threads < slices ? call->threads : slices;
+    if (threads > 1) {
+        GROUP_NORM_OMP(parallel num_threads(threads))
+        {
+            const unsigned mode = group_norm_flush_denormals();
+            GROUP_NORM_OMP(for schedule(static))
+            for (int i = 0; i < slices; ++i) group_norm_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+            group_norm_restore(mode);
+        }
+        return;
+    }
+#endif
+    for (int i = 0; i < slices; ++i) group_norm_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+}
+
+GROUP_NORM_FN int group_norm_least(int64_t a, int64_t b)
+{
+    return (int)(a < b ? a : b);
+}
+
+/* Bytes of workspace. */
+GROUP_NORM_FN size_t group_norm_room(int64_t count, size_t size)
+{
+    return ((size_t)count * size + 63) / 64 * 64;
+}
+
+GROUP_NORM_FN void group_norm_add(float *to, const float *from, int n)
+{
+    GROUP_NORM_VECTOR
+    for (int j = 0; j < n; ++j) to[j] += from[j];
+}
+
+/* to[j] = what stands at (i + j) / div % mod; mod 0: no modulo. */
+GROUP_NORM_FN void group_norm_expand(float *to, const float *from, int64_t i, int n, int64_t div, int64_t mod)
+{
+    int64_t place = mod ? i / div % mod : i / div, left = div - i % div;
+    for (int j = 0, run; j < n; j += run) {
+        run = group_norm_least(n - j, left);
+        for (int k = 0; k < run; ++k) to[j + k] = from[place];
+        place = place + 1 == mod ? 0 : place + 1;
+        left = div;
+    }
+}
+
+GROUP_NORM_FN float group_norm_sum(const float *x, int n)
+{
+    float lane[16] = {0}, rest = 0;
+    int   i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; ++j) lane[j] += x[i + j];
+    for (; i < n; ++i) rest += x[i];
+    for (int width = 8; width > 0; width /= 2)
+        for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+    return lane[0] + rest;
+}
+
+/* sums[c] += those of x[0 .. n), which belong to elements i, i + 1, ..., that stand in channel c: div after each other, then the
+ * next of mod channels. */
+GROUP_NORM_FN void group_norm_add_channels(double *sums, const float *x, int64_t i, int n, int64_t div, int64_t mod)
+{
+    int64_t c = i / div % mod, left = div - i % div;
+    for (int j = 0, run; j < n; j += run) {
+        run = group_norm_least(n - j, left);
+        sums[c] += (double)group_norm_sum(x + j, run);
+        c = c + 1 == mod ? 0 : c + 1;
+        left = div;
+    }
+}
+
+/* One place's sum over all slices, whose sums stand `width` apart. */
+GROUP_NORM_FN float group_norm_total(const double *sums, int slices, int width)
+{
+    double total = 0;
+    for (int slice = 0; slice < slices; ++slice) total += sums[(int64_t)slice * width];
+    return (float)total;
+}
+
+/* g0, forward: y, mean, rstd */
+GROUP_NORM_LOOPS group_norm_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                double *sums)
+{
+    float terms0[105];
+    float terms1[105];
+    float bias_block[105];
+    float weight_block[105];
+    const float *const x = (const float *)call->data[0];
+    const float *const bias = (const float *)call->data[2];
+    const float *const weight = (const float *)call->data[1];
+    const float *const r = (const float *)call->data[3];
+    float *const y = (float *)call->data[4];
+    float *const mean = (float *)call->data[5];
+    float *const rstd = (float *)call->data[6];
+    const int n = 105;
+    (void)stat;
+    (void)sums;
+    for (int64_t row = begin; row < end; ++row) {
+        const int64_t i = row * 105;
+        GROUP_NORM_VECTOR
+        for (int j = 0; j < n; ++j)
+            group_norm_g0_forward_0_stage1(x[i + j], &terms0[j]);
+        const float sum0 = group_norm_sum(terms0, n);
+        float row0;
+        group_norm_g0_forward_0_row1(sum0, &row0);
+        GROUP_NORM_VECTOR
+        for (int j = 0; j < n; ++j)
+            group_norm_g0_forward_0_stage2(x[i + j], row0, &terms1[j]);
+        const float sum1 = group_norm_sum(terms1, n);
+        float row1;
+        float mean_value;
+        float rstd_value;
+        group_norm_g0_forward_0_row2(sum1, row0, &row1, &mean_value, &rstd_value);
+        mean[row] = mean_value;
+        rstd[row] = rstd_value;
+        group_norm_expand(bias_block, bias, i, n, 35, 6);
+        group_norm_expand(weight_block, weight, i, n, 35, 6);
+        GROUP_NORM_VECTOR
+        for (int j = 0; j < n; ++j)
+            group_norm_g0_forward_0(bias_block[j], weight_block[j], x[i + j], row0, row1, r[i + j], &y[i + j]);
+    }
+}
+
+static int group_norm_g0_forward(const gpunn_kernel_call *call)
+{
+    const unsigned mode = group_norm_flush_denormals();
+    {
+        const int slices = group_norm_slices(call->batch * 210, 16384);
+        group_norm_run(group_norm_g0_forward_0_loop, call, NULL, call->batch * 2, 1, slices, NULL, 0);
+    }
+    group_norm_restore(mode);
+    return 0;
+}
+
+static size_t group_norm_g0_forward_workspace(int64_t batch, int threads)
+{
+    (void)batch;
+    (void)threads;
+    return 0;
+}
+
+/* g0, backward: sum0, sum1 */
+GROUP_NORM_LOOPS group_norm_g0_backward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                double *sums)
+{
+    float sum0_block[1024];
+    float sum1_block[1024];
+    const float *const dy = (const float *)call->data[4];
+    const float *const rstd = (const float *)call->data[3];
+    const float *const x = (const float *)call->data[0];
+    const float *const mean = (const float *)call->data[2];
+    (void)stat;
+    for (int64_t i = begin; i < end;) {
+        const int left = group_norm_least(GROUP_NORM_BLOCK, end - i), n = group_norm_least(left, 105 - i % 105);
+        const float rstd_0 = rstd[i / 105];
+        const float mean_0 = mean[i / 105];
+        GROUP_NORM_VECTOR
+        for (int j = 0; j < n; ++j)
+            group_norm_g0_backward_0(dy[i + j], rstd_0, x[i + j], mean_0, &sum0_block[j], &sum1_block[j]);
+        group_norm_add_channels(sums, sum0_block, i, n, 35, 6);
+        group_norm_add_channels(sums + 6, sum1_block, i, n, 35, 6);
+        i += n;
+    }
+}
+
+/* g0, backward: dx */
+GROUP_NORM_LOOPS group_norm_g0_backward_1_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                double *sums)
+{
+    float weight_block[105];
+    float terms0[105];
+    float terms1[105];
+    float dx_block[105];
+    const float *const weight = (const float *)call->data[1];
+    const float *const dy = (const float *)call->data[4];
+    const float *const x = (const float *)call->data[0];
+    const float *const mean = (const float *)call->data[2];
+    const float *const rstd = (const float *)call->data[3];
+    float *const dx = (float *)call->data[7];
+    const int n = 105;
+    (void)stat;
+    (void)sums;
+    for (int64_t row = begin; row < end; ++row) {
+        const int64_t i = row * 105;
+        group_norm_expand(weight_block, weight, i, n, 35, 6);
+        const float mean_0 = mean[row];
+        GROUP_NORM_VECTOR
+        for (int j = 0; j < n; ++j)
+            group_norm_g0_backward_1_stage1(weight_block[j], dy[i + j], x[i + j], mean_0, &terms0[j], &terms1[j]);
+        const float sum0 = group_norm_sum(terms0, n);
+        const float sum1 = group_norm_sum(terms1, n);
+        const float rstd_0 = rstd[row];
+        float row0;
+        float row1;
+        group_norm_g0_backward_1_row1(sum0, rstd_0, sum1, &row0, &row1);
+        float *const dx_at = dx == NULL || call->accumulate[7] ? dx_block : dx + i;
+        GROUP_NORM_VECTOR
+        for (int j = 0; j < n; ++j)
+            group_norm_g0_backward_1(rstd_0, weight_block[j], dy[i + j], row0, x[i + j], mean_0, row1, &dx_at[j]);
+        if (dx_at == dx_block && dx != NULL) group_norm_add(dx + i, dx_block, n);
+    }
+}
+
+static int group_norm_g0_backward(const gpunn_kernel_call *call)
+{
+    const unsigned mode = group_norm_flush_denormals();
+    char *space = (char *)call->workspace;
+    double *const sums = (double *)(void *)space;
+    {
+        const int slices = group_norm_slices(call->batch * 210, 16384);
+        group_norm_run(group_norm_g0_backward_0_loop, call, NULL, call->batch * 210, 105, slices, sums, 16);
+        {
+            float *const dweight = (float *)call->data[5];
+            float *const dbias = (float *)call->data[6];
+            for (int64_t c = 0; c < 6; ++c) {
+                float dweight_value;
+                float dbias_value;
+                group_norm_g0_backward_0_final(group_norm_total(sums + c, slices, 16), group_norm_total(sums + 6 + c, slices, 16),
+                                               &dweight_value, &dbias_value);
+                if (dweight != NULL) dweight[c] = call->accumulate[5] ? dweight[c] + dweight_value : dweight_value;
+                if (dbias != NULL) dbias[c] = call->accumulate[6] ? dbias[c] + dbias_value : dbias_value;
+            }
+        }
+    }
+    {
+        const int slices = group_norm_slices(call->batch * 210, 16384);
+        group_norm_run(group_norm_g0_backward_1_loop, call, NULL, call->batch * 2, 1, slices, NULL, 0);
+    }
+    group_norm_restore(mode);
+    return 0;
+}
+
+static size_t group_norm_g0_backward_workspace(int64_t batch, int threads)
+{
+    (void)batch;
+    (void)threads;
+    size_t bytes = 0, most = 0, sums;
+    sums = group_norm_room(group_norm_slices(batch * 210, 16384) * (int64_t)16, sizeof(double));
+    if (sums > most) most = sums;
+    return bytes + most;
+}
+#ifdef GROUP_NORM_OPTIMIZED
+#pragma GCC pop_options
+#undef GROUP_NORM_OPTIMIZED
+#endif
+
+/* ==== tables ========================================================================================================== */
+static const signed char group_norm_g0_operands0[] = {
+    0,
+};
+static const gpunn_kernel_node group_norm_g0_nodes[] = {
+    {"relu f32 [N,8]", group_norm_g0_operands0, 1},
+};
+static const char *const group_norm_g0_externals[] = {
+    "f32 [N,8]",
+};
+static const gpunn_kernel_operand group_norm_g0_forward_operands[] = {
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 3, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
+    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 1, -1},
+};
+static const gpunn_kernel_operand group_norm_g0_backward_operands[] = {
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, -1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 2, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, -1},
+};
+static const gpunn_kernel group_norm_set[] = {
+    {"g0",
+     "y = f(x)",
+     group_norm_g0_nodes, 1,
+     group_norm_g0_externals, 1,
+     NULL, 0,
+     GPUNN_KERNEL_ANY, false,
+     {{NULL, 0, NULL, NULL},
+      {group_norm_g0_forward_operands, 7, group_norm_g0_forward, group_norm_g0_forward_workspace},
+      {group_norm_g0_backward_operands, 8, group_norm_g0_backward, group_norm_g0_backward_workspace}}},
+};
+static const int group_norm_evaluation0[] = {
+    3, 0,
+};
+static const gpunn_kernel_instance group_norm_evaluation[] = {
+    {0, group_norm_evaluation0},
+};
+#if defined(GPUNN_CUDA) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda group_norm_kernels_cuda;
+#elif defined(GPUNN_CUDA)
+extern const gpunn_kernel_cuda group_norm_kernels_cuda;
+#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+extern "C" const gpunn_kernel_cuda group_norm_kernels_cuda __attribute__((weak));
+#elif defined(__GNUC__) && !defined(_WIN32)
+extern const gpunn_kernel_cuda group_norm_kernels_cuda __attribute__((weak));
+#endif
+const gpunn_kernel_set group_norm_kernels = {
+    GPUNN_KERNELS_ABI,
+    GROUP_NORM_KERNELS_STAMP,
+    "group_norm",
+    "0.1",
+    "0000000000000000000000000000000000000000000000000000000000000000",
+    "python3 -m generator group_norm.json -o group_norm",
+    group_norm_set,
+    1,
+    9,
+    group_norm_evaluation,
+    NULL,
+    1,
+    0,
+    NULL,
+    0,
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+    &group_norm_kernels_cuda,
+#else
+    NULL,
+#endif
+};
+#undef GROUP_NORM_KERNELS_IMPLEMENTATION
+#endif
