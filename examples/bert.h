@@ -14,32 +14,28 @@ typedef struct bert_config {
     float layer_norm_eps, hidden_dropout_prob, attention_probs_dropout_prob;
 } bert_config;
 
-/* base, large, or a tiny one for trying things out; false: there is no such size. */
-static inline bool bert_preset(const char *model_type, const char *size, bert_config *c)
+enum { BERT_TINY, BERT_BASE, BERT_LARGE }; /* sizes; the tiny one is for trying things out */
+#define BERT_SIZES "tiny|base|large"
+
+static inline void bert_preset(const char *model_type, int size, bert_config *c)
 {
     static const struct {
-        const char *name;
-        int         hidden, layers, heads;
-    } sizes[] = {{"tiny", 128, 2, 2}, {"base", 768, 12, 12}, {"large", 1024, 24, 16}};
+        int hidden, layers, heads;
+    } sizes[] = {{128, 2, 2}, {768, 12, 12}, {1024, 24, 16}};
     bool roberta = strcmp(model_type, "roberta") == 0;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        if (strcmp(sizes[i].name, size) != 0) continue;
-        *c = (bert_config){.vocab_size = roberta ? 50265 : 30522,
-                           .hidden_size = sizes[i].hidden,
-                           .num_hidden_layers = sizes[i].layers,
-                           .num_attention_heads = sizes[i].heads,
-                           .intermediate_size = 4 * sizes[i].hidden,
-                           .max_position_embeddings = roberta ? 514 : 512,
-                           .type_vocab_size = roberta ? 1 : 2,
-                           .pad_token_id = roberta,
-                           .num_labels = 2,
-                           .layer_norm_eps = roberta ? 1e-5f : 1e-12f,
-                           .hidden_dropout_prob = 0.1f,
-                           .attention_probs_dropout_prob = 0.1f};
-        (void)snprintf(c->model_type, sizeof c->model_type, "%s", model_type);
-        return true;
-    }
-    return false;
+    *c = (bert_config){.vocab_size = roberta ? 50265 : 30522,
+                       .hidden_size = sizes[size].hidden,
+                       .num_hidden_layers = sizes[size].layers,
+                       .num_attention_heads = sizes[size].heads,
+                       .intermediate_size = 4 * sizes[size].hidden,
+                       .max_position_embeddings = roberta ? 514 : 512,
+                       .type_vocab_size = roberta ? 1 : 2,
+                       .pad_token_id = roberta,
+                       .num_labels = 2,
+                       .layer_norm_eps = roberta ? 1e-5f : 1e-12f,
+                       .hidden_dropout_prob = 0.1f,
+                       .attention_probs_dropout_prob = 0.1f};
+    (void)snprintf(c->model_type, sizeof c->model_type, "%s", model_type);
 }
 
 static inline float bert__share(json *j, const char *key)
@@ -59,7 +55,7 @@ static inline bool bert_read_config(const char *path, const char *model_type, be
     size_t bytes;
     char  *text = text_read(path, (size_t)1 << 20, &bytes, error), *key, *word;
     json   j = json_begin(path, text, error);
-    (void)bert_preset(model_type, "base", c);
+    bert_preset(model_type, BERT_BASE, c);
     struct {
         const char *key;
         int        *value, lowest, highest;

@@ -32,8 +32,8 @@
 enum { MAX_CONTEXT = 64 << 20 };
 
 typedef struct options {
-    const char *model, *config, *vocab, *weights, *question, *context, *context_file, *size, *precision, *device;
-    int         seq_length, stride, batch, max_answer, bench;
+    const char *model, *config, *vocab, *weights, *question, *context, *context_file;
+    int         size, precision, device, seq_length, stride, batch, max_answer, bench; /* precision, device: as gpunn's enums */
     bool        random, cased, impossible;
 } options;
 
@@ -59,27 +59,27 @@ typedef struct answer {
     size_t first, last; /* tokens of the context */
 } answer;
 
-static bool parse(options *o, int argc, char **argv)
+static void parse(options *o, int argc, char **argv)
 {
-    const option known[] = {{"--model", .text = &o->model},
-                            {"--config", .text = &o->config},
-                            {"--vocab", .text = &o->vocab},
-                            {"--weights", .text = &o->weights},
-                            {"--question", .text = &o->question},
-                            {"--context", .text = &o->context},
-                            {"--context-file", .text = &o->context_file},
-                            {"--size", .text = &o->size},
-                            {"--precision", .text = &o->precision},
-                            {"--device", .text = &o->device},
-                            {"--seq-length", .number = &o->seq_length, .lowest = 1},
-                            {"--stride", .number = &o->stride, .lowest = 1},
-                            {"--batch", .number = &o->batch, .lowest = 1},
-                            {"--max-answer", .number = &o->max_answer, .lowest = 1},
-                            {"--bench", .number = &o->bench, .lowest = 1},
+    const option known[] = {{"--model FOLDER", .text = &o->model},
+                            {"--question TEXT", .text = &o->question},
+                            {"--context TEXT", .text = &o->context},
+                            {"--context-file FILE", .text = &o->context_file},
+                            {"--config FILE", .text = &o->config},
+                            {"--vocab FILE", .text = &o->vocab},
+                            {"--weights FILE", .text = &o->weights},
                             {"--random", .flag = &o->random},
+                            {"--size " BERT_SIZES, .choice = &o->size},
                             {"--cased", .flag = &o->cased},
-                            {"--impossible", .flag = &o->impossible}};
-    return options_read(known, sizeof known / sizeof *known, argc, argv);
+                            {"--seq-length N", .number = &o->seq_length, .lowest = 1},
+                            {"--stride N", .number = &o->stride, .lowest = 1},
+                            {"--batch N", .number = &o->batch, .lowest = 1},
+                            {"--max-answer N", .number = &o->max_answer, .lowest = 1},
+                            {"--impossible", .flag = &o->impossible},
+                            {"--precision f32|tf32|bf16|f16", .choice = &o->precision},
+                            {"--device auto|cpu|cuda", .choice = &o->device},
+                            {"--bench N", .number = &o->bench, .lowest = 1}};
+    options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 
 static void log_line(void *user, gpunn_log_level level, const char *message)
@@ -88,15 +88,9 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
     if (level != GPUNN_LOG_ERROR) fprintf(stderr, "bert_qa: %s\n", message);
 }
 
-static gpunn_device *open_device(const char *name, text_error *error)
+static gpunn_device *open_device(int type, text_error *error)
 {
-    bool cpu = strcmp(name, "cpu") == 0, cuda = strcmp(name, "cuda") == 0;
-    if (!cpu && !cuda && strcmp(name, "auto") != 0) {
-        text_fail(error, "there is no device '%s'; use auto, cpu or cuda", name);
-        return NULL;
-    }
-    gpunn_device_type type = cpu ? GPUNN_DEVICE_CPU : cuda ? GPUNN_DEVICE_CUDA : GPUNN_DEVICE_AUTO;
-    gpunn_device     *dev = gpunn_device_open(.type = type, .seed = 1, .log_fn = log_line);
+    gpunn_device *dev = gpunn_device_open(.type = (gpunn_device_type)type, .seed = 1, .log_fn = log_line);
     if (dev == NULL) text_fail(error, "%s", gpunn_error(NULL));
     return dev;
 }
@@ -290,7 +284,7 @@ static bool bench_all(job *j, text_error *error)
 {
     if (!bench(j, error)) return false;
     if (gpunn_device_get_type(j->dev[0]) == GPUNN_DEVICE_CPU) return true;
-    if ((j->dev[1] = open_device("cpu", error)) == NULL) return false;
+    if ((j->dev[1] = open_device(GPUNN_DEVICE_CPU, error)) == NULL) return false;
     if (gpunn_model_to(j->model, j->dev[1]) != GPUNN_OK) return text_fail(error, "%s", gpunn_error(j->dev[1]));
     return bench(j, error);
 }
@@ -342,16 +336,12 @@ static bool read_context(job *j, char **owned, text_error *error)
 
 static bool work(job *j, char **owned, text_error *error)
 {
-    static const char *const precisions[] = {"f32", "tf32", "bf16", "f16"}; /* as gpunn_precision counts them */
-    char                     config_path[1024], weights_path[1024];
-    const char              *config = path_of(&j->o, j->o.config, "config.json", config_path);
-    const char              *weights = j->o.random ? NULL : path_of(&j->o, j->o.weights, "model.safetensors", weights_path);
-    int                      precision = 0, most, length = j->o.seq_length, room = 0;
-    bool                     new_head;
-    while (precision < 4 && strcmp(precisions[precision], j->o.precision) != 0) precision++;
-    if (precision == 4) return text_fail(error, "there is no precision '%s'; use f32, tf32, bf16 or f16", j->o.precision);
-    if (!bert_preset("bert", j->o.size, &j->config))
-        return text_fail(error, "there is no size '%s'; use tiny, base or large", j->o.size);
+    char        config_path[1024], weights_path[1024];
+    const char *config = path_of(&j->o, j->o.config, "config.json", config_path);
+    const char *weights = j->o.random ? NULL : path_of(&j->o, j->o.weights, "model.safetensors", weights_path);
+    int         most, length = j->o.seq_length, room = 0;
+    bool        new_head;
+    bert_preset("bert", j->o.size, &j->config);
     if (config && !bert_read_config(config, "bert", &j->config, error)) return false;
     if (j->config.type_vocab_size < 2) return text_fail(error, "'%s': question answering takes a type_vocab_size of 2", config);
     if (!read_vocabulary(j, config, error)) return false;
@@ -369,7 +359,7 @@ static bool work(job *j, char **owned, text_error *error)
                 j->question.count, room > 0 ? room : 0, length, j->o.stride, most);
         if (j->context.count < (size_t)room) length -= room - (int)j->context.count; /* no more padding than a batch needs */
     }
-    if ((j->dev[0] = open_device(j->o.device, error)) == NULL || !build(j, (gpunn_precision)precision, length, error))
+    if ((j->dev[0] = open_device(j->o.device, error)) == NULL || !build(j, (gpunn_precision)j->o.precision, length, error))
         return false;
     if (weights && !bert_load(j->dev[0], j->model, weights, NULL, &new_head, error)) return false;
     if (weights == NULL)
@@ -379,16 +369,10 @@ static bool work(job *j, char **owned, text_error *error)
 
 int main(int argc, char **argv)
 {
-    job        j = {.o = {.size = "base", .precision = "f32", .device = "auto", .seq_length = 384, .batch = 8, .max_answer = 15}};
+    job        j = {.o = {.size = BERT_BASE, .seq_length = 384, .batch = 8, .max_answer = 15}};
     text_error error = {""};
     char      *owned = NULL;
-    if (!parse(&j.o, argc, argv)) {
-        fprintf(stderr,
-                "usage: %s [--model FOLDER] [--question TEXT] [--context TEXT | --context-file FILE] [--random] [--bench N]\n"
-                "the first comment of examples/bert_qa.c names all options\n",
-                argv[0]);
-        return 2;
-    }
+    parse(&j.o, argc, argv);
     bool good = work(&j, &owned, &error);
     if (!good) fprintf(stderr, "bert_qa: %s\n", error.text);
     gpunn_model_destroy(j.model);

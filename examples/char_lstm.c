@@ -16,6 +16,7 @@
  *        "ninety-two, fifty-three, thirty-nine, eighty-seven, twenty-five,". */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
+#include "options.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -24,9 +25,9 @@
 
 typedef struct options {
     const char *text, *load, *save, *checkpoint, *prompt;
-    bool        gru, losses;
-    int         hidden, layers, embed, batch, length, steps, sample, seed, threads;
-    double      dropout, lr, clip, temperature;
+    bool        losses;
+    int         gru, hidden, layers, embed, batch, length, steps, sample, seed, threads;
+    float       dropout, lr, clip, temperature;
 } options;
 
 typedef struct corpus {
@@ -50,62 +51,30 @@ static int fail(const char *format, const char *what)
     return 1;
 }
 
-/* ---- options --------------------------------------------------------------------------------------------------------- */
-static bool to_number(const char *name, const char *text, double low, double high, double *value)
+/* ---- options -------------------------------------------------------------------------------------------------------- */
+static void parse(int argc, char **argv, options *o)
 {
-    char *end;
-    *value = strtod(text, &end);
-    if (*text && *end == 0 && *value >= low && *value <= high) return true;
-    fprintf(stderr, "char_lstm: --%s is '%s', but must be a number from %g to %g\n", name, text, low, high);
-    return false;
-}
-
-static bool parse(int argc, char **argv, options *o)
-{
-    const struct {
-        const char  *name;
-        const char **text;
-        int         *whole;
-        double      *real, low, high;
-    } known[] = {
-        {"text", &o->text, NULL, NULL, 0, 0},       {"load", &o->load, NULL, NULL, 0, 0},
-        {"save", &o->save, NULL, NULL, 0, 0},       {"checkpoint", &o->checkpoint, NULL, NULL, 0, 0},
-        {"prompt", &o->prompt, NULL, NULL, 0, 0},   {"hidden", NULL, &o->hidden, NULL, 1, 65536},
-        {"layers", NULL, &o->layers, NULL, 1, 64},  {"embed", NULL, &o->embed, NULL, 1, 65536},
-        {"batch", NULL, &o->batch, NULL, 1, 65536}, {"length", NULL, &o->length, NULL, 1, 65536},
-        {"steps", NULL, &o->steps, NULL, 0, 1e9},   {"sample", NULL, &o->sample, NULL, 0, 1e9},
-        {"seed", NULL, &o->seed, NULL, 0, 1e9},     {"threads", NULL, &o->threads, NULL, 0, 1024},
-        {"dropout", NULL, NULL, &o->dropout, 0, 1}, {"lr", NULL, NULL, &o->lr, 0, 1e6},
-        {"clip", NULL, NULL, &o->clip, 0, 1e30},    {"temperature", NULL, NULL, &o->temperature, 0, 1e6},
-    };
-    for (int i = 1; i < argc; i++) {
-        size_t k = 0, count = sizeof known / sizeof known[0];
-        double value;
-        if (strcmp(argv[i], "--losses") == 0) {
-            o->losses = true;
-            continue;
-        }
-        if (strcmp(argv[i], "--cell") == 0 && i + 1 < argc &&
-            (strcmp(argv[i + 1], "lstm") == 0 || strcmp(argv[i + 1], "gru") == 0)) {
-            o->gru = *argv[++i] == 'g';
-            continue;
-        }
-        while (k < count && (strncmp(argv[i], "--", 2) != 0 || strcmp(argv[i] + 2, known[k].name) != 0)) k++;
-        if (k == count || i + 1 == argc) {
-            fprintf(stderr, "char_lstm: '%s' is no option, or lacks its value; see the head of examples/char_lstm.c\n", argv[i]);
-            return false;
-        }
-        i++;
-        if (known[k].text)
-            *known[k].text = argv[i];
-        else if (!to_number(known[k].name, argv[i], known[k].low, known[k].high, &value))
-            return false;
-        else if (known[k].whole)
-            *known[k].whole = (int)value;
-        else
-            *known[k].real = value;
-    }
-    return true;
+    const option known[] = {{"--text FILE", .text = &o->text},
+                            {"--cell lstm|gru", .choice = &o->gru},
+                            {"--hidden N", .number = &o->hidden, .lowest = 1, .highest = 65536},
+                            {"--layers N", .number = &o->layers, .lowest = 1, .highest = 64},
+                            {"--embed N", .number = &o->embed, .lowest = 1, .highest = 65536},
+                            {"--dropout X", .real = &o->dropout, .highest = 0.99},
+                            {"--batch N", .number = &o->batch, .lowest = 1, .highest = 65536},
+                            {"--length N", .number = &o->length, .lowest = 1, .highest = 65536},
+                            {"--steps N", .number = &o->steps},
+                            {"--lr X", .real = &o->lr, .lowest = 1e-9},
+                            {"--clip X", .real = &o->clip},
+                            {"--seed N", .number = &o->seed},
+                            {"--threads N", .number = &o->threads, .highest = 1024},
+                            {"--losses", .flag = &o->losses},
+                            {"--sample N", .number = &o->sample},
+                            {"--prompt TEXT", .text = &o->prompt},
+                            {"--temperature X", .real = &o->temperature},
+                            {"--load FILE", .text = &o->load},
+                            {"--save FILE", .text = &o->save},
+                            {"--checkpoint FILE", .text = &o->checkpoint}};
+    options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 
 /* ---- the text -------------------------------------------------------------------------------------------------------- */
@@ -177,7 +146,7 @@ static network build(gpunn_model *model, const options *o, int vocabulary, int l
     gpunn_tensor  *h = again ? gpunn_embedding(net.tokens, "sampling", .weight = gpunn_find(model, "embed.weight"))
                              : gpunn_embedding(net.tokens, "embed", .num_embeddings = vocabulary, .embedding_dim = o->embed);
     gpunn_rnn_args args = {.hidden_size = o->hidden, .num_layers = o->layers, .h_0 = net.h_0, .c_0 = net.c_0, .h_n = &net.h_n};
-    if (o->layers > 1) args.dropout = (float)o->dropout;
+    if (o->layers > 1) args.dropout = o->dropout;
     if (!o->gru) args.c_n = &net.c_n;
     if (again) args.weights = weights;
     h = o->gru ? gpunn_gru_(h, again ? NULL : "rnn", args) : gpunn_lstm_(h, again ? NULL : "rnn", args);
@@ -278,7 +247,8 @@ static gpunn_status sample(const options *o, const corpus *c, const network *net
         if (status == GPUNN_OK) status = gpunn_forward(outputs, net->c_n ? 3 : 2);
         if (status == GPUNN_OK) status = gpunn_read(net->logits, logits, (size_t)c->vocabulary * sizeof *logits);
         if (status != GPUNN_OK) break;
-        token = i < prompted ? c->token[(unsigned char)prompt[i]] : choose(logits, c->vocabulary, o->temperature, &random);
+        token = i < prompted ? c->token[(unsigned char)prompt[i]]
+                             : choose(logits, c->vocabulary, (double)o->temperature, &random);
         putchar(c->byte[token]);
     }
     putchar('\n');
@@ -294,9 +264,9 @@ static int run(const options *o, const corpus *c, gpunn_device *dev)
     gpunn_tensor    *loss = gpunn_cross_entropy(gpunn_reshape(net.logits, GPUNN_SHAPE(GPUNN_BATCH * o->length, c->vocabulary)),
                                                 gpunn_reshape(targets, GPUNN_SHAPE(GPUNN_BATCH * o->length)));
     network          one = build(model, o, c->vocabulary, 1, true, "_one");
-    gpunn_optimizer *adam = gpunn_adam(model, .lr = (float)o->lr);
+    gpunn_optimizer *adam = gpunn_adam(model, .lr = o->lr);
     gpunn_status     status = gpunn_last_status(dev);
-    if (status == GPUNN_OK) gpunn_set_clip_norm(adam, (float)o->clip);
+    if (status == GPUNN_OK) gpunn_set_clip_norm(adam, o->clip);
     if (status == GPUNN_OK && o->load) status = gpunn_load(model, o->load);
     FILE *checkpoint = o->checkpoint ? fopen(o->checkpoint, "rb") : NULL;
     if (checkpoint) {
@@ -323,12 +293,13 @@ int main(int argc, char **argv)
                  .steps = 800,
                  .sample = 300,
                  .seed = 1,
-                 .lr = 0.004,
+                 .lr = 0.004f,
                  .clip = 5,
-                 .temperature = 0.7};
+                 .temperature = 0.7f};
     corpus  c = {.text = NULL};
     int     result = 1;
-    if (!parse(argc, argv, &o) || !read_text(&o, &c)) {
+    parse(argc, argv, &o);
+    if (!read_text(&o, &c)) {
         free(c.text);
         return 1;
     }

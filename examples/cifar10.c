@@ -12,6 +12,7 @@
 #include "gpunn.h"
 #define CIFAR10_KERNELS_IMPLEMENTATION
 #include "kernels/cifar10_kernels.h"
+#include "options.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -172,23 +173,14 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
 
 int main(int argc, char **argv)
 {
-    const char *folder = "cifar-10-batches-bin", *spec = NULL;
-    int         epochs = 2;
-    bool        synthetic = false;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--synthetic") == 0)
-            synthetic = true;
-        else if (strcmp(argv[i], "--data") == 0 && i + 1 < argc)
-            folder = argv[++i];
-        else if (strcmp(argv[i], "--spec") == 0 && i + 1 < argc)
-            spec = argv[++i];
-        else if (strcmp(argv[i], "--epochs") == 0 && i + 1 < argc && atoi(argv[i + 1]) > 0)
-            epochs = atoi(argv[++i]);
-        else {
-            fprintf(stderr, "usage: %s [--data FOLDER] [--epochs N] [--synthetic] [--spec FILE]\n", argv[0]);
-            return 2;
-        }
-    }
+    const char  *folder = "cifar-10-batches-bin", *spec = NULL;
+    int          epochs = 2;
+    bool         synthetic = false;
+    const option known[] = {{"--data FOLDER", .text = &folder},
+                            {"--epochs N", .number = &epochs, .lowest = 1},
+                            {"--synthetic", .flag = &synthetic},
+                            {"--spec FILE", .text = &spec}};
+    options_read(known, sizeof known / sizeof *known, argc, argv);
     if (synthetic) (void)make_folder(folder); /* there already: the files say what is wrong */
     for (int i = 0; synthetic && i <= FILES; i++) {
         char path[1024], name[32] = "test_batch.bin";

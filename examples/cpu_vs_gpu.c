@@ -8,6 +8,7 @@
  * Expect: a line for each work: milliseconds to write its inputs, to compute, to read its result, on either device. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
+#include "options.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -247,44 +248,16 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
 
 int main(int argc, char **argv)
 {
-    const char     *only = NULL;
-    double          seconds = 1;
-    int             threads = 0;
-    bool            quick = false, found = false, good = true;
-    gpunn_precision precision = GPUNN_PRECISION_F32;
-    static const struct {
-        const char     *name;
-        gpunn_precision precision;
-    } precisions[] = {{"f32", GPUNN_PRECISION_F32},
-                      {"tf32", GPUNN_PRECISION_TF32},
-                      {"bf16", GPUNN_PRECISION_BF16},
-                      {"f16", GPUNN_PRECISION_F16}};
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        bool        known = true;
-        if (strcmp(argv[i], "--quick") == 0) {
-            quick = true;
-            continue;
-        }
-        if (strcmp(argv[i], "--only") == 0)
-            only = value;
-        else if (strcmp(argv[i], "--seconds") == 0)
-            known = (seconds = atof(value)) > 0;
-        else if (strcmp(argv[i], "--threads") == 0)
-            known = (threads = atoi(value)) > 0;
-        else if (strcmp(argv[i], "--precision") == 0) {
-            known = false;
-            for (int k = 0; k < 4; k++)
-                if (strcmp(value, precisions[k].name) == 0) precision = precisions[k].precision, known = true;
-        } else
-            known = false;
-        if (!known) {
-            fprintf(stderr, "usage: %s [--only NAME] [--seconds 1] [--threads N] [--precision f32|tf32|bf16|f16] [--quick]\n",
-                    argv[0]);
-            return 1;
-        }
-        i++;
-    }
+    const char  *only = NULL;
+    float        seconds = 1;
+    int          threads = 0, precision = 0; /* as gpunn_precision counts them */
+    bool         quick = false, found = false, good = true;
+    const option known[] = {{"--only NAME", .text = &only},
+                            {"--seconds X", .real = &seconds, .lowest = 0.001},
+                            {"--threads N", .number = &threads, .lowest = 1},
+                            {"--precision f32|tf32|bf16|f16", .choice = &precision},
+                            {"--quick", .flag = &quick}};
+    options_read(known, sizeof known / sizeof *known, argc, argv);
 
     gpunn_device *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = threads, .log_fn = log_line);
     if (cpu == NULL) {
@@ -300,8 +273,9 @@ int main(int argc, char **argv)
         if (only && strcmp(only, works[i].name) != 0) continue;
         found = true;
         times on_cpu = {0, 0, 0}, on_gpu = {0, 0, 0};
-        if (!measure(cpu, &works[i], GPUNN_PRECISION_F32, quick, seconds, &on_cpu)) on_cpu.compute = 0, good = false;
-        if (gpu && !measure(gpu, &works[i], precision, quick, seconds, &on_gpu)) on_gpu.compute = 0, good = false;
+        if (!measure(cpu, &works[i], GPUNN_PRECISION_F32, quick, (double)seconds, &on_cpu)) on_cpu.compute = 0, good = false;
+        if (gpu && !measure(gpu, &works[i], (gpunn_precision)precision, quick, (double)seconds, &on_gpu))
+            on_gpu.compute = 0, good = false;
         printf("%-14s", works[i].name);
         print_times(&on_cpu);
         print_times(&on_gpu);

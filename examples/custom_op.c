@@ -13,6 +13,7 @@
 #include "gpunn.h"
 #define CUSTOM_OP_KERNELS_IMPLEMENTATION
 #include "kernels/custom_op_kernels.h"
+#include "options.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -236,11 +237,10 @@ static int write_spec(const char *path)
 
 int main(int argc, char **argv)
 {
-    if (argc == 3 && strcmp(argv[1], "--spec") == 0) return write_spec(argv[2]);
-    if (argc > 1) {
-        fprintf(stderr, "usage: %s [--spec FILE.json]\n", argv[0]);
-        return 1;
-    }
+    const char  *spec = NULL;
+    const option known[] = {{"--spec FILE.json", .text = &spec}};
+    options_read(known, sizeof known / sizeof *known, argc, argv);
+    if (spec) return write_spec(spec);
     bool good = run_all(GPUNN_DEVICE_CPU);
     if (good && gpunn_cuda_device_count() > 0)
         good = run_all(GPUNN_DEVICE_CUDA);

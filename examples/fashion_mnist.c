@@ -15,6 +15,7 @@
 #define FASHION_MNIST_DEEP_KERNELS_IMPLEMENTATION
 #include "kernels/fashion_mnist_deep_kernels.h"
 #include "kernels/fashion_mnist_simple_kernels.h"
+#include "options.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,8 +27,7 @@ static const char *const class_names[CLASSES] = {"T-shirt", "Trouser", "Pullover
 
 typedef struct options {
     const char *data, *out, *spec;
-    bool        deep;
-    int         epochs, batch, threads;
+    int         deep, epochs, batch, threads;
 } options;
 
 typedef struct network {
@@ -191,31 +191,15 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* in a log, in step with the progress on stderr */
-    options opt = {"/usr/share/datasets/fashion-mnist", ".", NULL, false, 5, 128, 0};
-    for (int i = 1; i < argc; i += 2) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--model") == 0 && (strcmp(value, "deep") == 0 || strcmp(value, "simple") == 0))
-            opt.deep = strcmp(value, "deep") == 0;
-        else if (strcmp(argv[i], "--data") == 0 && *value)
-            opt.data = value;
-        else if (strcmp(argv[i], "--out") == 0 && *value)
-            opt.out = value;
-        else if (strcmp(argv[i], "--spec") == 0 && *value)
-            opt.spec = value;
-        else if (strcmp(argv[i], "--epochs") == 0 && atoi(value) > 0)
-            opt.epochs = atoi(value);
-        else if (strcmp(argv[i], "--batch") == 0 && atoi(value) > 0)
-            opt.batch = atoi(value);
-        else if (strcmp(argv[i], "--threads") == 0 && atoi(value) > 0)
-            opt.threads = atoi(value);
-        else {
-            fprintf(stderr,
-                    "usage: %s [--model simple|deep] [--epochs N] [--batch N] [--threads N] [--data DIR] [--out DIR] "
-                    "[--spec FILE]\n",
-                    argv[0]);
-            return 2;
-        }
-    }
+    options      opt = {"/usr/share/datasets/fashion-mnist", ".", NULL, 0, 5, 128, 0};
+    const option known[] = {{"--model simple|deep", .choice = &opt.deep},
+                            {"--epochs N", .number = &opt.epochs, .lowest = 1},
+                            {"--batch N", .number = &opt.batch, .lowest = 1},
+                            {"--threads N", .number = &opt.threads, .lowest = 1},
+                            {"--data DIR", .text = &opt.data},
+                            {"--out DIR", .text = &opt.out},
+                            {"--spec FILE", .text = &opt.spec}};
+    options_read(known, sizeof known / sizeof *known, argc, argv);
     gpunn_device *dev = gpunn_device_open(.seed = 1, .threads = opt.threads, .log_fn = log_line);
     if (dev == NULL) {
         fprintf(stderr, "%s\n", gpunn_error(NULL));

@@ -8,11 +8,19 @@
  *        ./gpt2 --text book.txt --steps 2000 --checkpoint gpt2.ckpt    [--resume goes on where the checkpoint stands]
  *        ./gpt2 --config 124M --vocab vocab.json --merges merges.txt --weights model.safetensors --steps 0 --prompt "Hello,"
  *        ./gpt2 --config 124M --precision bf16 --batch 16 --context 1024 --text book.txt --save mine.safetensors
- *        ./gpt2 --help lists all options. Tokens are bytes unless --vocab and --merges (GPT-2's own files) are given.
+ *            --vocab, --merges FILE    GPT-2's own vocabulary; otherwise tokens are bytes
+ *            --batch 8, --context 128, --accumulate 1 (batches for a step), --dropout 0, --seed 1
+ *            --lr 3e-3 (124M: 6e-4), --warmup 20 (steps; then half a cosine down to a tenth), --decay 0.1, --clip 1
+ *            --precision f32           on a GPU also tf32, bf16, f16
+ *            --every 20                steps between two lines, and two checkpoints
+ *            --generate 200 (tokens), --prompt "The ", --temperature 0.8 (0: always the likeliest), --top-k 40
+ *            --logits FILE             also the first batch's logits (safetensors)
+ *            --cpu, --threads N, --peak TFLOP/s (that the device could do)
  * Expect: the loss falls from 5.5 to about 0.3 on the built-in text, which the sample then recites; tokens a second, and which
  *        share of the machine's peak that is (of --peak TFLOP/s, a GPU's known figure, or a matrix product timed here). */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
+#include "options.h"
 #include "tokenizer.h"
 
 #include <inttypes.h>
@@ -31,13 +39,10 @@ static const char built_in_text[] =
     "His pistol butts a-twinkle,\nHis rapier hilt a-twinkle, under the jewelled sky.\n";
 
 typedef struct options {
-    const char     *config, *text, *vocab, *merges, *weights, *save, *checkpoint, *logits, *prompt;
-    int             batch, context, accumulate, generate, top_k, every, threads;
-    int64_t         steps, warmup;
-    double          lr, decay, clip, dropout, temperature, peak;
-    uint64_t        seed;
-    gpunn_precision precision;
-    bool            resume, cpu;
+    const char *text, *vocab, *merges, *weights, *save, *checkpoint, *logits, *prompt;
+    int         large, precision, batch, context, accumulate, generate, top_k, every, threads, seed, steps, warmup;
+    float       lr, decay, clip, dropout, temperature, peak;
+    bool        resume, cpu;
 } options;
 
 typedef struct shape {
@@ -106,7 +111,7 @@ static void prepare_parameters(const gpt2 *net)
 
 static gpt2 build(gpunn_device *dev, const options *o, shape s, int context)
 {
-    gpt2 net = {.model = gpunn_model_create(dev, .precision = o->precision), .s = s, .context = context};
+    gpt2 net = {.model = gpunn_model_create(dev, .precision = (gpunn_precision)o->precision), .s = s, .context = context};
     net.tokens = gpunn_input(net.model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, context));
     net.targets = gpunn_input(net.model, "targets", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, context));
     net.row = gpunn_input(net.model, "row", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, context));
@@ -115,13 +120,13 @@ static gpt2 build(gpunn_device *dev, const options *o, shape s, int context)
     gpunn_shape   flat = GPUNN_SHAPE(GPUNN_BATCH, context, s.width);
     gpunn_tensor *x = gpunn_embedding(net.tokens, "wte", .num_embeddings = s.vocabulary, .embedding_dim = s.width);
     gpunn_tensor *places = gpunn_parameter(net.model, "wpe.weight", GPUNN_SHAPE(s.positions, s.width), none);
-    x = gpunn_dropout(gpunn_add(x, gpunn_slice(places, 0, 0, context, 1)), (float)o->dropout);
+    x = gpunn_dropout(gpunn_add(x, gpunn_slice(places, 0, 0, context, 1)), o->dropout);
     for (int i = 0; i < s.layers; i++) {
         gpunn_tensor *h = gpunn_reshape(linear(norm(x, i, "ln_1"), i, "attn.c_attn", 3 * s.width), heads);
-        h = gpunn_scaled_dot_product_attention(h, NULL, NULL, .is_causal = true, .dropout_p = (float)o->dropout);
-        x = gpunn_add(gpunn_dropout(linear(gpunn_reshape(h, flat), i, "attn.c_proj", s.width), (float)o->dropout), x);
+        h = gpunn_scaled_dot_product_attention(h, NULL, NULL, .is_causal = true, .dropout_p = o->dropout);
+        x = gpunn_add(gpunn_dropout(linear(gpunn_reshape(h, flat), i, "attn.c_proj", s.width), o->dropout), x);
         h = gpunn_gelu_tanh(linear(norm(x, i, "ln_2"), i, "mlp.c_fc", 4 * s.width));
-        x = gpunn_add(gpunn_dropout(linear(h, i, "mlp.c_proj", s.width), (float)o->dropout), x);
+        x = gpunn_add(gpunn_dropout(linear(h, i, "mlp.c_proj", s.width), o->dropout), x);
     }
     x = gpunn_layer_norm(x, "ln_f");
     gpunn_tensor *table = gpunn_find(net.model, "wte.weight"), *last = gpunn_matmul(net.row, x);
@@ -269,7 +274,7 @@ static bool write_batch(gpunn_device *dev, const gpt2 *net, const options *o, co
     int64_t *tokens = malloc(size), *targets = malloc(size);
     bool     good = tokens && targets;
     for (int i = 0; good && i < o->batch; i++) {
-        uint64_t at = mixed(o->seed + (uint64_t)(number * o->batch + i)) % (uint64_t)(c->count - net->context);
+        uint64_t at = mixed((uint64_t)o->seed + (uint64_t)(number * o->batch + i)) % (uint64_t)(c->count - net->context);
         memcpy(tokens + (size_t)i * length, c->tokens + at, length * sizeof *tokens);
         memcpy(targets + (size_t)i * length, c->tokens + at + 1, length * sizeof *targets);
     }
@@ -298,10 +303,10 @@ static double peak_of(gpunn_device *dev, const options *o)
     } known[] = {{"B200", 2250}, {"H200", 989}, {"H100", 989}, {"A100", 312},
                  {"4090", 165},  {"L40", 181},  {"L4", 121},   {"T4", 65}};
     enum { SIDE = 1024, TIMES = 10 };
-    if (o->peak > 0) return o->peak;
-    for (size_t i = 0; o->precision >= GPUNN_PRECISION_BF16 && i < sizeof known / sizeof *known; i++)
+    if (o->peak > 0) return (double)o->peak;
+    for (size_t i = 0; o->precision >= (int)GPUNN_PRECISION_BF16 && i < sizeof known / sizeof *known; i++)
         if (strstr(gpunn_device_name(dev), known[i].name)) return known[i].peak;
-    gpunn_model  *model = gpunn_model_create(dev, .precision = o->precision);
+    gpunn_model  *model = gpunn_model_create(dev, .precision = (gpunn_precision)o->precision);
     gpunn_tensor *a = gpunn_input(model, "a", GPUNN_F32, GPUNN_SHAPE(SIDE, SIDE)), *product = gpunn_matmul(a, a);
     float        *values = calloc(SIDE * SIDE, sizeof *values);
     double        best = 0;
@@ -327,9 +332,9 @@ static double flops_of_token(const gpt2 *net)
 /* Warm-up, then half a cosine down to a tenth. */
 static double rate_at(const options *o, int64_t step)
 {
-    if (step < o->warmup) return o->lr * (double)(step + 1) / (double)o->warmup;
-    double done = (double)(step - o->warmup) / (double)(o->steps > o->warmup ? o->steps - o->warmup : 1);
-    return o->lr * (0.55 + 0.45 * cos(3.14159265358979 * (done < 1 ? done : 1)));
+    if (step < o->warmup) return (double)o->lr * (double)(step + 1) / o->warmup;
+    double done = (double)(step - o->warmup) / (o->steps > o->warmup ? o->steps - o->warmup : 1);
+    return (double)o->lr * (0.55 + 0.45 * cos(3.14159265358979 * (done < 1 ? done : 1)));
 }
 
 static bool train_step(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam, const options *o, const corpus *c, int64_t step,
@@ -347,7 +352,7 @@ static bool train_step(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam
         good = write_batch(dev, net, o, c, step * o->accumulate + i) && check(dev, gpunn_backward(net->share) == GPUNN_OK);
         if (good) *loss += (double)gpunn_item(net->share);
     }
-    if (good && o->clip > 0) good = check(dev, gpunn_clip_grad_norm(net->model, (float)o->clip, NULL) == GPUNN_OK);
+    if (good && o->clip > 0) good = check(dev, gpunn_clip_grad_norm(net->model, o->clip, NULL) == GPUNN_OK);
     return good && check(dev, gpunn_optimizer_step(adam) == GPUNN_OK);
 }
 
@@ -390,11 +395,11 @@ static int choose(const float *logits, int count, const options *o, uint64_t dra
         least = ties ? next : least;
     }
     for (int i = 0; i < count; i++)
-        if (logits[i] >= least) sum += exp(((double)logits[i] - (double)logits[best]) / o->temperature);
+        if (logits[i] >= least) sum += exp(((double)logits[i] - (double)logits[best]) / (double)o->temperature);
     double left = (double)(mixed(draw) >> 11) * 0x1p-53 * sum;
     for (int i = 0; i < count; i++) {
         if (logits[i] < least) continue;
-        left -= exp(((double)logits[i] - (double)logits[best]) / o->temperature);
+        left -= exp(((double)logits[i] - (double)logits[best]) / (double)o->temperature);
         if (left < 0) return i;
     }
     return best;
@@ -427,7 +432,7 @@ static bool generate(gpunn_device *dev, const gpt2 *net, const options *o, const
                               gpunn_read(net->next, logits, (size_t)net->s.vocabulary * sizeof *logits) == GPUNN_OK);
         if (!good) break;
         if (used == context) memmove(window, window + 1, (size_t)(--used) * sizeof *window);
-        window[used++] = choose(logits, net->s.vocabulary, o, o->seed + (uint64_t)made);
+        window[used++] = choose(logits, net->s.vocabulary, o, (uint64_t)o->seed + (uint64_t)made);
         print_token(c, window[used - 1]);
         fflush(stdout);
     }
@@ -455,80 +460,37 @@ static bool write_logits(gpunn_device *dev, const gpt2 *net, const options *o, c
 }
 
 /* ---- options ---------------------------------------------------------------------------------------------------------- */
-static void usage(void)
+static void parse(int argc, char **argv, options *o)
 {
-    fprintf(
-        stderr,
-        "usage: gpt2 [--config tiny|124M] [--text FILE] [--vocab vocab.json --merges merges.txt] [--weights FILE] [--save FILE]\n"
-        "            [--steps N] [--batch N] [--context N] [--accumulate N] [--lr RATE] [--warmup N] [--decay X] [--clip X]\n"
-        "            [--dropout P] [--precision f32|tf32|bf16|f16] [--checkpoint FILE [--resume]] [--every N] [--peak TFLOPS]\n"
-        "            [--generate N] [--prompt TEXT] [--temperature X] [--top-k N] [--seed N] [--threads N] [--cpu]\n"
-        "            [--logits FILE]\n");
-}
-
-static bool parse(int argc, char **argv, options *o)
-{
-    static const char *const precisions[] = {"f32", "tf32", "bf16", "f16"};
-    struct {
-        const char  *name;
-        const char **text;
-        int         *whole;
-        int64_t     *wide;
-        double      *number;
-    } known[] = {{"--config", &o->config, 0, 0, 0},
-                 {"--text", &o->text, 0, 0, 0},
-                 {"--vocab", &o->vocab, 0, 0, 0},
-                 {"--merges", &o->merges, 0, 0, 0},
-                 {"--weights", &o->weights, 0, 0, 0},
-                 {"--save", &o->save, 0, 0, 0},
-                 {"--prompt", &o->prompt, 0, 0, 0},
-                 {"--logits", &o->logits, 0, 0, 0},
-                 {"--checkpoint", &o->checkpoint, 0, 0, 0},
-                 {"--batch", 0, &o->batch, 0, 0},
-                 {"--context", 0, &o->context, 0, 0},
-                 {"--accumulate", 0, &o->accumulate, 0, 0},
-                 {"--generate", 0, &o->generate, 0, 0},
-                 {"--top-k", 0, &o->top_k, 0, 0},
-                 {"--every", 0, &o->every, 0, 0},
-                 {"--threads", 0, &o->threads, 0, 0},
-                 {"--steps", 0, 0, &o->steps, 0},
-                 {"--warmup", 0, 0, &o->warmup, 0},
-                 {"--lr", 0, 0, 0, &o->lr},
-                 {"--decay", 0, 0, 0, &o->decay},
-                 {"--clip", 0, 0, 0, &o->clip},
-                 {"--dropout", 0, 0, 0, &o->dropout},
-                 {"--peak", 0, 0, 0, &o->peak},
-                 {"--temperature", 0, 0, 0, &o->temperature}};
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-        bool        found = false;
-        char       *end = NULL;
-        if (strcmp(argv[i], "--cpu") == 0 || strcmp(argv[i], "--resume") == 0) {
-            *(argv[i][2] == 'c' ? &o->cpu : &o->resume) = true;
-            continue;
-        }
-        for (size_t k = 0; value && k < sizeof known / sizeof *known; k++) {
-            if (strcmp(argv[i], known[k].name) != 0) continue;
-            found = true;
-            double number = known[k].text ? 0 : strtod(value, &end);
-            if (known[k].text)
-                *known[k].text = value;
-            else if (end == value || *end || !(number >= 0 && number < 2e9))
-                return fail("an option needs a number from 0 on"), usage(), false;
-            else if (known[k].whole)
-                *known[k].whole = (int)number;
-            else if (known[k].wide)
-                *known[k].wide = (int64_t)number;
-            else
-                *known[k].number = number;
-        }
-        for (int k = 0; value && k < 4 && strcmp(argv[i], "--precision") == 0; k++)
-            if (strcmp(value, precisions[k]) == 0) o->precision = (gpunn_precision)k, found = true;
-        if (value && strcmp(argv[i], "--seed") == 0) o->seed = strtoull(value, &end, 10), found = *end == 0;
-        if (!found) return usage(), false;
-        i++;
-    }
-    return true;
+    const option known[] = {{"--config tiny|124M", .choice = &o->large},
+                            {"--text FILE", .text = &o->text},
+                            {"--vocab vocab.json", .text = &o->vocab},
+                            {"--merges merges.txt", .text = &o->merges},
+                            {"--weights FILE", .text = &o->weights},
+                            {"--save FILE", .text = &o->save},
+                            {"--steps N", .number = &o->steps},
+                            {"--batch N", .number = &o->batch, .lowest = 1},
+                            {"--context N", .number = &o->context, .lowest = 1},
+                            {"--accumulate N", .number = &o->accumulate, .lowest = 1},
+                            {"--lr X", .real = &o->lr, .lowest = 1e-9},
+                            {"--warmup N", .number = &o->warmup},
+                            {"--decay X", .real = &o->decay},
+                            {"--clip X", .real = &o->clip},
+                            {"--dropout X", .real = &o->dropout, .highest = 0.99},
+                            {"--precision f32|tf32|bf16|f16", .choice = &o->precision},
+                            {"--checkpoint FILE", .text = &o->checkpoint},
+                            {"--resume", .flag = &o->resume},
+                            {"--every N", .number = &o->every, .lowest = 1},
+                            {"--peak X", .real = &o->peak},
+                            {"--generate N", .number = &o->generate},
+                            {"--prompt TEXT", .text = &o->prompt},
+                            {"--temperature X", .real = &o->temperature},
+                            {"--top-k N", .number = &o->top_k, .lowest = 1},
+                            {"--seed N", .number = &o->seed},
+                            {"--threads N", .number = &o->threads},
+                            {"--cpu", .flag = &o->cpu},
+                            {"--logits FILE", .text = &o->logits}};
+    options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 
 static void log_line(void *user, gpunn_log_level level, const char *message)
@@ -541,11 +503,11 @@ static bool run(gpunn_device *dev, const options *o, const corpus *c, shape s)
 {
     int              context = o->context ? o->context : s.positions < 128 ? s.positions : 128;
     gpt2             net = build(dev, o, s, context);
-    gpunn_optimizer *adam = net.share ? gpunn_adamw(net.model, .lr = (float)o->lr, .beta1 = 0.9f, .beta2 = 0.95f,
-                                                    .weight_decay = o->decay > 0 ? (float)o->decay : GPUNN_ZERO)
+    gpunn_optimizer *adam = net.share ? gpunn_adamw(net.model, .lr = o->lr, .beta1 = 0.9f, .beta2 = 0.95f,
+                                                    .weight_decay = o->decay > 0 ? o->decay : GPUNN_ZERO)
                                       : NULL;
     bool             good = check(dev, adam != NULL);
-    if (good) gpunn_set_clip_norm(adam, (float)o->clip);
+    if (good) gpunn_set_clip_norm(adam, o->clip);
     if (good && o->weights) good = load_weights(dev, &net, o->weights);
     if (good && o->resume) good = check(dev, gpunn_checkpoint_load(adam, NULL, o->checkpoint) == GPUNN_OK);
     if (good)
@@ -562,31 +524,26 @@ static bool run(gpunn_device *dev, const options *o, const corpus *c, shape s)
 
 int main(int argc, char **argv)
 {
-    options o = {.config = "tiny",
-                 .batch = 8,
+    options o = {.batch = 8,
                  .accumulate = 1,
                  .generate = 200,
                  .top_k = 40,
                  .every = 20,
                  .steps = 200,
                  .warmup = 20,
-
-                 .decay = 0.1,
+                 .decay = 0.1f,
                  .clip = 1,
-                 .temperature = 0.8,
+                 .temperature = 0.8f,
                  .prompt = "The ",
                  .seed = 1};
     shape   s = {4, 128, 4, 128, 256};
     corpus  c = {0};
     char    text[256];
-    if (!parse(argc, argv, &o)) return 2;
-    bool large = strcmp(o.config, "124M") == 0, good = read_corpus(&o, &c);
-    if (large) s = (shape){12, 768, 12, 1024, 50257};
-    if (o.lr == 0) o.lr = large ? 6e-4 : 3e-3;
-    if (!large && c.pieces) s.vocabulary = c.pieces->count;
-    if (good && !large && strcmp(o.config, "tiny") != 0) good = fail("--config is tiny or 124M");
-    if (good && (o.batch < 1 || o.accumulate < 1 || o.every < 1 || o.top_k < 1))
-        good = fail("--batch, --accumulate, --every and --top-k are 1 or more");
+    parse(argc, argv, &o);
+    bool good = read_corpus(&o, &c);
+    if (o.large) s = (shape){12, 768, 12, 1024, 50257};
+    if (o.lr == 0) o.lr = o.large ? 6e-4f : 3e-3f;
+    if (!o.large && c.pieces) s.vocabulary = c.pieces->count;
     if (good && o.resume && o.checkpoint == NULL) good = fail("--resume needs --checkpoint, which says what to go on from");
     if (good && o.context > s.positions) {
         snprintf(text, sizeof text, "--context %d is longer than this configuration's %d positions", o.context, s.positions);
@@ -602,7 +559,7 @@ int main(int argc, char **argv)
                  (long long)c.count);
         good = fail(text);
     }
-    gpunn_device *dev = good ? gpunn_device_open(.type = o.cpu ? GPUNN_DEVICE_CPU : GPUNN_DEVICE_AUTO, .seed = o.seed,
+    gpunn_device *dev = good ? gpunn_device_open(.type = o.cpu ? GPUNN_DEVICE_CPU : GPUNN_DEVICE_AUTO, .seed = (uint64_t)o.seed,
                                                  .threads = o.threads, .log_fn = log_line)
                              : NULL;
     if (good && dev == NULL) good = fail(gpunn_error(NULL));

@@ -1,51 +1,113 @@
-/* options.h - an example's command line: a table of the options' names and of what each sets. */
+/* options.h - an example's command line: a table that says how each option is written and what it sets. */
 #ifndef OPTIONS_H
 #define OPTIONS_H
 
 #include <limits.h>
+#include <stdarg.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct option { /* sets one of text, number, real and flag */
-    const char  *name;
+typedef struct option { /* sets one of text, number, real, choice and flag */
+    const char
+        *name; /* with its value: "--text FILE", "--cell lstm|gru"; "MODEL.json" is an operand, which has no option before it */
     const char **text;
     int         *number;
-    int          lowest; /* that number may be */
-    float       *real;   /* 0 or more */
-    bool        *flag;   /* takes no value */
+    float       *real;
+    int         *choice;          /* which of the words the value is, from 0 on */
+    bool        *flag;            /* takes no value */
+    double       lowest, highest; /* that number and real may be; highest 0: no limit */
 } option;
 
+static inline void options__usage(FILE *file, const char *program, const option *known, size_t count)
+{
+    int column = fprintf(file, "usage: %s", program);
+    for (size_t i = 0; i < count; i++) {
+        if (column + (int)strlen(known[i].name) > 105) column = fprintf(file, "\n      ");
+        column += fprintf(file, " [%s]", known[i].name);
+    }
+    fputc('\n', file);
+}
+
+/* Says what is wrong and how the program is called, and ends it with status 2. */
+static inline void options_fail(const char *program, const option *known, size_t count, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "%s: ", program);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    options__usage(stderr, program, known, count);
+    exit(2);
+}
+
+/* Which of the words between bars the value is; -1: none. */
+static inline int options__choice(const char *words, const char *value)
+{
+    size_t length = strlen(value);
+    for (int i = 0;; i++) {
+        size_t word = strcspn(words, "|");
+        if (word == length && memcmp(words, value, length) == 0) return i;
+        if (words[word] == 0) return -1;
+        words += word + 1;
+    }
+}
+
+/* false: it cannot take the value. */
 static inline bool options__set(const option *o, const char *value)
 {
-    char *end;
+    char *end = NULL;
     if (o->text) {
         *o->text = value;
         return true;
     }
-    if (o->real) {
-        *o->real = strtof(value, &end);
-        return end != value && *end == '\0' && *o->real >= 0;
+    if (o->choice) {
+        *o->choice = options__choice(strchr(o->name, ' ') + 1, value);
+        return *o->choice >= 0;
     }
-    long number = strtol(value, &end, 10);
-    if (end == value || *end || number < o->lowest || number > INT_MAX) return false;
-    *o->number = (int)number;
+    double most = o->highest > 0 ? o->highest : o->number ? INT_MAX : 1e30;
+    double x = o->number ? (double)strtoll(value, &end, 10) : strtod(value, &end);
+    if (end == value || *end || !(x >= o->lowest && x <= most)) return false;
+    if (o->number)
+        *o->number = (int)x;
+    else
+        *o->real = (float)x;
     return true;
 }
 
-/* false: an argument is not in the table, lacks its value, or has one that it cannot take. */
-static inline bool options_read(const option *known, size_t count, int argc, char **argv)
+/* Reads all arguments or ends the program: with the usage and status 2, or, asked for by --help, 0. */
+static inline void options_read(const option *known, size_t count, int argc, char **argv)
 {
+    size_t operand = 0;
     for (int i = 1; i < argc; i++) {
         const option *o = known;
-        while (o < known + count && strcmp(o->name, argv[i]) != 0) o++;
-        if (o == known + count) return false;
-        if (o->flag)
+        if (strcmp(argv[i], "--help") == 0) {
+            options__usage(stdout, argv[0], known, count);
+            exit(0);
+        }
+        if (argv[i][0] != '-') {
+            while (operand < count && known[operand].name[0] == '-') operand++;
+            if (operand == count) options_fail(argv[0], known, count, "nothing can be done with the argument '%s'", argv[i]);
+            *known[operand++].text = argv[i];
+            continue;
+        }
+        size_t length = strlen(argv[i]);
+        while (o < known + count && (strncmp(o->name, argv[i], length) != 0 || !strchr(" ", o->name[length]))) o++;
+        if (o == known + count) options_fail(argv[0], known, count, "there is no option %s", argv[i]);
+        if (o->flag) {
             *o->flag = true;
-        else if (i + 1 == argc || !options__set(o, argv[++i]))
-            return false;
+            continue;
+        }
+        if (++i == argc) options_fail(argv[0], known, count, "%s lacks its value", argv[i - 1]);
+        if (options__set(o, argv[i])) continue;
+        if (o->choice) options_fail(argv[0], known, count, "%s: there is no '%s'", o->name, argv[i]);
+        char limit[32] = "on";
+        if (o->highest > 0) snprintf(limit, sizeof limit, "to %g", o->highest);
+        options_fail(argv[0], known, count, "%s is '%s', but takes a %snumber from %g %s", argv[i - 1], argv[i],
+                     o->number ? "whole " : "", o->lowest, limit);
     }
-    return true;
 }
 
 #endif

@@ -16,6 +16,7 @@
  * Expect: the loss falls on each level; the phantom's mean endpoint error falls from about 3 voxels to below 0.4. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
+#include "options.h"
 #include "volume.h"
 
 #include <time.h>
@@ -23,16 +24,13 @@
 #include <stb/stb_image_write.h>
 
 enum { MAX_LEVELS = 8, SMALLEST = 4 }; /* SMALLEST: voxels along an axis of the coarsest level */
-typedef enum similarity { MSE, NCC, LNCC } similarity;
+enum { MSE, NCC, LNCC };
 
 typedef struct options {
-    const char       *paths[2], *out;
-    volume_type       type;
-    int               size[3], synthetic, levels, steps, window, threads;
-    float             shift[3], lr, smooth; /* smooth < 0: what suits the similarity */
-    similarity        similarity;
-    gpunn_device_type device;
-    bool              losses, time;
+    const char *paths[2], *out;
+    int         type, size[3], synthetic, similarity, levels, steps, window, threads; /* type, similarity: the enums' */
+    float       shift[3], lr, smooth;                                                 /* smooth < 0: what suits the similarity */
+    bool        cpu, losses, time;
 } options;
 
 static void log_line(void *user, gpunn_log_level level, const char *message)
@@ -327,7 +325,8 @@ static bool read_pair(const options *o, volume *moving, volume *fixed)
     if (o->paths[0] == NULL) return make_pair(o->synthetic, moving, fixed);
     memcpy(moving->size, o->size, sizeof o->size);
     memcpy(fixed->size, o->size, sizeof o->size);
-    if (!volume_read(o->paths[0], moving, o->type) || !volume_read(o->paths[1], fixed, o->type)) return false;
+    if (!volume_read(o->paths[0], moving, (volume_type)o->type) || !volume_read(o->paths[1], fixed, (volume_type)o->type))
+        return false;
     if (memcmp(moving->size, fixed->size, sizeof fixed->size) != 0) {
         fprintf(stderr, "%s is %d x %d x %d and %s %d x %d x %d: resample one of them, sizes must be equal\n", o->paths[0],
                 moving->size[0], moving->size[1], moving->size[2], o->paths[1], fixed->size[0], fixed->size[1], fixed->size[2]);
@@ -354,7 +353,7 @@ static bool run(const options *o)
     float        *field = NULL, *warped = NULL;
     bool          good = read_pair(o, &moving, &fixed);
     if (good) {
-        dev = gpunn_device_open(.type = o->device, .threads = o->threads, .log_fn = log_line);
+        dev = gpunn_device_open(.type = o->cpu ? GPUNN_DEVICE_CPU : GPUNN_DEVICE_AUTO, .threads = o->threads, .log_fn = log_line);
         field = (float *)malloc(3 * (size_t)volume_count(&fixed) * sizeof *field);
         warped = (float *)malloc((size_t)volume_count(&fixed) * sizeof *warped);
         good = dev && field && warped;
@@ -373,73 +372,37 @@ static bool run(const options *o)
     return good;
 }
 
-/* A number from low to high; false: it is none. */
-static bool number(const char *text, double low, double high, double *value)
+static void parse(int argc, char **argv, options *o)
 {
-    char *end;
-    *value = strtod(text, &end);
-    return end != text && *end == 0 && *value >= low && *value <= high;
-}
-
-static bool parse(int argc, char **argv, options *o)
-{
-    static const char *const names[] = {"mse", "ncc", "lncc"};
-    int                      paths = 0;
-    for (int i = 1; i < argc; i++) {
-        const char *word = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-        double      x = 0;
-        bool        good = true, takes = true;
-        int         choice = 0;
-        if (strcmp(word, "--size") == 0) {
-            char rest;
-            good = sscanf(value, "%9dx%9dx%9d%c", &o->size[0], &o->size[1], &o->size[2], &rest) == 3 && o->size[0] > 0;
-        } else if (strcmp(word, "--shift") == 0) {
-            char rest;
-            good = sscanf(value, "%f,%f,%f%c", &o->shift[0], &o->shift[1], &o->shift[2], &rest) == 3;
-            for (int k = 0; k < 3; k++) good = good && fabsf(o->shift[k]) < 1e4f;
-        } else if (strcmp(word, "--type") == 0) {
-            while (choice < VOLUME_TYPES && strcmp(volume_types[choice].name, value) != 0) choice++;
-            good = choice < VOLUME_TYPES;
-            o->type = (volume_type)choice;
-        } else if (strcmp(word, "--similarity") == 0) {
-            while (choice < 3 && strcmp(names[choice], value) != 0) choice++;
-            good = choice < 3;
-            o->similarity = (similarity)choice;
-        } else if (strcmp(word, "--synthetic") == 0)
-            good = number(value, 8, 1000, &x), o->synthetic = (int)x;
-        else if (strcmp(word, "--levels") == 0)
-            good = number(value, 1, MAX_LEVELS, &x), o->levels = (int)x;
-        else if (strcmp(word, "--steps") == 0)
-            good = number(value, 1, 1e6, &x), o->steps = (int)x;
-        else if (strcmp(word, "--window") == 0)
-            good = number(value, 3, 99, &x) && (int)x % 2 == 1, o->window = (int)x;
-        else if (strcmp(word, "--threads") == 0)
-            good = number(value, 1, 1024, &x), o->threads = (int)x;
-        else if (strcmp(word, "--lr") == 0)
-            good = number(value, 1e-6, 100, &x), o->lr = (float)x;
-        else if (strcmp(word, "--smooth") == 0)
-            good = number(value, 0, 1e6, &x), o->smooth = (float)x;
-        else if (strcmp(word, "--out") == 0)
-            good = *value != 0, o->out = value;
-        else if (strcmp(word, "--losses") == 0)
-            takes = false, o->losses = true;
-        else if (strcmp(word, "--time") == 0)
-            takes = false, o->time = true;
-        else if (strcmp(word, "--cpu") == 0)
-            takes = false, o->device = GPUNN_DEVICE_CPU;
-        else if (word[0] != '-' && paths < 2)
-            takes = false, o->paths[paths++] = word;
-        else
-            good = takes = false;
-        if (!good) {
-            fprintf(stderr, "%s%s%s: not understood; the comment at the top of examples/register3d.c lists the options\n", word,
-                    takes ? " " : "", takes ? value : "");
-            return false;
-        }
-        i += takes;
-    }
-    if (paths == 1) fprintf(stderr, "%s: two volumes are needed, the moving and the fixed one\n", o->paths[0]);
-    return paths != 1;
+    const char  *size = NULL, *shift = "0,0,0";
+    char         rest;
+    const option known[] = {{"MOVING", .text = &o->paths[0]},
+                            {"FIXED", .text = &o->paths[1]},
+                            {"--size DxHxW", .text = &size},
+                            {"--type " VOLUME_TYPE_NAMES, .choice = &o->type},
+                            {"--time", .flag = &o->time},
+                            {"--similarity mse|ncc|lncc", .choice = &o->similarity},
+                            {"--window N", .number = &o->window, .lowest = 3, .highest = 99},
+                            {"--smooth X", .real = &o->smooth},
+                            {"--levels N", .number = &o->levels, .lowest = 1, .highest = MAX_LEVELS},
+                            {"--steps N", .number = &o->steps, .lowest = 1},
+                            {"--lr X", .real = &o->lr, .lowest = 1e-9},
+                            {"--shift X,Y,Z", .text = &shift},
+                            {"--synthetic N", .number = &o->synthetic, .lowest = 8, .highest = 1000},
+                            {"--cpu", .flag = &o->cpu},
+                            {"--threads N", .number = &o->threads, .lowest = 1},
+                            {"--out PREFIX", .text = &o->out},
+                            {"--losses", .flag = &o->losses}};
+    const size_t count = sizeof known / sizeof *known;
+    options_read(known, count, argc, argv);
+    if (size && (sscanf(size, "%9dx%9dx%9d%c", &o->size[0], &o->size[1], &o->size[2], &rest) != 3 || o->size[0] < 1))
+        options_fail(argv[0], known, count, "--size is '%s', but takes depth x height x width, as 64x64x64", size);
+    if (sscanf(shift, "%f,%f,%f%c", &o->shift[0], &o->shift[1], &o->shift[2], &rest) != 3 ||
+        !(fabsf(o->shift[0]) + fabsf(o->shift[1]) + fabsf(o->shift[2]) < 1e4f))
+        options_fail(argv[0], known, count, "--shift is '%s', but takes three numbers, as 1.5,0,-2", shift);
+    if (o->paths[0] && o->paths[1] == NULL)
+        options_fail(argv[0], known, count, "two volumes are needed, the moving and the fixed one");
+    if (o->window % 2 == 0) options_fail(argv[0], known, count, "--window is %d, but must be odd", o->window);
 }
 
 int main(int argc, char **argv)
@@ -453,7 +416,7 @@ int main(int argc, char **argv)
                             .lr = 0.1f,
                             .smooth = -1};
     static const float smooth[] = {0.001f, 0.01f, 0.1f};
-    if (!parse(argc, argv, &o)) return 1;
+    parse(argc, argv, &o);
     if (o.smooth < 0) o.smooth = smooth[o.similarity];
     if (!o.time) return run(&o) ? 0 : 1;
     bool good = print_times(o, GPUNN_DEVICE_CPU);

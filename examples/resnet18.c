@@ -278,27 +278,22 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
     if (level != GPUNN_LOG_ERROR) fprintf(stderr, "%s\n", message); /* main tells errors */
 }
 
-static bool read_options(options *o, int argc, char **argv)
+static void read_options(options *o, int argc, char **argv)
 {
-    const option known[] = {{"--weights", .text = &o->weights},
-                            {"--save", .text = &o->save},
-                            {"--train", .number = &o->steps},
-                            {"--width", .number = &o->width, .lowest = 1},
-                            {"--lr", .real = &o->lr},
+    const option known[] = {{"--weights FILE", .text = &o->weights},
+                            {"--train STEPS", .number = &o->steps},
                             {"--all", .flag = &o->all},
+                            {"--lr X", .real = &o->lr, .lowest = 1e-9},
+                            {"--save FILE", .text = &o->save},
+                            {"--width N", .number = &o->width, .lowest = 1, .highest = 1024},
                             {"--no-times", .flag = &o->no_times}};
-    return options_read(known, sizeof known / sizeof *known, argc, argv) && o->lr > 0 && o->width <= 1024;
+    options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 
 int main(int argc, char **argv)
 {
     options o = {.steps = 40, .width = 64, .lr = 0.01f};
-    if (!read_options(&o, argc, argv)) {
-        fprintf(stderr,
-                "usage: %s [--weights FILE] [--train STEPS] [--all] [--lr RATE] [--save FILE] [--width CHANNELS] [--no-times]\n",
-                argv[0]);
-        return 2;
-    }
+    read_options(&o, argc, argv);
     simulate_images();
     gpunn_device *dev = gpunn_device_open(.seed = 1, .log_fn = log_line);
     if (dev == NULL) {

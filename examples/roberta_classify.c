@@ -24,18 +24,17 @@
 #include "gpunn.h"
 
 #include "bert.h"
-#include "options.h"
 #include "csv.h"
+#include "options.h"
 #include "tokenizer.h"
 
 enum { MAX_DATA = 1 << 30, MAX_CLASSES = 1 << 16, SYNTHETIC_TEXTS = 3000, WORDS_PER_CLASS = 3 };
 
 typedef struct options {
-    const char *model, *config, *vocab, *merges, *weights, *train, *validation, *labels, *size, *precision, *device, *checkpoint,
-        *save, *text;
-    int   classes, seq_length, batch, epochs, max_steps, seed, checkpoint_every, stop_after, log;
-    float lr, warmup, weight_decay, clip, dropout;
-    bool  random, no_shuffle, resume;
+    const char *model, *config, *vocab, *merges, *weights, *train, *validation, *labels, *checkpoint, *save, *text;
+    int         size, precision, device, classes, seq_length, batch, epochs, max_steps, seed, checkpoint_every, stop_after, log;
+    float       lr, warmup, weight_decay, clip, dropout;
+    bool        random, no_shuffle, resume;
 } options;
 
 typedef struct dataset {
@@ -64,41 +63,40 @@ typedef struct job {
     gpunn_loader    *trainer, *tester;
 } job;
 
-static bool parse(options *o, int argc, char **argv)
+static void parse(options *o, int argc, char **argv)
 {
-    const option known[] = {{"--model", .text = &o->model},
-                            {"--config", .text = &o->config},
-                            {"--vocab", .text = &o->vocab},
-                            {"--merges", .text = &o->merges},
-                            {"--weights", .text = &o->weights},
-                            {"--train", .text = &o->train},
-                            {"--validation", .text = &o->validation},
-                            {"--labels", .text = &o->labels},
-                            {"--size", .text = &o->size},
-                            {"--precision", .text = &o->precision},
-                            {"--device", .text = &o->device},
-                            {"--checkpoint", .text = &o->checkpoint},
-                            {"--save", .text = &o->save},
-                            {"--text", .text = &o->text},
-                            {"--classes", .number = &o->classes, .lowest = 2},
-                            {"--seq-length", .number = &o->seq_length, .lowest = 3},
-                            {"--batch", .number = &o->batch, .lowest = 1},
-                            {"--epochs", .number = &o->epochs},
-                            {"--max-steps", .number = &o->max_steps, .lowest = 1},
-                            {"--seed", .number = &o->seed},
-                            {"--checkpoint-every", .number = &o->checkpoint_every, .lowest = 1},
-                            {"--stop-after", .number = &o->stop_after, .lowest = 1},
-                            {"--log", .number = &o->log, .lowest = 1},
-                            {"--lr", .real = &o->lr},
-                            {"--warmup", .real = &o->warmup},
-                            {"--weight-decay", .real = &o->weight_decay},
-                            {"--clip", .real = &o->clip},
-                            {"--dropout", .real = &o->dropout},
+    const option known[] = {{"--model FOLDER", .text = &o->model},
+                            {"--train FILE.csv", .text = &o->train},
+                            {"--validation FILE.csv", .text = &o->validation},
+                            {"--config FILE", .text = &o->config},
+                            {"--vocab FILE", .text = &o->vocab},
+                            {"--merges FILE", .text = &o->merges},
+                            {"--weights FILE", .text = &o->weights},
                             {"--random", .flag = &o->random},
+                            {"--size " BERT_SIZES, .choice = &o->size},
+                            {"--classes N", .number = &o->classes, .lowest = 2, .highest = MAX_CLASSES},
+                            {"--labels FILE", .text = &o->labels},
+                            {"--seq-length N", .number = &o->seq_length, .lowest = 3},
+                            {"--batch N", .number = &o->batch, .lowest = 1},
+                            {"--epochs N", .number = &o->epochs},
+                            {"--max-steps N", .number = &o->max_steps, .lowest = 1},
+                            {"--lr X", .real = &o->lr},
+                            {"--warmup X", .real = &o->warmup, .highest = 0.99},
+                            {"--weight-decay X", .real = &o->weight_decay},
+                            {"--clip X", .real = &o->clip},
+                            {"--dropout X", .real = &o->dropout, .highest = 0.99},
+                            {"--seed N", .number = &o->seed},
                             {"--no-shuffle", .flag = &o->no_shuffle},
-                            {"--resume", .flag = &o->resume}};
-    return options_read(known, sizeof known / sizeof *known, argc, argv) && o->classes <= MAX_CLASSES && o->warmup < 1 &&
-           o->dropout < 1;
+                            {"--precision f32|tf32|bf16|f16", .choice = &o->precision},
+                            {"--device auto|cpu|cuda", .choice = &o->device},
+                            {"--checkpoint FILE", .text = &o->checkpoint},
+                            {"--checkpoint-every N", .number = &o->checkpoint_every, .lowest = 1},
+                            {"--resume", .flag = &o->resume},
+                            {"--stop-after N", .number = &o->stop_after, .lowest = 1},
+                            {"--save FILE", .text = &o->save},
+                            {"--log N", .number = &o->log, .lowest = 1},
+                            {"--text TEXT", .text = &o->text}};
+    options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 
 /* ---- data ---- */
@@ -519,20 +517,13 @@ static bool read_data(job *j, text_error *error)
 
 static bool work(job *j, text_error *error)
 {
-    static const char *const precisions[] = {"f32", "tf32", "bf16", "f16"}; /* as gpunn_precision counts them */
-    char                     config_path[1024], weights_path[1024];
-    const char              *config = path_of(&j->o, j->o.config, "config.json", config_path);
-    const char              *weights = j->o.random ? NULL : path_of(&j->o, j->o.weights, "model.safetensors", weights_path);
-    int                      precision = 0;
-    bool                     new_head = false, cpu = strcmp(j->o.device, "cpu") == 0, cuda = strcmp(j->o.device, "cuda") == 0;
-    while (precision < 4 && strcmp(precisions[precision], j->o.precision) != 0) precision++;
-    if (precision == 4) return text_fail(error, "there is no precision '%s'; use f32, tf32, bf16 or f16", j->o.precision);
-    if (!cpu && !cuda && strcmp(j->o.device, "auto") != 0)
-        return text_fail(error, "there is no device '%s'; use auto, cpu or cuda", j->o.device);
+    char        config_path[1024], weights_path[1024];
+    const char *config = path_of(&j->o, j->o.config, "config.json", config_path);
+    const char *weights = j->o.random ? NULL : path_of(&j->o, j->o.weights, "model.safetensors", weights_path);
+    bool        new_head = false;
     if (j->o.checkpoint == NULL && (j->o.resume || j->o.checkpoint_every))
         return text_fail(error, "--resume and --checkpoint-every need --checkpoint FILE");
-    if (!bert_preset("roberta", j->o.size, &j->config))
-        return text_fail(error, "there is no size '%s'; use tiny, base or large", j->o.size);
+    bert_preset("roberta", j->o.size, &j->config);
     if (config && !bert_read_config(config, "roberta", &j->config, error)) return false;
     if (j->o.dropout >= 0) j->config.hidden_dropout_prob = j->config.attention_probs_dropout_prob = j->o.dropout;
     if (j->o.lr < 0) j->o.lr = weights ? 2e-5f : 1e-3f;
@@ -541,10 +532,9 @@ static bool work(job *j, text_error *error)
         return text_fail(error, "--seq-length is %d, but the model has %d positions", j->o.seq_length,
                          bert_max_length(&j->config));
     if (!read_names(j, error) || !read_vocabulary(j, config, error) || !read_data(j, error)) return false;
-    gpunn_device_type type = cpu ? GPUNN_DEVICE_CPU : cuda ? GPUNN_DEVICE_CUDA : GPUNN_DEVICE_AUTO;
-    j->dev = gpunn_device_open(.type = type, .seed = (uint64_t)j->o.seed, .log_fn = log_line);
+    j->dev = gpunn_device_open(.type = (gpunn_device_type)j->o.device, .seed = (uint64_t)j->o.seed, .log_fn = log_line);
     if (j->dev == NULL) return text_fail(error, "%s", gpunn_error(NULL));
-    if (!build(j, (gpunn_precision)precision, error)) return false;
+    if (!build(j, (gpunn_precision)j->o.precision, error)) return false;
     if (weights && !bert_load(j->dev, j->model, weights, "classifier.", &new_head, error)) return false;
     if (new_head) fprintf(stderr, "roberta_classify: '%s' has no head for %d classes; it starts anew\n", weights, j->o.classes);
     gpunn_set_clip_norm(j->adamw, j->o.clip);
@@ -559,9 +549,7 @@ static bool work(job *j, text_error *error)
 
 int main(int argc, char **argv)
 {
-    job        j = {.o = {.size = "tiny",
-                          .precision = "f32",
-                          .device = "auto",
+    job        j = {.o = {.size = BERT_TINY,
                           .classes = 28,
                           .seq_length = 0,
                           .batch = 16,
@@ -574,13 +562,7 @@ int main(int argc, char **argv)
                           .clip = 1,
                           .dropout = -1}};
     text_error error = {""};
-    if (!parse(&j.o, argc, argv)) {
-        fprintf(stderr,
-                "usage: %s [--model FOLDER] [--train FILE.csv] [--validation FILE.csv] [--epochs N] [--save FILE]\n"
-                "the first comment of examples/roberta_classify.c names all options\n",
-                argv[0]);
-        return 2;
-    }
+    parse(&j.o, argc, argv);
     bool good = work(&j, &error);
     if (!good) fprintf(stderr, "roberta_classify: %s\n", error.text);
     gpunn_loader_destroy(j.trainer);

@@ -14,6 +14,7 @@
  * Expect: Y.safetensors holds the spec's outputs by their names; inputs are taken from X by theirs. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
+#include "options.h"
 
 #ifdef KERNELS
 #include KERNELS
@@ -27,9 +28,9 @@
 enum { MAX_ARRAYS = 4096 };
 
 typedef struct arguments {
-    const char *model, *weights, *input, *output, *device, *grad;
+    const char *model, *weights, *input, *output, *grad;
     bool        train;
-    int         steps, bench;
+    int         device, steps, bench;
 } arguments;
 
 typedef struct results {
@@ -51,54 +52,32 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
     if (level != GPUNN_LOG_ERROR) fprintf(stderr, "run_model: %s\n", message);
 }
 
-static bool parse(arguments *a, int argc, char **argv)
+static void parse(arguments *a, int argc, char **argv)
 {
-    struct {
-        const char  *name;
-        const char **text;
-        int         *number;
-    } options[] = {{"--weights", &a->weights, NULL}, {"--input", &a->input, NULL}, {"--output", &a->output, NULL},
-                   {"--device", &a->device, NULL},   {"--grad", &a->grad, NULL},   {"--steps", NULL, &a->steps},
-                   {"--bench", NULL, &a->bench}};
-    for (int i = 1; i < argc; i++) {
-        size_t k = 0, count = sizeof options / sizeof *options;
-        if (strcmp(argv[i], "--train") == 0) {
-            a->train = true;
-            continue;
-        }
-        if (argv[i][0] != '-' && a->model == NULL) {
-            a->model = argv[i];
-            continue;
-        }
-        while (k < count && strcmp(options[k].name, argv[i]) != 0) k++;
-        if (k == count || i + 1 == argc) return false;
-        char *value = argv[++i], *end = value;
-        if (options[k].text)
-            *options[k].text = value;
-        else if ((*options[k].number = (int)strtol(value, &end, 10)) < 0 || *end || end == value)
-            return false;
-    }
-    return a->model && a->input && a->output;
+    const option known[] = {{"MODEL.json", .text = &a->model},
+                            {"--input X.safetensors", .text = &a->input},
+                            {"--output Y.safetensors", .text = &a->output},
+                            {"--weights W.safetensors", .text = &a->weights},
+                            {"--device auto|cpu|cuda|emulator", .choice = &a->device},
+                            {"--train", .flag = &a->train},
+                            {"--grad LOSS", .text = &a->grad},
+                            {"--steps N", .number = &a->steps},
+                            {"--bench N", .number = &a->bench}};
+    const size_t count = sizeof known / sizeof *known;
+    options_read(known, count, argc, argv);
+    if (!a->model || !a->input || !a->output) options_fail(argv[0], known, count, "MODEL.json, --input and --output are needed");
 }
 
-static gpunn_device *open_device(const char *name)
+/* device: as gpunn_device_type counts, and one more. */
+static gpunn_device *open_device(int device)
 {
-    gpunn_device_type    type = GPUNN_DEVICE_AUTO;
-    const gpunn_backend *backend = NULL;
-    if (strcmp(name, "cpu") == 0)
-        type = GPUNN_DEVICE_CPU;
-    else if (strcmp(name, "cuda") == 0)
-        type = GPUNN_DEVICE_CUDA;
-    else if (strcmp(name, "emulator") == 0) {
-        if ((backend = EMULATOR) == NULL) {
-            fprintf(stderr, "run_model: no emulated GPU is linked with this program; use --device cpu\n");
-            return NULL;
-        }
-    } else if (strcmp(name, "auto") != 0) {
-        fprintf(stderr, "run_model: there is no device '%s'; use auto, cpu, cuda or emulator\n", name);
+    const bool emulated = device > GPUNN_DEVICE_CUDA;
+    if (emulated && EMULATOR == NULL) {
+        fprintf(stderr, "run_model: no emulated GPU is linked with this program; use --device cpu\n");
         return NULL;
     }
-    gpunn_device *dev = gpunn_device_open(.type = type, .seed = 1, .log_fn = log_line, .backend = backend);
+    gpunn_device *dev = gpunn_device_open(.type = emulated ? GPUNN_DEVICE_AUTO : (gpunn_device_type)device, .seed = 1,
+                                          .log_fn = log_line, .backend = emulated ? EMULATOR : NULL);
     if (dev == NULL) fprintf(stderr, "run_model: %s\n", gpunn_error(NULL));
     return dev;
 }
@@ -279,12 +258,8 @@ static gpunn_status run(const arguments *a, gpunn_device *dev, gpunn_model *mode
 int main(int argc, char **argv)
 {
     static results r;
-    arguments      a = {NULL, NULL, NULL, NULL, "auto", NULL, false, 0, 0};
-    if (!parse(&a, argc, argv)) {
-        fprintf(stderr, "usage: run_model MODEL.json --input X.safetensors --output Y.safetensors [--weights W.safetensors]\n"
-                        "       [--device auto|cpu|cuda|emulator] [--train] [--grad LOSS] [--steps N] [--bench N]\n");
-        return 2;
-    }
+    arguments      a = {NULL, NULL, NULL, NULL, NULL, false, 0, 0, 0};
+    parse(&a, argc, argv);
     gpunn_device *dev = open_device(a.device);
     if (dev == NULL) return 1;
     gpunn_model *model = gpunn_spec_load(dev, a.model);

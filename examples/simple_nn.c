@@ -10,6 +10,7 @@
 #include "gpunn.h"
 #define SIMPLE_NN_KERNELS_IMPLEMENTATION
 #include "kernels/simple_nn_kernels.h"
+#include "options.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +54,9 @@ static gpunn_status train(gpunn_optimizer *sgd, gpunn_tensor *loss, gpunn_loader
 
 int main(int argc, char **argv)
 {
+    const char  *spec = NULL;
+    const option known[] = {{"SPEC.json", .text = &spec}};
+    options_read(known, sizeof known / sizeof *known, argc, argv);
     make_data();
     gpunn_device *dev = gpunn_device_open(.seed = 42, .log_fn = log_line);
     if (dev == NULL) {
@@ -72,8 +76,8 @@ int main(int argc, char **argv)
                                                   .count = SAMPLES, .batch_size = BATCH, .shuffle = true);
     gpunn_status     status = gpunn_last_status(dev); /* of all the calls above */
     float            mean_loss = 0, mean_accuracy = 0;
-    if (status == GPUNN_OK && argc > 1)
-        status = gpunn_spec_save(model, argv[1], .outputs = {p, accuracy}, .loss = loss, .optimizer = sgd);
+    if (status == GPUNN_OK && spec)
+        status = gpunn_spec_save(model, spec, .outputs = {p, accuracy}, .loss = loss, .optimizer = sgd);
     else if (status == GPUNN_OK) {
         status = gpunn_use_kernels(model, &simple_nn_kernels);
         if (status == GPUNN_OK) status = train(sgd, loss, loader);

@@ -33,8 +33,8 @@
 enum { FIGURES = 8, FIGURE_COUNT = 100, CURVES = 4 };
 
 typedef struct options {
-    const char *data, *out, *device, *weights;
-    int         epochs, batch, size, width, workers, steps;
+    const char *data, *out, *weights;
+    int         device, epochs, batch, size, width, workers, steps; /* device: 0 both, 1 CPU, 2 GPU */
     float       lr;
     bool        synthetic, skip_broken;
 } options;
@@ -250,24 +250,22 @@ static bool write_synthetic(const char *folder, int size)
 }
 
 /* ---- the program ---- */
-static bool read_options(options *o, int argc, char **argv)
+static void read_options(options *o, int argc, char **argv)
 {
-    const option known[] = {{"--data", .text = &o->data},
-                            {"--out", .text = &o->out},
-                            {"--device", .text = &o->device},
-                            {"--weights", .text = &o->weights},
-                            {"--epochs", .number = &o->epochs, .lowest = 1},
-                            {"--batch", .number = &o->batch, .lowest = 1},
-                            {"--size", .number = &o->size, .lowest = 1},
-                            {"--width", .number = &o->width, .lowest = 1},
-                            {"--workers", .number = &o->workers, .lowest = 1},
-                            {"--steps", .number = &o->steps, .lowest = 1},
-                            {"--lr", .real = &o->lr},
+    const option known[] = {{"--data FOLDER", .text = &o->data},
+                            {"--out FOLDER", .text = &o->out},
                             {"--synthetic", .flag = &o->synthetic},
-                            {"--skip-broken", .flag = &o->skip_broken}};
-    return options_read(known, sizeof known / sizeof *known, argc, argv) && o->lr > 0 && o->size >= 16 && o->size <= 4096 &&
-           o->width <= 4096 && o->workers <= 256 &&
-           (strcmp(o->device, "both") == 0 || strcmp(o->device, "cpu") == 0 || strcmp(o->device, "gpu") == 0);
+                            {"--device both|cpu|gpu", .choice = &o->device},
+                            {"--epochs N", .number = &o->epochs, .lowest = 1},
+                            {"--batch N", .number = &o->batch, .lowest = 1},
+                            {"--lr X", .real = &o->lr, .lowest = 1e-9},
+                            {"--size N", .number = &o->size, .lowest = 16, .highest = 4096},
+                            {"--width N", .number = &o->width, .lowest = 1, .highest = 4096},
+                            {"--workers N", .number = &o->workers, .lowest = 1, .highest = 256},
+                            {"--weights FILE", .text = &o->weights},
+                            {"--skip-broken", .flag = &o->skip_broken},
+                            {"--steps N", .number = &o->steps, .lowest = 1}};
+    options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 
 static void log_line(void *user, gpunn_log_level level, const char *message)
@@ -282,8 +280,8 @@ static int train_all(const options *o, const dataset *d, history runs[2])
     static const char *const names[2] = {"cpu", "gpu"};
     int                      count = 0;
     for (int i = 0; i < 2; i++) {
-        bool both = strcmp(o->device, "both") == 0;
-        if (!both && strcmp(o->device, names[i]) != 0) continue;
+        bool both = o->device == 0;
+        if (!both && o->device != i + 1) continue;
         gpunn_device *dev = gpunn_device_open(.type = i ? GPUNN_DEVICE_CUDA : GPUNN_DEVICE_CPU, .seed = 1, .log_fn = log_line);
         if (dev == NULL && both && i) {
             printf("no GPU: %s\n", gpunn_error(NULL));
@@ -304,16 +302,10 @@ static int train_all(const options *o, const dataset *d, history runs[2])
 
 int main(int argc, char **argv)
 {
-    options o = {.out = ".", .device = "both", .epochs = 10, .batch = 64, .size = 64, .width = 32, .workers = 4, .lr = 0.05f};
+    options o = {.out = ".", .epochs = 10, .batch = 64, .size = 64, .width = 32, .workers = 4, .lr = 0.05f};
     dataset d = {0};
     history runs[2] = {0};
-    if (!read_options(&o, argc, argv)) {
-        fprintf(stderr,
-                "usage: %s [--data FOLDER] [--out FOLDER] [--synthetic] [--skip-broken] [--device cpu|gpu|both] [--epochs N]\n"
-                "    [--batch N] [--lr X] [--size 16..4096] [--width N] [--workers N] [--weights FILE] [--steps N]\n",
-                argv[0]);
-        return 2;
-    }
+    read_options(&o, argc, argv);
     if (o.data == NULL) o.data = o.synthetic ? "tiny-imagenet-synthetic" : "tiny-imagenet-200";
     if (o.synthetic && !write_synthetic(o.data, o.size)) return 1;
     int count = -1;

@@ -9,6 +9,7 @@
  *         there and back. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
+#include "options.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,34 +147,23 @@ static bool try_device(gpunn_device *dev, const float *a, const float *b, int64_
     return sums == 0 && gradients == 0;
 }
 
-static bool option(int argc, char **argv, int *i, const char *name, int64_t *value)
-{
-    char *end;
-    if (strcmp(argv[*i], name) != 0 || *i + 1 == argc) return false;
-    *value = strtoll(argv[++*i], &end, 10);
-    return *end == 0 && *value > 0 && *value <= INT32_MAX;
-}
-
 int main(int argc, char **argv)
 {
-    int64_t count = 1 << 20, runs = 20;
-    for (int i = 1; i < argc; i++)
-        if (!option(argc, argv, &i, "--count", &count) && !option(argc, argv, &i, "--runs", &runs)) {
-            fprintf(stderr, "usage: %s [--count N] [--runs N], N from 1 to 2147483647\n", argv[0]);
-            return 1;
-        }
+    int          count = 1 << 20, runs = 20;
+    const option known[] = {{"--count N", .number = &count, .lowest = 1}, {"--runs N", .number = &runs, .lowest = 1}};
+    options_read(known, sizeof known / sizeof *known, argc, argv);
     float *a = (float *)malloc((size_t)count * 6 * sizeof *a);
     if (a == NULL) {
-        fprintf(stderr, "no memory for vectors of %lld numbers\n", (long long)count);
+        fprintf(stderr, "no memory for vectors of %d numbers\n", count);
         return 1;
     }
-    float *b = a + count, *own = b + count, *formula = own + 2 * count;
-    for (int64_t i = 0; i < count; i++) {
+    float *b = a + count, *own = b + count, *formula = own + 2 * (size_t)count;
+    for (int i = 0; i < count; i++) {
         a[i] = (float)(i % 1000) * 0.25f;
         b[i] = (float)(i % 77) - 30;
     }
     bool good = true;
-    printf("vectors of %lld numbers, means of %lld runs\n", (long long)count, (long long)runs);
+    printf("vectors of %d numbers, means of %d runs\n", count, runs);
     for (int gpu = 0; gpu < 2; gpu++) {
         if (gpu && gpunn_cuda_device_count() == 0) {
             printf("no GPU, or no gpunn_cuda.cu on the compile line: the CPU alone\n");
@@ -181,7 +171,7 @@ int main(int argc, char **argv)
         }
         gpunn_device *dev = gpunn_device_open(.type = gpu ? GPUNN_DEVICE_CUDA : GPUNN_DEVICE_CPU);
         if (dev == NULL) fprintf(stderr, "%s\n", gpunn_error(NULL));
-        good = good && dev && try_device(dev, a, b, count, (int)runs, own, formula);
+        good = good && dev && try_device(dev, a, b, count, runs, own, formula);
         gpunn_device_close(dev);
     }
     free(a);

@@ -86,11 +86,10 @@ typedef enum volume_type {
     VOLUME_F32,
     VOLUME_F64
 } volume_type;
+#define VOLUME_TYPE_NAMES "u8|i8|i16|u16|i32|u32|f32|f64"
 static const struct {
-    const char *name;
-    int         nifti, bytes; /* nifti: its code in a header */
-} volume_types[] = {{"u8", 2, 1},  {"i8", 256, 1},  {"i16", 4, 2},  {"u16", 512, 2},
-                    {"i32", 8, 4}, {"u32", 768, 4}, {"f32", 16, 4}, {"f64", 64, 8}};
+    int nifti, bytes; /* nifti: its code in a header */
+} volume_types[] = {{2, 1}, {256, 1}, {4, 2}, {512, 2}, {8, 4}, {768, 4}, {16, 4}, {64, 8}};
 enum { VOLUME_TYPES = sizeof volume_types / sizeof volume_types[0] };
 
 static void volume_swap(uint8_t *bytes, int count)

@@ -89,13 +89,6 @@ class Values(Case):
 
 
 class Refusals(Case):
-    def test_arguments(self):
-        self.refused("'--hiden' is no option", "--hiden", "3")
-        self.refused("'--hidden' is no option, or lacks its value", "--hidden")
-        self.refused("--hidden is '0', but must be a number from 1", "--hidden", "0")
-        self.refused("--cell' is no option, or lacks its value", "--cell", "rnn")
-        self.refused("--temperature is 'hot'", "--temperature", "hot")
-
     def test_files(self):
         self.files("lstm")
         self.refused("the text 'nowhere' cannot be read", "--text", "nowhere")

@@ -1,4 +1,4 @@
-"""examples/vector_add.c and custom_op.c: an op of one's own equals the formula and the generated kernels; wrong options are refused."""
+"""examples/vector_add.c and custom_op.c: an op of one's own equals the formula and the generated kernels."""
 import json
 import os
 import re
@@ -21,12 +21,6 @@ class VectorAdd(unittest.TestCase):
             self.assertIn("greatest difference: sums 0, gradients 0", done.stdout)
             self.assertEqual(len(re.findall(r"^  (?:gpunn_expr|own kernel)(?: +\d+\.\d{3}){4}$", done.stdout, re.M)) % 2, 0)
 
-    def test_refusals(self):
-        for arguments in (("--count", "0"), ("--count",), ("--runs", "x"), ("--count", "99999999999"), ("fast",)):
-            done = run("vector_add", *arguments)
-            self.assertEqual(done.returncode, 1, arguments)
-            self.assertIn("usage", done.stderr)
-
 
 class CustomOp(unittest.TestCase):
     def test_three_ways(self):
@@ -48,7 +42,6 @@ class CustomOp(unittest.TestCase):
             done = run("custom_op", "--spec", os.path.join(folder, "none", "m.json"))
             self.assertEqual(done.returncode, 1)
             self.assertIn("m.json", done.stderr)
-        self.assertIn("usage", run("custom_op", "--fast").stderr)
 
 
 if __name__ == "__main__":

@@ -133,9 +133,9 @@ class Files(Case):
 
 
 class BadInput(Case):
-    def refused(self, sentence, *arguments):
+    def refused(self, sentence, *arguments, status=1):
         done = self.run_program(*arguments)
-        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.returncode, status)
         self.assertIn(sentence, done.stderr)
         self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("out")], [])
 
@@ -177,12 +177,13 @@ class BadInput(Case):
 
     def test_options(self):
         moving, fixed = self.pair()
-        self.refused("two volumes are needed", moving)
+        self.refused("two volumes are needed", moving, status=2)
         self.refused("cannot be opened", moving, self.path("nothing.nii"))
-        for words in (["--size", "12x15"], ["--size", "0x1x1"], ["--type", "u7"], ["--similarity", "best"], ["--steps", "0"],
-                      ["--window", "4"], ["--lr", "nan"], ["--shift", "1,2"], ["--shift", "1,2,inf"], ["--levels"], ["--what"], [moving, moving]):
+        for sentence, *words in (("takes depth x height x width", "--size", "12x15"), ("takes depth", "--size", "0x1x1"), ("takes depth", "--size", "1x1x1x"),
+                                 ("must be odd", "--window", "4"), ("from 3 to 99", "--window", "1"), ("takes three numbers", "--shift", "1,2"),
+                                 ("takes three numbers", "--shift", "1,2,inf")):
             with self.subTest(words):
-                self.refused("not understood", moving, fixed, *words)
+                self.refused(sentence, moving, fixed, *words, status=2)
         self.refused("the file ends before all voxels", moving, fixed, "--size", "1000x1000x1000", "--type", "u8")
         self.refused("more than 2^30 voxels", moving, fixed, "--size", "2000x1000x1000", "--type", "u8")
 

@@ -141,10 +141,6 @@ class Resnet18(unittest.TestCase):
             file.write(b"no safetensors")
         self.run_program("--weights", self.path, status=1)
 
-    def test_options(self):
-        for wrong in (["--train", "x"], ["--width", "0"], ["--lr", "-1"], ["--weights"], ["--faster"]):
-            self.assertIn("usage:", self.run_program(*wrong, status=2))
-
 
 if __name__ == "__main__":
     unittest.main()
