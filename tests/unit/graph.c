@@ -1160,6 +1160,512 @@ static void test_class_losses(void **state)
             gpunn_accuracy(f->three, f->labels));
 }
 
+static void test_margin_losses(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *x = f->rows, *other = input(f, SHAPE(B, 20)), *narrow = input(f, SHAPE(B, 19)), *sign = input(f, SHAPE(B)),
+                 *scalar = input(f, SHAPE(0)), *wide = input(f, SHAPE(B, 5, 20)), *weight = input(f, SHAPE(20));
+    gpunn_tensor *whole = gpunn_input(f->model, "whole", GPUNN_I64, SHAPE(B, 20)),
+                 *pixels = gpunn_input(f->model, "pixels", GPUNN_U8, SHAPE(B, 14, 14));
+    check_shape(f, gpunn_hinge_embedding_loss(x, other), SHAPE(0));
+    check_shape(f, gpunn_hinge_embedding_loss(x, other, .margin = -2, .reduction = GPUNN_REDUCE_NONE), SHAPE(B, 20));
+    check_shape(f, gpunn_margin_ranking_loss(x, other, other, .margin = 0.5f, .reduction = GPUNN_REDUCE_SUM), SHAPE(0));
+    check_shape(f, gpunn_margin_ranking_loss(x, other, x, .reduction = GPUNN_REDUCE_NONE), SHAPE(B, 20));
+    check_shape(f, gpunn_multi_margin_loss(x, f->labels, .p = 2, .weight = weight), SHAPE(0));
+    check_shape(f, gpunn_multi_margin_loss(x, f->labels, .reduction = GPUNN_REDUCE_NONE), SHAPE(B));
+    check_shape(f, gpunn_triplet_margin_loss(x, other, x, .p = INFINITY, .swap = true), SHAPE(0));
+    check_shape(f, gpunn_triplet_margin_loss(wide, wide, wide, .p = 3, .eps = GPUNN_ZERO, .reduction = GPUNN_REDUCE_NONE),
+                SHAPE(B, 5));
+    check_shape(f, gpunn_cosine_embedding_loss(x, other, sign, .margin = 0.5f, .reduction = GPUNN_REDUCE_NONE), SHAPE(B));
+    check_shape(f, gpunn_cosine_embedding_loss(f->three, f->three, scalar), SHAPE(0));
+    check_shape(f, gpunn_cosine_similarity(wide, wide, 1, GPUNN_ZERO), SHAPE(B, 20));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "hinge_embedding_loss: .p is not used by this loss; leave it out",
+            gpunn_hinge_embedding_loss(x, other, .p = 1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "margin_ranking_loss: .eps is not used by this loss; leave it out",
+            gpunn_margin_ranking_loss(x, other, other, .eps = 1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "multi_margin_loss: .swap is not used by this loss; leave it out",
+            gpunn_multi_margin_loss(x, f->labels, .swap = true));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "triplet_margin_loss: .weight is not used by this loss; leave it out",
+            gpunn_triplet_margin_loss(x, other, x, .weight = weight));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "cosine_embedding_loss: .p is not used by this loss; leave it out",
+            gpunn_cosine_embedding_loss(x, other, sign, .p = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "hinge_embedding_loss: reduction is 3; use GPUNN_REDUCE_MEAN, _SUM or _NONE",
+            gpunn_hinge_embedding_loss(x, other, .reduction = GPUNN_REDUCE_BATCHMEAN));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "triplet_margin_loss: reduction is -1; use GPUNN_REDUCE_MEAN, _SUM or _NONE",
+            gpunn_triplet_margin_loss(x, other, x, .reduction = (gpunn_reduction)-1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "margin_ranking_loss: .margin is nan; use a finite number",
+            gpunn_margin_ranking_loss(x, other, other, .margin = NAN));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "cosine_embedding_loss: .margin is inf; use a finite number",
+            gpunn_cosine_embedding_loss(x, other, sign, .margin = INFINITY));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "hinge_embedding_loss: input [batch, 20] and target [batch, 19] differ, and nothing is broadcast here; gpunn_reshape "
+            "one of them",
+            gpunn_hinge_embedding_loss(x, narrow));
+    REFUSED(f, GPUNN_ERR_DTYPE, "hinge_embedding_loss: target is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_hinge_embedding_loss(x, whole));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "hinge_embedding_loss: target is NULL", gpunn_hinge_embedding_loss(x, NULL));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "margin_ranking_loss: input [batch, 20] and target [batch, 19] differ, and nothing is broadcast here; gpunn_reshape "
+            "one of them",
+            gpunn_margin_ranking_loss(x, narrow, x));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "margin_ranking_loss: input [batch, 20] and target [batch] differ, and nothing is broadcast here; gpunn_reshape one "
+            "of them",
+            gpunn_margin_ranking_loss(x, other, sign));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "margin_ranking_loss: x2 is NULL", gpunn_margin_ranking_loss(x, NULL, x));
+    REFUSED(f, GPUNN_ERR_SHAPE, "multi_margin_loss: x has 4 axes, but [n, classes] is needed",
+            gpunn_multi_margin_loss(f->image, pixels));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "multi_margin_loss: logits [batch, 20] and labels [batch, 20] do not fit; [n, classes, ...] and [n, ...] are needed",
+            gpunn_multi_margin_loss(x, whole));
+    REFUSED(f, GPUNN_ERR_DTYPE, "multi_margin_loss: labels is f32, but class numbers are needed; use i64, i32 or u8",
+            gpunn_multi_margin_loss(x, sign));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "multi_margin_loss: .p is 3; use 1 or 2", gpunn_multi_margin_loss(x, f->labels, .p = 3));
+    REFUSED(f, GPUNN_ERR_SHAPE, "multi_margin_loss: .weight is [3], but one number for each of the 20 classes is needed",
+            gpunn_multi_margin_loss(x, f->labels, .weight = f->three));
+    REFUSED(f, GPUNN_ERR_SHAPE, "multi_margin_loss: .weight is [batch, 20], but one number for each of the 20 classes is needed",
+            gpunn_multi_margin_loss(x, f->labels, .weight = other));
+    REFUSED(f, GPUNN_ERR_SHAPE, "triplet_margin_loss: the anchor is a scalar; give it a last axis of features",
+            gpunn_triplet_margin_loss(scalar, scalar, scalar));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "triplet_margin_loss: .p is -2; use a number above 0",
+            gpunn_triplet_margin_loss(x, other, x, .p = -2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "triplet_margin_loss: .p is 0; use a number above 0",
+            gpunn_triplet_margin_loss(x, other, x, .p = GPUNN_ZERO));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "triplet_margin_loss: .eps is inf; use a finite number",
+            gpunn_triplet_margin_loss(x, other, x, .eps = INFINITY));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "triplet_margin_loss: input [batch, 20] and target [batch, 19] differ, and nothing is broadcast here; gpunn_reshape "
+            "one of them",
+            gpunn_triplet_margin_loss(x, other, narrow));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "triplet_margin_loss: input [batch, 20] and target [batch, 19] differ, and nothing is broadcast here; gpunn_reshape "
+            "one of them",
+            gpunn_triplet_margin_loss(x, narrow, other));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "triplet_margin_loss: negative is NULL", gpunn_triplet_margin_loss(x, other, NULL));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "cosine_embedding_loss: x1 [batch, 20] and target [] do not fit; [n, features] and [n], or [features] and [], are "
+            "needed",
+            gpunn_cosine_embedding_loss(x, other, scalar));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "cosine_embedding_loss: x1 [3] and target [3] do not fit; [n, features] and [n], or [features] and [], are needed",
+            gpunn_cosine_embedding_loss(f->three, f->three, f->three));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "cosine_embedding_loss: x1 [batch, 20] and target [3] do not fit; [n, features] and [n], or [features] and [], are "
+            "needed",
+            gpunn_cosine_embedding_loss(x, other, f->three));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "cosine_embedding_loss: x1 [batch, 5, 20] and target [batch, 20] do not fit; [n, features] and [n], or [features] and "
+        "[], are needed",
+        gpunn_cosine_embedding_loss(wide, wide, x));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "cosine_embedding_loss: x1 [] and target [] do not fit; [n, features] and [n], or [features] and [], are needed",
+            gpunn_cosine_embedding_loss(scalar, scalar, scalar));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "cosine_embedding_loss: input [batch, 20] and target [batch, 19] differ, and nothing is broadcast here; gpunn_reshape "
+        "one of them",
+        gpunn_cosine_embedding_loss(x, narrow, sign));
+    REFUSED(f, GPUNN_ERR_SHAPE, "cosine_similarity: x1 [batch, 20] and x2 [20] need as many axes, and axis 1 of one size",
+            gpunn_cosine_similarity(x, weight, -1, 0));
+    REFUSED(f, GPUNN_ERR_SHAPE, "cosine_similarity: x1 [batch, 20] and x2 [batch, 19] need as many axes, and axis 1 of one size",
+            gpunn_cosine_similarity(x, narrow, 1, 0));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "cosine_similarity: eps is -1; use a finite number from 0 on",
+            gpunn_cosine_similarity(x, other, 1, -1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "cosine_similarity: eps is inf; use a finite number from 0 on",
+            gpunn_cosine_similarity(x, other, 1, INFINITY));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "cosine_similarity: axis 2 is not one of [batch, 20]; use -2 to 1",
+            gpunn_cosine_similarity(x, other, 2, 0));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "cosine_similarity: x is a scalar, which has no axes",
+            gpunn_cosine_similarity(scalar, scalar, 0, 0));
+}
+
+static void test_dice_loss(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *x = f->image, *other = input(f, SHAPE(B, 6, 14, 13));
+    check_shape(f, gpunn_dice_loss(x, gpunn_relu(x)), SHAPE(0));
+    check_shape(f, gpunn_dice_loss(x, x, .reduction = GPUNN_REDUCE_NONE, .squared = true), SHAPE(B, 6));
+    check_shape(f, gpunn_dice_loss(x, x, .reduction = GPUNN_REDUCE_NONE, .batch = true, .smooth = GPUNN_ZERO), SHAPE(6));
+    check_shape(f, gpunn_dice_loss(f->rows, f->rows, .reduction = GPUNN_REDUCE_NONE, .batch = true), SHAPE(20));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "dice_loss: input [batch, 6, 14, 14] and target [batch, 6, 14, 13] differ, and nothing is broadcast here; "
+            "gpunn_reshape one of them",
+            gpunn_dice_loss(x, other));
+    REFUSED(f, GPUNN_ERR_DTYPE, "dice_loss: target is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_dice_loss(x, f->labels));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "dice_loss: target is NULL", gpunn_dice_loss(x, NULL));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "dice_loss: reduction is 3; use GPUNN_REDUCE_MEAN, _SUM or _NONE",
+            gpunn_dice_loss(x, x, .reduction = GPUNN_REDUCE_BATCHMEAN));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "dice_loss: reduction is -1; use GPUNN_REDUCE_MEAN, _SUM or _NONE",
+            gpunn_dice_loss(x, x, .reduction = (gpunn_reduction)-1));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "dice_loss: x has 2 axes; [n, classes, ...] is needed, and of [n, classes] alone there is only .batch = true",
+            gpunn_dice_loss(f->rows, f->rows));
+    REFUSED(f, GPUNN_ERR_SHAPE, "dice_loss: x has 1 axes; [n, classes, ...] is needed",
+            gpunn_dice_loss(f->three, f->three, .batch = true));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "dice_loss: .smooth is -1; use a finite number from 0 on",
+            gpunn_dice_loss(x, x, .smooth = -1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "dice_loss: .smooth is inf; use a finite number from 0 on",
+            gpunn_dice_loss(x, x, .smooth = INFINITY));
+}
+
+static void test_ctc_loss(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *x = input(f, SHAPE(7, B, 5)), *first = input(f, SHAPE(B, 7, 5)), *flat = input(f, SHAPE(7, 5)),
+                 *across = input(f, SHAPE(7, 4, B)), *sign = input(f, SHAPE(B));
+    gpunn_tensor *words = gpunn_input(f->model, "words", GPUNN_I32, SHAPE(B, 3)), *n = f->labels,
+                 *small = gpunn_input(f->model, "small", GPUNN_U8, SHAPE(B)),
+                 *column = gpunn_input(f->model, "column", GPUNN_I64, SHAPE(B, 1)),
+                 *four = gpunn_input(f->model, "four", GPUNN_I64, SHAPE(4)),
+                 *words4 = gpunn_input(f->model, "words4", GPUNN_I64, SHAPE(4, 3));
+    check_shape(f, gpunn_ctc_loss(x, words, n, n), SHAPE(0));
+    check_shape(f, gpunn_ctc_loss(x, words, n, n, .blank = 4, .zero_infinity = true, .reduction = GPUNN_REDUCE_NONE), SHAPE(B));
+    check_shape(f, gpunn_ctc_loss(first, words, n, n, .batch_first = true, .reduction = GPUNN_REDUCE_SUM), SHAPE(0));
+    REFUSED(f, GPUNN_ERR_DTYPE, "ctc_loss: log_probabilities is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_ctc_loss(column, words, n, n));
+    REFUSED(f, GPUNN_ERR_DTYPE, "ctc_loss: targets is f32, but i64 or i32 is needed", gpunn_ctc_loss(x, f->rows, n, n));
+    REFUSED(f, GPUNN_ERR_DTYPE, "ctc_loss: input_lengths is u8, but i64 or i32 is needed", gpunn_ctc_loss(x, words, small, n));
+    REFUSED(f, GPUNN_ERR_DTYPE, "ctc_loss: target_lengths is f32, but i64 or i32 is needed", gpunn_ctc_loss(x, words, n, sign));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "ctc_loss: target_lengths is NULL", gpunn_ctc_loss(x, words, n, NULL));
+#define UNFIT(x, targets, input_lengths, target_lengths, ordered)                                           \
+    "ctc_loss: log_probabilities " x ", targets " targets " and lengths " input_lengths ", " target_lengths \
+    " do not fit; " ordered ", [n, most], [n] and [n] are needed"
+    REFUSED(f, GPUNN_ERR_SHAPE, UNFIT("[7, 5]", "[batch, 3]", "[batch]", "[batch]", "[t, n, classes]"),
+            gpunn_ctc_loss(flat, words, n, n));
+    REFUSED(f, GPUNN_ERR_SHAPE, UNFIT("[7, batch, 5]", "[batch]", "[batch]", "[batch]", "[t, n, classes]"),
+            gpunn_ctc_loss(x, n, n, n));
+    REFUSED(f, GPUNN_ERR_SHAPE, UNFIT("[7, batch, 5]", "[4, 3]", "[batch]", "[batch]", "[t, n, classes]"),
+            gpunn_ctc_loss(x, words4, n, n));
+    REFUSED(f, GPUNN_ERR_SHAPE, UNFIT("[7, batch, 5]", "[batch, 3]", "[4]", "[batch]", "[t, n, classes]"),
+            gpunn_ctc_loss(x, words, four, n));
+    REFUSED(f, GPUNN_ERR_SHAPE, UNFIT("[7, batch, 5]", "[batch, 3]", "[batch]", "[batch, 1]", "[t, n, classes]"),
+            gpunn_ctc_loss(x, words, n, column));
+    REFUSED(f, GPUNN_ERR_SHAPE, UNFIT("[7, batch, 5]", "[batch, 3]", "[batch]", "[batch]", "[n, t, classes]"),
+            gpunn_ctc_loss(x, words, n, n, .batch_first = true));
+    REFUSED(f, GPUNN_ERR_SHAPE, UNFIT("[7, 4, batch]", "[4, 3]", "[4]", "[4]", "[t, n, classes]"),
+            gpunn_ctc_loss(across, words4, four, four));
+#undef UNFIT
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "ctc_loss: reduction is 3; use GPUNN_REDUCE_MEAN, _SUM or _NONE",
+            gpunn_ctc_loss(x, words, n, n, .reduction = GPUNN_REDUCE_BATCHMEAN));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "ctc_loss: reduction is -1; use GPUNN_REDUCE_MEAN, _SUM or _NONE",
+            gpunn_ctc_loss(x, words, n, n, .reduction = (gpunn_reduction)-1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "ctc_loss: .blank is 5; use one of the 5 classes", gpunn_ctc_loss(x, words, n, n, .blank = 5));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "ctc_loss: .blank is -1; use one of the 5 classes",
+            gpunn_ctc_loss(x, words, n, n, .blank = -1));
+}
+
+static bool refuse_shapes(const gpunn_shape *inputs, const float *numbers, gpunn_shape *result)
+{
+    (void)inputs;
+    *result = SHAPE(B, 0, 3);
+    return numbers[0] != 0;
+}
+
+static int compute_nothing(const gpunn_custom_call *call)
+{
+    (void)call;
+    return 0;
+}
+
+static void test_custom(void **state)
+{
+    fixture        *f = (fixture *)*state;
+    gpunn_custom_op op = {.name = "own", .inputs = 2, .forward = compute_nothing}, wrong = op;
+    gpunn_tensor   *two[] = {f->rows, f->labels}, *half[] = {f->rows, NULL};
+    check_shape(f, gpunn_custom(&op, two), SHAPE(B, 20));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "custom 'own': tensors[1] is NULL", gpunn_custom(&op, half));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "custom 'own': .numbers[7] is nan; use finite numbers",
+            gpunn_custom(&op, two, .numbers = {1, 0, 0, 0, 0, 0, 0, NAN}));
+    op.shape = refuse_shapes;
+    REFUSED(f, GPUNN_ERR_SHAPE, "custom 'own': its shape rule refuses [batch, 20], [batch]", gpunn_custom(&op, two));
+    REFUSED(f, GPUNN_ERR_SHAPE, "custom 'own': shape [batch, 0, 3] has a dimension 0; the smallest is 1",
+            gpunn_custom(&op, two, .numbers = {1}));
+    assert_null(gpunn_custom(&op, NULL));
+    assert_string_equal(gpunn_error(NULL), "custom 'own': inputs is NULL");
+    gpunn_clear_error(NULL);
+#define WRONG(sentence)                                                               \
+    do {                                                                              \
+        assert_null(gpunn_custom(&wrong, two));                                       \
+        assert_string_equal(gpunn_error(NULL), "custom: " sentence);                  \
+        gpunn_clear_error(NULL);                                                      \
+        assert_int_not_equal(gpunn_register_custom(f->dev, &wrong), GPUNN_OK);        \
+        assert_string_equal(gpunn_error(f->dev), "gpunn_register_custom: " sentence); \
+        gpunn_clear_error(f->dev);                                                    \
+        wrong = op;                                                                   \
+    } while (0)
+    char long_name[65];
+    memset(long_name, 'n', sizeof long_name);
+    long_name[64] = 0;
+    const char *const names[] = {NULL, "", "a b", long_name};
+    for (int i = 0; i < 4; i++) {
+        wrong.name = names[i];
+        WRONG("the op's .name must have 1 to 63 letters, digits, '_', '.' or '-'");
+    }
+    wrong.name = long_name + 1;
+    assert_int_equal(gpunn_register_custom(f->dev, &wrong), GPUNN_OK);
+    wrong = op;
+    wrong.inputs = 0;
+    WRONG("the op's .inputs must be 1 to 16");
+    wrong.inputs = GPUNN_CUSTOM_INPUTS + 1;
+    WRONG("the op's .inputs must be 1 to 16");
+    wrong.forward = NULL;
+    WRONG("the op's .forward is NULL; a CPU function is always needed");
+#undef WRONG
+    assert_int_not_equal(gpunn_register_custom(f->dev, NULL), GPUNN_OK);
+    assert_string_equal(gpunn_error(f->dev), "gpunn_register_custom: the op is NULL");
+    gpunn_clear_error(f->dev);
+    assert_int_not_equal(gpunn_register_custom(NULL, &op), GPUNN_OK);
+    assert_string_equal(gpunn_error(NULL), "gpunn_register_custom: the device is NULL");
+    gpunn_clear_error(NULL);
+}
+
+/* ---- what the tests above leave out of each rule: the other ends of ranges, each of several operands ---- */
+static void test_other_ends(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *deep = input(f, SHAPE(1, 1, 1, 1, 1, 1, 1, 3)), *two[2] = {f->rows, f->three};
+    gpunn_tensor *codes = gpunn_input(f->model, "codes", GPUNN_I64, SHAPE(1, 1, 1, 1, 1, 1, 1, 3)),
+                 *ranked = gpunn_input(f->model, "ranked", GPUNN_I64, SHAPE(B, 1)), *flag = gpunn_cast(f->rows, GPUNN_BOOL),
+                 *middle = gpunn_expand(gpunn_matmul(f->rows, f->rows, .transpose_b = true), SHAPE(3, B, B));
+    REFUSED(f, GPUNN_ERR_DTYPE, "input 'a': dtype bf16 cannot be an input's; use f32, i64, i32, u8 or bool",
+            gpunn_input(f->model, "a", GPUNN_BF16, SHAPE(3)));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "clamp: an attribute is NaN; pass a number", gpunn_clamp(f->rows, 0, NAN));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "flatten: the axes behind the first hold the batch 2 times (x [3, batch, batch]); use gpunn_reshape",
+            gpunn_flatten(middle));
+    assert_null(gpunn_concat(two, 65, 0));
+    assert_string_equal(gpunn_error(NULL), "concat: 65 tensors are given; 1 to 64 can be joined at once");
+    gpunn_clear_error(NULL);
+    assert_null(gpunn_stack(two, 65, 0));
+    assert_string_equal(gpunn_error(NULL), "stack: 65 tensors are given; 1 to 64 can be joined at once");
+    gpunn_clear_error(NULL);
+    assert_null(gpunn_einsum("", two, 0));
+    assert_string_equal(gpunn_error(NULL), "einsum: 0 tensors are given; one or two are possible: multiply them by twos");
+    gpunn_clear_error(NULL);
+    REFUSED(f, GPUNN_ERR_SHAPE, "prelu 'p': num_parameters is 3, but must be 1 or the channels of axis 1 (input [3])",
+            gpunn_prelu(f->three, "p", 3, 0));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "prelu 'p': init is inf; use a finite number", gpunn_prelu(f->rows, "p", 1, INFINITY));
+    REFUSED(f, GPUNN_ERR_SHAPE, "matmul: a is [batch, 20] and b [3], but both need two axes or more; gpunn_reshape them",
+            gpunn_matmul(f->rows, f->three));
+
+    /* layers */
+    gpunn_tensor *w = gpunn_parameter(f->model, "w", SHAPE(20, 9), (gpunn_init){0}),
+                 *b = gpunn_parameter(f->model, "b", SHAPE(20), (gpunn_init){0}), *rank2 = input(f, SHAPE(20, 1)),
+                 *line = input(f, SHAPE(B, 6, 196));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "linear 'l': .weight is [20], but [out_features, x's features] is needed, where out_features is 0",
+            gpunn_linear(f->rows, "l", .weight = b));
+    REFUSED(f, GPUNN_ERR_SHAPE, "linear 'l': .bias is [20], but a parameter [20] is needed, without .no_bias",
+            gpunn_linear(f->rows, "l", .out_features = 20, .bias = b, .no_bias = true));
+    REFUSED(f, GPUNN_ERR_SHAPE, "linear 'l': .bias is [20, 9], but a parameter [20] is needed, without .no_bias",
+            gpunn_linear(f->rows, "l", .out_features = 20, .bias = w));
+    REFUSED(f, GPUNN_ERR_SHAPE, "linear 'l': .bias is [20, 1], but a parameter [20] is needed, without .no_bias",
+            gpunn_linear(f->rows, "l", .out_features = 20, .bias = rank2));
+    REFUSED(f, GPUNN_ERR_DTYPE, "linear 'l': .bias is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_linear(f->rows, "l", .out_features = 20, .bias = f->labels));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "embedding 'e': tokens is [1, 1, 1, 1, 1, 1, 1, 3]; the result would have more than 8 axes; gpunn_reshape it",
+            gpunn_embedding(codes, "e", .num_embeddings = 9, .embedding_dim = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "embedding 'e': num_embeddings is 9 and embedding_dim 0; set both to 1 or more, or give a .weight",
+            gpunn_embedding(f->labels, "e", .num_embeddings = 9));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "conv1d 'c': groups is -1, but the input has 6 channels and out_channels is 8; it must be 1 or more and divide both",
+            gpunn_conv1d(line, "c", .out_channels = 8, .kernel_size = 3, .groups = -1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "conv2d 'c': groups is 3, but the input has 6 channels and out_channels is 8; it must be 1 or more and divide both",
+            gpunn_conv2d(f->image, "c", .out_channels = 8, .kernel_size = 3, .groups = 3));
+    check_shape(
+        f, gpunn_conv_transpose2d(f->image, "dilated", .out_channels = 2, .kernel_size = 2, .dilation = 2, .output_padding = 1),
+        SHAPE(B, 2, 17, 17)); /* less than the dilation, not less than the stride */
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "batch_norm2d 'n': eps is inf; use a positive number",
+            gpunn_batch_norm2d(f->image, "n", .eps = INFINITY));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "batch_norm2d 'n': momentum is -1; use a number from 0 to 1",
+            gpunn_batch_norm2d(f->image, "n", .momentum = -1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "group_norm 'n': eps is inf; use a positive number",
+            gpunn_group_norm(f->image, "n", .num_groups = 2, .eps = INFINITY));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "layer_norm 'n': eps is inf; use a positive number",
+            gpunn_layer_norm(f->rows, "n", .eps = INFINITY));
+    gpunn_tensor *steps = input(f, SHAPE(5, B, 4)), *flat = input(f, SHAPE(1, 3));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "rnn 'l': hidden_size is 268435456; set .hidden_size to 1 or more",
+            gpunn_rnn(steps, "l", .hidden_size = INT32_MAX / 8 + 1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gru 'l': num_layers is 65; use 1 to 64",
+            gpunn_gru(steps, "l", .hidden_size = 3, .num_layers = 65));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "lstm 'l': dropout is -1; use a probability from 0 to 1",
+            gpunn_lstm(steps, "l", .hidden_size = 3, .num_layers = 2, .dropout = -1));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "lstm 'l': .c_0 is [1, 3], but [num_layers * directions, n, hidden_size], [1, batch, 3], is needed",
+            gpunn_lstm(steps, "l", .hidden_size = 3, .c_0 = flat));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "rnn 'l': .c_0 is not used by this layer; leave it out",
+            gpunn_rnn(steps, "l", .hidden_size = 3, .c_0 = flat));
+    REFUSED(f, GPUNN_ERR_SHAPE, "gru 'l': lengths is [batch, 1], but [batch] is needed",
+            gpunn_gru(steps, "l", .hidden_size = 3, .lengths = ranked));
+
+    /* sampling */
+    gpunn_tensor *grid = input(f, SHAPE(2, 7, 8, 2)), *grid3 = input(f, SHAPE(B, 7, 8, 3));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "grid_sample: x is [batch, 6, 14, 14] and grid [2, 7, 8, 2]; the grid of images must have as many samples, [n, out_h, "
+        "out_w, 2]",
+        gpunn_grid_sample(f->image, grid));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "grid_sample: x is [batch, 6, 14, 14] and grid [batch, 7, 8, 3]; the grid of images must have as many samples, [n, "
+            "out_h, out_w, 2]",
+            gpunn_grid_sample(f->image, grid3));
+    gpunn_tensor *fits = input(f, SHAPE(B, 7, 8, 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "grid_sample: mode is -1 and padding_mode 0; use one of gpunn_grid_mode and one of gpunn_grid_padding",
+            gpunn_grid_sample(f->image, fits, .mode = (gpunn_grid_mode)-1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "grid_sample: mode is 0 and padding_mode 3; use one of gpunn_grid_mode and one of gpunn_grid_padding",
+            gpunn_grid_sample(f->image, fits, .padding_mode = (gpunn_grid_padding)3));
+    gpunn_tensor *theta = input(f, SHAPE(B, 2, 3)), *wide = input(f, SHAPE(B, 2, 4));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "affine_grid: theta is [batch, 2, 3] and size [4]; [n, 2, 3] and two sizes or [n, 3, 4] and three are needed",
+            gpunn_affine_grid(theta, SHAPE(4), false));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "affine_grid: theta is [batch, 20] and size [4, 5]; [n, 2, 3] and two sizes or [n, 3, 4] and three are needed",
+            gpunn_affine_grid(f->rows, SHAPE(4, 5), false));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "affine_grid: theta is [batch, 2, 4] and size [4, 5]; [n, 2, 3] and two sizes or [n, 3, 4] and three are needed",
+            gpunn_affine_grid(wide, SHAPE(4, 5), false));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "interpolate: mode is -1; use one of gpunn_interpolate_mode",
+            gpunn_interpolate(f->image, .scale_factor = 2, .mode = (gpunn_interpolate_mode)-1));
+    check_shape(f, gpunn_interpolate(f->image, .scale_factor = 2, .mode = GPUNN_INTERPOLATE_LINEAR, .align_corners = true),
+                SHAPE(B, 6, 28, 28));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "interpolate: size[2] or scale_factors[2] is set, but x has 2 spatial axes; leave it out",
+            gpunn_interpolate(f->image, .size = {3, 3}, .scale_factors = {0, 0, 2}));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "interpolate: size is 0 and scale_factor 2e+09 along axis 2; set .size to 1 or more or .scale_factor to 1e-9 to 1e9",
+            gpunn_interpolate(f->image, .scale_factor = 2e9));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "interpolate: size is -1 and scale_factor 0 along axis 2; set .size to 1 or more or .scale_factor to 1e-9 to 1e9",
+            gpunn_interpolate(f->image, .size = {-1, 3}));
+    REFUSED(f, GPUNN_ERR_SHAPE, "interpolate: scale_factor 1e+09 makes 1.4e+10 of the 14 along axis 2; use another",
+            gpunn_interpolate(f->image, .scale_factor = 1e9));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "pad: mode is -1; use one of gpunn_pad_mode", gpunn_pad(f->rows, .mode = (gpunn_pad_mode)-1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "pad: 0 before and -1 after axis 1 are out of range; use 0 or more, gpunn_slice to cut",
+            gpunn_pad(f->rows, .after = {0, -1}));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "pad: 576460752303423489 before and 0 after axis 1 are out of range; use 0 or more, gpunn_slice to cut",
+            gpunn_pad(f->rows, .before = {0, GPUNN__MAX_COUNT + 1}));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "pad: 0 before and 576460752303423489 after axis 1 are out of range; use 0 or more, gpunn_slice to cut",
+            gpunn_pad(f->rows, .after = {0, GPUNN__MAX_COUNT + 1}));
+
+    /* copies */
+    gpunn_tensor *deeps[2] = {deep, deep};
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "stack: axis 0 is not one of the result of tensors [1, 1, 1, 1, 1, 1, 1, 3], which has 9 and at most 8",
+            gpunn_stack(deeps, 2, 0));
+    two[1] = f->rows;
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "stack: axis -4 is not one of the result of tensors [batch, 20], which has 3 and at most 8",
+            gpunn_stack(two, 2, -4));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "one_hot: classes is 16777217 and index [batch]; 1 to 2^24 classes are possible, and 8 axes of the result",
+            gpunn_one_hot(f->labels, (1 << 24) + 1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "one_hot: classes is 4 and index [1, 1, 1, 1, 1, 1, 1, 3]; 1 to 2^24 classes are possible, and 8 axes of the result",
+            gpunn_one_hot(codes, 4));
+    REFUSED(f, GPUNN_ERR_DTYPE, "one_hot: index is bool, but class numbers are needed; use i64, i32 or u8",
+            gpunn_one_hot(flag, 4));
+    gpunn_tensor *square[2] = {middle, middle};
+    REFUSED(f, GPUNN_ERR_UNSUPPORTED,
+            "einsum: its product has more than 6 axes in common, or joins axes that are the batch; gpunn_reshape them",
+            gpunn_einsum("aij,bij->ab", square, 2));
+
+    REFUSED(f, GPUNN_ERR_UNSUPPORTED,
+            "einsum: its product has more than 6 axes in common, or joins axes that are the batch; gpunn_reshape them",
+            gpunn_einsum("abcdefgh,abcdefgh->abcdefg", deeps, 2));
+
+    /* attention */
+    gpunn_tensor *q = input(f, SHAPE(B, 4, 7, 8)), *few = input(f, SHAPE(3, 4, 7, 8)), *thin = input(f, SHAPE(B, 4, 7, 6)),
+                 *two_heads = input(f, SHAPE(B, 2, 7, 8)), *four = input(f, SHAPE(B, 7, 4, 4, 8)),
+                 *batched = input(f, SHAPE(7, 4, 3, B)), *five = input(f, SHAPE(2, B, 4, 7, 7));
+#define UNFIT(q, k, v)                                                                                                      \
+    "scaled_dot_product_attention: q is " q ", k " k " and v " v ": n, the size of q's and k's heads and k's and v's rows " \
+    "and heads must agree"
+    REFUSED(f, GPUNN_ERR_SHAPE, UNFIT("[3, 4, 7, 8]", "[batch, 4, 7, 8]", "[batch, 4, 7, 8]"),
+            gpunn_scaled_dot_product_attention(few, q, q));
+    REFUSED(f, GPUNN_ERR_SHAPE, UNFIT("[batch, 4, 7, 8]", "[batch, 4, 7, 8]", "[3, 4, 7, 8]"),
+            gpunn_scaled_dot_product_attention(q, q, few));
+    REFUSED(f, GPUNN_ERR_SHAPE, UNFIT("[batch, 4, 7, 8]", "[batch, 4, 7, 6]", "[batch, 4, 7, 8]"),
+            gpunn_scaled_dot_product_attention(q, thin, q));
+    REFUSED(f, GPUNN_ERR_SHAPE, UNFIT("[batch, 4, 7, 8]", "[batch, 4, 7, 8]", "[batch, 2, 7, 8]"),
+            gpunn_scaled_dot_product_attention(q, q, two_heads));
+#undef UNFIT
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "scaled_dot_product_attention: q is [batch, 7, 4, 4, 8], but [n, rows, heads, e] is needed, or [n, rows, 3, heads, e] "
+        "for all; gpunn_reshape it",
+        gpunn_scaled_dot_product_attention(four, NULL, NULL));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "scaled_dot_product_attention: q is [7, 4, 3, batch]: heads and their size must be fixed, and below 2^31",
+            gpunn_scaled_dot_product_attention(batched, batched, batched));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "scaled_dot_product_attention: .mask [2, batch, 4, 7, 7] is larger than [n, heads, l, s], here [batch, 4, 7, 7]; it "
+            "must broadcast to that",
+            gpunn_scaled_dot_product_attention(q, q, q, .mask = five));
+    gpunn_tensor *single = input(f, SHAPE(1, 4, 7, 8)), *pair = input(f, SHAPE(2, 1, 1, 7));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "scaled_dot_product_attention: .mask [2, 1, 1, 7] is larger than [n, heads, l, s], here [1, 4, 7, 7]; it must "
+            "broadcast to that",
+            gpunn_scaled_dot_product_attention(single, single, single, .mask = pair));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "scaled_dot_product_attention: dropout_p is -0.5; use a probability from 0 to 1",
+            gpunn_scaled_dot_product_attention(q, q, q, .dropout_p = -0.5f));
+    gpunn_tensor *x = input(f, SHAPE(B, 7, 12)), *y = input(f, SHAPE(B, 5, 12)), *other = input(f, SHAPE(4, 7, 12)),
+                 *last = input(f, SHAPE(7, 12, B));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "multi_head_attention 'm': query is [7, 12, batch], but [n, rows, size] (.batch_first) or [rows, n, size] is needed",
+            gpunn_multi_head_attention(last, last, last, "m", .num_heads = 3));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "multi_head_attention 'm': num_heads is 0, but must divide the size of query [batch, 7, 12]",
+            gpunn_multi_head_attention(x, x, x, "m"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "multi_head_attention 'm': value is NULL",
+            gpunn_multi_head_attention(x, x, NULL, "m", .num_heads = 3));
+#define UNFIT(key, value)                                                                                                     \
+    "multi_head_attention 'm': query is [batch, 7, 12], key " key " and value " value ": all need the same n, key and value " \
+    "the same rows"
+    REFUSED(f, GPUNN_ERR_SHAPE, UNFIT("[batch, 7, 12]", "[4, 7, 12]"),
+            gpunn_multi_head_attention(x, x, other, "m", .num_heads = 3, .batch_first = true));
+    REFUSED(f, GPUNN_ERR_SHAPE, UNFIT("[4, 7, 12]", "[4, 7, 12]"),
+            gpunn_multi_head_attention(x, other, other, "m", .num_heads = 3, .batch_first = true));
+#undef UNFIT
+    gpunn_tensor *mask = input(f, SHAPE(B, 7, 7)), *masks[3] = {mask, mask, mask}, *mask3 = gpunn_concat(masks, 3, 0);
+    check_shape(f, gpunn_multi_head_attention(x, x, x, "m", .num_heads = 3, .batch_first = true, .attn_mask = mask3),
+                SHAPE(B, 7, 12));
+    REFUSED(f, GPUNN_ERR_SHAPE, "multi_head_attention 'k': .attn_mask is [3 batch, 7, 7], but [2 batch, 7, 7] is needed",
+            gpunn_multi_head_attention(x, x, x, "k", .num_heads = 2, .batch_first = true, .attn_mask = mask3));
+    REFUSED(f, GPUNN_ERR_SHAPE, "multi_head_attention 'k': .key_padding_mask is [3], but [batch, 7] is needed",
+            gpunn_multi_head_attention(x, x, x, "k", .num_heads = 2, .batch_first = true, .key_padding_mask = f->three));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "transformer_encoder_layer 't': a memory mask is given, but there is no memory; leave it out",
+            gpunn_transformer_encoder_layer(x, "t", .nhead = 2, .memory_key_padding_mask = f->rows));
+    check_shape(f, gpunn_transformer_decoder(x, y, "td", .nhead = 2, .num_layers = 1, .dim_feedforward = 8, .batch_first = true),
+                SHAPE(B, 7, 12));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "transformer_decoder 't': memory is NULL",
+            gpunn_transformer_decoder(x, NULL, "t", .nhead = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "transformer_decoder 't': num_layers is -3; use 1 or more",
+            gpunn_transformer_decoder(x, y, "t", .nhead = 2, .num_layers = -3, .batch_first = true));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "transformer_encoder: the layer needs a name, which its parameters carry too",
+            gpunn_transformer_encoder(x, "", .nhead = 2));
+
+    /* losses */
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "mse_loss: input [batch, 20] and target [3] differ, and nothing is broadcast here; gpunn_reshape one of them",
+            gpunn_mse_loss(f->rows, f->three));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "mse_loss: reduction is -1; use one of gpunn_reduction",
+            gpunn_mse_loss(f->rows, f->rows, .reduction = (gpunn_reduction)-1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "huber_loss: .delta is inf; use a positive number",
+            gpunn_huber_loss(f->rows, f->rows, .delta = INFINITY));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "ncc_loss: window is -1; use an odd number, or 0 for the whole image",
+            gpunn_ncc_loss(f->image, f->image, .window = -1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "ncc_loss: eps is inf; use a number of 0 or more",
+            gpunn_ncc_loss(f->image, f->image, .eps = INFINITY));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "cross_entropy: label_smoothing is -1; use a number from 0 to 1",
+            gpunn_cross_entropy(f->rows, f->labels, .label_smoothing = -1));
+}
+
 /* ---- gpunn_expr ---- */
 /* Writes what a value is made of: op(operand, ..., attributes). */
 static void describe(const gpunn_tensor *t, char *text, size_t size)
@@ -1488,6 +1994,11 @@ int main(void)
         TEST(test_attention_layers),
         TEST(test_registration_losses),
         TEST(test_class_losses),
+        TEST(test_margin_losses),
+        TEST(test_dice_loss),
+        TEST(test_ctc_loss),
+        TEST(test_custom),
+        TEST(test_other_ends),
         TEST(test_expr),
         TEST(test_expr_as_the_generator),
         TEST(test_expr_names),
