@@ -14,6 +14,13 @@ static void check_text(gpunn_tensor *t, const char *expected)
     assert_string_equal(text, expected);
 }
 
+static int nothing(const gpunn_custom_call *call)
+{
+    (void)call;
+    return 0;
+}
+static const gpunn_custom_op own_op = {.name = "own", .inputs = 2, .forward = nothing};
+
 static void node_texts(void **state)
 {
     fixture      *f = *state;
@@ -76,6 +83,45 @@ static void node_texts(void **state)
     check_text(gpunn_expand(wide, GPUNN_SHAPE(2, GPUNN_BATCH, 10)), "expand f32 [2,N,10]");
     check_text(gpunn_gather(wide, -1, gpunn_cast(wide, GPUNN_I32)), "gather dim=1 f32 [N,10]");
     check_text(gpunn_cast(labels, GPUNN_U8), "cast u8 [N]");
+    gpunn_tensor *line = gpunn_reshape(image, GPUNN_SHAPE(GPUNN_BATCH, 6, 784)),
+                 *volume = gpunn_reshape(image, GPUNN_SHAPE(GPUNN_BATCH, 6, 4, 14, 14));
+    check_text(gpunn_conv1d(line, "c1", .out_channels = 2, .kernel_size = 3, .stride = 2, .dilation = 4, .groups = 2),
+               "conv1d stride=2 padding=0 dilation=4 groups=2 f32 [N,2,388]");
+    check_text(gpunn_conv3d(volume, "c3", .out_channels = 4, .kernel_size = 3, .paddings = {1, 0, 2}),
+               "conv3d stride=1,1,1 padding=1,0,2 dilation=1,1,1 groups=1 f32 [N,4,4,12,16]");
+    check_text(gpunn_conv_transpose1d(line, "u1", .out_channels = 2, .kernel_size = 4, .stride = 2, .padding = 1),
+               "conv_transpose1d stride=2 padding=1 dilation=1 groups=1 f32 [N,2,1568]");
+    check_text(gpunn_conv_transpose2d(image, "u2", .out_channels = 3, .kernel_size = 2, .strides = {2, 3}, .output_padding = 1,
+                                      .groups = 3),
+               "conv_transpose2d stride=2,3 padding=0,0 dilation=1,1 groups=3 f32 [N,3,57,84]");
+    check_text(gpunn_conv_transpose3d(volume, "u3", .out_channels = 1, .kernel_size = 2, .dilations = {1, 2, 3}),
+               "conv_transpose3d stride=1,1,1 padding=0,0,0 dilation=1,2,3 groups=1 f32 [N,1,5,16,17]");
+    check_text(gpunn_max_pool3d(volume, .kernel_size = 3, .stride = 2, .padding = 1, .ceil_mode = true),
+               "max_pool3d kernel_size=3,3,3 stride=2,2,2 padding=1,1,1 ceil_mode=1 f32 [N,6,3,8,8]");
+    check_text(gpunn_avg_pool3d(volume, .kernel_size = 2),
+               "avg_pool3d kernel_size=2,2,2 stride=2,2,2 padding=0,0,0 ceil_mode=0 count_include_pad=1 f32 [N,6,2,7,7]");
+    check_text(gpunn_adaptive_max_pool2d(image, 3, 5), "adaptive_max_pool2d f32 [N,6,3,5]");
+    check_text(gpunn_adaptive_avg_pool3d(volume, 1, 2, 3), "adaptive_avg_pool3d f32 [N,6,1,2,3]");
+    gpunn_tensor *theta = gpunn_reshape(gpunn_linear(rows, "theta", .out_features = 6), GPUNN_SHAPE(GPUNN_BATCH, 2, 3));
+    gpunn_tensor *grid = gpunn_affine_grid(theta, GPUNN_SHAPE(4, 5), true);
+    check_text(grid, "affine_grid align_corners=1 f32 [N,4,5,2]");
+    check_text(gpunn_grid_sample(image, grid, .mode = GPUNN_GRID_NEAREST, .padding_mode = GPUNN_GRID_BORDER),
+               "grid_sample mode=nearest padding_mode=border align_corners=0 f32 [N,6,4,5]");
+    check_text(gpunn_gradient_energy(image, GPUNN_AXES(-1, 2)), "gradient_energy dims=2,3 f32 []");
+    check_text(gpunn_pad(wide, .before = {0, 2}, .mode = GPUNN_PAD_CIRCULAR), "pad before=0,2 mode=circular value=0 f32 [N,12]");
+    gpunn_tensor *steps = gpunn_permute(gpunn_reshape(wide, GPUNN_SHAPE(GPUNN_BATCH, 5, 2)), GPUNN_AXES(1, 0, 2));
+    check_text(gpunn_rnn(steps, "rnn", .hidden_size = 3, .relu = true), "rnn relu=1 bidirectional=0 states=0 f32 [5,N,3]");
+    check_text(gpunn_lstm(steps, "lstm", .hidden_size = 3, .states = true), "lstm bidirectional=0 states=1 f32 [7,N,3]");
+    check_text(gpunn_gru(steps, "gru", .hidden_size = 3, .bidirectional = true),
+               "gru bidirectional=1 states=0 f32 [5,N,6]");
+    gpunn_tensor *words = gpunn_input(m, "w2", GPUNN_I32, GPUNN_SHAPE(GPUNN_BATCH, 3)),
+                 *turned = gpunn_permute(steps, GPUNN_AXES(1, 0, 2));
+    check_text(gpunn_ctc_loss(steps, words, labels, labels),
+               "ctc_loss reduction=mean blank=0 zero_infinity=0 batch_first=0 f32 []");
+    check_text(gpunn_ctc_loss(turned, words, labels, labels, .reduction = GPUNN_REDUCE_NONE, .blank = 1, .zero_infinity = true,
+                              .batch_first = true),
+               "ctc_loss reduction=none blank=1 zero_infinity=1 batch_first=1 f32 [N]");
+    check_text(gpunn_custom(&own_op, both, .numbers = {0.5f, -2}), "custom kind=own numbers=0.5,-2,0,0,0,0,0,0 f32 [N,10]");
     gpunn__external_text(image, text, sizeof text);
     assert_string_equal(text, "f32 [N,6,28,28]");
 }
@@ -280,6 +326,24 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_smooth_l1_loss(logits, gpunn_cos(logits), .beta = GPUNN_ZERO);
     all[count++] = gpunn_ncc_loss(h, gpunn_sigmoid(h), .window = 3);
     all[count++] = gpunn_ncc_loss(h, gpunn_tanh(h), .eps = 0.25f);
+    gpunn_tensor *u = gpunn_sin(logits), *v = gpunn_cos(logits), *sign = gpunn_slice(logits, 1, 2, 3, 1);
+    sign = gpunn_reshape(sign, GPUNN_SHAPE(GPUNN_BATCH));
+    all[count++] = gpunn_mse_loss(u, v, .reduction = GPUNN_REDUCE_SUM);
+    all[count++] = gpunn_l1_loss(u, v);
+    all[count++] = gpunn_bce_loss(gpunn_sigmoid(u), v, .weight = weights);
+    all[count++] = gpunn_binary_accuracy(u, v);
+    all[count++] = gpunn_hinge_embedding_loss(u, v, .margin = -0.5f, .reduction = GPUNN_REDUCE_SUM);
+    all[count++] = gpunn_margin_ranking_loss(u, v, logits, .margin = 0.3f);
+    all[count++] = gpunn_multi_margin_loss(u, t, .p = 2, .margin = 0.7f, .weight = weights);
+    all[count++] = gpunn_triplet_margin_loss(u, v, logits, .p = INFINITY, .margin = 0.1f, .eps = 1e-3f);
+    all[count++] = gpunn_triplet_margin_loss(u, v, logits, .p = 3.5f, .eps = GPUNN_ZERO, .swap = true);
+    all[count++] = gpunn_cosine_embedding_loss(u, v, sign, .margin = 0.25f);
+    all[count++] = gpunn_sum(gpunn_cosine_similarity(u, v, 1, GPUNN_ZERO), GPUNN_ALL, false);
+    all[count++] = gpunn_dice_loss(h, gpunn_sigmoid(h), .smooth = GPUNN_ZERO, .squared = true, .batch = true);
+    gpunn_tensor *spelled = gpunn_cast(gpunn_slice(logits, 1, 0, 4, 1), GPUNN_I64);
+    all[count++] = gpunn_ctc_loss(steps, spelled, t, t, .blank = 3, .reduction = GPUNN_REDUCE_SUM);
+    gpunn_tensor *turned = gpunn_log_softmax(gpunn_permute(steps, GPUNN_AXES(1, 0, 2)), 2);
+    all[count++] = gpunn_ctc_loss(turned, spelled, t, t, .zero_infinity = true, .batch_first = true);
     all[count++] = gpunn_accuracy(logits, t);
     gpunn_tensor *sum = all[0];
     for (int i = 1; i < count; i++) sum = gpunn_add(sum, all[i]);
