@@ -29,8 +29,12 @@ INTEGERS = {  # ops that read integers: as which operand, of which dtypes
     "one_hot": (0, graph.CLASS_DTYPES),
     "embedding": (0, graph.INDEX_DTYPES), "gather": (1, graph.INDEX_DTYPES), "multi_margin_loss": (1, graph.CLASS_DTYPES),
     "ctc_loss": (1, graph.INDEX_DTYPES)}
-OPS = [op for op in spec.ops() if op != "custom"]  # what needs no program
+OPS = list(spec.ops())
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
+
+
+def dims(x):
+    return [graph.dim_text(size) if size < 0 else size for size in x.shape]
 
 
 class Maker:
@@ -120,18 +124,22 @@ class Maker:
             if not any(t.label == "signs" for t in tensors):
                 return None
             entry["inputs"] = ["a", "a", "signs"]
+        if op == "custom":  # the tests' programs have one: of two operands, the result as the first
+            entry.update(inputs=[x.label, self.pick(floats).label], kind="own", shape=dims(x))
         if op == "einsum":
             entry["equation"] = self.equation(entry, x)
         if op == "expand":
             entry["shape"] = [self.count(3)] + [graph.dim_text(d) if d < 0 else d if d > 1 else self.count(3) for d in x.shape]
         for key, inner in part["properties"].items():
-            if key in ("op", "id", "name", "as", "inputs", "expression", "consts", "equation") or (key, op) == ("shape", "expand"):
+            if (key in ("op", "id", "name", "as", "inputs", "expression", "consts", "equation", "kind") or
+                    key == "shape" and op in ("expand", "custom")):
                 continue
             if key in part["required"] or self.random.randrange(2):
                 reference = inner.get("$ref") == "#/$defs/reference"
                 entry[key] = (self.pick(floats).label if reference else self.shape_like(x) if key == "shape" else
                               [self.count(4) for _ in range(2 + self.random.randrange(2))] if key == "size" else
                               [self.count(3) for _ in range(1 + len(x.shape))] if key == "repeats" else
+                              [self.pick(NUMBERS) for _ in range(self.random.randrange(9))] if key == "numbers" else
                               [self.random.randrange(-r, r) for r in [len(x.shape)] for _ in range(r)] if op == "permute" else
                               self.pick((1, 2, 3, "inf")) if key == "p" and "margin" in op else self.value(inner, x))
         return entry

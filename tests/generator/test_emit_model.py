@@ -58,8 +58,11 @@ class EmittedModel(unittest.TestCase):
                       "    if (gpunn_spec_save(model, \"%s.json\", .loss = loss, .optimizer = opt))" % name,
                       "        (void)printf(\"%s: %%s\\n\", gpunn_error(dev));" % name,
                       "    gpunn_optimizer_destroy(opt);", "    gpunn_model_destroy(model);", "}"]
-        program += ["int main(void)", "{", "    char hex[65];",
-                    "    gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU);"]
+        program += ["static int nothing(const gpunn_custom_call *call)", "{", "    return call == NULL;", "}",
+                    "static const gpunn_custom_op own = {.name = \"own\", .inputs = 2, .forward = nothing};",
+                    "int main(void)", "{", "    char hex[65];",
+                    "    gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU);",
+                    "    if (gpunn_register_custom(dev, &own)) return 1;"]
         program += ["    " + line for line in calls] + ["    gpunn_device_close(dev);", "    return 0;", "}", ""]
         self.write("program.c", "\n".join(program))
         self.compile(os.environ.get("CC", "cc"), "-std=c99", "-D_POSIX_C_SOURCE=200809L", "-O0", *WARNINGS, "-I" + ROOT,

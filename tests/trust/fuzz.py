@@ -17,6 +17,18 @@ WORDS = ['"dtype"', '"shape"', '"data_offsets"', '"__metadata__"', '"F32"', '"F6
          '"parameters":{"weight":{', '"init":{"kind":"', '"consts":{', '"inf"', "false", "null"]
 
 
+def words():
+    """WORDS, and every op, key and constant that a spec may hold."""
+    with open(os.path.join(ROOT, "generator", "model.schema.json"), encoding="ascii") as file:
+        schema = json.load(file)["$defs"]
+    parts = list(schema["ops"].values()) + list(schema["optimizers"].values())
+    names = set(schema["ops"]) | set(schema["optimizers"])
+    names.update(key for part in parts for key in part["properties"])
+    names.update(value for part in [*schema.values(), *(p for part in parts for p in part["properties"].values())]
+                 for value in part.get("enum", ()) if isinstance(value, str))
+    return WORDS + sorted('"%s"' % name for name in names)
+
+
 def seeds():
     for kind, size in (8, 1), (9, 1), (11, 2), (12, 4), (13, 4), (14, 8):
         data = bytes([0, 0, kind, 2]) + struct.pack(">2I", 2, 3) + bytes(range(6 * size))
@@ -48,6 +60,12 @@ def seeds():
         for line in file:
             if line[65:66] == b"{":
                 yield b"j" + line[65:]
+    for optimizer in ('"sgd","lr":0.1,"momentum":0.9,"dampening":0.5,"weight_decay":0.1,"maximize":true', '"sgd","momentum":1,"nesterov":true',
+                      '"adam","betas":[0.5,0.75],"eps":0,"maximize":true', '"adamw","weight_decay":0', '"adamax","lr":1,"eps":1e-3',
+                      '"rmsprop","alpha":0.5,"momentum":0.1,"centered":true', '"adagrad","lr_decay":0.1,"initial_accumulator_value":1',
+                      '"lion","betas":[0.5,0.75],"weight_decay":0.1'):
+        yield ('j{"gpunn_spec":1,"tensors":[{"op":"input","name":"x","shape":["N",3]},{"op":"linear","name":"fc","inputs":["x"],'
+               '"out_features":2}],"clip_grad_norm":1,"optimizer":{"type":%s}}' % optimizer).encode()
     text = "Hello, wörld! I'm 中文 e\u0301  12½\t한국어 ".encode()
     yield b"t[UNK]\nhe\n##llo\nworld\n##ld\n##l\nw\n##or\n,\n\xe4\xb8\xad\n1\n##2\ne\n\0" + text
     bytes_to_text = {b: chr(b) for b in (*range(33, 127), *range(161, 173), *range(174, 256))}
@@ -71,12 +89,12 @@ def main():
         for i, data in enumerate(seeds()):
             with open(os.path.join(corpus, str(i)), "wb") as file:
                 file.write(data)
-        words = os.path.join(folder, "words")
-        with open(words, "w") as file:
-            for word in WORDS:
+        dictionary = os.path.join(folder, "words")
+        with open(dictionary, "w") as file:
+            for word in words():
                 file.write('"' + "".join(f"\\x{b:02x}" for b in word.encode("latin-1")) + '"\n')
         # seeds first, all of them, then what the fuzzer makes of them
-        command = [fuzzer, f"-dict={words}", "-max_len=8192", "-timeout=10", "-rss_limit_mb=3000", f"-max_total_time={seconds}",
+        command = [fuzzer, f"-dict={dictionary}", "-max_len=8192", "-timeout=10", "-rss_limit_mb=3000", f"-max_total_time={seconds}",
                    f"-artifact_prefix={found}/", new, corpus]
         done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         text = done.stdout.decode(errors="replace")

@@ -112,8 +112,7 @@ static void node_texts(void **state)
     gpunn_tensor *steps = gpunn_permute(gpunn_reshape(wide, GPUNN_SHAPE(GPUNN_BATCH, 5, 2)), GPUNN_AXES(1, 0, 2));
     check_text(gpunn_rnn(steps, "rnn", .hidden_size = 3, .relu = true), "rnn relu=1 bidirectional=0 states=0 f32 [5,N,3]");
     check_text(gpunn_lstm(steps, "lstm", .hidden_size = 3, .states = true), "lstm bidirectional=0 states=1 f32 [7,N,3]");
-    check_text(gpunn_gru(steps, "gru", .hidden_size = 3, .bidirectional = true),
-               "gru bidirectional=1 states=0 f32 [5,N,6]");
+    check_text(gpunn_gru(steps, "gru", .hidden_size = 3, .bidirectional = true), "gru bidirectional=1 states=0 f32 [5,N,6]");
     gpunn_tensor *words = gpunn_input(m, "w2", GPUNN_I32, GPUNN_SHAPE(GPUNN_BATCH, 3)),
                  *turned = gpunn_permute(steps, GPUNN_AXES(1, 0, 2));
     check_text(gpunn_ctc_loss(steps, words, labels, labels),
@@ -189,6 +188,7 @@ static void shared_vectors(void **state)
     char       *file = (char *)file_read("tests/generator/vectors.txt", &size), *next = file;
     char        kept[224];
     const char *inside = own_path(f, "vector.json", kept);
+    OK(f->dev, gpunn_register_custom(f->dev, &own_op));
     while (*next) {
         char *line = next, *end = strchr(line, '\n'), path[256], hex[65];
         assert_non_null(end);
