@@ -244,10 +244,14 @@ def _same_gradient(graph, attrs, operands, y, adjoint, inner):
     return (adjoint,)
 
 
+def _no_gradient(graph, attrs, operands, y, adjoint, inner):
+    return (None,)
+
+
 _FORWARD = {"sum": _sum, "max": _max, "softmax": _softmax, "log_softmax": _log_softmax, "layer_norm": _norm("layer_norm"),
             "rms_norm": _norm("rms_norm"), "group_norm": _norm("group_norm"), "batch_norm": _batch_norm,
             "cross_entropy": _cross_entropy, "nll": _nll, "reshape": _same, "cast": _same}
 _BACKWARD = {"sum": _sum_gradient, "max": _max_gradient, "softmax": _softmax_gradient, "log_softmax": _log_softmax_gradient,
              "layer_norm": _norm_gradient("layer_norm"), "rms_norm": _norm_gradient("rms_norm"),
              "group_norm": _norm_gradient("group_norm"), "cross_entropy": _cross_entropy_gradient, "nll": _nll_gradient,
-             "reshape": _same_gradient}
+             "reshape": _same_gradient, "cast": _no_gradient}

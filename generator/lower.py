@@ -622,11 +622,11 @@ class Builder:
         return replace(replaced(self.graph, launch, swap), rows=True)
 
     def _is_by_row(self, launch):
-        """Whether its elements need whole rows."""
+        """Whether its elements must know their row."""
         inner = self.low.inner
         elements = [value for _, value in launch.stores] + [part for part, _, _ in launch.sums]
-        return any(node.op == "rowred" for node in ir.topological(elements)) or any(over for _, _, over in launch.sums) or any(
-            ref.place == (inner, 0) and inner > 1 for ref, _ in launch.stores)
+        return any(node.op in ("rowred", "is_column") for node in ir.topological(elements)) or any(
+            over for _, _, over in launch.sums) or any(ref.place == (inner, 0) and inner > 1 for ref, _ in launch.stores)
 
     def _parted(self, launch):
         """Rows are summed for each column alone. Sums for other places are a launch of their own, ahead of the one whose stores

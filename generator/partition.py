@@ -194,8 +194,8 @@ class View:
         if t.op == "batch_norm":
             return "norm" if self.training else "map"
         if t.op in ROW_OPS:
-            return None if t.op in CLASS_LOSSES or not lower.row_shape(t, self.tensors[t.inputs[0]]) else "row"
-        return "map" if table.ops()[t.op].arity or t.op == "dropout" else None
+            return "row" if lower.row_shape(t, self.tensors[t.inputs[0]]) else None
+        return "map" if table.ops()[t.op].arity or t.op in ("dropout", "cast") else None
 
     def sources(self, t):
         """What t reads, aliases looked through."""
@@ -381,7 +381,7 @@ class Partition:
         if len(members) > 1:
             return True
         op = self.view.tensors[members[0]].op
-        better = op in ROW_NORMS or (op in CLASS_LOSSES and self.view.training)
+        better = op in ROW_NORMS or (op in CLASS_LOSSES and self.kinds[members[0]] == "loss" and self.view.training)
         return better and self._lowering_fault(members) is None
 
 

@@ -1,6 +1,6 @@
 /* fashion_mnist_deep_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 79e012679554
+ * gpunn 0.1, templates a0ff6b177c51
  * spec sha256 f8f54a05be877c22a8c4c2494bdec66f3e43956e5d613102e611bfd4fff81448
  * renew it with: python3 -m generator examples/kernels/fashion_mnist_deep.json -o examples/kernels/fashion_mnist_deep
  */
@@ -8,7 +8,7 @@
 #define FASHION_MNIST_DEEP_KERNELS_H
 #include "gpunn.h"
 
-#define FASHION_MNIST_DEEP_KERNELS_STAMP 0x4d29c5ce3bbd2d11ull /* of this text: fashion_mnist_deep_kernels.cu was written with it */
+#define FASHION_MNIST_DEEP_KERNELS_STAMP 0x48af84e0a92da941ull /* of this text: fashion_mnist_deep_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -354,6 +354,12 @@ FASHION_MNIST_DEEP_FN void fashion_mnist_deep_g2_forward_1(float row0, float row
 FASHION_MNIST_DEEP_FN void fashion_mnist_deep_g2_forward_1_final(float sum0, float stat0, float *t32)
 {
     *t32 = sum0 / stat0;
+}
+
+/* g3, evaluation: t36 = eq(cast(t33), cast(label)); bytes: 13 a sample */
+FASHION_MNIST_DEEP_FN void fashion_mnist_deep_g3_evaluation_0(float t33, float label, float *t36)
+{
+    *t36 = fashion_mnist_deep_where(t33 == label, 1, 0);
 }
 #endif
 
@@ -1095,6 +1101,42 @@ static size_t fashion_mnist_deep_g2_forward_workspace(int64_t batch, int threads
     return bytes + most;
 }
 
+/* g3, evaluation: t36 */
+FASHION_MNIST_DEEP_LOOPS fashion_mnist_deep_g3_evaluation_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                double *sums)
+{
+    const int64_t *const t33 = (const int64_t *)call->data[0];
+    const uint8_t *const label = (const uint8_t *)call->data[1];
+    float *const t36 = (float *)call->data[2];
+    (void)stat;
+    (void)sums;
+    for (int64_t i = begin; i < end;) {
+        const int n = fashion_mnist_deep_least(FASHION_MNIST_DEEP_BLOCK, end - i);
+        FASHION_MNIST_DEEP_VECTOR
+        for (int j = 0; j < n; ++j)
+            fashion_mnist_deep_g3_evaluation_0((float)t33[i + j], (float)label[i + j], &t36[i + j]);
+        i += n;
+    }
+}
+
+static int fashion_mnist_deep_g3_evaluation(const gpunn_kernel_call *call)
+{
+    const unsigned mode = fashion_mnist_deep_flush_denormals();
+    {
+        const int slices = fashion_mnist_deep_slices(call->batch, 16384);
+        fashion_mnist_deep_run(fashion_mnist_deep_g3_evaluation_0_loop, call, NULL, call->batch, 16, slices, NULL, 0);
+    }
+    fashion_mnist_deep_restore(mode);
+    return 0;
+}
+
+static size_t fashion_mnist_deep_g3_evaluation_workspace(int64_t batch, int threads)
+{
+    (void)batch;
+    (void)threads;
+    return 0;
+}
+
 /* adam */
 FASHION_MNIST_DEEP_LOOPS fashion_mnist_deep_update0_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
 {
@@ -1264,6 +1306,29 @@ static const gpunn_kernel_operand fashion_mnist_deep_g2_forward_operands[] = {
     {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, -1},
     {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, -1, -1},
 };
+static const signed char fashion_mnist_deep_g3_operands0[] = {
+    0,
+};
+static const signed char fashion_mnist_deep_g3_operands1[] = {
+    1,
+};
+static const signed char fashion_mnist_deep_g3_operands2[] = {
+    -1, -2,
+};
+static const gpunn_kernel_node fashion_mnist_deep_g3_nodes[] = {
+    {"cast f32 [N]", fashion_mnist_deep_g3_operands0, 1},
+    {"cast f32 [N]", fashion_mnist_deep_g3_operands1, 1},
+    {"eq f32 [N]", fashion_mnist_deep_g3_operands2, 2},
+};
+static const char *const fashion_mnist_deep_g3_externals[] = {
+    "i64 [N]",
+    "u8 [N]",
+};
+static const gpunn_kernel_operand fashion_mnist_deep_g3_evaluation_operands[] = {
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_I64, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_U8, 1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -3, -1},
+};
 static const gpunn_kernel fashion_mnist_deep_set[] = {
     {"g0",
      "t10 = relu(batch_norm(conv1, bn1_weight, bn1_bias, bn1_running_mean, bn1_running_var))",
@@ -1292,6 +1357,21 @@ static const gpunn_kernel fashion_mnist_deep_set[] = {
      {{NULL, 0, NULL, NULL},
       {fashion_mnist_deep_g2_forward_operands, 6, fashion_mnist_deep_g2_forward, fashion_mnist_deep_g2_forward_workspace},
       {NULL, 0, NULL, NULL}}},
+    {"g3",
+     "t36 = eq(cast(t33), cast(label))",
+     fashion_mnist_deep_g3_nodes, 3,
+     fashion_mnist_deep_g3_externals, 2,
+     NULL, 0,
+     GPUNN_KERNEL_ANY, false,
+     {{fashion_mnist_deep_g3_evaluation_operands, 3, fashion_mnist_deep_g3_evaluation, fashion_mnist_deep_g3_evaluation_workspace},
+      {NULL, 0, NULL, NULL},
+      {NULL, 0, NULL, NULL}}},
+};
+static const int fashion_mnist_deep_evaluation0[] = {
+    34, 35, 36, 33, 1,
+};
+static const gpunn_kernel_instance fashion_mnist_deep_evaluation[] = {
+    {3, fashion_mnist_deep_evaluation0},
 };
 static const int fashion_mnist_deep_training0[] = {
     9, 10, 4, 5, 6, 7, 8,
@@ -1328,11 +1408,11 @@ const gpunn_kernel_set fashion_mnist_deep_kernels = {
     "f8f54a05be877c22a8c4c2494bdec66f3e43956e5d613102e611bfd4fff81448",
     "python3 -m generator examples/kernels/fashion_mnist_deep.json -o examples/kernels/fashion_mnist_deep",
     fashion_mnist_deep_set,
-    3,
+    4,
     38,
-    NULL,
+    fashion_mnist_deep_evaluation,
     fashion_mnist_deep_training,
-    0,
+    1,
     3,
     fashion_mnist_deep_updates,
     1,

@@ -1,6 +1,6 @@
 /* fashion_mnist_simple_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 79e012679554
+ * gpunn 0.1, templates a0ff6b177c51
  * spec sha256 75e03a4c55392a6a7e53555d05213d51406235ba9d827c3eda824af09be1cd9a
  * renew it with: python3 -m generator examples/kernels/fashion_mnist_simple.json -o examples/kernels/fashion_mnist_simple
  */
@@ -11,7 +11,7 @@
 
 #define FASHION_MNIST_SIMPLE_KERNELS_CUDA
 #include "fashion_mnist_simple_kernels.h"
-#if FASHION_MNIST_SIMPLE_KERNELS_STAMP != 0x9040c214e3b25300ull
+#if FASHION_MNIST_SIMPLE_KERNELS_STAMP != 0x5773d0cd8bc2650cull
 #error "fashion_mnist_simple_kernels.h and fashion_mnist_simple_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -489,6 +489,79 @@ static size_t fashion_mnist_simple_g0_forward_workspace(int64_t batch, int multi
     return partials + most;
 }
 
+/* fashion_mnist_simple_g1_evaluation_0: t15 = eq(cast(t12), cast(label)); reads 9 and writes 4 bytes for each element. */
+struct fashion_mnist_simple_g1_evaluation_0_kernel_operands {
+    const int64_t *t12;
+    const uint8_t *label;
+    float *t15;
+};
+
+/* Packs first, first + step, ... : U of them, all loads before the first result. */
+template <int V, int U, typename I>
+__device__ __forceinline__ void fashion_mnist_simple_g1_evaluation_0_kernel_at(const fashion_mnist_simple_g1_evaluation_0_kernel_operands &o, I first, I step, I packs)
+{
+    if (first >= packs) return;
+    I at[U];
+#pragma unroll
+    for (int u = 0; u < U; u++) at[u] = first + (I)u * step < packs ? first + (I)u * step : first;
+    pack<V, int64_t> in_t12[U];
+    load_each(in_t12, o.t12, at);
+    pack<V, uint8_t> in_label[U];
+    load_each(in_label, o.label, at);
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        const I i = first + (I)u * step;
+        if (i >= packs) break;
+        numbers<V> out_t15;
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            fashion_mnist_simple_g1_evaluation_0(in_t12[u][j], in_label[u][j], &out_t15[j]);
+        }
+        store(o.t15, i, out_t15);
+    }
+}
+
+template <int V>
+static __global__ void __launch_bounds__(256) fashion_mnist_simple_g1_evaluation_0_kernel(const fashion_mnist_simple_g1_evaluation_0_kernel_operands o, unsigned packs, unsigned tail)
+{
+    const unsigned tile = 256 * 1;
+    fashion_mnist_simple_g1_evaluation_0_kernel_at<V, 1, unsigned>(o, blockIdx.x * tile + threadIdx.x, 256, packs);
+    if (V > 1 && blockIdx.x == 0 && threadIdx.x < tail)
+        fashion_mnist_simple_g1_evaluation_0_kernel_at<1, 1, size_t>(o, (size_t)packs * V + threadIdx.x, 0, SIZE_MAX);
+}
+
+/* g1, evaluation: t15 = eq(cast(t12), cast(label)) */
+static int fashion_mnist_simple_g1_evaluation(const gpunn_kernel_call *call)
+{
+    const int64_t batch = call->batch;
+    {
+        const size_t n = (size_t)batch;
+        fashion_mnist_simple_g1_evaluation_0_kernel_operands o = {};
+        o.t12 = (const int64_t *)call->data[0];
+        o.label = (const uint8_t *)call->data[1];
+        o.t15 = (float *)call->data[2];
+        const bool wide = aligned(o.t12, 16) && aligned(o.label, 8) && aligned(o.t15, 16);
+        if (!wide && n > MOST) return -(int)cudaErrorMisalignedAddress;
+        const size_t packs = wide ? n / 8 : n;
+        const unsigned blocks = (unsigned)clamped(at_least(packs, 256), MOST);
+        if (wide)
+            GPUNN__LAUNCH_ON(call->stream, fashion_mnist_simple_g1_evaluation_0_kernel<8>, blocks, 256, o, (unsigned)packs, (unsigned)(n % 8));
+        else
+            GPUNN__LAUNCH_ON(call->stream, fashion_mnist_simple_g1_evaluation_0_kernel<1>, blocks, 256, o, (unsigned)packs, 0u);
+    }
+    return -(int)cudaGetLastError();
+}
+
+static size_t fashion_mnist_simple_g1_evaluation_workspace(int64_t batch, int multiprocessors)
+{
+    (void)batch, (void)multiprocessors;
+    {
+        const size_t n = (size_t)batch;
+        if (n / 8 > MOST) return SIZE_MAX;
+    }
+    return 0;
+}
+
 /* adam: torch.optim's formulas, as >>update in gpunn_cuda.cu has them. */
 template <int V>
 __device__ __forceinline__ void fashion_mnist_simple_update0_at(const gpunn_update &u, const gpunn_update_numbers &n, float limit, size_t i)
@@ -538,6 +611,7 @@ static int fashion_mnist_simple_update0(const gpunn_update *u, const gpunn_updat
 
 static const gpunn_kernel_launch fashion_mnist_simple_launches[][GPUNN_KERNEL_DIRECTIONS] = {
     {{NULL, NULL}, {fashion_mnist_simple_g0_forward, fashion_mnist_simple_g0_forward_workspace}, {NULL, NULL}},
+    {{fashion_mnist_simple_g1_evaluation, fashion_mnist_simple_g1_evaluation_workspace}, {NULL, NULL}, {NULL, NULL}},
 };
 static const gpunn_kernel_update_launch fashion_mnist_simple_updates[] = {
     fashion_mnist_simple_update0,

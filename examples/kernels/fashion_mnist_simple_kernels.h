@@ -1,6 +1,6 @@
 /* fashion_mnist_simple_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 79e012679554
+ * gpunn 0.1, templates a0ff6b177c51
  * spec sha256 75e03a4c55392a6a7e53555d05213d51406235ba9d827c3eda824af09be1cd9a
  * renew it with: python3 -m generator examples/kernels/fashion_mnist_simple.json -o examples/kernels/fashion_mnist_simple
  */
@@ -8,7 +8,7 @@
 #define FASHION_MNIST_SIMPLE_KERNELS_H
 #include "gpunn.h"
 
-#define FASHION_MNIST_SIMPLE_KERNELS_STAMP 0x9040c214e3b25300ull /* of this text: fashion_mnist_simple_kernels.cu was written with it */
+#define FASHION_MNIST_SIMPLE_KERNELS_STAMP 0x5773d0cd8bc2650cull /* of this text: fashion_mnist_simple_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -213,6 +213,12 @@ FASHION_MNIST_SIMPLE_FN void fashion_mnist_simple_g0_forward_1(float row0, float
 FASHION_MNIST_SIMPLE_FN void fashion_mnist_simple_g0_forward_1_final(float sum0, float stat0, float *t11)
 {
     *t11 = sum0 / stat0;
+}
+
+/* g1, evaluation: t15 = eq(cast(t12), cast(label)); bytes: 13 a sample */
+FASHION_MNIST_SIMPLE_FN void fashion_mnist_simple_g1_evaluation_0(float t12, float label, float *t15)
+{
+    *t15 = fashion_mnist_simple_where(t12 == label, 1, 0);
 }
 #endif
 
@@ -509,6 +515,42 @@ static size_t fashion_mnist_simple_g0_forward_workspace(int64_t batch, int threa
     return bytes + most;
 }
 
+/* g1, evaluation: t15 */
+FASHION_MNIST_SIMPLE_LOOPS fashion_mnist_simple_g1_evaluation_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                double *sums)
+{
+    const int64_t *const t12 = (const int64_t *)call->data[0];
+    const uint8_t *const label = (const uint8_t *)call->data[1];
+    float *const t15 = (float *)call->data[2];
+    (void)stat;
+    (void)sums;
+    for (int64_t i = begin; i < end;) {
+        const int n = fashion_mnist_simple_least(FASHION_MNIST_SIMPLE_BLOCK, end - i);
+        FASHION_MNIST_SIMPLE_VECTOR
+        for (int j = 0; j < n; ++j)
+            fashion_mnist_simple_g1_evaluation_0((float)t12[i + j], (float)label[i + j], &t15[i + j]);
+        i += n;
+    }
+}
+
+static int fashion_mnist_simple_g1_evaluation(const gpunn_kernel_call *call)
+{
+    const unsigned mode = fashion_mnist_simple_flush_denormals();
+    {
+        const int slices = fashion_mnist_simple_slices(call->batch, 16384);
+        fashion_mnist_simple_run(fashion_mnist_simple_g1_evaluation_0_loop, call, NULL, call->batch, 16, slices, NULL, 0);
+    }
+    fashion_mnist_simple_restore(mode);
+    return 0;
+}
+
+static size_t fashion_mnist_simple_g1_evaluation_workspace(int64_t batch, int threads)
+{
+    (void)batch;
+    (void)threads;
+    return 0;
+}
+
 /* adam */
 FASHION_MNIST_SIMPLE_LOOPS fashion_mnist_simple_update0_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
 {
@@ -592,6 +634,29 @@ static const gpunn_kernel_operand fashion_mnist_simple_g0_forward_operands[] = {
     {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, -1},
     {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, -1, -1},
 };
+static const signed char fashion_mnist_simple_g1_operands0[] = {
+    0,
+};
+static const signed char fashion_mnist_simple_g1_operands1[] = {
+    1,
+};
+static const signed char fashion_mnist_simple_g1_operands2[] = {
+    -1, -2,
+};
+static const gpunn_kernel_node fashion_mnist_simple_g1_nodes[] = {
+    {"cast f32 [N]", fashion_mnist_simple_g1_operands0, 1},
+    {"cast f32 [N]", fashion_mnist_simple_g1_operands1, 1},
+    {"eq f32 [N]", fashion_mnist_simple_g1_operands2, 2},
+};
+static const char *const fashion_mnist_simple_g1_externals[] = {
+    "i64 [N]",
+    "u8 [N]",
+};
+static const gpunn_kernel_operand fashion_mnist_simple_g1_evaluation_operands[] = {
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_I64, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_U8, 1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -3, -1},
+};
 static const gpunn_kernel fashion_mnist_simple_set[] = {
     {"g0",
      "t11 = cross_entropy(fc, label)",
@@ -602,6 +667,21 @@ static const gpunn_kernel fashion_mnist_simple_set[] = {
      {{NULL, 0, NULL, NULL},
       {fashion_mnist_simple_g0_forward_operands, 6, fashion_mnist_simple_g0_forward, fashion_mnist_simple_g0_forward_workspace},
       {NULL, 0, NULL, NULL}}},
+    {"g1",
+     "t15 = eq(cast(t12), cast(label))",
+     fashion_mnist_simple_g1_nodes, 3,
+     fashion_mnist_simple_g1_externals, 2,
+     NULL, 0,
+     GPUNN_KERNEL_ANY, false,
+     {{fashion_mnist_simple_g1_evaluation_operands, 3, fashion_mnist_simple_g1_evaluation, fashion_mnist_simple_g1_evaluation_workspace},
+      {NULL, 0, NULL, NULL},
+      {NULL, 0, NULL, NULL}}},
+};
+static const int fashion_mnist_simple_evaluation0[] = {
+    13, 14, 15, 12, 1,
+};
+static const gpunn_kernel_instance fashion_mnist_simple_evaluation[] = {
+    {1, fashion_mnist_simple_evaluation0},
 };
 static const int fashion_mnist_simple_training0[] = {
     11, 10, 1,
@@ -630,11 +710,11 @@ const gpunn_kernel_set fashion_mnist_simple_kernels = {
     "75e03a4c55392a6a7e53555d05213d51406235ba9d827c3eda824af09be1cd9a",
     "python3 -m generator examples/kernels/fashion_mnist_simple.json -o examples/kernels/fashion_mnist_simple",
     fashion_mnist_simple_set,
-    1,
+    2,
     17,
-    NULL,
+    fashion_mnist_simple_evaluation,
     fashion_mnist_simple_training,
-    0,
+    1,
     1,
     fashion_mnist_simple_updates,
     1,

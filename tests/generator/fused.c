@@ -11,6 +11,8 @@
 #define SETS(X)                           \
     X(chain_f32, F32, 0, 0)               \
     X(chain_f16, F16, 3, 3)               \
+    X(criteria_f32, F32, 0, 0)            \
+    X(criteria_bf16, BF16, 0, 0)          \
     X(groups_f32, F32, 0, 0)              \
     X(groups_bf16, BF16, 4, 8)            \
     X(lenet_f32, F32, 0, 0)               \

@@ -72,7 +72,7 @@ def compute(model, node, values, batch, training, sites):
         root = graph.apply(node.op, node.attrs, [graph.load(k) for k in range(len(operands))])
         index = [broadcast_index(narrow, shape) for narrow in shapes]
         return ir.evaluate([root], count(shape), lambda k, i: operands[k][index[k][i]])[0]
-    if node.op == "reshape" or (node.op == "dropout" and not training):
+    if node.op in ("reshape", "cast") or (node.op == "dropout" and not training):
         return list(x)
     if node.op == "dropout":
         return [value * keep_factor(sites[node.id], node.attrs["p"], i) for i, value in enumerate(x)]
@@ -122,6 +122,8 @@ def compute(model, node, values, batch, training, sites):
         parts = [row_loss([x[i] for i in line], label, weight, node.attrs, node.op == "cross_entropy")
                  for line, label in zip(lines(shapes[0], (1,)), operands[1])]
         total = math.fsum(cost for cost, _ in parts)
+        if node.attrs["reduction"] == "none":
+            return [cost for cost, _ in parts]
         result = [total / math.fsum(w for _, w in parts) if node.attrs["reduction"] == "mean" else total]
     else:
         raise NotImplementedError(node.op)
@@ -169,6 +171,7 @@ class Run:
     def launch(self, launch):
         n, inner = self.size(launch.domain.fixed, launch.domain.per_batch), launch.domain.inner
         roots = [store.value for store in launch.stores] + [one.value for one in launch.sums]
+        assert launch.family == "row" or not any(node.op in ("rowred", "is_column") for node in ir.topological(roots))
         totals, pending = [{} for _ in launch.sums], []
         step = inner if launch.family == "row" else n
         for start in range(0, n, step):

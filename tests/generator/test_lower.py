@@ -22,7 +22,7 @@ def feeds_of(model, batch, seed=1):
         if t.kind == "constant":
             values[t.id] = list(t.values)
         elif t.dtype != "f32":
-            values[t.id] = [draw.choice([0, 1, 2, 2, 1, 0, -100]) for _ in range(size)]
+            values[t.id] = [draw.choice([0, 1] if t.dtype == "bool" else [0, 1, 2, 2, 1, 0, -100]) for _ in range(size)]
         elif t.kind != "value":
             low, high = (0.5, 1.5) if t.kind == "buffer" else (-1.2, 1.2)
             values[t.id] = [draw.uniform(low, high) for _ in range(size)]
@@ -340,7 +340,7 @@ class Programs(unittest.TestCase):
                     {"op": "rms_norm", "name": "ln", "inputs": ["r"], "dims": 1, "as": "n"}, op("silu", "y", "n")])
 
     def test_group_norm(self):
-        """Groups of channels are rows; weight and bias have a value for each channel, and their gradients a launch of their own."""
+        """Groups of channels are rows; weight and bias have a value for each channel, their gradients a launch of their own."""
         for shape, groups, place in (((4, 2, 3), 2, (6, 4)), ((4, 2, 3), 4, (6, 4)), ((4, 2, 3), 1, (6, 4)), ((1, 5), 1, (1, 1)),
                                      ((6,), 2, (1, 6)), ((6,), 1, (1, 6)), ((3, 1, 1, 2), 3, (2, 3))):
             with self.subTest(shape=shape, groups=groups):
@@ -348,8 +348,9 @@ class Programs(unittest.TestCase):
                          {"op": "group_norm", "name": "gn", "inputs": ["u"], "num_groups": groups, "as": "n"},
                          op("silu", "s", "n"), op("add", "r", "s", "x")]
                 self.check(image + [op("flatten", "y", "r")] if len(shape) > 1 else image[:-1] + [op("add", "y", "s", "x")])
-                inner = (shape[0] * math.prod(shape[1:])) // groups
-                self.assertEqual([(launch.family, launch.domain.inner) for launch in self.kernel.forward.launches], [("row", inner)])
+                inner = math.prod(shape) // groups
+                launches = self.kernel.forward.launches
+                self.assertEqual([(launch.family, launch.domain.inner) for launch in launches], [("row", inner)])
                 alone = place in ((1, 1), (1, inner))
                 self.assertEqual(self.launches(self.kernel.backward),
                                  [("row", 1, 3, 3)] if alone else [("map", 0, 2, 2), ("row", 2, 0, 0)])
@@ -418,6 +419,45 @@ class Programs(unittest.TestCase):
                 self.assertTrue(self.kernel.loss)
                 self.assertEqual(len(self.kernel.forward.launches), 1)
                 self.assertIn("grad_h", [operand.name for operand in self.kernel.forward.operands])
+
+    def test_casts(self):
+        """Masks and class numbers are read as they are."""
+        mask = {"op": "input", "name": "mask", "dtype": "bool", "shape": ["N", 6]}
+        self.check([X, mask, layer(), op("where", "w", "mask", "h", "x"), op("tanh", "y", "w")])
+        self.assertEqual([t.split()[0] for t, _ in self.kernel.nodes], ["cast", "where", "tanh"])
+        self.assertEqual(self.kernel.externals[0], "bool [N,6]")
+        self.check([X, mask, layer(), op("cast", "c", "mask", dtype="f32"), op("mul", "m", "c", "h"), op("tanh", "y", "m")])
+
+    def test_losses_of_ordinary_nodes(self):
+        target, row, labels = data("t", 6), data("r"), {"op": "input", "name": "labels", "dtype": "i64", "shape": ["N"]}
+        weight = {"op": "constant", "name": "w", "shape": [6], "values": [0.5, 1.5, 1.0, 0.7, 2.0, 1.0]}
+        given = [X, target, row, labels, weight, layer(), linear("g", "x", 6), linear("k", "x", 6)]
+        image = [op("reshape", "hi", "h", shape=["N", 2, 3]), op("reshape", "ti", "t", shape=["N", 2, 3])]
+        for name, inputs, attrs in (
+                ("hinge_embedding_loss", "ht", {}), ("margin_ranking_loss", "hgt", {"margin": 0.3}),
+                ("dice_loss", ("hi", "ti"), {}),
+                ("dice_loss", ("hi", "ti"), {"squared": True, "reduction": "sum"}), ("triplet_margin_loss", "hgk", {}),
+                ("triplet_margin_loss", "hgk", {"swap": True, "p": 3.0}), ("triplet_margin_loss", "hgk", {"p": 1.0}),
+                ("cosine_embedding_loss", "hgr", {"margin": 0.2}), ("multi_margin_loss", ("h", "labels"), {}),
+                ("multi_margin_loss", ("h", "labels"), {"p": 2, "weight": "w"})):
+            with self.subTest(name, **attrs):
+                more = image if name == "dice_loss" else []
+                self.check(given + more + [op(name, "loss", *inputs, **attrs)], end=False)
+                self.assertTrue(self.kernel.loss)
+                claimed = sum(text.split()[0] != "reshape" for text, _ in self.kernel.nodes)
+                self.assertGreater(claimed, 3)
+        self.check([X, target, layer(), linear("g", "x", 6), op("cosine_similarity", "c", "h", "g", dim=1),
+                    op("mean", "loss", "c")], end=False)
+
+    def test_class_losses_of_rows(self):
+        """Not reduced: each row's is weighted on."""
+        labels, row = {"op": "input", "name": "labels", "dtype": "i64", "shape": ["N"]}, data("r")
+        column = op("reshape", "f", "m", shape=["N", 1])
+        for rest in ([op("mean", "loss", "m")], [column, op("mul", "y", "f", "x")] + END,
+                     [column, linear("y", "f", 3)] + END):
+            for name in ("cross_entropy", "nll_loss"):
+                self.check([X, labels, row, layer(), op("mul_scalar", "s", "h", value=2.0),
+                            op(name, "c", "s", "labels", reduction="none"), op("mul", "m", "c", "r")] + rest, end=False, batch=5)
 
     def test_a_loss_of_rows(self):
         target = data("t", 6)
