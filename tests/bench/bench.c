@@ -1,7 +1,8 @@
 /* bench.c - one workload of gpunn, timed. tests/bench/run.py runs it alternately with its twin in bench_torch.py.
  *
  * Usage: bench NAME THREADS      prints: NAME THREADS median-ms minimum-ms peak-RSS-MiB
- * Names: sgemm1024 sgemm256 mlp20 lenet4 lenet128 mlp784 lstm gru resnet_forward resnet_train bert1 bert8 gpt adam */
+ * Names: sgemm1024 sgemm256 mlp20 lenet4 lenet128 mlp784 lstm gru resnet_forward resnet_train bert1 bert8 gpt register48
+ *        register96 register192 cnn3d adam */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -69,12 +70,14 @@ int main(int argc, char **argv)
         make_resnet(&w, 10, 64, 5, false);
     else if (strcmp(name, "resnet_train") == 0)
         make_resnet(&w, 32, 64, 5, true);
-    else if (strcmp(name, "bert1") == 0)
-        make_bert(&w, 1, 128);
-    else if (strcmp(name, "bert8") == 0)
-        make_bert(&w, 8, 128);
+    else if (strcmp(name, "bert1") == 0 || strcmp(name, "bert8") == 0)
+        make_bert(&w, atoi(name + 4), (transformer){.layers = 12, .width = 768, .heads = 12, .rows = 128});
     else if (strcmp(name, "gpt") == 0)
-        make_gpt(&w);
+        make_gpt(&w, 4, (transformer){.layers = 6, .width = 384, .heads = 6, .rows = 128, .tokens = 1024});
+    else if (strncmp(name, "register", 8) == 0 && atoi(name + 8) > 0)
+        make_register(&w, atoi(name + 8));
+    else if (strcmp(name, "cnn3d") == 0)
+        make_cnn3d(&w, 4);
     else if (strcmp(name, "adam") == 0)
         make_adam(&w);
     else {

@@ -2,8 +2,8 @@
 
     bench_torch.py NAME THREADS      prints: NAME THREADS median-ms minimum-ms peak-RSS-MiB
 
-Names are bench.c's; resnet_forward also as resnet_forward_jit (frozen, optimised for inference) and resnet_train as
-resnet_train_cl (channels last), since those are PyTorch's fastest there; adam as adam_fused where PyTorch has it.
+Names are bench.c's; resnet_forward also as resnet_forward_jit (frozen, optimised for inference) and resnet_train and cnn3d as
+resnet_train_cl and cnn3d_cl (channels last), since those are PyTorch's fastest there; adam as adam_fused where PyTorch has it.
 """
 import sys
 import time
@@ -126,14 +126,15 @@ def resnet_train(channels_last):
 
 
 class BertLayer(nn.Module):
-    def __init__(self):
+    def __init__(self, width=768, heads=12):
         super().__init__()
-        self.q, self.k, self.v, self.o = (nn.Linear(768, 768) for _ in range(4))
-        self.n1, self.n2 = nn.LayerNorm(768, eps=1e-12), nn.LayerNorm(768, eps=1e-12)
-        self.f1, self.f2 = nn.Linear(768, 3072), nn.Linear(3072, 768)
+        self.heads = heads
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+        self.n1, self.n2 = nn.LayerNorm(width, eps=1e-12), nn.LayerNorm(width, eps=1e-12)
+        self.f1, self.f2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):
-        q, k, v = (layer(x).unflatten(2, (12, 64)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        q, k, v = (layer(x).unflatten(2, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
         x = self.n1(x + self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)))
         return self.n2(x + self.f2(F.gelu(self.f1(x))))
 
@@ -153,32 +154,68 @@ def bert(batch, fast):
 
 
 class GptBlock(nn.Module):
-    def __init__(self, width=384):
+    def __init__(self, width, heads):
         super().__init__()
+        self.heads = heads
         self.n1, self.n2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.o = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.f1, self.f2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):
-        q, k, v = (part.unflatten(2, (6, -1)).transpose(1, 2) for part in self.qkv(self.n1(x)).chunk(3, 2))
+        q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.n1(x)).chunk(3, 2))
         x = x + self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
         return x + self.f2(F.gelu(self.f1(self.n2(x)), approximate="tanh"))
 
 
 class Gpt(nn.Module):
-    def __init__(self, tokens=1024, rows=128, width=384):
+    def __init__(self, layers, width, heads, rows, tokens):
         super().__init__()
         self.wte, self.wpe, self.n = nn.Embedding(tokens, width), nn.Embedding(rows, width), nn.LayerNorm(width)
-        self.blocks = nn.Sequential(*[GptBlock() for _ in range(6)])
+        self.blocks = nn.Sequential(*[GptBlock(width, heads) for _ in range(layers)])
 
     def forward(self, tokens):
         return F.linear(self.n(self.blocks(self.wte(tokens) + self.wpe.weight)), self.wte.weight).flatten(0, 1)
 
 
 def gpt():
-    model, tokens = Gpt(), torch.arange(512) * 7 % 1024
+    model, tokens = Gpt(6, 384, 6, 128, 1024), torch.arange(512) * 7 % 1024
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0)
     return training(model, optimizer, nn.CrossEntropyLoss(), tokens.reshape(4, 128), tokens)
+
+
+class Registration(nn.Module):
+    """The loss of one volume, moved by the displacements in voxels, against another."""
+
+    def __init__(self, side):
+        super().__init__()
+        self.field = nn.Parameter(torch.zeros(1, side, side, side, 3))
+        grid = F.affine_grid(torch.eye(3, 4)[None], [1, 1, side, side, side], align_corners=False)
+        self.register_buffer("grid", grid)
+
+    def forward(self, volumes):
+        moving, fixed = volumes
+        warped = F.grid_sample(moving, self.grid + self.field * (2 / self.field.shape[1]), padding_mode="border", align_corners=False)
+        a, b = warped - warped.mean(), fixed - fixed.mean()
+        similarity = (a * b).sum() / ((a * a).sum() * (b * b).sum() + 1e-5).sqrt()
+        return 0.01 * sum(self.field.diff(dim=d).square().mean() for d in (1, 2, 3)) - similarity
+
+
+def register(side):
+    model = Registration(side)
+    volumes = [2 * torch.rand(1, 1, side, side, side) - 1 for _ in range(2)]
+    return training(model, torch.optim.Adam(model.parameters(), lr=0.1), lambda loss, _: loss, volumes, None)
+
+
+def cnn3d(channels_last):
+    layers, channels = [], 1
+    for width in 16, 32, 64:
+        layers += [nn.Conv3d(channels, width, 3, padding=1, bias=False), nn.BatchNorm3d(width), nn.ReLU(inplace=True), nn.MaxPool3d(2)]
+        channels = width
+    model, x = nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(64, 10)), torch.rand(4, 1, 32, 32, 32)
+    if channels_last:
+        model, x = model.to(memory_format=torch.channels_last_3d), x.contiguous(memory_format=torch.channels_last_3d)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    return training(model, optimizer, nn.CrossEntropyLoss(), x, classes(4, 10))
 
 
 def adam(**options):
@@ -198,11 +235,12 @@ def fused():
 
 WORKLOADS = {
     "sgemm1024": lambda: sgemm(1024), "sgemm256": lambda: sgemm(256), "mlp20": mlp20, "lenet4": lambda: lenet(4),
-    "lenet128": lambda: lenet(128), "mlp784": mlp784, "lstm": lambda: recurrent(nn.LSTM), "gru": lambda: recurrent(nn.GRU), "resnet_forward": lambda: resnet_forward(False),
-    "resnet_forward_jit": lambda: resnet_forward(True), "resnet_train": lambda: resnet_train(False),
+    "lenet128": lambda: lenet(128), "mlp784": mlp784, "lstm": lambda: recurrent(nn.LSTM), "gru": lambda: recurrent(nn.GRU),
+    "resnet_forward": lambda: resnet_forward(False), "resnet_forward_jit": lambda: resnet_forward(True), "resnet_train": lambda: resnet_train(False),
     "resnet_train_cl": lambda: resnet_train(True), "bert1": lambda: bert(1, False), "bert8": lambda: bert(8, False),
     "bert1_fast": lambda: bert(1, True), "bert8_fast": lambda: bert(8, True),
-    "gpt": gpt, "adam": adam, "adam_fused": lambda: adam(fused=True), "fused": fused,
+    "gpt": gpt, "register48": lambda: register(48), "register96": lambda: register(96), "register192": lambda: register(192),
+    "cnn3d": lambda: cnn3d(False), "cnn3d_cl": lambda: cnn3d(True), "adam": adam, "adam_fused": lambda: adam(fused=True), "fused": fused,
 }
 
 

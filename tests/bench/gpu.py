@@ -1,14 +1,22 @@
 """Times gpunn against PyTorch on a GPU and prints a table: python3 tests/bench/gpu.py PROGRAM [--json FILE] [--seconds 240] [NAME ...]
 
-PROGRAM is built from gpu_bench.c; PyTorch's side is gpu_torch.py under --python, once for each mode: eager, compile, reduce-overhead and
-graph (the eager step captured by hand). All peers of a workload stand ready beside each other and are timed in turns, in an order that
-turns round from one round to the next, each for about 50 ms a round with a synchronisation at its end. ms: the median over the rounds.
-ratio: the median over the rounds of peer / gpunn in the same round, above 1: gpunn is faster. MiB: the peak of memory held in tensors.
-Workloads for which the time does not suffice are left out and named. Standard library only.
+PROGRAM is built from gpu_bench.c; PyTorch's side is gpu_torch.py under --python, once for each mode: eager, compile, reduce-overhead,
+graph (the eager step captured by hand) and, for the large models, max-autotune. All peers of a workload stand ready beside each other and
+are timed in turns, in an order that turns round from one round to the next, each for about 50 ms a round with a synchronisation at its
+end. ms: the median over the rounds. ratio: the median over the rounds of peer / gpunn in the same round, above 1: gpunn is faster. rate:
+of bytes beside a copy's, or of samples and, in 16 bits, of the model's operations beside what the GPU's maker promises (dense). MiB: the
+peak of memory held in tensors. result: the loss of the eighth step or a sum over the output, from the same weights and inputs; peers
+that do not agree are named, which is a failure. Workloads for which the time does not suffice are left out and named.
+
+PyTorch's compiler takes minutes: --compile MODE --ready FILE only compiles, workload by workload into the compiler's cache, and adds
+those that are ready to FILE; with --ready FILE and without --compile, what is not in FILE by then is not measured in that mode.
+--cpu tries all of this in small sizes where there is no GPU. Standard library only.
 """
 import argparse
+import collections
 import datetime
 import json
+import math
 import os
 import queue
 import statistics
@@ -18,11 +26,28 @@ import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Name: bytes that must be moved (0: no bandwidth is told). copy, PyTorch's, gives the bandwidth that the others are held against.
-WORKLOADS = {"mlp20": 0, "lenet4": 0, "lenet4096": 0, "mlp784_f32": 0, "mlp784_tf32": 0, "mlp784_bf16": 0, "resnet18_bf16": 0,
-             "copy": 2 << 28, "relu": 2 << 28, "gelu": 2 << 28, "add": 3 << 28, "adamw": 28 * 100000000}
-MODES = ("eager", "compile", "reduce-overhead", "graph")
-OPENING = 100  # seconds within which a workload must stand ready
+# bytes that must be moved in a run, or samples in it and the model's floating-point operations
+Work = collections.namedtuple("Work", "bytes samples unit operations", defaults=(0, 0, "", 0))
+
+
+def transformer(rows, width=768, layers=12, table=0):
+    """Operations of a token, forward: two for each weight, and attention's products (not halved where it is causal)."""
+    return 2 * (12 * layers * width * width + width * table) + 4 * layers * width * rows
+
+
+# The most important first, for which the time is sure to suffice. copy, PyTorch's, gives the bandwidth that others are held against.
+WORKLOADS = {
+    "resnet18_bf16": Work(samples=64, unit="images", operations=3 * 64 * 2 * 1814073344),
+    "gpt2_bf16": Work(samples=8192, unit="tokens", operations=3 * 8192 * transformer(1024, table=50304)),
+    "bert8_f16": Work(samples=8, unit="sequences", operations=8 * 128 * transformer(128)),
+    "bert32_f16": Work(samples=32, unit="sequences", operations=32 * 128 * transformer(128)),
+    "mlp20": Work(), "lenet4": Work(), "mlp784_bf16": Work(samples=512, unit="samples", operations=6 * 512 * (784 * 1024 + 1024 * 1024 + 10240)),
+    "copy": Work(2 << 28), "relu": Work(2 << 28), "adamw": Work(28 * 100000000), "gelu": Work(2 << 28), "add": Work(3 << 28),
+    "register48": Work(), "register192": Work(), "mlp784_f32": Work(), "mlp784_tf32": Work(), "lenet4096": Work(),
+}
+MODES = ("eager", "compile", "reduce-overhead", "graph", "max-autotune")
+AUTOTUNED = ("resnet18_bf16", "gpt2_bf16", "bert8_f16", "bert32_f16")
+PROMISED = {"B200": 2250, "H200": 989, "H100": 989, "A100": 312, "L40": 181, "L4": 121, "T4": 65}  # TFLOP/s in 16 bits, dense
 
 
 class Failure(Exception):
@@ -91,7 +116,7 @@ def together(peers, question, failures, seconds):
 
 
 def measure(name, peers, rounds, seconds):
-    """{peer: {"ms": [of each round], "peak", "reserved", "loss"}} and {peer: why it failed}."""
+    """{peer: {"ms": [of each round], "peak", "reserved", "result"}} and {peer: why it failed}."""
     failures = {}
     ready = [peer for peer in peers if peer in together(peers, "open " + name, failures, seconds)]
     times = {peer: [] for peer in ready}
@@ -105,22 +130,54 @@ def measure(name, peers, rounds, seconds):
                 failures[peer] = str(failure)
     results = {}
     for peer, answer in together({peer: peers[peer] for peer in ready if peer not in failures}, "close", failures, 20).items():
-        results[peer] = {"ms": times[peer], "peak": int(answer[0]), "reserved": int(answer[1]), "loss": answer[2]}
+        results[peer] = {"ms": times[peer], "peak": int(answer[0]), "reserved": int(answer[1]), "result": answer[2]}
+    for peer, result in results.items():
+        if "gpunn" in results and not agree(float(result["result"]), float(results["gpunn"]["result"]), tolerance(name)):
+            failures[peer] = f"its result is {result['result']}, gpunn's {results['gpunn']['result']}"
     return results, failures
 
 
-def row(name, results, copy):
+def agree(a, b, most):
+    return math.isnan(a) and math.isnan(b) or abs(a - b) <= most * max(1, abs(b))
+
+
+def tolerance(name):
+    return 3e-2 if "16" in name.rpartition("_")[2] else 1e-2 if name.endswith("_tf32") else 1e-3
+
+
+def rate(work, ms, copy, promised):
+    if work.bytes:
+        return f"{work.bytes / ms / 1e6:.0f} GB/s" + (f" ({100 * work.bytes / ms / 1e6 / copy:.0f} % of copy)" if copy else "")
+    if work.samples == 0:
+        return "-"
+    share = f" ({work.operations / ms / 1e7 / promised:.1f} % of {promised} TFLOP/s)" if promised else ""
+    return f"{1e3 * work.samples / ms:.0f} {work.unit}/s{share}"
+
+
+def rows(name, work, results, copy, promised):
     """A line of the table for each peer."""
     own = results.get("gpunn")
     for peer, result in results.items():
         ms = statistics.median(result["ms"])
         both = zip(result["ms"], own["ms"]) if own and peer != "gpunn" else []
         ratio = statistics.median([a / b for a, b in both] or [0])
-        width = f"{WORKLOADS[name] / ms / 1e6:.0f}" if WORKLOADS[name] else "-"
-        if WORKLOADS[name] and copy:
-            width += f" ({100 * WORKLOADS[name] / ms / 1e6 / copy:.0f} %)"
-        yield (f"| {name} | {peer} | {ms:.4g} | {min(result['ms']):.4g} to {max(result['ms']):.4g} | {f'{ratio:.2f}' if ratio else '-'} | {width} | "
-               f"{result['peak'] / 2**20:.1f} | {result['reserved'] / 2**20:.0f} | {result['loss']} |")
+        yield (f"| {name} | {peer} | {ms:.4g} | {min(result['ms']):.4g} to {max(result['ms']):.4g} | {f'{ratio:.2f}' if ratio else '-'} | "
+               f"{rate(work, ms, copy, promised)} | {result['peak'] / 2**20:.1f} | {result['reserved'] / 2**20:.0f} | "
+               f"{result['result']} |")
+
+
+def best(workloads):
+    """A table of gpunn beside the fastest of PyTorch's modes and beside the one that takes least memory."""
+    yield "\n| workload | gpunn ms | fastest peer | its ms | ratio | gpunn MiB | least of a peer |\n|---|---|---|---|---|---|---|"
+    for name, results in workloads.items():
+        others = {peer: result for peer, result in results.items() if peer != "gpunn"}
+        if "gpunn" not in results or not others:
+            continue
+        own, ms = results["gpunn"], {peer: statistics.median(result["ms"]) for peer, result in results.items()}
+        peer = min(others, key=ms.get)
+        ratio = statistics.median(a / b for a, b in zip(others[peer]["ms"], own["ms"]))
+        yield (f"| {name} | {ms['gpunn']:.4g} | {peer} | {ms[peer]:.4g} | {ratio:.2f} | {own['peak'] / 2**20:.1f} | "
+               f"{min(result['peak'] for result in others.values()) / 2**20:.1f} |")
 
 
 def machine(peers):
@@ -134,6 +191,33 @@ def machine(peers):
     return {"date": datetime.date.today().isoformat(), "gpu": gpu or "no GPU", "torch, CUDA, cuDNN": " ".join(versions), "commit": commit}
 
 
+def is_meant(mode, name):
+    return mode == "eager" if name == "copy" else name in AUTOTUNED if mode == "max-autotune" else True
+
+
+def is_ready(mode, name, ready):
+    """ready: the lines of what was compiled ahead, or None."""
+    return ready is None or mode in ("gpunn", "eager", "graph") or f"{mode} {name}" in ready
+
+
+def compile_ahead(mode, peer, names, seconds, path):
+    end = time.monotonic() + seconds
+    for name in names:
+        if name == "copy" or not is_meant(mode, name):
+            continue
+        begin = time.monotonic()
+        try:
+            peer.ask("open " + name, end - begin)
+            peer.ask("close")
+        except (Failure, subprocess.TimeoutExpired) as failure:
+            print(f"{mode} {name}: {failure}", flush=True)
+            continue
+        print(f"{mode} {name}: {time.monotonic() - begin:.0f} s", flush=True)
+        with open(path, "a") as file:
+            file.write(f"{mode} {name}\n")
+    peer.stop()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
@@ -142,44 +226,57 @@ def main():
     parser.add_argument("--json")
     parser.add_argument("--seconds", type=float, default=240)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--cpu", action="store_true", help="to try this where there is no GPU")
+    parser.add_argument("--compile", metavar="MODE")
+    parser.add_argument("--ready", metavar="FILE")
+    parser.add_argument("--opening", type=float, default=100, help="seconds within which a workload must stand ready")
+    parser.add_argument("--cpu", action="store_true", help="to try this where there is no GPU, in small sizes")
     options = parser.parse_intermixed_args()
     end = time.monotonic() + options.seconds
-    cpu = ["--cpu"] if options.cpu else []
+    cpu = ["--cpu", "--small"] if options.cpu else []
+    twin = [options.python, "-B", os.path.join(HERE, "gpu_torch.py")]
+    if options.compile:
+        return compile_ahead(options.compile, Peer(twin + [options.compile] + cpu), options.names or WORKLOADS, options.seconds, options.ready)
     peers = {"gpunn": Peer([options.program] + cpu)}
     if subprocess.run([options.python, "-c", "import torch"], capture_output=True).returncode == 0:
-        peers.update({mode: Peer([options.python, "-B", os.path.join(HERE, "gpu_torch.py"), mode] + cpu) for mode in MODES
-                      if not (options.cpu and mode == "graph")})
+        peers.update({mode: Peer(twin + [mode] + cpu) for mode in MODES if not (options.cpu and mode == "graph")})
     else:
         print(f"# {options.python} has no torch: gpunn alone")
+    ready = None
+    if options.ready:
+        with open(options.ready) as file:
+            ready = file.read().splitlines()
     report = {"machine": machine(peers), "rounds": options.rounds, "workloads": {}, "failures": {}, "left out": []}
     print(", ".join(f"{key} {value}" for key, value in report["machine"].items()) + f", {options.rounds} rounds\n")
-    print("| workload | peer | ms | range | ratio | GB/s (of copy) | peak MiB | reserved MiB | loss |\n|---|---|---|---|---|---|---|---|---|", flush=True)
+    print("| workload | peer | ms | range | ratio | rate | peak MiB | reserved MiB | result |\n|---|---|---|---|---|---|---|---|---|", flush=True)
+    promised = next((rate for gpu, rate in PROMISED.items() if gpu in report["machine"]["gpu"]), 0)
     copy, failed = 0, False
     for name in options.names or WORKLOADS:
         left = end - time.monotonic()
         if left < 15:
             report["left out"].append(name)
             continue
-        takes_part = {peer: process for peer, process in peers.items() if name != "copy" or peer == "eager"}
-        results, failures = measure(name, takes_part, options.rounds, min(left - 10, OPENING))
+        meant = {mode: peer for mode, peer in peers.items() if is_meant(mode, name)}
+        present = {mode: peer for mode, peer in meant.items() if is_ready(mode, name, ready)}
+        results, failures = measure(name, present, options.rounds, min(left - 10, options.opening))
+        failed = failed or bool(failures.keys() & (results.keys() | {"gpunn"}))
+        failures.update({mode: "not measured: it was not compiled in time" for mode in meant if mode not in present})
         if name == "copy" and results:
-            copy = WORKLOADS[name] / statistics.median(results["eager"]["ms"]) / 1e6
-        for line in row(name, results, copy):
+            copy = WORKLOADS[name].bytes / statistics.median(results["eager"]["ms"]) / 1e6
+        for line in rows(name, Work() if options.cpu else WORKLOADS[name], results, copy, promised):
             print(line, flush=True)
         for peer, why in failures.items():
             print(f"# {name}, {peer}: {why}", flush=True)
-        failed = failed or "gpunn" in failures
         report["workloads"][name], report["failures"][name] = results, failures
         if options.json:
             with open(options.json, "w") as file:
                 json.dump(report, file, indent=1)
+    print("\n".join(best(report["workloads"])))
     if report["left out"]:
         print("# no time was left for " + ", ".join(report["left out"]))
     for peer in peers.values():
         peer.stop()
-    sys.exit(1 if failed else 0)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,8 +2,9 @@
  *
  * open NAME    makes the workload and warms it up       "ok"
  * time         runs it for about 50 ms                  "ok" and the milliseconds of one run
- * close        frees it                                 "ok", peak bytes of tensors, peak bytes taken from the GPU, loss (or nan)
- * A failure is a sentence on stderr, and the end. With --cpu it works on the CPU: to try it where there is no GPU.
+ * close        frees it                                 "ok", peak bytes of tensors, peak bytes taken from the GPU, result
+ * result: the loss of the eighth training step, or what a forward pass computes as one number, or nan. A failure is a sentence on
+ * stderr, and the end. To try it where there is no GPU: --cpu, and --small for sizes that take no time.
  * Build: nvcc -O3 -I. tests/bench/gpu_bench.c gpunn_cuda.cu -o gpu_bench */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
@@ -11,35 +12,65 @@
 
 #include "workloads.h"
 
-static gpunn_tensor *stream(workload *w, const char *name) /* 256 MiB */
+static gpunn_tensor *stream(workload *w, const char *name, bool small) /* 256 MiB */
 {
-    return input(w, name, 64, GPUNN_SHAPE(GPUNN_BATCH, 1 << 20));
+    return input(w, name, 64, GPUNN_SHAPE(GPUNN_BATCH, small ? 1 << 10 : 1 << 20));
 }
 
-static void make(workload *w, const char *name)
+/* The 8 of "bert8_f16". */
+static int number_in(const char *name)
 {
+    return atoi(name + strcspn(name, "0123456789"));
+}
+
+static void make(workload *w, const char *name, bool small)
+{
+    transformer bert = {.layers = 12, .width = 768, .heads = 12, .rows = 128};
+    transformer gpt2 = {.layers = 12, .width = 768, .heads = 12, .rows = 1024, .tokens = 50304}; /* a multiple of 128 */
+    transformer tiny = {.layers = 2, .width = 64, .heads = 2, .rows = 16, .tokens = 128};
+    int         number = number_in(name);
     if (strcmp(name, "mlp20") == 0)
         make_mlp20(w);
     else if (strncmp(name, "lenet", 5) == 0)
-        make_lenet(w, atoi(name + 5));
+        make_lenet(w, small ? 4 : number);
     else if (strncmp(name, "mlp784", 6) == 0)
-        make_mlp784(w, 512, 1024, 1024);
+        make_mlp784(w, small ? 16 : 512, small ? 32 : 1024, small ? 32 : 1024);
     else if (strncmp(name, "resnet18", 8) == 0)
-        make_resnet(w, 64, 224, 1000, true);
+        make_resnet(w, small ? 2 : 64, small ? 64 : 224, 1000, true);
+    else if (strncmp(name, "bert", 4) == 0)
+        make_bert(w, small ? 2 : number, small ? tiny : bert);
+    else if (strncmp(name, "gpt2", 4) == 0)
+        make_gpt(w, small ? 2 : 8, small ? tiny : gpt2);
+    else if (strncmp(name, "register", 8) == 0)
+        make_register(w, small ? 8 : number);
     else if (strcmp(name, "relu") == 0)
-        w->output = gpunn_relu(stream(w, "a"));
+        w->output = gpunn_relu(stream(w, "a", small));
     else if (strcmp(name, "gelu") == 0)
-        w->output = gpunn_gelu(stream(w, "a"));
+        w->output = gpunn_gelu(stream(w, "a", small));
     else if (strcmp(name, "add") == 0)
-        w->output = gpunn_add(stream(w, "a"), stream(w, "b"));
+        w->output = gpunn_add(stream(w, "a", small), stream(w, "b", small));
     else if (strcmp(name, "adamw") == 0) {
         w->opt = gpunn_adamw(w->model, .lr = 0.001f);
-        make_parameters(w, 100000000, 1);
+        make_parameters(w, small ? 100000 : 100000000, 1);
     } else {
         fprintf(stderr, "there is no workload %s\n", name);
         exit(2);
     }
     if (gpunn_last_status(w->dev) != GPUNN_OK) die(w);
+}
+
+/* The loss, or the sum of the output times noise, which takes in each of its values. */
+static double result(workload *w)
+{
+    if (w->loss) return (double)gpunn_item(w->loss);
+    if (w->output == NULL) return (double)NAN;
+    size_t bytes = gpunn_tensor_bytes(w->output), count = bytes / sizeof(float);
+    float *values = (float *)room((int64_t)count, sizeof *values);
+    double sum = 0;
+    if (gpunn_read(w->output, values, bytes) != GPUNN_OK) die(w);
+    for (size_t i = 0; i < count; i++) sum += (double)values[i] * (double)noise((int64_t)i, 1000);
+    free(values);
+    return sum / sqrt((double)count);
 }
 
 /* Seconds that the runs take, up to the end of the last one's work. */
@@ -52,7 +83,7 @@ static double repeat(workload *w, int64_t runs)
 }
 
 /* Returns how many runs take about 50 ms. */
-static int64_t open_workload(workload *w, gpunn_device_type type, const char *name)
+static int64_t open_workload(workload *w, gpunn_device_type type, const char *name, bool small, double *value)
 {
     static const char *const suffixes[] = {"_f32", "_tf32", "_bf16", "_f16"}; /* as in gpunn_precision */
     int                      precision = 3;
@@ -61,28 +92,36 @@ static int64_t open_workload(workload *w, gpunn_device_type type, const char *na
     w->dev = gpunn_device_open(.type = type, .seed = 1, .benchmark = true);
     if (w->dev == NULL) die(w);
     w->model = gpunn_model_create(w->dev, .precision = (gpunn_precision)precision);
-    make(w, name);
+    make(w, name, small);
+    write_weights(w);
+    (void)repeat(w, 8); /* plans, captures, warms up */
+    *value = result(w);
     int64_t runs = 4;
-    double  seconds = repeat(w, runs); /* plans, captures, warms up */
+    double  seconds;
     while ((seconds = repeat(w, runs)) < 0.2) runs *= 2;
     return (int64_t)(0.05 * (double)runs / seconds) + 1;
 }
 
 int main(int argc, char **argv)
 {
-    gpunn_device_type type = argc > 1 && strcmp(argv[1], "--cpu") == 0 ? GPUNN_DEVICE_CPU : GPUNN_DEVICE_CUDA;
+    gpunn_device_type type = GPUNN_DEVICE_CUDA;
+    bool              small = false;
     workload          w;
     int64_t           runs = 1;
+    double            value = 0;
     char              line[128], name[64];
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--cpu") == 0) type = GPUNN_DEVICE_CPU;
+        if (strcmp(argv[i], "--small") == 0) small = true;
+    }
     while (fgets(line, sizeof line, stdin)) {
         if (sscanf(line, "open %63s", name) == 1) {
-            runs = open_workload(&w, type, name);
+            runs = open_workload(&w, type, name, small, &value);
             printf("ok\n");
         } else if (strcmp(line, "time\n") == 0)
             printf("ok %.9f\n", 1e3 * repeat(&w, runs) / (double)runs);
         else {
-            printf("ok %zu %zu %.6g\n", gpunn_memory_peak(w.dev), gpunn_memory_reserved_peak(w.dev),
-                   w.loss ? (double)gpunn_item(w.loss) : (double)NAN);
+            printf("ok %zu %zu %.6g\n", gpunn_memory_peak(w.dev), gpunn_memory_reserved_peak(w.dev), value);
             gpunn_optimizer_destroy(w.opt);
             gpunn_model_destroy(w.model);
             gpunn_device_close(w.dev);

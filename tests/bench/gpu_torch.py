@@ -1,10 +1,12 @@
 """PyTorch's side of the benchmarks on a GPU: does what tests/bench/gpu.py asks for on stdin, as gpu_bench.c does.
 
-    gpu_torch.py MODE [--cpu]
+    gpu_torch.py MODE [--cpu] [--small]
 
-MODE: eager; compile and reduce-overhead: torch.compile of model, loss and update in that mode; graph: the eager step captured by hand
-into one CUDA graph. Also understood: version. PyTorch gets what makes it fast: cudnn.benchmark, fused updates where it has them,
-channels_last for the ResNet, autocast for BF16 (F32 master weights, as gpunn keeps them). TF32 only where the workload says so.
+MODE: eager; compile, reduce-overhead and max-autotune: torch.compile of model, loss and update in that mode (the update, which has no
+products to choose kernels for, in reduce-overhead where the rest is in max-autotune); graph: the eager step captured by hand into one CUDA
+graph. Also understood: version. PyTorch gets what makes it fast: cudnn.benchmark, fused updates where it has them, channels_last for the
+ResNet, autocast for BF16 training (F32 master weights, as gpunn keeps them), F16 weights for inference. TF32 only where the workload
+says so. Weights and inputs are gpunn's: workloads.h draws the same numbers.
 """
 import gc
 import os
@@ -18,7 +20,7 @@ from torch.nn import functional as F
 import bench_torch
 
 MODE = sys.argv[1]
-CPU = "--cpu" in sys.argv
+CPU, SMALL = "--cpu" in sys.argv, "--small" in sys.argv
 DEVICE = torch.device("cpu" if CPU else "cuda")
 
 
@@ -27,10 +29,10 @@ def synchronize():
         torch.cuda.synchronize()
 
 
-def compiled(function):
-    if MODE not in ("compile", "reduce-overhead"):
+def compiled(function, mode=MODE):
+    if mode in ("eager", "graph"):
         return function
-    return torch.compile(function, mode=None if MODE == "compile" else MODE)
+    return torch.compile(function, mode=None if mode == "compile" else mode)
 
 
 def training(model, optimizer, criterion, x, y, half=False):
@@ -38,10 +40,11 @@ def training(model, optimizer, criterion, x, y, half=False):
         with torch.autocast(DEVICE.type, torch.bfloat16, enabled=half):
             return criterion(model(x), y)
 
-    forward, update = compiled(forward), compiled(optimizer.step)
+    write_weights(model)
+    forward, update = compiled(forward), compiled(optimizer.step, "reduce-overhead" if MODE == "max-autotune" else MODE)
 
     def step():
-        if MODE == "reduce-overhead":
+        if MODE in ("reduce-overhead", "max-autotune"):
             torch.compiler.cudagraph_mark_step_begin()
         optimizer.zero_grad(set_to_none=True)
         loss = forward()
@@ -55,8 +58,27 @@ def classes(batch, count):
     return bench_torch.classes(batch, count).to(DEVICE)
 
 
-def noise(*shape):
-    return 2 * torch.rand(*shape, device=DEVICE) - 1
+def noise(*shape, row=0):
+    """workloads.h's: number i of that row at element i."""
+    count = 1
+    for size in shape:
+        count *= size
+    h = torch.arange(count, device=DEVICE).add_(row * 0x9E3779B9).bitwise_and_(0xFFFFFFFF)
+    for shift, factor in (16, 0x7FEB352D), (15, 0x846CA68B):
+        h.bitwise_xor_(h >> shift).mul_(factor).bitwise_and_(0xFFFFFFFF)
+    return (h.bitwise_xor_(h >> 16) >> 8).float().div_(8388608).sub_(1).reshape(shape)
+
+
+@torch.no_grad()
+def write_weights(model):
+    """workloads.h's write_weights, for parameters in the same order."""
+    weights = 0
+    for name, p in model.named_parameters():
+        if p.dim() > 1:
+            p.copy_(noise(*p.shape, row=16 + weights) / (p.numel() / p.shape[0]) ** 0.5)
+            weights += 1
+        elif name.endswith("bias"):
+            p.zero_()
 
 
 def fused(optimizer, model, **options):
@@ -74,27 +96,58 @@ def mlp20():
 
 
 def lenet(batch):
+    batch = 4 if SMALL else batch
     model = bench_torch.LeNet().to(DEVICE)
     optimizer = fused(torch.optim.SGD, model, lr=0.001, momentum=0.9)
     return training(model, optimizer, nn.CrossEntropyLoss(), noise(batch, 3, 32, 32), classes(batch, 10))
 
 
 def mlp784(half=False):
-    model = nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)).to(DEVICE)
+    batch, width = (16, 32) if SMALL else (512, 1024)
+    model = nn.Sequential(nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)).to(DEVICE)
     optimizer = fused(torch.optim.Adam, model, lr=0.001)
-    return training(model, optimizer, nn.CrossEntropyLoss(), noise(512, 784), classes(512, 10), half)
+    return training(model, optimizer, nn.CrossEntropyLoss(), noise(batch, 784), classes(batch, 10), half)
 
 
 def resnet18():
+    batch, side = (2, 64) if SMALL else (64, 224)
     model = bench_torch.resnet(1000).to(DEVICE, memory_format=torch.channels_last).train()
     optimizer = fused(torch.optim.SGD, model, lr=0.001, momentum=0.9)
-    x = noise(64, 3, 224, 224).contiguous(memory_format=torch.channels_last)
-    return training(model, optimizer, nn.CrossEntropyLoss(), x, classes(64, 1000), True)
+    x = noise(batch, 3, side, side).contiguous(memory_format=torch.channels_last)
+    return training(model, optimizer, nn.CrossEntropyLoss(), x, classes(batch, 1000), True)
+
+
+def bert(batch):
+    batch, layers, width, heads, rows = (2, 2, 64, 2, 16) if SMALL else (batch, 12, 768, 12, 128)
+    model = nn.Sequential(*[bench_torch.BertLayer(width, heads) for _ in range(layers)]).to(DEVICE).eval()
+    write_weights(model)
+    model, x = model.half(), noise(batch, rows, width).half()
+    forward = compiled(model)
+
+    def step():
+        with torch.inference_mode():
+            return forward(x)
+    return step
+
+
+def gpt2():
+    batch, layers, width, heads, rows, tokens = (2, 2, 64, 2, 16, 128) if SMALL else (8, 12, 768, 12, 1024, 50304)
+    model = bench_torch.Gpt(layers, width, heads, rows, tokens).to(DEVICE)
+    optimizer = fused(torch.optim.AdamW, model, lr=1e-4, weight_decay=0.0)
+    x = classes(batch * rows, tokens)
+    return training(model, optimizer, nn.CrossEntropyLoss(), x.reshape(batch, rows), x, True)
+
+
+def register(side):
+    model = bench_torch.Registration(8 if SMALL else side).to(DEVICE)
+    volume = model.field.shape[1:4]
+    return training(model, fused(torch.optim.Adam, model, lr=0.1), lambda loss, _: loss,
+                    (noise(1, 1, *volume), noise(1, 1, *volume, row=1)), None)
 
 
 def stream(function, operands):
     """Of 256 MiB."""
-    values, function = [noise(64, 1 << 20) for _ in range(operands)], compiled(function)
+    values, function = [noise(64, 1 << (10 if SMALL else 20), row=i) for i in range(operands)], compiled(function)
 
     def step():
         with torch.no_grad():
@@ -103,20 +156,23 @@ def stream(function, operands):
 
 
 def copy():
-    source, target = noise(64, 1 << 20), torch.empty(64, 1 << 20, device=DEVICE)
+    source = noise(64, 1 << (10 if SMALL else 20))
+    target = torch.empty_like(source)
     return lambda: target.copy_(source)
 
 
 def adamw():
-    model = nn.ParameterList([nn.Parameter(noise(100000000))])
-    model[0].grad = noise(100000000)
+    values = noise(100000 if SMALL else 100000000)
+    model = nn.ParameterList([nn.Parameter(values)])
+    model[0].grad = values.clone()
     update = compiled(fused(torch.optim.AdamW, model, lr=0.001).step)
     return lambda: update()
 
 
 WORKLOADS = {
     "mlp20": mlp20, "lenet4": lambda: lenet(4), "lenet4096": lambda: lenet(4096), "mlp784_f32": mlp784, "mlp784_tf32": mlp784,
-    "mlp784_bf16": lambda: mlp784(True), "resnet18_bf16": resnet18, "copy": copy, "relu": lambda: stream(F.relu, 1),
+    "mlp784_bf16": lambda: mlp784(True), "resnet18_bf16": resnet18, "bert8_f16": lambda: bert(8), "bert32_f16": lambda: bert(32),
+    "gpt2_bf16": gpt2, "register48": lambda: register(48), "register192": lambda: register(192), "copy": copy, "relu": lambda: stream(F.relu, 1),
     "gelu": lambda: stream(F.gelu, 1), "add": lambda: stream(torch.add, 2), "adamw": adamw,
 }
 
@@ -144,14 +200,18 @@ class Workload:
         tf32 = "tf32" in name
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         torch.backends.cudnn.benchmark = True
-        if not CPU:
-            torch.cuda.reset_peak_memory_stats()
         self.step = WORKLOADS[name]()
-        if MODE == "graph":
-            self.step = captured(self.step)
+        if not CPU:  # what it took to draw the numbers is no memory of the workload
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
         self.loss = None
+        if MODE == "graph":
+            self.step = captured(self.step)  # after four steps
+        else:
+            self.repeat(4)
+        self.repeat(4)
+        self.value = self.result()
         runs = 4
-        self.repeat(runs)
         while (seconds := self.repeat(runs)) < 0.2:
             runs *= 2
         self.runs = int(0.05 * runs / seconds) + 1
@@ -164,10 +224,17 @@ class Workload:
         synchronize()
         return time.perf_counter() - begin
 
+    @torch.no_grad()
     def result(self):
-        loss = self.loss.item() if self.loss is not None and self.loss.numel() == 1 else float("nan")
+        """The loss, or gpu_bench.c's sum of an output."""
+        if self.loss is None or self.loss.numel() == 1:
+            return float("nan") if self.loss is None else self.loss.item()
+        y = self.loss.flatten()
+        return ((y * noise(y.numel(), row=1000)).sum(dtype=torch.float64) / y.numel() ** 0.5).item()
+
+    def report(self):
         peak = (0, 0) if CPU else (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
-        return f"{peak[0]} {peak[1]} {loss:.6g}"
+        return f"{peak[0]} {peak[1]} {self.value:.6g}"
 
 
 def answer(command):
@@ -180,7 +247,7 @@ def answer(command):
         return ""
     if command[0] == "time":
         return f"{1e3 * workload.repeat(workload.runs) / workload.runs:.9f}"
-    text, workload = workload.result(), None
+    text, workload = workload.report(), None
     torch._dynamo.reset()
     gc.collect()
     if not CPU:

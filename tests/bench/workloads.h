@@ -1,6 +1,7 @@
 /* The models that the benchmarks time, the same on the CPU (bench.c) and on a GPU (gpu_bench.c). Include gpunn.h before. */
 #ifndef BENCH_WORKLOADS_H
 #define BENCH_WORKLOADS_H
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@ typedef struct workload {
     gpunn_tensor    *output; /* of a forward pass */
     gpunn_tensor    *loss;   /* of a training step */
     gpunn_optimizer *opt;    /* alone: an update */
+    uint32_t         inputs; /* so far */
 } workload;
 
 static inline double now(void)
@@ -46,20 +48,54 @@ static inline void *room(int64_t count, size_t size)
     return values;
 }
 
+/* Number i of a row of numbers between -1 and 1, which gpu_torch.py draws too. */
+static inline float noise(int64_t i, uint32_t row)
+{
+    uint32_t h = (uint32_t)i + row * 0x9E3779B9u;
+    h = (h ^ h >> 16) * 0x7FEB352Du;
+    h = (h ^ h >> 15) * 0x846CA68Bu;
+    return (float)((h ^ h >> 16) >> 8) / 8388608.0f - 1;
+}
+
+static inline int64_t elements(const gpunn_tensor *t, int64_t batch)
+{
+    gpunn_shape shape = gpunn_tensor_shape(t);
+    int64_t     count = 1;
+    for (int i = 0; i < GPUNN_MAX_RANK && shape.dim[i]; i++) count *= shape.dim[i] < 0 ? -shape.dim[i] * batch : shape.dim[i];
+    return count;
+}
+
+static inline void write_noise(workload *w, gpunn_tensor *t, int64_t count, uint32_t row, float bound)
+{
+    float *values = (float *)room(count, sizeof *values);
+    for (int64_t i = 0; i < count; i++) values[i] = bound * noise(i, row);
+    if (gpunn_write(t, values, (size_t)count * sizeof *values) != GPUNN_OK) die(w);
+    free(values);
+}
+
 static inline gpunn_tensor *input(workload *w, const char *name, int64_t batch, gpunn_shape shape)
 {
     gpunn_tensor *t = gpunn_input(w->model, name, GPUNN_F32, shape);
-    int64_t       count = batch;
-    for (int i = 0; i < GPUNN_MAX_RANK && shape.dim[i]; i++) count *= shape.dim[i] < 0 ? 1 : shape.dim[i];
-    float   *values = (float *)room(count, sizeof *values);
-    uint32_t state = 12345;
-    for (int64_t i = 0; i < count; i++) {
-        state = state * 1664525u + 1013904223u;
-        values[i] = (float)(state >> 8) / 8388608.0f - 1;
-    }
-    if (gpunn_write(t, values, (size_t)count * sizeof *values) != GPUNN_OK) die(w);
-    free(values);
+    if (t == NULL) die(w);
+    write_noise(w, t, elements(t, batch), w->inputs++, 1);
     return t;
+}
+
+/* The values that gpu_torch.py gives its parameters: to weights noise up to 1 / sqrt(inputs), a row for each in their order; to
+ * biases 0. */
+static inline void write_weights(workload *w)
+{
+    uint32_t weights = 0;
+    for (int i = 0; i < gpunn_parameter_count(w->model); i++) {
+        gpunn_tensor *p = gpunn_parameter_at(w->model, i);
+        gpunn_shape   shape = gpunn_tensor_shape(p);
+        const char   *name = gpunn_tensor_name(p), *end = strrchr(name, '.');
+        int64_t       count = elements(p, 1);
+        if (shape.dim[1])
+            write_noise(w, p, count, 16 + weights++, 1 / sqrtf((float)(count / shape.dim[0])));
+        else if (end && strcmp(end, ".bias") == 0)
+            write_noise(w, p, count, 0, 0);
+    }
 }
 
 static inline gpunn_tensor *labels(workload *w, int64_t batch, int classes)
@@ -135,9 +171,9 @@ static inline void make_resnet(workload *w, int64_t batch, int side, int classes
             int  width = 64 << stage, stride = stage > 0 && block == 0 ? 2 : 1;
             char name[3][32];
             for (int i = 0; i < 3; i++) snprintf(name[i], sizeof name[i], "layer%d.%d.%d", stage + 1, block, i);
-            gpunn_tensor *skip = width != channels ? conv_bn(h, name[2], width, 1, stride, 0) : h;
-            h = gpunn_relu(conv_bn(h, name[0], width, 3, stride, 1));
-            h = gpunn_relu(gpunn_add(conv_bn(h, name[1], width, 3, 1, 1), skip));
+            gpunn_tensor *inner = gpunn_relu(conv_bn(h, name[0], width, 3, stride, 1));
+            inner = conv_bn(inner, name[1], width, 3, 1, 1);
+            h = gpunn_relu(gpunn_add(inner, width != channels ? conv_bn(h, name[2], width, 1, stride, 0) : h));
             channels = width;
         }
     h = gpunn_linear(gpunn_flatten(gpunn_adaptive_avg_pool2d(h, 1, 1)), "fc", .out_features = classes);
@@ -163,48 +199,89 @@ static inline gpunn_tensor *named_norm(gpunn_tensor *x, int layer, const char *p
     return gpunn_layer_norm(x, name, .eps = eps);
 }
 
-/* BERT's encoder of 12 layers, width 768 and 12 heads, forward, without embeddings. */
-static inline void make_bert(workload *w, int64_t batch, int rows)
+typedef struct transformer {
+    int layers, width, heads, rows, tokens; /* rows: positions of a sequence */
+} transformer;
+
+/* BERT's encoder, forward, without embeddings. */
+static inline void make_bert(workload *w, int64_t batch, transformer m)
 {
-    const int     width = 768;
-    gpunn_shape   heads = GPUNN_SHAPE(GPUNN_BATCH, rows, 12, width / 12), flat = GPUNN_SHAPE(GPUNN_BATCH, rows, width);
+    gpunn_shape heads = GPUNN_SHAPE(GPUNN_BATCH, m.rows, m.heads, m.width / m.heads),
+                flat = GPUNN_SHAPE(GPUNN_BATCH, m.rows, m.width);
     gpunn_tensor *x = input(w, "x", batch, flat);
-    for (int i = 0; i < 12; i++) {
-        gpunn_tensor *q = gpunn_reshape(named_linear(x, i, "q", width), heads);
-        gpunn_tensor *k = gpunn_reshape(named_linear(x, i, "k", width), heads);
-        gpunn_tensor *v = gpunn_reshape(named_linear(x, i, "v", width), heads);
+    for (int i = 0; i < m.layers; i++) {
+        gpunn_tensor *q = gpunn_reshape(named_linear(x, i, "q", m.width), heads);
+        gpunn_tensor *k = gpunn_reshape(named_linear(x, i, "k", m.width), heads);
+        gpunn_tensor *v = gpunn_reshape(named_linear(x, i, "v", m.width), heads);
         gpunn_tensor *h = gpunn_scaled_dot_product_attention(q, k, v, .heads_last = true);
-        x = named_norm(gpunn_add(named_linear(gpunn_reshape(h, flat), i, "o", width), x), i, "n1", 1e-12f);
-        h = named_linear(gpunn_gelu(named_linear(x, i, "f1", 4 * width)), i, "f2", width);
+        x = named_norm(gpunn_add(named_linear(gpunn_reshape(h, flat), i, "o", m.width), x), i, "n1", 1e-12f);
+        h = named_linear(gpunn_gelu(named_linear(x, i, "f1", 4 * m.width)), i, "f2", m.width);
         x = named_norm(gpunn_add(h, x), i, "n2", 1e-12f);
     }
     w->output = x;
 }
 
-/* A GPT-2 of 6 layers, width 384 and 6 heads over 1024 tokens, 4 x 128 of them a step of AdamW, whose table is the head's too. */
-static inline void make_gpt(workload *w)
+/* A GPT-2, whose table of tokens is the head's too, trained by AdamW. */
+static inline void make_gpt(workload *w, int64_t batch, transformer m)
 {
-    enum { ROWS = 128, WIDTH = 384, TOKENS = 1024, BATCH = 4 };
-    gpunn_shape   heads = GPUNN_SHAPE(GPUNN_BATCH, ROWS, 3, 6, WIDTH / 6), flat = GPUNN_SHAPE(GPUNN_BATCH, ROWS, WIDTH);
-    gpunn_tensor *tokens = gpunn_input(w->model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, ROWS));
-    gpunn_tensor *targets = gpunn_input(w->model, "targets", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, ROWS));
-    int64_t       values[BATCH * ROWS];
-    for (int i = 0; i < BATCH * ROWS; i++) values[i] = i * 7 % TOKENS;
-    if (gpunn_write(tokens, values, sizeof values) != GPUNN_OK || gpunn_write(targets, values, sizeof values) != GPUNN_OK) die(w);
+    gpunn_shape   heads = GPUNN_SHAPE(GPUNN_BATCH, m.rows, 3, m.heads, m.width / m.heads);
+    gpunn_shape   flat = GPUNN_SHAPE(GPUNN_BATCH, m.rows, m.width);
+    gpunn_tensor *tokens = gpunn_input(w->model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, m.rows));
+    gpunn_tensor *targets = gpunn_input(w->model, "targets", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, m.rows));
+    int64_t       count = batch * m.rows, *values = (int64_t *)room(count, sizeof *values);
+    size_t        bytes = (size_t)count * sizeof *values;
+    for (int64_t i = 0; i < count; i++) values[i] = i * 7 % m.tokens;
+    if (gpunn_write(tokens, values, bytes) != GPUNN_OK || gpunn_write(targets, values, bytes) != GPUNN_OK) die(w);
+    free(values);
     gpunn_init    normal = {GPUNN_INIT_NORMAL, 0, 0.02f};
-    gpunn_tensor *places = gpunn_parameter(w->model, "wpe", GPUNN_SHAPE(ROWS, WIDTH), normal);
-    gpunn_tensor *x = gpunn_add(gpunn_embedding(tokens, "wte", .num_embeddings = TOKENS, .embedding_dim = WIDTH), places);
-    for (int i = 0; i < 6; i++) {
-        gpunn_tensor *h = gpunn_reshape(named_linear(named_norm(x, i, "n1", 1e-5f), i, "qkv", 3 * WIDTH), heads);
+    gpunn_tensor *x = gpunn_embedding(tokens, "wte", .num_embeddings = m.tokens, .embedding_dim = m.width);
+    x = gpunn_add(x, gpunn_parameter(w->model, "wpe", GPUNN_SHAPE(m.rows, m.width), normal));
+    for (int i = 0; i < m.layers; i++) {
+        gpunn_tensor *h = gpunn_reshape(named_linear(named_norm(x, i, "n1", 1e-5f), i, "qkv", 3 * m.width), heads);
         h = gpunn_reshape(gpunn_scaled_dot_product_attention(h, NULL, NULL, .is_causal = true), flat);
-        x = gpunn_add(named_linear(h, i, "o", WIDTH), x);
-        h = gpunn_gelu_tanh(named_linear(named_norm(x, i, "n2", 1e-5f), i, "f1", 4 * WIDTH));
-        x = gpunn_add(named_linear(h, i, "f2", WIDTH), x);
+        x = gpunn_add(named_linear(h, i, "o", m.width), x);
+        h = gpunn_gelu_tanh(named_linear(named_norm(x, i, "n2", 1e-5f), i, "f1", 4 * m.width));
+        x = gpunn_add(named_linear(h, i, "f2", m.width), x);
     }
-    x = gpunn_reshape(gpunn_layer_norm(x, "n"), GPUNN_SHAPE(GPUNN_BATCH * ROWS, WIDTH));
+    x = gpunn_reshape(gpunn_layer_norm(x, "n"), GPUNN_SHAPE(GPUNN_BATCH * m.rows, m.width));
     x = gpunn_linear(x, "head", .no_bias = true, .weight = gpunn_find(w->model, "wte.weight"));
-    w->loss = gpunn_cross_entropy(x, gpunn_reshape(targets, GPUNN_SHAPE(GPUNN_BATCH * ROWS)));
+    w->loss = gpunn_cross_entropy(x, gpunn_reshape(targets, GPUNN_SHAPE(GPUNN_BATCH * m.rows)));
     w->opt = gpunn_adamw(w->model, .lr = 1e-4f, .weight_decay = GPUNN_ZERO);
+}
+
+/* A step of examples/register3d.c: the displacements, in voxels, of a volume side x side x side are fitted to another. */
+static inline void make_register(workload *w, int side)
+{
+    static const float identity[12] = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0};
+    float              unit[3];
+    for (int i = 0; i < 3; i++) unit[i] = 2 / (float)side;
+    gpunn_shape   volume = GPUNN_SHAPE(1, 1, side, side, side);
+    gpunn_init    zeros = {GPUNN_INIT_ZEROS, 0, 0};
+    gpunn_tensor *moving = input(w, "moving", 1, volume), *fixed = input(w, "fixed", 1, volume);
+    gpunn_tensor *field = gpunn_parameter(w->model, "field", GPUNN_SHAPE(1, side, side, side, 3), zeros);
+    gpunn_tensor *grid = gpunn_constant(w->model, GPUNN_SHAPE(1, 3, 4), identity);
+    grid = gpunn_affine_grid(grid, GPUNN_SHAPE(side, side, side), false);
+    grid = gpunn_add(grid, gpunn_mul(field, gpunn_constant(w->model, GPUNN_SHAPE(3), unit)));
+    gpunn_tensor *warped = gpunn_grid_sample(moving, grid, .padding_mode = GPUNN_GRID_BORDER);
+    gpunn_tensor *energy = gpunn_gradient_energy(field, GPUNN_AXES(1, 2, 3));
+    w->loss = gpunn_add(gpunn_ncc_loss(warped, fixed), gpunn_mul_scalar(energy, 0.01f));
+    w->opt = gpunn_adam(w->model, .lr = 0.1f);
+}
+
+/* Volumes of 1 x 32 x 32 x 32 in 10 classes. */
+static inline void make_cnn3d(workload *w, int64_t batch)
+{
+    gpunn_tensor *h = input(w, "x", batch, GPUNN_SHAPE(GPUNN_BATCH, 1, 32, 32, 32));
+    for (int i = 0; i < 3; i++) {
+        char name[2][16];
+        snprintf(name[0], sizeof name[0], "conv%d", i + 1);
+        snprintf(name[1], sizeof name[1], "bn%d", i + 1);
+        h = gpunn_conv3d(h, name[0], .out_channels = 16 << i, .kernel_size = 3, .padding = 1, .no_bias = true);
+        h = gpunn_max_pool3d(gpunn_relu(gpunn_batch_norm3d(h, name[1])), .kernel_size = 2);
+    }
+    h = gpunn_linear(gpunn_flatten(gpunn_adaptive_avg_pool3d(h, 1, 1, 1)), "fc", .out_features = 10);
+    w->loss = gpunn_cross_entropy(h, labels(w, batch, 10));
+    w->opt = gpunn_sgd(w->model, .lr = 0.001f, .momentum = 0.9f);
 }
 
 /* Parameters of `count` floats together in `pieces`, and a gradient for each; the optimizer is the caller's. */
