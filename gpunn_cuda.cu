@@ -1149,18 +1149,23 @@ typedef struct gpunn__conv_data {
 } gpunn__conv_data;
 
 /* cuDNN's fused attention, of 16-bit values whose rows lie together: steps in elements from sample to sample, head to head and
- * row to row. */
+ * row to row. What a mask adds to the scores is an F32 matrix of s columns: bias is how many samples, heads and rows it has (1: the
+ * same one for all), and the step from row to row; 0: there is none. */
 enum { GPUNN__ATTENTION_TAG = 0x61747465 };
 typedef struct gpunn__dnn_attention { /* all fields are set, no padding: a key of the cache */
     int64_t tag, backward, dtype, n, heads, kv_heads, l, s, e, ev, causal;
+    int64_t padded; /* it is told how many rows and keys there are, though all samples have l and s */
+    int64_t bias[4];
     int64_t q[3], k[3], v[3], y[3], dy[3], dq[3], dk[3], dv[3]; /* gradients: 0 of a forward pass */
 } gpunn__dnn_attention;
 /* Forward: q, k, v -> y, lse (F32 [n, heads, l]); backward: all these and dy -> dq, dk, dv. What is computed is written. */
 typedef struct gpunn__dnn_attention_data {
-    void *q, *k, *v, *y, *lse, *dy, *dq, *dk, *dv;
-    void *sums; /* backward: room as lse's */
-    float scale;
-    void *workspace;
+    void  *q, *k, *v, *y, *lse, *dy, *dq, *dk, *dv;
+    void  *sums; /* backward: room as lse's */
+    float *bias;
+    int   *lengths; /* [2][n]: rows, keys */
+    float  scale;
+    void  *workspace;
 } gpunn__dnn_attention_data;
 /* As gpunn__dnn_prepare and gpunn__dnn_run. */
 static gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a, size_t *workspace_bytes);
@@ -5938,9 +5943,10 @@ static gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *step, gpun
 }
 
 /* ==== >>attention ===================================================================================================== *
- * softmax(q k^T scale + mask) v. In 16 bits, without a mask and dropout, cuDNN's fused attention. Otherwise products of all heads
- * with one kernel between them that scales, masks, weighs and drops; the backward pass makes the scores again. Weights are of the
- * operands' dtype, scores F32. */
+ * softmax(q k^T scale + mask) v. In 16 bits and without dropout, cuDNN's fused attention; its dropout draws by itself, or reads
+ * what was drawn for l x s scores, and ours has to be the same on every backend. Otherwise products of all heads with one kernel
+ * between them that scales, masks, weighs and drops; the backward pass makes the scores again. Weights are of the operands' dtype,
+ * scores F32. */
 #ifndef GPUNN__EMULATOR
 #if GPUNN__CUDNN
 /* ---- cuDNN's fused attention: graphs of products, maps and reductions that it knows as a whole ---- */
@@ -5955,6 +5961,9 @@ enum {
     GPUNN__DNN_DK,
     GPUNN__DNN_DV,
     GPUNN__DNN_SUMS,
+    GPUNN__DNN_BIASES,
+    GPUNN__DNN_ROWS,
+    GPUNN__DNN_KEYS,
     GPUNN__DNN_SCALE, /* numbers of the host */
     GPUNN__DNN_ONE,
     GPUNN__DNN_MASKED,
@@ -5965,7 +5974,8 @@ enum {
 typedef struct gpunn__dnn_flow { /* a graph in the making */
     gpunn__dnn_builder         *builder;
     const gpunn__dnn_attention *a;
-    int64_t                     between; /* the next name of a tensor that is never stored */
+    int64_t                     between;    /* the next name of a tensor that is never stored */
+    cudnnBackendDescriptor_t    rows, keys; /* lengths */
     int                         count;
     cudnnBackendDescriptor_t    operations[GPUNN__DNN_ATTENTION_OPERATIONS];
 } gpunn__dnn_flow;
@@ -6029,9 +6039,17 @@ static cudnnBackendDescriptor_t gpunn__dnn_number(gpunn__dnn_flow *flow, int64_t
     return gpunn__dnn_value(flow, name, CUDNN_DATA_FLOAT, one, one);
 }
 
-/* to = a b */
+/* How many rows or keys each sample has; NULL: all that there are. */
+static cudnnBackendDescriptor_t gpunn__dnn_lengths(gpunn__dnn_flow *flow, int64_t name)
+{
+    const int64_t dim[4] = {flow->a->n, 1, 1, 1}, stride[4] = {1, 1, 1, 1};
+    return flow->a->padded ? gpunn__dnn_value(flow, name, CUDNN_DATA_INT32, dim, stride) : NULL;
+}
+
+/* to [m][n] = a [m][k] b [k][n], and how many of these m, n and k each sample has; NULL: all. */
 static cudnnBackendDescriptor_t gpunn__dnn_product(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t a, cudnnBackendDescriptor_t b,
-                                                   cudnnBackendDescriptor_t to)
+                                                   cudnnBackendDescriptor_t m, cudnnBackendDescriptor_t n,
+                                                   cudnnBackendDescriptor_t k, cudnnBackendDescriptor_t to)
 {
     gpunn__dnn_builder      *builder = flow->builder;
     cudnnBackendDescriptor_t product = gpunn__dnn_make(builder, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
@@ -6042,6 +6060,9 @@ static cudnnBackendDescriptor_t gpunn__dnn_product(gpunn__dnn_flow *flow, cudnnB
     gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
     gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_MATMUL_CDESC, to);
     gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_MATMUL_DESC, product);
+    if (m) gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, m);
+    if (n) gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, n);
+    if (k) gpunn__dnn_link(builder, operation, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, k);
     gpunn__dnn_finalize(builder, operation);
     flow->operations[flow->count++] = operation;
     return to;
@@ -6052,8 +6073,9 @@ static cudnnBackendDescriptor_t gpunn__dnn_apply(gpunn__dnn_flow *flow, cudnnPoi
                                                  cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b,
                                                  cudnnBackendDescriptor_t t, cudnnBackendDescriptor_t to)
 {
-    gpunn__dnn_builder      *builder = flow->builder;
-    const cudnnDataType_t    type = mode == CUDNN_POINTWISE_CMP_GE ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT;
+    gpunn__dnn_builder *builder = flow->builder;
+    const bool choice = mode == CUDNN_POINTWISE_CMP_GE || mode == CUDNN_POINTWISE_CMP_LT || mode == CUDNN_POINTWISE_LOGICAL_AND;
+    const cudnnDataType_t    type = choice ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT;
     cudnnBackendDescriptor_t function = gpunn__dnn_make(builder, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     gpunn__dnn_set(builder, function, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
     gpunn__dnn_set(builder, function, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type);
@@ -6098,26 +6120,54 @@ static cudnnBackendDescriptor_t gpunn__dnn_turn(gpunn__dnn_flow *flow, cudnnBack
     return to;
 }
 
-/* Scores x with -inf where the key comes after the row. */
-static cudnnBackendDescriptor_t gpunn__dnn_causal(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x)
+/* For each score the number of its row (axis 2) or key (axis 3). */
+static cudnnBackendDescriptor_t gpunn__dnn_index(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x, int64_t axis)
 {
-    if (!flow->a->causal) return x;
-    cudnnBackendDescriptor_t row = gpunn__dnn_apply(flow, CUDNN_POINTWISE_GEN_INDEX, 2, x, NULL, NULL,
-                                                    gpunn__dnn_scores(flow, CUDNN_DATA_INT32));
-    cudnnBackendDescriptor_t key = gpunn__dnn_apply(flow, CUDNN_POINTWISE_GEN_INDEX, 3, x, NULL, NULL,
-                                                    gpunn__dnn_scores(flow, CUDNN_DATA_INT32));
-    cudnnBackendDescriptor_t seen = gpunn__dnn_apply(flow, CUDNN_POINTWISE_CMP_GE, -1, row, key, NULL,
-                                                     gpunn__dnn_scores(flow, CUDNN_DATA_BOOLEAN));
+    return gpunn__dnn_apply(flow, CUDNN_POINTWISE_GEN_INDEX, axis, x, NULL, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_INT32));
+}
+
+/* Whether a is mode b, for each score. */
+static cudnnBackendDescriptor_t gpunn__dnn_compare_each(gpunn__dnn_flow *flow, cudnnPointwiseMode_t mode,
+                                                        cudnnBackendDescriptor_t a, cudnnBackendDescriptor_t b)
+{
+    return gpunn__dnn_apply(flow, mode, -1, a, b, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_BOOLEAN));
+}
+
+/* Scores x with -inf where they are not seen. */
+static cudnnBackendDescriptor_t gpunn__dnn_select(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x,
+                                                  cudnnBackendDescriptor_t seen)
+{
     return gpunn__dnn_apply(flow, CUDNN_POINTWISE_BINARY_SELECT, -1, x, gpunn__dnn_number(flow, GPUNN__DNN_MASKED), seen,
                             gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
 }
 
-/* The scores q k^T scale; k is turned. */
+/* Scores x with -inf where the key comes after the row. */
+static cudnnBackendDescriptor_t gpunn__dnn_causal(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x)
+{
+    if (!flow->a->causal) return x;
+    cudnnBackendDescriptor_t row = gpunn__dnn_index(flow, x, 2), key = gpunn__dnn_index(flow, x, 3);
+    return gpunn__dnn_select(flow, x, gpunn__dnn_compare_each(flow, CUDNN_POINTWISE_CMP_GE, row, key));
+}
+
+/* The scores q k^T scale + bias, -inf beyond the lengths; k is turned. */
 static cudnnBackendDescriptor_t gpunn__dnn_pairs(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t q, cudnnBackendDescriptor_t k,
                                                  cudnnBackendDescriptor_t scale)
 {
-    cudnnBackendDescriptor_t x = gpunn__dnn_product(flow, q, k, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
-    return gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, x, scale, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    const int64_t *const     has = flow->a->bias;
+    cudnnBackendDescriptor_t x = gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT);
+    x = gpunn__dnn_product(flow, q, k, flow->rows, flow->keys, NULL, x);
+    x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, x, scale, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    if (has[0]) {
+        const int64_t            dim[4] = {has[0], has[1], has[2], flow->a->s};
+        const int64_t            stride[4] = {has[1] * has[2] * has[3], has[2] * has[3], has[3], 1};
+        cudnnBackendDescriptor_t bias = gpunn__dnn_value(flow, GPUNN__DNN_BIASES, CUDNN_DATA_FLOAT, dim, stride);
+        x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_ADD, -1, x, bias, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    }
+    if (!flow->a->padded) return x;
+    cudnnBackendDescriptor_t row = gpunn__dnn_index(flow, x, 2), key = gpunn__dnn_index(flow, x, 3);
+    row = gpunn__dnn_compare_each(flow, CUDNN_POINTWISE_CMP_LT, row, flow->rows);
+    key = gpunn__dnn_compare_each(flow, CUDNN_POINTWISE_CMP_LT, key, flow->keys);
+    return gpunn__dnn_select(flow, x, gpunn__dnn_compare_each(flow, CUDNN_POINTWISE_LOGICAL_AND, row, key));
 }
 
 /* x = mask(q k^T scale), e = exp(x - max x), o = (e / sum e) v, lse = max x + log sum e. */
@@ -6136,7 +6186,8 @@ static void gpunn__dnn_attention_forward(gpunn__dnn_flow *flow)
     (void)gpunn__dnn_apply(flow, CUDNN_POINTWISE_ADD, -1, top, log, NULL, gpunn__dnn_column(flow, GPUNN__DNN_LSE));
     x = gpunn__dnn_apply(flow, CUDNN_POINTWISE_DIV, -1, x, sum, NULL, gpunn__dnn_scores(flow, gpunn__dnn_half(flow)));
     cudnnBackendDescriptor_t v = gpunn__dnn_rows(flow, GPUNN__DNN_V, a->kv_heads, a->s, a->ev, a->v, false);
-    (void)gpunn__dnn_product(flow, x, v, gpunn__dnn_rows(flow, GPUNN__DNN_O, a->heads, a->l, a->ev, a->y, false));
+    (void)gpunn__dnn_product(flow, x, v, flow->rows, NULL, flow->keys,
+                             gpunn__dnn_rows(flow, GPUNN__DNN_O, a->heads, a->l, a->ev, a->y, false));
 }
 
 /* The gradient of k or v: left right, summed over the heads of q that one of theirs serves. */
@@ -6146,11 +6197,12 @@ static void gpunn__dnn_shared(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t le
     const gpunn__dnn_attention *a = flow->a;
     cudnnBackendDescriptor_t    to = gpunn__dnn_rows(flow, name, a->kv_heads, a->s, e, step, false);
     if (a->heads == a->kv_heads) {
-        (void)gpunn__dnn_product(flow, left, right, to);
+        (void)gpunn__dnn_product(flow, left, right, flow->keys, NULL, flow->rows, to);
         return;
     }
     cudnnBackendDescriptor_t each = gpunn__dnn_matrix(flow, gpunn__dnn_half(flow), a->s, e, false);
-    (void)gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_ADD, gpunn__dnn_product(flow, left, right, each), to);
+    (void)gpunn__dnn_product(flow, left, right, flow->keys, NULL, flow->rows, each);
+    (void)gpunn__dnn_reduce(flow, CUDNN_REDUCE_TENSOR_ADD, each, to);
 }
 
 /* p = exp(mask(q k^T scale - lse)), sums = the sum of do o over each row, dv = p^T do, ds = p (do v^T - sums) scale, dk = ds^T q,
@@ -6177,7 +6229,8 @@ static void gpunn__dnn_attention_backward(gpunn__dnn_flow *flow)
     cudnnBackendDescriptor_t turned = gpunn__dnn_turn(flow, p, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
     gpunn__dnn_shared(flow, turned, d_o, GPUNN__DNN_DV, a->ev, a->dv);
     cudnnBackendDescriptor_t v = gpunn__dnn_rows(flow, GPUNN__DNN_V, a->kv_heads, a->s, a->ev, a->v, true);
-    cudnnBackendDescriptor_t ds = gpunn__dnn_product(flow, d_o, v, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
+    cudnnBackendDescriptor_t ds = gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT);
+    ds = gpunn__dnn_product(flow, d_o, v, flow->rows, flow->keys, NULL, ds);
     ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_SUB, -1, ds, sums, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
     ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, ds, p, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
     ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, ds, scale, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
@@ -6185,7 +6238,8 @@ static void gpunn__dnn_attention_backward(gpunn__dnn_flow *flow)
     gpunn__dnn_shared(flow, turned, q, GPUNN__DNN_DK, a->e, a->dk);
     const int64_t dim[4] = {a->n, a->kv_heads, a->s, a->e}, stride[4] = {a->kv_heads * a->s * a->e, a->s * a->e, a->e, 1};
     k = gpunn__dnn_turn(flow, k, gpunn__dnn_value(flow, 0, CUDNN_DATA_FLOAT, dim, stride));
-    (void)gpunn__dnn_product(flow, ds, k, gpunn__dnn_rows(flow, GPUNN__DNN_DQ, a->heads, a->l, a->e, a->dq, false));
+    (void)gpunn__dnn_product(flow, ds, k, flow->rows, NULL, flow->keys,
+                             gpunn__dnn_rows(flow, GPUNN__DNN_DQ, a->heads, a->l, a->e, a->dq, false));
 }
 
 static cudnnBackendDescriptor_t gpunn__dnn_attention_graph(gpunn__dnn_builder *builder)
@@ -6195,6 +6249,8 @@ static cudnnBackendDescriptor_t gpunn__dnn_attention_graph(gpunn__dnn_builder *b
     flow.builder = builder;
     flow.a = builder->attention;
     flow.between = GPUNN__DNN_ATTENTION_BETWEEN;
+    flow.rows = gpunn__dnn_lengths(&flow, GPUNN__DNN_ROWS);
+    flow.keys = gpunn__dnn_lengths(&flow, GPUNN__DNN_KEYS);
     if (flow.a->backward)
         gpunn__dnn_attention_backward(&flow);
     else
@@ -6210,6 +6266,8 @@ static gpunn__dnn_choice *gpunn__dnn_attention_entry(gpunn__cuda *cuda, const gp
 
 static gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a, size_t *workspace_bytes)
 {
+    if (cuda->libraries->dnn_module.version < 91002) /* forgets lengths up to 9.9, errs in 9.10.0 and 9.10.1 */
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "attention needs cuDNN 9.10.2 or later");
     gpunn__dnn_choice *choice = gpunn__dnn_attention_entry(cuda, a);
     if (!choice) return GPUNN_ERR_MEMORY;
     if (!choice->searched) GPUNN__TRY(gpunn__dnn_search(cuda, NULL, a, gpunn__dnn_attention_graph, choice));
@@ -6235,7 +6293,10 @@ static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn
                {GPUNN__DNN_O, data->y, true},
                {GPUNN__DNN_LSE, data->lse, true},
                {GPUNN__DNN_SCALE, &data->scale, true},
-               {GPUNN__DNN_MASKED, &masked, a->causal != 0},
+               {GPUNN__DNN_MASKED, &masked, a->causal || a->padded},
+               {GPUNN__DNN_BIASES, data->bias, a->bias[0] != 0},
+               {GPUNN__DNN_ROWS, data->lengths, a->padded != 0},
+               {GPUNN__DNN_KEYS, data->lengths + (a->padded ? a->n : 0), a->padded != 0},
                {GPUNN__DNN_DO, data->dy, a->backward != 0},
                {GPUNN__DNN_DQ, data->dq, a->backward != 0},
                {GPUNN__DNN_DK, data->dk, a->backward != 0},
@@ -6549,8 +6610,75 @@ static void gpunn__attention_steps(int64_t step[3], const gpunn__heads *h)
     step[0] = h->samples, step[1] = h->heads, step[2] = h->rows;
 }
 
-/* Whether cuDNN takes the step; then its key, its data and, of the workspace, how much is cuDNN's own: lse of an evaluation and the
- * sums of a backward pass stand before that. */
+/* Room for so many numbers of 4 bytes after what is used of the workspace. */
+static void *gpunn__attention_part(const gpunn_step *step, int64_t count, size_t *used)
+{
+    void *at = (char *)step->workspace + *used;
+    *used += ((size_t)count * 4 + 255) / 256 * 256;
+    return at;
+}
+
+/* ---- around cuDNN's: the mask as F32 numbers that are added, and rows that see no key ----
+ * cuDNN makes NaN of a row that is -inf throughout. It gets large finite numbers, so large that no score tells beside them, and
+ * the log sum exp of such a row shows that it saw nothing but these. */
+#define GPUNN__HIDDEN (-2e30f)        /* a key that is not seen */
+#define GPUNN__LEAST (-1e30f)         /* a mask's smallest number that is not -inf */
+enum { GPUNN__ATTENTION_TILE = 128 }; /* of rows and keys: the largest in cuDNN's kernels */
+
+/* to [rows][pitch]: a mask of rows of s, or (s 1) of one number for all of a row. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__attention_bias_kernel(const void *mask, bool choice, int64_t mask_s, float *to, int64_t rows, int64_t s, int64_t pitch)
+{
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * pitch; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t row = gpunn__quotient(i, pitch), c = i - row * pitch, at = mask_s == 1 ? row : row * mask_s + c;
+        float         x = GPUNN__HIDDEN;
+        if (c < s && choice)
+            x = ((const unsigned char *)mask)[at] ? 0 : GPUNN__HIDDEN;
+        else if (c < s && ((const float *)mask)[at] != -INFINITY) /* what is not a number stays */
+            x = ((const float *)mask)[at] < GPUNN__LEAST ? GPUNN__LEAST : ((const float *)mask)[at];
+        to[i] = x;
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_lengths_kernel(int *to, int64_t n, int rows, int keys)
+{
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < 2 * n; i += (int64_t)gridDim.x * blockDim.x)
+        to[i] = i < n ? rows : keys;
+}
+
+/* Rows that saw no key are 0, and with such an lse all their weights in the backward pass. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__attention_unseen_kernel(const gpunn__dnn_attention a, float *lse, void *y)
+{
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.n * a.heads * a.l;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        if (!(lse[i] < 0.5f * (GPUNN__HIDDEN + GPUNN__LEAST))) continue;
+        const int64_t head = gpunn__quotient(i, a.l), sample = gpunn__quotient(head, a.heads), row = i - head * a.l;
+        const int64_t first = sample * a.y[0] + (head - sample * a.heads) * a.y[1] + row * a.y[2];
+        for (int64_t c = 0; c < a.ev; c++) gpunn__store(y, (gpunn_dtype)a.dtype, first + c, 0);
+        lse[i] = -GPUNN__HIDDEN;
+    }
+}
+
+static gpunn_status gpunn__attention_run(gpunn__cuda *cuda, const gpunn_value *mask, const gpunn__dnn_attention *a,
+                                         const gpunn__dnn_attention_data *data)
+{
+    const int64_t rows = a->bias[0] * a->bias[1] * a->bias[2], lines = a->n * a->heads * a->l;
+    if (a->padded)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_lengths_kernel, gpunn__blocks(cuda, 2 * a->n, 1), GPUNN__THREADS,
+                                 data->lengths, a->n, (int)a->l, (int)a->s));
+    if (rows)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__attention_bias_kernel, gpunn__blocks(cuda, rows * a->bias[3], 1), GPUNN__THREADS,
+                                 mask->data, mask->dtype == GPUNN_BOOL, mask->rank ? mask->dim[mask->rank - 1] : 1, data->bias,
+                                 rows, a->s, a->bias[3]));
+    GPUNN__TRY(gpunn__dnn_attention_run(cuda, a, data));
+    if (!rows || a->backward) return GPUNN_OK;
+    return GPUNN__LAUNCH(cuda, gpunn__attention_unseen_kernel, gpunn__blocks(cuda, lines, 1), GPUNN__THREADS, *a,
+                         (float *)data->lse, data->y);
+}
+
+/* Whether cuDNN takes the step; then its key, its data and how much of the workspace it is in all. cuDNN's own comes last, after lse
+ * of an evaluation or the sums of a backward pass, the bias and the lengths. */
 static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_attention *key,
                                            gpunn__dnn_attention_data *data, size_t *bytes, bool *fused)
 {
@@ -6558,8 +6686,8 @@ static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *
     const gpunn_value           *y = step->backward ? &step->grad_out : &step->out;
     const gpunn_dtype            dtype = step->in[0].dtype;
     const bool                   drops = step->training && step->attr->value[0] > 0;
-    *fused = dtype != GPUNN_F32 && y->dtype == dtype && step->in[3].data == NULL && !drops && c.e % 8 == 0 && c.ev % 8 == 0 &&
-             gpunn__dnn_available(cuda);
+    *fused = dtype != GPUNN_F32 && y->dtype == dtype && !drops && c.e % 8 == 0 && c.ev % 8 == 0 && c.l <= INT32_MAX &&
+             c.s <= INT32_MAX && gpunn__dnn_available(cuda);
     for (int i = 0; step->backward && i < (c.packed ? 1 : 3); i++) /* written whole, never added to */
         *fused = *fused && step->grad_in[i].data && step->grad_in[i].dtype == dtype && !step->accumulate[i];
     if (!*fused) return GPUNN_OK;
@@ -6584,13 +6712,23 @@ static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *
     data->y = step->out.data;
     data->dy = step->grad_out.data;
     data->scale = step->attr->value[1];
-    const size_t rows = (gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l) + 255) / 256 * 256;
-    const bool   own = step->backward || !step->training; /* rows of the workspace are used */
-    data->lse = step->training ? step->saved : step->workspace;
-    data->sums = step->workspace;
-    data->workspace = (char *)step->workspace + (own ? rows : 0);
+    /* Backward kernels take a tile's keys beyond the last one for scores of 0, which makes NaN of rows whose log sum exp is below
+     * -88, unless they are told where the keys end. */
+    key->padded = step->backward && (c.l % GPUNN__ATTENTION_TILE != 0 || c.s % GPUNN__ATTENTION_TILE != 0);
+    const gpunn_value *mask = &step->in[3];
+    for (int d = 0; mask->data && d < 3; d++) {
+        const int axis = d + mask->rank - 4;
+        key->bias[d] = axis < 0 ? 1 : mask->dim[axis];
+        key->bias[3] = (c.s + 15) / 16 * 16;
+    }
+    size_t used = 0;
+    data->sums = gpunn__attention_part(step, step->backward || !step->training ? c.n * c.heads * c.l : 0, &used);
+    data->lse = step->training ? step->saved : data->sums;
+    data->bias = (float *)gpunn__attention_part(step, key->bias[0] * key->bias[1] * key->bias[2] * key->bias[3], &used);
+    data->lengths = (int *)gpunn__attention_part(step, key->padded ? 2 * c.n : 0, &used);
+    data->workspace = (char *)step->workspace + used;
     gpunn_status status = gpunn__dnn_attention_prepare(cuda, key, bytes);
-    *bytes += own ? rows : 0;
+    *bytes += used;
     *fused = status == GPUNN_OK;
     return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
 }
@@ -6703,7 +6841,7 @@ static gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cuda *cuda, 
         if (step->training && !step->backward) step->saved_bytes = gpunn__bytes(GPUNN_F32, key.n * key.heads * key.l);
         return GPUNN_OK;
     }
-    if (fused) return gpunn__dnn_attention_run(cuda, &key, &data);
+    if (fused) return gpunn__attention_run(cuda, &in[3], &key, &data);
     return step->backward ? gpunn__attention_backward(cuda, step, action) : gpunn__attention_forward(cuda, step, action);
 }
 /* ==== >>recurrent ===================================================================================================== *

@@ -204,7 +204,8 @@ static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *
     return gpunn__cuda_launched(cuda, "convolution");
 }
 
-/* y and lse, or dq, dk and dv, of one head of q; gradients of k and v go to sums in F64. */
+/* y and lse, or dq, dk and dv, of one head of q; gradients of k and v go to sums in F64. As cuDNN's, it makes NaN of a row whose
+ * scores are all -inf and, in a backward pass of partial tiles without lengths, of a row whose log sum exp is below -88. */
 struct reference_heads {
     void          *data;
     gpunn_dtype    dtype;
@@ -229,17 +230,23 @@ REFERENCE_FAST static void reference_attention(const gpunn__dnn_attention a, con
         for (int64_t kv = 0; kv < a.kv_heads; kv++) {
             std::vector<double> dk_sum((size_t)(a.s * a.e)), dv_sum((size_t)(a.s * a.ev)), p((size_t)a.s), ds((size_t)a.s);
             for (int64_t row = 0; row < group * a.l; row++) {
-                const int64_t h = kv * group + row / a.l, i = row % a.l, seen = a.causal && i + 1 < a.s ? i + 1 : a.s;
-                float        *lse = (float *)data.lse + (n * a.heads + h) * a.l + i;
-                double        top = -INFINITY, sum = 0, dot = 0;
+                const int64_t h = kv * group + row / a.l, i = row % a.l, keys = a.padded ? data.lengths[a.n + n] : a.s;
+                const int64_t seen = a.causal && i + 1 < keys ? i + 1 : keys, *bias = a.bias;
+                if (a.padded && i >= data.lengths[n]) continue;
+                const float *added = data.bias + (bias[0] > 1 ? n * bias[1] * bias[2] * bias[3] : 0) +
+                                     (bias[1] > 1 ? h * bias[2] * bias[3] : 0) + (bias[2] > 1 ? i * bias[3] : 0);
+                float *lse = (float *)data.lse + (n * a.heads + h) * a.l + i;
+                double top = -INFINITY, sum = 0, dot = 0;
                 for (int64_t j = 0; j < seen; j++) {
                     p[(size_t)j] = 0;
                     for (int64_t x = 0; x < a.e; x++) p[(size_t)j] += (double)q.get(n, h, i, x) * k.get(n, kv, j, x);
-                    p[(size_t)j] *= data.scale;
+                    p[(size_t)j] = p[(size_t)j] * data.scale +
+                                   (bias[0] ? added[j] * 1.442695f / 1.442695f : 0); /* in F32, for exp2 */
                     top = p[(size_t)j] > top ? p[(size_t)j] : top;
                 }
                 for (int64_t j = 0; j < seen; j++) sum += exp(p[(size_t)j] - top);
                 if (!a.backward) *lse = (float)(top + log(sum));
+                if (a.backward && !a.padded && (a.l % 128 || a.s % 128) && *lse < -88) p.assign((size_t)a.s, NAN);
                 for (int64_t j = 0; j < seen; j++) p[(size_t)j] = exp(p[(size_t)j] - *lse);
                 for (int64_t x = 0; x < a.ev && !a.backward; x++) {
                     double out = 0;

@@ -217,6 +217,96 @@ static void test_precision(void **state)
     gpunn_model_destroy(model), gpunn_device_close(cpu);
 }
 
+/* Attention of x to y with a mask of every kind: rows that see no key, numbers that are large, keys that fill no tile. */
+typedef struct masked_case {
+    const char *name;
+    gpunn_dtype dtype;
+    int         rank, dim[4]; /* of the mask */
+    int         l, s, kv_heads;
+    bool        causal;
+    float       hidden, added; /* hidden, or false: every third element, all of row 1 where the mask has rows */
+} masked_case;
+enum { MASKED_N = 3, MASKED_HEADS = 4, MASKED_SIZE = 32 };
+
+static gpunn_tensor *masked_heads(gpunn_tensor *x, const char *name, int rows, int heads)
+{
+    x = gpunn_linear(x, name, .out_features = 8 * heads);
+    return gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, rows, heads, 8));
+}
+
+static void masked_make(gpunn_device *dev, gpunn_model *model, const masked_case *c, gpunn_tensor *t[4])
+{
+    gpunn_shape shape = {{0}};
+    int64_t     count = 1;
+    for (int d = 0; d < c->rank; d++) {
+        count *= c->dim[d];
+        shape.dim[d] = c->rank == 4 && d == 0 && c->dim[0] == MASKED_N ? GPUNN_BATCH : c->dim[d];
+    }
+    t[0] = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, c->l, MASKED_SIZE));
+    t[1] = gpunn_input(model, "y", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, c->s, MASKED_SIZE));
+    gpunn_tensor *mask = gpunn_input(model, "mask", c->dtype, shape);
+    gpunn_tensor *q = masked_heads(t[0], "q", c->l, MASKED_HEADS), *k = masked_heads(t[1], "k", c->s, c->kv_heads);
+    gpunn_tensor *v = masked_heads(t[1], "v", c->s, c->kv_heads);
+    t[2] = gpunn_scaled_dot_product_attention(q, k, v, .mask = mask, .heads_last = true, .is_causal = c->causal,
+                                              .enable_gqa = true);
+    t[3] = gpunn_linear(gpunn_reshape(t[2], GPUNN_SHAPE(GPUNN_BATCH, c->l, 8 * MASKED_HEADS)), "out", .out_features = 5);
+    t[3] = gpunn_sum(gpunn_square(t[3]), GPUNN_ALL, false);
+    MADE(dev, t[3]);
+    gpunn_retain_grad(t[0]), gpunn_retain_grad(t[1]), gpunn_keep(t[2]);
+    for (int i = 0; i < 2; i++) {
+        const int64_t n = (int64_t)MASKED_N * (i ? c->s : c->l) * MASKED_SIZE;
+        float        *values = test_randoms(n, 3 + (uint32_t)i, 2);
+        OK(dev, write_floats(t[i], values, n));
+        free(values);
+    }
+    float        *values = test_randoms(count, 9, 2);
+    uint8_t      *seen = malloc((size_t)count);
+    const int64_t s = c->dim[c->rank - 1], rows = c->rank > 1 ? c->dim[c->rank - 2] : 1;
+    for (int64_t i = 0; i < count; i++) {
+        const bool hidden = c->hidden < 0 && (i % 3 == 2 || (rows > 1 && i / s % rows == 1));
+        seen[i] = !hidden;
+        values[i] = hidden ? c->hidden : values[i] + c->added;
+    }
+    OK(dev, c->dtype == GPUNN_BOOL ? gpunn_write(mask, seen, (size_t)count) : write_floats(mask, values, count));
+    free(values), free(seen);
+}
+
+static void test_masks(void **state)
+{
+    static const masked_case cases[] = {
+        {"keys", GPUNN_BOOL, 4, {MASKED_N, 1, 1, 11}, 7, 11, 4, false, -INFINITY, 0},
+        {"keys, causal", GPUNN_BOOL, 4, {MASKED_N, 1, 1, 9}, 9, 9, 4, true, -INFINITY, 0},
+        {"whole tiles of keys", GPUNN_BOOL, 4, {MASKED_N, 1, 1, 128}, 128, 128, 2, false, -INFINITY, 0},
+        {"rows that see nothing", GPUNN_BOOL, 2, {6, 17}, 6, 17, 4, false, -INFINITY, 0},
+        {"all or nothing", GPUNN_BOOL, 4, {MASKED_N, 1, 5, 1}, 5, 16, 4, false, -INFINITY, 0},
+        {"added to keys", GPUNN_F32, 1, {13}, 4, 13, 4, false, -INFINITY, 0},
+        {"added to heads", GPUNN_F32, 3, {MASKED_HEADS, 5, 6}, 5, 6, 2, false, 0, 0},
+        {"added to each", GPUNN_F32, 4, {MASKED_N, MASKED_HEADS, 5, 20}, 5, 20, 2, true, -INFINITY, 0},
+        {"large, negative", GPUNN_F32, 4, {MASKED_N, 1, 1, 10}, 3, 10, 4, false, -INFINITY, -100},
+        {"the least number", GPUNN_F32, 4, {MASKED_N, 1, 1, 10}, 3, 10, 4, false, -3.4e38f, 0},
+    };
+    fixture              *f = *state;
+    const precision_case *p = f->data;
+    for (int i = 0; i < COUNT(cases); i++) {
+        gpunn_device *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1);
+        gpunn_model  *reference = gpunn_model_create(cpu), *model = gpunn_model_create(f->dev, .precision = p->precision);
+        gpunn_tensor *r[4], *t[4];
+        masked_make(cpu, reference, &cases[i], r), masked_make(f->dev, model, &cases[i], t);
+        OK(cpu, gpunn_backward(r[3]));
+        OK(f->dev, gpunn_backward(t[3]));
+        gpunn_set_name(r[2], cases[i].name);
+        const double floor = norm_of(cpu, r[0]); /* k's bias has no gradient but for rounding */
+        check_tensor(f, t[2], cpu, r[2], false, 0, p->tolerance);
+        for (int x = 0; x < 2; x++) check_tensor(f, t[x], cpu, r[x], true, 0, 2 * p->tolerance);
+        for (int j = 0; j < gpunn_parameter_count(model); j++)
+            check_tensor(f, gpunn_parameter_at(model, j), cpu, gpunn_parameter_at(reference, j), true, floor, 3 * p->tolerance);
+        OK(cpu, gpunn_forward(&r[2], 1));
+        OK(f->dev, gpunn_forward(&t[2], 1));
+        check_tensor(f, t[2], cpu, r[2], false, 0, p->tolerance);
+        gpunn_model_destroy(model), gpunn_device_close(cpu);
+    }
+}
+
 /* Updates far below what 16 bits can tell from the weight add up in the F32 masters. */
 static void test_masters(void **state)
 {
@@ -390,6 +480,10 @@ int main(void)
     static struct CMUnitTest tests[64];
     int                      count = 0;
     for (int i = 0; i < COUNT(cases); i++) count += each_backend(tests + count, cases[i].name, test_precision, &cases[i]);
+    static const precision_case masks[] = {{"f32 masks", GPUNN_PRECISION_F32, 2e-5, 0},
+                                           {"bf16 masks", GPUNN_PRECISION_BF16, 3e-2, 0},
+                                           {"f16 masks", GPUNN_PRECISION_F16, 5e-3, 0}};
+    for (int i = 0; i < COUNT(masks); i++) count += each_backend(tests + count, masks[i].name, test_masks, &masks[i]);
     count += each_backend(tests + count, "masters", test_masters, NULL);
     count += each_backend(tests + count, "move", test_move, NULL);
     count += each_backend(tests + count, "swap", test_swap, NULL);
