@@ -5850,12 +5850,12 @@ GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_t
     if ((int)args.reduction < 0 || args.reduction > GPUNN_REDUCE_NONE)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "reduction is %d; use GPUNN_REDUCE_MEAN, _SUM or _NONE",
                              (int)args.reduction);
-    if (args.blank < 0 || args.blank >= x->dim[2])
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".blank is %d; use one of the %lld classes", args.blank,
-                             (long long)x->dim[2]);
+    const int blank = gpunn__int_setting(args.blank, 0);
+    if (blank < 0 || blank >= x->dim[2])
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".blank is %d; use one of the %lld classes", blank, (long long)x->dim[2]);
     gpunn_attributes attr = gpunn__no_attributes();
     attr.reduction = args.reduction;
-    attr.blank = args.blank;
+    attr.blank = blank;
     attr.zero_infinity = args.zero_infinity;
     attr.batch_first = args.batch_first;
     return gpunn__node(&call, GPUNN_OP_CTC_LOSS, &attr, operands, 4, GPUNN_F32, args.reduction == GPUNN_REDUCE_NONE,
@@ -21791,10 +21791,11 @@ static gpunn_tensor *gpunn__make_margin_loss(gpunn__loading *l, const gpunn__spe
 
 static gpunn_tensor *gpunn__make_cosine_similarity(gpunn__loading *l, const gpunn__spec_entry *e)
 {
-    int   axis = 1;
-    float eps = 0;
-    return gpunn__get_int(l, e->item, "dim", -GPUNN_MAX_RANK, &axis) && gpunn__get_setting(l, e->item, "eps", &eps)
-               ? gpunn_cosine_similarity(e->in[0], e->in[1], axis, eps)
+    int64_t axis = 1;
+    float   eps = 0;
+    return gpunn__get_integer(l, e->item, "dim", -GPUNN_MAX_RANK, GPUNN_MAX_RANK - 1, &axis) &&
+                   gpunn__get_setting(l, e->item, "eps", &eps)
+               ? gpunn_cosine_similarity(e->in[0], e->in[1], (int)axis, eps)
                : NULL;
 }
 

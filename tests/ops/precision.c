@@ -18,6 +18,34 @@ static gpunn_tensor *attention(gpunn_tensor *x)
     return gpunn_matmul(weights, gpunn_linear(x, "v", .out_features = 8));
 }
 
+/* As many integers of one value as labels t. */
+static gpunn_tensor *alike(gpunn_tensor *t, float value, gpunn_dtype dtype)
+{
+    return gpunn_cast(gpunn_add_scalar(gpunn_mul_scalar(gpunn_cast(t, GPUNN_F32), 0), value), dtype);
+}
+
+/* The mean of losses of 16-bit values h [n, 18] and labels 0 to 2. */
+static gpunn_tensor *criteria(gpunn_tensor *h, gpunn_tensor *t)
+{
+    gpunn_tensor *sum = NULL, *a = gpunn_tanh(gpunn_linear(h, "a", .out_features = 10)),
+                 *b = gpunn_tanh(gpunn_linear(h, "b", .out_features = 10));
+    gpunn_tensor *sign = gpunn_sign(gpunn_add_scalar(gpunn_cast(t, GPUNN_F32), -0.5f));
+    gpunn_tensor *pair[2] = {gpunn_softmax(gpunn_reshape(a, GPUNN_SHAPE(GPUNN_BATCH, 2, 5)), 1),
+                             gpunn_softmax(gpunn_reshape(b, GPUNN_SHAPE(GPUNN_BATCH, 2, 5)), 1)};
+    gpunn_tensor *steps = gpunn_linear(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 6, 3)), "steps", .out_features = 5);
+    gpunn_tensor *losses[] = {
+        gpunn_ctc_loss(gpunn_log_softmax(steps, 2), gpunn_reshape(t, GPUNN_SHAPE(GPUNN_BATCH, 1)), alike(t, 6, GPUNN_I64),
+                       alike(t, 1, GPUNN_I32), .blank = 3, .batch_first = true),
+        gpunn_cosine_embedding_loss(a, b, sign, .margin = -0.5f),
+        gpunn_triplet_margin_loss(a, b, gpunn_sin(a), .margin = 9),
+        gpunn_multi_margin_loss(a, t, .p = 2, .margin = 3),
+        gpunn_dice_loss(pair[0], pair[1], .squared = true),
+        gpunn_mean(gpunn_cosine_similarity(a, b, 1, 0), GPUNN_ALL, false),
+    };
+    for (int i = 0; i < COUNT(losses); i++) sum = sum ? gpunn_add(sum, losses[i]) : losses[i];
+    return gpunn_mul_scalar(sum, 1.0f / COUNT(losses));
+}
+
 static net make(gpunn_model *model, int which)
 {
     net n = {NULL, NULL, NULL, NULL, NULL};
@@ -103,6 +131,8 @@ static net make(gpunn_model *model, int which)
         h = gpunn_rnn(h, "rnn", .hidden_size = 6, .batch_first = true, .no_bias = true);
         gpunn_tensor *both[2] = {gpunn_flatten(h), gpunn_flatten(gpunn_permute(gpunn_add(h_n, c_n), GPUNN_AXES(1, 0, 2)))};
         h = gpunn_concat(both, 2, 1);
+    } else if (which == 9) { /* what the losses of 16-bit values read */
+        h = gpunn_silu(gpunn_linear(gpunn_flatten(n.x), "fc", .out_features = 18));
     } else { /* images that go through ops of every kind, those that pass on channels-last images and others; smooth ones */
         gpunn_tensor *a = gpunn_conv2d(n.x, "conv1", .out_channels = 6, .kernel_size = 3, .padding = 1);
         gpunn_tensor *b = gpunn_silu(gpunn_batch_norm2d(gpunn_conv2d(a, "conv2", .out_channels = 6, .kernel_size = 1), "bn"));
@@ -121,6 +151,7 @@ static net make(gpunn_model *model, int which)
     }
     n.logits = gpunn_linear(h, "out", .out_features = 3);
     n.loss = gpunn_cross_entropy(n.logits, n.t);
+    if (which == 9) n.loss = gpunn_mul_scalar(gpunn_add(n.loss, criteria(h, n.t)), 0.0625f); /* times 65536 is an F16 still */
     n.accuracy = gpunn_accuracy(n.logits, n.t);
     return n;
 }
@@ -476,6 +507,10 @@ int main(void)
         {"tf32 recurrence", GPUNN_PRECISION_TF32, 3e-3, 8},
         {"bf16 recurrence", GPUNN_PRECISION_BF16, 3e-2, 8},
         {"f16 recurrence", GPUNN_PRECISION_F16, 5e-3, 8},
+        {"f32 criteria", GPUNN_PRECISION_F32, 2e-5, 9},
+        {"tf32 criteria", GPUNN_PRECISION_TF32, 3e-3, 9},
+        {"bf16 criteria", GPUNN_PRECISION_BF16, 3e-2, 9},
+        {"f16 criteria", GPUNN_PRECISION_F16, 5e-3, 9},
     };
     static struct CMUnitTest tests[64];
     int                      count = 0;

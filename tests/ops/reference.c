@@ -1428,6 +1428,205 @@ static void test_recurrent(void **state)
         }
 }
 
+/* ---- ctc_loss: sums over all alignments ---- */
+typedef struct labelling {
+    int             times, samples, classes, most, blank, kinds; /* kinds: so many labels occur, so that they repeat */
+    gpunn_reduction reduction;
+    bool            batch_first, zero_infinity;
+} labelling;
+
+static double log_add(double a, double b)
+{
+    double top = fmax(a, b);
+    return top == -INFINITY ? top : top + log(exp(a - top) + exp(b - top));
+}
+
+/* The log-probability of one target, and what each x(t, class) adds to it (slope, times x classes, of 0): forward and backward over
+ * the places of blank, label, blank, ... */
+static double align(const labelling *c, const double *x, int times, const int64_t *target, int length, double *slope)
+{
+    const int n = 2 * length + 1;
+    double   *forth = malloc((size_t)(2 * times * n + 1) * sizeof *forth), *back = forth + times * n, total = -INFINITY;
+#define CLASS(s) ((s) % 2 ? (int)target[(s) / 2] : c->blank)
+#define MAY_SKIP(s) ((s) % 2 && (s) > 1 && CLASS(s) != CLASS((s)-2))
+    for (int t = 0; t < times; t++)
+        for (int s = 0; s < n; s++) {
+            double sum = t == 0 && s < 2 ? 0 : -INFINITY;
+            for (int k = 0; t > 0 && k <= 2 && k <= s; k++)
+                if (k < 2 || MAY_SKIP(s)) sum = log_add(sum, forth[(t - 1) * n + s - k]);
+            forth[t * n + s] = sum + x[t * c->classes + CLASS(s)];
+        }
+    for (int s = n > 1 ? n - 2 : 0; times > 0 && s < n; s++) total = log_add(total, forth[(times - 1) * n + s]);
+    if (times == 0) total = length ? -INFINITY : 0;
+    for (int t = times - 1; t >= 0; t--)
+        for (int s = 0; s < n; s++) { /* what follows t */
+            double sum = t == times - 1 && s > n - 3 ? 0 : -INFINITY;
+            for (int k = 0; t < times - 1 && k <= 2 && s + k < n; k++)
+                if (k < 2 || MAY_SKIP(s + 2))
+                    sum = log_add(sum, back[(t + 1) * n + s + k] + x[(t + 1) * c->classes + CLASS(s + k)]);
+            back[t * n + s] = sum;
+            if (total > -INFINITY) slope[t * c->classes + CLASS(s)] += exp(forth[t * n + s] + sum - total);
+        }
+    free(forth);
+    return total;
+#undef MAY_SKIP
+#undef CLASS
+}
+
+/* The same by every sequence of classes there is: those that are the target once repetitions and then blanks are left out. */
+static double align_all(const labelling *c, const double *x, int times, const int64_t *target, int length)
+{
+    double total = -INFINITY;
+    int    path[16] = {0};
+    for (bool more = true; more;) {
+        double sum = 0;
+        int    at = 0;
+        bool   same = true;
+        for (int t = 0; t < times; t++) {
+            sum += x[t * c->classes + path[t]];
+            if (path[t] == c->blank || (t > 0 && path[t] == path[t - 1])) continue;
+            same = same && at < length && target[at] == path[t];
+            at++;
+        }
+        if (same && at == length) total = log_add(total, sum);
+        more = false;
+        for (int t = 0; t < times && !more; t++) {
+            more = ++path[t] < c->classes;
+            if (!more) path[t] = 0;
+        }
+    }
+    return total;
+}
+
+/* One batch: input lengths from 0 on, target lengths from 0 on, some that no alignment fits. */
+static void check_batch(fixture *f, const labelling *c, gpunn_tensor *const *in, gpunn_tensor *out, gpunn_tensor *w,
+                        gpunn_tensor *loss, int samples, uint32_t *seed)
+{
+    const int64_t nx = (int64_t)c->times * samples * c->classes;
+    const int     time_step = c->batch_first ? c->classes : samples * c->classes,
+              sample_step = c->batch_first ? c->times * c->classes : c->classes;
+    float   *x = malloc((size_t)nx * sizeof *x), *weight = test_randoms(samples, 5, 1);
+    double  *row = malloc((size_t)(2 * c->times * c->classes) * sizeof *row), *slope = row + c->times * c->classes;
+    double  *costs = calloc((size_t)(nx + 2 * samples), sizeof *costs), *shares = costs + samples, *gradient = shares + samples;
+    int64_t *targets = malloc((size_t)(samples * c->most) * sizeof *targets),
+            *lengths = malloc(2 * (size_t)samples * sizeof *lengths);
+    int32_t *short_lengths = malloc((size_t)samples * sizeof *short_lengths);
+    double   total = 0;
+    for (int i = 0; i < samples; i++) {
+        lengths[i] = i == 0 ? c->times : between(seed, 0, c->times);
+        int fitting = (int)(lengths[i] < c->most ? lengths[i] : c->most); /* mostly so short that it fits */
+        lengths[samples + i] = i == 0 ? fitting : between(seed, 0, i % 4 == 3 ? c->most : (fitting + 1) / 2);
+        for (int k = 0; k < c->most; k++) {
+            int64_t label = between(seed, 0, c->kinds - 1);
+            targets[i * c->most + k] = k < lengths[samples + i] ? label + (label >= c->blank)
+                                                                : -7; /* what is behind is not read */
+        }
+        for (int t = 0; t < c->times; t++) {
+            double sum = 0;
+            float *to = x + t * time_step + i * sample_step;
+            for (int k = 0; k < c->classes; k++) sum += exp((double)(to[k] = 3 * test_random(seed)));
+            for (int k = 0; k < c->classes; k++) to[k] -= (float)log(sum);
+        }
+    }
+    for (int i = 0; i < samples; i++) {
+        const int times = (int)lengths[i], length = (int)lengths[samples + i];
+        for (int t = 0; t < c->times; t++)
+            for (int k = 0; k < c->classes; k++) row[t * c->classes + k] = x[t * time_step + i * sample_step + k];
+        memset(slope, 0, (size_t)(c->times * c->classes) * sizeof *slope);
+        double cost = -align(c, row, times, targets + i * c->most, length, slope);
+        if (pow(c->classes, times) <= 2000) {
+            double all = -align_all(c, row, times, targets + i * c->most, length);
+            if (!(all == cost || fabs(all - cost) < 1e-9))
+                fail_msg("%s: %g by all alignments, %g by places", geometry, all, cost);
+        }
+        shares[i] = c->reduction != GPUNN_REDUCE_MEAN ? 1 : 1 / ((double)samples * (length > 1 ? length : 1));
+        if (isinf(cost) && c->zero_infinity) cost = shares[i] = 0;
+        costs[i] = c->reduction == GPUNN_REDUCE_NONE ? cost : 0;
+        total += shares[i] == 0 ? 0 : shares[i] * cost;
+        double upstream = c->reduction == GPUNN_REDUCE_NONE ? (double)weight[i] : (double)weight[0];
+        for (int t = 0; t < c->times; t++)
+            for (int k = 0; k < c->classes; k++)
+                gradient[t * time_step + i * sample_step + k] = -upstream * shares[i] * slope[t * c->classes + k];
+        short_lengths[i] = (int32_t)times;
+    }
+    if (c->reduction != GPUNN_REDUCE_NONE && isinf(total)) memset(gradient, 0, (size_t)nx * sizeof *gradient);
+    OK(f->dev, write_floats(in[0], x, nx));
+    OK(f->dev, gpunn_write(in[1], targets, (size_t)(samples * c->most) * sizeof *targets));
+    OK(f->dev, gpunn_write(in[2], short_lengths, (size_t)samples * sizeof *short_lengths));
+    OK(f->dev, gpunn_write(in[3], lengths + samples, (size_t)samples * sizeof *lengths));
+    OK(f->dev, write_floats(w, weight, c->reduction == GPUNN_REDUCE_NONE ? samples : 1));
+    OK(f->dev, gpunn_zero_grad(f->model));
+    OK(f->dev, gpunn_backward(loss));
+    int64_t count;
+    float  *value = read_floats(f->dev, out, &count), *grad = read_gradient(f->dev, in[0]);
+    if (c->reduction != GPUNN_REDUCE_NONE) costs[0] = total;
+    assert_int_equal(count, c->reduction == GPUNN_REDUCE_NONE ? samples : 1);
+    for (int i = 0; i < count; i++)
+        if (!(isinf(costs[i]) ? (double)value[i] == costs[i] : fabs(value[i] - costs[i]) <= 2e-6 * (fabs(costs[i]) + c->times)))
+            fail_msg("%s: loss %d is %.9g, should be %.9g", geometry, i, (double)value[i], costs[i]);
+    check_within("gradient", grad, gradient, nx, 4e-6 * sqrt(c->times)); /* logarithms are rounded at each step */
+    /* Evaluation keeps two rows only. */
+    OK(f->dev, gpunn_forward(&out, 1));
+    float *again = read_floats(f->dev, out, NULL);
+    assert_memory_equal(again, value, (size_t)count * sizeof *again);
+    free(x), free(weight), free(row), free(costs), free(targets), free(lengths), free(short_lengths);
+    free(value), free(grad), free(again);
+}
+
+static void check_labelling(fixture *f, labelling c, uint32_t *seed)
+{
+    static const char *const reductions[] = {"mean", "sum", "none"};
+    gpunn_model             *m = f->model;
+    (void)snprintf(geometry, sizeof geometry, "times %d samples %d classes %d labels %d of %d kinds blank %d %s%s%s", c.times,
+                   c.samples, c.classes, c.most, c.kinds, c.blank, reductions[c.reduction], c.batch_first ? " batch first" : "",
+                   c.zero_infinity ? " zero infinity" : "");
+    gpunn_shape   shape = c.batch_first ? GPUNN_SHAPE(GPUNN_BATCH, c.times, c.classes)
+                                        : GPUNN_SHAPE(c.times, GPUNN_BATCH, c.classes);
+    gpunn_tensor *in[4] = {
+        gpunn_input(m, "x", GPUNN_F32, shape), gpunn_input(m, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, c.most)),
+        gpunn_input(m, "i", GPUNN_I32, GPUNN_SHAPE(GPUNN_BATCH)), gpunn_input(m, "l", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH))};
+    MADE(f->dev, gpunn_retain_grad(in[0]));
+    gpunn_tensor *out = gpunn_keep(
+        MADE(f->dev, gpunn_ctc_loss(in[0], in[1], in[2], in[3], .reduction = c.reduction, .blank = c.blank,
+                                    .zero_infinity = c.zero_infinity, .batch_first = c.batch_first)));
+    gpunn_tensor *w = gpunn_input(m, "w", GPUNN_F32,
+                                  c.reduction == GPUNN_REDUCE_NONE ? GPUNN_SHAPE(GPUNN_BATCH) : GPUNN_SHAPE(1));
+    gpunn_tensor *finite = gpunn_expr("where(x < 1e30, x, 0)", &out, 1); /* an infinite loss is an error */
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(gpunn_mul(finite, w), GPUNN_ALL, false));
+    check_batch(f, &c, in, out, w, loss, c.samples, seed);
+    check_batch(f, &c, in, out, w, loss, (c.samples + 1) / 2, seed); /* the last, partial batch */
+}
+
+static void test_ctc_loss(void **state)
+{
+    fixture               *f = *state;
+    static const int       times[] = {1, 2, 3, 5, 8, 9, 16, 17, 31, 33, 65}, classes[] = {2, 3, 4, 5, 16, 31, 33, 128, 129};
+    static const int       most[] = {1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33};
+    static const labelling large[] = {{600, 2, 1000, 90, 999, 900, GPUNN_REDUCE_MEAN, false, false},
+                                      {150, 3, 129, 140, 64, 2, GPUNN_REDUCE_NONE, true, true},
+                                      {257, 33, 5, 63, 2, 4, GPUNN_REDUCE_SUM, false, true}};
+    uint32_t               seed = 83;
+    for (int i = 0; i < (is_emulated(f->backend) ? 40 : 160); i++) {
+        labelling c = {i % 3 ? times[between(&seed, 0, COUNT(times) - 1)] : between(&seed, 1, 6),
+                       between(&seed, 1, 9),
+                       i % 3 ? classes[between(&seed, 0, COUNT(classes) - 1)] : between(&seed, 2, 3),
+                       i % 3 ? most[between(&seed, 0, COUNT(most) - 1)] : between(&seed, 1, 4),
+                       0,
+                       0,
+                       (gpunn_reduction)between(&seed, GPUNN_REDUCE_MEAN, GPUNN_REDUCE_NONE),
+                       i % 2,
+                       i % 5 > 1};
+        c.blank = i % 4 ? between(&seed, 0, c.classes - 1) : 0;
+        c.kinds = between(&seed, 1, c.classes - 1 < 4 ? c.classes - 1 : 4);
+        next_model(f);
+        check_labelling(f, c, &seed);
+    }
+    for (int i = is_emulated(f->backend); i < COUNT(large); i++) {
+        next_model(f);
+        check_labelling(f, large[i], &seed);
+    }
+}
+
 int main(void)
 {
     static struct CMUnitTest tests[64];
@@ -1455,6 +1654,7 @@ int main(void)
     count += each_backend(tests + count, "attention with dropout", test_attention_dropout, NULL);
     count += each_backend(tests + count, "attention with a learned mask", test_learned_mask, NULL);
     count += each_backend(tests + count, "rnn, lstm and gru", test_recurrent, NULL);
+    count += each_backend(tests + count, "ctc_loss", test_ctc_loss, NULL);
     count += missing_backends(tests + count);
     return _cmocka_run_group_tests("reference", tests, (size_t)count, NULL, NULL);
 }
