@@ -1334,6 +1334,7 @@ typedef struct gpunn_fit_args {
     int           epochs;             /* 1 */
     int           patience;  /* stop after so many epochs without a better validation loss (else training loss); 0: never */
     bool schedule_per_batch; /* gpunn_schedule_step after each batch; default: after each epoch, with the validation loss */
+    bool no_ema; /* validation and best_weights are of the weights themselves, even where gpunn_set_ema keeps averages */
     bool (*on_progress)(void *user, const gpunn_progress *progress); /* after each batch and epoch; false cancels */
     void       *user;
     const char *history_csv, *history_svg; /* rewritten after each epoch; NULL: none */
@@ -1341,7 +1342,8 @@ typedef struct gpunn_fit_args {
     const char *best_weights;              /* gpunn_save after each epoch that is the best so far; NULL: none */
     int        *epochs_run;                /* receives the number of complete epochs */
 } gpunn_fit_args;
-/* GPUNN_ERR_CANCELLED after on_progress said so; everything stays usable. */
+/* GPUNN_ERR_CANCELLED after on_progress said so; everything stays usable. Where the optimizer keeps averages (gpunn_set_ema),
+ * they are what is validated and saved as best_weights; training goes on with the weights. */
 GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args);
 #define gpunn_fit(...) gpunn_fit_(GPUNN_NAMED(gpunn_fit_args, __VA_ARGS__))
 /* A ready on_progress: draws a bar on stderr when that is a terminal, prints one line per epoch when not. user is not read. */
@@ -23051,16 +23053,31 @@ static gpunn_status gpunn__fit_batches(gpunn__fit *fit)
     return status == GPUNN_OK ? gpunn_synchronize(fit->dev) : status; /* a loss that was not finite is known now */
 }
 
+/* Validation, and the weights where they are the best so far: of the averages, where the optimizer keeps them. */
+static gpunn_status gpunn__fit_validate(gpunn__fit *fit, float *watched)
+{
+    const gpunn_fit_args *args = fit->args;
+    gpunn_progress       *p = &fit->progress;
+    const bool            averages = fit->opt->uses[GPUNN__AVERAGE] && !args->no_ema && (args->validation || args->best_weights);
+    gpunn_status          status = averages ? gpunn_ema_swap(fit->opt) : GPUNN_OK, back = GPUNN_OK;
+    if (status != GPUNN_OK) return status;
+    if (args->validation)
+        status = gpunn_evaluate(args->validation, args->loss, args->metric, &p->validation_loss, &p->validation_metric);
+    *watched = args->validation ? p->validation_loss : p->loss;
+    if (status == GPUNN_OK && args->best_weights && *watched < fit->best)
+        status = gpunn_save(fit->opt->model, args->best_weights);
+    if (averages) back = gpunn_ema_swap(fit->opt);
+    return status == GPUNN_OK ? back : status;
+}
+
 /* Validation, schedule, files. */
 static gpunn_status gpunn__fit_epoch_end(gpunn__fit *fit)
 {
     const gpunn_fit_args *args = fit->args;
     gpunn_progress       *p = &fit->progress;
-    gpunn_status          status = GPUNN_OK;
-    if (args->validation)
-        status = gpunn_evaluate(args->validation, args->loss, args->metric, &p->validation_loss, &p->validation_metric);
-    float watched = args->validation ? p->validation_loss : p->loss;
-    bool  better = watched < fit->best;
+    float                 watched = NAN;
+    gpunn_status          status = gpunn__fit_validate(fit, &watched);
+    bool                  better = watched < fit->best;
     if (status == GPUNN_OK && !args->schedule_per_batch) status = gpunn_schedule_step(fit->opt, watched);
     if (status != GPUNN_OK) return status;
     fit->best = better ? watched : fit->best;
@@ -23078,7 +23095,6 @@ static gpunn_status gpunn__fit_epoch_end(gpunn__fit *fit)
     if (args->history_csv) status = gpunn__write_csv(fit->dev, args->history_csv, fit->history, p->epoch);
     if (status == GPUNN_OK && args->history_svg)
         status = gpunn__write_svg(fit->dev, args->history_svg, fit->history, p->epoch, args->metric != NULL);
-    if (status == GPUNN_OK && args->best_weights && better) status = gpunn_save(fit->opt->model, args->best_weights);
     if (status == GPUNN_OK && args->checkpoint) status = gpunn_checkpoint_save(fit->opt, args->train, args->checkpoint);
     if (status != GPUNN_OK) return status;
     if (args->epochs_run) *args->epochs_run = p->epoch;

@@ -166,6 +166,57 @@ static void test_schedule_in_fit(void **state)
     unmake(&s);
 }
 
+/* Averages are validated and saved, the weights train on: as they do without, bit for bit. */
+static void test_averages(void **state)
+{
+    fixture    *f = *state;
+    setup       s = make(f, 1);
+    char        best[224];
+    float      *trained[2] = {NULL, NULL}, loss[3];
+    int64_t     count;
+    const char *checkpoint;
+    (void)strcpy(best, test_path(f, "best.safetensors"));
+    OK(s.dev, gpunn_set_ema(s.opt, 0.9f));
+    checkpoint = test_path(f, "start.ckpt");
+    OK(s.dev, gpunn_checkpoint_save(s.opt, s.train, checkpoint));
+    for (int plain = 0; plain < 2; plain++) {
+        watch w = {0};
+        OK(s.dev, gpunn_checkpoint_load(s.opt, s.train, checkpoint));
+        OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .validation = s.validation,
+                            .epochs = 4, .on_progress = on_progress, .user = &w, .best_weights = best, .no_ema = plain));
+        trained[plain] = read_weights(s.dev, s.model, &count);
+        OK(s.dev, gpunn_evaluate(s.validation, s.n.loss, NULL, &loss[0], NULL));
+        OK(s.dev, gpunn_ema_swap(s.opt));
+        OK(s.dev, gpunn_evaluate(s.validation, s.n.loss, NULL, &loss[1], NULL));
+        OK(s.dev, gpunn_ema_swap(s.opt));
+        assert_true(w.last.validation_loss == loss[!plain] && loss[0] != loss[1]);
+        int lowest = 0;
+        for (int i = 1; i < 4; i++)
+            if (w.validation[i] < w.validation[lowest]) lowest = i;
+        OK(s.dev, gpunn_load(s.model, best));
+        OK(s.dev, gpunn_evaluate(s.validation, s.n.loss, NULL, &loss[2], NULL));
+        assert_true(loss[2] == w.validation[lowest]);
+    }
+    assert_memory_equal(trained[0], trained[1], (size_t)count * sizeof **trained);
+
+    /* without validation best_weights are the averages too; after an error the weights are back in their place */
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .best_weights = best));
+    float *weights = read_weights(s.dev, s.model, &count);
+    OK(s.dev, gpunn_load(s.model, best));
+    float *saved = read_weights(s.dev, s.model, &count);
+    assert_memory_not_equal(saved, weights, (size_t)count * sizeof *saved);
+    OK(s.dev, gpunn_ema_swap(s.opt));
+    float *averages = read_weights(s.dev, s.model, &count);
+    assert_memory_equal(saved, averages, (size_t)count * sizeof *saved);
+    OK(s.dev, gpunn_ema_swap(s.opt));
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .best_weights = "/no/such/folder/w"), GPUNN_ERR_IO,
+          "/no/such/folder/w");
+    OK(s.dev, gpunn_train_step(s.opt, s.n.loss));
+    assert_int_equal(unlink(best) | unlink(checkpoint), 0);
+    free(trained[0]), free(trained[1]), free(weights), free(saved), free(averages);
+    unmake(&s);
+}
+
 static void test_fit_errors(void **state)
 {
     fixture *f = *state;
@@ -183,7 +234,8 @@ static void test_fit_errors(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {test_with_device(test_fit), test_with_device(test_cancel), test_with_device(test_patience),
-                                       test_with_device(test_schedule_in_fit), test_with_device(test_fit_errors)};
+    const struct CMUnitTest tests[] = {test_with_device(test_fit),      test_with_device(test_cancel),
+                                       test_with_device(test_patience), test_with_device(test_schedule_in_fit),
+                                       test_with_device(test_averages), test_with_device(test_fit_errors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
