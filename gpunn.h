@@ -846,8 +846,9 @@ typedef struct gpunn_matmul_args {
 /* torch.matmul for rank >= 2: [..., m, k] x [..., k, n] -> [..., m, n]; leading axes broadcast. */
 GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_matmul_args args);
 #define gpunn_matmul(a, ...) gpunn_matmul_((a), GPUNN_NAMED(gpunn_matmul_args, __VA_ARGS__))
-/* torch.einsum of one or two tensors, as products, sums and permutations: "bij,bjk->bik". A letter names an axis, none twice in
- * one tensor; without "->", those that occur once are the result's, in alphabetical order. No "...". */
+/* torch.einsum of one or two tensors, as products, sums and permutations: "...ij,jk->...ik". A letter names an axis, none twice
+ * in one tensor, "..." all axes without a letter, which broadcast; without "->" the result has these, and then the letters that
+ * occur once, in alphabetical order. */
 GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *tensors, int count);
 
 /* -- attention -- */
@@ -5105,7 +5106,7 @@ GPUNN_API gpunn_tensor *gpunn_transformer_decoder_(gpunn_tensor *tgt, gpunn_tens
 }
 
 /* ---- einsum ---------------------------------------------------------------------------------------------------------- */
-typedef struct gpunn__labels { /* of a tensor's axes, with their sizes */
+typedef struct gpunn__labels { /* of a tensor's axes, with their sizes: letters, and for "..." digits, of which 7 is the last */
     gpunn_tensor *x;
     int           count;
     char          at[GPUNN_MAX_RANK];
@@ -5137,12 +5138,51 @@ static void gpunn__label_choose(gpunn__labels *l, const gpunn__labels *from, con
             (void)gpunn__label_add(l, from->at[i], from->dim[i]);
 }
 
-/* Reads one tensor's labels, up to ',', '-' or the end. */
-static const char *gpunn__labels_read(const char *c, gpunn__labels *l, bool *fine)
+/* The labels of "..." for that many axes. */
+static bool gpunn__labels_dots(gpunn__labels *l, int axes)
 {
-    for (*fine = true; *c && *c != ',' && *c != '-'; c++)
-        if (*c != ' ') *fine = *fine && isalpha((unsigned char)*c) && gpunn__label_add(l, *c, 0);
-    return c;
+    bool fine = true;
+    for (int k = axes; k > 0 && fine; k--) fine = gpunn__label_add(l, (char)('0' + GPUNN_MAX_RANK - k), 0);
+    return fine;
+}
+
+static bool gpunn__label_is_dot(char label)
+{
+    return label < '0' + GPUNN_MAX_RANK;
+}
+
+/* Reads one tensor's labels, up to ',', '-' or the end. "..." has `dots` axes, or where rank is not 0, those that a tensor of
+ * that rank has beside its letters. */
+static const char *gpunn__labels_read(const char *c, gpunn__labels *l, int rank, int dots, bool *fine)
+{
+    const char *end = c;
+    int         letters = 0;
+    bool        dotted = false;
+    for (; *end && *end != ',' && *end != '-'; end++) letters += isalpha((unsigned char)*end) != 0;
+    for (*fine = true; c < end && *fine; c++) {
+        if (*c == ' ') continue;
+        bool dot = strncmp(c, "...", 3) == 0;
+        *fine = dot ? !dotted && gpunn__labels_dots(l, rank ? rank - letters : dots)
+                    : isalpha((unsigned char)*c) && gpunn__label_add(l, *c, 0);
+        dotted = dotted || dot;
+        c += dot ? 2 : 0;
+    }
+    return end;
+}
+
+/* Leaves out the axes of 1 that "..." broadcasts to another size; false after an error. */
+static bool gpunn__labels_squeeze(gpunn__labels *l, const gpunn__labels *other)
+{
+    gpunn__labels kept;
+    memset(&kept, 0, sizeof kept);
+    for (int i = 0; i < l->count; i++) {
+        int at = gpunn__label_place(other, l->at[i]);
+        if (!gpunn__label_is_dot(l->at[i]) || l->dim[i] != 1 || at < 0 || other->dim[at] == 1)
+            (void)gpunn__label_add(&kept, l->at[i], l->dim[i]);
+    }
+    kept.x = kept.count < l->count ? gpunn__reshape_to(l->x, kept.count, kept.dim) : l->x;
+    *l = kept;
+    return l->x != NULL;
 }
 
 static gpunn_tensor *gpunn__labels_permute(const gpunn__labels *l, const gpunn__labels *wanted)
@@ -5262,13 +5302,17 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
                              count);
     if (!gpunn__begin(&call, "einsum", NULL, NULL, tensors, count, count)) return NULL;
     const char *c = equation;
+    int         dots = 0;
     for (int i = 0; i < count && fine; i++) {
-        c = gpunn__labels_read(c, &l[i], &fine);
+        c = gpunn__labels_read(c, &l[i], tensors[i]->rank, 0, &fine);
         l[i].x = tensors[i];
+        for (int k = 0; k < l[i].count; k++)
+            if (gpunn__label_is_dot(l[i].at[k]) && dots < '0' + GPUNN_MAX_RANK - l[i].at[k])
+                dots = '0' + GPUNN_MAX_RANK - l[i].at[k];
         fine = fine && (i + 1 < count ? *c++ == ',' : *c == 0 || (c[0] == '-' && c[1] == '>'));
     }
     bool given = fine && *c == '-';
-    if (given) fine = *gpunn__labels_read(c + 2, &l[2], &fine) == 0 && fine;
+    if (given) fine = *gpunn__labels_read(c + 2, &l[2], 0, dots, &fine) == 0 && fine;
     for (int i = 0; i < count && fine; i++) {
         char text[128];
         if (l[i].count != tensors[i]->rank)
@@ -5276,6 +5320,7 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
                                  l[i].count, i, gpunn__shape_text(tensors[i], text));
         memcpy(l[i].dim, tensors[i]->dim, sizeof l[i].dim);
     }
+    if (!given && fine) fine = gpunn__labels_dots(&l[2], dots);
     for (char label = 'A'; !given && fine && label <= 'z'; label++)
         if ((gpunn__label_place(&l[0], label) >= 0) != (gpunn__label_place(&l[1], label) >= 0))
             fine = gpunn__label_add(&l[2], label, 0);
@@ -5284,16 +5329,18 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
     if (!fine)
         return gpunn__refuse(
             &call, GPUNN_ERR_ARGUMENT,
-            "\"%.64s\" is not understood; \"ij,jk->ik\" is: letters for each tensor, each once, and those of the "
-            "result, which occur before",
+            "\"%.64s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, each once, \"...\" for "
+            "its other axes, and those of the result, which occur before",
             equation);
     for (int i = 0; i < l[0].count; i++) {
         int  at = gpunn__label_place(&l[1], l[0].at[i]);
-        char one[32], other[32];
-        if (at >= 0 && l[1].dim[at] != l[0].dim[i])
-            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "\"%.64s\": %c is %s in tensors[0] and %s in tensors[1]", equation,
-                                 l[0].at[i], gpunn__dim_text(l[0].dim[i], one), gpunn__dim_text(l[1].dim[at], other));
+        char one[32], other[32], label[4] = {l[0].at[i]};
+        bool dot = gpunn__label_is_dot(l[0].at[i]);
+        if (at >= 0 && l[1].dim[at] != l[0].dim[i] && !(dot && (l[0].dim[i] == 1 || l[1].dim[at] == 1)))
+            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "\"%.64s\": %s is %s in tensors[0] and %s in tensors[1]", equation,
+                                 dot ? "..." : label, gpunn__dim_text(l[0].dim[i], one), gpunn__dim_text(l[1].dim[at], other));
     }
+    if (!gpunn__labels_squeeze(&l[0], &l[1]) || (count == 2 && !gpunn__labels_squeeze(&l[1], &l[0]))) return gpunn__undo(&call);
     gpunn__labels a = l[0], b = l[1];
     bool          reduced = gpunn__labels_reduce(&a, &l[1], &l[2]) && (count == 1 || gpunn__labels_reduce(&b, &l[0], &l[2]));
     gpunn_tensor *y = !reduced     ? NULL

@@ -1282,8 +1282,8 @@ def addmm(w, call, x, mat1=None, mat2=None, batch1=None, batch2=None, beta=1, al
 @operation("einsum")
 def einsum(w, call, equation, tensors, **_):
     labels = equation.replace(" ", "").partition("->")[0].split(",")
-    if len(labels) > 2 or "." in equation or any(len(set(own)) != len(own) for own in labels):
-        raise Refused("only that of one or two tensors, without dots and repeated indices is possible")
+    if len(labels) > 2 or any(len(set(own)) != len(own) for own in (part.replace("...", "") for part in labels)):
+        raise Refused("only that of one or two tensors without repeated indices is possible")
     return w.add("einsum", [w.f32(w.whole(x)) for x in tensors], call.shapes[0][0], equation=equation)
 
 

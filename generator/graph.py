@@ -1076,34 +1076,52 @@ class Graph:
         check_f32(*tensors)
         if len(tensors) > 2:
             raise GraphError("%d tensors are given; one or two are possible: multiply them by twos" % len(tensors), "inputs")
-        given, arrow, wanted = equation.replace(" ", "").partition("->")
-        labels = given.split(",")
-        every = "".join(labels)
-        result = wanted if arrow else "".join(sorted(label for label in set(every) if every.count(label) == 1))
-        sound = len(labels) == len(tensors) and all(
-            all("a" <= label.lower() <= "z" for label in own) and len(set(own)) == len(own) <= MAX_RANK
+        given, arrow, wanted = equation.replace("*", "?").replace("...", "*").replace(" ", "").partition("->")
+        texts = given.split(",")
+        labels = [dotted(own, len(t.shape) - len(own) + 1) for t, own in zip(tensors, texts)]
+        every = [label for own in labels for label in own]
+        dots = max([-label for label in every if isinstance(label, int)], default=0)
+        result = dotted(wanted, dots) if arrow else list(range(-dots, 0)) + sorted(
+            label for label in set(every) if isinstance(label, str) and every.count(label) == 1)
+        sound = len(texts) == len(tensors) and all(text.count("*") < 2 for text in texts + [wanted]) and all(
+            all(isinstance(label, int) or "a" <= label.lower() <= "z" for label in own) and len(set(own)) == len(own) <= MAX_RANK
             for own in labels + [result]) and set(result) <= set(every)
         if not sound:
-            raise GraphError("\"%s\" is not understood; \"ij,jk->ik\" is: letters for each tensor, each once, and those of the "
-                             "result, which occur before" % equation, "equation")
+            raise GraphError("\"%s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, each once, \"...\" "
+                             "for its other axes, and those of the result, which occur before" % equation, "equation")
         for i, (t, own) in enumerate(zip(tensors, labels)):
             if len(own) != len(t.shape):
                 raise GraphError("\"%s\" has %d letters for tensors[%d], which is %s" % (
                     equation, len(own), i, shape_text(t.shape)), "equation")
         sizes = dict(zip(labels[0], tensors[0].shape))
         for label, size in zip(labels[-1], tensors[-1].shape):
-            if sizes.setdefault(label, size) != size:
+            first, dotty = sizes.get(label, size), isinstance(label, int)
+            if first != size and not (dotty and 1 in (first, size)):
                 raise GraphError("\"%s\": %s is %s in tensors[0] and %s in tensors[1]" % (
-                    equation, label, dim_text(sizes[label]), dim_text(size)), "inputs")
-        parts = []
-        for i, (t, own) in enumerate(zip(tensors, labels)):
+                    equation, "..." if dotty else label, dim_text(first), dim_text(size)), "inputs")
+        parts = list(zip(tensors, labels))
+        if len(parts) == 2:
+            parts[0] = self.squeezed(parts[0], parts[1])
+            parts[1] = self.squeezed(parts[1], parts[0])
+        sizes = {label: size for t, own in parts for label, size in zip(own, t.shape)}
+        labels = [own for _, own in parts]
+        for i, (t, own) in enumerate(parts):
             kept = [label for label in own if label in result or (len(labels) == 2 and label in labels[1 - i])]
             if len(kept) < len(own):
                 t = self.sum(t, [axis for axis, label in enumerate(own) if label not in kept])
-            parts.append((t, kept))
+            parts[i] = t, kept
         if len(parts) == 1:
             return self.rearranged(parts[0], result)
         return self.einsum_product(parts[0], parts[1], result, sizes)
+
+    def squeezed(self, part, other):
+        """Without the axes of 1 that "..." broadcasts to another size."""
+        sizes = dict(zip(other[1], other[0].shape))
+        kept = [(label, size) for label, size in zip(part[1], part[0].shape)
+                if not (isinstance(label, int) and size == 1 and sizes.get(label, 1) != 1)]
+        if len(kept) == len(part[1]):
+            return part
+        return self.reshape(part[0], [size for _, size in kept]), [label for label, _ in kept]
 
     def rearranged(self, part, wanted):
         x, own = part
@@ -1396,6 +1414,11 @@ class Graph:
         check_f32(prob, target)
         check_equal_shapes(prob, target)
         return self.mean(self.expr(prob, target, expression="(x > 0.5) == (y > 0.5)"))
+
+
+def dotted(text, count):
+    """The letters of a part of an equation; -count .. -1 for the axes of "...", which stands in it as "*"."""
+    return [label for letter in text for label in (range(-count, 0) if letter == "*" else letter)]
 
 
 def shape_of(dims):

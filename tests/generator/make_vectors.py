@@ -152,8 +152,14 @@ class Maker:
             own.append([self.pick((label, "NOPQRSTU"[i])) for i, label in enumerate(own[0])])
         entry["inputs"] = [x.label] * len(own)
         every = sorted({label for labels in own for label in labels})
-        result = "->" + "".join(self.random.sample(every, self.random.randrange(len(every) + 1)))
-        return ",".join(map("".join, own)) + self.pick((result, result, ""))
+        result = self.random.sample(every, self.random.randrange(len(every) + 1))
+        if self.random.randrange(3) == 0:  # the first axes have no letters
+            dots = self.random.randrange(rank + 1)
+            gone = [label for labels in own for label in labels[:dots]]
+            own = [["..."] + labels[dots:] for labels in own]
+            result = [label for label in result if label not in gone]
+            result.insert(self.random.randrange(len(result) + 1), self.pick(("...", "")))
+        return ",".join(map("".join, own)) + self.pick(("->" + "".join(result),) * 2 + ("",))
 
     def recurrent(self, entry):
         entry.update(inputs=["a"], weights=self.weights, bidirectional=self.both)

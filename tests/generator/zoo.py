@@ -850,7 +850,7 @@ def products():
 @case(SGD)
 def einsums():
     def forward(self, a, b):
-        y = torch.einsum("nhid,nhjd->nhij", a, b) + torch.einsum("nhid,jd->nhij", a, self.weight)
+        y = torch.einsum("nhid,nhjd->nhij", a, b) + torch.einsum("...id,jd->...ij", a, self.weight)
         y = y + torch.einsum("id,hd->hi", self.weight, self.narrow)[None, :, :, None] * torch.einsum("nhid,d->nih", a,
                                                                                                      self.vector).mT[..., None]
         return F.channel_shuffle(y.transpose(1, 2), 2)

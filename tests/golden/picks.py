@@ -103,6 +103,13 @@ def einsums(out):
             ("batch", "nhid,mhid->nm", "aa")):
         group = {key: {k: tensors[k] for k in operands if (k in "ab") == (key == "batch")} for key in ("batch", "fixed")}
         add_case(out, f"einsum.{name}", lambda **t: torch.einsum(equation, *[t[k] for k in operands]), gradient=name != "batch", **group)
+    tensors["u"] = randn(1, 6, 5)
+    for name, equation, operands in (
+            ("dots", "...id,...jd->...ij", "ab"), ("dots_turned", "n...id, ...jd -> j...in", "au"), ("dots_implicit", "...lk,ik", "am"),
+            ("dots_times", "nh...,...->n...h", "am"), ("dots_summed", "...d,...d->d", "am"), ("dots_of_one", "...hid->d...h", "a"),
+            ("dots_total", "...->", "a"), ("dots_nothing", "...nhid,d...->hn", "av")):
+        group = {key: {k: tensors[k] for k in operands if (k in "ab") == (key == "batch")} for key in ("batch", "fixed")}
+        add_case(out, f"einsum.{name}", lambda **t: torch.einsum(equation, *[t[k] for k in operands]), **group)
 
 
 def main():

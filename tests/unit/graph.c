@@ -883,19 +883,28 @@ static void test_einsum(void **state)
     check_shape(f, scores, SHAPE(20, 20));
     check_shape(f, gpunn_einsum("bi,bi", two, 2), SHAPE(0));
     check_shape(f, gpunn_einsum("bi,bi->", two, 2), SHAPE(0));
-    static const char *const wrong[] = {"b1,bi", "bb,bi", "bi", "bi,bi,bi", "bi,bi->c", "bi,bi->bb", "bi;bi", "bi,bi-b"};
+    check_shape(f, gpunn_einsum("...i,...j", two, 2), SHAPE(B, 20, 20));
+    check_shape(f, gpunn_einsum("b...,bj->bj...", two, 2), SHAPE(B, 20, 20));
+    check_shape(f, gpunn_einsum("bi...,bi...->...i", two, 2), SHAPE(20));
+    static const char *const wrong[] = {"b1,bi",   "bb,bi",  "bi",       "bi,bi,bi",  "bi,bi->c",       "bi,bi->bb",   "bi;bi",
+                                        "bi,bi-b", "..i,bi", ". ..i,bi", "......,bi", "...,bi->......", "...i....,bi", "b7,bi"};
     for (int i = 0; i < (int)(sizeof wrong / sizeof *wrong); i++) {
         char text[256];
-        (void)snprintf(text, sizeof text,
-                       "einsum: \"%s\" is not understood; \"ij,jk->ik\" is: letters for each tensor, each once, and those of the "
-                       "result, which occur before",
-                       wrong[i]);
+        (void)snprintf(
+            text, sizeof text,
+            "einsum: \"%s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, each once, \"...\" for "
+            "its other axes, and those of the result, which occur before",
+            wrong[i]);
         REFUSED(f, GPUNN_ERR_ARGUMENT, text, gpunn_einsum(wrong[i], two, 2));
     }
     REFUSED(f, GPUNN_ERR_SHAPE, "einsum: \"bij,bi\" has 3 letters for tensors[0], which is [batch, 20]",
             gpunn_einsum("bij,bi", two, 2));
     REFUSED(f, GPUNN_ERR_SHAPE, "einsum: \"bi,ib\": b is batch in tensors[0] and 20 in tensors[1]",
             gpunn_einsum("bi,ib", two, 2));
+    REFUSED(f, GPUNN_ERR_SHAPE, "einsum: \"b...,...i\": ... is 20 in tensors[0] and batch in tensors[1]",
+            gpunn_einsum("b...,...i", two, 2));
+    REFUSED(f, GPUNN_ERR_SHAPE, "einsum: \"...bij,bi\" has 3 letters for tensors[0], which is [batch, 20]",
+            gpunn_einsum("...bij,bi", two, 2));
     assert_null(gpunn_einsum("bi,bi,bi->b", two, 3));
     assert_string_equal(gpunn_error(NULL), "einsum: 3 tensors are given; one or two are possible: multiply them by twos");
     gpunn_clear_error(NULL);

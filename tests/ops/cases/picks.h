@@ -98,7 +98,15 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(einsum, "alone", einsum("nhid,ij->nd", in("a"), in("m")))                                    \
     X(einsum, "transposed", einsum("ba", in("m"), NULL))                                           \
     X(einsum, "total", einsum("abcd->", in("a"), NULL))                                            \
-    X(einsum, "batch", einsum("nhid,mhid->nm", in("a"), in("a")))
+    X(einsum, "batch", einsum("nhid,mhid->nm", in("a"), in("a")))                                  \
+    X(einsum, "dots", einsum("...id,...jd->...ij", in("a"), in("b")))                              \
+    X(einsum, "dots_turned", einsum("n...id, ...jd -> j...in", in("a"), in("u")))                  \
+    X(einsum, "dots_implicit", einsum("...lk,ik", in("a"), in("m")))                               \
+    X(einsum, "dots_times", einsum("nh...,...->n...h", in("a"), in("m")))                          \
+    X(einsum, "dots_summed", einsum("...d,...d->d", in("a"), in("m")))                             \
+    X(einsum, "dots_of_one", einsum("...hid->d...h", in("a"), NULL))                               \
+    X(einsum, "dots_total", einsum("...->", in("a"), NULL))                                        \
+    X(einsum, "dots_nothing", einsum("...nhid,d...->hn", in("a"), in("v")))
 #define PICKS_GRADIENTS(X)                                                                                                      \
     X(embedding, XS(3, 4, 5), gpunn_mul(x, gpunn_embedding(indices(in, GPUNN_I64, GPUNN_SHAPE(3, 4), 6), "l",                   \
       .num_embeddings = 6, .embedding_dim = 5)))                                                                                \
@@ -119,6 +127,7 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(stack, XS(3, 2), stack2(x, gpunn_tanh(x), 1))                                                                             \
     X(split, XS(3, 7), parted(x, 3, 0, 1))                                                                                      \
     X(einsum, XS(3, 2, 4), einsum("nij,nkj->nki", x, in->x[1] = B("b", 3, 5, 4)))                                               \
+    X(einsum_dots, XS(3, 1, 4), einsum("n...j,n...kj->k...n", x, in->x[1] = B("b", 3, 2, 5, 4)))                                  \
     X(einsum_times, XS(3, 4), einsum("ni,i->in", x, constant(in, 4)))                                                           \
     X(gather_narrow, XS(3, 5, 4), gpunn_gather(x, 1, indices(in, GPUNN_I64, GPUNN_SHAPE(3, 2, 3), 5)))
 /* clang-format on */
