@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs test programs and sums them up: python3 tests/run.py [--jobs N] PROGRAM...
+"""Runs test programs and sums them up: python3 tests/run.py [--jobs N] [--limit SECONDS] PROGRAM...
 
 A program prints TAP lines ("ok 1 - name", "not ok 2 - name", "ok 3 - name # SKIP reason"), as cmocka does when asked; a .py file is run by
 Python, `name:program` says what to call it, and arguments may follow in the same word: "tests/x.py one two". Failures are printed in full,
@@ -18,7 +18,6 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LIMIT = 900  # seconds for one program
 RESULT = re.compile(r"^(not ok|ok) (\d+)(?: -)? ?(.*)$")
 
 
@@ -59,7 +58,7 @@ def parse(text, code):
     return passed, failures, skips
 
 
-def run(word, folder):
+def run(word, folder, limit):
     name, colon, command = word.partition(":")
     if not colon:
         name, command = word, word
@@ -73,10 +72,10 @@ def run(word, folder):
     start = time.monotonic()
     try:
         done = subprocess.run(arguments, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              timeout=LIMIT)
+                              timeout=limit)
         text, code = done.stdout.decode(errors="replace"), done.returncode
     except subprocess.TimeoutExpired as late:
-        text, code = (late.stdout or b"").decode(errors="replace") + f"\nit ran longer than {LIMIT} s", 1
+        text, code = (late.stdout or b"").decode(errors="replace") + f"\nit ran longer than {limit:g} s", 1
     except OSError as error:
         text, code = f"cannot run {arguments[0]}: {error.strerror}", 1
     passed, failures, skips = parse(text, code)
@@ -89,6 +88,7 @@ def run(word, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--limit", type=float, default=900, help="seconds for one program")
     parser.add_argument("programs", nargs="*")
     options = parser.parse_args()
     passed = failed = skipped = 0
@@ -96,7 +96,7 @@ def main():
     folder = tempfile.mkdtemp(prefix="gpunn-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
     try:
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            for name, good, failures, skips, seconds in pool.map(lambda word: run(word, folder), options.programs):
+            for name, good, failures, skips, seconds in pool.map(lambda word: run(word, folder, options.limit), options.programs):
                 print(f"{name}: {good} passed, {len(failures)} failed, {len(skips)} skipped, {seconds:.1f} s")
                 for text in failures:
                     print(f"  FAILED {text}")

@@ -4,7 +4,7 @@
 Each case is a group of ops between heavy ones, forward and backward. fused_gpu.cu runs the group's kernels alone; PyTorch runs the same
 functions op by op ("eager", which is how gpunn runs without generated kernels, too) and under torch.compile. All are held against the
 bandwidth of a copy on the same GPU by the bytes that the fused kernels have to move; microseconds are medians. Needs nvcc and, for the
-other columns, torch. --build compiles only.
+other columns, torch, which is asked for --seconds. --build compiles only, and --built takes what it left.
 """
 import argparse
 import dataclasses
@@ -13,6 +13,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -23,7 +24,7 @@ from generator.program import KernelSet
 
 ELEMENTS = 1 << 26  # of the widest tensor, so that it does not fit into the second level cache
 ADAMW = {"kind": "adamw", "momentum": 0.0, "dampening": 0.0, "beta1": 0.9, "beta2": 0.999, "alpha": 0.0, "eps": 1e-8, "nesterov": False,
-         "centered": False, "maximize": False, "half_dtype": "bf16"}
+         "centered": False, "maximize": False, "decoupled": False, "half_dtype": "bf16"}
 
 
 def rows(width, *ops, **more):
@@ -121,8 +122,8 @@ def build(folder, names, small=False):
 
 
 # ---- PyTorch -----------------------------------------------------------------------------------------------------------------
-def torch_times(names):
-    """{"name, direction": {"eager": us, "compile": us}}."""
+def torch_times(names, seconds):
+    """{"name, direction": {"eager": us, "compile": us}}; what the time does not suffice for is left out."""
     try:
         import torch
         from torch.nn import functional as F
@@ -145,8 +146,10 @@ def torch_times(names):
     def tensor(*shape, dtype=torch.bfloat16):
         return torch.randn(*shape, device="cuda", dtype=dtype).requires_grad_()
 
-    result = {}
+    result, end = {}, time.monotonic() + seconds
     for name in names:
+        if time.monotonic() > end:
+            break
         case, text = CASES[name]
         width = case["width"]
         batch = ELEMENTS // width
@@ -189,21 +192,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="of: " + "; ".join(CASES))
     parser.add_argument("--build", action="store_true")
+    parser.add_argument("--built", action="store_true")
+    parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--json")
     parser.add_argument("--work", default=os.path.join(ROOT, "build", "gpu"))
     options = parser.parse_args()
     names = options.names or list(CASES)
-    command = build(options.work, names)
-    subprocess.run(command, check=True)
+    if not options.built:
+        subprocess.run(build(options.work, names), check=True)
     if options.build:
         return
-    said = subprocess.run([command[-1]], stdout=subprocess.PIPE, text=True, check=True).stdout
+    said = subprocess.run([os.path.join(options.work, "fused_gpu")], stdout=subprocess.PIPE, text=True, check=True).stdout
     own = {}
     for line in said.splitlines():
         name, us, moved = line.rsplit("|", 2)
         own[name] = float(us), float(moved)
     copy = own["copy"][1] / own["copy"][0]  # bytes in a microsecond
-    peers = torch_times(names)
+    peers = torch_times(names, options.seconds)
     print("| kernels | MB | us | GB/s | % of copy | eager us | compile us |\n|---|---|---|---|---|---|---|")
     for name, (us, moved) in own.items():
         others = ["%.1f" % peers[name][mode] if mode in peers.get(name, {}) else "-" for mode in ("eager", "compile")]

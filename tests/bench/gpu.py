@@ -206,6 +206,8 @@ def compile_ahead(mode, peer, names, seconds, path):
         if name == "copy" or not is_meant(mode, name):
             continue
         begin = time.monotonic()
+        if begin > end:
+            break
         try:
             peer.ask("open " + name, end - begin)
             peer.ask("close")

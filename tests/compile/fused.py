@@ -54,7 +54,7 @@ def dropout(g, z, dy):
 
 
 ADAMW = {"kind": "adamw", "momentum": 0.0, "dampening": 0.0, "beta1": 0.9, "beta2": 0.999, "alpha": 0.0, "eps": 1e-8, "nesterov": False,
-         "centered": False, "maximize": False, "half_dtype": "bf16"}
+         "centered": False, "maximize": False, "decoupled": False, "half_dtype": "bf16"}
 
 
 def chains():

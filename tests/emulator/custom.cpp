@@ -1,7 +1,13 @@
-/* The CUDA functions of tests/unit/custom.c's op, y = numbers[0] a + numbers[1] a b, as a program would write them. */
+/* The CUDA functions of tests/unit/custom.c's op, y = numbers[0] a + numbers[1] a b, as a program would write
+ * them, for the emulated GPU and for true ones. */
 #include <cuda_runtime.h>
 
 #include "../../gpunn.h"
+
+#ifndef GPUNN__LAUNCH_ON
+#define GPUNN__LAUNCH_ON(stream, kernel, blocks, threads, ...) \
+    kernel<<<(blocks), (threads), 0, (cudaStream_t)(stream)>>>(__VA_ARGS__)
+#endif
 
 static __global__ void mix(const float *a, const float *b, float *y, int64_t count, float first, float second)
 {

@@ -1,4 +1,5 @@
 """emit_cuda.py: its kernels on the emulated GPU, under the address sanitizer, against the interpreter; and what nvcc says of them."""
+import importlib.util
 import itertools
 import os
 import random
@@ -409,6 +410,18 @@ class Text(unittest.TestCase):
     def test_what_fits_no_template_is_refused(self):
         launch = Launch("row", Domain(0, 60, 20), (), (Sum(0, ir.Graph().load(operand("x")), (1, 60), 60),))
         self.assertRaises(emit_cuda.EmitError, emit_cuda.shape_of, launch)
+
+    def test_sets_that_are_made_elsewhere(self):
+        """The kernels that tests/compile/fused.py looks at and tests/bench/fused_gpu.py times, both of which need nvcc."""
+        def load(folder, name):
+            spec = importlib.util.spec_from_file_location(name, os.path.join(ROOT, "tests", folder, name + ".py"))
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
+        looked_at, timed = load("compile", "fused"), load("bench", "fused_gpu")
+        for made in looked_at.chains(), looked_at.kinds(), timed.kernel_set(list(timed.CASES))[0]:
+            self.assertIn("__global__", emit_cuda.emit_cuda(made))
+            self.assertIn(made.name, emit_c.emit_header(made))
 
 
 if __name__ == "__main__":
