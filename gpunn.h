@@ -1303,7 +1303,7 @@ typedef struct gpunn_spec_args {
     const char      *name;       /* the model's; default: that of the spec it came from, else the file's */
     gpunn_tensor    *outputs[8]; /* what evaluation computes; default: the spec's, else every value that no op reads */
     gpunn_tensor    *loss;       /* what training makes small; default: the spec's, else none */
-    gpunn_optimizer *optimizer;  /* its kind, numbers and clipping are noted; default: the spec's, else none */
+    gpunn_optimizer *optimizer;  /* its kind, numbers, clipping and averaging are noted; default: the spec's, else none */
 } gpunn_spec_args;
 /* Tensors, ops, initial values and settings of parameters; not their values (gpunn_save). Tensors without a name get one in the
  * file, "t5". What gpunn_spec_load makes of the file is saved as the same bytes. */
@@ -1312,7 +1312,7 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
 /* Builds the model; NULL after an error, which begins with path:line:column. gpunn_find finds each tensor by its name or, where
  * it has none, its id. What is for the generator alone ("math", "layout", "fuse") is not kept. */
 GPUNN_API gpunn_model *gpunn_spec_load(gpunn_device *dev, const char *path);
-/* What the spec of such a model says; NULL: nothing. The optimizer is a new one, with the spec's clipping. */
+/* What the spec of such a model says; NULL: nothing. The optimizer is a new one, with the spec's clipping and averaging. */
 GPUNN_API gpunn_tensor    *gpunn_spec_loss(gpunn_model *model);
 GPUNN_API gpunn_tensor    *gpunn_spec_output(gpunn_model *model, int index);
 GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model);
@@ -1874,7 +1874,7 @@ typedef struct gpunn__plan gpunn__plan; /* >>plan */
 typedef struct gpunn__recipe {
     bool         given;
     gpunn_update rule; /* kind and constants */
-    float        state_start, clip_norm, clip_value;
+    float        state_start, clip_norm, clip_value, average_decay;
 } gpunn__recipe;
 typedef struct gpunn__spec {
     char         *name; /* NULL: none */
@@ -20762,6 +20762,7 @@ static void gpunn__emit_recipe(gpunn__writer *w, const gpunn__recipe *recipe)
     gpunn__emitf(w, "}");
     if (recipe->clip_norm != 0) gpunn__emit_float(w, ",\n  ", "clip_grad_norm", recipe->clip_norm);
     if (recipe->clip_value != 0) gpunn__emit_float(w, ",\n  ", "clip_grad_value", recipe->clip_value);
+    if (recipe->average_decay != 0) gpunn__emit_float(w, ",\n  ", "ema_decay", recipe->average_decay);
 }
 
 /* The last part of a path, without its ending. */
@@ -20822,6 +20823,7 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
         recipe.state_start = opt->state_start;
         recipe.clip_norm = opt->clip_norm;
         recipe.clip_value = opt->clip_value;
+        recipe.average_decay = opt->average_decay;
     }
     const gpunn_tensor *loss = args.loss ? args.loss : spec->loss;
     gpunn_tensor      **unread = NULL;
@@ -22147,7 +22149,7 @@ static bool gpunn__spec_tensor(gpunn__loading *l, int item)
     return gpunn__all_read(l, item, e.op);
 }
 
-/* "optimizer", "clip_grad_norm", "clip_grad_value". */
+/* "optimizer", "clip_grad_norm", "clip_grad_value", "ema_decay". */
 static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
 {
     int item = gpunn__look(l, 0, "optimizer"), kind = 0, betas, ignored;
@@ -22185,7 +22187,9 @@ static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
             (!(*limits[i] >= 0 && isfinite(*limits[i])) &&
              !gpunn__wrong(l, gpunn__look(l, 0, clips[i]), "\"%s\" must be a number of 0 or more", clips[i])))
             return false;
-    return true;
+    if (!gpunn__get_float(l, 0, "ema_decay", &recipe->average_decay)) return false;
+    return (recipe->average_decay >= 0 && recipe->average_decay < 1) ||
+           gpunn__wrong(l, gpunn__look(l, 0, "ema_decay"), "\"ema_decay\" must be a number from 0 to below 1");
 }
 
 /* What is not about tensors. */
@@ -22351,6 +22355,7 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
     if (opt == NULL) return NULL;
     gpunn_set_clip_norm(opt, recipe->clip_norm);
     gpunn_set_clip_value(opt, recipe->clip_value);
+    (void)gpunn_set_ema(opt, recipe->average_decay); /* a number that was looked at, and nothing to copy yet */
     return opt;
 }
 /* ==== >>readers ======================================================================================================= */

@@ -482,6 +482,8 @@ class _Emitter:
             lines.append("    if (opt) gpunn_set_clip_norm(opt, %s);" % number(self.model.clip_grad_norm))
         if self.model.clip_grad_value:
             lines.append("    if (opt) gpunn_set_clip_value(opt, %s);" % number(self.model.clip_grad_value))
+        if self.model.ema_decay:
+            lines.append("    if (opt) (void)gpunn_set_ema(opt, %s);" % number(self.model.ema_decay))
         return lines + ["    return opt;", "}"]
 
 

@@ -70,6 +70,7 @@ class Model:
     optimizer: dict = None     # torch.optim's names, every one with its value
     clip_grad_norm: float = 0.0
     clip_grad_value: float = 0.0
+    ema_decay: float = 0.0
     fuse: dict = field(default_factory=dict)  # never, always: tuples of pairs of ids; schedule: {group: {"threads": 128}}
     fuse_place: str = ""       # path:line:column of it
 

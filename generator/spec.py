@@ -297,7 +297,7 @@ class _Loader:
             self.tensor(entry, root["tensors"].value_at[i])
         return Model(values.get("name", ""), values["precision"], values["math"], values["layout"], self.graph.tensors,
                      self.outputs(root), self.loss(root), self.optimizer(root), f32(values["clip_grad_norm"]),
-                     f32(values["clip_grad_value"]), self.fuse(root),
+                     f32(values["clip_grad_value"]), self.ema_decay(root, values), self.fuse(root),
                      self.source.place(root.value_at.get("fuse", at)))
 
     def outputs(self, root):
@@ -331,6 +331,12 @@ class _Loader:
         if values.get("nesterov") and (values["momentum"] == 0 or values["dampening"] != 0):
             self.fail(given.value_at["nesterov"], "nesterov needs a momentum above 0 and no dampening")
         return dict({"type": given["type"]}, **values)
+
+    def ema_decay(self, root, values):
+        decay = f32(values["ema_decay"])
+        if decay == 1:
+            self.fail(root.value_at["ema_decay"], "ema_decay: a float cannot tell it from 1; use a smaller number")
+        return decay
 
     def fuse(self, root):
         given = root.get("fuse", Object(0))

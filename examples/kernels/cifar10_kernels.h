@@ -1,6 +1,6 @@
 /* cifar10_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 5f4e729ec9f4
+ * gpunn 0.1, templates 32b8eb8d2c6c
  * spec sha256 f4d67ba069e420a2298823f907f2e6dd291294fc98a1fd9de083ba27d7ff5933
  * renew it with: python3 -m generator examples/kernels/cifar10.json -o examples/kernels/cifar10
  */
@@ -8,7 +8,7 @@
 #define CIFAR10_KERNELS_H
 #include "gpunn.h"
 
-#define CIFAR10_KERNELS_STAMP 0xf09508da750361aaull /* of this text: cifar10_kernels.cu was written with it */
+#define CIFAR10_KERNELS_STAMP 0xa1ca3caf1ee84b34ull /* of this text: cifar10_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -1,6 +1,6 @@
 /* custom_op_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 5f4e729ec9f4
+ * gpunn 0.1, templates 32b8eb8d2c6c
  * spec sha256 69bb937185aec3d159faf1a70e32abe348f18e4ba8597249bdae8eda85061087
  * renew it with: python3 -m generator examples/kernels/custom_op.json -o examples/kernels/custom_op
  */
@@ -8,7 +8,7 @@
 #define CUSTOM_OP_KERNELS_H
 #include "gpunn.h"
 
-#define CUSTOM_OP_KERNELS_STAMP 0x8a244005c2643b5bull /* of this text: custom_op_kernels.cu was written with it */
+#define CUSTOM_OP_KERNELS_STAMP 0xae180b356ed018e0ull /* of this text: custom_op_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif

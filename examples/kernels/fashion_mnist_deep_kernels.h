@@ -1,6 +1,6 @@
 /* fashion_mnist_deep_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 5f4e729ec9f4
+ * gpunn 0.1, templates 32b8eb8d2c6c
  * spec sha256 f8f54a05be877c22a8c4c2494bdec66f3e43956e5d613102e611bfd4fff81448
  * renew it with: python3 -m generator examples/kernels/fashion_mnist_deep.json -o examples/kernels/fashion_mnist_deep
  */
@@ -8,7 +8,7 @@
 #define FASHION_MNIST_DEEP_KERNELS_H
 #include "gpunn.h"
 
-#define FASHION_MNIST_DEEP_KERNELS_STAMP 0x9f8ed9f0334ebd42ull /* of this text: fashion_mnist_deep_kernels.cu was written with it */
+#define FASHION_MNIST_DEEP_KERNELS_STAMP 0x99d319efddd3d12aull /* of this text: fashion_mnist_deep_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif

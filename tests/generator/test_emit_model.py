@@ -81,7 +81,7 @@ class EmittedModel(unittest.TestCase):
         named = [(t.name if t.kind in ("input", "parameter", "buffer") else None, t.layer, t.init, t.trainable,
                   (t.decay, t.lr_scale) if t.kind == "parameter" else None, repr(t.values)) for t in model.tensors]
         optimizer = None if model.optimizer is None else (sorted(model.optimizer.items()), model.clip_grad_norm,
-                                                          model.clip_grad_value)
+                                                          model.clip_grad_value, model.ema_decay)
         return model.text(), named, model.loss, optimizer
 
     def cpp(self, program):

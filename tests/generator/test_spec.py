@@ -88,14 +88,14 @@ class Models(unittest.TestCase):
         model = model_of(X, {"op": "linear", "name": "fc", "inputs": ["x"], "out_features": 2, "trainable": False, "as": "out",
                              "parameters": {"bias": {"init": {"kind": "normal", "b": 0.5}, "trainable": True, "lr_scale": 0.1}}},
                          {"op": "mean", "id": "m", "inputs": ["fc"]}, loss="m", outputs=["out"], clip_grad_norm=0.1,
-                         clip_grad_value=2,
+                         clip_grad_value=2, ema_decay=0.9,
                          optimizer={"type": "adam", "weight_decay": 0.1}, fuse={"never": [["fc", "m"]]})
         weight, bias, out, mean = model.tensors[1:]
         self.assertEqual((weight.name, weight.init, weight.trainable), ("fc.weight", ("kaiming_uniform", 4.0, 0.0), False))
         self.assertEqual((bias.init, bias.trainable, bias.lr_scale), (("normal", 0.0, 0.5), True, graph.f32(0.1)))
         self.assertEqual((out.name, out.layer, out.label, mean.label), ("out", "fc", "out", "m"))
         self.assertEqual((model.outputs, model.loss), ([3], 4))
-        self.assertEqual((model.clip_grad_norm, model.clip_grad_value), (graph.f32(0.1), 2))
+        self.assertEqual((model.clip_grad_norm, model.clip_grad_value, model.ema_decay), (graph.f32(0.1), 2, graph.f32(0.9)))
         self.assertEqual(model.optimizer, {"type": "adam", "lr": graph.f32(0.001), "betas": (graph.f32(0.9), graph.f32(0.999)),
                                            "eps": graph.f32(1e-8), "weight_decay": graph.f32(0.1), "maximize": False})
         self.assertEqual(model.fuse, {"never": ((3, 4),), "always": (), "schedule": {}})
@@ -246,6 +246,8 @@ class Refused(unittest.TestCase):
                 (whole % '"optimizer":{"type":"adam","betas":[0.9,0.99999999999]}', "2:37", "from 1"),
                 (whole % '"optimizer":{"type":"adam","lr":-1}', "2:34", "0 or more"),
                 (whole % '"optimizer":{"type":"adam","momentum":0}', "2:29", "adam has no 'momentum'"),
+                (whole % '"ema_decay":1', "2:14", "from 0 to below 1"), (whole % '"ema_decay":"0.9"', "2:14", "below 1"),
+                (whole % '"ema_decay":0.99999999999', "2:14", "from 1"), (whole % '"ema_decay":-0.5', "2:14", "from 0"),
                 (whole % '"fuse":{"never":[["x"]]}', "2:19", "list of two"),
                 (whole % '"fuse":{"always":[["x","z"]]}', "2:25", "'z'"),
                 (whole % '"fuse":{"schedule":{"g0":{"thread":1}}}', "2:28", "did you mean 'threads'"),
@@ -359,6 +361,21 @@ class Refused(unittest.TestCase):
                 ('{"op":"bce_loss","inputs":["v","v"],"weight":"x"}', "4:27", "do not broadcast"),
                 ('{"op":"bce_loss","inputs":["v","v"],"weight":"w"}', "4:46", "no tensor 'w'"),
                 ('{"op":"huber_loss","inputs":["v","v"],"delta":0}', "4:47", "above 0"),
+                ('{"op":"custom","kind":"a b","inputs":["v"],"shape":[1]}', "4:23", "no name of an op"),
+                ('{"op":"custom","kind":"%s","inputs":["v"],"shape":[1]}' % ("n" * 64), "4:23", "no name of an op"),
+                ('{"op":"custom","kind":"a","inputs":["v"]}', "4:1", "lacks 'shape'"),
+                ('{"op":"custom","inputs":["v"],"shape":[1]}', "4:1", "lacks 'kind'"),
+                ('{"op":"custom","kind":"a","inputs":[%s],"shape":[1]}' % ",".join(['"v"'] * 17), "4:36", "at most 16"),
+                ('{"op":"custom","kind":"a","inputs":["v"],"shape":[1],"numbers":[1,"inf"]}', "4:67", "item 2 of numbers"),
+                ('{"op":"custom","kind":"a","inputs":["v"],"shape":[1],"numbers":[1,2,3,4,5,6,7,8,9]}', "4:64", "at most 8"),
+                ('{"op":"ctc_loss","inputs":["x","v"]}', "4:27", "four references"),
+                ('{"op":"ctc_loss","inputs":["x","v","y","y"]}', "4:27", "targets is f32"),
+                ('{"op":"hinge_embedding_loss","inputs":["v","v"],"p":1}', "4:49", "no 'p'"),
+                ('{"op":"triplet_margin_loss","inputs":["v","v","v"],"p":0}', "4:56", "above 0"),
+                ('{"op":"multi_margin_loss","inputs":["v","y"],"p":3}', "4:50", "1 or 2"),
+                ('{"op":"cosine_embedding_loss","inputs":["v","v","v"]}', "4:40", "do not fit"),
+                ('{"op":"cosine_similarity","inputs":["v","v"],"dim":2}', "4:52", "-2 to 1"),
+                ('{"op":"dice_loss","inputs":["v","v"]}', "4:28", "batch"),
                 ('{"op":"expr","inputs":["x"],"expression":"x +\\n  foo"}', "4:50", "foo"),
                 ('{"op":"expr","inputs":["x","v"],"expression":"x + y"}', "4:23", "broadcast"),
                 ('{"op":"expr","inputs":{"a b":"x"},"expression":"x"}', "4:24", "a letter"),

@@ -474,12 +474,14 @@ static void optimizers(void **state)
     };
     for (int i = 0; i < COUNT(all); i++) {
         gpunn_optimizer *opt = MADE(f->dev, all[i]);
+        if (i % 2) OK(f->dev, gpunn_set_ema(opt, 0.75f));
         OK(f->dev, gpunn_spec_save(f->model, path, .optimizer = opt));
         gpunn_model     *loaded = MADE(f->dev, gpunn_spec_load(f->dev, path));
         gpunn_optimizer *again = MADE(f->dev, gpunn_spec_optimizer(loaded));
         assert_string_equal(opt->name, again->name);
         assert_memory_equal(&opt->rule, &again->rule, sizeof opt->rule);
         assert_true(opt->state_start == again->state_start && opt->lr == again->lr);
+        assert_true(again->average_decay == (i % 2 ? 0.75f : 0) && again->uses[GPUNN__AVERAGE] == i % 2);
         gpunn_optimizer_destroy(again);
         check_again(f, loaded);
         gpunn_model_destroy(loaded);
@@ -713,6 +715,28 @@ static void hostile_entries(void **state)
          "\"mean\", \"sum\" or \"none\""},
         {"^{\"op\": \"cross_entropy\", \"inputs\": [\"x\", \"t\"]}", "do not fit"},
         {"^{\"op\": \"dropout\", \"inputs\": [\"x\"], \"p\": 1.5}", "p is 1.5"},
+        {"{\"op\": \"ctc_loss\", \"inputs\": ^[\"x\", \"x\"]}", "must have 4 of them, not 2"},
+        {"^{\"op\": \"ctc_loss\", \"inputs\": [\"x\", \"x\", \"t\", \"t\"]}", "targets is f32"},
+        {"{\"op\": \"ctc_loss\", \"inputs\": [\"x\", \"t\", \"t\", \"t\"], \"blank\": ^-1}", "integer from 0"},
+        {"{\"op\": \"ctc_loss\", \"inputs\": [\"x\", \"t\", \"t\", \"t\"], \"zero_infinity\": ^0}", "true or false"},
+        {"{\"op\": \"hinge_embedding_loss\", \"inputs\": [\"x\", \"x\"], ^\"p\": 1}", "no \"p\""},
+        {"{\"op\": \"hinge_embedding_loss\", \"inputs\": [\"x\", \"x\"], \"reduction\": ^\"batchmean\"}", "\"sum\" or \"none\""},
+        {"^{\"op\": \"triplet_margin_loss\", \"inputs\": [\"x\", \"x\", \"x\"], \"p\": 0}", ".p is 0"},
+        {"{\"op\": \"triplet_margin_loss\", \"inputs\": [\"x\", \"x\", \"x\"], \"p\": ^\"nan\"}", "number"},
+        {"^{\"op\": \"cosine_similarity\", \"inputs\": [\"x\", \"x\"], \"dim\": 4}", "axis 4"},
+        {"{\"op\": \"cosine_similarity\", \"inputs\": [\"x\", \"x\"], \"dim\": ^8}", "integer from -8 to 7"},
+        {"^{\"op\": \"dice_loss\", \"inputs\": [\"x\", \"t\"]}", "target is i64"},
+        {"{\"op\": \"ncc_loss\", \"inputs\": [\"x\", \"x\"], \"window\": ^0.5}", "integer from 0"},
+        {"^{\"op\": \"custom\", \"inputs\": [\"x\"], \"shape\": [1]}", "\"kind\" is missing"},
+        {"^{\"op\": \"custom\", \"kind\": \"own\", \"inputs\": [\"x\", \"x\"]}", "\"shape\" is missing"},
+        {"{\"op\": \"custom\", \"kind\": ^\"none\", \"inputs\": [\"x\"], \"shape\": [1]}", "no op \"none\" is registered"},
+        {"^{\"op\": \"custom\", \"kind\": \"own\", \"inputs\": [\"x\"], \"shape\": [1]}", "has 2 inputs, not 1"},
+        {"^{\"op\": \"custom\", \"kind\": \"own\", \"inputs\": [\"x\", \"x\"], \"shape\": [1]}",
+         "makes [batch, 2, 3, 4] of these"},
+        {"^{\"op\": \"custom\", \"kind\": \"own\", \"inputs\": [\"x\", \"x\"], \"shape\": [1], \"numbers\": [1, \"inf\"]}",
+         "finite"},
+        {"{\"op\": \"custom\", \"kind\": \"own\", \"inputs\": [\"x\", \"x\"], \"shape\": [1], \"numbers\": ^[1,2,3,4,5,6,7,8,9]}",
+         "at most 8"},
         {"^{\"op\": \"expr\", \"inputs\": [\"x\"]}", "\"expression\" is missing"},
         {"{\"op\": \"expr\", \"inputs\": [\"x\"], \"expression\": ^\"x +\"}", "something is missing"},
         {"{\"op\": \"expr\", \"inputs\": [\"x\"], \"expression\": ^\"x + y\"}", "y"},
@@ -722,6 +746,7 @@ static void hostile_entries(void **state)
         {"{\"op\": \"expr\", \"inputs\": [\"x\"], \"consts\": {\"c\": ^\"inf\"}, \"expression\": \"c * x\"}", "numbers by name"},
     };
     fixture *f = *state;
+    OK(f->dev, gpunn_register_custom(f->dev, &own_op));
     for (int i = 0; i < COUNT(cases); i++) {
         char text[1024];
         (void)snprintf(text, sizeof text,
@@ -761,6 +786,9 @@ static void hostile_specs(void **state)
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"optimizer\": ^{\"type\": \"sgd\", \"nesterov\": true}}", "nesterov"},
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"clip_grad_norm\": ^-1}", "0 or more"},
         {"{\"gpunn_spec\": 1, \"tensors\": [], \"clip_grad_value\": ^\"inf\"}", "0 or more"},
+        {"{\"gpunn_spec\": 1, \"tensors\": [], \"ema_decay\": ^1}", "from 0 to below 1"},
+        {"{\"gpunn_spec\": 1, \"tensors\": [], \"ema_decay\": ^-0.1}", "from 0 to below 1"},
+        {"{\"gpunn_spec\": 1, \"tensors\": [], \"ema_decay\": ^\"much\"}", "a number"},
         {"{\"gpunn_spec\": 1, \"tensors\": [], ^\"extra\": 0}", "no \"extra\""},
         {"{\"gpunn_spec\": 1, \"tensors\": []} ^x", "goes on after its end"},
         {"{\"gpunn_spec\": 1, \"tensors\": [^", "ends too early"},
