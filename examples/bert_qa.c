@@ -339,13 +339,14 @@ static bool work(job *j, char **owned, text_error *error)
     char        config_path[1024], weights_path[1024];
     const char *config = path_of(&j->o, j->o.config, "config.json", config_path);
     const char *weights = j->o.random ? NULL : path_of(&j->o, j->o.weights, "model.safetensors", weights_path);
-    int         most, length = j->o.seq_length, room = 0;
+    int         most, length, room = 0;
     bool        new_head;
     bert_preset("bert", j->o.size, &j->config);
     if (config && !bert_read_config(config, "bert", &j->config, error)) return false;
     if (j->config.type_vocab_size < 2) return text_fail(error, "'%s': question answering takes a type_vocab_size of 2", config);
     if (!read_vocabulary(j, config, error)) return false;
     most = bert_max_length(&j->config);
+    length = j->o.seq_length ? j->o.seq_length : most < 384 ? most : 384;
     if (length > most) return text_fail(error, "--seq-length is %d, but the model has %d positions", length, most);
     if (!j->o.bench) {
         if (!read_context(j, owned, error)) return false;
@@ -369,7 +370,7 @@ static bool work(job *j, char **owned, text_error *error)
 
 int main(int argc, char **argv)
 {
-    job        j = {.o = {.size = BERT_BASE, .seq_length = 384, .batch = 8, .max_answer = 15}};
+    job        j = {.o = {.size = BERT_BASE, .batch = 8, .max_answer = 15}};
     text_error error = {""};
     char      *owned = NULL;
     parse(&j.o, argc, argv);

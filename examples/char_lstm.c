@@ -72,8 +72,8 @@ static void parse(int argc, char **argv, options *o)
                             {"--prompt TEXT", .text = &o->prompt},
                             {"--temperature X", .real = &o->temperature},
                             {"--load FILE", .text = &o->load},
-                            {"--save FILE", .text = &o->save},
-                            {"--checkpoint FILE", .text = &o->checkpoint}};
+                            {"--save FILE", .text = &o->save, .written = true},
+                            {"--checkpoint FILE", .text = &o->checkpoint, .written = true}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 

@@ -167,8 +167,8 @@ static gpunn_status run(gpunn_device *dev, const char *folder, int epochs, gpunn
 
 static void log_line(void *user, gpunn_log_level level, const char *message)
 {
-    (void)user, (void)level;
-    fprintf(stderr, "%s\n", message);
+    (void)user;
+    if (level != GPUNN_LOG_ERROR) fprintf(stderr, "%s\n", message); /* main tells errors */
 }
 
 int main(int argc, char **argv)

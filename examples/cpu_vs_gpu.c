@@ -242,8 +242,8 @@ static void print_times(const times *t)
 
 static void log_line(void *user, gpunn_log_level level, const char *message)
 {
-    (void)user, (void)level;
-    fprintf(stderr, "%s\n", message);
+    (void)user;
+    if (level != GPUNN_LOG_ERROR) fprintf(stderr, "%s\n", message); /* errors are told where they are met */
 }
 
 int main(int argc, char **argv)

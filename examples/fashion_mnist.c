@@ -184,8 +184,8 @@ static gpunn_status read_data(gpunn_device *dev, const char *folder, gpunn_array
 
 static void log_line(void *user, gpunn_log_level level, const char *message)
 {
-    (void)user, (void)level;
-    fprintf(stderr, "%s\n", message);
+    (void)user;
+    if (level != GPUNN_LOG_ERROR) fprintf(stderr, "%s\n", message); /* main tells errors */
 }
 
 int main(int argc, char **argv)

@@ -10,14 +10,15 @@
 #include <string.h>
 
 typedef struct option { /* sets one of text, number, real, choice and flag */
-    const char
-        *name; /* with its value: "--text FILE", "--cell lstm|gru"; "MODEL.json" is an operand, which has no option before it */
+    /* With its value: "--text FILE", "--cell lstm|gru". "MODEL.json" is an operand, which has no option before it. */
+    const char  *name;
     const char **text;
     int         *number;
     float       *real;
     int         *choice;          /* which of the words the value is, from 0 on */
     bool        *flag;            /* takes no value */
     double       lowest, highest; /* that number and real may be; highest 0: no limit */
+    bool         written;         /* text is a file that the program writes in the end */
 } option;
 
 static inline void options__usage(FILE *file, const char *program, const option *known, size_t count)
@@ -55,6 +56,16 @@ static inline int options__choice(const char *words, const char *value)
     }
 }
 
+/* Whether the file can be written, which is left as it is: better known before the work than after it. */
+static inline bool options_can_write(const char *path)
+{
+    FILE *there = fopen(path, "rb"), *file = fopen(path, "ab");
+    if (there) fclose(there);
+    if (file) fclose(file);
+    if (file && there == NULL) (void)remove(path);
+    return file != NULL;
+}
+
 /* false: it cannot take the value. */
 static inline bool options__set(const option *o, const char *value)
 {
@@ -77,7 +88,8 @@ static inline bool options__set(const option *o, const char *value)
     return true;
 }
 
-/* Reads all arguments or ends the program: with the usage and status 2, or, asked for by --help, 0. */
+/* Reads all arguments or ends the program: with the usage and status 2, or, asked for by --help, 0; with 1 where a file cannot be
+ * written. */
 static inline void options_read(const option *known, size_t count, int argc, char **argv)
 {
     size_t operand = 0;
@@ -101,6 +113,10 @@ static inline void options_read(const option *known, size_t count, int argc, cha
             continue;
         }
         if (++i == argc) options_fail(argv[0], known, count, "%s lacks its value", argv[i - 1]);
+        if (o->written && !options_can_write(argv[i])) {
+            fprintf(stderr, "%s: %s: '%s' cannot be written; check the folder\n", argv[0], argv[i - 1], argv[i]);
+            exit(1);
+        }
         if (options__set(o, argv[i])) continue;
         if (o->choice) options_fail(argv[0], known, count, "%s: there is no '%s'", o->name, argv[i]);
         char limit[32] = "on";

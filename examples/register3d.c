@@ -346,12 +346,20 @@ static bool save(const options *o, const volume *fixed, const float *moving, con
            write_slices(path[2], fixed, moving) && write_slices(path[3], fixed, warped);
 }
 
+/* Asked before the work, not after it. */
+static bool can_save(const options *o)
+{
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s_warped.nii", o->out);
+    return options_can_write(path) || volume_fail(path, "the file cannot be written; check the folder");
+}
+
 static bool run(const options *o)
 {
     volume        moving = {.voxels = NULL}, fixed = {.voxels = NULL};
     gpunn_device *dev = NULL;
     float        *field = NULL, *warped = NULL;
-    bool          good = read_pair(o, &moving, &fixed);
+    bool          good = can_save(o) && read_pair(o, &moving, &fixed);
     if (good) {
         dev = gpunn_device_open(.type = o->cpu ? GPUNN_DEVICE_CPU : GPUNN_DEVICE_AUTO, .threads = o->threads, .log_fn = log_line);
         field = (float *)malloc(3 * (size_t)volume_count(&fixed) * sizeof *field);

@@ -284,7 +284,7 @@ static void read_options(options *o, int argc, char **argv)
                             {"--train STEPS", .number = &o->steps},
                             {"--all", .flag = &o->all},
                             {"--lr X", .real = &o->lr, .lowest = 1e-9},
-                            {"--save FILE", .text = &o->save},
+                            {"--save FILE", .text = &o->save, .written = true},
                             {"--width N", .number = &o->width, .lowest = 1, .highest = 1024},
                             {"--no-times", .flag = &o->no_times}};
     options_read(known, sizeof known / sizeof *known, argc, argv);

@@ -89,11 +89,11 @@ static void parse(options *o, int argc, char **argv)
                             {"--no-shuffle", .flag = &o->no_shuffle},
                             {"--precision f32|tf32|bf16|f16", .choice = &o->precision},
                             {"--device auto|cpu|cuda", .choice = &o->device},
-                            {"--checkpoint FILE", .text = &o->checkpoint},
+                            {"--checkpoint FILE", .text = &o->checkpoint, .written = true},
                             {"--checkpoint-every N", .number = &o->checkpoint_every, .lowest = 1},
                             {"--resume", .flag = &o->resume},
                             {"--stop-after N", .number = &o->stop_after, .lowest = 1},
-                            {"--save FILE", .text = &o->save},
+                            {"--save FILE", .text = &o->save, .written = true},
                             {"--log N", .number = &o->log, .lowest = 1},
                             {"--text TEXT", .text = &o->text}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
@@ -527,10 +527,10 @@ static bool work(job *j, text_error *error)
     if (config && !bert_read_config(config, "roberta", &j->config, error)) return false;
     if (j->o.dropout >= 0) j->config.hidden_dropout_prob = j->config.attention_probs_dropout_prob = j->o.dropout;
     if (j->o.lr < 0) j->o.lr = weights ? 2e-5f : 1e-3f;
-    if (j->o.seq_length == 0) j->o.seq_length = j->o.train || j->o.validation || config ? 128 : 32;
-    if (j->o.seq_length > bert_max_length(&j->config))
-        return text_fail(error, "--seq-length is %d, but the model has %d positions", j->o.seq_length,
-                         bert_max_length(&j->config));
+    int most = bert_max_length(&j->config), usual = j->o.train || j->o.validation || config ? 128 : 32;
+    if (j->o.seq_length == 0) j->o.seq_length = most < usual ? most : usual;
+    if (j->o.seq_length > most)
+        return text_fail(error, "--seq-length is %d, but the model has %d positions", j->o.seq_length, most);
     if (!read_names(j, error) || !read_vocabulary(j, config, error) || !read_data(j, error)) return false;
     j->dev = gpunn_device_open(.type = (gpunn_device_type)j->o.device, .seed = (uint64_t)j->o.seed, .log_fn = log_line);
     if (j->dev == NULL) return text_fail(error, "%s", gpunn_error(NULL));
@@ -551,7 +551,6 @@ int main(int argc, char **argv)
 {
     job        j = {.o = {.size = BERT_TINY,
                           .classes = 28,
-                          .seq_length = 0,
                           .batch = 16,
                           .epochs = 3,
                           .seed = 1,

@@ -56,7 +56,7 @@ static void parse(arguments *a, int argc, char **argv)
 {
     const option known[] = {{"MODEL.json", .text = &a->model},
                             {"--input X.safetensors", .text = &a->input},
-                            {"--output Y.safetensors", .text = &a->output},
+                            {"--output Y.safetensors", .text = &a->output, .written = true},
                             {"--weights W.safetensors", .text = &a->weights},
                             {"--device auto|cpu|cuda|emulator", .choice = &a->device},
                             {"--train", .flag = &a->train},

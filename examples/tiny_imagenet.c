@@ -306,22 +306,24 @@ int main(int argc, char **argv)
     dataset d = {0};
     history runs[2] = {0};
     read_options(&o, argc, argv);
+    char *curves = joined(o.out, "curves.svg");
+    bool  good = options_can_write(curves); /* asked before the work, not after it */
+    if (!good) fprintf(stderr, "cannot write %s; check --out\n", curves);
     if (o.data == NULL) o.data = o.synthetic ? "tiny-imagenet-synthetic" : "tiny-imagenet-200";
-    if (o.synthetic && !write_synthetic(o.data, o.size)) return 1;
     int count = -1;
-    if (dataset_find(&d, o.data) && dataset_check(&d, o.skip_broken)) {
+    good = good && (!o.synthetic || write_synthetic(o.data, o.size));
+    if (good && dataset_find(&d, o.data) && dataset_check(&d, o.skip_broken)) {
         printf("%d classes, %d training and %d validation pictures\n", d.classes.count, d.part[0].paths.count,
                d.part[1].paths.count);
         count = train_all(&o, &d, runs);
     }
-    bool good = count > 0;
+    good = count > 0;
     if (good && o.steps == 0) {
         print_times(runs, count, &d);
-        char *path = joined(o.out, "curves.svg");
-        good = write_svg(path, runs, count);
-        if (!good) fprintf(stderr, "cannot write %s\n", path);
-        free(path);
+        good = write_svg(curves, runs, count);
+        if (!good) fprintf(stderr, "cannot write %s\n", curves);
     }
+    free(curves);
     for (int i = 0; i < 2 * CURVES; i++) free(runs[i / CURVES].curve[i % CURVES]);
     dataset_free(&d);
     return good ? 0 : 1;

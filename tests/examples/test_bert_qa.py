@@ -92,6 +92,12 @@ class Values(Case):
         self.assertIn(b"the weights are random", done.stderr)
         self.assertIn(b"answer: ", done.stdout)
 
+    def test_length_of_a_model_of_few_positions(self):
+        text = "The model has twelve layers. " * 30
+        done = run("--model", self.folder, "--question", "How many?", "--context", text)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        self.assertRegex(done.stdout.decode(), r"tokens in \d+ windows of 64\n")
+
     def test_bench(self):
         done = run("--size", "tiny", "--seq-length", 16, "--batch", 2, "--bench", 1, "--precision", "bf16")
         self.assertEqual(done.returncode, 0)

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -129,6 +130,19 @@ class Gpt2(unittest.TestCase):
         golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
         files = ["--vocab", os.path.join(golden, "tokenizer_vocab.json"), "--merges", os.path.join(golden, "tokenizer_merges.txt")]
         self.assertIn("step 1 loss", self.good("--steps", "1", "--context", "8", *files))
+
+    def test_half_precision_weights(self):
+        """As hubs hold them: read into F32."""
+        halves = {}
+        for name, (_, shape, data) in self.weights.items():
+            values = struct.unpack("<%df" % (len(data) // 4), data)
+            halves["transformer." + name] = ("F16", shape, struct.pack("<%de" % len(values), *values))
+        tensor_file.save(self.path("halves"), halves)
+        self.good("--weights", self.path("halves"), "--steps", "0", "--save", self.path("saved"))
+        saved = tensor_file.load(self.path("saved"))
+        self.assertEqual(sorted(saved), sorted(self.weights))
+        for name, (_, shape, data) in halves.items():
+            self.assertEqual(tuple(tensor_file.values(saved[name[len("transformer."):]])), struct.unpack("<%de" % (len(data) // 2), data), name)
 
     def refuse(self, sentence, *arguments):
         done = run(*SMALL, *arguments)

@@ -2,6 +2,7 @@
 import os
 import re
 import subprocess
+import tempfile
 import unittest
 
 from tests.examples import program
@@ -59,6 +60,25 @@ class Options(unittest.TestCase):
                 elif value.strip() in ("N", "X", "STEPS"):
                     for wrong in ("-1", "1e40", "x", "1x", "", "nan", *["1.5", "99999999999999999999"] * (value.strip() != "X")):
                         self.refuse(name, r"%s is '%s', but takes a (whole )?number from" % (word, wrong), word, wrong)
+
+    def test_results_that_cannot_be_written(self):
+        """Told before the work, not after it; and asking changes no file."""
+        places = (("char_lstm", "--save"), ("char_lstm", "--checkpoint"), ("gpt2", "--save"), ("gpt2", "--checkpoint"), ("gpt2", "--logits"),
+                  ("resnet18", "--save"), ("roberta_classify", "--save"), ("roberta_classify", "--checkpoint"), ("run_model", "--output"),
+                  ("register3d", "--out"), ("tiny_imagenet", "--out"))
+        with tempfile.TemporaryDirectory() as folder:
+            for name, word in places:
+                done = run(name, word, os.path.join(folder, "none", "file"))
+                self.assertEqual((done.returncode, done.stdout), (1, ""), (name, word))
+                self.assertRegex(done.stderr, r"\A.*(cannot be written|cannot write).*\n\Z")
+            kept, new = os.path.join(folder, "kept"), os.path.join(folder, "new")
+            with open(kept, "w") as file:
+                file.write("weights")
+            for path in kept, new:
+                run("gpt2", "--save", path, "--colour")
+            with open(kept) as file:
+                self.assertEqual(file.read(), "weights")
+            self.assertEqual(os.listdir(folder), ["kept"])
 
 
 if __name__ == "__main__":

@@ -58,6 +58,10 @@ class Case(unittest.TestCase):
 
 
 class Values(Case):
+    def test_length_of_a_model_of_few_positions(self):
+        text = self.train("--save", self.path("saved"), **{"seq-length": None, "max-steps": 1})
+        self.assertIn("step 1 of 1: ", text)
+
     def test_losses_metrics_weights(self):
         golden = self.golden
         text = self.train("--no-shuffle", "--save", self.path("after.safetensors"), "--text", golden["text"])
