@@ -8233,7 +8233,7 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__CONSTANT
 #undef GPUNN__MAP
 
-/* The only operand of an op, its result and that one's gradient are never broadcast. */
+/* The only operand of an op, its result and that one's gradient are never broadcast: gpunn__cuda_map sees to it. */
 __device__ __forceinline__ void gpunn__map_load(bool broadcasts, const gpunn__operand &operand, int64_t i, int n, float v[8])
 {
     if (broadcasts)
@@ -8375,6 +8375,9 @@ static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpu
 
 static gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
+    if (step->input_count == 1 && step->in[0].count != step->out.count)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                "the only operand is of another size than the result; gpunn_expand it");
     if (step->backward) return gpunn__map_backward(cuda, step, action);
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     gpunn__map_job job = {};

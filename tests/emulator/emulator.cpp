@@ -89,6 +89,20 @@ extern "C" int emulator_cudnn(void)
     return settings.cudnn;
 }
 
+static long cudnn_runs;
+
+extern "C" void emulator_count_cudnn(void)
+{
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    cudnn_runs++;
+}
+
+extern "C" long emulator_cudnn_runs(void)
+{
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    return cudnn_runs;
+}
+
 static unsigned random_below(size_t n) /* xorshift64* */
 {
     settings.random ^= settings.random >> 12, settings.random ^= settings.random << 25, settings.random ^= settings.random >> 27;

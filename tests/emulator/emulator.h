@@ -18,7 +18,9 @@ const char *emulator_failed_call(void); /* the last one that emulator_fail made 
 long        emulator_calls(void);       /* of the runtime so far, those that emulator_fail counts */
 long        emulator_launches(void);    /* kernels that have run so far */
 long        emulator_graph_launches(void);
+long        emulator_cudnn_runs(void); /* of what stands in for cuDNN's convolutions, attention and recurrent layers so far */
 long        emulator_held(void); /* what has been made and not yet given back: allocations, streams, events, graphs, pools */
 void        emulator_set(const char *name, const char *value); /* as the environment variable of that name, from now on */
 int         emulator_cudnn(void);
+void        emulator_count_cudnn(void);
 #endif

@@ -133,6 +133,7 @@ struct reference_tensor {
 };
 REFERENCE_FAST static void reference_convolution(const gpunn__convolution conv, const gpunn__conv_data data)
 {
+    emulator_count_cudnn();
     gpunn_dtype      dtype = (gpunn_dtype)conv.dtype;
     bool             tf32 = conv.precision == GPUNN_PRECISION_TF32 && dtype == GPUNN_F32, last = conv.channels_last != 0;
     bool             forward = conv.kind == GPUNN__CONV_FORWARD, to_x = conv.kind == GPUNN__CONV_DATA;
@@ -221,6 +222,7 @@ struct reference_heads {
 };
 REFERENCE_FAST static void reference_attention(const gpunn__dnn_attention a, const gpunn__dnn_attention_data data)
 {
+    emulator_count_cudnn();
     const gpunn_dtype     dtype = (gpunn_dtype)a.dtype;
     const reference_heads q = {data.q, dtype, a.q}, k = {data.k, dtype, a.k}, v = {data.v, dtype, a.v}, y = {data.y, dtype, a.y},
                           dy = {data.dy, dtype, a.dy}, dq = {data.dq, dtype, a.dq}, dk = {data.dk, dtype, a.dk},
@@ -427,6 +429,7 @@ REFERENCE_FAST static void reference_recurrence(const gpunn__dnn_rnn &key, const
 }
 static void reference_rnn(const gpunn__dnn_rnn key, const gpunn__dnn_rnn_data data)
 {
+    emulator_count_cudnn();
     const gpunn__dnn_rnn_room room = reference_room(key);
     std::vector<double>       sums(room.weights / sizeof(float));
     for (int64_t d = 0; d < key.directions; d++)

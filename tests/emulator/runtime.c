@@ -528,6 +528,87 @@ static void test_loader(void **state)
     free(first), free(x), free(t);
 }
 
+/* ---- ways ---- */
+/* What is left to cuDNN: a forward and a backward pass of each that it can and may take. */
+typedef struct way {
+    const char     *name;
+    gpunn_precision precision;
+    bool            deterministic, attention;
+    float           dropout_p;
+    int             runs;
+} way;
+static void test_ways(void **state)
+{
+    (void)state;
+    static const way ways[] = {
+        {"attention", GPUNN_PRECISION_BF16, false, true, 0, 2},
+        {"attention, deterministic", GPUNN_PRECISION_BF16, true, true, 0, 2},
+        {"attention in F32", GPUNN_PRECISION_F32, false, true, 0, 0},
+        {"attention with dropout", GPUNN_PRECISION_BF16, false, true, 0.5f, 0},
+        {"lstm", GPUNN_PRECISION_F32, false, false, 0, 2},
+        {"lstm, deterministic", GPUNN_PRECISION_F32, true, false, 0, 0},
+    };
+    for (int i = 0; i < 2 * COUNT(ways); i++) {
+        const way *w = &ways[i / 2];
+        emulator_set("EMULATOR_CUDNN", i % 2 ? "0" : "1");
+        gpunn_device *dev = MADE(NULL, gpunn_device_open(.type = GPUNN_DEVICE_CUDA, .deterministic = w->deterministic,
+                                                         .realloc_fn = hook_realloc, .user = test_user));
+        gpunn_model  *model = MADE(dev, gpunn_model_create(dev, .precision = w->precision));
+        gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(2, 5, 6)), *y;
+        if (w->attention) {
+            static const float mask[5] = {0, 0, 0, -INFINITY, 0};
+            y = gpunn_reshape(gpunn_linear(x, "qkv", .out_features = 48), GPUNN_SHAPE(2, 5, 3, 2, 8));
+            y = gpunn_scaled_dot_product_attention(y, NULL, NULL, .mask = gpunn_constant(model, GPUNN_SHAPE(5), mask),
+                                                   .dropout_p = w->dropout_p);
+        } else
+            y = gpunn_lstm(x, "lstm", .hidden_size = 4, .batch_first = true);
+        gpunn_tensor *loss = MADE(dev, gpunn_mean(gpunn_square(y), GPUNN_ALL, false));
+        float        *values = test_randoms(60, 1, 1);
+        OK(dev, write_floats(x, values, 60));
+        free(values);
+        const long before = emulator_cudnn_runs();
+        OK(dev, gpunn_backward(loss));
+        assert_true(isfinite(gpunn_item(loss)));
+        const long runs = emulator_cudnn_runs() - before;
+        if (runs != (i % 2 ? 0 : w->runs)) fail_msg("%s%s: cuDNN ran %ld times", w->name, i % 2 ? ", without cuDNN" : "", runs);
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+    }
+}
+
+/* What no builder makes, elementwise ops of one operand that is smaller than the result, the backend refuses. */
+static void test_small_operand(void **state)
+{
+    (void)state;
+    char              text[256] = "";
+    gpunn_device_args args = {.realloc_fn = hook_realloc, .user = test_user, .workspace_limit = 1 << 20};
+    void             *context = gpunn_emulator_backend.open(&args, text, sizeof text);
+    if (!context) fail_msg("%s", text);
+    gpunn_attributes attr = {0};
+    gpunn_value      in[2] = {{.rank = 1, .dim = {1}, .count = 1, .dtype = GPUNN_F32, .data = text},
+                              {.rank = 1, .dim = {1}, .count = 1, .dtype = GPUNN_F32, .data = text}};
+    gpunn_value      grad_in[2] = {in[0], in[1]}, out = in[0];
+    bool             accumulate[2] = {false, false};
+    out.dim[0] = out.count = 16;
+    for (int i = 0; i < 4; i++) {
+        gpunn_step         step = {.op = i / 2 ? GPUNN_OP_ADD : GPUNN_OP_RELU,
+                                   .backward = i % 2,
+                                   .training = true,
+                                   .name = "",
+                                   .attr = &attr,
+                                   .input_count = i / 2 + 1,
+                                   .in = in,
+                                   .out = out,
+                                   .grad_in = grad_in,
+                                   .accumulate = accumulate,
+                                   .grad_out = out};
+        const gpunn_status status = gpunn_emulator_backend.prepare(context, &step);
+        assert_int_equal(status, i / 2 ? GPUNN_OK : GPUNN_ERR_UNSUPPORTED);
+        if (i < 2) assert_non_null(strstr(gpunn_emulator_backend.error(context), "gpunn_expand"));
+    }
+    gpunn_emulator_backend.close(context);
+}
+
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
@@ -535,6 +616,7 @@ int main(void)
                                        TEST(test_dropout_masks), TEST(test_device_faults), TEST(test_out_of_memory),
                                        TEST(test_capture_fails), TEST(test_sticky),        TEST(test_memory_ends),
                                        TEST(test_open_failures), TEST(test_report),        TEST(test_threads),
-                                       TEST(test_models),        TEST(test_move),          TEST(test_loader)};
+                                       TEST(test_models),        TEST(test_move),          TEST(test_loader),
+                                       TEST(test_ways),          TEST(test_small_operand)};
     return cmocka_run_group_tests_name("runtime", tests, NULL, NULL);
 }
