@@ -1428,6 +1428,198 @@ static void test_recurrent(void **state)
         }
 }
 
+/* ---- lines: cumsum, topk, argmin and argmax along an axis with others on both sides; expand to copies of such lines ---- */
+typedef struct lines {
+    int64_t outer, n, inner;
+} lines;
+
+/* Whether a stands before b: NaN above all, equals by their place. */
+static bool precedes(float a, int64_t i, float b, int64_t j, bool largest)
+{
+    if (a != a || b != b) return a != a && b != b ? i < j : (a != a) == largest;
+    return a == b ? i < j : largest ? a > b : a < b;
+}
+
+static int64_t *read_places(gpunn_device *dev, gpunn_tensor *t)
+{
+    int64_t *values = malloc(gpunn_tensor_bytes(t) + 1);
+    OK(dev, gpunn_read(t, values, gpunn_tensor_bytes(t)));
+    return values;
+}
+
+static void check_lines(fixture *f, lines c, uint32_t *seed)
+{
+    const int64_t count = c.outer * c.n * c.inner, k = between(seed, 1, (int)c.n), all = c.outer * k * c.inner;
+    const bool    largest = between(seed, 0, 1), special = between(seed, 0, 2) == 0;
+    float        *x = test_randoms(count, *seed, 1);
+    (void)snprintf(geometry, sizeof geometry, "lines %d x %d x %d, %d %s", (int)c.outer, (int)c.n, (int)c.inner, (int)k,
+                   largest ? "largest" : "smallest");
+    allowance = 1;
+    run r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+    r.x = add_input(f, "x", GPUNN_SHAPE(c.outer, c.n, c.inner), x, count);
+    r.out = MADE(f->dev, gpunn_cumsum(r.x, 1));
+    run_backward(&r);
+    float *grad = read_gradient(f->dev, r.x);
+    for (int64_t o = 0; o < c.outer; o++)
+        for (int64_t in = 0; in < c.inner; in++)
+            for (int back = 0; back < 2; back++) {
+                double sum = 0, size = 0;
+                for (int64_t i = 0; i < c.n; i++) {
+                    const int64_t at = (o * c.n + (back ? c.n - 1 - i : i)) * c.inner + in;
+                    const double  value = back ? r.grad_out[at] : x[at];
+                    sum += value, size += fabs(value);
+                    check_sum(back ? "gradient of x" : "cumsum", at, back ? grad[at] : r.value[at], sum, size, i + 1);
+                }
+            }
+    free(grad), free(r.value), free(r.grad_out);
+
+    static const float odd[] = {NAN, -NAN, INFINITY, -0.0f};
+    for (int64_t i = 0; i < count && special; i++) /* equals, and what is no number */
+        x[i] = between(seed, 0, 4) == 0 ? odd[between(seed, 0, COUNT(odd) - 1)] : floorf(3 * x[i]);
+    next_model(f);
+    r.x = add_input(f, "x", GPUNN_SHAPE(c.outer, c.n, c.inner), x, count);
+    gpunn_tensor *places, *out[4], *top = MADE(f->dev, gpunn_topk(r.x, (int)k, 1, largest, &places));
+    out[0] = gpunn_keep(top), out[1] = gpunn_keep(places), out[2] = gpunn_keep(gpunn_argmax(r.x, 1, false));
+    out[3] = gpunn_keep(gpunn_argmin(r.x, 1, false));
+    OK(f->dev, gpunn_forward(out, 4));
+    float   *values = read_floats(f->dev, top, NULL);
+    int64_t *indices = read_places(f->dev, places), *most = read_places(f->dev, out[2]), *least = read_places(f->dev, out[3]);
+    for (int64_t o = 0; o < c.outer; o++)
+        for (int64_t in = 0; in < c.inner; in++) {
+            const float *line = x + o * c.n * c.inner + in;
+            int64_t      first = 0, last = 0;
+            for (int64_t i = 0; i < c.n; i++) {
+                int64_t rank = 0; /* how many stand before it */
+                for (int64_t j = 0; j < c.n; j++) rank += precedes(line[j * c.inner], j, line[i * c.inner], i, largest);
+                const int64_t at = (o * k + rank) * c.inner + in;
+                if (rank < k && (indices[at] != i || memcmp(&values[at], &line[i * c.inner], sizeof *values) != 0))
+                    fail_msg("%s: place %lld is %lld with %g, should be %lld with %g", geometry, (long long)rank,
+                             (long long)indices[at], (double)values[at], (long long)i, (double)line[i * c.inner]);
+                if (!special && line[i * c.inner] > line[first * c.inner]) first = i;
+                if (!special && line[i * c.inner] < line[last * c.inner]) last = i;
+            }
+            if (!special && (most[o * c.inner + in] != first || least[o * c.inner + in] != last))
+                fail_msg("%s: argmax %lld, argmin %lld, should be %lld, %lld", geometry, (long long)most[o * c.inner + in],
+                         (long long)least[o * c.inner + in], (long long)first, (long long)last);
+        }
+    assert_int_equal(gpunn_tensor_bytes(places), 8 * all);
+    free(values), free(indices), free(most), free(least);
+
+    if (!special) { /* each row n times: the gradient is their sum */
+        next_model(f);
+        r.x = add_input(f, "x", GPUNN_SHAPE(c.outer, 1, c.inner), x, c.outer * c.inner);
+        r.out = MADE(f->dev, gpunn_expand(r.x, GPUNN_SHAPE(c.outer, c.n, c.inner)));
+        run_backward(&r);
+        grad = read_gradient(f->dev, r.x);
+        for (int64_t o = 0; o < c.outer; o++)
+            for (int64_t in = 0; in < c.inner; in++) {
+                double sum = 0, size = 0;
+                for (int64_t i = 0; i < c.n; i++) {
+                    const int64_t at = (o * c.n + i) * c.inner + in;
+                    if (r.value[at] != x[o * c.inner + in]) fail_msg("%s: copy %lld differs", geometry, (long long)at);
+                    sum += r.grad_out[at], size += fabs((double)r.grad_out[at]);
+                }
+                check_sum("gradient of what is copied", o * c.inner + in, grad[o * c.inner + in], sum, size, c.n);
+            }
+        free(grad), free(r.value), free(r.grad_out);
+    }
+    free(x);
+}
+
+static void test_lines(void **state)
+{
+    fixture           *f = *state;
+    static const int   sizes[] = {1, 2, 3, 5, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65};
+    static const lines large[] = {{2, 1025, 1}, {1, 513, 3}, {3, 257, 65}, {1, 255, 33}, {257, 3, 1}, {1, 2, 4099}};
+    uint32_t           seed = 59;
+    for (int i = 0; i < (is_emulated(f->backend) ? 30 : 90); i++) {
+        const lines c = {sizes[between(&seed, 0, 8)], sizes[between(&seed, 0, COUNT(sizes) - 1)], sizes[between(&seed, 0, 8)]};
+        next_model(f);
+        check_lines(f, c, &seed);
+    }
+    for (int i = 0; i < COUNT(large); i++) {
+        next_model(f);
+        check_lines(f, large[i], &seed);
+    }
+}
+
+/* ---- group_norm: channels of a group together ---- */
+typedef struct grouped {
+    int64_t n, groups, channels, cells; /* channels: of a group */
+    bool    no_affine;
+} grouped;
+
+static void check_groups(fixture *f, grouped c)
+{
+    const int64_t part = c.channels * c.cells, all = c.groups * c.channels, count = c.n * c.groups * part;
+    (void)snprintf(geometry, sizeof geometry, "group_norm n %d groups %d of %d channels, %d cells%s", (int)c.n, (int)c.groups,
+                   (int)c.channels, (int)c.cells, c.no_affine ? " no_affine" : "");
+    allowance = 2;
+    float *x = test_randoms(count, 1, 1), *w = test_randoms(all, 2, 1), *bias = test_randoms(all, 3, 1);
+    for (int64_t i = 0; i < count; i++) x[i] += 0.25f;
+    run r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+    r.x = add_input(f, "x", GPUNN_SHAPE(c.n, all, c.cells), x, count);
+    r.out = MADE(f->dev, gpunn_group_norm(r.x, "l", .num_groups = (int)c.groups, .no_affine = c.no_affine));
+    gpunn_tensor *parameter[2] = {gpunn_find(f->model, "l.weight"), gpunn_find(f->model, "l.bias")};
+    if (!c.no_affine) OK(f->dev, write_floats(parameter[0], w, all));
+    if (!c.no_affine) OK(f->dev, write_floats(parameter[1], bias, all));
+    run_backward(&r);
+    float  *grad = read_gradient(f->dev, r.x);
+    double *sums = calloc((size_t)(4 * all), sizeof *sums); /* of each channel: dweight, its magnitude, dbias, its magnitude */
+    for (int64_t i = 0; i < c.n * c.groups; i++) {
+        const float *const xi = x + i * part, *const g = r.grad_out + i * part;
+        const int64_t first = i % c.groups * c.channels;
+        double        mean = 0, variance = (double)1e-5f, k_sum = 0, kh_sum = 0, k_size = 0, kh_size = 0;
+        for (int64_t j = 0; j < part; j++) mean += (double)xi[j] / (double)part;
+        for (int64_t j = 0; j < part; j++) variance += (xi[j] - mean) * (xi[j] - mean) / (double)part;
+        const double rstd = 1 / sqrt(variance);
+        for (int pass = 0; pass < 2; pass++)
+            for (int64_t j = 0; j < part; j++) {
+                const int64_t channel = first + j / c.cells;
+                const double  scale = c.no_affine ? 1 : w[channel], h = (xi[j] - mean) * rstd, k = g[j] * scale,
+                             size = (fabs((double)xi[j]) + fabs(mean)) * rstd;
+                if (pass == 1) {
+                    check_sum("gradient of x", i * part + j, grad[i * part + j], (k - k_sum - h * kh_sum) * rstd,
+                              (fabs(k) + k_size + size * kh_size) * rstd, part);
+                    continue;
+                }
+                const double shift = c.no_affine ? 0 : bias[channel];
+                check_sum("out", i * part + j, r.value[i * part + j], h * scale + shift, size * fabs(scale) + fabs(shift), part);
+                k_sum += k / (double)part, k_size += fabs(k) / (double)part;
+                kh_sum += k * h / (double)part, kh_size += fabs(k) * size / (double)part;
+                sums[4 * channel] += g[j] * h, sums[4 * channel + 1] += fabs((double)g[j]) * size;
+                sums[4 * channel + 2] += g[j], sums[4 * channel + 3] += fabs((double)g[j]);
+            }
+    }
+    for (int p = 0; p < 2 && !c.no_affine; p++) {
+        float *gradient = read_gradient(f->dev, parameter[p]);
+        for (int64_t j = 0; j < all; j++)
+            check_sum(p ? "gradient of bias" : "gradient of weight", j, gradient[j], sums[4 * j + 2 * p], sums[4 * j + 2 * p + 1],
+                      c.n * c.cells);
+        free(gradient);
+    }
+    free(sums), free(grad), free(r.value), free(r.grad_out), free(x), free(w), free(bias);
+}
+
+static void test_groups(void **state)
+{
+    fixture             *f = *state;
+    static const int     cells[] = {1, 2, 3, 7, 8, 9, 31, 32, 33, 64, 65, 127, 129, 257};
+    static const grouped large[] = {{1, 1, 3, 4099, false}, {2, 33, 1, 513, false}, {257, 2, 2, 5, false}, {1, 2, 65, 65, false}};
+    uint32_t             seed = 61;
+    for (int i = 0; i < (is_emulated(f->backend) ? 30 : 90); i++) {
+        const grouped c = {between(&seed, 1, 5), between(&seed, 1, 5), between(&seed, 1, 9),
+                           cells[between(&seed, 0, COUNT(cells) - 1)], i % 5 == 0};
+        if (c.channels * c.cells == 1) continue; /* nothing to normalise */
+        next_model(f);
+        check_groups(f, c);
+    }
+    for (int i = 0; i < COUNT(large); i++) {
+        next_model(f);
+        check_groups(f, large[i]);
+    }
+}
+
 /* ---- ctc_loss: sums over all alignments ---- */
 typedef struct labelling {
     int             times, samples, classes, most, blank, kinds; /* kinds: so many labels occur, so that they repeat */
@@ -1654,6 +1846,8 @@ int main(void)
     count += each_backend(tests + count, "attention with dropout", test_attention_dropout, NULL);
     count += each_backend(tests + count, "attention with a learned mask", test_learned_mask, NULL);
     count += each_backend(tests + count, "rnn, lstm and gru", test_recurrent, NULL);
+    count += each_backend(tests + count, "cumsum, topk and copies", test_lines, NULL);
+    count += each_backend(tests + count, "group_norm", test_groups, NULL);
     count += each_backend(tests + count, "ctc_loss", test_ctc_loss, NULL);
     count += missing_backends(tests + count);
     return _cmocka_run_group_tests("reference", tests, (size_t)count, NULL, NULL);
