@@ -15,7 +15,7 @@
 
 #define H (1.0 / 64)
 #define LIMIT 160 /* values perturbed per tensor; of larger ones every k-th */
-#define EMULATOR_LIMIT 24
+#define EMULATOR_LIMIT 12
 
 typedef struct inputs {
     fixture      *f;
