@@ -6926,21 +6926,33 @@ static bool gpunn__read_outside(const gpunn__builder *b, int index, const gpunn_
     return false;
 }
 
-/* Whether all images have their channels where the kernel takes them. */
+/* Where a group wants the channels of its images. */
+static bool gpunn__group_wants_last(const gpunn__builder *b, const gpunn__group *group)
+{
+    const gpunn_kernel *kernel = group->kernel;
+    if (kernel->layout != GPUNN_KERNEL_ANY) return kernel->layout == GPUNN_KERNEL_CHANNELS_LAST;
+    for (int i = 0; i < kernel->node_count + kernel->external_count; i++)
+        if (gpunn__has_layouts(b->model->tensors[group->tensors[i]])) return b->plan->last[b->plan->root[group->tensors[i]]];
+    return false;
+}
+
+/* Images whose channels stand elsewhere: the group needs a copy of them. */
+static bool gpunn__group_turns(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *t)
+{
+    return gpunn__has_layouts(t) && b->plan->last[b->plan->root[t->id]] != gpunn__group_wants_last(b, group);
+}
+
+/* Whether its own images have their channels where the kernel takes them, and those that it reads can be turned. In training the
+ * loss's kernel writes their gradients in the forward pass, where nobody turns these back. */
 static bool gpunn__group_layout_fits(const gpunn__builder *b, const gpunn__group *group)
 {
     const gpunn_kernel *kernel = group->kernel;
-    int                 first = 0, last = 0;
     for (int i = 0; i < kernel->node_count + kernel->external_count; i++) {
-        int id = group->tensors[i];
-        if (!gpunn__has_layouts(b->model->tensors[id])) continue;
-        bool is_last = b->plan->last[b->plan->root[id]];
-        first += !is_last;
-        last += is_last;
+        const gpunn_tensor *t = b->model->tensors[group->tensors[i]];
+        bool                turnable = i >= kernel->node_count && t->dtype == GPUNN_F32 && !(kernel->loss && b->plan->training);
+        if (gpunn__group_turns(b, group, t) && !turnable) return false;
     }
-    return kernel->layout == GPUNN_KERNEL_ANY              ? first == 0 || last == 0
-           : kernel->layout == GPUNN_KERNEL_CHANNELS_FIRST ? last == 0
-                                                           : first == 0;
+    return true;
 }
 
 /* One value per channel is an error in training, which the single op tells. */
@@ -7282,6 +7294,21 @@ static gpunn_step *gpunn__turn_step(gpunn__builder *b, const gpunn_tensor *image
     return step;
 }
 
+/* The step that makes a copy of an image that t reads, with its channels where they are wanted, unless there is one already. */
+static bool gpunn__turn_operand(gpunn__builder *b, const gpunn_tensor *t, int operand, bool to_last)
+{
+    const gpunn_tensor *image = t->inputs[operand];
+    int                 at = b->plan->step_count;
+    if (b->turned[image->id] >= 0) return true;
+    gpunn_step *step = gpunn__turn_step(b, image, to_last, false);
+    if (step == NULL || !gpunn__read_stored(b, &step->in[0], t, operand, at)) return false;
+    step->out = step->in[0];
+    gpunn__as_stored(&step->in[0], !to_last);
+    gpunn__as_stored(&step->out, to_last);
+    int slot = b->turned[image->id] = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype), at);
+    return slot >= 0 && gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot);
+}
+
 /* The steps that make copies of t's operands where it cannot read them as they are, unless there are some already. */
 static bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t)
 {
@@ -7302,17 +7329,7 @@ static bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t)
             b->cast[root] = gpunn__new_slot(b, (size_t)step->out.count * 2, at);
             if (b->cast[root] < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, b->cast[root])) return false;
         }
-        if (gpunn__is_misplaced(b, t, i) && b->turned[input->id] < 0) {
-            int         at = b->plan->step_count;
-            bool        to_last = gpunn__wants_last(b, t, i);
-            gpunn_step *step = gpunn__turn_step(b, input, to_last, false);
-            if (step == NULL || !gpunn__read_stored(b, &step->in[0], t, i, at)) return false;
-            step->out = step->in[0];
-            gpunn__as_stored(&step->in[0], !to_last);
-            gpunn__as_stored(&step->out, to_last);
-            int slot = b->turned[input->id] = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype), at);
-            if (slot < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot)) return false;
-        }
+        if (gpunn__is_misplaced(b, t, i) && !gpunn__turn_operand(b, t, i, gpunn__wants_last(b, t, i))) return false;
     }
     return true;
 }
@@ -7368,7 +7385,8 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
 
 static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *input, int i, int at); /* >>autodiff */
 static bool gpunn__shares_memory(const gpunn__builder *b, const gpunn_tensor *node, const gpunn_tensor *target,
-                                 const gpunn_tensor *other); /* >>autodiff */
+                                 const gpunn_tensor *other);                                     /* >>autodiff */
+static bool gpunn__turn_back(gpunn__builder *b, const gpunn_tensor *image, int slot, bool last); /* >>autodiff */
 
 /* Refuses a group whose step is being made; planning begins anew. */
 static bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *group)
@@ -7411,8 +7429,15 @@ static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_s
         return gpunn__bind(b, &value->data, GPUNN__IN_SLOT, group->slot + operand->index);
     }
     const gpunn_tensor *t = gpunn__member(b, group, operand->index);
+    bool                turns = gpunn__group_turns(b, group, t);
     if (operand->role == GPUNN_KERNEL_VALUE) {
         int root = plan->root[t->id];
+        if (turns) {
+            gpunn__describe(plan, value, t);
+            value->dtype = plan->storage[root];
+            value->channels_last = gpunn__group_wants_last(b, group);
+            return gpunn__use_slot(b, &value->data, b->turned[t->id], at);
+        }
         if (!operand->written || b->model->tensors[root]->kind != GPUNN__VALUE) return gpunn__read_value(b, value, t, at);
         gpunn__describe(plan, value, t);
         value->dtype = plan->storage[root];
@@ -7422,6 +7447,13 @@ static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_s
     if (operand->index < 0) return gpunn__read_gradient(b, group, step, i, at);
     if (!gpunn__group_passes(b, group, t)) return true;
     gpunn__describe(plan, &step->grad_in[i], t);
+    if (turns) {
+        step->grad_in[i].dtype = plan->storage[plan->gradient_root[t->id]];
+        step->grad_in[i].channels_last = gpunn__group_wants_last(b, group);
+        int slot = gpunn__new_slot(b, (size_t)step->grad_in[i].count * gpunn_dtype_size(step->grad_in[i].dtype), at);
+        return slot >= 0 && gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_SLOT, slot) &&
+               gpunn__turn_back(b, t, slot, gpunn__group_wants_last(b, group));
+    }
     if (operand->shares >= 0) {
         const gpunn_tensor *node = gpunn__member(b, group, program->operands[operand->shares].index);
         int                 root = plan->gradient_root[t->id];
@@ -7435,13 +7467,27 @@ static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_s
     return gpunn__write_gradient(b, step, t, i, at);
 }
 
+/* Copies of the images that the group cannot read as they are. */
+static bool gpunn__group_copies(gpunn__builder *b, const gpunn__group *group)
+{
+    for (int k = 0; k < group->kernel->node_count; k++) {
+        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+        for (int i = 0; i < t->input_count; i++)
+            if (t->inputs[i] && gpunn__group_turns(b, group, t->inputs[i]) &&
+                !gpunn__turn_operand(b, t, i, gpunn__group_wants_last(b, group)))
+                return false;
+    }
+    return true;
+}
+
 static bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
 {
     gpunn__group               *group = &b->groups[index];
     const gpunn_kernel         *kernel = group->kernel;
     const gpunn_kernel_program *program = gpunn__program(b, group, backward);
     const gpunn_kernel_cuda    *cuda = b->model->kernels->cuda;
-    int                         at = b->plan->step_count, sites = 0;
+    if (!backward && !gpunn__group_copies(b, group)) return false;
+    int         at = b->plan->step_count, sites = 0;
     gpunn_step *step = gpunn__new_step(b, gpunn__member(b, group, -kernel->node_count), backward, program->operand_count);
     if (step == NULL) return false;
     step->op = GPUNN_OP_GROUP;
