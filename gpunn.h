@@ -8872,9 +8872,15 @@ GPUNN__INLINE void gpunn__cpu_barrier(void)
  * Matrix products. C is cut into panels of as many columns as three vectors hold. A panel of B, GPUNN__GEMM_DEPTH rows deep, is
  * packed so that it stays near while rows of A pass by; A is read where it is, by broadcasts, whatever its strides. element
  * of C is summed in an order that depends on the sizes only: never on threads, tiles or alignment. */
-#define GPUNN__GEMM_DEPTH 256 /* most rows of a packed panel */
-#define GPUNN__GEMM_GROUP 8   /* most panels that pass by a chunk of A ... */
-#define GPUNN__GEMM_ROWS 32   /* ... of so many rows, while these are in the first-level cache */
+#if defined(__AVX512F__)
+#define GPUNN__GEMM_DEPTH 768 /* most rows of a packed panel: the more, the fewer times C is read and written */
+#define GPUNN__GEMM_NEAR 3072 /* most rows of all panels that stay near while chunks of A pass by ... */
+#define GPUNN__GEMM_ROWS 64   /* ... of so many rows: in the time that these take, the next panel can come from afar */
+#else
+#define GPUNN__GEMM_DEPTH 256
+#define GPUNN__GEMM_NEAR 2048
+#define GPUNN__GEMM_ROWS 32
+#endif
 
 typedef struct gpunn__gemm { /* C[m, n] (=, or += with accumulate) A[m, k] B[k, n], then the epilogue */
     int64_t      m, n, k;
@@ -8906,6 +8912,7 @@ typedef struct gpunn__panel { /* one panel of C, columns <= 3 vectors, for one b
     int64_t      c_row;
     bool         add, relu;
     const float *shift_row, *shift_col; /* what the sums start from; NULL: 0 */
+    const float *ahead;                 /* the next panel of B, to be fetched from memory meanwhile; NULL: it is near */
 } gpunn__panel;
 
 /* To whole vectors. */
@@ -9004,18 +9011,25 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
         const int64_t a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;                                                      \
         const float  *a[3] = {t->a + i0 * a_row, t->a + (i0 + (R > 3 ? 3 : 0)) * a_row, t->a + (i0 + (R > 6 ? 6 : 0)) * a_row};  \
         const float  *bp = t->b;                                                                                                 \
-        for (int64_t p = t->k; p > 0; p--) {                                                                                     \
+        const float  *ahead = t->ahead ? t->ahead + i0 / R * (8 * t->k) : bp; /* a line every other step */                      \
+        const int64_t line = t->ahead ? 16 : 0;                                                                                  \
+        for (int64_t p = t->k; p > 0; p -= 2, ahead += line) {                                                                   \
+            __builtin_prefetch(ahead, 0, 2);                                                                                     \
             GPUNN__UNROLL                                                                                                        \
-            for (int v = 0; v < V; v++) b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                                 \
-            GPUNN__UNROLL                                                                                                        \
-            for (int i = 0; i < R; i++) {                                                                                        \
-                gpunn__##isa x = gpunn__##isa##_set(a[i / 3][i % 3 * a_row]);                                                    \
+            for (int u = 0; u < 2; u++) {                                                                                        \
+                if (u == 1 && p == 1) break;                                                                                     \
                 GPUNN__UNROLL                                                                                                    \
-                for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(x, b[v], sum[i][v]);                                  \
+                for (int v = 0; v < V; v++) b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                             \
+                GPUNN__UNROLL                                                                                                    \
+                for (int i = 0; i < R; i++) {                                                                                    \
+                    gpunn__##isa x = gpunn__##isa##_set(a[i / 3][i % 3 * a_row]);                                                \
+                    GPUNN__UNROLL                                                                                                \
+                    for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(x, b[v], sum[i][v]);                              \
+                }                                                                                                                \
+                GPUNN__UNROLL                                                                                                    \
+                for (int i = 0; i < 3; i++) a[i] += a_col;                                                                       \
+                bp += b_row;                                                                                                     \
             }                                                                                                                    \
-            GPUNN__UNROLL                                                                                                        \
-            for (int i = 0; i < 3; i++) a[i] += a_col;                                                                           \
-            bp += b_row;                                                                                                         \
         }                                                                                                                        \
         GPUNN__UNROLL                                                                                                            \
         for (int i = 0; i < R; i++, c += t->c_row) {                                                                             \
@@ -9391,23 +9405,38 @@ GPUNN__INLINE int64_t gpunn__gemm_parts(const gpunn__gemm *g)
     return parts < 16 ? parts : 16;
 }
 
-/* Scratch of one thread in floats: so many panels, and a chunk of A. */
-GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g, int64_t panels)
+/* Columns of A that lie pages apart are copied chunk by chunk: the less deep these, the more panels share one copy. */
+GPUNN__INLINE bool gpunn__gemm_copies(const gpunn__gemm *g)
 {
-    int64_t columns = panels * 3 * gpunn__gemm_choose()->lanes + (panels > 1 ? GPUNN__GEMM_ROWS : 0);
-    return columns * (g->k < GPUNN__GEMM_DEPTH ? g->k : GPUNN__GEMM_DEPTH);
+    return g->a_row == 1 && g->a_col >= 256;
 }
+GPUNN__INLINE int64_t gpunn__gemm_depth(const gpunn__gemm *g)
+{
+    const int64_t most = gpunn__gemm_copies(g) && !g->packed_b ? 256 : GPUNN__GEMM_DEPTH;
+    return g->k < most ? g->k : most;
+}
+
+/* Scratch of one thread in floats, enough for smaller products too: panels, and a chunk of A. */
+GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
+{
+    const int64_t width = 3 * gpunn__gemm_choose()->lanes, panels = (g->n + width - 1) / width, depth = gpunn__gemm_depth(g);
+    const int64_t rows = panels * depth < GPUNN__GEMM_NEAR ? panels * depth : GPUNN__GEMM_NEAR;
+    return rows * width + (panels > 1 ? GPUNN__GEMM_ROWS * depth : 0);
+}
+
+/* Panels that pass together by each chunk of A. */
 GPUNN__INLINE int64_t gpunn__gemm_panels(const gpunn__gemm *g)
 {
-    int64_t panels = (g->n + 3 * gpunn__gemm_choose()->lanes - 1) / (3 * gpunn__gemm_choose()->lanes);
-    return panels < GPUNN__GEMM_GROUP ? panels : GPUNN__GEMM_GROUP;
+    const int64_t width = 3 * gpunn__gemm_choose()->lanes, panels = (g->n + width - 1) / width;
+    const int64_t most = g->k > 0 ? GPUNN__GEMM_NEAR / gpunn__gemm_depth(g) : 1;
+    return panels < most ? panels : most;
 }
 
 /* Bytes of scratch for gpunn__gemm_run. */
 GPUNN__PRIVATE size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
 {
     int64_t parts = gpunn__gemm_parts(g), sums = parts > 1 ? parts * g->m * g->n : 0;
-    return (size_t)(sums + threads * gpunn__gemm_scratch(g, gpunn__gemm_panels(g))) * sizeof(float);
+    return (size_t)(sums + threads * gpunn__gemm_scratch(g)) * sizeof(float);
 }
 
 GPUNN__PRIVATE void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
@@ -9481,14 +9510,15 @@ GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_ke
         return;
     }
     const int64_t lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
-    const int64_t group = (g->packed_b ? GPUNN__GEMM_GROUP : g->panels ? g->panels : 1) * width;
+    const int64_t group = g->packed_b ? j1 - j0 : (g->panels ? g->panels : 1) * width;
+    const int64_t depth = gpunn__gemm_depth(g);
     const bool    late = g->scale_row || g->scale_col || g->residual; /* an epilogue after the sums */
     gpunn__panel  t;
     t.a_row = g->a_row;
     t.c_row = g->c_row;
-    for (int64_t p = 0; p < g->k; p += GPUNN__GEMM_DEPTH) {
-        const bool first = p == 0, last = g->k - p <= GPUNN__GEMM_DEPTH;
-        t.k = last ? g->k - p : GPUNN__GEMM_DEPTH;
+    for (int64_t p = 0; p < g->k; p += depth) {
+        const bool first = p == 0, last = g->k - p <= depth;
+        t.k = last ? g->k - p : depth;
         t.add = g->accumulate || !first;
         t.relu = g->relu && last && !late;
         /* B's own rows will do when few rows of A pass by, or when the block fits the first-level cache as it is. */
@@ -9496,12 +9526,12 @@ GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_ke
         for (int64_t left = j0; left < j1; left += group) {
             const int64_t right = j1 - left < group ? j1 : left + group;
             const int64_t chunk = right - left > width ? GPUNN__GEMM_ROWS : i1 - i0;
-            const bool    copy_a = g->panels > 1 && chunk == GPUNN__GEMM_ROWS && g->a_row == 1 && g->a_col >= 256;
+            const bool    copy_a = g->panels > 1 && chunk == GPUNN__GEMM_ROWS && gpunn__gemm_copies(g);
             t.a_col = g->a_col;
             for (int64_t i = i0; i < i1; i += chunk) {
                 t.rows = i1 - i < chunk ? i1 - i : chunk;
                 t.a = g->a + i * g->a_row + p * g->a_col;
-                if (copy_a) { /* columns of A that lie pages apart */
+                if (copy_a) {
                     kernels->copy(t.a, g->a_col, t.k, t.rows, GPUNN__GEMM_ROWS, packed + g->panels * width * t.k);
                     t.a = packed + g->panels * width * t.k;
                     t.a_col = GPUNN__GEMM_ROWS;
@@ -9512,9 +9542,13 @@ GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_ke
                     t.b_row = gpunn__round_up(t.columns, lanes);
                     t.c = g->c + i * g->c_row + j;
                     t.shift_col = first && !late && g->shift_col ? g->shift_col + j : NULL;
-                    if (g->packed_b)
-                        t.b = g->packed_b + p * padded + t.k * j;
-                    else if (in_place && t.columns == t.b_row) {
+                    t.ahead = NULL;
+                    if (g->packed_b) {
+                        const float  *panels = g->packed_b + p * padded;
+                        const int64_t next = j + width < right ? j + width : left;
+                        t.b = panels + t.k * j;
+                        if (next > j || (next < j && i + chunk < i1)) t.ahead = panels + t.k * next;
+                    } else if (in_place && t.columns == t.b_row) {
                         t.b = g->b + p * g->b_row + j;
                         t.b_row = g->b_row;
                     } else {
@@ -9541,7 +9575,7 @@ GPUNN__PRIVATE void gpunn__gemm_task(void *arg, int index, int threads)
     const gpunn__gemm_job *job = (const gpunn__gemm_job *)arg;
     const gpunn__gemm     *g = job->g;
     const int64_t          lanes = job->kernels->lanes;
-    float                 *packed = job->scratch + index * gpunn__gemm_scratch(g, g->panels);
+    float                 *packed = job->scratch + index * gpunn__gemm_scratch(g);
     if (job->parts > 1) {
         int64_t begin, end;
         gpunn__cpu_part(job->parts, 1, threads, index, &begin, &end);
@@ -15143,9 +15177,11 @@ static gpunn_status gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gpu
     a.s = packed ? a.l : in[1].dim[last ? 1 : 2];
     a.kv_heads = packed ? a.heads : in[1].dim[last ? 2 : 1];
     a.kernels = gpunn__gemm_choose();
-    gpunn__gemm widest = gpunn__gemm_make(1, a.e > a.ev ? a.e : a.ev, GPUNN__GEMM_DEPTH, NULL, false, NULL, false, NULL, false);
+    gpunn__gemm widest = gpunn__gemm_make(1, a.e > a.ev ? a.e : a.ev, GPUNN__ATTENTION_KEYS, NULL, false, NULL, false, NULL,
+                                          false);
     if (widest.n < GPUNN__ATTENTION_KEYS) widest.n = GPUNN__ATTENTION_KEYS;
-    a.packed = gpunn__gemm_scratch(&widest, gpunn__gemm_panels(&widest));
+    widest.k = widest.n;
+    a.packed = gpunn__gemm_scratch(&widest);
     a.each = gpunn__round_up((step->backward ? 2 : 1) * GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS + a.packed, GPUNN__ALIGN);
     const double work = (double)(a.n * a.heads * a.l) * (double)a.s * (double)(a.e + a.ev) / 8; /* may not fit an integer */
     const int    threads = gpunn__cpu_threads(cpu, work < 1e15 ? (int64_t)work : (int64_t)1e15);
@@ -15485,10 +15521,12 @@ static void gpunn__recurrent_bias(const gpunn__recurrent_job *j, float *bias)
     for (int64_t k = 0; k < rows; k++) bias[k] = !ih ? 0 : k < both ? ih[k] + hh[k] : ih[k];
 }
 
+#define GPUNN__RECURRENT_ROWS 256
+
 /* Steps that pass from one product over their input or gates to the next: so many that their gates stay near. */
 static int64_t gpunn__recurrent_chunk(const gpunn__recurrent_job *j)
 {
-    return gpunn__least((GPUNN__GEMM_DEPTH + j->batch - 1) / j->batch, j->length);
+    return gpunn__least((GPUNN__RECURRENT_ROWS + j->batch - 1) / j->batch, j->length);
 }
 
 /* Moves to steps first .. last. */
