@@ -165,6 +165,51 @@ static void test_matmul(void **state)
     products(*state, false);
 }
 
+/* Evaluation keeps a linear layer's weights packed, over blocks of k and chunks of rows: the second run reads what the first one
+ * left, and every number of threads gives the same bits. */
+static void test_linear_evaluation(void **state)
+{
+    static const int cases[][3] = {{2, 8, 1}, {65, 145, 769}, {63, 49, 1537}, {130, 97, 255}, {7, 200, 2309}}; /* rows, out, in */
+    static const int threads[] = {1, 2, 3, 7};
+    (void)state;
+    for (int c = 0; c < COUNT(cases); c++) {
+        const int64_t m = cases[c][0], n = cases[c][1], k = cases[c][2];
+        float        *a = test_randoms(m * k, 1, 1), *b = test_randoms(n * k, 2, 1), *bias = test_randoms(n, 3, 1), *first = NULL;
+        (void)snprintf(geometry, sizeof geometry, "linear and gelu m %d n %d k %d", cases[c][0], cases[c][1], cases[c][2]);
+        allowance = 2;
+        for (int i = 0; i < COUNT(threads); i++) {
+            gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = threads[i]);
+            gpunn_model  *model = gpunn_model_create(dev);
+            gpunn_tensor *x = MADE(dev, gpunn_input(model, "a", GPUNN_F32, GPUNN_SHAPE(m, k)));
+            gpunn_tensor *y = MADE(dev, gpunn_gelu(gpunn_linear(x, "l", .out_features = (int)n)));
+            OK(dev, write_floats(x, a, m * k));
+            OK(dev, write_floats(gpunn_find(model, "l.weight"), b, n * k));
+            OK(dev, write_floats(gpunn_find(model, "l.bias"), bias, n));
+            for (int pass = 0; pass < 2; pass++) {
+                OK(dev, gpunn_forward(&y, 1));
+                float *values = read_floats(dev, y, NULL);
+                if (first) {
+                    assert_memory_equal(values, first, (size_t)(m * n) * sizeof *first);
+                    free(values);
+                } else
+                    first = values;
+            }
+            gpunn_model_destroy(model);
+            gpunn_device_close(dev);
+        }
+        for (int64_t i = 0; i < m * n; i++) {
+            double sum = bias[i % n], magnitude = fabs(sum);
+            for (int64_t l = 0; l < k; l++) {
+                const double term = (double)a[i / n * k + l] * b[i % n * k + l];
+                sum += term;
+                magnitude += fabs(term);
+            }
+            check_sum("out", i, first[i], 0.5 * sum * (1 + erf(sum * 0.70710678118654752)), magnitude, k);
+        }
+        free(a), free(b), free(bias), free(first);
+    }
+}
+
 /* ---- convolutions: of one to three axes, and transposed ---- */
 static int between(uint32_t *seed, int low, int high)
 {
@@ -1836,8 +1881,8 @@ int main(void)
     count += each_backend(tests + count, "grid_sample", test_grid_sample, NULL);
     count += each_backend(tests + count, "grid_sample of what is no number", test_grid_sample_special, NULL);
     count += each_backend(tests + count, "grid_sample between cells", test_grid_sample_ties, NULL);
-    const struct CMUnitTest threads = cmocka_unit_test_setup_teardown(test_grid_sample_threads, NULL, NULL);
-    tests[count++] = threads;
+    const struct CMUnitTest alone[] = {cmocka_unit_test(test_linear_evaluation), cmocka_unit_test(test_grid_sample_threads)};
+    tests[count++] = alone[0], tests[count++] = alone[1];
     count += each_backend(tests + count, "rows", test_rows, NULL);
     count += each_backend(tests + count, "embedding", test_words, NULL);
     count += each_backend(tests + count, "gather", test_gather, NULL);
