@@ -1,6 +1,6 @@
 """Times gpunn against PyTorch on a GPU and prints a table: python3 tests/bench/gpu.py PROGRAM [--json FILE] [--seconds 240] [NAME ...]
 
-PROGRAM is built from gpu_bench.c; PyTorch's side is gpu_torch.py under --python, once for each mode: eager, compile, reduce-overhead,
+PROGRAM is built from gpu_bench.c, and with --kernels by gpu_kernels.py a second one, which uses generated kernels; PyTorch's side is gpu_torch.py under --python, once for each mode: eager, compile, reduce-overhead,
 graph (the eager step captured by hand) and, for the large models, max-autotune. All peers of a workload stand ready beside each other and
 are timed in turns, in an order that turns round from one round to the next, each for about 50 ms a round with a synchronisation at its
 end. ms: the median over the rounds. ratio: the median over the rounds of peer / gpunn in the same round, above 1: gpunn is faster. rate:
@@ -25,6 +25,8 @@ import sys
 import threading
 import time
 
+from gpu_kernels import NAMES as GENERATED
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 # bytes that must be moved in a run, or samples in it and the model's floating-point operations
 Work = collections.namedtuple("Work", "bytes samples unit operations", defaults=(0, 0, "", 0))
@@ -46,6 +48,7 @@ WORKLOADS = {
     "register48": Work(), "register192": Work(), "mlp784_f32": Work(), "mlp784_tf32": Work(), "lenet4096": Work(),
 }
 MODES = ("eager", "compile", "reduce-overhead", "graph", "max-autotune")
+OWN = ("gpunn", "gpunn kernels")
 AUTOTUNED = ("resnet18_bf16", "gpt2_bf16", "bert8_f16", "bert32_f16")
 PROMISED = {"B200": 2250, "H200": 989, "H100": 989, "A100": 312, "L40": 181, "L4": 121, "T4": 65}  # TFLOP/s in 16 bits, dense
 
@@ -168,16 +171,17 @@ def rows(name, work, results, copy, promised):
 
 def best(workloads):
     """A table of gpunn beside the fastest of PyTorch's modes and beside the one that takes least memory."""
-    yield "\n| workload | gpunn ms | fastest peer | its ms | ratio | gpunn MiB | least of a peer |\n|---|---|---|---|---|---|---|"
+    yield "\n| workload | | ms | fastest of PyTorch | its ms | ratio | MiB | least of PyTorch |\n|---|---|---|---|---|---|---|---|"
     for name, results in workloads.items():
-        others = {peer: result for peer, result in results.items() if peer != "gpunn"}
-        if "gpunn" not in results or not others:
-            continue
-        own, ms = results["gpunn"], {peer: statistics.median(result["ms"]) for peer, result in results.items()}
-        peer = min(others, key=ms.get)
-        ratio = statistics.median(a / b for a, b in zip(others[peer]["ms"], own["ms"]))
-        yield (f"| {name} | {ms['gpunn']:.4g} | {peer} | {ms[peer]:.4g} | {ratio:.2f} | {own['peak'] / 2**20:.1f} | "
-               f"{min(result['peak'] for result in others.values()) / 2**20:.1f} |")
+        others = {peer: result for peer, result in results.items() if peer not in OWN}
+        ms = {peer: statistics.median(result["ms"]) for peer, result in results.items()}
+        for own in OWN if others else ():
+            if own not in results:
+                continue
+            peer = min(others, key=ms.get)
+            ratio = statistics.median(a / b for a, b in zip(others[peer]["ms"], results[own]["ms"]))
+            yield (f"| {name} | {own} | {ms[own]:.4g} | {peer} | {ms[peer]:.4g} | {ratio:.2f} | {results[own]['peak'] / 2**20:.1f} | "
+                   f"{min(result['peak'] for result in others.values()) / 2**20:.1f} |")
 
 
 def machine(peers):
@@ -192,12 +196,14 @@ def machine(peers):
 
 
 def is_meant(mode, name):
-    return mode == "eager" if name == "copy" else name in AUTOTUNED if mode == "max-autotune" else True
+    if name == "copy":
+        return mode == "eager"
+    return name in {"max-autotune": AUTOTUNED, "gpunn kernels": GENERATED}.get(mode, WORKLOADS)
 
 
 def is_ready(mode, name, ready):
     """ready: the lines of what was compiled ahead, or None."""
-    return ready is None or mode in ("gpunn", "eager", "graph") or f"{mode} {name}" in ready
+    return ready is None or mode in OWN + ("eager", "graph") or f"{mode} {name}" in ready
 
 
 def compile_ahead(mode, peer, names, seconds, path):
@@ -228,6 +234,7 @@ def main():
     parser.add_argument("--json")
     parser.add_argument("--seconds", type=float, default=240)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--kernels", metavar="PROGRAM")
     parser.add_argument("--compile", metavar="MODE")
     parser.add_argument("--ready", metavar="FILE")
     parser.add_argument("--opening", type=float, default=100, help="seconds within which a workload must stand ready")
@@ -239,6 +246,8 @@ def main():
     if options.compile:
         return compile_ahead(options.compile, Peer(twin + [options.compile] + cpu), options.names or WORKLOADS, options.seconds, options.ready)
     peers = {"gpunn": Peer([options.program] + cpu)}
+    if options.kernels:
+        peers["gpunn kernels"] = Peer([options.kernels] + cpu)
     if subprocess.run([options.python, "-c", "import torch"], capture_output=True).returncode == 0:
         peers.update({mode: Peer(twin + [mode] + cpu) for mode in MODES if not (options.cpu and mode == "graph")})
     else:
@@ -260,7 +269,7 @@ def main():
         meant = {mode: peer for mode, peer in peers.items() if is_meant(mode, name)}
         present = {mode: peer for mode, peer in meant.items() if is_ready(mode, name, ready)}
         results, failures = measure(name, present, options.rounds, min(left - 10, options.opening))
-        failed = failed or bool(failures.keys() & (results.keys() | {"gpunn"}))
+        failed = failed or bool(failures.keys() & (results.keys() | set(OWN)))
         failures.update({mode: "not measured: it was not compiled in time" for mode in meant if mode not in present})
         if name == "copy" and results:
             copy = WORKLOADS[name].bytes / statistics.median(results["eager"]["ms"]) / 1e6

@@ -3,14 +3,21 @@
  * open NAME    makes the workload and warms it up       "ok"
  * time         runs it for about 50 ms                  "ok" and the milliseconds of one run
  * close        frees it                                 "ok", peak bytes of tensors, peak bytes taken from the GPU, result
+ * spec NAME FILE   writes the workload's spec, from which gpu_kernels.py has kernels generated
  * result: the loss of the eighth training step, or what a forward pass computes as one number, or nan. A failure is a sentence on
  * stderr, and the end. To try it where there is no GPU: --cpu, and --small for sizes that take no time.
- * Build: nvcc -O3 -I. tests/bench/gpu_bench.c gpunn_cuda.cu -o gpu_bench */
+ * Build: nvcc -O3 -I. tests/bench/gpu_bench.c gpunn_cuda.cu -o gpu_bench; gpu_kernels.py builds it with generated kernels */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 
 #include "workloads.h"
+
+#ifdef BENCH_KERNELS
+#include BENCH_KERNELS
+#else
+#define BENCH_SETS(X)
+#endif
 
 static gpunn_tensor *stream(workload *w, const char *name, bool small) /* 256 MiB */
 {
@@ -82,8 +89,7 @@ static double repeat(workload *w, int64_t runs)
     return now() - begin;
 }
 
-/* Returns how many runs take about 50 ms. */
-static int64_t open_workload(workload *w, gpunn_device_type type, const char *name, bool small, double *value)
+static void make_model(workload *w, gpunn_device_type type, const char *name, bool small)
 {
     static const char *const suffixes[] = {"_f32", "_tf32", "_bf16", "_f16"}; /* as in gpunn_precision */
     int                      precision = 3;
@@ -93,6 +99,30 @@ static int64_t open_workload(workload *w, gpunn_device_type type, const char *na
     if (w->dev == NULL) die(w);
     w->model = gpunn_model_create(w->dev, .precision = (gpunn_precision)precision);
     make(w, name, small);
+}
+
+static void use_kernels(workload *w, const char *name)
+{
+    (void)w, (void)name;
+#define X(set)                                                                                                              \
+    if (strcmp(name, #set) == 0 && gpunn_use_kernels(w->model, &set##_kernels, .policy = GPUNN_KERNELS_STRICT) != GPUNN_OK) \
+        die(w);
+    BENCH_SETS(X)
+#undef X
+}
+
+static void free_workload(workload *w)
+{
+    gpunn_optimizer_destroy(w->opt);
+    gpunn_model_destroy(w->model);
+    gpunn_device_close(w->dev);
+}
+
+/* Returns how many runs take about 50 ms. */
+static int64_t open_workload(workload *w, gpunn_device_type type, const char *name, bool small, double *value)
+{
+    make_model(w, type, name, small);
+    use_kernels(w, name);
     write_weights(w);
     (void)repeat(w, 8); /* plans, captures, warms up */
     *value = result(w);
@@ -109,7 +139,7 @@ int main(int argc, char **argv)
     workload          w;
     int64_t           runs = 1;
     double            value = 0;
-    char              line[128], name[64];
+    char              line[512], name[64], path[256];
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--cpu") == 0) type = GPUNN_DEVICE_CPU;
         if (strcmp(argv[i], "--small") == 0) small = true;
@@ -118,13 +148,16 @@ int main(int argc, char **argv)
         if (sscanf(line, "open %63s", name) == 1) {
             runs = open_workload(&w, type, name, small, &value);
             printf("ok\n");
+        } else if (sscanf(line, "spec %63s %255s", name, path) == 2) {
+            make_model(&w, type, name, small);
+            if (gpunn_spec_save(w.model, path, .outputs = {w.output}, .loss = w.loss, .optimizer = w.opt) != GPUNN_OK) die(&w);
+            free_workload(&w);
+            printf("ok\n");
         } else if (strcmp(line, "time\n") == 0)
             printf("ok %.9f\n", 1e3 * repeat(&w, runs) / (double)runs);
         else {
             printf("ok %zu %zu %.6g\n", gpunn_memory_peak(w.dev), gpunn_memory_reserved_peak(w.dev), value);
-            gpunn_optimizer_destroy(w.opt);
-            gpunn_model_destroy(w.model);
-            gpunn_device_close(w.dev);
+            free_workload(&w);
         }
         (void)fflush(stdout);
     }

@@ -164,6 +164,12 @@ if [ -z "$what" ] && "$python" -c 'import torch' 2>/dev/null; then
 fi
 stage "library" 150 bash -c library || finish
 stage "programs" 150 xargs -a <(echo "$programs") -P "$(nproc)" -I{} bash -c 'program {}'
+kernels=()
+if [ "$what" != check ] &&
+    stage "benchmarks with generated kernels" 90 "$python" tests/bench/gpu_kernels.py "$work/gpu_bench" "$work/gpu_bench_kernels" \
+        "$work/gpunn.o" "$work/gpunn_cuda.o" $zlib_link; then
+    kernels=(--kernels "$work/gpu_bench_kernels")
+fi
 [ "$what" != build ] || finish
 
 # ---- run ----
@@ -193,7 +199,7 @@ stage "examples" 100 env GPUNN_EXAMPLES="$work" "$python" tests/run.py --jobs 6 
 wait # for PyTorch
 cat "$work/ahead.log" >>"$log"
 left=$((seconds - SECONDS - 90))
-stage "benchmarks" 240 "$python" tests/bench/gpu.py "$work/gpu_bench" --python "$python" --ready "$ready" --json "$out/gpu.json" \
+stage "benchmarks" 240 "$python" tests/bench/gpu.py "$work/gpu_bench" "${kernels[@]}" --python "$python" --ready "$ready" --json "$out/gpu.json" \
     --seconds $((left < 40 ? 40 : left > 200 ? 200 : left))
 cp "$work/stage.log" "$out/gpu.md"
 stage "fused kernels" 60 "$python" tests/bench/fused_gpu.py --built --seconds 40 --json "$out/fused.json"
