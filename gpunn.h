@@ -76,7 +76,8 @@
  * NAMED ARGUMENTS  gpunn_conv2d(x, "conv1", .out_channels = 6, .kernel_size = 5): a field left out, or 0, is torch.nn's default.
  *     Where 0 itself is meant and is not the default, write GPUNN_ZERO (.beta1 = GPUNN_ZERO).
  *
- * SHAPES  NCHW, row-major, rank 0 (a scalar) to 8. Elementwise ops broadcast as NumPy does.
+ * SHAPES  Row-major, rank 0 (a scalar) to 8: images NCHW, volumes NCDHW; sequences as torch's layers have them, [length, n,
+ *     features] unless .batch_first. Elementwise ops broadcast as NumPy does.
  *
  * MEMORY  Parameters, gradients and optimizer state are flat buffers; everything between them lives in one arena whose offsets
  *     are planned by lifetime, so a value is overwritten as soon as nobody needs it. gpunn_read works for the outputs of the

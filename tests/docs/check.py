@@ -101,10 +101,11 @@ def xor_learns():
 
 def names_exist():
     header = read("gpunn.h")
-    declared = set(re.findall(r"\bgpunn_\w+", re.sub(r"/\*.*?\*/", "", header.split("#ifdef GPUNN_IMPLEMENTATION")[0], flags=re.S)))
+    public, implementation = header.split("#if defined(GPUNN_IMPLEMENTATION)")
+    declared = set(re.findall(r"\bgpunn_\w+", re.sub(r"/\*.*?\*/", "", public, flags=re.S)))
     for table in re.findall(r"#define GPUNN_\w+_OPS\(X\)(.*?)\n(?!.*\\\n)", header, re.S):
         declared |= {"gpunn_" + name for name in re.findall(r"X\([A-Z0-9_]+, (\w+)", table)}
-    private = set(re.findall(r"\bgpunn__\w+", header.split("#ifdef GPUNN_IMPLEMENTATION")[1]))
+    private = set(re.findall(r"\bgpunn__\w+", implementation))
     upper = set(re.findall(r"\bGPUNN_\w+", header + read("gpunn_cuda.cu")))
     comment = header[:header.index("#ifndef GPUNN_H")]
     for where, text in ("README.md", read("README.md")), ("gpunn.h's comment", comment):
@@ -122,6 +123,8 @@ def links_exist():
         assert os.path.exists(os.path.join(ROOT, target)), f"README.md links {target}, which is not there"
     for path in re.findall(r"`((?:examples|tests)/[\w./]+)`", text):
         assert os.path.exists(os.path.join(ROOT, path)), f"README.md speaks of {path}, which is not there"
+    for name in os.listdir(os.path.join(ROOT, "examples")):
+        assert not name.endswith(".c") or f"[{name}](examples/{name})" in text, f"README.md's table of examples lacks {name}"
     ninja = read("build.ninja")
     for target in set(re.findall(r"\bninja ([a-z]+)\b", text + ninja)) - {"build"}:
         assert re.search(rf"^build (?:\S+ )*{target}\b", ninja, re.M), f"there is no `ninja {target}`"
