@@ -135,6 +135,12 @@ __device__ __forceinline__ unsigned short gpunn__to_half(float x, gpunn_dtype dt
     return x != x ? (unsigned short)0x7FFF : (unsigned short)((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
 }
 
+/* a / b of numbers >= 0, in 32 bits where they fit. */
+__device__ __forceinline__ int64_t gpunn__quotient(int64_t a, int64_t b)
+{
+    return (uint64_t)(a | b) >> 32 ? a / b : (int64_t)((unsigned)a / (unsigned)b);
+}
+
 /* Element i of F32, F16 or BF16 storage. */
 __device__ __forceinline__ float gpunn__load(const void *data, gpunn_dtype dtype, int64_t i)
 {
@@ -2496,21 +2502,17 @@ static gpunn_status gpunn__turn(gpunn__cuda *cuda, const gpunn_value *to, bool t
 
 /* columns[image][c][kd][kh][kw][o][p][q]: what the window at o, p, q sees of x at kd, kh, kw; 0 in the padding. Eight at a
  * time. */
-static __global__ void __launch_bounds__(GPUNN__THREADS)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
     gpunn__columns_kernel(gpunn__convolution v, const void *x, void *columns, gpunn_dtype dtype, int64_t count)
 {
     const int64_t stride = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
     for (int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK; at < count; at += stride) {
-        int64_t rest = at / v.q, q = at - rest * v.q, p = rest % v.p;
-        rest /= v.p;
-        int64_t o = rest % v.o;
-        rest /= v.o;
-        int64_t s = rest % v.kw;
-        rest /= v.kw;
-        int64_t r = rest % v.kh;
-        rest /= v.kh;
-        int64_t t = rest % v.kd, plane = rest / v.kd; /* image and channel */
-        float   value[GPUNN__PACK];
+        const int64_t line = gpunn__quotient(at, v.q), slice = gpunn__quotient(line, v.p), cell = gpunn__quotient(slice, v.o);
+        const int64_t row = gpunn__quotient(cell, v.kw), face = gpunn__quotient(row, v.kh);
+        int64_t       plane = gpunn__quotient(face, v.kd); /* image and channel */
+        int64_t       q = at - line * v.q, p = line - slice * v.p, o = slice - cell * v.o;
+        int64_t       s = cell - row * v.kw, r = row - face * v.kh, t = face - plane * v.kd;
+        float         value[GPUNN__PACK];
 #pragma unroll
         for (int i = 0; i < GPUNN__PACK; i++) {
             const int64_t d = o * v.stride[0] + t * v.dilation[0] - v.padding[0];
@@ -4199,12 +4201,6 @@ static gpunn_status gpunn__cuda_dropout(gpunn__cuda *cuda, gpunn_step *step, gpu
  * Sums and maxima over axes, and the ops that run along one axis. All are made of lines: elements in a row or a stride apart,
  * each line shared by a team of 1, 2, 4, .. 32 neighbouring threads or by a block. */
 
-/* a / b of numbers >= 0, in 32 bits where they fit. */
-__device__ __forceinline__ int64_t gpunn__quotient(int64_t a, int64_t b)
-{
-    return (uint64_t)(a | b) >> 32 ? a / b : (int64_t)((unsigned)a / (unsigned)b);
-}
-
 /* Where position `index` of axes listed from the last to the first begins. */
 __device__ __forceinline__ int64_t gpunn__place(int64_t index, int rank, const int64_t *dim, const int64_t *stride)
 {
@@ -4749,6 +4745,13 @@ typedef struct gpunn__energy {
     bool        accumulate;
 } gpunn__energy;
 
+/* Where element i lies along axis k of those that count. */
+__device__ __forceinline__ int64_t gpunn__energy_at(const gpunn__energy &e, int k, int64_t i)
+{
+    int64_t place = gpunn__quotient(i, e.stride[k]);
+    return place - gpunn__quotient(place, e.size[k]) * e.size[k];
+}
+
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_kernel(const gpunn__energy e, double *partials)
 {
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -4756,7 +4759,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_kernel(co
     for (; i < e.n; i += step) {
         float v = gpunn__load(e.x, e.dtype, i), energy = 0;
         for (int k = 0; k < e.count; k++) {
-            if (i / e.stride[k] % e.size[k] == e.size[k] - 1) continue;
+            if (gpunn__energy_at(e, k, i) == e.size[k] - 1) continue;
             float difference = gpunn__load(e.x, e.dtype, i + e.stride[k]) - v;
             energy += e.share[k] * difference * difference;
         }
@@ -4783,7 +4786,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_back_kern
     for (; i < e.n; i += step) {
         float v = gpunn__load(e.x, e.dtype, i), sum = 0;
         for (int k = 0; k < e.count; k++) {
-            int64_t at = i / e.stride[k] % e.size[k];
+            int64_t at = gpunn__energy_at(e, k, i);
             float   slope = at > 0 ? v - gpunn__load(e.x, e.dtype, i - e.stride[k]) : 0;
             if (at < e.size[k] - 1) slope -= gpunn__load(e.x, e.dtype, i + e.stride[k]) - v;
             sum += e.share[k] * slope;
@@ -5747,17 +5750,18 @@ __device__ __forceinline__ int64_t gpunn__rows_end(const gpunn__rows &r, int64_t
     return i + 1;
 }
 
-/* sum[j] = the gradients of columns column + j at the tokens first, first + step, .. < end. */
+/* sum[j] = the gradients of columns column + j at `count` tokens: first, first + step, .. */
 template <int N>
-__device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t first, int64_t end, int step, int64_t column,
-                                                float *sum)
+__device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t first, unsigned count, unsigned step,
+                                                int64_t column, float *sum)
 {
+    const uint2 *token = r.sorted + first;
 #pragma unroll
     for (int j = 0; j < N; j++) sum[j] = 0;
-#pragma unroll 4
-    for (int64_t i = first; i < end; i += step) {
+#pragma unroll(N > 1 ? 2 : 4)
+    for (unsigned i = 0; i < count; i++, token += step) {
         float v[N];
-        gpunn__line_load<N>(r.from, r.from_type, (int64_t)r.sorted[i].y * r.width + column, 1, v);
+        gpunn__line_load<N>(r.from, r.from_type, (int64_t)token->y * r.width + column, 1, v);
 #pragma unroll
         for (int j = 0; j < N; j++) sum[j] += v[j];
     }
@@ -5767,32 +5771,33 @@ __device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t fi
  * row's columns. The first token of a row takes all of them: its group alone or, where they are many, all groups together. */
 enum { GPUNN__ROWS_THREADS = 512, GPUNN__ROWS_ALONE = 32 };
 template <int N>
-static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS) gpunn__rows_sum_kernel(const gpunn__rows r, int across)
+static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum_kernel(const gpunn__rows r, unsigned across)
 {
     __shared__ float part[N][GPUNN__ROWS_THREADS];
-    int              groups = GPUNN__ROWS_THREADS / across, group = (int)threadIdx.x / across;
+    unsigned         groups = GPUNN__ROWS_THREADS / across, group = threadIdx.x / across;
     int64_t          start = (int64_t)(threadIdx.x & (across - 1)) * N;
     for (int64_t base = (int64_t)blockIdx.x * groups; base < r.count; base += (int64_t)gridDim.x * groups) {
-        for (int g = 0; g < groups && base + g < r.count; g++) {
+        for (unsigned g = 0; g < groups && base + g < r.count; g++) {
             int64_t first = base + g, row = r.sorted[first].x;
             if (row == r.n || (first > 0 && r.sorted[first - 1].x == row)) continue;
-            int64_t end = gpunn__rows_end(r, first);
-            float   sum[N];
-            if (end - first <= GPUNN__ROWS_ALONE) {
+            unsigned count = (unsigned)(gpunn__rows_end(r, first) - first);
+            float    sum[N];
+            if (count <= GPUNN__ROWS_ALONE) {
                 for (int64_t column = start; g == group && column < r.width; column += (int64_t)across * N) {
-                    gpunn__rows_add<N>(r, first, end, 1, column, sum);
+                    gpunn__rows_add<N>(r, first, count, 1, column, sum);
                     gpunn__line_store<N>(r.to, r.to_type, row * r.width + column, 1, sum, r.add);
                 }
                 continue;
             }
+            unsigned own = count / groups + (group < count % groups);
             for (int64_t offset = 0; offset < r.width; offset += (int64_t)across * N) {
                 int64_t column = offset + start;
-                if (column < r.width) gpunn__rows_add<N>(r, first + group, end, groups, column, sum);
+                if (column < r.width) gpunn__rows_add<N>(r, first + group, own, groups, column, sum);
 #pragma unroll
                 for (int j = 0; j < N; j++) part[j][threadIdx.x] = column < r.width ? sum[j] : 0;
                 __syncthreads();
                 if (group == 0 && column < r.width) {
-                    for (int other = 1; other < groups; other++)
+                    for (unsigned other = 1; other < groups; other++)
 #pragma unroll
                         for (int j = 0; j < N; j++) sum[j] += part[j][threadIdx.x + other * across];
                     gpunn__line_store<N>(r.to, r.to_type, row * r.width + column, 1, sum, r.add);
@@ -5814,7 +5819,8 @@ static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r)
         r->sorted = sorted;
     }
     if (!r->add) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__rows_zero_kernel, gpunn__blocks(cuda, r->n * 32, 1), GPUNN__THREADS, *r));
-    int across = 1, pack = r->width % GPUNN__PACK == 0 ? GPUNN__PACK : 1;
+    int      pack = r->width % GPUNN__PACK == 0 ? GPUNN__PACK : 1;
+    unsigned across = 1;
     while (across < GPUNN__ROWS_THREADS && (int64_t)across * pack < r->width) across *= 2;
     unsigned blocks = gpunn__blocks(cuda, r->count * across, 1);
     if (pack > 1) return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<GPUNN__PACK>), blocks, GPUNN__ROWS_THREADS, *r, across);
