@@ -10931,11 +10931,30 @@ typedef struct gpunn__direct {
     float   *sums;                     /* [part][group * blocks][row][taps up to a multiple of 4] */
 } gpunn__direct;
 
+/* src[0], src[2], .. to even and src[1], src[3], .. to odd, n in all. */
+GPUNN__INLINE void gpunn__part_pairs(const float *src, int64_t n, float *GPUNN__RESTRICT even, float *GPUNN__RESTRICT odd)
+{
+    int64_t i = 0;
+#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
+    for (; 2 * i + 8 <= n; i += 4) {
+        const gpunn__quad a = *(const gpunn__quad_memory *)(src + 2 * i), b = *(const gpunn__quad_memory *)(src + 2 * i + 4);
+        *(gpunn__quad_memory *)(even + i) = GPUNN__SHUFFLE(a, b, 0, 2, 4, 6);
+        *(gpunn__quad_memory *)(odd + i) = GPUNN__SHUFFLE(a, b, 1, 3, 5, 7);
+    }
+#endif
+    for (; 2 * i + 1 < n; i++) even[i] = src[2 * i], odd[i] = src[2 * i + 1];
+    if (2 * i < n) even[i] = src[2 * i];
+}
+
 /* Copies what one group of plane `at` of the result (counted through all images) reads into the padded layout:
  * [channel][kd][phase][qh][qw], where the phases of a stride lie apart, so that the taps of neighbouring outputs are neighbours.
  * to holds zeros where no cell ever comes. */
 GPUNN__PRIVATE void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at, float *to)
 {
+    const int64_t above = d->top < 0 ? (-d->top + d->up_h - 1) / d->up_h : 0, first = above * d->up_h + d->top;
+    const int64_t skip = d->left < 0 ? (-d->left + d->up_w - 1) / d->up_w : 0, phase = d->qh * d->qw;
+    int64_t       count = (d->qw * d->sw - d->left + d->up_w - 1) / d->up_w;
+    if (count > d->w) count = d->w;
     for (int64_t i = 0; i < d->ci * d->kd; i++, to += d->plane) {
         int64_t channel = (at / d->od * d->groups + group) * d->ci + i / d->kd;
         int64_t z = at % d->od * d->sd + i % d->kd * d->dd - d->front;
@@ -10943,20 +10962,21 @@ GPUNN__PRIVATE void gpunn__direct_copy(const gpunn__direct *d, int64_t group, in
             memset(to, 0, (size_t)d->plane * sizeof *to);
             continue;
         }
-        const float *src = d->src + (channel * d->d + z / d->up_d) * d->h * d->w;
-        for (int64_t y = 0; y < d->h; y++, src += d->w) {
-            int64_t py = y * d->up_h + d->top, skip = d->left < 0 ? (-d->left + d->up_w - 1) / d->up_w : 0;
-            if (py < 0 || py / d->sh >= d->qh) continue;
-            float  *row = to + (py % d->sh * d->sw * d->qh + py / d->sh) * d->qw;
-            int64_t count = (d->qw * d->sw - d->left + d->up_w - 1) / d->up_w;
-            if (count > d->w) count = d->w;
+        const float *src = d->src + ((channel * d->d + z / d->up_d) * d->h + above) * d->w;
+        int64_t      line = first / d->sh, part = first % d->sh;
+        for (int64_t y = above; y < d->h && line < d->qh; y++, src += d->w) {
+            float *row = to + part * d->sw * phase + line * d->qw;
+            for (part += d->up_h; part >= d->sh; part -= d->sh) line++;
             if (d->sw == 1 && d->up_w == 1) {
                 if (count > skip) memcpy(row + skip + d->left, src + skip, (size_t)(count - skip) * sizeof *row);
             } else if (d->sw == 1) {
                 for (int64_t x = skip; x < count; x++) row[x * d->up_w + d->left] = src[x];
-            } else { /* up is 1 */
+            } else if (d->sw == 2) { /* up is 1 */
+                const int64_t x = skip + d->left;
+                gpunn__part_pairs(src + skip, count - skip, row + x % 2 * phase + x / 2, row + (x + 1) % 2 * phase + (x + 1) / 2);
+            } else {
                 for (int64_t x = skip, end = skip + d->sw < count ? skip + d->sw : count; x < end; x++) {
-                    float *cell = row + (x + d->left) % d->sw * d->qh * d->qw + (x + d->left) / d->sw;
+                    float *cell = row + (x + d->left) % d->sw * phase + (x + d->left) / d->sw;
                     for (int64_t k = x; k < count; k += d->sw) *cell++ = src[k];
                 }
             }
