@@ -262,6 +262,14 @@ static inline bool bert_load(gpunn_device *dev, gpunn_model *model, const char *
     return report.old_names == 0 || bert__load_old_names(dev, model, path, error);
 }
 
+/* The option, or the folder's file, or where there is no folder NULL. */
+static inline const char *bert_path(const char *folder, const char *option, const char *name, char path[1024])
+{
+    if (option || folder == NULL) return option;
+    (void)snprintf(path, 1024, "%s/%s", folder, name);
+    return path;
+}
+
 static inline double bert_seconds(void)
 {
     struct timespec now;

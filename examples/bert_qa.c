@@ -289,24 +289,17 @@ static bool bench_all(job *j, text_error *error)
     return bench(j, error);
 }
 
-/* The option, or the folder's file, or where there is no folder NULL. */
-static const char *path_of(const options *o, const char *option, const char *name, char path[1024])
-{
-    if (option || o->model == NULL) return option;
-    (void)snprintf(path, 1024, "%s/%s", o->model, name);
-    return path;
-}
-
 static bool read_vocabulary(job *j, const char *config, text_error *error)
 {
     char        path[1024], settings[1024];
-    const char *vocab = path_of(&j->o, j->o.vocab, "vocab.txt", path);
+    const char *vocab = bert_path(j->o.model, j->o.vocab, "vocab.txt", path);
     if (vocab == NULL) {
         if (config || j->o.weights) return text_fail(error, "the model's vocabulary is not given; use --vocab vocab.txt");
         j->vocabulary = built_in_vocabulary(error);
         return j->vocabulary != NULL;
     }
-    if (j->o.model && !j->o.vocab) j->o.cased = j->o.cased || is_cased(path_of(&j->o, NULL, "tokenizer_config.json", settings));
+    if (j->o.model && !j->o.vocab)
+        j->o.cased = j->o.cased || is_cased(bert_path(j->o.model, NULL, "tokenizer_config.json", settings));
     if ((j->vocabulary = tokenizer_wordpiece(vocab, !j->o.cased, error)) == NULL) return false;
     if (config == NULL) j->config.vocab_size = j->vocabulary->count;
     static const char *const special[] = {"[CLS]", "[SEP]", "[PAD]"};
@@ -337,8 +330,8 @@ static bool read_context(job *j, char **owned, text_error *error)
 static bool work(job *j, char **owned, text_error *error)
 {
     char        config_path[1024], weights_path[1024];
-    const char *config = path_of(&j->o, j->o.config, "config.json", config_path);
-    const char *weights = j->o.random ? NULL : path_of(&j->o, j->o.weights, "model.safetensors", weights_path);
+    const char *config = bert_path(j->o.model, j->o.config, "config.json", config_path);
+    const char *weights = j->o.random ? NULL : bert_path(j->o.model, j->o.weights, "model.safetensors", weights_path);
     int         most, length, room = 0;
     bool        new_head;
     bert_preset("bert", j->o.size, &j->config);

@@ -440,14 +440,6 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
     if (level != GPUNN_LOG_ERROR) fprintf(stderr, "roberta_classify: %s\n", message);
 }
 
-/* The option, or the folder's file, or where there is no folder NULL. */
-static const char *path_of(const options *o, const char *option, const char *name, char path[1024])
-{
-    if (option || o->model == NULL) return option;
-    (void)snprintf(path, 1024, "%s/%s", o->model, name);
-    return path;
-}
-
 static bool read_names(job *j, text_error *error)
 {
     size_t bytes;
@@ -471,8 +463,8 @@ static bool read_vocabulary(job *j, const char *config, text_error *error)
 {
     static const char *const special[] = {"<s>", "</s>", "<pad>"};
     char                     vocab_path[1024], merges_path[1024];
-    const char              *vocab = path_of(&j->o, j->o.vocab, "vocab.json", vocab_path);
-    const char              *merges = path_of(&j->o, j->o.merges, "merges.txt", merges_path);
+    const char              *vocab = bert_path(j->o.model, j->o.vocab, "vocab.json", vocab_path);
+    const char              *merges = bert_path(j->o.model, j->o.merges, "merges.txt", merges_path);
     if ((vocab == NULL) != (merges == NULL)) return text_fail(error, "--vocab and --merges belong together");
     if (vocab == NULL && (config || j->o.weights || j->o.train))
         return text_fail(error, "the model's vocabulary is not given; use --vocab vocab.json --merges merges.txt");
@@ -518,8 +510,8 @@ static bool read_data(job *j, text_error *error)
 static bool work(job *j, text_error *error)
 {
     char        config_path[1024], weights_path[1024];
-    const char *config = path_of(&j->o, j->o.config, "config.json", config_path);
-    const char *weights = j->o.random ? NULL : path_of(&j->o, j->o.weights, "model.safetensors", weights_path);
+    const char *config = bert_path(j->o.model, j->o.config, "config.json", config_path);
+    const char *weights = j->o.random ? NULL : bert_path(j->o.model, j->o.weights, "model.safetensors", weights_path);
     bool        new_head = false;
     if (j->o.checkpoint == NULL && (j->o.resume || j->o.checkpoint_every))
         return text_fail(error, "--resume and --checkpoint-every need --checkpoint FILE");
