@@ -51,7 +51,8 @@ class Options(unittest.TestCase):
             for word, value in options(name):
                 if not word.startswith("--"):
                     continue
-                self.refuse(name, "there is no option %s=1" % word, word + "=1")
+                for wrong in word + "=1", word[:-1]:
+                    self.refuse(name, "there is no option " + wrong, wrong)
                 if value:
                     self.refuse(name, word + " lacks its value", word)
                 if "|" in value:
