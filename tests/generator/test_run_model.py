@@ -14,7 +14,7 @@ from tests import tensor_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-FUSED = ("llama_mlp", "mlp", "norms", "reductions", "resnet", "transformer_encoder_layer")
+FUSED = ("llama_mlp", "mlp", "norms", "norms_of_channels", "reductions", "resnet", "transformer_encoder_layer")
 # What float32 may cost, relative to a tensor's largest value: one pass, its gradients, many steps.
 TOLERANCE = {"eval": 1e-5, "train": 1e-5, "grad": 1e-4, "step": 1e-3}
 
@@ -107,8 +107,9 @@ class Fused(Models, unittest.TestCase):
     def check(self, name):
         self.program = os.path.join(self.folder, name)
         call(sys.executable, "-m", "generator", os.path.join(HERE, "pytorch", name + ".json"), "-o", self.program)
-        call("gcc", "-O1", "-I" + ROOT, "-I" + self.folder, f'-DKERNELS="{name}_kernels.h"', f"-DKERNEL_SET={name}_kernels",
-             f"-D{name.upper()}_KERNELS_IMPLEMENTATION", os.path.join(self.folder, "run_model.c"), self.library, "-o", self.program, "-lm")
+        call("gcc", "-O1", "-I" + ROOT, "-I" + os.path.join(ROOT, "examples"), "-I" + self.folder, f'-DKERNELS="{name}_kernels.h"',
+             f"-DKERNEL_SET={name}_kernels", f"-D{name.upper()}_KERNELS_IMPLEMENTATION", os.path.join(self.folder, "run_model.c"),
+             self.library, "-o", self.program, "-lm")
         super().check(name)
 
 
