@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Runs the fuzzer on seeds of every format: python3 tests/trust/fuzz.py FUZZER [SECONDS]. A crash prints the input as base64."""
 import base64
+import copy
 import glob
 import gzip
 import json
 import os
+import random
 import struct
 import subprocess
 import sys
@@ -27,6 +29,29 @@ def words():
     names.update(value for part in [*schema.values(), *(p for part in parts for p in part["properties"].values())]
                  for value in part.get("enum", ()) if isinstance(value, str))
     return WORDS + sorted('"%s"' % name for name in names)
+
+
+def altered(rng, text):
+    """A spec with one value exchanged for another of its own, or one item of a list repeated: JSON still, as bytes rarely are."""
+    spec, places, lists, values = json.loads(text), [], [], [0, -1, 2.5, 2147483647, "inf", None, True, [], {}]
+
+    def walk(part):
+        for key, item in part.items() if isinstance(part, dict) else enumerate(part):
+            places.append((part, key))
+            values.append(item)
+            if isinstance(item, (dict, list)):
+                walk(item)
+        if isinstance(part, list) and part:
+            lists.append(part)
+
+    walk(spec)
+    if rng.randrange(3):
+        part, key = rng.choice(places)
+        part[key] = copy.deepcopy(rng.choice(values))
+    else:
+        part = rng.choice(lists)
+        part += [rng.choice(part)] * rng.choice((1, 2, 3, 7, 70))
+    return json.dumps(spec)
 
 
 def seeds():
@@ -53,13 +78,19 @@ def seeds():
     for text in ("x * sigmoid(1.702 * x)", "where(x > 0, x, leaky_relu(y, 0.2))", "max(x, -y) / (1e-3 + abs(x0)) == x1", "-(-x)", "((((x))))",
                  "clamp(x, -1, 1) + hardtanh(y, 0, 2)", "pow(x, 2) - K(0.5) * pi"):
         yield b"e" + text.encode()
+    rng = random.Random(1)
     for path in sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "vectors", "*.json"))):
         with open(path, "rb") as file:
-            yield b"j" + file.read()
+            text = file.read()
+        yield b"j" + text
+        for _ in range(40):
+            yield b"j" + altered(rng, text).encode()
     with open(os.path.join(ROOT, "tests", "generator", "vectors.txt"), "rb") as file:
         for line in file:
             if line[65:66] == b"{":
                 yield b"j" + line[65:]
+                for _ in range(8):
+                    yield b"j" + altered(rng, line[65:]).encode()
     for optimizer in ('"sgd","lr":0.1,"momentum":0.9,"dampening":0.5,"weight_decay":0.1,"maximize":true', '"sgd","momentum":1,"nesterov":true',
                       '"adam","betas":[0.5,0.75],"eps":0,"maximize":true', '"adamw","weight_decay":0', '"adamax","lr":1,"eps":1e-3',
                       '"rmsprop","alpha":0.5,"momentum":0.1,"centered":true', '"adagrad","lr_decay":0.1,"initial_accumulator_value":1',
