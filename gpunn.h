@@ -15257,7 +15257,7 @@ typedef struct gpunn__recurrent_job {
     int64_t                    origin, first, last; /* first, last: steps, in the order of the direction */
     float                     *h, *c;               /* [batch][hidden]: the state, or its gradient */
     const float               *zeros;               /* [hidden], backward */
-    gpunn__gemm                product[2];          /* of one step */
+    gpunn__gemm                product[3];          /* of one step; forward, behind them, x W_ih^T of many steps */
     int                        products;
 } gpunn__recurrent_job;
 
@@ -15287,8 +15287,15 @@ GPUNN__INLINE const float *gpunn__recurrent_before(const gpunn__recurrent_job *j
     return j->h_0 ? j->h_0 + n * j->hidden : j->zeros;
 }
 
-GPUNN__NOINLINE void gpunn__rnn_cell(int64_t hidden, bool relu, float *GPUNN__RESTRICT gate, float *GPUNN__RESTRICT h,
-                                     float *GPUNN__RESTRICT y)
+/* gcc takes half of AVX-512's vectors where it is not told. */
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__) && !defined(GPUNN_NO_SIMD)
+#define GPUNN__CELL __attribute__((target("prefer-vector-width=512"))) GPUNN__NOINLINE
+#else
+#define GPUNN__CELL GPUNN__NOINLINE
+#endif
+
+GPUNN__CELL void gpunn__rnn_cell(int64_t hidden, bool relu, float *GPUNN__RESTRICT gate, float *GPUNN__RESTRICT h,
+                                 float *GPUNN__RESTRICT y)
 {
     if (relu)
         for (int64_t k = 0; k < hidden; k++) gate[k] = gate[k] <= 0 ? 0 : gate[k];
@@ -15297,8 +15304,8 @@ GPUNN__NOINLINE void gpunn__rnn_cell(int64_t hidden, bool relu, float *GPUNN__RE
     for (int64_t k = 0; k < hidden; k++) y[k] = h[k] = gate[k];
 }
 
-GPUNN__NOINLINE void gpunn__rnn_slope(int64_t hidden, bool relu, float *GPUNN__RESTRICT gate, float *GPUNN__RESTRICT dh,
-                                      const float *GPUNN__RESTRICT dy)
+GPUNN__CELL void gpunn__rnn_slope(int64_t hidden, bool relu, float *GPUNN__RESTRICT gate, float *GPUNN__RESTRICT dh,
+                                  const float *GPUNN__RESTRICT dy)
 {
     for (int64_t k = 0; k < hidden; k++) {
         const float g = dh[k] + dy[k], y = gate[k];
@@ -15307,9 +15314,9 @@ GPUNN__NOINLINE void gpunn__rnn_slope(int64_t hidden, bool relu, float *GPUNN__R
     }
 }
 
-GPUNN__NOINLINE void gpunn__lstm_cell(int64_t hidden, float *GPUNN__RESTRICT i, float *GPUNN__RESTRICT f,
-                                      float *GPUNN__RESTRICT g, float *GPUNN__RESTRICT o, float *GPUNN__RESTRICT kept,
-                                      float *GPUNN__RESTRICT c, float *GPUNN__RESTRICT h, float *GPUNN__RESTRICT y)
+GPUNN__CELL void gpunn__lstm_cell(int64_t hidden, float *GPUNN__RESTRICT i, float *GPUNN__RESTRICT f, float *GPUNN__RESTRICT g,
+                                  float *GPUNN__RESTRICT o, float *GPUNN__RESTRICT kept, float *GPUNN__RESTRICT c,
+                                  float *GPUNN__RESTRICT h, float *GPUNN__RESTRICT y)
 {
     for (int64_t k = 0; k < hidden; k++) {
         i[k] = gpunn__sigmoid(i[k]);
@@ -15321,10 +15328,9 @@ GPUNN__NOINLINE void gpunn__lstm_cell(int64_t hidden, float *GPUNN__RESTRICT i, 
     }
 }
 
-GPUNN__NOINLINE void gpunn__lstm_slope(int64_t hidden, float *GPUNN__RESTRICT i, float *GPUNN__RESTRICT f,
-                                       float *GPUNN__RESTRICT g, float *GPUNN__RESTRICT o, const float *GPUNN__RESTRICT c,
-                                       const float *GPUNN__RESTRICT before, float *GPUNN__RESTRICT dh, float *GPUNN__RESTRICT dc,
-                                       const float *GPUNN__RESTRICT dy)
+GPUNN__CELL void gpunn__lstm_slope(int64_t hidden, float *GPUNN__RESTRICT i, float *GPUNN__RESTRICT f, float *GPUNN__RESTRICT g,
+                                   float *GPUNN__RESTRICT o, const float *GPUNN__RESTRICT c, const float *GPUNN__RESTRICT before,
+                                   float *GPUNN__RESTRICT dh, float *GPUNN__RESTRICT dc, const float *GPUNN__RESTRICT dy)
 {
     for (int64_t k = 0; k < hidden; k++) {
         const float out = dh[k] + dy[k], t = gpunn__tanh(c[k]), slope = dc[k] + out * o[k] * (1 - t * t);
@@ -15338,8 +15344,8 @@ GPUNN__NOINLINE void gpunn__lstm_slope(int64_t hidden, float *GPUNN__RESTRICT i,
     }
 }
 
-GPUNN__NOINLINE void gpunn__gru_cell(int64_t hidden, float *GPUNN__RESTRICT r, float *GPUNN__RESTRICT z, float *GPUNN__RESTRICT n,
-                                     const float *GPUNN__RESTRICT q, float *GPUNN__RESTRICT h, float *GPUNN__RESTRICT y)
+GPUNN__CELL void gpunn__gru_cell(int64_t hidden, float *GPUNN__RESTRICT r, float *GPUNN__RESTRICT z, float *GPUNN__RESTRICT n,
+                                 const float *GPUNN__RESTRICT q, float *GPUNN__RESTRICT h, float *GPUNN__RESTRICT y)
 {
     for (int64_t k = 0; k < hidden; k++) {
         r[k] = gpunn__sigmoid(r[k]);
@@ -15349,9 +15355,9 @@ GPUNN__NOINLINE void gpunn__gru_cell(int64_t hidden, float *GPUNN__RESTRICT r, f
     }
 }
 
-GPUNN__NOINLINE void gpunn__gru_slope(int64_t hidden, float *GPUNN__RESTRICT r, float *GPUNN__RESTRICT z,
-                                      float *GPUNN__RESTRICT n, float *GPUNN__RESTRICT q, const float *GPUNN__RESTRICT before,
-                                      float *GPUNN__RESTRICT dh, const float *GPUNN__RESTRICT dy)
+GPUNN__CELL void gpunn__gru_slope(int64_t hidden, float *GPUNN__RESTRICT r, float *GPUNN__RESTRICT z, float *GPUNN__RESTRICT n,
+                                  float *GPUNN__RESTRICT q, const float *GPUNN__RESTRICT before, float *GPUNN__RESTRICT dh,
+                                  const float *GPUNN__RESTRICT dy)
 {
     for (int64_t k = 0; k < hidden; k++) {
         const float out = dh[k] + dy[k], dn = out * (1 - z[k]) * (1 - n[k] * n[k]);
@@ -15419,18 +15425,23 @@ static void gpunn__recurrent_products(gpunn__recurrent_job *j)
             if (i == 1 && bias) g->shift_col = bias + rows[0];
         }
     }
+    if (step->backward) return;
+    weight = (const float *)step->in[GPUNN__WEIGHTS + 4 * j->direction].data;
+    j->product[j->products] = gpunn__gemm_make(0, j->gates * hidden, j->in, step->in[0].data, false, weight, true, NULL, false);
+    j->product[j->products].c_row = j->width;
 }
 
 static size_t gpunn__recurrent_packed_bytes(const gpunn__recurrent_job *j)
 {
     size_t bytes = 0;
-    for (int i = 0; i < j->products; i++) bytes += gpunn__gemm_packed_b_bytes(j->product[i].k, j->product[i].n);
+    for (int i = 0; i < j->products + !j->step->backward; i++)
+        bytes += gpunn__gemm_packed_b_bytes(j->product[i].k, j->product[i].n);
     return bytes;
 }
 
 static void gpunn__recurrent_use_packed(gpunn__recurrent_job *j, float *packed, bool fill)
 {
-    for (int i = 0; i < j->products; i++) {
+    for (int i = 0; i < j->products + !j->step->backward; i++) {
         gpunn__gemm *g = &j->product[i];
         if (fill) gpunn__gemm_pack_b(g, packed);
         g->packed_b = packed;
@@ -15464,14 +15475,19 @@ static void gpunn__recurrent_task(void *arg, int index, int threads)
     }
 }
 
-/* As rows of B in a product over steps: the h that each starts from. */
+/* As rows of B in a product over steps: `in` columns of x, then the h that each step starts from. */
 static void gpunn__recurrent_pack_before(const void *user, int64_t p, int64_t pc, int64_t column, int64_t count, int64_t width,
                                          float *packed)
 {
     const gpunn__recurrent_job *j = (const gpunn__recurrent_job *)user;
+    const gpunn_value          *in = &j->step->in[0];
+    const int64_t               of_x = column < j->in ? gpunn__least(j->in - column, count) : 0;
     for (p += j->origin * j->batch; pc > 0; pc--, p++, packed += width) {
-        memcpy(packed, gpunn__recurrent_before(j, gpunn__recurrent_time(j, p / j->batch), p % j->batch) + column,
-               (size_t)count * sizeof *packed);
+        if (of_x) memcpy(packed, (const float *)in->data + p * in->dim[2] + column, (size_t)of_x * sizeof *packed);
+        if (of_x < count) {
+            const float *before = gpunn__recurrent_before(j, gpunn__recurrent_time(j, p / j->batch), p % j->batch);
+            memcpy(packed + of_x, before + column + of_x - j->in, (size_t)(count - of_x) * sizeof *packed);
+        }
         for (int64_t i = count; i < width; i++) packed[i] = 0;
     }
 }
@@ -15582,7 +15598,6 @@ static gpunn_status gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step, 
     float     *scratch = gpunn__recurrent_take(&j, &used, 0);
     size_t     scratch_bytes = 0;
     for (j.direction = 0; j.direction < j.directions; j.direction++) {
-        const float *const weight = (const float *)step->in[GPUNN__WEIGHTS + 4 * j.direction].data;
         j.h_0 = gpunn__recurrent_state(&j, step->in[GPUNN__H_0].data);
         j.c_0 = gpunn__recurrent_state(&j, step->in[GPUNN__C_0].data);
         if (run) {
@@ -15596,10 +15611,10 @@ static gpunn_status gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step, 
             gpunn__recurrent_move(&j, first, gpunn__least(first + chunk, j.length));
             j.kept = gates;
             if (run && step->training) j.kept += j.direction * kept + j.origin * j.batch * j.width;
-            gpunn__gemm g = gpunn__gemm_make((j.last - j.first) * j.batch, rows, j.in, step->in[0].data, false, weight, true,
-                                             j.kept, false);
+            gpunn__gemm g = j.product[j.products];
+            g.m = (j.last - j.first) * j.batch;
             if (run) g.a += j.origin * j.batch * j.in;
-            g.c_row = j.width;
+            g.c = j.kept;
             g.shift_col = bias;
             gpunn__recurrent_run(cpu, action, &g, scratch, &scratch_bytes);
             if (run) gpunn__cpu_parallel((int)gpunn__least(threads, j.batch), gpunn__recurrent_task, &j);
@@ -15620,43 +15635,62 @@ static gpunn_status gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step, 
     return GPUNN_OK;
 }
 
-/* What these steps add to the gradients of the direction's weights (that of the biases: to sums) and to dx, from those of their
- * gates. */
+/* What these steps add to `rows` rows of the gradients of W_ih and W_hh, which lie side by side in sums: to the columns of x,
+ * those of h, or both. gate: where the gates begin that the first of these rows made. */
+static void gpunn__recurrent_weights(gpunn__cpu *cpu, gpunn__action action, const gpunn__recurrent_job *j, int64_t gate,
+                                     int64_t rows, bool of_x, bool of_h, float *sums, float *workspace, size_t *scratch)
+{
+    const int64_t        count = (j->last - j->first) * j->batch;
+    gpunn__recurrent_job inputs = *j;
+    if (!of_x) inputs.in = 0;
+    gpunn__gemm g = gpunn__gemm_make(rows, of_h ? inputs.in + j->hidden : j->in, count, NULL, true, NULL, false, sums,
+                                     j->last < j->length);
+    g.a_col = j->width;
+    g.c_row = j->in + j->hidden;
+    g.pack_b = gpunn__recurrent_pack_before;
+    g.pack_user = &inputs;
+    if (action == GPUNN__BACKWARD) {
+        g.a = j->kept + gate;
+        if (!of_x) g.c += j->in;
+    }
+    gpunn__recurrent_run(cpu, action, &g, workspace, scratch);
+}
+
+/* to (=, +=) columns of from, whose rows lie from_row apart. */
+static void gpunn__recurrent_give(gpunn_value *to, bool add, const float *from, int64_t from_row)
+{
+    float *GPUNN__RESTRICT y = (float *)to->data;
+    for (int64_t i = 0; i < to->dim[0] && y; i++, y += to->dim[1], from += from_row)
+        for (int64_t k = 0; k < to->dim[1]; k++) y[k] = add ? y[k] + from[k] : from[k];
+}
+
+/* What these steps add to dx and, in sums, to the gradients of the direction's weights and biases, from those of their gates;
+ * after the last of them, to these gradients. */
 static void gpunn__recurrent_gradients(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__recurrent_job *j,
-                                       float *sums, float *workspace, size_t *scratch)
+                                       float *sums, float *weight_sums, float *workspace, size_t *scratch)
 {
     static const float one = 1;
-    const int64_t      count = (j->last - j->first) * j->batch, start = j->origin * j->batch;
-    const int64_t      rows = j->gates * j->hidden, first = GPUNN__WEIGHTS + 4 * j->direction;
+    const int64_t      count = (j->last - j->first) * j->batch, hidden = j->hidden, wide = j->in + hidden;
+    const int64_t      rows = j->gates * hidden, first = GPUNN__WEIGHTS + 4 * j->direction;
     const bool         run = action == GPUNN__BACKWARD, gru = step->op == GPUNN_OP_GRU, later = j->last < j->length;
     gpunn_value *const grad = step->grad_in + first;
     const bool *const  add = step->accumulate + first;
+    const bool         of_x = grad[0].data != NULL, of_h = grad[1].data != NULL;
     if (step->grad_in[0].data) {
         gpunn__gemm g = gpunn__gemm_make(count, j->in, rows, j->kept, false, step->in[first].data, false, step->grad_in[0].data,
                                          step->accumulate[0] || j->direction);
         g.a_row = j->width;
-        if (run) g.c += start * j->in;
+        if (run) g.c += j->origin * j->batch * j->in;
         gpunn__recurrent_run(cpu, action, &g, workspace, scratch);
     }
-    if (grad[0].data) {
-        gpunn__gemm g = gpunn__gemm_make(rows, j->in, count, j->kept, true, step->in[0].data, false, grad[0].data,
-                                         add[0] || later);
-        g.a_col = j->width;
-        if (run) g.b += start * j->in;
-        gpunn__recurrent_run(cpu, action, &g, workspace, scratch);
+    if (of_x || of_h)
+        gpunn__recurrent_weights(cpu, action, j, 0, gru ? 2 * hidden : rows, of_x, of_h, weight_sums, workspace, scratch);
+    for (int i = 0; i < 2 && gru; i++) { /* n of x, q of h */
+        float *to = weight_sums ? weight_sums + 2 * hidden * wide : NULL;
+        if (i ? of_h : of_x)
+            gpunn__recurrent_weights(cpu, action, j, (2 + i) * hidden, hidden, i == 0, i == 1, to, workspace, scratch);
     }
-    for (int i = 0; grad[1].data && i < (gru ? 2 : 1); i++) { /* gru: r and z, then q */
-        gpunn__gemm g = gpunn__gemm_make(gru ? (2 - i) * j->hidden : rows, j->hidden, count, j->kept, true, NULL, false,
-                                         grad[1].data, add[1] || later);
-        g.a_col = j->width;
-        g.pack_b = gpunn__recurrent_pack_before;
-        g.pack_user = j;
-        if (i && run) {
-            g.a += 3 * j->hidden;
-            g.c += 2 * j->hidden * j->hidden;
-        }
-        gpunn__recurrent_run(cpu, action, &g, workspace, scratch);
-    }
+    for (int i = 0; i < 2 && run && j->first == 0; i++) gpunn__recurrent_give(&grad[i], add[i], weight_sums + i * j->in, wide);
     if (grad[2].data == NULL && grad[3].data == NULL) return;
     gpunn__gemm g = gpunn__gemm_make(1, gru ? j->width : rows, count, &one, false, j->kept, false, sums, later);
     g.a_col = 0;
@@ -15684,6 +15718,7 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step,
     j.c = gpunn__recurrent_take(&j, &used, states);
     float *packed = gpunn__recurrent_take(&j, &used, (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof *packed));
     float *sums = gpunn__recurrent_take(&j, &used, j.width);
+    float *weight_sums = gpunn__recurrent_take(&j, &used, j.gates * j.hidden * (j.in + j.hidden));
     float *scratch = gpunn__recurrent_take(&j, &used, 0);
     size_t scratch_bytes = 0;
     j.zeros = zeros;
@@ -15703,7 +15738,7 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step,
                 j.kept = (float *)step->saved + j.direction * share + j.origin * j.batch * j.width;
                 gpunn__cpu_parallel((int)gpunn__least(threads, j.batch), gpunn__recurrent_task, &j);
             }
-            gpunn__recurrent_gradients(cpu, step, action, &j, sums, scratch, &scratch_bytes);
+            gpunn__recurrent_gradients(cpu, step, action, &j, sums, weight_sums, scratch, &scratch_bytes);
         }
         for (int i = GPUNN__H_0; i <= GPUNN__C_0 && run; i++) {
             float       *to = gpunn__recurrent_state(&j, step->grad_in[i].data);
