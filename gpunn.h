@@ -9413,8 +9413,8 @@ GPUNN__INLINE bool gpunn__gemm_copies(const gpunn__gemm *g)
 }
 GPUNN__INLINE int64_t gpunn__gemm_depth(const gpunn__gemm *g)
 {
-    const int64_t most = gpunn__gemm_copies(g) && !g->packed_b ? 256 : GPUNN__GEMM_DEPTH;
-    return g->k < most ? g->k : most;
+    const int64_t depth = g->k < GPUNN__GEMM_DEPTH ? g->k : GPUNN__GEMM_DEPTH;
+    return depth > 256 && gpunn__gemm_copies(g) && !g->packed_b ? 256 : depth;
 }
 
 /* Scratch of one thread in floats, enough for smaller products too: panels, and a chunk of A. */
