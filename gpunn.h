@@ -5058,6 +5058,10 @@ static gpunn_tensor *gpunn__transformer_layer(const char *op, gpunn_tensor *x, g
     if (!gpunn__begin_x(&call, op, name, x, true) || !gpunn__layer_is_new(&call, name)) return NULL;
     if (memory == NULL && (args->memory_mask || args->memory_key_padding_mask))
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "a memory mask is given, but there is no memory; leave it out");
+    if (args->num_layers || args->norm)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                             "num_layers and norm are of a stack; leave them out, or use gpunn_transformer_%s",
+                             memory ? "decoder" : "encoder");
     x = gpunn__transformer_residual(&t, x, NULL, "self_attn");
     if (memory) x = gpunn__transformer_residual(&t, x, memory, "multihead_attn");
     x = gpunn__transformer_residual(&t, x, NULL, NULL);
@@ -5067,14 +5071,17 @@ static gpunn_tensor *gpunn__transformer_layer(const char *op, gpunn_tensor *x, g
 static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, gpunn_tensor *memory, const char *name,
                                               const gpunn_transformer_args *args)
 {
-    const int   layers = gpunn__int_setting(args->num_layers, 6);
-    char        part[32], text[GPUNN__NAME_SIZE];
-    gpunn__call call;
+    const int              layers = gpunn__int_setting(args->num_layers, 6);
+    gpunn_transformer_args each = *args;
+    char                   part[32], text[GPUNN__NAME_SIZE];
+    gpunn__call            call;
+    each.num_layers = 0;
+    each.norm = false;
     if (!gpunn__begin_x(&call, op, name, x, true) || !gpunn__layer_is_new(&call, name)) return NULL;
     if (layers < 1) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "num_layers is %d; use 1 or more", layers);
     for (int i = 0; i < layers && x; i++) {
         (void)snprintf(part, sizeof part, "layers.%d", i);
-        x = gpunn__transformer_layer(op, x, memory, gpunn__part(text, name, part), args);
+        x = gpunn__transformer_layer(op, x, memory, gpunn__part(text, name, part), &each);
     }
     if (x && args->norm) x = gpunn__plain_norm(x, gpunn__part(text, name, "norm"), args->layer_norm_eps);
     return x ? x : gpunn__undo(&call);

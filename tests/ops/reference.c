@@ -1312,6 +1312,7 @@ static void test_grid_sample_threads(void **state)
 typedef struct recurrence {
     int64_t gates, length, batch, in, hidden, directions; /* gates: 1 rnn, 4 lstm, 3 gru */
     bool    relu, given;                                  /* given: h_0 and c_0 */
+    int64_t frozen;                                       /* bit i: parts[i] of check_recurrent */
 } recurrence;
 enum { RECURRENT_PARTS = 4, RECURRENT_LONGEST = 20, RECURRENT_WIDEST = 130 };
 
@@ -1417,6 +1418,7 @@ static void check_recurrent(fixture *f, recurrence c)
             weight[d][i] = MADE(f->dev, gpunn_find(f->model, name));
             w[d][i] = test_randoms(size[i], (uint32_t)(10 + 4 * d + i), (float)(1 / sqrt((double)(i ? H : c.in))));
             OK(f->dev, write_floats(weight[d][i], w[d][i], size[i]));
+            OK(f->dev, gpunn_set_trainable(weight[d][i], !(c.frozen >> i & 1)));
         }
     run_backward(&r);
     double *y = calloc((size_t)(ny + nx + 2 * ns), sizeof *y), *dx = y + ny, *ds[2] = {dx + nx, dx + nx + ns}, *dw[2][4];
@@ -1440,9 +1442,12 @@ static void check_recurrent(fixture *f, recurrence c)
     }
     for (int64_t d = 0; d < c.directions; d++)
         for (int i = 0; i < RECURRENT_PARTS; i++) {
-            grad = read_gradient(f->dev, weight[d][i]);
-            check_all(parts[i], grad, dw[d][i], size[i]);
-            free(grad), free(dw[d][i]), free(w[d][i]);
+            if (!(c.frozen >> i & 1)) {
+                grad = read_gradient(f->dev, weight[d][i]);
+                check_all(parts[i], grad, dw[d][i], size[i]);
+                free(grad);
+            }
+            free(dw[d][i]), free(w[d][i]);
         }
     free(x), free(first[0]), free(first[1]), free(y), free(r.value), free(r.grad_out);
 }
@@ -1461,7 +1466,8 @@ static void test_recurrent(void **state)
                               sizes[between(&seed, 0, COUNT(sizes) - 1)],
                               between(&seed, 1, 2),
                               i % 6 == 3,
-                              i % 4 < 2};
+                              i % 4 < 2,
+                              i % 2 ? 0 : i / 2 * 5 % 16};
         next_model(f);
         check_recurrent(f, c);
     }
@@ -1469,7 +1475,7 @@ static void test_recurrent(void **state)
         for (int kind = 0; kind < 3; kind++) {
             next_model(f);
             check_recurrent(
-                f, (recurrence){kinds[kind], large[i][0], large[i][1], large[i][2], large[i][3], 1 + i % 2, false, true});
+                f, (recurrence){kinds[kind], large[i][0], large[i][1], large[i][2], large[i][3], 1 + i % 2, false, true, 0});
         }
 }
 

@@ -1069,6 +1069,12 @@ static void test_attention_layers(void **state)
             gpunn_multi_head_attention(x, x, x, "m", .num_heads = 3, .batch_first = true, .key_padding_mask = f->rows));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "transformer_encoder_layer 't': a memory mask is given, but there is no memory; leave it out",
             gpunn_transformer_encoder_layer(x, "t", .nhead = 2, .memory_mask = z));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "transformer_encoder_layer 't': num_layers and norm are of a stack; leave them out, or use gpunn_transformer_encoder",
+            gpunn_transformer_encoder_layer(x, "t", .nhead = 2, .num_layers = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "transformer_decoder_layer 't': num_layers and norm are of a stack; leave them out, or use gpunn_transformer_decoder",
+            gpunn_transformer_decoder_layer(x, y, "t", .nhead = 2, .norm = true));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "transformer_encoder 't': num_layers is -1; use 1 or more",
             gpunn_transformer_encoder(x, "t", .nhead = 2, .num_layers = -1));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
