@@ -6616,14 +6616,6 @@ static void gpunn__attention_steps(int64_t step[3], const gpunn__heads *h)
     step[0] = h->samples, step[1] = h->heads, step[2] = h->rows;
 }
 
-/* Room for so many numbers of 4 bytes after what is used of the workspace. */
-static void *gpunn__attention_part(const gpunn_step *step, int64_t count, size_t *used)
-{
-    void *at = (char *)step->workspace + *used;
-    *used += ((size_t)count * 4 + 255) / 256 * 256;
-    return at;
-}
-
 /* ---- around cuDNN's: the mask as F32 numbers that are added, and rows that see no key ----
  * cuDNN makes NaN of a row that is -inf throughout. It gets large finite numbers, so large that no score tells beside them, and
  * the log sum exp of such a row shows that it saw nothing but these. */
@@ -6727,14 +6719,15 @@ static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *
         key->bias[d] = axis < 0 ? 1 : mask->dim[axis];
         key->bias[3] = (c.s + 15) / 16 * 16;
     }
-    size_t used = 0;
-    data->sums = gpunn__attention_part(step, step->backward || !step->training ? c.n * c.heads * c.l : 0, &used);
+    const int64_t bias = key->bias[0] * key->bias[1] * key->bias[2] * key->bias[3];
+    gpunn__room   room = {(char *)step->workspace, 0};
+    data->sums = gpunn__room_take(&room, step->backward || !step->training ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l) : 0);
     data->lse = step->training ? step->saved : data->sums;
-    data->bias = (float *)gpunn__attention_part(step, key->bias[0] * key->bias[1] * key->bias[2] * key->bias[3], &used);
-    data->lengths = (int *)gpunn__attention_part(step, key->padded ? 2 * c.n : 0, &used);
-    data->workspace = (char *)step->workspace + used;
+    data->bias = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, bias));
+    data->lengths = (int *)gpunn__room_take(&room, key->padded ? 2 * (size_t)c.n * sizeof *data->lengths : 0);
+    data->workspace = gpunn__room_take(&room, 0);
     gpunn_status status = gpunn__dnn_attention_prepare(cuda, key, bytes);
-    *bytes += used;
+    *bytes += room.bytes;
     *fused = status == GPUNN_OK;
     return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
 }
