@@ -11,60 +11,13 @@
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 
-#include "workloads.h"
+#include "gpu_workloads.h"
 
 #ifdef BENCH_KERNELS
 #include BENCH_KERNELS
 #else
 #define BENCH_SETS(X)
 #endif
-
-static gpunn_tensor *stream(workload *w, const char *name, bool small) /* 256 MiB */
-{
-    return input(w, name, 64, GPUNN_SHAPE(GPUNN_BATCH, small ? 1 << 10 : 1 << 20));
-}
-
-/* The 8 of "bert8_f16". */
-static int number_in(const char *name)
-{
-    return atoi(name + strcspn(name, "0123456789"));
-}
-
-static void make(workload *w, const char *name, bool small)
-{
-    transformer bert = {.layers = 12, .width = 768, .heads = 12, .rows = 128};
-    transformer gpt2 = {.layers = 12, .width = 768, .heads = 12, .rows = 1024, .tokens = 50304}; /* a multiple of 128 */
-    transformer tiny = {.layers = 2, .width = 64, .heads = 2, .rows = 16, .tokens = 128};
-    int         number = number_in(name);
-    if (strcmp(name, "mlp20") == 0)
-        make_mlp20(w);
-    else if (strncmp(name, "lenet", 5) == 0)
-        make_lenet(w, small ? 4 : number);
-    else if (strncmp(name, "mlp784", 6) == 0)
-        make_mlp784(w, small ? 16 : 512, small ? 32 : 1024, small ? 32 : 1024);
-    else if (strncmp(name, "resnet18", 8) == 0)
-        make_resnet(w, small ? 2 : 64, small ? 64 : 224, 1000, true);
-    else if (strncmp(name, "bert", 4) == 0)
-        make_bert(w, small ? 2 : number, small ? tiny : bert);
-    else if (strncmp(name, "gpt2", 4) == 0)
-        make_gpt(w, small ? 2 : 8, small ? tiny : gpt2);
-    else if (strncmp(name, "register", 8) == 0)
-        make_register(w, small ? 8 : number);
-    else if (strcmp(name, "relu") == 0)
-        w->output = gpunn_relu(stream(w, "a", small));
-    else if (strcmp(name, "gelu") == 0)
-        w->output = gpunn_gelu(stream(w, "a", small));
-    else if (strcmp(name, "add") == 0)
-        w->output = gpunn_add(stream(w, "a", small), stream(w, "b", small));
-    else if (strcmp(name, "adamw") == 0) {
-        w->opt = gpunn_adamw(w->model, .lr = 0.001f);
-        make_parameters(w, small ? 100000 : 100000000, 1);
-    } else {
-        fprintf(stderr, "there is no workload %s\n", name);
-        exit(2);
-    }
-    if (gpunn_last_status(w->dev) != GPUNN_OK) die(w);
-}
 
 /* The loss, or the sum of the output times noise, which takes in each of its values. */
 static double result(workload *w)
@@ -89,18 +42,6 @@ static double repeat(workload *w, int64_t runs)
     return now() - begin;
 }
 
-static void make_model(workload *w, gpunn_device_type type, const char *name, bool small)
-{
-    static const char *const suffixes[] = {"_f32", "_tf32", "_bf16", "_f16"}; /* as in gpunn_precision */
-    int                      precision = 3;
-    while (precision > 0 && strstr(name, suffixes[precision]) == NULL) precision--;
-    memset(w, 0, sizeof *w);
-    w->dev = gpunn_device_open(.type = type, .seed = 1, .benchmark = true);
-    if (w->dev == NULL) die(w);
-    w->model = gpunn_model_create(w->dev, .precision = (gpunn_precision)precision);
-    make(w, name, small);
-}
-
 static void use_kernels(workload *w, const char *name)
 {
     (void)w, (void)name;
@@ -109,13 +50,6 @@ static void use_kernels(workload *w, const char *name)
         die(w);
     BENCH_SETS(X)
 #undef X
-}
-
-static void free_workload(workload *w)
-{
-    gpunn_optimizer_destroy(w->opt);
-    gpunn_model_destroy(w->model);
-    gpunn_device_close(w->dev);
 }
 
 /* Returns how many runs take about 50 ms. */

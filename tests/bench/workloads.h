@@ -43,8 +43,8 @@ static inline void run(workload *w)
 
 static inline void *room(int64_t count, size_t size)
 {
-    void *values = aligned_alloc(64, ((size_t)count * size + 63) / 64 * 64);
-    if (values == NULL) exit(1);
+    void *values;
+    if (posix_memalign(&values, 64, (size_t)count * size) != 0) exit(1);
     return values;
 }
 

@@ -55,7 +55,7 @@ enum { RANDOM, ASCENDING, DESCENDING };
 enum { LATE, EAGER, ANY_TIME };
 static struct settings {
     bool     read;
-    int      devices = 1, order = RANDOM, streams = LATE, cudnn = 1;
+    int      devices = 1, order = RANDOM, streams = LATE, cudnn = 1, multiprocessors = 2, run = 1;
     uint64_t random = 1;
     size_t   memory = (size_t)1 << 30;
 } settings;
@@ -66,6 +66,8 @@ extern "C" void emulator_set(const char *name, const char *value)
     std::string                           text = value;
     if (!strcmp(name, "EMULATOR_DEVICES")) settings.devices = atoi(value);
     if (!strcmp(name, "EMULATOR_CUDNN")) settings.cudnn = atoi(value);
+    if (!strcmp(name, "EMULATOR_MULTIPROCESSORS")) settings.multiprocessors = atoi(value);
+    if (!strcmp(name, "EMULATOR_RUN")) settings.run = atoi(value);
     if (!strcmp(name, "EMULATOR_SEED")) settings.random = strtoull(value, NULL, 0) * 2654435769u + 1;
     if (!strcmp(name, "EMULATOR_MEMORY")) settings.memory = strtoull(value, NULL, 0);
     if (!strcmp(name, "EMULATOR_ORDER"))
@@ -77,8 +79,8 @@ static void read_settings(void)
 {
     if (settings.read) return;
     settings.read = true;
-    for (const char *name :
-         {"EMULATOR_DEVICES", "EMULATOR_CUDNN", "EMULATOR_SEED", "EMULATOR_MEMORY", "EMULATOR_ORDER", "EMULATOR_STREAMS"})
+    for (const char *name : {"EMULATOR_DEVICES", "EMULATOR_CUDNN", "EMULATOR_SEED", "EMULATOR_MEMORY", "EMULATOR_ORDER",
+                             "EMULATOR_STREAMS", "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN"})
         if (const char *value = getenv(name)) emulator_set(name, value);
 }
 
@@ -406,9 +408,17 @@ static void run_block(unsigned index)
     }
 }
 
-static long launches;
+static long                        launches;
+static std::map<std::string, long> launched; /* by name */
+static void                        count_launch(const char *name)
+{
+    launches++;
+    launched[name]++;
+}
 static void run_kernel(const emulator_kernel &kernel, dim3 grid, dim3 threads)
 {
+    count_launch(kernel.name);
+    if (!settings.run) return;
     size_t                count = (size_t)grid.x * grid.y * grid.z;
     std::vector<unsigned> order(count);
     for (size_t i = 0; i < count; i++) order[i] = (unsigned)(settings.order == DESCENDING ? count - 1 - i : i);
@@ -419,7 +429,6 @@ static void run_kernel(const emulator_kernel &kernel, dim3 grid, dim3 threads)
     block.broken = false;
     gridDim = grid;
     blockDim = threads;
-    launches++;
     if (emulator_race_begin) emulator_race_begin(kernel.name);
     for (size_t i = 0; i < count && !block.broken; i++) run_block(order[i]);
     if (emulator_race_end) emulator_race_end();
@@ -427,6 +436,17 @@ static void run_kernel(const emulator_kernel &kernel, dim3 grid, dim3 threads)
 extern "C" long emulator_launches(void)
 {
     return launches;
+}
+extern "C" long emulator_launched(int i, const char **name)
+{
+    for (auto &entry : launched)
+        if (i-- == 0) return *name = entry.first.c_str(), entry.second;
+    return 0;
+}
+extern "C" void emulator_forget_launches(void)
+{
+    launches = 0;
+    launched.clear();
 }
 
 /* Shared memory: the variables of functions that stand in .bss, found in the program's own symbol table. */
@@ -550,7 +570,7 @@ static cudaError_t allocate(void **ptr, size_t bytes, kind where, emulator_pool 
         return cudaErrorMemoryAllocation;
     void *start = NULL;
     if (posix_memalign(&start, 256, bytes) != 0) return cudaErrorMemoryAllocation;
-    memset(start, 0xFF, bytes);
+    if (settings.run) memset(start, 0xFF, bytes);
     if (where == ON_DEVICE) devices[current].used += bytes;
     if (pool) {
         pool->used += bytes;
@@ -833,7 +853,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
     (void)snprintf(properties->name, sizeof properties->name, "emulated GPU %d", device);
     properties->totalGlobalMem = settings.memory;
     properties->major = 9;
-    properties->multiProcessorCount = 2;
+    properties->multiProcessorCount = settings.multiprocessors;
     properties->maxThreadsPerMultiProcessor = 2048;
     properties->maxThreadsPerBlock = MOST_THREADS;
     properties->l2CacheSize = 1 << 20;
@@ -985,11 +1005,15 @@ void emulator_launch(cudaStream_t stream, const emulator_kernel &kernel, dim3 bl
 }
 
 /* Reference code of the seam, in its stream's turn. */
-void emulator_call(cudaStream_t stream, std::function<void()> function)
+void emulator_call(cudaStream_t stream, const char *name, std::function<void()> function)
 {
     std::lock_guard<std::recursive_mutex> guard(lock);
     cudaError_t                           error = begin(__func__);
-    if (error == cudaSuccess) error = enqueue(stream_of(stream), {function});
+    auto                                  work = [=] {
+        count_launch(name);
+        if (settings.run) function();
+    };
+    if (error == cudaSuccess) error = enqueue(stream_of(stream), {work});
     (void)finish(error);
 }
 
@@ -1147,7 +1171,11 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
         auto bytes_now = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
         return finish(enqueue(s, {[=] { memcpy(to, bytes_now->data(), bytes); }}));
     }
-    error = enqueue(s, {[=] { memcpy(to, from, bytes); }});
+    auto work = [=] {
+        if (kind_ == cudaMemcpyDeviceToDevice) count_launch("memcpy");
+        if (settings.run) memcpy(to, from, bytes);
+    };
+    error = enqueue(s, {work});
     if (!s->captured && is_pageable(to)) drain(s);
     return finish(error);
 }
@@ -1160,7 +1188,11 @@ cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes, cudaStream_t strea
         fault("a fill of %zu bytes leaves its allocation", bytes);
         return finish(cudaErrorInvalidValue);
     }
-    return finish(enqueue(s, {[=] { memset(to, byte, bytes); }}));
+    auto work = [=] {
+        count_launch("memset");
+        if (settings.run) memset(to, byte, bytes);
+    };
+    return finish(enqueue(s, {work}));
 }
 
 /* ---- graphs ---- */

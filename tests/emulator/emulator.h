@@ -4,7 +4,9 @@
  *     EMULATOR_STREAMS   when queued work runs: late (default: when somebody waits for it), eager (at once), random
  *     EMULATOR_SEED      of the random choices, 1
  *     EMULATOR_CUDNN     0: convolutions find no cuDNN
- *     EMULATOR_MEMORY    bytes of a GPU's memory, 1 GiB */
+ *     EMULATOR_MEMORY    bytes of a GPU's memory, 1 GiB
+ *     EMULATOR_MULTIPROCESSORS   2; an H200 has 132
+ *     EMULATOR_RUN       0: kernels and libraries' calls are counted, and compute nothing */
 #ifndef EMULATOR_H
 #define EMULATOR_H
 /* Faults found so far in kernels and in the use of the runtime (each printed as it is found), and the last one's sentence. */
@@ -16,7 +18,9 @@ void        emulator_forget_faults(void); /* and every device's sticky error */
 void        emulator_fail(long call, int error);
 const char *emulator_failed_call(void); /* the last one that emulator_fail made fail */
 long        emulator_calls(void);       /* of the runtime so far, those that emulator_fail counts */
-long        emulator_launches(void);    /* kernels that have run so far */
+long        emulator_launches(void);    /* kernels, libraries' calls, fills and device copies that have run so far */
+long        emulator_launched(int i, const char **name); /* how many of them bear the i-th name; 0: there are no more names */
+void        emulator_forget_launches(void);
 long        emulator_graph_launches(void);
 long        emulator_cudnn_runs(void); /* of what stands in for cuDNN's convolutions, attention and recurrent layers so far */
 long        emulator_held(void); /* what has been made and not yet given back: allocations, streams, events, graphs, pools */

@@ -101,7 +101,7 @@ static gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product 
 {
     GPUNN__TRY(gpunn__cuda_product_prepare(cuda, p));
     gpunn__product product = *p;
-    emulator_call(cuda->stream, [=] { reference_product(product); });
+    emulator_call(cuda->stream, "product", [=] { reference_product(product); });
     return gpunn__cuda_launched(cuda, "product");
 }
 
@@ -201,7 +201,7 @@ static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *
     gpunn__convolution what = *conv;
     gpunn__conv_data   where = *data;
     if (where.workspace == NULL) return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "a convolution without its workspace");
-    emulator_call(cuda->stream, [=] { reference_convolution(what, where); });
+    emulator_call(cuda->stream, "convolution", [=] { reference_convolution(what, where); });
     return gpunn__cuda_launched(cuda, "convolution");
 }
 
@@ -294,7 +294,7 @@ static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn
     gpunn__dnn_attention_data where = *data;
     if (where.lse == NULL || where.workspace == NULL)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "attention without its room");
-    emulator_call(cuda->stream, [=] { reference_attention(what, where); });
+    emulator_call(cuda->stream, "attention", [=] { reference_attention(what, where); });
     return gpunn__cuda_launched(cuda, "attention");
 }
 
@@ -450,7 +450,7 @@ static gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *
     gpunn__dnn_rnn_data where = *data;
     if (where.workspace == NULL || (where.backward && where.dx == NULL) || (what.training && where.reserve == NULL))
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "a recurrent layer without its room");
-    emulator_call(cuda->stream, [=] { reference_rnn(what, where); });
+    emulator_call(cuda->stream, "rnn", [=] { reference_rnn(what, where); });
     return gpunn__cuda_launched(cuda, "rnn");
 }
 #endif

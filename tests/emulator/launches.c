@@ -1,0 +1,58 @@
+/* How much the graph of a run launches on a GPU with as many multiprocessors as an H200 has: kernels of ours, calls of the libraries,
+ * fills and copies of a training step or forward pass of the benchmarks' workloads, from the third on. Nothing is computed, and sizes
+ * are the real ones. With names as arguments: what each of these workloads launches, by name. */
+#include "../test.h"
+
+#include "../bench/gpu_workloads.h"
+#include "emulator.h"
+
+static void count(workload *w, const char *name)
+{
+    make_model(w, GPUNN_DEVICE_CUDA, name, false);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(gpunn_synchronize(w->dev), GPUNN_OK);
+        emulator_forget_launches();
+        run(w);
+    }
+    assert_int_equal(gpunn_synchronize(w->dev), GPUNN_OK);
+}
+
+/* One kernel, which brings the run's numbers, stands before the graph. */
+static long in_graph(void)
+{
+    return emulator_launches() - 1;
+}
+
+static const struct limit {
+    const char *name;
+    long        most;
+} limits[] = {{"mlp20", 14}, {"lenet4", 30}, {"bert8_f16", 168}, {"resnet18_bf16", 254}, {"gpt2_bf16", 381}};
+
+static void test_launches(void **state)
+{
+    const struct limit *limit = *state;
+    workload            w;
+    count(&w, limit->name);
+    if (in_graph() < 1 || in_graph() > limit->most) fail_msg("%ld launches, and %ld are allowed", in_graph(), limit->most);
+    free_workload(&w);
+}
+
+int main(int argc, char **argv)
+{
+    emulator_set("EMULATOR_MULTIPROCESSORS", "132");
+    emulator_set("EMULATOR_RUN", "0");
+    emulator_set("EMULATOR_MEMORY", "140000000000");
+    for (int i = 1; i < argc; i++) {
+        workload    w;
+        const char *name;
+        count(&w, argv[i]);
+        printf("%s: %ld launches\n", argv[i], in_graph());
+        for (int k = 0; emulator_launched(k, &name); k++) printf("%6ld %s\n", emulator_launched(k, &name), name);
+        free_workload(&w);
+    }
+    if (argc > 1) return 0;
+    struct CMUnitTest tests[COUNT(limits)];
+    for (int i = 0; i < COUNT(limits); i++)
+        tests[i] = (struct CMUnitTest){limits[i].name, test_launches, NULL, NULL, (void *)&limits[i]};
+    return cmocka_run_group_tests_name("launches", tests, NULL, NULL);
+}
