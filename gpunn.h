@@ -1057,6 +1057,10 @@ typedef struct gpunn_custom_call {
     int                threads;   /* CPU: how many to use */
     void              *stream;    /* CUDA: the cudaStream_t to launch on. Only launch: the call is captured and replayed */
 } gpunn_custom_call;
+/* For CPU functions of gpunn_custom: task(arg, index, threads) for each index below `threads`, on the device's threads at once;
+ * returns when all have. There may be fewer threads than asked for: a task splits its work by what it is told. A task that calls
+ * this itself, or a caller outside of such a function, is the only thread. */
+GPUNN_API void gpunn_parallel(int threads, void (*task)(void *arg, int index, int threads), void *arg);
 /* 0: done. Otherwise, on CUDA, a cudaError_t; elsewhere any number. */
 typedef int (*gpunn_custom_function)(const gpunn_custom_call *call);
 typedef struct gpunn_custom_op {
@@ -1612,7 +1616,7 @@ typedef struct gpunn_kernels_args {
 GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args);
 #define gpunn_use_kernels(model, ...) gpunn_use_kernels_((model), GPUNN_NAMED(gpunn_kernels_args, __VA_ARGS__))
 
-#define GPUNN_KERNELS_ABI 2
+#define GPUNN_KERNELS_ABI 3
 
 /* Memory that a kernel reads or writes. Tensors of a group are numbered: externals 0, 1, ... and nodes -1, -2, ... */
 typedef enum gpunn_kernel_role {
@@ -1744,9 +1748,6 @@ struct gpunn_kernel_set {
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 #ifdef _WIN32
 #ifndef NOMINMAX
 #define NOMINMAX
@@ -1800,13 +1801,6 @@ extern "C" {
 /* What runs once a model or a file (plans, readers) is compiled for a quick compile: it is half of this file. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__CUDACC__)
 #define GPUNN__SELDOM
-#endif
-/* OpenMP pragmas that vanish without OpenMP: GPUNN__OMP(parallel for num_threads(t)). */
-#ifdef _OPENMP
-#define GPUNN__PRAGMA(text) _Pragma(#text)
-#define GPUNN__OMP(...) GPUNN__PRAGMA(omp __VA_ARGS__)
-#else
-#define GPUNN__OMP(...)
 #endif
 /* No loop-carried dependency in the loop that follows. */
 #if defined(__clang__)
@@ -8789,6 +8783,302 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     return GPUNN_OK;
 }
 
+/* ==== >>threads ======================================================================================================= *
+ * Locks and threads, of loaders and of the CPU's devices; the clock by which they wait. */
+static double gpunn__seconds(void)
+{
+#if defined(_WIN32)
+    LARGE_INTEGER ticks, frequency;
+    (void)QueryPerformanceCounter(&ticks);
+    (void)QueryPerformanceFrequency(&frequency);
+    return (double)ticks.QuadPart / (double)frequency.QuadPart;
+#elif defined(CLOCK_MONOTONIC)
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#else /* hidden by -std=c99 */
+    struct timeval now;
+    (void)gettimeofday(&now, NULL);
+    return (double)now.tv_sec + 1e-6 * (double)now.tv_usec;
+#endif
+}
+
+/* ---- threads: a lock with one condition, "something has changed", and threads that start and end --------------------- */
+#if defined(GPUNN_NO_THREADS)
+typedef int gpunn__monitor, gpunn__thread;
+#define GPUNN__MONITOR_OPEN(m) ((void)(m))
+#define GPUNN__MONITOR_CLOSE(m) ((void)(m))
+#define GPUNN__LOCK(m) ((void)(m))
+#define GPUNN__UNLOCK(m) ((void)(m))
+#define GPUNN__WAIT(m) ((void)(m))
+#define GPUNN__WAKE(m) ((void)(m))
+#define GPUNN__THREAD_MAIN void
+#define GPUNN__THREAD_END return
+#define GPUNN__THREAD_START(t, main, arg) ((void)(t), (void)(main), (void)(arg), false)
+#define GPUNN__THREAD_JOIN(t) ((void)(t))
+#elif defined(_WIN32)
+typedef struct gpunn__monitor {
+    CRITICAL_SECTION   mutex;
+    CONDITION_VARIABLE changed;
+} gpunn__monitor;
+typedef HANDLE gpunn__thread;
+#define GPUNN__MONITOR_OPEN(m) (InitializeCriticalSection(&(m)->mutex), InitializeConditionVariable(&(m)->changed))
+#define GPUNN__MONITOR_CLOSE(m) DeleteCriticalSection(&(m)->mutex)
+#define GPUNN__LOCK(m) EnterCriticalSection(&(m)->mutex)
+#define GPUNN__UNLOCK(m) LeaveCriticalSection(&(m)->mutex)
+#define GPUNN__WAIT(m) ((void)SleepConditionVariableCS(&(m)->changed, &(m)->mutex, INFINITE))
+#define GPUNN__WAKE(m) WakeAllConditionVariable(&(m)->changed)
+#define GPUNN__THREAD_MAIN unsigned __stdcall
+#define GPUNN__THREAD_END return 0
+#define GPUNN__THREAD_START(t, main, arg) ((*(t) = (HANDLE)_beginthreadex(NULL, 0, main, arg, 0, NULL)) != NULL)
+#define GPUNN__THREAD_JOIN(t) ((void)WaitForSingleObject(t, INFINITE), (void)CloseHandle(t))
+#else
+typedef struct gpunn__monitor {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+} gpunn__monitor;
+typedef pthread_t gpunn__thread;
+#define GPUNN__MONITOR_OPEN(m) (pthread_mutex_init(&(m)->mutex, NULL), pthread_cond_init(&(m)->changed, NULL))
+#define GPUNN__MONITOR_CLOSE(m) ((void)pthread_cond_destroy(&(m)->changed), (void)pthread_mutex_destroy(&(m)->mutex))
+#define GPUNN__LOCK(m) ((void)pthread_mutex_lock(&(m)->mutex))
+#define GPUNN__UNLOCK(m) ((void)pthread_mutex_unlock(&(m)->mutex))
+#define GPUNN__WAIT(m) ((void)pthread_cond_wait(&(m)->changed, &(m)->mutex))
+#define GPUNN__WAKE(m) ((void)pthread_cond_broadcast(&(m)->changed))
+#define GPUNN__THREAD_MAIN void *
+#define GPUNN__THREAD_END return NULL
+#define GPUNN__THREAD_START(t, main, arg) (pthread_create(t, NULL, main, arg) == 0)
+#define GPUNN__THREAD_JOIN(t) ((void)pthread_join(t, NULL))
+#endif
+
+/* Denormal floats, which gradients and momenta that fade away become, cost a hundred times the work of others: while the backend
+ * computes they count as zero. Returns the processor's mode before, for gpunn__restore_denormals. */
+GPUNN__INLINE unsigned gpunn__flush_denormals(void)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    unsigned mode = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(mode | 0x8040u); /* flush to zero, denormals are zero */
+    return mode;
+#else
+    return 0;
+#endif
+}
+
+GPUNN__INLINE void gpunn__restore_denormals(unsigned mode)
+{
+#if defined(__SSE__) && defined(__GNUC__)
+    __builtin_ia32_ldmxcsr(mode);
+#else
+    (void)mode;
+#endif
+}
+
+/* ---- teams: threads that share a CPU device's work ------------------------------------------------------------------- *
+ * The program's thread and others of ours, started by the first task that is worth them and ended with the device. Who waits looks
+ * for GPUNN__PATIENCE at the word he waits for, which spans the time from one op to the next, then sleeps: on a busy machine the
+ * processor goes to those who have work, ours among them. */
+#define GPUNN__PATIENCE 30e-6 /* seconds */
+
+#if defined(__GNUC__)
+#define GPUNN__LOAD(word) __atomic_load_n((word), __ATOMIC_SEQ_CST)
+#define GPUNN__STORE(word, value) __atomic_store_n((word), (value), __ATOMIC_SEQ_CST)
+#define GPUNN__ADD_TO(word, value) __atomic_add_fetch((word), (uint32_t)(value), __ATOMIC_SEQ_CST)
+#if defined(__x86_64__) || defined(__i386__)
+#define GPUNN__PAUSE() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define GPUNN__PAUSE() __asm__ volatile("yield")
+#else
+#define GPUNN__PAUSE() ((void)0)
+#endif
+#else
+#define GPUNN__LOAD(word) ((uint32_t)InterlockedOr((volatile LONG *)(word), 0))
+#define GPUNN__STORE(word, value) ((void)InterlockedExchange((volatile LONG *)(word), (LONG)(value)))
+#define GPUNN__ADD_TO(word, value) ((uint32_t)InterlockedAdd((volatile LONG *)(word), (LONG)(value)))
+#define GPUNN__PAUSE() YieldProcessor()
+#endif
+
+typedef struct gpunn__team gpunn__team;
+typedef struct gpunn__teammate { /* one of ours; each in cache lines of its own */
+    gpunn__team  *team;
+    gpunn__thread thread;
+    int           index;
+    uint32_t      turn; /* raised by one for each task that wants this member */
+    char          apart[104];
+} gpunn__teammate;
+struct gpunn__team {
+    int              threads, started; /* at most, the program's included; of ours */
+    gpunn__teammate *member;           /* [threads - 1]: number i is index i + 1 of a task */
+    gpunn__monitor   monitor;          /* of those who sleep */
+    bool             ending;
+    void (*task)(void *arg, int index, int threads); /* the present one, on its first `members` threads */
+    void    *arg;
+    int      members;
+    uint32_t sleepers, working, done, arrived, phase; /* done: tasks; arrived at the barrier; phase: barriers passed */
+};
+
+/* The team of the device that computes in this thread, and how many share the present task; 0: none does. */
+static GPUNN__THREAD_LOCAL gpunn__team *gpunn__team_here;
+static GPUNN__THREAD_LOCAL int          gpunn__team_members;
+
+#ifndef GPUNN_NO_THREADS
+/* Returns when *word is no longer `old`. */
+GPUNN__PRIVATE void gpunn__team_wait(gpunn__team *team, const uint32_t *word, uint32_t old)
+{
+    enum { LOOKS = 64 }; /* between two looks at the clock: about a microsecond */
+    double end = 0;
+    for (int look = 1; GPUNN__LOAD(word) == old; look++) {
+        GPUNN__PAUSE();
+        if (look % LOOKS) continue;
+        double now = gpunn__seconds();
+        if (look == LOOKS) end = now + GPUNN__PATIENCE;
+        if (now < end) continue;
+        GPUNN__LOCK(&team->monitor);
+        (void)GPUNN__ADD_TO(&team->sleepers, 1);
+        while (GPUNN__LOAD(word) == old) GPUNN__WAIT(&team->monitor);
+        (void)GPUNN__ADD_TO(&team->sleepers, -1);
+        GPUNN__UNLOCK(&team->monitor);
+        return;
+    }
+}
+
+/* After a word that others wait for has changed. */
+GPUNN__PRIVATE void gpunn__team_tell(gpunn__team *team)
+{
+    if (GPUNN__LOAD(&team->sleepers) == 0) return;
+    GPUNN__LOCK(&team->monitor);
+    GPUNN__WAKE(&team->monitor);
+    GPUNN__UNLOCK(&team->monitor);
+}
+
+static GPUNN__THREAD_MAIN gpunn__team_main(void *arg)
+{
+    gpunn__teammate *me = (gpunn__teammate *)arg;
+    gpunn__team     *team = me->team;
+    gpunn__team_here = team;
+    (void)gpunn__flush_denormals();
+    for (uint32_t turn = 0;; turn++) {
+        gpunn__team_wait(team, &me->turn, turn);
+        if (team->ending) break;
+        gpunn__team_members = team->members;
+        team->task(team->arg, me->index, team->members);
+        if (GPUNN__ADD_TO(&team->working, -1) > 0) continue;
+        (void)GPUNN__ADD_TO(&team->done, 1);
+        gpunn__team_tell(team);
+    }
+    GPUNN__THREAD_END;
+}
+
+/* Starts what is missing of so many threads; returns how many there are, the program's included. */
+GPUNN__PRIVATE int gpunn__team_start(gpunn__team *team, int threads)
+{
+    if (threads > team->threads) threads = team->threads;
+    while (team->started < threads - 1) {
+        gpunn__teammate *next = &team->member[team->started];
+        next->team = team;
+        next->index = team->started + 1;
+        if (!GPUNN__THREAD_START(&next->thread, gpunn__team_main, next)) return team->started + 1;
+        team->started++;
+    }
+    return threads;
+}
+#endif
+
+static void gpunn__team_open(gpunn__team *team, gpunn__teammate *members, int threads)
+{
+    memset(team, 0, sizeof *team);
+    team->threads = threads;
+    team->member = members;
+    if (threads > 1) memset(members, 0, (size_t)(threads - 1) * sizeof *members);
+    GPUNN__MONITOR_OPEN(&team->monitor);
+}
+
+/* Ends its threads. */
+static void gpunn__team_close(gpunn__team *team)
+{
+#ifndef GPUNN_NO_THREADS
+    team->ending = true;
+    for (int i = 0; i < team->started; i++) (void)GPUNN__ADD_TO(&team->member[i].turn, 1);
+    gpunn__team_tell(team);
+    for (int i = 0; i < team->started; i++) GPUNN__THREAD_JOIN(team->member[i].thread);
+#endif
+    GPUNN__MONITOR_CLOSE(&team->monitor);
+}
+
+GPUNN_API void gpunn_parallel(int threads, void (*task)(void *arg, int index, int threads), void *arg)
+{
+    const int outer = gpunn__team_members;
+#ifndef GPUNN_NO_THREADS
+    gpunn__team *team = gpunn__team_here;
+    if (threads > 1 && outer == 0 && team) {
+        threads = gpunn__team_start(team, threads);
+        const uint32_t done = team->done;
+        team->task = task;
+        team->arg = arg;
+        team->members = threads;
+        GPUNN__STORE(&team->working, (uint32_t)threads - 1);
+        for (int i = 0; i < threads - 1; i++) (void)GPUNN__ADD_TO(&team->member[i].turn, 1);
+        gpunn__team_tell(team);
+        gpunn__team_members = threads;
+        task(arg, 0, threads);
+        gpunn__team_members = 0;
+        if (threads > 1) gpunn__team_wait(team, &team->done, done);
+        return;
+    }
+#endif
+    (void)threads;
+    gpunn__team_members = 1;
+    task(arg, 0, 1);
+    gpunn__team_members = outer;
+}
+
+/* Inside a task: waits for all its threads. */
+static void gpunn__team_barrier(void)
+{
+#ifndef GPUNN_NO_THREADS
+    if (gpunn__team_members < 2) return;
+    gpunn__team   *team = gpunn__team_here;
+    const uint32_t phase = GPUNN__LOAD(&team->phase);
+    if (GPUNN__ADD_TO(&team->arrived, 1) < (uint32_t)gpunn__team_members) {
+        gpunn__team_wait(team, &team->phase, phase);
+        return;
+    }
+    GPUNN__STORE(&team->arrived, 0);
+    (void)GPUNN__ADD_TO(&team->phase, 1);
+    gpunn__team_tell(team);
+#endif
+}
+
+/* Threads of a team: what was asked for; 0: what OMP_NUM_THREADS says, or the processors that this process may use. */
+static int gpunn__thread_count(int asked)
+{
+    enum { MOST = 1024 };
+#ifdef GPUNN_NO_THREADS
+    (void)asked;
+    return 1;
+#else
+    const char *said = getenv("OMP_NUM_THREADS");
+    long        count = asked ? asked : said ? strtol(said, NULL, 10) : 0;
+    if (count > 0) return count < MOST ? (int)count : MOST;
+#ifdef _WIN32
+    DWORD_PTR mine = 0, all = 0;
+    if (GetProcessAffinityMask(GetCurrentProcess(), &mine, &all))
+        for (; mine; mine &= mine - 1) count++;
+#else
+    FILE *file = fopen("/proc/self/status", "r"); /* Linux: "Cpus_allowed:", words of 32 bits in hexadecimal */
+    char  line[1024];
+    while (file && fgets(line, sizeof line, file)) {
+        if (strncmp(line, "Cpus_allowed:", 13) != 0) continue;
+        for (const char *c = line + 13; *c; c++)
+            if (isxdigit((unsigned char)*c))
+                for (int bits = *c >= 'a' ? *c - 'a' + 10 : *c - '0'; bits; bits &= bits - 1) count++;
+        break;
+    }
+    if (file) (void)fclose(file);
+    if (count == 0) count = sysconf(_SC_NPROCESSORS_ONLN);
+#endif
+    return count < 1 ? 1 : count < MOST ? (int)count : MOST;
+#endif
+}
+
 /* ==== the CPU backend's common ground ================================================================================= *
  * Every op of GPUNN_OTHER_OPS is one function gpunn__cpu_<name>(cpu, step, action), its forward and backward beside each other;
  * the elementwise ops come from their tables (>>map). */
@@ -8796,10 +9086,32 @@ typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } g
 
 typedef struct gpunn__cpu {
     int          threads;
+    gpunn__team  team;
     gpunn__error error;
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
     void *user;
 } gpunn__cpu;
+
+/* While the backend computes: its team is at hand, and denormals count as zero. */
+typedef struct gpunn__cpu_before {
+    unsigned     denormals;
+    gpunn__team *team;
+} gpunn__cpu_before;
+
+GPUNN__PRIVATE gpunn__cpu_before gpunn__cpu_begin(void *context)
+{
+    gpunn__cpu_before before;
+    before.denormals = gpunn__flush_denormals();
+    before.team = gpunn__team_here;
+    gpunn__team_here = &((gpunn__cpu *)context)->team;
+    return before;
+}
+
+GPUNN__PRIVATE void gpunn__cpu_end(gpunn__cpu_before before)
+{
+    gpunn__team_here = before.team;
+    gpunn__restore_denormals(before.denormals);
+}
 
 /* Sets the sentence that the core completes with op, layer and shapes. */
 GPUNN__PRIVATE gpunn_status gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
@@ -8825,55 +9137,6 @@ GPUNN__INLINE void gpunn__cpu_part(int64_t n, int64_t grain, int threads, int in
     *end = blocks * (index + 1) / threads * grain;
     if (*begin > n) *begin = n;
     if (*end > n) *end = n;
-}
-
-/* Denormal floats, which gradients and momenta that fade away become, cost a hundred times the work of others: while the backend
- * computes they count as zero. Returns the processor's mode before, for gpunn__cpu_restore. */
-GPUNN__INLINE unsigned gpunn__cpu_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u); /* flush to zero, denormals are zero */
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-GPUNN__INLINE void gpunn__cpu_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
-
-/* Runs task(arg, index, threads) on that many threads; the count that it is told may be smaller than asked for. Split work by it
- * with gpunn__cpu_part; anything summed across items must be split into parts that do not depend on it, so that results never
- * do. */
-typedef void (*gpunn__cpu_task)(void *arg, int index, int threads);
-GPUNN__INLINE void gpunn__cpu_parallel(int threads, gpunn__cpu_task task, void *arg)
-{
-#ifdef _OPENMP
-    if (threads > 1) {
-        GPUNN__OMP(parallel num_threads(threads))
-        {
-            unsigned mode = gpunn__cpu_flush_denormals();
-            task(arg, omp_get_thread_num(), omp_get_num_threads());
-            gpunn__cpu_restore(mode);
-        }
-        return;
-    }
-#endif
-    (void)threads;
-    task(arg, 0, 1);
-}
-
-/* Inside a task: waits for all its threads. */
-GPUNN__INLINE void gpunn__cpu_barrier(void)
-{
-    GPUNN__OMP(barrier)
 }
 
 /* ==== >>gemm ========================================================================================================== *
@@ -9623,9 +9886,7 @@ GPUNN__PRIVATE void gpunn__gemm_task(void *arg, int index, int threads)
 /* Large products of plain matrices through CBLAS, which has threads of its own. */
 GPUNN__PRIVATE bool gpunn__gemm_cblas(const gpunn__gemm *g)
 {
-#ifdef _OPENMP
-    if (omp_in_parallel()) return false;
-#endif
+    if (gpunn__team_members > 1) return false;
     const bool    ta = g->a_col != 1, tb = g->b_col != 1;
     const int64_t lda = ta ? g->a_col : g->a_row, ldb = tb ? g->b_col : g->b_row, limit = INT32_MAX;
     if (!g->b || (ta && g->a_row != 1) || (tb && g->b_row != 1)) return false;
@@ -9657,7 +9918,7 @@ GPUNN__PRIVATE void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *wor
         gpunn__gemm_block(&whole, job.kernels, 0, g->m, 0, g->n, job.scratch);
         return;
     }
-    gpunn__cpu_parallel(threads, gpunn__gemm_task, &job);
+    gpunn_parallel(threads, gpunn__gemm_task, &job);
     if (job.parts == 1) return;
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t j = 0; j < g->n; j++) {
@@ -9890,7 +10151,7 @@ GPUNN__PRIVATE void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn
         const size_t bytes = (size_t)threads * all->workspace_each;
         if (step->workspace_bytes < bytes) step->workspace_bytes = bytes;
     } else if (all->kept_count >= threads) {
-        gpunn__cpu_parallel(threads, gpunn__products_task, all);
+        gpunn_parallel(threads, gpunn__products_task, all);
     } else {
         for (int64_t i = 0; i < all->kept_count; i++) gpunn__products_one(all, i, threads, all->workspace);
     }
@@ -10274,7 +10535,7 @@ GPUNN__PRIVATE void gpunn__lowered_forward(void *arg, int index, int threads)
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     gpunn__conv_to_pixels(v->x, v->n, v->c, v->d * v->h * v->w, l->xt, index, threads);
     if (!l->ready) gpunn__lowered_pack(l, index, threads);
-    if (threads > 1) gpunn__cpu_barrier();
+    if (threads > 1) gpunn__team_barrier();
     int64_t blocks = (v->pixels + l->rows - 1) / l->rows, rows = l->rows;
     if (blocks < threads) { /* few pixels: smaller blocks */
         rows = gpunn__to_multiple((v->pixels + threads - 1) / threads, 8);
@@ -10319,7 +10580,7 @@ GPUNN__PRIVATE void gpunn__lowered_backward(void *arg, int index, int threads)
         gpunn__cpu_part(v->n * cells * v->c, 16, threads, index, &begin, &end);
         memset(l->dxt + begin, 0, (size_t)(end - begin) * sizeof(float));
     }
-    if (threads > 1) gpunn__cpu_barrier();
+    if (threads > 1) gpunn__team_barrier();
     for (int64_t group = 0; group < v->groups; group++)
         for (int64_t p = 0; p < v->pixels; p += l->rows) {
             int64_t      count = v->pixels - p < l->rows ? v->pixels - p : l->rows;
@@ -10327,14 +10588,14 @@ GPUNN__PRIVATE void gpunn__lowered_backward(void *arg, int index, int threads)
             if (l->want_dweight) {
                 gpunn__cpu_part(count, 1, threads, index, &begin, &end);
                 gpunn__lowered_windows(l, group, p + begin, end - begin, l->columns + begin * v->k);
-                if (threads > 1) gpunn__cpu_barrier();
+                if (threads > 1) gpunn__team_barrier();
                 gpunn__gemm g = gpunn__conv_gemm(v->og, v->k, count);
                 g.a = dyt, g.a_row = 1, g.a_col = v->oc;
                 g.b = l->columns, g.b_row = v->k, g.b_col = 1;
                 g.c = l->dwt + group * v->og * v->k, g.c_row = v->k, g.accumulate = p > 0;
                 gpunn__cpu_part(v->k, 3 * kernels->lanes, threads, index, &begin, &end);
                 if (begin < end) gpunn__gemm_block(&g, kernels, 0, v->og, begin, end, panel);
-                if (threads > 1) gpunn__cpu_barrier();
+                if (threads > 1) gpunn__team_barrier();
             }
             if (l->want_dx) {
                 gpunn__gemm g = gpunn__conv_gemm(count, v->k, v->og);
@@ -10343,10 +10604,10 @@ GPUNN__PRIVATE void gpunn__lowered_backward(void *arg, int index, int threads)
                 g.c = l->columns, g.c_row = v->k;
                 gpunn__cpu_part(count, 8, threads, index, &begin, &end);
                 if (begin < end) gpunn__gemm_block(&g, kernels, begin, end, 0, v->k, panel);
-                if (threads > 1) gpunn__cpu_barrier();
+                if (threads > 1) gpunn__team_barrier();
                 gpunn__cpu_part(v->cg, 16, threads, index, &begin, &end);
                 if (begin < end) gpunn__lowered_add(l, group, p, count, begin, end, l->columns);
-                if (threads > 1) gpunn__cpu_barrier();
+                if (threads > 1) gpunn__team_barrier();
             }
         }
     if (l->want_dx) {
@@ -10793,7 +11054,7 @@ GPUNN__PRIVATE void gpunn__winograd_run(void *arg, int index, int threads)
     const gpunn__winograd *w = (const gpunn__winograd *)arg;
     if (!w->ready) {
         gpunn__winograd_weights(w, index, threads);
-        if (threads > 1) gpunn__cpu_barrier();
+        if (threads > 1) gpunn__team_barrier();
     }
     const int64_t rows = w->n * w->od * w->down, groups = (rows + w->group - 1) / w->group;
     const bool    wait = w->shared && threads > 1;
@@ -10807,7 +11068,7 @@ GPUNN__PRIVATE void gpunn__winograd_run(void *arg, int index, int threads)
     for (; group < end; group++) {
         int64_t t = group * w->group, t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
         gpunn__winograd_gather(w, &input, t, t_end, v, index, threads, pixels);
-        if (wait) gpunn__cpu_barrier();
+        if (wait) gpunn__team_barrier();
         gpunn__gemm g = gpunn__conv_gemm(rows * w->across, w->co, w->depth);
         g.a_row = w->depth, g.a_col = 1, g.c_row = w->co;
         gpunn__cpu_part(36, 1, threads, index, &from, &to);
@@ -10815,9 +11076,9 @@ GPUNN__PRIVATE void gpunn__winograd_run(void *arg, int index, int threads)
             g.a = v + from * tiles * w->depth, g.packed_b = w->u + from * w->u_plane, g.c = m + from * tiles * w->co;
             gpunn__gemm_block(&g, w->kernels, 0, tiles, 0, w->co, NULL);
         }
-        if (wait) gpunn__cpu_barrier();
+        if (wait) gpunn__team_barrier();
         gpunn__winograd_scatter(w, t, t_end, m, tiles * w->co, index, threads, pixels);
-        if (wait) gpunn__cpu_barrier();
+        if (wait) gpunn__team_barrier();
     }
 }
 
@@ -10835,7 +11096,7 @@ GPUNN__PRIVATE void gpunn__winograd_dweight(void *arg, int index, int threads)
         int64_t t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
         gpunn__winograd_gather(w, &input, t, t_end, w->v, index, threads, pixels);
         gpunn__winograd_gather(w, &doutput, t, t_end, m, index, threads, pixels);
-        if (threads > 1) gpunn__cpu_barrier();
+        if (threads > 1) gpunn__team_barrier();
         gpunn__gemm g = gpunn__conv_gemm(w->depth, w->co, tiles);
         g.a_row = 1, g.a_col = w->depth, g.b_row = w->co, g.b_col = 1, g.c_row = w->co, g.accumulate = t > 0;
         gpunn__cpu_part(36, 1, threads, index, &from, &to);
@@ -10843,7 +11104,7 @@ GPUNN__PRIVATE void gpunn__winograd_dweight(void *arg, int index, int threads)
             g.a = w->v + from * tiles * w->depth, g.b = m + from * tiles * w->co, g.c = w->du + from * w->depth * w->co;
             gpunn__gemm_block(&g, w->kernels, 0, w->depth, 0, w->co, panel);
         }
-        if (threads > 1) gpunn__cpu_barrier();
+        if (threads > 1) gpunn__team_barrier();
     }
     float         taps[16 * 9 * 16]; /* [ci][tap][co] */
     const int64_t chunks = (w->ci + 15) / 16, blocks = (w->co + lanes - 1) / lanes;
@@ -11032,7 +11293,7 @@ GPUNN__PRIVATE void gpunn__direct_run(void *arg, int index, int threads)
     memset(&job, 0, sizeof job);
     float *copy = d->copies + index * d->copy;
     memset(copy, 0, (size_t)d->copy * sizeof *copy);
-    if (threads > 1) gpunn__cpu_barrier();
+    if (threads > 1) gpunn__team_barrier();
     job.x = copy, job.offset = d->offset, job.taps = d->taps, job.count = d->pixels;
     job.out = d->out + index * d->rows * d->pixels, job.out_row = d->pixels;
     int64_t now = -1;
@@ -11093,7 +11354,7 @@ GPUNN__PRIVATE void gpunn__direct_dweight(void *arg, int index, int threads)
             }
         }
     }
-    if (threads > 1) gpunn__cpu_barrier();
+    if (threads > 1) gpunn__team_barrier();
     const int64_t all = d->groups * d->blocks * tile;
     gpunn__cpu_part(d->groups * d->co, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
@@ -11283,21 +11544,21 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, g
             gpunn__winograd w = gpunn__winograd_plan(&v, use, cached, cache, &space);
             w.ready = ready;
             if (!run && cached) step->cache_bytes = 36 * (size_t)w.u_plane * sizeof(float);
-            if (run) gpunn__cpu_parallel(v.threads, use == GPUNN__CONV_DW ? gpunn__winograd_dweight : gpunn__winograd_run, &w);
+            if (run) gpunn_parallel(v.threads, use == GPUNN__CONV_DW ? gpunn__winograd_dweight : gpunn__winograd_run, &w);
         } else if (way == GPUNN__CONV_DIRECT) {
             gpunn__direct d = gpunn__direct_plan(&v, use, &space);
-            if (run) gpunn__cpu_parallel(v.threads, use == GPUNN__CONV_DW ? gpunn__direct_dweight : gpunn__direct_run, &d);
+            if (run) gpunn_parallel(v.threads, use == GPUNN__CONV_DW ? gpunn__direct_dweight : gpunn__direct_run, &d);
         } else {
             gpunn__lowered l = gpunn__lowered_plan(&v, false, false, false, cached, cache, &space);
             l.ready = ready;
             if (!run && cached) step->cache_bytes = (size_t)(v.groups * l.packed_floats) * sizeof(float);
-            if (run) gpunn__cpu_parallel(v.threads, gpunn__lowered_forward, &l);
+            if (run) gpunn_parallel(v.threads, gpunn__lowered_forward, &l);
         }
         most = most > space.bytes ? most : space.bytes, space.bytes = kept;
     }
     if (wanted[GPUNN__CONV_DX] || wanted[GPUNN__CONV_DW]) {
         gpunn__lowered l = gpunn__lowered_plan(&v, true, wanted[GPUNN__CONV_DX], wanted[GPUNN__CONV_DW], false, NULL, &space);
-        if (run) gpunn__cpu_parallel(v.threads, gpunn__lowered_backward, &l);
+        if (run) gpunn_parallel(v.threads, gpunn__lowered_backward, &l);
         most = most > space.bytes ? most : space.bytes;
     }
     if (run && cached) step->cache_version = step->state->weights_version;
@@ -11310,7 +11571,7 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, g
                                    dy->dim[1],
                                    dy->count / (dy->dim[0] * dy->dim[1]),
                                    step->accumulate[2]};
-        gpunn__cpu_parallel(gpunn__cpu_threads(cpu, dy->count), gpunn__conv_dbias, &bias);
+        gpunn_parallel(gpunn__cpu_threads(cpu, dy->count), gpunn__conv_dbias, &bias);
     }
     return GPUNN_OK;
 }
@@ -11683,9 +11944,9 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, g
         if (!step->backward) step->saved_bytes = p.at_bytes * (size_t)outputs;
     } else if (action == GPUNN__FORWARD) {
         int64_t window = p.z.kernel * p.y.kernel * p.x.kernel;
-        gpunn__cpu_parallel(gpunn__cpu_threads(cpu, outputs * (1 + window / 4) + cells / 4), gpunn__pool_forward, &p);
+        gpunn_parallel(gpunn__cpu_threads(cpu, outputs * (1 + window / 4) + cells / 4), gpunn__pool_forward, &p);
     } else if (p.to) {
-        gpunn__cpu_parallel(gpunn__cpu_threads(cpu, cells + outputs), gpunn__pool_backward, &p);
+        gpunn_parallel(gpunn__cpu_threads(cpu, cells + outputs), gpunn__pool_backward, &p);
     }
     return GPUNN_OK;
 }
@@ -11983,7 +12244,7 @@ static void gpunn__sample_back_task(void *arg, int thread, int threads)
     gpunn__corners         c;
     if (threads > 1) {
         gpunn__sample_find_touched(s, thread, threads);
-        gpunn__cpu_barrier();
+        gpunn__team_barrier();
     }
     gpunn__cpu_part(s->samples * lines, 1, threads, thread, &row, &row_end);
     while (row < row_end) {
@@ -12019,8 +12280,8 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step *
         if (step->backward && s.dx) step->workspace_bytes = (size_t)(2 * s.samples * s.chunks) * sizeof *s.touched;
         return GPUNN_OK;
     }
-    if (action == GPUNN__FORWARD || s.dgrid) gpunn__cpu_parallel(threads, gpunn__sample_task, &s);
-    if (s.dx) gpunn__cpu_parallel(threads, gpunn__sample_back_task, &s);
+    if (action == GPUNN__FORWARD || s.dgrid) gpunn_parallel(threads, gpunn__sample_task, &s);
+    if (s.dx) gpunn_parallel(threads, gpunn__sample_back_task, &s);
     return GPUNN_OK;
 }
 
@@ -12098,12 +12359,12 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step *
     if (action == GPUNN__FORWARD) {
         a.theta = (const float *)step->in[0].data;
         a.grid = (float *)grid->data;
-        gpunn__cpu_parallel(threads, gpunn__affine_task, &a);
+        gpunn_parallel(threads, gpunn__affine_task, &a);
         return GPUNN_OK;
     }
     a.dgrid = (const float *)grid->data;
     a.sums = (float *)step->workspace;
-    gpunn__cpu_parallel(threads, gpunn__affine_back_task, &a);
+    gpunn_parallel(threads, gpunn__affine_back_task, &a);
     float *dtheta = (float *)step->grad_in[0].data;
     for (int64_t n = 0; n < a.samples; n++) {
         double total[3][4] = {{0}};
@@ -12272,11 +12533,11 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step *
     }
     if (action == GPUNN__FORWARD) {
         r.from = (const float *)x->data, r.to = (float *)y->data;
-        gpunn__cpu_parallel((int)threads, gpunn__resize_forward, &r);
+        gpunn_parallel((int)threads, gpunn__resize_forward, &r);
     } else {
         r.from = (const float *)y->data, r.to = (float *)step->grad_in[0].data;
         r.accumulate = step->accumulate[0];
-        gpunn__cpu_parallel((int)threads, gpunn__resize_backward, &r);
+        gpunn_parallel((int)threads, gpunn__resize_backward, &r);
     }
     return GPUNN_OK;
 }
@@ -12632,7 +12893,7 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gp
         }
     }
     int threads = gpunn__cpu_threads(cpu, count);
-    gpunn__cpu_parallel(threads < job.parts ? threads : job.parts, gpunn__map_task, &job);
+    gpunn_parallel(threads < job.parts ? threads : job.parts, gpunn__map_task, &job);
     for (int i = 0; i < job.operands; ++i) {
         if (!job.sums[i]) continue;
         float  *to = (float *)step->grad_in[i].data;
@@ -12722,7 +12983,7 @@ static gpunn_status gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
     gpunn__cast_job job;
     job.in = &step->in[0];
     job.out = &step->out;
-    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__cast_task, &job);
+    gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__cast_task, &job);
     return GPUNN_OK;
 }
 
@@ -12873,7 +13134,7 @@ static void gpunn__copy_run(gpunn__cpu *cpu, gpunn__copy *c)
     s.outer = 1;
     for (int d = 0; d < last; d++)
         if (d != s.across) s.outer *= s.dim[d];
-    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, count), gpunn__copy_task, &s);
+    gpunn_parallel(gpunn__cpu_threads(cpu, count), gpunn__copy_task, &s);
 }
 
 static void gpunn__strides(const gpunn_value *v, int64_t stride[GPUNN_MAX_RANK])
@@ -13100,7 +13361,7 @@ static gpunn_status gpunn__cpu_pad_own(gpunn__cpu *cpu, const gpunn_step *step)
     p.from = (const float *)(step->backward ? y->data : x->data);
     p.to = (float *)(step->backward ? step->grad_in[0].data : y->data);
     p.accumulate = step->backward && step->accumulate[0];
-    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, y->count), step->backward ? gpunn__pad_back_task : gpunn__pad_task, &p);
+    gpunn_parallel(gpunn__cpu_threads(cpu, y->count), step->backward ? gpunn__pad_back_task : gpunn__pad_task, &p);
     return GPUNN_OK;
 }
 
@@ -13378,7 +13639,7 @@ static void gpunn__reduce_task(void *arg, int thread, int threads)
 
 static void gpunn__reduce_run(gpunn__cpu *cpu, const gpunn_value *in, gpunn__reduce *r)
 {
-    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, in->count), gpunn__reduce_task, r);
+    gpunn_parallel(gpunn__cpu_threads(cpu, in->count), gpunn__reduce_task, r);
     if (r->chunks == 1) return;
     int64_t span = r->by_column ? GPUNN__TILE : 1;
     for (int64_t unit = 0; unit < r->kept * r->tiles; unit++) {
@@ -13508,7 +13769,7 @@ static gpunn_status gpunn__cpu_reduce(gpunn__cpu *cpu, gpunn_step *step, gpunn__
     r.y = (float *)step->grad_in[0].data;
     r.gradient = (const float *)step->grad_out.data;
     r.add = step->accumulate[0];
-    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, in->count), gpunn__spread_task, &r);
+    gpunn_parallel(gpunn__cpu_threads(cpu, in->count), gpunn__spread_task, &r);
     return GPUNN_OK;
 }
 
@@ -13629,14 +13890,14 @@ static gpunn_status gpunn__cpu_gradient_energy(gpunn__cpu *cpu, gpunn_step *step
     } else if (action == GPUNN__FORWARD) {
         double sum = 0;
         e.sums = (double *)step->workspace;
-        gpunn__cpu_parallel(threads, gpunn__energy_task, &e);
+        gpunn_parallel(threads, gpunn__energy_task, &e);
         for (int64_t row = 0; row < e.rows; row++) sum += e.sums[row];
         *(float *)step->out.data = (float)sum;
     } else {
         e.dy = (const float *)step->grad_out.data;
         e.dx = (float *)step->grad_in[0].data;
         e.add = step->accumulate[0];
-        gpunn__cpu_parallel(threads, gpunn__energy_back_task, &e);
+        gpunn_parallel(threads, gpunn__energy_back_task, &e);
     }
     return GPUNN_OK;
 }
@@ -13726,7 +13987,7 @@ static void gpunn__pick_back_task(void *arg, int thread, int threads)
     if (!p->add) {
         gpunn__cpu_part(p->outer * p->n * p->inner, 16, threads, thread, &unit, &end);
         memset(p->to + unit, 0, (size_t)(end - unit) * sizeof *p->to);
-        gpunn__cpu_barrier();
+        gpunn__team_barrier();
     }
     gpunn__cpu_part(p->outer * blocks, 1, threads, thread, &unit, &end);
     for (; unit < end; unit++) {
@@ -13757,14 +14018,13 @@ static gpunn_status gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
         p->from = (const float *)step->grad_out.data;
         p->to = (float *)step->grad_in[table].data;
         p->add = step->accumulate[table];
-        gpunn__cpu_parallel(gpunn__cpu_threads(cpu, step->out.count + (p->add ? 0 : step->in[table].count)),
-                            gpunn__pick_back_task, p);
+        gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count + (p->add ? 0 : step->in[table].count)), gpunn__pick_back_task, p);
         return GPUNN_OK;
     }
     p->from = (const float *)step->in[table].data;
     p->to = (float *)step->out.data;
     p->part_size = (p->index->count + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
-    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__pick_task, p);
+    gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__pick_task, p);
     for (int part = 0; part < GPUNN__PICK_PARTS; part++)
         if (p->bad[part] >= 0)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "%s %lld at position %lld is outside 0 .. %lld; check the %s",
@@ -13851,7 +14111,7 @@ static gpunn_status gpunn__cpu_cumsum(gpunn__cpu *cpu, gpunn_step *step, gpunn__
     k.along.x = (const float *)(step->backward ? step->grad_out.data : step->in[0].data);
     k.along.out = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
     k.along.add = step->backward && step->accumulate[0];
-    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, step->in[0].count), gpunn__cumsum_task, &k);
+    gpunn_parallel(gpunn__cpu_threads(cpu, step->in[0].count), gpunn__cumsum_task, &k);
     return GPUNN_OK;
 }
 
@@ -13921,7 +14181,7 @@ static gpunn_status gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_step *step, g
     t.codes = (uint64_t *)step->workspace;
     t.along.x = (const float *)step->in[0].data;
     t.along.index = (int64_t *)step->out.data;
-    gpunn__cpu_parallel(threads, gpunn__topk_task, &t);
+    gpunn_parallel(threads, gpunn__topk_task, &t);
     return GPUNN_OK;
 }
 
@@ -13982,7 +14242,7 @@ static gpunn_status gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__
     }
     a.x = (const float *)step->in[0].data;
     a.index = (int64_t *)step->out.data;
-    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, step->in[0].count), gpunn__argmax_task, &a);
+    gpunn_parallel(gpunn__cpu_threads(cpu, step->in[0].count), gpunn__argmax_task, &a);
     return GPUNN_OK;
 }
 
@@ -14140,8 +14400,8 @@ static gpunn_status gpunn__softmax_run(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     a.out = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
     a.add = step->backward && step->accumulate[0];
     a.log = log;
-    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, 3 * step->in[0].count),
-                        step->backward ? gpunn__softmax_gradient_task : gpunn__softmax_task, &a);
+    gpunn_parallel(gpunn__cpu_threads(cpu, 3 * step->in[0].count),
+                   step->backward ? gpunn__softmax_gradient_task : gpunn__softmax_task, &a);
     return GPUNN_OK;
 }
 
@@ -14441,7 +14701,7 @@ static gpunn_status gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gpu
         b.add_weight = step->accumulate[1];
         b.add_bias = step->accumulate[2];
     }
-    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, in[0].count), gpunn__norm_task, &b);
+    gpunn_parallel(gpunn__cpu_threads(cpu, in[0].count), gpunn__norm_task, &b);
     return GPUNN_OK;
 }
 
@@ -14688,8 +14948,8 @@ static gpunn_status gpunn__row_norm_step(gpunn__cpu *cpu, gpunn_step *step, gpun
         b.add_weight = step->accumulate[1];
         b.add_bias = step->accumulate[2];
     }
-    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, in[0].count), gpunn__row_norm_task, &b);
-    if (b.partial) gpunn__cpu_parallel(gpunn__cpu_threads(cpu, b.slices * b.n), gpunn__row_norm_finish, &b);
+    gpunn_parallel(gpunn__cpu_threads(cpu, in[0].count), gpunn__row_norm_task, &b);
+    if (b.partial) gpunn_parallel(gpunn__cpu_threads(cpu, b.slices * b.n), gpunn__row_norm_finish, &b);
     return GPUNN_OK;
 }
 
@@ -14784,7 +15044,7 @@ static void gpunn__group_norm_task(void *arg, int thread, int threads)
         else
             gpunn__group_norm_forward(b, row);
     if (!b->g) return;
-    gpunn__cpu_barrier();
+    gpunn__team_barrier();
     gpunn__cpu_part(b->channels, 16, threads, thread, &row, &end);
     for (int64_t c = row; c < end; c++) {
         double sums[2] = {0, 0};
@@ -14829,7 +15089,7 @@ static gpunn_status gpunn__cpu_group_norm(gpunn__cpu *cpu, gpunn_step *step, gpu
         b.add_weight = step->accumulate[1];
         b.add_bias = step->accumulate[2];
     }
-    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, in[0].count), gpunn__group_norm_task, &b);
+    gpunn_parallel(gpunn__cpu_threads(cpu, in[0].count), gpunn__group_norm_task, &b);
     return GPUNN_OK;
 }
 
@@ -14934,7 +15194,7 @@ static gpunn_status gpunn__cpu_dropout(gpunn__cpu *cpu, gpunn_step *step, gpunn_
             memcpy(d.y, d.x, (size_t)d.count * sizeof(float));
         return GPUNN_OK;
     }
-    gpunn__cpu_parallel(gpunn__cpu_threads(cpu, d.count), gpunn__drop_task, &d);
+    gpunn_parallel(gpunn__cpu_threads(cpu, d.count), gpunn__drop_task, &d);
     return GPUNN_OK;
 }
 /* ==== >>attention ===================================================================================================== *
@@ -15240,7 +15500,7 @@ static gpunn_status gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gpu
     a.lse = step->training ? (float *)step->saved : NULL;
     a.workspace = (float *)step->workspace;
     a.drop = gpunn__drop_of(step);
-    gpunn__cpu_parallel(threads, step->backward ? gpunn__attention_backward : gpunn__attention_forward, &a);
+    gpunn_parallel(threads, step->backward ? gpunn__attention_backward : gpunn__attention_forward, &a);
     return GPUNN_OK;
 }
 
@@ -15624,7 +15884,7 @@ static gpunn_status gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step, 
             g.c = j.kept;
             g.shift_col = bias;
             gpunn__recurrent_run(cpu, action, &g, scratch, &scratch_bytes);
-            if (run) gpunn__cpu_parallel((int)gpunn__least(threads, j.batch), gpunn__recurrent_task, &j);
+            if (run) gpunn_parallel((int)gpunn__least(threads, j.batch), gpunn__recurrent_task, &j);
         }
         if (!run || !step->attr->states) continue;
         gpunn__recurrent_copy(&j, gpunn__recurrent_final(&j, &step->out, 0), j.h);
@@ -15743,7 +16003,7 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step,
             gpunn__recurrent_move(&j, first, gpunn__least(first + chunk, j.length));
             if (run) {
                 j.kept = (float *)step->saved + j.direction * share + j.origin * j.batch * j.width;
-                gpunn__cpu_parallel((int)gpunn__least(threads, j.batch), gpunn__recurrent_task, &j);
+                gpunn_parallel((int)gpunn__least(threads, j.batch), gpunn__recurrent_task, &j);
             }
             gpunn__recurrent_gradients(cpu, step, action, &j, sums, weight_sums, scratch, &scratch_bytes);
         }
@@ -15953,14 +16213,14 @@ static gpunn_status gpunn__class_loss_run(gpunn__cpu *cpu, gpunn_step *step, gpu
         l.along.out = (float *)step->grad_in[0].data;
         l.along.gradient = (const float *)step->grad_out.data;
         l.along.add = step->accumulate[0];
-        gpunn__cpu_parallel(threads, gpunn__loss_backward_task, &l);
+        gpunn_parallel(threads, gpunn__loss_backward_task, &l);
         return GPUNN_OK;
     }
     l.along.out = (float *)step->out.data;
     l.part_rows = 16384 / l.along.n + 1;
     if (l.part_rows * GPUNN__LOSS_PARTS < l.rows) l.part_rows = (l.rows + GPUNN__LOSS_PARTS - 1) / GPUNN__LOSS_PARTS;
     l.parts = (l.rows + l.part_rows - 1) / l.part_rows;
-    gpunn__cpu_parallel(threads, gpunn__loss_forward_task, &l);
+    gpunn_parallel(threads, gpunn__loss_forward_task, &l);
     double loss = 0, weights = 0;
     for (int64_t part = 0; part < l.parts; part++) {
         if (l.bad[part] >= 0)
@@ -16177,10 +16437,10 @@ static gpunn_status gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *step, gpunn
     if (action == GPUNN__BACKWARD) {
         c.dx = (float *)step->grad_in[0].data;
         c.back = (float *)step->workspace;
-        if (c.dx) gpunn__cpu_parallel(threads, gpunn__ctc_backward_task, &c);
+        if (c.dx) gpunn_parallel(threads, gpunn__ctc_backward_task, &c);
         return GPUNN_OK;
     }
-    gpunn__cpu_parallel(threads, gpunn__ctc_forward_task, &c);
+    gpunn_parallel(threads, gpunn__ctc_forward_task, &c);
     double total = 0;
     bool   none = step->attr->reduction == GPUNN_REDUCE_NONE;
     for (int64_t i = 0; i < c.samples; i++) {
@@ -16471,14 +16731,14 @@ static void gpunn__cpu_lamb(gpunn__update_job j, int threads)
     j.sums = &sums;
     sums.last = false;
     sums.part = u->count > GPUNN__LAMB_PARTS * 4096 ? (u->count + GPUNN__LAMB_PARTS - 1) / GPUNN__LAMB_PARTS : 4096;
-    gpunn__cpu_parallel(threads, gpunn__lamb_task, &j);
+    gpunn_parallel(threads, gpunn__lamb_task, &j);
     for (int64_t part = 0; part * sums.part < u->count; part++) {
         squares += sums.parameter[part];
         moves += sums.move[part];
     }
     sums.last = true;
     sums.rate = (float)((double)u->lr * gpunn__trust_ratio(u, squares, moves));
-    gpunn__cpu_parallel(threads, gpunn__lamb_task, &j);
+    gpunn_parallel(threads, gpunn__lamb_task, &j);
 }
 
 /* NAdam's product of beta1 (1 - 0.96^(i decay) / 2) for i = 1 to step, which torch keeps as state. By the series of the
@@ -16570,15 +16830,15 @@ static gpunn_status gpunn__cpu_update(void *context, const gpunn_update *u)
     j.take1 = (float)(1 - gpunn__decimal(betas ? u->beta1 : u->dampening));
     j.take2 = (float)(1 - gpunn__decimal(betas ? u->beta2 : u->alpha));
     j.sums = NULL;
-    unsigned mode = gpunn__cpu_flush_denormals();
-    int      threads = gpunn__cpu_threads((const gpunn__cpu *)context, 2 * u->count);
+    gpunn__cpu_before before = gpunn__cpu_begin(context);
+    int               threads = gpunn__cpu_threads((const gpunn__cpu *)context, 2 * u->count);
     if (u->fused)
         (void)u->fused->cpu(u, &j.n, threads);
     else if (u->kind == GPUNN_UPDATE_LAMB)
         gpunn__cpu_lamb(j, threads);
     else
-        gpunn__cpu_parallel(threads, gpunn__update_task, &j);
-    gpunn__cpu_restore(mode);
+        gpunn_parallel(threads, gpunn__update_task, &j);
+    gpunn__cpu_end(before);
     return GPUNN_OK;
 }
 
@@ -16614,7 +16874,9 @@ static gpunn_status gpunn__cpu_sum_of_squares(void *context, const float *values
     s.x = values;
     s.count = count;
     s.part = count > 128 * 16384 ? (count + 127) / 128 : 16384;
-    gpunn__cpu_parallel(gpunn__cpu_threads((const gpunn__cpu *)context, count), gpunn__squares_task, &s);
+    gpunn__cpu_before before = gpunn__cpu_begin(context);
+    gpunn_parallel(gpunn__cpu_threads((const gpunn__cpu *)context, count), gpunn__squares_task, &s);
+    gpunn__cpu_end(before);
     *result = 0;
     for (int64_t part = 0; part * s.part < count; part++) *result += s.sum[part];
     return GPUNN_OK;
@@ -16638,7 +16900,9 @@ static gpunn_status gpunn__cpu_scale(void *context, float *values, int64_t count
     s.count = count;
     s.scale = scale;
     s.limit = limit > 0 ? limit : INFINITY;
-    gpunn__cpu_parallel(gpunn__cpu_threads((const gpunn__cpu *)context, count), gpunn__scale_task, &s);
+    gpunn__cpu_before before = gpunn__cpu_begin(context);
+    gpunn_parallel(gpunn__cpu_threads((const gpunn__cpu *)context, count), gpunn__scale_task, &s);
+    gpunn__cpu_end(before);
     return GPUNN_OK;
 }
 #undef GPUNN__FIXED
@@ -16662,9 +16926,15 @@ static int gpunn__cpu_device_count(void)
     return 1;
 }
 
+static size_t gpunn__cpu_bytes(int threads)
+{
+    return sizeof(gpunn__cpu) + (size_t)(threads - 1) * sizeof(gpunn__teammate);
+}
+
 static void *gpunn__cpu_open(const gpunn_device_args *args, char *message, size_t message_size)
 {
-    gpunn__cpu *cpu = (gpunn__cpu *)args->realloc_fn(args->user, NULL, 0, sizeof *cpu);
+    const int   threads = gpunn__thread_count(args->threads);
+    gpunn__cpu *cpu = (gpunn__cpu *)args->realloc_fn(args->user, NULL, 0, gpunn__cpu_bytes(threads));
     if (cpu == NULL) {
         (void)snprintf(message, message_size, "out of host memory");
         return NULL;
@@ -16672,18 +16942,16 @@ static void *gpunn__cpu_open(const gpunn_device_args *args, char *message, size_
     memset(cpu, 0, sizeof *cpu);
     cpu->realloc_fn = args->realloc_fn;
     cpu->user = args->user;
-#ifdef _OPENMP
-    cpu->threads = args->threads ? args->threads : omp_get_max_threads();
-#else
-    cpu->threads = 1;
-#endif
+    cpu->threads = threads;
+    gpunn__team_open(&cpu->team, (gpunn__teammate *)(cpu + 1), threads);
     return cpu;
 }
 
 static void gpunn__cpu_close(void *context)
 {
     gpunn__cpu *cpu = (gpunn__cpu *)context;
-    (void)cpu->realloc_fn(cpu->user, cpu, sizeof *cpu, 0);
+    gpunn__team_close(&cpu->team);
+    (void)cpu->realloc_fn(cpu->user, cpu, gpunn__cpu_bytes(cpu->threads), 0);
 }
 
 /* The processor's name where the system tells it. */
@@ -16838,9 +17106,9 @@ static gpunn_status gpunn__cpu_prepare(void *context, gpunn_step *step)
 
 static gpunn_status gpunn__cpu_run(void *context, gpunn_step *step)
 {
-    unsigned     mode = gpunn__cpu_flush_denormals();
+    gpunn__cpu_before before = gpunn__cpu_begin(context);
     gpunn_status status = gpunn__cpu_dispatch((gpunn__cpu *)context, step, step->backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
-    gpunn__cpu_restore(mode);
+    gpunn__cpu_end(before);
     return status;
 }
 
@@ -18218,53 +18486,6 @@ GPUNN__PRIVATE gpunn_status gpunn__reader_end(gpunn__reader *r)
     return status;
 }
 /* ==== >>loader ======================================================================================================== */
-/* ---- threads: a lock with one condition, "something has changed", and threads that start and end --------------------- */
-#if defined(GPUNN_NO_THREADS)
-typedef int gpunn__monitor, gpunn__thread;
-#define GPUNN__MONITOR_OPEN(m) ((void)(m))
-#define GPUNN__MONITOR_CLOSE(m) ((void)(m))
-#define GPUNN__LOCK(m) ((void)(m))
-#define GPUNN__UNLOCK(m) ((void)(m))
-#define GPUNN__WAIT(m) ((void)(m))
-#define GPUNN__WAKE(m) ((void)(m))
-#define GPUNN__THREAD_MAIN void
-#define GPUNN__THREAD_END return
-#define GPUNN__THREAD_START(t, main, arg) ((void)(t), (void)(main), (void)(arg), false)
-#define GPUNN__THREAD_JOIN(t) ((void)(t))
-#elif defined(_WIN32)
-typedef struct gpunn__monitor {
-    CRITICAL_SECTION   mutex;
-    CONDITION_VARIABLE changed;
-} gpunn__monitor;
-typedef HANDLE gpunn__thread;
-#define GPUNN__MONITOR_OPEN(m) (InitializeCriticalSection(&(m)->mutex), InitializeConditionVariable(&(m)->changed))
-#define GPUNN__MONITOR_CLOSE(m) DeleteCriticalSection(&(m)->mutex)
-#define GPUNN__LOCK(m) EnterCriticalSection(&(m)->mutex)
-#define GPUNN__UNLOCK(m) LeaveCriticalSection(&(m)->mutex)
-#define GPUNN__WAIT(m) ((void)SleepConditionVariableCS(&(m)->changed, &(m)->mutex, INFINITE))
-#define GPUNN__WAKE(m) WakeAllConditionVariable(&(m)->changed)
-#define GPUNN__THREAD_MAIN unsigned __stdcall
-#define GPUNN__THREAD_END return 0
-#define GPUNN__THREAD_START(t, main, arg) ((*(t) = (HANDLE)_beginthreadex(NULL, 0, main, arg, 0, NULL)) != NULL)
-#define GPUNN__THREAD_JOIN(t) ((void)WaitForSingleObject(t, INFINITE), (void)CloseHandle(t))
-#else
-typedef struct gpunn__monitor {
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-} gpunn__monitor;
-typedef pthread_t gpunn__thread;
-#define GPUNN__MONITOR_OPEN(m) (pthread_mutex_init(&(m)->mutex, NULL), pthread_cond_init(&(m)->changed, NULL))
-#define GPUNN__MONITOR_CLOSE(m) ((void)pthread_cond_destroy(&(m)->changed), (void)pthread_mutex_destroy(&(m)->mutex))
-#define GPUNN__LOCK(m) ((void)pthread_mutex_lock(&(m)->mutex))
-#define GPUNN__UNLOCK(m) ((void)pthread_mutex_unlock(&(m)->mutex))
-#define GPUNN__WAIT(m) ((void)pthread_cond_wait(&(m)->changed, &(m)->mutex))
-#define GPUNN__WAKE(m) ((void)pthread_cond_broadcast(&(m)->changed))
-#define GPUNN__THREAD_MAIN void *
-#define GPUNN__THREAD_END return NULL
-#define GPUNN__THREAD_START(t, main, arg) (pthread_create(t, NULL, main, arg) == 0)
-#define GPUNN__THREAD_JOIN(t) ((void)pthread_join(t, NULL))
-#endif
-
 /* ---- structs --------------------------------------------------------------------------------------------------------- */
 enum { GPUNN__MAX_WORKERS = 64 };
 
@@ -22921,24 +23142,6 @@ GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *pa
     return gpunn__archive_write(dev, path, gpunn__emit_arrays, &all);
 }
 /* ==== >>fit_loop ====================================================================================================== */
-static double gpunn__seconds(void)
-{
-#if defined(_WIN32)
-    LARGE_INTEGER ticks, frequency;
-    (void)QueryPerformanceCounter(&ticks);
-    (void)QueryPerformanceFrequency(&frequency);
-    return (double)ticks.QuadPart / (double)frequency.QuadPart;
-#elif defined(CLOCK_MONOTONIC)
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-#else /* hidden by -std=c99 */
-    struct timeval now;
-    (void)gettimeofday(&now, NULL);
-    return (double)now.tv_sec + 1e-6 * (double)now.tv_usec;
-#endif
-}
-
 /* ---- averages -------------------------------------------------------------------------------------------------------- */
 /* Sums over batches, weighted by their samples: a last batch that is smaller counts less. */
 /* Backends that execute whole runs are not waited for after each batch: what they computed collects in their memory. */

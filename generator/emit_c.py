@@ -13,8 +13,7 @@ BLOCK = 1024   # elements of a map launch between two looks at narrow operands
 ROW = 4096     # longest row that is worked on in one piece
 SHORT = 64     # shorter runs of a narrow operand are laid out in a buffer
 LEAST = 16384  # elements of a slice
-MANY = 8192    # finals from which on threads share them
-ABI = 2
+ABI = 3
 C_TYPES = {"f32": "float", "bf16": "float", "f16": "float", "i64": "int64_t", "i32": "int32_t", "u8": "uint8_t",
            "bool": "uint8_t"}
 # Names that the templates and the lines below use, which no operand gets.
@@ -522,8 +521,6 @@ class _Launch:
         if place == SCALAR:
             return ["{"] + ["    " + line for line in lines + inside] + ["}"]
         head = ["{"] + ["    " + line for line in lines]
-        if place[1] >= MANY:
-            head.append("    %s_OMP(parallel for num_threads(call->threads) schedule(static))" % self.upper)
         loop = ["    for (int64_t c = 0; c < %d; ++c) {" % place[1]] + ["        " + line for line in inside] + ["    }"]
         return head + loop + ["}"]
 
@@ -546,7 +543,7 @@ class _Program:
         for launch in self.launches:
             texts.append(launch.loop_text())
             lines += launch.launch_lines()
-        texts.append(template.load("program.c", function=self.function, name=self.kernel_set.name, checks=self.checks(),
+        texts.append(template.load("program.c", function=self.function, checks=self.checks(),
                                    memory=self.memory(), launches=lines, space=self.space()))
         return "\n".join(texts)
 

@@ -1,11 +1,5 @@
 enum { ${NAME}_BLOCK = ${block}, ${NAME}_ROW = ${row}, ${NAME}_SLICES = 64 };
 
-#ifdef _OPENMP
-#define ${NAME}_PRAGMA(text) _Pragma(#text)
-#define ${NAME}_OMP(...) ${NAME}_PRAGMA(omp __VA_ARGS__)
-#else
-#define ${NAME}_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define ${NAME}_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -41,27 +35,6 @@ ${NAME}_FN void ${name}_roots(float *x, int64_t n)
     for (; i < n; ++i) x[i] = sqrtf(x[i]);
 }
 
-/* Denormal floats count as zero while kernels run. */
-${NAME}_FN unsigned ${name}_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-${NAME}_FN void ${name}_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
-
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 ${NAME}_FN int ${name}_slices(int64_t count, int64_t least)
 {
@@ -89,24 +62,28 @@ ${NAME}_FN void ${name}_run_slice(${name}_loop loop, const gpunn_kernel_call *ca
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct ${name}_work {
+    ${name}_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} ${name}_work;
+
+${NAME}_SELDOM void ${name}_task(void *arg, int index, int threads)
+{
+    const ${name}_work *w = (const ${name}_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        ${name}_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 ${NAME}_SELDOM void ${name}_run(${name}_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        ${NAME}_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = ${name}_flush_denormals();
-            ${NAME}_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) ${name}_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            ${name}_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) ${name}_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    ${name}_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, ${name}_task, &work);
 }
 
 ${NAME}_FN int ${name}_least(int64_t a, int64_t b)

@@ -1,10 +1,8 @@
 static int ${function}(const gpunn_kernel_call *call)
 {
     ${checks}
-    const unsigned mode = ${name}_flush_denormals();
     ${memory}
     ${launches}
-    ${name}_restore(mode);
     return 0;
 }
 

@@ -39,27 +39,23 @@ ${NAME}_LOOPS ${function}_loop(const gpunn_update *u, gpunn_update_numbers numbe
     //@end
 }
 
+typedef struct ${function}_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} ${function}_work;
+
+static void ${function}_task(void *arg, int index, int threads)
+{
+    const ${function}_work *w = (const ${function}_work *)arg;
+    ${function}_loop(w->u, *w->numbers, ${name}_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     ${name}_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int ${function}(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    ${function}_work work = {u, numbers, ${name}_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = ${name}_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        ${NAME}_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = ${name}_flush_denormals();
-            ${NAME}_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                ${function}_loop(u, *numbers, ${name}_slice(u->count, 16, slices, i),
-                                 ${name}_slice(u->count, 16, slices, i + 1));
-            ${name}_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = ${name}_flush_denormals();
-    (void)threads;
-    ${function}_loop(u, *numbers, 0, u->count);
-    ${name}_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, ${function}_task, &work);
     return 0;
 }

@@ -1,6 +1,6 @@
 /* cifar10_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 32b8eb8d2c6c
+ * gpunn 0.1, templates 5ca4ecb9f2eb
  * spec sha256 f4d67ba069e420a2298823f907f2e6dd291294fc98a1fd9de083ba27d7ff5933
  * renew it with: python3 -m generator examples/kernels/cifar10.json -o examples/kernels/cifar10
  */
@@ -8,7 +8,7 @@
 #define CIFAR10_KERNELS_H
 #include "gpunn.h"
 
-#define CIFAR10_KERNELS_STAMP 0xa1ca3caf1ee84b34ull /* of this text: cifar10_kernels.cu was written with it */
+#define CIFAR10_KERNELS_STAMP 0x099950d35a57b758ull /* of this text: cifar10_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set cifar10_kernels;
 #endif
 
 #if defined(CIFAR10_KERNELS_IMPLEMENTATION) || defined(CIFAR10_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "cifar10_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "cifar10_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -215,12 +215,6 @@ CIFAR10_FN void cifar10_g0_forward_1_final(float sum0, float stat0, float *t24)
 /* ==== loops =========================================================================================================== */
 enum { CIFAR10_BLOCK = 1024, CIFAR10_ROW = 4096, CIFAR10_SLICES = 64 };
 
-#ifdef _OPENMP
-#define CIFAR10_PRAGMA(text) _Pragma(#text)
-#define CIFAR10_OMP(...) CIFAR10_PRAGMA(omp __VA_ARGS__)
-#else
-#define CIFAR10_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define CIFAR10_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -243,27 +237,6 @@ enum { CIFAR10_BLOCK = 1024, CIFAR10_ROW = 4096, CIFAR10_SLICES = 64 };
 #else
 #define CIFAR10_LOOPS static void
 #endif
-
-/* Denormal floats count as zero while kernels run. */
-CIFAR10_FN unsigned cifar10_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-CIFAR10_FN void cifar10_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 CIFAR10_FN int cifar10_slices(int64_t count, int64_t least)
@@ -292,24 +265,28 @@ CIFAR10_FN void cifar10_run_slice(cifar10_loop loop, const gpunn_kernel_call *ca
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct cifar10_work {
+    cifar10_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} cifar10_work;
+
+CIFAR10_SELDOM void cifar10_task(void *arg, int index, int threads)
+{
+    const cifar10_work *w = (const cifar10_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        cifar10_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 CIFAR10_SELDOM void cifar10_run(cifar10_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        CIFAR10_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = cifar10_flush_denormals();
-            CIFAR10_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) cifar10_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            cifar10_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) cifar10_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    cifar10_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, cifar10_task, &work);
 }
 
 CIFAR10_FN int cifar10_least(int64_t a, int64_t b)
@@ -438,7 +415,6 @@ static int cifar10_g0_forward(const gpunn_kernel_call *call)
         const int64_t label = (int64_t)labels2[i];
         if ((label < 0 || label >= 10) && label != -100) return GPUNN_ERR_ARGUMENT;
     }
-    const unsigned mode = cifar10_flush_denormals();
     char *space = (char *)call->workspace;
     float *stat[2];
     stat[0] = (float *)(void *)space;
@@ -473,7 +449,6 @@ static int cifar10_g0_forward(const gpunn_kernel_call *call)
             t24[0] = t24_value;
         }
     }
-    cifar10_restore(mode);
     return 0;
 }
 
@@ -511,28 +486,24 @@ CIFAR10_LOOPS cifar10_update0_loop(const gpunn_update *u, gpunn_update_numbers n
     }
 }
 
+typedef struct cifar10_update0_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} cifar10_update0_work;
+
+static void cifar10_update0_task(void *arg, int index, int threads)
+{
+    const cifar10_update0_work *w = (const cifar10_update0_work *)arg;
+    cifar10_update0_loop(w->u, *w->numbers, cifar10_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     cifar10_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int cifar10_update0(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    cifar10_update0_work work = {u, numbers, cifar10_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = cifar10_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        CIFAR10_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = cifar10_flush_denormals();
-            CIFAR10_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                cifar10_update0_loop(u, *numbers, cifar10_slice(u->count, 16, slices, i),
-                                 cifar10_slice(u->count, 16, slices, i + 1));
-            cifar10_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = cifar10_flush_denormals();
-    (void)threads;
-    cifar10_update0_loop(u, *numbers, 0, u->count);
-    cifar10_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, cifar10_update0_task, &work);
     return 0;
 }
 #ifdef CIFAR10_OPTIMIZED

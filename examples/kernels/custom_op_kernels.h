@@ -1,6 +1,6 @@
 /* custom_op_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 32b8eb8d2c6c
+ * gpunn 0.1, templates 5ca4ecb9f2eb
  * spec sha256 69bb937185aec3d159faf1a70e32abe348f18e4ba8597249bdae8eda85061087
  * renew it with: python3 -m generator examples/kernels/custom_op.json -o examples/kernels/custom_op
  */
@@ -8,7 +8,7 @@
 #define CUSTOM_OP_KERNELS_H
 #include "gpunn.h"
 
-#define CUSTOM_OP_KERNELS_STAMP 0xae180b356ed018e0ull /* of this text: custom_op_kernels.cu was written with it */
+#define CUSTOM_OP_KERNELS_STAMP 0xacea1e8d0c6365daull /* of this text: custom_op_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set custom_op_kernels;
 #endif
 
 #if defined(CUSTOM_OP_KERNELS_IMPLEMENTATION) || defined(CUSTOM_OP_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "custom_op_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "custom_op_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -229,12 +229,6 @@ CUSTOM_OP_FN void custom_op_g1_forward_0_final(float sum0, float count, float *t
 /* ==== loops =========================================================================================================== */
 enum { CUSTOM_OP_BLOCK = 1024, CUSTOM_OP_ROW = 4096, CUSTOM_OP_SLICES = 64 };
 
-#ifdef _OPENMP
-#define CUSTOM_OP_PRAGMA(text) _Pragma(#text)
-#define CUSTOM_OP_OMP(...) CUSTOM_OP_PRAGMA(omp __VA_ARGS__)
-#else
-#define CUSTOM_OP_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define CUSTOM_OP_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -270,27 +264,6 @@ CUSTOM_OP_FN void custom_op_roots(float *x, int64_t n)
     for (; i < n; ++i) x[i] = sqrtf(x[i]);
 }
 
-/* Denormal floats count as zero while kernels run. */
-CUSTOM_OP_FN unsigned custom_op_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-CUSTOM_OP_FN void custom_op_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
-
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 CUSTOM_OP_FN int custom_op_slices(int64_t count, int64_t least)
 {
@@ -318,24 +291,28 @@ CUSTOM_OP_FN void custom_op_run_slice(custom_op_loop loop, const gpunn_kernel_ca
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct custom_op_work {
+    custom_op_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} custom_op_work;
+
+CUSTOM_OP_SELDOM void custom_op_task(void *arg, int index, int threads)
+{
+    const custom_op_work *w = (const custom_op_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        custom_op_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 CUSTOM_OP_SELDOM void custom_op_run(custom_op_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        CUSTOM_OP_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = custom_op_flush_denormals();
-            CUSTOM_OP_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) custom_op_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            custom_op_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) custom_op_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    custom_op_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, custom_op_task, &work);
 }
 
 CUSTOM_OP_FN int custom_op_least(int64_t a, int64_t b)
@@ -422,12 +399,10 @@ CUSTOM_OP_LOOPS custom_op_g0_evaluation_0_loop(const gpunn_kernel_call *call, fl
 
 static int custom_op_g0_evaluation(const gpunn_kernel_call *call)
 {
-    const unsigned mode = custom_op_flush_denormals();
     {
         const int slices = custom_op_slices(call->batch * 32, 16384);
         custom_op_run(custom_op_g0_evaluation_0_loop, call, NULL, call->batch * 32, 16, slices, NULL, 0);
     }
-    custom_op_restore(mode);
     return 0;
 }
 
@@ -460,12 +435,10 @@ CUSTOM_OP_LOOPS custom_op_g0_forward_0_loop(const gpunn_kernel_call *call, float
 
 static int custom_op_g0_forward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = custom_op_flush_denormals();
     {
         const int slices = custom_op_slices(call->batch * 32, 16384);
         custom_op_run(custom_op_g0_forward_0_loop, call, NULL, call->batch * 32, 16, slices, NULL, 0);
     }
-    custom_op_restore(mode);
     return 0;
 }
 
@@ -506,7 +479,6 @@ CUSTOM_OP_LOOPS custom_op_g0_backward_0_loop(const gpunn_kernel_call *call, floa
 
 static int custom_op_g0_backward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = custom_op_flush_denormals();
     char *space = (char *)call->workspace;
     double *const sums = (double *)(void *)space;
     {
@@ -522,7 +494,6 @@ static int custom_op_g0_backward(const gpunn_kernel_call *call)
             }
         }
     }
-    custom_op_restore(mode);
     return 0;
 }
 
@@ -556,7 +527,6 @@ CUSTOM_OP_LOOPS custom_op_g1_evaluation_0_loop(const gpunn_kernel_call *call, fl
 
 static int custom_op_g1_evaluation(const gpunn_kernel_call *call)
 {
-    const unsigned mode = custom_op_flush_denormals();
     char *space = (char *)call->workspace;
     double *const sums = (double *)(void *)space;
     {
@@ -570,7 +540,6 @@ static int custom_op_g1_evaluation(const gpunn_kernel_call *call)
             t24[0] = t24_value;
         }
     }
-    custom_op_restore(mode);
     return 0;
 }
 
@@ -616,7 +585,6 @@ CUSTOM_OP_LOOPS custom_op_g1_forward_0_loop(const gpunn_kernel_call *call, float
 
 static int custom_op_g1_forward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = custom_op_flush_denormals();
     char *space = (char *)call->workspace;
     double *const sums = (double *)(void *)space;
     {
@@ -630,7 +598,6 @@ static int custom_op_g1_forward(const gpunn_kernel_call *call)
             t24[0] = t24_value;
         }
     }
-    custom_op_restore(mode);
     return 0;
 }
 
@@ -679,28 +646,24 @@ CUSTOM_OP_LOOPS custom_op_update0_loop(const gpunn_update *u, gpunn_update_numbe
     }
 }
 
+typedef struct custom_op_update0_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} custom_op_update0_work;
+
+static void custom_op_update0_task(void *arg, int index, int threads)
+{
+    const custom_op_update0_work *w = (const custom_op_update0_work *)arg;
+    custom_op_update0_loop(w->u, *w->numbers, custom_op_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     custom_op_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int custom_op_update0(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    custom_op_update0_work work = {u, numbers, custom_op_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = custom_op_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        CUSTOM_OP_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = custom_op_flush_denormals();
-            CUSTOM_OP_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                custom_op_update0_loop(u, *numbers, custom_op_slice(u->count, 16, slices, i),
-                                 custom_op_slice(u->count, 16, slices, i + 1));
-            custom_op_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = custom_op_flush_denormals();
-    (void)threads;
-    custom_op_update0_loop(u, *numbers, 0, u->count);
-    custom_op_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, custom_op_update0_task, &work);
     return 0;
 }
 #ifdef CUSTOM_OP_OPTIMIZED

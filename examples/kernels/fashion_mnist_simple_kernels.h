@@ -1,6 +1,6 @@
 /* fashion_mnist_simple_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 32b8eb8d2c6c
+ * gpunn 0.1, templates 5ca4ecb9f2eb
  * spec sha256 75e03a4c55392a6a7e53555d05213d51406235ba9d827c3eda824af09be1cd9a
  * renew it with: python3 -m generator examples/kernels/fashion_mnist_simple.json -o examples/kernels/fashion_mnist_simple
  */
@@ -8,7 +8,7 @@
 #define FASHION_MNIST_SIMPLE_KERNELS_H
 #include "gpunn.h"
 
-#define FASHION_MNIST_SIMPLE_KERNELS_STAMP 0x1c545a7850e9bc0full /* of this text: fashion_mnist_simple_kernels.cu was written with it */
+#define FASHION_MNIST_SIMPLE_KERNELS_STAMP 0x5adad69426a28f1dull /* of this text: fashion_mnist_simple_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set fashion_mnist_simple_kernels;
 #endif
 
 #if defined(FASHION_MNIST_SIMPLE_KERNELS_IMPLEMENTATION) || defined(FASHION_MNIST_SIMPLE_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "fashion_mnist_simple_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "fashion_mnist_simple_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -226,12 +226,6 @@ FASHION_MNIST_SIMPLE_FN void fashion_mnist_simple_g1_evaluation_0(float t12, flo
 /* ==== loops =========================================================================================================== */
 enum { FASHION_MNIST_SIMPLE_BLOCK = 1024, FASHION_MNIST_SIMPLE_ROW = 4096, FASHION_MNIST_SIMPLE_SLICES = 64 };
 
-#ifdef _OPENMP
-#define FASHION_MNIST_SIMPLE_PRAGMA(text) _Pragma(#text)
-#define FASHION_MNIST_SIMPLE_OMP(...) FASHION_MNIST_SIMPLE_PRAGMA(omp __VA_ARGS__)
-#else
-#define FASHION_MNIST_SIMPLE_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define FASHION_MNIST_SIMPLE_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -267,27 +261,6 @@ FASHION_MNIST_SIMPLE_FN void fashion_mnist_simple_roots(float *x, int64_t n)
     for (; i < n; ++i) x[i] = sqrtf(x[i]);
 }
 
-/* Denormal floats count as zero while kernels run. */
-FASHION_MNIST_SIMPLE_FN unsigned fashion_mnist_simple_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-FASHION_MNIST_SIMPLE_FN void fashion_mnist_simple_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
-
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 FASHION_MNIST_SIMPLE_FN int fashion_mnist_simple_slices(int64_t count, int64_t least)
 {
@@ -315,24 +288,28 @@ FASHION_MNIST_SIMPLE_FN void fashion_mnist_simple_run_slice(fashion_mnist_simple
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct fashion_mnist_simple_work {
+    fashion_mnist_simple_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} fashion_mnist_simple_work;
+
+FASHION_MNIST_SIMPLE_SELDOM void fashion_mnist_simple_task(void *arg, int index, int threads)
+{
+    const fashion_mnist_simple_work *w = (const fashion_mnist_simple_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        fashion_mnist_simple_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 FASHION_MNIST_SIMPLE_SELDOM void fashion_mnist_simple_run(fashion_mnist_simple_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        FASHION_MNIST_SIMPLE_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = fashion_mnist_simple_flush_denormals();
-            FASHION_MNIST_SIMPLE_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) fashion_mnist_simple_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            fashion_mnist_simple_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) fashion_mnist_simple_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    fashion_mnist_simple_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, fashion_mnist_simple_task, &work);
 }
 
 FASHION_MNIST_SIMPLE_FN int fashion_mnist_simple_least(int64_t a, int64_t b)
@@ -461,7 +438,6 @@ static int fashion_mnist_simple_g0_forward(const gpunn_kernel_call *call)
         const int64_t label = (int64_t)labels2[i];
         if ((label < 0 || label >= 10) && label != -100) return GPUNN_ERR_ARGUMENT;
     }
-    const unsigned mode = fashion_mnist_simple_flush_denormals();
     char *space = (char *)call->workspace;
     float *stat[2];
     stat[0] = (float *)(void *)space;
@@ -497,7 +473,6 @@ static int fashion_mnist_simple_g0_forward(const gpunn_kernel_call *call)
             t11[0] = t11_value;
         }
     }
-    fashion_mnist_simple_restore(mode);
     return 0;
 }
 
@@ -535,12 +510,10 @@ FASHION_MNIST_SIMPLE_LOOPS fashion_mnist_simple_g1_evaluation_0_loop(const gpunn
 
 static int fashion_mnist_simple_g1_evaluation(const gpunn_kernel_call *call)
 {
-    const unsigned mode = fashion_mnist_simple_flush_denormals();
     {
         const int slices = fashion_mnist_simple_slices(call->batch, 16384);
         fashion_mnist_simple_run(fashion_mnist_simple_g1_evaluation_0_loop, call, NULL, call->batch, 16, slices, NULL, 0);
     }
-    fashion_mnist_simple_restore(mode);
     return 0;
 }
 
@@ -586,28 +559,24 @@ FASHION_MNIST_SIMPLE_LOOPS fashion_mnist_simple_update0_loop(const gpunn_update 
     }
 }
 
+typedef struct fashion_mnist_simple_update0_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} fashion_mnist_simple_update0_work;
+
+static void fashion_mnist_simple_update0_task(void *arg, int index, int threads)
+{
+    const fashion_mnist_simple_update0_work *w = (const fashion_mnist_simple_update0_work *)arg;
+    fashion_mnist_simple_update0_loop(w->u, *w->numbers, fashion_mnist_simple_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     fashion_mnist_simple_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int fashion_mnist_simple_update0(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    fashion_mnist_simple_update0_work work = {u, numbers, fashion_mnist_simple_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = fashion_mnist_simple_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        FASHION_MNIST_SIMPLE_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = fashion_mnist_simple_flush_denormals();
-            FASHION_MNIST_SIMPLE_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                fashion_mnist_simple_update0_loop(u, *numbers, fashion_mnist_simple_slice(u->count, 16, slices, i),
-                                 fashion_mnist_simple_slice(u->count, 16, slices, i + 1));
-            fashion_mnist_simple_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = fashion_mnist_simple_flush_denormals();
-    (void)threads;
-    fashion_mnist_simple_update0_loop(u, *numbers, 0, u->count);
-    fashion_mnist_simple_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, fashion_mnist_simple_update0_task, &work);
     return 0;
 }
 #ifdef FASHION_MNIST_SIMPLE_OPTIMIZED

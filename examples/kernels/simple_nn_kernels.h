@@ -1,6 +1,6 @@
 /* simple_nn_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 32b8eb8d2c6c
+ * gpunn 0.1, templates 5ca4ecb9f2eb
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -8,7 +8,7 @@
 #define SIMPLE_NN_KERNELS_H
 #include "gpunn.h"
 
-#define SIMPLE_NN_KERNELS_STAMP 0x2cdf580d608610a4ull /* of this text: simple_nn_kernels.cu was written with it */
+#define SIMPLE_NN_KERNELS_STAMP 0xad7511484b3721b3ull /* of this text: simple_nn_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set simple_nn_kernels;
 #endif
 
 #if defined(SIMPLE_NN_KERNELS_IMPLEMENTATION) || defined(SIMPLE_NN_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "simple_nn_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "simple_nn_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -226,12 +226,6 @@ SIMPLE_NN_FN void simple_nn_g2_evaluation_0(float y, float t12, float t9, float 
 /* ==== loops =========================================================================================================== */
 enum { SIMPLE_NN_BLOCK = 1024, SIMPLE_NN_ROW = 4096, SIMPLE_NN_SLICES = 64 };
 
-#ifdef _OPENMP
-#define SIMPLE_NN_PRAGMA(text) _Pragma(#text)
-#define SIMPLE_NN_OMP(...) SIMPLE_NN_PRAGMA(omp __VA_ARGS__)
-#else
-#define SIMPLE_NN_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define SIMPLE_NN_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -254,27 +248,6 @@ enum { SIMPLE_NN_BLOCK = 1024, SIMPLE_NN_ROW = 4096, SIMPLE_NN_SLICES = 64 };
 #else
 #define SIMPLE_NN_LOOPS static void
 #endif
-
-/* Denormal floats count as zero while kernels run. */
-SIMPLE_NN_FN unsigned simple_nn_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-SIMPLE_NN_FN void simple_nn_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 SIMPLE_NN_FN int simple_nn_slices(int64_t count, int64_t least)
@@ -303,24 +276,28 @@ SIMPLE_NN_FN void simple_nn_run_slice(simple_nn_loop loop, const gpunn_kernel_ca
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct simple_nn_work {
+    simple_nn_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} simple_nn_work;
+
+SIMPLE_NN_SELDOM void simple_nn_task(void *arg, int index, int threads)
+{
+    const simple_nn_work *w = (const simple_nn_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        simple_nn_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 SIMPLE_NN_SELDOM void simple_nn_run(simple_nn_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        SIMPLE_NN_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = simple_nn_flush_denormals();
-            SIMPLE_NN_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) simple_nn_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            simple_nn_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) simple_nn_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    simple_nn_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, simple_nn_task, &work);
 }
 
 SIMPLE_NN_FN int simple_nn_least(int64_t a, int64_t b)
@@ -393,7 +370,6 @@ SIMPLE_NN_LOOPS simple_nn_g0_forward_0_loop(const gpunn_kernel_call *call, float
 
 static int simple_nn_g0_forward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = simple_nn_flush_denormals();
     char *space = (char *)call->workspace;
     double *const sums = (double *)(void *)space;
     {
@@ -407,7 +383,6 @@ static int simple_nn_g0_forward(const gpunn_kernel_call *call)
             t11[0] = t11_value;
         }
     }
-    simple_nn_restore(mode);
     return 0;
 }
 
@@ -441,7 +416,6 @@ SIMPLE_NN_LOOPS simple_nn_g1_evaluation_0_loop(const gpunn_kernel_call *call, fl
 
 static int simple_nn_g1_evaluation(const gpunn_kernel_call *call)
 {
-    const unsigned mode = simple_nn_flush_denormals();
     char *space = (char *)call->workspace;
     double *const sums = (double *)(void *)space;
     {
@@ -455,7 +429,6 @@ static int simple_nn_g1_evaluation(const gpunn_kernel_call *call)
             t11[0] = t11_value;
         }
     }
-    simple_nn_restore(mode);
     return 0;
 }
 
@@ -491,12 +464,10 @@ SIMPLE_NN_LOOPS simple_nn_g2_evaluation_0_loop(const gpunn_kernel_call *call, fl
 
 static int simple_nn_g2_evaluation(const gpunn_kernel_call *call)
 {
-    const unsigned mode = simple_nn_flush_denormals();
     {
         const int slices = simple_nn_slices(call->batch, 16384);
         simple_nn_run(simple_nn_g2_evaluation_0_loop, call, NULL, call->batch, 16, slices, NULL, 0);
     }
-    simple_nn_restore(mode);
     return 0;
 }
 
@@ -524,28 +495,24 @@ SIMPLE_NN_LOOPS simple_nn_update0_loop(const gpunn_update *u, gpunn_update_numbe
     }
 }
 
+typedef struct simple_nn_update0_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} simple_nn_update0_work;
+
+static void simple_nn_update0_task(void *arg, int index, int threads)
+{
+    const simple_nn_update0_work *w = (const simple_nn_update0_work *)arg;
+    simple_nn_update0_loop(w->u, *w->numbers, simple_nn_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     simple_nn_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int simple_nn_update0(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    simple_nn_update0_work work = {u, numbers, simple_nn_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = simple_nn_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        SIMPLE_NN_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = simple_nn_flush_denormals();
-            SIMPLE_NN_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                simple_nn_update0_loop(u, *numbers, simple_nn_slice(u->count, 16, slices, i),
-                                 simple_nn_slice(u->count, 16, slices, i + 1));
-            simple_nn_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = simple_nn_flush_denormals();
-    (void)threads;
-    simple_nn_update0_loop(u, *numbers, 0, u->count);
-    simple_nn_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, simple_nn_update0_task, &work);
     return 0;
 }
 #ifdef SIMPLE_NN_OPTIMIZED

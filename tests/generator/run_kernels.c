@@ -13,6 +13,12 @@
 #define JOIN(a, b) JOIN_(a, b)
 #define SET JOIN(NAME, _kernels)
 
+/* gpunn.h's, of which only declarations are here: one index after the other, the last first. */
+void gpunn_parallel(int threads, void (*task)(void *arg, int index, int threads), void *arg)
+{
+    for (int i = threads < 1 ? 1 : threads; i-- > 0;) task(arg, i, threads < 1 ? 1 : threads);
+}
+
 enum { MOST = 64 };
 
 typedef struct block {

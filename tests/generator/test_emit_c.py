@@ -19,7 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 GOLDEN = os.path.join(HERE, "golden")
 STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Wdouble-promotion", "-Werror", "-I" + ROOT]
-FAST = ["gcc", "-std=gnu99", "-O2", "-march=native", "-fopenmp"]
+FAST = ["gcc", "-std=gnu99", "-O2", "-march=native"]
 FORMATS = {"f32": "f", "bf16": "f", "f16": "f", "i64": "q", "i32": "i", "u8": "B", "bool": "B"}
 
 
@@ -124,7 +124,7 @@ class Compiled(unittest.TestCase):
         """All sets in one file: nothing of one may disturb another."""
         source = "".join('#define %s_KERNELS_IMPLEMENTATION\n' % name.upper() + 2 * ('#include "%s_kernels.h"\n' % name)
                          for name in sets.SETS)
-        for suffix, compiler in (("c", ["gcc", "-std=c99", "-O1", "-fopenmp"]), ("c", ["clang", "-std=c99", "-fsyntax-only"]),
+        for suffix, compiler in (("c", ["gcc", "-std=c99", "-O1"]), ("c", ["clang", "-std=c99", "-fsyntax-only"]),
                                  ("cc", ["g++", "-std=c++17", "-fsyntax-only"]), ("c", ["gcc", "-std=c99", "-O0"])):
             if shutil.which(compiler[0]) is None:
                 continue
@@ -299,7 +299,7 @@ class Compiled(unittest.TestCase):
 
     def test_memory(self):
         """Under the address and undefined-behaviour sanitizers."""
-        compiler = ["gcc", "-std=gnu99", "-O0", "-g", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+        compiler = ["gcc", "-std=gnu99", "-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
         for name, direction, batch, missing in (
                 ("mixed", "forward", 3, ("late", "extra")), ("layer_norm", "backward", 2, ("dr",)),
                 ("group_norm", "forward", 2, ()), ("long_groups", "forward", 1, ()), ("group_norm", "backward", 2, ("dbias",)),

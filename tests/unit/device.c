@@ -1,5 +1,10 @@
 /* Devices, errors and their sentences, the life of models, initial values, independence of threads and devices. */
+#define _GNU_SOURCE /* RTLD_NEXT */
 #include "../test.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
 
 static void test_names(void **state)
 {
@@ -369,6 +374,101 @@ static void test_interleaved(void **state)
     }
 }
 
+/* ---- a device's threads ---------------------------------------------------------------------------------------------- */
+static int thread_count(void)
+{
+    int            count = 0;
+    struct dirent *entry;
+    DIR           *folder = opendir("/proc/self/task");
+    if (folder == NULL) return 0;
+    while ((entry = readdir(folder)) != NULL) count += entry->d_name[0] != '.';
+    closedir(folder);
+    return count;
+}
+
+static int threads_left = -1; /* so many more can be started; below 0: any */
+int        pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *arg)
+{
+    if (threads_left == 0) return EAGAIN;
+    if (threads_left > 0) threads_left--;
+    int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = dlsym(RTLD_NEXT, "pthread_create");
+    return real(thread, attributes, start, arg);
+}
+
+enum { TEAM = 5, ROUNDS = 200 };
+typedef struct teamwork {
+    int  ran[TEAM], inner, threads;
+    bool alone; /* each inner call had one thread */
+} teamwork;
+
+static void inner_task(void *arg, int index, int threads)
+{
+    teamwork *work = arg;
+    if (index != 0 || threads != 1) work->alone = false;
+    __atomic_fetch_add(&work->inner, 1, __ATOMIC_RELAXED);
+}
+
+static void outer_task(void *arg, int index, int threads)
+{
+    teamwork *work = arg;
+    work->ran[index]++;
+    if (index == 0) work->threads = threads;
+    gpunn_parallel(TEAM, inner_task, work);
+}
+
+static int team_forward(const gpunn_custom_call *call)
+{
+    teamwork *work = call->user;
+    assert_int_equal(call->threads, TEAM);
+    for (int round = 0; round < ROUNDS; round++) {
+        if (round % 50 == 49) usleep(2000); /* they sleep meanwhile */
+        gpunn_parallel(2 + round % (TEAM - 1), outer_task, work);
+    }
+    memcpy(call->out->data, call->in[0].data, (size_t)call->out->count * sizeof(float));
+    return 0;
+}
+
+/* A program's function on the device's threads, which end with the device; without enough of them it is told how many there are. */
+static void test_teams(void **state)
+{
+    (void)state;
+    for (int most = TEAM; most >= 1; most -= 2) {
+        const int     before = thread_count();
+        teamwork      work = {.alone = true};
+        gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = TEAM);
+        if (gpunn_device_threads(dev) == 1) {
+            gpunn_device_close(dev);
+            SKIP("built without threads");
+        }
+        gpunn_model          *model = gpunn_model_create(dev);
+        gpunn_tensor         *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
+        const gpunn_custom_op op = {.name = "team", .inputs = 1, .forward = team_forward, .user = &work};
+        gpunn_tensor         *y = MADE(dev, gpunn_custom(&op, &x));
+        const float           values[3] = {1, 2, 3};
+        OK(dev, gpunn_write(x, values, sizeof values));
+        assert_int_equal(thread_count(), before); /* none before there is work for it */
+        threads_left = most - 1;
+        OK(dev, gpunn_forward(&y, 1));
+        threads_left = -1;
+        assert_int_equal(thread_count(), before + most - 1);
+        int total = 0;
+        for (int i = 0; i < TEAM; i++) total += work.ran[i];
+        int expected = 0;
+        for (int round = 0; round < ROUNDS; round++) expected += 2 + round % (TEAM - 1) < most ? 2 + round % (TEAM - 1) : most;
+        assert_int_equal(work.ran[0], ROUNDS);
+        assert_int_equal(total, expected);
+        assert_int_equal(work.inner, total);
+        assert_true(work.alone);
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+        assert_int_equal(thread_count(), before);
+    }
+    teamwork outside = {.alone = true};
+    gpunn_parallel(TEAM, outer_task, &outside); /* where no device computes, the caller is the only thread */
+    assert_int_equal(outside.ran[0], 1);
+    assert_int_equal(outside.threads, 1);
+}
+
 static void test_memory_limit(void **state)
 {
     (void)state;
@@ -405,6 +505,7 @@ int main(void)
                                        test_with_device(test_init),
                                        cmocka_unit_test(test_reproducible),
                                        cmocka_unit_test(test_threads_large),
+                                       cmocka_unit_test(test_teams),
                                        cmocka_unit_test(test_interleaved),
                                        cmocka_unit_test(test_memory_limit)};
     return cmocka_run_group_tests(tests, NULL, NULL);

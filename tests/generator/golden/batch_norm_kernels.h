@@ -8,7 +8,7 @@
 #define BATCH_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define BATCH_NORM_KERNELS_STAMP 0xb5864df3dad9f2dfull /* of this text: batch_norm_kernels.cu was written with it */
+#define BATCH_NORM_KERNELS_STAMP 0xed39871c6aea89e1ull /* of this text: batch_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set batch_norm_kernels;
 #endif
 
 #if defined(BATCH_NORM_KERNELS_IMPLEMENTATION) || defined(BATCH_NORM_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "batch_norm_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "batch_norm_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -142,12 +142,6 @@ BATCH_NORM_FN void batch_norm_g0_forward_1(float bias, float x, float mean, floa
 /* ==== loops =========================================================================================================== */
 enum { BATCH_NORM_BLOCK = 1024, BATCH_NORM_ROW = 4096, BATCH_NORM_SLICES = 64 };
 
-#ifdef _OPENMP
-#define BATCH_NORM_PRAGMA(text) _Pragma(#text)
-#define BATCH_NORM_OMP(...) BATCH_NORM_PRAGMA(omp __VA_ARGS__)
-#else
-#define BATCH_NORM_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define BATCH_NORM_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -170,27 +164,6 @@ enum { BATCH_NORM_BLOCK = 1024, BATCH_NORM_ROW = 4096, BATCH_NORM_SLICES = 64 };
 #else
 #define BATCH_NORM_LOOPS static void
 #endif
-
-/* Denormal floats count as zero while kernels run. */
-BATCH_NORM_FN unsigned batch_norm_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-BATCH_NORM_FN void batch_norm_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 BATCH_NORM_FN int batch_norm_slices(int64_t count, int64_t least)
@@ -219,24 +192,28 @@ BATCH_NORM_FN void batch_norm_run_slice(batch_norm_loop loop, const gpunn_kernel
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct batch_norm_work {
+    batch_norm_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} batch_norm_work;
+
+BATCH_NORM_SELDOM void batch_norm_task(void *arg, int index, int threads)
+{
+    const batch_norm_work *w = (const batch_norm_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        batch_norm_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 BATCH_NORM_SELDOM void batch_norm_run(batch_norm_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        BATCH_NORM_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = batch_norm_flush_denormals();
-            BATCH_NORM_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) batch_norm_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            batch_norm_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) batch_norm_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    batch_norm_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, batch_norm_task, &work);
 }
 
 BATCH_NORM_FN int batch_norm_least(int64_t a, int64_t b)
@@ -330,7 +307,6 @@ BATCH_NORM_LOOPS batch_norm_g0_forward_1_loop(const gpunn_kernel_call *call, flo
 
 static int batch_norm_g0_forward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = batch_norm_flush_denormals();
     char *space = (char *)call->workspace;
     float *stat[1];
     stat[0] = (float *)(void *)space;
@@ -364,7 +340,6 @@ static int batch_norm_g0_forward(const gpunn_kernel_call *call)
         const int slices = batch_norm_slices(call->batch * 210, 16384);
         batch_norm_run(batch_norm_g0_forward_1_loop, call, stat, call->batch * 210, 70, slices, NULL, 0);
     }
-    batch_norm_restore(mode);
     return 0;
 }
 

@@ -8,7 +8,7 @@
 #define CROSS_ENTROPY_KERNELS_H
 #include "gpunn.h"
 
-#define CROSS_ENTROPY_KERNELS_STAMP 0x689888f0bada5dcaull /* of this text: cross_entropy_kernels.cu was written with it */
+#define CROSS_ENTROPY_KERNELS_STAMP 0x1d31b5820792052bull /* of this text: cross_entropy_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set cross_entropy_kernels;
 #endif
 
 #if defined(CROSS_ENTROPY_KERNELS_IMPLEMENTATION) || defined(CROSS_ENTROPY_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "cross_entropy_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "cross_entropy_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -221,12 +221,6 @@ CROSS_ENTROPY_FN void cross_entropy_g0_forward_1_final(float sum0, float divisor
 /* ==== loops =========================================================================================================== */
 enum { CROSS_ENTROPY_BLOCK = 1024, CROSS_ENTROPY_ROW = 4096, CROSS_ENTROPY_SLICES = 64 };
 
-#ifdef _OPENMP
-#define CROSS_ENTROPY_PRAGMA(text) _Pragma(#text)
-#define CROSS_ENTROPY_OMP(...) CROSS_ENTROPY_PRAGMA(omp __VA_ARGS__)
-#else
-#define CROSS_ENTROPY_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define CROSS_ENTROPY_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -249,27 +243,6 @@ enum { CROSS_ENTROPY_BLOCK = 1024, CROSS_ENTROPY_ROW = 4096, CROSS_ENTROPY_SLICE
 #else
 #define CROSS_ENTROPY_LOOPS static void
 #endif
-
-/* Denormal floats count as zero while kernels run. */
-CROSS_ENTROPY_FN unsigned cross_entropy_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-CROSS_ENTROPY_FN void cross_entropy_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 CROSS_ENTROPY_FN int cross_entropy_slices(int64_t count, int64_t least)
@@ -298,24 +271,28 @@ CROSS_ENTROPY_FN void cross_entropy_run_slice(cross_entropy_loop loop, const gpu
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct cross_entropy_work {
+    cross_entropy_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} cross_entropy_work;
+
+CROSS_ENTROPY_SELDOM void cross_entropy_task(void *arg, int index, int threads)
+{
+    const cross_entropy_work *w = (const cross_entropy_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        cross_entropy_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 CROSS_ENTROPY_SELDOM void cross_entropy_run(cross_entropy_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        CROSS_ENTROPY_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = cross_entropy_flush_denormals();
-            CROSS_ENTROPY_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) cross_entropy_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            cross_entropy_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) cross_entropy_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    cross_entropy_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, cross_entropy_task, &work);
 }
 
 /* Bytes of workspace. */
@@ -443,7 +420,6 @@ static int cross_entropy_g0_forward(const gpunn_kernel_call *call)
         const int64_t label = (int64_t)labels1[i];
         if ((label < 0 || label >= 10) && label != -100) return GPUNN_ERR_ARGUMENT;
     }
-    const unsigned mode = cross_entropy_flush_denormals();
     char *space = (char *)call->workspace;
     float *stat[1];
     stat[0] = (float *)(void *)space;
@@ -471,7 +447,6 @@ static int cross_entropy_g0_forward(const gpunn_kernel_call *call)
             loss[0] = loss_value;
         }
     }
-    cross_entropy_restore(mode);
     return 0;
 }
 

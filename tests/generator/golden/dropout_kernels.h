@@ -8,7 +8,7 @@
 #define DROPOUT_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_KERNELS_STAMP 0x564f741e32c6ff0aull /* of this text: dropout_kernels.cu was written with it */
+#define DROPOUT_KERNELS_STAMP 0xfa758fb6defae998ull /* of this text: dropout_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set dropout_kernels;
 #endif
 
 #if defined(DROPOUT_KERNELS_IMPLEMENTATION) || defined(DROPOUT_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "dropout_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "dropout_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -75,12 +75,6 @@ DROPOUT_FN void dropout_g0_forward_0(float x, float keep0, float r, float keep1,
 /* ==== loops =========================================================================================================== */
 enum { DROPOUT_BLOCK = 1024, DROPOUT_ROW = 4096, DROPOUT_SLICES = 64 };
 
-#ifdef _OPENMP
-#define DROPOUT_PRAGMA(text) _Pragma(#text)
-#define DROPOUT_OMP(...) DROPOUT_PRAGMA(omp __VA_ARGS__)
-#else
-#define DROPOUT_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define DROPOUT_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -103,27 +97,6 @@ enum { DROPOUT_BLOCK = 1024, DROPOUT_ROW = 4096, DROPOUT_SLICES = 64 };
 #else
 #define DROPOUT_LOOPS static void
 #endif
-
-/* Denormal floats count as zero while kernels run. */
-DROPOUT_FN unsigned dropout_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-DROPOUT_FN void dropout_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 DROPOUT_FN int dropout_slices(int64_t count, int64_t least)
@@ -152,24 +125,28 @@ DROPOUT_FN void dropout_run_slice(dropout_loop loop, const gpunn_kernel_call *ca
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct dropout_work {
+    dropout_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} dropout_work;
+
+DROPOUT_SELDOM void dropout_task(void *arg, int index, int threads)
+{
+    const dropout_work *w = (const dropout_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        dropout_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 DROPOUT_SELDOM void dropout_run(dropout_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        DROPOUT_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = dropout_flush_denormals();
-            DROPOUT_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) dropout_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            dropout_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) dropout_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    dropout_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, dropout_task, &work);
 }
 
 DROPOUT_FN int dropout_least(int64_t a, int64_t b)
@@ -243,12 +220,10 @@ DROPOUT_LOOPS dropout_g0_forward_0_loop(const gpunn_kernel_call *call, float *co
 
 static int dropout_g0_forward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = dropout_flush_denormals();
     {
         const int slices = dropout_slices(call->batch * 231, 16384);
         dropout_run(dropout_g0_forward_0_loop, call, NULL, call->batch * 231, 16, slices, NULL, 0);
     }
-    dropout_restore(mode);
     return 0;
 }
 

@@ -8,7 +8,7 @@
 #define DROPOUT_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_ROWS_KERNELS_STAMP 0x48b81f73c875f46aull /* of this text: dropout_rows_kernels.cu was written with it */
+#define DROPOUT_ROWS_KERNELS_STAMP 0x5785ba4749a2fef5ull /* of this text: dropout_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set dropout_rows_kernels;
 #endif
 
 #if defined(DROPOUT_ROWS_KERNELS_IMPLEMENTATION) || defined(DROPOUT_ROWS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "dropout_rows_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "dropout_rows_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -85,12 +85,6 @@ DROPOUT_ROWS_FN void dropout_rows_g0_forward_0(float x, float keep0, float r, fl
 /* ==== loops =========================================================================================================== */
 enum { DROPOUT_ROWS_BLOCK = 1024, DROPOUT_ROWS_ROW = 4096, DROPOUT_ROWS_SLICES = 64 };
 
-#ifdef _OPENMP
-#define DROPOUT_ROWS_PRAGMA(text) _Pragma(#text)
-#define DROPOUT_ROWS_OMP(...) DROPOUT_ROWS_PRAGMA(omp __VA_ARGS__)
-#else
-#define DROPOUT_ROWS_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define DROPOUT_ROWS_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -113,27 +107,6 @@ enum { DROPOUT_ROWS_BLOCK = 1024, DROPOUT_ROWS_ROW = 4096, DROPOUT_ROWS_SLICES =
 #else
 #define DROPOUT_ROWS_LOOPS static void
 #endif
-
-/* Denormal floats count as zero while kernels run. */
-DROPOUT_ROWS_FN unsigned dropout_rows_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-DROPOUT_ROWS_FN void dropout_rows_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 DROPOUT_ROWS_FN int dropout_rows_slices(int64_t count, int64_t least)
@@ -162,24 +135,28 @@ DROPOUT_ROWS_FN void dropout_rows_run_slice(dropout_rows_loop loop, const gpunn_
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct dropout_rows_work {
+    dropout_rows_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} dropout_rows_work;
+
+DROPOUT_ROWS_SELDOM void dropout_rows_task(void *arg, int index, int threads)
+{
+    const dropout_rows_work *w = (const dropout_rows_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        dropout_rows_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 DROPOUT_ROWS_SELDOM void dropout_rows_run(dropout_rows_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        DROPOUT_ROWS_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = dropout_rows_flush_denormals();
-            DROPOUT_ROWS_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) dropout_rows_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            dropout_rows_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) dropout_rows_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    dropout_rows_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, dropout_rows_task, &work);
 }
 
 DROPOUT_ROWS_FN float dropout_rows_sum(const float *x, int n)
@@ -269,12 +246,10 @@ DROPOUT_ROWS_LOOPS dropout_rows_g0_forward_0_loop(const gpunn_kernel_call *call,
 
 static int dropout_rows_g0_forward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = dropout_rows_flush_denormals();
     {
         const int slices = dropout_rows_slices(call->batch * 231, 16384);
         dropout_rows_run(dropout_rows_g0_forward_0_loop, call, NULL, call->batch * 3, 1, slices, NULL, 0);
     }
-    dropout_rows_restore(mode);
     return 0;
 }
 

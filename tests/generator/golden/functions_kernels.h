@@ -8,7 +8,7 @@
 #define FUNCTIONS_KERNELS_H
 #include "gpunn.h"
 
-#define FUNCTIONS_KERNELS_STAMP 0x9087a9261f6f49aaull /* of this text: functions_kernels.cu was written with it */
+#define FUNCTIONS_KERNELS_STAMP 0xa5c6c77c8003c2c1ull /* of this text: functions_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set functions_kernels;
 #endif
 
 #if defined(FUNCTIONS_KERNELS_IMPLEMENTATION) || defined(FUNCTIONS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "functions_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "functions_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -492,12 +492,6 @@ FUNCTIONS_FN void functions_g0_forward_13(float x, float z, float *min_xz, float
 /* ==== loops =========================================================================================================== */
 enum { FUNCTIONS_BLOCK = 1024, FUNCTIONS_ROW = 4096, FUNCTIONS_SLICES = 64 };
 
-#ifdef _OPENMP
-#define FUNCTIONS_PRAGMA(text) _Pragma(#text)
-#define FUNCTIONS_OMP(...) FUNCTIONS_PRAGMA(omp __VA_ARGS__)
-#else
-#define FUNCTIONS_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define FUNCTIONS_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -520,27 +514,6 @@ enum { FUNCTIONS_BLOCK = 1024, FUNCTIONS_ROW = 4096, FUNCTIONS_SLICES = 64 };
 #else
 #define FUNCTIONS_LOOPS static void
 #endif
-
-/* Denormal floats count as zero while kernels run. */
-FUNCTIONS_FN unsigned functions_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-FUNCTIONS_FN void functions_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 FUNCTIONS_FN int functions_slices(int64_t count, int64_t least)
@@ -569,24 +542,28 @@ FUNCTIONS_FN void functions_run_slice(functions_loop loop, const gpunn_kernel_ca
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct functions_work {
+    functions_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} functions_work;
+
+FUNCTIONS_SELDOM void functions_task(void *arg, int index, int threads)
+{
+    const functions_work *w = (const functions_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        functions_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 FUNCTIONS_SELDOM void functions_run(functions_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        FUNCTIONS_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = functions_flush_denormals();
-            FUNCTIONS_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) functions_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            functions_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) functions_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    functions_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, functions_task, &work);
 }
 
 FUNCTIONS_FN int functions_least(int64_t a, int64_t b)
@@ -847,7 +824,6 @@ FUNCTIONS_LOOPS functions_g0_forward_13_loop(const gpunn_kernel_call *call, floa
 
 static int functions_g0_forward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = functions_flush_denormals();
     {
         const int slices = functions_slices(call->batch * 64, 16384);
         functions_run(functions_g0_forward_0_loop, call, NULL, call->batch * 64, 16, slices, NULL, 0);
@@ -904,7 +880,6 @@ static int functions_g0_forward(const gpunn_kernel_call *call)
         const int slices = functions_slices(call->batch * 64, 16384);
         functions_run(functions_g0_forward_13_loop, call, NULL, call->batch * 64, 16, slices, NULL, 0);
     }
-    functions_restore(mode);
     return 0;
 }
 

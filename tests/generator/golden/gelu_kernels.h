@@ -8,7 +8,7 @@
 #define GELU_KERNELS_H
 #include "gpunn.h"
 
-#define GELU_KERNELS_STAMP 0x42f742ff3cfb8e9bull /* of this text: gelu_kernels.cu was written with it */
+#define GELU_KERNELS_STAMP 0xe38d065a41faed5bull /* of this text: gelu_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set gelu_kernels;
 #endif
 
 #if defined(GELU_KERNELS_IMPLEMENTATION) || defined(GELU_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "gelu_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "gelu_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -160,12 +160,6 @@ GELU_FN void gelu_g0_backward_0_final(float sum0, float sum1, float *dscale, flo
 /* ==== loops =========================================================================================================== */
 enum { GELU_BLOCK = 1024, GELU_ROW = 4096, GELU_SLICES = 64 };
 
-#ifdef _OPENMP
-#define GELU_PRAGMA(text) _Pragma(#text)
-#define GELU_OMP(...) GELU_PRAGMA(omp __VA_ARGS__)
-#else
-#define GELU_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define GELU_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -188,27 +182,6 @@ enum { GELU_BLOCK = 1024, GELU_ROW = 4096, GELU_SLICES = 64 };
 #else
 #define GELU_LOOPS static void
 #endif
-
-/* Denormal floats count as zero while kernels run. */
-GELU_FN unsigned gelu_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-GELU_FN void gelu_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 GELU_FN int gelu_slices(int64_t count, int64_t least)
@@ -237,24 +210,28 @@ GELU_FN void gelu_run_slice(gelu_loop loop, const gpunn_kernel_call *call, float
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct gelu_work {
+    gelu_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} gelu_work;
+
+GELU_SELDOM void gelu_task(void *arg, int index, int threads)
+{
+    const gelu_work *w = (const gelu_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        gelu_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 GELU_SELDOM void gelu_run(gelu_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        GELU_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = gelu_flush_denormals();
-            GELU_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) gelu_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            gelu_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) gelu_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    gelu_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, gelu_task, &work);
 }
 
 GELU_FN int gelu_least(int64_t a, int64_t b)
@@ -331,12 +308,10 @@ GELU_LOOPS gelu_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *s
 
 static int gelu_g0_forward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = gelu_flush_denormals();
     {
         const int slices = gelu_slices(call->batch * 350, 16384);
         gelu_run(gelu_g0_forward_0_loop, call, NULL, call->batch * 350, 70, slices, NULL, 0);
     }
-    gelu_restore(mode);
     return 0;
 }
 
@@ -377,7 +352,6 @@ GELU_LOOPS gelu_g0_backward_0_loop(const gpunn_kernel_call *call, float *const *
 
 static int gelu_g0_backward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = gelu_flush_denormals();
     char *space = (char *)call->workspace;
     double *const sums = (double *)(void *)space;
     {
@@ -396,7 +370,6 @@ static int gelu_g0_backward(const gpunn_kernel_call *call)
             }
         }
     }
-    gelu_restore(mode);
     return 0;
 }
 

@@ -8,7 +8,7 @@
 #define GROUP_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define GROUP_NORM_KERNELS_STAMP 0xc4af43acc0541ba0ull /* of this text: group_norm_kernels.cu was written with it */
+#define GROUP_NORM_KERNELS_STAMP 0xbcd8f225229e855eull /* of this text: group_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set group_norm_kernels;
 #endif
 
 #if defined(GROUP_NORM_KERNELS_IMPLEMENTATION) || defined(GROUP_NORM_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "group_norm_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "group_norm_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -165,12 +165,6 @@ GROUP_NORM_FN void group_norm_g0_backward_1(float rstd, float weight, float dy, 
 /* ==== loops =========================================================================================================== */
 enum { GROUP_NORM_BLOCK = 1024, GROUP_NORM_ROW = 4096, GROUP_NORM_SLICES = 64 };
 
-#ifdef _OPENMP
-#define GROUP_NORM_PRAGMA(text) _Pragma(#text)
-#define GROUP_NORM_OMP(...) GROUP_NORM_PRAGMA(omp __VA_ARGS__)
-#else
-#define GROUP_NORM_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define GROUP_NORM_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -193,27 +187,6 @@ enum { GROUP_NORM_BLOCK = 1024, GROUP_NORM_ROW = 4096, GROUP_NORM_SLICES = 64 };
 #else
 #define GROUP_NORM_LOOPS static void
 #endif
-
-/* Denormal floats count as zero while kernels run. */
-GROUP_NORM_FN unsigned group_norm_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-GROUP_NORM_FN void group_norm_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 GROUP_NORM_FN int group_norm_slices(int64_t count, int64_t least)
@@ -242,24 +215,28 @@ GROUP_NORM_FN void group_norm_run_slice(group_norm_loop loop, const gpunn_kernel
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct group_norm_work {
+    group_norm_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} group_norm_work;
+
+GROUP_NORM_SELDOM void group_norm_task(void *arg, int index, int threads)
+{
+    const group_norm_work *w = (const group_norm_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        group_norm_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 GROUP_NORM_SELDOM void group_norm_run(group_norm_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        GROUP_NORM_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = group_norm_flush_denormals();
-            GROUP_NORM_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) group_norm_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            group_norm_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) group_norm_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    group_norm_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, group_norm_task, &work);
 }
 
 GROUP_NORM_FN int group_norm_least(int64_t a, int64_t b)
@@ -370,12 +347,10 @@ GROUP_NORM_LOOPS group_norm_g0_forward_0_loop(const gpunn_kernel_call *call, flo
 
 static int group_norm_g0_forward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = group_norm_flush_denormals();
     {
         const int slices = group_norm_slices(call->batch * 210, 16384);
         group_norm_run(group_norm_g0_forward_0_loop, call, NULL, call->batch * 2, 1, slices, NULL, 0);
     }
-    group_norm_restore(mode);
     return 0;
 }
 
@@ -450,7 +425,6 @@ GROUP_NORM_LOOPS group_norm_g0_backward_1_loop(const gpunn_kernel_call *call, fl
 
 static int group_norm_g0_backward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = group_norm_flush_denormals();
     char *space = (char *)call->workspace;
     double *const sums = (double *)(void *)space;
     {
@@ -473,7 +447,6 @@ static int group_norm_g0_backward(const gpunn_kernel_call *call)
         const int slices = group_norm_slices(call->batch * 210, 16384);
         group_norm_run(group_norm_g0_backward_1_loop, call, NULL, call->batch * 2, 1, slices, NULL, 0);
     }
-    group_norm_restore(mode);
     return 0;
 }
 

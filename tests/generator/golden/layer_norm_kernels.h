@@ -8,7 +8,7 @@
 #define LAYER_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_KERNELS_STAMP 0x3a7ebc37b20ae8e2ull /* of this text: layer_norm_kernels.cu was written with it */
+#define LAYER_NORM_KERNELS_STAMP 0x3f7ae2f82d399513ull /* of this text: layer_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set layer_norm_kernels;
 #endif
 
 #if defined(LAYER_NORM_KERNELS_IMPLEMENTATION) || defined(LAYER_NORM_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "layer_norm_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "layer_norm_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -167,12 +167,6 @@ LAYER_NORM_FN void layer_norm_g0_backward_0_final(float sum0, float sum1, float 
 /* ==== loops =========================================================================================================== */
 enum { LAYER_NORM_BLOCK = 1024, LAYER_NORM_ROW = 4096, LAYER_NORM_SLICES = 64 };
 
-#ifdef _OPENMP
-#define LAYER_NORM_PRAGMA(text) _Pragma(#text)
-#define LAYER_NORM_OMP(...) LAYER_NORM_PRAGMA(omp __VA_ARGS__)
-#else
-#define LAYER_NORM_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define LAYER_NORM_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -195,27 +189,6 @@ enum { LAYER_NORM_BLOCK = 1024, LAYER_NORM_ROW = 4096, LAYER_NORM_SLICES = 64 };
 #else
 #define LAYER_NORM_LOOPS static void
 #endif
-
-/* Denormal floats count as zero while kernels run. */
-LAYER_NORM_FN unsigned layer_norm_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-LAYER_NORM_FN void layer_norm_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 LAYER_NORM_FN int layer_norm_slices(int64_t count, int64_t least)
@@ -244,24 +217,28 @@ LAYER_NORM_FN void layer_norm_run_slice(layer_norm_loop loop, const gpunn_kernel
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct layer_norm_work {
+    layer_norm_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} layer_norm_work;
+
+LAYER_NORM_SELDOM void layer_norm_task(void *arg, int index, int threads)
+{
+    const layer_norm_work *w = (const layer_norm_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        layer_norm_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 LAYER_NORM_SELDOM void layer_norm_run(layer_norm_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        LAYER_NORM_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = layer_norm_flush_denormals();
-            LAYER_NORM_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) layer_norm_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            layer_norm_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) layer_norm_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    layer_norm_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, layer_norm_task, &work);
 }
 
 LAYER_NORM_FN int layer_norm_least(int64_t a, int64_t b)
@@ -361,12 +338,10 @@ LAYER_NORM_LOOPS layer_norm_g0_forward_0_loop(const gpunn_kernel_call *call, flo
 
 static int layer_norm_g0_forward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = layer_norm_flush_denormals();
     {
         const int slices = layer_norm_slices(call->batch * 396, 16384);
         layer_norm_run(layer_norm_g0_forward_0_loop, call, NULL, call->batch * 4, 1, slices, NULL, 0);
     }
-    layer_norm_restore(mode);
     return 0;
 }
 
@@ -427,7 +402,6 @@ LAYER_NORM_LOOPS layer_norm_g0_backward_0_loop(const gpunn_kernel_call *call, fl
 
 static int layer_norm_g0_backward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = layer_norm_flush_denormals();
     char *space = (char *)call->workspace;
     double *const sums = (double *)(void *)space;
     {
@@ -446,7 +420,6 @@ static int layer_norm_g0_backward(const gpunn_kernel_call *call)
             }
         }
     }
-    layer_norm_restore(mode);
     return 0;
 }
 

@@ -8,7 +8,7 @@
 #define LONG_GROUPS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_GROUPS_KERNELS_STAMP 0xade1ecd7d1f1fdefull /* of this text: long_groups_kernels.cu was written with it */
+#define LONG_GROUPS_KERNELS_STAMP 0xb3b03af55cbdda5bull /* of this text: long_groups_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set long_groups_kernels;
 #endif
 
 #if defined(LONG_GROUPS_KERNELS_IMPLEMENTATION) || defined(LONG_GROUPS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "long_groups_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "long_groups_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -165,12 +165,6 @@ LONG_GROUPS_FN void long_groups_g0_backward_1(float rstd, float weight, float dy
 /* ==== loops =========================================================================================================== */
 enum { LONG_GROUPS_BLOCK = 1024, LONG_GROUPS_ROW = 4096, LONG_GROUPS_SLICES = 64 };
 
-#ifdef _OPENMP
-#define LONG_GROUPS_PRAGMA(text) _Pragma(#text)
-#define LONG_GROUPS_OMP(...) LONG_GROUPS_PRAGMA(omp __VA_ARGS__)
-#else
-#define LONG_GROUPS_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define LONG_GROUPS_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -193,27 +187,6 @@ enum { LONG_GROUPS_BLOCK = 1024, LONG_GROUPS_ROW = 4096, LONG_GROUPS_SLICES = 64
 #else
 #define LONG_GROUPS_LOOPS static void
 #endif
-
-/* Denormal floats count as zero while kernels run. */
-LONG_GROUPS_FN unsigned long_groups_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-LONG_GROUPS_FN void long_groups_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 LONG_GROUPS_FN int long_groups_slices(int64_t count, int64_t least)
@@ -242,24 +215,28 @@ LONG_GROUPS_FN void long_groups_run_slice(long_groups_loop loop, const gpunn_ker
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct long_groups_work {
+    long_groups_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} long_groups_work;
+
+LONG_GROUPS_SELDOM void long_groups_task(void *arg, int index, int threads)
+{
+    const long_groups_work *w = (const long_groups_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        long_groups_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 LONG_GROUPS_SELDOM void long_groups_run(long_groups_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        LONG_GROUPS_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = long_groups_flush_denormals();
-            LONG_GROUPS_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) long_groups_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            long_groups_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) long_groups_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    long_groups_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, long_groups_task, &work);
 }
 
 LONG_GROUPS_FN int long_groups_least(int64_t a, int64_t b)
@@ -385,12 +362,10 @@ LONG_GROUPS_LOOPS long_groups_g0_forward_0_loop(const gpunn_kernel_call *call, f
 
 static int long_groups_g0_forward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = long_groups_flush_denormals();
     {
         const int slices = long_groups_slices(call->batch * 10000, 16384);
         long_groups_run(long_groups_g0_forward_0_loop, call, NULL, call->batch * 2, 1, slices, NULL, 0);
     }
-    long_groups_restore(mode);
     return 0;
 }
 
@@ -478,7 +453,6 @@ LONG_GROUPS_LOOPS long_groups_g0_backward_1_loop(const gpunn_kernel_call *call, 
 
 static int long_groups_g0_backward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = long_groups_flush_denormals();
     char *space = (char *)call->workspace;
     double *const sums = (double *)(void *)space;
     {
@@ -501,7 +475,6 @@ static int long_groups_g0_backward(const gpunn_kernel_call *call)
         const int slices = long_groups_slices(call->batch * 10000, 16384);
         long_groups_run(long_groups_g0_backward_1_loop, call, NULL, call->batch * 2, 1, slices, NULL, 0);
     }
-    long_groups_restore(mode);
     return 0;
 }
 

@@ -8,7 +8,7 @@
 #define LONG_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_ROWS_KERNELS_STAMP 0x052cfc1e8eeab809ull /* of this text: long_rows_kernels.cu was written with it */
+#define LONG_ROWS_KERNELS_STAMP 0x451fd7faf911d08full /* of this text: long_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set long_rows_kernels;
 #endif
 
 #if defined(LONG_ROWS_KERNELS_IMPLEMENTATION) || defined(LONG_ROWS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "long_rows_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "long_rows_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -154,12 +154,6 @@ LONG_ROWS_FN void long_rows_g0_evaluation_0_final(float sum0, float *columns)
 /* ==== loops =========================================================================================================== */
 enum { LONG_ROWS_BLOCK = 1024, LONG_ROWS_ROW = 4096, LONG_ROWS_SLICES = 64 };
 
-#ifdef _OPENMP
-#define LONG_ROWS_PRAGMA(text) _Pragma(#text)
-#define LONG_ROWS_OMP(...) LONG_ROWS_PRAGMA(omp __VA_ARGS__)
-#else
-#define LONG_ROWS_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define LONG_ROWS_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -182,27 +176,6 @@ enum { LONG_ROWS_BLOCK = 1024, LONG_ROWS_ROW = 4096, LONG_ROWS_SLICES = 64 };
 #else
 #define LONG_ROWS_LOOPS static void
 #endif
-
-/* Denormal floats count as zero while kernels run. */
-LONG_ROWS_FN unsigned long_rows_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-LONG_ROWS_FN void long_rows_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 LONG_ROWS_FN int long_rows_slices(int64_t count, int64_t least)
@@ -231,24 +204,28 @@ LONG_ROWS_FN void long_rows_run_slice(long_rows_loop loop, const gpunn_kernel_ca
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct long_rows_work {
+    long_rows_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} long_rows_work;
+
+LONG_ROWS_SELDOM void long_rows_task(void *arg, int index, int threads)
+{
+    const long_rows_work *w = (const long_rows_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        long_rows_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 LONG_ROWS_SELDOM void long_rows_run(long_rows_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        LONG_ROWS_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = long_rows_flush_denormals();
-            LONG_ROWS_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) long_rows_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            long_rows_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) long_rows_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    long_rows_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, long_rows_task, &work);
 }
 
 LONG_ROWS_FN int long_rows_least(int64_t a, int64_t b)
@@ -383,7 +360,6 @@ LONG_ROWS_LOOPS long_rows_g0_evaluation_0_loop(const gpunn_kernel_call *call, fl
 
 static int long_rows_g0_evaluation(const gpunn_kernel_call *call)
 {
-    const unsigned mode = long_rows_flush_denormals();
     char *space = (char *)call->workspace;
     double *const sums = (double *)(void *)space;
     {
@@ -391,7 +367,6 @@ static int long_rows_g0_evaluation(const gpunn_kernel_call *call)
         long_rows_run(long_rows_g0_evaluation_0_loop, call, NULL, call->batch * 3, 1, slices, sums, 9008);
         {
             float *const columns = (float *)call->data[6];
-            LONG_ROWS_OMP(parallel for num_threads(call->threads) schedule(static))
             for (int64_t c = 0; c < 9001; ++c) {
                 float columns_value;
                 long_rows_g0_evaluation_0_final(long_rows_total(sums + c, slices, 9008), &columns_value);
@@ -399,7 +374,6 @@ static int long_rows_g0_evaluation(const gpunn_kernel_call *call)
             }
         }
     }
-    long_rows_restore(mode);
     return 0;
 }
 

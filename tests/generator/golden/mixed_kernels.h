@@ -8,7 +8,7 @@
 #define MIXED_KERNELS_H
 #include "gpunn.h"
 
-#define MIXED_KERNELS_STAMP 0xf7fc314ab3bf64d7ull /* of this text: mixed_kernels.cu was written with it */
+#define MIXED_KERNELS_STAMP 0x3d459a4eed126777ull /* of this text: mixed_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set mixed_kernels;
 #endif
 
 #if defined(MIXED_KERNELS_IMPLEMENTATION) || defined(MIXED_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "mixed_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "mixed_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -261,12 +261,6 @@ MIXED_FN void mixed_g0_forward_0_final1(float sum0, float sum1, float *parts)
 /* ==== loops =========================================================================================================== */
 enum { MIXED_BLOCK = 1024, MIXED_ROW = 4096, MIXED_SLICES = 64 };
 
-#ifdef _OPENMP
-#define MIXED_PRAGMA(text) _Pragma(#text)
-#define MIXED_OMP(...) MIXED_PRAGMA(omp __VA_ARGS__)
-#else
-#define MIXED_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define MIXED_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -289,27 +283,6 @@ enum { MIXED_BLOCK = 1024, MIXED_ROW = 4096, MIXED_SLICES = 64 };
 #else
 #define MIXED_LOOPS static void
 #endif
-
-/* Denormal floats count as zero while kernels run. */
-MIXED_FN unsigned mixed_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-MIXED_FN void mixed_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 MIXED_FN int mixed_slices(int64_t count, int64_t least)
@@ -338,24 +311,28 @@ MIXED_FN void mixed_run_slice(mixed_loop loop, const gpunn_kernel_call *call, fl
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct mixed_work {
+    mixed_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} mixed_work;
+
+MIXED_SELDOM void mixed_task(void *arg, int index, int threads)
+{
+    const mixed_work *w = (const mixed_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        mixed_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 MIXED_SELDOM void mixed_run(mixed_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        MIXED_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = mixed_flush_denormals();
-            MIXED_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) mixed_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            mixed_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) mixed_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    mixed_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, mixed_task, &work);
 }
 
 MIXED_FN int mixed_least(int64_t a, int64_t b)
@@ -482,7 +459,6 @@ MIXED_LOOPS mixed_g0_forward_0_loop(const gpunn_kernel_call *call, float *const 
 
 static int mixed_g0_forward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = mixed_flush_denormals();
     char *space = (char *)call->workspace;
     double *const sums = (double *)(void *)space;
     {
@@ -504,7 +480,6 @@ static int mixed_g0_forward(const gpunn_kernel_call *call)
             }
         }
     }
-    mixed_restore(mode);
     return 0;
 }
 

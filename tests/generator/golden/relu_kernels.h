@@ -8,7 +8,7 @@
 #define RELU_KERNELS_H
 #include "gpunn.h"
 
-#define RELU_KERNELS_STAMP 0x78e86d48906806d3ull /* of this text: relu_kernels.cu was written with it */
+#define RELU_KERNELS_STAMP 0x768118b94ef3e66dull /* of this text: relu_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set relu_kernels;
 #endif
 
 #if defined(RELU_KERNELS_IMPLEMENTATION) || defined(RELU_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "relu_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "relu_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -94,12 +94,6 @@ RELU_FN void relu_g0_backward_0_final(float sum0, float *db)
 /* ==== loops =========================================================================================================== */
 enum { RELU_BLOCK = 1024, RELU_ROW = 4096, RELU_SLICES = 64 };
 
-#ifdef _OPENMP
-#define RELU_PRAGMA(text) _Pragma(#text)
-#define RELU_OMP(...) RELU_PRAGMA(omp __VA_ARGS__)
-#else
-#define RELU_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define RELU_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -122,27 +116,6 @@ enum { RELU_BLOCK = 1024, RELU_ROW = 4096, RELU_SLICES = 64 };
 #else
 #define RELU_LOOPS static void
 #endif
-
-/* Denormal floats count as zero while kernels run. */
-RELU_FN unsigned relu_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-RELU_FN void relu_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 RELU_FN int relu_slices(int64_t count, int64_t least)
@@ -171,24 +144,28 @@ RELU_FN void relu_run_slice(relu_loop loop, const gpunn_kernel_call *call, float
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct relu_work {
+    relu_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} relu_work;
+
+RELU_SELDOM void relu_task(void *arg, int index, int threads)
+{
+    const relu_work *w = (const relu_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        relu_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 RELU_SELDOM void relu_run(relu_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        RELU_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = relu_flush_denormals();
-            RELU_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) relu_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            relu_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) relu_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    relu_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, relu_task, &work);
 }
 
 RELU_FN int relu_least(int64_t a, int64_t b)
@@ -257,12 +234,10 @@ RELU_LOOPS relu_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *s
 
 static int relu_g0_forward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = relu_flush_denormals();
     {
         const int slices = relu_slices(call->batch * 10, 16384);
         relu_run(relu_g0_forward_0_loop, call, NULL, call->batch * 10, 16, slices, NULL, 0);
     }
-    relu_restore(mode);
     return 0;
 }
 
@@ -296,7 +271,6 @@ RELU_LOOPS relu_g0_backward_0_loop(const gpunn_kernel_call *call, float *const *
 
 static int relu_g0_backward(const gpunn_kernel_call *call)
 {
-    const unsigned mode = relu_flush_denormals();
     char *space = (char *)call->workspace;
     double *const sums = (double *)(void *)space;
     {
@@ -311,7 +285,6 @@ static int relu_g0_backward(const gpunn_kernel_call *call)
             }
         }
     }
-    relu_restore(mode);
     return 0;
 }
 

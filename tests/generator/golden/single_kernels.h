@@ -8,7 +8,7 @@
 #define SINGLE_KERNELS_H
 #include "gpunn.h"
 
-#define SINGLE_KERNELS_STAMP 0xae9aaff578c23b04ull /* of this text: single_kernels.cu was written with it */
+#define SINGLE_KERNELS_STAMP 0x1057769020ff2b9full /* of this text: single_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set single_kernels;
 #endif
 
 #if defined(SINGLE_KERNELS_IMPLEMENTATION) || defined(SINGLE_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "single_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "single_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -161,12 +161,6 @@ SINGLE_FN void single_g0_evaluation_0_final(float sum0, float *columns)
 /* ==== loops =========================================================================================================== */
 enum { SINGLE_BLOCK = 1024, SINGLE_ROW = 4096, SINGLE_SLICES = 64 };
 
-#ifdef _OPENMP
-#define SINGLE_PRAGMA(text) _Pragma(#text)
-#define SINGLE_OMP(...) SINGLE_PRAGMA(omp __VA_ARGS__)
-#else
-#define SINGLE_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define SINGLE_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -189,27 +183,6 @@ enum { SINGLE_BLOCK = 1024, SINGLE_ROW = 4096, SINGLE_SLICES = 64 };
 #else
 #define SINGLE_LOOPS static void
 #endif
-
-/* Denormal floats count as zero while kernels run. */
-SINGLE_FN unsigned single_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-SINGLE_FN void single_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 SINGLE_FN int single_slices(int64_t count, int64_t least)
@@ -238,24 +211,28 @@ SINGLE_FN void single_run_slice(single_loop loop, const gpunn_kernel_call *call,
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct single_work {
+    single_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} single_work;
+
+SINGLE_SELDOM void single_task(void *arg, int index, int threads)
+{
+    const single_work *w = (const single_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        single_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 SINGLE_SELDOM void single_run(single_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        SINGLE_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = single_flush_denormals();
-            SINGLE_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) single_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            single_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) single_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    single_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, single_task, &work);
 }
 
 /* Bytes of workspace. */
@@ -345,7 +322,6 @@ SINGLE_LOOPS single_g0_evaluation_0_loop(const gpunn_kernel_call *call, float *c
 
 static int single_g0_evaluation(const gpunn_kernel_call *call)
 {
-    const unsigned mode = single_flush_denormals();
     char *space = (char *)call->workspace;
     double *const sums = (double *)(void *)space;
     {
@@ -358,7 +334,6 @@ static int single_g0_evaluation(const gpunn_kernel_call *call)
             columns[0] = columns_value;
         }
     }
-    single_restore(mode);
     return 0;
 }
 

@@ -8,7 +8,7 @@
 #define SOFTMAX_KERNELS_H
 #include "gpunn.h"
 
-#define SOFTMAX_KERNELS_STAMP 0x3cd48be9c7c083d0ull /* of this text: softmax_kernels.cu was written with it */
+#define SOFTMAX_KERNELS_STAMP 0x82b0c88767a5656full /* of this text: softmax_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set softmax_kernels;
 #endif
 
 #if defined(SOFTMAX_KERNELS_IMPLEMENTATION) || defined(SOFTMAX_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "softmax_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "softmax_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -154,12 +154,6 @@ SOFTMAX_FN void softmax_g0_evaluation_0_final(float sum0, float *columns)
 /* ==== loops =========================================================================================================== */
 enum { SOFTMAX_BLOCK = 1024, SOFTMAX_ROW = 4096, SOFTMAX_SLICES = 64 };
 
-#ifdef _OPENMP
-#define SOFTMAX_PRAGMA(text) _Pragma(#text)
-#define SOFTMAX_OMP(...) SOFTMAX_PRAGMA(omp __VA_ARGS__)
-#else
-#define SOFTMAX_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define SOFTMAX_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -182,27 +176,6 @@ enum { SOFTMAX_BLOCK = 1024, SOFTMAX_ROW = 4096, SOFTMAX_SLICES = 64 };
 #else
 #define SOFTMAX_LOOPS static void
 #endif
-
-/* Denormal floats count as zero while kernels run. */
-SOFTMAX_FN unsigned softmax_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-SOFTMAX_FN void softmax_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 SOFTMAX_FN int softmax_slices(int64_t count, int64_t least)
@@ -231,24 +204,28 @@ SOFTMAX_FN void softmax_run_slice(softmax_loop loop, const gpunn_kernel_call *ca
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct softmax_work {
+    softmax_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} softmax_work;
+
+SOFTMAX_SELDOM void softmax_task(void *arg, int index, int threads)
+{
+    const softmax_work *w = (const softmax_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        softmax_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 SOFTMAX_SELDOM void softmax_run(softmax_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        SOFTMAX_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = softmax_flush_denormals();
-            SOFTMAX_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) softmax_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            softmax_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) softmax_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    softmax_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, softmax_task, &work);
 }
 
 SOFTMAX_FN int softmax_least(int64_t a, int64_t b)
@@ -372,7 +349,6 @@ SOFTMAX_LOOPS softmax_g0_evaluation_0_loop(const gpunn_kernel_call *call, float 
 
 static int softmax_g0_evaluation(const gpunn_kernel_call *call)
 {
-    const unsigned mode = softmax_flush_denormals();
     char *space = (char *)call->workspace;
     double *const sums = (double *)(void *)space;
     {
@@ -387,7 +363,6 @@ static int softmax_g0_evaluation(const gpunn_kernel_call *call)
             }
         }
     }
-    softmax_restore(mode);
     return 0;
 }
 

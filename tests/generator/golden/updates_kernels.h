@@ -8,7 +8,7 @@
 #define UPDATES_KERNELS_H
 #include "gpunn.h"
 
-#define UPDATES_KERNELS_STAMP 0x169f94f63bdaea04ull /* of this text: updates_kernels.cu was written with it */
+#define UPDATES_KERNELS_STAMP 0x342b347060549443ull /* of this text: updates_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set updates_kernels;
 #endif
 
 #if defined(UPDATES_KERNELS_IMPLEMENTATION) || defined(UPDATES_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "updates_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "updates_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -73,12 +73,6 @@ UPDATES_FN float updates_where(bool condition, float a, float b)
 /* ==== loops =========================================================================================================== */
 enum { UPDATES_BLOCK = 1024, UPDATES_ROW = 4096, UPDATES_SLICES = 64 };
 
-#ifdef _OPENMP
-#define UPDATES_PRAGMA(text) _Pragma(#text)
-#define UPDATES_OMP(...) UPDATES_PRAGMA(omp __VA_ARGS__)
-#else
-#define UPDATES_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define UPDATES_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -114,27 +108,6 @@ UPDATES_FN void updates_roots(float *x, int64_t n)
     for (; i < n; ++i) x[i] = sqrtf(x[i]);
 }
 
-/* Denormal floats count as zero while kernels run. */
-UPDATES_FN unsigned updates_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-UPDATES_FN void updates_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
-
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 UPDATES_FN int updates_slices(int64_t count, int64_t least)
 {
@@ -150,6 +123,15 @@ UPDATES_FN int64_t updates_slice(int64_t count, int64_t grain, int slices, int s
 
 /* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
 typedef void (*updates_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
+
+typedef struct updates_work {
+    updates_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} updates_work;
 
 /* sgd */
 UPDATES_LOOPS updates_update0_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
@@ -168,28 +150,24 @@ UPDATES_LOOPS updates_update0_loop(const gpunn_update *u, gpunn_update_numbers n
     }
 }
 
+typedef struct updates_update0_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} updates_update0_work;
+
+static void updates_update0_task(void *arg, int index, int threads)
+{
+    const updates_update0_work *w = (const updates_update0_work *)arg;
+    updates_update0_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int updates_update0(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    updates_update0_work work = {u, numbers, updates_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = updates_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = updates_flush_denormals();
-            UPDATES_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                updates_update0_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
-                                 updates_slice(u->count, 16, slices, i + 1));
-            updates_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = updates_flush_denormals();
-    (void)threads;
-    updates_update0_loop(u, *numbers, 0, u->count);
-    updates_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update0_task, &work);
     return 0;
 }
 
@@ -213,28 +191,24 @@ UPDATES_LOOPS updates_update1_loop(const gpunn_update *u, gpunn_update_numbers n
     }
 }
 
+typedef struct updates_update1_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} updates_update1_work;
+
+static void updates_update1_task(void *arg, int index, int threads)
+{
+    const updates_update1_work *w = (const updates_update1_work *)arg;
+    updates_update1_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int updates_update1(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    updates_update1_work work = {u, numbers, updates_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = updates_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = updates_flush_denormals();
-            UPDATES_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                updates_update1_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
-                                 updates_slice(u->count, 16, slices, i + 1));
-            updates_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = updates_flush_denormals();
-    (void)threads;
-    updates_update1_loop(u, *numbers, 0, u->count);
-    updates_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update1_task, &work);
     return 0;
 }
 
@@ -258,28 +232,24 @@ UPDATES_LOOPS updates_update2_loop(const gpunn_update *u, gpunn_update_numbers n
     }
 }
 
+typedef struct updates_update2_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} updates_update2_work;
+
+static void updates_update2_task(void *arg, int index, int threads)
+{
+    const updates_update2_work *w = (const updates_update2_work *)arg;
+    updates_update2_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int updates_update2(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    updates_update2_work work = {u, numbers, updates_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = updates_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = updates_flush_denormals();
-            UPDATES_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                updates_update2_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
-                                 updates_slice(u->count, 16, slices, i + 1));
-            updates_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = updates_flush_denormals();
-    (void)threads;
-    updates_update2_loop(u, *numbers, 0, u->count);
-    updates_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update2_task, &work);
     return 0;
 }
 
@@ -318,28 +288,24 @@ UPDATES_LOOPS updates_update3_loop(const gpunn_update *u, gpunn_update_numbers n
     }
 }
 
+typedef struct updates_update3_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} updates_update3_work;
+
+static void updates_update3_task(void *arg, int index, int threads)
+{
+    const updates_update3_work *w = (const updates_update3_work *)arg;
+    updates_update3_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int updates_update3(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    updates_update3_work work = {u, numbers, updates_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = updates_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = updates_flush_denormals();
-            UPDATES_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                updates_update3_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
-                                 updates_slice(u->count, 16, slices, i + 1));
-            updates_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = updates_flush_denormals();
-    (void)threads;
-    updates_update3_loop(u, *numbers, 0, u->count);
-    updates_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update3_task, &work);
     return 0;
 }
 
@@ -376,28 +342,24 @@ UPDATES_LOOPS updates_update4_loop(const gpunn_update *u, gpunn_update_numbers n
     }
 }
 
+typedef struct updates_update4_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} updates_update4_work;
+
+static void updates_update4_task(void *arg, int index, int threads)
+{
+    const updates_update4_work *w = (const updates_update4_work *)arg;
+    updates_update4_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int updates_update4(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    updates_update4_work work = {u, numbers, updates_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = updates_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = updates_flush_denormals();
-            UPDATES_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                updates_update4_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
-                                 updates_slice(u->count, 16, slices, i + 1));
-            updates_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = updates_flush_denormals();
-    (void)threads;
-    updates_update4_loop(u, *numbers, 0, u->count);
-    updates_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update4_task, &work);
     return 0;
 }
 
@@ -442,28 +404,24 @@ UPDATES_LOOPS updates_update5_loop(const gpunn_update *u, gpunn_update_numbers n
     }
 }
 
+typedef struct updates_update5_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} updates_update5_work;
+
+static void updates_update5_task(void *arg, int index, int threads)
+{
+    const updates_update5_work *w = (const updates_update5_work *)arg;
+    updates_update5_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int updates_update5(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    updates_update5_work work = {u, numbers, updates_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = updates_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = updates_flush_denormals();
-            UPDATES_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                updates_update5_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
-                                 updates_slice(u->count, 16, slices, i + 1));
-            updates_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = updates_flush_denormals();
-    (void)threads;
-    updates_update5_loop(u, *numbers, 0, u->count);
-    updates_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update5_task, &work);
     return 0;
 }
 
@@ -502,28 +460,24 @@ UPDATES_LOOPS updates_update6_loop(const gpunn_update *u, gpunn_update_numbers n
     }
 }
 
+typedef struct updates_update6_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} updates_update6_work;
+
+static void updates_update6_task(void *arg, int index, int threads)
+{
+    const updates_update6_work *w = (const updates_update6_work *)arg;
+    updates_update6_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int updates_update6(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    updates_update6_work work = {u, numbers, updates_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = updates_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = updates_flush_denormals();
-            UPDATES_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                updates_update6_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
-                                 updates_slice(u->count, 16, slices, i + 1));
-            updates_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = updates_flush_denormals();
-    (void)threads;
-    updates_update6_loop(u, *numbers, 0, u->count);
-    updates_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update6_task, &work);
     return 0;
 }
 
@@ -560,28 +514,24 @@ UPDATES_LOOPS updates_update7_loop(const gpunn_update *u, gpunn_update_numbers n
     }
 }
 
+typedef struct updates_update7_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} updates_update7_work;
+
+static void updates_update7_task(void *arg, int index, int threads)
+{
+    const updates_update7_work *w = (const updates_update7_work *)arg;
+    updates_update7_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int updates_update7(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    updates_update7_work work = {u, numbers, updates_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = updates_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = updates_flush_denormals();
-            UPDATES_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                updates_update7_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
-                                 updates_slice(u->count, 16, slices, i + 1));
-            updates_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = updates_flush_denormals();
-    (void)threads;
-    updates_update7_loop(u, *numbers, 0, u->count);
-    updates_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update7_task, &work);
     return 0;
 }
 
@@ -609,28 +559,24 @@ UPDATES_LOOPS updates_update8_loop(const gpunn_update *u, gpunn_update_numbers n
     }
 }
 
+typedef struct updates_update8_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} updates_update8_work;
+
+static void updates_update8_task(void *arg, int index, int threads)
+{
+    const updates_update8_work *w = (const updates_update8_work *)arg;
+    updates_update8_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int updates_update8(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    updates_update8_work work = {u, numbers, updates_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = updates_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = updates_flush_denormals();
-            UPDATES_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                updates_update8_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
-                                 updates_slice(u->count, 16, slices, i + 1));
-            updates_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = updates_flush_denormals();
-    (void)threads;
-    updates_update8_loop(u, *numbers, 0, u->count);
-    updates_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update8_task, &work);
     return 0;
 }
 
@@ -670,28 +616,24 @@ UPDATES_LOOPS updates_update9_loop(const gpunn_update *u, gpunn_update_numbers n
     }
 }
 
+typedef struct updates_update9_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} updates_update9_work;
+
+static void updates_update9_task(void *arg, int index, int threads)
+{
+    const updates_update9_work *w = (const updates_update9_work *)arg;
+    updates_update9_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int updates_update9(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    updates_update9_work work = {u, numbers, updates_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = updates_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = updates_flush_denormals();
-            UPDATES_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                updates_update9_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
-                                 updates_slice(u->count, 16, slices, i + 1));
-            updates_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = updates_flush_denormals();
-    (void)threads;
-    updates_update9_loop(u, *numbers, 0, u->count);
-    updates_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update9_task, &work);
     return 0;
 }
 
@@ -729,28 +671,24 @@ UPDATES_LOOPS updates_update10_loop(const gpunn_update *u, gpunn_update_numbers 
     }
 }
 
+typedef struct updates_update10_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} updates_update10_work;
+
+static void updates_update10_task(void *arg, int index, int threads)
+{
+    const updates_update10_work *w = (const updates_update10_work *)arg;
+    updates_update10_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int updates_update10(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    updates_update10_work work = {u, numbers, updates_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = updates_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = updates_flush_denormals();
-            UPDATES_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                updates_update10_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
-                                 updates_slice(u->count, 16, slices, i + 1));
-            updates_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = updates_flush_denormals();
-    (void)threads;
-    updates_update10_loop(u, *numbers, 0, u->count);
-    updates_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update10_task, &work);
     return 0;
 }
 
@@ -789,28 +727,24 @@ UPDATES_LOOPS updates_update11_loop(const gpunn_update *u, gpunn_update_numbers 
     }
 }
 
+typedef struct updates_update11_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} updates_update11_work;
+
+static void updates_update11_task(void *arg, int index, int threads)
+{
+    const updates_update11_work *w = (const updates_update11_work *)arg;
+    updates_update11_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int updates_update11(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    updates_update11_work work = {u, numbers, updates_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = updates_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = updates_flush_denormals();
-            UPDATES_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                updates_update11_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
-                                 updates_slice(u->count, 16, slices, i + 1));
-            updates_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = updates_flush_denormals();
-    (void)threads;
-    updates_update11_loop(u, *numbers, 0, u->count);
-    updates_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update11_task, &work);
     return 0;
 }
 
@@ -847,28 +781,24 @@ UPDATES_LOOPS updates_update12_loop(const gpunn_update *u, gpunn_update_numbers 
     }
 }
 
+typedef struct updates_update12_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} updates_update12_work;
+
+static void updates_update12_task(void *arg, int index, int threads)
+{
+    const updates_update12_work *w = (const updates_update12_work *)arg;
+    updates_update12_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int updates_update12(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    updates_update12_work work = {u, numbers, updates_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = updates_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = updates_flush_denormals();
-            UPDATES_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                updates_update12_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
-                                 updates_slice(u->count, 16, slices, i + 1));
-            updates_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = updates_flush_denormals();
-    (void)threads;
-    updates_update12_loop(u, *numbers, 0, u->count);
-    updates_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update12_task, &work);
     return 0;
 }
 
@@ -890,28 +820,24 @@ UPDATES_LOOPS updates_update13_loop(const gpunn_update *u, gpunn_update_numbers 
     }
 }
 
+typedef struct updates_update13_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} updates_update13_work;
+
+static void updates_update13_task(void *arg, int index, int threads)
+{
+    const updates_update13_work *w = (const updates_update13_work *)arg;
+    updates_update13_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
 static int updates_update13(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
 {
+    updates_update13_work work = {u, numbers, updates_slices(u->count, 16384)};
     if (!numbers->go) return 0;
-#ifdef _OPENMP
-    const int slices = updates_slices(u->count, 16384);
-    if (threads > 1 && slices > 1) {
-        UPDATES_OMP(parallel num_threads(threads < slices ? threads : slices))
-        {
-            const unsigned mode = updates_flush_denormals();
-            UPDATES_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i)
-                updates_update13_loop(u, *numbers, updates_slice(u->count, 16, slices, i),
-                                 updates_slice(u->count, 16, slices, i + 1));
-            updates_restore(mode);
-        }
-        return 0;
-    }
-#endif
-    const unsigned mode = updates_flush_denormals();
-    (void)threads;
-    updates_update13_loop(u, *numbers, 0, u->count);
-    updates_restore(mode);
+    gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update13_task, &work);
     return 0;
 }
 #ifdef UPDATES_OPTIMIZED

@@ -8,7 +8,7 @@
 #define WEIGHTED_KERNELS_H
 #include "gpunn.h"
 
-#define WEIGHTED_KERNELS_STAMP 0xd69618c67c2ba413ull /* of this text: weighted_kernels.cu was written with it */
+#define WEIGHTED_KERNELS_STAMP 0xb478e79732018331ull /* of this text: weighted_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set weighted_kernels;
 #endif
 
 #if defined(WEIGHTED_KERNELS_IMPLEMENTATION) || defined(WEIGHTED_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 2
-#error "weighted_kernels.h is for GPUNN_KERNELS_ABI 2; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 3
+#error "weighted_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -225,12 +225,6 @@ WEIGHTED_FN void weighted_g0_forward_1_final(float sum0, float divisor, float *l
 /* ==== loops =========================================================================================================== */
 enum { WEIGHTED_BLOCK = 1024, WEIGHTED_ROW = 4096, WEIGHTED_SLICES = 64 };
 
-#ifdef _OPENMP
-#define WEIGHTED_PRAGMA(text) _Pragma(#text)
-#define WEIGHTED_OMP(...) WEIGHTED_PRAGMA(omp __VA_ARGS__)
-#else
-#define WEIGHTED_OMP(...)
-#endif
 /* Steps of the loop that follows depend on no others. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define WEIGHTED_VECTOR _Pragma("clang loop vectorize(assume_safety) vectorize_width(16)")
@@ -253,27 +247,6 @@ enum { WEIGHTED_BLOCK = 1024, WEIGHTED_ROW = 4096, WEIGHTED_SLICES = 64 };
 #else
 #define WEIGHTED_LOOPS static void
 #endif
-
-/* Denormal floats count as zero while kernels run. */
-WEIGHTED_FN unsigned weighted_flush_denormals(void)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    const unsigned mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(mode | 0x8040u);
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-WEIGHTED_FN void weighted_restore(unsigned mode)
-{
-#if defined(__SSE__) && defined(__GNUC__)
-    __builtin_ia32_ldmxcsr(mode);
-#else
-    (void)mode;
-#endif
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 WEIGHTED_FN int weighted_slices(int64_t count, int64_t least)
@@ -302,24 +275,28 @@ WEIGHTED_FN void weighted_run_slice(weighted_loop loop, const gpunn_kernel_call 
     loop(call, stat, begin, end, sums);
 }
 
+typedef struct weighted_work {
+    weighted_loop             loop;
+    const gpunn_kernel_call *call;
+    float *const            *stat;
+    int64_t                  count, grain;
+    int                      slices, width;
+    double                  *sums;
+} weighted_work;
+
+WEIGHTED_SELDOM void weighted_task(void *arg, int index, int threads)
+{
+    const weighted_work *w = (const weighted_work *)arg;
+    for (int64_t i = (int64_t)w->slices * index / threads; i < (int64_t)w->slices * (index + 1) / threads; ++i)
+        weighted_run_slice(w->loop, w->call, w->stat, w->count, w->grain, w->slices, (int)i, w->sums, w->width);
+}
+
 /* Runs a loop over count elements or rows, in slices that are a multiple of grain; each slice has `width` sums. */
 WEIGHTED_SELDOM void weighted_run(weighted_loop loop, const gpunn_kernel_call *call, float *const *stat,
                                 int64_t count, int64_t grain, int slices, double *sums, int width)
 {
-#ifdef _OPENMP
-    const int threads = call->threads < slices ? call->threads : slices;
-    if (threads > 1) {
-        WEIGHTED_OMP(parallel num_threads(threads))
-        {
-            const unsigned mode = weighted_flush_denormals();
-            WEIGHTED_OMP(for schedule(static))
-            for (int i = 0; i < slices; ++i) weighted_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
-            weighted_restore(mode);
-        }
-        return;
-    }
-#endif
-    for (int i = 0; i < slices; ++i) weighted_run_slice(loop, call, stat, count, grain, slices, i, sums, width);
+    weighted_work work = {loop, call, stat, count, grain, slices, width, sums};
+    gpunn_parallel(call->threads < slices ? call->threads : slices, weighted_task, &work);
 }
 
 /* Bytes of workspace. */
@@ -455,7 +432,6 @@ static int weighted_g0_forward(const gpunn_kernel_call *call)
         const int64_t label = (int64_t)labels1[i];
         if ((label < 0 || label >= 10) && label != -100) return GPUNN_ERR_ARGUMENT;
     }
-    const unsigned mode = weighted_flush_denormals();
     char *space = (char *)call->workspace;
     float *stat[1];
     stat[0] = (float *)(void *)space;
@@ -483,7 +459,6 @@ static int weighted_g0_forward(const gpunn_kernel_call *call)
             loss[0] = loss_value;
         }
     }
-    weighted_restore(mode);
     return 0;
 }
 
