@@ -24,7 +24,7 @@
  *     kernels  fused kernels that the generator writes for a model
  *   and under GPUNN_IMPLEMENTATION
  *     structs errors memory random math
- *     shapes graph expr plan autodiff run
+ *     shapes graph expr plan autodiff run threads
  *     gemm conv pool sample map reduce norm attention recurrent loss update cpu
  *     optimizer loader json safetensors spec readers fit_loop
  *     licence
@@ -134,6 +134,8 @@
 #define GPUNN_API __attribute__((unused)) static
 #elif defined(GPUNN_STATIC)
 #define GPUNN_API static
+#elif defined(__GNUC__) && !defined(_WIN32)
+#define GPUNN_API __attribute__((visibility("default"))) extern
 #else
 #define GPUNN_API extern
 #endif
