@@ -1110,7 +1110,7 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
 
 typedef struct gpunn_sgd_args {
     int   args_;
-    float lr; /* 1e-3 */
+    float lr; /* 1e-3; GPUNN_ZERO: 0. gpunn_set_lr takes any number as it is */
     float momentum, dampening, weight_decay;
     bool  nesterov, maximize;
 } gpunn_sgd_args;
@@ -1326,20 +1326,23 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model);
 
 /* ==== >>fit =========================================================================================================== */
 typedef struct gpunn_progress {
-    int     epoch, epochs; /* from 1 */
-    int64_t batch, batches;
-    float   loss, metric;                       /* of this epoch so far, weighted by samples */
-    float   validation_loss, validation_metric; /* of the last validation; NaN before */
-    float   lr;
-    double  seconds; /* since the epoch began */
-    bool    epoch_done;
+    int         epoch, epochs; /* from 1; those of earlier calls that this one goes on from are counted in both */
+    int64_t     batch, batches;
+    float       loss, metric;                       /* of this epoch so far, weighted by samples */
+    float       validation_loss, validation_metric; /* of the last validation; NaN before */
+    float       lr;
+    double      seconds; /* since the epoch began */
+    bool        epoch_done;
+    bool        stopped_early; /* with epoch_done: patience has run out, no epoch follows */
+    int         best_epoch;    /* the one of the lowest validation loss (else training loss); 0 before the first ends */
+    const char *metric_name;   /* such as "accuracy"; NULL: there is no metric */
 } gpunn_progress;
 typedef struct gpunn_fit_args {
     int           args_;
     gpunn_tensor *loss;
     gpunn_tensor *metric;             /* a scalar such as gpunn_accuracy; may be NULL */
     gpunn_loader *train, *validation; /* validation may be NULL */
-    int           epochs;             /* 1 */
+    int           epochs;             /* that are to be run; 0: none */
     int           patience;  /* stop after so many epochs without a better validation loss (else training loss); 0: never */
     bool schedule_per_batch; /* gpunn_schedule_step after each batch; default: after each epoch, with the validation loss */
     bool no_ema; /* validation and best_weights are of the weights themselves, even where gpunn_set_ema keeps averages */
@@ -1350,7 +1353,9 @@ typedef struct gpunn_fit_args {
     const char *best_weights;              /* gpunn_save after each epoch that is the best so far; NULL: none */
     int        *epochs_run;                /* receives the number of complete epochs */
 } gpunn_fit_args;
-/* GPUNN_ERR_CANCELLED after on_progress said so; everything stays usable. Where the optimizer keeps averages (gpunn_set_ema),
+/* Goes on where the optimizer's last gpunn_fit of the same loss ended, be it in this process or before gpunn_checkpoint_load: epochs
+ * are numbered on, the best loss, its epoch and the history are kept. Nothing is written where no epoch is left to run.
+ * GPUNN_ERR_CANCELLED after on_progress said so; everything stays usable. Where the optimizer keeps averages (gpunn_set_ema),
  * they are what is validated and saved as best_weights; training goes on with the weights. */
 GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args);
 #define gpunn_fit(...) gpunn_fit_(GPUNN_NAMED(gpunn_fit_args, __VA_ARGS__))
@@ -1763,6 +1768,7 @@ struct gpunn_kernel_set {
 #include <io.h>
 #include <process.h>
 #else
+#include <sys/ioctl.h>
 #include <sys/time.h>
 #include <unistd.h>
 #ifndef GPUNN_NO_THREADS
@@ -1848,8 +1854,9 @@ struct gpunn_tensor {
     gpunn_op         op;                  /* of a value */
     gpunn_attributes attr;
     int              input_count;
-    gpunn_tensor   **inputs; /* an optional operand that is left out is NULL */
-    char            *layer;  /* name for messages; NULL: none */
+    gpunn_tensor   **inputs;  /* an optional operand that is left out is NULL */
+    char            *layer;   /* name for messages; NULL: none */
+    const char      *made_by; /* the builder of which this is the last op, for messages; NULL: it is one op */
     bool             keep, retain_grad;
     /* inputs */
     void   *data; /* backend memory; inputs only */
@@ -2811,6 +2818,14 @@ static gpunn_tensor *gpunn__undo(const gpunn__call *call)
     return NULL;
 }
 
+/* The result of a builder that is made of others; NULL: one of these failed. */
+static gpunn_tensor *gpunn__made(const gpunn__call *call, gpunn_tensor *result)
+{
+    if (result == NULL) return gpunn__undo(call);
+    if (result->id >= call->mark) result->made_by = call->op;
+    return result;
+}
+
 static gpunn_tensor *gpunn__refuse(const gpunn__call *call, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
 static gpunn_tensor *gpunn__refuse(const gpunn__call *call, gpunn_status status, const char *format, ...)
 {
@@ -3260,7 +3275,7 @@ static gpunn_tensor *gpunn__map_node(gpunn_op op, gpunn_tensor *const *operands,
         gpunn__call   whole = gpunn__call_of(operands[0]->model, "where", NULL);
         gpunn_tensor *with_floats[3] = {gpunn_cast(operands[0], GPUNN_F32), operands[1], operands[2]};
         gpunn_tensor *y = with_floats[0] ? gpunn__map_node(op, with_floats, 0, 0) : NULL;
-        return y ? y : gpunn__undo(&whole);
+        return gpunn__made(&whole, y);
     }
     if (!gpunn__begin(&call, gpunn_op_name(op), NULL, arity == 1 ? gpunn__x_name : gpunn__abc_names, operands, arity, arity))
         return NULL;
@@ -3660,7 +3675,7 @@ static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, gpunn_op op, co
     gpunn_tensor *y = gpunn__node(call, GPUNN_OP_RESHAPE, NULL, &x, 1, GPUNN_F32, 4, image);
     if (y) y = gpunn__node(call, op, &flat, &y, 1, GPUNN_F32, 4, result);
     if (y) y = gpunn__node(call, GPUNN_OP_RESHAPE, NULL, &y, 1, GPUNN_F32, 3, dim);
-    return y ? y : gpunn__undo(call);
+    return gpunn__made(call, y);
 }
 
 static gpunn_tensor *gpunn__pool_node(const char *name, gpunn_op op, int axes, gpunn_tensor *x, const gpunn_pool_args *args)
@@ -4170,7 +4185,7 @@ static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *
     }
     for (int i = 0; i < 2 && y; i++)
         if (wanted[i]) *wanted[i] = state[i][0];
-    return y ? y : gpunn__undo(&call);
+    return gpunn__made(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_rnn_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
@@ -4459,7 +4474,7 @@ GPUNN_API gpunn_tensor *gpunn_tile(gpunn_tensor *x, gpunn_shape repeats)
     memcpy(wide.dim, many, (size_t)inner * sizeof *many);
     y = y ? gpunn_expand(y, wide) : NULL;
     y = y ? gpunn__reshape_to(y, rank, dim) : NULL;
-    return y ? y : gpunn__undo(&call);
+    return gpunn__made(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int axis)
@@ -4485,7 +4500,7 @@ GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int
         if ((parts[i] = gpunn__reshape_to(tensors[i], rank, dim)) == NULL) return gpunn__undo(&call);
     }
     gpunn_tensor *y = gpunn_concat(parts, count, at);
-    return y ? y : gpunn__undo(&call);
+    return gpunn__made(&call, y);
 }
 
 static int gpunn__split_nodes(const gpunn__call *call, gpunn_tensor *x, int64_t size, int axis, gpunn_tensor **parts,
@@ -4559,7 +4574,7 @@ GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes)
     if (x) all = gpunn_constant(call.model, row, numbers);
     gpunn__free(call.model->dev, numbers, size);
     x = all ? gpunn_eq(x, all) : NULL;
-    return x ? x : gpunn__undo(&call);
+    return gpunn__made(&call, x);
 }
 
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index)
@@ -4674,7 +4689,7 @@ GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim)
     if (!gpunn__begin_x(&call, "argmin", NULL, x, true) || gpunn__axis_of(&call, x, axis) < 0) return NULL;
     gpunn_tensor *y = gpunn_neg(x);
     y = y ? gpunn_argmax(y, axis, keepdim) : NULL;
-    return y ? y : gpunn__undo(&call);
+    return gpunn__made(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, bool largest)
@@ -4702,7 +4717,7 @@ GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool larges
     if (!gpunn__begin_x(&call, "topk", NULL, x, true)) return NULL;
     gpunn_tensor *places = gpunn_topk_indices(x, k, axis, largest), *values = places ? gpunn_gather(x, axis, places) : NULL;
     if (values && indices) *indices = places;
-    return values ? values : gpunn__undo(&call);
+    return gpunn__made(&call, values);
 }
 
 GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis)
@@ -4989,7 +5004,7 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
     y = y ? gpunn__plain_linear(y, gpunn__part(text, name, "out_proj"), (int)e) : NULL;
     if (y) y->inputs[2]->init = zeros;
     if (!args.batch_first) y = gpunn__swap_rows(y);
-    return y ? y : gpunn__undo(&call);
+    return gpunn__made(&call, y);
 }
 
 /* One layer of a transformer, its parts made in the order of torch.nn's. */
@@ -5061,7 +5076,7 @@ static gpunn_tensor *gpunn__transformer_layer(const char *op, gpunn_tensor *x, g
     x = gpunn__transformer_residual(&t, x, NULL, "self_attn");
     if (memory) x = gpunn__transformer_residual(&t, x, memory, "multihead_attn");
     x = gpunn__transformer_residual(&t, x, NULL, NULL);
-    return x ? x : gpunn__undo(&call);
+    return gpunn__made(&call, x);
 }
 
 static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, gpunn_tensor *memory, const char *name,
@@ -5080,7 +5095,7 @@ static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, g
         x = gpunn__transformer_layer(op, x, memory, gpunn__part(text, name, part), &each);
     }
     if (x && args->norm) x = gpunn__plain_norm(x, gpunn__part(text, name, "norm"), args->layer_norm_eps);
-    return x ? x : gpunn__undo(&call);
+    return gpunn__made(&call, x);
 }
 
 GPUNN_API gpunn_tensor *gpunn_transformer_encoder_layer_(gpunn_tensor *src, const char *name, gpunn_transformer_args args)
@@ -5350,7 +5365,7 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
     gpunn_tensor *y = !reduced     ? NULL
                       : count == 1 ? gpunn__labels_permute(&a, &l[2])
                                    : gpunn__einsum_product(&call, &a, &b, &l[2]);
-    return y ? y : gpunn__undo(&call);
+    return gpunn__made(&call, y);
 }
 
 /* ---- losses and metrics ---------------------------------------------------------------------------------------------- */
@@ -5433,7 +5448,7 @@ static gpunn_tensor *gpunn__loss_node(const char *name, gpunn_op op, gpunn_tenso
                                           : gpunn__map_node(op, operands, gpunn__op_attribute_count(op) ? value : 0, 0);
     if (loss && args->weight) loss = gpunn_mul(loss, args->weight);
     loss = gpunn__reduce_loss(loss, args->reduction);
-    return loss ? loss : gpunn__undo(&call);
+    return gpunn__made(&call, loss);
 }
 
 GPUNN_API gpunn_tensor *gpunn_mse_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
@@ -5556,7 +5571,7 @@ GPUNN_API gpunn_tensor *gpunn_ncc_loss_(gpunn_tensor *input, gpunn_tensor *targe
         bottom = gpunn_add_scalar(gpunn_mul(aa, bb), (float)((double)eps / (cells * cells)));
     }
     gpunn_tensor *loss = gpunn_neg(gpunn__reduce_loss(gpunn_div(top, bottom), GPUNN_REDUCE_MEAN));
-    return loss ? loss : gpunn__undo(&call);
+    return gpunn__made(&call, loss);
 }
 
 /* Opens a call on logits [n, classes, ...] and integer labels [n, ...]. */
@@ -5669,7 +5684,7 @@ static gpunn_tensor *gpunn__sum_axis(gpunn_tensor *x, int axis)
 static gpunn_tensor *gpunn__end_loss(const gpunn__call *call, gpunn_tensor *loss, gpunn_reduction reduction)
 {
     loss = gpunn__reduce_loss(loss, reduction);
-    return loss ? loss : gpunn__undo(call);
+    return gpunn__made(call, loss);
 }
 
 GPUNN_API gpunn_tensor *gpunn_hinge_embedding_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_margin_args args)
@@ -5841,7 +5856,7 @@ GPUNN_API gpunn_tensor *gpunn_cosine_similarity(gpunn_tensor *x1, gpunn_tensor *
     if (gpunn__cosine_sums(x1, x2, axis, sums))
         result = gpunn__formula_of("x / (sqrt(clamp(y, b, most)) * sqrt(clamp(z, b, most)))", sums, 3, 0,
                                    (double)least * (double)least);
-    return result ? result : gpunn__undo(&call);
+    return gpunn__made(&call, result);
 }
 
 GPUNN_API gpunn_tensor *gpunn_dice_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_dice_args args)
@@ -5989,7 +6004,7 @@ GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits, gpunn_tensor *label
     gpunn_tensor *best = gpunn_argmax(logits, 1, false);
     gpunn_tensor *guess = best ? gpunn_cast(best, GPUNN_F32) : NULL, *truth = guess ? gpunn_cast(labels, GPUNN_F32) : NULL;
     gpunn_tensor *mean = gpunn__reduce_loss(truth ? gpunn_eq(guess, truth) : NULL, GPUNN_REDUCE_MEAN);
-    return mean ? mean : gpunn__undo(&call);
+    return gpunn__made(&call, mean);
 }
 
 GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob, gpunn_tensor *target)
@@ -6000,7 +6015,7 @@ GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob, gpunn_tensor *
         !gpunn__shapes_are_equal(&call, prob, target))
         return NULL;
     gpunn_tensor *mean = gpunn__reduce_loss(gpunn_expr("(x > 0.5) == (y > 0.5)", operands, 2), GPUNN_REDUCE_MEAN);
-    return mean ? mean : gpunn__undo(&call);
+    return gpunn__made(&call, mean);
 }
 /* ==== >>expr ========================================================================================================== *
  * gpunn_expr: a recursive descent over
@@ -6488,7 +6503,7 @@ static gpunn_tensor *gpunn__expr(const char *expression, const char *const *name
     ok = ok && gpunn__expr_formula(&f, &result);
     if (ok && gpunn__expr_peek(&f)) ok = gpunn__expr_fail(&f, f.at, "unexpected", f.at, 1);
     gpunn_tensor *value = ok ? gpunn__expr_tensor(&f, &result) : NULL;
-    return value ? value : gpunn__undo(&f.call);
+    return gpunn__made(&f.call, value);
 }
 
 GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count)
@@ -8519,7 +8534,7 @@ GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel
 /* What messages call a tensor. */
 static const char *gpunn__called(const gpunn_tensor *t)
 {
-    return t->name ? t->name : t->layer ? t->layer : gpunn_op_name(t->op);
+    return t->name ? t->name : t->layer ? t->layer : t->made_by ? t->made_by : gpunn_op_name(t->op);
 }
 
 static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
@@ -8558,6 +8573,11 @@ static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
             return root->kind == GPUNN__INPUT ? root->data : (void *)gpunn__weights(root);
         if (slot >= 0 && gpunn__is_visible(plan, t)) return (char *)model->arena + gpunn__slot_of(plan, slot)->offset;
     }
+    if (plan == NULL)
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE,
+                                "'%s' has not been computed: the model has not run since it was built or changed; call "
+                                "gpunn_forward or gpunn_train_step before",
+                                name);
     return GPUNN__FAIL_NULL(
         dev, GPUNN_ERR_STATE,
         "'%s' was not an output of the last run, so its memory has been used again; pass it to gpunn_forward, or call "
@@ -17162,6 +17182,20 @@ static const gpunn_backend *gpunn__cpu_backend(void)
 /* ==== >>optimizer ===================================================================================================== */
 enum { GPUNN__AVERAGE = 3, GPUNN__STATES }; /* what there can be for each parameter: rule.state, and its average */
 
+/* What gpunn_fit has done so far with an optimizer; its next call goes on from here, after a checkpoint too. */
+enum { GPUNN__CURVES = 4 }; /* train loss, train metric, validation loss, validation metric; NaN where there is none */
+typedef struct gpunn__epoch {
+    float  value[GPUNN__CURVES], lr;
+    double seconds;
+} gpunn__epoch;
+typedef struct gpunn__fit_record {
+    int           loss;       /* 1 + its id; 0: nothing */
+    bool          validation; /* whose loss is watched; false: the training loss */
+    float         best;
+    int           best_epoch, epochs, room; /* epochs done; room: of history */
+    gpunn__epoch *history;
+} gpunn__fit_record;
+
 struct gpunn_optimizer {
     gpunn_model     *model;
     gpunn_optimizer *next;                /* in the model's list */
@@ -17187,6 +17221,8 @@ struct gpunn_optimizer {
     int64_t             schedule_step;
     double plateau_scale, plateau_best; /* the product of all reductions; the best metric so far, at first +-infinity */
     int    plateau_bad, plateau_cooldown;
+
+    gpunn__fit_record fit;
 };
 
 /* For fields where 0 stands for the default and GPUNN_ZERO for 0. */
@@ -17399,6 +17435,7 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
     if (opt->captured) dev->backend->forget(dev->context, opt->captured);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__optimizer_release(opt);
+    gpunn__free(dev, opt->fit.history, (size_t)opt->fit.room * sizeof *opt->fit.history);
     gpunn__free(dev, opt, sizeof *opt);
 }
 
@@ -19815,7 +19852,7 @@ GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_l
 }
 
 /* ---- what a checkpoint holds beside tensors -------------------------------------------------------------------------- */
-#define GPUNN__CHECKPOINT_VERSION "2"
+#define GPUNN__CHECKPOINT_VERSION "3"
 
 typedef struct gpunn__resume {
     gpunn_optimizer opt; /* a copy */
@@ -19885,6 +19922,11 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__FIELDS("schedule.plateau_best", opt.plateau_best, 1, GPUNN__ANY),
     GPUNN__FIELDS("schedule.plateau_bad", opt.plateau_bad, 1, INT32_MAX / 2),
     GPUNN__FIELDS("schedule.plateau_cooldown", opt.plateau_cooldown, 1, INT32_MAX / 2),
+    GPUNN__FIELDS("fit.loss", opt.fit.loss, 1, INT32_MAX / 2),
+    GPUNN__FIELDS("fit.validation", opt.fit.validation, 1, 1),
+    GPUNN__FIELDS("fit.best", opt.fit.best, 1, GPUNN__ANY),
+    GPUNN__FIELDS("fit.best_epoch", opt.fit.best_epoch, 1, INT32_MAX / 2),
+    GPUNN__FIELDS("fit.epochs", opt.fit.epochs, 1, INT32_MAX / 2),
     GPUNN__FIELDS("random.seed", state.seed, 1, GPUNN__ANY),
     GPUNN__FIELDS("random.step", state.step, 1, GPUNN__ANY),
     GPUNN__FIELDS("loader", loader, 1, 1),
@@ -19899,6 +19941,61 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
 #undef GPUNN__RULE
 #undef GPUNN__OPTIMIZER
 #undef GPUNN__SCHEDULE
+
+/* Behind them, of each epoch in the history, "fit.history." and a number: the bits of its values. */
+enum { GPUNN__EPOCH_NOTES = GPUNN__CURVES + 2 };
+
+static int64_t gpunn__epoch_note(const gpunn__epoch *epoch, int i)
+{
+    int64_t bits = 0;
+    if (i <= GPUNN__CURVES)
+        memcpy(&bits, i < GPUNN__CURVES ? &epoch->value[i] : &epoch->lr, sizeof(float));
+    else
+        memcpy(&bits, &epoch->seconds, sizeof(double));
+    return bits;
+}
+
+static void gpunn__epoch_take(gpunn__epoch *epoch, int i, int64_t bits)
+{
+    if (i <= GPUNN__CURVES)
+        memcpy(i < GPUNN__CURVES ? &epoch->value[i] : &epoch->lr, &bits, sizeof(float));
+    else
+        memcpy(&epoch->seconds, &bits, sizeof(double));
+}
+
+/* Note number `at` of the history; false: it is not there or no integer. */
+static bool gpunn__history_note(const gpunn__archive *a, int64_t at, int64_t *bits)
+{
+    char number[24];
+    (void)snprintf(number, sizeof number, "%lld", (long long)at);
+    const gpunn__entry *note = gpunn__table_find(&a->notes, "fit.history.", number);
+    return note && gpunn__slice_integer(&note->text, bits);
+}
+
+/* As many epochs as the record says, in memory of their own. */
+static gpunn_status gpunn__resume_history(const gpunn__archive *a, gpunn__fit_record *record)
+{
+    gpunn_device *dev = a->reader.dev;
+    int64_t       count = (int64_t)record->epochs * GPUNN__EPOCH_NOTES, bits;
+    record->history = NULL;
+    record->room = 0;
+    if (count == 0) return GPUNN_OK;
+    bool good = record->best_epoch <= record->epochs && gpunn__history_note(a, count - 1, &bits); /* before memory is taken */
+    if (good) {
+        record->history = (gpunn__epoch *)gpunn__realloc(dev, NULL, 0, (size_t)record->epochs * sizeof *record->history);
+        if (record->history == NULL) return GPUNN_ERR_MEMORY;
+        record->room = record->epochs;
+    }
+    for (int64_t at = 0; at < count && good; at++) {
+        good = gpunn__history_note(a, at, &bits);
+        if (good) gpunn__epoch_take(&record->history[at / GPUNN__EPOCH_NOTES], (int)(at % GPUNN__EPOCH_NOTES), bits);
+    }
+    return good ? GPUNN_OK
+                : gpunn__fail(
+                      dev, GPUNN_ERR_FORMAT,
+                      "gpunn_checkpoint_load: '%s' is damaged: its history is not that of %d epochs; use an older checkpoint",
+                      gpunn__tail(a->reader.path), record->epochs);
+}
 
 static int gpunn__resume_field_count(bool averages)
 {
@@ -20083,6 +20180,10 @@ static void gpunn__emit_metadata(gpunn__writer *w, const gpunn__resume *resume)
             gpunn__emitf(w, ",\"%s%s\":\"%lld\"", field->name, gpunn__resume_index(field, i, index), (long long)value);
         }
     }
+    for (int64_t at = 0; at < (int64_t)resume->opt.fit.epochs * GPUNN__EPOCH_NOTES; at++)
+        gpunn__emitf(
+            w, ",\"fit.history.%lld\":\"%lld\"", (long long)at,
+            (long long)gpunn__epoch_note(&resume->opt.fit.history[at / GPUNN__EPOCH_NOTES], (int)(at % GPUNN__EPOCH_NOTES)));
     gpunn__emit(w, "}", 1);
 }
 
@@ -20200,7 +20301,9 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
     memset(&resume, 0, sizeof resume);
     resume.opt = *opt;
     resume.state = model->state;
+    resume.opt.fit.room = 0;
     status = gpunn__resume_read(&archive, &resume);
+    if (status == GPUNN_OK) status = gpunn__resume_history(&archive, &resume.opt.fit);
     if (status == GPUNN_OK && loader && !resume.loader)
         status = gpunn__fail(dev, GPUNN_ERR_STATE,
                              "gpunn_checkpoint_load: '%s' was saved without a loader; load it with NULL for the loader",
@@ -20211,7 +20314,6 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
         memcpy(stage + gpunn__stage_bytes(model, opt) - average, stage + gpunn__stage_steps(opt), average);
     }
     gpunn__archive_close(&archive);
-    if (status != GPUNN_OK) return status;
     for (int i = 0; i < opt->parameter_count && status == GPUNN_OK; i++) {
         int64_t steps;
         memcpy(&steps, stage + (size_t)i * sizeof steps, sizeof steps);
@@ -20231,10 +20333,14 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
     }
     if (status == GPUNN_OK) {
         if (opt->parameter_count) memcpy(resume.opt.steps, stage, gpunn__stage_steps(opt)); /* the array is opt's own */
+        gpunn__fit_record before = opt->fit;
         *opt = resume.opt;
+        resume.opt.fit = before;
         model->state.seed = resume.state.seed;
         model->state.step = resume.state.step;
     }
+    if (resume.opt.fit.room)
+        gpunn__free(dev, resume.opt.fit.history, (size_t)resume.opt.fit.room * sizeof *resume.opt.fit.history);
     gpunn__free(dev, stage, gpunn__stage_bytes(model, opt));
     return status;
 }
@@ -23270,13 +23376,6 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
 }
 
 /* ---- history --------------------------------------------------------------------------------------------------------- */
-enum { GPUNN__CURVES = 4 }; /* train loss, train metric, validation loss, validation metric; NaN where there is none */
-
-typedef struct gpunn__epoch {
-    float  value[GPUNN__CURVES], lr;
-    double seconds;
-} gpunn__epoch;
-
 static void gpunn__print(gpunn__file *f, const char *format, ...) GPUNN__PRINTF(2, 3);
 static void gpunn__print(gpunn__file *f, const char *format, ...)
 {
@@ -23344,7 +23443,9 @@ static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const 
     low = floor((low - margin) / step) * step;
     high = ceil((high + margin) / step) * step;
     int last = count > 2 ? count : 2, every = (int)ceil(gpunn__tick(last - 1, 8));
-    gpunn__print(f, "<text class=\"title\" x=\"%.0f\" y=\"360\">%s</text>\n", x0, title);
+    gpunn__print(f, "<text class=\"title\" x=\"%.0f\" y=\"360\">", x0);
+    for (const char *c = title; *c; c++) gpunn__print(f, strchr("<>&", *c) ? "&#%d;" : "%c", (unsigned char)*c < 32 ? '?' : *c);
+    gpunn__print(f, "</text>\n");
     for (int i = 0; i <= (int)floor((high - low) / step + 0.5); i++) {
         double value = low + i * step, y = y0 + (y1 - y0) * i * step / (high - low);
         gpunn__print(f, "<path class=\"grid\" d=\"M%.0f %.0fH%.0f\"/><text x=\"%.0f\" y=\"%.0f\" text-anchor=\"end\">%s</text>\n",
@@ -23381,7 +23482,8 @@ static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const 
     }
 }
 
-static gpunn_status gpunn__write_svg(gpunn_device *dev, const char *path, const gpunn__epoch *epochs, int count, bool metric)
+static gpunn_status gpunn__write_svg(gpunn_device *dev, const char *path, const gpunn__epoch *epochs, int count,
+                                     const char *metric)
 {
     gpunn__file  file;
     gpunn_status status = gpunn__file_open(dev, path, &file);
@@ -23397,8 +23499,8 @@ static gpunn_status gpunn__write_svg(gpunn_device *dev, const char *path, const 
     gpunn__print(&file, "@media(prefers-color-scheme:dark){text{fill:#9198a1}.title{fill:#f0f6fc}\n"
                         ".page{fill:#0d1117}.grid{stroke:#2f353d}.train{stroke:#58a6ff}.validation{stroke:#f0883e}}\n</style>\n");
     gpunn__print(&file, "<rect class=\"page\" width=\"100%%\" height=\"100%%\"/>\n");
-    gpunn__svg_panel(&file, 0, "Loss", epochs, count, 0);
-    if (metric) gpunn__svg_panel(&file, 4700, "Metric", epochs, count, 1);
+    gpunn__svg_panel(&file, 0, "loss", epochs, count, 0);
+    if (metric) gpunn__svg_panel(&file, 4700, metric, epochs, count, 1);
     gpunn__print(&file, "</svg>\n");
     return gpunn__file_commit(&file);
 }
@@ -23410,9 +23512,7 @@ typedef struct gpunn__fit {
     const gpunn_fit_args *args;
     gpunn_progress        progress;
     double                began;
-    gpunn__epoch         *history; /* NULL: no file wants it */
-    float                 best;    /* validation loss, or training loss without validation */
-    int                   epochs_without_better;
+    gpunn__fit_record    *record; /* the optimizer's */
 } gpunn__fit;
 
 static gpunn_status gpunn__fit_report(gpunn__fit *fit)
@@ -23457,6 +23557,18 @@ static gpunn_status gpunn__fit_batches(gpunn__fit *fit)
     return status == GPUNN_OK ? gpunn_synchronize(fit->dev) : status; /* a loss that was not finite is known now */
 }
 
+/* The history's files. */
+static gpunn_status gpunn__fit_files(gpunn__fit *fit)
+{
+    const gpunn_fit_args    *args = fit->args;
+    const gpunn__fit_record *record = fit->record;
+    gpunn_status             status = GPUNN_OK;
+    if (args->history_csv) status = gpunn__write_csv(fit->dev, args->history_csv, record->history, record->epochs);
+    if (status == GPUNN_OK && args->history_svg)
+        status = gpunn__write_svg(fit->dev, args->history_svg, record->history, record->epochs, fit->progress.metric_name);
+    return status;
+}
+
 /* Validation, and the weights where they are the best so far: of the averages, where the optimizer keeps them. */
 static gpunn_status gpunn__fit_validate(gpunn__fit *fit, float *watched)
 {
@@ -23468,10 +23580,16 @@ static gpunn_status gpunn__fit_validate(gpunn__fit *fit, float *watched)
     if (args->validation)
         status = gpunn_evaluate(args->validation, args->loss, args->metric, &p->validation_loss, &p->validation_metric);
     *watched = args->validation ? p->validation_loss : p->loss;
-    if (status == GPUNN_OK && args->best_weights && *watched < fit->best)
+    if (status == GPUNN_OK && args->best_weights && *watched < fit->record->best)
         status = gpunn_save(fit->opt->model, args->best_weights);
     if (averages) back = gpunn_ema_swap(fit->opt);
     return status == GPUNN_OK ? back : status;
+}
+
+static bool gpunn__fit_is_over(const gpunn__fit *fit)
+{
+    const gpunn__fit_record *record = fit->record;
+    return fit->args->patience > 0 && record->epochs - record->best_epoch >= fit->args->patience;
 }
 
 /* Validation, schedule, files. */
@@ -23479,30 +23597,55 @@ static gpunn_status gpunn__fit_epoch_end(gpunn__fit *fit)
 {
     const gpunn_fit_args *args = fit->args;
     gpunn_progress       *p = &fit->progress;
+    gpunn__fit_record    *record = fit->record;
     float                 watched = NAN;
     gpunn_status          status = gpunn__fit_validate(fit, &watched);
-    bool                  better = watched < fit->best;
     if (status == GPUNN_OK && !args->schedule_per_batch) status = gpunn_schedule_step(fit->opt, watched);
     if (status != GPUNN_OK) return status;
-    fit->best = better ? watched : fit->best;
-    fit->epochs_without_better = better ? 0 : fit->epochs_without_better + 1;
-    p->epoch_done = true;
-    if (fit->history) {
-        gpunn__epoch *row = &fit->history[p->epoch - 1];
-        row->value[0] = p->loss;
-        row->value[1] = p->metric;
-        row->value[2] = p->validation_loss;
-        row->value[3] = p->validation_metric;
-        row->lr = p->lr;
-        row->seconds = gpunn__seconds() - fit->began;
+    gpunn__epoch *row = &record->history[record->epochs++];
+    row->value[0] = p->loss;
+    row->value[1] = p->metric;
+    row->value[2] = p->validation_loss;
+    row->value[3] = p->validation_metric;
+    row->lr = p->lr;
+    row->seconds = gpunn__seconds() - fit->began;
+    if (watched < record->best) {
+        record->best = watched;
+        record->best_epoch = p->epoch;
     }
-    if (args->history_csv) status = gpunn__write_csv(fit->dev, args->history_csv, fit->history, p->epoch);
-    if (status == GPUNN_OK && args->history_svg)
-        status = gpunn__write_svg(fit->dev, args->history_svg, fit->history, p->epoch, args->metric != NULL);
+    p->best_epoch = record->best_epoch;
+    p->epoch_done = true;
+    p->stopped_early = gpunn__fit_is_over(fit) && p->epoch < p->epochs;
+    status = gpunn__fit_files(fit);
     if (status == GPUNN_OK && args->checkpoint) status = gpunn_checkpoint_save(fit->opt, args->train, args->checkpoint);
     if (status != GPUNN_OK) return status;
-    if (args->epochs_run) *args->epochs_run = p->epoch;
+    if (args->epochs_run) ++*args->epochs_run;
     return gpunn__fit_report(fit);
+}
+
+/* Goes on from what the optimizer did before with this loss, or begins anew; room for the epochs to come. */
+static gpunn_status gpunn__fit_begin(gpunn__fit *fit)
+{
+    const gpunn_fit_args *args = fit->args;
+    gpunn__fit_record    *record = fit->record;
+    if (record->loss != args->loss->id + 1 || record->validation != (args->validation != NULL)) {
+        record->loss = args->loss->id + 1;
+        record->validation = args->validation != NULL;
+        record->best = INFINITY;
+        record->epochs = record->best_epoch = 0;
+    }
+    if (args->epochs > INT32_MAX / 2 - record->epochs)
+        return gpunn__fail(fit->dev, GPUNN_ERR_ARGUMENT, "gpunn_fit: %d epochs after %d are too many", args->epochs,
+                           record->epochs);
+    if (record->epochs + args->epochs > record->room) {
+        int           room = record->epochs + args->epochs;
+        gpunn__epoch *grown = (gpunn__epoch *)gpunn__realloc(fit->dev, record->history, (size_t)record->room * sizeof *grown,
+                                                             (size_t)room * sizeof *grown);
+        if (grown == NULL) return GPUNN_ERR_MEMORY;
+        record->history = grown;
+        record->room = room;
+    }
+    return args->epochs > 0 ? gpunn__fit_files(fit) : GPUNN_OK; /* a bad path shows before the work */
 }
 
 static gpunn_status gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args *args)
@@ -23515,7 +23658,7 @@ static gpunn_status gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args 
     if (args->train->model != opt->model || (args->validation && args->validation->model != opt->model))
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s loader is of another model than the optimizer", function,
                            args->train->model != opt->model ? "train" : "validation");
-    if (args->epochs < 1 || args->patience < 0)
+    if (args->epochs < 0 || args->patience < 0)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: epochs is %d and patience %d; neither may be negative", function,
                            args->epochs, args->patience);
     gpunn_status status = gpunn__check_number(opt->model, args->loss, function, "loss");
@@ -23527,7 +23670,7 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
 {
     if (args.epochs_run) *args.epochs_run = 0;
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_fit: the optimizer is NULL");
-    if (args.epochs == 0) args.epochs = 1;
+    if (args.epochs == GPUNN_ZERO) args.epochs = 0;
     gpunn_status status = gpunn__fit_check(opt, &args);
     if (status != GPUNN_OK) return status;
     gpunn__fit fit;
@@ -23535,24 +23678,20 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
     fit.dev = opt->model->dev;
     fit.opt = opt;
     fit.args = &args;
-    fit.best = INFINITY;
+    fit.record = &opt->fit;
     gpunn_progress *p = &fit.progress;
-    p->epochs = args.epochs;
     p->batches = gpunn_loader_batches(args.train);
     p->validation_loss = p->validation_metric = NAN;
-    size_t bytes = args.history_csv || args.history_svg ? (size_t)args.epochs * sizeof *fit.history : 0;
-    if (bytes && (fit.history = (gpunn__epoch *)gpunn__realloc(fit.dev, NULL, 0, bytes)) == NULL) return GPUNN_ERR_MEMORY;
-    if (args.history_csv)
-        status = gpunn__write_csv(fit.dev, args.history_csv, fit.history, 0); /* a bad path shows before the work */
-    bool stop = false;
-    for (p->epoch = 1; status == GPUNN_OK && p->epoch <= p->epochs && !stop; p->epoch++) {
+    p->metric_name = args.metric ? gpunn__called(args.metric) : NULL;
+    status = gpunn__fit_begin(&fit);
+    p->epochs = opt->fit.epochs + args.epochs;
+    p->best_epoch = opt->fit.best_epoch;
+    for (p->epoch = opt->fit.epochs + 1; status == GPUNN_OK && p->epoch <= p->epochs && !gpunn__fit_is_over(&fit); p->epoch++) {
         fit.began = gpunn__seconds();
         p->epoch_done = false;
         status = gpunn__fit_batches(&fit);
         if (status == GPUNN_OK) status = gpunn__fit_epoch_end(&fit);
-        stop = args.patience > 0 && fit.epochs_without_better >= args.patience;
     }
-    gpunn__free(fit.dev, fit.history, bytes);
     return status;
 }
 
@@ -23568,34 +23707,69 @@ static void gpunn__line_add(char *line, size_t size, const char *format, ...)
     va_end(list);
 }
 
+/* Columns of the terminal that stderr is; 0: it is none. */
+static int gpunn__terminal_width(void)
+{
+    const char *columns = getenv("COLUMNS");
+    int         width = columns ? atoi(columns) : 0;
+#ifdef _WIN32
+    CONSOLE_SCREEN_BUFFER_INFO screen;
+    if (!_isatty(2)) return 0;
+    if (GetConsoleScreenBufferInfo(GetStdHandle(STD_ERROR_HANDLE), &screen))
+        width = screen.srWindow.Right - screen.srWindow.Left + 1;
+#else
+    if (!isatty(2)) return 0;
+#ifdef TIOCGWINSZ
+    struct winsize size;
+    if (ioctl(2, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) width = size.ws_col;
+#endif
+#endif
+    return width > 0 ? width : 80;
+}
+
+static void gpunn__line_add_metric(char *line, size_t size, const gpunn_progress *p, float value)
+{
+    char name[32];
+    int  n = 0;
+    if (value != value) return;
+    for (const char *c = p->metric_name ? p->metric_name : "metric"; *c && n < (int)sizeof name - 1; c++)
+        name[n++] = (unsigned char)*c < 32 || *c == 127 ? '?' : *c; /* a name must not steer the terminal */
+    name[n] = 0;
+    gpunn__line_add(line, size, " %s %.4f", name, (double)value);
+}
+
 /* Keeps no state: a batch is drawn when a tenth of a second ended in its share of the epoch's time so far. */
 GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
 {
     (void)user;
+    if (progress == NULL) return true;
     const gpunn_progress *p = progress;
     double                share = p->batch > 0 ? p->seconds / (double)p->batch : 0;
     bool                  due = p->epoch_done || p->batch == 1 || floor(p->seconds * 10) > floor((p->seconds - share) * 10);
-    if (!due) return true;
-#ifdef _WIN32
-    bool terminal = _isatty(2) != 0;
-#else
-    bool terminal = isatty(2) != 0;
-#endif
-    if (!terminal && !p->epoch_done) return true;
-    char line[256] = "", bar[21] = "";
-    for (int i = 0, done = (int)(p->batches > 0 ? 20 * p->batch / p->batches : 20); i < 20; i++)
-        bar[i] = i < done ? '=' : i == done ? '>' : ' ';
+    const int             width = due ? gpunn__terminal_width() : 0;
+    if (!due || (width == 0 && !p->epoch_done)) return true;
+    char line[256] = "", rest[224] = "", bar[21] = "";
     gpunn__line_add(line, sizeof line, "Epoch %d/%d ", p->epoch, p->epochs);
-    if (terminal) gpunn__line_add(line, sizeof line, "[%s] ", bar);
-    gpunn__line_add(line, sizeof line, "%lld/%lld loss %.4g", (long long)p->batch, (long long)p->batches, (double)p->loss);
-    if (p->metric == p->metric) gpunn__line_add(line, sizeof line, " metric %.4f", (double)p->metric);
+    gpunn__line_add(rest, sizeof rest, "%lld/%lld loss %.4g", (long long)p->batch, (long long)p->batches, (double)p->loss);
+    gpunn__line_add_metric(rest, sizeof rest, p, p->metric);
     if (p->epoch_done && p->validation_loss == p->validation_loss)
-        gpunn__line_add(line, sizeof line, " validation loss %.4g", (double)p->validation_loss);
-    if (p->epoch_done && p->validation_metric == p->validation_metric)
-        gpunn__line_add(line, sizeof line, " metric %.4f", (double)p->validation_metric);
-    if (!p->epoch_done) gpunn__line_add(line, sizeof line, " %.3g ms/batch", share * 1000);
-    gpunn__line_add(line, sizeof line, " %.0fs", p->seconds);
-    (void)fprintf(stderr, terminal ? p->epoch_done ? "\r%-79s\n" : "\r%-79s" : "%s\n", line);
+        gpunn__line_add(rest, sizeof rest, " validation %.4g", (double)p->validation_loss);
+    if (p->epoch_done) gpunn__line_add_metric(rest, sizeof rest, p, p->validation_metric);
+    if (p->epoch_done)
+        gpunn__line_add(rest, sizeof rest, " %.0fs", p->seconds);
+    else
+        gpunn__line_add(rest, sizeof rest, " %.0fs left", share * (double)(p->batches - p->batch));
+    int room = width - 1 - (int)strlen(line) - (int)strlen(rest) - 3; /* a line as wide as the terminal would wrap */
+    int cells = room < (int)sizeof bar - 1 ? room : (int)sizeof bar - 1;
+    for (int i = 0, done = (int)(p->batches > 0 ? cells * p->batch / p->batches : cells); i < cells; i++)
+        bar[i] = i < done ? '=' : i == done ? '>' : ' ';
+    if (cells >= 5) gpunn__line_add(line, sizeof line, "[%s] ", bar);
+    gpunn__line_add(line, sizeof line, "%s", rest);
+    if (width == 0)
+        (void)fprintf(stderr, "%s\n", line);
+    else
+        (void)fprintf(stderr, "\r%-*.*s%s", width - 1, width - 1, line, p->epoch_done ? "\n" : "");
+    if (p->stopped_early) (void)fprintf(stderr, "stopped early, epoch %d was best\n", p->best_epoch);
     return true;
 }
 

@@ -92,12 +92,12 @@ static gpunn_status confusion(const network *net, gpunn_loader *loader, const gp
         if (status != GPUNN_OK) return status;
         for (int i = 0; i < n; i++) table[((const uint8_t *)labels->data)[done++]][guess[i]]++;
     }
-    printf("\n  class       accuracy   taken for");
+    printf("\n  class       accuracy  taken for\n%24s", "");
     for (int j = 0; j < CLASSES; j++) printf("%5d", j);
     for (int i = 0; i < CLASSES; i++) {
         int total = 0;
         for (int j = 0; j < CLASSES; j++) total += table[i][j];
-        printf("\n%d %-11s %6.1f %%            ", i, class_names[i], 100.0 * table[i][i] / (total ? total : 1));
+        printf("\n%d %-11s %6.1f %%  ", i, class_names[i], 100.0 * table[i][i] / (total ? total : 1));
         for (int j = 0; j < CLASSES; j++) printf("%5d", table[i][j]);
     }
     printf("\n\n");

@@ -1,5 +1,8 @@
-/* The training loop: progress, evaluation, history, best weights, early stop, cancelling. Resuming is in files.c. */
+/* The training loop: progress and its bar, evaluation, history, best weights, early stop, cancelling, going on. */
 #include "../test.h"
+
+#include <fcntl.h>
+#include <pty.h>
 
 typedef struct setup {
     gpunn_device    *dev;
@@ -146,6 +149,10 @@ static void test_patience(void **state)
     for (int i = 1; i < epochs; i++)
         if (w.validation[i] < w.validation[lowest]) lowest = i;
     assert_int_equal(epochs - 1 - lowest, 2);
+    assert_true(w.last.stopped_early && w.last.best_epoch == lowest + 1);
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .validation = s.validation, .epochs = 9, .patience = 2,
+                        .epochs_run = &epochs));
+    assert_int_equal(epochs, 0); /* it had run out before */
     unmake(&s);
 }
 
@@ -200,7 +207,7 @@ static void test_averages(void **state)
     assert_memory_equal(trained[0], trained[1], (size_t)count * sizeof **trained);
 
     /* without validation best_weights are the averages too; after an error the weights are back in their place */
-    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .best_weights = best));
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1, .best_weights = best));
     float *weights = read_weights(s.dev, s.model, &count);
     OK(s.dev, gpunn_load(s.model, best));
     float *saved = read_weights(s.dev, s.model, &count);
@@ -209,12 +216,183 @@ static void test_averages(void **state)
     float *averages = read_weights(s.dev, s.model, &count);
     assert_memory_equal(saved, averages, (size_t)count * sizeof *saved);
     OK(s.dev, gpunn_ema_swap(s.opt));
-    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .best_weights = "/no/such/folder/w"), GPUNN_ERR_IO,
-          "/no/such/folder/w");
+    FAILS(s.dev,
+          gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .validation = s.validation, .epochs = 1,
+                    .best_weights = "/no/such/folder/w"),
+          GPUNN_ERR_IO, "/no/such/folder/w");
     OK(s.dev, gpunn_train_step(s.opt, s.n.loss));
     assert_int_equal(unlink(best) | unlink(checkpoint), 0);
     free(trained[0]), free(trained[1]), free(weights), free(saved), free(averages);
     unmake(&s);
+}
+
+/* ---- going on -------------------------------------------------------------------------------------------------------- */
+/* The file without its last column, the seconds. */
+static char *read_history(const char *path)
+{
+    size_t size;
+    char  *text = (char *)file_read(path, &size), *to = text, *comma = NULL;
+    for (char *from = text; *from; from++) {
+        if (*from == ',') comma = to;
+        if (*from == '\n' && comma) to = comma;
+        *to++ = *from;
+    }
+    *to = 0;
+    return text;
+}
+
+typedef struct ended {
+    char   *history;
+    float  *weights, *best;
+    int64_t count;
+    watch   w;
+} ended;
+
+/* So many epochs by one call, then by another, which another process may make. */
+static ended go(fixture *f, int first, int second, bool restart)
+{
+    gpunn_model *model = f->model;
+    ended        e = {.count = 0};
+    char         csv[224], svg[224], checkpoint[224], best[224];
+    (void)strcpy(csv, test_path(f, "history.csv"));
+    (void)strcpy(svg, test_path(f, "history.svg"));
+    (void)strcpy(checkpoint, test_path(f, "last.ckpt"));
+    (void)strcpy(best, test_path(f, "best.safetensors"));
+    setup s;
+    for (int part = 0; part < (second ? 2 : 1); part++) {
+        int epochs = part ? second : first, done = -1;
+        if (part == 0 || restart) {
+            if (part) unmake(&s), gpunn_model_destroy(f->model);
+            f->model = MADE(f->dev, gpunn_model_create(f->dev));
+            s = make(f, 0);
+            gpunn_set_lr(s.opt, 0.6f); /* so high that later epochs are worse than the best one */
+            if (part) OK(f->dev, gpunn_checkpoint_load(s.opt, s.train, checkpoint));
+        }
+        OK(f->dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .validation = s.validation,
+                             .epochs = epochs, .on_progress = on_progress, .user = &e.w, .history_csv = csv, .history_svg = svg,
+                             .checkpoint = checkpoint, .best_weights = best, .epochs_run = &done));
+        assert_int_equal(done, epochs);
+        assert_int_equal(e.w.last.epochs, part ? first + second : first);
+        assert_string_equal(e.w.last.metric_name, "accuracy");
+        /* 0 epochs: nothing is done, and nothing is written */
+        OK(f->dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .validation = s.validation, .epochs = 0,
+                             .checkpoint = "/no/such/folder/c", .history_csv = "/no/such/folder/h", .epochs_run = &done));
+        assert_int_equal(done, 0);
+    }
+    size_t size;
+    char  *drawn = (char *)file_read(svg, &size);
+    assert_non_null(strstr(drawn, ">accuracy</text>"));
+    free(drawn);
+    e.history = read_history(csv);
+    e.weights = read_weights(f->dev, f->model, &e.count);
+    OK(f->dev, gpunn_load(f->model, best));
+    e.best = read_weights(f->dev, f->model, &e.count);
+    assert_int_equal(unlink(csv) | unlink(svg) | unlink(best) | unlink(checkpoint), 0);
+    unmake(&s);
+    gpunn_model_destroy(f->model);
+    f->model = model;
+    return e;
+}
+
+static void test_goes_on(void **state)
+{
+    fixture *f = *state;
+    enum { EPOCHS = 7, FIRST = 4, WAYS = 3 };
+    ended e[WAYS];
+    for (int way = 0; way < WAYS; way++) {
+        e[way] = way ? go(f, FIRST, EPOCHS - FIRST, way == 2) : go(f, EPOCHS, 0, false);
+        assert_string_equal(e[way].history, e[0].history);
+        assert_memory_equal(e[way].weights, e[0].weights, (size_t)e[0].count * sizeof(float));
+        assert_memory_equal(e[way].best, e[0].best, (size_t)e[0].count * sizeof(float));
+        assert_int_equal(e[way].w.last.best_epoch, e[0].w.last.best_epoch);
+        assert_in_range(e[way].w.last.best_epoch, 1, FIRST); /* so that a lost record would show */
+    }
+    for (int way = 0; way < WAYS; way++) free(e[way].history), free(e[way].weights), free(e[way].best);
+}
+
+/* A rate that is really 0 is written GPUNN_ZERO, or set. */
+static void test_rate_zero(void **state)
+{
+    fixture         *f = *state;
+    net              n = net_make(f->model);
+    gpunn_optimizer *opt[2] = {gpunn_sgd(f->model, .lr = GPUNN_ZERO), gpunn_sgd(f->model, .lr = 1)};
+    float           *x;
+    int64_t         *t;
+    net_data(BATCH, 3, &x, &t);
+    gpunn_set_lr(opt[1], 0);
+    for (int i = 0; i < 2; i++) {
+        OK(f->dev, gpunn_write(n.x, x, BATCH * NET_X * sizeof *x));
+        OK(f->dev, gpunn_write(n.t, t, BATCH * sizeof *t));
+        OK(f->dev, gpunn_train_step(opt[i], n.loss));
+        assert_true(gpunn_get_lr(opt[i]) == 0);
+        for (int k = 0; k < gpunn_parameter_count(f->model); k++) {
+            gpunn_tensor *p = gpunn_parameter_at(f->model, k);
+            const size_t  bytes = gpunn_tensor_bytes(p);
+            if (strstr(gpunn_tensor_name(p), "running_")) continue; /* statistics move */
+            float *before = malloc(bytes), *after = malloc(bytes);
+            OK(f->dev, gpunn_read(p, before, bytes));
+            OK(f->dev, gpunn_train_step(opt[i], n.loss));
+            OK(f->dev, gpunn_read(p, after, bytes));
+            assert_memory_equal(before, after, bytes);
+            free(before), free(after);
+        }
+    }
+    gpunn_optimizer_destroy(opt[0]), gpunn_optimizer_destroy(opt[1]);
+    free(x), free(t);
+}
+
+/* ---- the bar --------------------------------------------------------------------------------------------------------- */
+/* What it writes for p to a terminal of that many columns; 0: to a file. */
+static void bar(const gpunn_progress *p, int columns, char *text, size_t size)
+{
+    int            both[2], kept = dup(2);
+    struct winsize window = {.ws_row = 24, .ws_col = (unsigned short)columns};
+    if (columns)
+        assert_int_equal(openpty(&both[0], &both[1], NULL, NULL, &window), 0);
+    else
+        assert_int_equal(pipe(both), 0);
+    (void)fcntl(both[0], F_SETFL, O_NONBLOCK);
+    (void)dup2(both[1], 2);
+    assert_true(gpunn_progress_bar(NULL, p));
+    (void)dup2(kept, 2);
+    ssize_t got = read(both[0], text, size - 1);
+    text[got > 0 ? got : 0] = 0;
+    (void)close(both[0]), (void)close(both[1]), (void)close(kept);
+}
+
+static void test_bar(void **state)
+{
+    (void)state;
+    char           text[1024];
+    gpunn_progress p = {.epoch = 100,
+                        .epochs = 1000,
+                        .batch = 1,
+                        .batches = 100000,
+                        .loss = 0.0001234f,
+                        .metric = 0.5f,
+                        .validation_loss = 0.0001234f,
+                        .validation_metric = 0.5f,
+                        .seconds = 12345,
+                        .metric_name = "accuracy\x1b[2J",
+                        .best_epoch = 90};
+    for (int columns = 20; columns <= 200; columns += 20)
+        for (int done = 0; done < 2; done++) {
+            p.epoch_done = done;
+            bar(&p, columns, text, sizeof text);
+            assert_int_equal(text[0], '\r');
+            assert_true(strlen(text + 1) <= (size_t)columns - 1 + (done ? 2 : 0)); /* and the terminal's "\r\n" */
+            assert_null(strchr(text, '\x1b'));
+            if (columns >= 120) assert_non_null(strstr(text, "accuracy?[2J 0.5"));
+            if (columns >= 120 && !done) assert_non_null(strstr(text, "s left"));
+            if (columns >= 160) assert_non_null(strchr(text, '>'));
+        }
+    p.epoch_done = p.stopped_early = true;
+    bar(&p, 0, text, sizeof text);
+    assert_non_null(strstr(text, "\nstopped early, epoch 90 was best\n"));
+    p.epoch_done = p.stopped_early = false;
+    bar(&p, 0, text, sizeof text);
+    assert_string_equal(text, "");
+    assert_true(gpunn_progress_bar(NULL, NULL));
 }
 
 static void test_fit_errors(void **state)
@@ -224,9 +402,9 @@ static void test_fit_errors(void **state)
     FAILS(s.dev, gpunn_fit(s.opt, .train = s.train), GPUNN_ERR_ARGUMENT, "loss");
     FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss), GPUNN_ERR_ARGUMENT, "train");
     FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = -1), GPUNN_ERR_ARGUMENT, "epochs");
-    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.logits, .train = s.train), GPUNN_ERR_SHAPE, "loss");
-    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .history_csv = "/no/such/folder/h.csv"), GPUNN_ERR_IO,
-          "/no/such/folder/h.csv");
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.logits, .train = s.train, .epochs = 1), GPUNN_ERR_SHAPE, "loss");
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1, .history_csv = "/no/such/folder/h.csv"),
+          GPUNN_ERR_IO, "/no/such/folder/h.csv");
     s.x[20] = NAN;
     FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 2), GPUNN_ERR_NUMERIC, "loss");
     unmake(&s);
@@ -234,8 +412,10 @@ static void test_fit_errors(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {test_with_device(test_fit),      test_with_device(test_cancel),
-                                       test_with_device(test_patience), test_with_device(test_schedule_in_fit),
-                                       test_with_device(test_averages), test_with_device(test_fit_errors)};
+    const struct CMUnitTest tests[] = {test_with_device(test_fit),       test_with_device(test_cancel),
+                                       test_with_device(test_patience),  test_with_device(test_schedule_in_fit),
+                                       test_with_device(test_averages),  test_with_device(test_goes_on),
+                                       test_with_device(test_rate_zero), cmocka_unit_test(test_bar),
+                                       test_with_device(test_fit_errors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
