@@ -1454,7 +1454,6 @@ typedef struct gpunn_step {
         float       eps;
         gpunn_value residual; /* added; shape of out, never out's own memory */
         bool        relu;
-        bool        relu_mask; /* LINEAR: where relu let pass is wanted in `saved`, in a form of the backend's own */
         bool        gelu_tanh; /* LINEAR */
         gpunn_value before;    /* receives what gelu_tanh is applied to; data NULL: not wanted */
     } fused;
@@ -1463,8 +1462,6 @@ typedef struct gpunn_step {
     struct {
         gpunn_op    op;     /* RELU: x itself tells where it let pass; GELU_TANH; NONE: x as it is */
         gpunn_value before; /* GELU_TANH: what it was applied to */
-        void       *mask;   /* RELU: `saved` of the step that made x */
-        size_t      mask_bytes;
     } activated;
     struct { /* GROUP only */
         const gpunn_kernel        *kernel;
@@ -7385,7 +7382,6 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
             if (!gpunn__read_operand(b, &step->fused.residual, member, member->inputs[0] == previous, at)) return false;
         } else if (member->op == GPUNN_OP_RELU) {
             step->fused.relu = true;
-            step->fused.relu_mask = b->activates[member->id] && t->op == GPUNN_OP_LINEAR;
         } else {
             step->fused.gelu_tanh = true;
             if (!gpunn__is_before(b, previous)) continue;
@@ -7909,12 +7905,6 @@ static gpunn_status gpunn__prepare_steps(gpunn__builder *b)
         if (step->backward) {
             gpunn_step *forward = gpunn__forward_of(plan, step->attr);
             if (forward && !gpunn__share_saved(b, forward, &step->saved, &step->saved_bytes, at)) return GPUNN_ERR_MEMORY;
-            if (step->activated.op == GPUNN_OP_RELU) {
-                const gpunn_tensor *x = gpunn__node_of(b, step)->inputs[0];
-                forward = gpunn__forward_of(plan, &b->model->tensors[b->head[x->id]]->attr);
-                if (!gpunn__share_saved(b, forward, &step->activated.mask, &step->activated.mask_bytes, at))
-                    return GPUNN_ERR_MEMORY;
-            }
         }
         gpunn_status status = dev->backend->prepare(dev->context, step);
         if (status == GPUNN_ERR_UNSUPPORTED && step->op == GPUNN_OP_GROUP) return gpunn__decline_group(b, step);

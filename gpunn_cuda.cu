@@ -1102,8 +1102,8 @@ typedef enum gpunn__activation {
     GPUNN__NO_ACTIVATION = 0,
     GPUNN__RELU,
     GPUNN__GELU_TANH,
-    GPUNN__RELU_DERIVATIVE, /* d = op(a) op(b) * act'(aux) */
-    GPUNN__GELU_TANH_DERIVATIVE
+    GPUNN__GELU_TANH_DERIVATIVE, /* d = op(a) op(b) * act'(aux) */
+    GPUNN__RELU_DERIVATIVE
 } gpunn__activation;
 typedef struct gpunn__product {
     int64_t           m, n, k, batch;
@@ -1114,16 +1114,16 @@ typedef struct gpunn__product {
     gpunn_precision   precision;                    /* F32: exact products; TF32: rounded operands where dtype is F32 */
     bool              accumulate;                   /* d += */
     gpunn__activation activation;
+    bool              keep_nan; /* relu makes NaN of NaN, which the library does not promise */
     const void       *a, *b;
     void             *d;
     const void       *bias; /* F32 or d_dtype, see bias_dtype; NULL: none */
     gpunn_dtype       bias_dtype;
-    const void       *residual; /* NULL: none; never with accumulate */
-    void             *aux;      /* as d, batch 1. GELU_TANH: receives its argument, if wanted; its derivative: that argument;
-                                   RELU_DERIVATIVE: relu's result, with which our own product does */
-    void             *mask; /* batch 1. RELU: receives where it let pass, in the library's form, if wanted; RELU_DERIVATIVE: that,
-                                   which the library wants. gpunn__mask_bytes */
-    float            *row_sums; /* [m], batch 1: receives op(a) summed over k; NULL: not wanted; never with bias */
+    const void       *residual;  /* NULL: none; never with accumulate */
+    void             *aux;       /* as d, batch 1. GELU_TANH: receives its argument, if wanted; its derivative: that argument;
+                                   RELU_DERIVATIVE: relu's result */
+    float            *row_sums;  /* [m], batch 1, transpose_a: receives op(a) summed over k; NULL: not wanted; never with bias */
+    void             *workspace; /* with row_sums: as gpunn__cuda_channel_sums wants it for [k][m] */
 } gpunn__product;
 /* The seam to cuBLASLt. prepare: whether there is an algorithm (pointers are only compared with NULL). */
 static gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p);
@@ -1229,10 +1229,43 @@ static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step
  * run to run (lr and step of update i) are read from cuda->state->lr[i] and ->update_step[i], never from run. */
 static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run);
 /* ==== >>gemm ========================================================================================================== */
-/* Bits from row to row of a relu's mask. */
-static int64_t gpunn__mask_ld(int64_t n)
+/* Whether what .benchmark compares can be timed now: never where results may not vary, and not while the stream is captured; the
+ * next run that is not will do it. */
+static gpunn_status gpunn__may_time(gpunn__cuda *cuda, bool *may)
 {
-    return (n + 127) / 128 * 128;
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    *may = cuda->args.benchmark && !cuda->args.deterministic;
+    if (*may) GPUNN__CUDA(cuda, cudaStreamIsCapturing(cuda->stream, &capture));
+    *may = *may && capture == cudaStreamCaptureStatusNone;
+    return GPUNN_OK;
+}
+
+typedef gpunn_status (*gpunn__timed)(gpunn__cuda *cuda, const void *what);
+
+static gpunn_status gpunn__time_between(gpunn__cuda *cuda, gpunn__timed run, const void *what, cudaEvent_t begin, cudaEvent_t end,
+                                        float *milliseconds)
+{
+    GPUNN__TRY(run(cuda, what)); /* loads what it needs */
+    GPUNN__CUDA(cuda, cudaEventRecord(begin, cuda->stream));
+    for (int repeat = 0; repeat < 4; repeat++) GPUNN__TRY(run(cuda, what));
+    GPUNN__CUDA(cuda, cudaEventRecord(end, cuda->stream));
+    GPUNN__CUDA(cuda, cudaEventSynchronize(end));
+    GPUNN__CUDA(cuda, cudaEventElapsedTime(milliseconds, begin, end));
+    return GPUNN_OK;
+}
+
+/* How long four times of it take. */
+static gpunn_status gpunn__time(gpunn__cuda *cuda, gpunn__timed run, const void *what, float *milliseconds)
+{
+    cudaEvent_t begin, end;
+    GPUNN__CUDA(cuda, cudaEventCreate(&begin));
+    gpunn_status status = gpunn__cuda_check(cuda, cudaEventCreate(&end), "cudaEventCreate");
+    if (status == GPUNN_OK) {
+        status = gpunn__time_between(cuda, run, what, begin, end, milliseconds);
+        (void)cudaEventDestroy(end);
+    }
+    (void)cudaEventDestroy(begin);
+    return status;
 }
 
 #ifdef GPUNN__EMULATOR
@@ -1244,8 +1277,8 @@ enum { GPUNN__PRODUCT_TAG = 0x70726F64, GPUNN__ALGORITHMS = 8 };
 
 typedef struct gpunn__product_key { /* no padding */
     int64_t tag, m, n, k, batch, transpose_a, transpose_b, lda, ldb, ldd, stride_a, stride_b, stride_d, dtype, d_dtype, precision,
-        accumulate, activation, bias_dtype, residual, noted, row_sums;   /* bias_dtype: -1 without */
-    int64_t align_a, align_b, align_c, align_d, align_bias, align_noted; /* in bytes */
+        accumulate, activation, bias_dtype, residual, aux, row_sums;   /* bias_dtype: -1 without */
+    int64_t align_a, align_b, align_c, align_d, align_bias, align_aux; /* in bytes */
 } gpunn__product_key;
 
 typedef struct gpunn__algorithms {
@@ -1322,20 +1355,17 @@ static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__p
     GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_##attribute, type, value)
     GPUNN__DESCRIBE(TRANSA, int32_t, tb ? CUBLAS_OP_T : CUBLAS_OP_N);
     GPUNN__DESCRIBE(TRANSB, int32_t, ta ? CUBLAS_OP_T : CUBLAS_OP_N);
-    const uint32_t epilogues[] = {0, CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_DRELU,
-                                  CUBLASLT_EPILOGUE_DGELU};
+    const uint32_t epilogues[] = {0, CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_DGELU};
     uint32_t       epilogue = epilogues[key->activation];
     if (bias) epilogue |= CUBLASLT_EPILOGUE_BIAS;
     if (key->row_sums) epilogue |= CUBLASLT_EPILOGUE_BGRADB;
-    if (key->noted && key->activation == GPUNN__RELU) epilogue |= CUBLASLT_EPILOGUE_RELU_AUX;
-    if (key->noted && key->activation == GPUNN__GELU_TANH) epilogue |= CUBLASLT_EPILOGUE_GELU_AUX;
+    if (key->aux && key->activation == GPUNN__GELU_TANH) epilogue |= CUBLASLT_EPILOGUE_GELU_AUX;
     if (epilogue == 0) epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     /* The search asks these pointers only for their alignment. */
     if (bias || key->row_sums) GPUNN__DESCRIBE(BIAS_POINTER, void *, (void *)(uintptr_t)key->align_bias);
-    if (key->noted) {
-        const bool bits = key->activation == GPUNN__RELU || key->activation == GPUNN__RELU_DERIVATIVE;
-        GPUNN__DESCRIBE(EPILOGUE_AUX_POINTER, void *, (void *)(uintptr_t)key->align_noted);
-        GPUNN__DESCRIBE(EPILOGUE_AUX_LD, int64_t, bits ? gpunn__mask_ld(key->n) : key->ldd);
+    if (key->aux) {
+        GPUNN__DESCRIBE(EPILOGUE_AUX_POINTER, void *, (void *)(uintptr_t)key->align_aux);
+        GPUNN__DESCRIBE(EPILOGUE_AUX_LD, int64_t, key->ldd);
     }
     GPUNN__DESCRIBE(EPILOGUE, uint32_t, epilogue);
 #undef GPUNN__DESCRIBE
@@ -1367,12 +1397,6 @@ static gpunn_status gpunn__algorithms_search(gpunn__cuda *cuda, const gpunn__pro
     return GPUNN_OK;
 }
 
-/* What the library writes or reads beside the operands. */
-static void *gpunn__noted(const gpunn__product *p)
-{
-    return p->activation == GPUNN__RELU || p->activation == GPUNN__RELU_DERIVATIVE ? p->mask : p->aux;
-}
-
 /* placed: p's pointers are those of the run; else any value starts where values do. */
 static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__product *p, bool placed, gpunn__algorithms **found)
 {
@@ -1385,19 +1409,19 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
     key.stride_a = p->stride_a, key.stride_b = p->stride_b, key.stride_d = p->stride_d;
     key.dtype = p->dtype, key.d_dtype = p->d_dtype, key.precision = p->precision;
     key.accumulate = p->accumulate, key.activation = p->activation, key.bias_dtype = p->bias ? p->bias_dtype : -1;
-    key.residual = p->residual != NULL, key.noted = gpunn__noted(p) != NULL, key.row_sums = p->row_sums != NULL;
+    key.residual = p->residual != NULL, key.aux = p->aux != NULL, key.row_sums = p->row_sums != NULL;
     key.align_a = gpunn__alignment(placed ? p->a : NULL);
     key.align_b = gpunn__alignment(placed ? p->b : NULL);
     key.align_c = gpunn__alignment(!placed ? NULL : p->residual ? p->residual : p->d);
     key.align_d = gpunn__alignment(placed ? p->d : NULL);
     key.align_bias = gpunn__alignment(!placed ? NULL : p->bias ? p->bias : p->row_sums);
-    key.align_noted = gpunn__alignment(placed ? gpunn__noted(p) : NULL);
+    key.align_aux = gpunn__alignment(placed ? p->aux : NULL);
     bool               fresh;
     gpunn__algorithms *all = (gpunn__algorithms *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *all, gpunn__algorithms_free,
                                                                      &fresh);
     if (all == NULL) return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "no host memory for the descriptors of a product");
-    /* It takes a bias of the result's dtype, and relu's derivative from a mask. */
-    const bool known = (p->bias == NULL || p->bias_dtype == p->d_dtype) && (p->activation != GPUNN__RELU_DERIVATIVE || p->mask);
+    /* It takes a bias of the result's dtype, and relu's derivative from a mask that its own relu has made. */
+    const bool known = (p->bias == NULL || p->bias_dtype == p->d_dtype) && p->activation != GPUNN__RELU_DERIVATIVE;
     if (fresh && known) {
         cublasLtMatmulPreference_t preference;
         GPUNN__TRY(gpunn__algorithms_describe(cuda, &key, all));
@@ -1422,39 +1446,32 @@ static gpunn_status gpunn__algorithms_run(gpunn__cuda *cuda, const gpunn__produc
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__algorithms_time(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all, cudaEvent_t begin,
-                                           cudaEvent_t end)
+typedef struct gpunn__algorithm_run {
+    const gpunn__product *p;
+    gpunn__algorithms    *all;
+    int                   algorithm;
+} gpunn__algorithm_run;
+static gpunn_status gpunn__algorithm_again(gpunn__cuda *cuda, const void *what)
 {
-    float best = 0, milliseconds;
-    for (int i = 0; i < all->count; i++) {
-        GPUNN__TRY(gpunn__algorithms_run(cuda, p, all, i)); /* loads the kernel */
-        GPUNN__CUDA(cuda, cudaEventRecord(begin, cuda->stream));
-        for (int repeat = 0; repeat < 4; repeat++) GPUNN__TRY(gpunn__algorithms_run(cuda, p, all, i));
-        GPUNN__CUDA(cuda, cudaEventRecord(end, cuda->stream));
-        GPUNN__CUDA(cuda, cudaEventSynchronize(end));
-        GPUNN__CUDA(cuda, cudaEventElapsedTime(&milliseconds, begin, end));
-        if (i > 0 && milliseconds >= best) continue;
-        best = milliseconds;
-        all->chosen = i;
-    }
-    return GPUNN_OK;
+    const gpunn__algorithm_run *run = (const gpunn__algorithm_run *)what;
+    return gpunn__algorithms_run(cuda, run->p, run->all, run->algorithm);
 }
 
 static gpunn_status gpunn__algorithms_choose(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all)
 {
-    cudaStreamCaptureStatus capturing;
-    cudaEvent_t             begin, end;
-    GPUNN__CUDA(cuda, cudaStreamIsCapturing(cuda->stream, &capturing));
-    if (capturing != cudaStreamCaptureStatusNone) return GPUNN_OK;
-    GPUNN__CUDA(cuda, cudaEventCreate(&begin));
-    gpunn_status status = gpunn__cuda_check(cuda, cudaEventCreate(&end), "cudaEventCreate");
-    if (status == GPUNN_OK) {
-        status = gpunn__algorithms_time(cuda, p, all, begin, end);
-        cudaEventDestroy(end);
+    float best = 0, milliseconds;
+    bool  may;
+    GPUNN__TRY(gpunn__may_time(cuda, &may));
+    if (!may) return GPUNN_OK;
+    for (int i = 0; i < all->count; i++) {
+        const gpunn__algorithm_run run = {p, all, i};
+        GPUNN__TRY(gpunn__time(cuda, gpunn__algorithm_again, &run, &milliseconds));
+        if (i > 0 && milliseconds >= best) continue;
+        best = milliseconds;
+        all->chosen = i;
     }
-    cudaEventDestroy(begin);
-    all->timed = status == GPUNN_OK;
-    return status;
+    all->timed = true;
+    return GPUNN_OK;
 }
 
 static gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p)
@@ -1470,12 +1487,10 @@ static gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product 
     const void *const bias = p->bias ? p->bias : p->row_sums;
     if (bias)
         GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, void *, (void *)bias);
-    if (gpunn__noted(p))
-        GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, void *,
-                      gpunn__noted(p));
-    /* Timing writes the result again and again, which an accumulating product must not; and its choice may vary. */
-    if (cuda->args.benchmark && !cuda->args.deterministic && !all->timed && all->count > 1 && !p->accumulate)
-        GPUNN__TRY(gpunn__algorithms_choose(cuda, p, all));
+    if (p->aux)
+        GPUNN__LT_SET(cublasLtMatmulDescSetAttribute, all->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, void *, p->aux);
+    /* Timing writes the result again and again, which an accumulating product must not. */
+    if (!all->timed && all->count > 1 && !p->accumulate) GPUNN__TRY(gpunn__algorithms_choose(cuda, p, all));
     return gpunn__algorithms_run(cuda, p, all, all->chosen);
 }
 #undef GPUNN__LT_SET
@@ -1569,28 +1584,129 @@ static gpunn_status gpunn__product_own(gpunn__cuda *cuda, const gpunn__product *
                          GPUNN__THREADS, pair);
 }
 
-/* Whether p can be made in one piece and fast, with all that follows its sums. */
+/* ---- what follows a product's sums: in the library's own pass, or in passes of ours ---- */
+/* y = act(x), or gradient *= act'(x) where y is what act made of x. */
+static gpunn_status gpunn__apply(gpunn__cuda *cuda, gpunn_op act, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient)
+{
+    gpunn_attributes none;
+    gpunn_step       step;
+    bool             accumulate = false;
+    memset(&none, 0, sizeof none);
+    memset(&step, 0, sizeof step);
+    step.op = act;
+    step.backward = gradient != NULL;
+    step.attr = &none;
+    step.input_count = 1;
+    step.in = x;
+    step.out = *y;
+    if (gradient) {
+        step.grad_in = gradient;
+        step.grad_out = *gradient;
+        step.accumulate = &accumulate;
+    }
+    return gpunn__cuda_map(cuda, &step, gradient ? GPUNN__BACKWARD : GPUNN__FORWARD);
+}
+
+/* The product without what passes of ours can do behind it. */
+static gpunn__product gpunn__product_bare(gpunn__product p)
+{
+    if (p.activation == GPUNN__GELU_TANH && p.aux) p.d = p.aux;
+    p.activation = GPUNN__NO_ACTIVATION;
+    p.aux = NULL;
+    p.row_sums = NULL;
+    return p;
+}
+
+static gpunn_status gpunn__product_apart(gpunn__cuda *cuda, const void *what)
+{
+    const gpunn__product *const p = (const gpunn__product *)what, bare = gpunn__product_bare(*p);
+    const bool                  relu = p->activation == GPUNN__RELU || p->activation == GPUNN__RELU_DERIVATIVE;
+    const bool                  backward = p->activation >= GPUNN__GELU_TANH_DERIVATIVE;
+    gpunn_value                 x, d;
+    GPUNN__TRY(gpunn__cuda_product(cuda, &bare));
+    if (p->row_sums) GPUNN__TRY(gpunn__cuda_channel_sums(cuda, p->a, p->dtype, p->k, p->m, 1, p->row_sums, false, p->workspace));
+    if (p->activation == GPUNN__NO_ACTIVATION) return GPUNN_OK;
+    memset(&d, 0, sizeof d);
+    d.rank = 1;
+    d.dim[0] = d.count = p->m * p->n;
+    d.dtype = p->d_dtype;
+    d.data = p->d;
+    x = d;
+    x.data = backward ? p->aux : bare.d;
+    return gpunn__apply(cuda, relu ? GPUNN_OP_RELU : GPUNN_OP_GELU_TANH, &x, backward ? &x : &d, backward ? &d : NULL);
+}
+
+static gpunn_status gpunn__product_whole(gpunn__cuda *cuda, const void *what)
+{
+    return gpunn__cuda_product(cuda, (const gpunn__product *)what);
+}
+
+enum { GPUNN__CHOICE_TAG = 0x63686F69 };
+typedef struct gpunn__choice_key { /* no padding */
+    int64_t tag, m, n, k, transpose_a, transpose_b, dtype, d_dtype, activation, aux, row_sums;
+} gpunn__choice_key;
+typedef struct gpunn__choice {
+    bool timed, whole;
+} gpunn__choice;
+
+static gpunn_status gpunn__product_compare(gpunn__cuda *cuda, const gpunn__product *p, gpunn__choice *choice)
+{
+    float whole, apart;
+    GPUNN__TRY(gpunn__time(cuda, gpunn__product_whole, p, &whole));
+    GPUNN__TRY(gpunn__time(cuda, gpunn__product_apart, p, &apart));
+    choice->whole = whole <= apart;
+    choice->timed = true;
+    return GPUNN_OK;
+}
+
+/* Whether the library's own pass does all that p says. Activations and row sums are part of its kernels on the GPUs for data
+ * centres since Hopper; on others it has them make a pass that is slower than ours (karpathy/llm.c #338, #591, #653). Where
+ * .benchmark asks, both ways are timed. */
+static gpunn_status gpunn__product_choose(gpunn__cuda *cuda, const gpunn__product *p, gpunn__action action, bool *whole)
+{
+    const bool         follows = p->activation != GPUNN__NO_ACTIVATION || p->row_sums;
+    const bool         hides = p->activation == GPUNN__RELU && p->keep_nan;
+    const gpunn_status status = hides ? GPUNN_ERR_UNSUPPORTED : gpunn__cuda_product_prepare(cuda, p);
+    bool               may, fresh;
+    *whole = status == GPUNN_OK && (!follows || (cuda->capability >= 90 && cuda->capability < 120));
+    if (status != GPUNN_OK) return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
+    if (!follows || action == GPUNN__PREPARE || p->accumulate || !cuda->args.benchmark) return GPUNN_OK;
+    const gpunn__choice_key key = {GPUNN__CHOICE_TAG,  p->m,     p->n,       p->k,          p->transpose_a,
+                                   p->transpose_b,     p->dtype, p->d_dtype, p->activation, p->aux != NULL,
+                                   p->row_sums != NULL};
+    gpunn__choice *const    choice = (gpunn__choice *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *choice, NULL, &fresh);
+    if (choice == NULL) return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "no host memory for the choice of a product's passes");
+    GPUNN__TRY(gpunn__may_time(cuda, &may));
+    if (may && !choice->timed) GPUNN__TRY(gpunn__product_compare(cuda, p, choice));
+    if (choice->timed) *whole = choice->whole;
+    return GPUNN_OK;
+}
+
+/* Whether the library or, for what is small, our own kernel makes p's sums with bias and residual. */
 static gpunn_status gpunn__product_fits(gpunn__cuda *cuda, const gpunn__product *p, bool *fits)
 {
-    gpunn_status status = gpunn__product_is_small(cuda, p) ? GPUNN_OK : gpunn__cuda_product_prepare(cuda, p);
+    const gpunn__product bare = gpunn__product_bare(*p);
+    const gpunn_status   status = gpunn__product_is_small(cuda, p) ? GPUNN_OK : gpunn__cuda_product_prepare(cuda, &bare);
     *fits = status == GPUNN_OK;
     return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
 }
 
-/* Up to two products that do not depend on each other. */
+/* Up to two products that do not depend on each other, with all that follows their sums. */
 static gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, int count, gpunn__action action)
 {
     bool small = true;
     for (int i = 0; i < count; i++) small = small && gpunn__product_is_small(cuda, &p[i]);
     if (small && count > 0) return action == GPUNN__PREPARE ? GPUNN_OK : gpunn__product_own(cuda, p, count);
     for (int i = 0; i < count; i++) {
-        bool fits;
+        const bool own = gpunn__product_is_small(cuda, &p[i]);
+        bool       fits, whole = false;
         GPUNN__TRY(gpunn__product_fits(cuda, &p[i], &fits));
+        if (fits && !own) GPUNN__TRY(gpunn__product_choose(cuda, &p[i], action, &whole));
         if (action == GPUNN__PREPARE) continue;
-        if (fits && !gpunn__product_is_small(cuda, &p[i]))
-            GPUNN__TRY(gpunn__cuda_product(cuda, &p[i]));
-        else
+        if (own || !fits)
             GPUNN__TRY(gpunn__product_own(cuda, &p[i], 1));
+        else
+            GPUNN__TRY(whole ? gpunn__cuda_product(cuda, &p[i]) : gpunn__product_apart(cuda, &p[i]));
     }
     return GPUNN_OK;
 }
@@ -1635,75 +1751,35 @@ static gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step,
     return gpunn__cuda_finish(cuda, step, y, y_dtype, bias, step->fused.norm, residual, step->fused.relu);
 }
 
-/* y = act(x), or gradient *= act'(x) where y is what act made of x. */
-static gpunn_status gpunn__apply(gpunn__cuda *cuda, gpunn_op act, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient)
-{
-    gpunn_attributes none;
-    gpunn_step       step;
-    bool             accumulate = false;
-    memset(&none, 0, sizeof none);
-    memset(&step, 0, sizeof step);
-    step.op = act;
-    step.backward = gradient != NULL;
-    step.attr = &none;
-    step.input_count = 1;
-    step.in = x;
-    step.out = *y;
-    if (gradient) {
-        step.grad_in = gradient;
-        step.grad_out = *gradient;
-        step.accumulate = &accumulate;
-    }
-    return gpunn__cuda_map(cuda, &step, gradient ? GPUNN__BACKWARD : GPUNN__FORWARD);
-}
-
-/* x [rows, in], y = x W^T + bias: the product makes as much of it and of what is merged into the step as it can. A bias of F32
- * under a result of half the size is first rounded to it, into the workspace. */
+/* x [rows, in], y = x W^T + bias: the product makes as much of it and of what is merged into the step as it can. */
 static gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
     const gpunn_value *bias = &step->in[2], *residual = &step->fused.residual, *y = &step->out;
     gpunn_value *const before = step->fused.before.data ? &step->fused.before : &step->out; /* what an activation is applied to */
     gpunn__product     whole = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true, y), bare = whole;
-    bool               fits = false, round = false, mask = false;
+    bool               fits = false;
     bare.d = before->data;
     bare.d_dtype = before->dtype;
     whole.bias = bias->data;
+    whole.bias_dtype = bias->dtype;
     whole.residual = residual->data;
     whole.activation = step->fused.relu ? GPUNN__RELU : step->fused.gelu_tanh ? GPUNN__GELU_TANH : GPUNN__NO_ACTIVATION;
+    whole.keep_nan = step->training; /* a bad loss must show */
     whole.aux = step->fused.before.data;
-    const bool whole_too = !step->fused.norm && before->dtype == y->dtype && (!residual->data || residual->dtype == y->dtype);
-    for (int attempt = 0; whole_too && !fits && attempt < 4; attempt++) {
-        mask = attempt < 2;
-        round = attempt % 2 == 1;
-        if (mask && (!step->fused.relu_mask || gpunn__product_is_small(cuda, &whole))) continue;
-        if (round && (bias->data == NULL || bias->dtype == y->dtype)) continue;
-        whole.mask = mask ? y->data : NULL; /* for now only not NULL */
-        whole.bias_dtype = round ? y->dtype : bias->dtype;
+    if (!step->fused.norm && before->dtype == y->dtype && (!residual->data || residual->dtype == y->dtype))
         GPUNN__TRY(gpunn__product_fits(cuda, &whole, &fits));
-    }
-    if (action == GPUNN__PREPARE) {
-        step->saved_bytes = fits && mask ? (size_t)(rows * gpunn__mask_ld(out) / 8) : 0;
-        step->workspace_bytes = fits && round ? gpunn__bytes(y->dtype, out) : 0;
-        return gpunn__products(cuda, fits ? &whole : &bare, 1, action);
-    }
-    if (!fits) {
-        gpunn_step until = *step;
-        until.out = *before;
-        GPUNN__TRY(gpunn__products(cuda, &bare, 1, action));
-        GPUNN__TRY(gpunn__finish_all(cuda, &until, before->data, before->dtype));
-        return step->fused.gelu_tanh ? gpunn__apply(cuda, GPUNN_OP_GELU_TANH, before, y, NULL) : GPUNN_OK;
-    }
-    if (mask) whole.mask = step->saved;
-    if (round) {
-        GPUNN__TRY(gpunn__cuda_copy(cuda, step->workspace, y->dtype, bias->data, bias->dtype, out, false));
-        whole.bias = step->workspace;
-    }
-    return gpunn__products(cuda, &whole, 1, action);
+    if (action == GPUNN__PREPARE) step->workspace_bytes = 0;
+    GPUNN__TRY(gpunn__products(cuda, fits ? &whole : &bare, 1, action));
+    if (fits || action == GPUNN__PREPARE) return GPUNN_OK;
+    gpunn_step until = *step;
+    until.out = *before;
+    GPUNN__TRY(gpunn__finish_all(cuda, &until, before->data, before->dtype));
+    return step->fused.gelu_tanh ? gpunn__apply(cuda, GPUNN_OP_GELU_TANH, before, y, NULL) : GPUNN_OK;
 }
 
-/* dX = dY W, times the derivative of an activation that made X; dW = dY^T X; dbias = the sums over the rows of dY, which the
- * product for dW makes by the way where it can. Whether a gradient is added to may change from run to run. */
+/* dX = dY W, times the derivative of an activation that made X; dW = dY^T X; dbias = the sums over the rows of dY, which go with
+ * the product for dW where nothing is added to them. Whether a gradient is added to may change from run to run. */
 static gpunn_status gpunn__linear_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
@@ -1711,29 +1787,23 @@ static gpunn_status gpunn__linear_backward(gpunn__cuda *cuda, gpunn_step *step, 
     gpunn_value *const dx = &step->grad_in[0];
     gpunn_value *const before = step->activated.op == GPUNN_OP_RELU ? &step->in[0] : &step->activated.before;
     float *const       dbias = (float *)step->grad_in[2].data;
-    bool               sums = false, derived = false;
+    const bool         sums = dbias && dweight->data && !step->accumulate[2];
+    const bool         derived = step->activated.op && dx->data && before->dtype == dx->dtype;
     gpunn__product     p[2];
     int                count = 0;
     if (dweight->data) {
         p[0] = gpunn__make_product(step, out, in, rows, dy, true, &step->in[0], false, dweight);
         p[0].accumulate = step->accumulate[1];
-        if (dbias && !step->accumulate[2]) {
-            p[0].row_sums = dbias;
-            GPUNN__TRY(gpunn__product_fits(cuda, &p[0], &sums));
-            if (!sums) p[0].row_sums = NULL;
-        }
+        p[0].row_sums = sums ? dbias : NULL;
+        p[0].workspace = step->workspace;
         count++;
     }
     if (dx->data) {
         p[count] = gpunn__make_product(step, rows, in, out, dy, false, &step->in[1], false, dx);
         p[count].accumulate = step->accumulate[0];
-        if (step->activated.op && before->dtype == dx->dtype) {
-            gpunn__product all = p[count];
-            all.activation = step->activated.op == GPUNN_OP_RELU ? GPUNN__RELU_DERIVATIVE : GPUNN__GELU_TANH_DERIVATIVE;
-            all.aux = before->data;
-            all.mask = step->activated.mask_bytes ? step->activated.mask : NULL;
-            GPUNN__TRY(gpunn__product_fits(cuda, &all, &derived));
-            if (derived) p[count] = all;
+        if (derived) {
+            p[count].activation = step->activated.op == GPUNN_OP_RELU ? GPUNN__RELU_DERIVATIVE : GPUNN__GELU_TANH_DERIVATIVE;
+            p[count].aux = before->data;
         }
         count++;
     }

@@ -162,7 +162,8 @@ struct emulator_kernel {
     size_t                      bytes;
 };
 void emulator_launch(cudaStream_t stream, const emulator_kernel &kernel, dim3 blocks, dim3 threads);
-void emulator_call(cudaStream_t stream, const char *name, std::function<void()> function); /* host code in the stream's turn */
+/* Host code in the stream's turn, that takes the time of so many launches. */
+void emulator_call(cudaStream_t stream, const char *name, std::function<void()> function, long time = 1);
 template <typename F> static void emulator_run(const void *arguments)
 {
     (*(const F *)arguments)();

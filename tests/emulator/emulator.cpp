@@ -56,6 +56,7 @@ enum { LATE, EAGER, ANY_TIME };
 static struct settings {
     bool     read;
     int      devices = 1, order = RANDOM, streams = LATE, cudnn = 1, multiprocessors = 2, run = 1;
+    int      nan = 0, capability = 90, epilogue = 1;
     uint64_t random = 1;
     size_t   memory = (size_t)1 << 30;
 } settings;
@@ -66,6 +67,9 @@ extern "C" void emulator_set(const char *name, const char *value)
     std::string                           text = value;
     if (!strcmp(name, "EMULATOR_DEVICES")) settings.devices = atoi(value);
     if (!strcmp(name, "EMULATOR_CUDNN")) settings.cudnn = atoi(value);
+    if (!strcmp(name, "EMULATOR_NAN")) settings.nan = atoi(value);
+    if (!strcmp(name, "EMULATOR_CAPABILITY")) settings.capability = atoi(value);
+    if (!strcmp(name, "EMULATOR_EPILOGUE")) settings.epilogue = atoi(value);
     if (!strcmp(name, "EMULATOR_MULTIPROCESSORS")) settings.multiprocessors = atoi(value);
     if (!strcmp(name, "EMULATOR_RUN")) settings.run = atoi(value);
     if (!strcmp(name, "EMULATOR_SEED")) settings.random = strtoull(value, NULL, 0) * 2654435769u + 1;
@@ -79,8 +83,9 @@ static void read_settings(void)
 {
     if (settings.read) return;
     settings.read = true;
-    for (const char *name : {"EMULATOR_DEVICES", "EMULATOR_CUDNN", "EMULATOR_SEED", "EMULATOR_MEMORY", "EMULATOR_ORDER",
-                             "EMULATOR_STREAMS", "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN"})
+    for (const char *name :
+         {"EMULATOR_DEVICES", "EMULATOR_CUDNN", "EMULATOR_SEED", "EMULATOR_MEMORY", "EMULATOR_ORDER", "EMULATOR_STREAMS",
+          "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN", "EMULATOR_NAN", "EMULATOR_CAPABILITY", "EMULATOR_EPILOGUE"})
         if (const char *value = getenv(name)) emulator_set(name, value);
 }
 
@@ -89,6 +94,19 @@ extern "C" int emulator_cudnn(void)
     std::lock_guard<std::recursive_mutex> guard(lock);
     read_settings();
     return settings.cudnn;
+}
+
+extern "C" int emulator_nan(void)
+{
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    read_settings();
+    return settings.nan;
+}
+
+extern "C" int emulator_epilogue(void)
+{
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    return settings.epilogue;
 }
 
 static long cudnn_runs;
@@ -408,11 +426,12 @@ static void run_block(unsigned index)
     }
 }
 
-static long                        launches;
-static std::map<std::string, long> launched; /* by name */
-static void                        count_launch(const char *name)
+static long                        launches, ticks; /* ticks: the devices' clock, which a launch moves on by one */
+static std::map<std::string, long> launched;        /* by name */
+static void                        count_launch(const char *name, long time = 1)
 {
     launches++;
+    ticks += time;
     launched[name]++;
 }
 static void run_kernel(const emulator_kernel &kernel, dim3 grid, dim3 threads)
@@ -599,6 +618,7 @@ static void release(void *ptr)
 struct ticket { /* of one record of an event */
     bool             done;
     emulator_stream *stream;
+    long             ticks;
 };
 struct operation {
     std::function<void()>   run = {};
@@ -659,7 +679,7 @@ static bool advance(emulator_stream *stream, bool force)
     stream->queue.pop_front();
     if (work.run) execute(stream->device, work.run);
     if (work.frees) release(work.frees); /* on a device that failed, too */
-    if (work.completes) work.completes->done = true;
+    if (work.completes) work.completes->done = true, work.completes->ticks = ticks;
     return true;
 }
 static void drain(emulator_stream *stream)
@@ -852,7 +872,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
     memset(properties, 0, sizeof *properties);
     (void)snprintf(properties->name, sizeof properties->name, "emulated GPU %d", device);
     properties->totalGlobalMem = settings.memory;
-    properties->major = 9;
+    properties->major = settings.capability / 10;
+    properties->minor = settings.capability % 10;
     properties->multiProcessorCount = settings.multiprocessors;
     properties->maxThreadsPerMultiProcessor = 2048;
     properties->maxThreadsPerBlock = MOST_THREADS;
@@ -878,7 +899,7 @@ cudaError_t emulator_function_attributes(cudaFuncAttributes *attributes)
 {
     BEGIN;
     memset(attributes, 0, sizeof *attributes);
-    attributes->binaryVersion = attributes->ptxVersion = 90;
+    attributes->binaryVersion = attributes->ptxVersion = settings.capability;
     attributes->maxThreadsPerBlock = MOST_THREADS;
     return finish(cudaSuccess);
 }
@@ -969,7 +990,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
         event->after = s->after;
         return finish(s->captured->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess);
     }
-    event->last = std::make_shared<ticket>(ticket{false, s});
+    event->last = std::make_shared<ticket>(ticket{false, s, 0});
     return finish(enqueue(s, {{}, {}, event->last}));
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
@@ -986,7 +1007,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
     BEGIN;
     if (!from->timing || !to->timing) return finish(cudaErrorInvalidResourceHandle);
     if (!from->last || !to->last || !from->last->done || !to->last->done) return finish(cudaErrorNotReady);
-    *milliseconds = 0.125f;
+    *milliseconds = 0.125f * (float)(to->last->ticks - from->last->ticks);
     return finish(cudaSuccess);
 }
 
@@ -1005,12 +1026,12 @@ void emulator_launch(cudaStream_t stream, const emulator_kernel &kernel, dim3 bl
 }
 
 /* Reference code of the seam, in its stream's turn. */
-void emulator_call(cudaStream_t stream, const char *name, std::function<void()> function)
+void emulator_call(cudaStream_t stream, const char *name, std::function<void()> function, long time)
 {
     std::lock_guard<std::recursive_mutex> guard(lock);
     cudaError_t                           error = begin(__func__);
     auto                                  work = [=] {
-        count_launch(name);
+        count_launch(name, time);
         if (settings.run) function();
     };
     if (error == cudaSuccess) error = enqueue(stream_of(stream), {work});

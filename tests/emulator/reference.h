@@ -34,6 +34,12 @@ static std::vector<double> reference_matrix(const void *data, gpunn_dtype dtype,
     return matrix;
 }
 
+/* max(x, 0), which may make 0 of NaN. */
+static double reference_relu(double x)
+{
+    return x > 0 ? x : x != x && emulator_nan() ? x : 0;
+}
+
 /* For loops over vectors of their own. */
 #define REFERENCE_FAST __attribute__((no_sanitize("address"), no_sanitize("undefined")))
 
@@ -59,11 +65,7 @@ static void reference_product(const gpunn__product p)
                 float   y = (float)row[(size_t)j];
                 if (p.bias) y += gpunn__load(p.bias, p.bias_dtype, j);
                 if (p.residual) y += gpunn__load(p.residual, p.d_dtype, at);
-                unsigned char none = 0, *byte = p.mask ? (unsigned char *)p.mask + i * (gpunn__mask_ld(p.n) / 8) + j / 8 : &none;
-                if (p.activation == GPUNN__RELU && p.mask)
-                    *byte = (unsigned char)((*byte & ~(1 << j % 8)) | (y <= 0 ? 0 : 1) << j % 8);
-                if (p.activation == GPUNN__RELU) y = y <= 0 ? 0 : y;
-                if (p.activation == GPUNN__RELU_DERIVATIVE && !(*byte >> j % 8 & 1)) y = 0;
+                if (p.activation == GPUNN__RELU) y = (float)reference_relu(y);
                 if (p.activation == GPUNN__GELU_TANH && p.aux) gpunn__store(p.aux, p.d_dtype, at, y);
                 double x = p.activation == GPUNN__GELU_TANH_DERIVATIVE ? gpunn__load(p.aux, p.d_dtype, at) : y;
                 double t = tanh(0.7978845608 * (x + 0.044715 * x * x * x));
@@ -88,12 +90,10 @@ static gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__
     if (p->row_sums && (p->bias || p->batch != 1))
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "row sums beside a bias or in a batch");
     if (p->residual && p->accumulate) return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "a residual and accumulation");
-    bool derivative = p->activation == GPUNN__RELU_DERIVATIVE || p->activation == GPUNN__GELU_TANH_DERIVATIVE;
-    if ((derivative || p->mask || p->aux) && (p->batch != 1 || p->accumulate))
+    if (p->aux && (p->batch != 1 || p->accumulate))
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "an activation noted in a batch or of a sum");
-    if (p->activation == GPUNN__RELU_DERIVATIVE && !p->mask) return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no mask");
-    if (p->aux && p->activation != GPUNN__RELU_DERIVATIVE && p->ldd % 8)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "rows of what gelu is applied to");
+    if (p->activation == GPUNN__RELU_DERIVATIVE) return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no mask");
+    if (p->aux && p->ldd % 8) return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "rows of what gelu is applied to");
     if (p->bias && p->bias_dtype != p->d_dtype) return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "a bias of another dtype");
     return GPUNN_OK;
 }
@@ -101,7 +101,9 @@ static gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product 
 {
     GPUNN__TRY(gpunn__cuda_product_prepare(cuda, p));
     gpunn__product product = *p;
-    emulator_call(cuda->stream, "product", [=] { reference_product(product); });
+    const bool     more = p->activation != GPUNN__NO_ACTIVATION || p->row_sums;
+    emulator_call(
+        cuda->stream, more ? "product and more" : "product", [=] { reference_product(product); }, more ? emulator_epilogue() : 1);
     return gpunn__cuda_launched(cuda, "product");
 }
 
@@ -179,7 +181,7 @@ REFERENCE_FAST static void reference_convolution(const gpunn__convolution conv, 
         double &value = y.value[(size_t)i];
         if (conv.residual) value += gpunn__load(data.residual, dtype, i);
         if (conv.bias) value += gpunn__load(data.bias, dtype, i / y.stride[1] % conv.k);
-        if (conv.relu) value = value != value || value > 0 ? value : 0;
+        if (conv.relu) value = reference_relu(value);
     }
     memset(data.workspace, 0xFF, REFERENCE_WORKSPACE);
     (forward ? y : to_x ? x : w).store(forward ? data.y : to_x ? data.x : data.w, dtype);
@@ -364,7 +366,7 @@ REFERENCE_FAST static void reference_recurrence(const gpunn__dnn_rnn &key, const
                 v[0] = reference_sigmoid(v[0]), v[1] = reference_sigmoid(v[1]), v[2] = tanh(v[2] + v[0] * q);
                 now = (1 - v[1]) * v[2] + v[1] * now;
             } else {
-                now = v[0] = key.relu ? (v[0] > 0 ? v[0] : 0) : tanh(v[0]);
+                now = v[0] = key.relu ? reference_relu(v[0]) : tanh(v[0]);
             }
             y(s)[k] = (float)now;
             for (int g = 0; g < 5 && data.reserve; g++) kept(s)[g * H + k] = (float)(g < 4 ? gru && g == 3 ? q : v[g] : cell);

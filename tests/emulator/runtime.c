@@ -99,6 +99,9 @@ static int teardown(void **state)
     emulator_set("EMULATOR_CUDNN", "1");
     emulator_set("EMULATOR_DEVICES", "1");
     emulator_set("EMULATOR_MEMORY", "1073741824");
+    emulator_set("EMULATOR_NAN", "0");
+    emulator_set("EMULATOR_CAPABILITY", "90");
+    emulator_set("EMULATOR_EPILOGUE", "1");
     test_memory_check(*state);
     free(*state);
     if (emulator_held() != 0) fail_msg("%ld objects of the runtime are left", emulator_held());
@@ -528,6 +531,123 @@ static void test_loader(void **state)
     free(first), free(x), free(t);
 }
 
+/* ---- what follows a product's sums ---- */
+static long launched(const char *wanted)
+{
+    const char *name;
+    long        count, found = 0;
+    for (int i = 0; (count = emulator_launched(i, &name)) > 0; i++) found += strcmp(name, wanted) == 0 ? count : 0;
+    return found;
+}
+
+/* By the library where its kernels do it, or where a benchmark finds that faster; else in passes of our own. A training step has five
+ * products, of which gelu, its derivative and two bias gradients may be part, a forward pass two, with gelu and relu. */
+static void test_epilogues(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *capability, *epilogue;
+        bool        benchmark, deterministic;
+        int         training, forward; /* products that do more */
+    } cases[] = {
+        {"75", "1", false, false, 0, 0}, {"80", "1", false, false, 0, 0},  {"89", "1", false, false, 0, 0},
+        {"90", "1", false, false, 4, 2}, {"100", "1", false, false, 4, 2}, {"120", "1", false, false, 0, 0},
+        {"89", "1", true, false, 4, 2},  {"90", "4", true, false, 0, 0},   {"90", "4", true, true, 4, 2},
+    };
+    enum { N = 40, X = 200, STEPS_ = 4 };
+    float  *values = test_randoms(N * X, 1, 1), *first = NULL, *weights;
+    int64_t total;
+    for (int i = 0; i < COUNT(cases); i++) {
+        emulator_set("EMULATOR_CAPABILITY", cases[i].capability);
+        emulator_set("EMULATOR_EPILOGUE", cases[i].epilogue);
+        gpunn_device    *dev = MADE(NULL, gpunn_device_open(.type = GPUNN_DEVICE_CUDA, .seed = 7, .benchmark = cases[i].benchmark,
+                                                            .deterministic = cases[i].deterministic, .realloc_fn = hook_realloc,
+                                                            .user = test_user));
+        gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
+        gpunn_tensor    *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, X));
+        gpunn_tensor    *h = gpunn_gelu_tanh(gpunn_linear(x, "fc1", .out_features = 64));
+        gpunn_tensor    *y = gpunn_linear(h, "fc2", .out_features = 64);
+        gpunn_tensor    *loss = MADE(dev, gpunn_mean(gpunn_square(y), GPUNN_ALL, false)), *relu = MADE(dev, gpunn_relu(y));
+        gpunn_optimizer *opt = MADE(dev, gpunn_sgd(model, .lr = 0.1f));
+        OK(dev, write_floats(x, values, N * X));
+        for (int step = 0; step < STEPS_; step++) {
+            emulator_forget_launches();
+            OK(dev, settled(dev, gpunn_train_step(opt, loss)));
+        }
+        assert_int_equal(launched("product and more"), cases[i].training);
+        assert_int_equal(launched("product and more") + launched("product"), 5);
+        for (int run = 0; run < 3; run++) {
+            emulator_forget_launches();
+            OK(dev, settled(dev, gpunn_forward(&relu, 1)));
+        }
+        assert_int_equal(launched("product and more"), cases[i].forward);
+        assert_int_equal(launched("product and more") + launched("product"), 2);
+        weights = read_weights(dev, model, &total);
+        if (first)
+            check_close(weights, first, total, 1e-4, 1e-6);
+        else
+            first = weights;
+        if (weights != first) free(weights);
+        gpunn_optimizer_destroy(opt);
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+    }
+    free(values), free(first);
+}
+
+/* ---- NaN ---- */
+/* Through relu of a product of the library's, and of one that is small, of a convolution and of a recurrent layer. */
+static gpunn_tensor *relu_of(gpunn_tensor *x, int kind)
+{
+    if (kind == 0) return gpunn_relu(gpunn_linear(x, "layer", .out_features = 40));
+    if (kind == 1) return gpunn_relu(gpunn_linear(gpunn_slice(x, 1, 0, 8, 1), "layer", .out_features = 8));
+    if (kind == 2) {
+        x = gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, 2, 10, 10));
+        return gpunn_flatten(gpunn_relu(gpunn_conv2d(x, "layer", .out_channels = 4, .kernel_size = 3)));
+    }
+    x = gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, 10, 20));
+    return gpunn_flatten(gpunn_rnn(x, "layer", .hidden_size = 6, .relu = true, .batch_first = true));
+}
+/* It reaches the loss from an input and from a weight, whatever the libraries make of it, and then no weight changes. */
+static void test_nan(void **state)
+{
+    (void)state;
+    enum { N = 5, X = 200 };
+    for (int i = 0; i < 4 * 4 * 8; i++) {
+        const int             kind = i / 8 % 4;
+        const gpunn_precision precision = (gpunn_precision)(i / 32);
+        emulator_set("EMULATOR_NAN", i & 1 ? "1" : "0");
+        emulator_set("EMULATOR_CUDNN", i & 2 ? "1" : "0");
+        gpunn_device    *dev = MADE(NULL, open_on(GPUNN_DEVICE_CUDA, 0));
+        gpunn_model     *model = MADE(dev, gpunn_model_create(dev, .precision = precision));
+        gpunn_tensor    *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, X));
+        gpunn_tensor    *y = gpunn_linear(relu_of(x, kind), "head", .out_features = 3);
+        gpunn_tensor    *loss = MADE(dev, gpunn_mean(gpunn_square(y), GPUNN_ALL, false));
+        gpunn_optimizer *opt = MADE(dev, gpunn_sgd(model, .lr = 0.01f));
+        float           *values = test_randoms(N * X, 1, 1), *weight, *before, *after;
+        int64_t          n, total;
+        OK(dev, write_floats(x, values, N * X));
+        for (int step = 0; step < 3; step++) OK(dev, settled(dev, gpunn_train_step(opt, loss))); /* the last one replayed */
+        weight = read_floats(dev, gpunn_parameter_at(model, 0), &n);
+        if (i & 4)
+            weight[n / 2] = NAN;
+        else
+            values[2 * X + 3] = NAN;
+        OK(dev, write_floats(x, values, N * X));
+        OK(dev, write_floats(gpunn_parameter_at(model, 0), weight, n));
+        before = read_weights(dev, model, &total);
+        gpunn_status status = settled(dev, gpunn_train_step(opt, loss));
+        if (status != GPUNN_ERR_NUMERIC) fail_msg("kind %d, %d: the step's status is %s", kind, i, gpunn_status_name(status));
+        check_sentence(dev, status, __FILE__, __LINE__, "loss is NaN", (const char *)NULL);
+        after = read_weights(dev, model, &total);
+        assert_memory_equal(before, after, (size_t)total * sizeof *after);
+        free(values), free(weight), free(before), free(after);
+        gpunn_optimizer_destroy(opt);
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+    }
+}
+
 /* ---- ways ---- */
 /* What is left to cuDNN: a forward and a backward pass of each that it can and may take. */
 typedef struct way {
@@ -612,11 +732,11 @@ static void test_small_operand(void **state)
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-    const struct CMUnitTest tests[] = {TEST(test_cpu_numbers),   TEST(test_orders),        TEST(test_precisions),
-                                       TEST(test_dropout_masks), TEST(test_device_faults), TEST(test_out_of_memory),
-                                       TEST(test_capture_fails), TEST(test_sticky),        TEST(test_memory_ends),
-                                       TEST(test_open_failures), TEST(test_report),        TEST(test_threads),
-                                       TEST(test_models),        TEST(test_move),          TEST(test_loader),
-                                       TEST(test_ways),          TEST(test_small_operand)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_cpu_numbers),   TEST(test_orders),        TEST(test_precisions),    TEST(test_dropout_masks),
+        TEST(test_device_faults), TEST(test_out_of_memory), TEST(test_capture_fails), TEST(test_sticky),
+        TEST(test_memory_ends),   TEST(test_open_failures), TEST(test_report),        TEST(test_threads),
+        TEST(test_models),        TEST(test_move),          TEST(test_loader),        TEST(test_epilogues),
+        TEST(test_nan),           TEST(test_ways),          TEST(test_small_operand)};
     return cmocka_run_group_tests_name("runtime", tests, NULL, NULL);
 }
