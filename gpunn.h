@@ -100,7 +100,8 @@
  *     gpunn_synchronize does too. A loss that is not finite changes no weight but may be reported only by a later call,
  *     gpunn_synchronize at the latest. gpunn_write copies at once, so the next batch travels while a step runs. Precision is the
  *     model's: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). gpunn_model_to moves a model with its optimizers. A
- *     fault of the device is final for it: every later call gives the same status; close it.
+ *     fault of the device is final for it: every later call gives the same status; close it. GPUNN_PLAIN=1 in the environment
+ *     makes its sentence name op and layer, which a report of it needs: each step is waited for then, which is slow.
  *
  * DETERMINISM  The same seed, data and build give the same bits on the same device, always; dropout drops the same on every one.
  *     On the CPU, 3 x 3 convolutions of 16 and more channels may use Winograd's algorithm: errors of about 4e-5 of the result's

@@ -3,7 +3,8 @@
  * Do this: put it beside gpunn.h and name it on the compile line of a program that uses gpunn.h, whose source does not change:
  *     nvcc -O3 app.c gpunn_cuda.cu -o app                                       no -l: cuBLASLt and cuDNN are opened at run time
  * -arch=native builds for the GPU of this machine, -arch=all-major for any. CUDA 12.4 or later; cuDNN 9 for fast convolutions,
- * attention and recurrent layers (GPUNN_NO_CUDNN leaves it out, and so does a toolkit without its header).
+ * attention and recurrent layers (GPUNN_NO_CUDNN leaves it out, and so does a toolkit without its header). After a fault of the
+ * GPU, GPUNN_PLAIN=1 in the environment finds the step: nothing is captured, and each step is waited for and checked.
  *
  * >>toc        grep -n '>>' gpunn_cuda.cu lists every section
  *     config    includes, constants, launching
@@ -92,6 +93,7 @@ typedef struct gpunn__cuda {
     int                  multiprocessors, capability; /* capability: 10 * major + minor */
     char                 name[160];
     gpunn_device_args    args;      /* as opened: hooks, deterministic, benchmark, workspace_limit (default in place) */
+    bool                 plain;     /* GPUNN_PLAIN: nothing is captured, and each step is waited for */
     gpunn_status         dead;      /* sticky: after a fault of the device every call gives this */
     char                 text[512]; /* the last failure's sentence */
     cudaMemPool_t        pool;
@@ -331,8 +333,11 @@ static gpunn_status gpunn__cuda_error(gpunn__cuda *cuda, cudaError_t error, cons
                                 length, what, name);
     bool         fatal = gpunn__cuda_is_fatal(error);
     gpunn_status status = gpunn__cuda_fail(
-        cuda, GPUNN_ERR_DEVICE, "%.*s: %s, %s%s", length, what, name, text,
-        fatal ? "; the device cannot be used any more: close it, and run the program under compute-sanitizer" : "");
+        cuda, GPUNN_ERR_DEVICE, "%.*s: %s, %s%s%s", length, what, name, text,
+        fatal ? "; the device cannot be used any more: close it, and run the program " : "",
+        !fatal        ? ""
+        : cuda->plain ? "under compute-sanitizer"
+                      : "with GPUNN_PLAIN=1 in the environment, which finds the step, or under compute-sanitizer");
     if (fatal) cuda->dead = status;
     return status;
 }
@@ -9571,15 +9576,24 @@ static gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step *step, gp
     }
 }
 
+/* GPUNN_PLAIN: a fault of `what`, the last to be launched, is found here and nowhere later. */
+static gpunn_status gpunn__plain_wait(gpunn__cuda *cuda, const char *what)
+{
+    return cuda->plain ? gpunn__cuda_check(cuda, cudaStreamSynchronize(cuda->stream), what) : GPUNN_OK;
+}
+
 /* Everything of a run but its numbers. */
 static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
 {
     for (int i = 0; i < run->step_count; i++) {
+        const bool backward = run->steps[i].backward;
         run->failed = &run->steps[i];
-        GPUNN__TRY(gpunn__cuda_dispatch(cuda, &run->steps[i], run->steps[i].backward ? GPUNN__BACKWARD : GPUNN__FORWARD));
+        GPUNN__TRY(gpunn__cuda_dispatch(cuda, &run->steps[i], backward ? GPUNN__BACKWARD : GPUNN__FORWARD));
+        GPUNN__TRY(gpunn__plain_wait(cuda, backward ? "its backward kernels" : "its forward kernels"));
     }
     run->failed = NULL;
-    return gpunn__cuda_updates(cuda, run);
+    GPUNN__TRY(gpunn__cuda_updates(cuda, run));
+    return gpunn__plain_wait(cuda, "the optimizer's kernels");
 }
 
 /* ---- capture and replay ---------------------------------------------------------------------------------------------- */
@@ -9590,7 +9604,7 @@ struct gpunn__captured {
     gpunn__captured *next;  /* the one used before */
     gpunn_run        run;   /* which this is; its updates follow this struct */
     bool             warm;  /* has run once, kernel by kernel, which loads what it needs */
-    bool             plain; /* cannot be captured */
+    bool             plain; /* cannot be captured, or shall not */
     cudaGraphExec_t  graph; /* NULL: not captured */
 };
 
@@ -9646,6 +9660,7 @@ static gpunn__captured *gpunn__captured_of(gpunn__cuda *cuda, gpunn_run *run)
         for (int i = 0; i < run->update_count; i++) updates[i] = run->updates[i];
         captured->run = *run;
         captured->run.updates = updates;
+        captured->plain = cuda->plain;
     }
     if (captured) {
         captured->next = first;
@@ -9679,6 +9694,7 @@ static gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
     gpunn__captured *captured = gpunn__captured_of(cuda, run);
     if (captured == NULL) return GPUNN_ERR_MEMORY;
     GPUNN__TRY(gpunn__run_numbers(cuda, run));
+    GPUNN__TRY(gpunn__plain_wait(cuda, "what ran before this"));
     if (captured->warm && captured->graph == NULL && !captured->plain && gpunn__run_capture(cuda, captured, run) != GPUNN_OK) {
         char text[sizeof cuda->text + 128];
         if (cuda->dead) return cuda->dead;
@@ -9834,7 +9850,12 @@ static void *gpunn__cuda_open(const gpunn_device_args *args, char *message, size
     cuda->device = args->index;
     cuda->args = *args;
     if (cuda->args.workspace_limit == 0) cuda->args.workspace_limit = (size_t)256 << 20;
-    if (gpunn__cuda_begin(cuda) == GPUNN_OK) return cuda;
+    const char *plain = getenv("GPUNN_PLAIN");
+    cuda->plain = plain && *plain && strcmp(plain, "0") != 0;
+    if (gpunn__cuda_begin(cuda) == GPUNN_OK) {
+        if (cuda->plain) gpunn__cuda_log(cuda, GPUNN_LOG_INFO, "GPUNN_PLAIN is set: each step of a run is waited for, slowly");
+        return cuda;
+    }
     (void)snprintf(message, message_size, "%s", cuda->text);
     gpunn__cuda_close(cuda);
     return NULL;

@@ -428,8 +428,10 @@ static void run_block(unsigned index)
 
 static long                        launches, ticks; /* ticks: the devices' clock, which a launch moves on by one */
 static std::map<std::string, long> launched;        /* by name */
+static long                        stray;           /* launches until one goes astray; 0: none does */
 static void                        count_launch(const char *name, long time = 1)
 {
+    if (stray > 0 && --stray == 0) fault("%s goes astray", name);
     launches++;
     ticks += time;
     launched[name]++;
@@ -455,6 +457,11 @@ static void run_kernel(const emulator_kernel &kernel, dim3 grid, dim3 threads)
 extern "C" long emulator_launches(void)
 {
     return launches;
+}
+extern "C" void emulator_stray(long launch)
+{
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    stray = launch;
 }
 extern "C" long emulator_launched(int i, const char **name)
 {

@@ -18,7 +18,9 @@ const char *emulator_fault(void);
 void        emulator_forget_faults(void); /* and every device's sticky error */
 /* The call-th call of the runtime from now on fails with that cudaError_t, a launch included; 0: none. A fault of the device (700
  * to 719) stays with it. */
-void        emulator_fail(long call, int error);
+void emulator_fail(long call, int error);
+/* The launch-th launch to run from now on faults, unseen until somebody asks, as by a pointer that leads astray; 0: none. */
+void        emulator_stray(long launch);
 const char *emulator_failed_call(void); /* the last one that emulator_fail made fail */
 long        emulator_calls(void);       /* of the runtime so far, those that emulator_fail counts */
 long        emulator_launches(void);    /* kernels, libraries' calls, fills and device copies that have run so far */

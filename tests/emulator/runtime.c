@@ -332,6 +332,88 @@ static void test_sticky(void **state)
     free(train_on(GPUNN_DEVICE_CUDA, 0, GPUNN_PRECISION_F32, &n));
 }
 
+/* The fourth training step, whose n-th launch goes astray: the sentence; false: there is no such launch. */
+static bool astray(long n, char sentence[512])
+{
+    training t;
+    training_open(&t, MADE(NULL, open_on(GPUNN_DEVICE_CUDA, 0)), GPUNN_PRECISION_F32);
+    training_run(&t, 3);
+    net_write(t.dev, t.n, 8, 1);
+    OK(t.dev, gpunn_synchronize(t.dev));
+    emulator_stray(n);
+    const gpunn_status status = settled(t.dev, gpunn_train_step(t.opt, t.n.loss));
+    const bool         faulty = emulator_faults() > 0;
+    emulator_stray(0);
+    assert_int_equal(status, faulty ? GPUNN_ERR_DEVICE : GPUNN_OK);
+    (void)snprintf(sentence, 512, "%s", gpunn_error(t.dev));
+    training_close(&t);
+    emulator_forget_faults();
+    return faulty;
+}
+
+/* GPUNN_PLAIN: the same numbers without graphs, and whichever launch goes astray, the sentence names op and layer. */
+static void test_plain(void **state)
+{
+    (void)state;
+    static const char *const known[] = {"conv2d 'conv1': its forward", "batch_norm 'bn2': its backward",
+                                        "linear 'fc1': its backward",  "max_pool2d: its forward",
+                                        "cross_entropy: its forward",  ": the optimizer's kernels: cuda"};
+    int64_t                  total, again;
+    bool                     seen[COUNT(known)] = {false};
+    char                     sentence[512];
+    float                   *expected = train_on(GPUNN_DEVICE_CUDA, 0, GPUNN_PRECISION_F32, &total);
+    for (int plain = 0; plain < 2; plain++) {
+        (void)setenv("GPUNN_PLAIN", plain ? "1" : "0", 1);
+        const long replayed = emulator_graph_launches();
+        log_count = 0;
+        float *result = train_on(GPUNN_DEVICE_CUDA, 0, GPUNN_PRECISION_F32, &again);
+        assert_int_equal(again, total);
+        assert_memory_equal(result, expected, (size_t)total * sizeof *result);
+        assert_int_equal(emulator_graph_launches() > replayed, !plain);
+        assert_int_equal(log_count, plain); /* it says that it is slow */
+        free(result);
+        long n = 0;
+        while (astray(++n, sentence)) {
+            assert_non_null(strstr(sentence, "cudaErrorLaunchFailure"));
+            assert_int_equal(strstr(sentence, "GPUNN_PLAIN") == NULL, plain); /* the remedy */
+            for (int k = 0; k < COUNT(known); k++) seen[k] = seen[k] || strstr(sentence, known[k]);
+            const bool named = strstr(sentence, ": its ") || strstr(sentence, "optimizer's") || strstr(sentence, "before this");
+            if (named != plain) fail_msg("launch %ld: %s", n, sentence);
+        }
+        assert_true(n > 20);
+    }
+    for (int k = 0; k < COUNT(known); k++)
+        if (!seen[k]) fail_msg("no sentence says \"%s\"", known[k]);
+    (void)unsetenv("GPUNN_PLAIN");
+    free(expected);
+}
+
+/* Nor does a launch that fails at once hide where. */
+static void test_plain_launch(void **state)
+{
+    (void)state;
+    (void)setenv("GPUNN_PLAIN", "1", 1);
+    int named = 0;
+    for (long n = 1;; n++) {
+        training t;
+        training_open(&t, MADE(NULL, open_on(GPUNN_DEVICE_CUDA, 0)), GPUNN_PRECISION_F32);
+        training_run(&t, 3);
+        net_write(t.dev, t.n, 8, 1);
+        const long before = emulator_calls();
+        emulator_fail(n, LAUNCH_FAILED);
+        const gpunn_status status = gpunn_train_step(t.opt, t.n.loss);
+        const bool         failed = emulator_calls() - before >= n;
+        emulator_fail(0, 0);
+        assert_int_equal(status, failed ? GPUNN_ERR_DEVICE : GPUNN_OK);
+        named += strstr(gpunn_error(t.dev), "linear 'fc") != NULL;
+        training_close(&t);
+        emulator_forget_faults();
+        if (!failed) break;
+    }
+    assert_true(named > 8); /* two layers, forward and backward, at their launches and waits */
+    (void)unsetenv("GPUNN_PLAIN");
+}
+
 static void test_memory_ends(void **state)
 {
     (void)state;
@@ -732,11 +814,12 @@ static void test_small_operand(void **state)
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_cpu_numbers),   TEST(test_orders),        TEST(test_precisions),    TEST(test_dropout_masks),
-        TEST(test_device_faults), TEST(test_out_of_memory), TEST(test_capture_fails), TEST(test_sticky),
-        TEST(test_memory_ends),   TEST(test_open_failures), TEST(test_report),        TEST(test_threads),
-        TEST(test_models),        TEST(test_move),          TEST(test_loader),        TEST(test_epilogues),
-        TEST(test_nan),           TEST(test_ways),          TEST(test_small_operand)};
+    const struct CMUnitTest tests[] = {TEST(test_cpu_numbers),   TEST(test_orders),        TEST(test_precisions),
+                                       TEST(test_dropout_masks), TEST(test_device_faults), TEST(test_out_of_memory),
+                                       TEST(test_capture_fails), TEST(test_sticky),        TEST(test_plain),
+                                       TEST(test_plain_launch),  TEST(test_memory_ends),   TEST(test_open_failures),
+                                       TEST(test_report),        TEST(test_threads),       TEST(test_models),
+                                       TEST(test_move),          TEST(test_loader),        TEST(test_epilogues),
+                                       TEST(test_nan),           TEST(test_ways),          TEST(test_small_operand)};
     return cmocka_run_group_tests_name("runtime", tests, NULL, NULL);
 }
