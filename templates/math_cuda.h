@@ -217,7 +217,7 @@ ${fn} float ${name}_rsqrt_fast(float x)
 
 ${fn} float ${name}_tanh_fast(float x)
 {
-#ifdef __CUDA_ARCH__
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 750
     asm("tanh.approx.f32 %0, %0;" : "+f"(x));
     return x;
 #else

@@ -10,7 +10,7 @@ import tempfile
 import unittest
 from collections import namedtuple
 
-from generator import emit_c, emit_cuda, grad, ir
+from generator import emit_c, emit_cuda, grad, ir, template
 from generator.floats import ROUND
 from generator.program import SCALAR, WHOLE, Domain, Kernel, KernelSet, Launch, Operand, Program, Store, Sum
 from tests.generator import interpret, sets
@@ -400,6 +400,16 @@ class Text(unittest.TestCase):
             done = subprocess.run([found.nvcc, "-std=c++17", "-O3", "-arch=sm_90", *strict, *found.flags, "-I" + ROOT, "-I" + folder, "-cubin", source,
                                    "-o", source + ".cubin"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual(done.returncode, 0, done.stdout[:3000])
+
+    def test_instructions_that_an_architecture_has(self):
+        """CUDA 12 still builds for GPUs before sm_75, which have no tanh of their own, and those before sm_80 do not round to BF16."""
+        functions = template.load("math_cuda.h", name="m", fn="FN")
+        for architecture in 60, 70, 75, 80, 90:
+            left = subprocess.run(["cc", "-E", "-P", "-x", "c", "-D__CUDA_ARCH__=%d0" % architecture, "-"], input=functions,
+                                  stdout=subprocess.PIPE, text=True, check=True).stdout
+            self.assertEqual("tanh.approx" in left, architecture >= 75)
+            self.assertEqual("cvt.rn.bf16x2" in left, architecture >= 80)
+            self.assertIn("ex2.approx", left)
 
     def test_only_what_is_needed(self):
         """No helper that no kernel calls."""
