@@ -5,7 +5,7 @@
  *     #include "gpunn.h"                      everywhere else just the include
  * and compile it:
  *     cc -O3 -march=native -fopenmp app.c -lm                     (-fopenmp may be left out: then one thread)
- *     nvcc -O3 app.c gpunn_cuda.cu -o app                         (the same program on the GPU, where there is one)
+ *     nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app            (the same program on the GPU, where there is one)
  *
  * >>toc        grep -n '>>' gpunn.h lists every section
  *     doc      what gpunn is and is not, options, step by step, memory, errors, threads, limits
@@ -2245,7 +2245,8 @@ GPUNN_API void gpunn_device_report(void (*write)(void *user, const char *text), 
         cuda->report(write, user);
     else
         write(user, cuda ? "gpunn_cuda.cu is of another version than gpunn.h; take both files from one\n"
-                         : "this program was linked without gpunn_cuda.cu; to use a GPU: nvcc -O3 app.c gpunn_cuda.cu -o app\n");
+                         : "this program was linked without gpunn_cuda.cu; to use a GPU: "
+                           "nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app\n");
 }
 
 GPUNN_API void gpunn_device_close(gpunn_device *dev)

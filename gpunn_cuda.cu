@@ -1,10 +1,11 @@
 /* gpunn_cuda.cu - v0.1 - the CUDA backend of gpunn.h.                                     MIT or public domain (end of gpunn.h)
  *
  * Do this: put it beside gpunn.h and name it on the compile line of a program that uses gpunn.h, whose source does not change:
- *     nvcc -O3 app.c gpunn_cuda.cu -o app                                       no -l: cuBLASLt and cuDNN are opened at run time
- * -arch=native builds for the GPU of this machine, -arch=all-major for any. CUDA 12.4 or later; cuDNN 9 for fast convolutions,
- * attention and recurrent layers (GPUNN_NO_CUDNN leaves it out, and so does a toolkit without its header). After a fault of the
- * GPU, GPUNN_PLAIN=1 in the environment finds the step: nothing is captured, and each step is waited for and checked.
+ *     nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app                          no -l: cuBLASLt and cuDNN are opened at run time
+ * -arch=native builds for the GPU of this machine, -arch=all-major for any; with neither the driver compiles the kernels anew when
+ * the program first starts, which takes seconds. CUDA 12.4 or later; cuDNN 9 for fast convolutions, attention and recurrent layers
+ * (GPUNN_NO_CUDNN leaves it out, and so does a toolkit without its header). After a fault of the GPU, GPUNN_PLAIN=1 in the
+ * environment finds the step: nothing is captured, and each step is waited for and checked.
  *
  * >>toc        grep -n '>>' gpunn_cuda.cu lists every section
  *     config    includes, constants, launching

@@ -2,7 +2,7 @@
  *
  * Shows: gpunn_device_report, opening each device, one model on two devices.
  * Build: cc -O3 -I. examples/doctor.c -o doctor -lm
- *        nvcc -O3 -I. examples/doctor.c gpunn_cuda.cu -o doctor              with the GPU
+ *        nvcc -O3 -arch=native -I. examples/doctor.c gpunn_cuda.cu -o doctor           with the GPU
  * Run:   ./doctor
  * Expect: a line for each part, a small model that gives the CPU's numbers on each GPU, and last what gpunn would choose. Exits
  *         with 1 when a GPU that is there does not work. */

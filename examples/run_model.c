@@ -2,7 +2,7 @@
  *
  * Shows: gpunn_spec_load, weights and tensors in safetensors files, gpunn_keep and gpunn_retain_grad, generated kernels.
  * Build: cc -O3 -march=native -fopenmp -I. examples/run_model.c -o run_model -lm
- *        nvcc -O3 -I. examples/run_model.c gpunn_cuda.cu -o run_model                                       with the GPU
+ *        nvcc -O3 -arch=native -I. examples/run_model.c gpunn_cuda.cu -o run_model                          with the GPU
  *        cc ... -DKERNELS='"net_kernels.h"' -DKERNEL_SET=net_kernels -DNET_KERNELS_IMPLEMENTATION ...       with its kernels
  * Run:   ./run_model MODEL.json --input X.safetensors --output Y.safetensors
  *            --weights W.safetensors   else initial values

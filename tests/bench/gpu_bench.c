@@ -6,7 +6,7 @@
  * spec NAME FILE   writes the workload's spec, from which gpu_kernels.py has kernels generated
  * result: the loss of the eighth training step, or what a forward pass computes as one number, or nan. A failure is a sentence on
  * stderr, and the end. To try it where there is no GPU: --cpu, and --small for sizes that take no time.
- * Build: nvcc -O3 -I. tests/bench/gpu_bench.c gpunn_cuda.cu -o gpu_bench; gpu_kernels.py builds it with generated kernels */
+ * Build: nvcc -O3 -arch=native -I. tests/bench/gpu_bench.c gpunn_cuda.cu -o gpu_bench; gpu_kernels.py builds it with generated kernels */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"

@@ -134,10 +134,20 @@ def links_exist():
         assert re.search(rf"\bbuild/{example}\b", ninja), f"build/{example} is not built"
 
 
+def compile_lines_name_the_gpu():
+    """Without -arch a program holds code for nvcc's oldest GPU, which the driver compiles anew for seconds when it first starts."""
+    names = ["README.md", "gpunn.h", "gpunn_cuda.cu"] + ["examples/" + name for name in os.listdir(os.path.join(ROOT, "examples"))]
+    lines = [(name, line) for name in sorted(names) if os.path.isfile(os.path.join(ROOT, name))
+             for line in read(name).splitlines() if re.search(r"\bnvcc -\w", line)]
+    assert len(lines) > 15, lines
+    for name, line in lines:
+        assert "-arch=" in line, f"{name} says how to compile, but not for which GPU: {line.strip()}"
+
+
 def main():
     tests = [("the program in gpunn.h's comment", header_program), ("names", names_exist), ("links and targets", links_exist),
-             ("exclusive or", xor_learns), ("three commands", three_commands)] + list(
-                 readme_blocks())
+             ("exclusive or", xor_learns), ("three commands", three_commands),
+             ("compile lines", compile_lines_name_the_gpu)] + list(readme_blocks())
     print(f"1..{len(tests)}")
     failed = 0
     for number, (name, test) in enumerate(tests, 1):
