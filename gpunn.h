@@ -7239,11 +7239,19 @@ static bool gpunn__read_value(gpunn__builder *b, gpunn_value *value, const gpunn
     return gpunn__use_slot(b, &value->data, b->plan->value_slot[root], at);
 }
 
+/* A bias in a chain whose result is F32: it is added as it is. */
+static bool gpunn__is_wide_bias(const gpunn__builder *b, const gpunn_tensor *t, int operand)
+{
+    int end = t->id;
+    while (b->next[end] >= 0) end = b->next[end];
+    return operand == 2 && t->op != GPUNN_OP_ATTENTION && b->plan->storage[end] == GPUNN_F32;
+}
+
 /* An operand of a product in a half plan, its bias too: weights have a 16-bit copy, of other F32 values a step makes one. */
 static bool gpunn__is_factor(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
     return b->plan->half && operand < 3 && gpunn__is_product(t->op) && t->inputs[operand] &&
-           b->plan->storage[b->plan->root[t->inputs[operand]->id]] == GPUNN_F32;
+           !gpunn__is_wide_bias(b, t, operand) && b->plan->storage[b->plan->root[t->inputs[operand]->id]] == GPUNN_F32;
 }
 
 static bool gpunn__has_mirror(const gpunn_tensor *t)

@@ -677,6 +677,41 @@ static void test_epilogues(void **state)
     free(values), free(first);
 }
 
+/* A bias is added to an F32 sum as it is, not by way of 16 bits. */
+static void test_wide_bias(void **state)
+{
+    (void)state;
+    enum { N = 6, X = 200, Y = 32 };
+    for (int conv = 0; conv < 2; conv++) {
+        gpunn_device *dev = MADE(NULL, open_on(GPUNN_DEVICE_CUDA, 0));
+        gpunn_model  *model = MADE(dev, gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16));
+        gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, X));
+        gpunn_tensor *r = gpunn_input(model, "r", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, Y)), *y;
+        if (conv) {
+            y = gpunn_conv1d(gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, X, 1)), "layer", .out_channels = Y, .kernel_size = 1);
+            y = gpunn_add(y, gpunn_reshape(r, GPUNN_SHAPE(GPUNN_BATCH, Y, 1)));
+        } else
+            y = gpunn_add(gpunn_linear(x, "layer", .out_features = Y), r);
+        MADE(dev, y);
+        float *zeros = calloc(N * X, sizeof *zeros), *more = test_randoms(N * Y, 1, 1);
+        OK(dev, write_floats(x, zeros, N * X));
+        OK(dev, write_floats(r, more, N * Y));
+        for (int run = 0; run < 3; run++) {
+            emulator_forget_launches();
+            OK(dev, settled(dev, gpunn_forward(&y, 1)));
+        }
+        if (!conv) assert_int_equal(emulator_launches(), 3); /* the run's numbers, x in 16 bits, the product */
+        int64_t n;
+        float  *bias = read_floats(dev, gpunn_find(model, "layer.bias"), NULL), *got = read_floats(dev, y, &n);
+        assert_int_equal(n, N * Y);
+        for (int i = 0; i < n; i++)
+            if (!(got[i] == bias[i % Y] + more[i])) fail_msg("%g, not %g + %g", got[i], bias[i % Y], more[i]);
+        free(zeros), free(more), free(bias), free(got);
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+    }
+}
+
 /* ---- NaN ---- */
 /* Through relu of a product of the library's, and of one that is small, of a convolution and of a recurrent layer. */
 static gpunn_tensor *relu_of(gpunn_tensor *x, int kind)
@@ -814,12 +849,12 @@ static void test_small_operand(void **state)
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-    const struct CMUnitTest tests[] = {TEST(test_cpu_numbers),   TEST(test_orders),        TEST(test_precisions),
-                                       TEST(test_dropout_masks), TEST(test_device_faults), TEST(test_out_of_memory),
-                                       TEST(test_capture_fails), TEST(test_sticky),        TEST(test_plain),
-                                       TEST(test_plain_launch),  TEST(test_memory_ends),   TEST(test_open_failures),
-                                       TEST(test_report),        TEST(test_threads),       TEST(test_models),
-                                       TEST(test_move),          TEST(test_loader),        TEST(test_epilogues),
-                                       TEST(test_nan),           TEST(test_ways),          TEST(test_small_operand)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_cpu_numbers),   TEST(test_orders),        TEST(test_precisions),    TEST(test_dropout_masks),
+        TEST(test_device_faults), TEST(test_out_of_memory), TEST(test_capture_fails), TEST(test_sticky),
+        TEST(test_plain),         TEST(test_plain_launch),  TEST(test_memory_ends),   TEST(test_open_failures),
+        TEST(test_report),        TEST(test_threads),       TEST(test_models),        TEST(test_move),
+        TEST(test_loader),        TEST(test_epilogues),     TEST(test_wide_bias),     TEST(test_nan),
+        TEST(test_ways),          TEST(test_small_operand)};
     return cmocka_run_group_tests_name("runtime", tests, NULL, NULL);
 }
