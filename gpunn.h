@@ -211,7 +211,8 @@ typedef struct gpunn_device  gpunn_device;
 typedef struct gpunn_backend gpunn_backend; /* >>backend */
 typedef enum gpunn_device_type { GPUNN_DEVICE_AUTO = 0, GPUNN_DEVICE_CPU, GPUNN_DEVICE_CUDA } gpunn_device_type;
 /* How a model computes. Parameters, gradients of parameters, statistics, sums and losses are F32 in all of them, and so is
- * everything that the program reads and writes. The CPU always computes in F32. */
+ * everything that the program reads and writes. The CPU always computes in F32. A GPU that has no products in BF16, one of compute
+ * capability below 8.0, computes such a model in F32, and log_fn hears of it. */
 typedef enum gpunn_precision {
     GPUNN_PRECISION_F32 = 0,
     GPUNN_PRECISION_TF32, /* products round their operands to 10 bits of mantissa; values stay F32 */
@@ -1369,7 +1370,7 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 5
+#define GPUNN_BACKEND_ABI 6
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -1438,7 +1439,7 @@ typedef struct gpunn_step {
     gpunn_op op;
     bool     backward; /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
     bool     training; /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones */
-    gpunn_precision         precision; /* of the model */
+    gpunn_precision         precision; /* of the model on this device */
     const char             *name;      /* the layer's, "" when it has none */
     const gpunn_attributes *attr;
     int                     input_count;
@@ -1557,7 +1558,8 @@ typedef struct gpunn_backend_info {
     gpunn_device_type type;
     char              name[160];
     int               threads;
-    bool              half; /* computes on F16 and BF16 values */
+    bool              half; /* computes on F16 values */
+    bool              bf16; /* and on BF16 ones */
 } gpunn_backend_info;
 
 struct gpunn_backend {
@@ -2347,6 +2349,29 @@ static gpunn_status gpunn__execute(gpunn_device *dev, gpunn_run *run, const char
 }
 
 /* ---- model ----------------------------------------------------------------------------------------------------------- */
+/* A GPU that has products in F16 alone computes F32 instead of BF16: F16 would want a loss scale, for which nobody has asked. */
+static bool gpunn__lacks_precision(const gpunn_model *model)
+{
+    return model->precision == GPUNN_PRECISION_BF16 && model->dev->info.half && !model->dev->info.bf16;
+}
+
+static gpunn_precision gpunn__precision_of(const gpunn_model *model)
+{
+    return gpunn__lacks_precision(model) ? GPUNN_PRECISION_F32 : model->precision;
+}
+
+/* Once the model is on its device. */
+static void gpunn__tell_precision(const gpunn_model *model)
+{
+    const gpunn_device *dev = model->dev;
+    char                text[GPUNN__ERROR_SIZE];
+    if (!gpunn__lacks_precision(model) || dev->args.log_fn == NULL) return;
+    (void)snprintf(text, sizeof text,
+                   "%s has no products in BF16: this model computes in F32; GPUNN_PRECISION_F16 would compute in 16 bits",
+                   dev->info.name);
+    dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
+}
+
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args)
 {
     if (dev == NULL) { /* keeps the sentence of a gpunn_device_open that failed before */
@@ -2368,6 +2393,7 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
     model->state.weights_version = 1;
     model->next = dev->models;
     dev->models = model;
+    gpunn__tell_precision(model);
     return model;
 }
 
@@ -6843,8 +6869,9 @@ static void gpunn__mark_storage(gpunn__builder *b)
         if (b->needed[id] && gpunn__is_convolution(model->tensors[id]->op) && model->tensors[id]->rank == 4 &&
             gpunn__count(model->tensors[id], plan->batch) > largest)
             largest = gpunn__count(model->tensors[id], plan->batch);
-    plan->half = model->precision >= GPUNN_PRECISION_BF16 && dev->info.half;
-    plan->channels_last = largest > 0 && model->precision != GPUNN_PRECISION_F32 && dev->backend->channels_last &&
+    const gpunn_precision precision = gpunn__precision_of(model);
+    plan->half = precision >= GPUNN_PRECISION_BF16 && dev->info.half;
+    plan->channels_last = largest > 0 && precision != GPUNN_PRECISION_F32 && dev->backend->channels_last &&
                           dev->backend->channels_last(dev->context, largest);
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
@@ -7198,7 +7225,7 @@ static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, boo
     step->op = t->op;
     step->backward = backward;
     step->training = plan->training;
-    step->precision = b->model->precision;
+    step->precision = gpunn__precision_of(b->model);
     step->name = t->layer ? t->layer : t->name ? t->name : "";
     step->attr = &t->attr;
     step->state = &b->model->state;
@@ -17723,6 +17750,7 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
         model->next = dev->models;
         dev->models = model;
         model->dev = dev;
+        gpunn__tell_precision(model);
     }
     for (int i = 0; i < count; i++)
         gpunn__device_free(moved ? from : dev, moved ? list[i].memory : list[i].moved, list[i].capacity);

@@ -9867,6 +9867,7 @@ static void gpunn__cuda_info(void *context, gpunn_backend_info *info)
     const gpunn__cuda *cuda = (const gpunn__cuda *)context;
     info->type = GPUNN_DEVICE_CUDA;
     info->half = true;
+    info->bf16 = cuda->capability >= 80;
     (void)snprintf(info->name, sizeof info->name, "%s", cuda->name);
 }
 

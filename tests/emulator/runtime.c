@@ -165,6 +165,40 @@ static void test_precisions(void **state)
     free(cpu);
 }
 
+/* A GPU without products in BF16 says so when a model comes to it, and computes F32. */
+static void test_without_bf16(void **state)
+{
+    (void)state;
+    static const struct {
+        const char     *capability;
+        gpunn_precision precision;
+        bool            told;
+    } cases[] = {{"75", GPUNN_PRECISION_BF16, true},
+                 {"75", GPUNN_PRECISION_F16, false},
+                 {"75", GPUNN_PRECISION_TF32, false},
+                 {"80", GPUNN_PRECISION_BF16, false}};
+    int64_t n, m;
+    for (int i = 0; i < COUNT(cases); i++) {
+        emulator_set("EMULATOR_CAPABILITY", cases[i].capability);
+        float *exact = train_on(GPUNN_DEVICE_CUDA, 0, GPUNN_PRECISION_F32, &n);
+        log_count = 0;
+        float *result = train_on(GPUNN_DEVICE_CUDA, 0, cases[i].precision, &m);
+        assert_int_equal(n, m);
+        assert_int_equal(memcmp(result, exact, (size_t)n * sizeof *exact) == 0, cases[i].told);
+        assert_int_equal(log_count, cases[i].told);
+        gpunn_device *cpu = MADE(NULL, open_on(GPUNN_DEVICE_CPU, 0)), *gpu = MADE(NULL, open_on(GPUNN_DEVICE_CUDA, 0));
+        gpunn_model  *model = MADE(cpu, gpunn_model_create(cpu, .precision = cases[i].precision));
+        assert_int_equal(log_count, cases[i].told); /* the CPU computes all in F32, and is known to */
+        OK(gpu, gpunn_model_to(model, gpu));
+        assert_int_equal(log_count, 2 * cases[i].told);
+        if (cases[i].told) assert_true(strstr(log_text, "7.5") && strstr(log_text, "BF16") && strstr(log_text, "in F32"));
+        gpunn_model_destroy(model);
+        gpunn_device_close(cpu);
+        gpunn_device_close(gpu);
+        free(exact), free(result);
+    }
+}
+
 /* ---- dropout: the same elements on both, in plain and replayed steps ---- */
 static void dropout_on(gpunn_device_type type, int64_t n, float p, float *values)
 {
@@ -854,7 +888,7 @@ int main(void)
         TEST(test_device_faults), TEST(test_out_of_memory), TEST(test_capture_fails), TEST(test_sticky),
         TEST(test_plain),         TEST(test_plain_launch),  TEST(test_memory_ends),   TEST(test_open_failures),
         TEST(test_report),        TEST(test_threads),       TEST(test_models),        TEST(test_move),
-        TEST(test_loader),        TEST(test_epilogues),     TEST(test_wide_bias),     TEST(test_nan),
-        TEST(test_ways),          TEST(test_small_operand)};
+        TEST(test_loader),        TEST(test_epilogues),     TEST(test_without_bf16),  TEST(test_wide_bias),
+        TEST(test_nan),           TEST(test_ways),          TEST(test_small_operand)};
     return cmocka_run_group_tests_name("runtime", tests, NULL, NULL);
 }
