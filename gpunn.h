@@ -102,7 +102,9 @@
  *     model's: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). gpunn_model_to moves a model with its optimizers. A
  *     fault of the device is final for it: every later call gives the same status; close it.
  *
- * DETERMINISM  The same seed, data and build give the same bits on the same device, always; dropout drops the same on every one.
+ * DETERMINISM  The same seed, data and build give the same bits on the same device; dropout drops the same on every one. On a GPU
+ *     three things may vary in the last bits unless the device is .deterministic: recurrent layers, convolutions for which cuDNN
+ *     has nothing else, and gradients of 16-bit attention whose scores, 2 bytes each, exceed .workspace_limit.
  *     On the CPU, 3 x 3 convolutions of 16 and more channels may use Winograd's algorithm: errors of about 4e-5 of the result's
  *     size, where a plain sum makes 7e-6.
  *

@@ -98,6 +98,7 @@ typedef struct gpunn__cuda {
     gpunn__device_state *state;    /* device memory; written at the start of each run */
     double              *partials; /* device memory, [GPUNN__PARTIALS + 2 * GPUNN__LAMB_BLOCKS] */
     gpunn__libraries    *libraries;
+    unsigned             slower; /* kinds of ops of which was said that cuDNN does not do one: a bit for each gpunn__dnn_kind */
     gpunn__cached       *cached;
     gpunn__staging      *staging;
     volatile uint64_t   *bad; /* pinned: [0] a training step with a bad loss (GPUNN__BAD_NORM: norm), [1] the bits of that */
@@ -1161,13 +1162,15 @@ enum { GPUNN__ATTENTION_TAG = 0x61747465 };
 typedef struct gpunn__dnn_attention { /* all fields are set, no padding: a key of the cache */
     int64_t tag, backward, dtype, n, heads, kv_heads, l, s, e, ev, causal;
     int64_t padded; /* it is told how many rows and keys there are, though all samples have l and s */
+    int64_t adds;   /* backward: dq is summed in F32 in memory, in no order, instead of from matrices of l x s that are kept */
     int64_t bias[4];
     int64_t q[3], k[3], v[3], y[3], dy[3], dq[3], dk[3], dv[3]; /* gradients: 0 of a forward pass */
 } gpunn__dnn_attention;
 /* Forward: q, k, v -> y, lse (F32 [n, heads, l]); backward: all these and dy -> dq, dk, dv. What is computed is written. */
 typedef struct gpunn__dnn_attention_data {
     void  *q, *k, *v, *y, *lse, *dy, *dq, *dk, *dv;
-    void  *sums; /* backward: room as lse's */
+    void  *sums;    /* backward: room as lse's */
+    void  *dq_sums; /* adds: room for F32 [n, heads, l, e] */
     float *bias;
     int   *lengths; /* [2][n]: rows, keys */
     float  scale;
@@ -2197,13 +2200,28 @@ static void gpunn__dnn_forgive(gpunn__dnn_builder *builder)
     if (builder->status == GPUNN_ERR_UNSUPPORTED) builder->status = GPUNN_OK;
 }
 
-/* Adds the plan of the config if the device can run it in the workspace there may be. */
+static void gpunn__dnn_limit(gpunn__dnn_builder *builder, int64_t workspace)
+{
+    const size_t limit = builder->cuda->args.workspace_limit;
+    if (builder->status != GPUNN_OK || (uint64_t)workspace <= limit) return;
+    builder->status = GPUNN_ERR_UNSUPPORTED;
+    (void)snprintf(builder->text, sizeof builder->text, "it needs %lld bytes of workspace and workspace_limit is %llu",
+                   (long long)workspace, (unsigned long long)limit);
+}
+
+/* Adds the plan of the config if the device can run it in the workspace there may be, which a config may tell before there is a
+ * plan: compiling one takes up to a second. */
 static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t config, gpunn__dnn_choice *choice)
 {
     gpunn__libraries *libraries = builder->cuda->libraries;
-    size_t            limit = builder->cuda->args.workspace_limit;
     int               before = builder->count;
-    gpunn__dnn_plan   plan = {gpunn__dnn_make(builder, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR), 0};
+#if CUDNN_VERSION >= 90200
+    int64_t needed = 0;
+    (void)gpunn__dnn_get(builder, config, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &needed);
+    gpunn__dnn_forgive(builder);
+    gpunn__dnn_limit(builder, needed);
+#endif
+    gpunn__dnn_plan plan = {gpunn__dnn_make(builder, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR), 0};
     gpunn__dnn_link(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
     if (!GPUNN__DNN_DESCRIBED)
         gpunn__dnn_set(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &libraries->dnn);
@@ -2214,11 +2232,7 @@ static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t
     gpunn__dnn_finalize(builder, plan.descriptor);
     (void)gpunn__dnn_get(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
                          &plan.workspace);
-    if (builder->status == GPUNN_OK && (uint64_t)plan.workspace > limit) {
-        builder->status = GPUNN_ERR_UNSUPPORTED;
-        (void)snprintf(builder->text, sizeof builder->text, "it needs %lld bytes of workspace and workspace_limit is %llu",
-                       (long long)plan.workspace, (unsigned long long)limit);
-    }
+    gpunn__dnn_limit(builder, plan.workspace);
     if (builder->status == GPUNN_OK) {
         choice->plans[choice->count++] = plan;
         builder->count = before;
@@ -2398,6 +2412,30 @@ static bool gpunn__dnn_available(gpunn__cuda *cuda)
 }
 #endif /* GPUNN__EMULATOR */
 /* ---- the ops ------------------------------------------------------------------------------------------------------------- */
+typedef enum gpunn__dnn_kind { GPUNN__DNN_CONVOLUTION, GPUNN__DNN_ATTENTION } gpunn__dnn_kind;
+
+static const char *gpunn__op_text(gpunn_op op)
+{
+    switch (op) {
+#define GPUNN__X(ENUM, name, ...) \
+    case GPUNN_OP_##ENUM: return #name;
+        GPUNN_OTHER_OPS(GPUNN__X)
+#undef GPUNN__X
+    default: return "op";
+    }
+}
+
+/* Tells the log why cuDNN, which is there, does not do a step: once a device for each kind. */
+static void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_kind kind, const char *why)
+{
+    char text[sizeof cuda->text + 256];
+    if (cuda->slower >> kind & 1) return;
+    cuda->slower |= 1u << kind;
+    (void)snprintf(text, sizeof text, "%s%s%.100s%s%s goes a slower way, and perhaps others do: %s", gpunn__op_text(step->op),
+                   *step->name ? " '" : "", step->name, *step->name ? "'" : "", step->backward ? ", backward," : "", why);
+    gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
+}
+
 /* A step's workspace, handed out piece by piece; without a base the pieces are only counted. */
 typedef struct gpunn__room {
     char  *base;
@@ -2690,9 +2728,17 @@ static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution
 /* Whether cuDNN has a plan, and the bytes that it works in. */
 static gpunn_status gpunn__conv_fits(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *bytes, bool *fits)
 {
-    gpunn_status status = gpunn__dnn_available(cuda) ? gpunn__dnn_prepare(cuda, conv, bytes) : GPUNN_ERR_UNSUPPORTED;
+    *fits = false;
+    if (!gpunn__dnn_available(cuda)) return GPUNN_OK;
+    const gpunn_status status = gpunn__dnn_prepare(cuda, conv, bytes);
     *fits = status == GPUNN_OK;
     return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
+}
+
+/* After gpunn__conv_fits has found that it does not. */
+static void gpunn__conv_slower(gpunn__cuda *cuda, const gpunn_step *step)
+{
+    if (gpunn__dnn_available(cuda)) gpunn__dnn_slower(cuda, step, GPUNN__DNN_CONVOLUTION, cuda->text);
 }
 
 /* cuDNN's graph with bias and all that is merged into the step, or the bare convolution and a pass that does the rest. A bias of
@@ -2719,6 +2765,7 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
         conv.bias = conv.residual = conv.relu = 0;
         GPUNN__TRY(gpunn__conv_fits(cuda, &conv, &bytes, &fits));
     }
+    if (!fits) gpunn__conv_slower(cuda, step);
     const bool  round = conv.bias && bias->dtype != dtype;
     const void *rounded = bias->data;
     if (round) rounded = gpunn__room_take(&room, gpunn__bytes(dtype, conv.k));
@@ -2746,6 +2793,7 @@ static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gp
     GPUNN__TRY(gpunn__check_operands(cuda, kind == GPUNN__CONV_FORWARD ? &v.x : &v.y, kind == GPUNN__CONV_FILTER ? &v.x : &v.w,
                                      gpunn__conv_result(&v, kind)));
     GPUNN__TRY(gpunn__conv_fits(cuda, &conv, &bytes, &fits));
+    if (!fits) gpunn__conv_slower(cuda, step);
     GPUNN__TRY(fits ? gpunn__conv_with(cuda, &conv, &v, NULL, NULL, bytes, &room, action)
                     : gpunn__conv_without(cuda, &conv, &v, &room, action));
     if (action == GPUNN__PREPARE && step->workspace_bytes < room.bytes) step->workspace_bytes = room.bytes;
@@ -5967,6 +6015,7 @@ enum {
     GPUNN__DNN_DK,
     GPUNN__DNN_DV,
     GPUNN__DNN_SUMS,
+    GPUNN__DNN_DQ_SUMS,
     GPUNN__DNN_BIASES,
     GPUNN__DNN_ROWS,
     GPUNN__DNN_KEYS,
@@ -6212,7 +6261,8 @@ static void gpunn__dnn_shared(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t le
 }
 
 /* p = exp(mask(q k^T scale - lse)), sums = the sum of do o over each row, dv = p^T do, ds = p (do v^T - sums) scale, dk = ds^T q,
- * dq = ds k: in this form, without an F32 sum of dq in memory, always the same bits. */
+ * dq = ds k. Without an F32 sum of dq in memory always the same bits, by way of a workspace of 2 bytes for each score; with it
+ * every tile of keys adds to the sum as it ends. The sum begins at 0 by itself from cuDNN 9.6 on. */
 static void gpunn__dnn_attention_backward(gpunn__dnn_flow *flow)
 {
     const gpunn__dnn_attention *a = flow->a;
@@ -6244,8 +6294,15 @@ static void gpunn__dnn_attention_backward(gpunn__dnn_flow *flow)
     gpunn__dnn_shared(flow, turned, q, GPUNN__DNN_DK, a->e, a->dk);
     const int64_t dim[4] = {a->n, a->kv_heads, a->s, a->e}, stride[4] = {a->kv_heads * a->s * a->e, a->s * a->e, a->e, 1};
     k = gpunn__dnn_turn(flow, k, gpunn__dnn_value(flow, 0, CUDNN_DATA_FLOAT, dim, stride));
-    (void)gpunn__dnn_product(flow, ds, k, flow->rows, NULL, flow->keys,
-                             gpunn__dnn_rows(flow, GPUNN__DNN_DQ, a->heads, a->l, a->e, a->dq, false));
+    cudnnBackendDescriptor_t dq = gpunn__dnn_rows(flow, GPUNN__DNN_DQ, a->heads, a->l, a->e, a->dq, false);
+    if (!a->adds) {
+        (void)gpunn__dnn_product(flow, ds, k, flow->rows, NULL, flow->keys, dq);
+        return;
+    }
+    const int64_t sum_dim[4] = {a->n, a->heads, a->l, a->e}, sum_stride[4] = {a->heads * a->l * a->e, a->l * a->e, a->e, 1};
+    cudnnBackendDescriptor_t sum = gpunn__dnn_value(flow, GPUNN__DNN_DQ_SUMS, CUDNN_DATA_FLOAT, sum_dim, sum_stride);
+    sum = gpunn__dnn_product(flow, ds, k, flow->rows, NULL, flow->keys, sum);
+    (void)gpunn__dnn_apply(flow, CUDNN_POINTWISE_IDENTITY, -1, sum, NULL, NULL, dq);
 }
 
 static cudnnBackendDescriptor_t gpunn__dnn_attention_graph(gpunn__dnn_builder *builder)
@@ -6308,6 +6365,7 @@ static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn
                {GPUNN__DNN_DK, data->dk, a->backward != 0},
                {GPUNN__DNN_DV, data->dv, a->backward != 0},
                {GPUNN__DNN_SUMS, data->sums, a->backward != 0},
+               {GPUNN__DNN_DQ_SUMS, data->dq_sums, a->adds != 0},
                {GPUNN__DNN_ONE, &one, a->backward != 0}};
     gpunn__dnn_choice *choice = gpunn__dnn_attention_entry(cuda, a);
     if (!choice) return GPUNN_ERR_MEMORY;
@@ -6675,20 +6733,50 @@ static gpunn_status gpunn__attention_run(gpunn__cuda *cuda, const gpunn_value *m
                          (float *)data->lse, data->y);
 }
 
+/* Chooses the form and the plan: of a backward pass the form that always gives the same bits, or, where it is refused and results
+ * may vary, the one that adds. */
+static gpunn_status gpunn__attention_plan(gpunn__cuda *cuda, gpunn__dnn_attention *key, size_t *bytes)
+{
+    const gpunn_status status = gpunn__dnn_attention_prepare(cuda, key, bytes);
+    if (status != GPUNN_ERR_UNSUPPORTED || !key->backward) return status;
+    if (cuda->args.deterministic) {
+        char why[sizeof cuda->text];
+        (void)snprintf(why, sizeof why, "%s", cuda->text);
+        return gpunn__cuda_fail(cuda, status, "%.400s; what needs less workspace is not deterministic", why);
+    }
+    key->adds = 1;
+    return gpunn__dnn_attention_prepare(cuda, key, bytes);
+}
+
+/* Why cuDNN is not asked to do attention of 16 bits, which it does well; NULL: it is. */
+static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn__attention_shape *c)
+{
+    const gpunn_dtype dtype = step->in[0].dtype;
+    if ((step->backward ? step->grad_out.dtype : step->out.dtype) != dtype) return "its result is of another dtype";
+    if (step->training && step->attr->value[0] > 0) return "cuDNN draws what dropout_p drops by itself";
+    if (c->e % 8 != 0 || c->ev % 8 != 0) return "cuDNN wants heads of sizes that are multiples of 8";
+    if (c->l > INT32_MAX || c->s > INT32_MAX) return "cuDNN counts rows in 32 bits";
+    if (step->backward && (c->l == 1 || c->s == 1)) return "cuDNN has no backward pass for sequences of length 1";
+    for (int i = 0; step->backward && i < (c->packed ? 1 : 3); i++)
+        if (step->grad_in[i].data == NULL || step->grad_in[i].dtype != dtype || step->accumulate[i])
+            return "cuDNN writes all of its gradients, in the dtype of the operands, and adds to none";
+    return NULL;
+}
+
 /* Whether cuDNN takes the step; then its key, its data and how much of the workspace it is in all. cuDNN's own comes last, after lse
- * of an evaluation or the sums of a backward pass, the bias and the lengths. */
+ * of an evaluation or the sums of a backward pass, the bias, the lengths and the sum of dq. */
 static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_attention *key,
                                            gpunn__dnn_attention_data *data, size_t *bytes, bool *fused)
 {
     const gpunn__attention_shape c = gpunn__attention_shape_of(step);
-    const gpunn_value           *y = step->backward ? &step->grad_out : &step->out;
     const gpunn_dtype            dtype = step->in[0].dtype;
-    const bool                   drops = step->training && step->attr->value[0] > 0;
-    *fused = dtype != GPUNN_F32 && y->dtype == dtype && !drops && c.e % 8 == 0 && c.ev % 8 == 0 && c.l <= INT32_MAX &&
-             c.s <= INT32_MAX && gpunn__dnn_available(cuda);
-    for (int i = 0; step->backward && i < (c.packed ? 1 : 3); i++) /* written whole, never added to */
-        *fused = *fused && step->grad_in[i].data && step->grad_in[i].dtype == dtype && !step->accumulate[i];
-    if (!*fused) return GPUNN_OK;
+    *fused = false;
+    if (dtype == GPUNN_F32 || !gpunn__dnn_available(cuda)) return GPUNN_OK;
+    const char *obstacle = gpunn__attention_obstacle(step, &c);
+    if (obstacle) {
+        gpunn__dnn_slower(cuda, step, GPUNN__DNN_ATTENTION, obstacle);
+        return GPUNN_OK;
+    }
     int64_t *const steps[] = {key->q, key->k, key->v, key->dq, key->dk, key->dv};
     void **const   pointers[] = {&data->q, &data->k, &data->v, &data->dq, &data->dk, &data->dv};
     memset(key, 0, sizeof *key);
@@ -6725,11 +6813,14 @@ static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *
     data->lse = step->training ? step->saved : data->sums;
     data->bias = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, bias));
     data->lengths = (int *)gpunn__room_take(&room, key->padded ? 2 * (size_t)c.n * sizeof *data->lengths : 0);
+    const gpunn_status status = gpunn__attention_plan(cuda, key, bytes);
+    data->dq_sums = gpunn__room_take(&room, key->adds ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l * c.e) : 0);
     data->workspace = gpunn__room_take(&room, 0);
-    gpunn_status status = gpunn__dnn_attention_prepare(cuda, key, bytes);
     *bytes += room.bytes;
     *fused = status == GPUNN_OK;
-    return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
+    if (status != GPUNN_ERR_UNSUPPORTED) return status;
+    gpunn__dnn_slower(cuda, step, GPUNN__DNN_ATTENTION, cuda->text);
+    return GPUNN_OK;
 }
 
 /* The plain way keeps whole matrices of scores. */

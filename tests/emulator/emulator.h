@@ -3,7 +3,9 @@
  *     EMULATOR_ORDER     in which order threads and blocks run where they may run in any: random (default), ascending, descending
  *     EMULATOR_STREAMS   when queued work runs: late (default: when somebody waits for it), eager (at once), random
  *     EMULATOR_SEED      of the random choices, 1
- *     EMULATOR_CUDNN     0: convolutions find no cuDNN
+ *     EMULATOR_CUDNN     0: convolutions, attention and recurrent layers find no cuDNN
+ *     EMULATOR_VERSION   of cuDNN, 92400
+ *     EMULATOR_WORKSPACE bytes of the largest workspace with which cuDNN has a plan for attention, whatever its limit; none
  *     EMULATOR_MEMORY    bytes of a GPU's memory, 1 GiB */
 #ifndef EMULATOR_H
 #define EMULATOR_H
@@ -19,8 +21,11 @@ long        emulator_calls(void);       /* of the runtime so far, those that emu
 long        emulator_launches(void);    /* kernels that have run so far */
 long        emulator_graph_launches(void);
 long        emulator_cudnn_runs(void); /* of what stands in for cuDNN's convolutions, attention and recurrent layers so far */
+const char *emulator_cudnn_ran(void);  /* the last of them */
 long        emulator_held(void); /* what has been made and not yet given back: allocations, streams, events, graphs, pools */
 void        emulator_set(const char *name, const char *value); /* as the environment variable of that name, from now on */
 int         emulator_cudnn(void);
-void        emulator_count_cudnn(void);
+size_t      emulator_version(void);
+size_t      emulator_workspace(void);
+void        emulator_count_cudnn(const char *what);
 #endif
