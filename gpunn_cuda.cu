@@ -893,15 +893,40 @@ static const char *gpunn__version_text(size_t version, char text[32])
     return text;
 }
 
-/* The path under which the loader has really found it, and what it says of itself. */
+/* The path under which the loader has really found it. */
+static void gpunn__module_locate(gpunn__module *module, const char *function)
+{
+#ifdef _WIN32
+    (void)module, (void)function;
+#else
+    void   *symbol = gpunn__module_symbol(module, function);
+    Dl_info info;
+    if (symbol && dladdr(symbol, &info) && info.dli_fname)
+        (void)snprintf(module->path, sizeof module->path, "%s", info.dli_fname);
+#endif
+}
+
+/* That, and what it says of itself. */
 static void gpunn__module_describe(gpunn__module *module, const char *version_function)
 {
     size_t (*version)(void) = (size_t(*)(void))gpunn__module_symbol(module, version_function);
     module->version = version ? version() : 0;
-#ifndef _WIN32
-    Dl_info info;
-    if (version && dladdr((void *)version, &info) && info.dli_fname)
-        (void)snprintf(module->path, sizeof module->path, "%s", info.dli_fname);
+    gpunn__module_locate(module, version_function);
+}
+
+/* Opens what fits the pattern beside the module, for others that will ask for it by name: the loader takes what is open. */
+static void gpunn__module_beside(const gpunn__module *module, const char *pattern)
+{
+#ifdef _WIN32
+    (void)module, (void)pattern;
+#else
+    const char *slash = strrchr(module->path, '/');
+    if (slash) {
+        glob_t found;
+        gpunn__files(&found, module->path, (size_t)(slash - module->path), pattern);
+        for (size_t i = 0; i < found.gl_pathc; i++) (void)dlopen(found.gl_pathv[i], RTLD_LAZY | RTLD_GLOBAL);
+        globfree(&found);
+    }
 #endif
 }
 
@@ -947,19 +972,18 @@ static bool gpunn__lt_find(gpunn__module *module, char *text, size_t text_size)
 }
 
 #if GPUNN__CUDNN
-/* All parts of cuDNN come from the folder of the first: the loader takes those that are open already. */
-static void gpunn__dnn_parts(const gpunn__module *module, const char *pattern)
+/* cuDNN compiles attention at run time, by NVRTC, which opens its builtins by name in no folder but the loader's: those of wheels
+ * and of toolkits that the loader does not know must be open by then. Without NVRTC attention has no plan, which the log hears. */
+static void gpunn__nvrtc_open(void)
 {
-#ifdef _WIN32
-    (void)module, (void)pattern;
-#else
-    const char *slash = strrchr(module->path, '/');
-    if (slash) {
-        glob_t found;
-        gpunn__files(&found, module->path, (size_t)(slash - module->path), pattern);
-        for (size_t i = 0; i < found.gl_pathc; i++) (void)dlopen(found.gl_pathv[i], RTLD_LAZY | RTLD_GLOBAL);
-        globfree(&found);
-    }
+#ifndef _WIN32
+    gpunn__module module;
+    char          file[32];
+    (void)snprintf(file, sizeof file, "libnvrtc.so.%d", CUDART_VERSION / 1000);
+    if (!gpunn__module_find(&module, file, "GPUNN_CUDA_PATH")) return;
+    gpunn__module_locate(&module, "nvrtcVersion");
+    gpunn__module_beside(&module, "libnvrtc-builtins.so.*");
+    gpunn__module_beside(&module, file);
 #endif
 }
 
@@ -975,7 +999,9 @@ static bool gpunn__dnn_find(gpunn__module *module, char *text, size_t text_size)
                        module->path, (int)(cuda_version() / 1000), CUDART_VERSION / 1000);
         return false;
     }
-    gpunn__dnn_parts(module, "libcudnn_[!a]*.so.9"); /* libcudnn_adv: with the first recurrent layer */
+    gpunn__nvrtc_open();
+    /* all of its parts from the folder of the first; libcudnn_adv: with the first recurrent layer */
+    gpunn__module_beside(module, "libcudnn_[!a]*.so.9");
     return true;
 }
 #endif
@@ -7033,7 +7059,7 @@ static gpunn_status gpunn__dnn_rnn_search(gpunn__cuda *cuda, const gpunn__dnn_rn
     gpunn__libraries    *libraries = cuda->libraries;
     gpunn__dnn_rnn_room *room = &choice->room;
     gpunn__dnn_builder   builder = {cuda, NULL, NULL, GPUNN_OK, "", 0, {}};
-    gpunn__dnn_parts(&libraries->dnn_module, "libcudnn_adv.so.9");
+    gpunn__module_beside(&libraries->dnn_module, "libcudnn_adv.so.9");
     gpunn__dnn_rnn_describe(&builder, key, choice);
     (void)GPUNN__DNN(&builder, cudnnGetRNNWeightSpaceSize, libraries->dnn, choice->rnn, &room->weights);
     (void)GPUNN__DNN(&builder, cudnnGetRNNTempSpaceSizes, libraries->dnn, choice->rnn,

@@ -1,5 +1,6 @@
-/* Makes the plan of every graph that gpunn_cuda.cu hands to cuDNN, for a card that need not be here: plans CARD.json
- * The file describes the card to cuDNN. Nothing is run. check.py compiles this and runs it for each card. */
+/* Makes the plan of every graph that gpunn_cuda.cu hands to cuDNN, for a card that need not be here: plans CARD.json [attention]
+ * The file describes the card to cuDNN. Nothing is run. check.py compiles this and runs it for each card. With `attention` two
+ * plans that are compiled at run time, to see whether the libraries for that are found. */
 #if __has_include(<cudnn.h>) && !defined(GPUNN_NO_CUDNN)
 #include <cudnn.h>
 #endif
@@ -348,6 +349,17 @@ static void check_attention(gpunn_dtype dtype, bool backward)
            attention_expected() ? "" : ", expected, refused before sm_80 and cuDNN 9.10.2");
 }
 
+/* One forward and one backward pass, by the libraries of that folder. */
+static void check_libraries(void)
+{
+    int failures = 0;
+    for (int backward = 0; backward < 2; backward++) {
+        const gpunn__dnn_attention a = attention(&attentions[0], GPUNN_BF16, true, backward);
+        failures += !attends(attentions[0].name, &a);
+    }
+    report(failures, "attention by %s", libraries.dnn_module.path);
+}
+
 /* A backward pass keeps the scores where the limit of the workspace allows it, and adds to dq where it does not; but no addition
  * where results may never vary. */
 static void check_forms(void)
@@ -653,13 +665,28 @@ static gpunn_status describe(const char *path)
     return status == GPUNN_OK ? status : gpunn__cuda_fail(&cuda, status, "%s", text);
 }
 
+static void check_all(void)
+{
+    for (int mode = 0; mode < MODES; mode++)
+        for (int channels_last = 0; channels_last < 2; channels_last++) check_mode(mode, channels_last);
+    check_refusals();
+    for (int i = 0; i < 4; i++) check_attention(i / 2 ? GPUNN_BF16 : GPUNN_F16, i % 2);
+    check_forms();
+    check_arguments();
+    check_failures();
+    check_comparison();
+    check_recurrent();
+}
+
 int main(int argument_count, char **arguments)
 {
-    char text[512];
-    if (argument_count != 2) return fprintf(stderr, "plans CARD.json\n"), 2;
+    char       text[512];
+    const bool attention_only = argument_count == 3 && strcmp(arguments[2], "attention") == 0;
+    if (argument_count != 2 && !attention_only) return fprintf(stderr, "plans CARD.json [attention]\n"), 2;
     cuda.libraries = &libraries;
     cuda.args.realloc_fn = reallocate;
     cuda.args.workspace_limit = (size_t)256 << 20;
+    if (!gpunn__lt_find(&libraries.lt_module, text, sizeof text)) return printf("skip: %s\n", text), 0; /* as a device does */
     if (!gpunn__dnn_find(&libraries.dnn_module, text, sizeof text)) return printf("skip: %s\n", text), 0;
     if (gpunn__dnn_bind(&libraries, &libraries.dnn_module))
         return printf("skip: %s lacks %s\n", libraries.dnn_module.path, gpunn__dnn_bind(&libraries, &libraries.dnn_module)), 0;
@@ -675,15 +702,10 @@ int main(int argument_count, char **arguments)
     libraries.cudnnCreateTensorDescriptor = create_Tensor, libraries.cudnnDestroyTensorDescriptor = destroy_Tensor;
     libraries.cudnnSetTensorNdDescriptor = set_states;
     if (describe(arguments[1]) != GPUNN_OK) return printf("not ok 1 - %s\n1..1\n", cuda.text), 1;
-    for (int mode = 0; mode < MODES; mode++)
-        for (int channels_last = 0; channels_last < 2; channels_last++) check_mode(mode, channels_last);
-    check_refusals();
-    for (int i = 0; i < 4; i++) check_attention(i / 2 ? GPUNN_BF16 : GPUNN_F16, i % 2);
-    check_forms();
-    check_arguments();
-    check_failures();
-    check_comparison();
-    check_recurrent();
+    if (attention_only)
+        check_libraries();
+    else
+        check_all();
     gpunn__cached_close(&cuda);
     (void)libraries.cudnnBackendDestroyDescriptor(described);
     report(alive, "%d descriptors are left at the end", alive);
