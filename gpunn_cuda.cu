@@ -14,7 +14,7 @@
  *     libraries finding and opening cuBLASLt and cuDNN
  *     shared    what one section offers the ops of others
  *     gemm      linear and matmul: cuBLASLt with its epilogues
- *     conv      convolutions: cuDNN's graphs, or windows laid out for products
+ *     conv      convolutions: cuDNN's graphs, or windows laid out for products, or depthwise kernels
  *     pool      max, average and adaptive average pooling
  *     sample    grid_sample, affine_grid
  *     norm      batch_norm, dropout
@@ -1229,7 +1229,8 @@ typedef struct gpunn__dnn_rnn_data {
 static gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room);
 static gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data);
 
-static bool gpunn__dnn_available(gpunn__cuda *cuda);
+static bool   gpunn__dnn_available(gpunn__cuda *cuda);
+static size_t gpunn__dnn_version(const gpunn__cuda *cuda); /* where it is available: 92400 is 9.24.0 */
 /* Chooses the plan. workspace_bytes: what the run will get. GPUNN_ERR_UNSUPPORTED: there is no plan, take another way. */
 static gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes);
 static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data);
@@ -2436,9 +2437,14 @@ static bool gpunn__dnn_available(gpunn__cuda *cuda)
 {
     return gpunn__libraries_dnn(cuda) == GPUNN_OK;
 }
+
+static size_t gpunn__dnn_version(const gpunn__cuda *cuda)
+{
+    return cuda->libraries->dnn_module.version;
+}
 #endif /* GPUNN__EMULATOR */
 /* ---- the ops ------------------------------------------------------------------------------------------------------------- */
-typedef enum gpunn__dnn_kind { GPUNN__DNN_CONVOLUTION, GPUNN__DNN_ATTENTION } gpunn__dnn_kind;
+typedef enum gpunn__dnn_kind { GPUNN__DNN_CONVOLUTION, GPUNN__DNN_DEPTHWISE, GPUNN__DNN_ATTENTION } gpunn__dnn_kind;
 
 static const char *gpunn__op_text(gpunn_op op)
 {
@@ -2634,6 +2640,167 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
+/* ---- depthwise: each channel of x has filters of its own, conv.k / conv.c of them ---- */
+static bool gpunn__is_depthwise(const gpunn__convolution *conv)
+{
+    return conv->groups > 1 && conv->groups == conv->c;
+}
+
+/* x or y: its shape behind the samples. An element is at first + ((d * h + its h) * w + its w) * step. */
+typedef struct gpunn__volumes {
+    int64_t c, d, h, w;
+    bool    last; /* channels */
+} gpunn__volumes;
+typedef struct gpunn__voxel {
+    int64_t n, c, d, h, w;
+} gpunn__voxel;
+
+__device__ __forceinline__ int64_t gpunn__volume_first(const gpunn__volumes &v, int64_t n, int64_t c)
+{
+    return v.last ? n * v.d * v.h * v.w * v.c + c : (n * v.c + c) * v.d * v.h * v.w;
+}
+
+__device__ __forceinline__ int64_t gpunn__volume_step(const gpunn__volumes &v)
+{
+    return v.last ? v.c : 1;
+}
+
+__device__ __forceinline__ gpunn__voxel gpunn__voxel_of(const gpunn__volumes &v, int64_t at)
+{
+    const int64_t area = v.d * v.h * v.w, outer = gpunn__quotient(at, v.last ? v.c : area);
+    const int64_t inner = at - outer * (v.last ? v.c : area), n = gpunn__quotient(outer, v.last ? area : v.c);
+    const int64_t cell = v.last ? outer - n * area : inner, row = gpunn__quotient(cell, v.w), d = gpunn__quotient(row, v.h);
+    return {n, v.last ? inner : outer - n * v.c, d, row - d * v.h, cell - row * v.w};
+}
+
+typedef struct gpunn__depthwise {
+    gpunn__convolution conv;
+    gpunn__volumes     x, y;
+    void              *x_data, *w_data, *y_data;
+    gpunn_dtype        x_dtype, w_dtype, y_dtype;
+    int64_t            count; /* of what is made */
+    bool               accumulate;
+} gpunn__depthwise;
+
+/* y = or += for every element the sum over what its window sees of x, kd, kh and kw in order. */
+static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_kernel(const gpunn__depthwise v)
+{
+    const gpunn__convolution &conv = v.conv;
+    const int64_t             step = gpunn__volume_step(v.x);
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < v.count; at += (int64_t)gridDim.x * blockDim.x) {
+        const gpunn__voxel y = gpunn__voxel_of(v.y, at);
+        const int64_t      first = gpunn__volume_first(v.x, y.n, gpunn__quotient(y.c * conv.c, conv.k));
+        float              sum = v.accumulate ? gpunn__load(v.y_data, v.y_dtype, at) : 0;
+#pragma unroll 1
+        for (int64_t t = 0; t < conv.kd; t++) {
+            const int64_t d = y.d * conv.stride[0] + t * conv.dilation[0] - conv.padding[0];
+            if (d < 0 || d >= conv.d) continue;
+#pragma unroll 1
+            for (int64_t r = 0; r < conv.kh; r++) {
+                const int64_t h = y.h * conv.stride[1] + r * conv.dilation[1] - conv.padding[1];
+                if (h < 0 || h >= conv.h) continue;
+                const int64_t weights = ((y.c * conv.kd + t) * conv.kh + r) * conv.kw;
+#pragma unroll 1
+                for (int64_t s = 0; s < conv.kw; s++) {
+                    const int64_t w = y.w * conv.stride[2] + s * conv.dilation[2] - conv.padding[2];
+                    if (w < 0 || w >= conv.w) continue;
+                    const int64_t from = first + ((d * conv.h + h) * conv.w + w) * step;
+                    sum += gpunn__load(v.x_data, v.x_dtype, from) * gpunn__load(v.w_data, v.w_dtype, weights + s);
+                }
+            }
+        }
+        gpunn__store(v.y_data, v.y_dtype, at, sum);
+    }
+}
+
+/* x = or += for every element the sum over the windows that see it, filter by filter, kd, kh and kw in order. */
+static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_data_kernel(const gpunn__depthwise v)
+{
+    const gpunn__convolution &conv = v.conv;
+    const int64_t             step = gpunn__volume_step(v.y), filters = gpunn__quotient(conv.k, conv.c);
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < v.count; at += (int64_t)gridDim.x * blockDim.x) {
+        const gpunn__voxel x = gpunn__voxel_of(v.x, at);
+        float              sum = v.accumulate ? gpunn__load(v.x_data, v.x_dtype, at) : 0;
+#pragma unroll 1
+        for (int64_t i = 0; i < filters * conv.kd; i++) {
+            const int64_t f = gpunn__quotient(i, conv.kd), t = i - f * conv.kd, k = x.c * filters + f;
+            const int64_t front = x.d + conv.padding[0] - t * conv.dilation[0], o = gpunn__quotient(front, conv.stride[0]);
+            const int64_t first = gpunn__volume_first(v.y, x.n, k);
+            if (front < 0 || o >= conv.o || o * conv.stride[0] != front) continue;
+#pragma unroll 1
+            for (int64_t r = 0; r < conv.kh; r++) {
+                const int64_t top = x.h + conv.padding[1] - r * conv.dilation[1], p = gpunn__quotient(top, conv.stride[1]);
+                if (top < 0 || p >= conv.p || p * conv.stride[1] != top) continue;
+                const int64_t weights = ((k * conv.kd + t) * conv.kh + r) * conv.kw;
+#pragma unroll 1
+                for (int64_t s = 0; s < conv.kw; s++) {
+                    const int64_t left = x.w + conv.padding[2] - s * conv.dilation[2], q = gpunn__quotient(left, conv.stride[2]);
+                    if (left < 0 || q >= conv.q || q * conv.stride[2] != left) continue;
+                    const int64_t from = first + ((o * conv.p + p) * conv.q + q) * step;
+                    sum += gpunn__load(v.y_data, v.y_dtype, from) * gpunn__load(v.w_data, v.w_dtype, weights + s);
+                }
+            }
+        }
+        gpunn__store(v.x_data, v.x_dtype, at, sum);
+    }
+}
+
+/* partial[part][k][kd][kh][kw], of channels that come second: a block adds up what one weight meets in one part of the images. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__depthwise_filter_kernel(const gpunn__depthwise v, float *partial, int64_t images)
+{
+    const gpunn__convolution &conv = v.conv;
+    const int64_t             weights = conv.k * conv.kd * conv.kh * conv.kw, area = conv.o * conv.p * conv.q;
+    const int64_t             part = blockIdx.x / weights, weight = blockIdx.x - part * weights, row = weight / conv.kw;
+    const int64_t             face = row / conv.kh, k = face / conv.kd, t = face - k * conv.kd, r = row - face * conv.kh;
+    const int64_t             s = weight - row * conv.kw, first = part * images, c = k * conv.c / conv.k;
+    const int64_t             count = (first + images < conv.n ? images : conv.n - first) * area;
+    float                     sum = 0;
+    for (int64_t i = threadIdx.x; i < count; i += blockDim.x) {
+        const int64_t image = gpunn__quotient(i, area), cell = i - image * area, line = gpunn__quotient(cell, conv.q);
+        const int64_t o = gpunn__quotient(line, conv.p), n = first + image;
+        const int64_t d = o * conv.stride[0] + t * conv.dilation[0] - conv.padding[0];
+        const int64_t h = (line - o * conv.p) * conv.stride[1] + r * conv.dilation[1] - conv.padding[1];
+        const int64_t w = (cell - line * conv.q) * conv.stride[2] + s * conv.dilation[2] - conv.padding[2];
+        if (d < 0 || d >= conv.d || h < 0 || h >= conv.h || w < 0 || w >= conv.w) continue;
+        const int64_t from = (((n * conv.c + c) * conv.d + d) * conv.h + h) * conv.w + w;
+        sum += gpunn__load(v.x_data, v.x_dtype, from) * gpunn__load(v.y_data, v.y_dtype, (n * conv.k + k) * area + cell);
+    }
+    sum = gpunn__block_reduce(sum, gpunn__add());
+    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+/* Without cuDNN; of a FILTER the channels come second. */
+static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
+                                          gpunn__room *room, gpunn__action action)
+{
+    const bool    filter = conv->kind == GPUNN__CONV_FILTER, data = conv->kind == GPUNN__CONV_DATA;
+    const bool    last = conv->channels_last && !filter;
+    const int64_t weights = conv->k * conv->kd * conv->kh * conv->kw, blocks = (int64_t)cuda->multiprocessors * 8;
+    const int64_t wanted = (blocks + weights - 1) / weights, images = (conv->n + wanted - 1) / wanted;
+    const int64_t parts = (conv->n + images - 1) / images;
+    float *const  partial = (float *)gpunn__room_take(room, filter ? gpunn__bytes(GPUNN_F32, parts * weights) : 0);
+    void *const   sums = gpunn__room_take(room, filter ? gpunn__cuda_channel_sums_workspace(cuda, parts, weights, 1) : 0);
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+
+    gpunn__depthwise d;
+    memset(&d, 0, sizeof d);
+    d.conv = *conv;
+    d.x = {conv->c, conv->d, conv->h, conv->w, last};
+    d.y = {conv->k, conv->o, conv->p, conv->q, last};
+    d.x_data = v->x.data, d.w_data = v->w.data, d.y_data = v->y.data;
+    d.x_dtype = v->x.dtype, d.w_dtype = v->w.dtype, d.y_dtype = v->y.dtype;
+    d.count = data ? v->x.count : v->y.count;
+    d.accumulate = v->accumulate;
+    if (filter) {
+        GPUNN__TRY(
+            GPUNN__LAUNCH(cuda, gpunn__depthwise_filter_kernel, (unsigned)(parts * weights), GPUNN__THREADS, d, partial, images));
+        return gpunn__cuda_channel_sums(cuda, partial, GPUNN_F32, parts, weights, 1, (float *)v->w.data, v->accumulate, sums);
+    }
+    if (data) return GPUNN__LAUNCH(cuda, gpunn__depthwise_data_kernel, gpunn__blocks(cuda, d.count, 1), GPUNN__THREADS, d);
+    return GPUNN__LAUNCH(cuda, gpunn__depthwise_kernel, gpunn__blocks(cuda, d.count, 1), GPUNN__THREADS, d);
+}
+
 /* A convolution of images whose channels come second, without cuDNN, as many images at a time as the limit of the workspace
  * allows. In every image and group, with what the windows see laid out as columns [c / groups * kd * kh * kw][o * p * q]:
  *     FORWARD  y = w columns
@@ -2707,12 +2874,13 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     return GPUNN_OK;
 }
 
-/* The same for channels in either place: last ones are brought to the second place and back. */
+/* Without cuDNN, channels in either place: last ones are brought to the second place and back where that is asked for. */
 static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
                                         gpunn__room *room, gpunn__action action)
 {
     const bool turns_x = conv->channels_last && gpunn__has_place(&v->x), turns_y = conv->channels_last && gpunn__has_place(&v->y);
-    const bool run = action != GPUNN__PREPARE;
+    const bool run = action != GPUNN__PREPARE, depthwise = gpunn__is_depthwise(conv);
+    if (depthwise && conv->kind != GPUNN__CONV_FILTER) return gpunn__conv_depthwise(cuda, conv, v, room, action);
     gpunn__conv_values second = *v;
     if (turns_x) second.x.data = gpunn__room_take(room, gpunn__bytes(v->x.dtype, v->x.count));
     if (turns_y) second.y.data = gpunn__room_take(room, gpunn__bytes(v->y.dtype, v->y.count));
@@ -2720,7 +2888,8 @@ static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolut
                         !(conv->kind == GPUNN__CONV_FORWARD && turns_y);
     if (run && turns_x && conv->kind != GPUNN__CONV_DATA) GPUNN__TRY(gpunn__turn(cuda, &second.x, false, &v->x, false));
     if (run && turns_y && conv->kind != GPUNN__CONV_FORWARD) GPUNN__TRY(gpunn__turn(cuda, &second.y, false, &v->y, false));
-    GPUNN__TRY(gpunn__conv_lowered(cuda, conv, &second, room, action));
+    GPUNN__TRY(depthwise ? gpunn__conv_depthwise(cuda, conv, &second, room, action)
+                         : gpunn__conv_lowered(cuda, conv, &second, room, action));
     if (run && turns_x && conv->kind == GPUNN__CONV_DATA) return gpunn__turn(cuda, &v->x, true, &second.x, v->accumulate);
     if (run && turns_y && conv->kind == GPUNN__CONV_FORWARD) return gpunn__turn(cuda, &v->y, true, &second.y, v->accumulate);
     return GPUNN_OK;
@@ -2754,17 +2923,22 @@ static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution
 /* Whether cuDNN has a plan, and the bytes that it works in. */
 static gpunn_status gpunn__conv_fits(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *bytes, bool *fits)
 {
+    gpunn_status status = GPUNN_ERR_UNSUPPORTED;
     *fits = false;
     if (!gpunn__dnn_available(cuda)) return GPUNN_OK;
-    const gpunn_status status = gpunn__dnn_prepare(cuda, conv, bytes);
+    if (gpunn__is_depthwise(conv) && gpunn__dnn_version(cuda) < 92400)
+        (void)gpunn__cuda_fail(cuda, status, "cuDNN before 9.24 errs in depthwise convolutions of several sizes in turn");
+    else
+        status = gpunn__dnn_prepare(cuda, conv, bytes);
     *fits = status == GPUNN_OK;
     return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
 }
 
 /* After gpunn__conv_fits has found that it does not. */
-static void gpunn__conv_slower(gpunn__cuda *cuda, const gpunn_step *step)
+static void gpunn__conv_slower(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__convolution *conv)
 {
-    if (gpunn__dnn_available(cuda)) gpunn__dnn_slower(cuda, step, GPUNN__DNN_CONVOLUTION, cuda->text);
+    if (gpunn__dnn_available(cuda))
+        gpunn__dnn_slower(cuda, step, gpunn__is_depthwise(conv) ? GPUNN__DNN_DEPTHWISE : GPUNN__DNN_CONVOLUTION, cuda->text);
 }
 
 /* cuDNN's graph with bias and all that is merged into the step, or the bare convolution and a pass that does the rest. A bias of
@@ -2791,7 +2965,7 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
         conv.bias = conv.residual = conv.relu = 0;
         GPUNN__TRY(gpunn__conv_fits(cuda, &conv, &bytes, &fits));
     }
-    if (!fits) gpunn__conv_slower(cuda, step);
+    if (!fits) gpunn__conv_slower(cuda, step, &conv);
     const bool  round = conv.bias && bias->dtype != dtype;
     const void *rounded = bias->data;
     if (round) rounded = gpunn__room_take(&room, gpunn__bytes(dtype, conv.k));
@@ -2819,7 +2993,7 @@ static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gp
     GPUNN__TRY(gpunn__check_operands(cuda, kind == GPUNN__CONV_FORWARD ? &v.x : &v.y, kind == GPUNN__CONV_FILTER ? &v.x : &v.w,
                                      gpunn__conv_result(&v, kind)));
     GPUNN__TRY(gpunn__conv_fits(cuda, &conv, &bytes, &fits));
-    if (!fits) gpunn__conv_slower(cuda, step);
+    if (!fits) gpunn__conv_slower(cuda, step, &conv);
     GPUNN__TRY(fits ? gpunn__conv_with(cuda, &conv, &v, NULL, NULL, bytes, &room, action)
                     : gpunn__conv_without(cuda, &conv, &v, &room, action));
     if (action == GPUNN__PREPARE && step->workspace_bytes < room.bytes) step->workspace_bytes = room.bytes;

@@ -266,6 +266,28 @@ static void check_arguments(void)
     report(failures, "workspace_limit of 1000 bytes: %s", supported ? "kept" : "refused");
 }
 
+/* Depthwise convolutions are handed to cuDNN from 9.24 on. */
+static void check_depthwise(void)
+{
+    const size_t version = libraries.dnn_module.version;
+    int          failures = 0;
+    libraries.dnn_sought = true; /* and found */
+    for (int l = 0; l < LAYERS; l++)
+        for (int after = 0; after < 2; after++) {
+            const bool               depthwise = strncmp(layers[l].name, "depthwise", 9) == 0;
+            const gpunn__convolution conv = convolution(&layers[l], 2, GPUNN__CONV_FORWARD, 0, true);
+            size_t                   bytes;
+            bool                     fits = false;
+            libraries.dnn_module.version = after ? 92400 : 92300;
+            const gpunn_status status = gpunn__conv_fits(&cuda, &conv, &bytes, &fits);
+            const bool         good = status == GPUNN_OK && fits == (after || !depthwise);
+            if (!good) print(&layers[l], &conv, cuda.text), failures++;
+            if (good && !fits && !strstr(cuda.text, "before 9.24")) print(&layers[l], &conv, cuda.text), failures++;
+        }
+    libraries.dnn_module.version = version;
+    report(failures, "depthwise convolutions, before cuDNN 9.24 and after");
+}
+
 /* ---- attention ---- */
 typedef struct rows {
     const char *name;
@@ -672,6 +694,7 @@ static void check_all(void)
     check_refusals();
     for (int i = 0; i < 4; i++) check_attention(i / 2 ? GPUNN_BF16 : GPUNN_F16, i % 2);
     check_forms();
+    check_depthwise();
     check_arguments();
     check_failures();
     check_comparison();

@@ -190,6 +190,11 @@ static bool gpunn__dnn_available(gpunn__cuda *cuda)
     (void)cuda;
     return emulator_cudnn() != 0;
 }
+static size_t gpunn__dnn_version(const gpunn__cuda *cuda)
+{
+    (void)cuda;
+    return emulator_version();
+}
 static gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
 {
     (void)conv;

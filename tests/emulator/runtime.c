@@ -97,6 +97,7 @@ static int teardown(void **state)
     emulator_set("EMULATOR_ORDER", "random");
     emulator_set("EMULATOR_STREAMS", "late");
     emulator_set("EMULATOR_CUDNN", "1");
+    emulator_set("EMULATOR_VERSION", "92400");
     emulator_set("EMULATOR_DEVICES", "1");
     emulator_set("EMULATOR_MEMORY", "1073741824");
     test_memory_check(*state);
@@ -601,6 +602,39 @@ static void test_ways(void **state)
     }
 }
 
+/* Depthwise convolutions are cuDNN's from 9.24 on, and the log hears once that those of an older one are not. */
+static void test_depthwise(void **state)
+{
+    (void)state;
+    static const char *const versions[] = {"91900", "92399", "92400"};
+    for (int i = 0; i < COUNT(versions); i++) {
+        const bool with = i == 2;
+        emulator_set("EMULATOR_VERSION", versions[i]);
+        log_count = 0;
+        gpunn_device *dev = MADE(NULL, open_on(GPUNN_DEVICE_CUDA, 0));
+        gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+        gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(2, 3, 6, 5));
+        gpunn_tensor *y = gpunn_conv2d(x, "first", .out_channels = 3, .kernel_size = 3, .groups = 3);
+        y = gpunn_conv2d(y, "twice", .out_channels = 6, .kernel_size = 2, .stride = 2, .padding = 1, .groups = 3);
+        y = gpunn_conv2d(y, "groups", .out_channels = 6, .kernel_size = 1, .groups = 3);
+        gpunn_tensor *loss = MADE(dev, gpunn_mean(gpunn_square(y), GPUNN_ALL, false));
+        float        *values = test_randoms(180, 1, 1);
+        OK(dev, write_floats(x, values, 180));
+        free(values);
+        const long before = emulator_cudnn_runs();
+        OK(dev, gpunn_backward(loss));
+        OK(dev, gpunn_synchronize(dev));
+        const long runs = emulator_cudnn_runs() - before; /* y, dx (not of the input) and dw of each */
+        if (runs != (with ? 8 : 3)) fail_msg("cuDNN %s ran %ld times", versions[i], runs);
+        if (log_count != !with) fail_msg("cuDNN %s: %d lines in the log, '%s'", versions[i], log_count, log_text);
+        if (!with)
+            assert_string_equal(log_text, "conv2d 'first' goes a slower way, and perhaps others do: cuDNN before 9.24 errs in "
+                                          "depthwise convolutions of several sizes in turn");
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+    }
+}
+
 /* What no builder makes, elementwise ops of one operand that is smaller than the result, the backend refuses. */
 static void test_small_operand(void **state)
 {
@@ -642,6 +676,6 @@ int main(void)
                                        TEST(test_capture_fails), TEST(test_sticky),        TEST(test_memory_ends),
                                        TEST(test_open_failures), TEST(test_report),        TEST(test_threads),
                                        TEST(test_models),        TEST(test_move),          TEST(test_loader),
-                                       TEST(test_ways),          TEST(test_small_operand)};
+                                       TEST(test_ways),          TEST(test_depthwise),     TEST(test_small_operand)};
     return cmocka_run_group_tests_name("runtime", tests, NULL, NULL);
 }
