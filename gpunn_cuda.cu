@@ -16,7 +16,7 @@
  *     libraries finding and opening cuBLASLt and cuDNN
  *     shared    what one section offers the ops of others
  *     gemm      linear and matmul: cuBLASLt with its epilogues
- *     conv      convolutions: cuDNN's graphs, or windows laid out for products
+ *     conv      convolutions: cuDNN's graphs, or windows laid out for products, or depthwise kernels
  *     pool      max, average and adaptive average pooling
  *     sample    grid_sample, affine_grid
  *     norm      batch_norm, dropout
@@ -101,6 +101,7 @@ typedef struct gpunn__cuda {
     gpunn__device_state *state;    /* device memory; written at the start of each run */
     double              *partials; /* device memory, [GPUNN__PARTIALS + 2 * GPUNN__LAMB_BLOCKS] */
     gpunn__libraries    *libraries;
+    unsigned             slower; /* kinds of ops of which was said that cuDNN does not do one: a bit for each gpunn__dnn_kind */
     gpunn__cached       *cached;
     gpunn__staging      *staging;
     volatile uint64_t   *bad; /* pinned: [0] a training step with a bad loss (GPUNN__BAD_NORM: norm), [1] the bits of that */
@@ -898,15 +899,40 @@ static const char *gpunn__version_text(size_t version, char text[32])
     return text;
 }
 
-/* The path under which the loader has really found it, and what it says of itself. */
+/* The path under which the loader has really found it. */
+static void gpunn__module_locate(gpunn__module *module, const char *function)
+{
+#ifdef _WIN32
+    (void)module, (void)function;
+#else
+    void   *symbol = gpunn__module_symbol(module, function);
+    Dl_info info;
+    if (symbol && dladdr(symbol, &info) && info.dli_fname)
+        (void)snprintf(module->path, sizeof module->path, "%s", info.dli_fname);
+#endif
+}
+
+/* That, and what it says of itself. */
 static void gpunn__module_describe(gpunn__module *module, const char *version_function)
 {
     size_t (*version)(void) = (size_t(*)(void))gpunn__module_symbol(module, version_function);
     module->version = version ? version() : 0;
-#ifndef _WIN32
-    Dl_info info;
-    if (version && dladdr((void *)version, &info) && info.dli_fname)
-        (void)snprintf(module->path, sizeof module->path, "%s", info.dli_fname);
+    gpunn__module_locate(module, version_function);
+}
+
+/* Opens what fits the pattern beside the module, for others that will ask for it by name: the loader takes what is open. */
+static void gpunn__module_beside(const gpunn__module *module, const char *pattern)
+{
+#ifdef _WIN32
+    (void)module, (void)pattern;
+#else
+    const char *slash = strrchr(module->path, '/');
+    if (slash) {
+        glob_t found;
+        gpunn__files(&found, module->path, (size_t)(slash - module->path), pattern);
+        for (size_t i = 0; i < found.gl_pathc; i++) (void)dlopen(found.gl_pathv[i], RTLD_LAZY | RTLD_GLOBAL);
+        globfree(&found);
+    }
 #endif
 }
 
@@ -952,19 +978,18 @@ static bool gpunn__lt_find(gpunn__module *module, char *text, size_t text_size)
 }
 
 #if GPUNN__CUDNN
-/* All parts of cuDNN come from the folder of the first: the loader takes those that are open already. */
-static void gpunn__dnn_parts(const gpunn__module *module, const char *pattern)
+/* cuDNN compiles attention at run time, by NVRTC, which opens its builtins by name in no folder but the loader's: those of wheels
+ * and of toolkits that the loader does not know must be open by then. Without NVRTC attention has no plan, which the log hears. */
+static void gpunn__nvrtc_open(void)
 {
-#ifdef _WIN32
-    (void)module, (void)pattern;
-#else
-    const char *slash = strrchr(module->path, '/');
-    if (slash) {
-        glob_t found;
-        gpunn__files(&found, module->path, (size_t)(slash - module->path), pattern);
-        for (size_t i = 0; i < found.gl_pathc; i++) (void)dlopen(found.gl_pathv[i], RTLD_LAZY | RTLD_GLOBAL);
-        globfree(&found);
-    }
+#ifndef _WIN32
+    gpunn__module module;
+    char          file[32];
+    (void)snprintf(file, sizeof file, "libnvrtc.so.%d", CUDART_VERSION / 1000);
+    if (!gpunn__module_find(&module, file, "GPUNN_CUDA_PATH")) return;
+    gpunn__module_locate(&module, "nvrtcVersion");
+    gpunn__module_beside(&module, "libnvrtc-builtins.so.*");
+    gpunn__module_beside(&module, file);
 #endif
 }
 
@@ -980,7 +1005,9 @@ static bool gpunn__dnn_find(gpunn__module *module, char *text, size_t text_size)
                        module->path, (int)(cuda_version() / 1000), CUDART_VERSION / 1000);
         return false;
     }
-    gpunn__dnn_parts(module, "libcudnn_[!a]*.so.9"); /* libcudnn_adv: with the first recurrent layer */
+    gpunn__nvrtc_open();
+    /* all of its parts from the folder of the first; libcudnn_adv: with the first recurrent layer */
+    gpunn__module_beside(module, "libcudnn_[!a]*.so.9");
     return true;
 }
 #endif
@@ -1167,13 +1194,15 @@ enum { GPUNN__ATTENTION_TAG = 0x61747465 };
 typedef struct gpunn__dnn_attention { /* all fields are set, no padding: a key of the cache */
     int64_t tag, backward, dtype, n, heads, kv_heads, l, s, e, ev, causal;
     int64_t padded; /* it is told how many rows and keys there are, though all samples have l and s */
+    int64_t adds;   /* backward: dq is summed in F32 in memory, in no order, instead of from matrices of l x s that are kept */
     int64_t bias[4];
     int64_t q[3], k[3], v[3], y[3], dy[3], dq[3], dk[3], dv[3]; /* gradients: 0 of a forward pass */
 } gpunn__dnn_attention;
 /* Forward: q, k, v -> y, lse (F32 [n, heads, l]); backward: all these and dy -> dq, dk, dv. What is computed is written. */
 typedef struct gpunn__dnn_attention_data {
     void  *q, *k, *v, *y, *lse, *dy, *dq, *dk, *dv;
-    void  *sums; /* backward: room as lse's */
+    void  *sums;    /* backward: room as lse's */
+    void  *dq_sums; /* adds: room for F32 [n, heads, l, e] */
     float *bias;
     int   *lengths; /* [2][n]: rows, keys */
     float  scale;
@@ -1206,7 +1235,8 @@ typedef struct gpunn__dnn_rnn_data {
 static gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room);
 static gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data);
 
-static bool gpunn__dnn_available(gpunn__cuda *cuda);
+static bool   gpunn__dnn_available(gpunn__cuda *cuda);
+static size_t gpunn__dnn_version(const gpunn__cuda *cuda); /* where it is available: 92400 is 9.24.0 */
 /* Chooses the plan. workspace_bytes: what the run will get. GPUNN_ERR_UNSUPPORTED: there is no plan, take another way. */
 static gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes);
 static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data);
@@ -2273,13 +2303,28 @@ static void gpunn__dnn_forgive(gpunn__dnn_builder *builder)
     if (builder->status == GPUNN_ERR_UNSUPPORTED) builder->status = GPUNN_OK;
 }
 
-/* Adds the plan of the config if the device can run it in the workspace there may be. */
+static void gpunn__dnn_limit(gpunn__dnn_builder *builder, int64_t workspace)
+{
+    const size_t limit = builder->cuda->args.workspace_limit;
+    if (builder->status != GPUNN_OK || (uint64_t)workspace <= limit) return;
+    builder->status = GPUNN_ERR_UNSUPPORTED;
+    (void)snprintf(builder->text, sizeof builder->text, "it needs %lld bytes of workspace and workspace_limit is %llu",
+                   (long long)workspace, (unsigned long long)limit);
+}
+
+/* Adds the plan of the config if the device can run it in the workspace there may be, which a config may tell before there is a
+ * plan: compiling one takes up to a second. */
 static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t config, gpunn__dnn_choice *choice)
 {
     gpunn__libraries *libraries = builder->cuda->libraries;
-    size_t            limit = builder->cuda->args.workspace_limit;
     int               before = builder->count;
-    gpunn__dnn_plan   plan = {gpunn__dnn_make(builder, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR), 0};
+#if CUDNN_VERSION >= 90200
+    int64_t needed = 0;
+    (void)gpunn__dnn_get(builder, config, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &needed);
+    gpunn__dnn_forgive(builder);
+    gpunn__dnn_limit(builder, needed);
+#endif
+    gpunn__dnn_plan plan = {gpunn__dnn_make(builder, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR), 0};
     gpunn__dnn_link(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
     if (!GPUNN__DNN_DESCRIBED)
         gpunn__dnn_set(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &libraries->dnn);
@@ -2290,11 +2335,7 @@ static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t
     gpunn__dnn_finalize(builder, plan.descriptor);
     (void)gpunn__dnn_get(builder, plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
                          &plan.workspace);
-    if (builder->status == GPUNN_OK && (uint64_t)plan.workspace > limit) {
-        builder->status = GPUNN_ERR_UNSUPPORTED;
-        (void)snprintf(builder->text, sizeof builder->text, "it needs %lld bytes of workspace and workspace_limit is %llu",
-                       (long long)plan.workspace, (unsigned long long)limit);
-    }
+    gpunn__dnn_limit(builder, plan.workspace);
     if (builder->status == GPUNN_OK) {
         choice->plans[choice->count++] = plan;
         builder->count = before;
@@ -2472,8 +2513,37 @@ static bool gpunn__dnn_available(gpunn__cuda *cuda)
 {
     return gpunn__libraries_dnn(cuda) == GPUNN_OK;
 }
+
+static size_t gpunn__dnn_version(const gpunn__cuda *cuda)
+{
+    return cuda->libraries->dnn_module.version;
+}
 #endif /* GPUNN__EMULATOR */
 /* ---- the ops ------------------------------------------------------------------------------------------------------------- */
+typedef enum gpunn__dnn_kind { GPUNN__DNN_CONVOLUTION, GPUNN__DNN_DEPTHWISE, GPUNN__DNN_ATTENTION } gpunn__dnn_kind;
+
+static const char *gpunn__op_text(gpunn_op op)
+{
+    switch (op) {
+#define GPUNN__X(ENUM, name, ...) \
+    case GPUNN_OP_##ENUM: return #name;
+        GPUNN_OTHER_OPS(GPUNN__X)
+#undef GPUNN__X
+    default: return "op";
+    }
+}
+
+/* Tells the log why cuDNN, which is there, does not do a step: once a device for each kind. */
+static void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_kind kind, const char *why)
+{
+    char text[sizeof cuda->text + 256];
+    if (cuda->slower >> kind & 1) return;
+    cuda->slower |= 1u << kind;
+    (void)snprintf(text, sizeof text, "%s%s%.100s%s%s goes a slower way, and perhaps others do: %s", gpunn__op_text(step->op),
+                   *step->name ? " '" : "", step->name, *step->name ? "'" : "", step->backward ? ", backward," : "", why);
+    gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
+}
+
 /* A step's workspace, handed out piece by piece; without a base the pieces are only counted. */
 typedef struct gpunn__room {
     char  *base;
@@ -2646,6 +2716,167 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
+/* ---- depthwise: each channel of x has filters of its own, conv.k / conv.c of them ---- */
+static bool gpunn__is_depthwise(const gpunn__convolution *conv)
+{
+    return conv->groups > 1 && conv->groups == conv->c;
+}
+
+/* x or y: its shape behind the samples. An element is at first + ((d * h + its h) * w + its w) * step. */
+typedef struct gpunn__volumes {
+    int64_t c, d, h, w;
+    bool    last; /* channels */
+} gpunn__volumes;
+typedef struct gpunn__voxel {
+    int64_t n, c, d, h, w;
+} gpunn__voxel;
+
+__device__ __forceinline__ int64_t gpunn__volume_first(const gpunn__volumes &v, int64_t n, int64_t c)
+{
+    return v.last ? n * v.d * v.h * v.w * v.c + c : (n * v.c + c) * v.d * v.h * v.w;
+}
+
+__device__ __forceinline__ int64_t gpunn__volume_step(const gpunn__volumes &v)
+{
+    return v.last ? v.c : 1;
+}
+
+__device__ __forceinline__ gpunn__voxel gpunn__voxel_of(const gpunn__volumes &v, int64_t at)
+{
+    const int64_t area = v.d * v.h * v.w, outer = gpunn__quotient(at, v.last ? v.c : area);
+    const int64_t inner = at - outer * (v.last ? v.c : area), n = gpunn__quotient(outer, v.last ? area : v.c);
+    const int64_t cell = v.last ? outer - n * area : inner, row = gpunn__quotient(cell, v.w), d = gpunn__quotient(row, v.h);
+    return {n, v.last ? inner : outer - n * v.c, d, row - d * v.h, cell - row * v.w};
+}
+
+typedef struct gpunn__depthwise {
+    gpunn__convolution conv;
+    gpunn__volumes     x, y;
+    void              *x_data, *w_data, *y_data;
+    gpunn_dtype        x_dtype, w_dtype, y_dtype;
+    int64_t            count; /* of what is made */
+    bool               accumulate;
+} gpunn__depthwise;
+
+/* y = or += for every element the sum over what its window sees of x, kd, kh and kw in order. */
+static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_kernel(const gpunn__depthwise v)
+{
+    const gpunn__convolution &conv = v.conv;
+    const int64_t             step = gpunn__volume_step(v.x);
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < v.count; at += (int64_t)gridDim.x * blockDim.x) {
+        const gpunn__voxel y = gpunn__voxel_of(v.y, at);
+        const int64_t      first = gpunn__volume_first(v.x, y.n, gpunn__quotient(y.c * conv.c, conv.k));
+        float              sum = v.accumulate ? gpunn__load(v.y_data, v.y_dtype, at) : 0;
+#pragma unroll 1
+        for (int64_t t = 0; t < conv.kd; t++) {
+            const int64_t d = y.d * conv.stride[0] + t * conv.dilation[0] - conv.padding[0];
+            if (d < 0 || d >= conv.d) continue;
+#pragma unroll 1
+            for (int64_t r = 0; r < conv.kh; r++) {
+                const int64_t h = y.h * conv.stride[1] + r * conv.dilation[1] - conv.padding[1];
+                if (h < 0 || h >= conv.h) continue;
+                const int64_t weights = ((y.c * conv.kd + t) * conv.kh + r) * conv.kw;
+#pragma unroll 1
+                for (int64_t s = 0; s < conv.kw; s++) {
+                    const int64_t w = y.w * conv.stride[2] + s * conv.dilation[2] - conv.padding[2];
+                    if (w < 0 || w >= conv.w) continue;
+                    const int64_t from = first + ((d * conv.h + h) * conv.w + w) * step;
+                    sum += gpunn__load(v.x_data, v.x_dtype, from) * gpunn__load(v.w_data, v.w_dtype, weights + s);
+                }
+            }
+        }
+        gpunn__store(v.y_data, v.y_dtype, at, sum);
+    }
+}
+
+/* x = or += for every element the sum over the windows that see it, filter by filter, kd, kh and kw in order. */
+static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_data_kernel(const gpunn__depthwise v)
+{
+    const gpunn__convolution &conv = v.conv;
+    const int64_t             step = gpunn__volume_step(v.y), filters = gpunn__quotient(conv.k, conv.c);
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < v.count; at += (int64_t)gridDim.x * blockDim.x) {
+        const gpunn__voxel x = gpunn__voxel_of(v.x, at);
+        float              sum = v.accumulate ? gpunn__load(v.x_data, v.x_dtype, at) : 0;
+#pragma unroll 1
+        for (int64_t i = 0; i < filters * conv.kd; i++) {
+            const int64_t f = gpunn__quotient(i, conv.kd), t = i - f * conv.kd, k = x.c * filters + f;
+            const int64_t front = x.d + conv.padding[0] - t * conv.dilation[0], o = gpunn__quotient(front, conv.stride[0]);
+            const int64_t first = gpunn__volume_first(v.y, x.n, k);
+            if (front < 0 || o >= conv.o || o * conv.stride[0] != front) continue;
+#pragma unroll 1
+            for (int64_t r = 0; r < conv.kh; r++) {
+                const int64_t top = x.h + conv.padding[1] - r * conv.dilation[1], p = gpunn__quotient(top, conv.stride[1]);
+                if (top < 0 || p >= conv.p || p * conv.stride[1] != top) continue;
+                const int64_t weights = ((k * conv.kd + t) * conv.kh + r) * conv.kw;
+#pragma unroll 1
+                for (int64_t s = 0; s < conv.kw; s++) {
+                    const int64_t left = x.w + conv.padding[2] - s * conv.dilation[2], q = gpunn__quotient(left, conv.stride[2]);
+                    if (left < 0 || q >= conv.q || q * conv.stride[2] != left) continue;
+                    const int64_t from = first + ((o * conv.p + p) * conv.q + q) * step;
+                    sum += gpunn__load(v.y_data, v.y_dtype, from) * gpunn__load(v.w_data, v.w_dtype, weights + s);
+                }
+            }
+        }
+        gpunn__store(v.x_data, v.x_dtype, at, sum);
+    }
+}
+
+/* partial[part][k][kd][kh][kw], of channels that come second: a block adds up what one weight meets in one part of the images. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__depthwise_filter_kernel(const gpunn__depthwise v, float *partial, int64_t images)
+{
+    const gpunn__convolution &conv = v.conv;
+    const int64_t             weights = conv.k * conv.kd * conv.kh * conv.kw, area = conv.o * conv.p * conv.q;
+    const int64_t             part = blockIdx.x / weights, weight = blockIdx.x - part * weights, row = weight / conv.kw;
+    const int64_t             face = row / conv.kh, k = face / conv.kd, t = face - k * conv.kd, r = row - face * conv.kh;
+    const int64_t             s = weight - row * conv.kw, first = part * images, c = k * conv.c / conv.k;
+    const int64_t             count = (first + images < conv.n ? images : conv.n - first) * area;
+    float                     sum = 0;
+    for (int64_t i = threadIdx.x; i < count; i += blockDim.x) {
+        const int64_t image = gpunn__quotient(i, area), cell = i - image * area, line = gpunn__quotient(cell, conv.q);
+        const int64_t o = gpunn__quotient(line, conv.p), n = first + image;
+        const int64_t d = o * conv.stride[0] + t * conv.dilation[0] - conv.padding[0];
+        const int64_t h = (line - o * conv.p) * conv.stride[1] + r * conv.dilation[1] - conv.padding[1];
+        const int64_t w = (cell - line * conv.q) * conv.stride[2] + s * conv.dilation[2] - conv.padding[2];
+        if (d < 0 || d >= conv.d || h < 0 || h >= conv.h || w < 0 || w >= conv.w) continue;
+        const int64_t from = (((n * conv.c + c) * conv.d + d) * conv.h + h) * conv.w + w;
+        sum += gpunn__load(v.x_data, v.x_dtype, from) * gpunn__load(v.y_data, v.y_dtype, (n * conv.k + k) * area + cell);
+    }
+    sum = gpunn__block_reduce(sum, gpunn__add());
+    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+/* Without cuDNN; of a FILTER the channels come second. */
+static gpunn_status gpunn__conv_depthwise(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
+                                          gpunn__room *room, gpunn__action action)
+{
+    const bool    filter = conv->kind == GPUNN__CONV_FILTER, data = conv->kind == GPUNN__CONV_DATA;
+    const bool    last = conv->channels_last && !filter;
+    const int64_t weights = conv->k * conv->kd * conv->kh * conv->kw, blocks = (int64_t)cuda->multiprocessors * 8;
+    const int64_t wanted = (blocks + weights - 1) / weights, images = (conv->n + wanted - 1) / wanted;
+    const int64_t parts = (conv->n + images - 1) / images;
+    float *const  partial = (float *)gpunn__room_take(room, filter ? gpunn__bytes(GPUNN_F32, parts * weights) : 0);
+    void *const   sums = gpunn__room_take(room, filter ? gpunn__cuda_channel_sums_workspace(cuda, parts, weights, 1) : 0);
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+
+    gpunn__depthwise d;
+    memset(&d, 0, sizeof d);
+    d.conv = *conv;
+    d.x = {conv->c, conv->d, conv->h, conv->w, last};
+    d.y = {conv->k, conv->o, conv->p, conv->q, last};
+    d.x_data = v->x.data, d.w_data = v->w.data, d.y_data = v->y.data;
+    d.x_dtype = v->x.dtype, d.w_dtype = v->w.dtype, d.y_dtype = v->y.dtype;
+    d.count = data ? v->x.count : v->y.count;
+    d.accumulate = v->accumulate;
+    if (filter) {
+        GPUNN__TRY(
+            GPUNN__LAUNCH(cuda, gpunn__depthwise_filter_kernel, (unsigned)(parts * weights), GPUNN__THREADS, d, partial, images));
+        return gpunn__cuda_channel_sums(cuda, partial, GPUNN_F32, parts, weights, 1, (float *)v->w.data, v->accumulate, sums);
+    }
+    if (data) return GPUNN__LAUNCH(cuda, gpunn__depthwise_data_kernel, gpunn__blocks(cuda, d.count, 1), GPUNN__THREADS, d);
+    return GPUNN__LAUNCH(cuda, gpunn__depthwise_kernel, gpunn__blocks(cuda, d.count, 1), GPUNN__THREADS, d);
+}
+
 /* A convolution of images whose channels come second, without cuDNN, as many images at a time as the limit of the workspace
  * allows. In every image and group, with what the windows see laid out as columns [c / groups * kd * kh * kw][o * p * q]:
  *     FORWARD  y = w columns
@@ -2719,12 +2950,13 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     return GPUNN_OK;
 }
 
-/* The same for channels in either place: last ones are brought to the second place and back. */
+/* Without cuDNN, channels in either place: last ones are brought to the second place and back where that is asked for. */
 static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
                                         gpunn__room *room, gpunn__action action)
 {
     const bool turns_x = conv->channels_last && gpunn__has_place(&v->x), turns_y = conv->channels_last && gpunn__has_place(&v->y);
-    const bool run = action != GPUNN__PREPARE;
+    const bool run = action != GPUNN__PREPARE, depthwise = gpunn__is_depthwise(conv);
+    if (depthwise && conv->kind != GPUNN__CONV_FILTER) return gpunn__conv_depthwise(cuda, conv, v, room, action);
     gpunn__conv_values second = *v;
     if (turns_x) second.x.data = gpunn__room_take(room, gpunn__bytes(v->x.dtype, v->x.count));
     if (turns_y) second.y.data = gpunn__room_take(room, gpunn__bytes(v->y.dtype, v->y.count));
@@ -2732,7 +2964,8 @@ static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolut
                         !(conv->kind == GPUNN__CONV_FORWARD && turns_y);
     if (run && turns_x && conv->kind != GPUNN__CONV_DATA) GPUNN__TRY(gpunn__turn(cuda, &second.x, false, &v->x, false));
     if (run && turns_y && conv->kind != GPUNN__CONV_FORWARD) GPUNN__TRY(gpunn__turn(cuda, &second.y, false, &v->y, false));
-    GPUNN__TRY(gpunn__conv_lowered(cuda, conv, &second, room, action));
+    GPUNN__TRY(depthwise ? gpunn__conv_depthwise(cuda, conv, &second, room, action)
+                         : gpunn__conv_lowered(cuda, conv, &second, room, action));
     if (run && turns_x && conv->kind == GPUNN__CONV_DATA) return gpunn__turn(cuda, &v->x, true, &second.x, v->accumulate);
     if (run && turns_y && conv->kind == GPUNN__CONV_FORWARD) return gpunn__turn(cuda, &v->y, true, &second.y, v->accumulate);
     return GPUNN_OK;
@@ -2766,9 +2999,22 @@ static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution
 /* Whether cuDNN has a plan, and the bytes that it works in. */
 static gpunn_status gpunn__conv_fits(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *bytes, bool *fits)
 {
-    gpunn_status status = gpunn__dnn_available(cuda) ? gpunn__dnn_prepare(cuda, conv, bytes) : GPUNN_ERR_UNSUPPORTED;
+    gpunn_status status = GPUNN_ERR_UNSUPPORTED;
+    *fits = false;
+    if (!gpunn__dnn_available(cuda)) return GPUNN_OK;
+    if (gpunn__is_depthwise(conv) && gpunn__dnn_version(cuda) < 92400)
+        (void)gpunn__cuda_fail(cuda, status, "cuDNN before 9.24 errs in depthwise convolutions of several sizes in turn");
+    else
+        status = gpunn__dnn_prepare(cuda, conv, bytes);
     *fits = status == GPUNN_OK;
     return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
+}
+
+/* After gpunn__conv_fits has found that it does not. */
+static void gpunn__conv_slower(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__convolution *conv)
+{
+    if (gpunn__dnn_available(cuda))
+        gpunn__dnn_slower(cuda, step, gpunn__is_depthwise(conv) ? GPUNN__DNN_DEPTHWISE : GPUNN__DNN_CONVOLUTION, cuda->text);
 }
 
 /* cuDNN's graph with bias and all that is merged into the step, or the bare convolution and a pass that does the rest. A bias of
@@ -2795,6 +3041,7 @@ static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpu
         conv.bias = conv.residual = conv.relu = 0;
         GPUNN__TRY(gpunn__conv_fits(cuda, &conv, &bytes, &fits));
     }
+    if (!fits) gpunn__conv_slower(cuda, step, &conv);
     const bool  round = conv.bias && bias->dtype != dtype;
     const void *rounded = bias->data;
     if (round) rounded = gpunn__room_take(&room, gpunn__bytes(dtype, conv.k));
@@ -2822,6 +3069,7 @@ static gpunn_status gpunn__conv_gradient(gpunn__cuda *cuda, gpunn_step *step, gp
     GPUNN__TRY(gpunn__check_operands(cuda, kind == GPUNN__CONV_FORWARD ? &v.x : &v.y, kind == GPUNN__CONV_FILTER ? &v.x : &v.w,
                                      gpunn__conv_result(&v, kind)));
     GPUNN__TRY(gpunn__conv_fits(cuda, &conv, &bytes, &fits));
+    if (!fits) gpunn__conv_slower(cuda, step, &conv);
     GPUNN__TRY(fits ? gpunn__conv_with(cuda, &conv, &v, NULL, NULL, bytes, &room, action)
                     : gpunn__conv_without(cuda, &conv, &v, &room, action));
     if (action == GPUNN__PREPARE && step->workspace_bytes < room.bytes) step->workspace_bytes = room.bytes;
@@ -6043,6 +6291,7 @@ enum {
     GPUNN__DNN_DK,
     GPUNN__DNN_DV,
     GPUNN__DNN_SUMS,
+    GPUNN__DNN_DQ_SUMS,
     GPUNN__DNN_BIASES,
     GPUNN__DNN_ROWS,
     GPUNN__DNN_KEYS,
@@ -6288,7 +6537,8 @@ static void gpunn__dnn_shared(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t le
 }
 
 /* p = exp(mask(q k^T scale - lse)), sums = the sum of do o over each row, dv = p^T do, ds = p (do v^T - sums) scale, dk = ds^T q,
- * dq = ds k: in this form, without an F32 sum of dq in memory, always the same bits. */
+ * dq = ds k. Without an F32 sum of dq in memory always the same bits, by way of a workspace of 2 bytes for each score; with it
+ * every tile of keys adds to the sum as it ends. The sum begins at 0 by itself from cuDNN 9.6 on. */
 static void gpunn__dnn_attention_backward(gpunn__dnn_flow *flow)
 {
     const gpunn__dnn_attention *a = flow->a;
@@ -6320,8 +6570,15 @@ static void gpunn__dnn_attention_backward(gpunn__dnn_flow *flow)
     gpunn__dnn_shared(flow, turned, q, GPUNN__DNN_DK, a->e, a->dk);
     const int64_t dim[4] = {a->n, a->kv_heads, a->s, a->e}, stride[4] = {a->kv_heads * a->s * a->e, a->s * a->e, a->e, 1};
     k = gpunn__dnn_turn(flow, k, gpunn__dnn_value(flow, 0, CUDNN_DATA_FLOAT, dim, stride));
-    (void)gpunn__dnn_product(flow, ds, k, flow->rows, NULL, flow->keys,
-                             gpunn__dnn_rows(flow, GPUNN__DNN_DQ, a->heads, a->l, a->e, a->dq, false));
+    cudnnBackendDescriptor_t dq = gpunn__dnn_rows(flow, GPUNN__DNN_DQ, a->heads, a->l, a->e, a->dq, false);
+    if (!a->adds) {
+        (void)gpunn__dnn_product(flow, ds, k, flow->rows, NULL, flow->keys, dq);
+        return;
+    }
+    const int64_t sum_dim[4] = {a->n, a->heads, a->l, a->e}, sum_stride[4] = {a->heads * a->l * a->e, a->l * a->e, a->e, 1};
+    cudnnBackendDescriptor_t sum = gpunn__dnn_value(flow, GPUNN__DNN_DQ_SUMS, CUDNN_DATA_FLOAT, sum_dim, sum_stride);
+    sum = gpunn__dnn_product(flow, ds, k, flow->rows, NULL, flow->keys, sum);
+    (void)gpunn__dnn_apply(flow, CUDNN_POINTWISE_IDENTITY, -1, sum, NULL, NULL, dq);
 }
 
 static cudnnBackendDescriptor_t gpunn__dnn_attention_graph(gpunn__dnn_builder *builder)
@@ -6384,6 +6641,7 @@ static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn
                {GPUNN__DNN_DK, data->dk, a->backward != 0},
                {GPUNN__DNN_DV, data->dv, a->backward != 0},
                {GPUNN__DNN_SUMS, data->sums, a->backward != 0},
+               {GPUNN__DNN_DQ_SUMS, data->dq_sums, a->adds != 0},
                {GPUNN__DNN_ONE, &one, a->backward != 0}};
     gpunn__dnn_choice *choice = gpunn__dnn_attention_entry(cuda, a);
     if (!choice) return GPUNN_ERR_MEMORY;
@@ -6751,20 +7009,50 @@ static gpunn_status gpunn__attention_run(gpunn__cuda *cuda, const gpunn_value *m
                          (float *)data->lse, data->y);
 }
 
+/* Chooses the form and the plan: of a backward pass the form that always gives the same bits, or, where it is refused and results
+ * may vary, the one that adds. */
+static gpunn_status gpunn__attention_plan(gpunn__cuda *cuda, gpunn__dnn_attention *key, size_t *bytes)
+{
+    const gpunn_status status = gpunn__dnn_attention_prepare(cuda, key, bytes);
+    if (status != GPUNN_ERR_UNSUPPORTED || !key->backward) return status;
+    if (cuda->args.deterministic) {
+        char why[sizeof cuda->text];
+        (void)snprintf(why, sizeof why, "%s", cuda->text);
+        return gpunn__cuda_fail(cuda, status, "%.400s; what needs less workspace is not deterministic", why);
+    }
+    key->adds = 1;
+    return gpunn__dnn_attention_prepare(cuda, key, bytes);
+}
+
+/* Why cuDNN is not asked to do attention of 16 bits, which it does well; NULL: it is. */
+static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn__attention_shape *c)
+{
+    const gpunn_dtype dtype = step->in[0].dtype;
+    if ((step->backward ? step->grad_out.dtype : step->out.dtype) != dtype) return "its result is of another dtype";
+    if (step->training && step->attr->value[0] > 0) return "cuDNN draws what dropout_p drops by itself";
+    if (c->e % 8 != 0 || c->ev % 8 != 0) return "cuDNN wants heads of sizes that are multiples of 8";
+    if (c->l > INT32_MAX || c->s > INT32_MAX) return "cuDNN counts rows in 32 bits";
+    if (step->backward && (c->l == 1 || c->s == 1)) return "cuDNN has no backward pass for sequences of length 1";
+    for (int i = 0; step->backward && i < (c->packed ? 1 : 3); i++)
+        if (step->grad_in[i].data == NULL || step->grad_in[i].dtype != dtype || step->accumulate[i])
+            return "cuDNN writes all of its gradients, in the dtype of the operands, and adds to none";
+    return NULL;
+}
+
 /* Whether cuDNN takes the step; then its key, its data and how much of the workspace it is in all. cuDNN's own comes last, after lse
- * of an evaluation or the sums of a backward pass, the bias and the lengths. */
+ * of an evaluation or the sums of a backward pass, the bias, the lengths and the sum of dq. */
 static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_attention *key,
                                            gpunn__dnn_attention_data *data, size_t *bytes, bool *fused)
 {
     const gpunn__attention_shape c = gpunn__attention_shape_of(step);
-    const gpunn_value           *y = step->backward ? &step->grad_out : &step->out;
     const gpunn_dtype            dtype = step->in[0].dtype;
-    const bool                   drops = step->training && step->attr->value[0] > 0;
-    *fused = dtype != GPUNN_F32 && y->dtype == dtype && !drops && c.e % 8 == 0 && c.ev % 8 == 0 && c.l <= INT32_MAX &&
-             c.s <= INT32_MAX && gpunn__dnn_available(cuda);
-    for (int i = 0; step->backward && i < (c.packed ? 1 : 3); i++) /* written whole, never added to */
-        *fused = *fused && step->grad_in[i].data && step->grad_in[i].dtype == dtype && !step->accumulate[i];
-    if (!*fused) return GPUNN_OK;
+    *fused = false;
+    if (dtype == GPUNN_F32 || !gpunn__dnn_available(cuda)) return GPUNN_OK;
+    const char *obstacle = gpunn__attention_obstacle(step, &c);
+    if (obstacle) {
+        gpunn__dnn_slower(cuda, step, GPUNN__DNN_ATTENTION, obstacle);
+        return GPUNN_OK;
+    }
     int64_t *const steps[] = {key->q, key->k, key->v, key->dq, key->dk, key->dv};
     void **const   pointers[] = {&data->q, &data->k, &data->v, &data->dq, &data->dk, &data->dv};
     memset(key, 0, sizeof *key);
@@ -6801,11 +7089,14 @@ static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *
     data->lse = step->training ? step->saved : data->sums;
     data->bias = (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, bias));
     data->lengths = (int *)gpunn__room_take(&room, key->padded ? 2 * (size_t)c.n * sizeof *data->lengths : 0);
+    const gpunn_status status = gpunn__attention_plan(cuda, key, bytes);
+    data->dq_sums = gpunn__room_take(&room, key->adds ? gpunn__bytes(GPUNN_F32, c.n * c.heads * c.l * c.e) : 0);
     data->workspace = gpunn__room_take(&room, 0);
-    gpunn_status status = gpunn__dnn_attention_prepare(cuda, key, bytes);
     *bytes += room.bytes;
     *fused = status == GPUNN_OK;
-    return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
+    if (status != GPUNN_ERR_UNSUPPORTED) return status;
+    gpunn__dnn_slower(cuda, step, GPUNN__DNN_ATTENTION, cuda->text);
+    return GPUNN_OK;
 }
 
 /* The plain way keeps whole matrices of scores. */
@@ -7018,7 +7309,7 @@ static gpunn_status gpunn__dnn_rnn_search(gpunn__cuda *cuda, const gpunn__dnn_rn
     gpunn__libraries    *libraries = cuda->libraries;
     gpunn__dnn_rnn_room *room = &choice->room;
     gpunn__dnn_builder   builder = {cuda, NULL, NULL, GPUNN_OK, "", 0, {}};
-    gpunn__dnn_parts(&libraries->dnn_module, "libcudnn_adv.so.9");
+    gpunn__module_beside(&libraries->dnn_module, "libcudnn_adv.so.9");
     gpunn__dnn_rnn_describe(&builder, key, choice);
     (void)GPUNN__DNN(&builder, cudnnGetRNNWeightSpaceSize, libraries->dnn, choice->rnn, &room->weights);
     (void)GPUNN__DNN(&builder, cudnnGetRNNTempSpaceSizes, libraries->dnn, choice->rnn,

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Has cuDNN plan every graph that gpunn_cuda.cu can hand to it: python3 tests/cudnn_plans/check.py [CARD...]
+"""Has cuDNN plan every graph that gpunn_cuda.cu can hand to it: python3 tests/cudnn_plans/check.py [CARD... | libraries]
 
 cuDNN plans for a card from its description (the .json files, values of the data sheets), through the same code as a run, without
-a GPU or a driver. Needs nvcc and cuDNN 9.8 or later; without them it is a skip. TAP lines, for tests/run.py.
+a GPU or a driver. Needs nvcc and cuDNN 9.8 or later; without them it is a skip. `libraries` alone: attention is planned where the
+loader knows no folder of CUDA, as with Python's wheels; that needs root, for mounts that nobody else sees. TAP lines, for
+tests/run.py.
 """
 import concurrent.futures
 import os
@@ -17,6 +19,16 @@ BUILD = os.path.join(ROOT, "build", "cudnn_plans")
 PROGRAM = os.path.join(BUILD, "plans")
 CARDS = ["t4", "a100", "rtx4090", "h200", "b200", "rtx5090"]
 LIMIT = 600  # seconds for one card
+LAYOUTS = os.path.join(BUILD, "layouts")
+SITE = "lib/python3.13/site-packages/nvidia/"
+# Where the libraries lie, what the environment says of it, and whether NVRTC finds its builtins.
+PLACES = [
+    ("wheels of CUDA 13", {"cudnn": SITE + "cudnn/lib", "other": SITE + "cu13/lib"}, {"VIRTUAL_ENV": "."}, True),
+    ("wheels of CUDA 12", {"cudnn": SITE + "cudnn/lib", "other": SITE + "cuda_nvrtc/lib"}, {"VIRTUAL_ENV": "."}, True),
+    ("toolkit", {"cudnn": "lib64", "other": "lib64"}, {"CUDA_HOME": "."}, True),
+    ("folders", {"cudnn": "a", "other": "b"}, {"GPUNN_CUDNN_PATH": "a", "GPUNN_CUDA_PATH": "b"}, True),
+    ("no builtins", {"cudnn": "lib64", "other": "lib64"}, {"CUDA_HOME": "."}, False),
+]
 
 
 def build(nvcc):
@@ -53,6 +65,63 @@ def plan(card):
         return (late.stdout or b"").decode(errors="replace"), f"no end within {LIMIT} s"
 
 
+def known(name):
+    """The folder in which the loader finds a library; None: it does not."""
+    ldconfig = shutil.which("ldconfig", path=os.environ.get("PATH", "") + ":/sbin:/usr/sbin")
+    if ldconfig is None:
+        return None
+    listed = subprocess.run([ldconfig, "-p"], stdout=subprocess.PIPE, universal_newlines=True).stdout
+    found = re.search(rf"^\s*{name} .*=> (.*)/[^/]*$", listed, re.MULTILINE)
+    return found and found[1]
+
+
+def lay_out(name, folders, builtins, real):
+    """A folder with links to the libraries, which the namespace shows at real[...]."""
+    root = os.path.join(LAYOUTS, name)
+    shutil.rmtree(root, ignore_errors=True)
+    for kind, pattern in ("cudnn", r"libcudnn.*\.so\.9"), ("other", r"lib(nvrtc|cublas|cublasLt)(-builtins)?\.so\.[0-9]+(\.[0-9]+)?"):
+        folder = os.path.join(root, folders[kind])
+        os.makedirs(folder, exist_ok=True)
+        for file in os.listdir(real[kind][0]):
+            if re.fullmatch(pattern, file) and (builtins or "builtins" not in file):
+                os.symlink(os.path.join(real[kind][1], file), os.path.join(folder, file))
+    return root
+
+
+def hidden():
+    """Attention where nothing but gpunn_cuda.cu's own search finds the libraries: (ok, text) for each place; a str: why not."""
+    real = {"cudnn": (known(r"libcudnn\.so\.9"), os.path.join(LAYOUTS, "real cudnn")),
+            "other": (known(r"libnvrtc\.so\.[0-9]+"), os.path.join(LAYOUTS, "real other"))}
+    if not all(folder for folder, _ in real.values()):
+        return "the loader knows no cuDNN or NVRTC that could be hidden from it"
+    if shutil.which("unshare") is None:
+        return "unshare is not installed"
+    for folder in [shown for _, shown in real.values()] + [os.path.join(LAYOUTS, "nothing")]:
+        os.makedirs(folder, exist_ok=True)
+    mounts = [f"mount --bind '{folder}' '{shown}'" for folder, shown in real.values()]
+    if os.path.isdir("/usr/local/cuda"):
+        mounts += [f"mount --bind '{LAYOUTS}/nothing' /usr/local/cuda"]
+    mounts += ["mount --bind /dev/null /etc/ld.so.cache"]
+    enter = ["unshare", "--mount", "sh", "-c", " && ".join(mounts) + ' && exec "$@"', "sh"]
+    tried = subprocess.run(enter + ["true"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if tried.returncode != 0:
+        return f"no mounts of its own: {tried.stdout.decode(errors='replace').strip()}"
+    results = []
+    for name, folders, variables, builtins in PLACES:
+        root = lay_out(name, folders, builtins, real)
+        environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LD_LIBRARY_PATH": BUILD}
+        environment.update((variable, os.path.normpath(os.path.join(root, folder))) for variable, folder in variables.items())
+        done = subprocess.run(enter + [PROGRAM, os.path.join(HERE, "h200.json"), "attention"], env=environment, timeout=LIMIT,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        text = done.stdout.decode(errors="replace")
+        if builtins:
+            good = re.search(rf"^ok 1 .*attention by {re.escape(root)}/", text, re.MULTILINE)
+        else:  # else nothing is hidden, and the others show nothing
+            good = re.search(r"^not ok 1 ", text, re.MULTILINE) and "NVRTC_SUCCESS" in text
+        results.append((bool(good), f"libraries of {name}", text))
+    return results
+
+
 def main():
     nvcc = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
     if nvcc is None:
@@ -63,8 +132,19 @@ def main():
         print("".join(f"# {line}\n" for line in failure.splitlines()) + "not ok 1 - plans.cu compiles\n1..1")
         return 1
     tests, bad = 0, 0
+    if not sys.argv[1:] or sys.argv[1:] == ["libraries"]:
+        places = hidden()
+        if isinstance(places, str):
+            tests += 1
+            print(f"ok {tests} - hidden libraries # SKIP {places}")
+            places = []
+        for good, name, text in places:
+            tests, bad = tests + 1, bad + (not good)
+            if not good:
+                print("".join(f"# {line}\n" for line in text.splitlines()), end="")
+            print(f"{'ok' if good else 'not ok'} {tests} - {name}", flush=True)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        cards = sys.argv[1:] or CARDS
+        cards = [argument for argument in sys.argv[1:] if argument != "libraries"] if sys.argv[1:] else CARDS
         for card, (text, code) in zip(cards, pool.map(plan, cards)):
             skip = re.match(r"skip: (.*)", text)
             if skip:

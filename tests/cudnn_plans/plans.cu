@@ -1,5 +1,6 @@
-/* Makes the plan of every graph that gpunn_cuda.cu hands to cuDNN, for a card that need not be here: plans CARD.json
- * The file describes the card to cuDNN. Nothing is run. check.py compiles this and runs it for each card. */
+/* Makes the plan of every graph that gpunn_cuda.cu hands to cuDNN, for a card that need not be here: plans CARD.json [attention]
+ * The file describes the card to cuDNN. Nothing is run. check.py compiles this and runs it for each card. With `attention` two
+ * plans that are compiled at run time, to see whether the libraries for that are found. */
 #if __has_include(<cudnn.h>) && !defined(GPUNN_NO_CUDNN)
 #include <cudnn.h>
 #endif
@@ -265,6 +266,28 @@ static void check_arguments(void)
     report(failures, "workspace_limit of 1000 bytes: %s", supported ? "kept" : "refused");
 }
 
+/* Depthwise convolutions are handed to cuDNN from 9.24 on. */
+static void check_depthwise(void)
+{
+    const size_t version = libraries.dnn_module.version;
+    int          failures = 0;
+    libraries.dnn_sought = true; /* and found */
+    for (int l = 0; l < LAYERS; l++)
+        for (int after = 0; after < 2; after++) {
+            const bool               depthwise = strncmp(layers[l].name, "depthwise", 9) == 0;
+            const gpunn__convolution conv = convolution(&layers[l], 2, GPUNN__CONV_FORWARD, 0, true);
+            size_t                   bytes;
+            bool                     fits = false;
+            libraries.dnn_module.version = after ? 92400 : 92300;
+            const gpunn_status status = gpunn__conv_fits(&cuda, &conv, &bytes, &fits);
+            const bool         good = status == GPUNN_OK && fits == (after || !depthwise);
+            if (!good) print(&layers[l], &conv, cuda.text), failures++;
+            if (good && !fits && !strstr(cuda.text, "before 9.24")) print(&layers[l], &conv, cuda.text), failures++;
+        }
+    libraries.dnn_module.version = version;
+    report(failures, "depthwise convolutions, before cuDNN 9.24 and after");
+}
+
 /* ---- attention ---- */
 typedef struct rows {
     const char *name;
@@ -310,29 +333,88 @@ static gpunn__dnn_attention attention(const rows *r, gpunn_dtype dtype, bool cau
     return a;
 }
 
-/* Every graph has a plan that keeps its promises, from sm_80 on; before there is none. */
+static bool attention_expected(void)
+{
+    return capability >= 80 && libraries.dnn_module.version >= 91002;
+}
+
+/* Whether the attention has a plan that keeps its promises, or, where it may not have one, none. */
+static bool attends(const char *name, const gpunn__dnn_attention *a)
+{
+    const gpunn_dtype  dtype = (gpunn_dtype)a->dtype;
+    gpunn__convolution like; /* what promises are asked of */
+    size_t             bytes = 0;
+    memset(&like, 0, sizeof like);
+    like.dtype = dtype, like.precision = dtype == GPUNN_F16 ? GPUNN_PRECISION_F16 : GPUNN_PRECISION_BF16;
+    const gpunn_status status = gpunn__dnn_attention_prepare(&cuda, a, &bytes);
+    const char        *broken = NULL;
+    if (status == GPUNN_OK) broken = broken_promise(&gpunn__dnn_attention_entry(&cuda, a)->plans[0], &like);
+    if (status == GPUNN_OK && bytes > cuda.args.workspace_limit) broken = "it takes more workspace than the limit";
+    const bool good = attention_expected() ? status == GPUNN_OK && !broken : status == GPUNN_ERR_UNSUPPORTED;
+    if (!good) printf("# %s%s: %s\n", name, a->causal ? ", causal" : "", broken ? broken : cuda.text);
+    return good;
+}
+
+/* Every graph has a plan, from sm_80 on; before there is none. */
 static void check_attention(gpunn_dtype dtype, bool backward)
 {
     const char *name = dtype == GPUNN_F16 ? "f16" : "bf16", *pass = backward ? "backward" : "forward";
-    int         graphs = 0, failures = 0, refusals = 0;
+    int         graphs = 0, failures = 0;
     for (size_t i = 0; i < sizeof attentions / sizeof *attentions; i++)
-        for (int causal = 0; causal < 2; causal++, graphs++) {
-            const gpunn__dnn_attention a = attention(&attentions[i], dtype, causal, backward);
-            gpunn__convolution         like; /* what promises are asked of */
-            size_t                     bytes = 0;
-            memset(&like, 0, sizeof like);
-            like.dtype = dtype, like.precision = dtype == GPUNN_F16 ? GPUNN_PRECISION_F16 : GPUNN_PRECISION_BF16;
-            gpunn_status       status = gpunn__dnn_attention_prepare(&cuda, &a, &bytes);
-            gpunn__dnn_choice *choice = gpunn__dnn_attention_entry(&cuda, &a);
-            const char        *broken = status == GPUNN_OK ? broken_promise(&choice->plans[0], &like) : NULL;
-            bool               good = capability < 80 || libraries.dnn_module.version < 91002 ? status == GPUNN_ERR_UNSUPPORTED
-                                                                                              : status == GPUNN_OK && !broken;
-            refusals += status == GPUNN_ERR_UNSUPPORTED;
-            failures += !good;
-            if (!good) printf("# %s%s: %s\n", attentions[i].name, causal ? ", causal" : "", broken ? broken : cuda.text);
-        }
+        for (int causal = 0; causal < 2; causal++)
+            for (int adds = 0; adds <= backward; adds++, graphs++) {
+                gpunn__dnn_attention a = attention(&attentions[i], dtype, causal, backward);
+                a.adds = adds;
+                failures += !attends(attentions[i].name, &a);
+            }
     report(failures, "%s attention, %s: %d graphs%s", name, pass, graphs,
-           refusals ? ", expected, refused before sm_80 and cuDNN 9.10.2" : "");
+           attention_expected() ? "" : ", expected, refused before sm_80 and cuDNN 9.10.2");
+}
+
+/* One forward and one backward pass, by the libraries of that folder. */
+static void check_libraries(void)
+{
+    int failures = 0;
+    for (int backward = 0; backward < 2; backward++) {
+        const gpunn__dnn_attention a = attention(&attentions[0], GPUNN_BF16, true, backward);
+        failures += !attends(attentions[0].name, &a);
+    }
+    report(failures, "attention by %s", libraries.dnn_module.path);
+}
+
+/* A backward pass keeps the scores where the limit of the workspace allows it, and adds to dq where it does not; but no addition
+ * where results may never vary. */
+static void check_forms(void)
+{
+    static const struct {
+        rows shape;
+        bool adds;
+    } forms[] = {
+        {{"GPT-2, 8 at once", 8, 12, 12, 1024, 1024, 64, 2, {0}}, false},
+        {{"GPT-2, 11 at once", 11, 12, 12, 1024, 1024, 64, 2, {0}}, true},
+        {{"GPT-2, 16 at once", 16, 12, 12, 1024, 1024, 64, 2, {0}}, true},
+        {{"GPT-2, 32 at once", 32, 12, 12, 1024, 1024, 64, 2, {0}}, true},
+        {{"4096 rows", 1, 12, 12, 4096, 4096, 64, 2, {0}}, true},
+        {{"4000 rows, shared keys, masked", 2, 16, 4, 4000, 4000, 128, 1, {2, 1, 1}}, true},
+    };
+    int graphs = 0, failures = 0;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        for (int deterministic = 0; deterministic < 2; deterministic++, graphs++) {
+            const gpunn__dnn_attention first = attention(&forms[i].shape, GPUNN_BF16, true, true);
+            gpunn__dnn_attention       a = first;
+            const bool                 refused = !attention_expected() || (deterministic && forms[i].adds);
+            size_t                     bytes = 0;
+            cuda.args.deterministic = deterministic;
+            const gpunn_status status = gpunn__attention_plan(&cuda, &a, &bytes);
+            bool               good = status == (refused ? GPUNN_ERR_UNSUPPORTED : GPUNN_OK);
+            if (status == GPUNN_OK) good = good && a.adds == forms[i].adds && attends(forms[i].shape.name, &a);
+            if (good && refused && attention_expected())
+                good = a.adds == 0 && strstr(cuda.text, "workspace_limit is 268435456; ") && strstr(cuda.text, "deterministic");
+            if (!good) printf("# %s: adds %d, %s\n", forms[i].shape.name, (int)a.adds, status == GPUNN_OK ? "" : cuda.text);
+            failures += !good;
+        }
+    cuda.args.deterministic = false;
+    report(failures, "attention, backward: the form of %d", graphs);
 }
 
 /* ---- calls that fail: between gpunn_cuda.cu and cuDNN ---- */
@@ -605,13 +687,29 @@ static gpunn_status describe(const char *path)
     return status == GPUNN_OK ? status : gpunn__cuda_fail(&cuda, status, "%s", text);
 }
 
+static void check_all(void)
+{
+    for (int mode = 0; mode < MODES; mode++)
+        for (int channels_last = 0; channels_last < 2; channels_last++) check_mode(mode, channels_last);
+    check_refusals();
+    for (int i = 0; i < 4; i++) check_attention(i / 2 ? GPUNN_BF16 : GPUNN_F16, i % 2);
+    check_forms();
+    check_depthwise();
+    check_arguments();
+    check_failures();
+    check_comparison();
+    check_recurrent();
+}
+
 int main(int argument_count, char **arguments)
 {
-    char text[512];
-    if (argument_count != 2) return fprintf(stderr, "plans CARD.json\n"), 2;
+    char       text[512];
+    const bool attention_only = argument_count == 3 && strcmp(arguments[2], "attention") == 0;
+    if (argument_count != 2 && !attention_only) return fprintf(stderr, "plans CARD.json [attention]\n"), 2;
     cuda.libraries = &libraries;
     cuda.args.realloc_fn = reallocate;
     cuda.args.workspace_limit = (size_t)256 << 20;
+    if (!gpunn__lt_find(&libraries.lt_module, text, sizeof text)) return printf("skip: %s\n", text), 0; /* as a device does */
     if (!gpunn__dnn_find(&libraries.dnn_module, text, sizeof text)) return printf("skip: %s\n", text), 0;
     if (gpunn__dnn_bind(&libraries, &libraries.dnn_module))
         return printf("skip: %s lacks %s\n", libraries.dnn_module.path, gpunn__dnn_bind(&libraries, &libraries.dnn_module)), 0;
@@ -627,14 +725,10 @@ int main(int argument_count, char **arguments)
     libraries.cudnnCreateTensorDescriptor = create_Tensor, libraries.cudnnDestroyTensorDescriptor = destroy_Tensor;
     libraries.cudnnSetTensorNdDescriptor = set_states;
     if (describe(arguments[1]) != GPUNN_OK) return printf("not ok 1 - %s\n1..1\n", cuda.text), 1;
-    for (int mode = 0; mode < MODES; mode++)
-        for (int channels_last = 0; channels_last < 2; channels_last++) check_mode(mode, channels_last);
-    check_refusals();
-    for (int i = 0; i < 4; i++) check_attention(i / 2 ? GPUNN_BF16 : GPUNN_F16, i % 2);
-    check_arguments();
-    check_failures();
-    check_comparison();
-    check_recurrent();
+    if (attention_only)
+        check_libraries();
+    else
+        check_all();
     gpunn__cached_close(&cuda);
     (void)libraries.cudnnBackendDestroyDescriptor(described);
     report(alive, "%d descriptors are left at the end", alive);

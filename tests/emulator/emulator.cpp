@@ -58,7 +58,7 @@ static struct settings {
     int      devices = 1, order = RANDOM, streams = LATE, cudnn = 1, multiprocessors = 2, run = 1;
     int      nan = 0, capability = 90, epilogue = 1;
     uint64_t random = 1;
-    size_t   memory = (size_t)1 << 30;
+    size_t   memory = (size_t)1 << 30, version = 92400, workspace = SIZE_MAX;
 } settings;
 
 extern "C" void emulator_set(const char *name, const char *value)
@@ -72,6 +72,8 @@ extern "C" void emulator_set(const char *name, const char *value)
     if (!strcmp(name, "EMULATOR_EPILOGUE")) settings.epilogue = atoi(value);
     if (!strcmp(name, "EMULATOR_MULTIPROCESSORS")) settings.multiprocessors = atoi(value);
     if (!strcmp(name, "EMULATOR_RUN")) settings.run = atoi(value);
+    if (!strcmp(name, "EMULATOR_VERSION")) settings.version = strtoull(value, NULL, 0);
+    if (!strcmp(name, "EMULATOR_WORKSPACE")) settings.workspace = text == "none" ? SIZE_MAX : strtoull(value, NULL, 0);
     if (!strcmp(name, "EMULATOR_SEED")) settings.random = strtoull(value, NULL, 0) * 2654435769u + 1;
     if (!strcmp(name, "EMULATOR_MEMORY")) settings.memory = strtoull(value, NULL, 0);
     if (!strcmp(name, "EMULATOR_ORDER"))
@@ -83,9 +85,9 @@ static void read_settings(void)
 {
     if (settings.read) return;
     settings.read = true;
-    for (const char *name :
-         {"EMULATOR_DEVICES", "EMULATOR_CUDNN", "EMULATOR_SEED", "EMULATOR_MEMORY", "EMULATOR_ORDER", "EMULATOR_STREAMS",
-          "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN", "EMULATOR_NAN", "EMULATOR_CAPABILITY", "EMULATOR_EPILOGUE"})
+    for (const char *name : {"EMULATOR_DEVICES", "EMULATOR_CUDNN", "EMULATOR_VERSION", "EMULATOR_WORKSPACE", "EMULATOR_SEED",
+                             "EMULATOR_MEMORY", "EMULATOR_ORDER", "EMULATOR_STREAMS", "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN",
+                             "EMULATOR_NAN", "EMULATOR_CAPABILITY", "EMULATOR_EPILOGUE"})
         if (const char *value = getenv(name)) emulator_set(name, value);
 }
 
@@ -109,12 +111,34 @@ extern "C" int emulator_epilogue(void)
     return settings.epilogue;
 }
 
-static long cudnn_runs;
+extern "C" size_t emulator_version(void)
+{
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    read_settings();
+    return settings.version;
+}
 
-extern "C" void emulator_count_cudnn(void)
+extern "C" size_t emulator_workspace(void)
+{
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    read_settings();
+    return settings.workspace;
+}
+
+static long        cudnn_runs;
+static const char *cudnn_ran = "";
+
+extern "C" void emulator_count_cudnn(const char *what)
 {
     std::lock_guard<std::recursive_mutex> guard(lock);
     cudnn_runs++;
+    cudnn_ran = what;
+}
+
+extern "C" const char *emulator_cudnn_ran(void)
+{
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    return cudnn_ran;
 }
 
 extern "C" long emulator_cudnn_runs(void)

@@ -3,13 +3,15 @@
  *     EMULATOR_ORDER     in which order threads and blocks run where they may run in any: random (default), ascending, descending
  *     EMULATOR_STREAMS   when queued work runs: late (default: when somebody waits for it), eager (at once), random
  *     EMULATOR_SEED      of the random choices, 1
- *     EMULATOR_CUDNN     0: convolutions find no cuDNN
+ *     EMULATOR_CUDNN     0: convolutions, attention and recurrent layers find no cuDNN
  *     EMULATOR_NAN       what the libraries' relu makes of NaN: 0 (default) or, 1, NaN
  *     EMULATOR_CAPABILITY   10 * major + minor of the compute capability, 90
  *     EMULATOR_EPILOGUE  launches' time of a product with an activation or row sums, 1
  *     EMULATOR_MEMORY    bytes of a GPU's memory, 1 GiB
  *     EMULATOR_MULTIPROCESSORS   2; an H200 has 132
- *     EMULATOR_RUN       0: kernels and libraries' calls are counted, and compute nothing */
+ *     EMULATOR_RUN       0: kernels and libraries' calls are counted, and compute nothing
+ *     EMULATOR_VERSION   of cuDNN, 92400
+ *     EMULATOR_WORKSPACE bytes of the largest workspace with which cuDNN has a plan for attention, whatever its limit; none */
 #ifndef EMULATOR_H
 #define EMULATOR_H
 /* Faults found so far in kernels and in the use of the runtime (each printed as it is found), and the last one's sentence. */
@@ -28,10 +30,13 @@ long        emulator_launched(int i, const char **name); /* how many of them bea
 void        emulator_forget_launches(void);
 long        emulator_graph_launches(void);
 long        emulator_cudnn_runs(void); /* of what stands in for cuDNN's convolutions, attention and recurrent layers so far */
+const char *emulator_cudnn_ran(void);  /* the last of them */
 long        emulator_held(void); /* what has been made and not yet given back: allocations, streams, events, graphs, pools */
 void        emulator_set(const char *name, const char *value); /* as the environment variable of that name, from now on */
 int         emulator_cudnn(void);
 int         emulator_nan(void);
 int         emulator_epilogue(void);
-void        emulator_count_cudnn(void);
+size_t      emulator_version(void);
+size_t      emulator_workspace(void);
+void        emulator_count_cudnn(const char *what);
 #endif

@@ -135,7 +135,7 @@ struct reference_tensor {
 };
 REFERENCE_FAST static void reference_convolution(const gpunn__convolution conv, const gpunn__conv_data data)
 {
-    emulator_count_cudnn();
+    emulator_count_cudnn("convolution");
     gpunn_dtype      dtype = (gpunn_dtype)conv.dtype;
     bool             tf32 = conv.precision == GPUNN_PRECISION_TF32 && dtype == GPUNN_F32, last = conv.channels_last != 0;
     bool             forward = conv.kind == GPUNN__CONV_FORWARD, to_x = conv.kind == GPUNN__CONV_DATA;
@@ -192,6 +192,11 @@ static bool gpunn__dnn_available(gpunn__cuda *cuda)
     (void)cuda;
     return emulator_cudnn() != 0;
 }
+static size_t gpunn__dnn_version(const gpunn__cuda *cuda)
+{
+    (void)cuda;
+    return emulator_version();
+}
 static gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
 {
     (void)conv;
@@ -208,7 +213,8 @@ static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *
 }
 
 /* y and lse, or dq, dk and dv, of one head of q; gradients of k and v go to sums in F64. As cuDNN's, it makes NaN of a row whose
- * scores are all -inf and, in a backward pass of partial tiles without lengths, of a row whose log sum exp is below -88. */
+ * scores are all -inf and, in a backward pass of partial tiles without lengths, of a row whose log sum exp is below -88; of
+ * sequences of length 1 it has no backward pass. */
 struct reference_heads {
     void          *data;
     gpunn_dtype    dtype;
@@ -222,9 +228,14 @@ struct reference_heads {
         gpunn__store(data, dtype, n * step[0] + h * step[1] + row * step[2] + i, (float)x);
     }
 };
+static size_t reference_attention_workspace(const gpunn__dnn_attention *a)
+{
+    return REFERENCE_WORKSPACE + (a->backward && !a->adds ? (size_t)(a->n * a->heads * a->l * a->s) * 2 : 0);
+}
 REFERENCE_FAST static void reference_attention(const gpunn__dnn_attention a, const gpunn__dnn_attention_data data)
 {
-    emulator_count_cudnn();
+    emulator_count_cudnn(!a.backward ? "attention" : a.adds ? "attention's gradients, dq by adding" : "attention's gradients");
+    for (int64_t i = 0; a.adds && i < a.n * a.heads * a.l * a.e; i++) ((float *)data.dq_sums)[i] = 0;
     const gpunn_dtype     dtype = (gpunn_dtype)a.dtype;
     const reference_heads q = {data.q, dtype, a.q}, k = {data.k, dtype, a.k}, v = {data.v, dtype, a.v}, y = {data.y, dtype, a.y},
                           dy = {data.dy, dtype, a.dy}, dq = {data.dq, dtype, a.dq}, dk = {data.dk, dtype, a.dk},
@@ -251,6 +262,7 @@ REFERENCE_FAST static void reference_attention(const gpunn__dnn_attention a, con
                 for (int64_t j = 0; j < seen; j++) sum += exp(p[(size_t)j] - top);
                 if (!a.backward) *lse = (float)(top + log(sum));
                 if (a.backward && !a.padded && (a.l % 128 || a.s % 128) && *lse < -88) p.assign((size_t)a.s, NAN);
+                if (a.backward && (a.l == 1 || a.s == 1)) p.assign((size_t)a.s, NAN);
                 for (int64_t j = 0; j < seen; j++) p[(size_t)j] = exp(p[(size_t)j] - *lse);
                 for (int64_t x = 0; x < a.ev && !a.backward; x++) {
                     double out = 0;
@@ -272,7 +284,8 @@ REFERENCE_FAST static void reference_attention(const gpunn__dnn_attention a, con
                 for (int64_t x = 0; x < a.e; x++) {
                     double out = 0;
                     for (int64_t j = 0; j < seen; j++) out += ds[(size_t)j] * k.get(n, kv, j, x);
-                    dq.put(n, h, i, x, out);
+                    float *sum = a.adds ? (float *)data.dq_sums + ((n * a.heads + h) * a.l + i) * a.e + x : NULL;
+                    dq.put(n, h, i, x, sum ? *sum += (float)out : out);
                 }
             }
             for (int64_t j = 0; a.backward && j < a.s; j++) {
@@ -280,21 +293,22 @@ REFERENCE_FAST static void reference_attention(const gpunn__dnn_attention a, con
                 for (int64_t x = 0; x < a.ev; x++) dv.put(n, kv, j, x, dv_sum[(size_t)(j * a.ev + x)]);
             }
         }
-    memset(data.workspace, 0xFF, REFERENCE_WORKSPACE);
+    memset(data.workspace, 0xFF, reference_attention_workspace(&a));
 }
 
 static gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a, size_t *workspace_bytes)
 {
-    (void)a;
-    *workspace_bytes = REFERENCE_WORKSPACE;
-    return gpunn__dnn_available(cuda) ? GPUNN_OK : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no cuDNN");
+    *workspace_bytes = reference_attention_workspace(a);
+    if (!gpunn__dnn_available(cuda)) return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no cuDNN");
+    if (*workspace_bytes <= cuda->args.workspace_limit && *workspace_bytes <= emulator_workspace()) return GPUNN_OK;
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "it needs %zu bytes of workspace", *workspace_bytes);
 }
 static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
                                              const gpunn__dnn_attention_data *data)
 {
     gpunn__dnn_attention      what = *a;
     gpunn__dnn_attention_data where = *data;
-    if (where.lse == NULL || where.workspace == NULL)
+    if (where.lse == NULL || where.workspace == NULL || (what.adds && where.dq_sums == NULL))
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "attention without its room");
     emulator_call(cuda->stream, "attention", [=] { reference_attention(what, where); });
     return gpunn__cuda_launched(cuda, "attention");
@@ -431,7 +445,7 @@ REFERENCE_FAST static void reference_recurrence(const gpunn__dnn_rnn &key, const
 }
 static void reference_rnn(const gpunn__dnn_rnn key, const gpunn__dnn_rnn_data data)
 {
-    emulator_count_cudnn();
+    emulator_count_cudnn("recurrence");
     const gpunn__dnn_rnn_room room = reference_room(key);
     std::vector<double>       sums(room.weights / sizeof(float));
     for (int64_t d = 0; d < key.directions; d++)

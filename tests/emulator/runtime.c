@@ -97,6 +97,7 @@ static int teardown(void **state)
     emulator_set("EMULATOR_ORDER", "random");
     emulator_set("EMULATOR_STREAMS", "late");
     emulator_set("EMULATOR_CUDNN", "1");
+    emulator_set("EMULATOR_VERSION", "92400");
     emulator_set("EMULATOR_DEVICES", "1");
     emulator_set("EMULATOR_MEMORY", "1073741824");
     emulator_set("EMULATOR_NAN", "0");
@@ -800,48 +801,106 @@ static void test_nan(void **state)
 }
 
 /* ---- ways ---- */
-/* What is left to cuDNN: a forward and a backward pass of each that it can and may take. */
+/* What is left to cuDNN, a forward and a backward pass of each that it can and may take, and what is said where it does not. */
 typedef struct way {
     const char     *name;
     gpunn_precision precision;
-    bool            deterministic, attention;
+    bool            deterministic;
+    int             rows; /* of attention; 0: an lstm */
     float           dropout_p;
+    size_t          workspace_limit;
     int             runs;
+    const char     *last, *said; /* what cuDNN did last; a part of what the log hears */
 } way;
 static void test_ways(void **state)
 {
     (void)state;
-    static const way ways[] = {
-        {"attention", GPUNN_PRECISION_BF16, false, true, 0, 2},
-        {"attention, deterministic", GPUNN_PRECISION_BF16, true, true, 0, 2},
-        {"attention in F32", GPUNN_PRECISION_F32, false, true, 0, 0},
-        {"attention with dropout", GPUNN_PRECISION_BF16, false, true, 0.5f, 0},
-        {"lstm", GPUNN_PRECISION_F32, false, false, 0, 2},
-        {"lstm, deterministic", GPUNN_PRECISION_F32, true, false, 0, 0},
+    static const char added[] = "attention's gradients, dq by adding", kept[] = "attention's gradients", first[] = "attention";
+    static const way  ways[] = {
+         {"attention", GPUNN_PRECISION_BF16, false, 5, 0, 0, 2, kept, NULL},
+         {"attention, deterministic", GPUNN_PRECISION_BF16, true, 5, 0, 0, 2, kept, NULL},
+         {"attention, its scores within the limit", GPUNN_PRECISION_BF16, false, 5, 0, 2 * 2 * 5 * 5 * 2 + 64, 2, kept, NULL},
+         {"attention, its scores beyond the limit", GPUNN_PRECISION_F16, false, 5, 0, 2 * 2 * 5 * 5 * 2, 2, added, NULL},
+         {"attention beyond the limit, deterministic", GPUNN_PRECISION_BF16, true, 5, 0, 2 * 2 * 5 * 5 * 2, 1, first,
+          "scaled_dot_product_attention, backward, goes a slower way, and perhaps others do: it needs 264 bytes of workspace; "
+           "what needs less"},
+         {"attention, no workspace is enough", GPUNN_PRECISION_BF16, false, 5, 0, 1, 0, NULL,
+          "scaled_dot_product_attention goes a slower way, and perhaps others do: it needs 64 bytes of workspace"},
+         {"attention in F32", GPUNN_PRECISION_F32, false, 5, 0, 0, 0, NULL, NULL},
+         {"attention with dropout", GPUNN_PRECISION_BF16, false, 5, 0.5f, 0, 0, NULL, "dropout_p"},
+         {"attention of one row", GPUNN_PRECISION_BF16, false, 1, 0, 0, 1, first, "sequences of length 1"},
+         {"lstm", GPUNN_PRECISION_F32, false, 0, 0, 0, 2, "recurrence", NULL},
+         {"lstm, deterministic", GPUNN_PRECISION_F32, true, 0, 0, 0, 0, NULL, NULL},
     };
     for (int i = 0; i < 2 * COUNT(ways); i++) {
         const way *w = &ways[i / 2];
+        const int  rows = w->rows ? w->rows : 5, runs = i % 2 ? 0 : w->runs, lines = i % 2 == 0 && w->said ? 1 : 0;
         emulator_set("EMULATOR_CUDNN", i % 2 ? "0" : "1");
+        log_count = 0;
         gpunn_device *dev = MADE(NULL, gpunn_device_open(.type = GPUNN_DEVICE_CUDA, .deterministic = w->deterministic,
+                                                         .workspace_limit = w->workspace_limit, .log_fn = count_log,
                                                          .realloc_fn = hook_realloc, .user = test_user));
         gpunn_model  *model = MADE(dev, gpunn_model_create(dev, .precision = w->precision));
-        gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(2, 5, 6)), *y;
-        if (w->attention) {
+        gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(2, rows, 6)), *y;
+        if (w->rows) {
             static const float mask[5] = {0, 0, 0, -INFINITY, 0};
-            y = gpunn_reshape(gpunn_linear(x, "qkv", .out_features = 48), GPUNN_SHAPE(2, 5, 3, 2, 8));
-            y = gpunn_scaled_dot_product_attention(y, NULL, NULL, .mask = gpunn_constant(model, GPUNN_SHAPE(5), mask),
+            y = gpunn_reshape(gpunn_linear(x, "qkv", .out_features = 48), GPUNN_SHAPE(2, rows, 3, 2, 8));
+            y = gpunn_scaled_dot_product_attention(y, NULL, NULL, .mask = gpunn_constant(model, GPUNN_SHAPE(rows), mask),
                                                    .dropout_p = w->dropout_p);
         } else
             y = gpunn_lstm(x, "lstm", .hidden_size = 4, .batch_first = true);
         gpunn_tensor *loss = MADE(dev, gpunn_mean(gpunn_square(y), GPUNN_ALL, false));
-        float        *values = test_randoms(60, 1, 1);
-        OK(dev, write_floats(x, values, 60));
+        float        *values = test_randoms(12 * rows, 1, 1);
+        OK(dev, write_floats(x, values, 12 * rows));
+        free(values);
+        const long before = emulator_cudnn_runs();
+        for (int step = 0; step < 3; step++) OK(dev, gpunn_backward(loss));
+        assert_true(isfinite(gpunn_item(loss)));
+        for (int p = 0; w->rows && p < gpunn_parameter_count(model); p++) {
+            float        grad[48 * 6];
+            const size_t bytes = gpunn_tensor_bytes(gpunn_parameter_at(model, p));
+            OK(dev, gpunn_read_grad(gpunn_parameter_at(model, p), grad, bytes));
+            for (size_t j = 0; j < bytes / sizeof *grad; j++)
+                if (!isfinite(grad[j])) fail_msg("%s: a gradient is %g", w->name, (double)grad[j]);
+        }
+        const long times = emulator_cudnn_runs() - before;
+        if (times != 3 * runs) fail_msg("%s%s: cuDNN ran %ld times", w->name, i % 2 ? ", without cuDNN" : "", times);
+        if (runs && strcmp(emulator_cudnn_ran(), w->last) != 0) fail_msg("%s: cuDNN ran %s", w->name, emulator_cudnn_ran());
+        if (log_count != lines) fail_msg("%s: %d lines in the log, '%s'", w->name, log_count, log_text);
+        if (lines && !strstr(log_text, w->said)) fail_msg("%s: the log says '%s'", w->name, log_text);
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+    }
+}
+
+/* Depthwise convolutions are cuDNN's from 9.24 on, and the log hears once that those of an older one are not. */
+static void test_depthwise(void **state)
+{
+    (void)state;
+    static const char *const versions[] = {"91900", "92399", "92400"};
+    for (int i = 0; i < COUNT(versions); i++) {
+        const bool with = i == 2;
+        emulator_set("EMULATOR_VERSION", versions[i]);
+        log_count = 0;
+        gpunn_device *dev = MADE(NULL, open_on(GPUNN_DEVICE_CUDA, 0));
+        gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+        gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(2, 3, 6, 5));
+        gpunn_tensor *y = gpunn_conv2d(x, "first", .out_channels = 3, .kernel_size = 3, .groups = 3);
+        y = gpunn_conv2d(y, "twice", .out_channels = 6, .kernel_size = 2, .stride = 2, .padding = 1, .groups = 3);
+        y = gpunn_conv2d(y, "groups", .out_channels = 6, .kernel_size = 1, .groups = 3);
+        gpunn_tensor *loss = MADE(dev, gpunn_mean(gpunn_square(y), GPUNN_ALL, false));
+        float        *values = test_randoms(180, 1, 1);
+        OK(dev, write_floats(x, values, 180));
         free(values);
         const long before = emulator_cudnn_runs();
         OK(dev, gpunn_backward(loss));
-        assert_true(isfinite(gpunn_item(loss)));
-        const long runs = emulator_cudnn_runs() - before;
-        if (runs != (i % 2 ? 0 : w->runs)) fail_msg("%s%s: cuDNN ran %ld times", w->name, i % 2 ? ", without cuDNN" : "", runs);
+        OK(dev, gpunn_synchronize(dev));
+        const long runs = emulator_cudnn_runs() - before; /* y, dx (not of the input) and dw of each */
+        if (runs != (with ? 8 : 3)) fail_msg("cuDNN %s ran %ld times", versions[i], runs);
+        if (log_count != !with) fail_msg("cuDNN %s: %d lines in the log, '%s'", versions[i], log_count, log_text);
+        if (!with)
+            assert_string_equal(log_text, "conv2d 'first' goes a slower way, and perhaps others do: cuDNN before 9.24 errs in "
+                                          "depthwise convolutions of several sizes in turn");
         gpunn_model_destroy(model);
         gpunn_device_close(dev);
     }
@@ -889,6 +948,6 @@ int main(void)
         TEST(test_plain),         TEST(test_plain_launch),  TEST(test_memory_ends),   TEST(test_open_failures),
         TEST(test_report),        TEST(test_threads),       TEST(test_models),        TEST(test_move),
         TEST(test_loader),        TEST(test_epilogues),     TEST(test_without_bf16),  TEST(test_wide_bias),
-        TEST(test_nan),           TEST(test_ways),          TEST(test_small_operand)};
+        TEST(test_nan),           TEST(test_ways),          TEST(test_depthwise),     TEST(test_small_operand)};
     return cmocka_run_group_tests_name("runtime", tests, NULL, NULL);
 }

@@ -112,7 +112,7 @@ static net make(gpunn_model *model, int which)
         h = gpunn_silu(gpunn_conv2d(h, "down2", .out_channels = 4, .kernel_size = 3, .stride = 2));
         gpunn_tensor *line = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 36));
         gpunn_tensor *volume = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 2, 2, 6, 6));
-        line = gpunn_silu(gpunn_conv1d(line, "down1", .out_channels = 6, .kernel_size = 3, .stride = 2, .groups = 2));
+        line = gpunn_silu(gpunn_conv1d(line, "down1", .out_channels = 8, .kernel_size = 3, .stride = 2, .groups = 4));
         line = gpunn_conv_transpose1d(line, "up1", .out_channels = 4, .kernel_size = 4, .stride = 2);
         volume = gpunn_silu(gpunn_conv3d(volume, "down3", .out_channels = 3, .kernel_size = 2, .strides = {1, 2, 2}));
         volume = gpunn_conv_transpose3d(volume, "up3", .out_channels = 4, .kernel_size = 2, .stride = 2);
@@ -140,6 +140,7 @@ static net make(gpunn_model *model, int which)
         h = gpunn_keep(gpunn_set_name(gpunn_silu(gpunn_concat(c, 2, 1)), "kept"));
         h = gpunn_group_norm(h, "gn", .num_groups = 4);
         h = gpunn_conv2d(h, "conv3", .out_channels = 8, .kernel_size = 3, .groups = 2, .stride = 1, .padding = 1);
+        b = gpunn_silu(gpunn_conv2d(b, "each", .out_channels = 12, .kernel_size = 3, .padding = 1, .groups = 6));
         b = gpunn_pad(b, .before = {0, 0, 1, 1}, .after = {0, 0, 1, 1});
         b = gpunn_set_name(gpunn_keep(gpunn_conv2d(b, "conv4", .out_channels = 8, .kernel_size = 3)), "inner");
         a = gpunn_silu(gpunn_add(h, gpunn_retain_grad(b)));
