@@ -231,6 +231,83 @@ static inline int missing_backends(struct CMUnitTest *tests)
 }
 #define test_with_device(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
 
+/* ---- a program that is started again behind a test in which it ended: tests/run.py --resume ---- *
+ * GPUNN_TEST_FROM=n leaves out the first n tests and tells of each before it begins; GPUNN_TEST_COUNT=n runs n at most.
+ * GPUNN_TEST_SECONDS=n ends the program, by SIGALRM, in a test that takes longer. No device of a process recovers from a fault of the
+ * GPU: the program ends before the next test, whose verdict would not be its own. */
+typedef struct watched_test {
+    const struct CMUnitTest *test;
+    int                      number;
+} watched_test;
+static const watched_test *watched;
+static bool                watched_passed = true;
+
+static inline long test_setting(const char *name, long otherwise)
+{
+    const char *text = getenv(name);
+    return text ? strtol(text, NULL, 10) : otherwise;
+}
+
+/* Whether a device can still be opened and does what it is told. */
+static inline bool device_lives(void)
+{
+    gpunn_device *dev = gpunn_device_open(ON(first_backend()));
+    gpunn_model  *model = gpunn_model_create(dev);
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(1)), *y = gpunn_relu(x);
+    float         value = 1, result = 0;
+    bool          lives = gpunn_write(x, &value, sizeof value) == GPUNN_OK && gpunn_forward(&y, 1) == GPUNN_OK &&
+                 gpunn_read(y, &result, sizeof result) == GPUNN_OK && result == value;
+    gpunn_device_close(dev);
+    return lives;
+}
+
+static inline int watched_setup(void **state)
+{
+    watched = *state;
+    (void)alarm(0);
+    if (!watched_passed && !device_lives()) {
+        printf("Bail out! after a failed test no device works in this process: %s\n", gpunn_error(NULL));
+        exit(3);
+    }
+    watched_passed = false;
+    printf("# test %d %s\n", watched->number, watched->test->name);
+    (void)alarm((unsigned)test_setting("GPUNN_TEST_SECONDS", 0));
+    *state = watched->test->initial_state;
+    return watched->test->setup_func ? watched->test->setup_func(state) : 0;
+}
+
+static inline void watched_run(void **state)
+{
+    watched->test->test_func(state);
+    watched_passed = true;
+}
+
+static inline int run_watched(const char *name, const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup,
+                              CMFixtureFunction teardown)
+{
+    if (getenv("GPUNN_TEST_DEVICE") && !backend_wanted(first_backend())) {
+        printf("1..1\nnot ok 1 - there is no %s device, which GPUNN_TEST_DEVICE asks for\n", getenv("GPUNN_TEST_DEVICE"));
+        return 1;
+    }
+    if (getenv("GPUNN_TEST_FROM") == NULL) return _cmocka_run_group_tests(name, tests, count, setup, teardown);
+    size_t from = (size_t)test_setting("GPUNN_TEST_FROM", 0), most = (size_t)test_setting("GPUNN_TEST_COUNT", (long)count);
+    struct CMUnitTest *part = calloc(count + 1, sizeof *part); /* as long as the program */
+    size_t             kept = 0;
+    for (size_t i = from; i < count && kept < most; i++) {
+        watched_test     *one = malloc(sizeof *one);
+        struct CMUnitTest test = {tests[i].name, watched_run, watched_setup, tests[i].teardown_func, one};
+        one->test = &tests[i];
+        one->number = (int)i;
+        part[kept++] = test;
+    }
+    (void)setvbuf(stdout, NULL, _IOLBF, 0); /* what is printed is not lost with the program */
+    if (kept == 0) return printf("1..0\n"), 0;
+    int failed = _cmocka_run_group_tests(name, part, kept, setup, teardown);
+    (void)alarm(0);
+    return failed;
+}
+#define _cmocka_run_group_tests run_watched
+
 /* ---- statuses and sentences ---- */
 static inline void check_ok(const gpunn_device *dev, gpunn_status status, const char *call, const char *file, int line)
 {
