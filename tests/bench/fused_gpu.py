@@ -117,8 +117,7 @@ def build(folder, names, small=False):
     nvcc = toolkit.Toolkit()
     if nvcc.nvcc is None:
         sys.exit("nvcc was not found: NVCC names one")
-    arch = "native" if toolkit.gpu()[1] else "sm_90"
-    return [nvcc.nvcc, "-std=c++17", "-O3", "-arch=" + arch, *nvcc.flags, "-I" + ROOT, "-I" + folder, os.path.join(HERE, "fused_gpu.cu"),
+    return [nvcc.nvcc, "-std=c++17", "-O3", "-lineinfo", "-arch=" + nvcc.arch(), *nvcc.flags, "-I" + ROOT, "-I" + folder, os.path.join(HERE, "fused_gpu.cu"),
             os.path.join(folder, "fused_gpu_kernels.cu"), "-o", os.path.join(folder, "fused_gpu")]
 
 
