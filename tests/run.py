@@ -184,7 +184,7 @@ def main():
     parser.add_argument("programs", nargs="*")
     parser.add_argument("--seconds", type=float, default=86400, help="for all programs together")
     parser.add_argument("--log", type=argparse.FileType("a"), help="receives every line as it is printed")
-    parser.add_argument("--failures", type=argparse.FileType("w"), help="receives the failed tests' programs, numbers and names")
+    parser.add_argument("--failures", type=argparse.FileType("a"), help="receives the failed tests' programs, numbers and names")
     parser.add_argument("--resume", action="store_true", help="starts a program that ended in a test again behind it")
     options = parser.parse_args()
     passed = failed = skipped = 0

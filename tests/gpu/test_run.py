@@ -54,6 +54,7 @@ class Run(unittest.TestCase):
                                  "p:" + " ".join([self.program, *faults]))
         with open(self.path("failures")) as file:
             failed = [line.split("\t")[1:] for line in file.read().splitlines()]
+        os.remove(self.path("failures"))
         return code, said, failed
 
     def test_all_good(self):
@@ -174,6 +175,7 @@ class Header(unittest.TestCase):
         self.assertIn("FAILED slow: it died of SIGALRM in this test", done.stdout)
         with open(failures) as file:
             failed = [line.split("\t")[1:] for line in file.read().splitlines()]
+        os.remove(failures)
         self.assertEqual(failed, [["1", "bad"], ["2", "slow"], ["3", "dies"]])
         one = subprocess.run([program], stdout=subprocess.PIPE, text=True,
                              env={**os.environ, "CMOCKA_MESSAGE_OUTPUT": "TAP", "GPUNN_TEST_FROM": "1", "GPUNN_TEST_COUNT": "1"})
