@@ -54,8 +54,12 @@ shift $(($# > 0))
 
 mkdir -p "$work" "$out"
 : >"$log"
-eval "$("$python" tests/gpu/toolkit.py --shell)"
-"$python" tests/gpu/toolkit.py | tee -a "$log"
+if ! bounded 30 "$python" tests/gpu/toolkit.py --shell >"$work/toolkit" 2>>"$log"; then
+    say "tests/gpu/toolkit.py failed, or the driver gives no answer: see $log"
+    exit 1
+fi
+. "$work/toolkit"
+bounded 30 "$python" tests/gpu/toolkit.py | tee -a "$log"
 if [ -z "$NVCC" ]; then
     say "nvcc was not found: README.md says how to install it, NVCC=/path/to/nvcc names one"
     exit 1
@@ -187,7 +191,7 @@ with_torch=0
 if [ "$what" = bench ]; then
     : >"$ready"
     export TORCHINDUCTOR_CACHE_DIR=$PWD/$work/inductor TORCHINDUCTOR_COMPILE_THREADS=8
-    if "$python" -c 'import torch' 2>>"$log"; then
+    if bounded 60 "$python" -c 'import torch' 2>>"$log"; then
         with_torch=1
         tuning=$((seconds - $(planned "PyTorch, max-autotune") - SECONDS - grace))
         timeout --kill-after=2 "$tuning" bash -c "ahead $((tuning - 10)) max-autotune $*" >"$out/ahead.log" 2>&1 &
