@@ -156,7 +156,8 @@ int main(int argc, char **argv)
         } else if (strcmp(line, "time\n") == 0)
             printf("ok %.9f\n", 1e3 * repeat(&w, runs) / (double)runs);
         else {
-            printf("ok %zu %zu %.6g\n", gpunn_memory_allocated(w.dev), gpunn_memory_reserved(w.dev), value); /* a run takes no more */
+            printf("ok %zu %zu %.6g\n", gpunn_memory_allocated(w.dev), gpunn_memory_reserved(w.dev),
+                   value); /* a run takes no more */
             free_workload(&w);
         }
         (void)fflush(stdout);

@@ -23,7 +23,7 @@ def call(command, number, name):
     """The arguments and settings that run one test."""
     if number:
         return shlex.split(command), {"GPUNN_TEST_FROM": number, "GPUNN_TEST_COUNT": "1", "CMOCKA_MESSAGE_OUTPUT": "TAP"}
-    return [sys.executable, "-m", "unittest", name.strip()], {}
+    return [sys.executable, "-m", "unittest", name] if "tap.py" in command else shlex.split(command), {}
 
 
 def main():
@@ -37,7 +37,8 @@ def main():
     end, programs = time.monotonic() + options.seconds, run.Programs(None)
     with open(options.failures) as file:
         tests = [line.split("\t") for line in file.read().splitlines()]
-    chosen = tests[:options.count]
+    tests = list(dict.fromkeys((command, number, name if number else name.split(" [")[0].strip()) for command, number, name in tests))
+    chosen = tests[:options.count]  # a test of which parts failed is one
     ways = [("alone", [], LOGS, 20)]
     if options.sanitizer:
         ways.append(("memcheck", [options.sanitizer, "--tool", "memcheck", "--error-exitcode", "9"], {"GPUNN_PLAIN": "1"}, 40))

@@ -81,7 +81,7 @@ stage() {
     [ "$code" -eq 0 ] || lines=25
     shown=$(tail -c "+$from" "$log" | tail -n "$lines" | cut -c -240)
     say "---- $name ($((SECONDS - begin)) s)"
-    echo "$shown"
+    [ -z "$shown" ] || echo "$shown"
     if [ "$code" -eq 0 ]; then
         passed=$((passed + 1))
         summary+="passed   $name ($((SECONDS - begin)) s)"$'\n'

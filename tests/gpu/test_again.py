@@ -55,7 +55,9 @@ class Again(unittest.TestCase):
         self.assertIn("4 1 blocking=1", log)
 
     def test_a_test_of_python(self):
-        said, log = self.again("tests/tap.py tests/gpu test_again\t\ttests.gpu.no_such.Test.test\n", "--seconds", "20")
+        said, log = self.again("tests/tap.py tests/gpu test_again\t\ttests.gpu.no_such.Test.test [part 1]\n"
+                               "tests/tap.py tests/gpu test_again\t\ttests.gpu.no_such.Test.test [part 2]\n", "--seconds", "20")
+        self.assertIn("1 of 1 failed tests", said)
         self.assertIn("alone: tests.gpu.no_such.Test.test: fails with 1", said)
         self.assertIn("no_such", log)
 

@@ -16,7 +16,7 @@ case $1 in
 --list-gpu-arch) printf 'compute_75\\ncompute_80\\ncompute_90\\n' ;;
 esac
 """
-DRIVER = """
+DRIVER = """ /* of the name by which the loader finds a library that is open */
 int cuInit(unsigned flags) { return (int)flags; }
 int cuDeviceGetCount(int *count) { *count = COUNT; return 0; }
 int cuDeviceGetName(char *name, int size, int device) { name[0] = 'G'; name[1] = 0; return size * device; }
@@ -35,9 +35,14 @@ class Toolkit(unittest.TestCase):
             os.environ.pop(name, None)
         path, mounts, wheels = os.environ["PATH"], toolkit.MOUNTS, toolkit.wheels
         self.addCleanup(os.environ.__setitem__, "PATH", path)
-        self.addCleanup(setattr, toolkit, "MOUNTS", mounts)
+        self.addCleanup(self.mount, *mounts)
         self.addCleanup(setattr, toolkit, "wheels", wheels)
         toolkit.wheels = lambda: []
+
+    @staticmethod
+    def mount(*folders):
+        toolkit.MOUNTS = folders
+        toolkit.driver.cache_clear()
 
     def write(self, name, text="", mode=0o644):
         path = os.path.join(self.folder, name)
@@ -91,25 +96,25 @@ class Toolkit(unittest.TestCase):
 
     def test_a_driver_that_the_loader_does_not_know(self):
         path = self.driver("mounted")
-        toolkit.MOUNTS = ("/nowhere", path)
+        self.mount("/nowhere", path)
         self.assertEqual(toolkit.driver()[1], path)
         self.assertEqual(toolkit.gpu(), ("1 x G, sm_90", 90))
 
     def test_a_driver_in_the_loaders_path(self):
         os.environ["LD_LIBRARY_PATH"] = "/nowhere:" + self.driver("named")
-        toolkit.MOUNTS = ()
+        self.mount()
         self.assertEqual(toolkit.driver()[1], os.path.join(self.folder, "named"))
 
     def test_no_driver_and_no_gpu(self):
-        toolkit.MOUNTS = ("/nowhere",)
+        self.mount("/nowhere")
         self.assertEqual(toolkit.gpu(), ("no driver (libcuda.so.1)", None))
-        toolkit.MOUNTS = (self.driver("none", count=0),)
+        self.mount(self.driver("none", count=0))
         self.assertEqual(toolkit.gpu(), ("a driver, but no GPU (code 0)", None))
 
     def test_the_architecture_is_the_cards(self):
         os.environ["NVCC"] = self.make_wheels()[1]
         for major, arch in (8, "sm_80"), (9, "sm_90"), (12, "compute_90"):
-            toolkit.MOUNTS = (self.driver(f"sm{major}", major=major),)
+            self.mount(self.driver(f"sm{major}", major=major))
             self.assertEqual(toolkit.Toolkit().arch(), arch)
 
 

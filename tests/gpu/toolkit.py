@@ -8,6 +8,7 @@
 Standard library only; the wheels are looked for beside the Python that runs this.
 """
 import ctypes
+import functools
 import glob
 import os
 import shlex
@@ -91,6 +92,7 @@ MOUNTS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/x86_64-l
           "/usr/lib/wsl/lib", "/usr/local/cuda/compat")
 
 
+@functools.lru_cache(maxsize=None)  # a library that is open is found everywhere
 def driver():
     """(the driver's library or None, the folder of it that the loader has to be told of or "")."""
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
