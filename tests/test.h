@@ -113,11 +113,11 @@ static inline bool backend_available(const test_backend *backend)
     return backend->type == GPUNN_DEVICE_CPU ||
            (is_emulated(backend) ? &gpunn_emulator_backend != NULL : gpunn_cuda_device_count() > 0);
 }
-/* The one of tests that need no more. */
+/* The one of tests that need no more; the one that is asked for, even if it is there no more. */
 static inline const test_backend *first_backend(void)
 {
     for (int b = 0; b < COUNT(backends); b++)
-        if (backend_wanted(&backends[b]) && backend_available(&backends[b])) return &backends[b];
+        if (backend_wanted(&backends[b]) && (getenv("GPUNN_TEST_DEVICE") || backend_available(&backends[b]))) return &backends[b];
     return &backends[0];
 }
 #define ON(backend_) .type = (backend_)->type, .backend = (backend_)->table
@@ -285,25 +285,26 @@ static inline void watched_run(void **state)
 static inline int run_watched(const char *name, const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup,
                               CMFixtureFunction teardown)
 {
-    if (getenv("GPUNN_TEST_DEVICE") && !backend_wanted(first_backend())) {
+    if (!backend_wanted(first_backend()) || !backend_available(first_backend())) {
         printf("1..1\nnot ok 1 - there is no %s device, which GPUNN_TEST_DEVICE asks for\n", getenv("GPUNN_TEST_DEVICE"));
         return 1;
     }
     if (getenv("GPUNN_TEST_FROM") == NULL) return _cmocka_run_group_tests(name, tests, count, setup, teardown);
-    size_t from = (size_t)test_setting("GPUNN_TEST_FROM", 0), most = (size_t)test_setting("GPUNN_TEST_COUNT", (long)count);
-    struct CMUnitTest *part = calloc(count + 1, sizeof *part); /* as long as the program */
-    size_t             kept = 0;
-    for (size_t i = from; i < count && kept < most; i++) {
-        watched_test     *one = malloc(sizeof *one);
-        struct CMUnitTest test = {tests[i].name, watched_run, watched_setup, tests[i].teardown_func, one};
-        one->test = &tests[i];
-        one->number = (int)i;
-        part[kept++] = test;
+    size_t from = (size_t)test_setting("GPUNN_TEST_FROM", 0), most = (size_t)test_setting("GPUNN_TEST_COUNT", (long)count),
+           kept = 0;
+    struct CMUnitTest *part = calloc(count + 1, sizeof *part);
+    watched_test      *each = calloc(count + 1, sizeof *each);
+    for (size_t i = from; i < count && kept < most; i++, kept++) {
+        struct CMUnitTest test = {tests[i].name, watched_run, watched_setup, tests[i].teardown_func, &each[kept]};
+        each[kept].test = &tests[i];
+        each[kept].number = (int)i;
+        part[kept] = test;
     }
     (void)setvbuf(stdout, NULL, _IOLBF, 0); /* what is printed is not lost with the program */
-    if (kept == 0) return printf("1..0\n"), 0;
-    int failed = _cmocka_run_group_tests(name, part, kept, setup, teardown);
+    if (kept == 0) printf("1..0\n");
+    int failed = kept ? _cmocka_run_group_tests(name, part, kept, setup, teardown) : 0;
     (void)alarm(0);
+    free(part), free(each);
     return failed;
 }
 #define _cmocka_run_group_tests run_watched

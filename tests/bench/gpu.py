@@ -24,6 +24,7 @@ import json
 import math
 import os
 import queue
+import re
 import statistics
 import subprocess
 import sys
@@ -97,8 +98,9 @@ class Peer:
         if words[:1] != ["ok"]:
             self.listener.join(1)  # it ends when the process has said its last word
             said = [line for line in self.said if line]
+            errors = [line for line in said if re.match(r"[\w.]*(Error|Exception)\b", line)]  # PyTorch goes on after these
             self.stop()
-            raise Failure(said[-1] if said else "it ended without a word")
+            raise Failure((errors or said or ["it ended without a word"])[-1])
         return words[1:]
 
     def stop(self):
@@ -129,16 +131,22 @@ def measure(name, peers, rounds, seconds, spare=10):
     failures, times, closed, end = {}, {}, {}, time.monotonic() + seconds
 
     def ask(peer, text, limit):
+        left = min(limit, end + spare - time.monotonic())
         if peer in failures:
             return None
+        if left < 1:
+            failures[peer] = f"no time was left to {text}"
+            peers[peer].stop()
+            return None
         try:
-            return peers[peer].ask(text, min(limit, end + spare - time.monotonic()))
+            return peers[peer].ask(text, left)
         except (Failure, OSError) as failure:
             failures[peer] = str(failure)
             return None
 
     for peer in peers:
-        if ask(peer, "open " + name, end - time.monotonic()) is not None:
+        left = end - time.monotonic()
+        if ask(peer, "open " + name, min(left, max(20, left / 2))) is not None:  # one that hangs leaves time for the others
             times[peer] = []
     for number in range(rounds):
         for peer in list(times) if number % 2 == 0 else list(times)[::-1]:

@@ -184,6 +184,15 @@ class Header(unittest.TestCase):
         self.assertEqual(absent.returncode, 1)
         self.assertIn("not ok 1 - there is no cuda device", absent.stdout)
 
+    def test_a_device_that_is_lost(self):
+        program = os.path.join(ROOT, "build", "emulator", "lost")
+        if not os.path.exists(program):
+            self.skipTest("ninja build/emulator/lost was not called")
+        plain, resumed = (subprocess.run([sys.executable, "tests/run.py", *way, program], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+                                         env={**os.environ, "GPUNN_TEST_DEVICE": "emulator"}).stdout for way in ((), ("--resume",)))
+        self.assertIn("1 passed, 4 failed, 0 skipped", plain)
+        self.assertIn("2 passed, 3 failed, 0 skipped", resumed)
+
     def test_stand_in(self):
         self.check("stand_in", "-Itests/gpu")
 
