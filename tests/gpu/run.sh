@@ -9,6 +9,7 @@
 #   tests/gpu/run.sh --plan     what each stage of each call may take
 #   OUT=FOLDER                  receives gpu.log (everything, as it is printed) and what each stage writes; else build/gpu
 #   GPUNN_GPU_SECONDS=520       what a call may take in all
+#   PYTHON=python3              which has torch, for --bench
 #   GPUNN_COMMIT=...            the commit, where there is no git
 #   CPATH=/path/to/include      where stb/stb_image.h lies, which two examples ask for, if libstb-dev is not installed
 #
@@ -25,9 +26,10 @@ out=${OUT:-$work}
 log=$out/gpu.log
 . tests/gpu/stages.sh
 
-plan_truth=(machine 10 library 75 programs 75 doctor 10 simple_nn 10 products 40 tests 125 examples 40 again 70 benchmarks 40 "CPU against GPU" 25)
-plan_bench=(machine 10 library 75 programs 85 "PyTorch, max-autotune" 25 "PyTorch, other modes" 70 benchmarks 195 "fused kernels" 60)
-plan_check=(machine 10 library 75 programs 75)
+plan_truth=(machine 20 library 75 programs 75 doctor 10 simple_nn 10 products 40 tests 120 examples 40 again 65 benchmarks 40
+    "CPU against GPU" 25)
+plan_bench=(machine 20 library 75 programs 85 "PyTorch, max-autotune" 25 "PyTorch, other modes" 70 benchmarks 190 "fused kernels" 55)
+plan_check=(machine 20 library 75 programs 75)
 checks=("memcheck reference" "racecheck reference" "memcheck run" "racecheck training" "memcheck golden" "memcheck fused" "racecheck golden")
 for one in "${checks[@]}"; do plan_check+=("$one" 50); done
 plan_build=(machine 60 library 1200 programs 2300)
@@ -187,11 +189,12 @@ ahead_others() { # SECONDS WORKLOAD...: in two halves, if not told which
 }
 export -f ahead ahead_others
 export ready python
+stage machine bash -c 'machine; true'
 with_torch=0
 if [ "$what" = bench ]; then
     : >"$ready"
     export TORCHINDUCTOR_CACHE_DIR=$PWD/$work/inductor TORCHINDUCTOR_COMPILE_THREADS=8
-    if bounded 60 "$python" -c 'import torch' 2>>"$log"; then
+    if "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
         with_torch=1
         tuning=$((seconds - $(planned "PyTorch, max-autotune") - SECONDS - grace))
         timeout --kill-after=2 "$tuning" bash -c "ahead $((tuning - 10)) max-autotune $*" >"$out/ahead.log" 2>&1 &
@@ -200,7 +203,6 @@ if [ "$what" = bench ]; then
         fail "PyTorch: $python has none; PYTHON=/path/to/python names one that has it"
     fi
 fi
-stage machine bash -c 'machine; true'
 stage library bash -c library || finish
 stage programs xargs -a <(echo "$programs") -P "$(nproc)" -I{} bash -c 'program {}'
 [ "$what" != build ] || finish
@@ -236,7 +238,7 @@ stage doctor --needs '^gpunn takes .* multiprocessors' --never ' fails: ' env -u
 stage simple_nn --never 'computes on the CPU' "$work/simple_nn"
 stage products "$python" tests/gpu/products.py "$work/products" --out "$out/products.txt"
 : >"$work/failures"
-stage tests env GPUNN_TEST_SECONDS=30 "$python" tests/run.py --jobs 6 --resume --seconds @seconds --log "$out/tests.log" --failures \
+stage tests env GPUNN_TEST_SECONDS=40 "$python" tests/run.py --jobs 6 --resume --seconds @seconds --log "$out/tests.log" --failures \
     "$work/failures" $(printf "$work/%s " $(basename -a $tests))
 runs=()
 for name in $example_tests; do runs+=("$name:tests/tap.py tests/examples test_$name"); done

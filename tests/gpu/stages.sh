@@ -1,6 +1,6 @@
 # Stages that end in time, for tests/gpu/run.sh: each has a share of all the time, which those before it cannot take from it, and what it
 # prints is in the log as it is printed. Sourced with `seconds`, `out` and `log` set, and with
-#   plan=(NAME SECONDS NAME SECONDS ...)      the stages in their order; the seconds add up to no more than `seconds`
+#   plan=(NAME SECONDS NAME SECONDS ...)      the stages in their order; the seconds should add up to no more than `seconds`
 passed=0
 failed=0
 skipped=0
@@ -21,15 +21,17 @@ fail() { # WHY
     summary+="FAILED   $*"$'\n'
 }
 
-# planned NAME: prints the seconds of the stages behind it.
+# planned NAME: prints the seconds of the stages behind it, in proportion where there is less time than was planned.
 planned() {
-    local i found=0 sum=0
+    local i found=0 behind=0 total=0
     for ((i = 0; i < ${#plan[@]}; i += 2)); do
-        [ "$found" -eq 0 ] || sum=$((sum + plan[i + 1]))
+        total=$((total + plan[i + 1]))
+        [ "$found" -eq 0 ] || behind=$((behind + plan[i + 1]))
         [ "${plan[i]}" != "$1" ] || found=1
     done
     [ "$found" -eq 1 ] || echo "the stage $1 is not planned" >&2
-    echo "$sum"
+    [ "$total" -le "$seconds" ] || behind=$((behind * seconds / total))
+    echo "$behind"
 }
 
 # bounded SECONDS COMMAND...: its status; 124 when it was ended. What cannot be ended, as in a driver that hangs, is left behind.

@@ -48,6 +48,12 @@ class Stages(unittest.TestCase):
         self.assertIn("FAILED   two (its limit of", said)
         self.assertIn("passed   three", said)
 
+    def test_less_time_than_planned(self):
+        code, said, _, took = self.run_stages(30, "one 60 two 60", "stage one sleep 60", "stage two true")
+        self.assertLess(took, 25)
+        self.assertIn("FAILED   one (its limit of", said)
+        self.assertIn("passed   two", said)
+
     def test_what_cannot_be_ended_is_left_behind(self):
         # A process that no signal reaches, played by a timeout that waits for ever.
         tool = os.path.join(self.out, "timeout")
