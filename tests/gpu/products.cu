@@ -122,12 +122,15 @@ static gpunn__product product(const int64_t shape[3], const types *type, const f
     return p;
 }
 
+/* Below 0: the algorithm that was offered is refused. */
 static float milliseconds(const gpunn__product *p, cudaEvent_t begin, cudaEvent_t end)
 {
     float elapsed = 0;
     for (int i = -2; i < REPEATS; i++) { /* two to warm up */
         if (i == 0) demand_cuda(cudaEventRecord(begin, cuda->stream));
-        demand(gpunn__cuda_product(cuda, p));
+        const gpunn_status status = gpunn__cuda_product(cuda, p);
+        if (status == GPUNN_ERR_UNSUPPORTED) return -1;
+        demand(status);
     }
     demand_cuda(cudaEventRecord(end, cuda->stream));
     demand_cuda(cudaEventSynchronize(end));
@@ -182,7 +185,10 @@ int main(void)
                            status == GPUNN_OK ? found->count : 0, number);
                     if (alignment == 0 && status == GPUNN_OK) time = milliseconds(&p, begin, end);
                 }
-                printf(" | %.4f ms\n", (double)time);
+                if (time < 0)
+                    printf(" | refused: %s\n", cuda->text);
+                else
+                    printf(" | %.4f ms\n", (double)time);
                 (void)fflush(stdout);
             }
     for (int i = 0; i < REGIONS; i++) gpunn__cuda_free(cuda, region[i], region_bytes);

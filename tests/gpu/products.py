@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What cuBLASLt answers on this GPU, beside what it answered before: python3 tests/gpu/products.py PROGRAM [--out FILE] [--tables FOLDER]
 
-PROGRAM is built from products.cu. Its table is written to FILE as it is made. The tables in FOLDER (tests/gpu/products) were made on real
-GPUs, one for each card and release of cuBLASLt: where there is one, each line that differs in front of its bar is a failure; where there is
-none, the new table waits to be committed under the name that is told.
+PROGRAM is built from products.cu. Its table is written to FILE as it is made; an algorithm that is offered and then refused is a failure.
+The tables in FOLDER (tests/gpu/products) were made on real GPUs, one for each card and release of cuBLASLt: where there is one, each line
+that differs in front of its bar is a failure; where there is none, the new table waits to be committed under the name that is told.
 """
 import argparse
 import difflib
@@ -44,17 +44,18 @@ def main():
         return 1
     table = os.path.join(options.tables, file_name(lines[0]))
     none = sum(" 64 0/" in line for line in lines)
-    print(f"{len(lines) - 1} products, {none} of them without an algorithm for well placed operands")
+    refused = [line for line in lines if "| refused" in line]
+    print("\n".join([f"{len(lines) - 1} products, {none} of them without an algorithm for well placed operands, {len(refused)} refused"] + refused[:50]))
     if not os.path.exists(table):
         print(f"There is no table for this card and release yet: commit {options.out} as {os.path.relpath(table)}")
-        return 0
+        return 1 if refused else 0
     with open(table) as file:
         before = file.read().splitlines()
     changes = [line for line in difflib.unified_diff(answers(before), answers(lines), lineterm="", n=0)
                if line[0] in "+-" and not line.startswith(("+++", "---"))]
     print("\n".join(changes[:200]))
     print(f"{len(changes)} lines differ from {os.path.relpath(table)}")
-    return 1 if changes else 0
+    return 1 if changes or refused else 0
 
 
 if __name__ == "__main__":

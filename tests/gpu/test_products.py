@@ -52,6 +52,11 @@ class Products(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("1 lines differ", said)
 
+    def test_an_algorithm_that_is_refused(self):
+        code, said = self.run_on(TABLE.replace("0.0100 ms", "refused: cublasLtMatmul: not supported"))
+        self.assertEqual(code, 1)
+        self.assertIn("1 refused\n32x50x20 f32 y: 64 8/21", said)
+
     def test_a_program_that_fails(self):
         code, said = self.run_on(TABLE, "exit 3\n")
         self.assertEqual(code, 1)
