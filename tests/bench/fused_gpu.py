@@ -207,16 +207,16 @@ def main():
         subprocess.run(build(options.work, names), check=True)
     if options.build:
         return
-    done = subprocess.run([os.path.join(options.work, "fused_gpu")], stdout=subprocess.PIPE, text=True, timeout=options.seconds)
-    if done.returncode:
-        print(done.stdout, end="", flush=True)
-        sys.exit("fused_gpu ended with %d" % done.returncode)
-    said, own = done.stdout, {}
-    for line in said.splitlines():
-        name, us, moved = line.rsplit("|", 2)
-        own[name] = float(us), float(moved)
+    own, end = {}, time.monotonic() + options.seconds
+    with subprocess.Popen([os.path.join(options.work, "fused_gpu")], stdout=subprocess.PIPE, text=True) as program:
+        for line in program.stdout:
+            print("# " + line, end="", flush=True)
+            name, us, moved = line.rsplit("|", 2)
+            own[name] = float(us), float(moved)
+    if program.returncode:
+        sys.exit("fused_gpu ended with %d" % program.returncode)
     copy = own["copy"][1] / own["copy"][0]  # bytes in a microsecond
-    peers = torch_times(names, options.seconds)
+    peers = torch_times(names, end - time.monotonic())
     print("| kernels | MB | us | GB/s | % of copy | eager us | compile us |\n|---|---|---|---|---|---|---|")
     for name, (us, moved) in own.items():
         others = ["%.1f" % peers[name][mode] if mode in peers.get(name, {}) else "-" for mode in ("eager", "compile")]

@@ -56,6 +56,7 @@ shift $(($# > 0))
 
 mkdir -p "$work" "$out"
 : >"$log"
+find "$work" -maxdepth 1 -type f -perm -u+x -delete # nothing of an earlier call is run
 if ! bounded 30 "$python" tests/gpu/toolkit.py --shell >"$work/toolkit" 2>>"$log"; then
     say "tests/gpu/toolkit.py failed, or the driver gives no answer: see $log"
     exit 1
@@ -238,6 +239,7 @@ stage doctor --needs '^gpunn takes .* multiprocessors' --never ' fails: ' env -u
 stage simple_nn --never 'computes on the CPU' "$work/simple_nn"
 stage products "$python" tests/gpu/products.py "$work/products" --out "$out/products.txt"
 : >"$work/failures"
+: >"$out/tests.log"
 stage tests env GPUNN_TEST_SECONDS=40 "$python" tests/run.py --jobs 6 --resume --seconds @seconds --log "$out/tests.log" --failures \
     "$work/failures" $(printf "$work/%s " $(basename -a $tests))
 runs=()
