@@ -125,9 +125,9 @@ def process_mib():
     return {int(pair[0]): int(pair[1]) for pair in pairs if len(pair) == 2 and all(one.strip().isdigit() for one in pair)}
 
 
-def measure(name, peers, rounds, seconds, spare=10):
+def measure(name, peers, rounds, seconds, spare=20.0):
     """{peer: {"ms": [of each round], "ratio", "peak", "reserved", "process", "result"}} and {peer: why it failed}. All peers open within
-    `seconds`; `spare` more are for those that then hang."""
+    `seconds`; `spare` more are for rounds, of which one that hangs takes a quarter."""
     failures, times, closed, end = {}, {}, {}, time.monotonic() + seconds
 
     def ask(peer, text, limit):
@@ -150,13 +150,13 @@ def measure(name, peers, rounds, seconds, spare=10):
             times[peer] = []
     for number in range(rounds):
         for peer in list(times) if number % 2 == 0 else list(times)[::-1]:
-            answer = ask(peer, "time", 20)
+            answer = ask(peer, "time", spare / 4)
             if answer:
                 times[peer].append(float(answer[0]))
     mib = process_mib()
     of_process = {peer: mib.get(peers[peer].process.pid) for peer in times if peer not in failures}
     for peer in times:
-        closed[peer] = ask(peer, "close", 20)
+        closed[peer] = ask(peer, "close", spare / 2)
     results = {peer: {"ms": times[peer], "peak": int(answer[0]), "reserved": int(answer[1]), "process": of_process[peer],
                       "result": answer[2]} for peer, answer in closed.items() if answer}
     own = results.get("gpunn")
@@ -297,12 +297,13 @@ def main():
     copy, failed = 0, False
     for name in options.names or WORKLOADS:
         left = end - time.monotonic()
-        if left < 15:
+        if left < 12:
             report["left out"].append(name)
             continue
         meant = {mode: peer for mode, peer in peers.items() if is_meant(mode, name)}
         present = {mode: peer for mode, peer in meant.items() if is_ready(mode, name, ready)}
-        results, failures = measure(name, present, options.rounds, min(left - 10, options.opening))
+        spare = min(20, left / 3)
+        results, failures = measure(name, present, options.rounds, min(left - spare, options.opening), spare)
         failed = failed or bool(failures.keys() & (results.keys() | set(OWN)))
         failures.update({mode: "not measured: it was not compiled in time" for mode in meant if mode not in present})
         if name == "copy" and results:

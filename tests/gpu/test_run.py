@@ -1,6 +1,5 @@
 """tests/run.py: what it makes of programs that die, hang, lose the device, or leave something behind; and --resume with test.h itself."""
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -78,8 +77,8 @@ class Run(unittest.TestCase):
 
     def test_a_hanging_test_costs_no_more_than_the_limit(self):
         begin = time.monotonic()
-        code, said, failed = self.resumed("2=hang", limit=3)
-        self.assertLess(time.monotonic() - begin, 15)
+        code, said, failed = self.resumed("2=hang", limit=6)
+        self.assertLess(time.monotonic() - begin, 30)
         self.assertEqual((code, failed), (1, [["2", "name 2"]]))
         self.assertIn("it ran longer than", said)
         self.assertIn("no time was left for test 3 and those behind it", said)
