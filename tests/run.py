@@ -4,6 +4,11 @@
 A program prints TAP lines ("ok 1 - name", "not ok 2 - name", "ok 3 - name # SKIP reason"), as cmocka does when asked; a .py file is run by
 Python, `name:program` says what to call it, and arguments may follow in the same word: "tests/x.py one two". Failures are printed in full,
 skips with their reasons. The last line is `N passed, N failed, N skipped`; the exit status is 1 when anything failed.
+
+--seconds bounds all programs together: what has no time left is a failure. --log FILE receives every line as it is printed, its program's
+name before it. --resume starts a program of test.h's that ends before its last test again, behind the test in which it ended, so that every
+test has a verdict. --failures FILE receives a line `program, tab, number, tab, name` for each test that failed; no number: not a program of
+test.h's.
 """
 import argparse
 import concurrent.futures
@@ -15,50 +20,134 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULT = re.compile(r"^(not ok|ok) (\d+)(?: -)? ?(.*)$")
 
 
-def parse(text, code):
-    """(passed, failures, skips) of a program's output; failures and skips as texts."""
-    passed, failures, skips, planned, seen = 0, [], [], None, 0
-    before, open_failure = [], None
-    for line in text.splitlines():
-        plan, result = re.match(r"^1\.\.(\d+)", line), RESULT.match(line)
-        if plan:
-            planned = int(plan[1])
-        elif result:
-            seen, open_failure = seen + 1, None
-            name, skip, reason = result[3].partition("# SKIP")
-            if skip:
-                said = [b[len("# skip: "):] for b in before if b.startswith("# skip: ")]
-                skips.append(f"{name.strip(' -')}{reason}".strip() + (f": {said[-1]}" if said else ""))
-            elif result[1] == "ok":
-                passed += 1
-            else:
-                failures.append(name + "".join("\n    " + b for b in before[-60:]))
-                open_failure = len(failures) - 1
-            before = []
-        elif line.startswith("# ") and open_failure is not None and not line.startswith(("# ok", "# not ok", "# skip")):
-            failures[open_failure] += "\n    " + line  # cmocka puts the place after the verdict
-        elif line:
-            before.append(line)
-            open_failure = None
-    tail = "".join("\n    " + b for b in before[-60:])
-    if planned is None:
-        failures.append("it printed no plan" + tail)
-    elif seen != planned:
-        failures.append(f"{planned} tests planned, {seen} reported" + tail)
-    if code < 0:
-        failures.append(f"it died of {signal.Signals(-code).name}" + tail)
-    elif code != 0 and not failures:
-        failures.append(f"it exited with {code}" + tail)
-    return passed, failures, skips
+BEGINS = re.compile(r"^# test (\d+) (.*)$")  # test.h's line before a test, where it is asked for
 
 
-def run(word, folder, limit):
+class Verdicts:
+    """What a program's output says. failures: texts. failed: (number or None, name) of the tests among them. next: where to go on if the
+    program ended before its last test."""
+
+    def __init__(self, text, code):
+        self.passed, self.failures, self.skips, self.failed, self.next = 0, [], [], [], None
+        planned, seen, before, behind, begun, running, bailed = None, 0, [], False, None, None, False
+        for line in text.splitlines():
+            plan, result, begins = re.match(r"^1\.\.(\d+)", line), RESULT.match(line), BEGINS.match(line)
+            if plan:
+                planned = int(plan[1])
+            elif begins:
+                begun, running = int(begins[1]), (int(begins[1]), begins[2])
+                before, behind = [], False
+            elif result:
+                seen, behind = seen + 1, False
+                name, skip, reason = result[3].partition("# SKIP")
+                if skip:
+                    said = [b[len("# skip: "):] for b in before if b.startswith("# skip: ")]
+                    self.skips.append(f"{name.strip(' -')}{reason}".strip() + (f": {said[-1]}" if said else ""))
+                elif result[1] == "ok":
+                    self.passed += 1
+                else:
+                    self.fail(name + "".join("\n    " + b for b in before[-60:]), (begun if running else None, name))
+                    behind = True
+                before, running = [], None
+            elif line.startswith("# ") and behind and not line.startswith(("# ok", "# not ok", "# skip")):
+                self.failures[-1] += "\n    " + line  # cmocka puts the place after the verdict
+            elif line:
+                bailed = bailed or begun is not None and line.startswith("Bail out!")
+                before.append(line)
+                behind = False
+        tail = "".join("\n    " + b for b in before[-60:])
+        end = f"it died of {signal.Signals(-code).name}" if code < 0 else f"it exited with {code}" if code else None
+        if running:  # the program ended, or was ended, in this test
+            self.fail(f"{running[1]}: {end or 'it ended'} in this test" + tail, running)
+            self.next = running[0] + 1
+        elif bailed:  # for what it says; the test that brought it about has its verdict
+            self.next = begun + 1
+        else:
+            if planned is None:
+                self.fail("it printed no plan" + tail)
+            elif seen != planned:
+                self.fail(f"{planned} tests planned, {seen} reported" + tail)
+            if end and (code < 0 or not self.failures):
+                self.fail(end + tail)
+
+    def fail(self, text, test=None):
+        self.failures.append(text)
+        if test:
+            self.failed.append(test)
+
+    def add(self, other):
+        self.passed += other.passed
+        self.failures += other.failures
+        self.skips += other.skips
+        self.failed += other.failed
+
+
+class Programs:
+    """Those that run now. They have sessions of their own, so that what they started ends with them."""
+
+    def __init__(self, log):
+        self.running, self.lock, self.log, self.ended = set(), threading.Lock(), log, False
+
+    def stop(self, process):
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def stop_all(self, number, frame):
+        """On a signal that ends this."""
+        self.ended = True
+        for process in list(self.running):
+            self.stop(process)
+        sys.exit(128 + number)
+
+    def run(self, name, arguments, environment, limit):
+        """(what it printed, its exit status). Not even a process that cannot be killed is waited for."""
+        lines = []
+        if self.ended:
+            return "it was not begun", 1
+
+        def read(pipe):
+            for line in pipe:
+                lines.append(line)
+                if self.log:
+                    with self.lock:
+                        self.log.write(f"{name}| {line}" if line.endswith("\n") else f"{name}| {line}\n")
+                        self.log.flush()
+
+        try:
+            process = subprocess.Popen(arguments, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
+        except OSError as error:
+            return f"cannot run {arguments[0]}: {error.strerror}", 1
+        self.running.add(process)
+        reader = threading.Thread(target=read, args=(process.stdout,), daemon=True)
+        reader.start()
+        late = ""
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            late, code = f"\nit ran longer than {limit:g} s", 1
+        self.stop(process)  # and what it left behind
+        reader.join(5)
+        if late:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                late += " and cannot be killed"
+        self.running.discard(process)
+        return "".join(list(lines)) + late, code
+
+
+def run(word, folder, programs, end, options):
+    """Name, command and verdicts of a program, and the seconds it took."""
     name, colon, command = word.partition(":")
     if not colon:
         name, command = word, word
@@ -70,19 +159,22 @@ def run(word, folder, limit):
     environment = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP", TMPDIR=own, OMP_WAIT_POLICY="passive",
                        ASAN_OPTIONS="detect_leaks=1:abort_on_error=0", UBSAN_OPTIONS="print_stacktrace=1", TSAN_OPTIONS="halt_on_error=1")
     start = time.monotonic()
-    try:
-        done = subprocess.run(arguments, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              timeout=limit)
-        text, code = done.stdout.decode(errors="replace"), done.returncode
-    except subprocess.TimeoutExpired as late:
-        text, code = (late.stdout or b"").decode(errors="replace") + f"\nit ran longer than {limit:g} s", 1
-    except OSError as error:
-        text, code = f"cannot run {arguments[0]}: {error.strerror}", 1
-    passed, failures, skips = parse(text, code)
+    last = min(start + options.limit, end)
+    verdicts, first = Verdicts("1..0", 0), 0
+    while first is not None:
+        left = last - time.monotonic()
+        if left < 1:
+            verdicts.fail(f"no time was left for test {first} and those behind it" if first else "no time was left for it")
+            break
+        if options.resume:
+            environment["GPUNN_TEST_FROM"] = str(first)
+        one = Verdicts(*programs.run(name, arguments, environment, left))
+        verdicts.add(one)
+        first = one.next
     left = os.listdir(own)
-    if left and not failures:
-        failures.append(f"it left {', '.join(left[:5])} in its temporary folder")
-    return name, passed, failures, skips, time.monotonic() - start
+    if left and not verdicts.failures:
+        verdicts.fail(f"it left {', '.join(left[:5])} in its temporary folder")
+    return name, command, verdicts, time.monotonic() - start
 
 
 def main():
@@ -90,20 +182,31 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--limit", type=float, default=900, help="seconds for one program")
     parser.add_argument("programs", nargs="*")
+    parser.add_argument("--seconds", type=float, default=86400, help="for all programs together")
+    parser.add_argument("--log", type=argparse.FileType("a"), help="receives every line as it is printed")
+    parser.add_argument("--failures", type=argparse.FileType("a"), help="receives the failed tests' programs, numbers and names")
+    parser.add_argument("--resume", action="store_true", help="starts a program that ended in a test again behind it")
     options = parser.parse_args()
     passed = failed = skipped = 0
+    end = time.monotonic() + options.seconds
+    programs = Programs(options.log)
+    for number in signal.SIGTERM, signal.SIGINT:
+        signal.signal(number, programs.stop_all)
     # Files are synced when saved: in memory that costs nothing.
     folder = tempfile.mkdtemp(prefix="gpunn-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
     try:
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            for name, good, failures, skips, seconds in pool.map(lambda word: run(word, folder, options.limit), options.programs):
-                print(f"{name}: {good} passed, {len(failures)} failed, {len(skips)} skipped, {seconds:.1f} s")
+            for name, command, verdicts, seconds in pool.map(lambda word: run(word, folder, programs, end, options), options.programs):
+                failures, skips = verdicts.failures, verdicts.skips
+                print(f"{name}: {verdicts.passed} passed, {len(failures)} failed, {len(skips)} skipped, {seconds:.1f} s")
                 for text in failures:
                     print(f"  FAILED {text}")
                 for text in skips:
                     print(f"  skipped {text}")
                 sys.stdout.flush()
-                passed, failed, skipped = passed + good, failed + len(failures), skipped + len(skips)
+                for test, title in verdicts.failed if options.failures else ():
+                    print(command, "" if test is None else test, title, sep="\t", file=options.failures, flush=True)
+                passed, failed, skipped = passed + verdicts.passed, failed + len(failures), skipped + len(skips)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if not options.programs:

@@ -113,11 +113,11 @@ static inline bool backend_available(const test_backend *backend)
     return backend->type == GPUNN_DEVICE_CPU ||
            (is_emulated(backend) ? &gpunn_emulator_backend != NULL : gpunn_cuda_device_count() > 0);
 }
-/* The one of tests that need no more. */
+/* The one of tests that need no more; the one that is asked for, even if it is there no more. */
 static inline const test_backend *first_backend(void)
 {
     for (int b = 0; b < COUNT(backends); b++)
-        if (backend_wanted(&backends[b]) && backend_available(&backends[b])) return &backends[b];
+        if (backend_wanted(&backends[b]) && (getenv("GPUNN_TEST_DEVICE") || backend_available(&backends[b]))) return &backends[b];
     return &backends[0];
 }
 #define ON(backend_) .type = (backend_)->type, .backend = (backend_)->table
@@ -230,6 +230,84 @@ static inline int missing_backends(struct CMUnitTest *tests)
     return count;
 }
 #define test_with_device(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
+
+/* ---- a program that is started again behind a test in which it ended: tests/run.py --resume ---- *
+ * GPUNN_TEST_FROM=n leaves out the first n tests and tells of each before it begins; GPUNN_TEST_COUNT=n runs n at most.
+ * GPUNN_TEST_SECONDS=n ends the program, by SIGALRM, in a test that takes longer. No device of a process recovers from a fault of the
+ * GPU: the program ends before the next test, whose verdict would not be its own. */
+typedef struct watched_test {
+    const struct CMUnitTest *test;
+    int                      number;
+} watched_test;
+static const watched_test *watched;
+static bool                watched_passed = true;
+
+static inline long test_setting(const char *name, long otherwise)
+{
+    const char *text = getenv(name);
+    return text ? strtol(text, NULL, 10) : otherwise;
+}
+
+/* Whether a device can still be opened and does what it is told. */
+static inline bool device_lives(void)
+{
+    gpunn_device *dev = gpunn_device_open(ON(first_backend()));
+    gpunn_model  *model = gpunn_model_create(dev);
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(1)), *y = gpunn_relu(x);
+    float         value = 1, result = 0;
+    bool          lives = gpunn_write(x, &value, sizeof value) == GPUNN_OK && gpunn_forward(&y, 1) == GPUNN_OK &&
+                 gpunn_read(y, &result, sizeof result) == GPUNN_OK && result == value;
+    gpunn_device_close(dev);
+    return lives;
+}
+
+static inline int watched_setup(void **state)
+{
+    watched = *state;
+    (void)alarm(0);
+    if (!watched_passed && !device_lives()) {
+        printf("Bail out! after a failed test no device works in this process: %s\n", gpunn_error(NULL));
+        exit(3);
+    }
+    watched_passed = false;
+    printf("# test %d %s\n", watched->number, watched->test->name);
+    (void)alarm((unsigned)test_setting("GPUNN_TEST_SECONDS", 0));
+    *state = watched->test->initial_state;
+    return watched->test->setup_func ? watched->test->setup_func(state) : 0;
+}
+
+static inline void watched_run(void **state)
+{
+    watched->test->test_func(state);
+    watched_passed = true;
+}
+
+static inline int run_watched(const char *name, const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup,
+                              CMFixtureFunction teardown)
+{
+    if (!backend_wanted(first_backend()) || !backend_available(first_backend())) {
+        printf("1..1\nnot ok 1 - there is no %s device, which GPUNN_TEST_DEVICE asks for\n", getenv("GPUNN_TEST_DEVICE"));
+        return 1;
+    }
+    if (getenv("GPUNN_TEST_FROM") == NULL) return _cmocka_run_group_tests(name, tests, count, setup, teardown);
+    size_t from = (size_t)test_setting("GPUNN_TEST_FROM", 0), most = (size_t)test_setting("GPUNN_TEST_COUNT", (long)count),
+           kept = 0;
+    struct CMUnitTest *part = calloc(count + 1, sizeof *part);
+    watched_test      *each = calloc(count + 1, sizeof *each);
+    for (size_t i = from; i < count && kept < most; i++, kept++) {
+        struct CMUnitTest test = {tests[i].name, watched_run, watched_setup, tests[i].teardown_func, &each[kept]};
+        each[kept].test = &tests[i];
+        each[kept].number = (int)i;
+        part[kept] = test;
+    }
+    (void)setvbuf(stdout, NULL, _IOLBF, 0); /* what is printed is not lost with the program */
+    if (kept == 0) printf("1..0\n");
+    int failed = kept ? _cmocka_run_group_tests(name, part, kept, setup, teardown) : 0;
+    (void)alarm(0);
+    free(part), free(each);
+    return failed;
+}
+#define _cmocka_run_group_tests run_watched
 
 /* ---- statuses and sentences ---- */
 static inline void check_ok(const gpunn_device *dev, gpunn_status status, const char *call, const char *file, int line)

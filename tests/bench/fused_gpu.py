@@ -2,9 +2,10 @@
 """Times generated kernels on a GPU against PyTorch, and prints a table: python3 tests/bench/fused_gpu.py [--build] [--json FILE] [NAME ...]
 
 Each case is a group of ops between heavy ones, forward and backward. fused_gpu.cu runs the group's kernels alone; PyTorch runs the same
-functions op by op ("eager", which is how gpunn runs without generated kernels, too) and under torch.compile. All are held against the
-bandwidth of a copy on the same GPU by the bytes that the fused kernels have to move; microseconds are medians. Needs nvcc and, for the
-other columns, torch, which is asked for --seconds. --build compiles only, and --built takes what it left.
+functions op by op ("eager", which is how gpunn runs without generated kernels, too) and under torch.compile, as one graph or not at all.
+All are captured into a CUDA graph, so that the host's work does not count, and held against the bandwidth of a copy on the same GPU by the
+bytes that the fused kernels have to move; microseconds are medians. Needs nvcc and, for the other columns, torch, which is asked for
+--seconds. --build compiles only, and --built takes what it left.
 """
 import argparse
 import dataclasses
@@ -56,7 +57,7 @@ def add_norm(op, width):
 
 
 BIAS = {"op": "add", "id": "z", "inputs": ["x", "b"]}
-# Name: (the group, what PyTorch computes of x, r and b).
+# Name: (the group, what PyTorch computes of x, r, b, weight and labels; None: see torch_case).
 CASES = {
     "bias + relu": (rows(4096, BIAS, {"op": "relu", "id": "y", "inputs": ["z"]}), "F.relu(x + b)"),
     "bias + gelu_tanh": (rows(4096, BIAS, {"op": "gelu_tanh", "id": "y", "inputs": ["z"]}), "F.gelu(x + b, approximate='tanh')"),
@@ -116,75 +117,79 @@ def build(folder, names, small=False):
     nvcc = toolkit.Toolkit()
     if nvcc.nvcc is None:
         sys.exit("nvcc was not found: NVCC names one")
-    arch = "native" if toolkit.gpu()[1] else "sm_90"
-    return [nvcc.nvcc, "-std=c++17", "-O3", "-arch=" + arch, *nvcc.flags, "-I" + ROOT, "-I" + folder, os.path.join(HERE, "fused_gpu.cu"),
+    return [nvcc.nvcc, "-std=c++17", "-O3", "-lineinfo", "-arch=" + nvcc.arch(), *nvcc.flags, "-I" + ROOT, "-I" + folder, os.path.join(HERE, "fused_gpu.cu"),
             os.path.join(folder, "fused_gpu_kernels.cu"), "-o", os.path.join(folder, "fused_gpu")]
 
 
 # ---- PyTorch -----------------------------------------------------------------------------------------------------------------
+def torch_case(name, device, elements):
+    """(what PyTorch computes of x and r; these; all that gradients are asked for)."""
+    import torch
+    from torch.nn import functional as F
+    torch._dynamo.reset()  # it compiles only so many functions that lie in no file
+    case, text = CASES[name]
+    width = case["width"]
+    batch = max(1, elements // width)
+
+    def tensor(*shape):
+        return torch.randn(*shape, device=device, dtype=torch.bfloat16)
+
+    if text is None:
+        norm = torch.nn.BatchNorm2d(256, device=device)
+        x, r = (tensor(batch, 256, 28, 28).to(memory_format=torch.channels_last).requires_grad_() for _ in range(2))
+        return lambda x, r: F.relu(norm(x) + r), (x, r), (x, r, norm.weight, norm.bias)
+    b, weight, x, r = (one.requires_grad_() for one in (tensor(width), tensor(width), tensor(batch, width), tensor(batch, width)))
+    names = {"F": F, "b": b, "weight": weight, "labels": torch.zeros(batch, device=device, dtype=torch.int64)}
+    exec("def function(x, r):\n    return " + text, names)  # of the table above; the compiler takes no eval
+    return names["function"], (x, r), (x, r, b, weight)
+
+
 def torch_times(names, seconds):
     """{"name, direction": {"eager": us, "compile": us}}; what the time does not suffice for is left out."""
     try:
         import torch
-        from torch.nn import functional as F
     except ImportError:
         return {}
 
     def microseconds(function):
-        for _ in range(3):
+        ahead, times = torch.cuda.Stream(), []
+        ahead.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(ahead):  # as a capture asks for it
+            for _ in range(3):
+                function()
+        torch.cuda.current_stream().wait_stream(ahead)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             function()
-        times = []
-        for _ in range(15):
+        for _ in range(28):  # as many as fused_gpu.cu's
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
-            function()
+            graph.replay()
             end.record()
             end.synchronize()
             times.append(1000 * begin.elapsed_time(end))
-        return statistics.median(times)
-
-    def tensor(*shape, dtype=torch.bfloat16):
-        return torch.randn(*shape, device="cuda", dtype=dtype).requires_grad_()
+        return statistics.median(times[3:])
 
     result, end = {}, time.monotonic() + seconds
     for name in names:
-        if time.monotonic() > end:
-            break
-        case, text = CASES[name]
-        width = case["width"]
-        batch = ELEMENTS // width
-        given = {"F": F, "b": tensor(case["width"]), "weight": tensor(case["width"])}
-        labels = torch.zeros(batch, device="cuda", dtype=torch.int64)
-        if text is None:
-            norm = torch.nn.BatchNorm2d(256, device="cuda")
-            x, r = (torch.randn(batch, 256, 28, 28, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last).requires_grad_()
-                    for _ in range(2))
-            leaves = [x, r, norm.weight, norm.bias]
-
-            def function(x, r, norm=norm):
-                return F.relu(norm(x) + r)
-        else:
-            x, r = tensor(batch, width), tensor(batch, width)
-            leaves = [one for word, one in (("x", x), ("r", r), ("b", given["b"]), ("weight", given["weight"])) if word in text.replace("relu", "")]
-            code = compile(text, name, "eval")
-
-            def function(x, r, code=code, given=given, labels=labels):
-                return eval(code, {**given, "x": x, "r": r, "labels": labels})  # of the table above
         for mode in ("eager", "compile"):
-            run = torch.compile(function) if mode == "compile" else function
+            if time.monotonic() > end:
+                return result
             try:
-                y = run(x, r)
-                dy = torch.ones_like(y)
-                both = microseconds(lambda: torch.autograd.grad(run(x, r), leaves, dy, allow_unused=True))
-                forward = microseconds(lambda: run(x, r))
+                function, inputs, leaves = torch_case(name, "cuda", ELEMENTS)
+                if mode == "compile":
+                    function = torch.compile(function, fullgraph=True, dynamic=False)
+                dy = torch.ones_like(function(*inputs))
+                both = microseconds(lambda: torch.autograd.grad(function(*inputs), leaves, dy, allow_unused=True))
+                forward = microseconds(lambda: function(*inputs))
             except Exception as error:  # one case that PyTorch cannot compile does not keep the others from being timed
-                print("# %s, %s: %s" % (name, mode, str(error).splitlines()[0]))
+                print("# %s, %s: %s" % (name, mode, (str(error).splitlines() or [type(error).__name__])[0]))
                 continue
-            parts = {"forward": both} if case.get("loss") else {"forward": forward, "backward": both - forward}
+            parts = {"forward": both} if CASES[name][0].get("loss") else {"forward": forward, "backward": both - forward}
             for direction, us in parts.items():
                 result.setdefault("%s, %s" % (name, direction), {})[mode] = us
-        del x, r, leaves, given
-        torch.cuda.empty_cache()
+            del function, inputs, leaves, dy
+            torch.cuda.empty_cache()
     return result
 
 
@@ -202,13 +207,16 @@ def main():
         subprocess.run(build(options.work, names), check=True)
     if options.build:
         return
-    said = subprocess.run([os.path.join(options.work, "fused_gpu")], stdout=subprocess.PIPE, text=True, check=True).stdout
-    own = {}
-    for line in said.splitlines():
-        name, us, moved = line.rsplit("|", 2)
-        own[name] = float(us), float(moved)
+    own, end = {}, time.monotonic() + options.seconds
+    with subprocess.Popen([os.path.join(options.work, "fused_gpu")], stdout=subprocess.PIPE, text=True) as program:
+        for line in program.stdout:
+            print("# " + line, end="", flush=True)
+            name, us, moved = line.rsplit("|", 2)
+            own[name] = float(us), float(moved)
+    if program.returncode:
+        sys.exit("fused_gpu ended with %d" % program.returncode)
     copy = own["copy"][1] / own["copy"][0]  # bytes in a microsecond
-    peers = torch_times(names, options.seconds)
+    peers = torch_times(names, end - time.monotonic())
     print("| kernels | MB | us | GB/s | % of copy | eager us | compile us |\n|---|---|---|---|---|---|---|")
     for name, (us, moved) in own.items():
         others = ["%.1f" % peers[name][mode] if mode in peers.get(name, {}) else "-" for mode in ("eager", "compile")]

@@ -1,12 +1,17 @@
 """Times gpunn against PyTorch on a GPU and prints a table: python3 tests/bench/gpu.py PROGRAM [--json FILE] [--seconds 240] [NAME ...]
 
-PROGRAM is built from gpu_bench.c, and with --kernels by gpu_kernels.py a second one, which uses generated kernels; PyTorch's side is gpu_torch.py under --python, once for each mode: eager, compile, reduce-overhead,
-graph (the eager step captured by hand) and, for the large models, max-autotune. All peers of a workload stand ready beside each other and
-are timed in turns, in an order that turns round from one round to the next, each for about 50 ms a round with a synchronisation at its
-end. ms: the median over the rounds. ratio: the median over the rounds of peer / gpunn in the same round, above 1: gpunn is faster. rate:
-of bytes beside a copy's, or of samples and, in 16 bits, of the model's operations beside what the GPU's maker promises (dense). MiB: the
-peak of memory held in tensors. result: the loss of the eighth step or a sum over the output, from the same weights and inputs; peers
-that do not agree are named, which is a failure. Workloads for which the time does not suffice are left out and named.
+PROGRAM is built from gpu_bench.c, and with --kernels by gpu_kernels.py a second one, which uses generated kernels; PyTorch's side is
+gpu_torch.py under --python, once for each mode: eager, compile, reduce-overhead, graph (the eager step captured by hand) and, for the large
+models, max-autotune; --alone leaves it out. The peers of a workload open one after another, so that one that chooses kernels by their times
+has the GPU to itself. Then they stand ready beside each other and are timed in turns, in an order that turns round from one round to the
+next, each for about 50 ms a round with a synchronisation at its end.
+
+ms: the median over the rounds. ratio: the median over the rounds of peer / gpunn in the same round, above 1: gpunn is faster. rate: of
+bytes beside a copy's, or of samples and, in 16 bits, of the model's operations beside what the GPU's maker promises (dense). Memory, on both
+sides while it is timed, after everything has been chosen, compiled and warmed up: the most held in tensors, libraries' workspaces that the
+allocator gives counted; what the allocator has taken from the GPU; what nvidia-smi says of the process, its context and code included.
+result: the loss of the eighth step or a sum over the output, from the same weights and inputs; peers that do not agree are named, which is
+a failure. Workloads for which the time does not suffice are left out and named.
 
 PyTorch's compiler takes minutes: --compile MODE --ready FILE only compiles, workload by workload into the compiler's cache, and adds
 those that are ready to FILE; with --ready FILE and without --compile, what is not in FILE by then is not measured in that mode.
@@ -19,6 +24,7 @@ import json
 import math
 import os
 import queue
+import re
 import statistics
 import subprocess
 import sys
@@ -64,10 +70,12 @@ class Peer:
         self.command, self.process = command, None
 
     def start(self):
-        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        errors="replace")
         self.lines, self.said = queue.Queue(), []
         threading.Thread(target=self.read, args=(self.process.stdout, self.lines.put), daemon=True).start()
-        threading.Thread(target=self.read, args=(self.process.stderr, self.said.append), daemon=True).start()
+        self.listener = threading.Thread(target=self.read, args=(self.process.stderr, self.said.append), daemon=True)
+        self.listener.start()
 
     @staticmethod
     def read(pipe, take):
@@ -82,61 +90,80 @@ class Peer:
             self.process.stdin.write(text + "\n")
             self.process.stdin.flush()
             words = self.lines.get(timeout=max(seconds, 1)).split()
-        except (OSError, queue.Empty) as error:
+        except queue.Empty:
             self.stop()
-            raise Failure(f"no answer to {text} within {seconds:.0f} s" if isinstance(error, queue.Empty) else "it ended") from None
+            raise Failure(f"no answer to {text} within {seconds:.0f} s") from None
+        except OSError:
+            words = []
         if words[:1] != ["ok"]:
-            self.process.wait(5)
-            time.sleep(0.1)
+            self.listener.join(1)  # it ends when the process has said its last word
             said = [line for line in self.said if line]
+            errors = [line for line in said if re.match(r"[\w.]*(Error|Exception)\b", line)]  # PyTorch goes on after these
             self.stop()
-            raise Failure(said[-1] if said else "it ended without a word")
+            raise Failure((errors or said or ["it ended without a word"])[-1])
         return words[1:]
 
     def stop(self):
+        """Waits a while, but not for a process that cannot be killed."""
         if self.process:
             self.process.kill()
-            self.process.wait()
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                pass
         self.process = None
 
 
-def together(peers, question, failures, seconds):
-    """Asks all peers at once; those that fail are left out from here on. {name: answer}"""
-    answers = {}
+def process_mib():
+    """{process id: MiB on the GPU}, as nvidia-smi tells; {} where it cannot."""
+    try:
+        said = subprocess.run(["nvidia-smi", "--query-compute-apps=pid,used_gpu_memory", "--format=csv,noheader,nounits"], timeout=10,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    pairs = [line.split(",") for line in said.splitlines()]
+    return {int(pair[0]): int(pair[1]) for pair in pairs if len(pair) == 2 and all(one.strip().isdigit() for one in pair)}
 
-    def one(name):
+
+def measure(name, peers, rounds, seconds, spare=20.0):
+    """{peer: {"ms": [of each round], "ratio", "peak", "reserved", "process", "result"}} and {peer: why it failed}. All peers open within
+    `seconds`; `spare` more are for rounds, of which one that hangs takes a quarter."""
+    failures, times, closed, end = {}, {}, {}, time.monotonic() + seconds
+
+    def ask(peer, text, limit):
+        left = min(limit, end + spare - time.monotonic())
+        if peer in failures:
+            return None
+        if left < 1:
+            failures[peer] = f"no time was left to {text}"
+            peers[peer].stop()
+            return None
         try:
-            answers[name] = peers[name].ask(question, seconds)
-        except (Failure, subprocess.TimeoutExpired, OSError) as error:
-            failures[name] = str(error)
+            return peers[peer].ask(text, left)
+        except (Failure, OSError) as failure:
+            failures[peer] = str(failure)
+            return None
 
-    threads = [threading.Thread(target=one, args=(name,)) for name in peers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return answers
-
-
-def measure(name, peers, rounds, seconds):
-    """{peer: {"ms": [of each round], "peak", "reserved", "result"}} and {peer: why it failed}."""
-    failures = {}
-    ready = [peer for peer in peers if peer in together(peers, "open " + name, failures, seconds)]
-    times = {peer: [] for peer in ready}
+    for peer in peers:
+        left = end - time.monotonic()
+        if ask(peer, "open " + name, min(left, max(20, left / 2))) is not None:  # one that hangs leaves time for the others
+            times[peer] = []
     for number in range(rounds):
-        for peer in ready if number % 2 == 0 else ready[::-1]:
-            if peer in failures:
-                continue
-            try:
-                times[peer].append(float(peers[peer].ask("time")[0]))
-            except Failure as failure:
-                failures[peer] = str(failure)
-    results = {}
-    for peer, answer in together({peer: peers[peer] for peer in ready if peer not in failures}, "close", failures, 20).items():
-        results[peer] = {"ms": times[peer], "peak": int(answer[0]), "reserved": int(answer[1]), "result": answer[2]}
+        for peer in list(times) if number % 2 == 0 else list(times)[::-1]:
+            answer = ask(peer, "time", spare / 4)
+            if answer:
+                times[peer].append(float(answer[0]))
+    mib = process_mib()
+    of_process = {peer: mib.get(peers[peer].process.pid) for peer in times if peer not in failures}
+    for peer in times:
+        closed[peer] = ask(peer, "close", spare / 2)
+    results = {peer: {"ms": times[peer], "peak": int(answer[0]), "reserved": int(answer[1]), "process": of_process[peer],
+                      "result": answer[2]} for peer, answer in closed.items() if answer}
+    own = results.get("gpunn")
     for peer, result in results.items():
-        if "gpunn" in results and not agree(float(result["result"]), float(results["gpunn"]["result"]), tolerance(name)):
-            failures[peer] = f"its result is {result['result']}, gpunn's {results['gpunn']['result']}"
+        result["ratio"] = statistics.median(a / b for a, b in zip(result["ms"], own["ms"])) if own and peer != "gpunn" else None
+        if own and not agree(float(result["result"]), float(own["result"]), tolerance(name)):
+            failures[peer] = f"its result is {result['result']}, gpunn's {own['result']}"
     return results, failures
 
 
@@ -159,14 +186,12 @@ def rate(work, ms, copy, promised):
 
 def rows(name, work, results, copy, promised):
     """A line of the table for each peer."""
-    own = results.get("gpunn")
     for peer, result in results.items():
         ms = statistics.median(result["ms"])
-        both = zip(result["ms"], own["ms"]) if own and peer != "gpunn" else []
-        ratio = statistics.median([a / b for a, b in both] or [0])
-        yield (f"| {name} | {peer} | {ms:.4g} | {min(result['ms']):.4g} to {max(result['ms']):.4g} | {f'{ratio:.2f}' if ratio else '-'} | "
-               f"{rate(work, ms, copy, promised)} | {result['peak'] / 2**20:.1f} | {result['reserved'] / 2**20:.0f} | "
-               f"{result['result']} |")
+        yield (f"| {name} | {peer} | {ms:.4g} | {min(result['ms']):.4g} to {max(result['ms']):.4g} | "
+               f"{'-' if result['ratio'] is None else format(result['ratio'], '.2f')} | {rate(work, ms, copy, promised)} | "
+               f"{result['peak'] / 2**20:.1f} | {result['reserved'] / 2**20:.0f} | "
+               f"{'-' if result['process'] is None else result['process']} | {result['result']} |")
 
 
 def best(workloads):
@@ -184,14 +209,21 @@ def best(workloads):
                    f"{min(result['peak'] for result in others.values()) / 2**20:.1f} |")
 
 
-def machine(peers):
+def said_by(*command):
+    """What a program prints, in one line; "" where it is missing, fails or hangs."""
     try:
-        gpu = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"], capture_output=True,
-                             text=True, timeout=20).stdout.strip()
+        return subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=20).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
-        gpu = ""
-    versions = together({name: peers[name] for name in peers if name == "eager"}, "version", {}, 60).get("eager", ["not found"])
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True).stdout.strip()
+        return ""
+
+
+def machine(peers):
+    gpu = said_by("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
+    try:
+        versions = peers["eager"].ask("version", 60) if "eager" in peers else ["not measured"]
+    except (Failure, OSError) as failure:
+        versions = [str(failure)]
+    commit = os.environ.get("GPUNN_COMMIT") or said_by("git", "rev-parse", "--short", "HEAD") or "unknown"
     return {"date": datetime.date.today().isoformat(), "gpu": gpu or "no GPU", "torch, CUDA, cuDNN": " ".join(versions), "commit": commit}
 
 
@@ -217,7 +249,7 @@ def compile_ahead(mode, peer, names, seconds, path):
         try:
             peer.ask("open " + name, end - begin)
             peer.ask("close")
-        except (Failure, subprocess.TimeoutExpired) as failure:
+        except (Failure, OSError) as failure:
             print(f"{mode} {name}: {failure}", flush=True)
             continue
         print(f"{mode} {name}: {time.monotonic() - begin:.0f} s", flush=True)
@@ -238,6 +270,7 @@ def main():
     parser.add_argument("--compile", metavar="MODE")
     parser.add_argument("--ready", metavar="FILE")
     parser.add_argument("--opening", type=float, default=100, help="seconds within which a workload must stand ready")
+    parser.add_argument("--alone", action="store_true", help="without PyTorch")
     parser.add_argument("--cpu", action="store_true", help="to try this where there is no GPU, in small sizes")
     options = parser.parse_intermixed_args()
     end = time.monotonic() + options.seconds
@@ -248,27 +281,29 @@ def main():
     peers = {"gpunn": Peer([options.program] + cpu)}
     if options.kernels:
         peers["gpunn kernels"] = Peer([options.kernels] + cpu)
-    if subprocess.run([options.python, "-c", "import torch"], capture_output=True).returncode == 0:
+    if not options.alone and said_by(options.python, "-c", "import torch; print(torch.__version__)"):
         peers.update({mode: Peer(twin + [mode] + cpu) for mode in MODES if not (options.cpu and mode == "graph")})
     else:
-        print(f"# {options.python} has no torch: gpunn alone")
+        print("# gpunn alone" + ("" if options.alone else f": {options.python} has no torch"))
     ready = None
     if options.ready:
         with open(options.ready) as file:
             ready = file.read().splitlines()
     report = {"machine": machine(peers), "rounds": options.rounds, "workloads": {}, "failures": {}, "left out": []}
     print(", ".join(f"{key} {value}" for key, value in report["machine"].items()) + f", {options.rounds} rounds\n")
-    print("| workload | peer | ms | range | ratio | rate | peak MiB | reserved MiB | result |\n|---|---|---|---|---|---|---|---|---|", flush=True)
+    print("| workload | peer | ms | range | ratio | rate | tensors MiB | reserved MiB | process MiB | result |\n"
+          "|---|---|---|---|---|---|---|---|---|---|", flush=True)
     promised = next((rate for gpu, rate in PROMISED.items() if gpu in report["machine"]["gpu"]), 0)
     copy, failed = 0, False
     for name in options.names or WORKLOADS:
         left = end - time.monotonic()
-        if left < 15:
+        if left < 12:
             report["left out"].append(name)
             continue
         meant = {mode: peer for mode, peer in peers.items() if is_meant(mode, name)}
         present = {mode: peer for mode, peer in meant.items() if is_ready(mode, name, ready)}
-        results, failures = measure(name, present, options.rounds, min(left - 10, options.opening))
+        spare = min(20, left / 3)
+        results, failures = measure(name, present, options.rounds, min(left - spare, options.opening), spare)
         failed = failed or bool(failures.keys() & (results.keys() | set(OWN)))
         failures.update({mode: "not measured: it was not compiled in time" for mode in meant if mode not in present})
         if name == "copy" and results:

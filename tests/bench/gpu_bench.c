@@ -2,7 +2,7 @@
  *
  * open NAME    makes the workload and warms it up       "ok"
  * time         runs it for about 50 ms                  "ok" and the milliseconds of one run
- * close        frees it                                 "ok", peak bytes of tensors, peak bytes taken from the GPU, result
+ * close        frees it                                 "ok", bytes held in tensors, bytes taken from the GPU, result
  * spec NAME FILE   writes the workload's spec, from which gpu_kernels.py has kernels generated
  * result: the loss of the eighth training step, or what a forward pass computes as one number, or nan. A failure is a sentence on
  * stderr, and the end. To try it where there is no GPU: --cpu, and --small for sizes that take no time.
@@ -90,7 +90,8 @@ int main(int argc, char **argv)
         } else if (strcmp(line, "time\n") == 0)
             printf("ok %.9f\n", 1e3 * repeat(&w, runs) / (double)runs);
         else {
-            printf("ok %zu %zu %.6g\n", gpunn_memory_peak(w.dev), gpunn_memory_reserved_peak(w.dev), value);
+            printf("ok %zu %zu %.6g\n", gpunn_memory_allocated(w.dev), gpunn_memory_reserved(w.dev),
+                   value); /* a run takes no more */
             free_workload(&w);
         }
         (void)fflush(stdout);

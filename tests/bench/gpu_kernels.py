@@ -29,7 +29,7 @@ def main():
     if found.nvcc is None:
         sys.exit("nvcc was not found: NVCC names one")
     os.makedirs(folder, exist_ok=True)
-    nvcc = [found.nvcc, "-arch=" + ("native" if toolkit.gpu()[1] else "sm_90"), *found.flags, "-I" + ROOT, "-I" + folder]
+    nvcc = [found.nvcc, "-lineinfo", "-arch=" + found.arch(), *found.flags, "-I" + ROOT, "-I" + folder]
     files = {name: os.path.join(folder, name) for name in NAMES}
     asked = "".join(f"spec {name} {os.path.join(folder, name)}.json\n" for name in NAMES)
     subprocess.run([options.program, "--cpu"] + ["--small"] * options.small, input=asked, text=True, check=True, stdout=subprocess.DEVNULL)

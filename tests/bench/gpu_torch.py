@@ -201,9 +201,6 @@ class Workload:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         torch.backends.cudnn.benchmark = True
         self.step = WORKLOADS[name]()
-        if not CPU:  # what it took to draw the numbers is no memory of the workload
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
         self.loss = None
         if MODE == "graph":
             self.step = captured(self.step)  # after four steps
@@ -215,6 +212,10 @@ class Workload:
         while (seconds := self.repeat(runs)) < 0.2:
             runs *= 2
         self.runs = int(0.05 * runs / seconds) + 1
+        if not CPU:  # what it took to draw the numbers, to compile and to choose kernels is no memory of the workload
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            self.repeat(2)
 
     def repeat(self, runs):
         begin = time.perf_counter()

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Finds CUDA: nvcc, the headers and the libraries of cuBLASLt and cuDNN, in the system's places or in Python's wheels.
+"""Finds CUDA: nvcc, the headers and the libraries of cuBLASLt and cuDNN, in the system's places or in Python's wheels, and the driver.
 
     python3 tests/gpu/toolkit.py          says what is where
-    eval "$(python3 tests/gpu/toolkit.py --shell)"      sets NVCC, NVCC_FLAGS, GPUNN_CUDA_PATH, GPUNN_CUDNN_PATH, GPU_ARCH (empty: none)
+    eval "$(python3 tests/gpu/toolkit.py --shell)"      sets what main() lists; GPU_ARCH, such as sm_90, is empty where there is no GPU
     python3 tests/gpu/toolkit.py --nvcc   the beginning of a compile line
 
 Standard library only; the wheels are looked for beside the Python that runs this.
 """
 import ctypes
+import functools
 import glob
 import os
 import shlex
@@ -23,14 +24,24 @@ def wheels():
     return [folder for place in places for folder in sorted(glob.glob(os.path.join(place or ".", "nvidia", "*"))) if os.path.isdir(folder)]
 
 
-def toolkits():
-    """Folders that hold bin/nvcc, the preferred one first."""
-    found = [os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME")]
-    on_path = shutil.which("nvcc")
-    if on_path:
-        found.append(os.path.dirname(os.path.dirname(os.path.realpath(on_path))))
-    found += ["/usr/local/cuda"] + sorted(glob.glob("/usr/local/cuda-*"), reverse=True) + ["/usr", "/usr/lib/nvidia-cuda-toolkit"] + wheels()
-    return [folder for folder in dict.fromkeys(filter(None, found)) if os.access(os.path.join(folder, "bin", "nvcc"), os.X_OK)]
+def compilers():
+    """Every nvcc, the preferred one first."""
+    folders = [os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME")]
+    behind = ["/usr/local/cuda"] + sorted(glob.glob("/usr/local/cuda-*"), reverse=True) + ["/usr", "/usr/lib/nvidia-cuda-toolkit"] + wheels()
+    found = [os.environ.get("NVCC")] + [os.path.join(folder, "bin", "nvcc") for folder in folders if folder]
+    found += [shutil.which("nvcc")] + [os.path.join(folder, "bin", "nvcc") for folder in behind]
+    return [path for path in dict.fromkeys(filter(None, found)) if os.access(path, os.X_OK)]
+
+
+def root(nvcc):
+    """The toolkit's folder as nvcc itself takes it: the program that is called may be a script that calls another. None: it does not run."""
+    try:
+        done = subprocess.run([nvcc, "--dryrun", "-x", "cu", "-c", os.devnull, "-o", os.devnull], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    top = [line[len("#$ TOP="):] for line in done.stdout.splitlines() if line.startswith("#$ TOP=")]
+    return os.path.realpath(top[0]) if top else None
 
 
 def first(patterns):
@@ -41,11 +52,12 @@ class Toolkit:
     """nvcc is None where there is no compiler; flags are what it needs beside the files."""
 
     def __init__(self):
-        folders = toolkits()
-        self.nvcc = os.environ.get("NVCC") or (os.path.join(folders[0], "bin", "nvcc") if folders else None)
-        self.folder = folders[0] if folders else None
-        own = folders[:1] + ["/usr"]
-        everywhere = own + folders[1:] + wheels()
+        found = compilers()
+        self.nvcc, self.folder = next(((nvcc, folder) for nvcc, folder in ((nvcc, root(nvcc)) for nvcc in found) if folder), (None, None))
+        own = ([self.folder] if self.folder else []) + ["/usr"]
+        others = [os.path.dirname(os.path.dirname(os.path.realpath(nvcc))) for nvcc in found]
+        beside = wheels() if self.folder in wheels() else []  # of one release with it
+        everywhere = list(dict.fromkeys(own + beside + others + wheels()))
         self.headers = {name: first(os.path.join(folder, sub, name) for folder in everywhere for sub in
                                     ("include", "targets/*/include", "include/x86_64-linux-gnu")) for name in
                         ("cuda_runtime.h", "cublasLt.h", "cudnn.h")}
@@ -68,12 +80,34 @@ class Toolkit:
     def architectures(self):
         return [int(word.split("_")[1]) for word in self.run("--list-gpu-arch").split()]
 
+    def arch(self):
+        """What -arch should be for the first GPU; without one, for a server's. A GPU newer than nvcc compiles PTX itself."""
+        capability = gpu()[1] or 90
+        known = self.architectures()
+        return f"sm_{capability}" if capability in known or not known else f"compute_{max(known)}"
+
+
+# Where containers mount the driver without telling the loader.
+MOUNTS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
+          "/usr/lib/wsl/lib", "/usr/local/cuda/compat")
+
+
+@functools.lru_cache(maxsize=None)  # a library that is open is found everywhere
+def driver():
+    """(the driver's library or None, the folder of it that the loader has to be told of or "")."""
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    for folder in [""] + [one for one in folders if one] + list(MOUNTS):
+        try:
+            return ctypes.CDLL(os.path.join(folder, "libcuda.so.1")), folder
+        except OSError:
+            continue
+    return None, ""
+
 
 def gpu():
     """(the sentence, the compute capability such as 90 or None) of the first GPU."""
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
+    cuda = driver()[0]
+    if cuda is None:
         return "no driver (libcuda.so.1)", None
     count, major, minor, name = ctypes.c_int(0), ctypes.c_int(0), ctypes.c_int(0), ctypes.create_string_buffer(100)
     status = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
@@ -91,7 +125,8 @@ def main():
         print(shlex.join([found.nvcc or "nvcc", *found.flags]))
         return
     if "--shell" in sys.argv:
-        values = {"NVCC": found.nvcc or "", "NVCC_FLAGS": " ".join(found.flags), "GPU_ARCH": str(gpu()[1] or "")}
+        values = {"NVCC": found.nvcc or "", "NVCC_FLAGS": " ".join(found.flags), "DRIVER_PATH": driver()[1],
+                  "GPU_ARCH": found.arch() if found.nvcc and gpu()[1] else "", "GPU_FOUND": gpu()[0] if gpu()[1] else ""}
         for name, library in ("GPUNN_CUDA_PATH", "libcublasLt"), ("GPUNN_CUDNN_PATH", "libcudnn"):
             values[name] = os.path.dirname(found.libraries[library]) if found.libraries[library] else ""
         for name, value in values.items():
@@ -102,6 +137,7 @@ def main():
     for name, path in list(found.headers.items()) + list(found.libraries.items()):
         print(f"{name:15}{path or 'not found'}")
     print(f"flags          {' '.join(found.flags)}")
+    print(f"driver         {driver()[1] or 'where the loader looks'}" if driver()[0] else "driver         not found")
     print(f"GPU            {gpu()[0]}")
 
 

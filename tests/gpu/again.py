@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Runs tests that failed once more, each alone: python3 tests/gpu/again.py FAILURES --seconds N [--count 10] [--sanitizer PATH] [--out FILE]
+
+FAILURES is what tests/run.py --failures wrote. First each test with a synchronisation behind every step and the libraries' logs, then under
+the sanitizer's memcheck. What they print goes to FILE, the end of it where it is long; a line for each says how it went. It is for the
+reader: the tests have failed already, and the status is 0.
+"""
+import argparse
+import os
+import shlex
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests"))
+import run
+
+LOGS = {"CUDA_LAUNCH_BLOCKING": "1", "GPUNN_PLAIN": "1", "CUBLASLT_LOG_LEVEL": "5", "CUDNN_LOGLEVEL_DBG": "3", "CUDNN_LOGDEST_DBG": "stdout"}
+KEPT = 100000  # characters of what one test prints
+
+
+def call(command, number, name):
+    """The arguments and settings that run one test."""
+    if number:
+        return shlex.split(command), {"GPUNN_TEST_FROM": number, "GPUNN_TEST_COUNT": "1", "CMOCKA_MESSAGE_OUTPUT": "TAP"}
+    return [sys.executable, "-m", "unittest", name] if "tap.py" in command else shlex.split(command), {}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("failures")
+    parser.add_argument("--seconds", type=float, required=True, help="for all of it")
+    parser.add_argument("--count", type=int, default=10)
+    parser.add_argument("--sanitizer", default="")
+    parser.add_argument("--out", default=os.devnull)
+    options = parser.parse_args()
+    end, programs = time.monotonic() + options.seconds, run.Programs(None)
+    with open(options.failures) as file:
+        tests = [line.split("\t") for line in file.read().splitlines()]
+    tests = list(dict.fromkeys((command, number, name if number else name.split(" [")[0].strip()) for command, number, name in tests))
+    chosen = tests[:options.count]  # a test of which parts failed is one
+    ways = [("alone", [], LOGS, 20)]
+    if options.sanitizer:
+        ways.append(("memcheck", [options.sanitizer, "--tool", "memcheck", "--error-exitcode", "9"], {"GPUNN_PLAIN": "1"}, 40))
+    with open(options.out, "w") as out:
+        for way, before, settings, most in ways:
+            for command, number, name in chosen:
+                arguments, own = call(command, number, name)
+                left = min(most, end - time.monotonic())
+                if left < 1 or before and not number:
+                    print(f"{way}: {name}: not run, {'no time is left' if left < 1 else 'it is no program of its own'}", flush=True)
+                    continue
+                environment = {**os.environ, **settings, **own}
+                environment.pop("GPUNN_TEST_SECONDS", None)  # it is slower now
+                text, code = programs.run(name, before + arguments, environment, left)
+                out.write(f"==== {way}: {command} {number} {name}: {code}\n{text[-KEPT:]}\n")
+                out.flush()
+                print(f"{way}: {name}: {'passes' if code == 0 else f'fails with {code}'}", flush=True)
+    print(f"{len(chosen)} of {len(tests)} failed tests were run again")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""tests/bench/fused_gpu.py: what its column "compile" times is compiled, each case as one graph. Needs torch, but no GPU."""
+import importlib.util
+import os
+import sys
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "bench"))
+import fused_gpu
+
+
+@unittest.skipUnless(importlib.util.find_spec("torch"), "torch is not installed")
+class Compiled(unittest.TestCase):
+    def test_each_case_is_one_graph(self):
+        import torch
+        graphs = []
+
+        def count(graph, inputs):
+            graphs.append(graph)
+            return graph
+
+        for name in fused_gpu.CASES:
+            with self.subTest(name):
+                graphs.clear()
+                function, inputs, leaves = fused_gpu.torch_case(name, "cpu", 1 << 16)
+                y = torch.compile(function, backend=count, fullgraph=True, dynamic=False)(*inputs)
+                self.assertEqual(len(graphs), 1)
+                gradients = torch.autograd.grad(y, leaves, torch.ones_like(y), allow_unused=True)
+                self.assertIsNotNone(gradients[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
