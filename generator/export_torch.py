@@ -1003,7 +1003,7 @@ def pad(w, call, x, pad, mode="constant", value=None):
 
 @operation("repeat", "tile")
 def repeat(w, call, x, repeats=None, dims=None):
-    repeats = list(dims if repeats is None else repeats)
+    repeats = [times.dim if isinstance(times, Size) else times for times in (dims if repeats is None else repeats)]
     repeats = [1] * (len(x.full) - len(repeats)) + repeats
     shape = (1,) * (len(repeats) - len(x.full)) + x.full
     one, many = (), ()
@@ -1641,7 +1641,14 @@ class Lowering:
                        for shape, dtype in call.shapes or [((), self.torch.float32)])
         for value in values:
             value.entry = Entry("", "", [], {}, None, None, [])
-        return list(values) if len(values) == len(call.results) else [values[0] if len(values) == 1 else values]
+        if len(call.results) > 1:
+            return list(values)
+        return [values if len(values) > 1 or self.parts(call) else values[0]]
+
+    def parts(self, call):
+        """The calls that take a part of this call's list."""
+        return [c for c in self.captured.calls if c.op == "getitem" and isinstance(c.arguments, dict) and
+                isinstance(c.arguments["x"], Reference) and c.arguments["x"].name == call.results[0]]
 
     def results(self, call, index):
         """One result for each name in call.results; a tuple stands for a list of PyTorch's."""
@@ -1656,15 +1663,15 @@ class Lowering:
         arguments = {"x" if name in ("self", "input") else name: self.resolve(x) for name, x in call.arguments.items()}
         given = arguments.get("x")
         if op == "getitem":
-            return [given[arguments["index"]]] if isinstance(given, tuple) else []
+            return [given[arguments["index"]]]
         if in_place and isinstance(given, Constant) and given.name and not given.tensor.is_floating_point():
             return [given] * len(call.results)  # batch_norm counts its batches
         constant = self.constant(call, arguments)
         if constant is not None:
-            return [constant]
+            return list(constant) if len(call.results) > 1 else [constant]
         if op not in OPERATIONS:
             raise Refused("it has no counterpart in gpunn")
-        w.wanted = self.wanted(call, index)
+        w.wanted = self.wanted(call)
         try:
             result = OPERATIONS[op](w, call._replace(op=op), **arguments)
         except (TypeError, IndexError, KeyError, AttributeError) as error:
@@ -1680,15 +1687,13 @@ class Lowering:
                 raise Refused("gpunn does not compute with integers")
         if in_place:
             self.change(given, result, index)
-        return list(values) if len(values) == len(call.results) else [result]
+        return list(values) if len(call.results) > 1 else [result]
 
-    def wanted(self, call, index):
+    def wanted(self, call):
         """The numbers of the call's results that are read."""
         if len(call.results) > 1:
             return {i for i, name in enumerate(call.results) if name in self.last_use}
-        parts = [c for c in self.captured.calls[index + 1:] if c.op == "getitem" and isinstance(c.arguments, dict) and
-                 isinstance(c.arguments["x"], Reference) and c.arguments["x"].name == call.results[0]]
-        return {c.arguments["index"] for c in parts if c.results[0] in self.last_use}
+        return {c.arguments["index"] for c in self.parts(call) if c.results[0] in self.last_use}
 
     def constant(self, call, arguments):
         """The result of a call of constants only; None: it is none."""

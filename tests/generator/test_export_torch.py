@@ -91,7 +91,8 @@ class Zoo(Export):
         """The way of older PyTorch, at models that it has operators for."""
         if not BY_EXPORT:
             self.skipTest("it is the only way here")
-        for name in ("lenet", "resnet", "transformer_encoder_layer", "gpt", "vit", "losses_divergence", "shapes", "mlp_shared"):
+        for name in ("lenet", "resnet", "transformer_encoder_layer", "gpt", "vit", "losses_divergence", "shapes", "mlp_shared",
+                     "repeats", "lists_of_one"):
             with self.subTest(model=name):
                 module, inputs, loss, outputs = zoo.make(name)
                 state = {key: x.clone() for key, x in module.state_dict().items()}

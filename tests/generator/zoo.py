@@ -801,6 +801,36 @@ def shapes():
 
 
 @case(SGD)
+def repeats():
+    class Keys(nn.Module):
+        """Attention with a learned key and value that every sample gets."""
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(6, 2, add_bias_kv=True, batch_first=True)
+
+        def forward(self, x):
+            return self.attention(x, x, x, need_weights=False)[0]
+
+    def forward(self, x):
+        y = self.keys(x) + self.token.repeat(x.size(0), 4, 1) + self.rows.repeat(1, x.size(0), 2)[0, :, None]
+        return torch.cat([y, x.repeat(1, 2, 1)], 1)
+    net = Net(forward, keys=Keys(), token=parameter(1, 1, 6), rows=parameter(2, 1, 3))
+    return net, (randn(3, 4, 6), randn(3, 12, 6)), nn.MSELoss()
+
+
+@case(SGD)
+def lists_of_one():
+    def forward(self, x):
+        x = self.fc(x)
+        a, = x.unbind(1)
+        b, = x.split(5, 2)
+        c, = x.chunk(1, -1)
+        d, = a.split_with_sizes([5], 1)
+        return a + b.squeeze(1) * 2 + c[:, 0].tanh() + d.exp()
+    return Net(forward, fc=nn.Linear(5, 5)), (randn(3, 1, 5), randn(3, 5)), nn.MSELoss()
+
+
+@case(SGD)
 def reductions():
     def forward(self, x):
         x = x * self.scale
