@@ -423,6 +423,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(NEG, neg, -x, -g)                                                                                               \
     X(SIGN, sign, sign(x), 0)                                                                                         \
     X(FLOOR, floor, floor(x), 0)                                                                                      \
+    X(DETACH, detach, x, 0)                                                                                           \
     X(EXP, exp, exp(x), g * y)                                                                                        \
     X(EXPM1, expm1, expm1(x), g * (y + 1))                                                                            \
     X(LOG, log, log(x), g / x)                                                                                        \
@@ -609,7 +610,9 @@ typedef struct gpunn_conv_args {
     int out_channels, kernel_size, stride, padding, dilation, groups;               /* the same along all axes ... */
     int output_padding;                                                             /* transposed only */
     int kernel_shape[3], strides[3], paddings[3], dilations[3], output_paddings[3]; /* ... or one per spatial axis, where not 0 */
-    bool no_bias;
+    bool          no_bias;
+    gpunn_tensor *weight; /* a tensor of the weight's shape, computed or another layer's, in place of a parameter of its own */
+    gpunn_tensor *bias;   /* a parameter [out], the same */
 } gpunn_conv_args;
 /* x [n, in, length] (1d), [n, in, height, width] (2d), [n, in, depth, height, width] (3d) -> [n, out, ...], along each axis
  * (size + 2 padding - dilation (kernel - 1) - 1) / stride + 1; weight [out, in / groups, kernel ...], bias [out]. */
@@ -3441,6 +3444,18 @@ static bool gpunn__shared_weight(const gpunn__call *call, const gpunn_tensor *we
     return true;
 }
 
+/* Whether a bias that a layer does not own, or none, fits. */
+static bool gpunn__shared_bias(const gpunn__call *call, const gpunn_tensor *bias, bool no_bias, int64_t out)
+{
+    char text[128];
+    if (bias == NULL) return true;
+    if (!gpunn__operand(call, bias, ".bias", true)) return false;
+    if (!no_bias && bias->kind == GPUNN__PARAMETER && bias->rank == 1 && bias->dim[0] == out) return true;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".bias is %s, but a parameter [%lld] is needed, without .no_bias",
+                        gpunn__shape_text(bias, text), (long long)out);
+    return false;
+}
+
 GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_linear_args args)
 {
     gpunn__call call;
@@ -3455,13 +3470,7 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".weight is no parameter; use gpunn_matmul with .transpose_b");
     if (weight_dim[0] < 1)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "out_features is %d; set .out_features to 1 or more", args.out_features);
-    if (args.bias && !gpunn__operand(&call, args.bias, ".bias", true)) return NULL;
-    if (args.bias &&
-        (args.no_bias || args.bias->kind != GPUNN__PARAMETER || args.bias->rank != 1 || args.bias->dim[0] != weight_dim[0])) {
-        char text[128];
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, ".bias is %s, but a parameter [%lld] is needed, without .no_bias",
-                             gpunn__shape_text(args.bias, text), (long long)weight_dim[0]);
-    }
+    if (!gpunn__shared_bias(&call, args.bias, args.no_bias, weight_dim[0])) return NULL;
     memcpy(dim, x->dim, sizeof dim);
     dim[x->rank - 1] = weight_dim[0];
     return gpunn__affine(&call, GPUNN_OP_LINEAR, NULL, x, args.weight, 2, weight_dim, args.bias, !args.no_bias, weight_dim[0],
@@ -3616,7 +3625,15 @@ static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *
     for (int i = 0; i < axes; i++) weight_dim[2 + i] = attr.kernel[i];
     if (!(transposed ? gpunn__transposed_sizes(&call, x, &attr, output_padding, dim) : gpunn__window_sizes(&call, x, &attr, dim)))
         return NULL;
-    return gpunn__affine(&call, op, &attr, x, NULL, x->rank, weight_dim, NULL, !args->no_bias, dim[1], dim);
+    if (args->weight && !gpunn__operand(&call, args->weight, ".weight", true)) return NULL;
+    if (args->weight &&
+        (args->weight->rank != x->rank || memcmp(args->weight->dim, weight_dim, (size_t)x->rank * sizeof *weight_dim) != 0)) {
+        char text[128], needed[128];
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, ".weight is %s, but %s is needed", gpunn__shape_text(args->weight, text),
+                             gpunn__dims_text(x->rank, weight_dim, needed));
+    }
+    if (!gpunn__shared_bias(&call, args->bias, args->no_bias, dim[1])) return NULL;
+    return gpunn__affine(&call, op, &attr, x, args->weight, x->rank, weight_dim, args->bias, !args->no_bias, dim[1], dim);
 }
 
 GPUNN_API gpunn_tensor *gpunn_conv1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
@@ -20771,13 +20788,14 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
         break;
     default: break;
     }
-    bool biased = t->op == GPUNN_OP_LINEAR || gpunn__is_convolution(t->op) || (t->op == GPUNN_OP_LAYER_NORM && t->inputs[1]);
+    const bool affine = t->op == GPUNN_OP_LINEAR || gpunn__is_convolution(t->op);
+    const bool biased = affine || (t->op == GPUNN_OP_LAYER_NORM && t->inputs[1]);
     if (biased && t->inputs[2] == NULL) gpunn__emitf(w, ", \"bias\": false");
-    if ((t->op == GPUNN_OP_LINEAR || t->op == GPUNN_OP_EMBEDDING) && !gpunn__is_own(t, t->inputs[1])) {
+    if ((affine || t->op == GPUNN_OP_EMBEDDING) && !gpunn__is_own(t, t->inputs[1])) {
         gpunn__emitf(w, ", \"weight\": ");
         gpunn__emit_id(w, t->inputs[1]);
     }
-    if (t->op == GPUNN_OP_LINEAR && t->inputs[2] && !gpunn__is_own(t, t->inputs[2])) {
+    if (affine && t->inputs[2] && !gpunn__is_own(t, t->inputs[2])) {
         gpunn__emitf(w, ", \"bias\": ");
         gpunn__emit_id(w, t->inputs[2]);
     }
@@ -21453,20 +21471,28 @@ static gpunn_tensor *gpunn__make_constant(gpunn__loading *l, const gpunn__spec_e
     return t;
 }
 
+/* A layer's weight and bias where they are not its own. */
+static bool gpunn__get_shared(gpunn__loading *l, int object, gpunn_tensor **weight, gpunn_tensor **bias, bool *no_bias)
+{
+    bool has_bias = true;
+    int  item = gpunn__look(l, object, "bias");
+    bool shared = item && l->items.at[item].kind == GPUNN__J_STRING;
+    if (!(shared ? gpunn__get_reference(l, object, "bias", bias) : gpunn__get_bool(l, object, "bias", &has_bias)) ||
+        !gpunn__get_reference(l, object, "weight", weight))
+        return false;
+    *no_bias = !has_bias;
+    return true;
+}
+
 static gpunn_tensor *gpunn__make_linear(gpunn__loading *l, const gpunn__spec_entry *e)
 {
     gpunn_linear_args args;
-    bool              bias = true;
     int               ignored;
     memset(&args, 0, sizeof args);
-    int  item = gpunn__look(l, e->item, "bias");
-    bool shared = item && l->items.at[item].kind == GPUNN__J_STRING;
     if (!gpunn__need(l, e->item, "out_features", "an integer", &ignored) ||
         !gpunn__get_int(l, e->item, "out_features", 1, &args.out_features) ||
-        (shared ? !gpunn__get_reference(l, e->item, "bias", &args.bias) : !gpunn__get_bool(l, e->item, "bias", &bias)) ||
-        !gpunn__get_reference(l, e->item, "weight", &args.weight))
+        !gpunn__get_shared(l, e->item, &args.weight, &args.bias, &args.no_bias))
         return NULL;
-    args.no_bias = !bias;
     return gpunn_linear_(e->in[0], e->name, args);
 }
 
@@ -21490,7 +21516,6 @@ static gpunn_tensor *gpunn__make_conv(gpunn__loading *l, const gpunn__spec_entry
     const int       axes = e->op[strlen(e->op) - 2] - '0';
     const bool      transposed = e->op[4] == '_';
     gpunn_conv_args args;
-    bool            bias = true;
     int             ignored;
     memset(&args, 0, sizeof args);
     if (!gpunn__need(l, e->item, "out_channels", "an integer", &ignored) ||
@@ -21501,9 +21526,9 @@ static gpunn_tensor *gpunn__make_conv(gpunn__loading *l, const gpunn__spec_entry
         !gpunn__get_window(l, e->item, "padding", axes, 0, args.paddings) ||
         !gpunn__get_window(l, e->item, "dilation", axes, 1, args.dilations) ||
         (transposed && !gpunn__get_window(l, e->item, "output_padding", axes, 0, args.output_paddings)) ||
-        !gpunn__get_int(l, e->item, "groups", 1, &args.groups) || !gpunn__get_bool(l, e->item, "bias", &bias))
+        !gpunn__get_int(l, e->item, "groups", 1, &args.groups) ||
+        !gpunn__get_shared(l, e->item, &args.weight, &args.bias, &args.no_bias))
         return NULL;
-    args.no_bias = !bias;
     return gpunn__conv_node((gpunn_op)((transposed ? GPUNN_OP_CONV_TRANSPOSE1D : GPUNN_OP_CONV1D) + axes - 1), e->in[0], e->name,
                             &args);
 }

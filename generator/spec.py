@@ -245,7 +245,7 @@ class _Loader:
                 arguments[key] = self.find_all(entry[key])
             elif kind == "extended":
                 arguments[key] = _OUTSIDE.get(value, value)
-        if op == "linear" and isinstance(arguments["bias"], str):
+        if isinstance(arguments.get("bias"), str):
             arguments["bias"] = self.find(entry["bias"], entry.value_at["bias"])
         if op == "constant":
             arguments["values"] = [_OUTSIDE.get(value, value) for value in entry["values"]]

@@ -92,7 +92,7 @@ def add_case(out, name, fn, batch=None, fixed=None, params=None, attr=None, no_g
 
 # ---- elementwise: the names of gpunn's op table --------------------------------------------------------------------------
 UNARY = {
-    "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "floor": torch.floor, "exp": torch.exp, "log": torch.log,
+    "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "floor": torch.floor, "detach": torch.detach, "exp": torch.exp, "log": torch.log,
     "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin, "cos": torch.cos, "square": torch.square, "erf": torch.erf,
     "reciprocal": torch.reciprocal, "expm1": torch.expm1, "log1p": torch.log1p,
     "relu": F.relu, "relu6": F.relu6, "selu": F.selu, "gelu": F.gelu, "silu": F.silu, "mish": F.mish, "softsign": F.softsign,
@@ -153,7 +153,7 @@ def elementwise():
         label = name if attr is None else name + "".join(f"_{a:g}" for a in attr)
         fn_ = (lambda x: fn(x, *attr)) if attr else fn
         x = torch.cat([f32(unary_values(name, attr)), randn(19, scale=2).abs() if name in POSITIVE else randn(19, scale=2)])
-        add_case(out, f"{label}", lambda x: fn_(x), batch={"x": x}, attr=attr, gradient=name not in ("sign", "floor"))
+        add_case(out, f"{label}", lambda x: fn_(x), batch={"x": x}, attr=attr, gradient=name not in ("sign", "floor", "detach"))
         # NaN, infinities and huge values forward only: the gradient there is a matter of taste
         special = f32(SPECIAL + ([0.0, -1.0] if name in POSITIVE else []))
         if name in ("sin", "cos"):
