@@ -8401,6 +8401,17 @@ static gpunn_status gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan)
     return gpunn__run_steps(dev, plan, plan->forward_count, plan->step_count);
 }
 
+static bool gpunn__all_frozen(const gpunn_model *model)
+{
+    bool frozen = false;
+    for (int i = 0; i < model->tensor_count; i++) {
+        if (model->tensors[i]->kind != GPUNN__PARAMETER) continue;
+        if (model->tensors[i]->trainable) return false;
+        frozen = true;
+    }
+    return frozen;
+}
+
 GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt)
 {
     if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
@@ -8416,7 +8427,10 @@ GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer
     if (plan == NULL) return dev->error.status;
     if (plan->reached_count == 0 && plan->step_count == plan->forward_count)
         return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "the loss depends on no trainable parameter; unfreeze one with gpunn_set_trainable");
+                           "no gradient goes from the loss to a trainable parameter or to a tensor of gpunn_retain_grad: %s",
+                           gpunn__all_frozen(model)
+                               ? "every parameter is frozen; unfreeze one with gpunn_set_trainable"
+                               : "it depends on none of them, or only through ops without a gradient, as comparisons are");
     for (int i = 0; i < plan->reached_count; i++) *plan->first_write[i] = model->tensors[plan->reached[i]]->grad_reached;
     model->state.step++;
     model->state.weights_version++; /* running statistics */

@@ -251,6 +251,25 @@ static void check_freezing(const fixture *f, net n, gpunn_optimizer *opt)
     gpunn_optimizer_destroy(opt);
 }
 
+/* Why there is no gradient: nothing to train, or only ops without one between; a retained input needs neither. */
+static void test_no_gradient(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2)));
+    gpunn_tensor *h = MADE(f->dev, gpunn_linear(x, "l", .out_features = 2));
+    gpunn_tensor *steps = MADE(f->dev, gpunn_sum(gpunn_gt(h, x), GPUNN_ALL, false));
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(h, GPUNN_ALL, false));
+    float         dx[2];
+    OK(f->dev, gpunn_write(x, FLOATS(1, -1), 8));
+    FAILS(f->dev, gpunn_backward(steps), GPUNN_ERR_STATE, "only through ops without a gradient, as comparisons are");
+    OK(f->dev, gpunn_set_trainable(gpunn_find(f->model, "l.weight"), false));
+    OK(f->dev, gpunn_set_trainable(gpunn_find(f->model, "l.bias"), false));
+    FAILS(f->dev, gpunn_backward(loss), GPUNN_ERR_STATE, "every parameter is frozen; unfreeze one with gpunn_set_trainable");
+    MADE(f->dev, gpunn_retain_grad(x));
+    OK(f->dev, gpunn_backward(loss));
+    OK(f->dev, gpunn_read_grad(x, dx, sizeof dx));
+}
+
 static void test_freezing(void **state)
 {
     fixture *f = *state;
@@ -757,6 +776,7 @@ int main(void)
                 {"partial mean", test_partial_mean},
                 {"accumulation", test_accumulation},
                 {"clipping", test_clipping},
+                {"no_gradient", test_no_gradient},
                 {"freezing", test_freezing},
                 {"bad settings", test_bad_settings},
                 {"unreached", test_unreached},
