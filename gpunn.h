@@ -395,8 +395,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
  * as exact, since y often is kept anyway and x may then be overwritten.
  *
  * Language: valid C and valid Python, and nothing but + - * /, comparisons, numbers (K(0.5) when not an integer) and calls of
- *     where(condition, then, else) min max abs sign floor exp expm1 log log1p sqrt tanh erf sigmoid sin cos pow.
- * min and max hand on NaN; sign(0) is 0. Kinks and NaN behave as PyTorch's: write comparisons so that NaN takes its branch. */
+ *     where(condition, then, else) min max abs sign floor exp expm1 log log1p sqrt tanh erf sigmoid sin cos pow floordiv.
+ * min and max hand on NaN; sign(0) is 0; floordiv is Python's //, of the exact quotient. Kinks and NaN behave as PyTorch's: write comparisons so that NaN takes its branch. */
 /* >>ops begin */
 /* clang-format off */
 /* X(ENUM, name, forward, derivative) */
@@ -448,8 +448,9 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 #define GPUNN_UNARY2_OPS(X)                                                                                     \
     X(HARDTANH, hardtanh, min_val, -1, max_val, 1, where(x < min_val, min_val, where(x > max_val, max_val, x)), \
       where(y <= min_val, 0, where(y >= max_val, 0, g)))                                                        \
-    X(CLAMP, clamp, min, -K(3.4028235e38), max, K(3.4028235e38), min(max(x, min), max),                         \
-      where(x >= min, where(x <= max, g, 0), 0))                                                                \
+    X(CLAMP, clamp, min, -INFINITY, max, INFINITY, min(max(x, min), max),                                       \
+      where(x > min, where(x < max, g, where(max > K(3.4028235e38), g, 0)),                                     \
+            where(min < -K(3.4028235e38), where(x < max, g, 0), 0)))                                            \
     X(SOFTPLUS, softplus, beta, 1, threshold, 20, where(x * beta > threshold, x, log1p(exp(x * beta)) / beta),  \
       where(x * beta > threshold, g, g * sigmoid(x * beta)))
 /* X(ENUM, name, forward, da, db) */
@@ -458,6 +459,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(SUB, sub, a - b, g, -g)                                                                                           \
     X(MUL, mul, a * b, g * b, g * a)                                                                                    \
     X(DIV, div, a / b, g / b, -g * (y / b))                                                                             \
+    X(FLOOR_DIVIDE, floor_divide, floordiv(a, b), 0, 0)                                                                 \
     X(POW, pow, pow(a, b), where(b == 0, 0, g * b * pow(a, b - 1)), g * y * log(where(a == 0, where(b >= 0, 1, 0), a))) \
     X(MAXIMUM, maximum, max(a, b), where(a == b, g / 2, where(a < b, 0, g)), where(a == b, g / 2, where(a > b, 0, g)))  \
     X(MINIMUM, minimum, min(a, b), where(a == b, g / 2, where(a > b, 0, g)), where(a == b, g / 2, where(a < b, 0, g)))  \
@@ -2680,6 +2682,14 @@ GPUNN__INLINE float gpunn__min(float a, float b)
 GPUNN__INLINE float gpunn__max(float a, float b)
 {
     return gpunn__select(a > b, a, gpunn__select(a != a, a, b));
+}
+
+/* Of the exact quotient: 9 for 1 and 0.1f, though 1 / 0.1f is 10 as a float. */
+GPUNN__INLINE float gpunn__floordiv(float p, float q)
+{
+    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
+    const float low = floorf(whole);
+    return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
 
 GPUNN__INLINE float gpunn__sign(float x)
@@ -12355,6 +12365,7 @@ typedef void (*gpunn__loop)(int64_t n, const float *const *from, const float *at
 #define sin(p) sinf(p)
 #define cos(p) cosf(p)
 #define pow(p, q) powf(p, q)
+#define floordiv(p, q) gpunn__floordiv(p, q)
 
 #define GPUNN__CONSTANT(name, i) \
     const float name = attr[i];  \
@@ -12415,6 +12426,7 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef sin
 #undef cos
 #undef pow
+#undef floordiv
 #undef GPUNN__CONSTANT
 #undef GPUNN__LOOP
 #undef GPUNN__LOOPS

@@ -55,7 +55,7 @@ def elementwise_schema(op):
     properties = {"op": {"const": op.name}, "id": {"$ref": "#/$defs/name"}, "name": {"$ref": "#/$defs/name"},
                   "inputs": {"$ref": "#/$defs/" + ("one", "two", "three")[op.arity - 1]}}
     for name, default in op.attrs:
-        properties[name] = {"$ref": "#/$defs/extended", "default": default}
+        properties[name] = {"$ref": "#/$defs/extended", "default": str(default) if abs(default) == float("inf") else default}
     return {"type": "object", "required": ["op", "inputs"], "additionalProperties": False, "properties": properties}
 
 

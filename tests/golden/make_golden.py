@@ -108,13 +108,13 @@ UNARY1 = {  # one attribute
     "mul_scalar": (lambda x, a: x * a, [0.5]),
 }
 UNARY2 = {  # two attributes
-    "clamp": (lambda x, a, b: torch.clamp(x, a, b), [(-0.5, 0.75), (-1.0, 1.0)]),
+    "clamp": (lambda x, a, b: torch.clamp(x, a, b), [(-0.5, 0.75), (-1.0, 1.0), (-inf, 1.0), (-1.0, inf)]),
     "hardtanh": (lambda x, a, b: F.hardtanh(x, a, b), [(-1.0, 1.0), (-0.5, 2.0)]),
     "softplus": (lambda x, a, b: F.softplus(x, a, b), [(1.0, 20.0), (2.0, 5.0)]),
 }
 BINARY = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow, "maximum": torch.maximum,
-    "minimum": torch.minimum,
+    "minimum": torch.minimum, "floor_divide": torch.floor_divide,
     "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge, "eq": torch.eq, "ne": torch.ne,
 }
 def loss_op(fn, **options):
@@ -136,9 +136,7 @@ POSITIVE = ("log", "sqrt", "rsqrt", "log1p")
 
 
 def unary_values(name, attr):
-    values = COMMON + ([-3.0, 3.0] if name != "hardswish" else [])  # torch's versions differ in its gradient there,
-    if name == "clamp":  # and in clamp's at its limits
-        values = [v for v in values if v not in attr]
+    values = COMMON + ([-3.0, 3.0] if name != "hardswish" else [])  # torch's versions differ in its gradient there
     if name == "reciprocal" or name == "pow_scalar" and attr[0] < 0:
         values = [v for v in values if v != 0]
     if name in POSITIVE:
@@ -172,7 +170,7 @@ def elementwise():
     pairs = {"same": ((5, 7), (5, 7)), "scalar": ((4, 3), ()), "row": ((4, 6), (6,)), "column": ((4, 6), (4, 1)), "outer": ((5, 1), (1, 7)),
              "both": ((3, 1, 4, 1), (2, 1, 5)), "channel": ((2, 3, 4, 5), (3, 1, 1)), "left": ((6,), (2, 3, 6)), "one": ((1,), (1, 1))}
     for name, fn in BINARY.items():
-        compare = name in ("lt", "le", "gt", "ge", "eq", "ne")
+        compare = name in ("lt", "le", "gt", "ge", "eq", "ne", "floor_divide")
         for label, (sa, sb) in pairs.items():
             a, b = randn(*sa), randn(*sb)
             if name in ("maximum", "minimum") or compare:  # with ties
