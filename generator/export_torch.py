@@ -670,13 +670,26 @@ def formula(expression):
     return lower
 
 
+# By halves, whose squares overflow no earlier than the result; and (e + e / (e + 1)) / 2 with e = exp(x) - 1 near 0.
+SINH = ("e = expm1(x if abs(x) < 1 else 0); h = exp(0.5 * x); k = exp(-0.5 * x); "
+        "0.5 * (e + e / (e + 1)) if abs(x) < 1 else h * (0.5 * h) - k * (0.5 * k)")
+# 1 + 2 sinh(x / 2)^2, whose gradient does not cancel.
+COSH = ("e = expm1(0.5 * x if abs(x) < 2 else 0); "
+        "u = 0.5 * (e + e / (e + 1)) if abs(x) < 2 else 0.5 * (exp(0.5 * x) - exp(-0.5 * x)); 1 + 2 * u * u")
+# Of a >= 0: t exp(-a^2 + a polynomial in t), t = 2 / (2 + a); within 1e-7, fitted at Chebyshev's nodes of 0 <= a <= 11. b is a,
+# rounded down so that b^2 is exact. The gradient is that of -erf.
+ERFC = ("a = min(abs(x), 11); t = 1 / (1 + 0.5 * a); b = floor(16 * a) / 16; "
+        "p = -1.26546872 + t * (0.999060392 + t * (0.382924557 + t * (0.052532699 + t * (-0.0518615171 + t * (0.0203504916 + "
+        "t * (-0.81853658 + t * (1.24898505 + t * (-0.720157564 + t * 0.152171284)))))))); "
+        "r = t * exp(-b * b) * exp((b - a) * (b + a) + p); e = erf(x); detach(2 - r if x < 0 else r) + (detach(e) - e)")
+
 for torch_name, expression in {
         "hardshrink": "where(abs(x) <= {lambd}, 0, x)",
         "softshrink": "where(x > {lambd}, x - {lambd}, where(x < -{lambd}, x + {lambd}, 0 * x))",
         "threshold": "where(x <= {threshold}, {value}, x)",
-        "tan": "sin(x) / cos(x)", "sinh": "(exp(x) - exp(-x)) / 2", "cosh": "(exp(x) + exp(-x)) / 2",
+        "tan": "sin(x) / cos(x)", "sinh": SINH, "cosh": COSH,
         "log2": "log(x) * 1.4426950408889634", "log10": "log(x) * 0.4342944819032518", "exp2": "exp(x * 0.6931471805599453)",
-        "ceil": "-floor(-x)", "trunc": "sign(x) * floor(abs(x))", "frac": "x - sign(x) * floor(abs(x))", "erfc": "1 - erf(x)",
+        "ceil": "-floor(-x)", "trunc": "sign(x) * floor(abs(x))", "frac": "x - sign(x) * floor(abs(x))", "erfc": ERFC,
         "logical_not": "where(x == 0, 1, 0)", "bitwise_not": "where(x == 0, 1, 0)", "isnan": "where(x != x, 1, 0)"}.items():
     OPERATIONS[torch_name] = formula(expression)
 
@@ -736,8 +749,29 @@ def glu(w, call, x, dim=-1):
     return w.map("mul", w.slice(x, dim, 0, half), w.map("sigmoid", w.slice(x, dim, half, None)))
 
 
+def truth(w, x):
+    """1 where x is true, else 0."""
+    return w.f32(x) if dtype_of(w, x) == "bool" else w.expr("where(x == 0, 0, 1)", x)
+
+
+def logical(name):
+    def lower(w, call, x, other):
+        if call.op.startswith(("bitwise", "__")) and call.shapes[0][1] != w.torch.bool:
+            raise Refused("gpunn does not compute with integers")
+        return w.map(name, truth(w, x), truth(w, other))
+    return lower
+
+
+for torch_name, own in {"logical_and": "mul", "bitwise_and": "mul", "__and__": "mul", "logical_or": "maximum",
+                        "bitwise_or": "maximum", "__or__": "maximum", "logical_xor": "ne", "bitwise_xor": "ne",
+                        "__xor__": "ne"}.items():
+    OPERATIONS[torch_name] = logical(own)
+
+
 @operation("add")
 def add(w, call, x, other, alpha=1):
+    if call.shapes[0][1] == w.torch.bool:
+        return w.map("maximum", truth(w, x), truth(w, other))
     if number(x) is not None and number(other) is None:
         return w.map("add_scalar", w.scale(other, number(alpha)), value=number(x))
     if number(other) is not None:
@@ -804,8 +838,8 @@ def div(w, call, x, other, rounding_mode=None):
     if rounding_mode is None and call.op != "floor_divide":
         return y
     if rounding_mode == "trunc":
-        raise Refused("it rounds towards zero")
-    return w.map("floor", y if number(other) is None else w.map("div", x, other))
+        return w.expr("where(x < 0, -floor(-x), floor(x))", y if number(other) is None else w.map("div", x, other))
+    return w.map("floor_divide", x, other)
 
 
 @operation("pow", "float_power")
@@ -820,10 +854,34 @@ def pair_op(name):
     return lambda w, call, x, other, **_: w.map(name, x, other)
 
 
-for torch_name, own in {"maximum": "maximum", "minimum": "minimum", "eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt",
-                        "ge": "ge", "logical_and": "mul", "bitwise_and": "mul", "__and__": "mul", "logical_or": "maximum",
-                        "bitwise_or": "maximum", "__or__": "maximum", "logical_xor": "ne", "bitwise_xor": "ne"}.items():
-    OPERATIONS[torch_name] = pair_op(own)
+for torch_name in ("maximum", "minimum"):
+    OPERATIONS[torch_name] = pair_op(torch_name)
+
+
+def comparison(name):
+    def lower(w, call, x, other):
+        if all(is_large(w, y) for y in (x, other)):
+            raise Refused("it compares integers that may lie above 2^24, where gpunn has not every integer")
+        return w.map(name, x, other)
+    return lower
+
+
+def is_large(w, x):
+    """Whether x may be an integer of 2^24 or more: one that is given, or such a constant."""
+    if isinstance(x, (int, float)):
+        return isinstance(x, int) and abs(x) >= 2 ** 24
+    if isinstance(x, Constant):
+        return not x.tensor.is_floating_point() and bool((x.tensor.double().abs() >= 2 ** 24).any())
+    x = w.tensor(x)
+    whole = x.dtype in ("i64", "i32")
+    while x.entry.op in ("reshape", "cast"):
+        x = x.entry.inputs[0]
+    return whole and not (x.is_bool or x.dtype in ("bool", "u8") or x.entry.op in ("argmax", "topk_indices", "one_hot") or
+                          x.entry in w.ranges)
+
+
+for torch_name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    OPERATIONS[torch_name] = comparison(torch_name)
 
 
 @operation("where")
@@ -1167,13 +1225,24 @@ def one_hot(w, call, x, num_classes=-1):
     return w.add("cast", [y], y.shape, kind="i64", dtype="i64")
 
 
+def picked_with(index_of, w, call, x, dim, keepdim):
+    """The elements, and their places; of equals only the one that is picked has a gradient."""
+    x, dim = w.f32(w.whole(x)), normal_axis(dim, len(x.full))
+    if not x.shape:
+        return x, Constant(w.torch.tensor(0))
+    ahead, behind = x.shape[:dim], x.shape[dim + 1:]
+    place = w.add("argmax", [x if index_of is argmax else w.map("neg", x)], ahead + (1,) + behind, kind="i64", dim=dim, keepdim=True)
+    y = w.add("gather", [x, place], place.shape, dim=dim)
+    return tuple(z if keepdim else w.reshape(z, ahead + behind) for z in (y, place))
+
+
 @operation("max")
 def maximum(w, call, x, other=None, dim=None, keepdim=False):
     if other is not None:
         return w.map("maximum", x, other)
     if dim is None:
         return w.reduce("max", x)
-    return w.reduce("max", x, dim, keepdim), argmax(w, call, x, dim, keepdim)
+    return picked_with(argmax, w, call, x, dim, keepdim)
 
 
 @operation("min")
@@ -1182,7 +1251,7 @@ def minimum(w, call, x, other=None, dim=None, keepdim=False):
         return w.map("minimum", x, other)
     if dim is None:
         return amin(w, call, x)
-    return amin(w, call, x, dim, keepdim), argmin(w, call, x, dim, keepdim)
+    return picked_with(argmin, w, call, x, dim, keepdim)
 
 
 @operation("var")
@@ -1191,8 +1260,12 @@ def var(w, call, x, dim=None, unbiased=True, correction=None, keepdim=False):
     count, lost = product([x.full[i] for i in axes]), (1 if unbiased else 0) if correction is None else number(correction)
     if count < 0 and lost:
         raise Refused("the correction would depend on the batch size; use correction=0")
-    deviation = w.map("sub", x, w.reduce("mean", x, axes, True))
-    y = w.reduce("mean", w.map("square", deviation), axes, keepdim)
+    for _ in range(2):  # again, since the mean of large values is rounded
+        x = w.map("sub", x, w.reduce("mean", x, axes, True))
+    squares = w.map("square", x)
+    if count - lost <= 0 and lost:
+        return w.map("div", w.reduce("sum", squares, axes, keepdim), 0)
+    y = w.reduce("mean", squares, axes, keepdim)
     return w.scale(y, count / (count - lost)) if lost else y
 
 
@@ -1216,7 +1289,7 @@ def norm(w, call, x, ord=2, p=None, dim=None, keepdim=False, **_):
 
 @operation("logsumexp")
 def logsumexp(w, call, x, dim, keepdim=False):
-    top = w.reduce("max", x, dim, True)
+    top = w.expr("detach(x if abs(x) <= 3.4028234e38 else 0)", w.reduce("max", x, dim, True))
     y = w.map("log", w.reduce("sum", w.expr("exp(x - y)", x, top), dim, keepdim))
     return w.map("add", y, top if keepdim else w.reshape(top, y.shape))
 
@@ -1229,9 +1302,11 @@ def softmax(w, call, x, dim, **_):
 
 @operation("cosine_similarity")
 def cosine_similarity(w, call, x1, x2, dim=1, eps=1e-8):
-    products = [w.map("mul", a, b) for a, b in ((x1, x2), (x1, x1), (x2, x2))]
-    return w.expr(f"x / sqrt(max(y, {text(eps * eps)}) * max(z, {text(eps * eps)}))",
-                  *[w.reduce("sum", p, dim) for p in products])
+    units = []
+    for x in (x1, x2):
+        length = w.expr(ROOT, w.reduce("sum", w.map("square", x), dim, True))
+        units.append(w.expr(f"x / (y + detach(max(y, {text(eps)}) - y))", x, length))  # PyTorch's gradient ignores the limit
+    return w.reduce("sum", w.map("mul", *units), dim)
 
 
 # -- products --

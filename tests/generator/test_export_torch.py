@@ -258,6 +258,7 @@ class Refusals(Export):
                 ("another view is used later", lambda x: (y := torch.zeros_like(x), y[:, 0].fill_(1), x + y)[-1], (3, 4)),
                 ("another view is used later", lambda x: (y := x * 2, y.detach().zero_(), x + y)[-1], (3, 4)),
                 ("integers", lambda x: x.argmax(1) * 2, (3, 4)),
+                ("may lie above 2\\^24", lambda x: x * (x.long() == 2 ** 24 + 1), (3, 4)),
                 ("norm of order 3", lambda x: x.norm(3), (3, 4)),
                 ("inf cannot stand in a formula", lambda x: F.threshold(x, 0.5, float("inf")), (3, 4)),
                 ("its mode", lambda x: F.dropout(x, 0.5, training=False), (3, 4)),

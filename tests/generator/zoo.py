@@ -867,6 +867,26 @@ def weights_of_convolutions():
     return net, (randn(3, 4, 4, 4), randn(3, 4, 4, 4), randn(3, 4, 9, 9)), nn.MSELoss()
 
 
+@case()
+def edges():
+    """Where plain formulas lose digits, overflow, or meet equals and limits."""
+    def forward(self, x, token):
+        y = self.fc(x)
+        ties = torch.cat([y, y], 1)
+        a = ties.max(1)[0] + ties.min(1, keepdim=True)[0][:, 0]
+        quarters = (y * 0).clamp(0, 1) + (y * 0 + 1).clamp(max=1) * y + (x * 1e30 * 1e9).clamp(min=0).clamp(max=2) * 0.1
+        said = ((y > 0) + (x > -1)) * y + torch.logical_and(x - 3, x * 2) * y + torch.logical_xor(x, token[:, None]) * 0.5
+        b = F.cosine_similarity(y * 1e13, x * 1e13, dim=1) + F.cosine_similarity(y * 0, x, dim=1)
+        infinite = torch.where(x > 0, -math.inf, y)
+        c = torch.cat([infinite, y[:, :1]], 1).logsumexp(1)
+        d = (y.detach() // 0.1) * 0.01 + torch.div(x, 0.3, rounding_mode="trunc") * 0.1
+        near = (y * 1e-4).sinh() * 1e3 + (torch.erfc(3 + y * 1e-3) * 1e4).sum(1, keepdim=True) + (y * 1e-4).cosh()
+        e = (token == 7) + (token < 3) * a
+        return quarters + said + d + near + (a + b + c + e)[:, None]
+    inputs = torch.tensor([[-3.0, 0, 2.5, 0.25], [1.0, -0.5, 0.75, 3], [3, -3, 1, 0.0]])
+    return Net(forward, fc=nn.Linear(4, 4)), (inputs, torch.tensor([7, 0, 2 ** 24 + 1]), randn(3, 4)), nn.MSELoss()
+
+
 @case(SGD)
 def lists_of_one():
     def forward(self, x):
