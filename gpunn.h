@@ -391,7 +391,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
  *
  * Columns: enum GPUNN_OP_*, name (torch's), attributes with their defaults, forward, then the derivative for each operand.
  * Forward reads the operands (x, or a, b, c) and the attributes; a derivative also y, the result, and g, the gradient of y. A
- * derivative that is just 0 is none. What the derivatives mention is what training keeps in memory: prefer y to x where that is
+ * derivative that is just 0 is none; K(0.0) is one: a parameter behind it gets zeros, and weight decay, as in PyTorch. What the derivatives mention is what training keeps in memory: prefer y to x where that is
  * as exact, since y often is kept anyway and x may then be overwritten.
  *
  * Language: valid C and valid Python, and nothing but + - * /, comparisons, numbers (K(0.5) when not an integer) and calls of
@@ -421,8 +421,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
       g * where(x <= 0, K(1.7580993) * exp(x), K(1.050701)))                                                          \
     X(ABS, abs, abs(x), g * sign(x))                                                                                  \
     X(NEG, neg, -x, -g)                                                                                               \
-    X(SIGN, sign, sign(x), 0)                                                                                         \
-    X(FLOOR, floor, floor(x), 0)                                                                                      \
+    X(SIGN, sign, sign(x), K(0.0))                                                                                    \
+    X(FLOOR, floor, floor(x), K(0.0))                                                                                 \
     X(DETACH, detach, x, 0)                                                                                           \
     X(EXP, exp, exp(x), g * y)                                                                                        \
     X(EXPM1, expm1, expm1(x), g * (y + 1))                                                                            \

@@ -270,6 +270,26 @@ static void test_no_gradient(void **state)
     OK(f->dev, gpunn_read_grad(x, dx, sizeof dx));
 }
 
+/* A parameter whose gradient is all zeros decays; one behind gpunn_detach has none and stays. */
+static void test_zero_gradient(void **state)
+{
+    fixture         *f = *state;
+    const gpunn_init init = {GPUNN_INIT_CONSTANT, 2.5f, 0};
+    gpunn_tensor    *p = MADE(f->dev, gpunn_parameter(f->model, "p", GPUNN_SHAPE(2), init));
+    gpunn_tensor    *q = MADE(f->dev, gpunn_parameter(f->model, "q", GPUNN_SHAPE(2), init));
+    gpunn_tensor    *loss = MADE(f->dev, gpunn_sum(gpunn_mul(gpunn_floor(p), gpunn_sign(gpunn_detach(q))), GPUNN_ALL, false));
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.1f, .weight_decay = 0.5f));
+    float            value[2], grad[2] = {1, 1};
+    OK(f->dev, gpunn_train_step(opt, loss));
+    OK(f->dev, gpunn_read_grad(p, grad, sizeof grad));
+    check_close(grad, FLOATS(0, 0), 2, 0, 0);
+    OK(f->dev, gpunn_read(p, value, sizeof value));
+    check_close(value, FLOATS(2.375f, 2.375f), 2, 1e-6, 0);
+    OK(f->dev, gpunn_read(q, value, sizeof value));
+    check_close(value, FLOATS(2.5f, 2.5f), 2, 0, 0);
+    gpunn_optimizer_destroy(opt);
+}
+
 static void test_freezing(void **state)
 {
     fixture *f = *state;
@@ -777,6 +797,7 @@ int main(void)
                 {"accumulation", test_accumulation},
                 {"clipping", test_clipping},
                 {"no_gradient", test_no_gradient},
+                {"zero_gradient", test_zero_gradient},
                 {"freezing", test_freezing},
                 {"bad settings", test_bad_settings},
                 {"unreached", test_unreached},
