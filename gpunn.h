@@ -397,12 +397,12 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
  *
  * Columns: enum GPUNN_OP_*, name (torch's), attributes with their defaults, forward, then the derivative for each operand.
  * Forward reads the operands (x, or a, b, c) and the attributes; a derivative also y, the result, and g, the gradient of y. A
- * derivative that is just 0 is none. What the derivatives mention is what training keeps in memory: prefer y to x where that is
+ * derivative that is just 0 is none; K(0.0) is one: a parameter behind it gets zeros, and weight decay, as in PyTorch. What the derivatives mention is what training keeps in memory: prefer y to x where that is
  * as exact, since y often is kept anyway and x may then be overwritten.
  *
  * Language: valid C and valid Python, and nothing but + - * /, comparisons, numbers (K(0.5) when not an integer) and calls of
- *     where(condition, then, else) min max abs sign floor exp expm1 log log1p sqrt tanh erf sigmoid sin cos pow.
- * min and max hand on NaN; sign(0) is 0. Kinks and NaN behave as PyTorch's: write comparisons so that NaN takes its branch. */
+ *     where(condition, then, else) min max abs sign floor exp expm1 log log1p sqrt tanh erf sigmoid sin cos pow floordiv.
+ * min and max hand on NaN; sign(0) is 0; floordiv is Python's //, of the exact quotient. Kinks and NaN behave as PyTorch's: write comparisons so that NaN takes its branch. */
 /* >>ops begin */
 /* clang-format off */
 /* X(ENUM, name, forward, derivative) */
@@ -427,8 +427,9 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
       g * where(x <= 0, K(1.7580993) * exp(x), K(1.050701)))                                                          \
     X(ABS, abs, abs(x), g * sign(x))                                                                                  \
     X(NEG, neg, -x, -g)                                                                                               \
-    X(SIGN, sign, sign(x), 0)                                                                                         \
-    X(FLOOR, floor, floor(x), 0)                                                                                      \
+    X(SIGN, sign, sign(x), K(0.0))                                                                                    \
+    X(FLOOR, floor, floor(x), K(0.0))                                                                                 \
+    X(DETACH, detach, x, 0)                                                                                           \
     X(EXP, exp, exp(x), g * y)                                                                                        \
     X(EXPM1, expm1, expm1(x), g * (y + 1))                                                                            \
     X(LOG, log, log(x), g / x)                                                                                        \
@@ -453,8 +454,9 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 #define GPUNN_UNARY2_OPS(X)                                                                                     \
     X(HARDTANH, hardtanh, min_val, -1, max_val, 1, where(x < min_val, min_val, where(x > max_val, max_val, x)), \
       where(y <= min_val, 0, where(y >= max_val, 0, g)))                                                        \
-    X(CLAMP, clamp, min, -K(3.4028235e38), max, K(3.4028235e38), min(max(x, min), max),                         \
-      where(x >= min, where(x <= max, g, 0), 0))                                                                \
+    X(CLAMP, clamp, min, -INFINITY, max, INFINITY, min(max(x, min), max),                                       \
+      where(x > min, where(x < max, g, where(max > K(3.4028235e38), g, 0)),                                     \
+            where(min < -K(3.4028235e38), where(x < max, g, 0), 0)))                                            \
     X(SOFTPLUS, softplus, beta, 1, threshold, 20, where(x * beta > threshold, x, log1p(exp(x * beta)) / beta),  \
       where(x * beta > threshold, g, g * sigmoid(x * beta)))
 /* X(ENUM, name, forward, da, db) */
@@ -463,6 +465,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(SUB, sub, a - b, g, -g)                                                                                           \
     X(MUL, mul, a * b, g * b, g * a)                                                                                    \
     X(DIV, div, a / b, g / b, -g * (y / b))                                                                             \
+    X(FLOOR_DIVIDE, floor_divide, floordiv(a, b), 0, 0)                                                                 \
     X(POW, pow, pow(a, b), where(b == 0, 0, g * b * pow(a, b - 1)), g * y * log(where(a == 0, where(b >= 0, 1, 0), a))) \
     X(MAXIMUM, maximum, max(a, b), where(a == b, g / 2, where(a < b, 0, g)), where(a == b, g / 2, where(a > b, 0, g)))  \
     X(MINIMUM, minimum, min(a, b), where(a == b, g / 2, where(a > b, 0, g)), where(a == b, g / 2, where(a < b, 0, g)))  \
@@ -615,7 +618,9 @@ typedef struct gpunn_conv_args {
     int out_channels, kernel_size, stride, padding, dilation, groups;               /* the same along all axes ... */
     int output_padding;                                                             /* transposed only */
     int kernel_shape[3], strides[3], paddings[3], dilations[3], output_paddings[3]; /* ... or one per spatial axis, where not 0 */
-    bool no_bias;
+    bool          no_bias;
+    gpunn_tensor *weight; /* a tensor of the weight's shape, computed or another layer's, in place of a parameter of its own */
+    gpunn_tensor *bias;   /* a parameter [out], the same */
 } gpunn_conv_args;
 /* x [n, in, length] (1d), [n, in, height, width] (2d), [n, in, depth, height, width] (3d) -> [n, out, ...], along each axis
  * (size + 2 padding - dilation (kernel - 1) - 1) / stride + 1; weight [out, in / groups, kernel ...], bias [out]. */
@@ -2709,6 +2714,14 @@ GPUNN__INLINE float gpunn__max(float a, float b)
     return gpunn__select(a > b, a, gpunn__select(a != a, a, b));
 }
 
+/* Of the exact quotient: 9 for 1 and 0.1f, though 1 / 0.1f is 10 as a float. */
+GPUNN__INLINE float gpunn__floordiv(float p, float q)
+{
+    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
+    const float low = floorf(whole);
+    return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
+}
+
 GPUNN__INLINE float gpunn__sign(float x)
 {
     return gpunn__select(x > 0, 1, gpunn__select(x < 0, -1, 0));
@@ -3479,6 +3492,18 @@ static bool gpunn__shared_weight(const gpunn__call *call, const gpunn_tensor *we
     return true;
 }
 
+/* Whether a bias that a layer does not own, or none, fits. */
+static bool gpunn__shared_bias(const gpunn__call *call, const gpunn_tensor *bias, bool no_bias, int64_t out)
+{
+    char text[128];
+    if (bias == NULL) return true;
+    if (!gpunn__operand(call, bias, ".bias", true)) return false;
+    if (!no_bias && bias->kind == GPUNN__PARAMETER && bias->rank == 1 && bias->dim[0] == out) return true;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".bias is %s, but a parameter [%lld] is needed, without .no_bias",
+                        gpunn__shape_text(bias, text), (long long)out);
+    return false;
+}
+
 GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_linear_args args)
 {
     gpunn__call call;
@@ -3493,13 +3518,7 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".weight is no parameter; use gpunn_matmul with .transpose_b");
     if (weight_dim[0] < 1)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "out_features is %d; set .out_features to 1 or more", args.out_features);
-    if (args.bias && !gpunn__operand(&call, args.bias, ".bias", true)) return NULL;
-    if (args.bias &&
-        (args.no_bias || args.bias->kind != GPUNN__PARAMETER || args.bias->rank != 1 || args.bias->dim[0] != weight_dim[0])) {
-        char text[128];
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, ".bias is %s, but a parameter [%lld] is needed, without .no_bias",
-                             gpunn__shape_text(args.bias, text), (long long)weight_dim[0]);
-    }
+    if (!gpunn__shared_bias(&call, args.bias, args.no_bias, weight_dim[0])) return NULL;
     memcpy(dim, x->dim, sizeof dim);
     dim[x->rank - 1] = weight_dim[0];
     return gpunn__affine(&call, GPUNN_OP_LINEAR, NULL, x, args.weight, 2, weight_dim, args.bias, !args.no_bias, weight_dim[0],
@@ -3654,7 +3673,15 @@ static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *
     for (int i = 0; i < axes; i++) weight_dim[2 + i] = attr.kernel[i];
     if (!(transposed ? gpunn__transposed_sizes(&call, x, &attr, output_padding, dim) : gpunn__window_sizes(&call, x, &attr, dim)))
         return NULL;
-    return gpunn__affine(&call, op, &attr, x, NULL, x->rank, weight_dim, NULL, !args->no_bias, dim[1], dim);
+    if (args->weight && !gpunn__operand(&call, args->weight, ".weight", true)) return NULL;
+    if (args->weight &&
+        (args->weight->rank != x->rank || memcmp(args->weight->dim, weight_dim, (size_t)x->rank * sizeof *weight_dim) != 0)) {
+        char text[128], needed[128];
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, ".weight is %s, but %s is needed", gpunn__shape_text(args->weight, text),
+                             gpunn__dims_text(x->rank, weight_dim, needed));
+    }
+    if (!gpunn__shared_bias(&call, args->bias, args->no_bias, dim[1])) return NULL;
+    return gpunn__affine(&call, op, &attr, x, args->weight, x->rank, weight_dim, args->bias, !args->no_bias, dim[1], dim);
 }
 
 GPUNN_API gpunn_tensor *gpunn_conv1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
@@ -8424,6 +8451,17 @@ static gpunn_status gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan)
     return gpunn__run_steps(dev, plan, plan->forward_count, plan->step_count);
 }
 
+static bool gpunn__all_frozen(const gpunn_model *model)
+{
+    bool frozen = false;
+    for (int i = 0; i < model->tensor_count; i++) {
+        if (model->tensors[i]->kind != GPUNN__PARAMETER) continue;
+        if (model->tensors[i]->trainable) return false;
+        frozen = true;
+    }
+    return frozen;
+}
+
 GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt)
 {
     if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
@@ -8439,7 +8477,10 @@ GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer
     if (plan == NULL) return dev->error.status;
     if (plan->reached_count == 0 && plan->step_count == plan->forward_count)
         return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "the loss depends on no trainable parameter; unfreeze one with gpunn_set_trainable");
+                           "no gradient goes from the loss to a trainable parameter or to a tensor of gpunn_retain_grad: %s",
+                           gpunn__all_frozen(model)
+                               ? "every parameter is frozen; unfreeze one with gpunn_set_trainable"
+                               : "it depends on none of them, or only through ops without a gradient, as comparisons are");
     for (int i = 0; i < plan->reached_count; i++) *plan->first_write[i] = model->tensors[plan->reached[i]]->grad_reached;
     model->state.step++;
     model->state.weights_version++; /* running statistics */
@@ -12636,6 +12677,7 @@ typedef void (*gpunn__loop)(int64_t n, const float *const *from, const float *at
 #define sin(p) sinf(p)
 #define cos(p) cosf(p)
 #define pow(p, q) powf(p, q)
+#define floordiv(p, q) gpunn__floordiv(p, q)
 
 #define GPUNN__CONSTANT(name, i) \
     const float name = attr[i];  \
@@ -12696,6 +12738,7 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef sin
 #undef cos
 #undef pow
+#undef floordiv
 #undef GPUNN__CONSTANT
 #undef GPUNN__LOOP
 #undef GPUNN__LOOPS
@@ -21130,13 +21173,14 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
         break;
     default: break;
     }
-    bool biased = t->op == GPUNN_OP_LINEAR || gpunn__is_convolution(t->op) || (t->op == GPUNN_OP_LAYER_NORM && t->inputs[1]);
+    const bool affine = t->op == GPUNN_OP_LINEAR || gpunn__is_convolution(t->op);
+    const bool biased = affine || (t->op == GPUNN_OP_LAYER_NORM && t->inputs[1]);
     if (biased && t->inputs[2] == NULL) gpunn__emitf(w, ", \"bias\": false");
-    if ((t->op == GPUNN_OP_LINEAR || t->op == GPUNN_OP_EMBEDDING) && !gpunn__is_own(t, t->inputs[1])) {
+    if ((affine || t->op == GPUNN_OP_EMBEDDING) && !gpunn__is_own(t, t->inputs[1])) {
         gpunn__emitf(w, ", \"weight\": ");
         gpunn__emit_id(w, t->inputs[1]);
     }
-    if (t->op == GPUNN_OP_LINEAR && t->inputs[2] && !gpunn__is_own(t, t->inputs[2])) {
+    if (affine && t->inputs[2] && !gpunn__is_own(t, t->inputs[2])) {
         gpunn__emitf(w, ", \"bias\": ");
         gpunn__emit_id(w, t->inputs[2]);
     }
@@ -21812,20 +21856,28 @@ static gpunn_tensor *gpunn__make_constant(gpunn__loading *l, const gpunn__spec_e
     return t;
 }
 
+/* A layer's weight and bias where they are not its own. */
+static bool gpunn__get_shared(gpunn__loading *l, int object, gpunn_tensor **weight, gpunn_tensor **bias, bool *no_bias)
+{
+    bool has_bias = true;
+    int  item = gpunn__look(l, object, "bias");
+    bool shared = item && l->items.at[item].kind == GPUNN__J_STRING;
+    if (!(shared ? gpunn__get_reference(l, object, "bias", bias) : gpunn__get_bool(l, object, "bias", &has_bias)) ||
+        !gpunn__get_reference(l, object, "weight", weight))
+        return false;
+    *no_bias = !has_bias;
+    return true;
+}
+
 static gpunn_tensor *gpunn__make_linear(gpunn__loading *l, const gpunn__spec_entry *e)
 {
     gpunn_linear_args args;
-    bool              bias = true;
     int               ignored;
     memset(&args, 0, sizeof args);
-    int  item = gpunn__look(l, e->item, "bias");
-    bool shared = item && l->items.at[item].kind == GPUNN__J_STRING;
     if (!gpunn__need(l, e->item, "out_features", "an integer", &ignored) ||
         !gpunn__get_int(l, e->item, "out_features", 1, &args.out_features) ||
-        (shared ? !gpunn__get_reference(l, e->item, "bias", &args.bias) : !gpunn__get_bool(l, e->item, "bias", &bias)) ||
-        !gpunn__get_reference(l, e->item, "weight", &args.weight))
+        !gpunn__get_shared(l, e->item, &args.weight, &args.bias, &args.no_bias))
         return NULL;
-    args.no_bias = !bias;
     return gpunn_linear_(e->in[0], e->name, args);
 }
 
@@ -21849,7 +21901,6 @@ static gpunn_tensor *gpunn__make_conv(gpunn__loading *l, const gpunn__spec_entry
     const int       axes = e->op[strlen(e->op) - 2] - '0';
     const bool      transposed = e->op[4] == '_';
     gpunn_conv_args args;
-    bool            bias = true;
     int             ignored;
     memset(&args, 0, sizeof args);
     if (!gpunn__need(l, e->item, "out_channels", "an integer", &ignored) ||
@@ -21860,9 +21911,9 @@ static gpunn_tensor *gpunn__make_conv(gpunn__loading *l, const gpunn__spec_entry
         !gpunn__get_window(l, e->item, "padding", axes, 0, args.paddings) ||
         !gpunn__get_window(l, e->item, "dilation", axes, 1, args.dilations) ||
         (transposed && !gpunn__get_window(l, e->item, "output_padding", axes, 0, args.output_paddings)) ||
-        !gpunn__get_int(l, e->item, "groups", 1, &args.groups) || !gpunn__get_bool(l, e->item, "bias", &bias))
+        !gpunn__get_int(l, e->item, "groups", 1, &args.groups) ||
+        !gpunn__get_shared(l, e->item, &args.weight, &args.bias, &args.no_bias))
         return NULL;
-    args.no_bias = !bias;
     return gpunn__conv_node((gpunn_op)((transposed ? GPUNN_OP_CONV_TRANSPOSE1D : GPUNN_OP_CONV1D) + axes - 1), e->in[0], e->name,
                             &args);
 }

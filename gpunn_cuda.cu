@@ -8427,6 +8427,14 @@ __device__ __forceinline__ float gpunn__float_max(float a, float b)
     return a > b || a != a ? a : b;
 }
 
+/* Of the exact quotient: 9 for 1 and 0.1f. */
+__device__ __forceinline__ float gpunn__float_floordiv(float p, float q)
+{
+    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
+    const float low = floorf(whole);
+    return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
+}
+
 __device__ __forceinline__ float gpunn__float_sign(float x)
 {
     return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f;
@@ -8530,6 +8538,7 @@ constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, con
 #define sin(p) gpunn__float_sin(p, 0)
 #define cos(p) gpunn__float_sin(p, 1)
 #define pow(p, q) powf(p, q)
+#define floordiv(p, q) gpunn__float_floordiv(p, q)
 
 #define GPUNN__CONSTANT(name, i) \
     const float name = attr[i];  \
@@ -8596,6 +8605,7 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef sin
 #undef cos
 #undef pow
+#undef floordiv
 #undef GPUNN__CONSTANT
 #undef GPUNN__MAP
 

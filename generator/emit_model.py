@@ -167,8 +167,6 @@ class _Emitter:
         if t.op == "linear":
             given.add("out_features", t.shape[-1]).add("no_bias", t.inputs[2] is None, False)
             self.shared(given, t, weight)
-            if t.inputs[2] is not None and self.tensors[t.inputs[2]].layer != t.layer:
-                given.add("bias", self.operand(t.inputs[2]))
         elif t.op == "embedding":
             given.add("num_embeddings", weight.shape[0]).add("embedding_dim", weight.shape[1])
             given.add("padding_idx", a["padding_idx"], -1)
@@ -183,6 +181,7 @@ class _Emitter:
             given.add("groups", a["groups"], 1)
             differing += given.window(output_padding=(padded, 0)) if padded else []
             given.arrays(differing).add("no_bias", t.inputs[2] is None, False)
+            self.shared(given, t, weight)
         elif t.op == "batch_norm":
             builder = {4: "batch_norm2d", 5: "batch_norm3d"}.get(len(t.shape), "batch_norm1d")
             given.add("eps", a["eps"], f32(1e-5)).add("momentum", a["momentum"], f32(0.1)).add("no_affine", weight is None, False)
@@ -196,9 +195,11 @@ class _Emitter:
         return "gpunn_%s(%s)" % (builder, ", ".join([x, quoted(t.layer)] + given.texts))
 
     def shared(self, given, t, weight):
-        """A weight that is not the layer's own."""
+        """A weight and a bias that are not the layer's own."""
         if weight.layer != t.layer:
             given.add("weight", self.operand(weight.id))
+        if t.inputs[2:] and t.inputs[2] is not None and self.tensors[t.inputs[2]].layer != t.layer:
+            given.add("bias", self.operand(t.inputs[2]))
 
     def pool(self, t, x):
         a, given = t.attrs, _Fields()

@@ -118,6 +118,7 @@ class Constant:
     def __init__(self, tensor, full=None, name=None):
         self.tensor, self.name = tensor, name
         self.full = tuple(tensor.shape) if full is None else tuple(full)
+        self.memory = self  # what it is a view of in PyTorch where tensor is a copy
 
 
 class Parameter:
@@ -203,6 +204,7 @@ def evaluator(function, schema):
         return function(*[x for name, x in arguments.items() if name not in keywords],
                         **{name: x for name, x in arguments.items() if name in keywords})
 
+    evaluate.is_view = any(result.alias_info is not None for result in schema.returns)
     return evaluate
 
 
@@ -212,6 +214,9 @@ def source_place(torch, frames):
     own = [f"{os.path.basename(name)}:{line}" + (f": {code}" if code else "")
            for name, line, code in frames if not name.startswith((inside, __file__))]
     return own[-1] if own else ""
+
+
+REGIONS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")  # torch.no_grad and torch.autocast
 
 
 def capture_export(torch, root, inputs, batched):
@@ -234,41 +239,73 @@ def capture_export(torch, root, inputs, batched):
         if isinstance(x, int):
             return x
         symbols = sorted(x.node.expr.free_symbols, key=str)
+        if any(str(symbol).startswith("u") for symbol in symbols):  # of no input's size
+            raise Refused("a size depends on values")
         return size_of([int(x.node.expr.subs({s: b for s in symbols})) for b in BATCHES])
 
     def shape(x):
         return tuple(n.dim if isinstance(n, Size) else n for n in map(number, x.shape)), x.dtype
 
-    def argument(x):
+    def argument(x, known):
         if isinstance(x, torch.fx.Node):
             value = x.meta.get("val")
-            return number(value) if isinstance(value, (int, torch.SymInt)) else Reference(x.name)
-        return [argument(y) for y in x] if isinstance(x, (list, tuple)) else x
+            return known[x] if x in known else number(value) if isinstance(value, (int, torch.SymInt)) else Reference(x.name)
+        return [argument(y, known) for y in x] if isinstance(x, (list, tuple)) else x
+
+    def call(node, name, op, function, given, known):
+        lines = node.meta.get("stack_trace", "").splitlines()
+        frames = [(line.split('"')[1], line.split("line ")[1].split(",")[0], code.strip())
+                  for line, code in zip(lines, lines[1:] + [""]) if line.strip().startswith('File "')]
+        place, paths = source_place(torch, frames), [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+        value = node.meta.get("val")
+        try:
+            arguments = {key: argument(x, known) for key, x in given.items()}
+            shapes = [shape(v) for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, torch.Tensor)]
+        except Refused as why:
+            arguments, shapes = why, []
+        captured.calls.append(Call(op, function, arguments, [name], shapes, place, own_name(paths[-1]) if paths else ""))
+        return Reference(name)
+
+    def region(node, inside, known, prefix):
+        """The results of a graph within the graph, a part of the module that runs in another mode."""
+        operands = [x for x in node.args if isinstance(x, torch.fx.Node)][1:]
+        known = dict(zip([n for n in inside.nodes if n.op == "placeholder"], [argument(x, known) for x in operands]))
+        results = walk(inside, known, prefix)
+        if node.target.__name__ == "wrap_with_set_grad_enabled" and not node.args[0]:
+            last = next(n for n in inside.nodes if n.op == "output").args[0]
+            results = [call(n, f"{prefix}{i}", "detach", None, {"self": n}, known) for i, n in enumerate(last)]
+        return results
+
+    def walk(graph, known, prefix=""):
+        """Captures the calls of a graph. known: by node, what it is, where that is not the result that has its name."""
+        for node in graph.nodes:
+            value, names, op, function, given = node.meta.get("val"), ("x", "index"), "", None, {}
+            if node.op == "output":
+                return argument(node.args[0], known)
+            if node.op != "call_function" or isinstance(value, (int, torch.SymInt, torch.SymFloat, torch.SymBool)):
+                continue  # calls that compute sizes: who reads one gets its value
+            op = node.target.__name__
+            if op in REGIONS:
+                inside = next(x for x in node.args if isinstance(x, torch.fx.Node))
+                inside = getattr(graph.owning_module, inside.target).graph
+                known[node] = region(node, inside, known, f"{prefix}{node.name}.")
+            elif op == "getitem" and isinstance(known.get(node.args[0]), list):
+                known[node] = known[node.args[0]][node.args[1]]
+            else:
+                if isinstance(node.target, torch._ops.OpOverload):
+                    schema = node.target._schema
+                    names, op = [a.name for a in schema.arguments], schema.name.split("::")[1]
+                    function = evaluator(node.target, schema)
+                    given = {a.name: a.default_value if a.has_default_value() else None for a in schema.arguments}
+                given.update(list(zip(names, node.args)) + list(node.kwargs.items()))
+                known[node] = call(node, prefix + node.name, op, function, given, known)
+        return []
 
     for node in program.graph.nodes:
         if node.op == "placeholder" and node.name in captured.inputs and batched[captured.inputs.index(node.name)]:
             if not isinstance(number(node.meta["val"].shape[0]), Size):
                 raise Refused("it only works with this batch size; use dynamic_batch=False")
-        if node.op == "output":
-            captured.outputs = [argument(y) for y in node.args[0]]
-        value = node.meta.get("val")
-        if node.op != "call_function" or isinstance(value, (int, torch.SymInt, torch.SymFloat, torch.SymBool)):
-            continue  # calls that compute sizes: who reads one gets its value
-        lines = node.meta.get("stack_trace", "").splitlines()
-        frames = [(line.split('"')[1], line.split("line ")[1].split(",")[0], code.strip())
-                  for line, code in zip(lines, lines[1:] + [""]) if line.strip().startswith('File "')]
-        place, paths = source_place(torch, frames), [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
-        names, op, function, arguments = ("x", "index"), node.target.__name__, None, {}
-        if isinstance(node.target, torch._ops.OpOverload):
-            schema = node.target._schema
-            names, op, function = [a.name for a in schema.arguments], schema.name.split("::")[1], evaluator(node.target, schema)
-            arguments = {a.name: a.default_value if a.has_default_value() else None for a in schema.arguments}
-        try:
-            arguments.update({name: argument(x) for name, x in list(zip(names, node.args)) + list(node.kwargs.items())})
-            shapes = [shape(v) for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, torch.Tensor)]
-        except Refused as why:
-            arguments, shapes = why, []
-        captured.calls.append(Call(op, function, arguments, [node.name], shapes, place, own_name(paths[-1]) if paths else ""))
+    captured.outputs = walk(program.graph, {})
     return captured
 
 
@@ -416,6 +453,7 @@ class Writer:
         self.entries, self.constants, self.layers = [], {}, set()
         self.batch = None  # an input whose first dimension is the batch
         self.wanted = set()  # which results of the call at hand are read
+        self.ranges = set()  # entries that count the samples: 0, 1, ...
 
     def unique(self, name):
         result, i = name, 0
@@ -632,13 +670,26 @@ def formula(expression):
     return lower
 
 
+# By halves, whose squares overflow no earlier than the result; and (e + e / (e + 1)) / 2 with e = exp(x) - 1 near 0.
+SINH = ("e = expm1(x if abs(x) < 1 else 0); h = exp(0.5 * x); k = exp(-0.5 * x); "
+        "0.5 * (e + e / (e + 1)) if abs(x) < 1 else h * (0.5 * h) - k * (0.5 * k)")
+# 1 + 2 sinh(x / 2)^2, whose gradient does not cancel.
+COSH = ("e = expm1(0.5 * x if abs(x) < 2 else 0); "
+        "u = 0.5 * (e + e / (e + 1)) if abs(x) < 2 else 0.5 * (exp(0.5 * x) - exp(-0.5 * x)); 1 + 2 * u * u")
+# Of a >= 0: t exp(-a^2 + a polynomial in t), t = 2 / (2 + a); within 1e-7, fitted at Chebyshev's nodes of 0 <= a <= 11. b is a,
+# rounded down so that b^2 is exact. The gradient is that of -erf.
+ERFC = ("a = min(abs(x), 11); t = 1 / (1 + 0.5 * a); b = floor(16 * a) / 16; "
+        "p = -1.26546872 + t * (0.999060392 + t * (0.382924557 + t * (0.052532699 + t * (-0.0518615171 + t * (0.0203504916 + "
+        "t * (-0.81853658 + t * (1.24898505 + t * (-0.720157564 + t * 0.152171284)))))))); "
+        "r = t * exp(-b * b) * exp((b - a) * (b + a) + p); e = erf(x); detach(2 - r if x < 0 else r) + (detach(e) - e)")
+
 for torch_name, expression in {
         "hardshrink": "where(abs(x) <= {lambd}, 0, x)",
         "softshrink": "where(x > {lambd}, x - {lambd}, where(x < -{lambd}, x + {lambd}, 0 * x))",
         "threshold": "where(x <= {threshold}, {value}, x)",
-        "tan": "sin(x) / cos(x)", "sinh": "(exp(x) - exp(-x)) / 2", "cosh": "(exp(x) + exp(-x)) / 2",
+        "tan": "sin(x) / cos(x)", "sinh": SINH, "cosh": COSH,
         "log2": "log(x) * 1.4426950408889634", "log10": "log(x) * 0.4342944819032518", "exp2": "exp(x * 0.6931471805599453)",
-        "ceil": "-floor(-x)", "trunc": "sign(x) * floor(abs(x))", "frac": "x - sign(x) * floor(abs(x))", "erfc": "1 - erf(x)",
+        "ceil": "-floor(-x)", "trunc": "sign(x) * floor(abs(x))", "frac": "x - sign(x) * floor(abs(x))", "erfc": ERFC,
         "logical_not": "where(x == 0, 1, 0)", "bitwise_not": "where(x == 0, 1, 0)", "isnan": "where(x != x, 1, 0)"}.items():
     OPERATIONS[torch_name] = formula(expression)
 
@@ -698,8 +749,29 @@ def glu(w, call, x, dim=-1):
     return w.map("mul", w.slice(x, dim, 0, half), w.map("sigmoid", w.slice(x, dim, half, None)))
 
 
+def truth(w, x):
+    """1 where x is true, else 0."""
+    return w.f32(x) if dtype_of(w, x) == "bool" else w.expr("where(x == 0, 0, 1)", x)
+
+
+def logical(name):
+    def lower(w, call, x, other):
+        if call.op.startswith(("bitwise", "__")) and call.shapes[0][1] != w.torch.bool:
+            raise Refused("gpunn does not compute with integers")
+        return w.map(name, truth(w, x), truth(w, other))
+    return lower
+
+
+for torch_name, own in {"logical_and": "mul", "bitwise_and": "mul", "__and__": "mul", "logical_or": "maximum",
+                        "bitwise_or": "maximum", "__or__": "maximum", "logical_xor": "ne", "bitwise_xor": "ne",
+                        "__xor__": "ne"}.items():
+    OPERATIONS[torch_name] = logical(own)
+
+
 @operation("add")
 def add(w, call, x, other, alpha=1):
+    if call.shapes[0][1] == w.torch.bool:
+        return w.map("maximum", truth(w, x), truth(w, other))
     if number(x) is not None and number(other) is None:
         return w.map("add_scalar", w.scale(other, number(alpha)), value=number(x))
     if number(other) is not None:
@@ -766,8 +838,8 @@ def div(w, call, x, other, rounding_mode=None):
     if rounding_mode is None and call.op != "floor_divide":
         return y
     if rounding_mode == "trunc":
-        raise Refused("it rounds towards zero")
-    return w.map("floor", y if number(other) is None else w.map("div", x, other))
+        return w.expr("where(x < 0, -floor(-x), floor(x))", y if number(other) is None else w.map("div", x, other))
+    return w.map("floor_divide", x, other)
 
 
 @operation("pow", "float_power")
@@ -782,10 +854,34 @@ def pair_op(name):
     return lambda w, call, x, other, **_: w.map(name, x, other)
 
 
-for torch_name, own in {"maximum": "maximum", "minimum": "minimum", "eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt",
-                        "ge": "ge", "logical_and": "mul", "bitwise_and": "mul", "__and__": "mul", "logical_or": "maximum",
-                        "bitwise_or": "maximum", "__or__": "maximum", "logical_xor": "ne", "bitwise_xor": "ne"}.items():
-    OPERATIONS[torch_name] = pair_op(own)
+for torch_name in ("maximum", "minimum"):
+    OPERATIONS[torch_name] = pair_op(torch_name)
+
+
+def comparison(name):
+    def lower(w, call, x, other):
+        if all(is_large(w, y) for y in (x, other)):
+            raise Refused("it compares integers that may lie above 2^24, where gpunn has not every integer")
+        return w.map(name, x, other)
+    return lower
+
+
+def is_large(w, x):
+    """Whether x may be an integer of 2^24 or more: one that is given, or such a constant."""
+    if isinstance(x, (int, float)):
+        return isinstance(x, int) and abs(x) >= 2 ** 24
+    if isinstance(x, Constant):
+        return not x.tensor.is_floating_point() and bool((x.tensor.double().abs() >= 2 ** 24).any())
+    x = w.tensor(x)
+    whole = x.dtype in ("i64", "i32")
+    while x.entry.op in ("reshape", "cast"):
+        x = x.entry.inputs[0]
+    return whole and not (x.is_bool or x.dtype in ("bool", "u8") or x.entry.op in ("argmax", "topk_indices", "one_hot") or
+                          x.entry in w.ranges)
+
+
+for torch_name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    OPERATIONS[torch_name] = comparison(torch_name)
 
 
 @operation("where")
@@ -814,6 +910,21 @@ def addcdiv(w, call, x, tensor1, tensor2, value=1):
 
 
 # -- what changes neither values nor their order --
+@operation("detach")
+def detach(w, call, x):
+    if not has_gradient(x):
+        return same(w, call, x)
+    x = w.f32(x)
+    return w.map("detach", x, view_of=x)
+
+
+@operation("fill", "zero")
+def fill(w, call, x, value=0):
+    if number(value) is None:
+        return w.view(w.f32(value), x.full)
+    return w.view(w.tensor(Constant(w.torch.tensor(number(value)))), x.full)
+
+
 @operation("contiguous", "alias", "lift", "lift_fresh", "lift_fresh_copy", "requires_grad")
 def same(w, call, x, **_):
     return w.view(x, x.full) if isinstance(x, Value) else x
@@ -855,19 +966,22 @@ def broadcast_tensors(w, call, tensors):
     return tuple(x if x.full == full else w.view(w.tensor(x), full) for x in tensors)
 
 
-@operation("zeros", "zeros_like", "new_zeros")
-def zeros(w, call, **_):
-    return Constant(w.torch.zeros(()), call.shapes[0][0])
+@operation("arange")
+def arange(w, call, end, start=0, step=1, **_):
+    if not isinstance(end, Size) or start or step not in (None, 1):
+        raise Refused("it depends on the batch size and is not 0, 1, ... up to it")
+    ones = w.add("expand", [w.tensor(Constant(w.torch.ones(1)))], (end.dim,), shape=(end.dim,))
+    result = w.map("add_scalar", w.add("cumsum", [ones], ones.shape, dim=0), value=-1.0)
+    w.ranges.add(result.entry)
+    return result if call.shapes[0][1].is_floating_point else w.integers(result, INDICES)
 
 
-@operation("ones", "ones_like", "new_ones")
-def ones(w, call, **_):
-    return Constant(w.torch.ones(()), call.shapes[0][0])
-
-
-@operation("full", "full_like", "new_full", "scalar_tensor")
+@operation("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full", "scalar_tensor")
 def full(w, call, fill_value=None, s=None, **_):
-    return Constant(w.torch.tensor(number(s if fill_value is None else fill_value)), call.shapes[0][0])
+    shape, dtype = call.shapes[0]
+    value = float("ones" in call.op) if fill_value is None and s is None else number(s if fill_value is None else fill_value)
+    fixed = shape if all(d >= 0 for d in shape) else ()  # of which a part may be changed
+    return Constant(w.torch.full(fixed, value, dtype=dtype), shape)
 
 
 # -- shapes --
@@ -1003,7 +1117,7 @@ def pad(w, call, x, pad, mode="constant", value=None):
 
 @operation("repeat", "tile")
 def repeat(w, call, x, repeats=None, dims=None):
-    repeats = list(dims if repeats is None else repeats)
+    repeats = [times.dim if isinstance(times, Size) else times for times in (dims if repeats is None else repeats)]
     repeats = [1] * (len(x.full) - len(repeats)) + repeats
     shape = (1,) * (len(repeats) - len(x.full)) + x.full
     one, many = (), ()
@@ -1111,13 +1225,24 @@ def one_hot(w, call, x, num_classes=-1):
     return w.add("cast", [y], y.shape, kind="i64", dtype="i64")
 
 
+def picked_with(index_of, w, call, x, dim, keepdim):
+    """The elements, and their places; of equals only the one that is picked has a gradient."""
+    x, dim = w.f32(w.whole(x)), normal_axis(dim, len(x.full))
+    if not x.shape:
+        return x, Constant(w.torch.tensor(0))
+    ahead, behind = x.shape[:dim], x.shape[dim + 1:]
+    place = w.add("argmax", [x if index_of is argmax else w.map("neg", x)], ahead + (1,) + behind, kind="i64", dim=dim, keepdim=True)
+    y = w.add("gather", [x, place], place.shape, dim=dim)
+    return tuple(z if keepdim else w.reshape(z, ahead + behind) for z in (y, place))
+
+
 @operation("max")
 def maximum(w, call, x, other=None, dim=None, keepdim=False):
     if other is not None:
         return w.map("maximum", x, other)
     if dim is None:
         return w.reduce("max", x)
-    return w.reduce("max", x, dim, keepdim), argmax(w, call, x, dim, keepdim)
+    return picked_with(argmax, w, call, x, dim, keepdim)
 
 
 @operation("min")
@@ -1126,7 +1251,7 @@ def minimum(w, call, x, other=None, dim=None, keepdim=False):
         return w.map("minimum", x, other)
     if dim is None:
         return amin(w, call, x)
-    return amin(w, call, x, dim, keepdim), argmin(w, call, x, dim, keepdim)
+    return picked_with(argmin, w, call, x, dim, keepdim)
 
 
 @operation("var")
@@ -1135,8 +1260,12 @@ def var(w, call, x, dim=None, unbiased=True, correction=None, keepdim=False):
     count, lost = product([x.full[i] for i in axes]), (1 if unbiased else 0) if correction is None else number(correction)
     if count < 0 and lost:
         raise Refused("the correction would depend on the batch size; use correction=0")
-    deviation = w.map("sub", x, w.reduce("mean", x, axes, True))
-    y = w.reduce("mean", w.map("square", deviation), axes, keepdim)
+    for _ in range(2):  # again, since the mean of large values is rounded
+        x = w.map("sub", x, w.reduce("mean", x, axes, True))
+    squares = w.map("square", x)
+    if count - lost <= 0 and lost:
+        return w.map("div", w.reduce("sum", squares, axes, keepdim), 0)
+    y = w.reduce("mean", squares, axes, keepdim)
     return w.scale(y, count / (count - lost)) if lost else y
 
 
@@ -1160,7 +1289,7 @@ def norm(w, call, x, ord=2, p=None, dim=None, keepdim=False, **_):
 
 @operation("logsumexp")
 def logsumexp(w, call, x, dim, keepdim=False):
-    top = w.reduce("max", x, dim, True)
+    top = w.expr("detach(x if abs(x) <= 3.4028234e38 else 0)", w.reduce("max", x, dim, True))
     y = w.map("log", w.reduce("sum", w.expr("exp(x - y)", x, top), dim, keepdim))
     return w.map("add", y, top if keepdim else w.reshape(top, y.shape))
 
@@ -1173,9 +1302,11 @@ def softmax(w, call, x, dim, **_):
 
 @operation("cosine_similarity")
 def cosine_similarity(w, call, x1, x2, dim=1, eps=1e-8):
-    products = [w.map("mul", a, b) for a, b in ((x1, x2), (x1, x1), (x2, x2))]
-    return w.expr(f"x / sqrt(max(y, {text(eps * eps)}) * max(z, {text(eps * eps)}))",
-                  *[w.reduce("sum", p, dim) for p in products])
+    units = []
+    for x in (x1, x2):
+        length = w.expr(ROOT, w.reduce("sum", w.map("square", x), dim, True))
+        units.append(w.expr(f"x / (y + detach(max(y, {text(eps)}) - y))", x, length))  # PyTorch's gradient ignores the limit
+    return w.reduce("sum", w.map("mul", *units), dim)
 
 
 # -- products --
@@ -1247,6 +1378,76 @@ def gather(w, call, x, dim, index, **_):
     return w.add("gather", inputs, inputs[1].shape, dim=normal_axis(dim, len(x.full)))
 
 
+def is_batch_range(w, x):
+    """Whether x is 0, 1, ... of the batch, [N, 1, ...]."""
+    if not isinstance(x, Value) or x.full != (-1,) + (1,) * (len(x.full) - 1):
+        return False
+    entry = x.entry
+    while entry.op in ("reshape", "cast"):
+        entry = entry.inputs[0].entry
+    return entry in w.ranges
+
+
+def joined_index(w, indices, sizes):
+    """What indices into axes of these sizes are in the one axis that these become."""
+    result, stride = Constant(w.torch.tensor(0)), product(sizes)
+    if stride > 2 ** 24:
+        raise Refused(f"it picks one of {stride} elements; gpunn counts to 2^24 there")
+    for index, size in zip(indices, sizes):
+        stride //= size
+        if isinstance(index, Constant):
+            part = Constant(index.tensor.long() % size * stride, index.full)
+        else:
+            is_place = w.tensor(index).entry.op in ("argmax", "topk_indices")  # never below 0
+            part = w.scale(w.f32(index) if is_place else w.expr(f"x if x >= 0 else x + {size}", index), stride)
+        if isinstance(result, Constant) and isinstance(part, Constant):
+            result = Constant(result.tensor + part.tensor, broadcast([result.full, part.full]))
+        else:
+            result = part if isinstance(result, Constant) and not result.tensor.any() else w.map("add", result, part)
+    return result
+
+
+@operation("index")
+def index_(w, call, x, indices):
+    indices = indices + [None] * (len(x.full) - len(indices))  # one for each axis; None: all of it
+    if any(index is not None and dtype_of(w, index) in ("bool", "u8") for index in indices):
+        raise Refused("how many elements a mask takes depends on its values")
+    by_sample = x.full[0] == -1 and is_batch_range(w, indices[0])
+    if by_sample and isinstance(x, Constant) and x.tensor.shape[0] == 1 and all(not isinstance(y, Value) for y in indices[1:]):
+        others = [slice(None) if y is None else y.tensor.long().expand(y.full) for y in indices[1:]]  # alike for all samples
+        one = w.torch.zeros((1,) * len(indices[0].full), dtype=w.torch.int64)
+        return Constant(x.tensor.expand((1,) + x.full[1:])[tuple([one] + others)], call.shapes[0][0])
+    axes = [i for i, index in enumerate(indices) if index is not None and not (by_sample and i == 0)]
+    if any(x.full[i] < 0 for i in axes):
+        raise Refused("it picks samples of the batch")
+    taken, sizes, rest = [indices[i] for i in axes], [x.full[i] for i in axes], [i for i, y in enumerate(indices) if y is None]
+    shape = broadcast([y.full for y in indices if y is not None])  # of the picks: in place of adjacent axes, else in front
+    first = 1 if by_sample else axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
+    x = w.permute(x, [0] * by_sample + rest[:first - by_sample] + axes + rest[first - by_sample:])
+    lead, tail = x.full[:first], x.full[first + len(axes):]
+    x, index = w.reshape(x, lead + (product(sizes),) + tail), joined_index(w, taken, sizes)
+    if isinstance(index, Constant) and index.full[-1:] == x.full[first:first + 1] == (product(index.full),) and \
+            w.torch.equal(index.tensor.expand(index.full).flatten(), w.torch.arange(index.full[-1])):
+        return w.reshape(x, call.shapes[0][0])  # all in their order
+    if not lead and product(tail) > 0:
+        y = embedding(w, call, w.reshape(x, (product(sizes), product(tail))), w.reshape(index, shape))
+    else:
+        picks = shape[1:] if by_sample else shape
+        index = w.view(w.tensor(index), shape if by_sample else index.full)
+        index = w.reshape(index, (lead if by_sample else (1,) * len(lead)) + (product(picks),) + (1,) * len(tail))
+        y = gather(w, call, x, first, w.view(w.tensor(index), lead + (product(picks),) + tail))
+    y = w.reshape(y, call.shapes[0][0])
+    return y if call.shapes[0][1].is_floating_point or call.shapes[0][1] == w.torch.bool else w.integers(y, INDICES)
+
+
+def dtype_of(w, x):
+    """The dtype of an operand, bool for what is that in PyTorch."""
+    if isinstance(x, Constant):
+        return dtype_name(w.torch, x.tensor.dtype)
+    x = w.tensor(x)
+    return "bool" if x.is_bool else x.dtype
+
+
 @operation("index_select")
 def index_select(w, call, x, dim, index):
     dim, rank = normal_axis(dim, len(x.full)), len(x.full)
@@ -1287,17 +1488,19 @@ def einsum(w, call, equation, tensors, **_):
     return w.add("einsum", [w.f32(w.whole(x)) for x in tensors], call.shapes[0][0], equation=equation)
 
 
-def is_learned(x):
-    """Whether training changes it, or what it is computed from."""
-    if isinstance(x, Parameter):
-        return x.tensor.requires_grad
-    if isinstance(x, Constant) or x is None:
-        return False
-    entries = [x.entry]
-    for entry in entries:
-        if any(isinstance(p, Parameter) and p.tensor.requires_grad for p in entry.weights):
+def has_gradient(x, of_inputs=True):
+    """Whether x is a learned parameter or computed from such, or from floating-point inputs."""
+    if not isinstance(x, Value):
+        return isinstance(x, Parameter) and x.tensor.requires_grad
+    found = {x.entry: None} if x.dtype == "f32" else {}
+    pending = list(found)
+    while pending:
+        entry = pending.pop()
+        if (of_inputs and entry.op == "input") or any(isinstance(p, Parameter) and p.tensor.requires_grad for p in entry.weights):
             return True
-        entries += [read.entry for read in entry.reads() if read.entry not in entries]
+        reads = [y.entry for y in entry.reads() if y.dtype == "f32" and y.entry not in found] if entry.op != "detach" else []
+        found.update(dict.fromkeys(reads))
+        pending += reads
     return False
 
 
@@ -1315,7 +1518,7 @@ def attention(w, call, query, key, value, attn_mask=None, dropout_p=0.0, is_caus
     operands, lead = [w.f32(w.whole(x)) for x in (query, key, value)], query.full[:-2]
     square = attn_mask is None or len(lead) == 2 or len(attn_mask.full) <= 2
     alike = all(x.full[:-2] == lead for x in operands) or (enable_gqa and len(lead) == 2)
-    if not lead or not square or not alike or is_learned(attn_mask):
+    if not lead or not square or not alike or has_gradient(attn_mask, False):
         return plain_attention(w, call, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     last = len(lead) == 2 and all(x.entry.op == "permute" and x.entry.attributes["dims"] == [0, 2, 1, 3] for x in operands)
     if last:
@@ -1375,7 +1578,14 @@ def batched(w, x, axes):
            "convolution", "_convolution_mode")
 def conv(w, call, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, transposed=False, output_padding=0, **_):
     axes, transposed = len(weight.full) - 2, transposed or call.op.startswith("conv_transpose")
-    name, kernel = need_layer(w, w.layer_name(weight=weight, bias=bias)), list(weight.full[2:])
+    name, parts, given, added = w.layer_name(weight=weight, bias=bias), {"weight": weight, "bias": bias}, {}, None
+    kernel, channels = list(weight.full[2:]), weight.full[1] * groups if transposed else weight.full[0]
+    if name is None:  # another layer's, or computed
+        name, parts, given = w.free_name(call), {}, {"weight": w.f32(w.whole(weight))}
+        if isinstance(bias, Parameter):
+            given["bias"] = w.tensor(bias)
+        elif bias is not None:
+            added = w.reshape(bias, (channels,) + (1,) * axes)
     x, shape = batched(w, x, axes), call.shapes[0][0]
     if padding == "same":
         missing = [d * (k - 1) for d, k in zip(along(dilation, axes), kernel)]
@@ -1390,13 +1600,18 @@ def conv(w, call, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=
         setting = along(setting, axes)
         return None if set(setting) == {default} else alike(setting)
 
-    channels = weight.full[1] * groups if transposed else weight.full[0]
+    given.setdefault("bias", False if bias is None or added else None)
     y = w.layer("conv%s%dd" % ("_transpose" if transposed else "", axes), name, x,
-                shape if len(shape) == axes + 2 else (1,) + shape, {"weight": weight, "bias": bias}, out_channels=channels,
-                kernel_size=alike(kernel), stride=unless(1, stride), padding=unless(0, padding), dilation=unless(1, dilation),
-                output_padding=unless(0, output_padding), groups=None if groups == 1 else groups,
-                bias=False if bias is None else None)
-    return w.reshape(y, shape)
+                shape if len(shape) == axes + 2 else (1,) + shape, parts, out_channels=channels, kernel_size=alike(kernel),
+                stride=unless(1, stride), padding=unless(0, padding), dilation=unless(1, dilation),
+                output_padding=unless(0, output_padding), groups=None if groups == 1 else groups, **given)
+    return w.reshape(w.map("add", y, added) if added else y, shape)
+
+
+@operation("_weight_norm")
+def weight_norm(w, call, v, g, dim=0):
+    dims = [i for i in range(len(v.full)) if dim == -1 or i != normal_axis(dim, len(v.full))]
+    return w.map("mul", v, w.map("div", g, w.map("sqrt", w.reduce("sum", w.map("square", v), dims, True))))
 
 
 @operation("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -1597,6 +1812,7 @@ def soft_cross_entropy(w, x, target, weight, reduction, label_smoothing):
 # ---- the export --------------------------------------------------------------------------------------------------------
 RANDOM = ("rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "bernoulli", "normal", "randperm", "multinomial",
           "empty", "empty_like", "new_empty", "dropout", "uniform_", "normal_")
+EXPANSIONS = ("expand", "expand_as", "broadcast_to", "broadcast_tensors", "repeat", "tile")  # which broadcasting leaves undone
 CHECKS = ("_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size")
 
 
@@ -1641,7 +1857,14 @@ class Lowering:
                        for shape, dtype in call.shapes or [((), self.torch.float32)])
         for value in values:
             value.entry = Entry("", "", [], {}, None, None, [])
-        return list(values) if len(values) == len(call.results) else [values[0] if len(values) == 1 else values]
+        if len(call.results) > 1:
+            return list(values)
+        return [values if len(values) > 1 or self.parts(call) else values[0]]
+
+    def parts(self, call):
+        """The calls that take a part of this call's list."""
+        return [c for c in self.captured.calls if c.op == "getitem" and isinstance(c.arguments, dict) and
+                isinstance(c.arguments["x"], Reference) and c.arguments["x"].name == call.results[0]]
 
     def results(self, call, index):
         """One result for each name in call.results; a tuple stands for a list of PyTorch's."""
@@ -1656,15 +1879,15 @@ class Lowering:
         arguments = {"x" if name in ("self", "input") else name: self.resolve(x) for name, x in call.arguments.items()}
         given = arguments.get("x")
         if op == "getitem":
-            return [given[arguments["index"]]] if isinstance(given, tuple) else []
+            return [given[arguments["index"]]]
         if in_place and isinstance(given, Constant) and given.name and not given.tensor.is_floating_point():
             return [given] * len(call.results)  # batch_norm counts its batches
-        constant = self.constant(call, arguments)
+        constant = self.constant(call, arguments, index)
         if constant is not None:
-            return [constant]
+            return list(constant) if len(call.results) > 1 else [constant]
         if op not in OPERATIONS:
             raise Refused("it has no counterpart in gpunn")
-        w.wanted = self.wanted(call, index)
+        w.wanted = self.wanted(call)
         try:
             result = OPERATIONS[op](w, call._replace(op=op), **arguments)
         except (TypeError, IndexError, KeyError, AttributeError) as error:
@@ -1680,27 +1903,28 @@ class Lowering:
                 raise Refused("gpunn does not compute with integers")
         if in_place:
             self.change(given, result, index)
-        return list(values) if len(values) == len(call.results) else [result]
+        return list(values) if len(call.results) > 1 else [result]
 
-    def wanted(self, call, index):
+    def wanted(self, call):
         """The numbers of the call's results that are read."""
         if len(call.results) > 1:
             return {i for i, name in enumerate(call.results) if name in self.last_use}
-        parts = [c for c in self.captured.calls[index + 1:] if c.op == "getitem" and isinstance(c.arguments, dict) and
-                 isinstance(c.arguments["x"], Reference) and c.arguments["x"].name == call.results[0]]
-        return {c.arguments["index"] for c in parts if c.results[0] in self.last_use}
+        return {c.arguments["index"] for c in self.parts(call) if c.results[0] in self.last_use}
 
-    def constant(self, call, arguments):
+    def constant(self, call, arguments, index):
         """The result of a call of constants only; None: it is none."""
         values = [self.known[name] for name in references(list(call.arguments.values()))]
         sizes = [y for x in arguments.values() for y in (x if isinstance(x, list) else [x]) if isinstance(y, Size)]
-        known = all(isinstance(v, Constant) and v.full == tuple(v.tensor.shape) for v in values)
-        if call.function is None or sizes or call.op in RANDOM or not known:
+        if call.function is None or call.op in RANDOM or not all(isinstance(v, Constant) for v in values):
             return None
+        if sizes or any(v.full != tuple(v.tensor.shape) for v in values):
+            return self.expanded_constant(call) if values and not call.op.endswith("_") else None
 
         def plain(x):
             return x.tensor if isinstance(x, Constant) else [plain(y) for y in x] if isinstance(x, list) else x
 
+        if call.op.endswith("_") and isinstance(arguments.get("x"), Constant):
+            self.need_no_other_view(arguments["x"], index)
         with self.torch.no_grad():
             result = call.function({name: plain(self.resolve(x)) for name, x in call.arguments.items()})
         for v in values if call.op.endswith("_") else []:
@@ -1709,20 +1933,46 @@ class Lowering:
             return Constant(result)
         return tuple(Constant(r) for r in result) if isinstance(result, (list, tuple)) else None
 
+    def expanded_constant(self, call):
+        """The same where something is expanded, to the batch say: a result that is alike for all samples of any batch."""
+        def at(x, batch):
+            if isinstance(x, Constant):
+                return x.tensor.expand([-d * batch if d < 0 else d for d in x.full])
+            return [at(y, batch) for y in x] if isinstance(x, list) else -x.dim * batch if isinstance(x, Size) else x
+
+        if call.op in EXPANSIONS or len(call.shapes) != 1 or len(call.results) > 1:
+            return None
+        full, results = call.shapes[0][0], []
+        for batch in BATCHES:
+            with self.torch.no_grad():
+                results.append(call.function({name: at(self.resolve(x), batch) for name, x in call.arguments.items()}))
+        if not isinstance(results[0], self.torch.Tensor):
+            return None
+        one = Constant(results[0][tuple(slice(0, 1) if d < 0 else slice(None) for d in full)], full)
+        if call.function.is_view:
+            one.memory = next(self.known[name].memory for name in references(list(call.arguments.values())))
+        return one if all(self.torch.equal(one.tensor.expand_as(x), x) for x in results) else None
+
     def change(self, given, result, index):
         """An operation in place: from now on, the names of given stand for result."""
-        if not isinstance(result, Value) or isinstance(given, Parameter) or getattr(given, "name", None):
+        memory = given.memory if isinstance(given, Value) else None
+        of_parameter = isinstance(given, Parameter) or (memory and (memory.parameter or memory.entry.op == "parameter"))
+        if not isinstance(result, Value) or of_parameter or getattr(given, "name", None):
             raise Refused("it changes a parameter or buffer")
 
-        def is_view(x):
-            if isinstance(given, Constant):
-                return isinstance(x, Constant) and x.tensor.data_ptr() == given.tensor.data_ptr()
-            return isinstance(x, Value) and x.memory is given.memory
+        self.need_no_other_view(given, index, True)
+        self.known.update({name: result for name, x in self.known.items() if x is given})
 
-        for name, x in list(self.known.items()):
-            if x is given:
-                self.known[name] = result
-            elif is_view(x) and self.last_use.get(name, -1) > index:
+    def need_no_other_view(self, given, index, copied=False):
+        """copied: it is a new tensor from now on, which shares its memory with none."""
+        def storage(x):
+            return x.tensor.untyped_storage().data_ptr()
+
+        for name, x in self.known.items():
+            if x is given or not isinstance(x, (Value, Constant)) or self.last_use.get(name, -1) <= index:
+                continue
+            shared = isinstance(given, Constant) and isinstance(x, Constant) and storage(x) == storage(given)
+            if (shared and copied) or (x.memory is given.memory and not shared):
                 raise Refused("it changes a tensor of which another view is used later")
 
 

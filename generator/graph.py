@@ -343,10 +343,7 @@ class Graph:
             check_weight(weight, weight_shape, "out_features", "x's features")
             if weight.kind != "parameter":
                 raise GraphError("weight is no parameter; use matmul with transpose_b", "weight")
-        if isinstance(bias, Tensor) and (bias.kind != "parameter" or bias.shape != (out_features,)):
-            raise GraphError("bias is %s, but a parameter [%d] is needed" % (shape_text(bias.shape), out_features), "bias")
-        return self.affine("linear", {}, x, name, weight_shape, bias if isinstance(bias, Tensor) else bias and out_features,
-                           x.shape[:-1] + (out_features,), weight)
+        return self.affine("linear", {}, x, name, weight_shape, bias, out_features, x.shape[:-1] + (out_features,), weight)
 
     def embedding(self, tokens, name, num_embeddings, embedding_dim, padding_idx=None, weight=None):
         self.new_layer(name)
@@ -364,16 +361,18 @@ class Graph:
         table = self.weight(name, "weight", weight_shape, "normal") if weight is None else weight
         return self.node("embedding", attrs, (tokens, table), tokens.shape + (embedding_dim,), layer=name)
 
-    def affine(self, op, attrs, x, name, weight_shape, bias, shape, weight=None):
-        """bias: its size, False, or the one to take."""
-        fan_in = measure(weight_shape[1:])[0]
+    def affine(self, op, attrs, x, name, weight_shape, bias, out, shape, weight=None):
+        """bias: whether there is one, or the one to take; out: its size."""
+        fan_in, own_bias = measure(weight_shape[1:])[0], None if isinstance(bias, bool) else bias
+        if own_bias is not None and (own_bias.kind != "parameter" or own_bias.shape != (out,)):
+            raise GraphError("bias is %s, but a parameter [%d] is needed" % (shape_text(own_bias.shape), out), "bias")
         if weight is None:
             weight = self.weight(name, "weight", weight_shape, "kaiming_uniform", fan_in)
-        offset = bias if isinstance(bias, Tensor) else (
-            self.weight(name, "bias", (bias,), "kaiming_uniform", fan_in) if bias else None)
+        offset = own_bias or (self.weight(name, "bias", (out,), "kaiming_uniform", fan_in) if bias else None)
         return self.node(op, attrs, (x, weight, offset), shape, layer=name)
 
-    def conv(self, op, x, name, out_channels, kernel_size, stride, padding, dilation, groups, bias, output_padding=0):
+    def conv(self, op, x, name, out_channels, kernel_size, stride, padding, dilation, groups, bias, output_padding=0,
+             weight=None):
         axes, transposed = int(op[-2]), op.startswith("conv_transpose")
         self.begin_layer(x, name)
         check_axes(x, axes)
@@ -387,7 +386,12 @@ class Graph:
             sizes = self.window_sizes(x, kernel, stride, padding, dilation, False)
         channels = (x.shape[1], out_channels // groups) if transposed else (out_channels, x.shape[1] // groups)
         attrs = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-        return self.affine(op, attrs, x, name, channels + kernel, bias and out_channels, (x.shape[0], out_channels) + sizes)
+        if weight is not None:
+            check_f32(weight)
+            if weight.shape != channels + kernel:
+                raise GraphError("weight is %s, but %s is needed" % (shape_text(weight.shape), shape_text(channels + kernel)),
+                                 "weight")
+        return self.affine(op, attrs, x, name, channels + kernel, bias, out_channels, (x.shape[0], out_channels) + sizes, weight)
 
     conv1d = partialmethod(conv, "conv1d")
     conv2d = partialmethod(conv, "conv2d")

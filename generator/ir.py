@@ -19,7 +19,8 @@ COMMUTATIVE = ("add", "mul", "eq", "ne")
 LEAVES = ("load", "const", "count", "keep", "total")
 FUNCTIONS = {  # of the table's language: how many operands
     "where": 3, "min": 2, "max": 2, "pow": 2, "abs": 1, "sign": 1, "floor": 1, "exp": 1, "expm1": 1, "log": 1, "log1p": 1,
-    "sqrt": 1, "tanh": 1, "erf": 1, "sigmoid": 1, "sin": 1, "cos": 1}
+    "sqrt": 1, "tanh": 1, "erf": 1, "sigmoid": 1, "sin": 1, "cos": 1,
+    "floordiv": 2}
 ARITY = dict(FUNCTIONS, add=2, sub=2, mul=2, div=2, neg=1, lt=2, le=2, gt=2, ge=2, eq=2, ne=2)
 
 WHOLE, SCALAR = (1, 0), (1, 1)
@@ -407,6 +408,14 @@ def _pow(a, b):
         return math.nan if a else math.copysign(math.inf, a) if b % 2 == 1 else math.inf
 
 
+def _floordiv(a, b):
+    if b == 0 or not (math.isfinite(a) and b == b):
+        return _divide(a, b) if b == 0 else math.nan
+    rest = math.fmod(a, b)
+    whole = (a - rest) / b - (rest != 0 and (b < 0) != (rest < 0))
+    return math.copysign(0.0, _divide(a, b)) if whole == 0 else float(math.floor(whole + 0.5))
+
+
 def _sigmoid(x):
     small = math.exp(-abs(x))
     return (small if x < 0 else 1) / (1 + small)
@@ -420,7 +429,7 @@ COMPUTE = {
     "abs": abs, "sign": lambda a: float((a > 0) - (a < 0)), "floor": lambda a: float(math.floor(a)) if abs(a) < 2 ** 52 else a,
     "exp": _overflowing(math.exp), "expm1": _overflowing(math.expm1), "log": _log, "log1p": _log1p,
     "sqrt": _overflowing(math.sqrt), "tanh": math.tanh, "erf": math.erf, "sigmoid": _sigmoid, "sin": _overflowing(math.sin),
-    "cos": _overflowing(math.cos), "pow": _pow}
+    "cos": _overflowing(math.cos), "pow": _pow, "floordiv": _floordiv}
 
 
 def compute(op, values):

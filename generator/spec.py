@@ -55,7 +55,7 @@ def elementwise_schema(op):
     properties = {"op": {"const": op.name}, "id": {"$ref": "#/$defs/name"}, "name": {"$ref": "#/$defs/name"},
                   "inputs": {"$ref": "#/$defs/" + ("one", "two", "three")[op.arity - 1]}}
     for name, default in op.attrs:
-        properties[name] = {"$ref": "#/$defs/extended", "default": default}
+        properties[name] = {"$ref": "#/$defs/extended", "default": str(default) if abs(default) == float("inf") else default}
     return {"type": "object", "required": ["op", "inputs"], "additionalProperties": False, "properties": properties}
 
 
@@ -245,7 +245,7 @@ class _Loader:
                 arguments[key] = self.find_all(entry[key])
             elif kind == "extended":
                 arguments[key] = _OUTSIDE.get(value, value)
-        if op == "linear" and isinstance(arguments["bias"], str):
+        if isinstance(arguments.get("bias"), str):
             arguments["bias"] = self.find(entry["bias"], entry.value_at["bias"])
         if op == "constant":
             arguments["values"] = [_OUTSIDE.get(value, value) for value in entry["values"]]

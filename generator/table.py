@@ -65,8 +65,8 @@ def other(fields):
 
 
 def number(text):
-    """A default: digits, perhaps in K(), perhaps with a sign."""
-    match = re.fullmatch(r"(-?)\s*(?:K\(([0-9.e+-]+)\)|([0-9.]+))", text)
+    """A default: digits, perhaps in K(), or INFINITY, perhaps with a sign."""
+    match = re.fullmatch(r"(-?)\s*(?:K\(([0-9.e+-]+)\)|([0-9.]+|INFINITY))", text)
     if not match:
         raise TableError("'%s' is no number" % text)
     value = floats.f32(float(match.group(2) or match.group(3)))

@@ -21,6 +21,14 @@ ${fn} float ${name}_abs(float x)
     return fabsf(x);
 }
 
+/* Of the exact quotient: 9 for 1 and 0.1f. */
+${fn} float ${name}_floordiv(float p, float q)
+{
+    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
+    const float low = floorf(whole);
+    return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
+}
+
 ${fn} float ${name}_sign(float x)
 {
     return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f;

@@ -91,7 +91,8 @@ class Zoo(Export):
         """The way of older PyTorch, at models that it has operators for."""
         if not BY_EXPORT:
             self.skipTest("it is the only way here")
-        for name in ("lenet", "resnet", "transformer_encoder_layer", "gpt", "vit", "losses_divergence", "shapes", "mlp_shared"):
+        for name in ("lenet", "resnet", "transformer_encoder_layer", "gpt", "vit", "losses_divergence", "shapes", "mlp_shared",
+                     "repeats", "lists_of_one"):
             with self.subTest(model=name):
                 module, inputs, loss, outputs = zoo.make(name)
                 state = {key: x.clone() for key, x in module.state_dict().items()}
@@ -252,17 +253,19 @@ class Refusals(Export):
                 ("only a sum over the batch", lambda x: x.exp() / x.size(0), (3, 4)),
                 ("another view is used later", lambda x: (y := x * 2, z := y.view(-1, 2, 2), z.relu_(), y + 1)[-1], (3, 4)),
                 ("depend on the batch size; use correction=0", lambda x: x.var(0), (3, 4)),
-                ("parameters of one layer", lambda x: F.conv1d(x, torch.ones(2, 4, 3)), (3, 4, 5)),
-                ("parameters of one layer", lambda x: F.conv2d(x, torch.ones(2, 4, 3, 3)), (3, 4, 5, 5)),
-                ("parameters of one layer", lambda x: F.conv_transpose2d(x, torch.ones(4, 2, 3, 3)), (3, 4, 5, 5)),
+                ("a mask takes depends on its values|a size depends on values", lambda x: x[x > 0.5], (3, 4)),
+                ("picks samples of the batch", lambda x: x[torch.tensor([0, 1])], (3, 4)),
+                ("another view is used later", lambda x: (y := torch.zeros_like(x), y[:, 0].fill_(1), x + y)[-1], (3, 4)),
+                ("another view is used later", lambda x: (y := x * 2, y.detach().zero_(), x + y)[-1], (3, 4)),
                 ("integers", lambda x: x.argmax(1) * 2, (3, 4)),
+                ("may lie above 2\\^24", lambda x: x * (x.long() == 2 ** 24 + 1), (3, 4)),
                 ("norm of order 3", lambda x: x.norm(3), (3, 4)),
                 ("inf cannot stand in a formula", lambda x: F.threshold(x, 0.5, float("inf")), (3, 4)),
                 ("its mode", lambda x: F.dropout(x, 0.5, training=False), (3, 4)),
                 ("only works with this batch size|cannot capture it|depend on the batch size",
                  lambda x: x * 2 if x.shape[0] == 3 else x, (3, 4)),
                 ("cannot capture it", lambda x: x if x.sum() > 0 else -x, (3, 4)),
-                ("no counterpart", lambda x: x.detach(), (3, 4))):
+                ("no counterpart", lambda x: torch.digamma(x), (3, 4))):
             with self.subTest(part):
                 if part == "cannot capture it" and not BY_EXPORT:
                     continue  # a trace follows one branch
@@ -282,11 +285,9 @@ class Refusals(Export):
         self.assertRegex(self.problems(First(nn.LSTM(4, 5, proj_size=2)), x, dynamic_batch=False)[0], "proj_size is not possible")
         self.assertRegex("\n".join(self.problems(First(nn.LSTM(4, 5), True), x, dynamic_batch=False)), "packed|cannot capture it")
 
-    def test_shared_layers_other_than_linear(self):
-        conv = nn.Conv2d(2, 2, 3, padding=1)
-        self.assertRegex(self.problems(nn.Sequential(conv, conv), torch.rand(2, 2, 5, 5))[0],
-                         "parameters of one layer")
+    def test_shared_norms(self):
         norm = nn.BatchNorm1d(4)
+        self.assertRegex(self.problems(nn.Sequential(norm, norm), torch.rand(3, 4))[0], "parameters of one layer")
         norm.eval()
         self.assertRegex(self.problems(nn.Sequential(nn.Linear(4, 4), norm), torch.rand(3, 4))[0], "is not the model's")
 

@@ -15,6 +15,8 @@ def operand(name, place=ir.WHOLE, dtype="f32"):
     return Operand(name, "value", 0, dtype, place, (0, 1))
 
 
+OPS = [op for op in table.ops().values() if op.arity and op.name != "detach"]  # whose gradient is another than the slope
+
 class Tape:
     """Nodes of a model as they come: values, and gradients by walking back."""
 
@@ -70,9 +72,7 @@ class Differences(unittest.TestCase):
 
     def test_every_op(self):
         rng = random.Random(2)
-        for op in table.ops().values():
-            if op.arity == 0:
-                continue
+        for op in OPS:
             count = 0
             for attempt in range(4):
                 tape = Tape()
@@ -86,7 +86,7 @@ class Differences(unittest.TestCase):
 
     def test_random_graphs(self):
         rng = random.Random(3)
-        ops, count, graphs = [op for op in table.ops().values() if op.arity], 0, 6000
+        ops, count, graphs = OPS, 0, 6000
         lost = 0
         for _ in range(graphs):
             tape = Tape()
@@ -207,8 +207,7 @@ class Differences(unittest.TestCase):
 class Edges(unittest.TestCase):
     # Where PyTorch is not of one mind (vector code, scalar code and versions differ), or where gpunn's table takes C's value.
     UNLIKE = (("relu6", "nan"), ("hardtanh", "nan"), ("hardtanh(-2, 3)", "nan"), ("hardswish", "nan"), ("gelu", "inf"),
-              ("softsign", "inf"), ("softsign", "-inf"), ("pow_scalar(0.5)", "-inf"), ("pow_scalar(0.5)", "-0.0"),
-              ("clamp(-1, 2)", "-1"), ("clamp(-1, 2)", "2"))
+              ("softsign", "inf"), ("softsign", "-inf"), ("pow_scalar(0.5)", "-inf"), ("pow_scalar(0.5)", "-0.0"))
 
     @staticmethod
     def close(a, b):

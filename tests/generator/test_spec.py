@@ -131,7 +131,7 @@ class Schema(unittest.TestCase):
                 properties, made = listed.pop(op.name)["properties"], spec.elementwise_schema(op)["properties"]
                 self.assertEqual(list(properties), list(made), op.name)
                 for name, default in op.attrs:
-                    self.assertEqual(graph.f32(properties[name]["default"]), default, op.name)
+                    self.assertEqual(graph.f32(float(properties[name]["default"])), default, op.name)
                     self.assertEqual(properties[name]["$ref"], made[name]["$ref"])
                 self.assertEqual(properties["inputs"], made["inputs"])
         for name in listed:

@@ -801,6 +801,105 @@ def shapes():
 
 
 @case(SGD)
+def repeats():
+    class Keys(nn.Module):
+        """Attention with a learned key and value that every sample gets."""
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(6, 2, add_bias_kv=True, batch_first=True)
+
+        def forward(self, x):
+            return self.attention(x, x, x, need_weights=False)[0]
+
+    def forward(self, x):
+        y = self.keys(x) + self.token.repeat(x.size(0), 4, 1) + self.rows.repeat(1, x.size(0), 2)[0, :, None]
+        return torch.cat([y, x.repeat(1, 2, 1)], 1)
+    net = Net(forward, keys=Keys(), token=parameter(1, 1, 6), rows=parameter(2, 1, 3))
+    return net, (randn(3, 4, 6), randn(3, 12, 6)), nn.MSELoss()
+
+
+@case(SGD)
+def indices():
+    def forward(self, x, which):
+        each = torch.arange(x.size(0))
+        a = self.table[self.places].permute(2, 0, 1) + self.narrow[:, self.places]
+        b = x[each, which] + x[each, x[:, :, 0].argmax(1)] + x[each[:, None], which[:, None]][:, 0]
+        c = x[:, self.places, self.places.flip(0)].sum((1, 2))[:, None] + self.square[which, which][:, None]
+        seen = (x > 0)[each[:, None, None], torch.arange(4)[:, None], torch.arange(5)[None]]
+        d = torch.where(seen, x, 0.1 * x).sum(1) + each[:, None] * 0.01
+        area = x.new_zeros(4, 5)
+        area[1:3, 2:] = 2  # places of a constant
+        return b + c + d + a.sum((0, 1, 2)) + (area * x).sum(1)
+    net = Net(forward, table=parameter(4, 3), narrow=parameter(3, 4), square=parameter(4, 4),
+              places=torch.tensor([[0, -1], [2, 2], [1, 3]]))
+    return net, (randn(3, 4, 5), torch.tensor([2, -4, 1]), randn(3, 5)), nn.MSELoss()
+
+
+@case(SGD)
+def modes():
+    def forward(self, x):
+        with torch.no_grad():
+            angles = torch.arange(5)[None].float() * self.scale.exp()
+            with torch.autocast("cpu", enabled=False):
+                cos, sin = angles.cos(), angles.sin()
+        y = self.fc(x)
+        z = y * 2
+        z.fill_(0.5)
+        w = torch.ones_like(x)
+        w.zero_()
+        return y * cos + y.detach() * self.scale * sin + y.roll(1, 1) * z + w
+    return Net(forward, fc=nn.Linear(5, 5), scale=parameter(5)), (randn(3, 5), randn(3, 5)), nn.MSELoss()
+
+
+@case(SGD)
+def weights_of_convolutions():
+    norm = nn.utils.parametrizations.weight_norm
+
+    def forward(self, x, y):
+        x = self.twice(self.twice(x).relu()) + self.free(self.free(y)) + self.normed(x)
+        x = F.conv2d(x, self.kernel * self.factor.exp(), self.factor[:, 0, 0, 0], padding=1)
+        x = x + F.conv2d(y, self.blur, padding=1, groups=4)
+        x = self.grown(x) + F.conv_transpose2d(y, self.blur.expand(4, 2, 3, 3) * self.factor, stride=2).repeat(1, 2, 1, 1)
+        return x + self.deep(self.deep(x[:, :, None])).squeeze(2) + self.long(self.long(x.flatten(2))).unflatten(2, (9, 9))
+    net = Net(forward, twice=nn.Conv2d(4, 4, 3, padding=1), free=nn.Conv2d(4, 4, 1, bias=False), kernel=parameter(4, 4, 3, 3),
+              normed=norm(nn.Conv2d(4, 4, 3, padding=1, groups=2)), grown=norm(nn.ConvTranspose2d(4, 4, 3, stride=2), dim=1),
+              factor=parameter(4, 1, 1, 1), blur=torch.rand(4, 1, 3, 3), deep=nn.Conv3d(4, 4, 1), long=norm(nn.Conv1d(4, 4, 1)))
+    return net, (randn(3, 4, 4, 4), randn(3, 4, 4, 4), randn(3, 4, 9, 9)), nn.MSELoss()
+
+
+@case()
+def edges():
+    """Where plain formulas lose digits, overflow, or meet equals and limits."""
+    def forward(self, x, token):
+        y = self.fc(x)
+        ties = torch.cat([y, y], 1)
+        a = ties.max(1)[0] + ties.min(1, keepdim=True)[0][:, 0]
+        quarters = (y * 0).clamp(0, 1) + (y * 0 + 1).clamp(max=1) * y + (x * 1e30 * 1e9).clamp(min=0).clamp(max=2) * 0.1
+        said = ((y > 0) + (x > -1)) * y + torch.logical_and(x - 3, x * 2) * y + torch.logical_xor(x, token[:, None]) * 0.5
+        b = F.cosine_similarity(y * 1e13, x * 1e13, dim=1) + F.cosine_similarity(y * 0, x, dim=1)
+        infinite = torch.where(x > 0, -math.inf, y)
+        c = torch.cat([infinite, y[:, :1]], 1).logsumexp(1)
+        d = (y.detach() // 0.1) * 0.01 + torch.div(x, 0.3, rounding_mode="trunc") * 0.1
+        near = (y * 1e-4).sinh() * 1e3 + (torch.erfc(3 + y * 1e-3) * 1e4).sum(1, keepdim=True) + (y * 1e-4).cosh()
+        e = (token == 7) + (token < 3) * a
+        return quarters + said + d + near + (a + b + c + e)[:, None]
+    inputs = torch.tensor([[-3.0, 0, 2.5, 0.25], [1.0, -0.5, 0.75, 3], [3, -3, 1, 0.0]])
+    return Net(forward, fc=nn.Linear(4, 4)), (inputs, torch.tensor([7, 0, 2 ** 24 + 1]), randn(3, 4)), nn.MSELoss()
+
+
+@case(SGD)
+def lists_of_one():
+    def forward(self, x):
+        x = self.fc(x)
+        a, = x.unbind(1)
+        b, = x.split(5, 2)
+        c, = x.chunk(1, -1)
+        d, = a.split_with_sizes([5], 1)
+        return a + b.squeeze(1) * 2 + c[:, 0].tanh() + d.exp()
+    return Net(forward, fc=nn.Linear(5, 5)), (randn(3, 1, 5), randn(3, 5)), nn.MSELoss()
+
+
+@case(SGD)
 def reductions():
     def forward(self, x):
         x = x * self.scale

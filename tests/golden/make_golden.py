@@ -92,7 +92,7 @@ def add_case(out, name, fn, batch=None, fixed=None, params=None, attr=None, no_g
 
 # ---- elementwise: the names of gpunn's op table --------------------------------------------------------------------------
 UNARY = {
-    "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "floor": torch.floor, "exp": torch.exp, "log": torch.log,
+    "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "floor": torch.floor, "detach": torch.detach, "exp": torch.exp, "log": torch.log,
     "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin, "cos": torch.cos, "square": torch.square, "erf": torch.erf,
     "reciprocal": torch.reciprocal, "expm1": torch.expm1, "log1p": torch.log1p,
     "relu": F.relu, "relu6": F.relu6, "selu": F.selu, "gelu": F.gelu, "silu": F.silu, "mish": F.mish, "softsign": F.softsign,
@@ -108,13 +108,13 @@ UNARY1 = {  # one attribute
     "mul_scalar": (lambda x, a: x * a, [0.5]),
 }
 UNARY2 = {  # two attributes
-    "clamp": (lambda x, a, b: torch.clamp(x, a, b), [(-0.5, 0.75), (-1.0, 1.0)]),
+    "clamp": (lambda x, a, b: torch.clamp(x, a, b), [(-0.5, 0.75), (-1.0, 1.0), (-inf, 1.0), (-1.0, inf)]),
     "hardtanh": (lambda x, a, b: F.hardtanh(x, a, b), [(-1.0, 1.0), (-0.5, 2.0)]),
     "softplus": (lambda x, a, b: F.softplus(x, a, b), [(1.0, 20.0), (2.0, 5.0)]),
 }
 BINARY = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow, "maximum": torch.maximum,
-    "minimum": torch.minimum,
+    "minimum": torch.minimum, "floor_divide": torch.floor_divide,
     "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge, "eq": torch.eq, "ne": torch.ne,
 }
 def loss_op(fn, **options):
@@ -136,9 +136,7 @@ POSITIVE = ("log", "sqrt", "rsqrt", "log1p")
 
 
 def unary_values(name, attr):
-    values = COMMON + ([-3.0, 3.0] if name != "hardswish" else [])  # torch's versions differ in its gradient there,
-    if name == "clamp":  # and in clamp's at its limits
-        values = [v for v in values if v not in attr]
+    values = COMMON + ([-3.0, 3.0] if name != "hardswish" else [])  # torch's versions differ in its gradient there
     if name == "reciprocal" or name == "pow_scalar" and attr[0] < 0:
         values = [v for v in values if v != 0]
     if name in POSITIVE:
@@ -153,7 +151,7 @@ def elementwise():
         label = name if attr is None else name + "".join(f"_{a:g}" for a in attr)
         fn_ = (lambda x: fn(x, *attr)) if attr else fn
         x = torch.cat([f32(unary_values(name, attr)), randn(19, scale=2).abs() if name in POSITIVE else randn(19, scale=2)])
-        add_case(out, f"{label}", lambda x: fn_(x), batch={"x": x}, attr=attr, gradient=name not in ("sign", "floor"))
+        add_case(out, f"{label}", lambda x: fn_(x), batch={"x": x}, attr=attr, gradient=name not in ("sign", "floor", "detach"))
         # NaN, infinities and huge values forward only: the gradient there is a matter of taste
         special = f32(SPECIAL + ([0.0, -1.0] if name in POSITIVE else []))
         if name in ("sin", "cos"):
@@ -172,7 +170,7 @@ def elementwise():
     pairs = {"same": ((5, 7), (5, 7)), "scalar": ((4, 3), ()), "row": ((4, 6), (6,)), "column": ((4, 6), (4, 1)), "outer": ((5, 1), (1, 7)),
              "both": ((3, 1, 4, 1), (2, 1, 5)), "channel": ((2, 3, 4, 5), (3, 1, 1)), "left": ((6,), (2, 3, 6)), "one": ((1,), (1, 1))}
     for name, fn in BINARY.items():
-        compare = name in ("lt", "le", "gt", "ge", "eq", "ne")
+        compare = name in ("lt", "le", "gt", "ge", "eq", "ne", "floor_divide")
         for label, (sa, sb) in pairs.items():
             a, b = randn(*sa), randn(*sb)
             if name in ("maximum", "minimum") or compare:  # with ties

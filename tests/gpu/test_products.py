@@ -8,7 +8,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TABLE = """# NVIDIA H200, 132 multiprocessors, 139 GiB, compute capability 9.0, cuBLASLt 130100
 32x50x20 f32 y: 64 8/21 16 8/21 1 3/6 | 0.0100 ms
-32x50x20 f32 dx*relu': 64 0/-1 16 0/-1 1 0/-1 | 0.0000 ms
+32x50x20 f32 dx*gelu': 64 0/-1 16 0/-1 1 0/-1 | 0.0000 ms
 """
 
 

@@ -251,6 +251,45 @@ static void check_freezing(const fixture *f, net n, gpunn_optimizer *opt)
     gpunn_optimizer_destroy(opt);
 }
 
+/* Why there is no gradient: nothing to train, or only ops without one between; a retained input needs neither. */
+static void test_no_gradient(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2)));
+    gpunn_tensor *h = MADE(f->dev, gpunn_linear(x, "l", .out_features = 2));
+    gpunn_tensor *steps = MADE(f->dev, gpunn_sum(gpunn_gt(h, x), GPUNN_ALL, false));
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(h, GPUNN_ALL, false));
+    float         dx[2];
+    OK(f->dev, gpunn_write(x, FLOATS(1, -1), 8));
+    FAILS(f->dev, gpunn_backward(steps), GPUNN_ERR_STATE, "only through ops without a gradient, as comparisons are");
+    OK(f->dev, gpunn_set_trainable(gpunn_find(f->model, "l.weight"), false));
+    OK(f->dev, gpunn_set_trainable(gpunn_find(f->model, "l.bias"), false));
+    FAILS(f->dev, gpunn_backward(loss), GPUNN_ERR_STATE, "every parameter is frozen; unfreeze one with gpunn_set_trainable");
+    MADE(f->dev, gpunn_retain_grad(x));
+    OK(f->dev, gpunn_backward(loss));
+    OK(f->dev, gpunn_read_grad(x, dx, sizeof dx));
+}
+
+/* A parameter whose gradient is all zeros decays; one behind gpunn_detach has none and stays. */
+static void test_zero_gradient(void **state)
+{
+    fixture         *f = *state;
+    const gpunn_init init = {GPUNN_INIT_CONSTANT, 2.5f, 0};
+    gpunn_tensor    *p = MADE(f->dev, gpunn_parameter(f->model, "p", GPUNN_SHAPE(2), init));
+    gpunn_tensor    *q = MADE(f->dev, gpunn_parameter(f->model, "q", GPUNN_SHAPE(2), init));
+    gpunn_tensor    *loss = MADE(f->dev, gpunn_sum(gpunn_mul(gpunn_floor(p), gpunn_sign(gpunn_detach(q))), GPUNN_ALL, false));
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.1f, .weight_decay = 0.5f));
+    float            value[2], grad[2] = {1, 1};
+    OK(f->dev, gpunn_train_step(opt, loss));
+    OK(f->dev, gpunn_read_grad(p, grad, sizeof grad));
+    check_close(grad, FLOATS(0, 0), 2, 0, 0);
+    OK(f->dev, gpunn_read(p, value, sizeof value));
+    check_close(value, FLOATS(2.375f, 2.375f), 2, 1e-6, 0);
+    OK(f->dev, gpunn_read(q, value, sizeof value));
+    check_close(value, FLOATS(2.5f, 2.5f), 2, 0, 0);
+    gpunn_optimizer_destroy(opt);
+}
+
 static void test_freezing(void **state)
 {
     fixture *f = *state;
@@ -757,6 +796,8 @@ int main(void)
                 {"partial mean", test_partial_mean},
                 {"accumulation", test_accumulation},
                 {"clipping", test_clipping},
+                {"no_gradient", test_no_gradient},
+                {"zero_gradient", test_zero_gradient},
                 {"freezing", test_freezing},
                 {"bad settings", test_bad_settings},
                 {"unreached", test_unreached},

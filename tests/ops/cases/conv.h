@@ -1,4 +1,15 @@
 /* The builders of tests/golden/conv.py's cases, and of central differences. */
+
+/* A layer used twice, and one whose weight is computed. */
+static inline gpunn_tensor *conv_again(gpunn_model *m, gpunn_tensor *x)
+{
+    gpunn_tensor *h = gpunn_tanh(gpunn_conv2d(x, "l", .out_channels = 3, .kernel_size = 3, .padding = 1));
+    h = gpunn_conv2d(h, "again", .out_channels = 3, .kernel_size = 3, .weight = gpunn_find(m, "l.weight"),
+                     .bias = gpunn_find(m, "l.bias"));
+    return gpunn_conv_transpose2d(h, "up", .out_channels = 3, .kernel_size = 3, .no_bias = true,
+                                  .weight = gpunn_tanh(gpunn_find(m, "l.weight")));
+}
+
 /* clang-format off */
 #define CONV1D(...) gpunn_conv1d(in("x"), "l", __VA_ARGS__)
 #define CONV3D(...) gpunn_conv3d(in("x"), "l", __VA_ARGS__)
@@ -71,6 +82,7 @@
     X(conv_transpose3d, "wide", UP3D(.out_channels = 10, .kernel_size = 3, .stride = 2, .padding = 1, .output_padding = 1))
 
 #define CONV_GRADIENTS(X)                                                                                                        \
+    X(conv2d_again, XS(3, 3, 4, 5), conv_again(in->f->model, x))                                                                 \
     X(conv1d, XS(3, 4, 9), gpunn_conv1d(x, "l", .out_channels = 6, .kernel_size = 3, .stride = 2, .padding = 1, .groups = 2))    \
     X(conv3d, XS(3, 2, 4, 3, 5),                                                                                                 \
       gpunn_conv3d(x, "l", .out_channels = 3, .kernel_shape = {3, 2, 3}, .strides = {1, 1, 2}, .paddings = {1, 0, 1}))           \
