@@ -110,8 +110,8 @@
  *     a change here: examples/custom_op.c. Within this file, a new elementwise op is one line in >>ops; any other op is a line in
  *     >>builders (GPUNN_OTHER_OPS), a builder with its shape rule in >>graph, and one function of its name in each backend.
  *
- * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features; F32 arithmetic (16-bit storage on a GPU), in which numbers below
- *     1.2e-38 (denormals) may count as zero; little-endian machines.
+ * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features, 2^20 tensors in a model (30,000 where a spec tells them); F32
+ *     arithmetic (16-bit storage on a GPU), in which numbers below 1.2e-38 (denormals) may count as zero; little-endian machines.
  */
 #ifndef GPUNN_H
 #define GPUNN_H
@@ -1852,8 +1852,9 @@ struct gpunn_tensor {
     gpunn_op         op;                  /* of a value */
     gpunn_attributes attr;
     int              input_count;
-    gpunn_tensor   **inputs; /* an optional operand that is left out is NULL */
-    char            *layer;  /* name for messages; NULL: none */
+    gpunn_tensor   **inputs;  /* an optional operand that is left out is NULL */
+    char            *layer;   /* name for messages; NULL: none */
+    gpunn_tensor    *next[2]; /* in its chain of the model's index, by gpunn__key; of a layer only the first stands there */
     bool             keep, retain_grad;
     /* inputs */
     void   *data; /* backend memory; inputs only */
@@ -1884,6 +1885,15 @@ typedef struct gpunn__spec {
     gpunn__recipe recipe;
 } gpunn__spec;
 
+enum { GPUNN__MOST_TENSORS = 1 << 20 }; /* of a model */
+
+/* What a model's tensors are found by: a hash table whose chains go through the tensors. */
+typedef enum gpunn__key { GPUNN__BY_NAME, GPUNN__BY_LAYER } gpunn__key;
+typedef struct gpunn__index {
+    gpunn_tensor **chains;
+    size_t         count, capacity; /* a power of 2, or 0 */
+} gpunn__index;
+
 struct gpunn_model {
     gpunn_device    *dev;
     gpunn_model     *next; /* in the device's list */
@@ -1892,6 +1902,8 @@ struct gpunn_model {
     gpunn_optimizer *swapped;    /* whose averages are in the place of the parameters, and they in its; NULL: none */
     gpunn_tensor   **tensors;
     int              tensor_count, tensor_capacity;
+    int              tensor_limit; /* no more than so many */
+    gpunn__index     index[2];     /* by gpunn__key */
     uint32_t         random_sites;
     /* Flat memory: parameters (decayed ones first when laid out together), buffers, constants; gradients follow the same
      * offsets. */
@@ -2362,11 +2374,80 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
     }
     model->dev = dev;
     model->precision = args.precision;
+    model->tensor_limit = GPUNN__MOST_TENSORS;
     model->state.seed = dev->args.seed;
     model->state.weights_version = 1;
     model->next = dev->models;
     dev->models = model;
     return model;
+}
+
+/* ---- what tensors are found by ---- */
+static const char *gpunn__key_of(const gpunn_tensor *t, gpunn__key key)
+{
+    return key == GPUNN__BY_NAME ? t->name : t->layer;
+}
+
+static uint32_t gpunn__hash(const char *text)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (const char *c = text; *c; c++) hash = (hash ^ (unsigned char)*c) * 16777619u;
+    return hash;
+}
+
+/* What points to the tensor of that name or layer, or would; NULL: the table has no room yet. */
+static gpunn_tensor **gpunn__index_link(gpunn_model *model, gpunn__key key, const char *text)
+{
+    gpunn__index  *index = &model->index[key];
+    gpunn_tensor **link = index->capacity ? &index->chains[gpunn__hash(text) & (index->capacity - 1)] : NULL;
+    while (link && *link && strcmp(gpunn__key_of(*link, key), text) != 0) link = &(*link)->next[key];
+    return link;
+}
+
+static gpunn_tensor *gpunn__index_find(gpunn_model *model, gpunn__key key, const char *text)
+{
+    gpunn_tensor **link = gpunn__index_link(model, key, text);
+    return link ? *link : NULL;
+}
+
+/* Room for one more; false after an error. */
+static bool gpunn__index_grow(gpunn_model *model, gpunn__key key)
+{
+    gpunn__index *index = &model->index[key], old = *index;
+    if (old.count < old.capacity) return true;
+    size_t         capacity = old.capacity ? 2 * old.capacity : 32;
+    gpunn_tensor **chains = (gpunn_tensor **)gpunn__calloc(model->dev, capacity * sizeof(gpunn_tensor *));
+    if (chains == NULL) return false;
+    index->chains = chains;
+    index->capacity = capacity;
+    for (size_t i = 0; i < old.capacity; i++)
+        for (gpunn_tensor *t = old.chains[i], *next; t; t = next) {
+            gpunn_tensor **first = &chains[gpunn__hash(gpunn__key_of(t, key)) & (capacity - 1)];
+            next = t->next[key];
+            t->next[key] = *first;
+            *first = t;
+        }
+    gpunn__free(model->dev, old.chains, old.capacity * sizeof(gpunn_tensor *));
+    return true;
+}
+
+/* Puts t there, for which there is room; of a layer's tensors the first stays. */
+static void gpunn__index_add(gpunn_tensor *t, gpunn__key key)
+{
+    gpunn_tensor **link = gpunn__index_link(t->model, key, gpunn__key_of(t, key));
+    if (*link) return;
+    *link = t;
+    t->next[key] = NULL;
+    t->model->index[key].count++;
+}
+
+static void gpunn__index_remove(gpunn_tensor *t, gpunn__key key)
+{
+    const char    *text = gpunn__key_of(t, key);
+    gpunn_tensor **link = text ? gpunn__index_link(t->model, key, text) : NULL;
+    if (link == NULL || *link != t) return;
+    *link = t->next[key];
+    t->model->index[key].count--;
 }
 
 static void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
@@ -2389,6 +2470,8 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
     gpunn__invalidate(model);
     for (int i = 0; i < model->tensor_count; i++) gpunn__tensor_free(dev, model->tensors[i]);
     gpunn__free(dev, model->tensors, (size_t)model->tensor_capacity * sizeof *model->tensors);
+    for (int key = 0; key < 2; key++)
+        gpunn__free(dev, model->index[key].chains, model->index[key].capacity * sizeof *model->index[key].chains);
     gpunn__device_free(dev, model->arena, model->arena_bytes);
     gpunn__device_free(dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
     gpunn__device_free(dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
@@ -2811,7 +2894,12 @@ static const char *const gpunn__class_names[] = {"logits", "labels"};
 static gpunn_tensor *gpunn__undo(const gpunn__call *call)
 {
     gpunn_model *model = call->model;
-    while (model && model->tensor_count > call->mark) gpunn__tensor_free(model->dev, model->tensors[--model->tensor_count]);
+    while (model && model->tensor_count > call->mark) {
+        gpunn_tensor *t = model->tensors[--model->tensor_count];
+        gpunn__index_remove(t, GPUNN__BY_NAME);
+        gpunn__index_remove(t, GPUNN__BY_LAYER);
+        gpunn__tensor_free(model->dev, t);
+    }
     return NULL;
 }
 
@@ -2896,6 +2984,9 @@ static gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind kind, gp
         return gpunn__refuse(call, GPUNN_ERR_SHAPE, "shape %s has more than 2^59 elements; use smaller sizes",
                              gpunn__dims_text(rank, dim, text));
     }
+    if (model->tensor_count >= model->tensor_limit)
+        return gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "the model would have more than %d tensors; make a smaller one",
+                             model->tensor_limit);
     if (model->tensor_count == model->tensor_capacity) {
         size_t         item = sizeof *model->tensors, old_size = (size_t)model->tensor_capacity * item;
         int            capacity = model->tensor_capacity ? 2 * model->tensor_capacity : 32;
@@ -2921,7 +3012,10 @@ static gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind kind, gp
 
 static gpunn_tensor *gpunn__set_layer(const gpunn__call *call, gpunn_tensor *t)
 {
-    if (t == NULL || (call->layer && (t->layer = gpunn__strdup(call->model->dev, call->layer)) == NULL)) return gpunn__undo(call);
+    if (t == NULL || call->layer == NULL) return t ? t : gpunn__undo(call);
+    if (!gpunn__index_grow(call->model, GPUNN__BY_LAYER) || (t->layer = gpunn__strdup(call->model->dev, call->layer)) == NULL)
+        return gpunn__undo(call);
+    gpunn__index_add(t, GPUNN__BY_LAYER);
     return t;
 }
 
@@ -2958,13 +3052,15 @@ static bool gpunn__give_name(const gpunn__call *call, gpunn_tensor *t, const cha
         return false;
     }
     if (other == t) return true;
-    char *copy = gpunn__strdup(call->model->dev, name);
+    char *copy = gpunn__index_grow(call->model, GPUNN__BY_NAME) ? gpunn__strdup(call->model->dev, name) : NULL;
     if (copy == NULL) {
         (void)gpunn__undo(call);
         return false;
     }
+    gpunn__index_remove(t, GPUNN__BY_NAME);
     gpunn__free_text(call->model->dev, t->name);
     t->name = copy;
+    gpunn__index_add(t, GPUNN__BY_NAME);
     return true;
 }
 
@@ -3063,11 +3159,7 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
 /* ---- questions and settings ------------------------------------------------------------------------------------------ */
 GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model, const char *name)
 {
-    for (int i = 0; model && name && i < model->tensor_count; i++) {
-        gpunn_tensor *t = model->tensors[i];
-        if (t->name && strcmp(t->name, name) == 0) return t;
-    }
-    return NULL;
+    return model && name ? gpunn__index_find(model, GPUNN__BY_NAME, name) : NULL;
 }
 
 GPUNN_API gpunn_tensor *gpunn_set_name(gpunn_tensor *t, const char *name)
@@ -3341,11 +3433,9 @@ static bool gpunn__layer_is_new(const gpunn__call *call, const char *name)
 {
     const char *fault = call->layer == NULL                     ? "the layer needs a name, which its parameters carry too"
                         : strlen(name) >= GPUNN__NAME_SIZE - 16 ? "the name is too long; 239 bytes are allowed"
-                                                                : NULL;
-    for (int i = 0; fault == NULL && i < call->model->tensor_count; i++) {
-        const char *layer = call->model->tensors[i]->layer;
-        if (layer && strcmp(layer, name) == 0) fault = "the name is taken by another layer; names are unique in a model";
-    }
+                        : gpunn__index_find(call->model, GPUNN__BY_LAYER, name)
+                            ? "the name is taken by another layer; names are unique in a model"
+                            : NULL;
     if (fault) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s", fault);
     return fault == NULL;
 }
@@ -5082,6 +5172,11 @@ static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, g
     for (int i = 0; i < layers && x; i++) {
         (void)snprintf(part, sizeof part, "layers.%d", i);
         x = gpunn__transformer_layer(op, x, memory, gpunn__part(text, name, part), &each);
+        int made = call.model->tensor_count - call.mark, limit = call.model->tensor_limit - call.mark;
+        if (x && i == 0 && layers > limit / made)
+            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                                 "num_layers is %d; with %d tensors each, the model has room for %d layers more", layers, made,
+                                 limit / made);
     }
     if (x && args->norm) x = gpunn__plain_norm(x, gpunn__part(text, name, "norm"), args->layer_norm_eps);
     return x ? x : gpunn__undo(&call);
@@ -5726,6 +5821,8 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
         !gpunn__begin_classes(&call, "multi_margin_loss", x, labels))
         return NULL;
     if (x->rank != 2) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %d axes, but [n, classes] is needed", x->rank);
+    if (x->dim[1] > 1 << 24)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %lld classes; up to 2^24 are possible", (long long)x->dim[1]);
     if (p != 1 && p != 2) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use 1 or 2", (double)p);
     if (!gpunn__class_weight_fits(&call, args.weight, x)) return NULL;
     gpunn_shape shape = column;
@@ -20497,9 +20594,7 @@ static const char *gpunn__id_of(const gpunn_tensor *t, char text[GPUNN__NAME_SIZ
     if (gpunn__entry_layer(t) && gpunn_find(model, t->layer) == NULL) return t->layer;
     int used = snprintf(text, GPUNN__NAME_SIZE, "t%d", t->id);
     for (bool taken = true; taken;) {
-        taken = gpunn_find(model, text) != NULL;
-        for (int i = 0; i < model->tensor_count && !taken; i++)
-            taken = model->tensors[i]->layer && strcmp(model->tensors[i]->layer, text) == 0;
+        taken = gpunn_find(model, text) || gpunn__index_find(model, GPUNN__BY_LAYER, text);
         if (taken) text[used++] = '_', text[used] = 0;
     }
     return text;
@@ -21304,9 +21399,7 @@ static bool gpunn__get_amounts(gpunn__loading *l, int entry, const char *key, in
 /* Where a word stands, or would. */
 static gpunn__word *gpunn__word_at(const gpunn__loading *l, const char *text)
 {
-    uint32_t hash = 2166136261u; /* FNV-1a */
-    for (const char *c = text; *c; c++) hash = (hash ^ (unsigned char)*c) * 16777619u;
-    size_t at = hash & (l->word_capacity - 1);
+    size_t at = gpunn__hash(text) & (l->word_capacity - 1);
     while (l->words[at].text && strcmp(l->words[at].text, text) != 0) at = (at + 1) & (l->word_capacity - 1);
     return &l->words[at];
 }
@@ -22280,8 +22373,6 @@ static bool gpunn__spec_tensor(gpunn__loading *l, int item)
     gpunn__stand_at(l, item);
     t = op ? op->make(l, &e) : gpunn__make_elementwise(l, &e, (gpunn_op)elementwise);
     if (t == NULL || (layer && !gpunn__apply_layer_settings(l, &e, first))) return false;
-    if (model->tensor_count > GPUNN__SPEC_TENSORS)
-        return gpunn__wrong(l, item, "the model has more than %d tensors", (int)GPUNN__SPEC_TENSORS);
     for (int i = first; i < model->tensor_count; i++)
         if (model->tensors[i]->name && !gpunn__register(l, item, model->tensors[i]->name, model->tensors[i])) return false;
     const char *name_key = as ? "as" : id && (layer || e.name == NULL) ? "id" : "name", *word = id ? id : e.name;
@@ -22389,8 +22480,10 @@ static bool gpunn__spec_build(gpunn__loading *l)
     gpunn_model_args args = {0, (gpunn_precision)kind};
     l->model = gpunn_model_create_(l->dev, args);
     if (l->model == NULL) return false;
+    l->model->tensor_limit = GPUNN__SPEC_TENSORS;
     for (int i = list + 1; i < l->items.at[list].next; i = l->items.at[i].next)
         if (!gpunn__spec_tensor(l, i)) return false;
+    l->model->tensor_limit = GPUNN__MOST_TENSORS;
     return gpunn__spec_rest(l) && gpunn__all_read(l, 0, "a spec");
 }
 
