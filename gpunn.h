@@ -17837,7 +17837,15 @@ static double gpunn__scheduled_lr(const gpunn_optimizer *opt)
     return lr;
 }
 
-/* Puts the defaults in and checks what the type reads. */
+#define GPUNN__COUNTER (INT64_MAX / 2) /* the largest number of steps, so that counting on cannot overflow */
+
+static gpunn_status gpunn__schedule_bad_count(gpunn_device *dev, const char *name, int64_t count, const char *most)
+{
+    return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_set_schedule: %s is %lld; it must be from 0 to %s", name, (long long)count,
+                       most);
+}
+
+/* Puts the defaults in and checks all that a checkpoint keeps, be it read by the type or not. */
 static gpunn_status gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_args *s)
 {
     static const char   function[] = "gpunn_set_schedule";
@@ -17863,9 +17871,20 @@ static gpunn_status gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_args
                            "%s: pct_start is %g, div_factor %g and final_div_factor %g; give a pct_start from 0 to 1 "
                            "and factors above 0",
                            function, (double)s->pct_start, (double)s->div_factor, (double)s->final_div_factor);
-    if (s->patience < 0 || s->cooldown < 0)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: patience is %d and cooldown %d; neither may be negative", function,
-                           s->patience, s->cooldown);
+    const struct {
+        const char *name;
+        int64_t     count;
+    } steps[] = {{"total_steps", s->total_steps}, {"step_size", s->step_size}, {"warmup_steps", s->warmup_steps}},
+      calls[] = {{"patience", s->patience}, {"cooldown", s->cooldown}};
+    for (int i = 0; i < 3; i++)
+        if (steps[i].count < 0 || steps[i].count > GPUNN__COUNTER)
+            return gpunn__schedule_bad_count(dev, steps[i].name, steps[i].count, "2^62 - 1");
+    for (int i = 0; i < 2; i++)
+        if (calls[i].count < 0 || calls[i].count > INT32_MAX / 2)
+            return gpunn__schedule_bad_count(dev, calls[i].name, calls[i].count, "2^30 - 1");
+    for (int i = 0; i < 16; i++)
+        if (s->milestones[i] < 0 || s->milestones[i] > GPUNN__COUNTER)
+            return gpunn__schedule_bad_count(dev, "one of the milestones", s->milestones[i], "2^62 - 1");
     if (type == GPUNN_SCHEDULE_STEP && s->step_size < 1)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: step_size is %lld; give the steps between two reductions", function,
                            (long long)s->step_size);
@@ -17873,9 +17892,9 @@ static gpunn_status gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_args
         s->total_steps < 1)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: total_steps is %lld; give the number of steps the schedule is to last",
                            function, (long long)s->total_steps);
-    if (type == GPUNN_SCHEDULE_LINEAR && (s->warmup_steps < 0 || s->warmup_steps >= s->total_steps))
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: warmup_steps is %lld; it must be from 0 to below total_steps, %lld",
-                           function, (long long)s->warmup_steps, (long long)s->total_steps);
+    if (type == GPUNN_SCHEDULE_LINEAR && s->warmup_steps >= s->total_steps)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: warmup_steps is %lld; it must be below total_steps, %lld", function,
+                           (long long)s->warmup_steps, (long long)s->total_steps);
     for (int i = 0; type == GPUNN_SCHEDULE_MULTI_STEP && i < 16 && (i == 0 || s->milestones[i] != 0); i++)
         if (s->milestones[i] <= (i ? s->milestones[i - 1] : 0))
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: milestones[%d] is %lld; milestones must be above 0 and rise",
@@ -19709,7 +19728,6 @@ typedef struct gpunn__resume_field {
 } gpunn__resume_field;
 
 #define GPUNN__ANY (-1)
-#define GPUNN__COUNTER (INT64_MAX / 2) /* so that counting on cannot overflow */
 #define GPUNN__FIELDS(name, member, count, maximum)                                                              \
     {                                                                                                            \
         name, offsetof(gpunn__resume, member), sizeof(((gpunn__resume *)NULL)->member) / (count), count, maximum \
@@ -19740,10 +19758,10 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__OPTIMIZER(clip_value, GPUNN__ANY),
     GPUNN__FIELDS("optimizer.loss_scale.", opt.kept_scale, 3, GPUNN__ANY),
     GPUNN__FIELDS("schedule.type", schedule_type, 1, GPUNN_SCHEDULE_PLATEAU),
-    GPUNN__SCHEDULE(total_steps, GPUNN__COUNTER),
-    GPUNN__SCHEDULE(step_size, GPUNN__COUNTER),
-    GPUNN__SCHEDULE(warmup_steps, GPUNN__COUNTER),
-    GPUNN__FIELDS("schedule.milestones.", opt.schedule.milestones, 16, GPUNN__COUNTER),
+    GPUNN__SCHEDULE(total_steps, GPUNN__ANY),
+    GPUNN__SCHEDULE(step_size, GPUNN__ANY),
+    GPUNN__SCHEDULE(warmup_steps, GPUNN__ANY),
+    GPUNN__FIELDS("schedule.milestones.", opt.schedule.milestones, 16, GPUNN__ANY),
     GPUNN__SCHEDULE(gamma, GPUNN__ANY),
     GPUNN__SCHEDULE(min_lr, GPUNN__ANY),
     GPUNN__SCHEDULE(pct_start, GPUNN__ANY),
@@ -19751,8 +19769,8 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__SCHEDULE(final_div_factor, GPUNN__ANY),
     GPUNN__SCHEDULE(factor, GPUNN__ANY),
     GPUNN__SCHEDULE(threshold, GPUNN__ANY),
-    GPUNN__SCHEDULE(patience, INT32_MAX),
-    GPUNN__SCHEDULE(cooldown, INT32_MAX),
+    GPUNN__SCHEDULE(patience, GPUNN__ANY),
+    GPUNN__SCHEDULE(cooldown, GPUNN__ANY),
     GPUNN__SCHEDULE(maximize, 1),
     GPUNN__FIELDS("schedule.step", opt.schedule_step, 1, GPUNN__COUNTER),
     GPUNN__FIELDS("schedule.plateau_scale", opt.plateau_scale, 1, GPUNN__ANY),
@@ -19833,7 +19851,12 @@ static gpunn_status gpunn__resume_read(const gpunn__archive *a, gpunn__resume *r
             "%s: '%s' was saved with momentum %g and centered %d, but %s has momentum %g and centered %d; create it alike",
             function, path, (double)resume->opt.rule.momentum, resume->opt.rule.centered, name, (double)rule.momentum,
             rule.centered);
-    return gpunn__schedule_check(dev, &checked); /* a copy: it puts defaults for zeros */
+    char place[320];
+    (void)snprintf(place, sizeof place, "%s: '%s' is damaged: ", function, path);
+    dev->place = place;
+    gpunn_status status = gpunn__schedule_check(dev, &checked); /* a copy: it puts defaults for zeros */
+    dev->place = NULL;
+    return status;
 }
 
 /* ---- writing --------------------------------------------------------------------------------------------------------- *

@@ -606,6 +606,44 @@ static void checkpoint_damaged(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
+/* What gpunn_set_schedule takes, a checkpoint gives back. */
+static void checkpoint_schedules(void **state)
+{
+    static const int64_t counts[] = {-1, INT64_MAX / 2, INT64_MAX / 2 + 1, INT64_MIN};
+    static const int     calls[] = {-1, INT32_MAX / 2, INT32_MAX / 2 + 1, INT32_MIN};
+    fixture             *f = *state;
+    const char          *path = test_path(f, "c.safetensors");
+    int                  taken = 0, refused = 0;
+    MADE(f->dev, gpunn_parameter(f->model, "a", GPUNN_SHAPE(2), (gpunn_init){GPUNN_INIT_ZEROS, 0, 0}));
+    the_optimizer = MADE(f->dev, gpunn_sgd(f->model));
+    for (int type = GPUNN_SCHEDULE_CONSTANT; type <= GPUNN_SCHEDULE_PLATEAU; type++)
+        for (int field = 0; field < 7; field++)
+            for (int i = 0; i < (field < 5 ? COUNT(counts) : COUNT(calls)); i++) {
+                gpunn_schedule_args args = {
+                    .type = (gpunn_schedule_type)type, .total_steps = 9, .step_size = 3, .milestones = {5}};
+                int64_t *count[] = {&args.total_steps, &args.step_size, &args.warmup_steps, &args.milestones[0],
+                                    &args.milestones[2]};
+                if (field < 5)
+                    *count[field] = counts[i];
+                else
+                    *(field == 5 ? &args.patience : &args.cooldown) = calls[i];
+                if (gpunn_set_schedule_(the_optimizer, args) != GPUNN_OK) {
+                    check_sentence(f->dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "gpunn_set_schedule", "must be",
+                                   (const char *)NULL);
+                    gpunn_clear_error(f->dev);
+                    refused++;
+                    continue;
+                }
+                for (int step = 0; step < 4; step++) OK(f->dev, gpunn_schedule_step(the_optimizer, 1));
+                OK(f->dev, gpunn_checkpoint_save(the_optimizer, NULL, path));
+                OK(f->dev, gpunn_checkpoint_load(the_optimizer, NULL, path));
+                taken++;
+            }
+    assert_true(taken > 40 && refused > 150);
+    gpunn_optimizer_destroy(the_optimizer);
+    assert_int_equal(unlink(path), 0);
+}
+
 /* ---- memory that fails ---- */
 static void memory_failures(void **state)
 {
@@ -1006,25 +1044,16 @@ static void dtypes_of_torch(void **state)
 int main(void)
 {
     struct CMUnitTest tests[] = {
-        test_with_device(weights_round_trip),
-        test_with_device(weights_odd_names),
-        test_with_device(weights_dtypes),
-        test_with_device(weights_partial),
-        test_with_device(weights_bad_headers),
-        test_with_device(weights_damaged),
-        test_with_device(disk_failures),
-        test_with_device(resume_equals_uninterrupted),
-        test_with_device(checkpoint_mismatches),
-        test_with_device(checkpoint_averages),
-        test_with_device(checkpoint_damaged),
-        test_with_device(memory_failures),
-        test_with_device(idx_types),
-        test_with_device(idx_compressed),
-        test_with_device(cifar),
-        test_with_device(npy_round_trip),
-        test_with_device(npy_headers),
-        test_with_device(files_of_others),
-        test_with_device(dtypes_of_torch),
+        test_with_device(weights_round_trip),    test_with_device(weights_odd_names),
+        test_with_device(weights_dtypes),        test_with_device(weights_partial),
+        test_with_device(weights_bad_headers),   test_with_device(weights_damaged),
+        test_with_device(disk_failures),         test_with_device(resume_equals_uninterrupted),
+        test_with_device(checkpoint_mismatches), test_with_device(checkpoint_averages),
+        test_with_device(checkpoint_damaged),    test_with_device(checkpoint_schedules),
+        test_with_device(memory_failures),       test_with_device(idx_types),
+        test_with_device(idx_compressed),        test_with_device(cifar),
+        test_with_device(npy_round_trip),        test_with_device(npy_headers),
+        test_with_device(files_of_others),       test_with_device(dtypes_of_torch),
     };
     return cmocka_run_group_tests_name("files", tests, NULL, NULL);
 }
