@@ -1253,8 +1253,9 @@ GPUNN_API int     gpunn_loader_batch_size(const gpunn_loader *loader); /* sample
 GPUNN_API void    gpunn_loader_rewind(gpunn_loader *loader);           /* to the first batch of this epoch */
 
 /* ==== >>files ========================================================================================================= *
- * Every file is written beside its target and renamed over it when complete, so a crash leaves the old one or the new one. Every
- * file is read as hostile: nothing in it is trusted. */
+ * Every file is written beside its target and renamed over it when complete, so a crash leaves the old one or the new one, and
+ * perhaps a .gpunn-*.tmp, which the next save into that directory removes (not on Windows). A symbolic link is followed, the mode
+ * kept; of hard links only the one that is named becomes the new file. Every file is read as hostile: nothing in it is trusted. */
 GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path); /* safetensors: torch's state_dict() */
 typedef struct gpunn_load_args {
     int                args_;
@@ -1760,6 +1761,8 @@ struct gpunn_kernel_set {
 #include <io.h>
 #include <process.h>
 #else
+#include <dirent.h>
+#include <sys/file.h>
 #include <sys/time.h>
 #include <unistd.h>
 #ifndef GPUNN_NO_THREADS
@@ -17977,6 +17980,9 @@ static int gpunn__sync(int fd)
 {
     return fsync(fd);
 }
+#if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__cplusplus)
+ssize_t readlink(const char *path, char *to, size_t size); /* hidden by -std=c99 */
+#endif
 #define GPUNN__IS_DIRECTORY(mode) S_ISDIR(mode)
 #define GPUNN__IS_REGULAR(mode) S_ISREG(mode)
 #endif
@@ -18012,17 +18018,112 @@ static gpunn_status gpunn__file_fail(gpunn_device *dev, const char *doing, const
 }
 
 /* -- writing: into a new file beside the target that replaces it when complete. The first failure stays, so callers may write on
- * and look at the status of the commit only. What is no regular file (/dev/null, a pipe) is written directly. -- */
+ * and look at the status of the commit only. What is no regular file (/dev/null, a pipe) is written directly. A symbolic link
+ * stays: the file that it leads to is replaced. Mode, owner and group stay as far as this user may set them; of hard links only
+ * the one that is named becomes the new file, as nothing can exchange a file under all its names at once. -- */
 typedef struct gpunn__file {
-    gpunn_device *dev;
-    const char   *path;      /* the caller's; must live until commit or discard */
-    char         *temporary; /* NULL: written directly */
-    size_t        temporary_size;
-    int           fd; /* -1: closed */
-    gpunn_status  status;
-    size_t        used;
-    unsigned char buffer[8192];
+    gpunn_device      *dev;
+    const char        *path;      /* the caller's; must live until commit or discard */
+    char              *target;    /* what that leads to */
+    char              *temporary; /* NULL: written directly */
+    size_t             target_size, temporary_size;
+    gpunn__stat_result there; /* the old file */
+    bool               exists;
+    int                fd; /* -1: closed */
+    gpunn_status       status;
+    size_t             used;
+    unsigned char      buffer[8192];
 } gpunn__file;
+
+static double gpunn__seconds(void);
+enum { GPUNN__RECORDED = -1 }; /* in the place of an errno: memory failed, which the device's error says */
+
+/* The name of a new file: random, so that a killed process whose number comes again is no obstacle, and short. */
+#define GPUNN__TEMPORARY ".gpunn-0123456789abcdef.tmp"
+enum { GPUNN__TEMPORARY_SIZE = sizeof GPUNN__TEMPORARY };
+
+static void gpunn__name_temporary(const gpunn__file *f, uint32_t attempt, char *to)
+{
+    uint64_t key, place = (uint64_t)(uintptr_t)f;
+    double   now = gpunn__seconds();
+    uint32_t counter[4] = {(uint32_t)GPUNN__OS(getpid)(), attempt, (uint32_t)place, (uint32_t)(place >> 32)}, out[4];
+    memcpy(&key, &now, sizeof key);
+    gpunn__philox(key, counter, out);
+    (void)snprintf(to, GPUNN__TEMPORARY_SIZE, ".gpunn-%08lx%08lx.tmp", (unsigned long)out[0], (unsigned long)out[1]);
+}
+
+#ifdef _WIN32
+static int gpunn__follow(gpunn__file *f)
+{
+    (void)f;
+    return 0;
+}
+static bool gpunn__lock(int fd)
+{
+    (void)fd;
+    return true;
+}
+static void gpunn__remove_stale(const gpunn__file *f)
+{
+    (void)f;
+}
+#else
+/* Follows the symbolic links of the target, also to a file that is not there yet; an errno, or GPUNN__RECORDED. */
+static int gpunn__follow(gpunn__file *f)
+{
+    char link[4096];
+    for (int links = 0;; links++) {
+        ssize_t length = readlink(f->target, link, sizeof link);
+        if (length <= 0) return 0;
+        if (links == 40) return ELOOP;
+        if (length == (ssize_t)sizeof link) return ENAMETOOLONG;
+        const char *slash = link[0] == '/' ? NULL : strrchr(f->target, '/');
+        size_t      head = slash ? (size_t)(slash - f->target) + 1 : 0, size = head + (size_t)length + 1;
+        char       *next = (char *)gpunn__realloc(f->dev, NULL, 0, size);
+        if (next == NULL) return GPUNN__RECORDED;
+        memcpy(next, f->target, head);
+        memcpy(next + head, link, (size_t)length);
+        next[size - 1] = 0;
+        gpunn__free(f->dev, f->target, f->target_size);
+        f->target = next;
+        f->target_size = size;
+    }
+}
+
+/* Locks a new file for as long as it is open; false: another process has just taken it for a stale one. */
+static bool gpunn__lock(int fd)
+{
+    struct stat there;
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) return errno != EWOULDBLOCK; /* a file system without locks */
+    return fstat(fd, &there) != 0 || there.st_nlink > 0;
+}
+
+/* Removes what saves that were killed have left beside the target: this user's files of such a name that no process has
+ * locked. */
+static void gpunn__remove_stale(const gpunn__file *f)
+{
+    char own[GPUNN__TEMPORARY_SIZE], *name = f->temporary + f->temporary_size - GPUNN__TEMPORARY_SIZE;
+    DIR *directory;
+    memcpy(own, name, sizeof own);
+    *name = 0;
+    directory = opendir(*f->temporary ? f->temporary : ".");
+    for (struct dirent *entry; directory && (entry = readdir(directory)) != NULL;) {
+        struct stat there;
+        if (strlen(entry->d_name) != sizeof own - 1 || strncmp(entry->d_name, own, 7) != 0 ||
+            strspn(entry->d_name + 7, "0123456789abcdef") != 16 || strcmp(entry->d_name + 23, own + 23) != 0)
+            continue;
+        memcpy(name, entry->d_name, sizeof own);
+        int fd = open(f->temporary, O_RDWR | O_NONBLOCK | GPUNN__O_FLAGS);
+        if (fd < 0) continue;
+        if (fstat(fd, &there) == 0 && GPUNN__IS_REGULAR(there.st_mode) && there.st_uid == geteuid() &&
+            flock(fd, LOCK_EX | LOCK_NB) == 0)
+            (void)unlink(f->temporary);
+        (void)close(fd);
+    }
+    if (directory) (void)closedir(directory);
+    memcpy(name, own, sizeof own);
+}
+#endif
 
 /* Forgets the file and leaves the target as it was. Harmless after a commit. */
 GPUNN__PRIVATE void gpunn__file_discard(gpunn__file *f)
@@ -18033,7 +18134,39 @@ GPUNN__PRIVATE void gpunn__file_discard(gpunn__file *f)
     }
     f->fd = -1;
     gpunn__free(f->dev, f->temporary, f->temporary_size);
-    f->temporary = NULL;
+    gpunn__free(f->dev, f->target, f->target_size);
+    f->temporary = f->target = NULL;
+}
+
+/* Opens a new file beside the target; an errno, or GPUNN__RECORDED. */
+static int gpunn__open_beside(gpunn__file *f, int flags)
+{
+    int         mode = f->exists ? 0600 : 0666, error = gpunn__follow(f);
+    const char *name = f->target + strlen(f->target);
+#ifdef _WIN32
+    if (f->exists) mode = (int)(f->there.st_mode & 0777);
+    while (name > f->target && name[-1] != '/' && name[-1] != '\\' && name[-1] != ':') name--;
+#else
+    while (name > f->target && name[-1] != '/') name--;
+#endif
+    if (error) return error;
+    size_t head = (size_t)(name - f->target);
+    f->temporary_size = head + GPUNN__TEMPORARY_SIZE;
+    f->temporary = (char *)gpunn__realloc(f->dev, NULL, 0, f->temporary_size);
+    if (f->temporary == NULL) return GPUNN__RECORDED;
+    memcpy(f->temporary, f->target, head);
+    for (uint32_t attempt = 0; attempt < 100 && f->fd < 0; attempt++) {
+        gpunn__name_temporary(f, attempt, f->temporary + head);
+        f->fd = GPUNN__OS(open)(f->temporary, flags | O_CREAT | O_EXCL, mode);
+        if (f->fd < 0 && errno != EEXIST) return errno;
+        if (f->fd >= 0 && !gpunn__lock(f->fd)) {
+            (void)GPUNN__OS(close)(f->fd);
+            f->fd = -1;
+        }
+    }
+    if (f->fd < 0) return EEXIST;
+    gpunn__remove_stale(f);
+    return 0;
 }
 
 /* A failure here leaves nothing to discard. */
@@ -18041,31 +18174,26 @@ GPUNN__PRIVATE gpunn_status gpunn__file_open(gpunn_device *dev, const char *path
 {
     f->dev = dev;
     f->path = path;
-    f->temporary = NULL;
+    f->target = f->temporary = NULL;
     f->fd = -1;
     f->status = GPUNN_ERR_ARGUMENT;
     f->used = 0;
     if (path == NULL || *path == 0)
         return gpunn__fail(dev, f->status, "cannot write a file: its path is %s; name one", path ? "\"\"" : "NULL");
-    int                flags = O_WRONLY | GPUNN__O_FLAGS, mode = 0666;
-    gpunn__stat_result there;
-    bool               exists = gpunn__stat(path, &there) == 0;
-    if (exists && GPUNN__IS_DIRECTORY(there.st_mode)) {
-        errno = EISDIR;
-    } else if (exists && !GPUNN__IS_REGULAR(there.st_mode)) {
+    int flags = O_WRONLY | GPUNN__O_FLAGS, error = 0;
+    f->exists = gpunn__stat(path, &f->there) == 0;
+    if (f->exists && GPUNN__IS_DIRECTORY(f->there.st_mode)) {
+        error = EISDIR;
+    } else if (f->exists && !GPUNN__IS_REGULAR(f->there.st_mode)) {
         f->fd = GPUNN__OS(open)(path, flags);
+        if (f->fd < 0) error = errno;
     } else {
-        if (exists) mode = (int)(there.st_mode & 0777); /* the new file is no more readable than the old one */
-        f->temporary_size = strlen(path) + 40;
-        f->temporary = (char *)gpunn__realloc(dev, NULL, 0, f->temporary_size);
-        if (f->temporary == NULL) return f->status = GPUNN_ERR_MEMORY;
-        for (int attempt = 0; attempt < 100 && f->fd < 0; attempt++) {
-            (void)snprintf(f->temporary, f->temporary_size, "%s.%ld-%d.tmp", path, (long)GPUNN__OS(getpid)(), attempt);
-            f->fd = GPUNN__OS(open)(f->temporary, flags | O_CREAT | O_EXCL, mode);
-            if (f->fd < 0 && errno != EEXIST) break;
-        }
+        f->target_size = strlen(path) + 1;
+        f->target = (char *)gpunn__realloc(dev, NULL, 0, f->target_size);
+        if (f->target) memcpy(f->target, path, f->target_size);
+        error = f->target ? gpunn__open_beside(f, flags) : GPUNN__RECORDED;
     }
-    f->status = f->fd >= 0 ? GPUNN_OK : gpunn__file_fail(dev, "write", path, errno);
+    f->status = error == 0 ? GPUNN_OK : error == GPUNN__RECORDED ? GPUNN_ERR_MEMORY : gpunn__file_fail(dev, "write", path, error);
     if (f->status != GPUNN_OK) gpunn__file_discard(f);
     return f->status;
 }
@@ -18104,28 +18232,29 @@ GPUNN__PRIVATE gpunn_status gpunn__file_commit(gpunn__file *f)
     gpunn__file_put(f, f->buffer, f->used);
     if (f->status == GPUNN_OK) {
         int error = f->temporary && gpunn__sync(f->fd) != 0 ? errno : 0;
-        if (GPUNN__OS(close)(f->fd) != 0 && error == 0) error = errno;
-        f->fd = -1;
-        if (f->temporary && error == 0) {
-#ifdef _WIN32
-            if (!MoveFileExA(f->temporary, f->path, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH)) error = EACCES;
-#else
-            if (rename(f->temporary, f->path) != 0) error = errno;
-#endif
+#ifndef _WIN32
+        if (f->temporary && f->exists) { /* no more readable than the old one, also where this user cannot set the group */
+            bool same = chown(f->temporary, f->there.st_uid, f->there.st_gid) == 0 ||
+                        chown(f->temporary, geteuid(), f->there.st_gid) == 0;
+            (void)chmod(f->temporary, f->there.st_mode & (same ? 0777 : 0707));
         }
+        if (f->temporary && error == 0 && rename(f->temporary, f->target) != 0) error = errno; /* while it is locked */
+#endif
+        if (GPUNN__OS(close)(f->fd) != 0 && f->temporary == NULL) error = errno; /* with one, it is on the disk already */
+        f->fd = -1;
+#ifdef _WIN32
+        if (f->temporary && error == 0 &&
+            !MoveFileExA(f->temporary, f->target, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH))
+            error = EACCES;
+#endif
         if (error) {
             if (f->temporary) (void)GPUNN__OS(unlink)(f->temporary);
             f->status = gpunn__file_fail(f->dev, "write", f->path, error);
         }
 #ifndef _WIN32
         else if (f->temporary) { /* the new name is in its directory: sync that too, where the file system can */
-            strcpy(f->temporary, f->path);
-            char *slash = strrchr(f->temporary, '/');
-            if (slash == NULL)
-                strcpy(f->temporary, ".");
-            else
-                slash[slash == f->temporary] = 0;
-            int directory = open(f->temporary, O_RDONLY | GPUNN__O_FLAGS);
+            f->temporary[f->temporary_size - GPUNN__TEMPORARY_SIZE] = 0;
+            int directory = open(*f->temporary ? f->temporary : ".", O_RDONLY | GPUNN__O_FLAGS);
             if (directory >= 0) {
                 (void)gpunn__sync(directory);
                 (void)close(directory);
