@@ -2819,7 +2819,8 @@ static const char *gpunn__dim_text(int64_t dim, char text[32])
     if (dim == GPUNN_BATCH)
         (void)snprintf(text, 32, "batch");
     else
-        (void)snprintf(text, 32, dim < 0 ? "%lld batch" : "%lld", (long long)(dim < 0 ? -dim : dim));
+        (void)snprintf(text, 32, dim < 0 ? "%llu batch" : "%llu",
+                       dim < 0 ? 0 - (unsigned long long)dim : (unsigned long long)dim);
     return text;
 }
 
@@ -4545,6 +4546,11 @@ GPUNN_API gpunn_tensor *gpunn_tile(gpunn_tensor *x, gpunn_shape repeats)
         }
         one[inner] = many[inner] = size;
         inner++;
+        if (times > GPUNN__MAX_COUNT / (size < 0 ? -size : size)) {
+            char text[128];
+            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of %s, %lld times, has more than 2^59 elements", from,
+                                 gpunn__shape_text(x, text), (long long)times);
+        }
         dim[i] = size * times;
     }
     if (inner > GPUNN_MAX_RANK)
@@ -4588,6 +4594,7 @@ GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int
 static int gpunn__split_nodes(const gpunn__call *call, gpunn_tensor *x, int64_t size, int axis, gpunn_tensor **parts,
                               int capacity)
 {
+    if (size > x->dim[axis]) size = x->dim[axis];
     int64_t count = (x->dim[axis] + size - 1) / size;
     if (count > capacity)
         (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "there are %lld parts, but parts has room for %d", (long long)count,
@@ -8906,10 +8913,15 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status
 
 /* Threads worth using for so many units of work (about one float read, computed and written each; a flop of a product counts
  * 1/16). */
+GPUNN__INLINE int gpunn__cpu_threads_for(const gpunn__cpu *cpu, double work)
+{
+    double useful = work / 65536;
+    return useful >= cpu->threads ? cpu->threads : useful > 1 ? (int)useful : 1;
+}
+
 GPUNN__INLINE int gpunn__cpu_threads(const gpunn__cpu *cpu, int64_t work)
 {
-    int64_t useful = work / 65536;
-    return useful >= cpu->threads ? cpu->threads : useful > 1 ? (int)useful : 1;
+    return gpunn__cpu_threads_for(cpu, (double)work);
 }
 
 GPUNN__INLINE int64_t gpunn__least(int64_t a, int64_t b)
@@ -9777,7 +9789,7 @@ GPUNN__PRIVATE const char *gpunn__gemm_name(void)
 /* Threads worth using for a product. */
 GPUNN__INLINE int gpunn__gemm_threads(const gpunn__cpu *cpu, const gpunn__gemm *g)
 {
-    return gpunn__cpu_threads(cpu, g->m * g->n / 8 * g->k);
+    return gpunn__cpu_threads_for(cpu, (double)g->m * (double)g->n / 8 * (double)g->k);
 }
 
 /* The batch norm merged into a linear or convolution layer, with that layer's bias (or NULL): a scale and shift per channel. */
@@ -9983,7 +9995,7 @@ GPUNN__PRIVATE void gpunn__products_axes(gpunn__products *all, const gpunn_value
 GPUNN__PRIVATE void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__products *all, gpunn__action action)
 {
     const int64_t total = all->kept_count * all->sum_count;
-    const int     threads = gpunn__cpu_threads(cpu, all->g.m * all->g.n / 8 * all->g.k * total);
+    const int threads = gpunn__cpu_threads_for(cpu, (double)all->g.m * (double)all->g.n / 8 * (double)all->g.k * (double)total);
     all->workspace = (char *)step->workspace;
     all->workspace_each = gpunn__gemm_workspace(&all->g, 1);
     if (action == GPUNN__PREPARE) {
@@ -11307,7 +11319,7 @@ GPUNN__PRIVATE gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_
         *axis[i][4] = there ? attr->padding[from] : 0, *axis[i][5] = there ? attr->dilation[from] : 1;
     }
     v.taps = v.kd * v.kh * v.kw, v.k = v.taps * v.cg, v.pixels = v.n * v.od * v.oh * v.ow;
-    v.threads = gpunn__cpu_threads(cpu, v.pixels * v.oc * v.k / 16);
+    v.threads = gpunn__cpu_threads_for(cpu, (double)v.pixels * (double)v.oc * (double)v.k / 16);
     v.weight = (const float *)step->in[1].data;
     *(transposed ? &v.dy : &v.x) = (const float *)in->data;
     if (step->backward) {
@@ -11342,23 +11354,27 @@ GPUNN__PRIVATE void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v,
 }
 
 /* Winograd where its tiles fit (and, of several planes, its chunks of 16 channels); else the smaller of two estimates, in
- * multiplications of a vector's lane. */
+ * multiplications of a vector's lane: doubles, as sizes that nobody can compute are asked about too. */
 GPUNN__PRIVATE gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_use use)
 {
     const bool    dx = use == GPUNN__CONV_DX;
     const int64_t ci = dx ? v->og : v->cg, co = dx ? v->cg : v->og;
     const int64_t od = dx ? v->d : v->od, oh = dx ? v->h : v->oh, ow = dx ? v->w : v->ow;
-    const int64_t tiles = v->n * od * ((oh + 3) / 4) * ((ow + 3) / 4), lanes = gpunn__gemm_choose()->lanes;
-    const bool    dense = v->sd * v->sh * v->sw * v->dd * v->dh * v->dw * v->groups == 1;
+    const int64_t lanes = gpunn__gemm_choose()->lanes;
+    const double  planes = (double)v->n * (double)od, tiles = planes * (double)((oh + 3) / 4) * (double)((ow + 3) / 4);
+    const bool    dense = (v->sd | v->sh | v->sw | v->dd | v->dh | v->dw | v->groups) == 1;
     if (dense && v->kh == 3 && v->kw == 3 && v->ph <= 2 && v->pw <= 2 && ci >= 16 && co >= 16 && (v->kd == 1 || ci % 16 == 0) &&
-        tiles >= 8 && tiles * 16 * 5 <= v->n * od * oh * ow * 8 && gpunn__conv_choose()->winograd)
+        tiles >= 8 && tiles * 16 * 5 <= planes * (double)oh * (double)ow * 8 && gpunn__conv_choose()->winograd)
         return GPUNN__CONV_WINOGRAD;
     int64_t pitch = ow + v->dw * (v->kw - 1) / (dx ? 1 : v->sw), rows = co <= 2 ? 1 : gpunn__to_multiple(co, 6);
-    int64_t taps = v->taps * ci;
+    double  taps = (double)v->taps * (double)ci;
     if (use != GPUNN__CONV_DW && gpunn__to_multiple(co, 8) < rows) rows = gpunn__to_multiple(co, 8);
-    int64_t direct = od * gpunn__to_multiple((oh - 1) * pitch + ow, rows == 1 ? 4 * lanes : 3 * lanes) * taps * rows;
-    int64_t lowered = v->od * v->oh * v->ow * v->taps * (v->cg * gpunn__to_multiple(v->og, lanes) + 8 * v->cg + 192);
-    return direct < lowered && ci * v->kd * oh * pitch < 65536 ? GPUNN__CONV_DIRECT : GPUNN__CONV_LOWERED;
+    double grain = (double)(rows == 1 ? 4 * lanes : 3 * lanes), rolled = (double)(oh - 1) * (double)pitch + (double)ow;
+    double direct = (double)od * ceil(rolled / grain) * grain * taps * (double)rows;
+    double lowered = (double)v->od * (double)v->oh * (double)v->ow * (double)v->taps *
+                     ((double)v->cg * (double)gpunn__to_multiple(v->og, lanes) + 8 * (double)v->cg + 192);
+    return direct < lowered && (double)ci * (double)v->kd * (double)oh * (double)pitch < 65536 ? GPUNN__CONV_DIRECT
+                                                                                               : GPUNN__CONV_LOWERED;
 }
 
 /* A step wants y or dx as its result, or one or two of y, dx and dweight as its gradients: one after the other, in the same
@@ -11783,7 +11799,8 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, g
         if (!step->backward) step->saved_bytes = p.at_bytes * (size_t)outputs;
     } else if (action == GPUNN__FORWARD) {
         int64_t window = p.z.kernel * p.y.kernel * p.x.kernel;
-        gpunn__cpu_parallel(gpunn__cpu_threads(cpu, outputs * (1 + window / 4) + cells / 4), gpunn__pool_forward, &p);
+        gpunn__cpu_parallel(gpunn__cpu_threads_for(cpu, (double)outputs * (1 + (double)window / 4) + (double)cells / 4),
+                            gpunn__pool_forward, &p);
     } else if (p.to) {
         gpunn__cpu_parallel(gpunn__cpu_threads(cpu, cells + outputs), gpunn__pool_backward, &p);
     }
@@ -12048,7 +12065,7 @@ static void gpunn__sample_task(void *arg, int thread, int threads)
             else
                 gpunn__sample_chunk(&c, 1, count, x, s->y + at);
         }
-        float *to = s->dgrid + (s->dgrid ? (sample * s->points + first) * s->axes : 0);
+        float *to = s->dgrid ? s->dgrid + (sample * s->points + first) * s->axes : NULL;
         for (int k = 0; s->dgrid && k < s->axes; k++)
             for (int i = 0; i < count; i++) to[i * s->axes + k] = s->add_grid ? to[i * s->axes + k] + sum[k][i] : sum[k][i];
     }
@@ -12114,7 +12131,8 @@ static void gpunn__sample_back_task(void *arg, int thread, int threads)
 GPUNN__PRIVATE gpunn_status gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__sampling s = gpunn__sampling_of(step);
-    int             threads = gpunn__cpu_threads(cpu, s.samples * s.points * (2 + s.channels) * (s.axes == 3 ? 4 : 2));
+    int             threads = gpunn__cpu_threads_for(cpu,
+                                                     (double)s.samples * (double)s.points * (2 + (double)s.channels) * (s.axes == 3 ? 4 : 2));
     if (action == GPUNN__PREPARE) {
         if (step->backward && s.dx) step->workspace_bytes = (size_t)(2 * s.samples * s.chunks) * sizeof *s.touched;
         return GPUNN_OK;
@@ -13722,7 +13740,7 @@ static void gpunn__energy_back_task(void *arg, int thread, int threads)
 static gpunn_status gpunn__cpu_gradient_energy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__energy e = gpunn__energy_of(step);
-    int           threads = gpunn__cpu_threads(cpu, step->in[0].count * e.count);
+    int           threads = gpunn__cpu_threads_for(cpu, (double)step->in[0].count * (double)e.count);
     e.x = (const float *)step->in[0].data;
     if (action == GPUNN__PREPARE) {
         if (!step->backward) step->workspace_bytes = (size_t)e.rows * sizeof *e.sums;
@@ -15312,7 +15330,7 @@ static gpunn_status gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gpu
     a.packed = gpunn__gemm_scratch(&widest);
     a.each = gpunn__round_up((step->backward ? 2 : 1) * GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS + a.packed, GPUNN__ALIGN);
     const double work = (double)(a.n * a.heads * a.l) * (double)a.s * (double)(a.e + a.ev) / 8; /* may not fit an integer */
-    const int    threads = gpunn__cpu_threads(cpu, work < 1e15 ? (int64_t)work : (int64_t)1e15);
+    const int    threads = gpunn__cpu_threads_for(cpu, work);
     if (action == GPUNN__PREPARE) {
         if (step->training && !step->backward) step->saved_bytes = (size_t)(a.n * a.heads * a.l) * sizeof(float);
         step->workspace_bytes = (size_t)(threads * a.each) * sizeof(float);
