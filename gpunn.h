@@ -1993,8 +1993,12 @@ GPUNN__PRIVATE gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, 
     va_start(list, format);
     (void)vsnprintf(error.text + used, sizeof error.text - (size_t)used, format, list);
     va_end(list);
-    for (char *c = error.text; *c; c++) /* names from files may hold anything; a message is one line */
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    for (unsigned char *c = (unsigned char *)error.text; *c;
+         c++) {                                                   /* names from files may hold anything; a message is one line */
+        bool high = c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f; /* terminals obey these too */
+        if (high || *c < 0x20 || *c == 0x7f) *c = '?';
+        if (high) *++c = '?';
+    }
     if (dev == NULL)
         gpunn__no_device_error = error;
     else {
@@ -21265,10 +21269,13 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
         gpunn__emit_outputs(&w, args.outputs, given);
     else if (spec->output_count)
         gpunn__emit_outputs(&w, spec->outputs, spec->output_count);
-    else if (unread_size && (unread = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, unread_size)) == NULL)
-        w.status = GPUNN_ERR_MEMORY;
-    else
-        gpunn__emit_outputs(&w, unread, gpunn__unread(model, unread));
+    else if (w.status == GPUNN_OK && unread_size) {
+        unread = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, unread_size);
+        if (unread)
+            gpunn__emit_outputs(&w, unread, gpunn__unread(model, unread));
+        else
+            w.status = GPUNN_ERR_MEMORY;
+    }
     gpunn__free(dev, unread, unread_size);
     if (loss) {
         gpunn__emitf(&w, ",\n  \"loss\": ");
@@ -23631,8 +23638,9 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
 {
     (void)user;
     const gpunn_progress *p = progress;
-    double                share = p->batch > 0 ? p->seconds / (double)p->batch : 0;
-    bool                  due = p->epoch_done || p->batch == 1 || floor(p->seconds * 10) > floor((p->seconds - share) * 10);
+    if (p == NULL) return true;
+    double share = p->batch > 0 ? p->seconds / (double)p->batch : 0;
+    bool   due = p->epoch_done || p->batch == 1 || floor(p->seconds * 10) > floor((p->seconds - share) * 10);
     if (!due) return true;
 #ifdef _WIN32
     bool terminal = _isatty(2) != 0;

@@ -27,7 +27,9 @@ class Arguments(argparse.ArgumentParser):
 
 
 def ascii_of(text):
-    return text.encode("ascii", "backslashreplace").decode("ascii")
+    """Lines that no terminal takes for a command."""
+    return re.sub("[\x00-\x09\x0b-\x1f\x7f]", lambda found: "\\x%02x" % ord(found[0]),
+                  text.encode("ascii", "backslashreplace").decode("ascii"))
 
 
 def arguments(words):

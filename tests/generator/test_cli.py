@@ -219,6 +219,14 @@ class Cli(unittest.TestCase):
             self.bad("small_kernels.cu cannot be written: No space left", self.spec, "-o", self.path("small"))
         self.assertEqual(self.bytes(self.path("small_kernels.h")), b"old")
 
+    def test_names_are_no_commands_for_a_terminal(self):
+        path = self.path("bad.json")
+        self.write(path, '{"gpunn_spec":1,"tensors":[{"op":"\\u001b]0;x\\u0007\\u009b31m\\u007f","id":"a"}]}')
+        code, _, err = self.run_main(path, "-o", self.path("small"))
+        self.assertEqual(code, 1)
+        self.assertIn(r"\x1b]0;x\x07\x9b31m\x7f", err)
+        self.assertTrue(err[:-1].isprintable(), err)
+
     def test_internal_errors_are_one_sentence(self):
         with mock.patch.object(partition, "partition", side_effect=KeyError("a\nb")):
             self.bad("internal error, please report it with the spec: KeyError", self.spec, "-o", self.path("small"), code=3)

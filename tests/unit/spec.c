@@ -593,6 +593,14 @@ static void refused_saves(void **state)
     assert_non_null(gpunn_set_name(n.logits, "logits"));
     assert_non_null(gpunn_set_name(gpunn_find(f->model, "fc1.bias"), "mine"));
     FAILS(f->dev, gpunn_spec_save(f->model, path), GPUNN_ERR_UNSUPPORTED, "'mine'", "'fc1'");
+    for (long n = 1, calls = 0; n == 1 || f->memory.calls - calls >= n; n++) { /* the sentence fits the status */
+        calls = f->memory.calls;
+        f->memory.fail_at = calls + n;
+        gpunn_status status = gpunn_spec_save(f->model, path);
+        f->memory.fail_at = 0;
+        assert_int_equal(status, gpunn_last_status(f->dev));
+        gpunn_clear_error(f->dev);
+    }
     gpunn_model_destroy(other);
     gpunn_clear_error(NULL);
     FAILS_NULL(NULL, gpunn_spec_load(NULL, path), GPUNN_ERR_ARGUMENT, "gpunn_spec_load");
