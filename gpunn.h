@@ -237,7 +237,8 @@ typedef struct gpunn_device_args {
 /* NULL on failure: gpunn_error(NULL) says why. */
 GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args);
 #define gpunn_device_open(...) gpunn_device_open_(GPUNN_ARGS(gpunn_device_args, __VA_ARGS__))
-/* Models, optimizers and loaders of the device must be destroyed before it. NULL is fine. */
+/* A device that has models is freed with the last of them, which log_fn hears: objects may be closed in any order, each once.
+ * NULL is fine. */
 GPUNN_API void gpunn_device_close(gpunn_device *dev);
 /* The first failure in words, "" when there was none. Valid until the next call on the device. */
 GPUNN_API const char  *gpunn_error(const gpunn_device *dev);
@@ -316,7 +317,7 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
  * nothing had happened. Values of the last run and gradients stay behind. Loaders need nothing. Both devices must have the same
  * realloc_fn and user. After a failure the model is where it was. */
 GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev);
-/* Frees its tensors. Optimizers and loaders of the model must be destroyed before. NULL is fine. */
+/* Frees its tensors, at once or, where optimizers or loaders of the model live, with the last of them. NULL is fine. */
 GPUNN_API void gpunn_model_destroy(gpunn_model *model);
 
 /* A value that the program writes before each run. dtype F32, I64, I32, U8 or BOOL (0: F32); at most one dimension of the shape
@@ -1837,6 +1838,7 @@ struct gpunn_device {
     gpunn__error            error;
     size_t                  allocated, peak; /* bytes of backend memory */
     gpunn_model            *models;          /* list */
+    bool                    closed;          /* by the program: to be freed with the last model */
     const char             *place;           /* path:line:column of what is being read, put before messages; NULL: none */
     const gpunn_custom_op **customs;         /* registered */
     int                     custom_count;
@@ -1902,6 +1904,8 @@ struct gpunn_model {
     gpunn_model     *next; /* in the device's list */
     gpunn_precision  precision;
     gpunn_optimizer *optimizers; /* list */
+    int              loaders;    /* that live */
+    bool             closed;     /* by the program: to be freed with the last optimizer and loader */
     gpunn_optimizer *swapped;    /* whose averages are in the place of the parameters, and they in its; NULL: none */
     gpunn_tensor   **tensors;
     int              tensor_count, tensor_capacity;
@@ -2266,13 +2270,26 @@ GPUNN_API void gpunn_device_report(void (*write)(void *user, const char *text), 
                          : "this program was linked without gpunn_cuda.cu; to use a GPU: nvcc -O3 app.c gpunn_cuda.cu -o app\n");
 }
 
-GPUNN_API void gpunn_device_close(gpunn_device *dev)
+static void gpunn__warn(gpunn_device *dev, const char *text)
 {
-    if (dev == NULL) return;
-    while (dev->models) gpunn_model_destroy(dev->models);
+    if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
+}
+
+/* Frees a device that is closed, and has no models any more. */
+static void gpunn__device_release(gpunn_device *dev)
+{
+    if (!dev->closed || dev->models) return;
     dev->backend->close(dev->context);
     gpunn__free(dev, dev->customs, (size_t)dev->custom_count * sizeof *dev->customs);
     gpunn__free(dev, dev, sizeof *dev);
+}
+
+GPUNN_API void gpunn_device_close(gpunn_device *dev)
+{
+    if (dev == NULL || dev->closed) return;
+    dev->closed = true;
+    if (dev->models) gpunn__warn(dev, "gpunn_device_close: the device has models, and is freed with the last of them");
+    gpunn__device_release(dev);
 }
 
 GPUNN_API gpunn_device_type gpunn_device_get_type(const gpunn_device *dev)
@@ -2467,9 +2484,10 @@ static void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
     gpunn__free(dev, t, sizeof *t);
 }
 
-GPUNN_API void gpunn_model_destroy(gpunn_model *model)
+/* Frees a model that is closed, and has neither optimizers nor loaders any more. */
+static void gpunn__model_release(gpunn_model *model)
 {
-    if (model == NULL) return;
+    if (!model->closed || model->optimizers || model->loaders) return;
     gpunn_device *dev = model->dev;
     gpunn_model **link = &dev->models;
     while (*link != model) link = &(*link)->next;
@@ -2486,6 +2504,16 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
     gpunn__free_text(dev, model->spec.name);
     gpunn__free(dev, model->spec.outputs, (size_t)model->spec.output_capacity * sizeof *model->spec.outputs);
     gpunn__free(dev, model, sizeof *model);
+    gpunn__device_release(dev);
+}
+
+GPUNN_API void gpunn_model_destroy(gpunn_model *model)
+{
+    if (model == NULL || model->closed) return;
+    model->closed = true;
+    if (model->optimizers || model->loaders)
+        gpunn__warn(model->dev, "gpunn_model_destroy: the model has optimizers or loaders, and is freed with the last of them");
+    gpunn__model_release(model);
 }
 
 /* ==== what the op tables say ========================================================================================== */
@@ -17243,7 +17271,8 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
 {
     if (opt == NULL) return;
-    gpunn_device     *dev = opt->model->dev;
+    gpunn_model      *model = opt->model;
+    gpunn_device     *dev = model->dev;
     gpunn_optimizer **link = &opt->model->optimizers;
     while (*link != opt) link = &(*link)->next;
     *link = opt->next;
@@ -17252,6 +17281,7 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__optimizer_release(opt);
     gpunn__free(dev, opt, sizeof *opt);
+    gpunn__model_release(model);
 }
 
 /* ---- state ----------------------------------------------------------------------------------------------------------- */
@@ -17542,6 +17572,7 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
     for (int i = 0; i < count; i++)
         gpunn__device_free(moved ? from : dev, moved ? list[i].memory : list[i].moved, list[i].capacity);
     gpunn__free(dev, list, bytes);
+    if (moved) gpunn__device_release(from);
     return status;
 }
 
@@ -18894,6 +18925,7 @@ GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_ar
     gpunn_loader *loader = (gpunn_loader *)gpunn__calloc(model->dev, sizeof *loader);
     if (loader == NULL) return NULL;
     loader->model = model;
+    model->loaders++;
     loader->args = args;
     loader->ordered_epoch = -1;
     GPUNN__MONITOR_OPEN(&loader->monitor);
@@ -18911,7 +18943,8 @@ GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_ar
 GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader)
 {
     if (loader == NULL) return;
-    gpunn_device *dev = loader->model->dev;
+    gpunn_model  *model = loader->model;
+    gpunn_device *dev = model->dev;
     GPUNN__LOCK(&loader->monitor);
     loader->stop = true;
     GPUNN__WAKE(&loader->monitor);
@@ -18921,6 +18954,8 @@ GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader)
     gpunn__free(dev, loader->memory, loader->batch_bytes * (size_t)loader->ring_count);
     gpunn__free(dev, loader->order, (size_t)loader->args.count * sizeof *loader->order);
     gpunn__free(dev, loader, sizeof *loader);
+    model->loaders--;
+    gpunn__model_release(model);
 }
 
 GPUNN_API int64_t gpunn_loader_batches(const gpunn_loader *loader)
