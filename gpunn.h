@@ -93,6 +93,9 @@
  *     independent. A loader's own worker threads touch only its buffers. A device's CPU work runs on .threads OpenMP threads;
  *     results do not depend on their number.
  *     Waiting threads spin: where other programs want the cores, set OMP_WAIT_POLICY=passive or fewer threads.
+ *     OpenMP's threads outlive every device: a plug-in that holds gpunn and is closed by dlclose must stay in memory (link it with
+ *     -Wl,-z,nodelete) or be compiled without -fopenmp. No signal is caught: where a file's size is limited or a pipe's reader
+ *     may go, ignore SIGXFSZ and SIGPIPE, and saving fails with GPUNN_ERR_IO instead of ending the program.
  *
  * GPU  gpunn_cuda.cu on the compile line, and nothing else in the program, makes gpunn_device_open use a GPU; log_fn hears why
  *     when there is none, and gpunn_device_report tells all that was found. From its second run on, a training step or a
@@ -1805,6 +1808,16 @@ extern "C" {
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__CUDACC__)
 #define GPUNN__SELDOM
 #endif
+/* -ffast-math lets compilers take all numbers for finite: not here, where NaN and infinities tell of bad losses. */
+#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ && defined(__GNUC__)
+#define GPUNN__FAST_MATH
+#ifdef __clang__
+#pragma float_control(precise, on, push)
+#else
+#pragma GCC push_options
+#pragma GCC optimize("no-finite-math-only")
+#endif
+#endif
 /* OpenMP pragmas that vanish without OpenMP: GPUNN__OMP(parallel for num_threads(t)). */
 #ifdef _OPENMP
 #define GPUNN__PRAGMA(text) _Pragma(#text)
@@ -2365,9 +2378,20 @@ GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev)
     return gpunn__execute(dev, &run, "gpunn_synchronize");
 }
 
-static const char *gpunn__not_finite(float value)
+/* What a float or double is that is not finite; NULL: it is. By its bits, and where it lies in memory, as -ffast-math lets
+ * compilers take all numbers for finite. */
+static const char *gpunn__not_finite(const void *value, size_t size)
 {
-    return value != value ? "NaN" : "infinite";
+    uint64_t bits, infinite = size == sizeof(double) ? UINT64_C(0x7ff) << 52 : UINT64_C(0xff) << 23;
+    uint32_t narrow;
+    if (size == sizeof(double)) {
+        memcpy(&bits, value, sizeof bits);
+        bits &= UINT64_MAX >> 1;
+    } else {
+        memcpy(&narrow, value, sizeof narrow);
+        bits = narrow & UINT32_MAX >> 1;
+    }
+    return bits < infinite ? NULL : bits == infinite ? "infinite" : "NaN";
 }
 
 static gpunn_status gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
@@ -2377,7 +2401,7 @@ static gpunn_status gpunn__execute(gpunn_device *dev, gpunn_run *run, const char
         return run->failed ? gpunn__step_fail(dev, run->failed, status) : gpunn__backend_fail(dev, what, status);
     if (run->bad_step == 0) return GPUNN_OK;
     return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, run->bad_norm ? "norm of the gradients" : "loss",
-                       gpunn__not_finite(run->bad_value), (unsigned long long)run->bad_step);
+                       gpunn__not_finite(&run->bad_value, sizeof run->bad_value), (unsigned long long)run->bad_step);
 }
 
 /* ---- model ----------------------------------------------------------------------------------------------------------- */
@@ -8516,10 +8540,12 @@ static gpunn_status gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan)
     gpunn_device *dev = loss->model->dev;
     gpunn_status  status = gpunn__run_steps(dev, plan, 0, plan->forward_count);
     if (status != GPUNN_OK) return status;
-    float value = gpunn_item(loss);
-    if (!(value - value == 0))
-        return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, "loss", gpunn__not_finite(value),
-                           (unsigned long long)loss->model->state.step);
+    float value = 0;
+    status = gpunn_read(loss, &value, sizeof value);
+    if (status != GPUNN_OK) return status;
+    const char *fault = gpunn__not_finite(&value, sizeof value);
+    if (fault)
+        return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, "loss", fault, (unsigned long long)loss->model->state.step);
     return gpunn__run_steps(dev, plan, plan->forward_count, plan->step_count);
 }
 
@@ -17621,20 +17647,22 @@ static gpunn_status gpunn__gradient_norm(gpunn_model *model, const char *functio
                                          double *norm)
 {
     gpunn_device *dev = model->dev;
+    const char   *fault = NULL;
     double        sum = 0, part = 0;
     gpunn__range  range = {0, 0, 0, 0};
     while (gpunn__next_range(&range, list, count, NULL)) {
         gpunn_status status = dev->backend->sum_of_squares(dev->context, model->gradients + range.begin, range.end - range.begin,
                                                            &part);
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, function, status);
+        if (fault == NULL) fault = gpunn__not_finite(&part, sizeof part);
         sum += part;
     }
     *norm = sqrt(sum);
-    if (isfinite(sum)) return GPUNN_OK;
+    if (fault == NULL) return GPUNN_OK;
     return gpunn__fail(
         dev, GPUNN_ERR_NUMERIC,
         "%s: the norm of the gradients is %s; lower the learning rate, or look for a division by 0 or a log of 0 in the model",
-        function, isnan(sum) ? "NaN" : "infinite");
+        function, fault);
 }
 
 /* torch's clip_coef. */
@@ -23703,6 +23731,14 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
 #ifdef GPUNN__SELDOM
 #pragma GCC pop_options
 #undef GPUNN__SELDOM
+#endif
+#ifdef GPUNN__FAST_MATH
+#ifdef __clang__
+#pragma float_control(pop)
+#else
+#pragma GCC pop_options
+#endif
+#undef GPUNN__FAST_MATH
 #endif
 
 #ifdef __cplusplus
