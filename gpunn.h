@@ -93,6 +93,9 @@
  *     independent. A loader's own worker threads touch only its buffers. A device's CPU work runs on .threads OpenMP threads;
  *     results do not depend on their number.
  *     Waiting threads spin: where other programs want the cores, set OMP_WAIT_POLICY=passive or fewer threads.
+ *     OpenMP's threads outlive every device: a plug-in that holds gpunn and is closed by dlclose must stay in memory (link it with
+ *     -Wl,-z,nodelete) or be compiled without -fopenmp. No signal is caught: where a file's size is limited or a pipe's reader
+ *     may go, ignore SIGXFSZ and SIGPIPE, and saving fails with GPUNN_ERR_IO instead of ending the program.
  *
  * GPU  gpunn_cuda.cu on the compile line, and nothing else in the program, makes gpunn_device_open use a GPU; log_fn hears why
  *     when there is none, and gpunn_device_report tells all that was found. From its second run on, a training step or a
@@ -113,8 +116,8 @@
  *     a change here: examples/custom_op.c. Within this file, a new elementwise op is one line in >>ops; any other op is a line in
  *     >>builders (GPUNN_OTHER_OPS), a builder with its shape rule in >>graph, and one function of its name in each backend.
  *
- * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features; F32 arithmetic (16-bit storage on a GPU), in which numbers below
- *     1.2e-38 (denormals) may count as zero; little-endian machines.
+ * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features, 2^20 tensors in a model (30,000 where a spec tells them); F32
+ *     arithmetic (16-bit storage on a GPU), in which numbers below 1.2e-38 (denormals) may count as zero; little-endian machines.
  */
 #ifndef GPUNN_H
 #define GPUNN_H
@@ -243,7 +246,8 @@ typedef struct gpunn_device_args {
 /* NULL on failure: gpunn_error(NULL) says why. */
 GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args);
 #define gpunn_device_open(...) gpunn_device_open_(GPUNN_ARGS(gpunn_device_args, __VA_ARGS__))
-/* Models, optimizers and loaders of the device must be destroyed before it. NULL is fine. */
+/* A device that has models is freed with the last of them, which log_fn hears: objects may be closed in any order, each once.
+ * NULL is fine. */
 GPUNN_API void gpunn_device_close(gpunn_device *dev);
 /* The first failure in words, "" when there was none. Valid until the next call on the device. */
 GPUNN_API const char  *gpunn_error(const gpunn_device *dev);
@@ -322,7 +326,7 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
  * nothing had happened. Values of the last run and gradients stay behind. Loaders need nothing. Both devices must have the same
  * realloc_fn and user. After a failure the model is where it was. */
 GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev);
-/* Frees its tensors. Optimizers and loaders of the model must be destroyed before. NULL is fine. */
+/* Frees its tensors, at once or, where optimizers or loaders of the model live, with the last of them. NULL is fine. */
 GPUNN_API void gpunn_model_destroy(gpunn_model *model);
 
 /* A value that the program writes before each run. dtype F32, I64, I32, U8 or BOOL (0: F32); at most one dimension of the shape
@@ -1268,8 +1272,9 @@ GPUNN_API int     gpunn_loader_batch_size(const gpunn_loader *loader); /* sample
 GPUNN_API void    gpunn_loader_rewind(gpunn_loader *loader);           /* to the first batch of this epoch */
 
 /* ==== >>files ========================================================================================================= *
- * Every file is written beside its target and renamed over it when complete, so a crash leaves the old one or the new one. Every
- * file is read as hostile: nothing in it is trusted. */
+ * Every file is written beside its target and renamed over it when complete, so a crash leaves the old one or the new one, and
+ * perhaps a .gpunn-*.tmp, which the next save into that directory removes (not on Windows). A symbolic link is followed, the mode
+ * kept; of hard links only the one that is named becomes the new file. Every file is read as hostile: nothing in it is trusted. */
 GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path); /* safetensors: torch's state_dict() */
 typedef struct gpunn_load_args {
     int                args_;
@@ -1775,6 +1780,8 @@ struct gpunn_kernel_set {
 #include <io.h>
 #include <process.h>
 #else
+#include <dirent.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -1817,6 +1824,16 @@ extern "C" {
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__CUDACC__)
 #define GPUNN__SELDOM
 #endif
+/* -ffast-math lets compilers take all numbers for finite: not here, where NaN and infinities tell of bad losses. */
+#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ && defined(__GNUC__)
+#define GPUNN__FAST_MATH
+#ifdef __clang__
+#pragma float_control(precise, on, push)
+#else
+#pragma GCC push_options
+#pragma GCC optimize("no-finite-math-only")
+#endif
+#endif
 /* No loop-carried dependency in the loop that follows. */
 #if defined(__clang__)
 #define GPUNN__IVDEP _Pragma("clang loop vectorize(assume_safety)")
@@ -1843,6 +1860,7 @@ struct gpunn_device {
     gpunn__error            error;
     size_t                  allocated, peak; /* bytes of backend memory */
     gpunn_model            *models;          /* list */
+    bool                    closed;          /* by the program: to be freed with the last model */
     const char             *place;           /* path:line:column of what is being read, put before messages; NULL: none */
     const gpunn_custom_op **customs;         /* registered */
     int                     custom_count;
@@ -1864,6 +1882,7 @@ struct gpunn_tensor {
     gpunn_tensor   **inputs;  /* an optional operand that is left out is NULL */
     char            *layer;   /* name for messages; NULL: none */
     const char      *made_by; /* the builder of which this is the last op, for messages; NULL: it is one op */
+    gpunn_tensor    *next[2]; /* in its chain of the model's index, by gpunn__key; of a layer only the first stands there */
     bool             keep, retain_grad;
     /* inputs */
     void   *data; /* backend memory; inputs only */
@@ -1894,14 +1913,27 @@ typedef struct gpunn__spec {
     gpunn__recipe recipe;
 } gpunn__spec;
 
+enum { GPUNN__MOST_TENSORS = 1 << 20 }; /* of a model */
+
+/* What a model's tensors are found by: a hash table whose chains go through the tensors. */
+typedef enum gpunn__key { GPUNN__BY_NAME, GPUNN__BY_LAYER } gpunn__key;
+typedef struct gpunn__index {
+    gpunn_tensor **chains;
+    size_t         count, capacity; /* a power of 2, or 0 */
+} gpunn__index;
+
 struct gpunn_model {
     gpunn_device    *dev;
     gpunn_model     *next; /* in the device's list */
     gpunn_precision  precision;
     gpunn_optimizer *optimizers; /* list */
+    int              loaders;    /* that live */
+    bool             closed;     /* by the program: to be freed with the last optimizer and loader */
     gpunn_optimizer *swapped;    /* whose averages are in the place of the parameters, and they in its; NULL: none */
     gpunn_tensor   **tensors;
     int              tensor_count, tensor_capacity;
+    int              tensor_limit; /* no more than so many */
+    gpunn__index     index[2];     /* by gpunn__key */
     uint32_t         random_sites;
     /* Flat memory: parameters (decayed ones first when laid out together), buffers, constants; gradients follow the same
      * offsets. */
@@ -1988,8 +2020,12 @@ GPUNN__PRIVATE gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, 
     va_start(list, format);
     (void)vsnprintf(error.text + used, sizeof error.text - (size_t)used, format, list);
     va_end(list);
-    for (char *c = error.text; *c; c++) /* names from files may hold anything; a message is one line */
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    for (unsigned char *c = (unsigned char *)error.text; *c;
+         c++) {                                                   /* names from files may hold anything; a message is one line */
+        bool high = c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f; /* terminals obey these too */
+        if (high || *c < 0x20 || *c == 0x7f) *c = '?';
+        if (high) *++c = '?';
+    }
     if (dev == NULL)
         gpunn__no_device_error = error;
     else {
@@ -2258,13 +2294,26 @@ GPUNN_API void gpunn_device_report(void (*write)(void *user, const char *text), 
                            "nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app\n");
 }
 
-GPUNN_API void gpunn_device_close(gpunn_device *dev)
+static void gpunn__warn(gpunn_device *dev, const char *text)
 {
-    if (dev == NULL) return;
-    while (dev->models) gpunn_model_destroy(dev->models);
+    if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
+}
+
+/* Frees a device that is closed, and has no models any more. */
+static void gpunn__device_release(gpunn_device *dev)
+{
+    if (!dev->closed || dev->models) return;
     dev->backend->close(dev->context);
     gpunn__free(dev, dev->customs, (size_t)dev->custom_count * sizeof *dev->customs);
     gpunn__free(dev, dev, sizeof *dev);
+}
+
+GPUNN_API void gpunn_device_close(gpunn_device *dev)
+{
+    if (dev == NULL || dev->closed) return;
+    dev->closed = true;
+    if (dev->models) gpunn__warn(dev, "gpunn_device_close: the device has models, and is freed with the last of them");
+    gpunn__device_release(dev);
 }
 
 GPUNN_API gpunn_device_type gpunn_device_get_type(const gpunn_device *dev)
@@ -2340,9 +2389,20 @@ GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev)
     return gpunn__execute(dev, &run, "gpunn_synchronize");
 }
 
-static const char *gpunn__not_finite(float value)
+/* What a float or double is that is not finite; NULL: it is. By its bits, and where it lies in memory, as -ffast-math lets
+ * compilers take all numbers for finite. */
+static const char *gpunn__not_finite(const void *value, size_t size)
 {
-    return value != value ? "NaN" : "infinite";
+    uint64_t bits, infinite = size == sizeof(double) ? UINT64_C(0x7ff) << 52 : UINT64_C(0xff) << 23;
+    uint32_t narrow;
+    if (size == sizeof(double)) {
+        memcpy(&bits, value, sizeof bits);
+        bits &= UINT64_MAX >> 1;
+    } else {
+        memcpy(&narrow, value, sizeof narrow);
+        bits = narrow & UINT32_MAX >> 1;
+    }
+    return bits < infinite ? NULL : bits == infinite ? "infinite" : "NaN";
 }
 
 static gpunn_status gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
@@ -2352,7 +2412,7 @@ static gpunn_status gpunn__execute(gpunn_device *dev, gpunn_run *run, const char
         return run->failed ? gpunn__step_fail(dev, run->failed, status) : gpunn__backend_fail(dev, what, status);
     if (run->bad_step == 0) return GPUNN_OK;
     return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, run->bad_norm ? "norm of the gradients" : "loss",
-                       gpunn__not_finite(run->bad_value), (unsigned long long)run->bad_step);
+                       gpunn__not_finite(&run->bad_value, sizeof run->bad_value), (unsigned long long)run->bad_step);
 }
 
 /* ---- model ----------------------------------------------------------------------------------------------------------- */
@@ -2396,12 +2456,81 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
     }
     model->dev = dev;
     model->precision = args.precision;
+    model->tensor_limit = GPUNN__MOST_TENSORS;
     model->state.seed = dev->args.seed;
     model->state.weights_version = 1;
     model->next = dev->models;
     dev->models = model;
     gpunn__tell_precision(model);
     return model;
+}
+
+/* ---- what tensors are found by ---- */
+static const char *gpunn__key_of(const gpunn_tensor *t, gpunn__key key)
+{
+    return key == GPUNN__BY_NAME ? t->name : t->layer;
+}
+
+static uint32_t gpunn__hash(const char *text)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (const char *c = text; *c; c++) hash = (hash ^ (unsigned char)*c) * 16777619u;
+    return hash;
+}
+
+/* What points to the tensor of that name or layer, or would; NULL: the table has no room yet. */
+static gpunn_tensor **gpunn__index_link(gpunn_model *model, gpunn__key key, const char *text)
+{
+    gpunn__index  *index = &model->index[key];
+    gpunn_tensor **link = index->capacity ? &index->chains[gpunn__hash(text) & (index->capacity - 1)] : NULL;
+    while (link && *link && strcmp(gpunn__key_of(*link, key), text) != 0) link = &(*link)->next[key];
+    return link;
+}
+
+static gpunn_tensor *gpunn__index_find(gpunn_model *model, gpunn__key key, const char *text)
+{
+    gpunn_tensor **link = gpunn__index_link(model, key, text);
+    return link ? *link : NULL;
+}
+
+/* Room for one more; false after an error. */
+static bool gpunn__index_grow(gpunn_model *model, gpunn__key key)
+{
+    gpunn__index *index = &model->index[key], old = *index;
+    if (old.count < old.capacity) return true;
+    size_t         capacity = old.capacity ? 2 * old.capacity : 32;
+    gpunn_tensor **chains = (gpunn_tensor **)gpunn__calloc(model->dev, capacity * sizeof(gpunn_tensor *));
+    if (chains == NULL) return false;
+    index->chains = chains;
+    index->capacity = capacity;
+    for (size_t i = 0; i < old.capacity; i++)
+        for (gpunn_tensor *t = old.chains[i], *next; t; t = next) {
+            gpunn_tensor **first = &chains[gpunn__hash(gpunn__key_of(t, key)) & (capacity - 1)];
+            next = t->next[key];
+            t->next[key] = *first;
+            *first = t;
+        }
+    gpunn__free(model->dev, old.chains, old.capacity * sizeof(gpunn_tensor *));
+    return true;
+}
+
+/* Puts t there, for which there is room; of a layer's tensors the first stays. */
+static void gpunn__index_add(gpunn_tensor *t, gpunn__key key)
+{
+    gpunn_tensor **link = gpunn__index_link(t->model, key, gpunn__key_of(t, key));
+    if (*link) return;
+    *link = t;
+    t->next[key] = NULL;
+    t->model->index[key].count++;
+}
+
+static void gpunn__index_remove(gpunn_tensor *t, gpunn__key key)
+{
+    const char    *text = gpunn__key_of(t, key);
+    gpunn_tensor **link = text ? gpunn__index_link(t->model, key, text) : NULL;
+    if (link == NULL || *link != t) return;
+    *link = t->next[key];
+    t->model->index[key].count--;
 }
 
 static void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
@@ -2414,9 +2543,10 @@ static void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
     gpunn__free(dev, t, sizeof *t);
 }
 
-GPUNN_API void gpunn_model_destroy(gpunn_model *model)
+/* Frees a model that is closed, and has neither optimizers nor loaders any more. */
+static void gpunn__model_release(gpunn_model *model)
 {
-    if (model == NULL) return;
+    if (!model->closed || model->optimizers || model->loaders) return;
     gpunn_device *dev = model->dev;
     gpunn_model **link = &dev->models;
     while (*link != model) link = &(*link)->next;
@@ -2424,6 +2554,8 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
     gpunn__invalidate(model);
     for (int i = 0; i < model->tensor_count; i++) gpunn__tensor_free(dev, model->tensors[i]);
     gpunn__free(dev, model->tensors, (size_t)model->tensor_capacity * sizeof *model->tensors);
+    for (int key = 0; key < 2; key++)
+        gpunn__free(dev, model->index[key].chains, model->index[key].capacity * sizeof *model->index[key].chains);
     gpunn__device_free(dev, model->arena, model->arena_bytes);
     gpunn__device_free(dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
     gpunn__device_free(dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
@@ -2431,6 +2563,16 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
     gpunn__free_text(dev, model->spec.name);
     gpunn__free(dev, model->spec.outputs, (size_t)model->spec.output_capacity * sizeof *model->spec.outputs);
     gpunn__free(dev, model, sizeof *model);
+    gpunn__device_release(dev);
+}
+
+GPUNN_API void gpunn_model_destroy(gpunn_model *model)
+{
+    if (model == NULL || model->closed) return;
+    model->closed = true;
+    if (model->optimizers || model->loaders)
+        gpunn__warn(model->dev, "gpunn_model_destroy: the model has optimizers or loaders, and is freed with the last of them");
+    gpunn__model_release(model);
 }
 
 /* ==== what the op tables say ========================================================================================== */
@@ -2776,7 +2918,8 @@ static const char *gpunn__dim_text(int64_t dim, char text[32])
     if (dim == GPUNN_BATCH)
         (void)snprintf(text, 32, "batch");
     else
-        (void)snprintf(text, 32, dim < 0 ? "%lld batch" : "%lld", (long long)(dim < 0 ? -dim : dim));
+        (void)snprintf(text, 32, dim < 0 ? "%llu batch" : "%llu",
+                       dim < 0 ? 0 - (unsigned long long)dim : (unsigned long long)dim);
     return text;
 }
 
@@ -2854,7 +2997,12 @@ static const char *const gpunn__class_names[] = {"logits", "labels"};
 static gpunn_tensor *gpunn__undo(const gpunn__call *call)
 {
     gpunn_model *model = call->model;
-    while (model && model->tensor_count > call->mark) gpunn__tensor_free(model->dev, model->tensors[--model->tensor_count]);
+    while (model && model->tensor_count > call->mark) {
+        gpunn_tensor *t = model->tensors[--model->tensor_count];
+        gpunn__index_remove(t, GPUNN__BY_NAME);
+        gpunn__index_remove(t, GPUNN__BY_LAYER);
+        gpunn__tensor_free(model->dev, t);
+    }
     return NULL;
 }
 
@@ -2947,6 +3095,9 @@ static gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind kind, gp
         return gpunn__refuse(call, GPUNN_ERR_SHAPE, "shape %s has more than 2^59 elements; use smaller sizes",
                              gpunn__dims_text(rank, dim, text));
     }
+    if (model->tensor_count >= model->tensor_limit)
+        return gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "the model would have more than %d tensors; make a smaller one",
+                             model->tensor_limit);
     if (model->tensor_count == model->tensor_capacity) {
         size_t         item = sizeof *model->tensors, old_size = (size_t)model->tensor_capacity * item;
         int            capacity = model->tensor_capacity ? 2 * model->tensor_capacity : 32;
@@ -2972,7 +3123,10 @@ static gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind kind, gp
 
 static gpunn_tensor *gpunn__set_layer(const gpunn__call *call, gpunn_tensor *t)
 {
-    if (t == NULL || (call->layer && (t->layer = gpunn__strdup(call->model->dev, call->layer)) == NULL)) return gpunn__undo(call);
+    if (t == NULL || call->layer == NULL) return t ? t : gpunn__undo(call);
+    if (!gpunn__index_grow(call->model, GPUNN__BY_LAYER) || (t->layer = gpunn__strdup(call->model->dev, call->layer)) == NULL)
+        return gpunn__undo(call);
+    gpunn__index_add(t, GPUNN__BY_LAYER);
     return t;
 }
 
@@ -3009,13 +3163,15 @@ static bool gpunn__give_name(const gpunn__call *call, gpunn_tensor *t, const cha
         return false;
     }
     if (other == t) return true;
-    char *copy = gpunn__strdup(call->model->dev, name);
+    char *copy = gpunn__index_grow(call->model, GPUNN__BY_NAME) ? gpunn__strdup(call->model->dev, name) : NULL;
     if (copy == NULL) {
         (void)gpunn__undo(call);
         return false;
     }
+    gpunn__index_remove(t, GPUNN__BY_NAME);
     gpunn__free_text(call->model->dev, t->name);
     t->name = copy;
+    gpunn__index_add(t, GPUNN__BY_NAME);
     return true;
 }
 
@@ -3114,11 +3270,7 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
 /* ---- questions and settings ------------------------------------------------------------------------------------------ */
 GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model, const char *name)
 {
-    for (int i = 0; model && name && i < model->tensor_count; i++) {
-        gpunn_tensor *t = model->tensors[i];
-        if (t->name && strcmp(t->name, name) == 0) return t;
-    }
-    return NULL;
+    return model && name ? gpunn__index_find(model, GPUNN__BY_NAME, name) : NULL;
 }
 
 GPUNN_API gpunn_tensor *gpunn_set_name(gpunn_tensor *t, const char *name)
@@ -3392,11 +3544,9 @@ static bool gpunn__layer_is_new(const gpunn__call *call, const char *name)
 {
     const char *fault = call->layer == NULL                     ? "the layer needs a name, which its parameters carry too"
                         : strlen(name) >= GPUNN__NAME_SIZE - 16 ? "the name is too long; 239 bytes are allowed"
-                                                                : NULL;
-    for (int i = 0; fault == NULL && i < call->model->tensor_count; i++) {
-        const char *layer = call->model->tensors[i]->layer;
-        if (layer && strcmp(layer, name) == 0) fault = "the name is taken by another layer; names are unique in a model";
-    }
+                        : gpunn__index_find(call->model, GPUNN__BY_LAYER, name)
+                            ? "the name is taken by another layer; names are unique in a model"
+                            : NULL;
     if (fault) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s", fault);
     return fault == NULL;
 }
@@ -4517,6 +4667,11 @@ GPUNN_API gpunn_tensor *gpunn_tile(gpunn_tensor *x, gpunn_shape repeats)
         }
         one[inner] = many[inner] = size;
         inner++;
+        if (times > GPUNN__MAX_COUNT / (size < 0 ? -size : size)) {
+            char text[128];
+            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of %s, %lld times, has more than 2^59 elements", from,
+                                 gpunn__shape_text(x, text), (long long)times);
+        }
         dim[i] = size * times;
     }
     if (inner > GPUNN_MAX_RANK)
@@ -4560,6 +4715,7 @@ GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int
 static int gpunn__split_nodes(const gpunn__call *call, gpunn_tensor *x, int64_t size, int axis, gpunn_tensor **parts,
                               int capacity)
 {
+    if (size > x->dim[axis]) size = x->dim[axis];
     int64_t count = (x->dim[axis] + size - 1) / size;
     if (count > capacity)
         (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "there are %lld parts, but parts has room for %d", (long long)count,
@@ -5147,6 +5303,11 @@ static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, g
     for (int i = 0; i < layers && x; i++) {
         (void)snprintf(part, sizeof part, "layers.%d", i);
         x = gpunn__transformer_layer(op, x, memory, gpunn__part(text, name, part), &each);
+        int made = call.model->tensor_count - call.mark, limit = call.model->tensor_limit - call.mark;
+        if (x && i == 0 && layers > limit / made)
+            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                                 "num_layers is %d; with %d tensors each, the model has room for %d layers more", layers, made,
+                                 limit / made);
     }
     if (x && args->norm) x = gpunn__plain_norm(x, gpunn__part(text, name, "norm"), args->layer_norm_eps);
     return gpunn__made(&call, x);
@@ -5791,6 +5952,8 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
         !gpunn__begin_classes(&call, "multi_margin_loss", x, labels))
         return NULL;
     if (x->rank != 2) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %d axes, but [n, classes] is needed", x->rank);
+    if (x->dim[1] > 1 << 24)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %lld classes; up to 2^24 are possible", (long long)x->dim[1]);
     if (p != 1 && p != 2) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use 1 or 2", (double)p);
     if (!gpunn__class_weight_fits(&call, args.weight, x)) return NULL;
     gpunn_shape shape = column;
@@ -8444,10 +8607,12 @@ static gpunn_status gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan)
     gpunn_device *dev = loss->model->dev;
     gpunn_status  status = gpunn__run_steps(dev, plan, 0, plan->forward_count);
     if (status != GPUNN_OK) return status;
-    float value = gpunn_item(loss);
-    if (!(value - value == 0))
-        return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, "loss", gpunn__not_finite(value),
-                           (unsigned long long)loss->model->state.step);
+    float value = 0;
+    status = gpunn_read(loss, &value, sizeof value);
+    if (status != GPUNN_OK) return status;
+    const char *fault = gpunn__not_finite(&value, sizeof value);
+    if (fault)
+        return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, "loss", fault, (unsigned long long)loss->model->state.step);
     return gpunn__run_steps(dev, plan, plan->forward_count, plan->step_count);
 }
 
@@ -9210,10 +9375,15 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status
 
 /* Threads worth using for so many units of work (about one float read, computed and written each; a flop of a product counts
  * 1/16). */
+GPUNN__INLINE int gpunn__cpu_threads_for(const gpunn__cpu *cpu, double work)
+{
+    double useful = work / 65536;
+    return useful >= cpu->threads ? cpu->threads : useful > 1 ? (int)useful : 1;
+}
+
 GPUNN__INLINE int gpunn__cpu_threads(const gpunn__cpu *cpu, int64_t work)
 {
-    int64_t useful = work / 65536;
-    return useful >= cpu->threads ? cpu->threads : useful > 1 ? (int)useful : 1;
+    return gpunn__cpu_threads_for(cpu, (double)work);
 }
 
 GPUNN__INLINE int64_t gpunn__least(int64_t a, int64_t b)
@@ -10030,7 +10200,7 @@ GPUNN__PRIVATE const char *gpunn__gemm_name(void)
 /* Threads worth using for a product. */
 GPUNN__INLINE int gpunn__gemm_threads(const gpunn__cpu *cpu, const gpunn__gemm *g)
 {
-    return gpunn__cpu_threads(cpu, g->m * g->n / 8 * g->k);
+    return gpunn__cpu_threads_for(cpu, (double)g->m * (double)g->n / 8 * (double)g->k);
 }
 
 /* The batch norm merged into a linear or convolution layer, with that layer's bias (or NULL): a scale and shift per channel. */
@@ -10236,7 +10406,7 @@ GPUNN__PRIVATE void gpunn__products_axes(gpunn__products *all, const gpunn_value
 GPUNN__PRIVATE void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__products *all, gpunn__action action)
 {
     const int64_t total = all->kept_count * all->sum_count;
-    const int     threads = gpunn__cpu_threads(cpu, all->g.m * all->g.n / 8 * all->g.k * total);
+    const int threads = gpunn__cpu_threads_for(cpu, (double)all->g.m * (double)all->g.n / 8 * (double)all->g.k * (double)total);
     all->workspace = (char *)step->workspace;
     all->workspace_each = gpunn__gemm_workspace(&all->g, 1);
     if (action == GPUNN__PREPARE) {
@@ -11560,7 +11730,7 @@ GPUNN__PRIVATE gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_
         *axis[i][4] = there ? attr->padding[from] : 0, *axis[i][5] = there ? attr->dilation[from] : 1;
     }
     v.taps = v.kd * v.kh * v.kw, v.k = v.taps * v.cg, v.pixels = v.n * v.od * v.oh * v.ow;
-    v.threads = gpunn__cpu_threads(cpu, v.pixels * v.oc * v.k / 16);
+    v.threads = gpunn__cpu_threads_for(cpu, (double)v.pixels * (double)v.oc * (double)v.k / 16);
     v.weight = (const float *)step->in[1].data;
     *(transposed ? &v.dy : &v.x) = (const float *)in->data;
     if (step->backward) {
@@ -11595,23 +11765,27 @@ GPUNN__PRIVATE void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v,
 }
 
 /* Winograd where its tiles fit (and, of several planes, its chunks of 16 channels); else the smaller of two estimates, in
- * multiplications of a vector's lane. */
+ * multiplications of a vector's lane: doubles, as sizes that nobody can compute are asked about too. */
 GPUNN__PRIVATE gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_use use)
 {
     const bool    dx = use == GPUNN__CONV_DX;
     const int64_t ci = dx ? v->og : v->cg, co = dx ? v->cg : v->og;
     const int64_t od = dx ? v->d : v->od, oh = dx ? v->h : v->oh, ow = dx ? v->w : v->ow;
-    const int64_t tiles = v->n * od * ((oh + 3) / 4) * ((ow + 3) / 4), lanes = gpunn__gemm_choose()->lanes;
-    const bool    dense = v->sd * v->sh * v->sw * v->dd * v->dh * v->dw * v->groups == 1;
+    const int64_t lanes = gpunn__gemm_choose()->lanes;
+    const double  planes = (double)v->n * (double)od, tiles = planes * (double)((oh + 3) / 4) * (double)((ow + 3) / 4);
+    const bool    dense = (v->sd | v->sh | v->sw | v->dd | v->dh | v->dw | v->groups) == 1;
     if (dense && v->kh == 3 && v->kw == 3 && v->ph <= 2 && v->pw <= 2 && ci >= 16 && co >= 16 && (v->kd == 1 || ci % 16 == 0) &&
-        tiles >= 8 && tiles * 16 * 5 <= v->n * od * oh * ow * 8 && gpunn__conv_choose()->winograd)
+        tiles >= 8 && tiles * 16 * 5 <= planes * (double)oh * (double)ow * 8 && gpunn__conv_choose()->winograd)
         return GPUNN__CONV_WINOGRAD;
     int64_t pitch = ow + v->dw * (v->kw - 1) / (dx ? 1 : v->sw), rows = co <= 2 ? 1 : gpunn__to_multiple(co, 6);
-    int64_t taps = v->taps * ci;
+    double  taps = (double)v->taps * (double)ci;
     if (use != GPUNN__CONV_DW && gpunn__to_multiple(co, 8) < rows) rows = gpunn__to_multiple(co, 8);
-    int64_t direct = od * gpunn__to_multiple((oh - 1) * pitch + ow, rows == 1 ? 4 * lanes : 3 * lanes) * taps * rows;
-    int64_t lowered = v->od * v->oh * v->ow * v->taps * (v->cg * gpunn__to_multiple(v->og, lanes) + 8 * v->cg + 192);
-    return direct < lowered && ci * v->kd * oh * pitch < 65536 ? GPUNN__CONV_DIRECT : GPUNN__CONV_LOWERED;
+    double grain = (double)(rows == 1 ? 4 * lanes : 3 * lanes), rolled = (double)(oh - 1) * (double)pitch + (double)ow;
+    double direct = (double)od * ceil(rolled / grain) * grain * taps * (double)rows;
+    double lowered = (double)v->od * (double)v->oh * (double)v->ow * (double)v->taps *
+                     ((double)v->cg * (double)gpunn__to_multiple(v->og, lanes) + 8 * (double)v->cg + 192);
+    return direct < lowered && (double)ci * (double)v->kd * (double)oh * (double)pitch < 65536 ? GPUNN__CONV_DIRECT
+                                                                                               : GPUNN__CONV_LOWERED;
 }
 
 /* A step wants y or dx as its result, or one or two of y, dx and dweight as its gradients: one after the other, in the same
@@ -12036,7 +12210,8 @@ GPUNN__PRIVATE gpunn_status gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, g
         if (!step->backward) step->saved_bytes = p.at_bytes * (size_t)outputs;
     } else if (action == GPUNN__FORWARD) {
         int64_t window = p.z.kernel * p.y.kernel * p.x.kernel;
-        gpunn_parallel(gpunn__cpu_threads(cpu, outputs * (1 + window / 4) + cells / 4), gpunn__pool_forward, &p);
+        gpunn_parallel(gpunn__cpu_threads_for(cpu, (double)outputs * (1 + (double)window / 4) + (double)cells / 4),
+                       gpunn__pool_forward, &p);
     } else if (p.to) {
         gpunn_parallel(gpunn__cpu_threads(cpu, cells + outputs), gpunn__pool_backward, &p);
     }
@@ -12301,7 +12476,7 @@ static void gpunn__sample_task(void *arg, int thread, int threads)
             else
                 gpunn__sample_chunk(&c, 1, count, x, s->y + at);
         }
-        float *to = s->dgrid + (s->dgrid ? (sample * s->points + first) * s->axes : 0);
+        float *to = s->dgrid ? s->dgrid + (sample * s->points + first) * s->axes : NULL;
         for (int k = 0; s->dgrid && k < s->axes; k++)
             for (int i = 0; i < count; i++) to[i * s->axes + k] = s->add_grid ? to[i * s->axes + k] + sum[k][i] : sum[k][i];
     }
@@ -12367,7 +12542,8 @@ static void gpunn__sample_back_task(void *arg, int thread, int threads)
 GPUNN__PRIVATE gpunn_status gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__sampling s = gpunn__sampling_of(step);
-    int             threads = gpunn__cpu_threads(cpu, s.samples * s.points * (2 + s.channels) * (s.axes == 3 ? 4 : 2));
+    int             threads = gpunn__cpu_threads_for(cpu,
+                                                     (double)s.samples * (double)s.points * (2 + (double)s.channels) * (s.axes == 3 ? 4 : 2));
     if (action == GPUNN__PREPARE) {
         if (step->backward && s.dx) step->workspace_bytes = (size_t)(2 * s.samples * s.chunks) * sizeof *s.touched;
         return GPUNN_OK;
@@ -13977,7 +14153,7 @@ static void gpunn__energy_back_task(void *arg, int thread, int threads)
 static gpunn_status gpunn__cpu_gradient_energy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__energy e = gpunn__energy_of(step);
-    int           threads = gpunn__cpu_threads(cpu, step->in[0].count * e.count);
+    int           threads = gpunn__cpu_threads_for(cpu, (double)step->in[0].count * (double)e.count);
     e.x = (const float *)step->in[0].data;
     if (action == GPUNN__PREPARE) {
         if (!step->backward) step->workspace_bytes = (size_t)e.rows * sizeof *e.sums;
@@ -15566,7 +15742,7 @@ static gpunn_status gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gpu
     a.packed = gpunn__gemm_scratch(&widest);
     a.each = gpunn__round_up((step->backward ? 2 : 1) * GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS + a.packed, GPUNN__ALIGN);
     const double work = (double)(a.n * a.heads * a.l) * (double)a.s * (double)(a.e + a.ev) / 8; /* may not fit an integer */
-    const int    threads = gpunn__cpu_threads(cpu, work < 1e15 ? (int64_t)work : (int64_t)1e15);
+    const int    threads = gpunn__cpu_threads_for(cpu, work);
     if (action == GPUNN__PREPARE) {
         if (step->training && !step->backward) step->saved_bytes = (size_t)(a.n * a.heads * a.l) * sizeof(float);
         step->workspace_bytes = (size_t)(threads * a.each) * sizeof(float);
@@ -17499,7 +17675,8 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
 {
     if (opt == NULL) return;
-    gpunn_device     *dev = opt->model->dev;
+    gpunn_model      *model = opt->model;
+    gpunn_device     *dev = model->dev;
     gpunn_optimizer **link = &opt->model->optimizers;
     while (*link != opt) link = &(*link)->next;
     *link = opt->next;
@@ -17509,6 +17686,7 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
     gpunn__optimizer_release(opt);
     gpunn__free(dev, opt->fit.history, (size_t)opt->fit.room * sizeof *opt->fit.history);
     gpunn__free(dev, opt, sizeof *opt);
+    gpunn__model_release(model);
 }
 
 /* ---- state ----------------------------------------------------------------------------------------------------------- */
@@ -17800,6 +17978,7 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
     for (int i = 0; i < count; i++)
         gpunn__device_free(moved ? from : dev, moved ? list[i].memory : list[i].moved, list[i].capacity);
     gpunn__free(dev, list, bytes);
+    if (moved) gpunn__device_release(from);
     return status;
 }
 
@@ -17848,20 +18027,22 @@ static gpunn_status gpunn__gradient_norm(gpunn_model *model, const char *functio
                                          double *norm)
 {
     gpunn_device *dev = model->dev;
+    const char   *fault = NULL;
     double        sum = 0, part = 0;
     gpunn__range  range = {0, 0, 0, 0};
     while (gpunn__next_range(&range, list, count, NULL)) {
         gpunn_status status = dev->backend->sum_of_squares(dev->context, model->gradients + range.begin, range.end - range.begin,
                                                            &part);
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, function, status);
+        if (fault == NULL) fault = gpunn__not_finite(&part, sizeof part);
         sum += part;
     }
     *norm = sqrt(sum);
-    if (isfinite(sum)) return GPUNN_OK;
+    if (fault == NULL) return GPUNN_OK;
     return gpunn__fail(
         dev, GPUNN_ERR_NUMERIC,
         "%s: the norm of the gradients is %s; lower the learning rate, or look for a division by 0 or a log of 0 in the model",
-        function, isnan(sum) ? "NaN" : "infinite");
+        function, fault);
 }
 
 /* torch's clip_coef. */
@@ -18120,7 +18301,15 @@ static double gpunn__scheduled_lr(const gpunn_optimizer *opt)
     return lr;
 }
 
-/* Puts the defaults in and checks what the type reads. */
+#define GPUNN__COUNTER (INT64_MAX / 2) /* the largest number of steps, so that counting on cannot overflow */
+
+static gpunn_status gpunn__schedule_bad_count(gpunn_device *dev, const char *name, int64_t count, const char *most)
+{
+    return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_set_schedule: %s is %lld; it must be from 0 to %s", name, (long long)count,
+                       most);
+}
+
+/* Puts the defaults in and checks all that a checkpoint keeps, be it read by the type or not. */
 static gpunn_status gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_args *s)
 {
     static const char   function[] = "gpunn_set_schedule";
@@ -18146,9 +18335,20 @@ static gpunn_status gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_args
                            "%s: pct_start is %g, div_factor %g and final_div_factor %g; give a pct_start from 0 to 1 "
                            "and factors above 0",
                            function, (double)s->pct_start, (double)s->div_factor, (double)s->final_div_factor);
-    if (s->patience < 0 || s->cooldown < 0)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: patience is %d and cooldown %d; neither may be negative", function,
-                           s->patience, s->cooldown);
+    const struct {
+        const char *name;
+        int64_t     count;
+    } steps[] = {{"total_steps", s->total_steps}, {"step_size", s->step_size}, {"warmup_steps", s->warmup_steps}},
+      calls[] = {{"patience", s->patience}, {"cooldown", s->cooldown}};
+    for (int i = 0; i < 3; i++)
+        if (steps[i].count < 0 || steps[i].count > GPUNN__COUNTER)
+            return gpunn__schedule_bad_count(dev, steps[i].name, steps[i].count, "2^62 - 1");
+    for (int i = 0; i < 2; i++)
+        if (calls[i].count < 0 || calls[i].count > INT32_MAX / 2)
+            return gpunn__schedule_bad_count(dev, calls[i].name, calls[i].count, "2^30 - 1");
+    for (int i = 0; i < 16; i++)
+        if (s->milestones[i] < 0 || s->milestones[i] > GPUNN__COUNTER)
+            return gpunn__schedule_bad_count(dev, "one of the milestones", s->milestones[i], "2^62 - 1");
     if (type == GPUNN_SCHEDULE_STEP && s->step_size < 1)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: step_size is %lld; give the steps between two reductions", function,
                            (long long)s->step_size);
@@ -18156,9 +18356,9 @@ static gpunn_status gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_args
         s->total_steps < 1)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: total_steps is %lld; give the number of steps the schedule is to last",
                            function, (long long)s->total_steps);
-    if (type == GPUNN_SCHEDULE_LINEAR && (s->warmup_steps < 0 || s->warmup_steps >= s->total_steps))
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: warmup_steps is %lld; it must be from 0 to below total_steps, %lld",
-                           function, (long long)s->warmup_steps, (long long)s->total_steps);
+    if (type == GPUNN_SCHEDULE_LINEAR && s->warmup_steps >= s->total_steps)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: warmup_steps is %lld; it must be below total_steps, %lld", function,
+                           (long long)s->warmup_steps, (long long)s->total_steps);
     for (int i = 0; type == GPUNN_SCHEDULE_MULTI_STEP && i < 16 && (i == 0 || s->milestones[i] != 0); i++)
         if (s->milestones[i] <= (i ? s->milestones[i - 1] : 0))
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: milestones[%d] is %lld; milestones must be above 0 and rise",
@@ -18241,6 +18441,9 @@ static int gpunn__sync(int fd)
 {
     return fsync(fd);
 }
+#if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__cplusplus)
+ssize_t readlink(const char *path, char *to, size_t size); /* hidden by -std=c99 */
+#endif
 #define GPUNN__IS_DIRECTORY(mode) S_ISDIR(mode)
 #define GPUNN__IS_REGULAR(mode) S_ISREG(mode)
 #endif
@@ -18276,17 +18479,112 @@ static gpunn_status gpunn__file_fail(gpunn_device *dev, const char *doing, const
 }
 
 /* -- writing: into a new file beside the target that replaces it when complete. The first failure stays, so callers may write on
- * and look at the status of the commit only. What is no regular file (/dev/null, a pipe) is written directly. -- */
+ * and look at the status of the commit only. What is no regular file (/dev/null, a pipe) is written directly. A symbolic link
+ * stays: the file that it leads to is replaced. Mode, owner and group stay as far as this user may set them; of hard links only
+ * the one that is named becomes the new file, as nothing can exchange a file under all its names at once. -- */
 typedef struct gpunn__file {
-    gpunn_device *dev;
-    const char   *path;      /* the caller's; must live until commit or discard */
-    char         *temporary; /* NULL: written directly */
-    size_t        temporary_size;
-    int           fd; /* -1: closed */
-    gpunn_status  status;
-    size_t        used;
-    unsigned char buffer[8192];
+    gpunn_device      *dev;
+    const char        *path;      /* the caller's; must live until commit or discard */
+    char              *target;    /* what that leads to */
+    char              *temporary; /* NULL: written directly */
+    size_t             target_size, temporary_size;
+    gpunn__stat_result there; /* the old file */
+    bool               exists;
+    int                fd; /* -1: closed */
+    gpunn_status       status;
+    size_t             used;
+    unsigned char      buffer[8192];
 } gpunn__file;
+
+static double gpunn__seconds(void);
+enum { GPUNN__RECORDED = -1 }; /* in the place of an errno: memory failed, which the device's error says */
+
+/* The name of a new file: random, so that a killed process whose number comes again is no obstacle, and short. */
+#define GPUNN__TEMPORARY ".gpunn-0123456789abcdef.tmp"
+enum { GPUNN__TEMPORARY_SIZE = sizeof GPUNN__TEMPORARY };
+
+static void gpunn__name_temporary(const gpunn__file *f, uint32_t attempt, char *to)
+{
+    uint64_t key, place = (uint64_t)(uintptr_t)f;
+    double   now = gpunn__seconds();
+    uint32_t counter[4] = {(uint32_t)GPUNN__OS(getpid)(), attempt, (uint32_t)place, (uint32_t)(place >> 32)}, out[4];
+    memcpy(&key, &now, sizeof key);
+    gpunn__philox(key, counter, out);
+    (void)snprintf(to, GPUNN__TEMPORARY_SIZE, ".gpunn-%08lx%08lx.tmp", (unsigned long)out[0], (unsigned long)out[1]);
+}
+
+#ifdef _WIN32
+static int gpunn__follow(gpunn__file *f)
+{
+    (void)f;
+    return 0;
+}
+static bool gpunn__lock(int fd)
+{
+    (void)fd;
+    return true;
+}
+static void gpunn__remove_stale(const gpunn__file *f)
+{
+    (void)f;
+}
+#else
+/* Follows the symbolic links of the target, also to a file that is not there yet; an errno, or GPUNN__RECORDED. */
+static int gpunn__follow(gpunn__file *f)
+{
+    char link[4096];
+    for (int links = 0;; links++) {
+        ssize_t length = readlink(f->target, link, sizeof link);
+        if (length <= 0) return 0;
+        if (links == 40) return ELOOP;
+        if (length == (ssize_t)sizeof link) return ENAMETOOLONG;
+        const char *slash = link[0] == '/' ? NULL : strrchr(f->target, '/');
+        size_t      head = slash ? (size_t)(slash - f->target) + 1 : 0, size = head + (size_t)length + 1;
+        char       *next = (char *)gpunn__realloc(f->dev, NULL, 0, size);
+        if (next == NULL) return GPUNN__RECORDED;
+        memcpy(next, f->target, head);
+        memcpy(next + head, link, (size_t)length);
+        next[size - 1] = 0;
+        gpunn__free(f->dev, f->target, f->target_size);
+        f->target = next;
+        f->target_size = size;
+    }
+}
+
+/* Locks a new file for as long as it is open; false: another process has just taken it for a stale one. */
+static bool gpunn__lock(int fd)
+{
+    struct stat there;
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) return errno != EWOULDBLOCK; /* a file system without locks */
+    return fstat(fd, &there) != 0 || there.st_nlink > 0;
+}
+
+/* Removes what saves that were killed have left beside the target: this user's files of such a name that no process has
+ * locked. */
+static void gpunn__remove_stale(const gpunn__file *f)
+{
+    char own[GPUNN__TEMPORARY_SIZE], *name = f->temporary + f->temporary_size - GPUNN__TEMPORARY_SIZE;
+    DIR *directory;
+    memcpy(own, name, sizeof own);
+    *name = 0;
+    directory = opendir(*f->temporary ? f->temporary : ".");
+    for (struct dirent *entry; directory && (entry = readdir(directory)) != NULL;) {
+        struct stat there;
+        if (strlen(entry->d_name) != sizeof own - 1 || strncmp(entry->d_name, own, 7) != 0 ||
+            strspn(entry->d_name + 7, "0123456789abcdef") != 16 || strcmp(entry->d_name + 23, own + 23) != 0)
+            continue;
+        memcpy(name, entry->d_name, sizeof own);
+        int fd = open(f->temporary, O_RDWR | O_NONBLOCK | GPUNN__O_FLAGS);
+        if (fd < 0) continue;
+        if (fstat(fd, &there) == 0 && GPUNN__IS_REGULAR(there.st_mode) && there.st_uid == geteuid() &&
+            flock(fd, LOCK_EX | LOCK_NB) == 0)
+            (void)unlink(f->temporary);
+        (void)close(fd);
+    }
+    if (directory) (void)closedir(directory);
+    memcpy(name, own, sizeof own);
+}
+#endif
 
 /* Forgets the file and leaves the target as it was. Harmless after a commit. */
 GPUNN__PRIVATE void gpunn__file_discard(gpunn__file *f)
@@ -18297,7 +18595,39 @@ GPUNN__PRIVATE void gpunn__file_discard(gpunn__file *f)
     }
     f->fd = -1;
     gpunn__free(f->dev, f->temporary, f->temporary_size);
-    f->temporary = NULL;
+    gpunn__free(f->dev, f->target, f->target_size);
+    f->temporary = f->target = NULL;
+}
+
+/* Opens a new file beside the target; an errno, or GPUNN__RECORDED. */
+static int gpunn__open_beside(gpunn__file *f, int flags)
+{
+    int         mode = f->exists ? 0600 : 0666, error = gpunn__follow(f);
+    const char *name = f->target + strlen(f->target);
+#ifdef _WIN32
+    if (f->exists) mode = (int)(f->there.st_mode & 0777);
+    while (name > f->target && name[-1] != '/' && name[-1] != '\\' && name[-1] != ':') name--;
+#else
+    while (name > f->target && name[-1] != '/') name--;
+#endif
+    if (error) return error;
+    size_t head = (size_t)(name - f->target);
+    f->temporary_size = head + GPUNN__TEMPORARY_SIZE;
+    f->temporary = (char *)gpunn__realloc(f->dev, NULL, 0, f->temporary_size);
+    if (f->temporary == NULL) return GPUNN__RECORDED;
+    memcpy(f->temporary, f->target, head);
+    for (uint32_t attempt = 0; attempt < 100 && f->fd < 0; attempt++) {
+        gpunn__name_temporary(f, attempt, f->temporary + head);
+        f->fd = GPUNN__OS(open)(f->temporary, flags | O_CREAT | O_EXCL, mode);
+        if (f->fd < 0 && errno != EEXIST) return errno;
+        if (f->fd >= 0 && !gpunn__lock(f->fd)) {
+            (void)GPUNN__OS(close)(f->fd);
+            f->fd = -1;
+        }
+    }
+    if (f->fd < 0) return EEXIST;
+    gpunn__remove_stale(f);
+    return 0;
 }
 
 /* A failure here leaves nothing to discard. */
@@ -18305,31 +18635,26 @@ GPUNN__PRIVATE gpunn_status gpunn__file_open(gpunn_device *dev, const char *path
 {
     f->dev = dev;
     f->path = path;
-    f->temporary = NULL;
+    f->target = f->temporary = NULL;
     f->fd = -1;
     f->status = GPUNN_ERR_ARGUMENT;
     f->used = 0;
     if (path == NULL || *path == 0)
         return gpunn__fail(dev, f->status, "cannot write a file: its path is %s; name one", path ? "\"\"" : "NULL");
-    int                flags = O_WRONLY | GPUNN__O_FLAGS, mode = 0666;
-    gpunn__stat_result there;
-    bool               exists = gpunn__stat(path, &there) == 0;
-    if (exists && GPUNN__IS_DIRECTORY(there.st_mode)) {
-        errno = EISDIR;
-    } else if (exists && !GPUNN__IS_REGULAR(there.st_mode)) {
+    int flags = O_WRONLY | GPUNN__O_FLAGS, error = 0;
+    f->exists = gpunn__stat(path, &f->there) == 0;
+    if (f->exists && GPUNN__IS_DIRECTORY(f->there.st_mode)) {
+        error = EISDIR;
+    } else if (f->exists && !GPUNN__IS_REGULAR(f->there.st_mode)) {
         f->fd = GPUNN__OS(open)(path, flags);
+        if (f->fd < 0) error = errno;
     } else {
-        if (exists) mode = (int)(there.st_mode & 0777); /* the new file is no more readable than the old one */
-        f->temporary_size = strlen(path) + 40;
-        f->temporary = (char *)gpunn__realloc(dev, NULL, 0, f->temporary_size);
-        if (f->temporary == NULL) return f->status = GPUNN_ERR_MEMORY;
-        for (int attempt = 0; attempt < 100 && f->fd < 0; attempt++) {
-            (void)snprintf(f->temporary, f->temporary_size, "%s.%ld-%d.tmp", path, (long)GPUNN__OS(getpid)(), attempt);
-            f->fd = GPUNN__OS(open)(f->temporary, flags | O_CREAT | O_EXCL, mode);
-            if (f->fd < 0 && errno != EEXIST) break;
-        }
+        f->target_size = strlen(path) + 1;
+        f->target = (char *)gpunn__realloc(dev, NULL, 0, f->target_size);
+        if (f->target) memcpy(f->target, path, f->target_size);
+        error = f->target ? gpunn__open_beside(f, flags) : GPUNN__RECORDED;
     }
-    f->status = f->fd >= 0 ? GPUNN_OK : gpunn__file_fail(dev, "write", path, errno);
+    f->status = error == 0 ? GPUNN_OK : error == GPUNN__RECORDED ? GPUNN_ERR_MEMORY : gpunn__file_fail(dev, "write", path, error);
     if (f->status != GPUNN_OK) gpunn__file_discard(f);
     return f->status;
 }
@@ -18368,28 +18693,29 @@ GPUNN__PRIVATE gpunn_status gpunn__file_commit(gpunn__file *f)
     gpunn__file_put(f, f->buffer, f->used);
     if (f->status == GPUNN_OK) {
         int error = f->temporary && gpunn__sync(f->fd) != 0 ? errno : 0;
-        if (GPUNN__OS(close)(f->fd) != 0 && error == 0) error = errno;
-        f->fd = -1;
-        if (f->temporary && error == 0) {
-#ifdef _WIN32
-            if (!MoveFileExA(f->temporary, f->path, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH)) error = EACCES;
-#else
-            if (rename(f->temporary, f->path) != 0) error = errno;
-#endif
+#ifndef _WIN32
+        if (f->temporary && f->exists) { /* no more readable than the old one, also where this user cannot set the group */
+            bool same = chown(f->temporary, f->there.st_uid, f->there.st_gid) == 0 ||
+                        chown(f->temporary, geteuid(), f->there.st_gid) == 0;
+            (void)chmod(f->temporary, f->there.st_mode & (same ? 0777 : 0707));
         }
+        if (f->temporary && error == 0 && rename(f->temporary, f->target) != 0) error = errno; /* while it is locked */
+#endif
+        if (GPUNN__OS(close)(f->fd) != 0 && f->temporary == NULL) error = errno; /* with one, it is on the disk already */
+        f->fd = -1;
+#ifdef _WIN32
+        if (f->temporary && error == 0 &&
+            !MoveFileExA(f->temporary, f->target, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH))
+            error = EACCES;
+#endif
         if (error) {
             if (f->temporary) (void)GPUNN__OS(unlink)(f->temporary);
             f->status = gpunn__file_fail(f->dev, "write", f->path, error);
         }
 #ifndef _WIN32
         else if (f->temporary) { /* the new name is in its directory: sync that too, where the file system can */
-            strcpy(f->temporary, f->path);
-            char *slash = strrchr(f->temporary, '/');
-            if (slash == NULL)
-                strcpy(f->temporary, ".");
-            else
-                slash[slash == f->temporary] = 0;
-            int directory = open(f->temporary, O_RDONLY | GPUNN__O_FLAGS);
+            f->temporary[f->temporary_size - GPUNN__TEMPORARY_SIZE] = 0;
+            int directory = open(*f->temporary ? f->temporary : ".", O_RDONLY | GPUNN__O_FLAGS);
             if (directory >= 0) {
                 (void)gpunn__sync(directory);
                 (void)close(directory);
@@ -18960,6 +19286,7 @@ GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_ar
     gpunn_loader *loader = (gpunn_loader *)gpunn__calloc(model->dev, sizeof *loader);
     if (loader == NULL) return NULL;
     loader->model = model;
+    model->loaders++;
     loader->args = args;
     loader->ordered_epoch = -1;
     GPUNN__MONITOR_OPEN(&loader->monitor);
@@ -18977,7 +19304,8 @@ GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_ar
 GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader)
 {
     if (loader == NULL) return;
-    gpunn_device *dev = loader->model->dev;
+    gpunn_model  *model = loader->model;
+    gpunn_device *dev = model->dev;
     GPUNN__LOCK(&loader->monitor);
     loader->stop = true;
     GPUNN__WAKE(&loader->monitor);
@@ -18987,6 +19315,8 @@ GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader)
     gpunn__free(dev, loader->memory, loader->batch_bytes * (size_t)loader->ring_count);
     gpunn__free(dev, loader->order, (size_t)loader->args.count * sizeof *loader->order);
     gpunn__free(dev, loader, sizeof *loader);
+    model->loaders--;
+    gpunn__model_release(model);
 }
 
 GPUNN_API int64_t gpunn_loader_batches(const gpunn_loader *loader)
@@ -19945,7 +20275,6 @@ typedef struct gpunn__resume_field {
 } gpunn__resume_field;
 
 #define GPUNN__ANY (-1)
-#define GPUNN__COUNTER (INT64_MAX / 2) /* so that counting on cannot overflow */
 #define GPUNN__FIELDS(name, member, count, maximum)                                                              \
     {                                                                                                            \
         name, offsetof(gpunn__resume, member), sizeof(((gpunn__resume *)NULL)->member) / (count), count, maximum \
@@ -19976,10 +20305,10 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__OPTIMIZER(clip_value, GPUNN__ANY),
     GPUNN__FIELDS("optimizer.loss_scale.", opt.kept_scale, 3, GPUNN__ANY),
     GPUNN__FIELDS("schedule.type", schedule_type, 1, GPUNN_SCHEDULE_PLATEAU),
-    GPUNN__SCHEDULE(total_steps, GPUNN__COUNTER),
-    GPUNN__SCHEDULE(step_size, GPUNN__COUNTER),
-    GPUNN__SCHEDULE(warmup_steps, GPUNN__COUNTER),
-    GPUNN__FIELDS("schedule.milestones.", opt.schedule.milestones, 16, GPUNN__COUNTER),
+    GPUNN__SCHEDULE(total_steps, GPUNN__ANY),
+    GPUNN__SCHEDULE(step_size, GPUNN__ANY),
+    GPUNN__SCHEDULE(warmup_steps, GPUNN__ANY),
+    GPUNN__FIELDS("schedule.milestones.", opt.schedule.milestones, 16, GPUNN__ANY),
     GPUNN__SCHEDULE(gamma, GPUNN__ANY),
     GPUNN__SCHEDULE(min_lr, GPUNN__ANY),
     GPUNN__SCHEDULE(pct_start, GPUNN__ANY),
@@ -19987,8 +20316,8 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__SCHEDULE(final_div_factor, GPUNN__ANY),
     GPUNN__SCHEDULE(factor, GPUNN__ANY),
     GPUNN__SCHEDULE(threshold, GPUNN__ANY),
-    GPUNN__SCHEDULE(patience, INT32_MAX),
-    GPUNN__SCHEDULE(cooldown, INT32_MAX),
+    GPUNN__SCHEDULE(patience, GPUNN__ANY),
+    GPUNN__SCHEDULE(cooldown, GPUNN__ANY),
     GPUNN__SCHEDULE(maximize, 1),
     GPUNN__FIELDS("schedule.step", opt.schedule_step, 1, GPUNN__COUNTER),
     GPUNN__FIELDS("schedule.plateau_scale", opt.plateau_scale, 1, GPUNN__ANY),
@@ -20129,7 +20458,12 @@ static gpunn_status gpunn__resume_read(const gpunn__archive *a, gpunn__resume *r
             "%s: '%s' was saved with momentum %g and centered %d, but %s has momentum %g and centered %d; create it alike",
             function, path, (double)resume->opt.rule.momentum, resume->opt.rule.centered, name, (double)rule.momentum,
             rule.centered);
-    return gpunn__schedule_check(dev, &checked); /* a copy: it puts defaults for zeros */
+    char place[320];
+    (void)snprintf(place, sizeof place, "%s: '%s' is damaged: ", function, path);
+    dev->place = place;
+    gpunn_status status = gpunn__schedule_check(dev, &checked); /* a copy: it puts defaults for zeros */
+    dev->place = NULL;
+    return status;
 }
 
 /* ---- writing --------------------------------------------------------------------------------------------------------- *
@@ -20899,9 +21233,7 @@ static const char *gpunn__id_of(const gpunn_tensor *t, char text[GPUNN__NAME_SIZ
     if (gpunn__entry_layer(t) && gpunn_find(model, t->layer) == NULL) return t->layer;
     int used = snprintf(text, GPUNN__NAME_SIZE, "t%d", t->id);
     for (bool taken = true; taken;) {
-        taken = gpunn_find(model, text) != NULL;
-        for (int i = 0; i < model->tensor_count && !taken; i++)
-            taken = model->tensors[i]->layer && strcmp(model->tensors[i]->layer, text) == 0;
+        taken = gpunn_find(model, text) || gpunn__index_find(model, GPUNN__BY_LAYER, text);
         if (taken) text[used++] = '_', text[used] = 0;
     }
     return text;
@@ -21403,10 +21735,13 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
         gpunn__emit_outputs(&w, args.outputs, given);
     else if (spec->output_count)
         gpunn__emit_outputs(&w, spec->outputs, spec->output_count);
-    else if (unread_size && (unread = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, unread_size)) == NULL)
-        w.status = GPUNN_ERR_MEMORY;
-    else
-        gpunn__emit_outputs(&w, unread, gpunn__unread(model, unread));
+    else if (w.status == GPUNN_OK && unread_size) {
+        unread = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, unread_size);
+        if (unread)
+            gpunn__emit_outputs(&w, unread, gpunn__unread(model, unread));
+        else
+            w.status = GPUNN_ERR_MEMORY;
+    }
     gpunn__free(dev, unread, unread_size);
     if (loss) {
         gpunn__emitf(&w, ",\n  \"loss\": ");
@@ -21707,9 +22042,7 @@ static bool gpunn__get_amounts(gpunn__loading *l, int entry, const char *key, in
 /* Where a word stands, or would. */
 static gpunn__word *gpunn__word_at(const gpunn__loading *l, const char *text)
 {
-    uint32_t hash = 2166136261u; /* FNV-1a */
-    for (const char *c = text; *c; c++) hash = (hash ^ (unsigned char)*c) * 16777619u;
-    size_t at = hash & (l->word_capacity - 1);
+    size_t at = gpunn__hash(text) & (l->word_capacity - 1);
     while (l->words[at].text && strcmp(l->words[at].text, text) != 0) at = (at + 1) & (l->word_capacity - 1);
     return &l->words[at];
 }
@@ -22690,8 +23023,6 @@ static bool gpunn__spec_tensor(gpunn__loading *l, int item)
     gpunn__stand_at(l, item);
     t = op ? op->make(l, &e) : gpunn__make_elementwise(l, &e, (gpunn_op)elementwise);
     if (t == NULL || (layer && !gpunn__apply_layer_settings(l, &e, first))) return false;
-    if (model->tensor_count > GPUNN__SPEC_TENSORS)
-        return gpunn__wrong(l, item, "the model has more than %d tensors", (int)GPUNN__SPEC_TENSORS);
     for (int i = first; i < model->tensor_count; i++)
         if (model->tensors[i]->name && !gpunn__register(l, item, model->tensors[i]->name, model->tensors[i])) return false;
     const char *name_key = as ? "as" : id && (layer || e.name == NULL) ? "id" : "name", *word = id ? id : e.name;
@@ -22799,8 +23130,10 @@ static bool gpunn__spec_build(gpunn__loading *l)
     gpunn_model_args args = {0, (gpunn_precision)kind};
     l->model = gpunn_model_create_(l->dev, args);
     if (l->model == NULL) return false;
+    l->model->tensor_limit = GPUNN__SPEC_TENSORS;
     for (int i = list + 1; i < l->items.at[list].next; i = l->items.at[i].next)
         if (!gpunn__spec_tensor(l, i)) return false;
+    l->model->tensor_limit = GPUNN__MOST_TENSORS;
     return gpunn__spec_rest(l) && gpunn__all_read(l, 0, "a spec");
 }
 
@@ -23857,6 +24190,14 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
 #ifdef GPUNN__SELDOM
 #pragma GCC pop_options
 #undef GPUNN__SELDOM
+#endif
+#ifdef GPUNN__FAST_MATH
+#ifdef __clang__
+#pragma float_control(pop)
+#else
+#pragma GCC pop_options
+#endif
+#undef GPUNN__FAST_MATH
 #endif
 
 #ifdef __cplusplus

@@ -9,6 +9,7 @@
 #include <stb/stb_image.h>
 
 #include <dirent.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,10 +26,26 @@ typedef struct list {
     int    count, room;
 } list;
 
+/* A line on stderr; what folders are called may hold anything, also what terminals obey. */
+static void complain(const char *format, ...)
+{
+    char    line[8192];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(line, sizeof line - 1, format, list);
+    va_end(list);
+    for (unsigned char *c = (unsigned char *)line; *c; c++) {
+        bool high = c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f;
+        if (high || (*c < 0x20 && (*c != '\n' || c[1] != 0)) || *c == 0x7f) *c = '?';
+        if (high) *++c = '?';
+    }
+    fputs(line, stderr);
+}
+
 static void *needed(void *memory)
 {
     if (memory) return memory;
-    fprintf(stderr, "out of memory\n");
+    complain("out of memory\n");
     exit(1);
 }
 
@@ -148,8 +165,8 @@ static bool add_annotated(dataset *d, const char *folder, FILE *file)
         if (good)
             add_picture(&d->part[1], joined(images, name), label);
         else
-            fprintf(stderr, "%s/val_annotations.txt: '%s' is of class '%s', which has no folder in train\n", folder, name,
-                    class ? class : "");
+            complain("%s/val_annotations.txt: '%s' is of class '%s', which has no folder in train\n", folder, name,
+                     class ? class : "");
     }
     free(images);
     return good;
@@ -164,7 +181,7 @@ static bool add_validation(dataset *d, const char *folder)
     free(path);
     if (file) fclose(file);
     if (file == NULL && !good)
-        fprintf(stderr, "there is no folder %s; put pictures for validation there, in one folder for each class\n", folder);
+        complain("there is no folder %s; put pictures for validation there, in one folder for each class\n", folder);
     for (int i = 0; good && i < names.count; i++) {
         int label = class_of(d, names.at[i]);
         path = joined(folder, names.at[i]);
@@ -172,7 +189,7 @@ static bool add_validation(dataset *d, const char *folder)
         if (good)
             add_class(d, 1, path, label, false);
         else
-            fprintf(stderr, "%s: there is no class '%s' in train\n", path, names.at[i]);
+            complain("%s: there is no class '%s' in train\n", path, names.at[i]);
         free(path);
     }
     list_free(&names);
@@ -187,10 +204,10 @@ static bool dataset_find(dataset *d, const char *folder)
     const char *classes = plain ? folder : train;
     bool        good = names_in(classes, true, &d->classes);
     if (!good) {
-        fprintf(stderr, "there is no folder %s; name one with --data, or try --synthetic\n", folder);
+        complain("there is no folder %s; name one with --data, or try --synthetic\n", folder);
     } else if (d->classes.count < 2) {
-        fprintf(stderr, "%s holds %d folder%s; at least two classes are needed, a folder each\n", classes, d->classes.count,
-                d->classes.count == 1 ? "" : "s");
+        complain("%s holds %d folder%s; at least two classes are needed, a folder each\n", classes, d->classes.count,
+                 d->classes.count == 1 ? "" : "s");
         good = false;
     }
     for (int i = 0; good && i < d->classes.count; i++) {
@@ -233,7 +250,7 @@ static bool dataset_check(dataset *d, bool skip)
         }
         for (int i = 0; i < p->paths.count; i++) {
             if (fault[i]) {
-                if (broken++ < BROKEN_SHOWN) fprintf(stderr, "%s is broken: %s\n", p->paths.at[i], fault[i]);
+                if (broken++ < BROKEN_SHOWN) complain("%s is broken: %s\n", p->paths.at[i], fault[i]);
                 free(p->paths.at[i]);
                 continue;
             }
@@ -244,17 +261,17 @@ static bool dataset_check(dataset *d, bool skip)
         p->paths.count = kept;
         free(fault);
     }
-    if (broken > BROKEN_SHOWN) fprintf(stderr, "... and %d more\n", broken - BROKEN_SHOWN);
+    if (broken > BROKEN_SHOWN) complain("... and %d more\n", broken - BROKEN_SHOWN);
     int  empty = 0;
     bool good = broken == 0 || skip;
     if (broken)
-        fprintf(stderr, "%d broken picture%s %s\n", broken, broken == 1 ? "" : "s",
-                skip ? "left out" : "found; mend or remove them, or go on without: --skip-broken");
+        complain("%d broken picture%s %s\n", broken, broken == 1 ? "" : "s",
+                 skip ? "left out" : "found; mend or remove them, or go on without: --skip-broken");
     while (empty < d->classes.count && left[empty]) empty++;
     if (good && empty < d->classes.count)
-        fprintf(stderr, "class '%s' has no pictures for training; add some or remove its folder\n", d->classes.at[empty]);
+        complain("class '%s' has no pictures for training; add some or remove its folder\n", d->classes.at[empty]);
     else if (good && d->part[1].paths.count == 0)
-        fprintf(stderr, "there are no pictures for validation\n");
+        complain("there are no pictures for validation\n");
     good = good && empty == d->classes.count && d->part[1].paths.count > 0;
     free(left);
     return good;
@@ -314,7 +331,7 @@ static gpunn_status load_picture(void *user, int64_t index, void *const *sample)
     int           width, height, channels;
     stbi_uc      *pixels = stbi_load(s->pictures->paths.at[index], &width, &height, &channels, 3);
     if (pixels == NULL) {
-        fprintf(stderr, "%s can no longer be read: %s\n", s->pictures->paths.at[index], stbi_failure_reason());
+        complain("%s can no longer be read: %s\n", s->pictures->paths.at[index], stbi_failure_reason());
         return GPUNN_ERR_IO;
     }
     uint64_t draw = s->draws ? atomic_fetch_add(&s->draws[index], 1) : 0;

@@ -2,6 +2,8 @@
 import argparse
 import os
 import re
+import secrets
+import shutil
 import sys
 import traceback
 
@@ -25,7 +27,9 @@ class Arguments(argparse.ArgumentParser):
 
 
 def ascii_of(text):
-    return text.encode("ascii", "backslashreplace").decode("ascii")
+    """Lines that no terminal takes for a command."""
+    return re.sub("[\x00-\x09\x0b-\x1f\x7f]", lambda found: "\\x%02x" % ord(found[0]),
+                  text.encode("ascii", "backslashreplace").decode("ascii"))
 
 
 def arguments(words):
@@ -85,17 +89,21 @@ def check(files, command):
 
 
 def write(files):
-    """All files or, as far as that is possible, none: each goes to a neighbour first, and these replace them at the end."""
+    """All files or, as far as that is possible, none: each goes to a neighbour first, and these replace them at the end, where
+    links lead to and with the mode that they had."""
     waiting = []
     try:
         for path, data in files.items():
             if os.path.isdir(path):
                 raise Failure("%s cannot be written: it is a folder" % path)
-            part = "%s.%d.part" % (path, os.getpid())
+            target = os.path.realpath(path)
+            part = "%s.%s.part" % (target, secrets.token_hex(4))
             try:
                 with open(part, "xb") as file:
-                    waiting.append((part, path))
+                    waiting.append((part, target))
                     file.write(data)
+                if os.path.exists(target):
+                    shutil.copymode(target, part)
             except OSError as fault:
                 raise Failure("%s cannot be written: %s" % (path, fault.strerror)) from None
         for part, path in list(waiting):

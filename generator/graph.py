@@ -12,6 +12,7 @@ from .floats import f32
 MAX_RANK = 8
 MAX_COUNT = 1 << 59      # elements of one tensor
 MAX_INT = (1 << 31) - 1
+MAX_TENSORS = 30000      # of a model
 MAX_NAME = 255           # bytes of a tensor's name; a layer's leaves room for ".running_mean"
 MAX_LAYER_NAME = 239
 BATCH = -1               # a dimension; -k is k times the batch
@@ -236,6 +237,8 @@ class Graph:
         shape = tuple(shape)
         if measure(shape) is None:
             raise GraphError("shape %s has more than 2^59 elements; use smaller sizes" % shape_text(shape))
+        if len(self.tensors) >= MAX_TENSORS:
+            raise GraphError("the model would have more than %d tensors; make a smaller one" % MAX_TENSORS)
         t = Tensor(len(self.tensors), kind, op, attrs, dtype, shape, tuple(i if i is None else i.id for i in inputs),
                    layer=layer, trainable=kind == "parameter")
         self.tensors.append(t)
@@ -1047,8 +1050,13 @@ class Graph:
     def transformer_stack(self, x, memory, name, num_layers, norm, options):
         check_f32(x)
         self.check_new_layer(name)
+        mark = len(self.tensors)
         for i in range(num_layers):
             x = self.transformer_layer(x, memory, "%s.layers.%d" % (name, i), **options)
+            made, limit = len(self.tensors) - mark, MAX_TENSORS - mark
+            if i == 0 and num_layers > limit // made:
+                raise GraphError("num_layers is %d; with %d tensors each, the model has room for %d layers more" % (
+                    num_layers, made, limit // made), "num_layers")
         return self.layer_norm(x, name + ".norm", 1, options["layer_norm_eps"], True, True) if norm else x
 
     def transformer_encoder_layer(self, src, name, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
@@ -1303,6 +1311,8 @@ class Graph:
         self.check_classes(x, labels)
         if len(x.shape) != 2:
             raise GraphError("x has %d axes, but [n, classes] is needed" % len(x.shape), "inputs")
+        if x.shape[1] > 1 << 24:
+            raise GraphError("x has %d classes; up to 2^24 are possible" % x.shape[1], "inputs")
         p, shape = f32(p), labels.shape + (1,)
         if p not in (1, 2):
             raise GraphError("p is %.9g; use 1 or 2" % p, "p")

@@ -50,6 +50,10 @@ class View:
         for t in self.tensors:
             if self.alias[t.id]:
                 self.root[t.id] = self.root[t.inputs[0]]
+        self.aliases = {}  # of a root: the nodes that are its memory under other names
+        for t in self.tensors:
+            if self.alias[t.id] and self.needed[t.id]:
+                self.aliases.setdefault(self.root[t.id], []).append(t.id)
         self._mark_chains()
         self._mark_gradients()
 
@@ -203,14 +207,11 @@ class View:
 
     def group(self, members, layout="first"):
         """The nodes, with the aliases between them, as lower.py takes them."""
-        inside = set(members)
-        for t in self.tensors:
-            if self.alias[t.id] and self.needed[t.id] and self.root[t.id] in inside:
-                inside.add(t.id)
-        for t in reversed(self.tensors):
-            if t.id in inside and self.alias[t.id] and not any(reader in inside for reader in self.readers[t.id]):
-                inside.remove(t.id)
-        nodes = tuple(t for t in self.tensors if t.id in inside)
+        inside = set(members).union(*(self.aliases.get(member, ()) for member in members))
+        for number in sorted(inside, reverse=True):
+            if self.alias[number] and not any(reader in inside for reader in self.readers[number]):
+                inside.remove(number)
+        nodes = tuple(self.tensors[number] for number in sorted(inside))
         externals = tuple(self.tensors[number] for number in dict.fromkeys(
             number for t in nodes for number in t.inputs if number is not None and number not in inside))
         outputs, graded = set(), set()
@@ -263,52 +264,59 @@ class Partition:
         self.view = view
         self.kinds = {t.id: view.kind(t) for t in view.tensors}
         self.kinds = {number: kind for number, kind in self.kinds.items() if kind}
-        self.unit = {t.id: t.id for t in view.tensors if view.needed[t.id] and not view.alias[t.id]}  # -> its first member
+        self.unit = {t.id: t.id for t in view.tensors if view.needed[t.id] and not view.alias[t.id]}  # -> one of its members
         self.members = {number: [number] for number in self.unit}
+        self.sources = {number: view.sources(view.tensors[number]) for number in self.unit}
+        self.readers = {number: [] for number in self.unit}
+        for number, sources in self.sources.items():
+            for source in sources:
+                self.readers[source].append(number)
+        self.place = {number: number for number in self.unit}  # of a unit: behind those of the units that it reads
         self.never = [tuple(view.root[number] for number in pair) for pair in view.model.fuse.get("never", ())]
         self.faults = {}  # by members: why they are no kernel, None: they are
-        self._reach()
         self._follow(view.model.fuse.get("always", ()))
         for _, _, _, one, other in sorted(self._pairs()):
             self._merge(one, other)
 
-    def _reach(self):
-        """Which units each unit depends on, as bits."""
-        self.above = {}
-        order = sorted(self.members, key=lambda unit: self.members[unit][0])
-        pending = dict.fromkeys(order)
+    def _between(self, unit, links, first, last):
+        """The units placed between two places to which links, the readers or the sources, lead from one."""
+        found, waiting = set(), [unit]
+        while waiting:
+            for member in self.members[waiting.pop()]:
+                for number in links[member]:
+                    other = self.unit[number]
+                    if other not in found and first < self.place[other] < last:
+                        found.add(other)
+                        waiting.append(other)
+        return found
 
-        def visit(start):
-            stack = [start]
-            while stack:
-                unit = stack[-1]
-                sources = [self.unit[number] for member in self.members[unit]
-                           for number in self.view.sources(self.view.tensors[member])]
-                waiting = [source for source in sources if source in pending and source != unit]
-                if waiting:
-                    stack.append(waiting[0])
-                    continue
-                stack.pop()
-                bits = 1 << unit
-                for source in sources:
-                    bits |= self.above[source] if source != unit else 0
-                self.above[unit] = bits
-                pending.pop(unit, None)
-        for unit in order:
-            if unit in pending:
-                visit(unit)
+    def _behind(self, one, other):
+        """What waits for the former of two units and is placed before the latter."""
+        former, latter = sorted((one, other), key=self.place.get)
+        return self._between(former, self.readers, self.place[former], self.place[latter])
 
     def _waits(self, one, other):
         """Whether a third unit stands between the two."""
-        both = 1 << one | 1 << other
-        above = (self.above[one] | self.above[other]) & ~both
-        return any(bits & both and above >> unit & 1 for unit, bits in self.above.items() if unit not in (one, other))
+        latter = max(one, other, key=self.place.get)
+        return any(self.unit[number] == latter for unit in self._behind(one, other) for member in self.members[unit]
+                   for number in self.readers[member])
+
+    def _join(self, one, other):
+        """Makes two units one; what the latter waits for is placed before it, what waits for the former behind it."""
+        former, latter = sorted((one, other), key=self.place.get)
+        behind = self._behind(one, other)
+        before = self._between(latter, self.sources, self.place[former], self.place[latter])
+        order = sorted(before, key=self.place.get) + [one] + sorted(behind, key=self.place.get)
+        places = sorted([self.place[unit] for unit in before | behind] + [self.place.pop(former), self.place.pop(latter)])
+        self.place.update(zip(order, places))
+        self.members[one] = sorted(self.members[one] + self.members.pop(other))
+        self.unit.update((number, one) for number in self.members[one])
 
     def _pairs(self):
         """(rank, -bytes saved, distance, ids) of each pair that might be merged."""
         view, pairs, readers = self.view, [], {}
         for number in self.kinds:
-            for source in view.sources(view.tensors[number]):
+            for source in self.sources[number]:
                 readers.setdefault(source, []).append(number)
         for source, numbers in readers.items():
             size = size_of(view, source)
@@ -353,10 +361,7 @@ class Partition:
             return None
         fault = self._fault(one, other)
         if fault is None:
-            self.members[one] = sorted(self.members[one] + self.members.pop(other))
-            for number in self.members[one]:
-                self.unit[number] = one
-            self._reach()
+            self._join(one, other)
         return fault
 
     def _follow(self, pairs):

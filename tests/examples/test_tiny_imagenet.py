@@ -116,9 +116,10 @@ class TinyImageNet(unittest.TestCase):
         data = os.path.join(self.folder, "data", "train", "bee")
         write(self.files[0][:200], data, "cut.png")
         write(b"not a picture", data, "text.jpg")
-        write(b"", data, "empty.jpeg")
+        write(b"", data, "empty\x1b]0;x\x07\x9b.jpeg")
         self.refuse("3 broken pictures found; mend or remove them, or go on without: --skip-broken")
         self.refuse(os.path.join(data, "cut.png") + " is broken: ")
+        self.refuse(os.path.join(data, "empty?]0;x???.jpeg") + " is broken: ")  # no command for a terminal
         status, text, fault = self.run_program("--skip-broken", "--steps", "1")
         self.assertEqual(status, 0)
         self.assertIn("24 training and 6 validation pictures", text)

@@ -190,6 +190,17 @@ class Cli(unittest.TestCase):
         self.bad("small_kernels.cu cannot be written: it is a folder", self.spec, "-o", self.path("small"))
         self.assertEqual(self.bytes(self.path("small_kernels.h")), b"old")
 
+    def test_links_and_modes_stay(self):
+        header, elsewhere = self.path("small_kernels.h"), self.path("elsewhere.h")
+        self.write(elsewhere, "old")
+        os.chmod(elsewhere, 0o666)
+        os.symlink("elsewhere.h", header)
+        self.write("%s.%d.part" % (header, os.getpid()), "left by a process of our number that was killed")
+        self.good(self.spec, "-o", self.path("small"))
+        self.assertTrue(os.path.islink(header))
+        self.assertIn(b"gpunn_kernel_set", self.bytes(elsewhere))
+        self.assertEqual(os.stat(elsewhere).st_mode & 0o777, 0o666)
+
     def test_a_full_disk_leaves_the_old_files(self):
         self.good(self.spec, "-o", self.path("small"))
         self.write(self.path("small_kernels.h"), "old")
@@ -207,6 +218,14 @@ class Cli(unittest.TestCase):
         with mock.patch("builtins.open", failing):
             self.bad("small_kernels.cu cannot be written: No space left", self.spec, "-o", self.path("small"))
         self.assertEqual(self.bytes(self.path("small_kernels.h")), b"old")
+
+    def test_names_are_no_commands_for_a_terminal(self):
+        path = self.path("bad.json")
+        self.write(path, '{"gpunn_spec":1,"tensors":[{"op":"\\u001b]0;x\\u0007\\u009b31m\\u007f","id":"a"}]}')
+        code, _, err = self.run_main(path, "-o", self.path("small"))
+        self.assertEqual(code, 1)
+        self.assertIn(r"\x1b]0;x\x07\x9b31m\x7f", err)
+        self.assertTrue(err[:-1].isprintable(), err)
 
     def test_internal_errors_are_one_sentence(self):
         with mock.patch.object(partition, "partition", side_effect=KeyError("a\nb")):

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import unittest
+import unittest.mock
 
 from generator import ir, lower, partition, spec
 from tests.generator.test_lower import Checker, data, linear, model_of, op, par
@@ -246,6 +247,26 @@ class Rules(unittest.TestCase):
                    linear("end", "e", 2), op("mean", "loss", "end")]
         model = model_of(tensors)
         Checker(self, model).check_values(True)
+
+    def test_work_grows_with_the_model(self):
+        def calls(count):
+            tensors = [{"op": "input", "name": "t0", "shape": ["N", 4]}]
+            tensors += [op("relu", "t%d" % (k + 1), "t%d" % k) for k in range(count)] + [op("sum", "loss", "t%d" % count)]
+            view, seen = partition.View(model_of(tensors), True), [0]
+
+            def see(frame, event, _):
+                seen[0] += event == "call"
+            sys.setprofile(see)
+            try:
+                with unittest.mock.patch.object(partition.Partition, "_lowering_fault",
+                                                lambda self, members: "long" if len(members) > 8 else None):
+                    division = partition.Partition(view)
+                for members in division.groups():
+                    view.group(members)
+            finally:
+                sys.setprofile(None)
+            return seen[0]
+        self.assertLess(calls(800), 5 * calls(200))
 
     def test_one_kernel_for_the_same_thing(self):
         fc = {"op": "linear", "out_features": 6}

@@ -197,7 +197,7 @@ class Refused(unittest.TestCase):
         with self.assertRaises(SpecError) as caught:
             spec.parse(text, "m.json")
         message = str(caught.exception)
-        self.assertTrue(message.startswith("m.json:%s: " % place), message)
+        self.assertRegex(message, "^m[.]json:%s: " % place)
         self.assertRegex(message, sentence)
         self.assertNotIn("\n", message)
 
@@ -315,6 +315,12 @@ class Refused(unittest.TestCase):
                 ('{"op":"layer_norm","name":"b","inputs":["v"],"dims":2}', "4:40", "is the batch"),
                 ('{"op":"layer_norm","name":"b","inputs":["v"],"dims":3}', "4:53", "to its rank"),
                 ('{"op":"prelu","name":"b","inputs":["v"],"num_parameters":3}', "4:58", "channels of axis 1"),
+                ('{"op":"input","name":"q","shape":[2,"N",4]},\n'
+                 '{"op":"transformer_encoder","name":"e","inputs":["q"],"nhead":1,"num_layers":2147483647}', "5:78",
+                 "the model has room for [0-9]+ layers more"),
+                ('{"op":"input","name":"q","shape":["N",2147483647]},\n{"op":"input","name":"r","dtype":"i64","shape":["N"]},\n'
+                 '{"op":"multi_margin_loss","inputs":["q","r"]}', "6:36", r"2\^24"),
+                (",".join(['{"op":"relu","inputs":["v"]}'] * 30000), "4:[0-9]+", "more than 30000 tensors"),
                 ('{"op":"dropout","inputs":["v"],"p":1.5}', "4:36", "from 0 to 1"),
                 ('{"op":"add","inputs":["x","v"]}', "4:22", "do not broadcast"),
                 ('{"op":"softmax","inputs":["v"],"dim":2}', "4:38", "-2 to 1"),

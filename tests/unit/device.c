@@ -493,6 +493,85 @@ static void test_memory_limit(void **state)
     gpunn_device_close(dev);
 }
 
+/* ---- closing ---- */
+typedef struct warnings {
+    test_memory memory;
+    int         count;
+    char        last[256];
+} warnings;
+
+static void *warned_realloc(void *user, void *ptr, size_t old_size, size_t new_size)
+{
+    return hook_realloc(&((warnings *)user)->memory, ptr, old_size, new_size);
+}
+
+static void count_warnings(void *user, gpunn_log_level level, const char *message)
+{
+    warnings *w = user;
+    w->count += level == GPUNN_LOG_WARNING;
+    if (level == GPUNN_LOG_WARNING) (void)snprintf(w->last, sizeof w->last, "%s", message);
+}
+
+/* A device, a model, its optimizer and its loader, closed in every order. */
+static void closing_orders(void **state)
+{
+    fixture *f = *state;
+    for (int order = 0; order < 256; order++) {
+        const int turn[4] = {order & 3, order >> 2 & 3, order >> 4 & 3, order >> 6};
+        int       all = 0;
+        for (int i = 0; i < 4; i++) all |= 1 << turn[i];
+        if (all != 15) continue;
+        warnings w;
+        memset(&w, 0, sizeof w);
+        test_memory_init(&w.memory);
+        gpunn_device *dev = gpunn_device_open(ON(f->backend), .threads = 1, .realloc_fn = warned_realloc,
+                                              .log_fn = count_warnings, .user = &w);
+        assert_non_null(dev);
+        gpunn_model     *model = gpunn_model_create(dev);
+        net              n = net_make(model);
+        gpunn_optimizer *opt = MADE(dev, gpunn_adam(model));
+        float           *x;
+        int64_t         *t;
+        net_data(8, 1, &x, &t);
+        gpunn_loader *loader = MADE(
+            dev, gpunn_loader_create(model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = 8,
+                                     .batch_size = 4, .workers = 1));
+        assert_true(gpunn_next(loader));
+        OK(dev, gpunn_train_step(opt, n.loss));
+        w.count = 0;
+        bool gone[4] = {false, false, false, false};
+        int  expected = 0;
+        for (int i = 0; i < 4; i++) {
+            const int which = turn[i];
+            gone[which] = true;
+            expected += which == 0 ? !gone[1] || !gone[2] || !gone[3] : which == 1 ? !gone[2] || !gone[3] : 0;
+            if (which == 0) gpunn_device_close(dev);
+            if (which == 1) gpunn_model_destroy(model);
+            if (which == 2) gpunn_optimizer_destroy(opt);
+            if (which == 3) gpunn_loader_destroy(loader);
+            if (!gone[2] && !gone[3]) { /* what is left still works */
+                (void)gpunn_next(loader);
+                assert_int_equal(gpunn_train_step(opt, n.loss), GPUNN_OK);
+            }
+        }
+        if (w.count != expected) fail_msg("order %d: %d warnings for %d, the last: %s", order, w.count, expected, w.last);
+        free(x), free(t);
+        test_memory_check(&w.memory);
+    }
+}
+
+/* A closed device goes with the model that leaves it. */
+static void moved_from_closed(void **state)
+{
+    fixture      *f = *state;
+    gpunn_device *dev = gpunn_device_open(ON(f->backend), .threads = 1, .realloc_fn = hook_realloc, .user = &f->memory);
+    gpunn_model  *model = gpunn_model_create(dev);
+    (void)net_make(model);
+    gpunn_device_close(dev);
+    OK(f->dev, gpunn_model_to(model, f->dev));
+    gpunn_model_destroy(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),
@@ -507,6 +586,8 @@ int main(void)
                                        cmocka_unit_test(test_threads_large),
                                        cmocka_unit_test(test_teams),
                                        cmocka_unit_test(test_interleaved),
-                                       cmocka_unit_test(test_memory_limit)};
+                                       cmocka_unit_test(test_memory_limit),
+                                       test_with_device(closing_orders),
+                                       test_with_device(moved_from_closed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,9 +2,13 @@
  * -DGPUNN_ZLIB when the library is: then .gz files are made and read too. */
 #include "../test.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #ifdef GPUNN_ZLIB
 #include <zlib.h>
 #endif
@@ -405,6 +409,97 @@ static void disk_failures(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
+/* ---- names and neighbours of what is saved ---- */
+static bool is_link(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+}
+
+static void saved_through_links(void **state)
+{
+    fixture    *f = *state;
+    const char *file = test_path(f, "w.safetensors"), *link = test_path(f, "link"), *far = test_path(f, "folder/far"),
+               *new_link = test_path(f, "new"), *made = test_path(f, "made"), *hard = test_path(f, "hard"),
+               *folder = test_path(f, "folder");
+    struct stat info;
+    size_t      size;
+    small_model(f);
+    file_write(file, "old", 3);
+    assert_int_equal(mkdir(folder, 0700) | symlink("w.safetensors", link) | symlink("../link", far) | symlink(made, new_link), 0);
+    assert_int_equal(chmod(file, 0666), 0); /* more than umask lets be made */
+    OK(f->dev, gpunn_save(f->model, far));  /* relative links, one behind the other */
+    free(file_read(file, &size));
+    assert_true(size > 3 && is_link(link) && is_link(far));
+    assert_true(stat(file, &info) == 0 && (info.st_mode & 0777) == 0666);
+    OK(f->dev, gpunn_load(f->model, far));
+    OK(f->dev, gpunn_save(f->model, new_link)); /* to what is not there yet */
+    assert_true(is_link(new_link));
+    OK(f->dev, gpunn_load(f->model, made));
+    assert_int_equal(unlink(new_link) | symlink("new", new_link), 0);
+    FAILS(f->dev, gpunn_save(f->model, new_link), GPUNN_ERR_IO, "new", "symbolic links");
+    file_write(file, "old", 3);
+    assert_int_equal(linkat(AT_FDCWD, file, AT_FDCWD, hard, 0), 0);
+    OK(f->dev, gpunn_save(f->model, file)); /* under the other name stays what was there */
+    free(file_read(hard, &size));
+    assert_int_equal(size, 3);
+    assert_int_equal(unlink(file) | unlink(link) | unlink(far) | unlink(new_link) | unlink(made) | unlink(hard) | rmdir(folder),
+                     0);
+}
+
+/* New files that saves have left. */
+static int stale_count(const char *folder)
+{
+    int  count = 0;
+    DIR *directory = opendir(folder);
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL;) count += strncmp(entry->d_name, ".gpunn-", 7) == 0;
+    (void)closedir(directory);
+    return count;
+}
+
+static void killed_saves(void **state)
+{
+    fixture    *f = *state;
+    const char *path = test_path(f, "w.safetensors"), *living = test_path(f, ".gpunn-0123456789abcdef.tmp"),
+               *other = test_path(f, ".gpunn-0123456789abcdeg.tmp");
+    char          longest[512];
+    struct rlimit limit;
+    small_model(f);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = 100;
+    (void)fflush(NULL);
+    for (int i = 0; i < 3; i++) {
+        int   status;
+        pid_t child = fork();
+        if (child == 0) {
+            fixture own = {.dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 1)};
+            own.model = gpunn_model_create(own.dev);
+            small_model(&own);
+            (void)signal(SIGXFSZ, SIG_DFL);
+            (void)setrlimit(RLIMIT_FSIZE, &limit);
+            (void)gpunn_save(own.model, path); /* which the signal ends */
+            _exit(0);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
+    }
+    assert_int_equal(stale_count(f->folder), 1); /* each has removed the one before */
+    file_write(living, "a", 1);
+    file_write(other, "b", 1);
+    int fd = open(living, O_RDWR); /* another save at work */
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+    OK(f->dev, gpunn_save(f->model, path));
+    assert_int_equal(access(living, F_OK) | access(other, F_OK), 0);
+    assert_int_equal(stale_count(f->folder), 2);
+    (void)close(fd);
+    int used = snprintf(longest, sizeof longest, "%s/", f->folder);
+    memset(longest + used, 'n', 250);
+    longest[used + 250] = 0;
+    OK(f->dev, gpunn_save(f->model, longest));
+    assert_int_equal(stale_count(f->folder), 1);
+    assert_int_equal(unlink(path) | unlink(longest) | unlink(other), 0);
+}
+
 /* ---- checkpoints ---- */
 typedef struct training {
     gpunn_device    *dev;
@@ -603,6 +698,44 @@ static void checkpoint_damaged(void **state)
         cut_and_flip(f, path, 2000, load_checkpoint);
         gpunn_optimizer_destroy(the_optimizer);
     }
+    assert_int_equal(unlink(path), 0);
+}
+
+/* What gpunn_set_schedule takes, a checkpoint gives back. */
+static void checkpoint_schedules(void **state)
+{
+    static const int64_t counts[] = {-1, INT64_MAX / 2, INT64_MAX / 2 + 1, INT64_MIN};
+    static const int     calls[] = {-1, INT32_MAX / 2, INT32_MAX / 2 + 1, INT32_MIN};
+    fixture             *f = *state;
+    const char          *path = test_path(f, "c.safetensors");
+    int                  taken = 0, refused = 0;
+    MADE(f->dev, gpunn_parameter(f->model, "a", GPUNN_SHAPE(2), (gpunn_init){GPUNN_INIT_ZEROS, 0, 0}));
+    the_optimizer = MADE(f->dev, gpunn_sgd(f->model));
+    for (int type = GPUNN_SCHEDULE_CONSTANT; type <= GPUNN_SCHEDULE_PLATEAU; type++)
+        for (int field = 0; field < 7; field++)
+            for (int i = 0; i < (field < 5 ? COUNT(counts) : COUNT(calls)); i++) {
+                gpunn_schedule_args args = {
+                    .type = (gpunn_schedule_type)type, .total_steps = 9, .step_size = 3, .milestones = {5}};
+                int64_t *count[] = {&args.total_steps, &args.step_size, &args.warmup_steps, &args.milestones[0],
+                                    &args.milestones[2]};
+                if (field < 5)
+                    *count[field] = counts[i];
+                else
+                    *(field == 5 ? &args.patience : &args.cooldown) = calls[i];
+                if (gpunn_set_schedule_(the_optimizer, args) != GPUNN_OK) {
+                    check_sentence(f->dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "gpunn_set_schedule", "must be",
+                                   (const char *)NULL);
+                    gpunn_clear_error(f->dev);
+                    refused++;
+                    continue;
+                }
+                for (int step = 0; step < 4; step++) OK(f->dev, gpunn_schedule_step(the_optimizer, 1));
+                OK(f->dev, gpunn_checkpoint_save(the_optimizer, NULL, path));
+                OK(f->dev, gpunn_checkpoint_load(the_optimizer, NULL, path));
+                taken++;
+            }
+    assert_true(taken > 40 && refused > 150);
+    gpunn_optimizer_destroy(the_optimizer);
     assert_int_equal(unlink(path), 0);
 }
 
@@ -1006,25 +1139,17 @@ static void dtypes_of_torch(void **state)
 int main(void)
 {
     struct CMUnitTest tests[] = {
-        test_with_device(weights_round_trip),
-        test_with_device(weights_odd_names),
-        test_with_device(weights_dtypes),
-        test_with_device(weights_partial),
-        test_with_device(weights_bad_headers),
-        test_with_device(weights_damaged),
-        test_with_device(disk_failures),
-        test_with_device(resume_equals_uninterrupted),
-        test_with_device(checkpoint_mismatches),
-        test_with_device(checkpoint_averages),
-        test_with_device(checkpoint_damaged),
-        test_with_device(memory_failures),
-        test_with_device(idx_types),
-        test_with_device(idx_compressed),
-        test_with_device(cifar),
-        test_with_device(npy_round_trip),
-        test_with_device(npy_headers),
-        test_with_device(files_of_others),
-        test_with_device(dtypes_of_torch),
+        test_with_device(weights_round_trip),    test_with_device(weights_odd_names),
+        test_with_device(weights_dtypes),        test_with_device(weights_partial),
+        test_with_device(weights_bad_headers),   test_with_device(weights_damaged),
+        test_with_device(disk_failures),         test_with_device(saved_through_links),
+        test_with_device(killed_saves),          test_with_device(resume_equals_uninterrupted),
+        test_with_device(checkpoint_mismatches), test_with_device(checkpoint_averages),
+        test_with_device(checkpoint_damaged),    test_with_device(checkpoint_schedules),
+        test_with_device(memory_failures),       test_with_device(idx_types),
+        test_with_device(idx_compressed),        test_with_device(cifar),
+        test_with_device(npy_round_trip),        test_with_device(npy_headers),
+        test_with_device(files_of_others),       test_with_device(dtypes_of_torch),
     };
     return cmocka_run_group_tests_name("files", tests, NULL, NULL);
 }

@@ -399,6 +399,7 @@ static void test_fit_errors(void **state)
 {
     fixture *f = *state;
     setup    s = make(f, 0);
+    assert_true(gpunn_progress_bar(NULL, NULL));
     FAILS(s.dev, gpunn_fit(s.opt, .train = s.train), GPUNN_ERR_ARGUMENT, "loss");
     FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss), GPUNN_ERR_ARGUMENT, "train");
     FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = -1), GPUNN_ERR_ARGUMENT, "epochs");

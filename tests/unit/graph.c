@@ -861,6 +861,24 @@ static void test_orders_and_copies(void **state)
             gpunn_chunk(f->rows, 0, 1, parts, 4) ? f->rows : NULL);
     REFUSED(f, GPUNN_ERR_SHAPE, "split: axis 0 of [batch, 20] is the batch, which cannot be cut; choose another axis",
             gpunn_split(f->rows, 1, 0, parts, 4) ? f->rows : NULL);
+    assert_int_equal(gpunn_split(f->rows, INT64_MAX, 1, parts, 4), 1);
+    assert_int_equal(gpunn_split(f->rows, INT64_MAX - 1, 1, parts, 4), 1);
+    check_shape(f, parts[0], SHAPE(B, 20));
+    assert_int_equal(gpunn_chunk(f->rows, INT32_MAX, 1, parts, 4), 0);
+    assert_string_equal(gpunn_error(f->dev), "chunk: there are 20 parts, but parts has room for 4");
+    gpunn_clear_error(f->dev);
+    REFUSED(f, GPUNN_ERR_SHAPE, "tile: axis 1 of [batch, 20], 9223372036854775807 times, has more than 2^59 elements",
+            gpunn_tile(f->rows, SHAPE(1, INT64_MAX)));
+    REFUSED(f, GPUNN_ERR_SHAPE, "tile: axis 0 of [batch, 20], 1152921504606846976 times, has more than 2^59 elements",
+            gpunn_tile(f->rows, SHAPE(INT64_C(1) << 60, 1)));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "input 'i': shape [9223372036854775808 batch] is not allowed here; dimensions are 1 or more, and one of them may be "
+            "GPUNN_BATCH",
+            gpunn_input(f->model, "i", GPUNN_F32, SHAPE(INT64_MIN)));
+    assert_null(gpunn_reshape(f->rows, SHAPE(INT64_MIN, 20)));
+    gpunn_clear_error(f->dev);
+    assert_null(gpunn_expand(f->rows, SHAPE(INT64_MIN, INT64_MIN, 20)));
+    gpunn_clear_error(f->dev);
     gpunn_tensor *chosen = gpunn_where(f->labels, f->labels, f->labels);
     assert_null(chosen);
     assert_int_equal(gpunn_last_status(f->dev), GPUNN_ERR_DTYPE);

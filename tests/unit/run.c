@@ -733,6 +733,20 @@ static void test_huge(void **state)
     assert_true(bytes > (size_t)24000000000000);
     FAILS(f->dev, gpunn_model_summary(f->model, .batch_size = INT64_MAX / 8, .outputs = {y}, .bytes = &bytes), GPUNN_ERR_SHAPE,
           "x");
+    gpunn_tensor *image = gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 16, 1, 3));
+    gpunn_tensor *wide = gpunn_input(f->model, "wide", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1 << 20, 1 << 10, 1 << 10));
+    gpunn_tensor *grid = gpunn_input(f->model, "grid", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 3, 2));
+    gpunn_tensor *folded[] = {
+        MADE(f->dev, gpunn_conv2d(image, "c", .out_channels = 16, .kernel_size = 3, .padding = 1)),
+        MADE(f->dev, gpunn_conv2d(wide, "w", .out_channels = 1 << 20, .kernel_size = 1, .stride = 1 << 30, .padding = 0)),
+        MADE(f->dev, gpunn_conv2d(wide, "v", .out_channels = 1 << 18, .kernel_size = 5, .padding = 2, .no_bias = true)),
+        MADE(f->dev, gpunn_grid_sample(image, grid))};
+    const int64_t batches[] = {INT64_C(1) << 53, INT64_C(1) << 18, INT64_C(1) << 18, INT64_C(1) << 53};
+    for (int i = 0; i < COUNT(folded); i++) {
+        gpunn_status status = gpunn_model_summary(f->model, .batch_size = batches[i], .outputs = {folded[i]}, .bytes = &bytes);
+        assert_true(status == GPUNN_OK || status == GPUNN_ERR_SHAPE || status == GPUNN_ERR_MEMORY);
+        gpunn_clear_error(f->dev);
+    }
     FAILS(f->dev, gpunn_write(x, &bytes, SIZE_MAX / 4000 * 4000), GPUNN_ERR_MEMORY, "memory");
     FAILS(f->dev, gpunn_forward(&y, 1), GPUNN_ERR_STATE, "x");
     assert_int_equal(gpunn_memory_allocated(f->dev), 0);

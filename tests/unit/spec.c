@@ -1,7 +1,17 @@
 /* Specs: the canonical text and its hash, saving and loading of every op, settings and optimizers, damaged and hostile texts,
  * failing memory; arrays in safetensors files. Run from the repository's root. */
+#include <string.h>
+
+static long compared; /* names, by the library */
+static int  counting_strcmp(const char *a, const char *b)
+{
+    compared++;
+    return strcmp(a, b);
+}
+#define strcmp counting_strcmp
 #define GPUNN_IMPLEMENTATION
 #include "../test.h"
+#undef strcmp
 
 #include <locale.h>
 
@@ -583,6 +593,14 @@ static void refused_saves(void **state)
     assert_non_null(gpunn_set_name(n.logits, "logits"));
     assert_non_null(gpunn_set_name(gpunn_find(f->model, "fc1.bias"), "mine"));
     FAILS(f->dev, gpunn_spec_save(f->model, path), GPUNN_ERR_UNSUPPORTED, "'mine'", "'fc1'");
+    for (long n = 1, calls = 0; n == 1 || f->memory.calls - calls >= n; n++) { /* the sentence fits the status */
+        calls = f->memory.calls;
+        f->memory.fail_at = calls + n;
+        gpunn_status status = gpunn_spec_save(f->model, path);
+        f->memory.fail_at = 0;
+        assert_int_equal(status, gpunn_last_status(f->dev));
+        gpunn_clear_error(f->dev);
+    }
     gpunn_model_destroy(other);
     gpunn_clear_error(NULL);
     FAILS_NULL(NULL, gpunn_spec_load(NULL, path), GPUNN_ERR_ARGUMENT, "gpunn_spec_load");
@@ -818,6 +836,87 @@ static void hostile_specs(void **state)
     check_refused(f, digits, "number");
 }
 
+/* ---- counts ---- */
+/* A chain of that many linear layers, loaded: names compared. */
+static long compared_for(fixture *f, int layers)
+{
+    const char *path = test_path(f, "chain.json");
+    FILE       *file = fopen(path, "w");
+    assert_non_null(file);
+    (void)fputs("{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"t0\", \"shape\": [\"N\", 1]}", file);
+    for (int i = 1; i <= layers; i++)
+        (void)fprintf(file,
+                      ", {\"op\": \"linear\", \"name\": \"fc%d\", \"id\": \"t%d\", \"inputs\": [\"t%d\"], \"out_features\": 1}",
+                      i, i, i - 1);
+    (void)fputs("]}", file);
+    assert_int_equal(fclose(file), 0);
+    compared = 0;
+    gpunn_model *model = gpunn_spec_load(f->dev, path);
+    long         loading = compared;
+    if (model) OK(f->dev, gpunn_spec_save(model, path));
+    gpunn_model_destroy(model);
+    assert_int_equal(unlink(path), 0);
+    return model ? loading : -1;
+}
+
+static void large_specs(void **state)
+{
+    static const char *const cases[] = {
+        "{\"op\": \"transformer_encoder\", \"name\": \"e\", \"inputs\": [\"x\"], \"nhead\": 1, \"num_layers\": 2147483647}",
+        "{\"op\": \"transformer_decoder\", \"name\": \"d\", \"inputs\": [\"x\", \"x\"], \"nhead\": 1, \"num_layers\": 1500}"};
+    fixture *f = *state;
+    char     text[512];
+    for (int i = 0; i < COUNT(cases); i++) {
+        (void)snprintf(text, sizeof text,
+                       "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [2, \"N\", 4]}, ^%s]}",
+                       cases[i]);
+        long calls = f->memory.calls;
+        check_refused(f, text, "the model has room for");
+        assert_true(f->memory.calls - calls < 1000);
+    }
+    check_refused(f,
+                  "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [\"N\", 2147483647]}, "
+                  "{\"op\": \"input\", \"name\": \"t\", \"shape\": [\"N\"], \"dtype\": \"i64\"}, "
+                  "^{\"op\": \"multi_margin_loss\", \"inputs\": [\"x\", \"t\"]}]}",
+                  "2^24");
+    long few = compared_for(f, 1000), many = compared_for(f, 4000);
+    if (!(few > 0 && many < 6 * few)) fail_msg("names compared: %ld for 1000 layers, %ld for 4000", few, many);
+    assert_int_equal(compared_for(f, 10000), -1);
+    check_sentence(f->dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "more than 30000 tensors", (const char *)NULL);
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(2, GPUNN_BATCH, 4));
+    FAILS_NULL(f->dev, gpunn_transformer_encoder(x, "e", .nhead = 1, .num_layers = INT32_MAX), GPUNN_ERR_ARGUMENT, "room for",
+               "layers");
+}
+
+/* Names and layers are found after renaming, and not after the call that made them failed. */
+static void found_names(void **state)
+{
+    fixture      *f = *state;
+    char          name[32];
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 4)), *made[200];
+    for (int i = 0; i < COUNT(made); i++) {
+        (void)snprintf(name, sizeof name, "n%d", i);
+        made[i] = gpunn_set_name(gpunn_relu(x), name);
+    }
+    for (int i = 0; i < COUNT(made); i += 2) {
+        (void)snprintf(name, sizeof name, "m%d", i);
+        assert_ptr_equal(gpunn_set_name(made[i], name), made[i]);
+    }
+    for (int i = 0; i < COUNT(made); i++) {
+        (void)snprintf(name, sizeof name, "n%d", i);
+        assert_ptr_equal(gpunn_find(f->model, name), i % 2 ? made[i] : NULL);
+        *name = 'm';
+        assert_ptr_equal(gpunn_find(f->model, name), i % 2 ? NULL : made[i]);
+    }
+    assert_null(gpunn_transformer_encoder_layer(x, "e", .nhead = 3));
+    gpunn_clear_error(f->dev);
+    assert_null(gpunn_find(f->model, "e.self_attn.in_proj_weight"));
+    gpunn_tensor *steps = gpunn_reshape(x, GPUNN_SHAPE(1, GPUNN_BATCH, 4));
+    assert_non_null(gpunn_transformer_encoder_layer(steps, "e", .nhead = 2));
+    assert_non_null(gpunn_find(f->model, "e.self_attn.in_proj_weight"));
+    FAILS_NULL(f->dev, gpunn_linear(x, "e.linear1", .out_features = 2), GPUNN_ERR_ARGUMENT, "taken by another layer");
+}
+
 static const char sample[] = "{\"gpunn_spec\": 1, \"name\": \"a\\u00e9\", \"precision\": \"f32\", \"math\": \"fast\", \"fuse\": "
                              "{\"never\": [[\"a\", null]]},\n"
                              " \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [\"N\", 3]}, {\"op\": \"constant\", "
@@ -993,6 +1092,7 @@ int main(void)
         test_with_device(other_locale),  test_with_device(refused_saves),   test_with_device(hostile_entries),
         test_with_device(hostile_specs), test_with_device(cut_and_flipped), test_with_device(failing_memory),
         test_with_device(places_end),    test_with_device(other_words),     test_with_device(arrays),
+        test_with_device(large_specs),   test_with_device(found_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
