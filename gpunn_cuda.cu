@@ -24,6 +24,7 @@
  *     recurrent rnn, lstm, gru: cuDNN's, or products and a kernel for each step
  *     loss      cross_entropy, nll
  *     map       elementwise ops, expanded from gpunn.h's tables; cast; permute, concat, slice, pad, expand
+ *     short     steps in a row that are too short for a launch each
  *     update    optimizers, norms of gradients, the loss scale
  *     run       whole runs: plain, captured, replayed
  *     backend   opening, closing, the table
@@ -1514,14 +1515,13 @@ __device__ __forceinline__ float gpunn__activate(const gpunn__product *p, int64_
     return sum * 0.5f * (1 + t) * (1 + x * (1 - t) * 0.7978846f * (1 + 0.134145f * x * x));
 }
 
-/* A block makes 16 x 16 of d at a time, a thread one of them. blockIdx.y: which product. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__product_kernel(gpunn__product_pair pair)
+/* A block makes 16 x 16 of d at a time, a thread one of them. */
+__device__ __forceinline__ void gpunn__product_make(const gpunn__product *p)
 {
-    __shared__ float      a[GPUNN__DEPTH][GPUNN__TILE + 1], b[GPUNN__DEPTH][GPUNN__TILE + 1];
-    const gpunn__product *p = &pair.p[blockIdx.y];
-    const int             x = (int)threadIdx.x % GPUNN__TILE, y = (int)threadIdx.x / GPUNN__TILE;
-    const int64_t         across = (p->n + GPUNN__TILE - 1) / GPUNN__TILE;
-    const int64_t         tiles = across * ((p->m + GPUNN__TILE - 1) / GPUNN__TILE);
+    __shared__ float a[GPUNN__DEPTH][GPUNN__TILE + 1], b[GPUNN__DEPTH][GPUNN__TILE + 1];
+    const int        x = (int)threadIdx.x % GPUNN__TILE, y = (int)threadIdx.x / GPUNN__TILE;
+    const int64_t    across = (p->n + GPUNN__TILE - 1) / GPUNN__TILE;
+    const int64_t    tiles = across * ((p->m + GPUNN__TILE - 1) / GPUNN__TILE);
     for (int64_t tile = blockIdx.x; tile < tiles * p->batch; tile += gridDim.x) {
         const int64_t batch = tile / tiles, i0 = tile % tiles / across * GPUNN__TILE, j0 = tile % across * GPUNN__TILE;
         float         sum = 0, row_sum = 0;
@@ -1546,6 +1546,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__product_kernel(g
         if (p->activation == GPUNN__GELU_TANH && p->aux) gpunn__store(p->aux, p->d_dtype, at, sum);
         gpunn__store(p->d, p->d_dtype, at, gpunn__activate(p, at, sum));
     }
+}
+
+/* blockIdx.y: which product. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__product_kernel(gpunn__product_pair pair)
+{
+    gpunn__product_make(&pair.p[blockIdx.y]);
 }
 
 static int64_t gpunn__product_tiles(const gpunn__product *p)
@@ -1657,22 +1663,30 @@ static gpunn_status gpunn__apply(gpunn__cuda *cuda, gpunn_op act, gpunn_value *x
     return gpunn__cuda_map(cuda, &step, gradient ? GPUNN__BACKWARD : GPUNN__FORWARD);
 }
 
-/* x [rows, in], y = x W^T + bias: the product makes as much of it and of what is merged into the step as it can. A bias of F32
- * under a result of half the size is first rounded to it, into the workspace. */
+/* x [rows, in], y = x W^T + bias, with what is merged into the step, as one product. false: a product cannot make all of that. */
+static bool gpunn__linear_whole(const gpunn_step *step, gpunn__product *whole)
+{
+    const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
+    const gpunn_value *bias = &step->in[2], *residual = &step->fused.residual, *before = &step->fused.before, *y = &step->out;
+    *whole = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true, y);
+    whole->bias = bias->data;
+    whole->bias_dtype = bias->dtype;
+    whole->residual = residual->data;
+    whole->activation = step->fused.relu ? GPUNN__RELU : step->fused.gelu_tanh ? GPUNN__GELU_TANH : GPUNN__NO_ACTIVATION;
+    whole->aux = before->data;
+    return !step->fused.norm && (!before->data || before->dtype == y->dtype) && (!residual->data || residual->dtype == y->dtype);
+}
+
+/* The product makes as much of it as it can. A bias of F32 under a result of half the size is first rounded to it, into the
+ * workspace. */
 static gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
-    const gpunn_value *bias = &step->in[2], *residual = &step->fused.residual, *y = &step->out;
+    const gpunn_value *bias = &step->in[2], *y = &step->out;
     gpunn_value *const before = step->fused.before.data ? &step->fused.before : &step->out; /* what an activation is applied to */
-    gpunn__product     whole = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true, y), bare = whole;
+    gpunn__product     bare = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true, before), whole;
     bool               fits = false, round = false, mask = false;
-    bare.d = before->data;
-    bare.d_dtype = before->dtype;
-    whole.bias = bias->data;
-    whole.residual = residual->data;
-    whole.activation = step->fused.relu ? GPUNN__RELU : step->fused.gelu_tanh ? GPUNN__GELU_TANH : GPUNN__NO_ACTIVATION;
-    whole.aux = step->fused.before.data;
-    const bool whole_too = !step->fused.norm && before->dtype == y->dtype && (!residual->data || residual->dtype == y->dtype);
+    const bool         whole_too = gpunn__linear_whole(step, &whole);
     for (int attempt = 0; whole_too && !fits && attempt < 4; attempt++) {
         mask = attempt < 2;
         round = attempt % 2 == 1;
@@ -7613,7 +7627,7 @@ __device__ __forceinline__ void gpunn__class_loss_total(const gpunn__class_loss 
     gpunn__store(l.along.out, l.along.out_type, 0, (float)(loss / divisor));
 }
 
-static __global__ void __launch_bounds__(1024) gpunn__class_loss_kernel(const gpunn__class_loss l)
+__device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &l)
 {
     float loss = 0, weights = 0;
     for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
@@ -7658,6 +7672,11 @@ static __global__ void __launch_bounds__(1024) gpunn__class_loss_kernel(const gp
         l.partial[blockIdx.x] = make_float2(loss, weights);
 }
 
+static __global__ void __launch_bounds__(1024) gpunn__class_loss_kernel(const gpunn__class_loss l)
+{
+    gpunn__class_loss_make(l);
+}
+
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_total_kernel(const gpunn__class_loss l, int parts)
 {
     double loss = 0, weights = 0;
@@ -7694,7 +7713,7 @@ struct gpunn__class_loss_slope_visit {
     }
 };
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_backward_kernel(const gpunn__class_loss l)
+__device__ __forceinline__ void gpunn__class_loss_slope(const gpunn__class_loss &l)
 {
     float2 whole = *l.saved;
     for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
@@ -7716,6 +7735,11 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_backw
     }
 }
 
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_backward_kernel(const gpunn__class_loss l)
+{
+    gpunn__class_loss_slope(l);
+}
+
 /* Blocks and threads of the forward kernel: a single block where that is quick, since it needs no second launch. */
 static unsigned gpunn__class_loss_blocks(const gpunn__cuda *cuda, const gpunn__along *a, unsigned *threads)
 {
@@ -7726,22 +7750,14 @@ static unsigned gpunn__class_loss_blocks(const gpunn__cuda *cuda, const gpunn__a
     return 1;
 }
 
-static gpunn_status gpunn__class_loss_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, bool softmax)
+static gpunn__class_loss gpunn__class_loss_of(const gpunn__cuda *cuda, const gpunn_step *step)
 {
     const gpunn_value *in = step->in;
+    const bool         softmax = step->op == GPUNN_OP_CROSS_ENTROPY;
     gpunn__class_loss  l;
-    unsigned           threads;
     memset(&l, 0, sizeof l);
     l.along = gpunn__along_axis(cuda, step, in[0].rank > 1 ? 1 : 0);
     if (!softmax && !step->backward) l.along.team = 1; /* reads one element of each line */
-    unsigned blocks = gpunn__class_loss_blocks(cuda, &l.along, &threads);
-    if (action == GPUNN__PREPARE) {
-        if (!step->backward) {
-            step->saved_bytes = (size_t)(softmax ? l.along.lines + 1 : 1) * sizeof(float2);
-            step->workspace_bytes = blocks > 1 ? blocks * sizeof(float2) : 0;
-        }
-        return GPUNN_OK;
-    }
     l.softmax = softmax;
     l.reduction = step->attr->reduction;
     l.labels = in[1].data;
@@ -7754,6 +7770,20 @@ static gpunn_status gpunn__class_loss_step(gpunn__cuda *cuda, gpunn_step *step, 
     l.ignore = step->attr->ignore_index;
     l.saved = (float2 *)step->saved;
     l.partial = (float2 *)step->workspace;
+    return l;
+}
+
+static gpunn_status gpunn__class_loss_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn__class_loss l = gpunn__class_loss_of(cuda, step);
+    unsigned                threads, blocks = gpunn__class_loss_blocks(cuda, &l.along, &threads);
+    if (action == GPUNN__PREPARE) {
+        if (!step->backward) {
+            step->saved_bytes = (size_t)(l.softmax ? l.along.lines + 1 : 1) * sizeof(float2);
+            step->workspace_bytes = blocks > 1 ? blocks * sizeof(float2) : 0;
+        }
+        return GPUNN_OK;
+    }
     if (action == GPUNN__BACKWARD) {
         if (!step->grad_in[0].data) return GPUNN_OK;
         return GPUNN__LAUNCH(cuda, gpunn__class_loss_backward_kernel, gpunn__along_blocks(cuda, &l.along), GPUNN__THREADS, l);
@@ -7765,12 +7795,12 @@ static gpunn_status gpunn__class_loss_step(gpunn__cuda *cuda, gpunn_step *step, 
 
 static gpunn_status gpunn__cuda_cross_entropy(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    return gpunn__class_loss_step(cuda, step, action, true);
+    return gpunn__class_loss_step(cuda, step, action);
 }
 
 static gpunn_status gpunn__cuda_nll(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    return gpunn__class_loss_step(cuda, step, action, false);
+    return gpunn__class_loss_step(cuda, step, action);
 }
 /* ---- ctc_loss -------------------------------------------------------------------------------------------------------- *
  * gpunn.h's formulas, one block a sample, a thread for every place of a row. A label or length out of range costs NaN, which the
@@ -8284,20 +8314,18 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__map_backward_
     }
 }
 
-/* In the order of gpunn_op, where the elementwise ops come first. */
+/* In the order of gpunn_op, where they come first. */
+#define GPUNN__MAP_OPS(X) \
+    GPUNN_UNARY_OPS(X) GPUNN_UNARY1_OPS(X) GPUNN_UNARY2_OPS(X) GPUNN_BINARY_OPS(X) GPUNN_BINARY1_OPS(X) GPUNN_TERNARY_OPS(X)
 static const struct {
     void (*forward)(gpunn__map_job job);
     void (*backward)(gpunn__map_job job);
     gpunn__map_facts facts;
-} gpunn__map_ops[] = {
-    {NULL, NULL, {}},
-/* clang-format off */
+} gpunn__map_ops[] = {{NULL, NULL, {}},
 #define GPUNN__X(ENUM, name, ...) \
     {gpunn__map_forward_kernel<gpunn__op_##name>, gpunn__map_backward_kernel<gpunn__op_##name>, gpunn__op_##name::FACTS},
-    GPUNN_UNARY_OPS(GPUNN__X) GPUNN_UNARY1_OPS(GPUNN__X) GPUNN_UNARY2_OPS(GPUNN__X)
-    GPUNN_BINARY_OPS(GPUNN__X) GPUNN_BINARY1_OPS(GPUNN__X) GPUNN_TERNARY_OPS(GPUNN__X)
+                      GPUNN__MAP_OPS(GPUNN__X)
 #undef GPUNN__X
-    /* clang-format on */
 };
 
 static gpunn__operand gpunn__operand_of(const gpunn_value *value, const gpunn_value *result)
@@ -8815,6 +8843,195 @@ static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__
             gpunn__move_axis(&move, out->dim[d], out_stride[d], in_stride[d], before[d], 1, in->dim[d]);
     }
     return gpunn__cuda_move(cuda, &move);
+}
+/* ==== >>short ========================================================================================================= *
+ * Short steps in a row take longer to launch than to compute. One block does them one after another: products of a tile or two,
+ * elementwise ops, sums to one number and class losses, forward and backward. */
+enum { GPUNN__SHORT_STEPS = 16, GPUNN__SHORT_TILES = 2 };
+#ifndef GPUNN__SHORT
+#define GPUNN__SHORT 1024 /* elements of such a step at most: four of each thread */
+#endif
+
+typedef struct gpunn__short_map { /* as gpunn__map_job, its operands as large as the result or one number */
+    gpunn_op    op;
+    bool        single[GPUNN__FROM_COUNT], add[3];
+    int         count;
+    const void *from[GPUNN__FROM_COUNT];
+    void       *to[3];
+    gpunn_dtype from_dtype[GPUNN__FROM_COUNT], to_dtype[3];
+    float       attr[2];
+} gpunn__short_map;
+
+typedef struct gpunn__short_sum { /* y = the sum of x / divisor; backward x = or += y / divisor */
+    void       *x, *y;
+    gpunn_dtype x_type, y_type;
+    int         count;
+    float       divisor;
+    bool        add;
+} gpunn__short_sum;
+
+typedef struct gpunn__short {
+    gpunn_op op;
+    bool     backward;
+    union {
+        gpunn__short_map  map;
+        gpunn__short_sum  sum;
+        gpunn__product    product;
+        gpunn__class_loss loss;
+    };
+} gpunn__short;
+
+typedef struct gpunn__short_steps {
+    gpunn__short step[GPUNN__SHORT_STEPS];
+    int          count;
+} gpunn__short_steps;
+static_assert(sizeof(gpunn__short_steps) <= 4096, "a kernel's arguments");
+
+/* By any of the tables' ops. */
+__device__ __forceinline__ float gpunn__map_forward_of(gpunn_op op, const float *from, const float *attr)
+{
+    switch (op) {
+#define GPUNN__X(ENUM, name, ...) \
+    case GPUNN_OP_##ENUM: return gpunn__op_##name::forward(from, attr);
+        GPUNN__MAP_OPS(GPUNN__X)
+#undef GPUNN__X
+    default: return 0;
+    }
+}
+
+__device__ __forceinline__ float gpunn__map_derivative_of(gpunn_op op, int i, const float *from, const float *attr)
+{
+    switch (op) {
+#define GPUNN__X(ENUM, name, ...) \
+    case GPUNN_OP_##ENUM: return gpunn__op_##name::derivative(i, from, attr);
+        GPUNN__MAP_OPS(GPUNN__X)
+#undef GPUNN__X
+    default: return 0;
+    }
+}
+
+__device__ __forceinline__ void gpunn__short_map_make(const gpunn__short_map &m, bool backward)
+{
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < m.count; i += (int)blockDim.x) {
+        float from[GPUNN__FROM_COUNT];
+#pragma unroll
+        for (int k = 0; k < GPUNN__FROM_COUNT; k++)
+            from[k] = m.from[k] ? gpunn__load(m.from[k], m.from_dtype[k], m.single[k] ? 0 : i) : 0;
+        if (!backward) {
+            gpunn__store(m.to[0], m.to_dtype[0], i, gpunn__map_forward_of(m.op, from, m.attr));
+            continue;
+        }
+#pragma unroll 1
+        for (int d = 0; d < 3; d++) {
+            if (m.to[d] == NULL) continue;
+            float slope = gpunn__map_derivative_of(m.op, d, from, m.attr);
+            gpunn__store(m.to[d], m.to_dtype[d], i, m.add[d] ? gpunn__load(m.to[d], m.to_dtype[d], i) + slope : slope);
+        }
+    }
+}
+
+__device__ __forceinline__ void gpunn__short_sum_make(const gpunn__short_sum &s, bool backward)
+{
+    float sum = 0, slope = backward ? gpunn__load(s.y, s.y_type, 0) / s.divisor : 0;
+    for (int i = (int)threadIdx.x; i < s.count; i += (int)blockDim.x)
+        if (backward)
+            gpunn__store(s.x, s.x_type, i, s.add ? gpunn__load(s.x, s.x_type, i) + slope : slope);
+        else
+            sum += gpunn__load(s.x, s.x_type, i);
+    if (backward) return;
+    sum = gpunn__block_reduce(sum, gpunn__add());
+    if (threadIdx.x == 0) gpunn__store(s.y, s.y_type, 0, sum / s.divisor);
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__short_kernel(const __grid_constant__ gpunn__short_steps steps)
+{
+#pragma unroll 1
+    for (int i = 0; i < steps.count; i++) {
+        const gpunn__short &step = steps.step[i];
+        __syncthreads(); /* what the steps before have stored is there for all */
+        if (step.op == GPUNN_OP_LINEAR)
+            gpunn__product_make(&step.product);
+        else if (step.op == GPUNN_OP_SUM)
+            gpunn__short_sum_make(step.sum, step.backward);
+        else if (step.op != GPUNN_OP_CROSS_ENTROPY && step.op != GPUNN_OP_NLL)
+            gpunn__short_map_make(step.map, step.backward);
+        else if (step.backward)
+            gpunn__class_loss_slope(step.loss);
+        else
+            gpunn__class_loss_make(step.loss);
+    }
+}
+
+static bool gpunn__short_map_of(const gpunn_step *step, gpunn__short_map *m)
+{
+    const gpunn__map_facts *facts = &gpunn__map_ops[step->op].facts;
+    const gpunn_value      *from[GPUNN__FROM_COUNT] = {NULL, NULL, NULL, &step->out, &step->grad_out};
+    unsigned                computed = 0;
+    memset(m, 0, sizeof *m);
+    if (step->out.count > GPUNN__SHORT) return false;
+    m->op = step->op;
+    m->count = (int)step->out.count;
+    memcpy(m->attr, step->attr->value, sizeof m->attr);
+    for (int i = 0; i < step->input_count; i++) {
+        const gpunn_value *to = step->backward ? &step->grad_in[i] : i == 0 ? &step->out : NULL;
+        const bool         whole = step->in[i].count == step->out.count;
+        from[i] = &step->in[i];
+        if (!whole && (step->in[i].count != 1 || (step->backward && to->data))) return false;
+        if (to == NULL || to->data == NULL) continue;
+        computed |= 1u << i;
+        m->to[i] = to->data;
+        m->to_dtype[i] = to->dtype;
+        m->add[i] = step->backward && step->accumulate[i];
+    }
+    for (int k = 0; k < (step->backward ? (int)GPUNN__FROM_COUNT : step->input_count); k++) {
+        if (from[k] == NULL || (step->backward && !(facts->readers[k] & computed))) continue;
+        m->from[k] = from[k]->data;
+        m->from_dtype[k] = from[k]->dtype;
+        m->single[k] = from[k]->count != step->out.count;
+    }
+    return true;
+}
+
+static bool gpunn__short_sum_of(const gpunn_step *step, gpunn__short_sum *s)
+{
+    const gpunn_value *x = step->backward ? &step->grad_in[0] : &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    memset(s, 0, sizeof *s);
+    if (step->in[0].count > GPUNN__SHORT || step->out.count != 1 || x->data == NULL) return false;
+    s->x = x->data, s->x_type = x->dtype;
+    s->y = y->data, s->y_type = y->dtype;
+    s->count = (int)step->in[0].count;
+    s->divisor = step->attr->mean ? (float)s->count : 1;
+    s->add = step->backward && step->accumulate[0];
+    return true;
+}
+
+/* Whether a step is short enough, and how the block does it. */
+static bool gpunn__short_of(const gpunn__cuda *cuda, const gpunn_step *step, gpunn__short *item)
+{
+    item->op = step->op;
+    item->backward = step->backward;
+    switch (step->op) {
+    case GPUNN_OP_LINEAR:
+        return !step->backward && step->out.count <= GPUNN__SHORT && gpunn__linear_whole(step, &item->product) &&
+               gpunn__product_is_small(cuda, &item->product) && gpunn__product_tiles(&item->product) <= GPUNN__SHORT_TILES;
+    case GPUNN_OP_SUM: return gpunn__short_sum_of(step, &item->sum);
+    case GPUNN_OP_CROSS_ENTROPY:
+    case GPUNN_OP_NLL:
+        item->loss = gpunn__class_loss_of(cuda, step);
+        return step->in[0].count <= GPUNN__SHORT && item->loss.along.out && item->loss.along.team <= 32;
+    default: return (size_t)step->op < sizeof gpunn__map_ops / sizeof *gpunn__map_ops && gpunn__short_map_of(step, &item->map);
+    }
+}
+
+/* Launches the short steps with which a run goes on, if there are at least two. Returns how many it has taken. */
+static gpunn_status gpunn__short_run(gpunn__cuda *cuda, const gpunn_step *steps, int count, int *taken)
+{
+    gpunn__short_steps shorts;
+    for (shorts.count = 0; shorts.count < count && shorts.count < GPUNN__SHORT_STEPS; shorts.count++)
+        if (!gpunn__short_of(cuda, &steps[shorts.count], &shorts.step[shorts.count])) break;
+    *taken = shorts.count > 1 ? shorts.count : 0;
+    return *taken ? GPUNN__LAUNCH(cuda, gpunn__short_kernel, 1, GPUNN__THREADS, shorts) : GPUNN_OK;
 }
 /* ==== >>update ======================================================================================================== *
  * torch.optim's steps, each in one pass over parameter, gradient and state. What a run decides by (is the loss finite, the norm
@@ -9504,9 +9721,13 @@ static gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step *step, gp
 /* Everything of a run but its numbers. */
 static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
 {
-    for (int i = 0; i < run->step_count; i++) {
-        run->failed = &run->steps[i];
-        GPUNN__TRY(gpunn__cuda_dispatch(cuda, &run->steps[i], run->steps[i].backward ? GPUNN__BACKWARD : GPUNN__FORWARD));
+    for (int i = 0, taken; i < run->step_count; i += taken) {
+        gpunn_step *step = &run->steps[i];
+        run->failed = step;
+        GPUNN__TRY(gpunn__short_run(cuda, step, run->step_count - i, &taken));
+        if (taken > 0) continue;
+        GPUNN__TRY(gpunn__cuda_dispatch(cuda, step, step->backward ? GPUNN__BACKWARD : GPUNN__FORWARD));
+        taken = 1;
     }
     run->failed = NULL;
     return gpunn__cuda_updates(cuda, run);

@@ -6,7 +6,8 @@
  *     EMULATOR_CUDNN     0: convolutions find no cuDNN
  *     EMULATOR_MEMORY    bytes of a GPU's memory, 1 GiB
  *     EMULATOR_MULTIPROCESSORS   2; an H200 has 132
- *     EMULATOR_RUN       0: kernels and libraries' calls are counted, and compute nothing */
+ *     EMULATOR_RUN       0: kernels and libraries' calls are counted, and compute nothing
+ *     EMULATOR_SHORT     elements at most of steps that share a launch, 1024; 0: each step has its own */
 #ifndef EMULATOR_H
 #define EMULATOR_H
 /* Faults found so far in kernels and in the use of the runtime (each printed as it is found), and the last one's sentence. */
