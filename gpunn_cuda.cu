@@ -1559,10 +1559,11 @@ static int64_t gpunn__product_tiles(const gpunn__product *p)
     return (p->m + GPUNN__TILE - 1) / GPUNN__TILE * ((p->n + GPUNN__TILE - 1) / GPUNN__TILE) * p->batch;
 }
 
-/* Done before the library's kernel would have started: every tile has a multiprocessor of its own and few pieces. */
+/* Done before the library's kernel would have started: a multiprocessor has no more than two pieces to do. */
 static bool gpunn__product_is_small(const gpunn__cuda *cuda, const gpunn__product *p)
 {
-    return p->k <= 2 * GPUNN__DEPTH && gpunn__product_tiles(p) <= cuda->multiprocessors;
+    const int64_t pieces = (p->k + GPUNN__DEPTH - 1) / GPUNN__DEPTH;
+    return pieces <= 2 && gpunn__product_tiles(p) * pieces <= 2 * cuda->multiprocessors;
 }
 
 static gpunn_status gpunn__product_own(gpunn__cuda *cuda, const gpunn__product *p, int count)
