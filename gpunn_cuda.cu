@@ -101,8 +101,10 @@ typedef struct gpunn__cuda {
     gpunn__libraries    *libraries;
     gpunn__cached       *cached;
     gpunn__staging      *staging;
-    volatile uint64_t   *bad; /* pinned: [0] a training step with a bad loss (GPUNN__BAD_NORM: norm), [1] the bits of that */
-    uint64_t            *bad_device; /* the same memory, as kernels see it */
+    gpunn_step        *next, *end; /* of the run that is being launched: what follows the step at work, which may take it over */
+    const gpunn_step  *summed;     /* the convolution whose gradient of the bias is there before its own step */
+    volatile uint64_t *bad;        /* pinned: [0] a training step with a bad loss (GPUNN__BAD_NORM: norm), [1] the bits of that */
+    uint64_t          *bad_device; /* the same memory, as kernels see it */
 } gpunn__cuda;
 
 static gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...);
@@ -154,6 +156,12 @@ __device__ __forceinline__ void gpunn__store(void *data, gpunn_dtype dtype, int6
         ((float *)data)[i] = x;
     else
         ((unsigned short *)data)[i] = gpunn__to_half(x, dtype);
+}
+
+/* What x becomes when it is stored. */
+__device__ __forceinline__ float gpunn__rounded(float x, gpunn_dtype dtype)
+{
+    return dtype == GPUNN_F32 ? x : gpunn__from_half(gpunn__to_half(x, dtype), dtype);
 }
 
 /* Element i of I64, I32 or U8 storage. */
@@ -2780,7 +2788,7 @@ static gpunn_status gpunn__cuda_conv(gpunn__cuda *cuda, gpunn_step *step, gpunn_
     float *const             dbias = (float *)step->grad_in[2].data;
     const int64_t            channels = dy->dim[1], area = dy->channels_last ? 1 : dy->count / (dy->dim[0] * channels);
     const int64_t            n = dy->count / (channels * area);
-    if (dbias == NULL) return GPUNN_OK;
+    if (dbias == NULL || (action != GPUNN__PREPARE && step == cuda->summed)) return GPUNN_OK;
     if (action != GPUNN__PREPARE)
         return gpunn__cuda_channel_sums(cuda, dy->data, dy->dtype, n, channels, area, dbias, step->accumulate[2],
                                         step->workspace);
@@ -3151,20 +3159,110 @@ static gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, bool adaptiv
     return axis;
 }
 
-static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, bool average, bool adaptive)
+enum { GPUNN__POOL_MOST = 1 << 30 }; /* values of an image, or cells of a window */
+
+/* Cells of the largest window; more than GPUNN__POOL_MOST where there are too many. */
+static int64_t gpunn__pool_cells(const gpunn__pool *p)
+{
+    int64_t plane = (int64_t)p->y.span * p->x.span;
+    return plane > GPUNN__POOL_MOST ? plane : p->z.span * plane;
+}
+
+static gpunn__pool gpunn__pool_of(const gpunn_step *step, bool average, bool adaptive)
 {
     const gpunn_value     *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    const gpunn_value     *from = step->backward ? y : x, *to = step->backward ? &step->grad_in[0] : y;
     const gpunn__pool_axis flat = {1, 1, 1, 1, 0, 1};
-    const int64_t          most = (int64_t)1 << 30;
     int                    deep = x->rank - 4; /* 1: with a depth, to which setting 0 belongs */
     gpunn__pool            p;
     memset(&p, 0, sizeof p);
     p.z = deep ? gpunn__pool_axis_of(step, adaptive, 0, x->dim[2], y->dim[2]) : flat;
     p.y = gpunn__pool_axis_of(step, adaptive, deep, x->dim[2 + deep], y->dim[2 + deep]);
     p.x = gpunn__pool_axis_of(step, adaptive, 1 + deep, x->dim[3 + deep], y->dim[3 + deep]);
-    int64_t plane = (int64_t)p.y.span * p.x.span, window = plane > most ? plane : p.z.span * plane;
     p.average = average;
-    p.at_bytes = p.average || !step->training ? 0 : window <= 256 ? 1 : 4;
+    p.at_bytes = p.average || !step->training ? 0 : gpunn__pool_cells(&p) <= 256 ? 1 : 4;
+    p.results = y->count, p.cells = x->count;
+    p.count_exclude_pad = adaptive || step->attr->count_exclude_pad;
+    p.at = step->saved;
+    p.from = from->data, p.from_dtype = from->dtype;
+    p.to = to->data, p.to_dtype = to->dtype;
+    p.accumulate = step->backward && step->accumulate[0];
+    return p;
+}
+
+/* Whether a maximum's windows lie side by side and cover every cell, each small enough for one thread. */
+static bool gpunn__pool_tiles(const gpunn_step *step, const gpunn__pool *p)
+{
+    return step->op == GPUNN_OP_MAX_POOL2D && !step->in[0].channels_last && p->y.stride == p->y.kernel &&
+           p->x.stride == p->x.kernel && p->y.padding + p->x.padding == 0 && p->y.out * p->y.kernel == p->y.n &&
+           p->x.out * p->x.kernel == p->x.n && gpunn__pool_cells(p) < 32;
+}
+
+typedef struct gpunn__pool_relu {
+    gpunn__pool p; /* `to` is the gradient of what relu is applied to */
+    int         images, channels;
+    const void *y; /* relu's result */
+    gpunn_dtype y_dtype;
+    float      *sums; /* [channels] = or += those of the gradient; NULL: not wanted */
+    bool        add;
+} gpunn__pool_relu;
+
+/* A block for each channel, a thread for each window. */
+static __global__ void __launch_bounds__(1024) gpunn__pool_relu_back_kernel(const gpunn__pool_relu r)
+{
+    const gpunn__pool &p = r.p;
+    const int          size = p.y.out * p.x.out;
+    float              sum = 0;
+    for (int item = (int)threadIdx.x; item < r.images * size; item += (int)blockDim.x) {
+        int     image = item / size, index = item - image * size, row = index / p.x.out, column = index - row * p.x.out;
+        int64_t volume = (int64_t)image * r.channels + blockIdx.x, i = volume * size + index;
+        int64_t corner = (volume * p.y.n + row * p.y.kernel) * p.x.n + column * p.x.kernel;
+        int     at = gpunn__pool_marked(p, i);
+        float   g = gpunn__load(p.from, p.from_dtype, i);
+        for (int cell = 0; cell < p.y.kernel * p.x.kernel; cell++) {
+            int64_t place = corner + cell / p.x.kernel * p.x.n + cell % p.x.kernel;
+            float   slope = cell != at || gpunn__load(r.y, r.y_dtype, place) <= 0 ? 0 : gpunn__rounded(g, p.to_dtype);
+            gpunn__store(p.to, p.to_dtype, place, slope);
+            sum += slope;
+        }
+    }
+    if (r.sums == NULL) return;
+    sum = gpunn__block_reduce(sum, gpunn__add());
+    if (threadIdx.x == 0) r.sums[blockIdx.x] = r.add ? r.sums[blockIdx.x] + sum : sum;
+}
+
+/* Takes over the relu before a maximum, on its way back, and sums up the gradient of the convolution's bias before that. */
+static gpunn_status gpunn__pool_relu_back(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__pool *p, bool *taken)
+{
+    const gpunn_step *relu = cuda->next, *conv = cuda->next + 1;
+    const int64_t     channels = step->in[0].dim[1];
+    gpunn__pool_relu  r;
+    *taken = cuda->next < cuda->end && gpunn__pool_tiles(step, p) && p->results / channels <= 4 * 1024 && !p->accumulate &&
+             relu->op == GPUNN_OP_RELU && relu->backward && relu->grad_out.data == p->to && relu->grad_in[0].data == p->to &&
+             !relu->accumulate[0] && relu->grad_in[0].dtype == p->to_dtype;
+    if (!*taken) return GPUNN_OK;
+    memset(&r, 0, sizeof r);
+    r.p = *p;
+    r.images = (int)step->in[0].dim[0];
+    r.channels = (int)channels;
+    r.y = relu->out.data, r.y_dtype = relu->out.dtype;
+    if (conv < cuda->end && conv->op == GPUNN_OP_CONV2D && conv->backward && conv->grad_out.data == p->to) {
+        r.sums = (float *)conv->grad_in[2].data;
+        r.add = conv->accumulate[2];
+        cuda->summed = conv;
+    }
+    cuda->next++;
+    return GPUNN__LAUNCH(cuda, gpunn__pool_relu_back_kernel, (unsigned)channels, 1024, r);
+}
+
+static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, bool average, bool adaptive)
+{
+    const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    const int64_t      most = GPUNN__POOL_MOST;
+    gpunn__pool        p = gpunn__pool_of(step, average, adaptive);
+    const int          deep = x->rank - 4;
+    const int64_t      window = gpunn__pool_cells(&p);
+    bool               taken;
     if (action == GPUNN__PREPARE) {
         const gpunn__pool_axis *axes[3] = {&p.z, &p.y, &p.x};
         for (int i = 0; i < 3; i++)
@@ -3182,19 +3280,12 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
         if (!step->backward) step->saved_bytes = (size_t)p.at_bytes * (size_t)y->count;
         return GPUNN_OK;
     }
-    p.results = y->count, p.cells = x->count;
-    p.count_exclude_pad = adaptive || step->attr->count_exclude_pad;
-    p.at = step->saved;
-    const gpunn_value *from = action == GPUNN__FORWARD ? x : y, *to = action == GPUNN__FORWARD ? y : &step->grad_in[0];
-    p.from = from->data, p.from_dtype = from->dtype;
-    p.to = to->data, p.to_dtype = to->dtype;
     if (p.to == NULL) return GPUNN_OK;
-    if (action == GPUNN__BACKWARD) p.accumulate = step->accumulate[0];
     if (x->channels_last) {
         p.images = x->dim[0];
         p.channels = (int)x->dim[1];
         p.packs = (p.channels + GPUNN__PACK - 1) / GPUNN__PACK;
-        dim3     grid(gpunn__blocks(cuda, to->count / x->dim[0], GPUNN__PACK));
+        dim3     grid(gpunn__blocks(cuda, (step->backward ? x : y)->count / x->dim[0], GPUNN__PACK));
         unsigned rows = (unsigned)cuda->multiprocessors * 16 / grid.x + 1;
         grid.y = p.images < rows ? (unsigned)p.images : rows;
         if (action == GPUNN__BACKWARD) return GPUNN__LAUNCH(cuda, gpunn__pool_last_back_kernel, grid, GPUNN__THREADS, p);
@@ -3202,6 +3293,8 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
     }
     if (action == GPUNN__BACKWARD) {
         unsigned blocks = gpunn__blocks(cuda, p.cells, 8);
+        GPUNN__TRY(gpunn__pool_relu_back(cuda, step, &p, &taken));
+        if (taken) return GPUNN_OK;
         if (deep) return GPUNN__LAUNCH(cuda, gpunn__pool_back_kernel<true>, blocks, GPUNN__THREADS, p);
         return GPUNN__LAUNCH(cuda, gpunn__pool_back_kernel<false>, blocks, GPUNN__THREADS, p);
     }
@@ -4149,6 +4242,40 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_kernel(co
     }
 }
 
+/* With the maxima over what comes out: a thread for each window. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_pool_kernel(const gpunn__finish f, const gpunn__pool p)
+{
+    const int size = p.y.out * p.x.out;
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < p.results; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t volume = i / size;
+        int     index = (int)(i - volume * size), row = index / p.x.out, column = index - row * p.x.out, at = 0;
+        int64_t corner = (volume * p.y.n + row * p.y.kernel) * p.x.n + column * p.x.kernel;
+        float2  line = gpunn__finish_line(f, volume % f.channels);
+        float   best = -INFINITY;
+        for (int cell = 0; cell < p.y.kernel * p.x.kernel; cell++) {
+            int64_t place = corner + cell / p.x.kernel * p.x.n + cell % p.x.kernel;
+            float   v = gpunn__load(f.y, f.y_dtype, place) * line.x + line.y;
+            v = gpunn__rounded(f.relu && v <= 0 ? 0 : v, f.out_dtype);
+            gpunn__store(f.out, f.out_dtype, place, v);
+            if (v > best || v != v) best = v, at = cell;
+        }
+        gpunn__store(p.to, p.to_dtype, i, best);
+        gpunn__pool_mark(p, i, at);
+    }
+}
+
+/* Whether the step that follows takes maxima over what f makes, in windows of which each has a thread at once. Memory that f reads
+ * beside its result may be where the maxima go. */
+static bool gpunn__finish_pools(const gpunn__cuda *cuda, const gpunn__finish *f, gpunn__pool *p)
+{
+    const gpunn_step *pool = cuda->next;
+    if (pool == cuda->end || pool->op != GPUNN_OP_MAX_POOL2D || pool->backward || pool->in[0].data != f->out || f->y != f->out ||
+        f->residual)
+        return false;
+    *p = gpunn__pool_of(pool, false, false);
+    return gpunn__pool_tiles(pool, p) && p->results <= (int64_t)cuda->multiprocessors * 2048;
+}
+
 static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype, bool bias,
                                        bool norm, bool residual, bool relu)
 {
@@ -4170,6 +4297,11 @@ static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step
         f.eps = step->fused.eps;
     }
     f.relu = relu;
+    gpunn__pool p;
+    if (gpunn__finish_pools(cuda, &f, &p)) {
+        cuda->next++;
+        return GPUNN__LAUNCH(cuda, gpunn__finish_pool_kernel, gpunn__blocks(cuda, p.results, 1), GPUNN__THREADS, f, p);
+    }
     return GPUNN__LAUNCH(cuda, gpunn__finish_kernel, gpunn__blocks(cuda, f.count, GPUNN__PACK), GPUNN__THREADS, f);
 }
 
@@ -4433,12 +4565,6 @@ static void gpunn__reduction_shape(const gpunn__cuda *cuda, gpunn__reduction *r,
 static size_t gpunn__reduction_workspace(const gpunn__reduction *r)
 {
     return r->chunks == 1 ? 0 : (size_t)(r->chunks * r->kept * r->columns) * sizeof(float);
-}
-
-/* What x becomes when it is stored. */
-__device__ __forceinline__ float gpunn__rounded(float x, gpunn_dtype dtype)
-{
-    return dtype == GPUNN_F32 ? x : gpunn__from_half(gpunn__to_half(x, dtype), dtype);
 }
 
 template <int KIND> struct gpunn__fold {
@@ -9025,14 +9151,15 @@ static bool gpunn__short_of(const gpunn__cuda *cuda, const gpunn_step *step, gpu
     }
 }
 
-/* Launches the short steps with which a run goes on, if there are at least two. Returns how many it has taken. */
-static gpunn_status gpunn__short_run(gpunn__cuda *cuda, const gpunn_step *steps, int count, int *taken)
+/* Takes the short steps with which the run goes on, if there are at least two. */
+static gpunn_status gpunn__short_run(gpunn__cuda *cuda)
 {
     gpunn__short_steps shorts;
-    for (shorts.count = 0; shorts.count < count && shorts.count < GPUNN__SHORT_STEPS; shorts.count++)
-        if (!gpunn__short_of(cuda, &steps[shorts.count], &shorts.step[shorts.count])) break;
-    *taken = shorts.count > 1 ? shorts.count : 0;
-    return *taken ? GPUNN__LAUNCH(cuda, gpunn__short_kernel, 1, GPUNN__THREADS, shorts) : GPUNN_OK;
+    for (shorts.count = 0; shorts.count < GPUNN__SHORT_STEPS && cuda->next + shorts.count < cuda->end; shorts.count++)
+        if (!gpunn__short_of(cuda, cuda->next + shorts.count, &shorts.step[shorts.count])) break;
+    if (shorts.count < 2) return GPUNN_OK;
+    cuda->next += shorts.count;
+    return GPUNN__LAUNCH(cuda, gpunn__short_kernel, 1, GPUNN__THREADS, shorts);
 }
 /* ==== >>update ======================================================================================================== *
  * torch.optim's steps, each in one pass over parameter, gradient and state. What a run decides by (is the loss finite, the norm
@@ -9722,13 +9849,15 @@ static gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step *step, gp
 /* Everything of a run but its numbers. */
 static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
 {
-    for (int i = 0, taken; i < run->step_count; i += taken) {
-        gpunn_step *step = &run->steps[i];
+    cuda->next = run->steps, cuda->end = run->steps + run->step_count;
+    cuda->summed = NULL;
+    while (cuda->next < cuda->end) {
+        gpunn_step *step = cuda->next;
         run->failed = step;
-        GPUNN__TRY(gpunn__short_run(cuda, step, run->step_count - i, &taken));
-        if (taken > 0) continue;
+        GPUNN__TRY(gpunn__short_run(cuda));
+        if (cuda->next > step) continue;
+        cuda->next++;
         GPUNN__TRY(gpunn__cuda_dispatch(cuda, step, step->backward ? GPUNN__BACKWARD : GPUNN__FORWARD));
-        taken = 1;
     }
     run->failed = NULL;
     return gpunn__cuda_updates(cuda, run);
