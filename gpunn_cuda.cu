@@ -8455,6 +8455,8 @@ static const struct {
 #undef GPUNN__X
 };
 
+static constexpr int GPUNN__MAP_COUNT = sizeof gpunn__map_ops / sizeof *gpunn__map_ops;
+
 static gpunn__operand gpunn__operand_of(const gpunn_value *value, const gpunn_value *result)
 {
     gpunn__operand operand = {value->data, value->dtype, 0, {1}, {1}};
@@ -9147,8 +9149,34 @@ static bool gpunn__short_of(const gpunn__cuda *cuda, const gpunn_step *step, gpu
     case GPUNN_OP_NLL:
         item->loss = gpunn__class_loss_of(cuda, step);
         return step->in[0].count <= GPUNN__SHORT && item->loss.along.out && item->loss.along.team <= 32;
-    default: return (size_t)step->op < sizeof gpunn__map_ops / sizeof *gpunn__map_ops && gpunn__short_map_of(step, &item->map);
+    default: return (int)step->op < GPUNN__MAP_COUNT && gpunn__short_map_of(step, &item->map);
     }
+}
+
+/* Whether each node of a generated kernel's group would be a short step by itself: then it shares a launch with what stands before
+ * and after the group, too. */
+static bool gpunn__short_group(const gpunn_step *step)
+{
+    const gpunn_kernel *kernel = step->group.kernel;
+    int64_t             largest = 1;
+    for (int i = 0; i < step->input_count; i++)
+        if (step->in[i].count > largest) largest = step->in[i].count;
+    for (int i = 0; i < step->input_count; i++) {
+        const gpunn_dtype dtype = step->in[i].dtype;
+        if (gpunn__is_float(dtype) && step->in[i].count != 1 && step->in[i].count != largest) return false;
+    }
+    for (int k = 0; k < kernel->node_count; k++) {
+        const char  *text = kernel->nodes[k].text; /* begins with the op's name and ends in the shape */
+        const size_t length = strlen(text), word = strcspn(text, " ");
+        int          op = 1;
+        while (op < GPUNN_OP_COUNT &&
+               (strncmp(gpunn_op_name((gpunn_op)op), text, word) != 0 || gpunn_op_name((gpunn_op)op)[word] != 0))
+            op++;
+        const bool number = length >= 2 && strcmp(text + length - 2, "[]") == 0;
+        const bool reduces = op == GPUNN_OP_SUM || op == GPUNN_OP_CROSS_ENTROPY || op == GPUNN_OP_NLL;
+        if (!(op < GPUNN__MAP_COUNT || (reduces && number))) return false;
+    }
+    return largest <= GPUNN__SHORT;
 }
 
 /* Takes the short steps with which the run goes on, if there are at least two. */
@@ -9576,6 +9604,9 @@ static double gpunn__decimal(float value)
     return floor((double)value * 1e7 + 0.5) / 1e7;
 }
 
+/* A generated update needs a launch before it that decides; of fewer parameters it does not make up for that. */
+#define GPUNN__FUSED_UPDATE (1024 * GPUNN__SHORT)
+
 static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_job *job)
 {
     const gpunn_update *u = &job->u;
@@ -9588,13 +9619,13 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
     job->take1 = (float)(1 - (betas ? job->beta1 : gpunn__decimal(u->dampening)));
     job->take2 = (float)(1 - (betas ? job->beta2 : gpunn__decimal(u->alpha)));
     job->numbers = NULL;
-    if (u->fused_launch || u->kind == GPUNN_UPDATE_NADAM || u->kind == GPUNN_UPDATE_LAMB) {
+    const bool fused = u->fused_launch && u->count > (int64_t)GPUNN__FUSED_UPDATE;
+    if (fused || u->kind == GPUNN_UPDATE_NADAM || u->kind == GPUNN_UPDATE_LAMB) {
         gpunn_update_numbers *numbers = &cuda->state->numbers[job->index];
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__decide_kernel, 1, GPUNN__THREADS, *job, numbers));
         job->numbers = numbers;
     }
-    if (u->fused_launch)
-        return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, job->numbers, cuda->stream), "a generated update");
+    if (fused) return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, job->numbers, cuda->stream), "a generated update");
     unsigned blocks = gpunn__blocks(cuda, u->count, GPUNN__PACK);
     switch (u->kind) {
     case GPUNN_UPDATE_ADAM:
@@ -9756,6 +9787,8 @@ static gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *step, gpunn
                                         "it was made for a model of another precision: operand %d is %s here and %s there", i,
                                         gpunn_dtype_name(dtype), gpunn_dtype_name((gpunn_dtype)operands[i].dtype));
         }
+        if (gpunn__short_group(step))
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "its steps are so short that they share a launch with others");
         step->workspace_bytes = launch->workspace(step->group.batch, cuda->multiprocessors);
         return step->workspace_bytes == SIZE_MAX ? gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
                                                  : GPUNN_OK;
