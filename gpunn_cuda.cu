@@ -9073,7 +9073,7 @@ __device__ __forceinline__ void gpunn__short_sum_make(const gpunn__short_sum &s,
     if (threadIdx.x == 0) gpunn__store(s.y, s.y_type, 0, sum / s.divisor);
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__short_kernel(const __grid_constant__ gpunn__short_steps steps)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 1) gpunn__short_kernel(const __grid_constant__ gpunn__short_steps steps)
 {
 #pragma unroll 1
     for (int i = 0; i < steps.count; i++) {

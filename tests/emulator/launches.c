@@ -4,7 +4,7 @@
 #include "../test.h"
 
 #include "../bench/gpu_workloads.h"
-#include "counted_sets.h" /* of the workloads that have generated kernels here: bench_sets.py */
+#include "emulator/counted_sets.h" /* of the workloads that have generated kernels here: bench_sets.py */
 #include "emulator.h"
 
 static void count(workload *w, const char *name)
