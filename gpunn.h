@@ -17994,8 +17994,14 @@ static bool gpunn__has_gradient(const gpunn_tensor *t)
     return t->kind == GPUNN__PARAMETER && t->trainable && t->grad_reached;
 }
 
-/* Whether parameter i of the list goes on where the range ends and, with opt, shares all that an update call reads. Where eps is
- * 0 the zeros between parameters would become 0 / 0, so there they are left out. LAMB's norms are each parameter's own. */
+/* Whether zeros, as they lie between parameters, stay zeros in an update: not where 0 is divided by an eps of 0. */
+static bool gpunn__keeps_zeros(const gpunn_update *rule)
+{
+    return rule->eps != 0 || rule->kind == GPUNN_UPDATE_SGD || rule->kind == GPUNN_UPDATE_LION;
+}
+
+/* Whether parameter i of the list goes on where the range ends and, with opt, shares all that an update call reads. LAMB's norms
+ * are each parameter's own. */
 static bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *const *list, int i, const gpunn_optimizer *opt)
 {
     const gpunn_tensor *t = list[i], *first = list[range->first];
@@ -18005,7 +18011,7 @@ static bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *const *list,
     if (opt->rule.kind == GPUNN_UPDATE_LAMB) return false;
     bool same_decay = t->decay == first->decay || opt->rule.weight_decay == 0;
     return t->lr_scale == first->lr_scale && same_decay && opt->steps[i] == opt->steps[range->first] &&
-           (opt->rule.eps != 0 || range->end == padded);
+           (gpunn__keeps_zeros(&opt->rule) || range->end == padded);
 }
 
 /* Moves on to the next range of the list that has gradients. */

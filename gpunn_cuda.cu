@@ -26,6 +26,7 @@
  *     recurrent rnn, lstm, gru: cuDNN's, or products and a kernel for each step
  *     loss      cross_entropy, nll
  *     map       elementwise ops, expanded from gpunn.h's tables; cast; permute, concat, slice, pad, expand
+ *     short     steps in a row that are too short for a launch each
  *     update    optimizers, norms of gradients, the loss scale
  *     run       whole runs: plain, captured, replayed
  *     backend   opening, closing, the table
@@ -104,8 +105,10 @@ typedef struct gpunn__cuda {
     unsigned             slower; /* kinds of ops of which was said that cuDNN does not do one: a bit for each gpunn__dnn_kind */
     gpunn__cached       *cached;
     gpunn__staging      *staging;
-    volatile uint64_t   *bad; /* pinned: [0] a training step with a bad loss (GPUNN__BAD_NORM: norm), [1] the bits of that */
-    uint64_t            *bad_device; /* the same memory, as kernels see it */
+    gpunn_step        *next, *end; /* of the run that is being launched: what follows the step at work, which may take it over */
+    const gpunn_step  *summed;     /* the convolution whose gradient of the bias is there before its own step */
+    volatile uint64_t *bad;        /* pinned: [0] a training step with a bad loss (GPUNN__BAD_NORM: norm), [1] the bits of that */
+    uint64_t          *bad_device; /* the same memory, as kernels see it */
 } gpunn__cuda;
 
 static gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...);
@@ -157,6 +160,12 @@ __device__ __forceinline__ void gpunn__store(void *data, gpunn_dtype dtype, int6
         ((float *)data)[i] = x;
     else
         ((unsigned short *)data)[i] = gpunn__to_half(x, dtype);
+}
+
+/* What x becomes when it is stored. */
+__device__ __forceinline__ float gpunn__rounded(float x, gpunn_dtype dtype)
+{
+    return dtype == GPUNN_F32 ? x : gpunn__from_half(gpunn__to_half(x, dtype), dtype);
 }
 
 /* Element i of I64, I32 or U8 storage. */
@@ -1565,14 +1574,13 @@ __device__ __forceinline__ float gpunn__activate(const gpunn__product *p, int64_
     return sum * 0.5f * (1 + t) * (1 + x * (1 - t) * 0.7978846f * (1 + 0.134145f * x * x));
 }
 
-/* A block makes 16 x 16 of d at a time, a thread one of them. blockIdx.y: which product. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__product_kernel(gpunn__product_pair pair)
+/* A block makes 16 x 16 of d at a time, a thread one of them. */
+__device__ __forceinline__ void gpunn__product_make(const gpunn__product *p)
 {
-    __shared__ float      a[GPUNN__DEPTH][GPUNN__TILE + 1], b[GPUNN__DEPTH][GPUNN__TILE + 1];
-    const gpunn__product *p = &pair.p[blockIdx.y];
-    const int             x = (int)threadIdx.x % GPUNN__TILE, y = (int)threadIdx.x / GPUNN__TILE;
-    const int64_t         across = (p->n + GPUNN__TILE - 1) / GPUNN__TILE;
-    const int64_t         tiles = across * ((p->m + GPUNN__TILE - 1) / GPUNN__TILE);
+    __shared__ float a[GPUNN__DEPTH][GPUNN__TILE + 1], b[GPUNN__DEPTH][GPUNN__TILE + 1];
+    const int        x = (int)threadIdx.x % GPUNN__TILE, y = (int)threadIdx.x / GPUNN__TILE;
+    const int64_t    across = (p->n + GPUNN__TILE - 1) / GPUNN__TILE;
+    const int64_t    tiles = across * ((p->m + GPUNN__TILE - 1) / GPUNN__TILE);
     for (int64_t tile = blockIdx.x; tile < tiles * p->batch; tile += gridDim.x) {
         const int64_t batch = tile / tiles, i0 = tile % tiles / across * GPUNN__TILE, j0 = tile % across * GPUNN__TILE;
         float         sum = 0, row_sum = 0;
@@ -1599,15 +1607,22 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__product_kernel(g
     }
 }
 
+/* blockIdx.y: which product. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__product_kernel(gpunn__product_pair pair)
+{
+    gpunn__product_make(&pair.p[blockIdx.y]);
+}
+
 static int64_t gpunn__product_tiles(const gpunn__product *p)
 {
     return (p->m + GPUNN__TILE - 1) / GPUNN__TILE * ((p->n + GPUNN__TILE - 1) / GPUNN__TILE) * p->batch;
 }
 
-/* Done before the library's kernel would have started: every tile has a multiprocessor of its own and few pieces. */
+/* Done before the library's kernel would have started: a multiprocessor has no more than two pieces to do. */
 static bool gpunn__product_is_small(const gpunn__cuda *cuda, const gpunn__product *p)
 {
-    return p->k <= 2 * GPUNN__DEPTH && gpunn__product_tiles(p) <= cuda->multiprocessors;
+    const int64_t pieces = (p->k + GPUNN__DEPTH - 1) / GPUNN__DEPTH;
+    return pieces <= 2 && gpunn__product_tiles(p) * pieces <= 2 * cuda->multiprocessors;
 }
 
 static gpunn_status gpunn__product_own(gpunn__cuda *cuda, const gpunn__product *p, int count)
@@ -1787,24 +1802,30 @@ static gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step,
     return gpunn__cuda_finish(cuda, step, y, y_dtype, bias, step->fused.norm, residual, step->fused.relu);
 }
 
-/* x [rows, in], y = x W^T + bias: the product makes as much of it and of what is merged into the step as it can. */
+/* x [rows, in], y = x W^T + bias, with what is merged into the step, as one product. false: a product cannot make all of that. */
+static bool gpunn__linear_whole(const gpunn_step *step, gpunn__product *whole)
+{
+    const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
+    const gpunn_value *bias = &step->in[2], *residual = &step->fused.residual, *before = &step->fused.before, *y = &step->out;
+    *whole = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true, y);
+    whole->bias = bias->data;
+    whole->bias_dtype = bias->dtype;
+    whole->residual = residual->data;
+    whole->activation = step->fused.relu ? GPUNN__RELU : step->fused.gelu_tanh ? GPUNN__GELU_TANH : GPUNN__NO_ACTIVATION;
+    whole->keep_nan = step->training; /* a bad loss must show */
+    whole->aux = before->data;
+    return !step->fused.norm && (!before->data || before->dtype == y->dtype) && (!residual->data || residual->dtype == y->dtype);
+}
+
+/* The product makes as much of it as it can. */
 static gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
-    const gpunn_value *bias = &step->in[2], *residual = &step->fused.residual, *y = &step->out;
+    const gpunn_value *y = &step->out;
     gpunn_value *const before = step->fused.before.data ? &step->fused.before : &step->out; /* what an activation is applied to */
-    gpunn__product     whole = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true, y), bare = whole;
+    gpunn__product     bare = gpunn__make_product(step, rows, out, in, &step->in[0], false, &step->in[1], true, before), whole;
     bool               fits = false;
-    bare.d = before->data;
-    bare.d_dtype = before->dtype;
-    whole.bias = bias->data;
-    whole.bias_dtype = bias->dtype;
-    whole.residual = residual->data;
-    whole.activation = step->fused.relu ? GPUNN__RELU : step->fused.gelu_tanh ? GPUNN__GELU_TANH : GPUNN__NO_ACTIVATION;
-    whole.keep_nan = step->training; /* a bad loss must show */
-    whole.aux = step->fused.before.data;
-    if (!step->fused.norm && before->dtype == y->dtype && (!residual->data || residual->dtype == y->dtype))
-        GPUNN__TRY(gpunn__product_fits(cuda, &whole, &fits));
+    if (gpunn__linear_whole(step, &whole)) GPUNN__TRY(gpunn__product_fits(cuda, &whole, &fits));
     if (action == GPUNN__PREPARE) step->workspace_bytes = 0;
     GPUNN__TRY(gpunn__products(cuda, fits ? &whole : &bare, 1, action));
     if (fits || action == GPUNN__PREPARE) return GPUNN_OK;
@@ -3089,7 +3110,7 @@ static gpunn_status gpunn__cuda_conv(gpunn__cuda *cuda, gpunn_step *step, gpunn_
     float *const             dbias = (float *)step->grad_in[2].data;
     const int64_t            channels = dy->dim[1], area = dy->channels_last ? 1 : dy->count / (dy->dim[0] * channels);
     const int64_t            n = dy->count / (channels * area);
-    if (dbias == NULL) return GPUNN_OK;
+    if (dbias == NULL || (action != GPUNN__PREPARE && step == cuda->summed)) return GPUNN_OK;
     if (action != GPUNN__PREPARE)
         return gpunn__cuda_channel_sums(cuda, dy->data, dy->dtype, n, channels, area, dbias, step->accumulate[2],
                                         step->workspace);
@@ -3460,20 +3481,110 @@ static gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, bool adaptiv
     return axis;
 }
 
-static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, bool average, bool adaptive)
+enum { GPUNN__POOL_MOST = 1 << 30 }; /* values of an image, or cells of a window */
+
+/* Cells of the largest window; more than GPUNN__POOL_MOST where there are too many. */
+static int64_t gpunn__pool_cells(const gpunn__pool *p)
+{
+    int64_t plane = (int64_t)p->y.span * p->x.span;
+    return plane > GPUNN__POOL_MOST ? plane : p->z.span * plane;
+}
+
+static gpunn__pool gpunn__pool_of(const gpunn_step *step, bool average, bool adaptive)
 {
     const gpunn_value     *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    const gpunn_value     *from = step->backward ? y : x, *to = step->backward ? &step->grad_in[0] : y;
     const gpunn__pool_axis flat = {1, 1, 1, 1, 0, 1};
-    const int64_t          most = (int64_t)1 << 30;
     int                    deep = x->rank - 4; /* 1: with a depth, to which setting 0 belongs */
     gpunn__pool            p;
     memset(&p, 0, sizeof p);
     p.z = deep ? gpunn__pool_axis_of(step, adaptive, 0, x->dim[2], y->dim[2]) : flat;
     p.y = gpunn__pool_axis_of(step, adaptive, deep, x->dim[2 + deep], y->dim[2 + deep]);
     p.x = gpunn__pool_axis_of(step, adaptive, 1 + deep, x->dim[3 + deep], y->dim[3 + deep]);
-    int64_t plane = (int64_t)p.y.span * p.x.span, window = plane > most ? plane : p.z.span * plane;
     p.average = average;
-    p.at_bytes = p.average || !step->training ? 0 : window <= 256 ? 1 : 4;
+    p.at_bytes = p.average || !step->training ? 0 : gpunn__pool_cells(&p) <= 256 ? 1 : 4;
+    p.results = y->count, p.cells = x->count;
+    p.count_exclude_pad = adaptive || step->attr->count_exclude_pad;
+    p.at = step->saved;
+    p.from = from->data, p.from_dtype = from->dtype;
+    p.to = to->data, p.to_dtype = to->dtype;
+    p.accumulate = step->backward && step->accumulate[0];
+    return p;
+}
+
+/* Whether a maximum's windows lie side by side and cover every cell, each small enough for one thread. */
+static bool gpunn__pool_tiles(const gpunn_step *step, const gpunn__pool *p)
+{
+    return step->op == GPUNN_OP_MAX_POOL2D && !step->in[0].channels_last && p->y.stride == p->y.kernel &&
+           p->x.stride == p->x.kernel && p->y.padding + p->x.padding == 0 && p->y.out * p->y.kernel == p->y.n &&
+           p->x.out * p->x.kernel == p->x.n && gpunn__pool_cells(p) < 32;
+}
+
+typedef struct gpunn__pool_relu {
+    gpunn__pool p; /* `to` is the gradient of what relu is applied to */
+    int         images, channels;
+    const void *y; /* relu's result */
+    gpunn_dtype y_dtype;
+    float      *sums; /* [channels] = or += those of the gradient; NULL: not wanted */
+    bool        add;
+} gpunn__pool_relu;
+
+/* A block for each channel, a thread for each window. */
+static __global__ void __launch_bounds__(1024) gpunn__pool_relu_back_kernel(const gpunn__pool_relu r)
+{
+    const gpunn__pool &p = r.p;
+    const int          size = p.y.out * p.x.out;
+    float              sum = 0;
+    for (int item = (int)threadIdx.x; item < r.images * size; item += (int)blockDim.x) {
+        int     image = item / size, index = item - image * size, row = index / p.x.out, column = index - row * p.x.out;
+        int64_t volume = (int64_t)image * r.channels + blockIdx.x, i = volume * size + index;
+        int64_t corner = (volume * p.y.n + row * p.y.kernel) * p.x.n + column * p.x.kernel;
+        int     at = gpunn__pool_marked(p, i);
+        float   g = gpunn__load(p.from, p.from_dtype, i);
+        for (int cell = 0; cell < p.y.kernel * p.x.kernel; cell++) {
+            int64_t place = corner + cell / p.x.kernel * p.x.n + cell % p.x.kernel;
+            float   slope = cell != at || gpunn__load(r.y, r.y_dtype, place) <= 0 ? 0 : gpunn__rounded(g, p.to_dtype);
+            gpunn__store(p.to, p.to_dtype, place, slope);
+            sum += slope;
+        }
+    }
+    if (r.sums == NULL) return;
+    sum = gpunn__block_reduce(sum, gpunn__add());
+    if (threadIdx.x == 0) r.sums[blockIdx.x] = r.add ? r.sums[blockIdx.x] + sum : sum;
+}
+
+/* Takes over the relu before a maximum, on its way back, and sums up the gradient of the convolution's bias before that. */
+static gpunn_status gpunn__pool_relu_back(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__pool *p, bool *taken)
+{
+    const gpunn_step *relu = cuda->next, *conv = cuda->next + 1;
+    const int64_t     channels = step->in[0].dim[1];
+    gpunn__pool_relu  r;
+    *taken = cuda->next < cuda->end && gpunn__pool_tiles(step, p) && p->results / channels <= 4 * 1024 && !p->accumulate &&
+             relu->op == GPUNN_OP_RELU && relu->backward && relu->grad_out.data == p->to && relu->grad_in[0].data == p->to &&
+             !relu->accumulate[0] && relu->grad_in[0].dtype == p->to_dtype;
+    if (!*taken) return GPUNN_OK;
+    memset(&r, 0, sizeof r);
+    r.p = *p;
+    r.images = (int)step->in[0].dim[0];
+    r.channels = (int)channels;
+    r.y = relu->out.data, r.y_dtype = relu->out.dtype;
+    if (conv < cuda->end && conv->op == GPUNN_OP_CONV2D && conv->backward && conv->grad_out.data == p->to) {
+        r.sums = (float *)conv->grad_in[2].data;
+        r.add = conv->accumulate[2];
+        cuda->summed = conv;
+    }
+    cuda->next++;
+    return GPUNN__LAUNCH(cuda, gpunn__pool_relu_back_kernel, (unsigned)channels, 1024, r);
+}
+
+static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, bool average, bool adaptive)
+{
+    const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    const int64_t      most = GPUNN__POOL_MOST;
+    gpunn__pool        p = gpunn__pool_of(step, average, adaptive);
+    const int          deep = x->rank - 4;
+    const int64_t      window = gpunn__pool_cells(&p);
+    bool               taken;
     if (action == GPUNN__PREPARE) {
         const gpunn__pool_axis *axes[3] = {&p.z, &p.y, &p.x};
         for (int i = 0; i < 3; i++)
@@ -3491,19 +3602,12 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
         if (!step->backward) step->saved_bytes = (size_t)p.at_bytes * (size_t)y->count;
         return GPUNN_OK;
     }
-    p.results = y->count, p.cells = x->count;
-    p.count_exclude_pad = adaptive || step->attr->count_exclude_pad;
-    p.at = step->saved;
-    const gpunn_value *from = action == GPUNN__FORWARD ? x : y, *to = action == GPUNN__FORWARD ? y : &step->grad_in[0];
-    p.from = from->data, p.from_dtype = from->dtype;
-    p.to = to->data, p.to_dtype = to->dtype;
     if (p.to == NULL) return GPUNN_OK;
-    if (action == GPUNN__BACKWARD) p.accumulate = step->accumulate[0];
     if (x->channels_last) {
         p.images = x->dim[0];
         p.channels = (int)x->dim[1];
         p.packs = (p.channels + GPUNN__PACK - 1) / GPUNN__PACK;
-        dim3     grid(gpunn__blocks(cuda, to->count / x->dim[0], GPUNN__PACK));
+        dim3     grid(gpunn__blocks(cuda, (step->backward ? x : y)->count / x->dim[0], GPUNN__PACK));
         unsigned rows = (unsigned)cuda->multiprocessors * 16 / grid.x + 1;
         grid.y = p.images < rows ? (unsigned)p.images : rows;
         if (action == GPUNN__BACKWARD) return GPUNN__LAUNCH(cuda, gpunn__pool_last_back_kernel, grid, GPUNN__THREADS, p);
@@ -3511,6 +3615,8 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
     }
     if (action == GPUNN__BACKWARD) {
         unsigned blocks = gpunn__blocks(cuda, p.cells, 8);
+        GPUNN__TRY(gpunn__pool_relu_back(cuda, step, &p, &taken));
+        if (taken) return GPUNN_OK;
         if (deep) return GPUNN__LAUNCH(cuda, gpunn__pool_back_kernel<true>, blocks, GPUNN__THREADS, p);
         return GPUNN__LAUNCH(cuda, gpunn__pool_back_kernel<false>, blocks, GPUNN__THREADS, p);
     }
@@ -4458,6 +4564,40 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_kernel(co
     }
 }
 
+/* With the maxima over what comes out: a thread for each window. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_pool_kernel(const gpunn__finish f, const gpunn__pool p)
+{
+    const int size = p.y.out * p.x.out;
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < p.results; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t volume = i / size;
+        int     index = (int)(i - volume * size), row = index / p.x.out, column = index - row * p.x.out, at = 0;
+        int64_t corner = (volume * p.y.n + row * p.y.kernel) * p.x.n + column * p.x.kernel;
+        float2  line = gpunn__finish_line(f, volume % f.channels);
+        float   best = -INFINITY;
+        for (int cell = 0; cell < p.y.kernel * p.x.kernel; cell++) {
+            int64_t place = corner + cell / p.x.kernel * p.x.n + cell % p.x.kernel;
+            float   v = gpunn__load(f.y, f.y_dtype, place) * line.x + line.y;
+            v = gpunn__rounded(f.relu && v <= 0 ? 0 : v, f.out_dtype);
+            gpunn__store(f.out, f.out_dtype, place, v);
+            if (v > best || v != v) best = v, at = cell;
+        }
+        gpunn__store(p.to, p.to_dtype, i, best);
+        gpunn__pool_mark(p, i, at);
+    }
+}
+
+/* Whether the step that follows takes maxima over what f makes, in windows of which each has a thread at once. Memory that f reads
+ * beside its result may be where the maxima go. */
+static bool gpunn__finish_pools(const gpunn__cuda *cuda, const gpunn__finish *f, gpunn__pool *p)
+{
+    const gpunn_step *pool = cuda->next;
+    if (pool == cuda->end || pool->op != GPUNN_OP_MAX_POOL2D || pool->backward || pool->in[0].data != f->out || f->y != f->out ||
+        f->residual)
+        return false;
+    *p = gpunn__pool_of(pool, false, false);
+    return gpunn__pool_tiles(pool, p) && p->results <= (int64_t)cuda->multiprocessors * 2048;
+}
+
 static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype, bool bias,
                                        bool norm, bool residual, bool relu)
 {
@@ -4479,6 +4619,11 @@ static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step
         f.eps = step->fused.eps;
     }
     f.relu = relu;
+    gpunn__pool p;
+    if (gpunn__finish_pools(cuda, &f, &p)) {
+        cuda->next++;
+        return GPUNN__LAUNCH(cuda, gpunn__finish_pool_kernel, gpunn__blocks(cuda, p.results, 1), GPUNN__THREADS, f, p);
+    }
     return GPUNN__LAUNCH(cuda, gpunn__finish_kernel, gpunn__blocks(cuda, f.count, GPUNN__PACK), GPUNN__THREADS, f);
 }
 
@@ -4742,12 +4887,6 @@ static void gpunn__reduction_shape(const gpunn__cuda *cuda, gpunn__reduction *r,
 static size_t gpunn__reduction_workspace(const gpunn__reduction *r)
 {
     return r->chunks == 1 ? 0 : (size_t)(r->chunks * r->kept * r->columns) * sizeof(float);
-}
-
-/* What x becomes when it is stored. */
-__device__ __forceinline__ float gpunn__rounded(float x, gpunn_dtype dtype)
-{
-    return dtype == GPUNN_F32 ? x : gpunn__from_half(gpunn__to_half(x, dtype), dtype);
 }
 
 template <int KIND> struct gpunn__fold {
@@ -7980,7 +8119,7 @@ __device__ __forceinline__ void gpunn__class_loss_total(const gpunn__class_loss 
     gpunn__store(l.along.out, l.along.out_type, 0, (float)(loss / divisor));
 }
 
-static __global__ void __launch_bounds__(1024) gpunn__class_loss_kernel(const gpunn__class_loss l)
+__device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &l)
 {
     float loss = 0, weights = 0;
     for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
@@ -8025,6 +8164,11 @@ static __global__ void __launch_bounds__(1024) gpunn__class_loss_kernel(const gp
         l.partial[blockIdx.x] = make_float2(loss, weights);
 }
 
+static __global__ void __launch_bounds__(1024) gpunn__class_loss_kernel(const gpunn__class_loss l)
+{
+    gpunn__class_loss_make(l);
+}
+
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_total_kernel(const gpunn__class_loss l, int parts)
 {
     double loss = 0, weights = 0;
@@ -8061,7 +8205,7 @@ struct gpunn__class_loss_slope_visit {
     }
 };
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_backward_kernel(const gpunn__class_loss l)
+__device__ __forceinline__ void gpunn__class_loss_slope(const gpunn__class_loss &l)
 {
     float2 whole = *l.saved;
     for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
@@ -8083,6 +8227,11 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_backw
     }
 }
 
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_backward_kernel(const gpunn__class_loss l)
+{
+    gpunn__class_loss_slope(l);
+}
+
 /* Blocks and threads of the forward kernel: a single block where that is quick, since it needs no second launch. */
 static unsigned gpunn__class_loss_blocks(const gpunn__cuda *cuda, const gpunn__along *a, unsigned *threads)
 {
@@ -8093,22 +8242,14 @@ static unsigned gpunn__class_loss_blocks(const gpunn__cuda *cuda, const gpunn__a
     return 1;
 }
 
-static gpunn_status gpunn__class_loss_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, bool softmax)
+static gpunn__class_loss gpunn__class_loss_of(const gpunn__cuda *cuda, const gpunn_step *step)
 {
     const gpunn_value *in = step->in;
+    const bool         softmax = step->op == GPUNN_OP_CROSS_ENTROPY;
     gpunn__class_loss  l;
-    unsigned           threads;
     memset(&l, 0, sizeof l);
     l.along = gpunn__along_axis(cuda, step, in[0].rank > 1 ? 1 : 0);
     if (!softmax && !step->backward) l.along.team = 1; /* reads one element of each line */
-    unsigned blocks = gpunn__class_loss_blocks(cuda, &l.along, &threads);
-    if (action == GPUNN__PREPARE) {
-        if (!step->backward) {
-            step->saved_bytes = (size_t)(softmax ? l.along.lines + 1 : 1) * sizeof(float2);
-            step->workspace_bytes = blocks > 1 ? blocks * sizeof(float2) : 0;
-        }
-        return GPUNN_OK;
-    }
     l.softmax = softmax;
     l.reduction = step->attr->reduction;
     l.labels = in[1].data;
@@ -8121,6 +8262,20 @@ static gpunn_status gpunn__class_loss_step(gpunn__cuda *cuda, gpunn_step *step, 
     l.ignore = step->attr->ignore_index;
     l.saved = (float2 *)step->saved;
     l.partial = (float2 *)step->workspace;
+    return l;
+}
+
+static gpunn_status gpunn__class_loss_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn__class_loss l = gpunn__class_loss_of(cuda, step);
+    unsigned                threads, blocks = gpunn__class_loss_blocks(cuda, &l.along, &threads);
+    if (action == GPUNN__PREPARE) {
+        if (!step->backward) {
+            step->saved_bytes = (size_t)(l.softmax ? l.along.lines + 1 : 1) * sizeof(float2);
+            step->workspace_bytes = blocks > 1 ? blocks * sizeof(float2) : 0;
+        }
+        return GPUNN_OK;
+    }
     if (action == GPUNN__BACKWARD) {
         if (!step->grad_in[0].data) return GPUNN_OK;
         return GPUNN__LAUNCH(cuda, gpunn__class_loss_backward_kernel, gpunn__along_blocks(cuda, &l.along), GPUNN__THREADS, l);
@@ -8132,12 +8287,12 @@ static gpunn_status gpunn__class_loss_step(gpunn__cuda *cuda, gpunn_step *step, 
 
 static gpunn_status gpunn__cuda_cross_entropy(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    return gpunn__class_loss_step(cuda, step, action, true);
+    return gpunn__class_loss_step(cuda, step, action);
 }
 
 static gpunn_status gpunn__cuda_nll(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    return gpunn__class_loss_step(cuda, step, action, false);
+    return gpunn__class_loss_step(cuda, step, action);
 }
 /* ---- ctc_loss -------------------------------------------------------------------------------------------------------- *
  * gpunn.h's formulas, one block a sample, a thread for every place of a row. A label or length out of range costs NaN, which the
@@ -8661,21 +8816,21 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__map_backward_
     }
 }
 
-/* In the order of gpunn_op, where the elementwise ops come first. */
+/* In the order of gpunn_op, where they come first. */
+#define GPUNN__MAP_OPS(X) \
+    GPUNN_UNARY_OPS(X) GPUNN_UNARY1_OPS(X) GPUNN_UNARY2_OPS(X) GPUNN_BINARY_OPS(X) GPUNN_BINARY1_OPS(X) GPUNN_TERNARY_OPS(X)
 static const struct {
     void (*forward)(gpunn__map_job job);
     void (*backward)(gpunn__map_job job);
     gpunn__map_facts facts;
-} gpunn__map_ops[] = {
-    {NULL, NULL, {}},
-/* clang-format off */
+} gpunn__map_ops[] = {{NULL, NULL, {}},
 #define GPUNN__X(ENUM, name, ...) \
     {gpunn__map_forward_kernel<gpunn__op_##name>, gpunn__map_backward_kernel<gpunn__op_##name>, gpunn__op_##name::FACTS},
-    GPUNN_UNARY_OPS(GPUNN__X) GPUNN_UNARY1_OPS(GPUNN__X) GPUNN_UNARY2_OPS(GPUNN__X)
-    GPUNN_BINARY_OPS(GPUNN__X) GPUNN_BINARY1_OPS(GPUNN__X) GPUNN_TERNARY_OPS(GPUNN__X)
+                      GPUNN__MAP_OPS(GPUNN__X)
 #undef GPUNN__X
-    /* clang-format on */
 };
+
+static constexpr int GPUNN__MAP_COUNT = sizeof gpunn__map_ops / sizeof *gpunn__map_ops;
 
 static gpunn__operand gpunn__operand_of(const gpunn_value *value, const gpunn_value *result)
 {
@@ -9193,6 +9348,222 @@ static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__
     }
     return gpunn__cuda_move(cuda, &move);
 }
+/* ==== >>short ========================================================================================================= *
+ * Short steps in a row take longer to launch than to compute. One block does them one after another: products of a tile or two,
+ * elementwise ops, sums to one number and class losses, forward and backward. */
+enum { GPUNN__SHORT_STEPS = 16, GPUNN__SHORT_TILES = 2 };
+#ifndef GPUNN__SHORT
+#define GPUNN__SHORT 1024 /* elements of such a step at most: four of each thread */
+#endif
+
+typedef struct gpunn__short_map { /* as gpunn__map_job, its operands as large as the result or one number */
+    gpunn_op    op;
+    bool        single[GPUNN__FROM_COUNT], add[3];
+    int         count;
+    const void *from[GPUNN__FROM_COUNT];
+    void       *to[3];
+    gpunn_dtype from_dtype[GPUNN__FROM_COUNT], to_dtype[3];
+    float       attr[2];
+} gpunn__short_map;
+
+typedef struct gpunn__short_sum { /* y = the sum of x / divisor; backward x = or += y / divisor */
+    void       *x, *y;
+    gpunn_dtype x_type, y_type;
+    int         count;
+    float       divisor;
+    bool        add;
+} gpunn__short_sum;
+
+typedef struct gpunn__short {
+    gpunn_op op;
+    bool     backward;
+    union {
+        gpunn__short_map  map;
+        gpunn__short_sum  sum;
+        gpunn__product    product;
+        gpunn__class_loss loss;
+    };
+} gpunn__short;
+
+typedef struct gpunn__short_steps {
+    gpunn__short step[GPUNN__SHORT_STEPS];
+    int          count;
+} gpunn__short_steps;
+static_assert(sizeof(gpunn__short_steps) <= 4096, "a kernel's arguments");
+
+/* By any of the tables' ops. */
+__device__ __forceinline__ float gpunn__map_forward_of(gpunn_op op, const float *from, const float *attr)
+{
+    switch (op) {
+#define GPUNN__X(ENUM, name, ...) \
+    case GPUNN_OP_##ENUM: return gpunn__op_##name::forward(from, attr);
+        GPUNN__MAP_OPS(GPUNN__X)
+#undef GPUNN__X
+    default: return 0;
+    }
+}
+
+__device__ __forceinline__ float gpunn__map_derivative_of(gpunn_op op, int i, const float *from, const float *attr)
+{
+    switch (op) {
+#define GPUNN__X(ENUM, name, ...) \
+    case GPUNN_OP_##ENUM: return gpunn__op_##name::derivative(i, from, attr);
+        GPUNN__MAP_OPS(GPUNN__X)
+#undef GPUNN__X
+    default: return 0;
+    }
+}
+
+__device__ __forceinline__ void gpunn__short_map_make(const gpunn__short_map &m, bool backward)
+{
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < m.count; i += (int)blockDim.x) {
+        float from[GPUNN__FROM_COUNT];
+#pragma unroll
+        for (int k = 0; k < GPUNN__FROM_COUNT; k++)
+            from[k] = m.from[k] ? gpunn__load(m.from[k], m.from_dtype[k], m.single[k] ? 0 : i) : 0;
+        if (!backward) {
+            gpunn__store(m.to[0], m.to_dtype[0], i, gpunn__map_forward_of(m.op, from, m.attr));
+            continue;
+        }
+#pragma unroll 1
+        for (int d = 0; d < 3; d++) {
+            if (m.to[d] == NULL) continue;
+            float slope = gpunn__map_derivative_of(m.op, d, from, m.attr);
+            gpunn__store(m.to[d], m.to_dtype[d], i, m.add[d] ? gpunn__load(m.to[d], m.to_dtype[d], i) + slope : slope);
+        }
+    }
+}
+
+__device__ __forceinline__ void gpunn__short_sum_make(const gpunn__short_sum &s, bool backward)
+{
+    float sum = 0, slope = backward ? gpunn__load(s.y, s.y_type, 0) / s.divisor : 0;
+    for (int i = (int)threadIdx.x; i < s.count; i += (int)blockDim.x)
+        if (backward)
+            gpunn__store(s.x, s.x_type, i, s.add ? gpunn__load(s.x, s.x_type, i) + slope : slope);
+        else
+            sum += gpunn__load(s.x, s.x_type, i);
+    if (backward) return;
+    sum = gpunn__block_reduce(sum, gpunn__add());
+    if (threadIdx.x == 0) gpunn__store(s.y, s.y_type, 0, sum / s.divisor);
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS, 1) gpunn__short_kernel(const __grid_constant__ gpunn__short_steps steps)
+{
+#pragma unroll 1
+    for (int i = 0; i < steps.count; i++) {
+        const gpunn__short &step = steps.step[i];
+        __syncthreads(); /* what the steps before have stored is there for all */
+        if (step.op == GPUNN_OP_LINEAR)
+            gpunn__product_make(&step.product);
+        else if (step.op == GPUNN_OP_SUM)
+            gpunn__short_sum_make(step.sum, step.backward);
+        else if (step.op != GPUNN_OP_CROSS_ENTROPY && step.op != GPUNN_OP_NLL)
+            gpunn__short_map_make(step.map, step.backward);
+        else if (step.backward)
+            gpunn__class_loss_slope(step.loss);
+        else
+            gpunn__class_loss_make(step.loss);
+    }
+}
+
+static bool gpunn__short_map_of(const gpunn_step *step, gpunn__short_map *m)
+{
+    const gpunn__map_facts *facts = &gpunn__map_ops[step->op].facts;
+    const gpunn_value      *from[GPUNN__FROM_COUNT] = {NULL, NULL, NULL, &step->out, &step->grad_out};
+    unsigned                computed = 0;
+    memset(m, 0, sizeof *m);
+    if (step->out.count > GPUNN__SHORT) return false;
+    m->op = step->op;
+    m->count = (int)step->out.count;
+    memcpy(m->attr, step->attr->value, sizeof m->attr);
+    for (int i = 0; i < step->input_count; i++) {
+        const gpunn_value *to = step->backward ? &step->grad_in[i] : i == 0 ? &step->out : NULL;
+        const bool         whole = step->in[i].count == step->out.count;
+        from[i] = &step->in[i];
+        if (!whole && (step->in[i].count != 1 || (step->backward && to->data))) return false;
+        if (to == NULL || to->data == NULL) continue;
+        computed |= 1u << i;
+        m->to[i] = to->data;
+        m->to_dtype[i] = to->dtype;
+        m->add[i] = step->backward && step->accumulate[i];
+    }
+    for (int k = 0; k < (step->backward ? (int)GPUNN__FROM_COUNT : step->input_count); k++) {
+        if (from[k] == NULL || (step->backward && !(facts->readers[k] & computed))) continue;
+        m->from[k] = from[k]->data;
+        m->from_dtype[k] = from[k]->dtype;
+        m->single[k] = from[k]->count != step->out.count;
+    }
+    return true;
+}
+
+static bool gpunn__short_sum_of(const gpunn_step *step, gpunn__short_sum *s)
+{
+    const gpunn_value *x = step->backward ? &step->grad_in[0] : &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    memset(s, 0, sizeof *s);
+    if (step->in[0].count > GPUNN__SHORT || step->out.count != 1 || x->data == NULL) return false;
+    s->x = x->data, s->x_type = x->dtype;
+    s->y = y->data, s->y_type = y->dtype;
+    s->count = (int)step->in[0].count;
+    s->divisor = step->attr->mean ? (float)s->count : 1;
+    s->add = step->backward && step->accumulate[0];
+    return true;
+}
+
+/* Whether a step is short enough, and how the block does it. */
+static bool gpunn__short_of(const gpunn__cuda *cuda, const gpunn_step *step, gpunn__short *item)
+{
+    item->op = step->op;
+    item->backward = step->backward;
+    switch (step->op) {
+    case GPUNN_OP_LINEAR:
+        return !step->backward && step->out.count <= GPUNN__SHORT && gpunn__linear_whole(step, &item->product) &&
+               gpunn__product_is_small(cuda, &item->product) && gpunn__product_tiles(&item->product) <= GPUNN__SHORT_TILES;
+    case GPUNN_OP_SUM: return gpunn__short_sum_of(step, &item->sum);
+    case GPUNN_OP_CROSS_ENTROPY:
+    case GPUNN_OP_NLL:
+        item->loss = gpunn__class_loss_of(cuda, step);
+        return step->in[0].count <= GPUNN__SHORT && item->loss.along.out && item->loss.along.team <= 32;
+    default: return (int)step->op < GPUNN__MAP_COUNT && gpunn__short_map_of(step, &item->map);
+    }
+}
+
+/* Whether each node of a generated kernel's group would be a short step by itself: then it shares a launch with what stands before
+ * and after the group, too. */
+static bool gpunn__short_group(const gpunn_step *step)
+{
+    const gpunn_kernel *kernel = step->group.kernel;
+    int64_t             largest = 1;
+    for (int i = 0; i < step->input_count; i++)
+        if (step->in[i].count > largest) largest = step->in[i].count;
+    for (int i = 0; i < step->input_count; i++) {
+        const gpunn_dtype dtype = step->in[i].dtype;
+        if (gpunn__is_float(dtype) && step->in[i].count != 1 && step->in[i].count != largest) return false;
+    }
+    for (int k = 0; k < kernel->node_count; k++) {
+        const char  *text = kernel->nodes[k].text; /* begins with the op's name and ends in the shape */
+        const size_t length = strlen(text), word = strcspn(text, " ");
+        int          op = 1;
+        while (op < GPUNN_OP_COUNT &&
+               (strncmp(gpunn_op_name((gpunn_op)op), text, word) != 0 || gpunn_op_name((gpunn_op)op)[word] != 0))
+            op++;
+        const bool number = length >= 2 && strcmp(text + length - 2, "[]") == 0;
+        const bool reduces = op == GPUNN_OP_SUM || op == GPUNN_OP_CROSS_ENTROPY || op == GPUNN_OP_NLL;
+        if (!(op < GPUNN__MAP_COUNT || (reduces && number))) return false;
+    }
+    return largest <= GPUNN__SHORT;
+}
+
+/* Takes the short steps with which the run goes on, if there are at least two. */
+static gpunn_status gpunn__short_run(gpunn__cuda *cuda)
+{
+    gpunn__short_steps shorts;
+    for (shorts.count = 0; shorts.count < GPUNN__SHORT_STEPS && cuda->next + shorts.count < cuda->end; shorts.count++)
+        if (!gpunn__short_of(cuda, cuda->next + shorts.count, &shorts.step[shorts.count])) break;
+    if (shorts.count < 2) return GPUNN_OK;
+    cuda->next += shorts.count;
+    return GPUNN__LAUNCH(cuda, gpunn__short_kernel, 1, GPUNN__THREADS, shorts);
+}
 /* ==== >>update ======================================================================================================== *
  * torch.optim's steps, each in one pass over parameter, gradient and state. What a run decides by (is the loss finite, the norm
  * of all gradients, the loss scale, lr, step) is in device memory: every block works it out for itself, in the same order. */
@@ -9608,6 +9979,9 @@ static double gpunn__decimal(float value)
     return floor((double)value * 1e7 + 0.5) / 1e7;
 }
 
+/* A generated update needs a launch before it that decides; of fewer parameters it does not make up for that. */
+#define GPUNN__FUSED_UPDATE (1024 * GPUNN__SHORT)
+
 static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_job *job)
 {
     const gpunn_update *u = &job->u;
@@ -9620,13 +9994,13 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
     job->take1 = (float)(1 - (betas ? job->beta1 : gpunn__decimal(u->dampening)));
     job->take2 = (float)(1 - (betas ? job->beta2 : gpunn__decimal(u->alpha)));
     job->numbers = NULL;
-    if (u->fused_launch || u->kind == GPUNN_UPDATE_NADAM || u->kind == GPUNN_UPDATE_LAMB) {
+    const bool fused = u->fused_launch && u->count > (int64_t)GPUNN__FUSED_UPDATE;
+    if (fused || u->kind == GPUNN_UPDATE_NADAM || u->kind == GPUNN_UPDATE_LAMB) {
         gpunn_update_numbers *numbers = &cuda->state->numbers[job->index];
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__decide_kernel, 1, GPUNN__THREADS, *job, numbers));
         job->numbers = numbers;
     }
-    if (u->fused_launch)
-        return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, job->numbers, cuda->stream), "a generated update");
+    if (fused) return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, job->numbers, cuda->stream), "a generated update");
     unsigned blocks = gpunn__blocks(cuda, u->count, GPUNN__PACK);
     switch (u->kind) {
     case GPUNN_UPDATE_ADAM:
@@ -9788,6 +10162,8 @@ static gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *step, gpunn
                                         "it was made for a model of another precision: operand %d is %s here and %s there", i,
                                         gpunn_dtype_name(dtype), gpunn_dtype_name((gpunn_dtype)operands[i].dtype));
         }
+        if (gpunn__short_group(step))
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "its steps are so short that they share a launch with others");
         step->workspace_bytes = launch->workspace(step->group.batch, cuda->multiprocessors);
         return step->workspace_bytes == SIZE_MAX ? gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
                                                  : GPUNN_OK;
@@ -9887,10 +10263,16 @@ static gpunn_status gpunn__plain_wait(gpunn__cuda *cuda, const char *what)
 /* Everything of a run but its numbers. */
 static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
 {
-    for (int i = 0; i < run->step_count; i++) {
-        const bool backward = run->steps[i].backward;
-        run->failed = &run->steps[i];
-        GPUNN__TRY(gpunn__cuda_dispatch(cuda, &run->steps[i], backward ? GPUNN__BACKWARD : GPUNN__FORWARD));
+    cuda->next = run->steps, cuda->end = run->steps + run->step_count;
+    cuda->summed = NULL;
+    while (cuda->next < cuda->end) {
+        gpunn_step *const step = cuda->next;
+        const bool        backward = step->backward;
+        run->failed = step;
+        if (!cuda->plain) GPUNN__TRY(gpunn__short_run(cuda));
+        if (cuda->next > step) continue;
+        cuda->next++;
+        GPUNN__TRY(gpunn__cuda_dispatch(cuda, step, backward ? GPUNN__BACKWARD : GPUNN__FORWARD));
         GPUNN__TRY(gpunn__plain_wait(cuda, backward ? "its backward kernels" : "its forward kernels"));
     }
     run->failed = NULL;

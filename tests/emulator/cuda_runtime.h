@@ -20,6 +20,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __shared__ static /* one block runs at a time, in the whole process */
 #define warpSize 32
@@ -192,6 +193,8 @@ static inline emulator_launcher<P...> emulator_prepare(cudaStream_t stream, cons
     emulator_prepare((cudaStream_t)(on), #kernel, (blocks), (threads), kernel)(__VA_ARGS__)
 #define GPUNN__LAUNCH(cuda, kernel, blocks, threads, ...) \
     (GPUNN__LAUNCH_ON((cuda)->stream, kernel, blocks, threads, __VA_ARGS__), gpunn__cuda_launched((cuda), #kernel))
+
+int emulator_short(void); /* GPUNN__SHORT here: EMULATOR_SHORT's number */
 
 /* ---- the runtime ---- */
 #define EMULATOR_ERRORS(X)                                                                                    \

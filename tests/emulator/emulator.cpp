@@ -56,7 +56,7 @@ enum { LATE, EAGER, ANY_TIME };
 static struct settings {
     bool     read;
     int      devices = 1, order = RANDOM, streams = LATE, cudnn = 1, multiprocessors = 2, run = 1;
-    int      nan = 0, capability = 90, epilogue = 1;
+    int      nan = 0, capability = 90, epilogue = 1, short_steps = 1024;
     uint64_t random = 1;
     size_t   memory = (size_t)1 << 30, version = 92400, workspace = SIZE_MAX;
 } settings;
@@ -74,6 +74,7 @@ extern "C" void emulator_set(const char *name, const char *value)
     if (!strcmp(name, "EMULATOR_RUN")) settings.run = atoi(value);
     if (!strcmp(name, "EMULATOR_VERSION")) settings.version = strtoull(value, NULL, 0);
     if (!strcmp(name, "EMULATOR_WORKSPACE")) settings.workspace = text == "none" ? SIZE_MAX : strtoull(value, NULL, 0);
+    if (!strcmp(name, "EMULATOR_SHORT")) settings.short_steps = atoi(value);
     if (!strcmp(name, "EMULATOR_SEED")) settings.random = strtoull(value, NULL, 0) * 2654435769u + 1;
     if (!strcmp(name, "EMULATOR_MEMORY")) settings.memory = strtoull(value, NULL, 0);
     if (!strcmp(name, "EMULATOR_ORDER"))
@@ -87,7 +88,7 @@ static void read_settings(void)
     settings.read = true;
     for (const char *name : {"EMULATOR_DEVICES", "EMULATOR_CUDNN", "EMULATOR_VERSION", "EMULATOR_WORKSPACE", "EMULATOR_SEED",
                              "EMULATOR_MEMORY", "EMULATOR_ORDER", "EMULATOR_STREAMS", "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN",
-                             "EMULATOR_NAN", "EMULATOR_CAPABILITY", "EMULATOR_EPILOGUE"})
+                             "EMULATOR_NAN", "EMULATOR_CAPABILITY", "EMULATOR_EPILOGUE", "EMULATOR_SHORT"})
         if (const char *value = getenv(name)) emulator_set(name, value);
 }
 
@@ -103,6 +104,13 @@ extern "C" int emulator_nan(void)
     std::lock_guard<std::recursive_mutex> guard(lock);
     read_settings();
     return settings.nan;
+}
+
+int emulator_short(void)
+{
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    read_settings();
+    return settings.short_steps;
 }
 
 extern "C" int emulator_epilogue(void)

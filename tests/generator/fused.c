@@ -567,6 +567,7 @@ int main(void)
 {
     static struct CMUnitTest tests[COUNT(subjects) * 9];
     int                      count = 0;
+    (void)setenv("EMULATOR_SHORT", "0", 1); /* so that groups and updates of small models are not too short to be fused */
     for (int i = 0; i < COUNT(subjects); i++) {
         const subject *s = &subjects[i];
         count += test_of(tests + count, s, "equals unfused", test_equal);
