@@ -1357,7 +1357,7 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 5
+#define GPUNN_BACKEND_ABI 6
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -1435,8 +1435,9 @@ typedef struct gpunn_step {
     gpunn_value            *grad_in;    /* backward, [input_count]: data NULL where not wanted */
     bool                   *accumulate; /* backward, [input_count]: grad_in += instead of = */
     gpunn_value             grad_out;
-    /* Forward of LINEAR and convolutions only: what the plan has merged into it, applied in this order to the result with its
-     * bias. */
+    /* What the plan has merged into the step, applied in this order to the result with its bias. Forward of LINEAR and
+     * convolutions, and, of a backend with info.merged_norm, BATCH_NORM in training: residual and relu. Its backward step has relu
+     * too, then grad_out and out (read where there is a residual) are those after the relu, and grad_in[5] is the residual's. */
     struct {
         gpunn_value scale, shift, mean, variance; /* batch_norm by running statistics: weight, bias, running_mean, running_var */
         bool        norm;
@@ -1548,7 +1549,8 @@ typedef struct gpunn_backend_info {
     gpunn_device_type type;
     char              name[160];
     int               threads;
-    bool              half; /* computes on F16 and BF16 values */
+    bool              half;        /* computes on F16 and BF16 values */
+    bool              merged_norm; /* BATCH_NORM in training takes a residual and a relu with it */
 } gpunn_backend_info;
 
 struct gpunn_backend {
@@ -6572,6 +6574,7 @@ typedef struct gpunn__builder { /* tables by tensor id, alive while a plan is ma
     bool         *behind;    /* the loss depends on it */
     bool         *retained;  /* by gradient root: the program reads the gradient */
     bool         *activates; /* relu or gelu_tanh whose derivative the backward step of the linear that reads it applies */
+    bool         *normed;    /* the backward step of the batch norm that it is merged into applies its derivative */
     int          *uses;      /* nodes that read it */
     int          *head;      /* by the last node of a merged chain: the layer that computes it; others: the node itself */
     int          *next;      /* by a node of a chain: the following one; -1: none */
@@ -6713,8 +6716,23 @@ static bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t)
     return visible;
 }
 
+/* A layer that others can be merged into. */
+static bool gpunn__begins_chain(const gpunn__builder *b, const gpunn_tensor *t)
+{
+    if (t->op == GPUNN_OP_BATCH_NORM) return b->plan->training && b->model->dev->info.merged_norm && b->group[t->id] < 0;
+    return gpunn__is_convolution(t->op) || t->op == GPUNN_OP_LINEAR;
+}
+
+/* Whether a batch norm can add a residual, and give it its gradient: an image as its own, and not what it is the norm of. */
+static bool gpunn__suits_norm(const gpunn__plan *plan, const gpunn_tensor *norm, const gpunn_tensor *residual)
+{
+    return plan->storage[residual->id] == plan->storage[norm->id] && plan->last[residual->id] == plan->last[norm->id] &&
+           plan->gradient_root[residual->id] != plan->gradient_root[norm->inputs[0]->id];
+}
+
 /* What can be merged into a linear or convolution: a batch norm by running statistics (evaluation only), the sum with a residual,
- * a relu or (linear) gelu_tanh; in this order. Returns the node after `end` if it is of a later stage than *stage. */
+ * a relu or (linear) gelu_tanh; in this order; into a batch norm the two in the middle. Returns the node after `end` if it is of a
+ * later stage than *stage. */
 static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tensor *head, const gpunn_tensor *end, int *stage)
 {
     if (b->uses[end->id] != 1 || gpunn__is_visible(b->plan, end)) return NULL;
@@ -6726,7 +6744,8 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
         if (b->head[id] != id || b->next[id] >= 0 || b->plan->root[id] != id || b->group[id] >= 0) return NULL; /* taken */
         if (t->op == GPUNN_OP_BATCH_NORM && operand == 0 && !b->plan->training && (t->rank == 2 || head->op != GPUNN_OP_LINEAR))
             then = 1;
-        else if (t->op == GPUNN_OP_ADD && t->inputs[0] != t->inputs[1] && gpunn__same_shape(t->inputs[0], t->inputs[1]))
+        else if (t->op == GPUNN_OP_ADD && t->inputs[0] != t->inputs[1] && gpunn__same_shape(t->inputs[0], t->inputs[1]) &&
+                 (head->op != GPUNN_OP_BATCH_NORM || gpunn__suits_norm(b->plan, head, t->inputs[1 - operand])))
             then = 2;
         else if (t->op == GPUNN_OP_RELU || (t->op == GPUNN_OP_GELU_TANH && head->op == GPUNN_OP_LINEAR))
             then = 3;
@@ -6763,8 +6782,11 @@ static void gpunn__mark_chains(gpunn__builder *b)
     gpunn__plan *plan = b->plan;
     for (int id = 0; id < plan->tensor_count; id++) {
         gpunn_tensor *t = b->model->tensors[id], *end = t, *next;
-        if (!b->needed[id] || (!gpunn__is_convolution(t->op) && t->op != GPUNN_OP_LINEAR)) continue;
-        for (int stage = 0; (next = gpunn__next_merge(b, t, end, &stage)) != NULL; end = next) b->next[end->id] = next->id;
+        if (!b->needed[id] || !gpunn__begins_chain(b, t)) continue;
+        for (int stage = 0; (next = gpunn__next_merge(b, t, end, &stage)) != NULL; end = next) {
+            b->next[end->id] = next->id;
+            b->normed[end->id] = t->op == GPUNN_OP_BATCH_NORM;
+        }
         b->head[end->id] = id;
         for (int member = id; member != end->id; member = b->next[member])
             if (!gpunn__is_before(b, b->model->tensors[member])) plan->root[member] = end->id;
@@ -7196,10 +7218,10 @@ static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, boo
     return step;
 }
 
-/* A step of a node as it stands, its operands described. */
-static gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bool backward)
+/* A step of a node as it stands, its operands described; more: room for that many behind them. */
+static gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bool backward, int more)
 {
-    gpunn_step *step = gpunn__new_step(b, t, backward, t->input_count);
+    gpunn_step *step = gpunn__new_step(b, t, backward, t->input_count + more);
     for (int i = 0; step && i < t->input_count; i++) {
         if (t->inputs[i] == NULL) continue;
         gpunn__describe(b->plan, &step->in[i], t->inputs[i]);
@@ -7357,7 +7379,7 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
         return true;
     }
     int         at = b->plan->step_count;
-    gpunn_step *step = gpunn__node_step(b, t, false);
+    gpunn_step *step = gpunn__node_step(b, t, false, 0);
     if (step == NULL) return false;
     for (int i = 0; i < t->input_count; i++)
         if (t->inputs[i] && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
@@ -7541,6 +7563,21 @@ static bool gpunn__forward_steps(gpunn__builder *b)
 /* ==== >>autodiff ====================================================================================================== *
  * A reshape's gradient is its operand's: one memory, no step. The first contribution to a gradient writes (=), later ones add
  * (+=); a parameter's first one adds too when it has been written since gpunn_zero_grad. Steps run by falling id. */
+/* Whether the backward step of t, with that of what is merged with it, contributes to the gradient of root. */
+static bool gpunn__contributes(const gpunn__builder *b, const gpunn_tensor *t, int root)
+{
+    int  head = b->head[t->id];
+    bool normed = b->model->tensors[head]->op == GPUNN_OP_BATCH_NORM, contributes = false;
+    if (b->normed[t->id]) return false;
+    for (int id = normed ? head : t->id; id >= 0; id = id == t->id ? -1 : b->next[id]) {
+        const gpunn_tensor *member = b->model->tensors[id];
+        for (int i = 0; i < member->input_count; i++)
+            contributes = contributes ||
+                          (gpunn__passes_gradient(b, member, i) && b->plan->gradient_root[member->inputs[i]->id] == root);
+    }
+    return contributes;
+}
+
 /* The last place before `before` where something will be added to the gradient of root, or where a group changes it as it is
  * read; -1: none. */
 static int gpunn__next_contribution(const gpunn__builder *b, int root, int before)
@@ -7555,8 +7592,7 @@ static int gpunn__next_contribution(const gpunn__builder *b, int root, int befor
             }
         }
         if (b->group[t->id] >= 0 || !b->behind[t->id] || !b->wants[t->id] || gpunn__is_alias(b->plan, t)) continue;
-        for (int i = 0; i < t->input_count; i++)
-            if (gpunn__passes_gradient(b, t, i) && b->plan->gradient_root[t->inputs[i]->id] == root) return place;
+        if (gpunn__contributes(b, t, root)) return place;
     }
     int  own = b->group[root];
     bool changes = own >= 0 && gpunn__gradient_operand(b, &b->groups[own], root, true) != NULL;
@@ -7676,7 +7712,7 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     }
     if (wanted == 0) return true;
     int         at = plan->step_count;
-    gpunn_step *step = gpunn__node_step(b, t, true);
+    gpunn_step *step = gpunn__node_step(b, t, true, 0);
     if (step == NULL) return false;
     bool from_loss = plan->gradient_slot[root] < 0; /* its gradient is the constant 1 */
     step->grad_out.dtype = plan->storage[root];
@@ -7701,6 +7737,46 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     if (gpunn__op_reads_output(t->op) && !gpunn__read_value(b, &step->out, t, at)) return false;
     for (int i = 0; i < t->input_count; i++)
         if (turned[i] >= 0 && !gpunn__turn_back(b, t->inputs[i], turned[i], gpunn__wants_last(b, t, i))) return false;
+    return true;
+}
+
+/* A batch norm with what is merged into it. The residual's gradient equals the end's when there is no relu. */
+static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end)
+{
+    gpunn__plan        *plan = b->plan;
+    const gpunn_tensor *t = b->model->tensors[b->head[end->id]], *residual = NULL;
+    int                 root = plan->gradient_root[end->id];
+    bool                relu = end->op == GPUNN_OP_RELU, adds = false, wanted = false;
+    for (const gpunn_tensor *member = t; member != end;) {
+        const gpunn_tensor *previous = member;
+        member = b->model->tensors[b->next[member->id]];
+        if (member->op == GPUNN_OP_ADD) residual = member->inputs[member->inputs[0] == previous];
+    }
+    adds = residual && b->wants[residual->id];
+    if (adds && !relu && gpunn__shares_memory(b, end, residual, NULL)) {
+        plan->gradient_slot[plan->gradient_root[residual->id]] = plan->gradient_slot[root];
+        b->writes[plan->gradient_root[residual->id]]++;
+        adds = false;
+    }
+    for (int i = 0; i < t->input_count; i++) wanted = wanted || gpunn__passes_gradient(b, t, i);
+    if (!wanted && !adds) return true;
+    int         at = plan->step_count, count = t->input_count;
+    gpunn_step *step = gpunn__node_step(b, t, true, residual != NULL);
+    if (step == NULL) return false;
+    step->fused.relu = relu;
+    step->grad_out.dtype = plan->storage[root];
+    step->grad_out.channels_last = plan->last[root] && gpunn__has_layouts(end);
+    if (!gpunn__use_slot(b, &step->grad_out.data, plan->gradient_slot[root], at)) return false;
+    if (adds) {
+        gpunn__describe(plan, &step->grad_in[count], residual);
+        if (!gpunn__write_gradient(b, step, residual, count, at)) return false;
+    }
+    if (relu && residual && !gpunn__read_value(b, &step->out, end, at)) return false;
+    for (int i = 0; i < count; i++) {
+        bool reads = t->inputs[i] && (gpunn__op_reads_input(t->op, i) || (i == 2 && relu && residual == NULL));
+        if (reads && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
+        if (gpunn__passes_gradient(b, t, i) && !gpunn__write_gradient(b, step, t->inputs[i], i, at)) return false;
+    }
     return true;
 }
 
@@ -7750,8 +7826,10 @@ static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
                               "gpunn_add and gpunn_softmax instead");
             return false;
         }
-        bool own = b->behind[t->id] && b->wants[t->id] && t->kind == GPUNN__VALUE && !b->activates[t->id];
+        bool own = b->behind[t->id] && b->wants[t->id] && t->kind == GPUNN__VALUE && !b->activates[t->id] && !b->normed[t->id];
+        bool normed = b->head[t->id] != t->id && b->model->tensors[b->head[t->id]]->op == GPUNN_OP_BATCH_NORM;
         if (b->group[t->id] >= 0 ? !gpunn__group_backward(b, b->group[t->id])
+            : normed             ? own && !gpunn__norm_backward_step(b, t)
                                  : own && !gpunn__is_alias(b->plan, t) && !gpunn__backward_step(b, t))
             return false;
     }
@@ -7759,7 +7837,8 @@ static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
 }
 
 /* ---- memory of a plan ------------------------------------------------------------------------------------------------ */
-/* Elementwise steps work in place where their operand's memory is read by nobody later. */
+/* Elementwise steps work in place where their operand's memory is read by nobody later; a batch norm's backward step turns its
+ * gradient into the residual's so. */
 static void gpunn__overlay(gpunn__plan *plan, int from, int onto, int at)
 {
     gpunn__slot *target = gpunn__slot_of(plan, onto), *slot = &plan->slots[from];
@@ -7775,10 +7854,11 @@ static void gpunn__overlay_steps(gpunn__plan *plan)
         if (output->place != GPUNN__IN_SLOT) continue;
         int         at = plan->slots[output->index].first;
         gpunn_step *step = &plan->steps[at];
-        if (!gpunn__op_elementwise(step->op)) continue;
+        bool        normed = step->op == GPUNN_OP_BATCH_NORM && step->backward;
+        if (!gpunn__op_elementwise(step->op) && !normed) continue;
         bool is_result = !step->backward && output->pointer == &step->out.data, is_gradient = false;
         int  wanted = 0;
-        for (int k = 0; step->backward && k < step->input_count; k++) {
+        for (int k = normed ? 5 : 0; step->backward && k < step->input_count; k++) {
             wanted += step->grad_in[k].data != NULL;
             is_gradient = is_gradient || (output->pointer == &step->grad_in[k].data && !step->accumulate[k]);
         }
@@ -7965,6 +8045,7 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
     b->behind = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
     b->retained = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
     b->activates = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
+    b->normed = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
     b->uses = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->head = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->next = (int *)gpunn__take_table(base, &used, n, sizeof(int));
