@@ -491,7 +491,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 /* >>ops end */
 
 /* The other ops: X(ENUM, name, operands that the backward pass reads (bit i: operand i), whether it reads the result, operands
- * that have a gradient (bit i; -1: all)). Their attributes and operands stand at gpunn_attributes (>>backend). */
+ * that have a gradient (bit i; -1: all)). Their attributes and operands stand at gpunn_attributes (>>backend).
+ * No node has the last two: plans have them, TURN for filters of convolutions, GROUP for fused kernels. */
 #define GPUNN_OTHER_OPS(X)                               \
     X(LINEAR, linear, 3, 0, 7)                           \
     X(MATMUL, matmul, 3, 0, 3)                           \
@@ -541,7 +542,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(CTC_LOSS, ctc_loss, 15, 0, 1)                      \
     X(CUSTOM, custom, -1, 1, -1)                         \
     X(CAST, cast, 0, 0, 0)                               \
-    X(GROUP, group, 0, 0, 0) /* a fused kernel of a plan's; no node has it */
+    X(TURN, turn, 0, 0, 0)                               \
+    X(GROUP, group, 0, 0, 0)
 
 /* Another name for its operand's memory: it takes part in shapes and gradients, but no backend runs it. */
 #define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, 0, 0, 1)
@@ -1421,7 +1423,8 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
  * without), and for each direction weight_ih, weight_hh, bias_ih, bias_hh (data NULL without); EMBEDDING tokens, weight; GATHER
  * x, index; CTC_LOSS log_probabilities, targets, input_lengths, target_lengths;
  * GRID_SAMPLE x, grid; AFFINE_GRID theta; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the
- * operands of its program: gradients that it writes in grad_in, with accumulate, all others in in. */
+ * operands of its program: gradients that it writes in grad_in, with accumulate, all others in in; TURN (of a backend with
+ * channels_last) what it copies in in, and where to, with channels and dtype as wanted there, in grad_in, with accumulate. */
 typedef struct gpunn_step {
     gpunn_op op;
     bool     backward; /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
@@ -1582,7 +1585,8 @@ struct gpunn_backend {
                             int64_t count);
     /* Whether a run with convolutions, of a precision other than F32, is faster with channels_last values when the largest of
      * them gives so many elements; NULL: never. Then convolutions, batch_norm, pools and elementwise ops meet them: all of one
-     * step's values of rank 4 or, of convolutions, all but weights. */
+     * step's values of rank 4 or, of convolutions, all but weights and their gradients, which may have them so or not; that gradient
+     * may have the dtype of grad_out then. */
     bool (*channels_last)(void *context, int64_t elements);
     /* NULL, all three: the core calls run and update itself. execute may return before the work is done. */
     gpunn_status (*execute)(void *context, gpunn_run *run);
@@ -6581,6 +6585,8 @@ typedef struct gpunn__builder { /* tables by tensor id, alive while a plan is ma
     int          *writes;    /* by gradient root: contributions so far in the backward pass */
     int          *cast;      /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
     int          *turned;    /* by operand: the slot of a copy with its channels in the other place; -1: none yet */
+    int          *filter;    /* by weight: the slot of the filters with channels last; -1: none */
+    int          *gathered;  /* by weight: the slot of their gradient, which the last step brings to its place; -1: none */
     int          *place;     /* when it is computed; the nodes of a group share one */
     int          *order;     /* by place: the node, of a group the last one */
     int           place_count;
@@ -6771,7 +6777,8 @@ static void gpunn__mark_roots(gpunn__builder *b)
         bool                alias = gpunn__is_alias(plan, t);
         plan->gradient_root[id] = plan->root[id] = alias ? plan->root[t->inputs[0]->id] : id;
         b->head[id] = id;
-        b->next[id] = b->cast[id] = b->turned[id] = plan->value_slot[id] = plan->gradient_slot[id] = b->group[id] = -1;
+        b->next[id] = b->cast[id] = b->turned[id] = b->filter[id] = b->gathered[id] = b->group[id] = -1;
+        plan->value_slot[id] = plan->gradient_slot[id] = -1;
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
             if (t->inputs[i]) b->uses[t->inputs[i]->id]++;
     }
@@ -7292,6 +7299,12 @@ static bool gpunn__read_stored(gpunn__builder *b, gpunn_value *value, const gpun
 
 static bool gpunn__read_operand(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int operand, int at)
 {
+    if (gpunn__is_convolution(t->op) && operand == 1 && b->filter[t->inputs[1]->id] >= 0) {
+        gpunn__describe(b->plan, value, t->inputs[1]);
+        if (b->plan->half) value->dtype = gpunn__half_of(b->model);
+        value->channels_last = true;
+        return gpunn__use_slot(b, &value->data, b->filter[t->inputs[1]->id], at);
+    }
     if (!gpunn__is_misplaced(b, t, operand)) return gpunn__read_stored(b, value, t, operand, at);
     gpunn__describe(b->plan, value, t->inputs[operand]);
     value->dtype = gpunn__is_factor(b, t, operand) ? gpunn__half_of(b->model)
@@ -7542,9 +7555,58 @@ static bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
     return true;
 }
 
+/* ---- filters ---- *
+ * Memory has weights as state dicts have them. Where convolutions want their channels last, one step brings the filters of all so
+ * when a run begins, and one brings their gradients back at its end. */
+/* An empty TURN step for `count` of them. */
+static gpunn_step *gpunn__filter_step(gpunn__builder *b, const gpunn_tensor *convolution, bool backward, int count)
+{
+    gpunn_step *step = gpunn__new_step(b, convolution, backward, count);
+    if (step == NULL) return NULL;
+    step->op = GPUNN_OP_TURN;
+    step->name = "";
+    step->attr = &b->plan->attr[2];
+    return step;
+}
+
+static bool gpunn__turn_filters(gpunn__builder *b)
+{
+    gpunn__plan *plan = b->plan;
+    int          count = 0, i = 0;
+    gpunn_step  *step = NULL;
+    for (int pass = 0; pass < 2; pass++)
+        for (int id = 0; id < plan->tensor_count && plan->channels_last; id++) {
+            const gpunn_tensor *t = b->model->tensors[id], *w = gpunn__is_convolution(t->op) ? t->inputs[1] : NULL;
+            if (!b->needed[id] || w == NULL || !gpunn__has_mirror(w) || !gpunn__has_layouts(w)) continue;
+            if (pass == 0) {
+                count++; /* shared ones again */
+                continue;
+            }
+            if (b->filter[w->id] >= 0) continue;
+            if (step == NULL && (step = gpunn__filter_step(b, t, false, count)) == NULL) return false;
+            int at = plan->step_count - 1;
+            if (!gpunn__read_stored(b, &step->in[i], t, 1, at)) return false;
+            step->grad_in[i] = step->in[i];
+            step->grad_in[i].channels_last = true;
+            b->filter[w->id] = gpunn__new_slot(b, (size_t)step->in[i].count * gpunn_dtype_size(step->in[i].dtype), at);
+            if (b->filter[w->id] < 0 || !gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_SLOT, b->filter[w->id])) return false;
+            i++;
+        }
+    return true;
+}
+
+/* Whether the gradient of a convolution's weight waits for the last step. Nobody else may contribute to it. */
+static bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_tensor *t)
+{
+    const gpunn_tensor *w = gpunn__is_convolution(t->op) ? t->inputs[1] : NULL;
+    return w && t->rank == 4 && b->plan->channels_last && w->kind == GPUNN__PARAMETER && b->uses[w->id] == 1 &&
+           (b->plan->half || gpunn__has_layouts(w));
+}
+
 static bool gpunn__forward_steps(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
+    if (!gpunn__turn_filters(b)) return false;
     for (int place = 0; place < b->place_count; place++) {
         int                 id = b->order[place];
         const gpunn_tensor *t = b->model->tensors[id];
@@ -7666,6 +7728,37 @@ static int gpunn__turned_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     return slot >= 0 && gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot) ? slot : -1;
 }
 
+/* A slot for the gradient of filters that waits for the last step. */
+static bool gpunn__wait_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *t, int at)
+{
+    gpunn_value *value = &step->grad_in[1];
+    if (b->plan->half) value->dtype = gpunn__half_of(b->model);
+    value->channels_last = gpunn__has_layouts(t->inputs[1]);
+    int slot = b->gathered[t->inputs[1]->id] = gpunn__new_slot(b, (size_t)value->count * gpunn_dtype_size(value->dtype), at);
+    return slot >= 0 && gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot);
+}
+
+/* The last step: gradients of filters. */
+static bool gpunn__gather_filters(gpunn__builder *b)
+{
+    int         count = 0, i = 0, at = b->plan->step_count;
+    gpunn_step *step = NULL;
+    for (int id = 0; id < b->plan->tensor_count; id++) count += b->gathered[id] >= 0;
+    for (int id = 0; id < b->plan->tensor_count; id++) {
+        const gpunn_tensor *w = b->model->tensors[id];
+        if (b->gathered[id] < 0) continue;
+        if (step == NULL && (step = gpunn__filter_step(b, w, true, count)) == NULL) return false;
+        gpunn__describe(b->plan, &step->in[i], w);
+        step->grad_in[i] = step->in[i];
+        if (b->plan->half) step->in[i].dtype = gpunn__half_of(b->model);
+        step->in[i].channels_last = gpunn__has_layouts(w);
+        if (!gpunn__use_slot(b, &step->in[i].data, b->gathered[id], at) || !gpunn__write_gradient(b, step, w, i, at))
+            return false;
+        i++;
+    }
+    return true;
+}
+
 /* The step that brings a gradient from that slot, where its channels are last or not, to the image that it belongs to. */
 static bool gpunn__turn_back(gpunn__builder *b, const gpunn_tensor *image, int slot, bool last)
 {
@@ -7729,6 +7822,10 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
             target = target->inputs[0];
             if (step->activated.op == GPUNN_OP_GELU_TANH && !gpunn__read_value(b, &step->activated.before, target, at))
                 return false;
+        }
+        if (i == 1 && gpunn__gathers_filter(b, t)) {
+            if (!gpunn__wait_gradient(b, step, t, at)) return false;
+            continue;
         }
         bool turns = target == t->inputs[i] && gpunn__is_misplaced(b, t, i);
         if (turns ? (turned[i] = gpunn__turned_gradient(b, step, t, i, at)) < 0 : !gpunn__write_gradient(b, step, target, i, at))
@@ -7833,7 +7930,7 @@ static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
                                  : own && !gpunn__is_alias(b->plan, t) && !gpunn__backward_step(b, t))
             return false;
     }
-    return true;
+    return gpunn__gather_filters(b);
 }
 
 /* ---- memory of a plan ------------------------------------------------------------------------------------------------ */
@@ -8052,6 +8149,8 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
     b->writes = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->cast = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->turned = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->filter = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->gathered = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->place = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->order = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->group = (int *)gpunn__take_table(base, &used, n, sizeof(int));
@@ -16836,6 +16935,13 @@ static gpunn_status gpunn__cpu_synchronize(void *context)
 {
     (void)context;
     return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cpu_turn(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    (void)step;
+    (void)action;
+    return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU's convolutions take filters as they are");
 }
 
 static gpunn_status gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)

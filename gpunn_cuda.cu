@@ -2466,7 +2466,8 @@ static gpunn__convolution gpunn__convolution_of(const gpunn_step *step, gpunn__c
     conv.k = y->dim[1], conv.kd = kernel[0], conv.kh = kernel[1], conv.kw = kernel[2];
     conv.o = made[0], conv.p = made[1], conv.q = made[2];
     conv.groups = attr->groups;
-    conv.channels_last = x->channels_last || y->channels_last; /* one of them may look the same either way */
+    const gpunn_value *const w = kind == GPUNN__CONV_FILTER ? &step->grad_in[1] : &step->in[1];
+    conv.channels_last = x->channels_last || y->channels_last || w->channels_last; /* some may look the same either way */
     return conv;
 }
 
@@ -2643,20 +2644,28 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     return GPUNN_OK;
 }
 
-/* The same for channels in either place: last ones are brought to the second place and back. */
+/* The same for channels in either place: last ones are brought to the second place and back, those of filters too. */
 static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
                                         gpunn__room *room, gpunn__action action)
 {
     const bool turns_x = conv->channels_last && gpunn__has_place(&v->x), turns_y = conv->channels_last && gpunn__has_place(&v->y);
-    const bool run = action != GPUNN__PREPARE;
+    const bool run = action != GPUNN__PREPARE, filter = conv->kind == GPUNN__CONV_FILTER;
+    const bool turns_w = v->w.channels_last || (filter && v->w.dtype != GPUNN_F32);
     gpunn__conv_values second = *v;
+    if (filter) second.w.dtype = GPUNN_F32;
+    second.w.channels_last = false;
+    if (turns_w) second.w.data = gpunn__room_take(room, gpunn__bytes(second.w.dtype, v->w.count));
     if (turns_x) second.x.data = gpunn__room_take(room, gpunn__bytes(v->x.dtype, v->x.count));
     if (turns_y) second.y.data = gpunn__room_take(room, gpunn__bytes(v->y.dtype, v->y.count));
     second.accumulate = v->accumulate && !(conv->kind == GPUNN__CONV_DATA && turns_x) &&
                         !(conv->kind == GPUNN__CONV_FORWARD && turns_y);
     if (run && turns_x && conv->kind != GPUNN__CONV_DATA) GPUNN__TRY(gpunn__turn(cuda, &second.x, false, &v->x, false));
     if (run && turns_y && conv->kind != GPUNN__CONV_FORWARD) GPUNN__TRY(gpunn__turn(cuda, &second.y, false, &v->y, false));
+    if (run && turns_w && !filter) GPUNN__TRY(gpunn__turn(cuda, &second.w, false, &v->w, false));
     GPUNN__TRY(gpunn__conv_lowered(cuda, conv, &second, room, action));
+    if (run && turns_w && filter && !v->w.channels_last)
+        return gpunn__cuda_copy(cuda, v->w.data, v->w.dtype, second.w.data, GPUNN_F32, v->w.count, false);
+    if (run && turns_w && filter) return gpunn__turn(cuda, &v->w, true, &second.w, false);
     if (run && turns_x && conv->kind == GPUNN__CONV_DATA) return gpunn__turn(cuda, &v->x, true, &second.x, v->accumulate);
     if (run && turns_y && conv->kind == GPUNN__CONV_FORWARD) return gpunn__turn(cuda, &v->y, true, &second.y, v->accumulate);
     return GPUNN_OK;
@@ -2668,13 +2677,15 @@ static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution
                                      const void *residual, size_t bytes, gpunn__room *room, gpunn__action action)
 {
     const gpunn__conv_kind kind = (gpunn__conv_kind)conv->kind;
-    const bool             turns_w = conv->channels_last && gpunn__has_place(&v->w), filter = kind == GPUNN__CONV_FILTER;
+    const bool             filter = kind == GPUNN__CONV_FILTER;
+    const bool             turns_w = conv->channels_last && gpunn__has_place(&v->w) && !v->w.channels_last;
     gpunn_value *const     result = gpunn__conv_result(v, kind);
     gpunn_value            aside = *result, w = v->w;
     aside.dtype = w.dtype = (gpunn_dtype)conv->dtype;
     void *const workspace = gpunn__room_take(room, bytes);
     if (turns_w && !filter) w.data = gpunn__room_take(room, gpunn__bytes(w.dtype, w.count));
-    if (v->gradient) aside.data = gpunn__room_take(room, gpunn__bytes(aside.dtype, aside.count));
+    if (v->gradient && !(filter && v->w.channels_last))
+        aside.data = gpunn__room_take(room, gpunn__bytes(aside.dtype, aside.count));
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     const bool direct = result->dtype == aside.dtype && !v->accumulate && !(filter && turns_w);
     if (direct) aside.data = result->data;
@@ -8964,6 +8975,98 @@ static gpunn_status gpunn__cuda_move(gpunn__cuda *cuda, gpunn__move *move)
         inner->to_stride = inner->from_stride = GPUNN__PACK;
     }
     return GPUNN__LAUNCH(cuda, gpunn__move_kernel, gpunn__blocks(cuda, move->count, 1), GPUNN__THREADS, *move);
+}
+
+/* ---- filters from [k][channels][cells] to [k][cells][channels], or back, many in one launch: tiles go through shared memory ---- */
+enum { GPUNN__TURN_JOBS = 64, GPUNN__TURN_TILE = 2048, GPUNN__TURN_CELLS = 32 };
+
+typedef struct gpunn__turn_job {
+    const void *from;
+    void       *to;
+    int64_t     tiles; /* of this job and those before */
+    int         channels, cells, tile_channels, tile_cells;
+    bool        from_last, to_last, add;
+} gpunn__turn_job;
+
+typedef struct gpunn__turn_jobs {
+    int             count;
+    gpunn_dtype     from_dtype, to_dtype;
+    gpunn__turn_job job[GPUNN__TURN_JOBS];
+} gpunn__turn_jobs;
+
+/* Element i of a tile, and where it is in memory: in the order of memory, so that neighbours read or write neighbours. */
+__device__ __forceinline__ int64_t gpunn__turn_place(const gpunn__turn_job &job, bool last, int i, int channels, int cells,
+                                                     int64_t channel, int64_t cell, int *at)
+{
+    int c = last ? i % channels : i / cells, k = last ? i / channels : i % cells;
+    *at = c * (job.tile_cells | 1) + k; /* an odd step: all banks of shared memory */
+    return last ? (cell + k) * job.channels + channel + c : (channel + c) * job.cells + cell + k;
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__turn_kernel(const gpunn__turn_jobs jobs)
+{
+    __shared__ float tile[GPUNN__TURN_TILE + GPUNN__TURN_TILE / 2];
+    int              which = 0;
+    for (int64_t i = blockIdx.x; i < jobs.job[jobs.count - 1].tiles; i += gridDim.x) {
+        while (i >= jobs.job[which].tiles) which++;
+        const gpunn__turn_job &job = jobs.job[which];
+        const int64_t          columns = (job.cells + job.tile_cells - 1) / job.tile_cells;
+        const int64_t          rows = (job.channels + job.tile_channels - 1) / job.tile_channels;
+        const int64_t          own = i - (which ? jobs.job[which - 1].tiles : 0), filter = own / (rows * columns);
+        const int64_t          cell = own % columns * job.tile_cells, channel = own / columns % rows * job.tile_channels;
+        const int64_t          base = filter * job.channels * job.cells;
+        const int              cells = (int)min((int64_t)job.tile_cells, job.cells - cell);
+        const int              channels = (int)min((int64_t)job.tile_channels, job.channels - channel);
+        for (int k = (int)threadIdx.x; k < channels * cells; k += GPUNN__THREADS) {
+            int     at;
+            int64_t from = gpunn__turn_place(job, job.from_last, k, channels, cells, channel, cell, &at);
+            tile[at] = gpunn__load(job.from, jobs.from_dtype, base + from);
+        }
+        __syncthreads();
+        for (int k = (int)threadIdx.x; k < channels * cells; k += GPUNN__THREADS) {
+            int     at;
+            int64_t to = base + gpunn__turn_place(job, job.to_last, k, channels, cells, channel, cell, &at);
+            float   x = job.add ? gpunn__load(job.to, jobs.to_dtype, to) + tile[at] : tile[at];
+            gpunn__store(job.to, jobs.to_dtype, to, x);
+        }
+        __syncthreads();
+    }
+}
+
+static gpunn_status gpunn__cuda_turn(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    for (int first = 0; first < step->input_count && action != GPUNN__PREPARE; first += GPUNN__TURN_JOBS) {
+        gpunn__turn_jobs jobs;
+        int64_t          tiles = 0;
+        memset(&jobs, 0, sizeof jobs);
+        jobs.from_dtype = step->in[first].dtype;
+        jobs.to_dtype = step->grad_in[first].dtype;
+        for (int i = first; i < step->input_count && jobs.count < GPUNN__TURN_JOBS; i++) {
+            const gpunn_value *from = &step->in[i], *to = &step->grad_in[i];
+            gpunn__turn_job   *job = &jobs.job[jobs.count];
+            if (from->data == NULL) continue;
+            job->from = from->data;
+            job->to = to->data;
+            job->add = step->accumulate[i];
+            job->from_last = from->channels_last;
+            job->to_last = to->channels_last;
+            job->channels = (int)from->dim[1];
+            job->cells = (int)(from->dim[2] * from->dim[3]);
+            job->tile_cells = job->cells < GPUNN__TURN_CELLS ? job->cells : (int)GPUNN__TURN_CELLS;
+            job->tile_channels = GPUNN__TURN_TILE / job->tile_cells;
+            if (job->tile_channels > job->channels) job->tile_channels = job->channels;
+            tiles += from->dim[0] * ((job->channels + job->tile_channels - 1) / job->tile_channels) *
+                     ((job->cells + job->tile_cells - 1) / job->tile_cells);
+            job->tiles = tiles;
+            jobs.count++;
+        }
+        if (tiles > 0)
+            GPUNN__TRY(GPUNN__LAUNCH(
+                cuda, gpunn__turn_kernel,
+                (unsigned)(tiles < (int64_t)cuda->multiprocessors * 16 ? tiles : (int64_t)cuda->multiprocessors * 16),
+                GPUNN__THREADS, jobs));
+    }
+    return GPUNN_OK;
 }
 
 static void gpunn__strides(const gpunn_value *value, int64_t stride[GPUNN_MAX_RANK])
