@@ -1450,6 +1450,7 @@ typedef struct gpunn_step {
         bool        relu_mask; /* LINEAR: where relu let pass is wanted in `saved`, in a form of the backend's own */
         bool        gelu_tanh; /* LINEAR */
         gpunn_value before;    /* receives what gelu_tanh is applied to; data NULL: not wanted */
+        gpunn_value more;      /* BATCH_NORM's backward step with a residual: to be added to grad_out; data NULL: nothing */
     } fused;
     /* Backward of LINEAR only: its x is the result of an activation that nobody else reads, and grad_in[0] is the gradient of
      * what the activation was applied to. */
@@ -6586,6 +6587,7 @@ typedef struct gpunn__builder { /* tables by tensor id, alive while a plan is ma
     int          *cast;      /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
     int          *turned;    /* by operand: the slot of a copy with its channels in the other place; -1: none yet */
     int          *filter;    /* by weight: the slot of the filters with channels last; -1: none */
+    int          *more;      /* by gradient root: the slot of a second part of the gradient; -1: it is one */
     int          *gathered;  /* by weight: the slot of their gradient, which the last step brings to its place; -1: none */
     int          *place;     /* when it is computed; the nodes of a group share one */
     int          *order;     /* by place: the node, of a group the last one */
@@ -6777,7 +6779,7 @@ static void gpunn__mark_roots(gpunn__builder *b)
         bool                alias = gpunn__is_alias(plan, t);
         plan->gradient_root[id] = plan->root[id] = alias ? plan->root[t->inputs[0]->id] : id;
         b->head[id] = id;
-        b->next[id] = b->cast[id] = b->turned[id] = b->filter[id] = b->gathered[id] = b->group[id] = -1;
+        b->next[id] = b->cast[id] = b->turned[id] = b->filter[id] = b->gathered[id] = b->more[id] = b->group[id] = -1;
         plan->value_slot[id] = plan->gradient_slot[id] = -1;
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
             if (t->inputs[i]) b->uses[t->inputs[i]->id]++;
@@ -7344,8 +7346,12 @@ static bool gpunn__turn_operand(gpunn__builder *b, const gpunn_tensor *t, int op
     int                 at = b->plan->step_count;
     if (b->turned[image->id] >= 0) return true;
     gpunn_step *step = gpunn__turn_step(b, image, to_last, false);
-    if (step == NULL || !gpunn__read_stored(b, &step->in[0], t, operand, at)) return false;
+    bool        rounds = gpunn__is_factor(b, t, operand) && b->cast[b->plan->root[image->id]] < 0;
+    if (step == NULL ||
+        !(rounds ? gpunn__read_value(b, &step->in[0], image, at) : gpunn__read_stored(b, &step->in[0], t, operand, at)))
+        return false;
     step->out = step->in[0];
+    if (rounds) step->out.dtype = gpunn__half_of(b->model);
     gpunn__as_stored(&step->in[0], !to_last);
     gpunn__as_stored(&step->out, to_last);
     int slot = b->turned[image->id] = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype), at);
@@ -7360,7 +7366,7 @@ static bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t)
         if (input == NULL) continue;
         int                 root = b->plan->root[input->id];
         const gpunn_tensor *source = b->model->tensors[root];
-        if (gpunn__is_factor(b, t, i) && !gpunn__has_mirror(source) && b->cast[root] < 0) {
+        if (gpunn__is_factor(b, t, i) && !gpunn__has_mirror(source) && b->cast[root] < 0 && !gpunn__is_misplaced(b, t, i)) {
             int         at = b->plan->step_count;
             gpunn_step *step = gpunn__new_step(b, t, false, 1);
             if (step == NULL) return false;
@@ -7695,11 +7701,38 @@ static bool gpunn__shares_gradient(const gpunn__builder *b, const gpunn_tensor *
     return add->inputs[0] != add->inputs[1] && gpunn__shares_memory(b, add, add->inputs[operand], add->inputs[1 - operand]);
 }
 
+/* The residual of a batch norm's chain that ends there; NULL: there is none. */
+static const gpunn_tensor *gpunn__residual_of(const gpunn__builder *b, const gpunn_tensor *end)
+{
+    const gpunn_tensor *residual = NULL;
+    for (int id = b->head[end->id]; id != end->id; id = b->next[id]) {
+        const gpunn_tensor *member = b->model->tensors[b->next[id]];
+        if (member->op == GPUNN_OP_ADD) residual = member->inputs[member->inputs[0]->id == id];
+    }
+    return residual;
+}
+
+static bool gpunn__ends_norm(const gpunn__builder *b, const gpunn_tensor *t)
+{
+    return b->head[t->id] != t->id && b->model->tensors[b->head[t->id]]->op == GPUNN_OP_BATCH_NORM;
+}
+
+/* cuDNN cannot add to a gradient: where a batch norm with a residual reads it next, what a convolution contributes has a place of
+ * its own and is added there. */
+static bool gpunn__is_second_part(const gpunn__builder *b, const gpunn_step *step, int i, int root)
+{
+    const gpunn_tensor *t = b->model->tensors[root];
+    return gpunn__is_convolution(step->op) && i == 0 && b->writes[root] > 0 && gpunn__ends_norm(b, t) && !b->retained[root] &&
+           gpunn__residual_of(b, t);
+}
+
 static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *input, int i, int at)
 {
     gpunn__plan *plan = b->plan;
     int          root = plan->gradient_root[input->id];
-    step->accumulate[i] = b->writes[root]++ > 0;
+    bool         second = gpunn__is_second_part(b, step, i, root);
+    int         *slots = second ? b->more : plan->gradient_slot;
+    step->accumulate[i] = second ? b->more[root] >= 0 : b->writes[root]++ > 0;
     step->grad_in[i].dtype = plan->storage[root];
     step->grad_in[i].channels_last = plan->last[root] && gpunn__has_layouts(input);
     if (b->model->tensors[root]->kind == GPUNN__PARAMETER) {
@@ -7713,9 +7746,9 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
         int slot = gpunn__new_slot(b, (size_t)step->grad_in[i].count * gpunn_dtype_size(step->grad_in[i].dtype), at);
         if (slot < 0) return false;
         if (b->retained[root]) plan->slots[slot].last = INT32_MAX;
-        plan->gradient_slot[root] = slot;
+        slots[root] = slot;
     }
-    return gpunn__use_slot(b, &step->grad_in[i].data, plan->gradient_slot[root], at);
+    return gpunn__use_slot(b, &step->grad_in[i].data, slots[root], at);
 }
 
 /* A slot for the gradient of a misplaced operand, as the step gives it; -1: out of memory. */
@@ -7841,16 +7874,10 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
 static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end)
 {
     gpunn__plan        *plan = b->plan;
-    const gpunn_tensor *t = b->model->tensors[b->head[end->id]], *residual = NULL;
+    const gpunn_tensor *t = b->model->tensors[b->head[end->id]], *residual = gpunn__residual_of(b, end);
     int                 root = plan->gradient_root[end->id];
-    bool                relu = end->op == GPUNN_OP_RELU, adds = false, wanted = false;
-    for (const gpunn_tensor *member = t; member != end;) {
-        const gpunn_tensor *previous = member;
-        member = b->model->tensors[b->next[member->id]];
-        if (member->op == GPUNN_OP_ADD) residual = member->inputs[member->inputs[0] == previous];
-    }
-    adds = residual && b->wants[residual->id];
-    if (adds && !relu && gpunn__shares_memory(b, end, residual, NULL)) {
+    bool relu = end->op == GPUNN_OP_RELU, adds = residual && b->wants[residual->id], wanted = false, more = b->more[root] >= 0;
+    if (adds && !relu && !more && gpunn__shares_memory(b, end, residual, NULL)) {
         plan->gradient_slot[plan->gradient_root[residual->id]] = plan->gradient_slot[root];
         b->writes[plan->gradient_root[residual->id]]++;
         adds = false;
@@ -7864,6 +7891,9 @@ static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end
     step->grad_out.dtype = plan->storage[root];
     step->grad_out.channels_last = plan->last[root] && gpunn__has_layouts(end);
     if (!gpunn__use_slot(b, &step->grad_out.data, plan->gradient_slot[root], at)) return false;
+    step->fused.more = step->grad_out;
+    step->fused.more.data = NULL;
+    if (more && !gpunn__use_slot(b, &step->fused.more.data, b->more[root], at)) return false;
     if (adds) {
         gpunn__describe(plan, &step->grad_in[count], residual);
         if (!gpunn__write_gradient(b, step, residual, count, at)) return false;
@@ -7924,10 +7954,9 @@ static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
             return false;
         }
         bool own = b->behind[t->id] && b->wants[t->id] && t->kind == GPUNN__VALUE && !b->activates[t->id] && !b->normed[t->id];
-        bool normed = b->head[t->id] != t->id && b->model->tensors[b->head[t->id]]->op == GPUNN_OP_BATCH_NORM;
-        if (b->group[t->id] >= 0 ? !gpunn__group_backward(b, b->group[t->id])
-            : normed             ? own && !gpunn__norm_backward_step(b, t)
-                                 : own && !gpunn__is_alias(b->plan, t) && !gpunn__backward_step(b, t))
+        if (b->group[t->id] >= 0     ? !gpunn__group_backward(b, b->group[t->id])
+            : gpunn__ends_norm(b, t) ? own && !gpunn__norm_backward_step(b, t)
+                                     : own && !gpunn__is_alias(b->plan, t) && !gpunn__backward_step(b, t))
             return false;
     }
     return gpunn__gather_filters(b);
@@ -8151,6 +8180,7 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
     b->turned = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->filter = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->gathered = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->more = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->place = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->order = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->group = (int *)gpunn__take_table(base, &used, n, sizeof(int));

@@ -3770,7 +3770,7 @@ typedef struct gpunn__norm {
     int          columns;     /* that one channel has in a block */
     int          packs;       /* that one line may touch */
     int64_t      tile;        /* channels of a block */
-    int64_t      stride;      /* between the elements of an item; 1: packs of a line */
+    int64_t      stride;      /* between the elements of an item, or a thread's packs of channels; 1: packs of a line */
     int64_t      items;
     int          part_items, parts;
     bool         packs_of_channels;
@@ -3778,6 +3778,7 @@ typedef struct gpunn__norm {
     int          phase;
     bool         training, relu;
     const void  *x, *g;             /* g: backward */
+    const void  *more;              /* as g, to be added to it; NULL: nothing */
     const void  *residual, *result; /* NULL: none; of the relu, not read. result: backward */
     void        *y;                 /* or the gradient of x; NULL: not wanted */
     void        *dresidual;         /* NULL: not wanted */
@@ -3896,11 +3897,16 @@ __device__ __forceinline__ void gpunn__norm_gradient(const gpunn__norm &b, int64
         return;
     }
     gpunn__norm_load<PACKS>(b, b.g, b.g_dtype, at, mask, g);
-    if (b.result == NULL) return;
-    float result[8];
-    gpunn__norm_load<PACKS>(b, b.result, b.result_dtype, at, mask, result);
+    float other[8];
+    if (b.more) {
+        gpunn__norm_load<PACKS>(b, b.more, b.g_dtype, at, mask, other);
 #pragma unroll
-    for (int j = 0; j < GPUNN__PACK; j++) g[j] = result[j] <= 0 ? 0 : g[j];
+        for (int j = 0; j < GPUNN__PACK; j++) g[j] += other[j];
+    }
+    if (b.result == NULL) return;
+    gpunn__norm_load<PACKS>(b, b.result, b.result_dtype, at, mask, other);
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) g[j] = other[j] <= 0 ? 0 : g[j];
 }
 
 /* Gives the residual its gradient. */
@@ -4112,7 +4118,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_ker
 /* ---- packs of channels ---- */
 typedef struct gpunn__norm_pack { /* of a thread */
     int     column, row, part;
-    int64_t channel, first, end; /* its rows: first, first + rows, .. < end */
+    int64_t channel, first, end; /* its packs: at first, first + stride, .. < end */
     bool    used;
 } gpunn__norm_pack;
 
@@ -4125,8 +4131,8 @@ __device__ __forceinline__ gpunn__norm_pack gpunn__norm_pack_start(const gpunn__
     place.part = (int)(blockIdx.x - tile * (unsigned)b.parts);
     place.channel = tile * b.tile + place.column * GPUNN__PACK;
     place.used = place.channel < b.channels;
-    place.first = place.part * b.part_rows + place.row;
-    place.end = place.used ? min((place.part + 1) * b.part_rows, b.n) : 0;
+    place.first = (place.part * b.part_rows + place.row) * b.channels + place.channel;
+    place.end = place.used ? min((place.part + 1) * b.part_rows, b.n) * b.channels : 0;
     return place;
 }
 
@@ -4206,9 +4212,9 @@ __device__ __forceinline__ float gpunn__norm_pack_moments(const gpunn__norm &b, 
         return count;
     }
 #pragma unroll 2
-    for (int64_t row = place.first; row < place.end; row += b.rows) {
+    for (int64_t at = place.first; at < place.end; at += b.stride) {
         float v[8], share = __fdividef(1, count += 1);
-        gpunn__load8(b.x, b.x_dtype, row * b.channels + place.channel, v);
+        gpunn__load8(b.x, b.x_dtype, at, v);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) {
             float value = v[j] - near_by[j], delta = value - own[j].x;
@@ -4254,8 +4260,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_packs_ke
     gpunn__norm_channels(b.bias, place, 0, shift);
 #pragma unroll
     for (int j = 0; j < GPUNN__PACK; j++) scale[j] = 1 / sqrtf(scale[j] + b.eps) * v[j];
-    for (int64_t row = place.first; row < place.end; row += b.rows) {
-        int64_t at = row * b.channels + place.channel;
+    for (int64_t at = place.first; at < place.end; at += b.stride) {
         gpunn__load8(b.x, b.x_dtype, at, v);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) v[j] = gpunn__norm_value(v[j], mean[j], scale[j], shift[j]);
@@ -4282,13 +4287,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__norm_packs_ba
         sum[j] = make_float2(0, 0);
     }
     if (b.phase & GPUNN__NORM_SUM)
-        for (int64_t row = place.first; row < place.end; row += b.rows) {
-            int64_t at = row * b.channels + place.channel;
-            gpunn__load8(b.x, b.x_dtype, at, x);
+        for (int64_t at = place.first; at < place.end; at += b.stride) {
             if (BY_X)
                 gpunn__load8(b.g, b.g_dtype, at, g);
             else
                 gpunn__norm_gradient<true>(b, at, 0xFF, false, g);
+            gpunn__load8(b.x, b.x_dtype, at, x);
 #pragma unroll
             for (int j = 0; j < GPUNN__PACK; j++) {
                 if (BY_X && gpunn__norm_value(x[j], mean[j], scale[j], bias[j]) <= 0) g[j] = 0;
@@ -4320,13 +4324,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__norm_packs_ba
         shift[j] = all[j][place.column].x / values;
         slope[j] = x[j] * x[j] * all[j][place.column].y / values;
     }
-    for (int64_t row = place.first; row < place.end; row += b.rows) {
-        int64_t at = row * b.channels + place.channel;
-        gpunn__load8(b.x, b.x_dtype, at, x);
+    for (int64_t at = place.first; at < place.end; at += b.stride) {
         if (BY_X)
             gpunn__load8(b.g, b.g_dtype, at, g);
         else
             gpunn__norm_gradient<true>(b, at, 0xFF, true, g);
+        gpunn__load8(b.x, b.x_dtype, at, x);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) {
             if (BY_X && gpunn__norm_value(x[j], mean[j], scale[j], bias[j]) <= 0) g[j] = 0;
@@ -4352,6 +4355,7 @@ static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value 
     if (b.packs_of_channels) {
         while (b.width < 8 && b.width * GPUNN__PACK < b.channels) b.width *= 2;
         b.tile = b.width * GPUNN__PACK;
+        b.stride = GPUNN__THREADS / b.width * b.channels;
     } else if (b.inner < 16) {
         b.columns = (int)b.inner;
         while (b.width < 32 && b.width < b.channels * b.inner) b.width *= 2;
@@ -4360,9 +4364,9 @@ static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value 
     }
     b.rows = GPUNN__THREADS / b.width;
     b.packs = (int)((b.inner % GPUNN__PACK == 0 ? b.inner : b.inner + 2 * GPUNN__PACK - 2) / GPUNN__PACK);
-    int64_t rounds = b.stride == 1 ? (b.n * b.packs + b.rows - 1) / b.rows
-                                   : (b.n + b.rows * GPUNN__PACK - 1) / (b.rows * GPUNN__PACK);
-    if (b.packs_of_channels) rounds = (b.n + b.rows - 1) / b.rows;
+    int64_t rounds = b.packs_of_channels ? (b.n + b.rows - 1) / b.rows
+                     : b.stride == 1     ? (b.n * b.packs + b.rows - 1) / b.rows
+                                         : (b.n + b.rows * GPUNN__PACK - 1) / (b.rows * GPUNN__PACK);
     b.items = b.stride == 1 ? b.n * b.packs : rounds * b.rows;
     int64_t tiles = (b.channels + b.tile - 1) / b.tile, parts = (int64_t)cuda->multiprocessors * 4 / tiles;
     if (parts > rounds / 4) parts = rounds / 4; /* four rounds of all threads at least */
@@ -4411,6 +4415,7 @@ static gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_step *step, 
         b.residual = step->fused.residual.data, b.residual_dtype = step->fused.residual.dtype;
     else {
         b.g = step->grad_out.data, b.g_dtype = step->grad_out.dtype;
+        b.more = step->fused.more.data;
         b.dweight = (float *)step->grad_in[1].data;
         b.dbias = (float *)step->grad_in[2].data;
         b.add = step->accumulate[0];

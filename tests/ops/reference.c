@@ -1672,13 +1672,8 @@ static void test_groups(void **state)
 }
 
 /* ---- batch_norm in training, with what a plan merges into it ---- */
-enum {
-    RESIDUAL = 1,
-    RELU = 2,
-    SWAPPED = 4,
-    AGAIN = 8,
-    FROZEN = 16
-}; /* AGAIN: the residual, or without it the norm, is read twice */
+/* AGAIN: the residual, or without it the norm, is read twice; SPLIT: the result, once by a convolution that changes nothing */
+enum { RESIDUAL = 1, RELU = 2, SWAPPED = 4, AGAIN = 8, FROZEN = 16, SPLIT = 32 };
 typedef struct normed {
     int             n, channels, h, w, mode;
     gpunn_precision precision;
@@ -1693,30 +1688,37 @@ static float *coarse_randoms(int64_t n, uint32_t seed)
     return values;
 }
 
+static gpunn_tensor *unchanged(fixture *f, gpunn_tensor *x, const char *name, int channels)
+{
+    char          weight[48];
+    float        *identity = calloc((size_t)(channels * channels), sizeof *identity);
+    gpunn_tensor *y = MADE(f->dev, gpunn_conv2d(x, name, .out_channels = channels, .kernel_size = 1, .no_bias = true));
+    (void)snprintf(weight, sizeof weight, "%s.weight", name);
+    for (int i = 0; i < channels; i++) identity[i * channels + i] = 1;
+    OK(f->dev, gpunn_set_trainable(gpunn_find(f->model, weight), false));
+    OK(f->dev, write_floats(gpunn_find(f->model, weight), identity, channels * channels));
+    free(identity);
+    return y;
+}
+
 static gpunn_tensor *add_image(fixture *f, const char *name, const normed *c, const float *values, int64_t n)
 {
-    char          conv[32], weight[48];
+    char          conv[32];
     gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, name, GPUNN_F32, GPUNN_SHAPE(c->n, c->channels, c->h, c->w)));
-    float        *identity = calloc((size_t)(c->channels * c->channels), sizeof *identity);
-    for (int i = 0; i < c->channels; i++) identity[i * c->channels + i] = 1;
     (void)snprintf(conv, sizeof conv, "conv_%s", name);
-    (void)snprintf(weight, sizeof weight, "%s.weight", conv);
     OK(f->dev, write_floats(x, values, n));
-    x = MADE(f->dev, gpunn_conv2d(x, conv, .out_channels = c->channels, .kernel_size = 1, .no_bias = true));
-    OK(f->dev, gpunn_set_trainable(gpunn_find(f->model, weight), false));
-    OK(f->dev, write_floats(gpunn_find(f->model, weight), identity, c->channels * c->channels));
-    free(identity);
-    return x;
+    return unchanged(f, x, conv, c->channels);
 }
 
 static void check_normed(fixture *f, normed c)
 {
     const int     cells = c.h * c.w, values = c.n * cells;
     const int64_t count = (int64_t)values * c.channels;
-    const bool    residual = c.mode & RESIDUAL, relu = c.mode & RELU, again = c.mode & AGAIN, frozen = c.mode & FROZEN;
-    (void)snprintf(geometry, sizeof geometry, "batch_norm n %d channels %d, %dx%d, precision %d%s%s%s%s%s", c.n, c.channels, c.h,
-                   c.w, (int)c.precision, residual ? " residual" : "", relu ? " relu" : "", c.mode & SWAPPED ? " swapped" : "",
-                   again ? " again" : "", frozen ? " frozen" : "");
+    const bool    residual = c.mode & RESIDUAL, relu = c.mode & RELU, again = c.mode & AGAIN, frozen = c.mode & FROZEN,
+               split = c.mode & SPLIT;
+    (void)snprintf(geometry, sizeof geometry, "batch_norm n %d channels %d, %dx%d, precision %d%s%s%s%s%s%s", c.n, c.channels,
+                   c.h, c.w, (int)c.precision, residual ? " residual" : "", relu ? " relu" : "",
+                   c.mode & SWAPPED ? " swapped" : "", again ? " again" : "", split ? " split" : "", frozen ? " frozen" : "");
     gpunn_model_destroy(f->model);
     f->model = gpunn_model_create(f->dev, .precision = c.precision);
     float *x = coarse_randoms(count, 1), *res = coarse_randoms(count, 2), *g = coarse_randoms(count, 3);
@@ -1729,6 +1731,7 @@ static void check_normed(fixture *f, normed c)
     if (residual) out = c.mode & SWAPPED ? gpunn_add(rt, out) : gpunn_add(out, rt);
     if (relu) out = gpunn_relu(out);
     if (again) out = gpunn_add(out, residual ? rt : norm);
+    if (split) out = gpunn_add(out, unchanged(f, MADE(f->dev, out), "split", c.channels));
     gpunn_tensor *parameter[2] = {gpunn_find(f->model, "bn.weight"), gpunn_find(f->model, "bn.bias")};
     OK(f->dev, write_floats(parameter[0], w, c.channels));
     OK(f->dev, write_floats(parameter[1], bias, c.channels));
@@ -1738,12 +1741,16 @@ static void check_normed(fixture *f, normed c)
     OK(f->dev, write_floats(gt, g, count));
     gpunn_tensor *loss = MADE(f->dev, gpunn_sum(gpunn_mul(out, gt), GPUNN_ALL, false));
     for (int i = 0; i < 2; i++) OK(f->dev, gpunn_backward(loss)); /* gradients of parameters add up */
-    float       *value = read_floats(f->dev, out, NULL), *dx = frozen ? NULL : read_gradient(f->dev, xt);
-    float       *dres = residual ? read_gradient(f->dev, rt) : NULL, *dw = frozen ? NULL : read_gradient(f->dev, parameter[0]);
-    float       *db = frozen ? NULL : read_gradient(f->dev, parameter[1]);
-    float       *mean_now = read_floats(f->dev, gpunn_find(f->model, "bn.running_mean"), NULL);
-    float       *var_now = read_floats(f->dev, gpunn_find(f->model, "bn.running_var"), NULL);
-    const double coarse = c.precision == GPUNN_PRECISION_BF16 && is_emulated(f->backend) ? 0x1p16 : 1; /* roundings of 2^-8 */
+    float *value = read_floats(f->dev, out, NULL), *dx = frozen ? NULL : read_gradient(f->dev, xt);
+    float *dres = residual ? read_gradient(f->dev, rt) : NULL, *dw = frozen ? NULL : read_gradient(f->dev, parameter[0]);
+    float *db = frozen ? NULL : read_gradient(f->dev, parameter[1]);
+    float *mean_now = read_floats(f->dev, gpunn_find(f->model, "bn.running_mean"), NULL);
+    float *var_now = read_floats(f->dev, gpunn_find(f->model, "bn.running_var"), NULL);
+    /* Roundings of 2^-8, or, by the convolution of a TF32 model, 2^-11. */
+    const double coarse = !is_emulated(f->backend)                       ? 1
+                          : c.precision == GPUNN_PRECISION_BF16          ? 0x1p16
+                          : c.precision == GPUNN_PRECISION_TF32 && split ? 0x1p13
+                                                                         : 1;
     for (int ch = 0; ch < c.channels; ch++) {
         double mean = 0, variance = 0, sum = 0, sum_h = 0, size = 0, size_h = 0;
         for (int i = 0; i < values; i++) mean += (double)x[((i / cells) * c.channels + ch) * cells + i % cells] / values;
@@ -1757,14 +1764,14 @@ static void check_normed(fixture *f, normed c)
                 const int64_t at = ((i / cells) * c.channels + ch) * cells + i % cells;
                 const double  h = (double)x[at] - mean, v = h * scale + (double)bias[ch], r = residual ? (double)res[at] : 0;
                 const double  y = relu && v + r <= 0 ? 0 : v + r, more = again ? residual ? r : v : 0;
-                const double  masked = relu && v + r <= 0 ? 0 : (double)g[at],
+                const double  masked = relu && v + r <= 0 ? 0 : (split ? 2 : 1) * (double)g[at],
                              k = masked + (again && !residual ? (double)g[at] : 0);
                 const double reach = (fabs((double)x[at]) + fabs(mean)) * rstd;
                 if (pass == 0) {
                     sum += k, size += fabs(k), sum_h += k * h * rstd, size_h += fabs(k) * reach;
                     allowance = 2 * coarse;
-                    check_sum("out", at, value[at], y + more, reach * fabs((double)w[ch]) + fabs((double)bias[ch]) + 2 * fabs(r),
-                              1);
+                    check_sum("out", at, value[at], (split ? 2 : 1) * y + more,
+                              reach * fabs((double)w[ch]) + fabs((double)bias[ch]) + 2 * fabs(r), 1);
                     if (residual)
                         check_sum("gradient of the residual", at, dres[at], masked + (again ? (double)g[at] : 0),
                                   2 * fabs((double)g[at]), 1);
@@ -1819,6 +1826,10 @@ static void test_normed(void **state)
                                             RESIDUAL | AGAIN,
                                             RELU | AGAIN,
                                             RESIDUAL | RELU | FROZEN,
+                                            RESIDUAL | RELU | SPLIT,
+                                            RESIDUAL | SPLIT,
+                                            RELU | SPLIT,
+                                            RESIDUAL | RELU | SPLIT | FROZEN,
                                             0};
     static const normed          large[] = {{16, 64, 17, 23, RESIDUAL | RELU, GPUNN_PRECISION_BF16},
                                             {16, 8, 33, 31, RELU, GPUNN_PRECISION_BF16},
