@@ -55,7 +55,7 @@ enum { RANDOM, ASCENDING, DESCENDING };
 enum { LATE, EAGER, ANY_TIME };
 static struct settings {
     bool     read;
-    int      devices = 1, order = RANDOM, streams = LATE, cudnn = 1, multiprocessors = 2, run = 1;
+    int      devices = 1, order = RANDOM, streams = LATE, cudnn = 1, convolutions = 1, multiprocessors = 2, run = 1;
     uint64_t random = 1;
     size_t   memory = (size_t)1 << 30;
 } settings;
@@ -66,6 +66,7 @@ extern "C" void emulator_set(const char *name, const char *value)
     std::string                           text = value;
     if (!strcmp(name, "EMULATOR_DEVICES")) settings.devices = atoi(value);
     if (!strcmp(name, "EMULATOR_CUDNN")) settings.cudnn = atoi(value);
+    if (!strcmp(name, "EMULATOR_CONVOLUTIONS")) settings.convolutions = atoi(value);
     if (!strcmp(name, "EMULATOR_MULTIPROCESSORS")) settings.multiprocessors = atoi(value);
     if (!strcmp(name, "EMULATOR_RUN")) settings.run = atoi(value);
     if (!strcmp(name, "EMULATOR_SEED")) settings.random = strtoull(value, NULL, 0) * 2654435769u + 1;
@@ -80,7 +81,7 @@ static void read_settings(void)
     if (settings.read) return;
     settings.read = true;
     for (const char *name : {"EMULATOR_DEVICES", "EMULATOR_CUDNN", "EMULATOR_SEED", "EMULATOR_MEMORY", "EMULATOR_ORDER",
-                             "EMULATOR_STREAMS", "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN"})
+                             "EMULATOR_STREAMS", "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN", "EMULATOR_CONVOLUTIONS"})
         if (const char *value = getenv(name)) emulator_set(name, value);
 }
 
@@ -89,6 +90,13 @@ extern "C" int emulator_cudnn(void)
     std::lock_guard<std::recursive_mutex> guard(lock);
     read_settings();
     return settings.cudnn;
+}
+
+extern "C" int emulator_convolutions(void)
+{
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    read_settings();
+    return settings.convolutions;
 }
 
 static long cudnn_runs;

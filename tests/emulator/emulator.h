@@ -4,6 +4,7 @@
  *     EMULATOR_STREAMS   when queued work runs: late (default: when somebody waits for it), eager (at once), random
  *     EMULATOR_SEED      of the random choices, 1
  *     EMULATOR_CUDNN     0: convolutions find no cuDNN
+ *     EMULATOR_CONVOLUTIONS   0: cuDNN is there, but has no plan for any
  *     EMULATOR_MEMORY    bytes of a GPU's memory, 1 GiB
  *     EMULATOR_MULTIPROCESSORS   2; an H200 has 132
  *     EMULATOR_RUN       0: kernels and libraries' calls are counted, and compute nothing */
@@ -26,5 +27,6 @@ long        emulator_cudnn_runs(void); /* of what stands in for cuDNN's convolut
 long        emulator_held(void); /* what has been made and not yet given back: allocations, streams, events, graphs, pools */
 void        emulator_set(const char *name, const char *value); /* as the environment variable of that name, from now on */
 int         emulator_cudnn(void);
+int         emulator_convolutions(void);
 void        emulator_count_cudnn(void);
 #endif
