@@ -175,7 +175,10 @@ static net make(gpunn_model *model, int which)
     n.loss = gpunn_cross_entropy(n.logits, n.t);
     if (which == 9) n.loss = gpunn_mul_scalar(gpunn_add(n.loss, criteria(h, n.t)), 0.0625f); /* times 65536 is an F16 still */
     gpunn_tensor *shared = which == 10 ? gpunn_find(model, "b2.weight") : NULL;              /* its gradient has two parts */
-    if (shared) n.loss = gpunn_add(n.loss, gpunn_mul_scalar(gpunn_sum(gpunn_square(shared), GPUNN_ALL, false), 0.03f));
+    if (shared) {
+        shared = gpunn_sum(gpunn_square(shared), GPUNN_ALL, false);
+        n.loss = gpunn_mul_scalar(gpunn_add(n.loss, gpunn_mul_scalar(shared, 0.03f)), 0.0625f); /* here too */
+    }
     n.accuracy = gpunn_accuracy(n.logits, n.t);
     return n;
 }
