@@ -7068,6 +7068,21 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
     return true;
 }
 
+/* Whether one step of the backend's own does all of it, a batch norm with what is merged into it: in fewer launches. */
+static bool gpunn__is_norm_step(const gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
+{
+    const gpunn_tensor *t = b->model->tensors[tensors[0]];
+    bool is = t->op == GPUNN_OP_BATCH_NORM && kernel->node_count > 1 && b->plan->training && b->model->dev->info.merged_norm;
+    for (int k = 1; k < kernel->node_count; k++) {
+        const gpunn_tensor *before = t;
+        t = b->model->tensors[tensors[k]];
+        bool adds = t->op == GPUNN_OP_ADD && k == 1;
+        is = is && (adds || (t->op == GPUNN_OP_RELU && k + 1 == kernel->node_count)) &&
+             (t->inputs[0] == before || (adds && t->inputs[1] == before));
+    }
+    return is;
+}
+
 /* Whether a kernel can compute these tensors in this plan, where no other has claimed them. */
 static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
 {
@@ -7076,7 +7091,8 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
     group->kernel = kernel;
     group->tensors = tensors;
     group->slot = -1;
-    if (gpunn__program(b, group, false)->operands == NULL || b->refused[last]) return false;
+    if (gpunn__program(b, group, false)->operands == NULL || b->refused[last] || gpunn__is_norm_step(b, kernel, tensors))
+        return false;
     for (int k = 0; k < kernel->node_count; k++)
         if (!b->needed[tensors[k]] || b->group[tensors[k]] >= 0) return false;
     for (int k = 0; k < kernel->node_count; k++) b->group[tensors[k]] = index;
