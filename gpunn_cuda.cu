@@ -3764,6 +3764,13 @@ static gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_step *step,
  * eight channels: a tile is `width` such packs, a thread has one of them in every row that it reads. */
 enum { GPUNN__NORM_SUM = 1, GPUNN__NORM_APPLY = 2 }; /* bits of phase */
 
+/* Blocks that a multiprocessor's registers are shared among: from sm_100 on packs of F32 take more of them at once. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define GPUNN__NORM_BLOCKS(count) ((count)-1)
+#else
+#define GPUNN__NORM_BLOCKS(count) (count)
+#endif
+
 typedef struct gpunn__norm {
     int64_t      n, channels, inner, count;
     int          width, rows; /* threads of a block: `rows` rows, one below another, of `width`, a power of 2 */
@@ -4014,7 +4021,7 @@ __device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm 
     return all;
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_kernel(const gpunn__norm b)
+static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) gpunn__norm_kernel(const gpunn__norm b)
 {
     gpunn__norm_place place = gpunn__norm_start(b);
     float             mean = 0, variance = 0;
@@ -4225,7 +4232,7 @@ __device__ __forceinline__ float gpunn__norm_pack_moments(const gpunn__norm &b, 
     return count;
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_packs_kernel(const gpunn__norm b)
+static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) gpunn__norm_packs_kernel(const gpunn__norm b)
 {
     const gpunn__norm_pack place = gpunn__norm_pack_start(b);
     const int64_t          channel = place.channel - place.column * GPUNN__PACK + threadIdx.x; /* of which this thread tells */
@@ -4270,7 +4277,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_packs_ke
 
 /* BY_X: x tells what the relu lets pass; there is no residual. */
 template <bool BY_X>
-static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__norm_packs_back_kernel(const gpunn__norm b)
+static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3)) gpunn__norm_packs_back_kernel(const gpunn__norm b)
 {
     const gpunn__norm_pack place = gpunn__norm_pack_start(b);
     const int64_t          channel = place.channel - place.column * GPUNN__PACK + threadIdx.x; /* of which this thread tells */
@@ -4340,7 +4347,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__norm_packs_ba
 }
 
 /* How blocks and threads share the work; depends on shape and device alone. */
-static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value *x)
+static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value *x, bool backward)
 {
     gpunn__norm b;
     memset(&b, 0, sizeof b);
@@ -4368,7 +4375,8 @@ static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value 
                      : b.stride == 1     ? (b.n * b.packs + b.rows - 1) / b.rows
                                          : (b.n + b.rows * GPUNN__PACK - 1) / (b.rows * GPUNN__PACK);
     b.items = b.stride == 1 ? b.n * b.packs : rounds * b.rows;
-    int64_t tiles = (b.channels + b.tile - 1) / b.tile, parts = (int64_t)cuda->multiprocessors * 4 / tiles;
+    const int blocks = (b.packs_of_channels && backward ? 3 : 4) - (b.packs_of_channels && cuda->capability >= 100);
+    int64_t   tiles = (b.channels + b.tile - 1) / b.tile, parts = (int64_t)cuda->multiprocessors * blocks / tiles;
     if (parts > rounds / 4) parts = rounds / 4; /* four rounds of all threads at least */
     if (parts < 1) parts = 1;
     b.part_rows = (rounds + parts - 1) / parts * b.rows;
@@ -4384,7 +4392,7 @@ static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value 
 static gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *in = step->in;
-    gpunn__norm        b = gpunn__norm_shape(cuda, &in[0]);
+    gpunn__norm        b = gpunn__norm_shape(cuda, &in[0], step->backward);
     int64_t            tiles = (b.channels + b.tile - 1) / b.tile;
     bool               forward = action == GPUNN__FORWARD;
     if (action == GPUNN__PREPARE) {
