@@ -504,7 +504,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 /* >>ops end */
 
 /* The other ops: X(ENUM, name, operands that the backward pass reads (bit i: operand i), whether it reads the result, operands
- * that have a gradient (bit i; -1: all)). Their attributes and operands stand at gpunn_attributes (>>backend). */
+ * that have a gradient (bit i; -1: all)). Their attributes and operands stand at gpunn_attributes (>>backend).
+ * No node has the last two: plans have them, TURN for filters of convolutions, GROUP for fused kernels. */
 #define GPUNN_OTHER_OPS(X)                               \
     X(LINEAR, linear, 3, 0, 7)                           \
     X(MATMUL, matmul, 3, 0, 3)                           \
@@ -554,7 +555,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(CTC_LOSS, ctc_loss, 15, 0, 1)                      \
     X(CUSTOM, custom, -1, 1, -1)                         \
     X(CAST, cast, 0, 0, 0)                               \
-    X(GROUP, group, 0, 0, 0) /* a fused kernel of a plan's; no node has it */
+    X(TURN, turn, 0, 0, 0)                               \
+    X(GROUP, group, 0, 0, 0)
 
 /* Another name for its operand's memory: it takes part in shapes and gradients, but no backend runs it. */
 #define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, 0, 0, 1)
@@ -1446,7 +1448,8 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
  * without), and for each direction weight_ih, weight_hh, bias_ih, bias_hh (data NULL without); EMBEDDING tokens, weight; GATHER
  * x, index; CTC_LOSS log_probabilities, targets, input_lengths, target_lengths;
  * GRID_SAMPLE x, grid; AFFINE_GRID theta; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the
- * operands of its program: gradients that it writes in grad_in, with accumulate, all others in in. */
+ * operands of its program: gradients that it writes in grad_in, with accumulate, all others in in; TURN (of a backend with
+ * channels_last) what it copies in in, and where to, with channels and dtype as wanted there, in grad_in, with accumulate. */
 typedef struct gpunn_step {
     gpunn_op op;
     bool     backward; /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
@@ -1460,8 +1463,9 @@ typedef struct gpunn_step {
     gpunn_value            *grad_in;    /* backward, [input_count]: data NULL where not wanted */
     bool                   *accumulate; /* backward, [input_count]: grad_in += instead of = */
     gpunn_value             grad_out;
-    /* Forward of LINEAR and convolutions only: what the plan has merged into it, applied in this order to the result with its
-     * bias. */
+    /* What the plan has merged into the step, applied in this order to the result with its bias. Forward of LINEAR and
+     * convolutions, and, of a backend with info.merged_norm, BATCH_NORM in training: residual and relu. Its backward step has relu
+     * too, then grad_out and out (read where there is a residual) are those after the relu, and grad_in[5] is the residual's. */
     struct {
         gpunn_value scale, shift, mean, variance; /* batch_norm by running statistics: weight, bias, running_mean, running_var */
         bool        norm;
@@ -1470,6 +1474,7 @@ typedef struct gpunn_step {
         bool        relu;
         bool        gelu_tanh; /* LINEAR */
         gpunn_value before;    /* receives what gelu_tanh is applied to; data NULL: not wanted */
+        gpunn_value more;      /* BATCH_NORM's backward step with a residual: to be added to grad_out; data NULL: nothing */
     } fused;
     /* Backward of LINEAR only: its x is the result of an activation that nobody else reads, and grad_in[0] is the gradient of
      * what the activation was applied to. */
@@ -1570,8 +1575,9 @@ typedef struct gpunn_backend_info {
     gpunn_device_type type;
     char              name[160];
     int               threads;
-    bool              half; /* computes on F16 values */
-    bool              bf16; /* and on BF16 ones */
+    bool              half;        /* computes on F16 values */
+    bool              bf16;        /* and on BF16 ones */
+    bool              merged_norm; /* BATCH_NORM in training takes a residual and a relu with it */
 } gpunn_backend_info;
 
 struct gpunn_backend {
@@ -1603,7 +1609,8 @@ struct gpunn_backend {
                             int64_t count);
     /* Whether a run with convolutions, of a precision other than F32, is faster with channels_last values when the largest of
      * them gives so many elements; NULL: never. Then convolutions, batch_norm, pools and elementwise ops meet them: all of one
-     * step's values of rank 4 or, of convolutions, all but weights. */
+     * step's values of rank 4 or, of convolutions, all but weights and their gradients, which may have them so or not; that gradient
+     * may have the dtype of grad_out then. */
     bool (*channels_last)(void *context, int64_t elements);
     /* NULL, all three: the core calls run and update itself. execute may return before the work is done. */
     gpunn_status (*execute)(void *context, gpunn_run *run);
@@ -6800,12 +6807,16 @@ typedef struct gpunn__builder { /* tables by tensor id, alive while a plan is ma
     bool         *behind;    /* the loss depends on it */
     bool         *retained;  /* by gradient root: the program reads the gradient */
     bool         *activates; /* relu or gelu_tanh whose derivative the backward step of the linear that reads it applies */
+    bool         *normed;    /* the backward step of the batch norm that it is merged into applies its derivative */
     int          *uses;      /* nodes that read it */
     int          *head;      /* by the last node of a merged chain: the layer that computes it; others: the node itself */
     int          *next;      /* by a node of a chain: the following one; -1: none */
     int          *writes;    /* by gradient root: contributions so far in the backward pass */
     int          *cast;      /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
     int          *turned;    /* by operand: the slot of a copy with its channels in the other place; -1: none yet */
+    int          *filter;    /* by weight: the slot of the filters with channels last; -1: none */
+    int          *more;      /* by gradient root: the slot of a second part of the gradient; -1: it is one */
+    int          *gathered;  /* by weight: the slot of their gradient, which the last step brings to its place; -1: none */
     int          *place;     /* when it is computed; the nodes of a group share one */
     int          *order;     /* by place: the node, of a group the last one */
     int           place_count;
@@ -6941,8 +6952,23 @@ static bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t)
     return visible;
 }
 
+/* A layer that others can be merged into. */
+static bool gpunn__begins_chain(const gpunn__builder *b, const gpunn_tensor *t)
+{
+    if (t->op == GPUNN_OP_BATCH_NORM) return b->plan->training && b->model->dev->info.merged_norm && b->group[t->id] < 0;
+    return gpunn__is_convolution(t->op) || t->op == GPUNN_OP_LINEAR;
+}
+
+/* Whether a batch norm can add a residual, and give it its gradient: an image as its own, and not what it is the norm of. */
+static bool gpunn__suits_norm(const gpunn__plan *plan, const gpunn_tensor *norm, const gpunn_tensor *residual)
+{
+    return plan->storage[residual->id] == plan->storage[norm->id] && plan->last[residual->id] == plan->last[norm->id] &&
+           plan->gradient_root[residual->id] != plan->gradient_root[norm->inputs[0]->id];
+}
+
 /* What can be merged into a linear or convolution: a batch norm by running statistics (evaluation only), the sum with a residual,
- * a relu or (linear) gelu_tanh; in this order. Returns the node after `end` if it is of a later stage than *stage. */
+ * a relu or (linear) gelu_tanh; in this order; into a batch norm the two in the middle. Returns the node after `end` if it is of a
+ * later stage than *stage. */
 static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tensor *head, const gpunn_tensor *end, int *stage)
 {
     if (b->uses[end->id] != 1 || gpunn__is_visible(b->plan, end)) return NULL;
@@ -6954,7 +6980,8 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
         if (b->head[id] != id || b->next[id] >= 0 || b->plan->root[id] != id || b->group[id] >= 0) return NULL; /* taken */
         if (t->op == GPUNN_OP_BATCH_NORM && operand == 0 && !b->plan->training && (t->rank == 2 || head->op != GPUNN_OP_LINEAR))
             then = 1;
-        else if (t->op == GPUNN_OP_ADD && t->inputs[0] != t->inputs[1] && gpunn__same_shape(t->inputs[0], t->inputs[1]))
+        else if (t->op == GPUNN_OP_ADD && t->inputs[0] != t->inputs[1] && gpunn__same_shape(t->inputs[0], t->inputs[1]) &&
+                 (head->op != GPUNN_OP_BATCH_NORM || gpunn__suits_norm(b->plan, head, t->inputs[1 - operand])))
             then = 2;
         else if (t->op == GPUNN_OP_RELU || (t->op == GPUNN_OP_GELU_TANH && head->op == GPUNN_OP_LINEAR))
             then = 3;
@@ -6980,7 +7007,8 @@ static void gpunn__mark_roots(gpunn__builder *b)
         bool                alias = gpunn__is_alias(plan, t);
         plan->gradient_root[id] = plan->root[id] = alias ? plan->root[t->inputs[0]->id] : id;
         b->head[id] = id;
-        b->next[id] = b->cast[id] = b->turned[id] = plan->value_slot[id] = plan->gradient_slot[id] = b->group[id] = -1;
+        b->next[id] = b->cast[id] = b->turned[id] = b->filter[id] = b->gathered[id] = b->more[id] = b->group[id] = -1;
+        plan->value_slot[id] = plan->gradient_slot[id] = -1;
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
             if (t->inputs[i]) b->uses[t->inputs[i]->id]++;
     }
@@ -6991,8 +7019,11 @@ static void gpunn__mark_chains(gpunn__builder *b)
     gpunn__plan *plan = b->plan;
     for (int id = 0; id < plan->tensor_count; id++) {
         gpunn_tensor *t = b->model->tensors[id], *end = t, *next;
-        if (!b->needed[id] || (!gpunn__is_convolution(t->op) && t->op != GPUNN_OP_LINEAR)) continue;
-        for (int stage = 0; (next = gpunn__next_merge(b, t, end, &stage)) != NULL; end = next) b->next[end->id] = next->id;
+        if (!b->needed[id] || !gpunn__begins_chain(b, t)) continue;
+        for (int stage = 0; (next = gpunn__next_merge(b, t, end, &stage)) != NULL; end = next) {
+            b->next[end->id] = next->id;
+            b->normed[end->id] = t->op == GPUNN_OP_BATCH_NORM;
+        }
         b->head[end->id] = id;
         for (int member = id; member != end->id; member = b->next[member])
             if (!gpunn__is_before(b, b->model->tensors[member])) plan->root[member] = end->id;
@@ -7266,6 +7297,21 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
     return true;
 }
 
+/* Whether one step of the backend's own does all of it, a batch norm with what is merged into it: in fewer launches. */
+static bool gpunn__is_norm_step(const gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
+{
+    const gpunn_tensor *t = b->model->tensors[tensors[0]];
+    bool is = t->op == GPUNN_OP_BATCH_NORM && kernel->node_count > 1 && b->plan->training && b->model->dev->info.merged_norm;
+    for (int k = 1; k < kernel->node_count; k++) {
+        const gpunn_tensor *before = t;
+        t = b->model->tensors[tensors[k]];
+        bool adds = t->op == GPUNN_OP_ADD && k == 1;
+        is = is && (adds || (t->op == GPUNN_OP_RELU && k + 1 == kernel->node_count)) &&
+             (t->inputs[0] == before || (adds && t->inputs[1] == before));
+    }
+    return is;
+}
+
 /* Whether a kernel can compute these tensors in this plan, where no other has claimed them. */
 static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
 {
@@ -7274,7 +7320,8 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
     group->kernel = kernel;
     group->tensors = tensors;
     group->slot = -1;
-    if (gpunn__program(b, group, false)->operands == NULL || b->refused[last]) return false;
+    if (gpunn__program(b, group, false)->operands == NULL || b->refused[last] || gpunn__is_norm_step(b, kernel, tensors))
+        return false;
     for (int k = 0; k < kernel->node_count; k++)
         if (!b->needed[tensors[k]] || b->group[tensors[k]] >= 0) return false;
     for (int k = 0; k < kernel->node_count; k++) b->group[tensors[k]] = index;
@@ -7425,10 +7472,10 @@ static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, boo
     return step;
 }
 
-/* A step of a node as it stands, its operands described. */
-static gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bool backward)
+/* A step of a node as it stands, its operands described; more: room for that many behind them. */
+static gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bool backward, int more)
 {
-    gpunn_step *step = gpunn__new_step(b, t, backward, t->input_count);
+    gpunn_step *step = gpunn__new_step(b, t, backward, t->input_count + more);
     for (int i = 0; step && i < t->input_count; i++) {
         if (t->inputs[i] == NULL) continue;
         gpunn__describe(b->plan, &step->in[i], t->inputs[i]);
@@ -7507,6 +7554,12 @@ static bool gpunn__read_stored(gpunn__builder *b, gpunn_value *value, const gpun
 
 static bool gpunn__read_operand(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int operand, int at)
 {
+    if (gpunn__is_convolution(t->op) && operand == 1 && b->filter[t->inputs[1]->id] >= 0) {
+        gpunn__describe(b->plan, value, t->inputs[1]);
+        if (b->plan->half) value->dtype = gpunn__half_of(b->model);
+        value->channels_last = true;
+        return gpunn__use_slot(b, &value->data, b->filter[t->inputs[1]->id], at);
+    }
     if (!gpunn__is_misplaced(b, t, operand)) return gpunn__read_stored(b, value, t, operand, at);
     gpunn__describe(b->plan, value, t->inputs[operand]);
     value->dtype = gpunn__is_factor(b, t, operand) ? gpunn__half_of(b->model)
@@ -7546,8 +7599,12 @@ static bool gpunn__turn_operand(gpunn__builder *b, const gpunn_tensor *t, int op
     int                 at = b->plan->step_count;
     if (b->turned[image->id] >= 0) return true;
     gpunn_step *step = gpunn__turn_step(b, image, to_last, false);
-    if (step == NULL || !gpunn__read_stored(b, &step->in[0], t, operand, at)) return false;
+    bool        rounds = gpunn__is_factor(b, t, operand) && b->cast[b->plan->root[image->id]] < 0;
+    if (step == NULL ||
+        !(rounds ? gpunn__read_value(b, &step->in[0], image, at) : gpunn__read_stored(b, &step->in[0], t, operand, at)))
+        return false;
     step->out = step->in[0];
+    if (rounds) step->out.dtype = gpunn__half_of(b->model);
     gpunn__as_stored(&step->in[0], !to_last);
     gpunn__as_stored(&step->out, to_last);
     int slot = b->turned[image->id] = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype), at);
@@ -7562,7 +7619,7 @@ static bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t)
         if (input == NULL) continue;
         int                 root = b->plan->root[input->id];
         const gpunn_tensor *source = b->model->tensors[root];
-        if (gpunn__is_factor(b, t, i) && !gpunn__has_mirror(source) && b->cast[root] < 0) {
+        if (gpunn__is_factor(b, t, i) && !gpunn__has_mirror(source) && b->cast[root] < 0 && !gpunn__is_misplaced(b, t, i)) {
             int         at = b->plan->step_count;
             gpunn_step *step = gpunn__new_step(b, t, false, 1);
             if (step == NULL) return false;
@@ -7594,7 +7651,7 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
         return true;
     }
     int         at = b->plan->step_count;
-    gpunn_step *step = gpunn__node_step(b, t, false);
+    gpunn_step *step = gpunn__node_step(b, t, false, 0);
     if (step == NULL) return false;
     for (int i = 0; i < t->input_count; i++)
         if (t->inputs[i] && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
@@ -7756,9 +7813,58 @@ static bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
     return true;
 }
 
+/* ---- filters ---- *
+ * Memory has weights as state dicts have them. Where convolutions want their channels last, one step brings the filters of all so
+ * when a run begins, and one brings their gradients back at its end. */
+/* An empty TURN step for `count` of them. */
+static gpunn_step *gpunn__filter_step(gpunn__builder *b, const gpunn_tensor *convolution, bool backward, int count)
+{
+    gpunn_step *step = gpunn__new_step(b, convolution, backward, count);
+    if (step == NULL) return NULL;
+    step->op = GPUNN_OP_TURN;
+    step->name = "";
+    step->attr = &b->plan->attr[2];
+    return step;
+}
+
+static bool gpunn__turn_filters(gpunn__builder *b)
+{
+    gpunn__plan *plan = b->plan;
+    int          count = 0, i = 0;
+    gpunn_step  *step = NULL;
+    for (int pass = 0; pass < 2; pass++)
+        for (int id = 0; id < plan->tensor_count && plan->channels_last; id++) {
+            const gpunn_tensor *t = b->model->tensors[id], *w = gpunn__is_convolution(t->op) ? t->inputs[1] : NULL;
+            if (!b->needed[id] || w == NULL || !gpunn__has_mirror(w) || !gpunn__has_layouts(w)) continue;
+            if (pass == 0) {
+                count++; /* shared ones again */
+                continue;
+            }
+            if (b->filter[w->id] >= 0) continue;
+            if (step == NULL && (step = gpunn__filter_step(b, t, false, count)) == NULL) return false;
+            int at = plan->step_count - 1;
+            if (!gpunn__read_stored(b, &step->in[i], t, 1, at)) return false;
+            step->grad_in[i] = step->in[i];
+            step->grad_in[i].channels_last = true;
+            b->filter[w->id] = gpunn__new_slot(b, (size_t)step->in[i].count * gpunn_dtype_size(step->in[i].dtype), at);
+            if (b->filter[w->id] < 0 || !gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_SLOT, b->filter[w->id])) return false;
+            i++;
+        }
+    return true;
+}
+
+/* Whether the gradient of a convolution's weight waits for the last step. Nobody else may contribute to it. */
+static bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_tensor *t)
+{
+    const gpunn_tensor *w = gpunn__is_convolution(t->op) ? t->inputs[1] : NULL;
+    return w && t->rank == 4 && b->plan->channels_last && w->kind == GPUNN__PARAMETER && b->uses[w->id] == 1 &&
+           (b->plan->half || gpunn__has_layouts(w));
+}
+
 static bool gpunn__forward_steps(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
+    if (!gpunn__turn_filters(b)) return false;
     for (int place = 0; place < b->place_count; place++) {
         int                 id = b->order[place];
         const gpunn_tensor *t = b->model->tensors[id];
@@ -7777,6 +7883,21 @@ static bool gpunn__forward_steps(gpunn__builder *b)
 /* ==== >>autodiff ====================================================================================================== *
  * A reshape's gradient is its operand's: one memory, no step. The first contribution to a gradient writes (=), later ones add
  * (+=); a parameter's first one adds too when it has been written since gpunn_zero_grad. Steps run by falling id. */
+/* Whether the backward step of t, with that of what is merged with it, contributes to the gradient of root. */
+static bool gpunn__contributes(const gpunn__builder *b, const gpunn_tensor *t, int root)
+{
+    int  head = b->head[t->id];
+    bool normed = b->model->tensors[head]->op == GPUNN_OP_BATCH_NORM, contributes = false;
+    if (b->normed[t->id]) return false;
+    for (int id = normed ? head : t->id; id >= 0; id = id == t->id ? -1 : b->next[id]) {
+        const gpunn_tensor *member = b->model->tensors[id];
+        for (int i = 0; i < member->input_count; i++)
+            contributes = contributes ||
+                          (gpunn__passes_gradient(b, member, i) && b->plan->gradient_root[member->inputs[i]->id] == root);
+    }
+    return contributes;
+}
+
 /* The last place before `before` where something will be added to the gradient of root, or where a group changes it as it is
  * read; -1: none. */
 static int gpunn__next_contribution(const gpunn__builder *b, int root, int before)
@@ -7791,8 +7912,7 @@ static int gpunn__next_contribution(const gpunn__builder *b, int root, int befor
             }
         }
         if (b->group[t->id] >= 0 || !b->behind[t->id] || !b->wants[t->id] || gpunn__is_alias(b->plan, t)) continue;
-        for (int i = 0; i < t->input_count; i++)
-            if (gpunn__passes_gradient(b, t, i) && b->plan->gradient_root[t->inputs[i]->id] == root) return place;
+        if (gpunn__contributes(b, t, root)) return place;
     }
     int  own = b->group[root];
     bool changes = own >= 0 && gpunn__gradient_operand(b, &b->groups[own], root, true) != NULL;
@@ -7833,11 +7953,38 @@ static bool gpunn__shares_gradient(const gpunn__builder *b, const gpunn_tensor *
     return add->inputs[0] != add->inputs[1] && gpunn__shares_memory(b, add, add->inputs[operand], add->inputs[1 - operand]);
 }
 
+/* The residual of a batch norm's chain that ends there; NULL: there is none. */
+static const gpunn_tensor *gpunn__residual_of(const gpunn__builder *b, const gpunn_tensor *end)
+{
+    const gpunn_tensor *residual = NULL;
+    for (int id = b->head[end->id]; id != end->id; id = b->next[id]) {
+        const gpunn_tensor *member = b->model->tensors[b->next[id]];
+        if (member->op == GPUNN_OP_ADD) residual = member->inputs[member->inputs[0]->id == id];
+    }
+    return residual;
+}
+
+static bool gpunn__ends_norm(const gpunn__builder *b, const gpunn_tensor *t)
+{
+    return b->head[t->id] != t->id && b->model->tensors[b->head[t->id]]->op == GPUNN_OP_BATCH_NORM;
+}
+
+/* cuDNN cannot add to a gradient: where a batch norm with a residual reads it next, what a convolution contributes has a place of
+ * its own and is added there. */
+static bool gpunn__is_second_part(const gpunn__builder *b, const gpunn_step *step, int i, int root)
+{
+    const gpunn_tensor *t = b->model->tensors[root];
+    return gpunn__is_convolution(step->op) && i == 0 && b->writes[root] > 0 && gpunn__ends_norm(b, t) && !b->retained[root] &&
+           gpunn__residual_of(b, t);
+}
+
 static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *input, int i, int at)
 {
     gpunn__plan *plan = b->plan;
     int          root = plan->gradient_root[input->id];
-    step->accumulate[i] = b->writes[root]++ > 0;
+    bool         second = gpunn__is_second_part(b, step, i, root);
+    int         *slots = second ? b->more : plan->gradient_slot;
+    step->accumulate[i] = second ? b->more[root] >= 0 : b->writes[root]++ > 0;
     step->grad_in[i].dtype = plan->storage[root];
     step->grad_in[i].channels_last = plan->last[root] && gpunn__has_layouts(input);
     if (b->model->tensors[root]->kind == GPUNN__PARAMETER) {
@@ -7851,9 +7998,9 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
         int slot = gpunn__new_slot(b, (size_t)step->grad_in[i].count * gpunn_dtype_size(step->grad_in[i].dtype), at);
         if (slot < 0) return false;
         if (b->retained[root]) plan->slots[slot].last = INT32_MAX;
-        plan->gradient_slot[root] = slot;
+        slots[root] = slot;
     }
-    return gpunn__use_slot(b, &step->grad_in[i].data, plan->gradient_slot[root], at);
+    return gpunn__use_slot(b, &step->grad_in[i].data, slots[root], at);
 }
 
 /* A slot for the gradient of a misplaced operand, as the step gives it; -1: out of memory. */
@@ -7864,6 +8011,37 @@ static int gpunn__turned_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     value->channels_last = gpunn__wants_last(b, t, operand);
     int slot = gpunn__new_slot(b, (size_t)value->count * gpunn_dtype_size(value->dtype), at);
     return slot >= 0 && gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot) ? slot : -1;
+}
+
+/* A slot for the gradient of filters that waits for the last step. */
+static bool gpunn__wait_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *t, int at)
+{
+    gpunn_value *value = &step->grad_in[1];
+    if (b->plan->half) value->dtype = gpunn__half_of(b->model);
+    value->channels_last = gpunn__has_layouts(t->inputs[1]);
+    int slot = b->gathered[t->inputs[1]->id] = gpunn__new_slot(b, (size_t)value->count * gpunn_dtype_size(value->dtype), at);
+    return slot >= 0 && gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot);
+}
+
+/* The last step: gradients of filters. */
+static bool gpunn__gather_filters(gpunn__builder *b)
+{
+    int         count = 0, i = 0, at = b->plan->step_count;
+    gpunn_step *step = NULL;
+    for (int id = 0; id < b->plan->tensor_count; id++) count += b->gathered[id] >= 0;
+    for (int id = 0; id < b->plan->tensor_count; id++) {
+        const gpunn_tensor *w = b->model->tensors[id];
+        if (b->gathered[id] < 0) continue;
+        if (step == NULL && (step = gpunn__filter_step(b, w, true, count)) == NULL) return false;
+        gpunn__describe(b->plan, &step->in[i], w);
+        step->grad_in[i] = step->in[i];
+        if (b->plan->half) step->in[i].dtype = gpunn__half_of(b->model);
+        step->in[i].channels_last = gpunn__has_layouts(w);
+        if (!gpunn__use_slot(b, &step->in[i].data, b->gathered[id], at) || !gpunn__write_gradient(b, step, w, i, at))
+            return false;
+        i++;
+    }
+    return true;
 }
 
 /* The step that brings a gradient from that slot, where its channels are last or not, to the image that it belongs to. */
@@ -7912,7 +8090,7 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     }
     if (wanted == 0) return true;
     int         at = plan->step_count;
-    gpunn_step *step = gpunn__node_step(b, t, true);
+    gpunn_step *step = gpunn__node_step(b, t, true, 0);
     if (step == NULL) return false;
     bool from_loss = plan->gradient_slot[root] < 0; /* its gradient is the constant 1 */
     step->grad_out.dtype = plan->storage[root];
@@ -7930,6 +8108,10 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
             if (step->activated.op == GPUNN_OP_GELU_TANH && !gpunn__read_value(b, &step->activated.before, target, at))
                 return false;
         }
+        if (i == 1 && gpunn__gathers_filter(b, t)) {
+            if (!gpunn__wait_gradient(b, step, t, at)) return false;
+            continue;
+        }
         bool turns = target == t->inputs[i] && gpunn__is_misplaced(b, t, i);
         if (turns ? (turned[i] = gpunn__turned_gradient(b, step, t, i, at)) < 0 : !gpunn__write_gradient(b, step, target, i, at))
             return false;
@@ -7937,6 +8119,43 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     if (gpunn__op_reads_output(t->op) && !gpunn__read_value(b, &step->out, t, at)) return false;
     for (int i = 0; i < t->input_count; i++)
         if (turned[i] >= 0 && !gpunn__turn_back(b, t->inputs[i], turned[i], gpunn__wants_last(b, t, i))) return false;
+    return true;
+}
+
+/* A batch norm with what is merged into it. The residual's gradient equals the end's when there is no relu. */
+static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end)
+{
+    gpunn__plan        *plan = b->plan;
+    const gpunn_tensor *t = b->model->tensors[b->head[end->id]], *residual = gpunn__residual_of(b, end);
+    int                 root = plan->gradient_root[end->id];
+    bool relu = end->op == GPUNN_OP_RELU, adds = residual && b->wants[residual->id], wanted = false, more = b->more[root] >= 0;
+    if (adds && !relu && !more && gpunn__shares_memory(b, end, residual, NULL)) {
+        plan->gradient_slot[plan->gradient_root[residual->id]] = plan->gradient_slot[root];
+        b->writes[plan->gradient_root[residual->id]]++;
+        adds = false;
+    }
+    for (int i = 0; i < t->input_count; i++) wanted = wanted || gpunn__passes_gradient(b, t, i);
+    if (!wanted && !adds) return true;
+    int         at = plan->step_count, count = t->input_count;
+    gpunn_step *step = gpunn__node_step(b, t, true, residual != NULL);
+    if (step == NULL) return false;
+    step->fused.relu = relu;
+    step->grad_out.dtype = plan->storage[root];
+    step->grad_out.channels_last = plan->last[root] && gpunn__has_layouts(end);
+    if (!gpunn__use_slot(b, &step->grad_out.data, plan->gradient_slot[root], at)) return false;
+    step->fused.more = step->grad_out;
+    step->fused.more.data = NULL;
+    if (more && !gpunn__use_slot(b, &step->fused.more.data, b->more[root], at)) return false;
+    if (adds) {
+        gpunn__describe(plan, &step->grad_in[count], residual);
+        if (!gpunn__write_gradient(b, step, residual, count, at)) return false;
+    }
+    if (relu && residual && !gpunn__read_value(b, &step->out, end, at)) return false;
+    for (int i = 0; i < count; i++) {
+        bool reads = t->inputs[i] && (gpunn__op_reads_input(t->op, i) || (i == 2 && relu && residual == NULL));
+        if (reads && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
+        if (gpunn__passes_gradient(b, t, i) && !gpunn__write_gradient(b, step, t->inputs[i], i, at)) return false;
+    }
     return true;
 }
 
@@ -7986,16 +8205,18 @@ static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
                               "gpunn_add and gpunn_softmax instead");
             return false;
         }
-        bool own = b->behind[t->id] && b->wants[t->id] && t->kind == GPUNN__VALUE && !b->activates[t->id];
-        if (b->group[t->id] >= 0 ? !gpunn__group_backward(b, b->group[t->id])
-                                 : own && !gpunn__is_alias(b->plan, t) && !gpunn__backward_step(b, t))
+        bool own = b->behind[t->id] && b->wants[t->id] && t->kind == GPUNN__VALUE && !b->activates[t->id] && !b->normed[t->id];
+        if (b->group[t->id] >= 0     ? !gpunn__group_backward(b, b->group[t->id])
+            : gpunn__ends_norm(b, t) ? own && !gpunn__norm_backward_step(b, t)
+                                     : own && !gpunn__is_alias(b->plan, t) && !gpunn__backward_step(b, t))
             return false;
     }
-    return true;
+    return gpunn__gather_filters(b);
 }
 
 /* ---- memory of a plan ------------------------------------------------------------------------------------------------ */
-/* Elementwise steps work in place where their operand's memory is read by nobody later. */
+/* Elementwise steps work in place where their operand's memory is read by nobody later; a batch norm's backward step turns its
+ * gradient into the residual's so. */
 static void gpunn__overlay(gpunn__plan *plan, int from, int onto, int at)
 {
     gpunn__slot *target = gpunn__slot_of(plan, onto), *slot = &plan->slots[from];
@@ -8011,10 +8232,11 @@ static void gpunn__overlay_steps(gpunn__plan *plan)
         if (output->place != GPUNN__IN_SLOT) continue;
         int         at = plan->slots[output->index].first;
         gpunn_step *step = &plan->steps[at];
-        if (!gpunn__op_elementwise(step->op)) continue;
+        bool        normed = step->op == GPUNN_OP_BATCH_NORM && step->backward;
+        if (!gpunn__op_elementwise(step->op) && !normed) continue;
         bool is_result = !step->backward && output->pointer == &step->out.data, is_gradient = false;
         int  wanted = 0;
-        for (int k = 0; step->backward && k < step->input_count; k++) {
+        for (int k = normed ? 5 : 0; step->backward && k < step->input_count; k++) {
             wanted += step->grad_in[k].data != NULL;
             is_gradient = is_gradient || (output->pointer == &step->grad_in[k].data && !step->accumulate[k]);
         }
@@ -8195,12 +8417,16 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
     b->behind = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
     b->retained = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
     b->activates = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
+    b->normed = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
     b->uses = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->head = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->next = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->writes = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->cast = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->turned = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->filter = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->gathered = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->more = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->place = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->order = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->group = (int *)gpunn__take_table(base, &used, n, sizeof(int));
@@ -17293,6 +17519,13 @@ static gpunn_status gpunn__cpu_synchronize(void *context)
 {
     (void)context;
     return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cpu_turn(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    (void)step;
+    (void)action;
+    return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU's convolutions take filters as they are");
 }
 
 static gpunn_status gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)

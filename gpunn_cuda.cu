@@ -2633,7 +2633,8 @@ static gpunn__convolution gpunn__convolution_of(const gpunn_step *step, gpunn__c
     conv.k = y->dim[1], conv.kd = kernel[0], conv.kh = kernel[1], conv.kw = kernel[2];
     conv.o = made[0], conv.p = made[1], conv.q = made[2];
     conv.groups = attr->groups;
-    conv.channels_last = x->channels_last || y->channels_last; /* one of them may look the same either way */
+    const gpunn_value *const w = kind == GPUNN__CONV_FILTER ? &step->grad_in[1] : &step->in[1];
+    conv.channels_last = x->channels_last || y->channels_last || w->channels_last; /* some may look the same either way */
     return conv;
 }
 
@@ -2971,22 +2972,32 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     return GPUNN_OK;
 }
 
-/* Without cuDNN, channels in either place: last ones are brought to the second place and back where that is asked for. */
+/* Without cuDNN, channels in either place: last ones are brought to the second place and back where that is asked for, those of
+ * filters too. */
 static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
                                         gpunn__room *room, gpunn__action action)
 {
     const bool turns_x = conv->channels_last && gpunn__has_place(&v->x), turns_y = conv->channels_last && gpunn__has_place(&v->y);
-    const bool run = action != GPUNN__PREPARE, depthwise = gpunn__is_depthwise(conv);
-    if (depthwise && conv->kind != GPUNN__CONV_FILTER) return gpunn__conv_depthwise(cuda, conv, v, room, action);
+    const bool run = action != GPUNN__PREPARE, depthwise = gpunn__is_depthwise(conv), filter = conv->kind == GPUNN__CONV_FILTER;
+    const bool other_w = v->w.channels_last && !depthwise; /* one channel a filter has the same memory in both places */
+    const bool turns_w = other_w || (filter && v->w.dtype != GPUNN_F32);
+    if (depthwise && !filter) return gpunn__conv_depthwise(cuda, conv, v, room, action);
     gpunn__conv_values second = *v;
+    if (filter) second.w.dtype = GPUNN_F32;
+    second.w.channels_last = false;
+    if (turns_w) second.w.data = gpunn__room_take(room, gpunn__bytes(second.w.dtype, v->w.count));
     if (turns_x) second.x.data = gpunn__room_take(room, gpunn__bytes(v->x.dtype, v->x.count));
     if (turns_y) second.y.data = gpunn__room_take(room, gpunn__bytes(v->y.dtype, v->y.count));
     second.accumulate = v->accumulate && !(conv->kind == GPUNN__CONV_DATA && turns_x) &&
                         !(conv->kind == GPUNN__CONV_FORWARD && turns_y);
     if (run && turns_x && conv->kind != GPUNN__CONV_DATA) GPUNN__TRY(gpunn__turn(cuda, &second.x, false, &v->x, false));
     if (run && turns_y && conv->kind != GPUNN__CONV_FORWARD) GPUNN__TRY(gpunn__turn(cuda, &second.y, false, &v->y, false));
+    if (run && turns_w && !filter) GPUNN__TRY(gpunn__turn(cuda, &second.w, false, &v->w, false));
     GPUNN__TRY(depthwise ? gpunn__conv_depthwise(cuda, conv, &second, room, action)
                          : gpunn__conv_lowered(cuda, conv, &second, room, action));
+    if (run && turns_w && filter && !other_w)
+        return gpunn__cuda_copy(cuda, v->w.data, v->w.dtype, second.w.data, GPUNN_F32, v->w.count, false);
+    if (run && turns_w && filter) return gpunn__turn(cuda, &v->w, true, &second.w, false);
     if (run && turns_x && conv->kind == GPUNN__CONV_DATA) return gpunn__turn(cuda, &v->x, true, &second.x, v->accumulate);
     if (run && turns_y && conv->kind == GPUNN__CONV_FORWARD) return gpunn__turn(cuda, &v->y, true, &second.y, v->accumulate);
     return GPUNN_OK;
@@ -2998,13 +3009,15 @@ static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution
                                      const void *residual, size_t bytes, gpunn__room *room, gpunn__action action)
 {
     const gpunn__conv_kind kind = (gpunn__conv_kind)conv->kind;
-    const bool             turns_w = conv->channels_last && gpunn__has_place(&v->w), filter = kind == GPUNN__CONV_FILTER;
+    const bool             filter = kind == GPUNN__CONV_FILTER;
+    const bool             turns_w = conv->channels_last && gpunn__has_place(&v->w) && !v->w.channels_last;
     gpunn_value *const     result = gpunn__conv_result(v, kind);
     gpunn_value            aside = *result, w = v->w;
     aside.dtype = w.dtype = (gpunn_dtype)conv->dtype;
     void *const workspace = gpunn__room_take(room, bytes);
     if (turns_w && !filter) w.data = gpunn__room_take(room, gpunn__bytes(w.dtype, w.count));
-    if (v->gradient) aside.data = gpunn__room_take(room, gpunn__bytes(aside.dtype, aside.count));
+    if (v->gradient && !(filter && v->w.channels_last))
+        aside.data = gpunn__room_take(room, gpunn__bytes(aside.dtype, aside.count));
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     const bool direct = result->dtype == aside.dtype && !v->accumulate && !(filter && turns_w);
     if (direct) aside.data = result->data;
@@ -4173,11 +4186,22 @@ static gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_step *step,
  * y = (x - mean) * invstd * weight + bias. Backward (of training plans: others have no gradients), with m = n * inner values per
  * channel and h = x - mean:
  *     dbias = sum g, dweight = invstd * sum(g h), dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
+ * In training the same passes add a residual to y and apply a relu. g is then what the relu lets pass of the result's gradient: the
+ * residual's gradient too, which the pass that sums writes. Whether it lets pass tells the result, or, without a residual, x again.
  * A block has a tile: one channel, whose lines of `inner` elements all its threads read in packs of eight, or, where lines are
  * short, the channels of `width` columns, each read down the images by the threads of its column. A tile has items, eight
  * elements each; its threads share them, and where tiles are few so do several blocks, each with one of its parts: a first launch
- * then leaves what each part sums to in partial, and a second one joins those and applies the result. */
+ * then leaves what each part sums to in partial, and a second one joins those and applies the result.
+ * Where a multiple of eight channels lie side by side (channels last, or lines of one element), kernels of their own read packs of
+ * eight channels: a tile is `width` such packs, a thread has one of them in every row that it reads. */
 enum { GPUNN__NORM_SUM = 1, GPUNN__NORM_APPLY = 2 }; /* bits of phase */
+
+/* Blocks that a multiprocessor's registers are shared among: from sm_100 on packs of F32 take more of them at once. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define GPUNN__NORM_BLOCKS(count) ((count)-1)
+#else
+#define GPUNN__NORM_BLOCKS(count) (count)
+#endif
 
 typedef struct gpunn__norm {
     int64_t      n, channels, inner, count;
@@ -4185,20 +4209,26 @@ typedef struct gpunn__norm {
     int          columns;     /* that one channel has in a block */
     int          packs;       /* that one line may touch */
     int64_t      tile;        /* channels of a block */
-    int64_t      stride;      /* between the elements of an item; 1: packs of a line */
+    int64_t      stride;      /* between the elements of an item, or a thread's packs of channels; 1: packs of a line */
     int64_t      items;
     int          part_items, parts;
+    bool         packs_of_channels;
+    int64_t      part_rows; /* these two: packs of channels */
     int          phase;
-    bool         training;
-    const void  *x, *g; /* g: backward */
-    void        *y;     /* or the gradient of x; NULL: not wanted */
-    gpunn_dtype  x_dtype, g_dtype, y_dtype;
+    bool         training, relu;
+    const void  *x, *g;             /* g: backward */
+    const void  *more;              /* as g, to be added to it; NULL: nothing */
+    const void  *residual, *result; /* NULL: none; of the relu, not read. result: backward */
+    void        *y;                 /* or the gradient of x; NULL: not wanted */
+    void        *dresidual;         /* NULL: not wanted */
+    gpunn_dtype  x_dtype, g_dtype, residual_dtype, result_dtype, y_dtype, dresidual_dtype;
     const float *weight, *bias;
     float       *running_mean, *running_var, *saved; /* saved: mean, then 1 / deviation, of all channels */
     float       *dweight, *dbias;
-    bool         add, add_weight, add_bias;
+    bool         add, add_weight, add_bias, add_residual;
     float        eps, momentum;
-    void        *partial; /* [channels][parts] of gpunn__moments, backward of the sums of g and g h */
+    void        *partial; /* [channels][parts] of gpunn__moments, backward of the sums of g and g h; packs of channels:
+                             [parts][channels] of mean and square, backward of the same sums */
 } gpunn__norm;
 
 typedef struct gpunn__norm_place { /* of a thread */
@@ -4241,27 +4271,92 @@ __device__ __forceinline__ int64_t gpunn__norm_item(const gpunn__norm &b, const 
     return image * b.channels * b.inner + place.start;
 }
 
-/* What is not in the mask may be anything. */
+/* What is not in the mask may be anything. PACKS: the mask is full, and the elements lie side by side. */
+template <bool PACKS>
 __device__ __forceinline__ void gpunn__norm_load(const gpunn__norm &b, const void *data, gpunn_dtype dtype, int64_t at,
                                                  unsigned mask, float v[8])
 {
-    if (b.stride == 1 && at + GPUNN__PACK <= b.count) {
+    if (PACKS || (b.stride == 1 && at + GPUNN__PACK <= b.count))
         gpunn__load8(data, dtype, at, v);
-        return;
-    }
+    else {
 #pragma unroll
-    for (int j = 0; j < GPUNN__PACK; j++) v[j] = mask >> j & 1 ? gpunn__load(data, dtype, at + j * b.stride) : 0;
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] = mask >> j & 1 ? gpunn__load(data, dtype, at + j * b.stride) : 0;
+    }
 }
 
-__device__ __forceinline__ void gpunn__norm_store(const gpunn__norm &b, int64_t at, unsigned mask, const float v[8])
+/* Stores v, or adds it to what is there. */
+template <bool PACKS>
+__device__ __forceinline__ void gpunn__norm_store(const gpunn__norm &b, void *data, gpunn_dtype dtype, int64_t at, unsigned mask,
+                                                  bool add, float v[8])
 {
-    if (b.stride == 1 && mask == 0xFF) {
-        gpunn__store8(b.y, b.y_dtype, at, v);
+    if (add) {
+        float old[8];
+        gpunn__norm_load<PACKS>(b, data, dtype, at, mask, old);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] += old[j];
+    }
+    if (PACKS || (b.stride == 1 && mask == 0xFF))
+        gpunn__store8(data, dtype, at, v);
+    else {
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++)
+            if (mask >> j & 1) gpunn__store(data, dtype, at + j * b.stride, v[j]);
+    }
+}
+
+/* Both passes of backward compute a value as forward does, to the bit. */
+__device__ __forceinline__ float gpunn__norm_value(float x, float mean, float scale, float shift)
+{
+    return fmaf(x - mean, scale, shift);
+}
+
+/* The normal values v, with the residual and through the relu, to y. */
+template <bool PACKS>
+__device__ __forceinline__ void gpunn__norm_finish(const gpunn__norm &b, int64_t at, unsigned mask, float v[8])
+{
+    if (b.residual) {
+        float residual[8];
+        gpunn__norm_load<PACKS>(b, b.residual, b.residual_dtype, at, mask, residual);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] += residual[j];
+    }
+    if (b.relu) {
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] = v[j] <= 0 ? 0 : v[j];
+    }
+    gpunn__norm_store<PACKS>(b, b.y, b.y_dtype, at, mask, false, v);
+}
+
+/* g, as far as the result tells what the relu lets pass. summed: the residual's gradient is just that, from the pass before. */
+template <bool PACKS>
+__device__ __forceinline__ void gpunn__norm_gradient(const gpunn__norm &b, int64_t at, unsigned mask, bool summed, float g[8])
+{
+    if (summed && b.dresidual && !b.add_residual) {
+        gpunn__norm_load<PACKS>(b, b.dresidual, b.dresidual_dtype, at, mask, g);
         return;
     }
+    gpunn__norm_load<PACKS>(b, b.g, b.g_dtype, at, mask, g);
+    float other[8];
+    if (b.more) {
+        gpunn__norm_load<PACKS>(b, b.more, b.g_dtype, at, mask, other);
 #pragma unroll
-    for (int j = 0; j < GPUNN__PACK; j++)
-        if (mask >> j & 1) gpunn__store(b.y, b.y_dtype, at + j * b.stride, v[j]);
+        for (int j = 0; j < GPUNN__PACK; j++) g[j] += other[j];
+    }
+    if (b.result == NULL) return;
+    gpunn__norm_load<PACKS>(b, b.result, b.result_dtype, at, mask, other);
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) g[j] = other[j] <= 0 ? 0 : g[j];
+}
+
+/* Gives the residual its gradient. */
+template <bool PACKS>
+__device__ __forceinline__ void gpunn__norm_hand_on(const gpunn__norm &b, int64_t at, unsigned mask, const float g[8])
+{
+    if (b.dresidual == NULL) return;
+    float v[8];
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) v[j] = g[j];
+    gpunn__norm_store<PACKS>(b, b.dresidual, b.dresidual_dtype, at, mask, b.add_residual, v);
 }
 
 /* The sum over all threads of the same channel, to each of them; a tree. */
@@ -4306,6 +4401,34 @@ __device__ __forceinline__ float gpunn__norm_near(const gpunn__norm &b, int64_t 
     return fmaxf(fminf(first, middle), fminf(fmaxf(first, middle), last));
 }
 
+/* Those of eight channels side by side, which have lines of one element. */
+__device__ __forceinline__ void gpunn__norm_near_pack(const gpunn__norm &b, int64_t channel, float v[8])
+{
+    float middle[8], last[8];
+    gpunn__load8(b.x, b.x_dtype, channel, v);
+    gpunn__load8(b.x, b.x_dtype, b.n / 2 * b.channels + channel, middle);
+    gpunn__load8(b.x, b.x_dtype, (b.n - 1) * b.channels + channel, last);
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) v[j] = fmaxf(fminf(v[j], middle[j]), fminf(fmaxf(v[j], middle[j]), last[j]));
+}
+
+/* What a channel's moments leave: center is its mean less near_by. */
+__device__ __forceinline__ void gpunn__norm_note(const gpunn__norm &b, int64_t c, float near_by, float center, float square)
+{
+    double share = (double)b.momentum, values = (double)b.n * (double)b.inner, unbiased = (double)square / (values - 1);
+    b.running_mean[c] = (float)((1 - share) * (double)b.running_mean[c] + share * ((double)near_by + (double)center));
+    b.running_var[c] = (float)((1 - share) * (double)b.running_var[c] + share * unbiased);
+    b.saved[c] = near_by + center;
+    b.saved[b.channels + c] = 1 / sqrtf(square / (float)values + b.eps);
+}
+
+/* sum: of g and g h. */
+__device__ __forceinline__ void gpunn__norm_note_gradients(const gpunn__norm &b, int64_t c, float2 sum)
+{
+    if (b.dweight) b.dweight[c] = (b.add_weight ? b.dweight[c] : 0) + b.saved[b.channels + c] * sum.y;
+    if (b.dbias) b.dbias[c] = (b.add_bias ? b.dbias[c] : 0) + sum.x;
+}
+
 /* Those of the thread's items. */
 __device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm &b, const gpunn__norm_place &place, float near_by)
 {
@@ -4315,7 +4438,7 @@ __device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm 
         unsigned mask;
         int64_t  at = gpunn__norm_item(b, place, q, &mask);
         if (mask == 0) continue;
-        gpunn__norm_load(b, b.x, b.x_dtype, at, mask, v);
+        gpunn__norm_load<false>(b, b.x, b.x_dtype, at, mask, v);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) {
             v[j] = mask >> j & 1 ? v[j] - near_by : 0;
@@ -4330,7 +4453,7 @@ __device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm 
     return all;
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_kernel(const gpunn__norm b)
+static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) gpunn__norm_kernel(const gpunn__norm b)
 {
     gpunn__norm_place place = gpunn__norm_start(b);
     float             mean = 0, variance = 0;
@@ -4352,14 +4475,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_kernel(c
         }
         mean = near_by + center;
         variance = square / sum.x;
-        if (place.leads && place.part == 0) {
-            int64_t c = place.channel;
-            double  share = (double)b.momentum, unbiased = (double)square / ((double)b.n * (double)b.inner - 1);
-            b.running_mean[c] = (float)((1 - share) * (double)b.running_mean[c] + share * ((double)near_by + (double)center));
-            b.running_var[c] = (float)((1 - share) * (double)b.running_var[c] + share * unbiased);
-            b.saved[c] = mean;
-            b.saved[b.channels + c] = 1 / sqrtf(variance + b.eps);
-        }
+        if (place.leads && place.part == 0) gpunn__norm_note(b, place.channel, near_by, center, square);
     } else if (place.used) {
         mean = b.running_mean[place.channel];
         variance = b.running_var[place.channel];
@@ -4372,10 +4488,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_kernel(c
         unsigned mask;
         int64_t  at = gpunn__norm_item(b, place, q, &mask);
         if (mask == 0) continue;
-        gpunn__norm_load(b, b.x, b.x_dtype, at, mask, v);
+        gpunn__norm_load<false>(b, b.x, b.x_dtype, at, mask, v);
 #pragma unroll
-        for (int j = 0; j < GPUNN__PACK; j++) v[j] = (v[j] - mean) * scale + shift;
-        gpunn__norm_store(b, at, mask, v);
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] = gpunn__norm_value(v[j], mean, scale, shift);
+        gpunn__norm_finish<false>(b, at, mask, v);
     }
 }
 
@@ -4385,6 +4501,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_ker
     float2           *partial = (float2 *)b.partial + place.channel * b.parts, sum = {0, 0};
     float             mean = place.used ? b.saved[place.channel] : 0;
     float             invstd = place.used ? b.saved[b.channels + place.channel] : 0;
+    float             scale = place.used && b.weight ? invstd * b.weight[place.channel] : invstd;
+    float             bias = place.used && b.bias ? b.bias[place.channel] : 0;
+    bool              by_x = b.relu && b.result == NULL;
     if (b.phase & GPUNN__NORM_SUM) {
         for (int q = place.item; q < place.end; q += b.rows) {
             float    x[8], g[8];
@@ -4392,16 +4511,19 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_ker
             unsigned mask;
             int64_t  at = gpunn__norm_item(b, place, q, &mask);
             if (mask == 0) continue;
-            gpunn__norm_load(b, b.x, b.x_dtype, at, mask, x);
-            gpunn__norm_load(b, b.g, b.g_dtype, at, mask, g);
+            gpunn__norm_load<false>(b, b.x, b.x_dtype, at, mask, x);
+            gpunn__norm_gradient<false>(b, at, mask, false, g);
 #pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++)
+            for (int j = 0; j < GPUNN__PACK; j++) {
+                if (by_x && gpunn__norm_value(x[j], mean, scale, bias) <= 0) g[j] = 0;
                 if (mask >> j & 1) {
                     pack.x += g[j];
                     pack.y += g[j] * (x[j] - mean);
                 }
+            }
             sum.x += pack.x;
             sum.y += pack.y;
+            gpunn__norm_hand_on<false>(b, at, mask, g);
         }
     } else if (place.first)
         for (int i = place.row; i < b.parts; i += b.rows) {
@@ -4413,34 +4535,251 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_ker
         if (place.leads) partial[place.part] = sum;
         return;
     }
-    if (place.leads && place.part == 0) {
-        float *dweight = b.dweight + place.channel, *dbias = b.dbias + place.channel;
-        if (b.dweight) *dweight = (b.add_weight ? *dweight : 0) + invstd * sum.y;
-        if (b.dbias) *dbias = (b.add_bias ? *dbias : 0) + sum.x;
-    }
+    if (place.leads && place.part == 0) gpunn__norm_note_gradients(b, place.channel, sum);
     if (b.y == NULL) return;
     float values = (float)b.n * (float)b.inner, shift = sum.x / values, slope = invstd * invstd * sum.y / values;
-    float scale = place.used && b.weight ? invstd * b.weight[place.channel] : invstd;
     for (int q = place.item; q < place.end; q += b.rows) {
         float    x[8], g[8];
         unsigned mask;
         int64_t  at = gpunn__norm_item(b, place, q, &mask);
         if (mask == 0) continue;
-        gpunn__norm_load(b, b.x, b.x_dtype, at, mask, x);
-        gpunn__norm_load(b, b.g, b.g_dtype, at, mask, g);
+        gpunn__norm_load<false>(b, b.x, b.x_dtype, at, mask, x);
+        gpunn__norm_gradient<false>(b, at, mask, true, g);
 #pragma unroll
-        for (int j = 0; j < GPUNN__PACK; j++) g[j] = (g[j] - shift - (x[j] - mean) * slope) * scale;
-        if (b.add) {
-            gpunn__norm_load(b, b.y, b.y_dtype, at, mask, x);
-#pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++) g[j] += x[j];
+        for (int j = 0; j < GPUNN__PACK; j++) {
+            if (by_x && gpunn__norm_value(x[j], mean, scale, bias) <= 0) g[j] = 0;
+            g[j] = (g[j] - shift - (x[j] - mean) * slope) * scale;
         }
-        gpunn__norm_store(b, at, mask, g);
+        gpunn__norm_store<false>(b, b.y, b.y_dtype, at, mask, b.add, g);
+    }
+}
+
+/* ---- packs of channels ---- */
+typedef struct gpunn__norm_pack { /* of a thread */
+    int     column, row, part;
+    int64_t channel, first, end; /* its packs: at first, first + stride, .. < end */
+    bool    used;
+} gpunn__norm_pack;
+
+__device__ __forceinline__ gpunn__norm_pack gpunn__norm_pack_start(const gpunn__norm &b)
+{
+    gpunn__norm_pack place;
+    unsigned         tile = blockIdx.x / (unsigned)b.parts;
+    place.column = (int)threadIdx.x % b.width;
+    place.row = (int)threadIdx.x / b.width;
+    place.part = (int)(blockIdx.x - tile * (unsigned)b.parts);
+    place.channel = tile * b.tile + place.column * GPUNN__PACK;
+    place.used = place.channel < b.channels;
+    place.first = (place.part * b.part_rows + place.row) * b.channels + place.channel;
+    place.end = place.used ? min((place.part + 1) * b.part_rows, b.n) * b.channels : 0;
+    return place;
+}
+
+/* Eight numbers of a pack's channels from one for each channel; NULL: `without`. */
+__device__ __forceinline__ void gpunn__norm_channels(const float *data, const gpunn__norm_pack &place, float without, float v[8])
+{
+    if (data && place.used) {
+        gpunn__load8(data, GPUNN_F32, place.channel, v);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) v[j] = without;
+}
+
+/* Of each thread. */
+typedef float2 gpunn__norm_pairs[GPUNN__THREADS];
+
+/* What all threads of a column have, joined in a tree, in the shared memory that it returns: [channel of the pack][column]. Two sums,
+ * or, MOMENTS, the mean and square of `count` values. */
+template <bool MOMENTS>
+__device__ __forceinline__ const gpunn__norm_pairs *gpunn__norm_join(const gpunn__norm &b, float count, const float2 v[8])
+{
+    __shared__ gpunn__norm_pairs part[GPUNN__PACK];
+    __shared__ float             counts[MOMENTS ? GPUNN__THREADS : 1];
+    int                          t = (int)threadIdx.x;
+    if (MOMENTS) counts[t] = count;
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) part[j][t] = v[j];
+    for (int half = GPUNN__THREADS / 2; half >= b.width; half /= 2) {
+        __syncthreads();
+        if (t >= half || (MOMENTS && counts[t + half] == 0)) continue;
+        float share = MOMENTS ? __fdividef(counts[t + half], counts[t] + counts[t + half]) : 0;
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) {
+            float2 own = part[j][t], other = part[j][t + half];
+            float  delta = other.x - own.x;
+            part[j][t] = MOMENTS ? make_float2(own.x + delta * share, own.y + other.y + delta * delta * counts[t] * share)
+                                 : make_float2(own.x + other.x, own.y + other.y);
+        }
+        if (MOMENTS) counts[t] += counts[t + half];
+    }
+    __syncthreads();
+    return part;
+}
+
+/* Two numbers for each of the pack's channels, of one part. */
+__device__ __forceinline__ void gpunn__norm_partial(const gpunn__norm &b, const gpunn__norm_pack &place, int part, float2 v[8])
+{
+    float pair[8];
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        gpunn__load8(b.partial, GPUNN_F32, 2 * (part * b.channels + place.channel + k * 4), pair);
+#pragma unroll
+        for (int j = 0; j < 4; j++) v[4 * k + j] = make_float2(pair[2 * j], pair[2 * j + 1]);
+    }
+}
+
+/* The mean and square of what the thread reads, less numbers near it; or of what the parts have left. Returns how many values. */
+__device__ __forceinline__ float gpunn__norm_pack_moments(const gpunn__norm &b, const gpunn__norm_pack &place,
+                                                          const float near_by[8], float2 own[8])
+{
+    float count = 0;
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) own[j] = make_float2(0, 0);
+    if (!(b.phase & GPUNN__NORM_SUM)) {
+        for (int part = place.used ? place.row : b.parts; part < b.parts; part += b.rows) {
+            float rows = (float)(min((part + 1) * b.part_rows, b.n) - part * b.part_rows), share = __fdividef(rows, count + rows);
+            float2 other[8];
+            gpunn__norm_partial(b, place, part, other);
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) {
+                float delta = other[j].x - own[j].x;
+                own[j] = make_float2(own[j].x + delta * share, own[j].y + other[j].y + delta * delta * count * share);
+            }
+            count += rows;
+        }
+        return count;
+    }
+#pragma unroll 2
+    for (int64_t at = place.first; at < place.end; at += b.stride) {
+        float v[8], share = __fdividef(1, count += 1);
+        gpunn__load8(b.x, b.x_dtype, at, v);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) {
+            float value = v[j] - near_by[j], delta = value - own[j].x;
+            own[j].x = fmaf(delta, share, own[j].x);
+            own[j].y = fmaf(delta, value - own[j].x, own[j].y);
+        }
+    }
+    return count;
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) gpunn__norm_packs_kernel(const gpunn__norm b)
+{
+    const gpunn__norm_pack place = gpunn__norm_pack_start(b);
+    const int64_t          channel = place.channel - place.column * GPUNN__PACK + threadIdx.x; /* of which this thread tells */
+    const bool             tells = (int)threadIdx.x < b.tile && channel < b.channels;
+    float                  mean[8], scale[8], shift[8], v[8];
+    if (b.training) {
+        float2 own[8];
+        gpunn__norm_channels(NULL, place, 0, mean);
+        if (place.used) gpunn__norm_near_pack(b, place.channel, mean);
+        float                    count = gpunn__norm_pack_moments(b, place, mean, own);
+        const gpunn__norm_pairs *all = gpunn__norm_join<true>(b, count, own);
+        if (!(b.phase & GPUNN__NORM_APPLY)) {
+            if (tells)
+                ((float2 *)b.partial)[place.part * b.channels + channel] =
+                    all[threadIdx.x % GPUNN__PACK][threadIdx.x / GPUNN__PACK];
+            return;
+        }
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) {
+            mean[j] += all[j][place.column].x;
+            scale[j] = all[j][place.column].y / (float)b.n;
+        }
+        if (tells && place.part == 0) {
+            float2 moments = all[threadIdx.x % GPUNN__PACK][threadIdx.x / GPUNN__PACK];
+            gpunn__norm_note(b, channel, gpunn__norm_near(b, channel), moments.x, moments.y);
+        }
+    } else {
+        gpunn__norm_channels(b.running_mean, place, 0, mean);
+        gpunn__norm_channels(b.running_var, place, 1, scale);
+    }
+    gpunn__norm_channels(b.weight, place, 1, v);
+    gpunn__norm_channels(b.bias, place, 0, shift);
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) scale[j] = 1 / sqrtf(scale[j] + b.eps) * v[j];
+    for (int64_t at = place.first; at < place.end; at += b.stride) {
+        gpunn__load8(b.x, b.x_dtype, at, v);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] = gpunn__norm_value(v[j], mean[j], scale[j], shift[j]);
+        gpunn__norm_finish<true>(b, at, 0xFF, v);
+    }
+}
+
+/* BY_X: x tells what the relu lets pass; there is no residual. */
+template <bool BY_X>
+static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3)) gpunn__norm_packs_back_kernel(const gpunn__norm b)
+{
+    const gpunn__norm_pack place = gpunn__norm_pack_start(b);
+    const int64_t          channel = place.channel - place.column * GPUNN__PACK + threadIdx.x; /* of which this thread tells */
+    const bool             tells = (int)threadIdx.x < b.tile && channel < b.channels;
+    float                  mean[8], scale[8], bias[8], x[8], g[8];
+    float2                 sum[8];
+    gpunn__norm_channels(b.saved, place, 0, mean);
+    gpunn__norm_channels(b.saved + b.channels, place, 0, scale);
+    gpunn__norm_channels(b.weight, place, 1, x);
+    gpunn__norm_channels(b.bias, place, 0, bias);
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) {
+        scale[j] *= x[j];
+        sum[j] = make_float2(0, 0);
+    }
+    if (b.phase & GPUNN__NORM_SUM)
+        for (int64_t at = place.first; at < place.end; at += b.stride) {
+            if (BY_X)
+                gpunn__load8(b.g, b.g_dtype, at, g);
+            else
+                gpunn__norm_gradient<true>(b, at, 0xFF, false, g);
+            gpunn__load8(b.x, b.x_dtype, at, x);
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) {
+                if (BY_X && gpunn__norm_value(x[j], mean[j], scale[j], bias[j]) <= 0) g[j] = 0;
+                sum[j] = make_float2(sum[j].x + g[j], fmaf(g[j], x[j] - mean[j], sum[j].y));
+            }
+            if (!BY_X) gpunn__norm_hand_on<true>(b, at, 0xFF, g);
+        }
+    else
+        for (int part = place.used ? place.row : b.parts; part < b.parts; part += b.rows) {
+            float2 other[8];
+            gpunn__norm_partial(b, place, part, other);
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) sum[j] = make_float2(sum[j].x + other[j].x, sum[j].y + other[j].y);
+        }
+    const gpunn__norm_pairs *all = gpunn__norm_join<false>(b, 0, sum);
+    if (tells) {
+        float2 own = all[threadIdx.x % GPUNN__PACK][threadIdx.x / GPUNN__PACK];
+        if (!(b.phase & GPUNN__NORM_APPLY))
+            ((float2 *)b.partial)[place.part * b.channels + channel] = own;
+        else if (place.part == 0)
+            gpunn__norm_note_gradients(b, channel, own);
+    }
+    if (!(b.phase & GPUNN__NORM_APPLY) || b.y == NULL) return;
+    const float values = (float)b.n;
+    float       shift[8], slope[8];
+    gpunn__norm_channels(b.saved + b.channels, place, 0, x);
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) {
+        shift[j] = all[j][place.column].x / values;
+        slope[j] = x[j] * x[j] * all[j][place.column].y / values;
+    }
+    for (int64_t at = place.first; at < place.end; at += b.stride) {
+        if (BY_X)
+            gpunn__load8(b.g, b.g_dtype, at, g);
+        else
+            gpunn__norm_gradient<true>(b, at, 0xFF, true, g);
+        gpunn__load8(b.x, b.x_dtype, at, x);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) {
+            if (BY_X && gpunn__norm_value(x[j], mean[j], scale[j], bias[j]) <= 0) g[j] = 0;
+            g[j] = (g[j] - shift[j] - (x[j] - mean[j]) * slope[j]) * scale[j];
+        }
+        gpunn__norm_store<true>(b, b.y, b.y_dtype, at, 0xFF, b.add, g);
     }
 }
 
 /* How blocks and threads share the work; depends on shape and device alone. */
-static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value *x)
+static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value *x, bool backward)
 {
     gpunn__norm b;
     memset(&b, 0, sizeof b);
@@ -4451,7 +4790,12 @@ static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value 
     if (x->channels_last) b.n *= b.inner, b.inner = 1;
     b.width = b.columns = 1;
     b.tile = b.stride = 1;
-    if (b.inner < 16) {
+    b.packs_of_channels = b.inner == 1 && b.channels % GPUNN__PACK == 0;
+    if (b.packs_of_channels) {
+        while (b.width < 8 && b.width * GPUNN__PACK < b.channels) b.width *= 2;
+        b.tile = b.width * GPUNN__PACK;
+        b.stride = GPUNN__THREADS / b.width * b.channels;
+    } else if (b.inner < 16) {
         b.columns = (int)b.inner;
         while (b.width < 32 && b.width < b.channels * b.inner) b.width *= 2;
         b.tile = b.width / b.columns;
@@ -4459,13 +4803,20 @@ static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value 
     }
     b.rows = GPUNN__THREADS / b.width;
     b.packs = (int)((b.inner % GPUNN__PACK == 0 ? b.inner : b.inner + 2 * GPUNN__PACK - 2) / GPUNN__PACK);
-    int64_t rounds = b.stride == 1 ? (b.n * b.packs + b.rows - 1) / b.rows
-                                   : (b.n + b.rows * GPUNN__PACK - 1) / (b.rows * GPUNN__PACK);
+    int64_t rounds = b.packs_of_channels ? (b.n + b.rows - 1) / b.rows
+                     : b.stride == 1     ? (b.n * b.packs + b.rows - 1) / b.rows
+                                         : (b.n + b.rows * GPUNN__PACK - 1) / (b.rows * GPUNN__PACK);
     b.items = b.stride == 1 ? b.n * b.packs : rounds * b.rows;
-    int64_t tiles = (b.channels + b.tile - 1) / b.tile, parts = (int64_t)cuda->multiprocessors * 4 / tiles;
+    const int blocks = (b.packs_of_channels && backward ? 3 : 4) - (b.packs_of_channels && cuda->capability >= 100);
+    int64_t   tiles = (b.channels + b.tile - 1) / b.tile, parts = (int64_t)cuda->multiprocessors * blocks / tiles;
     if (parts > rounds / 4) parts = rounds / 4; /* four rounds of all threads at least */
     if (parts < 1) parts = 1;
-    b.part_items = (int)((rounds + parts - 1) / parts * b.rows);
+    b.part_rows = (rounds + parts - 1) / parts * b.rows;
+    if (b.packs_of_channels) {
+        b.parts = (int)((b.n + b.part_rows - 1) / b.part_rows);
+        return b;
+    }
+    b.part_items = (int)b.part_rows;
     b.parts = (int)((b.items + b.part_items - 1) / b.part_items);
     return b;
 }
@@ -4473,7 +4824,7 @@ static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value 
 static gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *in = step->in;
-    gpunn__norm        b = gpunn__norm_shape(cuda, &in[0]);
+    gpunn__norm        b = gpunn__norm_shape(cuda, &in[0], step->backward);
     int64_t            tiles = (b.channels + b.tile - 1) / b.tile;
     bool               forward = action == GPUNN__FORWARD;
     if (action == GPUNN__PREPARE) {
@@ -4497,21 +4848,36 @@ static gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_step *step, 
     b.running_var = (float *)in[4].data;
     b.saved = (float *)step->saved;
     b.partial = step->workspace;
+    b.relu = step->fused.relu;
     const gpunn_value *y = forward ? &step->out : &step->grad_in[0];
     b.y = y->data, b.y_dtype = y->dtype;
-    if (!forward) {
+    if (forward)
+        b.residual = step->fused.residual.data, b.residual_dtype = step->fused.residual.dtype;
+    else {
         b.g = step->grad_out.data, b.g_dtype = step->grad_out.dtype;
+        b.more = step->fused.more.data;
         b.dweight = (float *)step->grad_in[1].data;
         b.dbias = (float *)step->grad_in[2].data;
         b.add = step->accumulate[0];
         b.add_weight = step->accumulate[1];
         b.add_bias = step->accumulate[2];
+        b.result = step->out.data, b.result_dtype = step->out.dtype;
+        if (step->input_count > 5) {
+            b.dresidual = step->grad_in[5].data, b.dresidual_dtype = step->grad_in[5].dtype;
+            b.add_residual = step->accumulate[5];
+        }
     }
     bool     twice = step->training && b.parts > 1;
     unsigned blocks = (unsigned)(tiles * b.parts);
     for (b.phase = twice ? GPUNN__NORM_SUM : GPUNN__NORM_SUM | GPUNN__NORM_APPLY;; b.phase = GPUNN__NORM_APPLY) {
-        if (forward)
+        if (forward && b.packs_of_channels)
+            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_packs_kernel, blocks, GPUNN__THREADS, b));
+        else if (forward)
             GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_kernel, blocks, GPUNN__THREADS, b));
+        else if (b.packs_of_channels && b.relu && b.result == NULL)
+            GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__norm_packs_back_kernel<true>), blocks, GPUNN__THREADS, b));
+        else if (b.packs_of_channels)
+            GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__norm_packs_back_kernel<false>), blocks, GPUNN__THREADS, b));
         else
             GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_back_kernel, blocks, GPUNN__THREADS, b));
         if (b.phase & GPUNN__NORM_APPLY) return GPUNN_OK;
@@ -9158,6 +9524,98 @@ static gpunn_status gpunn__cuda_move(gpunn__cuda *cuda, gpunn__move *move)
     return GPUNN__LAUNCH(cuda, gpunn__move_kernel, gpunn__blocks(cuda, move->count, 1), GPUNN__THREADS, *move);
 }
 
+/* ---- filters from [k][channels][cells] to [k][cells][channels], or back, many in one launch: tiles go through shared memory ---- */
+enum { GPUNN__TURN_JOBS = 64, GPUNN__TURN_TILE = 2048, GPUNN__TURN_CELLS = 32 };
+
+typedef struct gpunn__turn_job {
+    const void *from;
+    void       *to;
+    int64_t     tiles; /* of this job and those before */
+    int         channels, cells, tile_channels, tile_cells;
+    bool        from_last, to_last, add;
+} gpunn__turn_job;
+
+typedef struct gpunn__turn_jobs {
+    int             count;
+    gpunn_dtype     from_dtype, to_dtype;
+    gpunn__turn_job job[GPUNN__TURN_JOBS];
+} gpunn__turn_jobs;
+
+/* Element i of a tile, and where it is in memory: in the order of memory, so that neighbours read or write neighbours. */
+__device__ __forceinline__ int64_t gpunn__turn_place(const gpunn__turn_job &job, bool last, int i, int channels, int cells,
+                                                     int64_t channel, int64_t cell, int *at)
+{
+    int c = last ? i % channels : i / cells, k = last ? i / channels : i % cells;
+    *at = c * (job.tile_cells | 1) + k; /* an odd step: all banks of shared memory */
+    return last ? (cell + k) * job.channels + channel + c : (channel + c) * job.cells + cell + k;
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__turn_kernel(const gpunn__turn_jobs jobs)
+{
+    __shared__ float tile[GPUNN__TURN_TILE + GPUNN__TURN_TILE / 2];
+    int              which = 0;
+    for (int64_t i = blockIdx.x; i < jobs.job[jobs.count - 1].tiles; i += gridDim.x) {
+        while (i >= jobs.job[which].tiles) which++;
+        const gpunn__turn_job &job = jobs.job[which];
+        const int64_t          columns = (job.cells + job.tile_cells - 1) / job.tile_cells;
+        const int64_t          rows = (job.channels + job.tile_channels - 1) / job.tile_channels;
+        const int64_t          own = i - (which ? jobs.job[which - 1].tiles : 0), filter = own / (rows * columns);
+        const int64_t          cell = own % columns * job.tile_cells, channel = own / columns % rows * job.tile_channels;
+        const int64_t          base = filter * job.channels * job.cells;
+        const int              cells = (int)min((int64_t)job.tile_cells, job.cells - cell);
+        const int              channels = (int)min((int64_t)job.tile_channels, job.channels - channel);
+        for (int k = (int)threadIdx.x; k < channels * cells; k += GPUNN__THREADS) {
+            int     at;
+            int64_t from = gpunn__turn_place(job, job.from_last, k, channels, cells, channel, cell, &at);
+            tile[at] = gpunn__load(job.from, jobs.from_dtype, base + from);
+        }
+        __syncthreads();
+        for (int k = (int)threadIdx.x; k < channels * cells; k += GPUNN__THREADS) {
+            int     at;
+            int64_t to = base + gpunn__turn_place(job, job.to_last, k, channels, cells, channel, cell, &at);
+            float   x = job.add ? gpunn__load(job.to, jobs.to_dtype, to) + tile[at] : tile[at];
+            gpunn__store(job.to, jobs.to_dtype, to, x);
+        }
+        __syncthreads();
+    }
+}
+
+static gpunn_status gpunn__cuda_turn(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    for (int first = 0; first < step->input_count && action != GPUNN__PREPARE; first += GPUNN__TURN_JOBS) {
+        gpunn__turn_jobs jobs;
+        int64_t          tiles = 0;
+        memset(&jobs, 0, sizeof jobs);
+        jobs.from_dtype = step->in[first].dtype;
+        jobs.to_dtype = step->grad_in[first].dtype;
+        for (int i = first; i < step->input_count && jobs.count < GPUNN__TURN_JOBS; i++) {
+            const gpunn_value *from = &step->in[i], *to = &step->grad_in[i];
+            gpunn__turn_job   *job = &jobs.job[jobs.count];
+            if (from->data == NULL) continue;
+            job->from = from->data;
+            job->to = to->data;
+            job->add = step->accumulate[i];
+            job->from_last = from->channels_last;
+            job->to_last = to->channels_last;
+            job->channels = (int)from->dim[1];
+            job->cells = (int)(from->dim[2] * from->dim[3]);
+            job->tile_cells = job->cells < GPUNN__TURN_CELLS ? job->cells : (int)GPUNN__TURN_CELLS;
+            job->tile_channels = GPUNN__TURN_TILE / job->tile_cells;
+            if (job->tile_channels > job->channels) job->tile_channels = job->channels;
+            tiles += from->dim[0] * ((job->channels + job->tile_channels - 1) / job->tile_channels) *
+                     ((job->cells + job->tile_cells - 1) / job->tile_cells);
+            job->tiles = tiles;
+            jobs.count++;
+        }
+        if (tiles > 0)
+            GPUNN__TRY(GPUNN__LAUNCH(
+                cuda, gpunn__turn_kernel,
+                (unsigned)(tiles < (int64_t)cuda->multiprocessors * 16 ? tiles : (int64_t)cuda->multiprocessors * 16),
+                GPUNN__THREADS, jobs));
+    }
+    return GPUNN_OK;
+}
+
 static void gpunn__strides(const gpunn_value *value, int64_t stride[GPUNN_MAX_RANK])
 {
     int64_t step = 1;
@@ -10549,7 +11007,7 @@ static void gpunn__cuda_info(void *context, gpunn_backend_info *info)
 {
     const gpunn__cuda *cuda = (const gpunn__cuda *)context;
     info->type = GPUNN_DEVICE_CUDA;
-    info->half = true;
+    info->half = info->merged_norm = true;
     info->bf16 = cuda->capability >= 80;
     (void)snprintf(info->name, sizeof info->name, "%s", cuda->name);
 }

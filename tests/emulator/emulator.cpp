@@ -55,7 +55,7 @@ enum { RANDOM, ASCENDING, DESCENDING };
 enum { LATE, EAGER, ANY_TIME };
 static struct settings {
     bool     read;
-    int      devices = 1, order = RANDOM, streams = LATE, cudnn = 1, multiprocessors = 2, run = 1;
+    int      devices = 1, order = RANDOM, streams = LATE, cudnn = 1, convolutions = 1, multiprocessors = 2, run = 1;
     int      nan = 0, capability = 90, epilogue = 1, short_steps = 1024;
     uint64_t random = 1;
     size_t   memory = (size_t)1 << 30, version = 92400, workspace = SIZE_MAX;
@@ -70,6 +70,7 @@ extern "C" void emulator_set(const char *name, const char *value)
     if (!strcmp(name, "EMULATOR_NAN")) settings.nan = atoi(value);
     if (!strcmp(name, "EMULATOR_CAPABILITY")) settings.capability = atoi(value);
     if (!strcmp(name, "EMULATOR_EPILOGUE")) settings.epilogue = atoi(value);
+    if (!strcmp(name, "EMULATOR_CONVOLUTIONS")) settings.convolutions = atoi(value);
     if (!strcmp(name, "EMULATOR_MULTIPROCESSORS")) settings.multiprocessors = atoi(value);
     if (!strcmp(name, "EMULATOR_RUN")) settings.run = atoi(value);
     if (!strcmp(name, "EMULATOR_VERSION")) settings.version = strtoull(value, NULL, 0);
@@ -86,9 +87,10 @@ static void read_settings(void)
 {
     if (settings.read) return;
     settings.read = true;
-    for (const char *name : {"EMULATOR_DEVICES", "EMULATOR_CUDNN", "EMULATOR_VERSION", "EMULATOR_WORKSPACE", "EMULATOR_SEED",
-                             "EMULATOR_MEMORY", "EMULATOR_ORDER", "EMULATOR_STREAMS", "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN",
-                             "EMULATOR_NAN", "EMULATOR_CAPABILITY", "EMULATOR_EPILOGUE", "EMULATOR_SHORT"})
+    for (const char *name :
+         {"EMULATOR_DEVICES", "EMULATOR_CUDNN", "EMULATOR_VERSION", "EMULATOR_WORKSPACE", "EMULATOR_SEED", "EMULATOR_MEMORY",
+          "EMULATOR_ORDER", "EMULATOR_STREAMS", "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN", "EMULATOR_NAN", "EMULATOR_CAPABILITY",
+          "EMULATOR_EPILOGUE", "EMULATOR_SHORT", "EMULATOR_CONVOLUTIONS"})
         if (const char *value = getenv(name)) emulator_set(name, value);
 }
 
@@ -104,6 +106,13 @@ extern "C" int emulator_nan(void)
     std::lock_guard<std::recursive_mutex> guard(lock);
     read_settings();
     return settings.nan;
+}
+
+extern "C" int emulator_convolutions(void)
+{
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    read_settings();
+    return settings.convolutions;
 }
 
 int emulator_short(void)

@@ -4,6 +4,7 @@
  *     EMULATOR_STREAMS   when queued work runs: late (default: when somebody waits for it), eager (at once), random
  *     EMULATOR_SEED      of the random choices, 1
  *     EMULATOR_CUDNN     0: convolutions, attention and recurrent layers find no cuDNN
+ *     EMULATOR_CONVOLUTIONS   0: cuDNN is there, but has no plan for any
  *     EMULATOR_NAN       what the libraries' relu makes of NaN: 0 (default) or, 1, NaN
  *     EMULATOR_CAPABILITY   10 * major + minor of the compute capability, 90
  *     EMULATOR_EPILOGUE  launches' time of a product with an activation or row sums, 1
@@ -39,5 +40,6 @@ int         emulator_nan(void);
 int         emulator_epilogue(void);
 size_t      emulator_version(void);
 size_t      emulator_workspace(void);
+int         emulator_convolutions(void);
 void        emulator_count_cudnn(const char *what);
 #endif

@@ -201,7 +201,8 @@ static gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convoluti
 {
     (void)conv;
     *workspace_bytes = REFERENCE_WORKSPACE;
-    return gpunn__dnn_available(cuda) ? GPUNN_OK : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no cuDNN");
+    return gpunn__dnn_available(cuda) && emulator_convolutions() ? GPUNN_OK
+                                                                 : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no cuDNN");
 }
 static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data)
 {

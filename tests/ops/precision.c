@@ -46,6 +46,26 @@ static gpunn_tensor *criteria(gpunn_tensor *h, gpunn_tensor *t)
     return gpunn_mul_scalar(sum, 1.0f / COUNT(losses));
 }
 
+/* Residual blocks whose filters are turned: wide, narrow and large ones, of groups, of one cell, over images of one cell. */
+static gpunn_tensor *blocks(gpunn_tensor *x)
+{
+    gpunn_tensor *h = gpunn_conv2d(x, "stem", .out_channels = 40, .kernel_size = 6, .padding = 3, .no_bias = true);
+    h = gpunn_max_pool2d(gpunn_relu(gpunn_batch_norm2d(h, "stem_bn")), .kernel_size = 2);
+    gpunn_tensor *a = gpunn_conv2d(h, "a1", .out_channels = 40, .kernel_size = 3, .padding = 1, .no_bias = true);
+    a = gpunn_relu(gpunn_batch_norm2d(a, "a1_bn"));
+    a = gpunn_conv2d(a, "a2", .out_channels = 40, .kernel_size = 3, .padding = 1, .groups = 4);
+    h = gpunn_relu(gpunn_add(gpunn_batch_norm2d(a, "a2_bn"), h));
+    a = gpunn_conv2d(h, "b1", .out_channels = 12, .kernel_size = 3, .padding = 1, .stride = 2);
+    a = gpunn_relu(gpunn_batch_norm2d(a, "b1_bn"));
+    a = gpunn_batch_norm2d(gpunn_conv2d(a, "b2", .out_channels = 12, .kernel_size = 3, .padding = 1), "b2_bn");
+    h = gpunn_conv2d(h, "side", .out_channels = 12, .kernel_size = 1, .stride = 2);
+    h = gpunn_relu(gpunn_add(gpunn_batch_norm2d(h, "side_bn"), a));
+    h = gpunn_add(h, gpunn_conv2d(h, "depthwise", .out_channels = 12, .kernel_size = 3, .padding = 1, .groups = 12));
+    h = gpunn_adaptive_avg_pool2d(h, 1, 1);
+    a = gpunn_batch_norm2d(gpunn_conv2d(h, "cell", .out_channels = 12, .kernel_size = 3, .padding = 1), "cell_bn");
+    return gpunn_flatten(gpunn_relu(gpunn_add(h, a)));
+}
+
 static net make(gpunn_model *model, int which)
 {
     net n = {NULL, NULL, NULL, NULL, NULL};
@@ -133,6 +153,8 @@ static net make(gpunn_model *model, int which)
         h = gpunn_concat(both, 2, 1);
     } else if (which == 9) { /* what the losses of 16-bit values read */
         h = gpunn_silu(gpunn_linear(gpunn_flatten(n.x), "fc", .out_features = 18));
+    } else if (which == 10) {
+        h = blocks(n.x);
     } else { /* images that go through ops of every kind, those that pass on channels-last images and others; smooth ones */
         gpunn_tensor *a = gpunn_conv2d(n.x, "conv1", .out_channels = 6, .kernel_size = 3, .padding = 1);
         gpunn_tensor *b = gpunn_silu(gpunn_batch_norm2d(gpunn_conv2d(a, "conv2", .out_channels = 6, .kernel_size = 1), "bn"));
@@ -153,6 +175,11 @@ static net make(gpunn_model *model, int which)
     n.logits = gpunn_linear(h, "out", .out_features = 3);
     n.loss = gpunn_cross_entropy(n.logits, n.t);
     if (which == 9) n.loss = gpunn_mul_scalar(gpunn_add(n.loss, criteria(h, n.t)), 0.0625f); /* times 65536 is an F16 still */
+    gpunn_tensor *shared = which == 10 ? gpunn_find(model, "b2.weight") : NULL;              /* its gradient has two parts */
+    if (shared) {
+        shared = gpunn_sum(gpunn_square(shared), GPUNN_ALL, false);
+        n.loss = gpunn_mul_scalar(gpunn_add(n.loss, gpunn_mul_scalar(shared, 0.03f)), 0.0625f); /* here too */
+    }
     n.accuracy = gpunn_accuracy(n.logits, n.t);
     return n;
 }
@@ -416,6 +443,86 @@ static void test_swap(void **state)
     gpunn_optimizer_destroy(adam), gpunn_model_destroy(model);
 }
 
+/* What a model answers, and what one that is made anew answers from the weights that it saves. */
+static void check_fresh(fixture *f, gpunn_model *model, net n, gpunn_precision precision, const char *path)
+{
+    gpunn_model *other = gpunn_model_create(f->dev, .precision = precision);
+    net          m = make(other, 10);
+    float        answer[3 * BATCH], expected[3 * BATCH];
+    OK(f->dev, gpunn_save(model, path));
+    OK(f->dev, gpunn_load(other, path));
+    net_write(f->dev, n, BATCH, 1), net_write(f->dev, m, BATCH, 1);
+    OK(f->dev, gpunn_forward(&n.logits, 1));
+    OK(f->dev, gpunn_read(n.logits, answer, sizeof answer));
+    OK(f->dev, gpunn_forward(&m.logits, 1));
+    OK(f->dev, gpunn_read(m.logits, expected, sizeof expected));
+    assert_memory_equal(answer, expected, sizeof answer);
+    gpunn_model_destroy(other);
+}
+
+/* Turned filters are those of the weights as they are now, however these have changed; their gradients add up, and frozen ones have
+ * none. */
+static void check_filters(fixture *f, gpunn_precision precision)
+{
+    gpunn_device    *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .realloc_fn = hook_realloc, .user = &f->memory);
+    gpunn_model     *model = gpunn_model_create(f->dev, .precision = precision);
+    net              n = make(model, 10);
+    const char      *path = test_path(f, "filters.safetensors"), *state = test_path(f, "state.safetensors");
+    gpunn_tensor    *weight = gpunn_find(model, "a1.weight"), *frozen = gpunn_find(model, "a2.weight");
+    gpunn_optimizer *adam = MADE(f->dev, gpunn_adam(model, .lr = 0.01f));
+    int64_t          count;
+    float           *before = read_floats(f->dev, frozen, &count);
+    OK(f->dev, gpunn_set_ema(adam, 0.5f));
+    OK(f->dev, gpunn_set_trainable(frozen, false));
+    net_write(f->dev, n, BATCH, 1);
+    for (int i = 0; i < 4; i++) OK(f->dev, gpunn_train_step(adam, n.loss));
+    check_fresh(f, model, n, precision, path);
+    float *after = read_floats(f->dev, frozen, NULL);
+    assert_memory_equal(after, before, (size_t)count * sizeof *after);
+    free(before), free(after);
+
+    float *values = read_floats(f->dev, weight, &count);
+    for (int64_t i = 0; i < count; i++) values[i] = -values[i];
+    OK(f->dev, write_floats(weight, values, count));
+    free(values);
+    check_fresh(f, model, n, precision, path);
+    OK(f->dev, gpunn_ema_swap(adam));
+    check_fresh(f, model, n, precision, path);
+    OK(f->dev, gpunn_ema_swap(adam));
+    check_fresh(f, model, n, precision, path);
+
+    OK(f->dev, gpunn_checkpoint_save(adam, NULL, state));
+    for (int i = 0; i < 3; i++) OK(f->dev, gpunn_train_step(adam, n.loss));
+    float *once = read_floats(f->dev, weight, NULL);
+    OK(f->dev, gpunn_checkpoint_load(adam, NULL, state));
+    check_fresh(f, model, n, precision, path);
+    for (int i = 0; i < 3; i++) OK(f->dev, gpunn_train_step(adam, n.loss));
+    float *again = read_floats(f->dev, weight, NULL);
+    assert_memory_equal(again, once, (size_t)count * sizeof *once);
+
+    OK(f->dev, gpunn_model_to(model, cpu));
+    OK(cpu, gpunn_train_step(adam, n.loss));
+    OK(cpu, gpunn_model_to(model, f->dev));
+    check_fresh(f, model, n, precision, path);
+
+    for (int pass = 0; pass < 2; pass++) { /* one gradient, and the sum of two */
+        OK(f->dev, gpunn_zero_grad(model));
+        for (int i = 0; i <= pass; i++) OK(f->dev, gpunn_backward(n.loss));
+        OK(f->dev, gpunn_read_grad(weight, pass ? again : once, (size_t)count * sizeof *once));
+    }
+    for (int64_t i = 0; i < count; i++) assert_true(again[i] == 2 * once[i]);
+    free(once), free(again);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(remove(state), 0);
+    gpunn_optimizer_destroy(adam), gpunn_model_destroy(model), gpunn_device_close(cpu);
+}
+
+static void test_filters(void **state)
+{
+    check_filters(*state, GPUNN_PRECISION_TF32);
+    check_filters(*state, GPUNN_PRECISION_BF16);
+}
+
 /* The gradient of y = w x is x times the loss scale: 65504 is the largest F16. */
 static void test_loss_scale(void **state)
 {
@@ -512,6 +619,10 @@ int main(void)
         {"tf32 criteria", GPUNN_PRECISION_TF32, 3e-3, 9},
         {"bf16 criteria", GPUNN_PRECISION_BF16, 3e-2, 9},
         {"f16 criteria", GPUNN_PRECISION_F16, 5e-3, 9},
+        {"f32 blocks", GPUNN_PRECISION_F32, 2e-5, 10},
+        {"tf32 blocks", GPUNN_PRECISION_TF32, 6e-3, 10},
+        {"bf16 blocks", GPUNN_PRECISION_BF16, 7e-2, 10},
+        {"f16 blocks", GPUNN_PRECISION_F16, 1.5e-2, 10},
     };
     static struct CMUnitTest tests[64];
     int                      count = 0;
@@ -523,6 +634,7 @@ int main(void)
     count += each_backend(tests + count, "masters", test_masters, NULL);
     count += each_backend(tests + count, "move", test_move, NULL);
     count += each_backend(tests + count, "swap", test_swap, NULL);
+    count += each_backend(tests + count, "filters", test_filters, NULL);
     count += each_backend(tests + count, "loss scale", test_loss_scale, NULL);
     count += missing_backends(tests + count);
     return _cmocka_run_group_tests("precision", tests, (size_t)count, NULL, NULL);

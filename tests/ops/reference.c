@@ -1671,6 +1671,184 @@ static void test_groups(void **state)
     }
 }
 
+/* ---- batch_norm in training, with what a plan merges into it ---- */
+/* AGAIN: the residual, or without it the norm, is read twice; SPLIT: the result, once by a convolution that changes nothing */
+enum { RESIDUAL = 1, RELU = 2, SWAPPED = 4, AGAIN = 8, FROZEN = 16, SPLIT = 32 };
+typedef struct normed {
+    int             n, channels, h, w, mode;
+    gpunn_precision precision;
+} normed;
+
+/* Values that BF16 has; their images come from a convolution that changes nothing, so that memory has their channels where
+ * convolutions want them. */
+static float *coarse_randoms(int64_t n, uint32_t seed)
+{
+    float *values = test_randoms(n, seed, 2);
+    for (int64_t i = 0; i < n; i++) values[i] = roundf(values[i] * 32) / 32;
+    return values;
+}
+
+static gpunn_tensor *unchanged(fixture *f, gpunn_tensor *x, const char *name, int channels)
+{
+    char          weight[48];
+    float        *identity = calloc((size_t)(channels * channels), sizeof *identity);
+    gpunn_tensor *y = MADE(f->dev, gpunn_conv2d(x, name, .out_channels = channels, .kernel_size = 1, .no_bias = true));
+    (void)snprintf(weight, sizeof weight, "%s.weight", name);
+    for (int i = 0; i < channels; i++) identity[i * channels + i] = 1;
+    OK(f->dev, gpunn_set_trainable(gpunn_find(f->model, weight), false));
+    OK(f->dev, write_floats(gpunn_find(f->model, weight), identity, channels * channels));
+    free(identity);
+    return y;
+}
+
+static gpunn_tensor *add_image(fixture *f, const char *name, const normed *c, const float *values, int64_t n)
+{
+    char          conv[32];
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, name, GPUNN_F32, GPUNN_SHAPE(c->n, c->channels, c->h, c->w)));
+    (void)snprintf(conv, sizeof conv, "conv_%s", name);
+    OK(f->dev, write_floats(x, values, n));
+    return unchanged(f, x, conv, c->channels);
+}
+
+static void check_normed(fixture *f, normed c)
+{
+    const int     cells = c.h * c.w, values = c.n * cells;
+    const int64_t count = (int64_t)values * c.channels;
+    const bool    residual = c.mode & RESIDUAL, relu = c.mode & RELU, again = c.mode & AGAIN, frozen = c.mode & FROZEN,
+               split = c.mode & SPLIT;
+    (void)snprintf(geometry, sizeof geometry, "batch_norm n %d channels %d, %dx%d, precision %d%s%s%s%s%s%s", c.n, c.channels,
+                   c.h, c.w, (int)c.precision, residual ? " residual" : "", relu ? " relu" : "",
+                   c.mode & SWAPPED ? " swapped" : "", again ? " again" : "", split ? " split" : "", frozen ? " frozen" : "");
+    gpunn_model_destroy(f->model);
+    f->model = gpunn_model_create(f->dev, .precision = c.precision);
+    float *x = coarse_randoms(count, 1), *res = coarse_randoms(count, 2), *g = coarse_randoms(count, 3);
+    float *w = test_randoms(c.channels, 4, 1), *bias = test_randoms(c.channels, 5, 1);
+    for (int64_t i = 0; i < count; i++) x[i] += 4;
+    gpunn_tensor *xt = add_image(f, "x", &c, x, count), *rt = add_image(f, "r", &c, res, count);
+    if (!frozen) MADE(f->dev, gpunn_retain_grad(xt));
+    MADE(f->dev, gpunn_retain_grad(rt));
+    gpunn_tensor *norm = MADE(f->dev, gpunn_batch_norm2d(xt, "bn")), *out = norm;
+    if (residual) out = c.mode & SWAPPED ? gpunn_add(rt, out) : gpunn_add(out, rt);
+    if (relu) out = gpunn_relu(out);
+    if (again) out = gpunn_add(out, residual ? rt : norm);
+    if (split) out = gpunn_add(out, unchanged(f, MADE(f->dev, out), "split", c.channels));
+    gpunn_tensor *parameter[2] = {gpunn_find(f->model, "bn.weight"), gpunn_find(f->model, "bn.bias")};
+    OK(f->dev, write_floats(parameter[0], w, c.channels));
+    OK(f->dev, write_floats(parameter[1], bias, c.channels));
+    for (int i = 0; i < 2 && frozen; i++) OK(f->dev, gpunn_set_trainable(parameter[i], false));
+    MADE(f->dev, gpunn_keep(MADE(f->dev, out)));
+    gpunn_tensor *gt = MADE(f->dev, gpunn_input(f->model, "g", GPUNN_F32, GPUNN_SHAPE(c.n, c.channels, c.h, c.w)));
+    OK(f->dev, write_floats(gt, g, count));
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(gpunn_mul(out, gt), GPUNN_ALL, false));
+    for (int i = 0; i < 2; i++) OK(f->dev, gpunn_backward(loss)); /* gradients of parameters add up */
+    float *value = read_floats(f->dev, out, NULL), *dx = frozen ? NULL : read_gradient(f->dev, xt);
+    float *dres = residual ? read_gradient(f->dev, rt) : NULL, *dw = frozen ? NULL : read_gradient(f->dev, parameter[0]);
+    float *db = frozen ? NULL : read_gradient(f->dev, parameter[1]);
+    float *mean_now = read_floats(f->dev, gpunn_find(f->model, "bn.running_mean"), NULL);
+    float *var_now = read_floats(f->dev, gpunn_find(f->model, "bn.running_var"), NULL);
+    /* Roundings of 2^-8, or, by the convolution of a TF32 model, 2^-11. */
+    const double coarse = !is_emulated(f->backend)                       ? 1
+                          : c.precision == GPUNN_PRECISION_BF16          ? 0x1p16
+                          : c.precision == GPUNN_PRECISION_TF32 && split ? 0x1p13
+                                                                         : 1;
+    for (int ch = 0; ch < c.channels; ch++) {
+        double mean = 0, variance = 0, sum = 0, sum_h = 0, size = 0, size_h = 0;
+        for (int i = 0; i < values; i++) mean += (double)x[((i / cells) * c.channels + ch) * cells + i % cells] / values;
+        for (int i = 0; i < values; i++) {
+            const double h = (double)x[((i / cells) * c.channels + ch) * cells + i % cells] - mean;
+            variance += h * h / values;
+        }
+        const double rstd = 1 / sqrt(variance + (double)1e-5f), scale = rstd * (double)w[ch];
+        for (int pass = 0; pass < 2; pass++)
+            for (int i = 0; i < values; i++) {
+                const int64_t at = ((i / cells) * c.channels + ch) * cells + i % cells;
+                const double  h = (double)x[at] - mean, v = h * scale + (double)bias[ch], r = residual ? (double)res[at] : 0;
+                const double  y = relu && v + r <= 0 ? 0 : v + r, more = again ? residual ? r : v : 0;
+                const double  masked = relu && v + r <= 0 ? 0 : (split ? 2 : 1) * (double)g[at],
+                             k = masked + (again && !residual ? (double)g[at] : 0);
+                const double reach = (fabs((double)x[at]) + fabs(mean)) * rstd;
+                if (pass == 0) {
+                    sum += k, size += fabs(k), sum_h += k * h * rstd, size_h += fabs(k) * reach;
+                    allowance = 2 * coarse;
+                    check_sum("out", at, value[at], (split ? 2 : 1) * y + more,
+                              reach * fabs((double)w[ch]) + fabs((double)bias[ch]) + 2 * fabs(r), 1);
+                    if (residual)
+                        check_sum("gradient of the residual", at, dres[at], masked + (again ? (double)g[at] : 0),
+                                  2 * fabs((double)g[at]), 1);
+                } else if (!frozen)
+                    check_sum("gradient of x", at, dx[at], (k - sum / values - h * rstd * sum_h / values) * scale,
+                              (fabs(k) + size / values + reach * size_h / values) * fabs(scale), values);
+            }
+        allowance = 4;
+        if (!frozen) check_sum("gradient of weight", ch, dw[ch], 2 * sum_h, 2 * size_h, values);
+        if (!frozen) check_sum("gradient of bias", ch, db[ch], 2 * sum, 2 * size, values);
+        check_sum("running mean", ch, mean_now[ch], 0.19 * mean, fabs(mean), values);
+        check_sum("running variance", ch, var_now[ch], 0.81 + 0.19 * variance * values / (values - 1), 1 + 16 * variance, values);
+    }
+    free(x), free(res), free(g), free(w), free(bias), free(value), free(dx), free(dres), free(dw), free(db);
+    free(mean_now), free(var_now);
+}
+
+/* What is no number stays so through the relu, and is told. */
+static void check_normed_nan(fixture *f, gpunn_precision precision, bool residual)
+{
+    enum { N = 3, CHANNELS = 8, CELLS = 4, VALUES = N * CHANNELS * CELLS };
+    float *x = coarse_randoms(VALUES, 1);
+    x[CELLS] = NAN;
+    gpunn_model_destroy(f->model);
+    f->model = gpunn_model_create(f->dev, .precision = precision);
+    gpunn_tensor *image = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(N, CHANNELS, 2, 2)));
+    gpunn_tensor *h = gpunn_conv2d(image, "conv", .out_channels = CHANNELS, .kernel_size = 1, .groups = CHANNELS);
+    gpunn_tensor *y = gpunn_batch_norm2d(h, "bn"), *loss;
+    OK(f->dev, write_floats(image, x, VALUES));
+    loss = MADE(f->dev, gpunn_mean(gpunn_relu(residual ? gpunn_add(y, gpunn_conv2d(image, "side", .out_channels = CHANNELS,
+                                                                                   .kernel_size = 1, .groups = CHANNELS))
+                                                       : y),
+                                   GPUNN_ALL, false));
+    gpunn_status status = gpunn_backward(loss);
+    if (status == GPUNN_OK) status = gpunn_synchronize(f->dev);
+    assert_int_equal(status, GPUNN_ERR_NUMERIC);
+    gpunn_clear_error(f->dev);
+    free(x);
+}
+
+static void test_normed(void **state)
+{
+    fixture         *f = *state;
+    static const int channels[] = {1, 3, 7, 8, 12, 24, 64, 72}, sides[] = {1, 1, 2, 3, 4, 5, 9, 17},
+                     images[] = {1, 2, 3, 5, 9, 33, 70};
+    static const gpunn_precision precisions[] = {GPUNN_PRECISION_F32, GPUNN_PRECISION_TF32, GPUNN_PRECISION_BF16};
+    static const int             modes[] = {RELU,
+                                            RESIDUAL,
+                                            RESIDUAL | RELU,
+                                            RESIDUAL | RELU | SWAPPED,
+                                            RESIDUAL | RELU | AGAIN,
+                                            RESIDUAL | AGAIN,
+                                            RELU | AGAIN,
+                                            RESIDUAL | RELU | FROZEN,
+                                            RESIDUAL | RELU | SPLIT,
+                                            RESIDUAL | SPLIT,
+                                            RELU | SPLIT,
+                                            RESIDUAL | RELU | SPLIT | FROZEN,
+                                            0};
+    static const normed          large[] = {{16, 64, 17, 23, RESIDUAL | RELU, GPUNN_PRECISION_BF16},
+                                            {16, 8, 33, 31, RELU, GPUNN_PRECISION_BF16},
+                                            {7, 136, 19, 19, RESIDUAL | RELU | AGAIN, GPUNN_PRECISION_TF32}};
+    uint32_t                     seed = 91;
+    for (int i = 0; i < COUNT(channels) * COUNT(modes); i++) {
+        normed c = {images[between(&seed, 0, COUNT(images) - 1)],
+                    channels[i % COUNT(channels)],
+                    sides[between(&seed, 0, COUNT(sides) - 1)],
+                    sides[between(&seed, 0, COUNT(sides) - 1)],
+                    modes[i % COUNT(modes)],
+                    precisions[i / COUNT(modes) % COUNT(precisions)]};
+        if (c.n * c.h * c.w < 3) c.n = 3; /* of two values each is as far from the mean as the other, and gradients vanish */
+        check_normed(f, c);
+    }
+    for (int i = 0; i < COUNT(large); i++) check_normed(f, large[i]);
+    for (int i = 0; i < COUNT(precisions) * 2; i++) check_normed_nan(f, precisions[i / 2], i % 2);
+}
+
 /* ---- ctc_loss: sums over all alignments ---- */
 typedef struct labelling {
     int             times, samples, classes, most, blank, kinds; /* kinds: so many labels occur, so that they repeat */
@@ -1899,6 +2077,7 @@ int main(void)
     count += each_backend(tests + count, "rnn, lstm and gru", test_recurrent, NULL);
     count += each_backend(tests + count, "cumsum, topk and copies", test_lines, NULL);
     count += each_backend(tests + count, "group_norm", test_groups, NULL);
+    count += each_backend(tests + count, "batch_norm, residual and relu", test_normed, NULL);
     count += each_backend(tests + count, "ctc_loss", test_ctc_loss, NULL);
     count += missing_backends(tests + count);
     return _cmocka_run_group_tests("reference", tests, (size_t)count, NULL, NULL);
