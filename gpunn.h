@@ -1357,7 +1357,7 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 5
+#define GPUNN_BACKEND_ABI 6
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -1435,6 +1435,8 @@ typedef struct gpunn_step {
     gpunn_value            *grad_in;    /* backward, [input_count]: data NULL where not wanted */
     bool                   *accumulate; /* backward, [input_count]: grad_in += instead of = */
     gpunn_value             grad_out;
+    gpunn_value             half; /* LAYER_NORM, RMS_NORM: receives in 16 bits too what out, backward grad_in[0] with all that it
+                                     is added to, receives in F32; data NULL: not wanted */
     /* Forward of LINEAR and convolutions only: what the plan has merged into it, applied in this order to the result with its
      * bias. */
     struct {
@@ -6576,6 +6578,7 @@ typedef struct gpunn__builder { /* tables by tensor id, alive while a plan is ma
     int          *head;      /* by the last node of a merged chain: the layer that computes it; others: the node itself */
     int          *next;      /* by a node of a chain: the following one; -1: none */
     int          *writes;    /* by gradient root: contributions so far in the backward pass */
+    int          *writer;    /* by gradient root: the step that wrote it last, as grad_in[0]; -1: none */
     int          *cast;      /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
     int          *turned;    /* by operand: the slot of a copy with its channels in the other place; -1: none yet */
     int          *place;     /* when it is computed; the nodes of a group share one */
@@ -6752,7 +6755,8 @@ static void gpunn__mark_roots(gpunn__builder *b)
         bool                alias = gpunn__is_alias(plan, t);
         plan->gradient_root[id] = plan->root[id] = alias ? plan->root[t->inputs[0]->id] : id;
         b->head[id] = id;
-        b->next[id] = b->cast[id] = b->turned[id] = plan->value_slot[id] = plan->gradient_slot[id] = b->group[id] = -1;
+        b->next[id] = b->writer[id] = b->cast[id] = b->turned[id] = plan->value_slot[id] = plan->gradient_slot[id] =
+            b->group[id] = -1;
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
             if (t->inputs[i]) b->uses[t->inputs[i]->id]++;
     }
@@ -6775,7 +6779,8 @@ static void gpunn__mark_chains(gpunn__builder *b)
 /* ---- storage --------------------------------------------------------------------------------------------------------- *
  * A model of precision BF16 or F16 on a backend that computes on such values: products (linear, convolutions, matmul, attention)
  * read 16 bits and give them, and so does what is made of 16-bit values alone, parameters not counted. What meets an F32 value is
- * F32, as with torch's promotion, and so are sums, log_softmax, losses, affine_grid, gradient_energy and recurrent layers. */
+ * F32, as with torch's promotion, and so are sums, log_softmax, losses, affine_grid, gradient_energy and recurrent layers. Norms of
+ * rows write F32 values in 16 bits too where products read them, and only so where nothing else does. */
 static gpunn_dtype gpunn__half_of(const gpunn_model *model)
 {
     return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
@@ -6784,6 +6789,27 @@ static gpunn_dtype gpunn__half_of(const gpunn_model *model)
 static bool gpunn__is_product(gpunn_op op)
 {
     return op == GPUNN_OP_LINEAR || op == GPUNN_OP_MATMUL || op == GPUNN_OP_ATTENTION || gpunn__is_convolution(op);
+}
+
+static bool gpunn__is_row_norm(gpunn_op op)
+{
+    return op == GPUNN_OP_LAYER_NORM || op == GPUNN_OP_RMS_NORM;
+}
+
+/* How many operands of products a value is, under any of its names, and how often it is read otherwise or seen by the program. */
+static void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t, int *products, int *others)
+{
+    *others += gpunn__is_visible(b->plan, t);
+    for (int id = t->id + 1; id < b->plan->tensor_count; id++) {
+        const gpunn_tensor *reader = b->model->tensors[id];
+        for (int i = 0; b->needed[id] && i < reader->input_count; i++) {
+            if (reader->inputs[i] != t) continue;
+            if (gpunn__is_alias(b->plan, reader))
+                gpunn__count_readers(b, reader, products, others);
+            else
+                ++*(gpunn__is_product(reader->op) && i < 3 ? products : others);
+        }
+    }
 }
 
 static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn_dtype *storage, const gpunn_tensor *t)
@@ -6840,6 +6866,10 @@ static void gpunn__mark_storage(gpunn__builder *b)
         const gpunn_tensor *t = model->tensors[id];
         plan->storage[id] = plan->half ? gpunn__storage_of(model, plan->storage, t) : t->dtype;
         plan->last[id] = gpunn__is_last(plan, t);
+        int products = 0, others = 0;
+        if (!plan->half || !b->needed[id] || !gpunn__is_row_norm(t->op) || t->kind != GPUNN__VALUE) continue;
+        gpunn__count_readers(b, t, &products, &others);
+        if (products > 0 && others == 0) plan->storage[id] = gpunn__half_of(model);
     }
 }
 
@@ -7342,6 +7372,15 @@ static bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t)
     return true;
 }
 
+/* A slot for what a norm's step gives in 16 bits beside `value`; -1: out of memory. */
+static int gpunn__write_half(gpunn__builder *b, gpunn_step *step, const gpunn_value *value, int at)
+{
+    int slot = gpunn__new_slot(b, (size_t)value->count * 2, at);
+    step->half = *value;
+    step->half.dtype = gpunn__half_of(b->model);
+    return slot >= 0 && gpunn__bind(b, &step->half.data, GPUNN__IN_SLOT, slot) ? slot : -1;
+}
+
 /* The step that computes `end`, from the layer at the head of its chain. */
 static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
 {
@@ -7388,7 +7427,11 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
     int slot = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype), at);
     if (slot < 0) return false;
     b->plan->value_slot[end->id] = slot;
-    return gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot);
+    if (!gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot)) return false;
+    int products = 0, others = 0;
+    if (!b->plan->half || !gpunn__is_row_norm(t->op) || step->out.dtype != GPUNN_F32) return true;
+    gpunn__count_readers(b, t, &products, &others);
+    return products == 0 || (b->cast[t->id] = gpunn__write_half(b, step, &step->out, at)) >= 0;
 }
 
 static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *input, int i, int at); /* >>autodiff */
@@ -7412,6 +7455,7 @@ static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, g
     int                         root = plan->gradient_root[t->id], slot = plan->gradient_slot[root];
     gpunn__describe(plan, &step->in[i], t);
     step->in[i].dtype = plan->storage[root];
+    if (operand->written) b->writer[root] = -1;
     if (slot < 0) return operand->written ? gpunn__refuse_group(b, group) : gpunn__bind(b, &step->in[i].data, GPUNN__IN_ONE, 0);
     return gpunn__use_slot(b, &step->in[i].data, slot, at);
 }
@@ -7604,6 +7648,7 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     step->accumulate[i] = b->writes[root]++ > 0;
     step->grad_in[i].dtype = plan->storage[root];
     step->grad_in[i].channels_last = plan->last[root] && gpunn__has_layouts(input);
+    b->writer[root] = i == 0 ? at : -1;
     if (b->model->tensors[root]->kind == GPUNN__PARAMETER) {
         if (!step->accumulate[i]) {
             plan->reached[plan->reached_count] = root;
@@ -7618,6 +7663,19 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
         plan->gradient_slot[root] = slot;
     }
     return gpunn__use_slot(b, &step->grad_in[i].data, plan->gradient_slot[root], at);
+}
+
+/* The norm's step that last wrote the gradient of an addition, if it can give that in 16 bits too, as an operand has it; else -1. */
+static int gpunn__half_writer(const gpunn__builder *b, const gpunn_tensor *add, int operand)
+{
+    const gpunn__plan  *plan = b->plan;
+    const gpunn_tensor *target = add->inputs[operand];
+    int                 from = plan->gradient_root[add->id], to = plan->gradient_root[target->id], writer = b->writer[from];
+    if (add->op != GPUNN_OP_ADD || writer < 0 || b->writes[to] > 0 || plan->storage[from] != GPUNN_F32 ||
+        plan->storage[to] != gpunn__half_of(b->model) || !gpunn__same_shape(add, target) || plan->last[from] || plan->last[to])
+        return -1;
+    const gpunn_step *step = &plan->steps[writer];
+    return gpunn__is_row_norm(step->op) && step->half.data == NULL ? writer : -1;
 }
 
 /* A slot for the gradient of a misplaced operand, as the step gives it; -1: out of memory. */
@@ -7667,11 +7725,15 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     for (int i = 0; i < t->input_count; i++) {
         turned[i] = -1;
         if (!gpunn__passes_gradient(b, t, i)) continue;
-        computed[i] = t->op != GPUNN_OP_ADD || !gpunn__shares_gradient(b, t, i);
+        int operand = plan->gradient_root[t->inputs[i]->id], writer = gpunn__half_writer(b, t, i);
+        computed[i] = writer < 0 && (t->op != GPUNN_OP_ADD || !gpunn__shares_gradient(b, t, i));
         wanted += computed[i];
         if (computed[i]) continue;
-        int operand = plan->gradient_root[t->inputs[i]->id];
-        plan->gradient_slot[operand] = plan->gradient_slot[root];
+        int slot = writer < 0 ? plan->gradient_slot[root]
+                              : gpunn__write_half(b, &plan->steps[writer], &plan->steps[writer].grad_in[0], writer);
+        if (slot < 0) return false;
+        if (b->retained[operand] && writer >= 0) plan->slots[slot].last = INT32_MAX;
+        plan->gradient_slot[operand] = slot;
         b->writes[operand]++;
     }
     if (wanted == 0) return true;
@@ -7969,6 +8031,7 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
     b->head = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->next = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->writes = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->writer = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->cast = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->turned = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->place = (int *)gpunn__take_table(base, &used, n, sizeof(int));

@@ -5196,6 +5196,8 @@ typedef struct gpunn__row_norm {
     const float *weight, *bias;
     float       *rstd, *mean; /* [lines], saved; NULL: not wanted; rms_norm has no mean */
     float        eps;
+    void        *half; /* receives what along.out does, in half_type; NULL: not wanted */
+    gpunn_dtype  half_type;
     float       *sums[2]; /* [chunks][n], of dweight and dbias; NULL: not wanted */
     bool         add[2];
 } gpunn__row_norm;
@@ -5210,6 +5212,20 @@ __device__ __forceinline__ void gpunn__row_parameter(const gpunn__row_norm &b, c
     }
 #pragma unroll
     for (int j = 0; j < N; j++) v[j] = data[c + j];
+}
+
+/* N elements of the result, or of what is added to dx. */
+template <int N> __device__ __forceinline__ void gpunn__row_store(const gpunn__row_norm &b, int64_t i, float *v)
+{
+    const gpunn__along &a = b.along;
+    if (b.half && a.add) {
+        float old[N];
+        gpunn__line_load<N>(a.out, a.out_type, i, 1, old);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] += old[j];
+    }
+    gpunn__line_store<N>(a.out, a.out_type, i, 1, v, a.add && !b.half);
+    if (b.half) gpunn__line_store<N>(b.half, b.half_type, i, 1, v, false);
 }
 
 template <bool CENTERED> struct gpunn__row_moments { /* else: about 0 */
@@ -5253,7 +5269,7 @@ struct gpunn__row_apply {
 #pragma unroll
             for (int j = 0; j < N; j++) v[j] += parameter[j];
         }
-        gpunn__line_store<N>(b.along.out, b.along.out_type, i, 1, v, false);
+        gpunn__row_store<N>(b, i, v);
     }
 };
 
@@ -5318,7 +5334,7 @@ struct gpunn__row_slope_apply {
         gpunn__row_slopes<N>(b, i, c, mean, h, k);
 #pragma unroll
         for (int j = 0; j < N; j++) k[j] = (k[j] - shift - h[j] * slope) * rstd;
-        gpunn__line_store<N>(b.along.out, b.along.out_type, i, 1, k, b.along.add);
+        gpunn__row_store<N>(b, i, k);
     }
 };
 
@@ -5434,6 +5450,8 @@ static gpunn_status gpunn__row_norm_step(gpunn__cuda *cuda, gpunn_step *step, gp
     b.bias = (const float *)step->in[2].data;
     b.rstd = (float *)step->saved;
     if (centered && b.rstd) b.mean = b.rstd + b.along.lines;
+    b.half = step->half.data;
+    b.half_type = step->half.dtype;
     b.eps = step->attr->eps;
     bool columns = step->backward && (step->grad_in[1].data || step->grad_in[2].data);
     if (action == GPUNN__PREPARE) {
