@@ -6541,11 +6541,15 @@ struct gpunn__plan {
     int             *value_slot, *gradient_slot; /* by root; -1: none */
     gpunn_dtype     *storage;                    /* dtype of a value, and of its gradient, in memory */
     bool            *last;                       /* values, and their gradients, with channels last */
+    signed char     *part;                /* of q, k and v that one product makes, with weight, bias and gradients: 1: of q,
+                                                    described as all three; 2: of k or v, which are no steps or operands; else 0 */
+    int             *beside;              /* what lies behind such a one in memory: k's, v's; -1: nothing */
     bool             half, channels_last; /* products read 16 bits, convolutions channels_last values: see gpunn__mark_storage */
     int             *inputs;              /* ids of the inputs that it reads */
     int              input_count;
     int             *reached;     /* ids of the parameters whose gradient it writes */
     bool           **first_write; /* per reached parameter: the accumulate flag of the step that writes it first */
+    bool            *was_reached; /* per reached parameter: before the last run */
     int              reached_count;
     size_t           arena_bytes, cache_bytes;
     gpunn_attributes attr[3];     /* of steps that no node asks for: channels from last to second place, back; casts */
@@ -6755,8 +6759,8 @@ static void gpunn__mark_roots(gpunn__builder *b)
         bool                alias = gpunn__is_alias(plan, t);
         plan->gradient_root[id] = plan->root[id] = alias ? plan->root[t->inputs[0]->id] : id;
         b->head[id] = id;
-        b->next[id] = b->writer[id] = b->cast[id] = b->turned[id] = plan->value_slot[id] = plan->gradient_slot[id] =
-            b->group[id] = -1;
+        plan->beside[id] = b->next[id] = b->writer[id] = b->cast[id] = b->turned[id] = plan->value_slot[id] =
+            plan->gradient_slot[id] = b->group[id] = -1;
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
             if (t->inputs[i]) b->uses[t->inputs[i]->id]++;
     }
@@ -6873,6 +6877,13 @@ static void gpunn__mark_storage(gpunn__builder *b)
     }
 }
 
+/* NULL: there is none, or it comes with another one. */
+static const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, const gpunn_tensor *t, int i)
+{
+    const gpunn_tensor *input = t->inputs[i];
+    return input && plan->part[input->id] != 2 ? input : NULL;
+}
+
 /* Whether node t can give operand i a gradient (if it is F32). */
 static bool gpunn__has_slope(const gpunn_tensor *t, int i)
 {
@@ -6882,7 +6893,7 @@ static bool gpunn__has_slope(const gpunn_tensor *t, int i)
 
 static bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand)
 {
-    const gpunn_tensor *input = node->inputs[operand];
+    const gpunn_tensor *input = gpunn__operand_of(b->plan, node, operand);
     return input && b->wants[input->id] && gpunn__has_slope(node, operand);
 }
 
@@ -7189,7 +7200,93 @@ static bool gpunn__mark_order(gpunn__builder *b)
     return true;
 }
 
+/* ---- q, k and v of one product -------------------------------------------------------------------------------------- *
+ * Attention of heads side by side takes q, k and v in one, too. Where they are made of one value by linear layers whose weights and
+ * biases lie behind each other in memory, which they do when they are as large and made in that order, their three products are one,
+ * forward and back. */
+enum {
+    GPUNN__WEIGHT_ALIGN = 16
+}; /* floats; of a model's weights the first is 1, the second where F16 training keeps its loss scale */
+
+/* Of a model's weights: parameters that decay, other parameters, the rest; -1: of none. */
+static int gpunn__weight_range(const gpunn_tensor *t)
+{
+    if (t->kind == GPUNN__PARAMETER) return t->rank >= 2 ? 0 : 1;
+    return t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT ? 2 : -1;
+}
+
+/* Whether parameter z, of the shape of y, lies behind it in memory, or will do so. */
+static bool gpunn__is_beside(const gpunn_model *model, const gpunn_tensor *y, const gpunn_tensor *z)
+{
+    int64_t count = gpunn__count(y, 1);
+    if (y->kind != GPUNN__PARAMETER || z->kind != GPUNN__PARAMETER || !gpunn__same_shape(y, z) || y->id >= z->id ||
+        count % GPUNN__WEIGHT_ALIGN != 0)
+        return false;
+    if (y->id < model->laid_out) return z->id < model->laid_out && z->offset == y->offset + count;
+    for (int id = y->id + 1; id < z->id; id++)
+        if (gpunn__weight_range(model->tensors[id]) == gpunn__weight_range(y)) return false;
+    return true;
+}
+
+/* The linear layer of operand i of attention t, if it and the next one's can be made by one product. */
+static const gpunn_tensor *gpunn__part_of(const gpunn__builder *b, const gpunn_tensor *t, int i)
+{
+    const gpunn_tensor *heads = t->inputs[i], *part = heads && heads->op == GPUNN_OP_RESHAPE ? heads->inputs[0] : NULL;
+    if (part == NULL || part->op != GPUNN_OP_LINEAR || heads->rank != 4 || !gpunn__is_alias(b->plan, heads) ||
+        b->uses[heads->id] != 1 || b->uses[part->id] != 1 || b->group[heads->id] >= 0 || b->group[part->id] >= 0 ||
+        gpunn__is_visible(b->plan, heads) || gpunn__is_visible(b->plan, part) || !gpunn__same_shape(heads, t->inputs[0]))
+        return NULL;
+    for (int k = 1; k < 3; k++)
+        if (part->inputs[k] && (b->uses[part->inputs[k]->id] != 1 || part->inputs[k]->retain_grad)) return NULL;
+    return part;
+}
+
+static bool gpunn__can_join(const gpunn__builder *b, const gpunn_tensor *y, const gpunn_tensor *z)
+{
+    if (y->inputs[0] != z->inputs[0] || y->id == z->id || b->place[y->id] > b->place[z->id]) return false;
+    for (int k = 1; k < 3; k++) {
+        const gpunn_tensor *own = y->inputs[k], *other = z->inputs[k];
+        if ((own == NULL) != (other == NULL)) return false;
+        if (own && (!gpunn__is_beside(b->model, own, other) || b->wants[own->id] != b->wants[other->id])) return false;
+    }
+    return true;
+}
+
+static void gpunn__mark_parts(gpunn__builder *b)
+{
+    gpunn__plan *plan = b->plan;
+    for (int id = 0; id < plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id], *part[3];
+        if (t->op != GPUNN_OP_ATTENTION || !b->needed[id] || !t->attr.heads_last) continue;
+        for (int i = 0; i < 3; i++) part[i] = gpunn__part_of(b, t, i);
+        if (part[0] == NULL || part[1] == NULL || part[2] == NULL || !gpunn__can_join(b, part[0], part[1]) ||
+            !gpunn__can_join(b, part[1], part[2]))
+            continue;
+        for (int i = 0; i < 3; i++) {
+            const gpunn_tensor *members[4] = {part[i], t->inputs[i], part[i]->inputs[1], part[i]->inputs[2]};
+            for (int k = 0; k < 4 && members[k]; k++) {
+                int member = members[k]->id;
+                plan->part[member] = i == 0 ? 1 : 2;
+                if (k >= 2 && i < 2) plan->beside[member] = part[i + 1]->inputs[k - 1]->id;
+                if (k < 2) plan->root[member] = plan->gradient_root[member] = part[0]->id;
+            }
+        }
+    }
+}
+
 /* ---- steps ----------------------------------------------------------------------------------------------------------- */
+/* q, k and v in one, where there was q's. */
+static void gpunn__describe_all(gpunn_value *value, const gpunn_tensor *t)
+{
+    if (t->op != GPUNN_OP_RESHAPE) { /* rows of a weight or a bias, or what a linear layer makes of them */
+        value->dim[t->kind == GPUNN__VALUE ? t->rank - 1 : 0] *= 3;
+        return;
+    }
+    memmove(value->dim + 3, value->dim + 2, 2 * sizeof *value->dim);
+    value->dim[2] = 3;
+    value->rank = 5;
+}
+
 static void gpunn__describe(const gpunn__plan *plan, gpunn_value *value, const gpunn_tensor *t)
 {
     int64_t batch = plan->batch;
@@ -7198,10 +7295,9 @@ static void gpunn__describe(const gpunn__plan *plan, gpunn_value *value, const g
     value->channels_last = plan->last[t->id] && gpunn__has_layouts(t);
     value->rank = t->rank;
     value->count = 1;
-    for (int i = 0; i < t->rank; i++) {
-        value->dim[i] = gpunn__dim(t->dim[i], batch);
-        value->count *= value->dim[i];
-    }
+    for (int i = 0; i < t->rank; i++) value->dim[i] = gpunn__dim(t->dim[i], batch);
+    if (plan->part[t->id] == 1) gpunn__describe_all(value, t);
+    for (int i = 0; i < value->rank; i++) value->count *= value->dim[i];
 }
 
 /* Appends an empty step, named after a node, with room for that many operands. NULL: out of memory. */
@@ -7231,7 +7327,7 @@ static gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bo
 {
     gpunn_step *step = gpunn__new_step(b, t, backward, t->input_count);
     for (int i = 0; step && i < t->input_count; i++) {
-        if (t->inputs[i] == NULL) continue;
+        if (gpunn__operand_of(b->plan, t, i) == NULL) continue;
         gpunn__describe(b->plan, &step->in[i], t->inputs[i]);
         step->grad_in[i] = step->in[i];
     }
@@ -7399,7 +7495,7 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
     gpunn_step *step = gpunn__node_step(b, t, false);
     if (step == NULL) return false;
     for (int i = 0; i < t->input_count; i++)
-        if (t->inputs[i] && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
+        if (gpunn__operand_of(b->plan, t, i) && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
     for (const gpunn_tensor *member = t; member != end;) {
         const gpunn_tensor *previous = member;
         member = tensors[b->next[member->id]];
@@ -7650,8 +7746,8 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     step->grad_in[i].channels_last = plan->last[root] && gpunn__has_layouts(input);
     b->writer[root] = i == 0 ? at : -1;
     if (b->model->tensors[root]->kind == GPUNN__PARAMETER) {
-        if (!step->accumulate[i]) {
-            plan->reached[plan->reached_count] = root;
+        for (int id = root; !step->accumulate[i] && id >= 0; id = plan->beside[id]) {
+            plan->reached[plan->reached_count] = id;
             plan->first_write[plan->reached_count++] = &step->accumulate[i];
         }
         return gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_GRADIENT, root);
@@ -7747,7 +7843,7 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
                   : !gpunn__use_slot(b, &step->grad_out.data, plan->gradient_slot[root], at))
         return false;
     for (int i = 0; i < t->input_count; i++) {
-        const gpunn_tensor *target = t->inputs[i];
+        const gpunn_tensor *target = gpunn__operand_of(plan, t, i);
         if (target && gpunn__op_reads_input(t->op, i) && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
         if (!computed[i]) continue;
         if (i == 0 && b->activates[target->id]) {
@@ -7812,7 +7908,8 @@ static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
                               "gpunn_add and gpunn_softmax instead");
             return false;
         }
-        bool own = b->behind[t->id] && b->wants[t->id] && t->kind == GPUNN__VALUE && !b->activates[t->id];
+        bool own = b->behind[t->id] && b->wants[t->id] && t->kind == GPUNN__VALUE && !b->activates[t->id] &&
+                   b->plan->part[t->id] != 2;
         if (b->group[t->id] >= 0 ? !gpunn__group_backward(b, b->group[t->id])
                                  : own && !gpunn__is_alias(b->plan, t) && !gpunn__backward_step(b, t))
             return false;
@@ -8004,9 +8101,12 @@ static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
     plan->gradient_slot = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->storage = (gpunn_dtype *)gpunn__take_table(base, &used, n, sizeof *plan->storage);
     plan->last = (bool *)gpunn__take_table(base, &used, n, sizeof *plan->last);
+    plan->part = (signed char *)gpunn__take_table(base, &used, n, sizeof *plan->part);
+    plan->beside = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->inputs = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->reached = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->first_write = (bool **)gpunn__take_table(base, &used, n, sizeof *plan->first_write);
+    plan->was_reached = (bool *)gpunn__take_table(base, &used, n, sizeof *plan->was_reached);
     return used;
 }
 
@@ -8077,6 +8177,7 @@ static gpunn_status gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *out
     for (int id = 0; id < plan->tensor_count && plan->training; id++) /* the loss is F32 */
         if (plan->root[id] == plan->root[outputs[0]->id]) plan->storage[id] = model->tensors[id]->dtype;
     if (plan->training) gpunn__mark_activated(b);
+    gpunn__mark_parts(b);
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
     if (plan->training && !gpunn__backward_steps(b, outputs[0])) return GPUNN_ERR_MEMORY;
     gpunn__overlay_steps(plan);
@@ -8129,18 +8230,14 @@ static gpunn__plan *gpunn__plan_make(gpunn_model *model, gpunn_tensor *const *ou
 }
 
 /* ---- memory of a model ----------------------------------------------------------------------------------------------- */
-enum {
-    GPUNN__WEIGHT_ALIGN = 16
-}; /* floats; of a model's weights the first is 1, the second where F16 training keeps its loss scale */
-
 /* The gradient of a loss. */
 static float *gpunn__loss_gradient(const gpunn_model *model)
 {
     return model->weights + (model->precision == GPUNN_PRECISION_F16 && model->dev->info.half);
 }
 
-/* Gives every parameter, buffer and constant from tensor `from` on its offset: parameters that decay first, other parameters, the
- * rest. With apply false only returns how many floats there would be. */
+/* Gives every parameter, buffer and constant from tensor `from` on its offset, by their ranges. With apply false only returns how
+ * many floats there would be. */
 static int64_t gpunn__lay_out(gpunn_model *model, bool apply, int64_t *gradient_count)
 {
     int64_t count = model->weight_count ? model->weight_count : (int64_t)GPUNN__WEIGHT_ALIGN;
@@ -8148,8 +8245,7 @@ static int64_t gpunn__lay_out(gpunn_model *model, bool apply, int64_t *gradient_
     for (int pass = 0; pass < 3; pass++)
         for (int id = model->laid_out; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
-            if (t->kind != GPUNN__PARAMETER && t->kind != GPUNN__BUFFER && t->kind != GPUNN__CONSTANT) continue;
-            if (pass != (t->kind != GPUNN__PARAMETER ? 2 : t->rank >= 2 ? 0 : 1)) continue;
+            if (pass != gpunn__weight_range(t)) continue;
             if (apply) t->offset = count;
             count += (gpunn__count(t, 1) + GPUNN__WEIGHT_ALIGN - 1) / GPUNN__WEIGHT_ALIGN * GPUNN__WEIGHT_ALIGN;
             if (t->kind == GPUNN__PARAMETER) *gradient_count = count;
@@ -8447,6 +8543,24 @@ static gpunn_status gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan)
     return gpunn__run_steps(dev, plan, plan->forward_count, plan->step_count);
 }
 
+/* Which gradients the steps add to. Where one step writes several, of which some have been reached before, the others begin at 0. */
+static gpunn_status gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan)
+{
+    gpunn_device *dev = model->dev;
+    for (int i = 0; i < plan->reached_count; i++) *plan->first_write[i] = false;
+    for (int i = 0; i < plan->reached_count; i++) {
+        plan->was_reached[i] = model->tensors[plan->reached[i]]->grad_reached;
+        *plan->first_write[i] |= plan->was_reached[i];
+    }
+    for (int i = 0; i < plan->reached_count; i++) {
+        const gpunn_tensor *t = model->tensors[plan->reached[i]];
+        if (*plan->first_write[i] == plan->was_reached[i]) continue;
+        gpunn_status status = dev->backend->fill(dev->context, model->gradients + t->offset, 0, gpunn_tensor_bytes(t));
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, "clearing gradients", status);
+    }
+    return GPUNN_OK;
+}
+
 GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt)
 {
     if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
@@ -8463,10 +8577,10 @@ GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer
     if (plan->reached_count == 0 && plan->step_count == plan->forward_count)
         return gpunn__fail(dev, GPUNN_ERR_STATE,
                            "the loss depends on no trainable parameter; unfreeze one with gpunn_set_trainable");
-    for (int i = 0; i < plan->reached_count; i++) *plan->first_write[i] = model->tensors[plan->reached[i]]->grad_reached;
+    gpunn_status status = gpunn__settle_writes(model, plan);
+    if (status != GPUNN_OK) return status;
     model->state.step++;
     model->state.weights_version++; /* running statistics */
-    gpunn_status status;
     if (dev->backend->execute == NULL) {
         status = gpunn__run_training(loss, plan);
         for (int i = 0; i < plan->reached_count && status == GPUNN_OK; i++) model->tensors[plan->reached[i]]->grad_reached = true;
@@ -8481,7 +8595,7 @@ GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer
     status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : "gpunn_backward");
     plan->captured = run.captured;
     for (int i = 0; i < plan->reached_count && status != GPUNN_OK; i++)
-        model->tensors[plan->reached[i]]->grad_reached = *plan->first_write[i];
+        model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
     if (opt && status == GPUNN_OK) gpunn__optimizer_advance(opt);
     return status;
 }

@@ -48,7 +48,7 @@ static gpunn_tensor *criteria(gpunn_tensor *h, gpunn_tensor *t)
 
 /* x with what a transformer's part makes of it: attention of separate q, k and v, then linear layers; F32 sums, whose norms come
  * before each part, or after it. */
-static gpunn_tensor *block(gpunn_tensor *x, const char *name, int rows, int width, bool norm_first, bool no_bias)
+static gpunn_tensor *block(gpunn_tensor *x, const char *name, int rows, int width, int heads, bool norm_first, bool no_bias)
 {
     static const char *const parts[] = {"n1", "q", "k", "v", "o", "n2", "f1", "f2"};
     char                     names[COUNT(parts)][32];
@@ -56,10 +56,10 @@ static gpunn_tensor *block(gpunn_tensor *x, const char *name, int rows, int widt
     for (int i = 0; i < COUNT(parts); i++) snprintf(names[i], sizeof names[i], "%s.%s", name, parts[i]);
     h = norm_first ? gpunn_layer_norm(x, names[0]) : x;
     for (int i = 0; i < 3; i++)
-        part[i] = gpunn_reshape(gpunn_linear(h, names[1 + i], .out_features = 24, .no_bias = no_bias),
-                                GPUNN_SHAPE(GPUNN_BATCH, rows, 3, 8));
+        part[i] = gpunn_reshape(gpunn_linear(h, names[1 + i], .out_features = 8 * heads, .no_bias = no_bias),
+                                GPUNN_SHAPE(GPUNN_BATCH, rows, heads, 8));
     h = gpunn_scaled_dot_product_attention(part[0], part[1], part[2], .heads_last = true);
-    h = gpunn_linear(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, rows, 24)), names[4], .out_features = width);
+    h = gpunn_linear(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, rows, 8 * heads)), names[4], .out_features = width);
     x = gpunn_add(h, x);
     if (!norm_first) x = gpunn_layer_norm(x, names[0]);
     h = norm_first ? gpunn_rms_norm(x, names[5], .dims = 1) : x;
@@ -156,9 +156,9 @@ static net make(gpunn_model *model, int which)
     } else if (which == 9) { /* what the losses of 16-bit values read */
         h = gpunn_silu(gpunn_linear(gpunn_flatten(n.x), "fc", .out_features = 18));
     } else if (which == 10) { /* blocks of transformers; a norm and the gradient of a branch that the program reads, too */
-        h = block(block(h, "a", 6, 6, true, false), "b", 6, 6, true, true);
+        h = block(block(h, "a", 6, 6, 4, true, false), "b", 6, 6, 3, true, true);
         h = gpunn_reshape(gpunn_pad(gpunn_flatten(h), .after = {0, 4}), GPUNN_SHAPE(GPUNN_BATCH, 5, 8));
-        h = block(block(h, "c", 5, 8, false, true), "d", 5, 8, false, false);
+        h = block(block(h, "c", 5, 8, 3, false, false), "d", 5, 8, 2, false, false);
         gpunn_tensor *b = gpunn_set_name(gpunn_retain_grad(gpunn_keep(gpunn_linear(h, "e", .out_features = 8))), "inner");
         h = gpunn_set_name(gpunn_keep(gpunn_layer_norm(gpunn_add(b, h), "f")), "kept");
         h = gpunn_flatten(gpunn_linear(h, "g", .out_features = 3));
