@@ -1463,6 +1463,8 @@ typedef struct gpunn_step {
     gpunn_value            *grad_in;    /* backward, [input_count]: data NULL where not wanted */
     bool                   *accumulate; /* backward, [input_count]: grad_in += instead of = */
     gpunn_value             grad_out;
+    gpunn_value             half; /* LAYER_NORM, RMS_NORM: receives in 16 bits too what out, backward grad_in[0] with all that it
+                                     is added to, receives in F32; data NULL: not wanted */
     /* What the plan has merged into the step, applied in this order to the result with its bias. Forward of LINEAR and
      * convolutions, and, of a backend with info.merged_norm, BATCH_NORM in training: residual and relu. Its backward step has relu
      * too, then grad_out and out (read where there is a residual) are those after the relu, and grad_in[5] is the residual's. */
@@ -6774,11 +6776,15 @@ struct gpunn__plan {
     int             *value_slot, *gradient_slot; /* by root; -1: none */
     gpunn_dtype     *storage;                    /* dtype of a value, and of its gradient, in memory */
     bool            *last;                       /* values, and their gradients, with channels last */
+    signed char     *part;                /* of q, k and v that one product makes, with weight, bias and gradients: 1: of q,
+                                                    described as all three; 2: of k or v, which are no steps or operands; else 0 */
+    int             *beside;              /* what lies behind such a one in memory: k's, v's; -1: nothing */
     bool             half, channels_last; /* products read 16 bits, convolutions channels_last values: see gpunn__mark_storage */
     int             *inputs;              /* ids of the inputs that it reads */
     int              input_count;
     int             *reached;     /* ids of the parameters whose gradient it writes */
     bool           **first_write; /* per reached parameter: the accumulate flag of the step that writes it first */
+    bool            *was_reached; /* per reached parameter: before the last run */
     int              reached_count;
     size_t           arena_bytes, cache_bytes;
     gpunn_attributes attr[3];     /* of steps that no node asks for: channels from last to second place, back; casts */
@@ -6812,6 +6818,7 @@ typedef struct gpunn__builder { /* tables by tensor id, alive while a plan is ma
     int          *head;      /* by the last node of a merged chain: the layer that computes it; others: the node itself */
     int          *next;      /* by a node of a chain: the following one; -1: none */
     int          *writes;    /* by gradient root: contributions so far in the backward pass */
+    int          *writer;    /* by gradient root: the step that wrote it last, as grad_in[0]; -1: none */
     int          *cast;      /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
     int          *turned;    /* by operand: the slot of a copy with its channels in the other place; -1: none yet */
     int          *filter;    /* by weight: the slot of the filters with channels last; -1: none */
@@ -7008,7 +7015,7 @@ static void gpunn__mark_roots(gpunn__builder *b)
         plan->gradient_root[id] = plan->root[id] = alias ? plan->root[t->inputs[0]->id] : id;
         b->head[id] = id;
         b->next[id] = b->cast[id] = b->turned[id] = b->filter[id] = b->gathered[id] = b->more[id] = b->group[id] = -1;
-        plan->value_slot[id] = plan->gradient_slot[id] = -1;
+        plan->beside[id] = b->writer[id] = plan->value_slot[id] = plan->gradient_slot[id] = -1;
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
             if (t->inputs[i]) b->uses[t->inputs[i]->id]++;
     }
@@ -7034,7 +7041,8 @@ static void gpunn__mark_chains(gpunn__builder *b)
 /* ---- storage --------------------------------------------------------------------------------------------------------- *
  * A model of precision BF16 or F16 on a backend that computes on such values: products (linear, convolutions, matmul, attention)
  * read 16 bits and give them, and so does what is made of 16-bit values alone, parameters not counted. What meets an F32 value is
- * F32, as with torch's promotion, and so are sums, log_softmax, losses, affine_grid, gradient_energy and recurrent layers. */
+ * F32, as with torch's promotion, and so are sums, log_softmax, losses, affine_grid, gradient_energy and recurrent layers. Norms of
+ * rows write F32 values in 16 bits too where products read them, and only so where nothing else does. */
 static gpunn_dtype gpunn__half_of(const gpunn_model *model)
 {
     return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
@@ -7043,6 +7051,27 @@ static gpunn_dtype gpunn__half_of(const gpunn_model *model)
 static bool gpunn__is_product(gpunn_op op)
 {
     return op == GPUNN_OP_LINEAR || op == GPUNN_OP_MATMUL || op == GPUNN_OP_ATTENTION || gpunn__is_convolution(op);
+}
+
+static bool gpunn__is_row_norm(gpunn_op op)
+{
+    return op == GPUNN_OP_LAYER_NORM || op == GPUNN_OP_RMS_NORM;
+}
+
+/* How many operands of products a value is, under any of its names, and how often it is read otherwise or seen by the program. */
+static void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t, int *products, int *others)
+{
+    *others += gpunn__is_visible(b->plan, t);
+    for (int id = t->id + 1; id < b->plan->tensor_count; id++) {
+        const gpunn_tensor *reader = b->model->tensors[id];
+        for (int i = 0; b->needed[id] && i < reader->input_count; i++) {
+            if (reader->inputs[i] != t) continue;
+            if (gpunn__is_alias(b->plan, reader))
+                gpunn__count_readers(b, reader, products, others);
+            else
+                ++*(gpunn__is_product(reader->op) && i < 3 ? products : others);
+        }
+    }
 }
 
 static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn_dtype *storage, const gpunn_tensor *t)
@@ -7100,7 +7129,18 @@ static void gpunn__mark_storage(gpunn__builder *b)
         const gpunn_tensor *t = model->tensors[id];
         plan->storage[id] = plan->half ? gpunn__storage_of(model, plan->storage, t) : t->dtype;
         plan->last[id] = gpunn__is_last(plan, t);
+        int products = 0, others = 0;
+        if (!plan->half || !b->needed[id] || !gpunn__is_row_norm(t->op) || t->kind != GPUNN__VALUE) continue;
+        gpunn__count_readers(b, t, &products, &others);
+        if (products > 0 && others == 0) plan->storage[id] = gpunn__half_of(model);
     }
+}
+
+/* NULL: there is none, or it comes with another one. */
+static const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, const gpunn_tensor *t, int i)
+{
+    const gpunn_tensor *input = t->inputs[i];
+    return input && plan->part[input->id] != 2 ? input : NULL;
 }
 
 /* Whether node t can give operand i a gradient (if it is F32). */
@@ -7112,7 +7152,7 @@ static bool gpunn__has_slope(const gpunn_tensor *t, int i)
 
 static bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand)
 {
-    const gpunn_tensor *input = node->inputs[operand];
+    const gpunn_tensor *input = gpunn__operand_of(b->plan, node, operand);
     return input && b->wants[input->id] && gpunn__has_slope(node, operand);
 }
 
@@ -7435,7 +7475,93 @@ static bool gpunn__mark_order(gpunn__builder *b)
     return true;
 }
 
+/* ---- q, k and v of one product -------------------------------------------------------------------------------------- *
+ * Attention of heads side by side takes q, k and v in one, too. Where they are made of one value by linear layers whose weights and
+ * biases lie behind each other in memory, which they do when they are as large and made in that order, their three products are one,
+ * forward and back. */
+enum {
+    GPUNN__WEIGHT_ALIGN = 16
+}; /* floats; of a model's weights the first is 1, the second where F16 training keeps its loss scale */
+
+/* Of a model's weights: parameters that decay, other parameters, the rest; -1: of none. */
+static int gpunn__weight_range(const gpunn_tensor *t)
+{
+    if (t->kind == GPUNN__PARAMETER) return t->rank >= 2 ? 0 : 1;
+    return t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT ? 2 : -1;
+}
+
+/* Whether parameter z, of the shape of y, lies behind it in memory, or will do so. */
+static bool gpunn__is_beside(const gpunn_model *model, const gpunn_tensor *y, const gpunn_tensor *z)
+{
+    int64_t count = gpunn__count(y, 1);
+    if (y->kind != GPUNN__PARAMETER || z->kind != GPUNN__PARAMETER || !gpunn__same_shape(y, z) || y->id >= z->id ||
+        count % GPUNN__WEIGHT_ALIGN != 0)
+        return false;
+    if (y->id < model->laid_out) return z->id < model->laid_out && z->offset == y->offset + count;
+    for (int id = y->id + 1; id < z->id; id++)
+        if (gpunn__weight_range(model->tensors[id]) == gpunn__weight_range(y)) return false;
+    return true;
+}
+
+/* The linear layer of operand i of attention t, if it and the next one's can be made by one product. */
+static const gpunn_tensor *gpunn__part_of(const gpunn__builder *b, const gpunn_tensor *t, int i)
+{
+    const gpunn_tensor *heads = t->inputs[i], *part = heads && heads->op == GPUNN_OP_RESHAPE ? heads->inputs[0] : NULL;
+    if (part == NULL || part->op != GPUNN_OP_LINEAR || heads->rank != 4 || !gpunn__is_alias(b->plan, heads) ||
+        b->uses[heads->id] != 1 || b->uses[part->id] != 1 || b->group[heads->id] >= 0 || b->group[part->id] >= 0 ||
+        gpunn__is_visible(b->plan, heads) || gpunn__is_visible(b->plan, part) || !gpunn__same_shape(heads, t->inputs[0]))
+        return NULL;
+    for (int k = 1; k < 3; k++)
+        if (part->inputs[k] && (b->uses[part->inputs[k]->id] != 1 || part->inputs[k]->retain_grad)) return NULL;
+    return part;
+}
+
+static bool gpunn__can_join(const gpunn__builder *b, const gpunn_tensor *y, const gpunn_tensor *z)
+{
+    if (y->inputs[0] != z->inputs[0] || y->id == z->id || b->place[y->id] > b->place[z->id]) return false;
+    for (int k = 1; k < 3; k++) {
+        const gpunn_tensor *own = y->inputs[k], *other = z->inputs[k];
+        if ((own == NULL) != (other == NULL)) return false;
+        if (own && (!gpunn__is_beside(b->model, own, other) || b->wants[own->id] != b->wants[other->id])) return false;
+    }
+    return true;
+}
+
+static void gpunn__mark_parts(gpunn__builder *b)
+{
+    gpunn__plan *plan = b->plan;
+    for (int id = 0; id < plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id], *part[3];
+        if (t->op != GPUNN_OP_ATTENTION || !b->needed[id] || !t->attr.heads_last) continue;
+        for (int i = 0; i < 3; i++) part[i] = gpunn__part_of(b, t, i);
+        if (part[0] == NULL || part[1] == NULL || part[2] == NULL || !gpunn__can_join(b, part[0], part[1]) ||
+            !gpunn__can_join(b, part[1], part[2]))
+            continue;
+        for (int i = 0; i < 3; i++) {
+            const gpunn_tensor *members[4] = {part[i], t->inputs[i], part[i]->inputs[1], part[i]->inputs[2]};
+            for (int k = 0; k < 4 && members[k]; k++) {
+                int member = members[k]->id;
+                plan->part[member] = i == 0 ? 1 : 2;
+                if (k >= 2 && i < 2) plan->beside[member] = part[i + 1]->inputs[k - 1]->id;
+                if (k < 2) plan->root[member] = plan->gradient_root[member] = part[0]->id;
+            }
+        }
+    }
+}
+
 /* ---- steps ----------------------------------------------------------------------------------------------------------- */
+/* q, k and v in one, where there was q's. */
+static void gpunn__describe_all(gpunn_value *value, const gpunn_tensor *t)
+{
+    if (t->op != GPUNN_OP_RESHAPE) { /* rows of a weight or a bias, or what a linear layer makes of them */
+        value->dim[t->kind == GPUNN__VALUE ? t->rank - 1 : 0] *= 3;
+        return;
+    }
+    memmove(value->dim + 3, value->dim + 2, 2 * sizeof *value->dim);
+    value->dim[2] = 3;
+    value->rank = 5;
+}
+
 static void gpunn__describe(const gpunn__plan *plan, gpunn_value *value, const gpunn_tensor *t)
 {
     int64_t batch = plan->batch;
@@ -7444,10 +7570,9 @@ static void gpunn__describe(const gpunn__plan *plan, gpunn_value *value, const g
     value->channels_last = plan->last[t->id] && gpunn__has_layouts(t);
     value->rank = t->rank;
     value->count = 1;
-    for (int i = 0; i < t->rank; i++) {
-        value->dim[i] = gpunn__dim(t->dim[i], batch);
-        value->count *= value->dim[i];
-    }
+    for (int i = 0; i < t->rank; i++) value->dim[i] = gpunn__dim(t->dim[i], batch);
+    if (plan->part[t->id] == 1) gpunn__describe_all(value, t);
+    for (int i = 0; i < value->rank; i++) value->count *= value->dim[i];
 }
 
 /* Appends an empty step, named after a node, with room for that many operands. NULL: out of memory. */
@@ -7477,7 +7602,7 @@ static gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bo
 {
     gpunn_step *step = gpunn__new_step(b, t, backward, t->input_count + more);
     for (int i = 0; step && i < t->input_count; i++) {
-        if (t->inputs[i] == NULL) continue;
+        if (gpunn__operand_of(b->plan, t, i) == NULL) continue;
         gpunn__describe(b->plan, &step->in[i], t->inputs[i]);
         step->grad_in[i] = step->in[i];
     }
@@ -7636,6 +7761,15 @@ static bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t)
     return true;
 }
 
+/* A slot for what a norm's step gives in 16 bits beside `value`; -1: out of memory. */
+static int gpunn__write_half(gpunn__builder *b, gpunn_step *step, const gpunn_value *value, int at)
+{
+    int slot = gpunn__new_slot(b, (size_t)value->count * 2, at);
+    step->half = *value;
+    step->half.dtype = gpunn__half_of(b->model);
+    return slot >= 0 && gpunn__bind(b, &step->half.data, GPUNN__IN_SLOT, slot) ? slot : -1;
+}
+
 /* The step that computes `end`, from the layer at the head of its chain. */
 static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
 {
@@ -7654,7 +7788,7 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
     gpunn_step *step = gpunn__node_step(b, t, false, 0);
     if (step == NULL) return false;
     for (int i = 0; i < t->input_count; i++)
-        if (t->inputs[i] && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
+        if (gpunn__operand_of(b->plan, t, i) && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
     for (const gpunn_tensor *member = t; member != end;) {
         const gpunn_tensor *previous = member;
         member = tensors[b->next[member->id]];
@@ -7681,7 +7815,11 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
     int slot = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype), at);
     if (slot < 0) return false;
     b->plan->value_slot[end->id] = slot;
-    return gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot);
+    if (!gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot)) return false;
+    int products = 0, others = 0;
+    if (!b->plan->half || !gpunn__is_row_norm(t->op) || step->out.dtype != GPUNN_F32) return true;
+    gpunn__count_readers(b, t, &products, &others);
+    return products == 0 || (b->cast[t->id] = gpunn__write_half(b, step, &step->out, at)) >= 0;
 }
 
 static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *input, int i, int at); /* >>autodiff */
@@ -7705,6 +7843,7 @@ static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, g
     int                         root = plan->gradient_root[t->id], slot = plan->gradient_slot[root];
     gpunn__describe(plan, &step->in[i], t);
     step->in[i].dtype = plan->storage[root];
+    if (operand->written) b->writer[root] = -1;
     if (slot < 0) return operand->written ? gpunn__refuse_group(b, group) : gpunn__bind(b, &step->in[i].data, GPUNN__IN_ONE, 0);
     return gpunn__use_slot(b, &step->in[i].data, slot, at);
 }
@@ -7987,9 +8126,10 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     step->accumulate[i] = second ? b->more[root] >= 0 : b->writes[root]++ > 0;
     step->grad_in[i].dtype = plan->storage[root];
     step->grad_in[i].channels_last = plan->last[root] && gpunn__has_layouts(input);
+    b->writer[root] = i == 0 ? at : -1;
     if (b->model->tensors[root]->kind == GPUNN__PARAMETER) {
-        if (!step->accumulate[i]) {
-            plan->reached[plan->reached_count] = root;
+        for (int id = root; !step->accumulate[i] && id >= 0; id = plan->beside[id]) {
+            plan->reached[plan->reached_count] = id;
             plan->first_write[plan->reached_count++] = &step->accumulate[i];
         }
         return gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_GRADIENT, root);
@@ -8001,6 +8141,19 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
         slots[root] = slot;
     }
     return gpunn__use_slot(b, &step->grad_in[i].data, slots[root], at);
+}
+
+/* The norm's step that last wrote the gradient of an addition, if it can give that in 16 bits too, as an operand has it; else -1. */
+static int gpunn__half_writer(const gpunn__builder *b, const gpunn_tensor *add, int operand)
+{
+    const gpunn__plan  *plan = b->plan;
+    const gpunn_tensor *target = add->inputs[operand];
+    int                 from = plan->gradient_root[add->id], to = plan->gradient_root[target->id], writer = b->writer[from];
+    if (add->op != GPUNN_OP_ADD || writer < 0 || b->writes[to] > 0 || plan->storage[from] != GPUNN_F32 ||
+        plan->storage[to] != gpunn__half_of(b->model) || !gpunn__same_shape(add, target) || plan->last[from] || plan->last[to])
+        return -1;
+    const gpunn_step *step = &plan->steps[writer];
+    return gpunn__is_row_norm(step->op) && step->half.data == NULL ? writer : -1;
 }
 
 /* A slot for the gradient of a misplaced operand, as the step gives it; -1: out of memory. */
@@ -8081,11 +8234,15 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     for (int i = 0; i < t->input_count; i++) {
         turned[i] = -1;
         if (!gpunn__passes_gradient(b, t, i)) continue;
-        computed[i] = t->op != GPUNN_OP_ADD || !gpunn__shares_gradient(b, t, i);
+        int operand = plan->gradient_root[t->inputs[i]->id], writer = gpunn__half_writer(b, t, i);
+        computed[i] = writer < 0 && (t->op != GPUNN_OP_ADD || !gpunn__shares_gradient(b, t, i));
         wanted += computed[i];
         if (computed[i]) continue;
-        int operand = plan->gradient_root[t->inputs[i]->id];
-        plan->gradient_slot[operand] = plan->gradient_slot[root];
+        int slot = writer < 0 ? plan->gradient_slot[root]
+                              : gpunn__write_half(b, &plan->steps[writer], &plan->steps[writer].grad_in[0], writer);
+        if (slot < 0) return false;
+        if (b->retained[operand] && writer >= 0) plan->slots[slot].last = INT32_MAX;
+        plan->gradient_slot[operand] = slot;
         b->writes[operand]++;
     }
     if (wanted == 0) return true;
@@ -8099,7 +8256,7 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
                   : !gpunn__use_slot(b, &step->grad_out.data, plan->gradient_slot[root], at))
         return false;
     for (int i = 0; i < t->input_count; i++) {
-        const gpunn_tensor *target = t->inputs[i];
+        const gpunn_tensor *target = gpunn__operand_of(plan, t, i);
         if (target && gpunn__op_reads_input(t->op, i) && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
         if (!computed[i]) continue;
         if (i == 0 && b->activates[target->id]) {
@@ -8205,7 +8362,8 @@ static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
                               "gpunn_add and gpunn_softmax instead");
             return false;
         }
-        bool own = b->behind[t->id] && b->wants[t->id] && t->kind == GPUNN__VALUE && !b->activates[t->id] && !b->normed[t->id];
+        bool own = b->behind[t->id] && b->wants[t->id] && t->kind == GPUNN__VALUE && !b->activates[t->id] && !b->normed[t->id] &&
+                   b->plan->part[t->id] != 2;
         if (b->group[t->id] >= 0     ? !gpunn__group_backward(b, b->group[t->id])
             : gpunn__ends_norm(b, t) ? own && !gpunn__norm_backward_step(b, t)
                                      : own && !gpunn__is_alias(b->plan, t) && !gpunn__backward_step(b, t))
@@ -8394,9 +8552,12 @@ static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
     plan->gradient_slot = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->storage = (gpunn_dtype *)gpunn__take_table(base, &used, n, sizeof *plan->storage);
     plan->last = (bool *)gpunn__take_table(base, &used, n, sizeof *plan->last);
+    plan->part = (signed char *)gpunn__take_table(base, &used, n, sizeof *plan->part);
+    plan->beside = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->inputs = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->reached = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->first_write = (bool **)gpunn__take_table(base, &used, n, sizeof *plan->first_write);
+    plan->was_reached = (bool *)gpunn__take_table(base, &used, n, sizeof *plan->was_reached);
     return used;
 }
 
@@ -8422,6 +8583,7 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
     b->head = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->next = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->writes = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->writer = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->cast = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->turned = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->filter = (int *)gpunn__take_table(base, &used, n, sizeof(int));
@@ -8470,6 +8632,7 @@ static gpunn_status gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *out
     for (int id = 0; id < plan->tensor_count && plan->training; id++) /* the loss is F32 */
         if (plan->root[id] == plan->root[outputs[0]->id]) plan->storage[id] = model->tensors[id]->dtype;
     if (plan->training) gpunn__mark_activated(b);
+    gpunn__mark_parts(b);
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
     if (plan->training && !gpunn__backward_steps(b, outputs[0])) return GPUNN_ERR_MEMORY;
     gpunn__overlay_steps(plan);
@@ -8522,18 +8685,14 @@ static gpunn__plan *gpunn__plan_make(gpunn_model *model, gpunn_tensor *const *ou
 }
 
 /* ---- memory of a model ----------------------------------------------------------------------------------------------- */
-enum {
-    GPUNN__WEIGHT_ALIGN = 16
-}; /* floats; of a model's weights the first is 1, the second where F16 training keeps its loss scale */
-
 /* The gradient of a loss. */
 static float *gpunn__loss_gradient(const gpunn_model *model)
 {
     return model->weights + (model->precision == GPUNN_PRECISION_F16 && model->dev->info.half);
 }
 
-/* Gives every parameter, buffer and constant from tensor `from` on its offset: parameters that decay first, other parameters, the
- * rest. With apply false only returns how many floats there would be. */
+/* Gives every parameter, buffer and constant from tensor `from` on its offset, by their ranges. With apply false only returns how
+ * many floats there would be. */
 static int64_t gpunn__lay_out(gpunn_model *model, bool apply, int64_t *gradient_count)
 {
     int64_t count = model->weight_count ? model->weight_count : (int64_t)GPUNN__WEIGHT_ALIGN;
@@ -8541,8 +8700,7 @@ static int64_t gpunn__lay_out(gpunn_model *model, bool apply, int64_t *gradient_
     for (int pass = 0; pass < 3; pass++)
         for (int id = model->laid_out; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
-            if (t->kind != GPUNN__PARAMETER && t->kind != GPUNN__BUFFER && t->kind != GPUNN__CONSTANT) continue;
-            if (pass != (t->kind != GPUNN__PARAMETER ? 2 : t->rank >= 2 ? 0 : 1)) continue;
+            if (pass != gpunn__weight_range(t)) continue;
             if (apply) t->offset = count;
             count += (gpunn__count(t, 1) + GPUNN__WEIGHT_ALIGN - 1) / GPUNN__WEIGHT_ALIGN * GPUNN__WEIGHT_ALIGN;
             if (t->kind == GPUNN__PARAMETER) *gradient_count = count;
@@ -8853,6 +9011,24 @@ static bool gpunn__all_frozen(const gpunn_model *model)
     return frozen;
 }
 
+/* Which gradients the steps add to. Where one step writes several, of which some have been reached before, the others begin at 0. */
+static gpunn_status gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan)
+{
+    gpunn_device *dev = model->dev;
+    for (int i = 0; i < plan->reached_count; i++) *plan->first_write[i] = false;
+    for (int i = 0; i < plan->reached_count; i++) {
+        plan->was_reached[i] = model->tensors[plan->reached[i]]->grad_reached;
+        *plan->first_write[i] |= plan->was_reached[i];
+    }
+    for (int i = 0; i < plan->reached_count; i++) {
+        const gpunn_tensor *t = model->tensors[plan->reached[i]];
+        if (*plan->first_write[i] == plan->was_reached[i]) continue;
+        gpunn_status status = dev->backend->fill(dev->context, model->gradients + t->offset, 0, gpunn_tensor_bytes(t));
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, "clearing gradients", status);
+    }
+    return GPUNN_OK;
+}
+
 GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt)
 {
     if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
@@ -8872,10 +9048,10 @@ GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer
                            gpunn__all_frozen(model)
                                ? "every parameter is frozen; unfreeze one with gpunn_set_trainable"
                                : "it depends on none of them, or only through ops without a gradient, as comparisons are");
-    for (int i = 0; i < plan->reached_count; i++) *plan->first_write[i] = model->tensors[plan->reached[i]]->grad_reached;
+    gpunn_status status = gpunn__settle_writes(model, plan);
+    if (status != GPUNN_OK) return status;
     model->state.step++;
     model->state.weights_version++; /* running statistics */
-    gpunn_status status;
     if (dev->backend->execute == NULL) {
         status = gpunn__run_training(loss, plan);
         for (int i = 0; i < plan->reached_count && status == GPUNN_OK; i++) model->tensors[plan->reached[i]]->grad_reached = true;
@@ -8890,7 +9066,7 @@ GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer
     status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : "gpunn_backward");
     plan->captured = run.captured;
     for (int i = 0; i < plan->reached_count && status != GPUNN_OK; i++)
-        model->tensors[plan->reached[i]]->grad_reached = *plan->first_write[i];
+        model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
     if (opt && status == GPUNN_OK) gpunn__optimizer_advance(opt);
     return status;
 }

@@ -101,6 +101,7 @@ typedef struct gpunn__cuda {
     cudaMemPool_t        pool;
     gpunn__device_state *state;    /* device memory; written at the start of each run */
     double              *partials; /* device memory, [GPUNN__PARTIALS + 2 * GPUNN__LAMB_BLOCKS] */
+    unsigned            *counters; /* device memory, [2 * multiprocessors], for gpunn__is_last_block */
     gpunn__libraries    *libraries;
     unsigned             slower; /* kinds of ops of which was said that cuDNN does not do one: a bit for each gpunn__dnn_kind */
     gpunn__cached       *cached;
@@ -126,6 +127,11 @@ static unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64_t each)
 {
     int64_t blocks = (n + each * GPUNN__THREADS - 1) / (each * GPUNN__THREADS), most = (int64_t)cuda->multiprocessors * 16;
     return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
+}
+
+static size_t gpunn__counters_bytes(const gpunn__cuda *cuda)
+{
+    return (size_t)cuda->multiprocessors * 2 * sizeof(unsigned);
 }
 
 /* ==== >>util ========================================================================================================== */
@@ -251,6 +257,21 @@ __device__ __forceinline__ void gpunn__store_pack(void *data, gpunn_dtype dtype,
 #pragma unroll
         for (int k = 0; k < GPUNN__PACK - 1; k++) v[k] = v[k + 1];
     }
+}
+
+/* Whether this block is the last of `count` to come here; then it sees what the others wrote before. All threads call it. counter
+ * is 0 before the first block and after the last. */
+__device__ __forceinline__ bool gpunn__is_last_block(unsigned *counter, unsigned count)
+{
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicInc(counter, count - 1) == count - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
 }
 
 /* Reductions over all threads of a block of whole warps; every thread gets the result. The order is fixed. Several calls may
@@ -6018,14 +6039,19 @@ static gpunn_status gpunn__cuda_log_softmax(gpunn__cuda *cuda, gpunn_step *step,
  * y = h * rstd * weight + bias with h = x - mean of the line; rms_norm: h = x. Backward, with k = g * weight:
  *     dbias = sum g, dweight = sum(g h rstd) over the lines, dx = rstd * (k - mean of k - h * rstd^2 * mean of k h);
  * rms_norm: without the mean of k. A line is read twice, the second time from a cache. The sums over the lines are a reduction
- * that keeps the columns: as sum's, but of two things at once. */
+ * that keeps the columns: as sum's, but of two things at once, and where it has chunks, the block that finishes the last one of a
+ * tile adds up all of them. */
 typedef struct gpunn__row_norm {
     gpunn__along along; /* inner 1 */
     bool         packs; /* n is a multiple of 8: packs of x meet packs of weight and bias */
     const float *weight, *bias;
     float       *rstd, *mean; /* [lines], saved; NULL: not wanted; rms_norm has no mean */
     float        eps;
-    float       *sums[2]; /* [chunks][n], of dweight and dbias; NULL: not wanted */
+    void        *half; /* receives what along.out does, in half_type; NULL: not wanted */
+    gpunn_dtype  half_type;
+    float       *sums[2];    /* [n], dweight and dbias; NULL: not wanted */
+    float       *partial[2]; /* [chunks][n] of each, where chunks are several */
+    unsigned    *counters;   /* [tiles] */
     bool         add[2];
 } gpunn__row_norm;
 
@@ -6039,6 +6065,20 @@ __device__ __forceinline__ void gpunn__row_parameter(const gpunn__row_norm &b, c
     }
 #pragma unroll
     for (int j = 0; j < N; j++) v[j] = data[c + j];
+}
+
+/* N elements of the result, or of what is added to dx. */
+template <int N> __device__ __forceinline__ void gpunn__row_store(const gpunn__row_norm &b, int64_t i, float *v)
+{
+    const gpunn__along &a = b.along;
+    if (b.half && a.add) {
+        float old[N];
+        gpunn__line_load<N>(a.out, a.out_type, i, 1, old);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] += old[j];
+    }
+    gpunn__line_store<N>(a.out, a.out_type, i, 1, v, a.add && !b.half);
+    if (b.half) gpunn__line_store<N>(b.half, b.half_type, i, 1, v, false);
 }
 
 template <bool CENTERED> struct gpunn__row_moments { /* else: about 0 */
@@ -6082,7 +6122,7 @@ struct gpunn__row_apply {
 #pragma unroll
             for (int j = 0; j < N; j++) v[j] += parameter[j];
         }
-        gpunn__line_store<N>(b.along.out, b.along.out_type, i, 1, v, false);
+        gpunn__row_store<N>(b, i, v);
     }
 };
 
@@ -6147,40 +6187,62 @@ struct gpunn__row_slope_apply {
         gpunn__row_slopes<N>(b, i, c, mean, h, k);
 #pragma unroll
         for (int j = 0; j < N; j++) k[j] = (k[j] - shift - h[j] * slope) * rstd;
-        gpunn__line_store<N>(b.along.out, b.along.out_type, i, 1, k, b.along.add);
+        gpunn__row_store<N>(b, i, k);
     }
 };
 
-template <bool CENTERED>
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__row_norm_back_kernel(const gpunn__row_norm b)
+__device__ __forceinline__ void gpunn__row_norm_dx(const gpunn__row_norm &b)
 {
     const gpunn__along &a = b.along;
     for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
         gpunn__line           line = gpunn__along_line(a, first);
         bool                  there = line.index < a.lines;
-        float                 n = (float)a.n, mean = CENTERED && there ? b.mean[line.index] : 0;
+        float                 n = (float)a.n, mean = b.mean && there ? b.mean[line.index] : 0;
         float                 rstd = there ? b.rstd[line.index] : 0;
         gpunn__row_slope_sums sums = {b, mean, 0, 0};
         gpunn__line_visit(line, sums);
-        float                  shift = CENTERED ? gpunn__team_reduce(sums.sum, gpunn__add(), a.team) / n : 0;
+        float                  shift = b.mean ? gpunn__team_reduce(sums.sum, gpunn__add(), a.team) / n : 0;
         float                  slope = gpunn__team_reduce(sums.product, gpunn__add(), a.team) / n * rstd * rstd;
         gpunn__row_slope_apply apply = {b, mean, rstd, shift, slope};
         gpunn__line_visit(line, apply);
     }
 }
 
-/* A unit's threads: team across the columns, span / team down the lines. */
+/* The sums of both over the lines of a unit, for its first `team` threads, which write them; chunk -1: into the gradients. */
 template <int N>
-static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__row_norm_columns_kernel(const gpunn__reduction r, const gpunn__row_norm b)
+__device__ __forceinline__ void gpunn__row_norm_join(const gpunn__reduction &r, const gpunn__row_norm &b, int64_t chunk,
+                                                     int64_t column, bool there, float (*sum)[N])
 {
-    __shared__ float    part[N][GPUNN__THREADS];
+    __shared__ float part[N][GPUNN__THREADS];
+    int              thread = threadIdx.x & (r.span - 1);
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        for (int distance = r.span / 2; distance >= r.team; distance /= 2) {
+            __syncthreads();
+#pragma unroll
+            for (int j = 0; j < N; j++) part[j][threadIdx.x] = sum[k][j];
+            __syncthreads();
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                if (thread < distance) sum[k][j] += part[j][threadIdx.x + distance];
+        }
+        if (!there || thread >= r.team || !b.sums[k]) continue;
+        if (chunk < 0)
+            gpunn__line_store<N>(b.sums[k], GPUNN_F32, column, 1, sum[k], b.add[k]);
+        else
+            gpunn__line_store<N>(b.partial[k], GPUNN_F32, chunk * r.columns + column, 1, sum[k], false);
+    }
+}
+
+/* A unit's threads: team across the columns, span / team down the lines; where chunks are several, all of a block. */
+template <int N> __device__ __forceinline__ void gpunn__row_norm_columns(const gpunn__reduction &r, const gpunn__row_norm &b)
+{
     const gpunn__along &a = b.along;
     int                 thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
     int64_t             units = r.chunks * r.tiles;
     for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
-        int64_t unit = first + threadIdx.x / r.span, chunk = gpunn__quotient(unit, r.tiles);
-        int64_t column = ((unit - chunk * r.tiles) * r.team + (thread & (r.team - 1))) * N;
+        int64_t unit = first + threadIdx.x / r.span, chunk = gpunn__quotient(unit, r.tiles), tile = unit - chunk * r.tiles;
+        int64_t column = (tile * r.team + (thread & (r.team - 1))) * N;
         bool    there = unit < units && column < r.columns;
         float   sum[2][N];
 #pragma unroll
@@ -6198,26 +6260,34 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
                 }
             }
         }
+        gpunn__row_norm_join<N>(r, b, r.chunks > 1 ? chunk : -1, column, there, sum);
+        if (r.chunks == 1 || !gpunn__is_last_block(&b.counters[tile], (unsigned)r.chunks)) continue;
 #pragma unroll
-        for (int k = 0; k < 2; k++) {
-            for (int distance = r.span / 2; distance >= r.team; distance /= 2) {
-                __syncthreads();
+        for (int j = 0; j < N; j++) sum[0][j] = sum[1][j] = 0;
 #pragma unroll
-                for (int j = 0; j < N; j++) part[j][threadIdx.x] = sum[k][j];
-                __syncthreads();
+        for (int k = 0; k < 2; k++)
+            for (chunk = thread / r.team; there && b.sums[k] && chunk < r.chunks; chunk += r.span / r.team) {
+                float v[N];
+                gpunn__line_load<N>(b.partial[k], GPUNN_F32, chunk * r.columns + column, 1, v);
 #pragma unroll
-                for (int j = 0; j < N; j++)
-                    if (thread < distance) sum[k][j] += part[j][threadIdx.x + distance];
+                for (int j = 0; j < N; j++) sum[k][j] += v[j];
             }
-            if (there && thread < r.team && b.sums[k])
-                gpunn__line_store<N>(b.sums[k], GPUNN_F32, chunk * r.columns + column, 1, sum[k], b.add[k]);
-        }
+        gpunn__row_norm_join<N>(r, b, -1, column, there, sum);
     }
 }
 
-/* dweight and dbias: in one launch, or where chunks are several, by way of the workspace. PREPARE: sizes that. */
-static gpunn_status gpunn__row_norm_columns(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, gpunn__row_norm *b)
+template <int N>
+static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
+    gpunn__row_norm_back_kernel(const gpunn__reduction r, const gpunn__row_norm b)
 {
+    if (b.along.out) gpunn__row_norm_dx(b);
+    gpunn__row_norm_columns<N>(r, b);
+}
+
+/* All gradients. PREPARE: sizes the workspace of those of weight and bias. */
+static gpunn_status gpunn__row_norm_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, gpunn__row_norm *b)
+{
+    const bool       columns = step->grad_in[1].data || step->grad_in[2].data;
     gpunn__reduction r;
     memset(&r, 0, sizeof r);
     r.by_column = true;
@@ -6225,28 +6295,23 @@ static gpunn_status gpunn__row_norm_columns(gpunn__cuda *cuda, gpunn_step *step,
     r.rows = b->along.lines;
     r.columns = b->along.n;
     gpunn__reduction_cut(cuda, &r, false);
-    size_t each = (gpunn__reduction_workspace(&r) + 63) / 64 * 64;
+    const size_t each = (gpunn__reduction_workspace(&r) + 63) / 64 * 64;
     if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = 2 * each;
-        if (each) step->workspace_bytes += gpunn__cuda_channel_sums_workspace(cuda, r.chunks, r.columns, 1);
+        step->workspace_bytes = columns ? 2 * each : 0;
         return GPUNN_OK;
     }
     for (int k = 0; k < 2; k++) {
         b->sums[k] = (float *)step->grad_in[1 + k].data;
-        b->add[k] = step->accumulate[1 + k] && !each;
-        if (b->sums[k] && each) b->sums[k] = (float *)((char *)step->workspace + (size_t)k * each);
+        b->add[k] = step->accumulate[1 + k];
+        b->partial[k] = (float *)((char *)step->workspace + (size_t)k * each);
     }
-    unsigned blocks = gpunn__blocks(cuda, r.chunks * r.tiles * r.span, 1);
-    if (r.pack == 8)
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__row_norm_columns_kernel<8>), blocks, GPUNN__THREADS, r, *b));
-    else
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__row_norm_columns_kernel<1>), blocks, GPUNN__THREADS, r, *b));
-    for (int k = 0; k < 2; k++)
-        if (b->sums[k] && each)
-            GPUNN__TRY(gpunn__cuda_channel_sums(cuda, b->sums[k], GPUNN_F32, r.chunks, r.columns, 1,
-                                                (float *)step->grad_in[1 + k].data, step->accumulate[1 + k],
-                                                (char *)step->workspace + 2 * each));
-    return GPUNN_OK;
+    b->counters = cuda->counters;
+    if (!columns) r.chunks = 0;
+    unsigned       blocks = gpunn__blocks(cuda, r.chunks * r.tiles * r.span, 1);
+    const unsigned lines = b->along.out ? gpunn__along_blocks(cuda, &b->along) : 0;
+    if (blocks < lines) blocks = lines;
+    if (r.pack == 8) return GPUNN__LAUNCH(cuda, (gpunn__row_norm_back_kernel<8>), blocks, GPUNN__THREADS, r, *b);
+    return GPUNN__LAUNCH(cuda, (gpunn__row_norm_back_kernel<1>), blocks, GPUNN__THREADS, r, *b);
 }
 
 static gpunn_status gpunn__row_norm_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, bool centered)
@@ -6263,20 +6328,17 @@ static gpunn_status gpunn__row_norm_step(gpunn__cuda *cuda, gpunn_step *step, gp
     b.bias = (const float *)step->in[2].data;
     b.rstd = (float *)step->saved;
     if (centered && b.rstd) b.mean = b.rstd + b.along.lines;
+    b.half = step->half.data;
+    b.half_type = step->half.dtype;
     b.eps = step->attr->eps;
-    bool columns = step->backward && (step->grad_in[1].data || step->grad_in[2].data);
+    if (step->backward) return gpunn__row_norm_backward(cuda, step, action, &b);
     if (action == GPUNN__PREPARE) {
-        if (step->training && !step->backward) step->saved_bytes = (centered ? 2 : 1) * (size_t)b.along.lines * sizeof(float);
-        return columns ? gpunn__row_norm_columns(cuda, step, action, &b) : GPUNN_OK;
+        if (step->training) step->saved_bytes = (centered ? 2 : 1) * (size_t)b.along.lines * sizeof(float);
+        return GPUNN_OK;
     }
     unsigned blocks = gpunn__along_blocks(cuda, &b.along);
-    if (!step->backward && centered) return GPUNN__LAUNCH(cuda, (gpunn__row_norm_kernel<true>), blocks, GPUNN__THREADS, b);
-    if (!step->backward) return GPUNN__LAUNCH(cuda, (gpunn__row_norm_kernel<false>), blocks, GPUNN__THREADS, b);
-    if (b.along.out && centered)
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__row_norm_back_kernel<true>), blocks, GPUNN__THREADS, b));
-    else if (b.along.out)
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__row_norm_back_kernel<false>), blocks, GPUNN__THREADS, b));
-    return columns ? gpunn__row_norm_columns(cuda, step, action, &b) : GPUNN_OK;
+    if (centered) return GPUNN__LAUNCH(cuda, (gpunn__row_norm_kernel<true>), blocks, GPUNN__THREADS, b);
+    return GPUNN__LAUNCH(cuda, (gpunn__row_norm_kernel<false>), blocks, GPUNN__THREADS, b);
 }
 
 static gpunn_status gpunn__cuda_layer_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -10958,8 +11020,10 @@ static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
     GPUNN__CUDA(cuda, cudaHostGetDevicePointer((void **)&cuda->bad_device, (void *)cuda->bad, 0));
     cuda->state = (gpunn__device_state *)gpunn__cuda_alloc(cuda, sizeof *cuda->state);
     cuda->partials = (double *)gpunn__cuda_alloc(cuda, GPUNN__PARTIALS_BYTES);
-    if (cuda->state == NULL || cuda->partials == NULL) return GPUNN_ERR_MEMORY;
+    cuda->counters = (unsigned *)gpunn__cuda_alloc(cuda, gpunn__counters_bytes(cuda));
+    if (cuda->state == NULL || cuda->partials == NULL || cuda->counters == NULL) return GPUNN_ERR_MEMORY;
     GPUNN__TRY(gpunn__cuda_fill(cuda, cuda->state, 0, sizeof *cuda->state));
+    GPUNN__TRY(gpunn__cuda_fill(cuda, cuda->counters, 0, gpunn__counters_bytes(cuda)));
     return gpunn__libraries_open(cuda);
 }
 
@@ -10973,6 +11037,7 @@ static void gpunn__cuda_close(void *context)
     gpunn__libraries_close(cuda);
     if (cuda->state) gpunn__cuda_free(cuda, cuda->state, sizeof *cuda->state);
     if (cuda->partials) gpunn__cuda_free(cuda, cuda->partials, GPUNN__PARTIALS_BYTES);
+    if (cuda->counters) gpunn__cuda_free(cuda, cuda->counters, gpunn__counters_bytes(cuda));
     if (cuda->bad) (void)cudaFreeHost((void *)cuda->bad);
     gpunn__memory_close(cuda);
     if (cuda->copy_stream) (void)cudaStreamDestroy(cuda->copy_stream);

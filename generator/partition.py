@@ -14,6 +14,7 @@ from .program import Instance, Kernel, KernelSet
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 PRODUCTS = ("linear", "matmul", "scaled_dot_product_attention") + CONVOLUTIONS
+ROW_NORMS = ("layer_norm", "rms_norm")
 F32_RESULTS = ("affine_grid", "gradient_energy", "sum", "log_softmax", "cumsum", "rnn", "lstm", "gru", "ctc_loss",
                "custom") + CLASS_LOSSES
 LOCAL_OPS = ("batch_norm",) + POOLS
@@ -67,15 +68,35 @@ class View:
                     needed[number] = True
         return needed
 
-    # ---- storage: gpunn__storage_of, gpunn__is_last ----
+    # ---- storage: gpunn__storage_of, gpunn__count_readers, gpunn__is_last ----
     def _mark_storage(self):
         half = self.model.precision if self.model.precision in ("bf16", "f16") else None
         turns = self.model.precision != "f32" and any(t.op in CONVOLUTIONS and len(t.shape) == 4 and self.needed[t.id]
                                                       for t in self.tensors)
-        self.storage, self.last = [], []
+        self.storage, self.last = [], [False] * len(self.tensors)
         for t in self.tensors:
             self.storage.append(self._storage_of(t, half))
-            self.last.append(turns and self._is_last(t))
+            self.last[t.id] = turns and self._is_last(t)
+            if half and t.op in ROW_NORMS and self._is_factor(t.id):
+                self.storage[t.id] = half
+
+    def _count_readers(self, number):
+        """How many operands of products a value is, under any of its names, and how often it is read otherwise or seen."""
+        products, others = 0, int(number in self.visible)
+        for reader in (self.tensors[one] for one in self.readers[number]):
+            for i in (i for i, one in enumerate(reader.inputs) if one == number):
+                if self._is_alias(reader):
+                    more = self._count_readers(reader.id)
+                    products, others = products + more[0], others + more[1]
+                elif reader.op in PRODUCTS and i < 3:
+                    products += 1
+                else:
+                    others += 1
+        return products, others
+
+    def _is_factor(self, number):
+        products, others = self._count_readers(number)
+        return products > 0 and others == 0
 
     def _storage_of(self, t, half):
         if half is None or t.dtype != "f32" or t.kind != "value":

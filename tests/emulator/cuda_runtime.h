@@ -126,6 +126,17 @@ static inline float __fdividef(float a, float b)
 {
     return a / b;
 }
+/* What a block wrote before a fence and an increment, another block sees after its own and a fence. */
+void               emulator_fence(void);
+unsigned           emulator_increment(unsigned *at, unsigned most);
+static inline void __threadfence(void)
+{
+    emulator_fence();
+}
+static inline unsigned atomicInc(unsigned *at, unsigned most)
+{
+    return emulator_increment(at, most);
+}
 static inline void __threadfence_system(void)
 {
 }

@@ -46,6 +46,8 @@ __attribute__((weak)) void emulator_race_block(unsigned block);
 __attribute__((weak)) void emulator_race_thread(unsigned thread);
 __attribute__((weak)) void emulator_race_barrier(void);
 __attribute__((weak)) void emulator_race_warp_barrier(unsigned warp);
+__attribute__((weak)) void emulator_race_fence(void);
+__attribute__((weak)) void emulator_race_meet(const void *counter);
 }
 
 /* ==== settings, faults, random choices ================================================================================ */
@@ -411,6 +413,17 @@ void emulator_warp_barrier(unsigned mask, const char *file, int line)
         make_ready(32 * warp, lanes);
     }
     give_way();
+}
+void emulator_fence(void)
+{
+    if (emulator_race_fence) emulator_race_fence();
+}
+unsigned emulator_increment(unsigned *at, unsigned most)
+{
+    unsigned old = *at;
+    if (emulator_race_meet) emulator_race_meet(at);
+    *at = old >= most ? 0 : old + 1;
+    return old;
 }
 void emulator_shuffle(unsigned mask, void *value, size_t bytes, int source, const char *file, int line)
 {

@@ -49,8 +49,11 @@ enum mutation {
     WRONG_TAIL,      /* the last columns are left out */
     ONE_TOO_MANY,    /* one column beyond the last row's end is read */
     WRITE_BEYOND,
-    BLOCKS_RACE,   /* two blocks write one result */
-    STRAY_POINTER, /* a kernel writes the host's memory */
+    BLOCKS_RACE,     /* two blocks write one result */
+    STRAY_POINTER,   /* a kernel writes the host's memory */
+    NO_FENCE,        /* before a block counts itself */
+    NO_SECOND_FENCE, /* before the last block reads what others wrote */
+    EARLY_LAST,      /* the last but one takes itself for the last */
 };
 
 /* sums[r] = three times the sum of x[r][0 .. columns), one row a block: once and twice the row through the same shared memory. */
@@ -82,6 +85,26 @@ __global__ void row_sums(const float *x, float *sums, int columns, mutation brok
     if (t == 0) sums[broken == BLOCKS_RACE ? 0 : blockIdx.x + (broken == WRITE_BEYOND)] = total;
     if (broken == RACE && t < 2) sums[blockIdx.x] = t == 0 ? total : sums[blockIdx.x] + 1;
     if (broken == SAME_VALUE_RACE) sums[blockIdx.x] = (float)columns;
+}
+/* The sum of all, by the block that comes last. */
+__global__ void total_kernel(const float *x, float *parts, unsigned *counter, float *total, mutation broken)
+{
+    __shared__ bool last;
+    int             t = (int)threadIdx.x;
+    float           sum = 0;
+    for (int i = t; i < COLUMNS; i += THREADS) sum += x[(int)blockIdx.x * COLUMNS + i];
+    parts[(int)blockIdx.x * THREADS + t] = sum;
+    if (broken != NO_BARRIER) __syncthreads();
+    if (t == 0) {
+        if (broken != NO_FENCE) __threadfence();
+        last = atomicInc(counter, ROWS - 1) == ROWS - (broken == EARLY_LAST ? 2 : 1);
+        if (broken != NO_SECOND_FENCE) __threadfence();
+    }
+    if (broken != NO_SECOND_BARRIER) __syncthreads();
+    if (t != 1 || !last) return;
+    sum = 0;
+    for (int i = 0; i < ROWS * THREADS; i++) sum += parts[i];
+    *total = sum;
 }
 __global__ void half_warp_kernel(float *out)
 {
@@ -128,6 +151,37 @@ static int run_rows(mutation broken)
     check(cudaFree(ds));
     check(cudaStreamDestroy(c.stream));
     if (emulator_held() != 0) (void)fprintf(stderr, "held: %ld\n", emulator_held());
+    return wrong != 0;
+}
+
+static int run_total(mutation broken)
+{
+    context   c;
+    float     x[N], result, expected = 0, *dx, *parts, *total;
+    unsigned *counter;
+    int       wrong = 0;
+    fill(x);
+    for (int i = 0; i < N; i++) expected += x[i];
+    check(cudaStreamCreateWithFlags(&c.stream, cudaStreamNonBlocking));
+    check(cudaMalloc(&dx, sizeof x));
+    check(cudaMalloc(&parts, ROWS * THREADS * sizeof *parts));
+    check(cudaMalloc(&total, sizeof *total));
+    check(cudaMalloc(&counter, sizeof *counter));
+    check(cudaMemcpyAsync(dx, x, sizeof x, cudaMemcpyHostToDevice, c.stream));
+    check(cudaMemsetAsync(counter, 0, sizeof *counter, c.stream));
+    for (int run = 0; run < 2; run++) { /* the counter begins anew by itself */
+        check(cudaMemsetAsync(parts, 0, ROWS * THREADS * sizeof *parts, c.stream));
+        check(cudaMemsetAsync(total, 0, sizeof *total, c.stream));
+        check(GPUNN__LAUNCH(&c, total_kernel, ROWS, THREADS, dx, parts, counter, total, broken));
+        check(cudaMemcpyAsync(&result, total, sizeof result, cudaMemcpyDeviceToHost, c.stream));
+        check(cudaStreamSynchronize(c.stream));
+        wrong += !(fabsf(result - expected) <= 1e-3f);
+    }
+    check(cudaFree(dx));
+    check(cudaFree(parts));
+    check(cudaFree(total));
+    check(cudaFree(counter));
+    check(cudaStreamDestroy(c.stream));
     return wrong != 0;
 }
 
@@ -242,6 +296,10 @@ static int rows(int kind)
 {
     return run_rows((mutation)kind);
 }
+static int total(int kind)
+{
+    return run_total((mutation)kind);
+}
 static int use(int kind)
 {
     return run_streams((misuse)kind);
@@ -265,6 +323,12 @@ static const fault_case cases[] = {
     {"writes beyond", rows, WRITE_BEYOND, "heap-buffer-overflow", "not the device's"},
     {"two blocks write one", rows, BLOCKS_RACE, "", race},
     {"host's pointer", rows, STRAY_POINTER, NULL, "not the device's"},
+    {"last block", total, RIGHT, NULL, NULL},
+    {"counted before all have written", total, NO_BARRIER, NULL, race},
+    {"counted without a fence", total, NO_FENCE, NULL, race},
+    {"read without a fence", total, NO_SECOND_FENCE, NULL, race},
+    {"read by a thread that did not wait", total, NO_SECOND_BARRIER, "", race},
+    {"last but one", total, EARLY_LAST, "", race},
     {"streams", use, PROPER, NULL, NULL},
     {"no wait for an event", use, NO_EVENT_WAIT, "", ""},
     {"host memory reused early", use, REUSED_HOST, "", ""},

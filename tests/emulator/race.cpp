@@ -2,7 +2,8 @@
  * not the sanitizer's runtime (the program is linked without it) but the functions here. Two accesses to one byte of shared or device
  * memory, one of them a write, are a race when they are of two threads
  *     - of one block with no __syncthreads between them, nor, in one warp, a __syncwarp or shuffle; or
- *     - of two blocks of one launch.
+ *     - of two blocks of one launch, unless both count at one counter (atomicInc) in between: the first one after a fence, the second
+ *       one before a fence.
  * That is decided by the order that the barriers give, not by the one that happened, so one run of any order finds it: of each byte
  * the last write and two reads are remembered. Accesses to memory that is not the device's are faults, too. */
 #include "race.h"
@@ -23,6 +24,13 @@ struct access {
 struct cell {
     access write, first_read, last_read;
 };
+struct meeting { /* of blocks, at a counter */
+    const void *counter;
+    uint32_t    block_start;
+    access      last;  /* all up to here has been written by then, of other threads all before the barrier */
+    access      since; /* of the block that comes later */
+    bool        fenced;
+};
 enum { PAGE = 4096, WARPS = 32 };
 struct page {
     cell cells[PAGE];
@@ -33,10 +41,11 @@ static struct {
     uint32_t                                     interval, launch_start, block_start; /* start: the first interval */
     uint16_t                                     warp_interval[WARPS];
     unsigned                                     block;
-    access                                       now;
-    bool                                         told;   /* a launch reports one fault */
-    std::vector<std::pair<uint32_t, unsigned>>   blocks; /* of this launch: first interval, block */
-    std::vector<std::pair<emulator_range, bool>> ranges; /* lately used; true: shared memory */
+    access                                       now, fence; /* fence: the last one */
+    std::vector<meeting>                         left, met;  /* by blocks of this launch that counted; by this block */
+    bool                                         told;       /* a launch reports one fault */
+    std::vector<std::pair<uint32_t, unsigned>>   blocks;     /* of this launch: first interval, block */
+    std::vector<std::pair<emulator_range, bool>> ranges;     /* lately used; true: shared memory */
 } run;
 
 static void take_now(void)
@@ -51,6 +60,7 @@ extern "C" void emulator_race_begin(const char *kernel)
     run.told = false;
     run.blocks.clear();
     run.ranges.clear();
+    run.left.clear();
 }
 extern "C" void emulator_race_end(void)
 {
@@ -67,6 +77,7 @@ extern "C" void emulator_race_block(unsigned block)
     run.block = block;
     emulator_race_barrier();
     run.block_start = run.interval;
+    run.met.clear();
     run.blocks.push_back({run.interval, block});
 }
 extern "C" void emulator_race_warp_barrier(unsigned warp)
@@ -100,10 +111,35 @@ static void tell(const void *address, const char *what, const emulator_range *ra
     emulator_race_fault(text);
 }
 
+extern "C" void emulator_race_fence(void)
+{
+    run.fence = run.now;
+    for (meeting &m : run.met)
+        if (!m.fenced && m.since.thread == run.now.thread) m.fenced = true;
+}
+extern "C" void emulator_race_meet(const void *counter)
+{
+    emulator_range range;
+    if (emulator_locate(counter, &range) < EMULATOR_SHARED) tell(counter, "counts at", NULL, NULL, NULL);
+    for (const meeting &m : run.left)
+        if (m.counter == counter) run.met.push_back({counter, m.block_start, m.last, run.now, false});
+    if (run.fence.interval == run.now.interval && run.fence.thread == run.now.thread)
+        run.left.push_back({counter, run.block_start, run.now, run.now, true});
+}
+static bool met(const access &before)
+{
+    for (const meeting &m : run.met)
+        if (m.fenced && before.interval >= m.block_start &&
+            (before.interval < m.last.interval || (before.interval == m.last.interval && before.thread == m.last.thread)) &&
+            (run.now.interval > m.since.interval || run.now.thread == m.since.thread))
+            return true;
+    return false;
+}
+
 static bool unordered(const access &before, bool shared)
 {
     if (before.interval < run.launch_start) return false;
-    if (before.interval < run.block_start) return !shared; /* another block, whose shared memory was another */
+    if (before.interval < run.block_start) return !shared && !met(before); /* another block, whose shared memory was another */
     return before.thread != run.now.thread && before.interval == run.now.interval &&
            (before.thread / 32 != run.now.thread / 32 || before.warp_interval == run.now.warp_interval);
 }

@@ -66,6 +66,28 @@ static gpunn_tensor *blocks(gpunn_tensor *x)
     return gpunn_flatten(gpunn_relu(gpunn_add(h, a)));
 }
 
+/* x with what a transformer's part makes of it: attention of separate q, k and v, then linear layers; F32 sums, whose norms come
+ * before each part, or after it. */
+static gpunn_tensor *block(gpunn_tensor *x, const char *name, int rows, int width, int heads, bool norm_first, bool no_bias)
+{
+    static const char *const parts[] = {"n1", "q", "k", "v", "o", "n2", "f1", "f2"};
+    char                     names[COUNT(parts)][32];
+    gpunn_tensor            *part[3], *h;
+    for (int i = 0; i < COUNT(parts); i++) snprintf(names[i], sizeof names[i], "%s.%s", name, parts[i]);
+    h = norm_first ? gpunn_layer_norm(x, names[0]) : x;
+    for (int i = 0; i < 3; i++)
+        part[i] = gpunn_reshape(gpunn_linear(h, names[1 + i], .out_features = 8 * heads, .no_bias = no_bias),
+                                GPUNN_SHAPE(GPUNN_BATCH, rows, heads, 8));
+    h = gpunn_scaled_dot_product_attention(part[0], part[1], part[2], .heads_last = true);
+    h = gpunn_linear(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, rows, 8 * heads)), names[4], .out_features = width);
+    x = gpunn_add(h, x);
+    if (!norm_first) x = gpunn_layer_norm(x, names[0]);
+    h = norm_first ? gpunn_rms_norm(x, names[5], .dims = 1) : x;
+    h = gpunn_gelu_tanh(gpunn_linear(h, names[6], .out_features = 17));
+    x = gpunn_add(x, gpunn_linear(h, names[7], .out_features = width, .no_bias = no_bias));
+    return norm_first ? x : gpunn_layer_norm(x, names[5], .no_affine = true);
+}
+
 static net make(gpunn_model *model, int which)
 {
     net n = {NULL, NULL, NULL, NULL, NULL};
@@ -155,6 +177,13 @@ static net make(gpunn_model *model, int which)
         h = gpunn_silu(gpunn_linear(gpunn_flatten(n.x), "fc", .out_features = 18));
     } else if (which == 10) {
         h = blocks(n.x);
+    } else if (which == 11) { /* blocks of transformers; a norm and the gradient of a branch that the program reads, too */
+        h = block(block(h, "a", 6, 6, 4, true, false), "b", 6, 6, 3, true, true);
+        h = gpunn_reshape(gpunn_pad(gpunn_flatten(h), .after = {0, 4}), GPUNN_SHAPE(GPUNN_BATCH, 5, 8));
+        h = block(block(h, "c", 5, 8, 3, false, false), "d", 5, 8, 2, false, false);
+        gpunn_tensor *b = gpunn_set_name(gpunn_retain_grad(gpunn_keep(gpunn_linear(h, "e", .out_features = 8))), "inner");
+        h = gpunn_set_name(gpunn_keep(gpunn_layer_norm(gpunn_add(b, h), "f")), "kept");
+        h = gpunn_flatten(gpunn_linear(h, "g", .out_features = 3));
     } else { /* images that go through ops of every kind, those that pass on channels-last images and others; smooth ones */
         gpunn_tensor *a = gpunn_conv2d(n.x, "conv1", .out_channels = 6, .kernel_size = 3, .padding = 1);
         gpunn_tensor *b = gpunn_silu(gpunn_batch_norm2d(gpunn_conv2d(a, "conv2", .out_channels = 6, .kernel_size = 1), "bn"));
@@ -223,6 +252,20 @@ static void check_tensor(fixture *f, gpunn_tensor *t, gpunn_device *cpu, gpunn_t
     free(a), free(b);
 }
 
+/* A value that is F32 by the rules of storage is not one of 16 bits made longer. */
+static void check_fine(fixture *f, gpunn_tensor *t)
+{
+    int64_t count, fine = 0;
+    float  *values = read_floats(f->dev, t, &count);
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        fine += (bits & 0x1FFF) != 0;
+    }
+    free(values);
+    if (2 * fine < count) fail_msg("%s has been rounded to 16 bits", gpunn_tensor_name(t));
+}
+
 static void test_precision(void **state)
 {
     fixture              *f = *state;
@@ -238,11 +281,12 @@ static void test_precision(void **state)
     OK(f->dev, gpunn_backward(n.loss));
     check_tensor(f, n.logits, cpu, r.logits, true, 0, c->tolerance);
     check_tensor(f, n.x, cpu, r.x, true, 0, 2 * c->tolerance);
-    if (c->model == 3) {
+    if (c->model == 3 || c->model == 10) {
         check_tensor(f, gpunn_find(model, "kept"), cpu, gpunn_find(reference, "kept"), false, 0, c->tolerance);
         check_tensor(f, gpunn_find(model, "inner"), cpu, gpunn_find(reference, "inner"), false, 0, c->tolerance);
         check_tensor(f, gpunn_find(model, "inner"), cpu, gpunn_find(reference, "inner"), true, 0, c->tolerance);
     }
+    if (c->model == 10) check_fine(f, gpunn_find(model, "kept"));
     double largest = 0; /* some gradients are 0 but for rounding: a bias before a batch norm */
     for (int i = 0; i < gpunn_parameter_count(reference); i++) {
         gpunn_tensor *q = gpunn_parameter_at(reference, i);
@@ -623,6 +667,10 @@ int main(void)
         {"tf32 blocks", GPUNN_PRECISION_TF32, 6e-3, 10},
         {"bf16 blocks", GPUNN_PRECISION_BF16, 7e-2, 10},
         {"f16 blocks", GPUNN_PRECISION_F16, 1.5e-2, 10},
+        {"f32 transformer", GPUNN_PRECISION_F32, 2e-5, 11},
+        {"tf32 transformer", GPUNN_PRECISION_TF32, 3e-3, 11},
+        {"bf16 transformer", GPUNN_PRECISION_BF16, 3e-2, 11},
+        {"f16 transformer", GPUNN_PRECISION_F16, 5e-3, 11},
     };
     static struct CMUnitTest tests[64];
     int                      count = 0;

@@ -316,6 +316,135 @@ static void test_model(void **state)
     gpunn_optimizer_destroy(opt);
 }
 
+/* ---- q, k and v of one product: as of three ---- */
+typedef struct parts_case {
+    const char *name;
+    int         rows, width, heads, size;
+    int         no_bias, frozen, frozen_bias; /* bit i: q, k, v */
+    bool        shared, late;                 /* shared: k's weight is q's; late: v's layer is made after q has been trained */
+} parts_case;
+static const parts_case parts_cases[] = {
+    {"qkv of 16", 5, 9, 2, 8, 0, 0, 0, false, false},
+    {"qkv of 48", 7, 8, 3, 16, 0, 0, 0, false, false},
+    {"qkv of one row", 1, 3, 1, 16, 0, 0, 0, false, false},
+    {"qkv of 15", 4, 7, 3, 5, 0, 0, 0, false, false},
+    {"qkv without bias", 5, 4, 3, 8, 7, 0, 0, false, false},
+    {"qkv, bias of q and v", 5, 9, 2, 8, 2, 0, 0, false, false},
+    {"qkv, q frozen", 5, 9, 2, 8, 0, 1, 0, false, false},
+    {"qkv, k frozen", 5, 9, 2, 8, 0, 2, 0, false, false},
+    {"qkv, v frozen", 5, 9, 2, 8, 0, 4, 0, false, false},
+    {"qkv, all frozen", 5, 9, 2, 8, 0, 7, 0, false, false},
+    {"qkv, biases frozen", 5, 9, 2, 8, 0, 0, 7, false, false},
+    {"qkv, k's bias frozen", 5, 9, 2, 8, 0, 0, 2, false, false},
+    {"qkv, q and k of one weight", 5, 9, 2, 8, 0, 0, 0, true, false},
+    {"qkv, v of a later layer", 5, 9, 2, 8, 0, 0, 0, false, true},
+};
+typedef struct parts {
+    gpunn_tensor *x, *q, *loss, *loss_of_q;
+} parts;
+
+/* apart: the program reads what makes k and v, so that these stay values of their own. */
+static parts parts_make(gpunn_device *dev, gpunn_model *model, const parts_case *c, bool apart)
+{
+    static const char *const names[] = {"q", "k", "v"};
+    parts         p = {gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, c->rows, c->width)), NULL, NULL, NULL};
+    gpunn_tensor *h = gpunn_retain_grad(p.x), *part[3];
+    for (int i = 0; i < 3; i++) {
+        gpunn_tensor *shared = i == 1 && c->shared ? gpunn_find(model, "q.weight") : NULL;
+        part[i] = gpunn_linear(h, names[i], .out_features = c->heads * c->size, .no_bias = c->no_bias >> i & 1, .weight = shared);
+        if (i == 0) {
+            p.q = part[0];
+            p.loss_of_q = gpunn_sum(gpunn_square(part[0]), GPUNN_ALL, false);
+        } else if (apart)
+            gpunn_keep(part[i]);
+        if (i == 1 && c->late) {
+            float *zeros = calloc((size_t)(c->rows * c->width), sizeof *zeros);
+            OK(dev, write_floats(p.x, zeros, c->rows * c->width));
+            OK(dev, gpunn_backward(p.loss_of_q));
+            OK(dev, gpunn_forward(&part[1], 1));
+            free(zeros);
+        }
+    }
+    for (int i = 0; i < 3; i++) part[i] = gpunn_reshape(part[i], GPUNN_SHAPE(GPUNN_BATCH, c->rows, c->heads, c->size));
+    h = gpunn_scaled_dot_product_attention(part[0], part[1], part[2], .heads_last = true, .is_causal = c->rows > 5);
+    h = gpunn_linear(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, c->rows, c->heads * c->size)), "o", .out_features = c->width);
+    p.loss = gpunn_mean(gpunn_square(gpunn_sub(h, p.x)), GPUNN_ALL, false);
+    for (int i = 0; i < gpunn_parameter_count(model); i++) {
+        gpunn_tensor     *t = gpunn_parameter_at(model, i);
+        const char *const name = gpunn_tensor_name(t), *const at = strchr("qkv", name[0]);
+        if (at && ((strstr(name, "weight") ? c->frozen : c->frozen_bias) >> (at - strchr("qkv", 'q')) & 1))
+            gpunn_set_trainable(t, false);
+    }
+    return p;
+}
+
+static void parts_same(gpunn_device *dev, gpunn_model *a, gpunn_model *b, bool gradients)
+{
+    for (int i = 0; i < gpunn_parameter_count(a); i++) {
+        gpunn_tensor *t = gpunn_parameter_at(a, i), *other = gpunn_find(b, gpunn_tensor_name(t));
+        int64_t       n = (int64_t)(gpunn_tensor_bytes(t) / sizeof(float));
+        float        *x = malloc((size_t)n * sizeof *x), *y = malloc((size_t)n * sizeof *y);
+        if (!gradients) {
+            OK(dev, gpunn_read(t, x, (size_t)n * sizeof *x));
+            OK(dev, gpunn_read(other, y, (size_t)n * sizeof *y));
+        } else if (gpunn_read_grad(other, y, (size_t)n * sizeof *y) == GPUNN_OK) {
+            OK(dev, gpunn_read_grad(t, x, (size_t)n * sizeof *x));
+        } else { /* frozen, or not reached: for both */
+            gpunn_clear_error(dev);
+            assert_true(gpunn_read_grad(t, x, (size_t)n * sizeof *x) != GPUNN_OK);
+            gpunn_clear_error(dev);
+            n = 0;
+        }
+        check_close(x, y, n, 1e-4, 2e-6);
+        free(x), free(y);
+    }
+}
+
+static void test_parts(void **state)
+{
+    fixture          *f = *state;
+    const parts_case *c = f->data;
+    gpunn_model      *a = f->model, *b = gpunn_model_create(f->dev);
+    parts             one = parts_make(f->dev, a, c, false), three = parts_make(f->dev, b, c, true);
+    MADE(f->dev, one.loss), MADE(f->dev, three.loss); /* the same numbers are drawn for both */
+    OK(f->dev, gpunn_zero_grad(a));
+    OK(f->dev, gpunn_zero_grad(b));
+    for (int step = 0; step < 8; step++) { /* 0 to 3: gradients add up; then each is used */
+        int64_t n = (step == 2 ? 2 : 3) * c->rows * c->width;
+        float  *x = test_randoms(n, 5 + (uint32_t)step, 1);
+        OK(f->dev, write_floats(one.x, x, n));
+        OK(f->dev, write_floats(three.x, x, n));
+        free(x);
+        if (step == 4) {
+            OK(f->dev, gpunn_zero_grad(a));
+            OK(f->dev, gpunn_zero_grad(b));
+        }
+        if (step >= 4 && !(c->frozen & 1)) { /* q has a gradient before the others have one */
+            OK(f->dev, gpunn_backward(one.loss_of_q));
+            OK(f->dev, gpunn_backward(three.loss_of_q));
+            parts_same(f->dev, a, b, true);
+        }
+        OK(f->dev, gpunn_backward(one.loss));
+        OK(f->dev, gpunn_backward(three.loss));
+        parts_same(f->dev, a, b, true);
+        if (step < 4) continue;
+        gpunn_optimizer *opt[2] = {MADE(f->dev, gpunn_sgd(a, .lr = 0.05f)), MADE(f->dev, gpunn_sgd(b, .lr = 0.05f))};
+        for (int k = 0; k < 2; k++) {
+            OK(f->dev, gpunn_optimizer_step(opt[k]));
+            gpunn_optimizer_destroy(opt[k]);
+        }
+        OK(f->dev, gpunn_zero_grad(a));
+        OK(f->dev, gpunn_zero_grad(b));
+        parts_same(f->dev, a, b, false);
+        float losses[2] = {0, 0};
+        OK(f->dev, gpunn_forward(&one.loss, 1));
+        OK(f->dev, gpunn_forward(&three.loss, 1));
+        losses[0] = gpunn_item(one.loss), losses[1] = gpunn_item(three.loss);
+        check_close(&losses[0], &losses[1], 1, 1e-5, 1e-6);
+    }
+    gpunn_model_destroy(b);
+}
+
 int main(void)
 {
     static struct CMUnitTest tests[256];
@@ -331,6 +460,8 @@ int main(void)
         count += each_backend(tests + count, schedule_cases[i].name, test_schedule, &schedule_cases[i]);
     for (int i = 0; i < COUNT(model_cases); i++)
         count += each_backend(tests + count, model_cases[i].name, test_model, &model_cases[i]);
+    for (int i = 0; i < COUNT(parts_cases); i++)
+        count += each_backend(tests + count, parts_cases[i].name, test_parts, &parts_cases[i]);
     count += missing_backends(tests + count);
     int failed = _cmocka_run_group_tests("training", tests, (size_t)count, NULL, NULL);
     golden_close(&optimizers), golden_close(&schedules), golden_close(&models);
