@@ -1643,7 +1643,8 @@ static int64_t gpunn__product_tiles(const gpunn__product *p)
 static bool gpunn__product_is_small(const gpunn__cuda *cuda, const gpunn__product *p)
 {
     const int64_t pieces = (p->k + GPUNN__DEPTH - 1) / GPUNN__DEPTH;
-    return pieces <= 2 && gpunn__product_tiles(p) * pieces <= 2 * cuda->multiprocessors;
+    const bool    apart = p->activation == GPUNN__RELU && p->keep_nan; /* of the library's: a second pass, worth a longer sum */
+    return pieces <= (apart ? 8 : 2) && gpunn__product_tiles(p) * pieces <= 2 * cuda->multiprocessors;
 }
 
 static gpunn_status gpunn__product_own(gpunn__cuda *cuda, const gpunn__product *p, int count)

@@ -1,6 +1,6 @@
 /* custom_op_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates c46902ed5219
+ * gpunn 0.1, templates 60f13ba1ad75
  * spec sha256 69bb937185aec3d159faf1a70e32abe348f18e4ba8597249bdae8eda85061087
  * renew it with: python3 -m generator examples/kernels/custom_op.json -o examples/kernels/custom_op
  */
@@ -11,7 +11,7 @@
 
 #define CUSTOM_OP_KERNELS_CUDA
 #include "custom_op_kernels.h"
-#if CUSTOM_OP_KERNELS_STAMP != 0xb54464fd42099278ull
+#if CUSTOM_OP_KERNELS_STAMP != 0x4c531626a6986537ull
 #error "custom_op_kernels.h and custom_op_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 

@@ -1,6 +1,6 @@
 /* fashion_mnist_simple_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates c46902ed5219
+ * gpunn 0.1, templates 60f13ba1ad75
  * spec sha256 75e03a4c55392a6a7e53555d05213d51406235ba9d827c3eda824af09be1cd9a
  * renew it with: python3 -m generator examples/kernels/fashion_mnist_simple.json -o examples/kernels/fashion_mnist_simple
  */
@@ -11,7 +11,7 @@
 
 #define FASHION_MNIST_SIMPLE_KERNELS_CUDA
 #include "fashion_mnist_simple_kernels.h"
-#if FASHION_MNIST_SIMPLE_KERNELS_STAMP != 0xf3069bae038a0129ull
+#if FASHION_MNIST_SIMPLE_KERNELS_STAMP != 0x2ed5da072e5c20cfull
 #error "fashion_mnist_simple_kernels.h and fashion_mnist_simple_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 

@@ -445,7 +445,7 @@ static void test_plain_launch(void **state)
         emulator_forget_faults();
         if (!failed) break;
     }
-    assert_true(named > 8); /* two layers, forward and backward, at their launches and waits */
+    assert_true(named >= 8); /* two layers, forward and backward, at their launches and waits */
     (void)unsetenv("GPUNN_PLAIN");
 }
 

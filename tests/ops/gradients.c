@@ -273,7 +273,18 @@ static void test_shared(void **state)
     make_operands(&in, op, false);
     gpunn_tensor *y = op->build(&in);
     for (int i = 0; i < op->operands; i++) y = gpunn_add(gpunn_mul_scalar(in.x[i], 0.5f), y);
-    check_gradients(&in, y);
+    if (strcmp(op->name, "detach") != 0 && strcmp(op->name, "floor_divide") != 0) {
+        check_gradients(&in, y);
+        return;
+    }
+    OK(in.f->dev, gpunn_backward(MADE(in.f->dev, gpunn_sum(y, GPUNN_ALL, false)))); /* differences see more than the gradient */
+    for (int i = 0; i < op->operands; i++) {
+        const size_t bytes = gpunn_tensor_bytes(in.x[i]);
+        float       *gradient = malloc(bytes);
+        OK(in.f->dev, gpunn_read_grad(in.x[i], gradient, bytes));
+        for (size_t k = 0; k < bytes / sizeof *gradient; k++) assert_true(gradient[k] == 0.5f);
+        free(gradient);
+    }
 }
 
 /* ---- layers, reductions, shapes, losses ---- */
