@@ -4,7 +4,7 @@
  *     #define GPUNN_IMPLEMENTATION            in exactly one C or C++ file, before the include
  *     #include "gpunn.h"                      everywhere else just the include
  * and compile it:
- *     cc -O3 -march=native -fopenmp app.c -lm                     (-fopenmp may be left out: then one thread)
+ *     cc -O3 -march=native app.c -lm                              (and -lpthread where the C library is older than glibc 2.34)
  *     nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app            (the same program on the GPU, where there is one)
  *
  * >>toc        grep -n '>>' gpunn.h lists every section
@@ -67,7 +67,7 @@
  *     GPUNN_CBLAS        matrix products by the system's CBLAS (link -lopenblas); Debian's OpenBLAS does not know the newest
  *                        processors: where it is slow, set OPENBLAS_CORETYPE=SKYLAKEX (or HASWELL) in the environment
  *     GPUNN_ZLIB         readers accept .gz files (link -lz)
- *     GPUNN_NO_THREADS   loaders prefetch nothing (no pthreads)
+ *     GPUNN_NO_THREADS   no pthreads: the CPU computes on one thread, and loaders prefetch nothing
  *     GPUNN_CUDA         the reference to gpunn_cuda.cu is strong (static archives, shared libraries, MSVC)
  *     GPUNN_NO_SIMD      plain C kernels
  *     GPUNN_NO_IMPLEMENTATION   GPUNN_IMPLEMENTATION is ignored: for linking a file that asks for it with an implementation
@@ -90,12 +90,11 @@
  *     gpunn_error(NULL).
  *
  * THREADS  One device, with its models, optimizers and loaders, belongs to one thread at a time. Different devices are
- *     independent. A loader's own worker threads touch only its buffers. A device's CPU work runs on .threads OpenMP threads;
- *     results do not depend on their number.
- *     Waiting threads spin: where other programs want the cores, set OMP_WAIT_POLICY=passive or fewer threads.
- *     OpenMP's threads outlive every device: a plug-in that holds gpunn and is closed by dlclose must stay in memory (link it with
- *     -Wl,-z,nodelete) or be compiled without -fopenmp. No signal is caught: where a file's size is limited or a pipe's reader
- *     may go, ignore SIGXFSZ and SIGPIPE, and saving fails with GPUNN_ERR_IO instead of ending the program.
+ *     independent. A loader's own worker threads touch only its buffers. A device's CPU work is shared among .threads threads, the
+ *     caller's and others of ours that start with the first work for them and end with the device; results do not depend on their
+ *     number. They wait some tens of microseconds for more work, then sleep. gpunn_parallel lends them to an op of your own. No
+ *     signal is caught: where a file's size is limited or a pipe's reader may go, ignore SIGXFSZ and SIGPIPE, and saving fails
+ *     with GPUNN_ERR_IO instead of ending the program.
  *
  * GPU  gpunn_cuda.cu on the compile line, and nothing else in the program, makes gpunn_device_open use a GPU; log_fn hears why
  *     when there is none, and gpunn_device_report tells all that was found. From its second run on, a training step or a
@@ -231,7 +230,7 @@ typedef struct gpunn_device_args {
     gpunn_device_type type;    /* AUTO: a GPU when its companion is linked and can use one, else the CPU; log_fn hears why */
     int               index;   /* which GPU */
     uint64_t          seed;    /* initial weights, dropout; the same seed gives the same run */
-    int               threads; /* CPU threads; 0 = OMP_NUM_THREADS or all cores (one without OpenMP) */
+    int               threads; /* CPU threads; 0: OMP_NUM_THREADS, or the processors that the process may use */
     bool              deterministic; /* only algorithms whose result never varies; the CPU has no others */
     bool              benchmark; /* GPU: time the algorithms of convolutions and products when a shape is new, keep the fastest */
     size_t            memory_limit;    /* bytes this device may hold; 0 = no limit */

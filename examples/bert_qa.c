@@ -1,7 +1,7 @@
 /* bert_qa.c - BERT answers a question by pointing at a passage of a text (Devlin et al., 2018).
  *
  * Shows: a WordPiece tokenizer, Hugging Face's weights, embedding, attention under a mask, batches of windows over a long text.
- * Build: cc -O3 -march=native -fopenmp -I. examples/bert_qa.c -o bert_qa -lm
+ * Build: cc -O3 -march=native -I. examples/bert_qa.c -o bert_qa -lm
  *        nvcc -O3 -arch=native -I. examples/bert_qa.c gpunn_cuda.cu -o bert_qa
  * Data:  a folder with config.json, vocab.txt and model.safetensors of a BertForQuestionAnswering, for example from
  *        https://huggingface.co/google-bert/bert-large-uncased-whole-word-masking-finetuned-squad

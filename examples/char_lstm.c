@@ -2,7 +2,7 @@
  *
  * Shows: embedding, recurrent layers and their states, carried from one piece of the text to the next; a second network for
  *        sampling with the first one's parameters; clipping, checkpoints, weights with PyTorch's names.
- * Build: cc -O3 -march=native -fopenmp -I. examples/char_lstm.c -o char_lstm -lm
+ * Build: cc -O3 -march=native -I. examples/char_lstm.c -o char_lstm -lm
  *        nvcc -O3 -arch=native -I. examples/char_lstm.c gpunn_cuda.cu -o char_lstm
  * Run:   ./char_lstm [--text FILE] [--cell lstm|gru] [--hidden 128] [--layers 1] [--embed 32] [--dropout 0] [--batch 16]
  *                    [--length 32] [--steps 800] [--lr 0.004] [--clip 5] [--seed 1] [--threads 0] [--losses]

@@ -1,7 +1,7 @@
 /* cifar10.c - PyTorch's "Training a classifier" in C: LeNet on CIFAR-10 with SGD and momentum.
  *
  * Shows: the CIFAR reader, a training loop of one's own, saving, loading into a new network, accuracy per class, fused kernels.
- * Build: cc -O3 -march=native -fopenmp -I. examples/cifar10.c -o cifar10 -lm
+ * Build: cc -O3 -march=native -I. examples/cifar10.c -o cifar10 -lm
  *        nvcc -O3 -arch=native -I. examples/cifar10.c examples/kernels/cifar10_kernels.cu gpunn_cuda.cu -o cifar10
  * Data:  wget https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz && tar xf cifar-10-binary.tar.gz
  * Run:   ./cifar10 [--data cifar-10-batches-bin] [--epochs 2] [--synthetic] [--spec FILE]

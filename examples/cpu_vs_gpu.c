@@ -1,8 +1,8 @@
 /* cpu_vs_gpu.c - the same work on the CPU and on the GPU, with the way there and back shown apart.
  *
  * Shows: one program for both devices; what a transfer costs beside the computation; when a GPU pays.
- * Build: cc -O3 -march=native -fopenmp -I. examples/cpu_vs_gpu.c -o cpu_vs_gpu -lm
- *        nvcc -O3 -arch=native -Xcompiler -march=native,-fopenmp -I. examples/cpu_vs_gpu.c gpunn_cuda.cu -o cpu_vs_gpu
+ * Build: cc -O3 -march=native -I. examples/cpu_vs_gpu.c -o cpu_vs_gpu -lm
+ *        nvcc -O3 -arch=native -Xcompiler -march=native -I. examples/cpu_vs_gpu.c gpunn_cuda.cu -o cpu_vs_gpu
  * Run:   ./cpu_vs_gpu [--only NAME] [--seconds 1] [--threads N] [--precision f32|tf32|bf16|f16] [--quick]
  *        --precision is the GPU's; --quick takes small sizes.
  * Expect: a line for each work: milliseconds to write its inputs, to compute, to read its result, on either device. */

@@ -1,7 +1,7 @@
 /* device_info.c - what this program can run on, and what it will use.
  *
  * Shows: device queries, statuses, memory figures.
- * Build: cc -O3 -march=native -fopenmp -I. examples/device_info.c -o device_info -lm
+ * Build: cc -O3 -march=native -I. examples/device_info.c -o device_info -lm
  * Run:   ./device_info
  * Expect: the CPU with its threads and instructions, each GPU (none without gpunn_cuda.cu), and what GPUNN_DEVICE_AUTO takes. */
 #define GPUNN_IMPLEMENTATION
@@ -31,7 +31,6 @@ int main(void)
 #ifdef _OPENMP
     printf("OpenMP     yes\n");
 #else
-    printf("OpenMP     no: one thread (compile with -fopenmp)\n");
 #endif
 #ifdef GPUNN_CBLAS
     printf("CBLAS      yes\n");

@@ -2,7 +2,7 @@
  *
  * Shows: readers, loaders, gpunn_fit with progress, curves and early results, accuracy per class, saving and loading, fused
  *        kernels of two models.
- * Build: cc -O3 -march=native -fopenmp -DGPUNN_ZLIB -I. examples/fashion_mnist.c -o fashion_mnist -lz -lm
+ * Build: cc -O3 -march=native -DGPUNN_ZLIB -I. examples/fashion_mnist.c -o fashion_mnist -lz -lm
  *        nvcc -O3 -arch=native -DGPUNN_ZLIB -I. examples/fashion_mnist.c examples/kernels/fashion_mnist_simple_kernels.cu
  *             examples/kernels/fashion_mnist_deep_kernels.cu gpunn_cuda.cu -o fashion_mnist -lz
  * Data:  apt-get install dataset-fashion-mnist     (or --data DIR with the four idx files, .gz or not)

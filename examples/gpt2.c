@@ -2,7 +2,7 @@
  *
  * Shows: attention, tied weights, AdamW with warm-up, cosine decay and clipping, accumulated gradients, exact resuming, weights
  *        with Hugging Face's names and shapes, mixed precision.
- * Build: cc -O3 -march=native -fopenmp -I. examples/gpt2.c -o gpt2 -lm
+ * Build: cc -O3 -march=native -I. examples/gpt2.c -o gpt2 -lm
  *        nvcc -O3 -arch=native -I. examples/gpt2.c gpunn_cuda.cu -o gpt2
  * Run:   ./gpt2                                 a tiny model, a built-in text, 400 steps, then a sample
  *        ./gpt2 --text book.txt --steps 2000 --checkpoint gpt2.ckpt    [--resume goes on where the checkpoint stands]

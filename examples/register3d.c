@@ -2,7 +2,7 @@
  *
  * Shows: grid_sample of a volume, a displacement field as the parameter, similarity and smoothness as the loss, several
  *        resolutions, one model for each.
- * Build: cc -O3 -march=native -fopenmp -I. examples/register3d.c -o register3d -lm
+ * Build: cc -O3 -march=native -I. examples/register3d.c -o register3d -lm
  *        nvcc -O3 -arch=native -I. examples/register3d.c gpunn_cuda.cu -o register3d
  *        with stb_image_write.h (apt-get install libstb-dev); for .nii.gz also -DGPUNN_ZLIB and -lz
  * Run:   ./register3d                                     a phantom and a known deformation of it, 64 voxels along each axis

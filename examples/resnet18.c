@@ -2,7 +2,7 @@
  *
  * Shows: residual blocks, torchvision's weights by their names, a replaced head, frozen layers, batches to the device and results
  *        back, the same model on CPU and GPU.
- * Build: cc -O3 -march=native -fopenmp -I. examples/resnet18.c -o resnet18 -lm
+ * Build: cc -O3 -march=native -I. examples/resnet18.c -o resnet18 -lm
  *        nvcc -O3 -arch=native -I. examples/resnet18.c gpunn_cuda.cu -o resnet18
  * Data:  python3 -c "import torchvision, safetensors.torch as s; s.save_file(torchvision.models.resnet18(weights='DEFAULT')
  *        .state_dict(), 'resnet18.safetensors')" writes weights trained on ImageNet; the images are simulated.

@@ -2,7 +2,7 @@
  *
  * Shows: byte-level BPE, Hugging Face's weights with a new head, AdamW with warm-up and linear decay, clipping, mixed precision,
  *        macro-F1, checkpoints from which a run goes on bit for bit.
- * Build: cc -O3 -march=native -fopenmp -I. examples/roberta_classify.c -o roberta_classify -lm
+ * Build: cc -O3 -march=native -I. examples/roberta_classify.c -o roberta_classify -lm
  *        nvcc -O3 -arch=native -I. examples/roberta_classify.c gpunn_cuda.cu -o roberta_classify
  * Data:  a folder with config.json, vocab.json, merges.txt and model.safetensors, https://huggingface.co/FacebookAI/roberta-base;
  *        CSV files (RFC 4180, a header "label,..." or none) of label and text, labels being numbers from 0 on or the names of --labels

@@ -1,7 +1,7 @@
 /* run_model.c - runs a model that is written in JSON: outputs, gradients, training, speed.
  *
  * Shows: gpunn_spec_load, weights and tensors in safetensors files, gpunn_keep and gpunn_retain_grad, generated kernels.
- * Build: cc -O3 -march=native -fopenmp -I. examples/run_model.c -o run_model -lm
+ * Build: cc -O3 -march=native -I. examples/run_model.c -o run_model -lm
  *        nvcc -O3 -arch=native -I. examples/run_model.c gpunn_cuda.cu -o run_model                          with the GPU
  *        cc ... -DKERNELS='"net_kernels.h"' -DKERNEL_SET=net_kernels -DNET_KERNELS_IMPLEMENTATION ...       with its kernels
  * Run:   ./run_model MODEL.json --input X.safetensors --output Y.safetensors

@@ -156,7 +156,7 @@ def run(word, folder, programs, end, options):
         arguments.insert(0, sys.executable)
     own = os.path.join(folder, re.sub(r"\W", "_", name))
     os.makedirs(own)
-    environment = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP", TMPDIR=own, OMP_WAIT_POLICY="passive",
+    environment = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP", TMPDIR=own,
                        ASAN_OPTIONS="detect_leaks=1:abort_on_error=0", UBSAN_OPTIONS="print_stacktrace=1", TSAN_OPTIONS="halt_on_error=1")
     start = time.monotonic()
     last = min(start + options.limit, end)

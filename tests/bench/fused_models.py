@@ -19,7 +19,7 @@ sys.path.insert(0, ROOT)
 from generator import spec
 from tests import tensor_file
 
-BUILD = "cc -O3 -march=native -fopenmp -I. examples/run_model.c -lm".split()
+BUILD = "cc -O3 -march=native -I. examples/run_model.c -lm".split()
 STEPS = {"mlp": 60, "lenet": 60, "resnet_block": 6, "transformer_block": 2}
 
 

@@ -44,7 +44,7 @@ def main():
         for name in NAMES:
             out.write(f'#define {name.upper()}_KERNELS_IMPLEMENTATION\n#include "{name}_kernels.h"\n')
         out.write("#define BENCH_SETS(X) " + " ".join(f"X({name})" for name in NAMES) + "\n")
-    subprocess.run(nvcc + ["-O1", "-DGPUNN_NO_IMPLEMENTATION", '-DBENCH_KERNELS="sets.h"', "-Xcompiler", "-march=native,-fopenmp",
+    subprocess.run(nvcc + ["-O1", "-DGPUNN_NO_IMPLEMENTATION", '-DBENCH_KERNELS="sets.h"', "-Xcompiler", "-march=native",
                            os.path.join(HERE, "gpu_bench.c"), *(file + ".o" for file in files.values()), *options.objects,
                            *libraries, "-o", options.target], check=True)
 

@@ -115,12 +115,12 @@ for d in sorted(m.distributions(), key=lambda d: str(d.metadata["Name"])):
 }
 library() {
     local cc
-    cc -std=c99 -O3 -march=native -fopenmp $zlib -DGPUNN_IMPLEMENTATION -x c -c gpunn.h -o "$work/gpunn.o" &
+    cc -std=c99 -O3 -march=native $zlib -DGPUNN_IMPLEMENTATION -x c -c gpunn.h -o "$work/gpunn.o" &
     cc=$!
     "$NVCC" -std=c++17 -O3 -lineinfo -arch="$arch" --split-compile=0 $NVCC_FLAGS -I. -c gpunn_cuda.cu -o "$work/gpunn_cuda.o" && wait "$cc"
 }
 kernels() { # of a program's own: OBJECT FILE
-    "$NVCC" -std=c++17 -O3 -lineinfo -arch="$arch" $NVCC_FLAGS -DGPUNN_NO_IMPLEMENTATION -I. -Xcompiler -march=native,-fopenmp -x cu \
+    "$NVCC" -std=c++17 -O3 -lineinfo -arch="$arch" $NVCC_FLAGS -DGPUNN_NO_IMPLEMENTATION -I. -Xcompiler -march=native -x cu \
         -c "$2" -o "$1"
 }
 program() { # of a C file, the library's two objects, and kernels of its own; or what a Python file builds
@@ -137,14 +137,14 @@ program() { # of a C file, the library's two objects, and kernels of its own; or
         return
         ;;
     tests/gpu/products.cu) # gpunn_cuda.cu is a part of it, whose kernels it does not call
-        "$NVCC" -std=c++17 -O1 -Xptxas -O0 -diag-suppress 177 -arch="$arch" $NVCC_FLAGS -I. -Xcompiler -fopenmp "$file" "$work/gpunn.o" \
+        "$NVCC" -std=c++17 -O1 -Xptxas -O0 -diag-suppress 177 -arch="$arch" $NVCC_FLAGS -I. "$file" "$work/gpunn.o" \
             -o "$work/products" $zlib_link
         return
         ;;
     examples/*) own=$(ls "examples/kernels/$name"_*.cu 2>/dev/null) ;;
     tests/generator/fused.c)
         own="$work/sets_c.o $work/sets_cuda.o"
-        "$PYTHON" tests/generator/build_sets.py "$work/sets_c.o" h cc -std=c99 -O1 -march=native -fopenmp &&
+        "$PYTHON" tests/generator/build_sets.py "$work/sets_c.o" h cc -std=c99 -O1 -march=native &&
             "$PYTHON" tests/generator/build_sets.py "$work/sets_cuda.o" cu "$NVCC" -std=c++17 -O3 -lineinfo -arch="$arch" $NVCC_FLAGS || return
         ;;
     tests/unit/custom.c)
@@ -157,7 +157,7 @@ program() { # of a C file, the library's two objects, and kernels of its own; or
         kernels "$work/$name.o" "$file" || return
         file=$work/$name.o
     fi
-    "$NVCC" $level -lineinfo -arch="$arch" $NVCC_FLAGS $zlib -DGPUNN_NO_IMPLEMENTATION -I. -Xcompiler -march=native,-fopenmp "$file" $own \
+    "$NVCC" $level -lineinfo -arch="$arch" $NVCC_FLAGS $zlib -DGPUNN_NO_IMPLEMENTATION -I. -Xcompiler -march=native "$file" $own \
         "$work/gpunn.o" "$work/gpunn_cuda.o" -o "$work/$name" $cmocka $zlib_link
 }
 export -f machine library kernels program

@@ -8,7 +8,7 @@
 #define FUNCTIONS_KERNELS_H
 #include "gpunn.h"
 
-#define FUNCTIONS_KERNELS_STAMP 0xa5c6c77c8003c2c1ull /* of this text: functions_kernels.cu was written with it */
+#define FUNCTIONS_KERNELS_STAMP 0x5b0814079c894bcfull /* of this text: functions_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -52,6 +52,14 @@ FUNCTIONS_FN float functions_max(float a, float b)
 FUNCTIONS_FN float functions_abs(float x)
 {
     return fabsf(x);
+}
+
+/* Of the exact quotient: 9 for 1 and 0.1f. */
+FUNCTIONS_FN float functions_floordiv(float p, float q)
+{
+    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
+    const float low = floorf(whole);
+    return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
 
 FUNCTIONS_FN float functions_sign(float x)
@@ -224,6 +232,14 @@ FUNCTIONS_FN float functions_max(float a, float b)
 FUNCTIONS_FN float functions_abs(float x)
 {
     return fabsf(x);
+}
+
+/* Of the exact quotient: 9 for 1 and 0.1f. */
+FUNCTIONS_FN float functions_floordiv(float p, float q)
+{
+    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
+    const float low = floorf(whole);
+    return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
 
 FUNCTIONS_FN float functions_sign(float x)
@@ -470,14 +486,15 @@ FUNCTIONS_FN void functions_g0_forward_12(float x, float *cos_x)
     *cos_x = functions_cos(x);
 }
 FUNCTIONS_FN void functions_g0_forward_13(float x, float z, float *min_xz, float *max_xz, float *pow_xz, float *div_xz,
-                                          float *lt_xz, float *le_xz, float *gt_xz, float *ge_xz, float *eq_xz, float *ne_xz,
-                                          float *root)
+                                          float *floordiv_xz, float *lt_xz, float *le_xz, float *gt_xz, float *ge_xz,
+                                          float *eq_xz, float *ne_xz, float *root)
 {
     const float t0 = -z;
     *min_xz = functions_min(x, z);
     *max_xz = functions_max(x, z);
     *pow_xz = functions_pow(x, z);
     *div_xz = x / z;
+    *floordiv_xz = functions_floordiv(x, z);
     *lt_xz = functions_where(x < z, x, t0);
     *le_xz = functions_where(x <= z, x, t0);
     *gt_xz = functions_where(x > z, x, t0);
@@ -792,7 +809,7 @@ FUNCTIONS_LOOPS functions_g0_forward_12_loop(const gpunn_kernel_call *call, floa
     }
 }
 
-/* g0, forward: min_xz, max_xz, pow_xz, div_xz, lt_xz, le_xz, gt_xz, ge_xz, eq_xz, ne_xz, root */
+/* g0, forward: min_xz, max_xz, pow_xz, div_xz, floordiv_xz, lt_xz, le_xz, gt_xz, ge_xz, eq_xz, ne_xz, root */
 FUNCTIONS_LOOPS functions_g0_forward_13_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
                                 double *sums)
 {
@@ -802,13 +819,14 @@ FUNCTIONS_LOOPS functions_g0_forward_13_loop(const gpunn_kernel_call *call, floa
     float *const max_xz = (float *)call->data[16];
     float *const pow_xz = (float *)call->data[17];
     float *const div_xz = (float *)call->data[18];
-    float *const lt_xz = (float *)call->data[19];
-    float *const le_xz = (float *)call->data[20];
-    float *const gt_xz = (float *)call->data[21];
-    float *const ge_xz = (float *)call->data[22];
-    float *const eq_xz = (float *)call->data[23];
-    float *const ne_xz = (float *)call->data[24];
-    float *const root = (float *)call->data[25];
+    float *const floordiv_xz = (float *)call->data[19];
+    float *const lt_xz = (float *)call->data[20];
+    float *const le_xz = (float *)call->data[21];
+    float *const gt_xz = (float *)call->data[22];
+    float *const ge_xz = (float *)call->data[23];
+    float *const eq_xz = (float *)call->data[24];
+    float *const ne_xz = (float *)call->data[25];
+    float *const root = (float *)call->data[26];
     (void)stat;
     (void)sums;
     for (int64_t i = begin; i < end;) {
@@ -816,8 +834,8 @@ FUNCTIONS_LOOPS functions_g0_forward_13_loop(const gpunn_kernel_call *call, floa
         FUNCTIONS_VECTOR
         for (int j = 0; j < n; ++j)
             functions_g0_forward_13(x[i + j], z[i + j], &min_xz[i + j], &max_xz[i + j], &pow_xz[i + j], &div_xz[i + j],
-                                    &lt_xz[i + j], &le_xz[i + j], &gt_xz[i + j], &ge_xz[i + j], &eq_xz[i + j], &ne_xz[i + j],
-                                    &root[i + j]);
+                                    &floordiv_xz[i + j], &lt_xz[i + j], &le_xz[i + j], &gt_xz[i + j], &ge_xz[i + j],
+                                    &eq_xz[i + j], &ne_xz[i + j], &root[i + j]);
         i += n;
     }
 }
@@ -924,6 +942,7 @@ static const gpunn_kernel_operand functions_g0_forward_operands[] = {
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -31, -1},
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -32, -1},
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -33, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -34, -1},
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -40, -1},
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -41, -1},
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -42, -1},
@@ -940,7 +959,7 @@ static const gpunn_kernel functions_set[] = {
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
      {{NULL, 0, NULL, NULL},
-      {functions_g0_forward_operands, 26, functions_g0_forward, functions_g0_forward_workspace},
+      {functions_g0_forward_operands, 27, functions_g0_forward, functions_g0_forward_workspace},
       {NULL, 0, NULL, NULL}}},
 };
 static const int functions_evaluation0[] = {
