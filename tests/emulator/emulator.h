@@ -16,6 +16,8 @@
  *     EMULATOR_WORKSPACE bytes of the largest workspace with which cuDNN has a plan for attention, whatever its limit; none */
 #ifndef EMULATOR_H
 #define EMULATOR_H
+#include <stddef.h>
+
 /* Faults found so far in kernels and in the use of the runtime (each printed as it is found), and the last one's sentence. */
 int         emulator_faults(void);
 const char *emulator_fault(void);
