@@ -977,22 +977,6 @@ static void gpunn__module_describe(gpunn__module *module, const char *version_fu
     gpunn__module_locate(module, version_function);
 }
 
-/* Opens what fits the pattern beside the module, for others that will ask for it by name: the loader takes what is open. */
-static void gpunn__module_beside(const gpunn__module *module, const char *pattern)
-{
-#ifdef _WIN32
-    (void)module, (void)pattern;
-#else
-    const char *slash = strrchr(module->path, '/');
-    if (slash) {
-        glob_t found;
-        gpunn__files(&found, module->path, (size_t)(slash - module->path), pattern);
-        for (size_t i = 0; i < found.gl_pathc; i++) (void)dlopen(found.gl_pathv[i], RTLD_LAZY | RTLD_GLOBAL);
-        globfree(&found);
-    }
-#endif
-}
-
 /* Opens one library of the major version in `built`, the version of the header. Where it fails, text says why. */
 static bool gpunn__module_open(gpunn__module *module, const char *title, const char *file_format, const char *variable,
                                const char *version_function, size_t built, char *text, size_t text_size)
@@ -1035,6 +1019,22 @@ static bool gpunn__lt_find(gpunn__module *module, char *text, size_t text_size)
 }
 
 #if GPUNN__CUDNN
+/* Opens what fits the pattern beside the module, for others that will ask for it by name: the loader takes what is open. */
+static void gpunn__module_beside(const gpunn__module *module, const char *pattern)
+{
+#ifdef _WIN32
+    (void)module, (void)pattern;
+#else
+    const char *slash = strrchr(module->path, '/');
+    if (slash) {
+        glob_t found;
+        gpunn__files(&found, module->path, (size_t)(slash - module->path), pattern);
+        for (size_t i = 0; i < found.gl_pathc; i++) (void)dlopen(found.gl_pathv[i], RTLD_LAZY | RTLD_GLOBAL);
+        globfree(&found);
+    }
+#endif
+}
+
 /* cuDNN compiles attention at run time, by NVRTC, which opens its builtins by name in no folder but the loader's: those of wheels
  * and of toolkits that the loader does not know must be open by then. Without NVRTC attention has no plan, which the log hears. */
 static void gpunn__nvrtc_open(void)
@@ -4342,12 +4342,13 @@ __device__ __forceinline__ int64_t gpunn__norm_item(const gpunn__norm &b, const 
     return image * b.channels * b.inner + place.start;
 }
 
-/* What is not in the mask may be anything. PACKS: the mask is full, and the elements lie side by side. */
+/* What is not in the mask may be anything. PACKS: the mask is full, and the elements lie side by side. alone: nothing beside the mask
+ * is read, since other blocks may be writing it. */
 template <bool PACKS>
 __device__ __forceinline__ void gpunn__norm_load(const gpunn__norm &b, const void *data, gpunn_dtype dtype, int64_t at,
-                                                 unsigned mask, float v[8])
+                                                 unsigned mask, float v[8], bool alone = false)
 {
-    if (PACKS || (b.stride == 1 && at + GPUNN__PACK <= b.count))
+    if (PACKS || (b.stride == 1 && (alone ? mask == 0xFF : at + GPUNN__PACK <= b.count)))
         gpunn__load8(data, dtype, at, v);
     else {
 #pragma unroll
@@ -4362,7 +4363,7 @@ __device__ __forceinline__ void gpunn__norm_store(const gpunn__norm &b, void *da
 {
     if (add) {
         float old[8];
-        gpunn__norm_load<PACKS>(b, data, dtype, at, mask, old);
+        gpunn__norm_load<PACKS>(b, data, dtype, at, mask, old, true);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) v[j] += old[j];
     }
@@ -4403,13 +4404,13 @@ template <bool PACKS>
 __device__ __forceinline__ void gpunn__norm_gradient(const gpunn__norm &b, int64_t at, unsigned mask, bool summed, float g[8])
 {
     if (summed && b.dresidual && !b.add_residual) {
-        gpunn__norm_load<PACKS>(b, b.dresidual, b.dresidual_dtype, at, mask, g);
+        gpunn__norm_load<PACKS>(b, b.dresidual, b.dresidual_dtype, at, mask, g, true);
         return;
     }
-    gpunn__norm_load<PACKS>(b, b.g, b.g_dtype, at, mask, g);
+    gpunn__norm_load<PACKS>(b, b.g, b.g_dtype, at, mask, g, true);
     float other[8];
     if (b.more) {
-        gpunn__norm_load<PACKS>(b, b.more, b.g_dtype, at, mask, other);
+        gpunn__norm_load<PACKS>(b, b.more, b.g_dtype, at, mask, other, true);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) g[j] += other[j];
     }
@@ -6195,7 +6196,8 @@ struct gpunn__row_apply {
     }
 };
 
-template <bool CENTERED> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__row_norm_kernel(const gpunn__row_norm b)
+template <bool CENTERED>
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kernel(const gpunn__row_norm b)
 {
     GPUNN__FOLLOW();
     const gpunn__along &a = b.along;
