@@ -1791,6 +1791,7 @@ struct gpunn_kernel_set {
 #include <dirent.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
+#undef NCC /* a word of terminals, and of programs */
 #include <sys/time.h>
 #include <unistd.h>
 #ifndef GPUNN_NO_THREADS

@@ -44,6 +44,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utility>
 
 #if defined(__GNUC__)
 #define GPUNN__UNUSED __attribute__((unused))
@@ -63,7 +64,14 @@ enum {
 /* GPUNN__LAUNCH(cuda, kernel, blocks, threads, arguments...): a status. kernel may be a template's instance in parentheses. */
 #ifndef GPUNN__LAUNCH
 #define GPUNN__LAUNCH(cuda, kernel, blocks, threads, ...) \
-    (kernel<<<(blocks), (threads), 0, (cuda)->stream>>>(__VA_ARGS__), gpunn__cuda_launched((cuda), #kernel))
+    (gpunn__launch((cuda), (kernel), (blocks), (threads), __VA_ARGS__), gpunn__cuda_launched((cuda), #kernel))
+#endif
+/* The first statement of each kernel: from Hopper on, its blocks are set up while what was launched before still ends (programmatic
+ * dependent launch), and wait here until all of that is done and to be seen. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define GPUNN__FOLLOW() cudaGridDependencySynchronize()
+#else
+#define GPUNN__FOLLOW() ((void)0)
 #endif
 /* return TRY(...): hands on a failure. */
 #define GPUNN__TRY(call)                         \
@@ -96,6 +104,7 @@ typedef struct gpunn__cuda {
     char                 name[160];
     gpunn_device_args    args;      /* as opened: hooks, deterministic, benchmark, workspace_limit (default in place) */
     bool                 plain;     /* GPUNN_PLAIN: nothing is captured, and each step is waited for */
+    bool                 overlaps;  /* kernels are set up while those before them end */
     gpunn_status         dead;      /* sticky: after a fault of the device every call gives this */
     char                 text[512]; /* the last failure's sentence */
     cudaMemPool_t        pool;
@@ -115,6 +124,23 @@ typedef struct gpunn__cuda {
 static gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...);
 static gpunn_status gpunn__cuda_check(gpunn__cuda *cuda, cudaError_t error, const char *call);
 static gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, const char *kernel); /* checks cudaGetLastError */
+
+#ifndef GPUNN__EMULATOR
+template <typename... P, typename... A>
+static void gpunn__launch(const gpunn__cuda *cuda, void (*kernel)(P...), dim3 blocks, dim3 threads, A &&...arguments)
+{
+    cudaLaunchConfig_t  config = {};
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = blocks;
+    config.blockDim = threads;
+    config.stream = cuda->stream;
+    config.attrs = &overlap;
+    config.numAttrs = cuda->overlaps ? 1 : 0;
+    (void)cudaLaunchKernelEx(&config, kernel, std::forward<A>(arguments)...);
+}
+#endif
 
 /* Host memory that lives until the device is closed, found again by its key: descriptors and chosen algorithms. The first time
  * it comes zeroed and *fresh is true. destroy (may be NULL) is called at closing. NULL: out of memory. key's first bytes tell
@@ -529,6 +555,7 @@ typedef struct gpunn__packet {
 /* to[0 .. bytes) = packet: each block 128 words of it. */
 static __global__ void gpunn__unpack_kernel(char *to, unsigned bytes, const gpunn__packet packet)
 {
+    GPUNN__FOLLOW();
     unsigned i = blockIdx.x * 128 + threadIdx.x;
     if (4 * i >= bytes) return;
     unsigned word = packet.word[i];
@@ -950,22 +977,6 @@ static void gpunn__module_describe(gpunn__module *module, const char *version_fu
     gpunn__module_locate(module, version_function);
 }
 
-/* Opens what fits the pattern beside the module, for others that will ask for it by name: the loader takes what is open. */
-static void gpunn__module_beside(const gpunn__module *module, const char *pattern)
-{
-#ifdef _WIN32
-    (void)module, (void)pattern;
-#else
-    const char *slash = strrchr(module->path, '/');
-    if (slash) {
-        glob_t found;
-        gpunn__files(&found, module->path, (size_t)(slash - module->path), pattern);
-        for (size_t i = 0; i < found.gl_pathc; i++) (void)dlopen(found.gl_pathv[i], RTLD_LAZY | RTLD_GLOBAL);
-        globfree(&found);
-    }
-#endif
-}
-
 /* Opens one library of the major version in `built`, the version of the header. Where it fails, text says why. */
 static bool gpunn__module_open(gpunn__module *module, const char *title, const char *file_format, const char *variable,
                                const char *version_function, size_t built, char *text, size_t text_size)
@@ -1008,6 +1019,22 @@ static bool gpunn__lt_find(gpunn__module *module, char *text, size_t text_size)
 }
 
 #if GPUNN__CUDNN
+/* Opens what fits the pattern beside the module, for others that will ask for it by name: the loader takes what is open. */
+static void gpunn__module_beside(const gpunn__module *module, const char *pattern)
+{
+#ifdef _WIN32
+    (void)module, (void)pattern;
+#else
+    const char *slash = strrchr(module->path, '/');
+    if (slash) {
+        glob_t found;
+        gpunn__files(&found, module->path, (size_t)(slash - module->path), pattern);
+        for (size_t i = 0; i < found.gl_pathc; i++) (void)dlopen(found.gl_pathv[i], RTLD_LAZY | RTLD_GLOBAL);
+        globfree(&found);
+    }
+#endif
+}
+
 /* cuDNN compiles attention at run time, by NVRTC, which opens its builtins by name in no folder but the loader's: those of wheels
  * and of toolkits that the loader does not know must be open by then. Without NVRTC attention has no plan, which the log hears. */
 static void gpunn__nvrtc_open(void)
@@ -1631,6 +1658,7 @@ __device__ __forceinline__ void gpunn__product_make(const gpunn__product *p)
 /* blockIdx.y: which product. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__product_kernel(gpunn__product_pair pair)
 {
+    GPUNN__FOLLOW();
     gpunn__product_make(&pair.p[blockIdx.y]);
 }
 
@@ -2695,6 +2723,7 @@ static gpunn_status gpunn__turn(gpunn__cuda *cuda, const gpunn_value *to, bool t
 static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
     gpunn__columns_kernel(gpunn__convolution v, const void *x, void *columns, gpunn_dtype dtype, int64_t count)
 {
+    GPUNN__FOLLOW();
     const int64_t stride = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
     for (int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK; at < count; at += stride) {
         const int64_t line = gpunn__quotient(at, v.q), slice = gpunn__quotient(line, v.p), cell = gpunn__quotient(slice, v.o);
@@ -2738,6 +2767,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__gather_kernel(gpunn__convolution v, const float *columns, void *x, gpunn_dtype dtype, int64_t count, bool accumulate)
 {
+    GPUNN__FOLLOW();
     for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (int64_t)gridDim.x * blockDim.x) {
         const int64_t row = at / v.w, slice = row / v.h, plane = slice / v.d;
         const int64_t d = slice - plane * v.d + v.padding[0], h = row - slice * v.h + v.padding[1];
@@ -2805,6 +2835,7 @@ typedef struct gpunn__depthwise {
 /* y = or += for every element the sum over what its window sees of x, kd, kh and kw in order. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_kernel(const gpunn__depthwise v)
 {
+    GPUNN__FOLLOW();
     const gpunn__convolution &conv = v.conv;
     const int64_t             step = gpunn__volume_step(v.x);
     for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < v.count; at += (int64_t)gridDim.x * blockDim.x) {
@@ -2836,6 +2867,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_ker
 /* x = or += for every element the sum over the windows that see it, filter by filter, kd, kh and kw in order. */
 static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_data_kernel(const gpunn__depthwise v)
 {
+    GPUNN__FOLLOW();
     const gpunn__convolution &conv = v.conv;
     const int64_t             step = gpunn__volume_step(v.y), filters = gpunn__quotient(conv.k, conv.c);
     for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < v.count; at += (int64_t)gridDim.x * blockDim.x) {
@@ -2869,6 +2901,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__depthwise_dat
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__depthwise_filter_kernel(const gpunn__depthwise v, float *partial, int64_t images)
 {
+    GPUNN__FOLLOW();
     const gpunn__convolution &conv = v.conv;
     const int64_t             weights = conv.k * conv.kd * conv.kh * conv.kw, area = conv.o * conv.p * conv.q;
     const int64_t             part = blockIdx.x / weights, weight = blockIdx.x - part * weights, row = weight / conv.kw;
@@ -3276,6 +3309,7 @@ __device__ __forceinline__ int gpunn__pool_marked(const gpunn__pool &p, int64_t 
 /* A NaN wins, over an earlier NaN too, and of equal cells the first. */
 template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_kernel(const gpunn__pool p)
 {
+    GPUNN__FOLLOW();
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     int     size = (deep ? p.z.out : 1) * p.y.out * p.x.out;
     for (; i < p.results; i += step) {
@@ -3320,6 +3354,7 @@ typedef struct gpunn__most {
 /* A block, of any number of whole warps, for each result. */
 template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_large_kernel(const gpunn__pool p)
 {
+    GPUNN__FOLLOW();
     int size = (deep ? p.z.out : 1) * p.y.out * p.x.out;
     for (int64_t i = blockIdx.x; i < p.results; i += gridDim.x) {
         int64_t            volume = i / size;
@@ -3362,6 +3397,7 @@ template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gp
 template <bool deep>
 static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4) gpunn__pool_back_kernel(const gpunn__pool p)
 {
+    GPUNN__FOLLOW();
     int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
     int64_t step = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
     int     size = (deep ? p.z.n : 1) * p.y.n * p.x.n;
@@ -3439,6 +3475,7 @@ __device__ __forceinline__ void gpunn__pool_store(const gpunn__pool &p, int64_t 
 /* Planes only, as the next. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_last_kernel(const gpunn__pool p)
 {
+    GPUNN__FOLLOW();
     int items = p.y.out * p.x.out * p.packs, step = (int)(gridDim.x * blockDim.x);
     for (int64_t image = blockIdx.y; image < p.images; image += gridDim.y)
         for (int item = (int)(blockIdx.x * blockDim.x + threadIdx.x); item < items; item += step) {
@@ -3472,6 +3509,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_last_kernel
 
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_last_back_kernel(const gpunn__pool p)
 {
+    GPUNN__FOLLOW();
     int items = p.y.n * p.x.n * p.packs, step = (int)(gridDim.x * blockDim.x);
     for (int64_t image = blockIdx.y; image < p.images; image += gridDim.y)
         for (int item = (int)(blockIdx.x * blockDim.x + threadIdx.x); item < items; item += step) {
@@ -3567,6 +3605,7 @@ typedef struct gpunn__pool_relu {
 /* A block for each channel, a thread for each window. */
 static __global__ void __launch_bounds__(1024) gpunn__pool_relu_back_kernel(const gpunn__pool_relu r)
 {
+    GPUNN__FOLLOW();
     const gpunn__pool &p = r.p;
     const int          size = p.y.out * p.x.out;
     float              sum = 0;
@@ -3774,6 +3813,7 @@ __device__ __forceinline__ bool gpunn__takes_corner(const gpunn__sampling &s, in
 
 template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_kernel(const gpunn__sampling s)
 {
+    GPUNN__FOLLOW();
     int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     for (; point < s.samples * s.points; point += step) {
         gpunn__cell_pair place[AXES];
@@ -3796,6 +3836,7 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 /* The gradient of the grid. */
 template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_slopes_kernel(const gpunn__sampling s)
 {
+    GPUNN__FOLLOW();
     int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     for (; point < s.samples * s.points; point += step) {
         gpunn__cell_pair place[AXES];
@@ -3831,6 +3872,7 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 /* Clears the sums and finds the largest gradient of y. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_clear_kernel(const gpunn__sampling s)
 {
+    GPUNN__FOLLOW();
     int64_t first = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     float   largest = 0;
     for (int64_t i = first; i < s.samples * s.channels * s.cells; i += step) s.sums[i] = 0;
@@ -3853,6 +3895,7 @@ __device__ __forceinline__ double gpunn__sample_scale(const gpunn__sampling &s)
 
 template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_back_kernel(const gpunn__sampling s)
 {
+    GPUNN__FOLLOW();
     int64_t      point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     const double scale = gpunn__sample_scale(s);
     if (scale != scale) return;
@@ -3876,6 +3919,7 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_finish_kernel(const gpunn__sampling s)
 {
+    GPUNN__FOLLOW();
     int64_t      i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     const double unit = 1 / gpunn__sample_scale(s);
     for (; i < s.samples * s.channels * s.cells; i += step) {
@@ -3973,6 +4017,7 @@ __device__ __forceinline__ void gpunn__affine_at(const gpunn__affine_points &a, 
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_kernel(const gpunn__affine_points a)
 {
+    GPUNN__FOLLOW();
     int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     for (; point < a.samples * a.points; point += step) {
         int64_t sample = point / a.points, row = sample * a.axes * (a.axes + 1);
@@ -3992,6 +4037,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_kernel(co
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_back_kernel(const gpunn__affine_points a)
 {
+    GPUNN__FOLLOW();
     for (int64_t part = blockIdx.x; part < a.samples * a.parts; part += gridDim.x) {
         int64_t sample = part / a.parts, first = (part - sample * a.parts) * a.each;
         int64_t end = first + a.each < a.points ? first + a.each : a.points;
@@ -4016,6 +4062,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_back_kern
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_finish_kernel(const gpunn__affine_points a)
 {
+    GPUNN__FOLLOW();
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     int     columns = a.axes + 1;
     for (; i < a.samples * a.axes * columns; i += step) {
@@ -4116,6 +4163,7 @@ __device__ __forceinline__ float gpunn__resize_weight(const gpunn__resize &r, co
 
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__resize_kernel(const gpunn__resize r)
 {
+    GPUNN__FOLLOW();
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     int     size = r.z.out * r.y.out * r.x.out;
     for (; i < r.results; i += step) {
@@ -4140,6 +4188,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__resize_kernel
 /* block: all its threads share a cell. */
 template <bool block> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__resize_back_kernel(const gpunn__resize r)
 {
+    GPUNN__FOLLOW();
     int64_t i = block ? blockIdx.x : blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
     int64_t step = block ? gridDim.x : (int64_t)gridDim.x * blockDim.x;
     int     size = r.z.in * r.y.in * r.x.in;
@@ -4293,12 +4342,13 @@ __device__ __forceinline__ int64_t gpunn__norm_item(const gpunn__norm &b, const 
     return image * b.channels * b.inner + place.start;
 }
 
-/* What is not in the mask may be anything. PACKS: the mask is full, and the elements lie side by side. */
+/* What is not in the mask may be anything. PACKS: the mask is full, and the elements lie side by side. alone: nothing beside the mask
+ * is read, since other blocks may be writing it. */
 template <bool PACKS>
 __device__ __forceinline__ void gpunn__norm_load(const gpunn__norm &b, const void *data, gpunn_dtype dtype, int64_t at,
-                                                 unsigned mask, float v[8])
+                                                 unsigned mask, float v[8], bool alone = false)
 {
-    if (PACKS || (b.stride == 1 && at + GPUNN__PACK <= b.count))
+    if (PACKS || (b.stride == 1 && (alone ? mask == 0xFF : at + GPUNN__PACK <= b.count)))
         gpunn__load8(data, dtype, at, v);
     else {
 #pragma unroll
@@ -4313,7 +4363,7 @@ __device__ __forceinline__ void gpunn__norm_store(const gpunn__norm &b, void *da
 {
     if (add) {
         float old[8];
-        gpunn__norm_load<PACKS>(b, data, dtype, at, mask, old);
+        gpunn__norm_load<PACKS>(b, data, dtype, at, mask, old, true);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) v[j] += old[j];
     }
@@ -4354,13 +4404,13 @@ template <bool PACKS>
 __device__ __forceinline__ void gpunn__norm_gradient(const gpunn__norm &b, int64_t at, unsigned mask, bool summed, float g[8])
 {
     if (summed && b.dresidual && !b.add_residual) {
-        gpunn__norm_load<PACKS>(b, b.dresidual, b.dresidual_dtype, at, mask, g);
+        gpunn__norm_load<PACKS>(b, b.dresidual, b.dresidual_dtype, at, mask, g, true);
         return;
     }
-    gpunn__norm_load<PACKS>(b, b.g, b.g_dtype, at, mask, g);
+    gpunn__norm_load<PACKS>(b, b.g, b.g_dtype, at, mask, g, true);
     float other[8];
     if (b.more) {
-        gpunn__norm_load<PACKS>(b, b.more, b.g_dtype, at, mask, other);
+        gpunn__norm_load<PACKS>(b, b.more, b.g_dtype, at, mask, other, true);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) g[j] += other[j];
     }
@@ -4477,6 +4527,7 @@ __device__ __forceinline__ gpunn__moments gpunn__norm_moments(const gpunn__norm 
 
 static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) gpunn__norm_kernel(const gpunn__norm b)
 {
+    GPUNN__FOLLOW();
     gpunn__norm_place place = gpunn__norm_start(b);
     float             mean = 0, variance = 0;
     if (b.training) {
@@ -4519,6 +4570,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
 
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_kernel(const gpunn__norm b)
 {
+    GPUNN__FOLLOW();
     gpunn__norm_place place = gpunn__norm_start(b);
     float2           *partial = (float2 *)b.partial + place.channel * b.parts, sum = {0, 0};
     float             mean = place.used ? b.saved[place.channel] : 0;
@@ -4688,6 +4740,7 @@ __device__ __forceinline__ float gpunn__norm_pack_moments(const gpunn__norm &b, 
 
 static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) gpunn__norm_packs_kernel(const gpunn__norm b)
 {
+    GPUNN__FOLLOW();
     const gpunn__norm_pack place = gpunn__norm_pack_start(b);
     const int64_t          channel = place.channel - place.column * GPUNN__PACK + threadIdx.x; /* of which this thread tells */
     const bool             tells = (int)threadIdx.x < b.tile && channel < b.channels;
@@ -4733,6 +4786,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
 template <bool BY_X>
 static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3)) gpunn__norm_packs_back_kernel(const gpunn__norm b)
 {
+    GPUNN__FOLLOW();
     const gpunn__norm_pack place = gpunn__norm_pack_start(b);
     const int64_t          channel = place.channel - place.column * GPUNN__PACK + threadIdx.x; /* of which this thread tells */
     const bool             tells = (int)threadIdx.x < b.tile && channel < b.channels;
@@ -4929,6 +4983,7 @@ __device__ __forceinline__ float2 gpunn__finish_line(const gpunn__finish &f, int
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_kernel(const gpunn__finish f)
 {
+    GPUNN__FOLLOW();
     int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
     int64_t step = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
     for (; i < f.count; i += step) {
@@ -4955,6 +5010,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_kernel(co
 /* With the maxima over what comes out: a thread for each window. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_pool_kernel(const gpunn__finish f, const gpunn__pool p)
 {
+    GPUNN__FOLLOW();
     const int size = p.y.out * p.x.out;
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < p.results; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t volume = i / size;
@@ -5023,6 +5079,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__dropout_kernel(const void *x, gpunn_dtype x_dtype, void *y, gpunn_dtype y_dtype, int64_t count, bool add,
                           const gpunn__device_state *state, unsigned site, unsigned keep, float scale)
 {
+    GPUNN__FOLLOW();
     int64_t  pack = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
     uint64_t seed = state->seed, run = state->step;
     for (; pack * GPUNN__PACK < count; pack += (int64_t)gridDim.x * blockDim.x) {
@@ -5315,6 +5372,7 @@ __device__ __forceinline__ int64_t gpunn__reduction_line(const gpunn__reduction 
 template <int KIND>
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_rows_kernel(const gpunn__reduction r)
 {
+    GPUNN__FOLLOW();
     int     thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
     int64_t units = r.kept * r.chunks;
     for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
@@ -5340,6 +5398,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_rows_k
 template <int KIND, int N>
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_columns_kernel(const gpunn__reduction r)
 {
+    GPUNN__FOLLOW();
     __shared__ float part[N][GPUNN__THREADS];
     int              thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
     int64_t          units = r.chunks * r.kept * r.tiles;
@@ -5493,6 +5552,7 @@ typedef struct gpunn__spread {
 
 template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__spread_kernel(const gpunn__spread s)
 {
+    GPUNN__FOLLOW();
     int64_t step = (int64_t)gridDim.x * blockDim.x * N;
     for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < s.count; i += step) {
         int64_t row = gpunn__quotient(i, s.dim[0]), stride = s.stride[0];
@@ -5605,6 +5665,7 @@ __device__ __forceinline__ int64_t gpunn__energy_at(const gpunn__energy &e, int 
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_kernel(const gpunn__energy e, double *partials)
 {
+    GPUNN__FOLLOW();
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     double  sum = 0;
     for (; i < e.n; i += step) {
@@ -5624,6 +5685,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_kernel(co
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__energy_finish_kernel(const double *partials, int count, void *y, gpunn_dtype dtype)
 {
+    GPUNN__FOLLOW();
     double sum = 0;
     for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) sum += partials[i];
     sum = gpunn__block_reduce(sum, gpunn__add());
@@ -5632,6 +5694,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_back_kernel(const gpunn__energy e)
 {
+    GPUNN__FOLLOW();
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     float   dy = 2 * gpunn__load(e.dy, e.dy_dtype, 0);
     for (; i < e.n; i += step) {
@@ -5771,6 +5834,7 @@ struct gpunn__argmax_visit {
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__argmax_kernel(const gpunn__along a)
 {
+    GPUNN__FOLLOW();
     for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
         gpunn__line         line = gpunn__along_line(a, first);
         gpunn__argmax_visit visit = {a.x, a.x_type, line.stride, -INFINITY, INT64_MAX};
@@ -5808,6 +5872,7 @@ typedef struct gpunn__greater {
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__topk_kernel(const gpunn__along a, int64_t k, bool largest)
 {
+    GPUNN__FOLLOW();
     for (int64_t line = blockIdx.x; line < a.lines; line += gridDim.x) {
         int64_t  outer = gpunn__quotient(line, a.inner), column = line - outer * a.inner, begin = outer * a.n * a.inner + column;
         uint64_t last = 0;
@@ -5859,6 +5924,7 @@ __device__ __forceinline__ int64_t gpunn__cumsum_place(const gpunn__cumsum &k, i
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_lines_kernel(const gpunn__cumsum k)
 {
+    GPUNN__FOLLOW();
     int64_t line = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; line < k.along.lines; line += (int64_t)gridDim.x * blockDim.x) {
         float sum = 0;
@@ -5872,6 +5938,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_lines_ker
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_block_kernel(const gpunn__cumsum k)
 {
+    GPUNN__FOLLOW();
     __shared__ float part[GPUNN__THREADS];
     int              t = (int)threadIdx.x;
     for (int64_t line = blockIdx.x; line < k.along.lines; line += gridDim.x) {
@@ -5961,6 +6028,7 @@ struct gpunn__softmax_visit {
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_kernel(const gpunn__along a)
 {
+    GPUNN__FOLLOW();
     for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
         gpunn__line          line = gpunn__along_line(a, first);
         gpunn__exp_sum       s = gpunn__exp_sum_of(a, line);
@@ -6007,6 +6075,7 @@ struct gpunn__softmax_slope_visit {
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_backward_kernel(const gpunn__along a)
 {
+    GPUNN__FOLLOW();
     for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
         gpunn__line              line = gpunn__along_line(a, first);
         gpunn__softmax_dot_visit dot = {a, line.stride, 0};
@@ -6127,8 +6196,10 @@ struct gpunn__row_apply {
     }
 };
 
-template <bool CENTERED> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__row_norm_kernel(const gpunn__row_norm b)
+template <bool CENTERED>
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kernel(const gpunn__row_norm b)
 {
+    GPUNN__FOLLOW();
     const gpunn__along &a = b.along;
     for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
         gpunn__line                  line = gpunn__along_line(a, first);
@@ -6281,6 +6352,7 @@ template <int N>
 static __global__ void __launch_bounds__(GPUNN__THREADS, 3)
     gpunn__row_norm_back_kernel(const gpunn__reduction r, const gpunn__row_norm b)
 {
+    GPUNN__FOLLOW();
     if (b.along.out) gpunn__row_norm_dx(b);
     gpunn__row_norm_columns<N>(r, b);
 }
@@ -6395,6 +6467,7 @@ struct gpunn__group_apply {
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_kernel(const gpunn__group_norm b)
 {
+    GPUNN__FOLLOW();
     const gpunn__along &a = b.along;
     for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
         gpunn__line              line = gpunn__along_line(a, first);
@@ -6432,6 +6505,7 @@ struct gpunn__group_sums {
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__group_norm_sums_kernel(const gpunn__group_norm b, const gpunn__along a)
 {
+    GPUNN__FOLLOW();
     for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
         gpunn__line       line = gpunn__along_line(a, first);
         bool              there = line.index < a.lines;
@@ -6470,6 +6544,7 @@ struct gpunn__group_slope {
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_back_kernel(const gpunn__group_norm b)
 {
+    GPUNN__FOLLOW();
     const gpunn__along &a = b.along;
     for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
         gpunn__line line = gpunn__along_line(a, first);
@@ -6549,6 +6624,7 @@ typedef struct gpunn__rows {
 
 template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_kernel(const gpunn__rows r)
 {
+    GPUNN__FOLLOW();
     int64_t packs = r.width / N, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < r.count * packs; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t at = gpunn__quotient(i, packs), column = (i - at * packs) * N, row = gpunn__integer(r.index, r.index_type, at);
@@ -6584,6 +6660,7 @@ __device__ __forceinline__ int gpunn__sort_load(const gpunn__rows &r, int64_t ti
 /* Each thread counts the tokens of one digit. */
 static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_count_kernel(const gpunn__rows r)
 {
+    GPUNN__FOLLOW();
     __shared__ uint2 item[GPUNN__SORT_TILE];
     int              size = gpunn__sort_load(r, blockIdx.x, item);
     unsigned         found = 0;
@@ -6594,6 +6671,7 @@ static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_count_kernel
 /* Each thread moves the tokens of one digit, in order, behind those of smaller digits and of tiles before. */
 static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(const gpunn__rows r)
 {
+    GPUNN__FOLLOW();
     __shared__ uint2    item[GPUNN__SORT_TILE];
     __shared__ unsigned total[GPUNN__DIGITS];
     int                 size = gpunn__sort_load(r, blockIdx.x, item);
@@ -6613,6 +6691,7 @@ static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(
 /* Zeroes the rows that no token names: a warp looks for each. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_zero_kernel(const gpunn__rows r)
 {
+    GPUNN__FOLLOW();
     unsigned lane = threadIdx.x & 31;
     int64_t  row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> 5, step = (int64_t)gridDim.x * blockDim.x >> 5;
     for (; row < r.n; row += step) {
@@ -6665,6 +6744,7 @@ enum { GPUNN__ROWS_THREADS = 512, GPUNN__ROWS_ALONE = 32 };
 template <int N>
 static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum_kernel(const gpunn__rows r, unsigned across)
 {
+    GPUNN__FOLLOW();
     __shared__ float part[N][GPUNN__ROWS_THREADS];
     unsigned         groups = GPUNN__ROWS_THREADS / across, group = threadIdx.x / across;
     int64_t          start = (int64_t)(threadIdx.x & (across - 1)) * N;
@@ -6772,6 +6852,7 @@ typedef struct gpunn__gather {
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_kernel(const gpunn__gather g)
 {
+    GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t line = gpunn__quotient(i, g.inner), at = gpunn__integer(g.index, g.index_type, i);
@@ -6783,6 +6864,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_k
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_few_kernel(const gpunn__gather g)
 {
+    GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < g.outer * g.n * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n);
@@ -6797,6 +6879,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_few_kerne
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_line_kernel(const gpunn__gather g)
 {
+    GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < g.outer * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t o = gpunn__quotient(i, g.inner), to = o * g.n * g.inner + (i - o * g.inner);
@@ -7330,6 +7413,7 @@ struct gpunn__attention_weigh {
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_kernel(const gpunn__attention t)
 {
+    GPUNN__FOLLOW();
     for (int64_t first = gpunn__along_first(t.a); first < t.a.lines; first += gpunn__along_step(t.a)) {
         const gpunn__line           line = gpunn__along_line(t.a, first);
         const gpunn__attention_line own = gpunn__attention_line_of(t, line.index);
@@ -7396,6 +7480,7 @@ struct gpunn__attention_slope {
 /* Weights and ds may lie where scores and dp did. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_backward_kernel(const gpunn__attention t)
 {
+    GPUNN__FOLLOW();
     for (int64_t first = gpunn__along_first(t.a); first < t.a.lines; first += gpunn__along_step(t.a)) {
         const gpunn__line           line = gpunn__along_line(t.a, first);
         const gpunn__attention_line own = gpunn__attention_line_of(t, line.index);
@@ -7529,6 +7614,7 @@ enum { GPUNN__ATTENTION_TILE = 128 }; /* of rows and keys: the largest in cuDNN'
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__attention_bias_kernel(const void *mask, bool choice, int64_t mask_s, float *to, int64_t rows, int64_t s, int64_t pitch)
 {
+    GPUNN__FOLLOW();
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * pitch; i += (int64_t)gridDim.x * blockDim.x) {
         const int64_t row = gpunn__quotient(i, pitch), c = i - row * pitch, at = mask_s == 1 ? row : row * mask_s + c;
         float         x = GPUNN__HIDDEN;
@@ -7542,6 +7628,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_lengths_kernel(int *to, int64_t n, int rows, int keys)
 {
+    GPUNN__FOLLOW();
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < 2 * n; i += (int64_t)gridDim.x * blockDim.x)
         to[i] = i < n ? rows : keys;
 }
@@ -7550,6 +7637,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_length
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__attention_unseen_kernel(const gpunn__dnn_attention a, float *lse, void *y)
 {
+    GPUNN__FOLLOW();
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.n * a.heads * a.l;
          i += (int64_t)gridDim.x * blockDim.x) {
         if (!(lse[i] < 0.5f * (GPUNN__HIDDEN + GPUNN__LEAST))) continue;
@@ -7999,6 +8087,7 @@ static __device__ __forceinline__ float gpunn__recurrent_before(const gpunn__rec
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_kernel(const gpunn__recurrent r)
 {
+    GPUNN__FOLLOW();
     const int64_t H = r.hidden, t = gpunn__recurrent_time(r, r.step);
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.batch * H; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t n = i / H, k = i - n * H, length = gpunn__recurrent_length(r, n);
@@ -8046,6 +8135,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_cell_k
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_slope_kernel(const gpunn__recurrent r)
 {
+    GPUNN__FOLLOW();
     const int64_t H = r.hidden, t = gpunn__recurrent_time(r, r.step);
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.batch * H; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t n = i / H, k = i - n * H, length = gpunn__recurrent_length(r, n);
@@ -8088,6 +8178,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_slope_
 /* to[time][n][hidden]: the h that each step starts from. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_before_kernel(const gpunn__recurrent r, float *to)
 {
+    GPUNN__FOLLOW();
     int64_t count = r.length * r.batch * r.hidden;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t row = i / r.hidden, t = row / r.batch;
@@ -8142,6 +8233,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__recurrent_copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count,
                                  bool add)
 {
+    GPUNN__FOLLOW();
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
         float x = from ? gpunn__load(from, from_dtype, i) : 0;
         gpunn__store(to, to_dtype, i, add ? gpunn__load(to, to_dtype, i) + x : x);
@@ -8369,6 +8461,7 @@ typedef struct gpunn__recurrent_parts {
 /* all = own, or back: own = or += all. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__recurrent_parts_kernel(const gpunn__recurrent_parts p, bool back)
 {
+    GPUNN__FOLLOW();
     for (int j = 0; j < p.count; j++) {
         float *const own = p.part[j].own, *const all = p.all + p.part[j].at;
         const bool add = p.part[j].add;
@@ -8595,11 +8688,13 @@ __device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &
 
 static __global__ void __launch_bounds__(1024) gpunn__class_loss_kernel(const gpunn__class_loss l)
 {
+    GPUNN__FOLLOW();
     gpunn__class_loss_make(l);
 }
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_total_kernel(const gpunn__class_loss l, int parts)
 {
+    GPUNN__FOLLOW();
     double loss = 0, weights = 0;
     for (int i = threadIdx.x; i < parts; i += blockDim.x) {
         loss += l.partial[i].x;
@@ -8658,6 +8753,7 @@ __device__ __forceinline__ void gpunn__class_loss_slope(const gpunn__class_loss 
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_backward_kernel(const gpunn__class_loss l)
 {
+    GPUNN__FOLLOW();
     gpunn__class_loss_slope(l);
 }
 
@@ -8771,6 +8867,7 @@ __device__ __forceinline__ double gpunn__ctc_share(const gpunn__ctc &c, int64_t 
 
 static __global__ void __launch_bounds__(512) gpunn__ctc_forward_kernel(const gpunn__ctc c)
 {
+    GPUNN__FOLLOW();
     const int64_t sample = blockIdx.x;
     int64_t       times, n = gpunn__ctc_places(c, sample, &times);
     float        *skip = c.skip + sample * c.row, *first = c.rows + sample * c.row_count * c.row + 2, *row = first;
@@ -8811,6 +8908,7 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_forward_kernel(const gp
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__ctc_total_kernel(const gpunn__ctc c)
 {
+    GPUNN__FOLLOW();
     double total = 0;
     for (int64_t i = threadIdx.x; i < c.samples; i += blockDim.x) {
         double share = gpunn__ctc_share(c, i), cost = share == 0 ? 0 : share * c.loss[i];
@@ -8823,6 +8921,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__ctc_total_kernel
 
 static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const gpunn__ctc c)
 {
+    GPUNN__FOLLOW();
     const int64_t sample = blockIdx.x;
     int64_t       times, n = gpunn__ctc_places(c, sample, &times);
     const float  *skip = c.skip + sample * c.row, *first = c.rows + sample * c.row_count * c.row + 2;
@@ -9205,6 +9304,7 @@ __device__ __forceinline__ void gpunn__map_load(bool broadcasts, const gpunn__op
 template <typename Op>
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__map_forward_kernel(const gpunn__map_job job)
 {
+    GPUNN__FOLLOW();
     int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
     for (; i < job.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
         int   n = gpunn__pack_size(job.count, i);
@@ -9223,6 +9323,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__map_forward_kern
 template <typename Op>
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__map_backward_kernel(const gpunn__map_job job)
 {
+    GPUNN__FOLLOW();
     int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
     for (; i < job.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
         int   n = gpunn__pack_size(job.count, i);
@@ -9354,6 +9455,7 @@ static gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count, bool add)
 {
+    GPUNN__FOLLOW();
     int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
     for (; i < count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
         int   n = gpunn__pack_size(count, i);
@@ -9374,6 +9476,7 @@ static gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__cast_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count)
 {
+    GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < count; i += (int64_t)gridDim.x * blockDim.x) {
         float   x = 0;
@@ -9470,6 +9573,7 @@ __device__ __forceinline__ bool gpunn__move_place(const gpunn__move &move, int f
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_kernel(const gpunn__move move)
 {
+    GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < move.count; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t to, from;
@@ -9490,6 +9594,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_kernel(cons
 enum { GPUNN__SQUARE = 32 };
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__transpose_kernel(const gpunn__move move)
 {
+    GPUNN__FOLLOW();
     __shared__ float square[GPUNN__SQUARE][GPUNN__SQUARE + 1];
     int64_t          width = move.axis[0].size, height = move.axis[1].size;
     int64_t          columns = (width + GPUNN__SQUARE - 1) / GPUNN__SQUARE, rows = (height + GPUNN__SQUARE - 1) / GPUNN__SQUARE;
@@ -9615,6 +9720,7 @@ __device__ __forceinline__ int64_t gpunn__turn_place(const gpunn__turn_job &job,
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__turn_kernel(const gpunn__turn_jobs jobs)
 {
+    GPUNN__FOLLOW();
     __shared__ float tile[GPUNN__TURN_TILE + GPUNN__TURN_TILE / 2];
     int              which = 0;
     for (int64_t i = blockIdx.x; i < jobs.job[jobs.count - 1].tiles; i += gridDim.x) {
@@ -9809,6 +9915,7 @@ __device__ __forceinline__ int64_t gpunn__pad_copy(int mode, const gpunn__pad_ax
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pad_back_kernel(const gpunn__padding p)
 {
+    GPUNN__FOLLOW();
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     for (; i < p.count; i += step) {
         int64_t all = 1, rest = i, low;
@@ -9971,6 +10078,7 @@ __device__ __forceinline__ void gpunn__short_sum_make(const gpunn__short_sum &s,
 
 static __global__ void __launch_bounds__(GPUNN__THREADS, 1) gpunn__short_kernel(const __grid_constant__ gpunn__short_steps steps)
 {
+    GPUNN__FOLLOW();
 #pragma unroll 1
     for (int i = 0; i < steps.count; i++) {
         const gpunn__short &step = steps.step[i];
@@ -10226,6 +10334,7 @@ __device__ __forceinline__ gpunn_update_numbers gpunn__update_numbers(const gpun
 /* KIND: GPUNN_UPDATE_ADAM for ADAMW too. */
 template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__update_kernel(const gpunn__update_job job)
 {
+    GPUNN__FOLLOW();
     const gpunn_update_numbers k = gpunn__update_numbers(job);
     const gpunn_update        &u = job.u;
     if (!k.go) return;
@@ -10339,6 +10448,7 @@ __device__ __forceinline__ float gpunn__lamb_move(const gpunn_update &u, const g
 /* Moments; block i leaves its part of both norms in sums[2 i] and sums[2 i + 1]. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__lamb_moments_kernel(const gpunn__update_job job)
 {
+    GPUNN__FOLLOW();
     const gpunn_update_numbers k = gpunn__update_numbers(job);
     const gpunn_update        &u = job.u;
     const float                limit = u.gradient_limit > 0 ? u.gradient_limit : INFINITY;
@@ -10377,6 +10487,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__lamb_moments_ker
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__lamb_step_kernel(const gpunn__update_job job)
 {
+    GPUNN__FOLLOW();
     const gpunn_update_numbers k = *job.numbers;
     const gpunn_update        &u = job.u;
     double                     squares = 0, moves = 0, ratio = 1;
@@ -10412,6 +10523,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__lamb_step_kernel
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__average_kernel(const gpunn__update_job job)
 {
+    GPUNN__FOLLOW();
     const gpunn_update_numbers k = gpunn__update_numbers(job);
     const gpunn_update        &u = job.u;
     int64_t                    i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
@@ -10430,6 +10542,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__average_kernel(c
 /* Decides for the kernels that follow: generated ones, and where deciding is no small work. */
 static __global__ void gpunn__decide_kernel(const gpunn__update_job job, gpunn_update_numbers *numbers)
 {
+    GPUNN__FOLLOW();
     double squares = job.partial_count > 0 ? gpunn__partials_sum(job.partials, job.partial_count) : 0;
     if (threadIdx.x == 0) gpunn__update_decide(job, squares, numbers);
 }
@@ -10437,6 +10550,7 @@ static __global__ void gpunn__decide_kernel(const gpunn__update_job job, gpunn_u
 /* Block i leaves the sum of the squares of what it read in partials[i]. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__squares_kernel(const float *x, int64_t count, double *partials)
 {
+    GPUNN__FOLLOW();
     double  sum = 0;
     int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
     for (; i < count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
@@ -10451,6 +10565,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__squares_kernel(c
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scale_kernel(float *x, int64_t count, float scale, float limit)
 {
+    GPUNN__FOLLOW();
     int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
     for (; i < count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
         float v[8];
@@ -10468,6 +10583,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scale_kernel(flo
 /* torch's GradScaler: half the scale after gradients that were not finite, double after 2000 updates in a row. */
 static __global__ void gpunn__loss_scale_kernel(const float *loss, float *loss_scale, const double *partials, int partial_count)
 {
+    GPUNN__FOLLOW();
     double squares = gpunn__partials_sum(partials, partial_count);
     if (threadIdx.x > 0 || (loss && !(*loss - *loss == 0))) return;
     if (!(squares - squares == 0)) {
@@ -10482,6 +10598,7 @@ static __global__ void gpunn__loss_scale_kernel(const float *loss, float *loss_s
 
 static __global__ void gpunn__check_loss_kernel(const float *loss, const gpunn__device_state *state, uint64_t *bad)
 {
+    GPUNN__FOLLOW();
     if (threadIdx.x == 0 && !(*loss - *loss == 0)) gpunn__note_bad(bad, *loss, state->step);
 }
 
@@ -10615,6 +10732,7 @@ typedef struct gpunn__numbers {
 
 static __global__ void gpunn__numbers_kernel(gpunn__device_state *state, const gpunn__numbers numbers)
 {
+    GPUNN__FOLLOW();
     if (threadIdx.x == 0) {
         state->seed = numbers.seed;
         state->step = numbers.step;
@@ -10891,6 +11009,15 @@ static gpunn_status gpunn__run_capture(gpunn__cuda *cuda, gpunn__captured *captu
     return status;
 }
 
+/* Where a driver captures no overlapping kernels, they follow one another whole. */
+static gpunn_status gpunn__run_capture_overlapping(gpunn__cuda *cuda, gpunn__captured *captured, gpunn_run *run)
+{
+    gpunn_status status = gpunn__run_capture(cuda, captured, run);
+    if (status == GPUNN_OK || cuda->dead || !cuda->overlaps) return status;
+    cuda->overlaps = false;
+    return gpunn__run_capture(cuda, captured, run);
+}
+
 static gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
@@ -10900,7 +11027,8 @@ static gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
     if (captured == NULL) return GPUNN_ERR_MEMORY;
     GPUNN__TRY(gpunn__run_numbers(cuda, run));
     GPUNN__TRY(gpunn__plain_wait(cuda, "what ran before this"));
-    if (captured->warm && captured->graph == NULL && !captured->plain && gpunn__run_capture(cuda, captured, run) != GPUNN_OK) {
+    if (captured->warm && captured->graph == NULL && !captured->plain &&
+        gpunn__run_capture_overlapping(cuda, captured, run) != GPUNN_OK) {
         char text[sizeof cuda->text + 128];
         if (cuda->dead) return cuda->dead;
         (void)snprintf(text, sizeof text, "a run could not be captured and is launched kernel by kernel, which is slower: %s",
@@ -10988,6 +11116,7 @@ static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
                                 "-arch=sm_%d, -arch=native or -arch=all-major",
                                 index, major, minor, cuda->capability);
     }
+    cuda->overlaps = error == cudaSuccess && code.ptxVersion >= 90 && cuda->capability >= 90 && !cuda->plain; /* GPUNN__FOLLOW */
     return gpunn__cuda_check(cuda, error, "cudaFuncGetAttributes");
 }
 

@@ -68,6 +68,22 @@ def bytes_moved(build):
         raise Failure("\n".join(bad))
 
 
+def waits_first(build):
+    """A kernel may be set up while those before it end: it touches no memory until they have."""
+    kernels_seen = 0
+    for path in glob.glob(os.path.join(build.folder, "gpunn_cuda*.ptx")):
+        with open(path) as file:
+            for found in re.finditer(r"^\.(?:visible |weak )*\.?entry (\w+)\(.*?^\}", file.read(), re.M | re.S):
+                kernels_seen += 1
+                wait = found[0].find("griddepcontrol.wait")
+                first = re.sub(r".*\b[ls][dt]\.(param|shared|local|const).*", lambda line: " " * len(line[0]), found[0])
+                touched = re.search(r"\b(ld|st|atom|red)\.", first)
+                if wait < 0 or touched and touched.start() < wait:
+                    raise Failure(f"{found[1]} does not begin by GPUNN__FOLLOW()")
+    if kernels_seen == 0:
+        raise Failure("there is no kernel")
+
+
 def without_cudnn(build):
     """As where cudnn.h is not found; the front end is enough."""
     run(build.nvcc.nvcc, "-ptx", f"-arch=compute_{ARCHITECTURE}", "-Xcicc", "-O0", "-DGPUNN_NO_CUDNN", "-I.", *build.nvcc.flags, *kernels.WARNINGS,
@@ -102,7 +118,7 @@ def starts_fast(build):
 
 
 def main():
-    tests = [("kernels", resources), ("bytes per element", bytes_moved), ("without cuDNN", without_cudnn),
+    tests = [("kernels", resources), ("bytes per element", bytes_moved), ("waits first", waits_first), ("without cuDNN", without_cudnn),
              ("on a machine without a GPU", trains_on_the_cpu), ("start", starts_fast)]
     print(f"1..{len(tests)}")
     nvcc, failed = kernels.toolkit.Toolkit(), 0

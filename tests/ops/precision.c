@@ -317,7 +317,7 @@ static void test_precision(void **state)
     OK(f->dev, gpunn_forward(&n.logits, 1));
     check_tensor(f, n.logits, cpu, r.logits, false, 0, 10 * c->tolerance);
     gpunn_optimizer_destroy(a), gpunn_optimizer_destroy(b);
-    gpunn_model_destroy(model), gpunn_device_close(cpu);
+    gpunn_model_destroy(model), gpunn_model_destroy(reference), gpunn_device_close(cpu);
 }
 
 /* Attention of x to y with a mask of every kind: rows that see no key, numbers that are large, keys that fill no tile. */

@@ -69,6 +69,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     fixture *f = (fixture *)*state;
+    gpunn_model_destroy(f->model);
     gpunn_device_close(f->dev);
     int leaked = f->memory.held != 0;
     free(f);
@@ -254,6 +255,7 @@ static void test_null_operands(void **state)
     gpunn_tensor *x = gpunn_input(other, "x", GPUNN_F32, SHAPE(3));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "mul: b belongs to another model; all operands must belong to one", gpunn_mul(f->three, x));
     REFUSED(f, GPUNN_ERR_DTYPE, "mul: b is i64, but f32 is needed; convert it with gpunn_cast", gpunn_mul(f->rows, f->labels));
+    gpunn_model_destroy(other);
 }
 
 /* ---- elementwise ---- */
@@ -1792,6 +1794,7 @@ static void test_expr(void **state)
     int before = model->tensor_count; /* one constant 0.25, though it is used three times */
     assert_non_null(gpunn_expr("max(x, 0.25) + max(y, 0.25) + max(z, 1 / 4)", args, 3));
     assert_int_equal(model->tensor_count, before + 6);
+    gpunn_model_destroy(model);
 }
 
 /* tests/generator/expressions.txt, which tests/generator/test_parse.py reads too: an expression over three inputs of ids 0 to 2,
@@ -1854,6 +1857,7 @@ static void test_expr_names(void **state)
     assert_null(gpunn_expr(many, args, 2));
     assert_non_null(strstr(gpunn_error(f->dev), "more than 64 names"));
     gpunn_clear_error(f->dev);
+    gpunn_model_destroy(model);
 }
 
 static void test_expr_errors(void **state)
@@ -1962,7 +1966,9 @@ static void test_out_of_memory(void **state)
             gpunn_clear_error(dev);
             gpunn_model *again = gpunn_model_create(dev);
             if (build_model(again) == NULL) fail_msg("%s", gpunn_error(dev));
+            gpunn_model_destroy(again);
         }
+        gpunn_model_destroy(model);
         gpunn_device_close(dev);
         assert_int_equal(m.held, 0);
         if (loss) break;
