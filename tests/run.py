@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs test programs and sums them up: python3 tests/run.py [--jobs N] [--limit SECONDS] PROGRAM...
 
-A program prints TAP lines ("ok 1 - name", "not ok 2 - name", "ok 3 - name # SKIP reason"), as cmocka does when asked; a .py file is run by
-Python, `name:program` says what to call it, and arguments may follow in the same word: "tests/x.py one two". Failures are printed in full,
-skips with their reasons. The last line is `N passed, N failed, N skipped`; the exit status is 1 when anything failed.
+Each program's line is printed when it ends. A program prints TAP lines ("ok 1 - name", "not ok 2 - name", "ok 3 - name # SKIP reason"), as
+cmocka does when asked; a .py file is run by Python, `name:program` says what to call it, and arguments may follow in the same word:
+"tests/x.py one two". Failures are printed in full, skips with their reasons. The last line is `N passed, N failed, N skipped`; the exit status is 1 when anything failed.
 
 --seconds bounds all programs together: what has no time left is a failure. --log FILE receives every line as it is printed, its program's
 name before it. --resume starts a program of test.h's that ends before its last test again, behind the test in which it ended, so that every
@@ -180,7 +180,7 @@ def run(word, folder, programs, end, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--limit", type=float, default=900, help="seconds for one program")
+    parser.add_argument("--limit", type=float, default=3600, help="seconds for one program: it hangs")
     parser.add_argument("programs", nargs="*")
     parser.add_argument("--seconds", type=float, default=86400, help="for all programs together")
     parser.add_argument("--log", type=argparse.FileType("a"), help="receives every line as it is printed")
@@ -188,7 +188,8 @@ def main():
     parser.add_argument("--resume", action="store_true", help="starts a program that ended in a test again behind it")
     options = parser.parse_args()
     passed = failed = skipped = 0
-    end = time.monotonic() + options.seconds
+    start = time.monotonic()
+    end = start + options.seconds
     programs = Programs(options.log)
     for number in signal.SIGTERM, signal.SIGINT:
         signal.signal(number, programs.stop_all)
@@ -196,9 +197,13 @@ def main():
     folder = tempfile.mkdtemp(prefix="gpunn-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
     try:
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            for name, command, verdicts, seconds in pool.map(lambda word: run(word, folder, programs, end, options), options.programs):
+            begun = [pool.submit(run, word, folder, programs, end, options) for word in options.programs]
+            for count, one in enumerate(concurrent.futures.as_completed(begun), 1):
+                name, command, verdicts, seconds = one.result()
                 failures, skips = verdicts.failures, verdicts.skips
-                print(f"{name}: {verdicts.passed} passed, {len(failures)} failed, {len(skips)} skipped, {seconds:.1f} s")
+                left = (time.monotonic() - start) / count * (len(begun) - count) / 60
+                print(f"{name}: {verdicts.passed} passed, {len(failures)} failed, {len(skips)} skipped, {seconds:.1f} s "
+                      f"({count} of {len(begun)}, about {left:.0f} min left)")
                 for text in failures:
                     print(f"  FAILED {text}")
                 for text in skips:
