@@ -18911,7 +18911,6 @@ typedef struct gpunn__file {
     unsigned char      buffer[8192];
 } gpunn__file;
 
-static double gpunn__seconds(void);
 enum { GPUNN__RECORDED = -1 }; /* in the place of an errno: memory failed, which the device's error says */
 
 /* The name of a new file: random, so that a killed process whose number comes again is no obstacle, and short. */

@@ -9451,18 +9451,25 @@ static gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__
                          job);
 }
 
-/* ---- copies and casts ------------------------------------------------------------------------------------------------ */
-static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count, bool add)
+/* What one of so many blocks copies. */
+__device__ __forceinline__ void gpunn__copy_part(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                                                 int64_t count, bool add, unsigned block, unsigned blocks)
 {
-    GPUNN__FOLLOW();
-    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
-    for (; i < count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+    int64_t i = ((int64_t)block * blockDim.x + threadIdx.x) * GPUNN__PACK;
+    for (; i < count; i += (int64_t)blocks * blockDim.x * GPUNN__PACK) {
         int   n = gpunn__pack_size(count, i);
         float v[8];
         gpunn__load_pack(from, from_dtype, i, n, v);
         gpunn__store_pack(to, to_dtype, i, n, add, v);
     }
+}
+
+/* ---- copies and casts ------------------------------------------------------------------------------------------------ */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count, bool add)
+{
+    GPUNN__FOLLOW();
+    gpunn__copy_part(to, to_dtype, from, from_dtype, count, add, blockIdx.x, gridDim.x);
 }
 
 static gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
@@ -10728,11 +10735,21 @@ typedef struct gpunn__numbers {
     int          first, count;  /* of the updates */
     float        lr[GPUNN__NUMBERS];
     int64_t      update_step[GPUNN__NUMBERS];
+    const void  *wide; /* what the run's first step rounds to 16 bits, when it does no more than that */
+    void        *half;
+    gpunn_dtype  half_dtype;
+    int64_t      half_count;
 } gpunn__numbers;
+static_assert(sizeof(gpunn__numbers) <= 4000, "a kernel's arguments");
 
 static __global__ void gpunn__numbers_kernel(gpunn__device_state *state, const gpunn__numbers numbers)
 {
     GPUNN__FOLLOW();
+    if (blockIdx.x > 0) {
+        gpunn__copy_part(numbers.half, numbers.half_dtype, numbers.wide, GPUNN_F32, numbers.half_count, false, blockIdx.x - 1,
+                         gridDim.x - 1);
+        return;
+    }
     if (threadIdx.x == 0) {
         state->seed = numbers.seed;
         state->step = numbers.step;
@@ -10744,9 +10761,19 @@ static __global__ void gpunn__numbers_kernel(gpunn__device_state *state, const g
     }
 }
 
+/* Whether the run begins by rounding an F32 input for products: the kernel that brings its numbers does that by the way. */
+static bool gpunn__rounds_first(const gpunn__cuda *cuda, const gpunn_run *run)
+{
+    const gpunn_step *step = run->steps;
+    return !cuda->plain && run->step_count > 0 && step->op == GPUNN_OP_CAST && !step->backward &&
+           step->in[0].dtype == GPUNN_F32 && (step->out.dtype == GPUNN_F16 || step->out.dtype == GPUNN_BF16) &&
+           step->in[0].channels_last == step->out.channels_last;
+}
+
 static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run)
 {
     gpunn__numbers numbers;
+    unsigned       rounding = 0; /* blocks */
     if (run->update_count > GPUNN__MAX_UPDATES)
         return gpunn__cuda_fail(
             cuda, GPUNN_ERR_UNSUPPORTED,
@@ -10756,6 +10783,9 @@ static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run)
     numbers.step = run->state ? run->state->step : 0;
     numbers.loss_scale = run->loss_scale;
     numbers.loss_gradient = run->loss_gradient;
+    numbers.wide = NULL;
+    numbers.half = NULL;
+    numbers.half_count = 0;
     numbers.first = 0;
     do {
         int left = run->update_count - numbers.first;
@@ -10764,7 +10794,16 @@ static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run)
             numbers.lr[i] = run->updates[numbers.first + i].lr;
             numbers.update_step[i] = run->updates[numbers.first + i].step;
         }
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__numbers_kernel, 1, 32, cuda->state, numbers));
+        if (numbers.first == 0 && gpunn__rounds_first(cuda, run)) {
+            numbers.wide = run->steps->in[0].data;
+            numbers.half = run->steps->out.data;
+            numbers.half_dtype = run->steps->out.dtype;
+            numbers.half_count = run->steps->out.count;
+            rounding = gpunn__blocks(cuda, numbers.half_count, GPUNN__PACK);
+        }
+        GPUNN__TRY(
+            GPUNN__LAUNCH(cuda, gpunn__numbers_kernel, 1 + rounding, rounding ? GPUNN__THREADS : 32, cuda->state, numbers));
+        rounding = 0;
         numbers.first += numbers.count;
     } while (numbers.first < run->update_count);
     return GPUNN_OK;
@@ -10902,7 +10941,7 @@ static gpunn_status gpunn__plain_wait(gpunn__cuda *cuda, const char *what)
 /* Everything of a run but its numbers. */
 static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
 {
-    cuda->next = run->steps, cuda->end = run->steps + run->step_count;
+    cuda->next = run->steps + gpunn__rounds_first(cuda, run), cuda->end = run->steps + run->step_count;
     cuda->summed = NULL;
     while (cuda->next < cuda->end) {
         gpunn_step *const step = cuda->next;

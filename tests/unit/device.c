@@ -387,12 +387,12 @@ static int thread_count(void)
 }
 
 static int threads_left = -1; /* so many more can be started; below 0: any */
-int        pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *arg)
+int        pthread_create(pthread_t *__newthread, const pthread_attr_t *__attr, void *(*__start_routine)(void *), void *__arg)
 {
     if (threads_left == 0) return EAGAIN;
     if (threads_left > 0) threads_left--;
     int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = dlsym(RTLD_NEXT, "pthread_create");
-    return real(thread, attributes, start, arg);
+    return real(__newthread, __attr, __start_routine, __arg);
 }
 
 enum { TEAM = 5, ROUNDS = 200 };
