@@ -880,7 +880,8 @@ typedef struct gpunn_attention_args {
 } gpunn_attention_args;
 /* torch's: softmax(q k^T scale + mask) v of q [n, heads, l, e], k [n, heads, s, e], v [n, heads, s, ev] -> [n, heads, l, ev]. Or
  * all three in one, as a linear layer makes them: q [n, l, 3, heads, e], k and v NULL -> [n, l, heads, e]. A row that sees no key
- * is 0 and gives no gradient. No memory of l x s on the CPU, and on a GPU where cuDNN's fused attention serves. */
+ * is 0 and gives no gradient. No memory of l x s on the CPU, and on a GPU where cuDNN's fused attention serves. Linear layers of one
+ * value that make q, k and v, created in this order and equal, in multiples of 16 elements, are computed as one. */
 GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *v,
                                                             gpunn_attention_args args);
 #define gpunn_scaled_dot_product_attention(q, k, ...) \
@@ -1639,7 +1640,9 @@ typedef struct gpunn_kernels_args {
     gpunn_kernel_policy policy;
 } gpunn_kernels_args;
 /* Call it when the model is built; set NULL: none any more. The set must outlive the model. Results are those of the single ops
- * but for rounding; dropout draws the same. Errors: a set for another GPUNN_KERNELS_ABI (GPUNN_ERR_UNSUPPORTED), STRICT's. */
+ * but for rounding; dropout draws the same. On a GPU groups and updates too small to be worth a launch of their own stay with the
+ * library, which does several short steps in one; so does, in training, a batch norm with the sum and the relu behind it. Errors: a
+ * set for another GPUNN_KERNELS_ABI (GPUNN_ERR_UNSUPPORTED), STRICT's. */
 GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args);
 #define gpunn_use_kernels(model, ...) gpunn_use_kernels_((model), GPUNN_NAMED(gpunn_kernels_args, __VA_ARGS__))
 

@@ -96,53 +96,23 @@ static void read_settings(void)
         if (const char *value = getenv(name)) emulator_set(name, value);
 }
 
-extern "C" int emulator_cudnn(void)
-{
-    std::lock_guard<std::recursive_mutex> guard(lock);
-    read_settings();
-    return settings.cudnn;
+/* What the reference code and tests ask of the settings. */
+#define SETTING(type, function, field)                     \
+    type function(void)                                    \
+    {                                                      \
+        std::lock_guard<std::recursive_mutex> guard(lock); \
+        read_settings();                                   \
+        return settings.field;                             \
+    }
+extern "C" {
+SETTING(int, emulator_cudnn, cudnn)
+SETTING(int, emulator_nan, nan)
+SETTING(int, emulator_convolutions, convolutions)
+SETTING(int, emulator_epilogue, epilogue)
+SETTING(size_t, emulator_version, version)
+SETTING(size_t, emulator_workspace, workspace)
 }
-
-extern "C" int emulator_nan(void)
-{
-    std::lock_guard<std::recursive_mutex> guard(lock);
-    read_settings();
-    return settings.nan;
-}
-
-extern "C" int emulator_convolutions(void)
-{
-    std::lock_guard<std::recursive_mutex> guard(lock);
-    read_settings();
-    return settings.convolutions;
-}
-
-int emulator_short(void)
-{
-    std::lock_guard<std::recursive_mutex> guard(lock);
-    read_settings();
-    return settings.short_steps;
-}
-
-extern "C" int emulator_epilogue(void)
-{
-    std::lock_guard<std::recursive_mutex> guard(lock);
-    return settings.epilogue;
-}
-
-extern "C" size_t emulator_version(void)
-{
-    std::lock_guard<std::recursive_mutex> guard(lock);
-    read_settings();
-    return settings.version;
-}
-
-extern "C" size_t emulator_workspace(void)
-{
-    std::lock_guard<std::recursive_mutex> guard(lock);
-    read_settings();
-    return settings.workspace;
-}
+SETTING(int, emulator_short, short_steps)
 
 static long        cudnn_runs;
 static const char *cudnn_ran = "";
