@@ -406,7 +406,7 @@ static void test_masks(void **state)
         OK(cpu, gpunn_forward(&r[2], 1));
         OK(f->dev, gpunn_forward(&t[2], 1));
         check_tensor(f, t[2], cpu, r[2], false, 0, p->tolerance);
-        gpunn_model_destroy(model), gpunn_device_close(cpu);
+        gpunn_model_destroy(model), gpunn_model_destroy(reference), gpunn_device_close(cpu);
     }
 }
 
