@@ -24,7 +24,7 @@
  *     kernels  fused kernels that the generator writes for a model
  *   and under GPUNN_IMPLEMENTATION
  *     structs errors memory random math
- *     shapes graph expr plan autodiff run threads
+ *     shapes arguments graph expr plan autodiff run threads
  *     gemm conv pool sample map reduce norm attention recurrent loss update cpu
  *     optimizer loader json safetensors spec readers fit_loop
  *     licence
@@ -112,8 +112,9 @@
  *     size, where a plain sum makes 7e-6.
  *
  * EXTENDING  A formula is an op by gpunn_expr. C and CUDA functions of your own are an op by gpunn_custom (>>builders), without
- *     a change here: examples/custom_op.c. Within this file, a new elementwise op is one line in >>ops; any other op is a line in
- *     >>builders (GPUNN_OTHER_OPS), a builder with its shape rule in >>graph, and one function of its name in each backend.
+ *     a change here: examples/custom_op.c. Within this file, a new elementwise op is one line in >>ops. Any other op is a line in
+ *     >>ops too (GPUNN_OTHER_OPS), a builder with its shape rule in >>graph, a row of what that takes in >>arguments, which specs
+ *     and their schema follow, and one function of its name in each backend.
  *
  * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features, 2^20 tensors in a model (30,000 where a spec tells them); F32
  *     arithmetic (16-bit storage on a GPU), in which numbers below 1.2e-38 (denormals) may count as zero; little-endian machines.
@@ -2991,6 +2992,539 @@ static int64_t gpunn__windows(int64_t size, int64_t kernel, int64_t stride, int6
     int64_t count = room / stride + 1;
     return ceil_mode && (count - 1) * stride >= size + padding ? count - 1 : count;
 }
+
+/* ==== >>arguments ===================================================================================================== *
+ * What every builder outside the elementwise tables takes, once. The spec's reader, the canonical text, the defaults that the
+ * spec's writer leaves out and generator/model.schema.json (python3 -m generator.schema) follow from here.
+ *
+ * K(struct, key, kind, default, member, about): a key, torch's and the spec's; the member of gpunn_<struct>_args that takes it;
+ * about: a sentence for the schema. A(key, kind, member): how the canonical text tells the same of a node, from which member of
+ * gpunn_attributes; in the text's order. */
+typedef enum gpunn__key_kind {
+    /* int and float: 0, where it is not the default, is written GPUNN_ZERO */
+    GPUNN__K_COUNT,   /* 1 or more */
+    GPUNN__K_AMOUNT,  /* 0 or more */
+    GPUNN__K_CELLS,   /* 0 or odd */
+    GPUNN__K_INTEGER, /* any */
+    GPUNN__K_AXIS,    /* from -8 to 7; 0 is 0 */
+    /* int[3], one for each spatial axis, or one for all */
+    GPUNN__K_WINDOW,  /* 1 or more */
+    GPUNN__K_PADDING, /* 0 or more */
+    GPUNN__K_SIZES,   /* WINDOW with the axes that x has */
+    GPUNN__K_FACTORS, /* double[3], the same */
+    /* int64_t */
+    GPUNN__K_INDEX,
+    GPUNN__K_END,  /* absent: GPUNN_END_OF_AXIS */
+    GPUNN__K_STEP, /* 1 or more */
+    /* int64_t[GPUNN_MAX_RANK] */
+    GPUNN__K_SHAPE,   /* sizes, "N" for the batch */
+    GPUNN__K_AMOUNTS, /* 0 or more, one for each axis */
+    GPUNN__K_COUNTS,  /* 1 or more */
+    /* float */
+    GPUNN__K_NUMBER,
+    GPUNN__K_SCALE,    /* NUMBER of 0 or more */
+    GPUNN__K_EXTENDED, /* NUMBER, or infinite */
+    /* bool */
+    GPUNN__K_FLAG,
+    GPUNN__K_UNLESS,  /* the member is the other way round */
+    GPUNN__K_NO_BIAS, /* UNLESS, where the key may have the name of a parameter too, which ... */
+    GPUNN__K_BIAS,    /* ... this takes */
+    /* one of several words: its number */
+    GPUNN__K_DTYPE,
+    GPUNN__K_REDUCTION,
+    GPUNN__K_CLASS_REDUCTION,
+    GPUNN__K_GRID_MODE,
+    GPUNN__K_GRID_PADDING,
+    GPUNN__K_INTERPOLATE_MODE,
+    GPUNN__K_PAD_MODE,
+    GPUNN__K_ACTIVATION, /* bool */
+    /* others */
+    GPUNN__K_AXES,      /* gpunn_axes */
+    GPUNN__K_REFERENCE, /* gpunn_tensor * */
+    GPUNN__K_TEXT,      /* const char * */
+    /* read by the row itself */
+    GPUNN__K_INIT,
+    GPUNN__K_ELEMENTS,
+    GPUNN__K_REFERENCES,
+    GPUNN__K_FORMULA,
+    GPUNN__K_CONSTS,
+    GPUNN__K_NUMBERS,
+    GPUNN__K_NAME,
+    GPUNN__K_RESULT /* SHAPE */
+} gpunn__key_kind;
+
+/* How the canonical text tells an attribute. */
+typedef enum gpunn__told_kind {
+    GPUNN__A_BOOL,
+    GPUNN__A_NOT, /* a bool kept the other way round */
+    GPUNN__A_INT,
+    GPUNN__A_LAST, /* int: the first of the last axes; the text says how many they are */
+    GPUNN__A_INT64,
+    GPUNN__A_ROW, /* int64_t: -1 where there is none */
+    GPUNN__A_FLOAT,
+    GPUNN__A_WINDOW, /* int for each spatial axis */
+    GPUNN__A_ORDER,  /* int for each axis */
+    GPUNN__A_SIZES,  /* int64_t for each axis */
+    GPUNN__A_AXES,   /* a bit for each axis */
+    GPUNN__A_REDUCTION,
+    GPUNN__A_GRID_MODE,
+    GPUNN__A_GRID_PADDING,
+    GPUNN__A_INTERPOLATE_MODE,
+    GPUNN__A_PAD_MODE,
+    GPUNN__A_RATIOS, /* float for each spatial axis */
+    GPUNN__A_CUSTOM, /* the op's name */
+    GPUNN__A_NUMBERS
+} gpunn__told_kind;
+
+typedef struct gpunn__argument {
+    const char     *name;
+    gpunn__key_kind kind;
+    double          otherwise; /* the default */
+    size_t          member;
+} gpunn__argument;
+typedef struct gpunn__told {
+    const char      *name;
+    gpunn__told_kind kind;
+    size_t           member;
+} gpunn__told;
+
+typedef enum gpunn__row_kind { GPUNN__SOURCE, GPUNN__OP, GPUNN__LAYER, GPUNN__STACK } gpunn__row_kind;
+enum { GPUNN__MANY = -1, GPUNN__OWN = -2 };
+
+/* Defaults that are no numbers: the key must stand there; there is none, or the builder takes it from elsewhere; [] or {}. */
+#define GPUNN__NEEDED (-1e300)
+#define GPUNN__NONE (-2e300)
+#define GPUNN__EMPTY (-3e300)
+
+/* The arguments of builders that take them one by one. */
+typedef struct gpunn__plain_args {
+    int         args_;
+    int         axis, count, size[3];
+    bool        keepdim, largest, align_corners;
+    float       number;
+    int64_t     start, end, step;
+    gpunn_shape shape;
+    gpunn_axes  axes;
+    gpunn_dtype dtype;
+    const char *text;
+} gpunn__plain_args;
+
+/* clang-format off */
+#define GPUNN__NO_ARGS(K, A)
+#define GPUNN__INPUT_ARGS(K, A)                                                                                                \
+    K(_plain, dtype, DTYPE, 0, dtype, "")                                                                                      \
+    K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "One size at most may be \"N\".")
+#define GPUNN__PARAMETER_ARGS(K, A)                                                                                            \
+    K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "Without \"N\".")                                                            \
+    K(_plain, init, INIT, GPUNN__EMPTY, args_, "")
+#define GPUNN__CONSTANT_ARGS(K, A)                                                                                             \
+    K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "Without \"N\"; [] is a scalar.")                                            \
+    K(_plain, values, ELEMENTS, GPUNN__NEEDED, args_, "Row-major.")
+#define GPUNN__LINEAR_ARGS(K, A)                                                                                               \
+    K(linear, out_features, COUNT, GPUNN__NEEDED, out_features, "")                                                            \
+    K(linear, bias, NO_BIAS, true, no_bias, "A bias [out_features], or a parameter to take.")                                  \
+    K(linear, bias, BIAS, GPUNN__NONE, bias, "")                                                                               \
+    K(linear, weight, REFERENCE, GPUNN__NONE, weight,                                                                          \
+      "A parameter [out_features, in] in place of one of its own, for example another layer's.")
+#define GPUNN__EMBEDDING_ARGS(K, A)                                                                                            \
+    K(embedding, num_embeddings, COUNT, GPUNN__NEEDED, num_embeddings, "")                                                     \
+    K(embedding, embedding_dim, COUNT, GPUNN__NEEDED, embedding_dim, "")                                                       \
+    K(embedding, padding_idx, INTEGER, GPUNN__NONE, padding_idx,                                                               \
+      "A row that starts as 0 and gets no gradient; below 0 from the end. Default: none.") A(padding_idx, ROW, ignore_index)   \
+    K(embedding, weight, REFERENCE, GPUNN__NONE, weight,                                                                       \
+      "A tensor [num_embeddings, embedding_dim] in place of a parameter of its own.")
+#define GPUNN__CONV_START(K, A)                                                                                                \
+    K(conv, out_channels, COUNT, GPUNN__NEEDED, out_channels, "")                                                              \
+    K(conv, kernel_size, WINDOW, GPUNN__NEEDED, kernel_shape, "")                                                              \
+    K(conv, stride, WINDOW, 1, strides, "") A(stride, WINDOW, stride)                                                          \
+    K(conv, padding, PADDING, 0, paddings, "") A(padding, WINDOW, padding)
+#define GPUNN__CONV_END(K, A)                                                                                                  \
+    K(conv, dilation, WINDOW, 1, dilations, "") A(dilation, WINDOW, dilation)                                                  \
+    K(conv, groups, COUNT, 1, groups, "") A(groups, INT, groups)                                                               \
+    K(conv, bias, NO_BIAS, true, no_bias, "A bias [out_channels], or a parameter to take.")                                    \
+    K(conv, bias, BIAS, GPUNN__NONE, bias, "")                                                                                 \
+    K(conv, weight, REFERENCE, GPUNN__NONE, weight, "A tensor of the weight's shape in place of a parameter of its own.")
+#define GPUNN__CONV_ARGS(K, A) GPUNN__CONV_START(K, A) GPUNN__CONV_END(K, A)
+#define GPUNN__CONV_TRANSPOSE_ARGS(K, A)                                                                                       \
+    GPUNN__CONV_START(K, A)                                                                                                    \
+    K(conv, output_padding, PADDING, 0, output_paddings, "")                                                                   \
+    GPUNN__CONV_END(K, A)
+#define GPUNN__BATCH_NORM_ARGS(K, A)                                                                                           \
+    K(batch_norm, eps, NUMBER, 1e-05, eps, "") A(eps, FLOAT, eps)                                                              \
+    K(batch_norm, momentum, NUMBER, 0.1, momentum, "Share of the new batch in the running statistics.")                        \
+    A(momentum, FLOAT, momentum)                                                                                               \
+    K(batch_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].")
+#define GPUNN__GROUP_NORM_ARGS(K, A)                                                                                           \
+    K(group_norm, num_groups, COUNT, GPUNN__NEEDED, num_groups, "Divides the channels.") A(num_groups, INT, groups)            \
+    K(group_norm, eps, NUMBER, 1e-05, eps, "") A(eps, FLOAT, eps)                                                              \
+    K(group_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].")
+#define GPUNN__INSTANCE_NORM_ARGS(K, A)                                                                                        \
+    K(instance_norm, eps, NUMBER, 1e-05, eps, "")                                                                              \
+    K(instance_norm, affine, FLAG, false, affine, "With weight and bias [c].")
+#define GPUNN__LAYER_NORM_ARGS(K, A)                                                                                           \
+    K(layer_norm, dims, COUNT, 1, dims, "How many of the last axes.") A(dims, LAST, axis)                                      \
+    K(layer_norm, eps, NUMBER, 1e-05, eps, "") A(eps, FLOAT, eps)                                                              \
+    K(layer_norm, elementwise_affine, UNLESS, true, no_affine, "With weight and bias.")                                        \
+    K(layer_norm, bias, UNLESS, true, no_bias, "With bias, if elementwise_affine.")
+#define GPUNN__RMS_NORM_ARGS(K, A)                                                                                             \
+    K(layer_norm, dims, COUNT, 1, dims, "How many of the last axes.") A(dims, LAST, axis)                                      \
+    K(layer_norm, eps, NUMBER, 1.1920929e-07, eps, "") A(eps, FLOAT, eps)                                                      \
+    K(layer_norm, elementwise_affine, UNLESS, true, no_affine, "With weight.")
+#define GPUNN__RECURRENT_START(K, A)                                                                                           \
+    K(rnn, layer, NAME, GPUNN__NONE, args_, "What messages call it.")                                                          \
+    K(rnn, weights, REFERENCES, GPUNN__NEEDED, args_,                                                                          \
+      "For each direction the parameters weight_ih, weight_hh and, or not, bias_ih, bias_hh.")
+#define GPUNN__RECURRENT_END(K, A)                                                                                             \
+    K(rnn, bidirectional, FLAG, false, bidirectional, "") A(bidirectional, BOOL, bidirectional)                                \
+    K(rnn, states, FLAG, false, states,                                                                                        \
+      "Behind the last step stand rows with h_n and, lstm, c_n, with the memory of [directions, n, hidden_size].")             \
+    A(states, BOOL, states)                                                                                                    \
+    K(rnn, lengths, REFERENCE, GPUNN__NONE, lengths, "I64 or I32 [n]: steps of each sequence that exist.")                     \
+    K(rnn, h_0, REFERENCE, GPUNN__NONE, h_0, "Initial state [directions, n, hidden_size].")
+#define GPUNN__RNN_ARGS(K, A)                                                                                                  \
+    GPUNN__RECURRENT_START(K, A)                                                                                               \
+    K(rnn, relu, FLAG, false, relu, "relu instead of tanh.") A(relu, BOOL, relu)                                               \
+    GPUNN__RECURRENT_END(K, A)
+#define GPUNN__LSTM_ARGS(K, A)                                                                                                 \
+    GPUNN__GRU_ARGS(K, A)                                                                                                      \
+    K(rnn, c_0, REFERENCE, GPUNN__NONE, c_0, "Initial cell state, of h_0's shape.")
+#define GPUNN__GRU_ARGS(K, A) GPUNN__RECURRENT_START(K, A) GPUNN__RECURRENT_END(K, A)
+#define GPUNN__PRELU_ARGS(K, A)                                                                                                \
+    K(_plain, num_parameters, COUNT, 1, count, "1, or the channels of axis 1.")                                                \
+    K(_plain, init, NUMBER, 0.25, number, "What the weight starts at.")
+#define GPUNN__MATMUL_ARGS(K, A)                                                                                               \
+    K(matmul, transpose_a, FLAG, false, transpose_a, "Of the last two axes.") A(transpose_a, BOOL, transpose_a)                \
+    K(matmul, transpose_b, FLAG, false, transpose_b, "Of the last two axes.") A(transpose_b, BOOL, transpose_b)
+#define GPUNN__ATTENTION_ARGS(K, A)                                                                                            \
+    K(attention, mask, REFERENCE, GPUNN__NONE, mask, "bool: true takes part; f32: added; broadcasts to [n, heads, l, s].")     \
+    K(attention, dropout_p, NUMBER, 0, dropout_p, "") A(dropout_p, FLOAT, value[0])                                            \
+    K(attention, is_causal, FLAG, false, is_causal, "Row i sees keys 0 to i only.") A(is_causal, BOOL, is_causal)              \
+    K(attention, scale, NUMBER, GPUNN__NONE, scale, "Default: 1 / sqrt(e).") A(scale, FLOAT, value[1])                         \
+    K(attention, enable_gqa, FLAG, false, enable_gqa, "k and v may have fewer heads, which divide q's.")                       \
+    K(attention, heads_last, FLAG, false, heads_last, "All values are [n, l, heads, e].") A(heads_last, BOOL, heads_last)
+#define GPUNN__MULTI_HEAD_ARGS(K, A)                                                                                           \
+    K(multi_head_attention, num_heads, COUNT, GPUNN__NEEDED, num_heads, "")                                                    \
+    K(multi_head_attention, dropout, NUMBER, 0, dropout, "")                                                                   \
+    K(multi_head_attention, batch_first, FLAG, false, batch_first, "false: [rows, n, size].")                                  \
+    K(multi_head_attention, key_padding_mask, REFERENCE, GPUNN__NONE, key_padding_mask,                                        \
+      "[n, keys]; bool: true is ignored; f32: added.")                                                                         \
+    K(multi_head_attention, attn_mask, REFERENCE, GPUNN__NONE, attn_mask,                                                      \
+      "[rows, keys] or [n heads, rows, keys]; bool: true is ignored; f32: added.")                                             \
+    K(multi_head_attention, is_causal, FLAG, false, is_causal, "And row i sees keys 0 to i only.")
+#define GPUNN__TRANSFORMER_STACK(K, A)                                                                                         \
+    K(transformer, num_layers, COUNT, 6, num_layers, "")                                                                       \
+    K(transformer, norm, FLAG, false, norm, "A layer_norm at the end.")
+#define GPUNN__ENCODER_LAYER_ARGS(K, A)                                                                                        \
+    K(transformer, nhead, COUNT, GPUNN__NEEDED, nhead, "")                                                                     \
+    K(transformer, dim_feedforward, COUNT, 2048, dim_feedforward, "")                                                          \
+    K(transformer, dropout, NUMBER, 0.1, dropout, "")                                                                          \
+    K(transformer, activation, ACTIVATION, 0, gelu, "")                                                                        \
+    K(transformer, layer_norm_eps, NUMBER, 1e-05, layer_norm_eps, "")                                                          \
+    K(transformer, batch_first, FLAG, false, batch_first, "false: [rows, n, size].")                                           \
+    K(transformer, norm_first, FLAG, false, norm_first, "")                                                                    \
+    K(transformer, mask, REFERENCE, GPUNN__NONE, mask, "[rows, rows]; bool: true is ignored; f32: added.")                     \
+    K(transformer, key_padding_mask, REFERENCE, GPUNN__NONE, key_padding_mask,                                                 \
+      "[n, rows]; bool: true is ignored; f32: added.")                                                                         \
+    K(transformer, is_causal, FLAG, false, is_causal, "And row i sees rows 0 to i only.")
+#define GPUNN__DECODER_LAYER_ARGS(K, A)                                                                                        \
+    GPUNN__ENCODER_LAYER_ARGS(K, A)                                                                                            \
+    K(transformer, memory_mask, REFERENCE, GPUNN__NONE, memory_mask,                                                           \
+      "[rows, memory rows]; bool: true is ignored; f32: added.")                                                               \
+    K(transformer, memory_key_padding_mask, REFERENCE, GPUNN__NONE, memory_key_padding_mask,                                   \
+      "[n, memory rows]; bool: true is ignored; f32: added.")
+#define GPUNN__ENCODER_ARGS(K, A) GPUNN__TRANSFORMER_STACK(K, A) GPUNN__ENCODER_LAYER_ARGS(K, A)
+#define GPUNN__DECODER_ARGS(K, A) GPUNN__TRANSFORMER_STACK(K, A) GPUNN__DECODER_LAYER_ARGS(K, A)
+#define GPUNN__MAX_POOL_ARGS(K, A)                                                                                             \
+    K(pool, kernel_size, WINDOW, GPUNN__NEEDED, kernel_shape, "") A(kernel_size, WINDOW, kernel)                               \
+    K(pool, stride, WINDOW, GPUNN__NONE, strides, "Default: the kernel's size.") A(stride, WINDOW, stride)                     \
+    K(pool, padding, PADDING, 0, paddings, "") A(padding, WINDOW, padding)                                                     \
+    K(pool, ceil_mode, FLAG, false, ceil_mode, "") A(ceil_mode, BOOL, ceil_mode)
+#define GPUNN__AVG_POOL_ARGS(K, A)                                                                                             \
+    GPUNN__MAX_POOL_ARGS(K, A)                                                                                                 \
+    K(pool, count_include_pad, UNLESS, true, count_exclude_pad, "Padding counts as zeros in the mean.")                        \
+    A(count_include_pad, NOT, count_exclude_pad)
+#define GPUNN__ADAPTIVE_POOL_ARGS(K, A) K(_plain, output_size, WINDOW, GPUNN__NEEDED, size, "")
+#define GPUNN__GRID_ARGS(K, A)                                                                                                 \
+    K(grid, mode, GRID_MODE, 0, mode, "") A(mode, GRID_MODE, mode)                                                             \
+    K(grid, padding_mode, GRID_PADDING, 0, padding_mode, "") A(padding_mode, GRID_PADDING, padding_mode)                       \
+    K(grid, align_corners, FLAG, false, align_corners, "") A(align_corners, BOOL, align_corners)
+#define GPUNN__AFFINE_GRID_ARGS(K, A)                                                                                          \
+    K(_plain, size, COUNTS, GPUNN__NEEDED, shape, "Of the result: h, w or d, h, w.")                                           \
+    K(_plain, align_corners, FLAG, false, align_corners, "") A(align_corners, BOOL, align_corners)
+#define GPUNN__INTERPOLATE_ARGS(K, A)                                                                                          \
+    K(interpolate, size, SIZES, GPUNN__NONE, size, "Of the result; or what scale_factor makes of x's.")                        \
+    K(interpolate, scale_factor, FACTORS, GPUNN__NONE, scale_factors,                                                          \
+      "Tells where results lie in x, even where size is given.")                                                               \
+    K(interpolate, mode, INTERPOLATE_MODE, 0, mode, "") A(mode, INTERPOLATE_MODE, mode)                                        \
+    K(interpolate, align_corners, FLAG, false, align_corners, "") A(align_corners, BOOL, align_corners)                        \
+    A(ratio, RATIOS, ratio)
+#define GPUNN__DROPOUT_ARGS(K, A) K(_plain, p, NUMBER, 0.5, number, "") A(p, FLOAT, value[0])
+#define GPUNN__SHAPE_ARGS(K, A) K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "")
+#define GPUNN__PERMUTE_ARGS(K, A) K(_plain, dims, AXES, GPUNN__NEEDED, axes, "") A(dims, ORDER, order)
+#define GPUNN__CONCAT_ARGS(K, A) K(_plain, dim, AXIS, 0, axis, "") A(dim, INT, axis)
+#define GPUNN__SLICE_ARGS(K, A)                                                                                                \
+    K(_plain, dim, AXIS, GPUNN__NEEDED, axis, "") A(dim, INT, axis)                                                            \
+    K(_plain, start, INDEX, 0, start, "") A(start, INT64, start)                                                               \
+    K(_plain, end, END, GPUNN__NONE, end, "Default: the axis' end.")                                                           \
+    K(_plain, step, STEP, 1, step, "") A(step, INT64, step)
+#define GPUNN__PAD_ARGS(K, A)                                                                                                  \
+    K(pad, before, AMOUNTS, GPUNN__EMPTY, before, "") A(before, SIZES, before)                                                 \
+    K(pad, after, AMOUNTS, GPUNN__EMPTY, after, "")                                                                            \
+    K(pad, mode, PAD_MODE, 0, mode, "All but constant take x's own elements.") A(mode, PAD_MODE, mode)                         \
+    K(pad, value, EXTENDED, 0, value, "") A(value, FLOAT, value[0])
+#define GPUNN__TILE_ARGS(K, A) K(_plain, repeats, COUNTS, GPUNN__NEEDED, shape, "")
+#define GPUNN__ONE_HOT_ARGS(K, A) K(_plain, num_classes, COUNT, GPUNN__NEEDED, count, "")
+#define GPUNN__CAST_ARGS(K, A) K(_plain, dtype, DTYPE, GPUNN__NEEDED, dtype, "")
+#define GPUNN__DIMS_ARGS(K, A) K(_plain, dims, AXES, GPUNN__EMPTY, axes, "Default: all.") A(dims, AXES, axes)
+#define GPUNN__REDUCTION_ARGS(K, A)                                                                                            \
+    GPUNN__DIMS_ARGS(K, A)                                                                                                     \
+    K(_plain, keepdim, FLAG, false, keepdim, "Leaves 1 in place of each axis.")
+#define GPUNN__SUM_ARGS(K, A)                                                                                                  \
+    GPUNN__REDUCTION_ARGS(K, A)                                                                                                \
+    A(mean, BOOL, mean)
+#define GPUNN__AXIS_ARGS(K, A) K(_plain, dim, AXIS, GPUNN__NEEDED, axis, "") A(dim, INT, axis)
+#define GPUNN__ARGMAX_ARGS(K, A)                                                                                               \
+    GPUNN__AXIS_ARGS(K, A)                                                                                                     \
+    K(_plain, keepdim, FLAG, false, keepdim, "Leaves 1 in place of the axis.")
+#define GPUNN__TOPK_ARGS(K, A)                                                                                                 \
+    K(_plain, k, COUNT, GPUNN__NEEDED, count, "")                                                                              \
+    GPUNN__AXIS_ARGS(K, A)                                                                                                     \
+    K(_plain, largest, FLAG, true, largest, "") A(largest, BOOL, largest)
+#define GPUNN__EINSUM_ARGS(K, A) K(_plain, equation, TEXT, GPUNN__NEEDED, text, "Such as \"...ij,jk->...ik\".")
+#define GPUNN__EXPR_ARGS(K, A)                                                                                                 \
+    K(_plain, expression, FORMULA, GPUNN__NEEDED, args_,                                                                       \
+      "Over x, y, z or x0 to x7, or the names of inputs; operators, pi, elementwise ops, max, min.")                           \
+    K(_plain, consts, CONSTS, GPUNN__EMPTY, args_, "Numbers that the formula calls by name.")
+#define GPUNN__LOSS_ARGS(K, A) K(loss, reduction, REDUCTION, 0, reduction, "")
+#define GPUNN__HUBER_ARGS(K, A)                                                                                                \
+    GPUNN__LOSS_ARGS(K, A)                                                                                                     \
+    K(loss, delta, NUMBER, 1, delta, "")
+#define GPUNN__SMOOTH_L1_ARGS(K, A)                                                                                            \
+    GPUNN__LOSS_ARGS(K, A)                                                                                                     \
+    K(loss, beta, NUMBER, 1, beta, "")
+#define GPUNN__BCE_ARGS(K, A)                                                                                                  \
+    GPUNN__LOSS_ARGS(K, A)                                                                                                     \
+    K(loss, weight, REFERENCE, GPUNN__NONE, weight, "A factor of each element, broadcast.")
+#define GPUNN__BCE_LOGITS_ARGS(K, A)                                                                                           \
+    GPUNN__BCE_ARGS(K, A)                                                                                                      \
+    K(loss, pos_weight, REFERENCE, GPUNN__NONE, pos_weight, "A factor of the positive part, broadcast.")
+#define GPUNN__KL_ARGS(K, A)                                                                                                   \
+    GPUNN__LOSS_ARGS(K, A)                                                                                                     \
+    K(loss, log_target, FLAG, false, log_target, "The target holds log-probabilities too.")
+#define GPUNN__NCC_ARGS(K, A)                                                                                                  \
+    K(ncc, window, CELLS, 0, window, "")                                                                                       \
+    K(ncc, eps, NUMBER, 1e-05, eps, "")
+#define GPUNN__CLASS_START(K, A)                                                                                               \
+    K(class_loss, reduction, CLASS_REDUCTION, 0, reduction, "") A(reduction, REDUCTION, reduction)                             \
+    K(class_loss, ignore_index, INTEGER, -100, ignore_index, "Labels that count for nothing.")                                 \
+    A(ignore_index, INT64, ignore_index)
+#define GPUNN__CLASS_WEIGHT(K, A) K(class_loss, weight, REFERENCE, GPUNN__NONE, weight, "One number for each class.")
+#define GPUNN__NLL_ARGS(K, A) GPUNN__CLASS_START(K, A) GPUNN__CLASS_WEIGHT(K, A)
+#define GPUNN__CROSS_ENTROPY_ARGS(K, A)                                                                                        \
+    GPUNN__CLASS_START(K, A)                                                                                                   \
+    K(class_loss, label_smoothing, NUMBER, 0, label_smoothing, "") A(label_smoothing, FLOAT, value[0])                         \
+    GPUNN__CLASS_WEIGHT(K, A)
+#define GPUNN__MARGIN(K, A, usual)                                                                                             \
+    K(margin, reduction, CLASS_REDUCTION, 0, reduction, "")                                                                    \
+    K(margin, margin, NUMBER, usual, margin, "")
+#define GPUNN__HINGE_ARGS(K, A) GPUNN__MARGIN(K, A, 1)
+#define GPUNN__RANKING_ARGS(K, A) GPUNN__MARGIN(K, A, 0)
+#define GPUNN__MULTI_MARGIN_ARGS(K, A)                                                                                         \
+    GPUNN__MARGIN(K, A, 1)                                                                                                     \
+    K(margin, p, NUMBER, 1, p, "1 or 2.")                                                                                      \
+    K(margin, weight, REFERENCE, GPUNN__NONE, weight, "One number for each class.")
+#define GPUNN__TRIPLET_ARGS(K, A)                                                                                              \
+    GPUNN__MARGIN(K, A, 1)                                                                                                     \
+    K(margin, p, EXTENDED, 2, p, "")                                                                                           \
+    K(margin, eps, NUMBER, 1e-06, eps, "")                                                                                     \
+    K(margin, swap, FLAG, false, swap, "")
+#define GPUNN__COSINE_ARGS(K, A)                                                                                               \
+    K(_plain, dim, AXIS, 1, axis, "")                                                                                          \
+    K(_plain, eps, SCALE, 1e-08, number, "")
+#define GPUNN__DICE_ARGS(K, A)                                                                                                 \
+    K(dice, reduction, CLASS_REDUCTION, 0, reduction, "")                                                                      \
+    K(dice, smooth, SCALE, 1e-05, smooth, "")                                                                                  \
+    K(dice, squared, FLAG, false, squared, "")                                                                                 \
+    K(dice, batch, FLAG, false, batch, "All samples are one.")
+#define GPUNN__CTC_ARGS(K, A)                                                                                                  \
+    K(ctc, reduction, CLASS_REDUCTION, 0, reduction, "") A(reduction, REDUCTION, reduction)                                    \
+    K(ctc, blank, AMOUNT, 0, blank, "") A(blank, INT, blank)                                                                   \
+    K(ctc, zero_infinity, FLAG, false, zero_infinity, "") A(zero_infinity, BOOL, zero_infinity)                                \
+    K(ctc, batch_first, FLAG, false, batch_first, "Log-probabilities are [n, t, classes].") A(batch_first, BOOL, batch_first)
+#define GPUNN__CUSTOM_ARGS(K, A)                                                                                               \
+    K(custom, kind, NAME, GPUNN__NEEDED, args_, "The op's name.") A(kind, CUSTOM, custom)                                      \
+    K(custom, shape, RESULT, GPUNN__NEEDED, args_, "The result's.")                                                            \
+    K(custom, numbers, NUMBERS, GPUNN__EMPTY, args_, "") A(numbers, NUMBERS, numbers)
+
+/* X(kind, name, op, operands, spatial axes, keys, struct, call, about). A LAYER has parameters below its name, a STACK those of its
+ * layers; a SOURCE is a named tensor without operands. op: whose nodes the keys are told of, NONE where another row has it. MANY: 1
+ * to GPUNN_MAX_OPERANDS, OWN: the row reads them. call: what builds it from in, name and a, the struct. */
+#define GPUNN__ROWS(X)                                                                                                         \
+    X(SOURCE, input, NONE, 0, 0, INPUT, _plain, gpunn_input(l->model, name, a->dtype, a->shape),                               \
+      "A value that the program writes before each run.")                                                                      \
+    X(SOURCE, parameter, NONE, 0, 0, PARAMETER, _plain, gpunn__make_parameter(l, e, a), "A parameter of the model's own.")     \
+    X(OP, constant, NONE, 0, 0, CONSTANT, _plain, gpunn__make_constant(l, e, a), "Values that never change.")                  \
+    X(LAYER, linear, LINEAR, 1, 0, LINEAR, linear, gpunn_linear_(in[0], name, *a),                                             \
+      "x [..., in] -> [..., out_features]; torch.nn.Linear.")                                                                  \
+    X(LAYER, embedding, EMBEDDING, 1, 0, EMBEDDING, embedding, gpunn_embedding_(in[0], name, *a),                              \
+      "i64 or i32 tokens [...] -> [..., embedding_dim]; torch.nn.Embedding.")                                                  \
+    X(LAYER, conv1d, CONV1D, 1, 1, CONV, conv, gpunn_conv1d_(in[0], name, *a), "x [n, c, l]; torch.nn.Conv1d.")                \
+    X(LAYER, conv2d, CONV2D, 1, 2, CONV, conv, gpunn_conv2d_(in[0], name, *a), "x [n, c, h, w]; torch.nn.Conv2d.")             \
+    X(LAYER, conv3d, CONV3D, 1, 3, CONV, conv, gpunn_conv3d_(in[0], name, *a), "x [n, c, d, h, w]; torch.nn.Conv3d.")          \
+    X(LAYER, conv_transpose1d, CONV_TRANSPOSE1D, 1, 1, CONV_TRANSPOSE, conv, gpunn_conv_transpose1d_(in[0], name, *a),         \
+      "x [n, c, l]; torch.nn.ConvTranspose1d.")                                                                                \
+    X(LAYER, conv_transpose2d, CONV_TRANSPOSE2D, 1, 2, CONV_TRANSPOSE, conv, gpunn_conv_transpose2d_(in[0], name, *a),         \
+      "x [n, c, h, w]; torch.nn.ConvTranspose2d.")                                                                             \
+    X(LAYER, conv_transpose3d, CONV_TRANSPOSE3D, 1, 3, CONV_TRANSPOSE, conv, gpunn_conv_transpose3d_(in[0], name, *a),         \
+      "x [n, c, d, h, w]; torch.nn.ConvTranspose3d.")                                                                          \
+    X(LAYER, batch_norm1d, BATCH_NORM, 1, 0, BATCH_NORM, batch_norm, gpunn_batch_norm1d_(in[0], name, *a),                     \
+      "x [n, c] or [n, c, l]; torch.nn.BatchNorm1d.")                                                                          \
+    X(LAYER, batch_norm2d, BATCH_NORM, 1, 0, BATCH_NORM, batch_norm, gpunn_batch_norm2d_(in[0], name, *a),                     \
+      "x [n, c, h, w]; torch.nn.BatchNorm2d.")                                                                                 \
+    X(LAYER, batch_norm3d, BATCH_NORM, 1, 0, BATCH_NORM, batch_norm, gpunn_batch_norm3d_(in[0], name, *a),                     \
+      "x [n, c, d, h, w]; torch.nn.BatchNorm3d.")                                                                              \
+    X(LAYER, group_norm, GROUP_NORM, 1, 0, GROUP_NORM, group_norm, gpunn_group_norm_(in[0], name, *a),                         \
+      "x [n, c, ...], normalised over the channels of each group; torch.nn.GroupNorm.")                                        \
+    X(LAYER, instance_norm1d, NONE, 1, 0, INSTANCE_NORM, instance_norm, gpunn_instance_norm1d_(in[0], name, *a),               \
+      "x [n, c, l]: group_norm of as many groups as channels; torch.nn.InstanceNorm1d.")                                       \
+    X(LAYER, instance_norm2d, NONE, 1, 0, INSTANCE_NORM, instance_norm, gpunn_instance_norm2d_(in[0], name, *a),               \
+      "x [n, c, h, w]; torch.nn.InstanceNorm2d.")                                                                              \
+    X(LAYER, instance_norm3d, NONE, 1, 0, INSTANCE_NORM, instance_norm, gpunn_instance_norm3d_(in[0], name, *a),               \
+      "x [n, c, d, h, w]; torch.nn.InstanceNorm3d.")                                                                           \
+    X(LAYER, layer_norm, LAYER_NORM, 1, 0, LAYER_NORM, layer_norm, gpunn_layer_norm_(in[0], name, *a),                         \
+      "Normalises over the last axes; torch.nn.LayerNorm.")                                                                    \
+    X(LAYER, rms_norm, RMS_NORM, 1, 0, RMS_NORM, layer_norm, gpunn_rms_norm_(in[0], name, *a),                                 \
+      "Divides by the root of the mean square over the last axes; torch.nn.RMSNorm.")                                          \
+    X(OP, rnn, RNN, 1, 0, RNN, rnn, gpunn__make_recurrent(l, e, a, GPUNN_OP_RNN),                                              \
+      "One layer of torch.nn.RNN: x [length, n, features], result [length, n, directions * hidden_size].")                     \
+    X(OP, lstm, LSTM, 1, 0, LSTM, rnn, gpunn__make_recurrent(l, e, a, GPUNN_OP_LSTM),                                          \
+      "One layer of torch.nn.LSTM: x [length, n, features], result [length, n, directions * hidden_size].")                    \
+    X(OP, gru, GRU, 1, 0, GRU, rnn, gpunn__make_recurrent(l, e, a, GPUNN_OP_GRU),                                              \
+      "One layer of torch.nn.GRU: x [length, n, features], result [length, n, directions * hidden_size].")                     \
+    X(LAYER, prelu, NONE, 1, 0, PRELU, _plain, gpunn_prelu(in[0], name, a->count, a->number),                                  \
+      "max(x, 0) + weight min(x, 0); torch.nn.PReLU.")                                                                         \
+    X(OP, matmul, MATMUL, 2, 0, MATMUL, matmul, gpunn_matmul_(in[0], in[1], *a),                                               \
+      "torch.matmul of [..., m, k] and [..., k, n]; leading axes broadcast.")                                                  \
+    X(OP, scaled_dot_product_attention, ATTENTION, GPUNN__OWN, 0, ATTENTION, attention, gpunn__make_attention(l, e, a),        \
+      "torch's, of q [n, heads, l, e], k [n, heads, s, e], v [n, heads, s, ev]; or of all in one, [n, l, 3, heads, e].")       \
+    X(STACK, multi_head_attention, NONE, 3, 0, MULTI_HEAD, multi_head_attention,                                               \
+      gpunn_multi_head_attention_(in[0], in[1], in[2], name, *a),                                                              \
+      "query, key, value [n, rows, size]; torch.nn.MultiheadAttention.")                                                       \
+    X(STACK, transformer_encoder_layer, NONE, 1, 0, ENCODER_LAYER, transformer,                                                \
+      gpunn_transformer_encoder_layer_(in[0], name, *a),                                                                       \
+      "src [n, rows, size]; torch.nn.TransformerEncoderLayer.")                                                                \
+    X(STACK, transformer_decoder_layer, NONE, 2, 0, DECODER_LAYER, transformer,                                                \
+      gpunn_transformer_decoder_layer_(in[0], in[1], name, *a),                                                                \
+      "tgt, memory [n, rows, size]; torch.nn.TransformerDecoderLayer.")                                                        \
+    X(STACK, transformer_encoder, NONE, 1, 0, ENCODER, transformer, gpunn_transformer_encoder_(in[0], name, *a),               \
+      "src [n, rows, size]; torch.nn.TransformerEncoder: name.layers.0 and so on.")                                            \
+    X(STACK, transformer_decoder, NONE, 2, 0, DECODER, transformer, gpunn_transformer_decoder_(in[0], in[1], name, *a),        \
+      "tgt, memory [n, rows, size]; torch.nn.TransformerDecoder: name.layers.0 and so on.")                                    \
+    X(OP, max_pool1d, NONE, 1, 1, MAX_POOL, pool, gpunn_max_pool1d_(in[0], *a), "x [n, c, l]; torch.nn.MaxPool1d.")            \
+    X(OP, max_pool2d, MAX_POOL2D, 1, 2, MAX_POOL, pool, gpunn_max_pool2d_(in[0], *a), "x [n, c, h, w]; torch.nn.MaxPool2d.")   \
+    X(OP, max_pool3d, MAX_POOL3D, 1, 3, MAX_POOL, pool, gpunn_max_pool3d_(in[0], *a),                                          \
+      "x [n, c, d, h, w]; torch.nn.MaxPool3d.")                                                                                \
+    X(OP, avg_pool1d, NONE, 1, 1, AVG_POOL, pool, gpunn_avg_pool1d_(in[0], *a), "x [n, c, l]; torch.nn.AvgPool1d.")            \
+    X(OP, avg_pool2d, AVG_POOL2D, 1, 2, AVG_POOL, pool, gpunn_avg_pool2d_(in[0], *a), "x [n, c, h, w]; torch.nn.AvgPool2d.")   \
+    X(OP, avg_pool3d, AVG_POOL3D, 1, 3, AVG_POOL, pool, gpunn_avg_pool3d_(in[0], *a),                                          \
+      "x [n, c, d, h, w]; torch.nn.AvgPool3d.")                                                                                \
+    X(OP, adaptive_max_pool1d, NONE, 1, 1, ADAPTIVE_POOL, _plain, gpunn_adaptive_max_pool1d(in[0], a->size[0]),                \
+      "x [n, c, l] -> [n, c, output_size].")                                                                                   \
+    X(OP, adaptive_max_pool2d, NONE, 1, 2, ADAPTIVE_POOL, _plain, gpunn_adaptive_max_pool2d(in[0], a->size[0], a->size[1]),    \
+      "x [n, c, h, w] -> [n, c, output_size].")                                                                                \
+    X(OP, adaptive_max_pool3d, NONE, 1, 3, ADAPTIVE_POOL, _plain,                                                              \
+      gpunn_adaptive_max_pool3d(in[0], a->size[0], a->size[1], a->size[2]),                                                    \
+      "x [n, c, d, h, w] -> [n, c, output_size].")                                                                             \
+    X(OP, adaptive_avg_pool1d, NONE, 1, 1, ADAPTIVE_POOL, _plain, gpunn_adaptive_avg_pool1d(in[0], a->size[0]),                \
+      "x [n, c, l] -> [n, c, output_size].")                                                                                   \
+    X(OP, adaptive_avg_pool2d, NONE, 1, 2, ADAPTIVE_POOL, _plain, gpunn_adaptive_avg_pool2d(in[0], a->size[0], a->size[1]),    \
+      "x [n, c, h, w] -> [n, c, output_size].")                                                                                \
+    X(OP, adaptive_avg_pool3d, NONE, 1, 3, ADAPTIVE_POOL, _plain,                                                              \
+      gpunn_adaptive_avg_pool3d(in[0], a->size[0], a->size[1], a->size[2]),                                                    \
+      "x [n, c, d, h, w] -> [n, c, output_size].")                                                                             \
+    X(OP, grid_sample, GRID_SAMPLE, 2, 0, GRID, grid, gpunn_grid_sample_(in[0], in[1], *a),                                    \
+      "x [n, c, h, w] at the points of grid [n, oh, ow, 2]; x [n, c, d, h, w], grid [n, od, oh, ow, 3].")                      \
+    X(OP, affine_grid, AFFINE_GRID, 1, 0, AFFINE_GRID, _plain, gpunn_affine_grid(in[0], a->shape, a->align_corners),           \
+      "The grid that samples through theta [n, 2, 3] or [n, 3, 4].")                                                           \
+    X(OP, interpolate, INTERPOLATE, 1, 0, INTERPOLATE, interpolate, gpunn_interpolate_(in[0], *a),                             \
+      "x [n, c, l], [n, c, h, w] or [n, c, d, h, w]; torch.nn.functional.interpolate.")                                        \
+    X(OP, dropout, DROPOUT, 1, 0, DROPOUT, _plain, gpunn_dropout(in[0], gpunn__float_setting(a->number, 0)),                   \
+      "Zeroes elements with probability p in training; torch.nn.Dropout.")                                                     \
+    X(OP, reshape, NONE, 1, 0, SHAPE, _plain, gpunn_reshape(in[0], a->shape),                                                  \
+      "Another shape of as many elements; \"N\" is the batch, not what is left over.")                                         \
+    X(OP, flatten, NONE, 1, 0, NO, _plain, gpunn_flatten(in[0]), "[n, ...] -> [n, rest].")                                     \
+    X(OP, permute, PERMUTE, 1, 0, PERMUTE, _plain, gpunn_permute(in[0], a->axes),                                              \
+      "Axis i of the result is axis dims[i] of x.")                                                                            \
+    X(OP, concat, CONCAT, GPUNN__MANY, 0, CONCAT, _plain, gpunn_concat(in, e->count, a->axis), "torch.cat.")                   \
+    X(OP, slice, SLICE, 1, 0, SLICE, _plain, gpunn_slice(in[0], a->axis, a->start, a->end, a->step),                           \
+      "x[start:end:step] along one axis, as Python's.")                                                                        \
+    X(OP, pad, PAD, 1, 0, PAD, pad, gpunn_pad_(in[0], *a),                                                                     \
+      "before and after are lists by the axes of x, the missing ones 0.")                                                      \
+    X(OP, gather, GATHER, 2, 0, AXIS, _plain, gpunn_gather(in[0], a->axis, in[1]),                                             \
+      "x, then i64 or i32 indices of as many axes: torch.gather.")                                                             \
+    X(OP, expand, NONE, 1, 0, SHAPE, _plain, gpunn_expand(in[0], a->shape),                                                    \
+      "Copies along axes of size 1 and new ones in front; ops that broadcast need none of it.")                                \
+    X(OP, tile, NONE, 1, 0, TILE, _plain, gpunn_tile(in[0], a->shape), "torch.tile.")                                          \
+    X(OP, stack, NONE, GPUNN__MANY, 0, CONCAT, _plain, gpunn_stack(in, e->count, a->axis), "torch.stack.")                     \
+    X(OP, one_hot, NONE, 1, 0, ONE_HOT, _plain, gpunn_one_hot(in[0], a->count),                                                \
+      "i64, i32 or u8 [...] -> f32 [..., num_classes].")                                                                       \
+    X(OP, cast, NONE, 1, 0, CAST, _plain, gpunn_cast(in[0], a->dtype),                                                         \
+      "Between f32, i64, i32, u8 and bool; without gradient.")                                                                 \
+    X(OP, sum, SUM, 1, 0, SUM, _plain, gpunn_sum(in[0], a->axes, a->keepdim), "torch.sum.")                                    \
+    X(OP, mean, NONE, 1, 0, REDUCTION, _plain, gpunn_mean(in[0], a->axes, a->keepdim), "torch.mean.")                          \
+    X(OP, max, MAX, 1, 0, REDUCTION, _plain, gpunn_max(in[0], a->axes, a->keepdim), "torch.amax: ties share the gradient.")    \
+    X(OP, gradient_energy, GRADIENT_ENERGY, 1, 0, DIMS, _plain, gpunn_gradient_energy(in[0], a->axes),                         \
+      "For each of the axes the mean of the squared differences of neighbours along it, summed: a scalar.")                    \
+    X(OP, argmax, ARGMAX, 1, 0, ARGMAX, _plain, gpunn_argmax(in[0], a->axis, a->keepdim), "The first maximum, i64.")           \
+    X(OP, argmin, NONE, 1, 0, ARGMAX, _plain, gpunn_argmin(in[0], a->axis, a->keepdim), "The first minimum, i64.")             \
+    X(OP, cumsum, CUMSUM, 1, 0, AXIS, _plain, gpunn_cumsum(in[0], a->axis), "torch.cumsum.")                                   \
+    X(OP, topk_indices, TOPK_INDICES, 1, 0, TOPK, _plain, gpunn_topk_indices(in[0], a->count, a->axis, a->largest),            \
+      "The places, i64, of the k largest or smallest in their order; gather takes the values.")                                \
+    X(OP, einsum, NONE, GPUNN__MANY, 0, EINSUM, _plain, gpunn_einsum(a->text, in, e->count),                                   \
+      "torch.einsum of one or two tensors, without an index twice in one tensor.")                                             \
+    X(OP, softmax, SOFTMAX, 1, 0, AXIS, _plain, gpunn_softmax(in[0], a->axis), "torch.softmax.")                               \
+    X(OP, log_softmax, LOG_SOFTMAX, 1, 0, AXIS, _plain, gpunn_log_softmax(in[0], a->axis), "torch.log_softmax.")               \
+    X(OP, expr, NONE, GPUNN__OWN, 0, EXPR, _plain, gpunn__make_expr(l, e),                                                     \
+      "A formula over its inputs, in the language of gpunn_expr.")                                                             \
+    X(OP, mse_loss, NONE, 2, 0, LOSS, loss, gpunn_mse_loss_(in[0], in[1], *a), "(x - t)^2; inputs x, t.")                      \
+    X(OP, l1_loss, NONE, 2, 0, LOSS, loss, gpunn_l1_loss_(in[0], in[1], *a), "|x - t|.")                                       \
+    X(OP, huber_loss, NONE, 2, 0, HUBER, loss, gpunn_huber_loss_(in[0], in[1], *a), "torch.nn.HuberLoss.")                     \
+    X(OP, smooth_l1_loss, NONE, 2, 0, SMOOTH_L1, loss, gpunn_smooth_l1_loss_(in[0], in[1], *a),                                \
+      "torch.nn.SmoothL1Loss; beta 0: l1_loss.")                                                                               \
+    X(OP, bce_loss, NONE, 2, 0, BCE, loss, gpunn_bce_loss_(in[0], in[1], *a), "torch.nn.BCELoss.")                             \
+    X(OP, bce_with_logits, NONE, 2, 0, BCE_LOGITS, loss, gpunn_bce_with_logits_(in[0], in[1], *a),                             \
+      "torch.nn.BCEWithLogitsLoss.")                                                                                           \
+    X(OP, kl_div, NONE, 2, 0, KL, loss, gpunn_kl_div_(in[0], in[1], *a),                                                       \
+      "torch.nn.KLDivLoss; the first input holds log-probabilities.")                                                          \
+    X(OP, ncc_loss, NONE, 2, 0, NCC, ncc, gpunn_ncc_loss_(in[0], in[1], *a),                                                   \
+      "Minus the normalised cross-correlation of images [n, c, ...]: of the whole, or squared, in windows.")                   \
+    X(OP, cross_entropy, CROSS_ENTROPY, 2, 0, CROSS_ENTROPY, class_loss, gpunn_cross_entropy_(in[0], in[1], *a),               \
+      "logits [n, classes, ...], labels [n, ...]; torch.nn.CrossEntropyLoss.")                                                 \
+    X(OP, nll_loss, NLL, 2, 0, NLL, class_loss, gpunn_nll_loss_(in[0], in[1], *a),                                             \
+      "log-probabilities [n, classes, ...], labels [n, ...]; torch.nn.NLLLoss.")                                               \
+    X(OP, hinge_embedding_loss, NONE, 2, 0, HINGE, margin, gpunn_hinge_embedding_loss_(in[0], in[1], *a),                      \
+      "inputs x, target of 1 and -1; torch.nn.HingeEmbeddingLoss.")                                                            \
+    X(OP, margin_ranking_loss, NONE, 3, 0, RANKING, margin, gpunn_margin_ranking_loss_(in[0], in[1], in[2], *a),               \
+      "inputs x1, x2, target of 1 and -1; torch.nn.MarginRankingLoss.")                                                        \
+    X(OP, multi_margin_loss, NONE, 2, 0, MULTI_MARGIN, margin, gpunn_multi_margin_loss_(in[0], in[1], *a),                     \
+      "inputs x [n, classes], labels [n]; torch.nn.MultiMarginLoss.")                                                          \
+    X(OP, triplet_margin_loss, NONE, 3, 0, TRIPLET, margin, gpunn_triplet_margin_loss_(in[0], in[1], in[2], *a),               \
+      "inputs anchor, positive, negative; torch.nn.TripletMarginLoss.")                                                        \
+    X(OP, cosine_embedding_loss, NONE, 3, 0, RANKING, margin, gpunn_cosine_embedding_loss_(in[0], in[1], in[2], *a),           \
+      "inputs x1, x2 [n, features], target of 1 and -1 [n]; torch.nn.CosineEmbeddingLoss.")                                    \
+    X(OP, cosine_similarity, NONE, 2, 0, COSINE, _plain, gpunn_cosine_similarity(in[0], in[1], a->axis, a->number),            \
+      "inputs x1, x2; torch.nn.CosineSimilarity.")                                                                             \
+    X(OP, dice_loss, NONE, 2, 0, DICE, dice, gpunn_dice_loss_(in[0], in[1], *a),                                               \
+      "inputs probabilities and target [n, classes, ...].")                                                                    \
+    X(OP, ctc_loss, CTC_LOSS, 4, 0, CTC, ctc, gpunn_ctc_loss_(in[0], in[1], in[2], in[3], *a),                                 \
+      "inputs log-probabilities [t, n, classes], targets [n, most], input lengths [n], target lengths [n]; torch.nn.CTCLoss.") \
+    X(OP, custom, CUSTOM, GPUNN__MANY, 0, CUSTOM, custom, gpunn__make_custom(l, e, a),                                         \
+      "An op of the program's own (gpunn_custom), which gpunn_register_custom must have told the device.")                     \
+    X(OP, accuracy, NONE, 2, 0, NO, _plain, gpunn_accuracy(in[0], in[1]),                                                      \
+      "The share of rows of logits [n, classes] whose argmax is the label.")                                                   \
+    X(OP, binary_accuracy, NONE, 2, 0, NO, _plain, gpunn_binary_accuracy(in[0], in[1]),                                        \
+      "The share with (probability > 0.5) == (target > 0.5).")
+/* clang-format on */
 
 /* ==== >>graph ========================================================================================================= *
  * Every builder is a gpunn__call: it checks its operands, appends parameters and nodes, and after a failure takes away whatever
@@ -21173,137 +21707,71 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
  * A model as text. The canonical text says what it computes and nothing else; the generator makes the same one, so its SHA-256
  * tells a kernel file whose model it is for, and a node's line which kernel fits it. The JSON is what gpunn_spec_save writes. */
 
-/* The attributes of ops outside the elementwise tables, in the order of the canonical text. */
-typedef enum gpunn__attribute_kind {
-    GPUNN__A_BOOL,
-    GPUNN__A_NOT, /* a bool kept the other way round */
-    GPUNN__A_INT,
-    GPUNN__A_LAST, /* int: the first of the last axes; the text says how many they are */
-    GPUNN__A_INT64,
-    GPUNN__A_FLOAT,
-    GPUNN__A_WINDOW, /* int for each spatial axis */
-    GPUNN__A_ORDER,  /* int for each axis */
-    GPUNN__A_SIZES,  /* int64_t for each axis */
-    GPUNN__A_AXES,   /* a bit for each axis */
-    GPUNN__A_REDUCTION,
-    GPUNN__A_GRID_MODE,
-    GPUNN__A_GRID_PADDING,
-    GPUNN__A_INTERPOLATE_MODE,
-    GPUNN__A_PAD_MODE,
-    GPUNN__A_RATIOS, /* float for each spatial axis */
-    GPUNN__A_CUSTOM, /* the op's name */
-    GPUNN__A_NUMBERS
-} gpunn__attribute_kind;
-typedef struct gpunn__attribute {
-    gpunn_op              op;
-    const char           *name; /* torch's */
-    gpunn__attribute_kind kind;
-    size_t                offset;    /* in gpunn_attributes */
-    const char           *otherwise; /* the JSON's default; NULL: none, "": the JSON does not have it */
-} gpunn__attribute;
+/* The rows of >>arguments: their keys and what is told of them, each list ending with a name of NULL. */
+typedef struct gpunn__loading gpunn__loading;
+typedef struct gpunn__spec_entry { /* one of a spec's "tensors" */
+    int           item, count;     /* inputs */
+    gpunn_tensor *in[GPUNN_MAX_OPERANDS];
+    const char   *op, *name;
+} gpunn__spec_entry;
+typedef struct gpunn__row {
+    const char            *name;
+    gpunn__row_kind        kind;
+    gpunn_op               op;
+    int                    operands, axes;
+    const gpunn__argument *keys;
+    const gpunn__told     *told;
+    gpunn_tensor *(*build)(gpunn__loading *l, const gpunn__spec_entry *e, const void *args);
+} gpunn__row;
 
-#define GPUNN__A(ENUM, name, kind, member, otherwise)                                         \
-    {                                                                                         \
-        GPUNN_OP_##ENUM, name, GPUNN__A_##kind, offsetof(gpunn_attributes, member), otherwise \
-    }
-#define GPUNN__A_CONV(ENUM)                                                                         \
-    GPUNN__A(ENUM, "stride", WINDOW, stride, "1"), GPUNN__A(ENUM, "padding", WINDOW, padding, "0"), \
-        GPUNN__A(ENUM, "dilation", WINDOW, dilation, "1"), GPUNN__A(ENUM, "groups", INT, groups, "1")
-static const gpunn__attribute gpunn__attributes_of[] = {
-    GPUNN__A(MATMUL, "transpose_a", BOOL, transpose_a, "false"),
-    GPUNN__A(MATMUL, "transpose_b", BOOL, transpose_b, "false"),
-    GPUNN__A_CONV(CONV1D),
-    GPUNN__A_CONV(CONV2D),
-    GPUNN__A_CONV(CONV3D),
-    GPUNN__A_CONV(CONV_TRANSPOSE1D),
-    GPUNN__A_CONV(CONV_TRANSPOSE2D),
-    GPUNN__A_CONV(CONV_TRANSPOSE3D),
-    GPUNN__A(MAX_POOL2D, "kernel_size", WINDOW, kernel, NULL),
-    GPUNN__A(MAX_POOL2D, "stride", WINDOW, stride, NULL),
-    GPUNN__A(MAX_POOL2D, "padding", WINDOW, padding, "0"),
-    GPUNN__A(MAX_POOL2D, "ceil_mode", BOOL, ceil_mode, "false"),
-    GPUNN__A(MAX_POOL3D, "kernel_size", WINDOW, kernel, NULL),
-    GPUNN__A(MAX_POOL3D, "stride", WINDOW, stride, NULL),
-    GPUNN__A(MAX_POOL3D, "padding", WINDOW, padding, "0"),
-    GPUNN__A(MAX_POOL3D, "ceil_mode", BOOL, ceil_mode, "false"),
-    GPUNN__A(AVG_POOL2D, "kernel_size", WINDOW, kernel, NULL),
-    GPUNN__A(AVG_POOL2D, "stride", WINDOW, stride, NULL),
-    GPUNN__A(AVG_POOL2D, "padding", WINDOW, padding, "0"),
-    GPUNN__A(AVG_POOL2D, "ceil_mode", BOOL, ceil_mode, "false"),
-    GPUNN__A(AVG_POOL2D, "count_include_pad", NOT, count_exclude_pad, "true"),
-    GPUNN__A(AVG_POOL3D, "kernel_size", WINDOW, kernel, NULL),
-    GPUNN__A(AVG_POOL3D, "stride", WINDOW, stride, NULL),
-    GPUNN__A(AVG_POOL3D, "padding", WINDOW, padding, "0"),
-    GPUNN__A(AVG_POOL3D, "ceil_mode", BOOL, ceil_mode, "false"),
-    GPUNN__A(AVG_POOL3D, "count_include_pad", NOT, count_exclude_pad, "true"),
-    GPUNN__A(GRID_SAMPLE, "mode", GRID_MODE, mode, "\"bilinear\""),
-    GPUNN__A(GRID_SAMPLE, "padding_mode", GRID_PADDING, padding_mode, "\"zeros\""),
-    GPUNN__A(GRID_SAMPLE, "align_corners", BOOL, align_corners, "false"),
-    GPUNN__A(AFFINE_GRID, "align_corners", BOOL, align_corners, "false"),
-    GPUNN__A(INTERPOLATE, "mode", INTERPOLATE_MODE, mode, "\"nearest\""),
-    GPUNN__A(INTERPOLATE, "align_corners", BOOL, align_corners, "false"),
-    GPUNN__A(INTERPOLATE, "ratio", RATIOS, ratio, ""),
-    GPUNN__A(BATCH_NORM, "eps", FLOAT, eps, "1e-05"),
-    GPUNN__A(BATCH_NORM, "momentum", FLOAT, momentum, "0.1"),
-    GPUNN__A(LAYER_NORM, "dims", LAST, axis, "1"),
-    GPUNN__A(LAYER_NORM, "eps", FLOAT, eps, "1e-05"),
-    GPUNN__A(RMS_NORM, "dims", LAST, axis, "1"),
-    GPUNN__A(RMS_NORM, "eps", FLOAT, eps, "1.1920929e-07"),
-    GPUNN__A(GROUP_NORM, "num_groups", INT, groups, NULL),
-    GPUNN__A(GROUP_NORM, "eps", FLOAT, eps, "1e-05"),
-    GPUNN__A(EMBEDDING, "padding_idx", INT64, ignore_index, "-1"),
-    GPUNN__A(RNN, "relu", BOOL, relu, "false"),
-    GPUNN__A(RNN, "bidirectional", BOOL, bidirectional, "false"),
-    GPUNN__A(RNN, "states", BOOL, states, "false"),
-    GPUNN__A(LSTM, "bidirectional", BOOL, bidirectional, "false"),
-    GPUNN__A(LSTM, "states", BOOL, states, "false"),
-    GPUNN__A(GRU, "bidirectional", BOOL, bidirectional, "false"),
-    GPUNN__A(GRU, "states", BOOL, states, "false"),
-    GPUNN__A(DROPOUT, "p", FLOAT, value[0], "0.5"),
-    GPUNN__A(PERMUTE, "dims", ORDER, order, NULL),
-    GPUNN__A(CONCAT, "dim", INT, axis, "0"),
-    GPUNN__A(SLICE, "dim", INT, axis, NULL),
-    GPUNN__A(SLICE, "start", INT64, start, "0"),
-    GPUNN__A(SLICE, "step", INT64, step, "1"),
-    GPUNN__A(PAD, "before", SIZES, before, NULL),
-    GPUNN__A(PAD, "mode", PAD_MODE, mode, "\"constant\""),
-    GPUNN__A(PAD, "value", FLOAT, value[0], "0"),
-    GPUNN__A(GATHER, "dim", INT, axis, NULL),
-    GPUNN__A(SUM, "dims", AXES, axes, NULL),
-    GPUNN__A(SUM, "mean", BOOL, mean, ""),
-    GPUNN__A(GRADIENT_ENERGY, "dims", AXES, axes, NULL),
-    GPUNN__A(MAX, "dims", AXES, axes, NULL),
-    GPUNN__A(CUMSUM, "dim", INT, axis, NULL),
-    GPUNN__A(TOPK_INDICES, "dim", INT, axis, NULL),
-    GPUNN__A(TOPK_INDICES, "largest", BOOL, largest, "true"),
-    GPUNN__A(ARGMAX, "dim", INT, axis, NULL),
-    GPUNN__A(SOFTMAX, "dim", INT, axis, NULL),
-    GPUNN__A(LOG_SOFTMAX, "dim", INT, axis, NULL),
-    GPUNN__A(ATTENTION, "dropout_p", FLOAT, value[0], "0"),
-    GPUNN__A(ATTENTION, "is_causal", BOOL, is_causal, "false"),
-    GPUNN__A(ATTENTION, "scale", FLOAT, value[1], NULL),
-    GPUNN__A(ATTENTION, "heads_last", BOOL, heads_last, "false"),
-    GPUNN__A(CROSS_ENTROPY, "reduction", REDUCTION, reduction, "\"mean\""),
-    GPUNN__A(CROSS_ENTROPY, "ignore_index", INT64, ignore_index, "-100"),
-    GPUNN__A(CROSS_ENTROPY, "label_smoothing", FLOAT, value[0], "0"),
-    GPUNN__A(NLL, "reduction", REDUCTION, reduction, "\"mean\""),
-    GPUNN__A(NLL, "ignore_index", INT64, ignore_index, "-100"),
-    GPUNN__A(CUSTOM, "kind", CUSTOM, custom, ""),
-    GPUNN__A(CUSTOM, "numbers", NUMBERS, numbers, ""),
-    GPUNN__A(CTC_LOSS, "reduction", REDUCTION, reduction, "\"mean\""),
-    GPUNN__A(CTC_LOSS, "blank", INT, blank, "0"),
-    GPUNN__A(CTC_LOSS, "zero_infinity", BOOL, zero_infinity, "false"),
-    GPUNN__A(CTC_LOSS, "batch_first", BOOL, batch_first, "false"),
-};
+#define GPUNN__NOTHING(...)
+#define GPUNN__K(args, key, kind, otherwise, member, about) \
+    {#key, GPUNN__K_##kind, otherwise, offsetof(gpunn_##args##_args, member)},
+#define GPUNN__A(key, kind, member) {#key, GPUNN__A_##kind, offsetof(gpunn_attributes, member)},
+#define GPUNN__X(kind, row, op, operands, axes, keys, ...)                          \
+    static const gpunn__argument gpunn__args_of_##row[] = {                         \
+        GPUNN__##keys##_ARGS(GPUNN__K, GPUNN__NOTHING){NULL, GPUNN__K_NAME, 0, 0}}; \
+    static const gpunn__told gpunn__told_of_##row[] = {GPUNN__##keys##_ARGS(GPUNN__NOTHING, GPUNN__A){NULL, GPUNN__A_BOOL, 0}};
+GPUNN__ROWS(GPUNN__X)
+#undef GPUNN__X
 #undef GPUNN__A
-#undef GPUNN__A_CONV
-enum { GPUNN__ATTRIBUTE_COUNT = sizeof gpunn__attributes_of / sizeof gpunn__attributes_of[0] };
+#undef GPUNN__K
+#define GPUNN__X(kind, row, ...) \
+    static gpunn_tensor *gpunn__build_##row(gpunn__loading *l, const gpunn__spec_entry *e, const void *args);
+GPUNN__ROWS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(kind, row, op, operands, axes, ...) \
+    {#row, GPUNN__##kind, GPUNN_OP_##op, operands, axes, gpunn__args_of_##row, gpunn__told_of_##row, gpunn__build_##row},
+static const gpunn__row gpunn__rows[] = {GPUNN__ROWS(GPUNN__X)};
+#undef GPUNN__X
+enum { GPUNN__ROW_COUNT = sizeof gpunn__rows / sizeof gpunn__rows[0] };
+
+static const gpunn__row *gpunn__row_called(const char *name)
+{
+    for (int i = 0; i < GPUNN__ROW_COUNT; i++)
+        if (strcmp(gpunn__rows[i].name, name) == 0) return &gpunn__rows[i];
+    return NULL;
+}
+
+/* What the canonical text tells of an op's attributes. */
+static const gpunn__told *gpunn__told_of(gpunn_op op)
+{
+    static const gpunn__told nothing = {NULL, GPUNN__A_BOOL, 0};
+    for (int i = 0; i < GPUNN__ROW_COUNT; i++)
+        if (op != GPUNN_OP_NONE && gpunn__rows[i].op == op) return gpunn__rows[i].told;
+    return &nothing;
+}
 
 static const char *const gpunn__precision_names[] = {"f32", "tf32", "bf16", "f16"};
 static const char *const gpunn__reduction_names[] = {"mean", "sum", "none", "batchmean"};
 static const char *const gpunn__grid_mode_names[] = {"bilinear", "nearest"};
 static const char *const gpunn__grid_padding_names[] = {"zeros", "border", "reflection"};
 static const char *const gpunn__interpolate_mode_names[] = {"nearest", "nearest-exact", "linear", "area"};
+static const char *const gpunn__activation_names[] = {"relu", "gelu"};
+static const char *const gpunn__dtype_words[] = {"f32", "i64", "i32", "u8", "bool"};
+/* The words of kinds GPUNN__A_REDUCTION .. GPUNN__A_PAD_MODE. */
+static const char *const *const gpunn__told_words[] = {gpunn__reduction_names, gpunn__grid_mode_names, gpunn__grid_padding_names,
+                                                       gpunn__interpolate_mode_names, gpunn__pad_mode_names};
 
 /* A text of limited size: what does not fit is left out, and the end is always there. */
 typedef struct gpunn__line {
@@ -21374,9 +21842,9 @@ static bool gpunn__all_equal(const int *values, int count)
 }
 
 /* An attribute's value: 1,2 in the canonical text, [1, 2] in JSON. */
-static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const gpunn__attribute *a, bool json)
+static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const gpunn__told *a, bool json)
 {
-    const char     *from = (const char *)&t->attr + a->offset, *between = json ? ", " : ",", *quote = json ? "\"" : "";
+    const char     *from = (const char *)&t->attr + a->member, *between = json ? ", " : ",", *quote = json ? "\"" : "";
     const bool     *flag = (const bool *)from;
     const int      *ints = (const int *)(const void *)from;
     const int64_t  *wide = (const int64_t *)(const void *)from;
@@ -21398,7 +21866,8 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
     }
     case GPUNN__A_INT: gpunn__put(text, "%d", *ints); break;
     case GPUNN__A_LAST: gpunn__put(text, "%d", t->rank - *ints); break;
-    case GPUNN__A_INT64: gpunn__put(text, "%lld", (long long)*wide); break;
+    case GPUNN__A_INT64:
+    case GPUNN__A_ROW: gpunn__put(text, "%lld", (long long)*wide); break;
     case GPUNN__A_FLOAT:
         if (json)
             gpunn__put_number(text, *(const float *)(const void *)from);
@@ -21424,12 +21893,12 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
         }
         break;
     case GPUNN__A_REDUCTION:
-        gpunn__put(text, "%s%s%s", quote, gpunn__reduction_names[*(const gpunn_reduction *)(const void *)from], quote);
+    case GPUNN__A_GRID_MODE:
+    case GPUNN__A_GRID_PADDING:
+    case GPUNN__A_INTERPOLATE_MODE:
+    case GPUNN__A_PAD_MODE:
+        gpunn__put(text, "%s%s%s", quote, gpunn__told_words[a->kind - GPUNN__A_REDUCTION][*ints], quote);
         break;
-    case GPUNN__A_GRID_MODE: gpunn__put(text, "%s%s%s", quote, gpunn__grid_mode_names[*ints], quote); break;
-    case GPUNN__A_GRID_PADDING: gpunn__put(text, "%s%s%s", quote, gpunn__grid_padding_names[*ints], quote); break;
-    case GPUNN__A_INTERPOLATE_MODE: gpunn__put(text, "%s%s%s", quote, gpunn__interpolate_mode_names[*ints], quote); break;
-    case GPUNN__A_PAD_MODE: gpunn__put(text, "%s%s%s", quote, gpunn__pad_mode_names[*ints], quote); break;
     case GPUNN__A_RATIOS:
         for (int i = 0; i < t->rank - 2; i++) {
             gpunn__put(text, "%s", i ? between : "");
@@ -21457,9 +21926,7 @@ GPUNN__PRIVATE void gpunn__node_text(const gpunn_tensor *t, char *out, size_t si
         gpunn__put(&text, " %s=", gpunn__op_infos[t->op].attribute[i]);
         gpunn__put_float(&text, t->attr.value[i], 9);
     }
-    for (int i = 0; i < GPUNN__ATTRIBUTE_COUNT; i++) {
-        const gpunn__attribute *a = &gpunn__attributes_of[i];
-        if (a->op != t->op) continue;
+    for (const gpunn__told *a = gpunn__told_of(t->op); a->name; a++) {
         gpunn__put(&text, " %s=", a->name);
         gpunn__put_attribute(&text, t, a, false);
     }
@@ -21742,27 +22209,56 @@ static void gpunn__emit_window(gpunn__writer *w, const char *key, const int *val
     if (list) gpunn__emitf(w, "]");
 }
 
-/* The attributes that the tables tell, as far as they are not the default. */
-static void gpunn__emit_attributes(gpunn__writer *w, const gpunn_tensor *t)
+/* An attribute that is one number, to compare with a default; NAN: it is not. */
+static double gpunn__told_number(const gpunn_tensor *t, const gpunn__told *a)
 {
+    const void *from = (const char *)&t->attr + a->member;
+    const int  *ints = (const int *)from;
+    switch (a->kind) {
+    case GPUNN__A_BOOL: return *(const bool *)from;
+    case GPUNN__A_NOT: return !*(const bool *)from;
+    case GPUNN__A_LAST: return t->rank - *ints;
+    case GPUNN__A_INT64: return (double)*(const int64_t *)from;
+    case GPUNN__A_FLOAT: return (double)*(const float *)from;
+    case GPUNN__A_WINDOW: return gpunn__all_equal(ints, t->rank - 2) ? *ints : (double)NAN;
+    case GPUNN__A_INT:
+    case GPUNN__A_REDUCTION:
+    case GPUNN__A_GRID_MODE:
+    case GPUNN__A_GRID_PADDING:
+    case GPUNN__A_INTERPOLATE_MODE:
+    case GPUNN__A_PAD_MODE: return *ints;
+    default: return (double)NAN;
+    }
+}
+
+/* Whether an entry need not name it, since its builder finds the same without. */
+static bool gpunn__told_is_usual(const gpunn_tensor *t, const gpunn__told *a, const gpunn__argument *key)
+{
+    if (a->kind == GPUNN__A_AXES) return t->attr.axes == (1u << t->inputs[0]->rank) - 1;
+    if (a->kind == GPUNN__A_ROW) return t->attr.ignore_index < 0;
+    if (gpunn__is_pool(t->op) && strcmp(a->name, "stride") == 0)
+        return memcmp(t->attr.stride, t->attr.kernel, sizeof t->attr.stride) == 0;
+    return gpunn__told_number(t, a) == (a->kind == GPUNN__A_FLOAT ? (double)(float)key->otherwise : key->otherwise);
+}
+
+/* The attributes that the tables tell, as far as they are not the default; op: the row that is written. */
+static void gpunn__emit_attributes(gpunn__writer *w, const gpunn_tensor *t, const char *op)
+{
+    const gpunn__row *row = gpunn__row_called(op);
     for (int i = 0; i < gpunn__op_attribute_count(t->op); i++) {
         float usual = gpunn__op_attribute_default(t->op, i);
         if (memcmp(&t->attr.value[i], &usual, sizeof usual) != 0) /* -0 is not 0 */
             gpunn__emit_float(w, ", ", gpunn__op_infos[t->op].attribute[i], t->attr.value[i]);
     }
-    for (int i = 0; i < GPUNN__ATTRIBUTE_COUNT; i++) {
-        const gpunn__attribute *a = &gpunn__attributes_of[i];
-        char                    value[GPUNN__TEXT_SIZE];
-        gpunn__line             line = {value, sizeof value, 0};
-        bool                    pool_stride = gpunn__is_pool(t->op) && strcmp(a->name, "stride") == 0;
-        if (a->op != t->op || (a->kind == GPUNN__A_AXES && t->attr.axes == (1u << t->inputs[0]->rank) - 1) ||
-            (pool_stride && memcmp(t->attr.stride, t->attr.kernel, sizeof t->attr.stride) == 0))
-            continue;
+    for (const gpunn__told *a = gpunn__told_of(t->op); row && a->name; a++) {
+        char                   value[GPUNN__TEXT_SIZE];
+        gpunn__line            line = {value, sizeof value, 0};
+        const gpunn__argument *key = row->keys;
+        while (key->name && strcmp(key->name, a->name) != 0) key++;
+        if (key->name == NULL || key->kind >= GPUNN__K_INIT || gpunn__told_is_usual(t, a, key)) continue;
         gpunn__put_attribute(&line, t, a, true);
-        if (a->otherwise == NULL || (*a->otherwise && strcmp(value, a->otherwise) != 0)) {
-            gpunn__emitf(w, ", \"%s\": ", a->name);
-            gpunn__emit(w, value, line.used);
-        }
+        gpunn__emitf(w, ", \"%s\": ", a->name);
+        gpunn__emit(w, value, line.used);
     }
 }
 
@@ -22021,7 +22517,7 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
     if (operands) gpunn__emitf(w, "]");
     if (t->kind == GPUNN__VALUE) {
         gpunn__emit_rest(w, t);
-        gpunn__emit_attributes(w, t);
+        gpunn__emit_attributes(w, t, op);
         if (layer) gpunn__emit_layer_settings(w, t, first);
     } else {
         if (t->kind == GPUNN__INPUT && t->dtype != GPUNN_F32) gpunn__emitf(w, ", \"dtype\": \"%s\"", gpunn_dtype_name(t->dtype));
@@ -22180,7 +22676,7 @@ typedef struct gpunn__word { /* an id or name */
     gpunn_tensor *t;
 } gpunn__word;
 
-typedef struct gpunn__loading {
+struct gpunn__loading {
     gpunn_device *dev;
     gpunn_model  *model;
     const char   *path;
@@ -22188,7 +22684,7 @@ typedef struct gpunn__loading {
     gpunn__word  *words; /* a hash table, half of it free; the capacity is a power of 2 */
     size_t        word_count, word_capacity;
     char          place[320];
-} gpunn__loading;
+};
 
 static bool gpunn__wrong(gpunn__loading *l, int item, const char *format, ...) GPUNN__PRINTF(3, 4);
 
@@ -22271,29 +22767,12 @@ static bool gpunn__integer_at(gpunn__loading *l, int item, const char *key, int6
     return gpunn__wrong(l, item, "\"%s\" must be an integer from %lld to %lld", key, (long long)low, (long long)high);
 }
 
-static bool gpunn__get_integer(gpunn__loading *l, int entry, const char *key, int64_t low, int64_t high, int64_t *value)
-{
-    int item = gpunn__look(l, entry, key);
-    return item == 0 || gpunn__integer_at(l, item, key, low, high, value);
-}
-
-/* A field of an argument struct, whose 0 is written GPUNN_ZERO. */
-static bool gpunn__get_int(gpunn__loading *l, int entry, const char *key, int low, int *value)
-{
-    int64_t wide = *value;
-    bool    ok = gpunn__get_integer(l, entry, key, low, INT32_MAX, &wide);
-    *value = wide == 0 && gpunn__look(l, entry, key) ? GPUNN_ZERO : (int)wide;
-    return ok;
-}
-
 /* A setting of a window of so many axes: one integer, or a list with one for each axis. */
-static bool gpunn__get_window(gpunn__loading *l, int entry, const char *key, int axes, int low, int *values)
+static bool gpunn__window_at(gpunn__loading *l, int item, const char *key, int axes, int low, int *values)
 {
     static const char *const words[] = {"one", "two", "three"};
-    int                      item = gpunn__look(l, entry, key);
     int64_t                  value = 0;
-    if (item == 0) return true;
-    bool list = l->items.at[item].kind == GPUNN__J_LIST;
+    bool                     list = l->items.at[item].kind == GPUNN__J_LIST;
     if (list && gpunn__item_count(l, item) != axes)
         return gpunn__wrong(l, item, "\"%s\" must be an integer or a list of %s, one for each spatial axis", key,
                             words[axes - 1]);
@@ -22327,14 +22806,6 @@ static bool gpunn__get_float(gpunn__loading *l, int entry, const char *key, floa
 {
     int item = gpunn__look(l, entry, key);
     return item == 0 || gpunn__float_at(l, item, key, false, value);
-}
-
-/* A field of an argument struct, whose 0 is written GPUNN_ZERO. */
-static bool gpunn__get_setting(gpunn__loading *l, int entry, const char *key, float *value)
-{
-    bool ok = gpunn__get_float(l, entry, key, value);
-    if (*value == 0 && gpunn__look(l, entry, key)) *value = (float)GPUNN_ZERO;
-    return ok;
 }
 
 static bool gpunn__get_bool(gpunn__loading *l, int entry, const char *key, bool *value)
@@ -22380,17 +22851,6 @@ static bool gpunn__get_choice(gpunn__loading *l, int entry, const char *key, con
 }
 #define GPUNN__CHOICES(words) words, (int)(sizeof(words) / sizeof *(words))
 
-static const char *const gpunn__dtype_words[] = {"f32", "i64", "i32", "u8", "bool"};
-
-static bool gpunn__get_dtype(gpunn__loading *l, int entry, gpunn_dtype *dtype)
-{
-    static const gpunn_dtype dtypes[] = {GPUNN_F32, GPUNN_I64, GPUNN_I32, GPUNN_U8, GPUNN_BOOL};
-    int                      choice = 0;
-    bool                     ok = gpunn__get_choice(l, entry, "dtype", GPUNN__CHOICES(gpunn__dtype_words), &choice);
-    *dtype = dtypes[choice];
-    return ok;
-}
-
 /* "shape": integers, "N" for the batch, "4N" for four times the batch. */
 static bool gpunn__need_shape(gpunn__loading *l, int entry, gpunn_shape *shape)
 {
@@ -22413,13 +22873,12 @@ static bool gpunn__need_shape(gpunn__loading *l, int entry, gpunn_shape *shape)
     return true;
 }
 
-/* A list of axes; absent: all of them. */
-static bool gpunn__get_axes(gpunn__loading *l, int entry, gpunn_axes *axes)
+/* A list of axes. */
+static bool gpunn__axes_at(gpunn__loading *l, int list, gpunn_axes *axes)
 {
     static const char what[] = "a list of up to 8 axes";
-    int               list = gpunn__look(l, entry, "dims"), count = 0;
+    int               count = 0;
     axes->axis[0] = GPUNN_END;
-    if (list == 0) return true;
     if (!gpunn__be(l, list, "dims", GPUNN__J_LIST, what)) return false;
     for (int i = list + 1; i < l->items.at[list].next; i = l->items.at[i].next) {
         int64_t axis = 0;
@@ -22431,21 +22890,10 @@ static bool gpunn__get_axes(gpunn__loading *l, int entry, gpunn_axes *axes)
     return true;
 }
 
-static bool gpunn__need_axis(gpunn__loading *l, int entry, int *axis)
+/* Integers from `low` on. */
+static bool gpunn__amounts_at(gpunn__loading *l, int list, const char *key, int64_t low, int64_t *amounts)
 {
-    int     item;
-    int64_t wide = 0;
-    bool    ok = gpunn__need(l, entry, "dim", "an axis", &item) &&
-              gpunn__integer_at(l, item, "dim", -GPUNN_MAX_RANK, GPUNN_MAX_RANK - 1, &wide);
-    *axis = (int)wide;
-    return ok;
-}
-
-/* "before" and "after" of pad. */
-static bool gpunn__get_amounts(gpunn__loading *l, int entry, const char *key, int64_t low, int64_t *amounts)
-{
-    int list = gpunn__look(l, entry, key), count = 0;
-    if (list == 0) return true;
+    int count = 0;
     if (!gpunn__be(l, list, key, GPUNN__J_LIST,
                    low ? "a list of integers of 1 or more" : "a list of integers of 0 or more, one for each axis"))
         return false;
@@ -22499,12 +22947,6 @@ static bool gpunn__references_at(gpunn__loading *l, int list, const char *key, i
 }
 
 /* ---- entries --------------------------------------------------------------------------------------------------------- */
-typedef struct gpunn__spec_entry {
-    int           item, count; /* inputs */
-    gpunn_tensor *in[GPUNN_MAX_OPERANDS];
-    const char   *op, *name;
-} gpunn__spec_entry;
-
 static bool gpunn__get_init(gpunn__loading *l, int object, gpunn_init *init)
 {
     static const char *const words[] = {"zeros", "constant", "uniform", "normal", "kaiming_uniform"};
@@ -22560,37 +23002,27 @@ static bool gpunn__apply_layer_settings(gpunn__loading *l, const gpunn__spec_ent
     return gpunn__all_read(l, object, "\"parameters\"");
 }
 
-static gpunn_tensor *gpunn__make_input(gpunn__loading *l, const gpunn__spec_entry *e)
+static gpunn_tensor *gpunn__make_parameter(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__plain_args *a)
 {
-    gpunn_shape shape;
-    gpunn_dtype dtype;
-    return gpunn__need_shape(l, e->item, &shape) && gpunn__get_dtype(l, e->item, &dtype)
-               ? gpunn_input(l->model, e->name, dtype, shape)
-               : NULL;
-}
-
-static gpunn_tensor *gpunn__make_parameter(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_shape shape;
-    gpunn_init  init = {GPUNN_INIT_DEFAULT, 0, 0};
-    if (!gpunn__need_shape(l, e->item, &shape) || !gpunn__get_init(l, e->item, &init)) return NULL;
+    gpunn_init init = {GPUNN_INIT_DEFAULT, 0, 0};
+    if (!gpunn__get_init(l, e->item, &init)) return NULL;
     gpunn__stand_at(l, e->item);
-    gpunn_tensor *t = gpunn_parameter(l->model, e->name, shape, init);
+    gpunn_tensor *t = gpunn_parameter(l->model, e->name, a->shape, init);
     return t && gpunn__apply_settings(l, e->item, t) ? t : NULL;
 }
 
-static gpunn_tensor *gpunn__make_constant(gpunn__loading *l, const gpunn__spec_entry *e)
+static gpunn_tensor *gpunn__make_constant(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__plain_args *a)
 {
-    gpunn_shape   shape;
-    int           list, used = 0;
-    gpunn_tensor *t = NULL;
-    int64_t       count = 1;
-    if (!gpunn__need_shape(l, e->item, &shape) || !gpunn__need(l, e->item, "values", "a list of numbers", &list) ||
+    const int64_t *dim = a->shape.dim;
+    int            list, used = 0;
+    gpunn_tensor  *t = NULL;
+    int64_t        count = 1;
+    if (!gpunn__need(l, e->item, "values", "a list of numbers", &list) ||
         !gpunn__be(l, list, "values", GPUNN__J_LIST, "a list of numbers"))
         return NULL;
     int given = gpunn__item_count(l, list);
-    for (int i = 0; i < GPUNN_MAX_RANK && shape.dim[i] && count >= 0; i++)
-        count = shape.dim[i] < 0 || shape.dim[i] > given / count ? -1 : count * shape.dim[i];
+    for (int i = 0; i < GPUNN_MAX_RANK && dim[i] && count >= 0; i++)
+        count = dim[i] < 0 || dim[i] > given / count ? -1 : count * dim[i];
     if (count != given) {
         (void)gpunn__wrong(l, list, "\"values\" must have as many numbers as \"shape\" tells, not %d", given);
         return NULL;
@@ -22601,140 +23033,19 @@ static gpunn_tensor *gpunn__make_constant(gpunn__loading *l, const gpunn__spec_e
     for (int i = list + 1; i < l->items.at[list].next && ok; i = l->items.at[i].next)
         ok = gpunn__float_at(l, i, "values", true, &values[used++]);
     gpunn__stand_at(l, e->item);
-    if (ok) t = gpunn_constant(l->model, shape, values);
+    if (ok) t = gpunn_constant(l->model, a->shape, values);
     gpunn__free(l->dev, values, size);
     return t;
 }
 
-/* A layer's weight and bias where they are not its own. */
-static bool gpunn__get_shared(gpunn__loading *l, int object, gpunn_tensor **weight, gpunn_tensor **bias, bool *no_bias)
-{
-    bool has_bias = true;
-    int  item = gpunn__look(l, object, "bias");
-    bool shared = item && l->items.at[item].kind == GPUNN__J_STRING;
-    if (!(shared ? gpunn__get_reference(l, object, "bias", bias) : gpunn__get_bool(l, object, "bias", &has_bias)) ||
-        !gpunn__get_reference(l, object, "weight", weight))
-        return false;
-    *no_bias = !has_bias;
-    return true;
-}
-
-static gpunn_tensor *gpunn__make_linear(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_linear_args args;
-    int               ignored;
-    memset(&args, 0, sizeof args);
-    if (!gpunn__need(l, e->item, "out_features", "an integer", &ignored) ||
-        !gpunn__get_int(l, e->item, "out_features", 1, &args.out_features) ||
-        !gpunn__get_shared(l, e->item, &args.weight, &args.bias, &args.no_bias))
-        return NULL;
-    return gpunn_linear_(e->in[0], e->name, args);
-}
-
-static gpunn_tensor *gpunn__make_embedding(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_embedding_args args;
-    int                  ignored;
-    memset(&args, 0, sizeof args);
-    if (!gpunn__need(l, e->item, "num_embeddings", "an integer", &ignored) ||
-        !gpunn__get_int(l, e->item, "num_embeddings", 1, &args.num_embeddings) ||
-        !gpunn__need(l, e->item, "embedding_dim", "an integer", &ignored) ||
-        !gpunn__get_int(l, e->item, "embedding_dim", 1, &args.embedding_dim) ||
-        !gpunn__get_int(l, e->item, "padding_idx", -INT32_MAX, &args.padding_idx) ||
-        !gpunn__get_reference(l, e->item, "weight", &args.weight))
-        return NULL;
-    return gpunn_embedding_(e->in[0], e->name, args);
-}
-
-static gpunn_tensor *gpunn__make_conv(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    const int       axes = e->op[strlen(e->op) - 2] - '0';
-    const bool      transposed = e->op[4] == '_';
-    gpunn_conv_args args;
-    int             ignored;
-    memset(&args, 0, sizeof args);
-    if (!gpunn__need(l, e->item, "out_channels", "an integer", &ignored) ||
-        !gpunn__get_int(l, e->item, "out_channels", 1, &args.out_channels) ||
-        !gpunn__need(l, e->item, "kernel_size", "an integer or a list of one for each axis", &ignored) ||
-        !gpunn__get_window(l, e->item, "kernel_size", axes, 1, args.kernel_shape) ||
-        !gpunn__get_window(l, e->item, "stride", axes, 1, args.strides) ||
-        !gpunn__get_window(l, e->item, "padding", axes, 0, args.paddings) ||
-        !gpunn__get_window(l, e->item, "dilation", axes, 1, args.dilations) ||
-        (transposed && !gpunn__get_window(l, e->item, "output_padding", axes, 0, args.output_paddings)) ||
-        !gpunn__get_int(l, e->item, "groups", 1, &args.groups) ||
-        !gpunn__get_shared(l, e->item, &args.weight, &args.bias, &args.no_bias))
-        return NULL;
-    return gpunn__conv_node((gpunn_op)((transposed ? GPUNN_OP_CONV_TRANSPOSE1D : GPUNN_OP_CONV1D) + axes - 1), e->in[0], e->name,
-                            &args);
-}
-
-static gpunn_tensor *gpunn__make_batch_norm(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_batch_norm_args args;
-    bool                  affine = true;
-    memset(&args, 0, sizeof args);
-    if (!gpunn__get_setting(l, e->item, "eps", &args.eps) || !gpunn__get_setting(l, e->item, "momentum", &args.momentum) ||
-        !gpunn__get_bool(l, e->item, "affine", &affine))
-        return NULL;
-    args.no_affine = !affine;
-    return e->op[10] == '1'   ? gpunn_batch_norm1d_(e->in[0], e->name, args)
-           : e->op[10] == '2' ? gpunn_batch_norm2d_(e->in[0], e->name, args)
-                              : gpunn_batch_norm3d_(e->in[0], e->name, args);
-}
-
-static gpunn_tensor *gpunn__make_group_norm(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_group_norm_args args;
-    bool                  affine = true;
-    int                   ignored;
-    memset(&args, 0, sizeof args);
-    if (!gpunn__need(l, e->item, "num_groups", "an integer", &ignored) ||
-        !gpunn__get_int(l, e->item, "num_groups", 1, &args.num_groups) || !gpunn__get_setting(l, e->item, "eps", &args.eps) ||
-        !gpunn__get_bool(l, e->item, "affine", &affine))
-        return NULL;
-    args.no_affine = !affine;
-    return gpunn_group_norm_(e->in[0], e->name, args);
-}
-
-static gpunn_tensor *gpunn__make_instance_norm(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_instance_norm_args args;
-    memset(&args, 0, sizeof args);
-    if (!gpunn__get_setting(l, e->item, "eps", &args.eps) || !gpunn__get_bool(l, e->item, "affine", &args.affine)) return NULL;
-    return e->op[13] == '1'   ? gpunn_instance_norm1d_(e->in[0], e->name, args)
-           : e->op[13] == '2' ? gpunn_instance_norm2d_(e->in[0], e->name, args)
-                              : gpunn_instance_norm3d_(e->in[0], e->name, args);
-}
-
-static gpunn_tensor *gpunn__make_layer_norm(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_layer_norm_args args;
-    bool                  affine = true, bias = true, centered = *e->op == 'l';
-    memset(&args, 0, sizeof args);
-    if (!gpunn__get_int(l, e->item, "dims", 1, &args.dims) || !gpunn__get_setting(l, e->item, "eps", &args.eps) ||
-        !gpunn__get_bool(l, e->item, "elementwise_affine", &affine) || (centered && !gpunn__get_bool(l, e->item, "bias", &bias)))
-        return NULL;
-    args.no_affine = !affine;
-    args.no_bias = !bias;
-    return centered ? gpunn_layer_norm_(e->in[0], e->name, args) : gpunn_rms_norm_(e->in[0], e->name, args);
-}
-
 /* One layer, with parameters that stand before it. */
-static gpunn_tensor *gpunn__make_recurrent(gpunn__loading *l, const gpunn__spec_entry *e)
+static gpunn_tensor *gpunn__make_recurrent(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn_rnn_args *a, gpunn_op op)
 {
-    const gpunn_op op = *e->op == 'r' ? GPUNN_OP_RNN : *e->op == 'l' ? GPUNN_OP_LSTM : GPUNN_OP_GRU;
     gpunn_tensor  *weights[8];
-    gpunn_rnn_args args;
+    gpunn_rnn_args args = *a;
     const char    *layer = NULL;
     int            list, count = 0;
-    memset(&args, 0, sizeof args);
-    if (!gpunn__get_string(l, e->item, "layer", &layer) ||
-        (op == GPUNN_OP_RNN && !gpunn__get_bool(l, e->item, "relu", &args.relu)) ||
-        !gpunn__get_bool(l, e->item, "bidirectional", &args.bidirectional) ||
-        !gpunn__get_bool(l, e->item, "states", &args.states) || !gpunn__get_reference(l, e->item, "lengths", &args.lengths) ||
-        !gpunn__get_reference(l, e->item, "h_0", &args.h_0) ||
-        (op == GPUNN_OP_LSTM && !gpunn__get_reference(l, e->item, "c_0", &args.c_0)) ||
-        !gpunn__need(l, e->item, "weights", "a list of parameters", &list) ||
+    if (!gpunn__get_string(l, e->item, "layer", &layer) || !gpunn__need(l, e->item, "weights", "a list of parameters", &list) ||
         !gpunn__references_at(l, list, "weights", 0, 8, weights, &count))
         return NULL;
     const int directions = args.bidirectional ? 2 : 1;
@@ -22751,268 +23062,23 @@ static gpunn_tensor *gpunn__make_recurrent(gpunn__loading *l, const gpunn__spec_
     return gpunn__recurrent(op, e->in[0], layer, &args);
 }
 
-static gpunn_tensor *gpunn__make_prelu(gpunn__loading *l, const gpunn__spec_entry *e)
+static gpunn_tensor *gpunn__make_attention(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn_attention_args *a)
 {
-    int   parameters = 0;
-    float init = 0;
-    return gpunn__get_int(l, e->item, "num_parameters", 1, &parameters) && gpunn__get_setting(l, e->item, "init", &init)
-               ? gpunn_prelu(e->in[0], e->name, parameters, init)
-               : NULL;
-}
-
-static gpunn_tensor *gpunn__make_pool(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_pool_args args;
-    bool            average = *e->op == 'a', include = true;
-    int             ignored, axes = e->op[8] - '0';
-    memset(&args, 0, sizeof args);
-    if (!gpunn__need(l, e->item, "kernel_size", "an integer or a list of one for each axis", &ignored) ||
-        !gpunn__get_window(l, e->item, "kernel_size", axes, 1, args.kernel_shape) ||
-        !gpunn__get_window(l, e->item, "stride", axes, 1, args.strides) ||
-        !gpunn__get_window(l, e->item, "padding", axes, 0, args.paddings) ||
-        !gpunn__get_bool(l, e->item, "ceil_mode", &args.ceil_mode) ||
-        (average && !gpunn__get_bool(l, e->item, "count_include_pad", &include)))
-        return NULL;
-    args.count_exclude_pad = !include;
-    return gpunn__pool_node(e->op,
-                            average     ? axes == 3 ? GPUNN_OP_AVG_POOL3D : GPUNN_OP_AVG_POOL2D
-                            : axes == 3 ? GPUNN_OP_MAX_POOL3D
-                                        : GPUNN_OP_MAX_POOL2D,
-                            axes, e->in[0], &args);
-}
-
-static gpunn_tensor *gpunn__make_adaptive_pool(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    bool average = e->op[9] == 'a';
-    int  size[3] = {0, 0, 0}, ignored, axes = e->op[17] - '0';
-    if (!gpunn__need(l, e->item, "output_size", "an integer or a list of one for each axis", &ignored) ||
-        !gpunn__get_window(l, e->item, "output_size", axes, 1, size))
-        return NULL;
-    return gpunn__adaptive_pool(e->op,
-                                average     ? axes == 3 ? GPUNN_OP_ADAPTIVE_AVG_POOL3D : GPUNN_OP_ADAPTIVE_AVG_POOL2D
-                                : axes == 3 ? GPUNN_OP_ADAPTIVE_MAX_POOL3D
-                                            : GPUNN_OP_ADAPTIVE_MAX_POOL2D,
-                                axes, e->in[0], size[0], size[1], size[2]);
-}
-
-static gpunn_tensor *gpunn__make_grid_sample(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_grid_args args;
-    int             mode = 0, padding = 0;
-    memset(&args, 0, sizeof args);
-    if (!gpunn__get_choice(l, e->item, "mode", GPUNN__CHOICES(gpunn__grid_mode_names), &mode) ||
-        !gpunn__get_choice(l, e->item, "padding_mode", GPUNN__CHOICES(gpunn__grid_padding_names), &padding) ||
-        !gpunn__get_bool(l, e->item, "align_corners", &args.align_corners))
-        return NULL;
-    args.mode = (gpunn_grid_mode)mode;
-    args.padding_mode = (gpunn_grid_padding)padding;
-    return gpunn_grid_sample_(e->in[0], e->in[1], args);
-}
-
-static gpunn_tensor *gpunn__make_affine_grid(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_shape size;
-    bool        align_corners = false;
-    int         ignored;
-    memset(&size, 0, sizeof size);
-    return gpunn__need(l, e->item, "size", "a list of two or three sizes", &ignored) &&
-                   gpunn__get_amounts(l, e->item, "size", 1, size.dim) &&
-                   gpunn__get_bool(l, e->item, "align_corners", &align_corners)
-               ? gpunn_affine_grid(e->in[0], size, align_corners)
-               : NULL;
-}
-
-static gpunn_tensor *gpunn__make_dropout(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    float p = 0.5f;
-    return gpunn__get_float(l, e->item, "p", &p) ? gpunn_dropout(e->in[0], p) : NULL;
-}
-
-static gpunn_tensor *gpunn__make_matmul(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_matmul_args args = {0, false, false};
-    return gpunn__get_bool(l, e->item, "transpose_a", &args.transpose_a) &&
-                   gpunn__get_bool(l, e->item, "transpose_b", &args.transpose_b)
-               ? gpunn_matmul_(e->in[0], e->in[1], args)
-               : NULL;
-}
-
-static gpunn_tensor *gpunn__make_attention(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    static const char    what[] = "a list of q, k and v, or of one for all";
-    gpunn_attention_args args;
-    gpunn_tensor        *in[3] = {NULL, NULL, NULL};
-    int                  inputs, count;
-    memset(&args, 0, sizeof args);
+    static const char what[] = "a list of q, k and v, or of one for all";
+    gpunn_tensor     *in[3] = {NULL, NULL, NULL};
+    int               inputs, count;
     if (!gpunn__need(l, e->item, "inputs", what, &inputs) || !gpunn__references_at(l, inputs, "inputs", 1, 3, in, &count) ||
-        (count == 2 && !gpunn__wrong(l, inputs, "\"inputs\" must be %s", what)) ||
-        !gpunn__get_reference(l, e->item, "mask", &args.mask) || !gpunn__get_bool(l, e->item, "is_causal", &args.is_causal) ||
-        !gpunn__get_setting(l, e->item, "dropout_p", &args.dropout_p) || !gpunn__get_setting(l, e->item, "scale", &args.scale) ||
-        !gpunn__get_bool(l, e->item, "enable_gqa", &args.enable_gqa) ||
-        !gpunn__get_bool(l, e->item, "heads_last", &args.heads_last))
+        (count == 2 && !gpunn__wrong(l, inputs, "\"inputs\" must be %s", what)))
         return NULL;
-    return gpunn_scaled_dot_product_attention_(in[0], in[1], in[2], args);
-}
-
-static gpunn_tensor *gpunn__make_multi_head(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_multi_head_attention_args args;
-    int                             ignored;
-    memset(&args, 0, sizeof args);
-    return gpunn__need(l, e->item, "num_heads", "an integer", &ignored) &&
-                   gpunn__get_int(l, e->item, "num_heads", 1, &args.num_heads) &&
-                   gpunn__get_float(l, e->item, "dropout", &args.dropout) &&
-                   gpunn__get_bool(l, e->item, "batch_first", &args.batch_first) &&
-                   gpunn__get_reference(l, e->item, "key_padding_mask", &args.key_padding_mask) &&
-                   gpunn__get_reference(l, e->item, "attn_mask", &args.attn_mask) &&
-                   gpunn__get_bool(l, e->item, "is_causal", &args.is_causal)
-               ? gpunn_multi_head_attention_(e->in[0], e->in[1], e->in[2], e->name, args)
-               : NULL;
-}
-
-/* Encoder and decoder, one layer or a stack of them: transformer_encoder, .. */
-static gpunn_tensor *gpunn__make_transformer(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    static const char *const activations[] = {"relu", "gelu"};
-    const bool               decoder = e->op[12] == 'd', stack = strlen(e->op) == 19;
-    gpunn_transformer_args   args;
-    int                      ignored, activation = 0;
-    memset(&args, 0, sizeof args);
-    if (!gpunn__need(l, e->item, "nhead", "an integer", &ignored) || !gpunn__get_int(l, e->item, "nhead", 1, &args.nhead) ||
-        !gpunn__get_int(l, e->item, "dim_feedforward", 1, &args.dim_feedforward) ||
-        !gpunn__get_setting(l, e->item, "dropout", &args.dropout) ||
-        !gpunn__get_choice(l, e->item, "activation", GPUNN__CHOICES(activations), &activation) ||
-        !gpunn__get_setting(l, e->item, "layer_norm_eps", &args.layer_norm_eps) ||
-        !gpunn__get_bool(l, e->item, "batch_first", &args.batch_first) ||
-        !gpunn__get_bool(l, e->item, "norm_first", &args.norm_first) || !gpunn__get_reference(l, e->item, "mask", &args.mask) ||
-        !gpunn__get_reference(l, e->item, "key_padding_mask", &args.key_padding_mask) ||
-        !gpunn__get_bool(l, e->item, "is_causal", &args.is_causal) ||
-        (stack &&
-         (!gpunn__get_int(l, e->item, "num_layers", 1, &args.num_layers) || !gpunn__get_bool(l, e->item, "norm", &args.norm))) ||
-        (decoder && (!gpunn__get_reference(l, e->item, "memory_mask", &args.memory_mask) ||
-                     !gpunn__get_reference(l, e->item, "memory_key_padding_mask", &args.memory_key_padding_mask))))
-        return NULL;
-    args.gelu = activation == 1;
-    if (decoder)
-        return stack ? gpunn_transformer_decoder_(e->in[0], e->in[1], e->name, args)
-                     : gpunn_transformer_decoder_layer_(e->in[0], e->in[1], e->name, args);
-    return stack ? gpunn_transformer_encoder_(e->in[0], e->name, args)
-                 : gpunn_transformer_encoder_layer_(e->in[0], e->name, args);
-}
-
-static gpunn_tensor *gpunn__make_reshape(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_shape shape;
-    if (*e->op == 'f') return gpunn_flatten(e->in[0]);
-    return gpunn__need_shape(l, e->item, &shape) ? gpunn_reshape(e->in[0], shape) : NULL;
-}
-
-static gpunn_tensor *gpunn__make_permute(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_axes order;
-    int        ignored;
-    return gpunn__need(l, e->item, "dims", "a list of all axes", &ignored) && gpunn__get_axes(l, e->item, &order)
-               ? gpunn_permute(e->in[0], order)
-               : NULL;
-}
-
-static gpunn_tensor *gpunn__make_concat(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    int64_t axis = 0;
-    return gpunn__get_integer(l, e->item, "dim", -GPUNN_MAX_RANK, GPUNN_MAX_RANK - 1, &axis)
-               ? gpunn_concat(e->in, e->count, (int)axis)
-               : NULL;
-}
-
-static gpunn_tensor *gpunn__make_slice(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    int     axis;
-    int64_t start = 0, end = GPUNN_END_OF_AXIS, step = 1;
-    return gpunn__need_axis(l, e->item, &axis) && gpunn__get_integer(l, e->item, "start", INT64_MIN, INT64_MAX, &start) &&
-                   gpunn__get_integer(l, e->item, "end", INT64_MIN, INT64_MAX, &end) &&
-                   gpunn__get_integer(l, e->item, "step", 1, INT64_MAX, &step)
-               ? gpunn_slice(e->in[0], axis, start, end, step)
-               : NULL;
-}
-
-static gpunn_tensor *gpunn__make_pad(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_pad_args args;
-    int            mode = 0;
-    memset(&args, 0, sizeof args);
-    if (!gpunn__get_amounts(l, e->item, "before", 0, args.before) || !gpunn__get_amounts(l, e->item, "after", 0, args.after) ||
-        !gpunn__get_choice(l, e->item, "mode", GPUNN__CHOICES(gpunn__pad_mode_names), &mode) ||
-        !gpunn__get_float(l, e->item, "value", &args.value))
-        return NULL;
-    args.mode = (gpunn_pad_mode)mode;
-    return gpunn_pad_(e->in[0], args);
-}
-
-static gpunn_tensor *gpunn__make_expand(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_shape shape;
-    return gpunn__need_shape(l, e->item, &shape) ? gpunn_expand(e->in[0], shape) : NULL;
-}
-
-static gpunn_tensor *gpunn__make_tile(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_shape repeats;
-    int         ignored;
-    memset(&repeats, 0, sizeof repeats);
-    return gpunn__need(l, e->item, "repeats", "a list of integers", &ignored) &&
-                   gpunn__get_amounts(l, e->item, "repeats", 1, repeats.dim)
-               ? gpunn_tile(e->in[0], repeats)
-               : NULL;
-}
-
-static gpunn_tensor *gpunn__make_stack(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    int64_t axis = 0;
-    return gpunn__get_integer(l, e->item, "dim", -GPUNN_MAX_RANK, GPUNN_MAX_RANK - 1, &axis)
-               ? gpunn_stack(e->in, e->count, (int)axis)
-               : NULL;
-}
-
-static gpunn_tensor *gpunn__make_one_hot(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    int classes = 0, ignored;
-    return gpunn__need(l, e->item, "num_classes", "an integer", &ignored) &&
-                   gpunn__get_int(l, e->item, "num_classes", 1, &classes)
-               ? gpunn_one_hot(e->in[0], classes)
-               : NULL;
-}
-
-static gpunn_tensor *gpunn__make_topk(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    int  k = 0, ignored, axis;
-    bool largest = true;
-    return gpunn__need(l, e->item, "k", "an integer", &ignored) && gpunn__get_int(l, e->item, "k", 1, &k) &&
-                   gpunn__need_axis(l, e->item, &axis) && gpunn__get_bool(l, e->item, "largest", &largest)
-               ? gpunn_topk_indices(e->in[0], k, axis, largest)
-               : NULL;
-}
-
-static gpunn_tensor *gpunn__make_einsum(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    const char *equation;
-    int         at;
-    return gpunn__need(l, e->item, "equation", "a text", &at) && gpunn__string_at(l, at, "equation", &equation)
-               ? gpunn_einsum(equation, e->in, e->count)
-               : NULL;
-}
-
-static gpunn_tensor *gpunn__make_gather(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    int axis;
-    return gpunn__need_axis(l, e->item, &axis) ? gpunn_gather(e->in[0], axis, e->in[1]) : NULL;
+    gpunn__stand_at(l, e->item);
+    return gpunn_scaled_dot_product_attention_(in[0], in[1], in[2], *a);
 }
 
 /* One number, or a list with one for each spatial axis. */
-static bool gpunn__get_scales(gpunn__loading *l, int entry, int axes, double *scales)
+static bool gpunn__scales_at(gpunn__loading *l, int item, int axes, double *scales)
 {
-    int  item = gpunn__look(l, entry, "scale_factor");
-    bool list = item != 0 && l->items.at[item].kind == GPUNN__J_LIST;
-    for (int i = 0; item != 0 && i < axes; i++) {
+    bool list = l->items.at[item].kind == GPUNN__J_LIST;
+    for (int i = 0; i < axes; i++) {
         const gpunn__item *number = &l->items.at[list ? item + 1 + i : item];
         if ((list && gpunn__item_count(l, item) != axes) || number->kind != GPUNN__J_NUMBER ||
             !gpunn__json_double(&number->text, &scales[i]) || scales[i] == 0)
@@ -23022,159 +23088,13 @@ static bool gpunn__get_scales(gpunn__loading *l, int entry, int axes, double *sc
     return true;
 }
 
-static gpunn_tensor *gpunn__make_interpolate(gpunn__loading *l, const gpunn__spec_entry *e)
+static gpunn_tensor *gpunn__make_custom(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn_custom_args *a)
 {
-    gpunn_interpolate_args args;
-    int                    mode = 0, axes = e->in[0]->rank >= 3 && e->in[0]->rank <= 5 ? e->in[0]->rank - 2 : 1;
-    memset(&args, 0, sizeof args);
-    if (!gpunn__get_choice(l, e->item, "mode", GPUNN__CHOICES(gpunn__interpolate_mode_names), &mode) ||
-        !gpunn__get_window(l, e->item, "size", axes, 1, args.size) || !gpunn__get_scales(l, e->item, axes, args.scale_factors) ||
-        !gpunn__get_bool(l, e->item, "align_corners", &args.align_corners))
-        return NULL;
-    args.mode = (gpunn_interpolate_mode)mode;
-    return gpunn_interpolate_(e->in[0], args);
-}
-
-static gpunn_tensor *gpunn__make_cast(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_dtype dtype;
-    int         ignored;
-    return gpunn__need(l, e->item, "dtype", "one of f32, i64, i32, u8, bool", &ignored) && gpunn__get_dtype(l, e->item, &dtype)
-               ? gpunn_cast(e->in[0], dtype)
-               : NULL;
-}
-
-static gpunn_tensor *gpunn__make_reduction(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_axes axes;
-    bool       keepdim = false;
-    if (!gpunn__get_axes(l, e->item, &axes) || !gpunn__get_bool(l, e->item, "keepdim", &keepdim)) return NULL;
-    if (*e->op == 's') return gpunn_sum(e->in[0], axes, keepdim);
-    return e->op[1] == 'e' ? gpunn_mean(e->in[0], axes, keepdim) : gpunn_max(e->in[0], axes, keepdim);
-}
-
-static gpunn_tensor *gpunn__make_gradient_energy(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_axes axes;
-    return gpunn__get_axes(l, e->item, &axes) ? gpunn_gradient_energy(e->in[0], axes) : NULL;
-}
-
-static gpunn_tensor *gpunn__make_axis(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    int  axis;
-    bool keepdim = false, argument = *e->op == 'a';
-    if (!gpunn__need_axis(l, e->item, &axis) || (argument && !gpunn__get_bool(l, e->item, "keepdim", &keepdim))) return NULL;
-    if (argument) return e->op[4] == 'a' ? gpunn_argmax(e->in[0], axis, keepdim) : gpunn_argmin(e->in[0], axis, keepdim);
-    if (*e->op == 'c') return gpunn_cumsum(e->in[0], axis);
-    return *e->op == 's' ? gpunn_softmax(e->in[0], axis) : gpunn_log_softmax(e->in[0], axis);
-}
-
-static bool gpunn__get_reduction(gpunn__loading *l, const gpunn__spec_entry *e, int choices, gpunn_reduction *reduction)
-{
-    int  choice = 0;
-    bool ok = gpunn__get_choice(l, e->item, "reduction", gpunn__reduction_names, choices, &choice);
-    *reduction = (gpunn_reduction)choice;
-    return ok;
-}
-
-static gpunn_tensor *gpunn__make_loss(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    static const struct {
-        const char *op;
-        gpunn_tensor *(*build)(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
-        int takes;
-    } losses[] = {
-        {"mse_loss", gpunn_mse_loss_, 0},
-        {"l1_loss", gpunn_l1_loss_, 0},
-        {"huber_loss", gpunn_huber_loss_, GPUNN__TAKES_DELTA},
-        {"smooth_l1_loss", gpunn_smooth_l1_loss_, GPUNN__TAKES_BETA},
-        {"bce_loss", gpunn_bce_loss_, GPUNN__TAKES_WEIGHT},
-        {"bce_with_logits", gpunn_bce_with_logits_, GPUNN__TAKES_WEIGHT | GPUNN__TAKES_POS_WEIGHT},
-        {"kl_div", gpunn_kl_div_, GPUNN__TAKES_LOG_TARGET},
-    };
-    gpunn_loss_args args;
-    int             i = 0;
-    memset(&args, 0, sizeof args);
-    while (strcmp(losses[i].op, e->op) != 0) i++;
-    int takes = losses[i].takes;
-    if (!gpunn__get_reduction(l, e, 4, &args.reduction) ||
-        (takes & GPUNN__TAKES_DELTA && !gpunn__get_setting(l, e->item, "delta", &args.delta)) ||
-        (takes & GPUNN__TAKES_BETA && !gpunn__get_setting(l, e->item, "beta", &args.beta)) ||
-        (takes & GPUNN__TAKES_WEIGHT && !gpunn__get_reference(l, e->item, "weight", &args.weight)) ||
-        (takes & GPUNN__TAKES_POS_WEIGHT && !gpunn__get_reference(l, e->item, "pos_weight", &args.pos_weight)) ||
-        (takes & GPUNN__TAKES_LOG_TARGET && !gpunn__get_bool(l, e->item, "log_target", &args.log_target)))
-        return NULL;
-    return losses[i].build(e->in[0], e->in[1], args);
-}
-
-static gpunn_tensor *gpunn__make_ncc_loss(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_ncc_args args;
-    memset(&args, 0, sizeof args);
-    return gpunn__get_int(l, e->item, "window", 0, &args.window) && gpunn__get_setting(l, e->item, "eps", &args.eps)
-               ? gpunn_ncc_loss_(e->in[0], e->in[1], args)
-               : NULL;
-}
-
-static gpunn_tensor *gpunn__make_class_loss(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_class_loss_args args;
-    bool                  entropy = *e->op == 'c';
-    memset(&args, 0, sizeof args);
-    if (!gpunn__get_reduction(l, e, 3, &args.reduction) ||
-        !gpunn__get_int(l, e->item, "ignore_index", -INT32_MAX, &args.ignore_index) ||
-        (entropy && !gpunn__get_setting(l, e->item, "label_smoothing", &args.label_smoothing)) ||
-        !gpunn__get_reference(l, e->item, "weight", &args.weight))
-        return NULL;
-    return entropy ? gpunn_cross_entropy_(e->in[0], e->in[1], args) : gpunn_nll_loss_(e->in[0], e->in[1], args);
-}
-
-static gpunn_tensor *gpunn__make_margin_loss(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_margin_args args;
-    bool              triplet = *e->op == 't', classes = e->op[1] == 'u';
-    memset(&args, 0, sizeof args);
-    if (!gpunn__get_reduction(l, e, 3, &args.reduction) || !gpunn__get_setting(l, e->item, "margin", &args.margin) ||
-        ((triplet || classes) && !gpunn__get_setting(l, e->item, "p", &args.p)) ||
-        (triplet && !gpunn__get_setting(l, e->item, "eps", &args.eps)) ||
-        (triplet && !gpunn__get_bool(l, e->item, "swap", &args.swap)) ||
-        (classes && !gpunn__get_reference(l, e->item, "weight", &args.weight)))
-        return NULL;
-    if (triplet) return gpunn_triplet_margin_loss_(e->in[0], e->in[1], e->in[2], args);
-    if (classes) return gpunn_multi_margin_loss_(e->in[0], e->in[1], args);
-    if (*e->op == 'h') return gpunn_hinge_embedding_loss_(e->in[0], e->in[1], args);
-    return *e->op == 'c' ? gpunn_cosine_embedding_loss_(e->in[0], e->in[1], e->in[2], args)
-                         : gpunn_margin_ranking_loss_(e->in[0], e->in[1], e->in[2], args);
-}
-
-static gpunn_tensor *gpunn__make_cosine_similarity(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    int64_t axis = 1;
-    float   eps = 0;
-    return gpunn__get_integer(l, e->item, "dim", -GPUNN_MAX_RANK, GPUNN_MAX_RANK - 1, &axis) &&
-                   gpunn__get_setting(l, e->item, "eps", &eps)
-               ? gpunn_cosine_similarity(e->in[0], e->in[1], (int)axis, eps)
-               : NULL;
-}
-
-static gpunn_tensor *gpunn__make_dice_loss(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_dice_args args;
-    memset(&args, 0, sizeof args);
-    return gpunn__get_reduction(l, e, 3, &args.reduction) && gpunn__get_setting(l, e->item, "smooth", &args.smooth) &&
-                   gpunn__get_bool(l, e->item, "squared", &args.squared) && gpunn__get_bool(l, e->item, "batch", &args.batch)
-               ? gpunn_dice_loss_(e->in[0], e->in[1], args)
-               : NULL;
-}
-
-static gpunn_tensor *gpunn__make_custom(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_custom_args args;
+    gpunn_custom_args args = *a;
     gpunn_shape       shape;
     const char       *kind = NULL;
     char              shown[128], one[128], other[128];
     int               at, list = gpunn__look(l, e->item, "numbers");
-    memset(&args, 0, sizeof args);
     if (!gpunn__need(l, e->item, "kind", "the name of a registered op", &at) || !gpunn__string_at(l, at, "kind", &kind) ||
         !gpunn__need_shape(l, e->item, &shape))
         return NULL;
@@ -23203,23 +23123,6 @@ static gpunn_tensor *gpunn__make_custom(gpunn__loading *l, const gpunn__spec_ent
     (void)gpunn__wrong(l, e->item, "op \"%s\" makes %s of these inputs, not %s", kind, gpunn__shape_text(t, one),
                        gpunn__dims_text(rank, shape.dim, other));
     return NULL;
-}
-
-static gpunn_tensor *gpunn__make_ctc_loss(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    gpunn_ctc_args args;
-    memset(&args, 0, sizeof args);
-    return gpunn__get_reduction(l, e, 3, &args.reduction) && gpunn__get_int(l, e->item, "blank", 0, &args.blank) &&
-                   gpunn__get_bool(l, e->item, "zero_infinity", &args.zero_infinity) &&
-                   gpunn__get_bool(l, e->item, "batch_first", &args.batch_first)
-               ? gpunn_ctc_loss_(e->in[0], e->in[1], e->in[2], e->in[3], args)
-               : NULL;
-}
-
-static gpunn_tensor *gpunn__make_accuracy(gpunn__loading *l, const gpunn__spec_entry *e)
-{
-    (void)l;
-    return *e->op == 'a' ? gpunn_accuracy(e->in[0], e->in[1]) : gpunn_binary_accuracy(e->in[0], e->in[1]);
 }
 
 static gpunn_tensor *gpunn__make_elementwise(gpunn__loading *l, const gpunn__spec_entry *e, gpunn_op op)
@@ -23276,108 +23179,156 @@ static gpunn_tensor *gpunn__make_expr(gpunn__loading *l, const gpunn__spec_entry
                        number_count);
 }
 
-/* Ops by name; inputs -1: 1 to GPUNN_MAX_OPERANDS, -2: the op reads them itself. */
-typedef struct gpunn__spec_op {
-    const char *name;
-    int         inputs;
-    bool        layer;
-    gpunn_tensor *(*make)(gpunn__loading *l, const gpunn__spec_entry *e);
-} gpunn__spec_op;
-static const gpunn__spec_op gpunn__spec_ops[] = {
-    {"input", 0, false, gpunn__make_input},
-    {"parameter", 0, false, gpunn__make_parameter},
-    {"constant", 0, false, gpunn__make_constant},
-    {"linear", 1, true, gpunn__make_linear},
-    {"embedding", 1, true, gpunn__make_embedding},
-    {"conv1d", 1, true, gpunn__make_conv},
-    {"conv2d", 1, true, gpunn__make_conv},
-    {"conv3d", 1, true, gpunn__make_conv},
-    {"conv_transpose1d", 1, true, gpunn__make_conv},
-    {"conv_transpose2d", 1, true, gpunn__make_conv},
-    {"conv_transpose3d", 1, true, gpunn__make_conv},
-    {"batch_norm1d", 1, true, gpunn__make_batch_norm},
-    {"batch_norm2d", 1, true, gpunn__make_batch_norm},
-    {"batch_norm3d", 1, true, gpunn__make_batch_norm},
-    {"group_norm", 1, true, gpunn__make_group_norm},
-    {"instance_norm1d", 1, true, gpunn__make_instance_norm},
-    {"instance_norm2d", 1, true, gpunn__make_instance_norm},
-    {"instance_norm3d", 1, true, gpunn__make_instance_norm},
-    {"layer_norm", 1, true, gpunn__make_layer_norm},
-    {"rms_norm", 1, true, gpunn__make_layer_norm},
-    {"rnn", 1, false, gpunn__make_recurrent},
-    {"lstm", 1, false, gpunn__make_recurrent},
-    {"gru", 1, false, gpunn__make_recurrent},
-    {"prelu", 1, true, gpunn__make_prelu},
-    {"max_pool1d", 1, false, gpunn__make_pool},
-    {"max_pool2d", 1, false, gpunn__make_pool},
-    {"max_pool3d", 1, false, gpunn__make_pool},
-    {"avg_pool1d", 1, false, gpunn__make_pool},
-    {"avg_pool2d", 1, false, gpunn__make_pool},
-    {"avg_pool3d", 1, false, gpunn__make_pool},
-    {"adaptive_max_pool1d", 1, false, gpunn__make_adaptive_pool},
-    {"adaptive_max_pool2d", 1, false, gpunn__make_adaptive_pool},
-    {"adaptive_max_pool3d", 1, false, gpunn__make_adaptive_pool},
-    {"adaptive_avg_pool1d", 1, false, gpunn__make_adaptive_pool},
-    {"adaptive_avg_pool2d", 1, false, gpunn__make_adaptive_pool},
-    {"adaptive_avg_pool3d", 1, false, gpunn__make_adaptive_pool},
-    {"grid_sample", 2, false, gpunn__make_grid_sample},
-    {"affine_grid", 1, false, gpunn__make_affine_grid},
-    {"interpolate", 1, false, gpunn__make_interpolate},
-    {"dropout", 1, false, gpunn__make_dropout},
-    {"matmul", 2, false, gpunn__make_matmul},
-    {"scaled_dot_product_attention", -2, false, gpunn__make_attention},
-    {"multi_head_attention", 3, true, gpunn__make_multi_head},
-    {"transformer_encoder_layer", 1, true, gpunn__make_transformer},
-    {"transformer_decoder_layer", 2, true, gpunn__make_transformer},
-    {"transformer_encoder", 1, true, gpunn__make_transformer},
-    {"transformer_decoder", 2, true, gpunn__make_transformer},
-    {"reshape", 1, false, gpunn__make_reshape},
-    {"flatten", 1, false, gpunn__make_reshape},
-    {"permute", 1, false, gpunn__make_permute},
-    {"concat", -1, false, gpunn__make_concat},
-    {"slice", 1, false, gpunn__make_slice},
-    {"pad", 1, false, gpunn__make_pad},
-    {"expand", 1, false, gpunn__make_expand},
-    {"tile", 1, false, gpunn__make_tile},
-    {"stack", -1, false, gpunn__make_stack},
-    {"one_hot", 1, false, gpunn__make_one_hot},
-    {"gather", 2, false, gpunn__make_gather},
-    {"cast", 1, false, gpunn__make_cast},
-    {"sum", 1, false, gpunn__make_reduction},
-    {"mean", 1, false, gpunn__make_reduction},
-    {"max", 1, false, gpunn__make_reduction},
-    {"gradient_energy", 1, false, gpunn__make_gradient_energy},
-    {"argmax", 1, false, gpunn__make_axis},
-    {"argmin", 1, false, gpunn__make_axis},
-    {"cumsum", 1, false, gpunn__make_axis},
-    {"topk_indices", 1, false, gpunn__make_topk},
-    {"einsum", -1, false, gpunn__make_einsum},
-    {"softmax", 1, false, gpunn__make_axis},
-    {"log_softmax", 1, false, gpunn__make_axis},
-    {"expr", -2, false, gpunn__make_expr},
-    {"mse_loss", 2, false, gpunn__make_loss},
-    {"l1_loss", 2, false, gpunn__make_loss},
-    {"huber_loss", 2, false, gpunn__make_loss},
-    {"smooth_l1_loss", 2, false, gpunn__make_loss},
-    {"bce_loss", 2, false, gpunn__make_loss},
-    {"bce_with_logits", 2, false, gpunn__make_loss},
-    {"kl_div", 2, false, gpunn__make_loss},
-    {"ncc_loss", 2, false, gpunn__make_ncc_loss},
-    {"cross_entropy", 2, false, gpunn__make_class_loss},
-    {"nll_loss", 2, false, gpunn__make_class_loss},
-    {"hinge_embedding_loss", 2, false, gpunn__make_margin_loss},
-    {"margin_ranking_loss", 3, false, gpunn__make_margin_loss},
-    {"multi_margin_loss", 2, false, gpunn__make_margin_loss},
-    {"triplet_margin_loss", 3, false, gpunn__make_margin_loss},
-    {"cosine_embedding_loss", 3, false, gpunn__make_margin_loss},
-    {"cosine_similarity", 2, false, gpunn__make_cosine_similarity},
-    {"dice_loss", 2, false, gpunn__make_dice_loss},
-    {"ctc_loss", 4, false, gpunn__make_ctc_loss},
-    {"custom", -1, false, gpunn__make_custom},
-    {"accuracy", 2, false, gpunn__make_accuracy},
-    {"binary_accuracy", 2, false, gpunn__make_accuracy},
-};
-enum { GPUNN__SPEC_OP_COUNT = sizeof gpunn__spec_ops / sizeof gpunn__spec_ops[0] };
+#define GPUNN__X(kind, row, op, operands, axes, keys, struct_, call, about)                                  \
+    static gpunn_tensor *gpunn__build_##row(gpunn__loading *l, const gpunn__spec_entry *e, const void *args) \
+    {                                                                                                        \
+        const gpunn_##struct_##_args *a = (const gpunn_##struct_##_args *)args;                              \
+        gpunn_tensor *const          *in = e->in;                                                            \
+        const char                   *name = e->name;                                                        \
+        (void)l, (void)a, (void)in, (void)name;                                                              \
+        return call;                                                                                         \
+    }
+GPUNN__ROWS(GPUNN__X)
+#undef GPUNN__X
+
+/* What a spec's op takes, whichever. */
+typedef union gpunn__any_args {
+#define GPUNN__X(kind, row, op, operands, axes, keys, struct_, ...) gpunn_##struct_##_args row;
+    GPUNN__ROWS(GPUNN__X)
+#undef GPUNN__X
+} gpunn__any_args;
+
+/* What a key that is missing should be. */
+static const char *gpunn__key_text(gpunn__key_kind kind)
+{
+    switch (kind) {
+    case GPUNN__K_AXIS: return "an axis";
+    case GPUNN__K_WINDOW: return "an integer or a list of one for each axis";
+    case GPUNN__K_COUNTS: return "a list of integers of 1 or more";
+    case GPUNN__K_DTYPE: return "one of f32, i64, i32, u8, bool";
+    case GPUNN__K_AXES: return "a list of all axes";
+    case GPUNN__K_TEXT: return "a text";
+    default: return "an integer";
+    }
+}
+
+/* The argument of a key that is not there. */
+static void gpunn__key_default(const gpunn__argument *key, int axes, void *at)
+{
+    const double usual = key->otherwise;
+    if (key->kind == GPUNN__K_END) *(int64_t *)at = GPUNN_END_OF_AXIS;
+    if (key->kind == GPUNN__K_AXES) ((gpunn_axes *)at)->axis[0] = GPUNN_END;
+    if (usual <= GPUNN__NEEDED || usual == 0) return;
+    if (key->kind <= GPUNN__K_AXIS)
+        *(int *)at = (int)usual;
+    else if (key->kind == GPUNN__K_WINDOW)
+        for (int i = 0; i < axes; i++) ((int *)at)[i] = (int)usual;
+    else if (key->kind == GPUNN__K_STEP)
+        *(int64_t *)at = (int64_t)usual;
+    else if (key->kind >= GPUNN__K_NUMBER && key->kind <= GPUNN__K_EXTENDED)
+        *(float *)at = (float)usual;
+    else if (key->kind == GPUNN__K_FLAG)
+        *(bool *)at = true;
+}
+
+/* A word of a choice, as its number. */
+static bool gpunn__key_choice(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__argument *key, void *at)
+{
+    static const gpunn_dtype dtypes[] = {GPUNN_F32, GPUNN_I64, GPUNN_I32, GPUNN_U8, GPUNN_BOOL};
+    static const struct {
+        const char *const *words;
+        int                count;
+    } choices[] = {{GPUNN__CHOICES(gpunn__dtype_words)},
+                   {GPUNN__CHOICES(gpunn__reduction_names)},
+                   {gpunn__reduction_names, GPUNN_REDUCE_BATCHMEAN},
+                   {GPUNN__CHOICES(gpunn__grid_mode_names)},
+                   {GPUNN__CHOICES(gpunn__grid_padding_names)},
+                   {GPUNN__CHOICES(gpunn__interpolate_mode_names)},
+                   {GPUNN__CHOICES(gpunn__pad_mode_names)},
+                   {GPUNN__CHOICES(gpunn__activation_names)}};
+    const int which = (int)key->kind - (int)GPUNN__K_DTYPE;
+    int       choice = 0;
+    if (!gpunn__get_choice(l, e->item, key->name, choices[which].words, choices[which].count, &choice)) return false;
+    if (key->kind == GPUNN__K_DTYPE)
+        *(gpunn_dtype *)at = dtypes[choice];
+    else if (key->kind == GPUNN__K_ACTIVATION)
+        *(bool *)at = choice == 1;
+    else
+        *(int *)at = choice;
+    return true;
+}
+
+/* One key of an entry, into its member of args. */
+static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__row *row, const gpunn__argument *key,
+                            void *args)
+{
+    static const int lowest[] = {1, 0, 0, -INT32_MAX, -GPUNN_MAX_RANK};
+    void            *at = (char *)args + key->member;
+    const char      *name = key->name;
+    const int        item = gpunn__look(l, e->item, name), rank = e->count ? e->in[0]->rank : 0;
+    const int        axes = row->axes ? row->axes : rank >= 3 && rank <= 5 ? rank - 2 : 1;
+    const int        zero = key->otherwise == 0 ? 0 : GPUNN_ZERO;
+    int64_t          wide = 0;
+    bool             flag = false;
+    if (key->kind == GPUNN__K_SHAPE) return gpunn__need_shape(l, e->item, (gpunn_shape *)at);
+    if (item == 0) {
+        gpunn__key_default(key, axes, at);
+        return key->otherwise != GPUNN__NEEDED ||
+               gpunn__wrong(l, e->item, "\"%s\" is missing; give %s", name, gpunn__key_text(key->kind));
+    }
+    switch (key->kind) {
+    case GPUNN__K_COUNT:
+    case GPUNN__K_AMOUNT:
+    case GPUNN__K_CELLS:
+    case GPUNN__K_INTEGER:
+    case GPUNN__K_AXIS:
+        if (!gpunn__integer_at(l, item, name, lowest[key->kind], key->kind == GPUNN__K_AXIS ? GPUNN_MAX_RANK - 1 : INT32_MAX,
+                               &wide))
+            return false;
+        *(int *)at = wide == 0 && key->kind != GPUNN__K_AXIS ? zero : (int)wide;
+        return true;
+    case GPUNN__K_WINDOW:
+    case GPUNN__K_SIZES: return gpunn__window_at(l, item, name, axes, 1, (int *)at);
+    case GPUNN__K_PADDING: return gpunn__window_at(l, item, name, axes, 0, (int *)at);
+    case GPUNN__K_FACTORS: return gpunn__scales_at(l, item, axes, (double *)at);
+    case GPUNN__K_INDEX:
+    case GPUNN__K_END: return gpunn__integer_at(l, item, name, INT64_MIN, INT64_MAX, (int64_t *)at);
+    case GPUNN__K_STEP: return gpunn__integer_at(l, item, name, 1, INT64_MAX, (int64_t *)at);
+    case GPUNN__K_AMOUNTS: return gpunn__amounts_at(l, item, name, 0, (int64_t *)at);
+    case GPUNN__K_COUNTS: return gpunn__amounts_at(l, item, name, 1, ((gpunn_shape *)at)->dim);
+    case GPUNN__K_NUMBER:
+    case GPUNN__K_SCALE:
+    case GPUNN__K_EXTENDED:
+        if (!gpunn__float_at(l, item, name, false, (float *)at)) return false;
+        if (*(float *)at == 0) *(float *)at = (float)zero;
+        return true;
+    case GPUNN__K_BIAS: /* true and false are the key's before */
+        return l->items.at[item].kind != GPUNN__J_STRING || gpunn__get_reference(l, e->item, name, (gpunn_tensor **)at);
+    case GPUNN__K_NO_BIAS:
+        if (l->items.at[item].kind == GPUNN__J_STRING) return true;
+        /* fall through */
+    case GPUNN__K_FLAG:
+    case GPUNN__K_UNLESS:
+        if (!gpunn__get_bool(l, e->item, name, &flag)) return false;
+        *(bool *)at = flag == (key->kind == GPUNN__K_FLAG);
+        return true;
+    case GPUNN__K_AXES: return gpunn__axes_at(l, item, (gpunn_axes *)at);
+    case GPUNN__K_REFERENCE: return gpunn__get_reference(l, e->item, name, (gpunn_tensor **)at);
+    case GPUNN__K_TEXT: return gpunn__string_at(l, item, name, (const char **)at);
+    default: return gpunn__key_choice(l, e, key, at);
+    }
+}
+
+/* The tensor of an entry whose row and operands are known; NULL after an error. */
+static gpunn_tensor *gpunn__build(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__row *row)
+{
+    gpunn__any_args args;
+    memset(&args, 0, sizeof args);
+    for (const gpunn__argument *key = row->keys; key->name; key++)
+        if (key->kind < GPUNN__K_INIT && !gpunn__read_key(l, e, row, key, &args)) return NULL;
+    gpunn__stand_at(l, e->item);
+    return row->build(l, e, &args);
+}
 
 /* The tensor t is called that from now on; no other may be. */
 static bool gpunn__register(gpunn__loading *l, int item, const char *text, gpunn_tensor *t)
@@ -23405,40 +23356,38 @@ static bool gpunn__register(gpunn__loading *l, int item, const char *text, gpunn
 /* One entry of "tensors". */
 static bool gpunn__spec_tensor(gpunn__loading *l, int item)
 {
-    static const char     what[] = "an op's name";
-    const gpunn__spec_op *op = NULL;
-    gpunn__spec_entry     e;
-    gpunn_tensor         *t;
-    gpunn_model          *model = l->model;
-    const char           *id = NULL, *as = NULL;
-    char                  shown[128];
-    int                   at, elementwise = GPUNN_OP_COUNT, first = model->tensor_count;
+    static const char what[] = "an op's name";
+    gpunn__spec_entry e;
+    gpunn_tensor     *t;
+    gpunn_model      *model = l->model;
+    const char       *id = NULL, *as = NULL;
+    char              shown[128];
+    int               at, elementwise = GPUNN_OP_COUNT, first = model->tensor_count;
     if (!gpunn__be(l, item, "tensors", GPUNN__J_OBJECT, "a list of objects") || !gpunn__need(l, item, "op", what, &at) ||
         !gpunn__string_at(l, at, "op", &e.op))
         return false;
     e.item = item;
     e.count = 0;
     e.name = NULL;
-    for (int i = 0; i < GPUNN__SPEC_OP_COUNT && op == NULL; i++)
-        if (strcmp(gpunn__spec_ops[i].name, e.op) == 0) op = &gpunn__spec_ops[i];
-    while (op == NULL && --elementwise > 0)
+    const gpunn__row *row = gpunn__row_called(e.op);
+    while (row == NULL && --elementwise > 0)
         if (gpunn__op_arity((gpunn_op)elementwise) > 0 && strcmp(gpunn_op_name((gpunn_op)elementwise), e.op) == 0) break;
     if (elementwise == 0)
         return gpunn__wrong(l, at, "there is no op \"%s\"; see generator/model.schema.json",
                             gpunn__printable(&l->items.at[at].text, shown));
-    bool layer = op && op->layer, named = layer || (op && op->inputs == 0 && op->make != gpunn__make_constant);
-    int  inputs = op ? op->inputs : gpunn__op_arity((gpunn_op)elementwise), list;
+    bool layer = row && row->kind >= GPUNN__LAYER, named = layer || (row && row->kind == GPUNN__SOURCE);
+    int  inputs = row ? row->operands : gpunn__op_arity((gpunn_op)elementwise), list;
     if (!gpunn__get_string(l, item, "name", &e.name) || !gpunn__get_string(l, item, "id", &id) ||
         (layer && !gpunn__get_string(l, item, "as", &as)) || (named && !gpunn__need(l, item, "name", "a string", &at)))
         return false;
-    if (inputs > 0 || inputs == -1) {
+    if (inputs > 0 || inputs == GPUNN__MANY) {
         if (!gpunn__need(l, item, "inputs", "a list of ids or names", &list) ||
             !gpunn__references_at(l, list, "inputs", inputs < 0 ? 1 : inputs, inputs < 0 ? GPUNN_MAX_OPERANDS : inputs, e.in,
                                   &e.count))
             return false;
     }
     gpunn__stand_at(l, item);
-    t = op ? op->make(l, &e) : gpunn__make_elementwise(l, &e, (gpunn_op)elementwise);
+    t = row ? gpunn__build(l, &e, row) : gpunn__make_elementwise(l, &e, (gpunn_op)elementwise);
     if (t == NULL || (layer && !gpunn__apply_layer_settings(l, &e, first))) return false;
     for (int i = first; i < model->tensor_count; i++)
         if (model->tensors[i]->name && !gpunn__register(l, item, model->tensors[i]->name, model->tensors[i])) return false;

@@ -662,7 +662,7 @@ class Graph:
 
     def dropout(self, x, p):
         check_f32(x)
-        return self.node("dropout", {"p": finite(p, "p", low=0, high=1)}, (x,), x.shape)
+        return self.node("dropout", {"p": setting(finite(p, "p", low=0, high=1))}, (x,), x.shape)
 
     def prelu(self, x, name, num_parameters, init):
         self.begin_layer(x, name)

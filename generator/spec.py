@@ -7,12 +7,11 @@ import os
 import re
 from functools import lru_cache
 
-from . import json_text, table
+from . import json_text, schema as schema_file, table
 from .floats import f32
 from .graph import MAX_NAME, Graph, GraphError, Model, check_name
 from .json_text import Array, Object, SpecError
 
-_SCHEMA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "model.schema.json")
 _OUTSIDE = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
 _TYPES = {"object": Object, "array": Array, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
 _SETTINGS = ("trainable", "decay", "lr_scale")
@@ -21,7 +20,7 @@ _SETTINGS = ("trainable", "decay", "lr_scale")
 @lru_cache(maxsize=None)
 def schema():
     """model.schema.json, every $ref followed: what it points to stands beside it."""
-    with open(_SCHEMA, encoding="ascii") as file:
+    with open(schema_file.PATH, encoding="ascii") as file:
         root = json.load(file)
     return followed(root, root)
 
@@ -43,20 +42,12 @@ def followed(part, root):
 
 @lru_cache(maxsize=None)
 def ops():
-    """The schema of an entry by op: those that the schema names one by one, and the elementwise ones of gpunn.h's tables."""
-    result = {name: part for name, part in schema()["$defs"]["ops"].items() if "const" in part["properties"]["op"]}
-    for op in table.ops().values():
-        if op.arity:
-            result[op.name] = followed(elementwise_schema(op), schema())
+    """The schema of an entry by op."""
+    result = {}
+    for part in schema()["$defs"]["ops"].values():
+        op = part["properties"]["op"]
+        result.update((name, part) for name in op.get("enum", [op.get("const")]))
     return result
-
-
-def elementwise_schema(op):
-    properties = {"op": {"const": op.name}, "id": {"$ref": "#/$defs/name"}, "name": {"$ref": "#/$defs/name"},
-                  "inputs": {"$ref": "#/$defs/" + ("one", "two", "three")[op.arity - 1]}}
-    for name, default in op.attrs:
-        properties[name] = {"$ref": "#/$defs/extended", "default": str(default) if abs(default) == float("inf") else default}
-    return {"type": "object", "required": ["op", "inputs"], "additionalProperties": False, "properties": properties}
 
 
 def nearest(word, words):

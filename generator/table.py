@@ -1,4 +1,5 @@
-"""The ops that a model is made of, read from gpunn.h: its tables are the only place that names them."""
+"""The ops that a model is made of and what their builders take, read from gpunn.h: its tables are the only place that names them."""
+import json
 import os
 import re
 from collections import namedtuple
@@ -11,6 +12,11 @@ HEADER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 # arity: 0 for ops that are not elementwise, which have no attributes, forward and derivatives here. attrs: (name, default), ...
 Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients")  # gradients: of operands, bit k; -1: all
 
+# A builder outside the elementwise tables; kind: SOURCE OP LAYER STACK. operands: a number, MANY or OWN. default: a number, True,
+# False, NEEDED, NONE or EMPTY.
+Row = namedtuple("Row", "name kind op operands axes arguments about")
+Argument = namedtuple("Argument", "name kind default about")
+
 OPERANDS = ("", "x", "ab", "abc")  # by arity: their names in the texts
 
 
@@ -19,11 +25,12 @@ class TableError(Exception):
 
 
 def split(text):
-    """The parts of a text between commas that stand in no parentheses, each with single spaces."""
-    parts, depth, start = [], 0, 0
+    """The parts of a text between commas that stand in no parentheses and no string, each with single spaces."""
+    parts, depth, start, string = [], 0, 0, False
     for i, character in enumerate(text):
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth == 0:
+        string ^= character == '"' and text[i - 1] != "\\"
+        depth += 0 if string else (character == "(") - (character == ")")
+        if character == "," and depth == 0 and not string:
             parts.append(text[start:i])
             start = i + 1
     return [" ".join(part.split()) for part in parts + [text[start:]]]
@@ -31,20 +38,29 @@ def split(text):
 
 def entries(body):
     """The arguments of each X(...) in a macro's body."""
+    for name, fields in calls(body):
+        if name != "X":
+            raise TableError("unexpected text in a table of ops: '%s'" % name)
+        yield fields
+
+
+def calls(body):
+    """The name and the arguments of each macro that a macro's body is made of."""
     at = 0
     while True:
-        start = re.compile(r"\s*X\s*\(").match(body, at)
+        start = re.compile(r"\s*(\w+)\s*\(").match(body, at)
         if not start:
             if body[at:].strip():
                 raise TableError("unexpected text in a table of ops: '%s'" % body[at:].strip()[:40])
             return
-        depth, at = 1, start.end()
+        depth, at, string = 1, start.end(), False
         while depth:
             if at == len(body):
                 raise TableError("a table of ops ends within an entry")
-            depth += (body[at] == "(") - (body[at] == ")")
+            string ^= body[at] == '"' and body[at - 1] != "\\"
+            depth += 0 if string else (body[at] == "(") - (body[at] == ")")
             at += 1
-        yield split(body[start.end():at - 1])
+        yield start.group(1), split(body[start.end():at - 1])
 
 
 def elementwise(kind, fields):
@@ -73,10 +89,15 @@ def number(text):
     return -value if match.group(1) else value
 
 
+def plain(text):
+    """A header without its comments, its macros on one line each."""
+    text = re.sub(r"/\*.*?\*/", lambda comment: comment.group() if ">>ops" in comment.group() else " ", text, flags=re.S)
+    return re.sub(r"\\[ \t]*\r?\n", " ", text)
+
+
 def read(text):
     """All ops of a gpunn.h, by name in the order of its enum."""
-    text = re.sub(r"/\*.*?\*/", lambda comment: comment.group() if ">>ops" in comment.group() else " ", text, flags=re.S)
-    text = re.sub(r"\\[ \t]*\r?\n", " ", text)
+    text = plain(text)
     begin, end = text.find("/* >>ops begin */"), text.find("/* >>ops end */")
     if not 0 <= begin < end:
         raise TableError("there is no table between '>>ops begin' and '>>ops end'")
@@ -97,7 +118,51 @@ def mentions(text, name):
     return re.search(r"\b%s\b" % name, text) is not None
 
 
+def read_rows(text):
+    """The builders of a gpunn.h outside the elementwise tables (>>arguments), by name in their order."""
+    text = plain(text)
+    lists = {name: (parameters, body) for name, parameters, body in re.findall(
+        r"^#define GPUNN__(\w+)\(K, A((?:, \w+)*)\)(.*)$", text, re.M)}
+    table = re.search(r"^#define GPUNN__ROWS\(X\)(.*)$", text, re.M)
+    if not table:
+        raise TableError("there is no table GPUNN__ROWS")
+
+    def arguments(name, *given):
+        parameters, body = lists[name]
+        for parameter, value in zip(re.findall(r"\w+", parameters), given):
+            body = re.sub(r", %s," % parameter, ", %s," % value, body)
+        for call, fields in calls(body):
+            if call == "K":
+                yield Argument(fields[1], fields[2], default(fields[3]), json.loads(fields[5]))
+            elif call != "A":
+                yield from arguments(call[len("GPUNN__"):], *fields[2:])
+
+    result = {}
+    for kind, name, op, operands, axes, keys, _, _, about in entries(table.group(1)):
+        operands = int(operands) if operands.isdigit() else operands[len("GPUNN__"):]
+        result[name] = Row(name, kind, op, operands, int(axes), tuple(arguments(keys + "_ARGS")), json.loads(about))
+    return result
+
+
+def default(text):
+    if text in ("true", "false"):
+        return text == "true"
+    if text.startswith("GPUNN__"):
+        return text[len("GPUNN__"):]
+    return float(text) if "." in text or "e" in text else int(text)
+
+
+@lru_cache(maxsize=None)
+def header():
+    with open(HEADER, encoding="utf-8") as file:
+        return file.read()
+
+
 @lru_cache(maxsize=None)
 def ops():
-    with open(HEADER, encoding="utf-8") as file:
-        return read(file.read())
+    return read(header())
+
+
+@lru_cache(maxsize=None)
+def rows():
+    return read_rows(header())

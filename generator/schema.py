@@ -1,0 +1,127 @@
+"""Writes what gpunn.h's tables tell into model.schema.json: python3 -m generator.schema. The kinds of values, the frame of a spec
+and the optimizers stand there by hand, the ops and what they take do not."""
+import json
+import os
+
+from . import table
+
+PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "model.schema.json")
+WIDTH = 128
+
+_WORDS = {1: "one", 2: "two", 3: "three", 4: "four", "MANY": "many"}
+_OPERANDS = {"scaled_dot_product_attention": "three_or_one", "expr": "arguments"}
+# Definitions of the schema by kind, where they are not called so; their first word is what a default of 0 means.
+_KINDS = {"CELLS": "odd_window", "AXIS": "integer", "END": "index", "SIZES": "sizes", "FACTORS": "factors", "UNLESS": "flag",
+          "NO_BIAS": "flag_or_reference", "RESULT": "shape"}
+_EMPTY = {"INIT": {"kind": "zeros", "a": 0, "b": 0}, "CONSTS": {}}
+_NAMES = {"LAYER": "layer_name", "STACK": "stack_name"}
+_SETTINGS = {
+    "trainable": {"$ref": "#/$defs/flag", "default": True},
+    "decay": {"$ref": "#/$defs/flag", "description": "false: no weight decay.", "default": True},
+    "lr_scale": {"$ref": "#/$defs/scale", "description": "Its learning rate, times this.", "default": 1}}
+
+
+def entry(ops, kind, operands, arguments, required, about):
+    """The schema of one entry of "tensors"."""
+    layer = kind in _NAMES
+    properties = {"op": ops, "id": {"$ref": "#/$defs/id"}, "name": {"$ref": "#/$defs/" + _NAMES.get(kind, "tensor_name")}}
+    if layer:
+        properties["as"] = {"$ref": "#/$defs/result_name"}
+    if operands:
+        properties["inputs"] = {"$ref": "#/$defs/" + operands}
+    properties.update(arguments)
+    if layer:
+        properties["trainable"] = {"$ref": "#/$defs/layer_trainable"}
+    if kind == "LAYER":
+        properties["parameters"] = {"$ref": "#/$defs/parameters"}
+    named = ["name"] if layer or kind == "SOURCE" else []
+    return {"description": about, "type": "object", "required": ["op"] + named + ["inputs"] * bool(operands) + required,
+            "additionalProperties": False, "properties": properties}
+
+
+def argument(row, one, definitions):
+    """The schema of one argument of a row."""
+    name = _KINDS.get(one.kind, one.kind.lower())
+    if one.kind in ("WINDOW", "PADDING"):
+        name += "%dd" % row.axes
+    part = {"$ref": "#/$defs/" + name}
+    if one.about:
+        part["description"] = one.about
+    if one.default == "EMPTY":
+        part["default"] = _EMPTY.get(one.kind, [])
+    elif one.default not in ("NEEDED", "NONE"):
+        part["default"] = definitions[name]["enum"][one.default] if "enum" in definitions[name] else one.default
+    return part
+
+
+def of_row(row, definitions):
+    arguments = {one.name: argument(row, one, definitions) for one in row.arguments if one.kind != "BIAS"}
+    if row.name == "parameter":
+        arguments.update(_SETTINGS)
+    operands = _OPERANDS[row.name] if row.operands == "OWN" else _WORDS.get(row.operands)
+    return entry({"const": row.name}, row.kind, operands, arguments,
+                 [one.name for one in row.arguments if one.default == "NEEDED"], row.about)
+
+
+def elementwise(op):
+    """The schema of an op of the elementwise tables."""
+    arguments = {name: {"$ref": "#/$defs/extended", "default": str(default) if abs(default) == float("inf") else short(default)}
+                 for name, default in op.attrs}
+    return entry({"const": op.name}, "OP", _WORDS[op.arity], arguments, [], "Elementwise.")
+
+
+def short(value):
+    """A float32 as people write it."""
+    value = float("%.7g" % value)
+    return int(value) if value == int(value) else value
+
+
+def ops(definitions):
+    result = {row.name: of_row(row, definitions) for row in table.rows().values()}
+    plain = [op for op in table.ops().values() if op.arity and not op.attrs]
+    for arity, name in (1, "unary"), (2, "binary"), (3, "ternary"):
+        result[name] = entry({"enum": [op.name for op in plain if op.arity == arity]}, "OP", _WORDS[arity], {}, [],
+                             "Elementwise, without attributes; torch's of these names.")
+    result.update((op.name, elementwise(op)) for op in table.ops().values() if op.attrs)
+    return result
+
+
+def complete(root):
+    """A schema with the ops of the tables in place of its own."""
+    definitions = dict(root["$defs"])
+    definitions["ops"] = ops(definitions)
+    definitions["tensor"] = {"oneOf": [{"$ref": "#/$defs/ops/" + name} for name in definitions["ops"]]}
+    return dict(root, **{"$defs": definitions})
+
+
+def text(value, indent=0, used=0):
+    """JSON, as much on a line as fits; used: characters that stand before it on its first line."""
+    line = json.dumps(value)
+    if used + len(line) + 1 <= WIDTH or not isinstance(value, (dict, list)):
+        return line
+    inner = " " * (indent + 2)
+    keys = ['"%s": ' % key for key in value] if isinstance(value, dict) else [""] * len(value)
+    lines, row = [], inner
+    for i, item in enumerate(value.values() if isinstance(value, dict) else value):
+        short = keys[i] + json.dumps(item)
+        if row.strip() and len(row) + len(short) + 1 > WIDTH:
+            lines.append(row.rstrip())
+            row = inner
+        row += keys[i] + text(item, indent + 2, len(row + keys[i])) + (", " if i + 1 < len(value) else "")
+        if "\n" in row:
+            lines.append(row.rstrip())
+            row = inner
+    lines += [row.rstrip()] if row.strip() else []
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return "%s\n%s\n%s%s" % (opening, "\n".join(lines), " " * indent, closing)
+
+
+def fresh():
+    with open(PATH, encoding="ascii") as file:
+        return text(complete(json.load(file))) + "\n"
+
+
+if __name__ == "__main__":
+    CONTENT = fresh()
+    with open(PATH, "w", encoding="ascii") as out:
+        out.write(CONTENT)
