@@ -3021,9 +3021,11 @@ typedef enum gpunn__key_kind {
     GPUNN__K_AMOUNTS, /* 0 or more, one for each axis */
     GPUNN__K_COUNTS,  /* 1 or more */
     /* float */
-    GPUNN__K_NUMBER,
-    GPUNN__K_SCALE,    /* NUMBER of 0 or more */
-    GPUNN__K_EXTENDED, /* NUMBER, or infinite */
+    GPUNN__K_NUMBER,   /* any that is finite */
+    GPUNN__K_POSITIVE, /* above 0 */
+    GPUNN__K_SCALE,    /* 0 or more */
+    GPUNN__K_SHARE,    /* 0 to 1 */
+    GPUNN__K_EXTENDED, /* any, or infinite */
     /* bool */
     GPUNN__K_FLAG,
     GPUNN__K_UNLESS,  /* the member is the other way round */
@@ -3062,11 +3064,12 @@ typedef enum gpunn__told_kind {
     GPUNN__A_INT64,
     GPUNN__A_ROW, /* int64_t: -1 where there is none */
     GPUNN__A_FLOAT,
-    GPUNN__A_WINDOW, /* int for each spatial axis */
-    GPUNN__A_ORDER,  /* int for each axis */
-    GPUNN__A_SIZES,  /* int64_t for each axis */
-    GPUNN__A_AXES,   /* a bit for each axis */
-    GPUNN__A_REDUCTION,
+    GPUNN__A_WINDOW,    /* int for each spatial axis */
+    GPUNN__A_ORDER,     /* int for each axis */
+    GPUNN__A_SIZES,     /* int64_t for each axis */
+    GPUNN__A_AXES,      /* a bit for each axis */
+    GPUNN__A_REDUCTION, /* these in the order of their kinds of arguments */
+    GPUNN__A_CLASS_REDUCTION,
     GPUNN__A_GRID_MODE,
     GPUNN__A_GRID_PADDING,
     GPUNN__A_INTERPOLATE_MODE,
@@ -3077,7 +3080,7 @@ typedef enum gpunn__told_kind {
 } gpunn__told_kind;
 
 typedef struct gpunn__argument {
-    const char     *name;
+    const char     *name, *field; /* in a spec, in C */
     gpunn__key_kind kind;
     double          otherwise; /* the default */
     size_t          member;
@@ -3150,25 +3153,25 @@ typedef struct gpunn__plain_args {
     K(conv, output_padding, PADDING, 0, output_paddings, "")                                                                   \
     GPUNN__CONV_END(K, A)
 #define GPUNN__BATCH_NORM_ARGS(K, A)                                                                                           \
-    K(batch_norm, eps, NUMBER, 1e-05, eps, "") A(eps, FLOAT, eps)                                                              \
-    K(batch_norm, momentum, NUMBER, 0.1, momentum, "Share of the new batch in the running statistics.")                        \
+    K(batch_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
+    K(batch_norm, momentum, SHARE, 0.1, momentum, "Share of the new batch in the running statistics.")                         \
     A(momentum, FLOAT, momentum)                                                                                               \
     K(batch_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].")
 #define GPUNN__GROUP_NORM_ARGS(K, A)                                                                                           \
     K(group_norm, num_groups, COUNT, GPUNN__NEEDED, num_groups, "Divides the channels.") A(num_groups, INT, groups)            \
-    K(group_norm, eps, NUMBER, 1e-05, eps, "") A(eps, FLOAT, eps)                                                              \
+    K(group_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
     K(group_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].")
 #define GPUNN__INSTANCE_NORM_ARGS(K, A)                                                                                        \
-    K(instance_norm, eps, NUMBER, 1e-05, eps, "")                                                                              \
+    K(instance_norm, eps, POSITIVE, 1e-05, eps, "")                                                                            \
     K(instance_norm, affine, FLAG, false, affine, "With weight and bias [c].")
 #define GPUNN__LAYER_NORM_ARGS(K, A)                                                                                           \
     K(layer_norm, dims, COUNT, 1, dims, "How many of the last axes.") A(dims, LAST, axis)                                      \
-    K(layer_norm, eps, NUMBER, 1e-05, eps, "") A(eps, FLOAT, eps)                                                              \
+    K(layer_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
     K(layer_norm, elementwise_affine, UNLESS, true, no_affine, "With weight and bias.")                                        \
     K(layer_norm, bias, UNLESS, true, no_bias, "With bias, if elementwise_affine.")
 #define GPUNN__RMS_NORM_ARGS(K, A)                                                                                             \
     K(layer_norm, dims, COUNT, 1, dims, "How many of the last axes.") A(dims, LAST, axis)                                      \
-    K(layer_norm, eps, NUMBER, 1.1920929e-07, eps, "") A(eps, FLOAT, eps)                                                      \
+    K(layer_norm, eps, POSITIVE, 1.1920929e-07, eps, "") A(eps, FLOAT, eps)                                                    \
     K(layer_norm, elementwise_affine, UNLESS, true, no_affine, "With weight.")
 #define GPUNN__RECURRENT_START(K, A)                                                                                           \
     K(rnn, layer, NAME, GPUNN__NONE, args_, "What messages call it.")                                                          \
@@ -3197,14 +3200,14 @@ typedef struct gpunn__plain_args {
     K(matmul, transpose_b, FLAG, false, transpose_b, "Of the last two axes.") A(transpose_b, BOOL, transpose_b)
 #define GPUNN__ATTENTION_ARGS(K, A)                                                                                            \
     K(attention, mask, REFERENCE, GPUNN__NONE, mask, "bool: true takes part; f32: added; broadcasts to [n, heads, l, s].")     \
-    K(attention, dropout_p, NUMBER, 0, dropout_p, "") A(dropout_p, FLOAT, value[0])                                            \
+    K(attention, dropout_p, SHARE, 0, dropout_p, "") A(dropout_p, FLOAT, value[0])                                             \
     K(attention, is_causal, FLAG, false, is_causal, "Row i sees keys 0 to i only.") A(is_causal, BOOL, is_causal)              \
     K(attention, scale, NUMBER, GPUNN__NONE, scale, "Default: 1 / sqrt(e).") A(scale, FLOAT, value[1])                         \
     K(attention, enable_gqa, FLAG, false, enable_gqa, "k and v may have fewer heads, which divide q's.")                       \
     K(attention, heads_last, FLAG, false, heads_last, "All values are [n, l, heads, e].") A(heads_last, BOOL, heads_last)
 #define GPUNN__MULTI_HEAD_ARGS(K, A)                                                                                           \
     K(multi_head_attention, num_heads, COUNT, GPUNN__NEEDED, num_heads, "")                                                    \
-    K(multi_head_attention, dropout, NUMBER, 0, dropout, "")                                                                   \
+    K(multi_head_attention, dropout, SHARE, 0, dropout, "")                                                                    \
     K(multi_head_attention, batch_first, FLAG, false, batch_first, "false: [rows, n, size].")                                  \
     K(multi_head_attention, key_padding_mask, REFERENCE, GPUNN__NONE, key_padding_mask,                                        \
       "[n, keys]; bool: true is ignored; f32: added.")                                                                         \
@@ -3217,9 +3220,9 @@ typedef struct gpunn__plain_args {
 #define GPUNN__ENCODER_LAYER_ARGS(K, A)                                                                                        \
     K(transformer, nhead, COUNT, GPUNN__NEEDED, nhead, "")                                                                     \
     K(transformer, dim_feedforward, COUNT, 2048, dim_feedforward, "")                                                          \
-    K(transformer, dropout, NUMBER, 0.1, dropout, "")                                                                          \
+    K(transformer, dropout, SHARE, 0.1, dropout, "")                                                                           \
     K(transformer, activation, ACTIVATION, 0, gelu, "")                                                                        \
-    K(transformer, layer_norm_eps, NUMBER, 1e-05, layer_norm_eps, "")                                                          \
+    K(transformer, layer_norm_eps, POSITIVE, 1e-05, layer_norm_eps, "")                                                        \
     K(transformer, batch_first, FLAG, false, batch_first, "false: [rows, n, size].")                                           \
     K(transformer, norm_first, FLAG, false, norm_first, "")                                                                    \
     K(transformer, mask, REFERENCE, GPUNN__NONE, mask, "[rows, rows]; bool: true is ignored; f32: added.")                     \
@@ -3258,7 +3261,7 @@ typedef struct gpunn__plain_args {
     K(interpolate, mode, INTERPOLATE_MODE, 0, mode, "") A(mode, INTERPOLATE_MODE, mode)                                        \
     K(interpolate, align_corners, FLAG, false, align_corners, "") A(align_corners, BOOL, align_corners)                        \
     A(ratio, RATIOS, ratio)
-#define GPUNN__DROPOUT_ARGS(K, A) K(_plain, p, NUMBER, 0.5, number, "") A(p, FLOAT, value[0])
+#define GPUNN__DROPOUT_ARGS(K, A) K(_plain, p, SHARE, 0.5, number, "") A(p, FLOAT, value[0])
 #define GPUNN__SHAPE_ARGS(K, A) K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "")
 #define GPUNN__PERMUTE_ARGS(K, A) K(_plain, dims, AXES, GPUNN__NEEDED, axes, "") A(dims, ORDER, order)
 #define GPUNN__CONCAT_ARGS(K, A) K(_plain, dim, AXIS, 0, axis, "") A(dim, INT, axis)
@@ -3298,10 +3301,10 @@ typedef struct gpunn__plain_args {
 #define GPUNN__LOSS_ARGS(K, A) K(loss, reduction, REDUCTION, 0, reduction, "")
 #define GPUNN__HUBER_ARGS(K, A)                                                                                                \
     GPUNN__LOSS_ARGS(K, A)                                                                                                     \
-    K(loss, delta, NUMBER, 1, delta, "")
+    K(loss, delta, POSITIVE, 1, delta, "")
 #define GPUNN__SMOOTH_L1_ARGS(K, A)                                                                                            \
     GPUNN__LOSS_ARGS(K, A)                                                                                                     \
-    K(loss, beta, NUMBER, 1, beta, "")
+    K(loss, beta, SCALE, 1, beta, "")
 #define GPUNN__BCE_ARGS(K, A)                                                                                                  \
     GPUNN__LOSS_ARGS(K, A)                                                                                                     \
     K(loss, weight, REFERENCE, GPUNN__NONE, weight, "A factor of each element, broadcast.")
@@ -3313,16 +3316,16 @@ typedef struct gpunn__plain_args {
     K(loss, log_target, FLAG, false, log_target, "The target holds log-probabilities too.")
 #define GPUNN__NCC_ARGS(K, A)                                                                                                  \
     K(ncc, window, CELLS, 0, window, "")                                                                                       \
-    K(ncc, eps, NUMBER, 1e-05, eps, "")
+    K(ncc, eps, SCALE, 1e-05, eps, "")
 #define GPUNN__CLASS_START(K, A)                                                                                               \
-    K(class_loss, reduction, CLASS_REDUCTION, 0, reduction, "") A(reduction, REDUCTION, reduction)                             \
+    K(class_loss, reduction, CLASS_REDUCTION, 0, reduction, "") A(reduction, CLASS_REDUCTION, reduction)                             \
     K(class_loss, ignore_index, INTEGER, -100, ignore_index, "Labels that count for nothing.")                                 \
     A(ignore_index, INT64, ignore_index)
 #define GPUNN__CLASS_WEIGHT(K, A) K(class_loss, weight, REFERENCE, GPUNN__NONE, weight, "One number for each class.")
 #define GPUNN__NLL_ARGS(K, A) GPUNN__CLASS_START(K, A) GPUNN__CLASS_WEIGHT(K, A)
 #define GPUNN__CROSS_ENTROPY_ARGS(K, A)                                                                                        \
     GPUNN__CLASS_START(K, A)                                                                                                   \
-    K(class_loss, label_smoothing, NUMBER, 0, label_smoothing, "") A(label_smoothing, FLOAT, value[0])                         \
+    K(class_loss, label_smoothing, SHARE, 0, label_smoothing, "") A(label_smoothing, FLOAT, value[0])                          \
     GPUNN__CLASS_WEIGHT(K, A)
 #define GPUNN__MARGIN(K, A, usual)                                                                                             \
     K(margin, reduction, CLASS_REDUCTION, 0, reduction, "")                                                                    \
@@ -3347,7 +3350,7 @@ typedef struct gpunn__plain_args {
     K(dice, squared, FLAG, false, squared, "")                                                                                 \
     K(dice, batch, FLAG, false, batch, "All samples are one.")
 #define GPUNN__CTC_ARGS(K, A)                                                                                                  \
-    K(ctc, reduction, CLASS_REDUCTION, 0, reduction, "") A(reduction, REDUCTION, reduction)                                    \
+    K(ctc, reduction, CLASS_REDUCTION, 0, reduction, "") A(reduction, CLASS_REDUCTION, reduction)                                    \
     K(ctc, blank, AMOUNT, 0, blank, "") A(blank, INT, blank)                                                                   \
     K(ctc, zero_infinity, FLAG, false, zero_infinity, "") A(zero_infinity, BOOL, zero_infinity)                                \
     K(ctc, batch_first, FLAG, false, batch_first, "Log-probabilities are [n, t, classes].") A(batch_first, BOOL, batch_first)
@@ -3525,6 +3528,76 @@ typedef struct gpunn__plain_args {
     X(OP, binary_accuracy, NONE, 2, 0, NO, _plain, gpunn_binary_accuracy(in[0], in[1]),                                        \
       "The share with (probability > 0.5) == (target > 0.5).")
 /* clang-format on */
+
+static const char *const gpunn__dtype_words[] = {"f32", "i64", "i32", "u8", "bool"};
+static const char *const gpunn__reduction_names[] = {"mean", "sum", "none", "batchmean"};
+static const char *const gpunn__grid_mode_names[] = {"bilinear", "nearest"};
+static const char *const gpunn__grid_padding_names[] = {"zeros", "border", "reflection"};
+static const char *const gpunn__interpolate_mode_names[] = {"nearest", "nearest-exact", "linear", "area"};
+static const char *const gpunn__pad_mode_names[] = {"constant", "reflect", "replicate", "circular"};
+static const char *const gpunn__activation_names[] = {"relu", "gelu"};
+/* The words of the kinds from DTYPE on, by their numbers, and what C calls them. */
+typedef struct gpunn__choice {
+    const char *const *words;
+    int                count;
+    const char        *in_c;
+} gpunn__choice;
+#define GPUNN__WORDS(words) words, (int)(sizeof(words) / sizeof *(words))
+static const gpunn__choice gpunn__choices[] = {
+    {GPUNN__WORDS(gpunn__dtype_words), "one of gpunn_dtype"},
+    {GPUNN__WORDS(gpunn__reduction_names), "one of gpunn_reduction"},
+    {gpunn__reduction_names, GPUNN_REDUCE_BATCHMEAN, "GPUNN_REDUCE_MEAN, _SUM or _NONE"},
+    {GPUNN__WORDS(gpunn__grid_mode_names), "one of gpunn_grid_mode"},
+    {GPUNN__WORDS(gpunn__grid_padding_names), "one of gpunn_grid_padding"},
+    {GPUNN__WORDS(gpunn__interpolate_mode_names), "one of gpunn_interpolate_mode"},
+    {GPUNN__WORDS(gpunn__pad_mode_names), "one of gpunn_pad_mode"},
+    {GPUNN__WORDS(gpunn__activation_names), "true or false"},
+};
+
+/* The rows: their arguments and what is told of them, each list ending with a name of NULL. */
+typedef struct gpunn__row {
+    const char            *name;
+    gpunn__row_kind        kind;
+    gpunn_op               op;
+    int                    operands, axes;
+    const char            *args; /* the struct's name */
+    const gpunn__argument *arguments;
+    const gpunn__told     *told;
+} gpunn__row;
+
+#define GPUNN__NOTHING(...)
+#define GPUNN__K(args, key, kind, otherwise, member, about) \
+    {#key, #member, GPUNN__K_##kind, otherwise, offsetof(gpunn_##args##_args, member)},
+#define GPUNN__A(key, kind, member) {#key, GPUNN__A_##kind, offsetof(gpunn_attributes, member)},
+#define GPUNN__X(kind, row, op, operands, axes, list, ...)                                \
+    static const gpunn__argument gpunn__args_of_##row[] = {                               \
+        GPUNN__##list##_ARGS(GPUNN__K, GPUNN__NOTHING){NULL, NULL, GPUNN__K_NAME, 0, 0}}; \
+    static const gpunn__told gpunn__told_of_##row[] = {GPUNN__##list##_ARGS(GPUNN__NOTHING, GPUNN__A){NULL, GPUNN__A_BOOL, 0}};
+GPUNN__ROWS(GPUNN__X)
+#undef GPUNN__X
+#undef GPUNN__A
+#undef GPUNN__K
+#define GPUNN__X(kind, row, op, operands, axes, list, args, ...) \
+    {#row, GPUNN__##kind, GPUNN_OP_##op, operands, axes, #args, gpunn__args_of_##row, gpunn__told_of_##row},
+static const gpunn__row gpunn__rows[] = {GPUNN__ROWS(GPUNN__X)};
+#undef GPUNN__X
+enum { GPUNN__ROW_COUNT = sizeof gpunn__rows / sizeof gpunn__rows[0] };
+
+static const gpunn__row *gpunn__row_called(const char *name)
+{
+    for (int i = 0; i < GPUNN__ROW_COUNT; i++)
+        if (strcmp(gpunn__rows[i].name, name) == 0) return &gpunn__rows[i];
+    return NULL;
+}
+
+/* What the canonical text tells of an op's attributes. */
+static const gpunn__told *gpunn__told_of(gpunn_op op)
+{
+    static const gpunn__told nothing = {NULL, GPUNN__A_BOOL, 0};
+    for (int i = 0; i < GPUNN__ROW_COUNT; i++)
+        if (op != GPUNN_OP_NONE && gpunn__rows[i].op == op) return gpunn__rows[i].told;
+    return &nothing;
+}
 
 /* ==== >>graph ========================================================================================================= *
  * Every builder is a gpunn__call: it checks its operands, appends parameters and nodes, and after a failure takes away whatever
@@ -4074,7 +4147,82 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__X
 
 /* ---- layers ---------------------------------------------------------------------------------------------------------- */
-/* A field of an argument struct: 0 stands for the default, GPUNN_ZERO for 0. */
+/* One argument: its default where 0 stands for that, its range. */
+static bool gpunn__settle_one(const gpunn__call *call, const gpunn__argument *a, void *at)
+{
+    const char  *range = NULL;
+    const double usual = a->otherwise;
+    if (a->kind <= GPUNN__K_INTEGER) {
+        const int low = a->kind == GPUNN__K_COUNT ? 1 : a->kind == GPUNN__K_INTEGER ? INT32_MIN : 0;
+        int      *value = (int *)at;
+        if (*value == 0 && usual > GPUNN__NEEDED)
+            *value = (int)usual;
+        else if (*value == GPUNN_ZERO)
+            *value = 0;
+        if (*value < low)
+            (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %d; set .%s to %d or more", a->name, *value, a->field, low);
+        else if (a->kind == GPUNN__K_CELLS && *value > 0 && *value % 2 == 0)
+            (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %d; use an odd number, or 0 for the whole image", a->name,
+                                *value);
+        else
+            return true;
+        return false;
+    }
+    if (a->kind >= GPUNN__K_NUMBER && a->kind <= GPUNN__K_EXTENDED) {
+        float *value = (float *)at;
+        if (*value == 0)
+            *value = (float)usual;
+        else if (*value == (float)GPUNN_ZERO)
+            *value = 0;
+        if (a->kind == GPUNN__K_POSITIVE ? !(*value > 0) || !isfinite(*value)
+                                         : a->kind == GPUNN__K_SHARE && !(*value >= 0 && *value <= 1))
+            range = a->kind == GPUNN__K_POSITIVE ? "a positive number" : "a number from 0 to 1";
+        else if (a->kind == GPUNN__K_SCALE && !(*value >= 0 && isfinite(*value)))
+            range = "a finite number from 0 on";
+        else if (a->kind == GPUNN__K_NUMBER ? !isfinite(*value) : *value != *value)
+            range = "a finite number";
+        if (range) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %g; use %s", a->name, (double)*value, range);
+    } else if (a->kind >= GPUNN__K_REDUCTION && a->kind <= GPUNN__K_PAD_MODE) {
+        const gpunn__choice *of = &gpunn__choices[(int)a->kind - (int)GPUNN__K_DTYPE];
+        const int            value = *(const int *)at;
+        if (value < 0 || value >= of->count) range = of->in_c;
+        if (range) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %d; use %s", a->name, value, range);
+    }
+    return range == NULL;
+}
+
+/* Whether an argument has been given. */
+static bool gpunn__is_given(const gpunn__argument *a, const void *args)
+{
+    static const char nothing[sizeof(void *)] = {0};
+    const bool        flag = (a->kind >= GPUNN__K_FLAG && a->kind <= GPUNN__K_NO_BIAS) || a->kind == GPUNN__K_ACTIVATION;
+    const bool        pointer = a->kind == GPUNN__K_REFERENCE || a->kind == GPUNN__K_BIAS;
+    if (a->kind >= GPUNN__K_AXES ? !pointer : a->kind >= GPUNN__K_WINDOW && a->kind <= GPUNN__K_COUNTS) return false;
+    return memcmp((const char *)args + a->member, nothing, flag ? sizeof(bool) : pointer ? sizeof(void *) : sizeof(int)) != 0;
+}
+
+/* Puts the defaults of the builder's row into its arguments, in which 0 is 0 from now on, and checks their ranges, and that none
+ * is given which only others with such arguments take; false after an error. */
+static bool gpunn__settle(const gpunn__call *call, void *args)
+{
+    const gpunn__row *row = gpunn__row_called(call->op);
+    for (int i = 0; i < GPUNN__ROW_COUNT; i++) {
+        const gpunn__row *other = &gpunn__rows[i];
+        if (other == row || strcmp(other->args, row->args) != 0) continue;
+        for (const gpunn__argument *a = other->arguments; a->name; a++) {
+            const gpunn__argument *own = row->arguments;
+            while (own->name && own->member != a->member) own++;
+            if (own->name || !gpunn__is_given(a, args)) continue;
+            (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".%s is for %s, not used here; leave it out", a->field, other->name);
+            return false;
+        }
+    }
+    for (const gpunn__argument *a = row->arguments; a->name; a++)
+        if (a->otherwise != GPUNN__NONE && !gpunn__settle_one(call, a, (char *)args + a->member)) return false;
+    return true;
+}
+
+/* A field of an argument struct that has no row: 0 stands for the default, GPUNN_ZERO for 0. */
 static int gpunn__int_setting(int given, int otherwise)
 {
     return given == 0 ? otherwise : given == GPUNN_ZERO ? 0 : given;
@@ -4212,9 +4360,8 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
     if (args.weight && !gpunn__shared_weight(&call, args.weight, "out_features", "x's features", weight_dim)) return NULL;
     if (args.weight && args.weight->kind != GPUNN__PARAMETER)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".weight is no parameter; use gpunn_matmul with .transpose_b");
-    if (weight_dim[0] < 1)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "out_features is %d; set .out_features to 1 or more", args.out_features);
-    if (!gpunn__shared_bias(&call, args.bias, args.no_bias, weight_dim[0])) return NULL;
+    args.out_features = (int)weight_dim[0];
+    if (!gpunn__settle(&call, &args) || !gpunn__shared_bias(&call, args.bias, args.no_bias, weight_dim[0])) return NULL;
     memcpy(dim, x->dim, sizeof dim);
     dim[x->rank - 1] = weight_dim[0];
     return gpunn__affine(&call, GPUNN_OP_LINEAR, NULL, x, args.weight, 2, weight_dim, args.bias, !args.no_bias, weight_dim[0],
@@ -4236,10 +4383,9 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
     weight_dim[0] = args.num_embeddings;
     weight_dim[1] = args.embedding_dim;
     if (args.weight && !gpunn__shared_weight(&call, args.weight, "num_embeddings", "embedding_dim", weight_dim)) return NULL;
-    if (weight_dim[0] < 1 || weight_dim[1] < 1)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                             "num_embeddings is %d and embedding_dim %d; set both to 1 or more, or give a .weight",
-                             args.num_embeddings, args.embedding_dim);
+    args.num_embeddings = (int)weight_dim[0];
+    args.embedding_dim = (int)weight_dim[1];
+    if (!gpunn__settle(&call, &args)) return NULL;
     int64_t padding = gpunn__int_setting(args.padding_idx, -1);
     if (args.padding_idx < 0 && args.padding_idx != GPUNN_ZERO) padding += weight_dim[0];
     if (args.padding_idx != 0 && (padding < 0 || padding >= weight_dim[0]))
@@ -4330,7 +4476,7 @@ static bool gpunn__transposed_sizes(const gpunn__call *call, const gpunn_tensor 
     return true;
 }
 
-static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *name, const gpunn_conv_args *args)
+static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *name, gpunn_conv_args *args)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
@@ -4353,14 +4499,12 @@ static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *
             return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
                                  "output_padding is %d, but only transposed convolutions have one; leave it out",
                                  output_padding[i]);
-    attr.groups = gpunn__int_setting(args->groups, 1);
-    if (args->out_channels < 1)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "out_channels is %d; set .out_channels to 1 or more", args->out_channels);
-    if (attr.groups < 1 || x->dim[1] % attr.groups != 0 || args->out_channels % attr.groups != 0)
-        return gpunn__refuse(
-            &call, GPUNN_ERR_ARGUMENT,
-            "groups is %d, but the input has %d channels and out_channels is %d; it must be 1 or more and divide both",
-            attr.groups, (int)x->dim[1], args->out_channels);
+    if (!gpunn__settle(&call, args)) return NULL;
+    attr.groups = args->groups;
+    if (x->dim[1] % attr.groups != 0 || args->out_channels % attr.groups != 0)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                             "groups is %d, but the input has %d channels and out_channels is %d; it must divide both",
+                             attr.groups, (int)x->dim[1], args->out_channels);
     int64_t dim[5], weight_dim[5];
     dim[0] = x->dim[0];
     dim[1] = args->out_channels;
@@ -4428,7 +4572,7 @@ static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, gpunn_op op, co
     return gpunn__made(call, y);
 }
 
-static gpunn_tensor *gpunn__pool_node(const char *name, gpunn_op op, int axes, gpunn_tensor *x, const gpunn_pool_args *args)
+static gpunn_tensor *gpunn__pool_node(const char *name, gpunn_op op, int axes, gpunn_tensor *x, gpunn_pool_args *args)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
@@ -4438,8 +4582,7 @@ static gpunn_tensor *gpunn__pool_node(const char *name, gpunn_op op, int axes, g
         !gpunn__window_setting(&call, axes, "stride", "strides", args->stride, args->strides, attr.kernel, 1, attr.stride) ||
         !gpunn__window_setting(&call, axes, "padding", "paddings", args->padding, args->paddings, gpunn__zeros, 0, attr.padding))
         return NULL;
-    if (gpunn__is_max_pool(op) && args->count_exclude_pad)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".count_exclude_pad is not used by this pool; leave it out");
+    if (!gpunn__settle(&call, args)) return NULL;
     attr.groups = 1;
     attr.ceil_mode = args->ceil_mode;
     attr.count_exclude_pad = args->count_exclude_pad;
@@ -4530,11 +4673,7 @@ GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, 
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s and grid %s; the grid of %s must have as many samples, [n, %s%d]",
                              gpunn__shape_text(x, one), gpunn__shape_text(grid, other), x->rank == 4 ? "images" : "volumes",
                              x->rank == 4 ? "out_h, out_w, " : "out_d, out_h, out_w, ", x->rank - 2);
-    if ((int)args.mode < 0 || args.mode > GPUNN_GRID_NEAREST || (int)args.padding_mode < 0 ||
-        args.padding_mode > GPUNN_GRID_REFLECTION)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                             "mode is %d and padding_mode %d; use one of gpunn_grid_mode and one of gpunn_grid_padding",
-                             (int)args.mode, (int)args.padding_mode);
+    if (!gpunn__settle(&call, &args)) return NULL;
     int64_t cells;
     int     batches;
     if (!gpunn__measure(x->rank - 2, x->dim + 2, &cells, &batches) || cells > 1 << 30)
@@ -4587,8 +4726,7 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
                          "[n, channels, length], [n, channels, height, width] or [n, channels, depth, height, width]") ||
         !gpunn__axes_are_fixed(&call, x, 1, x->rank - 1))
         return NULL;
-    if ((int)args.mode < 0 || args.mode > GPUNN_INTERPOLATE_AREA)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "mode is %d; use one of gpunn_interpolate_mode", (int)args.mode);
+    if (!gpunn__settle(&call, &args)) return NULL;
     if (args.align_corners && args.mode != GPUNN_INTERPOLATE_LINEAR)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".align_corners is used by GPUNN_INTERPOLATE_LINEAR alone; leave it out");
     int axes = x->rank - 2;
@@ -4619,20 +4757,16 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
     return gpunn__node(&call, GPUNN_OP_INTERPOLATE, &attr, &x, 1, GPUNN_F32, x->rank, dim);
 }
 
-static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, const char *name, const gpunn_batch_norm_args *args,
+static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, const char *name, gpunn_batch_norm_args *args,
                                             int lowest_rank, int highest_rank, const char *layout)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     if (!gpunn__begin_layer(&call, op, name, x) || !gpunn__has_rank(&call, x, lowest_rank, highest_rank, layout) ||
-        !gpunn__axes_are_fixed(&call, x, 1, 1))
+        !gpunn__axes_are_fixed(&call, x, 1, 1) || !gpunn__settle(&call, args))
         return NULL;
-    attr.eps = gpunn__float_setting(args->eps, 1e-5f);
-    attr.momentum = gpunn__float_setting(args->momentum, 0.1f);
-    if (!(attr.eps > 0) || !isfinite(attr.eps))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "eps is %g; use a positive number", (double)attr.eps);
-    if (!(attr.momentum >= 0 && attr.momentum <= 1))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "momentum is %g; use a number from 0 to 1", (double)attr.momentum);
+    attr.eps = args->eps;
+    attr.momentum = args->momentum;
     static const struct {
         const char *suffix;
         float       value;
@@ -4665,20 +4799,17 @@ GPUNN_API gpunn_tensor *gpunn_batch_norm3d_(gpunn_tensor *x, const char *name, g
     return gpunn__batch_norm_node("batch_norm3d", x, name, &args, 5, 5, "[n, channels, depth, height, width]");
 }
 
-/* eps 0: the default. affine: with weight and bias. */
+/* affine: with weight and bias. */
 static gpunn_tensor *gpunn__group_norm_node(const gpunn__call *call, gpunn_tensor *x, int64_t groups, float eps, bool affine)
 {
     gpunn_attributes attr = gpunn__no_attributes();
     char             text[128];
     if (!gpunn__axes_are_fixed(call, x, 1, x->rank - 1)) return NULL;
-    if (groups < 1 || x->dim[1] % groups != 0)
-        return gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
-                             "num_groups is %lld, but x %s has %lld channels; it must be 1 or more and divide them",
+    if (x->dim[1] % groups != 0)
+        return gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "num_groups is %lld, but x %s has %lld channels; it must divide them",
                              (long long)groups, gpunn__shape_text(x, text), (long long)x->dim[1]);
     attr.groups = (int)groups;
-    attr.eps = gpunn__float_setting(eps, 1e-5f);
-    if (!(attr.eps > 0) || !isfinite(attr.eps))
-        return gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "eps is %g; use a positive number", (double)attr.eps);
+    attr.eps = eps;
     gpunn_tensor *operands[3] = {x, NULL, NULL};
     for (int i = 0; i < 2 && affine; i++) {
         operands[1 + i] = gpunn__layer_weight(call, GPUNN__PARAMETER, i == 0 ? "weight" : "bias", 1, &x->dim[1],
@@ -4691,18 +4822,20 @@ static gpunn_tensor *gpunn__group_norm_node(const gpunn__call *call, gpunn_tenso
 GPUNN_API gpunn_tensor *gpunn_group_norm_(gpunn_tensor *x, const char *name, gpunn_group_norm_args args)
 {
     gpunn__call call;
-    return gpunn__begin_layer(&call, "group_norm", name, x) && gpunn__has_rank(&call, x, 2, GPUNN_MAX_RANK, "[n, channels, ...]")
+    return gpunn__begin_layer(&call, "group_norm", name, x) &&
+                   gpunn__has_rank(&call, x, 2, GPUNN_MAX_RANK, "[n, channels, ...]") && gpunn__settle(&call, &args)
                ? gpunn__group_norm_node(&call, x, args.num_groups, args.eps, !args.no_affine)
                : NULL;
 }
 
-static gpunn_tensor *gpunn__instance_norm_node(const char *op, gpunn_tensor *x, const char *name,
-                                               const gpunn_instance_norm_args *args, int rank, const char *layout)
+static gpunn_tensor *gpunn__instance_norm_node(const char *op, gpunn_tensor *x, const char *name, gpunn_instance_norm_args *args,
+                                               int rank, const char *layout)
 {
     gpunn__call call;
     char        text[128];
     int64_t     values = 1;
-    if (!gpunn__begin_layer(&call, op, name, x) || !gpunn__has_rank(&call, x, rank, rank, layout)) return NULL;
+    if (!gpunn__begin_layer(&call, op, name, x) || !gpunn__has_rank(&call, x, rank, rank, layout) || !gpunn__settle(&call, args))
+        return NULL;
     for (int i = 2; i < rank; i++) values *= x->dim[i];
     if (values == 1)
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s: one value per channel is nothing to normalise; use larger images",
@@ -4725,24 +4858,20 @@ GPUNN_API gpunn_tensor *gpunn_instance_norm3d_(gpunn_tensor *x, const char *name
     return gpunn__instance_norm_node("instance_norm3d", x, name, &args, 5, "[n, channels, depth, height, width]");
 }
 
-static gpunn_tensor *gpunn__layer_norm_node(gpunn_op op, gpunn_tensor *x, const char *name, const gpunn_layer_norm_args *args,
-                                            float eps, bool bias)
+static gpunn_tensor *gpunn__layer_norm_node(gpunn_op op, gpunn_tensor *x, const char *name, gpunn_layer_norm_args *args,
+                                            bool bias)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    int              dims = gpunn__int_setting(args->dims, 1);
     char             text[128];
-    if (!gpunn__begin_layer(&call, gpunn_op_name(op), name, x)) return NULL;
-    if (dims < 1 || dims > x->rank)
+    if (!gpunn__begin_layer(&call, gpunn_op_name(op), name, x) || !gpunn__settle(&call, args)) return NULL;
+    const int dims = args->dims;
+    if (dims > x->rank)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "dims is %d, but x is %s; use a number from 1 to its rank, %d", dims,
                              gpunn__shape_text(x, text), x->rank);
     attr.axis = x->rank - dims;
     if (!gpunn__axes_are_fixed(&call, x, attr.axis, x->rank - 1)) return NULL;
-    attr.eps = gpunn__float_setting(args->eps, eps);
-    if (!(attr.eps > 0) || !isfinite(attr.eps))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "eps is %g; use a positive number", (double)attr.eps);
-    if (!bias && args->no_bias)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".no_bias is not used by this norm, which has none; leave it out");
+    attr.eps = args->eps;
     gpunn_tensor *operands[3] = {x, NULL, NULL};
     int           parts = args->no_affine ? 0 : bias && !args->no_bias ? 2 : 1;
     for (int i = 0; i < parts; i++) {
@@ -4755,12 +4884,12 @@ static gpunn_tensor *gpunn__layer_norm_node(gpunn_op op, gpunn_tensor *x, const 
 
 GPUNN_API gpunn_tensor *gpunn_layer_norm_(gpunn_tensor *x, const char *name, gpunn_layer_norm_args args)
 {
-    return gpunn__layer_norm_node(GPUNN_OP_LAYER_NORM, x, name, &args, 1e-5f, true);
+    return gpunn__layer_norm_node(GPUNN_OP_LAYER_NORM, x, name, &args, true);
 }
 
 GPUNN_API gpunn_tensor *gpunn_rms_norm_(gpunn_tensor *x, const char *name, gpunn_layer_norm_args args)
 {
-    return gpunn__layer_norm_node(GPUNN_OP_RMS_NORM, x, name, &args, FLT_EPSILON, false);
+    return gpunn__layer_norm_node(GPUNN_OP_RMS_NORM, x, name, &args, false);
 }
 
 /* ---- recurrent layers ------------------------------------------------------------------------------------------------ */
@@ -4968,16 +5097,18 @@ GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p)
 
 GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_parameters, float init)
 {
-    gpunn__call call;
-    if (!gpunn__begin_layer(&call, "prelu", name, x)) return NULL;
-    char    text[128];
-    int64_t count = gpunn__int_setting(num_parameters, 1);
-    init = gpunn__float_setting(init, 0.25f);
+    gpunn__call       call;
+    char              text[128];
+    gpunn__plain_args args;
+    memset(&args, 0, sizeof args);
+    args.count = num_parameters;
+    args.number = init;
+    if (!gpunn__begin_layer(&call, "prelu", name, x) || !gpunn__settle(&call, &args)) return NULL;
+    const int64_t count = args.count;
     if (count != 1 && (x->rank < 2 || x->dim[1] != count))
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "num_parameters is %d, but must be 1 or the channels of axis 1 (input %s)",
                              (int)count, gpunn__shape_text(x, text));
-    if (!isfinite(init)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "init is %g; use a finite number", (double)init);
-    gpunn_tensor *weight = gpunn__layer_weight(&call, GPUNN__PARAMETER, "weight", 1, &count, GPUNN_INIT_CONSTANT, init);
+    gpunn_tensor *weight = gpunn__layer_weight(&call, GPUNN__PARAMETER, "weight", 1, &count, GPUNN_INIT_CONSTANT, args.number);
     if (weight && count > 1 && x->rank > 2) {
         gpunn_shape column = {{count}}; /* [channels, 1, ...]: broadcasts along axis 1 */
         for (int i = 2; i < x->rank; i++) column.dim[i - 1] = 1;
@@ -5130,8 +5261,6 @@ GPUNN_API gpunn_tensor *gpunn_slice(gpunn_tensor *x, int axis, int64_t start, in
     return gpunn__node(&call, GPUNN_OP_SLICE, &attr, &x, 1, GPUNN_F32, x->rank, dim);
 }
 
-static const char *const gpunn__pad_mode_names[] = {"constant", "reflect", "replicate", "circular"};
-
 GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args)
 {
     gpunn__call      call;
@@ -5139,9 +5268,7 @@ GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args)
     char             text[128];
     int64_t          dim[GPUNN_MAX_RANK];
     bool             mirrored = args.mode == GPUNN_PAD_REFLECT || args.mode == GPUNN_PAD_CIRCULAR;
-    if (!gpunn__begin_x(&call, "pad", NULL, x, true)) return NULL;
-    if ((int)args.mode < 0 || args.mode > GPUNN_PAD_CIRCULAR)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "mode is %d; use one of gpunn_pad_mode", (int)args.mode);
+    if (!gpunn__begin_x(&call, "pad", NULL, x, true) || !gpunn__settle(&call, &args)) return NULL;
     if (args.mode != GPUNN_PAD_CONSTANT && args.value != 0)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".value is not used by mode %s; leave it out",
                              gpunn__pad_mode_names[args.mode]);
@@ -5167,7 +5294,7 @@ GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args)
         if (i < x->rank) dim[i] = x->dim[i] + before + after;
     }
     attr.mode = (int)args.mode;
-    attr.value[0] = gpunn__float_setting(args.value, 0);
+    attr.value[0] = args.value;
     return gpunn__node(&call, GPUNN_OP_PAD, &attr, &x, 1, GPUNN_F32, x->rank, dim);
 }
 
@@ -5584,10 +5711,9 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
     const int64_t scores[4] = {part[0][0], part[0][head], part[0][row], part[1][row]};
     if (!gpunn__attention_mask_fits(&call, args.mask, scores)) return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
-    attr.value[0] = gpunn__float_setting(args.dropout_p, 0);
+    if (!gpunn__settle(&call, &args)) return NULL;
+    attr.value[0] = args.dropout_p;
     attr.value[1] = gpunn__float_setting(args.scale, (float)(1 / sqrt((double)part[0][3])));
-    if (!(attr.value[0] >= 0 && attr.value[0] <= 1))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "dropout_p is %g; use a probability from 0 to 1", (double)attr.value[0]);
     if (!isfinite(attr.value[1]))
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use a finite number", (double)attr.value[1]);
     attr.is_causal = args.is_causal;
@@ -5716,9 +5842,10 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
                                  "%s is %s, but [n, rows, size] (.batch_first) or [rows, n, size] is needed", names[i],
                                  shapes[i]);
     }
+    if (!gpunn__settle(&call, &args)) return NULL;
     const int64_t e = query->dim[2], heads = args.num_heads, n = query->dim[args.batch_first ? 0 : 1];
     const int64_t l = query->dim[args.batch_first ? 1 : 0], s = key->dim[args.batch_first ? 1 : 0];
-    if (heads < 1 || e % heads != 0)
+    if (e % heads != 0)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "num_heads is %d, but must divide the size of query %s", args.num_heads,
                              shapes[0]);
     if (key->dim[0] != value->dim[0] || key->dim[1] != value->dim[1] || key->dim[args.batch_first ? 0 : 1] != n)
@@ -5798,7 +5925,7 @@ static gpunn_tensor *gpunn__transformer_block(const gpunn__transformer *t, gpunn
         x = gpunn_multi_head_attention_(x, memory ? memory : x, memory ? memory : x, gpunn__part(text, t->name, part), how);
     } else {
         const int width = (int)x->dim[x->rank - 1];
-        x = gpunn__plain_linear(x, gpunn__part(text, t->name, "linear1"), gpunn__int_setting(args->dim_feedforward, 2048));
+        x = gpunn__plain_linear(x, gpunn__part(text, t->name, "linear1"), args->dim_feedforward);
         x = x ? args->gelu ? gpunn_gelu(x) : gpunn_relu(x) : NULL;
         x = gpunn__transformer_dropout(t, x);
         x = x ? gpunn__plain_linear(x, gpunn__part(text, t->name, "linear2"), width) : NULL;
@@ -5816,39 +5943,40 @@ static gpunn_tensor *gpunn__transformer_residual(gpunn__transformer *t, gpunn_te
     return t->args->norm_first ? y : gpunn__transformer_norm(t, y);
 }
 
-/* memory NULL: an encoder's. */
+/* memory NULL: an encoder's. args: settled. */
 static gpunn_tensor *gpunn__transformer_layer(const char *op, gpunn_tensor *x, gpunn_tensor *memory, const char *name,
                                               const gpunn_transformer_args *args)
 {
-    gpunn__transformer t = {name, args, gpunn__float_setting(args->dropout, 0.1f), args->layer_norm_eps, 0};
+    gpunn__transformer t = {name, args, args->dropout, args->layer_norm_eps, 0};
     gpunn__call        call;
     if (!gpunn__begin_x(&call, op, name, x, true) || !gpunn__layer_is_new(&call, name)) return NULL;
-    if (memory == NULL && (args->memory_mask || args->memory_key_padding_mask))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "a memory mask is given, but there is no memory; leave it out");
-    if (args->num_layers || args->norm)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                             "num_layers and norm are of a stack; leave them out, or use gpunn_transformer_%s",
-                             memory ? "decoder" : "encoder");
     x = gpunn__transformer_residual(&t, x, NULL, "self_attn");
     if (memory) x = gpunn__transformer_residual(&t, x, memory, "multihead_attn");
     x = gpunn__transformer_residual(&t, x, NULL, NULL);
     return gpunn__made(&call, x);
 }
 
-static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, gpunn_tensor *memory, const char *name,
-                                              const gpunn_transformer_args *args)
+/* One layer by itself. */
+static gpunn_tensor *gpunn__transformer_single(const char *op, gpunn_tensor *x, gpunn_tensor *memory, const char *name,
+                                               gpunn_transformer_args *args)
 {
-    const int              layers = gpunn__int_setting(args->num_layers, 6);
-    gpunn_transformer_args each = *args;
-    char                   part[32], text[GPUNN__NAME_SIZE];
-    gpunn__call            call;
-    each.num_layers = 0;
-    each.norm = false;
-    if (!gpunn__begin_x(&call, op, name, x, true) || !gpunn__layer_is_new(&call, name)) return NULL;
-    if (layers < 1) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "num_layers is %d; use 1 or more", layers);
+    gpunn__call call;
+    return gpunn__begin_x(&call, op, name, x, true) && gpunn__settle(&call, args)
+               ? gpunn__transformer_layer(op, x, memory, name, args)
+               : NULL;
+}
+
+static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, gpunn_tensor *memory, const char *name,
+                                              gpunn_transformer_args *args)
+{
+    char        part[32], text[GPUNN__NAME_SIZE];
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, op, name, x, true) || !gpunn__layer_is_new(&call, name) || !gpunn__settle(&call, args))
+        return NULL;
+    const int layers = args->num_layers;
     for (int i = 0; i < layers && x; i++) {
         (void)snprintf(part, sizeof part, "layers.%d", i);
-        x = gpunn__transformer_layer(op, x, memory, gpunn__part(text, name, part), &each);
+        x = gpunn__transformer_layer(op, x, memory, gpunn__part(text, name, part), args);
         int made = call.model->tensor_count - call.mark, limit = call.model->tensor_limit - call.mark;
         if (x && i == 0 && layers > limit / made)
             return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
@@ -5861,7 +5989,7 @@ static gpunn_tensor *gpunn__transformer_stack(const char *op, gpunn_tensor *x, g
 
 GPUNN_API gpunn_tensor *gpunn_transformer_encoder_layer_(gpunn_tensor *src, const char *name, gpunn_transformer_args args)
 {
-    return gpunn__transformer_layer("transformer_encoder_layer", src, NULL, name, &args);
+    return gpunn__transformer_single("transformer_encoder_layer", src, NULL, name, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_transformer_decoder_layer_(gpunn_tensor *tgt, gpunn_tensor *memory, const char *name,
@@ -5869,7 +5997,7 @@ GPUNN_API gpunn_tensor *gpunn_transformer_decoder_layer_(gpunn_tensor *tgt, gpun
 {
     gpunn__call call = gpunn__call_of(tgt ? tgt->model : NULL, "transformer_decoder_layer", name);
     if (!gpunn__operand(&call, memory, "memory", true)) return NULL;
-    return gpunn__transformer_layer("transformer_decoder_layer", tgt, memory, name, &args);
+    return gpunn__transformer_single("transformer_decoder_layer", tgt, memory, name, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_transformer_encoder_(gpunn_tensor *src, const char *name, gpunn_transformer_args args)
@@ -6172,35 +6300,15 @@ static gpunn_tensor *gpunn__reduce_loss(gpunn_tensor *loss, gpunn_reduction redu
     return reduction == GPUNN_REDUCE_SUM ? gpunn_sum(loss, gpunn__all_axes, false) : gpunn_mean(loss, gpunn__all_axes, false);
 }
 
-enum {
-    GPUNN__TAKES_DELTA = 1,
-    GPUNN__TAKES_BETA = 2,
-    GPUNN__TAKES_WEIGHT = 4,
-    GPUNN__TAKES_POS_WEIGHT = 8,
-    GPUNN__TAKES_LOG_TARGET = 16
-};
-
-/* takes: the fields beside reduction that the loss reads; the others must be left out. */
 static gpunn_tensor *gpunn__loss_node(const char *name, gpunn_op op, gpunn_tensor *input, gpunn_tensor *target,
-                                      const gpunn_loss_args *args, int takes)
+                                      gpunn_loss_args *args)
 {
-    const char   *stray = args->delta != 0 && !(takes & GPUNN__TAKES_DELTA)        ? "delta"
-                          : args->beta != 0 && !(takes & GPUNN__TAKES_BETA)        ? "beta"
-                          : args->weight && !(takes & GPUNN__TAKES_WEIGHT)         ? "weight"
-                          : args->pos_weight && !(takes & GPUNN__TAKES_POS_WEIGHT) ? "pos_weight"
-                          : args->log_target && !(takes & GPUNN__TAKES_LOG_TARGET) ? "log_target"
-                                                                                   : NULL;
-    float         value = takes & GPUNN__TAKES_DELTA ? gpunn__float_setting(args->delta, 1) : gpunn__float_setting(args->beta, 1);
     gpunn_tensor *operands[] = {input, target, args->pos_weight};
     gpunn__call   call;
     if (!gpunn__begin(&call, name, NULL, gpunn__loss_names, operands, 2, 2) || !gpunn__shapes_are_equal(&call, input, target))
         return NULL;
-    if (stray) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".%s is not used by this loss; leave it out", stray);
-    if ((int)args->reduction < 0 || args->reduction > GPUNN_REDUCE_BATCHMEAN)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "reduction is %d; use one of gpunn_reduction", (int)args->reduction);
-    if (!(value >= 0) || !isfinite(value) || (value == 0 && takes & GPUNN__TAKES_DELTA))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".%s is %g; use a positive number",
-                             takes & GPUNN__TAKES_DELTA ? "delta" : "beta", (double)value);
+    if (!gpunn__settle(&call, args)) return NULL;
+    const float value = op == GPUNN_OP_HUBER ? args->delta : args->beta;
     if (!gpunn__loss_factor(&call, args->weight, ".weight", input) ||
         !gpunn__loss_factor(&call, args->pos_weight, ".pos_weight", input))
         return NULL;
@@ -6214,39 +6322,38 @@ static gpunn_tensor *gpunn__loss_node(const char *name, gpunn_op op, gpunn_tenso
 
 GPUNN_API gpunn_tensor *gpunn_mse_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
 {
-    return gpunn__loss_node("mse_loss", GPUNN_OP_SQUARED_ERROR, input, target, &args, 0);
+    return gpunn__loss_node("mse_loss", GPUNN_OP_SQUARED_ERROR, input, target, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
 {
-    return gpunn__loss_node("l1_loss", GPUNN_OP_ABSOLUTE_ERROR, input, target, &args, 0);
+    return gpunn__loss_node("l1_loss", GPUNN_OP_ABSOLUTE_ERROR, input, target, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_huber_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
 {
-    return gpunn__loss_node("huber_loss", GPUNN_OP_HUBER, input, target, &args, GPUNN__TAKES_DELTA);
+    return gpunn__loss_node("huber_loss", GPUNN_OP_HUBER, input, target, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_smooth_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
 {
-    return gpunn__loss_node("smooth_l1_loss", GPUNN_OP_SMOOTH_L1, input, target, &args, GPUNN__TAKES_BETA);
+    return gpunn__loss_node("smooth_l1_loss", GPUNN_OP_SMOOTH_L1, input, target, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_bce_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
 {
-    return gpunn__loss_node("bce_loss", GPUNN_OP_BINARY_CROSS_ENTROPY, input, target, &args, GPUNN__TAKES_WEIGHT);
+    return gpunn__loss_node("bce_loss", GPUNN_OP_BINARY_CROSS_ENTROPY, input, target, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_bce_with_logits_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
 {
-    return gpunn__loss_node("bce_with_logits", GPUNN_OP_BINARY_CROSS_ENTROPY_WITH_LOGITS, input, target, &args,
-                            GPUNN__TAKES_WEIGHT | GPUNN__TAKES_POS_WEIGHT);
+    return gpunn__loss_node("bce_with_logits", GPUNN_OP_BINARY_CROSS_ENTROPY_WITH_LOGITS, input, target, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_kl_div_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
 {
-    return gpunn__loss_node("kl_div", args.log_target ? GPUNN_OP_KL_DIVERGENCE_LOG : GPUNN_OP_KL_DIVERGENCE, input, target, &args,
-                            GPUNN__TAKES_LOG_TARGET);
+    return gpunn__loss_node("kl_div", args.log_target ? GPUNN_OP_KL_DIVERGENCE_LOG : GPUNN_OP_KL_DIVERGENCE, input, target,
+                            &args);
 }
 
 /* x less its mean over all axes after the second. */
@@ -6307,15 +6414,11 @@ GPUNN_API gpunn_tensor *gpunn_ncc_loss_(gpunn_tensor *input, gpunn_tensor *targe
     if (!gpunn__begin(&call, "ncc_loss", NULL, gpunn__loss_names, operands, 2, 2) ||
         !gpunn__shapes_are_equal(&call, input, target) ||
         !gpunn__has_rank(&call, input, 3, 5, "[n, channels, ...] of one to three more axes") ||
-        !gpunn__axes_are_fixed(&call, input, 1, input->rank - 1))
+        !gpunn__axes_are_fixed(&call, input, 1, input->rank - 1) || !gpunn__settle(&call, &args))
         return NULL;
-    int    window = gpunn__int_setting(args.window, 0);
-    float  eps = gpunn__float_setting(args.eps, 1e-5f);
-    double cells = 1;
-    if (window < 0 || (window > 0 && window % 2 == 0))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "window is %d; use an odd number, or 0 for the whole image", window);
-    if (!(eps >= 0) || !isfinite(eps))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "eps is %g; use a number of 0 or more", (double)eps);
+    const int     window = args.window;
+    const float   eps = args.eps;
+    double        cells = 1;
     gpunn_tensor *top, *aa, *bb, *bottom;
     if (window == 0) {
         gpunn_tensor *a = gpunn__centred(input), *b = gpunn__centred(target);
@@ -6369,23 +6472,15 @@ static bool gpunn__class_weight_fits(const gpunn__call *call, const gpunn_tensor
 }
 
 static gpunn_tensor *gpunn__class_loss_node(const char *name, gpunn_op op, gpunn_tensor *logits, gpunn_tensor *labels,
-                                            const gpunn_class_loss_args *args)
+                                            gpunn_class_loss_args *args)
 {
     gpunn__call call;
-    if (!gpunn__begin_classes(&call, name, logits, labels)) return NULL;
-    float smoothing = gpunn__float_setting(args->label_smoothing, 0);
-    if (args->reduction != GPUNN_REDUCE_MEAN && args->reduction != GPUNN_REDUCE_SUM && args->reduction != GPUNN_REDUCE_NONE)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "reduction is %d; use GPUNN_REDUCE_MEAN, _SUM or _NONE",
-                             (int)args->reduction);
-    if (!(smoothing >= 0 && smoothing <= 1))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "label_smoothing is %g; use a number from 0 to 1", (double)smoothing);
-    if (smoothing != 0 && op == GPUNN_OP_NLL)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".label_smoothing is not used by this loss; leave it out");
+    if (!gpunn__begin_classes(&call, name, logits, labels) || !gpunn__settle(&call, args)) return NULL;
     if (!gpunn__class_weight_fits(&call, args->weight, logits)) return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.reduction = args->reduction;
-    attr.ignore_index = gpunn__int_setting(args->ignore_index, -100);
-    attr.value[0] = smoothing;
+    attr.ignore_index = args->ignore_index;
+    attr.value[0] = args->label_smoothing;
     gpunn_tensor *operands[] = {logits, labels, args->weight};
     return gpunn__node(&call, op, &attr, operands, 3, GPUNN_F32, args->reduction == GPUNN_REDUCE_NONE ? labels->rank : 0,
                        labels->dim);
@@ -6401,27 +6496,11 @@ GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_t
     return gpunn__class_loss_node("nll_loss", GPUNN_OP_NLL, log_probabilities, labels, &args);
 }
 
-/* Opens a call on F32 operands, with settings of which the loss takes margin and those that `takes` names. */
-enum { GPUNN__TAKES_P = 1, GPUNN__TAKES_EPS = 2, GPUNN__TAKES_SWAP = 4, GPUNN__TAKES_FACTOR = 8 };
+/* Opens a call on F32 operands. */
 static bool gpunn__begin_margin(gpunn__call *call, const char *name, const char *const *names, gpunn_tensor *const *operands,
-                                int count, const gpunn_margin_args *args, int takes)
+                                int count, gpunn_margin_args *args)
 {
-    const char *stray = args->p != 0 && !(takes & GPUNN__TAKES_P)        ? "p"
-                        : args->eps != 0 && !(takes & GPUNN__TAKES_EPS)  ? "eps"
-                        : args->swap && !(takes & GPUNN__TAKES_SWAP)     ? "swap"
-                        : args->weight && !(takes & GPUNN__TAKES_FACTOR) ? "weight"
-                                                                         : NULL;
-    if (!gpunn__begin(call, name, NULL, names, operands, count, count)) return false;
-    if (stray)
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".%s is not used by this loss; leave it out", stray);
-    else if ((int)args->reduction < 0 || args->reduction > GPUNN_REDUCE_NONE)
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "reduction is %d; use GPUNN_REDUCE_MEAN, _SUM or _NONE",
-                            (int)args->reduction);
-    else if (!isfinite(args->margin))
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".margin is %g; use a finite number", (double)args->margin);
-    else
-        return true;
-    return false;
+    return gpunn__begin(call, name, NULL, names, operands, count, count) && gpunn__settle(call, args);
 }
 
 static gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args, int arg_count,
@@ -6453,11 +6532,10 @@ GPUNN_API gpunn_tensor *gpunn_hinge_embedding_loss_(gpunn_tensor *x, gpunn_tenso
     static const char *const names[] = {"x", "target"};
     gpunn_tensor            *operands[] = {x, target};
     gpunn__call              call;
-    if (!gpunn__begin_margin(&call, "hinge_embedding_loss", names, operands, 2, &args, 0) ||
+    if (!gpunn__begin_margin(&call, "hinge_embedding_loss", names, operands, 2, &args) ||
         !gpunn__shapes_are_equal(&call, x, target))
         return NULL;
-    gpunn_tensor *loss = gpunn__formula_of("where(y != 1, relu(a - x), 0) + where(y != -1, x, 0)", operands, 2,
-                                           gpunn__float_setting(args.margin, 1), 0);
+    gpunn_tensor *loss = gpunn__formula_of("where(y != 1, relu(a - x), 0) + where(y != -1, x, 0)", operands, 2, args.margin, 0);
     return gpunn__end_loss(&call, loss, args.reduction);
 }
 
@@ -6467,10 +6545,10 @@ GPUNN_API gpunn_tensor *gpunn_margin_ranking_loss_(gpunn_tensor *x1, gpunn_tenso
     static const char *const names[] = {"x1", "x2", "target"};
     gpunn_tensor            *operands[] = {x1, x2, target};
     gpunn__call              call;
-    if (!gpunn__begin_margin(&call, "margin_ranking_loss", names, operands, 3, &args, 0) ||
+    if (!gpunn__begin_margin(&call, "margin_ranking_loss", names, operands, 3, &args) ||
         !gpunn__shapes_are_equal(&call, x1, x2) || !gpunn__shapes_are_equal(&call, x1, target))
         return NULL;
-    gpunn_tensor *loss = gpunn__formula_of("relu(a - z * (x - y))", operands, 3, gpunn__float_setting(args.margin, 0), 0);
+    gpunn_tensor *loss = gpunn__formula_of("relu(a - z * (x - y))", operands, 3, args.margin, 0);
     return gpunn__end_loss(&call, loss, args.reduction);
 }
 
@@ -6492,14 +6570,13 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
     static const gpunn_shape column = {{GPUNN_BATCH, 1}};
     gpunn_class_loss_args    plain;
     gpunn__call              call;
-    float                    p = gpunn__float_setting(args.p, 1);
-    if (!gpunn__begin_margin(&call, "multi_margin_loss", gpunn__class_names, &x, 1, &args,
-                             GPUNN__TAKES_P | GPUNN__TAKES_FACTOR) ||
+    if (!gpunn__begin_margin(&call, "multi_margin_loss", gpunn__class_names, &x, 1, &args) ||
         !gpunn__begin_classes(&call, "multi_margin_loss", x, labels))
         return NULL;
     if (x->rank != 2) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %d axes, but [n, classes] is needed", x->rank);
     if (x->dim[1] > 1 << 24)
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %lld classes; up to 2^24 are possible", (long long)x->dim[1]);
+    const float p = args.p;
     if (p != 1 && p != 2) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use 1 or 2", (double)p);
     if (!gpunn__class_weight_fits(&call, args.weight, x)) return NULL;
     gpunn_shape shape = column;
@@ -6515,7 +6592,7 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
         gpunn_tensor *operands[] = {x, own, number, classes};
         terms = gpunn__formula_of(p == 1 ? "where(x2 == x3, 0, relu(a + x1 + x0))"
                                          : "where(x2 == x3, 0, square(relu(a + x1 + x0)))",
-                                  operands, 4, gpunn__float_setting(args.margin, 1), 0);
+                                  operands, 4, args.margin, 0);
     }
     if (terms && args.weight) {
         gpunn_tensor *operands[] = {number, classes, args.weight};
@@ -6549,21 +6626,19 @@ GPUNN_API gpunn_tensor *gpunn_triplet_margin_loss_(gpunn_tensor *anchor, gpunn_t
     static const char *const names[] = {"anchor", "positive", "negative"};
     gpunn_tensor            *operands[] = {anchor, positive, negative}, *distances[2], *swapped;
     gpunn__call              call;
-    float                    p = gpunn__float_setting(args.p, 2), eps = gpunn__float_setting(args.eps, 1e-6f);
-    if (!gpunn__begin_margin(&call, "triplet_margin_loss", names, operands, 3, &args,
-                             GPUNN__TAKES_P | GPUNN__TAKES_EPS | GPUNN__TAKES_SWAP) ||
+    if (!gpunn__begin_margin(&call, "triplet_margin_loss", names, operands, 3, &args) ||
         !gpunn__shapes_are_equal(&call, anchor, positive) || !gpunn__shapes_are_equal(&call, anchor, negative))
         return NULL;
     if (anchor->rank < 1) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "the anchor is a scalar; give it a last axis of features");
+    const float p = args.p, eps = args.eps;
     if (!(p > 0)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use a number above 0", (double)p);
-    if (!isfinite(eps)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".eps is %g; use a finite number", (double)eps);
     distances[0] = gpunn__pair_distance(anchor, positive, p, eps);
     distances[1] = distances[0] ? gpunn__pair_distance(anchor, negative, p, eps) : NULL;
     if (distances[1] && args.swap) {
         swapped = gpunn__pair_distance(positive, negative, p, eps);
         distances[1] = swapped ? gpunn_minimum(distances[1], swapped) : NULL;
     }
-    gpunn_tensor *loss = gpunn__formula_of("relu(a + x - y)", distances, 2, gpunn__float_setting(args.margin, 1), 0);
+    gpunn_tensor *loss = gpunn__formula_of("relu(a + x - y)", distances, 2, args.margin, 0);
     return gpunn__end_loss(&call, loss, args.reduction);
 }
 
@@ -6585,7 +6660,7 @@ GPUNN_API gpunn_tensor *gpunn_cosine_embedding_loss_(gpunn_tensor *x1, gpunn_ten
     gpunn_tensor            *operands[] = {x1, x2, target}, *sums[3];
     gpunn__call              call;
     char                     one[128], other[128];
-    if (!gpunn__begin_margin(&call, "cosine_embedding_loss", names, operands, 3, &args, 0) ||
+    if (!gpunn__begin_margin(&call, "cosine_embedding_loss", names, operands, 3, &args) ||
         !gpunn__shapes_are_equal(&call, x1, x2))
         return NULL;
     if (x1->rank < 1 || x1->rank > 2 || target->rank != x1->rank - 1 || (x1->rank == 2 && target->dim[0] != x1->dim[0]))
@@ -6596,8 +6671,7 @@ GPUNN_API gpunn_tensor *gpunn_cosine_embedding_loss_(gpunn_tensor *x1, gpunn_ten
     if (gpunn__cosine_sums(x1, x2, -1, sums)) cosine = gpunn__formula_of("x / sqrt((y + b) * (z + b))", sums, 3, 0, 1e-12);
     if (cosine) {
         gpunn_tensor *pair[] = {cosine, target};
-        loss = gpunn__formula_of("where(y == 1, 1 - x, 0) + where(y == -1, relu(x - a), 0)", pair, 2,
-                                 gpunn__float_setting(args.margin, 0), 0);
+        loss = gpunn__formula_of("where(y == 1, 1 - x, 0) + where(y == -1, relu(x - a), 0)", pair, 2, args.margin, 0);
     }
     return gpunn__end_loss(&call, loss, args.reduction);
 }
@@ -6608,17 +6682,18 @@ GPUNN_API gpunn_tensor *gpunn_cosine_similarity(gpunn_tensor *x1, gpunn_tensor *
     gpunn_tensor            *operands[] = {x1, x2}, *sums[3], *result = NULL;
     gpunn__call              call;
     char                     one[128], other[128];
-    float                    least = gpunn__float_setting(eps, 1e-8f);
-    if (!gpunn__begin(&call, "cosine_similarity", NULL, names, operands, 2, 2) || (axis = gpunn__axis_of(&call, x1, axis)) < 0)
+    gpunn__plain_args        args;
+    memset(&args, 0, sizeof args);
+    args.number = eps;
+    if (!gpunn__begin(&call, "cosine_similarity", NULL, names, operands, 2, 2) || (axis = gpunn__axis_of(&call, x1, axis)) < 0 ||
+        !gpunn__settle(&call, &args))
         return NULL;
+    const double least = (double)args.number;
     if (x1->rank != x2->rank || x1->dim[axis] != x2->dim[axis])
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x1 %s and x2 %s need as many axes, and axis %d of one size",
                              gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), axis);
-    if (!(least >= 0) || !isfinite(least))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "eps is %g; use a finite number from 0 on", (double)least);
     if (gpunn__cosine_sums(x1, x2, axis, sums))
-        result = gpunn__formula_of("x / (sqrt(clamp(y, b, most)) * sqrt(clamp(z, b, most)))", sums, 3, 0,
-                                   (double)least * (double)least);
+        result = gpunn__formula_of("x / (sqrt(clamp(y, b, most)) * sqrt(clamp(z, b, most)))", sums, 3, 0, least * least);
     return gpunn__made(&call, result);
 }
 
@@ -6627,18 +6702,14 @@ GPUNN_API gpunn_tensor *gpunn_dice_loss_(gpunn_tensor *x, gpunn_tensor *target, 
     static const char *const names[] = {"x", "target"};
     gpunn_tensor            *operands[] = {x, target}, *sums[3];
     gpunn__call              call;
-    float                    smooth = gpunn__float_setting(args.smooth, 1e-5f);
     gpunn_axes               axes = {{0}};
     int                      count = 0;
-    if (!gpunn__begin(&call, "dice_loss", NULL, names, operands, 2, 2) || !gpunn__shapes_are_equal(&call, x, target)) return NULL;
-    if ((int)args.reduction < 0 || args.reduction > GPUNN_REDUCE_NONE)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "reduction is %d; use GPUNN_REDUCE_MEAN, _SUM or _NONE",
-                             (int)args.reduction);
+    if (!gpunn__begin(&call, "dice_loss", NULL, names, operands, 2, 2) || !gpunn__shapes_are_equal(&call, x, target) ||
+        !gpunn__settle(&call, &args))
+        return NULL;
     if (x->rank < (args.batch ? 2 : 3))
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %d axes; [n, classes, ...] is needed%s", x->rank,
                              args.batch ? "" : ", and of [n, classes] alone there is only .batch = true");
-    if (!(smooth >= 0) || !isfinite(smooth))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".smooth is %g; use a finite number from 0 on", (double)smooth);
     if (args.batch) axes.axis[count++] = 0;
     for (int i = 2; i < x->rank; i++) axes.axis[count++] = i;
     axes.axis[count] = GPUNN_END;
@@ -6653,7 +6724,7 @@ GPUNN_API gpunn_tensor *gpunn_dice_loss_(gpunn_tensor *x, gpunn_tensor *target, 
     sums[0] = of_target ? gpunn_sum(product, axes, false) : NULL;
     sums[1] = sums[0] ? gpunn_sum(of_x, axes, false) : NULL;
     sums[2] = sums[1] ? gpunn_sum(of_target, axes, false) : NULL;
-    loss = gpunn__formula_of("1 - (2 * x + a) / (y + z + a)", sums, 3, smooth, 0);
+    loss = gpunn__formula_of("1 - (2 * x + a) / (y + z + a)", sums, 3, args.smooth, 0);
     return gpunn__end_loss(&call, loss, args.reduction);
 }
 
@@ -6678,15 +6749,13 @@ GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_t
             &call, GPUNN_ERR_SHAPE,
             "log_probabilities %s, targets %s and lengths %s, %s do not fit; %s, [n, most], [n] and [n] are needed", text[0],
             text[1], text[2], text[3], args.batch_first ? "[n, t, classes]" : "[t, n, classes]");
-    if ((int)args.reduction < 0 || args.reduction > GPUNN_REDUCE_NONE)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "reduction is %d; use GPUNN_REDUCE_MEAN, _SUM or _NONE",
-                             (int)args.reduction);
-    const int blank = gpunn__int_setting(args.blank, 0);
-    if (blank < 0 || blank >= x->dim[2])
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".blank is %d; use one of the %lld classes", blank, (long long)x->dim[2]);
+    if (!gpunn__settle(&call, &args)) return NULL;
+    if (args.blank >= x->dim[2])
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "blank is %d; use one of the %lld classes", args.blank,
+                             (long long)x->dim[2]);
     gpunn_attributes attr = gpunn__no_attributes();
     attr.reduction = args.reduction;
-    attr.blank = blank;
+    attr.blank = args.blank;
     attr.zero_infinity = args.zero_infinity;
     attr.batch_first = args.batch_first;
     return gpunn__node(&call, GPUNN_OP_CTC_LOSS, &attr, operands, 4, GPUNN_F32, args.reduction == GPUNN_REDUCE_NONE,
@@ -21707,71 +21776,7 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
  * A model as text. The canonical text says what it computes and nothing else; the generator makes the same one, so its SHA-256
  * tells a kernel file whose model it is for, and a node's line which kernel fits it. The JSON is what gpunn_spec_save writes. */
 
-/* The rows of >>arguments: their keys and what is told of them, each list ending with a name of NULL. */
-typedef struct gpunn__loading gpunn__loading;
-typedef struct gpunn__spec_entry { /* one of a spec's "tensors" */
-    int           item, count;     /* inputs */
-    gpunn_tensor *in[GPUNN_MAX_OPERANDS];
-    const char   *op, *name;
-} gpunn__spec_entry;
-typedef struct gpunn__row {
-    const char            *name;
-    gpunn__row_kind        kind;
-    gpunn_op               op;
-    int                    operands, axes;
-    const gpunn__argument *keys;
-    const gpunn__told     *told;
-    gpunn_tensor *(*build)(gpunn__loading *l, const gpunn__spec_entry *e, const void *args);
-} gpunn__row;
-
-#define GPUNN__NOTHING(...)
-#define GPUNN__K(args, key, kind, otherwise, member, about) \
-    {#key, GPUNN__K_##kind, otherwise, offsetof(gpunn_##args##_args, member)},
-#define GPUNN__A(key, kind, member) {#key, GPUNN__A_##kind, offsetof(gpunn_attributes, member)},
-#define GPUNN__X(kind, row, op, operands, axes, keys, ...)                          \
-    static const gpunn__argument gpunn__args_of_##row[] = {                         \
-        GPUNN__##keys##_ARGS(GPUNN__K, GPUNN__NOTHING){NULL, GPUNN__K_NAME, 0, 0}}; \
-    static const gpunn__told gpunn__told_of_##row[] = {GPUNN__##keys##_ARGS(GPUNN__NOTHING, GPUNN__A){NULL, GPUNN__A_BOOL, 0}};
-GPUNN__ROWS(GPUNN__X)
-#undef GPUNN__X
-#undef GPUNN__A
-#undef GPUNN__K
-#define GPUNN__X(kind, row, ...) \
-    static gpunn_tensor *gpunn__build_##row(gpunn__loading *l, const gpunn__spec_entry *e, const void *args);
-GPUNN__ROWS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(kind, row, op, operands, axes, ...) \
-    {#row, GPUNN__##kind, GPUNN_OP_##op, operands, axes, gpunn__args_of_##row, gpunn__told_of_##row, gpunn__build_##row},
-static const gpunn__row gpunn__rows[] = {GPUNN__ROWS(GPUNN__X)};
-#undef GPUNN__X
-enum { GPUNN__ROW_COUNT = sizeof gpunn__rows / sizeof gpunn__rows[0] };
-
-static const gpunn__row *gpunn__row_called(const char *name)
-{
-    for (int i = 0; i < GPUNN__ROW_COUNT; i++)
-        if (strcmp(gpunn__rows[i].name, name) == 0) return &gpunn__rows[i];
-    return NULL;
-}
-
-/* What the canonical text tells of an op's attributes. */
-static const gpunn__told *gpunn__told_of(gpunn_op op)
-{
-    static const gpunn__told nothing = {NULL, GPUNN__A_BOOL, 0};
-    for (int i = 0; i < GPUNN__ROW_COUNT; i++)
-        if (op != GPUNN_OP_NONE && gpunn__rows[i].op == op) return gpunn__rows[i].told;
-    return &nothing;
-}
-
 static const char *const gpunn__precision_names[] = {"f32", "tf32", "bf16", "f16"};
-static const char *const gpunn__reduction_names[] = {"mean", "sum", "none", "batchmean"};
-static const char *const gpunn__grid_mode_names[] = {"bilinear", "nearest"};
-static const char *const gpunn__grid_padding_names[] = {"zeros", "border", "reflection"};
-static const char *const gpunn__interpolate_mode_names[] = {"nearest", "nearest-exact", "linear", "area"};
-static const char *const gpunn__activation_names[] = {"relu", "gelu"};
-static const char *const gpunn__dtype_words[] = {"f32", "i64", "i32", "u8", "bool"};
-/* The words of kinds GPUNN__A_REDUCTION .. GPUNN__A_PAD_MODE. */
-static const char *const *const gpunn__told_words[] = {gpunn__reduction_names, gpunn__grid_mode_names, gpunn__grid_padding_names,
-                                                       gpunn__interpolate_mode_names, gpunn__pad_mode_names};
 
 /* A text of limited size: what does not fit is left out, and the end is always there. */
 typedef struct gpunn__line {
@@ -21893,11 +21898,12 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
         }
         break;
     case GPUNN__A_REDUCTION:
+    case GPUNN__A_CLASS_REDUCTION:
     case GPUNN__A_GRID_MODE:
     case GPUNN__A_GRID_PADDING:
     case GPUNN__A_INTERPOLATE_MODE:
     case GPUNN__A_PAD_MODE:
-        gpunn__put(text, "%s%s%s", quote, gpunn__told_words[a->kind - GPUNN__A_REDUCTION][*ints], quote);
+        gpunn__put(text, "%s%s%s", quote, gpunn__choices[(int)a->kind - (int)GPUNN__A_REDUCTION + 1].words[*ints], quote);
         break;
     case GPUNN__A_RATIOS:
         for (int i = 0; i < t->rank - 2; i++) {
@@ -22223,6 +22229,7 @@ static double gpunn__told_number(const gpunn_tensor *t, const gpunn__told *a)
     case GPUNN__A_WINDOW: return gpunn__all_equal(ints, t->rank - 2) ? *ints : (double)NAN;
     case GPUNN__A_INT:
     case GPUNN__A_REDUCTION:
+    case GPUNN__A_CLASS_REDUCTION:
     case GPUNN__A_GRID_MODE:
     case GPUNN__A_GRID_PADDING:
     case GPUNN__A_INTERPOLATE_MODE:
@@ -22253,7 +22260,7 @@ static void gpunn__emit_attributes(gpunn__writer *w, const gpunn_tensor *t, cons
     for (const gpunn__told *a = gpunn__told_of(t->op); row && a->name; a++) {
         char                   value[GPUNN__TEXT_SIZE];
         gpunn__line            line = {value, sizeof value, 0};
-        const gpunn__argument *key = row->keys;
+        const gpunn__argument *key = row->arguments;
         while (key->name && strcmp(key->name, a->name) != 0) key++;
         if (key->name == NULL || key->kind >= GPUNN__K_INIT || gpunn__told_is_usual(t, a, key)) continue;
         gpunn__put_attribute(&line, t, a, true);
@@ -22676,7 +22683,7 @@ typedef struct gpunn__word { /* an id or name */
     gpunn_tensor *t;
 } gpunn__word;
 
-struct gpunn__loading {
+typedef struct gpunn__loading {
     gpunn_device *dev;
     gpunn_model  *model;
     const char   *path;
@@ -22684,7 +22691,7 @@ struct gpunn__loading {
     gpunn__word  *words; /* a hash table, half of it free; the capacity is a power of 2 */
     size_t        word_count, word_capacity;
     char          place[320];
-};
+} gpunn__loading;
 
 static bool gpunn__wrong(gpunn__loading *l, int item, const char *format, ...) GPUNN__PRINTF(3, 4);
 
@@ -22849,8 +22856,6 @@ static bool gpunn__get_choice(gpunn__loading *l, int entry, const char *key, con
     }
     return gpunn__wrong(l, item, "\"%s\" must be %s", key, all);
 }
-#define GPUNN__CHOICES(words) words, (int)(sizeof(words) / sizeof *(words))
-
 /* "shape": integers, "N" for the batch, "4N" for four times the batch. */
 static bool gpunn__need_shape(gpunn__loading *l, int entry, gpunn_shape *shape)
 {
@@ -22946,6 +22951,12 @@ static bool gpunn__references_at(gpunn__loading *l, int list, const char *key, i
     return true;
 }
 
+typedef struct gpunn__spec_entry { /* one of "tensors" */
+    int           item, count;     /* inputs */
+    gpunn_tensor *in[GPUNN_MAX_OPERANDS];
+    const char   *op, *name;
+} gpunn__spec_entry;
+
 /* ---- entries --------------------------------------------------------------------------------------------------------- */
 static bool gpunn__get_init(gpunn__loading *l, int object, gpunn_init *init)
 {
@@ -22955,7 +22966,7 @@ static bool gpunn__get_init(gpunn__loading *l, int object, gpunn_init *init)
     memset(init, 0, sizeof *init);
     if (!gpunn__be(l, item, "init", GPUNN__J_OBJECT, "an object: {\"kind\": \"normal\", \"a\": 0, \"b\": 1}") ||
         !gpunn__need(l, item, "kind", "one of zeros, constant, uniform, normal, kaiming_uniform", &ignored) ||
-        !gpunn__get_choice(l, item, "kind", GPUNN__CHOICES(words), &kind) || !gpunn__get_float(l, item, "a", &init->a) ||
+        !gpunn__get_choice(l, item, "kind", GPUNN__WORDS(words), &kind) || !gpunn__get_float(l, item, "a", &init->a) ||
         !gpunn__get_float(l, item, "b", &init->b))
         return false;
     init->kind = (gpunn_init_kind)(GPUNN_INIT_ZEROS + kind);
@@ -23235,20 +23246,9 @@ static void gpunn__key_default(const gpunn__argument *key, int axes, void *at)
 static bool gpunn__key_choice(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__argument *key, void *at)
 {
     static const gpunn_dtype dtypes[] = {GPUNN_F32, GPUNN_I64, GPUNN_I32, GPUNN_U8, GPUNN_BOOL};
-    static const struct {
-        const char *const *words;
-        int                count;
-    } choices[] = {{GPUNN__CHOICES(gpunn__dtype_words)},
-                   {GPUNN__CHOICES(gpunn__reduction_names)},
-                   {gpunn__reduction_names, GPUNN_REDUCE_BATCHMEAN},
-                   {GPUNN__CHOICES(gpunn__grid_mode_names)},
-                   {GPUNN__CHOICES(gpunn__grid_padding_names)},
-                   {GPUNN__CHOICES(gpunn__interpolate_mode_names)},
-                   {GPUNN__CHOICES(gpunn__pad_mode_names)},
-                   {GPUNN__CHOICES(gpunn__activation_names)}};
-    const int which = (int)key->kind - (int)GPUNN__K_DTYPE;
-    int       choice = 0;
-    if (!gpunn__get_choice(l, e->item, key->name, choices[which].words, choices[which].count, &choice)) return false;
+    const gpunn__choice     *of = &gpunn__choices[(int)key->kind - (int)GPUNN__K_DTYPE];
+    int                      choice = 0;
+    if (!gpunn__get_choice(l, e->item, key->name, of->words, of->count, &choice)) return false;
     if (key->kind == GPUNN__K_DTYPE)
         *(gpunn_dtype *)at = dtypes[choice];
     else if (key->kind == GPUNN__K_ACTIVATION)
@@ -23297,7 +23297,9 @@ static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const
     case GPUNN__K_AMOUNTS: return gpunn__amounts_at(l, item, name, 0, (int64_t *)at);
     case GPUNN__K_COUNTS: return gpunn__amounts_at(l, item, name, 1, ((gpunn_shape *)at)->dim);
     case GPUNN__K_NUMBER:
+    case GPUNN__K_POSITIVE:
     case GPUNN__K_SCALE:
+    case GPUNN__K_SHARE:
     case GPUNN__K_EXTENDED:
         if (!gpunn__float_at(l, item, name, false, (float *)at)) return false;
         if (*(float *)at == 0) *(float *)at = (float)zero;
@@ -23322,12 +23324,16 @@ static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const
 /* The tensor of an entry whose row and operands are known; NULL after an error. */
 static gpunn_tensor *gpunn__build(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__row *row)
 {
+#define GPUNN__X(kind, row, ...) gpunn__build_##row,
+    static gpunn_tensor *(*const builders[])(gpunn__loading * l, const gpunn__spec_entry *e,
+                                             const void *args) = {GPUNN__ROWS(GPUNN__X)};
+#undef GPUNN__X
     gpunn__any_args args;
     memset(&args, 0, sizeof args);
-    for (const gpunn__argument *key = row->keys; key->name; key++)
+    for (const gpunn__argument *key = row->arguments; key->name; key++)
         if (key->kind < GPUNN__K_INIT && !gpunn__read_key(l, e, row, key, &args)) return NULL;
     gpunn__stand_at(l, e->item);
-    return row->build(l, e, &args);
+    return builders[row - gpunn__rows](l, e, &args);
 }
 
 /* The tensor t is called that from now on; no other may be. */
@@ -23411,7 +23417,7 @@ static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
         if (!gpunn__be(l, item, "optimizer", GPUNN__J_OBJECT, "an object: {\"type\": \"adam\", \"lr\": 0.001}") ||
             !gpunn__need(l, item, "type", "one of sgd, adam, adamw, rmsprop, adagrad, adamax, nadam, radam, lamb, lion",
                          &ignored) ||
-            !gpunn__get_choice(l, item, "type", GPUNN__CHOICES(gpunn__update_names), &kind))
+            !gpunn__get_choice(l, item, "type", GPUNN__WORDS(gpunn__update_names), &kind))
             return false;
         *recipe = gpunn__recipe_of((gpunn_update_kind)kind);
         for (int i = 0; i < GPUNN__RECIPE_FIELD_COUNT; i++) {
@@ -23455,8 +23461,8 @@ static bool gpunn__spec_rest(gpunn__loading *l)
     gpunn__spec             *spec = &model->spec;
     const char              *name = NULL;
     int                      ignored = 0, list = gpunn__look(l, 0, "outputs"), fuse = gpunn__look(l, 0, "fuse");
-    if (!gpunn__get_string(l, 0, "name", &name) || !gpunn__get_choice(l, 0, "math", GPUNN__CHOICES(maths), &ignored) ||
-        !gpunn__get_choice(l, 0, "layout", GPUNN__CHOICES(layouts), &ignored) ||
+    if (!gpunn__get_string(l, 0, "name", &name) || !gpunn__get_choice(l, 0, "math", GPUNN__WORDS(maths), &ignored) ||
+        !gpunn__get_choice(l, 0, "layout", GPUNN__WORDS(layouts), &ignored) ||
         (fuse && !gpunn__be(l, fuse, "fuse", GPUNN__J_OBJECT, "an object")) || !gpunn__get_reference(l, 0, "loss", &spec->loss) ||
         !gpunn__spec_recipe(l, &spec->recipe))
         return false;
@@ -23490,7 +23496,7 @@ static bool gpunn__spec_build(gpunn__loading *l)
     if (!gpunn__need(l, 0, "gpunn_spec", "1, the version of the format", &format) ||
         !gpunn__integer_at(l, format, "gpunn_spec", 1, 1, &version) || !gpunn__need(l, 0, "tensors", tensors, &list) ||
         !gpunn__be(l, list, "tensors", GPUNN__J_LIST, tensors) ||
-        !gpunn__get_choice(l, 0, "precision", GPUNN__CHOICES(gpunn__precision_names), &kind))
+        !gpunn__get_choice(l, 0, "precision", GPUNN__WORDS(gpunn__precision_names), &kind))
         return false;
     gpunn__stand_at(l, 0);
     gpunn_model_args args = {0, (gpunn_precision)kind};

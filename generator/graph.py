@@ -212,20 +212,6 @@ def setting(value):
     return 0.0 if value in (0, -2147483648.0) else value
 
 
-def finite(value, key, low=None, high=None, above=None):
-    """The float32 of a number within limits (above: itself excluded)."""
-    value = f32(value)
-    sound = abs(value) != float("inf")
-    if not sound or (low is not None and value < low) or (high is not None and value > high) or \
-            (above is not None and value <= above):
-        limits = [] if above is None else ["above %g" % above]
-        limits += [] if low is None else ["from %g on" if high is None else "from %g" % low]
-        limits += [] if high is None else ["to %g" % high]
-        raise GraphError("%s is %.9g; use a %snumber%s" % (key, value, "" if limits else "finite ",
-                                                           "".join(" " + text for text in limits)), key)
-    return value
-
-
 class Graph:
     """The builders. Operands are Tensors; other arguments have the names of torch.nn and of model.schema.json."""
 
@@ -286,7 +272,7 @@ class Graph:
 
     @staticmethod
     def sound_init(init, shape):
-        kind, a, b = init["kind"], finite(init["a"], "init"), finite(init["b"], "init")
+        kind, a, b = init["kind"], f32(init["a"]), f32(init["b"])
         fault = ("a lies above b; a is the lower bound" if kind == "uniform" and a > b else
                  "b is negative; it is the standard deviation" if kind == "normal" and b < 0 else
                  "a is negative; it is the fan-in, 0 to take it from the shape" if kind == "kaiming_uniform" and a < 0 else
@@ -553,7 +539,7 @@ class Graph:
         self.begin_layer(x, name)
         check_rank(x, ranks[0], ranks[1], layout)
         check_fixed(x, [1])
-        attrs = {"eps": finite(eps, "eps", above=0), "momentum": setting(finite(momentum, "momentum", low=0, high=1))}
+        attrs = {"eps": f32(eps), "momentum": setting(f32(momentum))}
         channels = x.shape[1:2]
         weight = self.weight(name, "weight", channels, "constant", 1.0) if affine else None
         bias = self.weight(name, "bias", channels, "constant") if affine else None
@@ -578,7 +564,7 @@ class Graph:
         if channels[0] % num_groups:
             raise GraphError("num_groups is %d, but x %s has %d channels; it must divide them" % (
                 num_groups, shape_text(x.shape), channels[0]), "num_groups")
-        attrs = {"num_groups": num_groups, "eps": finite(eps, "eps", above=0)}
+        attrs = {"num_groups": num_groups, "eps": f32(eps)}
         weight = self.weight(name, "weight", channels, "constant", 1.0) if affine else None
         bias = self.weight(name, "bias", channels, "constant") if affine else None
         return self.node("group_norm", attrs, (x, weight, bias), x.shape, layer=name)
@@ -608,7 +594,7 @@ class Graph:
                 dims, shape_text(x.shape), len(x.shape)), "dims")
         first = len(x.shape) - dims
         check_fixed(x, range(first, len(x.shape)))
-        attrs = {"dims": dims, "eps": finite(eps, "eps", above=0)}
+        attrs = {"dims": dims, "eps": f32(eps)}
         scale = self.weight(name, "weight", x.shape[first:], "constant", 1.0) if weight else None
         shift = self.weight(name, "bias", x.shape[first:], "constant") if bias else None
         return self.node(op, attrs, (x, scale, shift), x.shape, layer=name)
@@ -662,7 +648,7 @@ class Graph:
 
     def dropout(self, x, p):
         check_f32(x)
-        return self.node("dropout", {"p": setting(finite(p, "p", low=0, high=1))}, (x,), x.shape)
+        return self.node("dropout", {"p": setting(f32(p))}, (x,), x.shape)
 
     def prelu(self, x, name, num_parameters, init):
         self.begin_layer(x, name)
@@ -670,7 +656,7 @@ class Graph:
         if num_parameters != 1 and (rank < 2 or x.shape[1] != num_parameters):
             raise GraphError("num_parameters is %d, but must be 1 or the channels of axis 1 (input %s)" % (
                 num_parameters, shape_text(x.shape)), "num_parameters")
-        weight = self.weight(name, "weight", (num_parameters,), "constant", setting(finite(init, "init")))
+        weight = self.weight(name, "weight", (num_parameters,), "constant", setting(f32(init)))
         if num_parameters > 1 and rank > 2:  # [channels, 1, ...]: broadcasts along axis 1
             weight = self.reshape(weight, (num_parameters,) + (1,) * (rank - 2))
         y = self.apply("parametric_relu", (x, weight))
@@ -917,8 +903,8 @@ class Graph:
             if broadcast(scores, mask.shape, "[n, heads, l, s] and mask") != scores:
                 raise GraphError("mask %s is larger than [n, heads, l, s], here %s; it must broadcast to that" % (
                     shape_text(mask.shape), shape_text(scores)), "mask")
-        attrs = {"dropout_p": setting(finite(dropout_p, "dropout_p", low=0, high=1)), "is_causal": is_causal,
-                 "scale": setting(finite(1 / math.sqrt(q[3]) if scale is None else scale, "scale")),
+        attrs = {"dropout_p": setting(f32(dropout_p)), "is_causal": is_causal,
+                 "scale": setting(f32(1 / math.sqrt(q[3]) if scale is None else scale)),
                  "heads_last": heads_last and not whole}
         return self.node("scaled_dot_product_attention", attrs, operands + (None,) * (3 - len(operands)) + (mask,), q[:3] + v[3:])
 
@@ -1199,10 +1185,10 @@ class Graph:
         return self.loss("absolute_error", input, target, reduction)
 
     def huber_loss(self, input, target, reduction, delta):
-        return self.loss("huber", input, target, reduction, (finite(delta, "delta", above=0),))
+        return self.loss("huber", input, target, reduction, (f32(delta),))
 
     def smooth_l1_loss(self, input, target, reduction, beta):
-        beta = finite(beta, "beta", low=0)
+        beta = f32(beta)
         return self.loss(*(("smooth_l1", input, target, reduction, (beta,)) if beta else
                            ("absolute_error", input, target, reduction)))
 
@@ -1245,7 +1231,7 @@ class Graph:
         check_rank(input, 3, 5, "[n, channels, ...] of one to three more axes")
         inner = range(2, len(input.shape))
         check_fixed(input, range(1, len(input.shape)))
-        eps = setting(finite(eps, "eps", low=0))
+        eps = setting(f32(eps))
         if window and window % 2 == 0:
             raise GraphError("window is %d; use an odd number, or 0 for the whole image" % window, "window")
         if window == 0:
@@ -1283,7 +1269,7 @@ class Graph:
                          labels.shape if reduction == "none" else ())
 
     def cross_entropy(self, logits, labels, reduction, ignore_index, label_smoothing, weight=None):
-        smoothing = setting(finite(label_smoothing, "label_smoothing", low=0, high=1))
+        smoothing = setting(f32(label_smoothing))
         return self.class_loss("cross_entropy", logits, labels, reduction, weight,
                                {"ignore_index": ignore_index, "label_smoothing": smoothing})
 
@@ -1297,14 +1283,14 @@ class Graph:
     def hinge_embedding_loss(self, x, target, reduction, margin):
         check_f32(x, target)
         check_equal_shapes(x, target)
-        loss = self.formula("where(y != 1, relu(a - x), 0) + where(y != -1, x, 0)", (x, target), a=setting(finite(margin, "margin")))
+        loss = self.formula("where(y != 1, relu(a - x), 0) + where(y != -1, x, 0)", (x, target), a=setting(f32(margin)))
         return self.reduce_loss(loss, reduction)
 
     def margin_ranking_loss(self, x1, x2, target, reduction, margin):
         check_f32(x1, x2, target)
         check_equal_shapes(x1, x2)
         check_equal_shapes(x1, target)
-        loss = self.formula("relu(a - z * (x - y))", (x1, x2, target), a=setting(finite(margin, "margin")))
+        loss = self.formula("relu(a - z * (x - y))", (x1, x2, target), a=setting(f32(margin)))
         return self.reduce_loss(loss, reduction)
 
     def multi_margin_loss(self, x, labels, reduction, p, margin, weight=None):
@@ -1317,7 +1303,7 @@ class Graph:
         if p not in (1, 2):
             raise GraphError("p is %.9g; use 1 or 2" % p, "p")
         self.check_class_weight(weight, x)
-        margin = setting(finite(margin, "margin"))
+        margin = setting(f32(margin))
         own = self.class_loss("nll", x, labels, "none", None, {"ignore_index": -100})
         number = self.cast(labels, "f32")
         own, number = self.reshape(own, shape), self.reshape(number, shape)
@@ -1344,7 +1330,7 @@ class Graph:
         check_equal_shapes(anchor, negative)
         if not anchor.shape:
             raise GraphError("the anchor is a scalar; give it a last axis of features", "inputs")
-        p, eps, margin = f32(p), setting(finite(eps, "eps")), setting(finite(margin, "margin"))
+        p, eps, margin = f32(p), setting(f32(eps)), setting(f32(margin))
         if not p > 0:
             raise GraphError("p is %.9g; use a number above 0" % p, "p")
         near, far = self.pair_distance(anchor, positive, p, eps), self.pair_distance(anchor, negative, p, eps)
@@ -1363,7 +1349,7 @@ class Graph:
         if len(x1.shape) not in (1, 2) or target.shape != x1.shape[:-1]:
             raise GraphError("x1 %s and target %s do not fit; [n, features] and [n], or [features] and [], are needed" % (
                 shape_text(x1.shape), shape_text(target.shape)), "inputs")
-        margin = setting(finite(margin, "margin"))
+        margin = setting(f32(margin))
         cosine = self.formula("x / sqrt((y + b) * (z + b))", self.cosine_sums(x1, x2, -1), b=1e-12)
         loss = self.formula("where(y == 1, 1 - x, 0) + where(y == -1, relu(x - a), 0)", (cosine, target), a=margin)
         return self.reduce_loss(loss, reduction)
@@ -1374,7 +1360,7 @@ class Graph:
         if len(x1.shape) != len(x2.shape) or x1.shape[axis] != x2.shape[axis]:
             raise GraphError("x1 %s and x2 %s need as many axes, and axis %d of one size" % (
                 shape_text(x1.shape), shape_text(x2.shape), axis), "inputs")
-        least = setting(finite(eps, "eps", low=0))
+        least = setting(f32(eps))
         return self.formula("x / (sqrt(clamp(y, b, most)) * sqrt(clamp(z, b, most)))", self.cosine_sums(x1, x2, axis),
                             b=least * least)
 
@@ -1384,7 +1370,7 @@ class Graph:
         if len(x.shape) < (2 if batch else 3):
             raise GraphError("x has %d axes; [n, classes, ...] is needed%s" % (
                 len(x.shape), "" if batch else ", and of [n, classes] alone there is only \"batch\": true"), "inputs")
-        smooth = setting(finite(smooth, "smooth", low=0))
+        smooth = setting(f32(smooth))
         axes = [0] * batch + list(range(2, len(x.shape)))
         product = self.apply("mul", (x, target))
         x, target = [self.apply("square", (t,)) if squared else t for t in (x, target)]
@@ -1415,7 +1401,7 @@ class Graph:
         if len(operands) > MAX_CUSTOM_INPUTS:
             raise GraphError("%d inputs are given, but an op of one's own has at most %d" % (
                 len(operands), MAX_CUSTOM_INPUTS), "inputs")
-        values = [finite(number, "numbers") + 0.0 for number in numbers]
+        values = [f32(number) + 0.0 for number in numbers]
         values += [0.0] * (CUSTOM_NUMBERS - len(values))
         return self.node("custom", {"kind": kind, "numbers": tuple(values)}, operands, shape_of(shape))
 
