@@ -30,21 +30,33 @@
  *     licence
  *
  * >>doc
+ * The tests compile and run all code in this comment. Each piece stands by itself, behind what A PROGRAM declares before its
+ * training step.
+ *
  * PURPOSE  A model is a graph of tensors built by C calls with PyTorch's names and defaults. The first run plans it: order of
  *     work, gradients, memory. Every later run only computes: no allocation, no lookup. Weights are safetensors files with
  *     PyTorch's names and shapes, so each side reads what the other wrote.
  *
  * A PROGRAM
- *     gpunn_device *dev   = gpunn_device_open(.seed = 1);
- *     gpunn_model  *model = gpunn_model_create(dev);
- *     gpunn_tensor *x     = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 20));
- *     gpunn_tensor *t     = gpunn_input(model, "t", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
- *     gpunn_tensor *h     = gpunn_relu(gpunn_linear(x, "fc1", .out_features = 50));
- *     gpunn_tensor *loss  = gpunn_bce_with_logits(gpunn_linear(h, "fc2", .out_features = 1), t);
- *     gpunn_optimizer *o  = gpunn_sgd(model, .lr = 0.01f);
- *     gpunn_write(x, samples, sizeof samples);
- *     gpunn_write(t, targets, sizeof targets);
- *     if (gpunn_train_step(o, loss) != GPUNN_OK) puts(gpunn_error(dev));
+ *         gpunn_device *dev   = gpunn_device_open(.seed = 1);
+ *         gpunn_model  *model = gpunn_model_create(dev);
+ *         gpunn_tensor *x     = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 20));
+ *         gpunn_tensor *t     = gpunn_input(model, "t", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
+ *         gpunn_tensor *h     = gpunn_relu(gpunn_linear(x, "fc1", .out_features = 50));
+ *         gpunn_tensor *y     = gpunn_linear(h, "fc2", .out_features = 1);
+ *         gpunn_tensor *loss  = gpunn_bce_with_logits(y, t);
+ *         gpunn_optimizer *o  = gpunn_sgd(model, .lr = 0.01f);
+ *         gpunn_write(x, samples, sizeof samples);
+ *         gpunn_write(t, targets, sizeof targets);
+ *         if (gpunn_train_step(o, loss) != GPUNN_OK) puts(gpunn_error(dev));
+ *
+ *     samples and targets are here float[8][20] and float[8]: their bytes tell that the batch is 8. In the end
+ *
+ *         gpunn_optimizer_destroy(o);
+ *         gpunn_model_destroy(model);
+ *         gpunn_device_close(dev);
+ *
+ *     in any order, each once; NULL is fine.
  *
  * gpunn DOES NOT
  *     - trace or run Python, load ONNX, or build graphs whose shape depends on values;
@@ -61,7 +73,12 @@
  *     6. gpunn_forward, gpunn_read            evaluation mode: dropout off, running statistics used
  *     7. gpunn_save, gpunn_load               weights; gpunn_checkpoint_save for all that resuming needs
  *
- * OPTIONS (define before the include that has GPUNN_IMPLEMENTATION)
+ * BUILDING  The implementation takes some 10 to 25 seconds to compile, so give it a file that never changes, gpunn.c, of two
+ *     lines: #define GPUNN_IMPLEMENTATION and #include "gpunn.h". All other files just include the header and compile in no time.
+ *         cc -c -O3 -march=native gpunn.c         once
+ *         cc -O2 app.c gpunn.o -lm                at every edit
+ *     -march=native uses all instructions of this processor; without it the code runs on any one of the architecture, more slowly.
+ *     Options are defined before the include that has GPUNN_IMPLEMENTATION:
  *     GPUNN_STATIC       every function static: a private copy for this file (define it wherever gpunn.h is included)
  *     GPUNN_API          your own linkage, such as __declspec(dllexport)
  *     GPUNN_CBLAS        matrix products by the system's CBLAS (link -lopenblas); Debian's OpenBLAS does not know the newest
@@ -73,28 +90,181 @@
  *     GPUNN_NO_IMPLEMENTATION   GPUNN_IMPLEMENTATION is ignored: for linking a file that asks for it with an implementation
  *                        that is compiled already
  *
- * NAMED ARGUMENTS  gpunn_conv2d(x, "conv1", .out_channels = 6, .kernel_size = 5): a field left out, or 0, is torch.nn's default.
- *     Where 0 itself is meant and is not the default, write GPUNN_ZERO (.beta1 = GPUNN_ZERO).
+ * NAMED ARGUMENTS  A field left out, or 0, is torch.nn's default. Where 0 itself is meant, write GPUNN_ZERO.
+ *         gpunn_tensor *image = gpunn_input(model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 32, 32));
+ *         gpunn_tensor *conv  = gpunn_conv2d(image, "conv1", .out_channels = 6, .kernel_size = 5, .padding = 2);
+ *         gpunn_optimizer *plain = gpunn_adam(model, .lr = 1e-3f, .beta1 = GPUNN_ZERO);
+ *
+ * DEVICES  A device is a GPU or the CPU, with its memory, its random numbers, its threads and its first error. Most programs open
+ *     one. gpunn_device_open takes the first GPU that works and otherwise the CPU; .type asks for one of them.
+ *         gpunn_device *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 2, .memory_limit = (size_t)1 << 30);
+ *         if (cpu == NULL) puts(gpunn_error(NULL));
+ *         else printf("%s, %d threads\n", gpunn_device_name(cpu), gpunn_device_threads(cpu));
+ *         gpunn_device_close(cpu);
+ *     gpunn_model_to moves a model with its optimizers to another one, and training goes on as if nothing had happened.
+ *
+ * TENSORS  All belong to a model, which frees them. An input is written by the program, a parameter is trained and saved, a
+ *     buffer (running statistics) is saved, a constant never changes, and a value is what an op makes. Layers make their
+ *     parameters themselves, called name.weight, name.bias, ...; gpunn_find finds them by these names.
+ *         gpunn_tensor *weight = gpunn_find(model, "fc1.weight");
+ *         gpunn_shape   shape  = gpunn_tensor_shape(weight); // {50, 20}, as torch.nn.Linear's
+ *         static float  w[50][20];
+ *         gpunn_read(weight, w, sizeof w);
+ *         w[0][0] = (float)shape.dim[0];
+ *         gpunn_write(weight, w, sizeof w);
+ *     A parameter of your own, with its initial values:
+ *         gpunn_init    normal = {GPUNN_INIT_NORMAL, 0, 0.02f};
+ *         gpunn_tensor *offset = gpunn_parameter(model, "offset", GPUNN_SHAPE(20), normal);
+ *         gpunn_tensor *moved  = gpunn_add(x, offset);
  *
  * SHAPES  Row-major, rank 0 (a scalar) to 8: images NCHW, volumes NCDHW; sequences as torch's layers have them, [length, n,
- *     features] unless .batch_first. Elementwise ops broadcast as NumPy does.
+ *     features] unless .batch_first. Elementwise ops broadcast as NumPy does. GPUNN_BATCH stands for the batch, which is known
+ *     when the inputs are written and may be another one at each run; 4 * GPUNN_BATCH is four times the batch. Reshaping keeps it
+ *     apart:
+ *         gpunn_tensor *sequence = gpunn_input(model, "s", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 16, 8));
+ *         gpunn_tensor *rows     = gpunn_reshape(sequence, GPUNN_SHAPE(16 * GPUNN_BATCH, 8));
+ *         gpunn_tensor *swapped  = gpunn_permute(sequence, GPUNN_AXES(1, 0, 2)); // [16, batch, 8]
+ *         gpunn_tensor *first    = gpunn_slice(sequence, 1, 0, 4, 1);            // [batch, 4, 8]
+ *         gpunn_tensor *means    = gpunn_mean(sequence, GPUNN_AXES(-1), false);  // [batch, 16]
+ *
+ * LAYERS  Functions of tensors, so a network is what you write: a residual block is an addition, two heads are two calls, and a
+ *     layer that stands in a loop gets its name from the loop.
+ *         gpunn_tensor *z = h;
+ *         for (int i = 0; i < 3; i++) {
+ *             char name[16];
+ *             snprintf(name, sizeof name, "block%d", i);
+ *             z = gpunn_add(z, gpunn_silu(gpunn_linear(z, name, .out_features = 50)));
+ *         }
+ *     A weight that two layers share is made by the first and given to the second:
+ *         gpunn_tensor *tied = gpunn_linear(h, "again", .weight = gpunn_find(model, "fc2.weight"), .no_bias = true);
+ *     An op that is missing is often a formula, as fast as a built-in one:
+ *         gpunn_tensor *quick = gpunn_expr("x * sigmoid(1.702 * x)", &h, 1);
+ *         gpunn_tensor *pair[] = {y, t};
+ *         gpunn_tensor *focal  = gpunn_expr("p = sigmoid(x); -(y * (1 - p) ** 2 * log(p) + (1 - y) * p ** 2 * log(1 - p))",
+ *                                           pair, 2);
+ *
+ * OPS OF YOUR OWN  A formula (LAYERS) needs nothing else. An op in C, and if it shall run on a GPU in CUDA, is a gpunn_custom_op:
+ *     two functions that read and write plain arrays. It takes part in shapes, gradients, plans and files like any other;
+ *     register it (gpunn_register_custom) where specs shall find it. examples/custom_op.c has the whole, with the CUDA side.
+ *         // static int swish(const gpunn_custom_call *c): c->in[0].data to c->out->data, c->out->count numbers; return 0
+ *         gpunn_custom_op op = {.name = "swish", .inputs = 1, .forward = swish};
+ *         gpunn_tensor   *own = gpunn_custom(&op, &h, .numbers = {1.702f});
+ *         gpunn_forward(&own, 1);
+ *
+ * LOSSES  Any scalar can be trained: one of the losses, a sum of several with weights, or a formula that ends in gpunn_mean.
+ *         gpunn_tensor *sparse = gpunn_mean(gpunn_abs(h), GPUNN_ALL, false);
+ *         gpunn_tensor *total  = gpunn_add(loss, gpunn_mul_scalar(sparse, 1e-3f));
+ *         gpunn_train_step(o, total);
+ *         printf("%g\n", gpunn_item(total));
+ *     Classes are integers, as in PyTorch: cross_entropy takes logits and labels, not probabilities.
+ *         gpunn_tensor *labels = gpunn_input(model, "labels", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+ *         gpunn_tensor *logits = gpunn_linear(h, "head", .out_features = 10);
+ *         gpunn_tensor *nll    = gpunn_cross_entropy(logits, labels, .label_smoothing = 0.1f);
+ *         gpunn_tensor *share  = gpunn_accuracy(logits, labels);
+ *
+ * TRAINING  gpunn_train_step is zero_grad, forward, backward, clipping and update in one; on a GPU one launch. A loss that is not
+ *     finite changes no weight and is GPUNN_ERR_NUMERIC. What a step shall do beside is set on the optimizer:
+ *         gpunn_set_clip_norm(o, 1);
+ *         gpunn_set_schedule(o, .type = GPUNN_SCHEDULE_LINEAR, .warmup_steps = 100, .total_steps = 1000);
+ *         gpunn_set_ema(o, 0.999f); // averages of the weights, exchanged with these by gpunn_ema_swap
+ *         for (int step = 0; step < 3; step++) {
+ *             gpunn_train_step(o, loss);
+ *             gpunn_schedule_step(o, 0);
+ *         }
+ *     The same in parts, to add gradients up over several batches that do not fit memory together, or to look at them:
+ *         float         norm = 0;
+ *         static float  gradient[1][50];
+ *         gpunn_zero_grad(model);
+ *         for (int part = 0; part < 4; part++) {
+ *             gpunn_write(x, samples, sizeof samples);
+ *             gpunn_backward(loss);
+ *         }
+ *         gpunn_clip_grad_norm(model, 4, &norm);
+ *         gpunn_read_grad(gpunn_find(model, "fc2.weight"), gradient, sizeof gradient);
+ *         gpunn_optimizer_step(o);
+ *     Fine-tuning: load what fits, freeze what shall stay, give the new head a rate of its own.
+ *         for (int i = 0; i < gpunn_parameter_count(model); i++)
+ *             if (strncmp(gpunn_tensor_name(gpunn_parameter_at(model, i)), "fc1.", 4) == 0)
+ *                 gpunn_set_trainable(gpunn_parameter_at(model, i), false);
+ *         gpunn_set_lr_scale(gpunn_find(model, "fc2.weight"), 10);
+ *         gpunn_set_decay(gpunn_find(model, "fc2.bias"), false);
+ *
+ * EVALUATION  gpunn_forward computes just what the outputs need, without dropout, batch_norm with its running statistics. Only
+ *     the inputs that they need must have been written; the batch may be another one.
+ *         gpunn_tensor *probability = gpunn_sigmoid(y), *outputs[] = {probability, h};
+ *         float         p[3], hidden[3][50];
+ *         gpunn_write(x, samples, 3 * sizeof samples[0]);
+ *         gpunn_forward(outputs, 2);
+ *         gpunn_read(probability, p, sizeof p);
+ *         gpunn_read(h, hidden, sizeof hidden);
+ *     In a game or a control loop that is all there is in a frame: after the first call nothing is allocated. gpunn_keep keeps a
+ *     value between readable after every run, gpunn_retain_grad its gradient.
+ *
+ * DATA  A loader takes samples that lie in memory, or a function that makes them, and writes shuffled batches into the inputs;
+ *     with .workers they are made by other threads while the device computes. U8 images become F32 on the way.
+ *         gpunn_loader *loader = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
+ *                                                               {.input = t, .samples = targets}},
+ *                                                    .count = 8, .batch_size = 4, .shuffle = true);
+ *         for (int epoch = 0; epoch < 2; epoch++)
+ *             while (gpunn_next(loader)) gpunn_train_step(o, loss);
+ *         gpunn_loader_destroy(loader);
+ *     Readers for IDX (MNIST), CIFAR, .npy and safetensors fill a gpunn_array: gpunn_read_idx and those that follow it.
+ *
+ * FIT  The whole loop, where it is the usual one: epochs, validation, the best weights, curves, checkpoints, early stopping.
+ *         gpunn_loader *train = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
+ *                                                              {.input = t, .samples = targets}},
+ *                                                   .count = 8, .batch_size = 4, .shuffle = true);
+ *         gpunn_fit(o, .loss = loss, .metric = gpunn_binary_accuracy(gpunn_sigmoid(y), t), .train = train, .epochs = 2,
+ *                   .patience = 5, .checkpoint = "fit.ckpt", .best_weights = "best.safetensors", .history_svg = "curves.svg");
+ *         gpunn_loader_destroy(train);
+ *
+ * FILES  gpunn_save writes all parameters and buffers as safetensors, as torch's state_dict would have them. gpunn_load takes all
+ *     or nothing; .partial takes what fits and reports the rest. A checkpoint holds all that resuming needs, to the bit.
+ *         gpunn_save(model, "w.safetensors");
+ *         gpunn_load(model, "w.safetensors", .partial = true);
+ *         gpunn_checkpoint_save(o, NULL, "run.ckpt");
+ *         gpunn_checkpoint_load(o, NULL, "run.ckpt");
+ *     In Python: safetensors.torch.save_file(net.state_dict(), "w.safetensors"), and load_file back.
+ *
+ * MODELS AS JSON  A spec is the model without its weights, for the generator, for other programs, and for models that come from
+ *     PyTorch (python3 -m generator.export_torch): generator/model.schema.json describes it.
+ *         gpunn_spec_save(model, "net.json", .loss = loss, .optimizer = o);
+ *         gpunn_model  *again = gpunn_spec_load(dev, "net.json");
+ *         gpunn_tensor *input = gpunn_find(again, "x"), *first = gpunn_spec_output(again, 0);
+ *         gpunn_model_destroy(again);
+ *
+ * FUSED KERNELS  python3 -m generator net.json -o net writes net_kernels.h and net_kernels.cu: what stands between this model's
+ *     products and convolutions as a few kernels, forward and backward. #define NET_KERNELS_IMPLEMENTATION, include the header,
+ *     and call gpunn_use_kernels(model, &net_kernels) once the model is built. When the model has changed, they are left out and
+ *     log_fn hears the command that renews them.
+ *
+ * PRECISION  Of a model: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). Parameters, gradients, statistics, sums and
+ *     losses stay F32, and so is all that the program reads and writes; on the CPU everything does.
  *
  * MEMORY  Parameters, gradients and optimizer state are flat buffers; everything between them lives in one arena whose offsets
  *     are planned by lifetime, so a value is overwritten as soon as nobody needs it. gpunn_read works for the outputs of the
  *     last gpunn_forward, the loss of the last training step and whatever gpunn_keep names. gpunn_model_summary tells the exact
  *     bytes before anything is allocated. After the first run of each (outputs, mode, batch size) nothing is allocated.
+ *         size_t bytes = 0;
+ *         gpunn_model_summary(model, .batch_size = 256, .loss = loss, .bytes = &bytes);
+ *         printf("a training step of 256 samples holds %zu bytes\n", bytes);
+ *     .realloc_fn gives the host's memory, .memory_limit bounds the device's, gpunn_empty_cache gives back what runs hold.
  *
  * ERRORS  The first failure on a device wins and stays readable by gpunn_error(dev) and gpunn_last_status(dev) until
  *     gpunn_clear_error(dev). Builders return NULL and pass NULL on, so a chain is checked once at its end. After a failed call
  *     the object is as it was before. Failures without a device (gpunn_device_open itself) are kept per thread:
  *     gpunn_error(NULL).
+ *         gpunn_tensor *wrong = gpunn_relu(gpunn_add(gpunn_linear(x, "fc3", .out_features = 7), h));
+ *         if (wrong == NULL) puts(gpunn_error(dev)); // add: shapes [batch, 7] and [batch, 50] do not broadcast ...
+ *         gpunn_clear_error(dev);
+ *     What does not stop a run but should be known (a GPU that is not used, kernels that do not fit) goes to .log_fn.
  *
  * THREADS  One device, with its models, optimizers and loaders, belongs to one thread at a time. Different devices are
- *     independent. A loader's own worker threads touch only its buffers. A device's CPU work is shared among .threads threads, the
- *     caller's and others of ours that start with the first work for them and end with the device; results do not depend on their
- *     number. They wait some tens of microseconds for more work, then sleep. gpunn_parallel lends them to an op of your own. No
- *     signal is caught: where a file's size is limited or a pipe's reader may go, ignore SIGXFSZ and SIGPIPE, and saving fails
- *     with GPUNN_ERR_IO instead of ending the program.
+ *     independent. A loader's own worker threads touch only its buffers. A device's CPU work is shared among .threads threads,
+ *     the caller's and others of ours that start with the first work for them and end with the device; results do not depend on
+ *     their number. They wait some tens of microseconds for more work, then sleep. gpunn_parallel lends them to an op of your
+ *     own. No signal is caught: where a file's size is limited or a pipe's reader may go, ignore SIGXFSZ and SIGPIPE, and saving
+ *     fails with GPUNN_ERR_IO instead of ending the program.
  *
  * GPU  gpunn_cuda.cu on the compile line, and nothing else in the program, makes gpunn_device_open use a GPU; log_fn hears why
  *     when there is none, and gpunn_device_report tells all that was found. From its second run on, a training step or a
@@ -110,6 +280,23 @@
  *     has nothing else, and gradients of 16-bit attention whose scores, 2 bytes each, exceed .workspace_limit.
  *     On the CPU, 3 x 3 convolutions of 16 and more channels may use Winograd's algorithm: errors of about 4e-5 of the result's
  *     size, where a plain sum makes 7e-6.
+ *
+ * SPEED  What costs most, first. -march=native (BUILDING). Batches as large as memory allows: a small network is bound by the
+ *     cost of each call, some microseconds on the CPU and more on a GPU. On a GPU: .precision = GPUNN_PRECISION_BF16, channels in
+ *     multiples of 8, loaders with .workers, gpunn_item only every few steps, since it waits for the device; kernels from the
+ *     generator; .benchmark = true where shapes stay the same for long. On the CPU: .threads as many as there are cores, not
+ *     hyperthreads. The first run of each (outputs, mode, batch size) plans: run a dummy batch before time matters, and give the
+ *     last, smaller batch of an epoch to .drop_last. tests/bench/RESULTS.md tells what to expect.
+ *
+ * COMMON MISTAKES
+ *     - "x is NULL": an earlier call failed, and its error is already gone: print gpunn_error(dev) where the chain ends.
+ *     - softmax before cross_entropy, sigmoid before bce_with_logits: both take logits. bce takes probabilities.
+ *     - the loss falls, that of the validation does not: are its samples normalised in the same way?
+ *     - every gradient is 0, or a weight never changes: gpunn_set_trainable, a relu that is dead, an input that is not scaled.
+ *     - NaN after some steps: a rate that is too high; gpunn_set_clip_norm(o, 1) tells soon.
+ *     - gpunn_read of a value between fails: only outputs, the loss and what gpunn_keep names are there after a run.
+ *     - labels as F32: class losses take I64, I32 or U8 of shape [n], not one-hot vectors.
+ *     - a field that is set to 0 seems to be ignored: 0 is the default; write GPUNN_ZERO.
  *
  * EXTENDING  A formula is an op by gpunn_expr. C and CUDA functions of your own are an op by gpunn_custom (>>builders), without
  *     a change here: examples/custom_op.c. Within this file, a new elementwise op is one line in >>ops. Any other op is a line in

@@ -82,14 +82,36 @@ def three_commands():
         assert "accuracy" in output and "renew" not in output, output
 
 
-def header_program():
-    found = re.search(r"^ \* A PROGRAM\n(.*?)^ \*$", read("gpunn.h"), re.M | re.S)
-    assert found, "gpunn.h's comment has no A PROGRAM"
-    body = re.sub(r"^ \* ?", "", found[1], flags=re.M)
-    output = program("#define GPUNN_IMPLEMENTATION\n#include \"gpunn.h\"\n#include <stdio.h>\nint main(void)\n{\n"
-                     "static float samples[8][20], targets[8];\n" + body +
-                     "gpunn_optimizer_destroy(o); gpunn_model_destroy(model); gpunn_device_close(dev);\nreturn 0;\n}\n", None)
-    assert output == "", "the program in gpunn.h's comment prints: " + output
+def manual_code():
+    """The pieces of code in gpunn.h's comment, by the heading that they stand under."""
+    comment = read("gpunn.h").split("#ifndef GPUNN_H")[0]
+    comment = comment[comment.index(" * >>doc"):]
+    heading, piece = "", []
+    for line in comment.splitlines() + [" *"]:
+        title = re.match(r" \* ([A-Z][A-Z ]+[A-Z])(?:  |$)", line)
+        if line.startswith(" *         "):
+            piece.append(line[len(" *         "):])
+        elif piece:
+            yield heading, "\n".join(piece) + "\n"
+            piece = []
+        heading = title[1] if title else heading
+
+
+def manual_runs():
+    """Each piece by itself, behind what A PROGRAM declares; all but those of BUILDING, which are commands."""
+    pieces = [(heading, text) for heading, text in manual_code() if heading != "BUILDING"]
+    assert pieces[0][0] == "A PROGRAM" and pieces[1][1].startswith("gpunn_optimizer_destroy(o)"), pieces[:2]
+    start, end = pieces[0][1], pieces[1][1]
+    before = start[:start.index("if (gpunn_train_step")]
+    lines = ["#pragma GCC diagnostic ignored \"-Wunused-variable\"", "#include \"gpunn.h\"", "#include <stdio.h>", "#include <string.h>", "static float samples[8][20], targets[8];",
+             "static int swish(const gpunn_custom_call *call) { return memcpy(call->out->data, call->in->data, 4) == NULL; }"]
+    for number, (heading, text) in enumerate(pieces[:1] + pieces[2:]):
+        lines += ["static void piece%d(void)\n{" % number, before if number else "", text,
+                  "if (gpunn_last_status(dev) != GPUNN_OK) printf(\"GPUNN_ERR in %s: %%s\\n\", gpunn_error(dev));" % heading, end, "}"]
+    lines += ["int main(void)\n{"] + ["piece%d();" % number for number in range(len(pieces) - 1)] + ["return 0;\n}\n"]
+    assert len(pieces) > 15, len(pieces)
+    output = program("\n".join(lines), None)
+    assert "do not broadcast" in output, output
 
 
 def xor_learns():
@@ -145,7 +167,7 @@ def compile_lines_name_the_gpu():
 
 
 def main():
-    tests = [("the program in gpunn.h's comment", header_program), ("names", names_exist), ("links and targets", links_exist),
+    tests = [("the code in gpunn.h's comment", manual_runs), ("names", names_exist), ("links and targets", links_exist),
              ("exclusive or", xor_learns), ("three commands", three_commands),
              ("compile lines", compile_lines_name_the_gpu)] + list(readme_blocks())
     print(f"1..{len(tests)}")
