@@ -77,7 +77,7 @@
  *     lines: #define GPUNN_IMPLEMENTATION and #include "gpunn.h". All other files just include the header and compile in no time.
  *         cc -c -O3 -march=native gpunn.c         once
  *         cc -O2 app.c gpunn.o -lm                at every edit
- *     -march=native uses all instructions of this processor; without it the code runs on any one of the architecture, more slowly.
+ *     -march=native uses all instructions of this processor; without it the code runs on any one of the architecture, slower.
  *     Options are defined before the include that has GPUNN_IMPLEMENTATION:
  *     GPUNN_STATIC       every function static: a private copy for this file (define it wherever gpunn.h is included)
  *     GPUNN_API          your own linkage, such as __declspec(dllexport)
@@ -666,17 +666,19 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(LE, le, where(a <= b, 1, 0), 0, 0)                                                                                \
     X(GT, gt, where(a > b, 1, 0), 0, 0)                                                                                 \
     X(GE, ge, where(a >= b, 1, 0), 0, 0)                                                                                \
-    X(PARAMETRIC_RELU, parametric_relu, where(a > 0, a, a * b), where(a > 0, g, g * b), where(a > 0, 0, g * a))         \
-    X(SQUARED_ERROR, squared_error, (a - b) * (a - b), 2 * g * (a - b), 2 * g * (b - a))                                \
-    X(ABSOLUTE_ERROR, absolute_error, abs(a - b), g * sign(a - b), g * sign(b - a))                                     \
-    X(BINARY_CROSS_ENTROPY, binary_cross_entropy, (b - 1) * max(log1p(-a), -100) - b * max(log(a), -100),               \
-      g * (a - b) / max((1 - a) * a, K(1e-12)), g * (log1p(-a) - log(a)))                                               \
-    X(BINARY_CROSS_ENTROPY_WITH_LOGITS, binary_cross_entropy_with_logits,                                               \
-      (1 - b) * max(a, 0) - b * min(a, 0) + log1p(exp(-abs(a))), g * (sigmoid(a) - b), -g * a)                          \
-    X(KL_DIVERGENCE, kl_divergence, where(b == 0, 0, b * log(b)) - b * a, -g * b, g * (log(b) + 1 - a))                 \
+    X(PARAMETRIC_RELU, parametric_relu, where(a > 0, a, a * b), where(a > 0, g, g * b), where(a > 0, 0, g * a))
+/* The same for the terms of losses, which gpunn_expr and specs know; builders sum them up. */
+#define GPUNN_LOSS_OPS(X)                                                                                 \
+    X(SQUARED_ERROR, squared_error, (a - b) * (a - b), 2 * g * (a - b), 2 * g * (b - a))                  \
+    X(ABSOLUTE_ERROR, absolute_error, abs(a - b), g * sign(a - b), g * sign(b - a))                       \
+    X(BINARY_CROSS_ENTROPY, binary_cross_entropy, (b - 1) * max(log1p(-a), -100) - b * max(log(a), -100), \
+      g * (a - b) / max((1 - a) * a, K(1e-12)), g * (log1p(-a) - log(a)))                                 \
+    X(BINARY_CROSS_ENTROPY_WITH_LOGITS, binary_cross_entropy_with_logits,                                 \
+      (1 - b) * max(a, 0) - b * min(a, 0) + log1p(exp(-abs(a))), g * (sigmoid(a) - b), -g * a)            \
+    X(KL_DIVERGENCE, kl_divergence, where(b == 0, 0, b * log(b)) - b * a, -g * b, g * (log(b) + 1 - a))   \
     X(KL_DIVERGENCE_LOG, kl_divergence_log, exp(b) * (b - a), -g * exp(b), g * (y + exp(b)))
 /* X(ENUM, name, attribute, default, forward, da, db) */
-#define GPUNN_BINARY1_OPS(X)                                                                                                \
+#define GPUNN_LOSS1_OPS(X)                                                                                                 \
     X(HUBER, huber, delta, 1, where(abs(a - b) < delta, K(0.5) * (a - b) * (a - b), delta * (abs(a - b) - K(0.5) * delta)), \
       where(abs(a - b) >= delta, g * delta * sign(a - b), g * (a - b)),                                                     \
       where(abs(a - b) >= delta, g * delta * sign(b - a), g * (b - a)))                                                     \
@@ -753,7 +755,7 @@ typedef enum gpunn_op {
     GPUNN_OP_NONE = 0,
 #define GPUNN__X(ENUM, ...) GPUNN_OP_##ENUM,
     GPUNN_UNARY_OPS(GPUNN__X) GPUNN_UNARY1_OPS(GPUNN__X) GPUNN_UNARY2_OPS(GPUNN__X) GPUNN_BINARY_OPS(GPUNN__X)
-        GPUNN_BINARY1_OPS(GPUNN__X) GPUNN_TERNARY_OPS(GPUNN__X) GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
+        GPUNN_LOSS_OPS(GPUNN__X) GPUNN_LOSS1_OPS(GPUNN__X) GPUNN_TERNARY_OPS(GPUNN__X) GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
 #undef GPUNN__X
             GPUNN_OP_COUNT
 } gpunn_op;
@@ -766,26 +768,61 @@ GPUNN_API const char *gpunn_op_name(gpunn_op op);
  * error stays). Not thread-safe per device. Operands belong to one model; F32 unless stated. Values carry no name until
  * gpunn_set_name. */
 
-/* Elementwise, from the tables above: gpunn_relu(x), gpunn_add(a, b), gpunn_leaky_relu(x, 0.01f), ... */
-#define GPUNN__X(ENUM, name, ...) GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *x);
-GPUNN_UNARY_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr, ...) GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *x, float attr);
-GPUNN_UNARY1_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr1, default1, attr2, ...) \
-    GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *x, float attr1, float attr2);
-GPUNN_UNARY2_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, ...) GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *a, gpunn_tensor *b);
-GPUNN_BINARY_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr, ...) GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *a, gpunn_tensor *b, float attr);
-GPUNN_BINARY1_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, ...) GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c);
-GPUNN_TERNARY_OPS(GPUNN__X)
-#undef GPUNN__X
+/* Elementwise, from the tables of >>ops, which have the formulas. Operands broadcast; torch's defaults of attributes stand there. */
+GPUNN_API gpunn_tensor *gpunn_relu(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_relu6(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_sigmoid(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_tanh(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_silu(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_mish(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_gelu(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_gelu_tanh(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_softsign(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_logsigmoid(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_hardsigmoid(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_hardswish(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_selu(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_abs(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_neg(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_sign(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_floor(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_detach(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_exp(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_expm1(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_log(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_log1p(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_sqrt(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_rsqrt(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_reciprocal(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_square(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_erf(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_sin(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_cos(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_leaky_relu(gpunn_tensor *x, float negative_slope);
+GPUNN_API gpunn_tensor *gpunn_elu(gpunn_tensor *x, float alpha);
+GPUNN_API gpunn_tensor *gpunn_celu(gpunn_tensor *x, float alpha);
+GPUNN_API gpunn_tensor *gpunn_add_scalar(gpunn_tensor *x, float value);
+GPUNN_API gpunn_tensor *gpunn_mul_scalar(gpunn_tensor *x, float value);
+GPUNN_API gpunn_tensor *gpunn_pow_scalar(gpunn_tensor *x, float exponent);
+GPUNN_API gpunn_tensor *gpunn_hardtanh(gpunn_tensor *x, float min_val, float max_val);
+GPUNN_API gpunn_tensor *gpunn_clamp(gpunn_tensor *x, float min, float max);
+GPUNN_API gpunn_tensor *gpunn_softplus(gpunn_tensor *x, float beta, float threshold);
+GPUNN_API gpunn_tensor *gpunn_add(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_sub(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_mul(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_div(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_floor_divide(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_pow(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_maximum(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_minimum(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_eq(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_ne(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_lt(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_le(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_gt(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_ge(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_parametric_relu(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_where(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c);
 
 /* A formula in the tables' language over x, y, z (args 0 to 2) or x0 to x7: + - * / **, < <= > >= == != (which chain), and or
  * not, a if c else b, parentheses, numbers, the constant pi, and every elementwise op by name, its attributes as further numbers
@@ -2800,10 +2837,10 @@ static const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT] = {
     GPUNN_UNARY2_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, f, da, db) {#name, 2, 0, {NULL, NULL}, {0, 0}, {#da, #db, NULL}, 0, 0, 0},
-    GPUNN_BINARY_OPS(GPUNN__X)
+    GPUNN_BINARY_OPS(GPUNN__X) GPUNN_LOSS_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, attr, value, f, da, db) {#name, 2, 1, {#attr, NULL}, {value, 0}, {#da, #db, NULL}, 0, 0, 0},
-    GPUNN_BINARY1_OPS(GPUNN__X)
+    GPUNN_LOSS1_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, f, da, db, dc) {#name, 3, 0, {NULL, NULL}, {0, 0}, {#da, #db, #dc}, 0, 0, 0},
     GPUNN_TERNARY_OPS(GPUNN__X)
@@ -4315,14 +4352,6 @@ GPUNN_UNARY2_OPS(GPUNN__X)
         return gpunn__map_node(GPUNN_OP_##ENUM, operands, 0, 0);           \
     }
 GPUNN_BINARY_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr, ...)                                                \
-    GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *a, gpunn_tensor *b, float attr) \
-    {                                                                                  \
-        gpunn_tensor *operands[] = {a, b};                                             \
-        return gpunn__map_node(GPUNN_OP_##ENUM, operands, attr, 0);                    \
-    }
-GPUNN_BINARY1_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, ...)                                                           \
     GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c) \
@@ -14077,9 +14106,10 @@ GPUNN_UNARY2_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, f, da, db) GPUNN__LOOPS2(name, , f, da, db)
 GPUNN_BINARY_OPS(GPUNN__X)
+GPUNN_LOSS_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, attr1, value1, f, da, db) GPUNN__LOOPS2(name, GPUNN__CONSTANT(attr1, 0), f, da, db)
-GPUNN_BINARY1_OPS(GPUNN__X)
+GPUNN_LOSS1_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, f, da, db, dc) GPUNN__LOOPS2(name, , f, da, db) GPUNN__LOOP(gpunn__loop_##name##_dc, , dc)
 GPUNN_TERNARY_OPS(GPUNN__X)
@@ -14125,7 +14155,7 @@ static const struct {
     GPUNN_UNARY_OPS(GPUNN__X) GPUNN_UNARY1_OPS(GPUNN__X) GPUNN_UNARY2_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, ...) {gpunn__loop_##name, {gpunn__loop_##name##_da, gpunn__loop_##name##_db, NULL}},
-    GPUNN_BINARY_OPS(GPUNN__X) GPUNN_BINARY1_OPS(GPUNN__X)
+    GPUNN_BINARY_OPS(GPUNN__X) GPUNN_LOSS_OPS(GPUNN__X) GPUNN_LOSS1_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, ...) \
     {gpunn__loop_##name, {gpunn__loop_##name##_da, gpunn__loop_##name##_db, gpunn__loop_##name##_dc}},

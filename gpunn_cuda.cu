@@ -9256,9 +9256,10 @@ GPUNN_UNARY2_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, f, da, db) GPUNN__MAP(name, 2, , f, da, db, 0, #da, #db, "0")
 GPUNN_BINARY_OPS(GPUNN__X)
+GPUNN_LOSS_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, attr1, value1, f, da, db) GPUNN__MAP(name, 2, GPUNN__CONSTANT(attr1, 0), f, da, db, 0, #da, #db, "0")
-GPUNN_BINARY1_OPS(GPUNN__X)
+GPUNN_LOSS1_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, f, da, db, dc) GPUNN__MAP(name, 3, , f, da, db, dc, #da, #db, #dc)
 GPUNN_TERNARY_OPS(GPUNN__X)
@@ -9348,7 +9349,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__map_backward_
 
 /* In the order of gpunn_op, where they come first. */
 #define GPUNN__MAP_OPS(X) \
-    GPUNN_UNARY_OPS(X) GPUNN_UNARY1_OPS(X) GPUNN_UNARY2_OPS(X) GPUNN_BINARY_OPS(X) GPUNN_BINARY1_OPS(X) GPUNN_TERNARY_OPS(X)
+    GPUNN_UNARY_OPS(X)    \
+    GPUNN_UNARY1_OPS(X) GPUNN_UNARY2_OPS(X) GPUNN_BINARY_OPS(X) GPUNN_LOSS_OPS(X) GPUNN_LOSS1_OPS(X) GPUNN_TERNARY_OPS(X)
 static const struct {
     void (*forward)(gpunn__map_job job);
     void (*backward)(gpunn__map_job job);

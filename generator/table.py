@@ -64,7 +64,7 @@ def calls(body):
 
 
 def elementwise(kind, fields):
-    arity = {"UNARY": 1, "BINARY": 2, "TERNARY": 3}[kind.rstrip("12")]
+    arity = {"UNARY": 1, "BINARY": 2, "LOSS": 2, "TERNARY": 3}[kind.rstrip("12")]
     count = int(kind[-1]) if kind[-1].isdigit() else 0
     if len(fields) != 2 + 2 * count + 1 + arity:
         raise TableError("the op '%s' has %d columns" % (fields[1] if len(fields) > 1 else "?", len(fields)))
@@ -101,7 +101,7 @@ def read(text):
     begin, end = text.find("/* >>ops begin */"), text.find("/* >>ops end */")
     if not 0 <= begin < end:
         raise TableError("there is no table between '>>ops begin' and '>>ops end'")
-    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(UNARY[12]?|BINARY1?|TERNARY)_OPS\(X\)(.*)$", text[begin:end], re.M)
+    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(UNARY[12]?|BINARY|LOSS1?|TERNARY)_OPS\(X\)(.*)$", text[begin:end], re.M)
     defines += re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(OTHER|ALIAS)_OPS\(X\)(.*)$", text[end:], re.M)
     result = {}
     for kind, body in defines:

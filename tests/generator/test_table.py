@@ -46,6 +46,15 @@ class Table(unittest.TestCase):
                     if text_a is not None:
                         self.assertIs(graph.text(text_a, names), graph.text(text_b, names), name)
 
+    def test_builders_are_declared_as_the_tables_have_them(self):
+        terms = re.findall(r"X\(\w+, (\w+)", "".join(re.findall(r"GPUNN_LOSS1?_OPS\(X\)((?:.*\\\n)*.*)", self.header)))
+        wanted = ["GPUNN_API gpunn_tensor *gpunn_%s(%s);" % (op.name, ", ".join(
+            ["gpunn_tensor *" + operand for operand in table.OPERANDS[op.arity]] + ["float " + name for name, _ in op.attrs]))
+            for op in table.ops().values() if op.arity and op.name not in terms]
+        self.assertIn("huber", terms)
+        for line in wanted:
+            self.assertEqual(self.header.count("\n" + line + "\n"), 1, line)
+
     def test_a_table_of_another_form_is_refused(self):
         table_text = "/* >>ops begin */\n#define GPUNN_UNARY_OPS(X) %s\n/* >>ops end */"
         self.assertEqual(list(table.read(table_text % "X(RELU, relu, x, g)")), ["relu"])

@@ -266,12 +266,27 @@ GPUNN_UNARY2_OPS(X)
     }
 GPUNN_BINARY_OPS(X)
 #undef X
-#define X(ENUM, name, ...)                              \
-    static gpunn_tensor *op_##name(const float *attr)   \
-    {                                                   \
-        return gpunn_##name(in("a"), in("b"), attr[0]); \
+/* The terms of losses have no builders; formulas know them. */
+static gpunn_tensor *term(const char *name, int attributes, float attr)
+{
+    gpunn_tensor *operands[] = {in("a"), in("b")};
+    char          formula[128];
+    (void)snprintf(formula, sizeof formula, attributes ? "%s(x, y, %.9g)" : "%s(x, y)", name, (double)attr);
+    return gpunn_expr(formula, operands, 2);
+}
+#define X(ENUM, name, ...)                            \
+    static gpunn_tensor *op_##name(const float *attr) \
+    {                                                 \
+        return (void)attr, term(#name, 0, 0);         \
     }
-GPUNN_BINARY1_OPS(X)
+GPUNN_LOSS_OPS(X)
+#undef X
+#define X(ENUM, name, ...)                            \
+    static gpunn_tensor *op_##name(const float *attr) \
+    {                                                 \
+        return term(#name, 1, attr[0]);               \
+    }
+GPUNN_LOSS1_OPS(X)
 #undef X
 #define X(ENUM, name, ...)                                          \
     static gpunn_tensor *op_##name(const float *attr)               \
@@ -291,7 +306,8 @@ static const struct {
     build_fn    build;
 } elementwise[] = {
 #define X(ENUM, name, ...) {#name, op_##name},
-    GPUNN_UNARY_OPS(X) GPUNN_UNARY1_OPS(X) GPUNN_UNARY2_OPS(X) GPUNN_BINARY_OPS(X) GPUNN_BINARY1_OPS(X) GPUNN_TERNARY_OPS(X)
+    GPUNN_UNARY_OPS(X) GPUNN_UNARY1_OPS(X) GPUNN_UNARY2_OPS(X) GPUNN_BINARY_OPS(X) GPUNN_LOSS_OPS(X) GPUNN_LOSS1_OPS(X)
+        GPUNN_TERNARY_OPS(X)
 #undef X
 };
 

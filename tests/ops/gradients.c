@@ -182,12 +182,19 @@ GPUNN_UNARY2_OPS(X)
     }
 GPUNN_BINARY_OPS(X)
 #undef X
-#define X(ENUM, name, ...)                             \
-    static gpunn_tensor *op_##name(inputs *in)         \
-    {                                                  \
-        return gpunn_##name(in->x[0], in->x[1], 0.5f); \
+#define X(ENUM, name, ...)                           \
+    static gpunn_tensor *op_##name(inputs *in)       \
+    {                                                \
+        return gpunn_expr(#name "(x, y)", in->x, 2); \
     }
-GPUNN_BINARY1_OPS(X)
+GPUNN_LOSS_OPS(X)
+#undef X
+#define X(ENUM, name, ...)                                \
+    static gpunn_tensor *op_##name(inputs *in)            \
+    {                                                     \
+        return gpunn_expr(#name "(x, y, 0.5)", in->x, 2); \
+    }
+GPUNN_LOSS1_OPS(X)
 #undef X
 #define X(ENUM, name, ...)                                                                          \
     static gpunn_tensor *op_##name(inputs *in)                                                      \
@@ -207,7 +214,7 @@ static const elementwise ops[] = {
     GPUNN_UNARY_OPS(X) GPUNN_UNARY1_OPS(X) GPUNN_UNARY2_OPS(X)
 #undef X
 #define X(ENUM, name, ...) {#name, 2, op_##name},
-        GPUNN_BINARY_OPS(X) GPUNN_BINARY1_OPS(X)
+        GPUNN_BINARY_OPS(X) GPUNN_LOSS_OPS(X) GPUNN_LOSS1_OPS(X)
 #undef X
 #define X(ENUM, name, ...) {#name, 3, op_##name},
             GPUNN_TERNARY_OPS(X)

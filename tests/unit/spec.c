@@ -50,7 +50,7 @@ static void node_texts(void **state)
     check_text(gpunn_reshape(x, GPUNN_SHAPE(4 * GPUNN_BATCH, 196)), "reshape f32 [4N,196]");
     check_text(gpunn_leaky_relu(wide, 0.01f), "leaky_relu negative_slope=0.00999999978 f32 [N,10]");
     check_text(gpunn_clamp(wide, 0, INFINITY), "clamp min=0 max=inf f32 [N,10]");
-    check_text(gpunn_huber(wide, wide, 0.5f), "huber delta=0.5 f32 [N,10]");
+    check_text(gpunn_expr("huber(x, x, 0.5)", &wide, 1), "huber delta=0.5 f32 [N,10]");
     check_text(gpunn_batch_norm2d(image, "bn"), "batch_norm eps=9.99999975e-06 momentum=0.100000001 f32 [N,6,28,28]");
     check_text(gpunn_find(m, "bn.running_var"), "buffer f32 [6]");
     check_text(gpunn_layer_norm(image, "ln", .dims = 2), "layer_norm dims=2 eps=9.99999975e-06 f32 [N,6,28,28]");
