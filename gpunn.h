@@ -2247,6 +2247,7 @@ static void         gpunn__optimizer_advance(gpunn_optimizer *opt);
 
 /* ---- errors ---------------------------------------------------------------------------------------------------------- */
 static GPUNN__THREAD_LOCAL gpunn__error gpunn__no_device_error; /* the latest failure of this thread that has no device */
+static GPUNN__THREAD_LOCAL bool         gpunn__failed_here;     /* a device's has been recorded by this thread, and not cleared */
 
 GPUNN__PRIVATE gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...)
 {
@@ -2266,6 +2267,7 @@ GPUNN__PRIVATE gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, 
     if (dev == NULL)
         gpunn__no_device_error = error;
     else {
+        gpunn__failed_here = true;
         if (dev->error.status == GPUNN_OK) dev->error = error;
         if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_ERROR, error.text);
     }
@@ -2285,6 +2287,7 @@ GPUNN_API gpunn_status gpunn_last_status(const gpunn_device *dev)
 GPUNN_API void gpunn_clear_error(gpunn_device *dev)
 {
     gpunn__error *error = dev ? &dev->error : &gpunn__no_device_error;
+    gpunn__failed_here = false;
     error->status = GPUNN_OK;
     error->text[0] = 0;
 }
@@ -3880,7 +3883,8 @@ static gpunn__call gpunn__call_of(gpunn_model *model, const char *op, const char
 /* NULL is an error only where none has been recorded: it may come from a call that failed. */
 static bool gpunn__given(const gpunn__call *call, const void *ptr, const char *name)
 {
-    if (ptr == NULL && gpunn_last_status(call->model ? call->model->dev : NULL) == GPUNN_OK)
+    gpunn_device *dev = call->model ? call->model->dev : NULL;
+    if (ptr == NULL && gpunn_last_status(dev) == GPUNN_OK && (dev || !gpunn__failed_here))
         (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is NULL", name);
     return ptr != NULL;
 }
@@ -5330,7 +5334,7 @@ GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_p
         for (int i = 2; i < x->rank; i++) column.dim[i - 1] = 1;
         weight = gpunn_reshape(weight, column);
     }
-    gpunn_tensor *y = weight ? gpunn_parametric_relu(x, weight) : NULL;
+    gpunn_tensor *y = gpunn_parametric_relu(x, weight);
     return gpunn__set_layer(&call, y);
 }
 
@@ -5570,7 +5574,7 @@ GPUNN_API gpunn_tensor *gpunn_tile(gpunn_tensor *x, gpunn_shape repeats)
     gpunn_shape   wide;
     memset(&wide, 0, sizeof wide);
     memcpy(wide.dim, many, (size_t)inner * sizeof *many);
-    y = y ? gpunn_expand(y, wide) : NULL;
+    y = gpunn_expand(y, wide);
     y = y ? gpunn__reshape_to(y, rank, dim) : NULL;
     return gpunn__made(&call, y);
 }
@@ -5672,7 +5676,7 @@ GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes)
     if (x) x = gpunn__reshape_to(x, index->rank + 1, dim);
     if (x) all = gpunn_constant(call.model, row, numbers);
     gpunn__free(call.model->dev, numbers, size);
-    x = all ? gpunn_eq(x, all) : NULL;
+    x = gpunn_eq(x, all);
     return gpunn__made(&call, x);
 }
 
@@ -5787,7 +5791,7 @@ GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim)
     gpunn__call call;
     if (!gpunn__begin_x(&call, "argmin", NULL, x, true) || gpunn__axis_of(&call, x, axis) < 0) return NULL;
     gpunn_tensor *y = gpunn_neg(x);
-    y = y ? gpunn_argmax(y, axis, keepdim) : NULL;
+    y = gpunn_argmax(y, axis, keepdim);
     return gpunn__made(&call, y);
 }
 
@@ -5814,7 +5818,7 @@ GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool larges
 {
     gpunn__call call;
     if (!gpunn__begin_x(&call, "topk", NULL, x, true)) return NULL;
-    gpunn_tensor *places = gpunn_topk_indices(x, k, axis, largest), *values = places ? gpunn_gather(x, axis, places) : NULL;
+    gpunn_tensor *places = gpunn_topk_indices(x, k, axis, largest), *values = gpunn_gather(x, axis, places);
     if (values && indices) *indices = places;
     return gpunn__made(&call, values);
 }
@@ -6008,7 +6012,7 @@ static gpunn_tensor *gpunn__joined_mask(const gpunn__call *call, const gpunn_mul
         if (!choice[i]) continue;
         gpunn_tensor *zero = gpunn_constant(call->model, GPUNN_SHAPE(0), &value[0]);
         gpunn_tensor *least = zero ? gpunn_constant(call->model, GPUNN_SHAPE(0), &value[1]) : NULL;
-        part[i] = least ? gpunn_where(part[i], zero, least) : NULL;
+        part[i] = gpunn_where(part[i], zero, least);
         if (part[i] == NULL) return NULL;
     }
     return count == 1 ? part[0] : gpunn_add(part[0], part[1]);
@@ -6087,8 +6091,8 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
         const gpunn_shape       split = {{n, l, 3, heads, e / heads}};
         const gpunn_linear_args in_proj = {0, 0, false, weight[0], bias};
         y = gpunn_linear_(x[0], gpunn__part(text, name, "in_proj"), in_proj);
-        y = y ? gpunn_reshape(y, split) : NULL;
-        y = y ? gpunn_scaled_dot_product_attention_(y, NULL, NULL, how) : NULL;
+        y = gpunn_reshape(y, split);
+        y = gpunn_scaled_dot_product_attention_(y, NULL, NULL, how);
     } else {
         for (int i = 0; i < 3; i++) {
             const gpunn_shape split = {{n, i == 0 ? l : s, heads, e / heads}};
@@ -6099,7 +6103,7 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
     }
     const gpunn_shape flat = {{n, l, e}};
     const gpunn_init  zeros = {GPUNN_INIT_CONSTANT, 0, 0};
-    y = y ? gpunn_reshape(y, flat) : NULL;
+    y = gpunn_reshape(y, flat);
     y = y ? gpunn__plain_linear(y, gpunn__part(text, name, "out_proj"), (int)e) : NULL;
     if (y) y->inputs[2]->init = zeros;
     if (!args.batch_first) y = gpunn__swap_rows(y);
@@ -6155,7 +6159,7 @@ static gpunn_tensor *gpunn__transformer_residual(gpunn__transformer *t, gpunn_te
     if (x == NULL) return NULL;
     gpunn_tensor *inner = t->args->norm_first ? gpunn__transformer_norm(t, x) : x;
     inner = gpunn__transformer_block(t, inner, memory, part);
-    gpunn_tensor *y = inner ? gpunn_add(x, inner) : NULL;
+    gpunn_tensor *y = gpunn_add(x, inner);
     return t->args->norm_first ? y : gpunn__transformer_norm(t, y);
 }
 
@@ -6409,7 +6413,7 @@ static gpunn_tensor *gpunn__einsum_product(const gpunn__call *call, const gpunn_
     gpunn_matmul_args args = {0, false, false};
     gpunn_tensor     *x = gpunn__labels_matrix(call, a, &batch, &rows, &summed, &args.transpose_a);
     gpunn_tensor     *y = x ? gpunn__labels_matrix(call, b, &batch, &summed, &columns, &args.transpose_b) : NULL;
-    found.x = y ? gpunn_matmul_(x, y, args) : NULL;
+    found.x = gpunn_matmul_(x, y, args);
     if (found.x) found.x = gpunn__reshape_to(found.x, found.count, found.dim);
     return found.x ? gpunn__labels_permute(&found, result) : NULL;
 }
@@ -6813,11 +6817,11 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
     if (terms && args.weight) {
         gpunn_tensor *operands[] = {number, classes, args.weight};
         gpunn_tensor *weight = gpunn__sum_axis(gpunn__formula_of("where(x == y, z, 0)", operands, 3, 0, 0), 1);
-        weight = weight ? gpunn_reshape(weight, shape) : NULL;
-        terms = weight ? gpunn_mul(terms, weight) : NULL;
+        weight = gpunn_reshape(weight, shape);
+        terms = gpunn_mul(terms, weight);
     }
     gpunn_axes    last = {{1, GPUNN_END}};
-    gpunn_tensor *loss = terms ? gpunn_mean(terms, last, false) : NULL;
+    gpunn_tensor *loss = gpunn_mean(terms, last, false);
     return gpunn__end_loss(&call, loss, args.reduction);
 }
 
@@ -6852,7 +6856,7 @@ GPUNN_API gpunn_tensor *gpunn_triplet_margin_loss_(gpunn_tensor *anchor, gpunn_t
     distances[1] = distances[0] ? gpunn__pair_distance(anchor, negative, p, eps) : NULL;
     if (distances[1] && args.swap) {
         swapped = gpunn__pair_distance(positive, negative, p, eps);
-        distances[1] = swapped ? gpunn_minimum(distances[1], swapped) : NULL;
+        distances[1] = gpunn_minimum(distances[1], swapped);
     }
     gpunn_tensor *loss = gpunn__formula_of("relu(a + x - y)", distances, 2, args.margin, 0);
     return gpunn__end_loss(&call, loss, args.reduction);
@@ -6861,12 +6865,11 @@ GPUNN_API gpunn_tensor *gpunn_triplet_margin_loss_(gpunn_tensor *anchor, gpunn_t
 /* sums[3]: of x1 x2, x1^2 and x2^2 along an axis. */
 static bool gpunn__cosine_sums(gpunn_tensor *x1, gpunn_tensor *x2, int axis, gpunn_tensor *sums[3])
 {
-    gpunn_tensor *product = gpunn_mul(x1, x2), *square1 = product ? gpunn_square(x1) : NULL,
-                 *square2 = square1 ? gpunn_square(x2) : NULL;
-    sums[0] = square2 ? gpunn__sum_axis(product, axis) : NULL;
-    sums[1] = sums[0] ? gpunn__sum_axis(square1, axis) : NULL;
-    sums[2] = sums[1] ? gpunn__sum_axis(square2, axis) : NULL;
-    return sums[2] != NULL;
+    gpunn_tensor *product = gpunn_mul(x1, x2), *square1 = gpunn_square(x1), *square2 = gpunn_square(x2);
+    sums[0] = gpunn__sum_axis(product, axis);
+    sums[1] = gpunn__sum_axis(square1, axis);
+    sums[2] = gpunn__sum_axis(square2, axis);
+    return sums[0] && sums[1] && sums[2];
 }
 
 GPUNN_API gpunn_tensor *gpunn_cosine_embedding_loss_(gpunn_tensor *x1, gpunn_tensor *x2, gpunn_tensor *target,
@@ -6929,18 +6932,12 @@ GPUNN_API gpunn_tensor *gpunn_dice_loss_(gpunn_tensor *x, gpunn_tensor *target, 
     if (args.batch) axes.axis[count++] = 0;
     for (int i = 2; i < x->rank; i++) axes.axis[count++] = i;
     axes.axis[count] = GPUNN_END;
-    gpunn_tensor *product = gpunn_mul(x, target),
-                 *of_x = product && args.squared ? gpunn_square(x)
-                         : product               ? x
-                                                 : NULL,
-                 *of_target = of_x && args.squared ? gpunn_square(target)
-                              : of_x               ? target
-                                                   : NULL,
-                 *loss = NULL;
-    sums[0] = of_target ? gpunn_sum(product, axes, false) : NULL;
-    sums[1] = sums[0] ? gpunn_sum(of_x, axes, false) : NULL;
-    sums[2] = sums[1] ? gpunn_sum(of_target, axes, false) : NULL;
-    loss = gpunn__formula_of("1 - (2 * x + a) / (y + z + a)", sums, 3, args.smooth, 0);
+    gpunn_tensor *product = gpunn_mul(x, target), *of_x = args.squared ? gpunn_square(x) : x,
+                 *of_target = args.squared ? gpunn_square(target) : target;
+    sums[0] = gpunn_sum(product, axes, false);
+    sums[1] = gpunn_sum(of_x, axes, false);
+    sums[2] = gpunn_sum(of_target, axes, false);
+    gpunn_tensor *loss = gpunn__formula_of("1 - (2 * x + a) / (y + z + a)", sums, 3, args.smooth, 0);
     return gpunn__end_loss(&call, loss, args.reduction);
 }
 
@@ -7050,8 +7047,8 @@ GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits, gpunn_tensor *label
     gpunn__call call;
     if (!gpunn__begin_classes(&call, "accuracy", logits, labels)) return NULL;
     gpunn_tensor *best = gpunn_argmax(logits, 1, false);
-    gpunn_tensor *guess = best ? gpunn_cast(best, GPUNN_F32) : NULL, *truth = guess ? gpunn_cast(labels, GPUNN_F32) : NULL;
-    gpunn_tensor *mean = gpunn__reduce_loss(truth ? gpunn_eq(guess, truth) : NULL, GPUNN_REDUCE_MEAN);
+    gpunn_tensor *guess = gpunn_cast(best, GPUNN_F32), *truth = gpunn_cast(labels, GPUNN_F32);
+    gpunn_tensor *mean = gpunn__reduce_loss(gpunn_eq(guess, truth), GPUNN_REDUCE_MEAN);
     return gpunn__made(&call, mean);
 }
 

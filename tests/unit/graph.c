@@ -256,6 +256,14 @@ static void test_null_operands(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "mul: b belongs to another model; all operands must belong to one", gpunn_mul(f->three, x));
     REFUSED(f, GPUNN_ERR_DTYPE, "mul: b is i64, but f32 is needed; convert it with gpunn_cast", gpunn_mul(f->rows, f->labels));
     gpunn_model_destroy(other);
+    /* A chain behind a failure has nothing to add to it, here or among the failures without a device. */
+    gpunn_clear_error(NULL);
+    assert_null(gpunn_relu(gpunn_sqrt(gpunn_add(f->three, input(f, SHAPE(4))))));
+    assert_string_equal(gpunn_error(NULL), "");
+    gpunn_clear_error(f->dev);
+    assert_null(gpunn_relu(NULL));
+    assert_string_equal(gpunn_error(NULL), "relu: x is NULL");
+    gpunn_clear_error(NULL);
 }
 
 /* ---- elementwise ---- */
