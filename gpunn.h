@@ -335,14 +335,15 @@
 #endif
 
 #if defined(__GNUC__)
-#define GPUNN__CHECK_RESULT __attribute__((warn_unused_result))
+/* What a function returns whose failure must not go unseen. */
+#define GPUNN__STATUS __attribute__((warn_unused_result)) gpunn_status
 #ifdef __MINGW32__
 #define GPUNN__PRINTF(text, first) __attribute__((format(gnu_printf, text, first)))
 #else
 #define GPUNN__PRINTF(text, first) __attribute__((format(printf, text, first)))
 #endif
 #else
-#define GPUNN__CHECK_RESULT
+#define GPUNN__STATUS gpunn_status
 #define GPUNN__PRINTF(text, first)
 #endif
 
@@ -2224,14 +2225,14 @@ GPUNN__INLINE void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32
 
 /* ==== shared by optimizer, files and loader (defined in >>graph, >>plan and >>run) ==================================== */
 /* Lays out memory for tensors that have none yet and draws their initial values. */
-GPUNN__PRIVATE gpunn_status gpunn__commit(gpunn_model *model);
+GPUNN__PRIVATE GPUNN__STATUS gpunn__commit(gpunn_model *model);
 GPUNN__PRIVATE float      *gpunn__weights(const gpunn_tensor *t); /* backend memory of a laid-out parameter, buffer or constant */
 GPUNN__PRIVATE int64_t     gpunn__count(const gpunn_tensor *t, int64_t batch); /* elements at that batch size; -1: too many */
 GPUNN__PRIVATE const char *gpunn__shape_text(const gpunn_tensor *t, char text[128]); /* "[batch, 3, 32, 32]" */
 /* Drops the plans: call when what they depend on has changed. */
 GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model);
 /* Forward and backward of one training step; with opt (prepared), its clipping and update too. */
-GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt);
+GPUNN__PRIVATE GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt);
 /* A node's op, attributes, dtype and shape, and a tensor's dtype and shape alone, as the generator writes them (>>spec). */
 enum { GPUNN__TEXT_SIZE = 512 };
 GPUNN__PRIVATE void gpunn__node_text(const gpunn_tensor *t, char *out, size_t size);
@@ -2239,9 +2240,9 @@ GPUNN__PRIVATE void gpunn__external_text(const gpunn_tensor *t, char *out, size_
 /* The SHA-256 of the canonical text (>>spec) of a model's first `count` tensors, in hexadecimal digits. */
 GPUNN__PRIVATE void gpunn__model_sha256(const gpunn_model *model, int count, char hex[65]);
 /* An optimizer's part of it (>>optimizer): all at once; or its updates put into a run, and after that run its steps counted. */
-static gpunn_status gpunn__optimizer_update(gpunn_optimizer *opt);
-static void         gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run);
-static void         gpunn__optimizer_advance(gpunn_optimizer *opt);
+static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt);
+static void          gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run);
+static void          gpunn__optimizer_advance(gpunn_optimizer *opt);
 /* Call after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
 
@@ -2610,8 +2611,8 @@ GPUNN_API void gpunn_empty_cache(gpunn_device *dev)
 #define GPUNN__BAD_VALUE                                                                                            \
     "the %s is %s at training step %llu, which changed no weight: check the data, lower the learning rate or clip " \
     "gradients; in the model, look for a division by 0 or a log of 0"
-static gpunn_status gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what);
-static gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, gpunn_status status); /* >>plan */
+static GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what);
+static gpunn_status  gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, gpunn_status status); /* >>plan */
 
 static gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status)
 {
@@ -2645,7 +2646,7 @@ static const char *gpunn__not_finite(const void *value, size_t size)
     return bits < infinite ? NULL : bits == infinite ? "infinite" : "NaN";
 }
 
-static gpunn_status gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
+static GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
 {
     gpunn_status status = dev->backend->execute(dev->context, run);
     if (status != GPUNN_OK)
@@ -9229,7 +9230,7 @@ static void gpunn__overlay_steps(gpunn__plan *plan)
 }
 
 /* Offsets in the arena: slots by falling size, each in the lowest gap between those that live at the same time. */
-static gpunn_status gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
+static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
 {
     int    count = 0;
     size_t bytes = (size_t)plan->slot_count * sizeof(int);
@@ -9312,7 +9313,7 @@ static bool gpunn__share_saved(gpunn__builder *b, gpunn_step *forward, void **sa
 }
 
 /* A kernel that the backend cannot run here: its nodes are planned as single ops. */
-static gpunn_status gpunn__decline_group(gpunn__builder *b, const gpunn_step *step)
+static GPUNN__STATUS gpunn__decline_group(gpunn__builder *b, const gpunn_step *step)
 {
     gpunn_device *dev = b->model->dev;
     char          text[GPUNN__ERROR_SIZE];
@@ -9324,7 +9325,7 @@ static gpunn_status gpunn__decline_group(gpunn__builder *b, const gpunn_step *st
 }
 
 /* Asks the backend what each step needs beyond its operands, and makes slots of it. */
-static gpunn_status gpunn__prepare_steps(gpunn__builder *b)
+static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
 {
     gpunn__plan  *plan = b->plan;
     gpunn_device *dev = b->model->dev;
@@ -9416,7 +9417,7 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
     return used;
 }
 
-static gpunn_status gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *outputs)
+static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *outputs)
 {
     gpunn_model *model = b->model;
     gpunn__plan *plan = b->plan;
@@ -9532,14 +9533,14 @@ GPUNN__PRIVATE float *gpunn__weights(const gpunn_tensor *t)
     return t->model->weights + t->offset;
 }
 
-static gpunn_status gpunn__upload_weights(gpunn_model *model, float *to, const float *host, int64_t count)
+static GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, float *to, const float *host, int64_t count)
 {
     gpunn_status status = model->dev->backend->upload(model->dev->context, to, host, (size_t)count * sizeof(float));
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(model->dev, "writing weights", status);
 }
 
 /* Fills fresh weights: the old ones, then the initial values of the new tensors. staging: as long as the largest part. */
-static gpunn_status gpunn__fill_weights(gpunn_model *model, float *fresh, float *staging, int64_t staging_count)
+static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, float *staging, int64_t staging_count)
 {
     gpunn_device *dev = model->dev;
     gpunn_status  status = GPUNN_OK;
@@ -9566,7 +9567,7 @@ static gpunn_status gpunn__fill_weights(gpunn_model *model, float *fresh, float 
     return status;
 }
 
-GPUNN__PRIVATE gpunn_status gpunn__commit(gpunn_model *model)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__commit(gpunn_model *model)
 {
     if (model->laid_out == model->tensor_count) return GPUNN_OK;
     gpunn_device *dev = model->dev;
@@ -9606,7 +9607,7 @@ GPUNN__PRIVATE gpunn_status gpunn__commit(gpunn_model *model)
 }
 
 /* Gradients of all parameters; zero where new. What they held is lost when parameters have been added. */
-static gpunn_status gpunn__commit_gradients(gpunn_model *model)
+static GPUNN__STATUS gpunn__commit_gradients(gpunn_model *model)
 {
     gpunn_device *dev = model->dev;
     if (model->gradient_capacity >= model->gradient_count) return GPUNN_OK;
@@ -9623,7 +9624,7 @@ static gpunn_status gpunn__commit_gradients(gpunn_model *model)
 }
 
 /* Room for the weights in 16 bits. */
-static gpunn_status gpunn__commit_half(gpunn_model *model)
+static GPUNN__STATUS gpunn__commit_half(gpunn_model *model)
 {
     gpunn_device *dev = model->dev;
     if (model->half_capacity >= model->weight_count) return GPUNN_OK;
@@ -9638,7 +9639,7 @@ static gpunn_status gpunn__commit_half(gpunn_model *model)
 }
 
 /* Memory for a plan and its pointers. After a failure the plan is as it was: the next run tries again. */
-static gpunn_status gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
+static GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
 {
     gpunn_device *dev = model->dev;
     gpunn_status  status = gpunn__commit(model);
@@ -9756,7 +9757,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
     return plan;
 }
 
-static gpunn_status gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int from, int to)
+static GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int from, int to)
 {
     for (int i = from; i < to; i++) {
         gpunn_status status = dev->backend->run(dev->context, &plan->steps[i]);
@@ -9805,7 +9806,7 @@ GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
 static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes);
 
 /* Forward, loss, backward, one part after another. */
-static gpunn_status gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan)
+static GPUNN__STATUS gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan)
 {
     gpunn_device *dev = loss->model->dev;
     gpunn_status  status = gpunn__run_steps(dev, plan, 0, plan->forward_count);
@@ -9831,7 +9832,7 @@ static bool gpunn__all_frozen(const gpunn_model *model)
 }
 
 /* Which gradients the steps add to. Where one step writes several, of which some have been reached before, the others begin at 0. */
-static gpunn_status gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan)
+static GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan)
 {
     gpunn_device *dev = model->dev;
     for (int i = 0; i < plan->reached_count; i++) *plan->first_write[i] = false;
@@ -9848,7 +9849,7 @@ static gpunn_status gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan)
     return GPUNN_OK;
 }
 
-GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt)
 {
     if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
     gpunn_model  *model = loss->model;
@@ -9923,7 +9924,7 @@ static bool gpunn__kernel_occurs(const gpunn_model *model, const gpunn_kernel *k
 }
 
 /* Says how much of a set for another model serves this one: as a warning, or, in strict use, as an error. */
-static gpunn_status gpunn__report_stale(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernel_policy policy)
+static GPUNN__STATUS gpunn__report_stale(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernel_policy policy)
 {
     gpunn_device       *dev = model->dev;
     int                 found = 0;
@@ -10050,7 +10051,7 @@ static gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient)
 }
 
 /* Images of floats that came with their channels last. */
-static gpunn_status gpunn__channels_first(const gpunn_tensor *t, void *host, size_t bytes)
+static GPUNN__STATUS gpunn__channels_first(const gpunn_tensor *t, void *host, size_t bytes)
 {
     float *copy = (float *)gpunn__realloc(t->model->dev, NULL, 0, bytes);
     if (copy == NULL) return GPUNN_ERR_MEMORY;
@@ -10064,7 +10065,7 @@ static gpunn_status gpunn__channels_first(const gpunn_tensor *t, void *host, siz
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__read(gpunn_tensor *t, bool gradient, void *host, size_t bytes, const char *caller)
+static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, size_t bytes, const char *caller)
 {
     if (t == NULL || host == NULL)
         return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", caller,
@@ -10119,7 +10120,7 @@ GPUNN_API float gpunn_item(gpunn_tensor *t)
     return value;
 }
 
-static gpunn_status gpunn__write_input(gpunn_tensor *t, const void *host, size_t bytes)
+static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const void *host, size_t bytes)
 {
     gpunn_device *dev = t->model->dev;
     size_t        sample = (size_t)gpunn__count(t, 1) * gpunn_dtype_size(t->dtype);
@@ -10592,7 +10593,7 @@ GPUNN__PRIVATE void gpunn__cpu_end(gpunn__cpu_before before)
 }
 
 /* Sets the sentence that the core completes with op, layer and shapes. */
-GPUNN__PRIVATE gpunn_status gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
+GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
 
 /* Threads worth using for so many units of work (about one float read, computed and written each; a flop of a product counts
  * 1/16). */
@@ -11456,11 +11457,11 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
     return g;
 }
 
-GPUNN__PRIVATE gpunn_status gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action); /* >>map */
+GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action); /* >>map */
 
 /* An activation of its own: y = f(x), or, backward, gradient *= f'(x) in place. */
-static gpunn_status gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient,
-                                        bool backward)
+static GPUNN__STATUS gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_value *x, const gpunn_value *y,
+                                         gpunn_value *gradient, bool backward)
 {
     gpunn_attributes none;
     gpunn_step       step;
@@ -11483,7 +11484,7 @@ static gpunn_status gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_valu
 
 /* Rows x [rows, in], y = x W^T + bias; dX = dY W, dW = dY^T X, dbias = 1^T dY. Evaluation plans keep W packed, and scaled by a
  * merged batch norm: cache = shift [out], packed W. */
-static gpunn_status gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     static const float one = 1;
     const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
@@ -11642,7 +11643,7 @@ GPUNN__PRIVATE void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn
 
 /* C = op(A) op(B); dA = dC op(B)^T and dB = op(A)^T dC, or their transposes where the operand is stored so, summed over the axes
  * along which the operand was repeated. */
-static gpunn_status gpunn__cpu_matmul(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_matmul(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const bool      ta = step->attr->transpose_a, tb = step->attr->transpose_b;
     gpunn_value     a = step->in[0], b = step->in[1], c = step->backward ? step->grad_out : step->out;
@@ -13011,7 +13012,7 @@ GPUNN__PRIVATE gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpun
 
 /* A step wants y or dx as its result, or one or two of y, dx and dweight as its gradients: one after the other, in the same
  * workspace; what is lowered of dx and dweight goes together. */
-GPUNN__PRIVATE gpunn_status gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__conv  v = gpunn__conv_shape(cpu, step);
     const bool   run = action != GPUNN__PREPARE, cached = !step->backward && !step->training;
@@ -13416,7 +13417,7 @@ GPUNN__PRIVATE void gpunn__pool_backward(void *arg, int index, int threads)
     }
 }
 
-GPUNN__PRIVATE gpunn_status gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__pool p = gpunn__pool_shape(step);
     int64_t     outputs = p.volumes * p.z.out * p.y.out * p.x.out, cells = p.volumes * p.z.n * p.y.n * p.x.n;
@@ -13760,7 +13761,7 @@ static void gpunn__sample_back_task(void *arg, int thread, int threads)
     }
 }
 
-GPUNN__PRIVATE gpunn_status gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__sampling s = gpunn__sampling_of(step);
     int             threads = gpunn__cpu_threads_for(cpu,
@@ -13830,7 +13831,7 @@ static void gpunn__affine_back_task(void *arg, int thread, int threads)
     }
 }
 
-GPUNN__PRIVATE gpunn_status gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value   *grid = step->backward ? &step->grad_out : &step->out;
     gpunn__affine_points a;
@@ -13989,7 +13990,7 @@ GPUNN__PRIVATE void gpunn__resize_backward(void *arg, int index, int threads)
     }
 }
 
-GPUNN__PRIVATE gpunn_status gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value      *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
     const gpunn_attributes *attr = step->attr;
@@ -14342,7 +14343,7 @@ static void gpunn__map_merge(gpunn__map_job *job)
     }
 }
 
-GPUNN__PRIVATE gpunn_status gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__map_job job;
     int64_t        count = step->out.count, partials = 0;
@@ -14462,7 +14463,7 @@ static void gpunn__cast_task(void *arg, int thread, int threads)
 #undef GPUNN__LOOP
 }
 
-static gpunn_status gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) {
         gpunn_dtype from = step->in[0].dtype, to = step->out.dtype;
@@ -14674,7 +14675,7 @@ static void gpunn__fill(void *to, const void *element, size_t size, int64_t n)
     }
 }
 
-static gpunn_status gpunn__cpu_permute(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_permute(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
     const gpunn_value *out = &step->out;
@@ -14687,7 +14688,7 @@ static gpunn_status gpunn__cpu_permute(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cpu_concat(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_concat(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     const gpunn_value *out = &step->out;
@@ -14702,7 +14703,7 @@ static gpunn_status gpunn__cpu_concat(gpunn__cpu *cpu, gpunn_step *step, gpunn__
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cpu_slice(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_slice(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
     const gpunn_value *out = &step->out;
@@ -14835,7 +14836,7 @@ static void gpunn__pad_back_task(void *arg, int index, int threads)
     }
 }
 
-static gpunn_status gpunn__cpu_pad_own(gpunn__cpu *cpu, const gpunn_step *step)
+static GPUNN__STATUS gpunn__cpu_pad_own(gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
     gpunn__padding     p;
@@ -14857,7 +14858,7 @@ static gpunn_status gpunn__cpu_pad_own(gpunn__cpu *cpu, const gpunn_step *step)
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) {
         gpunn_dtype dtype = step->out.dtype;
@@ -15226,7 +15227,7 @@ static void gpunn__spread_task(void *arg, int thread, int threads)
     }
 }
 
-static gpunn_status gpunn__cpu_reduce(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__reduce_kind kind)
+static GPUNN__STATUS gpunn__cpu_reduce(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__reduce_kind kind)
 {
     const gpunn_value *in = &step->in[0];
     const gpunn_value *out = &step->out;
@@ -15265,12 +15266,12 @@ static gpunn_status gpunn__cpu_reduce(gpunn__cpu *cpu, gpunn_step *step, gpunn__
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cpu_sum(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_sum(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__cpu_reduce(cpu, step, action, GPUNN__SUM);
 }
 
-static gpunn_status gpunn__cpu_max(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_max(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__cpu_reduce(cpu, step, action, GPUNN__MAX);
 }
@@ -15372,7 +15373,7 @@ static void gpunn__energy_back_task(void *arg, int thread, int threads)
     }
 }
 
-static gpunn_status gpunn__cpu_gradient_energy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_gradient_energy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__energy e = gpunn__energy_of(step);
     int           threads = gpunn__cpu_threads_for(cpu, (double)step->in[0].count * (double)e.count);
@@ -15502,7 +15503,7 @@ static void gpunn__pick_back_task(void *arg, int thread, int threads)
 }
 
 /* table: which operand is picked from; the other is the index. */
-static gpunn_status gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__pick *p, int table)
+static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__pick *p, int table)
 {
     p->index = &step->in[1 - table];
     if (action == GPUNN__BACKWARD) {
@@ -15525,7 +15526,7 @@ static gpunn_status gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__pick p;
     if (action == GPUNN__PREPARE) return GPUNN_OK;
@@ -15538,7 +15539,7 @@ static gpunn_status gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *step, gpun
     return gpunn__pick_run(cpu, step, action, &p, 1);
 }
 
-static gpunn_status gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__pick  p;
     gpunn__along a;
@@ -15554,7 +15555,7 @@ static gpunn_status gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *step, gpunn__
 }
 
 /* ---- expand: a map of one factor ------------------------------------------------------------------------------------------ */
-static gpunn_status gpunn__cpu_expand(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_expand(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn_attributes once = gpunn__no_attributes();
     gpunn_step       map = *step;
@@ -15594,7 +15595,7 @@ static void gpunn__cumsum_task(void *arg, int thread, int threads)
     }
 }
 
-static gpunn_status gpunn__cpu_cumsum(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_cumsum(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__cumsum k;
     if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
@@ -15656,7 +15657,7 @@ static void gpunn__topk_task(void *arg, int thread, int threads)
     }
 }
 
-static gpunn_status gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__topk t;
     gpunn__along_axis(&t.along, &step->in[0], step->attr->axis);
@@ -15722,7 +15723,7 @@ static void gpunn__argmax_task(void *arg, int thread, int threads)
     }
 }
 
-static gpunn_status gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__along a;
     gpunn__along_axis(&a, &step->in[0], step->attr->axis);
@@ -15881,7 +15882,7 @@ static void gpunn__softmax_gradient_task(void *arg, int thread, int threads)
     GPUNN__FIXED(a->log, gpunn__softmax_gradient, a, begin, end, tiles);
 }
 
-static gpunn_status gpunn__softmax_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, bool log)
+static GPUNN__STATUS gpunn__softmax_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, bool log)
 {
     if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
     gpunn__along a;
@@ -15897,12 +15898,12 @@ static gpunn_status gpunn__softmax_run(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cpu_softmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_softmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__softmax_run(cpu, step, action, false);
 }
 
-static gpunn_status gpunn__cpu_log_softmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_log_softmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__softmax_run(cpu, step, action, true);
 }
@@ -16155,7 +16156,7 @@ static void gpunn__norm_task(void *arg, int thread, int threads)
     }
 }
 
-static gpunn_status gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *in = step->in;
     gpunn__norm        b;
@@ -16406,7 +16407,7 @@ static void gpunn__row_norm_finish(void *arg, int thread, int threads)
     }
 }
 
-static gpunn_status gpunn__row_norm_step(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, bool centered)
+static GPUNN__STATUS gpunn__row_norm_step(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, bool centered)
 {
     const gpunn_value *in = step->in;
     gpunn__row_norm    b;
@@ -16445,12 +16446,12 @@ static gpunn_status gpunn__row_norm_step(gpunn__cpu *cpu, gpunn_step *step, gpun
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cpu_layer_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_layer_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__row_norm_step(cpu, step, action, true);
 }
 
-static gpunn_status gpunn__cpu_rms_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_rms_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__row_norm_step(cpu, step, action, false);
 }
@@ -16549,7 +16550,7 @@ static void gpunn__group_norm_task(void *arg, int thread, int threads)
     }
 }
 
-static gpunn_status gpunn__cpu_group_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_group_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *in = step->in;
     gpunn__group_norm  b;
@@ -16671,7 +16672,7 @@ static gpunn__drop gpunn__drop_of(const gpunn_step *step)
     return d;
 }
 
-static gpunn_status gpunn__cpu_dropout(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_dropout(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
     gpunn__drop d = gpunn__drop_of(step);
@@ -16941,7 +16942,7 @@ static void gpunn__attention_backward(void *arg, int thread, int threads)
         gpunn__attention_backward_head(a, unit / a->kv_heads, unit % a->kv_heads, a->workspace + thread * a->each);
 }
 
-static gpunn_status gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *in = step->in, *y = step->backward ? &step->grad_out : &step->out, *mask = &in[3];
     const bool         packed = in[0].rank == 5, last = packed || step->attr->heads_last;
@@ -17333,7 +17334,7 @@ static void gpunn__recurrent_move(gpunn__recurrent_job *j, int64_t first, int64_
     j->origin = gpunn__recurrent_time(j, j->direction ? last - 1 : first);
 }
 
-static gpunn_status gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__recurrent_job j = gpunn__recurrent_of(step);
     const int64_t        states = j.batch * j.hidden, rows = j.gates * j.hidden, chunk = gpunn__recurrent_chunk(&j);
@@ -17464,7 +17465,7 @@ static void gpunn__recurrent_gradients(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     }
 }
 
-static gpunn_status gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__recurrent_job j = gpunn__recurrent_of(step);
     const int64_t        states = j.batch * j.hidden, share = j.length * j.batch * j.width, chunk = gpunn__recurrent_chunk(&j);
@@ -17509,17 +17510,17 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step,
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cpu_rnn(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_rnn(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return step->backward ? gpunn__recurrent_backward(cpu, step, action) : gpunn__recurrent_forward(cpu, step, action);
 }
 
-static gpunn_status gpunn__cpu_lstm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_lstm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__cpu_rnn(cpu, step, action);
 }
 
-static gpunn_status gpunn__cpu_gru(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_gru(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__cpu_rnn(cpu, step, action);
 }
@@ -17671,7 +17672,7 @@ static void gpunn__loss_backward_task(void *arg, int thread, int threads)
     }
 }
 
-static gpunn_status gpunn__class_loss_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, bool softmax)
+static GPUNN__STATUS gpunn__class_loss_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, bool softmax)
 {
     const gpunn_value *in = step->in;
     gpunn__class_loss  l;
@@ -17730,12 +17731,12 @@ static gpunn_status gpunn__class_loss_run(gpunn__cpu *cpu, gpunn_step *step, gpu
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cpu_cross_entropy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_cross_entropy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__class_loss_run(cpu, step, action, true);
 }
 
-static gpunn_status gpunn__cpu_nll(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_nll(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__class_loss_run(cpu, step, action, false);
 }
@@ -17876,7 +17877,7 @@ static void gpunn__ctc_backward_task(void *arg, int thread, int threads)
 }
 
 /* Whether a sample's numbers are in range; which is not, in words. */
-static gpunn_status gpunn__ctc_check(gpunn__cpu *cpu, const gpunn__ctc *c, int64_t sample)
+static GPUNN__STATUS gpunn__ctc_check(gpunn__cpu *cpu, const gpunn__ctc *c, int64_t sample)
 {
     int64_t times = gpunn__ctc_number(c, 2, sample), length = gpunn__ctc_number(c, 3, sample);
     if (times < 0 || times > c->times || length < 0 || length > c->most)
@@ -17893,7 +17894,7 @@ static gpunn_status gpunn__ctc_check(gpunn__cpu *cpu, const gpunn__ctc *c, int64
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *x = &step->in[0];
     const int          sample = step->attr->batch_first ? 0 : 1;
@@ -18311,7 +18312,7 @@ static gpunn_update_numbers gpunn__update_decide(const gpunn_update *u)
     return n;
 }
 
-static gpunn_status gpunn__cpu_update(void *context, const gpunn_update *u)
+static GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u)
 {
     gpunn__update_job j;
     bool              betas = gpunn__has_betas(u->kind);
@@ -18360,7 +18361,7 @@ static void gpunn__squares_task(void *arg, int thread, int threads)
     }
 }
 
-static gpunn_status gpunn__cpu_sum_of_squares(void *context, const float *values, int64_t count, double *result)
+static GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const float *values, int64_t count, double *result)
 {
     gpunn__span s;
     s.x = values;
@@ -18385,7 +18386,7 @@ static void gpunn__scale_task(void *arg, int thread, int threads)
     }
 }
 
-static gpunn_status gpunn__cpu_scale(void *context, float *values, int64_t count, float scale, float limit)
+static GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int64_t count, float scale, float limit)
 {
     gpunn__span s;
     s.y = values;
@@ -18403,7 +18404,7 @@ static gpunn_status gpunn__cpu_scale(void *context, float *values, int64_t count
 #undef GPUNN__COLUMNS
 #undef GPUNN__TILE
 /* ==== >>cpu =========================================================================================================== */
-GPUNN__PRIVATE gpunn_status gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
@@ -18497,34 +18498,34 @@ static void gpunn__cpu_free(void *context, void *ptr, size_t bytes)
     (void)cpu->realloc_fn(cpu->user, (char *)ptr - shift, bytes + 2 * GPUNN__ALIGN, 0);
 }
 
-static gpunn_status gpunn__cpu_copy(void *context, void *to, const void *from, size_t bytes)
+static GPUNN__STATUS gpunn__cpu_copy(void *context, void *to, const void *from, size_t bytes)
 {
     (void)context;
     memcpy(to, from, bytes);
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cpu_fill(void *context, void *ptr, int byte, size_t bytes)
+static GPUNN__STATUS gpunn__cpu_fill(void *context, void *ptr, int byte, size_t bytes)
 {
     (void)context;
     memset(ptr, byte, bytes);
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cpu_synchronize(void *context)
+static GPUNN__STATUS gpunn__cpu_synchronize(void *context)
 {
     (void)context;
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cpu_turn(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_turn(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     (void)step;
     (void)action;
     return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU's convolutions take filters as they are");
 }
 
-static gpunn_status gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_kernel_program *program = &step->group.kernel->program[step->group.direction];
     void                       *data[GPUNN_MAX_OPERANDS];
@@ -18550,7 +18551,7 @@ static gpunn_status gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
 }
 
 /* An op of the program's. It only ever writes gradients; where they add up, it writes them to the workspace first. */
-static gpunn_status gpunn__cpu_custom(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_custom(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_custom_op *op = step->attr->custom;
     gpunn_value            grad_in[GPUNN_CUSTOM_INPUTS];
@@ -18587,7 +18588,7 @@ static gpunn_status gpunn__cpu_custom(gpunn__cpu *cpu, gpunn_step *step, gpunn__
 }
 
 /* One line per op, from the tables. */
-static gpunn_status gpunn__cpu_dispatch(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_dispatch(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     switch (step->op) {
 #define GPUNN__X(ENUM, name, ...) \
@@ -18598,12 +18599,12 @@ static gpunn_status gpunn__cpu_dispatch(gpunn__cpu *cpu, gpunn_step *step, gpunn
     }
 }
 
-static gpunn_status gpunn__cpu_prepare(void *context, gpunn_step *step)
+static GPUNN__STATUS gpunn__cpu_prepare(void *context, gpunn_step *step)
 {
     return gpunn__cpu_dispatch((gpunn__cpu *)context, step, GPUNN__PREPARE);
 }
 
-static gpunn_status gpunn__cpu_run(void *context, gpunn_step *step)
+static GPUNN__STATUS gpunn__cpu_run(void *context, gpunn_step *step)
 {
     gpunn__cpu_before before = gpunn__cpu_begin(context);
     gpunn_status status = gpunn__cpu_dispatch((gpunn__cpu *)context, step, step->backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
@@ -18612,8 +18613,8 @@ static gpunn_status gpunn__cpu_run(void *context, gpunn_step *step)
 }
 
 /* Nothing here is in 16 bits. */
-static gpunn_status gpunn__cpu_convert(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
-                                       int64_t count)
+static GPUNN__STATUS gpunn__cpu_convert(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                                        int64_t count)
 {
     (void)context, (void)to_dtype, (void)from_dtype;
     memcpy(to, from, (size_t)count * sizeof(float));
@@ -18920,8 +18921,8 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
 
 /* ---- state ----------------------------------------------------------------------------------------------------------- */
 /* State k, of `count` floats: what old (`kept` floats) holds, then what it starts from: averages the parameters, others a value. */
-static gpunn_status gpunn__state_fill(const gpunn_optimizer *opt, int k, float *state, int64_t count, const float *old,
-                                      int64_t kept)
+static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, float *state, int64_t count, const float *old,
+                                       int64_t kept)
 {
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
@@ -18954,7 +18955,7 @@ static bool gpunn__scales_loss(const gpunn_optimizer *opt)
 }
 
 /* Memory for the loss scale, where one is used. */
-static gpunn_status gpunn__scale_prepare(gpunn_optimizer *opt)
+static GPUNN__STATUS gpunn__scale_prepare(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
     if (!gpunn__scales_loss(opt) || opt->loss_scale) return GPUNN_OK;
@@ -18965,7 +18966,7 @@ static gpunn_status gpunn__scale_prepare(gpunn_optimizer *opt)
 }
 
 /* Brings kept_scale up to date, and lets go of the memory: the next step makes it anew. */
-static gpunn_status gpunn__scale_keep(gpunn_optimizer *opt)
+static GPUNN__STATUS gpunn__scale_keep(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
     if (opt->loss_scale == NULL) return GPUNN_OK;
@@ -18977,7 +18978,7 @@ static gpunn_status gpunn__scale_keep(gpunn_optimizer *opt)
 
 /* Lays out what is not yet laid out and makes parameters, steps and state cover it; all keep what they hold. Checkpoints call
  * this before they read or write them. Nothing is done, or allocated, unless the model has grown. */
-GPUNN__PRIVATE gpunn_status gpunn__optimizer_prepare(gpunn_optimizer *opt)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
 {
     gpunn_model *model = opt->model;
     if (model->swapped)
@@ -19133,7 +19134,7 @@ static int gpunn__list_blocks(gpunn_model *model, gpunn__moving *list, bool arri
     return count;
 }
 
-static gpunn_status gpunn__move_block(gpunn_device *from, gpunn_device *to, gpunn__moving *move, void *piece, size_t piece_bytes)
+static GPUNN__STATUS gpunn__move_block(gpunn_device *from, gpunn_device *to, gpunn__moving *move, void *piece, size_t piece_bytes)
 {
     static const char function[] = "gpunn_model_to";
     move->moved = gpunn__device_alloc(to, move->capacity);
@@ -19258,8 +19259,8 @@ static bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const *list, in
 }
 
 /* The 2-norm of all gradients; its being NaN or infinite is an error. */
-static gpunn_status gpunn__gradient_norm(gpunn_model *model, const char *function, gpunn_tensor *const *list, int count,
-                                         double *norm)
+static GPUNN__STATUS gpunn__gradient_norm(gpunn_model *model, const char *function, gpunn_tensor *const *list, int count,
+                                          double *norm)
 {
     gpunn_device *dev = model->dev;
     const char   *fault = NULL;
@@ -19358,7 +19359,7 @@ static void gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run)
 }
 
 /* The first `count` of opt->updates, one after another. */
-static gpunn_status gpunn__optimizer_apply(gpunn_optimizer *opt, int count)
+static GPUNN__STATUS gpunn__optimizer_apply(gpunn_optimizer *opt, int count)
 {
     gpunn_device *dev = opt->model->dev;
     for (int i = 0; i < count; i++) {
@@ -19369,7 +19370,7 @@ static gpunn_status gpunn__optimizer_apply(gpunn_optimizer *opt, int count)
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__optimizer_update(gpunn_optimizer *opt)
+static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt)
 {
     double       norm = 0;
     gpunn_status status = GPUNN_OK;
@@ -19416,7 +19417,7 @@ GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss
 }
 
 /* Every gradient there is becomes clamp(gradient * scale, +-limit). */
-static gpunn_status gpunn__scale_gradients(gpunn_model *model, const char *function, float scale, float limit)
+static GPUNN__STATUS gpunn__scale_gradients(gpunn_model *model, const char *function, float scale, float limit)
 {
     gpunn_device *dev = model->dev;
     gpunn_status  status = GPUNN_OK;
@@ -19538,14 +19539,14 @@ static double gpunn__scheduled_lr(const gpunn_optimizer *opt)
 
 #define GPUNN__COUNTER (INT64_MAX / 2) /* the largest number of steps, so that counting on cannot overflow */
 
-static gpunn_status gpunn__schedule_bad_count(gpunn_device *dev, const char *name, int64_t count, const char *most)
+static GPUNN__STATUS gpunn__schedule_bad_count(gpunn_device *dev, const char *name, int64_t count, const char *most)
 {
     return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_set_schedule: %s is %lld; it must be from 0 to %s", name, (long long)count,
                        most);
 }
 
 /* Puts the defaults in and checks all that a checkpoint keeps, be it read by the type or not. */
-static gpunn_status gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_args *s)
+static GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_args *s)
 {
     static const char   function[] = "gpunn_set_schedule";
     gpunn_schedule_type type = s->type;
@@ -19691,7 +19692,7 @@ static const char *gpunn__tail(const char *path)
 }
 
 /* doing: "read" or "write". */
-static gpunn_status gpunn__file_fail(gpunn_device *dev, const char *doing, const char *path, int error)
+static GPUNN__STATUS gpunn__file_fail(gpunn_device *dev, const char *doing, const char *path, int error)
 {
     const char *remedy = "check the path and the disk";
     switch (error) {
@@ -19865,7 +19866,7 @@ static int gpunn__open_beside(gpunn__file *f, int flags)
 }
 
 /* A failure here leaves nothing to discard. */
-GPUNN__PRIVATE gpunn_status gpunn__file_open(gpunn_device *dev, const char *path, gpunn__file *f)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *path, gpunn__file *f)
 {
     f->dev = dev;
     f->path = path;
@@ -19921,7 +19922,7 @@ GPUNN__PRIVATE gpunn_status gpunn__file_write(gpunn__file *f, const void *data, 
 }
 
 /* The target is the new file, safely on the disk, or what it was before. */
-GPUNN__PRIVATE gpunn_status gpunn__file_commit(gpunn__file *f)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
 {
     if (f->fd < 0) return f->status;
     gpunn__file_put(f, f->buffer, f->used);
@@ -20006,7 +20007,7 @@ GPUNN__PRIVATE void gpunn__reader_close(gpunn__reader *r)
 }
 
 /* What the file holds next: *got is smaller than bytes only at its end. */
-static gpunn_status gpunn__reader_raw(gpunn__reader *r, void *to, size_t bytes, size_t *got)
+static GPUNN__STATUS gpunn__reader_raw(gpunn__reader *r, void *to, size_t bytes, size_t *got)
 {
     *got = 0;
     while (*got < bytes) {
@@ -20021,14 +20022,14 @@ static gpunn_status gpunn__reader_raw(gpunn__reader *r, void *to, size_t bytes, 
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__reader_fill(gpunn__reader *r)
+static GPUNN__STATUS gpunn__reader_fill(gpunn__reader *r)
 {
     r->at = 0;
     return gpunn__reader_raw(r, r->buffer, sizeof r->buffer, &r->end);
 }
 
 /* A failure here leaves nothing to close. */
-GPUNN__PRIVATE gpunn_status gpunn__reader_open(gpunn_device *dev, const char *path, bool gz, gpunn__reader *r)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const char *path, bool gz, gpunn__reader *r)
 {
     r->dev = dev;
     r->path = path;
@@ -20070,7 +20071,7 @@ GPUNN__PRIVATE gpunn_status gpunn__reader_open(gpunn_device *dev, const char *pa
 }
 
 #ifdef GPUNN_ZLIB
-static gpunn_status gpunn__reader_inflate(gpunn__reader *r, unsigned char *to, size_t bytes, size_t *got)
+static GPUNN__STATUS gpunn__reader_inflate(gpunn__reader *r, unsigned char *to, size_t bytes, size_t *got)
 {
     z_stream *z = &r->zlib;
     *got = 0;
@@ -20107,7 +20108,7 @@ static gpunn_status gpunn__reader_inflate(gpunn__reader *r, unsigned char *to, s
 #endif
 
 /* *got is smaller than bytes only at the end. */
-static gpunn_status gpunn__reader_some(gpunn__reader *r, void *to, size_t bytes, size_t *got)
+static GPUNN__STATUS gpunn__reader_some(gpunn__reader *r, void *to, size_t bytes, size_t *got)
 {
 #ifdef GPUNN_ZLIB
     if (r->compressed) return gpunn__reader_inflate(r, (unsigned char *)to, bytes, got);
@@ -20135,7 +20136,7 @@ static gpunn_status gpunn__reader_some(gpunn__reader *r, void *to, size_t bytes,
 }
 
 /* Exactly that many bytes; fewer are an error. */
-GPUNN__PRIVATE gpunn_status gpunn__reader_read(gpunn__reader *r, void *to, size_t bytes)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_read(gpunn__reader *r, void *to, size_t bytes)
 {
     size_t       got;
     gpunn_status status = gpunn__reader_some(r, to, bytes, &got);
@@ -20147,7 +20148,7 @@ GPUNN__PRIVATE gpunn_status gpunn__reader_read(gpunn__reader *r, void *to, size_
 }
 
 /* Nothing may follow; for compressed files this checks the last checksum too. */
-GPUNN__PRIVATE gpunn_status gpunn__reader_end(gpunn__reader *r)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_end(gpunn__reader *r)
 {
     char         byte;
     size_t       got;
@@ -20393,7 +20394,7 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
 
 /* ---- making and asking ----------------------------------------------------------------------------------------------- */
 /* Checks field f of the arguments and works out its conversion. */
-static gpunn_status gpunn__loader_field_check(gpunn_loader *loader, int f)
+static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
 {
     static const char        function[] = "gpunn_loader_create";
     const gpunn_loader_args *args = &loader->args;
@@ -20463,7 +20464,7 @@ static bool gpunn__batch_reserve(gpunn_loader *loader, size_t bytes, size_t *pla
                       &loader->batch_bytes);
 }
 
-static gpunn_status gpunn__loader_setup(gpunn_loader *loader)
+static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
 {
     static const char  function[] = "gpunn_loader_create";
     gpunn_loader_args *args = &loader->args;
@@ -20575,7 +20576,7 @@ GPUNN__PRIVATE void gpunn__loader_state(const gpunn_loader *loader, int64_t *epo
     *position = loader->position;
 }
 
-GPUNN__PRIVATE gpunn_status gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position)
 {
     if (epoch < 0 || position < 0 || position > loader->batches)
         return gpunn__fail(loader->model->dev, GPUNN_ERR_FORMAT,
@@ -20984,7 +20985,8 @@ static void gpunn__decode(const gpunn__encoding *encoding, const unsigned char *
 }
 
 /* The next count elements of the file as encoding->dtype; swapped: they are big-endian. */
-static gpunn_status gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding, bool swapped, size_t count, void *out)
+static GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding, bool swapped, size_t count,
+                                          void *out)
 {
     unsigned char raw[8192];
     size_t        bytes = encoding->bytes, wide = gpunn_dtype_size(encoding->dtype);
@@ -21186,7 +21188,7 @@ static void gpunn__archive_close(gpunn__archive *a)
 }
 
 /* What the header says, checked. */
-static gpunn_status gpunn__archive_header(gpunn__archive *a)
+static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
 {
     gpunn__reader *r = &a->reader;
     gpunn_device  *dev = r->dev;
@@ -21250,7 +21252,7 @@ static gpunn_status gpunn__archive_header(gpunn__archive *a)
 }
 
 /* A failure here leaves nothing to close. */
-static gpunn_status gpunn__archive_open(gpunn_device *dev, const char *path, gpunn__archive *a)
+static GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const char *path, gpunn__archive *a)
 {
     a->header = NULL;
     a->header_bytes = 0;
@@ -21264,7 +21266,7 @@ static gpunn_status gpunn__archive_open(gpunn_device *dev, const char *path, gpu
 }
 
 /* Reads every tensor that has a place. The tables are out of order afterwards. */
-static gpunn_status gpunn__archive_read(gpunn__archive *a)
+static GPUNN__STATUS gpunn__archive_read(gpunn__archive *a)
 {
     gpunn_status status = GPUNN_OK;
     gpunn__table_sort(&a->tensors, gpunn__entry_by_offset);
@@ -21367,7 +21369,7 @@ static size_t gpunn__stage_bytes(const gpunn_model *model, const gpunn_optimizer
 }
 
 /* Copies between the stage and the device. */
-static gpunn_status gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, char *stage, bool upload)
+static GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, char *stage, bool upload)
 {
     gpunn_device        *dev = model->dev;
     const gpunn_backend *backend = dev->backend;
@@ -21441,8 +21443,8 @@ static bool gpunn__is_checkpoint(const gpunn__archive *a)
 }
 
 /* Fills a stage (NULL: nothing to load) with what the file has for model and optimizer, all of it read. */
-static gpunn_status gpunn__stage_fill(gpunn__archive *a, gpunn_model *model, gpunn_optimizer *opt, const gpunn_load_args *args,
-                                      const char *function, char **stage)
+static GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *model, gpunn_optimizer *opt, const gpunn_load_args *args,
+                                       const char *function, char **stage)
 {
     gpunn_device     *dev = model->dev;
     size_t            bytes = gpunn__stage_bytes(model, opt);
@@ -21609,7 +21611,7 @@ static bool gpunn__history_note(const gpunn__archive *a, int64_t at, int64_t *bi
 }
 
 /* As many epochs as the record says, in memory of their own. */
-static gpunn_status gpunn__resume_history(const gpunn__archive *a, gpunn__fit_record *record)
+static GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, gpunn__fit_record *record)
 {
     gpunn_device *dev = a->reader.dev;
     int64_t       count = (int64_t)record->epochs * GPUNN__EPOCH_NOTES, bits;
@@ -21646,7 +21648,7 @@ static const char *gpunn__resume_index(const gpunn__resume_field *field, int i, 
     return text;
 }
 
-static gpunn_status gpunn__resume_read(const gpunn__archive *a, gpunn__resume *resume)
+static GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, gpunn__resume *resume)
 {
     gpunn_device       *dev = a->reader.dev;
     const char         *path = gpunn__tail(a->reader.path), *function = "gpunn_checkpoint_load", *name = resume->opt.name;
@@ -21859,8 +21861,8 @@ static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *wh
 }
 
 /* emit walks over `what`. */
-static gpunn_status gpunn__archive_write(gpunn_device *dev, const char                                                  *path,
-                                         void (*emit)(gpunn__writer *w, gpunn__pass pass, const void *what), const void *what)
+static GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char                                                  *path,
+                                          void (*emit)(gpunn__writer *w, gpunn__pass pass, const void *what), const void *what)
 {
     gpunn__file   file;
     gpunn__writer w;
@@ -23843,7 +23845,7 @@ GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array)
 }
 
 /* The checks that all readers begin with; out is empty afterwards. */
-static gpunn_status gpunn__array_begin(gpunn_device *dev, const char *function, bool arguments, gpunn_array *out)
+static GPUNN__STATUS gpunn__array_begin(gpunn_device *dev, const char *function, bool arguments, gpunn_array *out)
 {
     if (dev == NULL || out == NULL || !arguments)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: %s is NULL", function, dev == NULL ? "the device" : "an argument");
@@ -23852,8 +23854,8 @@ static gpunn_status gpunn__array_begin(gpunn_device *dev, const char *function, 
 }
 
 /* Allocates out for what a header claims, which the file must be able to hold. */
-static gpunn_status gpunn__array_alloc(const gpunn__reader *r, const gpunn__encoding *encoding, int rank, const int64_t *dim,
-                                       gpunn_array *out)
+static GPUNN__STATUS gpunn__array_alloc(const gpunn__reader *r, const gpunn__encoding *encoding, int rank, const int64_t *dim,
+                                        gpunn_array *out)
 {
     gpunn_device *dev = r->dev;
     const char   *path = gpunn__tail(r->path);
@@ -23888,7 +23890,7 @@ static size_t gpunn__array_count(const gpunn_array *array)
 }
 
 /* Bytes 0, 0, type, rank, then rank dimensions and the elements, all big-endian (yann.lecun.com/exdb/mnist). */
-static gpunn_status gpunn__idx_body(gpunn__reader *r, gpunn_array *out)
+static GPUNN__STATUS gpunn__idx_body(gpunn__reader *r, gpunn_array *out)
 {
     unsigned char          head[4], raw[4 * GPUNN_MAX_RANK];
     int64_t                dim[GPUNN_MAX_RANK];
@@ -23913,8 +23915,8 @@ static gpunn_status gpunn__idx_body(gpunn__reader *r, gpunn_array *out)
 }
 
 /* Opens a file, lets body read it into out, and leaves out empty after a failure. */
-static gpunn_status gpunn__array_read(gpunn_device *dev, const char *function, const char *path,
-                                      gpunn_status (*body)(gpunn__reader *r, gpunn_array *out), gpunn_array *out)
+static GPUNN__STATUS gpunn__array_read(gpunn_device *dev, const char *function, const char *path,
+                                       gpunn_status (*body)(gpunn__reader *r, gpunn_array *out), gpunn_array *out)
 {
     gpunn__reader r;
     gpunn_status  status = gpunn__array_begin(dev, function, path != NULL, out);
@@ -23969,7 +23971,7 @@ static bool gpunn__npy_header(gpunn__json *j, gpunn__slice *type, bool *fortran,
 }
 
 /* The elements, whose first dimension varies fastest in the file, to their places in row-major order. */
-static gpunn_status gpunn__npy_fortran(gpunn__reader *r, const gpunn__encoding *encoding, bool swapped, gpunn_array *out)
+static GPUNN__STATUS gpunn__npy_fortran(gpunn__reader *r, const gpunn__encoding *encoding, bool swapped, gpunn_array *out)
 {
     unsigned char chunk[8192];
     size_t        wide = gpunn_dtype_size(out->dtype), left = gpunn__array_count(out), stride[GPUNN_MAX_RANK], at = 0;
@@ -23994,7 +23996,7 @@ static gpunn_status gpunn__npy_fortran(gpunn__reader *r, const gpunn__encoding *
 }
 
 /* "\x93NUMPY", version, length of the header (2 bytes, from version 2 on 4), the header (numpy.lib.format). */
-static gpunn_status gpunn__npy_body(gpunn__reader *r, gpunn_array *out)
+static GPUNN__STATUS gpunn__npy_body(gpunn__reader *r, gpunn_array *out)
 {
     char          header[16384], shown[128];
     unsigned char head[12] = {0};
@@ -24085,7 +24087,7 @@ GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, cons
 }
 
 /* Makes room in an array of n items of that many bytes for one more. */
-static gpunn_status gpunn__array_grow(gpunn_device *dev, gpunn_array *array, size_t n, size_t item)
+static GPUNN__STATUS gpunn__array_grow(gpunn_device *dev, gpunn_array *array, size_t n, size_t item)
 {
     size_t wanted = n ? 2 * n : 1024, bytes;
     if ((n + 1) * item <= array->bytes) return GPUNN_OK;
@@ -24098,8 +24100,8 @@ static gpunn_status gpunn__array_grow(gpunn_device *dev, gpunn_array *array, siz
 }
 
 /* Appends the records of one file: for 100 classes a coarse label, which is skipped; a label; 3072 bytes of image. */
-static gpunn_status gpunn__cifar_file(gpunn_device *dev, const char *path, int classes, gpunn_array *images, gpunn_array *labels,
-                                      size_t *n)
+static GPUNN__STATUS gpunn__cifar_file(gpunn_device *dev, const char *path, int classes, gpunn_array *images, gpunn_array *labels,
+                                       size_t *n)
 {
     enum { IMAGE = 3 * 32 * 32 };
     unsigned char record[IMAGE + 2];
@@ -24271,7 +24273,7 @@ static void gpunn__mean_count(gpunn__mean *mean, float loss, float metric, int s
 }
 
 /* Counts the batches that wait. */
-static gpunn_status gpunn__mean_settle(gpunn__mean *mean)
+static GPUNN__STATUS gpunn__mean_settle(gpunn__mean *mean)
 {
     float values[2 * GPUNN__LOGGED];
     if (mean->waiting == 0) return GPUNN_OK;
@@ -24283,7 +24285,7 @@ static gpunn_status gpunn__mean_settle(gpunn__mean *mean)
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__mean_log(gpunn__mean *mean, gpunn_tensor *t, int column)
+static GPUNN__STATUS gpunn__mean_log(gpunn__mean *mean, gpunn_tensor *t, int column)
 {
     size_t      bytes;
     const void *memory = gpunn__memory_of(t, false, &bytes);
@@ -24294,7 +24296,7 @@ static gpunn_status gpunn__mean_log(gpunn__mean *mean, gpunn_tensor *t, int colu
 }
 
 /* Adds what the last run computed for a batch; metric may be NULL. */
-static gpunn_status gpunn__mean_add(gpunn__mean *mean, gpunn_tensor *loss, gpunn_tensor *metric, int samples)
+static GPUNN__STATUS gpunn__mean_add(gpunn__mean *mean, gpunn_tensor *loss, gpunn_tensor *metric, int samples)
 {
     gpunn_status status;
     mean->dev = loss->model->dev;
@@ -24315,7 +24317,7 @@ static gpunn_status gpunn__mean_add(gpunn__mean *mean, gpunn_tensor *loss, gpunn
 }
 
 /* After the last batch. */
-static gpunn_status gpunn__mean_end(gpunn__mean *mean)
+static GPUNN__STATUS gpunn__mean_end(gpunn__mean *mean)
 {
     gpunn_status status = gpunn__mean_settle(mean);
     if (mean->log) gpunn__device_free(mean->dev, mean->log, 2 * GPUNN__LOGGED * sizeof *mean->log);
@@ -24330,7 +24332,7 @@ static void gpunn__mean_get(const gpunn__mean *mean, const gpunn_tensor *metric,
 }
 
 /* Whether t, called `what` in messages, is one F32 number of that model. */
-static gpunn_status gpunn__check_number(const gpunn_model *model, const gpunn_tensor *t, const char *function, const char *what)
+static GPUNN__STATUS gpunn__check_number(const gpunn_model *model, const gpunn_tensor *t, const char *function, const char *what)
 {
     char text[128];
     if (t->model != model)
@@ -24400,7 +24402,7 @@ static const char *gpunn__number(char text[32], double value, int digits)
     return text;
 }
 
-static gpunn_status gpunn__write_csv(gpunn_device *dev, const char *path, const gpunn__epoch *epochs, int count)
+static GPUNN__STATUS gpunn__write_csv(gpunn_device *dev, const char *path, const gpunn__epoch *epochs, int count)
 {
     gpunn__file  file;
     gpunn_status status = gpunn__file_open(dev, path, &file);
@@ -24482,8 +24484,8 @@ static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const 
     }
 }
 
-static gpunn_status gpunn__write_svg(gpunn_device *dev, const char *path, const gpunn__epoch *epochs, int count,
-                                     const char *metric)
+static GPUNN__STATUS gpunn__write_svg(gpunn_device *dev, const char *path, const gpunn__epoch *epochs, int count,
+                                      const char *metric)
 {
     gpunn__file  file;
     gpunn_status status = gpunn__file_open(dev, path, &file);
@@ -24515,7 +24517,7 @@ typedef struct gpunn__fit {
     gpunn__fit_record    *record; /* the optimizer's */
 } gpunn__fit;
 
-static gpunn_status gpunn__fit_report(gpunn__fit *fit)
+static GPUNN__STATUS gpunn__fit_report(gpunn__fit *fit)
 {
     gpunn_progress *p = &fit->progress;
     p->seconds = gpunn__seconds() - fit->began;
@@ -24525,7 +24527,7 @@ static gpunn_status gpunn__fit_report(gpunn__fit *fit)
 }
 
 /* The batches that are left of the training loader's epoch. */
-static gpunn_status gpunn__fit_batches(gpunn__fit *fit)
+static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
 {
     const gpunn_fit_args *args = fit->args;
     gpunn_progress       *p = &fit->progress;
@@ -24558,7 +24560,7 @@ static gpunn_status gpunn__fit_batches(gpunn__fit *fit)
 }
 
 /* The history's files. */
-static gpunn_status gpunn__fit_files(gpunn__fit *fit)
+static GPUNN__STATUS gpunn__fit_files(gpunn__fit *fit)
 {
     const gpunn_fit_args    *args = fit->args;
     const gpunn__fit_record *record = fit->record;
@@ -24570,7 +24572,7 @@ static gpunn_status gpunn__fit_files(gpunn__fit *fit)
 }
 
 /* Validation, and the weights where they are the best so far: of the averages, where the optimizer keeps them. */
-static gpunn_status gpunn__fit_validate(gpunn__fit *fit, float *watched)
+static GPUNN__STATUS gpunn__fit_validate(gpunn__fit *fit, float *watched)
 {
     const gpunn_fit_args *args = fit->args;
     gpunn_progress       *p = &fit->progress;
@@ -24593,7 +24595,7 @@ static bool gpunn__fit_is_over(const gpunn__fit *fit)
 }
 
 /* Validation, schedule, files. */
-static gpunn_status gpunn__fit_epoch_end(gpunn__fit *fit)
+static GPUNN__STATUS gpunn__fit_epoch_end(gpunn__fit *fit)
 {
     const gpunn_fit_args *args = fit->args;
     gpunn_progress       *p = &fit->progress;
@@ -24624,7 +24626,7 @@ static gpunn_status gpunn__fit_epoch_end(gpunn__fit *fit)
 }
 
 /* Goes on from what the optimizer did before with this loss, or begins anew; room for the epochs to come. */
-static gpunn_status gpunn__fit_begin(gpunn__fit *fit)
+static GPUNN__STATUS gpunn__fit_begin(gpunn__fit *fit)
 {
     const gpunn_fit_args *args = fit->args;
     gpunn__fit_record    *record = fit->record;
@@ -24648,7 +24650,7 @@ static gpunn_status gpunn__fit_begin(gpunn__fit *fit)
     return args->epochs > 0 ? gpunn__fit_files(fit) : GPUNN_OK; /* a bad path shows before the work */
 }
 
-static gpunn_status gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args *args)
+static GPUNN__STATUS gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args *args)
 {
     static const char function[] = "gpunn_fit";
     gpunn_device     *dev = opt->model->dev;
