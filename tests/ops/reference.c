@@ -2,6 +2,8 @@
  * and random geometries of convolution and pooling. Forward, and the gradients of the input, weight and bias. */
 #include "../test.h"
 
+#include <float.h>
+
 static char   geometry[256]; /* of the case at work, for messages */
 static double allowance = 1; /* 3 for convolutions: Winograd's transforms round more than plain sums */
 
@@ -909,6 +911,94 @@ static void test_attention(void **state)
     for (int i = 0; i < COUNT(large); i++) {
         next_model(f);
         check_attention(f, large[i]);
+    }
+}
+
+/* Attention of 3 queries to s keys, of 8 elements each, q and k `size` large; with a mask that adds so much to every score. */
+typedef struct extreme {
+    run           r;
+    gpunn_tensor *t[3];
+    float        *value[3], *gradient[3];
+} extreme;
+
+static extreme run_extreme(fixture *f, int s, float size, float added)
+{
+    extreme x;
+    memset(&x, 0, sizeof x);
+    (void)snprintf(geometry, sizeof geometry, "attention, s %d, values of %g, a mask of %g", s, size, added);
+    float *mask = malloc((size_t)s * sizeof *mask);
+    for (int i = 0; i < s; i++) mask[i] = added;
+    next_model(f);
+    for (int i = 0; i < 3; i++) {
+        x.value[i] = test_randoms((i ? s : 3) * 8, 60 + (unsigned)i, size);
+        x.t[i] = add_input(f, i == 0 ? "q" : i == 1 ? "k" : "v", GPUNN_SHAPE(1, 1, i ? s : 3, 8), x.value[i], (i ? s : 3) * 8);
+    }
+    gpunn_attention_args args = {0};
+    if (added != 0) {
+        args.mask = MADE(f->dev, gpunn_input(f->model, "mask", GPUNN_F32, GPUNN_SHAPE(1, 1, 1, s)));
+        OK(f->dev, write_floats(args.mask, mask, s));
+    }
+    x.r.f = f;
+    x.r.out = gpunn_scaled_dot_product_attention_(x.t[0], x.t[1], x.t[2], args);
+    run_backward(&x.r);
+    for (int i = 0; i < 3; i++) x.gradient[i] = read_gradient(f->dev, x.t[i]);
+    free(mask);
+    return x;
+}
+
+static void free_extreme(extreme *x)
+{
+    for (int i = 0; i < 3; i++) free(x->value[i]), free(x->gradient[i]);
+    free(x->r.value), free(x->r.grad_out);
+}
+
+/* One key has all the weight: scores do not matter, and their gradients are 0, however large the values. */
+static void test_attention_saturated(void **state)
+{
+    static const int sizes[] = {1, 5, 64, 256};
+    for (int i = 0; i < COUNT(sizes); i++) {
+        extreme x = run_extreme(*state, sizes[i], 1e8f, 0);
+        for (int k = 0; k < 3 * 8; k++)
+            if (x.gradient[0][k] != 0) fail_msg("%s: the gradient of q is %g", geometry, x.gradient[0][k]);
+        for (int k = 0; k < sizes[i] * 8; k++)
+            if (x.gradient[1][k] != 0) fail_msg("%s: the gradient of k is %g", geometry, x.gradient[1][k]);
+        free_extreme(&x);
+    }
+}
+
+/* Beside a mask of -1e9 scores vanish by rounding: all keys weigh the same, forward and backward. */
+static void test_attention_far_mask(void **state)
+{
+    static const struct {
+        int   s;
+        float mask;
+    } cases[] = {{2, -1e9f}, {5, -1e9f}, {300, -1e9f}, {5, -FLT_MAX}, {300, -FLT_MAX}, {7, 1e9f}};
+    for (int i = 0; i < COUNT(cases); i++) {
+        const int s = cases[i].s;
+        extreme   x = run_extreme(*state, s, 1, cases[i].mask);
+        double   *y = calloc((size_t)(6 * 8 + 2 * 8 * s), sizeof *y), *dq = y + 3 * 8, *dk = dq + 3 * 8, *dv = dk + 8 * s;
+        for (int row = 0; row < 3; row++) {
+            const float *g = x.r.grad_out + row * 8, *v = x.value[2];
+            double       mean = 0;
+            for (int c = 0; c < 8 * s; c++) {
+                y[row * 8 + c % 8] += v[c] / (double)s;
+                dv[c] += g[c % 8] / (double)s;
+                mean += (double)g[c % 8] * v[c] / s;
+            }
+            for (int j = 0; j < s; j++) {
+                double slope = -mean;
+                for (int c = 0; c < 8; c++) slope += (double)g[c] * v[j * 8 + c];
+                for (int c = 0; c < 8; c++) {
+                    dq[row * 8 + c] += slope / s / sqrt(8.0) * x.value[1][j * 8 + c];
+                    dk[j * 8 + c] += slope / s / sqrt(8.0) * x.value[0][row * 8 + c];
+                }
+            }
+        }
+        check_all("out", x.r.value, y, 3 * 8);
+        check_all("gradient of q", x.gradient[0], dq, 3 * 8);
+        check_all("gradient of k", x.gradient[1], dk, 8 * s);
+        check_all("gradient of v", x.gradient[2], dv, 8 * s);
+        free_extreme(&x), free(y);
     }
 }
 
@@ -2072,6 +2162,8 @@ int main(void)
     count += each_backend(tests + count, "gather", test_gather, NULL);
     count += each_backend(tests + count, "lengths", test_lengths, NULL);
     count += each_backend(tests + count, "attention", test_attention, NULL);
+    count += each_backend(tests + count, "attention to one key of all", test_attention_saturated, NULL);
+    count += each_backend(tests + count, "attention behind a far mask", test_attention_far_mask, NULL);
     count += each_backend(tests + count, "attention with dropout", test_attention_dropout, NULL);
     count += each_backend(tests + count, "attention with a learned mask", test_learned_mask, NULL);
     count += each_backend(tests + count, "rnn, lstm and gru", test_recurrent, NULL);
