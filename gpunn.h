@@ -15515,7 +15515,7 @@ static void gpunn__row_norm_forward(const gpunn__row_norm *b, int64_t row)
         mean += (double)center;
     }
     float rstd = (float)(1 / sqrt(sums[1] / n + b->eps));
-    if (b->rstd) b->rstd[row] = rstd;
+    if (b->rstd) b->rstd[row] = b->centered && b->n == 1 ? 0 : rstd; /* one value is its mean, and has no gradient */
     if (b->mean) b->mean[row] = (float)mean;
     if (b->weight)
         GPUNN__FIXED(b->bias, gpunn__row_apply, x, b->weight, b->bias, y, (float)mean, rstd, b->n, true);
@@ -15662,7 +15662,7 @@ static void gpunn__group_norm_forward(const gpunn__group_norm *b, int64_t row)
     gpunn__row_sums(GPUNN__ROW_MOMENTS, x, NULL, NULL, center, size, sums);
     double off = sums[0] / (double)size, rstd = 1 / sqrt((sums[1] - sums[0] * off) / (double)size + b->eps);
     float  mean = (float)((double)center + off);
-    if (b->rstd) b->rstd[row] = (float)rstd;
+    if (b->rstd) b->rstd[row] = size == 1 ? 0 : (float)rstd; /* as row_norm's */
     if (b->mean) b->mean[row] = mean;
     for (int64_t c = 0; c < b->group; c++) {
         float scale = (float)(b->weight ? rstd * (double)b->weight[first + c] : rstd), shift = b->bias ? b->bias[first + c] : 0;

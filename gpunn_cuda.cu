@@ -6213,7 +6213,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kern
         gpunn__row_apply apply = {b, mean, 1 / sqrtf(gpunn__team_reduce(square, gpunn__add(), a.team) / n + b.eps)};
         gpunn__line_visit(line, apply);
         if (line.index < a.lines && line.thread == 0) {
-            if (b.rstd) b.rstd[line.index] = apply.rstd;
+            if (b.rstd) b.rstd[line.index] = CENTERED && a.n == 1 ? 0 : apply.rstd; /* one value is its mean: no gradient */
             if (b.mean) b.mean[line.index] = mean;
         }
     }
@@ -6479,7 +6479,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_kerne
         gpunn__group_apply apply = {b, line.index * b.group % b.channels, mean, rstd};
         gpunn__line_visit(line, apply);
         if (line.index < a.lines && line.thread == 0) {
-            if (b.rstd) b.rstd[line.index] = rstd;
+            if (b.rstd) b.rstd[line.index] = a.n == 1 ? 0 : rstd; /* as row_norm's */
             if (b.mean) b.mean[line.index] = mean;
         }
     }

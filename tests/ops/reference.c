@@ -789,6 +789,37 @@ static void test_rows(void **state)
     }
 }
 
+/* One value is its own mean: the result is the bias, and neither x nor weight has a gradient. */
+static void test_norms_of_one(void **state)
+{
+    fixture *f = *state;
+    enum { N = 37, CHANNELS = 19 };
+    float *x = test_randoms(N * CHANNELS, 1, 3), *w = test_randoms(CHANNELS, 2, 1), *bias = test_randoms(CHANNELS, 3, 1);
+    for (int kind = 0; kind < 2; kind++) { /* layer_norm, group_norm */
+        next_model(f);
+        const int     channels = kind ? CHANNELS : 1;
+        run           r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+        gpunn_tensor *gradient_of[2];
+        r.x = add_input(f, "x", GPUNN_SHAPE(N, channels), x, N * channels);
+        r.out = kind ? gpunn_group_norm(r.x, "l", .num_groups = channels) : gpunn_layer_norm(r.x, "l");
+        MADE(f->dev, r.out);
+        gradient_of[0] = r.x, gradient_of[1] = gpunn_find(f->model, "l.weight");
+        OK(f->dev, write_floats(gradient_of[1], w, channels));
+        OK(f->dev, write_floats(gpunn_find(f->model, "l.bias"), bias, channels));
+        run_backward(&r);
+        for (int i = 0; i < N * channels; i++) assert_true(r.value[i] == bias[i % channels]);
+        for (int k = 0; k < 2; k++) {
+            float *gradient = read_gradient(f->dev, gradient_of[k]);
+            for (int i = 0; i < (k ? 1 : N) * channels; i++)
+                if (gradient[i] != 0)
+                    fail_msg("%s: the gradient of %s is %g", kind ? "group_norm" : "layer_norm", k ? "weight" : "x", gradient[i]);
+            free(gradient);
+        }
+        free(r.value), free(r.grad_out);
+    }
+    free(x), free(w), free(bias);
+}
+
 /* ---- attention ---- */
 typedef struct heads {
     int64_t n, heads, kv_heads, l, s, e, ev;
@@ -2158,6 +2189,7 @@ int main(void)
     const struct CMUnitTest alone[] = {cmocka_unit_test(test_linear_evaluation), cmocka_unit_test(test_grid_sample_threads)};
     tests[count++] = alone[0], tests[count++] = alone[1];
     count += each_backend(tests + count, "rows", test_rows, NULL);
+    count += each_backend(tests + count, "norms of one value", test_norms_of_one, NULL);
     count += each_backend(tests + count, "embedding", test_words, NULL);
     count += each_backend(tests + count, "gather", test_gather, NULL);
     count += each_backend(tests + count, "lengths", test_lengths, NULL);
