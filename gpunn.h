@@ -681,8 +681,11 @@ typedef struct gpunn_grid_args {
     bool               align_corners; /* -1 and 1 are the centres of the outermost cells, else their outer edges */
 } gpunn_grid_args;
 /* torch's: x [n, c, h, w] at the points of grid [n, oh, ow, 2] -> [n, c, oh, ow]; x [n, c, d, h, w], grid [n, od, oh, ow, 3] ->
- * [n, c, od, oh, ow]. A point is x, y (, z): -1 to 1 along the last axis of x, the one before (, and that before). A coordinate
- * that is NaN lies outside; with BORDER or REFLECTION it is cell 0. Gradients for both, x's as reproducible as all others. */
+ * [n, c, od, oh, ow]. A point is x, y (, z): -1 to 1 along the last axis of x, the one before (, and that before). Gradients for
+ * both, x's as reproducible as all others. Coordinates that are not finite are what they are to torch's CUDA kernels, with or
+ * without align_corners: outside with ZEROS, which makes 0; cell 0 with BORDER, but inf the last cell; cell 0 with REFLECTION; no
+ * gradient for themselves. (torch on a CPU gives NaN for images with bilinear ZEROS, the last cell for NaN in volumes, and no
+ * result for bilinear gradients of images with the other two: 2.15 crashes.) */
 GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, gpunn_grid_args args);
 #define gpunn_grid_sample(x, ...) gpunn_grid_sample_((x), GPUNN_NAMED(gpunn_grid_args, __VA_ARGS__))
 /* torch's: the grid that samples through theta [n, 2, 3] (or [n, 3, 4]) for a result of size {h, w} (or {d, h, w}): [n, h, w, 2]

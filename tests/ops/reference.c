@@ -1329,31 +1329,60 @@ static void test_grid_sample(void **state)
     }
 }
 
-/* What is not a number lies outside, or at the first cell. */
+/* A coordinate that is no number, or infinite, beside others in the middle: outside, or at an end, where its gradient goes. */
+static void check_special(fixture *f, int axes, gpunn_grid_mode mode, gpunn_grid_padding padding, bool align)
+{
+    static const float value[3] = {NAN, INFINITY, -INFINITY};
+    static const int   end[3][3] = {{-1, -1, -1}, {0, 2, 0}, {0, 0, 0}}; /* by padding and value; -1: outside */
+    const int          cells = axes == 3 ? 27 : 9, points = 3 * axes, step[3] = {1, 3, 9};
+    float             *x = test_randoms(cells, 5, 1), grid[9 * 3] = {0}, expected[9], dx[27] = {0};
+    for (int i = 0; i < points; i++) grid[i * axes + i / 3] = value[i % 3];
+    next_model(f);
+    run           r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+    gpunn_tensor *tg = add_input(f, "grid", axes == 3 ? GPUNN_SHAPE(1, 1, 1, points, 3) : GPUNN_SHAPE(1, 1, points, 2), grid,
+                                 points * axes);
+    r.x = add_input(f, "x", axes == 3 ? GPUNN_SHAPE(1, 1, 3, 3, 3) : GPUNN_SHAPE(1, 1, 3, 3), x, cells);
+    r.out = gpunn_grid_sample(r.x, tg, .mode = mode, .padding_mode = padding, .align_corners = align);
+    run_backward(&r);
+    float *grad_x = read_gradient(f->dev, r.x), *grad_grid = read_gradient(f->dev, tg);
+    for (int i = 0; i < points; i++) {
+        const int at = cells / 2 + (end[padding][i % 3] - 1) * step[i / 3];
+        expected[i] = end[padding][i % 3] < 0 ? 0 : x[at];
+        if (end[padding][i % 3] >= 0) dx[at] += r.grad_out[i];
+    }
+    (void)snprintf(geometry, sizeof geometry, "%d axes, mode %d, padding %d%s", axes, mode, padding,
+                   align ? ", align_corners" : "");
+    for (int i = 0; i < points; i++)
+        if (r.value[i] != expected[i]) fail_msg("%s: point %d is %g, should be %g", geometry, i, r.value[i], expected[i]);
+    for (int i = 0; i < cells; i++)
+        if (!(fabsf(grad_x[i] - dx[i]) <= 1e-6f)) fail_msg("%s: gradient of x[%d] is %g", geometry, i, grad_x[i]);
+    for (int i = 0; i < points * axes; i++) {
+        const bool none = i % axes == i / axes / 3 || padding == GPUNN_GRID_ZEROS;
+        if (none ? grad_grid[i] != 0 : !isfinite(grad_grid[i]))
+            fail_msg("%s: gradient of coordinate %d is %g", geometry, i, grad_grid[i]);
+    }
+    free(x), free(grad_x), free(grad_grid), free(r.value), free(r.grad_out);
+}
+
 static void test_grid_sample_special(void **state)
 {
     fixture           *f = *state;
-    static const float x[3] = {5, 6, 7}, grid[12] = {NAN, 0, INFINITY, 0, -INFINITY, 0, 3e38f, 0, 0, NAN, 0, 0};
-    static const float expected[3][6] = {{0, 0, 0, 0, 0, 6}, {5, 7, 5, 7, 6, 6}, {5, 5, 5, 0, 6, 6}}; /* 3e38: any cell */
-    for (int mode = 0; mode < 2; mode++)
-        for (int padding = 0; padding < 3; padding++) {
-            next_model(f);
-            run           r = {f, NULL, NULL, NULL, NULL, NULL, 0};
-            gpunn_tensor *tg = add_input(f, "grid", GPUNN_SHAPE(1, 1, 6, 2), grid, 12);
-            r.x = add_input(f, "x", GPUNN_SHAPE(1, 1, 1, 3), x, 3);
-            r.out = gpunn_grid_sample(r.x, tg, .mode = (gpunn_grid_mode)mode, .padding_mode = (gpunn_grid_padding)padding);
-            run_backward(&r);
-            float *grad_x = read_gradient(f->dev, r.x), *grad_grid = read_gradient(f->dev, tg);
-            for (int i = 0; i < 6; i++) {
-                if ((padding < 2 || i != 3) && r.value[i] != expected[padding][i])
-                    fail_msg("mode %d, padding %d: point %d is %g, should be %g", mode, padding, i, r.value[i],
-                             expected[padding][i]);
-                if (i < 4 && grad_grid[2 * i] != 0)
-                    fail_msg("mode %d, padding %d: gradient %d is %g", mode, padding, i, grad_grid[2 * i]);
-            }
-            for (int i = 0; i < 3; i++) assert_true(isfinite(grad_x[i]));
-            free(grad_x), free(grad_grid), free(r.value), free(r.grad_out);
-        }
+    static const float x[3] = {5, 6, 7}, grid[4] = {3e38f, 0, -3e38f, 0};
+    for (int i = 0; i < 24; i++)
+        check_special(f, 2 + i % 2, (gpunn_grid_mode)(i / 2 % 2), (gpunn_grid_padding)(i / 4 % 3), i / 12 != 0);
+    for (int padding = 0; padding < 3; padding++) {
+        next_model(f);
+        gpunn_tensor *tx = add_input(f, "x", GPUNN_SHAPE(1, 1, 1, 3), x, 3);
+        gpunn_tensor *tg = add_input(f, "grid", GPUNN_SHAPE(1, 1, 2, 2), grid, 4);
+        gpunn_tensor *y = MADE(f->dev, gpunn_grid_sample(tx, tg, .padding_mode = (gpunn_grid_padding)padding));
+        OK(f->dev, gpunn_forward(&y, 1));
+        float *value = read_floats(f->dev, y, NULL);
+        if (padding == GPUNN_GRID_REFLECTION)
+            assert_true(value[0] >= 5 && value[0] <= 7 && value[1] >= 5 && value[1] <= 7); /* wherever rounding put them */
+        else
+            assert_true(value[0] == (padding ? 7 : 0) && value[1] == (padding ? 5 : 0));
+        free(value);
+    }
 }
 
 /* Half way between two cells the even one is the nearest. */
