@@ -15882,9 +15882,9 @@ static gpunn_status gpunn__cpu_dropout(gpunn__cpu *cpu, gpunn_step *step, gpunn_
  * makes the weights p again (their logarithm in one would lose the sum beside scores of -1e9, a common mask): with dp = dy v^T and
  * d = the sum of p dp over a row,
  *     dv = p^T dy, ds = p (dp - d) scale, dq = ds k, dk = ds^T q,
- * where dropout's factors go with p in dv and with dp. Where a row's keys are several blocks, d is the sum over e of dy y, which
- * is the same but for rounding: the sum of p dp is exactly dp where one key has all the weight. Blocks depend on sizes only, and so
- * do all sums. */
+ * where dropout's factors go with p in dv and with dp. Where a row's keys are several blocks, d is the sum over e of dy y, the same
+ * but for rounding; unless one key has all the weight of some row, where the sum of p dp is exactly dp: then the blocks are passed
+ * over twice. Blocks depend on sizes only, and so do all sums. */
 #define GPUNN__ATTENTION_ROWS 128
 #define GPUNN__ATTENTION_KEYS 256
 
@@ -16049,9 +16049,9 @@ static void gpunn__attention_forward(void *arg, int thread, int threads)
     }
 }
 
-/* ds, and in `weights` what dv needs, of rows from i0 and keys from j; dot: d of each row, NULL where these are all its keys. */
+/* sum: adds the sum of p dp to d of each row, in dot. apply: ds, and in `weights` what dv needs. Of rows from i0 and keys from j. */
 static void gpunn__attention_slopes(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i0, int64_t rows, int64_t j,
-                                    int64_t keys, const float *dot, float *weights, float *slopes, float *packed)
+                                    int64_t keys, float *dot, bool sum, bool apply, float *weights, float *slopes, float *packed)
 {
     const int64_t kv_head = head / (a->heads / a->kv_heads), row0 = (sample * a->heads + head) * a->l + i0;
     const float   scale = a->scale;
@@ -16061,7 +16061,7 @@ static void gpunn__attention_slopes(const gpunn__attention *a, int64_t sample, i
                            gpunn__attention_at(&a->v, sample, kv_head, j), a->v.rows, rows, keys, a->ev, slopes, packed);
     for (int64_t i = 0; i < rows; i++) {
         float *GPUNN__RESTRICT p = weights + i * keys, *GPUNN__RESTRICT ds = slopes + i * keys;
-        float       kept[GPUNN__ATTENTION_KEYS], sum;
+        float       kept[GPUNN__ATTENTION_KEYS], part;
         const float top = a->top[row0 + i], inverse = a->inverse[row0 + i], *whole = p;
         gpunn__attention_mask(a, sample, head, i0 + i, j, keys, p);
         for (int64_t k = 0; k < keys; k++) p[k] = gpunn__exp_down(p[k] - top) * inverse;
@@ -16070,11 +16070,12 @@ static void gpunn__attention_slopes(const gpunn__attention *a, int64_t sample, i
             gpunn__attention_drop(&a->drop, (row0 + i) * a->s + j, keys, p, ds);
             whole = kept;
         }
-        if (dot)
-            sum = dot[i];
-        else
-            a->kernels->dots(1, 1, keys, whole, 0, ds, 0, &sum, 0, false);
-        for (int64_t k = 0; k < keys; k++) ds[k] = whole[k] * (ds[k] - sum) * scale;
+        if (sum) {
+            a->kernels->dots(1, 1, keys, whole, 0, ds, 0, &part, 0, false);
+            dot[i] += part;
+        }
+        part = dot[i];
+        for (int64_t k = 0; apply && k < keys; k++) ds[k] = whole[k] * (ds[k] - part) * scale;
     }
 }
 
@@ -16108,16 +16109,21 @@ static void gpunn__attention_backward_head(const gpunn__attention *a, int64_t sa
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
         for (int64_t i = 0; i < a->l; i += GPUNN__ATTENTION_ROWS) {
             const int64_t rows = gpunn__least(a->l - i, GPUNN__ATTENTION_ROWS), reach = gpunn__attention_reach(a, i + rows);
-            const bool    one = reach <= GPUNN__ATTENTION_KEYS;
-            float         dot[GPUNN__ATTENTION_ROWS];
-            for (int64_t r = 0; r < rows && !one; r++) {
+            const float  *inverse = a->inverse + (sample * a->heads + head) * a->l + i;
+            bool          one = reach <= GPUNN__ATTENTION_KEYS, sharp = false;
+            float         dot[GPUNN__ATTENTION_ROWS] = {0};
+            for (int64_t r = 0; r < rows; r++) sharp = sharp || inverse[r] == 1;
+            for (int64_t r = 0; r < rows && !one && !sharp; r++) {
                 const float *y = gpunn__attention_at(&a->y, sample, head, i + r),
                             *dy = gpunn__attention_at(&a->dy, sample, head, i + r);
                 a->kernels->dots(1, 1, a->ev, y, 0, dy, 0, &dot[r], 0, false);
             }
+            for (int64_t j = 0; j < reach && !one && sharp; j += GPUNN__ATTENTION_KEYS)
+                gpunn__attention_slopes(a, sample, head, i, rows, j, gpunn__least(reach - j, GPUNN__ATTENTION_KEYS), dot, true,
+                                        false, weights, slopes, packed);
             for (int64_t j = 0; j < reach; j += GPUNN__ATTENTION_KEYS) {
                 const int64_t keys = gpunn__least(reach - j, GPUNN__ATTENTION_KEYS);
-                gpunn__attention_slopes(a, sample, head, i, rows, j, keys, one ? NULL : dot, weights, slopes, packed);
+                gpunn__attention_slopes(a, sample, head, i, rows, j, keys, dot, one, true, weights, slopes, packed);
                 gpunn__attention_gradient(a, &a->dv, sample, kv_head, j, keys, a->ev, rows, weights, true, &a->dy, head, i,
                                           packed);
                 gpunn__attention_gradient(a, &a->dq, sample, head, i, rows, a->e, keys, slopes, false, &a->k, kv_head, j, packed);

@@ -986,7 +986,7 @@ static void free_extreme(extreme *x)
 /* One key has all the weight: scores do not matter, and their gradients are 0, however large the values. */
 static void test_attention_saturated(void **state)
 {
-    static const int sizes[] = {1, 5, 64, 256};
+    static const int sizes[] = {1, 5, 64, 256, 257, 700};
     for (int i = 0; i < COUNT(sizes); i++) {
         extreme x = run_extreme(*state, sizes[i], 1e8f, 0);
         for (int k = 0; k < 3 * 8; k++)
