@@ -907,8 +907,11 @@ typedef struct gpunn_grid_args {
     bool               align_corners; /* -1 and 1 are the centres of the outermost cells, else their outer edges */
 } gpunn_grid_args;
 /* torch's: x [n, c, h, w] at the points of grid [n, oh, ow, 2] -> [n, c, oh, ow]; x [n, c, d, h, w], grid [n, od, oh, ow, 3] ->
- * [n, c, od, oh, ow]. A point is x, y (, z): -1 to 1 along the last axis of x, the one before (, and that before). A coordinate
- * that is NaN lies outside; with BORDER or REFLECTION it is cell 0. Gradients for both, x's as reproducible as all others. */
+ * [n, c, od, oh, ow]. A point is x, y (, z): -1 to 1 along the last axis of x, the one before (, and that before). Gradients for
+ * both, x's as reproducible as all others. Coordinates that are not finite are what they are to torch's CUDA kernels, with or
+ * without align_corners: outside with ZEROS, which makes 0; cell 0 with BORDER, but inf the last cell; cell 0 with REFLECTION; no
+ * gradient for themselves. (torch on a CPU gives NaN for images with bilinear ZEROS, the last cell for NaN in volumes, and no
+ * result for bilinear gradients of images with the other two: 2.15 crashes.) */
 GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, gpunn_grid_args args);
 #define gpunn_grid_sample(x, ...) gpunn_grid_sample_((x), GPUNN_NAMED(gpunn_grid_args, __VA_ARGS__))
 /* torch's: the grid that samples through theta [n, 2, 3] (or [n, 3, 4]) for a result of size {h, w} (or {d, h, w}): [n, h, w, 2]
@@ -16333,7 +16336,7 @@ static void gpunn__row_norm_forward(const gpunn__row_norm *b, int64_t row)
         mean += (double)center;
     }
     float rstd = (float)(1 / sqrt(sums[1] / n + b->eps));
-    if (b->rstd) b->rstd[row] = rstd;
+    if (b->rstd) b->rstd[row] = b->centered && b->n == 1 ? 0 : rstd; /* one value is its mean, and has no gradient */
     if (b->mean) b->mean[row] = (float)mean;
     if (b->weight)
         GPUNN__FIXED(b->bias, gpunn__row_apply, x, b->weight, b->bias, y, (float)mean, rstd, b->n, true);
@@ -16480,7 +16483,7 @@ static void gpunn__group_norm_forward(const gpunn__group_norm *b, int64_t row)
     gpunn__row_sums(GPUNN__ROW_MOMENTS, x, NULL, NULL, center, size, sums);
     double off = sums[0] / (double)size, rstd = 1 / sqrt((sums[1] - sums[0] * off) / (double)size + b->eps);
     float  mean = (float)((double)center + off);
-    if (b->rstd) b->rstd[row] = (float)rstd;
+    if (b->rstd) b->rstd[row] = size == 1 ? 0 : (float)rstd; /* as row_norm's */
     if (b->mean) b->mean[row] = mean;
     for (int64_t c = 0; c < b->group; c++) {
         float scale = (float)(b->weight ? rstd * (double)b->weight[first + c] : rstd), shift = b->bias ? b->bias[first + c] : 0;
@@ -16693,10 +16696,13 @@ static GPUNN__STATUS gpunn__cpu_dropout(gpunn__cpu *cpu, gpunn_step *step, gpunn
 /* ==== >>attention ===================================================================================================== *
  * softmax(q k^T scale + mask) v, sample by sample and head by head: blocks of queries pass by blocks of keys, so that no more than
  * a block of weights is ever there. Each row keeps the largest score so far, and the sum of its weights relative to that; when a
- * later block brings a larger one, the sum and the row of the result shrink. Training saves log sum exp of each row, from which
- * the backward pass makes the weights p again: with dp = dy v^T and d = the sum over e of dy y,
+ * later block brings a larger one, the sum and the row of the result shrink. Training saves both, from which the backward pass
+ * makes the weights p again (their logarithm in one would lose the sum beside scores of -1e9, a common mask): with dp = dy v^T and
+ * d = the sum of p dp over a row,
  *     dv = p^T dy, ds = p (dp - d) scale, dq = ds k, dk = ds^T q,
- * where dropout's factors go with p in dv and with dp. Blocks depend on sizes only, and so do all sums. */
+ * where dropout's factors go with p in dv and with dp. Where a row's keys are several blocks, d is the sum over e of dy y, the same
+ * but for rounding; unless one key has all the weight of some row, where the sum of p dp is exactly dp: then the blocks are passed
+ * over twice. Blocks depend on sizes only, and so do all sums. */
 #define GPUNN__ATTENTION_ROWS 128
 #define GPUNN__ATTENTION_KEYS 256
 
@@ -16713,8 +16719,8 @@ typedef struct gpunn__attention {
     bool                       choice, causal;
     int64_t                    mask_step[4]; /* along samples, heads, queries, keys */
     float                      scale;
-    gpunn__drop                drop; /* keep 65536: none */
-    float                     *lse;  /* [n, heads, l]; a row without keys: inf */
+    gpunn__drop                drop;          /* keep 65536: none */
+    float                     *top, *inverse; /* [n, heads, l]: largest score, 1 / sum; without keys 0; NULL: not wanted */
     bool                       add[3];
     float                     *workspace;
     int64_t                    each;   /* floats of a thread's part of it ... */
@@ -16834,9 +16840,10 @@ static void gpunn__attention_forward_block(const gpunn__attention *a, int64_t sa
                     for (int64_t k = 0; k < a->ev; k++) row[k] *= shrink;
             }
             if (!last) continue;
-            if (a->lse)
-                a->lse[(sample * a->heads + head) * a->l + i0 + i] = sum[i] == 0 ? INFINITY : highest + gpunn__log(sum[i]);
             sum[i] = sum[i] == 0 ? 0 : 1 / sum[i];
+            if (a->top == NULL) continue;
+            a->top[(sample * a->heads + head) * a->l + i0 + i] = shift;
+            a->inverse[(sample * a->heads + head) * a->l + i0 + i] = sum[i];
         }
         gpunn__gemm g = gpunn__gemm_make(rows, a->ev, keys, scores, false, gpunn__attention_at(&a->v, sample, kv_head, j), false,
                                          y, j > 0);
@@ -16860,9 +16867,9 @@ static void gpunn__attention_forward(void *arg, int thread, int threads)
     }
 }
 
-/* ds, and in `weights` what dv needs, of rows from i0 and keys from j. */
+/* sum: adds the sum of p dp to d of each row, in dot. apply: ds, and in `weights` what dv needs. Of rows from i0 and keys from j. */
 static void gpunn__attention_slopes(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i0, int64_t rows, int64_t j,
-                                    int64_t keys, const float *dot, float *weights, float *slopes, float *packed)
+                                    int64_t keys, float *dot, bool sum, bool apply, float *weights, float *slopes, float *packed)
 {
     const int64_t kv_head = head / (a->heads / a->kv_heads), row0 = (sample * a->heads + head) * a->l + i0;
     const float   scale = a->scale;
@@ -16872,17 +16879,21 @@ static void gpunn__attention_slopes(const gpunn__attention *a, int64_t sample, i
                            gpunn__attention_at(&a->v, sample, kv_head, j), a->v.rows, rows, keys, a->ev, slopes, packed);
     for (int64_t i = 0; i < rows; i++) {
         float *GPUNN__RESTRICT p = weights + i * keys, *GPUNN__RESTRICT ds = slopes + i * keys;
-        const float lse = a->lse[row0 + i], sum = dot[i];
+        float       kept[GPUNN__ATTENTION_KEYS], part;
+        const float top = a->top[row0 + i], inverse = a->inverse[row0 + i], *whole = p;
         gpunn__attention_mask(a, sample, head, i0 + i, j, keys, p);
-        for (int64_t k = 0; k < keys; k++) p[k] = gpunn__exp_down(p[k] - lse);
-        if (a->drop.keep == 65536) {
-            for (int64_t k = 0; k < keys; k++) ds[k] = p[k] * (ds[k] - sum) * scale;
-            continue;
+        for (int64_t k = 0; k < keys; k++) p[k] = gpunn__exp_down(p[k] - top) * inverse;
+        if (a->drop.keep < 65536) {
+            memcpy(kept, p, (size_t)keys * sizeof *kept);
+            gpunn__attention_drop(&a->drop, (row0 + i) * a->s + j, keys, p, ds);
+            whole = kept;
         }
-        float kept[GPUNN__ATTENTION_KEYS];
-        memcpy(kept, p, (size_t)keys * sizeof *kept);
-        gpunn__attention_drop(&a->drop, (row0 + i) * a->s + j, keys, p, ds);
-        for (int64_t k = 0; k < keys; k++) ds[k] = kept[k] * (ds[k] - sum) * scale;
+        if (sum) {
+            a->kernels->dots(1, 1, keys, whole, 0, ds, 0, &part, 0, false);
+            dot[i] += part;
+        }
+        part = dot[i];
+        for (int64_t k = 0; apply && k < keys; k++) ds[k] = whole[k] * (ds[k] - part) * scale;
     }
 }
 
@@ -16916,15 +16927,21 @@ static void gpunn__attention_backward_head(const gpunn__attention *a, int64_t sa
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
         for (int64_t i = 0; i < a->l; i += GPUNN__ATTENTION_ROWS) {
             const int64_t rows = gpunn__least(a->l - i, GPUNN__ATTENTION_ROWS), reach = gpunn__attention_reach(a, i + rows);
-            float         dot[GPUNN__ATTENTION_ROWS];
-            for (int64_t r = 0; r < rows; r++) {
+            const float  *inverse = a->inverse + (sample * a->heads + head) * a->l + i;
+            bool          one = reach <= GPUNN__ATTENTION_KEYS, sharp = false;
+            float         dot[GPUNN__ATTENTION_ROWS] = {0};
+            for (int64_t r = 0; r < rows; r++) sharp = sharp || inverse[r] == 1;
+            for (int64_t r = 0; r < rows && !one && !sharp; r++) {
                 const float *y = gpunn__attention_at(&a->y, sample, head, i + r),
                             *dy = gpunn__attention_at(&a->dy, sample, head, i + r);
                 a->kernels->dots(1, 1, a->ev, y, 0, dy, 0, &dot[r], 0, false);
             }
+            for (int64_t j = 0; j < reach && !one && sharp; j += GPUNN__ATTENTION_KEYS)
+                gpunn__attention_slopes(a, sample, head, i, rows, j, gpunn__least(reach - j, GPUNN__ATTENTION_KEYS), dot, true,
+                                        false, weights, slopes, packed);
             for (int64_t j = 0; j < reach; j += GPUNN__ATTENTION_KEYS) {
                 const int64_t keys = gpunn__least(reach - j, GPUNN__ATTENTION_KEYS);
-                gpunn__attention_slopes(a, sample, head, i, rows, j, keys, dot, weights, slopes, packed);
+                gpunn__attention_slopes(a, sample, head, i, rows, j, keys, dot, one, true, weights, slopes, packed);
                 gpunn__attention_gradient(a, &a->dv, sample, kv_head, j, keys, a->ev, rows, weights, true, &a->dy, head, i,
                                           packed);
                 gpunn__attention_gradient(a, &a->dq, sample, head, i, rows, a->e, keys, slopes, false, &a->k, kv_head, j, packed);
@@ -16967,7 +16984,7 @@ static GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gp
     const double work = (double)(a.n * a.heads * a.l) * (double)a.s * (double)(a.e + a.ev) / 8; /* may not fit an integer */
     const int    threads = gpunn__cpu_threads_for(cpu, work);
     if (action == GPUNN__PREPARE) {
-        if (step->training && !step->backward) step->saved_bytes = (size_t)(a.n * a.heads * a.l) * sizeof(float);
+        if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)(a.n * a.heads * a.l) * sizeof(float);
         step->workspace_bytes = (size_t)(threads * a.each) * sizeof(float);
         return GPUNN_OK;
     }
@@ -16990,7 +17007,8 @@ static GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gp
     }
     a.causal = step->attr->is_causal;
     a.scale = step->attr->value[1];
-    a.lse = step->training ? (float *)step->saved : NULL;
+    a.top = step->training ? (float *)step->saved : NULL;
+    a.inverse = a.top ? a.top + a.n * a.heads * a.l : NULL;
     a.workspace = (float *)step->workspace;
     a.drop = gpunn__drop_of(step);
     gpunn_parallel(threads, step->backward ? gpunn__attention_backward : gpunn__attention_forward, &a);

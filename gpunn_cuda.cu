@@ -6213,7 +6213,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__row_norm_kern
         gpunn__row_apply apply = {b, mean, 1 / sqrtf(gpunn__team_reduce(square, gpunn__add(), a.team) / n + b.eps)};
         gpunn__line_visit(line, apply);
         if (line.index < a.lines && line.thread == 0) {
-            if (b.rstd) b.rstd[line.index] = apply.rstd;
+            if (b.rstd) b.rstd[line.index] = CENTERED && a.n == 1 ? 0 : apply.rstd; /* one value is its mean: no gradient */
             if (b.mean) b.mean[line.index] = mean;
         }
     }
@@ -6479,7 +6479,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_kerne
         gpunn__group_apply apply = {b, line.index * b.group % b.channels, mean, rstd};
         gpunn__line_visit(line, apply);
         if (line.index < a.lines && line.thread == 0) {
-            if (b.rstd) b.rstd[line.index] = rstd;
+            if (b.rstd) b.rstd[line.index] = a.n == 1 ? 0 : rstd; /* as row_norm's */
             if (b.mean) b.mean[line.index] = mean;
         }
     }
@@ -7324,8 +7324,9 @@ typedef struct gpunn__attention {
     const void  *mask; /* NULL: none */
     bool         choice, causal;
     int64_t      mask_step[4]; /* along samples, heads, rows, keys */
-    float        scale, *lse;  /* lse: log sum exp of each line, inf where no key is seen; NULL: not wanted */
-    void        *weights;      /* backward: receives them, less those that dropout took; of out's dtype */
+    float        scale;
+    float2      *sums;    /* of each line its largest score and 1 / the sum of exp (0: it sees no key); NULL: not wanted */
+    void        *weights; /* backward: receives them, less those that dropout took; of out's dtype */
     const gpunn__device_state *state;
     unsigned                   site, keep; /* keep 65536: nothing is dropped */
 } gpunn__attention;
@@ -7423,13 +7424,13 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_kernel
         const float            sum = gpunn__team_reduce(s.sum * expf(s.top - top), gpunn__add(), t.a.team);
         gpunn__attention_weigh weigh = {t, own, top, sum == 0 ? 0 : 1 / sum};
         gpunn__line_visit(line, weigh);
-        if (t.lse && line.index < t.a.lines && line.thread == 0) t.lse[line.index] = sum == 0 ? INFINITY : top + logf(sum);
+        if (t.sums && line.index < t.a.lines && line.thread == 0) t.sums[line.index] = make_float2(top, weigh.factor);
     }
 }
 
 /* p, less what dropout took, and dp with dropout's factors. */
 template <int N>
-__device__ __forceinline__ void gpunn__attention_again(const gpunn__attention &t, const gpunn__attention_line &line, float lse,
+__device__ __forceinline__ void gpunn__attention_again(const gpunn__attention &t, const gpunn__attention_line &line, float2 sums,
                                                        int64_t i, int64_t c, float *p, float *dp, float *kept)
 {
     gpunn__attention_scores<N>(t, line, i, c, p);
@@ -7438,7 +7439,7 @@ __device__ __forceinline__ void gpunn__attention_again(const gpunn__attention &t
 #pragma unroll
     for (int j = 0; j < N; j++) {
         kept[j] = t.keep < 65536 ? kept[j] : 1;
-        p[j] = expf(p[j] - lse);
+        p[j] = expf(p[j] - sums.x) * sums.y;
         dp[j] *= kept[j];
     }
 }
@@ -7446,12 +7447,13 @@ __device__ __forceinline__ void gpunn__attention_again(const gpunn__attention &t
 struct gpunn__attention_dot {
     const gpunn__attention      &t;
     const gpunn__attention_line &line;
-    float                        lse, sum;
+    float2                       sums;
+    float                        sum;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float p[N], dp[N], kept[N];
-        gpunn__attention_again<N>(t, line, lse, i, c, p, dp, kept);
+        gpunn__attention_again<N>(t, line, sums, i, c, p, dp, kept);
 #pragma unroll
         for (int j = 0; j < N; j++) dp[j] *= p[j];
         sum += gpunn__pack_reduce<N>(dp, gpunn__add());
@@ -7461,12 +7463,13 @@ struct gpunn__attention_dot {
 struct gpunn__attention_slope {
     const gpunn__attention      &t;
     const gpunn__attention_line &line;
-    float                        lse, sum;
+    float2                       sums;
+    float                        sum;
 
     template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
     {
         float p[N], dp[N], kept[N];
-        gpunn__attention_again<N>(t, line, lse, i, c, p, dp, kept);
+        gpunn__attention_again<N>(t, line, sums, i, c, p, dp, kept);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             dp[j] = p[j] * (dp[j] - sum) * t.scale;
@@ -7484,10 +7487,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_backwa
     for (int64_t first = gpunn__along_first(t.a); first < t.a.lines; first += gpunn__along_step(t.a)) {
         const gpunn__line           line = gpunn__along_line(t.a, first);
         const gpunn__attention_line own = gpunn__attention_line_of(t, line.index);
-        const float                 lse = line.index < t.a.lines ? t.lse[line.index] : 0;
-        gpunn__attention_dot        dot = {t, own, lse, 0};
+        const float2                sums = line.index < t.a.lines ? t.sums[line.index] : make_float2(0, 0);
+        gpunn__attention_dot        dot = {t, own, sums, 0};
         gpunn__line_visit(line, dot);
-        gpunn__attention_slope slope = {t, own, lse, gpunn__team_reduce(dot.sum, gpunn__add(), t.a.team)};
+        gpunn__attention_slope slope = {t, own, sums, gpunn__team_reduce(dot.sum, gpunn__add(), t.a.team)};
         gpunn__line_visit(line, slope);
     }
 }
@@ -7591,7 +7594,7 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
         stride *= mask->dim[d];
     }
     t.scale = step->attr->value[1];
-    t.lse = step->training ? (float *)step->saved : NULL;
+    t.sums = step->training ? (float2 *)step->saved : NULL;
     t.state = cuda->state;
     t.site = step->attr->site;
     t.keep = step->training ? (unsigned)((1 - (double)step->attr->value[0]) * 65536 + 0.5) : 65536;
@@ -7777,7 +7780,7 @@ static gpunn_status gpunn__attention_forward(gpunn__cuda *cuda, gpunn_step *step
     const gpunn__heads weights = same ? scores : gpunn__attention_room(step, &c, part[0].dtype, c.l, c.s, c.heads, &used);
     if (action == GPUNN__PREPARE) {
         step->workspace_bytes = used;
-        if (step->training) step->saved_bytes = (size_t)(c.n * c.heads * c.l) * sizeof(float);
+        if (step->training) step->saved_bytes = (size_t)(c.n * c.heads * c.l) * sizeof(float2);
     }
     GPUNN__TRY(
         gpunn__attention_product(cuda, step, &c, c.l, c.s, c.e, &part[0], false, &part[1], true, &scores, false, false, action));

@@ -1,12 +1,13 @@
 /* cifar10.c - PyTorch's "Training a classifier" in C: LeNet on CIFAR-10 with SGD and momentum.
  *
  * Shows: the CIFAR reader, a training loop of one's own, saving, loading into a new network, accuracy per class, fused kernels.
+ * First: python3 -m generator examples/kernels/cifar10.json -o examples/kernels/cifar10
  * Build: cc -O3 -march=native -I. examples/cifar10.c -o cifar10 -lm
  *        nvcc -O3 -arch=native -I. examples/cifar10.c examples/kernels/cifar10_kernels.cu gpunn_cuda.cu -o cifar10
  * Data:  wget https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz && tar xf cifar-10-binary.tar.gz
  * Run:   ./cifar10 [--data cifar-10-batches-bin] [--epochs 2] [--synthetic] [--spec FILE]
  *        --synthetic first writes a small stand-in of the same format (coloured stripes) into the folder.
- *        --spec only writes the network's spec, from which python3 -m generator makes examples/kernels/cifar10_kernels.*.
+ *        --spec only writes the network's spec, examples/kernels/cifar10.json.
  * Expect: the running loss falls from 2.2 to about 1.25 in two epochs; 55 % on the test images (100 % of stripes). */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"

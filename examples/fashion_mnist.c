@@ -2,12 +2,14 @@
  *
  * Shows: readers, loaders, gpunn_fit with progress, curves and early results, accuracy per class, saving and loading, fused
  *        kernels of two models.
+ * First: python3 -m generator examples/kernels/fashion_mnist_simple.json -o examples/kernels/fashion_mnist_simple
+ *        python3 -m generator examples/kernels/fashion_mnist_deep.json -o examples/kernels/fashion_mnist_deep
  * Build: cc -O3 -march=native -DGPUNN_ZLIB -I. examples/fashion_mnist.c -o fashion_mnist -lz -lm
  *        nvcc -O3 -arch=native -DGPUNN_ZLIB -I. examples/fashion_mnist.c examples/kernels/fashion_mnist_simple_kernels.cu
  *             examples/kernels/fashion_mnist_deep_kernels.cu gpunn_cuda.cu -o fashion_mnist -lz
  * Data:  apt-get install dataset-fashion-mnist     (or --data DIR with the four idx files, .gz or not)
  * Run:   ./fashion_mnist [--model simple|deep] [--epochs N] [--batch N] [--threads N] [--data DIR] [--out DIR]
- *        [--spec FILE] only writes the model's spec, from which python3 -m generator makes examples/kernels/fashion_mnist_*.
+ *        [--spec FILE] only writes the model's spec, examples/kernels/fashion_mnist_simple.json or _deep.json.
  * Expect: about 90 % for the simple network, 91.5 % for the deep one; curves.svg, history.csv and weights.safetensors in DIR. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times training steps with generated kernels and without: python3 tests/bench/fused_models.py [NAME:BATCH ...] [--threads 1,2] [--rounds 5]
 
-The models are those of tests/generator/models. One run_model is built for each, with its kernels, and run in turns with GPUNN_KERNELS=off
+The models are those of tests/generator/specs. One run_model is built for each, with its kernels, and run in turns with GPUNN_KERNELS=off
 and without it; a row has the median over rounds of the best step, and of the ratio in one round.
 """
 import argparse

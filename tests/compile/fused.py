@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compiles generated CUDA kernels and looks at them: python3 tests/compile/fused.py [MODEL.json ...] [--arch 75,90] [--table]
 
-The models are those of tests/generator/models, in F32 and BF16, if none are named; with them come elementwise chains of which the
+The models are those of tests/generator/specs, in F32 and BF16, if none are named; with them come elementwise chains of which the
 cost in instructions is known, and the sets of the emitters' tests. An error is: a warning, a register spilled, local memory; a kernel
 that does not move all that has a value for each element by 128 bits, or moves other bytes than its launch declares; a BF16 chain, or
 an optimizer's step, with more instructions for an element than an H200 has time for at 90 % of its bandwidth.
@@ -223,7 +223,7 @@ def main():
         sys.exit("nvcc was not found: README.md says how to get it; NVCC names one")
     has = nvcc.architectures()
     architectures = [int(a) for a in options.arch.split(",")] if options.arch else [a for a in kernels.ARCHITECTURES if a in has]
-    paths = options.models or sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "models", "*.json")))
+    paths = options.models or sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "specs", "*.json")))
     bad = []
     with tempfile.TemporaryDirectory() as folder:
         for kernel_set in [chains(), kinds()] + [model(path, precision) for path in paths for precision in ("f32", "bf16")]:

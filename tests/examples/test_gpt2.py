@@ -126,6 +126,12 @@ class Gpt2(unittest.TestCase):
         self.assertEqual(likeliest, self.good(*common, "--top-k", "1"))
         self.assertIn("abc", likeliest)
 
+    def test_built_in_text(self):
+        """It learns to count, and does."""
+        text = run("--steps", "400", "--context", "64", "--generate", "60", "--temperature", "0").stdout.decode()
+        self.assertLess(self.losses(text)[-1], 0.2)
+        self.assertIn("forty-one, forty-two, forty-three, forty-four, forty-five, forty-six, ", text)
+
     def test_vocabulary(self):
         golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
         files = ["--vocab", os.path.join(golden, "tokenizer_vocab.json"), "--merges", os.path.join(golden, "tokenizer_merges.txt")]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Generates and compiles the kernels of fused.c's models into one object: python3 tests/generator/build_sets.py OUT.o h|cu COMPILER FLAG...
 
-fused.c lists the sets: NAME_PRECISION is models/small/NAME.json in that precision, which fused.c reads in build/generated. h: the C
+fused.c lists the sets: NAME_PRECISION is specs/small/NAME.json in that precision, which fused.c reads in build/generated. h: the C
 kernels, cu: those for a GPU, by nvcc or, for the emulated one, by a C++ compiler. OUT.o.d tells ninja what they depend on.
 """
 import concurrent.futures
@@ -25,7 +25,7 @@ def sets():
 
 def build(folder, specs, model, precision, part, compiler):
     name = os.path.join(folder, model + "_" + precision)
-    with open(os.path.join(HERE, "models", "small", model + ".json"), encoding="utf-8") as file:
+    with open(os.path.join(HERE, "specs", "small", model + ".json"), encoding="utf-8") as file:
         spec = dict(json.load(file), precision=precision)
     with open(name + ".json", "w", encoding="utf-8") as file:
         json.dump(spec, file)
@@ -47,7 +47,7 @@ def main():
         for one in [pool.submit(build, folder, specs, model, precision, part, compiler) for model, precision in sets()]:
             one.result()
         subprocess.run(["ld", "-r", "-o", target] + sorted(glob.glob(os.path.join(folder, "*.o"))), check=True)
-    inputs = [path for pattern in ("generator/*.py", "generator/*.json", "templates/*", "tests/generator/models/small/*.json",
+    inputs = [path for pattern in ("generator/*.py", "generator/*.json", "templates/*", "tests/generator/specs/small/*.json",
                                    "tests/emulator/*.h", "gpunn.h") for path in sorted(glob.glob(os.path.join(ROOT, pattern)))]
     with open(target + ".d", "w", encoding="utf-8") as file:
         file.write("%s: %s\n" % (os.path.relpath(target, ROOT), " ".join(inputs)))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The committed kernels of the examples are those of their models: python3 tests/generator/fresh.py [--renew] [BUILD]
+"""The kernels in examples/kernels are those of the examples' models: python3 tests/generator/fresh.py [--renew] [BUILD]
 
 Each example writes its spec, from which the generator makes its kernels; both must be what examples/kernels holds. --renew writes them
 there instead. BUILD (build) is the folder of the examples' programs. TAP lines, for tests/run.py."""

@@ -1,6 +1,6 @@
 /* Fused equals unfused: small models with every kind of group, trained and
  * evaluated with their generated kernels and without.
- * tests/generator/models/small holds the specs; the build writes one copy for
+ * tests/generator/specs/small holds the specs; the build writes one copy for
  * each precision, and its kernels, into build/generated. */
 #include "../test.h"
 

@@ -1,8 +1,8 @@
-"""Writes vectors.txt: specs with the SHA-256 of their models' canonical text, which C and Python must both find.
+"""Writes golden/vectors.txt: specs with the SHA-256 of their models' canonical text, which C and Python must both find.
 
 python3 tests/generator/make_vectors.py   (in the root of the repository)
 
-First come the files in vectors/, then random models out of all ops of the schema, one a line.
+First come the files in golden/vectors/, then random models out of all ops of the schema, one a line.
 """
 import json
 import os
@@ -231,13 +231,13 @@ class Maker:
 
 def main():
     lines = []
-    for name in sorted(os.listdir(os.path.join(HERE, "vectors"))):
-        model = spec.load(os.path.join(HERE, "vectors", name))
+    for name in sorted(os.listdir(os.path.join(HERE, "golden", "vectors"))):
+        model = spec.load(os.path.join(HERE, "golden", "vectors", name))
         lines.append("%s vectors/%s" % (model.sha256(), name))
     for seed in range(RANDOM_MODELS):
         text, model = Maker(seed).model(OPS[seed % len(OPS)])
         lines.append("%s %s" % (model.sha256(), text))
-    with open(os.path.join(HERE, "vectors.txt"), "w", encoding="ascii", newline="\n") as file:
+    with open(os.path.join(HERE, "golden", "vectors.txt"), "w", encoding="ascii", newline="\n") as file:
         file.write("\n".join(lines) + "\n")
 
 

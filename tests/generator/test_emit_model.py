@@ -16,11 +16,11 @@ WARNINGS = "-Wall -Wextra -Wconversion -Wshadow -Werror".split()
 
 def models():
     """Those of the vectors: all files, and every fourth random one."""
-    with open(os.path.join(HERE, "vectors.txt"), encoding="ascii") as file:
+    with open(os.path.join(HERE, "golden", "vectors.txt"), encoding="ascii") as file:
         lines = [line.split(" ", 1)[1].strip() for line in file]
     for number, line in enumerate(lines):
         if not line.startswith("{"):
-            yield spec.load(os.path.join(HERE, line))
+            yield spec.load(os.path.join(HERE, "golden", line))
         elif number % 4 == 0:
             yield spec.parse(line)
 

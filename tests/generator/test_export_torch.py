@@ -84,7 +84,7 @@ class Zoo(Export):
             with self.subTest(model=name):
                 module, inputs, loss, outputs = zoo.make(name)
                 self.export(module, *inputs, loss=loss or "loss", output_names=outputs, optimizer=optimizer)
-                own, committed = spec.load(self.path("net.json")), spec.load(os.path.join(HERE, "pytorch", name + ".json"))
+                own, committed = spec.load(self.path("net.json")), spec.load(os.path.join(HERE, "golden", "pytorch", name + ".json"))
                 self.assertEqual(own.text(), committed.text())
 
     def test_a_trace_gives_the_same_model(self):
@@ -101,7 +101,7 @@ class Zoo(Export):
                     self.export(module, *inputs, loss=loss or "loss", output_names=outputs, optimizer=zoo.CASES[name][1])
                 finally:
                     export_torch.capture_export = by_export
-                own, committed = spec.load(self.path("net.json")), spec.load(os.path.join(HERE, "pytorch", name + ".json"))
+                own, committed = spec.load(self.path("net.json")), spec.load(os.path.join(HERE, "golden", "pytorch", name + ".json"))
                 self.assertEqual(own.text(), committed.text())
                 self.assertTrue(all(torch.equal(x, state[key]) for key, x in module.state_dict().items()),
                                 "tracing changed the module")

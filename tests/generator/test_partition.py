@@ -16,7 +16,7 @@ SMOOTH = ("tanh", "sigmoid", "silu", "gelu", "square", "exp", "sin", "softplus")
 
 
 def source(name):
-    with open(os.path.join(HERE, "models", name + ".json"), encoding="ascii") as file:
+    with open(os.path.join(HERE, "specs", name + ".json"), encoding="ascii") as file:
         return file.read()
 
 
@@ -314,7 +314,7 @@ class Deterministic(unittest.TestCase):
     def test_any_hash_seed(self):
         program = ("import sys; sys.path.insert(0, %r)\nfrom generator import spec, partition\nfor name in %r:\n"
                    "    print(partition.partition(spec.load(name)))" %
-                   (os.path.dirname(os.path.dirname(HERE)), [os.path.join(HERE, "models", name + ".json") for name in
+                   (os.path.dirname(os.path.dirname(HERE)), [os.path.join(HERE, "specs", name + ".json") for name in
                                                              ("mlp", "lenet", "resnet_block")]))
         texts = {subprocess.run([sys.executable, "-c", program], env=dict(os.environ, PYTHONHASHSEED=str(seed)),
                                 stdout=subprocess.PIPE, check=True).stdout for seed in (0, 1, 77)}

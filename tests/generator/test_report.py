@@ -10,7 +10,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 def models(precision="f32"):
     for name in ("mlp", "lenet", "resnet_block", "transformer_block"):
-        with open(os.path.join(HERE, "models", name + ".json"), encoding="ascii") as file:
+        with open(os.path.join(HERE, "specs", name + ".json"), encoding="ascii") as file:
             yield name, spec.parse(file.read().replace('"f32"', '"%s"' % precision), name)
 
 

@@ -141,7 +141,12 @@ program() { # of a C file, the library's two objects, and kernels of its own; or
             -o "$work/products" $zlib_link
         return
         ;;
-    examples/*) own=$(ls "examples/kernels/$name"_*.cu 2>/dev/null) ;;
+    examples/*)
+        for own in examples/kernels/"$name"*.json; do
+            [ ! -e "$own" ] || "$PYTHON" -m generator "$own" -o "${own%.json}" || return
+        done
+        own=$(ls "examples/kernels/$name"_*.cu 2>/dev/null)
+        ;;
     tests/generator/fused.c)
         own="$work/sets_c.o $work/sets_cuda.o"
         "$PYTHON" tests/generator/build_sets.py "$work/sets_c.o" h cc -std=c99 -O1 -march=native &&

@@ -2,6 +2,8 @@
  * and random geometries of convolution and pooling. Forward, and the gradients of the input, weight and bias. */
 #include "../test.h"
 
+#include <float.h>
+
 static char   geometry[256]; /* of the case at work, for messages */
 static double allowance = 1; /* 3 for convolutions: Winograd's transforms round more than plain sums */
 
@@ -787,6 +789,37 @@ static void test_rows(void **state)
     }
 }
 
+/* One value is its own mean: the result is the bias, and neither x nor weight has a gradient. */
+static void test_norms_of_one(void **state)
+{
+    fixture *f = *state;
+    enum { N = 37, CHANNELS = 19 };
+    float *x = test_randoms(N * CHANNELS, 1, 3), *w = test_randoms(CHANNELS, 2, 1), *bias = test_randoms(CHANNELS, 3, 1);
+    for (int kind = 0; kind < 2; kind++) { /* layer_norm, group_norm */
+        next_model(f);
+        const int     channels = kind ? CHANNELS : 1;
+        run           r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+        gpunn_tensor *gradient_of[2];
+        r.x = add_input(f, "x", GPUNN_SHAPE(N, channels), x, N * channels);
+        r.out = kind ? gpunn_group_norm(r.x, "l", .num_groups = channels) : gpunn_layer_norm(r.x, "l");
+        MADE(f->dev, r.out);
+        gradient_of[0] = r.x, gradient_of[1] = gpunn_find(f->model, "l.weight");
+        OK(f->dev, write_floats(gradient_of[1], w, channels));
+        OK(f->dev, write_floats(gpunn_find(f->model, "l.bias"), bias, channels));
+        run_backward(&r);
+        for (int i = 0; i < N * channels; i++) assert_true(r.value[i] == bias[i % channels]);
+        for (int k = 0; k < 2; k++) {
+            float *gradient = read_gradient(f->dev, gradient_of[k]);
+            for (int i = 0; i < (k ? 1 : N) * channels; i++)
+                if (gradient[i] != 0)
+                    fail_msg("%s: the gradient of %s is %g", kind ? "group_norm" : "layer_norm", k ? "weight" : "x", gradient[i]);
+            free(gradient);
+        }
+        free(r.value), free(r.grad_out);
+    }
+    free(x), free(w), free(bias);
+}
+
 /* ---- attention ---- */
 typedef struct heads {
     int64_t n, heads, kv_heads, l, s, e, ev;
@@ -909,6 +942,94 @@ static void test_attention(void **state)
     for (int i = 0; i < COUNT(large); i++) {
         next_model(f);
         check_attention(f, large[i]);
+    }
+}
+
+/* Attention of 3 queries to s keys, of 8 elements each, q and k `size` large; with a mask that adds so much to every score. */
+typedef struct extreme {
+    run           r;
+    gpunn_tensor *t[3];
+    float        *value[3], *gradient[3];
+} extreme;
+
+static extreme run_extreme(fixture *f, int s, float size, float added)
+{
+    extreme x;
+    memset(&x, 0, sizeof x);
+    (void)snprintf(geometry, sizeof geometry, "attention, s %d, values of %g, a mask of %g", s, size, added);
+    float *mask = malloc((size_t)s * sizeof *mask);
+    for (int i = 0; i < s; i++) mask[i] = added;
+    next_model(f);
+    for (int i = 0; i < 3; i++) {
+        x.value[i] = test_randoms((i ? s : 3) * 8, 60 + (unsigned)i, size);
+        x.t[i] = add_input(f, i == 0 ? "q" : i == 1 ? "k" : "v", GPUNN_SHAPE(1, 1, i ? s : 3, 8), x.value[i], (i ? s : 3) * 8);
+    }
+    gpunn_attention_args args = {0};
+    if (added != 0) {
+        args.mask = MADE(f->dev, gpunn_input(f->model, "mask", GPUNN_F32, GPUNN_SHAPE(1, 1, 1, s)));
+        OK(f->dev, write_floats(args.mask, mask, s));
+    }
+    x.r.f = f;
+    x.r.out = gpunn_scaled_dot_product_attention_(x.t[0], x.t[1], x.t[2], args);
+    run_backward(&x.r);
+    for (int i = 0; i < 3; i++) x.gradient[i] = read_gradient(f->dev, x.t[i]);
+    free(mask);
+    return x;
+}
+
+static void free_extreme(extreme *x)
+{
+    for (int i = 0; i < 3; i++) free(x->value[i]), free(x->gradient[i]);
+    free(x->r.value), free(x->r.grad_out);
+}
+
+/* One key has all the weight: scores do not matter, and their gradients are 0, however large the values. */
+static void test_attention_saturated(void **state)
+{
+    static const int sizes[] = {1, 5, 64, 256, 257, 700};
+    for (int i = 0; i < COUNT(sizes); i++) {
+        extreme x = run_extreme(*state, sizes[i], 1e8f, 0);
+        for (int k = 0; k < 3 * 8; k++)
+            if (x.gradient[0][k] != 0) fail_msg("%s: the gradient of q is %g", geometry, x.gradient[0][k]);
+        for (int k = 0; k < sizes[i] * 8; k++)
+            if (x.gradient[1][k] != 0) fail_msg("%s: the gradient of k is %g", geometry, x.gradient[1][k]);
+        free_extreme(&x);
+    }
+}
+
+/* Beside a mask of -1e9 scores vanish by rounding: all keys weigh the same, forward and backward. */
+static void test_attention_far_mask(void **state)
+{
+    static const struct {
+        int   s;
+        float mask;
+    } cases[] = {{2, -1e9f}, {5, -1e9f}, {300, -1e9f}, {5, -FLT_MAX}, {300, -FLT_MAX}, {7, 1e9f}};
+    for (int i = 0; i < COUNT(cases); i++) {
+        const int s = cases[i].s;
+        extreme   x = run_extreme(*state, s, 1, cases[i].mask);
+        double   *y = calloc((size_t)(6 * 8 + 2 * 8 * s), sizeof *y), *dq = y + 3 * 8, *dk = dq + 3 * 8, *dv = dk + 8 * s;
+        for (int row = 0; row < 3; row++) {
+            const float *g = x.r.grad_out + row * 8, *v = x.value[2];
+            double       mean = 0;
+            for (int c = 0; c < 8 * s; c++) {
+                y[row * 8 + c % 8] += v[c] / (double)s;
+                dv[c] += g[c % 8] / (double)s;
+                mean += (double)g[c % 8] * v[c] / s;
+            }
+            for (int j = 0; j < s; j++) {
+                double slope = -mean;
+                for (int c = 0; c < 8; c++) slope += (double)g[c] * v[j * 8 + c];
+                for (int c = 0; c < 8; c++) {
+                    dq[row * 8 + c] += slope / s / sqrt(8.0) * x.value[1][j * 8 + c];
+                    dk[j * 8 + c] += slope / s / sqrt(8.0) * x.value[0][row * 8 + c];
+                }
+            }
+        }
+        check_all("out", x.r.value, y, 3 * 8);
+        check_all("gradient of q", x.gradient[0], dq, 3 * 8);
+        check_all("gradient of k", x.gradient[1], dk, 8 * s);
+        check_all("gradient of v", x.gradient[2], dv, 8 * s);
+        free_extreme(&x), free(y);
     }
 }
 
@@ -1208,31 +1329,60 @@ static void test_grid_sample(void **state)
     }
 }
 
-/* What is not a number lies outside, or at the first cell. */
+/* A coordinate that is no number, or infinite, beside others in the middle: outside, or at an end, where its gradient goes. */
+static void check_special(fixture *f, int axes, gpunn_grid_mode mode, gpunn_grid_padding padding, bool align)
+{
+    static const float value[3] = {NAN, INFINITY, -INFINITY};
+    static const int   end[3][3] = {{-1, -1, -1}, {0, 2, 0}, {0, 0, 0}}; /* by padding and value; -1: outside */
+    const int          cells = axes == 3 ? 27 : 9, points = 3 * axes, step[3] = {1, 3, 9};
+    float             *x = test_randoms(cells, 5, 1), grid[9 * 3] = {0}, expected[9], dx[27] = {0};
+    for (int i = 0; i < points; i++) grid[i * axes + i / 3] = value[i % 3];
+    next_model(f);
+    run           r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+    gpunn_tensor *tg = add_input(f, "grid", axes == 3 ? GPUNN_SHAPE(1, 1, 1, points, 3) : GPUNN_SHAPE(1, 1, points, 2), grid,
+                                 points * axes);
+    r.x = add_input(f, "x", axes == 3 ? GPUNN_SHAPE(1, 1, 3, 3, 3) : GPUNN_SHAPE(1, 1, 3, 3), x, cells);
+    r.out = gpunn_grid_sample(r.x, tg, .mode = mode, .padding_mode = padding, .align_corners = align);
+    run_backward(&r);
+    float *grad_x = read_gradient(f->dev, r.x), *grad_grid = read_gradient(f->dev, tg);
+    for (int i = 0; i < points; i++) {
+        const int at = cells / 2 + (end[padding][i % 3] - 1) * step[i / 3];
+        expected[i] = end[padding][i % 3] < 0 ? 0 : x[at];
+        if (end[padding][i % 3] >= 0) dx[at] += r.grad_out[i];
+    }
+    (void)snprintf(geometry, sizeof geometry, "%d axes, mode %d, padding %d%s", axes, mode, padding,
+                   align ? ", align_corners" : "");
+    for (int i = 0; i < points; i++)
+        if (r.value[i] != expected[i]) fail_msg("%s: point %d is %g, should be %g", geometry, i, r.value[i], expected[i]);
+    for (int i = 0; i < cells; i++)
+        if (!(fabsf(grad_x[i] - dx[i]) <= 1e-6f)) fail_msg("%s: gradient of x[%d] is %g", geometry, i, grad_x[i]);
+    for (int i = 0; i < points * axes; i++) {
+        const bool none = i % axes == i / axes / 3 || padding == GPUNN_GRID_ZEROS;
+        if (none ? grad_grid[i] != 0 : !isfinite(grad_grid[i]))
+            fail_msg("%s: gradient of coordinate %d is %g", geometry, i, grad_grid[i]);
+    }
+    free(x), free(grad_x), free(grad_grid), free(r.value), free(r.grad_out);
+}
+
 static void test_grid_sample_special(void **state)
 {
     fixture           *f = *state;
-    static const float x[3] = {5, 6, 7}, grid[12] = {NAN, 0, INFINITY, 0, -INFINITY, 0, 3e38f, 0, 0, NAN, 0, 0};
-    static const float expected[3][6] = {{0, 0, 0, 0, 0, 6}, {5, 7, 5, 7, 6, 6}, {5, 5, 5, 0, 6, 6}}; /* 3e38: any cell */
-    for (int mode = 0; mode < 2; mode++)
-        for (int padding = 0; padding < 3; padding++) {
-            next_model(f);
-            run           r = {f, NULL, NULL, NULL, NULL, NULL, 0};
-            gpunn_tensor *tg = add_input(f, "grid", GPUNN_SHAPE(1, 1, 6, 2), grid, 12);
-            r.x = add_input(f, "x", GPUNN_SHAPE(1, 1, 1, 3), x, 3);
-            r.out = gpunn_grid_sample(r.x, tg, .mode = (gpunn_grid_mode)mode, .padding_mode = (gpunn_grid_padding)padding);
-            run_backward(&r);
-            float *grad_x = read_gradient(f->dev, r.x), *grad_grid = read_gradient(f->dev, tg);
-            for (int i = 0; i < 6; i++) {
-                if ((padding < 2 || i != 3) && r.value[i] != expected[padding][i])
-                    fail_msg("mode %d, padding %d: point %d is %g, should be %g", mode, padding, i, r.value[i],
-                             expected[padding][i]);
-                if (i < 4 && grad_grid[2 * i] != 0)
-                    fail_msg("mode %d, padding %d: gradient %d is %g", mode, padding, i, grad_grid[2 * i]);
-            }
-            for (int i = 0; i < 3; i++) assert_true(isfinite(grad_x[i]));
-            free(grad_x), free(grad_grid), free(r.value), free(r.grad_out);
-        }
+    static const float x[3] = {5, 6, 7}, grid[4] = {3e38f, 0, -3e38f, 0};
+    for (int i = 0; i < 24; i++)
+        check_special(f, 2 + i % 2, (gpunn_grid_mode)(i / 2 % 2), (gpunn_grid_padding)(i / 4 % 3), i / 12 != 0);
+    for (int padding = 0; padding < 3; padding++) {
+        next_model(f);
+        gpunn_tensor *tx = add_input(f, "x", GPUNN_SHAPE(1, 1, 1, 3), x, 3);
+        gpunn_tensor *tg = add_input(f, "grid", GPUNN_SHAPE(1, 1, 2, 2), grid, 4);
+        gpunn_tensor *y = MADE(f->dev, gpunn_grid_sample(tx, tg, .padding_mode = (gpunn_grid_padding)padding));
+        OK(f->dev, gpunn_forward(&y, 1));
+        float *value = read_floats(f->dev, y, NULL);
+        if (padding == GPUNN_GRID_REFLECTION)
+            assert_true(value[0] >= 5 && value[0] <= 7 && value[1] >= 5 && value[1] <= 7); /* wherever rounding put them */
+        else
+            assert_true(value[0] == (padding ? 7 : 0) && value[1] == (padding ? 5 : 0));
+        free(value);
+    }
 }
 
 /* Half way between two cells the even one is the nearest. */
@@ -2068,10 +2218,13 @@ int main(void)
     const struct CMUnitTest alone[] = {cmocka_unit_test(test_linear_evaluation), cmocka_unit_test(test_grid_sample_threads)};
     tests[count++] = alone[0], tests[count++] = alone[1];
     count += each_backend(tests + count, "rows", test_rows, NULL);
+    count += each_backend(tests + count, "norms of one value", test_norms_of_one, NULL);
     count += each_backend(tests + count, "embedding", test_words, NULL);
     count += each_backend(tests + count, "gather", test_gather, NULL);
     count += each_backend(tests + count, "lengths", test_lengths, NULL);
     count += each_backend(tests + count, "attention", test_attention, NULL);
+    count += each_backend(tests + count, "attention to one key of all", test_attention_saturated, NULL);
+    count += each_backend(tests + count, "attention behind a far mask", test_attention_far_mask, NULL);
     count += each_backend(tests + count, "attention with dropout", test_attention_dropout, NULL);
     count += each_backend(tests + count, "attention with a learned mask", test_learned_mask, NULL);
     count += each_backend(tests + count, "rnn, lstm and gru", test_recurrent, NULL);

@@ -79,13 +79,13 @@ def seeds():
                  "clamp(x, -1, 1) + hardtanh(y, 0, 2)", "pow(x, 2) - K(0.5) * pi"):
         yield b"e" + text.encode()
     rng = random.Random(1)
-    for path in sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "vectors", "*.json"))):
+    for path in sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "golden", "vectors", "*.json"))):
         with open(path, "rb") as file:
             text = file.read()
         yield b"j" + text
         for _ in range(40):
             yield b"j" + altered(rng, text).encode()
-    with open(os.path.join(ROOT, "tests", "generator", "vectors.txt"), "rb") as file:
+    with open(os.path.join(ROOT, "tests", "generator", "golden", "vectors.txt"), "rb") as file:
         for line in file:
             if line[65:66] == b"{":
                 yield b"j" + line[65:]
