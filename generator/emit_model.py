@@ -151,6 +151,9 @@ class _Emitter:
             return self.layer(t, operands[0])
         if hasattr(self, "op_" + t.op):
             return getattr(self, "op_" + t.op)(t, operands)
+        if table.ops()[t.op].term:
+            formula = "%s(%s)" % (t.op, ", ".join(["x", "y"] + [repr(value) for value in t.attrs.values()]))
+            return "gpunn_expr(%s, %s, 2)" % (quoted(formula), self.helper(t, "parts"))
         if table.ops()[t.op].arity:
             return "gpunn_%s(%s)" % (t.op, ", ".join(operands + [number(value) for value in t.attrs.values()]))
         raise NotImplementedError(t.op)
@@ -370,7 +373,7 @@ class _Emitter:
         elif t.op in ("rnn", "lstm", "gru"):
             weights = [self.operand(i) for i in t.inputs[4:] if i is not None]
             self.statement("gpunn_tensor *%s[] = {%s};" % (self.helper(t, "weights"), ", ".join(weights)))
-        elif t.op in ("concat", "custom"):
+        elif t.op in ("concat", "custom") or t.kind == "value" and table.ops()[t.op].term:
             self.statement("gpunn_tensor *%s[] = {%s};" % (self.helper(t, "parts"), ", ".join(map(self.operand, t.inputs))))
         self.statement("gpunn_tensor *%s = %s;" % (self.variable(t.id), self.call(t)))
         if t.kind in ("value", "constant") and t.name is not None:

@@ -10,7 +10,8 @@ from . import floats
 HEADER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "gpunn.h")
 
 # arity: 0 for ops that are not elementwise, which have no attributes, forward and derivatives here. attrs: (name, default), ...
-Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients")  # gradients: of operands, bit k; -1: all
+# gradients: of operands, bit k; -1: all. term: of a loss, which has no builder in C.
+Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term", defaults=(False,))
 
 # A builder outside the elementwise tables; kind: SOURCE OP LAYER STACK. operands: a number, MANY or OWN. default: a number, True,
 # False, NEEDED, NONE or EMPTY.
@@ -71,7 +72,7 @@ def elementwise(kind, fields):
     attrs = tuple((fields[2 + 2 * i], number(fields[3 + 2 * i])) for i in range(count))
     forward, derivatives = fields[2 + 2 * count], tuple(fields[3 + 2 * count:])
     gradients = sum((text != "0") << k for k, text in enumerate(derivatives))
-    return Op(fields[1], fields[0], arity, attrs, forward, derivatives, gradients)
+    return Op(fields[1], fields[0], arity, attrs, forward, derivatives, gradients, kind.startswith("LOSS"))
 
 
 def other(fields):
