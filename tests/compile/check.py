@@ -250,6 +250,12 @@ def alone(example):
     return check
 
 
+def fused_benchmark(folder):
+    """tests/bench/fused.c, which calls what is private in the header, with the kernels that it times."""
+    call(f"{sys.executable} -m generator tests/bench/fused.json -o {folder}/fused", ROOT)
+    call(f"gcc -std=c11 -O1 -march=native -Wall -Wextra -Wconversion -Werror -fsyntax-only -I{ROOT} -I{folder} {ROOT}/tests/bench/fused.c", folder)
+
+
 def checks():
     yield "table of contents", sections
     yield "exported names and global state", exported
@@ -277,6 +283,7 @@ def checks():
     yield "mingw-w64, linked", compiled("x86_64-w64-mingw32-gcc", "-std=c99 -O0 -Wall -Wextra -Wshadow -Werror", link="", run=False)  # its isfinite() converts
     yield "mingw-w64 C++", warned("x86_64-w64-mingw32-g++", f"-std=c++17 {STRICT_CXX}", ".cpp")
     yield "aarch64, linked", compiled("aarch64-linux-gnu-gcc", f"-std=c99 -O0 {STRICT}", run=False)
+    yield "tests/bench/fused.c", fused_benchmark
     for example in sorted(name for name in os.listdir(EXAMPLES) if name.endswith(".c")):
         yield f"{example} alone", alone(example)
 
