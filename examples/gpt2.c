@@ -4,7 +4,7 @@
  *        with Hugging Face's names and shapes, mixed precision.
  * Build: cc -O3 -march=native -I. examples/gpt2.c -o gpt2 -lm
  *        nvcc -O3 -arch=native -I. examples/gpt2.c gpunn_cuda.cu -o gpt2
- * Run:   ./gpt2                                 a tiny model, a built-in text, 400 steps, then a sample; --help explains all options
+ * Run:   ./gpt2                                 a tiny model, a built-in text, 400 steps, then a sample; --help: all options
  *        ./gpt2 --text book.txt --steps 2000 --checkpoint gpt2.ckpt    [--resume goes on where the checkpoint stands]
  *        ./gpt2 --config 124M --vocab vocab.json --merges merges.txt --weights model.safetensors --steps 0 --prompt "Hello,"
  *        ./gpt2 --config 124M --precision bf16 --batch 16 --context 1024 --text book.txt --save mine.safetensors

@@ -16,9 +16,8 @@
 
 typedef struct option { /* sets one of text, number, real, choice and flag */
     /* With its value: "--text FILE", "--cell lstm|gru". "MODEL.json" is an operand, which has no option before it. */
-    const char *name;
-    const char
-        *help; /* one line, which --help shows with the default behind it: that of text, number, real and choice, where not 0 */
+    const char  *name;
+    const char  *help; /* one line; --help shows the default behind it: of text, number, real and choice, where not 0 */
     const char **text;
     int         *number;
     float       *real;
