@@ -306,6 +306,12 @@
  * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features, 2^20 tensors in a model (30,000 where a spec tells them); F32
  *     arithmetic (16-bit storage on a GPU), in which numbers below 1.2e-38 (denormals) may count as zero; little-endian machines.
  */
+/* In C++ a call with named arguments leaves fields out by design, which g++ -Wextra would list at every call. A program's own
+ * arguments are its own text and keep their warnings. */
+#if defined(__cplusplus) && defined(__GNUC__) && !defined(GPUNN__WARN)
+#pragma GCC system_header
+#endif
+
 #ifndef GPUNN_H
 #define GPUNN_H
 
@@ -351,7 +357,11 @@
  * led you here: the fields are in the struct whose name the error shows, and in C++ they keep the order of their declaration. */
 #ifdef __cplusplus
 /* clang-format off */
+#ifdef __GNUC__ /* designators are an extension before C++20 */
+#define GPUNN_ARGS(type, ...) __extension__ type{.args_ = 0, __VA_ARGS__}
+#else
 #define GPUNN_ARGS(type, ...) type{.args_ = 0, __VA_ARGS__}
+#endif
 /* clang-format on */
 #define GPUNN_LITERAL(type) type
 #else

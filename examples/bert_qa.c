@@ -5,19 +5,7 @@
  *        nvcc -O3 -arch=native -I. examples/bert_qa.c gpunn_cuda.cu -o bert_qa
  * Data:  a folder with config.json, vocab.txt and model.safetensors of a BertForQuestionAnswering, for example from
  *        https://huggingface.co/google-bert/bert-large-uncased-whole-word-masking-finetuned-squad
- * Run:   ./bert_qa --model FOLDER --question "Who ...?" --context "TEXT" | --context-file FILE
- *            --config, --vocab, --weights FILE   in place of the folder's
- *            --random                  weights of that shape without meaning; so it is when none are given
- *            --size base               tiny, base or large, where there is no config.json
- *            --cased                   the vocabulary has capitals and accents (a folder's tokenizer_config.json tells)
- *            --seq-length 384          tokens of a window at most, question included; windows overlap by --stride, 128 or
- *                                       half of that
- *            --batch 8                 windows or sentences at once
- *            --max-answer 15           tokens of an answer at most
- *            --impossible              the answer may be that there is none (models trained on SQuAD 2.0)
- *            --precision f32           on a GPU also tf32, bf16, f16
- *            --device auto             or cpu, cuda
- *            --bench N                 no question: the time of N batches of full length, on the GPU and on the CPU
+ * Run:   ./bert_qa --model FOLDER --question "Who ...?" --context "TEXT"             (--help explains all options)
  * Expect: the answer, its score (the product of two probabilities) and its place; with random weights any passage, and a score
  *         near 0. --bench: about 5 sentences a second and core for the base model at length 128. */
 #define GPUNN_IMPLEMENTATION
@@ -61,24 +49,27 @@ typedef struct answer {
 
 static void parse(options *o, int argc, char **argv)
 {
-    const option known[] = {{"--model FOLDER", .text = &o->model},
-                            {"--question TEXT", .text = &o->question},
-                            {"--context TEXT", .text = &o->context},
-                            {"--context-file FILE", .text = &o->context_file},
-                            {"--config FILE", .text = &o->config},
-                            {"--vocab FILE", .text = &o->vocab},
-                            {"--weights FILE", .text = &o->weights},
-                            {"--random", .flag = &o->random},
-                            {"--size " BERT_SIZES, .choice = &o->size},
-                            {"--cased", .flag = &o->cased},
-                            {"--seq-length N", .number = &o->seq_length, .lowest = 1},
-                            {"--stride N", .number = &o->stride, .lowest = 1},
-                            {"--batch N", .number = &o->batch, .lowest = 1},
-                            {"--max-answer N", .number = &o->max_answer, .lowest = 1},
-                            {"--impossible", .flag = &o->impossible},
-                            {"--precision f32|tf32|bf16|f16", .choice = &o->precision},
-                            {"--device auto|cpu|cuda", .choice = &o->device},
-                            {"--bench N", .number = &o->bench, .lowest = 1}};
+    const option known[] = {
+        {"--model FOLDER", "folder of config.json, vocab.txt and model.safetensors", .text = &o->model},
+        {"--question TEXT", "what is asked", .text = &o->question},
+        {"--context TEXT", "the text that holds the answer", .text = &o->context},
+        {"--context-file FILE", "the same, from a file", .text = &o->context_file},
+        {"--config FILE", "in place of the folder's config.json", .text = &o->config},
+        {"--vocab FILE", "in place of the folder's vocab.txt", .text = &o->vocab},
+        {"--weights FILE", "in place of the folder's model.safetensors", .text = &o->weights},
+        {"--random", "weights without meaning; so it is when none are given", .flag = &o->random},
+        {"--size " BERT_SIZES, "the model's, where there is no config.json", .choice = &o->size},
+        {"--cased", "the vocabulary has capitals and accents; a folder's tokenizer_config.json tells", .flag = &o->cased},
+        {"--seq-length N", "tokens of a window at most, question included; default 384", .number = &o->seq_length, .lowest = 1},
+        {"--stride N", "tokens by which windows overlap; default 128, or half of a short window", .number = &o->stride,
+         .lowest = 1},
+        {"--batch N", "windows or sentences at once", .number = &o->batch, .lowest = 1},
+        {"--max-answer N", "tokens of an answer at most", .number = &o->max_answer, .lowest = 1},
+        {"--impossible", "the answer may be that there is none (models trained on SQuAD 2.0)", .flag = &o->impossible},
+        {"--precision f32|tf32|bf16|f16", "how a GPU computes", .choice = &o->precision},
+        {"--device auto|cpu|cuda", "where to run", .choice = &o->device},
+        {"--bench N", "no question: the time of N batches of full length, on the GPU and on the CPU", .number = &o->bench,
+         .lowest = 1}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 

@@ -4,14 +4,9 @@
  *        sampling with the first one's parameters; clipping, checkpoints, weights with PyTorch's names.
  * Build: cc -O3 -march=native -I. examples/char_lstm.c -o char_lstm -lm
  *        nvcc -O3 -arch=native -I. examples/char_lstm.c gpunn_cuda.cu -o char_lstm
- * Run:   ./char_lstm [--text FILE] [--cell lstm|gru] [--hidden 128] [--layers 1] [--embed 32] [--dropout 0] [--batch 16]
- *                    [--length 32] [--steps 800] [--lr 0.004] [--clip 5] [--seed 1] [--threads 0] [--losses]
- *                    [--sample 300] [--prompt TEXT] [--temperature 0.7] [--load FILE] [--save FILE] [--checkpoint FILE]
- *        --text        what to learn; without it numbers in words. Its bytes are the vocabulary.
- *        --load        weights to start from, --save: where the learnt ones go: safetensors, for PyTorch a module with
- *                      embed = Embedding(vocabulary, embed), rnn = LSTM(embed, hidden, layers), head = Linear(hidden, vocabulary).
- *        --checkpoint  written at the end of each pass over the text; if it is there, training goes on from it, exactly.
- *        --losses      prints the loss of each step with all digits. --temperature 0: always the likeliest character.
+ * Run:   ./char_lstm [--text FILE] [--cell lstm|gru] [--steps N] [--save FILE] ...      (--help explains all options)
+ *        Weights are, for PyTorch, those of a module with embed = Embedding(vocabulary, embed), rnn = LSTM(embed, hidden, layers),
+ *        head = Linear(hidden, vocabulary).
  * Expect: the loss falls from 3.1 to 0.26: the words are predictable, what number comes next is not learnt; then lines like
  *        "ninety-two, fifty-three, thirty-nine, eighty-seven, twenty-five,". */
 #define GPUNN_IMPLEMENTATION
@@ -54,26 +49,28 @@ static int fail(const char *format, const char *what)
 /* ---- options -------------------------------------------------------------------------------------------------------- */
 static void parse(int argc, char **argv, options *o)
 {
-    const option known[] = {{"--text FILE", .text = &o->text},
-                            {"--cell lstm|gru", .choice = &o->gru},
-                            {"--hidden N", .number = &o->hidden, .lowest = 1, .highest = 65536},
-                            {"--layers N", .number = &o->layers, .lowest = 1, .highest = 64},
-                            {"--embed N", .number = &o->embed, .lowest = 1, .highest = 65536},
-                            {"--dropout X", .real = &o->dropout, .highest = 0.99},
-                            {"--batch N", .number = &o->batch, .lowest = 1, .highest = 65536},
-                            {"--length N", .number = &o->length, .lowest = 1, .highest = 65536},
-                            {"--steps N", .number = &o->steps},
-                            {"--lr X", .real = &o->lr, .lowest = 1e-9},
-                            {"--clip X", .real = &o->clip},
-                            {"--seed N", .number = &o->seed},
-                            {"--threads N", .number = &o->threads, .highest = 1024},
-                            {"--losses", .flag = &o->losses},
-                            {"--sample N", .number = &o->sample},
-                            {"--prompt TEXT", .text = &o->prompt},
-                            {"--temperature X", .real = &o->temperature},
-                            {"--load FILE", .text = &o->load},
-                            {"--save FILE", .text = &o->save, .written = true},
-                            {"--checkpoint FILE", .text = &o->checkpoint, .written = true}};
+    const option known[] = {
+        {"--text FILE", "what to learn; its bytes are the vocabulary; default: numbers in words", .text = &o->text},
+        {"--cell lstm|gru", "kind of the recurrent layers", .choice = &o->gru},
+        {"--hidden N", "features of a recurrent layer", .number = &o->hidden, .lowest = 1, .highest = 65536},
+        {"--layers N", "recurrent layers", .number = &o->layers, .lowest = 1, .highest = 64},
+        {"--embed N", "features of a character", .number = &o->embed, .lowest = 1, .highest = 65536},
+        {"--dropout X", "between recurrent layers; default 0", .real = &o->dropout, .highest = 0.99},
+        {"--batch N", "pieces of the text that are learnt side by side", .number = &o->batch, .lowest = 1, .highest = 65536},
+        {"--length N", "characters of a piece in one step", .number = &o->length, .lowest = 1, .highest = 65536},
+        {"--steps N", "training steps", .number = &o->steps},
+        {"--lr X", "Adam's learning rate", .real = &o->lr, .lowest = 1e-9},
+        {"--clip X", "largest norm of the gradient; 0: none", .real = &o->clip},
+        {"--seed N", "of initial weights, dropout and sampling", .number = &o->seed},
+        {"--threads N", "of the CPU; default 0: all processors", .number = &o->threads, .highest = 1024},
+        {"--losses", "prints the loss of each step with all digits", .flag = &o->losses},
+        {"--sample N", "characters to write at the end", .number = &o->sample},
+        {"--prompt TEXT", "how the sample begins", .text = &o->prompt},
+        {"--temperature X", "of the sample; 0: always the likeliest character", .real = &o->temperature},
+        {"--load FILE", "weights to start from (safetensors)", .text = &o->load},
+        {"--save FILE", "where the learnt weights go (safetensors)", .text = &o->save, .written = true},
+        {"--checkpoint FILE", "written at each end of the text; where it is there, training goes on from it, exactly",
+         .text = &o->checkpoint, .written = true}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 

@@ -5,9 +5,8 @@
  * Build: cc -O3 -march=native -I. examples/cifar10.c -o cifar10 -lm
  *        nvcc -O3 -arch=native -I. examples/cifar10.c examples/kernels/cifar10_kernels.cu gpunn_cuda.cu -o cifar10
  * Data:  wget https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz && tar xf cifar-10-binary.tar.gz
- * Run:   ./cifar10 [--data cifar-10-batches-bin] [--epochs 2] [--synthetic] [--spec FILE]
- *        --synthetic first writes a small stand-in of the same format (coloured stripes) into the folder.
- *        --spec only writes the network's spec, examples/kernels/cifar10.json.
+ * Run:   ./cifar10 [--data cifar-10-batches-bin] [--epochs 2] [--synthetic]          (--help explains all options)
+ *        ./cifar10 --spec FILE only writes the network's spec, examples/kernels/cifar10.json.
  * Expect: the running loss falls from 2.2 to about 1.25 in two epochs; 55 % on the test images (100 % of stripes). */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -18,13 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef _WIN32
-#include <direct.h>
-#define make_folder(path) _mkdir(path)
-#else
-#include <sys/stat.h>
-#define make_folder(path) mkdir(path, 0777)
-#endif
 
 enum { CLASSES = 10, BATCH = 4, FILES = 5, SYNTHETIC_IMAGES = 2000 };
 static const char *const class_names[CLASSES] = {"plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
@@ -135,8 +127,9 @@ static gpunn_status write_spec(gpunn_device *dev, const char *path)
     return status;
 }
 
-static gpunn_status run(gpunn_device *dev, const char *folder, int epochs, gpunn_array data[4])
+static gpunn_status run(gpunn_device *dev, const char *folder, const char *out, int epochs, gpunn_array data[4])
 {
+    char        weights[1024];
     char        names[FILES + 1][1024];
     const char *paths[FILES + 1];
     for (int i = 0; i <= FILES; i++) {
@@ -146,18 +139,21 @@ static gpunn_status run(gpunn_device *dev, const char *folder, int epochs, gpunn
             snprintf(names[i], sizeof names[i], "%s/test_batch.bin", folder);
         paths[i] = names[i];
     }
+    snprintf(weights, sizeof weights, "%s/cifar10.safetensors", out);
     gpunn_status status = gpunn_read_cifar(dev, paths, FILES, CLASSES, &data[0], &data[1]);
     if (status == GPUNN_OK) status = gpunn_read_cifar(dev, paths + FILES, 1, CLASSES, &data[2], &data[3]);
     if (status != GPUNN_OK) return status;
+    if (!options_make_folder("cifar10", out)) return GPUNN_ERR_IO;
     network          net = build(dev), copy = build(dev); /* the second one takes the saved weights */
     gpunn_optimizer *sgd = gpunn_sgd(net.model, .lr = 0.001f, .momentum = 0.9f);
     gpunn_loader *trainer = make_loader(&net, &data[0], &data[1], true), *tester = make_loader(&copy, &data[2], &data[3], false);
     status = gpunn_last_status(dev);
     if (status == GPUNN_OK) status = gpunn_use_kernels(net.model, &cifar10_kernels);
     if (status == GPUNN_OK) status = train(&net, sgd, trainer, epochs);
-    if (status == GPUNN_OK) status = gpunn_save(net.model, "cifar_net.safetensors");
-    if (status == GPUNN_OK) status = gpunn_load(copy.model, "cifar_net.safetensors");
+    if (status == GPUNN_OK) status = gpunn_save(net.model, weights);
+    if (status == GPUNN_OK) status = gpunn_load(copy.model, weights);
     if (status == GPUNN_OK) status = test(&copy, tester, &data[3]);
+    if (status == GPUNN_OK) printf("wrote %s\n", weights);
     gpunn_loader_destroy(trainer);
     gpunn_loader_destroy(tester);
     gpunn_optimizer_destroy(sgd);
@@ -174,15 +170,21 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
 
 int main(int argc, char **argv)
 {
-    const char  *folder = "cifar-10-batches-bin", *spec = NULL;
+    const char  *folder = NULL, *out = "out", *spec = NULL;
+    char         stripes[512];
     int          epochs = 2;
     bool         synthetic = false;
-    const option known[] = {{"--data FOLDER", .text = &folder},
-                            {"--epochs N", .number = &epochs, .lowest = 1},
-                            {"--synthetic", .flag = &synthetic},
-                            {"--spec FILE", .text = &spec}};
+    const option known[] = {{"--data FOLDER", "folder of the binary version's six files", .text = &folder},
+                            {"--epochs N", "passes over the training images", .number = &epochs, .lowest = 1},
+                            {"--synthetic",
+                             "first writes a small stand-in (coloured stripes), without --data below the folder of --out",
+                             .flag = &synthetic},
+                            {"--out FOLDER", "folder for the trained weights, made where there is none", .text = &out},
+                            {"--spec FILE", "only writes the network's spec, for python3 -m generator", .text = &spec}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
-    if (synthetic) (void)make_folder(folder); /* there already: the files say what is wrong */
+    snprintf(stripes, sizeof stripes, "%s/cifar10_synthetic", out);
+    if (folder == NULL) folder = synthetic ? stripes : "cifar-10-batches-bin";
+    if (synthetic && (!options_make_folder(argv[0], out) || !options_make_folder(argv[0], folder))) return 1;
     for (int i = 0; synthetic && i <= FILES; i++) {
         char path[1024], name[32] = "test_batch.bin";
         if (i < FILES) snprintf(name, sizeof name, "data_batch_%d.bin", i + 1);
@@ -197,8 +199,8 @@ int main(int argc, char **argv)
         return 1;
     }
     gpunn_array  data[4] = {{0}, {0}, {0}, {0}}; /* training images and labels, test images and labels */
-    gpunn_status status = spec ? write_spec(dev, spec) : run(dev, folder, epochs, data);
-    if (status != GPUNN_OK) fprintf(stderr, "%s\n", gpunn_error(dev));
+    gpunn_status status = spec ? write_spec(dev, spec) : run(dev, folder, out, epochs, data);
+    if (gpunn_last_status(dev) != GPUNN_OK) fprintf(stderr, "%s\n", gpunn_error(dev));
     if (status == GPUNN_ERR_IO && spec == NULL && data[2].data == NULL)
         fprintf(stderr, "get the data (163 MB): wget https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz && tar xf "
                         "cifar-10-binary.tar.gz\nor try --synthetic\n");

@@ -3,8 +3,7 @@
  * Shows: one program for both devices; what a transfer costs beside the computation; when a GPU pays.
  * Build: cc -O3 -march=native -I. examples/cpu_vs_gpu.c -o cpu_vs_gpu -lm
  *        nvcc -O3 -arch=native -Xcompiler -march=native -I. examples/cpu_vs_gpu.c gpunn_cuda.cu -o cpu_vs_gpu
- * Run:   ./cpu_vs_gpu [--only NAME] [--seconds 1] [--threads N] [--precision f32|tf32|bf16|f16] [--quick]
- *        --precision is the GPU's; --quick takes small sizes.
+ * Run:   ./cpu_vs_gpu [--precision bf16] [--quick]                                    (--help explains all options)
  * Expect: a line for each work: milliseconds to write its inputs, to compute, to read its result, on either device. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -252,11 +251,11 @@ int main(int argc, char **argv)
     float        seconds = 1;
     int          threads = 0, precision = 0; /* as gpunn_precision counts them */
     bool         quick = false, found = false, good = true;
-    const option known[] = {{"--only NAME", .text = &only},
-                            {"--seconds X", .real = &seconds, .lowest = 0.001},
-                            {"--threads N", .number = &threads, .lowest = 1},
-                            {"--precision f32|tf32|bf16|f16", .choice = &precision},
-                            {"--quick", .flag = &quick}};
+    const option known[] = {{"--only NAME", "one work, by the name in its line", .text = &only},
+                            {"--seconds X", "how long each time is measured", .real = &seconds, .lowest = 0.001},
+                            {"--threads N", "of the CPU; default: all processors", .number = &threads, .lowest = 1},
+                            {"--precision f32|tf32|bf16|f16", "how the GPU computes", .choice = &precision},
+                            {"--quick", "small sizes", .flag = &quick}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
 
     gpunn_device *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = threads, .log_fn = log_line);

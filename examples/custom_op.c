@@ -239,7 +239,7 @@ static int write_spec(const char *path)
 int main(int argc, char **argv)
 {
     const char  *spec = NULL;
-    const option known[] = {{"--spec FILE.json", .text = &spec}};
+    const option known[] = {{"--spec FILE.json", "only writes the formula's model, for python3 -m generator", .text = &spec}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
     if (spec) return write_spec(spec);
     bool good = run_all(GPUNN_DEVICE_CPU);

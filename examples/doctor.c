@@ -1,6 +1,6 @@
 /* doctor.c - what there is on this machine to compute on, what is missing, and the line that builds for it.
  *
- * Shows: gpunn_device_report, opening each device, one model on two devices.
+ * Shows: gpunn_device_report, opening each device, one model on two devices, what a model takes of memory.
  * Build: cc -O3 -I. examples/doctor.c -o doctor -lm
  *        nvcc -O3 -arch=native -I. examples/doctor.c gpunn_cuda.cu -o doctor           with the GPU
  * Run:   ./doctor
@@ -8,11 +8,18 @@
  *         with 1 when a GPU that is there does not work. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
+#include "options.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef GPUNN_CBLAS
+#define PRODUCTS "the system's CBLAS"
+#else
+#define PRODUCTS "itself"
+#endif
 
 enum { BATCH = 5, PIXELS = 12 * 12, CLASSES = 3 };
 
@@ -109,18 +116,21 @@ static bool try_device(gpunn_device_type type, int index, float output[BATCH * C
 {
     gpunn_device *dev = gpunn_device_open(.type = type, .index = index, .seed = 1, .log_fn = log_line);
     bool          good = dev && train(dev, output);
-    if (dev && type == GPUNN_DEVICE_CPU) printf("CPU           %s\n", gpunn_device_name(dev));
+    if (dev && type == GPUNN_DEVICE_CPU)
+        printf("CPU           %s; a small model takes %zu bytes\n", gpunn_device_name(dev), gpunn_memory_peak(dev));
     if (!good) printf("              fails: %s\n", gpunn_error(dev));
     gpunn_device_close(dev);
     return good;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    const option none = {0};
+    options_read(&none, 0, argc, argv);
     float expected[BATCH * CLASSES], output[BATCH * CLASSES];
     int   gpus = gpunn_cuda_device_count();
     bool  good = true;
-    printf("gpunn         %s\n", GPUNN_VERSION);
+    printf("gpunn         %s, matrix products by %s\n", GPUNN_VERSION, PRODUCTS);
     if (!try_device(GPUNN_DEVICE_CPU, 0, expected)) return 1;
     gpunn_device_report(show, NULL);
     show_compiler();

@@ -7,10 +7,10 @@
  * Build: cc -O3 -march=native -DGPUNN_ZLIB -I. examples/fashion_mnist.c -o fashion_mnist -lz -lm
  *        nvcc -O3 -arch=native -DGPUNN_ZLIB -I. examples/fashion_mnist.c examples/kernels/fashion_mnist_simple_kernels.cu
  *             examples/kernels/fashion_mnist_deep_kernels.cu gpunn_cuda.cu -o fashion_mnist -lz
- * Data:  apt-get install dataset-fashion-mnist     (or --data DIR with the four idx files, .gz or not)
- * Run:   ./fashion_mnist [--model simple|deep] [--epochs N] [--batch N] [--threads N] [--data DIR] [--out DIR]
- *        [--spec FILE] only writes the model's spec, examples/kernels/fashion_mnist_simple.json or _deep.json.
- * Expect: about 90 % for the simple network, 91.5 % for the deep one; curves.svg, history.csv and weights.safetensors in DIR. */
+ * Data:  apt-get install dataset-fashion-mnist     (or --data FOLDER with the four idx files, .gz or not)
+ * Run:   ./fashion_mnist [--model simple|deep] [--epochs N]                           (--help explains all options)
+ *        --spec FILE only writes the model's spec, examples/kernels/fashion_mnist_simple.json or _deep.json.
+ * Expect: about 90 % for the simple network, 91.5 % for the deep one; curves, history and weights in out/. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #define FASHION_MNIST_SIMPLE_KERNELS_IMPLEMENTATION
@@ -124,9 +124,9 @@ static gpunn_status train(gpunn_device *dev, const options *opt, const gpunn_arr
 {
     const gpunn_array *images = &data[0], *labels = &data[1], *test_images = &data[2], *test_labels = &data[3];
     char               curves[1024], history[1024], weights[1024];
-    snprintf(curves, sizeof curves, "%s/curves.svg", opt->out);
-    snprintf(history, sizeof history, "%s/history.csv", opt->out);
-    snprintf(weights, sizeof weights, "%s/weights.safetensors", opt->out);
+    snprintf(curves, sizeof curves, "%s/fashion_mnist_curves.svg", opt->out);
+    snprintf(history, sizeof history, "%s/fashion_mnist_history.csv", opt->out);
+    snprintf(weights, sizeof weights, "%s/fashion_mnist.safetensors", opt->out);
 
     network          net = build(dev, opt->deep), copy = build(dev, opt->deep); /* the second one takes the saved weights */
     gpunn_optimizer *adam = gpunn_adam(net.model, .lr = 1e-3f);
@@ -193,14 +193,15 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* in a log, in step with the progress on stderr */
-    options      opt = {"/usr/share/datasets/fashion-mnist", ".", NULL, 0, 5, 128, 0};
-    const option known[] = {{"--model simple|deep", .choice = &opt.deep},
-                            {"--epochs N", .number = &opt.epochs, .lowest = 1},
-                            {"--batch N", .number = &opt.batch, .lowest = 1},
-                            {"--threads N", .number = &opt.threads, .lowest = 1},
-                            {"--data DIR", .text = &opt.data},
-                            {"--out DIR", .text = &opt.out},
-                            {"--spec FILE", .text = &opt.spec}};
+    options      opt = {"/usr/share/datasets/fashion-mnist", "out", NULL, 0, 5, 128, 0};
+    const option known[] = {
+        {"--model simple|deep", "one convolution, or two with batch norm and dropout", .choice = &opt.deep},
+        {"--epochs N", "passes over the training images", .number = &opt.epochs, .lowest = 1},
+        {"--batch N", "images of a step", .number = &opt.batch, .lowest = 1},
+        {"--threads N", "of the CPU; default: all processors", .number = &opt.threads, .lowest = 1},
+        {"--data FOLDER", "folder of the four idx files, .gz or not", .text = &opt.data},
+        {"--out FOLDER", "folder for curves, history and weights, made where there is none", .text = &opt.out},
+        {"--spec FILE", "only writes the model's spec, for python3 -m generator", .text = &opt.spec}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
     gpunn_device *dev = gpunn_device_open(.seed = 1, .threads = opt.threads, .log_fn = log_line);
     if (dev == NULL) {
@@ -209,7 +210,7 @@ int main(int argc, char **argv)
     }
     gpunn_array  data[4] = {{0}, {0}, {0}, {0}};
     gpunn_status status = opt.spec ? write_spec(dev, &opt) : read_data(dev, opt.data, data);
-    if (status == GPUNN_OK && !opt.spec) status = train(dev, &opt, data);
+    if (status == GPUNN_OK && !opt.spec) status = options_make_folder(argv[0], opt.out) ? train(dev, &opt, data) : GPUNN_ERR_IO;
     for (int i = 0; i < 4; i++) gpunn_array_free(dev, &data[i]);
     gpunn_device_close(dev);
     return status == GPUNN_OK ? 0 : 1;

@@ -4,18 +4,10 @@
  *        with Hugging Face's names and shapes, mixed precision.
  * Build: cc -O3 -march=native -I. examples/gpt2.c -o gpt2 -lm
  *        nvcc -O3 -arch=native -I. examples/gpt2.c gpunn_cuda.cu -o gpt2
- * Run:   ./gpt2                                 a tiny model, a built-in text, 400 steps, then a sample
+ * Run:   ./gpt2                                 a tiny model, a built-in text, 400 steps, then a sample; --help: all options
  *        ./gpt2 --text book.txt --steps 2000 --checkpoint gpt2.ckpt    [--resume goes on where the checkpoint stands]
  *        ./gpt2 --config 124M --vocab vocab.json --merges merges.txt --weights model.safetensors --steps 0 --prompt "Hello,"
  *        ./gpt2 --config 124M --precision bf16 --batch 16 --context 1024 --text book.txt --save mine.safetensors
- *            --vocab, --merges FILE    GPT-2's own vocabulary; otherwise tokens are bytes
- *            --batch 8, --context 128, --accumulate 1 (batches for a step), --dropout 0, --seed 1
- *            --lr 3e-3 (124M: 6e-4), --warmup 20 (steps; then half a cosine down to a tenth), --decay 0.1, --clip 1
- *            --precision f32           on a GPU also tf32, bf16, f16
- *            --every 20                steps between two lines, and two checkpoints
- *            --generate 200 (tokens), --prompt "forty-one, forty-two, ", --temperature 0.8 (0: the likeliest), --top-k 40
- *            --logits FILE             also the first batch's logits (safetensors)
- *            --cpu, --threads N, --peak TFLOP/s (that the device could do)
  * Expect: the loss falls from 5.5 to below 0.1 on the built-in text, numbers in words, and the sample counts on from forty-two;
  *         tokens a second, and which share of the machine's peak that is (of --peak TFLOP/s, a GPU's known figure, or a matrix
  *         product timed here). The 124M model with --batch 1 --context 64 takes 2.3 GiB, its checkpoint 1.4. */
@@ -472,34 +464,36 @@ static bool write_logits(gpunn_device *dev, const gpt2 *net, const options *o, c
 /* ---- options ---------------------------------------------------------------------------------------------------------- */
 static void parse(int argc, char **argv, options *o)
 {
-    const option known[] = {{"--config tiny|124M", .choice = &o->large},
-                            {"--text FILE", .text = &o->text},
-                            {"--vocab vocab.json", .text = &o->vocab},
-                            {"--merges merges.txt", .text = &o->merges},
-                            {"--weights FILE", .text = &o->weights},
-                            {"--save FILE", .text = &o->save, .written = true},
-                            {"--steps N", .number = &o->steps},
-                            {"--batch N", .number = &o->batch, .lowest = 1},
-                            {"--context N", .number = &o->context, .lowest = 1},
-                            {"--accumulate N", .number = &o->accumulate, .lowest = 1},
-                            {"--lr X", .real = &o->lr, .lowest = 1e-9},
-                            {"--warmup N", .number = &o->warmup},
-                            {"--decay X", .real = &o->decay},
-                            {"--clip X", .real = &o->clip},
-                            {"--dropout X", .real = &o->dropout, .highest = 0.99},
-                            {"--precision f32|tf32|bf16|f16", .choice = &o->precision},
-                            {"--checkpoint FILE", .text = &o->checkpoint, .written = true},
-                            {"--resume", .flag = &o->resume},
-                            {"--every N", .number = &o->every, .lowest = 1},
-                            {"--peak X", .real = &o->peak},
-                            {"--generate N", .number = &o->generate},
-                            {"--prompt TEXT", .text = &o->prompt},
-                            {"--temperature X", .real = &o->temperature},
-                            {"--top-k N", .number = &o->top_k, .lowest = 1},
-                            {"--seed N", .number = &o->seed},
-                            {"--threads N", .number = &o->threads},
-                            {"--cpu", .flag = &o->cpu},
-                            {"--logits FILE", .text = &o->logits, .written = true}};
+    const option known[] = {
+        {"--config tiny|124M", "the model's size", .choice = &o->large},
+        {"--text FILE", "what to learn; default: a built-in text", .text = &o->text},
+        {"--vocab vocab.json", "GPT-2's own vocabulary, with --merges; default: tokens are bytes", .text = &o->vocab},
+        {"--merges merges.txt", "GPT-2's own merges, with --vocab", .text = &o->merges},
+        {"--weights FILE", "weights to start from, with Hugging Face's names (safetensors)", .text = &o->weights},
+        {"--save FILE", "where the trained weights go, with the same names", .text = &o->save, .written = true},
+        {"--steps N", "training steps in all; 0: none", .number = &o->steps},
+        {"--batch N", "sequences at once", .number = &o->batch, .lowest = 1},
+        {"--context N", "tokens of a sequence; default 128, or what the model takes", .number = &o->context, .lowest = 1},
+        {"--accumulate N", "batches for a step", .number = &o->accumulate, .lowest = 1},
+        {"--lr X", "AdamW's highest learning rate; default 3e-3, 124M: 6e-4", .real = &o->lr, .lowest = 1e-9},
+        {"--warmup N", "steps in which the rate rises; then half a cosine down to a tenth", .number = &o->warmup},
+        {"--decay X", "weight decay", .real = &o->decay},
+        {"--clip X", "largest norm of the gradient; 0: none", .real = &o->clip},
+        {"--dropout X", "everywhere; default 0", .real = &o->dropout, .highest = 0.99},
+        {"--precision f32|tf32|bf16|f16", "how a GPU computes", .choice = &o->precision},
+        {"--checkpoint FILE", "file from which --resume goes on, written as lines are printed", .text = &o->checkpoint,
+         .written = true},
+        {"--resume", "goes on where the checkpoint stands", .flag = &o->resume},
+        {"--every N", "steps between two lines, and two checkpoints", .number = &o->every, .lowest = 1},
+        {"--peak X", "TFLOP/s that the device could do; default: known, or measured", .real = &o->peak},
+        {"--generate N", "tokens to write at the end", .number = &o->generate},
+        {"--prompt TEXT", "how the generated text begins", .text = &o->prompt},
+        {"--temperature X", "of the generated text; 0: always the likeliest token", .real = &o->temperature},
+        {"--top-k N", "only the N likeliest tokens are drawn from", .number = &o->top_k, .lowest = 1},
+        {"--seed N", "of initial weights, batches, dropout and drawing", .number = &o->seed},
+        {"--threads N", "of the CPU; default 0: all processors", .number = &o->threads},
+        {"--cpu", "even where there is a GPU", .flag = &o->cpu},
+        {"--logits FILE", "also writes the first batch's logits (safetensors)", .text = &o->logits, .written = true}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 

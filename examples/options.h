@@ -8,10 +8,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef _WIN32
+#include <direct.h>
+#else
+#include <sys/stat.h>
+#endif
 
 typedef struct option { /* sets one of text, number, real, choice and flag */
     /* With its value: "--text FILE", "--cell lstm|gru". "MODEL.json" is an operand, which has no option before it. */
     const char  *name;
+    const char  *help; /* one line; --help shows the default behind it: of text, number, real and choice, where not 0 */
     const char **text;
     int         *number;
     float       *real;
@@ -29,6 +35,32 @@ static inline void options__usage(FILE *file, const char *program, const option 
         column += fprintf(file, " [%s]", known[i].name);
     }
     fputc('\n', file);
+}
+
+static inline void options__default(const option *o)
+{
+    if (o->text && *o->text && **o->text) printf(" [%s]", *o->text);
+    if (o->number && *o->number > 0) printf(" [%d]", *o->number);
+    if (o->real && *o->real > 0) printf(" [%g]", (double)*o->real);
+    if (o->choice) {
+        const char *word = strchr(o->name, ' ') + 1;
+        for (int i = 0; i < *o->choice; i++) word = strchr(word, '|') + 1;
+        printf(" [%.*s]", (int)strcspn(word, "|"), word);
+    }
+}
+
+/* All that --help says. */
+static inline void options__explain(const char *program, const option *known, size_t count)
+{
+    int width = 0;
+    for (size_t i = 0; i < count; i++)
+        if (width < (int)strlen(known[i].name)) width = (int)strlen(known[i].name);
+    options__usage(stdout, program, known, count);
+    for (size_t i = 0; i < count; i++) {
+        printf("  %-*s  %s", width, known[i].name, known[i].help);
+        options__default(&known[i]);
+        printf("\n");
+    }
 }
 
 /* Says what is wrong and how the program is called, and ends it with status 2. */
@@ -66,6 +98,26 @@ static inline bool options_can_write(const char *path)
     return file != NULL;
 }
 
+/* Makes a folder. Where it is there already or cannot be made, that shows when a file is written. */
+static inline void options_mkdir(const char *path)
+{
+#ifdef _WIN32
+    (void)_mkdir(path);
+#else
+    (void)mkdir(path, 0777);
+#endif
+}
+
+/* The folder for a program's results, made where there is none; false, and said why, where nothing can be written there. */
+static inline bool options_make_folder(const char *program, const char *path)
+{
+    char file[1024];
+    options_mkdir(path);
+    if (snprintf(file, sizeof file, "%s/%s", path, ".written") < (int)sizeof file && options_can_write(file)) return true;
+    fprintf(stderr, "%s: --out: the folder '%s' cannot be written; choose another\n", program, path);
+    return false;
+}
+
 /* false: it cannot take the value. */
 static inline bool options__set(const option *o, const char *value)
 {
@@ -93,12 +145,13 @@ static inline bool options__set(const option *o, const char *value)
 static inline void options_read(const option *known, size_t count, int argc, char **argv)
 {
     size_t operand = 0;
-    for (int i = 1; i < argc; i++) {
-        const option *o = known;
+    for (int i = 1; i < argc; i++) /* first of all: the defaults are as they were */
         if (strcmp(argv[i], "--help") == 0) {
-            options__usage(stdout, argv[0], known, count);
+            options__explain(argv[0], known, count);
             exit(0);
         }
+    for (int i = 1; i < argc; i++) {
+        const option *o = known;
         if (argv[i][0] != '-') {
             while (operand < count && known[operand].name[0] == '-') operand++;
             if (operand == count) options_fail(argv[0], known, count, "nothing can be done with the argument '%s'", argv[i]);

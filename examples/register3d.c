@@ -9,11 +9,9 @@
  *        ./register3d MOVING.nii FIXED.nii                NIfTI-1
  *        ./register3d A.raw B.raw --size 64x64x64 --type u8 (depth, height, width; u8 i8 i16 u16 i32 u32 f32 f64)
  *        ./register3d --time                              a step of 48^3 and of 192^3 on the CPU and on the GPU
- *        --similarity mse|ncc|lncc, --window 9 (of lncc), --smooth 0.001 (ncc: 0.01, lncc: 0.1), --levels 3, --steps 100 on
- *        each, --lr 0.1 (voxels), --shift X,Y,Z (voxels, where the displacement starts), --synthetic 64, --cpu, --threads N,
- *        --out register3d (prefix), --losses (print each step's)
- * Writes PREFIX_warped.nii (MOVING as FIXED), PREFIX_field.nii (displacement x, y, z in voxels), PREFIX_before.png and
- *        PREFIX_after.png: middle slices along each axis of FIXED, MOVING or the warped MOVING, and their difference.
+ *        --help explains all options
+ * Writes register3d_warped.nii (MOVING as FIXED), _field.nii (displacement x, y, z in voxels), _before.png and _after.png: middle
+ *        slices along each axis of FIXED, MOVING or the warped MOVING, and their difference, into out/.
  * Expect: the loss falls on each level; the phantom's mean endpoint error falls from about 3 voxels to below 0.4. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -339,20 +337,12 @@ static bool read_pair(const options *o, volume *moving, volume *fixed)
 static bool save(const options *o, const volume *fixed, const float *moving, const float *warped, const float *field)
 {
     char                     path[4][512];
-    static const char *const ends[4] = {"_warped.nii", "_field.nii", "_before.png", "_after.png"};
+    static const char *const names[4] = {"warped.nii", "field.nii", "before.png", "after.png"};
     for (int i = 0; i < 4; i++)
-        if (snprintf(path[i], sizeof path[i], "%s%s", o->out, ends[i]) >= (int)sizeof path[i])
-            return volume_fail("--out", "the prefix is too long");
+        if (snprintf(path[i], sizeof path[i], "%s/register3d_%s", o->out, names[i]) >= (int)sizeof path[i])
+            return volume_fail("--out", "the folder's name is too long");
     return volume_write(path[0], fixed, warped, 1) && volume_write(path[1], fixed, field, 3) &&
            write_slices(path[2], fixed, moving) && write_slices(path[3], fixed, warped);
-}
-
-/* Asked before the work, not after it. */
-static bool can_save(const options *o)
-{
-    char path[512];
-    (void)snprintf(path, sizeof path, "%s_warped.nii", o->out);
-    return options_can_write(path) || volume_fail(path, "the file cannot be written; check the folder");
 }
 
 static bool run(const options *o)
@@ -360,7 +350,7 @@ static bool run(const options *o)
     volume        moving = {.voxels = NULL}, fixed = {.voxels = NULL};
     gpunn_device *dev = NULL;
     float        *field = NULL, *warped = NULL;
-    bool          good = can_save(o) && read_pair(o, &moving, &fixed);
+    bool          good = read_pair(o, &moving, &fixed) && options_make_folder("register3d", o->out);
     if (good) {
         dev = gpunn_device_open(.type = o->cpu ? GPUNN_DEVICE_CPU : GPUNN_DEVICE_AUTO, .threads = o->threads, .log_fn = log_line);
         field = (float *)malloc(3 * (size_t)volume_count(&fixed) * sizeof *field);
@@ -385,23 +375,25 @@ static void parse(int argc, char **argv, options *o)
 {
     const char  *size = NULL, *shift = "0,0,0";
     char         rest;
-    const option known[] = {{"MOVING", .text = &o->paths[0]},
-                            {"FIXED", .text = &o->paths[1]},
-                            {"--size DxHxW", .text = &size},
-                            {"--type " VOLUME_TYPE_NAMES, .choice = &o->type},
-                            {"--time", .flag = &o->time},
-                            {"--similarity mse|ncc|lncc", .choice = &o->similarity},
-                            {"--window N", .number = &o->window, .lowest = 3, .highest = 99},
-                            {"--smooth X", .real = &o->smooth},
-                            {"--levels N", .number = &o->levels, .lowest = 1, .highest = MAX_LEVELS},
-                            {"--steps N", .number = &o->steps, .lowest = 1},
-                            {"--lr X", .real = &o->lr, .lowest = 1e-9},
-                            {"--shift X,Y,Z", .text = &shift},
-                            {"--synthetic N", .number = &o->synthetic, .lowest = 8, .highest = 1000},
-                            {"--cpu", .flag = &o->cpu},
-                            {"--threads N", .number = &o->threads, .lowest = 1},
-                            {"--out PREFIX", .text = &o->out},
-                            {"--losses", .flag = &o->losses}};
+    const option known[] = {
+        {"MOVING", "the volume that is deformed, NIfTI-1 or raw; default: a phantom", .text = &o->paths[0]},
+        {"FIXED", "the volume that it shall fit", .text = &o->paths[1]},
+        {"--size DxHxW", "depth, height and width of raw volumes, as 64x64x64", .text = &size},
+        {"--type " VOLUME_TYPE_NAMES, "element type of raw volumes", .choice = &o->type},
+        {"--time", "only the time of a step of 48^3 and of 192^3 voxels, on the CPU and on the GPU", .flag = &o->time},
+        {"--similarity mse|ncc|lncc", "mean squared error, or cross-correlation, of the whole volume or in windows",
+         .choice = &o->similarity},
+        {"--window N", "side of lncc's windows, odd", .number = &o->window, .lowest = 3, .highest = 99},
+        {"--smooth X", "weight of the field's roughness; default 0.001, ncc: 0.01, lncc: 0.1", .real = &o->smooth},
+        {"--levels N", "resolutions, each of half the one before", .number = &o->levels, .lowest = 1, .highest = MAX_LEVELS},
+        {"--steps N", "on each level", .number = &o->steps, .lowest = 1},
+        {"--lr X", "Adam's learning rate, in voxels", .real = &o->lr, .lowest = 1e-9},
+        {"--shift X,Y,Z", "where the displacement starts, in voxels", .text = &shift},
+        {"--synthetic N", "side of the phantom", .number = &o->synthetic, .lowest = 8, .highest = 1000},
+        {"--cpu", "even where there is a GPU", .flag = &o->cpu},
+        {"--threads N", "of the CPU; default: all processors", .number = &o->threads, .lowest = 1},
+        {"--out FOLDER", "folder for the results, made where there is none", .text = &o->out},
+        {"--losses", "prints the loss of each step", .flag = &o->losses}};
     const size_t count = sizeof known / sizeof *known;
     options_read(known, count, argc, argv);
     if (size && (sscanf(size, "%9dx%9dx%9d%c", &o->size[0], &o->size[1], &o->size[2], &rest) != 3 || o->size[0] < 1))
@@ -416,14 +408,8 @@ static void parse(int argc, char **argv, options *o)
 
 int main(int argc, char **argv)
 {
-    options            o = {.out = "register3d",
-                            .type = VOLUME_U8,
-                            .synthetic = 64,
-                            .levels = 3,
-                            .steps = 100,
-                            .window = 9,
-                            .lr = 0.1f,
-                            .smooth = -1};
+    options o = {
+        .out = "out", .type = VOLUME_U8, .synthetic = 64, .levels = 3, .steps = 100, .window = 9, .lr = 0.1f, .smooth = -1};
     static const float smooth[] = {0.001f, 0.01f, 0.1f};
     parse(argc, argv, &o);
     if (o.smooth < 0) o.smooth = smooth[o.similarity];

@@ -6,9 +6,8 @@
  *        nvcc -O3 -arch=native -I. examples/resnet18.c gpunn_cuda.cu -o resnet18
  * Data:  python3 -c "import torchvision, safetensors.torch as s; s.save_file(torchvision.models.resnet18(weights='DEFAULT')
  *        .state_dict(), 'resnet18.safetensors')" writes weights trained on ImageNet; the images are simulated.
- * Run:   ./resnet18 [--weights resnet18.safetensors] [--train 40] [--all] [--lr 0.01] [--save FILE] [--width 64] [--no-times]
- *        Without --weights they are random. A head of other than five classes in the file is replaced by a new one.
- *        --train takes so many steps, of the head alone or, with --all, of every layer. --width narrows the network.
+ * Run:   ./resnet18 [--weights resnet18.safetensors] [--train 40] [--all]             (--help explains all options)
+ *        A head of other than five classes in the file is replaced by a new one.
  * Expect: scores of ten images; a loss that falls; milliseconds a batch on the CPU and, where there is one, on a GPU. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
@@ -280,13 +279,14 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
 
 static void read_options(options *o, int argc, char **argv)
 {
-    const option known[] = {{"--weights FILE", .text = &o->weights},
-                            {"--train STEPS", .number = &o->steps},
-                            {"--all", .flag = &o->all},
-                            {"--lr X", .real = &o->lr, .lowest = 1e-9},
-                            {"--save FILE", .text = &o->save, .written = true},
-                            {"--width N", .number = &o->width, .lowest = 1, .highest = 1024},
-                            {"--no-times", .flag = &o->no_times}};
+    const option known[] = {
+        {"--weights FILE", "torchvision's (safetensors), with any number of classes; default: random ones", .text = &o->weights},
+        {"--train STEPS", "training steps; 0: none", .number = &o->steps},
+        {"--all", "trains every layer, not the head alone", .flag = &o->all},
+        {"--lr X", "SGD's learning rate", .real = &o->lr, .lowest = 1e-9},
+        {"--save FILE", "where the trained weights go (safetensors)", .text = &o->save, .written = true},
+        {"--width N", "channels of the first layer", .number = &o->width, .lowest = 1, .highest = 1024},
+        {"--no-times", "does not time CPU and GPU", .flag = &o->no_times}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 

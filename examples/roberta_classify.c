@@ -7,18 +7,7 @@
  * Data:  a folder with config.json, vocab.json, merges.txt and model.safetensors, https://huggingface.co/FacebookAI/roberta-base;
  *        CSV files (RFC 4180, a header "label,..." or none) of label and text, labels being numbers from 0 on or the names of --labels
  * Run:   ./roberta_classify --model FOLDER --train FILE.csv [--validation FILE.csv, else each tenth line of the other]
- *            --config, --vocab, --merges, --weights FILE   in place of the folder's
- *            --random, --size tiny     weights without meaning; tiny, base or large where there is no config.json
- *            --classes 28, --labels FILE   a class's name in each line
- *            --seq-length 128          longer texts are cut; 32 for the built-in ones
- *            --batch 16, --epochs 3, --max-steps N, --lr 2e-5 (random weights: 1e-3), --warmup 0.06 (of the steps),
- *            --weight-decay 0.01, --clip 1, --dropout 0.1, --seed 1, --no-shuffle
- *            --precision f32           on a GPU also tf32, bf16, f16
- *            --device auto             or cpu, cuda
- *            --checkpoint FILE, --checkpoint-every N, --resume, --stop-after N (steps of this run)
- *            --save FILE               the weights at the end, with Hugging Face's names
- *            --log 50                  steps between two lines
- *            --text TEXT               classifies it at the end; with --epochs 0 that is all
+ *        --help explains all options
  * Expect: without files, made-up words of 28 classes and a tiny model with a vocabulary of its own: over 95 % after three epochs. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -65,37 +54,41 @@ typedef struct job {
 
 static void parse(options *o, int argc, char **argv)
 {
-    const option known[] = {{"--model FOLDER", .text = &o->model},
-                            {"--train FILE.csv", .text = &o->train},
-                            {"--validation FILE.csv", .text = &o->validation},
-                            {"--config FILE", .text = &o->config},
-                            {"--vocab FILE", .text = &o->vocab},
-                            {"--merges FILE", .text = &o->merges},
-                            {"--weights FILE", .text = &o->weights},
-                            {"--random", .flag = &o->random},
-                            {"--size " BERT_SIZES, .choice = &o->size},
-                            {"--classes N", .number = &o->classes, .lowest = 2, .highest = MAX_CLASSES},
-                            {"--labels FILE", .text = &o->labels},
-                            {"--seq-length N", .number = &o->seq_length, .lowest = 3},
-                            {"--batch N", .number = &o->batch, .lowest = 1},
-                            {"--epochs N", .number = &o->epochs},
-                            {"--max-steps N", .number = &o->max_steps, .lowest = 1},
-                            {"--lr X", .real = &o->lr},
-                            {"--warmup X", .real = &o->warmup, .highest = 0.99},
-                            {"--weight-decay X", .real = &o->weight_decay},
-                            {"--clip X", .real = &o->clip},
-                            {"--dropout X", .real = &o->dropout, .highest = 0.99},
-                            {"--seed N", .number = &o->seed},
-                            {"--no-shuffle", .flag = &o->no_shuffle},
-                            {"--precision f32|tf32|bf16|f16", .choice = &o->precision},
-                            {"--device auto|cpu|cuda", .choice = &o->device},
-                            {"--checkpoint FILE", .text = &o->checkpoint, .written = true},
-                            {"--checkpoint-every N", .number = &o->checkpoint_every, .lowest = 1},
-                            {"--resume", .flag = &o->resume},
-                            {"--stop-after N", .number = &o->stop_after, .lowest = 1},
-                            {"--save FILE", .text = &o->save, .written = true},
-                            {"--log N", .number = &o->log, .lowest = 1},
-                            {"--text TEXT", .text = &o->text}};
+    const option known[] = {
+        {"--model FOLDER", "folder of config.json, vocab.json, merges.txt and model.safetensors", .text = &o->model},
+        {"--train FILE.csv", "labels and texts to learn; default: made-up ones", .text = &o->train},
+        {"--validation FILE.csv", "labels and texts to test with; default: each tenth line of the others",
+         .text = &o->validation},
+        {"--config FILE", "in place of the folder's config.json", .text = &o->config},
+        {"--vocab FILE", "in place of the folder's vocab.json", .text = &o->vocab},
+        {"--merges FILE", "in place of the folder's merges.txt", .text = &o->merges},
+        {"--weights FILE", "in place of the folder's model.safetensors", .text = &o->weights},
+        {"--random", "weights without meaning to start from", .flag = &o->random},
+        {"--size " BERT_SIZES, "the model's, where there is no config.json", .choice = &o->size},
+        {"--classes N", "how many there are", .number = &o->classes, .lowest = 2, .highest = MAX_CLASSES},
+        {"--labels FILE", "file with a class's name in each line; default: labels are numbers", .text = &o->labels},
+        {"--seq-length N", "tokens of a text, longer ones are cut; default 128, 32 for the made-up ones",
+         .number = &o->seq_length, .lowest = 3},
+        {"--batch N", "texts of a step", .number = &o->batch, .lowest = 1},
+        {"--epochs N", "passes over the training texts; 0: none", .number = &o->epochs},
+        {"--max-steps N", "training ends after so many", .number = &o->max_steps, .lowest = 1},
+        {"--lr X", "AdamW's highest learning rate; default 2e-5, random weights: 1e-3", .real = &o->lr},
+        {"--warmup X", "share of the steps in which the rate rises; then it falls to 0", .real = &o->warmup, .highest = 0.99},
+        {"--weight-decay X", "AdamW's", .real = &o->weight_decay},
+        {"--clip X", "largest norm of the gradient; 0: none", .real = &o->clip},
+        {"--dropout X", "everywhere; default: config.json's, or 0.1", .real = &o->dropout, .highest = 0.99},
+        {"--seed N", "of initial weights, order and dropout", .number = &o->seed},
+        {"--no-shuffle", "takes the texts in their order", .flag = &o->no_shuffle},
+        {"--precision f32|tf32|bf16|f16", "how a GPU computes", .choice = &o->precision},
+        {"--device auto|cpu|cuda", "where to run", .choice = &o->device},
+        {"--checkpoint FILE", "file from which --resume goes on", .text = &o->checkpoint, .written = true},
+        {"--checkpoint-every N", "steps between two; default: at each epoch's end", .number = &o->checkpoint_every, .lowest = 1},
+        {"--resume", "goes on where the checkpoint stands, bit for bit", .flag = &o->resume},
+        {"--stop-after N", "steps of this run, for one in pieces", .number = &o->stop_after, .lowest = 1},
+        {"--save FILE", "where the trained weights go, with Hugging Face's names (safetensors)", .text = &o->save,
+         .written = true},
+        {"--log N", "steps between two lines", .number = &o->log, .lowest = 1},
+        {"--text TEXT", "is classified at the end", .text = &o->text}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 

@@ -5,12 +5,7 @@
  *        nvcc -O3 -arch=native -I. examples/run_model.c gpunn_cuda.cu -o run_model                          with the GPU
  *        cc ... -DKERNELS='"net_kernels.h"' -DKERNEL_SET=net_kernels -DNET_KERNELS_IMPLEMENTATION ...       with its kernels
  * Run:   ./run_model MODEL.json --input X.safetensors --output Y.safetensors
- *            --weights W.safetensors   else initial values
- *            --device DEVICE           auto (default), cpu, cuda, emulator (where tests have linked one)
- *            --train                   outputs of a training pass: dropout drops, norms take the batch's statistics
- *            --grad LOSS               also grad.NAME of each parameter and input that the tensor LOSS depends on
- *            --steps N                 first trains N steps with the spec's loss and optimizer; also writes the weights
- *            --bench N                 last runs what was asked for N times more and prints the time of one
+ *        --help explains all options
  * Expect: Y.safetensors holds the spec's outputs by their names; inputs are taken from X by theirs. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -54,15 +49,16 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
 
 static void parse(arguments *a, int argc, char **argv)
 {
-    const option known[] = {{"MODEL.json", .text = &a->model},
-                            {"--input X.safetensors", .text = &a->input},
-                            {"--output Y.safetensors", .text = &a->output, .written = true},
-                            {"--weights W.safetensors", .text = &a->weights},
-                            {"--device auto|cpu|cuda|emulator", .choice = &a->device},
-                            {"--train", .flag = &a->train},
-                            {"--grad LOSS", .text = &a->grad},
-                            {"--steps N", .number = &a->steps},
-                            {"--bench N", .number = &a->bench}};
+    const option known[] = {
+        {"MODEL.json", "the spec, as generator/model.schema.json describes it", .text = &a->model},
+        {"--input X.safetensors", "tensors by the names of the model's inputs", .text = &a->input},
+        {"--output Y.safetensors", "where the spec's outputs go, by their names", .text = &a->output, .written = true},
+        {"--weights W.safetensors", "values of the parameters; default: initial ones", .text = &a->weights},
+        {"--device auto|cpu|cuda|emulator", "where to run; emulator: where tests have linked one", .choice = &a->device},
+        {"--train", "outputs of a training pass: dropout drops, norms take the batch's statistics", .flag = &a->train},
+        {"--grad LOSS", "also grad.NAME of each parameter and input that the tensor LOSS depends on", .text = &a->grad},
+        {"--steps N", "first trains N steps with the spec's loss and optimizer; also writes the weights", .number = &a->steps},
+        {"--bench N", "last runs what was asked for N times more and prints the time of one", .number = &a->bench}};
     const size_t count = sizeof known / sizeof *known;
     options_read(known, count, argc, argv);
     if (!a->model || !a->input || !a->output) options_fail(argv[0], known, count, "MODEL.json, --input and --output are needed");

@@ -55,7 +55,7 @@ static gpunn_status train(gpunn_optimizer *sgd, gpunn_tensor *loss, gpunn_loader
 int main(int argc, char **argv)
 {
     const char  *spec = NULL;
-    const option known[] = {{"SPEC.json", .text = &spec}};
+    const option known[] = {{"SPEC.json", "only writes the model's spec, for python3 -m generator", .text = &spec}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
     make_data();
     gpunn_device *dev = gpunn_device_open(.seed = 42, .log_fn = log_line);

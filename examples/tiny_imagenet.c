@@ -7,17 +7,9 @@
  * Data:  wget http://cs231n.stanford.edu/tiny-imagenet-200.zip && unzip -q tiny-imagenet-200.zip
  *        or any folder of JPEG and PNG files: train/CLASS/FILE and val/CLASS/FILE; Tiny ImageNet's train/CLASS/images/FILE and
  *        val/val_annotations.txt; or CLASS/FILE alone, of which every tenth then is for validation.
- * Run:   ./tiny_imagenet [--data tiny-imagenet-200] [--out .] and as needed
- *            --synthetic        first writes a small folder of PNG files: train/ and val/ of eight kinds of figures
- *            --device both      cpu, gpu, or both, one after the other from the same weights
- *            --epochs 10 --batch 64 --lr 0.05      SGD with momentum, the rate falling to 0 along a cosine
- *            --size 64 --width 32                   the side of what the network sees, and its channels at first
- *            --workers 4        threads that decode
- *            --weights FILE     begins with these (safetensors) instead of random ones
- *            --skip-broken      goes on without the files that cannot be decoded
- *            --steps N          only prints the losses of N steps: no shuffling, no augmentation, no files
- * Expect: with --synthetic and 10 epochs more than 90 % of the validation pictures. curves.svg and, for each device,
- *         tiny_imagenet_DEVICE.safetensors in the folder of --out, and a table of times. */
+ * Run:   ./tiny_imagenet [--data tiny-imagenet-200] [--synthetic] [--device cpu]      (--help explains all options)
+ * Expect: with --synthetic and 10 epochs more than 90 % of the validation pictures, a table of times, and in out/ the curves and
+ *         the weights of each device. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #include "options.h"
@@ -28,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { FIGURES = 8, FIGURE_COUNT = 100, CURVES = 4 };
 
@@ -149,7 +140,7 @@ static gpunn_status train(gpunn_device *dev, const options *o, const dataset *d,
     return status;
 }
 
-/* ---- curves.svg: losses on the left, accuracies on the right, validation dashed ---- */
+/* ---- tiny_imagenet_curves.svg: losses on the left, accuracies on the right, validation dashed ---- */
 static void draw(FILE *file, const history *runs, int count, int panel)
 {
     static const char *const colours[2] = {"#1f77b4", "#d62728"}, *const titles[2] = {"loss", "accuracy"};
@@ -221,7 +212,7 @@ static bool write_synthetic(const char *folder, int size)
     static const char *const names[FIGURES] = {"disc", "square", "triangle", "cross", "ring", "columns", "rows", "checks"};
     stbi_uc                 *pixels = needed(malloc((size_t)size * (size_t)size * 3));
     bool                     good = true;
-    (void)mkdir(folder, 0777); /* there already: the files say what is wrong, here and below */
+    options_mkdir(folder); /* there already: the files say what is wrong, here and below */
     for (int i = 0; good && i < FIGURES * FIGURE_COUNT; i++) {
         int  figure = i % FIGURES, number = i / FIGURES;
         char name[16], *part = joined(folder, number < FIGURE_COUNT * 4 / 5 ? "train" : "val");
@@ -237,8 +228,8 @@ static bool write_synthetic(const char *folder, int size)
         }
         snprintf(name, sizeof name, "%03d.png", number);
         path = joined(class, name);
-        (void)mkdir(part, 0777);
-        (void)mkdir(class, 0777);
+        options_mkdir(part);
+        options_mkdir(class);
         good = stbi_write_png(path, size, size, 3, pixels, 3 * size) != 0;
         if (!good) fprintf(stderr, "cannot write %s\n", path);
         free(part);
@@ -252,19 +243,22 @@ static bool write_synthetic(const char *folder, int size)
 /* ---- the program ---- */
 static void read_options(options *o, int argc, char **argv)
 {
-    const option known[] = {{"--data FOLDER", .text = &o->data},
-                            {"--out FOLDER", .text = &o->out},
-                            {"--synthetic", .flag = &o->synthetic},
-                            {"--device both|cpu|gpu", .choice = &o->device},
-                            {"--epochs N", .number = &o->epochs, .lowest = 1},
-                            {"--batch N", .number = &o->batch, .lowest = 1},
-                            {"--lr X", .real = &o->lr, .lowest = 1e-9},
-                            {"--size N", .number = &o->size, .lowest = 16, .highest = 4096},
-                            {"--width N", .number = &o->width, .lowest = 1, .highest = 4096},
-                            {"--workers N", .number = &o->workers, .lowest = 1, .highest = 256},
-                            {"--weights FILE", .text = &o->weights},
-                            {"--skip-broken", .flag = &o->skip_broken},
-                            {"--steps N", .number = &o->steps, .lowest = 1}};
+    const option known[] = {
+        {"--data FOLDER", "folder of train/CLASS/FILE and val/CLASS/FILE; default tiny-imagenet-200", .text = &o->data},
+        {"--out FOLDER", "folder for curves and weights, made where there is none", .text = &o->out},
+        {"--synthetic", "first writes eight kinds of figures as PNG files, without --data below the folder of --out",
+         .flag = &o->synthetic},
+        {"--device both|cpu|gpu", "both: one after the other from the same weights", .choice = &o->device},
+        {"--epochs N", "passes over the training pictures", .number = &o->epochs, .lowest = 1},
+        {"--batch N", "pictures of a step", .number = &o->batch, .lowest = 1},
+        {"--lr X", "SGD's highest learning rate; it falls to 0 along a cosine", .real = &o->lr, .lowest = 1e-9},
+        {"--size N", "side of what the network sees, in pixels", .number = &o->size, .lowest = 16, .highest = 4096},
+        {"--width N", "channels of the first layer", .number = &o->width, .lowest = 1, .highest = 4096},
+        {"--workers N", "threads that decode", .number = &o->workers, .lowest = 1, .highest = 256},
+        {"--weights FILE", "weights to start from (safetensors); default: random ones", .text = &o->weights},
+        {"--skip-broken", "goes on without the files that cannot be decoded", .flag = &o->skip_broken},
+        {"--steps N", "only prints the losses of N steps: no shuffling, no augmentation, no files", .number = &o->steps,
+         .lowest = 1}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
 }
 
@@ -302,20 +296,19 @@ static int train_all(const options *o, const dataset *d, history runs[2])
 
 int main(int argc, char **argv)
 {
-    options o = {.out = ".", .epochs = 10, .batch = 64, .size = 64, .width = 32, .workers = 4, .lr = 0.05f};
+    options o = {.out = "out", .epochs = 10, .batch = 64, .size = 64, .width = 32, .workers = 4, .lr = 0.05f};
     dataset d = {0};
     history runs[2] = {0};
     read_options(&o, argc, argv);
-    char *curves = joined(o.out, "curves.svg");
-    bool  good = options_can_write(curves); /* asked before the work, not after it */
-    if (!good) fprintf(stderr, "cannot write %s; check --out\n", curves);
-    if (o.data == NULL) o.data = o.synthetic ? "tiny-imagenet-synthetic" : "tiny-imagenet-200";
+    bool  good = !o.synthetic || options_make_folder(argv[0], o.out);
+    char *curves = joined(o.out, "tiny_imagenet_curves.svg"), *figures = joined(o.out, "tiny_imagenet_synthetic");
+    if (o.data == NULL) o.data = o.synthetic ? figures : "tiny-imagenet-200";
     int count = -1;
     good = good && (!o.synthetic || write_synthetic(o.data, o.size));
     if (good && dataset_find(&d, o.data) && dataset_check(&d, o.skip_broken)) {
         printf("%d classes, %d training and %d validation pictures\n", d.classes.count, d.part[0].paths.count,
                d.part[1].paths.count);
-        count = train_all(&o, &d, runs);
+        if (o.steps || options_make_folder(argv[0], o.out)) count = train_all(&o, &d, runs);
     }
     good = count > 0;
     if (good && o.steps == 0) {
@@ -324,6 +317,7 @@ int main(int argc, char **argv)
         if (!good) fprintf(stderr, "cannot write %s\n", curves);
     }
     free(curves);
+    free(figures);
     for (int i = 0; i < 2 * CURVES; i++) free(runs[i / CURVES].curve[i % CURVES]);
     dataset_free(&d);
     return good ? 0 : 1;

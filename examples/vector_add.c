@@ -150,7 +150,8 @@ static bool try_device(gpunn_device *dev, const float *a, const float *b, int64_
 int main(int argc, char **argv)
 {
     int          count = 1 << 20, runs = 20;
-    const option known[] = {{"--count N", .number = &count, .lowest = 1}, {"--runs N", .number = &runs, .lowest = 1}};
+    const option known[] = {{"--count N", "elements of a vector", .number = &count, .lowest = 1},
+                            {"--runs N", "how often each time is taken", .number = &runs, .lowest = 1}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
     float *a = (float *)malloc((size_t)count * 6 * sizeof *a);
     if (a == NULL) {

@@ -3,7 +3,7 @@
 
 Each program's line is printed when it ends. A program prints TAP lines ("ok 1 - name", "not ok 2 - name", "ok 3 - name # SKIP reason"), as
 cmocka does when asked; a .py file is run by Python, `name:program` says what to call it, and arguments may follow in the same word:
-"tests/x.py one two". Failures are printed in full, skips with their reasons. The last line is `N passed, N failed, N skipped`; the exit status is 1 when anything failed.
+"tests/x.py one two". Failures are printed in full; skips at the end, a line for each reason. The last line is `N passed, N failed, N skipped`; the exit status is 1 when anything failed.
 
 --seconds bounds all programs together: what has no time left is a failure. --log FILE receives every line as it is printed, its program's
 name before it. --resume starts a program of test.h's that ends before its last test again, behind the test in which it ended, so that every
@@ -31,7 +31,7 @@ BEGINS = re.compile(r"^# test (\d+) (.*)$")  # test.h's line before a test, wher
 
 
 class Verdicts:
-    """What a program's output says. failures: texts. failed: (number or None, name) of the tests among them. next: where to go on if the
+    """What a program's output says. failures: texts. skips: (test, reason). failed: (number or None, name) of the tests among them. next: where to go on if the
     program ended before its last test."""
 
     def __init__(self, text, code):
@@ -49,7 +49,7 @@ class Verdicts:
                 name, skip, reason = result[3].partition("# SKIP")
                 if skip:
                     said = [b[len("# skip: "):] for b in before if b.startswith("# skip: ")]
-                    self.skips.append(f"{name.strip(' -')}{reason}".strip() + (f": {said[-1]}" if said else ""))
+                    self.skips.append((name.strip(" -"), said[-1] if said else reason.strip() or "it did not say why"))
                 elif result[1] == "ok":
                     self.passed += 1
                 else:
@@ -146,6 +146,16 @@ class Programs:
         return "".join(list(lines)) + late, code
 
 
+def reasons(skips):
+    """A line for each reason, of (program, test, reason)."""
+    tests = {}
+    for program, test, reason in skips:
+        tests.setdefault(reason, []).append(f"{program}: {test}" if test else program)
+    for reason, named in tests.items():
+        more = f" and {len(named) - 3} more" if len(named) > 4 else ""
+        yield f"skipped {len(named)}, {reason}: {'; '.join(named[:3] if more else named)}{more}"
+
+
 def run(word, folder, programs, end, options):
     """Name, command and verdicts of a program, and the seconds it took."""
     name, colon, command = word.partition(":")
@@ -187,7 +197,8 @@ def main():
     parser.add_argument("--failures", type=argparse.FileType("a"), help="receives the failed tests' programs, numbers and names")
     parser.add_argument("--resume", action="store_true", help="starts a program that ended in a test again behind it")
     options = parser.parse_args()
-    passed = failed = skipped = 0
+    passed = failed = 0
+    skipped = []
     start = time.monotonic()
     end = start + options.seconds
     programs = Programs(options.log)
@@ -206,18 +217,19 @@ def main():
                       f"({count} of {len(begun)}, about {left:.0f} min left)")
                 for text in failures:
                     print(f"  FAILED {text}")
-                for text in skips:
-                    print(f"  skipped {text}")
                 sys.stdout.flush()
                 for test, title in verdicts.failed if options.failures else ():
                     print(command, "" if test is None else test, title, sep="\t", file=options.failures, flush=True)
-                passed, failed, skipped = passed + verdicts.passed, failed + len(failures), skipped + len(skips)
+                passed, failed = passed + verdicts.passed, failed + len(failures)
+                skipped += [(name, *skip) for skip in skips]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if not options.programs:
         failed = 1
         print("no test program was named")
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    for line in reasons(skipped):
+        print(line)
+    print(f"{passed} passed, {failed} failed, {len(skipped)} skipped")
     return 1 if failed else 0
 
 

@@ -120,11 +120,10 @@ static inline __m512 cdf(__m512 z, __m512 *e)
     return _mm512_mask_sub_ps(half, _mm512_cmp_ps_mask(z, set(0), _CMP_GE_OQ), set(1), half);
 }
 
-static void hand(chain *c)
+static void hand_forward(void *arg, int index, int threads)
 {
-    int threads = c->threads;
-    GPUNN__OMP(parallel for schedule(static) num_threads(threads))
-    for (int i = 0; i < BATCH * CHANNELS; i++) {
+    const chain *c = (const chain *)arg;
+    for (int i = index * BATCH * CHANNELS / threads; i < (index + 1) * BATCH * CHANNELS / threads; i++) {
         __m512  s = set(c->scale[i % CHANNELS]), b = set(c->shift[i % CHANNELS]), e;
         int64_t at = (int64_t)i * PLANE;
         for (int64_t j = at; j < at + PLANE; j += 16) {
@@ -132,8 +131,12 @@ static void hand(chain *c)
             _mm512_storeu_ps(c->y + j, _mm512_fmadd_ps(z, cdf(z, &e), _mm512_loadu_ps(c->r + j)));
         }
     }
-    GPUNN__OMP(parallel for schedule(static) num_threads(threads))
-    for (int k = 0; k < CHANNELS; k++) {
+}
+
+static void hand_backward(void *arg, int index, int threads)
+{
+    const chain *c = (const chain *)arg;
+    for (int k = index * CHANNELS / threads; k < (index + 1) * CHANNELS / threads; k++) {
         __m512 s = set(c->scale[k]), b = set(c->shift[k]), e, sum_scale = set(0), sum_shift = set(0);
         for (int n = 0; n < BATCH; n++) {
             int64_t at = ((int64_t)n * CHANNELS + k) * PLANE;
@@ -149,6 +152,12 @@ static void hand(chain *c)
         c->grad_scale[k] = _mm512_reduce_add_ps(sum_scale);
         c->grad_shift[k] = _mm512_reduce_add_ps(sum_shift);
     }
+}
+
+static void hand(chain *c)
+{
+    gpunn_parallel(c->threads, hand_forward, c);
+    gpunn_parallel(c->threads, hand_backward, c);
 }
 #endif
 
@@ -260,10 +269,11 @@ int main(int argc, char **argv)
     c.grad_scale = floats(CHANNELS, 0, 0);
     c.grad_shift = floats(CHANNELS, 0, 0);
     c.workspace = floats(1 << 20, 0, 0);
+    gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = c.threads);
+    if (dev == NULL) fail("no device");
+    c.context = dev->context;
+    gpunn__team_here = &((gpunn__cpu *)dev->context)->team; /* kernels are called as its ops are */
     if (run == plain) {
-        gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = c.threads);
-        if (dev == NULL) fail("no device");
-        c.context = dev->context;
         c.before = floats(COUNT, 0, 0);
         c.activated = floats(COUNT, 0, 0);
     }

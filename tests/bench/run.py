@@ -1,17 +1,20 @@
-"""Runs bench.c's workloads alternately with their PyTorch twins and prints the ratios as a table.
+"""Runs bench.c's workloads alternately with their PyTorch twins and prints the ratios as a table, each row as soon as it is known.
 
-    python3 tests/bench/run.py BENCH [--python PYTHON] [--threads 1,2] [--rounds 5] [NAME ...]
+    python3 tests/bench/run.py BENCH [--python PYTHON] [--threads 1,2] [--rounds 5] [--minutes 14] [NAME ...]
 
-BENCH is the program built from bench.c, PYTHON an interpreter with torch (default: this one). Each figure is a fresh process;
-within a round the peers of a workload run back to back, and the order turns round from one round to the next. ms: the median
-over rounds of each process's median. ratio: the median over rounds of peer / gpunn in the same round, so above 1 is faster
-than the peer. MiB: peak resident memory of the process. Standard library only.
+BENCH is the program built from bench.c, PYTHON an interpreter with torch (default: python3); without torch gpunn is timed alone. What is
+timed is built first, or brought up to date, by ninja. Each figure is a fresh process; within a round the peers of a workload run
+back to back, and the order turns round from one round to the next. A workload has so many rounds, but after the first no more than its
+share of the minutes allows. ms: the median over rounds of each process's median. ratio: the median over rounds of peer / gpunn in the
+same round, so above 1 is faster than the peer. MiB: peak resident memory of the process. Standard library only.
 """
 import argparse
 import os
 import platform
 import statistics
 import subprocess
+import sys
+import time
 
 # The peers of each workload: twins in bench_torch.py, or, with a leading "=", programs beside BENCH and their argument.
 PEERS = {
@@ -26,13 +29,38 @@ OWN = {"fused": ["fused", "generated"]}  # workloads with a program of their own
 GFLOP = {"sgemm1024": 2 * 1024**3 / 1e9, "sgemm256": 2 * 256**3 / 1e9}
 
 
+def programs(names):
+    """Those that the workloads run, in BENCH's folder."""
+    own = {OWN.get(name, ["bench"])[0] for name in names}
+    return sorted(own | {peer[1:].split()[0] for name in names for peer in PEERS[name] if peer.startswith("=")})
+
+
+def build(folder, names):
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    targets = [os.path.relpath(os.path.join(folder, program), root) for program in programs(names)]
+    try:
+        done = subprocess.run(["ninja", "-C", root, *targets], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    except OSError:
+        sys.exit("ninja, which builds what is timed, is not installed: apt-get install ninja-build")
+    if done.returncode:
+        sys.exit(f"{done.stdout}What is timed could not be built.")
+
+
+def torch_version(python):
+    try:
+        done = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
+    except OSError:
+        sys.exit(f"there is no {python}; name an interpreter with torch by --python, or leave that out")
+    return done.stdout.strip()
+
+
 def measure(command, threads):
     """(ms, MiB) of one fresh process, or None when it could not run."""
     env = dict(os.environ, OMP_NUM_THREADS=str(threads), OPENBLAS_NUM_THREADS=str(threads), OPENBLAS_CORETYPE="SKYLAKEX",
                ATEN_CPU_CAPABILITY="avx512")
     done = subprocess.run(command + [str(threads)], env=env, capture_output=True, text=True)
     if done.returncode:
-        print(f"# {' '.join(command)}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
+        print(f"# {' '.join(command)}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}", flush=True)
         return None
     fields = done.stdout.split()
     return float(fields[2]), float(fields[4])
@@ -53,17 +81,28 @@ def main():
     parser.add_argument("--python", default="python3")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=14)
+    parser.add_argument("--built", action="store_true", help="nothing is to be built")
     args = parser.parse_intermixed_args()
+    names, threads_of = args.names or list(PEERS), [int(threads) for threads in args.threads.split(",")]
+    unknown = [name for name in names if name not in PEERS]
+    if unknown:
+        sys.exit(f"there is no workload {unknown[0]}, but {', '.join(PEERS)}")
     here = os.path.dirname(os.path.abspath(__file__))
     twin = [args.python, os.path.join(here, "bench_torch.py")]
-    version = subprocess.run([args.python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True).stdout.strip()
-    print(f"{processor()}, {os.cpu_count()} processors, torch {version or 'not found'}, {args.rounds} rounds\n")
-    print("| workload | threads | gpunn ms | peer | peer ms | ratio | gpunn MiB | peer MiB |")
-    print("|---|---|---|---|---|---|---|---|")
-    for name in args.names or PEERS:
-        for threads in map(int, args.threads.split(",")):
-            folder = os.path.dirname(args.bench)
-            commands = {"gpunn": [os.path.join(folder, OWN[name][0])] + OWN[name][1:] if name in OWN else [args.bench, name]}
+    version, folder = torch_version(args.python), os.path.dirname(os.path.abspath(args.bench))
+    if not args.built:
+        build(folder, names)
+    print(f"{processor()}, {os.cpu_count()} processors, torch {version or 'not found: gpunn alone (apt-get install python3-torch, or --python)'}, "
+          f"at most {args.rounds} rounds\n")
+    print("| workload | threads | gpunn ms | peer | peer ms | ratio | gpunn MiB | peer MiB | rounds |")
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    end, rows, status = time.monotonic() + 60 * args.minutes, len(names) * len(threads_of), 0
+    for name in names:
+        for threads in threads_of:
+            begin = time.monotonic()
+            share, rows = (end - begin) / rows, rows - 1
+            commands = {"gpunn": [os.path.join(folder, word) if i == 0 else word for i, word in enumerate(OWN.get(name, ["bench", name]))]}
             for peer in PEERS[name]:
                 own = peer.startswith("=")
                 if own or version:
@@ -72,19 +111,29 @@ def main():
                         [os.path.join(folder, words[0]), words[-1]] if own else twin + [peer])
             rounds = []
             for number in range(args.rounds):
+                spent = time.monotonic() - begin
+                if number and spent + spent / number > share:
+                    break
                 order = list(commands) if number % 2 == 0 else list(commands)[::-1]
                 rounds.append({key: measure(commands[key], threads) for key in order})
+            if not any(r["gpunn"] for r in rounds):
+                status = 1  # it said why
+                continue
             ours = statistics.median(r["gpunn"][0] for r in rounds if r["gpunn"])
             extra = f" ({GFLOP[name] / ours * 1e3:.0f} GFLOP/s)" if name in GFLOP else ""
-            if len(commands) == 1:
-                print(f"| {name} | {threads} | {ours:.4g}{extra} | - | - | - | {max(r['gpunn'][1] for r in rounds):.0f} | - |", flush=True)
-            for peer in list(commands)[1:]:
-                both = [r for r in rounds if r[peer] and r["gpunn"]]
+            pairs = {peer: [r for r in rounds if r[peer] and r["gpunn"]] for peer in list(commands)[1:]}
+            if not any(pairs.values()):
+                alone = [r["gpunn"][1] for r in rounds if r["gpunn"]]
+                print(f"| {name} | {threads} | {ours:.4g}{extra} | - | - | - | {max(alone):.0f} | - | {len(alone)} |", flush=True)
+            for peer, both in pairs.items():
                 if not both:
                     continue
                 ratio = statistics.median(r[peer][0] / r["gpunn"][0] for r in both)
                 print(f"| {name} | {threads} | {ours:.4g}{extra} | {peer} | {statistics.median(r[peer][0] for r in both):.4g} | "
-                      f"{ratio:.2f} | {max(r['gpunn'][1] for r in both):.0f} | {max(r[peer][1] for r in both):.0f} |", flush=True)
+                      f"{ratio:.2f} | {max(r['gpunn'][1] for r in both):.0f} | {max(r[peer][1] for r in both):.0f} | {len(both)} |",
+                      flush=True)
+    return status
 
 
-main()
+if __name__ == "__main__":
+    sys.exit(main())

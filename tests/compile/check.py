@@ -18,7 +18,9 @@ HEADER = os.path.join(ROOT, "gpunn.h")
 EXAMPLES = os.path.join(ROOT, "examples")
 OBJECT, OBJECT_NEEDS = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build", "gpunn.o")), "-lz -lm -lpthread"
 STRICT = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
-STRICT_CXX = "-Wall -Wextra -Werror -Wno-missing-field-initializers"  # named arguments leave fields out by design
+# GPUNN__WARN: the header's own text is warned of too, which no named arguments survive without the last of these.
+STRICT_CXX = "-Wall -Wextra -Wpedantic -Werror -DGPUNN__WARN -Wno-missing-field-initializers"
+USERS_CXX = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wold-style-cast -Werror"  # what a program may ask for
 
 # A program that touches every kind of call, in the common part of C99 and C++17.
 PROGRAM = """
@@ -93,6 +95,45 @@ def warned(compiler, flags, ending=".c"):
     def check(folder):
         need(compiler)
         call(f"{compiler} {flags} -fsyntax-only -I{ROOT} {source(folder, 'app' + ending, IMPLEMENTATION)}", folder)
+    return check
+
+
+def named_calls():
+    """C++ functions that call each macro with named arguments with none, with its second field and its last, and with all."""
+    with open(HEADER) as file:
+        text = re.sub(r"/\*.*?\*/|\\\n", " ", file.read(), flags=re.S)
+    structs = dict(re.findall(r"typedef struct (gpunn_\w+_args) \{(.*?)\n\}", text, re.S))
+    for name, struct in re.findall(r"#define (gpunn_\w+)\([^)]*\.\.\.\) [^\n]*GPUNN_(?:NAMED|ARGS)\((gpunn_\w+)", text):
+        taken = " ".join(re.search(rf"\b{name}_\(([^;]*?){struct} args\);", text)[1].split()).rstrip(",")
+        fields = re.findall(r"\(\*(\w+)\)\(|(\w+)(?:\[\w+\])*\s*[,;]", re.sub(r"\)\([^;]*;", ")(;", structs[struct]))
+        fields = ["".join(field) for field in fields][1:]
+        given = ", ".join(re.findall(r"(\w+)(?:, |$)", taken))
+        calls = [[], sorted({0, len(fields) - 1}), range(len(fields))]
+        calls = [", ".join(filter(None, [given, *(f".{fields[i]} = {{}}" for i in call)])) for call in calls]
+        yield f"void use_{name}({taken});\nvoid use_{name}({taken})\n{{\n" + "".join(f"    (void){name}({call});\n" for call in calls) + "}\n"
+
+
+def named(compiler, flags):
+    """A C++ program is not warned of any call with named arguments, but of its own faults in one, and of its own structs."""
+    def check(folder):
+        need(compiler)
+        calls = list(named_calls())
+        if len(calls) < 60:
+            raise Failure(f"only {len(calls)} macros with named arguments")
+        bad = ("gpunn_device *bad(double x);\ngpunn_device *bad(double x) { return gpunn_device_open(.threads = 1 + (x == 1 & 3)); }\n"
+               "struct own { int a, b; };\nextern const own mine;\nconst own mine = {1};\n")
+        for file, text in ("good.cpp", "".join(calls)), ("bad.cpp", bad):
+            with open(os.path.join(folder, file), "w") as out:
+                out.write('#include "gpunn.h"\n' + text)
+        command = f"{compiler} {flags} {USERS_CXX} -fsyntax-only -I{ROOT}"
+        call(f"{command} good.cpp", folder)
+        try:
+            said = call(f"{command} bad.cpp", folder)
+        except Failure as failure:
+            said = str(failure)
+        if "parentheses]" not in said or "missing-field-initializers]" not in said:
+            raise Failure(f"a program's own faults are not warned of:\n{said}")
+        return f"{len(calls)} macros"
     return check
 
 
@@ -209,6 +250,12 @@ def alone(example):
     return check
 
 
+def fused_benchmark(folder):
+    """tests/bench/fused.c, which calls what is private in the header, with the kernels that it times."""
+    call(f"{sys.executable} -m generator tests/bench/fused.json -o {folder}/fused", ROOT)
+    call(f"gcc -std=c11 -O1 -march=native -Wall -Wextra -Wconversion -Werror -fsyntax-only -I{ROOT} -I{folder} {ROOT}/tests/bench/fused.c", folder)
+
+
 def checks():
     yield "table of contents", sections
     yield "exported names and global state", exported
@@ -218,8 +265,10 @@ def checks():
         yield f"{compiler} c99", warned(compiler, f"-std=c99 {STRICT}")
         yield f"{compiler} c11 -march=native {zlib}", warned(compiler, f"-std=c11 -march=native {zlib} {STRICT}")
         yield f"{compiler} c99, no SIMD, no threads", warned(compiler, f"-std=c99 -DGPUNN_NO_SIMD -DGPUNN_NO_THREADS {STRICT}")
-        yield f"{cxx} c++17", warned(cxx, f"-std=c++17 {STRICT_CXX}" + (" -Wno-c++20-designator" if compiler == "clang" else ""), ".cpp")
+        yield f"{cxx} c++17", warned(cxx, f"-std=c++17 {STRICT_CXX}", ".cpp")
         yield f"{cxx} c++20", warned(cxx, f"-std=c++20 -march=native {STRICT_CXX}", ".cpp")
+        for standard in "c++17", "c++20":
+            yield f"{cxx} {standard}, named arguments", named(cxx, f"-std={standard}")
     yield "as ninja compiles it, linked and run", compiled("gcc", f"-std=c99 {STRICT}", link=f"{OBJECT} {OBJECT_NEEDS}", before="")
     yield "clang c99 -O3 -march=native, linked and run", compiled("clang", f"-std=c99 -O3 -march=native {STRICT}")
     yield "g++ c++17 -O0, linked and run", compiled("g++", f"-std=c++17 -O0 {STRICT_CXX}", ".cpp")
@@ -234,6 +283,7 @@ def checks():
     yield "mingw-w64, linked", compiled("x86_64-w64-mingw32-gcc", "-std=c99 -O0 -Wall -Wextra -Wshadow -Werror", link="", run=False)  # its isfinite() converts
     yield "mingw-w64 C++", warned("x86_64-w64-mingw32-g++", f"-std=c++17 {STRICT_CXX}", ".cpp")
     yield "aarch64, linked", compiled("aarch64-linux-gnu-gcc", f"-std=c99 -O0 {STRICT}", run=False)
+    yield "tests/bench/fused.c", fused_benchmark
     for example in sorted(name for name in os.listdir(EXAMPLES) if name.endswith(".c")):
         yield f"{example} alone", alone(example)
 

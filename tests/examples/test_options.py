@@ -1,4 +1,4 @@
-"""examples/options.h: every example's usage names what its opening comment names, and what it cannot read ends it with status 2."""
+"""examples/options.h: every example explains its options, its opening comment names no other, and what it cannot read ends it with status 2."""
 import os
 import re
 import subprocess
@@ -17,10 +17,11 @@ def run(name, *arguments):
 
 
 def options(name):
-    """Words of --help: "--text FILE" as ("--text", "FILE"), a flag as ("--cpu", "")."""
+    """Words of --help's usage: "--text FILE" as ("--text", "FILE"), a flag as ("--cpu", "")."""
     done = run(name, "--help")
     assert (done.returncode, done.stderr) == (0, ""), done
-    return [tuple((word + " ").split(" ", 1)) for word in re.findall(r"\[(.*?)\]", done.stdout)]
+    usage = re.match(r"usage: .*\n( {7}.*\n)*", done.stdout)[0]
+    return [tuple((word + " ").split(" ", 1)) for word in re.findall(r"\[(.*?)\]", usage)]
 
 
 class Options(unittest.TestCase):
@@ -31,7 +32,7 @@ class Options(unittest.TestCase):
                 source = file.read()
             if "options_read(" in source:
                 self.programs.append((name, source.split("*/")[0]))
-        self.assertEqual([name for name in NAMES if name not in dict(self.programs)], ["device_info", "doctor"])  # these take none
+        self.assertEqual([name for name, _ in self.programs], NAMES)
 
     def refuse(self, name, sentence, *arguments):
         done = run(name, *NEEDED.get(name, []), *arguments)
@@ -41,7 +42,21 @@ class Options(unittest.TestCase):
     def test_comments(self):
         for name, comment in self.programs:
             told = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", re.sub(r"python3 -m \S+.*", "", comment)))
-            self.assertEqual(told - {"--help"}, {word for word, _ in options(name) if word.startswith("--")}, name)
+            self.assertLessEqual(told, {"--help", *(word for word, _ in options(name))}, name)
+
+    def test_explanations(self):
+        """--help has a line for each option of the table, with a default of what has one."""
+        for name, _ in self.programs:
+            lines = run(name, "--help").stdout.splitlines()
+            explained = dict(re.findall(r"^  (\S+(?: \S+)?)  +(\S.*)$", "\n".join(lines), re.M))
+            words = [" ".join(word).strip() for word in options(name)]
+            self.assertEqual(sorted(explained), sorted(words), name)
+            for word, text in explained.items():
+                self.assertRegex(text, r"^(?!\(null\)).{8,}$", (name, word))
+            self.assertLessEqual(max(map(len, lines)), 132, name)
+        gpt2 = run("gpt2", "--batch", "3", "--help").stdout
+        for line in r"--config tiny\|124M .*\[tiny\]", r"--batch N .*\[8\]", r"--lr X [^\[]*", r"--prompt TEXT .*\[The \]", r"--decay X .*\[0.1\]":
+            self.assertRegex(gpt2, f"(?m)^  {line}$")
 
     def test_refusals(self):
         for name, _ in self.programs:
@@ -62,14 +77,28 @@ class Options(unittest.TestCase):
                     for wrong in ("-1", "1e40", "x", "1x", "", "nan", *["1.5", "99999999999999999999"] * (value.strip() != "X")):
                         self.refuse(name, r"%s is '%s', but takes a (whole )?number from" % (word, wrong), word, wrong)
 
+    def test_folder_of_results(self):
+        """Made where there is none, out/ by default; nothing is written beside it."""
+        with tempfile.TemporaryDirectory() as folder:
+            for way in [], ["--out", "mine"]:
+                done = subprocess.run([program("register3d"), "--synthetic", "8", "--steps", "1", *way], cwd=folder, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, text=True)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertEqual(sorted(os.listdir(folder)), ["mine", "out"])
+            names = ["register3d_" + name for name in ("after.png", "before.png", "field.nii", "warped.nii")]
+            for way in "mine", "out":
+                self.assertEqual(sorted(os.listdir(os.path.join(folder, way))), names)
+        with open(os.path.join(os.path.dirname(EXAMPLES), ".gitignore")) as file:
+            self.assertIn("out/\n", file.readlines())
+
     def test_results_that_cannot_be_written(self):
         """Told before the work, not after it; and asking changes no file."""
         places = (("char_lstm", "--save"), ("char_lstm", "--checkpoint"), ("gpt2", "--save"), ("gpt2", "--checkpoint"), ("gpt2", "--logits"),
                   ("resnet18", "--save"), ("roberta_classify", "--save"), ("roberta_classify", "--checkpoint"), ("run_model", "--output"),
-                  ("register3d", "--out"), ("tiny_imagenet", "--out"))
+                  ("register3d", "--out"), ("tiny_imagenet", "--synthetic --out"), ("cifar10", "--synthetic --out"))
         with tempfile.TemporaryDirectory() as folder:
             for name, word in places:
-                done = run(name, word, os.path.join(folder, "none", "file"))
+                done = run(name, *word.split(), os.path.join(folder, "none", "file"))
                 self.assertEqual((done.returncode, done.stdout), (1, ""), (name, word))
                 self.assertRegex(done.stderr, r"\A.*(cannot be written|cannot write).*\n\Z")
             kept, new = os.path.join(folder, "kept"), os.path.join(folder, "new")

@@ -114,20 +114,20 @@ class Files(Case):
     def test_results(self):
         self.losses(*self.pair(order=">"), "--steps", 3, "--levels", 1)
         count = math.prod(SIZE)
-        with open(self.path("out_warped.nii"), "rb") as file:
+        with open(self.path("out/register3d_warped.nii"), "rb") as file:
             data = file.read()
         self.assertEqual(struct.unpack_from("<8h", data, 40), (3, SIZE[2], SIZE[1], SIZE[0], 1, 1, 1, 1))
         self.assertEqual(struct.unpack_from("<8f", data, 76)[:4], (1, 1.5, 2, 2.5))
         self.assertEqual(struct.unpack_from("<h12f", data, 254)[:1] + struct.unpack_from("<12f", data, 280), (2, *range(12)))
         warped = struct.unpack("<%df" % count, data[352:])
         self.assertTrue(0 <= min(warped) < max(warped) <= 1)
-        with open(self.path("out_field.nii"), "rb") as file:
+        with open(self.path("out/register3d_field.nii"), "rb") as file:
             data = file.read()
         self.assertEqual(struct.unpack_from("<8h", data, 40), (5, SIZE[2], SIZE[1], SIZE[0], 1, 3, 1, 1))
         self.assertEqual(struct.unpack_from("<h", data, 68), (1007,))
         field = struct.unpack("<%df" % (3 * count), data[352:])
         self.assertTrue(0 < max(map(abs, field)) < 0.4)  # three steps of 0.1 voxels
-        for name in ("out_before.png", "out_after.png"):
+        for name in ("out/register3d_before.png", "out/register3d_after.png"):
             with open(self.path(name), "rb") as file:
                 self.assertEqual(struct.unpack(">8x8xII", file.read(24)), (3 * max(SIZE[1:]), SIZE[1] + 2 * SIZE[0]))
 

@@ -101,7 +101,7 @@ class TinyImageNet(unittest.TestCase):
         self.assertEqual((status, fault), (0, ""))
         self.assertEqual(len(re.findall(r"^cpu epoch ", text, re.M)), 2)
         self.assertRegex(text, r"(?m)^cpu +[\d.]+ +\d+ +[\d.]+ +[\d.]+ %")
-        xml.dom.minidom.parse(os.path.join(self.folder, "curves.svg"))
+        xml.dom.minidom.parse(os.path.join(self.folder, "tiny_imagenet_curves.svg"))
         saved = tensor_file.load(os.path.join(self.folder, "tiny_imagenet_cpu.safetensors"))
         self.assertEqual({key: value[1] for key, value in saved.items() if "num_batches" not in key},
                          {key[7:]: value[1] for key, value in self.golden.items() if key.startswith("weight/")})
@@ -157,7 +157,7 @@ class TinyImageNet(unittest.TestCase):
         self.refuse("cpu: ", "--weights", path)
         tensor_file.save(path, {"fc.weight": ("F32", [2, 2], bytes(16))})
         self.refuse("does not fit the model", "--weights", path)
-        self.refuse("no_such", "--epochs", "1", "--out", os.path.join(self.folder, "no_such"))
+        self.refuse("no/such", "--epochs", "1", "--out", os.path.join(self.folder, "no", "such"))
 
 
 if __name__ == "__main__":

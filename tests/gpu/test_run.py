@@ -56,6 +56,17 @@ class Run(unittest.TestCase):
         os.remove(self.path("failures"))
         return code, said, failed
 
+    def test_skips(self):
+        """A line for each reason, whoever skipped for it."""
+        lines = ["1..6", "ok 1 - a # SKIP nvcc is not installed", "# skip: no cuda device", "ok 2 - cuda # SKIP", "ok 3 - b # SKIP nvcc is not installed",
+                 *(f"ok {i} - c{i} # SKIP nvcc is not installed" for i in (4, 5, 6))]
+        with open(self.program, "w") as file:
+            file.write("print(%r)" % "\n".join(lines))
+        code, said = self.run_py("--jobs", "1", "p:" + self.program, "q:" + self.program)
+        self.assertEqual(code, 0)
+        self.assertEqual(said.splitlines()[2:], ["skipped 10, nvcc is not installed: p: a; p: b; p: c4 and 7 more",
+                                                 "skipped 2, no cuda device: p: cuda; q: cuda", "0 passed, 0 failed, 12 skipped"])
+
     def test_all_good(self):
         self.assertEqual(self.run_py("p:" + self.program)[0], 0)
         code, said, failed = self.resumed()

@@ -15,7 +15,9 @@
 
 #define H (1.0 / 64)
 #define LIMIT 160 /* values perturbed per tensor; of larger ones every k-th */
+#ifndef EMULATOR_LIMIT
 #define EMULATOR_LIMIT 12
+#endif
 
 typedef struct inputs {
     fixture      *f;
