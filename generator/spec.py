@@ -59,6 +59,31 @@ def elementwise_schema(op):
     return {"type": "object", "required": ["op", "inputs"], "additionalProperties": False, "properties": properties}
 
 
+@lru_cache(maxsize=None)
+def optimizers():
+    """The schema of "optimizer" by type, of gpunn.h's rows."""
+    return {name: followed(optimizer_schema(row), schema()) for name, row in table.optimizers().items()}
+
+
+def optimizer_schema(row):
+    properties, betas = {"type": {"const": row.name}}, []
+    for key, kind, default in row.settings:
+        default = default if kind == "FLAG" else shortest(default)
+        part = {"SIZE": "scale", "SHARE": "share", "ANY": "number", "FLAG": "flag"}[kind]
+        if key in ("beta1", "beta2"):
+            betas.append(default)
+            key, part, default = "betas", "betas", betas
+        properties[key] = {"$ref": "#/$defs/" + part, "default": default}
+    return {"type": "object", "required": ["type"], "additionalProperties": False, "properties": properties}
+
+
+def shortest(value):
+    """The shortest decimal that is this float."""
+    texts = ("%.*g" % (digits, value) for digits in range(1, 18))
+    number = next(float(text) for text in texts if f32(float(text)) == value)
+    return int(number) if number == int(number) else number
+
+
 def nearest(word, words):
     found = difflib.get_close_matches(word, words, 1) if len(word) <= 64 else ()
     return "; did you mean '%s'?" % found[0] if found else ""
@@ -319,7 +344,7 @@ class _Loader:
         if "optimizer" not in root:
             return None
         given = root["optimizer"]
-        part = self.variant(given, root.value_at["optimizer"], "type", schema()["$defs"]["optimizers"], "the optimizer")
+        part = self.variant(given, root.value_at["optimizer"], "type", optimizers(), "the optimizer")
         values = self.filled(given, part)
         for key in values:
             if key == "betas":

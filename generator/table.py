@@ -11,6 +11,9 @@ HEADER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 # arity: 0 for ops that are not elementwise, which have no attributes, forward and derivatives here. attrs: (name, default), ...
 Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients")  # gradients: of operands, bit k; -1: all
 
+# settings: (key, kind, default), ...; kind: SIZE SHARE ANY FLAG; states: settings that need them, or ALWAYS; once, step: (name, text), ...
+Optimizer = namedtuple("Optimizer", "name enum settings states once step trusts")
+
 OPERANDS = ("", "x", "ab", "abc")  # by arity: their names in the texts
 
 
@@ -29,11 +32,11 @@ def split(text):
     return [" ".join(part.split()) for part in parts + [text[start:]]]
 
 
-def entries(body):
+def entries(body, macro="X"):
     """The arguments of each X(...) in a macro's body."""
     at = 0
     while True:
-        start = re.compile(r"\s*X\s*\(").match(body, at)
+        start = re.compile(r"\s*%s\s*\(" % macro).match(body, at)
         if not start:
             if body[at:].strip():
                 raise TableError("unexpected text in a table of ops: '%s'" % body[at:].strip()[:40])
@@ -73,15 +76,32 @@ def number(text):
     return -value if match.group(1) else value
 
 
+def optimizer(trusts, fields):
+    if len(fields) != (8 if trusts else 6):
+        raise TableError("the optimizer '%s' has %d columns" % (fields[1] if len(fields) > 1 else "?", len(fields)))
+    settings = tuple((one[0], "FLAG", False) if len(one) == 1 else (one[1], one[0], number(one[2]))
+                     for one in entries(fields[2], "(?:NUMBER|FLAG)"))
+    states = tuple(one for one, in entries(fields[3], "STATE"))
+    steps = [part.partition("=") for part in fields[5].split(";") if part.strip()]
+    return Optimizer(fields[1], fields[0], settings, states, tuple(map(tuple, entries(fields[4], "ONCE"))),
+                     tuple((name.split()[-1], text.strip()) for name, _, text in steps), trusts)
+
+
+def lines(text, word):
+    """The text between the comments '>>word begin' and '>>word end' and that after them, lines joined and comments gone."""
+    text = re.sub(r"/\*.*?\*/", lambda comment: comment.group() if ">>" + word in comment.group() else " ", text, flags=re.S)
+    text = re.sub(r"\\[ \t]*\r?\n", " ", text)
+    begin, end = text.find("/* >>%s begin */" % word), text.find("/* >>%s end */" % word)
+    if not 0 <= begin < end:
+        raise TableError("there is no table between '>>%s begin' and '>>%s end'" % (word, word))
+    return text[begin:end], text[end:]
+
+
 def read(text):
     """All ops of a gpunn.h, by name in the order of its enum."""
-    text = re.sub(r"/\*.*?\*/", lambda comment: comment.group() if ">>ops" in comment.group() else " ", text, flags=re.S)
-    text = re.sub(r"\\[ \t]*\r?\n", " ", text)
-    begin, end = text.find("/* >>ops begin */"), text.find("/* >>ops end */")
-    if not 0 <= begin < end:
-        raise TableError("there is no table between '>>ops begin' and '>>ops end'")
-    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(UNARY[12]?|BINARY1?|TERNARY)_OPS\(X\)(.*)$", text[begin:end], re.M)
-    defines += re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(OTHER|ALIAS)_OPS\(X\)(.*)$", text[end:], re.M)
+    own, rest = lines(text, "ops")
+    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(UNARY[12]?|BINARY1?|TERNARY)_OPS\(X\)(.*)$", own, re.M)
+    defines += re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(OTHER|ALIAS)_OPS\(X\)(.*)$", rest, re.M)
     result = {}
     for kind, body in defines:
         for fields in entries(body):
@@ -92,12 +112,29 @@ def read(text):
     return result
 
 
+def read_optimizers(text):
+    """All optimizers of a gpunn.h, by name in the order of its enum."""
+    own, _ = lines(text, "optimizers")
+    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(TRUST_)?OPTIMIZERS\([A-Z, ]*\)(.*)$", own, re.M)
+    rows = [optimizer(bool(trusts), fields) for trusts, body in defines for fields in entries(body)]
+    return {row.name: row for row in rows}
+
+
 def mentions(text, name):
     """Whether a forward or derivative text of the table reads this operand, result or gradient."""
     return re.search(r"\b%s\b" % name, text) is not None
 
 
+def header():
+    with open(HEADER, encoding="utf-8") as file:
+        return file.read()
+
+
 @lru_cache(maxsize=None)
 def ops():
-    with open(HEADER, encoding="utf-8") as file:
-        return read(file.read())
+    return read(header())
+
+
+@lru_cache(maxsize=None)
+def optimizers():
+    return read_optimizers(header())

@@ -1,6 +1,6 @@
 /* cifar10_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 60f13ba1ad75
+ * gpunn 0.1, templates 38bb70d0480f
  * spec sha256 f4d67ba069e420a2298823f907f2e6dd291294fc98a1fd9de083ba27d7ff5933
  * renew it with: python3 -m generator examples/kernels/cifar10.json -o examples/kernels/cifar10
  */
@@ -11,7 +11,7 @@
 
 #define CIFAR10_KERNELS_CUDA
 #include "cifar10_kernels.h"
-#if CIFAR10_KERNELS_STAMP != 0x575c386d2f63f9d4ull
+#if CIFAR10_KERNELS_STAMP != 0x9fd0a0c41f0c5850ull
 #error "cifar10_kernels.h and cifar10_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -488,26 +488,25 @@ static size_t cifar10_g0_forward_workspace(int64_t batch, int multiprocessors)
     return partials + most;
 }
 
-/* sgd: torch.optim's formulas, as >>update in gpunn_cuda.cu has them. */
+/* sgd */
 template <int V>
 __device__ __forceinline__ void cifar10_update0_at(const gpunn_update &u, const gpunn_update_numbers &n, float limit, size_t i)
 {
-    const pack<V, float> in_parameter = load<V>(u.parameter, i), in_gradient = load<V>(u.gradient, i);
-    const pack<V, float> in_m = load<V>(u.state[0], i);
-    numbers<V> parameter;
-    numbers<V> m;
+    const pack<V, float> in_p = load<V>(u.parameter, i), gradient = load<V>(u.gradient, i);
+    const pack<V, float> in_s0 = load<V>(u.state[0], i);
+    const float lr = n.lr;
+    const float keep = n.once[0];
+    const float take = n.once[1];
+    const float weight_decay = u.setting[3];
+    numbers<V> p, s0;
 #pragma unroll
     for (int j = 0; j < V; j++) {
-        float p = in_parameter[j], g = in_gradient[j] * n.scale;
+        float g = gradient[j] * n.scale;
         g = g > limit ? limit : g < -limit ? -limit : g;
-        g += u.weight_decay * p;
-        m[j] = n.first ? g : 0.9f * in_m[j] + 1 * g;
-        g = m[j];
-        p -= n.rate * g;
-        parameter[j] = p;
+        cifar10_update0_step(in_p[j], lr, keep, in_s0[j], take, g, weight_decay, &p[j], &s0[j]);
     }
-    store(u.parameter, i, parameter);
-    store(u.state[0], i, m);
+    store(u.parameter, i, p);
+    store(u.state[0], i, s0);
 }
 
 template <int V>

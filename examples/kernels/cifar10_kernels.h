@@ -1,6 +1,6 @@
 /* cifar10_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 60f13ba1ad75
+ * gpunn 0.1, templates 38bb70d0480f
  * spec sha256 f4d67ba069e420a2298823f907f2e6dd291294fc98a1fd9de083ba27d7ff5933
  * renew it with: python3 -m generator examples/kernels/cifar10.json -o examples/kernels/cifar10
  */
@@ -8,7 +8,7 @@
 #define CIFAR10_KERNELS_H
 #include "gpunn.h"
 
-#define CIFAR10_KERNELS_STAMP 0x575c386d2f63f9d4ull /* of this text: cifar10_kernels.cu was written with it */
+#define CIFAR10_KERNELS_STAMP 0x9fd0a0c41f0c5850ull /* of this text: cifar10_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set cifar10_kernels;
 #endif
 
 #if defined(CIFAR10_KERNELS_IMPLEMENTATION) || defined(CIFAR10_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "cifar10_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "cifar10_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -208,6 +208,15 @@ CIFAR10_FN void cifar10_g0_forward_1(float row0, float row1, float row2, float a
 CIFAR10_FN void cifar10_g0_forward_1_final(float sum0, float stat0, float *t24)
 {
     *t24 = sum0 / stat0;
+}
+
+/* sgd */
+CIFAR10_FN void cifar10_update0_step(float p, float lr, float keep, float s0, float take, float g, float weight_decay,
+                                     float *p_out, float *s0_out)
+{
+    const float t0 = keep * s0 + take * (g + p * weight_decay);
+    *p_out = p - lr * t0;
+    *s0_out = t0;
 }
 #endif
 
@@ -467,22 +476,21 @@ static size_t cifar10_g0_forward_workspace(int64_t batch, int threads)
 }
 
 /* sgd */
-CIFAR10_LOOPS cifar10_update0_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+CIFAR10_LOOPS cifar10_update0_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
-    const float decay = u->weight_decay;
+    const float lr = n.lr;
+    const float keep = n.once[0];
+    const float take = n.once[1];
+    const float weight_decay = u->setting[3];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
-    float *const m = u->state[0];
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
     CIFAR10_VECTOR
     for (int64_t i = begin; i < end; ++i) {
-        float p = parameter[i], g = gradient[i] * numbers.scale;
+        float g = gradient[i] * n.scale;
         g = cifar10_where(g > limit, limit, cifar10_where(g < -limit, -limit, g));
-        g += decay * p;
-        const float m_next = cifar10_where(numbers.first, g, 0.9f * m[i] + 1 * g);
-        m[i] = m_next;
-        p -= numbers.rate * (m_next);
-        parameter[i] = p;
+        cifar10_update0_step(p[i], lr, keep, s0[i], take, g, weight_decay, &p[i], &s0[i]);
     }
 }
 
@@ -548,8 +556,7 @@ static const gpunn_kernel_instance cifar10_training[] = {
     {0, cifar10_training0},
 };
 static const gpunn_kernel_update cifar10_updates[] = {
-    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0.9f, 0, 0, 0, 0, 0, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
-     cifar10_update0},
+    {GPUNN_UPDATE_SGD, {0, 0.9f, 0, 0, 0, 0}, GPUNN_F32, cifar10_update0},
 };
 #if defined(GPUNN_CUDA) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda cifar10_kernels_cuda;

@@ -1,6 +1,6 @@
 /* custom_op_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 60f13ba1ad75
+ * gpunn 0.1, templates 38bb70d0480f
  * spec sha256 69bb937185aec3d159faf1a70e32abe348f18e4ba8597249bdae8eda85061087
  * renew it with: python3 -m generator examples/kernels/custom_op.json -o examples/kernels/custom_op
  */
@@ -11,7 +11,7 @@
 
 #define CUSTOM_OP_KERNELS_CUDA
 #include "custom_op_kernels.h"
-#if CUSTOM_OP_KERNELS_STAMP != 0x4c531626a6986537ull
+#if CUSTOM_OP_KERNELS_STAMP != 0xab0632eae86aabe2ull
 #error "custom_op_kernels.h and custom_op_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -807,28 +807,28 @@ static size_t custom_op_g1_forward_workspace(int64_t batch, int multiprocessors)
     return partials + most;
 }
 
-/* adam: torch.optim's formulas, as >>update in gpunn_cuda.cu has them. */
+/* adam */
 template <int V>
 __device__ __forceinline__ void custom_op_update0_at(const gpunn_update &u, const gpunn_update_numbers &n, float limit, size_t i)
 {
-    const pack<V, float> in_parameter = load<V>(u.parameter, i), in_gradient = load<V>(u.gradient, i);
-    const pack<V, float> in_m = load<V>(u.state[0], i);
-    const pack<V, float> in_v = load<V>(u.state[1], i);
-    numbers<V> parameter;
-    numbers<V> m, v;
+    const pack<V, float> in_p = load<V>(u.parameter, i), gradient = load<V>(u.gradient, i);
+    const pack<V, float> in_s0 = load<V>(u.state[0], i);
+    const pack<V, float> in_s1 = load<V>(u.state[1], i);
+    const float rate = n.once[2];
+    const float take1 = n.once[0];
+    const float weight_decay = u.setting[4];
+    const float root_scale = n.once[3];
+    const float take2 = n.once[1];
+    numbers<V> p, s0, s1;
 #pragma unroll
     for (int j = 0; j < V; j++) {
-        float p = in_parameter[j], g = in_gradient[j] * n.scale;
+        float g = gradient[j] * n.scale;
         g = g > limit ? limit : g < -limit ? -limit : g;
-        g += u.weight_decay * p;
-        m[j] = 0.9f * in_m[j] + 0.1f * g;
-        v[j] = 0.999f * in_v[j] + 0.001f * g * g;
-        p = p - n.rate * (m[j] / (sqrtf(v[j]) * n.root_scale + 1e-08f));
-        parameter[j] = p;
+        custom_op_update0_step(in_p[j], rate, in_s0[j], take1, g, weight_decay, root_scale, in_s1[j], take2, &p[j], &s0[j], &s1[j]);
     }
-    store(u.parameter, i, parameter);
-    store(u.state[0], i, m);
-    store(u.state[1], i, v);
+    store(u.parameter, i, p);
+    store(u.state[0], i, s0);
+    store(u.state[1], i, s1);
 }
 
 template <int V>

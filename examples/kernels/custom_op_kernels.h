@@ -1,6 +1,6 @@
 /* custom_op_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 60f13ba1ad75
+ * gpunn 0.1, templates 38bb70d0480f
  * spec sha256 69bb937185aec3d159faf1a70e32abe348f18e4ba8597249bdae8eda85061087
  * renew it with: python3 -m generator examples/kernels/custom_op.json -o examples/kernels/custom_op
  */
@@ -8,7 +8,7 @@
 #define CUSTOM_OP_KERNELS_H
 #include "gpunn.h"
 
-#define CUSTOM_OP_KERNELS_STAMP 0x4c531626a6986537ull /* of this text: custom_op_kernels.cu was written with it */
+#define CUSTOM_OP_KERNELS_STAMP 0xab0632eae86aabe2ull /* of this text: custom_op_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set custom_op_kernels;
 #endif
 
 #if defined(CUSTOM_OP_KERNELS_IMPLEMENTATION) || defined(CUSTOM_OP_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "custom_op_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "custom_op_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -33,6 +33,11 @@ extern const gpunn_kernel_set custom_op_kernels;
 
 /* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
  * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+
+CUSTOM_OP_FN float custom_op_sqrt(float x)
+{
+    return sqrtf(x);
+}
 
 /* 32 bits of 1 / (2 pi), from bit 32 i behind the point on, after a word of zeros. */
 CUSTOM_OP_FN unsigned custom_op_turns(unsigned i)
@@ -90,9 +95,6 @@ CUSTOM_OP_FN float custom_op_cos(float x)
 #include <float.h>
 #include <math.h>
 #include <string.h>
-#if defined(__AVX__) && defined(__GNUC__) && !defined(__CUDACC__)
-#include <immintrin.h>
-#endif
 
 #if defined(__GNUC__)
 #define CUSTOM_OP_FN __attribute__((unused, always_inline)) static inline
@@ -137,6 +139,21 @@ CUSTOM_OP_FN float custom_op_limit(float x, float low, float high)
 {
     x = high < x ? high : x;
     return low > x ? low : x;
+}
+
+/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which keeps it out of vector code. */
+CUSTOM_OP_FN float custom_op_root(float x)
+{
+    float r = custom_op_float_of(0x5f375a86u - (custom_op_bits_of(x) >> 1));
+    r *= 1.5f - 0.5f * x * r * r;
+    r *= 1.5f - 0.5f * x * r * r;
+    return r * (1.5f - 0.5f * x * r * r);
+}
+
+CUSTOM_OP_FN float custom_op_sqrt(float x)
+{
+    const float r = custom_op_root(x), s = x * r, y = s + 0.5f * r * (x - s * s);
+    return custom_op_where(x >= FLT_MIN, custom_op_where(x <= FLT_MAX, y, x), custom_op_where(x < 0, NAN, x));
 }
 
 /* sin(x + quadrants pi / 2). */
@@ -223,6 +240,18 @@ CUSTOM_OP_FN void custom_op_g1_forward_0_final(float sum0, float count, float *t
 {
     *t24 = sum0 / count;
 }
+
+/* adam */
+CUSTOM_OP_FN void custom_op_update0_step(float p, float rate, float s0, float take1, float g, float weight_decay,
+                                         float root_scale, float s1, float take2, float *p_out, float *s0_out, float *s1_out)
+{
+    const float t0 = g + p * weight_decay;
+    const float t1 = 0.9f * s0 + take1 * t0;
+    const float t2 = 0.999f * s1 + t0 * (take2 * t0);
+    *p_out = p - rate * (t1 / (root_scale * custom_op_sqrt(t2) + 1e-08f));
+    *s0_out = t1;
+    *s1_out = t2;
+}
 #endif
 
 #if defined(CUSTOM_OP_KERNELS_IMPLEMENTATION) && !defined(CUSTOM_OP_KERNELS_CUDA)
@@ -251,18 +280,6 @@ enum { CUSTOM_OP_BLOCK = 1024, CUSTOM_OP_ROW = 4096, CUSTOM_OP_SLICES = 64 };
 #else
 #define CUSTOM_OP_LOOPS static void
 #endif
-
-/* The square roots of n floats. C's sqrtf may set errno, which keeps it out of vector code. */
-CUSTOM_OP_FN void custom_op_roots(float *x, int64_t n)
-{
-    int64_t i = 0;
-#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__CUDACC__) /* as wide as the loops that write x and read it again */
-    for (; i + 16 <= n; i += 16) _mm512_storeu_ps(x + i, _mm512_sqrt_ps(_mm512_loadu_ps(x + i)));
-#elif defined(__AVX__) && defined(__GNUC__) && !defined(__CUDACC__)
-    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(x + i, _mm256_sqrt_ps(_mm256_loadu_ps(x + i)));
-#endif
-    for (; i < n; ++i) x[i] = sqrtf(x[i]);
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 CUSTOM_OP_FN int custom_op_slices(int64_t count, int64_t least)
@@ -612,37 +629,23 @@ static size_t custom_op_g1_forward_workspace(int64_t batch, int threads)
 }
 
 /* adam */
-CUSTOM_OP_LOOPS custom_op_update0_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+CUSTOM_OP_LOOPS custom_op_update0_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
-    const float decay = u->weight_decay;
+    const float rate = n.once[2];
+    const float take1 = n.once[0];
+    const float weight_decay = u->setting[4];
+    const float root_scale = n.once[3];
+    const float take2 = n.once[1];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
-    float *const m = u->state[0];
-    float *const v = u->state[1];
-    enum { PIECE = 64 }; /* elements whose roots are taken together */
-    for (int64_t at = begin; at < end; at += PIECE) {
-        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
-        float         root[PIECE], kept[PIECE];
-        CUSTOM_OP_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         g = gradient[i] * numbers.scale;
-            g = custom_op_where(g > limit, limit, custom_op_where(g < -limit, -limit, g));
-            g += decay * parameter[i];
-            kept[j] = 0.9f * m[i] + 0.1f * g;
-            root[j] = 0.999f * v[i] + 0.001f * g * g;
-            m[i] = kept[j];
-            v[i] = root[j];
-        }
-        custom_op_roots(root, n);
-        CUSTOM_OP_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         p = parameter[i];
-            p = p - numbers.rate * (kept[j] / (root[j] * numbers.root_scale + 1e-08f));
-            parameter[i] = p;
-        }
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
+    float *const s1 = u->state[1];
+    CUSTOM_OP_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float g = gradient[i] * n.scale;
+        g = custom_op_where(g > limit, limit, custom_op_where(g < -limit, -limit, g));
+        custom_op_update0_step(p[i], rate, s0[i], take1, g, weight_decay, root_scale, s1[i], take2, &p[i], &s0[i], &s1[i]);
     }
 }
 
@@ -791,8 +794,7 @@ static const gpunn_kernel_instance custom_op_training[] = {
     {1, custom_op_training2},
 };
 static const gpunn_kernel_update custom_op_updates[] = {
-    {{GPUNN_UPDATE_ADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
-     custom_op_update0},
+    {GPUNN_UPDATE_ADAM, {0, 0.9f, 0.999f, 1e-08f, 0, 0}, GPUNN_F32, custom_op_update0},
 };
 #if defined(GPUNN_CUDA) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda custom_op_kernels_cuda;

@@ -1,6 +1,6 @@
 /* fashion_mnist_deep_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 60f13ba1ad75
+ * gpunn 0.1, templates 38bb70d0480f
  * spec sha256 f8f54a05be877c22a8c4c2494bdec66f3e43956e5d613102e611bfd4fff81448
  * renew it with: python3 -m generator examples/kernels/fashion_mnist_deep.json -o examples/kernels/fashion_mnist_deep
  */
@@ -8,7 +8,7 @@
 #define FASHION_MNIST_DEEP_KERNELS_H
 #include "gpunn.h"
 
-#define FASHION_MNIST_DEEP_KERNELS_STAMP 0x921bd0e5a8366de6ull /* of this text: fashion_mnist_deep_kernels.cu was written with it */
+#define FASHION_MNIST_DEEP_KERNELS_STAMP 0xb5de32377ddb3746ull /* of this text: fashion_mnist_deep_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set fashion_mnist_deep_kernels;
 #endif
 
 #if defined(FASHION_MNIST_DEEP_KERNELS_IMPLEMENTATION) || defined(FASHION_MNIST_DEEP_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "fashion_mnist_deep_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "fashion_mnist_deep_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -54,6 +54,11 @@ FASHION_MNIST_DEEP_FN float fashion_mnist_deep_log(float x)
     return logf(x);
 }
 
+FASHION_MNIST_DEEP_FN float fashion_mnist_deep_sqrt(float x)
+{
+    return sqrtf(x);
+}
+
 FASHION_MNIST_DEEP_FN float fashion_mnist_deep_rsqrt(float x)
 {
     return 1 / sqrtf(x);
@@ -62,9 +67,6 @@ FASHION_MNIST_DEEP_FN float fashion_mnist_deep_rsqrt(float x)
 #include <float.h>
 #include <math.h>
 #include <string.h>
-#if defined(__AVX__) && defined(__GNUC__) && !defined(__CUDACC__)
-#include <immintrin.h>
-#endif
 
 #if defined(__GNUC__)
 #define FASHION_MNIST_DEEP_FN __attribute__((unused, always_inline)) static inline
@@ -177,6 +179,12 @@ FASHION_MNIST_DEEP_FN float fashion_mnist_deep_root(float x)
     r *= 1.5f - 0.5f * x * r * r;
     r *= 1.5f - 0.5f * x * r * r;
     return r * (1.5f - 0.5f * x * r * r);
+}
+
+FASHION_MNIST_DEEP_FN float fashion_mnist_deep_sqrt(float x)
+{
+    const float r = fashion_mnist_deep_root(x), s = x * r, y = s + 0.5f * r * (x - s * s);
+    return fashion_mnist_deep_where(x >= FLT_MIN, fashion_mnist_deep_where(x <= FLT_MAX, y, x), fashion_mnist_deep_where(x < 0, NAN, x));
 }
 
 FASHION_MNIST_DEEP_FN float fashion_mnist_deep_rsqrt(float x)
@@ -361,6 +369,19 @@ FASHION_MNIST_DEEP_FN void fashion_mnist_deep_g3_evaluation_0(float t33, float l
 {
     *t36 = fashion_mnist_deep_where(t33 == label, 1, 0);
 }
+
+/* adam */
+FASHION_MNIST_DEEP_FN void fashion_mnist_deep_update0_step(float p, float rate, float s0, float take1, float g,
+                                                           float weight_decay, float root_scale, float s1, float take2,
+                                                           float *p_out, float *s0_out, float *s1_out)
+{
+    const float t0 = g + p * weight_decay;
+    const float t1 = 0.9f * s0 + take1 * t0;
+    const float t2 = 0.999f * s1 + t0 * (take2 * t0);
+    *p_out = p - rate * (t1 / (root_scale * fashion_mnist_deep_sqrt(t2) + 1e-08f));
+    *s0_out = t1;
+    *s1_out = t2;
+}
 #endif
 
 #if defined(FASHION_MNIST_DEEP_KERNELS_IMPLEMENTATION) && !defined(FASHION_MNIST_DEEP_KERNELS_CUDA)
@@ -389,18 +410,6 @@ enum { FASHION_MNIST_DEEP_BLOCK = 1024, FASHION_MNIST_DEEP_ROW = 4096, FASHION_M
 #else
 #define FASHION_MNIST_DEEP_LOOPS static void
 #endif
-
-/* The square roots of n floats. C's sqrtf may set errno, which keeps it out of vector code. */
-FASHION_MNIST_DEEP_FN void fashion_mnist_deep_roots(float *x, int64_t n)
-{
-    int64_t i = 0;
-#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__CUDACC__) /* as wide as the loops that write x and read it again */
-    for (; i + 16 <= n; i += 16) _mm512_storeu_ps(x + i, _mm512_sqrt_ps(_mm512_loadu_ps(x + i)));
-#elif defined(__AVX__) && defined(__GNUC__) && !defined(__CUDACC__)
-    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(x + i, _mm256_sqrt_ps(_mm256_loadu_ps(x + i)));
-#endif
-    for (; i < n; ++i) x[i] = sqrtf(x[i]);
-}
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 FASHION_MNIST_DEEP_FN int fashion_mnist_deep_slices(int64_t count, int64_t least)
@@ -1103,37 +1112,23 @@ static size_t fashion_mnist_deep_g3_evaluation_workspace(int64_t batch, int thre
 }
 
 /* adam */
-FASHION_MNIST_DEEP_LOOPS fashion_mnist_deep_update0_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+FASHION_MNIST_DEEP_LOOPS fashion_mnist_deep_update0_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
-    const float decay = u->weight_decay;
+    const float rate = n.once[2];
+    const float take1 = n.once[0];
+    const float weight_decay = u->setting[4];
+    const float root_scale = n.once[3];
+    const float take2 = n.once[1];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
-    float *const m = u->state[0];
-    float *const v = u->state[1];
-    enum { PIECE = 64 }; /* elements whose roots are taken together */
-    for (int64_t at = begin; at < end; at += PIECE) {
-        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
-        float         root[PIECE], kept[PIECE];
-        FASHION_MNIST_DEEP_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         g = gradient[i] * numbers.scale;
-            g = fashion_mnist_deep_where(g > limit, limit, fashion_mnist_deep_where(g < -limit, -limit, g));
-            g += decay * parameter[i];
-            kept[j] = 0.9f * m[i] + 0.1f * g;
-            root[j] = 0.999f * v[i] + 0.001f * g * g;
-            m[i] = kept[j];
-            v[i] = root[j];
-        }
-        fashion_mnist_deep_roots(root, n);
-        FASHION_MNIST_DEEP_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         p = parameter[i];
-            p = p - numbers.rate * (kept[j] / (root[j] * numbers.root_scale + 1e-08f));
-            parameter[i] = p;
-        }
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
+    float *const s1 = u->state[1];
+    FASHION_MNIST_DEEP_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float g = gradient[i] * n.scale;
+        g = fashion_mnist_deep_where(g > limit, limit, fashion_mnist_deep_where(g < -limit, -limit, g));
+        fashion_mnist_deep_update0_step(p[i], rate, s0[i], take1, g, weight_decay, root_scale, s1[i], take2, &p[i], &s0[i], &s1[i]);
     }
 }
 
@@ -1349,8 +1344,7 @@ static const gpunn_kernel_instance fashion_mnist_deep_training[] = {
     {2, fashion_mnist_deep_training2},
 };
 static const gpunn_kernel_update fashion_mnist_deep_updates[] = {
-    {{GPUNN_UPDATE_ADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
-     fashion_mnist_deep_update0},
+    {GPUNN_UPDATE_ADAM, {0, 0.9f, 0.999f, 1e-08f, 0, 0}, GPUNN_F32, fashion_mnist_deep_update0},
 };
 #if defined(GPUNN_CUDA) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda fashion_mnist_deep_kernels_cuda;

@@ -1,6 +1,6 @@
 /* fashion_mnist_simple_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 60f13ba1ad75
+ * gpunn 0.1, templates 38bb70d0480f
  * spec sha256 75e03a4c55392a6a7e53555d05213d51406235ba9d827c3eda824af09be1cd9a
  * renew it with: python3 -m generator examples/kernels/fashion_mnist_simple.json -o examples/kernels/fashion_mnist_simple
  */
@@ -11,7 +11,7 @@
 
 #define FASHION_MNIST_SIMPLE_KERNELS_CUDA
 #include "fashion_mnist_simple_kernels.h"
-#if FASHION_MNIST_SIMPLE_KERNELS_STAMP != 0x2ed5da072e5c20cfull
+#if FASHION_MNIST_SIMPLE_KERNELS_STAMP != 0x54a432cfa2e5320eull
 #error "fashion_mnist_simple_kernels.h and fashion_mnist_simple_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -562,28 +562,29 @@ static size_t fashion_mnist_simple_g1_evaluation_workspace(int64_t batch, int mu
     return 0;
 }
 
-/* adam: torch.optim's formulas, as >>update in gpunn_cuda.cu has them. */
+/* adam */
 template <int V>
 __device__ __forceinline__ void fashion_mnist_simple_update0_at(const gpunn_update &u, const gpunn_update_numbers &n, float limit, size_t i)
 {
-    const pack<V, float> in_parameter = load<V>(u.parameter, i), in_gradient = load<V>(u.gradient, i);
-    const pack<V, float> in_m = load<V>(u.state[0], i);
-    const pack<V, float> in_v = load<V>(u.state[1], i);
-    numbers<V> parameter;
-    numbers<V> m, v;
+    const pack<V, float> in_p = load<V>(u.parameter, i), gradient = load<V>(u.gradient, i);
+    const pack<V, float> in_s0 = load<V>(u.state[0], i);
+    const pack<V, float> in_s1 = load<V>(u.state[1], i);
+    const float rate = n.once[2];
+    const float take1 = n.once[0];
+    const float weight_decay = u.setting[4];
+    const float root_scale = n.once[3];
+    const float take2 = n.once[1];
+    numbers<V> p, s0, s1;
 #pragma unroll
     for (int j = 0; j < V; j++) {
-        float p = in_parameter[j], g = in_gradient[j] * n.scale;
+        float g = gradient[j] * n.scale;
         g = g > limit ? limit : g < -limit ? -limit : g;
-        g += u.weight_decay * p;
-        m[j] = 0.9f * in_m[j] + 0.1f * g;
-        v[j] = 0.999f * in_v[j] + 0.001f * g * g;
-        p = p - n.rate * (m[j] / (sqrtf(v[j]) * n.root_scale + 1e-08f));
-        parameter[j] = p;
+        fashion_mnist_simple_update0_step(in_p[j], rate, in_s0[j], take1, g, weight_decay, root_scale, in_s1[j], take2, &p[j], &s0[j],
+                                          &s1[j]);
     }
-    store(u.parameter, i, parameter);
-    store(u.state[0], i, m);
-    store(u.state[1], i, v);
+    store(u.parameter, i, p);
+    store(u.state[0], i, s0);
+    store(u.state[1], i, s1);
 }
 
 template <int V>
