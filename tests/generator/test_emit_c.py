@@ -1,4 +1,5 @@
 """emit_c: its text against checked files, its code under strict compilers, its kernels against the interpreter of programs."""
+import contextlib
 import math
 import os
 import random
@@ -343,12 +344,13 @@ def _decay(update):
 
 
 def _once(update, given, first):
-    """The numbers of a kind's row that _reference_update has in its formulas."""
+    """The numbers of a kind's row: given ones where they follow from lr or a number of steps."""
     *_, rate, shrink, root_scale, lead = given
-    values = {"rate": rate, "shrink": shrink if _apart(update) else 1, "root_scale": root_scale, "lead": lead, "enough": not first,
-              "keep": 0 if first else update.get("momentum"), "take1": 1 - update.get("beta1", 0),
-              "take2": 1 - update.get("beta2", 0), "take": 1 if first and update["kind"] == "sgd" else
-              1 - update.get("alpha", update.get("dampening", 0))}
+    values = {"rate": rate, "shrink": shrink if _apart(update) else 1, "root_scale": root_scale, "lead": lead, "enough": not first}
+    names = dict(update, step=1 if first else 2, where=lambda condition, yes, no: yes if condition else no, lr=None)
+    for name, text in table.optimizers()[update["kind"]].once:
+        with contextlib.suppress(NameError, TypeError):
+            values.setdefault(name, eval(text, {}, names))
     return [values.get(name, 0) for name, _ in table.optimizers()[update["kind"]].once]
 
 
