@@ -1144,10 +1144,11 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
       NUMBER(SIZE, lr, K(1e-3)) NUMBER(SIZE, momentum, 0) NUMBER(ANY, dampening, 0) NUMBER(SIZE, weight_decay, 0)              \
       FLAG(nesterov) FLAG(maximize),                                                                                           \
       STATE(momentum),                                                                                                         \
-      ONCE(keep, where(step == 1, 0, momentum)) ONCE(take, where(step == 1, 1, 1 - dampening)),                                \
+      ONCE(keep, where(step == 1, 0, momentum)) ONCE(take, where(step == 1, 1, 1 - dampening))                                 \
+      ONCE(ahead, where(momentum, nesterov, 1)) ONCE(behind, where(nesterov, momentum, where(momentum, 1, 0))),                \
       g = g + weight_decay * p;                                                                                                \
-      s0 = where(momentum, keep * s0 + take * g, g);                                                                           \
-      p = p - lr * where(nesterov, g + momentum * s0, s0);)                                                                    \
+      s0 = where(momentum, keep * s0 + take * g, 0);                                                                           \
+      p = p - lr * (ahead * g + behind * s0);)                                                                                 \
     X(ADAM, adam,                                                                                                              \
       NUMBER(SIZE, lr, K(1e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999)) NUMBER(SIZE, eps, K(1e-8))         \
       NUMBER(SIZE, weight_decay, 0) FLAG(maximize),                                                                            \
@@ -17328,43 +17329,62 @@ GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, , GPUNN__ONCE)
 #define abs(p) fabsf(p)
 #define GPUNN__NUMBER(kind, key, usual) const float key = *setting++; (void)key;
 #define GPUNN__ONCE(name, value) const float name = *once++; (void)name;
-#define GPUNN__PASS(second, text, result)                                                                                      \
+/* 16 for each state, and 1 for one that is ALWAYS there, which come first; all false: only for those. */
+#define GPUNN__STATE(setting) + (#setting[0] == 'A' ? 17 : 16)
+#define GPUNN__HAS(k, all) ((k) < ((all) ? count / 16 : count % 16))
+#define GPUNN__PASS(all, second, text, result)                                                                                 \
     GPUNN__IVDEP                                                                                                               \
     for (int i = 0; i < GPUNN__PIECE; i++) {                                                                                   \
-        enum { SECOND = second };                                                                                              \
-        float p = part[0][i], s0 = part[1][i], s1 = part[2][i], s2 = part[3][i], g = gradient[i] * scale;                      \
+        const bool ALL = all, SECOND = second;                                                                                 \
+        float p = part[0][i], s0 = GPUNN__HAS(0, ALL) ? part[1][i] : 0, s1 = GPUNN__HAS(1, ALL) ? part[2][i] : 0,              \
+              s2 = GPUNN__HAS(2, ALL) ? part[3][i] : 0, g = gradient[i] * scale;                                               \
         g = gpunn__select(g > limit, limit, gpunn__select(g < -limit, -limit, g));                                             \
         text                                                                                                                   \
-        (void)p, (void)s0, (void)s1, (void)s2;                                                                                 \
+        (void)p, (void)s0, (void)s1, (void)s2, (void)SECOND;                                                                   \
         result                                                                                                                 \
     }
-#define GPUNN__LOOP(function, settings, numbers, text, result)                                                                 \
+#define GPUNN__PASSES(all, text, result)                                                                                       \
+    GPUNN__PASS(all, 0, text, )                                                                                                \
+    if (rooted) gpunn__roots(root);                                                                                            \
+    GPUNN__PASS(all, 1, text, result)
+#define GPUNN__LOOP(function, settings, states, numbers, text, result)                                                         \
     static void function(const gpunn__update_job *j, const float *gradient, float *const *part)                                \
     {                                                                                                                          \
         const float *setting = j->u->setting, *once = j->n.once, scale = j->n.scale, limit = j->limit;                         \
         float        root[GPUNN__PIECE];                                                                                       \
-        bool         rooted = false;                                                                                           \
+        const int    count = 0 states;                                                                                         \
+        bool         rooted = false, all = false;                                                                              \
         settings                                                                                                               \
         numbers                                                                                                                \
         (void)once;                                                                                                            \
-        GPUNN__PASS(0, text, )                                                                                                 \
-        if (rooted) gpunn__roots(root);                                                                                        \
-        GPUNN__PASS(1, text, result)                                                                                           \
+        for (int k = 0; k < 3; k++) all = all || (GPUNN__HAS(k, 1) && !GPUNN__HAS(k, 0) && j->u->state[k]);                    \
+        if (all) {                                                                                                             \
+            GPUNN__PASSES(1, text, result)                                                                                     \
+        } else {                                                                                                              \
+            GPUNN__PASSES(0, text, result)                                                                                     \
+        }                                                                                                                      \
     }
 #define GPUNN__X(ENUM, name, settings, states, numbers, text)                                                                  \
-    GPUNN__LOOP(gpunn__step_##name, settings, numbers, text, part[3][i] = s2; part[2][i] = s1; part[1][i] = s0; part[0][i] = p;)
+    GPUNN__LOOP(gpunn__step_##name, settings, states, numbers, text,                                                           \
+                if (GPUNN__HAS(2, ALL)) part[3][i] = s2;                                                                       \
+                if (GPUNN__HAS(1, ALL)) part[2][i] = s1;                                                                       \
+                if (GPUNN__HAS(0, ALL)) part[1][i] = s0;                                                                       \
+                part[0][i] = p;)
 #define GPUNN__TRUST(ENUM, name, settings, states, numbers, text, direction, ratio)                                            \
     GPUNN__X(ENUM, name, settings, states, numbers, text)                                                                      \
-    GPUNN__LOOP(gpunn__move_##name, settings, numbers, g = direction;, part[4][i] = g;)
-GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, , GPUNN__ONCE)
+    GPUNN__LOOP(gpunn__move_##name, settings, states, numbers, g = direction;, part[4][i] = g;)
+GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, GPUNN__ONCE)
 #undef where
 #undef sqrt
 #undef max
 #undef abs
 #undef GPUNN__NUMBER
 #undef GPUNN__FLAG
+#undef GPUNN__STATE
 #undef GPUNN__ONCE
+#undef GPUNN__HAS
 #undef GPUNN__PASS
+#undef GPUNN__PASSES
 #undef GPUNN__LOOP
 #undef GPUNN__X
 #undef GPUNN__TRUST
@@ -17421,15 +17441,21 @@ typedef struct gpunn__piece {
     float       *part[5], room[6][GPUNN__PIECE];
 } gpunn__piece;
 
+static void gpunn__piece_begin(gpunn__piece *piece, const gpunn_update *u)
+{
+    for (int k = 0; k < 3; k++)
+        if (gpunn__rules[u->kind].state[k] && u->state[k] == NULL) memset(piece->room[k + 1], 0, sizeof piece->room[k + 1]);
+}
+
 static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
 {
-    float *const from[] = {u->parameter, u->state[0], u->state[1], u->state[2], NULL};
-    const bool   whole = n == GPUNN__PIECE;
-    piece->gradient = whole ? u->gradient + at : piece->room[5];
-    if (!whole) memcpy(piece->room[5], u->gradient + at, (size_t)n * sizeof(float));
-    for (int k = 0; k < 5; k++) {
-        piece->part[k] = whole && from[k] ? from[k] + at : piece->room[k];
-        if (!whole && from[k]) memcpy(piece->room[k], from[k] + at, (size_t)n * sizeof(float));
+    const float *const from[] = {u->parameter, u->state[0], u->state[1], u->state[2], NULL, u->gradient};
+    float *const       whole[] = {u->parameter, u->state[0], u->state[1], u->state[2], NULL};
+    piece->gradient = n == GPUNN__PIECE ? u->gradient + at : piece->room[5];
+    for (int k = 0; k < 5; k++) piece->part[k] = n == GPUNN__PIECE && whole[k] ? whole[k] + at : piece->room[k];
+    for (int k = 0; k < 6 && n < GPUNN__PIECE; k++) {
+        memset(piece->room[k], 0, sizeof piece->room[k]);
+        if (from[k]) memcpy(piece->room[k], from[k] + at, (size_t)n * sizeof(float));
     }
 }
 
@@ -17446,7 +17472,7 @@ static void gpunn__update_task(void *arg, int thread, int threads)
     const gpunn_update      *u = j->u;
     gpunn__piece             piece;
     int64_t                  begin, end;
-    memset(&piece, 0, sizeof piece);
+    gpunn__piece_begin(&piece, u);
     gpunn__cpu_part(u->count, 1024, threads, thread, &begin, &end);
     for (int64_t at = begin; at < end; at += GPUNN__PIECE) {
         int64_t n = gpunn__least(end - at, GPUNN__PIECE);
@@ -17474,7 +17500,7 @@ static void gpunn__trust_task(void *arg, int thread, int threads)
     gpunn__piece             piece;
     float *const            *part = piece.part;
     int64_t                  begin, end;
-    memset(&piece, 0, sizeof piece);
+    gpunn__piece_begin(&piece, u);
     gpunn__cpu_part((u->count + trust->part - 1) / trust->part, 1, threads, thread, &begin, &end);
     for (int64_t number = begin; number < end; number++) {
         int64_t at = number * trust->part, stop = gpunn__least(u->count, at + trust->part);

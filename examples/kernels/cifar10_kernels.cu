@@ -11,7 +11,7 @@
 
 #define CIFAR10_KERNELS_CUDA
 #include "cifar10_kernels.h"
-#if CIFAR10_KERNELS_STAMP != 0x9fd0a0c41f0c5850ull
+#if CIFAR10_KERNELS_STAMP != 0x3e1815ceaf02e462ull
 #error "cifar10_kernels.h and cifar10_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -495,15 +495,17 @@ __device__ __forceinline__ void cifar10_update0_at(const gpunn_update &u, const 
     const pack<V, float> in_p = load<V>(u.parameter, i), gradient = load<V>(u.gradient, i);
     const pack<V, float> in_s0 = load<V>(u.state[0], i);
     const float lr = n.lr;
+    const float ahead = n.once[2];
+    const float weight_decay = u.setting[3];
+    const float behind = n.once[3];
     const float keep = n.once[0];
     const float take = n.once[1];
-    const float weight_decay = u.setting[3];
     numbers<V> p, s0;
 #pragma unroll
     for (int j = 0; j < V; j++) {
         float g = gradient[j] * n.scale;
         g = g > limit ? limit : g < -limit ? -limit : g;
-        cifar10_update0_step(in_p[j], lr, keep, in_s0[j], take, g, weight_decay, &p[j], &s0[j]);
+        cifar10_update0_step(in_p[j], lr, ahead, g, weight_decay, behind, keep, in_s0[j], take, &p[j], &s0[j]);
     }
     store(u.parameter, i, p);
     store(u.state[0], i, s0);

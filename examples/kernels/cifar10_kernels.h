@@ -8,7 +8,7 @@
 #define CIFAR10_KERNELS_H
 #include "gpunn.h"
 
-#define CIFAR10_KERNELS_STAMP 0x9fd0a0c41f0c5850ull /* of this text: cifar10_kernels.cu was written with it */
+#define CIFAR10_KERNELS_STAMP 0x3e1815ceaf02e462ull /* of this text: cifar10_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -211,12 +211,13 @@ CIFAR10_FN void cifar10_g0_forward_1_final(float sum0, float stat0, float *t24)
 }
 
 /* sgd */
-CIFAR10_FN void cifar10_update0_step(float p, float lr, float keep, float s0, float take, float g, float weight_decay,
-                                     float *p_out, float *s0_out)
+CIFAR10_FN void cifar10_update0_step(float p, float lr, float ahead, float g, float weight_decay, float behind, float keep,
+                                     float s0, float take, float *p_out, float *s0_out)
 {
-    const float t0 = keep * s0 + take * (g + p * weight_decay);
-    *p_out = p - lr * t0;
-    *s0_out = t0;
+    const float t0 = g + p * weight_decay;
+    const float t1 = keep * s0 + take * t0;
+    *p_out = p - lr * (ahead * t0 + behind * t1);
+    *s0_out = t1;
 }
 #endif
 
@@ -480,9 +481,11 @@ CIFAR10_LOOPS cifar10_update0_loop(const gpunn_update *u, gpunn_update_numbers n
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
+    const float ahead = n.once[2];
+    const float weight_decay = u->setting[3];
+    const float behind = n.once[3];
     const float keep = n.once[0];
     const float take = n.once[1];
-    const float weight_decay = u->setting[3];
     const float *const gradient = u->gradient;
     float *const       p = u->parameter;
     float *const s0 = u->state[0];
@@ -490,7 +493,7 @@ CIFAR10_LOOPS cifar10_update0_loop(const gpunn_update *u, gpunn_update_numbers n
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
         g = cifar10_where(g > limit, limit, cifar10_where(g < -limit, -limit, g));
-        cifar10_update0_step(p[i], lr, keep, s0[i], take, g, weight_decay, &p[i], &s0[i]);
+        cifar10_update0_step(p[i], lr, ahead, g, weight_decay, behind, keep, s0[i], take, &p[i], &s0[i]);
     }
 }
 

@@ -11,7 +11,7 @@
 
 #define SIMPLE_NN_KERNELS_CUDA
 #include "simple_nn_kernels.h"
-#if SIMPLE_NN_KERNELS_STAMP != 0xe586255c8bac71ddull
+#if SIMPLE_NN_KERNELS_STAMP != 0x0c7feb4382e3f0a9ull
 #error "simple_nn_kernels.h and simple_nn_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -568,13 +568,15 @@ __device__ __forceinline__ void simple_nn_update0_at(const gpunn_update &u, cons
 {
     const pack<V, float> in_p = load<V>(u.parameter, i), gradient = load<V>(u.gradient, i);
     const float lr = n.lr;
+    const float ahead = n.once[2];
     const float weight_decay = u.setting[3];
+    const float behind = n.once[3];
     numbers<V> p;
 #pragma unroll
     for (int j = 0; j < V; j++) {
         float g = gradient[j] * n.scale;
         g = g > limit ? limit : g < -limit ? -limit : g;
-        simple_nn_update0_step(in_p[j], lr, g, weight_decay, &p[j]);
+        simple_nn_update0_step(in_p[j], lr, ahead, g, weight_decay, behind, &p[j]);
     }
     store(u.parameter, i, p);
 }

@@ -8,7 +8,7 @@
 #define SIMPLE_NN_KERNELS_H
 #include "gpunn.h"
 
-#define SIMPLE_NN_KERNELS_STAMP 0xe586255c8bac71ddull /* of this text: simple_nn_kernels.cu was written with it */
+#define SIMPLE_NN_KERNELS_STAMP 0x0c7feb4382e3f0a9ull /* of this text: simple_nn_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -222,9 +222,9 @@ SIMPLE_NN_FN void simple_nn_g2_evaluation_0(float y, float t12, float t9, float 
 }
 
 /* sgd */
-SIMPLE_NN_FN void simple_nn_update0_step(float p, float lr, float g, float weight_decay, float *p_out)
+SIMPLE_NN_FN void simple_nn_update0_step(float p, float lr, float ahead, float g, float weight_decay, float behind, float *p_out)
 {
-    *p_out = p - lr * (g + p * weight_decay);
+    *p_out = p - lr * (ahead * (g + p * weight_decay) + 0 * behind);
 }
 #endif
 
@@ -489,14 +489,16 @@ SIMPLE_NN_LOOPS simple_nn_update0_loop(const gpunn_update *u, gpunn_update_numbe
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
+    const float ahead = n.once[2];
     const float weight_decay = u->setting[3];
+    const float behind = n.once[3];
     const float *const gradient = u->gradient;
     float *const       p = u->parameter;
     SIMPLE_NN_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
         g = simple_nn_where(g > limit, limit, simple_nn_where(g < -limit, -limit, g));
-        simple_nn_update0_step(p[i], lr, g, weight_decay, &p[i]);
+        simple_nn_update0_step(p[i], lr, ahead, g, weight_decay, behind, &p[i]);
     }
 }
 

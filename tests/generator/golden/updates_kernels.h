@@ -8,7 +8,7 @@
 #define UPDATES_KERNELS_H
 #include "gpunn.h"
 
-#define UPDATES_KERNELS_STAMP 0x0d6162147571b77bull /* of this text: updates_kernels.cu was written with it */
+#define UPDATES_KERNELS_STAMP 0x96e73d1a827e773aull /* of this text: updates_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -124,27 +124,28 @@ UPDATES_FN float updates_sqrt(float x)
 
 #if defined(UPDATES_KERNELS_IMPLEMENTATION) || defined(UPDATES_KERNELS_CUDA)
 /* sgd */
-UPDATES_FN void updates_update0_step(float p, float lr, float g, float weight_decay, float *p_out)
+UPDATES_FN void updates_update0_step(float p, float lr, float ahead, float g, float weight_decay, float behind, float *p_out)
 {
-    *p_out = p - lr * (g + p * weight_decay);
+    *p_out = p - lr * (ahead * (g + p * weight_decay) + 0 * behind);
 }
 
 /* sgd */
-UPDATES_FN void updates_update1_step(float p, float lr, float keep, float s0, float take, float g, float weight_decay,
-                                     float *p_out, float *s0_out)
-{
-    const float t0 = keep * s0 + take * (g + p * weight_decay);
-    *p_out = p - lr * t0;
-    *s0_out = t0;
-}
-
-/* sgd */
-UPDATES_FN void updates_update2_step(float p, float lr, float g, float weight_decay, float keep, float s0, float take,
-                                     float *p_out, float *s0_out)
+UPDATES_FN void updates_update1_step(float p, float lr, float ahead, float g, float weight_decay, float behind, float keep,
+                                     float s0, float take, float *p_out, float *s0_out)
 {
     const float t0 = g + p * weight_decay;
     const float t1 = keep * s0 + take * t0;
-    *p_out = p - lr * (t0 + 0.9f * t1);
+    *p_out = p - lr * (ahead * t0 + behind * t1);
+    *s0_out = t1;
+}
+
+/* sgd */
+UPDATES_FN void updates_update2_step(float p, float lr, float ahead, float g, float weight_decay, float behind, float keep,
+                                     float s0, float take, float *p_out, float *s0_out)
+{
+    const float t0 = g + p * weight_decay;
+    const float t1 = keep * s0 + take * t0;
+    *p_out = p - lr * (ahead * t0 + behind * t1);
     *s0_out = t1;
 }
 
@@ -330,14 +331,16 @@ UPDATES_LOOPS updates_update0_loop(const gpunn_update *u, gpunn_update_numbers n
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
+    const float ahead = n.once[2];
     const float weight_decay = u->setting[3];
+    const float behind = n.once[3];
     const float *const gradient = u->gradient;
     float *const       p = u->parameter;
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
         g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-        updates_update0_step(p[i], lr, g, weight_decay, &p[i]);
+        updates_update0_step(p[i], lr, ahead, g, weight_decay, behind, &p[i]);
     }
 }
 
@@ -367,9 +370,11 @@ UPDATES_LOOPS updates_update1_loop(const gpunn_update *u, gpunn_update_numbers n
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
+    const float ahead = n.once[2];
+    const float weight_decay = u->setting[3];
+    const float behind = n.once[3];
     const float keep = n.once[0];
     const float take = n.once[1];
-    const float weight_decay = u->setting[3];
     const float *const gradient = u->gradient;
     float *const       p = u->parameter;
     float *const s0 = u->state[0];
@@ -377,7 +382,7 @@ UPDATES_LOOPS updates_update1_loop(const gpunn_update *u, gpunn_update_numbers n
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
         g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-        updates_update1_step(p[i], lr, keep, s0[i], take, g, weight_decay, &p[i], &s0[i]);
+        updates_update1_step(p[i], lr, ahead, g, weight_decay, behind, keep, s0[i], take, &p[i], &s0[i]);
     }
 }
 
@@ -407,7 +412,9 @@ UPDATES_LOOPS updates_update2_loop(const gpunn_update *u, gpunn_update_numbers n
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
+    const float ahead = n.once[2];
     const float weight_decay = u->setting[3];
+    const float behind = n.once[3];
     const float keep = n.once[0];
     const float take = n.once[1];
     const float *const gradient = u->gradient;
@@ -417,7 +424,7 @@ UPDATES_LOOPS updates_update2_loop(const gpunn_update *u, gpunn_update_numbers n
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
         g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-        updates_update2_step(p[i], lr, g, weight_decay, keep, s0[i], take, &p[i], &s0[i]);
+        updates_update2_step(p[i], lr, ahead, g, weight_decay, behind, keep, s0[i], take, &p[i], &s0[i]);
     }
 }
 
