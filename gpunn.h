@@ -1229,7 +1229,16 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
       ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2) ONCE(shrink, 1 - lr * weight_decay),                                       \
       float way = beta1 * s0 + take1 * g;                                                                                      \
       s0 = beta2 * s0 + take2 * g;                                                                                             \
-      p = p * shrink - lr * where(way > 0, 1, where(way < 0, -1, way));)
+      p = p * shrink - lr * where(way > 0, 1, where(way < 0, -1, way));)                                                       \
+    X(ADADELTA, adadelta,                                                                                                      \
+      NUMBER(SIZE, lr, 1) NUMBER(SHARE, rho, K(0.9)) NUMBER(SIZE, eps, K(1e-6)) NUMBER(SIZE, weight_decay, 0) FLAG(maximize),  \
+      STATE(ALWAYS) STATE(ALWAYS),                                                                                             \
+      ONCE(take, 1 - rho),                                                                                                     \
+      g = g + weight_decay * p;                                                                                                \
+      s0 = rho * s0 + take * g * g;                                                                                            \
+      float delta = sqrt((s1 + eps) / (s0 + eps)) * g;                                                                         \
+      s1 = rho * s1 + take * delta * delta;                                                                                    \
+      p = p - lr * delta;)
 /* With a trust ratio: p = p - lr * ratio * move, where norms is |p| / |move| of a whole parameter, or 1 where either is 0.
  * X(ENUM, name, settings, states, once, step, move, ratio) */
 #define GPUNN_TRUST_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                                                   \
@@ -1273,6 +1282,7 @@ GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #define gpunn_nadam(...) gpunn_nadam_(GPUNN_NAMED(gpunn_nadam_args, __VA_ARGS__))
 #define gpunn_radam(...) gpunn_radam_(GPUNN_NAMED(gpunn_radam_args, __VA_ARGS__))
 #define gpunn_lion(...) gpunn_lion_(GPUNN_NAMED(gpunn_lion_args, __VA_ARGS__))
+#define gpunn_adadelta(...) gpunn_adadelta_(GPUNN_NAMED(gpunn_adadelta_args, __VA_ARGS__))
 #define gpunn_lamb(...) gpunn_lamb_(GPUNN_NAMED(gpunn_lamb_args, __VA_ARGS__))
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt);
 

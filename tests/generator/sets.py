@@ -273,5 +273,5 @@ SETS = {
         update("adam"), update("adamw"), update("rmsprop", alpha=0.99, momentum=0.9, centered=True),
         update("rmsprop", alpha=0.99), update("adagrad", eps=1e-10), update("adamax"), update("nadam"),
         update("nadam", decoupled_weight_decay=True), update("radam", maximize=True),
-        update("radam", decoupled_weight_decay=True), update("lion")]),
+        update("radam", decoupled_weight_decay=True), update("lion"), update("adadelta")]),
 }

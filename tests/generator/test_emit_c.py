@@ -387,6 +387,11 @@ def _reference_update(update, arrays, given, first):
             way = update["beta1"] * a + (1 - update["beta1"]) * g
             p = p * shrink - rate * ((way > 0) - (way < 0))
             a = update["beta2"] * a + (1 - update["beta2"]) * g
+        elif update["kind"] == "adadelta":
+            a = update["rho"] * a + (1 - update["rho"]) * g * g
+            delta = math.sqrt(b + update["eps"]) / math.sqrt(a + update["eps"]) * g
+            b = update["rho"] * b + (1 - update["rho"]) * delta * delta
+            p -= rate * delta
         elif update["kind"] == "rmsprop":
             a = update["alpha"] * a + (1 - update["alpha"]) * g * g
             square = a

@@ -8,7 +8,7 @@
 #define UPDATES_KERNELS_H
 #include "gpunn.h"
 
-#define UPDATES_KERNELS_STAMP 0x96e73d1a827e773aull /* of this text: updates_kernels.cu was written with it */
+#define UPDATES_KERNELS_STAMP 0x9cd5b8dcdc5c5d10ull /* of this text: updates_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -271,6 +271,18 @@ UPDATES_FN void updates_update13_step(float p, float shrink, float lr, float s0,
     const float t0 = 0.9f * s0 + g * take1;
     *p_out = p * shrink - lr * updates_where(t0 > 0, 1, updates_where(t0 < 0, -1, t0));
     *s0_out = 0.99f * s0 + g * take2;
+}
+
+/* adadelta */
+UPDATES_FN void updates_update14_step(float p, float lr, float g, float weight_decay, float s1, float s0, float take,
+                                      float *p_out, float *s0_out, float *s1_out)
+{
+    const float t0 = g + p * weight_decay;
+    const float t1 = 0.9f * s0 + t0 * (take * t0);
+    const float t2 = t0 * updates_sqrt((s1 + 1e-06f) / (t1 + 1e-06f));
+    *p_out = p - lr * t2;
+    *s0_out = t1;
+    *s1_out = 0.9f * s1 + t2 * (take * t2);
 }
 #endif
 
@@ -902,6 +914,46 @@ static int updates_update13(const gpunn_update *u, const gpunn_update_numbers *n
     gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update13_task, &work);
     return 0;
 }
+
+/* adadelta */
+UPDATES_LOOPS updates_update14_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+{
+    const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float lr = n.lr;
+    const float weight_decay = u->setting[3];
+    const float take = n.once[0];
+    const float *const gradient = u->gradient;
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
+    float *const s1 = u->state[1];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float g = gradient[i] * n.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        updates_update14_step(p[i], lr, g, weight_decay, s1[i], s0[i], take, &p[i], &s0[i], &s1[i]);
+    }
+}
+
+typedef struct updates_update14_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} updates_update14_work;
+
+static void updates_update14_task(void *arg, int index, int threads)
+{
+    const updates_update14_work *w = (const updates_update14_work *)arg;
+    updates_update14_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
+static int updates_update14(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+{
+    updates_update14_work work = {u, numbers, updates_slices(u->count, 16384)};
+    if (!numbers->go) return 0;
+    gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update14_task, &work);
+    return 0;
+}
 #ifdef UPDATES_OPTIMIZED
 #pragma GCC pop_options
 #undef UPDATES_OPTIMIZED
@@ -923,6 +975,7 @@ static const gpunn_kernel_update updates_updates[] = {
     {GPUNN_UPDATE_RADAM, {0, 0.9f, 0.999f, 1e-08f, 0, 0, 0}, GPUNN_F32, updates_update11},
     {GPUNN_UPDATE_RADAM, {0, 0.9f, 0.999f, 1e-08f, 0, 1, 0}, GPUNN_F32, updates_update12},
     {GPUNN_UPDATE_LION, {0, 0.9f, 0.99f, 0, 0}, GPUNN_F32, updates_update13},
+    {GPUNN_UPDATE_ADADELTA, {0, 0.9f, 1e-06f, 0, 0}, GPUNN_F32, updates_update14},
 };
 #if defined(GPUNN_CUDA) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda updates_kernels_cuda;
@@ -948,7 +1001,7 @@ const gpunn_kernel_set updates_kernels = {
     0,
     0,
     updates_updates,
-    14,
+    15,
 #if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
     &updates_kernels_cuda,
 #else
