@@ -299,9 +299,10 @@
  *     - a field that is set to 0 seems to be ignored: 0 is the default; write GPUNN_ZERO.
  *
  * EXTENDING  A formula is an op by gpunn_expr. C and CUDA functions of your own are an op by gpunn_custom (>>builders), without
- *     a change here: examples/custom_op.c. Within this file, a new elementwise op is one line in >>ops. Any other op is a line in
- *     >>ops too (GPUNN_OTHER_OPS), a builder with its shape rule in >>graph, a row of what that takes in >>arguments, which specs
- *     and their schema follow, and one function of its name in each backend.
+ *     a change here: examples/custom_op.c. Within this file, a new elementwise op is one line in >>ops and a new optimizer a row
+ *     in >>train with the macro of its name. Any other op is a line in >>ops too (GPUNN_OTHER_OPS), a builder with its shape rule
+ *     in >>graph, a row of what that takes in >>arguments, which specs and their schema follow, and one function of its name in
+ *     each backend.
  *
  * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features, 2^20 tensors in a model (30,000 where a spec tells them); F32
  *     arithmetic (16-bit storage on a GPU), in which numbers below 1.2e-38 (denormals) may count as zero; little-endian machines.
@@ -1362,76 +1363,165 @@ GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model);
 GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, float *total_norm);
 GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_value);
 
-typedef struct gpunn_sgd_args {
-    int   args_;
-    float lr; /* 1e-3; GPUNN_ZERO: 0. gpunn_set_lr takes any number as it is */
-    float momentum, dampening, weight_decay;
-    bool  nesterov, maximize;
-} gpunn_sgd_args;
-typedef struct gpunn_adam_args {
-    int   args_;
-    float lr, beta1, beta2, eps; /* adamax: 2e-3, else 1e-3; 0.9, 0.999, 1e-8 */
-    float weight_decay;          /* adam, adamax: L2, 0; adamw: decoupled, 0.01 */
-    bool  maximize;
-} gpunn_adam_args;
-typedef struct gpunn_rmsprop_args {
-    int   args_;
-    float lr, alpha, eps; /* 1e-2, 0.99, 1e-8 */
-    float weight_decay, momentum;
-    bool  centered, maximize;
-} gpunn_rmsprop_args;
-typedef struct gpunn_adagrad_args {
-    int   args_;
-    float lr, eps; /* 1e-2, 1e-10 */
-    float lr_decay, weight_decay, initial_accumulator_value;
-    bool  maximize;
-} gpunn_adagrad_args;
-typedef struct gpunn_lion_args {
-    int   args_;
-    float lr, beta1, beta2; /* 1e-4, 0.9, 0.99 */
-    float weight_decay;     /* decoupled, 0 */
-    bool  maximize;
-} gpunn_lion_args;
-typedef struct gpunn_radam_args {
-    int   args_;
-    float lr, beta1, beta2, eps; /* nadam: 2e-3, else 1e-3; 0.9, 0.999, 1e-8 */
-    float weight_decay;
-    float momentum_decay; /* nadam: 4e-3 */
-    bool  decoupled_weight_decay, maximize;
-} gpunn_radam_args;
-typedef struct gpunn_lamb_args {
-    int   args_;
-    float lr, beta1, beta2, eps; /* 1e-3, 0.9, 0.999, 1e-6 */
-    float weight_decay;          /* 0.01 */
-    float trust_clip;            /* the trust ratio's greatest value; 0: none */
-    bool  always_adapt;          /* a trust ratio for parameters without weight decay too */
-    bool  maximize;
-} gpunn_lamb_args;
+/* Every optimizer, once: the struct of its settings, its checks, specs, checkpoints, CPU loop, CUDA kernel and generated kernels
+ * follow from its row; of what is below only the macro with its name does not. Columns:
+ *     settings   torch's names and defaults, lr first: NUMBER(SIZE, ...) is 0 or more, SHARE from 0 to below 1, ANY finite
+ *     states     s0, s1, s2, numbers for each parameter, from 0 on: STATE(ALWAYS), or STATE(setting) where none is needed while
+ *                that is 0; then it is read only behind where(setting, ...)
+ *     once       ONCE(name, value): for a whole update, in double, by the settings, step (1, 2, ...) and the names before it
+ *     step       for each parameter p: its gradient g, clipped, and negated to maximize; all of it is float
+ * Language: that of >>ops, and assignments, with float where a name is new; at most one sqrt in a step. ONCE has C's sqrt and
+ * pow, power(base, whole exponent) and nadam_product. Settings that more follows from: eps, without which zeros would not stay
+ * zeros; weight_decay, which is 0 where gpunn_set_decay says so; initial_accumulator_value, from which s0 starts; beta1 and
+ * beta2, which are "betas" in a spec. */
+#define GPUNN_SETTINGS 8 /* at most, and of ONCE */
+/* >>optimizers begin */
+/* clang-format off */
+/* X(ENUM, name, settings, states, once, step) */
+#define GPUNN_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                                                         \
+    X(SGD, sgd,                                                                                                                \
+      NUMBER(SIZE, lr, K(1e-3)) NUMBER(SIZE, momentum, 0) NUMBER(ANY, dampening, 0) NUMBER(SIZE, weight_decay, 0)              \
+      FLAG(nesterov) FLAG(maximize),                                                                                           \
+      STATE(momentum),                                                                                                         \
+      ONCE(keep, where(step == 1, 0, momentum)) ONCE(take, where(step == 1, 1, 1 - dampening))                                 \
+      ONCE(ahead, where(momentum, nesterov, 1)) ONCE(behind, where(nesterov, momentum, where(momentum, 1, 0))),                \
+      g = g + weight_decay * p;                                                                                                \
+      s0 = where(momentum, keep * s0 + take * g, 0);                                                                           \
+      p = p - lr * (ahead * g + behind * s0);)                                                                                 \
+    X(ADAM, adam,                                                                                                              \
+      NUMBER(SIZE, lr, K(1e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999)) NUMBER(SIZE, eps, K(1e-8))         \
+      NUMBER(SIZE, weight_decay, 0) FLAG(maximize),                                                                            \
+      STATE(ALWAYS) STATE(ALWAYS),                                                                                             \
+      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2)                                                                            \
+      ONCE(rate, lr / (1 - power(beta1, step))) ONCE(root_scale, 1 / sqrt(1 - power(beta2, step))),                            \
+      g = g + weight_decay * p;                                                                                                \
+      s0 = beta1 * s0 + take1 * g;                                                                                             \
+      s1 = beta2 * s1 + take2 * g * g;                                                                                         \
+      p = p - rate * (s0 / (sqrt(s1) * root_scale + eps));)                                                                    \
+    X(ADAMW, adamw,                                                                                                            \
+      NUMBER(SIZE, lr, K(1e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999)) NUMBER(SIZE, eps, K(1e-8))         \
+      NUMBER(SIZE, weight_decay, K(0.01)) FLAG(maximize),                                                                      \
+      STATE(ALWAYS) STATE(ALWAYS),                                                                                             \
+      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2) ONCE(shrink, 1 - lr * weight_decay)                                        \
+      ONCE(rate, lr / (1 - power(beta1, step))) ONCE(root_scale, 1 / sqrt(1 - power(beta2, step))),                            \
+      s0 = beta1 * s0 + take1 * g;                                                                                             \
+      s1 = beta2 * s1 + take2 * g * g;                                                                                         \
+      p = p * shrink - rate * (s0 / (sqrt(s1) * root_scale + eps));)                                                           \
+    X(RMSPROP, rmsprop,                                                                                                        \
+      NUMBER(SIZE, lr, K(1e-2)) NUMBER(SIZE, alpha, K(0.99)) NUMBER(SIZE, eps, K(1e-8)) NUMBER(SIZE, weight_decay, 0)          \
+      NUMBER(SIZE, momentum, 0) FLAG(centered) FLAG(maximize),                                                                 \
+      STATE(ALWAYS) STATE(momentum) STATE(centered),                                                                           \
+      ONCE(take, 1 - alpha),                                                                                                   \
+      g = g + weight_decay * p;                                                                                                \
+      s0 = alpha * s0 + take * g * g;                                                                                          \
+      s2 = where(centered, s2 + take * (g - s2), 0);                                                                           \
+      float move = g / (sqrt(s0 - s2 * s2) + eps);                                                                             \
+      s1 = where(momentum, momentum * s1 + move, move);                                                                        \
+      p = p - lr * s1;)                                                                                                        \
+    X(ADAGRAD, adagrad,                                                                                                        \
+      NUMBER(SIZE, lr, K(1e-2)) NUMBER(SIZE, eps, K(1e-10)) NUMBER(SIZE, lr_decay, 0) NUMBER(SIZE, weight_decay, 0)            \
+      NUMBER(SIZE, initial_accumulator_value, 0) FLAG(maximize),                                                               \
+      STATE(ALWAYS),                                                                                                           \
+      ONCE(rate, lr / (1 + (step - 1) * lr_decay)),                                                                            \
+      g = g + weight_decay * p;                                                                                                \
+      s0 = s0 + g * g;                                                                                                         \
+      p = p - rate * (g / (sqrt(s0) + eps));)                                                                                  \
+    X(ADAMAX, adamax,                                                                                                          \
+      NUMBER(SIZE, lr, K(2e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999)) NUMBER(SIZE, eps, K(1e-8))         \
+      NUMBER(SIZE, weight_decay, 0) FLAG(maximize),                                                                            \
+      STATE(ALWAYS) STATE(ALWAYS),                                                                                             \
+      ONCE(take1, 1 - beta1) ONCE(rate, lr / (1 - power(beta1, step))),                                                        \
+      g = g + weight_decay * p;                                                                                                \
+      s0 = beta1 * s0 + take1 * g;                                                                                             \
+      s1 = max(beta2 * s1, abs(g) + eps);                                                                                      \
+      p = p - rate * (s0 / s1);)                                                                                               \
+    X(NADAM, nadam,                                                                                                            \
+      NUMBER(SIZE, lr, K(2e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999)) NUMBER(SIZE, eps, K(1e-8))         \
+      NUMBER(SIZE, weight_decay, 0) NUMBER(SIZE, momentum_decay, K(4e-3)) FLAG(decoupled_weight_decay) FLAG(maximize),         \
+      STATE(ALWAYS) STATE(ALWAYS),                                                                                             \
+      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2) ONCE(shrink, where(decoupled_weight_decay, 1 - lr * weight_decay, 1))      \
+      ONCE(product, nadam_product(power(beta1, step), momentum_decay, step))                                                   \
+      ONCE(next, beta1 * (1 - 0.5 * pow(0.96, (step + 1) * momentum_decay)))                                                   \
+      ONCE(lead, lr * (1 - beta1 * (1 - 0.5 * pow(0.96, step * momentum_decay))) / (1 - product))                              \
+      ONCE(rate, lr * (next / (1 - product * next))) ONCE(root_scale, 1 / sqrt(1 - power(beta2, step))),                       \
+      g = where(decoupled_weight_decay, g, g + weight_decay * p);                                                              \
+      s0 = beta1 * s0 + take1 * g;                                                                                             \
+      s1 = beta2 * s1 + take2 * g * g;                                                                                         \
+      p = p * shrink - (lead * g + rate * s0) / (sqrt(s1) * root_scale + eps);)                                                \
+    X(RADAM, radam,                                                                                                            \
+      NUMBER(SIZE, lr, K(1e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999)) NUMBER(SIZE, eps, K(1e-8))         \
+      NUMBER(SIZE, weight_decay, 0) FLAG(decoupled_weight_decay) FLAG(maximize),                                               \
+      STATE(ALWAYS) STATE(ALWAYS),                                                                                             \
+      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2) ONCE(shrink, where(decoupled_weight_decay, 1 - lr * weight_decay, 1))      \
+      ONCE(power2, power(beta2, step)) ONCE(most, 2 / (1 - beta2) - 1)                                                         \
+      ONCE(length, most - 2 * step * power2 / (1 - power2)) ONCE(enough, where(length > 5, 1, 0))                              \
+      ONCE(rate, lr * (where(length > 5, sqrt((1 - power2) * (length - 4) * (length - 2) * most /                              \
+                                              ((most - 4) * (most - 2) * length)), 1) / (1 - power(beta1, step)))),            \
+      g = where(decoupled_weight_decay, g, g + weight_decay * p);                                                              \
+      s0 = beta1 * s0 + take1 * g;                                                                                             \
+      s1 = beta2 * s1 + take2 * g * g;                                                                                         \
+      p = p * shrink - rate * where(enough, s0 / (sqrt(s1) + eps), s0);)                                                       \
+    X(LION, lion,                                                                                                              \
+      NUMBER(SIZE, lr, K(1e-4)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.99)) NUMBER(SIZE, weight_decay, 0)       \
+      FLAG(maximize),                                                                                                          \
+      STATE(ALWAYS),                                                                                                           \
+      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2) ONCE(shrink, 1 - lr * weight_decay),                                       \
+      float way = beta1 * s0 + take1 * g;                                                                                      \
+      s0 = beta2 * s0 + take2 * g;                                                                                             \
+      p = p * shrink - lr * where(way > 0, 1, where(way < 0, -1, way));)                                                       \
+    X(ADADELTA, adadelta,                                                                                                      \
+      NUMBER(SIZE, lr, 1) NUMBER(SHARE, rho, K(0.9)) NUMBER(SIZE, eps, K(1e-6)) NUMBER(SIZE, weight_decay, 0) FLAG(maximize),  \
+      STATE(ALWAYS) STATE(ALWAYS),                                                                                             \
+      ONCE(take, 1 - rho),                                                                                                     \
+      g = g + weight_decay * p;                                                                                                \
+      s0 = rho * s0 + take * g * g;                                                                                            \
+      float delta = sqrt((s1 + eps) / (s0 + eps)) * g;                                                                         \
+      s1 = rho * s1 + take * delta * delta;                                                                                    \
+      p = p - lr * delta;)
+/* With a trust ratio: p = p - lr * ratio * move, where norms is |p| / |move| of a whole parameter, or 1 where either is 0.
+ * X(ENUM, name, settings, states, once, step, move, ratio) */
+#define GPUNN_TRUST_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                                                   \
+    X(LAMB, lamb,                                                                                                              \
+      NUMBER(SIZE, lr, K(1e-3)) NUMBER(SHARE, beta1, K(0.9)) NUMBER(SHARE, beta2, K(0.999)) NUMBER(SIZE, eps, K(1e-6))         \
+      NUMBER(SIZE, weight_decay, K(0.01)) NUMBER(SIZE, trust_clip, 0) FLAG(always_adapt) FLAG(maximize),                       \
+      STATE(ALWAYS) STATE(ALWAYS),                                                                                             \
+      ONCE(take1, 1 - beta1) ONCE(take2, 1 - beta2)                                                                            \
+      ONCE(lead, 1 / (1 - power(beta1, step))) ONCE(root_scale, 1 / sqrt(1 - power(beta2, step))),                             \
+      s0 = beta1 * s0 + take1 * g;                                                                                             \
+      s1 = beta2 * s1 + take2 * g * g;,                                                                                        \
+      s0 * lead / (sqrt(s1) * root_scale + eps) + weight_decay * p,                                                            \
+      where(weight_decay + always_adapt == 0, 1, where(trust_clip > 0, min(norms, trust_clip), norms)))
+/* clang-format on */
+/* >>optimizers end */
+
 /* Each equals torch.optim's of the same name, step by step. Weight decay applies to every parameter, as there, but those excluded
  * by gpunn_set_decay. A parameter that no backward pass has reached since gpunn_zero_grad is left alone.
  * Not in torch: lion (Chen et al. 2023) p = (1 - lr weight_decay) p - lr sign(beta1 m + (1 - beta1) g), then
  * m = beta2 m + (1 - beta2) g. lamb (You et al. 2020, in timm's and NVIDIA's form): u is AdamW's step with both bias corrections,
  * plus weight_decay p; p -= lr ratio u, where ratio is |p| / |u| over the whole parameter, and 1 where one of them is 0 or where
  * the parameter has no weight decay. Their clipping of all gradients to norm 1 is gpunn_set_clip_norm(opt, 1). */
-GPUNN_API gpunn_optimizer *gpunn_sgd_(gpunn_model *model, gpunn_sgd_args args);
-GPUNN_API gpunn_optimizer *gpunn_adam_(gpunn_model *model, gpunn_adam_args args);
-GPUNN_API gpunn_optimizer *gpunn_adamw_(gpunn_model *model, gpunn_adam_args args);
-GPUNN_API gpunn_optimizer *gpunn_rmsprop_(gpunn_model *model, gpunn_rmsprop_args args);
-GPUNN_API gpunn_optimizer *gpunn_adagrad_(gpunn_model *model, gpunn_adagrad_args args);
-GPUNN_API gpunn_optimizer *gpunn_adamax_(gpunn_model *model, gpunn_adam_args args);
-GPUNN_API gpunn_optimizer *gpunn_nadam_(gpunn_model *model, gpunn_radam_args args);
-GPUNN_API gpunn_optimizer *gpunn_radam_(gpunn_model *model, gpunn_radam_args args);
-GPUNN_API gpunn_optimizer *gpunn_lion_(gpunn_model *model, gpunn_lion_args args);
-GPUNN_API gpunn_optimizer *gpunn_lamb_(gpunn_model *model, gpunn_lamb_args args);
+/* clang-format off */
+#define GPUNN__NUMBER(kind, key, usual) float key;
+#define GPUNN__FLAG(key) bool key;
+#define GPUNN__X(ENUM, name, settings, ...)                                                                                    \
+    typedef struct gpunn_##name##_args { int args_; settings } gpunn_##name##_args;                                            \
+    GPUNN_API gpunn_optimizer *gpunn_##name##_(gpunn_model *model, gpunn_##name##_args args);
+GPUNN_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
+GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
+#undef GPUNN__NUMBER
+#undef GPUNN__FLAG
+#undef GPUNN__X
+/* clang-format on */
 #define gpunn_sgd(...) gpunn_sgd_(GPUNN_NAMED(gpunn_sgd_args, __VA_ARGS__))
 #define gpunn_adam(...) gpunn_adam_(GPUNN_NAMED(gpunn_adam_args, __VA_ARGS__))
-#define gpunn_adamw(...) gpunn_adamw_(GPUNN_NAMED(gpunn_adam_args, __VA_ARGS__))
+#define gpunn_adamw(...) gpunn_adamw_(GPUNN_NAMED(gpunn_adamw_args, __VA_ARGS__))
 #define gpunn_rmsprop(...) gpunn_rmsprop_(GPUNN_NAMED(gpunn_rmsprop_args, __VA_ARGS__))
 #define gpunn_adagrad(...) gpunn_adagrad_(GPUNN_NAMED(gpunn_adagrad_args, __VA_ARGS__))
-#define gpunn_adamax(...) gpunn_adamax_(GPUNN_NAMED(gpunn_adam_args, __VA_ARGS__))
-#define gpunn_nadam(...) gpunn_nadam_(GPUNN_NAMED(gpunn_radam_args, __VA_ARGS__))
+#define gpunn_adamax(...) gpunn_adamax_(GPUNN_NAMED(gpunn_adamax_args, __VA_ARGS__))
+#define gpunn_nadam(...) gpunn_nadam_(GPUNN_NAMED(gpunn_nadam_args, __VA_ARGS__))
 #define gpunn_radam(...) gpunn_radam_(GPUNN_NAMED(gpunn_radam_args, __VA_ARGS__))
 #define gpunn_lion(...) gpunn_lion_(GPUNN_NAMED(gpunn_lion_args, __VA_ARGS__))
+#define gpunn_adadelta(...) gpunn_adadelta_(GPUNN_NAMED(gpunn_adadelta_args, __VA_ARGS__))
 #define gpunn_lamb(...) gpunn_lamb_(GPUNN_NAMED(gpunn_lamb_args, __VA_ARGS__))
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt);
 
@@ -1623,7 +1713,7 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 6
+#define GPUNN_BACKEND_ABI 7
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -1745,45 +1835,57 @@ typedef struct gpunn_step {
 
 /* What is the same for all elements of an optimizer's update (gpunn_update). */
 typedef struct gpunn_update_numbers {
-    bool  go, first;  /* go false: change nothing. first: the state is all 0 */
-    float scale;      /* g = clamp(gradient * scale, +-gradient_limit) + decay * parameter; maximize: scale < 0 */
-    float rate;       /* lr, with the correction of the first moment's bias or Adagrad's decay */
-    float shrink;     /* decoupled weight decay: 1 - lr * weight_decay; else 1 */
-    float root_scale; /* Adam, NAdam, LAMB: 1 / sqrt(1 - beta2^step); RAdam: 0 while there is no root, else 1 */
-    float lead;       /* NAdam: what rate is to the first moment, to the gradient; LAMB: 1 / (1 - beta1^step) */
+    bool  go;                   /* false: change nothing */
+    float scale;                /* g = clamp(gradient * scale, +-gradient_limit) */
+    float lr;                   /* setting[0] of this step */
+    float once[GPUNN_SETTINGS]; /* of the kind's row */
 } gpunn_update_numbers;
 typedef struct gpunn_update        gpunn_update;
 typedef struct gpunn_kernel_update gpunn_kernel_update; /* >>kernels */
 /* numbers: device memory. 0, or a cudaError_t, negated. */
 typedef int (*gpunn_kernel_update_launch)(const gpunn_update *update, const gpunn_update_numbers *numbers, void *stream);
 
-/* One optimizer update over a contiguous range; formulas of torch.optim, named by kind. */
+/* All that is done to parameters: X for the optimizers and for averages, of which g is the parameter; TRUST as X. */
+/* clang-format off */
+#define GPUNN_UPDATES(X, TRUST, NUMBER, FLAG, STATE, ONCE)                                                                     \
+    GPUNN_OPTIMIZERS(X, NUMBER, FLAG, STATE, ONCE)                                                                             \
+    GPUNN_TRUST_OPTIMIZERS(TRUST, NUMBER, FLAG, STATE, ONCE)                                                                   \
+    X(AVERAGE, average, NUMBER(SHARE, lr, 0), , ONCE(first, where(step == 1, 1, 0)), p = where(first, g, p + lr * (g - p));)
 typedef enum gpunn_update_kind {
-    GPUNN_UPDATE_SGD = 0, /* state[0]: momentum buffer when momentum != 0 */
-    GPUNN_UPDATE_ADAM,    /* state[0]: m, state[1]: v */
-    GPUNN_UPDATE_ADAMW,
-    GPUNN_UPDATE_RMSPROP, /* state[0]: square average, state[1]: momentum buffer, state[2]: gradient average (centered) */
-    GPUNN_UPDATE_ADAGRAD, /* state[0]: sum of squares */
-    GPUNN_UPDATE_ADAMAX,  /* state[0]: m, state[1]: greatest gradient */
-    GPUNN_UPDATE_NADAM,   /* these as ADAM */
-    GPUNN_UPDATE_RADAM,
-    GPUNN_UPDATE_LAMB,   /* the range is one parameter */
-    GPUNN_UPDATE_LION,   /* state[0]: m */
-    GPUNN_UPDATE_AVERAGE /* no optimizer's: parameter += lr * (gradient - parameter), at first parameter = gradient */
+#define GPUNN__X(ENUM, ...) GPUNN_UPDATE_##ENUM,
+    GPUNN_UPDATES(GPUNN__X, GPUNN__X, , , , )
+#undef GPUNN__X
+    GPUNN_UPDATE_COUNT
 } gpunn_update_kind;
+/* clang-format on */
+/* NAdam's product of beta1 (1 - 0.96^(i decay) / 2) for i = 1 to step, which torch keeps as state; power is beta1^step. By the
+ * series of the logarithm: sum over k of -1 / (k 2^k) times r^k (1 - r^(k step)) / (1 - r^k), r = 0.96^decay. */
+#define GPUNN_NADAM_PRODUCT(specifiers)                                                       \
+    specifiers double gpunn__nadam_product(double power, double decay, double step)           \
+    {                                                                                         \
+        double less = -expm1(decay * log(0.96)), all_less = -expm1(step * decay * log(0.96)); \
+        double rest = 1, all_rest = 1, below = 0, all_below = 0, half = 1, sum = 0;           \
+        for (int k = 1; k <= 48; k++) {                                                       \
+            below += rest * less; /* 1 - r^k, and rest becomes r^k */                         \
+            all_below += all_rest * all_less;                                                 \
+            rest *= 1 - less;                                                                 \
+            all_rest *= 1 - all_less;                                                         \
+            half /= 2;                                                                        \
+            sum += half / k * rest * (less > 0 ? all_below / below : step);                   \
+        }                                                                                     \
+        return power * exp(-sum);                                                             \
+    }
+
+/* One update over a contiguous range; with a trust ratio, of one parameter. */
 struct gpunn_update {
     gpunn_update_kind          kind;
+    float                      setting[GPUNN_SETTINGS]; /* of the kind's row, flags as 0 or 1 */
     int64_t                    count;
     float                     *parameter, *state[3];
     const float               *gradient;
-    void                      *half;       /* receives the new parameters in half_dtype too; NULL: not wanted */
-    gpunn_dtype                half_dtype; /* F16 or BF16 */
-    int64_t                    step;       /* 1 for the first update of this range */
-    float                      lr, weight_decay, momentum, dampening, beta1, beta2, alpha, eps, lr_decay;
-    float                      momentum_decay, trust_clip;
-    bool                       nesterov, centered, maximize;
-    bool                       decoupled; /* NADAM, RADAM: weight decay as ADAMW's */
-    bool                       always_adapt;
+    void                      *half;           /* receives the new parameters in half_dtype too; NULL: not wanted */
+    gpunn_dtype                half_dtype;     /* F16 or BF16 */
+    int64_t                    step;           /* 1 for the first update of this range */
     float                      gradient_scale; /* gradients are read as gradient * gradient_scale ... */
     float                      gradient_limit; /* ... clamped to +-limit when limit > 0 */
     const gpunn_kernel_update *fused;          /* a generated kernel that does just this; NULL: none */
@@ -1885,7 +1987,7 @@ typedef struct gpunn_kernels_args {
 GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args);
 #define gpunn_use_kernels(model, ...) gpunn_use_kernels_((model), GPUNN_NAMED(gpunn_kernels_args, __VA_ARGS__))
 
-#define GPUNN_KERNELS_ABI 3
+#define GPUNN_KERNELS_ABI 4
 
 /* Memory that a kernel reads or writes. Tensors of a group are numbered: externals 0, 1, ... and nodes -1, -2, ... */
 typedef enum gpunn_kernel_role {
@@ -1966,9 +2068,11 @@ typedef struct gpunn_kernel_instance {
 } gpunn_kernel_instance;
 
 struct gpunn_kernel_update {
-    /* kind, momentum, dampening, beta1, beta2, alpha, eps, nesterov, centered, maximize and decoupled must agree, and half_dtype
-     * where half is wanted; all else varies. */
-    gpunn_update pattern;
+    /* kind and settings must agree, but for lr, weight_decay, maximize and initial_accumulator_value, and half_dtype where half is
+     * wanted. */
+    gpunn_update_kind kind;
+    float             setting[GPUNN_SETTINGS];
+    gpunn_dtype       half_dtype;
     int (*cpu)(const gpunn_update *update, const gpunn_update_numbers *numbers, int threads);
 };
 typedef struct gpunn_kernel_cuda { /* what the .cu file exports */
@@ -2153,9 +2257,9 @@ typedef struct gpunn__plan gpunn__plan; /* >>plan */
 
 /* What a spec says beside tensors (>>spec). */
 typedef struct gpunn__recipe {
-    bool         given;
-    gpunn_update rule; /* kind and constants */
-    float        state_start, clip_norm, clip_value, average_decay;
+    bool              given;
+    gpunn_update_kind kind;
+    float             setting[GPUNN_SETTINGS], clip_norm, clip_value, average_decay;
 } gpunn__recipe;
 typedef struct gpunn__spec {
     char         *name; /* NULL: none */
@@ -17975,388 +18079,342 @@ static GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *step, gpun
 }
 
 /* ==== >>update ======================================================================================================== *
- * torch.optim's steps, each in one pass over parameter, gradient and state. */
+ * The rows of the optimizers as functions, each in one pass over parameter, gradient and state. */
+enum { GPUNN__PIECE = 256 }; /* elements at a time, whose square roots are taken together */
+
 typedef struct gpunn__update_job {
     const gpunn_update  *u;
     gpunn_update_numbers n;
-    float                limit, decay; /* g = clamp(gradient * scale, +-limit) + decay * parameter */
-    float                take1, take2; /* 1 - beta1 (SGD: dampening), 1 - beta2 (RMSprop: alpha): shares of g, g^2 in averages */
-    struct gpunn__lamb_sums *sums;     /* LAMB */
+    float                limit; /* g = clamp(gradient * scale, +-limit) */
+    struct gpunn__trust *trust; /* of kinds with a trust ratio */
 } gpunn__update_job;
 
-/* The square roots of n floats. C's sqrtf may set errno, which keeps it out of vector code. */
-GPUNN__INLINE void gpunn__roots(float *x, int64_t n)
+/* GPUNN__PIECE elements of each; part: parameter, s0, s1, s2, and where a move goes. */
+typedef void gpunn__step(const gpunn__update_job *j, const float *gradient, float *const *part);
+
+typedef struct gpunn__setting {
+    const char *key;
+    bool        flag;
+    float       low, high, usual; /* low <= value < high */
+} gpunn__setting;
+
+typedef struct gpunn__rule {                    /* a row */
+    const char    *function;                    /* its builder's name */
+    gpunn__setting setting[GPUNN_SETTINGS + 1]; /* ends at key NULL */
+    const char    *state[4];                    /* the setting that needs it, or "ALWAYS"; ends at NULL */
+    void (*once)(const double *setting, double step, float *once);
+    gpunn__step *step, *move; /* move NULL: there is no trust ratio */
+    double (*ratio)(const double *setting, double norms);
+} gpunn__rule;
+
+GPUNN_NADAM_PRODUCT(static)
+
+/* The square roots of a piece. C's sqrtf may set errno, which keeps it out of vector code. */
+GPUNN__INLINE void gpunn__roots(float *x)
 {
-    int64_t i = 0;
 #if defined(GPUNN__VECTORS) && defined(__AVX__)
-    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(x + i, _mm256_sqrt_ps(_mm256_loadu_ps(x + i)));
+    for (int i = 0; i < GPUNN__PIECE; i += 8) _mm256_storeu_ps(x + i, _mm256_sqrt_ps(_mm256_loadu_ps(x + i)));
 #elif defined(GPUNN__VECTORS) && defined(__x86_64__)
-    for (; i + 4 <= n; i += 4) _mm_storeu_ps(x + i, _mm_sqrt_ps(_mm_loadu_ps(x + i)));
+    for (int i = 0; i < GPUNN__PIECE; i += 4) _mm_storeu_ps(x + i, _mm_sqrt_ps(_mm_loadu_ps(x + i)));
 #elif defined(GPUNN__VECTORS) && defined(__aarch64__)
-    for (; i + 4 <= n; i += 4) vst1q_f32(x + i, vsqrtq_f32(vld1q_f32(x + i)));
+    for (int i = 0; i < GPUNN__PIECE; i += 4) vst1q_f32(x + i, vsqrtq_f32(vld1q_f32(x + i)));
+#else
+    for (int i = 0; i < GPUNN__PIECE; i++) x[i] = sqrtf(x[i]);
 #endif
-    for (; i < n; i++) x[i] = sqrtf(x[i]);
 }
 
-/* The decimal that was meant by a float: 1 - 0.999f is 1e-5 off the 1 - 0.999 that torch computes. */
-static double gpunn__decimal(float value)
+/* A step's square root: the first pass over a piece leaves what it is of, the second finds it. */
+GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
 {
-    return floor((double)value * 1e7 + 0.5) / 1e7;
+    if (second) return *root;
+    *rooted = true;
+    return *root = x;
 }
 
-/* Whether weight decay is no part of the gradient. */
-static bool gpunn__decays_apart(const gpunn_update *u)
+/* The number that was meant: 0.9999f is off by 3e-8, which its powers multiply; what 7 digits can say is taken at its word. */
+static double gpunn__as_written(float value)
 {
-    return u->kind == GPUNN_UPDATE_ADAMW || u->kind == GPUNN_UPDATE_LION || u->decoupled;
+    double rounded = floor((double)value * 1e7 + 0.5) / 1e7;
+    return (float)rounded == value ? rounded : (double)value;
 }
 
-GPUNN__INLINE float gpunn__update_gradient(const gpunn__update_job *j, float gradient, float parameter)
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#define GPUNN__OPTIMIZED
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+#endif
+
+/* The columns ONCE and ratio. */
+/* clang-format off */
+#define K(number) number##f
+#define where(condition, yes, no) ((condition) != 0 ? (double)(yes) : (double)(no))
+#define power(base, exponent) pow(base, exponent)
+#define nadam_product(power, decay, step) gpunn__nadam_product(power, decay, step)
+#define min(p, q) fmin(p, q)
+#define GPUNN__NUMBER(kind, key, usual) const double key = *setting++; (void)key;
+#define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
+#define GPUNN__ONCE(name, value) const double name = (value); *once++ = (float)name;
+#define GPUNN__X(ENUM, name, settings, states, numbers, ...)                                                                   \
+    static void gpunn__once_##name(const double *setting, double step, float *once)                                            \
+    {                                                                                                                          \
+        settings                                                                                                               \
+        numbers                                                                                                                \
+        (void)step, (void)once;                                                                                                \
+    }
+#define GPUNN__TRUST(ENUM, name, settings, states, numbers, step, move, trust)                                                 \
+    GPUNN__X(ENUM, name, settings, states, numbers, )                                                                          \
+    static double gpunn__ratio_##name(const double *setting, double norms)                                                     \
+    {                                                                                                                          \
+        settings                                                                                                               \
+        return trust;                                                                                                          \
+    }
+GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, , GPUNN__ONCE)
+#undef where
+#undef power
+#undef nadam_product
+#undef min
+#undef GPUNN__NUMBER
+#undef GPUNN__ONCE
+#undef GPUNN__X
+#undef GPUNN__TRUST
+
+/* The columns step and move. */
+#define where(condition, yes, no) gpunn__select((condition) != 0, (float)(yes), (float)(no))
+#define sqrt(x) gpunn__root(&root[i], &rooted, SECOND, x)
+#define max(p, q) gpunn__max(p, q)
+#define abs(p) fabsf(p)
+#define GPUNN__NUMBER(kind, key, usual) const float key = *setting++; (void)key;
+#define GPUNN__ONCE(name, value) const float name = *once++; (void)name;
+/* 16 for each state, and 1 for one that is ALWAYS there, which come first; all false: only for those. */
+#define GPUNN__STATE(setting) + (#setting[0] == 'A' ? 17 : 16)
+#define GPUNN__HAS(k, all) ((k) < ((all) ? count / 16 : count % 16))
+#define GPUNN__PASS(all, second, text, result)                                                                                 \
+    GPUNN__IVDEP                                                                                                               \
+    for (int i = 0; i < GPUNN__PIECE; i++) {                                                                                   \
+        const bool ALL = all, SECOND = second;                                                                                 \
+        float p = part[0][i], s0 = GPUNN__HAS(0, ALL) ? part[1][i] : 0, s1 = GPUNN__HAS(1, ALL) ? part[2][i] : 0,              \
+              s2 = GPUNN__HAS(2, ALL) ? part[3][i] : 0, g = gradient[i] * scale;                                               \
+        g = gpunn__select(g > limit, limit, gpunn__select(g < -limit, -limit, g));                                             \
+        text                                                                                                                   \
+        (void)p, (void)s0, (void)s1, (void)s2, (void)SECOND;                                                                   \
+        result                                                                                                                 \
+    }
+#define GPUNN__PASSES(all, text, result)                                                                                       \
+    GPUNN__PASS(all, 0, text, )                                                                                                \
+    if (rooted) gpunn__roots(root);                                                                                            \
+    GPUNN__PASS(all, 1, text, result)
+#define GPUNN__LOOP(function, settings, states, numbers, text, result)                                                         \
+    static void function(const gpunn__update_job *j, const float *gradient, float *const *part)                                \
+    {                                                                                                                          \
+        const float *setting = j->u->setting, *once = j->n.once, scale = j->n.scale, limit = j->limit;                         \
+        float        root[GPUNN__PIECE];                                                                                       \
+        const int    count = 0 states;                                                                                         \
+        bool         rooted = false, all = false;                                                                              \
+        settings                                                                                                               \
+        numbers                                                                                                                \
+        (void)once;                                                                                                            \
+        for (int k = 0; k < 3; k++) all = all || (GPUNN__HAS(k, 1) && !GPUNN__HAS(k, 0) && j->u->state[k]);                    \
+        if (all) {                                                                                                             \
+            GPUNN__PASSES(1, text, result)                                                                                     \
+        } else {                                                                                                              \
+            GPUNN__PASSES(0, text, result)                                                                                     \
+        }                                                                                                                      \
+    }
+#define GPUNN__X(ENUM, name, settings, states, numbers, text)                                                                  \
+    GPUNN__LOOP(gpunn__step_##name, settings, states, numbers, text,                                                           \
+                if (GPUNN__HAS(2, ALL)) part[3][i] = s2;                                                                       \
+                if (GPUNN__HAS(1, ALL)) part[2][i] = s1;                                                                       \
+                if (GPUNN__HAS(0, ALL)) part[1][i] = s0;                                                                       \
+                part[0][i] = p;)
+#define GPUNN__TRUST(ENUM, name, settings, states, numbers, text, direction, ratio)                                            \
+    GPUNN__X(ENUM, name, settings, states, numbers, text)                                                                      \
+    GPUNN__LOOP(gpunn__move_##name, settings, states, numbers, g = direction;, part[4][i] = g;)
+GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, GPUNN__ONCE)
+#undef where
+#undef sqrt
+#undef max
+#undef abs
+#undef GPUNN__NUMBER
+#undef GPUNN__FLAG
+#undef GPUNN__STATE
+#undef GPUNN__ONCE
+#undef GPUNN__HAS
+#undef GPUNN__PASS
+#undef GPUNN__PASSES
+#undef GPUNN__LOOP
+#undef GPUNN__X
+#undef GPUNN__TRUST
+#ifdef GPUNN__OPTIMIZED
+#pragma GCC pop_options
+#undef GPUNN__OPTIMIZED
+#endif
+
+static const gpunn__rule gpunn__rules[GPUNN_UPDATE_COUNT] = {
+#define GPUNN__SIZE 0, INFINITY
+#define GPUNN__SHARE 0, 1
+#define GPUNN__ANY -FLT_MAX, INFINITY
+#define GPUNN__NUMBER(kind, key, usual) {#key, false, GPUNN__##kind, usual},
+#define GPUNN__FLAG(key) {#key, true, GPUNN__SIZE, 0},
+#define GPUNN__END {NULL, false, 0, 0, 0}
+#define GPUNN__STATE(setting) #setting,
+#define GPUNN__X(ENUM, name, settings, states, ...)                                                                            \
+    {"gpunn_" #name, {settings GPUNN__END}, {states NULL}, gpunn__once_##name, gpunn__step_##name, NULL, NULL},
+#define GPUNN__TRUST(ENUM, name, settings, states, ...)                                                                        \
+    {"gpunn_" #name, {settings GPUNN__END}, {states NULL}, gpunn__once_##name, gpunn__step_##name, gpunn__move_##name,         \
+     gpunn__ratio_##name},
+    GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, )
+#undef K
+#undef GPUNN__SIZE
+#undef GPUNN__SHARE
+#undef GPUNN__ANY
+#undef GPUNN__NUMBER
+#undef GPUNN__FLAG
+#undef GPUNN__END
+#undef GPUNN__STATE
+#undef GPUNN__X
+#undef GPUNN__TRUST
+};
+/* clang-format on */
+
+/* The place of a kind's setting; -1: it has none of that name. */
+static int gpunn__setting_at(gpunn_update_kind kind, const char *key)
 {
-    float g = gradient * j->n.scale;
-    g = gpunn__select(g > j->limit, j->limit, gpunn__select(g < -j->limit, -j->limit, g));
-    return g + j->decay * parameter;
+    const gpunn__setting *setting = gpunn__rules[kind].setting;
+    int                   i = 0;
+    while (setting[i].key && strcmp(setting[i].key, key) != 0) i++;
+    return setting[i].key ? i : -1;
 }
 
-GPUNN__INLINE void gpunn__update_sgd(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient, float *GPUNN__RESTRICT p,
-                                     int64_t n)
+static float gpunn__setting_of(gpunn_update_kind kind, const float *setting, const char *key)
 {
-    for (int64_t i = 0; i < n; i++) p[i] -= j->n.rate * gpunn__update_gradient(j, gradient[i], p[i]);
+    int at = gpunn__setting_at(kind, key);
+    return at < 0 ? 0 : setting[at];
 }
 
-/* m = momentum * m + (1 - dampening) * g, at first m = g; p -= lr * (nesterov ? g + momentum * m : m). */
-GPUNN__INLINE void gpunn__update_momentum(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient,
-                                          float *GPUNN__RESTRICT p, float *GPUNN__RESTRICT m, int64_t n, bool first)
+/* Where a piece of an update is worked on: in its memory, or in room, where there are fewer elements or no such state. */
+typedef struct gpunn__piece {
+    const float *gradient;
+    float       *part[5], room[6][GPUNN__PIECE];
+} gpunn__piece;
+
+static void gpunn__piece_begin(gpunn__piece *piece, const gpunn_update *u)
 {
-    float momentum = j->u->momentum, ahead = j->u->nesterov ? 1.0f : 0.0f, behind = j->u->nesterov ? momentum : 1.0f;
-    for (int64_t i = 0; i < n; i++) {
-        float g = gpunn__update_gradient(j, gradient[i], p[i]), next = first ? g : momentum * m[i] + j->take1 * g;
-        m[i] = next;
-        p[i] -= j->n.rate * (ahead * g + behind * next);
+    for (int k = 0; k < 3; k++)
+        if (gpunn__rules[u->kind].state[k] && u->state[k] == NULL) memset(piece->room[k + 1], 0, sizeof piece->room[k + 1]);
+}
+
+static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
+{
+    const float *const from[] = {u->parameter, u->state[0], u->state[1], u->state[2], NULL, u->gradient};
+    float *const       whole[] = {u->parameter, u->state[0], u->state[1], u->state[2], NULL};
+    piece->gradient = n == GPUNN__PIECE ? u->gradient + at : piece->room[5];
+    for (int k = 0; k < 5; k++) piece->part[k] = n == GPUNN__PIECE && whole[k] ? whole[k] + at : piece->room[k];
+    for (int k = 0; k < 6 && n < GPUNN__PIECE; k++) {
+        memset(piece->room[k], 0, sizeof piece->room[k]);
+        if (from[k]) memcpy(piece->room[k], from[k] + at, (size_t)n * sizeof(float));
     }
 }
 
-/* The others work in pieces, whose roots are taken together. */
-#define GPUNN__PIECE 64
-
-GPUNN__INLINE void gpunn__update_adam(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient, float *GPUNN__RESTRICT p,
-                                      float *GPUNN__RESTRICT m, float *GPUNN__RESTRICT v, int64_t n)
+static void gpunn__piece_give(const gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
 {
-    float root[GPUNN__PIECE], beta1 = j->u->beta1, beta2 = j->u->beta2, eps = j->u->eps;
-    for (int64_t i = 0; i < n; i++) {
-        float g = gpunn__update_gradient(j, gradient[i], p[i]), square = beta2 * v[i] + j->take2 * g * g;
-        m[i] = beta1 * m[i] + j->take1 * g;
-        v[i] = root[i] = square;
-    }
-    gpunn__roots(root, n);
-    for (int64_t i = 0; i < n; i++) p[i] = p[i] * j->n.shrink - j->n.rate * (m[i] / (root[i] * j->n.root_scale + eps));
-}
-
-GPUNN__INLINE void gpunn__update_rmsprop(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient,
-                                         float *GPUNN__RESTRICT p, float *GPUNN__RESTRICT v, float *GPUNN__RESTRICT buffer,
-                                         float *GPUNN__RESTRICT average, int64_t n, bool centered, bool momentum)
-{
-    float root[GPUNN__PIECE], kept[GPUNN__PIECE], alpha = j->u->alpha, eps = j->u->eps, keep = j->u->momentum;
-    for (int64_t i = 0; i < n; i++) {
-        float g = gpunn__update_gradient(j, gradient[i], p[i]), square = alpha * v[i] + j->take2 * g * g;
-        v[i] = root[i] = square;
-        kept[i] = g;
-        if (centered) {
-            float a = average[i] + j->take2 * (g - average[i]);
-            average[i] = a;
-            root[i] = square - a * a;
-        }
-    }
-    gpunn__roots(root, n);
-    for (int64_t i = 0; i < n; i++) {
-        float move = kept[i] / (root[i] + eps);
-        if (momentum) {
-            move += keep * buffer[i];
-            buffer[i] = move;
-        }
-        p[i] -= j->n.rate * move;
-    }
-}
-
-GPUNN__INLINE void gpunn__update_adagrad(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient,
-                                         float *GPUNN__RESTRICT p, float *GPUNN__RESTRICT sum, int64_t n)
-{
-    float root[GPUNN__PIECE], kept[GPUNN__PIECE], eps = j->u->eps;
-    for (int64_t i = 0; i < n; i++) {
-        float g = gpunn__update_gradient(j, gradient[i], p[i]), square = sum[i] + g * g;
-        sum[i] = root[i] = square;
-        kept[i] = g;
-    }
-    gpunn__roots(root, n);
-    for (int64_t i = 0; i < n; i++) p[i] -= j->n.rate * (kept[i] / (root[i] + eps));
-}
-
-GPUNN__INLINE void gpunn__update_adamax(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient,
-                                        float *GPUNN__RESTRICT p, float *GPUNN__RESTRICT m, float *GPUNN__RESTRICT most,
-                                        int64_t n)
-{
-    float beta1 = j->u->beta1, beta2 = j->u->beta2, eps = j->u->eps;
-    for (int64_t i = 0; i < n; i++) {
-        float g = gpunn__update_gradient(j, gradient[i], p[i]), now = fabsf(g) + eps, before = beta2 * most[i];
-        m[i] = beta1 * m[i] + j->take1 * g;
-        most[i] = gpunn__select(before > now, before, now);
-        p[i] -= j->n.rate * (m[i] / most[i]);
-    }
-}
-
-/* The steps of Adam's kind that have no bias correction of the second moment beside the root, or more than m above it. */
-GPUNN__INLINE void gpunn__update_nadam(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient,
-                                       float *GPUNN__RESTRICT p, float *GPUNN__RESTRICT m, float *GPUNN__RESTRICT v, int64_t n)
-{
-    float root[GPUNN__PIECE], kept[GPUNN__PIECE], beta1 = j->u->beta1, beta2 = j->u->beta2, eps = j->u->eps;
-    for (int64_t i = 0; i < n; i++) {
-        float g = gpunn__update_gradient(j, gradient[i], p[i]), square = beta2 * v[i] + j->take2 * g * g;
-        m[i] = beta1 * m[i] + j->take1 * g;
-        v[i] = root[i] = square;
-        kept[i] = j->n.lead * g + j->n.rate * m[i];
-    }
-    gpunn__roots(root, n);
-    for (int64_t i = 0; i < n; i++) p[i] = p[i] * j->n.shrink - kept[i] / (root[i] * j->n.root_scale + eps);
-}
-
-/* rooted false: the first steps, whose second moments tell too little. */
-GPUNN__INLINE void gpunn__update_radam(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient,
-                                       float *GPUNN__RESTRICT p, float *GPUNN__RESTRICT m, float *GPUNN__RESTRICT v, int64_t n,
-                                       bool rooted)
-{
-    float root[GPUNN__PIECE], beta1 = j->u->beta1, beta2 = j->u->beta2, eps = j->u->eps;
-    for (int64_t i = 0; i < n; i++) {
-        float g = gpunn__update_gradient(j, gradient[i], p[i]), square = beta2 * v[i] + j->take2 * g * g;
-        m[i] = beta1 * m[i] + j->take1 * g;
-        v[i] = root[i] = square;
-    }
-    gpunn__roots(root, n);
-    for (int64_t i = 0; i < n; i++) p[i] = p[i] * j->n.shrink - j->n.rate * (rooted ? m[i] / (root[i] + eps) : m[i]);
-}
-
-GPUNN__INLINE void gpunn__update_lion(const gpunn__update_job *j, const float *GPUNN__RESTRICT gradient, float *GPUNN__RESTRICT p,
-                                      float *GPUNN__RESTRICT m, int64_t n)
-{
-    float beta1 = j->u->beta1, beta2 = j->u->beta2;
-    for (int64_t i = 0; i < n; i++) {
-        float g = gpunn__update_gradient(j, gradient[i], p[i]), way = beta1 * m[i] + j->take1 * g;
-        p[i] = p[i] * j->n.shrink - j->n.rate * gpunn__select(way > 0, 1.0f, gpunn__select(way < 0, -1.0f, way));
-        m[i] = beta2 * m[i] + j->take2 * g;
-    }
-}
-
-GPUNN__INLINE void gpunn__update_average(const gpunn__update_job *j, const float *GPUNN__RESTRICT value,
-                                         float *GPUNN__RESTRICT average, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) average[i] += j->n.rate * (value[i] - average[i]);
+    float *const to[] = {u->parameter, u->state[0], u->state[1], u->state[2]};
+    for (int k = 0; k < 4 && n < GPUNN__PIECE; k++)
+        if (to[k]) memcpy(to[k] + at, piece->room[k], (size_t)n * sizeof(float));
 }
 
 static void gpunn__update_task(void *arg, int thread, int threads)
 {
-    const gpunn__update_job j = *(const gpunn__update_job *)arg; /* a copy, which no store can change */
-    const gpunn_update     *u = j.u;
-    int64_t                 begin, end;
+    const gpunn__update_job *j = (const gpunn__update_job *)arg;
+    const gpunn_update      *u = j->u;
+    gpunn__piece             piece;
+    int64_t                  begin, end;
+    gpunn__piece_begin(&piece, u);
     gpunn__cpu_part(u->count, 1024, threads, thread, &begin, &end);
-    int64_t step = u->kind == GPUNN_UPDATE_SGD || u->kind == GPUNN_UPDATE_AVERAGE ? end - begin : GPUNN__PIECE;
-    for (int64_t i = begin; i < end; i += step) {
-        int64_t      n = gpunn__least(end - i, step);
-        const float *g = u->gradient + i;
-        float       *p = u->parameter + i, *s[3];
-        for (int k = 0; k < 3; k++) s[k] = u->state[k] ? u->state[k] + i : NULL;
-        switch (u->kind) {
-        case GPUNN_UPDATE_SGD:
-            if (u->momentum == 0)
-                gpunn__update_sgd(&j, g, p, n);
-            else
-                GPUNN__FIXED(u->step == 1, gpunn__update_momentum, &j, g, p, s[0], n);
-            break;
-        case GPUNN_UPDATE_ADAM:
-        case GPUNN_UPDATE_ADAMW: gpunn__update_adam(&j, g, p, s[0], s[1], n); break;
-        case GPUNN_UPDATE_RMSPROP:
-            if (u->centered)
-                GPUNN__FIXED(u->momentum != 0, gpunn__update_rmsprop, &j, g, p, s[0], s[1], s[2], n, true);
-            else
-                GPUNN__FIXED(u->momentum != 0, gpunn__update_rmsprop, &j, g, p, s[0], s[1], s[2], n, false);
-            break;
-        case GPUNN_UPDATE_ADAGRAD: gpunn__update_adagrad(&j, g, p, s[0], n); break;
-        case GPUNN_UPDATE_ADAMAX: gpunn__update_adamax(&j, g, p, s[0], s[1], n); break;
-        case GPUNN_UPDATE_NADAM: gpunn__update_nadam(&j, g, p, s[0], s[1], n); break;
-        case GPUNN_UPDATE_RADAM: GPUNN__FIXED(j.n.root_scale != 0, gpunn__update_radam, &j, g, p, s[0], s[1], n); break;
-        case GPUNN_UPDATE_LION: gpunn__update_lion(&j, g, p, s[0], n); break;
-        case GPUNN_UPDATE_LAMB: break; /* gpunn__lamb_task */
-        case GPUNN_UPDATE_AVERAGE:
-            if (j.n.first)
-                memcpy(p, g, (size_t)n * sizeof *p);
-            else
-                gpunn__update_average(&j, g, p, n);
-            break;
-        }
+    for (int64_t at = begin; at < end; at += GPUNN__PIECE) {
+        int64_t n = gpunn__least(end - at, GPUNN__PIECE);
+        gpunn__piece_take(&piece, u, at, n);
+        gpunn__rules[u->kind].step(j, piece.gradient, piece.part);
+        gpunn__piece_give(&piece, u, at, n);
     }
 }
 
-/* LAMB takes two passes: moments and both norms, in parts that depend on the count alone, then the step. */
-enum { GPUNN__LAMB_PARTS = 128 };
-typedef struct gpunn__lamb_sums {
+/* A trust ratio takes two passes: states and both norms, in parts that depend on the count alone, then the step. */
+enum { GPUNN__TRUST_PARTS = 128 };
+typedef struct gpunn__trust {
     int64_t part; /* elements */
-    double  parameter[GPUNN__LAMB_PARTS], move[GPUNN__LAMB_PARTS];
+    double  parameter[GPUNN__TRUST_PARTS], move[GPUNN__TRUST_PARTS];
     bool    last; /* the second pass */
     float   rate; /* lr times the trust ratio */
-} gpunn__lamb_sums;
+} gpunn__trust;
 
-static void gpunn__lamb_task(void *arg, int thread, int threads)
+static void gpunn__trust_task(void *arg, int thread, int threads)
 {
-    const gpunn__update_job j = *(const gpunn__update_job *)arg;
-    const gpunn_update     *u = j.u;
-    gpunn__lamb_sums       *sums = j.sums;
-    const float            *gradient = u->gradient, beta1 = u->beta1, beta2 = u->beta2, eps = u->eps, decay = u->weight_decay;
-    float                  *p = u->parameter, *m = u->state[0], *v = u->state[1], move[GPUNN__PIECE];
-    int64_t                 begin, end;
-    gpunn__cpu_part((u->count + sums->part - 1) / sums->part, 1, threads, thread, &begin, &end);
-    for (int64_t part = begin; part < end; part++) {
-        int64_t at = part * sums->part, stop = gpunn__least(u->count, at + sums->part);
+    const gpunn__update_job *j = (const gpunn__update_job *)arg;
+    const gpunn_update      *u = j->u;
+    const gpunn__rule       *rule = &gpunn__rules[u->kind];
+    gpunn__trust            *trust = j->trust;
+    gpunn__piece             piece;
+    float *const            *part = piece.part;
+    int64_t                  begin, end;
+    gpunn__piece_begin(&piece, u);
+    gpunn__cpu_part((u->count + trust->part - 1) / trust->part, 1, threads, thread, &begin, &end);
+    for (int64_t number = begin; number < end; number++) {
+        int64_t at = number * trust->part, stop = gpunn__least(u->count, at + trust->part);
         double  squares = 0, moves = 0;
         for (; at < stop; at += GPUNN__PIECE) {
             int64_t n = gpunn__least(stop - at, GPUNN__PIECE);
-            for (int64_t i = 0; i < n && !sums->last; i++) {
-                float g = gpunn__update_gradient(&j, gradient[at + i], 0);
-                m[at + i] = beta1 * m[at + i] + j.take1 * g;
-                v[at + i] = beta2 * v[at + i] + j.take2 * g * g;
+            gpunn__piece_take(&piece, u, at, n);
+            if (!trust->last) rule->step(j, piece.gradient, part);
+            rule->move(j, piece.gradient, part);
+            for (int64_t i = 0; i < n && trust->last; i++) part[0][i] -= trust->rate * part[4][i];
+            for (int64_t i = 0; i < n && !trust->last; i++) {
+                squares += (double)part[0][i] * (double)part[0][i];
+                moves += (double)part[4][i] * (double)part[4][i];
             }
-            for (int64_t i = 0; i < n; i++) move[i] = v[at + i];
-            gpunn__roots(move, n);
-            for (int64_t i = 0; i < n; i++) move[i] = m[at + i] * j.n.lead / (move[i] * j.n.root_scale + eps) + decay * p[at + i];
-            for (int64_t i = 0; i < n && sums->last; i++) p[at + i] -= sums->rate * move[i];
-            for (int64_t i = 0; i < n && !sums->last; i++) {
-                squares += (double)p[at + i] * (double)p[at + i];
-                moves += (double)move[i] * (double)move[i];
-            }
+            gpunn__piece_give(&piece, u, at, n);
         }
-        if (sums->last) continue;
-        sums->parameter[part] = squares;
-        sums->move[part] = moves;
+        if (trust->last) continue;
+        trust->parameter[number] = squares;
+        trust->move[number] = moves;
     }
 }
 
-/* |p| / |u|, at most trust_clip. */
-static double gpunn__trust_ratio(const gpunn_update *u, double squares, double moves)
-{
-    if (u->weight_decay == 0 && !u->always_adapt) return 1;
-    double ratio = squares > 0 && moves > 0 ? sqrt(squares / moves) : 1;
-    return u->trust_clip > 0 && ratio > (double)u->trust_clip ? (double)u->trust_clip : ratio;
-}
-
-static void gpunn__cpu_lamb(gpunn__update_job j, int threads)
+static void gpunn__cpu_trust(gpunn__update_job j, const double *setting, int threads)
 {
     const gpunn_update *u = j.u;
-    gpunn__lamb_sums    sums;
+    gpunn__trust        trust;
     double              squares = 0, moves = 0;
-    j.sums = &sums;
-    sums.last = false;
-    sums.part = u->count > GPUNN__LAMB_PARTS * 4096 ? (u->count + GPUNN__LAMB_PARTS - 1) / GPUNN__LAMB_PARTS : 4096;
-    gpunn_parallel(threads, gpunn__lamb_task, &j);
-    for (int64_t part = 0; part * sums.part < u->count; part++) {
-        squares += sums.parameter[part];
-        moves += sums.move[part];
+    j.trust = &trust;
+    trust.last = false;
+    trust.part = u->count > GPUNN__TRUST_PARTS * 4096 ? (u->count + GPUNN__TRUST_PARTS - 1) / GPUNN__TRUST_PARTS : 4096;
+    gpunn_parallel(threads, gpunn__trust_task, &j);
+    for (int64_t part = 0; part * trust.part < u->count; part++) {
+        squares += trust.parameter[part];
+        moves += trust.move[part];
     }
-    sums.last = true;
-    sums.rate = (float)((double)u->lr * gpunn__trust_ratio(u, squares, moves));
-    gpunn_parallel(threads, gpunn__lamb_task, &j);
-}
-
-/* NAdam's product of beta1 (1 - 0.96^(i decay) / 2) for i = 1 to step, which torch keeps as state. By the series of the
- * logarithm: sum over k of -1 / (k 2^k) times r^k (1 - r^(k step)) / (1 - r^k), r = 0.96^decay. */
-static double gpunn__nadam_product(double beta1, double decay, double step)
-{
-    double less = -expm1(decay * log(0.96)), all_less = -expm1(step * decay * log(0.96)); /* 1 - r, 1 - r^step */
-    double power = 1, all_power = 1, below = 0, all_below = 0, half = 1, sum = 0;         /* r^k ... and 1 - r^k ... */
-    for (int k = 1; k <= 48; k++) {
-        below += power * less;
-        all_below += all_power * all_less;
-        power *= 1 - less;
-        all_power *= 1 - all_less;
-        half /= 2;
-        sum += half / k * power * (less > 0 ? all_below / below : step);
-    }
-    return pow(beta1, step) * exp(-sum);
-}
-
-/* Whether a kind has beta1 and beta2. */
-static bool gpunn__has_betas(gpunn_update_kind kind)
-{
-    return kind == GPUNN_UPDATE_ADAM || kind == GPUNN_UPDATE_ADAMW ||
-           (kind >= GPUNN_UPDATE_ADAMAX && kind != GPUNN_UPDATE_AVERAGE);
-}
-
-/* RAdam's length of the approximated moving average, and what rate it leaves; 0: too short. */
-static double gpunn__radam_rate(double beta2, double step)
-{
-    double power = pow(beta2, step), most = 2 / (1 - beta2) - 1, now = most - 2 * step * power / (1 - power);
-    return now > 5 ? sqrt((1 - power) * (now - 4) * (now - 2) * most / ((most - 4) * (most - 2) * now)) : 0;
-}
-
-static gpunn_update_numbers gpunn__update_decide(const gpunn_update *u)
-{
-    gpunn_update_numbers n;
-    double               rate = (double)u->lr, step = (double)u->step, lead = 0, root_scale = 1;
-    double               beta1 = gpunn__decimal(u->beta1), beta2 = gpunn__decimal(u->beta2);
-    double               left1 = 1 - pow(beta1, step), left2 = 1 - pow(beta2, step);
-    n.go = true;
-    n.first = u->step == 1;
-    n.scale = u->maximize ? -u->gradient_scale : u->gradient_scale;
-    n.shrink = gpunn__decays_apart(u) ? (float)(1 - rate * (double)u->weight_decay) : 1;
-    switch (u->kind) {
-    case GPUNN_UPDATE_SGD:
-    case GPUNN_UPDATE_RMSPROP:
-    case GPUNN_UPDATE_LION:
-    case GPUNN_UPDATE_AVERAGE: break;
-    case GPUNN_UPDATE_ADAGRAD: rate /= 1 + (step - 1) * (double)u->lr_decay; break;
-    case GPUNN_UPDATE_ADAM:
-    case GPUNN_UPDATE_ADAMW:
-        rate /= left1;
-        root_scale = 1 / sqrt(left2);
-        break;
-    case GPUNN_UPDATE_ADAMAX: rate /= left1; break;
-    case GPUNN_UPDATE_NADAM: {
-        double decay = gpunn__decimal(u->momentum_decay), product = gpunn__nadam_product(beta1, decay, step);
-        double share = beta1 * (1 - 0.5 * pow(0.96, step * decay)), next = beta1 * (1 - 0.5 * pow(0.96, (step + 1) * decay));
-        lead = rate * (1 - share) / (1 - product);
-        rate *= next / (1 - product * next);
-        root_scale = 1 / sqrt(left2);
-        break;
-    }
-    case GPUNN_UPDATE_RADAM: {
-        double rectified = gpunn__radam_rate(beta2, step);
-        root_scale = rectified > 0 ? 1 : 0;
-        rate *= (rectified > 0 ? rectified : 1) / left1;
-        break;
-    }
-    case GPUNN_UPDATE_LAMB:
-        lead = 1 / left1;
-        root_scale = 1 / sqrt(left2);
-        break;
-    }
-    n.rate = (float)rate;
-    n.lead = (float)lead;
-    n.root_scale = (float)root_scale;
-    return n;
+    trust.last = true;
+    trust.rate = (float)(setting[0] * gpunn__rules[u->kind].ratio(setting, squares > 0 && moves > 0 ? sqrt(squares / moves) : 1));
+    gpunn_parallel(threads, gpunn__trust_task, &j);
 }
 
 static GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u)
 {
     gpunn__update_job j;
-    bool              betas = gpunn__has_betas(u->kind);
+    double            setting[GPUNN_SETTINGS];
     j.u = u;
-    j.n = gpunn__update_decide(u);
+    for (int i = 0; i < GPUNN_SETTINGS; i++) setting[i] = i ? gpunn__as_written(u->setting[i]) : (double)u->setting[i];
+    j.n.go = true;
+    j.n.scale = u->gradient_scale;
+    j.n.lr = u->setting[0];
+    gpunn__rules[u->kind].once(setting, (double)u->step, j.n.once);
     j.limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
-    j.decay = gpunn__decays_apart(u) ? 0 : u->weight_decay;
-    j.take1 = (float)(1 - gpunn__decimal(betas ? u->beta1 : u->dampening));
-    j.take2 = (float)(1 - gpunn__decimal(betas ? u->beta2 : u->alpha));
-    j.sums = NULL;
+    j.trust = NULL;
     gpunn__cpu_before before = gpunn__cpu_begin(context);
     int               threads = gpunn__cpu_threads((const gpunn__cpu *)context, 2 * u->count);
     if (u->fused)
         (void)u->fused->cpu(u, &j.n, threads);
-    else if (u->kind == GPUNN_UPDATE_LAMB)
-        gpunn__cpu_lamb(j, threads);
+    else if (gpunn__rules[u->kind].move)
+        gpunn__cpu_trust(j, setting, threads);
     else
         gpunn_parallel(threads, gpunn__update_task, &j);
     gpunn__cpu_end(before);
@@ -18706,9 +18764,12 @@ struct gpunn_optimizer {
     gpunn_model     *model;
     gpunn_optimizer *next;                /* in the model's list */
     const char      *name;                /* "gpunn_adam", for messages */
-    gpunn_update     rule;                /* kind and constants; the rest is filled in for each range of parameters */
-    bool             uses[GPUNN__STATES]; /* what this kind with these constants needs; averages: gpunn_set_ema */
-    float            state_start;         /* what state starts from: 0, or adagrad's initial_accumulator_value */
+    gpunn_update     rule;                /* kind and settings; the rest is filled in for each range of parameters */
+    bool             uses[GPUNN__STATES]; /* what this kind with these settings needs; averages: gpunn_set_ema */
+    /* What its settings say; gpunn__optimizer_settle: */
+    float state_start; /* of state 0 */
+    int   decay;       /* the place of weight_decay */
+    bool  keeps_zeros; /* zeros, as they lie between parameters, stay zeros in an update: not where 0 is divided by an eps of 0 */
     /* From the first step on; gpunn__optimizer_prepare: */
     gpunn_tensor **parameters; /* by rising offset; those of layers added later follow */
     int64_t       *steps;      /* updates of each so far */
@@ -18756,31 +18817,46 @@ static bool gpunn__check_range(gpunn_device *dev, const char *function, const ch
 }
 
 /* ---- making ---------------------------------------------------------------------------------------------------------- */
-static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, const char *name, const gpunn_update *rule, bool uses0,
-                                                bool uses1, bool uses2)
+/* Whether a kind with these settings has state k. */
+static bool gpunn__has_state(gpunn_update_kind kind, const float *setting, int k)
 {
-    gpunn_device *dev = model->dev;
-    if (!gpunn__check_range(dev, name, "lr", rule->lr, 0, INFINITY) ||
-        !gpunn__check_range(dev, name, "eps", rule->eps, 0, INFINITY) ||
-        !gpunn__check_range(dev, name, "momentum", rule->momentum, 0, INFINITY) ||
-        !gpunn__check_range(dev, name, "dampening", rule->dampening, -FLT_MAX, INFINITY) ||
-        !gpunn__check_range(dev, name, "weight_decay", rule->weight_decay, 0, INFINITY) ||
-        !gpunn__check_range(dev, name, "beta1", rule->beta1, 0, 1) ||
-        !gpunn__check_range(dev, name, "beta2", rule->beta2, 0, 1) ||
-        !gpunn__check_range(dev, name, "alpha", rule->alpha, 0, INFINITY) ||
-        !gpunn__check_range(dev, name, "lr_decay", rule->lr_decay, 0, INFINITY) ||
-        !gpunn__check_range(dev, name, "momentum_decay", rule->momentum_decay, 0, INFINITY) ||
-        !gpunn__check_range(dev, name, "trust_clip", rule->trust_clip, 0, INFINITY))
-        return NULL;
+    const char *needed = gpunn__rules[kind].state[k];
+    return needed && (strcmp(needed, "ALWAYS") == 0 || gpunn__setting_of(kind, setting, needed) != 0);
+}
+
+/* Takes what its settings say, when they are new. */
+static void gpunn__optimizer_settle(gpunn_optimizer *opt)
+{
+    const gpunn_update_kind kind = opt->rule.kind;
+    for (int k = 0; k < GPUNN__AVERAGE; k++) opt->uses[k] = gpunn__has_state(kind, opt->rule.setting, k);
+    opt->state_start = gpunn__setting_of(kind, opt->rule.setting, "initial_accumulator_value");
+    opt->decay = gpunn__setting_at(kind, "weight_decay");
+    opt->keeps_zeros = gpunn__setting_at(kind, "eps") < 0 || gpunn__setting_of(kind, opt->rule.setting, "eps") != 0;
+}
+
+static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpunn_update_kind kind, const float *setting)
+{
+    gpunn_device      *dev = model->dev;
+    const gpunn__rule *rule = &gpunn__rules[kind];
+    const float        momentum = gpunn__setting_of(kind, setting, "momentum"),
+                dampening = gpunn__setting_of(kind, setting, "dampening");
+    for (int i = 0; rule->setting[i].key; i++)
+        if (!gpunn__check_range(dev, rule->function, rule->setting[i].key, setting[i], rule->setting[i].low,
+                                rule->setting[i].high))
+            return NULL;
+    if (gpunn__setting_of(kind, setting, "nesterov") != 0 && (!(momentum > 0) || dampening != 0))
+        return (gpunn_optimizer *)GPUNN__FAIL_NULL(
+            dev, GPUNN_ERR_ARGUMENT,
+            "%s: nesterov needs a momentum above 0 and no dampening, here they are %g and %g; set .momentum = 0.9f",
+            rule->function, (double)momentum, (double)dampening);
     gpunn_optimizer *opt = (gpunn_optimizer *)gpunn__calloc(dev, sizeof *opt);
     if (opt == NULL) return NULL;
     opt->model = model;
-    opt->name = name;
-    opt->rule = *rule;
-    opt->uses[0] = uses0;
-    opt->uses[1] = uses1;
-    opt->uses[2] = uses2;
-    opt->lr = rule->lr;
+    opt->name = rule->function;
+    opt->rule.kind = kind;
+    memcpy(opt->rule.setting, setting, sizeof opt->rule.setting);
+    gpunn__optimizer_settle(opt);
+    opt->lr = setting[0];
     opt->plateau_scale = 1;
     opt->kept_scale[0] = 65536;
     opt->next = model->optimizers;
@@ -18788,136 +18864,30 @@ static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, const char *
     return opt;
 }
 
-/* A rule with everything at 0 but what all kinds have. */
-static gpunn_update gpunn__rule(gpunn_update_kind kind, float lr, float weight_decay, bool maximize)
+/* given: as in a struct of arguments, where 0 is the default. */
+static gpunn_optimizer *gpunn__optimizer_build(gpunn_model *model, gpunn_update_kind kind, const float *given)
 {
-    gpunn_update rule;
-    memset(&rule, 0, sizeof rule);
-    rule.kind = kind;
-    rule.lr = lr;
-    rule.weight_decay = weight_decay;
-    rule.maximize = maximize;
-    return rule;
+    float setting[GPUNN_SETTINGS];
+    if (model == NULL) return NULL;
+    for (int i = 0; i < GPUNN_SETTINGS; i++) setting[i] = gpunn__default(given[i], gpunn__rules[kind].setting[i].usual);
+    return gpunn__optimizer_create(model, kind, setting);
 }
 
-GPUNN_API gpunn_optimizer *gpunn_sgd_(gpunn_model *model, gpunn_sgd_args args)
-{
-    if (model == NULL) return NULL;
-    gpunn_update rule = gpunn__rule(GPUNN_UPDATE_SGD, gpunn__default(args.lr, 1e-3f), gpunn__default(args.weight_decay, 0),
-                                    args.maximize);
-    rule.momentum = gpunn__default(args.momentum, 0);
-    rule.dampening = gpunn__default(args.dampening, 0);
-    rule.nesterov = args.nesterov;
-    if (rule.nesterov && (!(rule.momentum > 0) || rule.dampening != 0)) {
-        (void)gpunn__fail(
-            model->dev, GPUNN_ERR_ARGUMENT,
-            "gpunn_sgd: nesterov needs a momentum above 0 and no dampening, here they are %g and %g; set .momentum = 0.9f",
-            (double)rule.momentum, (double)rule.dampening);
-        return NULL;
+/* clang-format off */
+#define GPUNN__NUMBER(kind, key, usual) (float)args.key,
+#define GPUNN__FLAG(key) (float)args.key,
+#define GPUNN__X(ENUM, name, settings, ...)                                                                                    \
+    GPUNN_API gpunn_optimizer *gpunn_##name##_(gpunn_model *model, gpunn_##name##_args args)                                   \
+    {                                                                                                                          \
+        const float given[GPUNN_SETTINGS] = {settings};                                                                        \
+        return gpunn__optimizer_build(model, GPUNN_UPDATE_##ENUM, given);                                                      \
     }
-    return gpunn__optimizer_create(model, "gpunn_sgd", &rule, rule.momentum != 0, false, false);
-}
-
-static gpunn_optimizer *gpunn__adam_create(gpunn_model *model, const char *name, gpunn_update_kind kind,
-                                           const gpunn_adam_args *args, float lr, float weight_decay)
-{
-    gpunn_update rule = gpunn__rule(kind, gpunn__default(args->lr, lr), gpunn__default(args->weight_decay, weight_decay),
-                                    args->maximize);
-    rule.beta1 = gpunn__default(args->beta1, 0.9f);
-    rule.beta2 = gpunn__default(args->beta2, 0.999f);
-    rule.eps = gpunn__default(args->eps, 1e-8f);
-    return gpunn__optimizer_create(model, name, &rule, true, true, false);
-}
-
-GPUNN_API gpunn_optimizer *gpunn_adam_(gpunn_model *model, gpunn_adam_args args)
-{
-    return model ? gpunn__adam_create(model, "gpunn_adam", GPUNN_UPDATE_ADAM, &args, 1e-3f, 0) : NULL;
-}
-
-GPUNN_API gpunn_optimizer *gpunn_adamw_(gpunn_model *model, gpunn_adam_args args)
-{
-    return model ? gpunn__adam_create(model, "gpunn_adamw", GPUNN_UPDATE_ADAMW, &args, 1e-3f, 0.01f) : NULL;
-}
-
-GPUNN_API gpunn_optimizer *gpunn_adamax_(gpunn_model *model, gpunn_adam_args args)
-{
-    return model ? gpunn__adam_create(model, "gpunn_adamax", GPUNN_UPDATE_ADAMAX, &args, 2e-3f, 0) : NULL;
-}
-
-GPUNN_API gpunn_optimizer *gpunn_rmsprop_(gpunn_model *model, gpunn_rmsprop_args args)
-{
-    if (model == NULL) return NULL;
-    gpunn_update rule = gpunn__rule(GPUNN_UPDATE_RMSPROP, gpunn__default(args.lr, 1e-2f), gpunn__default(args.weight_decay, 0),
-                                    args.maximize);
-    rule.alpha = gpunn__default(args.alpha, 0.99f);
-    rule.eps = gpunn__default(args.eps, 1e-8f);
-    rule.momentum = gpunn__default(args.momentum, 0);
-    rule.centered = args.centered;
-    return gpunn__optimizer_create(model, "gpunn_rmsprop", &rule, true, rule.momentum != 0, rule.centered);
-}
-
-GPUNN_API gpunn_optimizer *gpunn_adagrad_(gpunn_model *model, gpunn_adagrad_args args)
-{
-    if (model == NULL) return NULL;
-    gpunn_update rule = gpunn__rule(GPUNN_UPDATE_ADAGRAD, gpunn__default(args.lr, 1e-2f), gpunn__default(args.weight_decay, 0),
-                                    args.maximize);
-    rule.eps = gpunn__default(args.eps, 1e-10f);
-    rule.lr_decay = gpunn__default(args.lr_decay, 0);
-    float start = gpunn__default(args.initial_accumulator_value, 0);
-    if (!gpunn__check_range(model->dev, "gpunn_adagrad", "initial_accumulator_value", start, 0, INFINITY)) return NULL;
-    gpunn_optimizer *opt = gpunn__optimizer_create(model, "gpunn_adagrad", &rule, true, false, false);
-    if (opt) opt->state_start = start;
-    return opt;
-}
-
-static gpunn_optimizer *gpunn__radam_create(gpunn_model *model, const char *name, gpunn_update_kind kind,
-                                            const gpunn_radam_args *args, float lr, float momentum_decay)
-{
-    gpunn_update rule = gpunn__rule(kind, gpunn__default(args->lr, lr), gpunn__default(args->weight_decay, 0), args->maximize);
-    rule.beta1 = gpunn__default(args->beta1, 0.9f);
-    rule.beta2 = gpunn__default(args->beta2, 0.999f);
-    rule.eps = gpunn__default(args->eps, 1e-8f);
-    rule.momentum_decay = gpunn__default(args->momentum_decay, momentum_decay);
-    rule.decoupled = args->decoupled_weight_decay;
-    return gpunn__optimizer_create(model, name, &rule, true, true, false);
-}
-
-GPUNN_API gpunn_optimizer *gpunn_nadam_(gpunn_model *model, gpunn_radam_args args)
-{
-    return model ? gpunn__radam_create(model, "gpunn_nadam", GPUNN_UPDATE_NADAM, &args, 2e-3f, 4e-3f) : NULL;
-}
-
-GPUNN_API gpunn_optimizer *gpunn_radam_(gpunn_model *model, gpunn_radam_args args)
-{
-    if (model == NULL) return NULL;
-    if (args.momentum_decay != 0)
-        return (gpunn_optimizer *)GPUNN__FAIL_NULL(model->dev, GPUNN_ERR_ARGUMENT,
-                                                   "gpunn_radam: momentum_decay is gpunn_nadam's; leave it out");
-    return gpunn__radam_create(model, "gpunn_radam", GPUNN_UPDATE_RADAM, &args, 1e-3f, 0);
-}
-
-GPUNN_API gpunn_optimizer *gpunn_lion_(gpunn_model *model, gpunn_lion_args args)
-{
-    if (model == NULL) return NULL;
-    gpunn_update rule = gpunn__rule(GPUNN_UPDATE_LION, gpunn__default(args.lr, 1e-4f), gpunn__default(args.weight_decay, 0),
-                                    args.maximize);
-    rule.beta1 = gpunn__default(args.beta1, 0.9f);
-    rule.beta2 = gpunn__default(args.beta2, 0.99f);
-    return gpunn__optimizer_create(model, "gpunn_lion", &rule, true, false, false);
-}
-
-GPUNN_API gpunn_optimizer *gpunn_lamb_(gpunn_model *model, gpunn_lamb_args args)
-{
-    if (model == NULL) return NULL;
-    gpunn_update rule = gpunn__rule(GPUNN_UPDATE_LAMB, gpunn__default(args.lr, 1e-3f), gpunn__default(args.weight_decay, 0.01f),
-                                    args.maximize);
-    rule.beta1 = gpunn__default(args.beta1, 0.9f);
-    rule.beta2 = gpunn__default(args.beta2, 0.999f);
-    rule.eps = gpunn__default(args.eps, 1e-6f);
-    rule.trust_clip = gpunn__default(args.trust_clip, 0);
-    rule.always_adapt = args.always_adapt;
-    return gpunn__optimizer_create(model, "gpunn_lamb", &rule, true, true, false);
-}
+GPUNN_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
+GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
+#undef GPUNN__NUMBER
+#undef GPUNN__FLAG
+#undef GPUNN__X
+/* clang-format on */
 
 /* Frees what gpunn__optimizer_prepare made. */
 static void gpunn__optimizer_release(gpunn_optimizer *opt)
@@ -18952,12 +18922,13 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
 static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, float *state, int64_t count, const float *old,
                                        int64_t kept)
 {
+    const float          start = k == 0 ? opt->state_start : 0;
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
     float                piece[2048];
     const int64_t        piece_count = (int64_t)(sizeof piece / sizeof *piece);
     gpunn_status         status = backend->fill(dev->context, state, 0, (size_t)count * sizeof(float));
-    int64_t              end = opt->state_start == 0 && k != GPUNN__AVERAGE ? kept : count;
+    int64_t              end = start == 0 && k != GPUNN__AVERAGE ? kept : count;
     for (int64_t at = 0, n; at < end && status == GPUNN_OK; at += n) {
         const float *from = at < kept ? old : k == GPUNN__AVERAGE ? opt->model->weights : NULL;
         n = (at < kept ? kept : end) - at;
@@ -18965,7 +18936,7 @@ static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, float 
         if (from)
             status = backend->download(dev->context, piece, from + at, (size_t)n * sizeof(float));
         else
-            for (int64_t i = 0; i < n; i++) piece[i] = opt->state_start;
+            for (int64_t i = 0; i < n; i++) piece[i] = start;
         if (status == GPUNN_OK) status = backend->upload(dev->context, state + at, piece, (size_t)n * sizeof(float));
     }
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
@@ -19252,24 +19223,18 @@ static bool gpunn__has_gradient(const gpunn_tensor *t)
     return t->kind == GPUNN__PARAMETER && t->trainable && t->grad_reached;
 }
 
-/* Whether zeros, as they lie between parameters, stay zeros in an update: not where 0 is divided by an eps of 0. */
-static bool gpunn__keeps_zeros(const gpunn_update *rule)
-{
-    return rule->eps != 0 || rule->kind == GPUNN_UPDATE_SGD || rule->kind == GPUNN_UPDATE_LION;
-}
-
-/* Whether parameter i of the list goes on where the range ends and, with opt, shares all that an update call reads. LAMB's norms
- * are each parameter's own. */
+/* Whether parameter i of the list goes on where the range ends and, with opt, shares all that an update call reads. Norms of a
+ * trust ratio are each parameter's own. */
 static bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *const *list, int i, const gpunn_optimizer *opt)
 {
     const gpunn_tensor *t = list[i], *first = list[range->first];
     int64_t             padded = (range->end + GPUNN__WEIGHT_ALIGN - 1) / GPUNN__WEIGHT_ALIGN * GPUNN__WEIGHT_ALIGN;
     if (!gpunn__has_gradient(t) || t->offset != padded) return false;
     if (opt == NULL) return true;
-    if (opt->rule.kind == GPUNN_UPDATE_LAMB) return false;
-    bool same_decay = t->decay == first->decay || opt->rule.weight_decay == 0;
+    if (gpunn__rules[opt->rule.kind].move) return false;
+    bool same_decay = t->decay == first->decay || opt->rule.setting[opt->decay] == 0;
     return t->lr_scale == first->lr_scale && same_decay && opt->steps[i] == opt->steps[range->first] &&
-           (gpunn__keeps_zeros(&opt->rule) || range->end == padded);
+           (opt->keeps_zeros || range->end == padded);
 }
 
 /* Moves on to the next range of the list that has gradients. */
@@ -19318,18 +19283,26 @@ static float gpunn__clip_scale(float max_norm, double norm)
 
 static double gpunn__scheduled_lr(const gpunn_optimizer *opt);
 
+/* Whether a generated kernel finds this setting's number in each update; the others are in its text. */
+static bool gpunn__is_free(const char *key)
+{
+    static const char *const keys[] = {"lr", "weight_decay", "maximize", "initial_accumulator_value"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(key, keys[i]) == 0) return true;
+    return false;
+}
+
 /* Gives an update the generated kernel that does just this. */
 static void gpunn__find_fused(gpunn_update *update, const gpunn_kernel_set *set)
 {
+    const gpunn__setting *setting = gpunn__rules[update->kind].setting;
     for (int i = 0; set && i < set->update_count; i++) {
-        const gpunn_update *p = &set->updates[i].pattern;
-        bool fits = p->kind == update->kind && p->momentum == update->momentum && p->dampening == update->dampening &&
-                    p->beta1 == update->beta1 && p->beta2 == update->beta2 && p->alpha == update->alpha &&
-                    p->eps == update->eps && p->nesterov == update->nesterov && p->centered == update->centered &&
-                    p->maximize == update->maximize && p->decoupled == update->decoupled &&
-                    (update->half == NULL || p->half_dtype == update->half_dtype);
+        const gpunn_kernel_update *fused = &set->updates[i];
+        bool fits = fused->kind == update->kind && (update->half == NULL || fused->half_dtype == update->half_dtype);
+        for (int k = 0; fits && setting[k].key; k++)
+            fits = fused->setting[k] == update->setting[k] || gpunn__is_free(setting[k].key);
         if (!fits) continue;
-        update->fused = &set->updates[i];
+        update->fused = fused;
         update->fused_launch = set->cuda ? set->cuda->update[i] : NULL;
     }
 }
@@ -19342,6 +19315,7 @@ static int gpunn__optimizer_updates(gpunn_optimizer *opt, float scale, float lim
     double       lr = gpunn__scheduled_lr(opt);
     gpunn__range range = {0, 0, 0, 0};
     int          count = 0;
+    if (gpunn__setting_of(opt->rule.kind, opt->rule.setting, "maximize") != 0) scale = -scale;
     while (gpunn__next_range(&range, opt->parameters, opt->parameter_count, opt)) {
         const gpunn_tensor *first = opt->parameters[range.first];
         gpunn_update       *update = &opt->updates[count++];
@@ -19355,13 +19329,16 @@ static int gpunn__optimizer_updates(gpunn_optimizer *opt, float scale, float lim
         update->gradient = model->gradients + range.begin;
         for (int i = 0; i < 3; i++) update->state[i] = opt->state[i] ? opt->state[i] + range.begin : NULL;
         update->step = opt->steps[range.first] + 1;
-        update->lr = (float)(lr * (double)first->lr_scale);
-        update->weight_decay = first->decay ? opt->rule.weight_decay : 0;
+        update->setting[0] = (float)(lr * (double)first->lr_scale);
+        if (!first->decay) update->setting[opt->decay] = 0;
         gpunn__find_fused(update, model->kernels);
     }
     if (opt->state[GPUNN__AVERAGE]) {
         gpunn_update *update = &opt->updates[count++];
-        *update = gpunn__rule(GPUNN_UPDATE_AVERAGE, (float)(1 - gpunn__decimal(opt->average_decay)), 0, false);
+        memset(update, 0, sizeof *update);
+        update->kind = GPUNN_UPDATE_AVERAGE;
+        update->setting[0] = (float)(1 - gpunn__as_written(opt->average_decay));
+        update->gradient_scale = 1;
         update->count = opt->state_count - GPUNN__WEIGHT_ALIGN;
         update->parameter = opt->state[GPUNN__AVERAGE] + GPUNN__WEIGHT_ALIGN;
         update->gradient = model->weights + GPUNN__WEIGHT_ALIGN;
@@ -19521,13 +19498,6 @@ GPUNN_API int64_t gpunn_step_count(const gpunn_optimizer *opt)
 }
 
 /* ---- schedules ------------------------------------------------------------------------------------------------------- */
-/* The number that was meant: 0.9999f is off by 3e-8, which its powers multiply; what 7 digits can say is taken at its word. */
-static double gpunn__as_written(float value)
-{
-    double rounded = floor((double)value * 1e7 + 0.5) / 1e7;
-    return (float)rounded == value ? rounded : (double)value;
-}
-
 /* From `from` to `to` along half a cosine. */
 static double gpunn__anneal(double from, double to, double share)
 {
@@ -21519,7 +21489,7 @@ GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_l
 }
 
 /* ---- what a checkpoint holds beside tensors -------------------------------------------------------------------------- */
-#define GPUNN__CHECKPOINT_VERSION "3"
+#define GPUNN__CHECKPOINT_VERSION "4"
 
 typedef struct gpunn__resume {
     gpunn_optimizer opt; /* a copy */
@@ -21543,26 +21513,10 @@ typedef struct gpunn__resume_field {
     {                                                                                                            \
         name, offsetof(gpunn__resume, member), sizeof(((gpunn__resume *)NULL)->member) / (count), count, maximum \
     }
-#define GPUNN__RULE(member, maximum) GPUNN__FIELDS("optimizer." #member, opt.rule.member, 1, maximum)
 #define GPUNN__OPTIMIZER(member, maximum) GPUNN__FIELDS("optimizer." #member, opt.member, 1, maximum)
 #define GPUNN__SCHEDULE(member, maximum) GPUNN__FIELDS("schedule." #member, opt.schedule.member, 1, maximum)
 static const gpunn__resume_field gpunn__resume_fields[] = {
-    GPUNN__RULE(weight_decay, GPUNN__ANY),
-    GPUNN__RULE(momentum, GPUNN__ANY),
-    GPUNN__RULE(dampening, GPUNN__ANY),
-    GPUNN__RULE(beta1, GPUNN__ANY),
-    GPUNN__RULE(beta2, GPUNN__ANY),
-    GPUNN__RULE(alpha, GPUNN__ANY),
-    GPUNN__RULE(eps, GPUNN__ANY),
-    GPUNN__RULE(lr_decay, GPUNN__ANY),
-    GPUNN__RULE(momentum_decay, GPUNN__ANY),
-    GPUNN__RULE(trust_clip, GPUNN__ANY),
-    GPUNN__RULE(nesterov, 1),
-    GPUNN__RULE(centered, 1),
-    GPUNN__RULE(maximize, 1),
-    GPUNN__RULE(decoupled, 1),
-    GPUNN__RULE(always_adapt, 1),
-    GPUNN__OPTIMIZER(state_start, GPUNN__ANY),
+    GPUNN__FIELDS("optimizer.setting.", opt.rule.setting, GPUNN_SETTINGS, GPUNN__ANY),
     GPUNN__OPTIMIZER(step_count, GPUNN__COUNTER),
     GPUNN__OPTIMIZER(lr, GPUNN__ANY),
     GPUNN__OPTIMIZER(clip_norm, GPUNN__ANY),
@@ -21604,7 +21558,6 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
 };
 #undef GPUNN__ANY
 #undef GPUNN__FIELDS
-#undef GPUNN__RULE
 #undef GPUNN__OPTIMIZER
 #undef GPUNN__SCHEDULE
 
@@ -21716,12 +21669,14 @@ static GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, gpunn__resume *
     if (!averages) gpunn__average_start(&resume->opt);
     gpunn_schedule_args checked = resume->opt.schedule;
     checked.type = resume->opt.schedule.type = (gpunn_schedule_type)resume->schedule_type;
-    if ((resume->opt.rule.momentum != 0) != (rule.momentum != 0) || resume->opt.rule.centered != rule.centered) /* other state */
-        return gpunn__fail(
-            dev, GPUNN_ERR_STATE,
-            "%s: '%s' was saved with momentum %g and centered %d, but %s has momentum %g and centered %d; create it alike",
-            function, path, (double)resume->opt.rule.momentum, resume->opt.rule.centered, name, (double)rule.momentum,
-            rule.centered);
+    for (int k = 0; k < GPUNN__AVERAGE; k++) { /* other state */
+        const float *setting = resume->opt.rule.setting;
+        const char  *key = gpunn__rules[rule.kind].state[k];
+        if (gpunn__has_state(rule.kind, setting, k) == resume->opt.uses[k]) continue;
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "%s: '%s' was saved with %s %g, but %s has %s %g; create it alike", function,
+                           path, key, (double)gpunn__setting_of(rule.kind, setting, key), name, key,
+                           (double)gpunn__setting_of(rule.kind, rule.setting, key));
+    }
     char place[320];
     (void)snprintf(place, sizeof place, "%s: '%s' is damaged: ", function, path);
     dev->place = place;
@@ -22293,65 +22248,11 @@ GPUNN__PRIVATE void gpunn__model_sha256(const gpunn_model *model, int count, cha
 
 /* ---- saving ---------------------------------------------------------------------------------------------------------- */
 static const char *const gpunn__init_names[] = {"zeros", "zeros", "constant", "uniform", "normal", "kaiming_uniform"};
-static const char *const gpunn__update_names[] = {"sgd",    "adam",  "adamw", "rmsprop", "adagrad",
-                                                  "adamax", "nadam", "radam", "lamb",    "lion"};
-
-/* The defaults of each kind. */
-static gpunn__recipe gpunn__recipe_of(gpunn_update_kind kind)
+/* "adam" */
+static const char *gpunn__kind_name(gpunn_update_kind kind)
 {
-    static const struct {
-        float lr, weight_decay, beta1, beta2, eps, alpha, momentum_decay;
-    } usual[] = {{1e-3f, 0, 0, 0, 0, 0, 0},
-                 {1e-3f, 0, 0.9f, 0.999f, 1e-8f, 0, 0},
-                 {1e-3f, 0.01f, 0.9f, 0.999f, 1e-8f, 0, 0},
-                 {1e-2f, 0, 0, 0, 1e-8f, 0.99f, 0},
-                 {1e-2f, 0, 0, 0, 1e-10f, 0, 0},
-                 {2e-3f, 0, 0.9f, 0.999f, 1e-8f, 0, 0},
-                 {2e-3f, 0, 0.9f, 0.999f, 1e-8f, 0, 4e-3f},
-                 {1e-3f, 0, 0.9f, 0.999f, 1e-8f, 0, 0},
-                 {1e-3f, 0.01f, 0.9f, 0.999f, 1e-6f, 0, 0},
-                 {1e-4f, 0, 0.9f, 0.99f, 0, 0, 0}};
-    gpunn__recipe recipe;
-    memset(&recipe, 0, sizeof recipe);
-    recipe.given = true;
-    recipe.rule.kind = kind;
-    recipe.rule.lr = usual[kind].lr;
-    recipe.rule.weight_decay = usual[kind].weight_decay;
-    recipe.rule.beta1 = usual[kind].beta1;
-    recipe.rule.beta2 = usual[kind].beta2;
-    recipe.rule.eps = usual[kind].eps;
-    recipe.rule.alpha = usual[kind].alpha;
-    recipe.rule.momentum_decay = usual[kind].momentum_decay;
-    return recipe;
+    return gpunn__rules[kind].function + sizeof "gpunn_" - 1;
 }
-
-/* What "optimizer" may hold beside "type": which kinds, a number or a bool of gpunn__recipe. */
-typedef struct gpunn__recipe_field {
-    const char *name;
-    unsigned    kinds; /* bit k: kind k */
-    bool        flag;
-    size_t      offset;
-} gpunn__recipe_field;
-#define GPUNN__KIND(kind) (1u << GPUNN_UPDATE_##kind)
-static const gpunn__recipe_field gpunn__recipe_fields[] = {
-    {"lr", ~0u, false, offsetof(gpunn__recipe, rule.lr)},
-    {"momentum", GPUNN__KIND(SGD) | GPUNN__KIND(RMSPROP), false, offsetof(gpunn__recipe, rule.momentum)},
-    {"dampening", GPUNN__KIND(SGD), false, offsetof(gpunn__recipe, rule.dampening)},
-    {"alpha", GPUNN__KIND(RMSPROP), false, offsetof(gpunn__recipe, rule.alpha)},
-    {"eps", ~(GPUNN__KIND(SGD) | GPUNN__KIND(LION)), false, offsetof(gpunn__recipe, rule.eps)},
-    {"lr_decay", GPUNN__KIND(ADAGRAD), false, offsetof(gpunn__recipe, rule.lr_decay)},
-    {"weight_decay", ~0u, false, offsetof(gpunn__recipe, rule.weight_decay)},
-    {"initial_accumulator_value", GPUNN__KIND(ADAGRAD), false, offsetof(gpunn__recipe, state_start)},
-    {"momentum_decay", GPUNN__KIND(NADAM), false, offsetof(gpunn__recipe, rule.momentum_decay)},
-    {"trust_clip", GPUNN__KIND(LAMB), false, offsetof(gpunn__recipe, rule.trust_clip)},
-    {"nesterov", GPUNN__KIND(SGD), true, offsetof(gpunn__recipe, rule.nesterov)},
-    {"centered", GPUNN__KIND(RMSPROP), true, offsetof(gpunn__recipe, rule.centered)},
-    {"maximize", ~0u, true, offsetof(gpunn__recipe, rule.maximize)},
-    {"decoupled_weight_decay", GPUNN__KIND(NADAM) | GPUNN__KIND(RADAM), true, offsetof(gpunn__recipe, rule.decoupled)},
-    {"always_adapt", GPUNN__KIND(LAMB), true, offsetof(gpunn__recipe, rule.always_adapt)},
-};
-#undef GPUNN__KIND
-enum { GPUNN__RECIPE_FIELD_COUNT = sizeof gpunn__recipe_fields / sizeof gpunn__recipe_fields[0] };
 
 /* The layer whose entry a value is. Those of recurrent layers, of which several may have one name, list their parameters. */
 static const char *gpunn__entry_layer(const gpunn_tensor *t)
@@ -22786,24 +22687,24 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
 
 static void gpunn__emit_recipe(gpunn__writer *w, const gpunn__recipe *recipe)
 {
-    gpunn__recipe usual = gpunn__recipe_of(recipe->rule.kind);
-    gpunn__emitf(w, ",\n  \"optimizer\": {\"type\": \"%s\"", gpunn__update_names[recipe->rule.kind]);
-    for (int i = 0; i < GPUNN__RECIPE_FIELD_COUNT; i++) {
-        const gpunn__recipe_field *field = &gpunn__recipe_fields[i];
-        const char                *from = (const char *)recipe + field->offset, *otherwise = (const char *)&usual + field->offset;
-        if (!(field->kinds >> recipe->rule.kind & 1)) continue;
-        if (field->flag && *(const bool *)from)
-            gpunn__emitf(w, ", \"%s\": true", field->name);
-        else if (!field->flag && (memcmp(from, otherwise, sizeof(float)) != 0 || i == 0)) /* lr: always */
-            gpunn__emit_float(w, ", ", field->name, *(const float *)(const void *)from);
-    }
-    if (recipe->rule.beta1 != usual.rule.beta1 || recipe->rule.beta2 != usual.rule.beta2) {
-        char        betas[96];
-        gpunn__line line = {betas, sizeof betas, 0};
-        gpunn__put_number(&line, recipe->rule.beta1);
-        gpunn__put(&line, ", ");
-        gpunn__put_number(&line, recipe->rule.beta2);
-        gpunn__emitf(w, ", \"betas\": [%s]", betas);
+    const gpunn__rule *rule = &gpunn__rules[recipe->kind];
+    gpunn__emitf(w, ",\n  \"optimizer\": {\"type\": \"%s\"", gpunn__kind_name(recipe->kind));
+    for (int i = 0; rule->setting[i].key; i++) {
+        const gpunn__setting *setting = &rule->setting[i];
+        const float           value = recipe->setting[i];
+        if (strcmp(setting->key, "beta1") == 0) { /* and beta2 */
+            const float second = recipe->setting[++i];
+            char        betas[96];
+            gpunn__line line = {betas, sizeof betas, 0};
+            if (value == setting->usual && second == rule->setting[i].usual) continue;
+            gpunn__put_number(&line, value);
+            gpunn__put(&line, ", ");
+            gpunn__put_number(&line, second);
+            gpunn__emitf(w, ", \"betas\": [%s]", betas);
+        } else if (setting->flag && value != 0)
+            gpunn__emitf(w, ", \"%s\": true", setting->key);
+        else if (!setting->flag && (value != setting->usual || i == 0)) /* lr: always */
+            gpunn__emit_float(w, ", ", setting->key, value);
     }
     gpunn__emitf(w, "}");
     if (recipe->clip_norm != 0) gpunn__emit_float(w, ",\n  ", "clip_grad_norm", recipe->clip_norm);
@@ -22864,9 +22765,9 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
     if (args.optimizer) {
         const gpunn_optimizer *opt = args.optimizer;
         recipe.given = true;
-        recipe.rule = opt->rule;
-        recipe.rule.lr = opt->lr;
-        recipe.state_start = opt->state_start;
+        recipe.kind = opt->rule.kind;
+        memcpy(recipe.setting, opt->rule.setting, sizeof recipe.setting);
+        recipe.setting[0] = opt->lr;
         recipe.clip_norm = opt->clip_norm;
         recipe.clip_value = opt->clip_value;
         recipe.average_decay = opt->average_decay;
@@ -23656,28 +23557,43 @@ static bool gpunn__spec_tensor(gpunn__loading *l, int item)
 /* "optimizer", "clip_grad_norm", "clip_grad_value", "ema_decay". */
 static bool gpunn__spec_recipe(gpunn__loading *l, gpunn__recipe *recipe)
 {
-    int item = gpunn__look(l, 0, "optimizer"), kind = 0, betas, ignored;
+    int item = gpunn__look(l, 0, "optimizer"), kind = 0, ignored;
     if (item) {
+        char                  one[256];
+        gpunn__line           line = {one, sizeof one, 0};
+        const char           *names[GPUNN_UPDATE_COUNT];
+        const gpunn__setting *setting;
+        gpunn__put(&line, "one of ");
+        for (int i = 0; i < GPUNN_UPDATE_AVERAGE; i++) {
+            names[i] = gpunn__kind_name((gpunn_update_kind)i);
+            if (i) gpunn__put(&line, ", ");
+            gpunn__put(&line, "%s", names[i]);
+        }
         if (!gpunn__be(l, item, "optimizer", GPUNN__J_OBJECT, "an object: {\"type\": \"adam\", \"lr\": 0.001}") ||
-            !gpunn__need(l, item, "type", "one of sgd, adam, adamw, rmsprop, adagrad, adamax, nadam, radam, lamb, lion",
-                         &ignored) ||
-            !gpunn__get_choice(l, item, "type", GPUNN__WORDS(gpunn__update_names), &kind))
+            !gpunn__need(l, item, "type", one, &ignored) ||
+            !gpunn__get_choice(l, item, "type", names, GPUNN_UPDATE_AVERAGE, &kind))
             return false;
-        *recipe = gpunn__recipe_of((gpunn_update_kind)kind);
-        for (int i = 0; i < GPUNN__RECIPE_FIELD_COUNT; i++) {
-            const gpunn__recipe_field *field = &gpunn__recipe_fields[i];
-            char                      *to = (char *)recipe + field->offset;
-            if (!(field->kinds >> kind & 1)) continue;
-            if (field->flag ? !gpunn__get_bool(l, item, field->name, (bool *)to)
-                            : !gpunn__get_float(l, item, field->name, (float *)(void *)to))
+        recipe->given = true;
+        recipe->kind = (gpunn_update_kind)kind;
+        setting = gpunn__rules[kind].setting;
+        for (int i = 0; setting[i].key; i++) {
+            float *to = &recipe->setting[i];
+            bool   flag = false;
+            *to = setting[i].usual;
+            if (setting[i].flag) {
+                if (!gpunn__get_bool(l, item, setting[i].key, &flag)) return false;
+                *to = flag;
+            } else if (strcmp(setting[i].key, "beta1") == 0) {
+                int betas = gpunn__look(l, item, "betas");
+                to[1] = setting[++i].usual;
+                if (betas && (l->items.at[betas].kind != GPUNN__J_LIST || gpunn__item_count(l, betas) != 2))
+                    return gpunn__wrong(l, betas, "\"betas\" must be a list of two numbers");
+                if (betas && (!gpunn__float_at(l, betas + 1, "betas", false, &to[0]) ||
+                              !gpunn__float_at(l, betas + 2, "betas", false, &to[1])))
+                    return false;
+            } else if (!gpunn__get_float(l, item, setting[i].key, to))
                 return false;
         }
-        betas = recipe->rule.beta2 != 0 ? gpunn__look(l, item, "betas") : 0;
-        if (betas && (l->items.at[betas].kind != GPUNN__J_LIST || gpunn__item_count(l, betas) != 2))
-            return gpunn__wrong(l, betas, "\"betas\" must be a list of two numbers");
-        if (betas && (!gpunn__float_at(l, betas + 1, "betas", false, &recipe->rule.beta1) ||
-                      !gpunn__float_at(l, betas + 2, "betas", false, &recipe->rule.beta2)))
-            return false;
         if (!gpunn__all_read(l, item, "\"optimizer\"")) return false;
         gpunn__stand_at(l, item);
         gpunn_optimizer *opt = gpunn_spec_optimizer(l->model); /* whether its builder takes these */
@@ -23821,43 +23737,7 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
         return GPUNN__FAIL_NULL(
             model->dev, GPUNN_ERR_STATE,
             "gpunn_spec_optimizer: the model comes from no spec with an \"optimizer\"; make one with gpunn_sgd");
-    gpunn_update rule = recipe->rule;
-    float       *fields[] = {&rule.lr,    &rule.weight_decay, &rule.momentum, &rule.dampening, &rule.beta1,
-                             &rule.beta2, &rule.alpha,        &rule.eps,      &rule.lr_decay};
-    bool         nadam = rule.kind == GPUNN_UPDATE_NADAM;
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) /* as the builders want it */
-        if (*fields[i] == 0) *fields[i] = (float)GPUNN_ZERO;
-    gpunn_optimizer   *opt = NULL;
-    gpunn_sgd_args     sgd = {0, rule.lr, rule.momentum, rule.dampening, rule.weight_decay, rule.nesterov, rule.maximize};
-    gpunn_adam_args    adam = {0, rule.lr, rule.beta1, rule.beta2, rule.eps, rule.weight_decay, rule.maximize};
-    gpunn_rmsprop_args rmsprop = {
-        0, rule.lr, rule.alpha, rule.eps, rule.weight_decay, rule.momentum, rule.centered, rule.maximize};
-    gpunn_adagrad_args adagrad = {0, rule.lr, rule.eps, rule.lr_decay, rule.weight_decay, recipe->state_start, rule.maximize};
-    gpunn_radam_args   radam = {0,
-                                rule.lr,
-                                rule.beta1,
-                                rule.beta2,
-                                rule.eps,
-                                rule.weight_decay,
-                              nadam && rule.momentum_decay == 0 ? (float)GPUNN_ZERO : rule.momentum_decay,
-                                rule.decoupled,
-                                rule.maximize};
-    gpunn_lamb_args    lamb = {
-           0, rule.lr, rule.beta1, rule.beta2, rule.eps, rule.weight_decay, rule.trust_clip, rule.always_adapt, rule.maximize};
-    gpunn_lion_args lion = {0, rule.lr, rule.beta1, rule.beta2, rule.weight_decay, rule.maximize};
-    switch (rule.kind) {
-    case GPUNN_UPDATE_SGD: opt = gpunn_sgd_(model, sgd); break;
-    case GPUNN_UPDATE_ADAM: opt = gpunn_adam_(model, adam); break;
-    case GPUNN_UPDATE_ADAMW: opt = gpunn_adamw_(model, adam); break;
-    case GPUNN_UPDATE_RMSPROP: opt = gpunn_rmsprop_(model, rmsprop); break;
-    case GPUNN_UPDATE_ADAGRAD: opt = gpunn_adagrad_(model, adagrad); break;
-    case GPUNN_UPDATE_ADAMAX: opt = gpunn_adamax_(model, adam); break;
-    case GPUNN_UPDATE_NADAM: opt = gpunn_nadam_(model, radam); break;
-    case GPUNN_UPDATE_RADAM: opt = gpunn_radam_(model, radam); break;
-    case GPUNN_UPDATE_LAMB: opt = gpunn_lamb_(model, lamb); break;
-    case GPUNN_UPDATE_LION: opt = gpunn_lion_(model, lion); break;
-    case GPUNN_UPDATE_AVERAGE: break; /* in no spec */
-    }
+    gpunn_optimizer *opt = gpunn__optimizer_create(model, recipe->kind, recipe->setting);
     if (opt == NULL) return NULL;
     gpunn_set_clip_norm(opt, recipe->clip_norm);
     gpunn_set_clip_value(opt, recipe->clip_value);

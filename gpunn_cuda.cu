@@ -57,8 +57,8 @@ enum {
     GPUNN__PACK = 8,           /* elements that a thread loads at once */
     GPUNN__MAX_UPDATES = 1024, /* ranges of parameters with numbers of their own in one run */
     GPUNN__PARTIALS = 1024,    /* sums of the first stage of a norm */
-    GPUNN__LAMB_BLOCKS = 256,  /* of the first stage of LAMB's norms: two sums each */
-    GPUNN__PARTIALS_BYTES = (GPUNN__PARTIALS + 2 * GPUNN__LAMB_BLOCKS) * (int)sizeof(double),
+    GPUNN__TRUST_BLOCKS = 256, /* of the first stage of a trust ratio's norms: two sums each */
+    GPUNN__PARTIALS_BYTES = (GPUNN__PARTIALS + 2 * GPUNN__TRUST_BLOCKS) * (int)sizeof(double),
 };
 
 /* GPUNN__LAUNCH(cuda, kernel, blocks, threads, arguments...): a status. kernel may be a template's instance in parentheses. */
@@ -109,7 +109,7 @@ typedef struct gpunn__cuda {
     char                 text[512]; /* the last failure's sentence */
     cudaMemPool_t        pool;
     gpunn__device_state *state;    /* device memory; written at the start of each run */
-    double              *partials; /* device memory, [GPUNN__PARTIALS + 2 * GPUNN__LAMB_BLOCKS] */
+    double              *partials; /* device memory, [GPUNN__PARTIALS + 2 * GPUNN__TRUST_BLOCKS] */
     unsigned            *counters; /* device memory, [2 * multiprocessors], for gpunn__is_last_block */
     gpunn__libraries    *libraries;
     unsigned             slower; /* kinds of ops of which was said that cuDNN does not do one: a bit for each gpunn__dnn_kind */
@@ -10206,40 +10206,114 @@ static gpunn_status gpunn__short_run(gpunn__cuda *cuda)
     return GPUNN__LAUNCH(cuda, gpunn__short_kernel, 1, GPUNN__THREADS, shorts);
 }
 /* ==== >>update ======================================================================================================== *
- * torch.optim's steps, each in one pass over parameter, gradient and state. What a run decides by (is the loss finite, the norm
- * of all gradients, the loss scale, lr, step) is in device memory: every block works it out for itself, in the same order. */
+ * The rows of the optimizers as kernels, each in one pass over parameter, gradient and state. What a run decides by (is the loss
+ * finite, the norm of all gradients, the loss scale, lr, step) is in device memory: every block works it out for itself, in the
+ * same order. */
 #define GPUNN__BAD_NORM ((uint64_t)1 << 63) /* in bad[0], beside the step: it is the norm of the gradients that is not finite */
 
 typedef struct gpunn__update_job {
-    gpunn_update  u;                            /* its lr and step are not read: they are those of the run that was captured */
-    double        beta1, beta2, momentum_decay; /* the decimals that were meant */
-    bool          moments;                      /* the kind has beta1 and beta2, and more to it than rates */
-    float         take1, take2; /* 1 - beta1 (SGD: dampening), 1 - beta2 (RMSprop: alpha): shares of g, g^2 in averages */
-    const float  *loss, *loss_scale;
-    const double *partials;             /* sums of squares of the gradients of the whole run */
-    int           partial_count, index; /* index: of this update in the run */
-    float         clip_norm;
+    gpunn_update               u; /* its lr and step are not read: they are those of the run that was captured */
+    double                     setting[GPUNN_SETTINGS]; /* the decimals that were meant */
+    const float               *loss, *loss_scale;
+    const double              *partials;             /* sums of squares of the gradients of the whole run */
+    int                        partial_count, index; /* index: of this update in the run */
+    float                      clip_norm;
     const gpunn__device_state *state;
     uint64_t                  *bad;
     gpunn_update_numbers      *numbers; /* decided by the kernel before; NULL: to be decided */
-    double                    *sums;    /* LAMB: of the squares of parameter and step, block by block */
+    double                    *sums;    /* trust ratio: of the squares of parameter and move, block by block */
     int                        sum_count;
 } gpunn__update_job;
 
-/* Whether weight decay is no part of the gradient. */
-static __host__ __device__ bool gpunn__decays_apart(const gpunn_update &u)
+__device__ __forceinline__ double gpunn__power(double base, double exponent)
 {
-    return u.kind == GPUNN_UPDATE_ADAMW || u.kind == GPUNN_UPDATE_LION || u.decoupled;
+    double result = 1;
+    for (int64_t n = (int64_t)exponent; n > 0; n /= 2, base *= base)
+        if (n % 2) result *= base;
+    return result;
 }
+GPUNN_NADAM_PRODUCT(static __device__)
 
-/* What beta1 and beta2 become to the power of step. */
-__device__ __forceinline__ void gpunn__update_powers(double *beta1, double *beta2, int64_t step)
-{
-    double base1 = *beta1, base2 = *beta2;
-    *beta1 = *beta2 = 1;
-    for (; step > 0; step /= 2, base1 *= base1, base2 *= base2)
-        if (step % 2) *beta1 *= base1, *beta2 *= base2;
-}
+/* The columns ONCE and ratio. */
+/* clang-format off */
+template <int KIND> __device__ void   gpunn__once(const double *setting, double step, float *once);
+template <int KIND> __device__ double gpunn__ratio(const double *setting, double norms);
+#define where(condition, yes, no) ((condition) != 0 ? (double)(yes) : (double)(no))
+#define power(base, exponent) gpunn__power(base, exponent)
+#define nadam_product(power, decay, step) gpunn__nadam_product(power, decay, step)
+#define min(p, q) fmin(p, q)
+#define GPUNN__NUMBER(kind, key, usual) const double key = *setting++; (void)key;
+#define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
+#define GPUNN__ONCE(name, value) const double name = (value); *once++ = (float)name;
+#define GPUNN__X(ENUM, name, settings, states, numbers, ...)                                                                   \
+    template <> __device__ __forceinline__ void gpunn__once<GPUNN_UPDATE_##ENUM>(const double *setting, double step, float *once)\
+    {                                                                                                                          \
+        settings                                                                                                               \
+        numbers                                                                                                                \
+        (void)step, (void)once;                                                                                                \
+    }
+#define GPUNN__TRUST(ENUM, name, settings, states, numbers, step, move, trust)                                                 \
+    GPUNN__X(ENUM, name, settings, states, numbers, )                                                                          \
+    template <> __device__ __forceinline__ double gpunn__ratio<GPUNN_UPDATE_##ENUM>(const double *setting, double norms)       \
+    {                                                                                                                          \
+        settings                                                                                                               \
+        return trust;                                                                                                          \
+    }
+GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, , GPUNN__ONCE)
+#undef where
+#undef power
+#undef nadam_product
+#undef min
+#undef GPUNN__NUMBER
+#undef GPUNN__ONCE
+#undef GPUNN__X
+#undef GPUNN__TRUST
+
+/* The columns states, step and move: how many states there may be, and what becomes of one element. */
+template <int KIND> struct gpunn__rule;
+#define where(condition, yes, no) ((condition) != 0 ? (float)(yes) : (float)(no))
+#define sqrt(x) sqrtf(x)
+#define max(p, q) gpunn__float_max(p, q)
+#define abs(p) fabsf(p)
+#define GPUNN__NUMBER(kind, key, usual) const float key = *setting++; (void)key;
+#define GPUNN__STATE(setting) +1
+#define GPUNN__ONCE(name, value) const float name = *once++; (void)name;
+#define GPUNN__STEP(states, settings, numbers, text)                                                                           \
+    static constexpr int STATES = 0 states;                                                                                    \
+    static __device__ __forceinline__ void step(const float *setting, const float *once, float &p, float g, float &s0, float &s1,\
+                                                float &s2)                                                                     \
+    {                                                                                                                          \
+        settings                                                                                                               \
+        numbers                                                                                                                \
+        text                                                                                                                   \
+        (void)once, (void)p, (void)s0, (void)s1, (void)s2;                                                                     \
+    }
+#define GPUNN__X(ENUM, name, settings, states, numbers, text)                                                                  \
+    template <> struct gpunn__rule<GPUNN_UPDATE_##ENUM> { GPUNN__STEP(states, settings, numbers, text) };
+#define GPUNN__TRUST(ENUM, name, settings, states, numbers, text, direction, ratio)                                            \
+    template <> struct gpunn__rule<GPUNN_UPDATE_##ENUM> {                                                                      \
+        GPUNN__STEP(states, settings, numbers, text)                                                                           \
+        static __device__ __forceinline__ float move(const float *setting, const float *once, float p, float s0, float s1, float s2)\
+        {                                                                                                                      \
+            settings                                                                                                           \
+            numbers                                                                                                            \
+            (void)s2;                                                                                                          \
+            return direction;                                                                                                  \
+        }                                                                                                                      \
+    };
+GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, GPUNN__ONCE)
+#undef where
+#undef sqrt
+#undef max
+#undef abs
+#undef GPUNN__NUMBER
+#undef GPUNN__FLAG
+#undef GPUNN__STATE
+#undef GPUNN__ONCE
+#undef GPUNN__STEP
+#undef GPUNN__X
+#undef GPUNN__TRUST
+/* clang-format on */
 
 /* Keeps the first value that was not finite until the host takes it, which looks at bad[0] first. */
 __device__ __forceinline__ void gpunn__note_bad(uint64_t *bad, float value, uint64_t what)
@@ -10259,54 +10333,14 @@ __device__ __forceinline__ double gpunn__partials_sum(const double *partials, in
     return gpunn__block_reduce(sum, gpunn__add());
 }
 
-/* NAdam's product of beta1 (1 - 0.96^(i decay) / 2) for i = 1 to step, as in gpunn.h. power: beta1^step. */
-__device__ double gpunn__nadam_product(double power1, double decay, double step)
-{
-    double less = -expm1(decay * log(0.96)), all_less = -expm1(step * decay * log(0.96));
-    double power = 1, all_power = 1, below = 0, all_below = 0, half = 1, sum = 0;
-    for (int k = 1; k <= 48; k++) {
-        below += power * less;
-        all_below += all_power * all_less;
-        power *= 1 - less;
-        all_power *= 1 - all_less;
-        half /= 2;
-        sum += half / k * power * (less > 0 ? all_below / below : step);
-    }
-    return power1 * exp(-sum);
-}
-
-/* What kinds with beta1 and beta2 have beside plain rates; formulas as gpunn__update_decide's in gpunn.h. */
-__device__ void gpunn__decide_moments(const gpunn__update_job &job, int64_t step, double rate, gpunn_update_numbers *numbers)
-{
-    double power1 = job.beta1, power2 = job.beta2, at = (double)step;
-    gpunn__update_powers(&power1, &power2, step);
-    if (job.u.kind == GPUNN_UPDATE_NADAM) {
-        double product = gpunn__nadam_product(power1, job.momentum_decay, at);
-        double share = job.beta1 * (1 - 0.5 * pow(0.96, at * job.momentum_decay));
-        double next = job.beta1 * (1 - 0.5 * pow(0.96, (at + 1) * job.momentum_decay));
-        numbers->lead = (float)(rate * (1 - share) / (1 - product));
-        rate *= next / (1 - product * next);
-    } else if (job.u.kind == GPUNN_UPDATE_LAMB)
-        numbers->lead = (float)(1 / (1 - power1));
-    else
-        rate /= 1 - power1;
-    if (job.u.kind == GPUNN_UPDATE_RADAM) {
-        double most = 2 / (1 - job.beta2) - 1, now = most - 2 * at * power2 / (1 - power2);
-        numbers->root_scale = now > 5 ? 1 : 0;
-        if (now > 5) rate *= sqrt((1 - power2) * (now - 4) * (now - 2) * most / ((most - 4) * (most - 2) * now));
-    } else if (job.u.kind != GPUNN_UPDATE_ADAMAX)
-        numbers->root_scale = (float)(1 / sqrt(1 - power2));
-    numbers->rate = (float)rate;
-}
-
-/* By one thread. squares: sum of the squares of all gradients. */
-__device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &job, double squares, gpunn_update_numbers *numbers)
+/* By one thread, all but the numbers of the kind's row; lr and step are for those. squares: of all gradients, their sum. */
+__device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &job, double squares, gpunn_update_numbers *numbers,
+                                                     double *setting, double *at)
 {
     const gpunn_update &u = job.u;
     bool                reports = job.index == 0 && blockIdx.x == 0;
     float               loss = job.loss ? *job.loss : 0, unscale = job.loss_scale ? 1 / job.loss_scale[0] : 1, clip = 1;
     int64_t             step = job.state->update_step[job.index] - (job.loss_scale ? (int64_t)job.loss_scale[2] : 0);
-    double              rate = (double)job.state->lr[job.index];
     numbers->go = false;
     if (!(loss - loss == 0)) {
         if (reports) gpunn__note_bad(job.bad, loss, job.state->step);
@@ -10320,174 +10354,146 @@ __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &jo
         double ratio = (double)job.clip_norm / (sqrt(squares) * (double)unscale + 1e-6);
         if (ratio < 1) clip = (float)ratio;
     }
-    if (step < 1) step = 1;
     numbers->go = true;
-    numbers->first = step == 1;
-    numbers->scale = (u.maximize ? -u.gradient_scale : u.gradient_scale) * clip * unscale;
-    numbers->shrink = gpunn__decays_apart(u) ? (float)(1 - rate * (double)u.weight_decay) : 1;
-    numbers->lead = 0;
-    numbers->root_scale = 1;
-    if (u.kind == GPUNN_UPDATE_ADAGRAD) rate /= 1 + (double)(step - 1) * (double)u.lr_decay;
-    numbers->rate = (float)rate;
-    if (job.moments) gpunn__decide_moments(job, step, rate, numbers);
+    numbers->scale = u.kind == GPUNN_UPDATE_AVERAGE ? 1 : u.gradient_scale * clip * unscale;
+    numbers->lr = job.state->lr[job.index];
+    for (int i = 0; i < GPUNN_SETTINGS; i++) setting[i] = i ? job.setting[i] : (double)numbers->lr;
+    *at = (double)(step < 1 ? 1 : step);
+}
+
+/* What is too much work for every block, besides updates of more than one kernel: a kernel before decides. */
+__host__ __device__ constexpr bool gpunn__decided_apart(int kind)
+{
+    return kind == GPUNN_UPDATE_NADAM;
 }
 
 /* The numbers of an update, the same in every thread of every block. */
-__device__ __forceinline__ gpunn_update_numbers gpunn__update_numbers(const gpunn__update_job &job)
+template <int KIND> __device__ __forceinline__ gpunn_update_numbers gpunn__update_numbers(const gpunn__update_job &job)
 {
     __shared__ gpunn_update_numbers shared;
-    if (job.numbers) return *job.numbers;
+    if (gpunn__decided_apart(KIND)) return *job.numbers;
     double squares = job.partial_count > 0 ? gpunn__partials_sum(job.partials, job.partial_count) : 0;
-    if (threadIdx.x == 0) gpunn__update_decide(job, squares, &shared);
+    if (threadIdx.x == 0) {
+        double setting[GPUNN_SETTINGS], step;
+        gpunn__update_decide(job, squares, &shared, setting, &step);
+        if (shared.go) gpunn__once<KIND>(setting, step, shared.once);
+    }
     __syncthreads();
     return shared;
 }
 
-/* KIND: GPUNN_UPDATE_ADAM for ADAMW too. */
-template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__update_kernel(const gpunn__update_job job)
+/* Decides for the kernels that follow. */
+static __global__ void gpunn__decide_kernel(const gpunn__update_job job, gpunn_update_numbers *numbers)
 {
     GPUNN__FOLLOW();
-    const gpunn_update_numbers k = gpunn__update_numbers(job);
-    const gpunn_update        &u = job.u;
-    if (!k.go) return;
-    const bool two = KIND == GPUNN_UPDATE_ADAM || KIND == GPUNN_UPDATE_ADAMAX || KIND == GPUNN_UPDATE_NADAM ||
-                     KIND == GPUNN_UPDATE_RADAM;
-    const float limit = u.gradient_limit > 0 ? u.gradient_limit : INFINITY;
-    const float decay = gpunn__decays_apart(u) ? 0 : u.weight_decay;
-    int64_t     i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
-    int64_t     step = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
-    for (; i < u.count; i += step) {
-        float p[8], g[8], s[8], t[8];
-        int   n = gpunn__pack_size(u.count, i);
-        gpunn__load_pack(u.gradient, GPUNN_F32, i, n, g);
-        gpunn__load_pack(u.parameter, GPUNN_F32, i, n, p);
-        if (KIND != GPUNN_UPDATE_SGD || (u.momentum != 0 && !k.first)) gpunn__load_pack(u.state[0], GPUNN_F32, i, n, s);
-        if (two) gpunn__load_pack(u.state[1], GPUNN_F32, i, n, t);
-#pragma unroll
-        for (int j = 0; j < GPUNN__PACK; j++) {
-            float v = g[j] * k.scale;
-            v = v > limit ? limit : v < -limit ? -limit : v;
-            g[j] = v + decay * p[j];
-        }
-        if (KIND == GPUNN_UPDATE_SGD) { /* m = momentum * m + (1 - dampening) * g, at first m = g */
-#pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++) {
-                float move = g[j];
-                if (u.momentum != 0) {
-                    s[j] = k.first ? g[j] : u.momentum * s[j] + job.take1 * g[j];
-                    move = u.nesterov ? g[j] + u.momentum * s[j] : s[j];
-                }
-                p[j] -= k.rate * move;
-            }
-            if (u.momentum != 0) gpunn__store_pack(u.state[0], GPUNN_F32, i, n, false, s);
-        } else if (two) {
-#pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++) {
-                s[j] = u.beta1 * s[j] + job.take1 * g[j];
-                if (KIND == GPUNN_UPDATE_ADAMAX) {
-                    float before = u.beta2 * t[j], now = fabsf(g[j]) + u.eps;
-                    t[j] = before > now ? before : now;
-                    p[j] -= k.rate * (s[j] / t[j]);
-                    continue;
-                }
-                t[j] = u.beta2 * t[j] + job.take2 * g[j] * g[j];
-                float root = sqrtf(t[j]);
-                if (KIND == GPUNN_UPDATE_ADAM)
-                    p[j] = p[j] * k.shrink - k.rate * (s[j] / (root * k.root_scale + u.eps));
-                else if (KIND == GPUNN_UPDATE_NADAM)
-                    p[j] = p[j] * k.shrink - (k.lead * g[j] + k.rate * s[j]) / (root * k.root_scale + u.eps);
-                else
-                    p[j] = p[j] * k.shrink - k.rate * (k.root_scale > 0 ? s[j] / (root + u.eps) : s[j]);
-            }
-            gpunn__store_pack(u.state[0], GPUNN_F32, i, n, false, s);
-            gpunn__store_pack(u.state[1], GPUNN_F32, i, n, false, t);
-        } else if (KIND == GPUNN_UPDATE_LION) {
-#pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++) {
-                float way = u.beta1 * s[j] + job.take1 * g[j];
-                p[j] = p[j] * k.shrink - k.rate * (way > 0 ? 1 : way < 0 ? -1 : way);
-                s[j] = u.beta2 * s[j] + job.take2 * g[j];
-            }
-            gpunn__store_pack(u.state[0], GPUNN_F32, i, n, false, s);
-        } else if (KIND == GPUNN_UPDATE_ADAGRAD) {
-#pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++) {
-                s[j] += g[j] * g[j];
-                p[j] -= k.rate * (g[j] / (sqrtf(s[j]) + u.eps));
-            }
-            gpunn__store_pack(u.state[0], GPUNN_F32, i, n, false, s);
-        } else { /* g becomes the step */
-#pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++) s[j] = u.alpha * s[j] + job.take2 * g[j] * g[j];
-#pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++) t[j] = s[j];
-            gpunn__store_pack(u.state[0], GPUNN_F32, i, n, false, s);
-            if (u.centered) {
-                gpunn__load_pack(u.state[2], GPUNN_F32, i, n, s);
-#pragma unroll
-                for (int j = 0; j < GPUNN__PACK; j++) {
-                    s[j] += job.take2 * (g[j] - s[j]);
-                    t[j] -= s[j] * s[j];
-                }
-                gpunn__store_pack(u.state[2], GPUNN_F32, i, n, false, s);
-            }
-#pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++) g[j] /= sqrtf(t[j]) + u.eps;
-            if (u.momentum != 0) {
-                gpunn__load_pack(u.state[1], GPUNN_F32, i, n, s);
-#pragma unroll
-                for (int j = 0; j < GPUNN__PACK; j++) s[j] = g[j] += u.momentum * s[j];
-                gpunn__store_pack(u.state[1], GPUNN_F32, i, n, false, s);
-            }
-#pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++) p[j] -= k.rate * g[j];
-        }
-        if (u.half) {
-#pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++) g[j] = p[j];
-            gpunn__store_pack(u.half, u.half_dtype, i, n, false, g);
-        }
-        gpunn__store_pack(u.parameter, GPUNN_F32, i, n, false, p);
+    double squares = job.partial_count > 0 ? gpunn__partials_sum(job.partials, job.partial_count) : 0, setting[GPUNN_SETTINGS],
+           step;
+    if (threadIdx.x > 0) return;
+    gpunn__update_decide(job, squares, numbers, setting, &step);
+    if (!numbers->go) return;
+    switch (job.u.kind) {
+#define GPUNN__X(ENUM, ...) \
+    case GPUNN_UPDATE_##ENUM: gpunn__once<GPUNN_UPDATE_##ENUM>(setting, step, numbers->once); break;
+        GPUNN_UPDATES(GPUNN__X, GPUNN__X, , , , )
+#undef GPUNN__X
+    default: break;
     }
 }
 
-/* LAMB's step of element j before the rate: AdamW's, with both bias corrections, plus decay. */
-__device__ __forceinline__ float gpunn__lamb_move(const gpunn_update &u, const gpunn_update_numbers &k, float p, float m, float v)
+/* The elements that a thread works on at once. */
+struct gpunn__elements {
+    float p[8], g[8], s[3][8];
+    int   n;
+};
+
+/* States that are not there are 0. */
+template <int KIND>
+__device__ __forceinline__ void gpunn__elements_load(gpunn__elements *e, const gpunn_update &u, float scale, int64_t i)
 {
-    return m * k.lead / (sqrtf(v) * k.root_scale + u.eps) + u.weight_decay * p;
+    const float limit = u.gradient_limit > 0 ? u.gradient_limit : INFINITY;
+    e->n = gpunn__pack_size(u.count, i);
+    gpunn__load_pack(u.gradient, GPUNN_F32, i, e->n, e->g);
+    gpunn__load_pack(u.parameter, GPUNN_F32, i, e->n, e->p);
+#pragma unroll
+    for (int k = 0; k < gpunn__rule<KIND>::STATES; k++) {
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) e->s[k][j] = 0;
+        if (u.state[k]) gpunn__load_pack(u.state[k], GPUNN_F32, i, e->n, e->s[k]);
+    }
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) {
+        const float g = e->g[j] * scale;
+        e->g[j] = g > limit ? limit : g < -limit ? -limit : g;
+    }
 }
 
-/* Moments; block i leaves its part of both norms in sums[2 i] and sums[2 i + 1]. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__lamb_moments_kernel(const gpunn__update_job job)
+template <int KIND> __device__ __forceinline__ void gpunn__states_store(gpunn__elements *e, const gpunn_update &u, int64_t i)
+{
+#pragma unroll
+    for (int k = 0; k < gpunn__rule<KIND>::STATES; k++)
+        if (u.state[k]) gpunn__store_pack(u.state[k], GPUNN_F32, i, e->n, false, e->s[k]);
+}
+
+__device__ __forceinline__ void gpunn__parameters_store(gpunn__elements *e, const gpunn_update &u, int64_t i)
+{
+    if (u.half) {
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) e->g[j] = e->p[j];
+        gpunn__store_pack(u.half, u.half_dtype, i, e->n, false, e->g);
+    }
+    gpunn__store_pack(u.parameter, GPUNN_F32, i, e->n, false, e->p);
+}
+
+/* An update's settings, with the lr of this run. */
+struct gpunn__settings {
+    float                      value[GPUNN_SETTINGS];
+    __device__ __forceinline__ gpunn__settings(const gpunn_update &u, float lr)
+    {
+#pragma unroll
+        for (int i = 0; i < GPUNN_SETTINGS; i++) value[i] = i ? u.setting[i] : lr;
+    }
+};
+
+template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__update_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
-    const gpunn_update_numbers k = gpunn__update_numbers(job);
-    const gpunn_update        &u = job.u;
-    const float                limit = u.gradient_limit > 0 ? u.gradient_limit : INFINITY;
+    const gpunn_update_numbers k = gpunn__update_numbers<KIND>(job);
+    const gpunn__settings      setting(job.u, k.lr);
+    int64_t                    i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    if (!k.go) return;
+    for (; i < job.u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        gpunn__elements e;
+        gpunn__elements_load<KIND>(&e, job.u, k.scale, i);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++)
+            gpunn__rule<KIND>::step(setting.value, k.once, e.p[j], e.g[j], e.s[0][j], e.s[1][j], e.s[2][j]);
+        gpunn__states_store<KIND>(&e, job.u, i);
+        gpunn__parameters_store(&e, job.u, i);
+    }
+}
+
+/* A trust ratio's states and norms: block i leaves its part of both in sums[2 i] and sums[2 i + 1]. */
+template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norms_kernel(const gpunn__update_job job)
+{
+    GPUNN__FOLLOW();
+    const gpunn_update_numbers k = *job.numbers;
+    const gpunn__settings      setting(job.u, k.lr);
     double                     squares = 0, moves = 0;
     int64_t                    i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
     if (!k.go) return;
-    for (; i < u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
-        float p[8], g[8], m[8], v[8];
-        int   n = gpunn__pack_size(u.count, i);
-        gpunn__load_pack(u.gradient, GPUNN_F32, i, n, g);
-        gpunn__load_pack(u.parameter, GPUNN_F32, i, n, p);
-        gpunn__load_pack(u.state[0], GPUNN_F32, i, n, m);
-        gpunn__load_pack(u.state[1], GPUNN_F32, i, n, v);
+    for (; i < job.u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        gpunn__elements e;
+        gpunn__elements_load<KIND>(&e, job.u, k.scale, i);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) {
-            float at = g[j] * k.scale;
-            at = at > limit ? limit : at < -limit ? -limit : at;
-            m[j] = u.beta1 * m[j] + job.take1 * at;
-            v[j] = u.beta2 * v[j] + job.take2 * at * at;
-            float move = gpunn__lamb_move(u, k, p[j], m[j], v[j]);
-            if (j < n) {
-                squares += (double)p[j] * (double)p[j];
+            gpunn__rule<KIND>::step(setting.value, k.once, e.p[j], e.g[j], e.s[0][j], e.s[1][j], e.s[2][j]);
+            const float move = gpunn__rule<KIND>::move(setting.value, k.once, e.p[j], e.s[0][j], e.s[1][j], e.s[2][j]);
+            if (j < e.n) {
+                squares += (double)e.p[j] * (double)e.p[j];
                 moves += (double)move * (double)move;
             }
         }
-        gpunn__store_pack(u.state[0], GPUNN_F32, i, n, false, m);
-        gpunn__store_pack(u.state[1], GPUNN_F32, i, n, false, v);
+        gpunn__states_store<KIND>(&e, job.u, i);
     }
     squares = gpunn__block_reduce(squares, gpunn__add());
     moves = gpunn__block_reduce(moves, gpunn__add());
@@ -10497,12 +10503,14 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__lamb_moments_ker
     }
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__lamb_step_kernel(const gpunn__update_job job)
+/* And its step. */
+template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__trust_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
     const gpunn_update_numbers k = *job.numbers;
-    const gpunn_update        &u = job.u;
-    double                     squares = 0, moves = 0, ratio = 1;
+    const gpunn__settings      setting(job.u, k.lr);
+    double                     squares = 0, moves = 0;
+    int64_t                    i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
     if (!k.go) return;
     for (int at = (int)threadIdx.x; at < job.sum_count; at += (int)blockDim.x) {
         squares += job.sums[2 * at];
@@ -10510,53 +10518,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__lamb_step_kernel
     }
     squares = gpunn__block_reduce(squares, gpunn__add());
     moves = gpunn__block_reduce(moves, gpunn__add());
-    if (u.weight_decay != 0 || u.always_adapt) {
-        if (squares > 0 && moves > 0) ratio = sqrt(squares / moves);
-        if (u.trust_clip > 0 && ratio > (double)u.trust_clip) ratio = (double)u.trust_clip;
-    }
-    const float rate = (float)((double)k.rate * ratio);
-    int64_t     i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
-    for (; i < u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
-        float p[8], m[8], v[8];
-        int   n = gpunn__pack_size(u.count, i);
-        gpunn__load_pack(u.parameter, GPUNN_F32, i, n, p);
-        gpunn__load_pack(u.state[0], GPUNN_F32, i, n, m);
-        gpunn__load_pack(u.state[1], GPUNN_F32, i, n, v);
+    const double norms = squares > 0 && moves > 0 ? sqrt(squares / moves) : 1;
+    const float  rate = (float)((double)k.lr * gpunn__ratio<KIND>(job.setting, norms));
+    for (; i < job.u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        gpunn__elements e;
+        gpunn__elements_load<KIND>(&e, job.u, k.scale, i);
 #pragma unroll
-        for (int j = 0; j < GPUNN__PACK; j++) p[j] -= rate * gpunn__lamb_move(u, k, p[j], m[j], v[j]);
-        if (u.half) {
-#pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++) m[j] = p[j];
-            gpunn__store_pack(u.half, u.half_dtype, i, n, false, m);
-        }
-        gpunn__store_pack(u.parameter, GPUNN_F32, i, n, false, p);
+        for (int j = 0; j < GPUNN__PACK; j++)
+            e.p[j] -= rate * gpunn__rule<KIND>::move(setting.value, k.once, e.p[j], e.s[0][j], e.s[1][j], e.s[2][j]);
+        gpunn__parameters_store(&e, job.u, i);
     }
-}
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__average_kernel(const gpunn__update_job job)
-{
-    GPUNN__FOLLOW();
-    const gpunn_update_numbers k = gpunn__update_numbers(job);
-    const gpunn_update        &u = job.u;
-    int64_t                    i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
-    if (!k.go) return;
-    for (; i < u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
-        float p[8], g[8];
-        int   n = gpunn__pack_size(u.count, i);
-        gpunn__load_pack(u.gradient, GPUNN_F32, i, n, g);
-        gpunn__load_pack(u.parameter, GPUNN_F32, i, n, p);
-#pragma unroll
-        for (int j = 0; j < GPUNN__PACK; j++) p[j] = k.first ? g[j] : p[j] + k.rate * (g[j] - p[j]);
-        gpunn__store_pack(u.parameter, GPUNN_F32, i, n, false, p);
-    }
-}
-
-/* Decides for the kernels that follow: generated ones, and where deciding is no small work. */
-static __global__ void gpunn__decide_kernel(const gpunn__update_job job, gpunn_update_numbers *numbers)
-{
-    GPUNN__FOLLOW();
-    double squares = job.partial_count > 0 ? gpunn__partials_sum(job.partials, job.partial_count) : 0;
-    if (threadIdx.x == 0) gpunn__update_decide(job, squares, numbers);
 }
 
 /* Block i leaves the sum of the squares of what it read in partials[i]. */
@@ -10623,10 +10594,11 @@ static int gpunn__squares_blocks(int64_t count, int64_t total, int ranges)
     return (int)(wanted < most ? wanted : most);
 }
 
-/* The decimal that was meant by a float: 1 - 0.999f is 1e-5 off the 1 - 0.999 that torch computes. */
-static double gpunn__decimal(float value)
+/* The number that was meant, as in gpunn.h: 0.9999f is off by 3e-8, which its powers multiply. */
+static double gpunn__as_written(float value)
 {
-    return floor((double)value * 1e7 + 0.5) / 1e7;
+    double rounded = floor((double)value * 1e7 + 0.5) / 1e7;
+    return (float)rounded == value ? rounded : (double)value;
 }
 
 /* A generated update needs a launch before it that decides; of fewer parameters it does not make up for that. */
@@ -10635,42 +10607,33 @@ static double gpunn__decimal(float value)
 static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_job *job)
 {
     const gpunn_update *u = &job->u;
-    bool                betas = u->kind == GPUNN_UPDATE_ADAM || u->kind == GPUNN_UPDATE_ADAMW ||
-                 (u->kind >= GPUNN_UPDATE_ADAMAX && u->kind != GPUNN_UPDATE_AVERAGE);
-    job->moments = betas && u->kind != GPUNN_UPDATE_LION;
-    job->beta1 = gpunn__decimal(u->beta1);
-    job->beta2 = gpunn__decimal(u->beta2);
-    job->momentum_decay = gpunn__decimal(u->momentum_decay);
-    job->take1 = (float)(1 - (betas ? job->beta1 : gpunn__decimal(u->dampening)));
-    job->take2 = (float)(1 - (betas ? job->beta2 : gpunn__decimal(u->alpha)));
-    job->numbers = NULL;
-    const bool fused = u->fused_launch && u->count > (int64_t)GPUNN__FUSED_UPDATE;
-    if (fused || u->kind == GPUNN_UPDATE_NADAM || u->kind == GPUNN_UPDATE_LAMB) {
-        gpunn_update_numbers *numbers = &cuda->state->numbers[job->index];
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__decide_kernel, 1, GPUNN__THREADS, *job, numbers));
-        job->numbers = numbers;
+    const bool          fused = u->fused_launch && u->count > (int64_t)GPUNN__FUSED_UPDATE;
+    bool                apart = fused || gpunn__decided_apart(u->kind);
+    unsigned            blocks = gpunn__blocks(cuda, u->count, GPUNN__PACK);
+#define GPUNN__X(ENUM, ...) apart = apart || u->kind == GPUNN_UPDATE_##ENUM;
+    GPUNN_TRUST_OPTIMIZERS(GPUNN__X, , , , )
+#undef GPUNN__X
+    for (int i = 0; i < GPUNN_SETTINGS; i++) job->setting[i] = gpunn__as_written(u->setting[i]);
+    if (apart) {
+        job->numbers = &cuda->state->numbers[job->index];
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__decide_kernel, 1, GPUNN__THREADS, *job, job->numbers));
     }
     if (fused) return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, job->numbers, cuda->stream), "a generated update");
-    unsigned blocks = gpunn__blocks(cuda, u->count, GPUNN__PACK);
+    job->sums = cuda->partials + GPUNN__PARTIALS;
+    job->sum_count = blocks < GPUNN__TRUST_BLOCKS ? (int)blocks : (int)GPUNN__TRUST_BLOCKS;
     switch (u->kind) {
-    case GPUNN_UPDATE_ADAM:
-    case GPUNN_UPDATE_ADAMW: return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_ADAM>), blocks, GPUNN__THREADS, *job);
-    case GPUNN_UPDATE_RMSPROP:
-        return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_RMSPROP>), blocks, GPUNN__THREADS, *job);
-    case GPUNN_UPDATE_ADAGRAD:
-        return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_ADAGRAD>), blocks, GPUNN__THREADS, *job);
-    case GPUNN_UPDATE_ADAMAX:
-        return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_ADAMAX>), blocks, GPUNN__THREADS, *job);
-    case GPUNN_UPDATE_NADAM: return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_NADAM>), blocks, GPUNN__THREADS, *job);
-    case GPUNN_UPDATE_RADAM: return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_RADAM>), blocks, GPUNN__THREADS, *job);
-    case GPUNN_UPDATE_LION: return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_LION>), blocks, GPUNN__THREADS, *job);
-    case GPUNN_UPDATE_LAMB:
-        job->sums = cuda->partials + GPUNN__PARTIALS;
-        job->sum_count = blocks < GPUNN__LAMB_BLOCKS ? (int)blocks : (int)GPUNN__LAMB_BLOCKS;
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__lamb_moments_kernel, (unsigned)job->sum_count, GPUNN__THREADS, *job));
-        return GPUNN__LAUNCH(cuda, gpunn__lamb_step_kernel, blocks, GPUNN__THREADS, *job);
-    case GPUNN_UPDATE_AVERAGE: return GPUNN__LAUNCH(cuda, gpunn__average_kernel, blocks, GPUNN__THREADS, *job);
-    default: return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_SGD>), blocks, GPUNN__THREADS, *job);
+#define GPUNN__X(ENUM, ...)   \
+    case GPUNN_UPDATE_##ENUM: \
+        return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_##ENUM>), blocks, GPUNN__THREADS, *job);
+#define GPUNN__TRUST(ENUM, ...)                                                                                               \
+    case GPUNN_UPDATE_##ENUM:                                                                                                 \
+        GPUNN__TRY(                                                                                                           \
+            GPUNN__LAUNCH(cuda, (gpunn__norms_kernel<GPUNN_UPDATE_##ENUM>), (unsigned)job->sum_count, GPUNN__THREADS, *job)); \
+        return GPUNN__LAUNCH(cuda, (gpunn__trust_kernel<GPUNN_UPDATE_##ENUM>), blocks, GPUNN__THREADS, *job);
+        GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, , , , )
+#undef GPUNN__X
+#undef GPUNN__TRUST
+    default: return GPUNN_OK;
     }
 }
 
@@ -10796,7 +10759,7 @@ static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run)
         int left = run->update_count - numbers.first;
         numbers.count = left < GPUNN__NUMBERS ? left : (int)GPUNN__NUMBERS;
         for (int i = 0; i < numbers.count; i++) {
-            numbers.lr[i] = run->updates[numbers.first + i].lr;
+            numbers.lr[i] = run->updates[numbers.first + i].setting[0];
             numbers.update_step[i] = run->updates[numbers.first + i].step;
         }
         if (numbers.first == 0 && gpunn__rounds_first(cuda, run)) {
@@ -10980,11 +10943,7 @@ static bool gpunn__update_same(const gpunn_update *a, const gpunn_update *b)
 {
     return a->kind == b->kind && a->count == b->count && a->parameter == b->parameter && a->state[0] == b->state[0] &&
            a->state[1] == b->state[1] && a->state[2] == b->state[2] && a->gradient == b->gradient && a->half == b->half &&
-           a->half_dtype == b->half_dtype && a->weight_decay == b->weight_decay && a->momentum == b->momentum &&
-           a->dampening == b->dampening && a->beta1 == b->beta1 && a->beta2 == b->beta2 && a->alpha == b->alpha &&
-           a->eps == b->eps && a->lr_decay == b->lr_decay && a->momentum_decay == b->momentum_decay &&
-           a->trust_clip == b->trust_clip && a->decoupled == b->decoupled && a->always_adapt == b->always_adapt &&
-           a->nesterov == b->nesterov && a->centered == b->centered && a->maximize == b->maximize &&
+           a->half_dtype == b->half_dtype && memcmp(a->setting + 1, b->setting + 1, sizeof a->setting - sizeof(float)) == 0 &&
            a->gradient_scale == b->gradient_scale && a->gradient_limit == b->gradient_limit && a->fused_launch == b->fused_launch;
 }
 

@@ -6,14 +6,14 @@ launch's loop), launch.c (a launch in slices and threads, and its finals), progr
 import hashlib
 import re
 
-from . import scalar, stamp, tables_c, template, update_c
+from . import scalar, stamp, tables_c, template, update
 from .program import SCALAR, WHOLE
 
 BLOCK = 1024   # elements of a map launch between two looks at narrow operands
 ROW = 4096     # longest row that is worked on in one piece
 SHORT = 64     # shorter runs of a narrow operand are laid out in a buffer
 LEAST = 16384  # elements of a slice
-ABI = 3
+ABI = 4
 C_TYPES = {"f32": "float", "bf16": "float", "f16": "float", "i64": "int64_t", "i32": "int32_t", "u8": "uint8_t",
            "bool": "uint8_t"}
 # Names that the templates and the lines below use, which no operand gets.
@@ -42,8 +42,9 @@ def _header(kernel_set, text_stamp):
                     functions += function.text.splitlines() + [""]
                 functions.pop()
             kernels += [""] + _Program(kernel_set, kernel, direction, program).text().splitlines()
-    for number, update in enumerate(kernel_set.updates):
-        kernels += [""] + update_c.emit(kernel_set, number, update).splitlines()
+    for number, one in enumerate(kernel_set.updates):
+        functions += ["", "/* %s */" % one["kind"]] + update.step(kernel_set, number).text.splitlines()
+        kernels += [""] + update.emit_c(kernel_set, number).splitlines()
     called = "\n".join(functions + kernels)
     values = {"name": name, "fn": upper + "_FN"}
     loops = template.needed(template.load("loops.h", name=name, NAME=upper, block=str(BLOCK), row=str(ROW)), called)
@@ -52,7 +53,7 @@ def _header(kernel_set, text_stamp):
         stamp=text_stamp,
         math_c=template.needed(template.load("math.h", **values), called + "\n".join(loops)),
         math_cuda=template.needed(template.load("math_cuda.h", **values), "\n".join(functions)),
-        roots="%s_roots(" % name in called, functions=functions[1:], loops=loops, kernels=kernels[1:],
+        functions=functions[1:], loops=loops, kernels=kernels[1:],
         tables=tables_c.emit(kernel_set))
 
 

@@ -11,10 +11,9 @@ The mathematics are the functions of scalar.py, which NAME_kernels.h holds; here
 """
 import re
 
-from . import emit_c, scalar, stamp, template
+from . import emit_c, scalar, stamp, template, update
 from .program import SCALAR, WHOLE
 from .schedule import BYTES, EmitError, operands, placed, power_of_2, shape_of, streams, unique  # noqa: F401
-from .update_cuda import emit_update
 
 DIRECTIONS = ("evaluation", "forward", "backward")
 TYPES = {"f32": "float", "bf16": "bf16", "f16": "f16", "i64": "int64_t", "i32": "int32_t", "u8": "uint8_t", "bool": "boolean"}
@@ -654,9 +653,9 @@ def emit_cuda(kernel_set):
             row.append("{%s, %s_workspace}" % (function, function))
         table.append("{%s}," % ", ".join(row))
     updates = ["%s_update%d" % (name, i) for i in range(len(kernel_set.updates))]
-    texts += [emit_update(function, update) for function, update in zip(updates, kernel_set.updates)]
+    texts += [update.emit_cuda(kernel_set, i) for i in range(len(updates))]
     return template.load(
         "file.cu", name=name, upper=name.upper(), opening=stamp.lines(kernel_set, name + "_kernels.cu"),
         stamp=emit_c.text_stamp(kernel_set),
         device=template.needed(template.load("device.cu"), "\n".join(texts)), kernels="\n".join(texts).splitlines(),
-        launches=table, updates=[update + "," for update in updates], has_kernels=bool(table), has_updates=bool(updates))
+        launches=table, updates=[one + "," for one in updates], has_kernels=bool(table), has_updates=bool(updates))

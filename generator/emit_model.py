@@ -6,7 +6,6 @@ from . import stamp, table
 from .floats import f32
 from .graph import BATCH, Graph
 from .partition import CONVOLUTIONS
-from .spec import schema
 
 WIDTH = 120
 _KEYWORDS = frozenset(
@@ -462,23 +461,9 @@ class _Emitter:
         given = self.model.optimizer
         if given is None:
             return []
-        part = schema()["$defs"]["optimizers"][given["type"]]["properties"]
-        defaults = {key: part[key].get("default", 0) for key in part}
-        defaults["beta1"], defaults["beta2"] = defaults.get("betas", (0, 0))
-        values = dict(given)
-        if "betas" in given:
-            values["beta1"], values["beta2"] = given["betas"]
-        order = {"sgd": "lr momentum dampening weight_decay nesterov maximize",
-                 "rmsprop": "lr alpha eps weight_decay momentum centered maximize",
-                 "adagrad": "lr eps lr_decay weight_decay initial_accumulator_value maximize",
-                 "nadam": "lr beta1 beta2 eps weight_decay momentum_decay decoupled_weight_decay maximize",
-                 "radam": "lr beta1 beta2 eps weight_decay decoupled_weight_decay maximize",
-                 "lamb": "lr beta1 beta2 eps weight_decay trust_clip always_adapt maximize",
-                 "lion": "lr beta1 beta2 weight_decay maximize"}
-        fields = _Fields()
-        for key in order.get(given["type"], "lr beta1 beta2 eps weight_decay maximize").split():
-            default = defaults.get(key, 0)
-            fields.add(key, values[key], False if isinstance(values[key], bool) else f32(default))
+        values, fields = dict(given, **dict(zip(("beta1", "beta2"), given.get("betas", ())))), _Fields()
+        for key, _, default in table.optimizers()[given["type"]].settings:
+            fields.add(key, values[key], default)
         lines = ["", "/* The spec's optimizer; NULL after an error. */",
                  "static inline gpunn_optimizer *%s_optimizer(gpunn_model *model)" % self.name, "{"]
         lines += wrapped("gpunn_optimizer *opt = gpunn_%s(%s);" % (given["type"], ", ".join(["model"] + fields.texts)))

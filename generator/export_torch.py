@@ -26,6 +26,8 @@ import sys
 import warnings
 from dataclasses import dataclass
 
+from . import table
+
 
 class Unsupported(Exception):
     """What gpunn cannot express; `problems` holds one text each."""
@@ -1980,26 +1982,24 @@ def tensors_of_state(root):
     return dict(list(root.named_buffers()) + list(root.state_dict(keep_vars=True).items()))
 
 
-OPTIMIZERS = {"SGD": "lr momentum dampening weight_decay nesterov maximize", "Adam": "lr betas eps weight_decay maximize",
-              "AdamW": "lr betas eps weight_decay maximize", "RMSprop": "lr alpha eps weight_decay momentum centered maximize",
-              "Adagrad": "lr lr_decay weight_decay initial_accumulator_value eps maximize",
-              "Adamax": "lr betas eps weight_decay maximize",
-              "NAdam": "lr betas eps weight_decay momentum_decay decoupled_weight_decay maximize",
-              "RAdam": "lr betas eps weight_decay decoupled_weight_decay maximize"}
-
-
 def optimizer_json(optimizer):
     """The spec's optimizer: a dictionary is taken as it is, a torch.optim.Optimizer translated."""
     if isinstance(optimizer, dict):
         return optimizer
-    kind = type(optimizer).__name__
-    if kind not in OPTIMIZERS:
-        raise ValueError(f"optimizer is a {kind}; use one of {', '.join(OPTIMIZERS)}")
+    import torch
+    kind, rows = type(optimizer).__name__, table.optimizers()
+    names = {name.lower(): name for name, one in vars(torch.optim).items() if isinstance(one, type)}
+    known = [names[row] for row in rows if row in names]
+    if kind not in known:
+        raise ValueError(f"optimizer is a {kind}; use one of {', '.join(known)}")
     groups = [{key: x for key, x in group.items() if key != "params"} for group in optimizer.param_groups]
     if any(group != groups[0] for group in groups) or groups[0].get("amsgrad"):
         raise ValueError("the optimizer's groups differ, or amsgrad is set; give it the same settings for all parameters")
     result = {"type": kind.lower()}
-    for key in OPTIMIZERS[kind].split():
+    for key, *_ in rows[kind.lower()].settings:
+        if key == "beta2":
+            continue
+        key = "betas" if key == "beta1" else key
         x = groups[0][key]
         if x != optimizer.defaults[key] or key in ("lr", "momentum_decay") or x:
             result[key] = list(x) if isinstance(x, tuple) else x

@@ -521,18 +521,13 @@ def instances(division, kernels):
 
 
 def updates(model):
-    """The fields of gpunn_update that an update kernel has as literals; none for lamb, whose norms take two passes."""
+    """Kind, settings and half_dtype of a model's update; none where a trust ratio's norms take two passes."""
     given = model.optimizer
-    if given is None or given["type"] == "lamb":
+    if given is None or table.optimizers()[given["type"]].trusts:
         return ()
-    beta1, beta2 = given.get("betas", (0.0, 0.0))
     half = model.precision if model.precision in ("bf16", "f16") else "f32"
-    fields = {"kind": given["type"], "momentum": given.get("momentum", 0.0), "dampening": given.get("dampening", 0.0),
-              "beta1": beta1, "beta2": beta2, "alpha": given.get("alpha", 0.0), "eps": given.get("eps", 0.0),
-              "nesterov": given.get("nesterov", False), "centered": given.get("centered", False),
-              "maximize": given.get("maximize", False), "decoupled": given.get("decoupled_weight_decay", False),
-              "half_dtype": half}
-    return (fields,)
+    betas = zip(("beta1", "beta2"), given.get("betas", ()))
+    return (dict(given, **dict(betas), kind=given["type"], half_dtype=half),)
 
 
 def partition(model, name=None, command=""):

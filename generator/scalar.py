@@ -255,6 +255,11 @@ def functions(prefix, launch, fast=False):
     return tuple(family(prefix, launch, fast)) + tuple(_finals(prefix, launch))
 
 
+def function(set_name, name, results):
+    """One that computes the results, [(name, kind, key, node)], from loads alone: (name, parameters, results, text)."""
+    return _Writer(set_name, False, {}).write(name, results)
+
+
 def _set_name(prefix):
     return prefix.rsplit("_", 3)[0]
 

@@ -1,9 +1,10 @@
-"""Writes what gpunn.h's tables tell into model.schema.json: python3 -m generator.schema. The kinds of values, the frame of a spec
-and the optimizers stand there by hand, the ops and what they take do not."""
+"""Writes what gpunn.h's tables tell into model.schema.json: python3 -m generator.schema. The kinds of values and the
+frame of a spec stand there by hand, the ops and the optimizers with what they take do not."""
 import json
 import os
 
 from . import table
+from .floats import f32
 
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "model.schema.json")
 WIDTH = 128
@@ -12,7 +13,7 @@ _WORDS = {1: "one", 2: "two", 3: "three", 4: "four", "MANY": "many"}
 _OPERANDS = {"scaled_dot_product_attention": "three_or_one", "expr": "arguments"}
 # Definitions of the schema by kind, where they are not called so; their first word is what a default of 0 means.
 _KINDS = {"CELLS": "odd_window", "AXIS": "integer", "END": "index", "SIZES": "sizes", "FACTORS": "factors", "UNLESS": "flag",
-          "NO_BIAS": "flag_or_reference", "RESULT": "shape"}
+          "NO_BIAS": "flag_or_reference", "RESULT": "shape", "SHARE": "fraction"}
 _EMPTY = {"INIT": {"kind": "zeros", "a": 0, "b": 0}, "CONSTS": {}}
 _NAMES = {"LAYER": "layer_name", "STACK": "stack_name"}
 _SETTINGS = {
@@ -70,10 +71,24 @@ def elementwise(op):
     return entry({"const": op.name}, "OP", _WORDS[op.arity], arguments, [], "Elementwise.")
 
 
+def optimizer(row):
+    """The schema of "optimizer" of one type."""
+    properties, betas = {"type": {"const": row.name}}, []
+    for key, kind, default in row.settings:
+        default = default if kind == "FLAG" else short(default)
+        part = {"SIZE": "scale", "SHARE": "share", "ANY": "number", "FLAG": "flag"}[kind]
+        if key in ("beta1", "beta2"):
+            betas.append(default)
+            key, part, default = "betas", "betas", betas
+        properties[key] = {"$ref": "#/$defs/" + part, "default": default}
+    return {"type": "object", "required": ["type"], "additionalProperties": False, "properties": properties}
+
+
 def short(value):
-    """A float32 as people write it."""
-    value = float("%.7g" % value)
-    return int(value) if value == int(value) else value
+    """The shortest decimal that is this float."""
+    texts = ("%.*g" % (digits, value) for digits in range(1, 18))
+    number = next(float(text) for text in texts if f32(float(text)) == value)
+    return int(number) if number == int(number) else number
 
 
 def ops(definitions):
@@ -87,10 +102,12 @@ def ops(definitions):
 
 
 def complete(root):
-    """A schema with the ops of the tables in place of its own."""
+    """A schema with the ops and optimizers of the tables in place of its own."""
     definitions = dict(root["$defs"])
     definitions["ops"] = ops(definitions)
     definitions["tensor"] = {"oneOf": [{"$ref": "#/$defs/ops/" + name} for name in definitions["ops"]]}
+    definitions["optimizers"] = {row.name: optimizer(row) for row in table.optimizers().values()}
+    definitions["optimizer"] = {"oneOf": [{"$ref": "#/$defs/optimizers/" + name} for name in definitions["optimizers"]]}
     return dict(root, **{"$defs": definitions})
 
 

@@ -50,6 +50,12 @@ def ops():
     return result
 
 
+@lru_cache(maxsize=None)
+def optimizers():
+    """The schema of "optimizer" by type."""
+    return schema()["$defs"]["optimizers"]
+
+
 def nearest(word, words):
     found = difflib.get_close_matches(word, words, 1) if len(word) <= 64 else ()
     return "; did you mean '%s'?" % found[0] if found else ""
@@ -310,7 +316,7 @@ class _Loader:
         if "optimizer" not in root:
             return None
         given = root["optimizer"]
-        part = self.variant(given, root.value_at["optimizer"], "type", schema()["$defs"]["optimizers"], "the optimizer")
+        part = self.variant(given, root.value_at["optimizer"], "type", optimizers(), "the optimizer")
         values = self.filled(given, part)
         for key in values:
             if key == "betas":

@@ -18,6 +18,9 @@ Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term"
 Row = namedtuple("Row", "name kind op operands axes arguments about")
 Argument = namedtuple("Argument", "name kind default about")
 
+# settings: (key, kind, default), ...; kind: SIZE SHARE ANY FLAG; states: settings that need them, or ALWAYS; once, step: (name, text), ...
+Optimizer = namedtuple("Optimizer", "name enum settings states once step trusts")
+
 OPERANDS = ("", "x", "ab", "abc")  # by arity: their names in the texts
 
 
@@ -37,10 +40,10 @@ def split(text):
     return [" ".join(part.split()) for part in parts + [text[start:]]]
 
 
-def entries(body):
-    """The arguments of each X(...) in a macro's body."""
+def entries(body, macro="X"):
+    """The arguments of each macro of that name in a macro's body."""
     for name, fields in calls(body):
-        if name != "X":
+        if not re.fullmatch(macro, name):
             raise TableError("unexpected text in a table of ops: '%s'" % name)
         yield fields
 
@@ -91,19 +94,36 @@ def number(text):
 
 
 def plain(text):
-    """A header without its comments, its macros on one line each."""
-    text = re.sub(r"/\*.*?\*/", lambda comment: comment.group() if ">>ops" in comment.group() else " ", text, flags=re.S)
+    """A header without its comments, but those that bound tables, and its macros on one line each."""
+    text = re.sub(r"/\*.*?\*/", lambda comment: comment.group() if ">>" in comment.group() else " ", text, flags=re.S)
     return re.sub(r"\\[ \t]*\r?\n", " ", text)
+
+
+def optimizer(trusts, fields):
+    if len(fields) != (8 if trusts else 6):
+        raise TableError("the optimizer '%s' has %d columns" % (fields[1] if len(fields) > 1 else "?", len(fields)))
+    settings = tuple((one[0], "FLAG", False) if len(one) == 1 else (one[1], one[0], number(one[2]))
+                     for one in entries(fields[2], "(?:NUMBER|FLAG)"))
+    states = tuple(one for one, in entries(fields[3], "STATE"))
+    steps = [part.partition("=") for part in fields[5].split(";") if part.strip()]
+    return Optimizer(fields[1], fields[0], settings, states, tuple(map(tuple, entries(fields[4], "ONCE"))),
+                     tuple((name.split()[-1], text.strip()) for name, _, text in steps), trusts)
+
+
+def lines(text, word):
+    """The text between the comments '>>word begin' and '>>word end' and that after them, in its plain form."""
+    text = plain(text)
+    begin, end = text.find("/* >>%s begin */" % word), text.find("/* >>%s end */" % word)
+    if not 0 <= begin < end:
+        raise TableError("there is no table between '>>%s begin' and '>>%s end'" % (word, word))
+    return text[begin:end], text[end:]
 
 
 def read(text):
     """All ops of a gpunn.h, by name in the order of its enum."""
-    text = plain(text)
-    begin, end = text.find("/* >>ops begin */"), text.find("/* >>ops end */")
-    if not 0 <= begin < end:
-        raise TableError("there is no table between '>>ops begin' and '>>ops end'")
-    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(UNARY[12]?|BINARY|LOSS1?|TERNARY)_OPS\(X\)(.*)$", text[begin:end], re.M)
-    defines += re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(OTHER|ALIAS)_OPS\(X\)(.*)$", text[end:], re.M)
+    own, rest = lines(text, "ops")
+    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(UNARY[12]?|BINARY|LOSS1?|TERNARY)_OPS\(X\)(.*)$", own, re.M)
+    defines += re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(OTHER|ALIAS)_OPS\(X\)(.*)$", rest, re.M)
     result = {}
     for kind, body in defines:
         for fields in entries(body):
@@ -112,6 +132,14 @@ def read(text):
                 raise TableError("the op '%s' is listed twice" % op.name)
             result[op.name] = op
     return result
+
+
+def read_optimizers(text):
+    """All optimizers of a gpunn.h, by name in the order of its enum."""
+    own, _ = lines(text, "optimizers")
+    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(TRUST_)?OPTIMIZERS\([A-Z, ]*\)(.*)$", own, re.M)
+    rows = [optimizer(bool(trusts), fields) for trusts, body in defines for fields in entries(body)]
+    return {row.name: row for row in rows}
 
 
 def mentions(text, name):
@@ -167,3 +195,8 @@ def ops():
 @lru_cache(maxsize=None)
 def rows():
     return read_rows(header())
+
+
+@lru_cache(maxsize=None)
+def optimizers():
+    return read_optimizers(header())

@@ -1,5 +1,6 @@
 """The tables of a generated header: what the runtime matches a model with (gpunn.h, >>kernels)."""
-from . import floats, scalar, stamp, template
+from . import floats, scalar, stamp, table, template
+from .update import FREE
 
 DIRECTIONS = ("evaluation", "forward", "backward")
 
@@ -80,7 +81,7 @@ def emit(kernel_set):
     if kernel_set.updates:
         lines += ["static const gpunn_kernel_update %s_updates[] = {" % name]
         for number, update in enumerate(kernel_set.updates):
-            lines += ["    {%s," % _pattern(update), "     %s_update%d}," % (name, number)]
+            lines.append("    {%s, %s_update%d}," % (_pattern(update), name, number))
         lines.append("};")
     return lines + template.load(
         "set.c", name=name, NAME=name.upper(), version=_string(stamp.VERSION), sha256=_string(kernel_set.spec_sha256),
@@ -91,9 +92,7 @@ def emit(kernel_set):
 
 
 def _pattern(update):
-    """A gpunn_update, in the order of its fields; what an update does not fix is 0."""
-    constants = [scalar.number(floats.f32(update[key])) for key in ("momentum", "dampening", "beta1", "beta2", "alpha", "eps")]
-    flags = ["true" if update[key] else "false" for key in ("nesterov", "centered", "maximize", "decoupled")]
-    half = _dtype(update["half_dtype"])
-    return "{GPUNN_UPDATE_%s, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, %s, 0, 0, 0, %s, 0, 0, 0, %s, false, 0, 0, NULL, NULL}" % (
-        update["kind"].upper(), half, ", ".join(constants), ", ".join(flags))
+    """Kind, settings and half_dtype of a gpunn_kernel_update."""
+    values = [0 if key in FREE else floats.f32(float(update[key])) for key, *_ in table.optimizers()[update["kind"]].settings]
+    return "GPUNN_UPDATE_%s, {%s}, %s" % (update["kind"].upper(), ", ".join(map(scalar.number, values)),
+                                          _dtype(update["half_dtype"]))

@@ -31,11 +31,6 @@ ${math_cuda}
 #include <float.h>
 #include <math.h>
 #include <string.h>
-//@if roots
-#if defined(__AVX__) && defined(__GNUC__) && !defined(__CUDACC__)
-#include <immintrin.h>
-#endif
-//@end
 
 #if defined(__GNUC__)
 #define ${NAME}_FN __attribute__((unused, always_inline)) static inline

@@ -23,18 +23,6 @@ enum { ${NAME}_BLOCK = ${block}, ${NAME}_ROW = ${row}, ${NAME}_SLICES = 64 };
 #define ${NAME}_LOOPS static void
 #endif
 
-/* The square roots of n floats. C's sqrtf may set errno, which keeps it out of vector code. */
-${NAME}_FN void ${name}_roots(float *x, int64_t n)
-{
-    int64_t i = 0;
-#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__CUDACC__) /* as wide as the loops that write x and read it again */
-    for (; i + 16 <= n; i += 16) _mm512_storeu_ps(x + i, _mm512_sqrt_ps(_mm512_loadu_ps(x + i)));
-#elif defined(__AVX__) && defined(__GNUC__) && !defined(__CUDACC__)
-    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(x + i, _mm256_sqrt_ps(_mm256_loadu_ps(x + i)));
-#endif
-    for (; i < n; ++i) x[i] = sqrtf(x[i]);
-}
-
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 ${NAME}_FN int ${name}_slices(int64_t count, int64_t least)
 {

@@ -1,42 +1,17 @@
 /* ${comment} */
-${NAME}_LOOPS ${function}_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+${NAME}_LOOPS ${function}_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
-    ${constants}
+    ${numbers}
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
+    float *const       p = u->parameter;
     ${states}
-    //@if !roots
     ${NAME}_VECTOR
     for (int64_t i = begin; i < end; ++i) {
-        float p = parameter[i], g = gradient[i] * numbers.scale;
+        float g = gradient[i] * n.scale;
         g = ${name}_where(g > limit, limit, ${name}_where(g < -limit, -limit, g));
-        ${step}
-        parameter[i] = p;
+        ${call}
     }
-    //@end
-    //@if roots
-    enum { PIECE = 64 }; /* elements whose roots are taken together */
-    for (int64_t at = begin; at < end; at += PIECE) {
-        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
-        float         root[PIECE], kept[PIECE];
-        ${NAME}_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         g = gradient[i] * numbers.scale;
-            g = ${name}_where(g > limit, limit, ${name}_where(g < -limit, -limit, g));
-            ${step}
-        }
-        ${name}_roots(root, n);
-        ${NAME}_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         p = parameter[i];
-            ${move}
-            parameter[i] = p;
-        }
-    }
-    //@end
 }
 
 typedef struct ${function}_work {

@@ -1,19 +1,18 @@
-/* ${comment}: torch.optim's formulas, as >>update in gpunn_cuda.cu has them. */
+/* ${comment} */
 template <int V>
 __device__ __forceinline__ void ${function}_at(const gpunn_update &u, const gpunn_update_numbers &n, float limit, size_t i)
 {
-    const pack<V, float> in_parameter = load<V>(u.parameter, i), in_gradient = load<V>(u.gradient, i);
+    const pack<V, float> in_p = load<V>(u.parameter, i), gradient = load<V>(u.gradient, i);
     ${loads}
-    numbers<V> parameter;
-    ${states}
+    ${numbers}
+    ${results}
 #pragma unroll
     for (int j = 0; j < V; j++) {
-        float p = in_parameter[j], g = in_gradient[j] * n.scale;
+        float g = gradient[j] * n.scale;
         g = g > limit ? limit : g < -limit ? -limit : g;
-        ${step}
-        parameter[j] = p;
+        ${call}
     }
-    store(u.parameter, i, parameter);
+    store(u.parameter, i, p);
     ${stores}
 }
 

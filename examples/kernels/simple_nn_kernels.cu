@@ -1,6 +1,6 @@
 /* simple_nn_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 60f13ba1ad75
+ * gpunn 0.1, templates 38bb70d0480f
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -11,7 +11,7 @@
 
 #define SIMPLE_NN_KERNELS_CUDA
 #include "simple_nn_kernels.h"
-#if SIMPLE_NN_KERNELS_STAMP != 0xf913e8d1dac68614ull
+#if SIMPLE_NN_KERNELS_STAMP != 0x0c7feb4382e3f0a9ull
 #error "simple_nn_kernels.h and simple_nn_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -562,21 +562,23 @@ static size_t simple_nn_g2_evaluation_workspace(int64_t batch, int multiprocesso
     return 0;
 }
 
-/* sgd: torch.optim's formulas, as >>update in gpunn_cuda.cu has them. */
+/* sgd */
 template <int V>
 __device__ __forceinline__ void simple_nn_update0_at(const gpunn_update &u, const gpunn_update_numbers &n, float limit, size_t i)
 {
-    const pack<V, float> in_parameter = load<V>(u.parameter, i), in_gradient = load<V>(u.gradient, i);
-    numbers<V> parameter;
+    const pack<V, float> in_p = load<V>(u.parameter, i), gradient = load<V>(u.gradient, i);
+    const float lr = n.lr;
+    const float ahead = n.once[2];
+    const float weight_decay = u.setting[3];
+    const float behind = n.once[3];
+    numbers<V> p;
 #pragma unroll
     for (int j = 0; j < V; j++) {
-        float p = in_parameter[j], g = in_gradient[j] * n.scale;
+        float g = gradient[j] * n.scale;
         g = g > limit ? limit : g < -limit ? -limit : g;
-        g += u.weight_decay * p;
-        p -= n.rate * g;
-        parameter[j] = p;
+        simple_nn_update0_step(in_p[j], lr, ahead, g, weight_decay, behind, &p[j]);
     }
-    store(u.parameter, i, parameter);
+    store(u.parameter, i, p);
 }
 
 template <int V>

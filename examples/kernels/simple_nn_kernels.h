@@ -1,6 +1,6 @@
 /* simple_nn_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 60f13ba1ad75
+ * gpunn 0.1, templates 38bb70d0480f
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -8,7 +8,7 @@
 #define SIMPLE_NN_KERNELS_H
 #include "gpunn.h"
 
-#define SIMPLE_NN_KERNELS_STAMP 0xf913e8d1dac68614ull /* of this text: simple_nn_kernels.cu was written with it */
+#define SIMPLE_NN_KERNELS_STAMP 0x0c7feb4382e3f0a9ull /* of this text: simple_nn_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set simple_nn_kernels;
 #endif
 
 #if defined(SIMPLE_NN_KERNELS_IMPLEMENTATION) || defined(SIMPLE_NN_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "simple_nn_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "simple_nn_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -219,6 +219,12 @@ SIMPLE_NN_FN void simple_nn_g1_evaluation_0_final(float sum0, float count, float
 SIMPLE_NN_FN void simple_nn_g2_evaluation_0(float y, float t12, float t9, float *t15)
 {
     *t15 = simple_nn_where(simple_nn_where(y > t12, 1, 0) == simple_nn_where(t9 > t12, 1, 0), 1, 0);
+}
+
+/* sgd */
+SIMPLE_NN_FN void simple_nn_update0_step(float p, float lr, float ahead, float g, float weight_decay, float behind, float *p_out)
+{
+    *p_out = p - lr * (ahead * (g + p * weight_decay) + 0 * behind);
 }
 #endif
 
@@ -479,19 +485,20 @@ static size_t simple_nn_g2_evaluation_workspace(int64_t batch, int threads)
 }
 
 /* sgd */
-SIMPLE_NN_LOOPS simple_nn_update0_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+SIMPLE_NN_LOOPS simple_nn_update0_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
-    const float decay = u->weight_decay;
+    const float lr = n.lr;
+    const float ahead = n.once[2];
+    const float weight_decay = u->setting[3];
+    const float behind = n.once[3];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
+    float *const       p = u->parameter;
     SIMPLE_NN_VECTOR
     for (int64_t i = begin; i < end; ++i) {
-        float p = parameter[i], g = gradient[i] * numbers.scale;
+        float g = gradient[i] * n.scale;
         g = simple_nn_where(g > limit, limit, simple_nn_where(g < -limit, -limit, g));
-        g += decay * p;
-        p -= numbers.rate * g;
-        parameter[i] = p;
+        simple_nn_update0_step(p[i], lr, ahead, g, weight_decay, behind, &p[i]);
     }
 }
 
@@ -638,8 +645,7 @@ static const gpunn_kernel_instance simple_nn_training[] = {
     {0, simple_nn_training0},
 };
 static const gpunn_kernel_update simple_nn_updates[] = {
-    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
-     simple_nn_update0},
+    {GPUNN_UPDATE_SGD, {0, 0, 0, 0, 0, 0}, GPUNN_F32, simple_nn_update0},
 };
 #if defined(GPUNN_CUDA) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda simple_nn_kernels_cuda;

@@ -107,7 +107,7 @@ static void program(const char *name, int kernel, int direction, int64_t batch, 
 static void adamw(int64_t count)
 {
     gpunn_update         update = {};
-    gpunn_update_numbers numbers = {true, false, 1, 0.001f, 0.9999f, 1};
+    gpunn_update_numbers numbers = {true, 1, 0.001f, {0.1f, 0.001f, 0.9999f, 0.001f, 1}};
     update.count = count;
     update.parameter = (float *)allocate({4 * (size_t)count, true});
     update.gradient = (const float *)allocate({4 * (size_t)count, true});

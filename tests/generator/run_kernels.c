@@ -1,8 +1,8 @@
 /* Runs a generated file's kernels on the CPU, for test_emit_c.py. Cases come on stdin and results go to stdout, in numbers of 8
  * bytes: kernel (one byte), direction (3: an update), batch, threads, seed, step, sites: their number and each; operands: their
  * number, and of each whether it is added to, its bytes (-1: NULL) and, padded, its memory. Results: what the function returned,
- * then the memory of all operands. Of an update: 3, its number, threads, first; lr, scale, limit, decay, rate, shrink, root_scale,
- * lead in thousand millionths; then the operands parameter, gradient and states. */
+ * then the memory of all operands. Of an update: 3, its number, threads, the place of weight_decay; in thousand millionths scale,
+ * limit, weight_decay, lr and what its row has ONCE; then the operands parameter, gradient and states. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,24 +69,21 @@ static void give_blocks(block *blocks, int64_t count, int64_t status)
 
 static void run_update(int64_t which, int64_t threads)
 {
-    gpunn_update         u = SET.updates[which].pattern;
+    gpunn_update         u;
     gpunn_update_numbers numbers;
     block                blocks[MOST];
     unsigned char        accumulate[MOST];
-    float                given[8];
-    memset(&numbers, 0, sizeof numbers);
-    numbers.first = number() != 0;
+    float                given[4 + GPUNN_SETTINGS]; /* scale, limit, weight decay, lr, once */
+    int64_t              decay = number();
+    memset(&u, 0, sizeof u);
     numbers.go = true;
-    for (int i = 0; i < 8; i++) given[i] = (float)((double)number() * 1e-9);
+    for (int i = 0; i < 4 + GPUNN_SETTINGS; i++) given[i] = (float)((double)number() * 1e-9);
     int64_t count = read_blocks(blocks, accumulate);
-    u.lr = given[0];
-    numbers.scale = given[1];
-    u.gradient_limit = given[2];
-    u.weight_decay = given[3];
-    numbers.rate = given[4];
-    numbers.shrink = given[5];
-    numbers.root_scale = given[6];
-    numbers.lead = given[7];
+    numbers.scale = given[0];
+    u.gradient_limit = given[1];
+    u.setting[decay] = given[2];
+    numbers.lr = given[3];
+    memcpy(numbers.once, given + 4, sizeof numbers.once);
     u.count = blocks[0].bytes / 4;
     u.parameter = (float *)(void *)blocks[0].data;
     u.gradient = (const float *)(const void *)blocks[1].data;

@@ -1,7 +1,7 @@
 /* Runs kernels of a generated file on the emulated GPU, for test_emit_cuda.py. Cases come on stdin and results go to stdout, in numbers
  * of 8 bytes: kernel, direction (3: an update), batch, seed, step, sites: their number and each; operands: their number, and of each
  * whether it is added to, its bytes (-1: NULL), how far from an aligned address it lies, and its memory. Results: what the function
- * returned, then the memory of all operands. Those of an update are gpunn_update_numbers, weight_decay and gradient_limit, parameter,
+ * returned, then the memory of all operands. Those of an update are gpunn_update_numbers, gradient_limit with weight_decay's place and value, parameter,
  * gradient, three states and the 16-bit copy; batch is the number of its elements. With CAPTURE in the environment groups are captured
  * into a CUDA graph, and that is launched. */
 #include <stdio.h>
@@ -68,8 +68,8 @@ static int update(int64_t which, int64_t count, void **data, cudaStream_t stream
 {
     gpunn_update u = {};
     u.count = count;
-    u.weight_decay = ((const float *)data[1])[0];
-    u.gradient_limit = ((const float *)data[1])[1];
+    u.gradient_limit = ((const float *)data[1])[0];
+    u.setting[((const int *)data[1])[1]] = ((const float *)data[1])[2];
     u.parameter = (float *)data[2];
     u.gradient = (const float *)data[3];
     for (int i = 0; i < 3; i++) u.state[i] = (float *)data[4 + i];

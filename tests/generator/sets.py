@@ -1,13 +1,12 @@
 """Small kernel sets, built by hand, on which the emitters are tried: one for each kind of launch and of operand."""
-from generator import grad, ir
+from generator import grad, ir, table
 from generator.program import SCALAR, WHOLE, Domain, Instance, Kernel, KernelSet, Launch, Operand, Program, Store, Sum
 
-ADAMW = {"kind": "adamw", "momentum": 0, "dampening": 0, "beta1": 0.9, "beta2": 0.999, "alpha": 0, "eps": 1e-8, "nesterov": False,
-         "centered": False, "maximize": False, "decoupled": False, "half_dtype": "f32"}
 
-
-def update(kind, **fields):
-    return dict(ADAMW, kind=kind, **fields)
+def update(kind, half_dtype="f32", **settings):
+    usual = {key: default for key, _, default in table.optimizers()[kind].settings}
+    assert set(settings) <= set(usual), kind
+    return dict(usual, **settings, kind=kind, half_dtype=half_dtype)
 
 
 class Builder:
@@ -273,5 +272,6 @@ SETS = {
         update("sgd"), update("sgd", momentum=0.9, dampening=0.1), update("sgd", momentum=0.9, nesterov=True, maximize=True),
         update("adam"), update("adamw"), update("rmsprop", alpha=0.99, momentum=0.9, centered=True),
         update("rmsprop", alpha=0.99), update("adagrad", eps=1e-10), update("adamax"), update("nadam"),
-        update("nadam", decoupled=True), update("radam", maximize=True), update("radam", decoupled=True), update("lion")]),
+        update("nadam", decoupled_weight_decay=True), update("radam", maximize=True),
+        update("radam", decoupled_weight_decay=True), update("lion"), update("adadelta")]),
 }

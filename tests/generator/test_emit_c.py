@@ -1,4 +1,5 @@
 """emit_c: its text against checked files, its code under strict compilers, its kernels against the interpreter of programs."""
+import contextlib
 import math
 import os
 import random
@@ -13,7 +14,7 @@ from unittest import mock
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import interpret  # noqa: E402
 import sets  # noqa: E402
-from generator import emit_c, floats, scalar, stamp, tables_c  # noqa: E402
+from generator import emit_c, floats, scalar, stamp, table, tables_c  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -315,12 +316,12 @@ class Compiled(unittest.TestCase):
                 arrays = [[floats.f32(generator.uniform(0.01, 1)) * sign for _ in range(count)] for sign in (1, -1, 1, 1, 0.1)]
                 if update["kind"] in ("adam", "adamw", "nadam", "radam"):
                     arrays[3] = [value * 0.1 for value in arrays[3]]
-                root_scale = 0 if update["kind"] == "radam" and first else 1.5
-                given = [0.1, -0.5 if update["maximize"] else 0.5, 0.3, 0.01, 0.2, 0.999, root_scale, 0.07]
+                given = [-0.5 if update["maximize"] else 0.5, 0.3, 0.01, 0.2, 0.999, 1.5, 0.07]
                 answers = []
                 for threads in (1, 2):
-                    settings = [int(round(value * 1e9)) for value in given]
-                    request = bytes([0]) + numbers(3, which, threads, first, *settings) + numbers(5)
+                    once = _once(update, given, first)
+                    settings = [int(round(value * 1e9)) for value in given[:4] + once + [0] * (8 - len(once))]
+                    request = bytes([0]) + numbers(3, which, threads, _decay(update), *settings) + numbers(5)
                     for array in arrays:
                         memory = struct.pack("<%df" % count, *array)
                         request += numbers(0, len(memory)) + memory + bytes(-len(memory) % 8)
@@ -333,10 +334,30 @@ class Compiled(unittest.TestCase):
                         self.assertLessEqual(abs(a - b), 3e-6 * max(1, abs(a)), (update["kind"], which, k))
 
 
+def _apart(update):
+    return update["kind"] in ("adamw", "lion") or update.get("decoupled_weight_decay", False)
+
+
+def _decay(update):
+    """The place of weight_decay among the settings."""
+    return [key for key, *_ in table.optimizers()[update["kind"]].settings].index("weight_decay")
+
+
+def _once(update, given, first):
+    """The numbers of a kind's row: given ones where they follow from lr or a number of steps."""
+    *_, rate, shrink, root_scale, lead = given
+    values = {"rate": rate, "shrink": shrink if _apart(update) else 1, "root_scale": root_scale, "lead": lead, "enough": not first}
+    names = dict(update, step=1 if first else 2, where=lambda condition, yes, no: yes if condition else no, lr=None)
+    for name, text in table.optimizers()[update["kind"]].once:
+        with contextlib.suppress(NameError, TypeError):
+            values.setdefault(name, eval(text, {}, names))
+    return [values.get(name, 0) for name, _ in table.optimizers()[update["kind"]].once]
+
+
 def _reference_update(update, arrays, given, first):
     """torch.optim's formulas in double, for one step."""
-    _, scale, limit, decay, rate, shrink, root_scale, lead = given
-    apart = update["kind"] in ("adamw", "lion") or update["decoupled"]
+    scale, limit, decay, rate, shrink, root_scale, lead = given
+    apart = _apart(update)
     shrink = shrink if apart else 1
     results = [list(array) for array in arrays]
     for i, (p, g, a, b, c) in enumerate(zip(*arrays)):
@@ -361,11 +382,16 @@ def _reference_update(update, arrays, given, first):
             if update["kind"] == "nadam":
                 p = p * shrink - (lead * g + rate * a) / root
             else:
-                p = p * shrink - rate * (a / (math.sqrt(b) + update["eps"]) if root_scale > 0 else a)
+                p = p * shrink - rate * (a if first else a / (math.sqrt(b) + update["eps"]))
         elif update["kind"] == "lion":
             way = update["beta1"] * a + (1 - update["beta1"]) * g
             p = p * shrink - rate * ((way > 0) - (way < 0))
             a = update["beta2"] * a + (1 - update["beta2"]) * g
+        elif update["kind"] == "adadelta":
+            a = update["rho"] * a + (1 - update["rho"]) * g * g
+            delta = math.sqrt(b + update["eps"]) / math.sqrt(a + update["eps"]) * g
+            b = update["rho"] * b + (1 - update["rho"]) * delta * delta
+            p -= rate * delta
         elif update["kind"] == "rmsprop":
             a = update["alpha"] * a + (1 - update["alpha"]) * g * g
             square = a

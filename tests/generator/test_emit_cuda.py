@@ -14,7 +14,7 @@ from generator import emit_c, emit_cuda, grad, ir, template
 from generator.floats import ROUND
 from generator.program import SCALAR, WHOLE, Domain, Kernel, KernelSet, Launch, Operand, Program, Store, Sum
 from tests.generator import interpret, sets
-from tests.generator.test_emit_c import _reference_update
+from tests.generator.test_emit_c import _decay, _once, _reference_update
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests", "gpu"))
@@ -347,21 +347,18 @@ class Emulated(unittest.TestCase):
     def test_rows(self):
         self.check(cases_of(ROWS, len(MAPS)), EMULATOR_ORDER="descending", CAPTURE="yes")
 
-
-    def root_scale(self, which, given, first):
-        return 0 if UPDATES[which]["kind"] == "radam" and first else given[6]
-
     def test_updates(self):
         """torch.optim's formulas; nothing is written where the numbers say so; the 16-bit copy is the new parameter, rounded."""
-        rng, given, questions, memories = random.Random(3), (0.1, 0.5, 0.3, 0.01, 0.2, 0.999, 1.5, 0.07), [], []
-        _, scale, limit, decay, rate, shrink, _, lead = given
+        rng, given, questions, memories = random.Random(3), (0.5, 0.3, 0.01, 0.2, 0.999, 1.5, 0.07), [], []
+        scale, limit, decay, rate, *_ = given
         kinds = list(itertools.product(range(len(UPDATES)), ((True, False, 1003, 0), (True, True, 3, 0), (True, False, 257, 4), (False, False, 9, 0))))
         for which, (go, first, count, offset) in kinds:
             arrays = [[ROUND["f32"](rng.uniform(0.01, 1)) * sign for _ in range(count)] for sign in (1, -1, 1, 0.1, 0.1)]
             own_scale = -scale if UPDATES[which]["maximize"] else scale
-            root_scale = self.root_scale(which, given, first)
+            once = _once(UPDATES[which], given, first)
             half = UPDATES[which]["half_dtype"]
-            memory = [struct.pack("<??xxfffff", go, first, own_scale, rate, shrink, root_scale, lead), struct.pack("<ff", decay, limit)]
+            memory = [struct.pack("<?xxx10f", go, own_scale, rate, *once, *[0] * (8 - len(once))),
+                      struct.pack("<fif", limit, _decay(UPDATES[which]), decay)]
             memory += [encoded("f32", array) for array in arrays] + [None if half == "f32" else bytes(2 * count)]
             memories.append((arrays, own_scale, memory))
             questions.append(struct.pack("<7q", which, 3, count, 0, 0, 0, len(memory)) + b"".join(
@@ -371,8 +368,7 @@ class Emulated(unittest.TestCase):
             update = UPDATES[which]
             self.assertEqual(struct.unpack_from("<q", answer, at)[0], 0, printed)
             at += 8 + len(memory[0]) + len(memory[1])
-            numbers = (0.1, own_scale, *given[2:6], self.root_scale(which, given, first), lead)
-            wanted = _reference_update(update, arrays, numbers, first) if go else arrays
+            wanted = _reference_update(update, arrays, (own_scale, *given[1:]), first) if go else arrays
             for k in range(5):
                 got = decoded("f32", answer[at:at + 4 * count])
                 at += 4 * count

@@ -551,6 +551,8 @@ OPTIMIZERS = {
                                                 maximize=True)),
     "lion": (Lion, dict()),
     "lion_options": (Lion, dict(lr=0.01, betas=(0.8, 0.9), weight_decay=0.3, maximize=True)),
+    "adadelta": (torch.optim.Adadelta, dict()),
+    "adadelta_options": (torch.optim.Adadelta, dict(lr=0.5, rho=0.8, eps=1e-3, weight_decay=0.1, maximize=True)),
     "lamb": (LAMB, dict()),
     "lamb_options": (LAMB, dict(lr=0.02, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, trust_clip=1.5, maximize=True)),
     "lamb_adapt": (LAMB, dict(lr=0.02, weight_decay=0.0, always_adapt=True)),

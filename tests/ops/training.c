@@ -35,6 +35,8 @@ static golden optimizers, schedules, models;
     X(radam_decoupled, radam, .lr = 0.02f, .beta2 = 0.5f, .weight_decay = 0.1f, .decoupled_weight_decay = true, .maximize = true)\
     X(lion, lion, .lr = 0)                                                                                                       \
     X(lion_options, lion, .lr = 0.01f, .beta1 = 0.8f, .beta2 = 0.9f, .weight_decay = 0.3f, .maximize = true)                     \
+    X(adadelta, adadelta, .lr = 0)                                                                                               \
+    X(adadelta_options, adadelta, .lr = 0.5f, .rho = 0.8f, .eps = 1e-3f, .weight_decay = 0.1f, .maximize = true)                 \
     X(lamb, lamb, .lr = 0)                                                                                                       \
     X(lamb_options, lamb, .lr = 0.02f, .beta1 = 0.8f, .beta2 = 0.95f, .eps = 1e-3f, .weight_decay = 0.1f, .trust_clip = 1.5f,    \
       .maximize = true)                                                                                                          \

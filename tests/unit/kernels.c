@@ -274,11 +274,11 @@ static int run_update(const gpunn_update *u, const gpunn_update_numbers *numbers
     (void)threads;
     assert_true(numbers->go);
     for (int64_t i = 0; i < u->count; i++)
-        u->parameter[i] -= numbers->rate * (numbers->scale * u->gradient[i] + u->weight_decay * u->parameter[i]);
+        u->parameter[i] -= numbers->lr * (numbers->scale * u->gradient[i] + u->setting[3] * u->parameter[i]);
     updates_made++;
     return 0;
 }
-static const gpunn_kernel_update updates[] = {{{.kind = GPUNN_UPDATE_SGD}, run_update}};
+static const gpunn_kernel_update updates[] = {{.kind = GPUNN_UPDATE_SGD, .cpu = run_update}};
 
 /* Everything but `from` to `to` is left out, which also makes it a set for another model. */
 static gpunn_kernel_set set_of(int from, int to)

@@ -481,6 +481,7 @@ static void optimizers(void **state)
         gpunn_radam(f->model, .maximize = true),
         gpunn_lamb(f->model, .weight_decay = GPUNN_ZERO, .trust_clip = 10, .always_adapt = true),
         gpunn_lion(f->model, .beta2 = 0.95f, .weight_decay = 0.1f),
+        gpunn_adadelta(f->model, .rho = GPUNN_ZERO, .eps = 1e-3f),
     };
     for (int i = 0; i < COUNT(all); i++) {
         gpunn_optimizer *opt = MADE(f->dev, all[i]);

@@ -8,7 +8,7 @@
 #define BATCH_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define BATCH_NORM_KERNELS_STAMP 0xed39871c6aea89e1ull /* of this text: batch_norm_kernels.cu was written with it */
+#define BATCH_NORM_KERNELS_STAMP 0xd96c4f78e8d9e2beull /* of this text: batch_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set batch_norm_kernels;
 #endif
 
 #if defined(BATCH_NORM_KERNELS_IMPLEMENTATION) || defined(BATCH_NORM_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "batch_norm_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "batch_norm_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 

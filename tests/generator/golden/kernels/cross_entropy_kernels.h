@@ -8,7 +8,7 @@
 #define CROSS_ENTROPY_KERNELS_H
 #include "gpunn.h"
 
-#define CROSS_ENTROPY_KERNELS_STAMP 0x1d31b5820792052bull /* of this text: cross_entropy_kernels.cu was written with it */
+#define CROSS_ENTROPY_KERNELS_STAMP 0xf2983e76df65fe5aull /* of this text: cross_entropy_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set cross_entropy_kernels;
 #endif
 
 #if defined(CROSS_ENTROPY_KERNELS_IMPLEMENTATION) || defined(CROSS_ENTROPY_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "cross_entropy_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "cross_entropy_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 

@@ -8,7 +8,7 @@
 #define DROPOUT_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_ROWS_KERNELS_STAMP 0x5785ba4749a2fef5ull /* of this text: dropout_rows_kernels.cu was written with it */
+#define DROPOUT_ROWS_KERNELS_STAMP 0x4847508afd2cfb1dull /* of this text: dropout_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set dropout_rows_kernels;
 #endif
 
 #if defined(DROPOUT_ROWS_KERNELS_IMPLEMENTATION) || defined(DROPOUT_ROWS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "dropout_rows_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "dropout_rows_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 

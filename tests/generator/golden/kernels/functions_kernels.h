@@ -8,7 +8,7 @@
 #define FUNCTIONS_KERNELS_H
 #include "gpunn.h"
 
-#define FUNCTIONS_KERNELS_STAMP 0x5b0814079c894bcfull /* of this text: functions_kernels.cu was written with it */
+#define FUNCTIONS_KERNELS_STAMP 0xc5704f7c6586fb22ull /* of this text: functions_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set functions_kernels;
 #endif
 
 #if defined(FUNCTIONS_KERNELS_IMPLEMENTATION) || defined(FUNCTIONS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "functions_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "functions_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 

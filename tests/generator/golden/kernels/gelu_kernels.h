@@ -8,7 +8,7 @@
 #define GELU_KERNELS_H
 #include "gpunn.h"
 
-#define GELU_KERNELS_STAMP 0xe38d065a41faed5bull /* of this text: gelu_kernels.cu was written with it */
+#define GELU_KERNELS_STAMP 0xc5e942cd8203319dull /* of this text: gelu_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set gelu_kernels;
 #endif
 
 #if defined(GELU_KERNELS_IMPLEMENTATION) || defined(GELU_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "gelu_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "gelu_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 

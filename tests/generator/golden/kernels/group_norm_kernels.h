@@ -8,7 +8,7 @@
 #define GROUP_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define GROUP_NORM_KERNELS_STAMP 0xbcd8f225229e855eull /* of this text: group_norm_kernels.cu was written with it */
+#define GROUP_NORM_KERNELS_STAMP 0xf69ab67561670f72ull /* of this text: group_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set group_norm_kernels;
 #endif
 
 #if defined(GROUP_NORM_KERNELS_IMPLEMENTATION) || defined(GROUP_NORM_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "group_norm_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "group_norm_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 

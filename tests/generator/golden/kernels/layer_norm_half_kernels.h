@@ -8,7 +8,7 @@
 #define LAYER_NORM_HALF_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_HALF_KERNELS_STAMP 0xbf62126814b1a15full /* of this text: layer_norm_half_kernels.cu was written with it */
+#define LAYER_NORM_HALF_KERNELS_STAMP 0x284f9c25cbbef45aull /* of this text: layer_norm_half_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set layer_norm_half_kernels;
 #endif
 
 #if defined(LAYER_NORM_HALF_KERNELS_IMPLEMENTATION) || defined(LAYER_NORM_HALF_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "layer_norm_half_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "layer_norm_half_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 

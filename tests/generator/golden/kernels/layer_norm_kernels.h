@@ -8,7 +8,7 @@
 #define LAYER_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_KERNELS_STAMP 0x3f7ae2f82d399513ull /* of this text: layer_norm_kernels.cu was written with it */
+#define LAYER_NORM_KERNELS_STAMP 0xd75c63f115ea8b7bull /* of this text: layer_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set layer_norm_kernels;
 #endif
 
 #if defined(LAYER_NORM_KERNELS_IMPLEMENTATION) || defined(LAYER_NORM_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "layer_norm_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "layer_norm_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 

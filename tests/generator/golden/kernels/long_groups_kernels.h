@@ -8,7 +8,7 @@
 #define LONG_GROUPS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_GROUPS_KERNELS_STAMP 0xb3b03af55cbdda5bull /* of this text: long_groups_kernels.cu was written with it */
+#define LONG_GROUPS_KERNELS_STAMP 0xd3351743d1889fe0ull /* of this text: long_groups_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set long_groups_kernels;
 #endif
 
 #if defined(LONG_GROUPS_KERNELS_IMPLEMENTATION) || defined(LONG_GROUPS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "long_groups_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "long_groups_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 

@@ -8,7 +8,7 @@
 #define LONG_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_ROWS_KERNELS_STAMP 0x451fd7faf911d08full /* of this text: long_rows_kernels.cu was written with it */
+#define LONG_ROWS_KERNELS_STAMP 0xa02348d48f233951ull /* of this text: long_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set long_rows_kernels;
 #endif
 
 #if defined(LONG_ROWS_KERNELS_IMPLEMENTATION) || defined(LONG_ROWS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "long_rows_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "long_rows_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 

@@ -8,7 +8,7 @@
 #define MIXED_KERNELS_H
 #include "gpunn.h"
 
-#define MIXED_KERNELS_STAMP 0x3d459a4eed126777ull /* of this text: mixed_kernels.cu was written with it */
+#define MIXED_KERNELS_STAMP 0x84548cb9a820716full /* of this text: mixed_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set mixed_kernels;
 #endif
 
 #if defined(MIXED_KERNELS_IMPLEMENTATION) || defined(MIXED_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "mixed_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "mixed_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 

@@ -8,7 +8,7 @@
 #define RELU_HALF_KERNELS_H
 #include "gpunn.h"
 
-#define RELU_HALF_KERNELS_STAMP 0xd3d99cd87aa4186cull /* of this text: relu_half_kernels.cu was written with it */
+#define RELU_HALF_KERNELS_STAMP 0x5b5c6fa2a90c2a0cull /* of this text: relu_half_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set relu_half_kernels;
 #endif
 
 #if defined(RELU_HALF_KERNELS_IMPLEMENTATION) || defined(RELU_HALF_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "relu_half_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "relu_half_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 

@@ -8,7 +8,7 @@
 #define RELU_KERNELS_H
 #include "gpunn.h"
 
-#define RELU_KERNELS_STAMP 0x768118b94ef3e66dull /* of this text: relu_kernels.cu was written with it */
+#define RELU_KERNELS_STAMP 0xe972e959e528a86full /* of this text: relu_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set relu_kernels;
 #endif
 
 #if defined(RELU_KERNELS_IMPLEMENTATION) || defined(RELU_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "relu_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "relu_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 

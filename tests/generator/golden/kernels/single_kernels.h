@@ -8,7 +8,7 @@
 #define SINGLE_KERNELS_H
 #include "gpunn.h"
 
-#define SINGLE_KERNELS_STAMP 0x1057769020ff2b9full /* of this text: single_kernels.cu was written with it */
+#define SINGLE_KERNELS_STAMP 0xbd0a2fa931824891ull /* of this text: single_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set single_kernels;
 #endif
 
 #if defined(SINGLE_KERNELS_IMPLEMENTATION) || defined(SINGLE_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "single_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "single_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 

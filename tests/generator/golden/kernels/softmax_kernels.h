@@ -8,7 +8,7 @@
 #define SOFTMAX_KERNELS_H
 #include "gpunn.h"
 
-#define SOFTMAX_KERNELS_STAMP 0x82b0c88767a5656full /* of this text: softmax_kernels.cu was written with it */
+#define SOFTMAX_KERNELS_STAMP 0x5d4bedac71a40a3cull /* of this text: softmax_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set softmax_kernels;
 #endif
 
 #if defined(SOFTMAX_KERNELS_IMPLEMENTATION) || defined(SOFTMAX_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "softmax_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "softmax_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 

@@ -8,7 +8,7 @@
 #define UPDATES_KERNELS_H
 #include "gpunn.h"
 
-#define UPDATES_KERNELS_STAMP 0x342b347060549443ull /* of this text: updates_kernels.cu was written with it */
+#define UPDATES_KERNELS_STAMP 0x9cd5b8dcdc5c5d10ull /* of this text: updates_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set updates_kernels;
 #endif
 
 #if defined(UPDATES_KERNELS_IMPLEMENTATION) || defined(UPDATES_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "updates_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "updates_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -33,13 +33,30 @@ extern const gpunn_kernel_set updates_kernels;
 
 /* The functions of gpunn.h's tables on a GPU, as gpunn_cuda.cu has them. Those with _fast in their name are for values that are
  * stored in 16 bits: within 2^-10 of the true value, and 0 for what is denormal. */
+
+UPDATES_FN float updates_where(bool condition, float a, float b)
+{
+    return condition ? a : b;
+}
+
+UPDATES_FN float updates_max(float a, float b)
+{
+    return a > b || a != a ? a : b;
+}
+
+UPDATES_FN float updates_abs(float x)
+{
+    return fabsf(x);
+}
+
+UPDATES_FN float updates_sqrt(float x)
+{
+    return sqrtf(x);
+}
 #elif defined(UPDATES_KERNELS_IMPLEMENTATION)
 #include <float.h>
 #include <math.h>
 #include <string.h>
-#if defined(__AVX__) && defined(__GNUC__) && !defined(__CUDACC__)
-#include <immintrin.h>
-#endif
 
 #if defined(__GNUC__)
 #define UPDATES_FN __attribute__((unused, always_inline)) static inline
@@ -60,13 +77,213 @@ extern const gpunn_kernel_set updates_kernels;
  * ulp of the true value (sin and cos: 1e-7, up to 1e6), and C's values at infinities, NaN and outside the domain; results below
  * 2^-125 may be 0, and denormal operands count as 0. */
 
+UPDATES_FN float updates_float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+UPDATES_FN uint32_t updates_bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 UPDATES_FN float updates_where(bool condition, float a, float b)
 {
     return condition ? a : b;
 }
+
+UPDATES_FN float updates_max(float a, float b)
+{
+    return updates_where(a > b, a, updates_where(a != a, a, b));
+}
+
+UPDATES_FN float updates_abs(float x)
+{
+    return fabsf(x);
+}
+
+/* 1 / sqrt(x) for normal x > 0, by Newton's method. C's sqrtf may set errno, which keeps it out of vector code. */
+UPDATES_FN float updates_root(float x)
+{
+    float r = updates_float_of(0x5f375a86u - (updates_bits_of(x) >> 1));
+    r *= 1.5f - 0.5f * x * r * r;
+    r *= 1.5f - 0.5f * x * r * r;
+    return r * (1.5f - 0.5f * x * r * r);
+}
+
+UPDATES_FN float updates_sqrt(float x)
+{
+    const float r = updates_root(x), s = x * r, y = s + 0.5f * r * (x - s * s);
+    return updates_where(x >= FLT_MIN, updates_where(x <= FLT_MAX, y, x), updates_where(x < 0, NAN, x));
+}
 #endif
 
 #if defined(UPDATES_KERNELS_IMPLEMENTATION) || defined(UPDATES_KERNELS_CUDA)
+/* sgd */
+UPDATES_FN void updates_update0_step(float p, float lr, float ahead, float g, float weight_decay, float behind, float *p_out)
+{
+    *p_out = p - lr * (ahead * (g + p * weight_decay) + 0 * behind);
+}
+
+/* sgd */
+UPDATES_FN void updates_update1_step(float p, float lr, float ahead, float g, float weight_decay, float behind, float keep,
+                                     float s0, float take, float *p_out, float *s0_out)
+{
+    const float t0 = g + p * weight_decay;
+    const float t1 = keep * s0 + take * t0;
+    *p_out = p - lr * (ahead * t0 + behind * t1);
+    *s0_out = t1;
+}
+
+/* sgd */
+UPDATES_FN void updates_update2_step(float p, float lr, float ahead, float g, float weight_decay, float behind, float keep,
+                                     float s0, float take, float *p_out, float *s0_out)
+{
+    const float t0 = g + p * weight_decay;
+    const float t1 = keep * s0 + take * t0;
+    *p_out = p - lr * (ahead * t0 + behind * t1);
+    *s0_out = t1;
+}
+
+/* adam */
+UPDATES_FN void updates_update3_step(float p, float rate, float s0, float take1, float g, float weight_decay, float root_scale,
+                                     float s1, float take2, float *p_out, float *s0_out, float *s1_out)
+{
+    const float t0 = g + p * weight_decay;
+    const float t1 = 0.9f * s0 + take1 * t0;
+    const float t2 = 0.999f * s1 + t0 * (take2 * t0);
+    *p_out = p - rate * (t1 / (root_scale * updates_sqrt(t2) + 1e-08f));
+    *s0_out = t1;
+    *s1_out = t2;
+}
+
+/* adamw */
+UPDATES_FN void updates_update4_step(float p, float shrink, float rate, float s0, float g, float take1, float root_scale,
+                                     float s1, float take2, float *p_out, float *s0_out, float *s1_out)
+{
+    const float t0 = 0.9f * s0 + g * take1;
+    const float t1 = 0.999f * s1 + g * (g * take2);
+    *p_out = p * shrink - rate * (t0 / (root_scale * updates_sqrt(t1) + 1e-08f));
+    *s0_out = t0;
+    *s1_out = t1;
+}
+
+/* rmsprop */
+UPDATES_FN void updates_update5_step(float p, float lr, float g, float weight_decay, float s0, float take, float s2, float s1,
+                                     float *p_out, float *s0_out, float *s1_out, float *s2_out)
+{
+    const float t0 = g + p * weight_decay;
+    const float t1 = 0.99f * s0 + t0 * (take * t0);
+    const float t2 = s2 + take * (t0 - s2);
+    const float t3 = t0 / (updates_sqrt(t1 - t2 * t2) + 1e-08f) + 0.9f * s1;
+    *p_out = p - lr * t3;
+    *s0_out = t1;
+    *s1_out = t3;
+    *s2_out = t2;
+}
+
+/* rmsprop */
+UPDATES_FN void updates_update6_step(float p, float lr, float g, float weight_decay, float s0, float take, float *p_out,
+                                     float *s0_out)
+{
+    const float t0 = g + p * weight_decay;
+    const float t1 = 0.99f * s0 + t0 * (take * t0);
+    *p_out = p - lr * (t0 / (updates_sqrt(t1) + 1e-08f));
+    *s0_out = t1;
+}
+
+/* adagrad */
+UPDATES_FN void updates_update7_step(float p, float rate, float g, float weight_decay, float s0, float *p_out, float *s0_out)
+{
+    const float t0 = g + p * weight_decay;
+    const float t1 = s0 + t0 * t0;
+    *p_out = p - rate * (t0 / (updates_sqrt(t1) + 1e-10f));
+    *s0_out = t1;
+}
+
+/* adamax */
+UPDATES_FN void updates_update8_step(float p, float rate, float s0, float take1, float g, float weight_decay, float s1,
+                                     float *p_out, float *s0_out, float *s1_out)
+{
+    const float t0 = g + p * weight_decay;
+    const float t1 = 0.9f * s0 + take1 * t0;
+    const float t2 = updates_max(0.999f * s1, updates_abs(t0) + 1e-08f);
+    *p_out = p - rate * (t1 / t2);
+    *s0_out = t1;
+    *s1_out = t2;
+}
+
+/* nadam */
+UPDATES_FN void updates_update9_step(float p, float shrink, float lead, float g, float weight_decay, float rate, float s0,
+                                     float take1, float root_scale, float s1, float take2, float *p_out, float *s0_out,
+                                     float *s1_out)
+{
+    const float t0 = g + p * weight_decay;
+    const float t1 = 0.9f * s0 + take1 * t0;
+    const float t2 = 0.999f * s1 + t0 * (take2 * t0);
+    *p_out = p * shrink - (lead * t0 + rate * t1) / (root_scale * updates_sqrt(t2) + 1e-08f);
+    *s0_out = t1;
+    *s1_out = t2;
+}
+
+/* nadam */
+UPDATES_FN void updates_update10_step(float p, float shrink, float g, float lead, float rate, float s0, float take1,
+                                      float root_scale, float s1, float take2, float *p_out, float *s0_out, float *s1_out)
+{
+    const float t0 = 0.9f * s0 + g * take1;
+    const float t1 = 0.999f * s1 + g * (g * take2);
+    *p_out = p * shrink - (g * lead + rate * t0) / (root_scale * updates_sqrt(t1) + 1e-08f);
+    *s0_out = t0;
+    *s1_out = t1;
+}
+
+/* radam */
+UPDATES_FN void updates_update11_step(float p, float shrink, float rate, float enough, float s0, float take1, float g,
+                                      float weight_decay, float s1, float take2, float *p_out, float *s0_out, float *s1_out)
+{
+    const float t0 = g + p * weight_decay;
+    const float t1 = 0.9f * s0 + take1 * t0;
+    const float t2 = 0.999f * s1 + t0 * (take2 * t0);
+    *p_out = p * shrink - rate * updates_where(enough != 0, t1 / (updates_sqrt(t2) + 1e-08f), t1);
+    *s0_out = t1;
+    *s1_out = t2;
+}
+
+/* radam */
+UPDATES_FN void updates_update12_step(float p, float shrink, float rate, float enough, float s0, float g, float take1, float s1,
+                                      float take2, float *p_out, float *s0_out, float *s1_out)
+{
+    const float t0 = 0.9f * s0 + g * take1;
+    const float t1 = 0.999f * s1 + g * (g * take2);
+    *p_out = p * shrink - rate * updates_where(enough != 0, t0 / (updates_sqrt(t1) + 1e-08f), t0);
+    *s0_out = t0;
+    *s1_out = t1;
+}
+
+/* lion */
+UPDATES_FN void updates_update13_step(float p, float shrink, float lr, float s0, float g, float take1, float take2, float *p_out,
+                                      float *s0_out)
+{
+    const float t0 = 0.9f * s0 + g * take1;
+    *p_out = p * shrink - lr * updates_where(t0 > 0, 1, updates_where(t0 < 0, -1, t0));
+    *s0_out = 0.99f * s0 + g * take2;
+}
+
+/* adadelta */
+UPDATES_FN void updates_update14_step(float p, float lr, float g, float weight_decay, float s1, float s0, float take,
+                                      float *p_out, float *s0_out, float *s1_out)
+{
+    const float t0 = g + p * weight_decay;
+    const float t1 = 0.9f * s0 + t0 * (take * t0);
+    const float t2 = t0 * updates_sqrt((s1 + 1e-06f) / (t1 + 1e-06f));
+    *p_out = p - lr * t2;
+    *s0_out = t1;
+    *s1_out = 0.9f * s1 + t2 * (take * t2);
+}
 #endif
 
 #if defined(UPDATES_KERNELS_IMPLEMENTATION) && !defined(UPDATES_KERNELS_CUDA)
@@ -96,18 +313,6 @@ enum { UPDATES_BLOCK = 1024, UPDATES_ROW = 4096, UPDATES_SLICES = 64 };
 #define UPDATES_LOOPS static void
 #endif
 
-/* The square roots of n floats. C's sqrtf may set errno, which keeps it out of vector code. */
-UPDATES_FN void updates_roots(float *x, int64_t n)
-{
-    int64_t i = 0;
-#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__CUDACC__) /* as wide as the loops that write x and read it again */
-    for (; i + 16 <= n; i += 16) _mm512_storeu_ps(x + i, _mm512_sqrt_ps(_mm512_loadu_ps(x + i)));
-#elif defined(__AVX__) && defined(__GNUC__) && !defined(__CUDACC__)
-    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(x + i, _mm256_sqrt_ps(_mm256_loadu_ps(x + i)));
-#endif
-    for (; i < n; ++i) x[i] = sqrtf(x[i]);
-}
-
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 UPDATES_FN int updates_slices(int64_t count, int64_t least)
 {
@@ -134,19 +339,20 @@ typedef struct updates_work {
 } updates_work;
 
 /* sgd */
-UPDATES_LOOPS updates_update0_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+UPDATES_LOOPS updates_update0_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
-    const float decay = u->weight_decay;
+    const float lr = n.lr;
+    const float ahead = n.once[2];
+    const float weight_decay = u->setting[3];
+    const float behind = n.once[3];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
+    float *const       p = u->parameter;
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
-        float p = parameter[i], g = gradient[i] * numbers.scale;
+        float g = gradient[i] * n.scale;
         g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-        g += decay * p;
-        p -= numbers.rate * g;
-        parameter[i] = p;
+        updates_update0_step(p[i], lr, ahead, g, weight_decay, behind, &p[i]);
     }
 }
 
@@ -172,22 +378,23 @@ static int updates_update0(const gpunn_update *u, const gpunn_update_numbers *nu
 }
 
 /* sgd */
-UPDATES_LOOPS updates_update1_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+UPDATES_LOOPS updates_update1_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
-    const float decay = u->weight_decay;
+    const float lr = n.lr;
+    const float ahead = n.once[2];
+    const float weight_decay = u->setting[3];
+    const float behind = n.once[3];
+    const float keep = n.once[0];
+    const float take = n.once[1];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
-    float *const m = u->state[0];
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
-        float p = parameter[i], g = gradient[i] * numbers.scale;
+        float g = gradient[i] * n.scale;
         g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-        g += decay * p;
-        const float m_next = updates_where(numbers.first, g, 0.9f * m[i] + 0.9f * g);
-        m[i] = m_next;
-        p -= numbers.rate * (m_next);
-        parameter[i] = p;
+        updates_update1_step(p[i], lr, ahead, g, weight_decay, behind, keep, s0[i], take, &p[i], &s0[i]);
     }
 }
 
@@ -213,22 +420,23 @@ static int updates_update1(const gpunn_update *u, const gpunn_update_numbers *nu
 }
 
 /* sgd */
-UPDATES_LOOPS updates_update2_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+UPDATES_LOOPS updates_update2_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
-    const float decay = u->weight_decay;
+    const float lr = n.lr;
+    const float ahead = n.once[2];
+    const float weight_decay = u->setting[3];
+    const float behind = n.once[3];
+    const float keep = n.once[0];
+    const float take = n.once[1];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
-    float *const m = u->state[0];
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
-        float p = parameter[i], g = gradient[i] * numbers.scale;
+        float g = gradient[i] * n.scale;
         g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-        g += decay * p;
-        const float m_next = updates_where(numbers.first, g, 0.9f * m[i] + 1 * g);
-        m[i] = m_next;
-        p -= numbers.rate * (g + 0.9f * m_next);
-        parameter[i] = p;
+        updates_update2_step(p[i], lr, ahead, g, weight_decay, behind, keep, s0[i], take, &p[i], &s0[i]);
     }
 }
 
@@ -254,37 +462,23 @@ static int updates_update2(const gpunn_update *u, const gpunn_update_numbers *nu
 }
 
 /* adam */
-UPDATES_LOOPS updates_update3_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+UPDATES_LOOPS updates_update3_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
-    const float decay = u->weight_decay;
+    const float rate = n.once[2];
+    const float take1 = n.once[0];
+    const float weight_decay = u->setting[4];
+    const float root_scale = n.once[3];
+    const float take2 = n.once[1];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
-    float *const m = u->state[0];
-    float *const v = u->state[1];
-    enum { PIECE = 64 }; /* elements whose roots are taken together */
-    for (int64_t at = begin; at < end; at += PIECE) {
-        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
-        float         root[PIECE], kept[PIECE];
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         g = gradient[i] * numbers.scale;
-            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-            g += decay * parameter[i];
-            kept[j] = 0.9f * m[i] + 0.1f * g;
-            root[j] = 0.999f * v[i] + 0.001f * g * g;
-            m[i] = kept[j];
-            v[i] = root[j];
-        }
-        updates_roots(root, n);
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         p = parameter[i];
-            p = p - numbers.rate * (kept[j] / (root[j] * numbers.root_scale + 1e-08f));
-            parameter[i] = p;
-        }
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
+    float *const s1 = u->state[1];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float g = gradient[i] * n.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        updates_update3_step(p[i], rate, s0[i], take1, g, weight_decay, root_scale, s1[i], take2, &p[i], &s0[i], &s1[i]);
     }
 }
 
@@ -310,35 +504,23 @@ static int updates_update3(const gpunn_update *u, const gpunn_update_numbers *nu
 }
 
 /* adamw */
-UPDATES_LOOPS updates_update4_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+UPDATES_LOOPS updates_update4_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float shrink = n.once[2];
+    const float rate = n.once[3];
+    const float take1 = n.once[0];
+    const float root_scale = n.once[4];
+    const float take2 = n.once[1];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
-    float *const m = u->state[0];
-    float *const v = u->state[1];
-    enum { PIECE = 64 }; /* elements whose roots are taken together */
-    for (int64_t at = begin; at < end; at += PIECE) {
-        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
-        float         root[PIECE], kept[PIECE];
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         g = gradient[i] * numbers.scale;
-            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-            kept[j] = 0.9f * m[i] + 0.1f * g;
-            root[j] = 0.999f * v[i] + 0.001f * g * g;
-            m[i] = kept[j];
-            v[i] = root[j];
-        }
-        updates_roots(root, n);
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         p = parameter[i];
-            p = p * numbers.shrink - numbers.rate * (kept[j] / (root[j] * numbers.root_scale + 1e-08f));
-            parameter[i] = p;
-        }
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
+    float *const s1 = u->state[1];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float g = gradient[i] * n.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        updates_update4_step(p[i], shrink, rate, s0[i], g, take1, root_scale, s1[i], take2, &p[i], &s0[i], &s1[i]);
     }
 }
 
@@ -364,43 +546,22 @@ static int updates_update4(const gpunn_update *u, const gpunn_update_numbers *nu
 }
 
 /* rmsprop */
-UPDATES_LOOPS updates_update5_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+UPDATES_LOOPS updates_update5_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
-    const float decay = u->weight_decay;
+    const float lr = n.lr;
+    const float weight_decay = u->setting[3];
+    const float take = n.once[0];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
-    float *const v = u->state[0];
-    float *const buffer = u->state[1];
-    float *const average = u->state[2];
-    enum { PIECE = 64 }; /* elements whose roots are taken together */
-    for (int64_t at = begin; at < end; at += PIECE) {
-        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
-        float         root[PIECE], kept[PIECE];
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         g = gradient[i] * numbers.scale;
-            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-            g += decay * parameter[i];
-            const float square = 0.99f * v[i] + 0.01f * g * g;
-            v[i] = square;
-            kept[j] = g;
-            const float average_next = average[i] + 0.01f * (g - average[i]);
-            average[i] = average_next;
-            root[j] = square - average_next * average_next;
-        }
-        updates_roots(root, n);
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         p = parameter[i];
-            float move = kept[j] / (root[j] + 1e-08f);
-            move += 0.9f * buffer[i];
-            buffer[i] = move;
-            p -= numbers.rate * move;
-            parameter[i] = p;
-        }
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
+    float *const s1 = u->state[1];
+    float *const s2 = u->state[2];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float g = gradient[i] * n.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        updates_update5_step(p[i], lr, g, weight_decay, s0[i], take, s2[i], s1[i], &p[i], &s0[i], &s1[i], &s2[i]);
     }
 }
 
@@ -426,37 +587,20 @@ static int updates_update5(const gpunn_update *u, const gpunn_update_numbers *nu
 }
 
 /* rmsprop */
-UPDATES_LOOPS updates_update6_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+UPDATES_LOOPS updates_update6_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
-    const float decay = u->weight_decay;
+    const float lr = n.lr;
+    const float weight_decay = u->setting[3];
+    const float take = n.once[0];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
-    float *const v = u->state[0];
-    enum { PIECE = 64 }; /* elements whose roots are taken together */
-    for (int64_t at = begin; at < end; at += PIECE) {
-        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
-        float         root[PIECE], kept[PIECE];
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         g = gradient[i] * numbers.scale;
-            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-            g += decay * parameter[i];
-            const float square = 0.99f * v[i] + 0.01f * g * g;
-            v[i] = square;
-            kept[j] = g;
-            root[j] = square;
-        }
-        updates_roots(root, n);
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         p = parameter[i];
-            float move = kept[j] / (root[j] + 1e-08f);
-            p -= numbers.rate * move;
-            parameter[i] = p;
-        }
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float g = gradient[i] * n.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        updates_update6_step(p[i], lr, g, weight_decay, s0[i], take, &p[i], &s0[i]);
     }
 }
 
@@ -482,35 +626,19 @@ static int updates_update6(const gpunn_update *u, const gpunn_update_numbers *nu
 }
 
 /* adagrad */
-UPDATES_LOOPS updates_update7_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+UPDATES_LOOPS updates_update7_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
-    const float decay = u->weight_decay;
+    const float rate = n.once[0];
+    const float weight_decay = u->setting[3];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
-    float *const sum = u->state[0];
-    enum { PIECE = 64 }; /* elements whose roots are taken together */
-    for (int64_t at = begin; at < end; at += PIECE) {
-        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
-        float         root[PIECE], kept[PIECE];
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         g = gradient[i] * numbers.scale;
-            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-            g += decay * parameter[i];
-            kept[j] = g;
-            root[j] = sum[i] + g * g;
-            sum[i] = root[j];
-        }
-        updates_roots(root, n);
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         p = parameter[i];
-            p -= numbers.rate * (kept[j] / (root[j] + 1e-10f));
-            parameter[i] = p;
-        }
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float g = gradient[i] * n.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        updates_update7_step(p[i], rate, g, weight_decay, s0[i], &p[i], &s0[i]);
     }
 }
 
@@ -536,26 +664,21 @@ static int updates_update7(const gpunn_update *u, const gpunn_update_numbers *nu
 }
 
 /* adamax */
-UPDATES_LOOPS updates_update8_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+UPDATES_LOOPS updates_update8_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
-    const float decay = u->weight_decay;
+    const float rate = n.once[1];
+    const float take1 = n.once[0];
+    const float weight_decay = u->setting[4];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
-    float *const m = u->state[0];
-    float *const most = u->state[1];
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
+    float *const s1 = u->state[1];
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
-        float p = parameter[i], g = gradient[i] * numbers.scale;
+        float g = gradient[i] * n.scale;
         g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-        g += decay * p;
-        const float m_next = 0.9f * m[i] + 0.1f * g;
-        const float now = fabsf(g) + 1e-08f, before = 0.999f * most[i];
-        const float most_next = updates_where(before > now, before, now);
-        m[i] = m_next;
-        most[i] = most_next;
-        p -= numbers.rate * (m_next / most_next);
-        parameter[i] = p;
+        updates_update8_step(p[i], rate, s0[i], take1, g, weight_decay, s1[i], &p[i], &s0[i], &s1[i]);
     }
 }
 
@@ -581,38 +704,25 @@ static int updates_update8(const gpunn_update *u, const gpunn_update_numbers *nu
 }
 
 /* nadam */
-UPDATES_LOOPS updates_update9_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+UPDATES_LOOPS updates_update9_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
-    const float decay = u->weight_decay;
+    const float shrink = n.once[2];
+    const float lead = n.once[5];
+    const float weight_decay = u->setting[4];
+    const float rate = n.once[6];
+    const float take1 = n.once[0];
+    const float root_scale = n.once[7];
+    const float take2 = n.once[1];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
-    float *const m = u->state[0];
-    float *const v = u->state[1];
-    enum { PIECE = 64 }; /* elements whose roots are taken together */
-    for (int64_t at = begin; at < end; at += PIECE) {
-        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
-        float         root[PIECE], kept[PIECE];
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         g = gradient[i] * numbers.scale;
-            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-            g += decay * parameter[i];
-            kept[j] = 0.9f * m[i] + 0.1f * g;
-            root[j] = 0.999f * v[i] + 0.001f * g * g;
-            m[i] = kept[j];
-            v[i] = root[j];
-            kept[j] = numbers.lead * g + numbers.rate * kept[j];
-        }
-        updates_roots(root, n);
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         p = parameter[i];
-            p = p - kept[j] / (root[j] * numbers.root_scale + 1e-08f);
-            parameter[i] = p;
-        }
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
+    float *const s1 = u->state[1];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float g = gradient[i] * n.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        updates_update9_step(p[i], shrink, lead, g, weight_decay, rate, s0[i], take1, root_scale, s1[i], take2, &p[i], &s0[i], &s1[i]);
     }
 }
 
@@ -638,36 +748,24 @@ static int updates_update9(const gpunn_update *u, const gpunn_update_numbers *nu
 }
 
 /* nadam */
-UPDATES_LOOPS updates_update10_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+UPDATES_LOOPS updates_update10_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float shrink = n.once[2];
+    const float lead = n.once[5];
+    const float rate = n.once[6];
+    const float take1 = n.once[0];
+    const float root_scale = n.once[7];
+    const float take2 = n.once[1];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
-    float *const m = u->state[0];
-    float *const v = u->state[1];
-    enum { PIECE = 64 }; /* elements whose roots are taken together */
-    for (int64_t at = begin; at < end; at += PIECE) {
-        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
-        float         root[PIECE], kept[PIECE];
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         g = gradient[i] * numbers.scale;
-            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-            kept[j] = 0.9f * m[i] + 0.1f * g;
-            root[j] = 0.999f * v[i] + 0.001f * g * g;
-            m[i] = kept[j];
-            v[i] = root[j];
-            kept[j] = numbers.lead * g + numbers.rate * kept[j];
-        }
-        updates_roots(root, n);
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         p = parameter[i];
-            p = p * numbers.shrink - kept[j] / (root[j] * numbers.root_scale + 1e-08f);
-            parameter[i] = p;
-        }
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
+    float *const s1 = u->state[1];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float g = gradient[i] * n.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        updates_update10_step(p[i], shrink, g, lead, rate, s0[i], take1, root_scale, s1[i], take2, &p[i], &s0[i], &s1[i]);
     }
 }
 
@@ -693,37 +791,24 @@ static int updates_update10(const gpunn_update *u, const gpunn_update_numbers *n
 }
 
 /* radam */
-UPDATES_LOOPS updates_update11_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+UPDATES_LOOPS updates_update11_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
-    const float decay = u->weight_decay;
+    const float shrink = n.once[2];
+    const float rate = n.once[7];
+    const float enough = n.once[6];
+    const float take1 = n.once[0];
+    const float weight_decay = u->setting[4];
+    const float take2 = n.once[1];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
-    float *const m = u->state[0];
-    float *const v = u->state[1];
-    enum { PIECE = 64 }; /* elements whose roots are taken together */
-    for (int64_t at = begin; at < end; at += PIECE) {
-        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
-        float         root[PIECE], kept[PIECE];
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         g = gradient[i] * numbers.scale;
-            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-            g += decay * parameter[i];
-            kept[j] = 0.9f * m[i] + 0.1f * g;
-            root[j] = 0.999f * v[i] + 0.001f * g * g;
-            m[i] = kept[j];
-            v[i] = root[j];
-        }
-        updates_roots(root, n);
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         p = parameter[i];
-            p = p - numbers.rate * updates_where(numbers.root_scale > 0, kept[j] / (root[j] + 1e-08f), kept[j]);
-            parameter[i] = p;
-        }
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
+    float *const s1 = u->state[1];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float g = gradient[i] * n.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        updates_update11_step(p[i], shrink, rate, enough, s0[i], take1, g, weight_decay, s1[i], take2, &p[i], &s0[i], &s1[i]);
     }
 }
 
@@ -749,35 +834,23 @@ static int updates_update11(const gpunn_update *u, const gpunn_update_numbers *n
 }
 
 /* radam */
-UPDATES_LOOPS updates_update12_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+UPDATES_LOOPS updates_update12_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float shrink = n.once[2];
+    const float rate = n.once[7];
+    const float enough = n.once[6];
+    const float take1 = n.once[0];
+    const float take2 = n.once[1];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
-    float *const m = u->state[0];
-    float *const v = u->state[1];
-    enum { PIECE = 64 }; /* elements whose roots are taken together */
-    for (int64_t at = begin; at < end; at += PIECE) {
-        const int64_t n = end - at < PIECE ? end - at : (int64_t)PIECE;
-        float         root[PIECE], kept[PIECE];
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         g = gradient[i] * numbers.scale;
-            g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-            kept[j] = 0.9f * m[i] + 0.1f * g;
-            root[j] = 0.999f * v[i] + 0.001f * g * g;
-            m[i] = kept[j];
-            v[i] = root[j];
-        }
-        updates_roots(root, n);
-        UPDATES_VECTOR
-        for (int64_t j = 0; j < n; ++j) {
-            const int64_t i = at + j;
-            float         p = parameter[i];
-            p = p * numbers.shrink - numbers.rate * updates_where(numbers.root_scale > 0, kept[j] / (root[j] + 1e-08f), kept[j]);
-            parameter[i] = p;
-        }
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
+    float *const s1 = u->state[1];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float g = gradient[i] * n.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        updates_update12_step(p[i], shrink, rate, enough, s0[i], g, take1, s1[i], take2, &p[i], &s0[i], &s1[i]);
     }
 }
 
@@ -803,20 +876,21 @@ static int updates_update12(const gpunn_update *u, const gpunn_update_numbers *n
 }
 
 /* lion */
-UPDATES_LOOPS updates_update13_loop(const gpunn_update *u, gpunn_update_numbers numbers, int64_t begin, int64_t end)
+UPDATES_LOOPS updates_update13_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float shrink = n.once[2];
+    const float lr = n.lr;
+    const float take1 = n.once[0];
+    const float take2 = n.once[1];
     const float *const gradient = u->gradient;
-    float *const       parameter = u->parameter;
-    float *const m = u->state[0];
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
-        float p = parameter[i], g = gradient[i] * numbers.scale;
+        float g = gradient[i] * n.scale;
         g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
-        const float old = m[i], way = 0.9f * old + 0.1f * g;
-        p = p * numbers.shrink - numbers.rate * updates_where(way > 0, 1.0f, updates_where(way < 0, -1.0f, way));
-        m[i] = 0.999f * old + 0.001f * g;
-        parameter[i] = p;
+        updates_update13_step(p[i], shrink, lr, s0[i], g, take1, take2, &p[i], &s0[i]);
     }
 }
 
@@ -840,6 +914,46 @@ static int updates_update13(const gpunn_update *u, const gpunn_update_numbers *n
     gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update13_task, &work);
     return 0;
 }
+
+/* adadelta */
+UPDATES_LOOPS updates_update14_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+{
+    const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
+    const float lr = n.lr;
+    const float weight_decay = u->setting[3];
+    const float take = n.once[0];
+    const float *const gradient = u->gradient;
+    float *const       p = u->parameter;
+    float *const s0 = u->state[0];
+    float *const s1 = u->state[1];
+    UPDATES_VECTOR
+    for (int64_t i = begin; i < end; ++i) {
+        float g = gradient[i] * n.scale;
+        g = updates_where(g > limit, limit, updates_where(g < -limit, -limit, g));
+        updates_update14_step(p[i], lr, g, weight_decay, s1[i], s0[i], take, &p[i], &s0[i], &s1[i]);
+    }
+}
+
+typedef struct updates_update14_work {
+    const gpunn_update         *u;
+    const gpunn_update_numbers *numbers;
+    int                         slices;
+} updates_update14_work;
+
+static void updates_update14_task(void *arg, int index, int threads)
+{
+    const updates_update14_work *w = (const updates_update14_work *)arg;
+    updates_update14_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+                     updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
+}
+
+static int updates_update14(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+{
+    updates_update14_work work = {u, numbers, updates_slices(u->count, 16384)};
+    if (!numbers->go) return 0;
+    gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update14_task, &work);
+    return 0;
+}
 #ifdef UPDATES_OPTIMIZED
 #pragma GCC pop_options
 #undef UPDATES_OPTIMIZED
@@ -847,34 +961,21 @@ static int updates_update13(const gpunn_update *u, const gpunn_update_numbers *n
 
 /* ==== tables ========================================================================================================== */
 static const gpunn_kernel_update updates_updates[] = {
-    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
-     updates_update0},
-    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0.9f, 0.1f, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
-     updates_update1},
-    {{GPUNN_UPDATE_SGD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0.9f, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, true, false, true, false, false, 0, 0, NULL, NULL},
-     updates_update2},
-    {{GPUNN_UPDATE_ADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
-     updates_update3},
-    {{GPUNN_UPDATE_ADAMW, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
-     updates_update4},
-    {{GPUNN_UPDATE_RMSPROP, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0.9f, 0, 0.9f, 0.999f, 0.99f, 1e-08f, 0, 0, 0, false, true, false, false, false, 0, 0, NULL, NULL},
-     updates_update5},
-    {{GPUNN_UPDATE_RMSPROP, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0.99f, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
-     updates_update6},
-    {{GPUNN_UPDATE_ADAGRAD, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-10f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
-     updates_update7},
-    {{GPUNN_UPDATE_ADAMAX, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
-     updates_update8},
-    {{GPUNN_UPDATE_NADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
-     updates_update9},
-    {{GPUNN_UPDATE_NADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, true, false, 0, 0, NULL, NULL},
-     updates_update10},
-    {{GPUNN_UPDATE_RADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, true, false, false, 0, 0, NULL, NULL},
-     updates_update11},
-    {{GPUNN_UPDATE_RADAM, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, true, false, 0, 0, NULL, NULL},
-     updates_update12},
-    {{GPUNN_UPDATE_LION, 0, NULL, {NULL, NULL, NULL}, NULL, NULL, GPUNN_F32, 0, 0, 0, 0, 0, 0.9f, 0.999f, 0, 1e-08f, 0, 0, 0, false, false, false, false, false, 0, 0, NULL, NULL},
-     updates_update13},
+    {GPUNN_UPDATE_SGD, {0, 0, 0, 0, 0, 0}, GPUNN_F32, updates_update0},
+    {GPUNN_UPDATE_SGD, {0, 0.9f, 0.1f, 0, 0, 0}, GPUNN_F32, updates_update1},
+    {GPUNN_UPDATE_SGD, {0, 0.9f, 0, 0, 1, 0}, GPUNN_F32, updates_update2},
+    {GPUNN_UPDATE_ADAM, {0, 0.9f, 0.999f, 1e-08f, 0, 0}, GPUNN_F32, updates_update3},
+    {GPUNN_UPDATE_ADAMW, {0, 0.9f, 0.999f, 1e-08f, 0, 0}, GPUNN_F32, updates_update4},
+    {GPUNN_UPDATE_RMSPROP, {0, 0.99f, 1e-08f, 0, 0.9f, 1, 0}, GPUNN_F32, updates_update5},
+    {GPUNN_UPDATE_RMSPROP, {0, 0.99f, 1e-08f, 0, 0, 0, 0}, GPUNN_F32, updates_update6},
+    {GPUNN_UPDATE_ADAGRAD, {0, 1e-10f, 0, 0, 0, 0}, GPUNN_F32, updates_update7},
+    {GPUNN_UPDATE_ADAMAX, {0, 0.9f, 0.999f, 1e-08f, 0, 0}, GPUNN_F32, updates_update8},
+    {GPUNN_UPDATE_NADAM, {0, 0.9f, 0.999f, 1e-08f, 0, 0.004f, 0, 0}, GPUNN_F32, updates_update9},
+    {GPUNN_UPDATE_NADAM, {0, 0.9f, 0.999f, 1e-08f, 0, 0.004f, 1, 0}, GPUNN_F32, updates_update10},
+    {GPUNN_UPDATE_RADAM, {0, 0.9f, 0.999f, 1e-08f, 0, 0, 0}, GPUNN_F32, updates_update11},
+    {GPUNN_UPDATE_RADAM, {0, 0.9f, 0.999f, 1e-08f, 0, 1, 0}, GPUNN_F32, updates_update12},
+    {GPUNN_UPDATE_LION, {0, 0.9f, 0.99f, 0, 0}, GPUNN_F32, updates_update13},
+    {GPUNN_UPDATE_ADADELTA, {0, 0.9f, 1e-06f, 0, 0}, GPUNN_F32, updates_update14},
 };
 #if defined(GPUNN_CUDA) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda updates_kernels_cuda;
@@ -900,7 +1001,7 @@ const gpunn_kernel_set updates_kernels = {
     0,
     0,
     updates_updates,
-    14,
+    15,
 #if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
     &updates_kernels_cuda,
 #else

@@ -8,7 +8,7 @@
 #define WEIGHTED_KERNELS_H
 #include "gpunn.h"
 
-#define WEIGHTED_KERNELS_STAMP 0xb478e79732018331ull /* of this text: weighted_kernels.cu was written with it */
+#define WEIGHTED_KERNELS_STAMP 0x2112ac3b69205a21ull /* of this text: weighted_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set weighted_kernels;
 #endif
 
 #if defined(WEIGHTED_KERNELS_IMPLEMENTATION) || defined(WEIGHTED_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "weighted_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "weighted_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 
