@@ -16837,7 +16837,7 @@ static void gpunn__loss_backward_task(void *arg, int thread, int threads)
         float  *dx = a->out + offset;
         int64_t lines = a->inner == 1 ? 1 : a->n, length = a->inner == 1 ? a->n : width;
         for (int64_t c = 0; c < lines; c++) {
-            const float *x = a->x + offset + c * a->inner;
+            const float *x = l->softmax ? a->x + offset + c * a->inner : NULL; /* nll_loss's backward does not keep it */
             float       *to = dx + c * a->inner;
             if (l->softmax && a->inner == 1)
                 GPUNN__FIXED(a->add, gpunn__loss_line, to, x, l->top + row, factor, length, true);
