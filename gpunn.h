@@ -2005,7 +2005,7 @@ GPUNN__PRIVATE int64_t     gpunn__count(const gpunn_tensor *t, int64_t batch); /
 GPUNN__PRIVATE const char *gpunn__shape_text(const gpunn_tensor *t, char text[128]); /* "[batch, 3, 32, 32]" */
 /* Drops the plans: call when what they depend on has changed. */
 GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model);
-/* Forward and backward of one training step; with opt (prepared), its clipping and update too. */
+/* Forward and backward of one training step; with opt (prepared), gradients begin anew, and its clipping and update follow. */
 GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt);
 /* A node's op, attributes, dtype and shape, and a tensor's dtype and shape alone, as the generator writes them (>>spec). */
 enum { GPUNN__TEXT_SIZE = 512 };
@@ -9051,7 +9051,8 @@ GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer
                            gpunn__all_frozen(model)
                                ? "every parameter is frozen; unfreeze one with gpunn_set_trainable"
                                : "it depends on none of them, or only through ops without a gradient, as comparisons are");
-    gpunn_status status = gpunn__settle_writes(model, plan);
+    gpunn_status status = opt ? gpunn_zero_grad(model) : GPUNN_OK; /* no sooner: a run that cannot be leaves gradients alone */
+    if (status == GPUNN_OK) status = gpunn__settle_writes(model, plan);
     if (status != GPUNN_OK) return status;
     model->state.step++;
     model->state.weights_version++; /* running statistics */
@@ -18594,7 +18595,6 @@ GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss
         return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT,
                            "gpunn_train_step: the loss is of another model than the optimizer");
     gpunn_status status = gpunn__optimizer_prepare(opt);
-    if (status == GPUNN_OK) status = gpunn_zero_grad(opt->model);
     return status == GPUNN_OK ? gpunn__gradients(loss, opt) : status;
 }
 
