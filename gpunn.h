@@ -86,8 +86,9 @@
  *
  * ERRORS  The first failure on a device wins and stays readable by gpunn_error(dev) and gpunn_last_status(dev) until
  *     gpunn_clear_error(dev). Builders return NULL and pass NULL on, so a chain is checked once at its end. After a failed call
- *     the object is as it was before. Failures without a device (gpunn_device_open itself) are kept per thread:
- *     gpunn_error(NULL).
+ *     the object is as it was before; only of a training run that fails on its values, such as a label out of range or a loss
+ *     that is not finite, the forward pass has happened: running statistics and dropout have gone on. Failures without a device
+ *     (gpunn_device_open itself) are kept per thread: gpunn_error(NULL).
  *
  * THREADS  One device, with its models, optimizers and loaders, belongs to one thread at a time. Different devices are
  *     independent. A loader's own worker threads touch only its buffers. A device's CPU work is shared among .threads threads, the
