@@ -201,6 +201,12 @@ static bool ran(gpunn_status status)
     return status == GPUNN_OK;
 }
 
+/* Element k of input i. */
+static float input_value(int i, size_t k)
+{
+    return (float)((k * 37 + (size_t)i) % 17) / 8 - 1;
+}
+
 /* Small numbers into each input, for a batch of 2; false: one is too large or cannot be written. */
 static bool fill_inputs(gpunn_model *m)
 {
@@ -217,7 +223,7 @@ static bool fill_inputs(gpunn_model *m)
         }
         unsigned char *values = calloc(count, size);
         for (size_t k = 0; k < count; k++) {
-            const float number = (float)((k * 37 + (size_t)i) % 17) / 8 - 1;
+            const float number = input_value(i, k);
             if (dtype == GPUNN_F32)
                 memcpy(values + k * size, &number, sizeof number);
             else
@@ -325,8 +331,87 @@ static char *part(const uint8_t **data, size_t *size, bool last, size_t *bytes)
     return text;
 }
 
-/* An equation, a 0, and for one or two tensors a number of axes and their sizes (0: the batch). What is accepted runs forward and
- * backward. */
+/* ---- einsum by its definition: labels are letters, and for the axes of "..." the digits up to '8', the last axis ---- */
+typedef struct labels {
+    char at[32];
+    int  count;
+} labels;
+
+/* Of one tensor, up to ',' or '-'; dots: how many axes "..." stands for. */
+static const char *read_labels(const char *text, labels *l, int dots)
+{
+    l->count = 0;
+    for (; *text && *text != ',' && *text != '-'; text++) {
+        if (*text == '.') {
+            for (int i = 0; i < dots; i++) l->at[l->count++] = (char)('9' - dots + i);
+            text += 2;
+        } else if (*text != ' ')
+            l->at[l->count++] = *text;
+    }
+    return text;
+}
+
+/* Whether result, for a batch of 2, is what the equation says. All numbers are small multiples of 1/64: sums are exact. */
+static void check_einsum(const char *equation, gpunn_tensor *const *tensors, int count, gpunn_tensor *result)
+{
+    labels      l[3];
+    int         size[128] = {0}, place[128] = {0}, used = 0, most = 0;
+    char        order[64];
+    int64_t     dim[2][GPUNN_MAX_RANK], total = 1;
+    const char *text = equation;
+    for (int i = 0; i < count; i++) {
+        const gpunn_shape shape = gpunn_tensor_shape(tensors[i]);
+        int               rank = 0, letters = 0;
+        for (; rank < GPUNN_MAX_RANK && shape.dim[rank]; rank++) dim[i][rank] = shape.dim[rank] < 0 ? 2 : shape.dim[rank];
+        for (const char *c = text; *c && *c != ',' && *c != '-'; c++) letters += *c != ' ' && *c != '.';
+        text = read_labels(text, &l[i], rank - letters);
+        if (l[i].count != rank || (i + 1 < count && *text++ != ',')) abort();
+        if (rank - letters > most) most = rank - letters;
+        for (int k = 0; k < rank; k++) {
+            const int label = l[i].at[k];
+            if (size[label] == 0) order[used++] = (char)label;
+            if (dim[i][k] > size[label]) size[label] = (int)dim[i][k];
+        }
+    }
+    if (*text == '-')
+        (void)read_labels(text + 2, &l[count], most);
+    else { /* the axes of "...", then the letters that occur once */
+        l[count].count = 0;
+        for (int label = '1'; label <= 'z'; label++) {
+            int times = 0;
+            for (int i = 0; i < count; i++) times += memchr(l[i].at, label, (size_t)l[i].count) != NULL;
+            if (times == 1 || (times > 1 && label <= '9')) l[count].at[l[count].count++] = (char)label;
+        }
+    }
+    for (int k = 0; k < used; k++)
+        if ((total *= size[(int)order[k]]) > 1 << 14) return;
+    const size_t bytes = gpunn_tensor_bytes(result);
+    float       *actual = malloc(bytes), *expected = calloc(bytes, 1);
+    if (gpunn_read(result, actual, bytes) != GPUNN_OK) abort();
+    for (int64_t n = 0; n < total; n++) {
+        float   product = 1;
+        int64_t left = n, to = 0;
+        for (int k = 0; k < used; k++) {
+            place[(int)order[k]] = (int)(left % size[(int)order[k]]);
+            left /= size[(int)order[k]];
+        }
+        for (int i = 0; i < count; i++) {
+            int64_t from = 0;
+            for (int k = 0; k < l[i].count; k++) from = from * dim[i][k] + (dim[i][k] == 1 ? 0 : place[(int)l[i].at[k]]);
+            product *= input_value(i, (size_t)from);
+        }
+        for (int k = 0; k < l[count].count; k++) to = to * size[(int)l[count].at[k]] + place[(int)l[count].at[k]];
+        if ((size_t)to >= bytes / sizeof *expected) abort();
+        expected[to] += product;
+    }
+    if (memcmp(actual, expected, bytes) != 0)
+        for (size_t i = 0; i < bytes / sizeof *actual; i++)
+            if (actual[i] != expected[i]) abort();
+    free(actual), free(expected);
+}
+
+/* An equation, a 0, and for one or two tensors a number of axes and their sizes (0: the batch). What is accepted runs forward, with the
+ * right values, and backward. */
 static void einsum(const uint8_t *data, size_t size)
 {
     gpunn_tensor *tensors[2] = {NULL, NULL};
@@ -352,7 +437,9 @@ static void einsum(const uint8_t *data, size_t size)
     if (result && ran(gpunn_model_summary(m, .batch_size = 2, .bytes = &needs)) && needs <= LARGEST && fill_inputs(m)) {
         gpunn_tensor *loss = gpunn_sum(gpunn_square(result), GPUNN_ALL, false);
         (void)gpunn_retain_grad(tensors[0]);
-        if (!ran(gpunn_forward(&result, 1)) || !ran(gpunn_backward(loss))) abort();
+        if (!ran(gpunn_forward(&result, 1))) abort();
+        check_einsum(equation, tensors, count, result);
+        if (!ran(gpunn_backward(loss))) abort();
     }
     gpunn_model_destroy(m);
     free(equation);
@@ -374,6 +461,8 @@ static void volumes(const uint8_t *data, size_t size, bool raw)
         if (v.voxels) abort();
         return;
     }
+    for (int i = 0; i < 3; i++)
+        if (v.size[i] < 1 || v.voxels == NULL) abort();
     (void)snprintf(path, sizeof path, "/dev/shm/gpunn-fuzz-%d.nii", (int)getpid());
     if (!volume_write(path, &v, v.voxels, 1) || !volume_read(path, &again, VOLUME_F32)) abort();
     (void)unlink(path);
