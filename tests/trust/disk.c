@@ -73,33 +73,33 @@ static void behind(bool now)
     const int result = REAL(name, __VA_ARGS__); \
     behind(now)
 
-int open(const char *path, int flags, ...)
+int open(const char *file, int oflag, ...)
 {
     int     mode = 0;
     va_list list;
-    va_start(list, flags);
-    if (flags & O_CREAT) mode = va_arg(list, int);
+    va_start(list, oflag);
+    if (oflag & O_CREAT) mode = va_arg(list, int);
     va_end(list);
-    const bool now = fails(flags & O_CREAT ? "create" : "open");
+    const bool now = fails(oflag & O_CREAT ? "create" : "open");
     if (now && how > 0) return -1;
-    const int result = REAL(open, path, flags, mode);
+    const int result = REAL(open, file, oflag, mode);
     behind(now);
     return result;
 }
-ssize_t read(int fd, void *to, size_t bytes)
+ssize_t read(int fd, void *buf, size_t nbytes)
 {
     const bool now = fails("read");
     if (now && how > 0) return -1;
-    const ssize_t result = REAL(read, fd, to, now && bytes > 1 ? bytes / 2 : bytes);
+    const ssize_t result = REAL(read, fd, buf, now && nbytes > 1 ? nbytes / 2 : nbytes);
     behind(now);
     return result;
 }
-ssize_t write(int fd, const void *from, size_t bytes)
+ssize_t write(int fd, const void *buf, size_t n)
 {
     const bool now = fails("write");
     if (now && how > 0) return -1;
     written = true;
-    const ssize_t result = REAL(write, fd, from, now && how != DISK_KILL_BEHIND && bytes > 1 ? bytes / 2 : bytes);
+    const ssize_t result = REAL(write, fd, buf, now && how != DISK_KILL_BEHIND && n > 1 ? n / 2 : n);
     behind(now);
     return result;
 }
@@ -120,15 +120,15 @@ int close(int fd)
     behind(now);
     return now && how > 0 ? (errno = how, -1) : result; /* closed all the same */
 }
-int rename(const char *from, const char *to)
+int rename(const char *old, const char *new)
 {
     unsynced |= written;
-    CALL(rename, from, to);
+    CALL(rename, old, new);
     return result;
 }
-int unlink(const char *path)
+int unlink(const char *name)
 {
-    CALL(unlink, path);
+    CALL(unlink, name);
     if (result == 0) written = false; /* a file that is given up */
     return result;
 }
@@ -138,13 +138,13 @@ int flock(int fd, int operation)
     CALL(flock, fd, operation);
     return result;
 }
-int chmod(const char *path, mode_t mode)
+int chmod(const char *file, mode_t mode)
 {
-    CALL(chmod, path, mode);
+    CALL(chmod, file, mode);
     return result;
 }
-int chown(const char *path, uid_t owner, gid_t group)
+int chown(const char *file, uid_t owner, gid_t group)
 {
-    CALL(chown, path, owner, group);
+    CALL(chown, file, owner, group);
     return result;
 }

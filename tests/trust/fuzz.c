@@ -368,7 +368,7 @@ static void check_einsum(const char *equation, gpunn_tensor *const *tensors, int
         if (l[i].count != rank || (i + 1 < count && *text++ != ',')) abort();
         if (rank - letters > most) most = rank - letters;
         for (int k = 0; k < rank; k++) {
-            const int label = l[i].at[k];
+            const unsigned char label = (unsigned char)l[i].at[k];
             if (size[label] == 0) order[used++] = (char)label;
             if (dim[i][k] > size[label]) size[label] = (int)dim[i][k];
         }

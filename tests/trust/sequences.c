@@ -150,10 +150,10 @@ static gpunn_optimizer *make_optimizer(gpunn_model *model, unsigned kind)
     default: return gpunn_lion(model, .lr = 0.01f);
     }
 }
-static gpunn_device *open_device(const fixture *f)
+static gpunn_device *open_device(fixture *f)
 {
     gpunn_device *dev = gpunn_device_open(ON(f->backend), .seed = 3, .threads = 2, .realloc_fn = hook_realloc,
-                                          .user = (void *)(uintptr_t)&f->memory);
+                                          .user = &f->memory);
     if (dev == NULL) fail_msg("gpunn_device_open: %s", gpunn_error(NULL));
     return dev;
 }
