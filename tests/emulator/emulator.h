@@ -26,8 +26,9 @@ void        emulator_forget_faults(void); /* and every device's sticky error */
 /* The call-th call of the runtime from now on fails with that cudaError_t, a launch included; 0: none. A fault of the device (700
  * to 719) stays with it. */
 void emulator_fail(long call, int error);
-/* The allocation-th allocation from now on fails for want of memory; 0: none. Whether the one asked for before is still to come. */
-bool emulator_fail_allocation(long allocation);
+/* The allocation-th allocation from now on fails for want of memory, and with `on` all later ones; 0: none. Whether the one asked for
+ * before is still to come. */
+bool emulator_fail_allocation(long allocation, bool on);
 /* The launch-th launch to run from now on faults, unseen until somebody asks, as by a pointer that leads astray; 0: none. */
 void        emulator_stray(long launch);
 const char *emulator_failed_call(void); /* the last one that emulator_fail made fail */

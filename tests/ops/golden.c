@@ -369,7 +369,7 @@ static gpunn_tensor *build_case(int index)
 }
 
 /* ---- memory that fails ---- */
-extern bool     emulator_fail_allocation(long allocation) __attribute__((weak));
+extern bool     emulator_fail_allocation(long allocation, bool on) __attribute__((weak));
 static bool     failing;  /* an allocation of this run is to fail; until then */
 static char     what[64]; /* which, for messages */
 static uint32_t seed;     /* of where each case begins */
@@ -380,6 +380,7 @@ static bool again(fixture *f, gpunn_status status)
     if (!failing || status != GPUNN_ERR_MEMORY) return false;
     failing = false;
     f->memory.fail_at = 0;
+    if (emulator_fail_allocation) (void)emulator_fail_allocation(0, false);
     check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
     return true;
 }
@@ -516,26 +517,29 @@ static bool run_values(fixture *f, const golden_case *c)
 /* Allocation after allocation fails: one, all from there on until the call is made again, one of the GPU's. */
 static void run_failing(fixture *f, const golden_case *c, long step)
 {
-    enum { ONE, ALL_ON, OF_THE_GPU, KINDS };
-    static const char *const names[KINDS] = {"allocation", "every allocation from", "the GPU's allocation"};
-    for (int kind = ONE; kind < (emulator_fail_allocation ? KINDS : OF_THE_GPU); kind++) {
-        for (long n = 1 + (c->index + (long)seed) % step;; n += step) {
+    enum { ONE, ALL_ON, GPU_ONE, GPU_ALL_ON, KINDS };
+    static const char *const names[KINDS] = {"allocation", "every allocation from", "the GPU's allocation",
+                                             "every one of the GPU's from"};
+    for (int kind = ONE; kind < (emulator_fail_allocation ? KINDS : GPU_ONE); kind++) {
+        bool reached = true;
+        for (long n = 1 + (c->index + (long)seed) % step; reached; n += step) {
             fixture_close(f);
             fixture_open(f);
             model = f->model;
             const long start = f->memory.calls;
             failing = true;
-            f->memory.fail_at = kind == OF_THE_GPU ? 0 : start + n;
+            f->memory.fail_at = kind < GPU_ONE ? start + n : 0;
             f->memory.fail_on = kind == ALL_ON;
-            if (kind == OF_THE_GPU) emulator_fail_allocation(n);
+            if (kind >= GPU_ONE) (void)emulator_fail_allocation(n, kind == GPU_ALL_ON);
             (void)snprintf(what, sizeof what, "%s %ld", names[kind], n);
-            if (!run_values(f, c)) {
+            const bool whole = run_values(f, c);
+            reached = kind < GPU_ONE ? f->memory.calls >= start + n : !failing || !emulator_fail_allocation(0, false);
+            if (!whole) {
                 gpunn_clear_error(f->dev);
                 gpunn_model_destroy(f->model);
                 model = f->model = MADE(f->dev, gpunn_model_create(f->dev));
                 assert_true(run_values(f, c));
             }
-            if (kind == OF_THE_GPU ? emulator_fail_allocation(0) : f->memory.calls < start + n) break;
         }
     }
     what[0] = 0;
@@ -543,6 +547,7 @@ static void run_failing(fixture *f, const golden_case *c, long step)
 static int teardown(void **state)
 {
     if (what[0]) print_message("# when %s failed\n", what);
+    if (emulator_fail_allocation) (void)emulator_fail_allocation(0, false);
     what[0] = 0;
     return fixture_teardown(state);
 }

@@ -5,7 +5,7 @@
  * GPUNN_TEST_ROUNDS: sequences, of which number i is that of GPUNN_TEST_SEED + i. A sequence that fails is printed. */
 #include "../test.h"
 
-extern bool emulator_fail_allocation(long allocation) __attribute__((weak));
+extern bool emulator_fail_allocation(long allocation, bool on) __attribute__((weak));
 
 /* What counts. */
 typedef enum act_kind {
@@ -108,14 +108,14 @@ static void arm(const side *s)
 {
     if (!scarce || drawn(4) != 0) return;
     if (emulator_fail_allocation && drawn(2))
-        (void)emulator_fail_allocation(1 + (long)drawn(6));
+        (void)emulator_fail_allocation(1 + (long)drawn(6), drawn(2) != 0);
     else
         s->f->memory.fail_at = s->f->memory.calls + 1 + (long)drawn(12);
 }
 /* dev: of whose failure it is */
 static bool again_on(const side *s, gpunn_device *dev, gpunn_status status)
 {
-    if (emulator_fail_allocation) (void)emulator_fail_allocation(0);
+    if (emulator_fail_allocation) (void)emulator_fail_allocation(0, false);
     s->f->memory.fail_at = 0;
     if (!scarce || status != GPUNN_ERR_MEMORY) return false;
     check_sentence(dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
