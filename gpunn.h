@@ -9072,6 +9072,7 @@ GPUNN__PRIVATE gpunn_status gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer
     plan->captured = run.captured;
     for (int i = 0; i < plan->reached_count && status != GPUNN_OK; i++)
         model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
+    if (status == GPUNN_ERR_MEMORY) model->state.step--; /* the call made again drops the same */
     if (opt && status == GPUNN_OK) gpunn__optimizer_advance(opt);
     return status;
 }
