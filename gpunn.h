@@ -252,8 +252,9 @@
  *
  * ERRORS  The first failure on a device wins and stays readable by gpunn_error(dev) and gpunn_last_status(dev) until
  *     gpunn_clear_error(dev). Builders return NULL and pass NULL on, so a chain is checked once at its end. After a failed call
- *     the object is as it was before. Failures without a device (gpunn_device_open itself) are kept per thread:
- *     gpunn_error(NULL).
+ *     the object is as it was before; only of a training run that fails on its values, such as a label out of range or a loss
+ *     that is not finite, the forward pass has happened: running statistics and dropout have gone on. Failures without a device
+ *     (gpunn_device_open itself) are kept per thread: gpunn_error(NULL).
  *         gpunn_tensor *wrong = gpunn_relu(gpunn_add(gpunn_linear(x, "fc3", .out_features = 7), h));
  *         if (wrong == NULL) puts(gpunn_error(dev)); // add: shapes [batch, 7] and [batch, 50] do not broadcast ...
  *         gpunn_clear_error(dev);
@@ -2348,7 +2349,7 @@ GPUNN__PRIVATE int64_t     gpunn__count(const gpunn_tensor *t, int64_t batch); /
 GPUNN__PRIVATE const char *gpunn__shape_text(const gpunn_tensor *t, char text[128]); /* "[batch, 3, 32, 32]" */
 /* Drops the plans: call when what they depend on has changed. */
 GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model);
-/* Forward and backward of one training step; with opt (prepared), its clipping and update too. */
+/* Forward and backward of one training step; with opt (prepared), gradients begin anew, and its clipping and update follow. */
 GPUNN__PRIVATE GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt);
 /* A node's op, attributes, dtype and shape, and a tensor's dtype and shape alone, as the generator writes them (>>spec). */
 enum { GPUNN__TEXT_SIZE = 512 };
@@ -9985,7 +9986,8 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, gpunn_optimize
                            gpunn__all_frozen(model)
                                ? "every parameter is frozen; unfreeze one with gpunn_set_trainable"
                                : "it depends on none of them, or only through ops without a gradient, as comparisons are");
-    gpunn_status status = gpunn__settle_writes(model, plan);
+    gpunn_status status = opt ? gpunn_zero_grad(model) : GPUNN_OK; /* no sooner: a run that cannot be leaves gradients alone */
+    if (status == GPUNN_OK) status = gpunn__settle_writes(model, plan);
     if (status != GPUNN_OK) return status;
     model->state.step++;
     model->state.weights_version++; /* running statistics */
@@ -10004,6 +10006,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, gpunn_optimize
     plan->captured = run.captured;
     for (int i = 0; i < plan->reached_count && status != GPUNN_OK; i++)
         model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
+    if (status == GPUNN_ERR_MEMORY) model->state.step--; /* the call made again drops the same */
     if (opt && status == GPUNN_OK) gpunn__optimizer_advance(opt);
     return status;
 }
@@ -17787,7 +17790,7 @@ static void gpunn__loss_backward_task(void *arg, int thread, int threads)
         float  *dx = a->out + offset;
         int64_t lines = a->inner == 1 ? 1 : a->n, length = a->inner == 1 ? a->n : width;
         for (int64_t c = 0; c < lines; c++) {
-            const float *x = a->x + offset + c * a->inner;
+            const float *x = l->softmax ? a->x + offset + c * a->inner : NULL; /* nll_loss's backward does not keep it */
             float       *to = dx + c * a->inner;
             if (l->softmax && a->inner == 1)
                 GPUNN__FIXED(a->add, gpunn__loss_line, to, x, l->top + row, factor, length, true);
@@ -19417,7 +19420,6 @@ GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss
         return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT,
                            "gpunn_train_step: the loss is of another model than the optimizer");
     gpunn_status status = gpunn__optimizer_prepare(opt);
-    if (status == GPUNN_OK) status = gpunn_zero_grad(opt->model);
     return status == GPUNN_OK ? gpunn__gradients(loss, opt) : status;
 }
 

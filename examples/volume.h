@@ -126,18 +126,24 @@ static double volume_number(const uint8_t *at, volume_type type)
     }
 }
 
-/* Reads all voxels as slope * x + intercept; what is not a finite number is 0. */
+/* Reads all voxels as slope * x + intercept; what is not a finite number is 0. Memory grows with what the file holds, whatever its
+ * header promises. */
 static bool volume_read_voxels(volume_file file, const char *path, volume *v, volume_type type, bool swap, double slope,
                                double intercept)
 {
     enum { PIECE = 4096 };
     uint8_t buffer[PIECE * 8];
-    int64_t count = volume_count(v);
+    int64_t count = volume_count(v), room = 0;
     int     bytes = volume_types[type].bytes;
-    v->voxels = (float *)malloc((size_t)count * sizeof *v->voxels);
-    if (v->voxels == NULL) return volume_fail(path, "the volume does not fit into memory");
+    v->voxels = NULL;
     for (int64_t i = 0; i < count; i += PIECE) {
         int64_t n = count - i < PIECE ? count - i : PIECE;
+        if (i + n > room) {
+            room = count < 2 * i + PIECE ? count : 2 * i + PIECE;
+            float *voxels = (float *)realloc(v->voxels, (size_t)room * sizeof *voxels);
+            if (voxels == NULL) return volume_fail(path, "the volume does not fit into memory");
+            v->voxels = voxels;
+        }
         if (!volume_get(file, buffer, (unsigned)(n * bytes)))
             return volume_fail(path, "the file ends before all voxels that its size promises");
         for (int64_t k = 0; k < n; k++) {

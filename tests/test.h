@@ -248,6 +248,14 @@ static inline long test_setting(const char *name, long otherwise)
     return text ? strtol(text, NULL, 10) : otherwise;
 }
 
+/* Where what is drawn by chance begins: GPUNN_TEST_SEED, printed so that a failure can be repeated. */
+static inline uint32_t test_seed(void)
+{
+    const uint32_t seed = (uint32_t)test_setting("GPUNN_TEST_SEED", 1);
+    print_message("# GPUNN_TEST_SEED=%u\n", (unsigned)seed);
+    return seed;
+}
+
 /* Whether a device can still be opened and does what it is told. */
 static inline bool device_lives(void)
 {

@@ -612,10 +612,17 @@ static void open_memory(bool open)
     }
 }
 
+static long        allocations_left; /* until one fails; 0: none does */
+static bool        allocations_fail, allocations_fail_on;
 static cudaError_t allocate(void **ptr, size_t bytes, kind where, emulator_pool *pool)
 {
     *ptr = NULL;
     if (bytes == 0) return cudaSuccess;
+    if (allocations_left > 0 && --allocations_left == 0) {
+        allocations_fail = allocations_fail_on;
+        return cudaErrorMemoryAllocation;
+    }
+    if (allocations_fail) return cudaErrorMemoryAllocation;
     if (where == ON_DEVICE && (bytes > settings.memory || devices[current].used > settings.memory - bytes))
         return cudaErrorMemoryAllocation;
     void *start = NULL;
@@ -828,6 +835,15 @@ extern "C" void emulator_fail(long call, int error)
     std::lock_guard<std::recursive_mutex> guard(lock);
     fail_at = call > 0 ? calls + call : 0;
     fail_with = error;
+}
+extern "C" bool emulator_fail_allocation(long allocation, bool on)
+{
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    const bool                            waits = allocations_left > 0;
+    allocations_left = allocation;
+    allocations_fail_on = on;
+    allocations_fail = false;
+    return waits;
 }
 extern "C" long emulator_calls(void)
 {

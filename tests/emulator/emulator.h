@@ -16,6 +16,7 @@
  *     EMULATOR_WORKSPACE bytes of the largest workspace with which cuDNN has a plan for attention, whatever its limit; none */
 #ifndef EMULATOR_H
 #define EMULATOR_H
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Faults found so far in kernels and in the use of the runtime (each printed as it is found), and the last one's sentence. */
@@ -25,6 +26,9 @@ void        emulator_forget_faults(void); /* and every device's sticky error */
 /* The call-th call of the runtime from now on fails with that cudaError_t, a launch included; 0: none. A fault of the device (700
  * to 719) stays with it. */
 void emulator_fail(long call, int error);
+/* The allocation-th allocation from now on fails for want of memory, and with `on` all later ones; 0: none. Whether the one asked for
+ * before is still to come. */
+bool emulator_fail_allocation(long allocation, bool on);
 /* The launch-th launch to run from now on faults, unseen until somebody asks, as by a pointer that leads astray; 0: none. */
 void        emulator_stray(long launch);
 const char *emulator_failed_call(void); /* the last one that emulator_fail made fail */

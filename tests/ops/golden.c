@@ -1,4 +1,8 @@
-/* Values and gradients of every op, layer and loss against PyTorch's (tests/golden), in training and in evaluation mode. */
+/* Values and gradients of every op, layer and loss against PyTorch's (tests/golden), in training and in evaluation mode.
+ *
+ * GPUNN_TEST_ALLOCATIONS=k: the same while memory fails. In the first run of a case one of its first k allocations fails, then the
+ * k-th after that and so on until a run needs no more; then all from there on fail; on the emulated GPU then the GPU's own. The call
+ * that fails says so and is made again, nothing leaks, and the case's values must be as ever. */
 #include "../test.h"
 #include "cases/attention.h"
 #include "cases/sample.h"
@@ -320,42 +324,42 @@ typedef struct golden_case {
 
 /* Every other case is an expression in one switch: CASE(index) in the order of the lists above. */
 static const struct {
-    const char *name, *file;
+    const char *name, *file, *text;
 } cases[] = {
-#define X(kind, label, ...) {#kind "." label, "layers"},
+#define X(kind, label, ...) {#kind "." label, "layers", #__VA_ARGS__},
     LAYER_CASES(X)
 #undef X
-#define X(kind, label, ...) {#kind "." label, "shapes"},
+#define X(kind, label, ...) {#kind "." label, "shapes", #__VA_ARGS__},
         SHAPE_CASES(X)
 #undef X
-#define X(kind, label, ...) {#kind "." label, "losses"},
+#define X(kind, label, ...) {#kind "." label, "losses", #__VA_ARGS__},
             LOSS_CASES(X)
 #undef X
-#define X(kind, label, ...) {#kind "." label, "attention"},
+#define X(kind, label, ...) {#kind "." label, "attention", #__VA_ARGS__},
                 ATTENTION_CASES(X)
 #undef X
-#define X(kind, label, ...) {#kind "." label, "sample"},
+#define X(kind, label, ...) {#kind "." label, "sample", #__VA_ARGS__},
                     SAMPLE_CASES(X)
 #undef X
-#define X(kind, label, ...) {#kind "." label, "norms"},
+#define X(kind, label, ...) {#kind "." label, "norms", #__VA_ARGS__},
                         NORMS_CASES(X)
 #undef X
-#define X(kind, label, ...) {#kind "." label, "picks"},
+#define X(kind, label, ...) {#kind "." label, "picks", #__VA_ARGS__},
                             PICKS_CASES(X)
 #undef X
-#define X(kind, label, ...) {#kind "." label, "conv"},
+#define X(kind, label, ...) {#kind "." label, "conv", #__VA_ARGS__},
                                 CONV_CASES(X)
 #undef X
-#define X(kind, label, ...) {#kind "." label, "resize"},
+#define X(kind, label, ...) {#kind "." label, "resize", #__VA_ARGS__},
                                     RESIZE_CASES(X)
 #undef X
-#define X(kind, label, ...) {#kind "." label, "pool"},
+#define X(kind, label, ...) {#kind "." label, "pool", #__VA_ARGS__},
                                         POOL_FAMILY_CASES(X)
 #undef X
-#define X(kind, label, ...) {#kind "." label, "rnn"},
+#define X(kind, label, ...) {#kind "." label, "rnn", #__VA_ARGS__},
                                             RNN_CASES(X)
 #undef X
-#define X(kind, label, ...) {#kind "." label, "criteria"},
+#define X(kind, label, ...) {#kind "." label, "criteria", #__VA_ARGS__},
                                                 CRITERIA_CASES(X)
 #undef X
 };
@@ -380,6 +384,47 @@ static gpunn_tensor *build_case(int index)
     return NULL;
 }
 
+/* ---- memory that fails ---- */
+extern bool     emulator_fail_allocation(long allocation, bool on) __attribute__((weak));
+static bool     failing;  /* an allocation of this run is to fail; until then */
+static char     what[64]; /* which, for messages */
+static uint32_t seed;     /* of where each case begins */
+
+/* Whether the call whose status this is is to be made again: memory failed it, which it has told. */
+static bool again(fixture *f, gpunn_status status)
+{
+    if (!failing || status != GPUNN_ERR_MEMORY) return false;
+    failing = false;
+    f->memory.fail_at = 0;
+    if (emulator_fail_allocation) (void)emulator_fail_allocation(0, false);
+    check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
+    return true;
+}
+static gpunn_status made(fixture *f, const gpunn_tensor *t)
+{
+    return t ? GPUNN_OK : gpunn_last_status(f->dev);
+}
+#define DO(call)                                              \
+    do {                                                      \
+        gpunn_status status_ = (call);                        \
+        if (again(f, status_)) status_ = (call);              \
+        check_ok(f->dev, status_, #call, __FILE__, __LINE__); \
+    } while (0)
+#define BUILD(t, call) DO(made(f, t = (call)))
+
+/* Whether a case, by its text, is one call of the library. */
+static bool is_one_call(const char *text)
+{
+    static const char *const made[] = {"gpunn_", "CONV(", "RNN("}, *const beside[] = {"gpunn_tensor", "gpunn_find"};
+    bool one = false;
+    for (int i = 0; i < COUNT(made); i++) one |= strncmp(text, made[i], strlen(made[i])) == 0;
+    for (const char *at = text + 1; one && (at = strstr(at, "gpunn_")) != NULL; at++) {
+        one = false;
+        for (int i = 0; i < COUNT(beside); i++) one |= strncmp(at, beside[i], strlen(beside[i])) == 0;
+    }
+    return one;
+}
+
 /* ---- one case ---- */
 static double largest(const golden_tensor *t)
 {
@@ -392,15 +437,15 @@ static double largest(const golden_tensor *t)
 }
 
 /* grad_out: the gradient fed in when t's gradient is meant; NULL: its value is */
-static void check_value(gpunn_device *dev, gpunn_tensor *t, const golden_tensor *expected, const char *what,
+static void check_value(fixture *f, gpunn_tensor *t, const golden_tensor *expected, const char *what,
                         const golden_tensor *grad_out)
 {
     void *actual = malloc(expected->bytes + 1);
     if (grad_out)
-        OK(dev, gpunn_read_grad(t, actual, expected->bytes));
+        DO(gpunn_read_grad(t, actual, expected->bytes));
     else {
         assert_int_equal(gpunn_tensor_dtype(t), expected->dtype);
-        OK(dev, gpunn_read(t, actual, expected->bytes));
+        DO(gpunn_read(t, actual, expected->bytes));
     }
     if (expected->dtype == GPUNN_F32) {
         /* Rounding of a sum of n products grows like its largest part, not like the result: the absolute term. Convolutions may
@@ -414,12 +459,11 @@ static void check_value(gpunn_device *dev, gpunn_tensor *t, const golden_tensor 
     free(actual);
 }
 
-static void run_case(void **state)
+/* false: a chain of calls in which one has failed has left the names of those before it; only a fresh model can have them again. */
+static bool run_values(fixture *f, const golden_case *c)
 {
-    fixture           *f = *state;
-    const golden_case *c = f->data;
-    const golden      *g = c->file;
-    const size_t       prefix = strlen(c->name) + 1;
+    const golden *g = c->file;
+    const size_t  prefix = strlen(c->name) + 1;
     model = f->model;
 
     for (int i = 0; i < g->count; i++) { /* inputs */
@@ -431,14 +475,21 @@ static void run_case(void **state)
             shape.dim[0] = GPUNN_BATCH;
         else if (strncmp(role, "in.", 3) != 0)
             continue;
-        gpunn_tensor *x = MADE(f->dev, gpunn_input(model, name + 1, t->dtype, shape));
-        if (golden_find(g, "%s/grad.%s", c->name, name + 1)) MADE(f->dev, gpunn_retain_grad(x));
-        OK(f->dev, gpunn_write(x, t->data, t->bytes));
+        gpunn_tensor *x;
+        BUILD(x, gpunn_input(model, name + 1, t->dtype, shape));
+        if (golden_find(g, "%s/grad.%s", c->name, name + 1)) DO(made(f, gpunn_retain_grad(x)));
+        DO(gpunn_write(x, t->data, t->bytes));
     }
     const golden_tensor *attr = golden_find(g, "%s/attr", c->name);
     const float          single = strstr(c->name, "prelu.one") != NULL, *values = attr ? attr->data : &single;
-    gpunn_tensor        *out = MADE(f->dev, c->op ? c->op(values) : build_case(c->index));
-    MADE(f->dev, gpunn_keep(out));
+    gpunn_tensor        *out = c->op ? c->op(values) : build_case(c->index);
+    if (out == NULL && again(f, gpunn_last_status(f->dev))) {
+        out = c->op ? c->op(values) : build_case(c->index);
+        if (out == NULL && c->op == NULL && !is_one_call(cases[c->index].text) && strstr(gpunn_error(f->dev), "taken"))
+            return false;
+    }
+    MADE(f->dev, out);
+    DO(made(f, gpunn_keep(out)));
 
     const golden_tensor *expected = golden_find(g, "%s/out", c->name), *eval = golden_find(g, "%s/eval", c->name);
     const golden_tensor *grad_out = golden_find(g, "%s/grad_out", c->name);
@@ -454,28 +505,80 @@ static void run_case(void **state)
         gpunn_tensor *p = gpunn_find(model, t->name + prefix + 6);
         if (p == NULL) fail_msg("the layer has no %s", t->name + prefix + 6);
         for (int k = 0; k < GPUNN_MAX_RANK; k++) assert_int_equal(gpunn_tensor_shape(p).dim[k], t->shape.dim[k]);
-        OK(f->dev, gpunn_write(p, t->data, t->bytes));
+        DO(gpunn_write(p, t->data, t->bytes));
     }
 
     if (grad_out) { /* training: the gradient of sum(out * grad_out) */
-        gpunn_tensor *y = out;
+        gpunn_tensor *y = out, *w, *loss;
         if (shape.dim[0] < -1) /* several times the batch, which an input cannot have */
-            y = gpunn_reshape(out, GPUNN_SHAPE(GPUNN_BATCH, -shape.dim[0], expected->count / expected->shape.dim[0]));
-        gpunn_tensor *w = MADE(f->dev, gpunn_input(model, "grad_out", GPUNN_F32, gpunn_tensor_shape(y)));
-        OK(f->dev, gpunn_write(w, grad_out->data, grad_out->bytes));
-        gpunn_tensor *loss = MADE(f->dev, gpunn_sum(gpunn_mul(y, w), GPUNN_ALL, false));
-        OK(f->dev, gpunn_backward(loss));
-        check_value(f->dev, out, expected, "training: out", NULL);
+            BUILD(y, gpunn_reshape(out, GPUNN_SHAPE(GPUNN_BATCH, -shape.dim[0], expected->count / expected->shape.dim[0])));
+        BUILD(w, gpunn_input(model, "grad_out", GPUNN_F32, gpunn_tensor_shape(y)));
+        DO(gpunn_write(w, grad_out->data, grad_out->bytes));
+        BUILD(loss, gpunn_sum(gpunn_mul(y, w), GPUNN_ALL, false));
+        DO(gpunn_backward(loss));
+        check_value(f, out, expected, "training: out", NULL);
         for (int i = 0; i < g->count; i++) {
             const golden_tensor *t = &g->tensors[i];
             if (strncmp(t->name, c->name, prefix - 1) != 0 || t->name[prefix - 1] != '/') continue;
             const char *role = t->name + prefix;
-            if (strncmp(role, "grad.", 5) == 0) check_value(f->dev, in(role + 5), t, role, grad_out);
-            if (strncmp(role, "after.", 6) == 0) check_value(f->dev, in(role + 6), t, role, NULL);
+            if (strncmp(role, "grad.", 5) == 0) check_value(f, in(role + 5), t, role, grad_out);
+            if (strncmp(role, "after.", 6) == 0) check_value(f, in(role + 6), t, role, NULL);
         }
     }
-    OK(f->dev, gpunn_forward(&out, 1));
-    check_value(f->dev, out, eval ? eval : expected, "evaluation: out", NULL);
+    DO(gpunn_forward(&out, 1));
+    check_value(f, out, eval ? eval : expected, "evaluation: out", NULL);
+    return true;
+}
+
+/* Allocation after allocation fails: one, all from there on until the call is made again, one of the GPU's. */
+static void run_failing(fixture *f, const golden_case *c, long step)
+{
+    enum { ONE, ALL_ON, GPU_ONE, GPU_ALL_ON, KINDS };
+    static const char *const names[KINDS] = {"allocation", "every allocation from", "the GPU's allocation",
+                                             "every one of the GPU's from"};
+    for (int kind = ONE; kind < (emulator_fail_allocation ? KINDS : GPU_ONE); kind++) {
+        bool reached = true;
+        for (long n = 1 + (c->index + (long)seed) % step; reached; n += step) {
+            fixture_close(f);
+            fixture_open(f);
+            model = f->model;
+            const long start = f->memory.calls;
+            failing = true;
+            f->memory.fail_at = kind < GPU_ONE ? start + n : 0;
+            f->memory.fail_on = kind == ALL_ON;
+            if (kind >= GPU_ONE) (void)emulator_fail_allocation(n, kind == GPU_ALL_ON);
+            (void)snprintf(what, sizeof what, "%s %ld", names[kind], n);
+            const bool whole = run_values(f, c);
+            reached = kind < GPU_ONE ? f->memory.calls >= start + n : !failing || !emulator_fail_allocation(0, false);
+            if (!whole) {
+                gpunn_clear_error(f->dev);
+                gpunn_model_destroy(f->model);
+                model = f->model = MADE(f->dev, gpunn_model_create(f->dev));
+                assert_true(run_values(f, c));
+            }
+        }
+    }
+    what[0] = 0;
+}
+static int teardown(void **state)
+{
+    if (what[0]) print_message("# when %s failed\n", what);
+    if (emulator_fail_allocation) (void)emulator_fail_allocation(0, false);
+    what[0] = 0;
+    return fixture_teardown(state);
+}
+
+static void run_case(void **state)
+{
+    fixture           *f = *state;
+    const golden_case *c = f->data;
+    const long         step = test_setting("GPUNN_TEST_ALLOCATIONS", 0);
+    model = f->model;
+    failing = false;
+    if (step)
+        run_failing(f, c, step);
+    else
+        (void)run_values(f, c);
 }
 
 static int begins(const char *name, const char *op)
@@ -505,7 +608,8 @@ int main(void)
     static golden_case       list[2048];
     static struct CMUnitTest tests[2 * COUNT(list)];
     int                      count = 0, test_count = 0;
-    bool                     covered[COUNT(elementwise)] = {false};
+    if (test_setting("GPUNN_TEST_ALLOCATIONS", 0) > 1) seed = test_seed();
+    bool covered[COUNT(elementwise)] = {false};
 
     for (int i = 0; i < COUNT(files); i++) {
         char path[64];
@@ -549,6 +653,7 @@ int main(void)
         if (i == count) note_missing(cases[j].name, "has no case in tests/golden");
     }
     for (int i = 0; i < count; i++) test_count += each_backend(tests + test_count, list[i].name, run_case, &list[i]);
+    for (int i = 0; i < test_count; i++) tests[i].teardown_func = teardown;
     test_count += missing_backends(tests + test_count);
     const struct CMUnitTest complete = cmocka_unit_test(test_complete);
     tests[test_count++] = complete;

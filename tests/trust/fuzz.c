@@ -1,4 +1,5 @@
-/* Every parser under libFuzzer: the first byte chooses which, the rest is the file (or text). Built with
+/* Every parser under libFuzzer, and the models that come out of specs: the first byte chooses which, the rest is the file (or text).
+ * Built with
  *     clang -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
  * against a library built with -fsanitize=fuzzer-no-link instead of fuzzer; tests/trust/fuzz.py makes the seeds and runs it. */
 #define _GNU_SOURCE
@@ -13,6 +14,7 @@
 #include "../../examples/bert.h"
 #include "../../examples/csv.h"
 #include "../../examples/tokenizer.h"
+#include "../../examples/volume.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -36,7 +38,7 @@ static gpunn_tensor    *parameter[2];
 /* An op that specs may name. */
 static int own_forward(const gpunn_custom_call *call)
 {
-    (void)call;
+    memset(call->out->data, 0, (size_t)call->out->count * sizeof(float));
     return 0;
 }
 static const gpunn_custom_op own = {.name = "own", .inputs = 2, .forward = own_forward};
@@ -186,6 +188,103 @@ static void expression(const uint8_t *data, size_t size)
     free(text);
 }
 
+/* Runs a model of such a size at most; a larger one takes too long here. */
+enum { LARGEST = 1 << 20 };
+
+/* A run ends well or for a reason that lies in the model or its values. */
+static bool ran(gpunn_status status)
+{
+    verdict(status);
+    if (status != GPUNN_OK && status != GPUNN_ERR_NUMERIC && status != GPUNN_ERR_ARGUMENT && status != GPUNN_ERR_SHAPE &&
+        status != GPUNN_ERR_STATE && status != GPUNN_ERR_UNSUPPORTED)
+        abort();
+    return status == GPUNN_OK;
+}
+
+/* Element k of input i. */
+static float input_value(int i, size_t k)
+{
+    return (float)((k * 37 + (size_t)i) % 17) / 8 - 1;
+}
+
+/* Small numbers into each input, for a batch of 2; false: one is too large or cannot be written. */
+static bool fill_inputs(gpunn_model *m)
+{
+    gpunn_tensor *t;
+    for (int i = 0; (t = gpunn_input_at(m, i)) != NULL; i++) {
+        const gpunn_shape shape = gpunn_tensor_shape(t);
+        const gpunn_dtype dtype = gpunn_tensor_dtype(t);
+        const size_t      size = gpunn_dtype_size(dtype);
+        size_t            count = 1;
+        for (int k = 0; k < GPUNN_MAX_RANK && shape.dim[k] != 0; k++) {
+            const size_t dim = (size_t)(shape.dim[k] < 0 ? -2 * shape.dim[k] : shape.dim[k]);
+            if (dim > LARGEST / size / count) return false; /* an input that no output needs */
+            count *= dim;
+        }
+        unsigned char *values = calloc(count, size);
+        for (size_t k = 0; k < count; k++) {
+            const float number = input_value(i, k);
+            if (dtype == GPUNN_F32)
+                memcpy(values + k * size, &number, sizeof number);
+            else
+                values[k * size] = (unsigned char)(dtype == GPUNN_BOOL ? k % 2 : k % 3); /* little-endian */
+        }
+        const gpunn_status status = gpunn_write(t, values, count * size);
+        free(values);
+        if (!ran(status)) return false;
+    }
+    return true;
+}
+
+/* The values, or the weights, one after another. */
+static unsigned char *values_of(gpunn_model *m, gpunn_tensor *const *outputs, int count, size_t *bytes)
+{
+    unsigned char *all = malloc(1);
+    *bytes = 0;
+    for (int i = 0; i < count; i++) {
+        gpunn_tensor *t = outputs ? outputs[i] : gpunn_parameter_at(m, i);
+        const size_t  size = gpunn_tensor_bytes(t);
+        all = realloc(all, *bytes + size + 1);
+        if (gpunn_read(t, all + *bytes, size) != GPUNN_OK) abort();
+        *bytes += size;
+    }
+    return all;
+}
+
+/* Forward twice, the same bits; then one training step, which changes no weight if it fails, and forward again. */
+static void run_model(gpunn_model *m)
+{
+    gpunn_tensor    *outputs[8], *loss = gpunn_spec_loss(m);
+    gpunn_optimizer *opt = NULL;
+    size_t           bytes = 0, first, second;
+    int              count = 0;
+    while (count < 8 && (outputs[count] = gpunn_spec_output(m, count)) != NULL) count++;
+    if (!ran(gpunn_model_summary(m, .batch_size = 2, .loss = loss, .bytes = &bytes)) || bytes > LARGEST) return;
+    if (!ran(gpunn_model_summary(m, .batch_size = 2, .bytes = &bytes)) || bytes > LARGEST || !fill_inputs(m)) return;
+    if (count && ran(gpunn_forward(outputs, count))) {
+        unsigned char *values = values_of(m, outputs, count, &first);
+        if (!ran(gpunn_forward(outputs, count))) abort();
+        unsigned char *same = values_of(m, outputs, count, &second);
+        if (first != second || memcmp(values, same, first) != 0) abort();
+        free(values), free(same);
+    }
+    if (loss && (opt = gpunn_spec_optimizer(m)) == NULL) {
+        gpunn_clear_error(dev);
+        opt = gpunn_sgd(m, .lr = 0.01f);
+    }
+    if (opt == NULL) {
+        gpunn_clear_error(dev);
+        return;
+    }
+    unsigned char *before = values_of(m, NULL, gpunn_parameter_count(m), &first);
+    const bool     trained = ran(gpunn_train_step(opt, loss));
+    unsigned char *after = values_of(m, NULL, gpunn_parameter_count(m), &second);
+    if (first != second || (!trained && memcmp(before, after, first) != 0)) abort();
+    if (trained && !ran(gpunn_forward(&loss, 1))) abort();
+    free(before), free(after);
+    gpunn_optimizer_destroy(opt);
+}
+
 static char *saved_spec(gpunn_model *m, const char *path, size_t *size)
 {
     if (gpunn_spec_save(m, path, .name = "fuzz") != GPUNN_OK) abort();
@@ -198,7 +297,7 @@ static char *saved_spec(gpunn_model *m, const char *path, size_t *size)
     return text;
 }
 
-/* What is accepted can be saved, loaded and saved again: the same bytes. */
+/* What is accepted can be saved, loaded and saved again: the same bytes; and it runs. */
 static void spec(const uint8_t *data, size_t size)
 {
     static char  path[64];
@@ -215,6 +314,7 @@ static void spec(const uint8_t *data, size_t size)
     free(text);
     free(same);
     gpunn_model_destroy(again);
+    run_model(m);
     gpunn_model_destroy(m);
 }
 
@@ -229,6 +329,147 @@ static char *part(const uint8_t **data, size_t *size, bool last, size_t *bytes)
     *data += *bytes + (end != NULL);
     *size -= *bytes + (end != NULL);
     return text;
+}
+
+/* ---- einsum by its definition: labels are letters, and for the axes of "..." the digits up to '8', the last axis ---- */
+typedef struct labels {
+    char at[32];
+    int  count;
+} labels;
+
+/* Of one tensor, up to ',' or '-'; dots: how many axes "..." stands for. */
+static const char *read_labels(const char *text, labels *l, int dots)
+{
+    l->count = 0;
+    for (; *text && *text != ',' && *text != '-'; text++) {
+        if (*text == '.') {
+            for (int i = 0; i < dots; i++) l->at[l->count++] = (char)('9' - dots + i);
+            text += 2;
+        } else if (*text != ' ')
+            l->at[l->count++] = *text;
+    }
+    return text;
+}
+
+/* Whether result, for a batch of 2, is what the equation says. All numbers are small multiples of 1/64: sums are exact. */
+static void check_einsum(const char *equation, gpunn_tensor *const *tensors, int count, gpunn_tensor *result)
+{
+    labels      l[3];
+    int         size[128] = {0}, place[128] = {0}, used = 0, most = 0;
+    char        order[64];
+    int64_t     dim[2][GPUNN_MAX_RANK], total = 1;
+    const char *text = equation;
+    for (int i = 0; i < count; i++) {
+        const gpunn_shape shape = gpunn_tensor_shape(tensors[i]);
+        int               rank = 0, letters = 0;
+        for (; rank < GPUNN_MAX_RANK && shape.dim[rank]; rank++) dim[i][rank] = shape.dim[rank] < 0 ? 2 : shape.dim[rank];
+        for (const char *c = text; *c && *c != ',' && *c != '-'; c++) letters += *c != ' ' && *c != '.';
+        text = read_labels(text, &l[i], rank - letters);
+        if (l[i].count != rank || (i + 1 < count && *text++ != ',')) abort();
+        if (rank - letters > most) most = rank - letters;
+        for (int k = 0; k < rank; k++) {
+            const unsigned char label = (unsigned char)l[i].at[k];
+            if (size[label] == 0) order[used++] = (char)label;
+            if (dim[i][k] > size[label]) size[label] = (int)dim[i][k];
+        }
+    }
+    if (*text == '-')
+        (void)read_labels(text + 2, &l[count], most);
+    else { /* the axes of "...", then the letters that occur once */
+        l[count].count = 0;
+        for (int label = '1'; label <= 'z'; label++) {
+            int times = 0;
+            for (int i = 0; i < count; i++) times += memchr(l[i].at, label, (size_t)l[i].count) != NULL;
+            if (times == 1 || (times > 1 && label <= '9')) l[count].at[l[count].count++] = (char)label;
+        }
+    }
+    for (int k = 0; k < used; k++)
+        if ((total *= size[(int)order[k]]) > 1 << 14) return;
+    const size_t bytes = gpunn_tensor_bytes(result);
+    float       *actual = malloc(bytes), *expected = calloc(bytes, 1);
+    if (gpunn_read(result, actual, bytes) != GPUNN_OK) abort();
+    for (int64_t n = 0; n < total; n++) {
+        float   product = 1;
+        int64_t left = n, to = 0;
+        for (int k = 0; k < used; k++) {
+            place[(int)order[k]] = (int)(left % size[(int)order[k]]);
+            left /= size[(int)order[k]];
+        }
+        for (int i = 0; i < count; i++) {
+            int64_t from = 0;
+            for (int k = 0; k < l[i].count; k++) from = from * dim[i][k] + (dim[i][k] == 1 ? 0 : place[(int)l[i].at[k]]);
+            product *= input_value(i, (size_t)from);
+        }
+        for (int k = 0; k < l[count].count; k++) to = to * size[(int)l[count].at[k]] + place[(int)l[count].at[k]];
+        if ((size_t)to >= bytes / sizeof *expected) abort();
+        expected[to] += product;
+    }
+    if (memcmp(actual, expected, bytes) != 0)
+        for (size_t i = 0; i < bytes / sizeof *actual; i++)
+            if (actual[i] != expected[i]) abort();
+    free(actual), free(expected);
+}
+
+/* An equation, a 0, and for one or two tensors a number of axes and their sizes (0: the batch). What is accepted runs forward, with the
+ * right values, and backward. */
+static void einsum(const uint8_t *data, size_t size)
+{
+    gpunn_tensor *tensors[2] = {NULL, NULL};
+    gpunn_model  *m = gpunn_model_create(dev);
+    size_t        bytes;
+    int           count = 0;
+    char         *equation = part(&data, &size, false, &bytes);
+    for (; count < 2 && size > 0; count++) {
+        gpunn_shape shape = GPUNN_SHAPE(0);
+        bool        batch = false;
+        int         rank = *data++ % (GPUNN_MAX_RANK + 1);
+        size--;
+        for (int i = 0; i < rank; i++) {
+            const int dim = size > 0 ? (size--, *data++ % 6) : 1;
+            shape.dim[i] = dim ? dim : batch ? 1 : GPUNN_BATCH;
+            batch |= dim == 0;
+        }
+        tensors[count] = gpunn_input(m, count ? "b" : "a", GPUNN_F32, shape);
+    }
+    gpunn_tensor *result = gpunn_einsum(equation, tensors, count);
+    verdict(result ? GPUNN_OK : gpunn_last_status(dev));
+    size_t needs = 0;
+    if (result && ran(gpunn_model_summary(m, .batch_size = 2, .bytes = &needs)) && needs <= LARGEST && fill_inputs(m)) {
+        gpunn_tensor *loss = gpunn_sum(gpunn_square(result), GPUNN_ALL, false);
+        (void)gpunn_retain_grad(tensors[0]);
+        if (!ran(gpunn_forward(&result, 1))) abort();
+        check_einsum(equation, tensors, count, result);
+        if (!ran(gpunn_backward(loss))) abort();
+    }
+    gpunn_model_destroy(m);
+    free(equation);
+}
+
+/* A NIfTI file, or raw voxels behind three sizes and a type. What is accepted can be written and read again. */
+static void volumes(const uint8_t *data, size_t size, bool raw)
+{
+    static char path[64];
+    volume      v = {.size = {0}}, again = {.size = {0}};
+    volume_type type = VOLUME_F32;
+    if (raw && size < 4) return;
+    if (raw) {
+        for (int i = 0; i < 3; i++) v.size[i] = 1 + data[i];
+        type = (volume_type)(data[3] % VOLUME_TYPES);
+        data += 4, size -= 4;
+    }
+    if (!volume_read(file_of(data, size), &v, type)) {
+        if (v.voxels) abort();
+        return;
+    }
+    for (int i = 0; i < 3; i++)
+        if (v.size[i] < 1 || v.voxels == NULL) abort();
+    (void)snprintf(path, sizeof path, "/dev/shm/gpunn-fuzz-%d.nii", (int)getpid());
+    if (!volume_write(path, &v, v.voxels, 1) || !volume_read(path, &again, VOLUME_F32)) abort();
+    (void)unlink(path);
+    if (memcmp(v.size, again.size, sizeof v.size) != 0) abort();
+    for (int64_t i = 0; i < volume_count(&v); i++)
+        if (!isfinite(v.voxels[i]) || v.voxels[i] != again.voxels[i]) abort();
+    free(v.voxels), free(again.voxels);
 }
 
 /* A vocabulary (of BPE, with merges) and a text. Pieces stand in order; those of BPE are the text, byte by byte. */
@@ -302,6 +543,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 'k': weights(data, size, true, false); break;
     case 'e': expression(data, size); break;
     case 'j': spec(data, size); break;
+    case 'm': einsum(data, size); break;
+    case 'v': volumes(data, size, false); break;
+    case 'V': volumes(data, size, true); break;
     case 'q': config(data, size); break;
     case 'r': records(data, size); break;
     case 't': tokenize(data, size, false); break;

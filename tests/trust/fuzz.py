@@ -1,5 +1,9 @@
 #!/usr/bin/env python3
-"""Runs the fuzzer on seeds of every format: python3 tests/trust/fuzz.py FUZZER [SECONDS]. A crash prints the input as base64."""
+"""Runs the fuzzer on seeds of every format: python3 tests/trust/fuzz.py FUZZER [RUNS [ALTERED]].
+
+ALTERED specs are made of each whole one. GPUNN_TEST_SEED chooses these and what the fuzzer does; it is printed. A crash prints the input as
+base64; as a file, FUZZER FILE repeats it. tests/trust/corpus holds inputs of einsum, NIfTI and specs, and all that once found a defect.
+"""
 import base64
 import copy
 import glob
@@ -54,7 +58,10 @@ def altered(rng, text):
     return json.dumps(spec)
 
 
-def seeds():
+def seeds(rng, altered_each):
+    for path in sorted(glob.glob(os.path.join(ROOT, "tests", "trust", "corpus", "*", "*"))):
+        with open(path, "rb") as file:
+            yield file.read()
     for kind, size in (8, 1), (9, 1), (11, 2), (12, 4), (13, 4), (14, 8):
         data = bytes([0, 0, kind, 2]) + struct.pack(">2I", 2, 3) + bytes(range(6 * size))
         yield b"i" + data
@@ -78,18 +85,17 @@ def seeds():
     for text in ("x * sigmoid(1.702 * x)", "where(x > 0, x, leaky_relu(y, 0.2))", "max(x, -y) / (1e-3 + abs(x0)) == x1", "-(-x)", "((((x))))",
                  "clamp(x, -1, 1) + hardtanh(y, 0, 2)", "pow(x, 2) - K(0.5) * pi"):
         yield b"e" + text.encode()
-    rng = random.Random(1)
     for path in sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "golden", "vectors", "*.json"))):
         with open(path, "rb") as file:
             text = file.read()
         yield b"j" + text
-        for _ in range(40):
+        for _ in range(altered_each):
             yield b"j" + altered(rng, text).encode()
     with open(os.path.join(ROOT, "tests", "generator", "golden", "vectors.txt"), "rb") as file:
         for line in file:
             if line[65:66] == b"{":
                 yield b"j" + line[65:]
-                for _ in range(8):
+                for _ in range((altered_each + 4) // 5):
                     yield b"j" + altered(rng, line[65:]).encode()
     for optimizer in ('"sgd","lr":0.1,"momentum":0.9,"dampening":0.5,"weight_decay":0.1,"maximize":true', '"sgd","momentum":1,"nesterov":true',
                       '"adam","betas":[0.5,0.75],"eps":0,"maximize":true', '"adamw","weight_decay":0', '"adamax","lr":1,"eps":1e-3',
@@ -111,13 +117,14 @@ def seeds():
 
 
 def main():
-    fuzzer, seconds = os.path.abspath(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 25
-    print("1..1")
+    fuzzer, seed = os.path.abspath(sys.argv[1]), int(os.environ.get("GPUNN_TEST_SEED", 1))
+    runs, altered_each = (int(sys.argv[i]) if len(sys.argv) > i else otherwise for i, otherwise in ((2, 20000), (3, 40)))
+    print(f"1..1\n# GPUNN_TEST_SEED={seed}")
     with tempfile.TemporaryDirectory() as folder:
         corpus, new, found = (os.path.join(folder, name) for name in ("seeds", "new", "found"))
         for path in corpus, new, found:
             os.mkdir(path)
-        for i, data in enumerate(seeds()):
+        for i, data in enumerate(seeds(random.Random(seed), altered_each)):
             with open(os.path.join(corpus, str(i)), "wb") as file:
                 file.write(data)
         dictionary = os.path.join(folder, "words")
@@ -125,8 +132,8 @@ def main():
             for word in words():
                 file.write('"' + "".join(f"\\x{b:02x}" for b in word.encode("latin-1")) + '"\n')
         # seeds first, all of them, then what the fuzzer makes of them
-        command = [fuzzer, f"-dict={dictionary}", "-max_len=8192", "-timeout=10", "-rss_limit_mb=3000", f"-max_total_time={seconds}",
-                   f"-artifact_prefix={found}/", new, corpus]
+        command = [fuzzer, f"-dict={dictionary}", "-max_len=8192", "-timeout=600", "-rss_limit_mb=3000", "-close_fd_mask=2", f"-runs={runs}",
+                   f"-seed={seed}", f"-artifact_prefix={found}/", new, corpus]
         done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         text = done.stdout.decode(errors="replace")
         bad = done.returncode != 0
