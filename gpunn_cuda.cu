@@ -10827,10 +10827,10 @@ static gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *step, gpunn
 {
     const gpunn_kernel_operand *operands = step->group.kernel->program[step->group.direction].operands;
     const gpunn_kernel_launch  *launch = step->group.launch;
-    void                       *data[GPUNN_MAX_OPERANDS];
+    void                       *data[GPUNN_KERNEL_OPERANDS];
     gpunn_kernel_call           call;
     memset(&call, 0, sizeof call);
-    if (launch == NULL || launch->run == NULL || step->input_count > GPUNN_MAX_OPERANDS)
+    if (launch == NULL || launch->run == NULL || step->input_count > GPUNN_KERNEL_OPERANDS)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "its CUDA file is not linked");
     if (action == GPUNN__PREPARE) {
         for (int i = 0; i < step->input_count; i++) {
@@ -10849,6 +10849,7 @@ static gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *step, gpunn
     for (int i = 0; i < step->input_count; i++) data[i] = step->grad_in[i].data ? step->grad_in[i].data : step->in[i].data;
     call.data = data;
     call.accumulate = (const unsigned char *)step->accumulate;
+    call.half = step->group.half;
     call.batch = step->group.batch;
     call.sites = step->group.sites;
     call.random = &cuda->state->seed;

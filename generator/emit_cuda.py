@@ -75,6 +75,7 @@ class LaunchEmitter:
         lines = []
         for one in self.all_operands():
             lines.append("%s%s *%s;" % ("" if one in self.written else "const ", TYPES[one.dtype], member(one)))
+        lines += ["%s *half_%s;" % (TYPES[one.half], one.name) for one in self.written if one.half]
         lines += ["bool add_%s;" % one.name for one in self.written if one.accumulate]
         lines += ["float count%d;" % i for i in range(len(self.counts))]
         if self.sites:
@@ -252,10 +253,14 @@ class LaunchEmitter:
     def stores(self, subscript):
         lines = []
         for one in self.stored():
-            text = "store(o.%s, i, out_%s);" % (member(one), one.name)
+            out = text = "out_" + one.name
             if one.accumulate:
-                text = "store_sum(o.add_%s, o.%s, i, out_%s, old_%s%s);" % (one.name, member(one), one.name, one.name, subscript)
-            lines.append(("if (o.%s) " % member(one) if may_be_null(one) else "") + text)
+                text = "plus_if(o.add_%s, %s, old_%s%s)" % (one.name, out, one.name, subscript)
+            if one.half:
+                lines += ["%s = %s;" % (out, text)] * one.accumulate
+                lines.append("if (o.half_%s) store(o.half_%s, i, %s);" % (one.name, one.name, out))
+                text = out
+            lines.append(("if (o.%s) " % member(one) if may_be_null(one) else "") + "store(o.%s, i, %s);" % (member(one), text))
         return lines
 
     def olds(self):
@@ -521,8 +526,11 @@ class LaunchEmitter:
         """Of the operands that the kernel accesses by packs, that their memory is aligned to these."""
         pack, ways = self.shape.pack, ("stream", "column", "fixed", "narrow")
         read = [one for function in self.all_functions() for one in self.of_function(function, *ways)]
-        return ["aligned(o.%s, %d)" % (member(one), min(16, BYTES[one.dtype] * pack)) for one in unique(read + self.stored())
-                if pack > 1 and self.by_packs(one)]
+        if pack == 1:
+            return []
+        found = [(member(one), one.dtype) for one in unique(read + self.stored()) if self.by_packs(one)]
+        found += [("half_" + one.name, one.half) for one in self.stored() if one.half]
+        return ["aligned(o.%s, %d)" % (name, min(16, BYTES[dtype] * pack)) for name, dtype in found]
 
     def by_packs(self, one):
         if self.where(one) != "narrow":
@@ -536,6 +544,8 @@ class LaunchEmitter:
             const = "" if one in self.written else "const "
             lines.append("o.%s = (%s%s *)%s;" % (member(one), const, TYPES[one.dtype], pointer(one)))
         for one in self.written:
+            if one.half:
+                lines.append("o.half_%s = (%s *)call->half[%d];" % (one.name, TYPES[one.half], numbers[one.name]))
             if one.accumulate:
                 there = "o.%s && " % member(one) if may_be_null(one) else ""
                 lines.append("o.add_%s = %scall->accumulate[%d] != 0;" % (one.name, there, numbers[one.name]))

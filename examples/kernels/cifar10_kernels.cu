@@ -1,6 +1,6 @@
 /* cifar10_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 60f13ba1ad75
+ * gpunn 0.1, templates 082c244b6d56
  * spec sha256 f4d67ba069e420a2298823f907f2e6dd291294fc98a1fd9de083ba27d7ff5933
  * renew it with: python3 -m generator examples/kernels/cifar10.json -o examples/kernels/cifar10
  */
@@ -11,7 +11,7 @@
 
 #define CIFAR10_KERNELS_CUDA
 #include "cifar10_kernels.h"
-#if CIFAR10_KERNELS_STAMP != 0x575c386d2f63f9d4ull
+#if CIFAR10_KERNELS_STAMP != 0x0e538071a67ef804ull
 #error "cifar10_kernels.h and cifar10_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -152,13 +152,12 @@ template <int V, typename T, typename I> __device__ __forceinline__ void store(T
     *(pack<V, T> *)(data + (size_t)i * V) = p;
 }
 
-/* data = n, or where `add` says so, old + n. */
-template <int V, typename T, typename I>
-__device__ __forceinline__ void store_sum(bool add, T *data, I i, numbers<V> n, const pack<V, T> &old)
+/* n, or where `add` says so, old + n. */
+template <int V, typename T> __device__ __forceinline__ numbers<V> plus_if(bool add, numbers<V> n, const pack<V, T> &old)
 {
 #pragma unroll
     for (int j = 0; j < V; j++) n[j] = add ? old[j] + n[j] : n[j];
-    store<V>(data, i, n);
+    return n;
 }
 
 template <typename T> __device__ __forceinline__ void store_one(bool add, T *data, size_t i, float x)
@@ -397,7 +396,7 @@ template <int V> static __global__ void __launch_bounds__(256) cifar10_g0_forwar
                     cifar10_g0_forward_1(row0, row1, row2, at_label_2 == (int64_t)column * V + j ? 1.0f : 0.0f, in_fc3[k][j], reduced0, row3,
                                          in_stat1, &out_grad_fc3[j]);
                 }
-                if (o.grad_fc3) store_sum(o.add_grad_fc3, o.grad_fc3, i, out_grad_fc3, old_grad_fc3[k]);
+                if (o.grad_fc3) store(o.grad_fc3, i, plus_if(o.add_grad_fc3, out_grad_fc3, old_grad_fc3[k]));
             }
         }
     }

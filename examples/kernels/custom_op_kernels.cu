@@ -1,6 +1,6 @@
 /* custom_op_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 60f13ba1ad75
+ * gpunn 0.1, templates 082c244b6d56
  * spec sha256 69bb937185aec3d159faf1a70e32abe348f18e4ba8597249bdae8eda85061087
  * renew it with: python3 -m generator examples/kernels/custom_op.json -o examples/kernels/custom_op
  */
@@ -11,7 +11,7 @@
 
 #define CUSTOM_OP_KERNELS_CUDA
 #include "custom_op_kernels.h"
-#if CUSTOM_OP_KERNELS_STAMP != 0x4c531626a6986537ull
+#if CUSTOM_OP_KERNELS_STAMP != 0x84cf468083aa651eull
 #error "custom_op_kernels.h and custom_op_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -196,13 +196,12 @@ template <int V, typename T, typename I> __device__ __forceinline__ void store(T
     *(pack<V, T> *)(data + (size_t)i * V) = p;
 }
 
-/* data = n, or where `add` says so, old + n. */
-template <int V, typename T, typename I>
-__device__ __forceinline__ void store_sum(bool add, T *data, I i, numbers<V> n, const pack<V, T> &old)
+/* n, or where `add` says so, old + n. */
+template <int V, typename T> __device__ __forceinline__ numbers<V> plus_if(bool add, numbers<V> n, const pack<V, T> &old)
 {
 #pragma unroll
     for (int j = 0; j < V; j++) n[j] = add ? old[j] + n[j] : n[j];
-    store<V>(data, i, n);
+    return n;
 }
 
 template <typename T> __device__ __forceinline__ void store_one(bool add, T *data, size_t i, float x)
@@ -519,7 +518,7 @@ template <int V> static __global__ void __launch_bounds__(256) custom_op_g0_back
                 sum0[0][j] += add0;
                 sum1[0][j] += add1;
             }
-            if (o.grad_fc1) store_sum(o.add_grad_fc1, o.grad_fc1, i, out_grad_fc1, old_grad_fc1);
+            if (o.grad_fc1) store(o.grad_fc1, i, plus_if(o.add_grad_fc1, out_grad_fc1, old_grad_fc1));
         }
     }
     reduce_teams<256, TEAM, 1, V>(sum0, o.partial + ((size_t)blockIdx.y * 2 + 0) * 32, first, PACKS);
@@ -728,8 +727,8 @@ __device__ __forceinline__ void custom_op_g1_forward_0_kernel_at(const custom_op
             custom_op_g1_forward_0(in_fc3[u][j], in_t[u][j], in_grad_t24, o.count0, &out_grad_fc3[j], &out_grad_t[j], &add0);
             sums[0] += add0;
         }
-        if (o.grad_fc3) store_sum(o.add_grad_fc3, o.grad_fc3, i, out_grad_fc3, old_grad_fc3[u]);
-        if (o.grad_t) store_sum(o.add_grad_t, o.grad_t, i, out_grad_t, old_grad_t[u]);
+        if (o.grad_fc3) store(o.grad_fc3, i, plus_if(o.add_grad_fc3, out_grad_fc3, old_grad_fc3[u]));
+        if (o.grad_t) store(o.grad_t, i, plus_if(o.add_grad_t, out_grad_t, old_grad_t[u]));
     }
 }
 

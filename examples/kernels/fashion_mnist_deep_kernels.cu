@@ -1,6 +1,6 @@
 /* fashion_mnist_deep_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 60f13ba1ad75
+ * gpunn 0.1, templates 082c244b6d56
  * spec sha256 f8f54a05be877c22a8c4c2494bdec66f3e43956e5d613102e611bfd4fff81448
  * renew it with: python3 -m generator examples/kernels/fashion_mnist_deep.json -o examples/kernels/fashion_mnist_deep
  */
@@ -11,7 +11,7 @@
 
 #define FASHION_MNIST_DEEP_KERNELS_CUDA
 #include "fashion_mnist_deep_kernels.h"
-#if FASHION_MNIST_DEEP_KERNELS_STAMP != 0x921bd0e5a8366de6ull
+#if FASHION_MNIST_DEEP_KERNELS_STAMP != 0x5f70a3bfebf8d91aull
 #error "fashion_mnist_deep_kernels.h and fashion_mnist_deep_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -189,13 +189,12 @@ template <int V, typename T, typename I> __device__ __forceinline__ void store(T
     *(pack<V, T> *)(data + (size_t)i * V) = p;
 }
 
-/* data = n, or where `add` says so, old + n. */
-template <int V, typename T, typename I>
-__device__ __forceinline__ void store_sum(bool add, T *data, I i, numbers<V> n, const pack<V, T> &old)
+/* n, or where `add` says so, old + n. */
+template <int V, typename T> __device__ __forceinline__ numbers<V> plus_if(bool add, numbers<V> n, const pack<V, T> &old)
 {
 #pragma unroll
     for (int j = 0; j < V; j++) n[j] = add ? old[j] + n[j] : n[j];
-    store<V>(data, i, n);
+    return n;
 }
 
 template <typename T> __device__ __forceinline__ void store_one(bool add, T *data, size_t i, float x)
@@ -586,7 +585,7 @@ __device__ __forceinline__ void fashion_mnist_deep_g0_backward_1_kernel_at(const
             fashion_mnist_deep_g0_backward_1(in_bn1_weight[u][j], in_kept1[u][j], in_bn1_bias[u][j], in_conv1[u][j], in_kept0[u][j],
                                              in_grad_t10[u][j], in_stat0[u][j], in_stat1[u][j], &out_grad_conv1[j]);
         }
-        if (o.grad_conv1) store_sum(o.add_grad_conv1, o.grad_conv1, i, out_grad_conv1, old_grad_conv1[u]);
+        if (o.grad_conv1) store(o.grad_conv1, i, plus_if(o.add_grad_conv1, out_grad_conv1, old_grad_conv1[u]));
     }
 }
 
@@ -972,7 +971,7 @@ __device__ __forceinline__ void fashion_mnist_deep_g1_backward_1_kernel_at(const
             fashion_mnist_deep_g1_backward_1(in_bn2_weight[u][j], in_kept1[u][j], in_bn2_bias[u][j], in_conv2[u][j], in_kept0[u][j],
                                              in_grad_t20[u][j], in_stat0[u][j], in_stat1[u][j], &out_grad_conv2[j]);
         }
-        if (o.grad_conv2) store_sum(o.add_grad_conv2, o.grad_conv2, i, out_grad_conv2, old_grad_conv2[u]);
+        if (o.grad_conv2) store(o.grad_conv2, i, plus_if(o.add_grad_conv2, out_grad_conv2, old_grad_conv2[u]));
     }
 }
 
@@ -1207,7 +1206,7 @@ template <int V> static __global__ void __launch_bounds__(256) fashion_mnist_dee
                     fashion_mnist_deep_g2_forward_1(row0, row1, row2, at_label_2 == (int64_t)column * V + j ? 1.0f : 0.0f, in_fc[k][j], reduced0,
                                                     row3, in_stat1, &out_grad_fc[j]);
                 }
-                if (o.grad_fc) store_sum(o.add_grad_fc, o.grad_fc, i, out_grad_fc, old_grad_fc[k]);
+                if (o.grad_fc) store(o.grad_fc, i, plus_if(o.add_grad_fc, out_grad_fc, old_grad_fc[k]));
             }
         }
     }

@@ -1,6 +1,6 @@
 /* fashion_mnist_simple_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 60f13ba1ad75
+ * gpunn 0.1, templates 082c244b6d56
  * spec sha256 75e03a4c55392a6a7e53555d05213d51406235ba9d827c3eda824af09be1cd9a
  * renew it with: python3 -m generator examples/kernels/fashion_mnist_simple.json -o examples/kernels/fashion_mnist_simple
  */
@@ -11,7 +11,7 @@
 
 #define FASHION_MNIST_SIMPLE_KERNELS_CUDA
 #include "fashion_mnist_simple_kernels.h"
-#if FASHION_MNIST_SIMPLE_KERNELS_STAMP != 0x2ed5da072e5c20cfull
+#if FASHION_MNIST_SIMPLE_KERNELS_STAMP != 0x91da746654611475ull
 #error "fashion_mnist_simple_kernels.h and fashion_mnist_simple_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -152,13 +152,12 @@ template <int V, typename T, typename I> __device__ __forceinline__ void store(T
     *(pack<V, T> *)(data + (size_t)i * V) = p;
 }
 
-/* data = n, or where `add` says so, old + n. */
-template <int V, typename T, typename I>
-__device__ __forceinline__ void store_sum(bool add, T *data, I i, numbers<V> n, const pack<V, T> &old)
+/* n, or where `add` says so, old + n. */
+template <int V, typename T> __device__ __forceinline__ numbers<V> plus_if(bool add, numbers<V> n, const pack<V, T> &old)
 {
 #pragma unroll
     for (int j = 0; j < V; j++) n[j] = add ? old[j] + n[j] : n[j];
-    store<V>(data, i, n);
+    return n;
 }
 
 template <typename T> __device__ __forceinline__ void store_one(bool add, T *data, size_t i, float x)
@@ -398,7 +397,7 @@ template <int V> static __global__ void __launch_bounds__(256) fashion_mnist_sim
                     fashion_mnist_simple_g0_forward_1(row0, row1, row2, at_label_2 == (int64_t)column * V + j ? 1.0f : 0.0f, in_fc[k][j], reduced0,
                                                       row3, in_stat1, &out_grad_fc[j]);
                 }
-                if (o.grad_fc) store_sum(o.add_grad_fc, o.grad_fc, i, out_grad_fc, old_grad_fc[k]);
+                if (o.grad_fc) store(o.grad_fc, i, plus_if(o.add_grad_fc, out_grad_fc, old_grad_fc[k]));
             }
         }
     }

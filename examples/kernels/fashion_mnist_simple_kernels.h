@@ -1,6 +1,6 @@
 /* fashion_mnist_simple_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 60f13ba1ad75
+ * gpunn 0.1, templates 082c244b6d56
  * spec sha256 75e03a4c55392a6a7e53555d05213d51406235ba9d827c3eda824af09be1cd9a
  * renew it with: python3 -m generator examples/kernels/fashion_mnist_simple.json -o examples/kernels/fashion_mnist_simple
  */
@@ -8,7 +8,7 @@
 #define FASHION_MNIST_SIMPLE_KERNELS_H
 #include "gpunn.h"
 
-#define FASHION_MNIST_SIMPLE_KERNELS_STAMP 0x2ed5da072e5c20cfull /* of this text: fashion_mnist_simple_kernels.cu was written with it */
+#define FASHION_MNIST_SIMPLE_KERNELS_STAMP 0x91da746654611475ull /* of this text: fashion_mnist_simple_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set fashion_mnist_simple_kernels;
 #endif
 
 #if defined(FASHION_MNIST_SIMPLE_KERNELS_IMPLEMENTATION) || defined(FASHION_MNIST_SIMPLE_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "fashion_mnist_simple_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "fashion_mnist_simple_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -596,12 +596,12 @@ static const char *const fashion_mnist_simple_g0_externals[] = {
     "u8 [N]",
 };
 static const gpunn_kernel_operand fashion_mnist_simple_g0_forward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_U8, 1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_U8, 1, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, -1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_U8, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_U8, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, 0, -1, -1},
 };
 static const signed char fashion_mnist_simple_g1_operands0[] = {
     0,
@@ -622,9 +622,9 @@ static const char *const fashion_mnist_simple_g1_externals[] = {
     "u8 [N]",
 };
 static const gpunn_kernel_operand fashion_mnist_simple_g1_evaluation_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_I64, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_U8, 1, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -3, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_I64, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_U8, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -3, -1},
 };
 static const gpunn_kernel fashion_mnist_simple_set[] = {
     {"g0",

@@ -1,6 +1,6 @@
 /* simple_nn_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 60f13ba1ad75
+ * gpunn 0.1, templates 082c244b6d56
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -11,7 +11,7 @@
 
 #define SIMPLE_NN_KERNELS_CUDA
 #include "simple_nn_kernels.h"
-#if SIMPLE_NN_KERNELS_STAMP != 0xf913e8d1dac68614ull
+#if SIMPLE_NN_KERNELS_STAMP != 0xa39ba1a3b24fe0eaull
 #error "simple_nn_kernels.h and simple_nn_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -152,13 +152,12 @@ template <int V, typename T, typename I> __device__ __forceinline__ void store(T
     *(pack<V, T> *)(data + (size_t)i * V) = p;
 }
 
-/* data = n, or where `add` says so, old + n. */
-template <int V, typename T, typename I>
-__device__ __forceinline__ void store_sum(bool add, T *data, I i, numbers<V> n, const pack<V, T> &old)
+/* n, or where `add` says so, old + n. */
+template <int V, typename T> __device__ __forceinline__ numbers<V> plus_if(bool add, numbers<V> n, const pack<V, T> &old)
 {
 #pragma unroll
     for (int j = 0; j < V; j++) n[j] = add ? old[j] + n[j] : n[j];
-    store<V>(data, i, n);
+    return n;
 }
 
 template <typename T> __device__ __forceinline__ void store_one(bool add, T *data, size_t i, float x)
@@ -303,8 +302,8 @@ __device__ __forceinline__ void simple_nn_g0_forward_0_kernel_at(const simple_nn
             sums[0] += add0;
         }
         store(o.t9, i, out_t9);
-        if (o.grad_y) store_sum(o.add_grad_y, o.grad_y, i, out_grad_y, old_grad_y[u]);
-        if (o.grad_fc2) store_sum(o.add_grad_fc2, o.grad_fc2, i, out_grad_fc2, old_grad_fc2[u]);
+        if (o.grad_y) store(o.grad_y, i, plus_if(o.add_grad_y, out_grad_y, old_grad_y[u]));
+        if (o.grad_fc2) store(o.grad_fc2, i, plus_if(o.add_grad_fc2, out_grad_fc2, old_grad_fc2[u]));
     }
 }
 

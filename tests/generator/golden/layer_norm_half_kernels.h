@@ -8,7 +8,7 @@
 #define LAYER_NORM_HALF_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_HALF_KERNELS_STAMP 0xbf62126814b1a15full /* of this text: layer_norm_half_kernels.cu was written with it */
+#define LAYER_NORM_HALF_KERNELS_STAMP 0x92b1c288d221c2beull /* of this text: layer_norm_half_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set layer_norm_half_kernels;
 #endif
 
 #if defined(LAYER_NORM_HALF_KERNELS_IMPLEMENTATION) || defined(LAYER_NORM_HALF_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 3
-#error "layer_norm_half_kernels.h is for GPUNN_KERNELS_ABI 3; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 4
+#error "layer_norm_half_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -469,26 +469,26 @@ static const char *const layer_norm_half_g0_externals[] = {
     "f32 [N,8]",
 };
 static const gpunn_kernel_operand layer_norm_half_g0_forward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, 1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 3, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_BF16, -1, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_BF16, -2, -1},
-    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 3, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_BF16, 0, -1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_BF16, 0, -2, -1},
+    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 0, 1, -1},
 };
 static const gpunn_kernel_operand layer_norm_half_g0_backward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, -1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_BF16, -2, -1},
-    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_BF16, -1, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_BF16, 0, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_BF16, 1, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 3, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, 0, -1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_BF16, 0, -2, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_BF16, 0, -1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_BF16, 0, 0, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_BF16, 0, 1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 3, -1},
 };
 static const gpunn_kernel layer_norm_half_set[] = {
     {"g0",
