@@ -1642,13 +1642,14 @@ typedef struct gpunn_kernels_args {
     gpunn_kernel_policy policy;
 } gpunn_kernels_args;
 /* Call it when the model is built; set NULL: none any more. The set must outlive the model. Results are those of the single ops
- * but for rounding; dropout draws the same. On a GPU groups and updates too small to be worth a launch of their own stay with the
- * library, which does several short steps in one; so does, in training, a batch norm with the sum and the relu behind it. Errors: a
+ * but for rounding; dropout draws the same. On a GPU what the library does in fewer launches stays with it: groups so small that it
+ * does several in one, in training a batch norm with the sum and the relu behind it, updates of all kinds but NAdam. Errors: a
  * set for another GPUNN_KERNELS_ABI (GPUNN_ERR_UNSUPPORTED), STRICT's. */
 GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args);
 #define gpunn_use_kernels(model, ...) gpunn_use_kernels_((model), GPUNN_NAMED(gpunn_kernels_args, __VA_ARGS__))
 
 #define GPUNN_KERNELS_ABI 4
+#define GPUNN_KERNEL_COUNTERS 256
 
 /* Memory that a kernel reads or writes. Tensors of a group are numbered: externals 0, 1, ... and nodes -1, -2, ... */
 typedef enum gpunn_kernel_role {
@@ -1676,6 +1677,7 @@ typedef struct gpunn_kernel_call {
     void                *workspace;
     int                  threads;         /* CPU */
     int                  multiprocessors; /* CUDA */
+    unsigned            *counters;        /* CUDA: GPUNN_KERNEL_COUNTERS zeros in device memory, which it leaves so */
     void                *stream;          /* CUDA: cudaStream_t */
 } gpunn_kernel_call;
 /* 0: done. GPUNN_ERR_ARGUMENT: a label is no class (CPU). CUDA: else a cudaError_t, negated. */

@@ -110,7 +110,7 @@ typedef struct gpunn__cuda {
     cudaMemPool_t        pool;
     gpunn__device_state *state;    /* device memory; written at the start of each run */
     double              *partials; /* device memory, [GPUNN__PARTIALS + 2 * GPUNN__LAMB_BLOCKS] */
-    unsigned            *counters; /* device memory, [2 * multiprocessors], for gpunn__is_last_block */
+    unsigned            *counters; /* device memory, see gpunn__counters_bytes, for gpunn__is_last_block */
     gpunn__libraries    *libraries;
     unsigned             slower; /* kinds of ops of which was said that cuDNN does not do one: a bit for each gpunn__dnn_kind */
     gpunn__cached       *cached;
@@ -157,7 +157,8 @@ static unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64_t each)
 
 static size_t gpunn__counters_bytes(const gpunn__cuda *cuda)
 {
-    return (size_t)cuda->multiprocessors * 2 * sizeof(unsigned);
+    size_t own = (size_t)cuda->multiprocessors * 2;
+    return (own > GPUNN_KERNEL_COUNTERS ? own : GPUNN_KERNEL_COUNTERS) * sizeof(unsigned);
 }
 
 /* ==== >>util ========================================================================================================== */
@@ -10546,7 +10547,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__average_kernel(c
     }
 }
 
-/* Decides for the kernels that follow: generated ones, and where deciding is no small work. */
+/* Decides for the kernels that follow, where deciding is no small work. */
 static __global__ void gpunn__decide_kernel(const gpunn__update_job job, gpunn_update_numbers *numbers)
 {
     GPUNN__FOLLOW();
@@ -10624,9 +10625,6 @@ static double gpunn__decimal(float value)
     return floor((double)value * 1e7 + 0.5) / 1e7;
 }
 
-/* A generated update needs a launch before it that decides; of fewer parameters it does not make up for that. */
-#define GPUNN__FUSED_UPDATE (1024 * GPUNN__SHORT)
-
 static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_job *job)
 {
     const gpunn_update *u = &job->u;
@@ -10639,13 +10637,14 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
     job->take1 = (float)(1 - (betas ? job->beta1 : gpunn__decimal(u->dampening)));
     job->take2 = (float)(1 - (betas ? job->beta2 : gpunn__decimal(u->alpha)));
     job->numbers = NULL;
-    const bool fused = u->fused_launch && u->count > (int64_t)GPUNN__FUSED_UPDATE;
-    if (fused || u->kind == GPUNN_UPDATE_NADAM || u->kind == GPUNN_UPDATE_LAMB) {
+    if (u->kind == GPUNN_UPDATE_NADAM || u->kind == GPUNN_UPDATE_LAMB) {
         gpunn_update_numbers *numbers = &cuda->state->numbers[job->index];
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__decide_kernel, 1, GPUNN__THREADS, *job, numbers));
         job->numbers = numbers;
+        /* Of other kinds a generated kernel would need a launch before it that decides, which ours does by itself. */
+        if (u->fused_launch)
+            return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, numbers, cuda->stream), "a generated update");
     }
-    if (fused) return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, job->numbers, cuda->stream), "a generated update");
     unsigned blocks = gpunn__blocks(cuda, u->count, GPUNN__PACK);
     switch (u->kind) {
     case GPUNN_UPDATE_ADAM:
@@ -10855,6 +10854,7 @@ static gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *step, gpunn
     call.random = &cuda->state->seed;
     call.workspace = step->workspace;
     call.multiprocessors = cuda->multiprocessors;
+    call.counters = cuda->counters;
     call.stream = cuda->stream;
     return gpunn__cuda_check(cuda, (cudaError_t)-launch->run(&call), step->name);
 }

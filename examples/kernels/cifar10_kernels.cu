@@ -1,6 +1,6 @@
 /* cifar10_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 082c244b6d56
+ * gpunn 0.1, templates 891f36b756ee
  * spec sha256 f4d67ba069e420a2298823f907f2e6dd291294fc98a1fd9de083ba27d7ff5933
  * renew it with: python3 -m generator examples/kernels/cifar10.json -o examples/kernels/cifar10
  */
@@ -11,7 +11,7 @@
 
 #define CIFAR10_KERNELS_CUDA
 #include "cifar10_kernels.h"
-#if CIFAR10_KERNELS_STAMP != 0x0e538071a67ef804ull
+#if CIFAR10_KERNELS_STAMP != 0xf880ba40dda4b0d1ull
 #error "cifar10_kernels.h and cifar10_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -25,13 +25,6 @@
 namespace cifar10_cuda {
 
 const size_t MOST = 0xF0000000u; /* packs that an unsigned counts with room for a last step beyond them */
-
-__host__ __device__ constexpr unsigned power_of_2(unsigned count) /* the least that is no less, at most 32 */
-{
-    unsigned power = 1;
-    while (power < count && power < 32) power *= 2;
-    return power;
-}
 
 struct bf16 {
     unsigned short bits;
@@ -153,11 +146,12 @@ template <int V, typename T, typename I> __device__ __forceinline__ void store(T
 }
 
 /* n, or where `add` says so, old + n. */
-template <int V, typename T> __device__ __forceinline__ numbers<V> plus_if(bool add, numbers<V> n, const pack<V, T> &old)
+template <int V, typename T> __device__ __forceinline__ numbers<V> plus_if(bool add, const numbers<V> &n, const pack<V, T> &old)
 {
+    numbers<V> sum;
 #pragma unroll
-    for (int j = 0; j < V; j++) n[j] = add ? old[j] + n[j] : n[j];
-    return n;
+    for (int j = 0; j < V; j++) sum[j] = add ? old[j] + n[j] : n[j];
+    return sum;
 }
 
 template <typename T> __device__ __forceinline__ void store_one(bool add, T *data, size_t i, float x)
@@ -186,8 +180,9 @@ struct larger { /* NaN wins */
     }
 };
 
-/* Over teams of TEAM neighbouring threads: 1, 2, 4 .. 32, or all of a block of whole warps. Every thread gets the result. */
-template <int TEAM, typename Op> __device__ __forceinline__ float reduce(float value, Op op)
+/* Over teams of TEAM neighbouring threads: 1, 2, 4 .. 32, or whole warps, TEAMS of which are the block. All threads call it, and get
+ * the result. */
+template <int TEAM, int TEAMS = 1, typename Op> __device__ __forceinline__ float reduce(float value, Op op)
 {
 #pragma unroll
     for (int distance = (TEAM < 32 ? TEAM : 32) / 2; distance > 0; distance /= 2)
@@ -197,28 +192,33 @@ template <int TEAM, typename Op> __device__ __forceinline__ float reduce(float v
     __syncthreads(); /* of an earlier call: everybody has read part */
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
     __syncthreads();
-    float result = part[0];
-    for (int warp = 1; warp < TEAM / 32; warp++) result = op(result, part[warp]);
+    const unsigned first = TEAMS > 1 ? threadIdx.x / TEAM * (TEAM / 32) : 0;
+    float          result = part[first];
+    for (int warp = 1; warp < TEAM / 32; warp++) result = op(result, part[first + warp]);
     return result;
 }
 
-/* For the columns of a block, threadIdx.x: the sum of partial[slice * step + column] over all slices, dealt to threadIdx.y. */
-__device__ __forceinline__ double reduce_slices(const float *partial, size_t step, unsigned slices, unsigned column,
-                                                unsigned columns)
+/* Whether this block is the last of `count` to come here; then it sees what the others wrote before. counter is 0 before the first
+ * block and after the last. */
+__device__ __forceinline__ bool is_last_block(unsigned *counter, unsigned count)
 {
-    __shared__ double part[1024];
-    const unsigned    at = threadIdx.y * blockDim.x + threadIdx.x;
-    double            total = 0;
-    if (column < columns)
-        for (unsigned slice = threadIdx.y; slice < slices; slice += blockDim.y) total += (double)partial[slice * step + column];
-    __syncthreads(); /* of an earlier call: everybody has read part */
-    part[at] = total;
-    for (unsigned half = blockDim.y / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.y < half) part[at] += part[at + half * blockDim.x];
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicInc(counter, count - 1) == count - 1;
+        __threadfence();
     }
     __syncthreads();
-    return part[threadIdx.x];
+    return last;
+}
+
+/* The sum of one of `sums` numbers that every block has left. */
+template <int THREADS> __device__ __forceinline__ float total_of(const float *scalars, unsigned sums, unsigned blocks)
+{
+    float total = 0;
+    for (unsigned block = threadIdx.x; block < blocks; block += THREADS) total += scalars[(size_t)block * sums];
+    return reduce<THREADS>(total, sum());
 }
 
 /* ---- on the host ---- */
@@ -247,14 +247,6 @@ inline size_t area(size_t floats) /* in bytes; what follows is aligned again */
     return (floats * sizeof(float) + 255) / 256 * 256;
 }
 
-/* For reduce_slices: columns lie beside each other. */
-inline dim3 final_threads(unsigned columns, unsigned slices)
-{
-    dim3 threads(power_of_2(columns));
-    while (threads.y < slices && threads.x * threads.y < 1024) threads.y *= 2;
-    return threads;
-}
-
 /* cifar10_g0_forward_0: t24 = cross_entropy(fc3, label); reads 1 and writes 0 bytes for each element. */
 struct cifar10_g0_forward_0_kernel_operands {
     const uint8_t *label;
@@ -262,6 +254,7 @@ struct cifar10_g0_forward_0_kernel_operands {
     float *stat0;
     float *stat1;
     float *scalars; /* [block][sum] */
+    unsigned *counters;
 };
 
 /* Packs first, first + step, ... : U of them, all loads before the first result. */
@@ -301,19 +294,26 @@ static __global__ void __launch_bounds__(256) cifar10_g0_forward_0_kernel(const 
         const float total = reduce<256>(sums[s], sum());
         if (threadIdx.x == 0) o.scalars[(size_t)blockIdx.x * 1 + s] = total;
     }
+    if (is_last_block(o.counters, gridDim.x)) {
+        const float total0 = total_of<256>(o.scalars + 0, 1, gridDim.x);
+        for (unsigned place = threadIdx.x; place < 1; place += 256) {
+            float out_stat0, out_stat1;
+            const float in_grad_t24 = number(o.grad_t24[0]);
+            cifar10_g0_forward_0_final(total0, in_grad_t24, &out_stat0, &out_stat1);
+            store_one(false, o.stat0, place, out_stat0);
+            store_one(false, o.stat1, place, out_stat1);
+        }
+    }
 }
-
-/* What is made of the sums of cifar10_g0_forward_0_kernel, which its blocks left in slices: for each of 1 places. */
-static __global__ void __launch_bounds__(1024) cifar10_g0_forward_0_kernel_final(const cifar10_g0_forward_0_kernel_operands o, unsigned blocks)
+/* The same by each block of the launch that needs it, where the elements are few. */
+template <int THREADS>
+__device__ __forceinline__ void cifar10_g0_forward_0_kernel_alone(const cifar10_g0_forward_0_kernel_operands &o, unsigned elements, float &out_stat0, float &out_stat1)
 {
-    const unsigned place = blockIdx.x * blockDim.x + threadIdx.x;
-    const float total0 = (float)reduce_slices(o.scalars + 0, 1, blocks, 0, 1);
-    if (threadIdx.y > 0 || place >= 1) return;
+    float sums[1] = {};
+    for (unsigned at = threadIdx.x; at < elements; at += THREADS) cifar10_g0_forward_0_kernel_at<1, 1, unsigned>(o, at, 0, elements, sums);
+    const float total0 = reduce<THREADS>(sums[0], sum());
     const float in_grad_t24 = number(o.grad_t24[0]);
-    float out_stat0, out_stat1;
     cifar10_g0_forward_0_final(total0, in_grad_t24, &out_stat0, &out_stat1);
-    store_one(false, o.stat0, place, out_stat0);
-    store_one(false, o.stat1, place, out_stat1);
 }
 
 /* cifar10_g0_forward_1: t24 = cross_entropy(fc3, label); reads 4 and writes 4 bytes for each element. */
@@ -326,6 +326,9 @@ struct cifar10_g0_forward_1_kernel_operands {
     float *t24;
     bool add_grad_fc3;
     float *scalars; /* [block][sum] */
+    unsigned *counters;
+    cifar10_g0_forward_0_kernel_operands ahead;
+    unsigned ahead_count; /* 0: its results are there */
 };
 
 /* Rows of 10 elements: each is held in the registers of 8 threads. */
@@ -334,7 +337,13 @@ template <int V> static __global__ void __launch_bounds__(256) cifar10_g0_forwar
     const unsigned PACKS = 10 / V, TEAM = 8, TEAMS = 256 / TEAM;
     enum { K = (PACKS + TEAM - 1) / TEAM };
     const unsigned thread = threadIdx.x % TEAM, team = threadIdx.x / TEAM;
-    const float in_stat1 = number(o.stat1[0]);
+    float in_stat0, in_stat1;
+    if (o.ahead_count > 0)
+        cifar10_g0_forward_0_kernel_alone<256>(o.ahead, o.ahead_count, in_stat0, in_stat1);
+    else {
+        in_stat0 = number(o.stat0[0]);
+        in_stat1 = number(o.stat1[0]);
+    }
     float sum0 = 0;
     for (unsigned first = blockIdx.x * TEAMS; first < rows; first += gridDim.x * TEAMS) {
         const bool     live = first + team < rows;
@@ -402,18 +411,14 @@ template <int V> static __global__ void __launch_bounds__(256) cifar10_g0_forwar
     }
     sum0 = reduce<256>(sum0, sum());
     if (threadIdx.x == 0) o.scalars[(size_t)blockIdx.x * 1 + 0] = sum0;
-}
-
-/* What is made of the sums of cifar10_g0_forward_1_kernel, which its blocks left in slices: for each of 1 places. */
-static __global__ void __launch_bounds__(1024) cifar10_g0_forward_1_kernel_final(const cifar10_g0_forward_1_kernel_operands o, unsigned blocks)
-{
-    const unsigned place = blockIdx.x * blockDim.x + threadIdx.x;
-    const float total0 = (float)reduce_slices(o.scalars + 0, 1, blocks, 0, 1);
-    if (threadIdx.y > 0 || place >= 1) return;
-    const float in_stat0 = number(o.stat0[0]);
-    float out_t24;
-    cifar10_g0_forward_1_final(total0, in_stat0, &out_t24);
-    store_one(false, o.t24, place, out_t24);
+    if (is_last_block(o.counters, gridDim.x)) {
+        const float total0 = total_of<256>(o.scalars + 0, 1, gridDim.x);
+        for (unsigned place = threadIdx.x; place < 1; place += 256) {
+            float out_t24;
+            cifar10_g0_forward_1_final(total0, in_stat0, &out_t24);
+            store_one(false, o.t24, place, out_t24);
+        }
+    }
 }
 
 /* g0, forward: t24 = cross_entropy(fc3, label) */
@@ -425,23 +430,28 @@ static int cifar10_g0_forward(const gpunn_kernel_call *call)
     const size_t at_stat0 = 0;
     const size_t at_stat1 = at_stat0 + area((size_t)1);
     const size_t partials = at_stat1 + area((size_t)1);
+    cifar10_g0_forward_0_kernel_operands ahead = {};
+    const size_t ahead_count = (size_t)batch;
+    const bool alone = ahead_count <= 4096;
     {
         const size_t n = (size_t)batch;
-        cifar10_g0_forward_0_kernel_operands o = {};
+        cifar10_g0_forward_0_kernel_operands &o = ahead;
         o.label = (const uint8_t *)call->data[1];
         o.grad_t24 = (const float *)call->data[5];
         o.stat0 = (float *)(workspace + at_stat0);
         o.stat1 = (float *)(workspace + at_stat1);
-        const bool wide = aligned(o.label, 8);
-        if (!wide && n > MOST) return -(int)cudaErrorMisalignedAddress;
-        const unsigned blocks = (unsigned)clamped(at_least(n, 4096), (size_t)multiprocessors * 8);
-        o.scalars = (float *)(workspace + partials);
-        const size_t packs = wide ? n / 8 : n;
-        if (wide)
-            GPUNN__LAUNCH_ON(call->stream, cifar10_g0_forward_0_kernel<8>, blocks, 256, o, (unsigned)packs, (unsigned)(n % 8));
-        else
-            GPUNN__LAUNCH_ON(call->stream, cifar10_g0_forward_0_kernel<1>, blocks, 256, o, (unsigned)packs, 0u);
-        GPUNN__LAUNCH_ON(call->stream, cifar10_g0_forward_0_kernel_final, 1, final_threads(1, blocks), o, blocks);
+        if (!alone) {
+            const bool wide = aligned(o.label, 8);
+            if (!wide && n > MOST) return -(int)cudaErrorMisalignedAddress;
+            const unsigned blocks = (unsigned)clamped(at_least(n, 4096), (size_t)multiprocessors * 8);
+            o.scalars = (float *)(workspace + partials);
+            o.counters = call->counters;
+            const size_t packs = wide ? n / 8 : n;
+            if (wide)
+                GPUNN__LAUNCH_ON(call->stream, cifar10_g0_forward_0_kernel<8>, blocks, 256, o, (unsigned)packs, (unsigned)(n % 8));
+            else
+                GPUNN__LAUNCH_ON(call->stream, cifar10_g0_forward_0_kernel<1>, blocks, 256, o, (unsigned)packs, 0u);
+        }
     }
     {
         const size_t n = (size_t)batch * 10;
@@ -453,14 +463,16 @@ static int cifar10_g0_forward(const gpunn_kernel_call *call)
         o.grad_fc3 = (float *)call->data[4];
         o.t24 = (float *)call->data[3];
         o.add_grad_fc3 = o.grad_fc3 && call->accumulate[4] != 0;
+        o.ahead = ahead;
+        o.ahead_count = alone ? (unsigned)ahead_count : 0;
         const bool wide = aligned(o.fc3, 8) && aligned(o.grad_fc3, 8);
         const unsigned blocks = (unsigned)clamped(at_least(n / 10, 32), (size_t)multiprocessors * 4);
         o.scalars = (float *)(workspace + partials);
+        o.counters = call->counters;
         if (wide)
             GPUNN__LAUNCH_ON(call->stream, cifar10_g0_forward_1_kernel<2>, blocks, 256, o, (unsigned)(n / 10));
         else
             GPUNN__LAUNCH_ON(call->stream, cifar10_g0_forward_1_kernel<1>, blocks, 256, o, (unsigned)(n / 10));
-        GPUNN__LAUNCH_ON(call->stream, cifar10_g0_forward_1_kernel_final, 1, final_threads(1, blocks), o, blocks);
     }
     return -(int)cudaGetLastError();
 }

@@ -1,6 +1,6 @@
 /* custom_op_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 082c244b6d56
+ * gpunn 0.1, templates 891f36b756ee
  * spec sha256 69bb937185aec3d159faf1a70e32abe348f18e4ba8597249bdae8eda85061087
  * renew it with: python3 -m generator examples/kernels/custom_op.json -o examples/kernels/custom_op
  */
@@ -11,7 +11,7 @@
 
 #define CUSTOM_OP_KERNELS_CUDA
 #include "custom_op_kernels.h"
-#if CUSTOM_OP_KERNELS_STAMP != 0x84cf468083aa651eull
+#if CUSTOM_OP_KERNELS_STAMP != 0x713584d84146a2b3ull
 #error "custom_op_kernels.h and custom_op_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -197,11 +197,12 @@ template <int V, typename T, typename I> __device__ __forceinline__ void store(T
 }
 
 /* n, or where `add` says so, old + n. */
-template <int V, typename T> __device__ __forceinline__ numbers<V> plus_if(bool add, numbers<V> n, const pack<V, T> &old)
+template <int V, typename T> __device__ __forceinline__ numbers<V> plus_if(bool add, const numbers<V> &n, const pack<V, T> &old)
 {
+    numbers<V> sum;
 #pragma unroll
-    for (int j = 0; j < V; j++) n[j] = add ? old[j] + n[j] : n[j];
-    return n;
+    for (int j = 0; j < V; j++) sum[j] = add ? old[j] + n[j] : n[j];
+    return sum;
 }
 
 template <typename T> __device__ __forceinline__ void store_one(bool add, T *data, size_t i, float x)
@@ -230,8 +231,9 @@ struct larger { /* NaN wins */
     }
 };
 
-/* Over teams of TEAM neighbouring threads: 1, 2, 4 .. 32, or all of a block of whole warps. Every thread gets the result. */
-template <int TEAM, typename Op> __device__ __forceinline__ float reduce(float value, Op op)
+/* Over teams of TEAM neighbouring threads: 1, 2, 4 .. 32, or whole warps, TEAMS of which are the block. All threads call it, and get
+ * the result. */
+template <int TEAM, int TEAMS = 1, typename Op> __device__ __forceinline__ float reduce(float value, Op op)
 {
 #pragma unroll
     for (int distance = (TEAM < 32 ? TEAM : 32) / 2; distance > 0; distance /= 2)
@@ -241,8 +243,9 @@ template <int TEAM, typename Op> __device__ __forceinline__ float reduce(float v
     __syncthreads(); /* of an earlier call: everybody has read part */
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
     __syncthreads();
-    float result = part[0];
-    for (int warp = 1; warp < TEAM / 32; warp++) result = op(result, part[warp]);
+    const unsigned first = TEAMS > 1 ? threadIdx.x / TEAM * (TEAM / 32) : 0;
+    float          result = part[first];
+    for (int warp = 1; warp < TEAM / 32; warp++) result = op(result, part[first + warp]);
     return result;
 }
 
@@ -283,23 +286,59 @@ __device__ __forceinline__ void reduce_teams(numbers<V> (&value)[K], float *to, 
     }
 }
 
-/* For the columns of a block, threadIdx.x: the sum of partial[slice * step + column] over all slices, dealt to threadIdx.y. */
-__device__ __forceinline__ double reduce_slices(const float *partial, size_t step, unsigned slices, unsigned column,
-                                                unsigned columns)
+/* Whether this block is the last of `count` to come here; then it sees what the others wrote before. counter is 0 before the first
+ * block and after the last. */
+__device__ __forceinline__ bool is_last_block(unsigned *counter, unsigned count)
 {
-    __shared__ double part[1024];
-    const unsigned    at = threadIdx.y * blockDim.x + threadIdx.x;
-    double            total = 0;
-    if (column < columns)
-        for (unsigned slice = threadIdx.y; slice < slices; slice += blockDim.y) total += (double)partial[slice * step + column];
-    __syncthreads(); /* of an earlier call: everybody has read part */
-    part[at] = total;
-    for (unsigned half = blockDim.y / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.y < half) part[at] += part[at + half * blockDim.x];
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicInc(counter, count - 1) == count - 1;
+        __threadfence();
     }
     __syncthreads();
-    return part[threadIdx.x];
+    return last;
+}
+
+/* The sums of `count` slices, which begin `step` floats apart, in the place of the first one. */
+template <int THREADS, unsigned FLOATS> __device__ __forceinline__ void add_slices(float *slice, size_t step, unsigned count)
+{
+    const int V = FLOATS % 4 == 0 ? 4 : 1;
+#pragma unroll 1
+    for (unsigned i = threadIdx.x; i < FLOATS / V; i += THREADS) {
+        numbers<V> total = {};
+#pragma unroll 6
+        for (unsigned k = 0; k < count; k++) {
+            const pack<V, float> part = load<V>(slice + k * step, i);
+#pragma unroll
+            for (int j = 0; j < V; j++) total[j] += part[j];
+        }
+        store(slice, i, total);
+    }
+}
+
+/* Called by the blocks when they have left their sums in partial[slice][FLOATS]: `beside` of them in each slice. The last block of a
+ * group of slices adds these up, and the last of all the groups: true for that one, which finds the totals in the first slice. */
+template <int THREADS, unsigned FLOATS>
+__device__ __noinline__ bool gathered(float *partial, unsigned slice, unsigned slices, unsigned beside, unsigned *counters)
+{
+    const unsigned group = (unsigned)ceilf(sqrtf((float)slices)), first = slice / group * group;
+    const unsigned members = min(group, slices - first), groups = (slices + group - 1) / group;
+    if (!is_last_block(counters + 1 + slice / group, members * beside)) return false;
+    add_slices<THREADS, FLOATS>(partial + (size_t)first * FLOATS, FLOATS, members);
+    if (!is_last_block(counters, groups)) return false;
+    add_slices<THREADS, FLOATS>(partial, (size_t)group * FLOATS, groups);
+    __syncthreads();
+    return true;
+}
+
+/* The sum of one of `sums` numbers that every block has left. */
+template <int THREADS> __device__ __forceinline__ float total_of(const float *scalars, unsigned sums, unsigned blocks)
+{
+    float total = 0;
+    for (unsigned block = threadIdx.x; block < blocks; block += THREADS) total += scalars[(size_t)block * sums];
+    return reduce<THREADS>(total, sum());
 }
 
 /* ---- on the host ---- */
@@ -326,14 +365,6 @@ inline size_t clamped(size_t wanted, size_t most) /* from 1 on */
 inline size_t area(size_t floats) /* in bytes; what follows is aligned again */
 {
     return (floats * sizeof(float) + 255) / 256 * 256;
-}
-
-/* For reduce_slices: columns lie beside each other. */
-inline dim3 final_threads(unsigned columns, unsigned slices)
-{
-    dim3 threads(power_of_2(columns));
-    while (threads.y < slices && threads.x * threads.y < 1024) threads.y *= 2;
-    return threads;
 }
 
 /* custom_op_g0_evaluation_0: t10 = fc1 + square(sin(a1 * fc1)) / a1; reads 4 and writes 4 bytes for each element. */
@@ -492,6 +523,7 @@ struct custom_op_g0_backward_0_kernel_operands {
     bool add_grad_fc1;
     bool add_grad_a1;
     float *partial; /* [slice][sum][32] */
+    unsigned *counters;
 };
 
 /* Sums over the rows of a matrix of 32 columns. A thread keeps its pack of columns; the rows go round the teams of all
@@ -523,18 +555,15 @@ template <int V> static __global__ void __launch_bounds__(256) custom_op_g0_back
     }
     reduce_teams<256, TEAM, 1, V>(sum0, o.partial + ((size_t)blockIdx.y * 2 + 0) * 32, first, PACKS);
     reduce_teams<256, TEAM, 1, V>(sum1, o.partial + ((size_t)blockIdx.y * 2 + 1) * 32, first, PACKS);
-}
-
-/* What is made of the sums of custom_op_g0_backward_0_kernel, which its blocks left in slices: for each of 32 places. */
-static __global__ void __launch_bounds__(1024) custom_op_g0_backward_0_kernel_final(const custom_op_g0_backward_0_kernel_operands o, unsigned slices)
-{
-    const unsigned place = blockIdx.x * blockDim.x + threadIdx.x;
-    const float total0 = (float)reduce_slices(o.partial + 0, 64, slices, place, 32);
-    const float total1 = (float)reduce_slices(o.partial + 32, 64, slices, place, 32);
-    if (threadIdx.y > 0 || place >= 32) return;
-    float out_grad_a1;
-    custom_op_g0_backward_0_final(total0, total1, &out_grad_a1);
-    if (o.grad_a1) store_one(o.add_grad_a1, o.grad_a1, place, out_grad_a1);
+    if (gathered<256, 64>(o.partial, blockIdx.y, gridDim.y, gridDim.x, o.counters)) {
+        for (unsigned place = threadIdx.x; place < 32; place += 256) {
+            const float total0 = o.partial[0 + place];
+            const float total1 = o.partial[32 + place];
+            float out_grad_a1;
+            custom_op_g0_backward_0_final(total0, total1, &out_grad_a1);
+            if (o.grad_a1) store_one(o.add_grad_a1, o.grad_a1, place, out_grad_a1);
+        }
+    }
 }
 
 /* g0, backward: t10 = fc1 + square(sin(a1 * fc1)) / a1 */
@@ -558,11 +587,11 @@ static int custom_op_g0_backward(const gpunn_kernel_call *call)
         if (!wide && n > MOST) return -(int)cudaErrorMisalignedAddress;
         const unsigned slices = (unsigned)clamped(at_least(n / 32, 32), at_least((size_t)multiprocessors * 8, 1));
         o.partial = (float *)(workspace + partials);
+        o.counters = call->counters;
         if (wide)
             GPUNN__LAUNCH_ON(call->stream, custom_op_g0_backward_0_kernel<4>, dim3(1, slices), 256, o, (unsigned)(n / 32));
         else
             GPUNN__LAUNCH_ON(call->stream, custom_op_g0_backward_0_kernel<1>, dim3(1, slices), 256, o, (unsigned)(n / 32));
-        GPUNN__LAUNCH_ON(call->stream, custom_op_g0_backward_0_kernel_final, 1, final_threads(32, slices), o, slices);
     }
     return -(int)cudaGetLastError();
 }
@@ -588,6 +617,7 @@ struct custom_op_g1_evaluation_0_kernel_operands {
     float *t24;
     float count0;
     float *scalars; /* [block][sum] */
+    unsigned *counters;
 };
 
 /* Packs first, first + step, ... : U of them, all loads before the first result. */
@@ -629,17 +659,14 @@ static __global__ void __launch_bounds__(256) custom_op_g1_evaluation_0_kernel(c
         const float total = reduce<256>(sums[s], sum());
         if (threadIdx.x == 0) o.scalars[(size_t)blockIdx.x * 1 + s] = total;
     }
-}
-
-/* What is made of the sums of custom_op_g1_evaluation_0_kernel, which its blocks left in slices: for each of 1 places. */
-static __global__ void __launch_bounds__(1024) custom_op_g1_evaluation_0_kernel_final(const custom_op_g1_evaluation_0_kernel_operands o, unsigned blocks)
-{
-    const unsigned place = blockIdx.x * blockDim.x + threadIdx.x;
-    const float total0 = (float)reduce_slices(o.scalars + 0, 1, blocks, 0, 1);
-    if (threadIdx.y > 0 || place >= 1) return;
-    float out_t24;
-    custom_op_g1_evaluation_0_final(total0, o.count0, &out_t24);
-    store_one(false, o.t24, place, out_t24);
+    if (is_last_block(o.counters, gridDim.x)) {
+        const float total0 = total_of<256>(o.scalars + 0, 1, gridDim.x);
+        for (unsigned place = threadIdx.x; place < 1; place += 256) {
+            float out_t24;
+            custom_op_g1_evaluation_0_final(total0, o.count0, &out_t24);
+            store_one(false, o.t24, place, out_t24);
+        }
+    }
 }
 
 /* g1, evaluation: t24 = mean(squared_error(fc3, t)) */
@@ -660,12 +687,12 @@ static int custom_op_g1_evaluation(const gpunn_kernel_call *call)
         if (!wide && n > MOST) return -(int)cudaErrorMisalignedAddress;
         const unsigned blocks = (unsigned)clamped(at_least(n, 1024), (size_t)multiprocessors * 8);
         o.scalars = (float *)(workspace + partials);
+        o.counters = call->counters;
         const size_t packs = wide ? n / 4 : n;
         if (wide)
             GPUNN__LAUNCH_ON(call->stream, custom_op_g1_evaluation_0_kernel<4>, blocks, 256, o, (unsigned)packs, (unsigned)(n % 4));
         else
             GPUNN__LAUNCH_ON(call->stream, custom_op_g1_evaluation_0_kernel<1>, blocks, 256, o, (unsigned)packs, 0u);
-        GPUNN__LAUNCH_ON(call->stream, custom_op_g1_evaluation_0_kernel_final, 1, final_threads(1, blocks), o, blocks);
     }
     return -(int)cudaGetLastError();
 }
@@ -696,6 +723,7 @@ struct custom_op_g1_forward_0_kernel_operands {
     bool add_grad_t;
     float count0;
     float *scalars; /* [block][sum] */
+    unsigned *counters;
 };
 
 /* Packs first, first + step, ... : U of them, all loads before the first result. */
@@ -746,17 +774,14 @@ static __global__ void __launch_bounds__(256) custom_op_g1_forward_0_kernel(cons
         const float total = reduce<256>(sums[s], sum());
         if (threadIdx.x == 0) o.scalars[(size_t)blockIdx.x * 1 + s] = total;
     }
-}
-
-/* What is made of the sums of custom_op_g1_forward_0_kernel, which its blocks left in slices: for each of 1 places. */
-static __global__ void __launch_bounds__(1024) custom_op_g1_forward_0_kernel_final(const custom_op_g1_forward_0_kernel_operands o, unsigned blocks)
-{
-    const unsigned place = blockIdx.x * blockDim.x + threadIdx.x;
-    const float total0 = (float)reduce_slices(o.scalars + 0, 1, blocks, 0, 1);
-    if (threadIdx.y > 0 || place >= 1) return;
-    float out_t24;
-    custom_op_g1_forward_0_final(total0, o.count0, &out_t24);
-    store_one(false, o.t24, place, out_t24);
+    if (is_last_block(o.counters, gridDim.x)) {
+        const float total0 = total_of<256>(o.scalars + 0, 1, gridDim.x);
+        for (unsigned place = threadIdx.x; place < 1; place += 256) {
+            float out_t24;
+            custom_op_g1_forward_0_final(total0, o.count0, &out_t24);
+            store_one(false, o.t24, place, out_t24);
+        }
+    }
 }
 
 /* g1, forward: t24 = mean(squared_error(fc3, t)) */
@@ -782,12 +807,12 @@ static int custom_op_g1_forward(const gpunn_kernel_call *call)
         if (!wide && n > MOST) return -(int)cudaErrorMisalignedAddress;
         const unsigned blocks = (unsigned)clamped(at_least(n, 1024), (size_t)multiprocessors * 8);
         o.scalars = (float *)(workspace + partials);
+        o.counters = call->counters;
         const size_t packs = wide ? n / 4 : n;
         if (wide)
             GPUNN__LAUNCH_ON(call->stream, custom_op_g1_forward_0_kernel<4>, blocks, 256, o, (unsigned)packs, (unsigned)(n % 4));
         else
             GPUNN__LAUNCH_ON(call->stream, custom_op_g1_forward_0_kernel<1>, blocks, 256, o, (unsigned)packs, 0u);
-        GPUNN__LAUNCH_ON(call->stream, custom_op_g1_forward_0_kernel_final, 1, final_threads(1, blocks), o, blocks);
     }
     return -(int)cudaGetLastError();
 }

@@ -46,7 +46,10 @@ static int group(int64_t kernel, int64_t direction, int64_t batch, void **data, 
     call.batch = batch;
     call.sites = sites;
     call.random = random;
-    call.multiprocessors = 2;
+    const char *multiprocessors = getenv("EMULATOR_MULTIPROCESSORS");
+    call.multiprocessors = multiprocessors ? atoi(multiprocessors) : 2;
+    std::vector<unsigned> counters(GPUNN_KERNEL_COUNTERS);
+    call.counters = counters.data();
     call.stream = stream;
     size_t bytes = launch.workspace(batch, call.multiprocessors);
     call.workspace = malloc(bytes);
@@ -62,6 +65,8 @@ static int group(int64_t kernel, int64_t direction, int64_t batch, void **data, 
         (void)(cudaGraphDestroy(graph) + cudaGraphExecDestroy(exec));
     (void)cudaStreamSynchronize(stream);
     free(call.workspace);
+    for (unsigned counter : counters)
+        if (counter != 0) return 1002;
     return result;
 }
 

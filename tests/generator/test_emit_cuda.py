@@ -292,7 +292,7 @@ ROWS = ((class_loss(10, "f32"), class_loss(1003, "bf16"), {}, (1, 9)), (class_lo
         norm(24, "f32", True) + ({}, (1, 21)), norm(257, "bf16") + ({}, (3,)), norm(1000, "bf16") + ({}, (5,)),
         norm(4099, "f32") + ({}, (2,)), norm(1000, "f32", True) + (LOOPED, (9,)), (class_loss(257, "bf16"), None, LOOPED, (40,)),
         groups() + ({}, (1, 9)), groups(plane=1, dtype="bf16") + ({}, (1, 70)), groups(groups=6, plane=64) + ({}, (1, 9)),
-        groups(plane=112, dtype="f16") + (LOOPED, (5,)))
+        groups(plane=112, dtype="f16") + (LOOPED, (5,)), (class_loss(3, "f32"), None, {}, (4100,)), norm(5, "f32") + ({"threads": 32}, (1, 203)), norm(768, "f32") + ({}, (1, 12)))
 
 
 def cases_of(pairs, first):
@@ -358,6 +358,12 @@ class Emulated(unittest.TestCase):
 
     def test_rows(self):
         self.check(cases_of(ROWS, len(MAPS)), EMULATOR_ORDER="descending", CAPTURE="yes")
+
+    def test_blocks_that_finish(self):
+        """Sums of all slices, in one group of them or in several, in whatever order the blocks come."""
+        summing = [case for case in cases_of(MAPS + ROWS, 0) if any(launch.finals for launch in case.program.launches) and not case.offset]
+        self.check(summing, EMULATOR_MULTIPROCESSORS="1")
+        self.check(summing, EMULATOR_MULTIPROCESSORS="132", EMULATOR_ORDER="descending")
 
 
     def root_scale(self, which, given, first):
