@@ -1550,7 +1550,7 @@ struct gpunn_update {
     float                      gradient_scale; /* gradients are read as gradient * gradient_scale ... */
     float                      gradient_limit; /* ... clamped to +-limit when limit > 0 */
     const gpunn_kernel_update *fused;          /* a generated kernel that does just this; NULL: none */
-    gpunn_kernel_update_launch fused_launch;   /* the same on a GPU */
+    gpunn_kernel_update_launch fused_launch;   /* the same on a GPU, behind a kernel that decides its numbers */
 };
 
 /* One whole run of a plan, for backends that execute it as one piece: steps in order, then the updates. */

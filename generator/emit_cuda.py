@@ -1,11 +1,13 @@
 """NAME_kernels.cu: the CUDA kernels of a kernel set with the functions that launch them.
 
-A launch of a program becomes one kernel, made from a template, and one more for what is computed from its sums. Templates:
+A launch of a program becomes one kernel, made from a template. What follows from its sums the last block computes or, where they
+are many, one more kernel. Templates:
     map.cu       elements one by one, and sums of all of them
     columns.cu   the same with sums for each column of a matrix
     channels.cu  the same with sums for each channel of images in channels-first order
     row.cu       rows that stay in registers; row_loop.cu: rows that are too long for that
-    final.cu     the sums' last step
+    final.cu     the last step of many sums
+    alone.cu     sums that each block of the next launch makes for itself, instead of a launch for them
     update.cu    an optimizer's step
 The mathematics are the functions of scalar.py, which NAME_kernels.h holds; here stands how their operands come and go.
 """
@@ -13,7 +15,8 @@ import re
 
 from . import emit_c, scalar, stamp, template
 from .program import SCALAR, WHOLE
-from .schedule import BYTES, MOST_ALONE, EmitError, finishes, leads, operands, placed, power_of_2, shape_of, streams, unique  # noqa: F401
+from .schedule import (  # noqa: F401
+    BYTES, MOST_ALONE, EmitError, finishes, leads, operands, placed, power_of_2, shape_of, streams, unique)
 from .update_cuda import emit_update
 
 DIRECTIONS = ("evaluation", "forward", "backward")
@@ -591,7 +594,8 @@ class LaunchEmitter:
 
     def run(self, pointer, numbers):
         """Lines that launch. pointer(operand): its memory; numbers: among call->data."""
-        lines = ["const size_t n = %s;" % self.elements(), "%s_operands %s;" % (self.kernel, "&o = ahead" if self.is_ahead else "o = {}")]
+        memory = "&o = ahead" if self.is_ahead else "o = {}"
+        lines = ["const size_t n = %s;" % self.elements(), "%s_operands %s;" % (self.kernel, memory)]
         for one in self.all_operands():
             const = "" if one in self.written else "const "
             lines.append("o.%s = (%s%s *)%s;" % (member(one), const, TYPES[one.dtype], pointer(one)))

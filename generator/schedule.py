@@ -129,7 +129,7 @@ def finishes(launch):
 
 
 def leads(launch, other, schedule=None):
-    """Whether the blocks of another launch may each compute what they need of this one: nothing but sums of all, of few elements."""
+    """Whether the blocks of another launch may each compute what they need of this one: nothing but sums of all."""
     results, read = [store.operand for store in launch.finals], operands(other)[0]
     if launch.stores or not results or not finishes(other) or shape_of(launch, schedule).template != "map":
         return False

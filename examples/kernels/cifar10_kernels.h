@@ -1,6 +1,6 @@
 /* cifar10_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 891f36b756ee
+ * gpunn 0.1, templates a9785fb6116f
  * spec sha256 f4d67ba069e420a2298823f907f2e6dd291294fc98a1fd9de083ba27d7ff5933
  * renew it with: python3 -m generator examples/kernels/cifar10.json -o examples/kernels/cifar10
  */
@@ -8,7 +8,7 @@
 #define CIFAR10_KERNELS_H
 #include "gpunn.h"
 
-#define CIFAR10_KERNELS_STAMP 0xf880ba40dda4b0d1ull /* of this text: cifar10_kernels.cu was written with it */
+#define CIFAR10_KERNELS_STAMP 0x85f9d2e4cf0c9ad6ull /* of this text: cifar10_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif

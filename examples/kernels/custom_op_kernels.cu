@@ -1,6 +1,6 @@
 /* custom_op_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 891f36b756ee
+ * gpunn 0.1, templates a9785fb6116f
  * spec sha256 69bb937185aec3d159faf1a70e32abe348f18e4ba8597249bdae8eda85061087
  * renew it with: python3 -m generator examples/kernels/custom_op.json -o examples/kernels/custom_op
  */
@@ -11,7 +11,7 @@
 
 #define CUSTOM_OP_KERNELS_CUDA
 #include "custom_op_kernels.h"
-#if CUSTOM_OP_KERNELS_STAMP != 0x713584d84146a2b3ull
+#if CUSTOM_OP_KERNELS_STAMP != 0x8dba7cd83e5989b7ull
 #error "custom_op_kernels.h and custom_op_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 

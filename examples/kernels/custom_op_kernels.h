@@ -1,6 +1,6 @@
 /* custom_op_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 891f36b756ee
+ * gpunn 0.1, templates a9785fb6116f
  * spec sha256 69bb937185aec3d159faf1a70e32abe348f18e4ba8597249bdae8eda85061087
  * renew it with: python3 -m generator examples/kernels/custom_op.json -o examples/kernels/custom_op
  */
@@ -8,7 +8,7 @@
 #define CUSTOM_OP_KERNELS_H
 #include "gpunn.h"
 
-#define CUSTOM_OP_KERNELS_STAMP 0x713584d84146a2b3ull /* of this text: custom_op_kernels.cu was written with it */
+#define CUSTOM_OP_KERNELS_STAMP 0x8dba7cd83e5989b7ull /* of this text: custom_op_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -1,6 +1,6 @@
 /* fashion_mnist_deep_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 891f36b756ee
+ * gpunn 0.1, templates a9785fb6116f
  * spec sha256 f8f54a05be877c22a8c4c2494bdec66f3e43956e5d613102e611bfd4fff81448
  * renew it with: python3 -m generator examples/kernels/fashion_mnist_deep.json -o examples/kernels/fashion_mnist_deep
  */
@@ -11,7 +11,7 @@
 
 #define FASHION_MNIST_DEEP_KERNELS_CUDA
 #include "fashion_mnist_deep_kernels.h"
-#if FASHION_MNIST_DEEP_KERNELS_STAMP != 0xd9ea724e2c5029f8ull
+#if FASHION_MNIST_DEEP_KERNELS_STAMP != 0x309fffab6ad44227ull
 #error "fashion_mnist_deep_kernels.h and fashion_mnist_deep_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 

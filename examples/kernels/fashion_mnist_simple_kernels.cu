@@ -1,6 +1,6 @@
 /* fashion_mnist_simple_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 891f36b756ee
+ * gpunn 0.1, templates a9785fb6116f
  * spec sha256 75e03a4c55392a6a7e53555d05213d51406235ba9d827c3eda824af09be1cd9a
  * renew it with: python3 -m generator examples/kernels/fashion_mnist_simple.json -o examples/kernels/fashion_mnist_simple
  */
@@ -11,7 +11,7 @@
 
 #define FASHION_MNIST_SIMPLE_KERNELS_CUDA
 #include "fashion_mnist_simple_kernels.h"
-#if FASHION_MNIST_SIMPLE_KERNELS_STAMP != 0x71a9a797b5c7112dull
+#if FASHION_MNIST_SIMPLE_KERNELS_STAMP != 0x95fe4a169446f010ull
 #error "fashion_mnist_simple_kernels.h and fashion_mnist_simple_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 

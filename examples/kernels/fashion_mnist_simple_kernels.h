@@ -1,6 +1,6 @@
 /* fashion_mnist_simple_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 891f36b756ee
+ * gpunn 0.1, templates a9785fb6116f
  * spec sha256 75e03a4c55392a6a7e53555d05213d51406235ba9d827c3eda824af09be1cd9a
  * renew it with: python3 -m generator examples/kernels/fashion_mnist_simple.json -o examples/kernels/fashion_mnist_simple
  */
@@ -8,7 +8,7 @@
 #define FASHION_MNIST_SIMPLE_KERNELS_H
 #include "gpunn.h"
 
-#define FASHION_MNIST_SIMPLE_KERNELS_STAMP 0x71a9a797b5c7112dull /* of this text: fashion_mnist_simple_kernels.cu was written with it */
+#define FASHION_MNIST_SIMPLE_KERNELS_STAMP 0x95fe4a169446f010ull /* of this text: fashion_mnist_simple_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
