@@ -1769,7 +1769,8 @@ typedef struct gpunn_run_state {
 
 typedef struct gpunn_kernel        gpunn_kernel; /* >>kernels */
 typedef struct gpunn_kernel_launch gpunn_kernel_launch;
-#define GPUNN_KERNEL_SITES 8 /* random nodes of one fused kernel */
+#define GPUNN_KERNEL_SITES 8     /* random nodes of one fused kernel */
+#define GPUNN_KERNEL_OPERANDS 12 /* and its operands, at most */
 
 /* Operands: LINEAR, CONV* x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
  * affine), running_mean, running_var (both updated in place by a training forward); CROSS_ENTROPY, NLL logits, labels, weight
@@ -1820,6 +1821,7 @@ typedef struct gpunn_step {
         int                        direction;
         int64_t                    batch;
         uint32_t                   sites[GPUNN_KERNEL_SITES];
+        void                      *half[GPUNN_KERNEL_OPERANDS]; /* as gpunn_kernel_call has it */
     } group;
     /* In forward: out.data may equal in[0].data (or in[1].data) for elementwise ops. In backward: grad_in[i].data may equal
      * grad_out.data for elementwise ops when accumulate[i] is false and i is the only wanted gradient. */
@@ -1890,7 +1892,7 @@ struct gpunn_update {
     float                      gradient_scale; /* gradients are read as gradient * gradient_scale ... */
     float                      gradient_limit; /* ... clamped to +-limit when limit > 0 */
     const gpunn_kernel_update *fused;          /* a generated kernel that does just this; NULL: none */
-    gpunn_kernel_update_launch fused_launch;   /* the same on a GPU */
+    gpunn_kernel_update_launch fused_launch;   /* the same on a GPU, behind a kernel that decides its numbers */
 };
 
 /* One whole run of a plan, for backends that execute it as one piece: steps in order, then the updates. */
@@ -1982,13 +1984,14 @@ typedef struct gpunn_kernels_args {
     gpunn_kernel_policy policy;
 } gpunn_kernels_args;
 /* Call it when the model is built; set NULL: none any more. The set must outlive the model. Results are those of the single ops
- * but for rounding; dropout draws the same. On a GPU groups and updates too small to be worth a launch of their own stay with the
- * library, which does several short steps in one; so does, in training, a batch norm with the sum and the relu behind it. Errors: a
+ * but for rounding; dropout draws the same. On a GPU what the library does in fewer launches stays with it: groups so small that it
+ * does several in one, in training a batch norm with the sum and the relu behind it, updates of all kinds but NAdam. Errors: a
  * set for another GPUNN_KERNELS_ABI (GPUNN_ERR_UNSUPPORTED), STRICT's. */
 GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args);
 #define gpunn_use_kernels(model, ...) gpunn_use_kernels_((model), GPUNN_NAMED(gpunn_kernels_args, __VA_ARGS__))
 
 #define GPUNN_KERNELS_ABI 4
+#define GPUNN_KERNEL_COUNTERS 256
 
 /* Memory that a kernel reads or writes. Tensors of a group are numbered: externals 0, 1, ... and nodes -1, -2, ... */
 typedef enum gpunn_kernel_role {
@@ -1999,6 +2002,7 @@ typedef enum gpunn_kernel_role {
 typedef struct gpunn_kernel_operand {
     unsigned char role, read, written;
     unsigned char dtype; /* of the CUDA kernel; C kernels compute F32 where it is F16 or BF16 */
+    unsigned char half;  /* F16 or BF16, in which the CUDA kernel can write it besides; 0: it cannot */
     signed char   index;
     /* A gradient that equals another operand's memory after the run (a masked gradient handed on): number of that operand, which
      * is the gradient of a node, read and written in place. Where the plan can, it lets both be one memory and passes NULL here.
@@ -2008,12 +2012,14 @@ typedef struct gpunn_kernel_operand {
 typedef struct gpunn_kernel_call {
     void *const         *data;       /* per operand; NULL: a written one that is not wanted, or an optional one not there */
     const unsigned char *accumulate; /* per operand: += instead of =; only ever set for gradients of externals */
+    void *const         *half;       /* CUDA, per operand: receives in 16 bits too what it receives in all; NULL: not wanted */
     int64_t              batch;
     const uint32_t      *sites;  /* per random node of the group, in order: its number among the model's */
     const uint64_t      *random; /* seed, step; CUDA: device memory */
     void                *workspace;
     int                  threads;         /* CPU */
     int                  multiprocessors; /* CUDA */
+    unsigned            *counters;        /* CUDA: GPUNN_KERNEL_COUNTERS zeros in device memory, which it leaves so */
     void                *stream;          /* CUDA: cudaStream_t */
 } gpunn_kernel_call;
 /* 0: done. GPUNN_ERR_ARGUMENT: a label is no class (CPU). CUDA: else a cudaError_t, negated. */
@@ -8699,13 +8705,25 @@ static bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t)
     return true;
 }
 
-/* A slot for what a norm's step gives in 16 bits beside `value`; -1: out of memory. */
-static int gpunn__write_half(gpunn__builder *b, gpunn_step *step, const gpunn_value *value, int at)
+/* A slot for what a step gives in 16 bits beside `value`, a norm's one or operand i of a group; -1: out of memory. */
+static int gpunn__write_half(gpunn__builder *b, gpunn_step *step, int i, const gpunn_value *value, int at)
 {
-    int slot = gpunn__new_slot(b, (size_t)value->count * 2, at);
+    int    slot = gpunn__new_slot(b, (size_t)value->count * 2, at);
+    void **pointer = &step->half.data;
     step->half = *value;
+    step->half.data = NULL;
     step->half.dtype = gpunn__half_of(b->model);
-    return slot >= 0 && gpunn__bind(b, &step->half.data, GPUNN__IN_SLOT, slot) ? slot : -1;
+    if (step->op == GPUNN_OP_GROUP) pointer = &step->group.half[i];
+    return slot >= 0 && gpunn__bind(b, pointer, GPUNN__IN_SLOT, slot) ? slot : -1;
+}
+
+/* Whether a step makes F32 values of node t of which products want 16 bits. */
+static bool gpunn__wants_half(const gpunn__builder *b, const gpunn_tensor *t)
+{
+    int products = 0, others = 0;
+    if (!b->plan->half || b->plan->storage[t->id] != GPUNN_F32) return false;
+    gpunn__count_readers(b, t, &products, &others);
+    return products > 0;
 }
 
 /* The step that computes `end`, from the layer at the head of its chain. */
@@ -8754,10 +8772,8 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
     if (slot < 0) return false;
     b->plan->value_slot[end->id] = slot;
     if (!gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot)) return false;
-    int products = 0, others = 0;
-    if (!b->plan->half || !gpunn__is_row_norm(t->op) || step->out.dtype != GPUNN_F32) return true;
-    gpunn__count_readers(b, t, &products, &others);
-    return products == 0 || (b->cast[t->id] = gpunn__write_half(b, step, &step->out, at)) >= 0;
+    if (!gpunn__is_row_norm(t->op) || !gpunn__wants_half(b, t)) return true;
+    return (b->cast[t->id] = gpunn__write_half(b, step, 0, &step->out, at)) >= 0;
 }
 
 static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *input, int i, int at); /* >>autodiff */
@@ -8820,7 +8836,10 @@ static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_s
         gpunn__describe(plan, value, t);
         value->dtype = plan->storage[root];
         int slot = plan->value_slot[root] = gpunn__new_slot(b, (size_t)value->count * gpunn_dtype_size(value->dtype), at);
-        return slot >= 0 && gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot);
+        if (slot < 0 || !gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot)) return false;
+        if (operand->half != (unsigned char)gpunn__half_of(b->model) || !gpunn__wants_half(b, b->model->tensors[root]))
+            return true;
+        return (b->cast[root] = gpunn__write_half(b, step, i, value, at)) >= 0;
     }
     if (operand->index < 0) return gpunn__read_gradient(b, group, step, i, at);
     if (!gpunn__group_passes(b, group, t)) return true;
@@ -9064,7 +9083,7 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     step->accumulate[i] = second ? b->more[root] >= 0 : b->writes[root]++ > 0;
     step->grad_in[i].dtype = plan->storage[root];
     step->grad_in[i].channels_last = plan->last[root] && gpunn__has_layouts(input);
-    b->writer[root] = i == 0 ? at : -1;
+    b->writer[root] = i == 0 || step->op == GPUNN_OP_GROUP ? at : -1;
     if (b->model->tensors[root]->kind == GPUNN__PARAMETER) {
         for (int id = root; !step->accumulate[i] && id >= 0; id = plan->beside[id]) {
             plan->reached[plan->reached_count] = id;
@@ -9081,17 +9100,44 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     return gpunn__use_slot(b, &step->grad_in[i].data, slots[root], at);
 }
 
-/* The norm's step that last wrote the gradient of an addition, if it can give that in 16 bits too, as an operand has it; else -1. */
-static int gpunn__half_writer(const gpunn__builder *b, const gpunn_tensor *add, int operand)
+/* The node after which a step is named. */
+static gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step)
+{
+    int id = 0;
+    while (step->attr != &b->model->tensors[id]->attr) id++;
+    return b->model->tensors[id];
+}
+
+/* Which of its gradients a step can give in 16 bits too, if that is the one of root; -1: it cannot. */
+static int gpunn__half_gradient(const gpunn__builder *b, const gpunn_step *step, int root)
+{
+    if (gpunn__is_row_norm(step->op)) return step->half.data == NULL ? 0 : -1;
+    if (step->op != GPUNN_OP_GROUP) return -1;
+    const gpunn__group *group = &b->groups[b->group[gpunn__node_of(b, step)->id]];
+    for (int i = 0; i < step->input_count; i++) {
+        const gpunn_kernel_operand *operand = &group->kernel->program[step->group.direction].operands[i];
+        if (operand->role == GPUNN_KERNEL_GRADIENT && step->grad_in[i].data && step->group.half[i] == NULL &&
+            operand->half == (unsigned char)gpunn__half_of(b->model) &&
+            b->plan->gradient_root[gpunn__member(b, group, operand->index)->id] == root)
+            return i;
+    }
+    return -1;
+}
+
+/* *slot: of the gradient of an addition in 16 bits, as an operand has it, by the step that last wrote it in F32; -1: that cannot
+ * give it. */
+static bool gpunn__write_half_gradient(gpunn__builder *b, const gpunn_tensor *add, int operand, int *slot)
 {
     const gpunn__plan  *plan = b->plan;
     const gpunn_tensor *target = add->inputs[operand];
     int                 from = plan->gradient_root[add->id], to = plan->gradient_root[target->id], writer = b->writer[from];
+    *slot = -1;
     if (add->op != GPUNN_OP_ADD || writer < 0 || b->writes[to] > 0 || plan->storage[from] != GPUNN_F32 ||
         plan->storage[to] != gpunn__half_of(b->model) || !gpunn__same_shape(add, target) || plan->last[from] || plan->last[to])
-        return -1;
-    const gpunn_step *step = &plan->steps[writer];
-    return gpunn__is_row_norm(step->op) && step->half.data == NULL ? writer : -1;
+        return true;
+    gpunn_step *step = &plan->steps[writer];
+    int         i = gpunn__half_gradient(b, step, from);
+    return i < 0 || (*slot = gpunn__write_half(b, step, i, &step->grad_in[i], writer)) >= 0;
 }
 
 /* A slot for the gradient of a misplaced operand, as the step gives it; -1: out of memory. */
@@ -9172,15 +9218,13 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     for (int i = 0; i < t->input_count; i++) {
         turned[i] = -1;
         if (!gpunn__passes_gradient(b, t, i)) continue;
-        int operand = plan->gradient_root[t->inputs[i]->id], writer = gpunn__half_writer(b, t, i);
-        computed[i] = writer < 0 && (t->op != GPUNN_OP_ADD || !gpunn__shares_gradient(b, t, i));
+        int operand = plan->gradient_root[t->inputs[i]->id], half;
+        if (!gpunn__write_half_gradient(b, t, i, &half)) return false;
+        computed[i] = half < 0 && (t->op != GPUNN_OP_ADD || !gpunn__shares_gradient(b, t, i));
         wanted += computed[i];
         if (computed[i]) continue;
-        int slot = writer < 0 ? plan->gradient_slot[root]
-                              : gpunn__write_half(b, &plan->steps[writer], &plan->steps[writer].grad_in[0], writer);
-        if (slot < 0) return false;
-        if (b->retained[operand] && writer >= 0) plan->slots[slot].last = INT32_MAX;
-        plan->gradient_slot[operand] = slot;
+        if (b->retained[operand] && half >= 0) plan->slots[half].last = INT32_MAX;
+        plan->gradient_slot[operand] = half < 0 ? plan->gradient_slot[root] : half;
         b->writes[operand]++;
     }
     if (wanted == 0) return true;
@@ -9411,13 +9455,6 @@ static gpunn_step *gpunn__forward_of(gpunn__plan *plan, const gpunn_attributes *
     for (int i = 0; i < plan->forward_count; i++)
         if (plan->steps[i].attr == attr) return &plan->steps[i];
     return NULL;
-}
-
-static gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step)
-{
-    int id = 0;
-    while (step->attr != &b->model->tensors[id]->attr) id++;
-    return b->model->tensors[id];
 }
 
 /* Gives a later step what the forward one saves, if it saves anything. */

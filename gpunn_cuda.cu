@@ -110,7 +110,7 @@ typedef struct gpunn__cuda {
     cudaMemPool_t        pool;
     gpunn__device_state *state;    /* device memory; written at the start of each run */
     double              *partials; /* device memory, [GPUNN__PARTIALS + 2 * GPUNN__TRUST_BLOCKS] */
-    unsigned            *counters; /* device memory, [2 * multiprocessors], for gpunn__is_last_block */
+    unsigned            *counters; /* device memory, see gpunn__counters_bytes, for gpunn__is_last_block */
     gpunn__libraries    *libraries;
     unsigned             slower; /* kinds of ops of which was said that cuDNN does not do one: a bit for each gpunn__dnn_kind */
     gpunn__cached       *cached;
@@ -157,7 +157,8 @@ static unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64_t each)
 
 static size_t gpunn__counters_bytes(const gpunn__cuda *cuda)
 {
-    return (size_t)cuda->multiprocessors * 2 * sizeof(unsigned);
+    size_t own = (size_t)cuda->multiprocessors * 2;
+    return (own > GPUNN_KERNEL_COUNTERS ? own : GPUNN_KERNEL_COUNTERS) * sizeof(unsigned);
 }
 
 /* ==== >>util ========================================================================================================== */
@@ -10601,14 +10602,10 @@ static double gpunn__as_written(float value)
     return (float)rounded == value ? rounded : (double)value;
 }
 
-/* A generated update needs a launch before it that decides; of fewer parameters it does not make up for that. */
-#define GPUNN__FUSED_UPDATE (1024 * GPUNN__SHORT)
-
 static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_job *job)
 {
     const gpunn_update *u = &job->u;
-    const bool          fused = u->fused_launch && u->count > (int64_t)GPUNN__FUSED_UPDATE;
-    bool                apart = fused || gpunn__decided_apart(u->kind);
+    bool                apart = gpunn__decided_apart(u->kind);
     unsigned            blocks = gpunn__blocks(cuda, u->count, GPUNN__PACK);
 #define GPUNN__X(ENUM, ...) apart = apart || u->kind == GPUNN_UPDATE_##ENUM;
     GPUNN_TRUST_OPTIMIZERS(GPUNN__X, , , , )
@@ -10617,8 +10614,10 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
     if (apart) {
         job->numbers = &cuda->state->numbers[job->index];
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__decide_kernel, 1, GPUNN__THREADS, *job, job->numbers));
+        /* Of other kinds a generated kernel would need a launch before it that decides, which ours does by itself. */
+        if (u->fused_launch)
+            return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, job->numbers, cuda->stream), "a generated update");
     }
-    if (fused) return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, job->numbers, cuda->stream), "a generated update");
     job->sums = cuda->partials + GPUNN__PARTIALS;
     job->sum_count = blocks < GPUNN__TRUST_BLOCKS ? (int)blocks : (int)GPUNN__TRUST_BLOCKS;
     switch (u->kind) {
@@ -10795,10 +10794,10 @@ static gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *step, gpunn
 {
     const gpunn_kernel_operand *operands = step->group.kernel->program[step->group.direction].operands;
     const gpunn_kernel_launch  *launch = step->group.launch;
-    void                       *data[GPUNN_MAX_OPERANDS];
+    void                       *data[GPUNN_KERNEL_OPERANDS];
     gpunn_kernel_call           call;
     memset(&call, 0, sizeof call);
-    if (launch == NULL || launch->run == NULL || step->input_count > GPUNN_MAX_OPERANDS)
+    if (launch == NULL || launch->run == NULL || step->input_count > GPUNN_KERNEL_OPERANDS)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "its CUDA file is not linked");
     if (action == GPUNN__PREPARE) {
         for (int i = 0; i < step->input_count; i++) {
@@ -10817,11 +10816,13 @@ static gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *step, gpunn
     for (int i = 0; i < step->input_count; i++) data[i] = step->grad_in[i].data ? step->grad_in[i].data : step->in[i].data;
     call.data = data;
     call.accumulate = (const unsigned char *)step->accumulate;
+    call.half = step->group.half;
     call.batch = step->group.batch;
     call.sites = step->group.sites;
     call.random = &cuda->state->seed;
     call.workspace = step->workspace;
     call.multiprocessors = cuda->multiprocessors;
+    call.counters = cuda->counters;
     call.stream = cuda->stream;
     return gpunn__cuda_check(cuda, (cudaError_t)-launch->run(&call), step->name);
 }

@@ -1,11 +1,13 @@
 """NAME_kernels.cu: the CUDA kernels of a kernel set with the functions that launch them.
 
-A launch of a program becomes one kernel, made from a template, and one more for what is computed from its sums. Templates:
+A launch of a program becomes one kernel, made from a template. What follows from its sums the last block computes or, where they
+are many, one more kernel. Templates:
     map.cu       elements one by one, and sums of all of them
     columns.cu   the same with sums for each column of a matrix
     channels.cu  the same with sums for each channel of images in channels-first order
     row.cu       rows that stay in registers; row_loop.cu: rows that are too long for that
-    final.cu     the sums' last step
+    final.cu     the last step of many sums
+    alone.cu     sums that each block of the next launch makes for itself, instead of a launch for them
     update.cu    an optimizer's step
 The mathematics are the functions of scalar.py, which NAME_kernels.h holds; here stands how their operands come and go.
 """
@@ -13,7 +15,8 @@ import re
 
 from . import emit_c, scalar, stamp, template, update
 from .program import SCALAR, WHOLE
-from .schedule import BYTES, EmitError, operands, placed, power_of_2, shape_of, streams, unique  # noqa: F401
+from .schedule import (  # noqa: F401
+    BYTES, MOST_ALONE, EmitError, finishes, leads, operands, placed, power_of_2, shape_of, streams, unique)
 
 DIRECTIONS = ("evaluation", "forward", "backward")
 TYPES = {"f32": "float", "bf16": "bf16", "f16": "f16", "i64": "int64_t", "i32": "int32_t", "u8": "uint8_t", "bool": "boolean"}
@@ -62,6 +65,9 @@ class LaunchEmitter:
         if self.shape.template == "columns":
             self.inner = self.placed[0].count
         self.scalars = [one for one in launch.sums if one.place == SCALAR]
+        self.floats = sum(one.count for one in self.placed)  # of a slice
+        self.finishes = finishes(launch)
+        self.ahead, self.is_ahead = None, False  # the launch that leads this one; whether this is one
         parameters = [slot for function in functions for slot in function.parameters]
         self.counts = unique([slot.key for slot in parameters if slot.kind == "count"])
         self.sites = unique([slot.key for slot in parameters if slot.kind == "keep"])
@@ -74,6 +80,7 @@ class LaunchEmitter:
         lines = []
         for one in self.all_operands():
             lines.append("%s%s *%s;" % ("" if one in self.written else "const ", TYPES[one.dtype], member(one)))
+        lines += ["%s *half_%s;" % (TYPES[one.half], one.name) for one in self.written if one.half]
         lines += ["bool add_%s;" % one.name for one in self.written if one.accumulate]
         lines += ["float count%d;" % i for i in range(len(self.counts))]
         if self.sites:
@@ -83,6 +90,10 @@ class LaunchEmitter:
             lines.append("float *partial; /* [slice][sum][%d] */" % self.placed[0].count)
         if self.scalars:
             lines.append("float *scalars; /* [block][sum] */")
+        if self.finishes:
+            lines.append("unsigned *counters;")
+        if self.ahead:
+            lines += ["%s_operands ahead;" % self.ahead.kernel, "unsigned ahead_count; /* 0: its results are there */"]
         return lines
 
     def where(self, one):
@@ -112,8 +123,15 @@ class LaunchEmitter:
         return "o.%s ? %s : %s" % (member(one), text, scalar.number(one.absent)) if one.optional else text
 
     def scalar_loads(self):
-        every = [one for function in self.all_functions() for one in self.of_function(function, "scalar")]
-        return ["const float in_%s = %s;" % (one.name, self.single(one, "0")) for one in unique(every)]
+        every = unique([one for function in self.all_functions() for one in self.of_function(function, "scalar")])
+        lines, made = [], []
+        if self.ahead:
+            made = [slot.key for slot in self.ahead.finals[0].results]
+            names = ["in_" + one.name for one in made]
+            lines = ["float %s;" % ", ".join(names), "if (o.ahead_count > 0)", "    %s_alone<%d>(o.ahead, o.ahead_count, %s);" % (
+                self.ahead.kernel, self.shape.threads, ", ".join(names)), "else {"]
+            lines += ["    in_%s = %s;" % (one.name, self.single(one, "0")) for one in made] + ["}"]
+        return lines + ["const float in_%s = %s;" % (one.name, self.single(one, "0")) for one in every if one not in made]
 
     def place_loads(self):
         """Of the channel, or the column, that a thread stays with."""
@@ -251,10 +269,14 @@ class LaunchEmitter:
     def stores(self, subscript):
         lines = []
         for one in self.stored():
-            text = "store(o.%s, i, out_%s);" % (member(one), one.name)
+            out = text = "out_" + one.name
             if one.accumulate:
-                text = "store_sum(o.add_%s, o.%s, i, out_%s, old_%s%s);" % (one.name, member(one), one.name, one.name, subscript)
-            lines.append(("if (o.%s) " % member(one) if may_be_null(one) else "") + text)
+                text = "plus_if(o.add_%s, %s, old_%s%s)" % (one.name, out, one.name, subscript)
+            if one.half:
+                lines += ["%s = %s;" % (out, text)] * one.accumulate
+                lines.append("if (o.half_%s) store(o.half_%s, i, %s);" % (one.name, one.name, out))
+                text = out
+            lines.append(("if (o.%s) " % member(one) if may_be_null(one) else "") + "store(o.%s, i, %s);" % (member(one), text))
         return lines
 
     def olds(self):
@@ -288,8 +310,9 @@ class LaunchEmitter:
                 body = ["const unsigned column = thread + (unsigned)k * TEAM;", "if (column >= PACKS) break;"]
                 lines += ["#pragma unroll", "for (int k = 0; k < K; k++) {"]
             lines += indented(body + inner) + ["}"]
-            lines += ["reduced%d = reduce<%d>(reduced%d, %s());" % (number, self.shape.team, number, op[number])
-                      for number in numbers]
+            teams = self.shape.threads // self.shape.team if self.shape.team > 32 else 1
+            over = "%d, %d" % (self.shape.team, teams) if teams > 1 else "%d" % self.shape.team
+            lines += ["reduced%d = reduce<%s>(reduced%d, %s());" % (number, over, number, op[number]) for number in numbers]
         return lines
 
     def row_step(self, function, arguments, lead):
@@ -349,7 +372,7 @@ class LaunchEmitter:
         block = "(blockIdx.y * gridDim.x + blockIdx.x)" if shape.template in ("columns", "channels") else "blockIdx.x"
         for s, one in enumerate(self.scalars):
             lines += self.block_total(one, "o.scalars[(size_t)%s * %d + %d]" % (block, len(self.scalars), s))
-        return lines
+        return lines + self.finish()
 
     def block_total(self, one, to):
         name = "sum%d" % one.number
@@ -370,9 +393,9 @@ class LaunchEmitter:
         if shape.template == "map":
             values.update(loads=self.loads_of_all(self.packs_read(element), "U", self.olds(), self.keeps(element)),
                           call=self.element_call("[u]"), stores=self.stores("[u]"), unroll=str(shape.unroll),
-                          sums=bool(self.scalars), sum_count=str(len(self.scalars)),
+                          sums=bool(self.scalars), sum_count=str(len(self.scalars)), finish=self.finish(),
                           sums_parameter=", float *sums" if self.scalars else "")
-            return template.load("map.cu", **values)
+            return template.load("map.cu", **values) + (self.alone_text() if self.is_ahead else "")
         values.update(accumulators=self.accumulators(), totals=self.totals())
         if shape.template == "row":
             early = [one for function in self.steps for one in self.of_function(function, "column")]
@@ -414,28 +437,62 @@ class LaunchEmitter:
         sums = self.final_sums(function)
         return ["slices"] * any(one.place != SCALAR for one in sums) + ["blocks"] * any(one.place == SCALAR for one in sums)
 
+    def final_lines(self, function):
+        """From the totals of a place to what is stored there."""
+        stored = [slot.key for slot in function.results]
+        lines = ["float %s;" % ", ".join("out_" + one.name for one in stored)]
+        return lines + self.final_call(function) + [self.store_one(one, "place") for one in stored]
+
+    def final_call(self, function):
+        place, _ = self.final_place(function)
+        made = [slot.key for slot in self.ahead.finals[0].results] if self.ahead else []
+        lines = ["const float in_%s = %s;" % (slot.key.name, self.single(slot.key, self.final_index(slot.key, place)))
+                 for slot in function.parameters if slot.kind == "load" and slot.key not in made]
+        arguments = ["in_" + slot.key.name if slot.kind == "load" else self.shared_argument(slot) for slot in function.parameters]
+        arguments += ["&out_" + slot.key.name for slot in function.results]
+        return lines + scalar.wrapped(function.name + "(", arguments, ");")
+
+    def alone_text(self):
+        """For the launch behind this one."""
+        results = ", ".join("float &out_" + slot.key.name for slot in self.finals[0].results)
+        totals = ["const float total%d = reduce<THREADS>(sums[%d], sum());" % (one.number, s) for s, one in enumerate(self.scalars)]
+        return template.load("alone.cu", kernel=self.kernel, sum_count=str(len(self.scalars)), results=results, totals=totals,
+                             made=self.final_call(self.finals[0]))
+
+    def finish(self):
+        """What the last block makes of the sums of all."""
+        if not self.finishes:
+            return []
+        threads, twofold = self.shape.threads, self.shape.template in ("columns", "channels")
+        blocks = "gridDim.x * gridDim.y" if twofold else "gridDim.x"
+        last = "is_last_block(o.counters, %s)" % blocks
+        if self.placed:
+            slices = "blockIdx.y, gridDim.y, gridDim.x" if twofold else "blockIdx.x, gridDim.x, 1"
+            last = "gathered<%d, %d>(o.partial, %s, o.counters)" % (threads, self.floats, slices)
+        lines = ["const float total%d = total_of<%d>(o.scalars + %d, %d, %s);" % (one.number, threads, s, len(self.scalars), blocks)
+                  for s, one in enumerate(self.scalars)]
+        for function in self.finals:
+            _, count = self.final_place(function)
+            totals = ["const float total%d = o.partial[%d + place];" % (one.number, self.placed.index(one) * count)
+                      for one in self.final_sums(function) if one.place != SCALAR]
+            lines.append("for (unsigned place = threadIdx.x; place < %d; place += %d) {" % (count, threads))
+            lines += indented(totals + self.final_lines(function)) + ["}"]
+        return ["if (%s) {" % last] + indented(lines) + ["}"]
+
     def final_texts(self):
-        for i, function in enumerate(self.finals):
-            place, count = self.final_place(function)
+        for i, function in enumerate(() if self.finishes else self.finals):
+            _, count = self.final_place(function)
             totals = []
             for one in self.final_sums(function):
                 if one.place == SCALAR:
                     value = "o.scalars + %d, %d, blocks, 0, 1" % (self.scalars.index(one), len(self.scalars))
                 else:
-                    first, step = self.placed.index(one) * count, len(self.placed) * count
-                    value = "o.partial + %d, %d, slices, place, %d" % (first, step, count)
+                    value = "o.partial + %d, %d, slices, place, %d" % (self.placed.index(one) * count, self.floats, count)
                 totals.append("const float total%d = (float)reduce_slices(%s);" % (one.number, value))
-            loads = ["const float in_%s = %s;" % (slot.key.name, self.single(slot.key, self.final_index(slot.key, place)))
-                     for slot in function.parameters if slot.kind == "load"]
-            stored = [slot.key for slot in function.results]
-            arguments = ["in_" + slot.key.name if slot.kind == "load" else self.shared_argument(slot)
-                         for slot in function.parameters] + ["&out_" + one.name for one in stored]
             yield template.load(
-                "final.cu", kernel=self.kernel, final=self.final_name(i), count=str(count), totals=totals, loads=loads,
+                "final.cu", kernel=self.kernel, final=self.final_name(i), count=str(count), totals=totals,
                 parameters="".join(", unsigned " + name for name in self.final_counts(function)),
-                results=["float %s;" % ", ".join("out_" + one.name for one in stored)],
-                call=scalar.wrapped(function.name + "(", arguments, ");"),
-                stores=[self.store_one(one, "place") for one in stored])
+                made=self.final_lines(function))
 
     @staticmethod
     def final_index(one, place):
@@ -472,9 +529,11 @@ class LaunchEmitter:
     def row_blocks(self):
         lines, teams = self.count_of_lines(), self.shape.threads // self.shape.team
         busy = "(size_t)multiprocessors * %d" % max(1, 1024 // self.shape.threads)
-        if self.placed and self.shape.template == "row":  # their slices are no more than a tenth of what the rows move
+        if self.placed and self.shape.template == "row":  # their slices are few, and no more than a tenth of what the rows move
             moved = sum(BYTES[one.dtype] for side in streams(self.launch) for one in side)
-            busy = "larger_of((size_t)multiprocessors, %s / %d)" % (lines, -(-80 * len(self.placed) // moved))
+            busy = "clamped(%s / %d, (size_t)multiprocessors * %d)" % (
+                lines, -(-80 * len(self.placed) // moved), max(1, 512 // self.shape.threads))
+            busy = "larger_of((size_t)multiprocessors, %s)" % busy
         blocks = "at_least(%s, %d)" % (lines, teams)
         return "clamped(%s, %s)" % (blocks, busy) if self.launch.sums or self.shape.template == "row_loop" else blocks
 
@@ -498,7 +557,8 @@ class LaunchEmitter:
         lines = []
         if self.placed:
             lines.append("const unsigned slices = (unsigned)%s;" % self.slices())
-        if self.scalars or (launches and self.shape.template in ("row", "row_loop")):
+        counted = self.scalars and not (launches and self.finishes and self.shape.template in ("columns", "channels"))
+        if counted or (launches and self.shape.template in ("row", "row_loop")):
             text = self.blocks(launches)
             lines.append("const unsigned blocks = %s;" % (text if text.startswith("slices") else "(unsigned)" + text))
         return lines
@@ -520,8 +580,11 @@ class LaunchEmitter:
         """Of the operands that the kernel accesses by packs, that their memory is aligned to these."""
         pack, ways = self.shape.pack, ("stream", "column", "fixed", "narrow")
         read = [one for function in self.all_functions() for one in self.of_function(function, *ways)]
-        return ["aligned(o.%s, %d)" % (member(one), min(16, BYTES[one.dtype] * pack)) for one in unique(read + self.stored())
-                if pack > 1 and self.by_packs(one)]
+        if pack == 1:
+            return []
+        found = [(member(one), one.dtype) for one in unique(read + self.stored()) if self.by_packs(one)]
+        found += [("half_" + one.name, one.half) for one in self.stored() if one.half]
+        return ["aligned(o.%s, %d)" % (name, min(16, BYTES[dtype] * pack)) for name, dtype in found]
 
     def by_packs(self, one):
         if self.where(one) != "narrow":
@@ -530,11 +593,14 @@ class LaunchEmitter:
 
     def run(self, pointer, numbers):
         """Lines that launch. pointer(operand): its memory; numbers: among call->data."""
-        lines = ["const size_t n = %s;" % self.elements(), "%s_operands o = {};" % self.kernel]
+        memory = "&o = ahead" if self.is_ahead else "o = {}"
+        lines = ["const size_t n = %s;" % self.elements(), "%s_operands %s;" % (self.kernel, memory)]
         for one in self.all_operands():
             const = "" if one in self.written else "const "
             lines.append("o.%s = (%s%s *)%s;" % (member(one), const, TYPES[one.dtype], pointer(one)))
         for one in self.written:
+            if one.half:
+                lines.append("o.half_%s = (%s *)call->half[%d];" % (one.name, TYPES[one.half], numbers[one.name]))
             if one.accumulate:
                 there = "o.%s && " % member(one) if may_be_null(one) else ""
                 lines.append("o.add_%s = %scall->accumulate[%d] != 0;" % (one.name, there, numbers[one.name]))
@@ -543,6 +609,15 @@ class LaunchEmitter:
         if self.sites:
             lines.append("o.random = call->random;")
             lines += ["o.site%d = call->sites[%d];" % (site, site) for site, _ in self.sites]
+        if self.ahead:
+            lines += ["o.ahead = ahead;", "o.ahead_count = alone ? (unsigned)ahead_count : 0;"]
+        if self.is_ahead:
+            launched = self.launched()
+            return lines + ["if (!alone) {"] + indented(launched) + ["}"]
+        return lines + self.launched()
+
+    def launched(self):
+        lines = []
         if self.checks():
             lines.append("const bool wide = %s;" % " && ".join(self.checks()))
             if self.shape.template in ("map", "columns", "channels"):
@@ -553,8 +628,10 @@ class LaunchEmitter:
         if self.scalars:
             offset = " + area((size_t)slices * %d)" % (len(self.placed) * self.placed[0].count) if self.placed else ""
             lines.append("o.scalars = (float *)(workspace + partials%s);" % offset)
+        if self.finishes:
+            lines.append("o.counters = call->counters;")
         lines += self.main_launch()
-        for i, function in enumerate(self.finals):
+        for i, function in enumerate(() if self.finishes else self.finals):
             _, count = self.final_place(function)
             counts = self.final_counts(function)
             threads = "final_threads(%d, %s)" % (count, (counts + ["1"])[0])
@@ -614,6 +691,8 @@ def emit_program(kernel_set, kernel, direction, program):
     name = "%s_%s_%s" % (kernel_set.name, kernel.name, direction)
     launches = [LaunchEmitter("%s_%d" % (name, i), launch, scalar.is_fast(kernel_set, launch), kernel.schedule, kernel.formula)
                 for i, launch in enumerate(program.launches)]
+    if len(launches) == 2 and leads(*program.launches, kernel.schedule):
+        launches[0].is_ahead, launches[1].ahead = True, launches[0]
     numbers = {one.name: i for i, one in enumerate(one for one in program.operands if one.role != "stat")}
 
     def pointer(one):
@@ -628,7 +707,12 @@ def emit_program(kernel_set, kernel, direction, program):
     if sums:
         areas.append("const size_t partials = %s;" % end)
         end = "partials + most"
-    run = [line for one in launches for line in ["{"] + indented(one.run(pointer, numbers)) + ["}"]]
+    run = []
+    for one in launches:
+        if one.is_ahead:
+            run += ["%s_operands ahead = {};" % one.kernel, "const size_t ahead_count = %s;" % one.elements(),
+                    "const bool alone = ahead_count <= %d;" % MOST_ALONE]
+        run += ["{"] + indented(one.run(pointer, numbers)) + ["}"]
     room = [line for one in launches for line in ["{"] + indented(one.workspace()) + ["}"]]
     texts = [text for one in launches for text in [one.text()] + list(one.final_texts())]
     body = " ".join(areas + run)

@@ -12,7 +12,7 @@ Half precision: a value that is stored, or kept, is rounded there, and whoever u
 import keyword
 import re
 from dataclasses import dataclass, replace
-from typing import Dict, FrozenSet, Tuple
+from typing import Dict, FrozenSet, Optional, Tuple
 
 from . import cut, emit_cuda, grad, ir
 from .graph import measure
@@ -44,6 +44,7 @@ class Group:
     storage: Dict[int, str]        # dtype in memory, by id
     training: bool
     loss: bool                     # the last node is the loss
+    half: Optional[str]            # what products of the model read and give: bf16 or f16; None: f32
     layout: str                    # of images: first, last
 
 
@@ -653,10 +654,12 @@ class Builder:
 
     def _operand(self, ref):
         outer = ref.role == "gradient" and ref.index >= 0
-        home = self.shares.get(ref)
+        home, half = self.shares.get(ref), self.low.group.half
+        given = outer or (ref.role == "value" and ref.index < 0)
+        rounds = given and ref in self.written and ref.place == WHOLE and ref.dtype == "f32"
         return Operand(self.names[ref], ref.role, ref.index, ref.dtype, ref.place, ref.count, ref in self.read,
                        ref in self.written, optional=outer, accumulate=outer, shares=home and self.names[home],
-                       stride=ref.stride)
+                       stride=ref.stride, half=half if rounds else None)
 
     def program(self):
         if sum(operand.role != "stat" for operand in self.operands.values()) > MOST_POINTERS:

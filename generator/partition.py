@@ -70,7 +70,7 @@ class View:
 
     # ---- storage: gpunn__storage_of, gpunn__count_readers, gpunn__is_last ----
     def _mark_storage(self):
-        half = self.model.precision if self.model.precision in ("bf16", "f16") else None
+        half = self.half = self.model.precision if self.model.precision in ("bf16", "f16") else None
         turns = self.model.precision != "f32" and any(t.op in CONVOLUTIONS and len(t.shape) == 4 and self.needed[t.id]
                                                       for t in self.tensors)
         self.storage, self.last = [], [False] * len(self.tensors)
@@ -257,7 +257,7 @@ class View:
                  if self.may_want[t.id] and not self.wants[t.id] and roots.count(self.root[t.id]) == 1}
         storage = {t.id: self.storage[self.root[t.id]] for t in nodes + externals}
         return Group(nodes, externals, frozenset(t.id for t in nodes if self.alias[t.id]), frozenset(outputs), frozenset(graded),
-                     frozenset(wanted), frozenset(spare), storage, self.training, loss, layout)
+                     frozenset(wanted), frozenset(spare), storage, self.training, loss, self.half, layout)
 
     def layouts(self, group):
         """Of the kernels that the group needs: any, first, last."""

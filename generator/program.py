@@ -30,6 +30,7 @@ class Operand:
     absent: float = 0.0
     shares: Optional[str] = None  # name of the operand whose memory it may be (gpunn_kernel_operand.shares)
     stride: int = 1           # the element read is stride * ((i // div) % mod)
+    half: Optional[str] = None  # bf16 or f16: CUDA kernels store it in that too, if asked to
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """What --report prints: the kernels, and launches and bytes with and without them."""
-from . import lower, partition, table
+from . import lower, partition, schedule, table
 from .graph import POOLS, measure
 from .lower import BYTES, CLASS_LOSSES, ROW_NORMS, called
 
@@ -193,8 +193,10 @@ class Counter:
 
 
 def launches_of(program):
-    """On a GPU, where the sums of a launch are finished by a small one for each place that they have."""
-    return sum(1 + len({store.operand.place for store in launch.finals}) for launch in program.launches)
+    """On a GPU, where wide sums of a launch are finished by a small one for each place that they have."""
+    joined = len(program.launches) == 2 and schedule.leads(*program.launches)
+    return sum(1 if schedule.finishes(launch) else 1 + len({store.operand.place for store in launch.finals})
+               for launch in program.launches[joined:])
 
 
 def amount(number):

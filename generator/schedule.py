@@ -12,9 +12,12 @@ STORED = ("f32", "bf16", "f16")
 
 THREADS = 256
 LOOP_THREADS = 512      # of a block that passes over a long row
+WIDEST_FINISH = 2048    # floats of a slice of sums that single blocks add up; for more a second kernel is quicker
 LONGEST_IN_WARP = 1024  # elements of a row that a warp holds, and a block:
 LONGEST_IN_BLOCK = 16384
 SHARES = ((16, 64), (32, 112))  # most elements of a row for a thread of a block, and registers for them: the first that fit
+
+MOST_ALONE = 4096       # elements of which each block of the next launch makes the sums that it needs, without a launch for them
 
 
 class EmitError(Exception):
@@ -120,6 +123,20 @@ def shape_of(launch, schedule=None):
     return Shape("channels", divisor(pack, div), threads, unroll)
 
 
+def finishes(launch):
+    """Whether the kernel's last block makes what follows from its sums."""
+    return bool(launch.finals) and sum(one.count for one in placed(launch)) <= WIDEST_FINISH
+
+
+def leads(launch, other, schedule=None):
+    """Whether the blocks of another launch may each compute what they need of this one: nothing but sums of all."""
+    results, read = [store.operand for store in launch.finals], operands(other)[0]
+    if launch.stores or not results or not finishes(other) or shape_of(launch, schedule).template != "map":
+        return False
+    return shape_of(other, schedule).template in ("row", "row_loop") and all(
+        one.role == "stat" and one.place == SCALAR and one in read for one in results)
+
+
 def _row_shape(launch, pack, read, schedule):
     inner, sums = launch.domain.inner, placed(launch)
     pack = divisor(pack, inner)
@@ -129,13 +146,13 @@ def _row_shape(launch, pack, read, schedule):
     each = -(-inner // pack // 32) * pack
     looped = schedule.get("looped", inner > LONGEST_IN_BLOCK)
     if not looped and inner <= LONGEST_IN_WARP and each * registers <= 112:
-        threads = schedule.get("threads", 128 if each * registers > 64 else THREADS)
+        threads = schedule.get("threads", 128 if each * registers > 64 and not sums else THREADS)
         return Shape("row", pack, threads, 1, power_of_2(inner // pack))
     for share, most in () if looped else SHARES:
         for team in range(64, 1025, 32):
             each = -(-inner // pack // team) * pack
             if each <= share and each * registers <= min(65536 // team - 24, most):
-                return Shape("row", pack, team, 1, team)
+                return Shape("row", pack, team * max(1, THREADS // team if sums else 1), 1, team)
     threads = schedule.get("threads", LOOP_THREADS)
     return Shape("row_loop", pack, threads, 1, threads)
 

@@ -55,8 +55,9 @@ def emit(kernel_set):
             operands = [operand for operand in program.operands if operand.role != "stat"]
             place = {operand.name: i for i, operand in enumerate(operands)}
             lines += _array("gpunn_kernel_operand", "%s_%s_operands" % (prefix, direction), [
-                "{GPUNN_KERNEL_%s, %d, %d, %s, %d, %d}" % (
-                    operand.role.upper(), operand.read, operand.written, _dtype(operand.dtype), operand.index,
+                "{GPUNN_KERNEL_%s, %d, %d, %s, %s, %d, %d}" % (
+                    operand.role.upper(), operand.read, operand.written, _dtype(operand.dtype),
+                    _dtype(operand.half) if operand.half else 0, operand.index,
                     place[operand.shares] if operand.shares else -1) for operand in operands])
             function = "%s_%s" % (prefix, direction)
             entries.append("{%s_operands, %d, %s, %s_workspace}" % (function, len(operands), function, function))

@@ -170,13 +170,13 @@ template <int V, typename T, typename I> __device__ __forceinline__ void store(T
     *(pack<V, T> *)(data + (size_t)i * V) = p;
 }
 
-/* data = n, or where `add` says so, old + n. */
-template <int V, typename T, typename I>
-__device__ __forceinline__ void store_sum(bool add, T *data, I i, numbers<V> n, const pack<V, T> &old)
+/* n, or where `add` says so, old + n. */
+template <int V, typename T> __device__ __forceinline__ numbers<V> plus_if(bool add, const numbers<V> &n, const pack<V, T> &old)
 {
+    numbers<V> sum;
 #pragma unroll
-    for (int j = 0; j < V; j++) n[j] = add ? old[j] + n[j] : n[j];
-    store<V>(data, i, n);
+    for (int j = 0; j < V; j++) sum[j] = add ? old[j] + n[j] : n[j];
+    return sum;
 }
 
 template <typename T> __device__ __forceinline__ void store_one(bool add, T *data, size_t i, float x)
@@ -237,8 +237,9 @@ struct larger { /* NaN wins */
     }
 };
 
-/* Over teams of TEAM neighbouring threads: 1, 2, 4 .. 32, or all of a block of whole warps. Every thread gets the result. */
-template <int TEAM, typename Op> __device__ __forceinline__ float reduce(float value, Op op)
+/* Over teams of TEAM neighbouring threads: 1, 2, 4 .. 32, or whole warps, TEAMS of which are the block. All threads call it, and get
+ * the result. */
+template <int TEAM, int TEAMS = 1, typename Op> __device__ __forceinline__ float reduce(float value, Op op)
 {
 #pragma unroll
     for (int distance = (TEAM < 32 ? TEAM : 32) / 2; distance > 0; distance /= 2)
@@ -248,8 +249,9 @@ template <int TEAM, typename Op> __device__ __forceinline__ float reduce(float v
     __syncthreads(); /* of an earlier call: everybody has read part */
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
     __syncthreads();
-    float result = part[0];
-    for (int warp = 1; warp < TEAM / 32; warp++) result = op(result, part[warp]);
+    const unsigned first = TEAMS > 1 ? threadIdx.x / TEAM * (TEAM / 32) : 0;
+    float          result = part[first];
+    for (int warp = 1; warp < TEAM / 32; warp++) result = op(result, part[first + warp]);
     return result;
 }
 
@@ -288,6 +290,61 @@ __device__ __forceinline__ void reduce_teams(numbers<V> (&value)[K], float *to, 
         const unsigned i = first + thread + (unsigned)(k * TEAM);
         if (warp + 1 == WARPS && takes_part && i < packs) store<V>(to, i, value[k]);
     }
+}
+
+/* Whether this block is the last of `count` to come here; then it sees what the others wrote before. counter is 0 before the first
+ * block and after the last. */
+__device__ __forceinline__ bool is_last_block(unsigned *counter, unsigned count)
+{
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicInc(counter, count - 1) == count - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+
+/* The sums of `count` slices, which begin `step` floats apart, in the place of the first one. */
+template <int THREADS, unsigned FLOATS> __device__ __forceinline__ void add_slices(float *slice, size_t step, unsigned count)
+{
+    const int V = FLOATS % 4 == 0 ? 4 : 1;
+#pragma unroll 1
+    for (unsigned i = threadIdx.x; i < FLOATS / V; i += THREADS) {
+        numbers<V> total = {};
+#pragma unroll 6
+        for (unsigned k = 0; k < count; k++) {
+            const pack<V, float> part = load<V>(slice + k * step, i);
+#pragma unroll
+            for (int j = 0; j < V; j++) total[j] += part[j];
+        }
+        store(slice, i, total);
+    }
+}
+
+/* Called by the blocks when they have left their sums in partial[slice][FLOATS]: `beside` of them in each slice. The last block of a
+ * group of slices adds these up, and the last of all the groups: true for that one, which finds the totals in the first slice. */
+template <int THREADS, unsigned FLOATS>
+__device__ __noinline__ bool gathered(float *partial, unsigned slice, unsigned slices, unsigned beside, unsigned *counters)
+{
+    const unsigned group = (unsigned)ceilf(sqrtf((float)slices)), first = slice / group * group;
+    const unsigned members = min(group, slices - first), groups = (slices + group - 1) / group;
+    if (!is_last_block(counters + 1 + slice / group, members * beside)) return false;
+    add_slices<THREADS, FLOATS>(partial + (size_t)first * FLOATS, FLOATS, members);
+    if (!is_last_block(counters, groups)) return false;
+    add_slices<THREADS, FLOATS>(partial, (size_t)group * FLOATS, groups);
+    __syncthreads();
+    return true;
+}
+
+/* The sum of one of `sums` numbers that every block has left. */
+template <int THREADS> __device__ __forceinline__ float total_of(const float *scalars, unsigned sums, unsigned blocks)
+{
+    float total = 0;
+    for (unsigned block = threadIdx.x; block < blocks; block += THREADS) total += scalars[(size_t)block * sums];
+    return reduce<THREADS>(total, sum());
 }
 
 /* For the columns of a block, threadIdx.x: the sum of partial[slice * step + column] over all slices, dealt to threadIdx.y. */

@@ -4,8 +4,5 @@ static __global__ void __launch_bounds__(1024) ${final}(const ${kernel}_operands
     const unsigned place = blockIdx.x * blockDim.x + threadIdx.x;
     ${totals}
     if (threadIdx.y > 0 || place >= ${count}) return;
-    ${loads}
-    ${results}
-    ${call}
-    ${stores}
+    ${made}
 }

@@ -41,6 +41,7 @@ static __global__ void __launch_bounds__(${threads}) ${kernel}(const ${kernel}_o
         const float total = reduce<${threads}>(sums[s], sum());
         if (threadIdx.x == 0) o.scalars[(size_t)blockIdx.x * ${sum_count} + s] = total;
     }
+    ${finish}
     //@end
     //@if !sums
     ${kernel}_at<V, ${unroll}, unsigned>(o, blockIdx.x * tile + threadIdx.x, ${threads}, packs);

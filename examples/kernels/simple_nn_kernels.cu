@@ -1,6 +1,6 @@
 /* simple_nn_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 38bb70d0480f
+ * gpunn 0.1, templates 4c0ab28657ce
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -11,7 +11,7 @@
 
 #define SIMPLE_NN_KERNELS_CUDA
 #include "simple_nn_kernels.h"
-#if SIMPLE_NN_KERNELS_STAMP != 0x0c7feb4382e3f0a9ull
+#if SIMPLE_NN_KERNELS_STAMP != 0xa6ce3266f1ed1449ull
 #error "simple_nn_kernels.h and simple_nn_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -25,13 +25,6 @@
 namespace simple_nn_cuda {
 
 const size_t MOST = 0xF0000000u; /* packs that an unsigned counts with room for a last step beyond them */
-
-__host__ __device__ constexpr unsigned power_of_2(unsigned count) /* the least that is no less, at most 32 */
-{
-    unsigned power = 1;
-    while (power < count && power < 32) power *= 2;
-    return power;
-}
 
 struct bf16 {
     unsigned short bits;
@@ -152,13 +145,13 @@ template <int V, typename T, typename I> __device__ __forceinline__ void store(T
     *(pack<V, T> *)(data + (size_t)i * V) = p;
 }
 
-/* data = n, or where `add` says so, old + n. */
-template <int V, typename T, typename I>
-__device__ __forceinline__ void store_sum(bool add, T *data, I i, numbers<V> n, const pack<V, T> &old)
+/* n, or where `add` says so, old + n. */
+template <int V, typename T> __device__ __forceinline__ numbers<V> plus_if(bool add, const numbers<V> &n, const pack<V, T> &old)
 {
+    numbers<V> sum;
 #pragma unroll
-    for (int j = 0; j < V; j++) n[j] = add ? old[j] + n[j] : n[j];
-    store<V>(data, i, n);
+    for (int j = 0; j < V; j++) sum[j] = add ? old[j] + n[j] : n[j];
+    return sum;
 }
 
 template <typename T> __device__ __forceinline__ void store_one(bool add, T *data, size_t i, float x)
@@ -187,8 +180,9 @@ struct larger { /* NaN wins */
     }
 };
 
-/* Over teams of TEAM neighbouring threads: 1, 2, 4 .. 32, or all of a block of whole warps. Every thread gets the result. */
-template <int TEAM, typename Op> __device__ __forceinline__ float reduce(float value, Op op)
+/* Over teams of TEAM neighbouring threads: 1, 2, 4 .. 32, or whole warps, TEAMS of which are the block. All threads call it, and get
+ * the result. */
+template <int TEAM, int TEAMS = 1, typename Op> __device__ __forceinline__ float reduce(float value, Op op)
 {
 #pragma unroll
     for (int distance = (TEAM < 32 ? TEAM : 32) / 2; distance > 0; distance /= 2)
@@ -198,28 +192,33 @@ template <int TEAM, typename Op> __device__ __forceinline__ float reduce(float v
     __syncthreads(); /* of an earlier call: everybody has read part */
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
     __syncthreads();
-    float result = part[0];
-    for (int warp = 1; warp < TEAM / 32; warp++) result = op(result, part[warp]);
+    const unsigned first = TEAMS > 1 ? threadIdx.x / TEAM * (TEAM / 32) : 0;
+    float          result = part[first];
+    for (int warp = 1; warp < TEAM / 32; warp++) result = op(result, part[first + warp]);
     return result;
 }
 
-/* For the columns of a block, threadIdx.x: the sum of partial[slice * step + column] over all slices, dealt to threadIdx.y. */
-__device__ __forceinline__ double reduce_slices(const float *partial, size_t step, unsigned slices, unsigned column,
-                                                unsigned columns)
+/* Whether this block is the last of `count` to come here; then it sees what the others wrote before. counter is 0 before the first
+ * block and after the last. */
+__device__ __forceinline__ bool is_last_block(unsigned *counter, unsigned count)
 {
-    __shared__ double part[1024];
-    const unsigned    at = threadIdx.y * blockDim.x + threadIdx.x;
-    double            total = 0;
-    if (column < columns)
-        for (unsigned slice = threadIdx.y; slice < slices; slice += blockDim.y) total += (double)partial[slice * step + column];
-    __syncthreads(); /* of an earlier call: everybody has read part */
-    part[at] = total;
-    for (unsigned half = blockDim.y / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.y < half) part[at] += part[at + half * blockDim.x];
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicInc(counter, count - 1) == count - 1;
+        __threadfence();
     }
     __syncthreads();
-    return part[threadIdx.x];
+    return last;
+}
+
+/* The sum of one of `sums` numbers that every block has left. */
+template <int THREADS> __device__ __forceinline__ float total_of(const float *scalars, unsigned sums, unsigned blocks)
+{
+    float total = 0;
+    for (unsigned block = threadIdx.x; block < blocks; block += THREADS) total += scalars[(size_t)block * sums];
+    return reduce<THREADS>(total, sum());
 }
 
 /* ---- on the host ---- */
@@ -248,14 +247,6 @@ inline size_t area(size_t floats) /* in bytes; what follows is aligned again */
     return (floats * sizeof(float) + 255) / 256 * 256;
 }
 
-/* For reduce_slices: columns lie beside each other. */
-inline dim3 final_threads(unsigned columns, unsigned slices)
-{
-    dim3 threads(power_of_2(columns));
-    while (threads.y < slices && threads.x * threads.y < 1024) threads.y *= 2;
-    return threads;
-}
-
 /* simple_nn_g0_forward_0: t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y)); reads 8 and writes 12 bytes for each
  * element. */
 struct simple_nn_g0_forward_0_kernel_operands {
@@ -270,6 +261,7 @@ struct simple_nn_g0_forward_0_kernel_operands {
     bool add_grad_fc2;
     float count0;
     float *scalars; /* [block][sum] */
+    unsigned *counters;
 };
 
 /* Packs first, first + step, ... : U of them, all loads before the first result. */
@@ -303,8 +295,8 @@ __device__ __forceinline__ void simple_nn_g0_forward_0_kernel_at(const simple_nn
             sums[0] += add0;
         }
         store(o.t9, i, out_t9);
-        if (o.grad_y) store_sum(o.add_grad_y, o.grad_y, i, out_grad_y, old_grad_y[u]);
-        if (o.grad_fc2) store_sum(o.add_grad_fc2, o.grad_fc2, i, out_grad_fc2, old_grad_fc2[u]);
+        if (o.grad_y) store(o.grad_y, i, plus_if(o.add_grad_y, out_grad_y, old_grad_y[u]));
+        if (o.grad_fc2) store(o.grad_fc2, i, plus_if(o.add_grad_fc2, out_grad_fc2, old_grad_fc2[u]));
     }
 }
 
@@ -322,17 +314,14 @@ static __global__ void __launch_bounds__(256) simple_nn_g0_forward_0_kernel(cons
         const float total = reduce<256>(sums[s], sum());
         if (threadIdx.x == 0) o.scalars[(size_t)blockIdx.x * 1 + s] = total;
     }
-}
-
-/* What is made of the sums of simple_nn_g0_forward_0_kernel, which its blocks left in slices: for each of 1 places. */
-static __global__ void __launch_bounds__(1024) simple_nn_g0_forward_0_kernel_final(const simple_nn_g0_forward_0_kernel_operands o, unsigned blocks)
-{
-    const unsigned place = blockIdx.x * blockDim.x + threadIdx.x;
-    const float total0 = (float)reduce_slices(o.scalars + 0, 1, blocks, 0, 1);
-    if (threadIdx.y > 0 || place >= 1) return;
-    float out_t11;
-    simple_nn_g0_forward_0_final(total0, o.count0, &out_t11);
-    store_one(false, o.t11, place, out_t11);
+    if (is_last_block(o.counters, gridDim.x)) {
+        const float total0 = total_of<256>(o.scalars + 0, 1, gridDim.x);
+        for (unsigned place = threadIdx.x; place < 1; place += 256) {
+            float out_t11;
+            simple_nn_g0_forward_0_final(total0, o.count0, &out_t11);
+            store_one(false, o.t11, place, out_t11);
+        }
+    }
 }
 
 /* g0, forward: t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y)) */
@@ -359,12 +348,12 @@ static int simple_nn_g0_forward(const gpunn_kernel_call *call)
         if (!wide && n > MOST) return -(int)cudaErrorMisalignedAddress;
         const unsigned blocks = (unsigned)clamped(at_least(n, 1024), (size_t)multiprocessors * 8);
         o.scalars = (float *)(workspace + partials);
+        o.counters = call->counters;
         const size_t packs = wide ? n / 4 : n;
         if (wide)
             GPUNN__LAUNCH_ON(call->stream, simple_nn_g0_forward_0_kernel<4>, blocks, 256, o, (unsigned)packs, (unsigned)(n % 4));
         else
             GPUNN__LAUNCH_ON(call->stream, simple_nn_g0_forward_0_kernel<1>, blocks, 256, o, (unsigned)packs, 0u);
-        GPUNN__LAUNCH_ON(call->stream, simple_nn_g0_forward_0_kernel_final, 1, final_threads(1, blocks), o, blocks);
     }
     return -(int)cudaGetLastError();
 }
@@ -390,6 +379,7 @@ struct simple_nn_g1_evaluation_0_kernel_operands {
     float *t11;
     float count0;
     float *scalars; /* [block][sum] */
+    unsigned *counters;
 };
 
 /* Packs first, first + step, ... : U of them, all loads before the first result. */
@@ -431,17 +421,14 @@ static __global__ void __launch_bounds__(256) simple_nn_g1_evaluation_0_kernel(c
         const float total = reduce<256>(sums[s], sum());
         if (threadIdx.x == 0) o.scalars[(size_t)blockIdx.x * 1 + s] = total;
     }
-}
-
-/* What is made of the sums of simple_nn_g1_evaluation_0_kernel, which its blocks left in slices: for each of 1 places. */
-static __global__ void __launch_bounds__(1024) simple_nn_g1_evaluation_0_kernel_final(const simple_nn_g1_evaluation_0_kernel_operands o, unsigned blocks)
-{
-    const unsigned place = blockIdx.x * blockDim.x + threadIdx.x;
-    const float total0 = (float)reduce_slices(o.scalars + 0, 1, blocks, 0, 1);
-    if (threadIdx.y > 0 || place >= 1) return;
-    float out_t11;
-    simple_nn_g1_evaluation_0_final(total0, o.count0, &out_t11);
-    store_one(false, o.t11, place, out_t11);
+    if (is_last_block(o.counters, gridDim.x)) {
+        const float total0 = total_of<256>(o.scalars + 0, 1, gridDim.x);
+        for (unsigned place = threadIdx.x; place < 1; place += 256) {
+            float out_t11;
+            simple_nn_g1_evaluation_0_final(total0, o.count0, &out_t11);
+            store_one(false, o.t11, place, out_t11);
+        }
+    }
 }
 
 /* g1, evaluation: t11 = mean(binary_cross_entropy(t9, y)) */
@@ -462,12 +449,12 @@ static int simple_nn_g1_evaluation(const gpunn_kernel_call *call)
         if (!wide && n > MOST) return -(int)cudaErrorMisalignedAddress;
         const unsigned blocks = (unsigned)clamped(at_least(n, 1024), (size_t)multiprocessors * 8);
         o.scalars = (float *)(workspace + partials);
+        o.counters = call->counters;
         const size_t packs = wide ? n / 4 : n;
         if (wide)
             GPUNN__LAUNCH_ON(call->stream, simple_nn_g1_evaluation_0_kernel<4>, blocks, 256, o, (unsigned)packs, (unsigned)(n % 4));
         else
             GPUNN__LAUNCH_ON(call->stream, simple_nn_g1_evaluation_0_kernel<1>, blocks, 256, o, (unsigned)packs, 0u);
-        GPUNN__LAUNCH_ON(call->stream, simple_nn_g1_evaluation_0_kernel_final, 1, final_threads(1, blocks), o, blocks);
     }
     return -(int)cudaGetLastError();
 }

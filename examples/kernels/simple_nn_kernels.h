@@ -1,6 +1,6 @@
 /* simple_nn_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 38bb70d0480f
+ * gpunn 0.1, templates 4c0ab28657ce
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -8,7 +8,7 @@
 #define SIMPLE_NN_KERNELS_H
 #include "gpunn.h"
 
-#define SIMPLE_NN_KERNELS_STAMP 0x0c7feb4382e3f0a9ull /* of this text: simple_nn_kernels.cu was written with it */
+#define SIMPLE_NN_KERNELS_STAMP 0xa6ce3266f1ed1449ull /* of this text: simple_nn_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -547,13 +547,13 @@ static const char *const simple_nn_g0_externals[] = {
     "f32 [N,1]",
 };
 static const gpunn_kernel_operand simple_nn_g0_forward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -3, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, -3, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -3, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, 0, -3, -1},
 };
 static const signed char simple_nn_g1_operands0[] = {
     0, 1,
@@ -570,9 +570,9 @@ static const char *const simple_nn_g1_externals[] = {
     "f32 [N,1]",
 };
 static const gpunn_kernel_operand simple_nn_g1_evaluation_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -2, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -2, -1},
 };
 static const signed char simple_nn_g2_operands0[] = {
     0, 1,
@@ -594,10 +594,10 @@ static const char *const simple_nn_g2_externals[] = {
     "f32 [N,1]",
 };
 static const gpunn_kernel_operand simple_nn_g2_evaluation_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -3, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -3, -1},
 };
 static const gpunn_kernel simple_nn_set[] = {
     {"g0",

@@ -84,24 +84,28 @@ static void program(const char *name, int kernel, int direction, int64_t batch, 
                     int multiprocessors)
 {
     const gpunn_kernel_launch &launch = fused_gpu_kernels_cuda.launch[kernel][direction];
-    std::vector<void *>        data;
+    std::vector<void *>        data, half(blocks.size());
     std::vector<unsigned char> accumulate(blocks.size());
     std::vector<uint32_t>      sites(8);
     for (const block &one : blocks) data.push_back(allocate(one));
     void             *random = allocate({16, false}), *workspace = allocate({launch.workspace(batch, multiprocessors), false});
+    void             *counters = allocate({GPUNN_KERNEL_COUNTERS * sizeof(unsigned), false});
     gpunn_kernel_call call = {};
     call.data = data.data();
     call.accumulate = accumulate.data();
+    call.half = half.data();
     call.batch = batch;
     call.sites = sites.data();
     call.random = (const uint64_t *)random;
     call.workspace = workspace;
     call.multiprocessors = multiprocessors;
+    call.counters = (unsigned *)counters;
     call.stream = stream;
     time_of(name, bytes, [&] { return launch.run(&call); });
     for (void *one : data) CHECK(cudaFree(one));
     CHECK(cudaFree(random));
     CHECK(cudaFree(workspace));
+    CHECK(cudaFree(counters));
 }
 
 static void adamw(int64_t count)

@@ -97,6 +97,7 @@ def wide(operands, pack):
 def expected(one):
     """Loads and stores of 128 bits in the kernel for packs."""
     pack, stored = one.shape.pack, wide(one.stored(), one.shape.pack)
+    stored += sum(schedule.BYTES[operand.half] * pack // 16 for operand in one.stored() if operand.half)
     sums = len(one.placed) * pack // 4  # a pack of a slice's sums
 
     def reads(functions, *ways):

@@ -54,6 +54,8 @@ enum mutation {
     NO_FENCE,        /* before a block counts itself */
     NO_SECOND_FENCE, /* before the last block reads what others wrote */
     EARLY_LAST,      /* the last but one takes itself for the last */
+    TWO_STAGES,      /* no mutation: the last blocks of two groups count at a second counter */
+    NO_FENCE_BETWEEN /* these two */
 };
 
 /* sums[r] = three times the sum of x[r][0 .. columns), one row a block: once and twice the row through the same shared memory. */
@@ -97,7 +99,13 @@ __global__ void total_kernel(const float *x, float *parts, unsigned *counter, fl
     if (broken != NO_BARRIER) __syncthreads();
     if (t == 0) {
         if (broken != NO_FENCE) __threadfence();
-        last = atomicInc(counter, ROWS - 1) == ROWS - (broken == EARLY_LAST ? 2 : 1);
+        if (broken >= TWO_STAGES) {
+            const unsigned second = blockIdx.x / 3, most = second ? ROWS - 4 : 2;
+            last = atomicInc(counter + 1 + second, most) == most;
+            if (broken != NO_FENCE_BETWEEN) __threadfence();
+            last = last && atomicInc(counter, 1) == 1;
+        } else
+            last = atomicInc(counter, ROWS - 1) == ROWS - (broken == EARLY_LAST ? 2 : 1);
         if (broken != NO_SECOND_FENCE) __threadfence();
     }
     if (broken != NO_SECOND_BARRIER) __syncthreads();
@@ -166,9 +174,9 @@ static int run_total(mutation broken)
     check(cudaMalloc(&dx, sizeof x));
     check(cudaMalloc(&parts, ROWS * THREADS * sizeof *parts));
     check(cudaMalloc(&total, sizeof *total));
-    check(cudaMalloc(&counter, sizeof *counter));
+    check(cudaMalloc(&counter, 3 * sizeof *counter));
     check(cudaMemcpyAsync(dx, x, sizeof x, cudaMemcpyHostToDevice, c.stream));
-    check(cudaMemsetAsync(counter, 0, sizeof *counter, c.stream));
+    check(cudaMemsetAsync(counter, 0, 3 * sizeof *counter, c.stream));
     for (int run = 0; run < 2; run++) { /* the counter begins anew by itself */
         check(cudaMemsetAsync(parts, 0, ROWS * THREADS * sizeof *parts, c.stream));
         check(cudaMemsetAsync(total, 0, sizeof *total, c.stream));
@@ -329,6 +337,8 @@ static const fault_case cases[] = {
     {"read without a fence", total, NO_SECOND_FENCE, NULL, race},
     {"read by a thread that did not wait", total, NO_SECOND_BARRIER, "", race},
     {"last but one", total, EARLY_LAST, "", race},
+    {"last of the last blocks of groups", total, TWO_STAGES, NULL, NULL},
+    {"no fence between two counters", total, NO_FENCE_BETWEEN, NULL, race},
     {"streams", use, PROPER, NULL, NULL},
     {"no wait for an event", use, NO_EVENT_WAIT, "", ""},
     {"host memory reused early", use, REUSED_HOST, "", ""},

@@ -3,7 +3,7 @@
  * memory, one of them a write, are a race when they are of two threads
  *     - of one block with no __syncthreads between them, nor, in one warp, a __syncwarp or shuffle; or
  *     - of two blocks of one launch, unless both count at one counter (atomicInc) in between: the first one after a fence, the second
- *       one before a fence.
+ *       one before a fence; or there are others between these two that follow one another so.
  * That is decided by the order that the barriers give, not by the one that happened, so one run of any order finds it: of each byte
  * the last write and two reads are remembered. Accesses to memory that is not the device's are faults, too. */
 #include "race.h"
@@ -117,21 +117,26 @@ extern "C" void emulator_race_fence(void)
     for (meeting &m : run.met)
         if (!m.fenced && m.since.thread == run.now.thread) m.fenced = true;
 }
+static bool is_past(const meeting &m)
+{
+    return m.fenced && (run.now.interval > m.since.interval || run.now.thread == m.since.thread);
+}
 extern "C" void emulator_race_meet(const void *counter)
 {
     emulator_range range;
     if (emulator_locate(counter, &range) < EMULATOR_SHARED) tell(counter, "counts at", NULL, NULL, NULL);
     for (const meeting &m : run.left)
         if (m.counter == counter) run.met.push_back({counter, m.block_start, m.last, run.now, false});
-    if (run.fence.interval == run.now.interval && run.fence.thread == run.now.thread)
-        run.left.push_back({counter, run.block_start, run.now, run.now, true});
+    if (run.fence.interval != run.now.interval || run.fence.thread != run.now.thread) return;
+    run.left.push_back({counter, run.block_start, run.now, run.now, true});
+    for (const meeting &m : run.met)
+        if (is_past(m)) run.left.push_back({counter, m.block_start, m.last, run.now, true});
 }
 static bool met(const access &before)
 {
     for (const meeting &m : run.met)
-        if (m.fenced && before.interval >= m.block_start &&
-            (before.interval < m.last.interval || (before.interval == m.last.interval && before.thread == m.last.thread)) &&
-            (run.now.interval > m.since.interval || run.now.thread == m.since.thread))
+        if (is_past(m) && before.interval >= m.block_start &&
+            (before.interval < m.last.interval || (before.interval == m.last.interval && before.thread == m.last.thread)))
             return true;
     return false;
 }

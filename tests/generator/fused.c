@@ -452,7 +452,8 @@ static record run_net(const subject *s, const test_backend *backend, bool fused,
         OK(n.dev, gpunn_ema_swap(n.opt));
         memset(counted.calls, 0, sizeof counted.calls);
     }
-    assert_true(!fused || counted.updates >= STEPS);
+    bool own = backend->type != GPUNN_DEVICE_CPU && strncmp(s->name, "swiglu", 6) != 0; /* whose optimizer is NAdam */
+    assert_true(!fused || (own ? counted.updates == 0 : counted.updates >= STEPS));
     counted.updates = 0;
     close_net(&n);
     return r;
@@ -584,7 +585,7 @@ int main(void)
 {
     static struct CMUnitTest tests[COUNT(subjects) * 9];
     int                      count = 0;
-    (void)setenv("EMULATOR_SHORT", "0", 1); /* so that groups and updates of small models are not too short to be fused */
+    (void)setenv("EMULATOR_SHORT", "0", 1); /* so that groups of small models are not too short to be fused */
     for (int i = 0; i < COUNT(subjects); i++) {
         const subject *s = &subjects[i];
         count += test_of(tests + count, s, "equals unfused", test_equal);

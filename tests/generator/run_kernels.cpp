@@ -1,7 +1,8 @@
 /* Runs kernels of a generated file on the emulated GPU, for test_emit_cuda.py. Cases come on stdin and results go to stdout, in numbers
  * of 8 bytes: kernel, direction (3: an update), batch, seed, step, sites: their number and each; operands: their number, and of each
- * whether it is added to, its bytes (-1: NULL), how far from an aligned address it lies, and its memory. Results: what the function
- * returned, then the memory of all operands. Those of an update are gpunn_update_numbers, gradient_limit with weight_decay's place and value, parameter,
+ * whether it is added to, its bytes (-1: NULL), those of its 16-bit form (-1: not wanted), how far from an aligned address it lies, and
+ * its memory. Results: what the function returned, then the memory of all operands, each with its 16-bit form. Those of an update are
+ * gpunn_update_numbers, gradient_limit with weight_decay's place and value, parameter,
  * gradient, three states and the 16-bit copy; batch is the number of its elements. With CAPTURE in the environment groups are captured
  * into a CUDA graph, and that is launched. */
 #include <stdio.h>
@@ -31,21 +32,25 @@ static void give(const void *from, size_t bytes)
 }
 
 struct operand {
-    char   *block, *data;
-    int64_t bytes;
+    char   *block, *data, *half_block, *half;
+    int64_t bytes, half_bytes;
 };
 
-static int group(int64_t kernel, int64_t direction, int64_t batch, void **data, const unsigned char *accumulate,
+static int group(int64_t kernel, int64_t direction, int64_t batch, void **data, const unsigned char *accumulate, void **half,
                  const uint32_t *sites, const uint64_t *random, cudaStream_t stream)
 {
     const gpunn_kernel_launch &launch = KERNELS.launch[kernel][direction];
     gpunn_kernel_call          call = {};
     call.data = data;
     call.accumulate = accumulate;
+    call.half = half;
     call.batch = batch;
     call.sites = sites;
     call.random = random;
-    call.multiprocessors = 2;
+    const char *multiprocessors = getenv("EMULATOR_MULTIPROCESSORS");
+    call.multiprocessors = multiprocessors ? atoi(multiprocessors) : 2;
+    std::vector<unsigned> counters(GPUNN_KERNEL_COUNTERS);
+    call.counters = counters.data();
     call.stream = stream;
     size_t bytes = launch.workspace(batch, call.multiprocessors);
     call.workspace = malloc(bytes);
@@ -61,6 +66,8 @@ static int group(int64_t kernel, int64_t direction, int64_t batch, void **data, 
         (void)(cudaGraphDestroy(graph) + cudaGraphExecDestroy(exec));
     (void)cudaStreamSynchronize(stream);
     free(call.workspace);
+    for (unsigned counter : counters)
+        if (counter != 0) return 1002;
     return result;
 }
 
@@ -87,28 +94,38 @@ int main(void)
         std::vector<uint32_t> sites((size_t)number());
         for (uint32_t &site : sites) site = (uint32_t)number();
         std::vector<operand>       operands((size_t)number());
-        std::vector<void *>        data;
+        std::vector<void *>        data, half;
         std::vector<unsigned char> accumulate;
         for (operand &one : operands) {
             accumulate.push_back((unsigned char)number());
             one.bytes = number();
+            one.half_bytes = number();
             int64_t offset = number();
-            one.block = one.data = NULL;
+            one.block = one.data = one.half_block = one.half = NULL;
             if (one.bytes >= 0) {
                 one.block = (char *)malloc((size_t)(offset + one.bytes)); /* at a multiple of 16 */
                 one.data = one.block + offset;
                 if (!take(one.data, (size_t)one.bytes)) return 2;
             }
+            if (one.half_bytes >= 0) {
+                one.half_block = (char *)malloc((size_t)(offset + one.half_bytes));
+                one.half = one.half_block + offset;
+            }
             data.push_back(one.data);
+            half.push_back(one.half);
         }
-        result = direction == 3 ? update(kernel, batch, data.data(), stream)
-                                : group(kernel, direction, batch, data.data(), accumulate.data(), sites.data(), random, stream);
+        result = direction == 3
+                     ? update(kernel, batch, data.data(), stream)
+                     : group(kernel, direction, batch, data.data(), accumulate.data(), half.data(), sites.data(), random, stream);
         if (cudaStreamSynchronize(stream) != cudaSuccess) result = 1000;
         if (emulator_faults()) result = 1001;
         give(&result, sizeof result);
-        for (operand &one : operands)
+        for (operand &one : operands) {
             if (one.bytes >= 0) give(one.data, (size_t)one.bytes);
-        for (operand &one : operands) free(one.block);
+            if (one.half_bytes >= 0) give(one.half, (size_t)one.half_bytes);
+            free(one.block);
+            free(one.half_block);
+        }
     }
     return cudaStreamDestroy(stream) == cudaSuccess ? 0 : 2;
 }

@@ -46,7 +46,8 @@ def elements(dtype):
     g = ir.Graph()
     x, y, k = operand("x", dtype), operand("y"), operand("k", place=SCALAR, count=(1, 0))
     maybe = operand("double", dtype, optional=True, absent=2.0)
-    to, other = output("to", dtype, accumulate=True, optional=True), output("other", dtype, optional=True)
+    half = "f16" if dtype == "f32" else None
+    to, other = output("to", dtype, accumulate=True, optional=True, half=half), output("other", dtype, optional=True)
     value = g.add(g.mul(g.load(x), g.keep(1, 0.3)), g.mul(g.load(y), g.load(k)))
     stores = (Store(to, g.round(dtype, g.mul(value, g.load(maybe)))), Store(other, g.op("tanh", value)))
     return Program((x, y, k, maybe, to, other), (Launch("map", Domain(0, 1, 1), stores),))
@@ -132,13 +133,14 @@ def class_loss(width, dtype):
 def norm(width, dtype, dropout=False):
     """Forward of layer_norm(x + dropout(r)), and its backward."""
     g, attrs = ir.Graph(), {"dims": 1, "eps": 1e-5}
-    x, r, y = operand("x", dtype, count=(0, width)), operand("r", dtype, count=(0, width)), output("y", dtype, count=(0, width))
+    half = "bf16" if dtype == "f32" else None
+    x, r, y = operand("x", dtype, count=(0, width)), operand("r", dtype, count=(0, width)), output("y", dtype, count=(0, width), half=half)
     weight, bias = operand("w", place=(1, width), count=(width, 0)), operand("b", place=(1, width), count=(width, 0))
     summed = g.add(g.load(x), g.mul(g.load(r), g.keep(0, 0.5))) if dropout else g.add(g.load(x), g.load(r))
     operands = [summed, g.load(weight), g.load(bias)]
     value = grad.forward(g, "layer_norm", attrs, operands, width)
     forward = Program((x, r, weight, bias, y), (Launch("row", Domain(0, width, width), (Store(y, value),)),))
-    dy, dx = operand("dy", dtype, count=(0, width)), output("dx", dtype, count=(0, width), accumulate=True, optional=True)
+    dy, dx = operand("dy", dtype, count=(0, width)), output("dx", dtype, count=(0, width), accumulate=True, optional=True, half=half)
     dw = output("dw", place=(1, width), count=(width, 0), accumulate=True)
     db = output("db", place=(1, width), count=(width, 0), optional=True)
     parts = grad.backward(g, "layer_norm", attrs, operands, value, g.load(dy), width)
@@ -228,6 +230,11 @@ def memory_of(case):
     return memory
 
 
+def wants_half(case, one):
+    """Whether the case asks for an operand's 16-bit form: where it wants all operands."""
+    return one.half is not None and not case.nulls
+
+
 def question(case, memory):
     numbers = [case.kernel, emit_cuda.DIRECTIONS.index(case.direction), case.batch, SEED, STEP, len(SITES), *SITES]
     operands = [one for one in case.program.operands if one.role != "stat"]
@@ -236,7 +243,8 @@ def question(case, memory):
         values = memory[one.name]
         data = b"" if values is None else encoded(one.dtype, values)
         offset = len(encoded(one.dtype, [0])) * case.offset
-        parts.append(struct.pack("<qqq", one.name in case.accumulate, -1 if values is None else len(data), offset) + data)
+        half = len(values) * 2 if wants_half(case, one) else -1
+        parts.append(struct.pack("<qqqq", one.name in case.accumulate, -1 if values is None else len(data), half, offset) + data)
     return b"".join(parts)
 
 
@@ -284,7 +292,7 @@ ROWS = ((class_loss(10, "f32"), class_loss(1003, "bf16"), {}, (1, 9)), (class_lo
         norm(24, "f32", True) + ({}, (1, 21)), norm(257, "bf16") + ({}, (3,)), norm(1000, "bf16") + ({}, (5,)),
         norm(4099, "f32") + ({}, (2,)), norm(1000, "f32", True) + (LOOPED, (9,)), (class_loss(257, "bf16"), None, LOOPED, (40,)),
         groups() + ({}, (1, 9)), groups(plane=1, dtype="bf16") + ({}, (1, 70)), groups(groups=6, plane=64) + ({}, (1, 9)),
-        groups(plane=112, dtype="f16") + (LOOPED, (5,)))
+        groups(plane=112, dtype="f16") + (LOOPED, (5,)), (class_loss(3, "f32"), None, {}, (4100,)), norm(5, "f32") + ({"threads": 32}, (1, 203)), norm(768, "f32") + ({}, (1, 12)))
 
 
 def cases_of(pairs, first):
@@ -340,12 +348,22 @@ class Emulated(unittest.TestCase):
                 wrong = [i for i, pair in enumerate(zip(got, wanted[keys[one.name]])) if not close(one, *pair)]
                 self.assertFalse(wrong, "%s: %d of %s, first %s" % (said, len(wrong), one.name, [
                     (i, got[i], wanted[keys[one.name]][i]) for i in wrong[:3]]))
+                if wants_half(case, one):
+                    rounded = encoded(one.half, [ROUND[one.half](value) for value in got])
+                    self.assertEqual(answer[at:at + len(rounded)], rounded, said + ": 16 bits of " + one.name)
+                    at += len(rounded)
 
     def test_elements_and_sums(self):
         self.check(cases_of(MAPS, 0))
 
     def test_rows(self):
         self.check(cases_of(ROWS, len(MAPS)), EMULATOR_ORDER="descending", CAPTURE="yes")
+
+    def test_blocks_that_finish(self):
+        """Sums of all slices, in one group of them or in several, in whatever order the blocks come."""
+        summing = [case for case in cases_of(MAPS + ROWS, 0) if any(launch.finals for launch in case.program.launches) and not case.offset]
+        self.check(summing, EMULATOR_MULTIPROCESSORS="1")
+        self.check(summing, EMULATOR_MULTIPROCESSORS="132", EMULATOR_ORDER="descending")
 
     def test_updates(self):
         """torch.optim's formulas; nothing is written where the numbers say so; the 16-bit copy is the new parameter, rounded."""
@@ -362,7 +380,7 @@ class Emulated(unittest.TestCase):
             memory += [encoded("f32", array) for array in arrays] + [None if half == "f32" else bytes(2 * count)]
             memories.append((arrays, own_scale, memory))
             questions.append(struct.pack("<7q", which, 3, count, 0, 0, 0, len(memory)) + b"".join(
-                struct.pack("<qqq", 0, -1 if one is None else len(one), offset) + (one or b"") for one in memory))
+                struct.pack("<qqqq", 0, -1 if one is None else len(one), -1, offset) + (one or b"") for one in memory))
         (answer, printed), at = self.ask(questions), 0
         for (which, (go, first, count, _)), (arrays, own_scale, memory) in zip(kinds, memories):
             update = UPDATES[which]

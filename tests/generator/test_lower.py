@@ -5,6 +5,7 @@ import random
 import unittest
 
 from generator import partition, spec
+from generator.program import WHOLE
 from tests.generator import interpret
 
 
@@ -463,6 +464,20 @@ class Programs(unittest.TestCase):
         target = data("t", 6)
         self.check([X, target, layer(), op("log_softmax", "m", "h", dim=-1), op("exp", "e", "t"),
                     op("kl_div", "loss", "m", "e", reduction="batchmean")], end=False)
+
+    def test_16_bits_beside_f32(self):
+        """In a model of 16 bits what a kernel stores in F32 can be had in these too: results, and gradients handed on."""
+        tensors = [X, linear("h", "x", 6), op("add", "a", "x", "h"),
+                   {"op": "layer_norm", "name": "ln", "inputs": ["a"], "dims": 1, "as": "n"}, linear("y", "n", 6),
+                   op("add", "s", "n", "y")]
+        for precision, half in (("f32", None), ("bf16", "bf16"), ("f16", "f16")):
+            kernels = partition.partition(model_of(tensors + [op("mean", "loss", "s")], precision=precision)).kernels
+            kernel, = [one for one in kernels if any(text.startswith("layer_norm") for text, _ in one.nodes)]
+            for program, role in ((kernel.forward, "value"), (kernel.backward, "gradient")):
+                given = [one for one in program.operands if one.role == role and one.written and one.place == WHOLE]
+                self.assertTrue(given)
+                for one in program.operands:
+                    self.assertEqual(one.half, half if one in given and one.dtype == "f32" else None, one)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class ByHand(unittest.TestCase):
                    op("relu", "r2", "a"), dict(conv, name="head", inputs=["r2"]), op("square", "q", "head"),
                    op("sum", "loss", "q")]
         # the loss: square and sum, 3 units forward and 3 backward; as one kernel 2, all of them forward
-        self.check(tensors, 4 * 8 * 16, (5 + 2, 13 + 3), (5 + 1, 19 + 3), (6 + 2, 7 + 2), (6, 12 + 1))
+        self.check(tensors, 4 * 8 * 16, (5 + 2, 13 + 3), (5 + 1, 19 + 3), (4 + 1, 7 + 2), (4, 12 + 1))
 
     def test_transformer_block(self):
         """Its attention left out: 5 launches and 18 units forward, 11 and 37 backward, one unit being the residual stream."""
@@ -47,7 +47,7 @@ class ByHand(unittest.TestCase):
         # after: two norms (2 and a number or two a row), two residuals and gelu's operand that layers read or write; backward the
         # norms, gelu's operand, two additions in place
         rows = 2 * 2 * 4 / (4 * 8)
-        self.check(tensors, 4 * 8, (5 + 2, 18 + 3), (11 + 1, 37 + 3), (2 + 2, 4 + rows + 2 + 4 + 2), (4, 6 + rows + 4 + 2))
+        self.check(tensors, 4 * 8, (5 + 2, 18 + 3), (11 + 1, 37 + 3), (2 + 1, 4 + rows + 2 + 4 + 2), (2, 6 + rows + 4 + 2))
 
     def test_group_norm(self):
         conv = {"op": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1, "bias": False}
@@ -56,7 +56,7 @@ class ByHand(unittest.TestCase):
                    dict(conv, name="head", inputs=["s"]), op("square", "q", "head"), op("sum", "loss", "q")]
         # after: x and y, x and dy for the sums of the channels, x, dy and dx; and a mean and 1 / deviation of each of two groups
         rows = 2 * 2 / (8 * 16)
-        self.check(tensors, 4 * 8 * 16, (2 + 2, 4 + 3), (3 + 1, 8 + 3), (1 + 2, 2 + rows + 2), (3, 5 + 2 * rows))
+        self.check(tensors, 4 * 8 * 16, (2 + 2, 4 + 3), (3 + 1, 8 + 3), (1 + 1, 2 + rows + 2), (2, 5 + 2 * rows))
 
 
 class Savings(unittest.TestCase):

@@ -26,21 +26,21 @@ static size_t no_workspace(int64_t batch, int units)
     return batch > most_batch ? SIZE_MAX : 0;
 }
 
-#define VALUE(index, read, written)                             \
-    {                                                           \
-        GPUNN_KERNEL_VALUE, read, written, GPUNN_F32, index, -1 \
-    }
-#define GRADIENT(index, read, written)                             \
+#define VALUE(index, read, written)                                \
     {                                                              \
-        GPUNN_KERNEL_GRADIENT, read, written, GPUNN_F32, index, -1 \
+        GPUNN_KERNEL_VALUE, read, written, GPUNN_F32, 0, index, -1 \
     }
-#define SHARED_GRADIENT(index, with)                        \
-    {                                                       \
-        GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, index, with \
+#define GRADIENT(index, read, written)                                \
+    {                                                                 \
+        GPUNN_KERNEL_GRADIENT, read, written, GPUNN_F32, 0, index, -1 \
     }
-#define KEPT(index, read, written)                             \
+#define SHARED_GRADIENT(index, with)                           \
     {                                                          \
-        GPUNN_KERNEL_KEPT, read, written, GPUNN_F32, index, -1 \
+        GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, index, with \
+    }
+#define KEPT(index, read, written)                                \
+    {                                                             \
+        GPUNN_KERNEL_KEPT, read, written, GPUNN_F32, 0, index, -1 \
     }
 #define PROGRAM(list, function)                   \
     {                                             \

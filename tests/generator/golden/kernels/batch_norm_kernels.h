@@ -8,7 +8,7 @@
 #define BATCH_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define BATCH_NORM_KERNELS_STAMP 0xd96c4f78e8d9e2beull /* of this text: batch_norm_kernels.cu was written with it */
+#define BATCH_NORM_KERNELS_STAMP 0xb7006e9e7d08aacaull /* of this text: batch_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -369,13 +369,13 @@ static const char *const batch_norm_g0_externals[] = {
     "f32 [N,8]",
 };
 static const gpunn_kernel_operand batch_norm_g0_forward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_VALUE, 1, 1, GPUNN_F32, 3, -1},
-    {GPUNN_KERNEL_KEPT, 1, 1, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_VALUE, 1, 1, GPUNN_F32, 0, 3, -1},
+    {GPUNN_KERNEL_KEPT, 1, 1, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -1, -1},
 };
 static const gpunn_kernel batch_norm_set[] = {
     {"g0",

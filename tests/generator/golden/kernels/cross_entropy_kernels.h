@@ -8,7 +8,7 @@
 #define CROSS_ENTROPY_KERNELS_H
 #include "gpunn.h"
 
-#define CROSS_ENTROPY_KERNELS_STAMP 0xf2983e76df65fe5aull /* of this text: cross_entropy_kernels.cu was written with it */
+#define CROSS_ENTROPY_KERNELS_STAMP 0x334e3c9220abf7e1ull /* of this text: cross_entropy_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -478,12 +478,12 @@ static const char *const cross_entropy_g0_externals[] = {
     "f32 [N,8]",
 };
 static const gpunn_kernel_operand cross_entropy_g0_forward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_I64, 1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, -1, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_I64, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, 0, -1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -1, -1},
 };
 static const gpunn_kernel cross_entropy_set[] = {
     {"g0",

@@ -8,7 +8,7 @@
 #define DROPOUT_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_KERNELS_STAMP 0x4b159129dadc84b6ull /* of this text: dropout_kernels.cu was written with it */
+#define DROPOUT_KERNELS_STAMP 0xcbf92fd1da4c5687ull /* of this text: dropout_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -253,9 +253,9 @@ static const char *const dropout_g0_externals[] = {
     "f32 [N,8]",
 };
 static const gpunn_kernel_operand dropout_g0_forward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -1, -1},
 };
 static const gpunn_kernel dropout_set[] = {
     {"g0",

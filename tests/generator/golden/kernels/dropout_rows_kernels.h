@@ -8,7 +8,7 @@
 #define DROPOUT_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_ROWS_KERNELS_STAMP 0x4847508afd2cfb1dull /* of this text: dropout_rows_kernels.cu was written with it */
+#define DROPOUT_ROWS_KERNELS_STAMP 0x4b3905f9627a3f85ull /* of this text: dropout_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -279,10 +279,10 @@ static const char *const dropout_rows_g0_externals[] = {
     "f32 [N,8]",
 };
 static const gpunn_kernel_operand dropout_rows_g0_forward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -2, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -2, -1},
 };
 static const gpunn_kernel dropout_rows_set[] = {
     {"g0",

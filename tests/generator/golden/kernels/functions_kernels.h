@@ -8,7 +8,7 @@
 #define FUNCTIONS_KERNELS_H
 #include "gpunn.h"
 
-#define FUNCTIONS_KERNELS_STAMP 0xc5704f7c6586fb22ull /* of this text: functions_kernels.cu was written with it */
+#define FUNCTIONS_KERNELS_STAMP 0xf1d92347ae75f219ull /* of this text: functions_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -923,33 +923,33 @@ static const char *const functions_g0_externals[] = {
     "f32 [N,8]",
 };
 static const gpunn_kernel_operand functions_g0_forward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -2, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -3, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -4, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -5, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -6, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -7, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -8, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -9, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -10, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -11, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -12, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -13, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -30, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -31, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -32, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -33, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -34, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -40, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -41, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -42, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -43, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -44, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -45, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -50, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -2, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -3, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -4, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -5, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -6, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -7, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -8, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -9, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -10, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -11, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -12, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -13, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -30, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -31, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -32, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -33, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -34, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -40, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -41, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -42, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -43, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -44, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -45, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -50, -1},
 };
 static const gpunn_kernel functions_set[] = {
     {"g0",

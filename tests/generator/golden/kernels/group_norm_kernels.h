@@ -8,7 +8,7 @@
 #define GROUP_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define GROUP_NORM_KERNELS_STAMP 0xf69ab67561670f72ull /* of this text: group_norm_kernels.cu was written with it */
+#define GROUP_NORM_KERNELS_STAMP 0x044c6a52b9376545ull /* of this text: group_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -475,23 +475,23 @@ static const char *const group_norm_g0_externals[] = {
     "f32 [N,8]",
 };
 static const gpunn_kernel_operand group_norm_g0_forward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 3, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
-    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 3, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -1, -1},
+    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 0, 1, -1},
 };
 static const gpunn_kernel_operand group_norm_g0_backward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, -1, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, 0, -1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 0, -1},
 };
 static const gpunn_kernel group_norm_set[] = {
     {"g0",

@@ -8,7 +8,7 @@
 #define LAYER_NORM_HALF_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_HALF_KERNELS_STAMP 0x284f9c25cbbef45aull /* of this text: layer_norm_half_kernels.cu was written with it */
+#define LAYER_NORM_HALF_KERNELS_STAMP 0x92b1c288d221c2beull /* of this text: layer_norm_half_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -469,26 +469,26 @@ static const char *const layer_norm_half_g0_externals[] = {
     "f32 [N,8]",
 };
 static const gpunn_kernel_operand layer_norm_half_g0_forward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, 1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 3, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_BF16, -1, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_BF16, -2, -1},
-    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 3, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_BF16, 0, -1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_BF16, 0, -2, -1},
+    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 0, 1, -1},
 };
 static const gpunn_kernel_operand layer_norm_half_g0_backward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, -1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_BF16, -2, -1},
-    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_BF16, -1, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_BF16, 0, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_BF16, 1, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 3, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, 0, -1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_BF16, 0, -2, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_BF16, 0, -1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_BF16, 0, 0, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_BF16, 0, 1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 3, -1},
 };
 static const gpunn_kernel layer_norm_half_set[] = {
     {"g0",

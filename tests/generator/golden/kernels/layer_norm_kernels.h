@@ -8,7 +8,7 @@
 #define LAYER_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_KERNELS_STAMP 0xd75c63f115ea8b7bull /* of this text: layer_norm_kernels.cu was written with it */
+#define LAYER_NORM_KERNELS_STAMP 0xc49d3ff14b5a773aull /* of this text: layer_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -448,26 +448,26 @@ static const char *const layer_norm_g0_externals[] = {
     "f32 [N,8]",
 };
 static const gpunn_kernel_operand layer_norm_g0_forward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 3, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -2, -1},
-    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 3, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -1, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -2, -1},
+    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 0, 1, -1},
 };
 static const gpunn_kernel_operand layer_norm_g0_backward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, -1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, -2, -1},
-    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, -1, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 3, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, 0, -2, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, 0, -1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 3, -1},
 };
 static const gpunn_kernel layer_norm_set[] = {
     {"g0",

@@ -8,7 +8,7 @@
 #define LONG_GROUPS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_GROUPS_KERNELS_STAMP 0xd3351743d1889fe0ull /* of this text: long_groups_kernels.cu was written with it */
+#define LONG_GROUPS_KERNELS_STAMP 0x31f5be01f954483eull /* of this text: long_groups_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -503,23 +503,23 @@ static const char *const long_groups_g0_externals[] = {
     "f32 [N,8]",
 };
 static const gpunn_kernel_operand long_groups_g0_forward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 3, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
-    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 3, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -1, -1},
+    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_KEPT, 0, 1, GPUNN_F32, 0, 1, -1},
 };
 static const gpunn_kernel_operand long_groups_g0_backward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, -1, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_KEPT, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, 0, -1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 0, -1},
 };
 static const gpunn_kernel long_groups_set[] = {
     {"g0",

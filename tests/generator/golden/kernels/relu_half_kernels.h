@@ -8,7 +8,7 @@
 #define RELU_HALF_KERNELS_H
 #include "gpunn.h"
 
-#define RELU_HALF_KERNELS_STAMP 0x5b5c6fa2a90c2a0cull /* of this text: relu_half_kernels.cu was written with it */
+#define RELU_HALF_KERNELS_STAMP 0xe6ef9789a99fedbbull /* of this text: relu_half_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -313,15 +313,15 @@ static const char *const relu_half_g0_externals[] = {
     "f32 [N,8]",
 };
 static const gpunn_kernel_operand relu_half_g0_forward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_BF16, -1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, 1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_BF16, 0, -1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 2, -1},
 };
 static const gpunn_kernel_operand relu_half_g0_backward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, -1, -1},
-    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_BF16, -1, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_BF16, 0, 1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_BF16, 0, -1, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_BF16, 0, -1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_BF16, 0, 0, 1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 1, -1},
 };
 static const gpunn_kernel relu_half_set[] = {
     {"g0",

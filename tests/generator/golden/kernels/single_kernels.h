@@ -8,7 +8,7 @@
 #define SINGLE_KERNELS_H
 #include "gpunn.h"
 
-#define SINGLE_KERNELS_STAMP 0xbd0a2fa931824891ull /* of this text: single_kernels.cu was written with it */
+#define SINGLE_KERNELS_STAMP 0x1c069560fd2560e9ull /* of this text: single_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -362,13 +362,13 @@ static const char *const single_g0_externals[] = {
     "f32 [N,8]",
 };
 static const gpunn_kernel_operand single_g0_evaluation_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 4, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -2, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -3, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 4, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -2, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -3, -1},
 };
 static const gpunn_kernel single_set[] = {
     {"g0",

@@ -8,7 +8,7 @@
 #define SOFTMAX_KERNELS_H
 #include "gpunn.h"
 
-#define SOFTMAX_KERNELS_STAMP 0x5d4bedac71a40a3cull /* of this text: softmax_kernels.cu was written with it */
+#define SOFTMAX_KERNELS_STAMP 0xa81d5a716b22af38ull /* of this text: softmax_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -391,13 +391,13 @@ static const char *const softmax_g0_externals[] = {
     "f32 [N,8]",
 };
 static const gpunn_kernel_operand softmax_g0_evaluation_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 4, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -2, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -3, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 4, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -2, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -3, -1},
 };
 static const gpunn_kernel softmax_set[] = {
     {"g0",

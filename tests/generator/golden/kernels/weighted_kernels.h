@@ -8,7 +8,7 @@
 #define WEIGHTED_KERNELS_H
 #include "gpunn.h"
 
-#define WEIGHTED_KERNELS_STAMP 0x2112ac3b69205a21ull /* of this text: weighted_kernels.cu was written with it */
+#define WEIGHTED_KERNELS_STAMP 0x48d0d8c9dbab1583ull /* of this text: weighted_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -490,12 +490,12 @@ static const char *const weighted_g0_externals[] = {
     "f32 [N,8]",
 };
 static const gpunn_kernel_operand weighted_g0_forward_operands[] = {
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_U8, 1, -1},
-    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 2, -1},
-    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, -1, -1},
-    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, -1},
-    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, -1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_U8, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, 0, -1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -1, -1},
 };
 static const gpunn_kernel weighted_set[] = {
     {"g0",
