@@ -22,11 +22,11 @@
  *     fit      the training loop, progress, history
  *     backend  what a backend provides
  *     kernels  fused kernels that the generator writes for a model
- *   and under GPUNN_IMPLEMENTATION
- *     structs errors memory random math
- *     shapes arguments graph expr plan autodiff run threads
- *     gemm conv pool sample map reduce norm attention recurrent loss update cpu
- *     optimizer loader json safetensors spec readers fit_loop
+ *   and under GPUNN_IMPLEMENTATION, each using those before it
+ *     structs forward errors memory random device model tables math shapes
+ *     arguments graph expr layers steps autodiff plan run threads common
+ *     gemm conv pool sample map move reduce pick norm softmax loss attention recurrent update cpu
+ *     optimizer files loader json elements safetensors spec readers fit_loop
  *     licence
  *
  * >>doc
@@ -302,7 +302,7 @@
  * EXTENDING  A formula is an op by gpunn_expr. C and CUDA functions of your own are an op by gpunn_custom (>>builders), without
  *     a change here: examples/custom_op.c. Within this file, a new elementwise op is one line in >>ops and a new optimizer a row
  *     in >>train with the macro of its name. Any other op is a line in >>ops too (GPUNN_OTHER_OPS), a builder with its shape rule
- *     in >>graph, a row of what that takes in >>arguments, which specs and their schema follow, and one function of its name in
+ *     in >>layers, a row of what that takes in >>arguments, which specs and their schema follow, and one function of its name in
  *     each backend.
  *
  * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features, 2^20 tensors in a model (30,000 where a spec tells them); F32
@@ -2317,6 +2317,67 @@ struct gpunn_model {
     gpunn__spec             spec;
 };
 
+enum { GPUNN__AVERAGE = 3, GPUNN__STATES }; /* what there can be for each parameter: rule.state, and its average */
+
+/* What gpunn_fit has done so far with an optimizer; its next call goes on from here, after a checkpoint too. */
+enum { GPUNN__CURVES = 4 }; /* train loss, train metric, validation loss, validation metric; NaN where there is none */
+typedef struct gpunn__epoch {
+    float  value[GPUNN__CURVES], lr;
+    double seconds;
+} gpunn__epoch;
+typedef struct gpunn__fit_record {
+    int           loss;       /* 1 + its id; 0: nothing */
+    bool          validation; /* whose loss is watched; false: the training loss */
+    float         best;
+    int           best_epoch, epochs, room; /* epochs done; room: of history */
+    gpunn__epoch *history;
+} gpunn__fit_record;
+
+struct gpunn_optimizer {
+    gpunn_model     *model;
+    gpunn_optimizer *next;                /* in the model's list */
+    const char      *name;                /* "gpunn_adam", for messages */
+    gpunn_update     rule;                /* kind and settings; the rest is filled in for each range of parameters */
+    bool             uses[GPUNN__STATES]; /* what this kind with these settings needs; averages: gpunn_set_ema */
+    /* What its settings say; gpunn__optimizer_settle: */
+    float state_start; /* of state 0 */
+    int   decay;       /* the place of weight_decay */
+    bool  keeps_zeros; /* zeros, as they lie between parameters, stay zeros in an update: not where 0 is divided by an eps of 0 */
+    /* From the first step on; gpunn__optimizer_prepare: */
+    gpunn_tensor **parameters; /* by rising offset; those of layers added later follow */
+    int64_t       *steps;      /* updates of each so far */
+    int            parameter_count;
+    gpunn_update  *updates;              /* room for one a parameter, and for that of the averages */
+    float         *state[GPUNN__STATES]; /* backend memory by the offsets of model->gradients, state_count floats each, or NULL */
+    void          *captured;             /* the backend's, of a run with nothing but updates */
+    float         *loss_scale;    /* F16: backend memory of scale, steps since it changed, updates skipped; NULL: not used */
+    float          kept_scale[3]; /* the same, as read last */
+    int64_t        state_count;   /* model->gradient_count when they were made */
+    int64_t        step_count;
+    float          lr, clip_norm, clip_value, average_decay;
+    int64_t        averaged; /* updates of the averages so far; with a loss scale, also what that has skipped since its first */
+    /* What the schedule is, defaults in place, and where it stands: */
+    gpunn_schedule_args schedule;
+    int64_t             schedule_step;
+    double plateau_scale, plateau_best; /* the product of all reductions; the best metric so far, at first +-infinity */
+    int    plateau_bad, plateau_cooldown;
+
+    gpunn__fit_record fit;
+};
+
+/* ==== >>forward ============================================================================================================ *
+ * What later sections define and earlier ones use: a model is made while its plans, its optimizers and its backend are not. */
+/* Drops the plans (>>steps): call when what they depend on has changed. */
+GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model);
+/* A part of a training step (>>optimizer): its state, before; all updates at once; or these put into a run, and after it counted. */
+GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt);
+static GPUNN__STATUS         gpunn__optimizer_update(gpunn_optimizer *opt);
+static void                  gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run);
+static void                  gpunn__optimizer_advance(gpunn_optimizer *opt);
+static const gpunn_backend  *gpunn__cpu_backend(void); /* >>cpu */
+/* Call after changing weights other than by gpunn_write. */
+#define GPUNN__WEIGHTS_CHANGED(model) ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
+
 /* ==== >>errors ======================================================================================================== */
 /* Records the first failure and returns its status, so that failing is one expression: return gpunn__fail(dev, ...). dev may be
  * NULL. */
@@ -2328,49 +2389,6 @@ GPUNN__PRIVATE gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, 
 #define GPUNN__FAIL_NULL(...) ((void)gpunn__fail(__VA_ARGS__), (void *)0)
 #endif
 
-/* ==== >>memory ======================================================================================================== */
-/* Host memory through the user's hook. Sizes are needed again at release. NULL after recording GPUNN_ERR_MEMORY. */
-GPUNN__PRIVATE void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size);
-GPUNN__PRIVATE void *gpunn__calloc(gpunn_device *dev, size_t size); /* zeroed */
-GPUNN__PRIVATE void  gpunn__free(gpunn_device *dev, void *ptr, size_t size);
-GPUNN__PRIVATE char *gpunn__strdup(gpunn_device *dev, const char *text); /* free with strlen + 1 */
-/* A failure of a backend function that works on no step. */
-static gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status);
-/* Backend memory, counted against the limit. NULL: the device's error says why. */
-GPUNN__PRIVATE void *gpunn__device_alloc(gpunn_device *dev, size_t size);
-GPUNN__PRIVATE void  gpunn__device_free(gpunn_device *dev, void *ptr, size_t size);
-/* False when the result does not fit. */
-GPUNN__PRIVATE bool gpunn__mul(size_t a, size_t b, size_t *result);
-GPUNN__PRIVATE bool gpunn__add(size_t a, size_t b, size_t *result);
-
-/* ==== >>random ======================================================================================================== *
- * Philox4x32-10 (Salmon et al. 2011), the generator of every random number here, keyed so that CPU and GPU draw the same. */
-GPUNN__INLINE void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32_t out[4]);
-
-/* ==== shared by optimizer, files and loader (defined in >>graph, >>plan and >>run) ==================================== */
-/* Lays out memory for tensors that have none yet and draws their initial values. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__commit(gpunn_model *model);
-GPUNN__PRIVATE float      *gpunn__weights(const gpunn_tensor *t); /* backend memory of a laid-out parameter, buffer or constant */
-GPUNN__PRIVATE int64_t     gpunn__count(const gpunn_tensor *t, int64_t batch); /* elements at that batch size; -1: too many */
-GPUNN__PRIVATE const char *gpunn__shape_text(const gpunn_tensor *t, char text[128]); /* "[batch, 3, 32, 32]" */
-/* Drops the plans: call when what they depend on has changed. */
-GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model);
-/* Forward and backward of one training step; with opt (prepared), gradients begin anew, and its clipping and update follow. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt);
-/* A node's op, attributes, dtype and shape, and a tensor's dtype and shape alone, as the generator writes them (>>spec). */
-enum { GPUNN__TEXT_SIZE = 512 };
-GPUNN__PRIVATE void gpunn__node_text(const gpunn_tensor *t, char *out, size_t size);
-GPUNN__PRIVATE void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size);
-/* The SHA-256 of the canonical text (>>spec) of a model's first `count` tensors, in hexadecimal digits. */
-GPUNN__PRIVATE void gpunn__model_sha256(const gpunn_model *model, int count, char hex[65]);
-/* An optimizer's part of it (>>optimizer): all at once; or its updates put into a run, and after that run its steps counted. */
-static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt);
-static void          gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run);
-static void          gpunn__optimizer_advance(gpunn_optimizer *opt);
-/* Call after changing weights other than by gpunn_write. */
-#define GPUNN__WEIGHTS_CHANGED(model) ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
-
-/* ---- errors ---------------------------------------------------------------------------------------------------------- */
 static GPUNN__THREAD_LOCAL gpunn__error gpunn__no_device_error; /* the latest failure of this thread that has no device */
 static GPUNN__THREAD_LOCAL bool         gpunn__failed_here;     /* a device's has been recorded by this thread, and not cleared */
 
@@ -2427,7 +2445,21 @@ GPUNN_API const char *gpunn_status_name(gpunn_status status)
     return (int)status >= 0 && status < GPUNN_STATUS_COUNT ? names[status] : "no gpunn_status";
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+/* ==== >>memory ======================================================================================================== */
+/* Host memory through the user's hook. Sizes are needed again at release. NULL after recording GPUNN_ERR_MEMORY. */
+GPUNN__PRIVATE void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size);
+GPUNN__PRIVATE void *gpunn__calloc(gpunn_device *dev, size_t size); /* zeroed */
+GPUNN__PRIVATE void  gpunn__free(gpunn_device *dev, void *ptr, size_t size);
+GPUNN__PRIVATE char *gpunn__strdup(gpunn_device *dev, const char *text); /* free with strlen + 1 */
+/* A failure of a backend function that works on no step. */
+static gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status);
+/* Backend memory, counted against the limit. NULL: the device's error says why. */
+GPUNN__PRIVATE void *gpunn__device_alloc(gpunn_device *dev, size_t size);
+GPUNN__PRIVATE void  gpunn__device_free(gpunn_device *dev, void *ptr, size_t size);
+/* False when the result does not fit. */
+GPUNN__PRIVATE bool gpunn__mul(size_t a, size_t b, size_t *result);
+GPUNN__PRIVATE bool gpunn__add(size_t a, size_t b, size_t *result);
+
 GPUNN__PRIVATE bool gpunn__mul(size_t a, size_t b, size_t *result)
 {
     if (b != 0 && a > SIZE_MAX / b) return false;
@@ -2518,7 +2550,24 @@ GPUNN__PRIVATE void gpunn__device_free(gpunn_device *dev, void *ptr, size_t size
     dev->allocated -= size;
 }
 
-/* ---- random ---------------------------------------------------------------------------------------------------------- */
+static gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status)
+{
+    return gpunn__fail(dev, status, "%s: %s", what, dev->backend->error(dev->context));
+}
+
+static void *gpunn__grow(gpunn_device *dev, void *array, int count, int *capacity, size_t item)
+{
+    if (count < *capacity) return array;
+    int   wanted = *capacity ? *capacity * 2 : 32;
+    void *grown = gpunn__realloc(dev, array, (size_t)*capacity * item, (size_t)wanted * item);
+    if (grown) *capacity = wanted;
+    return grown;
+}
+
+/* ==== >>random ======================================================================================================== *
+ * Philox4x32-10 (Salmon et al. 2011), the generator of every random number here, keyed so that CPU and GPU draw the same. */
+GPUNN__INLINE void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32_t out[4]);
+
 GPUNN__INLINE void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32_t out[4])
 {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -2568,509 +2617,6 @@ static void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int6
             out[i + j] = (float)value;
         }
     }
-}
-
-/* ---- device ---------------------------------------------------------------------------------------------------------- */
-static const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu */
-
-/* The one symbol of gpunn_cuda.cu. Weak: NULL where the companion is not linked. */
-#if defined(GPUNN_CUDA)
-extern const gpunn_backend gpunn_cuda_backend;
-#define GPUNN__CUDA_BACKEND (&gpunn_cuda_backend)
-#elif defined(__GNUC__) && !defined(_WIN32)
-extern const gpunn_backend gpunn_cuda_backend __attribute__((weak));
-#define GPUNN__CUDA_BACKEND (&gpunn_cuda_backend)
-#else
-#define GPUNN__CUDA_BACKEND ((const gpunn_backend *)NULL)
-#endif
-
-GPUNN_API int gpunn_cuda_device_count(void)
-{
-    const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
-    return cuda && cuda->abi == GPUNN_BACKEND_ABI ? cuda->device_count() : 0;
-}
-
-/* A device of that backend; NULL: message says why. */
-static gpunn_device *gpunn__device_on(const gpunn_backend *backend, const gpunn_device_args *args, char *message, size_t size)
-{
-    if (backend->abi != GPUNN_BACKEND_ABI) {
-        (void)snprintf(message, size, "the backend has ABI %d, this gpunn.h has %d; take both files from one version",
-                       backend->abi, GPUNN_BACKEND_ABI);
-        return NULL;
-    }
-    gpunn_device *dev = (gpunn_device *)args->realloc_fn(args->user, NULL, 0, sizeof *dev);
-    if (dev == NULL) {
-        (void)snprintf(message, size, "out of host memory");
-        return NULL;
-    }
-    memset(dev, 0, sizeof *dev);
-    dev->args = *args;
-    dev->backend = backend;
-    dev->context = backend->open(&dev->args, message, size);
-    if (dev->context == NULL) {
-        gpunn__free(dev, dev, sizeof *dev);
-        return NULL;
-    }
-    backend->info(dev->context, &dev->info);
-    return dev;
-}
-
-GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
-{
-    const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
-    char                 message[GPUNN__ERROR_SIZE - 32] = "out of host memory";
-    if (args.threads < 0 || args.index < 0)
-        return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
-                                "gpunn_device_open: threads is %d and index %d; neither may be negative", args.threads,
-                                args.index);
-    if ((int)args.type < GPUNN_DEVICE_AUTO || args.type > GPUNN_DEVICE_CUDA)
-        return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
-                                "gpunn_device_open: type %d is none; use GPUNN_DEVICE_AUTO, _CPU or _CUDA", (int)args.type);
-    if (args.type == GPUNN_DEVICE_CUDA && cuda == NULL && args.backend == NULL)
-        return GPUNN__FAIL_NULL(
-            NULL, GPUNN_ERR_DEVICE,
-            "gpunn_device_open: this program was linked without gpunn_cuda.cu; add it to the compile line, or "
-            "ask for GPUNN_DEVICE_AUTO to use the CPU");
-    if (args.realloc_fn == NULL) args.realloc_fn = gpunn__system_realloc;
-    gpunn_device *dev = NULL;
-    if (args.backend)
-        dev = gpunn__device_on(args.backend, &args, message, sizeof message);
-    else if (cuda && args.type != GPUNN_DEVICE_CPU)
-        dev = gpunn__device_on(cuda, &args, message, sizeof message);
-    if (dev == NULL && args.backend == NULL && args.type != GPUNN_DEVICE_CUDA) {
-        char why[GPUNN__ERROR_SIZE];
-        (void)snprintf(why, sizeof why, "gpunn computes on the CPU: %s", message);
-        if (cuda && args.type == GPUNN_DEVICE_AUTO && args.log_fn) args.log_fn(args.user, GPUNN_LOG_INFO, why);
-        dev = gpunn__device_on(gpunn__cpu_backend(), &args, message, sizeof message);
-    }
-    if (dev == NULL) (void)gpunn__fail(NULL, GPUNN_ERR_DEVICE, "gpunn_device_open: %s", message);
-    return dev;
-}
-
-GPUNN_API void gpunn_device_report(void (*write)(void *user, const char *text), void *user)
-{
-    const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
-    if (write == NULL) return;
-    if (cuda && cuda->abi == GPUNN_BACKEND_ABI)
-        cuda->report(write, user);
-    else
-        write(user, cuda ? "gpunn_cuda.cu is of another version than gpunn.h; take both files from one\n"
-                         : "this program was linked without gpunn_cuda.cu; to use a GPU: "
-                           "nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app\n");
-}
-
-static void gpunn__warn(gpunn_device *dev, const char *text)
-{
-    if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
-}
-
-/* Frees a device that is closed, and has no models any more. */
-static void gpunn__device_release(gpunn_device *dev)
-{
-    if (!dev->closed || dev->models) return;
-    dev->backend->close(dev->context);
-    gpunn__free(dev, dev->customs, (size_t)dev->custom_count * sizeof *dev->customs);
-    gpunn__free(dev, dev, sizeof *dev);
-}
-
-GPUNN_API void gpunn_device_close(gpunn_device *dev)
-{
-    if (dev == NULL || dev->closed) return;
-    dev->closed = true;
-    if (dev->models) gpunn__warn(dev, "gpunn_device_close: the device has models, and is freed with the last of them");
-    gpunn__device_release(dev);
-}
-
-GPUNN_API gpunn_device_type gpunn_device_get_type(const gpunn_device *dev)
-{
-    return dev ? dev->info.type : GPUNN_DEVICE_AUTO;
-}
-
-GPUNN_API const char *gpunn_device_name(const gpunn_device *dev)
-{
-    return dev ? dev->info.name : "";
-}
-
-GPUNN_API int gpunn_device_threads(const gpunn_device *dev)
-{
-    return dev ? dev->info.threads : 0;
-}
-
-GPUNN_API size_t gpunn_memory_allocated(const gpunn_device *dev)
-{
-    return dev ? dev->allocated : 0;
-}
-
-GPUNN_API size_t gpunn_memory_peak(const gpunn_device *dev)
-{
-    return dev ? dev->peak : 0;
-}
-
-GPUNN_API size_t gpunn_memory_reserved(const gpunn_device *dev)
-{
-    size_t now = gpunn_memory_allocated(dev), peak;
-    if (dev && dev->backend->reserved) dev->backend->reserved(dev->context, &now, &peak);
-    return now;
-}
-
-GPUNN_API size_t gpunn_memory_reserved_peak(const gpunn_device *dev)
-{
-    size_t now, peak = gpunn_memory_peak(dev);
-    if (dev && dev->backend->reserved) dev->backend->reserved(dev->context, &now, &peak);
-    return peak;
-}
-
-GPUNN_API void gpunn_empty_cache(gpunn_device *dev)
-{
-    if (dev == NULL) return;
-    for (gpunn_model *model = dev->models; model; model = model->next) {
-        gpunn__invalidate(model);
-        gpunn__device_free(dev, model->arena, model->arena_bytes);
-        model->arena = NULL;
-        model->arena_bytes = 0;
-    }
-    if (dev->backend->trim) dev->backend->trim(dev->context);
-}
-
-#define GPUNN__BAD_VALUE                                                                                            \
-    "the %s is %s at training step %llu, which changed no weight: check the data, lower the learning rate or clip " \
-    "gradients; in the model, look for a division by 0 or a log of 0"
-static GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what);
-static gpunn_status  gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, gpunn_status status); /* >>plan */
-
-static gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status)
-{
-    return gpunn__fail(dev, status, "%s: %s", what, dev->backend->error(dev->context));
-}
-
-GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev)
-{
-    if (dev == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_synchronize: the device is NULL");
-    gpunn_status status = dev->backend->synchronize(dev->context);
-    if (status != GPUNN_OK) return gpunn__backend_fail(dev, "gpunn_synchronize", status);
-    if (dev->backend->execute == NULL) return GPUNN_OK;
-    gpunn_run run; /* without work: only what is known of earlier ones */
-    memset(&run, 0, sizeof run);
-    return gpunn__execute(dev, &run, "gpunn_synchronize");
-}
-
-/* What a float or double is that is not finite; NULL: it is. By its bits, and where it lies in memory, as -ffast-math lets
- * compilers take all numbers for finite. */
-static const char *gpunn__not_finite(const void *value, size_t size)
-{
-    uint64_t bits, infinite = size == sizeof(double) ? UINT64_C(0x7ff) << 52 : UINT64_C(0xff) << 23;
-    uint32_t narrow;
-    if (size == sizeof(double)) {
-        memcpy(&bits, value, sizeof bits);
-        bits &= UINT64_MAX >> 1;
-    } else {
-        memcpy(&narrow, value, sizeof narrow);
-        bits = narrow & UINT32_MAX >> 1;
-    }
-    return bits < infinite ? NULL : bits == infinite ? "infinite" : "NaN";
-}
-
-static GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
-{
-    gpunn_status status = dev->backend->execute(dev->context, run);
-    if (status != GPUNN_OK)
-        return run->failed ? gpunn__step_fail(dev, run->failed, status) : gpunn__backend_fail(dev, what, status);
-    if (run->bad_step == 0) return GPUNN_OK;
-    return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, run->bad_norm ? "norm of the gradients" : "loss",
-                       gpunn__not_finite(&run->bad_value, sizeof run->bad_value), (unsigned long long)run->bad_step);
-}
-
-/* ---- model ----------------------------------------------------------------------------------------------------------- */
-/* A GPU that has products in F16 alone computes F32 instead of BF16: F16 would want a loss scale, for which nobody has asked. */
-static bool gpunn__lacks_precision(const gpunn_model *model)
-{
-    return model->precision == GPUNN_PRECISION_BF16 && model->dev->info.half && !model->dev->info.bf16;
-}
-
-static gpunn_precision gpunn__precision_of(const gpunn_model *model)
-{
-    return gpunn__lacks_precision(model) ? GPUNN_PRECISION_F32 : model->precision;
-}
-
-/* Once the model is on its device. */
-static void gpunn__tell_precision(const gpunn_model *model)
-{
-    const gpunn_device *dev = model->dev;
-    char                text[GPUNN__ERROR_SIZE];
-    if (!gpunn__lacks_precision(model) || dev->args.log_fn == NULL) return;
-    (void)snprintf(text, sizeof text,
-                   "%s has no products in BF16: this model computes in F32; GPUNN_PRECISION_F16 would compute in 16 bits",
-                   dev->info.name);
-    dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
-}
-
-GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args)
-{
-    if (dev == NULL) { /* keeps the sentence of a gpunn_device_open that failed before */
-        if (gpunn_last_status(NULL) == GPUNN_OK)
-            (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_create: the device is NULL");
-        return NULL;
-    }
-    gpunn_model *model = (gpunn_model *)gpunn__calloc(dev, sizeof *model);
-    if (model == NULL) return NULL;
-    if ((int)args.precision < GPUNN_PRECISION_F32 || args.precision > GPUNN_PRECISION_F16) {
-        gpunn__free(dev, model, sizeof *model);
-        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_ARGUMENT,
-                                "gpunn_model_create: precision %d is none; use GPUNN_PRECISION_F32, _TF32, _BF16 or _F16",
-                                (int)args.precision);
-    }
-    model->dev = dev;
-    model->precision = args.precision;
-    model->tensor_limit = GPUNN__MOST_TENSORS;
-    model->state.seed = dev->args.seed;
-    model->state.weights_version = 1;
-    model->next = dev->models;
-    dev->models = model;
-    gpunn__tell_precision(model);
-    return model;
-}
-
-/* ---- what tensors are found by ---- */
-static const char *gpunn__key_of(const gpunn_tensor *t, gpunn__key key)
-{
-    return key == GPUNN__BY_NAME ? t->name : t->layer;
-}
-
-static uint32_t gpunn__hash(const char *text)
-{
-    uint32_t hash = 2166136261u; /* FNV-1a */
-    for (const char *c = text; *c; c++) hash = (hash ^ (unsigned char)*c) * 16777619u;
-    return hash;
-}
-
-/* What points to the tensor of that name or layer, or would; NULL: the table has no room yet. */
-static gpunn_tensor **gpunn__index_link(gpunn_model *model, gpunn__key key, const char *text)
-{
-    gpunn__index  *index = &model->index[key];
-    gpunn_tensor **link = index->capacity ? &index->chains[gpunn__hash(text) & (index->capacity - 1)] : NULL;
-    while (link && *link && strcmp(gpunn__key_of(*link, key), text) != 0) link = &(*link)->next[key];
-    return link;
-}
-
-static gpunn_tensor *gpunn__index_find(gpunn_model *model, gpunn__key key, const char *text)
-{
-    gpunn_tensor **link = gpunn__index_link(model, key, text);
-    return link ? *link : NULL;
-}
-
-/* Room for one more; false after an error. */
-static bool gpunn__index_grow(gpunn_model *model, gpunn__key key)
-{
-    gpunn__index *index = &model->index[key], old = *index;
-    if (old.count < old.capacity) return true;
-    size_t         capacity = old.capacity ? 2 * old.capacity : 32;
-    gpunn_tensor **chains = (gpunn_tensor **)gpunn__calloc(model->dev, capacity * sizeof(gpunn_tensor *));
-    if (chains == NULL) return false;
-    index->chains = chains;
-    index->capacity = capacity;
-    for (size_t i = 0; i < old.capacity; i++)
-        for (gpunn_tensor *t = old.chains[i], *next; t; t = next) {
-            gpunn_tensor **first = &chains[gpunn__hash(gpunn__key_of(t, key)) & (capacity - 1)];
-            next = t->next[key];
-            t->next[key] = *first;
-            *first = t;
-        }
-    gpunn__free(model->dev, old.chains, old.capacity * sizeof(gpunn_tensor *));
-    return true;
-}
-
-/* Puts t there, for which there is room; of a layer's tensors the first stays. */
-static void gpunn__index_add(gpunn_tensor *t, gpunn__key key)
-{
-    gpunn_tensor **link = gpunn__index_link(t->model, key, gpunn__key_of(t, key));
-    if (*link) return;
-    *link = t;
-    t->next[key] = NULL;
-    t->model->index[key].count++;
-}
-
-static void gpunn__index_remove(gpunn_tensor *t, gpunn__key key)
-{
-    const char    *text = gpunn__key_of(t, key);
-    gpunn_tensor **link = text ? gpunn__index_link(t->model, key, text) : NULL;
-    if (link == NULL || *link != t) return;
-    *link = t->next[key];
-    t->model->index[key].count--;
-}
-
-static void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
-{
-    gpunn__free_text(dev, t->name);
-    gpunn__free_text(dev, t->layer);
-    gpunn__free(dev, t->inputs, (size_t)t->input_count * sizeof *t->inputs);
-    if (t->constant) gpunn__free(dev, t->constant, (size_t)gpunn__count(t, 1) * sizeof *t->constant);
-    gpunn__device_free(dev, t->data, t->capacity);
-    gpunn__free(dev, t, sizeof *t);
-}
-
-/* Frees a model that is closed, and has neither optimizers nor loaders any more. */
-static void gpunn__model_release(gpunn_model *model)
-{
-    if (!model->closed || model->optimizers || model->loaders) return;
-    gpunn_device *dev = model->dev;
-    gpunn_model **link = &dev->models;
-    while (*link != model) link = &(*link)->next;
-    *link = model->next;
-    gpunn__invalidate(model);
-    for (int i = 0; i < model->tensor_count; i++) gpunn__tensor_free(dev, model->tensors[i]);
-    gpunn__free(dev, model->tensors, (size_t)model->tensor_capacity * sizeof *model->tensors);
-    for (int key = 0; key < 2; key++)
-        gpunn__free(dev, model->index[key].chains, model->index[key].capacity * sizeof *model->index[key].chains);
-    gpunn__device_free(dev, model->arena, model->arena_bytes);
-    gpunn__device_free(dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
-    gpunn__device_free(dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
-    gpunn__device_free(dev, model->half, (size_t)model->half_capacity * 2);
-    gpunn__free_text(dev, model->spec.name);
-    gpunn__free(dev, model->spec.outputs, (size_t)model->spec.output_capacity * sizeof *model->spec.outputs);
-    gpunn__free(dev, model, sizeof *model);
-    gpunn__device_release(dev);
-}
-
-GPUNN_API void gpunn_model_destroy(gpunn_model *model)
-{
-    if (model == NULL || model->closed) return;
-    model->closed = true;
-    if (model->optimizers || model->loaders)
-        gpunn__warn(model->dev, "gpunn_model_destroy: the model has optimizers or loaders, and is freed with the last of them");
-    gpunn__model_release(model);
-}
-
-/* ==== what the op tables say ========================================================================================== */
-typedef struct gpunn__op_info {
-    const char *name;
-    int         arity, attribute_count; /* of elementwise ops; arity 0: another op */
-    const char *attribute[2];
-    float       attribute_default[2];
-    const char *derivative[3];               /* elementwise: its text, NULL beyond the operands */
-    int         reads, reads_out, gradients; /* other ops */
-} gpunn__op_info;
-
-/* clang-format off */
-static const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT] = {
-    {"none", 0, 0, {NULL, NULL}, {0, 0}, {NULL, NULL, NULL}, 0, 0, 0},
-#define K(number) number##f
-#define GPUNN__X(ENUM, name, f, dx) {#name, 1, 0, {NULL, NULL}, {0, 0}, {#dx, NULL, NULL}, 0, 0, 0},
-    GPUNN_UNARY_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr, value, f, dx) {#name, 1, 1, {#attr, NULL}, {value, 0}, {#dx, NULL, NULL}, 0, 0, 0},
-    GPUNN_UNARY1_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr1, value1, attr2, value2, f, dx) \
-    {#name, 1, 2, {#attr1, #attr2}, {value1, value2}, {#dx, NULL, NULL}, 0, 0, 0},
-    GPUNN_UNARY2_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, f, da, db) {#name, 2, 0, {NULL, NULL}, {0, 0}, {#da, #db, NULL}, 0, 0, 0},
-    GPUNN_BINARY_OPS(GPUNN__X) GPUNN_LOSS_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr, value, f, da, db) {#name, 2, 1, {#attr, NULL}, {value, 0}, {#da, #db, NULL}, 0, 0, 0},
-    GPUNN_LOSS1_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, f, da, db, dc) {#name, 3, 0, {NULL, NULL}, {0, 0}, {#da, #db, #dc}, 0, 0, 0},
-    GPUNN_TERNARY_OPS(GPUNN__X)
-#undef GPUNN__X
-#undef K
-#define GPUNN__X(ENUM, name, reads, reads_out, backward) \
-    {#name, 0, 0, {NULL, NULL}, {0, 0}, {NULL, NULL, NULL}, reads, reads_out, backward},
-    GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
-#undef GPUNN__X
-};
-/* clang-format on */
-
-GPUNN_API const char *gpunn_op_name(gpunn_op op)
-{
-    return gpunn__op_infos[(unsigned)op < GPUNN_OP_COUNT ? op : GPUNN_OP_NONE].name;
-}
-
-GPUNN__PRIVATE bool gpunn__op_elementwise(gpunn_op op)
-{
-    return gpunn__op_infos[op].arity > 0;
-}
-
-/* The convolutions stand side by side in GPUNN_OTHER_OPS: of 1, 2 and 3 axes, then the transposed ones. */
-GPUNN__INLINE bool gpunn__is_convolution(gpunn_op op)
-{
-    return op >= GPUNN_OP_CONV1D && op <= GPUNN_OP_CONV_TRANSPOSE3D;
-}
-
-GPUNN__INLINE bool gpunn__is_transposed(gpunn_op op)
-{
-    return op >= GPUNN_OP_CONV_TRANSPOSE1D && op <= GPUNN_OP_CONV_TRANSPOSE3D;
-}
-
-GPUNN__INLINE int gpunn__conv_axes(gpunn_op op)
-{
-    return (int)(op - GPUNN_OP_CONV1D) % 3 + 1;
-}
-
-/* Operands of an elementwise op. */
-GPUNN__PRIVATE int gpunn__op_arity(gpunn_op op)
-{
-    return gpunn__op_infos[op].arity;
-}
-
-GPUNN__PRIVATE int gpunn__op_attribute_count(gpunn_op op)
-{
-    return gpunn__op_infos[op].attribute_count;
-}
-
-GPUNN__PRIVATE float gpunn__op_attribute_default(gpunn_op op, int i)
-{
-    return gpunn__op_infos[op].attribute_default[i];
-}
-
-/* Whether the backward pass can give operand i a gradient (if it is F32). */
-GPUNN__PRIVATE bool gpunn__op_has_gradient(gpunn_op op, int i)
-{
-    const gpunn__op_info *info = &gpunn__op_infos[op];
-    if (info->arity == 0) return info->gradients < 0 || (i < 31 && (info->gradients >> i & 1) != 0);
-    return i < info->arity && strcmp(info->derivative[i], "0") != 0;
-}
-
-/* Whether a derivative of an elementwise op mentions the one-letter name. */
-GPUNN__PRIVATE bool gpunn__op_mentions(const gpunn__op_info *info, char name)
-{
-    for (int i = 0; i < info->arity; ++i) {
-        char before = ' ';
-        for (const char *s = info->derivative[i]; *s; before = *s++)
-            if (*s == name && !isalnum((unsigned char)before) && before != '_' && !isalnum((unsigned char)s[1]) && s[1] != '_')
-                return true;
-    }
-    return false;
-}
-
-/* Whether the backward pass reads operand i, and the result. */
-GPUNN__PRIVATE bool gpunn__op_reads_input(gpunn_op op, int i)
-{
-    const gpunn__op_info *info = &gpunn__op_infos[op];
-    return info->arity == 0 ? (info->reads >> (i < 31 ? i : 31) & 1) != 0
-                            : i < info->arity && gpunn__op_mentions(info, info->arity == 1 ? 'x' : "abc"[i]);
-}
-
-GPUNN__PRIVATE bool gpunn__op_reads_output(gpunn_op op)
-{
-    const gpunn__op_info *info = &gpunn__op_infos[op];
-    return info->arity == 0 ? info->reads_out != 0 : gpunn__op_mentions(info, 'y');
-}
-static bool gpunn__is_max_pool(gpunn_op op)
-{
-    return op == GPUNN_OP_MAX_POOL2D || op == GPUNN_OP_MAX_POOL3D || op == GPUNN_OP_ADAPTIVE_MAX_POOL2D ||
-           op == GPUNN_OP_ADAPTIVE_MAX_POOL3D;
-}
-
-static bool gpunn__is_adaptive_pool(gpunn_op op)
-{
-    return op == GPUNN_OP_ADAPTIVE_MAX_POOL2D || op == GPUNN_OP_ADAPTIVE_MAX_POOL3D || op == GPUNN_OP_ADAPTIVE_AVG_POOL2D ||
-           op == GPUNN_OP_ADAPTIVE_AVG_POOL3D;
-}
-
-static bool gpunn__is_pool(gpunn_op op)
-{
-    return gpunn__is_max_pool(op) || gpunn__is_adaptive_pool(op) || op == GPUNN_OP_AVG_POOL2D || op == GPUNN_OP_AVG_POOL3D;
 }
 
 /* ==== >>math ========================================================================================================== *
@@ -3253,6 +2799,141 @@ static float gpunn__float_of_half(uint16_t half)
 #pragma GCC push_options
 #pragma GCC optimize("O1")
 #endif
+
+/* ==== >>tables ======================================================================================================== *
+ * What the tables of ops say. */
+typedef struct gpunn__op_info {
+    const char *name;
+    int         arity, attribute_count; /* of elementwise ops; arity 0: another op */
+    const char *attribute[2];
+    float       attribute_default[2];
+    const char *derivative[3];               /* elementwise: its text, NULL beyond the operands */
+    int         reads, reads_out, gradients; /* other ops */
+} gpunn__op_info;
+
+/* clang-format off */
+static const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT] = {
+    {"none", 0, 0, {NULL, NULL}, {0, 0}, {NULL, NULL, NULL}, 0, 0, 0},
+#define K(number) number##f
+#define GPUNN__X(ENUM, name, f, dx) {#name, 1, 0, {NULL, NULL}, {0, 0}, {#dx, NULL, NULL}, 0, 0, 0},
+    GPUNN_UNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr, value, f, dx) {#name, 1, 1, {#attr, NULL}, {value, 0}, {#dx, NULL, NULL}, 0, 0, 0},
+    GPUNN_UNARY1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr1, value1, attr2, value2, f, dx) \
+    {#name, 1, 2, {#attr1, #attr2}, {value1, value2}, {#dx, NULL, NULL}, 0, 0, 0},
+    GPUNN_UNARY2_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, f, da, db) {#name, 2, 0, {NULL, NULL}, {0, 0}, {#da, #db, NULL}, 0, 0, 0},
+    GPUNN_BINARY_OPS(GPUNN__X) GPUNN_LOSS_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr, value, f, da, db) {#name, 2, 1, {#attr, NULL}, {value, 0}, {#da, #db, NULL}, 0, 0, 0},
+    GPUNN_LOSS1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, f, da, db, dc) {#name, 3, 0, {NULL, NULL}, {0, 0}, {#da, #db, #dc}, 0, 0, 0},
+    GPUNN_TERNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+#undef K
+#define GPUNN__X(ENUM, name, reads, reads_out, backward) \
+    {#name, 0, 0, {NULL, NULL}, {0, 0}, {NULL, NULL, NULL}, reads, reads_out, backward},
+    GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
+#undef GPUNN__X
+};
+/* clang-format on */
+
+GPUNN_API const char *gpunn_op_name(gpunn_op op)
+{
+    return gpunn__op_infos[(unsigned)op < GPUNN_OP_COUNT ? op : GPUNN_OP_NONE].name;
+}
+
+GPUNN__PRIVATE bool gpunn__op_elementwise(gpunn_op op)
+{
+    return gpunn__op_infos[op].arity > 0;
+}
+
+/* The convolutions stand side by side in GPUNN_OTHER_OPS: of 1, 2 and 3 axes, then the transposed ones. */
+GPUNN__INLINE bool gpunn__is_convolution(gpunn_op op)
+{
+    return op >= GPUNN_OP_CONV1D && op <= GPUNN_OP_CONV_TRANSPOSE3D;
+}
+
+GPUNN__INLINE bool gpunn__is_transposed(gpunn_op op)
+{
+    return op >= GPUNN_OP_CONV_TRANSPOSE1D && op <= GPUNN_OP_CONV_TRANSPOSE3D;
+}
+
+GPUNN__INLINE int gpunn__conv_axes(gpunn_op op)
+{
+    return (int)(op - GPUNN_OP_CONV1D) % 3 + 1;
+}
+
+/* Operands of an elementwise op. */
+GPUNN__PRIVATE int gpunn__op_arity(gpunn_op op)
+{
+    return gpunn__op_infos[op].arity;
+}
+
+GPUNN__PRIVATE int gpunn__op_attribute_count(gpunn_op op)
+{
+    return gpunn__op_infos[op].attribute_count;
+}
+
+GPUNN__PRIVATE float gpunn__op_attribute_default(gpunn_op op, int i)
+{
+    return gpunn__op_infos[op].attribute_default[i];
+}
+
+/* Whether the backward pass can give operand i a gradient (if it is F32). */
+GPUNN__PRIVATE bool gpunn__op_has_gradient(gpunn_op op, int i)
+{
+    const gpunn__op_info *info = &gpunn__op_infos[op];
+    if (info->arity == 0) return info->gradients < 0 || (i < 31 && (info->gradients >> i & 1) != 0);
+    return i < info->arity && strcmp(info->derivative[i], "0") != 0;
+}
+
+/* Whether a derivative of an elementwise op mentions the one-letter name. */
+GPUNN__PRIVATE bool gpunn__op_mentions(const gpunn__op_info *info, char name)
+{
+    for (int i = 0; i < info->arity; ++i) {
+        char before = ' ';
+        for (const char *s = info->derivative[i]; *s; before = *s++)
+            if (*s == name && !isalnum((unsigned char)before) && before != '_' && !isalnum((unsigned char)s[1]) && s[1] != '_')
+                return true;
+    }
+    return false;
+}
+
+/* Whether the backward pass reads operand i, and the result. */
+GPUNN__PRIVATE bool gpunn__op_reads_input(gpunn_op op, int i)
+{
+    const gpunn__op_info *info = &gpunn__op_infos[op];
+    return info->arity == 0 ? (info->reads >> (i < 31 ? i : 31) & 1) != 0
+                            : i < info->arity && gpunn__op_mentions(info, info->arity == 1 ? 'x' : "abc"[i]);
+}
+
+GPUNN__PRIVATE bool gpunn__op_reads_output(gpunn_op op)
+{
+    const gpunn__op_info *info = &gpunn__op_infos[op];
+    return info->arity == 0 ? info->reads_out != 0 : gpunn__op_mentions(info, 'y');
+}
+static bool gpunn__is_max_pool(gpunn_op op)
+{
+    return op == GPUNN_OP_MAX_POOL2D || op == GPUNN_OP_MAX_POOL3D || op == GPUNN_OP_ADAPTIVE_MAX_POOL2D ||
+           op == GPUNN_OP_ADAPTIVE_MAX_POOL3D;
+}
+
+static bool gpunn__is_adaptive_pool(gpunn_op op)
+{
+    return op == GPUNN_OP_ADAPTIVE_MAX_POOL2D || op == GPUNN_OP_ADAPTIVE_MAX_POOL3D || op == GPUNN_OP_ADAPTIVE_AVG_POOL2D ||
+           op == GPUNN_OP_ADAPTIVE_AVG_POOL3D;
+}
+
+static bool gpunn__is_pool(gpunn_op op)
+{
+    return gpunn__is_max_pool(op) || gpunn__is_adaptive_pool(op) || op == GPUNN_OP_AVG_POOL2D || op == GPUNN_OP_AVG_POOL3D;
+}
+
 /* ==== >>shapes ======================================================================================================== *
  * A dimension -k is k times the batch, which only the run knows: rules compare such dimensions with each other, never with
  * numbers. */
@@ -3343,6 +3024,390 @@ static int64_t gpunn__windows(int64_t size, int64_t kernel, int64_t stride, int6
     if (room < 0) return 0;
     int64_t count = room / stride + 1;
     return ceil_mode && (count - 1) * stride >= size + padding ? count - 1 : count;
+}
+
+/* ==== >>device ======================================================================================================== */
+/* The one symbol of gpunn_cuda.cu. Weak: NULL where the companion is not linked. */
+#if defined(GPUNN_CUDA)
+extern const gpunn_backend gpunn_cuda_backend;
+#define GPUNN__CUDA_BACKEND (&gpunn_cuda_backend)
+#elif defined(__GNUC__) && !defined(_WIN32)
+extern const gpunn_backend gpunn_cuda_backend __attribute__((weak));
+#define GPUNN__CUDA_BACKEND (&gpunn_cuda_backend)
+#else
+#define GPUNN__CUDA_BACKEND ((const gpunn_backend *)NULL)
+#endif
+
+GPUNN_API int gpunn_cuda_device_count(void)
+{
+    const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
+    return cuda && cuda->abi == GPUNN_BACKEND_ABI ? cuda->device_count() : 0;
+}
+
+/* A device of that backend; NULL: message says why. */
+static gpunn_device *gpunn__device_on(const gpunn_backend *backend, const gpunn_device_args *args, char *message, size_t size)
+{
+    if (backend->abi != GPUNN_BACKEND_ABI) {
+        (void)snprintf(message, size, "the backend has ABI %d, this gpunn.h has %d; take both files from one version",
+                       backend->abi, GPUNN_BACKEND_ABI);
+        return NULL;
+    }
+    gpunn_device *dev = (gpunn_device *)args->realloc_fn(args->user, NULL, 0, sizeof *dev);
+    if (dev == NULL) {
+        (void)snprintf(message, size, "out of host memory");
+        return NULL;
+    }
+    memset(dev, 0, sizeof *dev);
+    dev->args = *args;
+    dev->backend = backend;
+    dev->context = backend->open(&dev->args, message, size);
+    if (dev->context == NULL) {
+        gpunn__free(dev, dev, sizeof *dev);
+        return NULL;
+    }
+    backend->info(dev->context, &dev->info);
+    return dev;
+}
+
+GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
+{
+    const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
+    char                 message[GPUNN__ERROR_SIZE - 32] = "out of host memory";
+    if (args.threads < 0 || args.index < 0)
+        return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
+                                "gpunn_device_open: threads is %d and index %d; neither may be negative", args.threads,
+                                args.index);
+    if ((int)args.type < GPUNN_DEVICE_AUTO || args.type > GPUNN_DEVICE_CUDA)
+        return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
+                                "gpunn_device_open: type %d is none; use GPUNN_DEVICE_AUTO, _CPU or _CUDA", (int)args.type);
+    if (args.type == GPUNN_DEVICE_CUDA && cuda == NULL && args.backend == NULL)
+        return GPUNN__FAIL_NULL(
+            NULL, GPUNN_ERR_DEVICE,
+            "gpunn_device_open: this program was linked without gpunn_cuda.cu; add it to the compile line, or "
+            "ask for GPUNN_DEVICE_AUTO to use the CPU");
+    if (args.realloc_fn == NULL) args.realloc_fn = gpunn__system_realloc;
+    gpunn_device *dev = NULL;
+    if (args.backend)
+        dev = gpunn__device_on(args.backend, &args, message, sizeof message);
+    else if (cuda && args.type != GPUNN_DEVICE_CPU)
+        dev = gpunn__device_on(cuda, &args, message, sizeof message);
+    if (dev == NULL && args.backend == NULL && args.type != GPUNN_DEVICE_CUDA) {
+        char why[GPUNN__ERROR_SIZE];
+        (void)snprintf(why, sizeof why, "gpunn computes on the CPU: %s", message);
+        if (cuda && args.type == GPUNN_DEVICE_AUTO && args.log_fn) args.log_fn(args.user, GPUNN_LOG_INFO, why);
+        dev = gpunn__device_on(gpunn__cpu_backend(), &args, message, sizeof message);
+    }
+    if (dev == NULL) (void)gpunn__fail(NULL, GPUNN_ERR_DEVICE, "gpunn_device_open: %s", message);
+    return dev;
+}
+
+GPUNN_API void gpunn_device_report(void (*write)(void *user, const char *text), void *user)
+{
+    const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
+    if (write == NULL) return;
+    if (cuda && cuda->abi == GPUNN_BACKEND_ABI)
+        cuda->report(write, user);
+    else
+        write(user, cuda ? "gpunn_cuda.cu is of another version than gpunn.h; take both files from one\n"
+                         : "this program was linked without gpunn_cuda.cu; to use a GPU: "
+                           "nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app\n");
+}
+
+static void gpunn__warn(gpunn_device *dev, const char *text)
+{
+    if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
+}
+
+/* Frees a device that is closed, and has no models any more. */
+static void gpunn__device_release(gpunn_device *dev)
+{
+    if (!dev->closed || dev->models) return;
+    dev->backend->close(dev->context);
+    gpunn__free(dev, dev->customs, (size_t)dev->custom_count * sizeof *dev->customs);
+    gpunn__free(dev, dev, sizeof *dev);
+}
+
+GPUNN_API void gpunn_device_close(gpunn_device *dev)
+{
+    if (dev == NULL || dev->closed) return;
+    dev->closed = true;
+    if (dev->models) gpunn__warn(dev, "gpunn_device_close: the device has models, and is freed with the last of them");
+    gpunn__device_release(dev);
+}
+
+GPUNN_API gpunn_device_type gpunn_device_get_type(const gpunn_device *dev)
+{
+    return dev ? dev->info.type : GPUNN_DEVICE_AUTO;
+}
+
+GPUNN_API const char *gpunn_device_name(const gpunn_device *dev)
+{
+    return dev ? dev->info.name : "";
+}
+
+GPUNN_API int gpunn_device_threads(const gpunn_device *dev)
+{
+    return dev ? dev->info.threads : 0;
+}
+
+GPUNN_API size_t gpunn_memory_allocated(const gpunn_device *dev)
+{
+    return dev ? dev->allocated : 0;
+}
+
+GPUNN_API size_t gpunn_memory_peak(const gpunn_device *dev)
+{
+    return dev ? dev->peak : 0;
+}
+
+GPUNN_API size_t gpunn_memory_reserved(const gpunn_device *dev)
+{
+    size_t now = gpunn_memory_allocated(dev), peak;
+    if (dev && dev->backend->reserved) dev->backend->reserved(dev->context, &now, &peak);
+    return now;
+}
+
+GPUNN_API size_t gpunn_memory_reserved_peak(const gpunn_device *dev)
+{
+    size_t now, peak = gpunn_memory_peak(dev);
+    if (dev && dev->backend->reserved) dev->backend->reserved(dev->context, &now, &peak);
+    return peak;
+}
+
+GPUNN_API void gpunn_empty_cache(gpunn_device *dev)
+{
+    if (dev == NULL) return;
+    for (gpunn_model *model = dev->models; model; model = model->next) {
+        gpunn__invalidate(model);
+        gpunn__device_free(dev, model->arena, model->arena_bytes);
+        model->arena = NULL;
+        model->arena_bytes = 0;
+    }
+    if (dev->backend->trim) dev->backend->trim(dev->context);
+}
+
+#define GPUNN__BAD_VALUE                                                                                            \
+    "the %s is %s at training step %llu, which changed no weight: check the data, lower the learning rate or clip " \
+    "gradients; in the model, look for a division by 0 or a log of 0"
+static GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what);
+
+GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev)
+{
+    if (dev == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_synchronize: the device is NULL");
+    gpunn_status status = dev->backend->synchronize(dev->context);
+    if (status != GPUNN_OK) return gpunn__backend_fail(dev, "gpunn_synchronize", status);
+    if (dev->backend->execute == NULL) return GPUNN_OK;
+    gpunn_run run; /* without work: only what is known of earlier ones */
+    memset(&run, 0, sizeof run);
+    return gpunn__execute(dev, &run, "gpunn_synchronize");
+}
+
+static gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, gpunn_status status)
+{
+    char   shapes[256] = "";
+    size_t used = 0;
+    for (int i = 0; i < step->input_count && used + 1 < sizeof shapes; i++) {
+        const gpunn_value *in = &step->in[i];
+        if (in->dtype == GPUNN_DTYPE_DEFAULT) continue;
+        for (int axis = -1; axis <= in->rank && used + 1 < sizeof shapes; axis++) {
+            int n;
+            if (axis < 0)
+                n = snprintf(shapes + used, sizeof shapes - used, "%s%s [", used ? ", " : "", gpunn_dtype_name(in->dtype));
+            else if (axis == in->rank)
+                n = snprintf(shapes + used, sizeof shapes - used, "]");
+            else
+                n = snprintf(shapes + used, sizeof shapes - used, "%s%lld", axis ? ", " : "", (long long)in->dim[axis]);
+            used += n > 0 ? (size_t)n : 0;
+        }
+    }
+    return gpunn__fail(dev, status, "%s%s%s%s: %s (operands %s)", gpunn_op_name(step->op), step->name[0] ? " '" : "", step->name,
+                       step->name[0] ? "'" : "", dev->backend->error(dev->context), shapes);
+}
+
+/* What a float or double is that is not finite; NULL: it is. By its bits, and where it lies in memory, as -ffast-math lets
+ * compilers take all numbers for finite. */
+static const char *gpunn__not_finite(const void *value, size_t size)
+{
+    uint64_t bits, infinite = size == sizeof(double) ? UINT64_C(0x7ff) << 52 : UINT64_C(0xff) << 23;
+    uint32_t narrow;
+    if (size == sizeof(double)) {
+        memcpy(&bits, value, sizeof bits);
+        bits &= UINT64_MAX >> 1;
+    } else {
+        memcpy(&narrow, value, sizeof narrow);
+        bits = narrow & UINT32_MAX >> 1;
+    }
+    return bits < infinite ? NULL : bits == infinite ? "infinite" : "NaN";
+}
+
+static GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
+{
+    gpunn_status status = dev->backend->execute(dev->context, run);
+    if (status != GPUNN_OK)
+        return run->failed ? gpunn__step_fail(dev, run->failed, status) : gpunn__backend_fail(dev, what, status);
+    if (run->bad_step == 0) return GPUNN_OK;
+    return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, run->bad_norm ? "norm of the gradients" : "loss",
+                       gpunn__not_finite(&run->bad_value, sizeof run->bad_value), (unsigned long long)run->bad_step);
+}
+
+/* ==== >>model ========================================================================================================= */
+/* A GPU that has products in F16 alone computes F32 instead of BF16: F16 would want a loss scale, for which nobody has asked. */
+static bool gpunn__lacks_precision(const gpunn_model *model)
+{
+    return model->precision == GPUNN_PRECISION_BF16 && model->dev->info.half && !model->dev->info.bf16;
+}
+
+static gpunn_precision gpunn__precision_of(const gpunn_model *model)
+{
+    return gpunn__lacks_precision(model) ? GPUNN_PRECISION_F32 : model->precision;
+}
+
+/* Once the model is on its device. */
+static void gpunn__tell_precision(const gpunn_model *model)
+{
+    const gpunn_device *dev = model->dev;
+    char                text[GPUNN__ERROR_SIZE];
+    if (!gpunn__lacks_precision(model) || dev->args.log_fn == NULL) return;
+    (void)snprintf(text, sizeof text,
+                   "%s has no products in BF16: this model computes in F32; GPUNN_PRECISION_F16 would compute in 16 bits",
+                   dev->info.name);
+    dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
+}
+
+GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args)
+{
+    if (dev == NULL) { /* keeps the sentence of a gpunn_device_open that failed before */
+        if (gpunn_last_status(NULL) == GPUNN_OK)
+            (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_create: the device is NULL");
+        return NULL;
+    }
+    gpunn_model *model = (gpunn_model *)gpunn__calloc(dev, sizeof *model);
+    if (model == NULL) return NULL;
+    if ((int)args.precision < GPUNN_PRECISION_F32 || args.precision > GPUNN_PRECISION_F16) {
+        gpunn__free(dev, model, sizeof *model);
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_ARGUMENT,
+                                "gpunn_model_create: precision %d is none; use GPUNN_PRECISION_F32, _TF32, _BF16 or _F16",
+                                (int)args.precision);
+    }
+    model->dev = dev;
+    model->precision = args.precision;
+    model->tensor_limit = GPUNN__MOST_TENSORS;
+    model->state.seed = dev->args.seed;
+    model->state.weights_version = 1;
+    model->next = dev->models;
+    dev->models = model;
+    gpunn__tell_precision(model);
+    return model;
+}
+
+/* ---- what tensors are found by ---- */
+static const char *gpunn__key_of(const gpunn_tensor *t, gpunn__key key)
+{
+    return key == GPUNN__BY_NAME ? t->name : t->layer;
+}
+
+static uint32_t gpunn__hash(const char *text)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (const char *c = text; *c; c++) hash = (hash ^ (unsigned char)*c) * 16777619u;
+    return hash;
+}
+
+/* What points to the tensor of that name or layer, or would; NULL: the table has no room yet. */
+static gpunn_tensor **gpunn__index_link(gpunn_model *model, gpunn__key key, const char *text)
+{
+    gpunn__index  *index = &model->index[key];
+    gpunn_tensor **link = index->capacity ? &index->chains[gpunn__hash(text) & (index->capacity - 1)] : NULL;
+    while (link && *link && strcmp(gpunn__key_of(*link, key), text) != 0) link = &(*link)->next[key];
+    return link;
+}
+
+static gpunn_tensor *gpunn__index_find(gpunn_model *model, gpunn__key key, const char *text)
+{
+    gpunn_tensor **link = gpunn__index_link(model, key, text);
+    return link ? *link : NULL;
+}
+
+/* Room for one more; false after an error. */
+static bool gpunn__index_grow(gpunn_model *model, gpunn__key key)
+{
+    gpunn__index *index = &model->index[key], old = *index;
+    if (old.count < old.capacity) return true;
+    size_t         capacity = old.capacity ? 2 * old.capacity : 32;
+    gpunn_tensor **chains = (gpunn_tensor **)gpunn__calloc(model->dev, capacity * sizeof(gpunn_tensor *));
+    if (chains == NULL) return false;
+    index->chains = chains;
+    index->capacity = capacity;
+    for (size_t i = 0; i < old.capacity; i++)
+        for (gpunn_tensor *t = old.chains[i], *next; t; t = next) {
+            gpunn_tensor **first = &chains[gpunn__hash(gpunn__key_of(t, key)) & (capacity - 1)];
+            next = t->next[key];
+            t->next[key] = *first;
+            *first = t;
+        }
+    gpunn__free(model->dev, old.chains, old.capacity * sizeof(gpunn_tensor *));
+    return true;
+}
+
+/* Puts t there, for which there is room; of a layer's tensors the first stays. */
+static void gpunn__index_add(gpunn_tensor *t, gpunn__key key)
+{
+    gpunn_tensor **link = gpunn__index_link(t->model, key, gpunn__key_of(t, key));
+    if (*link) return;
+    *link = t;
+    t->next[key] = NULL;
+    t->model->index[key].count++;
+}
+
+static void gpunn__index_remove(gpunn_tensor *t, gpunn__key key)
+{
+    const char    *text = gpunn__key_of(t, key);
+    gpunn_tensor **link = text ? gpunn__index_link(t->model, key, text) : NULL;
+    if (link == NULL || *link != t) return;
+    *link = t->next[key];
+    t->model->index[key].count--;
+}
+
+static void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
+{
+    gpunn__free_text(dev, t->name);
+    gpunn__free_text(dev, t->layer);
+    gpunn__free(dev, t->inputs, (size_t)t->input_count * sizeof *t->inputs);
+    if (t->constant) gpunn__free(dev, t->constant, (size_t)gpunn__count(t, 1) * sizeof *t->constant);
+    gpunn__device_free(dev, t->data, t->capacity);
+    gpunn__free(dev, t, sizeof *t);
+}
+
+/* Frees a model that is closed, and has neither optimizers nor loaders any more. */
+static void gpunn__model_release(gpunn_model *model)
+{
+    if (!model->closed || model->optimizers || model->loaders) return;
+    gpunn_device *dev = model->dev;
+    gpunn_model **link = &dev->models;
+    while (*link != model) link = &(*link)->next;
+    *link = model->next;
+    gpunn__invalidate(model);
+    for (int i = 0; i < model->tensor_count; i++) gpunn__tensor_free(dev, model->tensors[i]);
+    gpunn__free(dev, model->tensors, (size_t)model->tensor_capacity * sizeof *model->tensors);
+    for (int key = 0; key < 2; key++)
+        gpunn__free(dev, model->index[key].chains, model->index[key].capacity * sizeof *model->index[key].chains);
+    gpunn__device_free(dev, model->arena, model->arena_bytes);
+    gpunn__device_free(dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
+    gpunn__device_free(dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
+    gpunn__device_free(dev, model->half, (size_t)model->half_capacity * 2);
+    gpunn__free_text(dev, model->spec.name);
+    gpunn__free(dev, model->spec.outputs, (size_t)model->spec.output_capacity * sizeof *model->spec.outputs);
+    gpunn__free(dev, model, sizeof *model);
+    gpunn__device_release(dev);
+}
+
+GPUNN_API void gpunn_model_destroy(gpunn_model *model)
+{
+    if (model == NULL || model->closed) return;
+    model->closed = true;
+    if (model->optimizers || model->loaders)
+        gpunn__warn(model->dev, "gpunn_model_destroy: the model has optimizers or loaders, and is freed with the last of them");
+    gpunn__model_release(model);
 }
 
 /* ==== >>arguments ===================================================================================================== *
@@ -3951,6 +4016,589 @@ static const gpunn__told *gpunn__told_of(gpunn_op op)
     return &nothing;
 }
 
+/* ==== >>json ========================================================================================================== *
+ * Reads a JSON text in place: piece by piece, or all of it into a list of items. */
+typedef struct gpunn__slice {
+    char  *at; /* a zero follows it, and may occur inside */
+    size_t length;
+} gpunn__slice;
+
+typedef struct gpunn__json {
+    char       *at, *end; /* strings are unescaped where they stand */
+    bool        python;   /* strings may stand in ' ' too */
+    const char *problem;  /* NULL: none so far */
+    int         line;     /* line ends passed */
+    const char *line_start;
+} gpunn__json;
+
+static gpunn__json gpunn__json_of(char *text, size_t length, bool python)
+{
+    gpunn__json json = {text, text + length, python, NULL, 0, text};
+    return json;
+}
+
+/* Keeps the first problem; nothing matches after it. */
+static bool gpunn__json_fail(gpunn__json *j, const char *problem)
+{
+    if (j->problem == NULL) j->problem = problem;
+    j->end = j->at;
+    return false;
+}
+
+static bool gpunn__json_peek(gpunn__json *j, char c)
+{
+    for (; j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r'); j->at++)
+        if (*j->at == '\n') {
+            j->line++;
+            j->line_start = j->at + 1;
+        }
+    return j->at < j->end && *j->at == c;
+}
+
+static bool gpunn__json_take(gpunn__json *j, char c)
+{
+    if (!gpunn__json_peek(j, c)) return false;
+    j->at++;
+    return true;
+}
+
+static bool gpunn__json_expect(gpunn__json *j, char c, const char *problem)
+{
+    return gpunn__json_take(j, c) || gpunn__json_fail(j, problem);
+}
+
+/* Bytes of the UTF-8 character at s; 0: malformed. */
+static size_t gpunn__utf8_size(const char *s, size_t left)
+{
+    unsigned char c = (unsigned char)*s, d = left > 1 ? (unsigned char)s[1] : 0;
+    size_t        size = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
+    if (size > left) return 0;
+    for (size_t i = 1; i < size; i++)
+        if (((unsigned char)s[i] & 0xC0) != 0x80) return 0;
+    bool overlong = (c == 0xE0 && d < 0xA0) || (c == 0xF0 && d < 0x90),
+         outside = (c == 0xED && d > 0x9F) || (c == 0xF4 && d > 0x8F);
+    return overlong || outside ? 0 : size;
+}
+
+static char *gpunn__utf8_put(char *to, uint32_t c)
+{
+    if (c < 0x80) {
+        *to++ = (char)c;
+        return to;
+    }
+    if (c < 0x800)
+        *to++ = (char)(0xC0 | c >> 6);
+    else {
+        if (c < 0x10000)
+            *to++ = (char)(0xE0 | c >> 12);
+        else {
+            *to++ = (char)(0xF0 | c >> 18);
+            *to++ = (char)(0x80 | (c >> 12 & 63));
+        }
+        *to++ = (char)(0x80 | (c >> 6 & 63));
+    }
+    *to++ = (char)(0x80 | (c & 63));
+    return to;
+}
+
+/* The four hexadecimal digits of \uXXXX; UINT32_MAX: they are not there. */
+static uint32_t gpunn__json_hex(gpunn__json *j)
+{
+    uint32_t value = 0;
+    if (j->end - j->at < 4) return UINT32_MAX;
+    for (int i = 0; i < 4; i++) {
+        static const char digits[] = "0123456789abcdef0123456789ABCDEF";
+        char              c = *j->at++;
+        const char       *digit = c ? strchr(digits, c) : NULL;
+        if (digit == NULL) return UINT32_MAX;
+        value = value << 4 | (uint32_t)((digit - digits) & 15);
+    }
+    return value;
+}
+
+static bool gpunn__json_escape(gpunn__json *j, char **to)
+{
+    static const char from_[] = "\"\\/bfnrt", to_[] = "\"\\/\b\f\n\r\t";
+    char              c = j->at < j->end ? *j->at++ : 0;
+    const char       *plain = c ? strchr(from_, c) : NULL;
+    if (plain) {
+        *(*to)++ = to_[plain - from_];
+        return true;
+    }
+    uint32_t code = c == 'u' ? gpunn__json_hex(j) : UINT32_MAX;
+    if (code >= 0xD800 && code < 0xDC00 && j->end - j->at >= 2 && j->at[0] == '\\' && j->at[1] == 'u') { /* a surrogate pair */
+        j->at += 2;
+        uint32_t low = gpunn__json_hex(j);
+        code = low >= 0xDC00 && low < 0xE000 ? 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00) : UINT32_MAX;
+    }
+    if (code == UINT32_MAX || (code >= 0xD800 && code < 0xE000)) return gpunn__json_fail(j, "has a wrong escape in a string");
+    *to = gpunn__utf8_put(*to, code);
+    return true;
+}
+
+static bool gpunn__json_string(gpunn__json *j, gpunn__slice *text)
+{
+    char quote = j->python && gpunn__json_peek(j, '\'') ? '\'' : '"';
+    if (!gpunn__json_expect(j, quote, "lacks a string")) return false;
+    char *to = j->at;
+    text->at = to;
+    while (j->at < j->end && *j->at != quote) {
+        if (*j->at == '\\') {
+            j->at++;
+            if (!gpunn__json_escape(j, &to)) return false;
+            continue;
+        }
+        size_t size = gpunn__utf8_size(j->at, (size_t)(j->end - j->at));
+        if (size == 0 || (unsigned char)*j->at < 0x20) return gpunn__json_fail(j, "has a string that is not UTF-8 text");
+        while (size--) *to++ = *j->at++;
+    }
+    if (j->at == j->end) return gpunn__json_fail(j, "has a string without end");
+    j->at++;
+    *to = 0;
+    text->length = (size_t)(to - text->at);
+    return true;
+}
+
+static bool gpunn__json_integer(gpunn__json *j, int64_t *value)
+{
+    bool    negative = gpunn__json_take(j, '-');
+    char   *first = j->at;
+    int64_t sum = 0; /* negative all along: INT64_MIN has no positive counterpart */
+    for (; j->at < j->end && *j->at >= '0' && *j->at <= '9'; j->at++) {
+        int digit = *j->at - '0';
+        if (sum < (INT64_MIN + digit) / 10) return gpunn__json_fail(j, "has a number that is too large");
+        sum = sum * 10 - digit;
+    }
+    if (j->at == first || (*first == '0' && j->at - first > 1) || (!negative && sum == INT64_MIN) ||
+        (j->at < j->end && (*j->at == '.' || *j->at == 'e' || *j->at == 'E')))
+        return gpunn__json_fail(j, "lacks an integer where one belongs");
+    *value = negative ? sum : -sum;
+    return true;
+}
+
+/* The integer that is the whole text. */
+static bool gpunn__slice_integer(const gpunn__slice *text, int64_t *value)
+{
+    gpunn__json j = gpunn__json_of(text->at, text->length, false);
+    return gpunn__json_integer(&j, value) && j.at == j.end;
+}
+
+/* A number of JSON: its text. */
+static bool gpunn__json_number(gpunn__json *j, gpunn__slice *text)
+{
+    text->at = j->at;
+    (void)gpunn__json_take(j, '-');
+    for (int part = 0; part < 3; part++) { /* digits, fraction, exponent */
+        if (part == 1 && (j->at == j->end || *j->at != '.')) continue;
+        if (part == 2 && (j->at == j->end || (*j->at != 'e' && *j->at != 'E'))) break;
+        j->at += part > 0;
+        if (part == 2 && j->at < j->end && (*j->at == '-' || *j->at == '+')) j->at++;
+        const char *first = j->at;
+        while (j->at < j->end && *j->at >= '0' && *j->at <= '9') j->at++;
+        if (j->at == first || (part == 0 && *first == '0' && j->at - first > 1))
+            return gpunn__json_fail(j, "lacks a digit or has a needless 0 in a number");
+    }
+    text->length = (size_t)(j->at - text->at);
+    return true;
+}
+
+/* The double nearest to a number's text, in every locale: without its point, which moves into the exponent. False: too long. */
+static bool gpunn__json_double(const gpunn__slice *text, double *value)
+{
+    char    plain[1024];
+    size_t  used = 0, at = 0;
+    int64_t exponent = 0;
+    bool    fraction = false;
+    if (text->length > sizeof plain - 32) return false;
+    for (; at < text->length && text->at[at] != 'e' && text->at[at] != 'E'; at++) {
+        exponent -= fraction;
+        if (text->at[at] == '.')
+            fraction = true;
+        else
+            plain[used++] = text->at[at];
+    }
+    if (at < text->length) {
+        bool negative = text->at[++at] == '-';
+        if (negative || text->at[at] == '+') at++;
+        int64_t given = 0;
+        for (; at < text->length; at++)
+            if (given < 100000) given = 10 * given + (text->at[at] - '0');
+        exponent += negative ? -given : given;
+    }
+    (void)snprintf(plain + used, sizeof plain - used, "e%lld", (long long)exponent);
+    *value = strtod(plain, NULL);
+    return true;
+}
+
+/* A whole text as items in the order in which they stand: a list is followed by what is in it, an object by keys and values. */
+typedef enum gpunn__item_kind {
+    GPUNN__J_NULL,
+    GPUNN__J_FALSE,
+    GPUNN__J_TRUE,
+    GPUNN__J_NUMBER,
+    GPUNN__J_STRING,
+    GPUNN__J_LIST,
+    GPUNN__J_OBJECT
+} gpunn__item_kind;
+typedef struct gpunn__item {
+    gpunn__slice     text; /* of numbers and strings */
+    gpunn__item_kind kind;
+    int              next; /* the item behind it and all that is in it */
+    int              line, column;
+    bool             read; /* somebody knows it */
+} gpunn__item;
+
+typedef struct gpunn__items {
+    gpunn__item *at;
+    int          count, capacity;
+} gpunn__items;
+
+enum { GPUNN__JSON_DEPTH = 64 };
+
+/* False with j->problem NULL: out of memory. */
+static bool gpunn__json_item(gpunn_device *dev, gpunn__json *j, gpunn__items *items, int depth)
+{
+    static const char *const words[] = {"null", "false", "true"};
+    gpunn__item             *item = (gpunn__item *)gpunn__grow(dev, items->at, items->count, &items->capacity, sizeof *item);
+    if (item == NULL) return false;
+    int index = items->count++;
+    items->at = item;
+    item += index;
+    memset(item, 0, sizeof *item);
+    (void)gpunn__json_peek(j, 0);
+    item->line = j->line + 1;
+    item->column = (int)(j->at - j->line_start) + 1;
+    bool object = gpunn__json_peek(j, '{'), ok;
+    if (object || gpunn__json_peek(j, '[')) {
+        item->kind = object ? GPUNN__J_OBJECT : GPUNN__J_LIST;
+        if (depth == GPUNN__JSON_DEPTH) return gpunn__json_fail(j, "is nested deeper than 64");
+        char close = object ? '}' : ']';
+        j->at++;
+        if (!gpunn__json_take(j, close)) {
+            do {
+                if (object && !gpunn__json_peek(j, '"')) return gpunn__json_fail(j, "lacks a key in double quotes");
+                if (object && !(gpunn__json_item(dev, j, items, depth + 1) && gpunn__json_expect(j, ':', "lacks a colon")))
+                    return false;
+                if (!gpunn__json_item(dev, j, items, depth + 1)) return false;
+            } while (gpunn__json_take(j, ','));
+            if (!gpunn__json_expect(j, close, object ? "lacks a comma or }" : "lacks a comma or ]")) return false;
+        }
+        items->at[index].next = items->count;
+        return true;
+    }
+    item->next = items->count;
+    if (gpunn__json_peek(j, '"')) {
+        item->kind = GPUNN__J_STRING;
+        ok = gpunn__json_string(j, &item->text);
+    } else if (j->at < j->end && (*j->at == '-' || (*j->at >= '0' && *j->at <= '9'))) {
+        item->kind = GPUNN__J_NUMBER;
+        ok = gpunn__json_number(j, &item->text);
+    } else {
+        int word = 2;
+        while (word >= 0 &&
+               ((size_t)(j->end - j->at) < strlen(words[word]) || memcmp(j->at, words[word], strlen(words[word])) != 0))
+            word--;
+        item->kind = (gpunn__item_kind)word; /* they stand in the order of the kinds */
+        if (word < 0) return gpunn__json_fail(j, j->at == j->end ? "ends too early" : "lacks a value");
+        j->at += strlen(words[word]);
+        ok = true;
+    }
+    return ok;
+}
+
+static bool gpunn__slice_is(const gpunn__slice *text, const char *word)
+{
+    return text->length == strlen(word) && memcmp(text->at, word, text->length) == 0;
+}
+
+/* A name out of a file as messages can show it: not too long, no control characters. */
+static const char *gpunn__printable(const gpunn__slice *text, char out[128])
+{
+    size_t n = 0;
+    while (n < text->length) {
+        size_t size = gpunn__utf8_size(text->at + n, text->length - n);
+        if (size == 0 || n + size > 120) break;
+        for (; size; size--, n++) out[n] = (unsigned char)text->at[n] < 0x20 || text->at[n] == 0x7f ? '?' : text->at[n];
+    }
+    strcpy(out + n, n < text->length ? "..." : "");
+    return out;
+}
+
+/* ==== >>text =============================================================================================================== *
+ * The canonical text says what a model computes and nothing else; the generator makes the same one, so its SHA-256 tells a kernel
+ * file whose model it is for, and a node's line which kernel fits it. */
+enum { GPUNN__TEXT_SIZE = 512 }; /* of a node's line */
+static const char *const gpunn__precision_names[] = {"f32", "tf32", "bf16", "f16"};
+
+/* A text of limited size: what does not fit is left out, and the end is always there. */
+typedef struct gpunn__line {
+    char  *at;
+    size_t size, used;
+} gpunn__line;
+
+static void gpunn__put(gpunn__line *text, const char *format, ...) GPUNN__PRINTF(2, 3);
+static void gpunn__put(gpunn__line *text, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    int length = vsnprintf(text->at + text->used, text->size - text->used, format, list);
+    va_end(list);
+    size_t room = text->size - text->used - 1;
+    text->used += (size_t)length < room ? (size_t)length : room;
+}
+
+/* With a point in every locale. Nine digits tell every float. */
+static void gpunn__put_float(gpunn__line *text, float value, int digits)
+{
+    char printed[48], plain[48];
+    int  used = 0;
+    (void)snprintf(printed, sizeof printed, "%.*g", digits, (double)value);
+    for (const char *c = printed; *c; c++)
+        if (isalnum((unsigned char)*c) || *c == '-' || *c == '+')
+            plain[used++] = *c;
+        else if (used == 0 || plain[used - 1] != '.')
+            plain[used++] = '.';
+    plain[used] = 0;
+    gpunn__put(text, "%s", plain);
+}
+
+/* A float as JSON has it, in as few digits as tell it; JSON knows no infinity. */
+static void gpunn__put_number(gpunn__line *text, float value)
+{
+    const char *quote = isfinite(value) ? "" : "\"";
+    size_t      used = text->used;
+    for (int digits = 6; digits <= 9; digits++) {
+        double back = 0;
+        text->used = used;
+        gpunn__put(text, "%s", quote);
+        gpunn__slice number = {text->at + text->used, 0};
+        gpunn__put_float(text, value, digits);
+        number.length = (size_t)(text->at + text->used - number.at);
+        if (!isfinite(value) || (gpunn__json_double(&number, &back) && (float)back == value)) break;
+    }
+    gpunn__put(text, "%s", quote);
+}
+
+static void gpunn__put_dims(gpunn__line *text, const gpunn_tensor *t)
+{
+    for (int i = 0; i < t->rank; i++) {
+        if (i) gpunn__put(text, ",");
+        if (t->dim[i] < -1) gpunn__put(text, "%lld", -(long long)t->dim[i]);
+        if (t->dim[i] < 0)
+            gpunn__put(text, "N");
+        else
+            gpunn__put(text, "%lld", (long long)t->dim[i]);
+    }
+}
+
+static bool gpunn__all_equal(const int *values, int count)
+{
+    for (int i = 1; i < count; i++)
+        if (values[i] != values[0]) return false;
+    return true;
+}
+
+/* An attribute's value: 1,2 in the canonical text, [1, 2] in JSON. */
+static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const gpunn__told *a, bool json)
+{
+    const char     *from = (const char *)&t->attr + a->member, *between = json ? ", " : ",", *quote = json ? "\"" : "";
+    const bool     *flag = (const bool *)from;
+    const int      *ints = (const int *)(const void *)from;
+    const int64_t  *wide = (const int64_t *)(const void *)from;
+    const uint32_t *bits = (const uint32_t *)(const void *)from;
+    int             count = t->inputs[0]->rank;
+    bool            list = a->kind >= GPUNN__A_ORDER && a->kind <= GPUNN__A_AXES;
+    if (a->kind == GPUNN__A_WINDOW) {
+        count -= 2;
+        list = !gpunn__all_equal(ints, count);
+        if (json && !list) count = 1;
+    }
+    if (json && list) gpunn__put(text, "[");
+    switch (a->kind) {
+    case GPUNN__A_BOOL:
+    case GPUNN__A_NOT: {
+        bool set = *flag != (a->kind == GPUNN__A_NOT);
+        gpunn__put(text, "%s", json ? (set ? "true" : "false") : set ? "1" : "0");
+        break;
+    }
+    case GPUNN__A_INT: gpunn__put(text, "%d", *ints); break;
+    case GPUNN__A_LAST: gpunn__put(text, "%d", t->rank - *ints); break;
+    case GPUNN__A_INT64:
+    case GPUNN__A_ROW: gpunn__put(text, "%lld", (long long)*wide); break;
+    case GPUNN__A_FLOAT:
+        if (json)
+            gpunn__put_number(text, *(const float *)(const void *)from);
+        else
+            gpunn__put_float(text, *(const float *)(const void *)from, 9);
+        break;
+    case GPUNN__A_WINDOW:
+    case GPUNN__A_ORDER:
+        for (int i = 0; i < count; i++) gpunn__put(text, "%s%d", i ? between : "", ints[i]);
+        break;
+    case GPUNN__A_SIZES:
+        for (int i = 0; i < count; i++) gpunn__put(text, "%s%lld", i ? between : "", (long long)wide[i]);
+        break;
+    case GPUNN__A_AXES:
+        for (int i = 0, found = 0; i < count; i++)
+            if (*bits >> i & 1) gpunn__put(text, "%s%d", found++ ? between : "", i);
+        break;
+    case GPUNN__A_CUSTOM: gpunn__put(text, "%s", (*(const gpunn_custom_op *const *)(const void *)from)->name); break;
+    case GPUNN__A_NUMBERS:
+        for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) {
+            gpunn__put(text, "%s", i ? between : "");
+            gpunn__put_float(text, ((const float *)(const void *)from)[i], 9);
+        }
+        break;
+    case GPUNN__A_REDUCTION:
+    case GPUNN__A_CLASS_REDUCTION:
+    case GPUNN__A_GRID_MODE:
+    case GPUNN__A_GRID_PADDING:
+    case GPUNN__A_INTERPOLATE_MODE:
+    case GPUNN__A_PAD_MODE:
+        gpunn__put(text, "%s%s%s", quote, gpunn__choices[(int)a->kind - (int)GPUNN__A_REDUCTION + 1].words[*ints], quote);
+        break;
+    case GPUNN__A_RATIOS:
+        for (int i = 0; i < t->rank - 2; i++) {
+            gpunn__put(text, "%s", i ? between : "");
+            gpunn__put_float(text, ((const float *)(const void *)from)[i], 9);
+        }
+        break;
+    }
+    if (json && list) gpunn__put(text, "]");
+}
+
+GPUNN__PRIVATE void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size)
+{
+    gpunn__line text = {out, size, 0};
+    gpunn__put(&text, "%s [", gpunn_dtype_name(t->dtype));
+    gpunn__put_dims(&text, t);
+    gpunn__put(&text, "]");
+}
+
+GPUNN__PRIVATE void gpunn__node_text(const gpunn_tensor *t, char *out, size_t size)
+{
+    static const char *const kinds[] = {"", "input", "parameter", "buffer", "constant"};
+    gpunn__line              text = {out, size, 0};
+    gpunn__put(&text, "%s", t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : kinds[t->kind]);
+    for (int i = 0; i < gpunn__op_attribute_count(t->op); i++) {
+        gpunn__put(&text, " %s=", gpunn__op_infos[t->op].attribute[i]);
+        gpunn__put_float(&text, t->attr.value[i], 9);
+    }
+    for (const gpunn__told *a = gpunn__told_of(t->op); a->name; a++) {
+        gpunn__put(&text, " %s=", a->name);
+        gpunn__put_attribute(&text, t, a, false);
+    }
+    gpunn__put(&text, " ");
+    gpunn__external_text(t, out + text.used, size - text.used);
+}
+
+/* The canonical text of the first `count` tensors, piece by piece. */
+static void gpunn__model_text(const gpunn_model *model, int count, void (*write)(void *user, const char *piece, size_t length),
+                              void *user)
+{
+    char        line[GPUNN__TEXT_SIZE];
+    gpunn__line text = {line, sizeof line, 0};
+    gpunn__put(&text, "gpunn 1 %s\n", gpunn__precision_names[model->precision]);
+    write(user, line, text.used);
+    for (int i = 0; i < count; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        gpunn__node_text(t, line, sizeof line);
+        write(user, line, strlen(line));
+        if (t->kind == GPUNN__VALUE) write(user, " <-", 3);
+        for (int k = 0; k < t->input_count; k++) {
+            text.used = 0;
+            if (t->inputs[k])
+                gpunn__put(&text, " %d", t->inputs[k]->id);
+            else
+                gpunn__put(&text, " -");
+            write(user, line, text.used);
+        }
+        write(user, "\n", 1);
+    }
+}
+
+/* ---- SHA-256 (FIPS 180-4) -------------------------------------------------------------------------------------------- */
+typedef struct gpunn__sha256 {
+    uint32_t      state[8];
+    uint64_t      bytes;
+    unsigned char block[64];
+} gpunn__sha256;
+
+static const uint32_t gpunn__sha256_start[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                                0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+
+static uint32_t gpunn__rotate_right(uint32_t x, int count)
+{
+    return x >> count | x << (32 - count);
+}
+
+static void gpunn__sha256_block(gpunn__sha256 *sha)
+{
+    static const uint32_t k[64] = {
+        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01,
+        0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc,
+        0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147,
+        0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+        0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08,
+        0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208,
+        0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+    uint32_t w[64], v[8];
+    for (int i = 0; i < 16; i++)
+        w[i] = (uint32_t)sha->block[4 * i] << 24 | (uint32_t)sha->block[4 * i + 1] << 16 | (uint32_t)sha->block[4 * i + 2] << 8 |
+               sha->block[4 * i + 3];
+    for (int i = 16; i < 64; i++) {
+        uint32_t a = w[i - 15], b = w[i - 2];
+        w[i] = w[i - 16] + w[i - 7] + (gpunn__rotate_right(a, 7) ^ gpunn__rotate_right(a, 18) ^ a >> 3) +
+               (gpunn__rotate_right(b, 17) ^ gpunn__rotate_right(b, 19) ^ b >> 10);
+    }
+    memcpy(v, sha->state, sizeof v);
+    for (int i = 0; i < 64; i++) {
+        uint32_t a = v[0], e = v[4];
+        uint32_t t1 = v[7] + (gpunn__rotate_right(e, 6) ^ gpunn__rotate_right(e, 11) ^ gpunn__rotate_right(e, 25)) +
+                      ((e & v[5]) ^ (~e & v[6])) + k[i] + w[i];
+        uint32_t t2 = (gpunn__rotate_right(a, 2) ^ gpunn__rotate_right(a, 13) ^ gpunn__rotate_right(a, 22)) +
+                      ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
+        memmove(v + 1, v, 7 * sizeof *v);
+        v[4] += t1;
+        v[0] = t1 + t2;
+    }
+    for (int i = 0; i < 8; i++) sha->state[i] += v[i];
+}
+
+static void gpunn__sha256_add(void *user, const char *piece, size_t length)
+{
+    gpunn__sha256 *sha = (gpunn__sha256 *)user;
+    for (size_t i = 0; i < length; i++) {
+        sha->block[sha->bytes++ % 64] = (unsigned char)piece[i];
+        if (sha->bytes % 64 == 0) gpunn__sha256_block(sha);
+    }
+}
+
+static void gpunn__sha256_begin(gpunn__sha256 *sha)
+{
+    memcpy(sha->state, gpunn__sha256_start, sizeof sha->state);
+    sha->bytes = 0;
+}
+
+static void gpunn__sha256_end(gpunn__sha256 *sha, char hex[65])
+{
+    uint64_t bits = sha->bytes * 8;
+    char     length[8];
+    gpunn__sha256_add(sha, "\x80", 1);
+    while (sha->bytes % 64 != 56) gpunn__sha256_add(sha, "", 1);
+    for (int i = 0; i < 8; i++) length[i] = (char)(unsigned char)(bits >> (56 - 8 * i));
+    gpunn__sha256_add(sha, length, sizeof length);
+    for (int i = 0; i < 8; i++) (void)snprintf(hex + 8 * i, 9, "%08x", (unsigned)sha->state[i]);
+}
+
+GPUNN__PRIVATE void gpunn__model_sha256(const gpunn_model *model, int count, char hex[65])
+{
+    gpunn__sha256 sha;
+    gpunn__sha256_begin(&sha);
+    gpunn__model_text(model, count, gpunn__sha256_add, &sha);
+    gpunn__sha256_end(&sha, hex);
+}
+
 /* ==== >>graph ========================================================================================================= *
  * Every builder is a gpunn__call: it checks its operands, appends parameters and nodes, and after a failure takes away whatever
  * it has appended, also when another builder inside it failed. */
@@ -4430,6 +5078,17 @@ static gpunn_attributes gpunn__no_attributes(void)
     return attr;
 }
 
+GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "cast", NULL, x, false)) return NULL;
+    if (dtype != GPUNN_F32 && dtype != GPUNN_I64 && dtype != GPUNN_I32 && dtype != GPUNN_U8 && dtype != GPUNN_BOOL)
+        return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "to %s is not possible; use f32, i64, i32, u8 or bool",
+                             gpunn_dtype_name(dtype));
+    if (dtype == x->dtype) return x;
+    return gpunn__node(&call, GPUNN_OP_CAST, NULL, &x, 1, dtype, x->rank, x->dim);
+}
+
 static gpunn_tensor *gpunn__map_node(gpunn_op op, gpunn_tensor *const *operands, float attribute1, float attribute2)
 {
     int         arity = gpunn__op_arity(op), rank = 0;
@@ -4491,6 +5150,501 @@ GPUNN_BINARY_OPS(GPUNN__X)
 GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__X
 
+/* ==== >>expr ========================================================================================================== *
+ * gpunn_expr: a recursive descent over
+ *     formula    = {name "=" choice ";"} choice
+ *     choice     = any ["if" any "else" choice]
+ *     any        = all {"or" all}
+ *     all        = inverse {"and" inverse}
+ *     inverse    = "not" inverse | comparison
+ *     comparison = sum {("<" | "<=" | ">" | ">=" | "==" | "!=") sum}
+ *     sum        = product {("+" | "-") product}
+ *     product    = sign {("*" | "/") sign}
+ *     sign       = "-" sign | (number | name | name "(" choice {"," choice} ")" | "(" choice ")") ["**" sign]
+ * that appends nodes as it goes. Numbers are folded; one that meets a tensor becomes an attribute where that changes no bit, and
+ * a scalar constant elsewhere. */
+enum { GPUNN__EXPR_LENGTH = 4096, GPUNN__EXPR_DEPTH = 64, GPUNN__EXPR_ARGS = 8, GPUNN__EXPR_NAMES = 64 };
+
+typedef struct gpunn__term {
+    gpunn_tensor *tensor; /* NULL: the number */
+    double        number;
+} gpunn__term;
+
+typedef struct gpunn__formula {
+    gpunn__call call;
+    const char *text, *at;
+    int         depth, name_count;
+    struct {
+        const char *text;
+        size_t      length;
+        gpunn__term term;
+    } names[GPUNN__EXPR_NAMES]; /* of two equal ones the later counts */
+} gpunn__formula;
+
+/* The first `length` bytes of a text, as far as they fit, without control characters. */
+static void gpunn__expr_quote(char *out, size_t size, const char *text, size_t length)
+{
+    size_t n = 0;
+    for (; n + 1 < size && n < length && text[n]; n++) out[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7f ? '?' : text[n];
+    out[n] = 0;
+}
+
+/* Records an error at a place of the text; false. word: what stands there, for messages. */
+static bool gpunn__expr_fail(const gpunn__formula *f, const char *at, const char *what, const char *word, size_t length)
+{
+    char text[200], shown[64];
+    gpunn__expr_quote(text, sizeof text, f->text, SIZE_MAX);
+    gpunn__expr_quote(shown, sizeof shown, word, length);
+    (void)gpunn__refuse(&f->call, GPUNN_ERR_ARGUMENT, "%s%s%s%s at character %d of \"%s\"", what, shown[0] ? " '" : "", shown,
+                        shown[0] ? "'" : "", (int)(at - f->text) + 1, text);
+    return false;
+}
+
+static char gpunn__expr_peek(gpunn__formula *f)
+{
+    while (*f->at == ' ' || *f->at == '\t' || *f->at == '\n' || *f->at == '\r') f->at++;
+    return *f->at;
+}
+
+static bool gpunn__expr_take(gpunn__formula *f, char symbol)
+{
+    if (gpunn__expr_peek(f) != symbol) return false;
+    f->at++;
+    return true;
+}
+
+static bool gpunn__expr_expect(gpunn__formula *f, char symbol, const char *what)
+{
+    return gpunn__expr_take(f, symbol) || gpunn__expr_fail(f, f->at, what, f->at, 0);
+}
+
+static bool gpunn__expr_float(const gpunn__formula *f, double number, float *result)
+{
+    *result = (float)number;
+    return fabs(number) <= (double)FLT_MAX ||
+           gpunn__expr_fail(f, f->at, "the number before this place is not finite as a float", "", 0);
+}
+
+/* The term as a tensor: numbers become scalar constants, equal ones of one expression the same. */
+static gpunn_tensor *gpunn__expr_tensor(gpunn__formula *f, const gpunn__term *term)
+{
+    float        value;
+    gpunn_model *model = f->call.model;
+    if (term->tensor) return term->tensor;
+    if (!gpunn__expr_float(f, term->number, &value)) return NULL;
+    for (int i = f->call.mark; i < model->tensor_count; i++)
+        if (model->tensors[i]->kind == GPUNN__CONSTANT && memcmp(model->tensors[i]->constant, &value, sizeof value) == 0)
+            return model->tensors[i];
+    gpunn_shape scalar = {{0}};
+    return gpunn_constant(model, scalar, &value);
+}
+
+static bool gpunn__expr_apply(gpunn__formula *f, gpunn_op op, const gpunn__term *operands, float attribute1, float attribute2,
+                              gpunn__term *result)
+{
+    gpunn_tensor *tensors[3];
+    for (int i = 0; i < gpunn__op_arity(op); i++)
+        if ((tensors[i] = gpunn__expr_tensor(f, &operands[i])) == NULL) return false;
+    result->tensor = gpunn__map_node(op, tensors, attribute1, attribute2);
+    return result->tensor != NULL;
+}
+
+/* The value of an op of two numbers; false: only a node computes it. */
+static bool gpunn__expr_fold2(gpunn_op op, double a, double b, double *result)
+{
+    switch ((int)op) {
+    case GPUNN_OP_ADD: *result = a + b; break;
+    case GPUNN_OP_SUB: *result = a - b; break;
+    case GPUNN_OP_MUL: *result = a * b; break;
+    case GPUNN_OP_DIV: *result = a / b; break;
+    case GPUNN_OP_POW: *result = pow(a, b); break;
+    case GPUNN_OP_MAXIMUM: *result = a > b ? a : b; break;
+    case GPUNN_OP_MINIMUM: *result = a < b ? a : b; break;
+    case GPUNN_OP_LT: *result = a < b; break;
+    case GPUNN_OP_LE: *result = a <= b; break;
+    case GPUNN_OP_GT: *result = a > b; break;
+    case GPUNN_OP_GE: *result = a >= b; break;
+    case GPUNN_OP_EQ: *result = a == b; break;
+    case GPUNN_OP_NE: *result = a != b; break;
+    default: return false;
+    }
+    return true;
+}
+
+static bool gpunn__expr_fold1(gpunn_op op, double x, double *result)
+{
+    switch ((int)op) {
+    case GPUNN_OP_ABS: *result = fabs(x); break;
+    case GPUNN_OP_EXP: *result = exp(x); break;
+    case GPUNN_OP_LOG: *result = log(x); break;
+    case GPUNN_OP_SQRT: *result = sqrt(x); break;
+    case GPUNN_OP_TANH: *result = tanh(x); break;
+    default: return false;
+    }
+    return true;
+}
+
+/* result = a op b. */
+static bool gpunn__expr_binary(gpunn__formula *f, gpunn_op op, gpunn__term a, gpunn__term b, gpunn__term *result)
+{
+    gpunn__term operands[2];
+    operands[0] = a;
+    operands[1] = b;
+    result->tensor = NULL;
+    if (a.tensor == NULL && b.tensor == NULL && gpunn__expr_fold2(op, a.number, b.number, &result->number)) return true;
+    if (a.tensor && b.tensor) return gpunn__expr_apply(f, op, operands, 0, 0, result);
+    float number, one_over;
+    if (!gpunn__expr_float(f, a.tensor ? b.number : a.number, &number)) return false;
+    one_over = 1 / number;
+    int exponent;
+    switch ((int)op) {
+    case GPUNN_OP_SUB: /* a - 2 = a + -2; 2 - b = -b + 2 */
+        if (b.tensor && !gpunn__expr_apply(f, GPUNN_OP_NEG, &b, 0, 0, &operands[1])) return false;
+        if (a.tensor) number = -number;
+        return gpunn__expr_apply(f, GPUNN_OP_ADD_SCALAR, &operands[b.tensor ? 1 : 0], number, 0, result);
+    case GPUNN_OP_ADD: return gpunn__expr_apply(f, GPUNN_OP_ADD_SCALAR, a.tensor ? &a : &b, number, 0, result);
+    case GPUNN_OP_MUL: return gpunn__expr_apply(f, GPUNN_OP_MUL_SCALAR, a.tensor ? &a : &b, number, 0, result);
+    case GPUNN_OP_DIV: /* by a power of two whose inverse is exact too */
+        if (a.tensor && fabsf(frexpf(number, &exponent)) == 0.5f && fabsf(one_over) >= FLT_MIN && fabsf(one_over) <= FLT_MAX)
+            return gpunn__expr_apply(f, GPUNN_OP_MUL_SCALAR, &a, one_over, 0, result);
+        if (b.tensor && number == 1) return gpunn__expr_apply(f, GPUNN_OP_RECIPROCAL, &b, 0, 0, result);
+        break;
+    case GPUNN_OP_POW:
+        if (a.tensor && number == 2) return gpunn__expr_apply(f, GPUNN_OP_SQUARE, &a, 0, 0, result);
+        if (a.tensor) return gpunn__expr_apply(f, GPUNN_OP_POW_SCALAR, &a, number, 0, result);
+        break;
+    default: break;
+    }
+    return gpunn__expr_apply(f, op, operands, 0, 0, result);
+}
+
+static bool gpunn__expr_choice(gpunn__formula *f, gpunn__term *result);
+
+/* A decimal number, whatever the locale. */
+static bool gpunn__expr_number(gpunn__formula *f, double *result)
+{
+    const char *start = f->at;
+    double      mantissa = 0;
+    int         digits = 0, scale = 0, exponent = 0;
+    bool        point = false;
+    for (; isdigit((unsigned char)*f->at) || (*f->at == '.' && !point); f->at++) {
+        if (*f->at == '.') {
+            point = true;
+            continue;
+        }
+        digits++;
+        mantissa = 10 * mantissa + (*f->at - '0');
+        scale -= point;
+    }
+    if (digits && (*f->at == 'e' || *f->at == 'E')) {
+        const char *mark = f->at++;
+        bool        negative = *f->at == '-';
+        if (*f->at == '-' || *f->at == '+') f->at++;
+        if (!isdigit((unsigned char)*f->at)) return gpunn__expr_fail(f, mark, "the exponent has no digits", "", 0);
+        for (; isdigit((unsigned char)*f->at); f->at++)
+            if (exponent < 10000) exponent = 10 * exponent + (*f->at - '0');
+        scale += negative ? -exponent : exponent;
+    }
+    if (digits == 0 || digits > 300 || isalnum((unsigned char)*f->at) || *f->at == '_' || *f->at == '.')
+        return gpunn__expr_fail(f, start, "no number", start, (size_t)(f->at - start) + (*f->at != 0));
+    /* In two steps, since 10^-scale alone may leave the range. */
+    *result = scale < 0 ? mantissa / pow(10, -scale / 2) / pow(10, -scale - -scale / 2) : mantissa * pow(10, scale);
+    if (fabs(*result) <= (double)FLT_MAX) return true;
+    return gpunn__expr_fail(f, start, "too large a number", start, (size_t)(f->at - start));
+}
+
+/* name ( ... ): the op's operands, then its attributes as numbers, which may be left out. */
+static bool gpunn__expr_function(gpunn__formula *f, const char *name, size_t length, gpunn__term *result)
+{
+    gpunn__term terms[5];
+    int         count = 0, op = GPUNN_OP_COUNT - 1;
+    bool        all_numbers = true;
+    if (length == 3 && memcmp(name, "max", 3) == 0)
+        op = GPUNN_OP_MAXIMUM;
+    else if (length == 3 && memcmp(name, "min", 3) == 0)
+        op = GPUNN_OP_MINIMUM;
+    else if (length == 1 && *name == 'K')
+        op = GPUNN_OP_NONE;
+    else
+        while (op > 0 && !(gpunn__op_arity((gpunn_op)op) > 0 && strlen(gpunn_op_name((gpunn_op)op)) == length &&
+                           memcmp(gpunn_op_name((gpunn_op)op), name, length) == 0))
+            op--;
+    if (op == GPUNN_OP_NONE && !(length == 1 && *name == 'K')) return gpunn__expr_fail(f, name, "unknown function", name, length);
+    f->at++; /* the parenthesis */
+    int arity = op == GPUNN_OP_NONE ? 1 : gpunn__op_arity((gpunn_op)op), most = arity + gpunn__op_attribute_count((gpunn_op)op);
+    if (gpunn__expr_peek(f) != ')') do {
+            (void)gpunn__expr_peek(f);
+            const char *at = f->at;
+            if (count == most) return gpunn__expr_fail(f, at, "too many arguments for", name, length);
+            if (!gpunn__expr_choice(f, &terms[count])) return false;
+            if ((count >= arity || op == GPUNN_OP_NONE) && terms[count].tensor)
+                return gpunn__expr_fail(f, at, "a number is needed here, an attribute of", name, length);
+            all_numbers = all_numbers && terms[count].tensor == NULL;
+            count++;
+        } while (gpunn__expr_take(f, ','));
+    if (!gpunn__expr_expect(f, ')', "')' or ',' is missing")) return false;
+    if (count < arity) return gpunn__expr_fail(f, name, "too few arguments for", name, length);
+    if (op == GPUNN_OP_NONE) {
+        *result = terms[0];
+        return true;
+    }
+    if (most == 2 && arity == 2) return gpunn__expr_binary(f, (gpunn_op)op, terms[0], terms[1], result);
+    result->tensor = NULL;
+    if (most == 1 && all_numbers && gpunn__expr_fold1((gpunn_op)op, terms[0].number, &result->number)) return true;
+    float attribute[2];
+    for (int i = 0; i < 2; i++) {
+        attribute[i] = gpunn__op_attribute_default((gpunn_op)op, i);
+        if (arity + i < count && !gpunn__expr_float(f, terms[arity + i].number, &attribute[i])) return false;
+    }
+    return gpunn__expr_apply(f, (gpunn_op)op, terms, attribute[0], attribute[1], result);
+}
+
+/* The length of the name at a place. */
+static size_t gpunn__expr_name_length(const char *at)
+{
+    size_t length = 0;
+    if (!isdigit((unsigned char)*at))
+        while (isalnum((unsigned char)at[length]) || at[length] == '_') length++;
+    return length;
+}
+
+static bool gpunn__expr_name(gpunn__formula *f, gpunn__term *result)
+{
+    const char *name = f->at;
+    size_t      length = gpunn__expr_name_length(name);
+    f->at += length;
+    if (gpunn__expr_peek(f) == '(') return gpunn__expr_function(f, name, length, result);
+    for (int i = f->name_count - 1; i >= 0; i--)
+        if (f->names[i].length == length && memcmp(f->names[i].text, name, length) == 0) {
+            *result = f->names[i].term;
+            return true;
+        }
+    return gpunn__expr_fail(f, name, "unknown name", name, length);
+}
+
+static bool gpunn__expr_add_name(gpunn__formula *f, const char *name, size_t length, gpunn__term term)
+{
+    if (f->name_count == GPUNN__EXPR_NAMES) return gpunn__expr_fail(f, f->at, "more than 64 names", "", 0);
+    f->names[f->name_count].text = name;
+    f->names[f->name_count].length = length;
+    f->names[f->name_count++].term = term;
+    return true;
+}
+
+/* Whether a word stands here; takes it. */
+static bool gpunn__expr_take_word(gpunn__formula *f, const char *word)
+{
+    (void)gpunn__expr_peek(f);
+    size_t length = gpunn__expr_name_length(f->at);
+    if (length != strlen(word) || memcmp(f->at, word, length) != 0) return false;
+    f->at += length;
+    return true;
+}
+
+static bool gpunn__expr_deeper(gpunn__formula *f)
+{
+    if (f->depth == GPUNN__EXPR_DEPTH) return gpunn__expr_fail(f, f->at, "nesting deeper than 64", "", 0);
+    f->depth++;
+    return true;
+}
+
+static bool gpunn__expr_sign(gpunn__formula *f, gpunn__term *result)
+{
+    char        first = gpunn__expr_peek(f);
+    gpunn__term operand;
+    bool        ok;
+    if (!gpunn__expr_deeper(f)) return false;
+    if (first == '-') {
+        f->at++;
+        ok = gpunn__expr_sign(f, &operand);
+        result->tensor = NULL;
+        if (ok && operand.tensor)
+            ok = gpunn__expr_apply(f, GPUNN_OP_NEG, &operand, 0, 0, result);
+        else if (ok)
+            result->number = -operand.number;
+        f->depth--;
+        return ok;
+    }
+    if (first == '(') {
+        f->at++;
+        ok = gpunn__expr_choice(f, result) && gpunn__expr_expect(f, ')', "')' is missing");
+    } else if (isdigit((unsigned char)first) || first == '.') {
+        result->tensor = NULL;
+        ok = gpunn__expr_number(f, &result->number);
+    } else if (isalpha((unsigned char)first) || first == '_')
+        ok = gpunn__expr_name(f, result);
+    else
+        ok = gpunn__expr_fail(f, f->at, first ? "unexpected" : "something is missing", f->at, first != 0);
+    if (ok && gpunn__expr_peek(f) == '*' && f->at[1] == '*') {
+        f->at += 2;
+        ok = gpunn__expr_sign(f, &operand) && gpunn__expr_binary(f, GPUNN_OP_POW, *result, operand, result);
+    }
+    f->depth--;
+    return ok;
+}
+
+static bool gpunn__expr_product(gpunn__formula *f, gpunn__term *result)
+{
+    if (!gpunn__expr_sign(f, result)) return false;
+    for (;;) {
+        gpunn__term right;
+        bool        times = gpunn__expr_take(f, '*');
+        if (!times && !gpunn__expr_take(f, '/')) return true;
+        if (!gpunn__expr_sign(f, &right) || !gpunn__expr_binary(f, times ? GPUNN_OP_MUL : GPUNN_OP_DIV, *result, right, result))
+            return false;
+    }
+}
+
+static bool gpunn__expr_sum(gpunn__formula *f, gpunn__term *result)
+{
+    if (!gpunn__expr_product(f, result)) return false;
+    for (;;) {
+        gpunn__term right;
+        bool        plus = gpunn__expr_take(f, '+');
+        if (!plus && !gpunn__expr_take(f, '-')) return true;
+        if (!gpunn__expr_product(f, &right) || !gpunn__expr_binary(f, plus ? GPUNN_OP_ADD : GPUNN_OP_SUB, *result, right, result))
+            return false;
+    }
+}
+
+/* The comparison that stands here, taken, or GPUNN_OP_NONE. */
+static gpunn_op gpunn__expr_compares(gpunn__formula *f)
+{
+    char first = gpunn__expr_peek(f), second = first ? f->at[1] : (char)0;
+    bool equal = second == '=';
+    if (first != '<' && first != '>' && !(equal && (first == '=' || first == '!'))) return GPUNN_OP_NONE;
+    f->at += equal ? 2 : 1;
+    if (first == '<') return equal ? GPUNN_OP_LE : GPUNN_OP_LT;
+    if (first == '>') return equal ? GPUNN_OP_GE : GPUNN_OP_GT;
+    return first == '=' ? GPUNN_OP_EQ : GPUNN_OP_NE;
+}
+
+/* result = yes where the condition is not 0, else no. */
+static bool gpunn__expr_where(gpunn__formula *f, gpunn__term condition, gpunn__term yes, gpunn__term no, gpunn__term *result)
+{
+    gpunn__term operands[3];
+    operands[0] = condition;
+    operands[1] = yes;
+    operands[2] = no;
+    if (condition.tensor || yes.tensor || no.tensor) return gpunn__expr_apply(f, GPUNN_OP_WHERE, operands, 0, 0, result);
+    *result = condition.number != 0 ? yes : no;
+    return true;
+}
+
+static bool gpunn__expr_comparison(gpunn__formula *f, gpunn__term *result)
+{
+    gpunn__term left, right, holds;
+    gpunn_op    op;
+    if (!gpunn__expr_sum(f, &left)) return false;
+    *result = left;
+    for (bool first = true; (op = gpunn__expr_compares(f)) != GPUNN_OP_NONE; left = right, first = false) {
+        if (!gpunn__expr_sum(f, &right) || !gpunn__expr_binary(f, op, left, right, &holds)) return false;
+        if (first)
+            *result = holds;
+        else if (!gpunn__expr_where(f, *result, holds, *result, result))
+            return false;
+    }
+    return true;
+}
+
+static bool gpunn__expr_inverse(gpunn__formula *f, gpunn__term *result)
+{
+    if (!gpunn__expr_take_word(f, "not")) return gpunn__expr_comparison(f, result);
+    gpunn__term operand, zero = {NULL, 0};
+    if (!gpunn__expr_deeper(f) || !gpunn__expr_inverse(f, &operand)) return false;
+    f->depth--;
+    return gpunn__expr_binary(f, GPUNN_OP_EQ, operand, zero, result);
+}
+
+/* As Python's: a and b is b where a is not 0, else a. */
+static bool gpunn__expr_all(gpunn__formula *f, gpunn__term *result)
+{
+    gpunn__term right;
+    if (!gpunn__expr_inverse(f, result)) return false;
+    while (gpunn__expr_take_word(f, "and"))
+        if (!gpunn__expr_inverse(f, &right) || !gpunn__expr_where(f, *result, right, *result, result)) return false;
+    return true;
+}
+
+static bool gpunn__expr_any(gpunn__formula *f, gpunn__term *result)
+{
+    gpunn__term right;
+    if (!gpunn__expr_all(f, result)) return false;
+    while (gpunn__expr_take_word(f, "or"))
+        if (!gpunn__expr_all(f, &right) || !gpunn__expr_where(f, *result, *result, right, result)) return false;
+    return true;
+}
+
+static bool gpunn__expr_choice(gpunn__formula *f, gpunn__term *result)
+{
+    gpunn__term condition, otherwise;
+    if (!gpunn__expr_any(f, result)) return false;
+    if (!gpunn__expr_take_word(f, "if")) return true;
+    if (!gpunn__expr_deeper(f) || !gpunn__expr_any(f, &condition)) return false;
+    if (!gpunn__expr_take_word(f, "else")) return gpunn__expr_fail(f, f->at, "'else' is missing", "", 0);
+    if (!gpunn__expr_choice(f, &otherwise)) return false;
+    f->depth--;
+    return gpunn__expr_where(f, condition, *result, otherwise, result);
+}
+
+static bool gpunn__expr_formula(gpunn__formula *f, gpunn__term *result)
+{
+    for (;;) {
+        (void)gpunn__expr_peek(f);
+        const char *name = f->at;
+        size_t      length = gpunn__expr_name_length(name);
+        f->at += length;
+        bool named = length > 0 && gpunn__expr_peek(f) == '=' && f->at[1] != '=';
+        if (!named) f->at = name;
+        f->at += named;
+        if (!gpunn__expr_choice(f, result)) return false;
+        if (!named) return true;
+        if (!gpunn__expr_expect(f, ';', "';' is missing") || !gpunn__expr_add_name(f, name, length, *result)) return false;
+    }
+}
+
+/* Of the operands `args`, called names or (NULL) x y z and x0 to x7, and numbers that have names. */
+static gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args, int arg_count,
+                                 const char *const *number_names, const double *numbers, int number_count)
+{
+    static const char *const places[] = {"args[0]", "args[1]", "args[2]", "args[3]", "args[4]", "args[5]", "args[6]", "args[7]"};
+    static const char *const numbered[] = {"x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"};
+    static const char *const letters[] = {"x", "y", "z"};
+    gpunn__formula           f;
+    gpunn__term              result = {NULL, 3.14159265358979323846};
+    f.call = gpunn__call_of(NULL, "gpunn_expr", NULL);
+    if (arg_count < 1 || arg_count > GPUNN__EXPR_ARGS)
+        return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "%d arguments are given; 1 to 8 are possible", arg_count);
+    if (!gpunn__given(&f.call, args, "args") || !gpunn__begin(&f.call, "gpunn_expr", NULL, places, args, arg_count, arg_count))
+        return NULL;
+    if (!gpunn__given(&f.call, expression, "the expression")) return NULL;
+    if (strlen(expression) > GPUNN__EXPR_LENGTH)
+        return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "the expression is longer than 4096 characters; split it");
+    f.text = f.at = expression;
+    f.depth = f.name_count = 0;
+    bool ok = gpunn__expr_add_name(&f, "pi", 2, result);
+    for (int i = 0; ok && i < number_count; i++) {
+        result.number = numbers[i];
+        ok = gpunn__expr_add_name(&f, number_names[i], strlen(number_names[i]), result);
+    }
+    for (int i = 0; ok && i < arg_count; i++) {
+        result.tensor = args[i];
+        const char *name = names ? names[i] : numbered[i];
+        ok = gpunn__expr_add_name(&f, name, strlen(name), result) &&
+             (names || i > 2 || gpunn__expr_add_name(&f, letters[i], 1, result));
+    }
+    ok = ok && gpunn__expr_formula(&f, &result);
+    if (ok && gpunn__expr_peek(&f)) ok = gpunn__expr_fail(&f, f.at, "unexpected", f.at, 1);
+    gpunn_tensor *value = ok ? gpunn__expr_tensor(&f, &result) : NULL;
+    return gpunn__made(&f.call, value);
+}
+
+GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count)
+{
+    return gpunn__expr(expression, NULL, args, arg_count, NULL, NULL, 0);
+}
+/* ==== >>layers ======================================================================================================== *
+ * Every builder that is more than a row of the elementwise tables, with its shape rule: layers, reductions, losses, metrics. */
 /* ---- layers ---------------------------------------------------------------------------------------------------------- */
 /* One argument: its default where 0 stands for that, its range. */
 static bool gpunn__settle_one(const gpunn__call *call, const gpunn__argument *a, void *at)
@@ -5827,17 +6981,6 @@ GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *in
         if (i != attr.axis && index->dim[i] != x->dim[i]) operands[0] = gpunn_slice(operands[0], i, 0, index->dim[i], 1);
     if (operands[0] == NULL) return gpunn__undo(&call);
     return gpunn__node(&call, GPUNN_OP_GATHER, &attr, operands, 2, GPUNN_F32, index->rank, index->dim);
-}
-
-GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype)
-{
-    gpunn__call call;
-    if (!gpunn__begin_x(&call, "cast", NULL, x, false)) return NULL;
-    if (dtype != GPUNN_F32 && dtype != GPUNN_I64 && dtype != GPUNN_I32 && dtype != GPUNN_U8 && dtype != GPUNN_BOOL)
-        return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "to %s is not possible; use f32, i64, i32, u8 or bool",
-                             gpunn_dtype_name(dtype));
-    if (dtype == x->dtype) return x;
-    return gpunn__node(&call, GPUNN_OP_CAST, NULL, &x, 1, dtype, x->rank, x->dim);
 }
 
 /* ---- reductions ------------------------------------------------------------------------------------------------------ */
@@ -7187,500 +8330,7 @@ GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob, gpunn_tensor *
     gpunn_tensor *mean = gpunn__reduce_loss(gpunn_expr("(x > 0.5) == (y > 0.5)", operands, 2), GPUNN_REDUCE_MEAN);
     return gpunn__made(&call, mean);
 }
-/* ==== >>expr ========================================================================================================== *
- * gpunn_expr: a recursive descent over
- *     formula    = {name "=" choice ";"} choice
- *     choice     = any ["if" any "else" choice]
- *     any        = all {"or" all}
- *     all        = inverse {"and" inverse}
- *     inverse    = "not" inverse | comparison
- *     comparison = sum {("<" | "<=" | ">" | ">=" | "==" | "!=") sum}
- *     sum        = product {("+" | "-") product}
- *     product    = sign {("*" | "/") sign}
- *     sign       = "-" sign | (number | name | name "(" choice {"," choice} ")" | "(" choice ")") ["**" sign]
- * that appends nodes as it goes. Numbers are folded; one that meets a tensor becomes an attribute where that changes no bit, and
- * a scalar constant elsewhere. */
-enum { GPUNN__EXPR_LENGTH = 4096, GPUNN__EXPR_DEPTH = 64, GPUNN__EXPR_ARGS = 8, GPUNN__EXPR_NAMES = 64 };
-
-typedef struct gpunn__term {
-    gpunn_tensor *tensor; /* NULL: the number */
-    double        number;
-} gpunn__term;
-
-typedef struct gpunn__formula {
-    gpunn__call call;
-    const char *text, *at;
-    int         depth, name_count;
-    struct {
-        const char *text;
-        size_t      length;
-        gpunn__term term;
-    } names[GPUNN__EXPR_NAMES]; /* of two equal ones the later counts */
-} gpunn__formula;
-
-/* The first `length` bytes of a text, as far as they fit, without control characters. */
-static void gpunn__expr_quote(char *out, size_t size, const char *text, size_t length)
-{
-    size_t n = 0;
-    for (; n + 1 < size && n < length && text[n]; n++) out[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7f ? '?' : text[n];
-    out[n] = 0;
-}
-
-/* Records an error at a place of the text; false. word: what stands there, for messages. */
-static bool gpunn__expr_fail(const gpunn__formula *f, const char *at, const char *what, const char *word, size_t length)
-{
-    char text[200], shown[64];
-    gpunn__expr_quote(text, sizeof text, f->text, SIZE_MAX);
-    gpunn__expr_quote(shown, sizeof shown, word, length);
-    (void)gpunn__refuse(&f->call, GPUNN_ERR_ARGUMENT, "%s%s%s%s at character %d of \"%s\"", what, shown[0] ? " '" : "", shown,
-                        shown[0] ? "'" : "", (int)(at - f->text) + 1, text);
-    return false;
-}
-
-static char gpunn__expr_peek(gpunn__formula *f)
-{
-    while (*f->at == ' ' || *f->at == '\t' || *f->at == '\n' || *f->at == '\r') f->at++;
-    return *f->at;
-}
-
-static bool gpunn__expr_take(gpunn__formula *f, char symbol)
-{
-    if (gpunn__expr_peek(f) != symbol) return false;
-    f->at++;
-    return true;
-}
-
-static bool gpunn__expr_expect(gpunn__formula *f, char symbol, const char *what)
-{
-    return gpunn__expr_take(f, symbol) || gpunn__expr_fail(f, f->at, what, f->at, 0);
-}
-
-static bool gpunn__expr_float(const gpunn__formula *f, double number, float *result)
-{
-    *result = (float)number;
-    return fabs(number) <= (double)FLT_MAX ||
-           gpunn__expr_fail(f, f->at, "the number before this place is not finite as a float", "", 0);
-}
-
-/* The term as a tensor: numbers become scalar constants, equal ones of one expression the same. */
-static gpunn_tensor *gpunn__expr_tensor(gpunn__formula *f, const gpunn__term *term)
-{
-    float        value;
-    gpunn_model *model = f->call.model;
-    if (term->tensor) return term->tensor;
-    if (!gpunn__expr_float(f, term->number, &value)) return NULL;
-    for (int i = f->call.mark; i < model->tensor_count; i++)
-        if (model->tensors[i]->kind == GPUNN__CONSTANT && memcmp(model->tensors[i]->constant, &value, sizeof value) == 0)
-            return model->tensors[i];
-    gpunn_shape scalar = {{0}};
-    return gpunn_constant(model, scalar, &value);
-}
-
-static bool gpunn__expr_apply(gpunn__formula *f, gpunn_op op, const gpunn__term *operands, float attribute1, float attribute2,
-                              gpunn__term *result)
-{
-    gpunn_tensor *tensors[3];
-    for (int i = 0; i < gpunn__op_arity(op); i++)
-        if ((tensors[i] = gpunn__expr_tensor(f, &operands[i])) == NULL) return false;
-    result->tensor = gpunn__map_node(op, tensors, attribute1, attribute2);
-    return result->tensor != NULL;
-}
-
-/* The value of an op of two numbers; false: only a node computes it. */
-static bool gpunn__expr_fold2(gpunn_op op, double a, double b, double *result)
-{
-    switch ((int)op) {
-    case GPUNN_OP_ADD: *result = a + b; break;
-    case GPUNN_OP_SUB: *result = a - b; break;
-    case GPUNN_OP_MUL: *result = a * b; break;
-    case GPUNN_OP_DIV: *result = a / b; break;
-    case GPUNN_OP_POW: *result = pow(a, b); break;
-    case GPUNN_OP_MAXIMUM: *result = a > b ? a : b; break;
-    case GPUNN_OP_MINIMUM: *result = a < b ? a : b; break;
-    case GPUNN_OP_LT: *result = a < b; break;
-    case GPUNN_OP_LE: *result = a <= b; break;
-    case GPUNN_OP_GT: *result = a > b; break;
-    case GPUNN_OP_GE: *result = a >= b; break;
-    case GPUNN_OP_EQ: *result = a == b; break;
-    case GPUNN_OP_NE: *result = a != b; break;
-    default: return false;
-    }
-    return true;
-}
-
-static bool gpunn__expr_fold1(gpunn_op op, double x, double *result)
-{
-    switch ((int)op) {
-    case GPUNN_OP_ABS: *result = fabs(x); break;
-    case GPUNN_OP_EXP: *result = exp(x); break;
-    case GPUNN_OP_LOG: *result = log(x); break;
-    case GPUNN_OP_SQRT: *result = sqrt(x); break;
-    case GPUNN_OP_TANH: *result = tanh(x); break;
-    default: return false;
-    }
-    return true;
-}
-
-/* result = a op b. */
-static bool gpunn__expr_binary(gpunn__formula *f, gpunn_op op, gpunn__term a, gpunn__term b, gpunn__term *result)
-{
-    gpunn__term operands[2];
-    operands[0] = a;
-    operands[1] = b;
-    result->tensor = NULL;
-    if (a.tensor == NULL && b.tensor == NULL && gpunn__expr_fold2(op, a.number, b.number, &result->number)) return true;
-    if (a.tensor && b.tensor) return gpunn__expr_apply(f, op, operands, 0, 0, result);
-    float number, one_over;
-    if (!gpunn__expr_float(f, a.tensor ? b.number : a.number, &number)) return false;
-    one_over = 1 / number;
-    int exponent;
-    switch ((int)op) {
-    case GPUNN_OP_SUB: /* a - 2 = a + -2; 2 - b = -b + 2 */
-        if (b.tensor && !gpunn__expr_apply(f, GPUNN_OP_NEG, &b, 0, 0, &operands[1])) return false;
-        if (a.tensor) number = -number;
-        return gpunn__expr_apply(f, GPUNN_OP_ADD_SCALAR, &operands[b.tensor ? 1 : 0], number, 0, result);
-    case GPUNN_OP_ADD: return gpunn__expr_apply(f, GPUNN_OP_ADD_SCALAR, a.tensor ? &a : &b, number, 0, result);
-    case GPUNN_OP_MUL: return gpunn__expr_apply(f, GPUNN_OP_MUL_SCALAR, a.tensor ? &a : &b, number, 0, result);
-    case GPUNN_OP_DIV: /* by a power of two whose inverse is exact too */
-        if (a.tensor && fabsf(frexpf(number, &exponent)) == 0.5f && fabsf(one_over) >= FLT_MIN && fabsf(one_over) <= FLT_MAX)
-            return gpunn__expr_apply(f, GPUNN_OP_MUL_SCALAR, &a, one_over, 0, result);
-        if (b.tensor && number == 1) return gpunn__expr_apply(f, GPUNN_OP_RECIPROCAL, &b, 0, 0, result);
-        break;
-    case GPUNN_OP_POW:
-        if (a.tensor && number == 2) return gpunn__expr_apply(f, GPUNN_OP_SQUARE, &a, 0, 0, result);
-        if (a.tensor) return gpunn__expr_apply(f, GPUNN_OP_POW_SCALAR, &a, number, 0, result);
-        break;
-    default: break;
-    }
-    return gpunn__expr_apply(f, op, operands, 0, 0, result);
-}
-
-static bool gpunn__expr_choice(gpunn__formula *f, gpunn__term *result);
-
-/* A decimal number, whatever the locale. */
-static bool gpunn__expr_number(gpunn__formula *f, double *result)
-{
-    const char *start = f->at;
-    double      mantissa = 0;
-    int         digits = 0, scale = 0, exponent = 0;
-    bool        point = false;
-    for (; isdigit((unsigned char)*f->at) || (*f->at == '.' && !point); f->at++) {
-        if (*f->at == '.') {
-            point = true;
-            continue;
-        }
-        digits++;
-        mantissa = 10 * mantissa + (*f->at - '0');
-        scale -= point;
-    }
-    if (digits && (*f->at == 'e' || *f->at == 'E')) {
-        const char *mark = f->at++;
-        bool        negative = *f->at == '-';
-        if (*f->at == '-' || *f->at == '+') f->at++;
-        if (!isdigit((unsigned char)*f->at)) return gpunn__expr_fail(f, mark, "the exponent has no digits", "", 0);
-        for (; isdigit((unsigned char)*f->at); f->at++)
-            if (exponent < 10000) exponent = 10 * exponent + (*f->at - '0');
-        scale += negative ? -exponent : exponent;
-    }
-    if (digits == 0 || digits > 300 || isalnum((unsigned char)*f->at) || *f->at == '_' || *f->at == '.')
-        return gpunn__expr_fail(f, start, "no number", start, (size_t)(f->at - start) + (*f->at != 0));
-    /* In two steps, since 10^-scale alone may leave the range. */
-    *result = scale < 0 ? mantissa / pow(10, -scale / 2) / pow(10, -scale - -scale / 2) : mantissa * pow(10, scale);
-    if (fabs(*result) <= (double)FLT_MAX) return true;
-    return gpunn__expr_fail(f, start, "too large a number", start, (size_t)(f->at - start));
-}
-
-/* name ( ... ): the op's operands, then its attributes as numbers, which may be left out. */
-static bool gpunn__expr_function(gpunn__formula *f, const char *name, size_t length, gpunn__term *result)
-{
-    gpunn__term terms[5];
-    int         count = 0, op = GPUNN_OP_COUNT - 1;
-    bool        all_numbers = true;
-    if (length == 3 && memcmp(name, "max", 3) == 0)
-        op = GPUNN_OP_MAXIMUM;
-    else if (length == 3 && memcmp(name, "min", 3) == 0)
-        op = GPUNN_OP_MINIMUM;
-    else if (length == 1 && *name == 'K')
-        op = GPUNN_OP_NONE;
-    else
-        while (op > 0 && !(gpunn__op_arity((gpunn_op)op) > 0 && strlen(gpunn_op_name((gpunn_op)op)) == length &&
-                           memcmp(gpunn_op_name((gpunn_op)op), name, length) == 0))
-            op--;
-    if (op == GPUNN_OP_NONE && !(length == 1 && *name == 'K')) return gpunn__expr_fail(f, name, "unknown function", name, length);
-    f->at++; /* the parenthesis */
-    int arity = op == GPUNN_OP_NONE ? 1 : gpunn__op_arity((gpunn_op)op), most = arity + gpunn__op_attribute_count((gpunn_op)op);
-    if (gpunn__expr_peek(f) != ')') do {
-            (void)gpunn__expr_peek(f);
-            const char *at = f->at;
-            if (count == most) return gpunn__expr_fail(f, at, "too many arguments for", name, length);
-            if (!gpunn__expr_choice(f, &terms[count])) return false;
-            if ((count >= arity || op == GPUNN_OP_NONE) && terms[count].tensor)
-                return gpunn__expr_fail(f, at, "a number is needed here, an attribute of", name, length);
-            all_numbers = all_numbers && terms[count].tensor == NULL;
-            count++;
-        } while (gpunn__expr_take(f, ','));
-    if (!gpunn__expr_expect(f, ')', "')' or ',' is missing")) return false;
-    if (count < arity) return gpunn__expr_fail(f, name, "too few arguments for", name, length);
-    if (op == GPUNN_OP_NONE) {
-        *result = terms[0];
-        return true;
-    }
-    if (most == 2 && arity == 2) return gpunn__expr_binary(f, (gpunn_op)op, terms[0], terms[1], result);
-    result->tensor = NULL;
-    if (most == 1 && all_numbers && gpunn__expr_fold1((gpunn_op)op, terms[0].number, &result->number)) return true;
-    float attribute[2];
-    for (int i = 0; i < 2; i++) {
-        attribute[i] = gpunn__op_attribute_default((gpunn_op)op, i);
-        if (arity + i < count && !gpunn__expr_float(f, terms[arity + i].number, &attribute[i])) return false;
-    }
-    return gpunn__expr_apply(f, (gpunn_op)op, terms, attribute[0], attribute[1], result);
-}
-
-/* The length of the name at a place. */
-static size_t gpunn__expr_name_length(const char *at)
-{
-    size_t length = 0;
-    if (!isdigit((unsigned char)*at))
-        while (isalnum((unsigned char)at[length]) || at[length] == '_') length++;
-    return length;
-}
-
-static bool gpunn__expr_name(gpunn__formula *f, gpunn__term *result)
-{
-    const char *name = f->at;
-    size_t      length = gpunn__expr_name_length(name);
-    f->at += length;
-    if (gpunn__expr_peek(f) == '(') return gpunn__expr_function(f, name, length, result);
-    for (int i = f->name_count - 1; i >= 0; i--)
-        if (f->names[i].length == length && memcmp(f->names[i].text, name, length) == 0) {
-            *result = f->names[i].term;
-            return true;
-        }
-    return gpunn__expr_fail(f, name, "unknown name", name, length);
-}
-
-static bool gpunn__expr_add_name(gpunn__formula *f, const char *name, size_t length, gpunn__term term)
-{
-    if (f->name_count == GPUNN__EXPR_NAMES) return gpunn__expr_fail(f, f->at, "more than 64 names", "", 0);
-    f->names[f->name_count].text = name;
-    f->names[f->name_count].length = length;
-    f->names[f->name_count++].term = term;
-    return true;
-}
-
-/* Whether a word stands here; takes it. */
-static bool gpunn__expr_take_word(gpunn__formula *f, const char *word)
-{
-    (void)gpunn__expr_peek(f);
-    size_t length = gpunn__expr_name_length(f->at);
-    if (length != strlen(word) || memcmp(f->at, word, length) != 0) return false;
-    f->at += length;
-    return true;
-}
-
-static bool gpunn__expr_deeper(gpunn__formula *f)
-{
-    if (f->depth == GPUNN__EXPR_DEPTH) return gpunn__expr_fail(f, f->at, "nesting deeper than 64", "", 0);
-    f->depth++;
-    return true;
-}
-
-static bool gpunn__expr_sign(gpunn__formula *f, gpunn__term *result)
-{
-    char        first = gpunn__expr_peek(f);
-    gpunn__term operand;
-    bool        ok;
-    if (!gpunn__expr_deeper(f)) return false;
-    if (first == '-') {
-        f->at++;
-        ok = gpunn__expr_sign(f, &operand);
-        result->tensor = NULL;
-        if (ok && operand.tensor)
-            ok = gpunn__expr_apply(f, GPUNN_OP_NEG, &operand, 0, 0, result);
-        else if (ok)
-            result->number = -operand.number;
-        f->depth--;
-        return ok;
-    }
-    if (first == '(') {
-        f->at++;
-        ok = gpunn__expr_choice(f, result) && gpunn__expr_expect(f, ')', "')' is missing");
-    } else if (isdigit((unsigned char)first) || first == '.') {
-        result->tensor = NULL;
-        ok = gpunn__expr_number(f, &result->number);
-    } else if (isalpha((unsigned char)first) || first == '_')
-        ok = gpunn__expr_name(f, result);
-    else
-        ok = gpunn__expr_fail(f, f->at, first ? "unexpected" : "something is missing", f->at, first != 0);
-    if (ok && gpunn__expr_peek(f) == '*' && f->at[1] == '*') {
-        f->at += 2;
-        ok = gpunn__expr_sign(f, &operand) && gpunn__expr_binary(f, GPUNN_OP_POW, *result, operand, result);
-    }
-    f->depth--;
-    return ok;
-}
-
-static bool gpunn__expr_product(gpunn__formula *f, gpunn__term *result)
-{
-    if (!gpunn__expr_sign(f, result)) return false;
-    for (;;) {
-        gpunn__term right;
-        bool        times = gpunn__expr_take(f, '*');
-        if (!times && !gpunn__expr_take(f, '/')) return true;
-        if (!gpunn__expr_sign(f, &right) || !gpunn__expr_binary(f, times ? GPUNN_OP_MUL : GPUNN_OP_DIV, *result, right, result))
-            return false;
-    }
-}
-
-static bool gpunn__expr_sum(gpunn__formula *f, gpunn__term *result)
-{
-    if (!gpunn__expr_product(f, result)) return false;
-    for (;;) {
-        gpunn__term right;
-        bool        plus = gpunn__expr_take(f, '+');
-        if (!plus && !gpunn__expr_take(f, '-')) return true;
-        if (!gpunn__expr_product(f, &right) || !gpunn__expr_binary(f, plus ? GPUNN_OP_ADD : GPUNN_OP_SUB, *result, right, result))
-            return false;
-    }
-}
-
-/* The comparison that stands here, taken, or GPUNN_OP_NONE. */
-static gpunn_op gpunn__expr_compares(gpunn__formula *f)
-{
-    char first = gpunn__expr_peek(f), second = first ? f->at[1] : (char)0;
-    bool equal = second == '=';
-    if (first != '<' && first != '>' && !(equal && (first == '=' || first == '!'))) return GPUNN_OP_NONE;
-    f->at += equal ? 2 : 1;
-    if (first == '<') return equal ? GPUNN_OP_LE : GPUNN_OP_LT;
-    if (first == '>') return equal ? GPUNN_OP_GE : GPUNN_OP_GT;
-    return first == '=' ? GPUNN_OP_EQ : GPUNN_OP_NE;
-}
-
-/* result = yes where the condition is not 0, else no. */
-static bool gpunn__expr_where(gpunn__formula *f, gpunn__term condition, gpunn__term yes, gpunn__term no, gpunn__term *result)
-{
-    gpunn__term operands[3];
-    operands[0] = condition;
-    operands[1] = yes;
-    operands[2] = no;
-    if (condition.tensor || yes.tensor || no.tensor) return gpunn__expr_apply(f, GPUNN_OP_WHERE, operands, 0, 0, result);
-    *result = condition.number != 0 ? yes : no;
-    return true;
-}
-
-static bool gpunn__expr_comparison(gpunn__formula *f, gpunn__term *result)
-{
-    gpunn__term left, right, holds;
-    gpunn_op    op;
-    if (!gpunn__expr_sum(f, &left)) return false;
-    *result = left;
-    for (bool first = true; (op = gpunn__expr_compares(f)) != GPUNN_OP_NONE; left = right, first = false) {
-        if (!gpunn__expr_sum(f, &right) || !gpunn__expr_binary(f, op, left, right, &holds)) return false;
-        if (first)
-            *result = holds;
-        else if (!gpunn__expr_where(f, *result, holds, *result, result))
-            return false;
-    }
-    return true;
-}
-
-static bool gpunn__expr_inverse(gpunn__formula *f, gpunn__term *result)
-{
-    if (!gpunn__expr_take_word(f, "not")) return gpunn__expr_comparison(f, result);
-    gpunn__term operand, zero = {NULL, 0};
-    if (!gpunn__expr_deeper(f) || !gpunn__expr_inverse(f, &operand)) return false;
-    f->depth--;
-    return gpunn__expr_binary(f, GPUNN_OP_EQ, operand, zero, result);
-}
-
-/* As Python's: a and b is b where a is not 0, else a. */
-static bool gpunn__expr_all(gpunn__formula *f, gpunn__term *result)
-{
-    gpunn__term right;
-    if (!gpunn__expr_inverse(f, result)) return false;
-    while (gpunn__expr_take_word(f, "and"))
-        if (!gpunn__expr_inverse(f, &right) || !gpunn__expr_where(f, *result, right, *result, result)) return false;
-    return true;
-}
-
-static bool gpunn__expr_any(gpunn__formula *f, gpunn__term *result)
-{
-    gpunn__term right;
-    if (!gpunn__expr_all(f, result)) return false;
-    while (gpunn__expr_take_word(f, "or"))
-        if (!gpunn__expr_all(f, &right) || !gpunn__expr_where(f, *result, *result, right, result)) return false;
-    return true;
-}
-
-static bool gpunn__expr_choice(gpunn__formula *f, gpunn__term *result)
-{
-    gpunn__term condition, otherwise;
-    if (!gpunn__expr_any(f, result)) return false;
-    if (!gpunn__expr_take_word(f, "if")) return true;
-    if (!gpunn__expr_deeper(f) || !gpunn__expr_any(f, &condition)) return false;
-    if (!gpunn__expr_take_word(f, "else")) return gpunn__expr_fail(f, f->at, "'else' is missing", "", 0);
-    if (!gpunn__expr_choice(f, &otherwise)) return false;
-    f->depth--;
-    return gpunn__expr_where(f, condition, *result, otherwise, result);
-}
-
-static bool gpunn__expr_formula(gpunn__formula *f, gpunn__term *result)
-{
-    for (;;) {
-        (void)gpunn__expr_peek(f);
-        const char *name = f->at;
-        size_t      length = gpunn__expr_name_length(name);
-        f->at += length;
-        bool named = length > 0 && gpunn__expr_peek(f) == '=' && f->at[1] != '=';
-        if (!named) f->at = name;
-        f->at += named;
-        if (!gpunn__expr_choice(f, result)) return false;
-        if (!named) return true;
-        if (!gpunn__expr_expect(f, ';', "';' is missing") || !gpunn__expr_add_name(f, name, length, *result)) return false;
-    }
-}
-
-/* Of the operands `args`, called names or (NULL) x y z and x0 to x7, and numbers that have names. */
-static gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args, int arg_count,
-                                 const char *const *number_names, const double *numbers, int number_count)
-{
-    static const char *const places[] = {"args[0]", "args[1]", "args[2]", "args[3]", "args[4]", "args[5]", "args[6]", "args[7]"};
-    static const char *const numbered[] = {"x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"};
-    static const char *const letters[] = {"x", "y", "z"};
-    gpunn__formula           f;
-    gpunn__term              result = {NULL, 3.14159265358979323846};
-    f.call = gpunn__call_of(NULL, "gpunn_expr", NULL);
-    if (arg_count < 1 || arg_count > GPUNN__EXPR_ARGS)
-        return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "%d arguments are given; 1 to 8 are possible", arg_count);
-    if (!gpunn__given(&f.call, args, "args") || !gpunn__begin(&f.call, "gpunn_expr", NULL, places, args, arg_count, arg_count))
-        return NULL;
-    if (!gpunn__given(&f.call, expression, "the expression")) return NULL;
-    if (strlen(expression) > GPUNN__EXPR_LENGTH)
-        return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "the expression is longer than 4096 characters; split it");
-    f.text = f.at = expression;
-    f.depth = f.name_count = 0;
-    bool ok = gpunn__expr_add_name(&f, "pi", 2, result);
-    for (int i = 0; ok && i < number_count; i++) {
-        result.number = numbers[i];
-        ok = gpunn__expr_add_name(&f, number_names[i], strlen(number_names[i]), result);
-    }
-    for (int i = 0; ok && i < arg_count; i++) {
-        result.tensor = args[i];
-        const char *name = names ? names[i] : numbered[i];
-        ok = gpunn__expr_add_name(&f, name, strlen(name), result) &&
-             (names || i > 2 || gpunn__expr_add_name(&f, letters[i], 1, result));
-    }
-    ok = ok && gpunn__expr_formula(&f, &result);
-    if (ok && gpunn__expr_peek(&f)) ok = gpunn__expr_fail(&f, f.at, "unexpected", f.at, 1);
-    gpunn_tensor *value = ok ? gpunn__expr_tensor(&f, &result) : NULL;
-    return gpunn__made(&f.call, value);
-}
-
-GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count)
-{
-    return gpunn__expr(expression, NULL, args, arg_count, NULL, NULL, 0);
-}
-/* ==== >>plan ========================================================================================================== *
+/* ==== >>steps ========================================================================================================= *
  * A plan is the work of one (outputs, mode, batch size): steps in order, each with its operands' places. Every value, gradient,
  * saved value and workspace is a slot with a lifetime in steps; slots share the arena. Made once, then only run. */
 enum { GPUNN__MAX_PLANS = 32 }; /* cached per model; the least recently used one goes */
@@ -7779,15 +8429,6 @@ typedef struct gpunn__builder { /* tables by tensor id, alive while a plan is ma
     bool         *refused; /* by last node: its group cannot be used; stays when planning begins anew */
     bool          again;   /* planning must begin anew, since another group has been refused */
 } gpunn__builder;
-
-static void *gpunn__grow(gpunn_device *dev, void *array, int count, int *capacity, size_t item)
-{
-    if (count < *capacity) return array;
-    int   wanted = *capacity ? *capacity * 2 : 32;
-    void *grown = gpunn__realloc(dev, array, (size_t)*capacity * item, (size_t)wanted * item);
-    if (grown) *capacity = wanted;
-    return grown;
-}
 
 static int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first)
 {
@@ -8776,139 +9417,6 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
     return (b->cast[t->id] = gpunn__write_half(b, step, 0, &step->out, at)) >= 0;
 }
 
-static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *input, int i, int at); /* >>autodiff */
-static bool gpunn__shares_memory(const gpunn__builder *b, const gpunn_tensor *node, const gpunn_tensor *target,
-                                 const gpunn_tensor *other);                                     /* >>autodiff */
-static bool gpunn__turn_back(gpunn__builder *b, const gpunn_tensor *image, int slot, bool last); /* >>autodiff */
-
-/* Refuses a group whose step is being made; planning begins anew. */
-static bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *group)
-{
-    b->refused[group->tensors[group->kernel->node_count - 1]] = b->again = true;
-    return false;
-}
-
-/* The gradient of a node, from where its readers have left it. */
-static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, gpunn_step *step, int i, int at)
-{
-    gpunn__plan                *plan = b->plan;
-    const gpunn_kernel_operand *operand = &group->kernel->program[step->group.direction].operands[i];
-    const gpunn_tensor         *t = gpunn__member(b, group, operand->index);
-    int                         root = plan->gradient_root[t->id], slot = plan->gradient_slot[root];
-    gpunn__describe(plan, &step->in[i], t);
-    step->in[i].dtype = plan->storage[root];
-    if (operand->written) b->writer[root] = -1;
-    if (slot < 0) return operand->written ? gpunn__refuse_group(b, group) : gpunn__bind(b, &step->in[i].data, GPUNN__IN_ONE, 0);
-    return gpunn__use_slot(b, &step->in[i].data, slot, at);
-}
-
-static gpunn_dtype gpunn__kept_dtype(const gpunn__plan *plan, const gpunn_kernel_kept *kept)
-{
-    return plan->half || gpunn_dtype_size(kept->dtype) != 2 ? kept->dtype : GPUNN_F32;
-}
-
-static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_step *step, int i, int at)
-{
-    gpunn__plan                *plan = b->plan;
-    const gpunn_kernel         *kernel = group->kernel;
-    const gpunn_kernel_program *program = &kernel->program[step->group.direction];
-    const gpunn_kernel_operand *operand = &program->operands[i];
-    gpunn_value                *value = &step->in[i];
-    if (operand->role == GPUNN_KERNEL_KEPT) {
-        const gpunn_kernel_kept *kept = &kernel->kept[operand->index];
-        value->dtype = gpunn__kept_dtype(plan, kept);
-        value->rank = 1;
-        value->count = value->dim[0] = kept->fixed + kept->batch * plan->batch;
-        if (operand->read) return gpunn__use_slot(b, &value->data, group->slot + operand->index, at);
-        return gpunn__bind(b, &value->data, GPUNN__IN_SLOT, group->slot + operand->index);
-    }
-    const gpunn_tensor *t = gpunn__member(b, group, operand->index);
-    bool                turns = gpunn__group_turns(b, group, t);
-    if (operand->role == GPUNN_KERNEL_VALUE) {
-        int root = plan->root[t->id];
-        if (turns) {
-            gpunn__describe(plan, value, t);
-            value->dtype = plan->storage[root];
-            value->channels_last = gpunn__group_wants_last(b, group);
-            return gpunn__use_slot(b, &value->data, b->turned[t->id], at);
-        }
-        if (!operand->written || b->model->tensors[root]->kind != GPUNN__VALUE) return gpunn__read_value(b, value, t, at);
-        gpunn__describe(plan, value, t);
-        value->dtype = plan->storage[root];
-        int slot = plan->value_slot[root] = gpunn__new_slot(b, (size_t)value->count * gpunn_dtype_size(value->dtype), at);
-        if (slot < 0 || !gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot)) return false;
-        if (operand->half != (unsigned char)gpunn__half_of(b->model) || !gpunn__wants_half(b, b->model->tensors[root]))
-            return true;
-        return (b->cast[root] = gpunn__write_half(b, step, i, value, at)) >= 0;
-    }
-    if (operand->index < 0) return gpunn__read_gradient(b, group, step, i, at);
-    if (!gpunn__group_passes(b, group, t)) return true;
-    gpunn__describe(plan, &step->grad_in[i], t);
-    if (turns) {
-        step->grad_in[i].dtype = plan->storage[plan->gradient_root[t->id]];
-        step->grad_in[i].channels_last = gpunn__group_wants_last(b, group);
-        int slot = gpunn__new_slot(b, (size_t)step->grad_in[i].count * gpunn_dtype_size(step->grad_in[i].dtype), at);
-        return slot >= 0 && gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_SLOT, slot) &&
-               gpunn__turn_back(b, t, slot, gpunn__group_wants_last(b, group));
-    }
-    if (operand->shares >= 0) {
-        const gpunn_tensor *node = gpunn__member(b, group, program->operands[operand->shares].index);
-        int                 root = plan->gradient_root[t->id];
-        if (gpunn__shares_memory(b, node, t, NULL)) {
-            plan->gradient_slot[root] = plan->gradient_slot[plan->gradient_root[node->id]];
-            b->writes[root]++;
-            step->grad_in[i].dtype = plan->storage[root];
-            return true;
-        }
-    }
-    return gpunn__write_gradient(b, step, t, i, at);
-}
-
-/* Copies of the images that the group cannot read as they are. */
-static bool gpunn__group_copies(gpunn__builder *b, const gpunn__group *group)
-{
-    for (int k = 0; k < group->kernel->node_count; k++) {
-        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
-        for (int i = 0; i < t->input_count; i++)
-            if (t->inputs[i] && gpunn__group_turns(b, group, t->inputs[i]) &&
-                !gpunn__turn_operand(b, t, i, gpunn__group_wants_last(b, group)))
-                return false;
-    }
-    return true;
-}
-
-static bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
-{
-    gpunn__group               *group = &b->groups[index];
-    const gpunn_kernel         *kernel = group->kernel;
-    const gpunn_kernel_program *program = gpunn__program(b, group, backward);
-    const gpunn_kernel_cuda    *cuda = b->model->kernels->cuda;
-    if (!backward && !gpunn__group_copies(b, group)) return false;
-    int         at = b->plan->step_count, sites = 0;
-    gpunn_step *step = gpunn__new_step(b, gpunn__member(b, group, -kernel->node_count), backward, program->operand_count);
-    if (step == NULL) return false;
-    step->op = GPUNN_OP_GROUP;
-    step->name = kernel->name;
-    step->group.kernel = kernel;
-    step->group.direction = (int)(program - kernel->program);
-    step->group.launch = cuda ? &cuda->launch[kernel - b->model->kernels->kernels][step->group.direction] : NULL;
-    step->group.batch = b->plan->batch;
-    for (int k = 0; k < kernel->node_count && sites < GPUNN_KERNEL_SITES; k++) {
-        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
-        if (t->op == GPUNN_OP_DROPOUT && t->attr.value[0] > 0) step->group.sites[sites++] = t->attr.site;
-    }
-    for (int k = 0; !backward && b->plan->training && k < kernel->kept_count; k++) {
-        const gpunn_kernel_kept *kept = &kernel->kept[k];
-        size_t                   width = gpunn_dtype_size(gpunn__kept_dtype(b->plan, kept));
-        int                      slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * b->plan->batch) * width, at);
-        if (slot < 0) return false;
-        if (k == 0) group->slot = slot;
-    }
-    for (int i = 0; i < program->operand_count; i++)
-        if (!gpunn__group_operand(b, group, step, i, at)) return false;
-    return true;
-}
-
 /* ---- filters ---- *
  * Memory has weights as state dicts have them. Where convolutions want their channels last, one step brings the filters of all so
  * when a run begins, and one brings their gradients back at its end. */
@@ -8955,25 +9463,6 @@ static bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_tensor *t
     const gpunn_tensor *w = gpunn__is_convolution(t->op) ? t->inputs[1] : NULL;
     return w && t->rank == 4 && b->plan->channels_last && w->kind == GPUNN__PARAMETER && b->uses[w->id] == 1 &&
            (b->plan->half || gpunn__has_layouts(w));
-}
-
-static bool gpunn__forward_steps(gpunn__builder *b)
-{
-    gpunn__plan *plan = b->plan;
-    if (!gpunn__turn_filters(b)) return false;
-    for (int place = 0; place < b->place_count; place++) {
-        int                 id = b->order[place];
-        const gpunn_tensor *t = b->model->tensors[id];
-        bool                own = b->needed[id] && t->kind == GPUNN__VALUE && plan->root[id] == id && b->next[id] < 0;
-        if (b->group[id] >= 0 ? !gpunn__group_step(b, b->group[id], false) : own && !gpunn__forward_step(b, t)) return false;
-    }
-    for (int id = 0; id < plan->tensor_count; id++) {
-        bool visible = b->needed[id] && gpunn__is_visible(plan, b->model->tensors[id]);
-        if (visible && plan->value_slot[plan->root[id]] >= 0)
-            gpunn__slot_of(plan, plan->value_slot[plan->root[id]])->last = INT32_MAX;
-    }
-    plan->forward_count = plan->step_count;
-    return true;
 }
 
 /* ==== >>autodiff ====================================================================================================== *
@@ -9198,6 +9687,136 @@ static bool gpunn__turn_back(gpunn__builder *b, const gpunn_tensor *image, int s
     return gpunn__use_slot(b, &step->grad_out.data, slot, at);
 }
 
+/* ---- the steps of a group, forward and backward ---------------------------------------------------------------------- */
+/* Refuses a group whose step is being made; planning begins anew. */
+static bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *group)
+{
+    b->refused[group->tensors[group->kernel->node_count - 1]] = b->again = true;
+    return false;
+}
+
+/* The gradient of a node, from where its readers have left it. */
+static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, gpunn_step *step, int i, int at)
+{
+    gpunn__plan                *plan = b->plan;
+    const gpunn_kernel_operand *operand = &group->kernel->program[step->group.direction].operands[i];
+    const gpunn_tensor         *t = gpunn__member(b, group, operand->index);
+    int                         root = plan->gradient_root[t->id], slot = plan->gradient_slot[root];
+    gpunn__describe(plan, &step->in[i], t);
+    step->in[i].dtype = plan->storage[root];
+    if (operand->written) b->writer[root] = -1;
+    if (slot < 0) return operand->written ? gpunn__refuse_group(b, group) : gpunn__bind(b, &step->in[i].data, GPUNN__IN_ONE, 0);
+    return gpunn__use_slot(b, &step->in[i].data, slot, at);
+}
+
+static gpunn_dtype gpunn__kept_dtype(const gpunn__plan *plan, const gpunn_kernel_kept *kept)
+{
+    return plan->half || gpunn_dtype_size(kept->dtype) != 2 ? kept->dtype : GPUNN_F32;
+}
+
+static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_step *step, int i, int at)
+{
+    gpunn__plan                *plan = b->plan;
+    const gpunn_kernel         *kernel = group->kernel;
+    const gpunn_kernel_program *program = &kernel->program[step->group.direction];
+    const gpunn_kernel_operand *operand = &program->operands[i];
+    gpunn_value                *value = &step->in[i];
+    if (operand->role == GPUNN_KERNEL_KEPT) {
+        const gpunn_kernel_kept *kept = &kernel->kept[operand->index];
+        value->dtype = gpunn__kept_dtype(plan, kept);
+        value->rank = 1;
+        value->count = value->dim[0] = kept->fixed + kept->batch * plan->batch;
+        if (operand->read) return gpunn__use_slot(b, &value->data, group->slot + operand->index, at);
+        return gpunn__bind(b, &value->data, GPUNN__IN_SLOT, group->slot + operand->index);
+    }
+    const gpunn_tensor *t = gpunn__member(b, group, operand->index);
+    bool                turns = gpunn__group_turns(b, group, t);
+    if (operand->role == GPUNN_KERNEL_VALUE) {
+        int root = plan->root[t->id];
+        if (turns) {
+            gpunn__describe(plan, value, t);
+            value->dtype = plan->storage[root];
+            value->channels_last = gpunn__group_wants_last(b, group);
+            return gpunn__use_slot(b, &value->data, b->turned[t->id], at);
+        }
+        if (!operand->written || b->model->tensors[root]->kind != GPUNN__VALUE) return gpunn__read_value(b, value, t, at);
+        gpunn__describe(plan, value, t);
+        value->dtype = plan->storage[root];
+        int slot = plan->value_slot[root] = gpunn__new_slot(b, (size_t)value->count * gpunn_dtype_size(value->dtype), at);
+        if (slot < 0 || !gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot)) return false;
+        if (operand->half != (unsigned char)gpunn__half_of(b->model) || !gpunn__wants_half(b, b->model->tensors[root]))
+            return true;
+        return (b->cast[root] = gpunn__write_half(b, step, i, value, at)) >= 0;
+    }
+    if (operand->index < 0) return gpunn__read_gradient(b, group, step, i, at);
+    if (!gpunn__group_passes(b, group, t)) return true;
+    gpunn__describe(plan, &step->grad_in[i], t);
+    if (turns) {
+        step->grad_in[i].dtype = plan->storage[plan->gradient_root[t->id]];
+        step->grad_in[i].channels_last = gpunn__group_wants_last(b, group);
+        int slot = gpunn__new_slot(b, (size_t)step->grad_in[i].count * gpunn_dtype_size(step->grad_in[i].dtype), at);
+        return slot >= 0 && gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_SLOT, slot) &&
+               gpunn__turn_back(b, t, slot, gpunn__group_wants_last(b, group));
+    }
+    if (operand->shares >= 0) {
+        const gpunn_tensor *node = gpunn__member(b, group, program->operands[operand->shares].index);
+        int                 root = plan->gradient_root[t->id];
+        if (gpunn__shares_memory(b, node, t, NULL)) {
+            plan->gradient_slot[root] = plan->gradient_slot[plan->gradient_root[node->id]];
+            b->writes[root]++;
+            step->grad_in[i].dtype = plan->storage[root];
+            return true;
+        }
+    }
+    return gpunn__write_gradient(b, step, t, i, at);
+}
+
+/* Copies of the images that the group cannot read as they are. */
+static bool gpunn__group_copies(gpunn__builder *b, const gpunn__group *group)
+{
+    for (int k = 0; k < group->kernel->node_count; k++) {
+        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+        for (int i = 0; i < t->input_count; i++)
+            if (t->inputs[i] && gpunn__group_turns(b, group, t->inputs[i]) &&
+                !gpunn__turn_operand(b, t, i, gpunn__group_wants_last(b, group)))
+                return false;
+    }
+    return true;
+}
+
+static bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
+{
+    gpunn__group               *group = &b->groups[index];
+    const gpunn_kernel         *kernel = group->kernel;
+    const gpunn_kernel_program *program = gpunn__program(b, group, backward);
+    const gpunn_kernel_cuda    *cuda = b->model->kernels->cuda;
+    if (!backward && !gpunn__group_copies(b, group)) return false;
+    int         at = b->plan->step_count, sites = 0;
+    gpunn_step *step = gpunn__new_step(b, gpunn__member(b, group, -kernel->node_count), backward, program->operand_count);
+    if (step == NULL) return false;
+    step->op = GPUNN_OP_GROUP;
+    step->name = kernel->name;
+    step->group.kernel = kernel;
+    step->group.direction = (int)(program - kernel->program);
+    step->group.launch = cuda ? &cuda->launch[kernel - b->model->kernels->kernels][step->group.direction] : NULL;
+    step->group.batch = b->plan->batch;
+    for (int k = 0; k < kernel->node_count && sites < GPUNN_KERNEL_SITES; k++) {
+        const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
+        if (t->op == GPUNN_OP_DROPOUT && t->attr.value[0] > 0) step->group.sites[sites++] = t->attr.site;
+    }
+    for (int k = 0; !backward && b->plan->training && k < kernel->kept_count; k++) {
+        const gpunn_kernel_kept *kept = &kernel->kept[k];
+        size_t                   width = gpunn_dtype_size(gpunn__kept_dtype(b->plan, kept));
+        int                      slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * b->plan->batch) * width, at);
+        if (slot < 0) return false;
+        if (k == 0) group->slot = slot;
+    }
+    for (int i = 0; i < program->operand_count; i++)
+        if (!gpunn__group_operand(b, group, step, i, at)) return false;
+    return true;
+}
+
+/* ---- backward steps -------------------------------------------------------------------------------------------------- */
 /* Whether the backward step of linear t can apply the derivative of the activation that made its x. */
 static bool gpunn__takes_activation(const gpunn__builder *b, const gpunn_tensor *t)
 {
@@ -9354,6 +9973,26 @@ static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
     return gpunn__gather_filters(b);
 }
 
+/* ==== >>plan ========================================================================================================== */
+static bool gpunn__forward_steps(gpunn__builder *b)
+{
+    gpunn__plan *plan = b->plan;
+    if (!gpunn__turn_filters(b)) return false;
+    for (int place = 0; place < b->place_count; place++) {
+        int                 id = b->order[place];
+        const gpunn_tensor *t = b->model->tensors[id];
+        bool                own = b->needed[id] && t->kind == GPUNN__VALUE && plan->root[id] == id && b->next[id] < 0;
+        if (b->group[id] >= 0 ? !gpunn__group_step(b, b->group[id], false) : own && !gpunn__forward_step(b, t)) return false;
+    }
+    for (int id = 0; id < plan->tensor_count; id++) {
+        bool visible = b->needed[id] && gpunn__is_visible(plan, b->model->tensors[id]);
+        if (visible && plan->value_slot[plan->root[id]] >= 0)
+            gpunn__slot_of(plan, plan->value_slot[plan->root[id]])->last = INT32_MAX;
+    }
+    plan->forward_count = plan->step_count;
+    return true;
+}
+
 /* ---- memory of a plan ------------------------------------------------------------------------------------------------ */
 /* Elementwise steps work in place where their operand's memory is read by nobody later; a batch norm's backward step turns its
  * gradient into the residual's so. */
@@ -9427,28 +10066,6 @@ static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
 }
 
 /* "op 'layer': sentence (operands [..] f32, ..)". */
-static gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, gpunn_status status)
-{
-    char   shapes[256] = "";
-    size_t used = 0;
-    for (int i = 0; i < step->input_count && used + 1 < sizeof shapes; i++) {
-        const gpunn_value *in = &step->in[i];
-        if (in->dtype == GPUNN_DTYPE_DEFAULT) continue;
-        for (int axis = -1; axis <= in->rank && used + 1 < sizeof shapes; axis++) {
-            int n;
-            if (axis < 0)
-                n = snprintf(shapes + used, sizeof shapes - used, "%s%s [", used ? ", " : "", gpunn_dtype_name(in->dtype));
-            else if (axis == in->rank)
-                n = snprintf(shapes + used, sizeof shapes - used, "]");
-            else
-                n = snprintf(shapes + used, sizeof shapes - used, "%s%lld", axis ? ", " : "", (long long)in->dim[axis]);
-            used += n > 0 ? (size_t)n : 0;
-        }
-    }
-    return gpunn__fail(dev, status, "%s%s%s%s: %s (operands %s)", gpunn_op_name(step->op), step->name[0] ? " '" : "", step->name,
-                       step->name[0] ? "'" : "", dev->backend->error(dev->context), shapes);
-}
-
 /* The forward step of the node to which the attributes belong. */
 static gpunn_step *gpunn__forward_of(gpunn__plan *plan, const gpunn_attributes *attr)
 {
@@ -10004,7 +10621,8 @@ static GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan)
     return GPUNN_OK;
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt)
+/* Forward and backward of one training step; with opt (prepared), gradients begin anew, and its clipping and update follow. */
+static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt)
 {
     if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
     gpunn_model  *model = loss->model;
@@ -10051,6 +10669,20 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, gpunn_optimize
 GPUNN_API gpunn_status gpunn_backward(gpunn_tensor *loss)
 {
     return gpunn__gradients(loss, NULL);
+}
+
+GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss)
+{
+    if (opt == NULL || loss == NULL)
+        return gpunn__fail(opt    ? opt->model->dev
+                           : loss ? loss->model->dev
+                                  : NULL,
+                           GPUNN_ERR_ARGUMENT, "gpunn_train_step: the %s is NULL", opt ? "loss" : "optimizer");
+    if (loss->model != opt->model)
+        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_train_step: the loss is of another model than the optimizer");
+    gpunn_status status = gpunn__optimizer_prepare(opt);
+    return status == GPUNN_OK ? gpunn__gradients(loss, opt) : status;
 }
 
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
@@ -10715,9 +11347,9 @@ static int gpunn__thread_count(int asked)
 #endif
 }
 
-/* ==== the CPU backend's common ground ================================================================================= *
- * Every op of GPUNN_OTHER_OPS is one function gpunn__cpu_<name>(cpu, step, action), its forward and backward beside each other;
- * the elementwise ops come from their tables (>>map). */
+/* ==== >>common ======================================================================================================== *
+ * What the CPU backend's sections share. Every op of GPUNN_OTHER_OPS is one function gpunn__cpu_<name>(cpu, step, action), its
+ * forward and backward beside each other; the elementwise ops come from their tables (>>map). */
 typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
 
 typedef struct gpunn__cpu {
@@ -10751,6 +11383,15 @@ GPUNN__PRIVATE void gpunn__cpu_end(gpunn__cpu_before before)
 
 /* Sets the sentence that the core completes with op, layer and shapes. */
 GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
+GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(cpu->error.text, sizeof cpu->error.text, format, list);
+    va_end(list);
+    cpu->error.status = status;
+    return status;
+}
 
 /* Threads worth using for so many units of work (about one float read, computed and written each; a flop of a product counts
  * 1/16). */
@@ -10778,6 +11419,556 @@ GPUNN__INLINE void gpunn__cpu_part(int64_t n, int64_t grain, int threads, int in
     *end = blocks * (index + 1) / threads * grain;
     if (*begin > n) *begin = n;
     if (*end > n) *end = n;
+}
+
+/* function(..., flag) with the flag a constant: a choice inside a loop may keep it from becoming vector code. */
+#define GPUNN__FIXED(flag, function, ...) \
+    do {                                  \
+        if (flag)                         \
+            function(__VA_ARGS__, true);  \
+        else                              \
+            function(__VA_ARGS__, false); \
+    } while (0)
+
+/* ==== >>map =========================================================================================================== *
+ * Elementwise ops on the CPU: loops made from the tables, over contiguous memory only, and one driver that feeds them chunks of
+ * the result. Broadcast operands are expanded, and gradients of broadcast operands summed, chunk by chunk in the first cache. */
+
+/* to[i] = the op, or one of its derivatives, of from[0 .. 2]: operands, from[3]: result, from[4]: its gradient. What the text
+ * does not mention may be NULL; to may be one of from. */
+typedef void (*gpunn__loop)(int64_t n, const float *const *from, const float *attr, float *to);
+
+/* gcc vectorises little below -O3. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#define GPUNN__OPTIMIZED
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+#elif defined(__clang__) /* of GPUNN__IVDEP where a loop calls sinf, cosf or powf */
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wpass-failed"
+#endif
+
+/* The tables' language. */
+#define x from[0][i]
+#define a from[0][i]
+#define b from[1][i]
+#define c from[2][i]
+#define y from[3][i]
+#define g from[4][i]
+#define K(number) number##f
+#define where(condition, yes, no) gpunn__select((condition) != 0, (float)(yes), (float)(no))
+#define min(p, q) gpunn__min(p, q)
+#define max(p, q) gpunn__max(p, q)
+#define abs(p) fabsf(p)
+#define sign(p) gpunn__sign(p)
+#define floor(p) floorf(p)
+#define exp(p) gpunn__exp(p)
+#define expm1(p) gpunn__expm1(p)
+#define log(p) gpunn__log(p)
+#define log1p(p) gpunn__log1p(p)
+#define sqrt(p) sqrtf(p)
+#define tanh(p) gpunn__tanh(p)
+#define erf(p) gpunn__erf(p)
+#define sigmoid(p) gpunn__sigmoid(p)
+#define sin(p) sinf(p)
+#define cos(p) cosf(p)
+#define pow(p, q) powf(p, q)
+#define floordiv(p, q) gpunn__floordiv(p, q)
+
+#define GPUNN__CONSTANT(name, i) \
+    const float name = attr[i];  \
+    (void)name;
+#define GPUNN__LOOP(function, constants, text)                                              \
+    static void function(int64_t n, const float *const *from, const float *attr, float *to) \
+    {                                                                                       \
+        constants(void) from, (void)attr;                                                   \
+        GPUNN__IVDEP                                                                        \
+        for (int64_t i = 0; i < n; ++i) to[i] = (float)(text);                              \
+    }
+#define GPUNN__LOOPS(name, constants, f, dx) \
+    GPUNN__LOOP(gpunn__loop_##name, constants, f) GPUNN__LOOP(gpunn__loop_##name##_da, constants, dx)
+#define GPUNN__LOOPS2(name, constants, f, da, db) \
+    GPUNN__LOOPS(name, constants, f, da) GPUNN__LOOP(gpunn__loop_##name##_db, constants, db)
+
+#define GPUNN__X(ENUM, name, f, dx) GPUNN__LOOPS(name, , f, dx)
+GPUNN_UNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr1, value1, f, dx) GPUNN__LOOPS(name, GPUNN__CONSTANT(attr1, 0), f, dx)
+GPUNN_UNARY1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr1, value1, attr2, value2, f, dx) \
+    GPUNN__LOOPS(name, GPUNN__CONSTANT(attr1, 0) GPUNN__CONSTANT(attr2, 1), f, dx)
+GPUNN_UNARY2_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, f, da, db) GPUNN__LOOPS2(name, , f, da, db)
+GPUNN_BINARY_OPS(GPUNN__X)
+GPUNN_LOSS_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr1, value1, f, da, db) GPUNN__LOOPS2(name, GPUNN__CONSTANT(attr1, 0), f, da, db)
+GPUNN_LOSS1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, f, da, db, dc) GPUNN__LOOPS2(name, , f, da, db) GPUNN__LOOP(gpunn__loop_##name##_dc, , dc)
+GPUNN_TERNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+
+#undef x
+#undef a
+#undef b
+#undef c
+#undef y
+#undef g
+#undef K
+#undef where
+#undef min
+#undef max
+#undef abs
+#undef sign
+#undef floor
+#undef exp
+#undef expm1
+#undef log
+#undef log1p
+#undef sqrt
+#undef tanh
+#undef erf
+#undef sigmoid
+#undef sin
+#undef cos
+#undef pow
+#undef floordiv
+#undef GPUNN__CONSTANT
+#undef GPUNN__LOOP
+#undef GPUNN__LOOPS
+#undef GPUNN__LOOPS2
+
+/* In the order of gpunn_op, where the elementwise ops come first. */
+/* clang-format off */
+static const struct {
+    gpunn__loop forward, derivative[3];
+} gpunn__loops[] = {
+    {NULL, {NULL, NULL, NULL}},
+#define GPUNN__X(ENUM, name, ...) {gpunn__loop_##name, {gpunn__loop_##name##_da, NULL, NULL}},
+    GPUNN_UNARY_OPS(GPUNN__X) GPUNN_UNARY1_OPS(GPUNN__X) GPUNN_UNARY2_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, ...) {gpunn__loop_##name, {gpunn__loop_##name##_da, gpunn__loop_##name##_db, NULL}},
+    GPUNN_BINARY_OPS(GPUNN__X) GPUNN_LOSS_OPS(GPUNN__X) GPUNN_LOSS1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, ...) \
+    {gpunn__loop_##name, {gpunn__loop_##name##_da, gpunn__loop_##name##_db, gpunn__loop_##name##_dc}},
+    GPUNN_TERNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+};
+/* clang-format on */
+
+enum {
+    GPUNN__MAP_CHUNK = 1024,      /* floats of scratch per operand */
+    GPUNN__MAP_PART = 32768,      /* least results per part of a sum ... */
+    GPUNN__MAP_PARTIALS = 1 << 18 /* ... and most partial sums, unless one part has more */
+};
+
+typedef struct gpunn__map_job {
+    const gpunn_step *step;
+    int               operands;
+    bool              narrow[3]; /* operand i is broadcast */
+    bool              sums[3];   /* its gradient is wanted and therefore a sum */
+    /* The result's dimensions, innermost first, neighbours merged where every operand has or lacks both. */
+    int     rank;
+    int64_t dim[GPUNN_MAX_RANK];
+    int64_t stride[3][GPUNN_MAX_RANK]; /* 0 where operand i is broadcast */
+    int64_t period[3];                 /* what operand i looks like from the result repeats after so many */
+    int64_t chunk;
+    int     parts;      /* of the result, each done by one thread */
+    double *partial[3]; /* [parts][operand's count] */
+} gpunn__map_job;
+
+/* Place in the result, and in one operand, of a walk along the runs of dim[0]. */
+typedef struct gpunn__map_walk {
+    int64_t index[GPUNN_MAX_RANK], offset;
+} gpunn__map_walk;
+
+static gpunn__map_walk gpunn__map_start(const gpunn__map_job *job, int operand, int64_t at)
+{
+    gpunn__map_walk walk;
+    walk.offset = 0;
+    for (int d = 0; d < job->rank; ++d) {
+        walk.index[d] = at % job->dim[d];
+        walk.offset += walk.index[d] * job->stride[operand][d];
+        at /= job->dim[d];
+    }
+    return walk;
+}
+
+/* Elements left in this run, at most n. */
+GPUNN__INLINE int64_t gpunn__map_run(const gpunn__map_job *job, const gpunn__map_walk *walk, int64_t n)
+{
+    int64_t left = job->dim[0] - walk->index[0];
+    return left < n ? left : n;
+}
+
+GPUNN__INLINE void gpunn__map_advance(const gpunn__map_job *job, int operand, gpunn__map_walk *walk, int64_t run)
+{
+    const int64_t *stride = job->stride[operand];
+    walk->index[0] += run;
+    walk->offset += run * stride[0];
+    for (int d = 0; walk->index[d] == job->dim[d] && d + 1 < job->rank; ++d) {
+        walk->offset += stride[d + 1] - stride[d] * job->dim[d];
+        walk->index[d] = 0;
+        ++walk->index[d + 1];
+    }
+}
+
+/* What stands of a broadcast operand under result[at .. at + n): in place where contiguous, else copied into scratch. */
+static const float *gpunn__map_expand(const gpunn__map_job *job, int operand, int64_t at, int64_t n, float *scratch)
+{
+    const float    *data = (const float *)job->step->in[operand].data;
+    gpunn__map_walk walk = gpunn__map_start(job, operand, at);
+    bool            moves = job->stride[operand][0] != 0;
+    for (int64_t done = 0, run; done < n; done += run) {
+        const float *from = data + walk.offset;
+        run = gpunn__map_run(job, &walk, n - done);
+        if (moves && run == n) return from;
+        if (moves)
+            memcpy(scratch + done, from, (size_t)run * sizeof *from);
+        else
+            for (int64_t i = 0; i < run; ++i) scratch[done + i] = *from;
+        gpunn__map_advance(job, operand, &walk, run);
+    }
+    return scratch;
+}
+
+/* Of a chunk at most, so that float lanes are exact enough. */
+static double gpunn__map_sum(const float *values, int64_t n)
+{
+    double  sum = 0;
+    int64_t i = 0;
+    if (n >= 16) {
+        float lane[16] = {0};
+        for (; i + 16 <= n; i += 16)
+            for (int j = 0; j < 16; ++j) lane[j] += values[i + j];
+        for (int width = 8; width > 0; width /= 2)
+            for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+        sum = lane[0];
+    }
+    for (; i < n; ++i) sum += values[i];
+    return sum;
+}
+
+/* The reverse of expanding: sum += values, which stand under result[at .. at + n). */
+static void gpunn__map_fold(const gpunn__map_job *job, int operand, int64_t at, int64_t n, const float *values, double *sum)
+{
+    gpunn__map_walk walk = gpunn__map_start(job, operand, at);
+    for (int64_t done = 0, run; done < n; done += run) {
+        double *GPUNN__RESTRICT to = sum + walk.offset;
+        run = gpunn__map_run(job, &walk, n - done);
+        if (job->stride[operand][0] != 0)
+            for (int64_t i = 0; i < run; ++i) to[i] += values[done + i];
+        else
+            *to += gpunn__map_sum(values + done, run);
+        gpunn__map_advance(job, operand, &walk, run);
+    }
+}
+
+static void gpunn__map_part(const gpunn__map_job *job, int part)
+{
+    const gpunn_step *step = job->step;
+    const float      *attr = step->attr->value, *from[5] = {NULL, NULL, NULL, NULL, NULL};
+    float             scratch[3][GPUNN__MAP_CHUNK], derivative[GPUNN__MAP_CHUNK];
+    int64_t           begin, end;
+    gpunn__cpu_part(step->out.count, job->chunk, job->parts, part, &begin, &end);
+    for (int64_t at = begin, n; at < end; at += n) {
+        n = end - at < job->chunk ? end - at : job->chunk;
+        for (int i = 0; i < job->operands; ++i) {
+            const float *data = (const float *)step->in[i].data;
+            if (data == NULL) continue;
+            if (!job->narrow[i])
+                from[i] = data + at;
+            else if (at == begin || job->chunk % job->period[i] != 0)
+                from[i] = gpunn__map_expand(job, i, at, n, scratch[i]);
+        }
+        if (!step->backward) {
+            gpunn__loops[step->op].forward(n, from, attr, (float *)step->out.data + at);
+            continue;
+        }
+        if (step->out.data) from[3] = (const float *)step->out.data + at;
+        from[4] = (const float *)step->grad_out.data + at;
+        for (int i = 0; i < job->operands; ++i) {
+            float *to = (float *)step->grad_in[i].data;
+            if (to == NULL) continue;
+            bool direct = !job->sums[i] && !step->accumulate[i];
+            gpunn__loops[step->op].derivative[i](n, from, attr, direct ? to + at : derivative);
+            if (job->sums[i])
+                gpunn__map_fold(job, i, at, n, derivative, job->partial[i] + part * step->in[i].count);
+            else if (!direct)
+                for (int64_t j = 0; j < n; ++j) to[at + j] += derivative[j];
+        }
+    }
+}
+
+static void gpunn__map_task(void *arg, int index, int threads)
+{
+    const gpunn__map_job *job = (const gpunn__map_job *)arg;
+    int64_t               begin, end;
+    gpunn__cpu_part(job->parts, 1, threads, index, &begin, &end);
+    for (; begin < end; ++begin) gpunn__map_part(job, (int)begin);
+}
+
+/* Fills rank, dim, stride and period. */
+static void gpunn__map_merge(gpunn__map_job *job)
+{
+    const gpunn_value *in = job->step->in, *out = &job->step->out;
+    int64_t            size[3] = {1, 1, 1}, total = 1;
+    unsigned           last = 0;
+    job->rank = 0;
+    for (int i = 0; i < 3; ++i) job->period[i] = 1;
+    for (int axis = 1; axis <= out->rank; ++axis) { /* from the innermost */
+        int64_t  dim = out->dim[out->rank - axis];
+        unsigned moves = 0;
+        if (dim == 1) continue;
+        for (int i = 0; i < job->operands; ++i)
+            if (axis <= in[i].rank && in[i].dim[in[i].rank - axis] != 1) moves |= 1u << i;
+        if (job->rank == 0 || moves != last) {
+            for (int i = 0; i < job->operands; ++i) job->stride[i][job->rank] = moves >> i & 1 ? size[i] : 0;
+            job->dim[job->rank++] = 1;
+        }
+        last = moves;
+        total *= dim;
+        job->dim[job->rank - 1] *= dim;
+        for (int i = 0; i < job->operands; ++i) {
+            if (!(moves >> i & 1)) continue;
+            size[i] *= dim;
+            job->period[i] = total;
+        }
+    }
+}
+
+GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__map_job job;
+    int64_t        count = step->out.count, partials = 0;
+    bool           narrow = false, buffered = false;
+    job.step = step;
+    job.operands = step->input_count;
+    for (int i = 0; i < job.operands; ++i) {
+        job.narrow[i] = step->in[i].count != count;
+        job.sums[i] = job.narrow[i] && step->backward && step->grad_in[i].data != NULL;
+        narrow |= job.narrow[i];
+        buffered |= job.narrow[i] || (step->backward && step->accumulate[i]);
+        if (job.sums[i]) partials += step->in[i].count;
+    }
+    if (partials) { /* sums are split by shape alone, so that threads do not change them */
+        int64_t parts = count / GPUNN__MAP_PART, most = GPUNN__MAP_PARTIALS / partials;
+        if (parts > most) parts = most;
+        job.parts = parts > 64 ? 64 : parts > 1 ? (int)parts : 1;
+    } else
+        job.parts = gpunn__cpu_threads(cpu, count);
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = (size_t)(job.parts * partials) * sizeof(double);
+        return GPUNN_OK;
+    }
+
+    job.chunk = buffered ? GPUNN__MAP_CHUNK : 8 * GPUNN__MAP_CHUNK;
+    if (narrow) {
+        gpunn__map_merge(&job);
+        int64_t longest = 1; /* of the periods that fit: chunks of a multiple of it need expanding only once */
+        for (int i = 0; i < job.operands; ++i)
+            if (job.narrow[i] && job.period[i] > longest && job.period[i] <= job.chunk) longest = job.period[i];
+        job.chunk -= job.chunk % longest;
+    }
+    if (partials) {
+        double *free_space = (double *)step->workspace;
+        memset(free_space, 0, (size_t)(job.parts * partials) * sizeof *free_space);
+        for (int i = 0; i < job.operands; ++i) {
+            if (!job.sums[i]) continue;
+            job.partial[i] = free_space;
+            free_space += job.parts * step->in[i].count;
+        }
+    }
+    int threads = gpunn__cpu_threads(cpu, count);
+    gpunn_parallel(threads < job.parts ? threads : job.parts, gpunn__map_task, &job);
+    for (int i = 0; i < job.operands; ++i) {
+        if (!job.sums[i]) continue;
+        float  *to = (float *)step->grad_in[i].data;
+        int64_t elements = step->in[i].count;
+        for (int64_t j = 0; j < elements; ++j) {
+            double sum = step->accumulate[i] ? to[j] : 0;
+            for (int part = 0; part < job.parts; ++part) sum += job.partial[i][part * elements + j];
+            to[j] = (float)sum;
+        }
+    }
+    return GPUNN_OK;
+}
+
+#ifdef GPUNN__OPTIMIZED
+#pragma GCC pop_options
+#undef GPUNN__OPTIMIZED
+#elif defined(__clang__)
+#pragma clang diagnostic pop
+#endif
+/* ---- cast: as C, BOOL is x != 0; floats without a counterpart give what x86 does, INT64_MIN or INT32_MIN ---------------- */
+typedef struct gpunn__cast_job {
+    const gpunn_value *in, *out;
+} gpunn__cast_job;
+
+GPUNN__INLINE int64_t gpunn__to_i64(float x)
+{
+    return x >= -9223372036854775808.0f && x < 9223372036854775808.0f ? (int64_t)x : INT64_MIN;
+}
+
+GPUNN__INLINE int32_t gpunn__to_i32(float x)
+{
+    return x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
+}
+
+static void gpunn__cast_task(void *arg, int thread, int threads)
+{
+    const gpunn__cast_job *job = (const gpunn__cast_job *)arg;
+    int64_t                begin, end;
+    gpunn__cpu_part(job->out->count, 1024, threads, thread, &begin, &end);
+#define GPUNN__LOOP(TO, FROM, value)                                 \
+    {                                                                \
+        const FROM *GPUNN__RESTRICT x = (const FROM *)job->in->data; \
+        TO *GPUNN__RESTRICT         y = (TO *)job->out->data;        \
+        for (int64_t i = begin; i < end; i++) y[i] = (TO)(value);    \
+        return;                                                      \
+    }
+#define GPUNN__FROM(FROM, long_value, value)               \
+    switch (job->out->dtype) {                             \
+    case GPUNN_F32: GPUNN__LOOP(float, FROM, x[i])         \
+    case GPUNN_I64: GPUNN__LOOP(int64_t, FROM, long_value) \
+    case GPUNN_I32: GPUNN__LOOP(int32_t, FROM, value)      \
+    case GPUNN_U8: GPUNN__LOOP(uint8_t, FROM, value)       \
+    default: GPUNN__LOOP(uint8_t, FROM, x[i] != 0)         \
+    }
+    switch (job->in->dtype) {
+    case GPUNN_F32: GPUNN__FROM(float, gpunn__to_i64(x[i]), gpunn__to_i32(x[i]))
+    case GPUNN_I64: GPUNN__FROM(int64_t, x[i], x[i])
+    case GPUNN_I32: GPUNN__FROM(int32_t, x[i], x[i])
+    default: GPUNN__FROM(uint8_t, x[i], x[i])
+    }
+#undef GPUNN__FROM
+#undef GPUNN__LOOP
+}
+
+static GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) {
+        gpunn_dtype from = step->in[0].dtype, to = step->out.dtype;
+        if (from == GPUNN_F16 || from == GPUNN_BF16 || to == GPUNN_F16 || to == GPUNN_BF16)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
+                                   "the CPU cannot cast %s to %s; it knows f32, i64, i32, u8 and bool", gpunn_dtype_name(from),
+                                   gpunn_dtype_name(to));
+        return GPUNN_OK;
+    }
+    gpunn__cast_job job;
+    job.in = &step->in[0];
+    job.out = &step->out;
+    gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__cast_task, &job);
+    return GPUNN_OK;
+}
+
+/* ---- dropout -------------------------------------------------------------------------------------------------------------- *
+ * Nothing is stored: backward draws the same again, and so does every backend. Element i belongs to pack i / 8; the eight
+ * elements of a pack take the eight 16-bit halves, low before high, of the four words of
+ *     philox4x32-10(key: seed, counter: pack low, site ^ pack high << 16, step low, step high)
+ * where low and high are 32-bit halves. An element is kept when its draw < T = round((1 - p) * 65536), and then multiplied by
+ * 65536 / T. */
+enum { GPUNN__DROP_PACKS = 16, GPUNN__DROP_BLOCK = 8 * GPUNN__DROP_PACKS };
+
+typedef struct gpunn__drop {
+    uint64_t     seed, step;
+    uint32_t     site, keep; /* keep: T */
+    float        scale;
+    int64_t      count;
+    const float *x;
+    float       *y;
+    bool         add;
+} gpunn__drop;
+
+/* The factors of 16 packs from `pack`, a multiple of 16, which run through Philox side by side: vector code, if not inlined. */
+GPUNN__NOINLINE void gpunn__drop_factors(const gpunn__drop *d, uint64_t pack, float factor[GPUNN__DROP_BLOCK])
+{
+    uint32_t c0[GPUNN__DROP_PACKS], c1[GPUNN__DROP_PACKS], c2[GPUNN__DROP_PACKS], c3[GPUNN__DROP_PACKS];
+    uint32_t high0[GPUNN__DROP_PACKS], high2[GPUNN__DROP_PACKS];
+    uint32_t words[GPUNN__DROP_PACKS][4];
+    for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
+        c0[j] = (uint32_t)pack + (uint32_t)j;
+        c1[j] = d->site ^ (uint32_t)(pack >> 32) << 16;
+        c2[j] = (uint32_t)d->step;
+        c3[j] = (uint32_t)(d->step >> 32);
+    }
+    uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+        for (int j = 0; j < GPUNN__DROP_PACKS; j++) high0[j] = (uint32_t)((uint64_t)0xD2511F53u * c0[j] >> 32);
+        for (int j = 0; j < GPUNN__DROP_PACKS; j++) high2[j] = (uint32_t)((uint64_t)0xCD9E8D57u * c2[j] >> 32);
+        for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
+            uint32_t low0 = 0xD2511F53u * c0[j], low2 = 0xCD9E8D57u * c2[j];
+            c0[j] = high2[j] ^ c1[j] ^ k0;
+            c1[j] = low2;
+            c2[j] = high0[j] ^ c3[j] ^ k1;
+            c3[j] = low0;
+        }
+    }
+    for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
+        words[j][0] = c0[j];
+        words[j][1] = c1[j];
+        words[j][2] = c2[j];
+        words[j][3] = c3[j];
+    }
+    uint16_t draw[GPUNN__DROP_BLOCK];
+    memcpy(draw, words, sizeof words);
+    uint32_t keep = d->keep;
+    float    scale = d->scale;
+    for (int j = 0; j < GPUNN__DROP_BLOCK; j++) factor[j] = gpunn__select(draw[j] < keep, scale, 0);
+}
+
+static void gpunn__drop_task(void *arg, int thread, int threads)
+{
+    const gpunn__drop *d = (const gpunn__drop *)arg;
+    int64_t            begin, end;
+    gpunn__cpu_part(d->count, GPUNN__DROP_BLOCK, threads, thread, &begin, &end);
+    for (int64_t i = begin; i < end; i += GPUNN__DROP_BLOCK) {
+        float        factor[GPUNN__DROP_BLOCK];
+        int64_t      n = gpunn__least(end - i, GPUNN__DROP_BLOCK);
+        const float *x = d->x + i;
+        float       *y = d->y + i;
+        gpunn__drop_factors(d, (uint64_t)i / 8, factor);
+        if (d->add)
+            for (int64_t j = 0; j < n; j++) y[j] += x[j] * factor[j];
+        else
+            for (int64_t j = 0; j < n; j++) y[j] = x[j] * factor[j];
+    }
+}
+
+/* Without values: the draws of this step; keep 65536 where nothing is dropped. */
+static gpunn__drop gpunn__drop_of(const gpunn_step *step)
+{
+    gpunn__drop d;
+    memset(&d, 0, sizeof d);
+    d.keep = step->training ? (uint32_t)((1 - (double)step->attr->value[0]) * 65536 + 0.5) : 65536;
+    d.scale = d.keep ? 65536.0f / (float)d.keep : 0;
+    d.seed = step->state->seed;
+    d.step = step->state->step;
+    d.site = step->attr->site;
+    return d;
+}
+
+static GPUNN__STATUS gpunn__cpu_dropout(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    gpunn__drop d = gpunn__drop_of(step);
+    d.count = step->in[0].count;
+    d.x = (const float *)(step->backward ? step->grad_out.data : step->in[0].data);
+    d.y = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
+    d.add = step->backward && step->accumulate[0];
+    if (d.keep == 65536) {
+        if (d.add)
+            for (int64_t i = 0; i < d.count; i++) d.y[i] += d.x[i];
+        else if (d.y != d.x)
+            memcpy(d.y, d.x, (size_t)d.count * sizeof(float));
+        return GPUNN_OK;
+    }
+    gpunn_parallel(gpunn__cpu_threads(cpu, d.count), gpunn__drop_task, &d);
+    return GPUNN_OK;
 }
 
 /* ==== >>gemm ========================================================================================================== *
@@ -11613,8 +12804,6 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
     g.accumulate = accumulate;
     return g;
 }
-
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action); /* >>map */
 
 /* An activation of its own: y = f(x), or, backward, gradient *= f'(x) in place. */
 static GPUNN__STATUS gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_value *x, const gpunn_value *y,
@@ -14189,454 +15378,8 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step 
     return GPUNN_OK;
 }
 
-/* ==== >>map =========================================================================================================== *
- * Elementwise ops on the CPU: loops made from the tables, over contiguous memory only, and one driver that feeds them chunks of
- * the result. Broadcast operands are expanded, and gradients of broadcast operands summed, chunk by chunk in the first cache. */
-
-/* to[i] = the op, or one of its derivatives, of from[0 .. 2]: operands, from[3]: result, from[4]: its gradient. What the text
- * does not mention may be NULL; to may be one of from. */
-typedef void (*gpunn__loop)(int64_t n, const float *const *from, const float *attr, float *to);
-
-/* gcc vectorises little below -O3. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
-#define GPUNN__OPTIMIZED
-#pragma GCC push_options
-#pragma GCC optimize("O3")
-#elif defined(__clang__) /* of GPUNN__IVDEP where a loop calls sinf, cosf or powf */
-#pragma clang diagnostic push
-#pragma clang diagnostic ignored "-Wpass-failed"
-#endif
-
-/* The tables' language. */
-#define x from[0][i]
-#define a from[0][i]
-#define b from[1][i]
-#define c from[2][i]
-#define y from[3][i]
-#define g from[4][i]
-#define K(number) number##f
-#define where(condition, yes, no) gpunn__select((condition) != 0, (float)(yes), (float)(no))
-#define min(p, q) gpunn__min(p, q)
-#define max(p, q) gpunn__max(p, q)
-#define abs(p) fabsf(p)
-#define sign(p) gpunn__sign(p)
-#define floor(p) floorf(p)
-#define exp(p) gpunn__exp(p)
-#define expm1(p) gpunn__expm1(p)
-#define log(p) gpunn__log(p)
-#define log1p(p) gpunn__log1p(p)
-#define sqrt(p) sqrtf(p)
-#define tanh(p) gpunn__tanh(p)
-#define erf(p) gpunn__erf(p)
-#define sigmoid(p) gpunn__sigmoid(p)
-#define sin(p) sinf(p)
-#define cos(p) cosf(p)
-#define pow(p, q) powf(p, q)
-#define floordiv(p, q) gpunn__floordiv(p, q)
-
-#define GPUNN__CONSTANT(name, i) \
-    const float name = attr[i];  \
-    (void)name;
-#define GPUNN__LOOP(function, constants, text)                                              \
-    static void function(int64_t n, const float *const *from, const float *attr, float *to) \
-    {                                                                                       \
-        constants(void) from, (void)attr;                                                   \
-        GPUNN__IVDEP                                                                        \
-        for (int64_t i = 0; i < n; ++i) to[i] = (float)(text);                              \
-    }
-#define GPUNN__LOOPS(name, constants, f, dx) \
-    GPUNN__LOOP(gpunn__loop_##name, constants, f) GPUNN__LOOP(gpunn__loop_##name##_da, constants, dx)
-#define GPUNN__LOOPS2(name, constants, f, da, db) \
-    GPUNN__LOOPS(name, constants, f, da) GPUNN__LOOP(gpunn__loop_##name##_db, constants, db)
-
-#define GPUNN__X(ENUM, name, f, dx) GPUNN__LOOPS(name, , f, dx)
-GPUNN_UNARY_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr1, value1, f, dx) GPUNN__LOOPS(name, GPUNN__CONSTANT(attr1, 0), f, dx)
-GPUNN_UNARY1_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr1, value1, attr2, value2, f, dx) \
-    GPUNN__LOOPS(name, GPUNN__CONSTANT(attr1, 0) GPUNN__CONSTANT(attr2, 1), f, dx)
-GPUNN_UNARY2_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, f, da, db) GPUNN__LOOPS2(name, , f, da, db)
-GPUNN_BINARY_OPS(GPUNN__X)
-GPUNN_LOSS_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr1, value1, f, da, db) GPUNN__LOOPS2(name, GPUNN__CONSTANT(attr1, 0), f, da, db)
-GPUNN_LOSS1_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, f, da, db, dc) GPUNN__LOOPS2(name, , f, da, db) GPUNN__LOOP(gpunn__loop_##name##_dc, , dc)
-GPUNN_TERNARY_OPS(GPUNN__X)
-#undef GPUNN__X
-
-#undef x
-#undef a
-#undef b
-#undef c
-#undef y
-#undef g
-#undef K
-#undef where
-#undef min
-#undef max
-#undef abs
-#undef sign
-#undef floor
-#undef exp
-#undef expm1
-#undef log
-#undef log1p
-#undef sqrt
-#undef tanh
-#undef erf
-#undef sigmoid
-#undef sin
-#undef cos
-#undef pow
-#undef floordiv
-#undef GPUNN__CONSTANT
-#undef GPUNN__LOOP
-#undef GPUNN__LOOPS
-#undef GPUNN__LOOPS2
-
-/* In the order of gpunn_op, where the elementwise ops come first. */
-/* clang-format off */
-static const struct {
-    gpunn__loop forward, derivative[3];
-} gpunn__loops[] = {
-    {NULL, {NULL, NULL, NULL}},
-#define GPUNN__X(ENUM, name, ...) {gpunn__loop_##name, {gpunn__loop_##name##_da, NULL, NULL}},
-    GPUNN_UNARY_OPS(GPUNN__X) GPUNN_UNARY1_OPS(GPUNN__X) GPUNN_UNARY2_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, ...) {gpunn__loop_##name, {gpunn__loop_##name##_da, gpunn__loop_##name##_db, NULL}},
-    GPUNN_BINARY_OPS(GPUNN__X) GPUNN_LOSS_OPS(GPUNN__X) GPUNN_LOSS1_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, ...) \
-    {gpunn__loop_##name, {gpunn__loop_##name##_da, gpunn__loop_##name##_db, gpunn__loop_##name##_dc}},
-    GPUNN_TERNARY_OPS(GPUNN__X)
-#undef GPUNN__X
-};
-/* clang-format on */
-
-enum {
-    GPUNN__MAP_CHUNK = 1024,      /* floats of scratch per operand */
-    GPUNN__MAP_PART = 32768,      /* least results per part of a sum ... */
-    GPUNN__MAP_PARTIALS = 1 << 18 /* ... and most partial sums, unless one part has more */
-};
-
-typedef struct gpunn__map_job {
-    const gpunn_step *step;
-    int               operands;
-    bool              narrow[3]; /* operand i is broadcast */
-    bool              sums[3];   /* its gradient is wanted and therefore a sum */
-    /* The result's dimensions, innermost first, neighbours merged where every operand has or lacks both. */
-    int     rank;
-    int64_t dim[GPUNN_MAX_RANK];
-    int64_t stride[3][GPUNN_MAX_RANK]; /* 0 where operand i is broadcast */
-    int64_t period[3];                 /* what operand i looks like from the result repeats after so many */
-    int64_t chunk;
-    int     parts;      /* of the result, each done by one thread */
-    double *partial[3]; /* [parts][operand's count] */
-} gpunn__map_job;
-
-/* Place in the result, and in one operand, of a walk along the runs of dim[0]. */
-typedef struct gpunn__map_walk {
-    int64_t index[GPUNN_MAX_RANK], offset;
-} gpunn__map_walk;
-
-static gpunn__map_walk gpunn__map_start(const gpunn__map_job *job, int operand, int64_t at)
-{
-    gpunn__map_walk walk;
-    walk.offset = 0;
-    for (int d = 0; d < job->rank; ++d) {
-        walk.index[d] = at % job->dim[d];
-        walk.offset += walk.index[d] * job->stride[operand][d];
-        at /= job->dim[d];
-    }
-    return walk;
-}
-
-/* Elements left in this run, at most n. */
-GPUNN__INLINE int64_t gpunn__map_run(const gpunn__map_job *job, const gpunn__map_walk *walk, int64_t n)
-{
-    int64_t left = job->dim[0] - walk->index[0];
-    return left < n ? left : n;
-}
-
-GPUNN__INLINE void gpunn__map_advance(const gpunn__map_job *job, int operand, gpunn__map_walk *walk, int64_t run)
-{
-    const int64_t *stride = job->stride[operand];
-    walk->index[0] += run;
-    walk->offset += run * stride[0];
-    for (int d = 0; walk->index[d] == job->dim[d] && d + 1 < job->rank; ++d) {
-        walk->offset += stride[d + 1] - stride[d] * job->dim[d];
-        walk->index[d] = 0;
-        ++walk->index[d + 1];
-    }
-}
-
-/* What stands of a broadcast operand under result[at .. at + n): in place where contiguous, else copied into scratch. */
-static const float *gpunn__map_expand(const gpunn__map_job *job, int operand, int64_t at, int64_t n, float *scratch)
-{
-    const float    *data = (const float *)job->step->in[operand].data;
-    gpunn__map_walk walk = gpunn__map_start(job, operand, at);
-    bool            moves = job->stride[operand][0] != 0;
-    for (int64_t done = 0, run; done < n; done += run) {
-        const float *from = data + walk.offset;
-        run = gpunn__map_run(job, &walk, n - done);
-        if (moves && run == n) return from;
-        if (moves)
-            memcpy(scratch + done, from, (size_t)run * sizeof *from);
-        else
-            for (int64_t i = 0; i < run; ++i) scratch[done + i] = *from;
-        gpunn__map_advance(job, operand, &walk, run);
-    }
-    return scratch;
-}
-
-/* Of a chunk at most, so that float lanes are exact enough. */
-static double gpunn__map_sum(const float *values, int64_t n)
-{
-    double  sum = 0;
-    int64_t i = 0;
-    if (n >= 16) {
-        float lane[16] = {0};
-        for (; i + 16 <= n; i += 16)
-            for (int j = 0; j < 16; ++j) lane[j] += values[i + j];
-        for (int width = 8; width > 0; width /= 2)
-            for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
-        sum = lane[0];
-    }
-    for (; i < n; ++i) sum += values[i];
-    return sum;
-}
-
-/* The reverse of expanding: sum += values, which stand under result[at .. at + n). */
-static void gpunn__map_fold(const gpunn__map_job *job, int operand, int64_t at, int64_t n, const float *values, double *sum)
-{
-    gpunn__map_walk walk = gpunn__map_start(job, operand, at);
-    for (int64_t done = 0, run; done < n; done += run) {
-        double *GPUNN__RESTRICT to = sum + walk.offset;
-        run = gpunn__map_run(job, &walk, n - done);
-        if (job->stride[operand][0] != 0)
-            for (int64_t i = 0; i < run; ++i) to[i] += values[done + i];
-        else
-            *to += gpunn__map_sum(values + done, run);
-        gpunn__map_advance(job, operand, &walk, run);
-    }
-}
-
-static void gpunn__map_part(const gpunn__map_job *job, int part)
-{
-    const gpunn_step *step = job->step;
-    const float      *attr = step->attr->value, *from[5] = {NULL, NULL, NULL, NULL, NULL};
-    float             scratch[3][GPUNN__MAP_CHUNK], derivative[GPUNN__MAP_CHUNK];
-    int64_t           begin, end;
-    gpunn__cpu_part(step->out.count, job->chunk, job->parts, part, &begin, &end);
-    for (int64_t at = begin, n; at < end; at += n) {
-        n = end - at < job->chunk ? end - at : job->chunk;
-        for (int i = 0; i < job->operands; ++i) {
-            const float *data = (const float *)step->in[i].data;
-            if (data == NULL) continue;
-            if (!job->narrow[i])
-                from[i] = data + at;
-            else if (at == begin || job->chunk % job->period[i] != 0)
-                from[i] = gpunn__map_expand(job, i, at, n, scratch[i]);
-        }
-        if (!step->backward) {
-            gpunn__loops[step->op].forward(n, from, attr, (float *)step->out.data + at);
-            continue;
-        }
-        if (step->out.data) from[3] = (const float *)step->out.data + at;
-        from[4] = (const float *)step->grad_out.data + at;
-        for (int i = 0; i < job->operands; ++i) {
-            float *to = (float *)step->grad_in[i].data;
-            if (to == NULL) continue;
-            bool direct = !job->sums[i] && !step->accumulate[i];
-            gpunn__loops[step->op].derivative[i](n, from, attr, direct ? to + at : derivative);
-            if (job->sums[i])
-                gpunn__map_fold(job, i, at, n, derivative, job->partial[i] + part * step->in[i].count);
-            else if (!direct)
-                for (int64_t j = 0; j < n; ++j) to[at + j] += derivative[j];
-        }
-    }
-}
-
-static void gpunn__map_task(void *arg, int index, int threads)
-{
-    const gpunn__map_job *job = (const gpunn__map_job *)arg;
-    int64_t               begin, end;
-    gpunn__cpu_part(job->parts, 1, threads, index, &begin, &end);
-    for (; begin < end; ++begin) gpunn__map_part(job, (int)begin);
-}
-
-/* Fills rank, dim, stride and period. */
-static void gpunn__map_merge(gpunn__map_job *job)
-{
-    const gpunn_value *in = job->step->in, *out = &job->step->out;
-    int64_t            size[3] = {1, 1, 1}, total = 1;
-    unsigned           last = 0;
-    job->rank = 0;
-    for (int i = 0; i < 3; ++i) job->period[i] = 1;
-    for (int axis = 1; axis <= out->rank; ++axis) { /* from the innermost */
-        int64_t  dim = out->dim[out->rank - axis];
-        unsigned moves = 0;
-        if (dim == 1) continue;
-        for (int i = 0; i < job->operands; ++i)
-            if (axis <= in[i].rank && in[i].dim[in[i].rank - axis] != 1) moves |= 1u << i;
-        if (job->rank == 0 || moves != last) {
-            for (int i = 0; i < job->operands; ++i) job->stride[i][job->rank] = moves >> i & 1 ? size[i] : 0;
-            job->dim[job->rank++] = 1;
-        }
-        last = moves;
-        total *= dim;
-        job->dim[job->rank - 1] *= dim;
-        for (int i = 0; i < job->operands; ++i) {
-            if (!(moves >> i & 1)) continue;
-            size[i] *= dim;
-            job->period[i] = total;
-        }
-    }
-}
-
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    gpunn__map_job job;
-    int64_t        count = step->out.count, partials = 0;
-    bool           narrow = false, buffered = false;
-    job.step = step;
-    job.operands = step->input_count;
-    for (int i = 0; i < job.operands; ++i) {
-        job.narrow[i] = step->in[i].count != count;
-        job.sums[i] = job.narrow[i] && step->backward && step->grad_in[i].data != NULL;
-        narrow |= job.narrow[i];
-        buffered |= job.narrow[i] || (step->backward && step->accumulate[i]);
-        if (job.sums[i]) partials += step->in[i].count;
-    }
-    if (partials) { /* sums are split by shape alone, so that threads do not change them */
-        int64_t parts = count / GPUNN__MAP_PART, most = GPUNN__MAP_PARTIALS / partials;
-        if (parts > most) parts = most;
-        job.parts = parts > 64 ? 64 : parts > 1 ? (int)parts : 1;
-    } else
-        job.parts = gpunn__cpu_threads(cpu, count);
-    if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = (size_t)(job.parts * partials) * sizeof(double);
-        return GPUNN_OK;
-    }
-
-    job.chunk = buffered ? GPUNN__MAP_CHUNK : 8 * GPUNN__MAP_CHUNK;
-    if (narrow) {
-        gpunn__map_merge(&job);
-        int64_t longest = 1; /* of the periods that fit: chunks of a multiple of it need expanding only once */
-        for (int i = 0; i < job.operands; ++i)
-            if (job.narrow[i] && job.period[i] > longest && job.period[i] <= job.chunk) longest = job.period[i];
-        job.chunk -= job.chunk % longest;
-    }
-    if (partials) {
-        double *free_space = (double *)step->workspace;
-        memset(free_space, 0, (size_t)(job.parts * partials) * sizeof *free_space);
-        for (int i = 0; i < job.operands; ++i) {
-            if (!job.sums[i]) continue;
-            job.partial[i] = free_space;
-            free_space += job.parts * step->in[i].count;
-        }
-    }
-    int threads = gpunn__cpu_threads(cpu, count);
-    gpunn_parallel(threads < job.parts ? threads : job.parts, gpunn__map_task, &job);
-    for (int i = 0; i < job.operands; ++i) {
-        if (!job.sums[i]) continue;
-        float  *to = (float *)step->grad_in[i].data;
-        int64_t elements = step->in[i].count;
-        for (int64_t j = 0; j < elements; ++j) {
-            double sum = step->accumulate[i] ? to[j] : 0;
-            for (int part = 0; part < job.parts; ++part) sum += job.partial[i][part * elements + j];
-            to[j] = (float)sum;
-        }
-    }
-    return GPUNN_OK;
-}
-
-#ifdef GPUNN__OPTIMIZED
-#pragma GCC pop_options
-#undef GPUNN__OPTIMIZED
-#elif defined(__clang__)
-#pragma clang diagnostic pop
-#endif
-/* ==== >>reduce ======================================================================================================== *
- * Sums and maxima over axes, softmax, and the ops that only move data. */
-
-/* function(..., flag) with the flag a constant: a choice inside a loop may keep it from becoming vector code. */
-#define GPUNN__FIXED(flag, function, ...) \
-    do {                                  \
-        if (flag)                         \
-            function(__VA_ARGS__, true);  \
-        else                              \
-            function(__VA_ARGS__, false); \
-    } while (0)
-
-/* ---- cast: as C, BOOL is x != 0; floats without a counterpart give what x86 does, INT64_MIN or INT32_MIN ---------------- */
-typedef struct gpunn__cast_job {
-    const gpunn_value *in, *out;
-} gpunn__cast_job;
-
-GPUNN__INLINE int64_t gpunn__to_i64(float x)
-{
-    return x >= -9223372036854775808.0f && x < 9223372036854775808.0f ? (int64_t)x : INT64_MIN;
-}
-
-GPUNN__INLINE int32_t gpunn__to_i32(float x)
-{
-    return x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
-}
-
-static void gpunn__cast_task(void *arg, int thread, int threads)
-{
-    const gpunn__cast_job *job = (const gpunn__cast_job *)arg;
-    int64_t                begin, end;
-    gpunn__cpu_part(job->out->count, 1024, threads, thread, &begin, &end);
-#define GPUNN__LOOP(TO, FROM, value)                                 \
-    {                                                                \
-        const FROM *GPUNN__RESTRICT x = (const FROM *)job->in->data; \
-        TO *GPUNN__RESTRICT         y = (TO *)job->out->data;        \
-        for (int64_t i = begin; i < end; i++) y[i] = (TO)(value);    \
-        return;                                                      \
-    }
-#define GPUNN__FROM(FROM, long_value, value)               \
-    switch (job->out->dtype) {                             \
-    case GPUNN_F32: GPUNN__LOOP(float, FROM, x[i])         \
-    case GPUNN_I64: GPUNN__LOOP(int64_t, FROM, long_value) \
-    case GPUNN_I32: GPUNN__LOOP(int32_t, FROM, value)      \
-    case GPUNN_U8: GPUNN__LOOP(uint8_t, FROM, value)       \
-    default: GPUNN__LOOP(uint8_t, FROM, x[i] != 0)         \
-    }
-    switch (job->in->dtype) {
-    case GPUNN_F32: GPUNN__FROM(float, gpunn__to_i64(x[i]), gpunn__to_i32(x[i]))
-    case GPUNN_I64: GPUNN__FROM(int64_t, x[i], x[i])
-    case GPUNN_I32: GPUNN__FROM(int32_t, x[i], x[i])
-    default: GPUNN__FROM(uint8_t, x[i], x[i])
-    }
-#undef GPUNN__FROM
-#undef GPUNN__LOOP
-}
-
-static GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    if (action == GPUNN__PREPARE) {
-        gpunn_dtype from = step->in[0].dtype, to = step->out.dtype;
-        if (from == GPUNN_F16 || from == GPUNN_BF16 || to == GPUNN_F16 || to == GPUNN_BF16)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED,
-                                   "the CPU cannot cast %s to %s; it knows f32, i64, i32, u8 and bool", gpunn_dtype_name(from),
-                                   gpunn_dtype_name(to));
-        return GPUNN_OK;
-    }
-    gpunn__cast_job job;
-    job.in = &step->in[0];
-    job.out = &step->out;
-    gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__cast_task, &job);
-    return GPUNN_OK;
-}
-
+/* ==== >>move ========================================================================================================== *
+ * Ops that only move data. */
 /* ---- strided copies: permute, concat, slice and pad are nothing else -------------------------------------------------- */
 typedef struct gpunn__copy {
     int         rank;
@@ -15039,6 +15782,40 @@ static GPUNN__STATUS gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
     }
     gpunn__cpu_move(cpu, step, 0, in, offset, out_stride, 0, in_stride);
     return GPUNN_OK;
+}
+
+/* ---- expand: a map of one factor ------------------------------------------------------------------------------------------ */
+static GPUNN__STATUS gpunn__cpu_expand(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn_attributes once = gpunn__no_attributes();
+    gpunn_step       map = *step;
+    once.value[0] = 1;
+    map.op = GPUNN_OP_MUL_SCALAR;
+    map.attr = &once;
+    gpunn_status status = gpunn__cpu_map(cpu, &map, action);
+    if (action == GPUNN__PREPARE) step->workspace_bytes = map.workspace_bytes;
+    return status;
+}
+
+/* ==== >>reduce ======================================================================================================== *
+ * Sums and maxima over axes. */
+/* ---- along one axis ------------------------------------------------------------------------------------------------------ */
+typedef struct gpunn__along {
+    int64_t      outer, n, inner;
+    const float *x, *y, *gradient;
+    float       *out;
+    int64_t     *index;
+    bool         add, log;
+} gpunn__along;
+
+static void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, int axis)
+{
+    a->outer = a->inner = 1;
+    a->n = v->rank ? v->dim[axis] : 1;
+    for (int d = 0; d < v->rank; d++) {
+        if (d < axis) a->outer *= v->dim[d];
+        if (d > axis) a->inner *= v->dim[d];
+    }
 }
 
 /* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
@@ -15552,25 +16329,49 @@ static GPUNN__STATUS gpunn__cpu_gradient_energy(gpunn__cpu *cpu, gpunn_step *ste
     return GPUNN_OK;
 }
 
-/* ---- along one axis ------------------------------------------------------------------------------------------------------ */
-typedef struct gpunn__along {
-    int64_t      outer, n, inner;
-    const float *x, *y, *gradient;
-    float       *out;
-    int64_t     *index;
-    bool         add, log;
-} gpunn__along;
+/* ---- cumsum: x[outer][n][inner]; backward the same from the end ------------------------------------------------------------ */
+typedef struct gpunn__cumsum {
+    gpunn__along along; /* x: or the gradient */
+    bool         reverse;
+} gpunn__cumsum;
 
-static void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, int axis)
+static void gpunn__cumsum_task(void *arg, int thread, int threads)
 {
-    a->outer = a->inner = 1;
-    a->n = v->rank ? v->dim[axis] : 1;
-    for (int d = 0; d < v->rank; d++) {
-        if (d < axis) a->outer *= v->dim[d];
-        if (d > axis) a->inner *= v->dim[d];
+    const gpunn__cumsum *k = (const gpunn__cumsum *)arg;
+    const gpunn__along  *a = &k->along;
+    enum { WIDTH = 64 };
+    int64_t blocks = (a->inner + WIDTH - 1) / WIDTH, unit, end;
+    gpunn__cpu_part(a->outer * blocks, 1, threads, thread, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t o = unit / blocks, column = (unit - o * blocks) * WIDTH, width = gpunn__least(a->inner - column, WIDTH);
+        double  sum[WIDTH] = {0};
+        for (int64_t i = 0; i < a->n; i++) {
+            int64_t      at = (o * a->n + (k->reverse ? a->n - 1 - i : i)) * a->inner + column;
+            const float *x = a->x + at;
+            float       *y = a->out + at;
+            for (int64_t j = 0; j < width; j++) {
+                sum[j] += (double)x[j];
+                y[j] = (a->add ? y[j] : 0) + (float)sum[j];
+            }
+        }
     }
 }
 
+static GPUNN__STATUS gpunn__cpu_cumsum(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__cumsum k;
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    gpunn__along_axis(&k.along, &step->in[0], step->attr->axis);
+    k.reverse = step->backward;
+    k.along.x = (const float *)(step->backward ? step->grad_out.data : step->in[0].data);
+    k.along.out = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
+    k.along.add = step->backward && step->accumulate[0];
+    gpunn_parallel(gpunn__cpu_threads(cpu, step->in[0].count), gpunn__cumsum_task, &k);
+    return GPUNN_OK;
+}
+
+/* ==== >>pick ========================================================================================================== *
+ * Elements that integers pick, and the integers that pick the largest. */
 /* ---- embedding and gather: elements that integers pick ---------------------------------------------------------------- *
  * out[o][j][i] = x[o][index[o][j][i]][i]. An embedding's index is [1][m][1] and serves all i, the columns of its weight. */
 GPUNN__INLINE int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_t i)
@@ -15711,60 +16512,6 @@ static GPUNN__STATUS gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     return gpunn__pick_run(cpu, step, action, &p, 0);
 }
 
-/* ---- expand: a map of one factor ------------------------------------------------------------------------------------------ */
-static GPUNN__STATUS gpunn__cpu_expand(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    gpunn_attributes once = gpunn__no_attributes();
-    gpunn_step       map = *step;
-    once.value[0] = 1;
-    map.op = GPUNN_OP_MUL_SCALAR;
-    map.attr = &once;
-    gpunn_status status = gpunn__cpu_map(cpu, &map, action);
-    if (action == GPUNN__PREPARE) step->workspace_bytes = map.workspace_bytes;
-    return status;
-}
-
-/* ---- cumsum: x[outer][n][inner]; backward the same from the end ------------------------------------------------------------ */
-typedef struct gpunn__cumsum {
-    gpunn__along along; /* x: or the gradient */
-    bool         reverse;
-} gpunn__cumsum;
-
-static void gpunn__cumsum_task(void *arg, int thread, int threads)
-{
-    const gpunn__cumsum *k = (const gpunn__cumsum *)arg;
-    const gpunn__along  *a = &k->along;
-    enum { WIDTH = 64 };
-    int64_t blocks = (a->inner + WIDTH - 1) / WIDTH, unit, end;
-    gpunn__cpu_part(a->outer * blocks, 1, threads, thread, &unit, &end);
-    for (; unit < end; unit++) {
-        int64_t o = unit / blocks, column = (unit - o * blocks) * WIDTH, width = gpunn__least(a->inner - column, WIDTH);
-        double  sum[WIDTH] = {0};
-        for (int64_t i = 0; i < a->n; i++) {
-            int64_t      at = (o * a->n + (k->reverse ? a->n - 1 - i : i)) * a->inner + column;
-            const float *x = a->x + at;
-            float       *y = a->out + at;
-            for (int64_t j = 0; j < width; j++) {
-                sum[j] += (double)x[j];
-                y[j] = (a->add ? y[j] : 0) + (float)sum[j];
-            }
-        }
-    }
-}
-
-static GPUNN__STATUS gpunn__cpu_cumsum(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    gpunn__cumsum k;
-    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
-    gpunn__along_axis(&k.along, &step->in[0], step->attr->axis);
-    k.reverse = step->backward;
-    k.along.x = (const float *)(step->backward ? step->grad_out.data : step->in[0].data);
-    k.along.out = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
-    k.along.add = step->backward && step->accumulate[0];
-    gpunn_parallel(gpunn__cpu_threads(cpu, step->in[0].count), gpunn__cumsum_task, &k);
-    return GPUNN_OK;
-}
-
 /* ---- topk: x[outer][n][inner] ---------------------------------------------------------------------------------------------- *
  * An element's code is larger the earlier it comes: its value in 32 bits that order as floats do, NaN above all, then its place
  * from the end. */
@@ -15896,174 +16643,6 @@ static GPUNN__STATUS gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     return GPUNN_OK;
 }
 
-/* ---- softmax and log_softmax along an axis: x[outer][n][inner] --------------------------------------------------------- *
- * Units of work are rows (inner 1) or n x 64 columns. NaN need not show in the maximum: it spreads through the sum. A row wholly
- * -inf gives NaN, as torch's does. */
-#define GPUNN__COLUMNS 64
-
-/* exp(x) for x <= 0; what would be denormal is 0, since processors are slow at denormals. */
-GPUNN__INLINE float gpunn__exp_down(float x)
-{
-    return gpunn__select(x < -87.0f, 0, gpunn__exp(gpunn__select(x < -87.0f, -87.0f, x)));
-}
-
-/* top[j] = the maximum over i of x[i * stride + j], sum[j] = the sum of exp(x[i * stride + j] - top[j]); 1 <= width <=
- * GPUNN__COLUMNS. The terms of the sum go to e unless it is NULL. */
-GPUNN__INLINE void gpunn__exp_columns(const float *GPUNN__RESTRICT x, int64_t n, int64_t stride, int64_t width,
-                                      float *GPUNN__RESTRICT top, float *GPUNN__RESTRICT sum, float *GPUNN__RESTRICT e)
-{
-    float buffer[GPUNN__COLUMNS];
-    for (int64_t j = 0; j < width; j++) {
-        top[j] = x[j];
-        sum[j] = 0;
-    }
-    for (int64_t i = 1; i < n; i++)
-        for (int64_t j = 0; j < width; j++) top[j] = gpunn__join(GPUNN__TOP, top[j], x[i * stride + j], 0);
-    for (int64_t i = 0; i < n; i++) {
-        float *const term = e ? e + i * stride : buffer;
-        for (int64_t j = 0; j < width; j++) {
-            term[j] = gpunn__exp_down(x[i * stride + j] - top[j]);
-            sum[j] += term[j];
-        }
-    }
-}
-
-/* The same for one row that lies together; returns the sum. */
-GPUNN__INLINE float gpunn__exp_row(const float *GPUNN__RESTRICT x, int64_t n, float *top, float *GPUNN__RESTRICT e)
-{
-    enum { BLOCK = 512 };
-    double total = 0;
-    float  buffer[BLOCK], largest = *top = (float)gpunn__reduce_line(GPUNN__TOP, x, n, 0);
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        int64_t      count = gpunn__least(n - i, BLOCK);
-        float *const term = e ? e + i : buffer;
-        for (int64_t k = 0; k < count; k++) term[k] = gpunn__exp_down(x[i + k] - largest);
-        total += gpunn__sum_line(term, count);
-    }
-    return (float)total;
-}
-
-/* Rows of inner 1, columns otherwise; e as for these. */
-static void gpunn__exp_sum(const float *x, int64_t n, int64_t inner, int64_t width, float *top, float *sum, float *e)
-{
-    if (inner == 1)
-        *sum = gpunn__exp_row(x, n, top, e);
-    else
-        gpunn__exp_columns(x, n, inner, width, top, sum, e);
-}
-
-/* Splits outer x tiles of columns over the threads; inner 1 is one tile. */
-GPUNN__INLINE int64_t gpunn__along_units(const gpunn__along *a, int64_t *tiles)
-{
-    *tiles = (a->inner + GPUNN__COLUMNS - 1) / GPUNN__COLUMNS;
-    return a->outer * *tiles;
-}
-
-/* Where a unit begins, and its width. */
-GPUNN__INLINE int64_t gpunn__along_tile(const gpunn__along *a, int64_t unit, int64_t tiles, int64_t *at)
-{
-    int64_t outer = tiles > 1 ? unit / tiles : unit, column = (unit - outer * tiles) * GPUNN__COLUMNS;
-    *at = outer * a->n * a->inner + column;
-    return gpunn__least(a->inner - column, GPUNN__COLUMNS);
-}
-
-static void gpunn__softmax_task(void *arg, int thread, int threads)
-{
-    const gpunn__along *a = (const gpunn__along *)arg;
-    int64_t             begin, end, tiles, units = gpunn__along_units(a, &tiles), n = a->n, inner = a->inner;
-    gpunn__cpu_part(units, 1, threads, thread, &begin, &end);
-    for (int64_t unit = begin; unit < end; unit++) {
-        float                  top[GPUNN__COLUMNS], sum[GPUNN__COLUMNS];
-        int64_t                at, width = gpunn__along_tile(a, unit, tiles, &at);
-        const float           *x = a->x + at;
-        float *GPUNN__RESTRICT y = a->out + at;
-        gpunn__exp_sum(x, n, inner, width, top, sum, a->log ? NULL : y);
-        for (int64_t j = 0; j < width; j++) sum[j] = a->log ? gpunn__log(sum[j]) : 1 / sum[j];
-        float first = top[0], second = sum[0];
-        if (inner == 1 && a->log)
-            for (int64_t i = 0; i < n; i++) y[i] = x[i] - first - second;
-        else if (inner == 1)
-            for (int64_t i = 0; i < n; i++) y[i] *= second;
-        else if (a->log)
-            for (int64_t i = 0; i < n; i++, x += inner, y += inner)
-                for (int64_t j = 0; j < width; j++) y[j] = x[j] - top[j] - sum[j];
-        else
-            for (int64_t i = 0; i < n; i++, y += inner)
-                for (int64_t j = 0; j < width; j++) y[j] *= sum[j];
-    }
-}
-
-/* softmax: dx (+)= y (g - sum g y). log_softmax: dx (+)= g - exp(y) sum g. */
-GPUNN__INLINE void gpunn__softmax_slope(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT y, const float *GPUNN__RESTRICT g,
-                                        const float *sum, bool single, int64_t n, bool log, bool add)
-{
-    float sum0 = sum[0];
-    for (int64_t i = 0; i < n; i++) {
-        float s = single ? sum0 : sum[i], value = log ? g[i] - gpunn__exp_down(y[i]) * s : y[i] * (g[i] - s);
-        dx[i] = add ? dx[i] + value : value;
-    }
-}
-
-GPUNN__INLINE void gpunn__softmax_gradient(const gpunn__along *a, int64_t begin, int64_t end, int64_t tiles, bool log)
-{
-    int64_t n = a->n, inner = a->inner;
-    for (int64_t unit = begin; unit < end; unit++) {
-        int64_t      at, width = gpunn__along_tile(a, unit, tiles, &at);
-        const float *y = a->y + at, *g = a->gradient + at;
-        float       *dx = a->out + at;
-        if (inner == 1) {
-            enum { LANES = 16 };
-            float   lane[LANES] = {0}, sum = 0;
-            int64_t i = 0;
-            for (; i + LANES <= n; i += LANES)
-                for (int j = 0; j < LANES; j++) lane[j] += log ? g[i + j] : g[i + j] * y[i + j];
-            for (; i < n; i++) sum += log ? g[i] : g[i] * y[i];
-            sum += gpunn__join_lanes(GPUNN__SUM, lane);
-            GPUNN__FIXED(a->add, gpunn__softmax_slope, dx, y, g, &sum, true, n, log);
-        } else {
-            float sum[GPUNN__COLUMNS];
-            for (int64_t j = 0; j < width; j++) sum[j] = 0;
-            for (int64_t i = 0; i < n; i++)
-                for (int64_t j = 0; j < width; j++) sum[j] += log ? g[i * inner + j] : g[i * inner + j] * y[i * inner + j];
-            for (int64_t i = 0; i < n; i++, y += inner, g += inner, dx += inner)
-                GPUNN__FIXED(a->add, gpunn__softmax_slope, dx, y, g, sum, false, width, log);
-        }
-    }
-}
-
-static void gpunn__softmax_gradient_task(void *arg, int thread, int threads)
-{
-    const gpunn__along *a = (const gpunn__along *)arg;
-    int64_t             begin, end, tiles, units = gpunn__along_units(a, &tiles);
-    gpunn__cpu_part(units, 1, threads, thread, &begin, &end);
-    GPUNN__FIXED(a->log, gpunn__softmax_gradient, a, begin, end, tiles);
-}
-
-static GPUNN__STATUS gpunn__softmax_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, bool log)
-{
-    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
-    gpunn__along a;
-    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
-    a.x = (const float *)step->in[0].data;
-    a.y = (const float *)step->out.data;
-    a.gradient = (const float *)step->grad_out.data;
-    a.out = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
-    a.add = step->backward && step->accumulate[0];
-    a.log = log;
-    gpunn_parallel(gpunn__cpu_threads(cpu, 3 * step->in[0].count),
-                   step->backward ? gpunn__softmax_gradient_task : gpunn__softmax_task, &a);
-    return GPUNN_OK;
-}
-
-static GPUNN__STATUS gpunn__cpu_softmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__softmax_run(cpu, step, action, false);
-}
-
-static GPUNN__STATUS gpunn__cpu_log_softmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__softmax_run(cpu, step, action, true);
-}
 /* ==== >>norm ========================================================================================================== */
 
 /* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
@@ -16743,110 +17322,595 @@ static GPUNN__STATUS gpunn__cpu_group_norm(gpunn__cpu *cpu, gpunn_step *step, gp
     return GPUNN_OK;
 }
 
-/* ---- dropout -------------------------------------------------------------------------------------------------------------- *
- * Nothing is stored: backward draws the same again, and so does every backend. Element i belongs to pack i / 8; the eight
- * elements of a pack take the eight 16-bit halves, low before high, of the four words of
- *     philox4x32-10(key: seed, counter: pack low, site ^ pack high << 16, step low, step high)
- * where low and high are 32-bit halves. An element is kept when its draw < T = round((1 - p) * 65536), and then multiplied by
- * 65536 / T. */
-enum { GPUNN__DROP_PACKS = 16, GPUNN__DROP_BLOCK = 8 * GPUNN__DROP_PACKS };
+/* ==== >>softmax ======================================================================================================= *
+ * Units of work are rows (inner 1) or n x 64 columns. NaN need not show in the maximum: it spreads through the sum. A row wholly
+ * -inf gives NaN, as torch's does. */
+#define GPUNN__COLUMNS 64
 
-typedef struct gpunn__drop {
-    uint64_t     seed, step;
-    uint32_t     site, keep; /* keep: T */
-    float        scale;
-    int64_t      count;
-    const float *x;
-    float       *y;
-    bool         add;
-} gpunn__drop;
-
-/* The factors of 16 packs from `pack`, a multiple of 16, which run through Philox side by side: vector code, if not inlined. */
-GPUNN__NOINLINE void gpunn__drop_factors(const gpunn__drop *d, uint64_t pack, float factor[GPUNN__DROP_BLOCK])
+/* exp(x) for x <= 0; what would be denormal is 0, since processors are slow at denormals. */
+GPUNN__INLINE float gpunn__exp_down(float x)
 {
-    uint32_t c0[GPUNN__DROP_PACKS], c1[GPUNN__DROP_PACKS], c2[GPUNN__DROP_PACKS], c3[GPUNN__DROP_PACKS];
-    uint32_t high0[GPUNN__DROP_PACKS], high2[GPUNN__DROP_PACKS];
-    uint32_t words[GPUNN__DROP_PACKS][4];
-    for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
-        c0[j] = (uint32_t)pack + (uint32_t)j;
-        c1[j] = d->site ^ (uint32_t)(pack >> 32) << 16;
-        c2[j] = (uint32_t)d->step;
-        c3[j] = (uint32_t)(d->step >> 32);
+    return gpunn__select(x < -87.0f, 0, gpunn__exp(gpunn__select(x < -87.0f, -87.0f, x)));
+}
+
+/* top[j] = the maximum over i of x[i * stride + j], sum[j] = the sum of exp(x[i * stride + j] - top[j]); 1 <= width <=
+ * GPUNN__COLUMNS. The terms of the sum go to e unless it is NULL. */
+GPUNN__INLINE void gpunn__exp_columns(const float *GPUNN__RESTRICT x, int64_t n, int64_t stride, int64_t width,
+                                      float *GPUNN__RESTRICT top, float *GPUNN__RESTRICT sum, float *GPUNN__RESTRICT e)
+{
+    float buffer[GPUNN__COLUMNS];
+    for (int64_t j = 0; j < width; j++) {
+        top[j] = x[j];
+        sum[j] = 0;
     }
-    uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
-    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-        for (int j = 0; j < GPUNN__DROP_PACKS; j++) high0[j] = (uint32_t)((uint64_t)0xD2511F53u * c0[j] >> 32);
-        for (int j = 0; j < GPUNN__DROP_PACKS; j++) high2[j] = (uint32_t)((uint64_t)0xCD9E8D57u * c2[j] >> 32);
-        for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
-            uint32_t low0 = 0xD2511F53u * c0[j], low2 = 0xCD9E8D57u * c2[j];
-            c0[j] = high2[j] ^ c1[j] ^ k0;
-            c1[j] = low2;
-            c2[j] = high0[j] ^ c3[j] ^ k1;
-            c3[j] = low0;
+    for (int64_t i = 1; i < n; i++)
+        for (int64_t j = 0; j < width; j++) top[j] = gpunn__join(GPUNN__TOP, top[j], x[i * stride + j], 0);
+    for (int64_t i = 0; i < n; i++) {
+        float *const term = e ? e + i * stride : buffer;
+        for (int64_t j = 0; j < width; j++) {
+            term[j] = gpunn__exp_down(x[i * stride + j] - top[j]);
+            sum[j] += term[j];
         }
     }
-    for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
-        words[j][0] = c0[j];
-        words[j][1] = c1[j];
-        words[j][2] = c2[j];
-        words[j][3] = c3[j];
-    }
-    uint16_t draw[GPUNN__DROP_BLOCK];
-    memcpy(draw, words, sizeof words);
-    uint32_t keep = d->keep;
-    float    scale = d->scale;
-    for (int j = 0; j < GPUNN__DROP_BLOCK; j++) factor[j] = gpunn__select(draw[j] < keep, scale, 0);
 }
 
-static void gpunn__drop_task(void *arg, int thread, int threads)
+/* The same for one row that lies together; returns the sum. */
+GPUNN__INLINE float gpunn__exp_row(const float *GPUNN__RESTRICT x, int64_t n, float *top, float *GPUNN__RESTRICT e)
 {
-    const gpunn__drop *d = (const gpunn__drop *)arg;
-    int64_t            begin, end;
-    gpunn__cpu_part(d->count, GPUNN__DROP_BLOCK, threads, thread, &begin, &end);
-    for (int64_t i = begin; i < end; i += GPUNN__DROP_BLOCK) {
-        float        factor[GPUNN__DROP_BLOCK];
-        int64_t      n = gpunn__least(end - i, GPUNN__DROP_BLOCK);
-        const float *x = d->x + i;
-        float       *y = d->y + i;
-        gpunn__drop_factors(d, (uint64_t)i / 8, factor);
-        if (d->add)
-            for (int64_t j = 0; j < n; j++) y[j] += x[j] * factor[j];
+    enum { BLOCK = 512 };
+    double total = 0;
+    float  buffer[BLOCK], largest = *top = (float)gpunn__reduce_line(GPUNN__TOP, x, n, 0);
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t      count = gpunn__least(n - i, BLOCK);
+        float *const term = e ? e + i : buffer;
+        for (int64_t k = 0; k < count; k++) term[k] = gpunn__exp_down(x[i + k] - largest);
+        total += gpunn__sum_line(term, count);
+    }
+    return (float)total;
+}
+
+/* Rows of inner 1, columns otherwise; e as for these. */
+static void gpunn__exp_sum(const float *x, int64_t n, int64_t inner, int64_t width, float *top, float *sum, float *e)
+{
+    if (inner == 1)
+        *sum = gpunn__exp_row(x, n, top, e);
+    else
+        gpunn__exp_columns(x, n, inner, width, top, sum, e);
+}
+
+/* Splits outer x tiles of columns over the threads; inner 1 is one tile. */
+GPUNN__INLINE int64_t gpunn__along_units(const gpunn__along *a, int64_t *tiles)
+{
+    *tiles = (a->inner + GPUNN__COLUMNS - 1) / GPUNN__COLUMNS;
+    return a->outer * *tiles;
+}
+
+/* Where a unit begins, and its width. */
+GPUNN__INLINE int64_t gpunn__along_tile(const gpunn__along *a, int64_t unit, int64_t tiles, int64_t *at)
+{
+    int64_t outer = tiles > 1 ? unit / tiles : unit, column = (unit - outer * tiles) * GPUNN__COLUMNS;
+    *at = outer * a->n * a->inner + column;
+    return gpunn__least(a->inner - column, GPUNN__COLUMNS);
+}
+
+static void gpunn__softmax_task(void *arg, int thread, int threads)
+{
+    const gpunn__along *a = (const gpunn__along *)arg;
+    int64_t             begin, end, tiles, units = gpunn__along_units(a, &tiles), n = a->n, inner = a->inner;
+    gpunn__cpu_part(units, 1, threads, thread, &begin, &end);
+    for (int64_t unit = begin; unit < end; unit++) {
+        float                  top[GPUNN__COLUMNS], sum[GPUNN__COLUMNS];
+        int64_t                at, width = gpunn__along_tile(a, unit, tiles, &at);
+        const float           *x = a->x + at;
+        float *GPUNN__RESTRICT y = a->out + at;
+        gpunn__exp_sum(x, n, inner, width, top, sum, a->log ? NULL : y);
+        for (int64_t j = 0; j < width; j++) sum[j] = a->log ? gpunn__log(sum[j]) : 1 / sum[j];
+        float first = top[0], second = sum[0];
+        if (inner == 1 && a->log)
+            for (int64_t i = 0; i < n; i++) y[i] = x[i] - first - second;
+        else if (inner == 1)
+            for (int64_t i = 0; i < n; i++) y[i] *= second;
+        else if (a->log)
+            for (int64_t i = 0; i < n; i++, x += inner, y += inner)
+                for (int64_t j = 0; j < width; j++) y[j] = x[j] - top[j] - sum[j];
         else
-            for (int64_t j = 0; j < n; j++) y[j] = x[j] * factor[j];
+            for (int64_t i = 0; i < n; i++, y += inner)
+                for (int64_t j = 0; j < width; j++) y[j] *= sum[j];
     }
 }
 
-/* Without values: the draws of this step; keep 65536 where nothing is dropped. */
-static gpunn__drop gpunn__drop_of(const gpunn_step *step)
+/* softmax: dx (+)= y (g - sum g y). log_softmax: dx (+)= g - exp(y) sum g. */
+GPUNN__INLINE void gpunn__softmax_slope(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT y, const float *GPUNN__RESTRICT g,
+                                        const float *sum, bool single, int64_t n, bool log, bool add)
 {
-    gpunn__drop d;
-    memset(&d, 0, sizeof d);
-    d.keep = step->training ? (uint32_t)((1 - (double)step->attr->value[0]) * 65536 + 0.5) : 65536;
-    d.scale = d.keep ? 65536.0f / (float)d.keep : 0;
-    d.seed = step->state->seed;
-    d.step = step->state->step;
-    d.site = step->attr->site;
-    return d;
+    float sum0 = sum[0];
+    for (int64_t i = 0; i < n; i++) {
+        float s = single ? sum0 : sum[i], value = log ? g[i] - gpunn__exp_down(y[i]) * s : y[i] * (g[i] - s);
+        dx[i] = add ? dx[i] + value : value;
+    }
 }
 
-static GPUNN__STATUS gpunn__cpu_dropout(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INLINE void gpunn__softmax_gradient(const gpunn__along *a, int64_t begin, int64_t end, int64_t tiles, bool log)
+{
+    int64_t n = a->n, inner = a->inner;
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t      at, width = gpunn__along_tile(a, unit, tiles, &at);
+        const float *y = a->y + at, *g = a->gradient + at;
+        float       *dx = a->out + at;
+        if (inner == 1) {
+            enum { LANES = 16 };
+            float   lane[LANES] = {0}, sum = 0;
+            int64_t i = 0;
+            for (; i + LANES <= n; i += LANES)
+                for (int j = 0; j < LANES; j++) lane[j] += log ? g[i + j] : g[i + j] * y[i + j];
+            for (; i < n; i++) sum += log ? g[i] : g[i] * y[i];
+            sum += gpunn__join_lanes(GPUNN__SUM, lane);
+            GPUNN__FIXED(a->add, gpunn__softmax_slope, dx, y, g, &sum, true, n, log);
+        } else {
+            float sum[GPUNN__COLUMNS];
+            for (int64_t j = 0; j < width; j++) sum[j] = 0;
+            for (int64_t i = 0; i < n; i++)
+                for (int64_t j = 0; j < width; j++) sum[j] += log ? g[i * inner + j] : g[i * inner + j] * y[i * inner + j];
+            for (int64_t i = 0; i < n; i++, y += inner, g += inner, dx += inner)
+                GPUNN__FIXED(a->add, gpunn__softmax_slope, dx, y, g, sum, false, width, log);
+        }
+    }
+}
+
+static void gpunn__softmax_gradient_task(void *arg, int thread, int threads)
+{
+    const gpunn__along *a = (const gpunn__along *)arg;
+    int64_t             begin, end, tiles, units = gpunn__along_units(a, &tiles);
+    gpunn__cpu_part(units, 1, threads, thread, &begin, &end);
+    GPUNN__FIXED(a->log, gpunn__softmax_gradient, a, begin, end, tiles);
+}
+
+static GPUNN__STATUS gpunn__softmax_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, bool log)
 {
     if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
-    gpunn__drop d = gpunn__drop_of(step);
-    d.count = step->in[0].count;
-    d.x = (const float *)(step->backward ? step->grad_out.data : step->in[0].data);
-    d.y = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
-    d.add = step->backward && step->accumulate[0];
-    if (d.keep == 65536) {
-        if (d.add)
-            for (int64_t i = 0; i < d.count; i++) d.y[i] += d.x[i];
-        else if (d.y != d.x)
-            memcpy(d.y, d.x, (size_t)d.count * sizeof(float));
-        return GPUNN_OK;
-    }
-    gpunn_parallel(gpunn__cpu_threads(cpu, d.count), gpunn__drop_task, &d);
+    gpunn__along a;
+    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
+    a.x = (const float *)step->in[0].data;
+    a.y = (const float *)step->out.data;
+    a.gradient = (const float *)step->grad_out.data;
+    a.out = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
+    a.add = step->backward && step->accumulate[0];
+    a.log = log;
+    gpunn_parallel(gpunn__cpu_threads(cpu, 3 * step->in[0].count),
+                   step->backward ? gpunn__softmax_gradient_task : gpunn__softmax_task, &a);
     return GPUNN_OK;
 }
+
+static GPUNN__STATUS gpunn__cpu_softmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__softmax_run(cpu, step, action, false);
+}
+
+static GPUNN__STATUS gpunn__cpu_log_softmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__softmax_run(cpu, step, action, true);
+}
+/* ==== >>loss ========================================================================================================== *
+ * cross_entropy and nll: x[n][classes][inner], one label per row, row = n * inner + position. With l = log_softmax(x) (nll: x
+ * itself), w the class weights (1 without) and e the label smoothing (nll: 0), a row that is not ignored costs
+ *     (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
+ * and the mean divides by the sum of w[label]. Its gradient: dx[c] = a p[c] - b (c == label) - d w[c], p = softmax(x), with
+ *     b = s (1 - e) w[label], d = s e / classes, a = b + d sum w, s = g / divisor; nll: a = d = 0.
+ * Saved: the divisor; cross_entropy: per row the maximum and 1 / sum exp(x - maximum). */
+enum { GPUNN__LOSS_PARTS = 64 };
+
+typedef struct gpunn__class_loss {
+    gpunn__along along;         /* x: logits, out: losses or dx */
+    bool         softmax, none; /* none: no reduction */
+    gpunn_dtype  label_type;
+    const void  *labels;
+    const float *weight;
+    double       smoothing, weight_sum; /* weight_sum: of all classes */
+    int64_t      ignore, rows, part_rows, parts;
+    float       *top, *inverse; /* saved, per row */
+    double       divisor;
+    double       loss[GPUNN__LOSS_PARTS], weights[GPUNN__LOSS_PARTS];
+    int64_t      bad[GPUNN__LOSS_PARTS]; /* first row with an impossible label; -1: none */
+} gpunn__class_loss;
+
+GPUNN__INLINE int64_t gpunn__label(const gpunn__class_loss *l, int64_t row)
+{
+    return gpunn__integer(l->labels, l->label_type, row);
+}
+
+/* sum over c of w[c] (top - x[c]), for label smoothing. */
+static double gpunn__smooth_sum(const gpunn__class_loss *l, const float *x, float top)
+{
+    double total = 0;
+    for (int64_t c = 0; c < l->along.n; c++)
+        total += (l->weight ? (double)l->weight[c] : 1) * ((double)top - (double)x[c * l->along.inner]);
+    return total;
+}
+
+/* Rows come in tiles: one row, or up to GPUNN__COLUMNS neighbours of the same n. Returns the width, at most `limit` rows. */
+GPUNN__INLINE int64_t gpunn__loss_tile(const gpunn__along *a, int64_t row, int64_t limit, int64_t *offset)
+{
+    int64_t outer = row / a->inner, column = row - outer * a->inner, width = a->inner - column;
+    *offset = outer * a->n * a->inner + column;
+    return gpunn__least(gpunn__least(width, limit), GPUNN__COLUMNS);
+}
+
+static void gpunn__loss_forward_part(gpunn__class_loss *l, int64_t part)
+{
+    const gpunn__along *a = &l->along;
+    int64_t             row = part * l->part_rows, end = gpunn__least(row + l->part_rows, l->rows), width;
+    double              loss = 0, weights = 0;
+    l->bad[part] = -1;
+    for (; row < end; row += width) {
+        float   sum[GPUNN__COLUMNS];
+        int64_t offset;
+        width = gpunn__loss_tile(a, row, end - row, &offset);
+        const float *x = a->x + offset;
+        if (l->softmax) gpunn__exp_sum(x, a->n, a->inner, width, l->top + row, sum, NULL);
+        for (int64_t j = 0; j < width; j++) {
+            int64_t label = gpunn__label(l, row + j);
+            double  cost = 0;
+            if (l->softmax) l->inverse[row + j] = 1 / sum[j];
+            if (label != l->ignore && (label < 0 || label >= a->n)) {
+                if (l->bad[part] < 0) l->bad[part] = row + j;
+            } else if (label != l->ignore) {
+                double weight = l->weight ? (double)l->weight[label] : 1;
+                cost = -(double)x[label * a->inner + j];
+                if (l->softmax) {
+                    float  top = l->top[row + j];
+                    double spread = (double)gpunn__log(sum[j]);
+                    cost = (1 - l->smoothing) * weight * ((double)top + cost + spread);
+                    if (l->smoothing > 0)
+                        cost += l->smoothing / (double)a->n * (gpunn__smooth_sum(l, x + j, top) + l->weight_sum * spread);
+                } else
+                    cost *= weight;
+                loss += cost;
+                weights += weight;
+            }
+            if (l->none) a->out[row + j] = (float)cost;
+        }
+    }
+    l->loss[part] = loss;
+    l->weights[part] = weights;
+}
+
+static void gpunn__loss_forward_task(void *arg, int thread, int threads)
+{
+    gpunn__class_loss *l = (gpunn__class_loss *)arg;
+    int64_t            begin, end;
+    gpunn__cpu_part(l->parts, 1, threads, thread, &begin, &end);
+    for (; begin < end; begin++) gpunn__loss_forward_part(l, begin);
+}
+
+/* dx (+)= factor exp(x - top), by columns or (single) one for all. */
+GPUNN__INLINE void gpunn__loss_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT top,
+                                    const float *GPUNN__RESTRICT factor, int64_t n, bool single, bool add)
+{
+    float top0 = top[0], factor0 = factor[0];
+    for (int64_t i = 0; i < n; i++) {
+        float value = (single ? factor0 : factor[i]) * gpunn__exp_down(x[i] - (single ? top0 : top[i]));
+        dx[i] = add ? dx[i] + value : value;
+    }
+}
+
+static void gpunn__loss_backward_task(void *arg, int thread, int threads)
+{
+    const gpunn__class_loss *l = (const gpunn__class_loss *)arg;
+    const gpunn__along      *a = &l->along;
+    int64_t                  row, end, width;
+    gpunn__cpu_part(l->rows, 1, threads, thread, &row, &end);
+    for (; row < end; row += width) {
+        float   factor[GPUNN__COLUMNS], flat[GPUNN__COLUMNS], at_label[GPUNN__COLUMNS];
+        int64_t label[GPUNN__COLUMNS], offset;
+        width = gpunn__loss_tile(a, row, end - row, &offset);
+        for (int64_t j = 0; j < width; j++) {
+            label[j] = gpunn__label(l, row + j);
+            if (label[j] < 0 || label[j] >= a->n || label[j] == l->ignore) {
+                label[j] = -1;
+                factor[j] = flat[j] = at_label[j] = 0;
+                continue;
+            }
+            double scale = (double)a->gradient[l->none ? row + j : 0] / l->divisor;
+            double b = scale * (1 - l->smoothing) * (l->weight ? (double)l->weight[label[j]] : 1);
+            double d = scale * l->smoothing / (double)a->n;
+            at_label[j] = (float)b;
+            flat[j] = (float)d;
+            factor[j] = l->softmax ? (float)((b + d * l->weight_sum) * (double)l->inverse[row + j]) : 0;
+        }
+        float  *dx = a->out + offset;
+        int64_t lines = a->inner == 1 ? 1 : a->n, length = a->inner == 1 ? a->n : width;
+        for (int64_t c = 0; c < lines; c++) {
+            const float *x = l->softmax ? a->x + offset + c * a->inner : NULL; /* nll_loss's backward does not keep it */
+            float       *to = dx + c * a->inner;
+            if (l->softmax && a->inner == 1)
+                GPUNN__FIXED(a->add, gpunn__loss_line, to, x, l->top + row, factor, length, true);
+            else if (l->softmax)
+                GPUNN__FIXED(a->add, gpunn__loss_line, to, x, l->top + row, factor, length, false);
+            else if (!a->add)
+                memset(to, 0, (size_t)length * sizeof *to);
+        }
+        if (l->smoothing > 0)
+            for (int64_t c = 0; c < a->n; c++)
+                for (int64_t j = 0; j < width; j++) dx[c * a->inner + j] -= flat[j] * (l->weight ? l->weight[c] : 1);
+        for (int64_t j = 0; j < width; j++)
+            if (label[j] >= 0) dx[label[j] * a->inner + j] -= at_label[j];
+    }
+}
+
+static GPUNN__STATUS gpunn__class_loss_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, bool softmax)
+{
+    const gpunn_value *in = step->in;
+    gpunn__class_loss  l;
+    gpunn__along_axis(&l.along, &in[0], in[0].rank > 1 ? 1 : 0);
+    l.rows = l.along.outer * l.along.inner;
+    size_t row_bytes = softmax ? (size_t)l.rows * sizeof(float) : 0;
+    if (action == GPUNN__PREPARE) {
+        if (!step->backward) step->saved_bytes = sizeof l.divisor + 2 * row_bytes;
+        return GPUNN_OK;
+    }
+    char *saved = (char *)step->saved;
+    l.top = (float *)(void *)(saved + sizeof l.divisor);
+    l.inverse = l.top + (softmax ? l.rows : 0);
+    l.softmax = softmax;
+    l.none = step->attr->reduction == GPUNN_REDUCE_NONE;
+    l.label_type = in[1].dtype;
+    l.labels = in[1].data;
+    l.weight = step->input_count > 2 ? (const float *)in[2].data : NULL;
+    l.smoothing = softmax ? (double)step->attr->value[0] : 0;
+    l.ignore = step->attr->ignore_index;
+    l.weight_sum = (double)l.along.n;
+    if (l.weight && l.smoothing > 0) {
+        l.weight_sum = 0;
+        for (int64_t c = 0; c < l.along.n; c++) l.weight_sum += (double)l.weight[c];
+    }
+    l.along.x = (const float *)in[0].data;
+    int threads = gpunn__cpu_threads(cpu, 3 * in[0].count);
+    if (action == GPUNN__BACKWARD) {
+        if (!step->grad_in[0].data) return GPUNN_OK;
+        memcpy(&l.divisor, saved, sizeof l.divisor);
+        l.along.out = (float *)step->grad_in[0].data;
+        l.along.gradient = (const float *)step->grad_out.data;
+        l.along.add = step->accumulate[0];
+        gpunn_parallel(threads, gpunn__loss_backward_task, &l);
+        return GPUNN_OK;
+    }
+    l.along.out = (float *)step->out.data;
+    l.part_rows = 16384 / l.along.n + 1;
+    if (l.part_rows * GPUNN__LOSS_PARTS < l.rows) l.part_rows = (l.rows + GPUNN__LOSS_PARTS - 1) / GPUNN__LOSS_PARTS;
+    l.parts = (l.rows + l.part_rows - 1) / l.part_rows;
+    gpunn_parallel(threads, gpunn__loss_forward_task, &l);
+    double loss = 0, weights = 0;
+    for (int64_t part = 0; part < l.parts; part++) {
+        if (l.bad[part] >= 0)
+            return gpunn__cpu_fail(
+                cpu, GPUNN_ERR_ARGUMENT,
+                "label %lld at position %lld is outside 0 .. %lld and is not ignore_index %lld; check the labels",
+                (long long)gpunn__label(&l, l.bad[part]), (long long)l.bad[part], (long long)(l.along.n - 1),
+                (long long)l.ignore);
+        loss += l.loss[part];
+        weights += l.weights[part];
+    }
+    l.divisor = step->attr->reduction == GPUNN_REDUCE_MEAN ? weights : 1;
+    memcpy(saved, &l.divisor, sizeof l.divisor);
+    if (!l.none) *l.along.out = (float)(loss / l.divisor);
+    return GPUNN_OK;
+}
+
+static GPUNN__STATUS gpunn__cpu_cross_entropy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__class_loss_run(cpu, step, action, true);
+}
+
+static GPUNN__STATUS gpunn__cpu_nll(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__class_loss_run(cpu, step, action, false);
+}
+
+/* ---- ctc_loss -------------------------------------------------------------------------------------------------------- *
+ * A target's labels with blanks around each make 2 length + 1 places. a[t][s], the logarithm of the probability of all that leads
+ * to place s at time t, is log(exp(a[t-1][s]) + exp(a[t-1][s-1]) + exp(a[t-1][s-2])) + x[t][s], x of the place's class; the last term
+ * only where places s and s - 2 have different labels. b[t][s] is the same from the end, and the gradient of x[t][class] the sum of
+ * -exp(a + b - x - log likelihood) over the class's places. A row is kept without what the rows before it have at most, which
+ * `offset` sums up: so numbers stay small, and exact, however long the input is.
+ * Saved: of each sample its loss, -log likelihood, then, in training, the offsets and the rows of a, each after two places of
+ * -inf. */
+typedef struct gpunn__ctc {
+    const gpunn_step *step;
+    const float      *x;
+    double           *loss, *offset;                               /* [n], [n][times] */
+    float            *dx, *rows;                                   /* rows [n][row_count][row] */
+    float            *skip, *emit, *back;                          /* [n][row], [n][row], [n][2][row] */
+    int32_t          *classes;                                     /* [n][row] */
+    int64_t           times, samples, count, most, row, row_count; /* count: of classes; most: labels of a target */
+    int64_t           time_stride, sample_stride;
+} gpunn__ctc;
+
+static int64_t gpunn__ctc_number(const gpunn__ctc *c, int operand, int64_t i)
+{
+    return gpunn__integer(c->step->in[operand].data, c->step->in[operand].dtype, i);
+}
+
+/* log(exp(a) + exp(b) + exp(c)) */
+GPUNN__INLINE float gpunn__log_add(float a, float b, float c)
+{
+    float top = gpunn__select(a > b, a, b);
+    top = gpunn__select(c > top, c, top);
+    top = gpunn__select(top == -INFINITY, 0, top);
+    return top + gpunn__log(gpunn__exp_down(a - top) + gpunn__exp_down(b - top) + gpunn__exp_down(c - top));
+}
+
+/* to[s] = log(exp(from[s]) + exp(from[s + way]) + exp(from[s + 2 way] + skip)) + emit[s] - most of from; skip: of the later of both
+ * places. Returns that most. */
+GPUNN__INLINE double gpunn__ctc_row(float *GPUNN__RESTRICT to, const float *from, const float *GPUNN__RESTRICT skip,
+                                    const float *GPUNN__RESTRICT emit, int64_t n, bool back)
+{
+    const int64_t way = back ? 1 : -1;
+    float         most = (float)gpunn__reduce_line(GPUNN__TOP, from, n, 0);
+    if (most == -INFINITY) most = 0;
+    for (int64_t s = 0; s < n; s++)
+        to[s] = gpunn__log_add(from[s], from[s + way], from[s + 2 * way] + skip[back ? s + 2 : s]) + (emit[s] - most);
+    return (double)most;
+}
+
+static void gpunn__ctc_emit(const gpunn__ctc *c, int64_t sample, int64_t time, int64_t n, const int32_t *classes, float *emit)
+{
+    const float *x = c->x + time * c->time_stride + sample * c->sample_stride;
+    for (int64_t s = 0; s < n; s++) emit[s] = x[classes[s]];
+}
+
+static void gpunn__ctc_forward_task(void *arg, int thread, int threads)
+{
+    gpunn__ctc *c = (gpunn__ctc *)arg;
+    int64_t     sample, end;
+    gpunn__cpu_part(c->samples, 1, threads, thread, &sample, &end);
+    for (; sample < end; sample++) {
+        int64_t  times = gpunn__ctc_number(c, 2, sample), length = gpunn__ctc_number(c, 3, sample);
+        float   *skip = c->skip + sample * c->row, *emit = c->emit + sample * c->row;
+        int32_t *classes = c->classes + sample * c->row;
+        bool     sound = times >= 0 && times <= c->times && length >= 0 && length <= c->most;
+        int64_t  n = sound ? 2 * length + 1 : 0;
+        for (int64_t s = 0; s < n; s++) {
+            int64_t label = s % 2 ? gpunn__ctc_number(c, 1, sample * c->most + s / 2) : c->step->attr->blank;
+            sound = sound && label >= 0 && label < c->count;
+            classes[s] = sound ? (int32_t)label : 0;
+            skip[s] = s % 2 && s > 1 && classes[s] != classes[s - 2] ? 0 : -INFINITY;
+        }
+        c->loss[sample] = NAN;
+        if (!sound) continue;
+        skip[n] = skip[n + 1] = -INFINITY;
+        float *first = c->rows + sample * c->row_count * c->row + 2, *row = first;
+        double offset = 0;
+        for (int64_t k = 0; k < c->row_count; k++) first[k * c->row - 1] = first[k * c->row - 2] = -INFINITY;
+        for (int64_t t = 0; t < times; t++) {
+            const float *before = row;
+            row = first + t % c->row_count * c->row;
+            gpunn__ctc_emit(c, sample, t, n, classes, emit);
+            if (t > 0)
+                offset += gpunn__ctc_row(row, before, skip, emit, n, false);
+            else
+                for (int64_t s = 0; s < n; s++) row[s] = s < 2 ? emit[s] : -INFINITY;
+            if (c->step->training) c->offset[sample * c->times + t] = offset;
+        }
+        if (times == 0)
+            c->loss[sample] = length == 0 ? 0 : INFINITY;
+        else
+            c->loss[sample] = -offset - (double)gpunn__log_add(row[n - 1], n > 1 ? row[n - 2] : -INFINITY, -INFINITY);
+    }
+}
+
+/* What a sample's loss counts in the result. */
+static double gpunn__ctc_share(const gpunn__ctc *c, int64_t sample)
+{
+    int64_t length = gpunn__ctc_number(c, 3, sample);
+    if (c->step->attr->zero_infinity && isinf(c->loss[sample])) return 0;
+    return c->step->attr->reduction != GPUNN_REDUCE_MEAN ? 1 : 1 / ((double)c->samples * (double)(length > 1 ? length : 1));
+}
+
+static void gpunn__ctc_backward_task(void *arg, int thread, int threads)
+{
+    const gpunn__ctc *c = (const gpunn__ctc *)arg;
+    const float      *gradient = (const float *)c->step->grad_out.data;
+    int64_t           sample, end;
+    gpunn__cpu_part(c->samples, 1, threads, thread, &sample, &end);
+    for (; sample < end; sample++) {
+        int64_t        times = gpunn__ctc_number(c, 2, sample), n = 2 * gpunn__ctc_number(c, 3, sample) + 1;
+        const float   *skip = c->skip + sample * c->row, *first = c->rows + sample * c->row_count * c->row + 2;
+        float         *emit = c->emit + sample * c->row, *row = c->back + 2 * sample * c->row;
+        const int32_t *classes = c->classes + sample * c->row;
+        double         share = gpunn__ctc_share(c, sample), offset = c->loss[sample];
+        float          scale = (float)(share * (double)gradient[c->step->attr->reduction == GPUNN_REDUCE_NONE ? sample : 0]);
+        for (int64_t t = c->times - 1; t >= 0; t--) {
+            float *dx = c->dx + t * c->time_stride + sample * c->sample_stride;
+            if (!c->step->accumulate[0]) memset(dx, 0, (size_t)c->count * sizeof *dx);
+            if (t >= times || share == 0) continue;
+            const float *before = row, *forth = first + t * c->row;
+            row = c->back + (2 * sample + t % 2) * c->row;
+            gpunn__ctc_emit(c, sample, t, n, classes, emit);
+            row[n] = row[n + 1] = -INFINITY;
+            if (t < times - 1)
+                offset += gpunn__ctc_row(row, before, skip, emit, n, true);
+            else
+                for (int64_t s = 0; s < n; s++) row[s] = s > n - 3 ? emit[s] : -INFINITY;
+            float shift = (float)(offset + c->offset[sample * c->times + t]);
+            for (int64_t s = 0; s < n; s++) {
+                float both = forth[s] + row[s];
+                emit[s] = gpunn__select(both == -INFINITY, 0, scale * gpunn__exp(both - emit[s] + shift));
+            }
+            for (int64_t s = 0; s < n; s++) dx[classes[s]] -= emit[s];
+        }
+    }
+}
+
+/* Whether a sample's numbers are in range; which is not, in words. */
+static GPUNN__STATUS gpunn__ctc_check(gpunn__cpu *cpu, const gpunn__ctc *c, int64_t sample)
+{
+    int64_t times = gpunn__ctc_number(c, 2, sample), length = gpunn__ctc_number(c, 3, sample);
+    if (times < 0 || times > c->times || length < 0 || length > c->most)
+        return gpunn__cpu_fail(
+            cpu, GPUNN_ERR_ARGUMENT,
+            "sample %lld has input length %lld of at most %lld and target length %lld of at most %lld; check the lengths",
+            (long long)sample, (long long)times, (long long)c->times, (long long)length, (long long)c->most);
+    for (int64_t k = 0; k < length; k++) {
+        int64_t label = gpunn__ctc_number(c, 1, sample * c->most + k);
+        if (label < 0 || label >= c->count)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "label %lld of sample %lld is outside 0 .. %lld; check the targets",
+                                   (long long)label, (long long)sample, (long long)(c->count - 1));
+    }
+    return GPUNN_OK;
+}
+
+static GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *x = &step->in[0];
+    const int          sample = step->attr->batch_first ? 0 : 1;
+    gpunn__ctc         c;
+    memset(&c, 0, sizeof c);
+    c.step = step;
+    c.times = x->dim[1 - sample];
+    c.samples = x->dim[sample];
+    c.count = x->dim[2];
+    c.most = step->in[1].dim[1];
+    c.row = 2 * c.most + 3;
+    c.row_count = step->training ? c.times : 2;
+    c.time_stride = sample ? c.samples * c.count : c.count;
+    c.sample_stride = sample ? c.count : c.times * c.count;
+    const int64_t doubles = c.samples * (step->training ? 1 + c.times : 1), scratch = c.samples * c.row;
+    const int64_t rows = scratch * c.row_count;
+    const size_t  bytes = (size_t)doubles * sizeof *c.loss + (size_t)(rows + 3 * scratch) * sizeof *c.rows;
+    if (action == GPUNN__PREPARE) {
+        if (c.count > INT32_MAX) return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "more than 2^31 - 1 classes");
+        if (!step->backward) step->saved_bytes = step->training ? bytes : 0;
+        step->workspace_bytes = step->backward ? 2 * (size_t)scratch * sizeof *c.back : step->training ? 0 : bytes;
+        return GPUNN_OK;
+    }
+    c.loss = (double *)(step->training ? step->saved : step->workspace);
+    c.offset = c.loss + c.samples;
+    c.rows = (float *)(void *)(c.loss + doubles);
+    c.skip = c.rows + rows;
+    c.emit = c.skip + scratch;
+    c.classes = (int32_t *)(void *)(c.emit + scratch);
+    c.x = (const float *)x->data;
+    int threads = gpunn__cpu_threads(cpu, 64 * c.times * scratch);
+    if (threads > c.samples) threads = (int)c.samples;
+    if (action == GPUNN__BACKWARD) {
+        c.dx = (float *)step->grad_in[0].data;
+        c.back = (float *)step->workspace;
+        if (c.dx) gpunn_parallel(threads, gpunn__ctc_backward_task, &c);
+        return GPUNN_OK;
+    }
+    gpunn_parallel(threads, gpunn__ctc_forward_task, &c);
+    double total = 0;
+    bool   none = step->attr->reduction == GPUNN_REDUCE_NONE;
+    for (int64_t i = 0; i < c.samples; i++) {
+        double share = gpunn__ctc_share(&c, i), cost = share == 0 ? 0 : share * c.loss[i];
+        if (c.loss[i] != c.loss[i] && gpunn__ctc_check(cpu, &c, i) != GPUNN_OK) return GPUNN_ERR_ARGUMENT;
+        total += cost;
+        if (none) ((float *)step->out.data)[i] = (float)cost;
+    }
+    if (!none) *(float *)step->out.data = (float)total;
+    return GPUNN_OK;
+}
+
 /* ==== >>attention ===================================================================================================== *
  * softmax(q k^T scale + mask) v, sample by sample and head by head: blocks of queries pass by blocks of keys, so that no more than
  * a block of weights is ever there. Each row keeps the largest score so far, and the sum of its weights relative to that; when a
@@ -17697,427 +18761,6 @@ static GPUNN__STATUS gpunn__cpu_gru(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
     return gpunn__cpu_rnn(cpu, step, action);
 }
 
-/* ==== >>loss ========================================================================================================== *
- * cross_entropy and nll: x[n][classes][inner], one label per row, row = n * inner + position. With l = log_softmax(x) (nll: x
- * itself), w the class weights (1 without) and e the label smoothing (nll: 0), a row that is not ignored costs
- *     (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
- * and the mean divides by the sum of w[label]. Its gradient: dx[c] = a p[c] - b (c == label) - d w[c], p = softmax(x), with
- *     b = s (1 - e) w[label], d = s e / classes, a = b + d sum w, s = g / divisor; nll: a = d = 0.
- * Saved: the divisor; cross_entropy: per row the maximum and 1 / sum exp(x - maximum). */
-enum { GPUNN__LOSS_PARTS = 64 };
-
-typedef struct gpunn__class_loss {
-    gpunn__along along;         /* x: logits, out: losses or dx */
-    bool         softmax, none; /* none: no reduction */
-    gpunn_dtype  label_type;
-    const void  *labels;
-    const float *weight;
-    double       smoothing, weight_sum; /* weight_sum: of all classes */
-    int64_t      ignore, rows, part_rows, parts;
-    float       *top, *inverse; /* saved, per row */
-    double       divisor;
-    double       loss[GPUNN__LOSS_PARTS], weights[GPUNN__LOSS_PARTS];
-    int64_t      bad[GPUNN__LOSS_PARTS]; /* first row with an impossible label; -1: none */
-} gpunn__class_loss;
-
-GPUNN__INLINE int64_t gpunn__label(const gpunn__class_loss *l, int64_t row)
-{
-    return gpunn__integer(l->labels, l->label_type, row);
-}
-
-/* sum over c of w[c] (top - x[c]), for label smoothing. */
-static double gpunn__smooth_sum(const gpunn__class_loss *l, const float *x, float top)
-{
-    double total = 0;
-    for (int64_t c = 0; c < l->along.n; c++)
-        total += (l->weight ? (double)l->weight[c] : 1) * ((double)top - (double)x[c * l->along.inner]);
-    return total;
-}
-
-/* Rows come in tiles: one row, or up to GPUNN__COLUMNS neighbours of the same n. Returns the width, at most `limit` rows. */
-GPUNN__INLINE int64_t gpunn__loss_tile(const gpunn__along *a, int64_t row, int64_t limit, int64_t *offset)
-{
-    int64_t outer = row / a->inner, column = row - outer * a->inner, width = a->inner - column;
-    *offset = outer * a->n * a->inner + column;
-    return gpunn__least(gpunn__least(width, limit), GPUNN__COLUMNS);
-}
-
-static void gpunn__loss_forward_part(gpunn__class_loss *l, int64_t part)
-{
-    const gpunn__along *a = &l->along;
-    int64_t             row = part * l->part_rows, end = gpunn__least(row + l->part_rows, l->rows), width;
-    double              loss = 0, weights = 0;
-    l->bad[part] = -1;
-    for (; row < end; row += width) {
-        float   sum[GPUNN__COLUMNS];
-        int64_t offset;
-        width = gpunn__loss_tile(a, row, end - row, &offset);
-        const float *x = a->x + offset;
-        if (l->softmax) gpunn__exp_sum(x, a->n, a->inner, width, l->top + row, sum, NULL);
-        for (int64_t j = 0; j < width; j++) {
-            int64_t label = gpunn__label(l, row + j);
-            double  cost = 0;
-            if (l->softmax) l->inverse[row + j] = 1 / sum[j];
-            if (label != l->ignore && (label < 0 || label >= a->n)) {
-                if (l->bad[part] < 0) l->bad[part] = row + j;
-            } else if (label != l->ignore) {
-                double weight = l->weight ? (double)l->weight[label] : 1;
-                cost = -(double)x[label * a->inner + j];
-                if (l->softmax) {
-                    float  top = l->top[row + j];
-                    double spread = (double)gpunn__log(sum[j]);
-                    cost = (1 - l->smoothing) * weight * ((double)top + cost + spread);
-                    if (l->smoothing > 0)
-                        cost += l->smoothing / (double)a->n * (gpunn__smooth_sum(l, x + j, top) + l->weight_sum * spread);
-                } else
-                    cost *= weight;
-                loss += cost;
-                weights += weight;
-            }
-            if (l->none) a->out[row + j] = (float)cost;
-        }
-    }
-    l->loss[part] = loss;
-    l->weights[part] = weights;
-}
-
-static void gpunn__loss_forward_task(void *arg, int thread, int threads)
-{
-    gpunn__class_loss *l = (gpunn__class_loss *)arg;
-    int64_t            begin, end;
-    gpunn__cpu_part(l->parts, 1, threads, thread, &begin, &end);
-    for (; begin < end; begin++) gpunn__loss_forward_part(l, begin);
-}
-
-/* dx (+)= factor exp(x - top), by columns or (single) one for all. */
-GPUNN__INLINE void gpunn__loss_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x, const float *GPUNN__RESTRICT top,
-                                    const float *GPUNN__RESTRICT factor, int64_t n, bool single, bool add)
-{
-    float top0 = top[0], factor0 = factor[0];
-    for (int64_t i = 0; i < n; i++) {
-        float value = (single ? factor0 : factor[i]) * gpunn__exp_down(x[i] - (single ? top0 : top[i]));
-        dx[i] = add ? dx[i] + value : value;
-    }
-}
-
-static void gpunn__loss_backward_task(void *arg, int thread, int threads)
-{
-    const gpunn__class_loss *l = (const gpunn__class_loss *)arg;
-    const gpunn__along      *a = &l->along;
-    int64_t                  row, end, width;
-    gpunn__cpu_part(l->rows, 1, threads, thread, &row, &end);
-    for (; row < end; row += width) {
-        float   factor[GPUNN__COLUMNS], flat[GPUNN__COLUMNS], at_label[GPUNN__COLUMNS];
-        int64_t label[GPUNN__COLUMNS], offset;
-        width = gpunn__loss_tile(a, row, end - row, &offset);
-        for (int64_t j = 0; j < width; j++) {
-            label[j] = gpunn__label(l, row + j);
-            if (label[j] < 0 || label[j] >= a->n || label[j] == l->ignore) {
-                label[j] = -1;
-                factor[j] = flat[j] = at_label[j] = 0;
-                continue;
-            }
-            double scale = (double)a->gradient[l->none ? row + j : 0] / l->divisor;
-            double b = scale * (1 - l->smoothing) * (l->weight ? (double)l->weight[label[j]] : 1);
-            double d = scale * l->smoothing / (double)a->n;
-            at_label[j] = (float)b;
-            flat[j] = (float)d;
-            factor[j] = l->softmax ? (float)((b + d * l->weight_sum) * (double)l->inverse[row + j]) : 0;
-        }
-        float  *dx = a->out + offset;
-        int64_t lines = a->inner == 1 ? 1 : a->n, length = a->inner == 1 ? a->n : width;
-        for (int64_t c = 0; c < lines; c++) {
-            const float *x = l->softmax ? a->x + offset + c * a->inner : NULL; /* nll_loss's backward does not keep it */
-            float       *to = dx + c * a->inner;
-            if (l->softmax && a->inner == 1)
-                GPUNN__FIXED(a->add, gpunn__loss_line, to, x, l->top + row, factor, length, true);
-            else if (l->softmax)
-                GPUNN__FIXED(a->add, gpunn__loss_line, to, x, l->top + row, factor, length, false);
-            else if (!a->add)
-                memset(to, 0, (size_t)length * sizeof *to);
-        }
-        if (l->smoothing > 0)
-            for (int64_t c = 0; c < a->n; c++)
-                for (int64_t j = 0; j < width; j++) dx[c * a->inner + j] -= flat[j] * (l->weight ? l->weight[c] : 1);
-        for (int64_t j = 0; j < width; j++)
-            if (label[j] >= 0) dx[label[j] * a->inner + j] -= at_label[j];
-    }
-}
-
-static GPUNN__STATUS gpunn__class_loss_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, bool softmax)
-{
-    const gpunn_value *in = step->in;
-    gpunn__class_loss  l;
-    gpunn__along_axis(&l.along, &in[0], in[0].rank > 1 ? 1 : 0);
-    l.rows = l.along.outer * l.along.inner;
-    size_t row_bytes = softmax ? (size_t)l.rows * sizeof(float) : 0;
-    if (action == GPUNN__PREPARE) {
-        if (!step->backward) step->saved_bytes = sizeof l.divisor + 2 * row_bytes;
-        return GPUNN_OK;
-    }
-    char *saved = (char *)step->saved;
-    l.top = (float *)(void *)(saved + sizeof l.divisor);
-    l.inverse = l.top + (softmax ? l.rows : 0);
-    l.softmax = softmax;
-    l.none = step->attr->reduction == GPUNN_REDUCE_NONE;
-    l.label_type = in[1].dtype;
-    l.labels = in[1].data;
-    l.weight = step->input_count > 2 ? (const float *)in[2].data : NULL;
-    l.smoothing = softmax ? (double)step->attr->value[0] : 0;
-    l.ignore = step->attr->ignore_index;
-    l.weight_sum = (double)l.along.n;
-    if (l.weight && l.smoothing > 0) {
-        l.weight_sum = 0;
-        for (int64_t c = 0; c < l.along.n; c++) l.weight_sum += (double)l.weight[c];
-    }
-    l.along.x = (const float *)in[0].data;
-    int threads = gpunn__cpu_threads(cpu, 3 * in[0].count);
-    if (action == GPUNN__BACKWARD) {
-        if (!step->grad_in[0].data) return GPUNN_OK;
-        memcpy(&l.divisor, saved, sizeof l.divisor);
-        l.along.out = (float *)step->grad_in[0].data;
-        l.along.gradient = (const float *)step->grad_out.data;
-        l.along.add = step->accumulate[0];
-        gpunn_parallel(threads, gpunn__loss_backward_task, &l);
-        return GPUNN_OK;
-    }
-    l.along.out = (float *)step->out.data;
-    l.part_rows = 16384 / l.along.n + 1;
-    if (l.part_rows * GPUNN__LOSS_PARTS < l.rows) l.part_rows = (l.rows + GPUNN__LOSS_PARTS - 1) / GPUNN__LOSS_PARTS;
-    l.parts = (l.rows + l.part_rows - 1) / l.part_rows;
-    gpunn_parallel(threads, gpunn__loss_forward_task, &l);
-    double loss = 0, weights = 0;
-    for (int64_t part = 0; part < l.parts; part++) {
-        if (l.bad[part] >= 0)
-            return gpunn__cpu_fail(
-                cpu, GPUNN_ERR_ARGUMENT,
-                "label %lld at position %lld is outside 0 .. %lld and is not ignore_index %lld; check the labels",
-                (long long)gpunn__label(&l, l.bad[part]), (long long)l.bad[part], (long long)(l.along.n - 1),
-                (long long)l.ignore);
-        loss += l.loss[part];
-        weights += l.weights[part];
-    }
-    l.divisor = step->attr->reduction == GPUNN_REDUCE_MEAN ? weights : 1;
-    memcpy(saved, &l.divisor, sizeof l.divisor);
-    if (!l.none) *l.along.out = (float)(loss / l.divisor);
-    return GPUNN_OK;
-}
-
-static GPUNN__STATUS gpunn__cpu_cross_entropy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__class_loss_run(cpu, step, action, true);
-}
-
-static GPUNN__STATUS gpunn__cpu_nll(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__class_loss_run(cpu, step, action, false);
-}
-
-/* ---- ctc_loss -------------------------------------------------------------------------------------------------------- *
- * A target's labels with blanks around each make 2 length + 1 places. a[t][s], the logarithm of the probability of all that leads
- * to place s at time t, is log(exp(a[t-1][s]) + exp(a[t-1][s-1]) + exp(a[t-1][s-2])) + x[t][s], x of the place's class; the last term
- * only where places s and s - 2 have different labels. b[t][s] is the same from the end, and the gradient of x[t][class] the sum of
- * -exp(a + b - x - log likelihood) over the class's places. A row is kept without what the rows before it have at most, which
- * `offset` sums up: so numbers stay small, and exact, however long the input is.
- * Saved: of each sample its loss, -log likelihood, then, in training, the offsets and the rows of a, each after two places of
- * -inf. */
-typedef struct gpunn__ctc {
-    const gpunn_step *step;
-    const float      *x;
-    double           *loss, *offset;                               /* [n], [n][times] */
-    float            *dx, *rows;                                   /* rows [n][row_count][row] */
-    float            *skip, *emit, *back;                          /* [n][row], [n][row], [n][2][row] */
-    int32_t          *classes;                                     /* [n][row] */
-    int64_t           times, samples, count, most, row, row_count; /* count: of classes; most: labels of a target */
-    int64_t           time_stride, sample_stride;
-} gpunn__ctc;
-
-static int64_t gpunn__ctc_number(const gpunn__ctc *c, int operand, int64_t i)
-{
-    return gpunn__integer(c->step->in[operand].data, c->step->in[operand].dtype, i);
-}
-
-/* log(exp(a) + exp(b) + exp(c)) */
-GPUNN__INLINE float gpunn__log_add(float a, float b, float c)
-{
-    float top = gpunn__select(a > b, a, b);
-    top = gpunn__select(c > top, c, top);
-    top = gpunn__select(top == -INFINITY, 0, top);
-    return top + gpunn__log(gpunn__exp_down(a - top) + gpunn__exp_down(b - top) + gpunn__exp_down(c - top));
-}
-
-/* to[s] = log(exp(from[s]) + exp(from[s + way]) + exp(from[s + 2 way] + skip)) + emit[s] - most of from; skip: of the later of both
- * places. Returns that most. */
-GPUNN__INLINE double gpunn__ctc_row(float *GPUNN__RESTRICT to, const float *from, const float *GPUNN__RESTRICT skip,
-                                    const float *GPUNN__RESTRICT emit, int64_t n, bool back)
-{
-    const int64_t way = back ? 1 : -1;
-    float         most = (float)gpunn__reduce_line(GPUNN__TOP, from, n, 0);
-    if (most == -INFINITY) most = 0;
-    for (int64_t s = 0; s < n; s++)
-        to[s] = gpunn__log_add(from[s], from[s + way], from[s + 2 * way] + skip[back ? s + 2 : s]) + (emit[s] - most);
-    return (double)most;
-}
-
-static void gpunn__ctc_emit(const gpunn__ctc *c, int64_t sample, int64_t time, int64_t n, const int32_t *classes, float *emit)
-{
-    const float *x = c->x + time * c->time_stride + sample * c->sample_stride;
-    for (int64_t s = 0; s < n; s++) emit[s] = x[classes[s]];
-}
-
-static void gpunn__ctc_forward_task(void *arg, int thread, int threads)
-{
-    gpunn__ctc *c = (gpunn__ctc *)arg;
-    int64_t     sample, end;
-    gpunn__cpu_part(c->samples, 1, threads, thread, &sample, &end);
-    for (; sample < end; sample++) {
-        int64_t  times = gpunn__ctc_number(c, 2, sample), length = gpunn__ctc_number(c, 3, sample);
-        float   *skip = c->skip + sample * c->row, *emit = c->emit + sample * c->row;
-        int32_t *classes = c->classes + sample * c->row;
-        bool     sound = times >= 0 && times <= c->times && length >= 0 && length <= c->most;
-        int64_t  n = sound ? 2 * length + 1 : 0;
-        for (int64_t s = 0; s < n; s++) {
-            int64_t label = s % 2 ? gpunn__ctc_number(c, 1, sample * c->most + s / 2) : c->step->attr->blank;
-            sound = sound && label >= 0 && label < c->count;
-            classes[s] = sound ? (int32_t)label : 0;
-            skip[s] = s % 2 && s > 1 && classes[s] != classes[s - 2] ? 0 : -INFINITY;
-        }
-        c->loss[sample] = NAN;
-        if (!sound) continue;
-        skip[n] = skip[n + 1] = -INFINITY;
-        float *first = c->rows + sample * c->row_count * c->row + 2, *row = first;
-        double offset = 0;
-        for (int64_t k = 0; k < c->row_count; k++) first[k * c->row - 1] = first[k * c->row - 2] = -INFINITY;
-        for (int64_t t = 0; t < times; t++) {
-            const float *before = row;
-            row = first + t % c->row_count * c->row;
-            gpunn__ctc_emit(c, sample, t, n, classes, emit);
-            if (t > 0)
-                offset += gpunn__ctc_row(row, before, skip, emit, n, false);
-            else
-                for (int64_t s = 0; s < n; s++) row[s] = s < 2 ? emit[s] : -INFINITY;
-            if (c->step->training) c->offset[sample * c->times + t] = offset;
-        }
-        if (times == 0)
-            c->loss[sample] = length == 0 ? 0 : INFINITY;
-        else
-            c->loss[sample] = -offset - (double)gpunn__log_add(row[n - 1], n > 1 ? row[n - 2] : -INFINITY, -INFINITY);
-    }
-}
-
-/* What a sample's loss counts in the result. */
-static double gpunn__ctc_share(const gpunn__ctc *c, int64_t sample)
-{
-    int64_t length = gpunn__ctc_number(c, 3, sample);
-    if (c->step->attr->zero_infinity && isinf(c->loss[sample])) return 0;
-    return c->step->attr->reduction != GPUNN_REDUCE_MEAN ? 1 : 1 / ((double)c->samples * (double)(length > 1 ? length : 1));
-}
-
-static void gpunn__ctc_backward_task(void *arg, int thread, int threads)
-{
-    const gpunn__ctc *c = (const gpunn__ctc *)arg;
-    const float      *gradient = (const float *)c->step->grad_out.data;
-    int64_t           sample, end;
-    gpunn__cpu_part(c->samples, 1, threads, thread, &sample, &end);
-    for (; sample < end; sample++) {
-        int64_t        times = gpunn__ctc_number(c, 2, sample), n = 2 * gpunn__ctc_number(c, 3, sample) + 1;
-        const float   *skip = c->skip + sample * c->row, *first = c->rows + sample * c->row_count * c->row + 2;
-        float         *emit = c->emit + sample * c->row, *row = c->back + 2 * sample * c->row;
-        const int32_t *classes = c->classes + sample * c->row;
-        double         share = gpunn__ctc_share(c, sample), offset = c->loss[sample];
-        float          scale = (float)(share * (double)gradient[c->step->attr->reduction == GPUNN_REDUCE_NONE ? sample : 0]);
-        for (int64_t t = c->times - 1; t >= 0; t--) {
-            float *dx = c->dx + t * c->time_stride + sample * c->sample_stride;
-            if (!c->step->accumulate[0]) memset(dx, 0, (size_t)c->count * sizeof *dx);
-            if (t >= times || share == 0) continue;
-            const float *before = row, *forth = first + t * c->row;
-            row = c->back + (2 * sample + t % 2) * c->row;
-            gpunn__ctc_emit(c, sample, t, n, classes, emit);
-            row[n] = row[n + 1] = -INFINITY;
-            if (t < times - 1)
-                offset += gpunn__ctc_row(row, before, skip, emit, n, true);
-            else
-                for (int64_t s = 0; s < n; s++) row[s] = s > n - 3 ? emit[s] : -INFINITY;
-            float shift = (float)(offset + c->offset[sample * c->times + t]);
-            for (int64_t s = 0; s < n; s++) {
-                float both = forth[s] + row[s];
-                emit[s] = gpunn__select(both == -INFINITY, 0, scale * gpunn__exp(both - emit[s] + shift));
-            }
-            for (int64_t s = 0; s < n; s++) dx[classes[s]] -= emit[s];
-        }
-    }
-}
-
-/* Whether a sample's numbers are in range; which is not, in words. */
-static GPUNN__STATUS gpunn__ctc_check(gpunn__cpu *cpu, const gpunn__ctc *c, int64_t sample)
-{
-    int64_t times = gpunn__ctc_number(c, 2, sample), length = gpunn__ctc_number(c, 3, sample);
-    if (times < 0 || times > c->times || length < 0 || length > c->most)
-        return gpunn__cpu_fail(
-            cpu, GPUNN_ERR_ARGUMENT,
-            "sample %lld has input length %lld of at most %lld and target length %lld of at most %lld; check the lengths",
-            (long long)sample, (long long)times, (long long)c->times, (long long)length, (long long)c->most);
-    for (int64_t k = 0; k < length; k++) {
-        int64_t label = gpunn__ctc_number(c, 1, sample * c->most + k);
-        if (label < 0 || label >= c->count)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "label %lld of sample %lld is outside 0 .. %lld; check the targets",
-                                   (long long)label, (long long)sample, (long long)(c->count - 1));
-    }
-    return GPUNN_OK;
-}
-
-static GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    const gpunn_value *x = &step->in[0];
-    const int          sample = step->attr->batch_first ? 0 : 1;
-    gpunn__ctc         c;
-    memset(&c, 0, sizeof c);
-    c.step = step;
-    c.times = x->dim[1 - sample];
-    c.samples = x->dim[sample];
-    c.count = x->dim[2];
-    c.most = step->in[1].dim[1];
-    c.row = 2 * c.most + 3;
-    c.row_count = step->training ? c.times : 2;
-    c.time_stride = sample ? c.samples * c.count : c.count;
-    c.sample_stride = sample ? c.count : c.times * c.count;
-    const int64_t doubles = c.samples * (step->training ? 1 + c.times : 1), scratch = c.samples * c.row;
-    const int64_t rows = scratch * c.row_count;
-    const size_t  bytes = (size_t)doubles * sizeof *c.loss + (size_t)(rows + 3 * scratch) * sizeof *c.rows;
-    if (action == GPUNN__PREPARE) {
-        if (c.count > INT32_MAX) return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "more than 2^31 - 1 classes");
-        if (!step->backward) step->saved_bytes = step->training ? bytes : 0;
-        step->workspace_bytes = step->backward ? 2 * (size_t)scratch * sizeof *c.back : step->training ? 0 : bytes;
-        return GPUNN_OK;
-    }
-    c.loss = (double *)(step->training ? step->saved : step->workspace);
-    c.offset = c.loss + c.samples;
-    c.rows = (float *)(void *)(c.loss + doubles);
-    c.skip = c.rows + rows;
-    c.emit = c.skip + scratch;
-    c.classes = (int32_t *)(void *)(c.emit + scratch);
-    c.x = (const float *)x->data;
-    int threads = gpunn__cpu_threads(cpu, 64 * c.times * scratch);
-    if (threads > c.samples) threads = (int)c.samples;
-    if (action == GPUNN__BACKWARD) {
-        c.dx = (float *)step->grad_in[0].data;
-        c.back = (float *)step->workspace;
-        if (c.dx) gpunn_parallel(threads, gpunn__ctc_backward_task, &c);
-        return GPUNN_OK;
-    }
-    gpunn_parallel(threads, gpunn__ctc_forward_task, &c);
-    double total = 0;
-    bool   none = step->attr->reduction == GPUNN_REDUCE_NONE;
-    for (int64_t i = 0; i < c.samples; i++) {
-        double share = gpunn__ctc_share(&c, i), cost = share == 0 ? 0 : share * c.loss[i];
-        if (c.loss[i] != c.loss[i] && gpunn__ctc_check(cpu, &c, i) != GPUNN_OK) return GPUNN_ERR_ARGUMENT;
-        total += cost;
-        if (none) ((float *)step->out.data)[i] = (float)cost;
-    }
-    if (!none) *(float *)step->out.data = (float)total;
-    return GPUNN_OK;
-}
-
 /* ==== >>update ======================================================================================================== *
  * The rows of the optimizers as functions, each in one pass over parameter, gradient and state. */
 enum { GPUNN__PIECE = 256 }; /* elements at a time, whose square roots are taken together */
@@ -18530,16 +19173,6 @@ static GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int64_t coun
 #undef GPUNN__COLUMNS
 #undef GPUNN__TILE
 /* ==== >>cpu =========================================================================================================== */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...)
-{
-    va_list list;
-    va_start(list, format);
-    (void)vsnprintf(cpu->error.text, sizeof cpu->error.text, format, list);
-    va_end(list);
-    cpu->error.status = status;
-    return status;
-}
-
 static int gpunn__cpu_device_count(void)
 {
     return 1;
@@ -18784,54 +19417,6 @@ static const gpunn_backend *gpunn__cpu_backend(void)
 }
 
 /* ==== >>optimizer ===================================================================================================== */
-enum { GPUNN__AVERAGE = 3, GPUNN__STATES }; /* what there can be for each parameter: rule.state, and its average */
-
-/* What gpunn_fit has done so far with an optimizer; its next call goes on from here, after a checkpoint too. */
-enum { GPUNN__CURVES = 4 }; /* train loss, train metric, validation loss, validation metric; NaN where there is none */
-typedef struct gpunn__epoch {
-    float  value[GPUNN__CURVES], lr;
-    double seconds;
-} gpunn__epoch;
-typedef struct gpunn__fit_record {
-    int           loss;       /* 1 + its id; 0: nothing */
-    bool          validation; /* whose loss is watched; false: the training loss */
-    float         best;
-    int           best_epoch, epochs, room; /* epochs done; room: of history */
-    gpunn__epoch *history;
-} gpunn__fit_record;
-
-struct gpunn_optimizer {
-    gpunn_model     *model;
-    gpunn_optimizer *next;                /* in the model's list */
-    const char      *name;                /* "gpunn_adam", for messages */
-    gpunn_update     rule;                /* kind and settings; the rest is filled in for each range of parameters */
-    bool             uses[GPUNN__STATES]; /* what this kind with these settings needs; averages: gpunn_set_ema */
-    /* What its settings say; gpunn__optimizer_settle: */
-    float state_start; /* of state 0 */
-    int   decay;       /* the place of weight_decay */
-    bool  keeps_zeros; /* zeros, as they lie between parameters, stay zeros in an update: not where 0 is divided by an eps of 0 */
-    /* From the first step on; gpunn__optimizer_prepare: */
-    gpunn_tensor **parameters; /* by rising offset; those of layers added later follow */
-    int64_t       *steps;      /* updates of each so far */
-    int            parameter_count;
-    gpunn_update  *updates;              /* room for one a parameter, and for that of the averages */
-    float         *state[GPUNN__STATES]; /* backend memory by the offsets of model->gradients, state_count floats each, or NULL */
-    void          *captured;             /* the backend's, of a run with nothing but updates */
-    float         *loss_scale;    /* F16: backend memory of scale, steps since it changed, updates skipped; NULL: not used */
-    float          kept_scale[3]; /* the same, as read last */
-    int64_t        state_count;   /* model->gradient_count when they were made */
-    int64_t        step_count;
-    float          lr, clip_norm, clip_value, average_decay;
-    int64_t        averaged; /* updates of the averages so far; with a loss scale, also what that has skipped since its first */
-    /* What the schedule is, defaults in place, and where it stands: */
-    gpunn_schedule_args schedule;
-    int64_t             schedule_step;
-    double plateau_scale, plateau_best; /* the product of all reductions; the best metric so far, at first +-infinity */
-    int    plateau_bad, plateau_cooldown;
-
-    gpunn__fit_record fit;
-};
-
 /* For fields where 0 stands for the default and GPUNN_ZERO for 0. */
 GPUNN__INLINE float gpunn__default(float value, float standard)
 {
@@ -19446,20 +20031,6 @@ GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
     return status;
 }
 
-GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss)
-{
-    if (opt == NULL || loss == NULL)
-        return gpunn__fail(opt    ? opt->model->dev
-                           : loss ? loss->model->dev
-                                  : NULL,
-                           GPUNN_ERR_ARGUMENT, "gpunn_train_step: the %s is NULL", opt ? "loss" : "optimizer");
-    if (loss->model != opt->model)
-        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_train_step: the loss is of another model than the optimizer");
-    gpunn_status status = gpunn__optimizer_prepare(opt);
-    return status == GPUNN_OK ? gpunn__gradients(loss, opt) : status;
-}
-
 /* Every gradient there is becomes clamp(gradient * scale, +-limit). */
 static GPUNN__STATUS gpunn__scale_gradients(gpunn_model *model, const char *function, float scale, float limit)
 {
@@ -19681,7 +20252,8 @@ GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric)
     if (opt->schedule.type == GPUNN_SCHEDULE_PLATEAU) gpunn__plateau_step(opt, metric);
     return GPUNN_OK;
 }
-/* ==== files: one layer over POSIX and Windows, for everything that reads or writes a file ============================= */
+/* ==== >>files ========================================================================================================= *
+ * One layer over POSIX and Windows, for everything that reads or writes a file. */
 #ifdef _WIN32
 #define GPUNN__OS(name) _##name
 #define GPUNN__O_FLAGS (_O_BINARY | _O_NOINHERIT)
@@ -20638,315 +21210,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64
 #pragma GCC push_options
 #pragma GCC optimize("O1")
 #endif
-/* ==== >>json ========================================================================================================== *
- * Reads a JSON text in place: piece by piece, or all of it into a list of items. */
-typedef struct gpunn__slice {
-    char  *at; /* a zero follows it, and may occur inside */
-    size_t length;
-} gpunn__slice;
-
-typedef struct gpunn__json {
-    char       *at, *end; /* strings are unescaped where they stand */
-    bool        python;   /* strings may stand in ' ' too */
-    const char *problem;  /* NULL: none so far */
-    int         line;     /* line ends passed */
-    const char *line_start;
-} gpunn__json;
-
-static gpunn__json gpunn__json_of(char *text, size_t length, bool python)
-{
-    gpunn__json json = {text, text + length, python, NULL, 0, text};
-    return json;
-}
-
-/* Keeps the first problem; nothing matches after it. */
-static bool gpunn__json_fail(gpunn__json *j, const char *problem)
-{
-    if (j->problem == NULL) j->problem = problem;
-    j->end = j->at;
-    return false;
-}
-
-static bool gpunn__json_peek(gpunn__json *j, char c)
-{
-    for (; j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r'); j->at++)
-        if (*j->at == '\n') {
-            j->line++;
-            j->line_start = j->at + 1;
-        }
-    return j->at < j->end && *j->at == c;
-}
-
-static bool gpunn__json_take(gpunn__json *j, char c)
-{
-    if (!gpunn__json_peek(j, c)) return false;
-    j->at++;
-    return true;
-}
-
-static bool gpunn__json_expect(gpunn__json *j, char c, const char *problem)
-{
-    return gpunn__json_take(j, c) || gpunn__json_fail(j, problem);
-}
-
-/* Bytes of the UTF-8 character at s; 0: malformed. */
-static size_t gpunn__utf8_size(const char *s, size_t left)
-{
-    unsigned char c = (unsigned char)*s, d = left > 1 ? (unsigned char)s[1] : 0;
-    size_t        size = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
-    if (size > left) return 0;
-    for (size_t i = 1; i < size; i++)
-        if (((unsigned char)s[i] & 0xC0) != 0x80) return 0;
-    bool overlong = (c == 0xE0 && d < 0xA0) || (c == 0xF0 && d < 0x90),
-         outside = (c == 0xED && d > 0x9F) || (c == 0xF4 && d > 0x8F);
-    return overlong || outside ? 0 : size;
-}
-
-static char *gpunn__utf8_put(char *to, uint32_t c)
-{
-    if (c < 0x80) {
-        *to++ = (char)c;
-        return to;
-    }
-    if (c < 0x800)
-        *to++ = (char)(0xC0 | c >> 6);
-    else {
-        if (c < 0x10000)
-            *to++ = (char)(0xE0 | c >> 12);
-        else {
-            *to++ = (char)(0xF0 | c >> 18);
-            *to++ = (char)(0x80 | (c >> 12 & 63));
-        }
-        *to++ = (char)(0x80 | (c >> 6 & 63));
-    }
-    *to++ = (char)(0x80 | (c & 63));
-    return to;
-}
-
-/* The four hexadecimal digits of \uXXXX; UINT32_MAX: they are not there. */
-static uint32_t gpunn__json_hex(gpunn__json *j)
-{
-    uint32_t value = 0;
-    if (j->end - j->at < 4) return UINT32_MAX;
-    for (int i = 0; i < 4; i++) {
-        static const char digits[] = "0123456789abcdef0123456789ABCDEF";
-        char              c = *j->at++;
-        const char       *digit = c ? strchr(digits, c) : NULL;
-        if (digit == NULL) return UINT32_MAX;
-        value = value << 4 | (uint32_t)((digit - digits) & 15);
-    }
-    return value;
-}
-
-static bool gpunn__json_escape(gpunn__json *j, char **to)
-{
-    static const char from_[] = "\"\\/bfnrt", to_[] = "\"\\/\b\f\n\r\t";
-    char              c = j->at < j->end ? *j->at++ : 0;
-    const char       *plain = c ? strchr(from_, c) : NULL;
-    if (plain) {
-        *(*to)++ = to_[plain - from_];
-        return true;
-    }
-    uint32_t code = c == 'u' ? gpunn__json_hex(j) : UINT32_MAX;
-    if (code >= 0xD800 && code < 0xDC00 && j->end - j->at >= 2 && j->at[0] == '\\' && j->at[1] == 'u') { /* a surrogate pair */
-        j->at += 2;
-        uint32_t low = gpunn__json_hex(j);
-        code = low >= 0xDC00 && low < 0xE000 ? 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00) : UINT32_MAX;
-    }
-    if (code == UINT32_MAX || (code >= 0xD800 && code < 0xE000)) return gpunn__json_fail(j, "has a wrong escape in a string");
-    *to = gpunn__utf8_put(*to, code);
-    return true;
-}
-
-static bool gpunn__json_string(gpunn__json *j, gpunn__slice *text)
-{
-    char quote = j->python && gpunn__json_peek(j, '\'') ? '\'' : '"';
-    if (!gpunn__json_expect(j, quote, "lacks a string")) return false;
-    char *to = j->at;
-    text->at = to;
-    while (j->at < j->end && *j->at != quote) {
-        if (*j->at == '\\') {
-            j->at++;
-            if (!gpunn__json_escape(j, &to)) return false;
-            continue;
-        }
-        size_t size = gpunn__utf8_size(j->at, (size_t)(j->end - j->at));
-        if (size == 0 || (unsigned char)*j->at < 0x20) return gpunn__json_fail(j, "has a string that is not UTF-8 text");
-        while (size--) *to++ = *j->at++;
-    }
-    if (j->at == j->end) return gpunn__json_fail(j, "has a string without end");
-    j->at++;
-    *to = 0;
-    text->length = (size_t)(to - text->at);
-    return true;
-}
-
-static bool gpunn__json_integer(gpunn__json *j, int64_t *value)
-{
-    bool    negative = gpunn__json_take(j, '-');
-    char   *first = j->at;
-    int64_t sum = 0; /* negative all along: INT64_MIN has no positive counterpart */
-    for (; j->at < j->end && *j->at >= '0' && *j->at <= '9'; j->at++) {
-        int digit = *j->at - '0';
-        if (sum < (INT64_MIN + digit) / 10) return gpunn__json_fail(j, "has a number that is too large");
-        sum = sum * 10 - digit;
-    }
-    if (j->at == first || (*first == '0' && j->at - first > 1) || (!negative && sum == INT64_MIN) ||
-        (j->at < j->end && (*j->at == '.' || *j->at == 'e' || *j->at == 'E')))
-        return gpunn__json_fail(j, "lacks an integer where one belongs");
-    *value = negative ? sum : -sum;
-    return true;
-}
-
-/* The integer that is the whole text. */
-static bool gpunn__slice_integer(const gpunn__slice *text, int64_t *value)
-{
-    gpunn__json j = gpunn__json_of(text->at, text->length, false);
-    return gpunn__json_integer(&j, value) && j.at == j.end;
-}
-
-/* A number of JSON: its text. */
-static bool gpunn__json_number(gpunn__json *j, gpunn__slice *text)
-{
-    text->at = j->at;
-    (void)gpunn__json_take(j, '-');
-    for (int part = 0; part < 3; part++) { /* digits, fraction, exponent */
-        if (part == 1 && (j->at == j->end || *j->at != '.')) continue;
-        if (part == 2 && (j->at == j->end || (*j->at != 'e' && *j->at != 'E'))) break;
-        j->at += part > 0;
-        if (part == 2 && j->at < j->end && (*j->at == '-' || *j->at == '+')) j->at++;
-        const char *first = j->at;
-        while (j->at < j->end && *j->at >= '0' && *j->at <= '9') j->at++;
-        if (j->at == first || (part == 0 && *first == '0' && j->at - first > 1))
-            return gpunn__json_fail(j, "lacks a digit or has a needless 0 in a number");
-    }
-    text->length = (size_t)(j->at - text->at);
-    return true;
-}
-
-/* The double nearest to a number's text, in every locale: without its point, which moves into the exponent. False: too long. */
-static bool gpunn__json_double(const gpunn__slice *text, double *value)
-{
-    char    plain[1024];
-    size_t  used = 0, at = 0;
-    int64_t exponent = 0;
-    bool    fraction = false;
-    if (text->length > sizeof plain - 32) return false;
-    for (; at < text->length && text->at[at] != 'e' && text->at[at] != 'E'; at++) {
-        exponent -= fraction;
-        if (text->at[at] == '.')
-            fraction = true;
-        else
-            plain[used++] = text->at[at];
-    }
-    if (at < text->length) {
-        bool negative = text->at[++at] == '-';
-        if (negative || text->at[at] == '+') at++;
-        int64_t given = 0;
-        for (; at < text->length; at++)
-            if (given < 100000) given = 10 * given + (text->at[at] - '0');
-        exponent += negative ? -given : given;
-    }
-    (void)snprintf(plain + used, sizeof plain - used, "e%lld", (long long)exponent);
-    *value = strtod(plain, NULL);
-    return true;
-}
-
-/* A whole text as items in the order in which they stand: a list is followed by what is in it, an object by keys and values. */
-typedef enum gpunn__item_kind {
-    GPUNN__J_NULL,
-    GPUNN__J_FALSE,
-    GPUNN__J_TRUE,
-    GPUNN__J_NUMBER,
-    GPUNN__J_STRING,
-    GPUNN__J_LIST,
-    GPUNN__J_OBJECT
-} gpunn__item_kind;
-typedef struct gpunn__item {
-    gpunn__slice     text; /* of numbers and strings */
-    gpunn__item_kind kind;
-    int              next; /* the item behind it and all that is in it */
-    int              line, column;
-    bool             read; /* somebody knows it */
-} gpunn__item;
-
-typedef struct gpunn__items {
-    gpunn__item *at;
-    int          count, capacity;
-} gpunn__items;
-
-enum { GPUNN__JSON_DEPTH = 64 };
-
-/* False with j->problem NULL: out of memory. */
-static bool gpunn__json_item(gpunn_device *dev, gpunn__json *j, gpunn__items *items, int depth)
-{
-    static const char *const words[] = {"null", "false", "true"};
-    gpunn__item             *item = (gpunn__item *)gpunn__grow(dev, items->at, items->count, &items->capacity, sizeof *item);
-    if (item == NULL) return false;
-    int index = items->count++;
-    items->at = item;
-    item += index;
-    memset(item, 0, sizeof *item);
-    (void)gpunn__json_peek(j, 0);
-    item->line = j->line + 1;
-    item->column = (int)(j->at - j->line_start) + 1;
-    bool object = gpunn__json_peek(j, '{'), ok;
-    if (object || gpunn__json_peek(j, '[')) {
-        item->kind = object ? GPUNN__J_OBJECT : GPUNN__J_LIST;
-        if (depth == GPUNN__JSON_DEPTH) return gpunn__json_fail(j, "is nested deeper than 64");
-        char close = object ? '}' : ']';
-        j->at++;
-        if (!gpunn__json_take(j, close)) {
-            do {
-                if (object && !gpunn__json_peek(j, '"')) return gpunn__json_fail(j, "lacks a key in double quotes");
-                if (object && !(gpunn__json_item(dev, j, items, depth + 1) && gpunn__json_expect(j, ':', "lacks a colon")))
-                    return false;
-                if (!gpunn__json_item(dev, j, items, depth + 1)) return false;
-            } while (gpunn__json_take(j, ','));
-            if (!gpunn__json_expect(j, close, object ? "lacks a comma or }" : "lacks a comma or ]")) return false;
-        }
-        items->at[index].next = items->count;
-        return true;
-    }
-    item->next = items->count;
-    if (gpunn__json_peek(j, '"')) {
-        item->kind = GPUNN__J_STRING;
-        ok = gpunn__json_string(j, &item->text);
-    } else if (j->at < j->end && (*j->at == '-' || (*j->at >= '0' && *j->at <= '9'))) {
-        item->kind = GPUNN__J_NUMBER;
-        ok = gpunn__json_number(j, &item->text);
-    } else {
-        int word = 2;
-        while (word >= 0 &&
-               ((size_t)(j->end - j->at) < strlen(words[word]) || memcmp(j->at, words[word], strlen(words[word])) != 0))
-            word--;
-        item->kind = (gpunn__item_kind)word; /* they stand in the order of the kinds */
-        if (word < 0) return gpunn__json_fail(j, j->at == j->end ? "ends too early" : "lacks a value");
-        j->at += strlen(words[word]);
-        ok = true;
-    }
-    return ok;
-}
-
-static bool gpunn__slice_is(const gpunn__slice *text, const char *word)
-{
-    return text->length == strlen(word) && memcmp(text->at, word, text->length) == 0;
-}
-
-/* A name out of a file as messages can show it: not too long, no control characters. */
-static const char *gpunn__printable(const gpunn__slice *text, char out[128])
-{
-    size_t n = 0;
-    while (n < text->length) {
-        size_t size = gpunn__utf8_size(text->at + n, text->length - n);
-        if (size == 0 || n + size > 120) break;
-        for (; size; size--, n++) out[n] = (unsigned char)text->at[n] < 0x20 || text->at[n] == 0x7f ? '?' : text->at[n];
-    }
-    strcpy(out + n, n < text->length ? "..." : "");
-    return out;
-}
-
-/* ==== elements of files =============================================================================================== *
+/* ==== >>elements ====================================================================================================== *
  * X(id, bytes, what it is read into, safetensors' name, NumPy's name, IDX's number); no dtype: only its size is known. */
 #define GPUNN__ENCODINGS(X)                              \
     X(F32, 4, GPUNN_F32, "F32", "f4", 0x0D)              \
@@ -22010,281 +22274,8 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
     return status;
 }
 
-/* ==== >>spec ========================================================================================================== *
- * A model as text. The canonical text says what it computes and nothing else; the generator makes the same one, so its SHA-256
- * tells a kernel file whose model it is for, and a node's line which kernel fits it. The JSON is what gpunn_spec_save writes. */
-
-static const char *const gpunn__precision_names[] = {"f32", "tf32", "bf16", "f16"};
-
-/* A text of limited size: what does not fit is left out, and the end is always there. */
-typedef struct gpunn__line {
-    char  *at;
-    size_t size, used;
-} gpunn__line;
-
-static void gpunn__put(gpunn__line *text, const char *format, ...) GPUNN__PRINTF(2, 3);
-static void gpunn__put(gpunn__line *text, const char *format, ...)
-{
-    va_list list;
-    va_start(list, format);
-    int length = vsnprintf(text->at + text->used, text->size - text->used, format, list);
-    va_end(list);
-    size_t room = text->size - text->used - 1;
-    text->used += (size_t)length < room ? (size_t)length : room;
-}
-
-/* With a point in every locale. Nine digits tell every float. */
-static void gpunn__put_float(gpunn__line *text, float value, int digits)
-{
-    char printed[48], plain[48];
-    int  used = 0;
-    (void)snprintf(printed, sizeof printed, "%.*g", digits, (double)value);
-    for (const char *c = printed; *c; c++)
-        if (isalnum((unsigned char)*c) || *c == '-' || *c == '+')
-            plain[used++] = *c;
-        else if (used == 0 || plain[used - 1] != '.')
-            plain[used++] = '.';
-    plain[used] = 0;
-    gpunn__put(text, "%s", plain);
-}
-
-/* A float as JSON has it, in as few digits as tell it; JSON knows no infinity. */
-static void gpunn__put_number(gpunn__line *text, float value)
-{
-    const char *quote = isfinite(value) ? "" : "\"";
-    size_t      used = text->used;
-    for (int digits = 6; digits <= 9; digits++) {
-        double back = 0;
-        text->used = used;
-        gpunn__put(text, "%s", quote);
-        gpunn__slice number = {text->at + text->used, 0};
-        gpunn__put_float(text, value, digits);
-        number.length = (size_t)(text->at + text->used - number.at);
-        if (!isfinite(value) || (gpunn__json_double(&number, &back) && (float)back == value)) break;
-    }
-    gpunn__put(text, "%s", quote);
-}
-
-static void gpunn__put_dims(gpunn__line *text, const gpunn_tensor *t)
-{
-    for (int i = 0; i < t->rank; i++) {
-        if (i) gpunn__put(text, ",");
-        if (t->dim[i] < -1) gpunn__put(text, "%lld", -(long long)t->dim[i]);
-        if (t->dim[i] < 0)
-            gpunn__put(text, "N");
-        else
-            gpunn__put(text, "%lld", (long long)t->dim[i]);
-    }
-}
-
-static bool gpunn__all_equal(const int *values, int count)
-{
-    for (int i = 1; i < count; i++)
-        if (values[i] != values[0]) return false;
-    return true;
-}
-
-/* An attribute's value: 1,2 in the canonical text, [1, 2] in JSON. */
-static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const gpunn__told *a, bool json)
-{
-    const char     *from = (const char *)&t->attr + a->member, *between = json ? ", " : ",", *quote = json ? "\"" : "";
-    const bool     *flag = (const bool *)from;
-    const int      *ints = (const int *)(const void *)from;
-    const int64_t  *wide = (const int64_t *)(const void *)from;
-    const uint32_t *bits = (const uint32_t *)(const void *)from;
-    int             count = t->inputs[0]->rank;
-    bool            list = a->kind >= GPUNN__A_ORDER && a->kind <= GPUNN__A_AXES;
-    if (a->kind == GPUNN__A_WINDOW) {
-        count -= 2;
-        list = !gpunn__all_equal(ints, count);
-        if (json && !list) count = 1;
-    }
-    if (json && list) gpunn__put(text, "[");
-    switch (a->kind) {
-    case GPUNN__A_BOOL:
-    case GPUNN__A_NOT: {
-        bool set = *flag != (a->kind == GPUNN__A_NOT);
-        gpunn__put(text, "%s", json ? (set ? "true" : "false") : set ? "1" : "0");
-        break;
-    }
-    case GPUNN__A_INT: gpunn__put(text, "%d", *ints); break;
-    case GPUNN__A_LAST: gpunn__put(text, "%d", t->rank - *ints); break;
-    case GPUNN__A_INT64:
-    case GPUNN__A_ROW: gpunn__put(text, "%lld", (long long)*wide); break;
-    case GPUNN__A_FLOAT:
-        if (json)
-            gpunn__put_number(text, *(const float *)(const void *)from);
-        else
-            gpunn__put_float(text, *(const float *)(const void *)from, 9);
-        break;
-    case GPUNN__A_WINDOW:
-    case GPUNN__A_ORDER:
-        for (int i = 0; i < count; i++) gpunn__put(text, "%s%d", i ? between : "", ints[i]);
-        break;
-    case GPUNN__A_SIZES:
-        for (int i = 0; i < count; i++) gpunn__put(text, "%s%lld", i ? between : "", (long long)wide[i]);
-        break;
-    case GPUNN__A_AXES:
-        for (int i = 0, found = 0; i < count; i++)
-            if (*bits >> i & 1) gpunn__put(text, "%s%d", found++ ? between : "", i);
-        break;
-    case GPUNN__A_CUSTOM: gpunn__put(text, "%s", (*(const gpunn_custom_op *const *)(const void *)from)->name); break;
-    case GPUNN__A_NUMBERS:
-        for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) {
-            gpunn__put(text, "%s", i ? between : "");
-            gpunn__put_float(text, ((const float *)(const void *)from)[i], 9);
-        }
-        break;
-    case GPUNN__A_REDUCTION:
-    case GPUNN__A_CLASS_REDUCTION:
-    case GPUNN__A_GRID_MODE:
-    case GPUNN__A_GRID_PADDING:
-    case GPUNN__A_INTERPOLATE_MODE:
-    case GPUNN__A_PAD_MODE:
-        gpunn__put(text, "%s%s%s", quote, gpunn__choices[(int)a->kind - (int)GPUNN__A_REDUCTION + 1].words[*ints], quote);
-        break;
-    case GPUNN__A_RATIOS:
-        for (int i = 0; i < t->rank - 2; i++) {
-            gpunn__put(text, "%s", i ? between : "");
-            gpunn__put_float(text, ((const float *)(const void *)from)[i], 9);
-        }
-        break;
-    }
-    if (json && list) gpunn__put(text, "]");
-}
-
-GPUNN__PRIVATE void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size)
-{
-    gpunn__line text = {out, size, 0};
-    gpunn__put(&text, "%s [", gpunn_dtype_name(t->dtype));
-    gpunn__put_dims(&text, t);
-    gpunn__put(&text, "]");
-}
-
-GPUNN__PRIVATE void gpunn__node_text(const gpunn_tensor *t, char *out, size_t size)
-{
-    static const char *const kinds[] = {"", "input", "parameter", "buffer", "constant"};
-    gpunn__line              text = {out, size, 0};
-    gpunn__put(&text, "%s", t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : kinds[t->kind]);
-    for (int i = 0; i < gpunn__op_attribute_count(t->op); i++) {
-        gpunn__put(&text, " %s=", gpunn__op_infos[t->op].attribute[i]);
-        gpunn__put_float(&text, t->attr.value[i], 9);
-    }
-    for (const gpunn__told *a = gpunn__told_of(t->op); a->name; a++) {
-        gpunn__put(&text, " %s=", a->name);
-        gpunn__put_attribute(&text, t, a, false);
-    }
-    gpunn__put(&text, " ");
-    gpunn__external_text(t, out + text.used, size - text.used);
-}
-
-/* The canonical text of the first `count` tensors, piece by piece. */
-static void gpunn__model_text(const gpunn_model *model, int count, void (*write)(void *user, const char *piece, size_t length),
-                              void *user)
-{
-    char        line[GPUNN__TEXT_SIZE];
-    gpunn__line text = {line, sizeof line, 0};
-    gpunn__put(&text, "gpunn 1 %s\n", gpunn__precision_names[model->precision]);
-    write(user, line, text.used);
-    for (int i = 0; i < count; i++) {
-        const gpunn_tensor *t = model->tensors[i];
-        gpunn__node_text(t, line, sizeof line);
-        write(user, line, strlen(line));
-        if (t->kind == GPUNN__VALUE) write(user, " <-", 3);
-        for (int k = 0; k < t->input_count; k++) {
-            text.used = 0;
-            if (t->inputs[k])
-                gpunn__put(&text, " %d", t->inputs[k]->id);
-            else
-                gpunn__put(&text, " -");
-            write(user, line, text.used);
-        }
-        write(user, "\n", 1);
-    }
-}
-
-/* ---- SHA-256 (FIPS 180-4) -------------------------------------------------------------------------------------------- */
-typedef struct gpunn__sha256 {
-    uint32_t      state[8];
-    uint64_t      bytes;
-    unsigned char block[64];
-} gpunn__sha256;
-
-static const uint32_t gpunn__sha256_start[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                                0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-
-static uint32_t gpunn__rotate_right(uint32_t x, int count)
-{
-    return x >> count | x << (32 - count);
-}
-
-static void gpunn__sha256_block(gpunn__sha256 *sha)
-{
-    static const uint32_t k[64] = {
-        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01,
-        0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc,
-        0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147,
-        0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-        0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08,
-        0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208,
-        0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
-    uint32_t w[64], v[8];
-    for (int i = 0; i < 16; i++)
-        w[i] = (uint32_t)sha->block[4 * i] << 24 | (uint32_t)sha->block[4 * i + 1] << 16 | (uint32_t)sha->block[4 * i + 2] << 8 |
-               sha->block[4 * i + 3];
-    for (int i = 16; i < 64; i++) {
-        uint32_t a = w[i - 15], b = w[i - 2];
-        w[i] = w[i - 16] + w[i - 7] + (gpunn__rotate_right(a, 7) ^ gpunn__rotate_right(a, 18) ^ a >> 3) +
-               (gpunn__rotate_right(b, 17) ^ gpunn__rotate_right(b, 19) ^ b >> 10);
-    }
-    memcpy(v, sha->state, sizeof v);
-    for (int i = 0; i < 64; i++) {
-        uint32_t a = v[0], e = v[4];
-        uint32_t t1 = v[7] + (gpunn__rotate_right(e, 6) ^ gpunn__rotate_right(e, 11) ^ gpunn__rotate_right(e, 25)) +
-                      ((e & v[5]) ^ (~e & v[6])) + k[i] + w[i];
-        uint32_t t2 = (gpunn__rotate_right(a, 2) ^ gpunn__rotate_right(a, 13) ^ gpunn__rotate_right(a, 22)) +
-                      ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
-        memmove(v + 1, v, 7 * sizeof *v);
-        v[4] += t1;
-        v[0] = t1 + t2;
-    }
-    for (int i = 0; i < 8; i++) sha->state[i] += v[i];
-}
-
-static void gpunn__sha256_add(void *user, const char *piece, size_t length)
-{
-    gpunn__sha256 *sha = (gpunn__sha256 *)user;
-    for (size_t i = 0; i < length; i++) {
-        sha->block[sha->bytes++ % 64] = (unsigned char)piece[i];
-        if (sha->bytes % 64 == 0) gpunn__sha256_block(sha);
-    }
-}
-
-static void gpunn__sha256_begin(gpunn__sha256 *sha)
-{
-    memcpy(sha->state, gpunn__sha256_start, sizeof sha->state);
-    sha->bytes = 0;
-}
-
-static void gpunn__sha256_end(gpunn__sha256 *sha, char hex[65])
-{
-    uint64_t bits = sha->bytes * 8;
-    char     length[8];
-    gpunn__sha256_add(sha, "\x80", 1);
-    while (sha->bytes % 64 != 56) gpunn__sha256_add(sha, "", 1);
-    for (int i = 0; i < 8; i++) length[i] = (char)(unsigned char)(bits >> (56 - 8 * i));
-    gpunn__sha256_add(sha, length, sizeof length);
-    for (int i = 0; i < 8; i++) (void)snprintf(hex + 8 * i, 9, "%08x", (unsigned)sha->state[i]);
-}
-
-GPUNN__PRIVATE void gpunn__model_sha256(const gpunn_model *model, int count, char hex[65])
-{
-    gpunn__sha256 sha;
-    gpunn__sha256_begin(&sha);
-    gpunn__model_text(model, count, gpunn__sha256_add, &sha);
-    gpunn__sha256_end(&sha, hex);
-}
-
+/* ==== >>spec =============================================================================================================== *
+ * A model as JSON: what gpunn_spec_save writes and gpunn_spec_load reads. */
 /* ---- saving ---------------------------------------------------------------------------------------------------------- */
 static const char *const gpunn__init_names[] = {"zeros", "zeros", "constant", "uniform", "normal", "kaiming_uniform"};
 /* "adam" */
