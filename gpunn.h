@@ -23,11 +23,10 @@
  *     backend  what a backend provides
  *     kernels  fused kernels that the generator writes for a model
  *   and under GPUNN_IMPLEMENTATION, each using those before it
- *     structs forward errors memory random device model tables math shapes
- *     arguments graph expr layers steps autodiff plan run threads common
- *     gemm conv pool sample map move reduce pick norm softmax loss attention recurrent update cpu
- *     optimizer files loader json elements safetensors spec readers fit_loop
- *     licence
+ *     structs forward errors memory random math tables shapes device model
+ *     arguments json text graph expr layers steps autodiff plan run threads common
+ *     map move reduce pick gemm conv pool sample norm softmax loss attention recurrent update cpu
+ *     optimizer files loader elements safetensors spec readers fit_loop licence
  *
  * >>doc
  * The tests compile and run all code in this comment. Each piece stands by itself, behind what A PROGRAM declares before its
@@ -11971,6 +11970,1271 @@ static GPUNN__STATUS gpunn__cpu_dropout(gpunn__cpu *cpu, gpunn_step *step, gpunn
     return GPUNN_OK;
 }
 
+/* ==== >>move ========================================================================================================== *
+ * Ops that only move data. */
+/* ---- strided copies: permute, concat, slice and pad are nothing else -------------------------------------------------- */
+typedef struct gpunn__copy {
+    int         rank;
+    int64_t     dim[GPUNN_MAX_RANK], to_stride[GPUNN_MAX_RANK], from_stride[GPUNN_MAX_RANK]; /* in bytes */
+    char       *to;
+    const char *from;
+    size_t      size;   /* of an element */
+    bool        add;    /* to += from, of floats */
+    int         across; /* the axis along which `from` is contiguous when the last one is not; else -1 */
+    int64_t     outer;  /* product of the axes but the last and `across` */
+} gpunn__copy;
+
+/* size and add are constants wherever this is called. */
+GPUNN__INLINE void gpunn__move(char *to, const char *from, size_t size, bool add)
+{
+    if (add) {
+        float sum, term;
+        memcpy(&sum, to, sizeof sum);
+        memcpy(&term, from, sizeof term);
+        sum += term;
+        memcpy(to, &sum, sizeof sum);
+    } else
+        memcpy(to, from, size);
+}
+
+GPUNN__INLINE void gpunn__move_line(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t n, size_t size,
+                                    bool add)
+{
+    if (to_stride == (int64_t)size && from_stride == (int64_t)size) {
+        if (!add)
+            memcpy(to, from, (size_t)n * size);
+        else {
+            GPUNN__IVDEP
+            for (int64_t i = 0; i < n; i++)
+                gpunn__move(to + i * (int64_t)sizeof(float), from + i * (int64_t)sizeof(float), size, add);
+        }
+        return;
+    }
+    GPUNN__IVDEP
+    for (int64_t i = 0; i < n; i++) gpunn__move(to + i * to_stride, from + i * from_stride, size, add);
+}
+
+/* The part of a copy with outer positions begin .. end - 1 and elements first .. limit - 1 of the last axis. */
+GPUNN__INLINE void gpunn__copy_part(const gpunn__copy *c, int64_t begin, int64_t end, int64_t first, int64_t limit, size_t size,
+                                    bool add)
+{
+    int         last = c->rank - 1;
+    int64_t     index[GPUNN_MAX_RANK] = {0}, to_stride = c->to_stride[last], from_stride = c->from_stride[last];
+    char       *to = c->to + first * to_stride;
+    const char *from = c->from + first * from_stride;
+    int64_t     rest = begin;
+    for (int d = last - 1; d >= 0; d--) {
+        if (d == c->across) continue;
+        index[d] = rest % c->dim[d];
+        rest /= c->dim[d];
+        to += index[d] * c->to_stride[d];
+        from += index[d] * c->from_stride[d];
+    }
+    for (int64_t i = begin; i < end; i++) {
+        if (c->across < 0)
+            gpunn__move_line(to, to_stride, from, from_stride, limit - first, size, add);
+        else { /* squares that fit the first-level cache, written along the last axis and read along `across` */
+            enum { SIDE = 16 };
+            int64_t n = c->dim[c->across], row = c->to_stride[c->across];
+            for (int64_t b = 0; b < n; b += SIDE)
+                for (int64_t a = 0; a < limit - first; a += SIDE) {
+                    int64_t a_end = gpunn__least(a + SIDE, limit - first), b_end = gpunn__least(b + SIDE, n);
+                    for (int64_t y = b; y < b_end; y++)
+                        for (int64_t x = a; x < a_end; x++)
+                            gpunn__move(to + y * row + x * (int64_t)size, from + x * from_stride + y * (int64_t)size, size, add);
+                }
+        }
+        for (int d = last - 1; d >= 0; d--) {
+            if (d == c->across) continue;
+            to += c->to_stride[d];
+            from += c->from_stride[d];
+            if (++index[d] < c->dim[d]) break;
+            to -= index[d] * c->to_stride[d];
+            from -= index[d] * c->from_stride[d];
+            index[d] = 0;
+        }
+    }
+}
+
+static void gpunn__copy_task(void *arg, int thread, int threads)
+{
+    const gpunn__copy *c = (const gpunn__copy *)arg;
+    int64_t            begin = 0, end = c->outer, first = 0, limit = c->dim[c->rank - 1];
+    if (c->outer >= threads)
+        gpunn__cpu_part(c->outer, 1, threads, thread, &begin, &end);
+    else
+        gpunn__cpu_part(limit, 64, threads, thread, &first, &limit);
+    if (begin >= end || first >= limit) return;
+    if (c->add)
+        gpunn__copy_part(c, begin, end, first, limit, sizeof(float), true);
+    else if (c->size == 1)
+        gpunn__copy_part(c, begin, end, first, limit, 1, false);
+    else if (c->size == 2)
+        gpunn__copy_part(c, begin, end, first, limit, 2, false);
+    else if (c->size == 4)
+        gpunn__copy_part(c, begin, end, first, limit, 4, false);
+    else
+        gpunn__copy_part(c, begin, end, first, limit, 8, false);
+}
+
+/* Runs a copy whose rank, dim, strides in elements, to, from, size and add are set. */
+static void gpunn__copy_run(gpunn__cpu *cpu, gpunn__copy *c)
+{
+    /* Axes by falling stride of the target, those of one element dropped, neighbours that continue each other merged. */
+    gpunn__copy s = *c;
+    int64_t     count = 1;
+    int64_t     unit = (int64_t)c->size;
+    s.rank = 0;
+    for (int d = 0; d < c->rank; d++) {
+        if (c->dim[d] == 1) continue;
+        int at = s.rank++;
+        for (; at > 0 && s.to_stride[at - 1] < c->to_stride[d] * unit; at--) {
+            s.dim[at] = s.dim[at - 1];
+            s.to_stride[at] = s.to_stride[at - 1];
+            s.from_stride[at] = s.from_stride[at - 1];
+        }
+        s.dim[at] = c->dim[d];
+        s.to_stride[at] = c->to_stride[d] * unit;
+        s.from_stride[at] = c->from_stride[d] * unit;
+        count *= c->dim[d];
+    }
+    if (s.rank == 0) {
+        s.rank = 1;
+        s.dim[0] = 1;
+        s.to_stride[0] = s.from_stride[0] = unit;
+    }
+    int last = 0;
+    for (int d = 1; d < s.rank; d++) {
+        bool merge = s.to_stride[last] == s.to_stride[d] * s.dim[d] && s.from_stride[last] == s.from_stride[d] * s.dim[d];
+        if (!merge) last++;
+        s.dim[last] = merge ? s.dim[last] * s.dim[d] : s.dim[d];
+        s.to_stride[last] = s.to_stride[d];
+        s.from_stride[last] = s.from_stride[d];
+    }
+    s.rank = last + 1;
+    s.across = -1;
+    if (s.to_stride[last] == unit && s.from_stride[last] != unit)
+        for (int d = 0; d < last; d++)
+            if (s.from_stride[d] == unit) s.across = d;
+    s.outer = 1;
+    for (int d = 0; d < last; d++)
+        if (d != s.across) s.outer *= s.dim[d];
+    gpunn_parallel(gpunn__cpu_threads(cpu, count), gpunn__copy_task, &s);
+}
+
+static void gpunn__strides(const gpunn_value *v, int64_t stride[GPUNN_MAX_RANK])
+{
+    int64_t step = 1;
+    for (int d = v->rank - 1; d >= 0; d--) {
+        stride[d] = step;
+        step *= v->dim[d];
+    }
+}
+
+/* Forward: the view of the result = the view of operand i; backward the same the other way round. A view is an offset and
+ * strides, in elements, over the dimensions of `shape`. */
+static void gpunn__cpu_move(gpunn__cpu *cpu, const gpunn_step *step, int i, const gpunn_value *shape, int64_t out_offset,
+                            const int64_t *out_stride, int64_t in_offset, const int64_t *in_stride)
+{
+    gpunn__copy c;
+    c.rank = shape->rank;
+    c.size = gpunn_dtype_size(shape->dtype);
+    c.add = step->backward && step->accumulate[i];
+    size_t length = (size_t)shape->rank * sizeof *c.dim;
+    memcpy(c.dim, shape->dim, length);
+    memcpy(step->backward ? c.from_stride : c.to_stride, out_stride, length);
+    memcpy(step->backward ? c.to_stride : c.from_stride, in_stride, length);
+    if (step->backward) {
+        c.to = (char *)step->grad_in[i].data + in_offset * (int64_t)c.size;
+        c.from = (const char *)step->grad_out.data + out_offset * (int64_t)c.size;
+    } else {
+        c.to = (char *)step->out.data + out_offset * (int64_t)c.size;
+        c.from = (const char *)step->in[i].data + in_offset * (int64_t)c.size;
+    }
+    gpunn__copy_run(cpu, &c);
+}
+
+/* n copies of one element. */
+static void gpunn__fill(void *to, const void *element, size_t size, int64_t n)
+{
+    size_t bytes = (size_t)n * size, done = size;
+    memcpy(to, element, size);
+    while (done < bytes) { /* doubles what is there, but not beyond the first-level cache */
+        size_t part = done < 16384 ? done : 16384;
+        if (part > bytes - done) part = bytes - done;
+        memcpy((char *)to + done, to, part);
+        done += part;
+    }
+}
+
+static GPUNN__STATUS gpunn__cpu_permute(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    const gpunn_value *out = &step->out;
+    const gpunn_value *in = &step->in[0];
+    int64_t            in_stride[GPUNN_MAX_RANK] = {0}, out_stride[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
+    gpunn__strides(out, out_stride);
+    gpunn__strides(in, in_stride);
+    for (int d = 0; d < out->rank; d++) stride[d] = in_stride[step->attr->order[d]];
+    gpunn__cpu_move(cpu, step, 0, out, 0, out_stride, 0, stride);
+    return GPUNN_OK;
+}
+
+static GPUNN__STATUS gpunn__cpu_concat(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    const gpunn_value *out = &step->out;
+    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
+    gpunn__strides(out, out_stride);
+    for (int i = 0; i < step->input_count; i++) {
+        const gpunn_value *in = &step->in[i];
+        gpunn__strides(in, in_stride);
+        if (!step->backward || step->grad_in[i].data) gpunn__cpu_move(cpu, step, i, in, offset, out_stride, 0, in_stride);
+        offset += in->dim[step->attr->axis] * out_stride[step->attr->axis];
+    }
+    return GPUNN_OK;
+}
+
+static GPUNN__STATUS gpunn__cpu_slice(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    const gpunn_value *out = &step->out;
+    const gpunn_value *in = &step->in[0];
+    int                axis = step->attr->axis;
+    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK];
+    gpunn__strides(out, out_stride);
+    gpunn__strides(in, in_stride);
+    int64_t offset = step->attr->start * in_stride[axis];
+    in_stride[axis] *= step->attr->step;
+    if (step->backward && !step->accumulate[0] && out->count < in->count)
+        memset(step->grad_in[0].data, 0, (size_t)in->count * sizeof(float));
+    gpunn__cpu_move(cpu, step, 0, out, 0, out_stride, offset, in_stride);
+    return GPUNN_OK;
+}
+
+/* A number as one element of that type. */
+static void gpunn__element(gpunn_dtype dtype, float value, void *element)
+{
+    int64_t integer = gpunn__to_i64(value);
+    uint8_t flag = value != 0;
+    if (dtype == GPUNN_F32)
+        memcpy(element, &value, sizeof value);
+    else if (dtype == GPUNN_BOOL)
+        memcpy(element, &flag, 1);
+    else
+        memcpy(element, &integer, gpunn_dtype_size(dtype)); /* little-endian */
+}
+
+/* ---- padding with x's own elements: lines along the last padded axis, whose elements are blocks of `inner` floats ---------- */
+typedef struct gpunn__padding {
+    int          rank, mode;                                                     /* rank: axes up to the last padded one */
+    int64_t      n[GPUNN_MAX_RANK], out[GPUNN_MAX_RANK], before[GPUNN_MAX_RANK]; /* n: of x, out: of the padded value */
+    int64_t      lines, inner;
+    bool         accumulate;
+    const float *from;
+    float       *to;
+} gpunn__padding;
+
+/* The element that position i, which may lie outside, is padded with. */
+GPUNN__INLINE int64_t gpunn__pad_source(int mode, int64_t i, int64_t n)
+{
+    if (i >= 0 && i < n) return i;
+    if (mode == GPUNN_PAD_REPLICATE) return i < 0 ? 0 : n - 1;
+    if (mode == GPUNN_PAD_CIRCULAR) return i < 0 ? i + n : i - n;
+    return i < 0 ? -i : 2 * (n - 1) - i;
+}
+
+/* Copies of element i along axis d, *low of them before its own place. */
+GPUNN__INLINE int64_t gpunn__pad_copies(const gpunn__padding *p, int d, int64_t i, int64_t *low)
+{
+    const int64_t n = p->n[d], before = p->before[d], after = p->out[d] - n - before;
+    if (p->mode == GPUNN_PAD_REPLICATE) {
+        *low = i == 0 ? before : 0;
+        return *low + 1 + (i == n - 1 ? after : 0);
+    }
+    bool    mirror = p->mode == GPUNN_PAD_REFLECT;
+    int64_t left = mirror ? i : n - i, right = mirror ? n - 1 - i : i + 1; /* how far outside they lie */
+    *low = left >= 1 && left <= before;
+    return *low + 1 + (right >= 1 && right <= after);
+}
+
+/* Where copy k of them stands. */
+GPUNN__INLINE int64_t gpunn__pad_copy(const gpunn__padding *p, int d, int64_t i, int64_t k, int64_t low)
+{
+    if (p->mode == GPUNN_PAD_REPLICATE) return p->before[d] + i + k - low;
+    if (p->mode == GPUNN_PAD_CIRCULAR) return p->before[d] + i + (k - low) * p->n[d];
+    return p->before[d] + (k < low ? -i : k > low ? 2 * (p->n[d] - 1) - i : i);
+}
+
+static void gpunn__pad_task(void *arg, int index, int threads)
+{
+    const gpunn__padding *p = (const gpunn__padding *)arg;
+    const int             last = p->rank - 1;
+    const int64_t         n = p->n[last], before = p->before[last], inner = p->inner;
+    int64_t               line, end;
+    gpunn__cpu_part(p->lines, 1, threads, index, &line, &end);
+    for (; line < end; line++) {
+        int64_t rest = line, source = 0, step = 1;
+        for (int d = last - 1; d >= 0; d--, step *= p->n[d + 1]) {
+            source += step * gpunn__pad_source(p->mode, rest % p->out[d] - p->before[d], p->n[d]);
+            rest /= p->out[d];
+        }
+        const float *from = p->from + source * n * inner;
+        float       *to = p->to + line * p->out[last] * inner;
+        for (int64_t i = 0; i < p->out[last]; i++) {
+            int64_t blocks = i == before ? n : 1; /* x's own elements at once */
+            memcpy(to + i * inner, from + gpunn__pad_source(p->mode, i - before, n) * inner,
+                   (size_t)(blocks * inner) * sizeof *to);
+            i += blocks - 1;
+        }
+    }
+}
+
+/* A line of x's gradient gathers the lines that copy it. */
+static void gpunn__pad_back_task(void *arg, int index, int threads)
+{
+    const gpunn__padding *p = (const gpunn__padding *)arg;
+    const int             last = p->rank - 1;
+    const int64_t         n = p->n[last], before = p->before[last], inner = p->inner;
+    int64_t               line, end, low;
+    gpunn__cpu_part(p->lines, 1, threads, index, &line, &end);
+    for (; line < end; line++) {
+        int64_t rest = line, all = 1;
+        float  *to = p->to + line * n * inner;
+        for (int d = last - 1; d >= 0; d--) {
+            all *= gpunn__pad_copies(p, d, rest % p->n[d], &low);
+            rest /= p->n[d];
+        }
+        if (!p->accumulate) memset(to, 0, (size_t)(n * inner) * sizeof *to);
+        for (int64_t copy = 0; copy < all; copy++) {
+            int64_t which = copy, at = 0, step = 1;
+            rest = line;
+            for (int d = last - 1; d >= 0; d--) {
+                int64_t i = rest % p->n[d], copies = gpunn__pad_copies(p, d, i, &low);
+                at += gpunn__pad_copy(p, d, i, which % copies, low) * step;
+                step *= p->out[d];
+                which /= copies;
+                rest /= p->n[d];
+            }
+            const float *from = p->from + at * p->out[last] * inner;
+            for (int64_t i = 0; i < p->out[last]; i++) {
+                int64_t blocks = i == before ? n : 1;
+                float  *sum = to + gpunn__pad_source(p->mode, i - before, n) * inner;
+                GPUNN__IVDEP
+                for (int64_t k = 0; k < blocks * inner; k++) sum[k] += from[i * inner + k];
+                i += blocks - 1;
+            }
+        }
+    }
+}
+
+static GPUNN__STATUS gpunn__cpu_pad_own(gpunn__cpu *cpu, const gpunn_step *step)
+{
+    const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    gpunn__padding     p;
+    memset(&p, 0, sizeof p);
+    p.rank = x->rank;
+    p.mode = step->attr->mode;
+    p.lines = p.inner = 1;
+    while (p.rank > 1 && x->dim[p.rank - 1] == y->dim[p.rank - 1]) p.inner *= x->dim[--p.rank];
+    for (int d = 0; d < p.rank; d++) {
+        p.n[d] = x->dim[d];
+        p.out[d] = y->dim[d];
+        p.before[d] = step->attr->before[d];
+        if (d < p.rank - 1) p.lines *= step->backward ? p.n[d] : p.out[d];
+    }
+    p.from = (const float *)(step->backward ? y->data : x->data);
+    p.to = (float *)(step->backward ? step->grad_in[0].data : y->data);
+    p.accumulate = step->backward && step->accumulate[0];
+    gpunn_parallel(gpunn__cpu_threads(cpu, y->count), step->backward ? gpunn__pad_back_task : gpunn__pad_task, &p);
+    return GPUNN_OK;
+}
+
+static GPUNN__STATUS gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) {
+        gpunn_dtype dtype = step->out.dtype;
+        if (dtype == GPUNN_F16 || dtype == GPUNN_BF16)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU cannot pad %s; cast to f32 first",
+                                   gpunn_dtype_name(dtype));
+        return GPUNN_OK;
+    }
+    if (step->backward && !step->grad_in[0].data) return GPUNN_OK;
+    if (step->attr->mode != GPUNN_PAD_CONSTANT) return gpunn__cpu_pad_own(cpu, step);
+    const gpunn_value *out = &step->out;
+    const gpunn_value *in = &step->in[0];
+    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
+    gpunn__strides(out, out_stride);
+    gpunn__strides(in, in_stride);
+    for (int d = 0; d < out->rank; d++) offset += step->attr->before[d] * out_stride[d];
+    if (!step->backward && out->count > in->count) {
+        char element[8];
+        gpunn__element(out->dtype, step->attr->value[0], element);
+        gpunn__fill(out->data, element, gpunn_dtype_size(out->dtype), out->count);
+    }
+    gpunn__cpu_move(cpu, step, 0, in, offset, out_stride, 0, in_stride);
+    return GPUNN_OK;
+}
+
+/* ---- expand: a map of one factor ------------------------------------------------------------------------------------------ */
+static GPUNN__STATUS gpunn__cpu_expand(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn_attributes once = gpunn__no_attributes();
+    gpunn_step       map = *step;
+    once.value[0] = 1;
+    map.op = GPUNN_OP_MUL_SCALAR;
+    map.attr = &once;
+    gpunn_status status = gpunn__cpu_map(cpu, &map, action);
+    if (action == GPUNN__PREPARE) step->workspace_bytes = map.workspace_bytes;
+    return status;
+}
+
+/* ==== >>reduce ======================================================================================================== *
+ * Sums and maxima over axes. */
+/* ---- along one axis ------------------------------------------------------------------------------------------------------ */
+typedef struct gpunn__along {
+    int64_t      outer, n, inner;
+    const float *x, *y, *gradient;
+    float       *out;
+    int64_t     *index;
+    bool         add, log;
+} gpunn__along;
+
+static void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, int axis)
+{
+    a->outer = a->inner = 1;
+    a->n = v->rank ? v->dim[axis] : 1;
+    for (int d = 0; d < v->rank; d++) {
+        if (d < axis) a->outer *= v->dim[d];
+        if (d > axis) a->inner *= v->dim[d];
+    }
+}
+
+/* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
+ * Adjacent axes of one fate are merged. What remains is kept x planes x rows x columns: `kept` results (or rows of results), each
+ * from `planes` blocks of rows * columns floats that lie together. Either columns are reduced too (columns_kept 1, rows holds the
+ * length) or each column has its own result. Narrow rows are read several at once, side by side (fold), so that vectors are full.
+ * Work is cut into units (result, tile of columns, chunk of the reduction) that depend on the shape alone. */
+#define GPUNN__TILE 256
+typedef enum gpunn__reduce_kind {
+    GPUNN__SUM,
+    GPUNN__MAX,
+    GPUNN__TOP,  /* the maximum of what is not NaN */
+    GPUNN__COUNT /* of what equals the maximum */
+} gpunn__reduce_kind;
+
+typedef struct gpunn__reduce {
+    gpunn__reduce_kind kind;
+    bool               by_column; /* the last axis is kept */
+    bool               add;       /* backward: += */
+    int                kept_rank, plane_rank;
+    int64_t      kept_dim[GPUNN_MAX_RANK], kept_stride[GPUNN_MAX_RANK], plane_dim[GPUNN_MAX_RANK], plane_stride[GPUNN_MAX_RANK];
+    int64_t      kept, planes, rows, columns, fold, tiles, chunks;
+    const float *x, *reference;    /* reference: the maxima, for COUNT and the gradient of MAX */
+    float       *y;                /* results; backward: the operand's gradient */
+    double      *partial;          /* [kept][tiles][chunks][TILE or 1]; NULL with one chunk */
+    const float *gradient, *equal; /* backward: of the result; MAX: how many elements equal it */
+    double       scale;            /* 1 or, for means, 1 / elements */
+} gpunn__reduce;
+
+static void gpunn__reduce_shape(gpunn__reduce *r, const gpunn_value *in, uint32_t axes)
+{
+    int64_t size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK], step = 1;
+    bool    reduced[GPUNN_MAX_RANK];
+    int     groups = 0; /* from the last axis to the first */
+    for (int d = in->rank - 1; d >= 0; d--) {
+        bool fate = (axes >> d & 1) != 0;
+        if (in->dim[d] == 1) continue;
+        if (groups == 0 || reduced[groups - 1] != fate) {
+            reduced[groups] = fate;
+            size[groups] = 1;
+            stride[groups++] = step;
+        }
+        size[groups - 1] *= in->dim[d];
+        step *= in->dim[d];
+    }
+    r->by_column = groups > 0 && !reduced[0];
+    r->columns = r->by_column ? size[0] : 1;
+    int next = r->by_column ? 1 : 0;
+    r->rows = next < groups ? size[next++] : 1;
+    r->kept_rank = r->plane_rank = 0;
+    r->kept = r->planes = 1;
+    for (; next < groups; next++)
+        if (reduced[next]) {
+            r->plane_dim[r->plane_rank] = size[next];
+            r->plane_stride[r->plane_rank++] = stride[next];
+            r->planes *= size[next];
+        } else {
+            r->kept_dim[r->kept_rank] = size[next];
+            r->kept_stride[r->kept_rank++] = stride[next];
+            r->kept *= size[next];
+        }
+    r->fold = r->by_column && r->columns <= GPUNN__TILE / 2 ? GPUNN__TILE / r->columns : 1;
+    r->tiles = (r->columns + GPUNN__TILE - 1) / GPUNN__TILE;
+    r->chunks = 1;
+    if (r->kept * r->tiles < 32) {
+        int64_t chunks = in->count / (r->kept * r->tiles) / 32768;
+        r->chunks = chunks < 1 ? 1 : gpunn__least(chunks, 64);
+    }
+}
+
+static size_t gpunn__reduce_partial_bytes(const gpunn__reduce *r)
+{
+    if (r->chunks == 1) return 0;
+    return (size_t)(r->kept * r->tiles * r->chunks * (r->by_column ? GPUNN__TILE : 1)) * sizeof(double);
+}
+
+/* Where position `index` of axes listed from the last to the first begins. */
+GPUNN__INLINE int64_t gpunn__offset(int64_t index, int rank, const int64_t *dim, const int64_t *stride)
+{
+    int64_t offset = 0;
+    for (int d = 0; d < rank; d++) {
+        int64_t rest = d + 1 < rank ? index / dim[d] : 0;
+        offset += (index - rest * dim[d]) * stride[d];
+        index = rest;
+    }
+    return offset;
+}
+
+GPUNN__INLINE float gpunn__start(gpunn__reduce_kind kind)
+{
+    return kind == GPUNN__MAX || kind == GPUNN__TOP ? -INFINITY : 0;
+}
+
+/* NaN, once there, stays. */
+GPUNN__INLINE float gpunn__join(gpunn__reduce_kind kind, float a, float x, float reference)
+{
+    if (kind == GPUNN__SUM) return a + x;
+    if (kind == GPUNN__MAX) return gpunn__select((x > a) | (x != x), x, a);
+    if (kind == GPUNN__TOP) return x > a ? x : a;
+    return a + (x == reference ? 1.0f : 0.0f);
+}
+
+GPUNN__INLINE double gpunn__join_wide(gpunn__reduce_kind kind, double a, double x)
+{
+    if (kind == GPUNN__TOP) return x > a ? x : a;
+    return kind == GPUNN__MAX ? (x > a || x != x ? x : a) : a + x;
+}
+
+/* One value from 16 side by side, always in the same order. */
+GPUNN__INLINE float gpunn__join_lanes(gpunn__reduce_kind kind, const float *lane)
+{
+    float eight[8], four[4];
+    for (int j = 0; j < 8; j++) eight[j] = gpunn__join(kind, lane[j], lane[j + 8], 0);
+    for (int j = 0; j < 4; j++) four[j] = gpunn__join(kind, eight[j], eight[j + 4], 0);
+    return gpunn__join(kind, gpunn__join(kind, four[0], four[2], 0), gpunn__join(kind, four[1], four[3], 0), 0);
+}
+
+/* n floats that lie together: 32 results side by side over at most 2048 elements, then in double. */
+GPUNN__INLINE double gpunn__reduce_line(gpunn__reduce_kind kind, const float *GPUNN__RESTRICT x, int64_t n, float reference)
+{
+    enum { LANES = 32, FEW = 8, BLOCK = 2048 };
+    gpunn__reduce_kind join = kind == GPUNN__COUNT ? GPUNN__SUM : kind;
+    double             total = (double)gpunn__start(kind);
+    for (; n > 0; n -= BLOCK, x += BLOCK) {
+        int64_t block = gpunn__least(n, BLOCK), i = 0;
+        float   lane[LANES], rest = gpunn__start(kind);
+        for (int j = 0; j < LANES; j++) lane[j] = rest;
+        for (; i + LANES <= block; i += LANES)
+            for (int j = 0; j < LANES; j++) lane[j] = gpunn__join(kind, lane[j], x[i + j], reference);
+        for (; i + FEW <= block; i += FEW)
+            for (int j = 0; j < FEW; j++) lane[j] = gpunn__join(kind, lane[j], x[i + j], reference);
+        for (; i < block; i++) rest = gpunn__join(kind, rest, x[i], reference);
+        for (int j = 0; j < LANES / 2; j++) lane[j] = gpunn__join(join, lane[j], lane[j + LANES / 2], 0);
+        total = gpunn__join_wide(kind, total, (double)gpunn__join(join, gpunn__join_lanes(join, lane), rest, 0));
+    }
+    return total;
+}
+
+static double gpunn__sum_line(const float *x, int64_t n)
+{
+    return gpunn__reduce_line(GPUNN__SUM, x, n, 0);
+}
+
+static float gpunn__max_line(const float *x, int64_t n)
+{
+    return (float)gpunn__reduce_line(GPUNN__MAX, x, n, 0);
+}
+
+static double gpunn__count_line(const float *x, int64_t n, float reference)
+{
+    return gpunn__reduce_line(GPUNN__COUNT, x, n, reference);
+}
+
+/* Adds `rows` rows of `width` floats, `stride` apart, to total[width]: up to 64 rows in float, then in double. */
+GPUNN__INLINE void gpunn__reduce_rows(gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride, int64_t width,
+                                      const float *GPUNN__RESTRICT reference, double *GPUNN__RESTRICT total)
+{
+    float sum[GPUNN__TILE];
+    while (rows > 0) {
+        int64_t block = gpunn__least(rows, 64), row = 0;
+        for (int64_t j = 0; j < width; j++) sum[j] = gpunn__start(kind);
+        for (; row + 4 <= block; row += 4) {
+            const float *a = x + row * stride, *b = a + stride, *c = b + stride, *d = c + stride;
+            for (int64_t j = 0; j < width; j++) {
+                float ref = kind == GPUNN__COUNT ? reference[j] : 0;
+                sum[j] = gpunn__join(
+                    kind, gpunn__join(kind, gpunn__join(kind, gpunn__join(kind, sum[j], a[j], ref), b[j], ref), c[j], ref), d[j],
+                    ref);
+            }
+        }
+        for (; row < block; row++) {
+            const float *a = x + row * stride;
+            for (int64_t j = 0; j < width; j++) sum[j] = gpunn__join(kind, sum[j], a[j], kind == GPUNN__COUNT ? reference[j] : 0);
+        }
+        for (int64_t j = 0; j < width; j++) total[j] = gpunn__join_wide(kind, total[j], (double)sum[j]);
+        x += block * stride;
+        rows -= block;
+    }
+}
+
+static void gpunn__reduce_block(gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride, int64_t width,
+                                const float *reference, double *total)
+{
+    if (kind == GPUNN__SUM)
+        gpunn__reduce_rows(GPUNN__SUM, x, rows, stride, width, reference, total);
+    else if (kind == GPUNN__MAX)
+        gpunn__reduce_rows(GPUNN__MAX, x, rows, stride, width, reference, total);
+    else
+        gpunn__reduce_rows(GPUNN__COUNT, x, rows, stride, width, reference, total);
+}
+
+/* row[columns] side by side, as often as rows are folded. */
+static const float *gpunn__widen(const float *row, int64_t columns, int64_t fold, float *buffer)
+{
+    if (fold == 1) return row;
+    for (int64_t i = 0; i < fold; i++)
+        for (int64_t j = 0; j < columns; j++) buffer[i * columns + j] = row[j];
+    return buffer;
+}
+
+static void gpunn__reduce_task(void *arg, int thread, int threads)
+{
+    const gpunn__reduce     *r = (const gpunn__reduce *)arg;
+    const gpunn__reduce_kind kind = r->kind;
+    int64_t                  begin, end;
+    gpunn__cpu_part(r->kept * r->tiles * r->chunks, 1, threads, thread, &begin, &end);
+    double total[GPUNN__TILE];
+    float  buffer[GPUNN__TILE];
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t chunk = r->chunks > 1 ? unit % r->chunks : 0, tile_index = r->chunks > 1 ? unit / r->chunks : unit;
+        int64_t kept = r->tiles > 1 ? tile_index / r->tiles : tile_index, column = (tile_index - kept * r->tiles) * GPUNN__TILE;
+        int64_t width = gpunn__least(r->columns - column, GPUNN__TILE);
+        const float *x = r->x + gpunn__offset(kept, r->kept_rank, r->kept_dim, r->kept_stride) + column;
+        const float *reference = kind == GPUNN__COUNT ? r->reference + kept * r->columns + column : NULL;
+        int64_t      from, to;
+        gpunn__cpu_part(r->planes * r->rows, r->fold, (int)r->chunks, (int)chunk, &from, &to);
+        if (r->by_column) {
+            if (kind == GPUNN__COUNT) reference = gpunn__widen(reference, width, r->fold, buffer);
+            for (int64_t j = 0; j < width * r->fold; j++) total[j] = (double)gpunn__start(kind);
+        } else
+            total[0] = (double)gpunn__start(kind);
+        while (from < to) {
+            int64_t      plane = r->planes > 1 ? from / r->rows : 0, row = from - plane * r->rows;
+            int64_t      count = gpunn__least(r->rows - row, to - from);
+            const float *p = x + gpunn__offset(plane, r->plane_rank, r->plane_dim, r->plane_stride) + row * r->columns;
+            if (!r->by_column)
+                total[0] = gpunn__join_wide(kind, total[0],
+                                            kind == GPUNN__SUM   ? gpunn__sum_line(p, count)
+                                            : kind == GPUNN__MAX ? (double)gpunn__max_line(p, count)
+                                                                 : gpunn__count_line(p, count, *reference));
+            else {
+                int64_t whole = count / r->fold;
+                gpunn__reduce_block(kind, p, whole, r->columns * r->fold, width * r->fold, reference, total);
+                if (count > whole * r->fold)
+                    gpunn__reduce_block(kind, p + whole * r->fold * r->columns, 1, 0, (count - whole * r->fold) * width,
+                                        reference, total);
+            }
+            from += count;
+        }
+        for (int64_t i = 1; i < r->fold; i++)
+            for (int64_t j = 0; j < width; j++) total[j] = gpunn__join_wide(kind, total[j], total[i * width + j]);
+        if (r->partial)
+            memcpy(r->partial + unit * (r->by_column ? GPUNN__TILE : 1), total, (size_t)width * sizeof *total);
+        else
+            for (int64_t j = 0; j < width; j++) r->y[kept * r->columns + column + j] = (float)(total[j] * r->scale);
+    }
+}
+
+static void gpunn__reduce_run(gpunn__cpu *cpu, const gpunn_value *in, gpunn__reduce *r)
+{
+    gpunn_parallel(gpunn__cpu_threads(cpu, in->count), gpunn__reduce_task, r);
+    if (r->chunks == 1) return;
+    int64_t span = r->by_column ? GPUNN__TILE : 1;
+    for (int64_t unit = 0; unit < r->kept * r->tiles; unit++) {
+        int64_t kept = unit / r->tiles, column = unit % r->tiles * GPUNN__TILE;
+        int64_t width = gpunn__least(r->columns - column, GPUNN__TILE);
+        double *total = r->partial + unit * r->chunks * span;
+        for (int64_t chunk = 1; chunk < r->chunks; chunk++)
+            for (int64_t j = 0; j < width; j++) total[j] = gpunn__join_wide(r->kind, total[j], total[chunk * span + j]);
+        for (int64_t j = 0; j < width; j++) r->y[kept * r->columns + column + j] = (float)(total[j] * r->scale);
+    }
+}
+
+/* One line of the gradient: dx[i] (+)= x[i] is the maximum ? hit : miss; for sums, without x, hit. hit, miss and reference hold
+ * one value per element or (single) one for all. */
+GPUNN__INLINE void gpunn__spread_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x, const float *hit,
+                                      const float *miss, const float *reference, int64_t n, bool single, bool max, bool add)
+{
+    float hit0 = hit[0], miss0 = miss[0], reference0 = reference[0];
+    for (int64_t i = 0; i < n; i++) {
+        float value = single ? hit0 : hit[i];
+        if (max) {
+            float other = single ? miss0 : miss[i];
+            value = x[i] == (single ? reference0 : reference[i]) ? value : other;
+        }
+        dx[i] = add ? dx[i] + value : value;
+    }
+}
+
+static void gpunn__spread_sum(float *dx, const float *hit, int64_t n, bool single, bool add)
+{
+    if (single)
+        GPUNN__FIXED(add, gpunn__spread_line, dx, NULL, hit, hit, hit, n, true, false);
+    else
+        GPUNN__FIXED(add, gpunn__spread_line, dx, NULL, hit, hit, hit, n, false, false);
+}
+
+static void gpunn__spread_max(float *dx, const float *x, const float *hit, const float *miss, const float *reference, int64_t n,
+                              bool single, bool add)
+{
+    if (single)
+        GPUNN__FIXED(add, gpunn__spread_line, dx, x, hit, miss, reference, n, true, true);
+    else
+        GPUNN__FIXED(add, gpunn__spread_line, dx, x, hit, miss, reference, n, false, true);
+}
+
+/* The gradient of both: each thread takes whole blocks of rows, or a share of the rows of all when blocks are few. */
+static void gpunn__spread_task(void *arg, int thread, int threads)
+{
+    enum { WIDTH = 1024 };
+    const gpunn__reduce *r = (const gpunn__reduce *)arg;
+    int64_t              begin = 0, end = r->kept * r->planes, first = 0, limit = r->rows;
+    if (end >= threads * 4)
+        gpunn__cpu_part(end, 1, threads, thread, &begin, &end);
+    else
+        gpunn__cpu_part(r->rows, r->fold, threads, thread, &first, &limit);
+    float   hit[WIDTH], miss[WIDTH], reference[WIDTH];
+    bool    is_max = r->kind == GPUNN__MAX;
+    int64_t previous = -1;
+    for (int64_t column = 0; column < r->columns; column += WIDTH, previous = -1) {
+        int64_t width = gpunn__least(r->columns - column, WIDTH), wide = width * r->fold;
+        for (int64_t block = begin; block < end; block++) {
+            int64_t kept = r->planes > 1 ? block / r->planes : block, plane = block - kept * r->planes;
+            int64_t at = gpunn__offset(kept, r->kept_rank, r->kept_dim, r->kept_stride) +
+                         gpunn__offset(plane, r->plane_rank, r->plane_dim, r->plane_stride) + column;
+            if (kept != previous) {
+                int64_t result = kept * r->columns + column;
+                for (int64_t j = 0; j < width; j++) {
+                    float g = r->gradient[result + j];
+                    hit[j] = is_max ? g / r->equal[result + j] : (float)((double)g * r->scale);
+                    if (is_max) { /* torch's mask * g / count: NaN all over where the maximum is NaN */
+                        miss[j] = g * 0 / r->equal[result + j];
+                        reference[j] = r->reference[result + j];
+                    }
+                }
+                for (int64_t j = width; j < wide; j++) {
+                    hit[j] = hit[j - width];
+                    miss[j] = is_max ? miss[j - width] : 0;
+                    reference[j] = is_max ? reference[j - width] : 0;
+                }
+                previous = kept;
+            }
+            /* lines: all of a column's rows, or as many rows at once as are folded */
+            int64_t step = r->by_column ? r->fold : limit - first;
+            for (int64_t row = first; row < limit; row += step) {
+                int64_t n = gpunn__least(limit - row, step) * (r->by_column ? width : 1), offset = at + row * r->columns;
+                if (is_max)
+                    gpunn__spread_max(r->y + offset, r->x + offset, hit, miss, reference, n, !r->by_column, r->add);
+                else
+                    gpunn__spread_sum(r->y + offset, hit, n, !r->by_column, r->add);
+            }
+        }
+    }
+}
+
+static GPUNN__STATUS gpunn__cpu_reduce(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__reduce_kind kind)
+{
+    const gpunn_value *in = &step->in[0];
+    const gpunn_value *out = &step->out;
+    gpunn__reduce      r;
+    gpunn__reduce_shape(&r, &step->in[0], step->attr->axes);
+    size_t partial_bytes = gpunn__reduce_partial_bytes(&r);
+    size_t equal_bytes = step->backward && kind == GPUNN__MAX ? (size_t)out->count * sizeof(float) : 0;
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = step->backward && kind == GPUNN__SUM ? 0 : partial_bytes + equal_bytes;
+        return GPUNN_OK;
+    }
+    if (step->backward && !step->grad_in[0].data) return GPUNN_OK;
+    r.kind = kind;
+    r.partial = partial_bytes ? (double *)step->workspace : NULL;
+    r.x = (const float *)step->in[0].data;
+    r.scale = step->attr->mean ? (double)out->count / (double)in->count : 1;
+    if (action == GPUNN__FORWARD) {
+        r.y = (float *)out->data;
+        gpunn__reduce_run(cpu, in, &r);
+        return GPUNN_OK;
+    }
+    r.reference = (const float *)step->out.data;
+    r.equal = NULL;
+    if (kind == GPUNN__MAX) {
+        float *equal = (float *)(void *)((char *)step->workspace + partial_bytes);
+        r.kind = GPUNN__COUNT;
+        r.y = equal;
+        gpunn__reduce_run(cpu, in, &r);
+        r.kind = GPUNN__MAX;
+        r.equal = equal;
+    }
+    r.y = (float *)step->grad_in[0].data;
+    r.gradient = (const float *)step->grad_out.data;
+    r.add = step->accumulate[0];
+    gpunn_parallel(gpunn__cpu_threads(cpu, in->count), gpunn__spread_task, &r);
+    return GPUNN_OK;
+}
+
+static GPUNN__STATUS gpunn__cpu_sum(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__cpu_reduce(cpu, step, action, GPUNN__SUM);
+}
+
+static GPUNN__STATUS gpunn__cpu_max(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__cpu_reduce(cpu, step, action, GPUNN__MAX);
+}
+
+/* ---- gradient_energy -------------------------------------------------------------------------------------------------- *
+ * Rows hold the last of the axes and what follows it; the other axes step from row to row. */
+typedef struct gpunn__energy {
+    int          count;                  /* of axes; those of one element are left out */
+    int64_t      rows, length;           /* of a row */
+    int64_t      size[GPUNN_MAX_RANK];   /* along each axis */
+    int64_t      stride[GPUNN_MAX_RANK]; /* in elements */
+    double       share[GPUNN_MAX_RANK];  /* of one difference in the mean along that axis */
+    const float *x, *dy;
+    float       *dx;
+    double      *sums; /* [rows] */
+    bool         add;
+} gpunn__energy;
+
+static gpunn__energy gpunn__energy_of(const gpunn_step *step)
+{
+    const gpunn_value *x = &step->in[0];
+    gpunn__energy      e;
+    memset(&e, 0, sizeof e);
+    e.rows = e.length = 1;
+    for (int64_t axis = 0, stride = x->count; axis < x->rank; axis++) {
+        stride /= x->dim[axis];
+        if (!(step->attr->axes >> axis & 1) || x->dim[axis] == 1) continue;
+        e.size[e.count] = x->dim[axis];
+        e.stride[e.count] = stride;
+        e.share[e.count++] = 1 / ((double)(x->count / x->dim[axis]) * (double)(x->dim[axis] - 1));
+        e.length = stride * x->dim[axis];
+        e.rows = x->count / e.length;
+    }
+    return e;
+}
+
+/* In an order of its own, which only n determines. */
+static double gpunn__squared_distance(const float *a, const float *b, int64_t n)
+{
+    enum { LANES = 16, BLOCK = 1024 };
+    double sum = 0;
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        float   lane[LANES] = {0};
+        int64_t i = first, end = gpunn__least(n, first + BLOCK);
+        for (; i + LANES <= end; i += LANES)
+            for (int l = 0; l < LANES; l++) lane[l] += (a[i + l] - b[i + l]) * (a[i + l] - b[i + l]);
+        for (int l = 0; i < end; i++, l++) lane[l] += (a[i] - b[i]) * (a[i] - b[i]);
+        for (int l = 0; l < LANES; l++) sum += lane[l];
+    }
+    return sum;
+}
+
+static void gpunn__energy_task(void *arg, int thread, int threads)
+{
+    const gpunn__energy *e = (const gpunn__energy *)arg;
+    int64_t              row, end;
+    gpunn__cpu_part(e->rows, 1, threads, thread, &row, &end);
+    for (; row < end; row++) {
+        const float *x = e->x + row * e->length;
+        double       sum = 0;
+        for (int k = 0; k < e->count; k++) {
+            int64_t stride = e->stride[k], last = e->size[k] - 1;
+            if (k == e->count - 1)
+                sum += e->share[k] * gpunn__squared_distance(x + stride, x, e->length - stride);
+            else if (row * e->length / stride % e->size[k] < last)
+                sum += e->share[k] * gpunn__squared_distance(x + stride, x, e->length);
+        }
+        e->sums[row] = sum;
+    }
+}
+
+/* dx += factor * ((x - before) - (after - x)); before or after may be x: no neighbour. */
+static void gpunn__energy_slopes(float *dx, const float *x, const float *before, const float *after, int64_t n, float factor)
+{
+    GPUNN__IVDEP
+    for (int64_t i = 0; i < n; i++) dx[i] += factor * (x[i] - before[i] - (after[i] - x[i]));
+}
+
+static void gpunn__energy_back_task(void *arg, int thread, int threads)
+{
+    const gpunn__energy *e = (const gpunn__energy *)arg;
+    int64_t              row, end;
+    gpunn__cpu_part(e->rows, 1, threads, thread, &row, &end);
+    for (; row < end; row++) {
+        const float *x = e->x + row * e->length;
+        float       *dx = e->dx + row * e->length;
+        if (!e->add) memset(dx, 0, (size_t)e->length * sizeof *dx);
+        for (int k = 0; k < e->count; k++) {
+            int64_t stride = e->stride[k], last = e->length - stride, at = row * e->length / stride % e->size[k];
+            float   factor = (float)(2 * e->share[k] * (double)*e->dy);
+            if (k < e->count - 1) {
+                gpunn__energy_slopes(dx, x, at > 0 ? x - stride : x, at < e->size[k] - 1 ? x + stride : x, e->length, factor);
+                continue;
+            }
+            gpunn__energy_slopes(dx, x, x, x + stride, stride, factor);
+            gpunn__energy_slopes(dx + stride, x + stride, x, x + 2 * stride, last - stride, factor);
+            gpunn__energy_slopes(dx + last, x + last, x + last - stride, x + last, stride, factor);
+        }
+    }
+}
+
+static GPUNN__STATUS gpunn__cpu_gradient_energy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__energy e = gpunn__energy_of(step);
+    int           threads = gpunn__cpu_threads_for(cpu, (double)step->in[0].count * (double)e.count);
+    e.x = (const float *)step->in[0].data;
+    if (action == GPUNN__PREPARE) {
+        if (!step->backward) step->workspace_bytes = (size_t)e.rows * sizeof *e.sums;
+    } else if (action == GPUNN__FORWARD) {
+        double sum = 0;
+        e.sums = (double *)step->workspace;
+        gpunn_parallel(threads, gpunn__energy_task, &e);
+        for (int64_t row = 0; row < e.rows; row++) sum += e.sums[row];
+        *(float *)step->out.data = (float)sum;
+    } else {
+        e.dy = (const float *)step->grad_out.data;
+        e.dx = (float *)step->grad_in[0].data;
+        e.add = step->accumulate[0];
+        gpunn_parallel(threads, gpunn__energy_back_task, &e);
+    }
+    return GPUNN_OK;
+}
+
+/* ---- cumsum: x[outer][n][inner]; backward the same from the end ------------------------------------------------------------ */
+typedef struct gpunn__cumsum {
+    gpunn__along along; /* x: or the gradient */
+    bool         reverse;
+} gpunn__cumsum;
+
+static void gpunn__cumsum_task(void *arg, int thread, int threads)
+{
+    const gpunn__cumsum *k = (const gpunn__cumsum *)arg;
+    const gpunn__along  *a = &k->along;
+    enum { WIDTH = 64 };
+    int64_t blocks = (a->inner + WIDTH - 1) / WIDTH, unit, end;
+    gpunn__cpu_part(a->outer * blocks, 1, threads, thread, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t o = unit / blocks, column = (unit - o * blocks) * WIDTH, width = gpunn__least(a->inner - column, WIDTH);
+        double  sum[WIDTH] = {0};
+        for (int64_t i = 0; i < a->n; i++) {
+            int64_t      at = (o * a->n + (k->reverse ? a->n - 1 - i : i)) * a->inner + column;
+            const float *x = a->x + at;
+            float       *y = a->out + at;
+            for (int64_t j = 0; j < width; j++) {
+                sum[j] += (double)x[j];
+                y[j] = (a->add ? y[j] : 0) + (float)sum[j];
+            }
+        }
+    }
+}
+
+static GPUNN__STATUS gpunn__cpu_cumsum(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__cumsum k;
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    gpunn__along_axis(&k.along, &step->in[0], step->attr->axis);
+    k.reverse = step->backward;
+    k.along.x = (const float *)(step->backward ? step->grad_out.data : step->in[0].data);
+    k.along.out = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
+    k.along.add = step->backward && step->accumulate[0];
+    gpunn_parallel(gpunn__cpu_threads(cpu, step->in[0].count), gpunn__cumsum_task, &k);
+    return GPUNN_OK;
+}
+
+/* ==== >>pick ========================================================================================================== *
+ * Elements that integers pick, and the integers that pick the largest. */
+/* ---- embedding and gather: elements that integers pick ---------------------------------------------------------------- *
+ * out[o][j][i] = x[o][index[o][j][i]][i]. An embedding's index is [1][m][1] and serves all i, the columns of its weight. */
+GPUNN__INLINE int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_t i)
+{
+    if (dtype == GPUNN_I64) return ((const int64_t *)data)[i];
+    if (dtype == GPUNN_I32) return ((const int32_t *)data)[i];
+    return ((const uint8_t *)data)[i];
+}
+
+enum { GPUNN__PICK_PARTS = 64, GPUNN__PICK_BLOCK = 64 };
+typedef struct gpunn__pick {
+    const gpunn_value *index;
+    int64_t            outer, m, n, inner;
+    int64_t            padding;                           /* a row whose gradient stays as it is; -1: none */
+    const float       *from;                              /* x, or the gradient of out */
+    float             *to;                                /* out, or the gradient of x */
+    bool               rows, add;                         /* rows: of an embedding */
+    int64_t            part_size, bad[GPUNN__PICK_PARTS]; /* the first index out of range of each part; -1: none */
+} gpunn__pick;
+
+GPUNN__INLINE int64_t gpunn__picked(const gpunn__pick *p, int64_t at)
+{
+    return gpunn__integer(p->index->data, p->index->dtype, at);
+}
+
+static void gpunn__pick_part(gpunn__pick *p, int64_t part)
+{
+    int64_t begin = gpunn__least(part * p->part_size, p->index->count), end = gpunn__least(begin + p->part_size, p->index->count);
+    int64_t inner = p->rows ? 1 : p->inner, line = begin / inner, i = begin - line * inner, j = line % p->m;
+    const float *from = p->from + line / p->m * p->n * p->inner;
+    p->bad[part] = -1;
+    for (int64_t at = begin; at < end; at++) {
+        int64_t index = gpunn__picked(p, at);
+        if (index < 0 || index >= p->n) {
+            p->bad[part] = at;
+            return;
+        }
+        if (p->rows) {
+            memcpy(p->to + at * p->inner, from + index * p->inner, (size_t)p->inner * sizeof *from);
+            continue;
+        }
+        p->to[at] = from[index * inner + i];
+        if (++i < inner) continue;
+        i = 0;
+        if (++j < p->m) continue;
+        j = 0;
+        from += p->n * inner;
+    }
+}
+
+static void gpunn__pick_task(void *arg, int thread, int threads)
+{
+    gpunn__pick *p = (gpunn__pick *)arg;
+    int64_t      begin, end;
+    gpunn__cpu_part(GPUNN__PICK_PARTS, 1, threads, thread, &begin, &end);
+    for (; begin < end; begin++) gpunn__pick_part(p, begin);
+}
+
+/* Each thread takes columns of its own, so that every element is summed in the order of the indices. */
+static void gpunn__pick_back_task(void *arg, int thread, int threads)
+{
+    const gpunn__pick *p = (const gpunn__pick *)arg;
+    int64_t            blocks = (p->inner + GPUNN__PICK_BLOCK - 1) / GPUNN__PICK_BLOCK, unit, end;
+    if (!p->add) {
+        gpunn__cpu_part(p->outer * p->n * p->inner, 16, threads, thread, &unit, &end);
+        memset(p->to + unit, 0, (size_t)(end - unit) * sizeof *p->to);
+        gpunn__team_barrier();
+    }
+    gpunn__cpu_part(p->outer * blocks, 1, threads, thread, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t      o = unit / blocks, column = (unit - o * blocks) * GPUNN__PICK_BLOCK;
+        int64_t      width = gpunn__least(p->inner - column, GPUNN__PICK_BLOCK);
+        float       *to = p->to + o * p->n * p->inner + column;
+        const float *from = p->from + o * p->m * p->inner + column;
+        for (int64_t j = 0; j < p->m; j++, from += p->inner) {
+            if (p->rows) {
+                int64_t                index = gpunn__picked(p, j);
+                float *GPUNN__RESTRICT row = to + index * p->inner;
+                if (index == p->padding) continue;
+                for (int64_t i = 0; i < width; i++) row[i] += from[i];
+            } else {
+                int64_t at = (o * p->m + j) * p->inner + column;
+                for (int64_t i = 0; i < width; i++) to[gpunn__picked(p, at + i) * p->inner + i] += from[i];
+            }
+        }
+    }
+}
+
+/* table: which operand is picked from; the other is the index. */
+static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__pick *p, int table)
+{
+    p->index = &step->in[1 - table];
+    if (action == GPUNN__BACKWARD) {
+        if (!step->grad_in[table].data) return GPUNN_OK;
+        p->from = (const float *)step->grad_out.data;
+        p->to = (float *)step->grad_in[table].data;
+        p->add = step->accumulate[table];
+        gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count + (p->add ? 0 : step->in[table].count)), gpunn__pick_back_task, p);
+        return GPUNN_OK;
+    }
+    p->from = (const float *)step->in[table].data;
+    p->to = (float *)step->out.data;
+    p->part_size = (p->index->count + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
+    gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__pick_task, p);
+    for (int part = 0; part < GPUNN__PICK_PARTS; part++)
+        if (p->bad[part] >= 0)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "%s %lld at position %lld is outside 0 .. %lld; check the %s",
+                                   p->rows ? "token" : "index", (long long)gpunn__picked(p, p->bad[part]),
+                                   (long long)p->bad[part], (long long)(p->n - 1), p->rows ? "tokens" : "indices");
+    return GPUNN_OK;
+}
+
+static GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__pick p;
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    p.rows = true;
+    p.outer = 1;
+    p.m = step->in[0].count;
+    p.n = step->in[1].dim[0];
+    p.inner = step->in[1].dim[1];
+    p.padding = step->attr->ignore_index;
+    return gpunn__pick_run(cpu, step, action, &p, 1);
+}
+
+static GPUNN__STATUS gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__pick  p;
+    gpunn__along a;
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
+    p.rows = false;
+    p.outer = a.outer;
+    p.m = step->out.dim[step->attr->axis];
+    p.n = a.n;
+    p.inner = a.inner;
+    p.padding = -1;
+    return gpunn__pick_run(cpu, step, action, &p, 0);
+}
+
+/* ---- topk: x[outer][n][inner] ---------------------------------------------------------------------------------------------- *
+ * An element's code is larger the earlier it comes: its value in 32 bits that order as floats do, NaN above all, then its place
+ * from the end. */
+typedef struct gpunn__topk {
+    gpunn__along along;
+    int64_t      k;
+    bool         largest;
+    uint64_t    *codes; /* [threads][n] */
+} gpunn__topk;
+
+GPUNN__INLINE uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
+{
+    uint32_t bits;
+    x += 0.0f; /* -0 is 0 */
+    memcpy(&bits, &x, sizeof bits);
+    bits = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
+    return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (uint32_t)i);
+}
+
+static int gpunn__topk_compare(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+static void gpunn__topk_task(void *arg, int thread, int threads)
+{
+    const gpunn__topk  *t = (const gpunn__topk *)arg;
+    const gpunn__along *a = &t->along;
+    uint64_t           *best = t->codes + thread * a->n;
+    int64_t             line, end;
+    gpunn__cpu_part(a->outer * a->inner, 1, threads, thread, &line, &end);
+    for (; line < end; line++) {
+        int64_t      o = line / a->inner, from = o * a->n * a->inner + line - o * a->inner, count = 0;
+        const float *x = a->x + from;
+        bool         few = t->k <= 64; /* kept in order as they come; else all are sorted */
+        for (int64_t i = 0; i < a->n; i++) {
+            uint64_t code = gpunn__topk_code(x[i * a->inner], i, t->largest);
+            if (few && count == t->k && code < best[count - 1]) continue;
+            int64_t at = few && count == t->k ? count - 1 : count++;
+            for (; few && at > 0 && best[at - 1] < code; at--) best[at] = best[at - 1];
+            best[at] = code;
+        }
+        if (!few) qsort(best, (size_t)a->n, sizeof *best, gpunn__topk_compare);
+        int64_t *y = a->index + o * t->k * a->inner + line - o * a->inner;
+        for (int64_t i = 0; i < t->k; i++) y[i * a->inner] = (int64_t)(0xFFFFFFFFu - (uint32_t)best[i]);
+    }
+}
+
+static GPUNN__STATUS gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__topk t;
+    gpunn__along_axis(&t.along, &step->in[0], step->attr->axis);
+    int threads = gpunn__cpu_threads(cpu, 4 * step->in[0].count);
+    if (action == GPUNN__PREPARE) {
+        if (t.along.n > UINT32_MAX)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "topk over %lld elements; 2^32 - 1 are possible",
+                                   (long long)t.along.n);
+        step->workspace_bytes = (size_t)threads * (size_t)t.along.n * sizeof *t.codes;
+        return GPUNN_OK;
+    }
+    t.k = step->out.dim[step->attr->axis];
+    t.largest = step->attr->largest;
+    t.codes = (uint64_t *)step->workspace;
+    t.along.x = (const float *)step->in[0].data;
+    t.along.index = (int64_t *)step->out.data;
+    gpunn_parallel(threads, gpunn__topk_task, &t);
+    return GPUNN_OK;
+}
+
+/* ---- argmax: x[outer][n][inner], the first maximum, NaN before everything --------------------------------------------- */
+static void gpunn__argmax_task(void *arg, int thread, int threads)
+{
+    const gpunn__along *a = (const gpunn__along *)arg;
+    enum { WIDTH = 64 };
+    int64_t begin, end, n = a->n, inner = a->inner;
+    gpunn__cpu_part(a->outer, 1, threads, thread, &begin, &end);
+    for (int64_t o = begin; o < end; o++) {
+        const float *x = a->x + o * n * inner;
+        int64_t     *y = a->index + o * inner;
+        if (inner == 1) {
+            float   best = n >= 64 ? gpunn__max_line(x, n) : x[0];
+            int64_t at = 0;
+            if (n >= 64)
+                while (x[at] != best && (best == best || x[at] == x[at])) at++;
+            else
+                for (int64_t i = 1; i < n; i++)
+                    if (x[i] > best || (x[i] != x[i] && best == best)) {
+                        best = x[i];
+                        at = i;
+                    }
+            *y = at;
+            continue;
+        }
+        for (int64_t column = 0; column < inner; column += WIDTH) {
+            int64_t width = gpunn__least(inner - column, WIDTH);
+            float   best[WIDTH];
+            int32_t at[WIDTH];
+            for (int64_t j = 0; j < width; j++) {
+                best[j] = x[column + j];
+                at[j] = 0;
+            }
+            for (int64_t i = 1; i < n; i++) {
+                const float *row = x + i * inner + column;
+                for (int64_t j = 0; j < width; j++) {
+                    bool better = row[j] > best[j] || (row[j] != row[j] && best[j] == best[j]);
+                    best[j] = better ? row[j] : best[j];
+                    at[j] = better ? (int32_t)i : at[j];
+                }
+            }
+            for (int64_t j = 0; j < width; j++) y[column + j] = at[j];
+        }
+    }
+}
+
+static GPUNN__STATUS gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__along a;
+    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
+    if (action == GPUNN__PREPARE) {
+        if (a.n > INT32_MAX)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "argmax over %lld elements; the CPU can do 2^31 - 1",
+                                   (long long)a.n);
+        return GPUNN_OK;
+    }
+    a.x = (const float *)step->in[0].data;
+    a.index = (int64_t *)step->out.data;
+    gpunn_parallel(gpunn__cpu_threads(cpu, step->in[0].count), gpunn__argmax_task, &a);
+    return GPUNN_OK;
+}
+
 /* ==== >>gemm ========================================================================================================== *
  * Matrix products. C is cut into panels of as many columns as three vectors hold. A panel of B, GPUNN__GEMM_DEPTH rows deep, is
  * packed so that it stays near while rows of A pass by; A is read where it is, by broadcasts, whatever its strides. element
@@ -15375,1271 +16639,6 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step 
         r.accumulate = step->accumulate[0];
         gpunn_parallel((int)threads, gpunn__resize_backward, &r);
     }
-    return GPUNN_OK;
-}
-
-/* ==== >>move ========================================================================================================== *
- * Ops that only move data. */
-/* ---- strided copies: permute, concat, slice and pad are nothing else -------------------------------------------------- */
-typedef struct gpunn__copy {
-    int         rank;
-    int64_t     dim[GPUNN_MAX_RANK], to_stride[GPUNN_MAX_RANK], from_stride[GPUNN_MAX_RANK]; /* in bytes */
-    char       *to;
-    const char *from;
-    size_t      size;   /* of an element */
-    bool        add;    /* to += from, of floats */
-    int         across; /* the axis along which `from` is contiguous when the last one is not; else -1 */
-    int64_t     outer;  /* product of the axes but the last and `across` */
-} gpunn__copy;
-
-/* size and add are constants wherever this is called. */
-GPUNN__INLINE void gpunn__move(char *to, const char *from, size_t size, bool add)
-{
-    if (add) {
-        float sum, term;
-        memcpy(&sum, to, sizeof sum);
-        memcpy(&term, from, sizeof term);
-        sum += term;
-        memcpy(to, &sum, sizeof sum);
-    } else
-        memcpy(to, from, size);
-}
-
-GPUNN__INLINE void gpunn__move_line(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t n, size_t size,
-                                    bool add)
-{
-    if (to_stride == (int64_t)size && from_stride == (int64_t)size) {
-        if (!add)
-            memcpy(to, from, (size_t)n * size);
-        else {
-            GPUNN__IVDEP
-            for (int64_t i = 0; i < n; i++)
-                gpunn__move(to + i * (int64_t)sizeof(float), from + i * (int64_t)sizeof(float), size, add);
-        }
-        return;
-    }
-    GPUNN__IVDEP
-    for (int64_t i = 0; i < n; i++) gpunn__move(to + i * to_stride, from + i * from_stride, size, add);
-}
-
-/* The part of a copy with outer positions begin .. end - 1 and elements first .. limit - 1 of the last axis. */
-GPUNN__INLINE void gpunn__copy_part(const gpunn__copy *c, int64_t begin, int64_t end, int64_t first, int64_t limit, size_t size,
-                                    bool add)
-{
-    int         last = c->rank - 1;
-    int64_t     index[GPUNN_MAX_RANK] = {0}, to_stride = c->to_stride[last], from_stride = c->from_stride[last];
-    char       *to = c->to + first * to_stride;
-    const char *from = c->from + first * from_stride;
-    int64_t     rest = begin;
-    for (int d = last - 1; d >= 0; d--) {
-        if (d == c->across) continue;
-        index[d] = rest % c->dim[d];
-        rest /= c->dim[d];
-        to += index[d] * c->to_stride[d];
-        from += index[d] * c->from_stride[d];
-    }
-    for (int64_t i = begin; i < end; i++) {
-        if (c->across < 0)
-            gpunn__move_line(to, to_stride, from, from_stride, limit - first, size, add);
-        else { /* squares that fit the first-level cache, written along the last axis and read along `across` */
-            enum { SIDE = 16 };
-            int64_t n = c->dim[c->across], row = c->to_stride[c->across];
-            for (int64_t b = 0; b < n; b += SIDE)
-                for (int64_t a = 0; a < limit - first; a += SIDE) {
-                    int64_t a_end = gpunn__least(a + SIDE, limit - first), b_end = gpunn__least(b + SIDE, n);
-                    for (int64_t y = b; y < b_end; y++)
-                        for (int64_t x = a; x < a_end; x++)
-                            gpunn__move(to + y * row + x * (int64_t)size, from + x * from_stride + y * (int64_t)size, size, add);
-                }
-        }
-        for (int d = last - 1; d >= 0; d--) {
-            if (d == c->across) continue;
-            to += c->to_stride[d];
-            from += c->from_stride[d];
-            if (++index[d] < c->dim[d]) break;
-            to -= index[d] * c->to_stride[d];
-            from -= index[d] * c->from_stride[d];
-            index[d] = 0;
-        }
-    }
-}
-
-static void gpunn__copy_task(void *arg, int thread, int threads)
-{
-    const gpunn__copy *c = (const gpunn__copy *)arg;
-    int64_t            begin = 0, end = c->outer, first = 0, limit = c->dim[c->rank - 1];
-    if (c->outer >= threads)
-        gpunn__cpu_part(c->outer, 1, threads, thread, &begin, &end);
-    else
-        gpunn__cpu_part(limit, 64, threads, thread, &first, &limit);
-    if (begin >= end || first >= limit) return;
-    if (c->add)
-        gpunn__copy_part(c, begin, end, first, limit, sizeof(float), true);
-    else if (c->size == 1)
-        gpunn__copy_part(c, begin, end, first, limit, 1, false);
-    else if (c->size == 2)
-        gpunn__copy_part(c, begin, end, first, limit, 2, false);
-    else if (c->size == 4)
-        gpunn__copy_part(c, begin, end, first, limit, 4, false);
-    else
-        gpunn__copy_part(c, begin, end, first, limit, 8, false);
-}
-
-/* Runs a copy whose rank, dim, strides in elements, to, from, size and add are set. */
-static void gpunn__copy_run(gpunn__cpu *cpu, gpunn__copy *c)
-{
-    /* Axes by falling stride of the target, those of one element dropped, neighbours that continue each other merged. */
-    gpunn__copy s = *c;
-    int64_t     count = 1;
-    int64_t     unit = (int64_t)c->size;
-    s.rank = 0;
-    for (int d = 0; d < c->rank; d++) {
-        if (c->dim[d] == 1) continue;
-        int at = s.rank++;
-        for (; at > 0 && s.to_stride[at - 1] < c->to_stride[d] * unit; at--) {
-            s.dim[at] = s.dim[at - 1];
-            s.to_stride[at] = s.to_stride[at - 1];
-            s.from_stride[at] = s.from_stride[at - 1];
-        }
-        s.dim[at] = c->dim[d];
-        s.to_stride[at] = c->to_stride[d] * unit;
-        s.from_stride[at] = c->from_stride[d] * unit;
-        count *= c->dim[d];
-    }
-    if (s.rank == 0) {
-        s.rank = 1;
-        s.dim[0] = 1;
-        s.to_stride[0] = s.from_stride[0] = unit;
-    }
-    int last = 0;
-    for (int d = 1; d < s.rank; d++) {
-        bool merge = s.to_stride[last] == s.to_stride[d] * s.dim[d] && s.from_stride[last] == s.from_stride[d] * s.dim[d];
-        if (!merge) last++;
-        s.dim[last] = merge ? s.dim[last] * s.dim[d] : s.dim[d];
-        s.to_stride[last] = s.to_stride[d];
-        s.from_stride[last] = s.from_stride[d];
-    }
-    s.rank = last + 1;
-    s.across = -1;
-    if (s.to_stride[last] == unit && s.from_stride[last] != unit)
-        for (int d = 0; d < last; d++)
-            if (s.from_stride[d] == unit) s.across = d;
-    s.outer = 1;
-    for (int d = 0; d < last; d++)
-        if (d != s.across) s.outer *= s.dim[d];
-    gpunn_parallel(gpunn__cpu_threads(cpu, count), gpunn__copy_task, &s);
-}
-
-static void gpunn__strides(const gpunn_value *v, int64_t stride[GPUNN_MAX_RANK])
-{
-    int64_t step = 1;
-    for (int d = v->rank - 1; d >= 0; d--) {
-        stride[d] = step;
-        step *= v->dim[d];
-    }
-}
-
-/* Forward: the view of the result = the view of operand i; backward the same the other way round. A view is an offset and
- * strides, in elements, over the dimensions of `shape`. */
-static void gpunn__cpu_move(gpunn__cpu *cpu, const gpunn_step *step, int i, const gpunn_value *shape, int64_t out_offset,
-                            const int64_t *out_stride, int64_t in_offset, const int64_t *in_stride)
-{
-    gpunn__copy c;
-    c.rank = shape->rank;
-    c.size = gpunn_dtype_size(shape->dtype);
-    c.add = step->backward && step->accumulate[i];
-    size_t length = (size_t)shape->rank * sizeof *c.dim;
-    memcpy(c.dim, shape->dim, length);
-    memcpy(step->backward ? c.from_stride : c.to_stride, out_stride, length);
-    memcpy(step->backward ? c.to_stride : c.from_stride, in_stride, length);
-    if (step->backward) {
-        c.to = (char *)step->grad_in[i].data + in_offset * (int64_t)c.size;
-        c.from = (const char *)step->grad_out.data + out_offset * (int64_t)c.size;
-    } else {
-        c.to = (char *)step->out.data + out_offset * (int64_t)c.size;
-        c.from = (const char *)step->in[i].data + in_offset * (int64_t)c.size;
-    }
-    gpunn__copy_run(cpu, &c);
-}
-
-/* n copies of one element. */
-static void gpunn__fill(void *to, const void *element, size_t size, int64_t n)
-{
-    size_t bytes = (size_t)n * size, done = size;
-    memcpy(to, element, size);
-    while (done < bytes) { /* doubles what is there, but not beyond the first-level cache */
-        size_t part = done < 16384 ? done : 16384;
-        if (part > bytes - done) part = bytes - done;
-        memcpy((char *)to + done, to, part);
-        done += part;
-    }
-}
-
-static GPUNN__STATUS gpunn__cpu_permute(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
-    const gpunn_value *out = &step->out;
-    const gpunn_value *in = &step->in[0];
-    int64_t            in_stride[GPUNN_MAX_RANK] = {0}, out_stride[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
-    gpunn__strides(out, out_stride);
-    gpunn__strides(in, in_stride);
-    for (int d = 0; d < out->rank; d++) stride[d] = in_stride[step->attr->order[d]];
-    gpunn__cpu_move(cpu, step, 0, out, 0, out_stride, 0, stride);
-    return GPUNN_OK;
-}
-
-static GPUNN__STATUS gpunn__cpu_concat(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
-    const gpunn_value *out = &step->out;
-    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
-    gpunn__strides(out, out_stride);
-    for (int i = 0; i < step->input_count; i++) {
-        const gpunn_value *in = &step->in[i];
-        gpunn__strides(in, in_stride);
-        if (!step->backward || step->grad_in[i].data) gpunn__cpu_move(cpu, step, i, in, offset, out_stride, 0, in_stride);
-        offset += in->dim[step->attr->axis] * out_stride[step->attr->axis];
-    }
-    return GPUNN_OK;
-}
-
-static GPUNN__STATUS gpunn__cpu_slice(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
-    const gpunn_value *out = &step->out;
-    const gpunn_value *in = &step->in[0];
-    int                axis = step->attr->axis;
-    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK];
-    gpunn__strides(out, out_stride);
-    gpunn__strides(in, in_stride);
-    int64_t offset = step->attr->start * in_stride[axis];
-    in_stride[axis] *= step->attr->step;
-    if (step->backward && !step->accumulate[0] && out->count < in->count)
-        memset(step->grad_in[0].data, 0, (size_t)in->count * sizeof(float));
-    gpunn__cpu_move(cpu, step, 0, out, 0, out_stride, offset, in_stride);
-    return GPUNN_OK;
-}
-
-/* A number as one element of that type. */
-static void gpunn__element(gpunn_dtype dtype, float value, void *element)
-{
-    int64_t integer = gpunn__to_i64(value);
-    uint8_t flag = value != 0;
-    if (dtype == GPUNN_F32)
-        memcpy(element, &value, sizeof value);
-    else if (dtype == GPUNN_BOOL)
-        memcpy(element, &flag, 1);
-    else
-        memcpy(element, &integer, gpunn_dtype_size(dtype)); /* little-endian */
-}
-
-/* ---- padding with x's own elements: lines along the last padded axis, whose elements are blocks of `inner` floats ---------- */
-typedef struct gpunn__padding {
-    int          rank, mode;                                                     /* rank: axes up to the last padded one */
-    int64_t      n[GPUNN_MAX_RANK], out[GPUNN_MAX_RANK], before[GPUNN_MAX_RANK]; /* n: of x, out: of the padded value */
-    int64_t      lines, inner;
-    bool         accumulate;
-    const float *from;
-    float       *to;
-} gpunn__padding;
-
-/* The element that position i, which may lie outside, is padded with. */
-GPUNN__INLINE int64_t gpunn__pad_source(int mode, int64_t i, int64_t n)
-{
-    if (i >= 0 && i < n) return i;
-    if (mode == GPUNN_PAD_REPLICATE) return i < 0 ? 0 : n - 1;
-    if (mode == GPUNN_PAD_CIRCULAR) return i < 0 ? i + n : i - n;
-    return i < 0 ? -i : 2 * (n - 1) - i;
-}
-
-/* Copies of element i along axis d, *low of them before its own place. */
-GPUNN__INLINE int64_t gpunn__pad_copies(const gpunn__padding *p, int d, int64_t i, int64_t *low)
-{
-    const int64_t n = p->n[d], before = p->before[d], after = p->out[d] - n - before;
-    if (p->mode == GPUNN_PAD_REPLICATE) {
-        *low = i == 0 ? before : 0;
-        return *low + 1 + (i == n - 1 ? after : 0);
-    }
-    bool    mirror = p->mode == GPUNN_PAD_REFLECT;
-    int64_t left = mirror ? i : n - i, right = mirror ? n - 1 - i : i + 1; /* how far outside they lie */
-    *low = left >= 1 && left <= before;
-    return *low + 1 + (right >= 1 && right <= after);
-}
-
-/* Where copy k of them stands. */
-GPUNN__INLINE int64_t gpunn__pad_copy(const gpunn__padding *p, int d, int64_t i, int64_t k, int64_t low)
-{
-    if (p->mode == GPUNN_PAD_REPLICATE) return p->before[d] + i + k - low;
-    if (p->mode == GPUNN_PAD_CIRCULAR) return p->before[d] + i + (k - low) * p->n[d];
-    return p->before[d] + (k < low ? -i : k > low ? 2 * (p->n[d] - 1) - i : i);
-}
-
-static void gpunn__pad_task(void *arg, int index, int threads)
-{
-    const gpunn__padding *p = (const gpunn__padding *)arg;
-    const int             last = p->rank - 1;
-    const int64_t         n = p->n[last], before = p->before[last], inner = p->inner;
-    int64_t               line, end;
-    gpunn__cpu_part(p->lines, 1, threads, index, &line, &end);
-    for (; line < end; line++) {
-        int64_t rest = line, source = 0, step = 1;
-        for (int d = last - 1; d >= 0; d--, step *= p->n[d + 1]) {
-            source += step * gpunn__pad_source(p->mode, rest % p->out[d] - p->before[d], p->n[d]);
-            rest /= p->out[d];
-        }
-        const float *from = p->from + source * n * inner;
-        float       *to = p->to + line * p->out[last] * inner;
-        for (int64_t i = 0; i < p->out[last]; i++) {
-            int64_t blocks = i == before ? n : 1; /* x's own elements at once */
-            memcpy(to + i * inner, from + gpunn__pad_source(p->mode, i - before, n) * inner,
-                   (size_t)(blocks * inner) * sizeof *to);
-            i += blocks - 1;
-        }
-    }
-}
-
-/* A line of x's gradient gathers the lines that copy it. */
-static void gpunn__pad_back_task(void *arg, int index, int threads)
-{
-    const gpunn__padding *p = (const gpunn__padding *)arg;
-    const int             last = p->rank - 1;
-    const int64_t         n = p->n[last], before = p->before[last], inner = p->inner;
-    int64_t               line, end, low;
-    gpunn__cpu_part(p->lines, 1, threads, index, &line, &end);
-    for (; line < end; line++) {
-        int64_t rest = line, all = 1;
-        float  *to = p->to + line * n * inner;
-        for (int d = last - 1; d >= 0; d--) {
-            all *= gpunn__pad_copies(p, d, rest % p->n[d], &low);
-            rest /= p->n[d];
-        }
-        if (!p->accumulate) memset(to, 0, (size_t)(n * inner) * sizeof *to);
-        for (int64_t copy = 0; copy < all; copy++) {
-            int64_t which = copy, at = 0, step = 1;
-            rest = line;
-            for (int d = last - 1; d >= 0; d--) {
-                int64_t i = rest % p->n[d], copies = gpunn__pad_copies(p, d, i, &low);
-                at += gpunn__pad_copy(p, d, i, which % copies, low) * step;
-                step *= p->out[d];
-                which /= copies;
-                rest /= p->n[d];
-            }
-            const float *from = p->from + at * p->out[last] * inner;
-            for (int64_t i = 0; i < p->out[last]; i++) {
-                int64_t blocks = i == before ? n : 1;
-                float  *sum = to + gpunn__pad_source(p->mode, i - before, n) * inner;
-                GPUNN__IVDEP
-                for (int64_t k = 0; k < blocks * inner; k++) sum[k] += from[i * inner + k];
-                i += blocks - 1;
-            }
-        }
-    }
-}
-
-static GPUNN__STATUS gpunn__cpu_pad_own(gpunn__cpu *cpu, const gpunn_step *step)
-{
-    const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
-    gpunn__padding     p;
-    memset(&p, 0, sizeof p);
-    p.rank = x->rank;
-    p.mode = step->attr->mode;
-    p.lines = p.inner = 1;
-    while (p.rank > 1 && x->dim[p.rank - 1] == y->dim[p.rank - 1]) p.inner *= x->dim[--p.rank];
-    for (int d = 0; d < p.rank; d++) {
-        p.n[d] = x->dim[d];
-        p.out[d] = y->dim[d];
-        p.before[d] = step->attr->before[d];
-        if (d < p.rank - 1) p.lines *= step->backward ? p.n[d] : p.out[d];
-    }
-    p.from = (const float *)(step->backward ? y->data : x->data);
-    p.to = (float *)(step->backward ? step->grad_in[0].data : y->data);
-    p.accumulate = step->backward && step->accumulate[0];
-    gpunn_parallel(gpunn__cpu_threads(cpu, y->count), step->backward ? gpunn__pad_back_task : gpunn__pad_task, &p);
-    return GPUNN_OK;
-}
-
-static GPUNN__STATUS gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    if (action == GPUNN__PREPARE) {
-        gpunn_dtype dtype = step->out.dtype;
-        if (dtype == GPUNN_F16 || dtype == GPUNN_BF16)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU cannot pad %s; cast to f32 first",
-                                   gpunn_dtype_name(dtype));
-        return GPUNN_OK;
-    }
-    if (step->backward && !step->grad_in[0].data) return GPUNN_OK;
-    if (step->attr->mode != GPUNN_PAD_CONSTANT) return gpunn__cpu_pad_own(cpu, step);
-    const gpunn_value *out = &step->out;
-    const gpunn_value *in = &step->in[0];
-    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
-    gpunn__strides(out, out_stride);
-    gpunn__strides(in, in_stride);
-    for (int d = 0; d < out->rank; d++) offset += step->attr->before[d] * out_stride[d];
-    if (!step->backward && out->count > in->count) {
-        char element[8];
-        gpunn__element(out->dtype, step->attr->value[0], element);
-        gpunn__fill(out->data, element, gpunn_dtype_size(out->dtype), out->count);
-    }
-    gpunn__cpu_move(cpu, step, 0, in, offset, out_stride, 0, in_stride);
-    return GPUNN_OK;
-}
-
-/* ---- expand: a map of one factor ------------------------------------------------------------------------------------------ */
-static GPUNN__STATUS gpunn__cpu_expand(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    gpunn_attributes once = gpunn__no_attributes();
-    gpunn_step       map = *step;
-    once.value[0] = 1;
-    map.op = GPUNN_OP_MUL_SCALAR;
-    map.attr = &once;
-    gpunn_status status = gpunn__cpu_map(cpu, &map, action);
-    if (action == GPUNN__PREPARE) step->workspace_bytes = map.workspace_bytes;
-    return status;
-}
-
-/* ==== >>reduce ======================================================================================================== *
- * Sums and maxima over axes. */
-/* ---- along one axis ------------------------------------------------------------------------------------------------------ */
-typedef struct gpunn__along {
-    int64_t      outer, n, inner;
-    const float *x, *y, *gradient;
-    float       *out;
-    int64_t     *index;
-    bool         add, log;
-} gpunn__along;
-
-static void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, int axis)
-{
-    a->outer = a->inner = 1;
-    a->n = v->rank ? v->dim[axis] : 1;
-    for (int d = 0; d < v->rank; d++) {
-        if (d < axis) a->outer *= v->dim[d];
-        if (d > axis) a->inner *= v->dim[d];
-    }
-}
-
-/* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
- * Adjacent axes of one fate are merged. What remains is kept x planes x rows x columns: `kept` results (or rows of results), each
- * from `planes` blocks of rows * columns floats that lie together. Either columns are reduced too (columns_kept 1, rows holds the
- * length) or each column has its own result. Narrow rows are read several at once, side by side (fold), so that vectors are full.
- * Work is cut into units (result, tile of columns, chunk of the reduction) that depend on the shape alone. */
-#define GPUNN__TILE 256
-typedef enum gpunn__reduce_kind {
-    GPUNN__SUM,
-    GPUNN__MAX,
-    GPUNN__TOP,  /* the maximum of what is not NaN */
-    GPUNN__COUNT /* of what equals the maximum */
-} gpunn__reduce_kind;
-
-typedef struct gpunn__reduce {
-    gpunn__reduce_kind kind;
-    bool               by_column; /* the last axis is kept */
-    bool               add;       /* backward: += */
-    int                kept_rank, plane_rank;
-    int64_t      kept_dim[GPUNN_MAX_RANK], kept_stride[GPUNN_MAX_RANK], plane_dim[GPUNN_MAX_RANK], plane_stride[GPUNN_MAX_RANK];
-    int64_t      kept, planes, rows, columns, fold, tiles, chunks;
-    const float *x, *reference;    /* reference: the maxima, for COUNT and the gradient of MAX */
-    float       *y;                /* results; backward: the operand's gradient */
-    double      *partial;          /* [kept][tiles][chunks][TILE or 1]; NULL with one chunk */
-    const float *gradient, *equal; /* backward: of the result; MAX: how many elements equal it */
-    double       scale;            /* 1 or, for means, 1 / elements */
-} gpunn__reduce;
-
-static void gpunn__reduce_shape(gpunn__reduce *r, const gpunn_value *in, uint32_t axes)
-{
-    int64_t size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK], step = 1;
-    bool    reduced[GPUNN_MAX_RANK];
-    int     groups = 0; /* from the last axis to the first */
-    for (int d = in->rank - 1; d >= 0; d--) {
-        bool fate = (axes >> d & 1) != 0;
-        if (in->dim[d] == 1) continue;
-        if (groups == 0 || reduced[groups - 1] != fate) {
-            reduced[groups] = fate;
-            size[groups] = 1;
-            stride[groups++] = step;
-        }
-        size[groups - 1] *= in->dim[d];
-        step *= in->dim[d];
-    }
-    r->by_column = groups > 0 && !reduced[0];
-    r->columns = r->by_column ? size[0] : 1;
-    int next = r->by_column ? 1 : 0;
-    r->rows = next < groups ? size[next++] : 1;
-    r->kept_rank = r->plane_rank = 0;
-    r->kept = r->planes = 1;
-    for (; next < groups; next++)
-        if (reduced[next]) {
-            r->plane_dim[r->plane_rank] = size[next];
-            r->plane_stride[r->plane_rank++] = stride[next];
-            r->planes *= size[next];
-        } else {
-            r->kept_dim[r->kept_rank] = size[next];
-            r->kept_stride[r->kept_rank++] = stride[next];
-            r->kept *= size[next];
-        }
-    r->fold = r->by_column && r->columns <= GPUNN__TILE / 2 ? GPUNN__TILE / r->columns : 1;
-    r->tiles = (r->columns + GPUNN__TILE - 1) / GPUNN__TILE;
-    r->chunks = 1;
-    if (r->kept * r->tiles < 32) {
-        int64_t chunks = in->count / (r->kept * r->tiles) / 32768;
-        r->chunks = chunks < 1 ? 1 : gpunn__least(chunks, 64);
-    }
-}
-
-static size_t gpunn__reduce_partial_bytes(const gpunn__reduce *r)
-{
-    if (r->chunks == 1) return 0;
-    return (size_t)(r->kept * r->tiles * r->chunks * (r->by_column ? GPUNN__TILE : 1)) * sizeof(double);
-}
-
-/* Where position `index` of axes listed from the last to the first begins. */
-GPUNN__INLINE int64_t gpunn__offset(int64_t index, int rank, const int64_t *dim, const int64_t *stride)
-{
-    int64_t offset = 0;
-    for (int d = 0; d < rank; d++) {
-        int64_t rest = d + 1 < rank ? index / dim[d] : 0;
-        offset += (index - rest * dim[d]) * stride[d];
-        index = rest;
-    }
-    return offset;
-}
-
-GPUNN__INLINE float gpunn__start(gpunn__reduce_kind kind)
-{
-    return kind == GPUNN__MAX || kind == GPUNN__TOP ? -INFINITY : 0;
-}
-
-/* NaN, once there, stays. */
-GPUNN__INLINE float gpunn__join(gpunn__reduce_kind kind, float a, float x, float reference)
-{
-    if (kind == GPUNN__SUM) return a + x;
-    if (kind == GPUNN__MAX) return gpunn__select((x > a) | (x != x), x, a);
-    if (kind == GPUNN__TOP) return x > a ? x : a;
-    return a + (x == reference ? 1.0f : 0.0f);
-}
-
-GPUNN__INLINE double gpunn__join_wide(gpunn__reduce_kind kind, double a, double x)
-{
-    if (kind == GPUNN__TOP) return x > a ? x : a;
-    return kind == GPUNN__MAX ? (x > a || x != x ? x : a) : a + x;
-}
-
-/* One value from 16 side by side, always in the same order. */
-GPUNN__INLINE float gpunn__join_lanes(gpunn__reduce_kind kind, const float *lane)
-{
-    float eight[8], four[4];
-    for (int j = 0; j < 8; j++) eight[j] = gpunn__join(kind, lane[j], lane[j + 8], 0);
-    for (int j = 0; j < 4; j++) four[j] = gpunn__join(kind, eight[j], eight[j + 4], 0);
-    return gpunn__join(kind, gpunn__join(kind, four[0], four[2], 0), gpunn__join(kind, four[1], four[3], 0), 0);
-}
-
-/* n floats that lie together: 32 results side by side over at most 2048 elements, then in double. */
-GPUNN__INLINE double gpunn__reduce_line(gpunn__reduce_kind kind, const float *GPUNN__RESTRICT x, int64_t n, float reference)
-{
-    enum { LANES = 32, FEW = 8, BLOCK = 2048 };
-    gpunn__reduce_kind join = kind == GPUNN__COUNT ? GPUNN__SUM : kind;
-    double             total = (double)gpunn__start(kind);
-    for (; n > 0; n -= BLOCK, x += BLOCK) {
-        int64_t block = gpunn__least(n, BLOCK), i = 0;
-        float   lane[LANES], rest = gpunn__start(kind);
-        for (int j = 0; j < LANES; j++) lane[j] = rest;
-        for (; i + LANES <= block; i += LANES)
-            for (int j = 0; j < LANES; j++) lane[j] = gpunn__join(kind, lane[j], x[i + j], reference);
-        for (; i + FEW <= block; i += FEW)
-            for (int j = 0; j < FEW; j++) lane[j] = gpunn__join(kind, lane[j], x[i + j], reference);
-        for (; i < block; i++) rest = gpunn__join(kind, rest, x[i], reference);
-        for (int j = 0; j < LANES / 2; j++) lane[j] = gpunn__join(join, lane[j], lane[j + LANES / 2], 0);
-        total = gpunn__join_wide(kind, total, (double)gpunn__join(join, gpunn__join_lanes(join, lane), rest, 0));
-    }
-    return total;
-}
-
-static double gpunn__sum_line(const float *x, int64_t n)
-{
-    return gpunn__reduce_line(GPUNN__SUM, x, n, 0);
-}
-
-static float gpunn__max_line(const float *x, int64_t n)
-{
-    return (float)gpunn__reduce_line(GPUNN__MAX, x, n, 0);
-}
-
-static double gpunn__count_line(const float *x, int64_t n, float reference)
-{
-    return gpunn__reduce_line(GPUNN__COUNT, x, n, reference);
-}
-
-/* Adds `rows` rows of `width` floats, `stride` apart, to total[width]: up to 64 rows in float, then in double. */
-GPUNN__INLINE void gpunn__reduce_rows(gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride, int64_t width,
-                                      const float *GPUNN__RESTRICT reference, double *GPUNN__RESTRICT total)
-{
-    float sum[GPUNN__TILE];
-    while (rows > 0) {
-        int64_t block = gpunn__least(rows, 64), row = 0;
-        for (int64_t j = 0; j < width; j++) sum[j] = gpunn__start(kind);
-        for (; row + 4 <= block; row += 4) {
-            const float *a = x + row * stride, *b = a + stride, *c = b + stride, *d = c + stride;
-            for (int64_t j = 0; j < width; j++) {
-                float ref = kind == GPUNN__COUNT ? reference[j] : 0;
-                sum[j] = gpunn__join(
-                    kind, gpunn__join(kind, gpunn__join(kind, gpunn__join(kind, sum[j], a[j], ref), b[j], ref), c[j], ref), d[j],
-                    ref);
-            }
-        }
-        for (; row < block; row++) {
-            const float *a = x + row * stride;
-            for (int64_t j = 0; j < width; j++) sum[j] = gpunn__join(kind, sum[j], a[j], kind == GPUNN__COUNT ? reference[j] : 0);
-        }
-        for (int64_t j = 0; j < width; j++) total[j] = gpunn__join_wide(kind, total[j], (double)sum[j]);
-        x += block * stride;
-        rows -= block;
-    }
-}
-
-static void gpunn__reduce_block(gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride, int64_t width,
-                                const float *reference, double *total)
-{
-    if (kind == GPUNN__SUM)
-        gpunn__reduce_rows(GPUNN__SUM, x, rows, stride, width, reference, total);
-    else if (kind == GPUNN__MAX)
-        gpunn__reduce_rows(GPUNN__MAX, x, rows, stride, width, reference, total);
-    else
-        gpunn__reduce_rows(GPUNN__COUNT, x, rows, stride, width, reference, total);
-}
-
-/* row[columns] side by side, as often as rows are folded. */
-static const float *gpunn__widen(const float *row, int64_t columns, int64_t fold, float *buffer)
-{
-    if (fold == 1) return row;
-    for (int64_t i = 0; i < fold; i++)
-        for (int64_t j = 0; j < columns; j++) buffer[i * columns + j] = row[j];
-    return buffer;
-}
-
-static void gpunn__reduce_task(void *arg, int thread, int threads)
-{
-    const gpunn__reduce     *r = (const gpunn__reduce *)arg;
-    const gpunn__reduce_kind kind = r->kind;
-    int64_t                  begin, end;
-    gpunn__cpu_part(r->kept * r->tiles * r->chunks, 1, threads, thread, &begin, &end);
-    double total[GPUNN__TILE];
-    float  buffer[GPUNN__TILE];
-    for (int64_t unit = begin; unit < end; unit++) {
-        int64_t chunk = r->chunks > 1 ? unit % r->chunks : 0, tile_index = r->chunks > 1 ? unit / r->chunks : unit;
-        int64_t kept = r->tiles > 1 ? tile_index / r->tiles : tile_index, column = (tile_index - kept * r->tiles) * GPUNN__TILE;
-        int64_t width = gpunn__least(r->columns - column, GPUNN__TILE);
-        const float *x = r->x + gpunn__offset(kept, r->kept_rank, r->kept_dim, r->kept_stride) + column;
-        const float *reference = kind == GPUNN__COUNT ? r->reference + kept * r->columns + column : NULL;
-        int64_t      from, to;
-        gpunn__cpu_part(r->planes * r->rows, r->fold, (int)r->chunks, (int)chunk, &from, &to);
-        if (r->by_column) {
-            if (kind == GPUNN__COUNT) reference = gpunn__widen(reference, width, r->fold, buffer);
-            for (int64_t j = 0; j < width * r->fold; j++) total[j] = (double)gpunn__start(kind);
-        } else
-            total[0] = (double)gpunn__start(kind);
-        while (from < to) {
-            int64_t      plane = r->planes > 1 ? from / r->rows : 0, row = from - plane * r->rows;
-            int64_t      count = gpunn__least(r->rows - row, to - from);
-            const float *p = x + gpunn__offset(plane, r->plane_rank, r->plane_dim, r->plane_stride) + row * r->columns;
-            if (!r->by_column)
-                total[0] = gpunn__join_wide(kind, total[0],
-                                            kind == GPUNN__SUM   ? gpunn__sum_line(p, count)
-                                            : kind == GPUNN__MAX ? (double)gpunn__max_line(p, count)
-                                                                 : gpunn__count_line(p, count, *reference));
-            else {
-                int64_t whole = count / r->fold;
-                gpunn__reduce_block(kind, p, whole, r->columns * r->fold, width * r->fold, reference, total);
-                if (count > whole * r->fold)
-                    gpunn__reduce_block(kind, p + whole * r->fold * r->columns, 1, 0, (count - whole * r->fold) * width,
-                                        reference, total);
-            }
-            from += count;
-        }
-        for (int64_t i = 1; i < r->fold; i++)
-            for (int64_t j = 0; j < width; j++) total[j] = gpunn__join_wide(kind, total[j], total[i * width + j]);
-        if (r->partial)
-            memcpy(r->partial + unit * (r->by_column ? GPUNN__TILE : 1), total, (size_t)width * sizeof *total);
-        else
-            for (int64_t j = 0; j < width; j++) r->y[kept * r->columns + column + j] = (float)(total[j] * r->scale);
-    }
-}
-
-static void gpunn__reduce_run(gpunn__cpu *cpu, const gpunn_value *in, gpunn__reduce *r)
-{
-    gpunn_parallel(gpunn__cpu_threads(cpu, in->count), gpunn__reduce_task, r);
-    if (r->chunks == 1) return;
-    int64_t span = r->by_column ? GPUNN__TILE : 1;
-    for (int64_t unit = 0; unit < r->kept * r->tiles; unit++) {
-        int64_t kept = unit / r->tiles, column = unit % r->tiles * GPUNN__TILE;
-        int64_t width = gpunn__least(r->columns - column, GPUNN__TILE);
-        double *total = r->partial + unit * r->chunks * span;
-        for (int64_t chunk = 1; chunk < r->chunks; chunk++)
-            for (int64_t j = 0; j < width; j++) total[j] = gpunn__join_wide(r->kind, total[j], total[chunk * span + j]);
-        for (int64_t j = 0; j < width; j++) r->y[kept * r->columns + column + j] = (float)(total[j] * r->scale);
-    }
-}
-
-/* One line of the gradient: dx[i] (+)= x[i] is the maximum ? hit : miss; for sums, without x, hit. hit, miss and reference hold
- * one value per element or (single) one for all. */
-GPUNN__INLINE void gpunn__spread_line(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT x, const float *hit,
-                                      const float *miss, const float *reference, int64_t n, bool single, bool max, bool add)
-{
-    float hit0 = hit[0], miss0 = miss[0], reference0 = reference[0];
-    for (int64_t i = 0; i < n; i++) {
-        float value = single ? hit0 : hit[i];
-        if (max) {
-            float other = single ? miss0 : miss[i];
-            value = x[i] == (single ? reference0 : reference[i]) ? value : other;
-        }
-        dx[i] = add ? dx[i] + value : value;
-    }
-}
-
-static void gpunn__spread_sum(float *dx, const float *hit, int64_t n, bool single, bool add)
-{
-    if (single)
-        GPUNN__FIXED(add, gpunn__spread_line, dx, NULL, hit, hit, hit, n, true, false);
-    else
-        GPUNN__FIXED(add, gpunn__spread_line, dx, NULL, hit, hit, hit, n, false, false);
-}
-
-static void gpunn__spread_max(float *dx, const float *x, const float *hit, const float *miss, const float *reference, int64_t n,
-                              bool single, bool add)
-{
-    if (single)
-        GPUNN__FIXED(add, gpunn__spread_line, dx, x, hit, miss, reference, n, true, true);
-    else
-        GPUNN__FIXED(add, gpunn__spread_line, dx, x, hit, miss, reference, n, false, true);
-}
-
-/* The gradient of both: each thread takes whole blocks of rows, or a share of the rows of all when blocks are few. */
-static void gpunn__spread_task(void *arg, int thread, int threads)
-{
-    enum { WIDTH = 1024 };
-    const gpunn__reduce *r = (const gpunn__reduce *)arg;
-    int64_t              begin = 0, end = r->kept * r->planes, first = 0, limit = r->rows;
-    if (end >= threads * 4)
-        gpunn__cpu_part(end, 1, threads, thread, &begin, &end);
-    else
-        gpunn__cpu_part(r->rows, r->fold, threads, thread, &first, &limit);
-    float   hit[WIDTH], miss[WIDTH], reference[WIDTH];
-    bool    is_max = r->kind == GPUNN__MAX;
-    int64_t previous = -1;
-    for (int64_t column = 0; column < r->columns; column += WIDTH, previous = -1) {
-        int64_t width = gpunn__least(r->columns - column, WIDTH), wide = width * r->fold;
-        for (int64_t block = begin; block < end; block++) {
-            int64_t kept = r->planes > 1 ? block / r->planes : block, plane = block - kept * r->planes;
-            int64_t at = gpunn__offset(kept, r->kept_rank, r->kept_dim, r->kept_stride) +
-                         gpunn__offset(plane, r->plane_rank, r->plane_dim, r->plane_stride) + column;
-            if (kept != previous) {
-                int64_t result = kept * r->columns + column;
-                for (int64_t j = 0; j < width; j++) {
-                    float g = r->gradient[result + j];
-                    hit[j] = is_max ? g / r->equal[result + j] : (float)((double)g * r->scale);
-                    if (is_max) { /* torch's mask * g / count: NaN all over where the maximum is NaN */
-                        miss[j] = g * 0 / r->equal[result + j];
-                        reference[j] = r->reference[result + j];
-                    }
-                }
-                for (int64_t j = width; j < wide; j++) {
-                    hit[j] = hit[j - width];
-                    miss[j] = is_max ? miss[j - width] : 0;
-                    reference[j] = is_max ? reference[j - width] : 0;
-                }
-                previous = kept;
-            }
-            /* lines: all of a column's rows, or as many rows at once as are folded */
-            int64_t step = r->by_column ? r->fold : limit - first;
-            for (int64_t row = first; row < limit; row += step) {
-                int64_t n = gpunn__least(limit - row, step) * (r->by_column ? width : 1), offset = at + row * r->columns;
-                if (is_max)
-                    gpunn__spread_max(r->y + offset, r->x + offset, hit, miss, reference, n, !r->by_column, r->add);
-                else
-                    gpunn__spread_sum(r->y + offset, hit, n, !r->by_column, r->add);
-            }
-        }
-    }
-}
-
-static GPUNN__STATUS gpunn__cpu_reduce(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__reduce_kind kind)
-{
-    const gpunn_value *in = &step->in[0];
-    const gpunn_value *out = &step->out;
-    gpunn__reduce      r;
-    gpunn__reduce_shape(&r, &step->in[0], step->attr->axes);
-    size_t partial_bytes = gpunn__reduce_partial_bytes(&r);
-    size_t equal_bytes = step->backward && kind == GPUNN__MAX ? (size_t)out->count * sizeof(float) : 0;
-    if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = step->backward && kind == GPUNN__SUM ? 0 : partial_bytes + equal_bytes;
-        return GPUNN_OK;
-    }
-    if (step->backward && !step->grad_in[0].data) return GPUNN_OK;
-    r.kind = kind;
-    r.partial = partial_bytes ? (double *)step->workspace : NULL;
-    r.x = (const float *)step->in[0].data;
-    r.scale = step->attr->mean ? (double)out->count / (double)in->count : 1;
-    if (action == GPUNN__FORWARD) {
-        r.y = (float *)out->data;
-        gpunn__reduce_run(cpu, in, &r);
-        return GPUNN_OK;
-    }
-    r.reference = (const float *)step->out.data;
-    r.equal = NULL;
-    if (kind == GPUNN__MAX) {
-        float *equal = (float *)(void *)((char *)step->workspace + partial_bytes);
-        r.kind = GPUNN__COUNT;
-        r.y = equal;
-        gpunn__reduce_run(cpu, in, &r);
-        r.kind = GPUNN__MAX;
-        r.equal = equal;
-    }
-    r.y = (float *)step->grad_in[0].data;
-    r.gradient = (const float *)step->grad_out.data;
-    r.add = step->accumulate[0];
-    gpunn_parallel(gpunn__cpu_threads(cpu, in->count), gpunn__spread_task, &r);
-    return GPUNN_OK;
-}
-
-static GPUNN__STATUS gpunn__cpu_sum(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__cpu_reduce(cpu, step, action, GPUNN__SUM);
-}
-
-static GPUNN__STATUS gpunn__cpu_max(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__cpu_reduce(cpu, step, action, GPUNN__MAX);
-}
-
-/* ---- gradient_energy -------------------------------------------------------------------------------------------------- *
- * Rows hold the last of the axes and what follows it; the other axes step from row to row. */
-typedef struct gpunn__energy {
-    int          count;                  /* of axes; those of one element are left out */
-    int64_t      rows, length;           /* of a row */
-    int64_t      size[GPUNN_MAX_RANK];   /* along each axis */
-    int64_t      stride[GPUNN_MAX_RANK]; /* in elements */
-    double       share[GPUNN_MAX_RANK];  /* of one difference in the mean along that axis */
-    const float *x, *dy;
-    float       *dx;
-    double      *sums; /* [rows] */
-    bool         add;
-} gpunn__energy;
-
-static gpunn__energy gpunn__energy_of(const gpunn_step *step)
-{
-    const gpunn_value *x = &step->in[0];
-    gpunn__energy      e;
-    memset(&e, 0, sizeof e);
-    e.rows = e.length = 1;
-    for (int64_t axis = 0, stride = x->count; axis < x->rank; axis++) {
-        stride /= x->dim[axis];
-        if (!(step->attr->axes >> axis & 1) || x->dim[axis] == 1) continue;
-        e.size[e.count] = x->dim[axis];
-        e.stride[e.count] = stride;
-        e.share[e.count++] = 1 / ((double)(x->count / x->dim[axis]) * (double)(x->dim[axis] - 1));
-        e.length = stride * x->dim[axis];
-        e.rows = x->count / e.length;
-    }
-    return e;
-}
-
-/* In an order of its own, which only n determines. */
-static double gpunn__squared_distance(const float *a, const float *b, int64_t n)
-{
-    enum { LANES = 16, BLOCK = 1024 };
-    double sum = 0;
-    for (int64_t first = 0; first < n; first += BLOCK) {
-        float   lane[LANES] = {0};
-        int64_t i = first, end = gpunn__least(n, first + BLOCK);
-        for (; i + LANES <= end; i += LANES)
-            for (int l = 0; l < LANES; l++) lane[l] += (a[i + l] - b[i + l]) * (a[i + l] - b[i + l]);
-        for (int l = 0; i < end; i++, l++) lane[l] += (a[i] - b[i]) * (a[i] - b[i]);
-        for (int l = 0; l < LANES; l++) sum += lane[l];
-    }
-    return sum;
-}
-
-static void gpunn__energy_task(void *arg, int thread, int threads)
-{
-    const gpunn__energy *e = (const gpunn__energy *)arg;
-    int64_t              row, end;
-    gpunn__cpu_part(e->rows, 1, threads, thread, &row, &end);
-    for (; row < end; row++) {
-        const float *x = e->x + row * e->length;
-        double       sum = 0;
-        for (int k = 0; k < e->count; k++) {
-            int64_t stride = e->stride[k], last = e->size[k] - 1;
-            if (k == e->count - 1)
-                sum += e->share[k] * gpunn__squared_distance(x + stride, x, e->length - stride);
-            else if (row * e->length / stride % e->size[k] < last)
-                sum += e->share[k] * gpunn__squared_distance(x + stride, x, e->length);
-        }
-        e->sums[row] = sum;
-    }
-}
-
-/* dx += factor * ((x - before) - (after - x)); before or after may be x: no neighbour. */
-static void gpunn__energy_slopes(float *dx, const float *x, const float *before, const float *after, int64_t n, float factor)
-{
-    GPUNN__IVDEP
-    for (int64_t i = 0; i < n; i++) dx[i] += factor * (x[i] - before[i] - (after[i] - x[i]));
-}
-
-static void gpunn__energy_back_task(void *arg, int thread, int threads)
-{
-    const gpunn__energy *e = (const gpunn__energy *)arg;
-    int64_t              row, end;
-    gpunn__cpu_part(e->rows, 1, threads, thread, &row, &end);
-    for (; row < end; row++) {
-        const float *x = e->x + row * e->length;
-        float       *dx = e->dx + row * e->length;
-        if (!e->add) memset(dx, 0, (size_t)e->length * sizeof *dx);
-        for (int k = 0; k < e->count; k++) {
-            int64_t stride = e->stride[k], last = e->length - stride, at = row * e->length / stride % e->size[k];
-            float   factor = (float)(2 * e->share[k] * (double)*e->dy);
-            if (k < e->count - 1) {
-                gpunn__energy_slopes(dx, x, at > 0 ? x - stride : x, at < e->size[k] - 1 ? x + stride : x, e->length, factor);
-                continue;
-            }
-            gpunn__energy_slopes(dx, x, x, x + stride, stride, factor);
-            gpunn__energy_slopes(dx + stride, x + stride, x, x + 2 * stride, last - stride, factor);
-            gpunn__energy_slopes(dx + last, x + last, x + last - stride, x + last, stride, factor);
-        }
-    }
-}
-
-static GPUNN__STATUS gpunn__cpu_gradient_energy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    gpunn__energy e = gpunn__energy_of(step);
-    int           threads = gpunn__cpu_threads_for(cpu, (double)step->in[0].count * (double)e.count);
-    e.x = (const float *)step->in[0].data;
-    if (action == GPUNN__PREPARE) {
-        if (!step->backward) step->workspace_bytes = (size_t)e.rows * sizeof *e.sums;
-    } else if (action == GPUNN__FORWARD) {
-        double sum = 0;
-        e.sums = (double *)step->workspace;
-        gpunn_parallel(threads, gpunn__energy_task, &e);
-        for (int64_t row = 0; row < e.rows; row++) sum += e.sums[row];
-        *(float *)step->out.data = (float)sum;
-    } else {
-        e.dy = (const float *)step->grad_out.data;
-        e.dx = (float *)step->grad_in[0].data;
-        e.add = step->accumulate[0];
-        gpunn_parallel(threads, gpunn__energy_back_task, &e);
-    }
-    return GPUNN_OK;
-}
-
-/* ---- cumsum: x[outer][n][inner]; backward the same from the end ------------------------------------------------------------ */
-typedef struct gpunn__cumsum {
-    gpunn__along along; /* x: or the gradient */
-    bool         reverse;
-} gpunn__cumsum;
-
-static void gpunn__cumsum_task(void *arg, int thread, int threads)
-{
-    const gpunn__cumsum *k = (const gpunn__cumsum *)arg;
-    const gpunn__along  *a = &k->along;
-    enum { WIDTH = 64 };
-    int64_t blocks = (a->inner + WIDTH - 1) / WIDTH, unit, end;
-    gpunn__cpu_part(a->outer * blocks, 1, threads, thread, &unit, &end);
-    for (; unit < end; unit++) {
-        int64_t o = unit / blocks, column = (unit - o * blocks) * WIDTH, width = gpunn__least(a->inner - column, WIDTH);
-        double  sum[WIDTH] = {0};
-        for (int64_t i = 0; i < a->n; i++) {
-            int64_t      at = (o * a->n + (k->reverse ? a->n - 1 - i : i)) * a->inner + column;
-            const float *x = a->x + at;
-            float       *y = a->out + at;
-            for (int64_t j = 0; j < width; j++) {
-                sum[j] += (double)x[j];
-                y[j] = (a->add ? y[j] : 0) + (float)sum[j];
-            }
-        }
-    }
-}
-
-static GPUNN__STATUS gpunn__cpu_cumsum(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    gpunn__cumsum k;
-    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
-    gpunn__along_axis(&k.along, &step->in[0], step->attr->axis);
-    k.reverse = step->backward;
-    k.along.x = (const float *)(step->backward ? step->grad_out.data : step->in[0].data);
-    k.along.out = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
-    k.along.add = step->backward && step->accumulate[0];
-    gpunn_parallel(gpunn__cpu_threads(cpu, step->in[0].count), gpunn__cumsum_task, &k);
-    return GPUNN_OK;
-}
-
-/* ==== >>pick ========================================================================================================== *
- * Elements that integers pick, and the integers that pick the largest. */
-/* ---- embedding and gather: elements that integers pick ---------------------------------------------------------------- *
- * out[o][j][i] = x[o][index[o][j][i]][i]. An embedding's index is [1][m][1] and serves all i, the columns of its weight. */
-GPUNN__INLINE int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_t i)
-{
-    if (dtype == GPUNN_I64) return ((const int64_t *)data)[i];
-    if (dtype == GPUNN_I32) return ((const int32_t *)data)[i];
-    return ((const uint8_t *)data)[i];
-}
-
-enum { GPUNN__PICK_PARTS = 64, GPUNN__PICK_BLOCK = 64 };
-typedef struct gpunn__pick {
-    const gpunn_value *index;
-    int64_t            outer, m, n, inner;
-    int64_t            padding;                           /* a row whose gradient stays as it is; -1: none */
-    const float       *from;                              /* x, or the gradient of out */
-    float             *to;                                /* out, or the gradient of x */
-    bool               rows, add;                         /* rows: of an embedding */
-    int64_t            part_size, bad[GPUNN__PICK_PARTS]; /* the first index out of range of each part; -1: none */
-} gpunn__pick;
-
-GPUNN__INLINE int64_t gpunn__picked(const gpunn__pick *p, int64_t at)
-{
-    return gpunn__integer(p->index->data, p->index->dtype, at);
-}
-
-static void gpunn__pick_part(gpunn__pick *p, int64_t part)
-{
-    int64_t begin = gpunn__least(part * p->part_size, p->index->count), end = gpunn__least(begin + p->part_size, p->index->count);
-    int64_t inner = p->rows ? 1 : p->inner, line = begin / inner, i = begin - line * inner, j = line % p->m;
-    const float *from = p->from + line / p->m * p->n * p->inner;
-    p->bad[part] = -1;
-    for (int64_t at = begin; at < end; at++) {
-        int64_t index = gpunn__picked(p, at);
-        if (index < 0 || index >= p->n) {
-            p->bad[part] = at;
-            return;
-        }
-        if (p->rows) {
-            memcpy(p->to + at * p->inner, from + index * p->inner, (size_t)p->inner * sizeof *from);
-            continue;
-        }
-        p->to[at] = from[index * inner + i];
-        if (++i < inner) continue;
-        i = 0;
-        if (++j < p->m) continue;
-        j = 0;
-        from += p->n * inner;
-    }
-}
-
-static void gpunn__pick_task(void *arg, int thread, int threads)
-{
-    gpunn__pick *p = (gpunn__pick *)arg;
-    int64_t      begin, end;
-    gpunn__cpu_part(GPUNN__PICK_PARTS, 1, threads, thread, &begin, &end);
-    for (; begin < end; begin++) gpunn__pick_part(p, begin);
-}
-
-/* Each thread takes columns of its own, so that every element is summed in the order of the indices. */
-static void gpunn__pick_back_task(void *arg, int thread, int threads)
-{
-    const gpunn__pick *p = (const gpunn__pick *)arg;
-    int64_t            blocks = (p->inner + GPUNN__PICK_BLOCK - 1) / GPUNN__PICK_BLOCK, unit, end;
-    if (!p->add) {
-        gpunn__cpu_part(p->outer * p->n * p->inner, 16, threads, thread, &unit, &end);
-        memset(p->to + unit, 0, (size_t)(end - unit) * sizeof *p->to);
-        gpunn__team_barrier();
-    }
-    gpunn__cpu_part(p->outer * blocks, 1, threads, thread, &unit, &end);
-    for (; unit < end; unit++) {
-        int64_t      o = unit / blocks, column = (unit - o * blocks) * GPUNN__PICK_BLOCK;
-        int64_t      width = gpunn__least(p->inner - column, GPUNN__PICK_BLOCK);
-        float       *to = p->to + o * p->n * p->inner + column;
-        const float *from = p->from + o * p->m * p->inner + column;
-        for (int64_t j = 0; j < p->m; j++, from += p->inner) {
-            if (p->rows) {
-                int64_t                index = gpunn__picked(p, j);
-                float *GPUNN__RESTRICT row = to + index * p->inner;
-                if (index == p->padding) continue;
-                for (int64_t i = 0; i < width; i++) row[i] += from[i];
-            } else {
-                int64_t at = (o * p->m + j) * p->inner + column;
-                for (int64_t i = 0; i < width; i++) to[gpunn__picked(p, at + i) * p->inner + i] += from[i];
-            }
-        }
-    }
-}
-
-/* table: which operand is picked from; the other is the index. */
-static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__pick *p, int table)
-{
-    p->index = &step->in[1 - table];
-    if (action == GPUNN__BACKWARD) {
-        if (!step->grad_in[table].data) return GPUNN_OK;
-        p->from = (const float *)step->grad_out.data;
-        p->to = (float *)step->grad_in[table].data;
-        p->add = step->accumulate[table];
-        gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count + (p->add ? 0 : step->in[table].count)), gpunn__pick_back_task, p);
-        return GPUNN_OK;
-    }
-    p->from = (const float *)step->in[table].data;
-    p->to = (float *)step->out.data;
-    p->part_size = (p->index->count + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
-    gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__pick_task, p);
-    for (int part = 0; part < GPUNN__PICK_PARTS; part++)
-        if (p->bad[part] >= 0)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "%s %lld at position %lld is outside 0 .. %lld; check the %s",
-                                   p->rows ? "token" : "index", (long long)gpunn__picked(p, p->bad[part]),
-                                   (long long)p->bad[part], (long long)(p->n - 1), p->rows ? "tokens" : "indices");
-    return GPUNN_OK;
-}
-
-static GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    gpunn__pick p;
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
-    p.rows = true;
-    p.outer = 1;
-    p.m = step->in[0].count;
-    p.n = step->in[1].dim[0];
-    p.inner = step->in[1].dim[1];
-    p.padding = step->attr->ignore_index;
-    return gpunn__pick_run(cpu, step, action, &p, 1);
-}
-
-static GPUNN__STATUS gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    gpunn__pick  p;
-    gpunn__along a;
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
-    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
-    p.rows = false;
-    p.outer = a.outer;
-    p.m = step->out.dim[step->attr->axis];
-    p.n = a.n;
-    p.inner = a.inner;
-    p.padding = -1;
-    return gpunn__pick_run(cpu, step, action, &p, 0);
-}
-
-/* ---- topk: x[outer][n][inner] ---------------------------------------------------------------------------------------------- *
- * An element's code is larger the earlier it comes: its value in 32 bits that order as floats do, NaN above all, then its place
- * from the end. */
-typedef struct gpunn__topk {
-    gpunn__along along;
-    int64_t      k;
-    bool         largest;
-    uint64_t    *codes; /* [threads][n] */
-} gpunn__topk;
-
-GPUNN__INLINE uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
-{
-    uint32_t bits;
-    x += 0.0f; /* -0 is 0 */
-    memcpy(&bits, &x, sizeof bits);
-    bits = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
-    return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (uint32_t)i);
-}
-
-static int gpunn__topk_compare(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? 1 : x > y ? -1 : 0;
-}
-
-static void gpunn__topk_task(void *arg, int thread, int threads)
-{
-    const gpunn__topk  *t = (const gpunn__topk *)arg;
-    const gpunn__along *a = &t->along;
-    uint64_t           *best = t->codes + thread * a->n;
-    int64_t             line, end;
-    gpunn__cpu_part(a->outer * a->inner, 1, threads, thread, &line, &end);
-    for (; line < end; line++) {
-        int64_t      o = line / a->inner, from = o * a->n * a->inner + line - o * a->inner, count = 0;
-        const float *x = a->x + from;
-        bool         few = t->k <= 64; /* kept in order as they come; else all are sorted */
-        for (int64_t i = 0; i < a->n; i++) {
-            uint64_t code = gpunn__topk_code(x[i * a->inner], i, t->largest);
-            if (few && count == t->k && code < best[count - 1]) continue;
-            int64_t at = few && count == t->k ? count - 1 : count++;
-            for (; few && at > 0 && best[at - 1] < code; at--) best[at] = best[at - 1];
-            best[at] = code;
-        }
-        if (!few) qsort(best, (size_t)a->n, sizeof *best, gpunn__topk_compare);
-        int64_t *y = a->index + o * t->k * a->inner + line - o * a->inner;
-        for (int64_t i = 0; i < t->k; i++) y[i * a->inner] = (int64_t)(0xFFFFFFFFu - (uint32_t)best[i]);
-    }
-}
-
-static GPUNN__STATUS gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    gpunn__topk t;
-    gpunn__along_axis(&t.along, &step->in[0], step->attr->axis);
-    int threads = gpunn__cpu_threads(cpu, 4 * step->in[0].count);
-    if (action == GPUNN__PREPARE) {
-        if (t.along.n > UINT32_MAX)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "topk over %lld elements; 2^32 - 1 are possible",
-                                   (long long)t.along.n);
-        step->workspace_bytes = (size_t)threads * (size_t)t.along.n * sizeof *t.codes;
-        return GPUNN_OK;
-    }
-    t.k = step->out.dim[step->attr->axis];
-    t.largest = step->attr->largest;
-    t.codes = (uint64_t *)step->workspace;
-    t.along.x = (const float *)step->in[0].data;
-    t.along.index = (int64_t *)step->out.data;
-    gpunn_parallel(threads, gpunn__topk_task, &t);
-    return GPUNN_OK;
-}
-
-/* ---- argmax: x[outer][n][inner], the first maximum, NaN before everything --------------------------------------------- */
-static void gpunn__argmax_task(void *arg, int thread, int threads)
-{
-    const gpunn__along *a = (const gpunn__along *)arg;
-    enum { WIDTH = 64 };
-    int64_t begin, end, n = a->n, inner = a->inner;
-    gpunn__cpu_part(a->outer, 1, threads, thread, &begin, &end);
-    for (int64_t o = begin; o < end; o++) {
-        const float *x = a->x + o * n * inner;
-        int64_t     *y = a->index + o * inner;
-        if (inner == 1) {
-            float   best = n >= 64 ? gpunn__max_line(x, n) : x[0];
-            int64_t at = 0;
-            if (n >= 64)
-                while (x[at] != best && (best == best || x[at] == x[at])) at++;
-            else
-                for (int64_t i = 1; i < n; i++)
-                    if (x[i] > best || (x[i] != x[i] && best == best)) {
-                        best = x[i];
-                        at = i;
-                    }
-            *y = at;
-            continue;
-        }
-        for (int64_t column = 0; column < inner; column += WIDTH) {
-            int64_t width = gpunn__least(inner - column, WIDTH);
-            float   best[WIDTH];
-            int32_t at[WIDTH];
-            for (int64_t j = 0; j < width; j++) {
-                best[j] = x[column + j];
-                at[j] = 0;
-            }
-            for (int64_t i = 1; i < n; i++) {
-                const float *row = x + i * inner + column;
-                for (int64_t j = 0; j < width; j++) {
-                    bool better = row[j] > best[j] || (row[j] != row[j] && best[j] == best[j]);
-                    best[j] = better ? row[j] : best[j];
-                    at[j] = better ? (int32_t)i : at[j];
-                }
-            }
-            for (int64_t j = 0; j < width; j++) y[column + j] = at[j];
-        }
-    }
-}
-
-static GPUNN__STATUS gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    gpunn__along a;
-    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
-    if (action == GPUNN__PREPARE) {
-        if (a.n > INT32_MAX)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "argmax over %lld elements; the CPU can do 2^31 - 1",
-                                   (long long)a.n);
-        return GPUNN_OK;
-    }
-    a.x = (const float *)step->in[0].data;
-    a.index = (int64_t *)step->out.data;
-    gpunn_parallel(gpunn__cpu_threads(cpu, step->in[0].count), gpunn__argmax_task, &a);
     return GPUNN_OK;
 }
 

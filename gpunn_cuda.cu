@@ -15,17 +15,20 @@
  *     memory    the pool, copies through pinned memory, the cache of descriptors
  *     libraries finding and opening cuBLASLt and cuDNN
  *     shared    what one section offers the ops of others
+ *     map       elementwise ops, expanded from gpunn.h's tables; copies; cast; dropout
+ *     move      permute, concat, slice, pad, expand; filters with their channels last
+ *     reduce    sum, max, gradient_energy, argmax, cumsum
+ *     pick      topk_indices, embedding, gather
  *     gemm      linear and matmul: cuBLASLt with its epilogues
  *     conv      convolutions: cuDNN's graphs, or windows laid out for products, or depthwise kernels
  *     pool      max, average and adaptive average pooling
- *     sample    grid_sample, affine_grid
- *     norm      batch_norm, dropout
- *     reduce    sum, max, gradient_energy, argmax, topk_indices, cumsum, softmax, log_softmax, layer_norm, rms_norm,
- *               group_norm, embedding, gather
+ *     finish    what follows a product or convolution, in one pass
+ *     sample    grid_sample, affine_grid, interpolate
+ *     norm      batch_norm, layer_norm, rms_norm, group_norm
+ *     softmax   softmax, log_softmax
+ *     loss      cross_entropy, nll, ctc_loss
  *     attention scaled_dot_product_attention: cuDNN's, or products and a kernel of our own
  *     recurrent rnn, lstm, gru: cuDNN's, or products and a kernel for each step
- *     loss      cross_entropy, nll
- *     map       elementwise ops, expanded from gpunn.h's tables; cast; permute, concat, slice, pad, expand
  *     short     steps in a row that are too short for a launch each
  *     update    optimizers, norms of gradients, the loss scale
  *     run       whole runs: plain, captured, replayed
@@ -345,7 +348,6 @@ __device__ __forceinline__ uint4 gpunn__philox(uint64_t key, uint4 c)
     static gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
 GPUNN_OTHER_OPS(GPUNN__X)
 #undef GPUNN__X
-static gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action); /* all elementwise ops */
 /* ==== >>errors ======================================================================================================== */
 /* The first fault of the device stays: what comes after it is only its echo. */
 static gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...)
@@ -1311,6 +1313,7 @@ static gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, g
 static size_t       gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to);
 static gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to, bool accumulate,
                                        void *workspace);
+static gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action); /* all elementwise ops */
 /* to = or += from, any of F32, F16, BF16. */
 static gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
                                      int64_t count, bool accumulate);
@@ -1322,6 +1325,2178 @@ static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step
 /* After a run's steps: norm, clipping, finite check, updates, loss scale (>>update). Launches only; the numbers that vary from
  * run to run (lr and step of update i) are read from cuda->state->lr[i] and ->update_step[i], never from run. */
 static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run);
+/* ==== >>map =========================================================================================================== *
+ * Elementwise ops: kernels made from gpunn.h's tables, one forward and one backward per op. A thread takes packs of 8 results;
+ * what the tables do not mention is not read. Below them the ops that only move data. */
+/* An operand as seen from the result, whose element i has the digits i % size[0], i / size[0] % size[1], ...: the result's
+ * dimensions, innermost first, neighbours merged. An operand of the result's shape and a scalar have one digit, the common ways
+ * to broadcast two or three; a pack costs one division per digit but the last, of 32 bits where that is enough. */
+typedef struct gpunn__operand {
+    const void *data; /* NULL: not there */
+    gpunn_dtype dtype;
+    int         rank;
+    int64_t     size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK]; /* stride[0]: 1, or 0 where broadcast */
+} gpunn__operand;
+
+/* Where the value for element i stands. left: elements from i on for which the first digit does not wrap. */
+__device__ __forceinline__ int64_t gpunn__operand_place(const gpunn__operand &operand, int64_t i, int64_t *left)
+{
+    uint64_t rest = (uint64_t)i;
+    int64_t  place = 0;
+#pragma unroll 1
+    for (int d = 0; d < operand.rank; d++) {
+        uint64_t size = (uint64_t)operand.size[d], next = d + 1 < operand.rank ? rest / size : 0;
+        int64_t  digit = (int64_t)(rest - next * size);
+        if (d == 0) *left = operand.size[0] - digit;
+        place += digit * operand.stride[d];
+        rest = next;
+    }
+    return place;
+}
+
+__device__ __forceinline__ void gpunn__operand_load(const gpunn__operand &operand, int64_t i, int n, float v[8])
+{
+    int64_t left = 0, place = gpunn__operand_place(operand, i, &left), stride = operand.stride[0];
+    if (left >= GPUNN__PACK && stride == 1 && place % GPUNN__PACK == 0) {
+        gpunn__load8(operand.data, operand.dtype, place, v);
+        return;
+    }
+    if (left >= GPUNN__PACK && stride == 0) {
+        float value = gpunn__load(operand.data, operand.dtype, place);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] = value;
+        return;
+    }
+#pragma unroll 1
+    for (int j = 0; j < GPUNN__PACK; j++, left--, place += stride) {
+        if (left == 0) place = gpunn__operand_place(operand, i + j, &left);
+#pragma unroll
+        for (int k = 0; k < GPUNN__PACK - 1; k++) v[k] = v[k + 1];
+        v[GPUNN__PACK - 1] = j < n ? gpunn__load(operand.data, operand.dtype, place) : 0;
+    }
+}
+
+enum { GPUNN__FROM_RESULT = 3, GPUNN__FROM_GRADIENT, GPUNN__FROM_COUNT }; /* after the operands */
+typedef struct gpunn__map_job {
+    gpunn__operand from[GPUNN__FROM_COUNT]; /* what the op's functions read */
+    void          *to[3];                   /* result; or gradient of each operand */
+    gpunn_dtype    to_dtype[3];
+    bool           add[3];
+    float          attr[2];
+    int64_t        count;
+} gpunn__map_job;
+
+/* F32 as the language of the tables has it; C's functions hide NaN from min and max. */
+__device__ __forceinline__ float gpunn__float_min(float a, float b)
+{
+    return a < b || a != a ? a : b;
+}
+
+__device__ __forceinline__ float gpunn__float_max(float a, float b)
+{
+    return a > b || a != a ? a : b;
+}
+
+/* Of the exact quotient: 9 for 1 and 0.1f. */
+__device__ __forceinline__ float gpunn__float_floordiv(float p, float q)
+{
+    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
+    const float low = floorf(whole);
+    return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
+}
+
+__device__ __forceinline__ float gpunn__float_sign(float x)
+{
+    return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f;
+}
+
+__device__ __forceinline__ float gpunn__float_sigmoid(float x)
+{
+    float e = expf(-fabsf(x));
+    return (x < 0 ? e : 1.0f) / (1 + e);
+}
+
+/* sin(x + quadrants pi / 2). Unlike sinf's, the reduction of large x needs no local memory: x / (2 pi) is the product of x's 32
+ * bits of significand and those 96 bits of 1 / (2 pi) that leave less than whole turns. */
+static __device__ const unsigned gpunn__turns[8] = {0,           0x28BE60DBu, 0x9391054Au, 0x7F09D5F4u,
+                                                    0x7D4D3770u, 0x36D8A566u, 0x4F10E410u, 0x7F9458EAu};
+__device__ __forceinline__ float gpunn__float_sin(float x, int quadrants)
+{
+    float turned = rintf(x * 0.636619772f), r;
+    if (fabsf(x) < 1e5f) { /* pi / 2 in three parts */
+        r = fmaf(-turned, 1.57079601f, x);
+        r = fmaf(-turned, 3.13916473e-7f, r);
+        r = fmaf(-turned, 5.39030253e-15f, r);
+        quadrants += (int)turned;
+    } else if (fabsf(x) < INFINITY) {
+        unsigned bits = __float_as_uint(x), exponent = (bits >> 23 & 0xFF) - 126, word = exponent / 32, shift = exponent % 32;
+        uint64_t significand = bits << 8 | 0x80000000u, part[3];
+#pragma unroll
+        for (unsigned k = 0; k < 3; k++)
+            part[k] = ((uint64_t)gpunn__turns[word + k] << 32 | gpunn__turns[word + k + 1]) << shift >> 32;
+        uint64_t turns = (significand * part[0] << 32) + significand * part[1] + (significand * part[2] >> 32);
+        int      quadrant = (int)((turns + (1ull << 61)) >> 62);
+        r = (float)(int64_t)(turns - ((uint64_t)quadrant << 62)) * 3.40612167e-19f; /* pi / 2 / 2^62 */
+        r = x < 0 ? -r : r;
+        quadrants += x < 0 ? -quadrant : quadrant;
+    } else
+        r = NAN;
+    float s = r * r,
+          sine = fmaf(fmaf(fmaf(fmaf(2.86567956e-6f, s, -1.98559923e-4f), s, 8.33338592e-3f), s, -1.66666672e-1f), r * s, r);
+    float cosine = fmaf(fmaf(fmaf(fmaf(2.44677067e-5f, s, -1.38877297e-3f), s, 4.16666567e-2f), s, -0.5f), s, 1.0f);
+    float y = quadrants & 1 ? cosine : sine;
+    return quadrants & 2 ? -y : y;
+}
+
+constexpr bool gpunn__in_name(char letter)
+{
+    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter >= '0' && letter <= '9') ||
+           letter == '_';
+}
+
+/* Whether a text of the tables mentions a one-letter name. */
+constexpr bool gpunn__mentions(const char *text, char name)
+{
+    for (char before = ' '; *text; before = *text++)
+        if (*text == name && !gpunn__in_name(before) && !gpunn__in_name(text[1])) return true;
+    return false;
+}
+
+/* What the texts say, as sets of derivatives (bit i: of operand i). */
+typedef struct gpunn__map_facts {
+    unsigned present, passed;            /* not just 0; just g */
+    unsigned readers[GPUNN__FROM_COUNT]; /* mention that one of from[] */
+    unsigned read;                       /* bit k: from[k] has readers */
+} gpunn__map_facts;
+
+constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, const char *db, const char *dc)
+{
+    gpunn__map_facts  facts = {};
+    const char *const text[3] = {da, db, dc};
+    const char        name[GPUNN__FROM_COUNT] = {operands == 1 ? 'x' : 'a', 'b', 'c', 'y', 'g'};
+    for (int i = 0; i < 3; i++) {
+        facts.present |= (unsigned)(text[i][0] != '0' || text[i][1] != 0) << i;
+        facts.passed |= (unsigned)(text[i][0] == 'g' && text[i][1] == 0) << i;
+        for (int k = 0; k < GPUNN__FROM_COUNT; k++) facts.readers[k] |= (unsigned)gpunn__mentions(text[i], name[k]) << i;
+    }
+    for (int k = 0; k < GPUNN__FROM_COUNT; k++) facts.read |= (unsigned)(facts.readers[k] != 0) << k;
+    return facts;
+}
+
+/* The tables' language. Every op becomes a structure of functions that read from[] and attr[]. */
+#define x from[0]
+#define a from[0]
+#define b from[1]
+#define c from[2]
+#define y from[GPUNN__FROM_RESULT]
+#define g from[GPUNN__FROM_GRADIENT]
+#define K(number) number##f
+#define where(condition, yes, no) ((condition) != 0 ? (float)(yes) : (float)(no))
+#define min(p, q) gpunn__float_min(p, q)
+#define max(p, q) gpunn__float_max(p, q)
+#define abs(p) fabsf(p)
+#define sign(p) gpunn__float_sign(p)
+#define floor(p) floorf(p)
+#define exp(p) expf(p)
+#define expm1(p) expm1f(p)
+#define log(p) logf(p)
+#define log1p(p) log1pf(p)
+#define sqrt(p) sqrtf(p)
+#define tanh(p) tanhf(p)
+#define erf(p) erff(p)
+#define sigmoid(p) gpunn__float_sigmoid(p)
+#define sin(p) gpunn__float_sin(p, 0)
+#define cos(p) gpunn__float_sin(p, 1)
+#define pow(p, q) powf(p, q)
+#define floordiv(p, q) gpunn__float_floordiv(p, q)
+
+#define GPUNN__CONSTANT(name, i) \
+    const float name = attr[i];  \
+    (void)name;
+/* The texts of the derivatives come unexpanded, as strings, too. */
+#define GPUNN__MAP(name, operands, constants, f, da, db, dc, ...)                                       \
+    struct gpunn__op_##name {                                                                           \
+        static constexpr int                    OPERANDS = operands;                                    \
+        static constexpr gpunn__map_facts       FACTS = gpunn__map_facts_of(operands, __VA_ARGS__);     \
+        static constexpr unsigned               DERIVATIVES = FACTS.present, READ = FACTS.read;         \
+        static __device__ __forceinline__ float forward(const float *from, const float *attr)           \
+        {                                                                                               \
+            constants(void) from, (void)attr;                                                           \
+            return (float)(f);                                                                          \
+        }                                                                                               \
+        static __device__ __forceinline__ float derivative(int i, const float *from, const float *attr) \
+        {                                                                                               \
+            constants(void) from, (void)attr;                                                           \
+            return i == 0 ? (float)(da) : i == 1 ? (float)(db) : (float)(dc);                           \
+        }                                                                                               \
+    };
+
+#define GPUNN__X(ENUM, name, f, dx) GPUNN__MAP(name, 1, , f, dx, 0, 0, #dx, "0", "0")
+GPUNN_UNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr1, value1, f, dx) GPUNN__MAP(name, 1, GPUNN__CONSTANT(attr1, 0), f, dx, 0, 0, #dx, "0", "0")
+GPUNN_UNARY1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr1, value1, attr2, value2, f, dx) \
+    GPUNN__MAP(name, 1, GPUNN__CONSTANT(attr1, 0) GPUNN__CONSTANT(attr2, 1), f, dx, 0, 0, #dx, "0", "0")
+GPUNN_UNARY2_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, f, da, db) GPUNN__MAP(name, 2, , f, da, db, 0, #da, #db, "0")
+GPUNN_BINARY_OPS(GPUNN__X)
+GPUNN_LOSS_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, attr1, value1, f, da, db) GPUNN__MAP(name, 2, GPUNN__CONSTANT(attr1, 0), f, da, db, 0, #da, #db, "0")
+GPUNN_LOSS1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, f, da, db, dc) GPUNN__MAP(name, 3, , f, da, db, dc, #da, #db, #dc)
+GPUNN_TERNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+
+#undef x
+#undef a
+#undef b
+#undef c
+#undef y
+#undef g
+#undef K
+#undef where
+#undef min
+#undef max
+#undef abs
+#undef sign
+#undef floor
+#undef exp
+#undef expm1
+#undef log
+#undef log1p
+#undef sqrt
+#undef tanh
+#undef erf
+#undef sigmoid
+#undef sin
+#undef cos
+#undef pow
+#undef floordiv
+#undef GPUNN__CONSTANT
+#undef GPUNN__MAP
+
+/* The only operand of an op, its result and that one's gradient are never broadcast: gpunn__cuda_map sees to it. */
+__device__ __forceinline__ void gpunn__map_load(bool broadcasts, const gpunn__operand &operand, int64_t i, int n, float v[8])
+{
+    if (broadcasts)
+        gpunn__operand_load(operand, i, n, v);
+    else
+        gpunn__load_pack(operand.data, operand.dtype, i, n, v);
+}
+
+template <typename Op>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__map_forward_kernel(const gpunn__map_job job)
+{
+    GPUNN__FOLLOW();
+    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
+    for (; i < job.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        int   n = gpunn__pack_size(job.count, i);
+        float v[3][8] = {}, result[8];
+#pragma unroll
+        for (int k = 0; k < Op::OPERANDS; k++) gpunn__map_load(Op::OPERANDS > 1, job.from[k], i, n, v[k]);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) {
+            const float from[GPUNN__FROM_COUNT] = {v[0][j], v[1][j], v[2][j], 0, 0};
+            result[j] = Op::forward(from, job.attr);
+        }
+        gpunn__store_pack(job.to[0], job.to_dtype[0], i, n, false, result);
+    }
+}
+
+template <typename Op>
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__map_backward_kernel(const gpunn__map_job job)
+{
+    GPUNN__FOLLOW();
+    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
+    for (; i < job.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        int   n = gpunn__pack_size(job.count, i);
+        float v[GPUNN__FROM_COUNT][8] = {};
+#pragma unroll
+        for (int k = 0; k < GPUNN__FROM_COUNT; k++)
+            if ((Op::READ >> k & 1) && job.from[k].data)
+                gpunn__map_load(Op::OPERANDS > 1 && k < GPUNN__FROM_RESULT, job.from[k], i, n, v[k]);
+#pragma unroll
+        for (int d = 0; d < 3; d++) {
+            if (!(Op::DERIVATIVES >> d & 1) || !job.to[d]) continue;
+            float result[8];
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) {
+                const float from[GPUNN__FROM_COUNT] = {v[0][j], v[1][j], v[2][j], v[3][j], v[4][j]};
+                result[j] = Op::derivative(d, from, job.attr);
+            }
+            gpunn__store_pack(job.to[d], job.to_dtype[d], i, n, job.add[d], result);
+        }
+    }
+}
+
+/* In the order of gpunn_op, where they come first. */
+#define GPUNN__MAP_OPS(X) \
+    GPUNN_UNARY_OPS(X)    \
+    GPUNN_UNARY1_OPS(X) GPUNN_UNARY2_OPS(X) GPUNN_BINARY_OPS(X) GPUNN_LOSS_OPS(X) GPUNN_LOSS1_OPS(X) GPUNN_TERNARY_OPS(X)
+static const struct {
+    void (*forward)(gpunn__map_job job);
+    void (*backward)(gpunn__map_job job);
+    gpunn__map_facts facts;
+} gpunn__map_ops[] = {{NULL, NULL, {}},
+#define GPUNN__X(ENUM, name, ...) \
+    {gpunn__map_forward_kernel<gpunn__op_##name>, gpunn__map_backward_kernel<gpunn__op_##name>, gpunn__op_##name::FACTS},
+                      GPUNN__MAP_OPS(GPUNN__X)
+#undef GPUNN__X
+};
+
+static constexpr int GPUNN__MAP_COUNT = sizeof gpunn__map_ops / sizeof *gpunn__map_ops;
+
+static gpunn__operand gpunn__operand_of(const gpunn_value *value, const gpunn_value *result)
+{
+    gpunn__operand operand = {value->data, value->dtype, 0, {1}, {1}};
+    int64_t        size = 1;
+    for (int axis = 1; axis <= result->rank; axis++) { /* from the innermost */
+        int64_t dim = result->dim[result->rank - axis], own = axis <= value->rank ? value->dim[value->rank - axis] : 1;
+        int64_t stride = own == 1 ? 0 : size;
+        if (dim == 1) continue;
+        size *= own;
+        if (operand.rank > 0 && (operand.stride[operand.rank - 1] == 0) == (stride == 0))
+            operand.size[operand.rank - 1] *= dim;
+        else {
+            operand.size[operand.rank] = dim;
+            operand.stride[operand.rank++] = stride;
+        }
+    }
+    if (operand.rank == 0) operand.rank = 1;
+    return operand;
+}
+
+static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn__map_facts *facts = &gpunn__map_ops[step->op].facts;
+    gpunn_value             full[3] = {}; /* gradients of broadcast operands at the result's size: grad_out, or computed */
+    bool                    sums[3] = {}; /* .. which then are summed */
+    size_t                  area[3], used = 0, workspace = 0;
+    unsigned                computed = 0;
+    for (int i = 0; i < step->input_count; i++) {
+        if (step->grad_in[i].data == NULL) continue;
+        sums[i] = step->in[i].count != step->out.count;
+        if (!sums[i] || !(facts->passed >> i & 1)) computed |= 1u << i;
+        if (!sums[i]) continue;
+        full[i] = step->grad_out;
+        area[i] = used;
+        if (computed >> i & 1) {
+            full[i].dtype = GPUNN_F32;
+            used += ((size_t)full[i].count * sizeof(float) + 255) / 256 * 256;
+        }
+        size_t bytes = gpunn__cuda_sum_to_workspace(cuda, &full[i], &step->grad_in[i]);
+        if (bytes > workspace) workspace = bytes;
+    }
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = used + workspace;
+        return GPUNN_OK;
+    }
+
+    gpunn__map_job job = {};
+    job.count = step->out.count;
+    memcpy(job.attr, step->attr->value, sizeof job.attr);
+    for (int i = 0; i < step->input_count; i++) {
+        job.from[i] = gpunn__operand_of(&step->in[i], &step->out);
+        if (!(computed >> i & 1)) continue;
+        if (sums[i]) full[i].data = (char *)step->workspace + area[i];
+        const gpunn_value *to = sums[i] ? &full[i] : &step->grad_in[i];
+        job.to[i] = to->data;
+        job.to_dtype[i] = to->dtype;
+        job.add[i] = !sums[i] && step->accumulate[i];
+    }
+    job.from[GPUNN__FROM_RESULT] = gpunn__operand_of(&step->out, &step->out);
+    job.from[GPUNN__FROM_GRADIENT] = gpunn__operand_of(&step->grad_out, &step->out);
+    for (int k = 0; k < GPUNN__FROM_COUNT; k++)
+        if (!(facts->readers[k] & computed)) job.from[k].data = NULL;
+    if (computed)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].backward, gpunn__blocks(cuda, job.count, GPUNN__PACK),
+                                 GPUNN__THREADS, job));
+    for (int i = 0; i < step->input_count; i++)
+        if (sums[i])
+            GPUNN__TRY(
+                gpunn__cuda_sum_to(cuda, &full[i], &step->grad_in[i], step->accumulate[i], (char *)step->workspace + used));
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (step->input_count == 1 && step->in[0].count != step->out.count)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                "the only operand is of another size than the result; gpunn_expand it");
+    if (step->backward) return gpunn__map_backward(cuda, step, action);
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    gpunn__map_job job = {};
+    job.count = step->out.count;
+    memcpy(job.attr, step->attr->value, sizeof job.attr);
+    for (int i = 0; i < step->input_count; i++) job.from[i] = gpunn__operand_of(&step->in[i], &step->out);
+    job.to[0] = step->out.data;
+    job.to_dtype[0] = step->out.dtype;
+    return GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].forward, gpunn__blocks(cuda, job.count, GPUNN__PACK), GPUNN__THREADS,
+                         job);
+}
+
+/* What one of so many blocks copies. */
+__device__ __forceinline__ void gpunn__copy_part(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                                                 int64_t count, bool add, unsigned block, unsigned blocks)
+{
+    int64_t i = ((int64_t)block * blockDim.x + threadIdx.x) * GPUNN__PACK;
+    for (; i < count; i += (int64_t)blocks * blockDim.x * GPUNN__PACK) {
+        int   n = gpunn__pack_size(count, i);
+        float v[8];
+        gpunn__load_pack(from, from_dtype, i, n, v);
+        gpunn__store_pack(to, to_dtype, i, n, add, v);
+    }
+}
+
+/* ---- copies and casts ------------------------------------------------------------------------------------------------ */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count, bool add)
+{
+    GPUNN__FOLLOW();
+    gpunn__copy_part(to, to_dtype, from, from_dtype, count, add, blockIdx.x, gridDim.x);
+}
+
+static gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                                     int64_t count, bool accumulate)
+{
+    return GPUNN__LAUNCH(cuda, gpunn__copy_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, to, to_dtype, from,
+                         from_dtype, count, accumulate);
+}
+
+/* As C; BOOL is x != 0; floats without a counterpart give INT64_MIN or INT32_MIN, as on the CPU. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__cast_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+        float   x = 0;
+        int64_t whole = 0;
+        bool    is_whole = true;
+        switch (from_dtype) {
+        case GPUNN_I64: whole = ((const int64_t *)from)[i]; break;
+        case GPUNN_I32: whole = ((const int32_t *)from)[i]; break;
+        case GPUNN_U8:
+        case GPUNN_BOOL: whole = ((const uint8_t *)from)[i]; break;
+        default: x = gpunn__load(from, from_dtype, i), is_whole = false;
+        }
+        int64_t narrow = is_whole ? whole : x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
+        switch (to_dtype) {
+        case GPUNN_I64:
+            if (!is_whole) whole = x >= -9223372036854775808.0f && x < 9223372036854775808.0f ? (int64_t)x : INT64_MIN;
+            ((int64_t *)to)[i] = whole;
+            break;
+        case GPUNN_I32: ((int32_t *)to)[i] = (int32_t)narrow; break;
+        case GPUNN_U8: ((uint8_t *)to)[i] = (uint8_t)narrow; break;
+        case GPUNN_BOOL: ((uint8_t *)to)[i] = is_whole ? whole != 0 : x != 0; break;
+        default: gpunn__store(to, to_dtype, i, is_whole ? (float)whole : x);
+        }
+    }
+}
+
+static bool gpunn__is_float(gpunn_dtype dtype)
+{
+    return dtype == GPUNN_F32 || dtype == GPUNN_F16 || dtype == GPUNN_BF16;
+}
+
+static gpunn_status gpunn__cuda_cast(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    const gpunn_value *in = &step->in[0], *out = &step->out;
+    if (gpunn__is_float(in->dtype) && gpunn__is_float(out->dtype))
+        return gpunn__cuda_copy(cuda, out->data, out->dtype, in->data, in->dtype, out->count, false);
+    return GPUNN__LAUNCH(cuda, gpunn__cast_kernel, gpunn__blocks(cuda, out->count, 1), GPUNN__THREADS, out->data, out->dtype,
+                         in->data, in->dtype, out->count);
+}
+
+/* ---- dropout -------------------------------------------------------------------------------------------------------------- *
+ * Nothing is stored: backward draws the same again, and so does the CPU. The eight elements of pack i / 8 take the eight 16-bit
+ * halves, low before high, of philox(seed, {pack low, site ^ pack high << 16, step low, step high}); one is kept when its half is
+ * below keep = round((1 - p) * 65536), and then multiplied by 65536 / keep. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__dropout_kernel(const void *x, gpunn_dtype x_dtype, void *y, gpunn_dtype y_dtype, int64_t count, bool add,
+                          const gpunn__device_state *state, unsigned site, unsigned keep, float scale)
+{
+    GPUNN__FOLLOW();
+    int64_t  pack = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    uint64_t seed = state->seed, run = state->step;
+    for (; pack * GPUNN__PACK < count; pack += (int64_t)gridDim.x * blockDim.x) {
+        int64_t i = pack * GPUNN__PACK;
+        int     n = gpunn__pack_size(count, i);
+        float   v[8];
+        uint4   drawn = gpunn__philox(
+              seed, make_uint4((unsigned)pack, site ^ (unsigned)(pack >> 32) << 16, (unsigned)run, (unsigned)(run >> 32)));
+        unsigned word[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
+        gpunn__load_pack(x, x_dtype, i, n, v);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] *= (word[j / 2] >> 16 * (j % 2) & 0xFFFF) < keep ? scale : 0;
+        gpunn__store_pack(y, y_dtype, i, n, add, v);
+    }
+}
+
+static gpunn_status gpunn__cuda_dropout(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *from = step->backward ? &step->grad_out : &step->in[0];
+    const gpunn_value *to = step->backward ? &step->grad_in[0] : &step->out;
+    bool               add = step->backward && step->accumulate[0];
+    unsigned           keep = (unsigned)((1 - (double)step->attr->value[0]) * 65536 + 0.5);
+    if (action == GPUNN__PREPARE || to->data == NULL) return GPUNN_OK;
+    if (!step->training || keep == 65536) {
+        if (!add && to->data == from->data) return GPUNN_OK;
+        return gpunn__cuda_copy(cuda, to->data, to->dtype, from->data, from->dtype, to->count, add);
+    }
+    return GPUNN__LAUNCH(cuda, gpunn__dropout_kernel, gpunn__blocks(cuda, to->count, GPUNN__PACK), GPUNN__THREADS, from->data,
+                         from->dtype, to->data, to->dtype, to->count, add, cuda->state, step->attr->site, keep,
+                         keep ? 65536.0f / (float)keep : 0);
+}
+/* ==== >>move =============================================================================================================== *
+ * Ops that only move data, and the filters of convolutions. */
+/* ---- strided copies: permute, concat, slice and pad are nothing else ------------------------------------------------- */
+/* Position p along it is element (p - begin) / step of `from` where that divides and lies in [0, length), else a hole. */
+typedef struct gpunn__axis {
+    int64_t size, to_stride, from_stride, begin, step, length;
+} gpunn__axis;
+
+/* to = or += from, or hole, at all positions of a block of axes, innermost first. */
+typedef struct gpunn__move {
+    void       *to;
+    const void *from;
+    gpunn_dtype to_dtype, from_dtype;
+    float       hole;
+    bool        add, packed; /* packed: axis 0 counts packs of 8 */
+    int         fill;        /* gpunn_pad_mode: what holes get */
+    int         rank;
+    int64_t     count;
+    gpunn__axis axis[GPUNN_MAX_RANK];
+} gpunn__move;
+
+/* The element that position i, which may lie outside, is padded with. */
+__device__ __forceinline__ int64_t gpunn__pad_source(int mode, int64_t i, int64_t n)
+{
+    if (i >= 0 && i < n) return i;
+    if (mode == GPUNN_PAD_REPLICATE) return i < 0 ? 0 : n - 1;
+    if (mode == GPUNN_PAD_CIRCULAR) return i < 0 ? i + n : i - n;
+    return i < 0 ? -i : 2 * (n - 1) - i;
+}
+
+/* The elements for position i of the axes from `first` on; false: a hole. */
+__device__ __forceinline__ bool gpunn__move_place(const gpunn__move &move, int first, int64_t i, int64_t *to, int64_t *from)
+{
+    uint64_t rest = (uint64_t)i;
+    bool     there = true;
+    *to = *from = 0;
+#pragma unroll 1
+    for (int d = first; d < move.rank; d++) {
+        const gpunn__axis &axis = move.axis[d];
+        uint64_t           next = d + 1 < move.rank ? rest / (uint64_t)axis.size : 0;
+        int64_t            digit = (int64_t)(rest - next * (uint64_t)axis.size), position = digit - axis.begin;
+        if (axis.step > 1 && position >= 0) {
+            uint64_t element = (uint64_t)position / (uint64_t)axis.step;
+            there = there && element * (uint64_t)axis.step == (uint64_t)position;
+            position = (int64_t)element;
+        }
+        if (move.fill != GPUNN_PAD_CONSTANT) position = gpunn__pad_source(move.fill, position, axis.length);
+        there = there && position >= 0 && position < axis.length;
+        *to += digit * axis.to_stride;
+        *from += position * axis.from_stride;
+        rest = next;
+    }
+    return there;
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_kernel(const gpunn__move move)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < move.count; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t to, from;
+        bool    there = gpunn__move_place(move, 0, i, &to, &from);
+        if (move.packed) {
+            float v[8] = {move.hole, move.hole, move.hole, move.hole, move.hole, move.hole, move.hole, move.hole};
+            if (there) gpunn__load8(move.from, move.from_dtype, from, v);
+            gpunn__store_pack(move.to, move.to_dtype, to, GPUNN__PACK, move.add, v);
+        } else {
+            float x = there ? gpunn__load(move.from, move.from_dtype, from) : move.hole;
+            gpunn__store(move.to, move.to_dtype, to, move.add ? gpunn__load(move.to, move.to_dtype, to) + x : x);
+        }
+    }
+}
+
+/* For moves without holes, contiguous along axis 0 in `to` and along axis 1 in `from`: squares go through shared memory, so that
+ * neighbouring threads both read and write neighbours. */
+enum { GPUNN__SQUARE = 32 };
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__transpose_kernel(const gpunn__move move)
+{
+    GPUNN__FOLLOW();
+    __shared__ float square[GPUNN__SQUARE][GPUNN__SQUARE + 1];
+    int64_t          width = move.axis[0].size, height = move.axis[1].size;
+    int64_t          columns = (width + GPUNN__SQUARE - 1) / GPUNN__SQUARE, rows = (height + GPUNN__SQUARE - 1) / GPUNN__SQUARE;
+    int64_t          squares = move.count / (width * height) * rows * columns;
+    int              lane = (int)threadIdx.x % GPUNN__SQUARE, line = (int)threadIdx.x / GPUNN__SQUARE;
+    for (int64_t i = blockIdx.x; i < squares; i += gridDim.x) {
+        int64_t column = i % columns * GPUNN__SQUARE, row = i / columns % rows * GPUNN__SQUARE, to, from;
+        (void)gpunn__move_place(move, 2, i / columns / rows, &to, &from);
+        for (int k = line; k < GPUNN__SQUARE; k += GPUNN__THREADS / GPUNN__SQUARE)
+            if (column + k < width && row + lane < height)
+                square[k][lane] = gpunn__load(move.from, move.from_dtype,
+                                              from + (column + k) * move.axis[0].from_stride + row + lane);
+        __syncthreads();
+        for (int k = line; k < GPUNN__SQUARE; k += GPUNN__THREADS / GPUNN__SQUARE)
+            if (column + lane < width && row + k < height) {
+                int64_t at = to + (row + k) * move.axis[1].to_stride + column + lane;
+                float   x = square[lane][k];
+                gpunn__store(move.to, move.to_dtype, at, move.add ? gpunn__load(move.to, move.to_dtype, at) + x : x);
+            }
+        __syncthreads();
+    }
+}
+
+/* A move between places in two values; its axes follow. */
+static gpunn__move gpunn__move_of(const gpunn_value *to, int64_t to_offset, const gpunn_value *from, int64_t from_offset,
+                                  bool add)
+{
+    gpunn__move move = {};
+    move.to = (char *)to->data + to_offset * (int64_t)gpunn_dtype_size(to->dtype);
+    move.to_dtype = to->dtype;
+    move.from = (const char *)from->data + from_offset * (int64_t)gpunn_dtype_size(from->dtype);
+    move.from_dtype = from->dtype;
+    move.add = add;
+    move.count = 1;
+    return move;
+}
+
+/* The next axis outwards, merged with the one before where it continues that. */
+static void gpunn__move_axis(gpunn__move *move, int64_t size, int64_t to_stride, int64_t from_stride, int64_t begin, int64_t step,
+                             int64_t length)
+{
+    move->count *= size;
+    if (size == 1) return;
+    gpunn__axis axis = {size, to_stride, from_stride, begin, step, length};
+    if (move->rank > 0) {
+        gpunn__axis *last = &move->axis[move->rank - 1];
+        bool         mirrored = move->fill != GPUNN_PAD_CONSTANT && length < size; /* in steps of its own */
+        if (last->length == last->size && step == 1 && !mirrored && to_stride == last->to_stride * last->size &&
+            from_stride == last->from_stride * last->size) {
+            gpunn__axis merged = {size * last->size,  last->to_stride, last->from_stride, begin * last->size, 1,
+                                  length * last->size};
+            *last = merged;
+            return;
+        }
+    }
+    move->axis[move->rank++] = axis;
+}
+
+static gpunn_status gpunn__cuda_move(gpunn__cuda *cuda, gpunn__move *move)
+{
+    if (move->rank == 0) { /* one element */
+        gpunn__axis one = {1, 1, 1, 0, 1, 1};
+        move->axis[move->rank++] = one;
+    }
+    gpunn__axis *inner = &move->axis[0];
+    int          across = 0; /* the axis along which `from` is contiguous */
+    bool         whole = true;
+    bool packed = inner->to_stride == 1 && inner->from_stride == 1 && inner->step == 1 && inner->size % GPUNN__PACK == 0 &&
+                  inner->begin % GPUNN__PACK == 0 && inner->length % GPUNN__PACK == 0 &&
+                  (move->fill == GPUNN_PAD_CONSTANT || inner->length == inner->size) &&
+                  (uintptr_t)move->to % (GPUNN__PACK * gpunn_dtype_size(move->to_dtype)) == 0 &&
+                  (uintptr_t)move->from % (GPUNN__PACK * gpunn_dtype_size(move->from_dtype)) == 0;
+    for (int d = 0; d < move->rank; d++) {
+        const gpunn__axis *axis = &move->axis[d];
+        whole = whole && axis->length == axis->size;
+        packed = packed && (d == 0 || (axis->to_stride % GPUNN__PACK == 0 && axis->from_stride % GPUNN__PACK == 0));
+        if (axis->from_stride == 1) across = d;
+    }
+    if (whole && inner->to_stride == 1 && across > 0 && inner->size >= GPUNN__PACK && move->axis[across].size >= GPUNN__PACK) {
+        gpunn__axis axis = move->axis[1];
+        move->axis[1] = move->axis[across];
+        move->axis[across] = axis;
+        return GPUNN__LAUNCH(cuda, gpunn__transpose_kernel,
+                             gpunn__blocks(cuda, move->count, GPUNN__SQUARE * GPUNN__SQUARE / GPUNN__THREADS), GPUNN__THREADS,
+                             *move);
+    }
+    if (packed) {
+        move->packed = true;
+        move->count /= GPUNN__PACK;
+        inner->size /= GPUNN__PACK;
+        inner->begin /= GPUNN__PACK;
+        inner->length /= GPUNN__PACK;
+        inner->to_stride = inner->from_stride = GPUNN__PACK;
+    }
+    return GPUNN__LAUNCH(cuda, gpunn__move_kernel, gpunn__blocks(cuda, move->count, 1), GPUNN__THREADS, *move);
+}
+
+/* ---- filters from [k][channels][cells] to [k][cells][channels], or back, many in one launch: tiles go through shared memory ---- */
+enum { GPUNN__TURN_JOBS = 64, GPUNN__TURN_TILE = 2048, GPUNN__TURN_CELLS = 32 };
+
+typedef struct gpunn__turn_job {
+    const void *from;
+    void       *to;
+    int64_t     tiles; /* of this job and those before */
+    int         channels, cells, tile_channels, tile_cells;
+    bool        from_last, to_last, add;
+} gpunn__turn_job;
+
+typedef struct gpunn__turn_jobs {
+    int             count;
+    gpunn_dtype     from_dtype, to_dtype;
+    gpunn__turn_job job[GPUNN__TURN_JOBS];
+} gpunn__turn_jobs;
+
+/* Element i of a tile, and where it is in memory: in the order of memory, so that neighbours read or write neighbours. */
+__device__ __forceinline__ int64_t gpunn__turn_place(const gpunn__turn_job &job, bool last, int i, int channels, int cells,
+                                                     int64_t channel, int64_t cell, int *at)
+{
+    int c = last ? i % channels : i / cells, k = last ? i / channels : i % cells;
+    *at = c * (job.tile_cells | 1) + k; /* an odd step: all banks of shared memory */
+    return last ? (cell + k) * job.channels + channel + c : (channel + c) * job.cells + cell + k;
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__turn_kernel(const gpunn__turn_jobs jobs)
+{
+    GPUNN__FOLLOW();
+    __shared__ float tile[GPUNN__TURN_TILE + GPUNN__TURN_TILE / 2];
+    int              which = 0;
+    for (int64_t i = blockIdx.x; i < jobs.job[jobs.count - 1].tiles; i += gridDim.x) {
+        while (i >= jobs.job[which].tiles) which++;
+        const gpunn__turn_job &job = jobs.job[which];
+        const int64_t          columns = (job.cells + job.tile_cells - 1) / job.tile_cells;
+        const int64_t          rows = (job.channels + job.tile_channels - 1) / job.tile_channels;
+        const int64_t          own = i - (which ? jobs.job[which - 1].tiles : 0), filter = own / (rows * columns);
+        const int64_t          cell = own % columns * job.tile_cells, channel = own / columns % rows * job.tile_channels;
+        const int64_t          base = filter * job.channels * job.cells;
+        const int              cells = (int)min((int64_t)job.tile_cells, job.cells - cell);
+        const int              channels = (int)min((int64_t)job.tile_channels, job.channels - channel);
+        for (int k = (int)threadIdx.x; k < channels * cells; k += GPUNN__THREADS) {
+            int     at;
+            int64_t from = gpunn__turn_place(job, job.from_last, k, channels, cells, channel, cell, &at);
+            tile[at] = gpunn__load(job.from, jobs.from_dtype, base + from);
+        }
+        __syncthreads();
+        for (int k = (int)threadIdx.x; k < channels * cells; k += GPUNN__THREADS) {
+            int     at;
+            int64_t to = base + gpunn__turn_place(job, job.to_last, k, channels, cells, channel, cell, &at);
+            float   x = job.add ? gpunn__load(job.to, jobs.to_dtype, to) + tile[at] : tile[at];
+            gpunn__store(job.to, jobs.to_dtype, to, x);
+        }
+        __syncthreads();
+    }
+}
+
+static gpunn_status gpunn__cuda_turn(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    for (int first = 0; first < step->input_count && action != GPUNN__PREPARE; first += GPUNN__TURN_JOBS) {
+        gpunn__turn_jobs jobs;
+        int64_t          tiles = 0;
+        memset(&jobs, 0, sizeof jobs);
+        jobs.from_dtype = step->in[first].dtype;
+        jobs.to_dtype = step->grad_in[first].dtype;
+        for (int i = first; i < step->input_count && jobs.count < GPUNN__TURN_JOBS; i++) {
+            const gpunn_value *from = &step->in[i], *to = &step->grad_in[i];
+            gpunn__turn_job   *job = &jobs.job[jobs.count];
+            if (from->data == NULL) continue;
+            job->from = from->data;
+            job->to = to->data;
+            job->add = step->accumulate[i];
+            job->from_last = from->channels_last;
+            job->to_last = to->channels_last;
+            job->channels = (int)from->dim[1];
+            job->cells = (int)(from->dim[2] * from->dim[3]);
+            job->tile_cells = job->cells < GPUNN__TURN_CELLS ? job->cells : (int)GPUNN__TURN_CELLS;
+            job->tile_channels = GPUNN__TURN_TILE / job->tile_cells;
+            if (job->tile_channels > job->channels) job->tile_channels = job->channels;
+            tiles += from->dim[0] * ((job->channels + job->tile_channels - 1) / job->tile_channels) *
+                     ((job->cells + job->tile_cells - 1) / job->tile_cells);
+            job->tiles = tiles;
+            jobs.count++;
+        }
+        if (tiles > 0)
+            GPUNN__TRY(GPUNN__LAUNCH(
+                cuda, gpunn__turn_kernel,
+                (unsigned)(tiles < (int64_t)cuda->multiprocessors * 16 ? tiles : (int64_t)cuda->multiprocessors * 16),
+                GPUNN__THREADS, jobs));
+    }
+    return GPUNN_OK;
+}
+
+static void gpunn__strides(const gpunn_value *value, int64_t stride[GPUNN_MAX_RANK])
+{
+    int64_t step = 1;
+    for (int d = value->rank - 1; d >= 0; d--) {
+        stride[d] = step;
+        step *= value->dim[d];
+    }
+}
+
+static gpunn_status gpunn__cuda_permute(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    const gpunn_value *to = step->backward ? &step->grad_in[0] : &step->out;
+    const gpunn_value *from = step->backward ? &step->grad_out : &step->in[0];
+    int64_t            to_stride[GPUNN_MAX_RANK], from_stride[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
+    gpunn__strides(to, to_stride);
+    gpunn__strides(from, from_stride);
+    for (int d = 0; d < to->rank; d++) {
+        int axis = step->attr->order[d];
+        stride[step->backward ? axis : d] = from_stride[step->backward ? d : axis];
+    }
+    gpunn__move move = gpunn__move_of(to, 0, from, 0, step->backward && step->accumulate[0]);
+    for (int d = to->rank - 1; d >= 0; d--) gpunn__move_axis(&move, to->dim[d], to_stride[d], stride[d], 0, 1, to->dim[d]);
+    return gpunn__cuda_move(cuda, &move);
+}
+
+static gpunn_status gpunn__cuda_concat(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    int64_t part_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
+    gpunn__strides(&step->out, out_stride);
+    for (int i = 0; i < step->input_count; i++) {
+        const gpunn_value *in = &step->in[i];
+        gpunn__strides(in, part_stride);
+        if (!step->backward || step->grad_in[i].data) {
+            gpunn__move move = step->backward ? gpunn__move_of(&step->grad_in[i], 0, &step->grad_out, offset, step->accumulate[i])
+                                              : gpunn__move_of(&step->out, offset, in, 0, false);
+            for (int d = in->rank - 1; d >= 0; d--)
+                gpunn__move_axis(&move, in->dim[d], step->backward ? part_stride[d] : out_stride[d],
+                                 step->backward ? out_stride[d] : part_stride[d], 0, 1, in->dim[d]);
+            GPUNN__TRY(gpunn__cuda_move(cuda, &move));
+        }
+        offset += in->dim[step->attr->axis] * out_stride[step->attr->axis];
+    }
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cuda_expand(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *in = &step->in[0], *out = &step->out;
+    if (step->backward && action == GPUNN__PREPARE)
+        step->workspace_bytes = gpunn__cuda_sum_to_workspace(cuda, &step->grad_out, &step->grad_in[0]);
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    if (step->backward) return gpunn__cuda_sum_to(cuda, &step->grad_out, &step->grad_in[0], step->accumulate[0], step->workspace);
+    gpunn__move move = gpunn__move_of(out, 0, in, 0, false);
+    int64_t     in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK];
+    gpunn__strides(in, in_stride);
+    gpunn__strides(out, out_stride);
+    for (int d = out->rank - 1; d >= 0; d--) {
+        int from = d - (out->rank - in->rank);
+        gpunn__move_axis(&move, out->dim[d], out_stride[d], from < 0 || in->dim[from] == 1 ? 0 : in_stride[from], 0, 1,
+                         out->dim[d]);
+    }
+    return gpunn__cuda_move(cuda, &move);
+}
+
+static gpunn_status gpunn__cuda_slice(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    const gpunn_value *in = &step->in[0], *out = &step->out;
+    int                cut = step->attr->axis;
+    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], start = step->attr->start, every = step->attr->step;
+    gpunn__strides(in, in_stride);
+    gpunn__strides(out, out_stride);
+    int64_t     offset = start * in_stride[cut];
+    gpunn__move move;
+    if (step->backward && !step->accumulate[0]) { /* all of grad_in, with holes of 0 */
+        move = gpunn__move_of(&step->grad_in[0], 0, &step->grad_out, 0, false);
+        for (int d = in->rank - 1; d >= 0; d--)
+            gpunn__move_axis(&move, in->dim[d], in_stride[d], out_stride[d], d == cut ? start : 0, d == cut ? every : 1,
+                             out->dim[d]);
+        return gpunn__cuda_move(cuda, &move);
+    }
+    in_stride[cut] *= every;
+    move = step->backward ? gpunn__move_of(&step->grad_in[0], offset, &step->grad_out, 0, true)
+                          : gpunn__move_of(out, 0, in, offset, false);
+    for (int d = out->rank - 1; d >= 0; d--)
+        gpunn__move_axis(&move, out->dim[d], step->backward ? in_stride[d] : out_stride[d],
+                         step->backward ? out_stride[d] : in_stride[d], 0, 1, out->dim[d]);
+    return gpunn__cuda_move(cuda, &move);
+}
+
+/* ---- the gradient of what is padded with its own elements: a thread for each of these gathers ------------------------- */
+typedef struct gpunn__pad_axis {
+    int64_t n, stride, before, after; /* stride: of the padded value */
+} gpunn__pad_axis;
+
+typedef struct gpunn__padding {
+    int             rank, mode;
+    int64_t         count;
+    bool            accumulate;
+    const void     *from;
+    void           *to;
+    gpunn_dtype     from_dtype, to_dtype;
+    gpunn__pad_axis axis[GPUNN_MAX_RANK];
+} gpunn__padding;
+
+/* Copies of element i along an axis, *low of them before its own place. */
+__device__ __forceinline__ int64_t gpunn__pad_copies(int mode, const gpunn__pad_axis &a, int64_t i, int64_t *low)
+{
+    if (mode == GPUNN_PAD_REPLICATE) {
+        *low = i == 0 ? a.before : 0;
+        return *low + 1 + (i == a.n - 1 ? a.after : 0);
+    }
+    bool    mirror = mode == GPUNN_PAD_REFLECT;
+    int64_t left = mirror ? i : a.n - i, right = mirror ? a.n - 1 - i : i + 1; /* how far outside they lie */
+    *low = left >= 1 && left <= a.before;
+    return *low + 1 + (right >= 1 && right <= a.after);
+}
+
+/* Where copy k of them stands. */
+__device__ __forceinline__ int64_t gpunn__pad_copy(int mode, const gpunn__pad_axis &a, int64_t i, int64_t k, int64_t low)
+{
+    if (mode == GPUNN_PAD_REPLICATE) return a.before + i + k - low;
+    if (mode == GPUNN_PAD_CIRCULAR) return a.before + i + (k - low) * a.n;
+    return a.before + (k < low ? -i : k > low ? 2 * (a.n - 1) - i : i);
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pad_back_kernel(const gpunn__padding p)
+{
+    GPUNN__FOLLOW();
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    for (; i < p.count; i += step) {
+        int64_t all = 1, rest = i, low;
+#pragma unroll 1
+        for (int d = p.rank - 1; d >= 0; d--, rest /= p.axis[d + 1].n)
+            all *= gpunn__pad_copies(p.mode, p.axis[d], rest % p.axis[d].n, &low);
+        float sum = p.accumulate ? gpunn__load(p.to, p.to_dtype, i) : 0;
+        for (int64_t k = 0; k < all; k++) {
+            int64_t which = k, from = 0;
+            rest = i;
+#pragma unroll 1
+            for (int d = p.rank - 1; d >= 0; d--) {
+                const gpunn__pad_axis &axis = p.axis[d];
+                int64_t                at = rest % axis.n, copies = gpunn__pad_copies(p.mode, axis, at, &low);
+                from += gpunn__pad_copy(p.mode, axis, at, which % copies, low) * axis.stride;
+                which /= copies;
+                rest /= axis.n;
+            }
+            sum += gpunn__load(p.from, p.from_dtype, from);
+        }
+        gpunn__store(p.to, p.to_dtype, i, sum);
+    }
+}
+
+static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    const gpunn_value *in = &step->in[0], *out = &step->out;
+    const int64_t     *before = step->attr->before;
+    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
+    gpunn__strides(in, in_stride);
+    gpunn__strides(out, out_stride);
+    if (step->backward && step->attr->mode != GPUNN_PAD_CONSTANT) {
+        const gpunn_value *to = &step->grad_in[0];
+        gpunn__padding     p = {};
+        p.rank = in->rank;
+        p.mode = step->attr->mode;
+        p.count = in->count;
+        p.accumulate = step->accumulate[0];
+        p.from = step->grad_out.data, p.from_dtype = step->grad_out.dtype;
+        p.to = to->data, p.to_dtype = to->dtype;
+        for (int d = 0; d < in->rank; d++) {
+            gpunn__pad_axis axis = {in->dim[d], out_stride[d], before[d], out->dim[d] - in->dim[d] - before[d]};
+            p.axis[d] = axis;
+        }
+        return GPUNN__LAUNCH(cuda, gpunn__pad_back_kernel, gpunn__blocks(cuda, p.count, 1), GPUNN__THREADS, p);
+    }
+    for (int d = 0; d < out->rank; d++) offset += before[d] * out_stride[d];
+    gpunn__move move = step->backward ? gpunn__move_of(&step->grad_in[0], 0, &step->grad_out, offset, step->accumulate[0])
+                                      : gpunn__move_of(out, 0, in, 0, false);
+    move.hole = step->attr->value[0];
+    move.fill = step->attr->mode;
+    for (int d = out->rank - 1; d >= 0; d--) {
+        if (step->backward)
+            gpunn__move_axis(&move, in->dim[d], in_stride[d], out_stride[d], 0, 1, in->dim[d]);
+        else
+            gpunn__move_axis(&move, out->dim[d], out_stride[d], in_stride[d], before[d], 1, in->dim[d]);
+    }
+    return gpunn__cuda_move(cuda, &move);
+}
+/* ==== >>reduce ======================================================================================================== *
+ * Sums and maxima over axes, and the ops that run along one axis. All are made of lines: elements in a row or a stride apart,
+ * each line shared by a team of 1, 2, 4, .. 32 neighbouring threads or by a block. */
+
+/* Where position `index` of axes listed from the last to the first begins. */
+__device__ __forceinline__ int64_t gpunn__place(int64_t index, int rank, const int64_t *dim, const int64_t *stride)
+{
+    int64_t place = 0;
+#pragma unroll 1
+    for (int d = 0; d < rank; d++) {
+        int64_t rest = d + 1 < rank ? gpunn__quotient(index, dim[d]) : 0;
+        place += (index - rest * dim[d]) * stride[d];
+        index = rest;
+    }
+    return place;
+}
+
+typedef struct gpunn__line {
+    int64_t index, begin, stride, n; /* index: among the lines of the op */
+    int     thread, team;            /* this thread among those that share the line */
+} gpunn__line;
+
+/* Hands every element of the line to one thread of the team: visit.at<8>(i, c) for packs of 8, aligned when the stride is 1, and
+ * visit.at<1>(i, c) for what is left. i: where the (first) element lies; c: its position in the line. */
+template <typename Visit> __device__ __forceinline__ void gpunn__line_visit(const gpunn__line &line, Visit &visit)
+{
+    int64_t head = 0, packed = 0;
+    if (line.n >= 8 * line.team) {
+        head = line.stride == 1 ? -line.begin & 7 : 0;
+        packed = (line.n - head) & ~(int64_t)7;
+        for (int64_t c = head + 8 * line.thread; c < head + packed; c += 8 * line.team)
+            visit.template at<8>(line.begin + c * line.stride, c);
+    }
+    for (int64_t rest = line.thread; rest < line.n - packed; rest += line.team) {
+        int64_t c = rest < head ? rest : rest + packed;
+        visit.template at<1>(line.begin + c * line.stride, c);
+    }
+}
+
+template <int N>
+__device__ __forceinline__ void gpunn__line_load(const void *data, gpunn_dtype dtype, int64_t i, int64_t stride, float *v)
+{
+    if (N == 8 && stride == 1) {
+        gpunn__load8(data, dtype, i, v);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < N; j++) v[j] = gpunn__load(data, dtype, i + j * stride);
+}
+
+/* data = or += v. */
+template <int N>
+__device__ __forceinline__ void gpunn__line_store(void *data, gpunn_dtype dtype, int64_t i, int64_t stride, float *v, bool add)
+{
+    if (add) {
+        float old[N];
+        gpunn__line_load<N>(data, dtype, i, stride, old);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] += old[j];
+    }
+    if (N == 8 && stride == 1) {
+        gpunn__store8(data, dtype, i, v);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < N; j++) gpunn__store(data, dtype, i + j * stride, v[j]);
+}
+
+/* All N, pairwise; v is overwritten. */
+template <int N, typename Op> __device__ __forceinline__ float gpunn__pack_reduce(float *v, Op op)
+{
+#pragma unroll
+    for (int width = N / 2; width > 0; width /= 2)
+#pragma unroll
+        for (int j = 0; j < width; j++) v[j] = op(v[j], v[j + width]);
+    return v[0];
+}
+
+/* Over the threads of a team; each gets the result. All threads of the block must call it. */
+template <typename T, typename Op> __device__ __forceinline__ T gpunn__team_reduce(T value, Op op, int team)
+{
+    if (team > 32) return gpunn__block_reduce(value, op);
+    for (int distance = team / 2; distance > 0; distance /= 2) value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
+    return value;
+}
+
+/* The least power of 2 that is no less than n, at most `most`. */
+static int gpunn__power_of_2(int64_t n, int most)
+{
+    int power = 1;
+    while (power < n && power < most) power *= 2;
+    return power;
+}
+
+/* Threads for n elements that lie together: neighbours read neighbours, in packs of 8 where there are enough. */
+static int gpunn__lanes(int64_t n, int most)
+{
+    return gpunn__power_of_2(n < 64 ? n : n / 16 + 1, most);
+}
+
+/* Threads that share each of `lines` lines. Neighbouring lines lie beside each other where the stride is not 1: then a line is
+ * shared only as far as it takes to keep the device busy. */
+static int gpunn__team_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride)
+{
+    int64_t device = cuda->multiprocessors;
+    int     team = gpunn__lanes(n, 32);
+    while (stride > 1 && team > 1 && lines * team > device * 1024) team /= 2;
+    return team == 32 && n >= (lines > device * 16 ? 8192 : 2048) ? GPUNN__THREADS : team;
+}
+
+/* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
+ * Adjacent axes of one fate are merged. What remains is kept x planes x rows x columns: `kept` results (or rows of results), each
+ * from `planes` blocks of rows * columns elements that lie together. Either columns are reduced too (columns 1, rows holds the
+ * length) or each column has its own result. A result's elements are read line by line: a row, or where columns are kept, one
+ * element of each column. Where results are few, the lines are dealt to chunks, whose results a second launch reduces. */
+enum { GPUNN__SUM, GPUNN__MAX, GPUNN__COUNT /* of what equals the maximum */ };
+
+typedef struct gpunn__reduction {
+    int         kind;
+    bool        by_column; /* the last axis is kept */
+    bool        add;       /* y += */
+    int         kept_rank, plane_rank;
+    int64_t     kept_dim[GPUNN_MAX_RANK / 2], kept_stride[GPUNN_MAX_RANK / 2];
+    int64_t     plane_dim[GPUNN_MAX_RANK / 2], plane_stride[GPUNN_MAX_RANK / 2];
+    int64_t     kept, planes, rows, columns;
+    int         span, team;           /* threads: of a unit (result or tile of columns, chunk); across a line */
+    int         pack;                 /* columns that a thread takes, 8 or 1 */
+    int64_t     tiles;                /* of team * pack columns */
+    int64_t     pieces, step, length; /* lines of a plane, elements from one to the next, elements of one */
+    int64_t     lines, chunk_lines, chunks;
+    const void *x, *reference; /* reference: the maxima, for COUNT */
+    void       *y;             /* [kept][columns], of a first launch [chunks][kept][columns] */
+    gpunn_dtype x_type, reference_type, y_type;
+    float       divisor;
+} gpunn__reduction;
+
+/* Merged axes of more than one element, from the last to the first. Returns how many. */
+static int gpunn__merge_axes(const gpunn_value *v, uint32_t axes, int64_t *size, int64_t *stride, bool *reduced)
+{
+    int     groups = 0;
+    int64_t step = 1;
+    for (int d = v->rank - 1; d >= 0; d--) {
+        bool fate = (axes >> d & 1) != 0;
+        if (v->dim[d] == 1) continue;
+        if (groups == 0 || reduced[groups - 1] != fate) {
+            reduced[groups] = fate;
+            size[groups] = 1;
+            stride[groups++] = step;
+        }
+        size[groups - 1] *= v->dim[d];
+        step *= v->dim[d];
+    }
+    return groups;
+}
+
+/* Chooses threads and chunks: enough to fill the device, and no chunk below 16384 elements. whole: no chunks. */
+static void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduction *r, bool whole)
+{
+    int64_t length = r->planes * r->rows, blocks, device = cuda->multiprocessors;
+    if (r->by_column) {
+        r->pack = r->columns % 8 == 0 ? 8 : 1;
+        r->team = gpunn__power_of_2((r->columns + r->pack - 1) / r->pack, 32);
+        while (r->team > 8 && r->columns >= r->team * r->pack && r->kept * r->columns < device * r->team * r->pack) r->team /= 2;
+        r->span = r->team * gpunn__power_of_2(length, GPUNN__THREADS / r->team);
+        r->tiles = (r->columns + r->team * r->pack - 1) / (r->team * r->pack);
+        while (r->span > r->team && length * r->team < r->span * 8 && r->kept * r->tiles * r->span > device * 4096) r->span /= 2;
+    } else {
+        r->pack = 1;
+        r->tiles = 1;
+        r->span = gpunn__team_of(cuda, r->kept, length, 1);
+    }
+    blocks = (r->kept * r->tiles * r->span + GPUNN__THREADS - 1) / GPUNN__THREADS;
+    r->chunks = r->kept * length * r->columns / blocks / 16384;
+    if (r->chunks > 4 * device / blocks) r->chunks = 4 * device / blocks;
+    if (whole || r->chunks < 1) r->chunks = 1;
+    if (r->by_column) {
+        r->pieces = r->rows;
+        r->step = r->columns;
+        r->length = 1;
+    } else {
+        int64_t parts = (r->chunks + r->planes - 1) / r->planes;
+        r->length = r->step = parts > 1 ? (r->rows / parts + 8) & ~(int64_t)7 : r->rows;
+        r->pieces = (r->rows + r->step - 1) / r->step;
+    }
+    r->lines = r->planes * r->pieces;
+    r->chunk_lines = (r->lines + r->chunks - 1) / r->chunks;
+    r->chunks = (r->lines + r->chunk_lines - 1) / r->chunk_lines;
+    if (!r->by_column)
+        r->team = r->chunk_lines == 1 || r->length >= 8192 ? r->span : gpunn__lanes(r->length, r->span < 32 ? r->span : 32);
+}
+
+static void gpunn__reduction_shape(const gpunn__cuda *cuda, gpunn__reduction *r, const gpunn_value *in, uint32_t axes, bool whole)
+{
+    int64_t size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
+    bool    reduced[GPUNN_MAX_RANK];
+    int     groups = gpunn__merge_axes(in, axes, size, stride, reduced), next = 0;
+    memset(r, 0, sizeof *r);
+    r->by_column = groups > 0 && !reduced[0];
+    r->columns = r->by_column ? size[next++] : 1;
+    r->rows = next < groups ? size[next++] : 1;
+    r->kept = r->planes = 1;
+    for (; next < groups; next++)
+        if (reduced[next]) {
+            r->plane_dim[r->plane_rank] = size[next];
+            r->plane_stride[r->plane_rank++] = stride[next];
+            r->planes *= size[next];
+        } else {
+            r->kept_dim[r->kept_rank] = size[next];
+            r->kept_stride[r->kept_rank++] = stride[next];
+            r->kept *= size[next];
+        }
+    r->x = in->data;
+    r->x_type = in->dtype;
+    r->y_type = GPUNN_F32;
+    r->divisor = 1;
+    gpunn__reduction_cut(cuda, r, whole);
+}
+
+static size_t gpunn__reduction_workspace(const gpunn__reduction *r)
+{
+    return r->chunks == 1 ? 0 : (size_t)(r->chunks * r->kept * r->columns) * sizeof(float);
+}
+
+template <int KIND> struct gpunn__fold {
+    __device__ static float start()
+    {
+        return KIND == GPUNN__MAX ? -INFINITY : 0;
+    }
+    __device__ float operator()(float a, float b) const
+    {
+        return KIND == GPUNN__MAX ? gpunn__larger()(a, b) : a + b;
+    }
+};
+
+template <int KIND> struct gpunn__fold_visit {
+    const void *x;
+    gpunn_dtype x_type, reference_type;
+    float       reference, value;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
+    {
+        float v[N];
+        gpunn__line_load<N>(x, x_type, i, 1, v);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            if (KIND == GPUNN__COUNT) v[j] = gpunn__rounded(v[j], reference_type) == reference ? 1.0f : 0.0f;
+        value = gpunn__fold<KIND>()(value, gpunn__pack_reduce<N>(v, gpunn__fold<KIND>()));
+    }
+};
+
+/* Where a line of a result begins, from the result's own place on; *rest: elements from there to the plane's end. */
+__device__ __forceinline__ int64_t gpunn__reduction_line(const gpunn__reduction &r, int64_t line, int64_t *rest)
+{
+    int64_t plane = r.planes == 1 ? 0 : gpunn__quotient(line, r.pieces), row = (line - plane * r.pieces) * r.step;
+    *rest = r.rows - row;
+    return gpunn__place(plane, r.plane_rank, r.plane_dim, r.plane_stride) + row;
+}
+
+template <int KIND>
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_rows_kernel(const gpunn__reduction r)
+{
+    GPUNN__FOLLOW();
+    int     thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
+    int64_t units = r.kept * r.chunks;
+    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
+        int64_t                 unit = first + threadIdx.x / r.span;
+        gpunn__fold_visit<KIND> fold = {r.x, r.x_type, r.reference_type, 0, gpunn__fold<KIND>::start()};
+        if (unit < units) {
+            int64_t chunk = gpunn__quotient(unit, r.kept), result = unit - chunk * r.kept, line = chunk * r.chunk_lines;
+            int64_t at = gpunn__place(result, r.kept_rank, r.kept_dim, r.kept_stride);
+            int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
+            if (KIND == GPUNN__COUNT) fold.reference = gpunn__load(r.reference, r.reference_type, result);
+            for (line += thread / r.team; line < end; line += r.span / r.team) {
+                int64_t     rest, begin = at + gpunn__reduction_line(r, line, &rest);
+                gpunn__line row = {line, begin, 1, rest < r.length ? rest : r.length, thread & (r.team - 1), r.team};
+                gpunn__line_visit(row, fold);
+            }
+        }
+        float value = gpunn__team_reduce(fold.value, gpunn__fold<KIND>(), r.span) / r.divisor;
+        if (unit < units && thread == 0) gpunn__line_store<1>(r.y, r.y_type, unit, 1, &value, r.add);
+    }
+}
+
+/* A unit's threads: team across the columns, span / team down the lines. */
+template <int KIND, int N>
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_columns_kernel(const gpunn__reduction r)
+{
+    GPUNN__FOLLOW();
+    __shared__ float part[N][GPUNN__THREADS];
+    int              thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
+    int64_t          units = r.chunks * r.kept * r.tiles;
+    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
+        int64_t unit = first + threadIdx.x / r.span, result = gpunn__quotient(unit, r.tiles); /* of any chunk */
+        int64_t column = ((unit - result * r.tiles) * r.team + (thread & (r.team - 1))) * N;
+        bool    there = unit < units && column < r.columns;
+        float   value[N];
+#pragma unroll
+        for (int j = 0; j < N; j++) value[j] = gpunn__fold<KIND>::start();
+        if (there) {
+            int64_t chunk = gpunn__quotient(result, r.kept), kept = result - chunk * r.kept, line = chunk * r.chunk_lines;
+            int64_t at = gpunn__place(kept, r.kept_rank, r.kept_dim, r.kept_stride) + column;
+            int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
+            float   reference[N];
+            if (KIND == GPUNN__COUNT) gpunn__line_load<N>(r.reference, r.reference_type, kept * r.columns + column, 1, reference);
+            for (line += thread / r.team; line < end; line += r.span / r.team) {
+                int64_t rest;
+                float   v[N];
+                gpunn__line_load<N>(r.x, r.x_type, at + gpunn__reduction_line(r, line, &rest), 1, v);
+#pragma unroll
+                for (int j = 0; j < N; j++) {
+                    if (KIND == GPUNN__COUNT) v[j] = gpunn__rounded(v[j], r.reference_type) == reference[j] ? 1.0f : 0.0f;
+                    value[j] = gpunn__fold<KIND>()(value[j], v[j]);
+                }
+            }
+        }
+        for (int distance = r.span / 2; distance >= r.team; distance /= 2) {
+            __syncthreads();
+#pragma unroll
+            for (int j = 0; j < N; j++) part[j][threadIdx.x] = value[j];
+            __syncthreads();
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                if (thread < distance) value[j] = gpunn__fold<KIND>()(value[j], part[j][threadIdx.x + distance]);
+        }
+#pragma unroll
+        for (int j = 0; j < N; j++) value[j] /= r.divisor;
+        if (there && thread < r.team) gpunn__line_store<N>(r.y, r.y_type, result * r.columns + column, 1, value, r.add);
+    }
+}
+
+template <int KIND> static gpunn_status gpunn__reduction_launch_kind(gpunn__cuda *cuda, const gpunn__reduction *r)
+{
+    unsigned blocks = gpunn__blocks(cuda, r->chunks * r->kept * r->tiles * r->span, 1);
+    if (!r->by_column) return GPUNN__LAUNCH(cuda, (gpunn__reduce_rows_kernel<KIND>), blocks, GPUNN__THREADS, *r);
+    if (r->pack == 8) return GPUNN__LAUNCH(cuda, (gpunn__reduce_columns_kernel<KIND, 8>), blocks, GPUNN__THREADS, *r);
+    return GPUNN__LAUNCH(cuda, (gpunn__reduce_columns_kernel<KIND, 1>), blocks, GPUNN__THREADS, *r);
+}
+
+static gpunn_status gpunn__reduction_launch(gpunn__cuda *cuda, const gpunn__reduction *r)
+{
+    if (r->kind == GPUNN__SUM) return gpunn__reduction_launch_kind<GPUNN__SUM>(cuda, r);
+    if (r->kind == GPUNN__MAX) return gpunn__reduction_launch_kind<GPUNN__MAX>(cuda, r);
+    return gpunn__reduction_launch_kind<GPUNN__COUNT>(cuda, r);
+}
+
+static gpunn_value gpunn__rank_3(const void *data, gpunn_dtype dtype, int64_t a, int64_t b, int64_t c)
+{
+    gpunn_value value;
+    memset(&value, 0, sizeof value);
+    value.data = (void *)data;
+    value.dtype = dtype;
+    value.rank = 3;
+    value.dim[0] = a;
+    value.dim[1] = b;
+    value.dim[2] = c;
+    value.count = a * b * c;
+    return value;
+}
+
+/* After gpunn__reduction_shape, which gives a plain sum in F32, y and what else differs have been set. */
+static gpunn_status gpunn__reduction_run(gpunn__cuda *cuda, const gpunn__reduction *r, void *workspace)
+{
+    if (r->chunks == 1) return gpunn__reduction_launch(cuda, r);
+    gpunn__reduction first = *r, second;
+    gpunn_value      partial = gpunn__rank_3(workspace, GPUNN_F32, r->chunks, r->kept, r->columns);
+    first.y = workspace;
+    first.y_type = GPUNN_F32;
+    first.divisor = 1;
+    first.add = false;
+    gpunn__reduction_shape(cuda, &second, &partial, 1, true);
+    second.kind = r->kind == GPUNN__COUNT ? GPUNN__SUM : r->kind;
+    second.y = r->y;
+    second.y_type = r->y_type;
+    second.divisor = r->divisor;
+    second.add = r->add;
+    GPUNN__TRY(gpunn__reduction_launch(cuda, &first));
+    return gpunn__reduction_launch(cuda, &second);
+}
+
+static size_t gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n, int64_t channels, int64_t inner)
+{
+    gpunn_value      value = gpunn__rank_3(NULL, GPUNN_F32, n, channels, inner);
+    gpunn__reduction r;
+    gpunn__reduction_shape(cuda, &r, &value, 5, false);
+    return gpunn__reduction_workspace(&r);
+}
+
+static gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype, int64_t n, int64_t channels,
+                                             int64_t inner, float *out, bool accumulate, void *workspace)
+{
+    gpunn_value      value = gpunn__rank_3(x, dtype, n, channels, inner);
+    gpunn__reduction r;
+    gpunn__reduction_shape(cuda, &r, &value, 5, false);
+    r.y = out;
+    r.add = accumulate;
+    return gpunn__reduction_run(cuda, &r, workspace);
+}
+
+/* The axes of `from` along which `to` was broadcast. */
+static uint32_t gpunn__broadcast_axes(const gpunn_value *from, const gpunn_value *to)
+{
+    uint32_t axes = 0;
+    int      added = from->rank - to->rank;
+    for (int d = 0; d < from->rank; d++)
+        if (d < added || to->dim[d - added] != from->dim[d]) axes |= 1u << d;
+    return axes;
+}
+
+static size_t gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to)
+{
+    gpunn__reduction r;
+    gpunn__reduction_shape(cuda, &r, from, gpunn__broadcast_axes(from, to), false);
+    return gpunn__reduction_workspace(&r);
+}
+
+static gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to, bool accumulate,
+                                       void *workspace)
+{
+    gpunn__reduction r;
+    gpunn__reduction_shape(cuda, &r, from, gpunn__broadcast_axes(from, to), false);
+    r.y = to->data;
+    r.y_type = to->dtype;
+    r.add = accumulate;
+    return gpunn__reduction_run(cuda, &r, workspace);
+}
+
+/* The gradient of both: a thread takes a pack of dx, for which it looks up what belongs to the result. */
+typedef struct gpunn__spread {
+    int          rank;
+    int64_t      dim[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK]; /* merged axes, from the last on; stride: of results, or 0 */
+    int64_t      count;
+    const void  *gradient, *x, *y; /* sum: x and y are NULL */
+    const float *equal;            /* max: how many elements equal it */
+    void        *dx;
+    gpunn_dtype  gradient_type, x_type, y_type, dx_type;
+    float        divisor;
+    bool         add;
+} gpunn__spread;
+
+template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__spread_kernel(const gpunn__spread s)
+{
+    GPUNN__FOLLOW();
+    int64_t step = (int64_t)gridDim.x * blockDim.x * N;
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < s.count; i += step) {
+        int64_t row = gpunn__quotient(i, s.dim[0]), stride = s.stride[0];
+        int64_t result = (i - row * s.dim[0]) * stride + gpunn__place(row, s.rank - 1, s.dim + 1, s.stride + 1);
+        float   v[N];
+        gpunn__line_load<N>(s.gradient, s.gradient_type, result, stride, v);
+        if (s.x) { /* torch's mask * g / equal: NaN all over where the maximum is NaN */
+            float x[N], y[N], equal[N];
+            gpunn__line_load<N>(s.x, s.x_type, i, 1, x);
+            gpunn__line_load<N>(s.y, s.y_type, result, stride, y);
+            gpunn__line_load<N>(s.equal, GPUNN_F32, result, stride, equal);
+#pragma unroll
+            for (int j = 0; j < N; j++) v[j] = (gpunn__rounded(x[j], s.y_type) == y[j] ? v[j] : v[j] * 0) / equal[j];
+        } else {
+#pragma unroll
+            for (int j = 0; j < N; j++) v[j] /= s.divisor;
+        }
+        gpunn__line_store<N>(s.dx, s.dx_type, i, 1, v, s.add);
+    }
+}
+
+/* Forward of SUM and MAX: out = the sums, means or maxima. Backward: dx = or += the gradient / divisor; of a maximum, shared by
+ * the elements that equal it. */
+static gpunn_status gpunn__reduction_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, int kind)
+{
+    const gpunn_value *in = &step->in[0];
+    gpunn__reduction   r;
+    gpunn__reduction_shape(cuda, &r, in, step->attr->axes, false);
+    size_t partial_bytes = (gpunn__reduction_workspace(&r) + 63) / 64 * 64;
+    if (action == GPUNN__PREPARE) {
+        bool count = step->backward && kind == GPUNN__MAX;
+        step->workspace_bytes = count            ? partial_bytes + (size_t)step->out.count * sizeof(float)
+                                : step->backward ? 0
+                                                 : partial_bytes;
+        return GPUNN_OK;
+    }
+    float divisor = step->attr->mean ? (float)(in->count / step->out.count) : 1;
+    if (action == GPUNN__FORWARD) {
+        r.kind = kind;
+        r.y = step->out.data;
+        r.y_type = step->out.dtype;
+        r.divisor = divisor;
+        return gpunn__reduction_run(cuda, &r, step->workspace);
+    }
+    if (!step->grad_in[0].data) return GPUNN_OK;
+    gpunn__spread s;
+    bool          reduced[GPUNN_MAX_RANK] = {false};
+    memset(&s, 0, sizeof s);
+    if (kind == GPUNN__MAX) {
+        r.kind = GPUNN__COUNT;
+        r.reference = step->out.data;
+        r.reference_type = step->out.dtype;
+        r.y = (char *)step->workspace + partial_bytes;
+        GPUNN__TRY(gpunn__reduction_run(cuda, &r, step->workspace));
+        s.x = in->data;
+        s.x_type = in->dtype;
+        s.y = step->out.data;
+        s.y_type = step->out.dtype;
+        s.equal = (const float *)r.y;
+    }
+    s.rank = gpunn__merge_axes(in, step->attr->axes, s.dim, s.stride, reduced);
+    if (s.rank == 0) s.dim[s.rank++] = 1;
+    int64_t stride = 1;
+    for (int d = 0; d < s.rank; d++) {
+        s.stride[d] = reduced[d] ? 0 : stride;
+        if (!reduced[d]) stride *= s.dim[d];
+    }
+    s.count = in->count;
+    s.gradient = step->grad_out.data;
+    s.gradient_type = step->grad_out.dtype;
+    s.dx = step->grad_in[0].data;
+    s.dx_type = step->grad_in[0].dtype;
+    s.divisor = divisor;
+    s.add = step->accumulate[0];
+    if (s.dim[0] % 8 == 0)
+        return GPUNN__LAUNCH(cuda, (gpunn__spread_kernel<8>), gpunn__blocks(cuda, s.count, 8), GPUNN__THREADS, s);
+    return GPUNN__LAUNCH(cuda, (gpunn__spread_kernel<1>), gpunn__blocks(cuda, s.count, 1), GPUNN__THREADS, s);
+}
+
+static gpunn_status gpunn__cuda_sum(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__reduction_step(cuda, step, action, GPUNN__SUM);
+}
+
+static gpunn_status gpunn__cuda_max(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__reduction_step(cuda, step, action, GPUNN__MAX);
+}
+
+/* ---- gradient_energy: the means of squared differences of neighbours, along some axes ------------------------------------- */
+typedef struct gpunn__energy {
+    int64_t     n;
+    int         count; /* of axes; those of one element are left out */
+    int64_t     size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
+    float       share[GPUNN_MAX_RANK]; /* of one difference in the mean along that axis */
+    const void *x;
+    gpunn_dtype dtype;
+    void       *dx; /* of x's dtype */
+    const void *dy;
+    gpunn_dtype dy_dtype;
+    bool        accumulate;
+} gpunn__energy;
+
+/* Where element i lies along axis k of those that count. */
+__device__ __forceinline__ int64_t gpunn__energy_at(const gpunn__energy &e, int k, int64_t i)
+{
+    int64_t place = gpunn__quotient(i, e.stride[k]);
+    return place - gpunn__quotient(place, e.size[k]) * e.size[k];
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_kernel(const gpunn__energy e, double *partials)
+{
+    GPUNN__FOLLOW();
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    double  sum = 0;
+    for (; i < e.n; i += step) {
+        float v = gpunn__load(e.x, e.dtype, i), energy = 0;
+        for (int k = 0; k < e.count; k++) {
+            if (gpunn__energy_at(e, k, i) == e.size[k] - 1) continue;
+            float difference = gpunn__load(e.x, e.dtype, i + e.stride[k]) - v;
+            energy += e.share[k] * difference * difference;
+        }
+        sum += energy;
+    }
+    sum = gpunn__block_reduce(sum, gpunn__add());
+    if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+/* One block. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__energy_finish_kernel(const double *partials, int count, void *y, gpunn_dtype dtype)
+{
+    GPUNN__FOLLOW();
+    double sum = 0;
+    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) sum += partials[i];
+    sum = gpunn__block_reduce(sum, gpunn__add());
+    if (threadIdx.x == 0) gpunn__store(y, dtype, 0, (float)sum);
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_back_kernel(const gpunn__energy e)
+{
+    GPUNN__FOLLOW();
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    float   dy = 2 * gpunn__load(e.dy, e.dy_dtype, 0);
+    for (; i < e.n; i += step) {
+        float v = gpunn__load(e.x, e.dtype, i), sum = 0;
+        for (int k = 0; k < e.count; k++) {
+            int64_t at = gpunn__energy_at(e, k, i);
+            float   slope = at > 0 ? v - gpunn__load(e.x, e.dtype, i - e.stride[k]) : 0;
+            if (at < e.size[k] - 1) slope -= gpunn__load(e.x, e.dtype, i + e.stride[k]) - v;
+            sum += e.share[k] * slope;
+        }
+        sum *= dy;
+        gpunn__store(e.dx, e.dtype, i, e.accumulate ? gpunn__load(e.dx, e.dtype, i) + sum : sum);
+    }
+}
+
+static gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *x = &step->in[0];
+    gpunn__energy      e;
+    unsigned           blocks = gpunn__blocks(cuda, x->count, 4);
+    if (action == GPUNN__PREPARE) {
+        if (!step->backward) step->workspace_bytes = blocks * sizeof(double);
+        return GPUNN_OK;
+    }
+    memset(&e, 0, sizeof e);
+    e.n = x->count;
+    for (int64_t axis = 0, stride = x->count; axis < x->rank; axis++) {
+        stride /= x->dim[axis];
+        if (!(step->attr->axes >> axis & 1) || x->dim[axis] == 1) continue;
+        e.size[e.count] = x->dim[axis];
+        e.stride[e.count] = stride;
+        e.share[e.count++] = (float)(1 / ((double)(x->count / x->dim[axis]) * (double)(x->dim[axis] - 1)));
+    }
+    e.x = x->data;
+    e.dtype = x->dtype;
+    if (action == GPUNN__FORWARD) {
+        double *partials = (double *)step->workspace;
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__energy_kernel, blocks, GPUNN__THREADS, e, partials));
+        return GPUNN__LAUNCH(cuda, gpunn__energy_finish_kernel, 1, GPUNN__THREADS, partials, (int)blocks, step->out.data,
+                             step->out.dtype);
+    }
+    e.dy = step->grad_out.data;
+    e.dy_dtype = step->grad_out.dtype;
+    e.dx = step->grad_in[0].data;
+    e.accumulate = step->accumulate[0];
+    return GPUNN__LAUNCH(cuda, gpunn__energy_back_kernel, blocks, GPUNN__THREADS, e);
+}
+
+/* ---- along one axis: x[outer][n][inner] ------------------------------------------------------------------------------------ */
+typedef struct gpunn__along {
+    int64_t     lines, n, inner;
+    int         team;
+    const void *x, *y, *gradient;
+    void       *out; /* of the forward pass: the result; of the backward pass: dx */
+    gpunn_dtype x_type, y_type, gradient_type, out_type;
+    bool        add, log;
+} gpunn__along;
+
+static gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gpunn_step *step, int axis)
+{
+    gpunn__along       a;
+    const gpunn_value *in = &step->in[0], *out = step->backward ? &step->grad_in[0] : &step->out;
+    memset(&a, 0, sizeof a);
+    a.n = in->rank ? in->dim[axis] : 1;
+    a.inner = 1;
+    for (int d = axis + 1; d < in->rank; d++) a.inner *= in->dim[d];
+    a.lines = in->count / a.n;
+    a.team = gpunn__team_of(cuda, a.lines, a.n, a.inner);
+    a.x = in->data;
+    a.x_type = in->dtype;
+    a.y = step->out.data;
+    a.y_type = step->out.dtype;
+    a.gradient = step->grad_out.data;
+    a.gradient_type = step->grad_out.dtype;
+    a.out = out->data;
+    a.out_type = out->dtype;
+    a.add = step->backward && step->accumulate[0];
+    return a;
+}
+
+static unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a)
+{
+    return gpunn__blocks(cuda, a->lines * a->team, 1);
+}
+
+/* The teams of a block take neighbouring lines and go on together: for (first = _first; first < a.lines; first += _step). */
+__device__ __forceinline__ int64_t gpunn__along_step(const gpunn__along &a)
+{
+    return (int64_t)gridDim.x * (blockDim.x / a.team);
+}
+
+__device__ __forceinline__ int64_t gpunn__along_first(const gpunn__along &a)
+{
+    return (int64_t)blockIdx.x * (blockDim.x / a.team);
+}
+
+/* This thread's; without elements beyond the last. */
+__device__ __forceinline__ gpunn__line gpunn__along_line(const gpunn__along &a, int64_t first)
+{
+    int64_t     index = first + threadIdx.x / a.team, outer = a.inner == 1 ? index : gpunn__quotient(index, a.inner);
+    gpunn__line line = {index,
+                        outer * a.n * a.inner + (index - outer * a.inner),
+                        a.inner,
+                        index < a.lines ? a.n : 0,
+                        (int)(threadIdx.x & (a.team - 1)),
+                        a.team};
+    return line;
+}
+
+/* argmax: the first maximum, NaN before everything. */
+typedef struct gpunn__smaller {
+    __device__ int64_t operator()(int64_t a, int64_t b) const
+    {
+        return a < b ? a : b;
+    }
+} gpunn__smaller;
+
+struct gpunn__argmax_visit {
+    const void *x;
+    gpunn_dtype dtype;
+    int64_t     stride;
+    float       best;
+    int64_t     at_best;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float v[N];
+        gpunn__line_load<N>(x, dtype, i, stride, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            bool more = v[j] > best || (v[j] != v[j] && best == best), same = v[j] == best || (v[j] != v[j] && best != best);
+            best = more ? v[j] : best;
+            at_best = more || (same && c + j < at_best) ? c + j : at_best;
+        }
+    }
+};
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__argmax_kernel(const gpunn__along a)
+{
+    GPUNN__FOLLOW();
+    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
+        gpunn__line         line = gpunn__along_line(a, first);
+        gpunn__argmax_visit visit = {a.x, a.x_type, line.stride, -INFINITY, INT64_MAX};
+        gpunn__line_visit(line, visit);
+        float   best = gpunn__team_reduce(visit.best, gpunn__larger(), a.team);
+        bool    mine = visit.best == best || (visit.best != visit.best && best != best);
+        int64_t at = gpunn__team_reduce(mine ? visit.at_best : INT64_MAX, gpunn__smaller(), a.team);
+        if (line.index < a.lines && line.thread == 0) ((int64_t *)a.out)[line.index] = at;
+    }
+}
+
+static gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
+    return GPUNN__LAUNCH(cuda, gpunn__argmax_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
+}
+
+/* ---- cumsum: along a line, backward from its end -------------------------------------------------------------------------------- *
+ * Lines that are many have a thread each; else a block adds up pieces of a line, one element a thread, onto what came before. */
+typedef struct gpunn__cumsum {
+    gpunn__along along; /* x: or the gradient */
+    bool         reverse;
+} gpunn__cumsum;
+
+__device__ __forceinline__ void gpunn__cumsum_store(const gpunn__cumsum &k, int64_t at, float sum)
+{
+    if (k.along.add) sum += gpunn__load(k.along.out, k.along.out_type, at);
+    gpunn__store(k.along.out, k.along.out_type, at, sum);
+}
+
+__device__ __forceinline__ int64_t gpunn__cumsum_place(const gpunn__cumsum &k, int64_t line, int64_t i)
+{
+    const gpunn__along &a = k.along;
+    int64_t             outer = gpunn__quotient(line, a.inner);
+    return (outer * a.n + (k.reverse ? a.n - 1 - i : i)) * a.inner + (line - outer * a.inner);
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_lines_kernel(const gpunn__cumsum k)
+{
+    GPUNN__FOLLOW();
+    int64_t line = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; line < k.along.lines; line += (int64_t)gridDim.x * blockDim.x) {
+        float sum = 0;
+        for (int64_t i = 0; i < k.along.n; i++) {
+            int64_t at = gpunn__cumsum_place(k, line, i);
+            sum += gpunn__load(k.along.x, k.along.x_type, at);
+            gpunn__cumsum_store(k, at, sum);
+        }
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_block_kernel(const gpunn__cumsum k)
+{
+    GPUNN__FOLLOW();
+    __shared__ float part[GPUNN__THREADS];
+    int              t = (int)threadIdx.x;
+    for (int64_t line = blockIdx.x; line < k.along.lines; line += gridDim.x) {
+        float before = 0;
+        for (int64_t start = 0; start < k.along.n; start += GPUNN__THREADS) {
+            int64_t at = start + t < k.along.n ? gpunn__cumsum_place(k, line, start + t) : -1;
+            float   sum = at >= 0 ? gpunn__load(k.along.x, k.along.x_type, at) : 0;
+            for (int distance = 1; distance < GPUNN__THREADS; distance *= 2) {
+                __syncthreads(); /* what part held has been read */
+                part[t] = sum;
+                __syncthreads();
+                if (t >= distance) sum += part[t - distance];
+            }
+            __syncthreads();
+            part[t] = sum;
+            __syncthreads();
+            if (at >= 0) gpunn__cumsum_store(k, at, before + sum);
+            before += part[GPUNN__THREADS - 1];
+        }
+    }
+}
+
+static gpunn_status gpunn__cuda_cumsum(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    gpunn__cumsum k = {gpunn__along_axis(cuda, step, step->attr->axis), step->backward};
+    if (step->backward) {
+        k.along.x = k.along.gradient;
+        k.along.x_type = k.along.gradient_type;
+    }
+    if (k.along.n <= 32 || k.along.lines >= (int64_t)cuda->multiprocessors * 256)
+        return GPUNN__LAUNCH(cuda, gpunn__cumsum_lines_kernel, gpunn__blocks(cuda, k.along.lines, 1), GPUNN__THREADS, k);
+    return GPUNN__LAUNCH(cuda, gpunn__cumsum_block_kernel, gpunn__blocks(cuda, k.along.lines * GPUNN__THREADS, 1), GPUNN__THREADS,
+                         k);
+}
+
+/* ==== >>pick =============================================================================================================== *
+ * Elements that integers pick, and the integers that pick the largest. */
+/* ---- topk: a block a line -------------------------------------------------------------------------------------------------------- *
+ * An element's code is larger the earlier it comes: its value in 32 bits that order as floats do, NaN above all, then its place
+ * from the end. The next one is the largest code below the last. */
+__device__ __forceinline__ uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
+{
+    unsigned bits = __float_as_uint(x + 0.0f); /* -0 is 0 */
+    bits = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
+    return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (unsigned)i);
+}
+
+typedef struct gpunn__greater {
+    __device__ uint64_t operator()(uint64_t a, uint64_t b) const
+    {
+        return a > b ? a : b;
+    }
+} gpunn__greater;
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__topk_kernel(const gpunn__along a, int64_t k, bool largest)
+{
+    GPUNN__FOLLOW();
+    for (int64_t line = blockIdx.x; line < a.lines; line += gridDim.x) {
+        int64_t  outer = gpunn__quotient(line, a.inner), column = line - outer * a.inner, begin = outer * a.n * a.inner + column;
+        uint64_t last = 0;
+        for (int64_t found = 0; found < k; found++) {
+            uint64_t best = 0;
+            for (int64_t i = threadIdx.x; i < a.n; i += GPUNN__THREADS) {
+                uint64_t code = gpunn__topk_code(gpunn__load(a.x, a.x_type, begin + i * a.inner), i, largest);
+                if (code > best && (found == 0 || code < last)) best = code;
+            }
+            last = gpunn__block_reduce(best, gpunn__greater());
+            if (threadIdx.x == 0) ((int64_t *)a.out)[(outer * k + found) * a.inner + column] = 0xFFFFFFFFu - (unsigned)last;
+        }
+    }
+}
+
+static gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
+    if (action == GPUNN__PREPARE) {
+        if (a.n > UINT32_MAX)
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "topk over %lld elements; 2^32 - 1 are possible",
+                                    (long long)a.n);
+        return GPUNN_OK;
+    }
+    unsigned blocks = gpunn__blocks(cuda, a.lines * GPUNN__THREADS, 1);
+    return GPUNN__LAUNCH(cuda, gpunn__topk_kernel, blocks, GPUNN__THREADS, a, step->out.dim[step->attr->axis],
+                         step->attr->largest);
+}
+
+/* ---- embedding --------------------------------------------------------------------------------------------------------------- *
+ * Forward: a thread copies packs of N columns. Backward: the tokens are sorted with their positions, digit by digit; then each row
+ * of the weight is written once, the sum of its tokens' gradients in an order that the tokens alone tell, or 0. */
+typedef struct gpunn__rows {
+    const void *index; /* tokens */
+    gpunn_dtype index_type, from_type, to_type;
+    const void *from;            /* weight, or the gradient of the result */
+    void       *to;              /* the result, or the gradient of weight */
+    int64_t     count, n, width; /* tokens; rows and columns of weight */
+    int64_t     padding;         /* a row without gradient; -1: none */
+    bool        add;
+    uint2      *sorted, *other; /* per token (its row, its position); n in place of a row that gets nothing */
+    unsigned   *digits;         /* [tiles][256]: how many of a tile's tokens have that digit */
+    int         shift;          /* of the digit looked at; the first pass, 0, reads the tokens themselves */
+} gpunn__rows;
+
+template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_kernel(const gpunn__rows r)
+{
+    GPUNN__FOLLOW();
+    int64_t packs = r.width / N, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < r.count * packs; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t at = gpunn__quotient(i, packs), column = (i - at * packs) * N, row = gpunn__integer(r.index, r.index_type, at);
+        bool    there = row >= 0 && row < r.n;
+        float   v[N];
+        gpunn__line_load<N>(r.from, r.from_type, (there ? row : 0) * r.width + column, 1, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = there ? v[j] : NAN;
+        gpunn__line_store<N>(r.to, r.to_type, at * r.width + column, 1, v, false);
+    }
+}
+
+enum { GPUNN__SORT_TILE = 1024, GPUNN__DIGITS = 256 };
+
+/* A tile of tokens and their positions; returns how many there are. */
+__device__ __forceinline__ int gpunn__sort_load(const gpunn__rows &r, int64_t tile, uint2 *item)
+{
+    int64_t begin = tile * GPUNN__SORT_TILE, left = r.count - begin;
+    int     size = left < GPUNN__SORT_TILE ? (int)left : GPUNN__SORT_TILE;
+    for (int i = (int)threadIdx.x; i < size; i += GPUNN__DIGITS) {
+        if (r.shift > 0) {
+            item[i] = r.sorted[begin + i];
+            continue;
+        }
+        int64_t row = gpunn__integer(r.index, r.index_type, begin + i);
+        bool    counts = row >= 0 && row < r.n && row != r.padding;
+        item[i] = make_uint2((unsigned)(counts ? row : r.n), (unsigned)(begin + i));
+    }
+    __syncthreads();
+    return size;
+}
+
+/* Each thread counts the tokens of one digit. */
+static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_count_kernel(const gpunn__rows r)
+{
+    GPUNN__FOLLOW();
+    __shared__ uint2 item[GPUNN__SORT_TILE];
+    int              size = gpunn__sort_load(r, blockIdx.x, item);
+    unsigned         found = 0;
+    for (int i = 0; i < size; i++) found += (item[i].x >> r.shift & (GPUNN__DIGITS - 1)) == threadIdx.x;
+    r.digits[(int64_t)blockIdx.x * GPUNN__DIGITS + threadIdx.x] = found;
+}
+
+/* Each thread moves the tokens of one digit, in order, behind those of smaller digits and of tiles before. */
+static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(const gpunn__rows r)
+{
+    GPUNN__FOLLOW();
+    __shared__ uint2    item[GPUNN__SORT_TILE];
+    __shared__ unsigned total[GPUNN__DIGITS];
+    int                 size = gpunn__sort_load(r, blockIdx.x, item);
+    unsigned            all = 0, at = 0;
+    for (unsigned tile = 0; tile < gridDim.x; tile++) {
+        unsigned found = r.digits[(int64_t)tile * GPUNN__DIGITS + threadIdx.x];
+        all += found;
+        at += tile < blockIdx.x ? found : 0;
+    }
+    total[threadIdx.x] = all;
+    __syncthreads();
+    for (unsigned digit = 0; digit < threadIdx.x; digit++) at += total[digit];
+    for (int i = 0; i < size; i++)
+        if ((item[i].x >> r.shift & (GPUNN__DIGITS - 1)) == threadIdx.x) r.other[at++] = item[i];
+}
+
+/* Zeroes the rows that no token names: a warp looks for each. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_zero_kernel(const gpunn__rows r)
+{
+    GPUNN__FOLLOW();
+    unsigned lane = threadIdx.x & 31;
+    int64_t  row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> 5, step = (int64_t)gridDim.x * blockDim.x >> 5;
+    for (; row < r.n; row += step) {
+        int64_t low = 0, high = r.count;
+        while (low < high) {
+            int64_t middle = (low + high) / 2;
+            if ((int64_t)r.sorted[middle].x < row)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        if (low < r.count && (int64_t)r.sorted[low].x == row) continue;
+        for (int64_t column = lane; column < r.width; column += 32) gpunn__store(r.to, r.to_type, row * r.width + column, 0);
+    }
+}
+
+/* Behind the last of the sorted tokens that name the same row as number i. */
+__device__ __forceinline__ int64_t gpunn__rows_end(const gpunn__rows &r, int64_t i)
+{
+    unsigned row = r.sorted[i].x;
+    int64_t  step = 1;
+    for (; i + step < r.count && r.sorted[i + step].x == row; step *= 2) i += step;
+    while (step > 1) {
+        step /= 2;
+        if (i + step < r.count && r.sorted[i + step].x == row) i += step;
+    }
+    return i + 1;
+}
+
+/* sum[j] = the gradients of columns column + j at `count` tokens: first, first + step, .. */
+template <int N>
+__device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t first, unsigned count, unsigned step,
+                                                int64_t column, float *sum)
+{
+    const uint2 *token = r.sorted + first;
+#pragma unroll
+    for (int j = 0; j < N; j++) sum[j] = 0;
+#pragma unroll(N > 1 ? 2 : 4)
+    for (unsigned i = 0; i < count; i++, token += step) {
+        float v[N];
+        gpunn__line_load<N>(r.from, r.from_type, (int64_t)token->y * r.width + column, 1, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) sum[j] += v[j];
+    }
+}
+
+/* A block of gpunn__ROWS_THREADS threads takes as many tokens as it has groups of `across` threads, a power of 2, which share a
+ * row's columns. The first token of a row takes all of them: its group alone or, where they are many, all groups together. */
+enum { GPUNN__ROWS_THREADS = 512, GPUNN__ROWS_ALONE = 32 };
+template <int N>
+static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum_kernel(const gpunn__rows r, unsigned across)
+{
+    GPUNN__FOLLOW();
+    __shared__ float part[N][GPUNN__ROWS_THREADS];
+    unsigned         groups = GPUNN__ROWS_THREADS / across, group = threadIdx.x / across;
+    int64_t          start = (int64_t)(threadIdx.x & (across - 1)) * N;
+    for (int64_t base = (int64_t)blockIdx.x * groups; base < r.count; base += (int64_t)gridDim.x * groups) {
+        for (unsigned g = 0; g < groups && base + g < r.count; g++) {
+            int64_t first = base + g, row = r.sorted[first].x;
+            if (row == r.n || (first > 0 && r.sorted[first - 1].x == row)) continue;
+            unsigned count = (unsigned)(gpunn__rows_end(r, first) - first);
+            float    sum[N];
+            if (count <= GPUNN__ROWS_ALONE) {
+                for (int64_t column = start; g == group && column < r.width; column += (int64_t)across * N) {
+                    gpunn__rows_add<N>(r, first, count, 1, column, sum);
+                    gpunn__line_store<N>(r.to, r.to_type, row * r.width + column, 1, sum, r.add);
+                }
+                continue;
+            }
+            unsigned own = count / groups + (group < count % groups);
+            for (int64_t offset = 0; offset < r.width; offset += (int64_t)across * N) {
+                int64_t column = offset + start;
+                if (column < r.width) gpunn__rows_add<N>(r, first + group, own, groups, column, sum);
+#pragma unroll
+                for (int j = 0; j < N; j++) part[j][threadIdx.x] = column < r.width ? sum[j] : 0;
+                __syncthreads();
+                if (group == 0 && column < r.width) {
+                    for (unsigned other = 1; other < groups; other++)
+#pragma unroll
+                        for (int j = 0; j < N; j++) sum[j] += part[j][threadIdx.x + other * across];
+                    gpunn__line_store<N>(r.to, r.to_type, row * r.width + column, 1, sum, r.add);
+                }
+                __syncthreads();
+            }
+        }
+    }
+}
+
+static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r)
+{
+    unsigned tiles = (unsigned)((r->count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE);
+    for (; r->n >> r->shift; r->shift += 8) { /* r->n is the largest of what is sorted */
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__sort_count_kernel, tiles, GPUNN__DIGITS, *r));
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__sort_move_kernel, tiles, GPUNN__DIGITS, *r));
+        uint2 *sorted = r->other;
+        r->other = r->sorted;
+        r->sorted = sorted;
+    }
+    if (!r->add) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__rows_zero_kernel, gpunn__blocks(cuda, r->n * 32, 1), GPUNN__THREADS, *r));
+    int      pack = r->width % GPUNN__PACK == 0 ? GPUNN__PACK : 1;
+    unsigned across = 1;
+    while (across < GPUNN__ROWS_THREADS && (int64_t)across * pack < r->width) across *= 2;
+    unsigned blocks = gpunn__blocks(cuda, r->count * across, 1);
+    if (pack > 1) return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<GPUNN__PACK>), blocks, GPUNN__ROWS_THREADS, *r, across);
+    return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<1>), blocks, GPUNN__ROWS_THREADS, *r, across);
+}
+
+static gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *tokens = &step->in[0], *weight = &step->in[1];
+    int64_t            tiles = (tokens->count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE;
+    gpunn__rows        r;
+    memset(&r, 0, sizeof r);
+    if (action == GPUNN__PREPARE) {
+        if (tokens->count > UINT32_MAX)
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%lld tokens; the GPU can do 2^32 - 1 at once",
+                                    (long long)tokens->count);
+        if (step->backward)
+            step->workspace_bytes = 2 * (size_t)tokens->count * sizeof *r.sorted +
+                                    (size_t)tiles * GPUNN__DIGITS * sizeof *r.digits;
+        return GPUNN_OK;
+    }
+    r.index = tokens->data;
+    r.index_type = tokens->dtype;
+    r.count = tokens->count;
+    r.n = weight->dim[0];
+    r.width = weight->dim[1];
+    r.padding = step->attr->ignore_index;
+    const gpunn_value *from = step->backward ? &step->grad_out : weight, *to = step->backward ? &step->grad_in[1] : &step->out;
+    r.from = from->data;
+    r.from_type = from->dtype;
+    r.to = to->data;
+    r.to_type = to->dtype;
+    if (step->backward) {
+        r.add = step->accumulate[1];
+        r.sorted = (uint2 *)step->workspace;
+        r.other = r.sorted + r.count;
+        r.digits = (unsigned *)(r.other + r.count);
+        return gpunn__rows_backward(cuda, &r);
+    }
+    if (r.width % GPUNN__PACK == 0)
+        return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<GPUNN__PACK>), gpunn__blocks(cuda, r.count * r.width, GPUNN__PACK),
+                             GPUNN__THREADS, r);
+    return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<1>), gpunn__blocks(cuda, r.count * r.width, 1), GPUNN__THREADS, r);
+}
+
+/* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i] ---------------------------------------------------------------------------- *
+ * Backward: where the indices of a line [o][..][i] are few, each element of dx looks for itself among them; else one thread adds
+ * the gradients of a line in their order. */
+enum { GPUNN__GATHER_FEW = 64 };
+typedef struct gpunn__gather {
+    const void *x, *gradient, *index;
+    void       *y, *dx;
+    gpunn_dtype x_type, gradient_type, index_type, y_type, dx_type;
+    int64_t     outer, m, n, inner;
+    bool        add;
+} gpunn__gather;
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_kernel(const gpunn__gather g)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t line = gpunn__quotient(i, g.inner), at = gpunn__integer(g.index, g.index_type, i);
+        bool    there = at >= 0 && at < g.n;
+        int64_t from = (gpunn__quotient(line, g.m) * g.n + at) * g.inner + (i - line * g.inner);
+        gpunn__store(g.y, g.y_type, i, there ? gpunn__load(g.x, g.x_type, from) : NAN);
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_few_kernel(const gpunn__gather g)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < g.outer * g.n * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n);
+        int64_t from = o * g.m * g.inner + (i - line * g.inner);
+        float   sum = 0;
+        for (int64_t j = 0; j < g.m; j++, from += g.inner)
+            if (gpunn__integer(g.index, g.index_type, from) == line - o * g.n)
+                sum += gpunn__load(g.gradient, g.gradient_type, from);
+        gpunn__store(g.dx, g.dx_type, i, g.add ? gpunn__load(g.dx, g.dx_type, i) + sum : sum);
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_line_kernel(const gpunn__gather g)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < g.outer * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t o = gpunn__quotient(i, g.inner), to = o * g.n * g.inner + (i - o * g.inner);
+        int64_t from = o * g.m * g.inner + (i - o * g.inner);
+        for (int64_t k = 0; k < g.n && !g.add; k++) gpunn__store(g.dx, g.dx_type, to + k * g.inner, 0);
+        for (int64_t j = 0; j < g.m; j++, from += g.inner) {
+            int64_t k = gpunn__integer(g.index, g.index_type, from), at = to + k * g.inner;
+            if (k < 0 || k >= g.n) continue;
+            float sum = gpunn__load(g.dx, g.dx_type, at) + gpunn__load(g.gradient, g.gradient_type, from);
+            gpunn__store(g.dx, g.dx_type, at, sum);
+        }
+    }
+}
+
+static gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    gpunn__along  a = gpunn__along_axis(cuda, step, step->attr->axis);
+    gpunn__gather g;
+    memset(&g, 0, sizeof g);
+    g.n = a.n;
+    g.inner = a.inner;
+    g.outer = a.lines / a.inner;
+    g.m = step->out.dim[step->attr->axis];
+    g.index = step->in[1].data;
+    g.index_type = step->in[1].dtype;
+    if (step->backward) {
+        g.gradient = a.gradient;
+        g.gradient_type = a.gradient_type;
+        g.dx = a.out;
+        g.dx_type = a.out_type;
+        g.add = a.add;
+        if (g.m <= GPUNN__GATHER_FEW || g.dx_type != GPUNN_F32)
+            return GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, step->in[0].count, 1), GPUNN__THREADS, g);
+        return GPUNN__LAUNCH(cuda, gpunn__gather_line_kernel, gpunn__blocks(cuda, a.lines, 1), GPUNN__THREADS, g);
+    }
+    g.x = a.x;
+    g.x_type = a.x_type;
+    g.y = a.out;
+    g.y_type = a.out_type;
+    return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->out.count, 1), GPUNN__THREADS, g);
+}
+
 /* ==== >>gemm ========================================================================================================== */
 /* Whether what .benchmark compares can be timed now: never where results may not vary, and not while the stream is captured; the
  * next run that is not will do it. */
@@ -3722,6 +5897,118 @@ GPUNN__X(adaptive_avg_pool2d, true, true)
 GPUNN__X(adaptive_avg_pool3d, true, true)
 #undef GPUNN__X
 
+/* ==== >>finish ============================================================================================================= *
+ * The end of a product or convolution: bias, norm, residual, relu and pool in one pass. */
+typedef struct gpunn__finish {
+    int64_t      count, channels, inner;
+    const void  *y, *bias, *residual; /* NULL: not there */
+    void        *out;
+    gpunn_dtype  y_dtype, bias_dtype, residual_dtype, out_dtype;
+    const float *scale, *shift, *mean, *variance; /* of the norm; without one all NULL */
+    float        eps;
+    bool         relu;
+} gpunn__finish;
+
+/* A value v of channel c becomes v * x + y. */
+__device__ __forceinline__ float2 gpunn__finish_line(const gpunn__finish &f, int64_t c)
+{
+    float2 line = {1, f.bias ? gpunn__load(f.bias, f.bias_dtype, c) : 0};
+    if (f.mean == NULL) return line;
+    line.x = 1 / sqrtf(f.variance[c] + f.eps) * (f.scale ? f.scale[c] : 1);
+    line.y = (line.y - f.mean[c]) * line.x + (f.shift ? f.shift[c] : 0);
+    return line;
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_kernel(const gpunn__finish f)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    int64_t step = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
+    for (; i < f.count; i += step) {
+        float   v[8], residual[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        int     n = gpunn__pack_size(f.count, i);
+        int64_t row = i / f.inner, left = (row + 1) * f.inner - i, c = row % f.channels;
+        gpunn__load_pack(f.y, f.y_dtype, i, n, v);
+        if (f.residual) gpunn__load_pack(f.residual, f.residual_dtype, i, n, residual);
+        float2 line = gpunn__finish_line(f, c);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) {
+            if (left-- == 0) {
+                c = c + 1 < f.channels ? c + 1 : 0;
+                left = f.inner - 1;
+                line = gpunn__finish_line(f, c);
+            }
+            v[j] = v[j] * line.x + line.y + residual[j];
+            if (f.relu && v[j] <= 0) v[j] = 0;
+        }
+        gpunn__store_pack(f.out, f.out_dtype, i, n, false, v);
+    }
+}
+
+/* With the maxima over what comes out: a thread for each window. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_pool_kernel(const gpunn__finish f, const gpunn__pool p)
+{
+    GPUNN__FOLLOW();
+    const int size = p.y.out * p.x.out;
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < p.results; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t volume = i / size;
+        int     index = (int)(i - volume * size), row = index / p.x.out, column = index - row * p.x.out, at = 0;
+        int64_t corner = (volume * p.y.n + row * p.y.kernel) * p.x.n + column * p.x.kernel;
+        float2  line = gpunn__finish_line(f, volume % f.channels);
+        float   best = -INFINITY;
+        for (int cell = 0; cell < p.y.kernel * p.x.kernel; cell++) {
+            int64_t place = corner + cell / p.x.kernel * p.x.n + cell % p.x.kernel;
+            float   v = gpunn__load(f.y, f.y_dtype, place) * line.x + line.y;
+            v = gpunn__rounded(f.relu && v <= 0 ? 0 : v, f.out_dtype);
+            gpunn__store(f.out, f.out_dtype, place, v);
+            if (v > best || v != v) best = v, at = cell;
+        }
+        gpunn__store(p.to, p.to_dtype, i, best);
+        gpunn__pool_mark(p, i, at);
+    }
+}
+
+/* Whether the step that follows takes maxima over what f makes, in windows of which each has a thread at once. Memory that f reads
+ * beside its result may be where the maxima go. */
+static bool gpunn__finish_pools(const gpunn__cuda *cuda, const gpunn__finish *f, gpunn__pool *p)
+{
+    const gpunn_step *pool = cuda->next;
+    if (pool == cuda->end || pool->op != GPUNN_OP_MAX_POOL2D || pool->backward || pool->in[0].data != f->out || f->y != f->out ||
+        f->residual)
+        return false;
+    *p = gpunn__pool_of(pool, false, false);
+    return gpunn__pool_tiles(pool, p) && p->results <= (int64_t)cuda->multiprocessors * 2048;
+}
+
+static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype, bool bias,
+                                       bool norm, bool residual, bool relu)
+{
+    const gpunn_value *out = &step->out;
+    gpunn__finish      f;
+    memset(&f, 0, sizeof f);
+    f.count = out->count;
+    f.channels = out->dim[step->op == GPUNN_OP_LINEAR ? out->rank - 1 : 1];
+    f.inner = step->op == GPUNN_OP_LINEAR || out->channels_last ? 1 : out->count / (out->dim[0] * f.channels);
+    f.y = y, f.y_dtype = y_dtype;
+    f.out = out->data, f.out_dtype = out->dtype;
+    if (bias) f.bias = step->in[2].data, f.bias_dtype = step->in[2].dtype;
+    if (residual) f.residual = step->fused.residual.data, f.residual_dtype = step->fused.residual.dtype;
+    if (norm) {
+        f.scale = (const float *)step->fused.scale.data;
+        f.shift = (const float *)step->fused.shift.data;
+        f.mean = (const float *)step->fused.mean.data;
+        f.variance = (const float *)step->fused.variance.data;
+        f.eps = step->fused.eps;
+    }
+    f.relu = relu;
+    gpunn__pool p;
+    if (gpunn__finish_pools(cuda, &f, &p)) {
+        cuda->next++;
+        return GPUNN__LAUNCH(cuda, gpunn__finish_pool_kernel, gpunn__blocks(cuda, p.results, 1), GPUNN__THREADS, f, p);
+    }
+    return GPUNN__LAUNCH(cuda, gpunn__finish_kernel, gpunn__blocks(cuda, f.count, GPUNN__PACK), GPUNN__THREADS, f);
+}
+
 /* ==== >>sample ======================================================================================================== *
  * grid_sample and affine_grid, as in gpunn.h's >>sample: a thread for each point. Points that touch the same cell add to its
  * gradient in any order, so they add integers: each term is rounded to a multiple of a power of two, so small that P terms as
@@ -4961,1151 +7248,6 @@ static gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_step *step, 
     }
 }
 
-/* ---- the end of a product or convolution --------------------------------------------------------------------------------- */
-typedef struct gpunn__finish {
-    int64_t      count, channels, inner;
-    const void  *y, *bias, *residual; /* NULL: not there */
-    void        *out;
-    gpunn_dtype  y_dtype, bias_dtype, residual_dtype, out_dtype;
-    const float *scale, *shift, *mean, *variance; /* of the norm; without one all NULL */
-    float        eps;
-    bool         relu;
-} gpunn__finish;
-
-/* A value v of channel c becomes v * x + y. */
-__device__ __forceinline__ float2 gpunn__finish_line(const gpunn__finish &f, int64_t c)
-{
-    float2 line = {1, f.bias ? gpunn__load(f.bias, f.bias_dtype, c) : 0};
-    if (f.mean == NULL) return line;
-    line.x = 1 / sqrtf(f.variance[c] + f.eps) * (f.scale ? f.scale[c] : 1);
-    line.y = (line.y - f.mean[c]) * line.x + (f.shift ? f.shift[c] : 0);
-    return line;
-}
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_kernel(const gpunn__finish f)
-{
-    GPUNN__FOLLOW();
-    int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
-    int64_t step = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
-    for (; i < f.count; i += step) {
-        float   v[8], residual[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        int     n = gpunn__pack_size(f.count, i);
-        int64_t row = i / f.inner, left = (row + 1) * f.inner - i, c = row % f.channels;
-        gpunn__load_pack(f.y, f.y_dtype, i, n, v);
-        if (f.residual) gpunn__load_pack(f.residual, f.residual_dtype, i, n, residual);
-        float2 line = gpunn__finish_line(f, c);
-#pragma unroll
-        for (int j = 0; j < GPUNN__PACK; j++) {
-            if (left-- == 0) {
-                c = c + 1 < f.channels ? c + 1 : 0;
-                left = f.inner - 1;
-                line = gpunn__finish_line(f, c);
-            }
-            v[j] = v[j] * line.x + line.y + residual[j];
-            if (f.relu && v[j] <= 0) v[j] = 0;
-        }
-        gpunn__store_pack(f.out, f.out_dtype, i, n, false, v);
-    }
-}
-
-/* With the maxima over what comes out: a thread for each window. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_pool_kernel(const gpunn__finish f, const gpunn__pool p)
-{
-    GPUNN__FOLLOW();
-    const int size = p.y.out * p.x.out;
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < p.results; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t volume = i / size;
-        int     index = (int)(i - volume * size), row = index / p.x.out, column = index - row * p.x.out, at = 0;
-        int64_t corner = (volume * p.y.n + row * p.y.kernel) * p.x.n + column * p.x.kernel;
-        float2  line = gpunn__finish_line(f, volume % f.channels);
-        float   best = -INFINITY;
-        for (int cell = 0; cell < p.y.kernel * p.x.kernel; cell++) {
-            int64_t place = corner + cell / p.x.kernel * p.x.n + cell % p.x.kernel;
-            float   v = gpunn__load(f.y, f.y_dtype, place) * line.x + line.y;
-            v = gpunn__rounded(f.relu && v <= 0 ? 0 : v, f.out_dtype);
-            gpunn__store(f.out, f.out_dtype, place, v);
-            if (v > best || v != v) best = v, at = cell;
-        }
-        gpunn__store(p.to, p.to_dtype, i, best);
-        gpunn__pool_mark(p, i, at);
-    }
-}
-
-/* Whether the step that follows takes maxima over what f makes, in windows of which each has a thread at once. Memory that f reads
- * beside its result may be where the maxima go. */
-static bool gpunn__finish_pools(const gpunn__cuda *cuda, const gpunn__finish *f, gpunn__pool *p)
-{
-    const gpunn_step *pool = cuda->next;
-    if (pool == cuda->end || pool->op != GPUNN_OP_MAX_POOL2D || pool->backward || pool->in[0].data != f->out || f->y != f->out ||
-        f->residual)
-        return false;
-    *p = gpunn__pool_of(pool, false, false);
-    return gpunn__pool_tiles(pool, p) && p->results <= (int64_t)cuda->multiprocessors * 2048;
-}
-
-static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype, bool bias,
-                                       bool norm, bool residual, bool relu)
-{
-    const gpunn_value *out = &step->out;
-    gpunn__finish      f;
-    memset(&f, 0, sizeof f);
-    f.count = out->count;
-    f.channels = out->dim[step->op == GPUNN_OP_LINEAR ? out->rank - 1 : 1];
-    f.inner = step->op == GPUNN_OP_LINEAR || out->channels_last ? 1 : out->count / (out->dim[0] * f.channels);
-    f.y = y, f.y_dtype = y_dtype;
-    f.out = out->data, f.out_dtype = out->dtype;
-    if (bias) f.bias = step->in[2].data, f.bias_dtype = step->in[2].dtype;
-    if (residual) f.residual = step->fused.residual.data, f.residual_dtype = step->fused.residual.dtype;
-    if (norm) {
-        f.scale = (const float *)step->fused.scale.data;
-        f.shift = (const float *)step->fused.shift.data;
-        f.mean = (const float *)step->fused.mean.data;
-        f.variance = (const float *)step->fused.variance.data;
-        f.eps = step->fused.eps;
-    }
-    f.relu = relu;
-    gpunn__pool p;
-    if (gpunn__finish_pools(cuda, &f, &p)) {
-        cuda->next++;
-        return GPUNN__LAUNCH(cuda, gpunn__finish_pool_kernel, gpunn__blocks(cuda, p.results, 1), GPUNN__THREADS, f, p);
-    }
-    return GPUNN__LAUNCH(cuda, gpunn__finish_kernel, gpunn__blocks(cuda, f.count, GPUNN__PACK), GPUNN__THREADS, f);
-}
-
-/* ---- dropout -------------------------------------------------------------------------------------------------------------- *
- * Nothing is stored: backward draws the same again, and so does the CPU. The eight elements of pack i / 8 take the eight 16-bit
- * halves, low before high, of philox(seed, {pack low, site ^ pack high << 16, step low, step high}); one is kept when its half is
- * below keep = round((1 - p) * 65536), and then multiplied by 65536 / keep. */
-static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__dropout_kernel(const void *x, gpunn_dtype x_dtype, void *y, gpunn_dtype y_dtype, int64_t count, bool add,
-                          const gpunn__device_state *state, unsigned site, unsigned keep, float scale)
-{
-    GPUNN__FOLLOW();
-    int64_t  pack = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
-    uint64_t seed = state->seed, run = state->step;
-    for (; pack * GPUNN__PACK < count; pack += (int64_t)gridDim.x * blockDim.x) {
-        int64_t i = pack * GPUNN__PACK;
-        int     n = gpunn__pack_size(count, i);
-        float   v[8];
-        uint4   drawn = gpunn__philox(
-              seed, make_uint4((unsigned)pack, site ^ (unsigned)(pack >> 32) << 16, (unsigned)run, (unsigned)(run >> 32)));
-        unsigned word[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
-        gpunn__load_pack(x, x_dtype, i, n, v);
-#pragma unroll
-        for (int j = 0; j < GPUNN__PACK; j++) v[j] *= (word[j / 2] >> 16 * (j % 2) & 0xFFFF) < keep ? scale : 0;
-        gpunn__store_pack(y, y_dtype, i, n, add, v);
-    }
-}
-
-static gpunn_status gpunn__cuda_dropout(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    const gpunn_value *from = step->backward ? &step->grad_out : &step->in[0];
-    const gpunn_value *to = step->backward ? &step->grad_in[0] : &step->out;
-    bool               add = step->backward && step->accumulate[0];
-    unsigned           keep = (unsigned)((1 - (double)step->attr->value[0]) * 65536 + 0.5);
-    if (action == GPUNN__PREPARE || to->data == NULL) return GPUNN_OK;
-    if (!step->training || keep == 65536) {
-        if (!add && to->data == from->data) return GPUNN_OK;
-        return gpunn__cuda_copy(cuda, to->data, to->dtype, from->data, from->dtype, to->count, add);
-    }
-    return GPUNN__LAUNCH(cuda, gpunn__dropout_kernel, gpunn__blocks(cuda, to->count, GPUNN__PACK), GPUNN__THREADS, from->data,
-                         from->dtype, to->data, to->dtype, to->count, add, cuda->state, step->attr->site, keep,
-                         keep ? 65536.0f / (float)keep : 0);
-}
-/* ==== >>reduce ======================================================================================================== *
- * Sums and maxima over axes, and the ops that run along one axis. All are made of lines: elements in a row or a stride apart,
- * each line shared by a team of 1, 2, 4, .. 32 neighbouring threads or by a block. */
-
-/* Where position `index` of axes listed from the last to the first begins. */
-__device__ __forceinline__ int64_t gpunn__place(int64_t index, int rank, const int64_t *dim, const int64_t *stride)
-{
-    int64_t place = 0;
-#pragma unroll 1
-    for (int d = 0; d < rank; d++) {
-        int64_t rest = d + 1 < rank ? gpunn__quotient(index, dim[d]) : 0;
-        place += (index - rest * dim[d]) * stride[d];
-        index = rest;
-    }
-    return place;
-}
-
-typedef struct gpunn__line {
-    int64_t index, begin, stride, n; /* index: among the lines of the op */
-    int     thread, team;            /* this thread among those that share the line */
-} gpunn__line;
-
-/* Hands every element of the line to one thread of the team: visit.at<8>(i, c) for packs of 8, aligned when the stride is 1, and
- * visit.at<1>(i, c) for what is left. i: where the (first) element lies; c: its position in the line. */
-template <typename Visit> __device__ __forceinline__ void gpunn__line_visit(const gpunn__line &line, Visit &visit)
-{
-    int64_t head = 0, packed = 0;
-    if (line.n >= 8 * line.team) {
-        head = line.stride == 1 ? -line.begin & 7 : 0;
-        packed = (line.n - head) & ~(int64_t)7;
-        for (int64_t c = head + 8 * line.thread; c < head + packed; c += 8 * line.team)
-            visit.template at<8>(line.begin + c * line.stride, c);
-    }
-    for (int64_t rest = line.thread; rest < line.n - packed; rest += line.team) {
-        int64_t c = rest < head ? rest : rest + packed;
-        visit.template at<1>(line.begin + c * line.stride, c);
-    }
-}
-
-template <int N>
-__device__ __forceinline__ void gpunn__line_load(const void *data, gpunn_dtype dtype, int64_t i, int64_t stride, float *v)
-{
-    if (N == 8 && stride == 1) {
-        gpunn__load8(data, dtype, i, v);
-        return;
-    }
-#pragma unroll
-    for (int j = 0; j < N; j++) v[j] = gpunn__load(data, dtype, i + j * stride);
-}
-
-/* data = or += v. */
-template <int N>
-__device__ __forceinline__ void gpunn__line_store(void *data, gpunn_dtype dtype, int64_t i, int64_t stride, float *v, bool add)
-{
-    if (add) {
-        float old[N];
-        gpunn__line_load<N>(data, dtype, i, stride, old);
-#pragma unroll
-        for (int j = 0; j < N; j++) v[j] += old[j];
-    }
-    if (N == 8 && stride == 1) {
-        gpunn__store8(data, dtype, i, v);
-        return;
-    }
-#pragma unroll
-    for (int j = 0; j < N; j++) gpunn__store(data, dtype, i + j * stride, v[j]);
-}
-
-/* All N, pairwise; v is overwritten. */
-template <int N, typename Op> __device__ __forceinline__ float gpunn__pack_reduce(float *v, Op op)
-{
-#pragma unroll
-    for (int width = N / 2; width > 0; width /= 2)
-#pragma unroll
-        for (int j = 0; j < width; j++) v[j] = op(v[j], v[j + width]);
-    return v[0];
-}
-
-/* Over the threads of a team; each gets the result. All threads of the block must call it. */
-template <typename T, typename Op> __device__ __forceinline__ T gpunn__team_reduce(T value, Op op, int team)
-{
-    if (team > 32) return gpunn__block_reduce(value, op);
-    for (int distance = team / 2; distance > 0; distance /= 2) value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
-    return value;
-}
-
-/* The least power of 2 that is no less than n, at most `most`. */
-static int gpunn__power_of_2(int64_t n, int most)
-{
-    int power = 1;
-    while (power < n && power < most) power *= 2;
-    return power;
-}
-
-/* Threads for n elements that lie together: neighbours read neighbours, in packs of 8 where there are enough. */
-static int gpunn__lanes(int64_t n, int most)
-{
-    return gpunn__power_of_2(n < 64 ? n : n / 16 + 1, most);
-}
-
-/* Threads that share each of `lines` lines. Neighbouring lines lie beside each other where the stride is not 1: then a line is
- * shared only as far as it takes to keep the device busy. */
-static int gpunn__team_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride)
-{
-    int64_t device = cuda->multiprocessors;
-    int     team = gpunn__lanes(n, 32);
-    while (stride > 1 && team > 1 && lines * team > device * 1024) team /= 2;
-    return team == 32 && n >= (lines > device * 16 ? 8192 : 2048) ? GPUNN__THREADS : team;
-}
-
-/* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
- * Adjacent axes of one fate are merged. What remains is kept x planes x rows x columns: `kept` results (or rows of results), each
- * from `planes` blocks of rows * columns elements that lie together. Either columns are reduced too (columns 1, rows holds the
- * length) or each column has its own result. A result's elements are read line by line: a row, or where columns are kept, one
- * element of each column. Where results are few, the lines are dealt to chunks, whose results a second launch reduces. */
-enum { GPUNN__SUM, GPUNN__MAX, GPUNN__COUNT /* of what equals the maximum */ };
-
-typedef struct gpunn__reduction {
-    int         kind;
-    bool        by_column; /* the last axis is kept */
-    bool        add;       /* y += */
-    int         kept_rank, plane_rank;
-    int64_t     kept_dim[GPUNN_MAX_RANK / 2], kept_stride[GPUNN_MAX_RANK / 2];
-    int64_t     plane_dim[GPUNN_MAX_RANK / 2], plane_stride[GPUNN_MAX_RANK / 2];
-    int64_t     kept, planes, rows, columns;
-    int         span, team;           /* threads: of a unit (result or tile of columns, chunk); across a line */
-    int         pack;                 /* columns that a thread takes, 8 or 1 */
-    int64_t     tiles;                /* of team * pack columns */
-    int64_t     pieces, step, length; /* lines of a plane, elements from one to the next, elements of one */
-    int64_t     lines, chunk_lines, chunks;
-    const void *x, *reference; /* reference: the maxima, for COUNT */
-    void       *y;             /* [kept][columns], of a first launch [chunks][kept][columns] */
-    gpunn_dtype x_type, reference_type, y_type;
-    float       divisor;
-} gpunn__reduction;
-
-/* Merged axes of more than one element, from the last to the first. Returns how many. */
-static int gpunn__merge_axes(const gpunn_value *v, uint32_t axes, int64_t *size, int64_t *stride, bool *reduced)
-{
-    int     groups = 0;
-    int64_t step = 1;
-    for (int d = v->rank - 1; d >= 0; d--) {
-        bool fate = (axes >> d & 1) != 0;
-        if (v->dim[d] == 1) continue;
-        if (groups == 0 || reduced[groups - 1] != fate) {
-            reduced[groups] = fate;
-            size[groups] = 1;
-            stride[groups++] = step;
-        }
-        size[groups - 1] *= v->dim[d];
-        step *= v->dim[d];
-    }
-    return groups;
-}
-
-/* Chooses threads and chunks: enough to fill the device, and no chunk below 16384 elements. whole: no chunks. */
-static void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduction *r, bool whole)
-{
-    int64_t length = r->planes * r->rows, blocks, device = cuda->multiprocessors;
-    if (r->by_column) {
-        r->pack = r->columns % 8 == 0 ? 8 : 1;
-        r->team = gpunn__power_of_2((r->columns + r->pack - 1) / r->pack, 32);
-        while (r->team > 8 && r->columns >= r->team * r->pack && r->kept * r->columns < device * r->team * r->pack) r->team /= 2;
-        r->span = r->team * gpunn__power_of_2(length, GPUNN__THREADS / r->team);
-        r->tiles = (r->columns + r->team * r->pack - 1) / (r->team * r->pack);
-        while (r->span > r->team && length * r->team < r->span * 8 && r->kept * r->tiles * r->span > device * 4096) r->span /= 2;
-    } else {
-        r->pack = 1;
-        r->tiles = 1;
-        r->span = gpunn__team_of(cuda, r->kept, length, 1);
-    }
-    blocks = (r->kept * r->tiles * r->span + GPUNN__THREADS - 1) / GPUNN__THREADS;
-    r->chunks = r->kept * length * r->columns / blocks / 16384;
-    if (r->chunks > 4 * device / blocks) r->chunks = 4 * device / blocks;
-    if (whole || r->chunks < 1) r->chunks = 1;
-    if (r->by_column) {
-        r->pieces = r->rows;
-        r->step = r->columns;
-        r->length = 1;
-    } else {
-        int64_t parts = (r->chunks + r->planes - 1) / r->planes;
-        r->length = r->step = parts > 1 ? (r->rows / parts + 8) & ~(int64_t)7 : r->rows;
-        r->pieces = (r->rows + r->step - 1) / r->step;
-    }
-    r->lines = r->planes * r->pieces;
-    r->chunk_lines = (r->lines + r->chunks - 1) / r->chunks;
-    r->chunks = (r->lines + r->chunk_lines - 1) / r->chunk_lines;
-    if (!r->by_column)
-        r->team = r->chunk_lines == 1 || r->length >= 8192 ? r->span : gpunn__lanes(r->length, r->span < 32 ? r->span : 32);
-}
-
-static void gpunn__reduction_shape(const gpunn__cuda *cuda, gpunn__reduction *r, const gpunn_value *in, uint32_t axes, bool whole)
-{
-    int64_t size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
-    bool    reduced[GPUNN_MAX_RANK];
-    int     groups = gpunn__merge_axes(in, axes, size, stride, reduced), next = 0;
-    memset(r, 0, sizeof *r);
-    r->by_column = groups > 0 && !reduced[0];
-    r->columns = r->by_column ? size[next++] : 1;
-    r->rows = next < groups ? size[next++] : 1;
-    r->kept = r->planes = 1;
-    for (; next < groups; next++)
-        if (reduced[next]) {
-            r->plane_dim[r->plane_rank] = size[next];
-            r->plane_stride[r->plane_rank++] = stride[next];
-            r->planes *= size[next];
-        } else {
-            r->kept_dim[r->kept_rank] = size[next];
-            r->kept_stride[r->kept_rank++] = stride[next];
-            r->kept *= size[next];
-        }
-    r->x = in->data;
-    r->x_type = in->dtype;
-    r->y_type = GPUNN_F32;
-    r->divisor = 1;
-    gpunn__reduction_cut(cuda, r, whole);
-}
-
-static size_t gpunn__reduction_workspace(const gpunn__reduction *r)
-{
-    return r->chunks == 1 ? 0 : (size_t)(r->chunks * r->kept * r->columns) * sizeof(float);
-}
-
-template <int KIND> struct gpunn__fold {
-    __device__ static float start()
-    {
-        return KIND == GPUNN__MAX ? -INFINITY : 0;
-    }
-    __device__ float operator()(float a, float b) const
-    {
-        return KIND == GPUNN__MAX ? gpunn__larger()(a, b) : a + b;
-    }
-};
-
-template <int KIND> struct gpunn__fold_visit {
-    const void *x;
-    gpunn_dtype x_type, reference_type;
-    float       reference, value;
-
-    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
-    {
-        float v[N];
-        gpunn__line_load<N>(x, x_type, i, 1, v);
-#pragma unroll
-        for (int j = 0; j < N; j++)
-            if (KIND == GPUNN__COUNT) v[j] = gpunn__rounded(v[j], reference_type) == reference ? 1.0f : 0.0f;
-        value = gpunn__fold<KIND>()(value, gpunn__pack_reduce<N>(v, gpunn__fold<KIND>()));
-    }
-};
-
-/* Where a line of a result begins, from the result's own place on; *rest: elements from there to the plane's end. */
-__device__ __forceinline__ int64_t gpunn__reduction_line(const gpunn__reduction &r, int64_t line, int64_t *rest)
-{
-    int64_t plane = r.planes == 1 ? 0 : gpunn__quotient(line, r.pieces), row = (line - plane * r.pieces) * r.step;
-    *rest = r.rows - row;
-    return gpunn__place(plane, r.plane_rank, r.plane_dim, r.plane_stride) + row;
-}
-
-template <int KIND>
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_rows_kernel(const gpunn__reduction r)
-{
-    GPUNN__FOLLOW();
-    int     thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
-    int64_t units = r.kept * r.chunks;
-    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
-        int64_t                 unit = first + threadIdx.x / r.span;
-        gpunn__fold_visit<KIND> fold = {r.x, r.x_type, r.reference_type, 0, gpunn__fold<KIND>::start()};
-        if (unit < units) {
-            int64_t chunk = gpunn__quotient(unit, r.kept), result = unit - chunk * r.kept, line = chunk * r.chunk_lines;
-            int64_t at = gpunn__place(result, r.kept_rank, r.kept_dim, r.kept_stride);
-            int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
-            if (KIND == GPUNN__COUNT) fold.reference = gpunn__load(r.reference, r.reference_type, result);
-            for (line += thread / r.team; line < end; line += r.span / r.team) {
-                int64_t     rest, begin = at + gpunn__reduction_line(r, line, &rest);
-                gpunn__line row = {line, begin, 1, rest < r.length ? rest : r.length, thread & (r.team - 1), r.team};
-                gpunn__line_visit(row, fold);
-            }
-        }
-        float value = gpunn__team_reduce(fold.value, gpunn__fold<KIND>(), r.span) / r.divisor;
-        if (unit < units && thread == 0) gpunn__line_store<1>(r.y, r.y_type, unit, 1, &value, r.add);
-    }
-}
-
-/* A unit's threads: team across the columns, span / team down the lines. */
-template <int KIND, int N>
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_columns_kernel(const gpunn__reduction r)
-{
-    GPUNN__FOLLOW();
-    __shared__ float part[N][GPUNN__THREADS];
-    int              thread = threadIdx.x & (r.span - 1), per_block = blockDim.x / r.span;
-    int64_t          units = r.chunks * r.kept * r.tiles;
-    for (int64_t first = (int64_t)blockIdx.x * per_block; first < units; first += (int64_t)gridDim.x * per_block) {
-        int64_t unit = first + threadIdx.x / r.span, result = gpunn__quotient(unit, r.tiles); /* of any chunk */
-        int64_t column = ((unit - result * r.tiles) * r.team + (thread & (r.team - 1))) * N;
-        bool    there = unit < units && column < r.columns;
-        float   value[N];
-#pragma unroll
-        for (int j = 0; j < N; j++) value[j] = gpunn__fold<KIND>::start();
-        if (there) {
-            int64_t chunk = gpunn__quotient(result, r.kept), kept = result - chunk * r.kept, line = chunk * r.chunk_lines;
-            int64_t at = gpunn__place(kept, r.kept_rank, r.kept_dim, r.kept_stride) + column;
-            int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
-            float   reference[N];
-            if (KIND == GPUNN__COUNT) gpunn__line_load<N>(r.reference, r.reference_type, kept * r.columns + column, 1, reference);
-            for (line += thread / r.team; line < end; line += r.span / r.team) {
-                int64_t rest;
-                float   v[N];
-                gpunn__line_load<N>(r.x, r.x_type, at + gpunn__reduction_line(r, line, &rest), 1, v);
-#pragma unroll
-                for (int j = 0; j < N; j++) {
-                    if (KIND == GPUNN__COUNT) v[j] = gpunn__rounded(v[j], r.reference_type) == reference[j] ? 1.0f : 0.0f;
-                    value[j] = gpunn__fold<KIND>()(value[j], v[j]);
-                }
-            }
-        }
-        for (int distance = r.span / 2; distance >= r.team; distance /= 2) {
-            __syncthreads();
-#pragma unroll
-            for (int j = 0; j < N; j++) part[j][threadIdx.x] = value[j];
-            __syncthreads();
-#pragma unroll
-            for (int j = 0; j < N; j++)
-                if (thread < distance) value[j] = gpunn__fold<KIND>()(value[j], part[j][threadIdx.x + distance]);
-        }
-#pragma unroll
-        for (int j = 0; j < N; j++) value[j] /= r.divisor;
-        if (there && thread < r.team) gpunn__line_store<N>(r.y, r.y_type, result * r.columns + column, 1, value, r.add);
-    }
-}
-
-template <int KIND> static gpunn_status gpunn__reduction_launch_kind(gpunn__cuda *cuda, const gpunn__reduction *r)
-{
-    unsigned blocks = gpunn__blocks(cuda, r->chunks * r->kept * r->tiles * r->span, 1);
-    if (!r->by_column) return GPUNN__LAUNCH(cuda, (gpunn__reduce_rows_kernel<KIND>), blocks, GPUNN__THREADS, *r);
-    if (r->pack == 8) return GPUNN__LAUNCH(cuda, (gpunn__reduce_columns_kernel<KIND, 8>), blocks, GPUNN__THREADS, *r);
-    return GPUNN__LAUNCH(cuda, (gpunn__reduce_columns_kernel<KIND, 1>), blocks, GPUNN__THREADS, *r);
-}
-
-static gpunn_status gpunn__reduction_launch(gpunn__cuda *cuda, const gpunn__reduction *r)
-{
-    if (r->kind == GPUNN__SUM) return gpunn__reduction_launch_kind<GPUNN__SUM>(cuda, r);
-    if (r->kind == GPUNN__MAX) return gpunn__reduction_launch_kind<GPUNN__MAX>(cuda, r);
-    return gpunn__reduction_launch_kind<GPUNN__COUNT>(cuda, r);
-}
-
-static gpunn_value gpunn__rank_3(const void *data, gpunn_dtype dtype, int64_t a, int64_t b, int64_t c)
-{
-    gpunn_value value;
-    memset(&value, 0, sizeof value);
-    value.data = (void *)data;
-    value.dtype = dtype;
-    value.rank = 3;
-    value.dim[0] = a;
-    value.dim[1] = b;
-    value.dim[2] = c;
-    value.count = a * b * c;
-    return value;
-}
-
-/* After gpunn__reduction_shape, which gives a plain sum in F32, y and what else differs have been set. */
-static gpunn_status gpunn__reduction_run(gpunn__cuda *cuda, const gpunn__reduction *r, void *workspace)
-{
-    if (r->chunks == 1) return gpunn__reduction_launch(cuda, r);
-    gpunn__reduction first = *r, second;
-    gpunn_value      partial = gpunn__rank_3(workspace, GPUNN_F32, r->chunks, r->kept, r->columns);
-    first.y = workspace;
-    first.y_type = GPUNN_F32;
-    first.divisor = 1;
-    first.add = false;
-    gpunn__reduction_shape(cuda, &second, &partial, 1, true);
-    second.kind = r->kind == GPUNN__COUNT ? GPUNN__SUM : r->kind;
-    second.y = r->y;
-    second.y_type = r->y_type;
-    second.divisor = r->divisor;
-    second.add = r->add;
-    GPUNN__TRY(gpunn__reduction_launch(cuda, &first));
-    return gpunn__reduction_launch(cuda, &second);
-}
-
-static size_t gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n, int64_t channels, int64_t inner)
-{
-    gpunn_value      value = gpunn__rank_3(NULL, GPUNN_F32, n, channels, inner);
-    gpunn__reduction r;
-    gpunn__reduction_shape(cuda, &r, &value, 5, false);
-    return gpunn__reduction_workspace(&r);
-}
-
-static gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype, int64_t n, int64_t channels,
-                                             int64_t inner, float *out, bool accumulate, void *workspace)
-{
-    gpunn_value      value = gpunn__rank_3(x, dtype, n, channels, inner);
-    gpunn__reduction r;
-    gpunn__reduction_shape(cuda, &r, &value, 5, false);
-    r.y = out;
-    r.add = accumulate;
-    return gpunn__reduction_run(cuda, &r, workspace);
-}
-
-/* The axes of `from` along which `to` was broadcast. */
-static uint32_t gpunn__broadcast_axes(const gpunn_value *from, const gpunn_value *to)
-{
-    uint32_t axes = 0;
-    int      added = from->rank - to->rank;
-    for (int d = 0; d < from->rank; d++)
-        if (d < added || to->dim[d - added] != from->dim[d]) axes |= 1u << d;
-    return axes;
-}
-
-static size_t gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to)
-{
-    gpunn__reduction r;
-    gpunn__reduction_shape(cuda, &r, from, gpunn__broadcast_axes(from, to), false);
-    return gpunn__reduction_workspace(&r);
-}
-
-static gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to, bool accumulate,
-                                       void *workspace)
-{
-    gpunn__reduction r;
-    gpunn__reduction_shape(cuda, &r, from, gpunn__broadcast_axes(from, to), false);
-    r.y = to->data;
-    r.y_type = to->dtype;
-    r.add = accumulate;
-    return gpunn__reduction_run(cuda, &r, workspace);
-}
-
-/* The gradient of both: a thread takes a pack of dx, for which it looks up what belongs to the result. */
-typedef struct gpunn__spread {
-    int          rank;
-    int64_t      dim[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK]; /* merged axes, from the last on; stride: of results, or 0 */
-    int64_t      count;
-    const void  *gradient, *x, *y; /* sum: x and y are NULL */
-    const float *equal;            /* max: how many elements equal it */
-    void        *dx;
-    gpunn_dtype  gradient_type, x_type, y_type, dx_type;
-    float        divisor;
-    bool         add;
-} gpunn__spread;
-
-template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__spread_kernel(const gpunn__spread s)
-{
-    GPUNN__FOLLOW();
-    int64_t step = (int64_t)gridDim.x * blockDim.x * N;
-    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < s.count; i += step) {
-        int64_t row = gpunn__quotient(i, s.dim[0]), stride = s.stride[0];
-        int64_t result = (i - row * s.dim[0]) * stride + gpunn__place(row, s.rank - 1, s.dim + 1, s.stride + 1);
-        float   v[N];
-        gpunn__line_load<N>(s.gradient, s.gradient_type, result, stride, v);
-        if (s.x) { /* torch's mask * g / equal: NaN all over where the maximum is NaN */
-            float x[N], y[N], equal[N];
-            gpunn__line_load<N>(s.x, s.x_type, i, 1, x);
-            gpunn__line_load<N>(s.y, s.y_type, result, stride, y);
-            gpunn__line_load<N>(s.equal, GPUNN_F32, result, stride, equal);
-#pragma unroll
-            for (int j = 0; j < N; j++) v[j] = (gpunn__rounded(x[j], s.y_type) == y[j] ? v[j] : v[j] * 0) / equal[j];
-        } else {
-#pragma unroll
-            for (int j = 0; j < N; j++) v[j] /= s.divisor;
-        }
-        gpunn__line_store<N>(s.dx, s.dx_type, i, 1, v, s.add);
-    }
-}
-
-/* Forward of SUM and MAX: out = the sums, means or maxima. Backward: dx = or += the gradient / divisor; of a maximum, shared by
- * the elements that equal it. */
-static gpunn_status gpunn__reduction_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, int kind)
-{
-    const gpunn_value *in = &step->in[0];
-    gpunn__reduction   r;
-    gpunn__reduction_shape(cuda, &r, in, step->attr->axes, false);
-    size_t partial_bytes = (gpunn__reduction_workspace(&r) + 63) / 64 * 64;
-    if (action == GPUNN__PREPARE) {
-        bool count = step->backward && kind == GPUNN__MAX;
-        step->workspace_bytes = count            ? partial_bytes + (size_t)step->out.count * sizeof(float)
-                                : step->backward ? 0
-                                                 : partial_bytes;
-        return GPUNN_OK;
-    }
-    float divisor = step->attr->mean ? (float)(in->count / step->out.count) : 1;
-    if (action == GPUNN__FORWARD) {
-        r.kind = kind;
-        r.y = step->out.data;
-        r.y_type = step->out.dtype;
-        r.divisor = divisor;
-        return gpunn__reduction_run(cuda, &r, step->workspace);
-    }
-    if (!step->grad_in[0].data) return GPUNN_OK;
-    gpunn__spread s;
-    bool          reduced[GPUNN_MAX_RANK] = {false};
-    memset(&s, 0, sizeof s);
-    if (kind == GPUNN__MAX) {
-        r.kind = GPUNN__COUNT;
-        r.reference = step->out.data;
-        r.reference_type = step->out.dtype;
-        r.y = (char *)step->workspace + partial_bytes;
-        GPUNN__TRY(gpunn__reduction_run(cuda, &r, step->workspace));
-        s.x = in->data;
-        s.x_type = in->dtype;
-        s.y = step->out.data;
-        s.y_type = step->out.dtype;
-        s.equal = (const float *)r.y;
-    }
-    s.rank = gpunn__merge_axes(in, step->attr->axes, s.dim, s.stride, reduced);
-    if (s.rank == 0) s.dim[s.rank++] = 1;
-    int64_t stride = 1;
-    for (int d = 0; d < s.rank; d++) {
-        s.stride[d] = reduced[d] ? 0 : stride;
-        if (!reduced[d]) stride *= s.dim[d];
-    }
-    s.count = in->count;
-    s.gradient = step->grad_out.data;
-    s.gradient_type = step->grad_out.dtype;
-    s.dx = step->grad_in[0].data;
-    s.dx_type = step->grad_in[0].dtype;
-    s.divisor = divisor;
-    s.add = step->accumulate[0];
-    if (s.dim[0] % 8 == 0)
-        return GPUNN__LAUNCH(cuda, (gpunn__spread_kernel<8>), gpunn__blocks(cuda, s.count, 8), GPUNN__THREADS, s);
-    return GPUNN__LAUNCH(cuda, (gpunn__spread_kernel<1>), gpunn__blocks(cuda, s.count, 1), GPUNN__THREADS, s);
-}
-
-static gpunn_status gpunn__cuda_sum(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__reduction_step(cuda, step, action, GPUNN__SUM);
-}
-
-static gpunn_status gpunn__cuda_max(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__reduction_step(cuda, step, action, GPUNN__MAX);
-}
-
-/* ---- gradient_energy: the means of squared differences of neighbours, along some axes ------------------------------------- */
-typedef struct gpunn__energy {
-    int64_t     n;
-    int         count; /* of axes; those of one element are left out */
-    int64_t     size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
-    float       share[GPUNN_MAX_RANK]; /* of one difference in the mean along that axis */
-    const void *x;
-    gpunn_dtype dtype;
-    void       *dx; /* of x's dtype */
-    const void *dy;
-    gpunn_dtype dy_dtype;
-    bool        accumulate;
-} gpunn__energy;
-
-/* Where element i lies along axis k of those that count. */
-__device__ __forceinline__ int64_t gpunn__energy_at(const gpunn__energy &e, int k, int64_t i)
-{
-    int64_t place = gpunn__quotient(i, e.stride[k]);
-    return place - gpunn__quotient(place, e.size[k]) * e.size[k];
-}
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_kernel(const gpunn__energy e, double *partials)
-{
-    GPUNN__FOLLOW();
-    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
-    double  sum = 0;
-    for (; i < e.n; i += step) {
-        float v = gpunn__load(e.x, e.dtype, i), energy = 0;
-        for (int k = 0; k < e.count; k++) {
-            if (gpunn__energy_at(e, k, i) == e.size[k] - 1) continue;
-            float difference = gpunn__load(e.x, e.dtype, i + e.stride[k]) - v;
-            energy += e.share[k] * difference * difference;
-        }
-        sum += energy;
-    }
-    sum = gpunn__block_reduce(sum, gpunn__add());
-    if (threadIdx.x == 0) partials[blockIdx.x] = sum;
-}
-
-/* One block. */
-static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__energy_finish_kernel(const double *partials, int count, void *y, gpunn_dtype dtype)
-{
-    GPUNN__FOLLOW();
-    double sum = 0;
-    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) sum += partials[i];
-    sum = gpunn__block_reduce(sum, gpunn__add());
-    if (threadIdx.x == 0) gpunn__store(y, dtype, 0, (float)sum);
-}
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_back_kernel(const gpunn__energy e)
-{
-    GPUNN__FOLLOW();
-    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
-    float   dy = 2 * gpunn__load(e.dy, e.dy_dtype, 0);
-    for (; i < e.n; i += step) {
-        float v = gpunn__load(e.x, e.dtype, i), sum = 0;
-        for (int k = 0; k < e.count; k++) {
-            int64_t at = gpunn__energy_at(e, k, i);
-            float   slope = at > 0 ? v - gpunn__load(e.x, e.dtype, i - e.stride[k]) : 0;
-            if (at < e.size[k] - 1) slope -= gpunn__load(e.x, e.dtype, i + e.stride[k]) - v;
-            sum += e.share[k] * slope;
-        }
-        sum *= dy;
-        gpunn__store(e.dx, e.dtype, i, e.accumulate ? gpunn__load(e.dx, e.dtype, i) + sum : sum);
-    }
-}
-
-static gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    const gpunn_value *x = &step->in[0];
-    gpunn__energy      e;
-    unsigned           blocks = gpunn__blocks(cuda, x->count, 4);
-    if (action == GPUNN__PREPARE) {
-        if (!step->backward) step->workspace_bytes = blocks * sizeof(double);
-        return GPUNN_OK;
-    }
-    memset(&e, 0, sizeof e);
-    e.n = x->count;
-    for (int64_t axis = 0, stride = x->count; axis < x->rank; axis++) {
-        stride /= x->dim[axis];
-        if (!(step->attr->axes >> axis & 1) || x->dim[axis] == 1) continue;
-        e.size[e.count] = x->dim[axis];
-        e.stride[e.count] = stride;
-        e.share[e.count++] = (float)(1 / ((double)(x->count / x->dim[axis]) * (double)(x->dim[axis] - 1)));
-    }
-    e.x = x->data;
-    e.dtype = x->dtype;
-    if (action == GPUNN__FORWARD) {
-        double *partials = (double *)step->workspace;
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__energy_kernel, blocks, GPUNN__THREADS, e, partials));
-        return GPUNN__LAUNCH(cuda, gpunn__energy_finish_kernel, 1, GPUNN__THREADS, partials, (int)blocks, step->out.data,
-                             step->out.dtype);
-    }
-    e.dy = step->grad_out.data;
-    e.dy_dtype = step->grad_out.dtype;
-    e.dx = step->grad_in[0].data;
-    e.accumulate = step->accumulate[0];
-    return GPUNN__LAUNCH(cuda, gpunn__energy_back_kernel, blocks, GPUNN__THREADS, e);
-}
-
-/* ---- along one axis: x[outer][n][inner] ------------------------------------------------------------------------------------ */
-typedef struct gpunn__along {
-    int64_t     lines, n, inner;
-    int         team;
-    const void *x, *y, *gradient;
-    void       *out; /* of the forward pass: the result; of the backward pass: dx */
-    gpunn_dtype x_type, y_type, gradient_type, out_type;
-    bool        add, log;
-} gpunn__along;
-
-static gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gpunn_step *step, int axis)
-{
-    gpunn__along       a;
-    const gpunn_value *in = &step->in[0], *out = step->backward ? &step->grad_in[0] : &step->out;
-    memset(&a, 0, sizeof a);
-    a.n = in->rank ? in->dim[axis] : 1;
-    a.inner = 1;
-    for (int d = axis + 1; d < in->rank; d++) a.inner *= in->dim[d];
-    a.lines = in->count / a.n;
-    a.team = gpunn__team_of(cuda, a.lines, a.n, a.inner);
-    a.x = in->data;
-    a.x_type = in->dtype;
-    a.y = step->out.data;
-    a.y_type = step->out.dtype;
-    a.gradient = step->grad_out.data;
-    a.gradient_type = step->grad_out.dtype;
-    a.out = out->data;
-    a.out_type = out->dtype;
-    a.add = step->backward && step->accumulate[0];
-    return a;
-}
-
-static unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a)
-{
-    return gpunn__blocks(cuda, a->lines * a->team, 1);
-}
-
-/* The teams of a block take neighbouring lines and go on together: for (first = _first; first < a.lines; first += _step). */
-__device__ __forceinline__ int64_t gpunn__along_step(const gpunn__along &a)
-{
-    return (int64_t)gridDim.x * (blockDim.x / a.team);
-}
-
-__device__ __forceinline__ int64_t gpunn__along_first(const gpunn__along &a)
-{
-    return (int64_t)blockIdx.x * (blockDim.x / a.team);
-}
-
-/* This thread's; without elements beyond the last. */
-__device__ __forceinline__ gpunn__line gpunn__along_line(const gpunn__along &a, int64_t first)
-{
-    int64_t     index = first + threadIdx.x / a.team, outer = a.inner == 1 ? index : gpunn__quotient(index, a.inner);
-    gpunn__line line = {index,
-                        outer * a.n * a.inner + (index - outer * a.inner),
-                        a.inner,
-                        index < a.lines ? a.n : 0,
-                        (int)(threadIdx.x & (a.team - 1)),
-                        a.team};
-    return line;
-}
-
-/* argmax: the first maximum, NaN before everything. */
-typedef struct gpunn__smaller {
-    __device__ int64_t operator()(int64_t a, int64_t b) const
-    {
-        return a < b ? a : b;
-    }
-} gpunn__smaller;
-
-struct gpunn__argmax_visit {
-    const void *x;
-    gpunn_dtype dtype;
-    int64_t     stride;
-    float       best;
-    int64_t     at_best;
-
-    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
-    {
-        float v[N];
-        gpunn__line_load<N>(x, dtype, i, stride, v);
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            bool more = v[j] > best || (v[j] != v[j] && best == best), same = v[j] == best || (v[j] != v[j] && best != best);
-            best = more ? v[j] : best;
-            at_best = more || (same && c + j < at_best) ? c + j : at_best;
-        }
-    }
-};
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__argmax_kernel(const gpunn__along a)
-{
-    GPUNN__FOLLOW();
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line         line = gpunn__along_line(a, first);
-        gpunn__argmax_visit visit = {a.x, a.x_type, line.stride, -INFINITY, INT64_MAX};
-        gpunn__line_visit(line, visit);
-        float   best = gpunn__team_reduce(visit.best, gpunn__larger(), a.team);
-        bool    mine = visit.best == best || (visit.best != visit.best && best != best);
-        int64_t at = gpunn__team_reduce(mine ? visit.at_best : INT64_MAX, gpunn__smaller(), a.team);
-        if (line.index < a.lines && line.thread == 0) ((int64_t *)a.out)[line.index] = at;
-    }
-}
-
-static gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
-    gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
-    return GPUNN__LAUNCH(cuda, gpunn__argmax_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
-}
-
-/* ---- topk: a block a line -------------------------------------------------------------------------------------------------------- *
- * An element's code is larger the earlier it comes: its value in 32 bits that order as floats do, NaN above all, then its place
- * from the end. The next one is the largest code below the last. */
-__device__ __forceinline__ uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
-{
-    unsigned bits = __float_as_uint(x + 0.0f); /* -0 is 0 */
-    bits = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
-    return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (unsigned)i);
-}
-
-typedef struct gpunn__greater {
-    __device__ uint64_t operator()(uint64_t a, uint64_t b) const
-    {
-        return a > b ? a : b;
-    }
-} gpunn__greater;
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__topk_kernel(const gpunn__along a, int64_t k, bool largest)
-{
-    GPUNN__FOLLOW();
-    for (int64_t line = blockIdx.x; line < a.lines; line += gridDim.x) {
-        int64_t  outer = gpunn__quotient(line, a.inner), column = line - outer * a.inner, begin = outer * a.n * a.inner + column;
-        uint64_t last = 0;
-        for (int64_t found = 0; found < k; found++) {
-            uint64_t best = 0;
-            for (int64_t i = threadIdx.x; i < a.n; i += GPUNN__THREADS) {
-                uint64_t code = gpunn__topk_code(gpunn__load(a.x, a.x_type, begin + i * a.inner), i, largest);
-                if (code > best && (found == 0 || code < last)) best = code;
-            }
-            last = gpunn__block_reduce(best, gpunn__greater());
-            if (threadIdx.x == 0) ((int64_t *)a.out)[(outer * k + found) * a.inner + column] = 0xFFFFFFFFu - (unsigned)last;
-        }
-    }
-}
-
-static gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
-    if (action == GPUNN__PREPARE) {
-        if (a.n > UINT32_MAX)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "topk over %lld elements; 2^32 - 1 are possible",
-                                    (long long)a.n);
-        return GPUNN_OK;
-    }
-    unsigned blocks = gpunn__blocks(cuda, a.lines * GPUNN__THREADS, 1);
-    return GPUNN__LAUNCH(cuda, gpunn__topk_kernel, blocks, GPUNN__THREADS, a, step->out.dim[step->attr->axis],
-                         step->attr->largest);
-}
-
-/* ---- cumsum: along a line, backward from its end -------------------------------------------------------------------------------- *
- * Lines that are many have a thread each; else a block adds up pieces of a line, one element a thread, onto what came before. */
-typedef struct gpunn__cumsum {
-    gpunn__along along; /* x: or the gradient */
-    bool         reverse;
-} gpunn__cumsum;
-
-__device__ __forceinline__ void gpunn__cumsum_store(const gpunn__cumsum &k, int64_t at, float sum)
-{
-    if (k.along.add) sum += gpunn__load(k.along.out, k.along.out_type, at);
-    gpunn__store(k.along.out, k.along.out_type, at, sum);
-}
-
-__device__ __forceinline__ int64_t gpunn__cumsum_place(const gpunn__cumsum &k, int64_t line, int64_t i)
-{
-    const gpunn__along &a = k.along;
-    int64_t             outer = gpunn__quotient(line, a.inner);
-    return (outer * a.n + (k.reverse ? a.n - 1 - i : i)) * a.inner + (line - outer * a.inner);
-}
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_lines_kernel(const gpunn__cumsum k)
-{
-    GPUNN__FOLLOW();
-    int64_t line = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; line < k.along.lines; line += (int64_t)gridDim.x * blockDim.x) {
-        float sum = 0;
-        for (int64_t i = 0; i < k.along.n; i++) {
-            int64_t at = gpunn__cumsum_place(k, line, i);
-            sum += gpunn__load(k.along.x, k.along.x_type, at);
-            gpunn__cumsum_store(k, at, sum);
-        }
-    }
-}
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_block_kernel(const gpunn__cumsum k)
-{
-    GPUNN__FOLLOW();
-    __shared__ float part[GPUNN__THREADS];
-    int              t = (int)threadIdx.x;
-    for (int64_t line = blockIdx.x; line < k.along.lines; line += gridDim.x) {
-        float before = 0;
-        for (int64_t start = 0; start < k.along.n; start += GPUNN__THREADS) {
-            int64_t at = start + t < k.along.n ? gpunn__cumsum_place(k, line, start + t) : -1;
-            float   sum = at >= 0 ? gpunn__load(k.along.x, k.along.x_type, at) : 0;
-            for (int distance = 1; distance < GPUNN__THREADS; distance *= 2) {
-                __syncthreads(); /* what part held has been read */
-                part[t] = sum;
-                __syncthreads();
-                if (t >= distance) sum += part[t - distance];
-            }
-            __syncthreads();
-            part[t] = sum;
-            __syncthreads();
-            if (at >= 0) gpunn__cumsum_store(k, at, before + sum);
-            before += part[GPUNN__THREADS - 1];
-        }
-    }
-}
-
-static gpunn_status gpunn__cuda_cumsum(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
-    gpunn__cumsum k = {gpunn__along_axis(cuda, step, step->attr->axis), step->backward};
-    if (step->backward) {
-        k.along.x = k.along.gradient;
-        k.along.x_type = k.along.gradient_type;
-    }
-    if (k.along.n <= 32 || k.along.lines >= (int64_t)cuda->multiprocessors * 256)
-        return GPUNN__LAUNCH(cuda, gpunn__cumsum_lines_kernel, gpunn__blocks(cuda, k.along.lines, 1), GPUNN__THREADS, k);
-    return GPUNN__LAUNCH(cuda, gpunn__cumsum_block_kernel, gpunn__blocks(cuda, k.along.lines * GPUNN__THREADS, 1), GPUNN__THREADS,
-                         k);
-}
-
-/* ---- softmax and log_softmax --------------------------------------------------------------------------------------------- *
- * A line is read twice, the second time from a cache: for the maximum and the sum of exp(x - maximum), kept up together, then for
- * the result. NaN shows in the sum, not in the maximum; a line wholly -inf gives NaN, as torch's does. */
-struct gpunn__exp_sum {
-    const void *x;
-    gpunn_dtype dtype;
-    int64_t     stride;
-    float       top, sum;
-
-    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
-    {
-        float v[N], most;
-        gpunn__line_load<N>(x, dtype, i, stride, v);
-        most = top;
-#pragma unroll
-        for (int j = 0; j < N; j++) most = v[j] > most ? v[j] : most;
-        sum *= expf(top - most);
-        top = most;
-#pragma unroll
-        for (int j = 0; j < N; j++) v[j] = expf(v[j] - most);
-        sum += gpunn__pack_reduce<N>(v, gpunn__add());
-    }
-};
-
-/* top and sum of a whole line, for each thread of its team. top starts at the least number, so that x - top is a number even for
- * -inf. */
-__device__ __forceinline__ gpunn__exp_sum gpunn__exp_sum_of(const gpunn__along &a, const gpunn__line &line)
-{
-    gpunn__exp_sum s = {a.x, a.x_type, line.stride, -3.402823466e38f, 0};
-    gpunn__line_visit(line, s);
-    float top = gpunn__team_reduce(s.top, gpunn__larger(), a.team);
-    s.sum = gpunn__team_reduce(s.sum * expf(s.top - top), gpunn__add(), a.team);
-    s.top = top;
-    return s;
-}
-
-struct gpunn__softmax_visit {
-    const gpunn__along &a;
-    int64_t             stride;
-    float               top, factor; /* factor: 1 / sum; log: log(sum) */
-
-    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
-    {
-        float v[N];
-        gpunn__line_load<N>(a.x, a.x_type, i, stride, v);
-#pragma unroll
-        for (int j = 0; j < N; j++) v[j] = a.log ? v[j] - top - factor : expf(v[j] - top) * factor;
-        gpunn__line_store<N>(a.out, a.out_type, i, stride, v, false);
-    }
-};
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_kernel(const gpunn__along a)
-{
-    GPUNN__FOLLOW();
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line          line = gpunn__along_line(a, first);
-        gpunn__exp_sum       s = gpunn__exp_sum_of(a, line);
-        gpunn__softmax_visit visit = {a, line.stride, s.top, a.log ? logf(s.sum) : 1 / s.sum};
-        gpunn__line_visit(line, visit);
-    }
-}
-
-/* The sum of g y; log: of g. */
-struct gpunn__softmax_dot_visit {
-    const gpunn__along &a;
-    int64_t             stride;
-    float               sum;
-
-    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
-    {
-        float g[N], y[N];
-        gpunn__line_load<N>(a.gradient, a.gradient_type, i, stride, g);
-        if (!a.log) {
-            gpunn__line_load<N>(a.y, a.y_type, i, stride, y);
-#pragma unroll
-            for (int j = 0; j < N; j++) g[j] *= y[j];
-        }
-        sum += gpunn__pack_reduce<N>(g, gpunn__add());
-    }
-};
-
-/* softmax: dx = or += y (g - sum g y). log_softmax: dx = or += g - exp(y) sum g. */
-struct gpunn__softmax_slope_visit {
-    const gpunn__along &a;
-    int64_t             stride;
-    float               sum;
-
-    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
-    {
-        float g[N], y[N];
-        gpunn__line_load<N>(a.gradient, a.gradient_type, i, stride, g);
-        gpunn__line_load<N>(a.y, a.y_type, i, stride, y);
-#pragma unroll
-        for (int j = 0; j < N; j++) g[j] = a.log ? g[j] - expf(y[j]) * sum : y[j] * (g[j] - sum);
-        gpunn__line_store<N>(a.out, a.out_type, i, stride, g, a.add);
-    }
-};
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_backward_kernel(const gpunn__along a)
-{
-    GPUNN__FOLLOW();
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line              line = gpunn__along_line(a, first);
-        gpunn__softmax_dot_visit dot = {a, line.stride, 0};
-        gpunn__line_visit(line, dot);
-        gpunn__softmax_slope_visit slope = {a, line.stride, gpunn__team_reduce(dot.sum, gpunn__add(), a.team)};
-        gpunn__line_visit(line, slope);
-    }
-}
-
-static gpunn_status gpunn__softmax_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, bool log)
-{
-    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
-    gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
-    a.log = log;
-    if (step->backward)
-        return GPUNN__LAUNCH(cuda, gpunn__softmax_backward_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
-    return GPUNN__LAUNCH(cuda, gpunn__softmax_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
-}
-
-static gpunn_status gpunn__cuda_softmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__softmax_step(cuda, step, action, false);
-}
-
-static gpunn_status gpunn__cuda_log_softmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__softmax_step(cuda, step, action, true);
-}
-
 /* ---- layer_norm and rms_norm: x[lines][n] --------------------------------------------------------------------------------- *
  * y = h * rstd * weight + bias with h = x - mean of the line; rms_norm: h = x. Backward, with k = g * weight:
  *     dbias = sum g, dweight = sum(g h rstd) over the lines, dx = rstd * (k - mean of k - h * rstd^2 * mean of k h);
@@ -6607,323 +7749,594 @@ static gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_step *step, 
     return GPUNN_OK;
 }
 
-/* ---- embedding --------------------------------------------------------------------------------------------------------------- *
- * Forward: a thread copies packs of N columns. Backward: the tokens are sorted with their positions, digit by digit; then each row
- * of the weight is written once, the sum of its tokens' gradients in an order that the tokens alone tell, or 0. */
-typedef struct gpunn__rows {
-    const void *index; /* tokens */
-    gpunn_dtype index_type, from_type, to_type;
-    const void *from;            /* weight, or the gradient of the result */
-    void       *to;              /* the result, or the gradient of weight */
-    int64_t     count, n, width; /* tokens; rows and columns of weight */
-    int64_t     padding;         /* a row without gradient; -1: none */
-    bool        add;
-    uint2      *sorted, *other; /* per token (its row, its position); n in place of a row that gets nothing */
-    unsigned   *digits;         /* [tiles][256]: how many of a tile's tokens have that digit */
-    int         shift;          /* of the digit looked at; the first pass, 0, reads the tokens themselves */
-} gpunn__rows;
+/* ==== >>softmax ============================================================================================================ *
+ * A line is read twice, the second time from a cache: for the maximum and the sum of exp(x - maximum), kept up together, then for
+ * the result. NaN shows in the sum, not in the maximum; a line wholly -inf gives NaN, as torch's does. */
+struct gpunn__exp_sum {
+    const void *x;
+    gpunn_dtype dtype;
+    int64_t     stride;
+    float       top, sum;
 
-template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_kernel(const gpunn__rows r)
-{
-    GPUNN__FOLLOW();
-    int64_t packs = r.width / N, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < r.count * packs; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t at = gpunn__quotient(i, packs), column = (i - at * packs) * N, row = gpunn__integer(r.index, r.index_type, at);
-        bool    there = row >= 0 && row < r.n;
-        float   v[N];
-        gpunn__line_load<N>(r.from, r.from_type, (there ? row : 0) * r.width + column, 1, v);
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
+    {
+        float v[N], most;
+        gpunn__line_load<N>(x, dtype, i, stride, v);
+        most = top;
 #pragma unroll
-        for (int j = 0; j < N; j++) v[j] = there ? v[j] : NAN;
-        gpunn__line_store<N>(r.to, r.to_type, at * r.width + column, 1, v, false);
-    }
-}
-
-enum { GPUNN__SORT_TILE = 1024, GPUNN__DIGITS = 256 };
-
-/* A tile of tokens and their positions; returns how many there are. */
-__device__ __forceinline__ int gpunn__sort_load(const gpunn__rows &r, int64_t tile, uint2 *item)
-{
-    int64_t begin = tile * GPUNN__SORT_TILE, left = r.count - begin;
-    int     size = left < GPUNN__SORT_TILE ? (int)left : GPUNN__SORT_TILE;
-    for (int i = (int)threadIdx.x; i < size; i += GPUNN__DIGITS) {
-        if (r.shift > 0) {
-            item[i] = r.sorted[begin + i];
-            continue;
-        }
-        int64_t row = gpunn__integer(r.index, r.index_type, begin + i);
-        bool    counts = row >= 0 && row < r.n && row != r.padding;
-        item[i] = make_uint2((unsigned)(counts ? row : r.n), (unsigned)(begin + i));
-    }
-    __syncthreads();
-    return size;
-}
-
-/* Each thread counts the tokens of one digit. */
-static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_count_kernel(const gpunn__rows r)
-{
-    GPUNN__FOLLOW();
-    __shared__ uint2 item[GPUNN__SORT_TILE];
-    int              size = gpunn__sort_load(r, blockIdx.x, item);
-    unsigned         found = 0;
-    for (int i = 0; i < size; i++) found += (item[i].x >> r.shift & (GPUNN__DIGITS - 1)) == threadIdx.x;
-    r.digits[(int64_t)blockIdx.x * GPUNN__DIGITS + threadIdx.x] = found;
-}
-
-/* Each thread moves the tokens of one digit, in order, behind those of smaller digits and of tiles before. */
-static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(const gpunn__rows r)
-{
-    GPUNN__FOLLOW();
-    __shared__ uint2    item[GPUNN__SORT_TILE];
-    __shared__ unsigned total[GPUNN__DIGITS];
-    int                 size = gpunn__sort_load(r, blockIdx.x, item);
-    unsigned            all = 0, at = 0;
-    for (unsigned tile = 0; tile < gridDim.x; tile++) {
-        unsigned found = r.digits[(int64_t)tile * GPUNN__DIGITS + threadIdx.x];
-        all += found;
-        at += tile < blockIdx.x ? found : 0;
-    }
-    total[threadIdx.x] = all;
-    __syncthreads();
-    for (unsigned digit = 0; digit < threadIdx.x; digit++) at += total[digit];
-    for (int i = 0; i < size; i++)
-        if ((item[i].x >> r.shift & (GPUNN__DIGITS - 1)) == threadIdx.x) r.other[at++] = item[i];
-}
-
-/* Zeroes the rows that no token names: a warp looks for each. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_zero_kernel(const gpunn__rows r)
-{
-    GPUNN__FOLLOW();
-    unsigned lane = threadIdx.x & 31;
-    int64_t  row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> 5, step = (int64_t)gridDim.x * blockDim.x >> 5;
-    for (; row < r.n; row += step) {
-        int64_t low = 0, high = r.count;
-        while (low < high) {
-            int64_t middle = (low + high) / 2;
-            if ((int64_t)r.sorted[middle].x < row)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        if (low < r.count && (int64_t)r.sorted[low].x == row) continue;
-        for (int64_t column = lane; column < r.width; column += 32) gpunn__store(r.to, r.to_type, row * r.width + column, 0);
-    }
-}
-
-/* Behind the last of the sorted tokens that name the same row as number i. */
-__device__ __forceinline__ int64_t gpunn__rows_end(const gpunn__rows &r, int64_t i)
-{
-    unsigned row = r.sorted[i].x;
-    int64_t  step = 1;
-    for (; i + step < r.count && r.sorted[i + step].x == row; step *= 2) i += step;
-    while (step > 1) {
-        step /= 2;
-        if (i + step < r.count && r.sorted[i + step].x == row) i += step;
-    }
-    return i + 1;
-}
-
-/* sum[j] = the gradients of columns column + j at `count` tokens: first, first + step, .. */
-template <int N>
-__device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t first, unsigned count, unsigned step,
-                                                int64_t column, float *sum)
-{
-    const uint2 *token = r.sorted + first;
+        for (int j = 0; j < N; j++) most = v[j] > most ? v[j] : most;
+        sum *= expf(top - most);
+        top = most;
 #pragma unroll
-    for (int j = 0; j < N; j++) sum[j] = 0;
-#pragma unroll(N > 1 ? 2 : 4)
-    for (unsigned i = 0; i < count; i++, token += step) {
+        for (int j = 0; j < N; j++) v[j] = expf(v[j] - most);
+        sum += gpunn__pack_reduce<N>(v, gpunn__add());
+    }
+};
+
+/* top and sum of a whole line, for each thread of its team. top starts at the least number, so that x - top is a number even for
+ * -inf. */
+__device__ __forceinline__ gpunn__exp_sum gpunn__exp_sum_of(const gpunn__along &a, const gpunn__line &line)
+{
+    gpunn__exp_sum s = {a.x, a.x_type, line.stride, -3.402823466e38f, 0};
+    gpunn__line_visit(line, s);
+    float top = gpunn__team_reduce(s.top, gpunn__larger(), a.team);
+    s.sum = gpunn__team_reduce(s.sum * expf(s.top - top), gpunn__add(), a.team);
+    s.top = top;
+    return s;
+}
+
+struct gpunn__softmax_visit {
+    const gpunn__along &a;
+    int64_t             stride;
+    float               top, factor; /* factor: 1 / sum; log: log(sum) */
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
+    {
         float v[N];
-        gpunn__line_load<N>(r.from, r.from_type, (int64_t)token->y * r.width + column, 1, v);
+        gpunn__line_load<N>(a.x, a.x_type, i, stride, v);
 #pragma unroll
-        for (int j = 0; j < N; j++) sum[j] += v[j];
+        for (int j = 0; j < N; j++) v[j] = a.log ? v[j] - top - factor : expf(v[j] - top) * factor;
+        gpunn__line_store<N>(a.out, a.out_type, i, stride, v, false);
     }
-}
+};
 
-/* A block of gpunn__ROWS_THREADS threads takes as many tokens as it has groups of `across` threads, a power of 2, which share a
- * row's columns. The first token of a row takes all of them: its group alone or, where they are many, all groups together. */
-enum { GPUNN__ROWS_THREADS = 512, GPUNN__ROWS_ALONE = 32 };
-template <int N>
-static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum_kernel(const gpunn__rows r, unsigned across)
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_kernel(const gpunn__along a)
 {
     GPUNN__FOLLOW();
-    __shared__ float part[N][GPUNN__ROWS_THREADS];
-    unsigned         groups = GPUNN__ROWS_THREADS / across, group = threadIdx.x / across;
-    int64_t          start = (int64_t)(threadIdx.x & (across - 1)) * N;
-    for (int64_t base = (int64_t)blockIdx.x * groups; base < r.count; base += (int64_t)gridDim.x * groups) {
-        for (unsigned g = 0; g < groups && base + g < r.count; g++) {
-            int64_t first = base + g, row = r.sorted[first].x;
-            if (row == r.n || (first > 0 && r.sorted[first - 1].x == row)) continue;
-            unsigned count = (unsigned)(gpunn__rows_end(r, first) - first);
-            float    sum[N];
-            if (count <= GPUNN__ROWS_ALONE) {
-                for (int64_t column = start; g == group && column < r.width; column += (int64_t)across * N) {
-                    gpunn__rows_add<N>(r, first, count, 1, column, sum);
-                    gpunn__line_store<N>(r.to, r.to_type, row * r.width + column, 1, sum, r.add);
-                }
-                continue;
-            }
-            unsigned own = count / groups + (group < count % groups);
-            for (int64_t offset = 0; offset < r.width; offset += (int64_t)across * N) {
-                int64_t column = offset + start;
-                if (column < r.width) gpunn__rows_add<N>(r, first + group, own, groups, column, sum);
+    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
+        gpunn__line          line = gpunn__along_line(a, first);
+        gpunn__exp_sum       s = gpunn__exp_sum_of(a, line);
+        gpunn__softmax_visit visit = {a, line.stride, s.top, a.log ? logf(s.sum) : 1 / s.sum};
+        gpunn__line_visit(line, visit);
+    }
+}
+
+/* The sum of g y; log: of g. */
+struct gpunn__softmax_dot_visit {
+    const gpunn__along &a;
+    int64_t             stride;
+    float               sum;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
+    {
+        float g[N], y[N];
+        gpunn__line_load<N>(a.gradient, a.gradient_type, i, stride, g);
+        if (!a.log) {
+            gpunn__line_load<N>(a.y, a.y_type, i, stride, y);
 #pragma unroll
-                for (int j = 0; j < N; j++) part[j][threadIdx.x] = column < r.width ? sum[j] : 0;
-                __syncthreads();
-                if (group == 0 && column < r.width) {
-                    for (unsigned other = 1; other < groups; other++)
+            for (int j = 0; j < N; j++) g[j] *= y[j];
+        }
+        sum += gpunn__pack_reduce<N>(g, gpunn__add());
+    }
+};
+
+/* softmax: dx = or += y (g - sum g y). log_softmax: dx = or += g - exp(y) sum g. */
+struct gpunn__softmax_slope_visit {
+    const gpunn__along &a;
+    int64_t             stride;
+    float               sum;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
+    {
+        float g[N], y[N];
+        gpunn__line_load<N>(a.gradient, a.gradient_type, i, stride, g);
+        gpunn__line_load<N>(a.y, a.y_type, i, stride, y);
 #pragma unroll
-                        for (int j = 0; j < N; j++) sum[j] += part[j][threadIdx.x + other * across];
-                    gpunn__line_store<N>(r.to, r.to_type, row * r.width + column, 1, sum, r.add);
-                }
-                __syncthreads();
+        for (int j = 0; j < N; j++) g[j] = a.log ? g[j] - expf(y[j]) * sum : y[j] * (g[j] - sum);
+        gpunn__line_store<N>(a.out, a.out_type, i, stride, g, a.add);
+    }
+};
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__softmax_backward_kernel(const gpunn__along a)
+{
+    GPUNN__FOLLOW();
+    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
+        gpunn__line              line = gpunn__along_line(a, first);
+        gpunn__softmax_dot_visit dot = {a, line.stride, 0};
+        gpunn__line_visit(line, dot);
+        gpunn__softmax_slope_visit slope = {a, line.stride, gpunn__team_reduce(dot.sum, gpunn__add(), a.team)};
+        gpunn__line_visit(line, slope);
+    }
+}
+
+static gpunn_status gpunn__softmax_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, bool log)
+{
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
+    a.log = log;
+    if (step->backward)
+        return GPUNN__LAUNCH(cuda, gpunn__softmax_backward_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
+    return GPUNN__LAUNCH(cuda, gpunn__softmax_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
+}
+
+static gpunn_status gpunn__cuda_softmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__softmax_step(cuda, step, action, false);
+}
+
+static gpunn_status gpunn__cuda_log_softmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__softmax_step(cuda, step, action, true);
+}
+
+/* ==== >>loss ========================================================================================================== *
+ * cross_entropy and nll: x[n][classes][inner], one label per line, line = n * inner + position. With l = log_softmax(x) (nll: x
+ * itself), w the class weights (1 without) and e the label smoothing (nll: 0), a line that is not ignored costs
+ *     (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
+ * and the mean divides by the sum of w[label]. Its gradient: dx[c] = or += a p[c] - b (c == label) - d w[c], p = softmax(x), with
+ *     b = s (1 - e) w[label], d = s e / classes, a = b + d sum w, s = g / divisor; nll: a = d = 0.
+ * A label outside 0 .. classes - 1 that is not ignore_index costs NaN, which the check of the loss reports, and has no gradient.
+ * Saved: the divisor and sum w; cross_entropy: per line the maximum and 1 / sum exp(x - maximum). */
+typedef struct gpunn__class_loss {
+    gpunn__along    along; /* out: losses or dx */
+    bool            softmax;
+    gpunn_reduction reduction;
+    gpunn_dtype     label_type, weight_type;
+    const void     *labels, *weight;
+    float           smoothing;
+    int64_t         ignore;
+    float2         *saved;   /* [0]: divisor, sum w; [1 + line]: maximum, 1 / sum */
+    float2         *partial; /* per block: sums of costs and of w[label] */
+} gpunn__class_loss;
+
+/* -1: ignored; -2: impossible. */
+__device__ __forceinline__ int64_t gpunn__label(const gpunn__class_loss &l, int64_t line)
+{
+    int64_t label = gpunn__integer(l.labels, l.label_type, line);
+    return label == l.ignore ? -1 : label >= 0 && label < l.along.n ? label : -2;
+}
+
+__device__ __forceinline__ float gpunn__class_weight(const gpunn__class_loss &l, int64_t c)
+{
+    return l.weight ? gpunn__load(l.weight, l.weight_type, c) : 1;
+}
+
+/* For label smoothing: the sums of w[c] (top - x[c]) and of w[c]. */
+struct gpunn__smooth_visit {
+    const gpunn__class_loss &l;
+    int64_t                  stride;
+    float                    top, sum, weights;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float v[N], cost = 0, all = 0;
+        gpunn__line_load<N>(l.along.x, l.along.x_type, i, stride, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            float weight = gpunn__class_weight(l, c + j);
+            cost += weight * (top - v[j]);
+            all += weight;
+        }
+        sum += cost;
+        weights += all;
+    }
+};
+
+/* reduction: MEAN or SUM. */
+__device__ __forceinline__ void gpunn__class_loss_total(const gpunn__class_loss &l, double loss, double weights)
+{
+    double divisor = l.reduction == GPUNN_REDUCE_MEAN ? weights : 1;
+    l.saved->x = (float)divisor;
+    gpunn__store(l.along.out, l.along.out_type, 0, (float)(loss / divisor));
+}
+
+__device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &l)
+{
+    float loss = 0, weights = 0;
+    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
+        gpunn__line line = gpunn__along_line(l.along, first);
+        float       top = 0, spread = 0, smooth = 0, all = 0;
+        if (l.softmax) {
+            gpunn__exp_sum s = gpunn__exp_sum_of(l.along, line);
+            top = s.top;
+            spread = logf(s.sum);
+            if (line.index < l.along.lines && line.thread == 0) l.saved[1 + line.index] = make_float2(top, 1 / s.sum);
+        }
+        if (l.smoothing > 0) {
+            gpunn__smooth_visit visit = {l, line.stride, top, 0, 0};
+            gpunn__line_visit(line, visit);
+            float sum = gpunn__team_reduce(visit.sum, gpunn__add(), line.team);
+            all = gpunn__team_reduce(visit.weights, gpunn__add(), line.team);
+            smooth = l.smoothing / (float)line.n * (sum + all * spread);
+        }
+        if (line.index >= l.along.lines || line.thread != 0) continue;
+        if (line.index == 0) l.saved->y = all;
+        int64_t label = gpunn__label(l, line.index);
+        float   cost = label == -1 ? 0 : NAN;
+        if (label >= 0) {
+            float weight = gpunn__class_weight(l, label);
+            float x = gpunn__load(l.along.x, l.along.x_type, line.begin + label * line.stride);
+            cost = (1 - l.smoothing) * weight * (top - x + spread) + smooth;
+            weights += weight;
+        }
+        loss += cost;
+        if (l.reduction == GPUNN_REDUCE_NONE) gpunn__store(l.along.out, l.along.out_type, line.index, cost);
+    }
+    if (l.reduction == GPUNN_REDUCE_NONE) {
+        if (blockIdx.x == 0 && threadIdx.x == 0) l.saved->x = 1;
+        return;
+    }
+    loss = gpunn__block_reduce(loss, gpunn__add());
+    weights = gpunn__block_reduce(weights, gpunn__add());
+    if (threadIdx.x != 0) return;
+    if (gridDim.x == 1)
+        gpunn__class_loss_total(l, loss, weights);
+    else
+        l.partial[blockIdx.x] = make_float2(loss, weights);
+}
+
+static __global__ void __launch_bounds__(1024) gpunn__class_loss_kernel(const gpunn__class_loss l)
+{
+    GPUNN__FOLLOW();
+    gpunn__class_loss_make(l);
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_total_kernel(const gpunn__class_loss l, int parts)
+{
+    GPUNN__FOLLOW();
+    double loss = 0, weights = 0;
+    for (int i = threadIdx.x; i < parts; i += blockDim.x) {
+        loss += l.partial[i].x;
+        weights += l.partial[i].y;
+    }
+    loss = gpunn__block_reduce(loss, gpunn__add());
+    weights = gpunn__block_reduce(weights, gpunn__add());
+    if (threadIdx.x == 0) gpunn__class_loss_total(l, loss, weights);
+}
+
+struct gpunn__class_loss_slope_visit {
+    const gpunn__class_loss &l;
+    int64_t                  stride, label;
+    float                    top, a, b, d;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float v[N];
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = 0;
+        if (a != 0) {
+            gpunn__line_load<N>(l.along.x, l.along.x_type, i, stride, v);
+#pragma unroll
+            for (int j = 0; j < N; j++) v[j] = a * expf(v[j] - top);
+        }
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            if (d != 0) v[j] -= d * gpunn__class_weight(l, c + j);
+            v[j] -= label - c == j ? b : 0;
+        }
+        gpunn__line_store<N>(l.along.out, l.along.out_type, i, stride, v, l.along.add);
+    }
+};
+
+__device__ __forceinline__ void gpunn__class_loss_slope(const gpunn__class_loss &l)
+{
+    float2 whole = *l.saved;
+    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
+        gpunn__line line = gpunn__along_line(l.along, first);
+        if (line.index >= l.along.lines) continue;
+        gpunn__class_loss_slope_visit visit = {l, line.stride, gpunn__label(l, line.index), 0, 0, 0, 0};
+        if (visit.label >= 0) {
+            int64_t at = l.reduction == GPUNN_REDUCE_NONE ? line.index : 0;
+            float   scale = gpunn__load(l.along.gradient, l.along.gradient_type, at) / whole.x;
+            visit.b = scale * (1 - l.smoothing) * gpunn__class_weight(l, visit.label);
+            if (l.softmax) {
+                float2 row = l.saved[1 + line.index];
+                visit.top = row.x;
+                visit.d = scale * l.smoothing / (float)line.n;
+                visit.a = (visit.b + visit.d * whole.y) * row.y;
             }
         }
+        gpunn__line_visit(line, visit);
     }
 }
 
-static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r)
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_backward_kernel(const gpunn__class_loss l)
 {
-    unsigned tiles = (unsigned)((r->count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE);
-    for (; r->n >> r->shift; r->shift += 8) { /* r->n is the largest of what is sorted */
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__sort_count_kernel, tiles, GPUNN__DIGITS, *r));
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__sort_move_kernel, tiles, GPUNN__DIGITS, *r));
-        uint2 *sorted = r->other;
-        r->other = r->sorted;
-        r->sorted = sorted;
-    }
-    if (!r->add) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__rows_zero_kernel, gpunn__blocks(cuda, r->n * 32, 1), GPUNN__THREADS, *r));
-    int      pack = r->width % GPUNN__PACK == 0 ? GPUNN__PACK : 1;
-    unsigned across = 1;
-    while (across < GPUNN__ROWS_THREADS && (int64_t)across * pack < r->width) across *= 2;
-    unsigned blocks = gpunn__blocks(cuda, r->count * across, 1);
-    if (pack > 1) return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<GPUNN__PACK>), blocks, GPUNN__ROWS_THREADS, *r, across);
-    return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<1>), blocks, GPUNN__ROWS_THREADS, *r, across);
+    GPUNN__FOLLOW();
+    gpunn__class_loss_slope(l);
 }
 
-static gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+/* Blocks and threads of the forward kernel: a single block where that is quick, since it needs no second launch. */
+static unsigned gpunn__class_loss_blocks(const gpunn__cuda *cuda, const gpunn__along *a, unsigned *threads)
 {
-    const gpunn_value *tokens = &step->in[0], *weight = &step->in[1];
-    int64_t            tiles = (tokens->count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE;
-    gpunn__rows        r;
-    memset(&r, 0, sizeof r);
+    int64_t wanted = (a->lines * a->team + 31) / 32 * 32;
+    *threads = GPUNN__THREADS;
+    if (a->team > 32 || wanted > 4 * 1024) return gpunn__along_blocks(cuda, a);
+    *threads = wanted < 1024 ? (unsigned)wanted : 1024;
+    return 1;
+}
+
+static gpunn__class_loss gpunn__class_loss_of(const gpunn__cuda *cuda, const gpunn_step *step)
+{
+    const gpunn_value *in = step->in;
+    const bool         softmax = step->op == GPUNN_OP_CROSS_ENTROPY;
+    gpunn__class_loss  l;
+    memset(&l, 0, sizeof l);
+    l.along = gpunn__along_axis(cuda, step, in[0].rank > 1 ? 1 : 0);
+    if (!softmax && !step->backward) l.along.team = 1; /* reads one element of each line */
+    l.softmax = softmax;
+    l.reduction = step->attr->reduction;
+    l.labels = in[1].data;
+    l.label_type = in[1].dtype;
+    if (step->input_count > 2) {
+        l.weight = in[2].data;
+        l.weight_type = in[2].dtype;
+    }
+    l.smoothing = softmax ? step->attr->value[0] : 0;
+    l.ignore = step->attr->ignore_index;
+    l.saved = (float2 *)step->saved;
+    l.partial = (float2 *)step->workspace;
+    return l;
+}
+
+static gpunn_status gpunn__class_loss_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn__class_loss l = gpunn__class_loss_of(cuda, step);
+    unsigned                threads, blocks = gpunn__class_loss_blocks(cuda, &l.along, &threads);
     if (action == GPUNN__PREPARE) {
-        if (tokens->count > UINT32_MAX)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%lld tokens; the GPU can do 2^32 - 1 at once",
-                                    (long long)tokens->count);
-        if (step->backward)
-            step->workspace_bytes = 2 * (size_t)tokens->count * sizeof *r.sorted +
-                                    (size_t)tiles * GPUNN__DIGITS * sizeof *r.digits;
+        if (!step->backward) {
+            step->saved_bytes = (size_t)(l.softmax ? l.along.lines + 1 : 1) * sizeof(float2);
+            step->workspace_bytes = blocks > 1 ? blocks * sizeof(float2) : 0;
+        }
         return GPUNN_OK;
     }
-    r.index = tokens->data;
-    r.index_type = tokens->dtype;
-    r.count = tokens->count;
-    r.n = weight->dim[0];
-    r.width = weight->dim[1];
-    r.padding = step->attr->ignore_index;
-    const gpunn_value *from = step->backward ? &step->grad_out : weight, *to = step->backward ? &step->grad_in[1] : &step->out;
-    r.from = from->data;
-    r.from_type = from->dtype;
-    r.to = to->data;
-    r.to_type = to->dtype;
-    if (step->backward) {
-        r.add = step->accumulate[1];
-        r.sorted = (uint2 *)step->workspace;
-        r.other = r.sorted + r.count;
-        r.digits = (unsigned *)(r.other + r.count);
-        return gpunn__rows_backward(cuda, &r);
+    if (action == GPUNN__BACKWARD) {
+        if (!step->grad_in[0].data) return GPUNN_OK;
+        return GPUNN__LAUNCH(cuda, gpunn__class_loss_backward_kernel, gpunn__along_blocks(cuda, &l.along), GPUNN__THREADS, l);
     }
-    if (r.width % GPUNN__PACK == 0)
-        return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<GPUNN__PACK>), gpunn__blocks(cuda, r.count * r.width, GPUNN__PACK),
-                             GPUNN__THREADS, r);
-    return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<1>), gpunn__blocks(cuda, r.count * r.width, 1), GPUNN__THREADS, r);
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__class_loss_kernel, blocks, threads, l));
+    if (blocks == 1 || l.reduction == GPUNN_REDUCE_NONE) return GPUNN_OK;
+    return GPUNN__LAUNCH(cuda, gpunn__class_loss_total_kernel, 1, GPUNN__THREADS, l, (int)blocks);
 }
 
-/* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i] ---------------------------------------------------------------------------- *
- * Backward: where the indices of a line [o][..][i] are few, each element of dx looks for itself among them; else one thread adds
- * the gradients of a line in their order. */
-enum { GPUNN__GATHER_FEW = 64 };
-typedef struct gpunn__gather {
-    const void *x, *gradient, *index;
-    void       *y, *dx;
-    gpunn_dtype x_type, gradient_type, index_type, y_type, dx_type;
-    int64_t     outer, m, n, inner;
-    bool        add;
-} gpunn__gather;
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_kernel(const gpunn__gather g)
+static gpunn_status gpunn__cuda_cross_entropy(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    GPUNN__FOLLOW();
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t line = gpunn__quotient(i, g.inner), at = gpunn__integer(g.index, g.index_type, i);
-        bool    there = at >= 0 && at < g.n;
-        int64_t from = (gpunn__quotient(line, g.m) * g.n + at) * g.inner + (i - line * g.inner);
-        gpunn__store(g.y, g.y_type, i, there ? gpunn__load(g.x, g.x_type, from) : NAN);
-    }
+    return gpunn__class_loss_step(cuda, step, action);
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_few_kernel(const gpunn__gather g)
+static gpunn_status gpunn__cuda_nll(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    GPUNN__FOLLOW();
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < g.outer * g.n * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n);
-        int64_t from = o * g.m * g.inner + (i - line * g.inner);
-        float   sum = 0;
-        for (int64_t j = 0; j < g.m; j++, from += g.inner)
-            if (gpunn__integer(g.index, g.index_type, from) == line - o * g.n)
-                sum += gpunn__load(g.gradient, g.gradient_type, from);
-        gpunn__store(g.dx, g.dx_type, i, g.add ? gpunn__load(g.dx, g.dx_type, i) + sum : sum);
-    }
+    return gpunn__class_loss_step(cuda, step, action);
+}
+/* ---- ctc_loss -------------------------------------------------------------------------------------------------------- *
+ * gpunn.h's formulas, one block a sample, a thread for every place of a row. A label or length out of range costs NaN, which the
+ * check of the loss reports, and has no gradient. Saved (evaluation: workspace): losses, offsets, then of each sample the rows of
+ * a, and skip; the backward pass's workspace: two rows of b, the terms of a row, and the next place of each place's class. */
+typedef struct gpunn__ctc {
+    const void     *x, *targets, *input_lengths, *target_lengths;
+    void           *out;
+    const void     *gradient;
+    gpunn_dtype     x_type, target_type, input_type, length_type, out_type, gradient_type;
+    double         *loss, *offset;
+    float          *rows, *skip, *back, *terms;
+    int            *next; /* of each place the next one with its label, 0: none; ~ that where it is not the first */
+    int64_t         times, samples, count, most, row, row_count, time_stride, sample_stride;
+    int             blank;
+    bool            zero_infinity, training, accumulate;
+    gpunn_reduction reduction;
+} gpunn__ctc;
+
+/* The class of place s. */
+__device__ __forceinline__ int64_t gpunn__ctc_class(const gpunn__ctc &c, int64_t sample, int64_t s)
+{
+    return s % 2 ? gpunn__integer(c.targets, c.target_type, sample * c.most + s / 2) : c.blank;
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_line_kernel(const gpunn__gather g)
+/* Places of a sample; 0: its lengths are out of range. */
+__device__ __forceinline__ int64_t gpunn__ctc_places(const gpunn__ctc &c, int64_t sample, int64_t *times)
+{
+    int64_t length = gpunn__integer(c.target_lengths, c.length_type, sample);
+    *times = gpunn__integer(c.input_lengths, c.input_type, sample);
+    return *times >= 0 && *times <= c.times && length >= 0 && length <= c.most ? 2 * length + 1 : 0;
+}
+
+__device__ __forceinline__ float gpunn__log_add(float a, float b, float c)
+{
+    float top = fmaxf(fmaxf(a, b), c);
+    if (top == -INFINITY) return a + b + c;
+    return top + logf(expf(a - top) + expf(b - top) + expf(c - top));
+}
+
+__device__ __forceinline__ double gpunn__ctc_share(const gpunn__ctc &c, int64_t sample)
+{
+    int64_t length = gpunn__integer(c.target_lengths, c.length_type, sample);
+    if (c.zero_infinity && isinf(c.loss[sample])) return 0;
+    return c.reduction != GPUNN_REDUCE_MEAN ? 1 : 1 / ((double)c.samples * (double)(length > 1 ? length : 1));
+}
+
+static __global__ void __launch_bounds__(512) gpunn__ctc_forward_kernel(const gpunn__ctc c)
 {
     GPUNN__FOLLOW();
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < g.outer * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t o = gpunn__quotient(i, g.inner), to = o * g.n * g.inner + (i - o * g.inner);
-        int64_t from = o * g.m * g.inner + (i - o * g.inner);
-        for (int64_t k = 0; k < g.n && !g.add; k++) gpunn__store(g.dx, g.dx_type, to + k * g.inner, 0);
-        for (int64_t j = 0; j < g.m; j++, from += g.inner) {
-            int64_t k = gpunn__integer(g.index, g.index_type, from), at = to + k * g.inner;
-            if (k < 0 || k >= g.n) continue;
-            float sum = gpunn__load(g.dx, g.dx_type, at) + gpunn__load(g.gradient, g.gradient_type, from);
-            gpunn__store(g.dx, g.dx_type, at, sum);
+    const int64_t sample = blockIdx.x;
+    int64_t       times, n = gpunn__ctc_places(c, sample, &times);
+    float        *skip = c.skip + sample * c.row, *first = c.rows + sample * c.row_count * c.row + 2, *row = first;
+    float         bad = n == 0, most = 0;
+    double        offset = 0;
+    for (int64_t s = threadIdx.x; s < n + 2; s += blockDim.x) {
+        int64_t label = s < n ? gpunn__ctc_class(c, sample, s) : 0;
+        if (label < 0 || label >= c.count) bad = 1;
+        skip[s] = s < n && s % 2 && s > 1 && label != gpunn__ctc_class(c, sample, s - 2) ? 0 : -INFINITY;
+    }
+    for (int64_t k = threadIdx.x; k < c.row_count; k += blockDim.x) first[k * c.row - 1] = first[k * c.row - 2] = -INFINITY;
+    if (gpunn__block_reduce(bad, gpunn__add()) > 0) {
+        if (threadIdx.x == 0) c.loss[sample] = NAN;
+        return;
+    }
+    for (int64_t t = 0; t < times; t++) {
+        const float  *before = row;
+        const int64_t at = t * c.time_stride + sample * c.sample_stride;
+        float         top = -INFINITY;
+        row = first + t % c.row_count * c.row;
+        for (int64_t s = threadIdx.x; s < n; s += blockDim.x) {
+            float emit = gpunn__load(c.x, c.x_type, at + gpunn__ctc_class(c, sample, s)), value = s < 2 ? emit : -INFINITY;
+            if (t > 0) value = gpunn__log_add(before[s], before[s - 1], before[s - 2] + skip[s]) + (emit - most);
+            row[s] = value;
+            top = gpunn__larger()(top, value);
         }
+        offset += (double)most;
+        if (c.training && threadIdx.x == 0) c.offset[sample * c.times + t] = offset;
+        top = gpunn__block_reduce(top, gpunn__larger());
+        most = top == -INFINITY ? 0 : top;
     }
+    if (threadIdx.x > 0) return;
+    if (times == 0)
+        c.loss[sample] = n == 1 ? 0 : INFINITY;
+    else
+        c.loss[sample] = -offset - (double)gpunn__log_add(row[n - 1], n > 1 ? row[n - 2] : -INFINITY, -INFINITY);
 }
 
-static gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__ctc_total_kernel(const gpunn__ctc c)
 {
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
-    gpunn__along  a = gpunn__along_axis(cuda, step, step->attr->axis);
-    gpunn__gather g;
-    memset(&g, 0, sizeof g);
-    g.n = a.n;
-    g.inner = a.inner;
-    g.outer = a.lines / a.inner;
-    g.m = step->out.dim[step->attr->axis];
-    g.index = step->in[1].data;
-    g.index_type = step->in[1].dtype;
-    if (step->backward) {
-        g.gradient = a.gradient;
-        g.gradient_type = a.gradient_type;
-        g.dx = a.out;
-        g.dx_type = a.out_type;
-        g.add = a.add;
-        if (g.m <= GPUNN__GATHER_FEW || g.dx_type != GPUNN_F32)
-            return GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, step->in[0].count, 1), GPUNN__THREADS, g);
-        return GPUNN__LAUNCH(cuda, gpunn__gather_line_kernel, gpunn__blocks(cuda, a.lines, 1), GPUNN__THREADS, g);
+    GPUNN__FOLLOW();
+    double total = 0;
+    for (int64_t i = threadIdx.x; i < c.samples; i += blockDim.x) {
+        double share = gpunn__ctc_share(c, i), cost = share == 0 ? 0 : share * c.loss[i];
+        if (c.reduction == GPUNN_REDUCE_NONE) gpunn__store(c.out, c.out_type, i, (float)cost);
+        total += cost;
     }
-    g.x = a.x;
-    g.x_type = a.x_type;
-    g.y = a.out;
-    g.y_type = a.out_type;
-    return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->out.count, 1), GPUNN__THREADS, g);
+    total = gpunn__block_reduce(total, gpunn__add());
+    if (threadIdx.x == 0 && c.reduction != GPUNN_REDUCE_NONE) gpunn__store(c.out, c.out_type, 0, (float)total);
 }
 
+static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const gpunn__ctc c)
+{
+    GPUNN__FOLLOW();
+    const int64_t sample = blockIdx.x;
+    int64_t       times, n = gpunn__ctc_places(c, sample, &times);
+    const float  *skip = c.skip + sample * c.row, *first = c.rows + sample * c.row_count * c.row + 2;
+    float        *row = c.back + 2 * sample * c.row, *terms = c.terms + sample * c.row, most = 0;
+    int          *next = c.next + sample * c.row;
+    double        offset = c.loss[sample], share = n > 0 && offset == offset ? gpunn__ctc_share(c, sample) : 0;
+    const float   slope = gpunn__load(c.gradient, c.gradient_type, c.reduction == GPUNN_REDUCE_NONE ? sample : 0);
+    const float   scale = (float)(share * (double)slope);
+    for (int64_t i = threadIdx.x; i < c.times * c.count && !c.accumulate; i += blockDim.x)
+        gpunn__store(c.out, c.out_type, i / c.count * c.time_stride + sample * c.sample_stride + i % c.count, 0);
+    for (int64_t s = threadIdx.x; s < n && share != 0; s += blockDim.x) {
+        int64_t label = gpunn__ctc_class(c, sample, s), before = s - 2, after = s + 2;
+        if (label == c.blank) continue;
+        while (before > 0 && gpunn__ctc_class(c, sample, before) != label) before -= 2;
+        while (after < n && gpunn__ctc_class(c, sample, after) != label) after += 2;
+        next[s] = after < n ? (int)after : 0;
+        if (before > 0) next[s] = ~next[s];
+    }
+    __syncthreads();
+    if (share == 0) return;
+    for (int64_t t = times - 1; t >= 0; t--) {
+        const float  *before = row, *forth = first + t * c.row;
+        const int64_t at = t * c.time_stride + sample * c.sample_stride;
+        const float   shift = (float)(offset + (double)most + c.offset[sample * c.times + t]);
+        float         top = -INFINITY, blanks = 0;
+        offset += (double)most;
+        row = c.back + (2 * sample + t % 2) * c.row;
+        for (int64_t s = threadIdx.x; s < n + 2; s += blockDim.x) {
+            if (s >= n) {
+                row[s] = -INFINITY;
+                continue;
+            }
+            float emit = gpunn__load(c.x, c.x_type, at + gpunn__ctc_class(c, sample, s)), value = s > n - 3 ? emit : -INFINITY;
+            if (t < times - 1) value = gpunn__log_add(before[s], before[s + 1], before[s + 2] + skip[s + 2]) + (emit - most);
+            row[s] = value;
+            top = gpunn__larger()(top, value);
+            float both = forth[s] + value;
+            terms[s] = both == -INFINITY ? 0 : scale * expf(both - emit + shift);
+        }
+        top = gpunn__block_reduce(top, gpunn__larger());
+        most = top == -INFINITY ? 0 : top;
+        for (int64_t s = threadIdx.x; s < n; s += blockDim.x) {
+            int64_t label = gpunn__ctc_class(c, sample, s);
+            if (label == c.blank) {
+                blanks += terms[s];
+                continue;
+            }
+            if (next[s] < 0) continue;
+            float sum = terms[s];
+            for (int k = next[s]; k > 0; k = ~next[k]) sum += terms[k];
+            gpunn__store(c.out, c.out_type, at + label, (c.accumulate ? gpunn__load(c.out, c.out_type, at + label) : 0) - sum);
+        }
+        blanks = gpunn__block_reduce(blanks, gpunn__add());
+        if (threadIdx.x == 0)
+            gpunn__store(c.out, c.out_type, at + c.blank,
+                         (c.accumulate ? gpunn__load(c.out, c.out_type, at + c.blank) : 0) - blanks);
+    }
+}
+
+static gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *in = step->in;
+    const int          sample = step->attr->batch_first ? 0 : 1;
+    gpunn__ctc         c;
+    memset(&c, 0, sizeof c);
+    c.times = in[0].dim[1 - sample];
+    c.samples = in[0].dim[sample];
+    c.count = in[0].dim[2];
+    c.most = in[1].dim[1];
+    c.row = 2 * c.most + 3;
+    c.row_count = step->training ? c.times : 2;
+    c.time_stride = sample ? c.samples * c.count : c.count;
+    c.sample_stride = sample ? c.count : c.times * c.count;
+    const int64_t doubles = c.samples * (step->training ? 1 + c.times : 1), scratch = c.samples * c.row;
+    const size_t  kept = (size_t)doubles * sizeof(double) + (size_t)(scratch * (c.row_count + 1)) * sizeof(float);
+    if (action == GPUNN__PREPARE) {
+        if (c.samples > INT32_MAX || c.most > INT32_MAX / 4)
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "more than 2^31 - 1 samples, or 2^29 - 1 labels of one");
+        if (!step->backward) step->saved_bytes = step->training ? kept : 0;
+        step->workspace_bytes = step->backward ? (size_t)scratch * 4 * sizeof(float) : step->training ? 0 : kept;
+        return GPUNN_OK;
+    }
+    c.x = in[0].data;
+    c.x_type = in[0].dtype;
+    c.targets = in[1].data;
+    c.target_type = in[1].dtype;
+    c.input_lengths = in[2].data;
+    c.input_type = in[2].dtype;
+    c.target_lengths = in[3].data;
+    c.length_type = in[3].dtype;
+    c.training = step->training;
+    c.reduction = step->attr->reduction;
+    c.blank = step->attr->blank;
+    c.zero_infinity = step->attr->zero_infinity;
+    c.loss = (double *)(step->training ? step->saved : step->workspace);
+    c.offset = c.loss + c.samples;
+    c.rows = (float *)(c.loss + doubles);
+    c.skip = c.rows + scratch * c.row_count;
+    unsigned threads = c.row > 512 ? 512 : (unsigned)(c.row + 31) / 32 * 32;
+    if (action == GPUNN__BACKWARD) {
+        if (!step->grad_in[0].data) return GPUNN_OK;
+        c.out = step->grad_in[0].data;
+        c.out_type = step->grad_in[0].dtype;
+        c.gradient = step->grad_out.data;
+        c.gradient_type = step->grad_out.dtype;
+        c.accumulate = step->accumulate[0];
+        c.back = (float *)step->workspace;
+        c.terms = c.back + 2 * scratch;
+        c.next = (int *)(c.terms + scratch);
+        return GPUNN__LAUNCH(cuda, gpunn__ctc_backward_kernel, (unsigned)c.samples, threads, c);
+    }
+    c.out = step->out.data;
+    c.out_type = step->out.dtype;
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__ctc_forward_kernel, (unsigned)c.samples, threads, c));
+    return GPUNN__LAUNCH(cuda, gpunn__ctc_total_kernel, 1, GPUNN__THREADS, c);
+}
 /* ==== >>attention ===================================================================================================== *
  * softmax(q k^T scale + mask) v. In 16 bits and without dropout, cuDNN's fused attention; its dropout draws by itself, or reads
  * what was drawn for l x s scores, and ours has to be the same on every backend. Otherwise products of all heads with one kernel
@@ -8584,1411 +9997,6 @@ static gpunn_status gpunn__cuda_gru(gpunn__cuda *cuda, gpunn_step *step, gpunn__
     return gpunn__cuda_rnn(cuda, step, action);
 }
 
-/* ==== >>loss ========================================================================================================== *
- * cross_entropy and nll: x[n][classes][inner], one label per line, line = n * inner + position. With l = log_softmax(x) (nll: x
- * itself), w the class weights (1 without) and e the label smoothing (nll: 0), a line that is not ignored costs
- *     (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
- * and the mean divides by the sum of w[label]. Its gradient: dx[c] = or += a p[c] - b (c == label) - d w[c], p = softmax(x), with
- *     b = s (1 - e) w[label], d = s e / classes, a = b + d sum w, s = g / divisor; nll: a = d = 0.
- * A label outside 0 .. classes - 1 that is not ignore_index costs NaN, which the check of the loss reports, and has no gradient.
- * Saved: the divisor and sum w; cross_entropy: per line the maximum and 1 / sum exp(x - maximum). */
-typedef struct gpunn__class_loss {
-    gpunn__along    along; /* out: losses or dx */
-    bool            softmax;
-    gpunn_reduction reduction;
-    gpunn_dtype     label_type, weight_type;
-    const void     *labels, *weight;
-    float           smoothing;
-    int64_t         ignore;
-    float2         *saved;   /* [0]: divisor, sum w; [1 + line]: maximum, 1 / sum */
-    float2         *partial; /* per block: sums of costs and of w[label] */
-} gpunn__class_loss;
-
-/* -1: ignored; -2: impossible. */
-__device__ __forceinline__ int64_t gpunn__label(const gpunn__class_loss &l, int64_t line)
-{
-    int64_t label = gpunn__integer(l.labels, l.label_type, line);
-    return label == l.ignore ? -1 : label >= 0 && label < l.along.n ? label : -2;
-}
-
-__device__ __forceinline__ float gpunn__class_weight(const gpunn__class_loss &l, int64_t c)
-{
-    return l.weight ? gpunn__load(l.weight, l.weight_type, c) : 1;
-}
-
-/* For label smoothing: the sums of w[c] (top - x[c]) and of w[c]. */
-struct gpunn__smooth_visit {
-    const gpunn__class_loss &l;
-    int64_t                  stride;
-    float                    top, sum, weights;
-
-    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
-    {
-        float v[N], cost = 0, all = 0;
-        gpunn__line_load<N>(l.along.x, l.along.x_type, i, stride, v);
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            float weight = gpunn__class_weight(l, c + j);
-            cost += weight * (top - v[j]);
-            all += weight;
-        }
-        sum += cost;
-        weights += all;
-    }
-};
-
-/* reduction: MEAN or SUM. */
-__device__ __forceinline__ void gpunn__class_loss_total(const gpunn__class_loss &l, double loss, double weights)
-{
-    double divisor = l.reduction == GPUNN_REDUCE_MEAN ? weights : 1;
-    l.saved->x = (float)divisor;
-    gpunn__store(l.along.out, l.along.out_type, 0, (float)(loss / divisor));
-}
-
-__device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &l)
-{
-    float loss = 0, weights = 0;
-    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
-        gpunn__line line = gpunn__along_line(l.along, first);
-        float       top = 0, spread = 0, smooth = 0, all = 0;
-        if (l.softmax) {
-            gpunn__exp_sum s = gpunn__exp_sum_of(l.along, line);
-            top = s.top;
-            spread = logf(s.sum);
-            if (line.index < l.along.lines && line.thread == 0) l.saved[1 + line.index] = make_float2(top, 1 / s.sum);
-        }
-        if (l.smoothing > 0) {
-            gpunn__smooth_visit visit = {l, line.stride, top, 0, 0};
-            gpunn__line_visit(line, visit);
-            float sum = gpunn__team_reduce(visit.sum, gpunn__add(), line.team);
-            all = gpunn__team_reduce(visit.weights, gpunn__add(), line.team);
-            smooth = l.smoothing / (float)line.n * (sum + all * spread);
-        }
-        if (line.index >= l.along.lines || line.thread != 0) continue;
-        if (line.index == 0) l.saved->y = all;
-        int64_t label = gpunn__label(l, line.index);
-        float   cost = label == -1 ? 0 : NAN;
-        if (label >= 0) {
-            float weight = gpunn__class_weight(l, label);
-            float x = gpunn__load(l.along.x, l.along.x_type, line.begin + label * line.stride);
-            cost = (1 - l.smoothing) * weight * (top - x + spread) + smooth;
-            weights += weight;
-        }
-        loss += cost;
-        if (l.reduction == GPUNN_REDUCE_NONE) gpunn__store(l.along.out, l.along.out_type, line.index, cost);
-    }
-    if (l.reduction == GPUNN_REDUCE_NONE) {
-        if (blockIdx.x == 0 && threadIdx.x == 0) l.saved->x = 1;
-        return;
-    }
-    loss = gpunn__block_reduce(loss, gpunn__add());
-    weights = gpunn__block_reduce(weights, gpunn__add());
-    if (threadIdx.x != 0) return;
-    if (gridDim.x == 1)
-        gpunn__class_loss_total(l, loss, weights);
-    else
-        l.partial[blockIdx.x] = make_float2(loss, weights);
-}
-
-static __global__ void __launch_bounds__(1024) gpunn__class_loss_kernel(const gpunn__class_loss l)
-{
-    GPUNN__FOLLOW();
-    gpunn__class_loss_make(l);
-}
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_total_kernel(const gpunn__class_loss l, int parts)
-{
-    GPUNN__FOLLOW();
-    double loss = 0, weights = 0;
-    for (int i = threadIdx.x; i < parts; i += blockDim.x) {
-        loss += l.partial[i].x;
-        weights += l.partial[i].y;
-    }
-    loss = gpunn__block_reduce(loss, gpunn__add());
-    weights = gpunn__block_reduce(weights, gpunn__add());
-    if (threadIdx.x == 0) gpunn__class_loss_total(l, loss, weights);
-}
-
-struct gpunn__class_loss_slope_visit {
-    const gpunn__class_loss &l;
-    int64_t                  stride, label;
-    float                    top, a, b, d;
-
-    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
-    {
-        float v[N];
-#pragma unroll
-        for (int j = 0; j < N; j++) v[j] = 0;
-        if (a != 0) {
-            gpunn__line_load<N>(l.along.x, l.along.x_type, i, stride, v);
-#pragma unroll
-            for (int j = 0; j < N; j++) v[j] = a * expf(v[j] - top);
-        }
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            if (d != 0) v[j] -= d * gpunn__class_weight(l, c + j);
-            v[j] -= label - c == j ? b : 0;
-        }
-        gpunn__line_store<N>(l.along.out, l.along.out_type, i, stride, v, l.along.add);
-    }
-};
-
-__device__ __forceinline__ void gpunn__class_loss_slope(const gpunn__class_loss &l)
-{
-    float2 whole = *l.saved;
-    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
-        gpunn__line line = gpunn__along_line(l.along, first);
-        if (line.index >= l.along.lines) continue;
-        gpunn__class_loss_slope_visit visit = {l, line.stride, gpunn__label(l, line.index), 0, 0, 0, 0};
-        if (visit.label >= 0) {
-            int64_t at = l.reduction == GPUNN_REDUCE_NONE ? line.index : 0;
-            float   scale = gpunn__load(l.along.gradient, l.along.gradient_type, at) / whole.x;
-            visit.b = scale * (1 - l.smoothing) * gpunn__class_weight(l, visit.label);
-            if (l.softmax) {
-                float2 row = l.saved[1 + line.index];
-                visit.top = row.x;
-                visit.d = scale * l.smoothing / (float)line.n;
-                visit.a = (visit.b + visit.d * whole.y) * row.y;
-            }
-        }
-        gpunn__line_visit(line, visit);
-    }
-}
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_backward_kernel(const gpunn__class_loss l)
-{
-    GPUNN__FOLLOW();
-    gpunn__class_loss_slope(l);
-}
-
-/* Blocks and threads of the forward kernel: a single block where that is quick, since it needs no second launch. */
-static unsigned gpunn__class_loss_blocks(const gpunn__cuda *cuda, const gpunn__along *a, unsigned *threads)
-{
-    int64_t wanted = (a->lines * a->team + 31) / 32 * 32;
-    *threads = GPUNN__THREADS;
-    if (a->team > 32 || wanted > 4 * 1024) return gpunn__along_blocks(cuda, a);
-    *threads = wanted < 1024 ? (unsigned)wanted : 1024;
-    return 1;
-}
-
-static gpunn__class_loss gpunn__class_loss_of(const gpunn__cuda *cuda, const gpunn_step *step)
-{
-    const gpunn_value *in = step->in;
-    const bool         softmax = step->op == GPUNN_OP_CROSS_ENTROPY;
-    gpunn__class_loss  l;
-    memset(&l, 0, sizeof l);
-    l.along = gpunn__along_axis(cuda, step, in[0].rank > 1 ? 1 : 0);
-    if (!softmax && !step->backward) l.along.team = 1; /* reads one element of each line */
-    l.softmax = softmax;
-    l.reduction = step->attr->reduction;
-    l.labels = in[1].data;
-    l.label_type = in[1].dtype;
-    if (step->input_count > 2) {
-        l.weight = in[2].data;
-        l.weight_type = in[2].dtype;
-    }
-    l.smoothing = softmax ? step->attr->value[0] : 0;
-    l.ignore = step->attr->ignore_index;
-    l.saved = (float2 *)step->saved;
-    l.partial = (float2 *)step->workspace;
-    return l;
-}
-
-static gpunn_status gpunn__class_loss_step(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    const gpunn__class_loss l = gpunn__class_loss_of(cuda, step);
-    unsigned                threads, blocks = gpunn__class_loss_blocks(cuda, &l.along, &threads);
-    if (action == GPUNN__PREPARE) {
-        if (!step->backward) {
-            step->saved_bytes = (size_t)(l.softmax ? l.along.lines + 1 : 1) * sizeof(float2);
-            step->workspace_bytes = blocks > 1 ? blocks * sizeof(float2) : 0;
-        }
-        return GPUNN_OK;
-    }
-    if (action == GPUNN__BACKWARD) {
-        if (!step->grad_in[0].data) return GPUNN_OK;
-        return GPUNN__LAUNCH(cuda, gpunn__class_loss_backward_kernel, gpunn__along_blocks(cuda, &l.along), GPUNN__THREADS, l);
-    }
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__class_loss_kernel, blocks, threads, l));
-    if (blocks == 1 || l.reduction == GPUNN_REDUCE_NONE) return GPUNN_OK;
-    return GPUNN__LAUNCH(cuda, gpunn__class_loss_total_kernel, 1, GPUNN__THREADS, l, (int)blocks);
-}
-
-static gpunn_status gpunn__cuda_cross_entropy(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__class_loss_step(cuda, step, action);
-}
-
-static gpunn_status gpunn__cuda_nll(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    return gpunn__class_loss_step(cuda, step, action);
-}
-/* ---- ctc_loss -------------------------------------------------------------------------------------------------------- *
- * gpunn.h's formulas, one block a sample, a thread for every place of a row. A label or length out of range costs NaN, which the
- * check of the loss reports, and has no gradient. Saved (evaluation: workspace): losses, offsets, then of each sample the rows of
- * a, and skip; the backward pass's workspace: two rows of b, the terms of a row, and the next place of each place's class. */
-typedef struct gpunn__ctc {
-    const void     *x, *targets, *input_lengths, *target_lengths;
-    void           *out;
-    const void     *gradient;
-    gpunn_dtype     x_type, target_type, input_type, length_type, out_type, gradient_type;
-    double         *loss, *offset;
-    float          *rows, *skip, *back, *terms;
-    int            *next; /* of each place the next one with its label, 0: none; ~ that where it is not the first */
-    int64_t         times, samples, count, most, row, row_count, time_stride, sample_stride;
-    int             blank;
-    bool            zero_infinity, training, accumulate;
-    gpunn_reduction reduction;
-} gpunn__ctc;
-
-/* The class of place s. */
-__device__ __forceinline__ int64_t gpunn__ctc_class(const gpunn__ctc &c, int64_t sample, int64_t s)
-{
-    return s % 2 ? gpunn__integer(c.targets, c.target_type, sample * c.most + s / 2) : c.blank;
-}
-
-/* Places of a sample; 0: its lengths are out of range. */
-__device__ __forceinline__ int64_t gpunn__ctc_places(const gpunn__ctc &c, int64_t sample, int64_t *times)
-{
-    int64_t length = gpunn__integer(c.target_lengths, c.length_type, sample);
-    *times = gpunn__integer(c.input_lengths, c.input_type, sample);
-    return *times >= 0 && *times <= c.times && length >= 0 && length <= c.most ? 2 * length + 1 : 0;
-}
-
-__device__ __forceinline__ float gpunn__log_add(float a, float b, float c)
-{
-    float top = fmaxf(fmaxf(a, b), c);
-    if (top == -INFINITY) return a + b + c;
-    return top + logf(expf(a - top) + expf(b - top) + expf(c - top));
-}
-
-__device__ __forceinline__ double gpunn__ctc_share(const gpunn__ctc &c, int64_t sample)
-{
-    int64_t length = gpunn__integer(c.target_lengths, c.length_type, sample);
-    if (c.zero_infinity && isinf(c.loss[sample])) return 0;
-    return c.reduction != GPUNN_REDUCE_MEAN ? 1 : 1 / ((double)c.samples * (double)(length > 1 ? length : 1));
-}
-
-static __global__ void __launch_bounds__(512) gpunn__ctc_forward_kernel(const gpunn__ctc c)
-{
-    GPUNN__FOLLOW();
-    const int64_t sample = blockIdx.x;
-    int64_t       times, n = gpunn__ctc_places(c, sample, &times);
-    float        *skip = c.skip + sample * c.row, *first = c.rows + sample * c.row_count * c.row + 2, *row = first;
-    float         bad = n == 0, most = 0;
-    double        offset = 0;
-    for (int64_t s = threadIdx.x; s < n + 2; s += blockDim.x) {
-        int64_t label = s < n ? gpunn__ctc_class(c, sample, s) : 0;
-        if (label < 0 || label >= c.count) bad = 1;
-        skip[s] = s < n && s % 2 && s > 1 && label != gpunn__ctc_class(c, sample, s - 2) ? 0 : -INFINITY;
-    }
-    for (int64_t k = threadIdx.x; k < c.row_count; k += blockDim.x) first[k * c.row - 1] = first[k * c.row - 2] = -INFINITY;
-    if (gpunn__block_reduce(bad, gpunn__add()) > 0) {
-        if (threadIdx.x == 0) c.loss[sample] = NAN;
-        return;
-    }
-    for (int64_t t = 0; t < times; t++) {
-        const float  *before = row;
-        const int64_t at = t * c.time_stride + sample * c.sample_stride;
-        float         top = -INFINITY;
-        row = first + t % c.row_count * c.row;
-        for (int64_t s = threadIdx.x; s < n; s += blockDim.x) {
-            float emit = gpunn__load(c.x, c.x_type, at + gpunn__ctc_class(c, sample, s)), value = s < 2 ? emit : -INFINITY;
-            if (t > 0) value = gpunn__log_add(before[s], before[s - 1], before[s - 2] + skip[s]) + (emit - most);
-            row[s] = value;
-            top = gpunn__larger()(top, value);
-        }
-        offset += (double)most;
-        if (c.training && threadIdx.x == 0) c.offset[sample * c.times + t] = offset;
-        top = gpunn__block_reduce(top, gpunn__larger());
-        most = top == -INFINITY ? 0 : top;
-    }
-    if (threadIdx.x > 0) return;
-    if (times == 0)
-        c.loss[sample] = n == 1 ? 0 : INFINITY;
-    else
-        c.loss[sample] = -offset - (double)gpunn__log_add(row[n - 1], n > 1 ? row[n - 2] : -INFINITY, -INFINITY);
-}
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__ctc_total_kernel(const gpunn__ctc c)
-{
-    GPUNN__FOLLOW();
-    double total = 0;
-    for (int64_t i = threadIdx.x; i < c.samples; i += blockDim.x) {
-        double share = gpunn__ctc_share(c, i), cost = share == 0 ? 0 : share * c.loss[i];
-        if (c.reduction == GPUNN_REDUCE_NONE) gpunn__store(c.out, c.out_type, i, (float)cost);
-        total += cost;
-    }
-    total = gpunn__block_reduce(total, gpunn__add());
-    if (threadIdx.x == 0 && c.reduction != GPUNN_REDUCE_NONE) gpunn__store(c.out, c.out_type, 0, (float)total);
-}
-
-static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const gpunn__ctc c)
-{
-    GPUNN__FOLLOW();
-    const int64_t sample = blockIdx.x;
-    int64_t       times, n = gpunn__ctc_places(c, sample, &times);
-    const float  *skip = c.skip + sample * c.row, *first = c.rows + sample * c.row_count * c.row + 2;
-    float        *row = c.back + 2 * sample * c.row, *terms = c.terms + sample * c.row, most = 0;
-    int          *next = c.next + sample * c.row;
-    double        offset = c.loss[sample], share = n > 0 && offset == offset ? gpunn__ctc_share(c, sample) : 0;
-    const float   slope = gpunn__load(c.gradient, c.gradient_type, c.reduction == GPUNN_REDUCE_NONE ? sample : 0);
-    const float   scale = (float)(share * (double)slope);
-    for (int64_t i = threadIdx.x; i < c.times * c.count && !c.accumulate; i += blockDim.x)
-        gpunn__store(c.out, c.out_type, i / c.count * c.time_stride + sample * c.sample_stride + i % c.count, 0);
-    for (int64_t s = threadIdx.x; s < n && share != 0; s += blockDim.x) {
-        int64_t label = gpunn__ctc_class(c, sample, s), before = s - 2, after = s + 2;
-        if (label == c.blank) continue;
-        while (before > 0 && gpunn__ctc_class(c, sample, before) != label) before -= 2;
-        while (after < n && gpunn__ctc_class(c, sample, after) != label) after += 2;
-        next[s] = after < n ? (int)after : 0;
-        if (before > 0) next[s] = ~next[s];
-    }
-    __syncthreads();
-    if (share == 0) return;
-    for (int64_t t = times - 1; t >= 0; t--) {
-        const float  *before = row, *forth = first + t * c.row;
-        const int64_t at = t * c.time_stride + sample * c.sample_stride;
-        const float   shift = (float)(offset + (double)most + c.offset[sample * c.times + t]);
-        float         top = -INFINITY, blanks = 0;
-        offset += (double)most;
-        row = c.back + (2 * sample + t % 2) * c.row;
-        for (int64_t s = threadIdx.x; s < n + 2; s += blockDim.x) {
-            if (s >= n) {
-                row[s] = -INFINITY;
-                continue;
-            }
-            float emit = gpunn__load(c.x, c.x_type, at + gpunn__ctc_class(c, sample, s)), value = s > n - 3 ? emit : -INFINITY;
-            if (t < times - 1) value = gpunn__log_add(before[s], before[s + 1], before[s + 2] + skip[s + 2]) + (emit - most);
-            row[s] = value;
-            top = gpunn__larger()(top, value);
-            float both = forth[s] + value;
-            terms[s] = both == -INFINITY ? 0 : scale * expf(both - emit + shift);
-        }
-        top = gpunn__block_reduce(top, gpunn__larger());
-        most = top == -INFINITY ? 0 : top;
-        for (int64_t s = threadIdx.x; s < n; s += blockDim.x) {
-            int64_t label = gpunn__ctc_class(c, sample, s);
-            if (label == c.blank) {
-                blanks += terms[s];
-                continue;
-            }
-            if (next[s] < 0) continue;
-            float sum = terms[s];
-            for (int k = next[s]; k > 0; k = ~next[k]) sum += terms[k];
-            gpunn__store(c.out, c.out_type, at + label, (c.accumulate ? gpunn__load(c.out, c.out_type, at + label) : 0) - sum);
-        }
-        blanks = gpunn__block_reduce(blanks, gpunn__add());
-        if (threadIdx.x == 0)
-            gpunn__store(c.out, c.out_type, at + c.blank,
-                         (c.accumulate ? gpunn__load(c.out, c.out_type, at + c.blank) : 0) - blanks);
-    }
-}
-
-static gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    const gpunn_value *in = step->in;
-    const int          sample = step->attr->batch_first ? 0 : 1;
-    gpunn__ctc         c;
-    memset(&c, 0, sizeof c);
-    c.times = in[0].dim[1 - sample];
-    c.samples = in[0].dim[sample];
-    c.count = in[0].dim[2];
-    c.most = in[1].dim[1];
-    c.row = 2 * c.most + 3;
-    c.row_count = step->training ? c.times : 2;
-    c.time_stride = sample ? c.samples * c.count : c.count;
-    c.sample_stride = sample ? c.count : c.times * c.count;
-    const int64_t doubles = c.samples * (step->training ? 1 + c.times : 1), scratch = c.samples * c.row;
-    const size_t  kept = (size_t)doubles * sizeof(double) + (size_t)(scratch * (c.row_count + 1)) * sizeof(float);
-    if (action == GPUNN__PREPARE) {
-        if (c.samples > INT32_MAX || c.most > INT32_MAX / 4)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "more than 2^31 - 1 samples, or 2^29 - 1 labels of one");
-        if (!step->backward) step->saved_bytes = step->training ? kept : 0;
-        step->workspace_bytes = step->backward ? (size_t)scratch * 4 * sizeof(float) : step->training ? 0 : kept;
-        return GPUNN_OK;
-    }
-    c.x = in[0].data;
-    c.x_type = in[0].dtype;
-    c.targets = in[1].data;
-    c.target_type = in[1].dtype;
-    c.input_lengths = in[2].data;
-    c.input_type = in[2].dtype;
-    c.target_lengths = in[3].data;
-    c.length_type = in[3].dtype;
-    c.training = step->training;
-    c.reduction = step->attr->reduction;
-    c.blank = step->attr->blank;
-    c.zero_infinity = step->attr->zero_infinity;
-    c.loss = (double *)(step->training ? step->saved : step->workspace);
-    c.offset = c.loss + c.samples;
-    c.rows = (float *)(c.loss + doubles);
-    c.skip = c.rows + scratch * c.row_count;
-    unsigned threads = c.row > 512 ? 512 : (unsigned)(c.row + 31) / 32 * 32;
-    if (action == GPUNN__BACKWARD) {
-        if (!step->grad_in[0].data) return GPUNN_OK;
-        c.out = step->grad_in[0].data;
-        c.out_type = step->grad_in[0].dtype;
-        c.gradient = step->grad_out.data;
-        c.gradient_type = step->grad_out.dtype;
-        c.accumulate = step->accumulate[0];
-        c.back = (float *)step->workspace;
-        c.terms = c.back + 2 * scratch;
-        c.next = (int *)(c.terms + scratch);
-        return GPUNN__LAUNCH(cuda, gpunn__ctc_backward_kernel, (unsigned)c.samples, threads, c);
-    }
-    c.out = step->out.data;
-    c.out_type = step->out.dtype;
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__ctc_forward_kernel, (unsigned)c.samples, threads, c));
-    return GPUNN__LAUNCH(cuda, gpunn__ctc_total_kernel, 1, GPUNN__THREADS, c);
-}
-/* ==== >>map =========================================================================================================== *
- * Elementwise ops: kernels made from gpunn.h's tables, one forward and one backward per op. A thread takes packs of 8 results;
- * what the tables do not mention is not read. Below them the ops that only move data. */
-/* An operand as seen from the result, whose element i has the digits i % size[0], i / size[0] % size[1], ...: the result's
- * dimensions, innermost first, neighbours merged. An operand of the result's shape and a scalar have one digit, the common ways
- * to broadcast two or three; a pack costs one division per digit but the last, of 32 bits where that is enough. */
-typedef struct gpunn__operand {
-    const void *data; /* NULL: not there */
-    gpunn_dtype dtype;
-    int         rank;
-    int64_t     size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK]; /* stride[0]: 1, or 0 where broadcast */
-} gpunn__operand;
-
-/* Where the value for element i stands. left: elements from i on for which the first digit does not wrap. */
-__device__ __forceinline__ int64_t gpunn__operand_place(const gpunn__operand &operand, int64_t i, int64_t *left)
-{
-    uint64_t rest = (uint64_t)i;
-    int64_t  place = 0;
-#pragma unroll 1
-    for (int d = 0; d < operand.rank; d++) {
-        uint64_t size = (uint64_t)operand.size[d], next = d + 1 < operand.rank ? rest / size : 0;
-        int64_t  digit = (int64_t)(rest - next * size);
-        if (d == 0) *left = operand.size[0] - digit;
-        place += digit * operand.stride[d];
-        rest = next;
-    }
-    return place;
-}
-
-__device__ __forceinline__ void gpunn__operand_load(const gpunn__operand &operand, int64_t i, int n, float v[8])
-{
-    int64_t left = 0, place = gpunn__operand_place(operand, i, &left), stride = operand.stride[0];
-    if (left >= GPUNN__PACK && stride == 1 && place % GPUNN__PACK == 0) {
-        gpunn__load8(operand.data, operand.dtype, place, v);
-        return;
-    }
-    if (left >= GPUNN__PACK && stride == 0) {
-        float value = gpunn__load(operand.data, operand.dtype, place);
-#pragma unroll
-        for (int j = 0; j < GPUNN__PACK; j++) v[j] = value;
-        return;
-    }
-#pragma unroll 1
-    for (int j = 0; j < GPUNN__PACK; j++, left--, place += stride) {
-        if (left == 0) place = gpunn__operand_place(operand, i + j, &left);
-#pragma unroll
-        for (int k = 0; k < GPUNN__PACK - 1; k++) v[k] = v[k + 1];
-        v[GPUNN__PACK - 1] = j < n ? gpunn__load(operand.data, operand.dtype, place) : 0;
-    }
-}
-
-enum { GPUNN__FROM_RESULT = 3, GPUNN__FROM_GRADIENT, GPUNN__FROM_COUNT }; /* after the operands */
-typedef struct gpunn__map_job {
-    gpunn__operand from[GPUNN__FROM_COUNT]; /* what the op's functions read */
-    void          *to[3];                   /* result; or gradient of each operand */
-    gpunn_dtype    to_dtype[3];
-    bool           add[3];
-    float          attr[2];
-    int64_t        count;
-} gpunn__map_job;
-
-/* F32 as the language of the tables has it; C's functions hide NaN from min and max. */
-__device__ __forceinline__ float gpunn__float_min(float a, float b)
-{
-    return a < b || a != a ? a : b;
-}
-
-__device__ __forceinline__ float gpunn__float_max(float a, float b)
-{
-    return a > b || a != a ? a : b;
-}
-
-/* Of the exact quotient: 9 for 1 and 0.1f. */
-__device__ __forceinline__ float gpunn__float_floordiv(float p, float q)
-{
-    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
-    const float low = floorf(whole);
-    return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
-}
-
-__device__ __forceinline__ float gpunn__float_sign(float x)
-{
-    return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f;
-}
-
-__device__ __forceinline__ float gpunn__float_sigmoid(float x)
-{
-    float e = expf(-fabsf(x));
-    return (x < 0 ? e : 1.0f) / (1 + e);
-}
-
-/* sin(x + quadrants pi / 2). Unlike sinf's, the reduction of large x needs no local memory: x / (2 pi) is the product of x's 32
- * bits of significand and those 96 bits of 1 / (2 pi) that leave less than whole turns. */
-static __device__ const unsigned gpunn__turns[8] = {0,           0x28BE60DBu, 0x9391054Au, 0x7F09D5F4u,
-                                                    0x7D4D3770u, 0x36D8A566u, 0x4F10E410u, 0x7F9458EAu};
-__device__ __forceinline__ float gpunn__float_sin(float x, int quadrants)
-{
-    float turned = rintf(x * 0.636619772f), r;
-    if (fabsf(x) < 1e5f) { /* pi / 2 in three parts */
-        r = fmaf(-turned, 1.57079601f, x);
-        r = fmaf(-turned, 3.13916473e-7f, r);
-        r = fmaf(-turned, 5.39030253e-15f, r);
-        quadrants += (int)turned;
-    } else if (fabsf(x) < INFINITY) {
-        unsigned bits = __float_as_uint(x), exponent = (bits >> 23 & 0xFF) - 126, word = exponent / 32, shift = exponent % 32;
-        uint64_t significand = bits << 8 | 0x80000000u, part[3];
-#pragma unroll
-        for (unsigned k = 0; k < 3; k++)
-            part[k] = ((uint64_t)gpunn__turns[word + k] << 32 | gpunn__turns[word + k + 1]) << shift >> 32;
-        uint64_t turns = (significand * part[0] << 32) + significand * part[1] + (significand * part[2] >> 32);
-        int      quadrant = (int)((turns + (1ull << 61)) >> 62);
-        r = (float)(int64_t)(turns - ((uint64_t)quadrant << 62)) * 3.40612167e-19f; /* pi / 2 / 2^62 */
-        r = x < 0 ? -r : r;
-        quadrants += x < 0 ? -quadrant : quadrant;
-    } else
-        r = NAN;
-    float s = r * r,
-          sine = fmaf(fmaf(fmaf(fmaf(2.86567956e-6f, s, -1.98559923e-4f), s, 8.33338592e-3f), s, -1.66666672e-1f), r * s, r);
-    float cosine = fmaf(fmaf(fmaf(fmaf(2.44677067e-5f, s, -1.38877297e-3f), s, 4.16666567e-2f), s, -0.5f), s, 1.0f);
-    float y = quadrants & 1 ? cosine : sine;
-    return quadrants & 2 ? -y : y;
-}
-
-constexpr bool gpunn__in_name(char letter)
-{
-    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter >= '0' && letter <= '9') ||
-           letter == '_';
-}
-
-/* Whether a text of the tables mentions a one-letter name. */
-constexpr bool gpunn__mentions(const char *text, char name)
-{
-    for (char before = ' '; *text; before = *text++)
-        if (*text == name && !gpunn__in_name(before) && !gpunn__in_name(text[1])) return true;
-    return false;
-}
-
-/* What the texts say, as sets of derivatives (bit i: of operand i). */
-typedef struct gpunn__map_facts {
-    unsigned present, passed;            /* not just 0; just g */
-    unsigned readers[GPUNN__FROM_COUNT]; /* mention that one of from[] */
-    unsigned read;                       /* bit k: from[k] has readers */
-} gpunn__map_facts;
-
-constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, const char *db, const char *dc)
-{
-    gpunn__map_facts  facts = {};
-    const char *const text[3] = {da, db, dc};
-    const char        name[GPUNN__FROM_COUNT] = {operands == 1 ? 'x' : 'a', 'b', 'c', 'y', 'g'};
-    for (int i = 0; i < 3; i++) {
-        facts.present |= (unsigned)(text[i][0] != '0' || text[i][1] != 0) << i;
-        facts.passed |= (unsigned)(text[i][0] == 'g' && text[i][1] == 0) << i;
-        for (int k = 0; k < GPUNN__FROM_COUNT; k++) facts.readers[k] |= (unsigned)gpunn__mentions(text[i], name[k]) << i;
-    }
-    for (int k = 0; k < GPUNN__FROM_COUNT; k++) facts.read |= (unsigned)(facts.readers[k] != 0) << k;
-    return facts;
-}
-
-/* The tables' language. Every op becomes a structure of functions that read from[] and attr[]. */
-#define x from[0]
-#define a from[0]
-#define b from[1]
-#define c from[2]
-#define y from[GPUNN__FROM_RESULT]
-#define g from[GPUNN__FROM_GRADIENT]
-#define K(number) number##f
-#define where(condition, yes, no) ((condition) != 0 ? (float)(yes) : (float)(no))
-#define min(p, q) gpunn__float_min(p, q)
-#define max(p, q) gpunn__float_max(p, q)
-#define abs(p) fabsf(p)
-#define sign(p) gpunn__float_sign(p)
-#define floor(p) floorf(p)
-#define exp(p) expf(p)
-#define expm1(p) expm1f(p)
-#define log(p) logf(p)
-#define log1p(p) log1pf(p)
-#define sqrt(p) sqrtf(p)
-#define tanh(p) tanhf(p)
-#define erf(p) erff(p)
-#define sigmoid(p) gpunn__float_sigmoid(p)
-#define sin(p) gpunn__float_sin(p, 0)
-#define cos(p) gpunn__float_sin(p, 1)
-#define pow(p, q) powf(p, q)
-#define floordiv(p, q) gpunn__float_floordiv(p, q)
-
-#define GPUNN__CONSTANT(name, i) \
-    const float name = attr[i];  \
-    (void)name;
-/* The texts of the derivatives come unexpanded, as strings, too. */
-#define GPUNN__MAP(name, operands, constants, f, da, db, dc, ...)                                       \
-    struct gpunn__op_##name {                                                                           \
-        static constexpr int                    OPERANDS = operands;                                    \
-        static constexpr gpunn__map_facts       FACTS = gpunn__map_facts_of(operands, __VA_ARGS__);     \
-        static constexpr unsigned               DERIVATIVES = FACTS.present, READ = FACTS.read;         \
-        static __device__ __forceinline__ float forward(const float *from, const float *attr)           \
-        {                                                                                               \
-            constants(void) from, (void)attr;                                                           \
-            return (float)(f);                                                                          \
-        }                                                                                               \
-        static __device__ __forceinline__ float derivative(int i, const float *from, const float *attr) \
-        {                                                                                               \
-            constants(void) from, (void)attr;                                                           \
-            return i == 0 ? (float)(da) : i == 1 ? (float)(db) : (float)(dc);                           \
-        }                                                                                               \
-    };
-
-#define GPUNN__X(ENUM, name, f, dx) GPUNN__MAP(name, 1, , f, dx, 0, 0, #dx, "0", "0")
-GPUNN_UNARY_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr1, value1, f, dx) GPUNN__MAP(name, 1, GPUNN__CONSTANT(attr1, 0), f, dx, 0, 0, #dx, "0", "0")
-GPUNN_UNARY1_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr1, value1, attr2, value2, f, dx) \
-    GPUNN__MAP(name, 1, GPUNN__CONSTANT(attr1, 0) GPUNN__CONSTANT(attr2, 1), f, dx, 0, 0, #dx, "0", "0")
-GPUNN_UNARY2_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, f, da, db) GPUNN__MAP(name, 2, , f, da, db, 0, #da, #db, "0")
-GPUNN_BINARY_OPS(GPUNN__X)
-GPUNN_LOSS_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr1, value1, f, da, db) GPUNN__MAP(name, 2, GPUNN__CONSTANT(attr1, 0), f, da, db, 0, #da, #db, "0")
-GPUNN_LOSS1_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, f, da, db, dc) GPUNN__MAP(name, 3, , f, da, db, dc, #da, #db, #dc)
-GPUNN_TERNARY_OPS(GPUNN__X)
-#undef GPUNN__X
-
-#undef x
-#undef a
-#undef b
-#undef c
-#undef y
-#undef g
-#undef K
-#undef where
-#undef min
-#undef max
-#undef abs
-#undef sign
-#undef floor
-#undef exp
-#undef expm1
-#undef log
-#undef log1p
-#undef sqrt
-#undef tanh
-#undef erf
-#undef sigmoid
-#undef sin
-#undef cos
-#undef pow
-#undef floordiv
-#undef GPUNN__CONSTANT
-#undef GPUNN__MAP
-
-/* The only operand of an op, its result and that one's gradient are never broadcast: gpunn__cuda_map sees to it. */
-__device__ __forceinline__ void gpunn__map_load(bool broadcasts, const gpunn__operand &operand, int64_t i, int n, float v[8])
-{
-    if (broadcasts)
-        gpunn__operand_load(operand, i, n, v);
-    else
-        gpunn__load_pack(operand.data, operand.dtype, i, n, v);
-}
-
-template <typename Op>
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__map_forward_kernel(const gpunn__map_job job)
-{
-    GPUNN__FOLLOW();
-    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
-    for (; i < job.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
-        int   n = gpunn__pack_size(job.count, i);
-        float v[3][8] = {}, result[8];
-#pragma unroll
-        for (int k = 0; k < Op::OPERANDS; k++) gpunn__map_load(Op::OPERANDS > 1, job.from[k], i, n, v[k]);
-#pragma unroll
-        for (int j = 0; j < GPUNN__PACK; j++) {
-            const float from[GPUNN__FROM_COUNT] = {v[0][j], v[1][j], v[2][j], 0, 0};
-            result[j] = Op::forward(from, job.attr);
-        }
-        gpunn__store_pack(job.to[0], job.to_dtype[0], i, n, false, result);
-    }
-}
-
-template <typename Op>
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__map_backward_kernel(const gpunn__map_job job)
-{
-    GPUNN__FOLLOW();
-    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
-    for (; i < job.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
-        int   n = gpunn__pack_size(job.count, i);
-        float v[GPUNN__FROM_COUNT][8] = {};
-#pragma unroll
-        for (int k = 0; k < GPUNN__FROM_COUNT; k++)
-            if ((Op::READ >> k & 1) && job.from[k].data)
-                gpunn__map_load(Op::OPERANDS > 1 && k < GPUNN__FROM_RESULT, job.from[k], i, n, v[k]);
-#pragma unroll
-        for (int d = 0; d < 3; d++) {
-            if (!(Op::DERIVATIVES >> d & 1) || !job.to[d]) continue;
-            float result[8];
-#pragma unroll
-            for (int j = 0; j < GPUNN__PACK; j++) {
-                const float from[GPUNN__FROM_COUNT] = {v[0][j], v[1][j], v[2][j], v[3][j], v[4][j]};
-                result[j] = Op::derivative(d, from, job.attr);
-            }
-            gpunn__store_pack(job.to[d], job.to_dtype[d], i, n, job.add[d], result);
-        }
-    }
-}
-
-/* In the order of gpunn_op, where they come first. */
-#define GPUNN__MAP_OPS(X) \
-    GPUNN_UNARY_OPS(X)    \
-    GPUNN_UNARY1_OPS(X) GPUNN_UNARY2_OPS(X) GPUNN_BINARY_OPS(X) GPUNN_LOSS_OPS(X) GPUNN_LOSS1_OPS(X) GPUNN_TERNARY_OPS(X)
-static const struct {
-    void (*forward)(gpunn__map_job job);
-    void (*backward)(gpunn__map_job job);
-    gpunn__map_facts facts;
-} gpunn__map_ops[] = {{NULL, NULL, {}},
-#define GPUNN__X(ENUM, name, ...) \
-    {gpunn__map_forward_kernel<gpunn__op_##name>, gpunn__map_backward_kernel<gpunn__op_##name>, gpunn__op_##name::FACTS},
-                      GPUNN__MAP_OPS(GPUNN__X)
-#undef GPUNN__X
-};
-
-static constexpr int GPUNN__MAP_COUNT = sizeof gpunn__map_ops / sizeof *gpunn__map_ops;
-
-static gpunn__operand gpunn__operand_of(const gpunn_value *value, const gpunn_value *result)
-{
-    gpunn__operand operand = {value->data, value->dtype, 0, {1}, {1}};
-    int64_t        size = 1;
-    for (int axis = 1; axis <= result->rank; axis++) { /* from the innermost */
-        int64_t dim = result->dim[result->rank - axis], own = axis <= value->rank ? value->dim[value->rank - axis] : 1;
-        int64_t stride = own == 1 ? 0 : size;
-        if (dim == 1) continue;
-        size *= own;
-        if (operand.rank > 0 && (operand.stride[operand.rank - 1] == 0) == (stride == 0))
-            operand.size[operand.rank - 1] *= dim;
-        else {
-            operand.size[operand.rank] = dim;
-            operand.stride[operand.rank++] = stride;
-        }
-    }
-    if (operand.rank == 0) operand.rank = 1;
-    return operand;
-}
-
-static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    const gpunn__map_facts *facts = &gpunn__map_ops[step->op].facts;
-    gpunn_value             full[3] = {}; /* gradients of broadcast operands at the result's size: grad_out, or computed */
-    bool                    sums[3] = {}; /* .. which then are summed */
-    size_t                  area[3], used = 0, workspace = 0;
-    unsigned                computed = 0;
-    for (int i = 0; i < step->input_count; i++) {
-        if (step->grad_in[i].data == NULL) continue;
-        sums[i] = step->in[i].count != step->out.count;
-        if (!sums[i] || !(facts->passed >> i & 1)) computed |= 1u << i;
-        if (!sums[i]) continue;
-        full[i] = step->grad_out;
-        area[i] = used;
-        if (computed >> i & 1) {
-            full[i].dtype = GPUNN_F32;
-            used += ((size_t)full[i].count * sizeof(float) + 255) / 256 * 256;
-        }
-        size_t bytes = gpunn__cuda_sum_to_workspace(cuda, &full[i], &step->grad_in[i]);
-        if (bytes > workspace) workspace = bytes;
-    }
-    if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = used + workspace;
-        return GPUNN_OK;
-    }
-
-    gpunn__map_job job = {};
-    job.count = step->out.count;
-    memcpy(job.attr, step->attr->value, sizeof job.attr);
-    for (int i = 0; i < step->input_count; i++) {
-        job.from[i] = gpunn__operand_of(&step->in[i], &step->out);
-        if (!(computed >> i & 1)) continue;
-        if (sums[i]) full[i].data = (char *)step->workspace + area[i];
-        const gpunn_value *to = sums[i] ? &full[i] : &step->grad_in[i];
-        job.to[i] = to->data;
-        job.to_dtype[i] = to->dtype;
-        job.add[i] = !sums[i] && step->accumulate[i];
-    }
-    job.from[GPUNN__FROM_RESULT] = gpunn__operand_of(&step->out, &step->out);
-    job.from[GPUNN__FROM_GRADIENT] = gpunn__operand_of(&step->grad_out, &step->out);
-    for (int k = 0; k < GPUNN__FROM_COUNT; k++)
-        if (!(facts->readers[k] & computed)) job.from[k].data = NULL;
-    if (computed)
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].backward, gpunn__blocks(cuda, job.count, GPUNN__PACK),
-                                 GPUNN__THREADS, job));
-    for (int i = 0; i < step->input_count; i++)
-        if (sums[i])
-            GPUNN__TRY(
-                gpunn__cuda_sum_to(cuda, &full[i], &step->grad_in[i], step->accumulate[i], (char *)step->workspace + used));
-    return GPUNN_OK;
-}
-
-static gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    if (step->input_count == 1 && step->in[0].count != step->out.count)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
-                                "the only operand is of another size than the result; gpunn_expand it");
-    if (step->backward) return gpunn__map_backward(cuda, step, action);
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
-    gpunn__map_job job = {};
-    job.count = step->out.count;
-    memcpy(job.attr, step->attr->value, sizeof job.attr);
-    for (int i = 0; i < step->input_count; i++) job.from[i] = gpunn__operand_of(&step->in[i], &step->out);
-    job.to[0] = step->out.data;
-    job.to_dtype[0] = step->out.dtype;
-    return GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].forward, gpunn__blocks(cuda, job.count, GPUNN__PACK), GPUNN__THREADS,
-                         job);
-}
-
-/* What one of so many blocks copies. */
-__device__ __forceinline__ void gpunn__copy_part(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
-                                                 int64_t count, bool add, unsigned block, unsigned blocks)
-{
-    int64_t i = ((int64_t)block * blockDim.x + threadIdx.x) * GPUNN__PACK;
-    for (; i < count; i += (int64_t)blocks * blockDim.x * GPUNN__PACK) {
-        int   n = gpunn__pack_size(count, i);
-        float v[8];
-        gpunn__load_pack(from, from_dtype, i, n, v);
-        gpunn__store_pack(to, to_dtype, i, n, add, v);
-    }
-}
-
-/* ---- copies and casts ------------------------------------------------------------------------------------------------ */
-static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count, bool add)
-{
-    GPUNN__FOLLOW();
-    gpunn__copy_part(to, to_dtype, from, from_dtype, count, add, blockIdx.x, gridDim.x);
-}
-
-static gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
-                                     int64_t count, bool accumulate)
-{
-    return GPUNN__LAUNCH(cuda, gpunn__copy_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, to, to_dtype, from,
-                         from_dtype, count, accumulate);
-}
-
-/* As C; BOOL is x != 0; floats without a counterpart give INT64_MIN or INT32_MIN, as on the CPU. */
-static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__cast_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count)
-{
-    GPUNN__FOLLOW();
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < count; i += (int64_t)gridDim.x * blockDim.x) {
-        float   x = 0;
-        int64_t whole = 0;
-        bool    is_whole = true;
-        switch (from_dtype) {
-        case GPUNN_I64: whole = ((const int64_t *)from)[i]; break;
-        case GPUNN_I32: whole = ((const int32_t *)from)[i]; break;
-        case GPUNN_U8:
-        case GPUNN_BOOL: whole = ((const uint8_t *)from)[i]; break;
-        default: x = gpunn__load(from, from_dtype, i), is_whole = false;
-        }
-        int64_t narrow = is_whole ? whole : x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
-        switch (to_dtype) {
-        case GPUNN_I64:
-            if (!is_whole) whole = x >= -9223372036854775808.0f && x < 9223372036854775808.0f ? (int64_t)x : INT64_MIN;
-            ((int64_t *)to)[i] = whole;
-            break;
-        case GPUNN_I32: ((int32_t *)to)[i] = (int32_t)narrow; break;
-        case GPUNN_U8: ((uint8_t *)to)[i] = (uint8_t)narrow; break;
-        case GPUNN_BOOL: ((uint8_t *)to)[i] = is_whole ? whole != 0 : x != 0; break;
-        default: gpunn__store(to, to_dtype, i, is_whole ? (float)whole : x);
-        }
-    }
-}
-
-static bool gpunn__is_float(gpunn_dtype dtype)
-{
-    return dtype == GPUNN_F32 || dtype == GPUNN_F16 || dtype == GPUNN_BF16;
-}
-
-static gpunn_status gpunn__cuda_cast(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
-    const gpunn_value *in = &step->in[0], *out = &step->out;
-    if (gpunn__is_float(in->dtype) && gpunn__is_float(out->dtype))
-        return gpunn__cuda_copy(cuda, out->data, out->dtype, in->data, in->dtype, out->count, false);
-    return GPUNN__LAUNCH(cuda, gpunn__cast_kernel, gpunn__blocks(cuda, out->count, 1), GPUNN__THREADS, out->data, out->dtype,
-                         in->data, in->dtype, out->count);
-}
-
-/* ---- strided copies: permute, concat, slice and pad are nothing else ------------------------------------------------- */
-/* Position p along it is element (p - begin) / step of `from` where that divides and lies in [0, length), else a hole. */
-typedef struct gpunn__axis {
-    int64_t size, to_stride, from_stride, begin, step, length;
-} gpunn__axis;
-
-/* to = or += from, or hole, at all positions of a block of axes, innermost first. */
-typedef struct gpunn__move {
-    void       *to;
-    const void *from;
-    gpunn_dtype to_dtype, from_dtype;
-    float       hole;
-    bool        add, packed; /* packed: axis 0 counts packs of 8 */
-    int         fill;        /* gpunn_pad_mode: what holes get */
-    int         rank;
-    int64_t     count;
-    gpunn__axis axis[GPUNN_MAX_RANK];
-} gpunn__move;
-
-/* The element that position i, which may lie outside, is padded with. */
-__device__ __forceinline__ int64_t gpunn__pad_source(int mode, int64_t i, int64_t n)
-{
-    if (i >= 0 && i < n) return i;
-    if (mode == GPUNN_PAD_REPLICATE) return i < 0 ? 0 : n - 1;
-    if (mode == GPUNN_PAD_CIRCULAR) return i < 0 ? i + n : i - n;
-    return i < 0 ? -i : 2 * (n - 1) - i;
-}
-
-/* The elements for position i of the axes from `first` on; false: a hole. */
-__device__ __forceinline__ bool gpunn__move_place(const gpunn__move &move, int first, int64_t i, int64_t *to, int64_t *from)
-{
-    uint64_t rest = (uint64_t)i;
-    bool     there = true;
-    *to = *from = 0;
-#pragma unroll 1
-    for (int d = first; d < move.rank; d++) {
-        const gpunn__axis &axis = move.axis[d];
-        uint64_t           next = d + 1 < move.rank ? rest / (uint64_t)axis.size : 0;
-        int64_t            digit = (int64_t)(rest - next * (uint64_t)axis.size), position = digit - axis.begin;
-        if (axis.step > 1 && position >= 0) {
-            uint64_t element = (uint64_t)position / (uint64_t)axis.step;
-            there = there && element * (uint64_t)axis.step == (uint64_t)position;
-            position = (int64_t)element;
-        }
-        if (move.fill != GPUNN_PAD_CONSTANT) position = gpunn__pad_source(move.fill, position, axis.length);
-        there = there && position >= 0 && position < axis.length;
-        *to += digit * axis.to_stride;
-        *from += position * axis.from_stride;
-        rest = next;
-    }
-    return there;
-}
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_kernel(const gpunn__move move)
-{
-    GPUNN__FOLLOW();
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < move.count; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t to, from;
-        bool    there = gpunn__move_place(move, 0, i, &to, &from);
-        if (move.packed) {
-            float v[8] = {move.hole, move.hole, move.hole, move.hole, move.hole, move.hole, move.hole, move.hole};
-            if (there) gpunn__load8(move.from, move.from_dtype, from, v);
-            gpunn__store_pack(move.to, move.to_dtype, to, GPUNN__PACK, move.add, v);
-        } else {
-            float x = there ? gpunn__load(move.from, move.from_dtype, from) : move.hole;
-            gpunn__store(move.to, move.to_dtype, to, move.add ? gpunn__load(move.to, move.to_dtype, to) + x : x);
-        }
-    }
-}
-
-/* For moves without holes, contiguous along axis 0 in `to` and along axis 1 in `from`: squares go through shared memory, so that
- * neighbouring threads both read and write neighbours. */
-enum { GPUNN__SQUARE = 32 };
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__transpose_kernel(const gpunn__move move)
-{
-    GPUNN__FOLLOW();
-    __shared__ float square[GPUNN__SQUARE][GPUNN__SQUARE + 1];
-    int64_t          width = move.axis[0].size, height = move.axis[1].size;
-    int64_t          columns = (width + GPUNN__SQUARE - 1) / GPUNN__SQUARE, rows = (height + GPUNN__SQUARE - 1) / GPUNN__SQUARE;
-    int64_t          squares = move.count / (width * height) * rows * columns;
-    int              lane = (int)threadIdx.x % GPUNN__SQUARE, line = (int)threadIdx.x / GPUNN__SQUARE;
-    for (int64_t i = blockIdx.x; i < squares; i += gridDim.x) {
-        int64_t column = i % columns * GPUNN__SQUARE, row = i / columns % rows * GPUNN__SQUARE, to, from;
-        (void)gpunn__move_place(move, 2, i / columns / rows, &to, &from);
-        for (int k = line; k < GPUNN__SQUARE; k += GPUNN__THREADS / GPUNN__SQUARE)
-            if (column + k < width && row + lane < height)
-                square[k][lane] = gpunn__load(move.from, move.from_dtype,
-                                              from + (column + k) * move.axis[0].from_stride + row + lane);
-        __syncthreads();
-        for (int k = line; k < GPUNN__SQUARE; k += GPUNN__THREADS / GPUNN__SQUARE)
-            if (column + lane < width && row + k < height) {
-                int64_t at = to + (row + k) * move.axis[1].to_stride + column + lane;
-                float   x = square[lane][k];
-                gpunn__store(move.to, move.to_dtype, at, move.add ? gpunn__load(move.to, move.to_dtype, at) + x : x);
-            }
-        __syncthreads();
-    }
-}
-
-/* A move between places in two values; its axes follow. */
-static gpunn__move gpunn__move_of(const gpunn_value *to, int64_t to_offset, const gpunn_value *from, int64_t from_offset,
-                                  bool add)
-{
-    gpunn__move move = {};
-    move.to = (char *)to->data + to_offset * (int64_t)gpunn_dtype_size(to->dtype);
-    move.to_dtype = to->dtype;
-    move.from = (const char *)from->data + from_offset * (int64_t)gpunn_dtype_size(from->dtype);
-    move.from_dtype = from->dtype;
-    move.add = add;
-    move.count = 1;
-    return move;
-}
-
-/* The next axis outwards, merged with the one before where it continues that. */
-static void gpunn__move_axis(gpunn__move *move, int64_t size, int64_t to_stride, int64_t from_stride, int64_t begin, int64_t step,
-                             int64_t length)
-{
-    move->count *= size;
-    if (size == 1) return;
-    gpunn__axis axis = {size, to_stride, from_stride, begin, step, length};
-    if (move->rank > 0) {
-        gpunn__axis *last = &move->axis[move->rank - 1];
-        bool         mirrored = move->fill != GPUNN_PAD_CONSTANT && length < size; /* in steps of its own */
-        if (last->length == last->size && step == 1 && !mirrored && to_stride == last->to_stride * last->size &&
-            from_stride == last->from_stride * last->size) {
-            gpunn__axis merged = {size * last->size,  last->to_stride, last->from_stride, begin * last->size, 1,
-                                  length * last->size};
-            *last = merged;
-            return;
-        }
-    }
-    move->axis[move->rank++] = axis;
-}
-
-static gpunn_status gpunn__cuda_move(gpunn__cuda *cuda, gpunn__move *move)
-{
-    if (move->rank == 0) { /* one element */
-        gpunn__axis one = {1, 1, 1, 0, 1, 1};
-        move->axis[move->rank++] = one;
-    }
-    gpunn__axis *inner = &move->axis[0];
-    int          across = 0; /* the axis along which `from` is contiguous */
-    bool         whole = true;
-    bool packed = inner->to_stride == 1 && inner->from_stride == 1 && inner->step == 1 && inner->size % GPUNN__PACK == 0 &&
-                  inner->begin % GPUNN__PACK == 0 && inner->length % GPUNN__PACK == 0 &&
-                  (move->fill == GPUNN_PAD_CONSTANT || inner->length == inner->size) &&
-                  (uintptr_t)move->to % (GPUNN__PACK * gpunn_dtype_size(move->to_dtype)) == 0 &&
-                  (uintptr_t)move->from % (GPUNN__PACK * gpunn_dtype_size(move->from_dtype)) == 0;
-    for (int d = 0; d < move->rank; d++) {
-        const gpunn__axis *axis = &move->axis[d];
-        whole = whole && axis->length == axis->size;
-        packed = packed && (d == 0 || (axis->to_stride % GPUNN__PACK == 0 && axis->from_stride % GPUNN__PACK == 0));
-        if (axis->from_stride == 1) across = d;
-    }
-    if (whole && inner->to_stride == 1 && across > 0 && inner->size >= GPUNN__PACK && move->axis[across].size >= GPUNN__PACK) {
-        gpunn__axis axis = move->axis[1];
-        move->axis[1] = move->axis[across];
-        move->axis[across] = axis;
-        return GPUNN__LAUNCH(cuda, gpunn__transpose_kernel,
-                             gpunn__blocks(cuda, move->count, GPUNN__SQUARE * GPUNN__SQUARE / GPUNN__THREADS), GPUNN__THREADS,
-                             *move);
-    }
-    if (packed) {
-        move->packed = true;
-        move->count /= GPUNN__PACK;
-        inner->size /= GPUNN__PACK;
-        inner->begin /= GPUNN__PACK;
-        inner->length /= GPUNN__PACK;
-        inner->to_stride = inner->from_stride = GPUNN__PACK;
-    }
-    return GPUNN__LAUNCH(cuda, gpunn__move_kernel, gpunn__blocks(cuda, move->count, 1), GPUNN__THREADS, *move);
-}
-
-/* ---- filters from [k][channels][cells] to [k][cells][channels], or back, many in one launch: tiles go through shared memory ---- */
-enum { GPUNN__TURN_JOBS = 64, GPUNN__TURN_TILE = 2048, GPUNN__TURN_CELLS = 32 };
-
-typedef struct gpunn__turn_job {
-    const void *from;
-    void       *to;
-    int64_t     tiles; /* of this job and those before */
-    int         channels, cells, tile_channels, tile_cells;
-    bool        from_last, to_last, add;
-} gpunn__turn_job;
-
-typedef struct gpunn__turn_jobs {
-    int             count;
-    gpunn_dtype     from_dtype, to_dtype;
-    gpunn__turn_job job[GPUNN__TURN_JOBS];
-} gpunn__turn_jobs;
-
-/* Element i of a tile, and where it is in memory: in the order of memory, so that neighbours read or write neighbours. */
-__device__ __forceinline__ int64_t gpunn__turn_place(const gpunn__turn_job &job, bool last, int i, int channels, int cells,
-                                                     int64_t channel, int64_t cell, int *at)
-{
-    int c = last ? i % channels : i / cells, k = last ? i / channels : i % cells;
-    *at = c * (job.tile_cells | 1) + k; /* an odd step: all banks of shared memory */
-    return last ? (cell + k) * job.channels + channel + c : (channel + c) * job.cells + cell + k;
-}
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__turn_kernel(const gpunn__turn_jobs jobs)
-{
-    GPUNN__FOLLOW();
-    __shared__ float tile[GPUNN__TURN_TILE + GPUNN__TURN_TILE / 2];
-    int              which = 0;
-    for (int64_t i = blockIdx.x; i < jobs.job[jobs.count - 1].tiles; i += gridDim.x) {
-        while (i >= jobs.job[which].tiles) which++;
-        const gpunn__turn_job &job = jobs.job[which];
-        const int64_t          columns = (job.cells + job.tile_cells - 1) / job.tile_cells;
-        const int64_t          rows = (job.channels + job.tile_channels - 1) / job.tile_channels;
-        const int64_t          own = i - (which ? jobs.job[which - 1].tiles : 0), filter = own / (rows * columns);
-        const int64_t          cell = own % columns * job.tile_cells, channel = own / columns % rows * job.tile_channels;
-        const int64_t          base = filter * job.channels * job.cells;
-        const int              cells = (int)min((int64_t)job.tile_cells, job.cells - cell);
-        const int              channels = (int)min((int64_t)job.tile_channels, job.channels - channel);
-        for (int k = (int)threadIdx.x; k < channels * cells; k += GPUNN__THREADS) {
-            int     at;
-            int64_t from = gpunn__turn_place(job, job.from_last, k, channels, cells, channel, cell, &at);
-            tile[at] = gpunn__load(job.from, jobs.from_dtype, base + from);
-        }
-        __syncthreads();
-        for (int k = (int)threadIdx.x; k < channels * cells; k += GPUNN__THREADS) {
-            int     at;
-            int64_t to = base + gpunn__turn_place(job, job.to_last, k, channels, cells, channel, cell, &at);
-            float   x = job.add ? gpunn__load(job.to, jobs.to_dtype, to) + tile[at] : tile[at];
-            gpunn__store(job.to, jobs.to_dtype, to, x);
-        }
-        __syncthreads();
-    }
-}
-
-static gpunn_status gpunn__cuda_turn(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    for (int first = 0; first < step->input_count && action != GPUNN__PREPARE; first += GPUNN__TURN_JOBS) {
-        gpunn__turn_jobs jobs;
-        int64_t          tiles = 0;
-        memset(&jobs, 0, sizeof jobs);
-        jobs.from_dtype = step->in[first].dtype;
-        jobs.to_dtype = step->grad_in[first].dtype;
-        for (int i = first; i < step->input_count && jobs.count < GPUNN__TURN_JOBS; i++) {
-            const gpunn_value *from = &step->in[i], *to = &step->grad_in[i];
-            gpunn__turn_job   *job = &jobs.job[jobs.count];
-            if (from->data == NULL) continue;
-            job->from = from->data;
-            job->to = to->data;
-            job->add = step->accumulate[i];
-            job->from_last = from->channels_last;
-            job->to_last = to->channels_last;
-            job->channels = (int)from->dim[1];
-            job->cells = (int)(from->dim[2] * from->dim[3]);
-            job->tile_cells = job->cells < GPUNN__TURN_CELLS ? job->cells : (int)GPUNN__TURN_CELLS;
-            job->tile_channels = GPUNN__TURN_TILE / job->tile_cells;
-            if (job->tile_channels > job->channels) job->tile_channels = job->channels;
-            tiles += from->dim[0] * ((job->channels + job->tile_channels - 1) / job->tile_channels) *
-                     ((job->cells + job->tile_cells - 1) / job->tile_cells);
-            job->tiles = tiles;
-            jobs.count++;
-        }
-        if (tiles > 0)
-            GPUNN__TRY(GPUNN__LAUNCH(
-                cuda, gpunn__turn_kernel,
-                (unsigned)(tiles < (int64_t)cuda->multiprocessors * 16 ? tiles : (int64_t)cuda->multiprocessors * 16),
-                GPUNN__THREADS, jobs));
-    }
-    return GPUNN_OK;
-}
-
-static void gpunn__strides(const gpunn_value *value, int64_t stride[GPUNN_MAX_RANK])
-{
-    int64_t step = 1;
-    for (int d = value->rank - 1; d >= 0; d--) {
-        stride[d] = step;
-        step *= value->dim[d];
-    }
-}
-
-static gpunn_status gpunn__cuda_permute(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
-    const gpunn_value *to = step->backward ? &step->grad_in[0] : &step->out;
-    const gpunn_value *from = step->backward ? &step->grad_out : &step->in[0];
-    int64_t            to_stride[GPUNN_MAX_RANK], from_stride[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
-    gpunn__strides(to, to_stride);
-    gpunn__strides(from, from_stride);
-    for (int d = 0; d < to->rank; d++) {
-        int axis = step->attr->order[d];
-        stride[step->backward ? axis : d] = from_stride[step->backward ? d : axis];
-    }
-    gpunn__move move = gpunn__move_of(to, 0, from, 0, step->backward && step->accumulate[0]);
-    for (int d = to->rank - 1; d >= 0; d--) gpunn__move_axis(&move, to->dim[d], to_stride[d], stride[d], 0, 1, to->dim[d]);
-    return gpunn__cuda_move(cuda, &move);
-}
-
-static gpunn_status gpunn__cuda_concat(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
-    int64_t part_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
-    gpunn__strides(&step->out, out_stride);
-    for (int i = 0; i < step->input_count; i++) {
-        const gpunn_value *in = &step->in[i];
-        gpunn__strides(in, part_stride);
-        if (!step->backward || step->grad_in[i].data) {
-            gpunn__move move = step->backward ? gpunn__move_of(&step->grad_in[i], 0, &step->grad_out, offset, step->accumulate[i])
-                                              : gpunn__move_of(&step->out, offset, in, 0, false);
-            for (int d = in->rank - 1; d >= 0; d--)
-                gpunn__move_axis(&move, in->dim[d], step->backward ? part_stride[d] : out_stride[d],
-                                 step->backward ? out_stride[d] : part_stride[d], 0, 1, in->dim[d]);
-            GPUNN__TRY(gpunn__cuda_move(cuda, &move));
-        }
-        offset += in->dim[step->attr->axis] * out_stride[step->attr->axis];
-    }
-    return GPUNN_OK;
-}
-
-static gpunn_status gpunn__cuda_expand(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    const gpunn_value *in = &step->in[0], *out = &step->out;
-    if (step->backward && action == GPUNN__PREPARE)
-        step->workspace_bytes = gpunn__cuda_sum_to_workspace(cuda, &step->grad_out, &step->grad_in[0]);
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
-    if (step->backward) return gpunn__cuda_sum_to(cuda, &step->grad_out, &step->grad_in[0], step->accumulate[0], step->workspace);
-    gpunn__move move = gpunn__move_of(out, 0, in, 0, false);
-    int64_t     in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK];
-    gpunn__strides(in, in_stride);
-    gpunn__strides(out, out_stride);
-    for (int d = out->rank - 1; d >= 0; d--) {
-        int from = d - (out->rank - in->rank);
-        gpunn__move_axis(&move, out->dim[d], out_stride[d], from < 0 || in->dim[from] == 1 ? 0 : in_stride[from], 0, 1,
-                         out->dim[d]);
-    }
-    return gpunn__cuda_move(cuda, &move);
-}
-
-static gpunn_status gpunn__cuda_slice(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
-    const gpunn_value *in = &step->in[0], *out = &step->out;
-    int                cut = step->attr->axis;
-    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], start = step->attr->start, every = step->attr->step;
-    gpunn__strides(in, in_stride);
-    gpunn__strides(out, out_stride);
-    int64_t     offset = start * in_stride[cut];
-    gpunn__move move;
-    if (step->backward && !step->accumulate[0]) { /* all of grad_in, with holes of 0 */
-        move = gpunn__move_of(&step->grad_in[0], 0, &step->grad_out, 0, false);
-        for (int d = in->rank - 1; d >= 0; d--)
-            gpunn__move_axis(&move, in->dim[d], in_stride[d], out_stride[d], d == cut ? start : 0, d == cut ? every : 1,
-                             out->dim[d]);
-        return gpunn__cuda_move(cuda, &move);
-    }
-    in_stride[cut] *= every;
-    move = step->backward ? gpunn__move_of(&step->grad_in[0], offset, &step->grad_out, 0, true)
-                          : gpunn__move_of(out, 0, in, offset, false);
-    for (int d = out->rank - 1; d >= 0; d--)
-        gpunn__move_axis(&move, out->dim[d], step->backward ? in_stride[d] : out_stride[d],
-                         step->backward ? out_stride[d] : in_stride[d], 0, 1, out->dim[d]);
-    return gpunn__cuda_move(cuda, &move);
-}
-
-/* ---- the gradient of what is padded with its own elements: a thread for each of these gathers ------------------------- */
-typedef struct gpunn__pad_axis {
-    int64_t n, stride, before, after; /* stride: of the padded value */
-} gpunn__pad_axis;
-
-typedef struct gpunn__padding {
-    int             rank, mode;
-    int64_t         count;
-    bool            accumulate;
-    const void     *from;
-    void           *to;
-    gpunn_dtype     from_dtype, to_dtype;
-    gpunn__pad_axis axis[GPUNN_MAX_RANK];
-} gpunn__padding;
-
-/* Copies of element i along an axis, *low of them before its own place. */
-__device__ __forceinline__ int64_t gpunn__pad_copies(int mode, const gpunn__pad_axis &a, int64_t i, int64_t *low)
-{
-    if (mode == GPUNN_PAD_REPLICATE) {
-        *low = i == 0 ? a.before : 0;
-        return *low + 1 + (i == a.n - 1 ? a.after : 0);
-    }
-    bool    mirror = mode == GPUNN_PAD_REFLECT;
-    int64_t left = mirror ? i : a.n - i, right = mirror ? a.n - 1 - i : i + 1; /* how far outside they lie */
-    *low = left >= 1 && left <= a.before;
-    return *low + 1 + (right >= 1 && right <= a.after);
-}
-
-/* Where copy k of them stands. */
-__device__ __forceinline__ int64_t gpunn__pad_copy(int mode, const gpunn__pad_axis &a, int64_t i, int64_t k, int64_t low)
-{
-    if (mode == GPUNN_PAD_REPLICATE) return a.before + i + k - low;
-    if (mode == GPUNN_PAD_CIRCULAR) return a.before + i + (k - low) * a.n;
-    return a.before + (k < low ? -i : k > low ? 2 * (a.n - 1) - i : i);
-}
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pad_back_kernel(const gpunn__padding p)
-{
-    GPUNN__FOLLOW();
-    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
-    for (; i < p.count; i += step) {
-        int64_t all = 1, rest = i, low;
-#pragma unroll 1
-        for (int d = p.rank - 1; d >= 0; d--, rest /= p.axis[d + 1].n)
-            all *= gpunn__pad_copies(p.mode, p.axis[d], rest % p.axis[d].n, &low);
-        float sum = p.accumulate ? gpunn__load(p.to, p.to_dtype, i) : 0;
-        for (int64_t k = 0; k < all; k++) {
-            int64_t which = k, from = 0;
-            rest = i;
-#pragma unroll 1
-            for (int d = p.rank - 1; d >= 0; d--) {
-                const gpunn__pad_axis &axis = p.axis[d];
-                int64_t                at = rest % axis.n, copies = gpunn__pad_copies(p.mode, axis, at, &low);
-                from += gpunn__pad_copy(p.mode, axis, at, which % copies, low) * axis.stride;
-                which /= copies;
-                rest /= axis.n;
-            }
-            sum += gpunn__load(p.from, p.from_dtype, from);
-        }
-        gpunn__store(p.to, p.to_dtype, i, sum);
-    }
-}
-
-static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
-    const gpunn_value *in = &step->in[0], *out = &step->out;
-    const int64_t     *before = step->attr->before;
-    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
-    gpunn__strides(in, in_stride);
-    gpunn__strides(out, out_stride);
-    if (step->backward && step->attr->mode != GPUNN_PAD_CONSTANT) {
-        const gpunn_value *to = &step->grad_in[0];
-        gpunn__padding     p = {};
-        p.rank = in->rank;
-        p.mode = step->attr->mode;
-        p.count = in->count;
-        p.accumulate = step->accumulate[0];
-        p.from = step->grad_out.data, p.from_dtype = step->grad_out.dtype;
-        p.to = to->data, p.to_dtype = to->dtype;
-        for (int d = 0; d < in->rank; d++) {
-            gpunn__pad_axis axis = {in->dim[d], out_stride[d], before[d], out->dim[d] - in->dim[d] - before[d]};
-            p.axis[d] = axis;
-        }
-        return GPUNN__LAUNCH(cuda, gpunn__pad_back_kernel, gpunn__blocks(cuda, p.count, 1), GPUNN__THREADS, p);
-    }
-    for (int d = 0; d < out->rank; d++) offset += before[d] * out_stride[d];
-    gpunn__move move = step->backward ? gpunn__move_of(&step->grad_in[0], 0, &step->grad_out, offset, step->accumulate[0])
-                                      : gpunn__move_of(out, 0, in, 0, false);
-    move.hole = step->attr->value[0];
-    move.fill = step->attr->mode;
-    for (int d = out->rank - 1; d >= 0; d--) {
-        if (step->backward)
-            gpunn__move_axis(&move, in->dim[d], in_stride[d], out_stride[d], 0, 1, in->dim[d]);
-        else
-            gpunn__move_axis(&move, out->dim[d], out_stride[d], in_stride[d], before[d], 1, in->dim[d]);
-    }
-    return gpunn__cuda_move(cuda, &move);
-}
 /* ==== >>short ========================================================================================================= *
  * Short steps in a row take longer to launch than to compute. One block does them one after another: products of a tile or two,
  * elementwise ops, sums to one number and class losses, forward and backward. */

@@ -670,7 +670,7 @@ def may_be_null(one):
 
 
 def threshold(p):
-    """A 16-bit random number below it keeps the element (gpunn.h, >>norm)."""
+    """A 16-bit random number below it keeps the element (gpunn.h, >>map)."""
     return int((1 - p) * 65536 + 0.5)
 
 

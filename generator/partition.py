@@ -3,7 +3,7 @@
 Candidates are elementwise ops, what works on rows (softmax, norms, sums over the last axes), batch_norm in training, and the
 loss. Pairs of them that share memory as large as themselves are merged, those that save most first, as long as the result is one
 kernel (lower.py says so) and no two kernels wait for each other. What the runtime merges into layers by itself stays with it
-(gpunn.h, >>plan).
+(gpunn.h, >>steps).
 """
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ class FuseError(Exception):
     """An override in the spec's "fuse" that cannot be followed."""
 
 
-# ---- what gpunn.h's >>plan and >>autodiff say of a model ----------------------------------------------------------------------
+# ---- what gpunn.h's >>steps and >>autodiff say of a model ----------------------------------------------------------------------
 class View:
     """A model as one plan of gpunn.h sees it: of its outputs, or of a training step."""
 

@@ -123,6 +123,38 @@ def xor_learns():
         assert abs(float(p) - (a != b)) < 0.2, f"{a} xor {b} = {p}"
 
 
+def sections(name, start):
+    """(tag, text without comments, strings and macros' bodies) of a file's tagged sections from `start` on."""
+    text = read(name)
+    text = text[text.index(start):]
+    found = list(re.finditer(r"^/\* ==== >>(\w+)", text, re.M))
+    for one, end in zip(found, [other.start() for other in found[1:]] + [len(text)]):
+        body = re.sub(r'/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"', " ", text[one.start():end], flags=re.S)
+        yield one[1], re.sub(r"^[ \t]*#[ \t]*define (?:[^\n]*\\\n)*[^\n]*", "", body, flags=re.M)
+
+
+def sections_stand_in_order(name, start, ahead, most):
+    """Functions use those of their own section and of the ones before it, and those that a section `ahead`, `most` at most in all,
+    declares; public ones may be used anywhere. The list of sections at the top is the one that stands there."""
+    every = list(sections(name, start))
+    order = [tag for tag, _ in every]
+    place, forward = {}, set()
+    for i, (tag, body) in enumerate(every):
+        for function in re.findall(r"^(?!typedef|return|else|#)[\w \t*]*?\b(gpunn__\w+)\([^;{}]*\)\s*\{", body, re.M):
+            place.setdefault(function, i)
+        if tag in ahead:
+            forward.update(re.findall(r"^\w[^\n=]*\b(gpunn__\w+)\([^;{}]*\);", body, re.M))
+    faults = [f"{tag} uses {used} of {order[place[used]]}" for i, (tag, body) in enumerate(every)
+              for used in sorted(set(re.findall(r"\bgpunn__\w+", body)) - forward) if place.get(used, 0) > i]
+    assert not faults, f"{name}: sections use what stands behind them: " + "; ".join(faults)
+    assert len(forward) <= most, f"{name}: {len(forward)} functions are declared ahead: {sorted(forward)}"
+    contents = read(name)[:read(name).index("*/")].split(">>toc")[1].split(">>doc")[0]
+    names = contents.split("GPUNN_IMPLEMENTATION")[-1] if "GPUNN_IMPLEMENTATION" in contents else \
+        "\n".join(re.findall(r"^ \* {5}(\w+) ", contents, re.M))  # a line for each, which explains it
+    listed = [tag for tag in re.findall(r"\w+", names) if tag in order]
+    assert listed == order, f"{name} lists its sections as {listed}, but has {order}"
+
+
 def names_exist():
     header = read("gpunn.h")
     public, implementation = header.split("#if defined(GPUNN_IMPLEMENTATION)")
@@ -169,7 +201,9 @@ def compile_lines_name_the_gpu():
 def main():
     tests = [("the code in gpunn.h's comment", manual_runs), ("names", names_exist), ("links and targets", links_exist),
              ("exclusive or", xor_learns), ("three commands", three_commands),
-             ("compile lines", compile_lines_name_the_gpu)] + list(readme_blocks())
+             ("compile lines", compile_lines_name_the_gpu),
+             ("sections of gpunn.h", lambda: sections_stand_in_order("gpunn.h", "/* ==== >>structs", ("forward",), 6)),
+             ("sections of gpunn_cuda.cu", lambda: sections_stand_in_order("gpunn_cuda.cu", "/* ==== >>config", ("context", "shared"), 30))] + list(readme_blocks())
     print(f"1..{len(tests)}")
     failed = 0
     for number, (name, test) in enumerate(tests, 1):

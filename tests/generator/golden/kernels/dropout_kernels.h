@@ -8,7 +8,7 @@
 #define DROPOUT_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_KERNELS_STAMP 0xcbf92fd1da4c5687ull /* of this text: dropout_kernels.cu was written with it */
+#define DROPOUT_KERNELS_STAMP 0xaa809f934af77e70ull /* of this text: dropout_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -154,7 +154,7 @@ DROPOUT_FN int dropout_least(int64_t a, int64_t b)
     return (int)(a < b ? a : b);
 }
 
-/* Dropout's factors (gpunn.h, >>norm) of n elements from i on, in packs of eight; they stand behind the pointer returned. */
+/* Dropout's factors (gpunn.h, >>map) of n elements from i on, in packs of eight; they stand behind the pointer returned. */
 DROPOUT_SELDOM const float *dropout_keep(const gpunn_kernel_call *call, int site, uint32_t keep, int64_t i, int n,
                                          float *factor)
 {

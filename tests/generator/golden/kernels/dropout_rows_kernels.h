@@ -8,7 +8,7 @@
 #define DROPOUT_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_ROWS_KERNELS_STAMP 0x4b3905f9627a3f85ull /* of this text: dropout_rows_kernels.cu was written with it */
+#define DROPOUT_ROWS_KERNELS_STAMP 0x72099f82a466f5d2ull /* of this text: dropout_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -171,7 +171,7 @@ DROPOUT_ROWS_FN float dropout_rows_sum(const float *x, int n)
     return lane[0] + rest;
 }
 
-/* Dropout's factors (gpunn.h, >>norm) of n elements from i on, in packs of eight; they stand behind the pointer returned. */
+/* Dropout's factors (gpunn.h, >>map) of n elements from i on, in packs of eight; they stand behind the pointer returned. */
 DROPOUT_ROWS_SELDOM const float *dropout_rows_keep(const gpunn_kernel_call *call, int site, uint32_t keep, int64_t i, int n,
                                          float *factor)
 {
