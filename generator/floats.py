@@ -29,4 +29,12 @@ def bf16(value):
     return struct.unpack("<f", struct.pack("<I", bits))[0]
 
 
+
+def short(value):
+    """The shortest decimal that is this float."""
+    texts = ("%.*g" % (digits, value) for digits in range(1, 18))
+    number = next(float(text) for text in texts if f32(float(text)) == value)
+    return int(number) if number == int(number) else number
+
+
 ROUND = {"f32": f32, "f16": f16, "bf16": bf16}

@@ -4,7 +4,7 @@ import json
 import os
 
 from . import table
-from .floats import f32
+from .floats import short
 
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "model.schema.json")
 WIDTH = 128
@@ -82,13 +82,6 @@ def optimizer(row):
             key, part, default = "betas", "betas", betas
         properties[key] = {"$ref": "#/$defs/" + part, "default": default}
     return {"type": "object", "required": ["type"], "additionalProperties": False, "properties": properties}
-
-
-def short(value):
-    """The shortest decimal that is this float."""
-    texts = ("%.*g" % (digits, value) for digits in range(1, 18))
-    number = next(float(text) for text in texts if f32(float(text)) == value)
-    return int(number) if number == int(number) else number
 
 
 def ops(definitions):
