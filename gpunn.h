@@ -837,9 +837,9 @@ GPUNN_API gpunn_tensor *gpunn_parametric_relu(gpunn_tensor *a, gpunn_tensor *b);
 GPUNN_API gpunn_tensor *gpunn_where(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c);
 
 /* A formula in the tables' language over x, y, z (args 0 to 2) or x0 to x7: + - * / **, < <= > >= == != (which chain), and or
- * not, a if c else b, parentheses, numbers, the constant pi, and every elementwise op by name, its attributes as further numbers
- * ("x * sigmoid(1.702 * x)", "where(x > 0, x, leaky_relu(x, 0.2))"); max, min, K(number), where. All mean what they mean in
- * Python. Values that are used again get names first: "t = max(x, 0); t ** 2 + t". Broadcasts. */
+ * not, a if c else b, parentheses, numbers, the constant pi, and every elementwise op by name, its attributes as further
+ * numbers ("x * sigmoid(1.702 * x)", "where(x > 0, x, leaky_relu(x, 0.2))"); max, min, K(number), where. All mean what they mean
+ * in Python. Values that are used again get names first: "t = max(x, 0); t ** 2 + t". Broadcasts. */
 GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count);
 
 /* -- layers: parameters are called name.weight, name.bias, ... as torch.nn's; name must be unique; "" or NULL is an error -- */
@@ -5220,7 +5220,7 @@ static bool gpunn__expr_expect(gpunn__formula *f, char symbol, const char *what)
 static bool gpunn__expr_float(const gpunn__formula *f, double number, float *result)
 {
     *result = (float)number;
-    return fabs(number) <= (double)FLT_MAX ||
+    return fabs(number) < 3.4028235677973366e38 ||
            gpunn__expr_fail(f, f->at, "the number before this place is not finite as a float", "", 0);
 }
 
@@ -5348,7 +5348,7 @@ static bool gpunn__expr_number(gpunn__formula *f, double *result)
         return gpunn__expr_fail(f, start, "no number", start, (size_t)(f->at - start) + (*f->at != 0));
     /* In two steps, since 10^-scale alone may leave the range. */
     *result = scale < 0 ? mantissa / pow(10, -scale / 2) / pow(10, -scale - -scale / 2) : mantissa * pow(10, scale);
-    if (fabs(*result) <= (double)FLT_MAX) return true;
+    if (fabs(*result) < 3.4028235677973366e38) return true; /* what rounds to a float */
     return gpunn__expr_fail(f, start, "too large a number", start, (size_t)(f->at - start));
 }
 
@@ -7990,8 +7990,6 @@ static bool gpunn__begin_margin(gpunn__call *call, const char *name, const char 
     return gpunn__begin(call, name, NULL, names, operands, count, count) && gpunn__settle(call, args);
 }
 
-static gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args, int arg_count,
-                                 const char *const *number_names, const double *numbers, int number_count); /* >>expr */
 /* A formula over x, y, z, and the numbers a, b and most, the largest there is. */
 static gpunn_tensor *gpunn__formula_of(const char *formula, gpunn_tensor *const *operands, int count, float a, double b)
 {

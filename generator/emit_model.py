@@ -3,7 +3,7 @@ import math
 import re
 
 from . import stamp, table
-from .floats import f32, short
+from .floats import f32
 from .graph import BATCH, Graph
 from .partition import CONVOLUTIONS
 
@@ -151,7 +151,7 @@ class _Emitter:
         if hasattr(self, "op_" + t.op):
             return getattr(self, "op_" + t.op)(t, operands)
         if table.ops()[t.op].term:
-            formula = "%s(%s)" % (t.op, ", ".join(["x", "y"] + [repr(short(value)) for value in t.attrs.values()]))
+            formula = "%s(%s)" % (t.op, ", ".join(["x", "y"] + [repr(float(value)) for value in t.attrs.values()]))
             return "gpunn_expr(%s, %s, 2)" % (quoted(formula), self.helper(t, "parts"))
         if table.ops()[t.op].arity:
             return "gpunn_%s(%s)" % (t.op, ", ".join(operands + [number(value) for value in t.attrs.values()]))

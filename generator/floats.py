@@ -29,7 +29,6 @@ def bf16(value):
     return struct.unpack("<f", struct.pack("<I", bits))[0]
 
 
-
 def short(value):
     """The shortest decimal that is this float."""
     texts = ("%.*g" % (digits, value) for digits in range(1, 18))

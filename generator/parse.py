@@ -24,6 +24,7 @@ MAX_DIGITS = 300
 MAX_NAMES = 64
 FLT_MIN = 2.0 ** -126
 FLT_MAX = f32(3.4028235e38)
+LARGEST = 3.4028235677973366e38  # below it numbers round to floats
 
 SPACE = " \t\n\r"
 DIGITS = "0123456789"
@@ -97,7 +98,7 @@ class _Parser:
 
     # ---- terms ---------------------------------------------------------------------------------------------------------------
     def float(self, number):
-        if not abs(number) <= FLT_MAX:
+        if not abs(number) < LARGEST:
             raise self.error(self.at, "the number before this place is not finite as a float")
         return f32(number)
 
@@ -280,7 +281,7 @@ class _Parser:
             result = mantissa / _power(half) / _power(-scale - half)
         else:
             result = mantissa * _power(scale)
-        if not abs(result) <= FLT_MAX:
+        if not abs(result) < LARGEST:
             raise self.error(start, "too large a number", self.text[start:self.at])
         return result
 

@@ -66,7 +66,8 @@ def of_row(row, definitions):
 
 def elementwise(op):
     """The schema of an op of the elementwise tables."""
-    arguments = {name: {"$ref": "#/$defs/extended", "default": str(default) if abs(default) == float("inf") else short(default)}
+    kind = "#/$defs/" + ("number" if op.term else "extended")  # a term's stand in formulas, which know no infinity
+    arguments = {name: {"$ref": kind, "default": str(default) if abs(default) == float("inf") else short(default)}
                  for name, default in op.attrs}
     return entry({"const": op.name}, "OP", _WORDS[op.arity], arguments, [], "Elementwise.")
 
