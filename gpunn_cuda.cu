@@ -8740,6 +8740,7 @@ typedef struct gpunn__attention {
     int64_t      mask_step[4]; /* along samples, heads, rows, keys */
     float        scale;
     float2      *sums;    /* of each line its largest score and 1 / the sum of exp (0: it sees no key); NULL: not wanted */
+    const float *lse;     /* backward, instead: the log of the sum of exp, as cuDNN's forward pass leaves it; NULL: not so */
     void        *weights; /* backward: receives them, less those that dropout took; of out's dtype */
     const gpunn__device_state *state;
     unsigned                   site, keep; /* keep 65536: nothing is dropped */
@@ -8901,7 +8902,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_backwa
     for (int64_t first = gpunn__along_first(t.a); first < t.a.lines; first += gpunn__along_step(t.a)) {
         const gpunn__line           line = gpunn__along_line(t.a, first);
         const gpunn__attention_line own = gpunn__attention_line_of(t, line.index);
-        const float2                sums = line.index < t.a.lines ? t.sums[line.index] : make_float2(0, 0);
+        const float2                sums = line.index >= t.a.lines ? make_float2(0, 0)
+                                           : t.lse                 ? make_float2(t.lse[line.index], 1)
+                                                                   : t.sums[line.index];
         gpunn__attention_dot        dot = {t, own, sums, 0};
         gpunn__line_visit(line, dot);
         gpunn__attention_slope slope = {t, own, sums, gpunn__team_reduce(dot.sum, gpunn__add(), t.a.team)};
@@ -9008,7 +9011,9 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
         stride *= mask->dim[d];
     }
     t.scale = step->attr->value[1];
-    t.sums = step->training ? (float2 *)step->saved : NULL;
+    const bool pairs = step->saved_bytes == (size_t)t.a.lines * sizeof *t.sums;
+    t.sums = step->training && pairs ? (float2 *)step->saved : NULL;
+    t.lse = step->training && !pairs ? (const float *)step->saved : NULL;
     t.state = cuda->state;
     t.site = step->attr->site;
     t.keep = step->training ? (unsigned)((1 - (double)step->attr->value[0]) * 65536 + 0.5) : 65536;

@@ -14,6 +14,10 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, ROOT)
+
+from generator import table  # noqa: E402
+
 HEADER = os.path.join(ROOT, "gpunn.h")
 EXAMPLES = os.path.join(ROOT, "examples")
 OBJECT, OBJECT_NEEDS = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build", "gpunn.o")), "-lz -lm -lpthread"
@@ -103,6 +107,9 @@ def named_calls():
     with open(HEADER) as file:
         text = re.sub(r"/\*.*?\*/|\\\n", " ", file.read(), flags=re.S)
     structs = dict(re.findall(r"typedef struct (gpunn_\w+_args) \{(.*?)\n\}", text, re.S))
+    for row in table.optimizers().values():  # whose structs and prototypes the table makes
+        structs[f"gpunn_{row.name}_args"] = "".join(f" {key};" for key in ["args_"] + [setting[0] for setting in row.settings])
+        text += f"gpunn_optimizer *gpunn_{row.name}_(gpunn_model *model, gpunn_{row.name}_args args);\n"
     for name, struct in re.findall(r"#define (gpunn_\w+)\([^)]*\.\.\.\) [^\n]*GPUNN_(?:NAMED|ARGS)\((gpunn_\w+)", text):
         taken = " ".join(re.search(rf"\b{name}_\(([^;]*?){struct} args\);", text)[1].split()).rstrip(",")
         fields = re.findall(r"\(\*(\w+)\)\(|(\w+)(?:\[\w+\])*\s*[,;]", re.sub(r"\)\([^;]*;", ")(;", structs[struct]))
