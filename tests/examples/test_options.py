@@ -55,7 +55,7 @@ class Options(unittest.TestCase):
                 self.assertRegex(text, r"^(?!\(null\)).{8,}$", (name, word))
             self.assertLessEqual(max(map(len, lines)), 132, name)
         gpt2 = run("gpt2", "--batch", "3", "--help").stdout
-        for line in r"--config tiny\|124M .*\[tiny\]", r"--batch N .*\[8\]", r"--lr X [^\[]*", r"--prompt TEXT .*\[The \]", r"--decay X .*\[0.1\]":
+        for line in r"--config tiny\|124M .*\[tiny\]", r"--batch N .*\[8\]", r"--lr X [^\[]*", r"--prompt TEXT .*\[forty-one, forty-two, \]", r"--decay X .*\[0.1\]":
             self.assertRegex(gpt2, f"(?m)^  {line}$")
 
     def test_refusals(self):
