@@ -189,7 +189,7 @@ def run(word, folder, programs, end, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--jobs", type=int, default=(os.cpu_count() or 1) + 1, help="at once; one more than processors: some wait")
     parser.add_argument("--limit", type=float, default=3600, help="seconds for one program: it hangs")
     parser.add_argument("programs", nargs="*")
     parser.add_argument("--seconds", type=float, default=86400, help="for all programs together")
