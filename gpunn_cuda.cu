@@ -8740,7 +8740,7 @@ typedef struct gpunn__attention {
     int64_t      mask_step[4]; /* along samples, heads, rows, keys */
     float        scale;
     float2      *sums;    /* of each line its largest score and 1 / the sum of exp (0: it sees no key); NULL: not wanted */
-    const float *lse;     /* backward, instead: the log of the sum of exp, as cuDNN's forward pass leaves it; NULL: not so */
+    int          apart;   /* backward: 2, or 1 where one float is there for each, the log of the sum of exp, as cuDNN leaves it */
     void        *weights; /* backward: receives them, less those that dropout took; of out's dtype */
     const gpunn__device_state *state;
     unsigned                   site, keep; /* keep 65536: nothing is dropped */
@@ -8896,15 +8896,14 @@ struct gpunn__attention_slope {
 };
 
 /* Weights and ds may lie where scores and dp did. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__attention_backward_kernel(const gpunn__attention t)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__attention_backward_kernel(const gpunn__attention t)
 {
     GPUNN__FOLLOW();
     for (int64_t first = gpunn__along_first(t.a); first < t.a.lines; first += gpunn__along_step(t.a)) {
         const gpunn__line           line = gpunn__along_line(t.a, first);
         const gpunn__attention_line own = gpunn__attention_line_of(t, line.index);
-        const float2                sums = line.index >= t.a.lines ? make_float2(0, 0)
-                                           : t.lse                 ? make_float2(t.lse[line.index], 1)
-                                                                   : t.sums[line.index];
+        const float                *saved = (const float *)t.sums + (line.index < t.a.lines ? line.index : 0) * t.apart;
+        const float2                sums = make_float2(saved[0], t.apart == 2 ? saved[1] : 1);
         gpunn__attention_dot        dot = {t, own, sums, 0};
         gpunn__line_visit(line, dot);
         gpunn__attention_slope slope = {t, own, sums, gpunn__team_reduce(dot.sum, gpunn__add(), t.a.team)};
@@ -9011,9 +9010,8 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
         stride *= mask->dim[d];
     }
     t.scale = step->attr->value[1];
-    const bool pairs = step->saved_bytes == (size_t)t.a.lines * sizeof *t.sums;
-    t.sums = step->training && pairs ? (float2 *)step->saved : NULL;
-    t.lse = step->training && !pairs ? (const float *)step->saved : NULL;
+    t.sums = step->training ? (float2 *)step->saved : NULL;
+    t.apart = step->saved_bytes == (size_t)t.a.lines * sizeof *t.sums ? 2 : 1;
     t.state = cuda->state;
     t.site = step->attr->site;
     t.keep = step->training ? (unsigned)((1 - (double)step->attr->value[0]) * 65536 + 0.5) : 65536;
