@@ -3480,12 +3480,11 @@ typedef enum gpunn__told_kind {
     GPUNN__A_INT64,
     GPUNN__A_ROW, /* int64_t: -1 where there is none */
     GPUNN__A_FLOAT,
-    GPUNN__A_WINDOW,    /* int for each spatial axis */
-    GPUNN__A_ORDER,     /* int for each axis */
-    GPUNN__A_SIZES,     /* int64_t for each axis */
-    GPUNN__A_AXES,      /* a bit for each axis */
-    GPUNN__A_REDUCTION, /* these in the order of their kinds of arguments */
-    GPUNN__A_CLASS_REDUCTION,
+    GPUNN__A_WINDOW,          /* int for each spatial axis */
+    GPUNN__A_ORDER,           /* int for each axis */
+    GPUNN__A_SIZES,           /* int64_t for each axis */
+    GPUNN__A_AXES,            /* a bit for each axis */
+    GPUNN__A_CLASS_REDUCTION, /* these in the order of their choices */
     GPUNN__A_GRID_MODE,
     GPUNN__A_GRID_PADDING,
     GPUNN__A_INTERPOLATE_MODE,
@@ -3970,6 +3969,11 @@ static const gpunn__choice gpunn__choices[] = {
     {GPUNN__WORDS(gpunn__activation_names), "true or false"},
 };
 
+static const gpunn__choice *gpunn__choice_of(gpunn__key_kind kind)
+{
+    return &gpunn__choices[(int)kind - (int)GPUNN__K_DTYPE];
+}
+
 /* The rows: their arguments and what is told of them, each list ending with a name of NULL. */
 typedef struct gpunn__row {
     const char            *name;
@@ -4406,6 +4410,7 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
     const int64_t  *wide = (const int64_t *)(const void *)from;
     const uint32_t *bits = (const uint32_t *)(const void *)from;
     int             count = t->inputs[0]->rank;
+    gpunn__key_kind kind = GPUNN__K_CLASS_REDUCTION;
     bool            list = a->kind >= GPUNN__A_ORDER && a->kind <= GPUNN__A_AXES;
     if (a->kind == GPUNN__A_WINDOW) {
         count -= 2;
@@ -4448,13 +4453,13 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
             gpunn__put_float(text, ((const float *)(const void *)from)[i], 9);
         }
         break;
-    case GPUNN__A_REDUCTION:
     case GPUNN__A_CLASS_REDUCTION:
     case GPUNN__A_GRID_MODE:
     case GPUNN__A_GRID_PADDING:
     case GPUNN__A_INTERPOLATE_MODE:
     case GPUNN__A_PAD_MODE:
-        gpunn__put(text, "%s%s%s", quote, gpunn__choices[(int)a->kind - (int)GPUNN__A_REDUCTION + 1].words[*ints], quote);
+        kind = (gpunn__key_kind)((int)kind + (int)a->kind - (int)GPUNN__A_CLASS_REDUCTION);
+        gpunn__put(text, "%s%s%s", quote, gpunn__choice_of(kind)->words[*ints], quote);
         break;
     case GPUNN__A_RATIOS:
         for (int i = 0; i < t->rank - 2; i++) {
@@ -5672,16 +5677,17 @@ static bool gpunn__settle_one(const gpunn__call *call, const gpunn__argument *a,
             *value = (float)usual;
         else if (*value == (float)GPUNN_ZERO)
             *value = 0;
-        if (a->kind == GPUNN__K_POSITIVE ? !(*value > 0) || !isfinite(*value)
-                                         : a->kind == GPUNN__K_SHARE && !(*value >= 0 && *value <= 1))
-            range = a->kind == GPUNN__K_POSITIVE ? "a positive number" : "a number from 0 to 1";
+        if (a->kind == GPUNN__K_POSITIVE && !(*value > 0 && isfinite(*value)))
+            range = "a positive number";
+        else if (a->kind == GPUNN__K_SHARE && !(*value >= 0 && *value <= 1))
+            range = "a number from 0 to 1";
         else if (a->kind == GPUNN__K_SCALE && !(*value >= 0 && isfinite(*value)))
             range = "a finite number from 0 on";
         else if (a->kind == GPUNN__K_NUMBER ? !isfinite(*value) : *value != *value)
             range = "a finite number";
         if (range) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %g; use %s", a->name, (double)*value, range);
     } else if (a->kind >= GPUNN__K_REDUCTION && a->kind <= GPUNN__K_PAD_MODE) {
-        const gpunn__choice *of = &gpunn__choices[(int)a->kind - (int)GPUNN__K_DTYPE];
+        const gpunn__choice *of = gpunn__choice_of(a->kind);
         const int            value = *(const int *)at;
         if (value < 0 || value >= of->count) range = of->in_c;
         if (range) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is %d; use %s", a->name, value, range);
@@ -22400,7 +22406,6 @@ static double gpunn__told_number(const gpunn_tensor *t, const gpunn__told *a)
     case GPUNN__A_FLOAT: return (double)*(const float *)from;
     case GPUNN__A_WINDOW: return gpunn__all_equal(ints, t->rank - 2) ? *ints : (double)NAN;
     case GPUNN__A_INT:
-    case GPUNN__A_REDUCTION:
     case GPUNN__A_CLASS_REDUCTION:
     case GPUNN__A_GRID_MODE:
     case GPUNN__A_GRID_PADDING:
@@ -23418,7 +23423,7 @@ static void gpunn__key_default(const gpunn__argument *key, int axes, void *at)
 static bool gpunn__key_choice(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__argument *key, void *at)
 {
     static const gpunn_dtype dtypes[] = {GPUNN_F32, GPUNN_I64, GPUNN_I32, GPUNN_U8, GPUNN_BOOL};
-    const gpunn__choice     *of = &gpunn__choices[(int)key->kind - (int)GPUNN__K_DTYPE];
+    const gpunn__choice     *of = gpunn__choice_of(key->kind);
     int                      choice = 0;
     if (!gpunn__get_choice(l, e->item, key->name, of->words, of->count, &choice)) return false;
     if (key->kind == GPUNN__K_DTYPE)

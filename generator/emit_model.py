@@ -3,7 +3,7 @@ import math
 import re
 
 from . import stamp, table
-from .floats import f32
+from .floats import digits, f32
 from .graph import BATCH, Graph
 from .partition import CONVOLUTIONS
 
@@ -30,7 +30,7 @@ def number(value):
         return "INFINITY" if value > 0 else "-INFINITY"
     if value == int(value) and abs(value) < 1e6:
         return "%.1ff" % value
-    text = next(text for text in ("%.*g" % (digits, value) for digits in range(1, 10)) if f32(float(text)) == value)
+    text = digits(value)
     return text + ("f" if set(text) & set(".e") else ".0f")
 
 

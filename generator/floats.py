@@ -29,10 +29,14 @@ def bf16(value):
     return struct.unpack("<f", struct.pack("<I", bits))[0]
 
 
+def digits(value):
+    """The shortest text of a finite float that gives it back."""
+    return next(text for text in ("%.*g" % (count, value) for count in range(1, 10)) if f32(float(text)) == value)
+
+
 def short(value):
     """The shortest decimal that is this float."""
-    texts = ("%.*g" % (digits, value) for digits in range(1, 18))
-    number = next(float(text) for text in texts if f32(float(text)) == value)
+    number = float(digits(value))
     return int(number) if number == int(number) else number
 
 

@@ -43,11 +43,8 @@ def number(value):
         return "INFINITY" if value > 0 else "-INFINITY"
     if value == int(value) and abs(value) < 1e6 and str(value) != "-0.0":
         return "%d" % value
-    for digits in range(1, 10):
-        text = "%.*g" % (digits, value)
-        if floats.f32(float(text)) == value:
-            return text + ("f" if "." in text or "e" in text else ".0f")
-    raise ValueError("%r is no float" % value)
+    text = floats.digits(value)
+    return text + ("f" if set(text) & set(".e") else ".0f")
 
 
 def of_row(place, inner):

@@ -114,8 +114,8 @@ def text(value, indent=0, used=0):
     keys = ['"%s": ' % key for key in value] if isinstance(value, dict) else [""] * len(value)
     lines, row = [], inner
     for i, item in enumerate(value.values() if isinstance(value, dict) else value):
-        short = keys[i] + json.dumps(item)
-        if row.strip() and len(row) + len(short) + 1 > WIDTH:
+        on_one_line = keys[i] + json.dumps(item)
+        if row.strip() and len(row) + len(on_one_line) + 1 > WIDTH:
             lines.append(row.rstrip())
             row = inner
         row += keys[i] + text(item, indent + 2, len(row + keys[i])) + (", " if i + 1 < len(value) else "")

@@ -93,6 +93,7 @@ def number(text):
     return -value if match.group(1) else value
 
 
+@lru_cache(maxsize=1)
 def plain(text):
     """A header without its comments, but those that bound tables, and its macros on one line each."""
     text = re.sub(r"/\*.*?\*/", lambda comment: comment.group() if ">>" in comment.group() else " ", text, flags=re.S)
