@@ -24,7 +24,7 @@
  *     kernels  fused kernels that the generator writes for a model
  *   and under GPUNN_IMPLEMENTATION, each using those before it
  *     structs forward errors memory random math tables shapes device model
- *     arguments json text graph expr layers steps autodiff plan run threads common
+ *     arguments json text graph infer nodes expr layers steps autodiff plan run threads common
  *     map move reduce pick gemm conv pool sample norm softmax loss attention recurrent update cpu
  *     optimizer files loader elements safetensors spec readers fit_loop licence
  *
@@ -300,9 +300,9 @@
  *
  * EXTENDING  A formula is an op by gpunn_expr. C and CUDA functions of your own are an op by gpunn_custom (>>builders), without
  *     a change here: examples/custom_op.c. Within this file, a new elementwise op is one line in >>ops and a new optimizer a row
- *     in >>train with the macro of its name. Any other op is a line in >>ops too (GPUNN_OTHER_OPS), a builder with its shape rule
- *     in >>layers, a row of what that takes in >>arguments, which specs and their schema follow, and one function of its name in
- *     each backend.
+ *     in >>train with the macro of its name. Any other op is a line in >>ops too (GPUNN_OTHER_OPS), the rule of its result's shape
+ *     in >>infer, a builder in >>layers, a row of what that takes in >>arguments, which specs and their schema follow, and one
+ *     function of its name in each backend.
  *
  * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features, 2^20 tensors in a model (30,000 where a spec tells them); F32
  *     arithmetic (16-bit storage on a GPU), in which numbers below 1.2e-38 (denormals) may count as zero; little-endian machines.
@@ -705,62 +705,62 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 /* >>ops end */
 
 /* The other ops: X(ENUM, name, operands that the backward pass reads (bit i: operand i), whether it reads the result, operands
- * that have a gradient (bit i; -1: all)). Their attributes and operands stand at gpunn_attributes (>>backend).
+ * that have a gradient (bit i; -1: all), the rule of the result's shape (>>infer)). Their attributes and operands stand at gpunn_attributes (>>backend).
  * No node has the last two: plans have them, TURN for filters of convolutions, GROUP for fused kernels. */
-#define GPUNN_OTHER_OPS(X)                               \
-    X(LINEAR, linear, 3, 0, 7)                           \
-    X(MATMUL, matmul, 3, 0, 3)                           \
-    X(CONV1D, conv1d, 3, 0, 7)                           \
-    X(CONV2D, conv2d, 3, 0, 7)                           \
-    X(CONV3D, conv3d, 3, 0, 7)                           \
-    X(CONV_TRANSPOSE1D, conv_transpose1d, 3, 0, 7)       \
-    X(CONV_TRANSPOSE2D, conv_transpose2d, 3, 0, 7)       \
-    X(CONV_TRANSPOSE3D, conv_transpose3d, 3, 0, 7)       \
-    X(MAX_POOL2D, max_pool2d, 0, 0, 1)                   \
-    X(MAX_POOL3D, max_pool3d, 0, 0, 1)                   \
-    X(AVG_POOL2D, avg_pool2d, 0, 0, 1)                   \
-    X(AVG_POOL3D, avg_pool3d, 0, 0, 1)                   \
-    X(ADAPTIVE_MAX_POOL2D, adaptive_max_pool2d, 0, 0, 1) \
-    X(ADAPTIVE_MAX_POOL3D, adaptive_max_pool3d, 0, 0, 1) \
-    X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, 0, 0, 1) \
-    X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, 0, 0, 1) \
-    X(GRID_SAMPLE, grid_sample, 3, 0, 3)                 \
-    X(AFFINE_GRID, affine_grid, 0, 0, 1)                 \
-    X(INTERPOLATE, interpolate, 0, 0, 1)                 \
-    X(BATCH_NORM, batch_norm, 3, 0, 7)                   \
-    X(RNN, rnn, 4095, 1, 4093)                           \
-    X(LSTM, lstm, 4095, 1, 4093)                         \
-    X(GRU, gru, 4095, 1, 4093)                           \
-    X(LAYER_NORM, layer_norm, 3, 0, 7)                   \
-    X(RMS_NORM, rms_norm, 3, 0, 3)                       \
-    X(GROUP_NORM, group_norm, 3, 0, 7)                   \
-    X(EMBEDDING, embedding, 1, 0, 2)                     \
-    X(DROPOUT, dropout, 0, 0, 1)                         \
-    X(PERMUTE, permute, 0, 0, 1)                         \
-    X(CONCAT, concat, 0, 0, -1)                          \
-    X(SLICE, slice, 0, 0, 1)                             \
-    X(PAD, pad, 0, 0, 1)                                 \
-    X(EXPAND, expand, 0, 0, 1)                           \
-    X(GATHER, gather, 2, 0, 1)                           \
-    X(SUM, sum, 0, 0, 1)                                 \
-    X(GRADIENT_ENERGY, gradient_energy, 1, 0, 1)         \
-    X(MAX, max, 1, 1, 1)                                 \
-    X(CUMSUM, cumsum, 0, 0, 1)                           \
-    X(TOPK_INDICES, topk_indices, 0, 0, 0)               \
-    X(ARGMAX, argmax, 0, 0, 0)                           \
-    X(SOFTMAX, softmax, 0, 1, 1)                         \
-    X(LOG_SOFTMAX, log_softmax, 0, 1, 1)                 \
-    X(ATTENTION, scaled_dot_product_attention, 15, 1, 7) \
-    X(CROSS_ENTROPY, cross_entropy, 7, 0, 1)             \
-    X(NLL, nll, 6, 0, 1)                                 \
-    X(CTC_LOSS, ctc_loss, 15, 0, 1)                      \
-    X(CUSTOM, custom, -1, 1, -1)                         \
-    X(CAST, cast, 0, 0, 0)                               \
-    X(TURN, turn, 0, 0, 0)                               \
-    X(GROUP, group, 0, 0, 0)
+#define GPUNN_OTHER_OPS(X)                                          \
+    X(LINEAR, linear, 3, 0, 7, linear)                              \
+    X(MATMUL, matmul, 3, 0, 3, matmul)                              \
+    X(CONV1D, conv1d, 3, 0, 7, conv)                                \
+    X(CONV2D, conv2d, 3, 0, 7, conv)                                \
+    X(CONV3D, conv3d, 3, 0, 7, conv)                                \
+    X(CONV_TRANSPOSE1D, conv_transpose1d, 3, 0, 7, conv_transpose)  \
+    X(CONV_TRANSPOSE2D, conv_transpose2d, 3, 0, 7, conv_transpose)  \
+    X(CONV_TRANSPOSE3D, conv_transpose3d, 3, 0, 7, conv_transpose)  \
+    X(MAX_POOL2D, max_pool2d, 0, 0, 1, window)                      \
+    X(MAX_POOL3D, max_pool3d, 0, 0, 1, window)                      \
+    X(AVG_POOL2D, avg_pool2d, 0, 0, 1, window)                      \
+    X(AVG_POOL3D, avg_pool3d, 0, 0, 1, window)                      \
+    X(ADAPTIVE_MAX_POOL2D, adaptive_max_pool2d, 0, 0, 1, resize)    \
+    X(ADAPTIVE_MAX_POOL3D, adaptive_max_pool3d, 0, 0, 1, resize)    \
+    X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, 0, 0, 1, resize)    \
+    X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, 0, 0, 1, resize)    \
+    X(GRID_SAMPLE, grid_sample, 3, 0, 3, grid_sample)               \
+    X(AFFINE_GRID, affine_grid, 0, 0, 1, affine_grid)               \
+    X(INTERPOLATE, interpolate, 0, 0, 1, resize)                    \
+    X(BATCH_NORM, batch_norm, 3, 0, 7, norm)                        \
+    X(RNN, rnn, 4095, 1, 4093, recurrent)                           \
+    X(LSTM, lstm, 4095, 1, 4093, recurrent)                         \
+    X(GRU, gru, 4095, 1, 4093, recurrent)                           \
+    X(LAYER_NORM, layer_norm, 3, 0, 7, norm)                        \
+    X(RMS_NORM, rms_norm, 3, 0, 3, norm)                            \
+    X(GROUP_NORM, group_norm, 3, 0, 7, group_norm)                  \
+    X(EMBEDDING, embedding, 1, 0, 2, embedding)                     \
+    X(DROPOUT, dropout, 0, 0, 1, same)                              \
+    X(PERMUTE, permute, 0, 0, 1, permute)                           \
+    X(CONCAT, concat, 0, 0, -1, concat)                             \
+    X(SLICE, slice, 0, 0, 1, slice)                                 \
+    X(PAD, pad, 0, 0, 1, pad)                                       \
+    X(EXPAND, expand, 0, 0, 1, expand)                              \
+    X(GATHER, gather, 2, 0, 1, gather)                              \
+    X(SUM, sum, 0, 0, 1, reduce)                                    \
+    X(GRADIENT_ENERGY, gradient_energy, 1, 0, 1, scalar)            \
+    X(MAX, max, 1, 1, 1, reduce)                                    \
+    X(CUMSUM, cumsum, 0, 0, 1, same)                                \
+    X(TOPK_INDICES, topk_indices, 0, 0, 0, topk_indices)            \
+    X(ARGMAX, argmax, 0, 0, 0, argmax)                              \
+    X(SOFTMAX, softmax, 0, 1, 1, same)                              \
+    X(LOG_SOFTMAX, log_softmax, 0, 1, 1, same)                      \
+    X(ATTENTION, scaled_dot_product_attention, 15, 1, 7, attention) \
+    X(CROSS_ENTROPY, cross_entropy, 7, 0, 1, class_loss)            \
+    X(NLL, nll, 6, 0, 1, class_loss)                                \
+    X(CTC_LOSS, ctc_loss, 15, 0, 1, ctc_loss)                       \
+    X(CUSTOM, custom, -1, 1, -1, custom)                            \
+    X(CAST, cast, 0, 0, 0, cast)                                    \
+    X(TURN, turn, 0, 0, 0, same)                                    \
+    X(GROUP, group, 0, 0, 0, same)
 
 /* Another name for its operand's memory: it takes part in shapes and gradients, but no backend runs it. */
-#define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, 0, 0, 1)
+#define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, 0, 0, 1, reshape)
 
 /* clang-format off */
 typedef enum gpunn_op {
@@ -1713,34 +1713,45 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 7
+#define GPUNN_BACKEND_ABI 8
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
 typedef struct gpunn_attributes {
-    float           value[2];  /* elementwise: attr1, attr2; pad: value; dropout: p; cross_entropy: label_smoothing; attention:
-                                  dropout_p, scale */
-    int             kernel[3]; /* conv, pools: one per spatial axis, the first in [0] */
-    int             stride[3], padding[3], dilation[3];
-    int             groups;                       /* conv */
-    bool            ceil_mode, count_exclude_pad; /* pools */
-    float           eps, momentum;                /* batch_norm; other norms: eps */
-    int             axis; /* concat, slice, gather, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0. layer_norm,
+    float                  value[2];         /* elementwise */
+    float                  dropout_p, scale; /* dropout, attention; scale: attention */
+    float                  fill;             /* pad */
+    float                  label_smoothing;  /* cross_entropy */
+    int                    kernel[3];        /* conv, pools: one per spatial axis, the first in [0] */
+    int                    stride[3], padding[3], dilation[3];
+    int                    output_padding[3];            /* conv_transpose */
+    int                    size[3];                      /* adaptive pools, interpolate: of the result */
+    gpunn_shape            shape;                        /* reshape, expand: of the result; affine_grid: its spatial sizes */
+    gpunn_dtype            dtype;                        /* cast */
+    int                    groups;                       /* conv */
+    bool                   ceil_mode, count_exclude_pad; /* pools */
+    float                  eps, momentum;                /* batch_norm; other norms: eps */
+    int                    axis; /* concat, slice, gather, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0. layer_norm,
                                                      rms_norm: the first of the axes normalised */
-    int             order[GPUNN_MAX_RANK];    /* permute */
-    uint32_t        axes;                     /* sum, max, gradient_energy: bit i set: axis i is reduced */
-    bool            largest;                  /* topk_indices */
-    bool            mean;                     /* sum: divide by the number of elements summed */
-    int64_t         start, step;              /* slice */
-    int64_t         before[GPUNN_MAX_RANK];   /* pad; what follows is what the result's shape leaves */
-    bool            relu, bidirectional;      /* rnn, lstm, gru; relu: rnn */
-    bool            states;                   /* rnn, lstm, gru: behind the last step stand h_n and, lstm, c_n, each with the
+    int                    order[GPUNN_MAX_RANK];  /* permute */
+    uint32_t               axes;                   /* sum, max, gradient_energy: bit i set: axis i is reduced */
+    bool                   keepdim;                /* sum, max, argmax */
+    int                    k;                      /* topk_indices */
+    bool                   largest;                /* topk_indices */
+    bool                   mean;                   /* sum: divide by the number of elements summed */
+    int64_t                start, end, step;       /* slice */
+    int64_t                before[GPUNN_MAX_RANK]; /* pad */
+    int64_t                after[GPUNN_MAX_RANK];  /* pad */
+    int                    hidden_size;            /* rnn, lstm, gru */
+    bool                   relu, bidirectional;    /* rnn, lstm, gru; relu: rnn */
+    bool                   states;                 /* rnn, lstm, gru: behind the last step stand h_n and, lstm, c_n, each with the
                                                      memory of [directions, n, hidden] */
-    bool            transpose_a, transpose_b; /* matmul */
-    bool            is_causal, heads_last;    /* attention; q, k and v in one are heads_last without saying so */
-    gpunn_reduction reduction;                /* cross_entropy, nll, ctc_loss: MEAN, SUM or NONE */
-    int             blank;                    /* ctc_loss */
-    const gpunn_custom_op *custom;            /* custom, and its numbers */
+    bool                   transpose_a, transpose_b; /* matmul */
+    bool                   enable_gqa;               /* attention: k and v may have fewer heads */
+    bool                   is_causal, heads_last;    /* attention; q, k and v in one are heads_last without saying so */
+    gpunn_reduction        reduction;                /* cross_entropy, nll, ctc_loss: MEAN, SUM or NONE */
+    int                    blank;                    /* ctc_loss */
+    const gpunn_custom_op *custom;                   /* custom, and its numbers */
     float                  numbers[GPUNN_CUSTOM_NUMBERS];
     bool                   zero_infinity, batch_first; /* ctc_loss */
     int64_t                ignore_index;               /* cross_entropy, nll; embedding: padding_idx, -1 without */
@@ -2834,7 +2845,7 @@ static const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT] = {
     GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__X
 #undef K
-#define GPUNN__X(ENUM, name, reads, reads_out, backward) \
+#define GPUNN__X(ENUM, name, reads, reads_out, backward, rule) \
     {#name, 0, 0, {NULL, NULL}, {0, 0}, {NULL, NULL, NULL}, reads, reads_out, backward},
     GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
 #undef GPUNN__X
@@ -3615,9 +3626,9 @@ typedef struct gpunn__plain_args {
     K(matmul, transpose_b, FLAG, false, transpose_b, "Of the last two axes.") A(transpose_b, BOOL, transpose_b)
 #define GPUNN__ATTENTION_ARGS(K, A)                                                                                            \
     K(attention, mask, REFERENCE, GPUNN__NONE, mask, "bool: true takes part; f32: added; broadcasts to [n, heads, l, s].")     \
-    K(attention, dropout_p, SHARE, 0, dropout_p, "") A(dropout_p, FLOAT, value[0])                                             \
+    K(attention, dropout_p, SHARE, 0, dropout_p, "") A(dropout_p, FLOAT, dropout_p)                                            \
     K(attention, is_causal, FLAG, false, is_causal, "Row i sees keys 0 to i only.") A(is_causal, BOOL, is_causal)              \
-    K(attention, scale, NUMBER, GPUNN__NONE, scale, "Default: 1 / sqrt(e).") A(scale, FLOAT, value[1])                         \
+    K(attention, scale, NUMBER, GPUNN__NONE, scale, "Default: 1 / sqrt(e).") A(scale, FLOAT, scale)                            \
     K(attention, enable_gqa, FLAG, false, enable_gqa, "k and v may have fewer heads, which divide q's.")                       \
     K(attention, heads_last, FLAG, false, heads_last, "All values are [n, l, heads, e].") A(heads_last, BOOL, heads_last)
 #define GPUNN__MULTI_HEAD_ARGS(K, A)                                                                                           \
@@ -3676,7 +3687,7 @@ typedef struct gpunn__plain_args {
     K(interpolate, mode, INTERPOLATE_MODE, 0, mode, "") A(mode, INTERPOLATE_MODE, mode)                                        \
     K(interpolate, align_corners, FLAG, false, align_corners, "") A(align_corners, BOOL, align_corners)                        \
     A(ratio, RATIOS, ratio)
-#define GPUNN__DROPOUT_ARGS(K, A) K(_plain, p, SHARE, 0.5, number, "") A(p, FLOAT, value[0])
+#define GPUNN__DROPOUT_ARGS(K, A) K(_plain, p, SHARE, 0.5, number, "") A(p, FLOAT, dropout_p)
 #define GPUNN__SHAPE_ARGS(K, A) K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "")
 #define GPUNN__PERMUTE_ARGS(K, A) K(_plain, dims, AXES, GPUNN__NEEDED, axes, "") A(dims, ORDER, order)
 #define GPUNN__CONCAT_ARGS(K, A) K(_plain, dim, AXIS, 0, axis, "") A(dim, INT, axis)
@@ -3689,7 +3700,7 @@ typedef struct gpunn__plain_args {
     K(pad, before, AMOUNTS, GPUNN__EMPTY, before, "") A(before, SIZES, before)                                                 \
     K(pad, after, AMOUNTS, GPUNN__EMPTY, after, "")                                                                            \
     K(pad, mode, PAD_MODE, 0, mode, "All but constant take x's own elements.") A(mode, PAD_MODE, mode)                         \
-    K(pad, value, EXTENDED, 0, value, "") A(value, FLOAT, value[0])
+    K(pad, value, EXTENDED, 0, value, "") A(value, FLOAT, fill)
 #define GPUNN__TILE_ARGS(K, A) K(_plain, repeats, COUNTS, GPUNN__NEEDED, shape, "")
 #define GPUNN__ONE_HOT_ARGS(K, A) K(_plain, num_classes, COUNT, GPUNN__NEEDED, count, "")
 #define GPUNN__CAST_ARGS(K, A) K(_plain, dtype, DTYPE, GPUNN__NEEDED, dtype, "")
@@ -3740,7 +3751,7 @@ typedef struct gpunn__plain_args {
 #define GPUNN__NLL_ARGS(K, A) GPUNN__CLASS_START(K, A) GPUNN__CLASS_WEIGHT(K, A)
 #define GPUNN__CROSS_ENTROPY_ARGS(K, A)                                                                                        \
     GPUNN__CLASS_START(K, A)                                                                                                   \
-    K(class_loss, label_smoothing, SHARE, 0, label_smoothing, "") A(label_smoothing, FLOAT, value[0])                          \
+    K(class_loss, label_smoothing, SHARE, 0, label_smoothing, "") A(label_smoothing, FLOAT, label_smoothing)                   \
     GPUNN__CLASS_WEIGHT(K, A)
 #define GPUNN__MARGIN(K, A, usual)                                                                                             \
     K(margin, reduction, CLASS_REDUCTION, 0, reduction, "")                                                                    \
@@ -4754,22 +4765,6 @@ static gpunn_tensor *gpunn__set_layer(const gpunn__call *call, gpunn_tensor *t)
     return t;
 }
 
-/* The node of an op. attr NULL: none; an operand may be NULL where the op says so. */
-static gpunn_tensor *gpunn__node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
-                                 gpunn_tensor *const *operands, int count, gpunn_dtype dtype, int rank, const int64_t *dim)
-{
-    gpunn_tensor *t = gpunn__append(call, GPUNN__VALUE, dtype, rank, dim);
-    if (t == NULL) return NULL;
-    t->op = op;
-    if (attr) t->attr = *attr;
-    size_t size = (size_t)count * sizeof *t->inputs;
-    t->inputs = (gpunn_tensor **)gpunn__realloc(call->model->dev, NULL, 0, size);
-    if (t->inputs == NULL) return gpunn__undo(call);
-    t->input_count = count;
-    memcpy(t->inputs, operands, size);
-    return gpunn__set_layer(call, t);
-}
-
 enum { GPUNN__NAME_SIZE = 256 }; /* of any name, with its end */
 
 /* Gives t its name; false after an error, when t is gone if this call had made it. */
@@ -5046,7 +5041,75 @@ GPUNN_API gpunn_tensor *gpunn_retain_grad(gpunn_tensor *t)
     return t;
 }
 
-/* ---- elementwise ops ------------------------------------------------------------------------------------------------- */
+/* ==== >>infer ========================================================================================================= *
+ * The shape of each op's result, from the shapes and dtypes of its operands and its attributes; GPUNN_OTHER_OPS names the rules.
+ * None looks at a tensor: sizes other than a model's own can be asked about too. */
+
+/* What is known of a value without its elements (torch's meta tensor). */
+typedef struct gpunn__meta {
+    gpunn_dtype dtype; /* GPUNN_DTYPE_DEFAULT: an operand that is not there */
+    int         rank;
+    int64_t     dim[GPUNN_MAX_RANK];
+} gpunn__meta;
+
+typedef struct gpunn__inference {
+    const gpunn__call      *call; /* begins the sentence about what does not fit */
+    gpunn_op                op;
+    const gpunn_attributes *attr;
+    int                     count;
+    const gpunn__meta      *in;  /* [count] */
+    gpunn__meta            *out; /* F32 in the shape of in[0] until the rule changes it */
+} gpunn__inference;
+
+static gpunn__meta gpunn__meta_of(const gpunn_tensor *t)
+{
+    gpunn__meta meta = {t->dtype, t->rank, {0}};
+    memcpy(meta.dim, t->dim, sizeof meta.dim);
+    return meta;
+}
+
+static const char *gpunn__meta_text(const gpunn__meta *meta, char text[128])
+{
+    return gpunn__dims_text(meta->rank, meta->dim, text);
+}
+
+static bool gpunn__same_dims(const gpunn__meta *a, const gpunn__meta *b)
+{
+    return a->rank == b->rank && memcmp(a->dim, b->dim, (size_t)a->rank * sizeof *a->dim) == 0;
+}
+
+/* ---- what rules and builders ask ------------------------------------------------------------------------------------------ */
+/* Axes first .. last of x must be fixed sizes that an int holds. */
+static bool gpunn__axes_are_fixed(const gpunn__call *call, gpunn__meta x, int first, int last)
+{
+    char text[128];
+    for (int i = first; i <= last; i++) {
+        if (x.dim[i] > 0 && x.dim[i] <= INT32_MAX) continue;
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of x %s %s", i, gpunn__meta_text(&x, text),
+                            x.dim[i] < 0 ? "is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there"
+                                         : "is larger than 2^31 - 1; use smaller sizes");
+        return false;
+    }
+    return true;
+}
+
+/* x must be of that rank; layout tells what its axes mean. */
+static bool gpunn__has_rank(const gpunn__call *call, gpunn__meta x, int lowest, int highest, const char *layout)
+{
+    char text[128];
+    if (x.rank >= lowest && x.rank <= highest) return true;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "x is %s, but %s is needed; gpunn_reshape it", gpunn__meta_text(&x, text), layout);
+    return false;
+}
+
+/* x must be [n, channels, ...] with so many spatial axes, all but n of fixed sizes. */
+static bool gpunn__has_axes(const gpunn__call *call, gpunn__meta x, int axes)
+{
+    static const char *const layouts[] = {"[n, channels, length]", "[n, channels, height, width]",
+                                          "[n, channels, depth, height, width]"};
+    return gpunn__has_rank(call, x, 2 + axes, 2 + axes, layouts[axes - 1]) && gpunn__axes_are_fixed(call, x, 1, 1 + axes);
+}
+
 /* Broadcasts a shape into *rank, dim, both aligned at their last axes; false after an error. */
 static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int *rank, int64_t *dim, int other_rank,
                                   const int64_t *other)
@@ -5070,16 +5133,605 @@ static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int
     return true;
 }
 
-static bool gpunn__same_shape(const gpunn_tensor *a, const gpunn_tensor *b)
+/* Logits [n, classes, ...] and labels [n, ...] must fit. */
+static bool gpunn__classes_fit(const gpunn__call *call, gpunn__meta logits, gpunn__meta labels)
 {
-    return a->rank == b->rank && memcmp(a->dim, b->dim, (size_t)a->rank * sizeof *a->dim) == 0;
+    char one[128], other[128];
+    bool fits = logits.rank >= 2 && labels.rank == logits.rank - 1 && logits.dim[1] > 0;
+    for (int i = 0; fits && i < labels.rank; i++) fits = labels.dim[i] == logits.dim[i ? i + 1 : 0];
+    if (!fits)
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
+                            "logits %s and labels %s do not fit; [n, classes, ...] and [n, ...] are needed",
+                            gpunn__meta_text(&logits, one), gpunn__meta_text(&labels, other));
+    return fits;
 }
 
+/* x must have that size along an axis, for which the weight was made. */
+static bool gpunn__fits_weight(const gpunn__inference *i, int axis, int64_t size)
+{
+    char one[128], other[128];
+    if (i->in[0].dim[axis] == size) return true;
+    (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "x is %s, but its weight %s is for %lld along axis %d",
+                        gpunn__meta_text(&i->in[0], one), gpunn__meta_text(&i->in[1], other), (long long)size, axis);
+    return false;
+}
+
+/* The result has the shape that the program asked for. */
+static void gpunn__take_shape(gpunn__meta *out, const gpunn_shape *shape)
+{
+    for (out->rank = 0; out->rank < GPUNN_MAX_RANK && shape->dim[out->rank] != 0; out->rank++)
+        out->dim[out->rank] = shape->dim[out->rank];
+}
+
+/* ---- elementwise ---------------------------------------------------------------------------------------------------------- */
+static bool gpunn__same_rule(const gpunn__inference *i)
+{
+    (void)i;
+    return true;
+}
+
+static bool gpunn__broadcast_rule(const gpunn__inference *i)
+{
+    for (int k = 1; k < i->count; k++)
+        if (!gpunn__broadcast_dims(i->call, "shapes", &i->out->rank, i->out->dim, i->in[k].rank, i->in[k].dim)) return false;
+    return true;
+}
+
+static bool gpunn__cast_rule(const gpunn__inference *i)
+{
+    i->out->dtype = i->attr->dtype;
+    return true;
+}
+
+/* ---- products ------------------------------------------------------------------------------------------------------------- */
+static bool gpunn__linear_rule(const gpunn__inference *i)
+{
+    const int last = i->out->rank - 1;
+    i->out->dim[last] = i->in[1].dim[0];
+    return gpunn__fits_weight(i, last, i->in[1].dim[1]);
+}
+
+static bool gpunn__matmul_rule(const gpunn__inference *i)
+{
+    const gpunn__meta *a = &i->in[0], *b = &i->in[1];
+    const bool         transpose_a = i->attr->transpose_a, transpose_b = i->attr->transpose_b;
+    char               text_a[128], text_b[128], one[32], other[32];
+    (void)gpunn__meta_text(a, text_a);
+    (void)gpunn__meta_text(b, text_b);
+    if (a->rank < 2 || b->rank < 2) {
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "a is %s and b %s, but both need two axes or more; gpunn_reshape them",
+                            text_a, text_b);
+        return false;
+    }
+    const int64_t m = a->dim[a->rank - 2 + transpose_a], k = a->dim[a->rank - 2 + !transpose_a];
+    const int64_t b_k = b->dim[b->rank - 2 + transpose_b], n = b->dim[b->rank - 2 + !transpose_b];
+    if (k != b_k) {
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "a is %s%s and b %s%s: the sizes summed over, %s and %s, must be equal",
+                            text_a, transpose_a ? " transposed" : "", text_b, transpose_b ? " transposed" : "",
+                            gpunn__dim_text(k, one), gpunn__dim_text(b_k, other));
+        return false;
+    }
+    i->out->rank -= 2;
+    if (!gpunn__broadcast_dims(i->call, "leading axes", &i->out->rank, i->out->dim, b->rank - 2, b->dim)) return false;
+    i->out->dim[i->out->rank++] = m;
+    i->out->dim[i->out->rank++] = n;
+    return true;
+}
+
+static bool gpunn__embedding_rule(const gpunn__inference *i)
+{
+    char text[128];
+    if (i->out->rank == GPUNN_MAX_RANK) {
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "tokens is %s; the result would have more than %d axes; gpunn_reshape it",
+                            gpunn__meta_text(&i->in[0], text), GPUNN_MAX_RANK);
+        return false;
+    }
+    i->out->dim[i->out->rank++] = i->in[1].dim[1];
+    return true;
+}
+
+/* ---- windows -------------------------------------------------------------------------------------------------------------- */
+/* The spatial sizes of the result of a window that slides over x [n, c, ...]. */
+static bool gpunn__window_rule(const gpunn__inference *i)
+{
+    const gpunn__meta      *x = &i->in[0];
+    const gpunn_attributes *attr = i->attr;
+    if (!gpunn__axes_are_fixed(i->call, *x, 1, x->rank - 1)) return false;
+    for (int axis = 0; axis < x->rank - 2; axis++) {
+        int64_t padding = attr->padding[axis], dilation = attr->dilation[axis], kernel = attr->kernel[axis];
+        int64_t size = gpunn__windows(x->dim[2 + axis], kernel, attr->stride[axis], padding, dilation, attr->ceil_mode);
+        i->out->dim[2 + axis] = size;
+        if (size > 0) continue;
+        char text[128];
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
+                            "the window spans %lld along axis %d, but the padded input only %lld (input %s, kernel %d, dilation "
+                            "%d, padding %d); use a smaller kernel or more padding",
+                            (long long)(dilation * (kernel - 1) + 1), 2 + axis, (long long)(x->dim[2 + axis] + 2 * padding),
+                            gpunn__meta_text(x, text), attr->kernel[axis], attr->dilation[axis], attr->padding[axis]);
+        return false;
+    }
+    return true;
+}
+
+static bool gpunn__conv_rule(const gpunn__inference *i)
+{
+    i->out->dim[1] = i->in[1].dim[0];
+    return gpunn__window_rule(i) && gpunn__fits_weight(i, 1, i->in[1].dim[1] * i->attr->groups);
+}
+
+static bool gpunn__conv_transpose_rule(const gpunn__inference *i)
+{
+    const gpunn__meta      *x = &i->in[0];
+    const gpunn_attributes *attr = i->attr;
+    if (!gpunn__axes_are_fixed(i->call, *x, 1, x->rank - 1)) return false;
+    i->out->dim[1] = i->in[1].dim[1] * attr->groups;
+    for (int axis = 0; axis < x->rank - 2; axis++) {
+        int64_t span = (int64_t)attr->dilation[axis] * (attr->kernel[axis] - 1) + 1, padding = attr->padding[axis];
+        int64_t size = (x->dim[2 + axis] - 1) * attr->stride[axis] + span - 2 * padding + attr->output_padding[axis];
+        i->out->dim[2 + axis] = size;
+        if (size > 0) continue;
+        char text[128];
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
+                            "the padding, %d, leaves nothing along axis %d (input %s, kernel %d, dilation %d, stride %d); use a "
+                            "smaller padding",
+                            attr->padding[axis], 2 + axis, gpunn__meta_text(x, text), attr->kernel[axis], attr->dilation[axis],
+                            attr->stride[axis]);
+        return false;
+    }
+    return gpunn__fits_weight(i, 1, i->in[1].dim[0]);
+}
+
+/* The spatial sizes are those that the program asked for. */
+static bool gpunn__resize_rule(const gpunn__inference *i)
+{
+    const int last = i->out->rank - 1;
+    for (int axis = 2; axis <= last; axis++) i->out->dim[axis] = i->attr->size[axis - 2];
+    return gpunn__axes_are_fixed(i->call, i->in[0], 1, last);
+}
+
+static bool gpunn__grid_sample_rule(const gpunn__inference *i)
+{
+    const gpunn__meta *x = &i->in[0], *grid = &i->in[1];
+    char               one[128], other[128];
+    int64_t            cells;
+    int                batches;
+    if (!gpunn__has_rank(i->call, *x, 4, 5, "[n, channels, height, width] or [n, channels, depth, height, width]") ||
+        !gpunn__axes_are_fixed(i->call, *x, 1, x->rank - 1))
+        return false;
+    if (grid->rank != x->rank || grid->dim[0] != x->dim[0] || grid->dim[x->rank - 1] != x->rank - 2)
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "x is %s and grid %s; the grid of %s must have as many samples, [n, %s%d]",
+                            gpunn__meta_text(x, one), gpunn__meta_text(grid, other), x->rank == 4 ? "images" : "volumes",
+                            x->rank == 4 ? "out_h, out_w, " : "out_d, out_h, out_w, ", x->rank - 2);
+    else if (!gpunn__measure(x->rank - 2, x->dim + 2, &cells, &batches) || cells > 1 << 30)
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "a channel of x %s has more than 2^30 cells; use smaller sizes",
+                            gpunn__meta_text(x, one));
+    else {
+        memcpy(i->out->dim + 2, grid->dim + 1, (size_t)(x->rank - 2) * sizeof *grid->dim);
+        return true;
+    }
+    return false;
+}
+
+static bool gpunn__affine_grid_rule(const gpunn__inference *i)
+{
+    const gpunn__meta *theta = &i->in[0];
+    char               one[128], other[128];
+    gpunn__take_shape(i->out, &i->attr->shape);
+    const int axes = i->out->rank;
+    if ((axes != 2 && axes != 3) || theta->rank != 3 || theta->dim[1] != axes || theta->dim[2] != axes + 1) {
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
+                            "theta is %s and size %s; [n, 2, 3] and two sizes or [n, 3, 4] and three are needed",
+                            gpunn__meta_text(theta, one), gpunn__meta_text(i->out, other));
+        return false;
+    }
+    memmove(i->out->dim + 1, i->out->dim, (size_t)axes * sizeof *i->out->dim);
+    i->out->dim[0] = theta->dim[0];
+    i->out->dim[axes + 1] = axes;
+    i->out->rank = axes + 2;
+    return true;
+}
+
+/* ---- norms: of the result nothing but what the weight allows --------------------------------------------------------------- */
+static bool gpunn__norm_rule(const gpunn__inference *i)
+{
+    const gpunn__meta *weight = &i->in[1];
+    const int          first = i->op == GPUNN_OP_LAYER_NORM || i->op == GPUNN_OP_RMS_NORM ? i->attr->axis : 1;
+    for (int axis = 0; weight->dtype && axis < weight->rank; axis++)
+        if (!gpunn__fits_weight(i, first + axis, weight->dim[axis])) return false;
+    return true;
+}
+
+static bool gpunn__group_norm_rule(const gpunn__inference *i)
+{
+    const gpunn__meta *x = &i->in[0];
+    char               text[128];
+    if (!gpunn__axes_are_fixed(i->call, *x, 1, x->rank - 1)) return false;
+    if (x->dim[1] % i->attr->groups == 0) return gpunn__norm_rule(i);
+    (void)gpunn__refuse(i->call, GPUNN_ERR_ARGUMENT, "num_groups is %d, but x %s has %lld channels; it must divide them",
+                        i->attr->groups, gpunn__meta_text(x, text), (long long)x->dim[1]);
+    return false;
+}
+
+/* ---- recurrent layers ----------------------------------------------------------------------------------------------------- */
+/* Operands of a recurrent node; from GPUNN__WEIGHTS on four for each direction. */
+enum { GPUNN__LENGTHS = 1, GPUNN__H_0, GPUNN__C_0, GPUNN__WEIGHTS, GPUNN__RECURRENT_OPERANDS = 12 };
+
+/* clang-format off */
+static const char *const gpunn__recurrent_names[GPUNN__RECURRENT_OPERANDS] = {
+    "x", "lengths", "h_0", "c_0", "weight_ih", "weight_hh", "bias_ih", "bias_hh",
+    "weight_ih_reverse", "weight_hh_reverse", "bias_ih_reverse", "bias_hh_reverse"};
+/* clang-format on */
+
+static bool gpunn__is_recurrent(gpunn_op op)
+{
+    return op == GPUNN_OP_RNN || op == GPUNN_OP_LSTM || op == GPUNN_OP_GRU;
+}
+
+/* Blocks of hidden_size rows in its weights. */
+GPUNN__PRIVATE int gpunn__gates_of(gpunn_op op)
+{
+    return op == GPUNN_OP_LSTM ? 4 : op == GPUNN_OP_GRU ? 3 : 1;
+}
+
+/* x is [length, n, features]. */
+static bool gpunn__recurrent_rule(const gpunn__inference *i)
+{
+    const gpunn__meta *x = &i->in[0];
+    const int64_t      hidden = i->attr->hidden_size, rows = gpunn__gates_of(i->op) * hidden;
+    const int64_t      directions = i->attr->bidirectional ? 2 : 1;
+    const gpunn__meta  lengths = {GPUNN_I64, 1, {x->dim[1]}}, state = {GPUNN_F32, 3, {directions, x->dim[1], hidden}};
+    const gpunn__meta  ih = {GPUNN_F32, 2, {rows, x->dim[2]}}, hh = {GPUNN_F32, 2, {rows, hidden}};
+    const gpunn__meta bias = {GPUNN_F32, 1, {rows}}, *const of_direction[] = {&ih, &hh, &bias, &bias};
+    for (int k = GPUNN__LENGTHS; k < i->count; k++) {
+        const gpunn__meta *needed = k >= GPUNN__WEIGHTS   ? of_direction[(k - GPUNN__WEIGHTS) % 4]
+                                    : k == GPUNN__LENGTHS ? &lengths
+                                                          : &state;
+        char               one[128], other[128];
+        if (i->in[k].dtype == GPUNN_DTYPE_DEFAULT || gpunn__same_dims(&i->in[k], needed)) continue;
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", gpunn__recurrent_names[k],
+                            gpunn__meta_text(&i->in[k], one), gpunn__meta_text(needed, other));
+        return false;
+    }
+    i->out->dim[0] += i->attr->states ? 1 + (i->op == GPUNN_OP_LSTM) : 0;
+    i->out->dim[2] = directions * hidden;
+    return true;
+}
+
+/* ---- moves ---------------------------------------------------------------------------------------------------------------- */
+static bool gpunn__reshape_rule(const gpunn__inference *i)
+{
+    const gpunn__meta *x = &i->in[0];
+    char               from[128], to[128];
+    int                power = 0, wanted_power = 0;
+    int64_t            factor = 0, wanted_factor = 0;
+    gpunn__take_shape(i->out, &i->attr->shape);
+    i->out->dtype = x->dtype;
+    if (gpunn__measure(x->rank, x->dim, &factor, &power) &&
+        gpunn__measure(i->out->rank, i->out->dim, &wanted_factor, &wanted_power) && factor == wanted_factor &&
+        power == wanted_power)
+        return true;
+    (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
+                        "%s does not hold as many elements as %s; GPUNN_BATCH there is the batch, not what is left over",
+                        gpunn__meta_text(i->out, to), gpunn__meta_text(x, from));
+    return false;
+}
+
+static bool gpunn__permute_rule(const gpunn__inference *i)
+{
+    for (int axis = 0; axis < i->out->rank; axis++) i->out->dim[axis] = i->in[0].dim[i->attr->order[axis]];
+    return true;
+}
+
+static bool gpunn__concat_rule(const gpunn__inference *i)
+{
+    const gpunn__meta *first = &i->in[0];
+    const int          axis = i->attr->axis;
+    for (int k = 1; k < i->count; k++) {
+        const gpunn__meta *t = &i->in[k];
+        bool               fits = t->rank == first->rank;
+        for (int j = 0; fits && j < t->rank; j++)
+            fits = j == axis ? (t->dim[j] < 0) == (first->dim[j] < 0) : t->dim[j] == first->dim[j];
+        if (!fits) {
+            char one[128], other[128];
+            (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
+                                "tensors[0] is %s and tensors[%d] %s; they may differ only along axis %d, where all or none must "
+                                "be the batch",
+                                gpunn__meta_text(first, one), k, gpunn__meta_text(t, other), axis);
+            return false;
+        }
+        i->out->dim[axis] += t->dim[axis]; /* 64 times the limit fits */
+    }
+    return true;
+}
+
+static bool gpunn__slice_rule(const gpunn__inference *i)
+{
+    i->out->dim[i->attr->axis] = (i->attr->end - i->attr->start - 1) / i->attr->step + 1;
+    return true;
+}
+
+static bool gpunn__pad_rule(const gpunn__inference *i)
+{
+    const int  mode = i->attr->mode;
+    const bool mirrored = mode == GPUNN_PAD_REFLECT || mode == GPUNN_PAD_CIRCULAR;
+    for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) {
+        const int64_t before = i->attr->before[axis], after = i->attr->after[axis], size = i->in[0].dim[axis];
+        const int64_t most = mode == GPUNN_PAD_REFLECT ? size - 1 : size;
+        const bool    missing = axis >= i->in[0].rank, outside = missing || size < 0;
+        char          text[128];
+        if (before == 0 && after == 0) continue;
+        i->out->dim[axis] = size + before + after;
+        if (!outside && !(mirrored && (before > most || after > most))) continue;
+        (void)gpunn__meta_text(&i->in[0], text);
+        if (outside)
+            (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "axis %d of %s %s; leave its padding 0", axis, text,
+                                missing ? "does not exist" : "is the batch");
+        else
+            (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
+                                "%lld before and %lld after axis %d of %s, but mode %s has only %lld elements for either; use "
+                                "less",
+                                (long long)before, (long long)after, axis, text, gpunn__pad_mode_names[mode], (long long)most);
+        return false;
+    }
+    return true;
+}
+
+static bool gpunn__expand_rule(const gpunn__inference *i)
+{
+    const gpunn__meta *x = &i->in[0];
+    char               from[128], to[128];
+    gpunn__take_shape(i->out, &i->attr->shape);
+    const int first = i->out->rank - x->rank;
+    bool      fits = first >= 0;
+    for (int axis = 0; fits && axis < x->rank; axis++) fits = x->dim[axis] == 1 || x->dim[axis] == i->out->dim[first + axis];
+    if (!fits)
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "%s does not expand to %s; only axes of size 1 and new ones in front do",
+                            gpunn__meta_text(x, from), gpunn__meta_text(i->out, to));
+    return fits;
+}
+
+/* index may be smaller than x along the other axes. */
+static bool gpunn__gather_rule(const gpunn__inference *i)
+{
+    const gpunn__meta *x = &i->in[0], *index = &i->in[1];
+    bool               fits = index->rank == x->rank;
+    char               one[128], other[128];
+    for (int k = 0; fits && k < x->rank; k++)
+        fits = k == i->attr->axis || index->dim[k] == x->dim[k] || (index->dim[k] > 0 && index->dim[k] < x->dim[k]);
+    if (!fits)
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
+                            "x is %s and index %s; index needs as many axes, and none but axis %d may be larger than x's",
+                            gpunn__meta_text(x, one), gpunn__meta_text(index, other), i->attr->axis);
+    memcpy(i->out->dim, index->dim, sizeof index->dim);
+    return fits;
+}
+
+/* ---- reductions ----------------------------------------------------------------------------------------------------------- */
+static void gpunn__reduce_axes(const gpunn__inference *i, uint32_t axes)
+{
+    i->out->rank = 0;
+    for (int axis = 0; axis < i->in[0].rank; axis++) {
+        const bool reduced = (axes >> axis & 1) != 0;
+        if (!reduced || i->attr->keepdim) i->out->dim[i->out->rank++] = reduced ? 1 : i->in[0].dim[axis];
+    }
+}
+
+static bool gpunn__reduce_rule(const gpunn__inference *i)
+{
+    gpunn__reduce_axes(i, i->attr->axes);
+    return true;
+}
+
+static bool gpunn__scalar_rule(const gpunn__inference *i)
+{
+    i->out->rank = 0;
+    return true;
+}
+
+static bool gpunn__argmax_rule(const gpunn__inference *i)
+{
+    i->out->dtype = GPUNN_I64;
+    gpunn__reduce_axes(i, 1u << i->attr->axis);
+    return true;
+}
+
+static bool gpunn__topk_indices_rule(const gpunn__inference *i)
+{
+    const int     axis = i->attr->axis, k = i->attr->k;
+    const int64_t size = i->in[0].dim[axis];
+    char          text[128];
+    i->out->dtype = GPUNN_I64;
+    i->out->dim[axis] = k;
+    if (k >= 1 && k <= size) return true;
+    (void)gpunn__meta_text(&i->in[0], text);
+    if (size < 0)
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "axis %d of %s is the batch; choose another axis", axis, text);
+    else
+        (void)gpunn__refuse(i->call, GPUNN_ERR_ARGUMENT, "k is %d, but axis %d of %s has %lld; use 1 to that", k, axis, text,
+                            (long long)size);
+    return false;
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------------------ */
+static const char *const gpunn__attention_names[] = {"q", "k", "v"};
+
+/* mask must be of a fitting dtype and broadcast to scores [n, heads, l, s]. */
+static bool gpunn__mask_fits(const gpunn__call *call, const gpunn__meta *mask, const gpunn__meta *scores)
+{
+    char        one[128], other[128];
+    gpunn__meta whole = *scores;
+    if (mask->dtype != GPUNN_BOOL && mask->dtype != GPUNN_F32) {
+        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE,
+                            ".mask is %s, but must be bool (true: takes part) or f32 (added to the scores); gpunn_cast it",
+                            gpunn_dtype_name(mask->dtype));
+        return false;
+    }
+    if (!gpunn__broadcast_dims(call, "[n, heads, l, s] and .mask", &whole.rank, whole.dim, mask->rank, mask->dim)) return false;
+    if (gpunn__same_dims(&whole, scores)) return true;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".mask %s is larger than [n, heads, l, s], here %s; it must broadcast to that",
+                        gpunn__meta_text(mask, one), gpunn__meta_text(scores, other));
+    return false;
+}
+
+/* q, k, v, mask; or all of q, k and v in the first, [n, rows, 3, heads, e]. */
+static bool gpunn__attention_rule(const gpunn__inference *i)
+{
+    const bool packed = i->in[0].rank == 5 && i->in[1].dtype == GPUNN_DTYPE_DEFAULT, last = packed || i->attr->heads_last;
+    const int  head = last ? 2 : 1, row = last ? 1 : 2;
+    char       text[3][128];
+    int64_t    part[3][4]; /* without the axis of 3 */
+    for (int k = 0; k < 3; k++) {
+        const gpunn__meta *t = &i->in[packed ? 0 : k];
+        (void)gpunn__meta_text(t, text[k]);
+        if (t->rank != (packed ? 5 : 4) || (packed && t->dim[2] != 3)) {
+            (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
+                                "%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for all; gpunn_reshape it",
+                                gpunn__attention_names[k], text[k], last ? "rows, heads" : "heads, rows");
+            return false;
+        }
+        for (int d = 0; d < 4; d++) part[k][d] = t->dim[packed && d > 1 ? d + 1 : d];
+        if (part[k][head] < 1 || part[k][3] < 1 || part[k][head] > INT32_MAX || part[k][3] > INT32_MAX) {
+            (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "%s is %s: heads and their size must be fixed, and below 2^31",
+                                gpunn__attention_names[k], text[k]);
+            return false;
+        }
+    }
+    if (part[0][0] != part[1][0] || part[1][0] != part[2][0] || part[0][3] != part[1][3] || part[1][row] != part[2][row] ||
+        part[1][head] != part[2][head]) {
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
+                            "q is %s, k %s and v %s: n, the size of q's and k's heads and k's and v's rows and heads must agree",
+                            text[0], text[1], text[2]);
+        return false;
+    }
+    if (part[0][head] != part[1][head] && (!i->attr->enable_gqa || part[0][head] % part[1][head] != 0)) {
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "q has %lld heads, k and v %lld; %s", (long long)part[0][head],
+                            (long long)part[1][head],
+                            i->attr->enable_gqa ? "theirs must divide q's" : "set .enable_gqa to share them");
+        return false;
+    }
+    const gpunn__meta scores = {GPUNN_F32, 4, {part[0][0], part[0][head], part[0][row], part[1][row]}};
+    i->out->rank = 4;
+    memcpy(i->out->dim, part[0], sizeof part[0]);
+    i->out->dim[3] = part[2][3];
+    return i->in[3].dtype == GPUNN_DTYPE_DEFAULT || gpunn__mask_fits(i->call, &i->in[3], &scores);
+}
+
+/* ---- losses --------------------------------------------------------------------------------------------------------------- */
+/* logits, labels, weight. */
+static bool gpunn__class_loss_rule(const gpunn__inference *i)
+{
+    const gpunn__meta *labels = &i->in[1];
+    i->out->rank = i->attr->reduction == GPUNN_REDUCE_NONE ? labels->rank : 0;
+    memcpy(i->out->dim, labels->dim, sizeof labels->dim);
+    return gpunn__classes_fit(i->call, i->in[0], *labels);
+}
+
+static bool gpunn__ctc_loss_rule(const gpunn__inference *i)
+{
+    const gpunn__meta *x = &i->in[0], *targets = &i->in[1];
+    const int          sample = i->attr->batch_first ? 0 : 1;
+    char               text[4][128];
+    bool               fits = x->rank == 3 && targets->rank == 2 && x->dim[2] > 0 && targets->dim[1] > 0;
+    for (int k = 1; k < 4 && fits; k++) fits = i->in[k].dim[0] == x->dim[sample] && i->in[k].rank == (k == 1 ? 2 : 1);
+    for (int k = 0; k < 4; k++) (void)gpunn__meta_text(&i->in[k], text[k]);
+    if (!fits)
+        (void)gpunn__refuse(
+            i->call, GPUNN_ERR_SHAPE,
+            "log_probabilities %s, targets %s and lengths %s, %s do not fit; %s, [n, most], [n] and [n] are needed", text[0],
+            text[1], text[2], text[3], i->attr->batch_first ? "[n, t, classes]" : "[t, n, classes]");
+    i->out->rank = i->attr->reduction == GPUNN_REDUCE_NONE;
+    i->out->dim[0] = x->dim[sample];
+    return fits;
+}
+
+/* ---- an op of the program's own ------------------------------------------------------------------------------------------- */
+static bool gpunn__custom_rule(const gpunn__inference *i)
+{
+    const gpunn_custom_op *op = i->attr->custom;
+    gpunn_shape            shapes[GPUNN_CUSTOM_INPUTS], result;
+    memset(shapes, 0, sizeof shapes);
+    for (int k = 0; k < i->count; k++) memcpy(shapes[k].dim, i->in[k].dim, (size_t)i->in[k].rank * sizeof(int64_t));
+    result = shapes[0];
+    if (op->shape && !op->shape(shapes, i->attr->numbers, &result)) {
+        char   text[GPUNN__ERROR_SIZE / 2] = "", one[128];
+        size_t used = 0;
+        for (int k = 0; k < i->count && used + 130 < sizeof text; k++)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", k ? ", " : "", gpunn__meta_text(&i->in[k], one));
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "its shape rule refuses %s", text);
+        return false;
+    }
+    if (gpunn__rank_of(i->call, &result, 2) < 0) return false;
+    gpunn__take_shape(i->out, &result);
+    return true;
+}
+
+/* ---- all of them ---------------------------------------------------------------------------------------------------------- */
+typedef bool (*gpunn__shape_rule)(const gpunn__inference *);
+
+static gpunn__shape_rule gpunn__shape_rule_of(gpunn_op op)
+{
+    switch (op) {
+#define GPUNN__X(ENUM, name, reads, reads_out, backward, rule) \
+    case GPUNN_OP_##ENUM: return gpunn__##rule##_rule;
+        GPUNN_OTHER_OPS(GPUNN__X)
+        GPUNN_ALIAS_OPS(GPUNN__X)
+#undef GPUNN__X
+    default: return gpunn__broadcast_rule;
+    }
+}
+
+/* The dtype and shape of a result; false after an error. */
+static bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, const gpunn__meta *in, int count,
+                         gpunn__meta *out)
+{
+    const gpunn__inference i = {call, op, attr, count, in, out};
+    *out = in[0];
+    out->dtype = GPUNN_F32;
+    return gpunn__shape_rule_of(op)(&i);
+}
+
+/* ==== >>nodes ========================================================================================================= *
+ * The node of an op, and the builders of the elementwise ones. */
 static gpunn_attributes gpunn__no_attributes(void)
 {
     gpunn_attributes attr;
     memset(&attr, 0, sizeof attr);
     return attr;
+}
+/* What the node of an op would be; false after an error. An operand may be NULL where the op says so. */
+static bool gpunn__infer_node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, gpunn_tensor *const *operands,
+                              int count, gpunn__meta *out)
+{
+    gpunn__meta in[GPUNN_MAX_OPERANDS];
+    for (int i = 0; i < count; i++)
+        if (operands[i])
+            in[i] = gpunn__meta_of(operands[i]);
+        else
+            memset(&in[i], 0, sizeof in[i]);
+    return gpunn__infer(call, op, attr, in, count, out);
+}
+
+static gpunn_tensor *gpunn__node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
+                                 gpunn_tensor *const *operands, int count)
+{
+    gpunn__meta   out;
+    gpunn_tensor *t = gpunn__infer_node(call, op, attr, operands, count, &out)
+                          ? gpunn__append(call, GPUNN__VALUE, out.dtype, out.rank, out.dim)
+                          : NULL;
+    if (t == NULL) return NULL;
+    t->op = op;
+    t->attr = *attr;
+    size_t size = (size_t)count * sizeof *t->inputs;
+    t->inputs = (gpunn_tensor **)gpunn__realloc(call->model->dev, NULL, 0, size);
+    if (t->inputs == NULL) return gpunn__undo(call);
+    t->input_count = count;
+    memcpy(t->inputs, operands, size);
+    return gpunn__set_layer(call, t);
+}
+
+static bool gpunn__same_shape(const gpunn_tensor *a, const gpunn_tensor *b)
+{
+    return a->rank == b->rank && memcmp(a->dim, b->dim, (size_t)a->rank * sizeof *a->dim) == 0;
 }
 
 GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype)
@@ -5090,13 +5742,14 @@ GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype)
         return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "to %s is not possible; use f32, i64, i32, u8 or bool",
                              gpunn_dtype_name(dtype));
     if (dtype == x->dtype) return x;
-    return gpunn__node(&call, GPUNN_OP_CAST, NULL, &x, 1, dtype, x->rank, x->dim);
+    gpunn_attributes attr = gpunn__no_attributes();
+    attr.dtype = dtype;
+    return gpunn__node(&call, GPUNN_OP_CAST, &attr, &x, 1);
 }
 
 static gpunn_tensor *gpunn__map_node(gpunn_op op, gpunn_tensor *const *operands, float attribute1, float attribute2)
 {
-    int         arity = gpunn__op_arity(op), rank = 0;
-    int64_t     dim[GPUNN_MAX_RANK];
+    const int   arity = gpunn__op_arity(op);
     gpunn__call call;
     if (op == GPUNN_OP_WHERE && operands[0] && operands[0]->dtype != GPUNN_F32) { /* a condition of another dtype */
         gpunn__call   whole = gpunn__call_of(operands[0]->model, "where", NULL);
@@ -5108,12 +5761,10 @@ static gpunn_tensor *gpunn__map_node(gpunn_op op, gpunn_tensor *const *operands,
         return NULL;
     if (attribute1 != attribute1 || attribute2 != attribute2)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "an attribute is NaN; pass a number");
-    for (int i = 0; i < arity; i++)
-        if (!gpunn__broadcast_dims(&call, "shapes", &rank, dim, operands[i]->rank, operands[i]->dim)) return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.value[0] = attribute1;
     attr.value[1] = attribute2;
-    return gpunn__node(&call, op, &attr, operands, arity, GPUNN_F32, rank, dim);
+    return gpunn__node(&call, op, &attr, operands, arity);
 }
 
 #define GPUNN__X(ENUM, name, ...)                          \
@@ -5648,7 +6299,8 @@ GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *
     return gpunn__expr(expression, NULL, args, arg_count, NULL, NULL, 0);
 }
 /* ==== >>layers ======================================================================================================== *
- * Every builder that is more than a row of the elementwise tables, with its shape rule: layers, reductions, losses, metrics. */
+ * Every builder that is more than a row of the elementwise tables: layers, reductions, losses, metrics. They check what they are
+ * given; what sizes must be is said in >>infer. */
 /* ---- layers ---------------------------------------------------------------------------------------------------------- */
 /* One argument: its default where 0 stands for that, its range. */
 static bool gpunn__settle_one(const gpunn__call *call, const gpunn__argument *a, void *at)
@@ -5771,34 +6423,10 @@ static bool gpunn__is_own(const gpunn_tensor *layer, const gpunn_tensor *weight)
     return weight->layer && strcmp(weight->layer, layer->layer) == 0;
 }
 
-/* Axes first .. last of x must be fixed sizes that an int holds. */
-static bool gpunn__axes_are_fixed(const gpunn__call *call, const gpunn_tensor *x, int first, int last)
-{
-    char text[128];
-    for (int i = first; i <= last; i++) {
-        if (x->dim[i] > 0 && x->dim[i] <= INT32_MAX) continue;
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of x %s %s", i, gpunn__shape_text(x, text),
-                            x->dim[i] < 0 ? "is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there"
-                                          : "is larger than 2^31 - 1; use smaller sizes");
-        return false;
-    }
-    return true;
-}
-
-/* x must be of that rank; layout tells what its axes mean. */
-static bool gpunn__has_rank(const gpunn__call *call, const gpunn_tensor *x, int lowest, int highest, const char *layout)
-{
-    char text[128];
-    if (x->rank >= lowest && x->rank <= highest) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "x is %s, but %s is needed; gpunn_reshape it", gpunn__shape_text(x, text), layout);
-    return false;
-}
-
-/* The node of a linear or convolution layer with its weight (NULL: a new one) and, if it has one, bias [out]; the result has x's
- * rank. */
+/* The node of a linear or convolution layer with its weight (NULL: a new one) and, if it has one, bias [out]. */
 static gpunn_tensor *gpunn__affine(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, gpunn_tensor *x,
                                    gpunn_tensor *weight, int weight_rank, const int64_t *weight_dim, gpunn_tensor *own_bias,
-                                   bool bias, int64_t out, const int64_t *dim)
+                                   bool bias, int64_t out)
 {
     float fan_in = 1;
     for (int i = 1; i < weight_rank; i++) fan_in *= (float)weight_dim[i];
@@ -5809,7 +6437,7 @@ static gpunn_tensor *gpunn__affine(const gpunn__call *call, gpunn_op op, const g
     if (operands[1] && bias && own_bias == NULL)
         operands[2] = gpunn__layer_weight(call, GPUNN__PARAMETER, "bias", 1, &out, GPUNN_INIT_KAIMING_UNIFORM, fan_in);
     if (operands[1] == NULL || (bias && operands[2] == NULL)) return NULL;
-    return gpunn__node(call, op, attr, operands, 3, GPUNN_F32, x->rank, dim);
+    return gpunn__node(call, op, attr, operands, 3);
 }
 
 /* Whether tensor t holds integers that pick elements. */
@@ -5855,10 +6483,12 @@ static bool gpunn__shared_bias(const gpunn__call *call, const gpunn_tensor *bias
 GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_linear_args args)
 {
     gpunn__call call;
-    if (!gpunn__begin_layer(&call, "linear", name, x) || !gpunn__has_rank(&call, x, 1, GPUNN_MAX_RANK, "[..., features]") ||
-        !gpunn__axes_are_fixed(&call, x, x->rank - 1, x->rank - 1))
+    if (!gpunn__begin_layer(&call, "linear", name, x) ||
+        !gpunn__has_rank(&call, gpunn__meta_of(x), 1, GPUNN_MAX_RANK, "[..., features]") ||
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), x->rank - 1, x->rank - 1))
         return NULL;
-    int64_t dim[GPUNN_MAX_RANK], weight_dim[2];
+    const gpunn_attributes attr = gpunn__no_attributes();
+    int64_t                weight_dim[2];
     weight_dim[0] = args.out_features;
     weight_dim[1] = x->dim[x->rank - 1];
     if (args.weight && !gpunn__shared_weight(&call, args.weight, "out_features", "x's features", weight_dim)) return NULL;
@@ -5866,10 +6496,7 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".weight is no parameter; use gpunn_matmul with .transpose_b");
     args.out_features = (int)weight_dim[0];
     if (!gpunn__settle(&call, &args) || !gpunn__shared_bias(&call, args.bias, args.no_bias, weight_dim[0])) return NULL;
-    memcpy(dim, x->dim, sizeof dim);
-    dim[x->rank - 1] = weight_dim[0];
-    return gpunn__affine(&call, GPUNN_OP_LINEAR, NULL, x, args.weight, 2, weight_dim, args.bias, !args.no_bias, weight_dim[0],
-                         dim);
+    return gpunn__affine(&call, GPUNN_OP_LINEAR, &attr, x, args.weight, 2, weight_dim, args.bias, !args.no_bias, weight_dim[0]);
 }
 
 GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name, gpunn_embedding_args args)
@@ -5879,11 +6506,7 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
     if (!gpunn__begin_x(&call, "embedding", name, tokens, false) || !gpunn__layer_is_new(&call, name) ||
         !gpunn__are_indices(&call, tokens, "tokens"))
         return NULL;
-    int64_t dim[GPUNN_MAX_RANK], weight_dim[2];
-    char    text[128];
-    if (tokens->rank == GPUNN_MAX_RANK)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "tokens is %s; the result would have more than %d axes; gpunn_reshape it",
-                             gpunn__shape_text(tokens, text), GPUNN_MAX_RANK);
+    int64_t weight_dim[2];
     weight_dim[0] = args.num_embeddings;
     weight_dim[1] = args.embedding_dim;
     if (args.weight && !gpunn__shared_weight(&call, args.weight, "num_embeddings", "embedding_dim", weight_dim)) return NULL;
@@ -5902,17 +6525,7 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
         operands[1]->padding = padding + 1;
     }
     attr.ignore_index = padding;
-    memcpy(dim, tokens->dim, sizeof dim);
-    dim[tokens->rank] = weight_dim[1];
-    return gpunn__node(&call, GPUNN_OP_EMBEDDING, &attr, operands, 2, GPUNN_F32, tokens->rank + 1, dim);
-}
-
-/* x must be [n, channels, ...] with so many spatial axes, all but n of fixed sizes. */
-static bool gpunn__has_axes(const gpunn__call *call, const gpunn_tensor *x, int axes)
-{
-    static const char *const layouts[] = {"[n, channels, length]", "[n, channels, height, width]",
-                                          "[n, channels, depth, height, width]"};
-    return gpunn__has_rank(call, x, 2 + axes, 2 + axes, layouts[axes - 1]) && gpunn__axes_are_fixed(call, x, 1, 1 + axes);
+    return gpunn__node(&call, GPUNN_OP_EMBEDDING, &attr, operands, 2);
 }
 
 /* Resolves one setting of a window of so many axes: each[i], else all, else otherwise[i]; lowest: the least allowed. */
@@ -5935,50 +6548,7 @@ static bool gpunn__window_setting(const gpunn__call *call, int axes, const char 
     return true;
 }
 
-/* The spatial sizes dim[2], ... of the result of a window that slides over x [n, c, ...]. */
-static bool gpunn__window_sizes(const gpunn__call *call, const gpunn_tensor *x, const gpunn_attributes *attr, int64_t *dim)
-{
-    for (int i = 0; i < x->rank - 2; i++) {
-        int64_t padding = attr->padding[i], dilation = attr->dilation[i], kernel = attr->kernel[i];
-        dim[2 + i] = gpunn__windows(x->dim[2 + i], kernel, attr->stride[i], padding, dilation, attr->ceil_mode);
-        if (dim[2 + i] > 0) continue;
-        char text[128];
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
-                            "the window spans %lld along axis %d, but the padded input only %lld (input %s, kernel %d, dilation "
-                            "%d, padding %d); use a smaller kernel or more padding",
-                            (long long)(dilation * (kernel - 1) + 1), 2 + i, (long long)(x->dim[2 + i] + 2 * padding),
-                            gpunn__shape_text(x, text), attr->kernel[i], attr->dilation[i], attr->padding[i]);
-        return false;
-    }
-    return true;
-}
-
 static const int gpunn__zeros[3] = {0, 0, 0}, gpunn__ones[3] = {1, 1, 1};
-
-/* The spatial sizes dim[2], ... of the result of a transposed convolution of x [n, c, ...]. */
-static bool gpunn__transposed_sizes(const gpunn__call *call, const gpunn_tensor *x, const gpunn_attributes *attr,
-                                    const int *output_padding, int64_t *dim)
-{
-    for (int i = 0; i < x->rank - 2; i++) {
-        int64_t span = (int64_t)attr->dilation[i] * (attr->kernel[i] - 1) + 1, padding = attr->padding[i];
-        if (output_padding[i] >= attr->stride[i] && output_padding[i] >= attr->dilation[i]) {
-            (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
-                                "output_padding is %d along axis %d; it must be less than the stride, %d, or the dilation, %d",
-                                output_padding[i], 2 + i, attr->stride[i], attr->dilation[i]);
-            return false;
-        }
-        dim[2 + i] = (x->dim[2 + i] - 1) * attr->stride[i] + span - 2 * padding + output_padding[i];
-        if (dim[2 + i] > 0) continue;
-        char text[128];
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
-                            "the padding, %d, leaves nothing along axis %d (input %s, kernel %d, dilation %d, stride %d); use a "
-                            "smaller padding",
-                            attr->padding[i], 2 + i, gpunn__shape_text(x, text), attr->kernel[i], attr->dilation[i],
-                            attr->stride[i]);
-        return false;
-    }
-    return true;
-}
 
 static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *name, gpunn_conv_args *args)
 {
@@ -5986,8 +6556,7 @@ static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *
     gpunn_attributes attr = gpunn__no_attributes();
     const int        axes = gpunn__conv_axes(op);
     const bool       transposed = gpunn__is_transposed(op);
-    int              output_padding[3];
-    if (!gpunn__begin_layer(&call, gpunn_op_name(op), name, x) || !gpunn__has_axes(&call, x, axes) ||
+    if (!gpunn__begin_layer(&call, gpunn_op_name(op), name, x) || !gpunn__has_axes(&call, gpunn__meta_of(x), axes) ||
         !gpunn__window_setting(&call, axes, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
                                attr.kernel) ||
         !gpunn__window_setting(&call, axes, "stride", "strides", args->stride, args->strides, gpunn__ones, 1, attr.stride) ||
@@ -5996,27 +6565,29 @@ static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *
         !gpunn__window_setting(&call, axes, "dilation", "dilations", args->dilation, args->dilations, gpunn__ones, 1,
                                attr.dilation) ||
         !gpunn__window_setting(&call, axes, "output_padding", "output_paddings", args->output_padding, args->output_paddings,
-                               gpunn__zeros, 0, output_padding))
+                               gpunn__zeros, 0, attr.output_padding))
         return NULL;
-    for (int i = 0; i < axes; i++)
-        if (output_padding[i] && !transposed)
+    for (int i = 0; i < axes; i++) {
+        const int more = attr.output_padding[i];
+        if (more && !transposed)
             return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                                 "output_padding is %d, but only transposed convolutions have one; leave it out",
-                                 output_padding[i]);
+                                 "output_padding is %d, but only transposed convolutions have one; leave it out", more);
+        if (more && more >= attr.stride[i] && more >= attr.dilation[i])
+            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                                 "output_padding is %d along axis %d; it must be less than the stride, %d, or the dilation, %d",
+                                 more, 2 + i, attr.stride[i], attr.dilation[i]);
+    }
     if (!gpunn__settle(&call, args)) return NULL;
     attr.groups = args->groups;
     if (x->dim[1] % attr.groups != 0 || args->out_channels % attr.groups != 0)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
                              "groups is %d, but the input has %d channels and out_channels is %d; it must divide both",
                              attr.groups, (int)x->dim[1], args->out_channels);
-    int64_t dim[5], weight_dim[5];
-    dim[0] = x->dim[0];
-    dim[1] = args->out_channels;
-    weight_dim[0] = transposed ? x->dim[1] : dim[1];
-    weight_dim[1] = (transposed ? dim[1] : x->dim[1]) / attr.groups;
+    const int64_t out = args->out_channels;
+    int64_t       weight_dim[5];
+    weight_dim[0] = transposed ? x->dim[1] : out;
+    weight_dim[1] = (transposed ? out : x->dim[1]) / attr.groups;
     for (int i = 0; i < axes; i++) weight_dim[2 + i] = attr.kernel[i];
-    if (!(transposed ? gpunn__transposed_sizes(&call, x, &attr, output_padding, dim) : gpunn__window_sizes(&call, x, &attr, dim)))
-        return NULL;
     if (args->weight && !gpunn__operand(&call, args->weight, ".weight", true)) return NULL;
     if (args->weight &&
         (args->weight->rank != x->rank || memcmp(args->weight->dim, weight_dim, (size_t)x->rank * sizeof *weight_dim) != 0)) {
@@ -6024,8 +6595,8 @@ static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, ".weight is %s, but %s is needed", gpunn__shape_text(args->weight, text),
                              gpunn__dims_text(x->rank, weight_dim, needed));
     }
-    if (!gpunn__shared_bias(&call, args->bias, args->no_bias, dim[1])) return NULL;
-    return gpunn__affine(&call, op, &attr, x, args->weight, x->rank, weight_dim, args->bias, !args->no_bias, dim[1], dim);
+    if (!gpunn__shared_bias(&call, args->bias, args->no_bias, out)) return NULL;
+    return gpunn__affine(&call, op, &attr, x, args->weight, x->rank, weight_dim, args->bias, !args->no_bias, out);
 }
 
 GPUNN_API gpunn_tensor *gpunn_conv1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
@@ -6058,21 +6629,20 @@ GPUNN_API gpunn_tensor *gpunn_conv_transpose3d_(gpunn_tensor *x, const char *nam
     return gpunn__conv_node(GPUNN_OP_CONV_TRANSPOSE3D, x, name, &args);
 }
 
-/* The node of a pool, attr NULL where it is adaptive; dim: of the result. A row is an image of height 1. */
-static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, gpunn_tensor *x,
-                                        const int64_t *dim)
+/* The node of a pool. A row is an image of height 1. */
+static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, gpunn_tensor *x)
 {
-    if (x->rank > 3) return gpunn__node(call, op, attr, &x, 1, GPUNN_F32, x->rank, dim);
-    int64_t          image[4] = {x->dim[0], x->dim[1], 1, x->dim[2]}, result[4] = {dim[0], dim[1], 1, dim[2]};
-    gpunn_attributes flat = gpunn__no_attributes();
-    if (attr) {
-        flat = *attr;
-        flat.kernel[1] = attr->kernel[0], flat.stride[1] = attr->stride[0], flat.padding[1] = attr->padding[0];
-        flat.kernel[0] = flat.stride[0] = 1, flat.padding[0] = 0;
-    }
-    gpunn_tensor *y = gpunn__node(call, GPUNN_OP_RESHAPE, NULL, &x, 1, GPUNN_F32, 4, image);
-    if (y) y = gpunn__node(call, op, &flat, &y, 1, GPUNN_F32, 4, result);
-    if (y) y = gpunn__node(call, GPUNN_OP_RESHAPE, NULL, &y, 1, GPUNN_F32, 3, dim);
+    gpunn__meta out;
+    if (x->rank > 3) return gpunn__node(call, op, attr, &x, 1);
+    if (!gpunn__infer_node(call, op, attr, &x, 1, &out)) return NULL;
+    const gpunn_shape image = {{x->dim[0], x->dim[1], 1, x->dim[2]}}, row = {{out.dim[0], out.dim[1], out.dim[2]}};
+    gpunn_attributes  flat = *attr;
+    flat.kernel[1] = attr->kernel[0], flat.stride[1] = attr->stride[0], flat.padding[1] = attr->padding[0];
+    flat.dilation[1] = attr->dilation[0], flat.size[1] = attr->size[0];
+    flat.kernel[0] = flat.stride[0] = flat.dilation[0] = flat.size[0] = 1, flat.padding[0] = 0;
+    gpunn_tensor *y = gpunn_reshape(x, image);
+    if (y) y = gpunn__node(call, op, &flat, &y, 1);
+    if (y) y = gpunn_reshape(y, row);
     return gpunn__made(call, y);
 }
 
@@ -6080,7 +6650,7 @@ static gpunn_tensor *gpunn__pool_node(const char *name, gpunn_op op, int axes, g
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_x(&call, name, NULL, x, true) || !gpunn__has_axes(&call, x, axes) ||
+    if (!gpunn__begin_x(&call, name, NULL, x, true) || !gpunn__has_axes(&call, gpunn__meta_of(x), axes) ||
         !gpunn__window_setting(&call, axes, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
                                attr.kernel) ||
         !gpunn__window_setting(&call, axes, "stride", "strides", args->stride, args->strides, attr.kernel, 1, attr.stride) ||
@@ -6097,9 +6667,7 @@ static gpunn_tensor *gpunn__pool_node(const char *name, gpunn_op op, int axes, g
                                  "padding is %d, more than half of the kernel's %d; use a smaller padding", attr.padding[i],
                                  attr.kernel[i]);
     }
-    int64_t dim[5];
-    memcpy(dim, x->dim, sizeof dim);
-    return gpunn__window_sizes(&call, x, &attr, dim) ? gpunn__pool_result(&call, op, &attr, x, dim) : NULL;
+    return gpunn__pool_result(&call, op, &attr, x);
 }
 
 #define GPUNN__X(name, ENUM, axes)                                                 \
@@ -6118,18 +6686,17 @@ GPUNN__X(avg_pool3d, AVG_POOL3D, 3)
 static gpunn_tensor *gpunn__adaptive_pool(const char *name, gpunn_op op, int axes, gpunn_tensor *x, int first, int second,
                                           int third)
 {
-    gpunn__call call;
-    const int   out[3] = {first, second, third};
-    if (!gpunn__begin_x(&call, name, NULL, x, true) || !gpunn__has_axes(&call, x, axes)) return NULL;
-    int64_t dim[5];
-    memcpy(dim, x->dim, sizeof dim);
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    const int        out[3] = {first, second, third};
+    if (!gpunn__begin_x(&call, name, NULL, x, true) || !gpunn__has_axes(&call, gpunn__meta_of(x), axes)) return NULL;
     for (int i = 0; i < axes; i++) {
         if (out[i] < 1)
             return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the result's size along axis %d is %d; it must be 1 or more", 2 + i,
                                  out[i]);
-        dim[2 + i] = out[i];
+        attr.size[i] = out[i];
     }
-    return gpunn__pool_result(&call, op, NULL, x, dim);
+    return gpunn__pool_result(&call, op, &attr, x);
 }
 
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool1d(gpunn_tensor *x, int out)
@@ -6168,28 +6735,11 @@ GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, 
     gpunn_tensor            *operands[] = {x, grid};
     gpunn__call              call;
     gpunn_attributes         attr = gpunn__no_attributes();
-    char                     one[128], other[128];
-    if (!gpunn__begin(&call, "grid_sample", NULL, names, operands, 2, 2) ||
-        !gpunn__has_rank(&call, x, 4, 5, "[n, channels, height, width] or [n, channels, depth, height, width]") ||
-        !gpunn__axes_are_fixed(&call, x, 1, x->rank - 1))
-        return NULL;
-    if (grid->rank != x->rank || grid->dim[0] != x->dim[0] || grid->dim[x->rank - 1] != x->rank - 2)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s and grid %s; the grid of %s must have as many samples, [n, %s%d]",
-                             gpunn__shape_text(x, one), gpunn__shape_text(grid, other), x->rank == 4 ? "images" : "volumes",
-                             x->rank == 4 ? "out_h, out_w, " : "out_d, out_h, out_w, ", x->rank - 2);
-    if (!gpunn__settle(&call, &args)) return NULL;
-    int64_t cells;
-    int     batches;
-    if (!gpunn__measure(x->rank - 2, x->dim + 2, &cells, &batches) || cells > 1 << 30)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "a channel of x %s has more than 2^30 cells; use smaller sizes",
-                             gpunn__shape_text(x, one));
-    int64_t dim[5];
-    memcpy(dim, x->dim, 2 * sizeof *dim);
-    memcpy(dim + 2, grid->dim + 1, (size_t)(x->rank - 2) * sizeof *dim);
+    if (!gpunn__begin(&call, "grid_sample", NULL, names, operands, 2, 2) || !gpunn__settle(&call, &args)) return NULL;
     attr.mode = (int)args.mode;
     attr.padding_mode = (int)args.padding_mode;
     attr.align_corners = args.align_corners;
-    return gpunn__node(&call, GPUNN_OP_GRID_SAMPLE, &attr, operands, 2, GPUNN_F32, x->rank, dim);
+    return gpunn__node(&call, GPUNN_OP_GRID_SAMPLE, &attr, operands, 2);
 }
 
 GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size, bool align_corners)
@@ -6197,20 +6747,10 @@ GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size,
     static const char *const names[] = {"theta"};
     gpunn__call              call;
     gpunn_attributes         attr = gpunn__no_attributes();
-    char                     one[128], other[128];
-    if (!gpunn__begin(&call, "affine_grid", NULL, names, &theta, 1, 1)) return NULL;
-    int rank = gpunn__rank_of(&call, &size, 0);
-    if (rank < 0) return NULL;
-    if ((rank != 2 && rank != 3) || theta->rank != 3 || theta->dim[1] != rank || theta->dim[2] != rank + 1)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                             "theta is %s and size %s; [n, 2, 3] and two sizes or [n, 3, 4] and three are needed",
-                             gpunn__shape_text(theta, one), gpunn__dims_text(rank, size.dim, other));
-    int64_t dim[5];
-    dim[0] = theta->dim[0];
-    memcpy(dim + 1, size.dim, (size_t)rank * sizeof *dim);
-    dim[rank + 1] = rank;
+    if (!gpunn__begin(&call, "affine_grid", NULL, names, &theta, 1, 1) || gpunn__rank_of(&call, &size, 0) < 0) return NULL;
+    attr.shape = size;
     attr.align_corners = align_corners;
-    return gpunn__node(&call, GPUNN_OP_AFFINE_GRID, &attr, &theta, 1, GPUNN_F32, rank + 2, dim);
+    return gpunn__node(&call, GPUNN_OP_AFFINE_GRID, &attr, &theta, 1);
 }
 
 /* torch's factor from outputs to cells of x along an axis; scale 0: none is given. */
@@ -6224,11 +6764,10 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    int64_t          dim[5];
     if (!gpunn__begin_x(&call, "interpolate", NULL, x, true) ||
-        !gpunn__has_rank(&call, x, 3, 5,
+        !gpunn__has_rank(&call, gpunn__meta_of(x), 3, 5,
                          "[n, channels, length], [n, channels, height, width] or [n, channels, depth, height, width]") ||
-        !gpunn__axes_are_fixed(&call, x, 1, x->rank - 1))
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, x->rank - 1))
         return NULL;
     if (!gpunn__settle(&call, &args)) return NULL;
     if (args.align_corners && args.mode != GPUNN_INTERPOLATE_LINEAR)
@@ -6250,15 +6789,14 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
         if (size < 1 || size > (double)INT32_MAX)
             return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "scale_factor %g makes %g of the %lld along axis %d; use another", scale,
                                  size, (long long)x->dim[2 + i], 2 + i);
-        dim[2 + i] = (int64_t)size;
-        attr.ratio[i] = gpunn__resize_ratio(x->dim[2 + i], dim[2 + i], args.align_corners, scale);
+        attr.size[i] = (int)size;
+        attr.ratio[i] = gpunn__resize_ratio(x->dim[2 + i], attr.size[i], args.align_corners, scale);
     }
-    memcpy(dim, x->dim, 2 * sizeof *dim);
     if (args.mode == GPUNN_INTERPOLATE_AREA)
-        return gpunn__pool_result(&call, axes == 3 ? GPUNN_OP_ADAPTIVE_AVG_POOL3D : GPUNN_OP_ADAPTIVE_AVG_POOL2D, NULL, x, dim);
+        return gpunn__pool_result(&call, axes == 3 ? GPUNN_OP_ADAPTIVE_AVG_POOL3D : GPUNN_OP_ADAPTIVE_AVG_POOL2D, &attr, x);
     attr.mode = (int)args.mode;
     attr.align_corners = args.align_corners;
-    return gpunn__node(&call, GPUNN_OP_INTERPOLATE, &attr, &x, 1, GPUNN_F32, x->rank, dim);
+    return gpunn__node(&call, GPUNN_OP_INTERPOLATE, &attr, &x, 1);
 }
 
 static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, const char *name, gpunn_batch_norm_args *args,
@@ -6266,8 +6804,9 @@ static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, con
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_layer(&call, op, name, x) || !gpunn__has_rank(&call, x, lowest_rank, highest_rank, layout) ||
-        !gpunn__axes_are_fixed(&call, x, 1, 1) || !gpunn__settle(&call, args))
+    if (!gpunn__begin_layer(&call, op, name, x) ||
+        !gpunn__has_rank(&call, gpunn__meta_of(x), lowest_rank, highest_rank, layout) ||
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1) || !gpunn__settle(&call, args))
         return NULL;
     attr.eps = args->eps;
     attr.momentum = args->momentum;
@@ -6285,7 +6824,7 @@ static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, con
                                               parts[i].value);
         if (operands[1 + i] == NULL) return NULL;
     }
-    return gpunn__node(&call, GPUNN_OP_BATCH_NORM, &attr, operands, 5, GPUNN_F32, x->rank, x->dim);
+    return gpunn__node(&call, GPUNN_OP_BATCH_NORM, &attr, operands, 5);
 }
 
 GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
@@ -6307,11 +6846,7 @@ GPUNN_API gpunn_tensor *gpunn_batch_norm3d_(gpunn_tensor *x, const char *name, g
 static gpunn_tensor *gpunn__group_norm_node(const gpunn__call *call, gpunn_tensor *x, int64_t groups, float eps, bool affine)
 {
     gpunn_attributes attr = gpunn__no_attributes();
-    char             text[128];
-    if (!gpunn__axes_are_fixed(call, x, 1, x->rank - 1)) return NULL;
-    if (x->dim[1] % groups != 0)
-        return gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "num_groups is %lld, but x %s has %lld channels; it must divide them",
-                             (long long)groups, gpunn__shape_text(x, text), (long long)x->dim[1]);
+    if (!gpunn__axes_are_fixed(call, gpunn__meta_of(x), 1, 1)) return NULL;
     attr.groups = (int)groups;
     attr.eps = eps;
     gpunn_tensor *operands[3] = {x, NULL, NULL};
@@ -6320,14 +6855,15 @@ static gpunn_tensor *gpunn__group_norm_node(const gpunn__call *call, gpunn_tenso
                                               GPUNN_INIT_CONSTANT, i == 0 ? 1.0f : 0.0f);
         if (operands[1 + i] == NULL) return NULL;
     }
-    return gpunn__node(call, GPUNN_OP_GROUP_NORM, &attr, operands, 3, GPUNN_F32, x->rank, x->dim);
+    return gpunn__node(call, GPUNN_OP_GROUP_NORM, &attr, operands, 3);
 }
 
 GPUNN_API gpunn_tensor *gpunn_group_norm_(gpunn_tensor *x, const char *name, gpunn_group_norm_args args)
 {
     gpunn__call call;
     return gpunn__begin_layer(&call, "group_norm", name, x) &&
-                   gpunn__has_rank(&call, x, 2, GPUNN_MAX_RANK, "[n, channels, ...]") && gpunn__settle(&call, &args)
+                   gpunn__has_rank(&call, gpunn__meta_of(x), 2, GPUNN_MAX_RANK, "[n, channels, ...]") &&
+                   gpunn__settle(&call, &args)
                ? gpunn__group_norm_node(&call, x, args.num_groups, args.eps, !args.no_affine)
                : NULL;
 }
@@ -6338,7 +6874,8 @@ static gpunn_tensor *gpunn__instance_norm_node(const char *op, gpunn_tensor *x, 
     gpunn__call call;
     char        text[128];
     int64_t     values = 1;
-    if (!gpunn__begin_layer(&call, op, name, x) || !gpunn__has_rank(&call, x, rank, rank, layout) || !gpunn__settle(&call, args))
+    if (!gpunn__begin_layer(&call, op, name, x) || !gpunn__has_rank(&call, gpunn__meta_of(x), rank, rank, layout) ||
+        !gpunn__settle(&call, args))
         return NULL;
     for (int i = 2; i < rank; i++) values *= x->dim[i];
     if (values == 1)
@@ -6374,7 +6911,7 @@ static gpunn_tensor *gpunn__layer_norm_node(gpunn_op op, gpunn_tensor *x, const 
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "dims is %d, but x is %s; use a number from 1 to its rank, %d", dims,
                              gpunn__shape_text(x, text), x->rank);
     attr.axis = x->rank - dims;
-    if (!gpunn__axes_are_fixed(&call, x, attr.axis, x->rank - 1)) return NULL;
+    if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x), attr.axis, x->rank - 1)) return NULL;
     attr.eps = args->eps;
     gpunn_tensor *operands[3] = {x, NULL, NULL};
     int           parts = args->no_affine ? 0 : bias && !args->no_bias ? 2 : 1;
@@ -6383,7 +6920,7 @@ static gpunn_tensor *gpunn__layer_norm_node(gpunn_op op, gpunn_tensor *x, const 
                                               GPUNN_INIT_CONSTANT, i == 0 ? 1.0f : 0.0f);
         if (operands[1 + i] == NULL) return NULL;
     }
-    return gpunn__node(&call, op, &attr, operands, 3, GPUNN_F32, x->rank, x->dim);
+    return gpunn__node(&call, op, &attr, operands, 3);
 }
 
 GPUNN_API gpunn_tensor *gpunn_layer_norm_(gpunn_tensor *x, const char *name, gpunn_layer_norm_args args)
@@ -6397,52 +6934,6 @@ GPUNN_API gpunn_tensor *gpunn_rms_norm_(gpunn_tensor *x, const char *name, gpunn
 }
 
 /* ---- recurrent layers ------------------------------------------------------------------------------------------------ */
-/* Operands of a recurrent node; from GPUNN__WEIGHTS on four for each direction. */
-enum { GPUNN__LENGTHS = 1, GPUNN__H_0, GPUNN__C_0, GPUNN__WEIGHTS, GPUNN__RECURRENT_OPERANDS = 12 };
-
-/* clang-format off */
-static const char *const gpunn__recurrent_names[GPUNN__RECURRENT_OPERANDS] = {
-    "x", "lengths", "h_0", "c_0", "weight_ih", "weight_hh", "bias_ih", "bias_hh",
-    "weight_ih_reverse", "weight_hh_reverse", "bias_ih_reverse", "bias_hh_reverse"};
-/* clang-format on */
-
-static bool gpunn__is_recurrent(gpunn_op op)
-{
-    return op == GPUNN_OP_RNN || op == GPUNN_OP_LSTM || op == GPUNN_OP_GRU;
-}
-
-/* Blocks of hidden_size rows in its weights. */
-GPUNN__PRIVATE int gpunn__gates_of(gpunn_op op)
-{
-    return op == GPUNN_OP_LSTM ? 4 : op == GPUNN_OP_GRU ? 3 : 1;
-}
-
-/* One layer, both directions, from checked operands; x is [length, n, features]. */
-static gpunn_tensor *gpunn__recurrent_node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, int64_t hidden,
-                                           gpunn_tensor *const *in)
-{
-    const gpunn_tensor *x = in[0];
-    const int           directions = attr->bidirectional ? 2 : 1, count = GPUNN__WEIGHTS + 4 * directions;
-    const int64_t       rows = gpunn__gates_of(op) * hidden;
-    for (int i = GPUNN__LENGTHS; i < count; i++) {
-        const int64_t lengths[] = {x->dim[1]}, state[] = {directions, x->dim[1], hidden}, ih[] = {rows, x->dim[2]};
-        const int64_t recurrent[] = {rows, hidden}, bias[] = {rows};
-        const struct {
-            int            rank;
-            const int64_t *dim;
-        } wanted[] = {{2, ih}, {2, recurrent}, {1, bias}, {1, bias}, {1, lengths}, {3, state}};
-        const int at = i >= GPUNN__WEIGHTS ? (i - GPUNN__WEIGHTS) % 4 : i == GPUNN__LENGTHS ? 4 : 5;
-        char      one[128], other[128];
-        if (in[i] && (in[i]->rank != wanted[at].rank ||
-                      memcmp(in[i]->dim, wanted[at].dim, (size_t)wanted[at].rank * sizeof(int64_t)) != 0))
-            return gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", gpunn__recurrent_names[i],
-                                 gpunn__shape_text(in[i], one), gpunn__dims_text(wanted[at].rank, wanted[at].dim, other));
-    }
-    const int64_t states = attr->states ? 1 + (op == GPUNN_OP_LSTM) : 0;
-    const int64_t dim[] = {x->dim[0] + states, x->dim[1], directions * hidden};
-    return gpunn__node(call, op, attr, in, count, GPUNN_F32, 3, dim);
-}
-
 /* A parameter of layer k: name.weight_ih_l0_reverse, ... */
 static gpunn_tensor *gpunn__recurrent_weight(const gpunn__call *call, int k, int part, bool reverse, int64_t rows,
                                              int64_t columns, float bound)
@@ -6467,7 +6958,8 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
                         : args->states && (layers > 1 || args->batch_first || args->h_n || args->c_n) ? "states"
                                                                                                       : NULL;
     char        text[128];
-    if (!gpunn__has_rank(call, x, 3, 3, args->batch_first ? "[n, length, features]" : "[length, n, features]")) return false;
+    if (!gpunn__has_rank(call, gpunn__meta_of(x), 3, 3, args->batch_first ? "[n, length, features]" : "[length, n, features]"))
+        return false;
     if (x->dim[axis] < 0)
         (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of x %s is the batch, but should be the length; %s", axis,
                             gpunn__shape_text(x, text), args->batch_first ? "leave out .batch_first" : "set .batch_first");
@@ -6485,7 +6977,7 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
     else if (args->lengths && args->lengths->dtype != GPUNN_I64 && args->lengths->dtype != GPUNN_I32)
         (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "lengths is %s; use i64 or i32", gpunn_dtype_name(args->lengths->dtype));
     else
-        return gpunn__axes_are_fixed(call, x, axis, axis) && gpunn__axes_are_fixed(call, x, 2, 2);
+        return gpunn__axes_are_fixed(call, gpunn__meta_of(x), axis, axis) && gpunn__axes_are_fixed(call, gpunn__meta_of(x), 2, 2);
     return false;
 }
 
@@ -6532,6 +7024,7 @@ static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *
         !gpunn__recurrent_is_sound(&call, op, x, args, layers) || !gpunn__recurrent_takes(&call, x, args, layers))
         return NULL;
     attr.relu = args->relu;
+    attr.hidden_size = args->hidden_size;
     attr.bidirectional = args->bidirectional;
     attr.states = args->states || args->h_n || args->c_n;
     const int64_t hidden = args->hidden_size, rows = gpunn__gates_of(op) * hidden;
@@ -6549,7 +7042,7 @@ static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *
                                                                            part == 0 ? y->dim[2] : hidden, bound);
             if ((in[GPUNN__WEIGHTS + 4 * reverse + part] = weight) == NULL) return NULL;
         }
-        gpunn_tensor *node = gpunn__recurrent_node(&call, op, &attr, hidden, in);
+        gpunn_tensor *node = gpunn__node(&call, op, &attr, in, GPUNN__WEIGHTS + 4 * directions);
         if (node == NULL) return NULL;
         const int64_t     length = y->dim[0];
         const gpunn_shape shape = GPUNN_SHAPE(directions, y->dim[1], hidden);
@@ -6592,9 +7085,9 @@ GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p)
     if (!gpunn__begin_x(&call, "dropout", NULL, x, true)) return NULL;
     if (!(p >= 0 && p <= 1)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a probability from 0 to 1", (double)p);
     gpunn_attributes attr = gpunn__no_attributes();
-    attr.value[0] = p;
+    attr.dropout_p = p;
     attr.site = x->model->random_sites;
-    gpunn_tensor *y = gpunn__node(&call, GPUNN_OP_DROPOUT, &attr, &x, 1, GPUNN_F32, x->rank, x->dim);
+    gpunn_tensor *y = gpunn__node(&call, GPUNN_OP_DROPOUT, &attr, &x, 1);
     if (y) x->model->random_sites++;
     return y;
 }
@@ -6627,36 +7120,29 @@ GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape)
 {
     gpunn__call call;
     if (!gpunn__begin_x(&call, "reshape", NULL, x, false)) return NULL;
-    int     rank = gpunn__rank_of(&call, &shape, 2), power = 0, wanted_power = 0;
-    int64_t factor = 0, wanted_factor = 0;
-    if (rank < 0) return NULL;
-    if (!gpunn__measure(x->rank, x->dim, &factor, &power) || !gpunn__measure(rank, shape.dim, &wanted_factor, &wanted_power) ||
-        factor != wanted_factor || power != wanted_power) {
-        char from[128], to[128];
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                             "%s does not hold as many elements as %s; GPUNN_BATCH there is the batch, not what is left over",
-                             gpunn__dims_text(rank, shape.dim, to), gpunn__shape_text(x, from));
-    }
-    return gpunn__node(&call, GPUNN_OP_RESHAPE, NULL, &x, 1, x->dtype, rank, shape.dim);
+    gpunn_attributes attr = gpunn__no_attributes();
+    attr.shape = shape;
+    return gpunn__rank_of(&call, &shape, 2) < 0 ? NULL : gpunn__node(&call, GPUNN_OP_RESHAPE, &attr, &x, 1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x)
 {
     gpunn__call call;
-    if (!gpunn__begin_x(&call, "flatten", NULL, x, false) || !gpunn__has_rank(&call, x, 2, GPUNN_MAX_RANK, "[n, ...]"))
+    if (!gpunn__begin_x(&call, "flatten", NULL, x, false) ||
+        !gpunn__has_rank(&call, gpunn__meta_of(x), 2, GPUNN_MAX_RANK, "[n, ...]"))
         return NULL;
-    int64_t dim[2];
-    int     power;
-    dim[0] = x->dim[0];
-    (void)gpunn__measure(x->rank - 1, x->dim + 1, &dim[1], &power); /* x is within the limit */
+    gpunn_attributes attr = gpunn__no_attributes();
+    int              power;
+    attr.shape.dim[0] = x->dim[0];
+    (void)gpunn__measure(x->rank - 1, x->dim + 1, &attr.shape.dim[1], &power); /* x is within the limit */
     if (power > 1) {
         char text[128];
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
                              "the axes behind the first hold the batch %d times (x %s); use gpunn_reshape", power,
                              gpunn__shape_text(x, text));
     }
-    if (power == 1) dim[1] = -dim[1];
-    return gpunn__node(&call, GPUNN_OP_RESHAPE, NULL, &x, 1, x->dtype, 2, dim);
+    if (power == 1) attr.shape.dim[1] = -attr.shape.dim[1];
+    return gpunn__node(&call, GPUNN_OP_RESHAPE, &attr, &x, 1);
 }
 
 /* An axis of x counted from 0, or -1 after an error. */
@@ -6701,9 +7187,7 @@ GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order)
     if (count != x->rank)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%d axes are listed for %s; list each of its %d", count,
                              gpunn__shape_text(x, text), x->rank);
-    int64_t dim[GPUNN_MAX_RANK];
-    for (int i = 0; i < count; i++) dim[i] = x->dim[attr.order[i]];
-    return gpunn__node(&call, GPUNN_OP_PERMUTE, &attr, &x, 1, GPUNN_F32, count, dim);
+    return gpunn__node(&call, GPUNN_OP_PERMUTE, &attr, &x, 1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, int axis)
@@ -6714,26 +7198,9 @@ GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, in
                              GPUNN_MAX_OPERANDS);
     if (!gpunn__given(&call, tensors, "tensors") || !gpunn__begin(&call, "concat", NULL, NULL, tensors, count, count))
         return NULL;
-    const gpunn_tensor *first = tensors[0];
-    gpunn_attributes    attr = gpunn__no_attributes();
-    if ((attr.axis = gpunn__axis_of(&call, first, axis)) < 0) return NULL;
-    int64_t dim[GPUNN_MAX_RANK];
-    memcpy(dim, first->dim, sizeof dim);
-    for (int i = 1; i < count; i++) {
-        const gpunn_tensor *t = tensors[i];
-        bool                fits = t->rank == first->rank;
-        for (int j = 0; fits && j < t->rank; j++)
-            fits = j == attr.axis ? (t->dim[j] < 0) == (first->dim[j] < 0) : t->dim[j] == first->dim[j];
-        if (!fits) {
-            char one[128], other[128];
-            return gpunn__refuse(
-                &call, GPUNN_ERR_SHAPE,
-                "tensors[0] is %s and tensors[%d] %s; they may differ only along axis %d, where all or none must be the batch",
-                gpunn__shape_text(first, one), i, gpunn__shape_text(t, other), attr.axis);
-        }
-        dim[attr.axis] += t->dim[attr.axis]; /* 64 times the limit fits */
-    }
-    return gpunn__node(&call, GPUNN_OP_CONCAT, &attr, tensors, count, GPUNN_F32, first->rank, dim);
+    gpunn_attributes attr = gpunn__no_attributes();
+    attr.axis = gpunn__axis_of(&call, tensors[0], axis);
+    return attr.axis < 0 ? NULL : gpunn__node(&call, GPUNN_OP_CONCAT, &attr, tensors, count);
 }
 
 /* One index of a Python slice: negative ones count from the end, all are clamped. */
@@ -6755,23 +7222,18 @@ GPUNN_API gpunn_tensor *gpunn_slice(gpunn_tensor *x, int axis, int64_t start, in
                              attr.axis, gpunn__shape_text(x, text));
     if (step < 1) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "step is %lld; use 1 or more", (long long)step);
     attr.start = gpunn__slice_index(start, size);
+    attr.end = gpunn__slice_index(end, size);
     attr.step = step;
-    int64_t length = gpunn__slice_index(end, size) - attr.start, dim[GPUNN_MAX_RANK];
-    if (length < 1)
+    if (attr.end <= attr.start)
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "%lld:%lld along axis %d of %s is empty; at least one element must be left",
                              (long long)start, (long long)end, attr.axis, gpunn__shape_text(x, text));
-    memcpy(dim, x->dim, sizeof dim);
-    dim[attr.axis] = (length - 1) / step + 1;
-    return gpunn__node(&call, GPUNN_OP_SLICE, &attr, &x, 1, GPUNN_F32, x->rank, dim);
+    return gpunn__node(&call, GPUNN_OP_SLICE, &attr, &x, 1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    char             text[128];
-    int64_t          dim[GPUNN_MAX_RANK];
-    bool             mirrored = args.mode == GPUNN_PAD_REFLECT || args.mode == GPUNN_PAD_CIRCULAR;
     if (!gpunn__begin_x(&call, "pad", NULL, x, true) || !gpunn__settle(&call, &args)) return NULL;
     if (args.mode != GPUNN_PAD_CONSTANT && args.value != 0)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".value is not used by mode %s; leave it out",
@@ -6784,39 +7246,24 @@ GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args)
             return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
                                  "%lld before and %lld after axis %d are out of range; use 0 or more, gpunn_slice to cut",
                                  (long long)before, (long long)after, i);
-        if ((before || after) && (i >= x->rank || x->dim[i] < 0))
-            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of %s %s; leave its padding 0", i, gpunn__shape_text(x, text),
-                                 i >= x->rank ? "does not exist" : "is the batch");
-        int64_t most = args.mode == GPUNN_PAD_REFLECT ? x->dim[i] - 1 : x->dim[i];
-        if ((before || after) && mirrored && (before > most || after > most))
-            return gpunn__refuse(
-                &call, GPUNN_ERR_SHAPE,
-                "%lld before and %lld after axis %d of %s, but mode %s has only %lld elements for either; use less",
-                (long long)before, (long long)after, i, gpunn__shape_text(x, text), gpunn__pad_mode_names[args.mode],
-                (long long)most);
         attr.before[i] = before;
-        if (i < x->rank) dim[i] = x->dim[i] + before + after;
+        attr.after[i] = after;
     }
     attr.mode = (int)args.mode;
-    attr.value[0] = args.value;
-    return gpunn__node(&call, GPUNN_OP_PAD, &attr, &x, 1, GPUNN_F32, x->rank, dim);
+    attr.fill = args.value;
+    return gpunn__node(&call, GPUNN_OP_PAD, &attr, &x, 1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_expand(gpunn_tensor *x, gpunn_shape shape)
 {
     gpunn__call call;
     if (!gpunn__begin_x(&call, "expand", NULL, x, true)) return NULL;
-    int  rank = gpunn__rank_of(&call, &shape, 2), first = rank - x->rank;
-    bool fits = first >= 0;
+    gpunn_attributes attr = gpunn__no_attributes();
+    const int        rank = gpunn__rank_of(&call, &shape, 2);
     if (rank < 0) return NULL;
-    for (int i = 0; fits && i < x->rank; i++) fits = x->dim[i] == 1 || x->dim[i] == shape.dim[first + i];
-    if (!fits) {
-        char from[128], to[128];
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "%s does not expand to %s; only axes of size 1 and new ones in front do",
-                             gpunn__shape_text(x, from), gpunn__dims_text(rank, shape.dim, to));
-    }
     if (rank == x->rank && memcmp(shape.dim, x->dim, (size_t)rank * sizeof *x->dim) == 0) return x;
-    return gpunn__node(&call, GPUNN_OP_EXPAND, NULL, &x, 1, GPUNN_F32, rank, shape.dim);
+    attr.shape = shape;
+    return gpunn__node(&call, GPUNN_OP_EXPAND, &attr, &x, 1);
 }
 
 /* A reshape by rank and sizes. */
@@ -6973,19 +7420,12 @@ GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *in
     if (!gpunn__begin(&call, "gather", NULL, names, operands, 2, 1) || !gpunn__are_indices(&call, index, "index") ||
         (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
-    bool fits = index->rank == x->rank;
-    for (int i = 0; fits && i < x->rank; i++)
-        fits = i == attr.axis || index->dim[i] == x->dim[i] || (index->dim[i] > 0 && index->dim[i] < x->dim[i]);
-    if (!fits) {
-        char one[128], other[128];
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                             "x is %s and index %s; index needs as many axes, and none but axis %d may be larger than x's",
-                             gpunn__shape_text(x, one), gpunn__shape_text(index, other), attr.axis);
-    }
+    gpunn__meta out;
+    if (!gpunn__infer_node(&call, GPUNN_OP_GATHER, &attr, operands, 2, &out)) return NULL;
     for (int i = 0; operands[0] && i < x->rank; i++)
         if (i != attr.axis && index->dim[i] != x->dim[i]) operands[0] = gpunn_slice(operands[0], i, 0, index->dim[i], 1);
     if (operands[0] == NULL) return gpunn__undo(&call);
-    return gpunn__node(&call, GPUNN_OP_GATHER, &attr, operands, 2, GPUNN_F32, index->rank, index->dim);
+    return gpunn__node(&call, GPUNN_OP_GATHER, &attr, operands, 2);
 }
 
 /* ---- reductions ------------------------------------------------------------------------------------------------------ */
@@ -6996,19 +7436,14 @@ static gpunn_tensor *gpunn__reduce_node(const char *name, gpunn_op op, bool mean
     gpunn_attributes attr = gpunn__no_attributes();
     int              list[GPUNN_MAX_RANK + 1];
     if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
-    int count = gpunn__axis_list(&call, x, axes, list), rank = 0;
+    int count = gpunn__axis_list(&call, x, axes, list);
     if (count < 0) return NULL;
     attr.mean = mean;
+    attr.keepdim = keepdim;
     attr.axes = count == 0 ? (1u << x->rank) - 1 : 0; /* no axis: all of them */
     while (count > 0) attr.axes |= 1u << list[--count];
-    int64_t dim[GPUNN_MAX_RANK];
-    for (int i = 0; i < x->rank; i++)
-        if (!(attr.axes >> i & 1))
-            dim[rank++] = x->dim[i];
-        else if (keepdim)
-            dim[rank++] = 1;
     if (attr.axes == 0) op = GPUNN_OP_RESHAPE; /* a scalar is its own sum */
-    return gpunn__node(&call, op, &attr, &x, 1, GPUNN_F32, rank, dim);
+    return gpunn__node(&call, op, &attr, &x, 1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_sum(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
@@ -7036,7 +7471,7 @@ GPUNN_API gpunn_tensor *gpunn_gradient_energy(gpunn_tensor *x, gpunn_axes axes)
     if (count < 0) return NULL;
     attr.axes = count == 0 ? (1u << x->rank) - 1 : 0; /* no axis: all of them */
     while (count > 0) attr.axes |= 1u << list[--count];
-    return gpunn__node(&call, GPUNN_OP_GRADIENT_ENERGY, &attr, &x, 1, GPUNN_F32, 0, x->dim);
+    return gpunn__node(&call, GPUNN_OP_GRADIENT_ENERGY, &attr, &x, 1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim)
@@ -7044,11 +7479,8 @@ GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim)
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     if (!gpunn__begin_x(&call, "argmax", NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
-    int     rank = 0;
-    int64_t dim[GPUNN_MAX_RANK];
-    for (int i = 0; i < x->rank; i++)
-        if (i != attr.axis || keepdim) dim[rank++] = i == attr.axis ? 1 : x->dim[i];
-    return gpunn__node(&call, GPUNN_OP_ARGMAX, &attr, &x, 1, GPUNN_I64, rank, dim);
+    attr.keepdim = keepdim;
+    return gpunn__node(&call, GPUNN_OP_ARGMAX, &attr, &x, 1);
 }
 
 static gpunn_tensor *gpunn__axis_node(gpunn_op op, gpunn_tensor *x, int axis)
@@ -7056,7 +7488,7 @@ static gpunn_tensor *gpunn__axis_node(gpunn_op op, gpunn_tensor *x, int axis)
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     if (!gpunn__begin_x(&call, gpunn_op_name(op), NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
-    return gpunn__node(&call, op, &attr, &x, 1, GPUNN_F32, x->rank, x->dim);
+    return gpunn__node(&call, op, &attr, &x, 1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim)
@@ -7072,19 +7504,10 @@ GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, boo
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    char             text[128];
     if (!gpunn__begin_x(&call, "topk_indices", NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
-    int64_t dim[GPUNN_MAX_RANK], size = x->dim[attr.axis];
-    if (size < 0)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of %s is the batch; choose another axis", attr.axis,
-                             gpunn__shape_text(x, text));
-    if (k < 1 || size < k)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "k is %d, but axis %d of %s has %lld; use 1 to that", k, attr.axis,
-                             gpunn__shape_text(x, text), (long long)size);
-    memcpy(dim, x->dim, sizeof dim);
-    dim[attr.axis] = k;
+    attr.k = k;
     attr.largest = largest;
-    return gpunn__node(&call, GPUNN_OP_TOPK_INDICES, &attr, &x, 1, GPUNN_I64, x->rank, dim);
+    return gpunn__node(&call, GPUNN_OP_TOPK_INDICES, &attr, &x, 1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool largest, gpunn_tensor **indices)
@@ -7117,104 +7540,35 @@ GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_ma
     gpunn_attributes attr = gpunn__no_attributes();
     gpunn_tensor    *operands[] = {a, b};
     if (!gpunn__begin(&call, "matmul", NULL, gpunn__abc_names, operands, 2, 2)) return NULL;
-    char text_a[128], text_b[128];
-    (void)gpunn__shape_text(a, text_a);
-    (void)gpunn__shape_text(b, text_b);
-    if (a->rank < 2 || b->rank < 2)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "a is %s and b %s, but both need two axes or more; gpunn_reshape them",
-                             text_a, text_b);
-    int     rank = a->rank - 2;
-    int64_t dim[GPUNN_MAX_RANK], m = a->dim[rank + args.transpose_a], k = a->dim[rank + !args.transpose_a];
-    int64_t b_k = b->dim[b->rank - 2 + args.transpose_b], n = b->dim[b->rank - 2 + !args.transpose_b];
-    if (k != b_k) {
-        char one[32], other[32];
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "a is %s%s and b %s%s: the sizes summed over, %s and %s, must be equal",
-                             text_a, args.transpose_a ? " transposed" : "", text_b, args.transpose_b ? " transposed" : "",
-                             gpunn__dim_text(k, one), gpunn__dim_text(b_k, other));
-    }
-    memcpy(dim, a->dim, sizeof dim);
-    if (!gpunn__broadcast_dims(&call, "leading axes", &rank, dim, b->rank - 2, b->dim)) return NULL;
-    dim[rank++] = m;
-    dim[rank++] = n;
     attr.transpose_a = args.transpose_a;
     attr.transpose_b = args.transpose_b;
-    return gpunn__node(&call, GPUNN_OP_MATMUL, &attr, operands, 2, GPUNN_F32, rank, dim);
+    return gpunn__node(&call, GPUNN_OP_MATMUL, &attr, operands, 2);
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------------- */
-static const char *const gpunn__attention_names[] = {"q", "k", "v"};
-
-/* mask must be of a fitting dtype and broadcast to dim [n, heads, l, s]; NULL: there is none. */
-static bool gpunn__attention_mask_fits(const gpunn__call *call, const gpunn_tensor *mask, const int64_t dim[4])
-{
-    if (mask == NULL) return true;
-    if (!gpunn__operand(call, mask, ".mask", false)) return false;
-    int     rank = 4;
-    int64_t whole[GPUNN_MAX_RANK];
-    char    one[128], other[128];
-    memcpy(whole, dim, 4 * sizeof *dim);
-    if (mask->dtype != GPUNN_BOOL && mask->dtype != GPUNN_F32) {
-        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE,
-                            ".mask is %s, but must be bool (true: takes part) or f32 (added to the scores); gpunn_cast it",
-                            gpunn_dtype_name(mask->dtype));
-        return false;
-    }
-    if (!gpunn__broadcast_dims(call, "[n, heads, l, s] and .mask", &rank, whole, mask->rank, mask->dim)) return false;
-    if (rank == 4 && memcmp(whole, dim, 4 * sizeof *dim) == 0) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".mask %s is larger than [n, heads, l, s], here %s; it must broadcast to that",
-                        gpunn__shape_text(mask, one), gpunn__dims_text(4, dim, other));
-    return false;
-}
-
 GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *v,
                                                             gpunn_attention_args args)
 {
     gpunn_tensor *operands[4] = {q, k, v, args.mask};
-    const bool    packed = q && q->rank == 5 && k == NULL && v == NULL, last = packed || args.heads_last;
-    const int     head = last ? 2 : 1, row = last ? 1 : 2;
+    const bool    packed = q && q->rank == 5 && k == NULL && v == NULL;
     gpunn__call   call;
+    gpunn__meta   out;
     if (!gpunn__begin(&call, "scaled_dot_product_attention", NULL, gpunn__attention_names, operands, packed ? 1 : 3,
-                      packed ? 1 : 3))
+                      packed ? 1 : 3) ||
+        (args.mask && !gpunn__operand(&call, args.mask, ".mask", false)))
         return NULL;
-    char    text[3][128];
-    int64_t part[3][4]; /* without the axis of 3 */
-    for (int i = 0; i < 3; i++) {
-        const gpunn_tensor *t = packed ? q : operands[i];
-        (void)gpunn__shape_text(t, text[i]);
-        if (t->rank != (packed ? 5 : 4) || (packed && t->dim[2] != 3))
-            return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                                 "%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for all; "
-                                 "gpunn_reshape it",
-                                 gpunn__attention_names[i], text[i], last ? "rows, heads" : "heads, rows");
-        for (int d = 0; d < 4; d++) part[i][d] = t->dim[packed && d > 1 ? d + 1 : d];
-        if (part[i][head] < 1 || part[i][3] < 1 || part[i][head] > INT32_MAX || part[i][3] > INT32_MAX)
-            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "%s is %s: heads and their size must be fixed, and below 2^31",
-                                 gpunn__attention_names[i], text[i]);
-    }
-    if (part[0][0] != part[1][0] || part[1][0] != part[2][0] || part[0][3] != part[1][3] || part[1][row] != part[2][row] ||
-        part[1][head] != part[2][head])
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                             "q is %s, k %s and v %s: n, the size of q's and k's heads and k's and v's "
-                             "rows and heads must agree",
-                             text[0], text[1], text[2]);
-    if (part[0][head] != part[1][head] && (!args.enable_gqa || part[0][head] % part[1][head] != 0))
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "q has %lld heads, k and v %lld; %s", (long long)part[0][head],
-                             (long long)part[1][head],
-                             args.enable_gqa ? "theirs must divide q's" : "set .enable_gqa to share them");
-    const int64_t scores[4] = {part[0][0], part[0][head], part[0][row], part[1][row]};
-    if (!gpunn__attention_mask_fits(&call, args.mask, scores)) return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__settle(&call, &args)) return NULL;
-    attr.value[0] = args.dropout_p;
-    attr.value[1] = gpunn__float_setting(args.scale, (float)(1 / sqrt((double)part[0][3])));
-    if (!isfinite(attr.value[1]))
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use a finite number", (double)attr.value[1]);
     attr.is_causal = args.is_causal;
     attr.heads_last = args.heads_last && !packed;
+    attr.enable_gqa = args.enable_gqa;
+    if (!gpunn__infer_node(&call, GPUNN_OP_ATTENTION, &attr, operands, 4, &out) || !gpunn__settle(&call, &args)) return NULL;
+    attr.dropout_p = args.dropout_p;
+    attr.scale = gpunn__float_setting(args.scale, (float)(1 / sqrt((double)q->dim[q->rank - 1])));
+    if (!isfinite(attr.scale))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use a finite number", (double)attr.scale);
     attr.site = q->model->random_sites;
-    part[0][3] = part[2][3];
-    gpunn_tensor *y = gpunn__node(&call, GPUNN_OP_ATTENTION, &attr, operands, 4, GPUNN_F32, 4, part[0]);
-    if (y && attr.value[0] > 0) q->model->random_sites++;
+    gpunn_tensor *y = gpunn__node(&call, GPUNN_OP_ATTENTION, &attr, operands, 4);
+    if (y && attr.dropout_p > 0) q->model->random_sites++;
     return y;
 }
 
@@ -7906,8 +8260,8 @@ GPUNN_API gpunn_tensor *gpunn_ncc_loss_(gpunn_tensor *input, gpunn_tensor *targe
     gpunn__call   call;
     if (!gpunn__begin(&call, "ncc_loss", NULL, gpunn__loss_names, operands, 2, 2) ||
         !gpunn__shapes_are_equal(&call, input, target) ||
-        !gpunn__has_rank(&call, input, 3, 5, "[n, channels, ...] of one to three more axes") ||
-        !gpunn__axes_are_fixed(&call, input, 1, input->rank - 1) || !gpunn__settle(&call, &args))
+        !gpunn__has_rank(&call, gpunn__meta_of(input), 3, 5, "[n, channels, ...] of one to three more axes") ||
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(input), 1, input->rank - 1) || !gpunn__settle(&call, &args))
         return NULL;
     const int     window = args.window;
     const float   eps = args.eps;
@@ -7936,19 +8290,11 @@ static bool gpunn__begin_classes(gpunn__call *call, const char *op, gpunn_tensor
 {
     gpunn_tensor *operands[] = {logits, labels};
     if (!gpunn__begin(call, op, NULL, gpunn__class_names, operands, 2, 1)) return false;
-    char one[128], other[128];
-    (void)gpunn__shape_text(logits, one);
-    (void)gpunn__shape_text(labels, other);
-    bool fits = logits->rank >= 2 && labels->rank == logits->rank - 1 && logits->dim[1] > 0;
-    for (int i = 0; fits && i < labels->rank; i++) fits = labels->dim[i] == logits->dim[i ? i + 1 : 0];
     if (labels->dtype != GPUNN_I64 && labels->dtype != GPUNN_I32 && labels->dtype != GPUNN_U8)
         (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "labels is %s, but class numbers are needed; use i64, i32 or u8",
                             gpunn_dtype_name(labels->dtype));
-    else if (!fits)
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
-                            "logits %s and labels %s do not fit; [n, classes, ...] and [n, ...] are needed", one, other);
     else
-        return true;
+        return gpunn__classes_fit(call, gpunn__meta_of(logits), gpunn__meta_of(labels));
     return false;
 }
 
@@ -7973,10 +8319,9 @@ static gpunn_tensor *gpunn__class_loss_node(const char *name, gpunn_op op, gpunn
     gpunn_attributes attr = gpunn__no_attributes();
     attr.reduction = args->reduction;
     attr.ignore_index = args->ignore_index;
-    attr.value[0] = args->label_smoothing;
+    attr.label_smoothing = args->label_smoothing;
     gpunn_tensor *operands[] = {logits, labels, args->weight};
-    return gpunn__node(&call, op, &attr, operands, 3, GPUNN_F32, args->reduction == GPUNN_REDUCE_NONE ? labels->rank : 0,
-                       labels->dim);
+    return gpunn__node(&call, op, &attr, operands, 3);
 }
 
 GPUNN_API gpunn_tensor *gpunn_cross_entropy_(gpunn_tensor *logits, gpunn_tensor *labels, gpunn_class_loss_args args)
@@ -8218,32 +8563,23 @@ GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_t
     static const char *const names[] = {"log_probabilities", "targets", "input_lengths", "target_lengths"};
     gpunn_tensor            *x = log_probabilities, *operands[] = {x, targets, input_lengths, target_lengths};
     gpunn__call              call;
-    char                     text[4][128];
     if (!gpunn__begin(&call, "ctc_loss", NULL, names, operands, 4, 1)) return NULL;
     for (int i = 1; i < 4; i++)
         if (operands[i]->dtype != GPUNN_I64 && operands[i]->dtype != GPUNN_I32)
             return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "%s is %s, but i64 or i32 is needed", names[i],
                                  gpunn_dtype_name(operands[i]->dtype));
-    const int sample = args.batch_first ? 0 : 1;
-    bool      fits = x->rank == 3 && targets->rank == 2 && x->dim[2] > 0 && targets->dim[1] > 0;
-    for (int i = 1; i < 4 && fits; i++) fits = operands[i]->dim[0] == x->dim[sample] && operands[i]->rank == (i == 1 ? 2 : 1);
-    for (int i = 0; i < 4; i++) (void)gpunn__shape_text(operands[i], text[i]);
-    if (!fits)
-        return gpunn__refuse(
-            &call, GPUNN_ERR_SHAPE,
-            "log_probabilities %s, targets %s and lengths %s, %s do not fit; %s, [n, most], [n] and [n] are needed", text[0],
-            text[1], text[2], text[3], args.batch_first ? "[n, t, classes]" : "[t, n, classes]");
+    gpunn__meta      out;
+    gpunn_attributes attr = gpunn__no_attributes();
+    attr.batch_first = args.batch_first;
+    if (!gpunn__infer_node(&call, GPUNN_OP_CTC_LOSS, &attr, operands, 4, &out)) return NULL;
     if (!gpunn__settle(&call, &args)) return NULL;
     if (args.blank >= x->dim[2])
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "blank is %d; use one of the %lld classes", args.blank,
                              (long long)x->dim[2]);
-    gpunn_attributes attr = gpunn__no_attributes();
     attr.reduction = args.reduction;
     attr.blank = args.blank;
     attr.zero_infinity = args.zero_infinity;
-    attr.batch_first = args.batch_first;
-    return gpunn__node(&call, GPUNN_OP_CTC_LOSS, &attr, operands, 4, GPUNN_F32, args.reduction == GPUNN_REDUCE_NONE,
-                       &x->dim[sample]);
+    return gpunn__node(&call, GPUNN_OP_CTC_LOSS, &attr, operands, 4);
 }
 
 /* What is wrong with an op of the program's; NULL: nothing. */
@@ -8263,29 +8599,19 @@ GPUNN_API gpunn_tensor *gpunn_custom_(const gpunn_custom_op *op, gpunn_tensor *c
 {
     const char *fault = gpunn__custom_fault(op);
     gpunn__call call = gpunn__call_of(NULL, "custom", fault ? NULL : op->name);
-    gpunn_shape shapes[GPUNN_CUSTOM_INPUTS], result;
     if (fault) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%s", fault);
     if (!gpunn__given(&call, inputs, "inputs") || !gpunn__begin(&call, "custom", op->name, NULL, inputs, op->inputs, 0))
         return NULL;
     for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++)
         if (!isfinite(args.numbers[i]))
             return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".numbers[%d] is %g; use finite numbers", i, (double)args.numbers[i]);
-    for (int i = 0; i < op->inputs; i++) shapes[i] = gpunn_tensor_shape(inputs[i]);
-    result = shapes[0];
-    if (op->shape && !op->shape(shapes, args.numbers, &result)) {
-        char   text[GPUNN__ERROR_SIZE / 2] = "", one[128];
-        size_t used = 0;
-        for (int i = 0; i < op->inputs && used + 130 < sizeof text; i++)
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i ? ", " : "", gpunn__shape_text(inputs[i], one));
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "its shape rule refuses %s", text);
-    }
-    int rank = gpunn__rank_of(&call, &result, 2);
-    if (rank < 0) return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.custom = op;
     for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) attr.numbers[i] = args.numbers[i] + 0.0f; /* -0 is 0 */
-    call.layer = NULL;                                                                       /* it owns no parameters */
-    return gpunn__node(&call, GPUNN_OP_CUSTOM, &attr, inputs, op->inputs, GPUNN_F32, rank, result.dim);
+    gpunn__meta out;
+    if (!gpunn__infer_node(&call, GPUNN_OP_CUSTOM, &attr, inputs, op->inputs, &out)) return NULL;
+    call.layer = NULL; /* it owns no parameters */
+    return gpunn__node(&call, GPUNN_OP_CUSTOM, &attr, inputs, op->inputs);
 }
 
 GPUNN_API const gpunn_custom_op *gpunn_find_custom(const gpunn_device *dev, const char *name)
@@ -8536,7 +8862,7 @@ static bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (t->kind != GPUNN__VALUE) return false;
     if (t->op == GPUNN_OP_RESHAPE) return !(plan->last[t->inputs[0]->id] && gpunn__has_layouts(t->inputs[0]));
-    return t->op == GPUNN_OP_DROPOUT && (!plan->training || t->attr.value[0] == 0);
+    return t->op == GPUNN_OP_DROPOUT && (!plan->training || t->attr.dropout_p == 0);
 }
 
 /* A value that somebody reads under its own name cannot be merged away. */
@@ -9805,7 +10131,7 @@ static bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
     step->group.batch = b->plan->batch;
     for (int k = 0; k < kernel->node_count && sites < GPUNN_KERNEL_SITES; k++) {
         const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
-        if (t->op == GPUNN_OP_DROPOUT && t->attr.value[0] > 0) step->group.sites[sites++] = t->attr.site;
+        if (t->op == GPUNN_OP_DROPOUT && t->attr.dropout_p > 0) step->group.sites[sites++] = t->attr.site;
     }
     for (int k = 0; !backward && b->plan->training && k < kernel->kept_count; k++) {
         const gpunn_kernel_kept *kept = &kernel->kept[k];
@@ -11947,7 +12273,7 @@ static gpunn__drop gpunn__drop_of(const gpunn_step *step)
 {
     gpunn__drop d;
     memset(&d, 0, sizeof d);
-    d.keep = step->training ? (uint32_t)((1 - (double)step->attr->value[0]) * 65536 + 0.5) : 65536;
+    d.keep = step->training ? (uint32_t)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
     d.scale = d.keep ? 65536.0f / (float)d.keep : 0;
     d.seed = step->state->seed;
     d.step = step->state->step;
@@ -12373,7 +12699,7 @@ static GPUNN__STATUS gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
     for (int d = 0; d < out->rank; d++) offset += step->attr->before[d] * out_stride[d];
     if (!step->backward && out->count > in->count) {
         char element[8];
-        gpunn__element(out->dtype, step->attr->value[0], element);
+        gpunn__element(out->dtype, step->attr->fill, element);
         gpunn__fill(out->data, element, gpunn_dtype_size(out->dtype), out->count);
     }
     gpunn__cpu_move(cpu, step, 0, in, offset, out_stride, 0, in_stride);
@@ -17659,7 +17985,7 @@ static GPUNN__STATUS gpunn__class_loss_run(gpunn__cpu *cpu, gpunn_step *step, gp
     l.label_type = in[1].dtype;
     l.labels = in[1].data;
     l.weight = step->input_count > 2 ? (const float *)in[2].data : NULL;
-    l.smoothing = softmax ? (double)step->attr->value[0] : 0;
+    l.smoothing = softmax ? (double)step->attr->label_smoothing : 0;
     l.ignore = step->attr->ignore_index;
     l.weight_sum = (double)l.along.n;
     if (l.weight && l.smoothing > 0) {
@@ -18227,7 +18553,7 @@ static GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gp
         size *= mask->dim[d];
     }
     a.causal = step->attr->is_causal;
-    a.scale = step->attr->value[1];
+    a.scale = step->attr->scale;
     a.top = step->training ? (float *)step->saved : NULL;
     a.inverse = a.top ? a.top + a.n * a.heads * a.l : NULL;
     a.workspace = (float *)step->workspace;

@@ -1844,7 +1844,7 @@ static gpunn_status gpunn__cuda_dropout(gpunn__cuda *cuda, gpunn_step *step, gpu
     const gpunn_value *from = step->backward ? &step->grad_out : &step->in[0];
     const gpunn_value *to = step->backward ? &step->grad_in[0] : &step->out;
     bool               add = step->backward && step->accumulate[0];
-    unsigned           keep = (unsigned)((1 - (double)step->attr->value[0]) * 65536 + 0.5);
+    unsigned           keep = (unsigned)((1 - (double)step->attr->dropout_p) * 65536 + 0.5);
     if (action == GPUNN__PREPARE || to->data == NULL) return GPUNN_OK;
     if (!step->training || keep == 65536) {
         if (!add && to->data == from->data) return GPUNN_OK;
@@ -2304,7 +2304,7 @@ static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__
     for (int d = 0; d < out->rank; d++) offset += before[d] * out_stride[d];
     gpunn__move move = step->backward ? gpunn__move_of(&step->grad_in[0], 0, &step->grad_out, offset, step->accumulate[0])
                                       : gpunn__move_of(out, 0, in, 0, false);
-    move.hole = step->attr->value[0];
+    move.hole = step->attr->fill;
     move.fill = step->attr->mode;
     for (int d = out->rank - 1; d >= 0; d--) {
         if (step->backward)
@@ -8082,7 +8082,7 @@ static gpunn__class_loss gpunn__class_loss_of(const gpunn__cuda *cuda, const gpu
         l.weight = in[2].data;
         l.weight_type = in[2].dtype;
     }
-    l.smoothing = softmax ? step->attr->value[0] : 0;
+    l.smoothing = softmax ? step->attr->label_smoothing : 0;
     l.ignore = step->attr->ignore_index;
     l.saved = (float2 *)step->saved;
     l.partial = (float2 *)step->workspace;
@@ -9009,12 +9009,12 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
         if (mask->dim[d] > 1) t.mask_step[to] = stride;
         stride *= mask->dim[d];
     }
-    t.scale = step->attr->value[1];
+    t.scale = step->attr->scale;
     t.sums = step->training ? (float2 *)step->saved : NULL;
     t.apart = step->saved_bytes == (size_t)t.a.lines * sizeof *t.sums ? 2 : 1;
     t.state = cuda->state;
     t.site = step->attr->site;
-    t.keep = step->training ? (unsigned)((1 - (double)step->attr->value[0]) * 65536 + 0.5) : 65536;
+    t.keep = step->training ? (unsigned)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
     return t;
 }
 
@@ -9105,7 +9105,7 @@ static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn
 {
     const gpunn_dtype dtype = step->in[0].dtype;
     if ((step->backward ? step->grad_out.dtype : step->out.dtype) != dtype) return "its result is of another dtype";
-    if (step->training && step->attr->value[0] > 0) return "cuDNN draws what dropout_p drops by itself";
+    if (step->training && step->attr->dropout_p > 0) return "cuDNN draws what dropout_p drops by itself";
     if (c->e % 8 != 0 || c->ev % 8 != 0) return "cuDNN wants heads of sizes that are multiples of 8";
     if (c->l > INT32_MAX || c->s > INT32_MAX) return "cuDNN counts rows in 32 bits";
     if (step->backward && (c->l == 1 || c->s == 1)) return "cuDNN has no backward pass for sequences of length 1";
@@ -9149,7 +9149,7 @@ static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *
     if (step->backward) gpunn__attention_steps(key->dy, &out);
     data->y = step->out.data;
     data->dy = step->grad_out.data;
-    data->scale = step->attr->value[1];
+    data->scale = step->attr->scale;
     /* Backward kernels take a tile's keys beyond the last one for scores of 0, which makes NaN of rows whose log sum exp is below
      * -88, unless they are told where the keys end. */
     key->padded = step->backward && (c.l % GPUNN__ATTENTION_TILE != 0 || c.s % GPUNN__ATTENTION_TILE != 0);

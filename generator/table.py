@@ -79,7 +79,7 @@ def elementwise(kind, fields):
 
 
 def other(fields):
-    if len(fields) != 5:
+    if len(fields) != 6:
         raise TableError("the op '%s' has %d columns" % (fields[1] if len(fields) > 1 else "?", len(fields)))
     return Op(fields[1], fields[0], 0, (), None, (), int(fields[4]))
 

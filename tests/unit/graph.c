@@ -1006,7 +1006,7 @@ static void test_attention(void **state)
     check_shape(f, gpunn_scaled_dot_product_attention(q, k, v, .mask = learned), SHAPE(B, 4, 7, 5));
     gpunn_tensor *y = gpunn_scaled_dot_product_attention(all, NULL, NULL, .dropout_p = 0.5f);
     check_shape(f, y, SHAPE(B, 7, 4, 8));
-    assert_true(y->attr.value[1] == (float)(1 / sqrt(8.0)));
+    assert_true(y->attr.scale == (float)(1 / sqrt(8.0)));
     assert_int_equal(y->attr.site + 1, f->model->random_sites);
     REFUSED(
         f, GPUNN_ERR_SHAPE,
@@ -2006,6 +2006,53 @@ static void test_elementwise_table(void **state)
     assert_int_equal(built, 0);
 }
 
+/* The rule of a node, asked about x of another shape: the result's, or the sentence. */
+static void check_other(fixture *f, const gpunn_tensor *node, gpunn_shape x, gpunn_shape wanted, const char *sentence)
+{
+    const gpunn__call call = gpunn__call_of(f->model, gpunn_op_name(node->op), node->layer);
+    gpunn__meta       in[GPUNN_MAX_OPERANDS], out;
+    memset(in, 0, sizeof in);
+    for (int i = 0; i < node->input_count; i++)
+        if (node->inputs[i]) in[i] = gpunn__meta_of(node->inputs[i]);
+    gpunn__take_shape(&in[0], &x);
+    const int  tensors = f->model->tensor_count;
+    const bool fits = gpunn__infer(&call, node->op, &node->attr, in, node->input_count, &out);
+    assert_int_equal(f->model->tensor_count, tensors);
+    assert_string_equal(gpunn_error(f->dev), sentence ? sentence : "");
+    assert_int_equal(fits, sentence == NULL);
+    gpunn_clear_error(f->dev);
+    if (fits) assert_memory_equal(out.dim, wanted.dim, (size_t)out.rank * sizeof *out.dim);
+}
+
+static void test_other_sizes(void **state)
+{
+    fixture            *f = *state;
+    const gpunn_shape   none = {{0}};
+    const gpunn_tensor *conv = gpunn_conv2d(f->image, "c", .out_channels = 9, .kernel_size = 5, .stride = 2);
+    check_shape(f, conv, SHAPE(B, 9, 5, 5));
+    check_other(f, conv, SHAPE(3, 6, 32, 5), SHAPE(3, 9, 14, 1), NULL);
+    check_other(
+        f, conv, SHAPE(3, 6, 32, 4), none,
+        "conv2d 'c': the window spans 5 along axis 3, but the padded input only 4 (input [3, 6, 32, 4], kernel 5, dilation "
+        "1, padding 0); use a smaller kernel or more padding");
+    check_other(f, conv, SHAPE(3, 7, 14, 14), none,
+                "conv2d 'c': x is [3, 7, 14, 14], but its weight [9, 6, 5, 5] is for 6 along axis 1");
+    const gpunn_tensor *linear = gpunn_linear(f->rows, "l", .out_features = 4);
+    check_other(f, linear, SHAPE(7, 20), SHAPE(7, 4), NULL);
+    check_other(f, linear, SHAPE(7, 21), none, "linear 'l': x is [7, 21], but its weight [4, 20] is for 20 along axis 1");
+    const gpunn_tensor *norm = gpunn_layer_norm(f->image, "n", .dims = 2);
+    check_other(f, norm, SHAPE(2, 9, 14, 14), SHAPE(2, 9, 14, 14), NULL);
+    check_other(f, norm, SHAPE(2, 9, 14, 15), none,
+                "layer_norm 'n': x is [2, 9, 14, 15], but its weight [14, 14] is for 14 along axis 3");
+    const gpunn_tensor *heads = gpunn_reshape(f->rows, SHAPE(B, 4, 5));
+    check_other(f, heads, SHAPE(B, 5, 4), SHAPE(B, 4, 5), NULL);
+    check_other(f, heads, SHAPE(3, 20), none,
+                "reshape: [batch, 4, 5] does not hold as many elements as [3, 20]; GPUNN_BATCH there is the batch, not what is "
+                "left over");
+    const gpunn_tensor *sum = gpunn_sum(f->image, GPUNN_AXES(1, 3), true);
+    check_other(f, sum, SHAPE(5, 2, 7, 1), SHAPE(5, 1, 7, 1), NULL);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -2039,6 +2086,7 @@ int main(void)
         TEST(test_dice_loss),
         TEST(test_ctc_loss),
         TEST(test_custom),
+        TEST(test_other_sizes),
         TEST(test_other_ends),
         TEST(test_expr),
         TEST(test_expr_as_the_generator),

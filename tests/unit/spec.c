@@ -169,6 +169,34 @@ static const char *own_path(fixture *f, const char *name, char path[224])
     return strcpy(path, test_path(f, name));
 }
 
+static void take_batch(int64_t *dim, int count, int64_t batch)
+{
+    for (int i = 0; i < count; i++)
+        if (dim[i] < 0) dim[i] *= -batch;
+}
+
+/* The shape of each node, asked again: with GPUNN_BATCH (batch -1), and with a batch in its place. */
+static void check_shapes(gpunn_model *model, int64_t batch)
+{
+    for (int id = 0; id < model->tensor_count; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        const gpunn__call   call = gpunn__call_of(model, gpunn_op_name(t->op), NULL);
+        gpunn_attributes    attr = t->attr;
+        gpunn__meta         in[GPUNN_MAX_OPERANDS], out, wanted = gpunn__meta_of(t);
+        if (t->kind != GPUNN__VALUE) continue;
+        memset(in, 0, sizeof in);
+        for (int i = 0; i < t->input_count; i++) {
+            if (t->inputs[i]) in[i] = gpunn__meta_of(t->inputs[i]);
+            take_batch(in[i].dim, in[i].rank, batch);
+        }
+        take_batch(attr.shape.dim, GPUNN_MAX_RANK, batch);
+        take_batch(wanted.dim, wanted.rank, batch);
+        if (!gpunn__infer(&call, t->op, &attr, in, t->input_count, &out)) fail_msg("%s", gpunn_error(model->dev));
+        assert_int_equal(out.dtype, wanted.dtype);
+        if (!gpunn__same_dims(&out, &wanted)) fail_msg("tensor %d, %s: another shape", id, call.op);
+    }
+}
+
 /* The model, saved and loaded and saved again: the same text, the same bytes. */
 static void check_again(fixture *f, gpunn_model *model)
 {
@@ -177,6 +205,8 @@ static void check_again(fixture *f, gpunn_model *model)
     size_t      size, size_again;
     OK(f->dev, gpunn_spec_save(model, first, .name = model->spec.name ? NULL : "first"));
     gpunn_model *loaded = MADE(f->dev, gpunn_spec_load(f->dev, first));
+    check_shapes(model, -1);
+    check_shapes(loaded, 3);
     hash_of(model, hex);
     hash_of(loaded, again);
     assert_string_equal(hex, again);
