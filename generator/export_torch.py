@@ -652,16 +652,16 @@ def text(x):
     return f"({float(x)!r})" if x < 0 else repr(float(x))
 
 
-def same_op(name):
-    return lambda w, call, x, **_: w.map(name, x)
+def table_op(op):
+    """An op of gpunn.h's table over x, whose attributes have torch's names and defaults."""
+    return lambda w, call, x, **given: w.map(op.name, x, **{name: number(given.get(name, value)) for name, value in op.attrs})
 
 
-for torch_name in ("relu relu6 sigmoid tanh silu mish selu abs neg sign floor exp expm1 log log1p sqrt rsqrt reciprocal square "
-                   "erf sin cos hardsigmoid hardswish").split():
-    OPERATIONS[torch_name] = same_op(torch_name)
-for torch_name, own in {"log_sigmoid": "logsigmoid", "absolute": "abs", "negative": "neg", "sgn": "sign", "special_erf": "erf",
-                        "special_expit": "sigmoid", "special_expm1": "expm1", "special_log1p": "log1p"}.items():
-    OPERATIONS[torch_name] = same_op(own)
+UNARY = {op.name: op for op in table.ops().values() if op.arity == 1}
+for torch_name, own in {**{name: name for name in UNARY}, "log_sigmoid": "logsigmoid", "absolute": "abs", "negative": "neg",
+                        "sgn": "sign", "special_erf": "erf", "special_expit": "sigmoid", "special_expm1": "expm1",
+                        "special_log1p": "log1p"}.items():
+    OPERATIONS[torch_name] = table_op(UNARY[own])
 
 
 def formula(expression):
@@ -701,31 +701,11 @@ def gelu(w, call, x, approximate="none"):
     return w.map("gelu_tanh" if approximate == "tanh" else "gelu", x)
 
 
-@operation("leaky_relu")
-def leaky_relu(w, call, x, negative_slope=0.01):
-    return w.map("leaky_relu", x, negative_slope=number(negative_slope))
-
-
 @operation("elu")
 def elu(w, call, x, alpha=1, scale=1, input_scale=1):
     if number(scale) != 1 or number(input_scale) != 1:
         raise Refused("only scales of 1 are possible")
     return w.map("elu", x, alpha=number(alpha))
-
-
-@operation("celu")
-def celu(w, call, x, alpha=1):
-    return w.map("celu", x, alpha=number(alpha))
-
-
-@operation("hardtanh")
-def hardtanh(w, call, x, min_val=-1, max_val=1):
-    return w.map("hardtanh", x, min_val=number(min_val), max_val=number(max_val))
-
-
-@operation("softplus")
-def softplus(w, call, x, beta=1, threshold=20):
-    return w.map("softplus", x, beta=number(beta), threshold=number(threshold))
 
 
 @operation("clamp", "clip", "clamp_min", "clamp_max")
