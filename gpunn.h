@@ -650,6 +650,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
       where(x > 0, g, g * negative_slope))                                                                                 \
     X(ELU, elu, alpha, 1, where(x > 0, x, alpha * expm1(x)), where(x <= 0, g * alpha * exp(x), g))                         \
     X(CELU, celu, alpha, 1, where(x > 0, x, alpha * expm1(x / alpha)), where(x <= 0, g * exp(x / alpha), g))               \
+    X(HARDSHRINK, hardshrink, lambd, K(0.5), where(abs(x) <= lambd, 0, x), where(abs(x) <= lambd, 0, g))                   \
     X(ADD_SCALAR, add_scalar, value, 0, x + value, g)                                                                      \
     X(MUL_SCALAR, mul_scalar, value, 1, x * value, g * value)                                                              \
     X(POW_SCALAR, pow_scalar, exponent, 1, pow(x, exponent), where(exponent == 0, 0, g * exponent * pow(x, exponent - 1)))
@@ -813,6 +814,7 @@ GPUNN_API gpunn_tensor *gpunn_cos(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_leaky_relu(gpunn_tensor *x, float negative_slope);
 GPUNN_API gpunn_tensor *gpunn_elu(gpunn_tensor *x, float alpha);
 GPUNN_API gpunn_tensor *gpunn_celu(gpunn_tensor *x, float alpha);
+GPUNN_API gpunn_tensor *gpunn_hardshrink(gpunn_tensor *x, float lambd);
 GPUNN_API gpunn_tensor *gpunn_add_scalar(gpunn_tensor *x, float value);
 GPUNN_API gpunn_tensor *gpunn_mul_scalar(gpunn_tensor *x, float value);
 GPUNN_API gpunn_tensor *gpunn_pow_scalar(gpunn_tensor *x, float exponent);

@@ -686,7 +686,6 @@ ERFC = ("a = min(abs(x), 11); t = 1 / (1 + 0.5 * a); b = floor(16 * a) / 16; "
         "r = t * exp(-b * b) * exp((b - a) * (b + a) + p); e = erf(x); detach(2 - r if x < 0 else r) + (detach(e) - e)")
 
 for torch_name, expression in {
-        "hardshrink": "where(abs(x) <= {lambd}, 0, x)",
         "softshrink": "where(x > {lambd}, x - {lambd}, where(x < -{lambd}, x + {lambd}, 0 * x))",
         "threshold": "where(x <= {threshold}, {value}, x)",
         "tan": "sin(x) / cos(x)", "sinh": SINH, "cosh": COSH,

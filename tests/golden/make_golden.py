@@ -109,6 +109,7 @@ UNARY1 = {  # one attribute
     "leaky_relu": (lambda x, a: F.leaky_relu(x, a), [0.01, 0.25]),
     "elu": (lambda x, a: F.elu(x, a), [1.0, 0.5]),
     "celu": (lambda x, a: F.celu(x, a), [1.0, 0.5]),
+    "hardshrink": (lambda x, a: F.hardshrink(x, a), [0.5, 1.0]),
     "pow_scalar": (lambda x, a: torch.pow(x, a), [2.0, 3.0, 0.0, -1.0]),
     "add_scalar": (lambda x, a: x + a, [0.5]),
     "mul_scalar": (lambda x, a: x * a, [0.5]),
