@@ -142,6 +142,46 @@
  *         gpunn_tensor *focal  = gpunn_expr("p = sigmoid(x); -(y * (1 - p) ** 2 * log(p) + (1 - y) * p ** 2 * log(1 - p))",
  *                                           pair, 2);
  *
+ * IMAGES  [n, channels, height, width]. Each layer tells its result's shape, so the step from images to rows is a flatten, whose
+ *     features the next layer finds by itself; a network that takes one size only by its last layer takes any with a mean.
+ *         gpunn_tensor *picture = gpunn_input(model, "picture", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 32, 32));
+ *         gpunn_tensor *c1 = gpunn_conv2d(picture, "c1", .out_channels = 16, .kernel_size = 3, .padding = 1, .no_bias = true);
+ *         c1 = gpunn_relu(gpunn_batch_norm2d(c1, "bn1"));
+ *         c1 = gpunn_max_pool2d(c1, .kernel_size = 2);                                    // [batch, 16, 16, 16]
+ *         gpunn_tensor *c2 = gpunn_conv2d(c1, "c2", .out_channels = 16, .kernel_size = 3, .padding = 1);
+ *         c2 = gpunn_relu(gpunn_add(c2, c1));                                             // a residual block
+ *         gpunn_tensor *flat   = gpunn_flatten(c2);                                       // [batch, 4096]
+ *         gpunn_tensor *pooled = gpunn_mean(c2, GPUNN_AXES(2, 3), false);                 // [batch, 16]
+ *         gpunn_tensor *classes = gpunn_linear(gpunn_dropout(pooled, 0.2f), "classes", .out_features = 10);
+ *         gpunn_tensor *finer  = gpunn_interpolate(c2, .scale_factor = 2, .mode = GPUNN_INTERPOLATE_LINEAR);
+ *     Stored as U8, pictures become F32 where the network starts: gpunn_expr("(x / 255 - 0.45) / 0.22", ...) of a gpunn_cast.
+ *
+ * SEQUENCES  Words are integers, an embedding makes them rows; recurrent layers read [length, n, features], or with .batch_first
+ *     [n, length, features]. Where samples of a batch are of different lengths, .lengths stops each at its own.
+ *         gpunn_tensor *words   = gpunn_input(model, "words", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 12));
+ *         gpunn_tensor *lengths = gpunn_input(model, "lengths", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+ *         gpunn_tensor *vectors = gpunn_embedding(words, "embedding", .num_embeddings = 1000, .embedding_dim = 16);
+ *         gpunn_tensor *h_n     = NULL; // [layers * directions, batch, hidden]: the state behind each sample's last word
+ *         gpunn_tensor *steps   = gpunn_lstm(vectors, "lstm", .hidden_size = 24, .num_layers = 2, .batch_first = true,
+ *                                            .lengths = lengths, .h_n = &h_n);            // [batch, 12, 24]
+ *         gpunn_tensor *next    = gpunn_linear(steps, "next", .out_features = 1000);      // of each step
+ *         gpunn_tensor *targets_of_words = gpunn_input(model, "following", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 12));
+ *         gpunn_tensor *by_class = gpunn_permute(next, GPUNN_AXES(0, 2, 1));              // classes stand at axis 1
+ *         gpunn_tensor *words_loss = gpunn_cross_entropy(by_class, targets_of_words, .ignore_index = -100);
+ *     -100, the default of .ignore_index, marks what is behind the end of a sample and counts for nothing.
+ *
+ * ATTENTION  gpunn_scaled_dot_product_attention is torch's function, gpunn_multi_head_attention and the transformer layers are
+ *     torch.nn's with their parameters' names, so that their weights load.
+ *         gpunn_tensor *tokens = gpunn_input(model, "tokens", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 12, 32));
+ *         gpunn_tensor *encoded = gpunn_transformer_encoder(tokens, "encoder", .nhead = 4, .dim_feedforward = 64,
+ *                                                           .num_layers = 2, .batch_first = true, .gelu = true);
+ *         gpunn_tensor *qkv    = gpunn_linear(encoded, "qkv", .out_features = 96);
+ *         gpunn_tensor *causal = gpunn_scaled_dot_product_attention(
+ *             gpunn_reshape(qkv, GPUNN_SHAPE(GPUNN_BATCH, 12, 3, 4, 8)), NULL, NULL, .is_causal = true);
+ *         gpunn_tensor *joined = gpunn_reshape(causal, GPUNN_SHAPE(GPUNN_BATCH, 12, 32));
+ *     A mask is a bool tensor, true where a key takes part, or F32, added to the scores; in torch.nn's layers, as there, true is
+ *     what is left out. examples/gpt2.c and examples/bert_qa.c are whole models with weights from Hugging Face.
+ *
  * OPS OF YOUR OWN  A formula (LAYERS) needs nothing else. An op in C, and if it shall run on a GPU in CUDA, is a gpunn_custom_op:
  *     two functions that read and write plain arrays. It takes part in shapes, gradients, plans and files like any other;
  *     register it (gpunn_register_custom) where specs shall find it. examples/custom_op.c has the whole, with the CUDA side.
