@@ -1041,6 +1041,16 @@ GPUNN_API gpunn_tensor *gpunn_layer_norm_(gpunn_tensor *x, const char *name, gpu
 GPUNN_API gpunn_tensor *gpunn_rms_norm_(gpunn_tensor *x, const char *name, gpunn_layer_norm_args args);
 #define gpunn_rms_norm(x, ...) gpunn_rms_norm_((x), GPUNN_NAMED(gpunn_layer_norm_args, __VA_ARGS__))
 
+typedef struct gpunn_local_response_norm_args {
+    int   args_;
+    int   size;           /* channels of a neighbourhood */
+    float alpha, beta, k; /* 1e-4, 0.75, 1 */
+} gpunn_local_response_norm_args;
+/* x [n, c, ...] / (k + alpha * m)^beta, m the mean of x^2 over the size channels around each (size / 2 of them before it), where
+ * those that do not exist count as 0. No parameters. */
+GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_response_norm_args args);
+#define gpunn_local_response_norm(...) gpunn_local_response_norm_(GPUNN_NAMED(gpunn_local_response_norm_args, __VA_ARGS__))
+
 typedef struct gpunn_embedding_args {
     int           args_;
     int           num_embeddings, embedding_dim;
@@ -3729,6 +3739,11 @@ typedef struct gpunn__plain_args {
     K(interpolate, mode, INTERPOLATE_MODE, 0, mode, "") A(mode, INTERPOLATE_MODE, mode)                                        \
     K(interpolate, align_corners, FLAG, false, align_corners, "") A(align_corners, BOOL, align_corners)                        \
     A(ratio, RATIOS, ratio)
+#define GPUNN__LOCAL_RESPONSE_NORM_ARGS(K, A)                                                                                  \
+    K(local_response_norm, size, COUNT, GPUNN__NEEDED, size, "Channels of a neighbourhood.")                                   \
+    K(local_response_norm, alpha, NUMBER, 1e-4, alpha, "")                                                                     \
+    K(local_response_norm, beta, NUMBER, 0.75, beta, "")                                                                       \
+    K(local_response_norm, k, NUMBER, 1, k, "")
 #define GPUNN__DROPOUT_ARGS(K, A) K(_plain, p, SHARE, 0.5, number, "") A(p, FLOAT, dropout_p)
 #define GPUNN__SHAPE_ARGS(K, A) K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "")
 #define GPUNN__PERMUTE_ARGS(K, A) K(_plain, dims, AXES, GPUNN__NEEDED, axes, "") A(dims, ORDER, order)
@@ -3919,6 +3934,9 @@ typedef struct gpunn__plain_args {
       "The grid that samples through theta [n, 2, 3] or [n, 3, 4].")                                                           \
     X(OP, interpolate, INTERPOLATE, 1, 0, INTERPOLATE, interpolate, gpunn_interpolate_(in[0], *a),                             \
       "x [n, c, l], [n, c, h, w] or [n, c, d, h, w]; torch.nn.functional.interpolate.")                                        \
+    X(OP, local_response_norm, NONE, 1, 0, LOCAL_RESPONSE_NORM, local_response_norm,                                           \
+      gpunn_local_response_norm_(in[0], *a),                                                                                   \
+      "x [n, channels, ...] / (k + alpha * mean of x^2 over the channels around each)^beta.")                                  \
     X(OP, dropout, DROPOUT, 1, 0, DROPOUT, _plain, gpunn_dropout(in[0], gpunn__float_setting(a->number, 0)),                   \
       "Zeroes elements with probability p in training; torch.nn.Dropout.")                                                     \
     X(OP, reshape, NONE, 1, 0, SHAPE, _plain, gpunn_reshape(in[0], a->shape),                                                  \
@@ -6973,6 +6991,28 @@ GPUNN_API gpunn_tensor *gpunn_layer_norm_(gpunn_tensor *x, const char *name, gpu
 GPUNN_API gpunn_tensor *gpunn_rms_norm_(gpunn_tensor *x, const char *name, gpunn_layer_norm_args args)
 {
     return gpunn__layer_norm_node(GPUNN_OP_RMS_NORM, x, name, &args, false);
+}
+
+GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_response_norm_args args)
+{
+    static const char *const names[] = {"k", "alpha", "power"};
+    gpunn__call              call;
+    if (!gpunn__begin_x(&call, "local_response_norm", NULL, x, true) ||
+        !gpunn__has_rank(&call, gpunn__meta_of(x), 3, GPUNN_MAX_RANK, "[n, channels, ...]") ||
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, x->rank - 1) || !gpunn__settle(&call, &args))
+        return NULL;
+    const double          numbers[] = {(double)args.k, (double)args.alpha, -(double)args.beta};
+    const gpunn_pool_args window = {0, 0, 0, 0, {args.size, 1}, {1, 1}, {0}, false, false};
+    gpunn_pad_args        around = {0, {0}, {0}, GPUNN_PAD_CONSTANT, 0};
+    gpunn_shape           column = {{x->dim[0], 1, x->dim[1], 1}};
+    around.before[2] = args.size / 2;
+    around.after[2] = (args.size - 1) / 2;
+    for (int i = 2; i < x->rank; i++) column.dim[3] *= x->dim[i];
+    gpunn_tensor *squares = gpunn_reshape(gpunn_square(x), column);
+    squares = gpunn_avg_pool2d_(gpunn_pad_(squares, around), window);
+    gpunn_tensor *operands[] = {x, gpunn_reshape(squares, gpunn_tensor_shape(x))};
+    gpunn_tensor *y = operands[1] ? gpunn__expr("x * (k + alpha * y) ** power", NULL, operands, 2, names, numbers, 3) : NULL;
+    return gpunn__made(&call, y);
 }
 
 /* ---- recurrent layers ------------------------------------------------------------------------------------------------ */

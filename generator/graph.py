@@ -513,6 +513,16 @@ class Graph:
         attrs = {"mode": mode, "align_corners": align_corners, "ratio": ratios}
         return self.node("interpolate", attrs, (x,), x.shape[:2] + tuple(sizes))
 
+    def local_response_norm(self, x, size, alpha, beta, k):
+        check_f32(x)
+        check_rank(x, 3, MAX_RANK, "[n, channels, ...]")
+        check_fixed(x, range(1, len(x.shape)))
+        numbers = {"k": setting(f32(k)), "alpha": setting(f32(alpha)), "power": -setting(f32(beta))}
+        squares = self.reshape(self.apply("square", (x,)), (x.shape[0], 1, x.shape[1], math.prod(x.shape[2:])))
+        squares = self.pad(squares, (0, 0, size // 2), (0, 0, (size - 1) // 2), "constant", 0)
+        means = self.reshape(self.avg_pool2d(squares, (size, 1), (0, 0), False, True, stride=(1, 1)), x.shape)
+        return self.expr(x, means, expression="x * (k + alpha * y) ** power", consts=numbers)
+
     def grid_sample(self, x, grid, mode, padding_mode, align_corners):
         check_f32(x, grid)
         check_rank(x, 4, 5, "[n, channels, height, width] or [n, channels, depth, height, width]")

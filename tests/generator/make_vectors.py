@@ -138,7 +138,7 @@ class Maker:
             if key in part["required"] or self.random.randrange(2):
                 reference = inner.get("$ref") == "#/$defs/reference"
                 entry[key] = (self.pick(floats).label if reference else self.shape_like(x) if key == "shape" else
-                              [self.count(4) for _ in range(2 + self.random.randrange(2))] if key == "size" else
+                              [self.count(4) for _ in range(2 + self.random.randrange(2))] if key == "size" and "norm" not in op else
                               [self.count(3) for _ in range(1 + len(x.shape))] if key == "repeats" else
                               [self.pick(NUMBERS) for _ in range(self.random.randrange(9))] if key == "numbers" else
                               [self.random.randrange(-r, r) for r in [len(x.shape)] for _ in range(r)] if op == "permute" else

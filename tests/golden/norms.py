@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes norms.safetensors beside it, as make_golden.py: norms over groups of channels, instances and volumes.
+"""Makes norms.safetensors beside it, as make_golden.py: norms over groups of channels, instances and volumes, or beside each other.
 python3 tests/golden/norms.py"""
 import torch
 import torch.nn.functional as F
@@ -57,12 +57,20 @@ def batches(out):
          params={"c.weight": randn(7, 4), "c.bias": randn(7)})
 
 
+def responses(out):
+    for name, shape, size, options in (("line", (2, 5, 7), 3, {}), ("even", (3, 6, 4, 3), 4, {"alpha": 0.5, "beta": 1.5, "k": 2.0}),
+                                       ("volume", (2, 4, 2, 3, 5), 9, {"alpha": 2.0}), ("one", (2, 3, 4), 1, {"alpha": 1.0})):
+        add_case(out, f"local_response_norm.{name}", lambda x: F.local_response_norm(x, size, **options),
+                 batch={"x": randn(*shape)})
+
+
 def main():
     torch.manual_seed(72)
     out = {}
     groups(out)
     instances(out)
     batches(out)
+    responses(out)
     save("norms.safetensors", out)
 
 

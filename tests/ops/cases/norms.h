@@ -20,7 +20,12 @@
     X(batch_norm, "3d_merged",                                                                            \
       gpunn_relu(gpunn_batch_norm3d(gpunn_conv3d(in("x"), "c", .out_channels = 4, .kernel_size = 2,       \
       .no_bias = true), "l")))                                                                            \
-    X(batch_norm, "other_axis", gpunn_batch_norm2d(gpunn_linear(in("x"), "c", .out_features = 7), "l"))
+    X(batch_norm, "other_axis", gpunn_batch_norm2d(gpunn_linear(in("x"), "c", .out_features = 7), "l"))   \
+    X(local_response_norm, "line", gpunn_local_response_norm(in("x"), .size = 3))                         \
+    X(local_response_norm, "even",                                                                        \
+      gpunn_local_response_norm(in("x"), .size = 4, .alpha = 0.5f, .beta = 1.5f, .k = 2))                 \
+    X(local_response_norm, "volume", gpunn_local_response_norm(in("x"), .size = 9, .alpha = 2))           \
+    X(local_response_norm, "one", gpunn_local_response_norm(in("x"), .size = 1, .alpha = 1))
 #define NORMS_GRADIENTS(X)                                                                                                      \
     X(batch_norm3d, XS(3, 2, 2, 3, 2), gpunn_batch_norm3d(x, "l"))                                                              \
     X(group_norm, XS(3, 6, 2, 3), gpunn_group_norm(x, "l", .num_groups = 2))                                                    \
@@ -28,5 +33,6 @@
     X(group_norm_no_affine, XS(3, 4, 5), gpunn_group_norm(x, "l", .num_groups = 2, .no_affine = true))                          \
     X(group_norm_twice, XS(3, 4, 9), gpunn_mul(gpunn_group_norm(x, "l", .num_groups = 2),                                       \
       gpunn_group_norm(gpunn_tanh(x), "m", .num_groups = 4)))                                                                   \
-    X(instance_norm, XS(3, 2, 4, 5), gpunn_instance_norm2d(x, "l", .affine = true))
+    X(instance_norm, XS(3, 2, 4, 5), gpunn_instance_norm2d(x, "l", .affine = true))                                             \
+    X(local_response_norm, XS(3, 5, 4), gpunn_local_response_norm(x, .size = 3, .alpha = 2))
 /* clang-format on */
