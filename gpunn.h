@@ -139,7 +139,7 @@
  *     An op that is missing is often a formula, as fast as a built-in one:
  *         gpunn_tensor *quick = gpunn_expr("x * sigmoid(1.702 * x)", &h, 1);
  *         gpunn_tensor *pair[] = {y, t};
- *         gpunn_tensor *focal  = gpunn_expr("p = sigmoid(x); -(y * (1 - p) ** 2 * log(p) + (1 - y) * p ** 2 * log(1 - p))",
+ *         gpunn_tensor *focal  = gpunn_expr("p = sigmoid(x); -mean(y * (1 - p) ** 2 * log(p) + (1 - y) * p ** 2 * log(1 - p))",
  *                                           pair, 2);
  *
  * IMAGES  [n, channels, height, width]. Each layer tells its result's shape, so the step from images to rows is a flatten, whose
@@ -881,7 +881,12 @@ GPUNN_API gpunn_tensor *gpunn_where(gpunn_tensor *a, gpunn_tensor *b, gpunn_tens
 /* A formula in the tables' language over x, y, z (args 0 to 2) or x0 to x7: + - * / **, < <= > >= == != (which chain), and or
  * not, a if c else b, parentheses, numbers, the constant pi, and every elementwise op by name, its attributes as further
  * numbers ("x * sigmoid(1.702 * x)", "where(x > 0, x, leaky_relu(x, 0.2))"); max, min, K(number), where. All mean what they mean
- * in Python. Values that are used again get names first: "t = max(x, 0); t ** 2 + t". Broadcasts. */
+ * in Python. Values that are used again get names first: "t = max(x, 0); t ** 2 + t". Broadcasts.
+ * Along axes: sum, mean, amax (gpunn_max) and norm(x, p, ...), of all axes or of those listed, where 2: is the third and all that
+ * follow, with keepdim=True or without: "x - mean(x, 2:, keepdim=True)"; argmax, softmax, log_softmax and cumsum, along one axis;
+ * window_mean(x, k), the mean of the k cells around each along every axis after the second. Operands of other dtypes are for
+ * float(y), gpunn_cast to F32: "mean(float(argmax(x, 1)) == float(y))". Where a number decides, as in "x if 1 else y", the part
+ * that is not taken adds no nodes. */
 GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count);
 
 /* -- layers: parameters are called name.weight, name.bias, ... as torch.nn's; name must be unique; "" or NULL is an error -- */
@@ -3764,7 +3769,7 @@ typedef struct gpunn__plain_args {
 #define GPUNN__EINSUM_ARGS(K, A) K(_plain, equation, TEXT, GPUNN__NEEDED, text, "Such as \"...ij,jk->...ik\".")
 #define GPUNN__EXPR_ARGS(K, A)                                                                                                 \
     K(_plain, expression, FORMULA, GPUNN__NEEDED, args_,                                                                       \
-      "Over x, y, z or x0 to x7, or the names of inputs; operators, pi, elementwise ops, max, min.")                           \
+      "Over x, y, z or x0 to x7, or the names of inputs; operators, pi, elementwise ops, max, min; sum, mean along axes.")                     \
     K(_plain, consts, CONSTS, GPUNN__EMPTY, args_, "Numbers that the formula calls by name.")
 #define GPUNN__LOSS_ARGS(K, A) K(loss, reduction, REDUCTION, 0, reduction, "")
 #define GPUNN__HUBER_ARGS(K, A)                                                                                                \
@@ -5857,9 +5862,10 @@ GPUNN_TERNARY_OPS(GPUNN__X)
  *     comparison = sum {("<" | "<=" | ">" | ">=" | "==" | "!=") sum}
  *     sum        = product {("+" | "-") product}
  *     product    = sign {("*" | "/") sign}
- *     sign       = "-" sign | (number | name | name "(" choice {"," choice} ")" | "(" choice ")") ["**" sign]
+ *     sign       = "-" sign | (number | name | name "(" argument {"," argument} ")" | "(" choice ")") ["**" sign]
+ *     argument   = choice | choice ":" | "keepdim" "=" choice
  * that appends nodes as it goes. Numbers are folded; one that meets a tensor becomes an attribute where that changes no bit, and
- * a scalar constant elsewhere. */
+ * a scalar constant elsewhere. Where a number decides (if, and, or), what is not taken is read but adds no node. */
 enum { GPUNN__EXPR_LENGTH = 4096, GPUNN__EXPR_DEPTH = 64, GPUNN__EXPR_ARGS = 8, GPUNN__EXPR_NAMES = 64 };
 
 typedef struct gpunn__term {
@@ -5871,12 +5877,16 @@ typedef struct gpunn__formula {
     gpunn__call call;
     const char *text, *at;
     int         depth, name_count;
+    int         dry;   /* above 0: add no nodes; what would be one is some tensor */
+    bool        quiet; /* record no errors */
     struct {
         const char *text;
         size_t      length;
         gpunn__term term;
     } names[GPUNN__EXPR_NAMES]; /* of two equal ones the later counts */
 } gpunn__formula;
+
+static bool gpunn__expr_choice(gpunn__formula *f, gpunn__term *result);
 
 /* The first `length` bytes of a text, as far as they fit, without control characters. */
 static void gpunn__expr_quote(char *out, size_t size, const char *text, size_t length)
@@ -5890,6 +5900,7 @@ static void gpunn__expr_quote(char *out, size_t size, const char *text, size_t l
 static bool gpunn__expr_fail(const gpunn__formula *f, const char *at, const char *what, const char *word, size_t length)
 {
     char text[200], shown[64];
+    if (f->quiet) return false;
     gpunn__expr_quote(text, sizeof text, f->text, SIZE_MAX);
     gpunn__expr_quote(shown, sizeof shown, word, length);
     (void)gpunn__refuse(&f->call, GPUNN_ERR_ARGUMENT, "%s%s%s%s at character %d of \"%s\"", what, shown[0] ? " '" : "", shown,
@@ -5936,10 +5947,18 @@ static gpunn_tensor *gpunn__expr_tensor(gpunn__formula *f, const gpunn__term *te
     return gpunn_constant(model, scalar, &value);
 }
 
+/* What a node stands for where none is added. */
+static bool gpunn__expr_pretend(const gpunn__formula *f, gpunn__term *result)
+{
+    result->tensor = f->call.model->tensors[0];
+    return true;
+}
+
 static bool gpunn__expr_apply(gpunn__formula *f, gpunn_op op, const gpunn__term *operands, float attribute1, float attribute2,
                               gpunn__term *result)
 {
     gpunn_tensor *tensors[3];
+    if (f->dry) return gpunn__expr_pretend(f, result);
     for (int i = 0; i < gpunn__op_arity(op); i++)
         if ((tensors[i] = gpunn__expr_tensor(f, &operands[i])) == NULL) return false;
     result->tensor = gpunn__map_node(op, tensors, attribute1, attribute2);
@@ -5989,7 +6008,7 @@ static bool gpunn__expr_binary(gpunn__formula *f, gpunn_op op, gpunn__term a, gp
     operands[1] = b;
     result->tensor = NULL;
     if (a.tensor == NULL && b.tensor == NULL && gpunn__expr_fold2(op, a.number, b.number, &result->number)) return true;
-    if (a.tensor && b.tensor) return gpunn__expr_apply(f, op, operands, 0, 0, result);
+    if (f->dry || (a.tensor && b.tensor)) return gpunn__expr_apply(f, op, operands, 0, 0, result);
     float number, one_over;
     if (!gpunn__expr_float(f, a.tensor ? b.number : a.number, &number)) return false;
     one_over = 1 / number;
@@ -6014,8 +6033,6 @@ static bool gpunn__expr_binary(gpunn__formula *f, gpunn_op op, gpunn__term a, gp
     }
     return gpunn__expr_apply(f, op, operands, 0, 0, result);
 }
-
-static bool gpunn__expr_choice(gpunn__formula *f, gpunn__term *result);
 
 /* A decimal number, whatever the locale. */
 static bool gpunn__expr_number(gpunn__formula *f, double *result)
@@ -6050,52 +6067,6 @@ static bool gpunn__expr_number(gpunn__formula *f, double *result)
     return gpunn__expr_fail(f, start, "too large a number", start, (size_t)(f->at - start));
 }
 
-/* name ( ... ): the op's operands, then its attributes as numbers, which may be left out. */
-static bool gpunn__expr_function(gpunn__formula *f, const char *name, size_t length, gpunn__term *result)
-{
-    gpunn__term terms[5];
-    int         count = 0, op = GPUNN_OP_COUNT - 1;
-    bool        all_numbers = true;
-    if (length == 3 && memcmp(name, "max", 3) == 0)
-        op = GPUNN_OP_MAXIMUM;
-    else if (length == 3 && memcmp(name, "min", 3) == 0)
-        op = GPUNN_OP_MINIMUM;
-    else if (length == 1 && *name == 'K')
-        op = GPUNN_OP_NONE;
-    else
-        while (op > 0 && !(gpunn__op_arity((gpunn_op)op) > 0 && strlen(gpunn_op_name((gpunn_op)op)) == length &&
-                           memcmp(gpunn_op_name((gpunn_op)op), name, length) == 0))
-            op--;
-    if (op == GPUNN_OP_NONE && !(length == 1 && *name == 'K')) return gpunn__expr_fail(f, name, "unknown function", name, length);
-    f->at++; /* the parenthesis */
-    int arity = op == GPUNN_OP_NONE ? 1 : gpunn__op_arity((gpunn_op)op), most = arity + gpunn__op_attribute_count((gpunn_op)op);
-    if (gpunn__expr_peek(f) != ')') do {
-            (void)gpunn__expr_peek(f);
-            const char *at = f->at;
-            if (count == most) return gpunn__expr_fail(f, at, "too many arguments for", name, length);
-            if (!gpunn__expr_choice(f, &terms[count])) return false;
-            if ((count >= arity || op == GPUNN_OP_NONE) && terms[count].tensor)
-                return gpunn__expr_fail(f, at, "a number is needed here, an attribute of", name, length);
-            all_numbers = all_numbers && terms[count].tensor == NULL;
-            count++;
-        } while (gpunn__expr_take(f, ','));
-    if (!gpunn__expr_expect(f, ')', "')' or ',' is missing")) return false;
-    if (count < arity) return gpunn__expr_fail(f, name, "too few arguments for", name, length);
-    if (op == GPUNN_OP_NONE) {
-        *result = terms[0];
-        return true;
-    }
-    if (most == 2 && arity == 2) return gpunn__expr_binary(f, (gpunn_op)op, terms[0], terms[1], result);
-    result->tensor = NULL;
-    if (most == 1 && all_numbers && gpunn__expr_fold1((gpunn_op)op, terms[0].number, &result->number)) return true;
-    float attribute[2];
-    for (int i = 0; i < 2; i++) {
-        attribute[i] = gpunn__op_attribute_default((gpunn_op)op, i);
-        if (arity + i < count && !gpunn__expr_float(f, terms[arity + i].number, &attribute[i])) return false;
-    }
-    return gpunn__expr_apply(f, (gpunn_op)op, terms, attribute[0], attribute[1], result);
-}
-
 /* The length of the name at a place. */
 static size_t gpunn__expr_name_length(const char *at)
 {
@@ -6103,6 +6074,235 @@ static size_t gpunn__expr_name_length(const char *at)
     if (!isdigit((unsigned char)*at))
         while (isalnum((unsigned char)at[length]) || at[length] == '_') length++;
     return length;
+}
+
+/* Whether a word stands here; takes it. */
+static bool gpunn__expr_take_word(gpunn__formula *f, const char *word)
+{
+    (void)gpunn__expr_peek(f);
+    size_t length = gpunn__expr_name_length(f->at);
+    if (length != strlen(word) || memcmp(f->at, word, length) != 0) return false;
+    f->at += length;
+    return true;
+}
+
+/* The arguments of a function, behind its parenthesis: `most` at most, of which those from `arity` on are numbers. */
+static bool gpunn__expr_arguments(gpunn__formula *f, const char *name, size_t length, int arity, int most, gpunn__term *terms,
+                                  int *count)
+{
+    *count = 0;
+    if (gpunn__expr_peek(f) != ')') do {
+            (void)gpunn__expr_peek(f);
+            const char *at = f->at;
+            if (*count == most) return gpunn__expr_fail(f, at, "too many arguments for", name, length);
+            if (!gpunn__expr_choice(f, &terms[*count])) return false;
+            if (*count >= arity && terms[*count].tensor)
+                return gpunn__expr_fail(f, at, "a number is needed here, an attribute of", name, length);
+            ++*count;
+        } while (gpunn__expr_take(f, ','));
+    if (!gpunn__expr_expect(f, ')', "')' or ',' is missing")) return false;
+    return *count >= arity || gpunn__expr_fail(f, name, "too few arguments for", name, length);
+}
+
+/* The p-norm of x along axes, p above 0. */
+static gpunn_tensor *gpunn__expr_norm(gpunn_tensor *x, double p, gpunn_axes axes, bool keepdim)
+{
+    if (p == 2) return gpunn_sqrt(gpunn_sum(gpunn_square(x), axes, keepdim));
+    if (p == 1) return gpunn_sum(gpunn_abs(x), axes, keepdim);
+    if (p > 3e38) return gpunn_max(gpunn_abs(x), axes, keepdim);
+    return gpunn_pow_scalar(gpunn_sum(gpunn_pow_scalar(gpunn_abs(x), (float)p), axes, keepdim), (float)(1 / p));
+}
+
+/* Means over windows of that many cells, odd, along each axis after the second: one axis after another, each as one of an image's
+ * for a pool. */
+static gpunn_tensor *gpunn__expr_window_mean(gpunn_tensor *x, int window)
+{
+    const gpunn_shape shape = gpunn_tensor_shape(x);
+    const int         rank = x->rank;
+    for (int axis = 2; axis < rank; axis++) {
+        bool            last = axis == rank - 1;
+        int64_t         before = 1, after = 1;
+        gpunn_pool_args args;
+        for (int i = 1; i < axis; i++) before *= shape.dim[i];
+        for (int i = axis + 1; i < rank; i++) after *= shape.dim[i];
+        memset(&args, 0, sizeof args);
+        args.kernel_shape[last] = window;
+        args.kernel_shape[!last] = args.stride = 1;
+        args.paddings[last] = window / 2;
+        gpunn_shape image = GPUNN_SHAPE(shape.dim[0], last ? 1 : before, last ? before : shape.dim[axis],
+                                        last ? shape.dim[axis] : after);
+        x = gpunn_avg_pool2d_(gpunn_reshape(x, image), args);
+    }
+    return gpunn_reshape(x, shape);
+}
+
+/* The functions of x that are no elementwise op: X(name, whether the number p follows, most axes that follow then, whether keepdim
+ * may, call). Where several axes may, none are all. */
+#define GPUNN__EXPR_FUNCTIONS(X)                                               \
+    X(sum, false, GPUNN_MAX_RANK, true, gpunn_sum(x, axes, keepdim))           \
+    X(mean, false, GPUNN_MAX_RANK, true, gpunn_mean(x, axes, keepdim))         \
+    X(amax, false, GPUNN_MAX_RANK, true, gpunn_max(x, axes, keepdim))          \
+    X(norm, true, GPUNN_MAX_RANK, true, gpunn__expr_norm(x, p, axes, keepdim)) \
+    X(argmax, false, 1, true, gpunn_argmax(x, axes.axis[0], keepdim))          \
+    X(softmax, false, 1, false, gpunn_softmax(x, axes.axis[0]))                \
+    X(log_softmax, false, 1, false, gpunn_log_softmax(x, axes.axis[0]))        \
+    X(cumsum, false, 1, false, gpunn_cumsum(x, axes.axis[0]))                  \
+    X(window_mean, true, 0, false, gpunn__expr_window_mean(x, (int)p))         \
+    X(float, false, 0, false, gpunn_cast(x, GPUNN_F32))
+
+typedef struct gpunn__expr_along {
+    const char *name;
+    bool        numbered;
+    int         axes;
+    bool        keeps;
+} gpunn__expr_along;
+#define GPUNN__X(name, numbered, most, keeps, call) {#name, numbered, most, keeps},
+static const gpunn__expr_along gpunn__expr_alongs[] = {GPUNN__EXPR_FUNCTIONS(GPUNN__X)};
+#undef GPUNN__X
+#define GPUNN__X(name, ...) GPUNN__EXPR_##name,
+enum { GPUNN__EXPR_FUNCTIONS(GPUNN__X) GPUNN__EXPR_ALONGS };
+#undef GPUNN__X
+
+static gpunn_tensor *gpunn__expr_call(int function, gpunn_tensor *x, double p, gpunn_axes axes, bool keepdim)
+{
+    switch (function) {
+#define GPUNN__X(name, numbered, most, keeps, call) \
+    case GPUNN__EXPR_##name: return call;
+        GPUNN__EXPR_FUNCTIONS(GPUNN__X)
+#undef GPUNN__X
+    default: return NULL;
+    }
+}
+
+/* A number, which must be whole. */
+static bool gpunn__expr_whole(gpunn__formula *f, int *result)
+{
+    gpunn__term term;
+    (void)gpunn__expr_peek(f);
+    const char *at = f->at;
+    if (!gpunn__expr_choice(f, &term)) return false;
+    if (term.tensor || !(fabs(term.number) < 1000) || term.number != floor(term.number))
+        return gpunn__expr_fail(f, at, "an axis is needed here, a whole number", "", 0);
+    *result = (int)term.number;
+    return true;
+}
+
+/* keepdim=number; false where that does not stand here, or after an error. */
+static bool gpunn__expr_keepdim(gpunn__formula *f, bool *ok, bool *keepdim)
+{
+    const char *at = f->at;
+    int         number = 0;
+    if (!gpunn__expr_take_word(f, "keepdim") || !gpunn__expr_take(f, '=')) {
+        f->at = at;
+        return false;
+    }
+    *ok = gpunn__expr_whole(f, &number);
+    *keepdim = number != 0;
+    return *ok;
+}
+
+/* Axes behind x, each behind a comma: numbers, "2:" for the third and all that follow, and in the end perhaps keepdim. */
+static bool gpunn__expr_axes(gpunn__formula *f, const gpunn__expr_along *function, const char *name, int rank, gpunn_axes *axes,
+                             bool *keepdim)
+{
+    const size_t length = strlen(function->name);
+    int          count = 0, axis;
+    bool         ok = true, given = false;
+    while (gpunn__expr_take(f, ',')) {
+        (void)gpunn__expr_peek(f);
+        const char *at = f->at;
+        if (function->keeps && gpunn__expr_keepdim(f, &ok, keepdim)) break;
+        if (!ok || (count < function->axes && !gpunn__expr_whole(f, &axis))) return false;
+        if (count >= function->axes) return gpunn__expr_fail(f, at, "too many arguments for", name, length);
+        given = true;
+        if (function->axes > 1 && gpunn__expr_take(f, ':'))
+            for (axis = axis < -rank ? 0 : axis < 0 ? axis + rank : axis; axis < rank && count < function->axes; axis++)
+                axes->axis[count++] = axis;
+        else
+            axes->axis[count++] = axis;
+    }
+    axes->axis[count] = GPUNN_END;
+    if (!gpunn__expr_expect(f, ')', "')' or ',' is missing")) return false;
+    if (function->axes == 1 && count == 0) return gpunn__expr_fail(f, name, "too few arguments for", name, length);
+    return !given || count || f->dry || gpunn__expr_fail(f, name, "x has no such axes for", name, length);
+}
+
+/* x, p, axes of a function of the table. */
+static bool gpunn__expr_function_along(gpunn__formula *f, int number, const char *name, gpunn__term *result)
+{
+    const gpunn__expr_along *function = &gpunn__expr_alongs[number];
+    const size_t             length = strlen(function->name);
+    gpunn__term              x, p = {NULL, 0};
+    gpunn_axes               axes = {{GPUNN_END}};
+    bool                     keepdim = false;
+    if (gpunn__expr_peek(f) == ')') return gpunn__expr_fail(f, name, "too few arguments for", name, length);
+    if (!gpunn__expr_choice(f, &x)) return false;
+    gpunn_tensor *operand = f->dry ? f->call.model->tensors[0] : gpunn__expr_tensor(f, &x);
+    if (operand == NULL) return false;
+    if (function->numbered) {
+        if (!gpunn__expr_take(f, ',')) return gpunn__expr_fail(f, name, "too few arguments for", name, length);
+        (void)gpunn__expr_peek(f);
+        const char *at = f->at;
+        if (!gpunn__expr_choice(f, &p)) return false;
+        if (p.tensor || !(p.number > 0)) return gpunn__expr_fail(f, at, "a number above 0 is needed here for", name, length);
+        if (function->axes == 0 && (p.number > 1e6 || fmod(p.number, 2) != 1))
+            return gpunn__expr_fail(f, at, "an odd number is needed here for", name, length);
+    }
+    if (!gpunn__expr_axes(f, function, name, operand->rank, &axes, &keepdim)) return false;
+    if (f->dry) return gpunn__expr_pretend(f, result);
+    result->tensor = gpunn__expr_call(number, operand, p.number, axes, keepdim);
+    return result->tensor != NULL;
+}
+
+/* K(number) is that number; given(name): whether an operand is there. */
+static bool gpunn__expr_special(gpunn__formula *f, const char *name, size_t length, gpunn__term *result)
+{
+    const bool is_number = length == 1;
+    int        count;
+    if (!gpunn__expr_arguments(f, name, length, is_number ? 0 : 1, 1, result, &count)) return false;
+    if (count == 0) return gpunn__expr_fail(f, name, "too few arguments for", name, length);
+    if (!is_number) {
+        result->number = result->tensor != NULL;
+        result->tensor = NULL;
+    }
+    return true;
+}
+
+static bool gpunn__expr_is_word(const char *name, size_t length, const char *word)
+{
+    return strlen(word) == length && memcmp(name, word, length) == 0;
+}
+
+/* name ( ... ): the op's operands, then its attributes as numbers, which may be left out. */
+static bool gpunn__expr_function(gpunn__formula *f, const char *name, size_t length, gpunn__term *result)
+{
+    gpunn__term terms[5];
+    float       attribute[2];
+    int         count = 0, op = GPUNN_OP_COUNT - 1;
+    f->at++; /* the parenthesis */
+    if (gpunn__expr_is_word(name, length, "K") || gpunn__expr_is_word(name, length, "given"))
+        return gpunn__expr_special(f, name, length, result);
+    for (int i = 0; i < GPUNN__EXPR_ALONGS; i++)
+        if (gpunn__expr_is_word(name, length, gpunn__expr_alongs[i].name)) return gpunn__expr_function_along(f, i, name, result);
+    if (gpunn__expr_is_word(name, length, "max"))
+        op = GPUNN_OP_MAXIMUM;
+    else if (gpunn__expr_is_word(name, length, "min"))
+        op = GPUNN_OP_MINIMUM;
+    else
+        while (op > 0 && !(gpunn__op_arity((gpunn_op)op) > 0 && gpunn__expr_is_word(name, length, gpunn_op_name((gpunn_op)op))))
+            op--;
+    if (op == GPUNN_OP_NONE) return gpunn__expr_fail(f, name, "unknown function", name, length);
+    const int arity = gpunn__op_arity((gpunn_op)op), most = arity + gpunn__op_attribute_count((gpunn_op)op);
+    if (!gpunn__expr_arguments(f, name, length, arity, most, terms, &count)) return false;
+    if (most == 2 && arity == 2) return gpunn__expr_binary(f, (gpunn_op)op, terms[0], terms[1], result);
+    result->tensor = NULL;
+    if (most == 1 && terms[0].tensor == NULL && gpunn__expr_fold1((gpunn_op)op, terms[0].number, &result->number)) return true;
+    if (f->dry) return gpunn__expr_pretend(f, result);
+    for (int i = 0; i < 2; i++) {
+        attribute[i] = gpunn__op_attribute_default((gpunn_op)op, i);
+        if (arity + i < count && !gpunn__expr_float(f, terms[arity + i].number, &attribute[i])) return false;
+    }
+    return gpunn__expr_apply(f, (gpunn_op)op, terms, attribute[0], attribute[1], result);
 }
 
 static bool gpunn__expr_name(gpunn__formula *f, gpunn__term *result)
@@ -6116,7 +6316,10 @@ static bool gpunn__expr_name(gpunn__formula *f, gpunn__term *result)
             *result = f->names[i].term;
             return true;
         }
-    return gpunn__expr_fail(f, name, "unknown name", name, length);
+    result->tensor = NULL;
+    result->number = gpunn__expr_is_word(name, length, "True");
+    return result->number != 0 || gpunn__expr_is_word(name, length, "False") ||
+           gpunn__expr_fail(f, name, "unknown name", name, length);
 }
 
 static bool gpunn__expr_add_name(gpunn__formula *f, const char *name, size_t length, gpunn__term term)
@@ -6125,16 +6328,6 @@ static bool gpunn__expr_add_name(gpunn__formula *f, const char *name, size_t len
     f->names[f->name_count].text = name;
     f->names[f->name_count].length = length;
     f->names[f->name_count++].term = term;
-    return true;
-}
-
-/* Whether a word stands here; takes it. */
-static bool gpunn__expr_take_word(gpunn__formula *f, const char *word)
-{
-    (void)gpunn__expr_peek(f);
-    size_t length = gpunn__expr_name_length(f->at);
-    if (length != strlen(word) || memcmp(f->at, word, length) != 0) return false;
-    f->at += length;
     return true;
 }
 
@@ -6223,7 +6416,7 @@ static bool gpunn__expr_where(gpunn__formula *f, gpunn__term condition, gpunn__t
     operands[0] = condition;
     operands[1] = yes;
     operands[2] = no;
-    if (condition.tensor || yes.tensor || no.tensor) return gpunn__expr_apply(f, GPUNN_OP_WHERE, operands, 0, 0, result);
+    if (condition.tensor) return gpunn__expr_apply(f, GPUNN_OP_WHERE, operands, 0, 0, result);
     *result = condition.number != 0 ? yes : no;
     return true;
 }
@@ -6253,13 +6446,24 @@ static bool gpunn__expr_inverse(gpunn__formula *f, gpunn__term *result)
     return gpunn__expr_binary(f, GPUNN_OP_EQ, operand, zero, result);
 }
 
+/* Whether all that follows is left out: a number has decided already. */
+static bool gpunn__expr_decided(const gpunn__term *left, bool by)
+{
+    return left->tensor == NULL && (left->number != 0) == by;
+}
+
 /* As Python's: a and b is b where a is not 0, else a. */
 static bool gpunn__expr_all(gpunn__formula *f, gpunn__term *result)
 {
     gpunn__term right;
     if (!gpunn__expr_inverse(f, result)) return false;
-    while (gpunn__expr_take_word(f, "and"))
-        if (!gpunn__expr_inverse(f, &right) || !gpunn__expr_where(f, *result, right, *result, result)) return false;
+    while (gpunn__expr_take_word(f, "and")) {
+        const int out = gpunn__expr_decided(result, false);
+        f->dry += out;
+        if (!gpunn__expr_inverse(f, &right)) return false;
+        f->dry -= out;
+        if (!gpunn__expr_where(f, *result, right, *result, result)) return false;
+    }
     return true;
 }
 
@@ -6267,19 +6471,59 @@ static bool gpunn__expr_any(gpunn__formula *f, gpunn__term *result)
 {
     gpunn__term right;
     if (!gpunn__expr_all(f, result)) return false;
-    while (gpunn__expr_take_word(f, "or"))
-        if (!gpunn__expr_all(f, &right) || !gpunn__expr_where(f, *result, *result, right, result)) return false;
+    while (gpunn__expr_take_word(f, "or")) {
+        const int out = gpunn__expr_decided(result, true);
+        f->dry += out;
+        if (!gpunn__expr_all(f, &right)) return false;
+        f->dry -= out;
+        if (!gpunn__expr_where(f, *result, *result, right, result)) return false;
+    }
+    return true;
+}
+
+/* What stands behind the "if" of the choice that begins here; NULL: there is none. */
+static const char *gpunn__expr_find_if(const gpunn__formula *f)
+{
+    int    depth = 0;
+    size_t length;
+    for (const char *c = f->at; *c && depth >= 0; c += length ? length : 1) {
+        length = gpunn__expr_name_length(c);
+        if (depth == 0 && (*c == ',' || *c == ';')) return NULL;
+        if (depth == 0 && gpunn__expr_is_word(c, length, "if")) return c + length;
+        depth += (*c == '(') - (*c == ')');
+    }
+    return NULL;
+}
+
+/* Whether a number decides the choice that begins here, and how. */
+static bool gpunn__expr_foresee(const gpunn__formula *f, bool *yes)
+{
+    const char *condition = f->dry ? NULL : gpunn__expr_find_if(f);
+    if (condition == NULL) return false;
+    gpunn__formula ahead = *f;
+    gpunn__term    term;
+    ahead.at = condition;
+    ahead.dry = ahead.quiet = true;
+    if (!gpunn__expr_any(&ahead, &term) || term.tensor) return false;
+    *yes = term.number != 0;
     return true;
 }
 
 static bool gpunn__expr_choice(gpunn__formula *f, gpunn__term *result)
 {
     gpunn__term condition, otherwise;
+    bool        yes = true;
+    const bool  known = gpunn__expr_foresee(f, &yes);
+    f->dry += known && !yes;
     if (!gpunn__expr_any(f, result)) return false;
+    f->dry -= known && !yes;
     if (!gpunn__expr_take_word(f, "if")) return true;
+    f->dry += known;
     if (!gpunn__expr_deeper(f) || !gpunn__expr_any(f, &condition)) return false;
+    f->dry -= known && !yes;
     if (!gpunn__expr_take_word(f, "else")) return gpunn__expr_fail(f, f->at, "'else' is missing", "", 0);
     if (!gpunn__expr_choice(f, &otherwise)) return false;
+    f->dry -= known && yes;
     f->depth--;
     return gpunn__expr_where(f, condition, *result, otherwise, result);
 }
@@ -6300,6 +6544,41 @@ static bool gpunn__expr_formula(gpunn__formula *f, gpunn__term *result)
     }
 }
 
+static bool gpunn__expr_add_number(gpunn__formula *f, const char *name, double number)
+{
+    gpunn__term term;
+    term.tensor = NULL;
+    term.number = number;
+    return gpunn__expr_add_name(f, name, strlen(name), term);
+}
+
+/* A tensor, or NULL for one that is left out. */
+static bool gpunn__expr_add_tensor(gpunn__formula *f, const char *name, gpunn_tensor *t)
+{
+    gpunn__term term;
+    term.tensor = t;
+    term.number = 0;
+    return gpunn__expr_add_name(f, name, strlen(name), term);
+}
+
+/* Opens a formula that knows no operand yet. */
+static bool gpunn__expr_open(gpunn__formula *f, const char *expression)
+{
+    f->text = f->at = expression;
+    f->depth = f->name_count = f->dry = 0;
+    f->quiet = false;
+    return gpunn__expr_add_number(f, "pi", 3.14159265358979323846);
+}
+
+/* The value of a formula whose names are known. */
+static gpunn_tensor *gpunn__expr_value(gpunn__formula *f)
+{
+    gpunn__term result;
+    bool        ok = gpunn__expr_formula(f, &result);
+    if (ok && gpunn__expr_peek(f)) ok = gpunn__expr_fail(f, f->at, "unexpected", f->at, 1);
+    return gpunn__made(&f->call, ok ? gpunn__expr_tensor(f, &result) : NULL);
+}
+
 /* Of the operands `args`, called names or (NULL) x y z and x0 to x7, and numbers that have names. */
 static gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args, int arg_count,
                                  const char *const *number_names, const double *numbers, int number_count)
@@ -6308,32 +6587,20 @@ static gpunn_tensor *gpunn__expr(const char *expression, const char *const *name
     static const char *const numbered[] = {"x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"};
     static const char *const letters[] = {"x", "y", "z"};
     gpunn__formula           f;
-    gpunn__term              result = {NULL, 3.14159265358979323846};
     f.call = gpunn__call_of(NULL, "gpunn_expr", NULL);
     if (arg_count < 1 || arg_count > GPUNN__EXPR_ARGS)
         return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "%d arguments are given; 1 to 8 are possible", arg_count);
-    if (!gpunn__given(&f.call, args, "args") || !gpunn__begin(&f.call, "gpunn_expr", NULL, places, args, arg_count, arg_count))
+    if (!gpunn__given(&f.call, args, "args") || !gpunn__begin(&f.call, "gpunn_expr", NULL, places, args, arg_count, 0))
         return NULL;
     if (!gpunn__given(&f.call, expression, "the expression")) return NULL;
     if (strlen(expression) > GPUNN__EXPR_LENGTH)
         return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "the expression is longer than 4096 characters; split it");
-    f.text = f.at = expression;
-    f.depth = f.name_count = 0;
-    bool ok = gpunn__expr_add_name(&f, "pi", 2, result);
-    for (int i = 0; ok && i < number_count; i++) {
-        result.number = numbers[i];
-        ok = gpunn__expr_add_name(&f, number_names[i], strlen(number_names[i]), result);
-    }
-    for (int i = 0; ok && i < arg_count; i++) {
-        result.tensor = args[i];
-        const char *name = names ? names[i] : numbered[i];
-        ok = gpunn__expr_add_name(&f, name, strlen(name), result) &&
-             (names || i > 2 || gpunn__expr_add_name(&f, letters[i], 1, result));
-    }
-    ok = ok && gpunn__expr_formula(&f, &result);
-    if (ok && gpunn__expr_peek(&f)) ok = gpunn__expr_fail(&f, f.at, "unexpected", f.at, 1);
-    gpunn_tensor *value = ok ? gpunn__expr_tensor(&f, &result) : NULL;
-    return gpunn__made(&f.call, value);
+    bool ok = gpunn__expr_open(&f, expression);
+    for (int i = 0; ok && i < number_count; i++) ok = gpunn__expr_add_number(&f, number_names[i], numbers[i]);
+    for (int i = 0; ok && i < arg_count; i++)
+        ok = gpunn__expr_add_tensor(&f, names ? names[i] : numbered[i], args[i]) &&
+             (names || i > 2 || gpunn__expr_add_tensor(&f, letters[i], args[i]));
+    return ok ? gpunn__expr_value(&f) : gpunn__undo(&f.call);
 }
 
 GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count)

@@ -319,7 +319,6 @@ class Graph:
         else:
             named = {"x%d" % i: t for i, t in enumerate(operands)}
             named.update(zip("xyz", operands))
-        check_f32(*named.values())
         return parse.expand(expression, self, named, consts or {}, place or (lambda offset: "in the formula"))
 
     # ---- layers ----
@@ -816,6 +815,16 @@ class Graph:
     def max(self, x, dims=(), keepdim=False):
         return self.reduce("max", {}, x, dims, keepdim)
 
+    def norm(self, x, p, dims, keepdim):
+        """The p-norm along axes."""
+        if p == 2:
+            return self.apply("sqrt", (self.sum(self.apply("square", (x,)), dims, keepdim),))
+        size = self.apply("abs", (x,))
+        if p == 1 or p > 3e38:
+            return (self.sum if p == 1 else self.max)(size, dims, keepdim)
+        total = self.sum(self.apply("pow_scalar", (size,), (f32(p),)), dims, keepdim)
+        return self.apply("pow_scalar", (total,), (f32(1 / p),))
+
     def gradient_energy(self, x, dims=()):
         check_f32(x)
         axes = sorted(axis_list(x, dims)) or range(len(x.shape))
@@ -1201,7 +1210,7 @@ class Graph:
     def kl_div(self, input, target, reduction, log_target):
         return self.loss("kl_divergence_log" if log_target else "kl_divergence", input, target, reduction)
 
-    def window_means(self, x, window):
+    def window_mean(self, x, window):
         """Means over windows of that many cells along each axis after the second: one axis after another."""
         shape, rank = x.shape, len(x.shape)
         for axis in range(2, rank):
@@ -1223,7 +1232,7 @@ class Graph:
             return self.sum(product(a, b), inner)
 
         def covariance(x, y, mx, my):
-            mean = self.window_means(product(x, y), window)
+            mean = self.window_mean(product(x, y), window)
             return self.apply("sub", (mean, product(mx, my)))
 
         check_f32(input, target)
@@ -1239,7 +1248,7 @@ class Graph:
             top, aa, bb = inner_product(a, b), inner_product(a, a), inner_product(b, b)
             bottom = self.apply("sqrt", (self.apply("add_scalar", (self.apply("mul", (aa, bb)),), (eps,)),))
         else:
-            a, b = self.window_means(input, window), self.window_means(target, window)
+            a, b = self.window_mean(input, window), self.window_mean(target, window)
             top = self.apply("square", (covariance(input, target, a, b),))
             aa, bb = covariance(input, input, a, a), covariance(target, target, b, b)
             bottom = self.apply("add_scalar", (self.apply("mul", (aa, bb)),), (f32(eps / float(window) ** (2 * len(inner))),))
