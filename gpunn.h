@@ -340,9 +340,10 @@
  *
  * EXTENDING  A formula is an op by gpunn_expr. C and CUDA functions of your own are an op by gpunn_custom (>>builders), without
  *     a change here: examples/custom_op.c. Within this file, a new elementwise op is one line in >>ops and a new optimizer a row
- *     in >>train with the macro of its name. Any other op is a line in >>ops too (GPUNN_OTHER_OPS), the rule of its result's shape
- *     in >>infer, a builder in >>layers, a row of what that takes in >>arguments, which specs and their schema follow, and one
- *     function of its name in each backend.
+ *     in >>train with the macro of its name. A loss or metric made of other ops is its formula, a row in >>arguments
+ *     (GPUNN__FORMULAS), and its prototype in >>builders. Any other op is a line in >>ops too (GPUNN_OTHER_OPS), the rule of its
+ *     result's shape in >>infer, a builder in >>layers, a row of what that takes in >>arguments, which specs and their schema
+ *     follow, and one function of its name in each backend.
  *
  * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features, 2^20 tensors in a model (30,000 where a spec tells them); F32
  *     arithmetic (16-bit storage on a GPU), in which numbers below 1.2e-38 (denormals) may count as zero; little-endian machines.
@@ -3832,6 +3833,72 @@ typedef struct gpunn__plain_args {
     K(custom, shape, RESULT, GPUNN__NEEDED, args_, "The result's.")                                                            \
     K(custom, numbers, NUMBERS, GPUNN__EMPTY, args_, "") A(numbers, NUMBERS, numbers)
 
+/* Builders made of others, each by a formula (>>expr) of its operands, the tensors and numbers among its keys, and rank, that of the
+ * first operand. F(X, name, operands, their names, check (gpunn__fits_*), keys, struct, form, formula, about). Where there is a key
+ * reduction, it reduces what the formula makes. form: ARGS for gpunn_name_(operands, args), PLAIN for gpunn_name(operands), OWN
+ * where >>layers has the builder. */
+#define GPUNN__FORMULAS(F, X)                                                                                                  \
+    F(X, mse_loss, 2, (input, target), SAME, LOSS, loss, ARGS, "squared_error(input, target)", "(x - t)^2; inputs x, t.")      \
+    F(X, l1_loss, 2, (input, target), SAME, LOSS, loss, ARGS, "absolute_error(input, target)", "|x - t|.")                     \
+    F(X, huber_loss, 2, (input, target), SAME, HUBER, loss, ARGS, "huber(input, target, delta)", "torch.nn.HuberLoss.")        \
+    F(X, smooth_l1_loss, 2, (input, target), SAME, SMOOTH_L1, loss, ARGS,                                                      \
+      "smooth_l1(input, target, beta) if beta else absolute_error(input, target)",                                             \
+      "torch.nn.SmoothL1Loss; beta 0: l1_loss.")                                                                               \
+    F(X, bce_loss, 2, (input, target), SAME, BCE, loss, ARGS,                                                                  \
+      "each = binary_cross_entropy(input, target);"                                                                            \
+      "each * weight if given(weight) else each",                                                                              \
+      "torch.nn.BCELoss.")                                                                                                     \
+    F(X, bce_with_logits, 2, (input, target), SAME, BCE_LOGITS, loss, ARGS,                                                    \
+      "each = (1 - target) * input - (1 + (pos_weight - 1) * target) * logsigmoid(input) if given(pos_weight)"                 \
+      "       else binary_cross_entropy_with_logits(input, target);"                                                           \
+      "each * weight if given(weight) else each",                                                                              \
+      "torch.nn.BCEWithLogitsLoss.")                                                                                           \
+    F(X, kl_div, 2, (input, target), SAME, KL, loss, ARGS,                                                                     \
+      "kl_divergence_log(input, target) if log_target else kl_divergence(input, target)",                                      \
+      "torch.nn.KLDivLoss; the first input holds log-probabilities.")                                                          \
+    F(X, ncc_loss, 2, (input, target), IMAGES, NCC, ncc, ARGS,                                                                 \
+      "a = window_mean(input, window) if window else input - mean(input, 2:, keepdim=True);"                                   \
+      "b = window_mean(target, window) if window else target - mean(target, 2:, keepdim=True);"                                \
+      "ab = (window_mean(input * target, window) - a * b) ** 2 if window else sum(a * b, 2:);"                                 \
+      "aa = window_mean(input ** 2, window) - a ** 2 if window else sum(a ** 2, 2:);"                                          \
+      "bb = window_mean(target ** 2, window) - b ** 2 if window else sum(b ** 2, 2:);"                                         \
+      /* windows have means instead of sums: all of the quotient is smaller by the square of a window's cells */               \
+      "-mean(ab / (aa * bb + eps / (window * window) ** (rank - 2)) if window else ab / sqrt(aa * bb + eps))",                 \
+      "Minus the normalised cross-correlation of images [n, c, ...]: of the whole, or squared, in windows.")                   \
+    F(X, hinge_embedding_loss, 2, (x, target), SAME, HINGE, margin, ARGS,                                                      \
+      "where(target != 1, relu(margin - x), 0) + where(target != -1, x, 0)",                                                   \
+      "inputs x, target of 1 and -1; torch.nn.HingeEmbeddingLoss.")                                                            \
+    F(X, margin_ranking_loss, 3, (x1, x2, target), SAME, RANKING, margin, ARGS, "relu(margin - target * (x1 - x2))",           \
+      "inputs x1, x2, target of 1 and -1; torch.nn.MarginRankingLoss.")                                                        \
+    F(X, triplet_margin_loss, 3, (anchor, positive, negative), TRIPLET, TRIPLET, margin, ARGS,                                 \
+      "near = norm(anchor - positive + eps, p, -1);"                                                                           \
+      "far = norm(anchor - negative + eps, p, -1);"                                                                            \
+      "far = min(far, norm(positive - negative + eps, p, -1)) if swap else far;"                                               \
+      "relu(margin + near - far)",                                                                                             \
+      "inputs anchor, positive, negative; torch.nn.TripletMarginLoss.")                                                        \
+    F(X, cosine_embedding_loss, 3, (x1, x2, target), PAIRS, RANKING, margin, ARGS,                                             \
+      "ab = x1 * x2; aa = x1 ** 2; bb = x2 ** 2; ab = sum(ab, -1); aa = sum(aa, -1); bb = sum(bb, -1);"                        \
+      "cosine = ab / sqrt((aa + 1e-12) * (bb + 1e-12));"                                                                       \
+      "where(target == 1, 1 - cosine, 0) + where(target == -1, relu(cosine - margin), 0)",                                     \
+      "inputs x1, x2 [n, features], target of 1 and -1 [n]; torch.nn.CosineEmbeddingLoss.")                                    \
+    F(X, cosine_similarity, 2, (x1, x2), ALONG, COSINE, _plain, OWN,                                                           \
+      "ab = x1 * x2; aa = x1 ** 2; bb = x2 ** 2; ab = sum(ab, dim); aa = sum(aa, dim); bb = sum(bb, dim);"                     \
+      "ab / (sqrt(clamp(aa, eps * eps, 3.4028235e38)) * sqrt(clamp(bb, eps * eps, 3.4028235e38)))",                            \
+      "inputs x1, x2; torch.nn.CosineSimilarity.")                                                                             \
+    F(X, dice_loss, 2, (x, target), CHANNELS, DICE, dice, ARGS,                                                                \
+      "both = x * target; one = x ** 2 if squared else x; other = target ** 2 if squared else target;"                         \
+      "both = sum(both, 0, 2:) if batch else sum(both, 2:);"                                                                   \
+      "one = sum(one, 0, 2:) if batch else sum(one, 2:);"                                                                      \
+      "other = sum(other, 0, 2:) if batch else sum(other, 2:);"                                                                \
+      "1 - (2 * both + smooth) / (one + other + smooth)",                                                                      \
+      "inputs probabilities and target [n, classes, ...].")                                                                    \
+    F(X, accuracy, 2, (logits, labels), CLASSES, NO, _plain, PLAIN, "mean(float(argmax(logits, 1)) == float(labels))",         \
+      "The share of rows of logits [n, classes] whose argmax is the label.")                                                   \
+    F(X, binary_accuracy, 2, (prob, target), SAME, NO, _plain, PLAIN, "mean((prob > 0.5) == (target > 0.5))",                  \
+      "The share with (probability > 0.5) == (target > 0.5).")
+#define GPUNN__FORMULA_ROW(X, name, count, names, fits, keys, args, form, formula, about) \
+    X(OP, name, NONE, count, 0, keys, args, gpunn__composite(&gpunn__formula_of_##name, in, a), about)
+
 /* X(kind, name, op, operands, spatial axes, keys, struct, call, about). A LAYER has parameters below its name, a STACK those of its
  * layers; a SOURCE is a named tensor without operands. op: whose nodes the keys are told of, NONE where another row has it. MANY: 1
  * to GPUNN_MAX_OPERANDS, OWN: the row reads them. call: what builds it from in, name and a, the struct. */
@@ -3962,44 +4029,17 @@ typedef struct gpunn__plain_args {
     X(OP, log_softmax, LOG_SOFTMAX, 1, 0, AXIS, _plain, gpunn_log_softmax(in[0], a->axis), "torch.log_softmax.")               \
     X(OP, expr, NONE, GPUNN__OWN, 0, EXPR, _plain, gpunn__make_expr(l, e),                                                     \
       "A formula over its inputs, in the language of gpunn_expr.")                                                             \
-    X(OP, mse_loss, NONE, 2, 0, LOSS, loss, gpunn_mse_loss_(in[0], in[1], *a), "(x - t)^2; inputs x, t.")                      \
-    X(OP, l1_loss, NONE, 2, 0, LOSS, loss, gpunn_l1_loss_(in[0], in[1], *a), "|x - t|.")                                       \
-    X(OP, huber_loss, NONE, 2, 0, HUBER, loss, gpunn_huber_loss_(in[0], in[1], *a), "torch.nn.HuberLoss.")                     \
-    X(OP, smooth_l1_loss, NONE, 2, 0, SMOOTH_L1, loss, gpunn_smooth_l1_loss_(in[0], in[1], *a),                                \
-      "torch.nn.SmoothL1Loss; beta 0: l1_loss.")                                                                               \
-    X(OP, bce_loss, NONE, 2, 0, BCE, loss, gpunn_bce_loss_(in[0], in[1], *a), "torch.nn.BCELoss.")                             \
-    X(OP, bce_with_logits, NONE, 2, 0, BCE_LOGITS, loss, gpunn_bce_with_logits_(in[0], in[1], *a),                             \
-      "torch.nn.BCEWithLogitsLoss.")                                                                                           \
-    X(OP, kl_div, NONE, 2, 0, KL, loss, gpunn_kl_div_(in[0], in[1], *a),                                                       \
-      "torch.nn.KLDivLoss; the first input holds log-probabilities.")                                                          \
-    X(OP, ncc_loss, NONE, 2, 0, NCC, ncc, gpunn_ncc_loss_(in[0], in[1], *a),                                                   \
-      "Minus the normalised cross-correlation of images [n, c, ...]: of the whole, or squared, in windows.")                   \
     X(OP, cross_entropy, CROSS_ENTROPY, 2, 0, CROSS_ENTROPY, class_loss, gpunn_cross_entropy_(in[0], in[1], *a),               \
       "logits [n, classes, ...], labels [n, ...]; torch.nn.CrossEntropyLoss.")                                                 \
     X(OP, nll_loss, NLL, 2, 0, NLL, class_loss, gpunn_nll_loss_(in[0], in[1], *a),                                             \
       "log-probabilities [n, classes, ...], labels [n, ...]; torch.nn.NLLLoss.")                                               \
-    X(OP, hinge_embedding_loss, NONE, 2, 0, HINGE, margin, gpunn_hinge_embedding_loss_(in[0], in[1], *a),                      \
-      "inputs x, target of 1 and -1; torch.nn.HingeEmbeddingLoss.")                                                            \
-    X(OP, margin_ranking_loss, NONE, 3, 0, RANKING, margin, gpunn_margin_ranking_loss_(in[0], in[1], in[2], *a),               \
-      "inputs x1, x2, target of 1 and -1; torch.nn.MarginRankingLoss.")                                                        \
     X(OP, multi_margin_loss, NONE, 2, 0, MULTI_MARGIN, margin, gpunn_multi_margin_loss_(in[0], in[1], *a),                     \
       "inputs x [n, classes], labels [n]; torch.nn.MultiMarginLoss.")                                                          \
-    X(OP, triplet_margin_loss, NONE, 3, 0, TRIPLET, margin, gpunn_triplet_margin_loss_(in[0], in[1], in[2], *a),               \
-      "inputs anchor, positive, negative; torch.nn.TripletMarginLoss.")                                                        \
-    X(OP, cosine_embedding_loss, NONE, 3, 0, RANKING, margin, gpunn_cosine_embedding_loss_(in[0], in[1], in[2], *a),           \
-      "inputs x1, x2 [n, features], target of 1 and -1 [n]; torch.nn.CosineEmbeddingLoss.")                                    \
-    X(OP, cosine_similarity, NONE, 2, 0, COSINE, _plain, gpunn_cosine_similarity(in[0], in[1], a->axis, a->number),            \
-      "inputs x1, x2; torch.nn.CosineSimilarity.")                                                                             \
-    X(OP, dice_loss, NONE, 2, 0, DICE, dice, gpunn_dice_loss_(in[0], in[1], *a),                                               \
-      "inputs probabilities and target [n, classes, ...].")                                                                    \
     X(OP, ctc_loss, CTC_LOSS, 4, 0, CTC, ctc, gpunn_ctc_loss_(in[0], in[1], in[2], in[3], *a),                                 \
       "inputs log-probabilities [t, n, classes], targets [n, most], input lengths [n], target lengths [n]; torch.nn.CTCLoss.") \
     X(OP, custom, CUSTOM, GPUNN__MANY, 0, CUSTOM, custom, gpunn__make_custom(l, e, a),                                         \
       "An op of the program's own (gpunn_custom), which gpunn_register_custom must have told the device.")                     \
-    X(OP, accuracy, NONE, 2, 0, NO, _plain, gpunn_accuracy(in[0], in[1]),                                                      \
-      "The share of rows of logits [n, classes] whose argmax is the label.")                                                   \
-    X(OP, binary_accuracy, NONE, 2, 0, NO, _plain, gpunn_binary_accuracy(in[0], in[1]),                                        \
-      "The share with (probability > 0.5) == (target > 0.5).")
+    GPUNN__FORMULAS(GPUNN__FORMULA_ROW, X)
 /* clang-format on */
 
 static const char *const gpunn__dtype_words[] = {"f32", "i64", "i32", "u8", "bool"};
@@ -4672,7 +4712,6 @@ typedef struct gpunn__call {
 
 static const char *const gpunn__x_name[] = {"x"};
 static const char *const gpunn__abc_names[] = {"a", "b", "c"};
-static const char *const gpunn__loss_names[] = {"input", "target"};
 static const char *const gpunn__class_names[] = {"logits", "labels"};
 
 static gpunn_tensor *gpunn__undo(const gpunn__call *call)
@@ -6181,9 +6220,9 @@ static bool gpunn__expr_whole(gpunn__formula *f, int *result)
     (void)gpunn__expr_peek(f);
     const char *at = f->at;
     if (!gpunn__expr_choice(f, &term)) return false;
-    if (term.tensor || !(fabs(term.number) < 1000) || term.number != floor(term.number))
-        return gpunn__expr_fail(f, at, "an axis is needed here, a whole number", "", 0);
-    *result = (int)term.number;
+    const bool whole = fabs(term.number) < 1000 && term.number == floor(term.number);
+    if (term.tensor || (!f->dry && !whole)) return gpunn__expr_fail(f, at, "an axis is needed here, a whole number", "", 0);
+    *result = whole ? (int)term.number : 0;
     return true;
 }
 
@@ -6244,8 +6283,9 @@ static bool gpunn__expr_function_along(gpunn__formula *f, int number, const char
         (void)gpunn__expr_peek(f);
         const char *at = f->at;
         if (!gpunn__expr_choice(f, &p)) return false;
-        if (p.tensor || !(p.number > 0)) return gpunn__expr_fail(f, at, "a number above 0 is needed here for", name, length);
-        if (function->axes == 0 && (p.number > 1e6 || fmod(p.number, 2) != 1))
+        if (p.tensor || (!f->dry && !(p.number > 0)))
+            return gpunn__expr_fail(f, at, "a number above 0 is needed here for", name, length);
+        if (function->axes == 0 && !f->dry && (p.number > 1e6 || fmod(p.number, 2) != 1))
             return gpunn__expr_fail(f, at, "an odd number is needed here for", name, length);
     }
     if (!gpunn__expr_axes(f, function, name, operand->rank, &axes, &keepdim)) return false;
@@ -8435,7 +8475,7 @@ static bool gpunn__loss_factor(const gpunn__call *call, const gpunn_tensor *fact
     int64_t dim[GPUNN_MAX_RANK];
     char    one[128], other[128];
     memcpy(dim, input->dim, sizeof dim);
-    char pair[32];
+    char pair[64];
     (void)snprintf(pair, sizeof pair, "input and %s", name);
     if (!gpunn__broadcast_dims(call, pair, &rank, dim, factor->rank, factor->dim)) return false;
     if (rank == input->rank && memcmp(dim, input->dim, (size_t)rank * sizeof *dim) == 0) return true;
@@ -8456,155 +8496,21 @@ static gpunn_tensor *gpunn__reduce_loss(gpunn_tensor *loss, gpunn_reduction redu
     return reduction == GPUNN_REDUCE_SUM ? gpunn_sum(loss, gpunn__all_axes, false) : gpunn_mean(loss, gpunn__all_axes, false);
 }
 
-static gpunn_tensor *gpunn__loss_node(const char *name, gpunn_op op, gpunn_tensor *input, gpunn_tensor *target,
-                                      gpunn_loss_args *args)
+/* Whether logits [n, classes, ...] and integer labels [n, ...] fit. */
+static bool gpunn__labels_fit(const gpunn__call *call, const gpunn_tensor *logits, const gpunn_tensor *labels)
 {
-    gpunn_tensor *operands[] = {input, target, args->pos_weight};
-    gpunn__call   call;
-    if (!gpunn__begin(&call, name, NULL, gpunn__loss_names, operands, 2, 2) || !gpunn__shapes_are_equal(&call, input, target))
-        return NULL;
-    if (!gpunn__settle(&call, args)) return NULL;
-    const float value = op == GPUNN_OP_HUBER ? args->delta : args->beta;
-    if (!gpunn__loss_factor(&call, args->weight, ".weight", input) ||
-        !gpunn__loss_factor(&call, args->pos_weight, ".pos_weight", input))
-        return NULL;
-    if (op == GPUNN_OP_SMOOTH_L1 && value == 0) op = GPUNN_OP_ABSOLUTE_ERROR;
-    gpunn_tensor *loss = args->pos_weight ? gpunn_expr("(1 - y) * x - (1 + (z - 1) * y) * logsigmoid(x)", operands, 3)
-                                          : gpunn__map_node(op, operands, gpunn__op_attribute_count(op) ? value : 0, 0);
-    if (loss && args->weight) loss = gpunn_mul(loss, args->weight);
-    loss = gpunn__reduce_loss(loss, args->reduction);
-    return gpunn__made(&call, loss);
+    if (labels->dtype == GPUNN_I64 || labels->dtype == GPUNN_I32 || labels->dtype == GPUNN_U8)
+        return gpunn__classes_fit(call, gpunn__meta_of(logits), gpunn__meta_of(labels));
+    (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "labels is %s, but class numbers are needed; use i64, i32 or u8",
+                        gpunn_dtype_name(labels->dtype));
+    return false;
 }
 
-GPUNN_API gpunn_tensor *gpunn_mse_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
-{
-    return gpunn__loss_node("mse_loss", GPUNN_OP_SQUARED_ERROR, input, target, &args);
-}
-
-GPUNN_API gpunn_tensor *gpunn_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
-{
-    return gpunn__loss_node("l1_loss", GPUNN_OP_ABSOLUTE_ERROR, input, target, &args);
-}
-
-GPUNN_API gpunn_tensor *gpunn_huber_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
-{
-    return gpunn__loss_node("huber_loss", GPUNN_OP_HUBER, input, target, &args);
-}
-
-GPUNN_API gpunn_tensor *gpunn_smooth_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
-{
-    return gpunn__loss_node("smooth_l1_loss", GPUNN_OP_SMOOTH_L1, input, target, &args);
-}
-
-GPUNN_API gpunn_tensor *gpunn_bce_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
-{
-    return gpunn__loss_node("bce_loss", GPUNN_OP_BINARY_CROSS_ENTROPY, input, target, &args);
-}
-
-GPUNN_API gpunn_tensor *gpunn_bce_with_logits_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
-{
-    return gpunn__loss_node("bce_with_logits", GPUNN_OP_BINARY_CROSS_ENTROPY_WITH_LOGITS, input, target, &args);
-}
-
-GPUNN_API gpunn_tensor *gpunn_kl_div_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
-{
-    return gpunn__loss_node("kl_div", args.log_target ? GPUNN_OP_KL_DIVERGENCE_LOG : GPUNN_OP_KL_DIVERGENCE, input, target,
-                            &args);
-}
-
-/* x less its mean over all axes after the second. */
-static gpunn_tensor *gpunn__centred(gpunn_tensor *x)
-{
-    gpunn_axes inner = {{2, 3, 4, GPUNN_END}};
-    inner.axis[x->rank - 2] = GPUNN_END;
-    return gpunn_sub(x, gpunn_mean(x, inner, true));
-}
-
-static gpunn_tensor *gpunn__product_of(gpunn_tensor *a, gpunn_tensor *b)
-{
-    return a == b ? gpunn_square(a) : gpunn_mul(a, b);
-}
-
-static gpunn_tensor *gpunn__inner_product(gpunn_tensor *a, gpunn_tensor *b)
-{
-    gpunn_axes inner = {{2, 3, 4, GPUNN_END}};
-    if (a) inner.axis[a->rank - 2] = GPUNN_END;
-    return gpunn_sum(gpunn__product_of(a, b), inner, false);
-}
-
-/* Means over windows of that many cells along each axis: one axis after another, each as one of an image's for a pool. */
-static gpunn_tensor *gpunn__window_means(gpunn_tensor *x, int window)
-{
-    gpunn_shape shape;
-    int         rank = x ? x->rank : 0;
-    memset(&shape, 0, sizeof shape);
-    for (int i = 0; i < rank; i++) shape.dim[i] = x->dim[i];
-    for (int axis = 2; axis < rank; axis++) {
-        bool            last = axis == rank - 1;
-        int64_t         before = 1, after = 1;
-        gpunn_pool_args args;
-        for (int i = 1; i < axis; i++) before *= shape.dim[i];
-        for (int i = axis + 1; i < rank; i++) after *= shape.dim[i];
-        memset(&args, 0, sizeof args);
-        args.kernel_shape[last] = window;
-        args.kernel_shape[!last] = args.stride = 1;
-        args.paddings[last] = window / 2;
-        gpunn_shape image = GPUNN_SHAPE(shape.dim[0], last ? 1 : before, last ? before : shape.dim[axis],
-                                        last ? shape.dim[axis] : after);
-        x = gpunn_avg_pool2d_(gpunn_reshape(x, image), args);
-    }
-    return gpunn_reshape(x, shape);
-}
-
-/* Of x and y in each window, whose means are mx and my. */
-static gpunn_tensor *gpunn__window_covariance(gpunn_tensor *x, gpunn_tensor *y, gpunn_tensor *mx, gpunn_tensor *my, int window)
-{
-    gpunn_tensor *mean = gpunn__window_means(gpunn__product_of(x, y), window);
-    return gpunn_sub(mean, gpunn__product_of(mx, my));
-}
-
-GPUNN_API gpunn_tensor *gpunn_ncc_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_ncc_args args)
-{
-    gpunn_tensor *operands[] = {input, target};
-    gpunn__call   call;
-    if (!gpunn__begin(&call, "ncc_loss", NULL, gpunn__loss_names, operands, 2, 2) ||
-        !gpunn__shapes_are_equal(&call, input, target) ||
-        !gpunn__has_rank(&call, gpunn__meta_of(input), 3, 5, "[n, channels, ...] of one to three more axes") ||
-        !gpunn__axes_are_fixed(&call, gpunn__meta_of(input), 1, input->rank - 1) || !gpunn__settle(&call, &args))
-        return NULL;
-    const int     window = args.window;
-    const float   eps = args.eps;
-    double        cells = 1;
-    gpunn_tensor *top, *aa, *bb, *bottom;
-    if (window == 0) {
-        gpunn_tensor *a = gpunn__centred(input), *b = gpunn__centred(target);
-        top = gpunn__inner_product(a, b);
-        aa = gpunn__inner_product(a, a);
-        bb = gpunn__inner_product(b, b);
-        bottom = gpunn_sqrt(gpunn_add_scalar(gpunn_mul(aa, bb), eps));
-    } else { /* of means instead of sums: all of the quotient is smaller by the square of the window's cells */
-        for (int i = 2; i < input->rank; i++) cells *= window;
-        gpunn_tensor *a = gpunn__window_means(input, window), *b = gpunn__window_means(target, window);
-        top = gpunn_square(gpunn__window_covariance(input, target, a, b, window));
-        aa = gpunn__window_covariance(input, input, a, a, window);
-        bb = gpunn__window_covariance(target, target, b, b, window);
-        bottom = gpunn_add_scalar(gpunn_mul(aa, bb), (float)((double)eps / (cells * cells)));
-    }
-    gpunn_tensor *loss = gpunn_neg(gpunn__reduce_loss(gpunn_div(top, bottom), GPUNN_REDUCE_MEAN));
-    return gpunn__made(&call, loss);
-}
-
-/* Opens a call on logits [n, classes, ...] and integer labels [n, ...]. */
+/* Opens a call on them. */
 static bool gpunn__begin_classes(gpunn__call *call, const char *op, gpunn_tensor *logits, gpunn_tensor *labels)
 {
     gpunn_tensor *operands[] = {logits, labels};
-    if (!gpunn__begin(call, op, NULL, gpunn__class_names, operands, 2, 1)) return false;
-    if (labels->dtype != GPUNN_I64 && labels->dtype != GPUNN_I32 && labels->dtype != GPUNN_U8)
-        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "labels is %s, but class numbers are needed; use i64, i32 or u8",
-                            gpunn_dtype_name(labels->dtype));
-    else
-        return gpunn__classes_fit(call, gpunn__meta_of(logits), gpunn__meta_of(labels));
-    return false;
+    return gpunn__begin(call, op, NULL, gpunn__class_names, operands, 2, 1) && gpunn__labels_fit(call, logits, labels);
 }
 
 /* One weight for each class, or none. */
@@ -8643,60 +8549,6 @@ GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_t
     return gpunn__class_loss_node("nll_loss", GPUNN_OP_NLL, log_probabilities, labels, &args);
 }
 
-/* Opens a call on F32 operands. */
-static bool gpunn__begin_margin(gpunn__call *call, const char *name, const char *const *names, gpunn_tensor *const *operands,
-                                int count, gpunn_margin_args *args)
-{
-    return gpunn__begin(call, name, NULL, names, operands, count, count) && gpunn__settle(call, args);
-}
-
-/* A formula over x, y, z, and the numbers a, b and most, the largest there is. */
-static gpunn_tensor *gpunn__formula_of(const char *formula, gpunn_tensor *const *operands, int count, float a, double b)
-{
-    static const char *const names[] = {"a", "b", "most"};
-    const double             numbers[] = {(double)a, b, (double)FLT_MAX};
-    for (int i = 0; i < count; i++)
-        if (operands[i] == NULL) return NULL;
-    return gpunn__expr(formula, NULL, operands, count, names, numbers, 3);
-}
-
-static gpunn_tensor *gpunn__sum_axis(gpunn_tensor *x, int axis)
-{
-    gpunn_axes axes = {{axis, GPUNN_END}};
-    return x ? gpunn_sum(x, axes, false) : NULL;
-}
-
-static gpunn_tensor *gpunn__end_loss(const gpunn__call *call, gpunn_tensor *loss, gpunn_reduction reduction)
-{
-    loss = gpunn__reduce_loss(loss, reduction);
-    return gpunn__made(call, loss);
-}
-
-GPUNN_API gpunn_tensor *gpunn_hinge_embedding_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_margin_args args)
-{
-    static const char *const names[] = {"x", "target"};
-    gpunn_tensor            *operands[] = {x, target};
-    gpunn__call              call;
-    if (!gpunn__begin_margin(&call, "hinge_embedding_loss", names, operands, 2, &args) ||
-        !gpunn__shapes_are_equal(&call, x, target))
-        return NULL;
-    gpunn_tensor *loss = gpunn__formula_of("where(y != 1, relu(a - x), 0) + where(y != -1, x, 0)", operands, 2, args.margin, 0);
-    return gpunn__end_loss(&call, loss, args.reduction);
-}
-
-GPUNN_API gpunn_tensor *gpunn_margin_ranking_loss_(gpunn_tensor *x1, gpunn_tensor *x2, gpunn_tensor *target,
-                                                   gpunn_margin_args args)
-{
-    static const char *const names[] = {"x1", "x2", "target"};
-    gpunn_tensor            *operands[] = {x1, x2, target};
-    gpunn__call              call;
-    if (!gpunn__begin_margin(&call, "margin_ranking_loss", names, operands, 3, &args) ||
-        !gpunn__shapes_are_equal(&call, x1, x2) || !gpunn__shapes_are_equal(&call, x1, target))
-        return NULL;
-    gpunn_tensor *loss = gpunn__formula_of("relu(a - z * (x - y))", operands, 3, args.margin, 0);
-    return gpunn__end_loss(&call, loss, args.reduction);
-}
-
 /* The numbers of the classes, 0, 1, ..., as a constant. */
 static gpunn_tensor *gpunn__class_numbers(gpunn_model *model, int64_t classes)
 {
@@ -8712,158 +8564,32 @@ static gpunn_tensor *gpunn__class_numbers(gpunn_model *model, int64_t classes)
 
 GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *labels, gpunn_margin_args args)
 {
-    static const gpunn_shape column = {{GPUNN_BATCH, 1}};
-    gpunn_class_loss_args    plain;
-    gpunn__call              call;
-    if (!gpunn__begin_margin(&call, "multi_margin_loss", gpunn__class_names, &x, 1, &args) ||
-        !gpunn__begin_classes(&call, "multi_margin_loss", x, labels))
-        return NULL;
+    static const char *const operands[] = {"x", "own", "label", "classes", "weight"}, *const numbers[] = {"margin", "p"};
+    static const char each[] = "where(label == classes, 0, relu(margin + own + x) if p == 1 else relu(margin + own + x) ** 2)";
+    static const char weighted[] = "x * sum(where(label == classes, weight, 0), 1, keepdim=True)";
+    gpunn_class_loss_args plain;
+    gpunn__call           call;
+    if (!gpunn__begin_classes(&call, "multi_margin_loss", x, labels) || !gpunn__settle(&call, &args)) return NULL;
     if (x->rank != 2) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %d axes, but [n, classes] is needed", x->rank);
     if (x->dim[1] > 1 << 24)
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %lld classes; up to 2^24 are possible", (long long)x->dim[1]);
-    const float p = args.p;
-    if (p != 1 && p != 2) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use 1 or 2", (double)p);
+    const double values[] = {(double)args.margin, (double)args.p};
+    if (args.p != 1 && args.p != 2) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use 1 or 2", values[1]);
     if (!gpunn__class_weight_fits(&call, args.weight, x)) return NULL;
-    gpunn_shape shape = column;
-    shape.dim[0] = labels->dim[0];
+    const int64_t column[] = {labels->dim[0], 1};
     memset(&plain, 0, sizeof plain);
     plain.reduction = GPUNN_REDUCE_NONE;
-    gpunn_tensor *own = gpunn_nll_loss_(x, labels, plain); /* -x[label]; it looks at the labels too */
-    gpunn_tensor *number = own ? gpunn_cast(labels, GPUNN_F32) : NULL, *classes = NULL, *terms = NULL;
-    own = number ? gpunn_reshape(own, shape) : NULL;
-    number = own ? gpunn_reshape(number, shape) : NULL;
-    classes = number ? gpunn__class_numbers(call.model, x->dim[1]) : NULL;
-    if (classes) {
-        gpunn_tensor *operands[] = {x, own, number, classes};
-        terms = gpunn__formula_of(p == 1 ? "where(x2 == x3, 0, relu(a + x1 + x0))"
-                                         : "where(x2 == x3, 0, square(relu(a + x1 + x0)))",
-                                  operands, 4, args.margin, 0);
-    }
-    if (terms && args.weight) {
-        gpunn_tensor *operands[] = {number, classes, args.weight};
-        gpunn_tensor *weight = gpunn__sum_axis(gpunn__formula_of("where(x == y, z, 0)", operands, 3, 0, 0), 1);
-        weight = gpunn_reshape(weight, shape);
-        terms = gpunn_mul(terms, weight);
-    }
+    gpunn_tensor *in[] = {x, NULL, NULL, NULL, args.weight};
+    in[1] = gpunn_nll_loss_(x, labels, plain); /* -x[label]; it looks at the labels too */
+    in[2] = in[1] ? gpunn_cast(labels, GPUNN_F32) : NULL;
+    in[1] = in[2] ? gpunn__reshape_to(in[1], 2, column) : NULL;
+    in[2] = in[1] ? gpunn__reshape_to(in[2], 2, column) : NULL;
+    in[3] = in[2] ? gpunn__class_numbers(call.model, x->dim[1]) : NULL;
+    in[0] = in[3] ? gpunn__expr(each, operands, in, 4, numbers, values, 2) : NULL;
+    if (in[0] && args.weight) in[0] = gpunn__expr(weighted, operands, in, 5, NULL, NULL, 0);
     gpunn_axes    last = {{1, GPUNN_END}};
-    gpunn_tensor *loss = gpunn_mean(terms, last, false);
-    return gpunn__end_loss(&call, loss, args.reduction);
-}
-
-/* The p-norm of a - b + eps along the last axis. */
-static gpunn_tensor *gpunn__pair_distance(gpunn_tensor *a, gpunn_tensor *b, float p, float eps)
-{
-    gpunn_tensor *operands[] = {a, b}, *sum;
-    gpunn_axes    last = {{-1, GPUNN_END}};
-    if (isinf(p)) {
-        gpunn_tensor *size = gpunn__formula_of("abs(x - y + a)", operands, 2, eps, 0);
-        return size ? gpunn_max(size, last, false) : NULL;
-    }
-    const char *term = p == 2 ? "square(x - y + a)" : p == 1 ? "abs(x - y + a)" : "pow_scalar(abs(x - y + a), b)";
-    sum = gpunn__sum_axis(gpunn__formula_of(term, operands, 2, eps, (double)p), -1);
-    if (sum == NULL || p == 1) return sum;
-    return p == 2 ? gpunn_sqrt(sum) : gpunn_pow_scalar(sum, 1 / p);
-}
-
-GPUNN_API gpunn_tensor *gpunn_triplet_margin_loss_(gpunn_tensor *anchor, gpunn_tensor *positive, gpunn_tensor *negative,
-                                                   gpunn_margin_args args)
-{
-    static const char *const names[] = {"anchor", "positive", "negative"};
-    gpunn_tensor            *operands[] = {anchor, positive, negative}, *distances[2], *swapped;
-    gpunn__call              call;
-    if (!gpunn__begin_margin(&call, "triplet_margin_loss", names, operands, 3, &args) ||
-        !gpunn__shapes_are_equal(&call, anchor, positive) || !gpunn__shapes_are_equal(&call, anchor, negative))
-        return NULL;
-    if (anchor->rank < 1) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "the anchor is a scalar; give it a last axis of features");
-    const float p = args.p, eps = args.eps;
-    if (!(p > 0)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use a number above 0", (double)p);
-    distances[0] = gpunn__pair_distance(anchor, positive, p, eps);
-    distances[1] = distances[0] ? gpunn__pair_distance(anchor, negative, p, eps) : NULL;
-    if (distances[1] && args.swap) {
-        swapped = gpunn__pair_distance(positive, negative, p, eps);
-        distances[1] = gpunn_minimum(distances[1], swapped);
-    }
-    gpunn_tensor *loss = gpunn__formula_of("relu(a + x - y)", distances, 2, args.margin, 0);
-    return gpunn__end_loss(&call, loss, args.reduction);
-}
-
-/* sums[3]: of x1 x2, x1^2 and x2^2 along an axis. */
-static bool gpunn__cosine_sums(gpunn_tensor *x1, gpunn_tensor *x2, int axis, gpunn_tensor *sums[3])
-{
-    gpunn_tensor *product = gpunn_mul(x1, x2), *square1 = gpunn_square(x1), *square2 = gpunn_square(x2);
-    sums[0] = gpunn__sum_axis(product, axis);
-    sums[1] = gpunn__sum_axis(square1, axis);
-    sums[2] = gpunn__sum_axis(square2, axis);
-    return sums[0] && sums[1] && sums[2];
-}
-
-GPUNN_API gpunn_tensor *gpunn_cosine_embedding_loss_(gpunn_tensor *x1, gpunn_tensor *x2, gpunn_tensor *target,
-                                                     gpunn_margin_args args)
-{
-    static const char *const names[] = {"x1", "x2", "target"};
-    gpunn_tensor            *operands[] = {x1, x2, target}, *sums[3];
-    gpunn__call              call;
-    char                     one[128], other[128];
-    if (!gpunn__begin_margin(&call, "cosine_embedding_loss", names, operands, 3, &args) ||
-        !gpunn__shapes_are_equal(&call, x1, x2))
-        return NULL;
-    if (x1->rank < 1 || x1->rank > 2 || target->rank != x1->rank - 1 || (x1->rank == 2 && target->dim[0] != x1->dim[0]))
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                             "x1 %s and target %s do not fit; [n, features] and [n], or [features] and [], are needed",
-                             gpunn__shape_text(x1, one), gpunn__shape_text(target, other));
-    gpunn_tensor *cosine = NULL, *loss = NULL;
-    if (gpunn__cosine_sums(x1, x2, -1, sums)) cosine = gpunn__formula_of("x / sqrt((y + b) * (z + b))", sums, 3, 0, 1e-12);
-    if (cosine) {
-        gpunn_tensor *pair[] = {cosine, target};
-        loss = gpunn__formula_of("where(y == 1, 1 - x, 0) + where(y == -1, relu(x - a), 0)", pair, 2, args.margin, 0);
-    }
-    return gpunn__end_loss(&call, loss, args.reduction);
-}
-
-GPUNN_API gpunn_tensor *gpunn_cosine_similarity(gpunn_tensor *x1, gpunn_tensor *x2, int axis, float eps)
-{
-    static const char *const names[] = {"x1", "x2"};
-    gpunn_tensor            *operands[] = {x1, x2}, *sums[3], *result = NULL;
-    gpunn__call              call;
-    char                     one[128], other[128];
-    gpunn__plain_args        args;
-    memset(&args, 0, sizeof args);
-    args.number = eps;
-    if (!gpunn__begin(&call, "cosine_similarity", NULL, names, operands, 2, 2) || (axis = gpunn__axis_of(&call, x1, axis)) < 0 ||
-        !gpunn__settle(&call, &args))
-        return NULL;
-    const double least = (double)args.number;
-    if (x1->rank != x2->rank || x1->dim[axis] != x2->dim[axis])
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x1 %s and x2 %s need as many axes, and axis %d of one size",
-                             gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), axis);
-    if (gpunn__cosine_sums(x1, x2, axis, sums))
-        result = gpunn__formula_of("x / (sqrt(clamp(y, b, most)) * sqrt(clamp(z, b, most)))", sums, 3, 0, least * least);
-    return gpunn__made(&call, result);
-}
-
-GPUNN_API gpunn_tensor *gpunn_dice_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_dice_args args)
-{
-    static const char *const names[] = {"x", "target"};
-    gpunn_tensor            *operands[] = {x, target}, *sums[3];
-    gpunn__call              call;
-    gpunn_axes               axes = {{0}};
-    int                      count = 0;
-    if (!gpunn__begin(&call, "dice_loss", NULL, names, operands, 2, 2) || !gpunn__shapes_are_equal(&call, x, target) ||
-        !gpunn__settle(&call, &args))
-        return NULL;
-    if (x->rank < (args.batch ? 2 : 3))
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %d axes; [n, classes, ...] is needed%s", x->rank,
-                             args.batch ? "" : ", and of [n, classes] alone there is only .batch = true");
-    if (args.batch) axes.axis[count++] = 0;
-    for (int i = 2; i < x->rank; i++) axes.axis[count++] = i;
-    axes.axis[count] = GPUNN_END;
-    gpunn_tensor *product = gpunn_mul(x, target), *of_x = args.squared ? gpunn_square(x) : x,
-                 *of_target = args.squared ? gpunn_square(target) : target;
-    sums[0] = gpunn_sum(product, axes, false);
-    sums[1] = gpunn_sum(of_x, axes, false);
-    sums[2] = gpunn_sum(of_target, axes, false);
-    gpunn_tensor *loss = gpunn__formula_of("1 - (2 * x + a) / (y + z + a)", sums, 3, args.smooth, 0);
-    return gpunn__end_loss(&call, loss, args.reduction);
+    gpunn_tensor *loss = gpunn__reduce_loss(in[0] ? gpunn_mean(in[0], last, false) : NULL, args.reduction);
+    return gpunn__made(&call, loss);
 }
 
 GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *targets, gpunn_tensor *input_lengths,
@@ -8948,26 +8674,161 @@ GPUNN_API gpunn_status gpunn_register_custom(gpunn_device *dev, const gpunn_cust
     return GPUNN_OK;
 }
 
-GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits, gpunn_tensor *labels)
+/* ---- formulas (>>arguments) ------------------------------------------------------------------------------------------ */
+/* Whether operands and arguments fit each other; args: settled. */
+#define GPUNN__FITS(name) \
+    static bool gpunn__fits_##name(const gpunn__call *call, gpunn_tensor *const *in, int count, const void *args)
+
+GPUNN__FITS(SAME)
 {
-    gpunn__call call;
-    if (!gpunn__begin_classes(&call, "accuracy", logits, labels)) return NULL;
-    gpunn_tensor *best = gpunn_argmax(logits, 1, false);
-    gpunn_tensor *guess = gpunn_cast(best, GPUNN_F32), *truth = gpunn_cast(labels, GPUNN_F32);
-    gpunn_tensor *mean = gpunn__reduce_loss(gpunn_eq(guess, truth), GPUNN_REDUCE_MEAN);
-    return gpunn__made(&call, mean);
+    (void)args;
+    for (int i = 1; i < count; i++)
+        if (!gpunn__shapes_are_equal(call, in[0], in[i])) return false;
+    return true;
 }
 
-GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob, gpunn_tensor *target)
+GPUNN__FITS(CLASSES)
 {
-    gpunn_tensor *operands[] = {prob, target};
-    gpunn__call   call;
-    if (!gpunn__begin(&call, "binary_accuracy", NULL, gpunn__loss_names, operands, 2, 2) ||
-        !gpunn__shapes_are_equal(&call, prob, target))
-        return NULL;
-    gpunn_tensor *mean = gpunn__reduce_loss(gpunn_expr("(x > 0.5) == (y > 0.5)", operands, 2), GPUNN_REDUCE_MEAN);
-    return gpunn__made(&call, mean);
+    (void)args, (void)count;
+    return gpunn__labels_fit(call, in[0], in[1]);
 }
+
+GPUNN__FITS(IMAGES)
+{
+    return gpunn__fits_SAME(call, in, count, args) &&
+           gpunn__has_rank(call, gpunn__meta_of(in[0]), 3, 5, "[n, channels, ...] of one to three more axes") &&
+           gpunn__axes_are_fixed(call, gpunn__meta_of(in[0]), 1, in[0]->rank - 1);
+}
+
+GPUNN__FITS(CHANNELS)
+{
+    const bool batch = ((const gpunn_dice_args *)args)->batch;
+    if (!gpunn__fits_SAME(call, in, count, args)) return false;
+    if (in[0]->rank < (batch ? 2 : 3))
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "x has %d axes; [n, classes, ...] is needed%s", in[0]->rank,
+                            batch ? "" : ", and of [n, classes] alone there is only .batch = true");
+    return in[0]->rank >= (batch ? 2 : 3);
+}
+
+GPUNN__FITS(TRIPLET)
+{
+    const float p = ((const gpunn_margin_args *)args)->p;
+    if (!gpunn__fits_SAME(call, in, count, args)) return false;
+    if (in[0]->rank < 1)
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "the anchor is a scalar; give it a last axis of features");
+    else if (!(p > 0))
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".p is %g; use a number above 0", (double)p);
+    return in[0]->rank > 0 && p > 0;
+}
+
+GPUNN__FITS(PAIRS)
+{
+    const gpunn_tensor *x1 = in[0], *target = in[2];
+    char                one[128], other[128];
+    if (!gpunn__fits_SAME(call, in, count - 1, args)) return false;
+    if ((x1->rank == 1 && target->rank == 0) || (x1->rank == 2 && target->rank == 1 && target->dim[0] == x1->dim[0])) return true;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
+                        "x1 %s and target %s do not fit; [n, features] and [n], or [features] and [], are needed",
+                        gpunn__shape_text(x1, one), gpunn__shape_text(target, other));
+    return false;
+}
+
+GPUNN__FITS(ALONG)
+{
+    const gpunn_tensor *x1 = in[0], *x2 = in[count - 1];
+    char                one[128], other[128];
+    const int           axis = gpunn__axis_of(call, x1, ((const gpunn__plain_args *)args)->axis);
+    if (axis < 0 || (x1->rank == x2->rank && x1->dim[axis] == x2->dim[axis])) return axis >= 0;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "x1 %s and x2 %s need as many axes, and axis %d of one size",
+                        gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), axis);
+    return false;
+}
+
+typedef struct gpunn__formula_row {
+    const char *name, *formula;
+    int         count; /* of operands */
+    bool (*fits)(const gpunn__call *call, gpunn_tensor *const *in, int count, const void *args);
+    const char *operands[3];
+} gpunn__formula_row;
+
+#define GPUNN__NAMES2(a, b) #a, #b
+#define GPUNN__NAMES3(a, b, c) #a, #b, #c
+#define GPUNN__X(X, row, count, names, fits, keys, args, form, formula, about) \
+    static const gpunn__formula_row gpunn__formula_of_##row = {                \
+        #row, formula, count, gpunn__fits_##fits, {GPUNN__NAMES##count names}};
+GPUNN__FORMULAS(GPUNN__X, )
+#undef GPUNN__X
+
+/* The number that a key has in its formula. */
+static double gpunn__argument_number(const gpunn__argument *a, const void *at)
+{
+    if (a->kind <= GPUNN__K_AXIS) return *(const int *)at;
+    if (a->kind <= GPUNN__K_EXTENDED) return (double)*(const float *)at;
+    return *(const bool *)at == (a->kind == GPUNN__K_FLAG);
+}
+
+/* What a row of formulas makes of its operands and its arguments. */
+static gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tensor *const *in, void *args)
+{
+    gpunn_reduction reduction = GPUNN_REDUCE_NONE;
+    gpunn__call     call;
+    gpunn__formula  f;
+    char            field[32];
+    const int       floats = row->fits == gpunn__fits_CLASSES ? 1 : row->count;
+    if (!gpunn__begin(&call, row->name, NULL, row->operands, in, row->count, floats) || !gpunn__settle(&call, args) ||
+        !row->fits(&call, in, row->count, args))
+        return NULL;
+    f.call = gpunn__call_of(call.model, "gpunn_expr", NULL);
+    bool ok = gpunn__expr_open(&f, row->formula) && gpunn__expr_add_number(&f, "rank", in[0]->rank);
+    for (int i = 0; i < row->count && ok; i++) ok = gpunn__expr_add_tensor(&f, row->operands[i], in[i]);
+    for (const gpunn__argument *a = gpunn__row_called(row->name)->arguments; a->name && ok; a++) {
+        const void *at = (const char *)args + a->member;
+        (void)snprintf(field, sizeof field, ".%s", a->field);
+        if (a->kind == GPUNN__K_REDUCTION || a->kind == GPUNN__K_CLASS_REDUCTION)
+            reduction = *(const gpunn_reduction *)at;
+        else if (a->kind == GPUNN__K_REFERENCE)
+            ok = gpunn__loss_factor(&call, *(gpunn_tensor *const *)at, field, in[0]) &&
+                 gpunn__expr_add_tensor(&f, a->name, *(gpunn_tensor *const *)at);
+        else
+            ok = gpunn__expr_add_number(&f, a->name, gpunn__argument_number(a, at));
+    }
+    gpunn_tensor *y = ok ? gpunn__reduce_loss(gpunn__expr_value(&f), reduction) : NULL;
+    return gpunn__made(&call, y);
+}
+
+#define GPUNN__LIST2(a, b) a, b
+#define GPUNN__LIST3(a, b, c) a, b, c
+#define GPUNN__OPERANDS2(a, b) gpunn_tensor *a, gpunn_tensor *b
+#define GPUNN__OPERANDS3(a, b, c) gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c
+#define GPUNN__BUILDER_ARGS(row, count, names, struct_)                                               \
+    GPUNN_API gpunn_tensor *gpunn_##row##_(GPUNN__OPERANDS##count names, gpunn_##struct_##_args args) \
+    {                                                                                                 \
+        gpunn_tensor *in[] = {GPUNN__LIST##count names};                                              \
+        return gpunn__composite(&gpunn__formula_of_##row, in, &args);                                 \
+    }
+#define GPUNN__BUILDER_PLAIN(row, count, names, struct_)              \
+    GPUNN_API gpunn_tensor *gpunn_##row(GPUNN__OPERANDS##count names) \
+    {                                                                 \
+        gpunn_tensor          *in[] = {GPUNN__LIST##count names};     \
+        gpunn_##struct_##_args args;                                  \
+        memset(&args, 0, sizeof args);                                \
+        return gpunn__composite(&gpunn__formula_of_##row, in, &args); \
+    }
+#define GPUNN__BUILDER_OWN(row, count, names, struct_)
+#define GPUNN__X(X, row, count, names, fits, keys, args, form, formula, about) GPUNN__BUILDER_##form(row, count, names, args)
+GPUNN__FORMULAS(GPUNN__X, )
+#undef GPUNN__X
+
+GPUNN_API gpunn_tensor *gpunn_cosine_similarity(gpunn_tensor *x1, gpunn_tensor *x2, int axis, float eps)
+{
+    gpunn_tensor     *in[] = {x1, x2};
+    gpunn__plain_args args;
+    memset(&args, 0, sizeof args);
+    args.axis = axis;
+    args.number = eps;
+    return gpunn__composite(&gpunn__formula_of_cosine_similarity, in, &args);
+}
+
 /* ==== >>steps ========================================================================================================= *
  * A plan is the work of one (outputs, mode, batch size): steps in order, each with its operands' places. Every value, gradient,
  * saved value and workspace is a slot with a lifetime in steps; slots share the arena. Made once, then only run. */
@@ -24002,14 +23863,14 @@ static gpunn_tensor *gpunn__make_expr(gpunn__loading *l, const gpunn__spec_entry
                        number_count);
 }
 
-#define GPUNN__X(kind, row, op, operands, axes, keys, struct_, call, about)                                  \
-    static gpunn_tensor *gpunn__build_##row(gpunn__loading *l, const gpunn__spec_entry *e, const void *args) \
-    {                                                                                                        \
-        const gpunn_##struct_##_args *a = (const gpunn_##struct_##_args *)args;                              \
-        gpunn_tensor *const          *in = e->in;                                                            \
-        const char                   *name = e->name;                                                        \
-        (void)l, (void)a, (void)in, (void)name;                                                              \
-        return call;                                                                                         \
+#define GPUNN__X(kind, row, op, operands, axes, keys, struct_, call, about)                            \
+    static gpunn_tensor *gpunn__build_##row(gpunn__loading *l, const gpunn__spec_entry *e, void *args) \
+    {                                                                                                  \
+        gpunn_##struct_##_args *a = (gpunn_##struct_##_args *)args;                                    \
+        gpunn_tensor *const    *in = e->in;                                                            \
+        const char             *name = e->name;                                                        \
+        (void)l, (void)a, (void)in, (void)name;                                                        \
+        return call;                                                                                   \
     }
 GPUNN__ROWS(GPUNN__X)
 #undef GPUNN__X
@@ -24138,7 +23999,7 @@ static gpunn_tensor *gpunn__build(gpunn__loading *l, const gpunn__spec_entry *e,
 {
 #define GPUNN__X(kind, row, ...) gpunn__build_##row,
     static gpunn_tensor *(*const builders[])(gpunn__loading * l, const gpunn__spec_entry *e,
-                                             const void *args) = {GPUNN__ROWS(GPUNN__X)};
+                                             void *args) = {GPUNN__ROWS(GPUNN__X)};
 #undef GPUNN__X
     gpunn__any_args args;
     memset(&args, 0, sizeof args);

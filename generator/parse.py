@@ -417,9 +417,9 @@ class _Parser:
             self.peek()
             at = self.at
             p = self.choice()
-            if not isinstance(p, float) or not p > 0:
+            if not isinstance(p, float) or not (self.dry or p > 0):
                 raise self.error(at, "a number above 0 is needed here for", name)
-            if most == 0 and (p > 1e6 or math.fmod(p, 2) != 1):
+            if most == 0 and not self.dry and (p > 1e6 or math.fmod(p, 2) != 1):
                 raise self.error(at, "an odd number is needed here for", name)
         axes = self.axes(name, start, most, keeps, len(x.shape), keepdim)
         return self.graph.tensors[0] if self.dry else call(self.graph, x, p, axes, keepdim[0])
@@ -457,9 +457,10 @@ class _Parser:
         self.peek()
         at = self.at
         term = self.choice()
-        if not isinstance(term, float) or not abs(term) < 1000 or term != math.floor(term):
+        whole = isinstance(term, float) and abs(term) < 1000 and term == math.floor(term)
+        if not isinstance(term, float) or not (self.dry or whole):
             raise self.error(at, "an axis is needed here, a whole number")
-        return int(term)
+        return int(term) if whole else 0
 
 
 def _power(exponent):

@@ -190,7 +190,7 @@ class Maker:
         shape = self.pick((["N", 6], ["N", 4, 9, 8], [3, "N", 5], ["N", 3, 4]))
         if op == "affine_grid":
             shape = self.pick((["N", 2, 3], ["N", 3, 4]))
-        elif op in ("grid_sample", "interpolate", "ncc_loss"):
+        elif op in ("grid_sample", "group_norm", "interpolate", "ncc_loss"):
             shape = ["N", 4, 9, 8]
         elif op[-2:] in ("1d", "2d", "3d"):
             shape = ["N", 4] + [5, 9, 8][-int(op[-2]):]
