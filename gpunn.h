@@ -1240,9 +1240,12 @@ typedef struct gpunn_loss_args {
     gpunn_tensor   *weight;     /* bce, bce_with_logits: factor of each element, broadcast */
     gpunn_tensor   *pos_weight; /* bce_with_logits: factor of the positive part, broadcast */
     bool            log_target; /* kl_div */
+    bool            full;       /* gaussian_nll: with the term 1/2 log(2 pi), which no gradient sees */
+    float           eps;        /* gaussian_nll: what var is at least, 1e-6 */
 } gpunn_loss_args;
 /* input and target of one shape (no broadcasting: an error, not a surprise). mse: (x - t)^2. l1: |x - t|. bce: input in [0, 1],
- * log clamped at -100. kl_div: input holds log-probabilities. The gradient goes to both input and target. */
+ * log clamped at -100. kl_div: input holds log-probabilities. gaussian_nll: (log var + (x - t)^2 / var) / 2, where var broadcasts
+ * to input; its gradient ignores that eps limits it, as torch's. The gradient goes to all operands. */
 GPUNN_API gpunn_tensor *gpunn_mse_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_huber_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
@@ -1250,6 +1253,8 @@ GPUNN_API gpunn_tensor *gpunn_smooth_l1_loss_(gpunn_tensor *input, gpunn_tensor 
 GPUNN_API gpunn_tensor *gpunn_bce_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_bce_with_logits_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_kl_div_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
+GPUNN_API gpunn_tensor *gpunn_gaussian_nll_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_tensor *var,
+                                                 gpunn_loss_args args);
 #define gpunn_mse_loss(input, ...) gpunn_mse_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_l1_loss(input, ...) gpunn_l1_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_huber_loss(input, ...) gpunn_huber_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
@@ -1257,6 +1262,8 @@ GPUNN_API gpunn_tensor *gpunn_kl_div_(gpunn_tensor *input, gpunn_tensor *target,
 #define gpunn_bce_loss(input, ...) gpunn_bce_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_bce_with_logits(input, ...) gpunn_bce_with_logits_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_kl_div(input, ...) gpunn_kl_div_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
+#define gpunn_gaussian_nll_loss(input, target, ...) \
+    gpunn_gaussian_nll_loss_((input), (target), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 
 typedef struct gpunn_ncc_args {
     int   args_;
@@ -1295,12 +1302,13 @@ typedef struct gpunn_margin_args {
     gpunn_tensor   *weight;    /* multi_margin: [classes] */
 } gpunn_margin_args;
 /* torch.nn's losses of these names. Targets are F32, 1 and -1. hinge_embedding: x and target of one shape; x where the target is
- * 1, max(0, margin - x) where it is -1. margin_ranking, all of one shape: max(0, margin - target (x1 - x2)). multi_margin: x [n,
+ * 1, max(0, margin - x) where it is -1. soft_margin: log(1 + exp(-target x)), of one shape. margin_ranking, all of one shape: max(0, margin - target (x1 - x2)). multi_margin: x [n,
  * classes], labels as cross_entropy's: the mean over all classes c of max(0, margin - x[label] + x[c])^p but for c = label.
  * triplet, all of one shape, over the last axis: max(0, margin + |anchor - positive + eps| - |anchor - negative + eps|).
  * cosine_embedding: x1 and x2 [n, features], target [n], or one axis less: 1 - cosine where it is 1, max(0, cosine - margin) where
  * it is -1. */
 GPUNN_API gpunn_tensor *gpunn_hinge_embedding_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_margin_args args);
+GPUNN_API gpunn_tensor *gpunn_soft_margin_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_margin_args args);
 GPUNN_API gpunn_tensor *gpunn_margin_ranking_loss_(gpunn_tensor *x1, gpunn_tensor *x2, gpunn_tensor *target,
                                                    gpunn_margin_args args);
 GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *labels, gpunn_margin_args args);
@@ -1309,6 +1317,7 @@ GPUNN_API gpunn_tensor *gpunn_triplet_margin_loss_(gpunn_tensor *anchor, gpunn_t
 GPUNN_API gpunn_tensor *gpunn_cosine_embedding_loss_(gpunn_tensor *x1, gpunn_tensor *x2, gpunn_tensor *target,
                                                      gpunn_margin_args args);
 #define gpunn_hinge_embedding_loss(x, ...) gpunn_hinge_embedding_loss_((x), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
+#define gpunn_soft_margin_loss(x, ...) gpunn_soft_margin_loss_((x), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
 #define gpunn_margin_ranking_loss(x1, x2, ...) gpunn_margin_ranking_loss_((x1), (x2), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
 #define gpunn_multi_margin_loss(x, ...) gpunn_multi_margin_loss_((x), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
 #define gpunn_triplet_margin_loss(anchor, positive, ...) \
@@ -3788,6 +3797,10 @@ typedef struct gpunn__plain_args {
 #define GPUNN__KL_ARGS(K, A)                                                                                                   \
     GPUNN__LOSS_ARGS(K, A)                                                                                                     \
     K(loss, log_target, FLAG, false, log_target, "The target holds log-probabilities too.")
+#define GPUNN__GAUSSIAN_ARGS(K, A)                                                                                             \
+    GPUNN__LOSS_ARGS(K, A)                                                                                                     \
+    K(loss, full, FLAG, false, full, "With the constant term.")                                                                \
+    K(loss, eps, POSITIVE, 1e-06, eps, "What var is at least.")
 #define GPUNN__NCC_ARGS(K, A)                                                                                                  \
     K(ncc, window, CELLS, 0, window, "")                                                                                       \
     K(ncc, eps, SCALE, 1e-05, eps, "")
@@ -3801,8 +3814,9 @@ typedef struct gpunn__plain_args {
     GPUNN__CLASS_START(K, A)                                                                                                   \
     K(class_loss, label_smoothing, SHARE, 0, label_smoothing, "") A(label_smoothing, FLOAT, label_smoothing)                   \
     GPUNN__CLASS_WEIGHT(K, A)
+#define GPUNN__SOFT_MARGIN_ARGS(K, A) K(margin, reduction, CLASS_REDUCTION, 0, reduction, "")
 #define GPUNN__MARGIN(K, A, usual)                                                                                             \
-    K(margin, reduction, CLASS_REDUCTION, 0, reduction, "")                                                                    \
+    GPUNN__SOFT_MARGIN_ARGS(K, A)                                                                                              \
     K(margin, margin, NUMBER, usual, margin, "")
 #define GPUNN__HINGE_ARGS(K, A) GPUNN__MARGIN(K, A, 1)
 #define GPUNN__RANKING_ARGS(K, A) GPUNN__MARGIN(K, A, 0)
@@ -3856,6 +3870,11 @@ typedef struct gpunn__plain_args {
     F(X, kl_div, 2, (input, target), SAME, KL, loss, ARGS,                                                                     \
       "kl_divergence_log(input, target) if log_target else kl_divergence(input, target)",                                      \
       "torch.nn.KLDivLoss; the first input holds log-probabilities.")                                                          \
+    F(X, gaussian_nll_loss, 3, (input, target, var), VARIANCE, GAUSSIAN, loss, ARGS,                                           \
+      "var = var + detach(max(var, eps) - var);"                                                                               \
+      "each = 0.5 * (log(var) + (input - target) ** 2 / var);"                                                                 \
+      "each + 0.5 * log(2 * pi) if full else each",                                                                            \
+      "inputs x, t, and the variance, which broadcasts to x; torch.nn.GaussianNLLLoss.")                                       \
     F(X, ncc_loss, 2, (input, target), IMAGES, NCC, ncc, ARGS,                                                                 \
       "a = window_mean(input, window) if window else input - mean(input, 2:, keepdim=True);"                                   \
       "b = window_mean(target, window) if window else target - mean(target, 2:, keepdim=True);"                                \
@@ -3868,6 +3887,8 @@ typedef struct gpunn__plain_args {
     F(X, hinge_embedding_loss, 2, (x, target), SAME, HINGE, margin, ARGS,                                                      \
       "where(target != 1, relu(margin - x), 0) + where(target != -1, x, 0)",                                                   \
       "inputs x, target of 1 and -1; torch.nn.HingeEmbeddingLoss.")                                                            \
+    F(X, soft_margin_loss, 2, (x, target), SAME, SOFT_MARGIN, margin, ARGS, "-logsigmoid(target * x)",                         \
+      "inputs x, target of 1 and -1; torch.nn.SoftMarginLoss.")                                                                \
     F(X, margin_ranking_loss, 3, (x1, x2, target), SAME, RANKING, margin, ARGS, "relu(margin - target * (x1 - x2))",           \
       "inputs x1, x2, target of 1 and -1; torch.nn.MarginRankingLoss.")                                                        \
     F(X, triplet_margin_loss, 3, (anchor, positive, negative), TRIPLET, TRIPLET, margin, ARGS,                                 \
@@ -8685,6 +8706,11 @@ GPUNN__FITS(SAME)
     for (int i = 1; i < count; i++)
         if (!gpunn__shapes_are_equal(call, in[0], in[i])) return false;
     return true;
+}
+
+GPUNN__FITS(VARIANCE)
+{
+    return gpunn__fits_SAME(call, in, count - 1, args) && gpunn__loss_factor(call, in[2], "var", in[0]);
 }
 
 GPUNN__FITS(CLASSES)

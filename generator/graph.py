@@ -1299,6 +1299,11 @@ class Graph:
         for other in others:
             check_equal_shapes(first, other)
 
+    @staticmethod
+    def fits_variance(input, target, var, **_):
+        check_equal_shapes(input, target)
+        check_factor(var, "var", input)
+
     def fits_classes(self, logits, labels):
         self.check_classes(logits, labels)
 

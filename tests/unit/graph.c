@@ -1216,6 +1216,14 @@ static void test_margin_losses(void **state)
     check_shape(f, gpunn_cosine_embedding_loss(x, other, sign, .margin = 0.5f, .reduction = GPUNN_REDUCE_NONE), SHAPE(B));
     check_shape(f, gpunn_cosine_embedding_loss(f->three, f->three, scalar), SHAPE(0));
     check_shape(f, gpunn_cosine_similarity(wide, wide, 1, GPUNN_ZERO), SHAPE(B, 20));
+    check_shape(f, gpunn_soft_margin_loss(x, other, .reduction = GPUNN_REDUCE_NONE), SHAPE(B, 20));
+    check_shape(f, gpunn_gaussian_nll_loss(x, other, weight, .reduction = GPUNN_REDUCE_NONE), SHAPE(B, 20));
+    REFUSED(f, GPUNN_ERR_SHAPE, "gaussian_nll_loss: input and var [batch, 20] and [3] do not broadcast (axis 1: 20 against 3)",
+            gpunn_gaussian_nll_loss(x, other, f->three));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gaussian_nll_loss: eps is -1; use a positive number",
+            gpunn_gaussian_nll_loss(x, other, x, .eps = -1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "soft_margin_loss: .margin is for multi_margin_loss, not used here; leave it out",
+            gpunn_soft_margin_loss(x, other, .margin = 1));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "hinge_embedding_loss: .p is for multi_margin_loss, not used here; leave it out",
             gpunn_hinge_embedding_loss(x, other, .p = 1));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "margin_ranking_loss: .eps is for triplet_margin_loss, not used here; leave it out",
