@@ -1235,17 +1235,19 @@ typedef enum gpunn_reduction {
 typedef struct gpunn_loss_args {
     int             args_;
     gpunn_reduction reduction;
-    float           delta;      /* huber: 1 */
-    float           beta;       /* smooth_l1: 1; GPUNN_ZERO makes it l1 */
-    gpunn_tensor   *weight;     /* bce, bce_with_logits: factor of each element, broadcast */
-    gpunn_tensor   *pos_weight; /* bce_with_logits: factor of the positive part, broadcast */
-    bool            log_target; /* kl_div */
-    bool            full;       /* gaussian_nll: with the term 1/2 log(2 pi), which no gradient sees */
-    float           eps;        /* gaussian_nll: what var is at least, 1e-6 */
+    float           delta;        /* huber: 1 */
+    float           beta;         /* smooth_l1: 1; GPUNN_ZERO makes it l1 */
+    gpunn_tensor   *weight;       /* bce, bce_with_logits: factor of each element, broadcast */
+    gpunn_tensor   *pos_weight;   /* bce_with_logits: factor of the positive part, broadcast */
+    bool            log_target;   /* kl_div */
+    bool            full;         /* gaussian_nll, poisson_nll: with the terms of the density that input is not in */
+    float           eps;          /* gaussian_nll: what var is at least, 1e-6; poisson_nll: added within the logarithm, 1e-8 */
+    bool            no_log_input; /* poisson_nll: input is the rate itself, not its logarithm */
 } gpunn_loss_args;
 /* input and target of one shape (no broadcasting: an error, not a surprise). mse: (x - t)^2. l1: |x - t|. bce: input in [0, 1],
  * log clamped at -100. kl_div: input holds log-probabilities. gaussian_nll: (log var + (x - t)^2 / var) / 2, where var broadcasts
- * to input; its gradient ignores that eps limits it, as torch's. The gradient goes to all operands. */
+ * to input; its gradient ignores that eps limits it, as torch's. poisson_nll: exp(x) - t x, or of a rate x - t log(x + eps). The
+ * gradient goes to all operands. */
 GPUNN_API gpunn_tensor *gpunn_mse_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_huber_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
@@ -1255,6 +1257,7 @@ GPUNN_API gpunn_tensor *gpunn_bce_with_logits_(gpunn_tensor *input, gpunn_tensor
 GPUNN_API gpunn_tensor *gpunn_kl_div_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_gaussian_nll_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_tensor *var,
                                                  gpunn_loss_args args);
+GPUNN_API gpunn_tensor *gpunn_poisson_nll_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 #define gpunn_mse_loss(input, ...) gpunn_mse_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_l1_loss(input, ...) gpunn_l1_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_huber_loss(input, ...) gpunn_huber_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
@@ -1262,6 +1265,7 @@ GPUNN_API gpunn_tensor *gpunn_gaussian_nll_loss_(gpunn_tensor *input, gpunn_tens
 #define gpunn_bce_loss(input, ...) gpunn_bce_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_bce_with_logits(input, ...) gpunn_bce_with_logits_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_kl_div(input, ...) gpunn_kl_div_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
+#define gpunn_poisson_nll_loss(input, ...) gpunn_poisson_nll_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_gaussian_nll_loss(input, target, ...) \
     gpunn_gaussian_nll_loss_((input), (target), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 
@@ -3801,6 +3805,11 @@ typedef struct gpunn__plain_args {
     GPUNN__LOSS_ARGS(K, A)                                                                                                     \
     K(loss, full, FLAG, false, full, "With the constant term.")                                                                \
     K(loss, eps, POSITIVE, 1e-06, eps, "What var is at least.")
+#define GPUNN__POISSON_ARGS(K, A)                                                                                              \
+    GPUNN__LOSS_ARGS(K, A)                                                                                                     \
+    K(loss, log_input, UNLESS, true, no_log_input, "The input is the logarithm of the rate.")                                  \
+    K(loss, full, FLAG, false, full, "With Stirling's approximation of log(t!).")                                              \
+    K(loss, eps, SCALE, 1e-08, eps, "Added within the logarithm.")
 #define GPUNN__NCC_ARGS(K, A)                                                                                                  \
     K(ncc, window, CELLS, 0, window, "")                                                                                       \
     K(ncc, eps, SCALE, 1e-05, eps, "")
@@ -3875,6 +3884,11 @@ typedef struct gpunn__plain_args {
       "each = 0.5 * (log(var) + (input - target) ** 2 / var);"                                                                 \
       "each + 0.5 * log(2 * pi) if full else each",                                                                            \
       "inputs x, t, and the variance, which broadcasts to x; torch.nn.GaussianNLLLoss.")                                       \
+    F(X, poisson_nll_loss, 2, (input, target), SAME, POISSON, loss, ARGS,                                                      \
+      "each = exp(input) - target * input if log_input else input - target * log(input + eps);"                                \
+      "each + where(target > 1, target * log(max(target, 1)) - target + 0.5 * log(2 * pi * max(target, 1)), 0) if full"        \
+      "     else each",                                                                                                        \
+      "torch.nn.PoissonNLLLoss.")                                                                                              \
     F(X, ncc_loss, 2, (input, target), IMAGES, NCC, ncc, ARGS,                                                                 \
       "a = window_mean(input, window) if window else input - mean(input, 2:, keepdim=True);"                                   \
       "b = window_mean(target, window) if window else target - mean(target, 2:, keepdim=True);"                                \

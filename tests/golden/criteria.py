@@ -99,6 +99,13 @@ def likelihoods(out):
                  batch={"x": randn(7, 5, scale=9.0), "t": signs(7, 5)}, no_grad=("t",))
 
 
+def counts(out):
+    for label, options in (("", {}), ("_full", {"full": True}), ("_rate", {"log_input": False, "eps": 0.01, "reduction": "sum"}),
+                           ("_full_rate", {"log_input": False, "full": True, "reduction": "none"})):
+        add_case(out, f"poisson_nll_loss.{label}", lambda x, t: F.poisson_nll_loss(x, t, **options),
+                 batch={"x": torch.rand(6, 5) + 0.1, "t": torch.poisson(torch.full((6, 5), 2.0))}, no_grad=("t",))
+
+
 def formulas(out):
     """What gpunn_expr makes along axes."""
     for label, p in (("2", 2), ("3", 3), ("1", 1), ("inf", inf)):
@@ -118,6 +125,6 @@ def formulas(out):
 if __name__ == "__main__":
     torch.manual_seed(31)
     cases = {}
-    for make in (margins, cosines, dices, ctc, likelihoods, formulas):
+    for make in (margins, cosines, dices, ctc, likelihoods, formulas, counts):
         make(cases)
     save("criteria.safetensors", cases)

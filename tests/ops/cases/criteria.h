@@ -61,6 +61,10 @@
     X(soft_margin_loss, "", gpunn_soft_margin_loss(in("x"), in("t")))                                                           \
     X(soft_margin_loss, "_sum", gpunn_soft_margin_loss(in("x"), in("t"), IN_SUM))                                               \
     X(soft_margin_loss, "_none", gpunn_soft_margin_loss(in("x"), in("t"), EACH))                                                \
+    X(poisson_nll_loss, "", gpunn_poisson_nll_loss(in("x"), in("t")))                                                           \
+    X(poisson_nll_loss, "_full", gpunn_poisson_nll_loss(in("x"), in("t"), .full = true))                                        \
+    X(poisson_nll_loss, "_rate", gpunn_poisson_nll_loss(in("x"), in("t"), IN_SUM, .no_log_input = true, .eps = 0.01f))          \
+    X(poisson_nll_loss, "_full_rate", gpunn_poisson_nll_loss(in("x"), in("t"), EACH, .no_log_input = true, .full = true))       \
     X(formula, "_norm_2", OF_X("norm(x, 2, 1, 2, keepdim=True) * x"))                                                           \
     X(formula, "_norm_3", OF_X("norm(x, 3, 1:, keepdim=True) * x"))                                                             \
     X(formula, "_norm_1", OF_X("norm(x, 1, -2:, keepdim=True) * x"))                                                            \
@@ -88,6 +92,7 @@
     X(cosine_similarity, XS(3, 5, 2), gpunn_cosine_similarity(x, B("b", 3, 5, 2), 1, 0))                                        \
     X(dice_loss, XS(3, 2, 5), gpunn_dice_loss(gpunn_sigmoid(x), gpunn_sigmoid(B("t", 3, 2, 5)), .squared = true))               \
     X(gaussian_nll_loss, XS(3, 4), gpunn_gaussian_nll_loss(x, B("t", 3, 4), gpunn_exp(B("v", 3, 1)), .full = true))             \
+    X(poisson_nll_loss, XS(3, 4), gpunn_poisson_nll_loss(x, gpunn_exp(B("t", 3, 4)), .full = true))                             \
     X(soft_margin_loss, XS(3, 4), gpunn_soft_margin_loss(x, B("t", 3, 4)))                                                      \
     X(formula_norms, XS(3, 4, 5),                                                                                               \
       gpunn_expr("norm(x, 3, 1:) * norm(x, 2) - sum(norm(x, 1, 0, keepdim=True) * x, 1, 2)", &x, 1)) \
