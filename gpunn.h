@@ -139,7 +139,7 @@
  *     An op that is missing is often a formula, as fast as a built-in one:
  *         gpunn_tensor *quick = gpunn_expr("x * sigmoid(1.702 * x)", &h, 1);
  *         gpunn_tensor *pair[] = {y, t};
- *         gpunn_tensor *focal  = gpunn_expr("p = sigmoid(x); -(y * (1 - p) ** 2 * log(p) + (1 - y) * p ** 2 * log(1 - p))",
+ *         gpunn_tensor *focal  = gpunn_expr("p = sigmoid(x); -mean(y * (1 - p) ** 2 * log(p) + (1 - y) * p ** 2 * log(1 - p))",
  *                                           pair, 2);
  *
  * IMAGES  [n, channels, height, width]. Each layer tells its result's shape, so the step from images to rows is a flatten, whose
@@ -340,9 +340,10 @@
  *
  * EXTENDING  A formula is an op by gpunn_expr. C and CUDA functions of your own are an op by gpunn_custom (>>builders), without
  *     a change here: examples/custom_op.c. Within this file, a new elementwise op is one line in >>ops and a new optimizer a row
- *     in >>train with the macro of its name. Any other op is a line in >>ops too (GPUNN_OTHER_OPS), the rule of its result's shape
- *     in >>infer, a builder in >>layers, a row of what that takes in >>arguments, which specs and their schema follow, and one
- *     function of its name in each backend.
+ *     in >>train with the macro of its name. A loss or metric made of other ops is its formula, a row in >>arguments
+ *     (GPUNN__FORMULAS), and its prototype in >>builders. Any other op is a line in >>ops too (GPUNN_OTHER_OPS), the rule of its
+ *     result's shape in >>infer, a builder in >>layers, a row of what that takes in >>arguments, which specs and their schema
+ *     follow, and one function of its name in each backend.
  *
  * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features, 2^20 tensors in a model (30,000 where a spec tells them); F32
  *     arithmetic (16-bit storage on a GPU), in which numbers below 1.2e-38 (denormals) may count as zero; little-endian machines.
@@ -881,7 +882,12 @@ GPUNN_API gpunn_tensor *gpunn_where(gpunn_tensor *a, gpunn_tensor *b, gpunn_tens
 /* A formula in the tables' language over x, y, z (args 0 to 2) or x0 to x7: + - * / **, < <= > >= == != (which chain), and or
  * not, a if c else b, parentheses, numbers, the constant pi, and every elementwise op by name, its attributes as further
  * numbers ("x * sigmoid(1.702 * x)", "where(x > 0, x, leaky_relu(x, 0.2))"); max, min, K(number), where. All mean what they mean
- * in Python. Values that are used again get names first: "t = max(x, 0); t ** 2 + t". Broadcasts. */
+ * in Python. Values that are used again get names first: "t = max(x, 0); t ** 2 + t". Broadcasts.
+ * Along axes: sum, mean, amax (gpunn_max) and norm(x, p, ...), of all axes or of those listed, where 2: is the third and all that
+ * follow, with keepdim=True or without: "x - mean(x, 2:, keepdim=True)"; argmax, softmax, log_softmax and cumsum, along one axis;
+ * window_mean(x, k), the mean of the k cells around each along every axis after the second. Operands of other dtypes are for
+ * float(y), gpunn_cast to F32: "mean(float(argmax(x, 1)) == float(y))". Where a number decides, as in "x if 1 else y", the part
+ * that is not taken adds no nodes. */
 GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count);
 
 /* -- layers: parameters are called name.weight, name.bias, ... as torch.nn's; name must be unique; "" or NULL is an error -- */
@@ -1239,14 +1245,19 @@ typedef enum gpunn_reduction {
 typedef struct gpunn_loss_args {
     int             args_;
     gpunn_reduction reduction;
-    float           delta;      /* huber: 1 */
-    float           beta;       /* smooth_l1: 1; GPUNN_ZERO makes it l1 */
-    gpunn_tensor   *weight;     /* bce, bce_with_logits: factor of each element, broadcast */
-    gpunn_tensor   *pos_weight; /* bce_with_logits: factor of the positive part, broadcast */
-    bool            log_target; /* kl_div */
+    float           delta;        /* huber: 1 */
+    float           beta;         /* smooth_l1: 1; GPUNN_ZERO makes it l1 */
+    gpunn_tensor   *weight;       /* bce, bce_with_logits: factor of each element, broadcast */
+    gpunn_tensor   *pos_weight;   /* bce_with_logits: factor of the positive part, broadcast */
+    bool            log_target;   /* kl_div */
+    bool            full;         /* gaussian_nll, poisson_nll: with the terms of the density that input is not in */
+    float           eps;          /* gaussian_nll: what var is at least, 1e-6; poisson_nll: added within the logarithm, 1e-8 */
+    bool            no_log_input; /* poisson_nll: input is the rate itself, not its logarithm */
 } gpunn_loss_args;
 /* input and target of one shape (no broadcasting: an error, not a surprise). mse: (x - t)^2. l1: |x - t|. bce: input in [0, 1],
- * log clamped at -100. kl_div: input holds log-probabilities. The gradient goes to both input and target. */
+ * log clamped at -100. kl_div: input holds log-probabilities. gaussian_nll: (log var + (x - t)^2 / var) / 2, where var broadcasts
+ * to input; its gradient ignores that eps limits it, as torch's. poisson_nll: exp(x) - t x, or of a rate x - t log(x + eps). The
+ * gradient goes to all operands. */
 GPUNN_API gpunn_tensor *gpunn_mse_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_huber_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
@@ -1254,6 +1265,9 @@ GPUNN_API gpunn_tensor *gpunn_smooth_l1_loss_(gpunn_tensor *input, gpunn_tensor 
 GPUNN_API gpunn_tensor *gpunn_bce_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_bce_with_logits_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_kl_div_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
+GPUNN_API gpunn_tensor *gpunn_gaussian_nll_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_tensor *var,
+                                                 gpunn_loss_args args);
+GPUNN_API gpunn_tensor *gpunn_poisson_nll_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args);
 #define gpunn_mse_loss(input, ...) gpunn_mse_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_l1_loss(input, ...) gpunn_l1_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_huber_loss(input, ...) gpunn_huber_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
@@ -1261,6 +1275,9 @@ GPUNN_API gpunn_tensor *gpunn_kl_div_(gpunn_tensor *input, gpunn_tensor *target,
 #define gpunn_bce_loss(input, ...) gpunn_bce_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_bce_with_logits(input, ...) gpunn_bce_with_logits_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_kl_div(input, ...) gpunn_kl_div_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
+#define gpunn_poisson_nll_loss(input, ...) gpunn_poisson_nll_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
+#define gpunn_gaussian_nll_loss(input, target, ...) \
+    gpunn_gaussian_nll_loss_((input), (target), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 
 typedef struct gpunn_ncc_args {
     int   args_;
@@ -1299,12 +1316,13 @@ typedef struct gpunn_margin_args {
     gpunn_tensor   *weight;    /* multi_margin: [classes] */
 } gpunn_margin_args;
 /* torch.nn's losses of these names. Targets are F32, 1 and -1. hinge_embedding: x and target of one shape; x where the target is
- * 1, max(0, margin - x) where it is -1. margin_ranking, all of one shape: max(0, margin - target (x1 - x2)). multi_margin: x [n,
+ * 1, max(0, margin - x) where it is -1. soft_margin: log(1 + exp(-target x)), of one shape. margin_ranking, all of one shape: max(0, margin - target (x1 - x2)). multi_margin: x [n,
  * classes], labels as cross_entropy's: the mean over all classes c of max(0, margin - x[label] + x[c])^p but for c = label.
  * triplet, all of one shape, over the last axis: max(0, margin + |anchor - positive + eps| - |anchor - negative + eps|).
  * cosine_embedding: x1 and x2 [n, features], target [n], or one axis less: 1 - cosine where it is 1, max(0, cosine - margin) where
  * it is -1. */
 GPUNN_API gpunn_tensor *gpunn_hinge_embedding_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_margin_args args);
+GPUNN_API gpunn_tensor *gpunn_soft_margin_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_margin_args args);
 GPUNN_API gpunn_tensor *gpunn_margin_ranking_loss_(gpunn_tensor *x1, gpunn_tensor *x2, gpunn_tensor *target,
                                                    gpunn_margin_args args);
 GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *labels, gpunn_margin_args args);
@@ -1313,6 +1331,7 @@ GPUNN_API gpunn_tensor *gpunn_triplet_margin_loss_(gpunn_tensor *anchor, gpunn_t
 GPUNN_API gpunn_tensor *gpunn_cosine_embedding_loss_(gpunn_tensor *x1, gpunn_tensor *x2, gpunn_tensor *target,
                                                      gpunn_margin_args args);
 #define gpunn_hinge_embedding_loss(x, ...) gpunn_hinge_embedding_loss_((x), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
+#define gpunn_soft_margin_loss(x, ...) gpunn_soft_margin_loss_((x), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
 #define gpunn_margin_ranking_loss(x1, x2, ...) gpunn_margin_ranking_loss_((x1), (x2), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
 #define gpunn_multi_margin_loss(x, ...) gpunn_multi_margin_loss_((x), GPUNN_NAMED(gpunn_margin_args, __VA_ARGS__))
 #define gpunn_triplet_margin_loss(anchor, positive, ...) \
@@ -3779,7 +3798,7 @@ typedef struct gpunn__plain_args {
 #define GPUNN__EINSUM_ARGS(K, A) K(_plain, equation, TEXT, GPUNN__NEEDED, text, "Such as \"...ij,jk->...ik\".")
 #define GPUNN__EXPR_ARGS(K, A)                                                                                                 \
     K(_plain, expression, FORMULA, GPUNN__NEEDED, args_,                                                                       \
-      "Over x, y, z or x0 to x7, or the names of inputs; operators, pi, elementwise ops, max, min.")                           \
+      "Over x, y, z or x0 to x7, or the names of inputs; operators, pi, elementwise ops, max, min; sum, mean along axes.")                     \
     K(_plain, consts, CONSTS, GPUNN__EMPTY, args_, "Numbers that the formula calls by name.")
 #define GPUNN__LOSS_ARGS(K, A) K(loss, reduction, REDUCTION, 0, reduction, "")
 #define GPUNN__HUBER_ARGS(K, A)                                                                                                \
@@ -3797,6 +3816,15 @@ typedef struct gpunn__plain_args {
 #define GPUNN__KL_ARGS(K, A)                                                                                                   \
     GPUNN__LOSS_ARGS(K, A)                                                                                                     \
     K(loss, log_target, FLAG, false, log_target, "The target holds log-probabilities too.")
+#define GPUNN__GAUSSIAN_ARGS(K, A)                                                                                             \
+    GPUNN__LOSS_ARGS(K, A)                                                                                                     \
+    K(loss, full, FLAG, false, full, "With the constant term.")                                                                \
+    K(loss, eps, POSITIVE, 1e-06, eps, "What var is at least.")
+#define GPUNN__POISSON_ARGS(K, A)                                                                                              \
+    GPUNN__LOSS_ARGS(K, A)                                                                                                     \
+    K(loss, log_input, UNLESS, true, no_log_input, "The input is the logarithm of the rate.")                                  \
+    K(loss, full, FLAG, false, full, "With Stirling's approximation of log(t!).")                                              \
+    K(loss, eps, SCALE, 1e-08, eps, "Added within the logarithm.")
 #define GPUNN__NCC_ARGS(K, A)                                                                                                  \
     K(ncc, window, CELLS, 0, window, "")                                                                                       \
     K(ncc, eps, SCALE, 1e-05, eps, "")
@@ -3810,8 +3838,9 @@ typedef struct gpunn__plain_args {
     GPUNN__CLASS_START(K, A)                                                                                                   \
     K(class_loss, label_smoothing, SHARE, 0, label_smoothing, "") A(label_smoothing, FLOAT, label_smoothing)                   \
     GPUNN__CLASS_WEIGHT(K, A)
+#define GPUNN__SOFT_MARGIN_ARGS(K, A) K(margin, reduction, CLASS_REDUCTION, 0, reduction, "")
 #define GPUNN__MARGIN(K, A, usual)                                                                                             \
-    K(margin, reduction, CLASS_REDUCTION, 0, reduction, "")                                                                    \
+    GPUNN__SOFT_MARGIN_ARGS(K, A)                                                                                              \
     K(margin, margin, NUMBER, usual, margin, "")
 #define GPUNN__HINGE_ARGS(K, A) GPUNN__MARGIN(K, A, 1)
 #define GPUNN__RANKING_ARGS(K, A) GPUNN__MARGIN(K, A, 0)
@@ -3841,6 +3870,84 @@ typedef struct gpunn__plain_args {
     K(custom, kind, NAME, GPUNN__NEEDED, args_, "The op's name.") A(kind, CUSTOM, custom)                                      \
     K(custom, shape, RESULT, GPUNN__NEEDED, args_, "The result's.")                                                            \
     K(custom, numbers, NUMBERS, GPUNN__EMPTY, args_, "") A(numbers, NUMBERS, numbers)
+
+/* Builders made of others, each by a formula (>>expr) of its operands, the tensors and numbers among its keys, and rank, that of the
+ * first operand. F(X, name, operands, their names, check (gpunn__fits_*), keys, struct, form, formula, about). Where there is a key
+ * reduction, it reduces what the formula makes. form: ARGS for gpunn_name_(operands, args), PLAIN for gpunn_name(operands), OWN
+ * where >>layers has the builder. */
+#define GPUNN__FORMULAS(F, X)                                                                                                  \
+    F(X, mse_loss, 2, (input, target), SAME, LOSS, loss, ARGS, "squared_error(input, target)", "(x - t)^2; inputs x, t.")      \
+    F(X, l1_loss, 2, (input, target), SAME, LOSS, loss, ARGS, "absolute_error(input, target)", "|x - t|.")                     \
+    F(X, huber_loss, 2, (input, target), SAME, HUBER, loss, ARGS, "huber(input, target, delta)", "torch.nn.HuberLoss.")        \
+    F(X, smooth_l1_loss, 2, (input, target), SAME, SMOOTH_L1, loss, ARGS,                                                      \
+      "smooth_l1(input, target, beta) if beta else absolute_error(input, target)",                                             \
+      "torch.nn.SmoothL1Loss; beta 0: l1_loss.")                                                                               \
+    F(X, bce_loss, 2, (input, target), SAME, BCE, loss, ARGS,                                                                  \
+      "each = binary_cross_entropy(input, target);"                                                                            \
+      "each * weight if given(weight) else each",                                                                              \
+      "torch.nn.BCELoss.")                                                                                                     \
+    F(X, bce_with_logits, 2, (input, target), SAME, BCE_LOGITS, loss, ARGS,                                                    \
+      "each = (1 - target) * input - (1 + (pos_weight - 1) * target) * logsigmoid(input) if given(pos_weight)"                 \
+      "       else binary_cross_entropy_with_logits(input, target);"                                                           \
+      "each * weight if given(weight) else each",                                                                              \
+      "torch.nn.BCEWithLogitsLoss.")                                                                                           \
+    F(X, kl_div, 2, (input, target), SAME, KL, loss, ARGS,                                                                     \
+      "kl_divergence_log(input, target) if log_target else kl_divergence(input, target)",                                      \
+      "torch.nn.KLDivLoss; the first input holds log-probabilities.")                                                          \
+    F(X, gaussian_nll_loss, 3, (input, target, var), VARIANCE, GAUSSIAN, loss, ARGS,                                           \
+      "var = var + detach(max(var, eps) - var);"                                                                               \
+      "each = 0.5 * (log(var) + (input - target) ** 2 / var);"                                                                 \
+      "each + 0.5 * log(2 * pi) if full else each",                                                                            \
+      "inputs x, t, and the variance, which broadcasts to x; torch.nn.GaussianNLLLoss.")                                       \
+    F(X, poisson_nll_loss, 2, (input, target), SAME, POISSON, loss, ARGS,                                                      \
+      "each = exp(input) - target * input if log_input else input - target * log(input + eps);"                                \
+      "each + where(target > 1, target * log(max(target, 1)) - target + 0.5 * log(2 * pi * max(target, 1)), 0) if full"        \
+      "     else each",                                                                                                        \
+      "torch.nn.PoissonNLLLoss.")                                                                                              \
+    F(X, ncc_loss, 2, (input, target), IMAGES, NCC, ncc, ARGS,                                                                 \
+      "a = window_mean(input, window) if window else input - mean(input, 2:, keepdim=True);"                                   \
+      "b = window_mean(target, window) if window else target - mean(target, 2:, keepdim=True);"                                \
+      "ab = (window_mean(input * target, window) - a * b) ** 2 if window else sum(a * b, 2:);"                                 \
+      "aa = window_mean(input ** 2, window) - a ** 2 if window else sum(a ** 2, 2:);"                                          \
+      "bb = window_mean(target ** 2, window) - b ** 2 if window else sum(b ** 2, 2:);"                                         \
+      /* windows have means instead of sums: all of the quotient is smaller by the square of a window's cells */               \
+      "-mean(ab / (aa * bb + eps / (window * window) ** (rank - 2)) if window else ab / sqrt(aa * bb + eps))",                 \
+      "Minus the normalised cross-correlation of images [n, c, ...]: of the whole, or squared, in windows.")                   \
+    F(X, hinge_embedding_loss, 2, (x, target), SAME, HINGE, margin, ARGS,                                                      \
+      "where(target != 1, relu(margin - x), 0) + where(target != -1, x, 0)",                                                   \
+      "inputs x, target of 1 and -1; torch.nn.HingeEmbeddingLoss.")                                                            \
+    F(X, soft_margin_loss, 2, (x, target), SAME, SOFT_MARGIN, margin, ARGS, "-logsigmoid(target * x)",                         \
+      "inputs x, target of 1 and -1; torch.nn.SoftMarginLoss.")                                                                \
+    F(X, margin_ranking_loss, 3, (x1, x2, target), SAME, RANKING, margin, ARGS, "relu(margin - target * (x1 - x2))",           \
+      "inputs x1, x2, target of 1 and -1; torch.nn.MarginRankingLoss.")                                                        \
+    F(X, triplet_margin_loss, 3, (anchor, positive, negative), TRIPLET, TRIPLET, margin, ARGS,                                 \
+      "near = norm(anchor - positive + eps, p, -1);"                                                                           \
+      "far = norm(anchor - negative + eps, p, -1);"                                                                            \
+      "far = min(far, norm(positive - negative + eps, p, -1)) if swap else far;"                                               \
+      "relu(margin + near - far)",                                                                                             \
+      "inputs anchor, positive, negative; torch.nn.TripletMarginLoss.")                                                        \
+    F(X, cosine_embedding_loss, 3, (x1, x2, target), PAIRS, RANKING, margin, ARGS,                                             \
+      "ab = x1 * x2; aa = x1 ** 2; bb = x2 ** 2; ab = sum(ab, -1); aa = sum(aa, -1); bb = sum(bb, -1);"                        \
+      "cosine = ab / sqrt((aa + 1e-12) * (bb + 1e-12));"                                                                       \
+      "where(target == 1, 1 - cosine, 0) + where(target == -1, relu(cosine - margin), 0)",                                     \
+      "inputs x1, x2 [n, features], target of 1 and -1 [n]; torch.nn.CosineEmbeddingLoss.")                                    \
+    F(X, cosine_similarity, 2, (x1, x2), ALONG, COSINE, _plain, OWN,                                                           \
+      "ab = x1 * x2; aa = x1 ** 2; bb = x2 ** 2; ab = sum(ab, dim); aa = sum(aa, dim); bb = sum(bb, dim);"                     \
+      "ab / (sqrt(clamp(aa, eps * eps, 3.4028235e38)) * sqrt(clamp(bb, eps * eps, 3.4028235e38)))",                            \
+      "inputs x1, x2; torch.nn.CosineSimilarity.")                                                                             \
+    F(X, dice_loss, 2, (x, target), CHANNELS, DICE, dice, ARGS,                                                                \
+      "both = x * target; one = x ** 2 if squared else x; other = target ** 2 if squared else target;"                         \
+      "both = sum(both, 0, 2:) if batch else sum(both, 2:);"                                                                   \
+      "one = sum(one, 0, 2:) if batch else sum(one, 2:);"                                                                      \
+      "other = sum(other, 0, 2:) if batch else sum(other, 2:);"                                                                \
+      "1 - (2 * both + smooth) / (one + other + smooth)",                                                                      \
+      "inputs probabilities and target [n, classes, ...].")                                                                    \
+    F(X, accuracy, 2, (logits, labels), CLASSES, NO, _plain, PLAIN, "mean(float(argmax(logits, 1)) == float(labels))",         \
+      "The share of rows of logits [n, classes] whose argmax is the label.")                                                   \
+    F(X, binary_accuracy, 2, (prob, target), SAME, NO, _plain, PLAIN, "mean((prob > 0.5) == (target > 0.5))",                  \
+      "The share with (probability > 0.5) == (target > 0.5).")
+#define GPUNN__FORMULA_ROW(X, name, count, names, fits, keys, args, form, formula, about) \
+    X(OP, name, NONE, count, 0, keys, args, gpunn__composite(&gpunn__formula_of_##name, in, a), about)
 
 /* X(kind, name, op, operands, spatial axes, keys, struct, call, about). A LAYER has parameters below its name, a STACK those of its
  * layers; a SOURCE is a named tensor without operands. op: whose nodes the keys are told of, NONE where another row has it. MANY: 1
@@ -3975,44 +4082,17 @@ typedef struct gpunn__plain_args {
     X(OP, log_softmax, LOG_SOFTMAX, 1, 0, AXIS, _plain, gpunn_log_softmax(in[0], a->axis), "torch.log_softmax.")               \
     X(OP, expr, NONE, GPUNN__OWN, 0, EXPR, _plain, gpunn__make_expr(l, e),                                                     \
       "A formula over its inputs, in the language of gpunn_expr.")                                                             \
-    X(OP, mse_loss, NONE, 2, 0, LOSS, loss, gpunn_mse_loss_(in[0], in[1], *a), "(x - t)^2; inputs x, t.")                      \
-    X(OP, l1_loss, NONE, 2, 0, LOSS, loss, gpunn_l1_loss_(in[0], in[1], *a), "|x - t|.")                                       \
-    X(OP, huber_loss, NONE, 2, 0, HUBER, loss, gpunn_huber_loss_(in[0], in[1], *a), "torch.nn.HuberLoss.")                     \
-    X(OP, smooth_l1_loss, NONE, 2, 0, SMOOTH_L1, loss, gpunn_smooth_l1_loss_(in[0], in[1], *a),                                \
-      "torch.nn.SmoothL1Loss; beta 0: l1_loss.")                                                                               \
-    X(OP, bce_loss, NONE, 2, 0, BCE, loss, gpunn_bce_loss_(in[0], in[1], *a), "torch.nn.BCELoss.")                             \
-    X(OP, bce_with_logits, NONE, 2, 0, BCE_LOGITS, loss, gpunn_bce_with_logits_(in[0], in[1], *a),                             \
-      "torch.nn.BCEWithLogitsLoss.")                                                                                           \
-    X(OP, kl_div, NONE, 2, 0, KL, loss, gpunn_kl_div_(in[0], in[1], *a),                                                       \
-      "torch.nn.KLDivLoss; the first input holds log-probabilities.")                                                          \
-    X(OP, ncc_loss, NONE, 2, 0, NCC, ncc, gpunn_ncc_loss_(in[0], in[1], *a),                                                   \
-      "Minus the normalised cross-correlation of images [n, c, ...]: of the whole, or squared, in windows.")                   \
     X(OP, cross_entropy, CROSS_ENTROPY, 2, 0, CROSS_ENTROPY, class_loss, gpunn_cross_entropy_(in[0], in[1], *a),               \
       "logits [n, classes, ...], labels [n, ...]; torch.nn.CrossEntropyLoss.")                                                 \
     X(OP, nll_loss, NLL, 2, 0, NLL, class_loss, gpunn_nll_loss_(in[0], in[1], *a),                                             \
       "log-probabilities [n, classes, ...], labels [n, ...]; torch.nn.NLLLoss.")                                               \
-    X(OP, hinge_embedding_loss, NONE, 2, 0, HINGE, margin, gpunn_hinge_embedding_loss_(in[0], in[1], *a),                      \
-      "inputs x, target of 1 and -1; torch.nn.HingeEmbeddingLoss.")                                                            \
-    X(OP, margin_ranking_loss, NONE, 3, 0, RANKING, margin, gpunn_margin_ranking_loss_(in[0], in[1], in[2], *a),               \
-      "inputs x1, x2, target of 1 and -1; torch.nn.MarginRankingLoss.")                                                        \
     X(OP, multi_margin_loss, NONE, 2, 0, MULTI_MARGIN, margin, gpunn_multi_margin_loss_(in[0], in[1], *a),                     \
       "inputs x [n, classes], labels [n]; torch.nn.MultiMarginLoss.")                                                          \
-    X(OP, triplet_margin_loss, NONE, 3, 0, TRIPLET, margin, gpunn_triplet_margin_loss_(in[0], in[1], in[2], *a),               \
-      "inputs anchor, positive, negative; torch.nn.TripletMarginLoss.")                                                        \
-    X(OP, cosine_embedding_loss, NONE, 3, 0, RANKING, margin, gpunn_cosine_embedding_loss_(in[0], in[1], in[2], *a),           \
-      "inputs x1, x2 [n, features], target of 1 and -1 [n]; torch.nn.CosineEmbeddingLoss.")                                    \
-    X(OP, cosine_similarity, NONE, 2, 0, COSINE, _plain, gpunn_cosine_similarity(in[0], in[1], a->axis, a->number),            \
-      "inputs x1, x2; torch.nn.CosineSimilarity.")                                                                             \
-    X(OP, dice_loss, NONE, 2, 0, DICE, dice, gpunn_dice_loss_(in[0], in[1], *a),                                               \
-      "inputs probabilities and target [n, classes, ...].")                                                                    \
     X(OP, ctc_loss, CTC_LOSS, 4, 0, CTC, ctc, gpunn_ctc_loss_(in[0], in[1], in[2], in[3], *a),                                 \
       "inputs log-probabilities [t, n, classes], targets [n, most], input lengths [n], target lengths [n]; torch.nn.CTCLoss.") \
     X(OP, custom, CUSTOM, GPUNN__MANY, 0, CUSTOM, custom, gpunn__make_custom(l, e, a),                                         \
       "An op of the program's own (gpunn_custom), which gpunn_register_custom must have told the device.")                     \
-    X(OP, accuracy, NONE, 2, 0, NO, _plain, gpunn_accuracy(in[0], in[1]),                                                      \
-      "The share of rows of logits [n, classes] whose argmax is the label.")                                                   \
-    X(OP, binary_accuracy, NONE, 2, 0, NO, _plain, gpunn_binary_accuracy(in[0], in[1]),                                        \
-      "The share with (probability > 0.5) == (target > 0.5).")
+    GPUNN__FORMULAS(GPUNN__FORMULA_ROW, X)
 /* clang-format on */
 
 static const char *const gpunn__dtype_words[] = {"f32", "i64", "i32", "u8", "bool"};
@@ -4685,7 +4765,6 @@ typedef struct gpunn__call {
 
 static const char *const gpunn__x_name[] = {"x"};
 static const char *const gpunn__abc_names[] = {"a", "b", "c"};
-static const char *const gpunn__loss_names[] = {"input", "target"};
 static const char *const gpunn__class_names[] = {"logits", "labels"};
 
 static gpunn_tensor *gpunn__undo(const gpunn__call *call)
@@ -5875,9 +5954,10 @@ GPUNN_TERNARY_OPS(GPUNN__X)
  *     comparison = sum {("<" | "<=" | ">" | ">=" | "==" | "!=") sum}
  *     sum        = product {("+" | "-") product}
  *     product    = sign {("*" | "/") sign}
- *     sign       = "-" sign | (number | name | name "(" choice {"," choice} ")" | "(" choice ")") ["**" sign]
+ *     sign       = "-" sign | (number | name | name "(" argument {"," argument} ")" | "(" choice ")") ["**" sign]
+ *     argument   = choice | choice ":" | "keepdim" "=" choice
  * that appends nodes as it goes. Numbers are folded; one that meets a tensor becomes an attribute where that changes no bit, and
- * a scalar constant elsewhere. */
+ * a scalar constant elsewhere. Where a number decides (if, and, or), what is not taken is read but adds no node. */
 enum { GPUNN__EXPR_LENGTH = 4096, GPUNN__EXPR_DEPTH = 64, GPUNN__EXPR_ARGS = 8, GPUNN__EXPR_NAMES = 64 };
 
 typedef struct gpunn__term {
@@ -5889,12 +5969,16 @@ typedef struct gpunn__formula {
     gpunn__call call;
     const char *text, *at;
     int         depth, name_count;
+    int         dry;   /* above 0: add no nodes; what would be one is some tensor */
+    bool        quiet; /* record no errors */
     struct {
         const char *text;
         size_t      length;
         gpunn__term term;
     } names[GPUNN__EXPR_NAMES]; /* of two equal ones the later counts */
 } gpunn__formula;
+
+static bool gpunn__expr_choice(gpunn__formula *f, gpunn__term *result);
 
 /* The first `length` bytes of a text, as far as they fit, without control characters. */
 static void gpunn__expr_quote(char *out, size_t size, const char *text, size_t length)
@@ -5908,6 +5992,7 @@ static void gpunn__expr_quote(char *out, size_t size, const char *text, size_t l
 static bool gpunn__expr_fail(const gpunn__formula *f, const char *at, const char *what, const char *word, size_t length)
 {
     char text[200], shown[64];
+    if (f->quiet) return false;
     gpunn__expr_quote(text, sizeof text, f->text, SIZE_MAX);
     gpunn__expr_quote(shown, sizeof shown, word, length);
     (void)gpunn__refuse(&f->call, GPUNN_ERR_ARGUMENT, "%s%s%s%s at character %d of \"%s\"", what, shown[0] ? " '" : "", shown,
@@ -5954,10 +6039,18 @@ static gpunn_tensor *gpunn__expr_tensor(gpunn__formula *f, const gpunn__term *te
     return gpunn_constant(model, scalar, &value);
 }
 
+/* What a node stands for where none is added. */
+static bool gpunn__expr_pretend(const gpunn__formula *f, gpunn__term *result)
+{
+    result->tensor = f->call.model->tensors[0];
+    return true;
+}
+
 static bool gpunn__expr_apply(gpunn__formula *f, gpunn_op op, const gpunn__term *operands, float attribute1, float attribute2,
                               gpunn__term *result)
 {
     gpunn_tensor *tensors[3];
+    if (f->dry) return gpunn__expr_pretend(f, result);
     for (int i = 0; i < gpunn__op_arity(op); i++)
         if ((tensors[i] = gpunn__expr_tensor(f, &operands[i])) == NULL) return false;
     result->tensor = gpunn__map_node(op, tensors, attribute1, attribute2);
@@ -6007,7 +6100,7 @@ static bool gpunn__expr_binary(gpunn__formula *f, gpunn_op op, gpunn__term a, gp
     operands[1] = b;
     result->tensor = NULL;
     if (a.tensor == NULL && b.tensor == NULL && gpunn__expr_fold2(op, a.number, b.number, &result->number)) return true;
-    if (a.tensor && b.tensor) return gpunn__expr_apply(f, op, operands, 0, 0, result);
+    if (f->dry || (a.tensor && b.tensor)) return gpunn__expr_apply(f, op, operands, 0, 0, result);
     float number, one_over;
     if (!gpunn__expr_float(f, a.tensor ? b.number : a.number, &number)) return false;
     one_over = 1 / number;
@@ -6032,8 +6125,6 @@ static bool gpunn__expr_binary(gpunn__formula *f, gpunn_op op, gpunn__term a, gp
     }
     return gpunn__expr_apply(f, op, operands, 0, 0, result);
 }
-
-static bool gpunn__expr_choice(gpunn__formula *f, gpunn__term *result);
 
 /* A decimal number, whatever the locale. */
 static bool gpunn__expr_number(gpunn__formula *f, double *result)
@@ -6068,52 +6159,6 @@ static bool gpunn__expr_number(gpunn__formula *f, double *result)
     return gpunn__expr_fail(f, start, "too large a number", start, (size_t)(f->at - start));
 }
 
-/* name ( ... ): the op's operands, then its attributes as numbers, which may be left out. */
-static bool gpunn__expr_function(gpunn__formula *f, const char *name, size_t length, gpunn__term *result)
-{
-    gpunn__term terms[5];
-    int         count = 0, op = GPUNN_OP_COUNT - 1;
-    bool        all_numbers = true;
-    if (length == 3 && memcmp(name, "max", 3) == 0)
-        op = GPUNN_OP_MAXIMUM;
-    else if (length == 3 && memcmp(name, "min", 3) == 0)
-        op = GPUNN_OP_MINIMUM;
-    else if (length == 1 && *name == 'K')
-        op = GPUNN_OP_NONE;
-    else
-        while (op > 0 && !(gpunn__op_arity((gpunn_op)op) > 0 && strlen(gpunn_op_name((gpunn_op)op)) == length &&
-                           memcmp(gpunn_op_name((gpunn_op)op), name, length) == 0))
-            op--;
-    if (op == GPUNN_OP_NONE && !(length == 1 && *name == 'K')) return gpunn__expr_fail(f, name, "unknown function", name, length);
-    f->at++; /* the parenthesis */
-    int arity = op == GPUNN_OP_NONE ? 1 : gpunn__op_arity((gpunn_op)op), most = arity + gpunn__op_attribute_count((gpunn_op)op);
-    if (gpunn__expr_peek(f) != ')') do {
-            (void)gpunn__expr_peek(f);
-            const char *at = f->at;
-            if (count == most) return gpunn__expr_fail(f, at, "too many arguments for", name, length);
-            if (!gpunn__expr_choice(f, &terms[count])) return false;
-            if ((count >= arity || op == GPUNN_OP_NONE) && terms[count].tensor)
-                return gpunn__expr_fail(f, at, "a number is needed here, an attribute of", name, length);
-            all_numbers = all_numbers && terms[count].tensor == NULL;
-            count++;
-        } while (gpunn__expr_take(f, ','));
-    if (!gpunn__expr_expect(f, ')', "')' or ',' is missing")) return false;
-    if (count < arity) return gpunn__expr_fail(f, name, "too few arguments for", name, length);
-    if (op == GPUNN_OP_NONE) {
-        *result = terms[0];
-        return true;
-    }
-    if (most == 2 && arity == 2) return gpunn__expr_binary(f, (gpunn_op)op, terms[0], terms[1], result);
-    result->tensor = NULL;
-    if (most == 1 && all_numbers && gpunn__expr_fold1((gpunn_op)op, terms[0].number, &result->number)) return true;
-    float attribute[2];
-    for (int i = 0; i < 2; i++) {
-        attribute[i] = gpunn__op_attribute_default((gpunn_op)op, i);
-        if (arity + i < count && !gpunn__expr_float(f, terms[arity + i].number, &attribute[i])) return false;
-    }
-    return gpunn__expr_apply(f, (gpunn_op)op, terms, attribute[0], attribute[1], result);
-}
-
 /* The length of the name at a place. */
 static size_t gpunn__expr_name_length(const char *at)
 {
@@ -6121,6 +6166,236 @@ static size_t gpunn__expr_name_length(const char *at)
     if (!isdigit((unsigned char)*at))
         while (isalnum((unsigned char)at[length]) || at[length] == '_') length++;
     return length;
+}
+
+/* Whether a word stands here; takes it. */
+static bool gpunn__expr_take_word(gpunn__formula *f, const char *word)
+{
+    (void)gpunn__expr_peek(f);
+    size_t length = gpunn__expr_name_length(f->at);
+    if (length != strlen(word) || memcmp(f->at, word, length) != 0) return false;
+    f->at += length;
+    return true;
+}
+
+/* The arguments of a function, behind its parenthesis: `most` at most, of which those from `arity` on are numbers. */
+static bool gpunn__expr_arguments(gpunn__formula *f, const char *name, size_t length, int arity, int most, gpunn__term *terms,
+                                  int *count)
+{
+    *count = 0;
+    if (gpunn__expr_peek(f) != ')') do {
+            (void)gpunn__expr_peek(f);
+            const char *at = f->at;
+            if (*count == most) return gpunn__expr_fail(f, at, "too many arguments for", name, length);
+            if (!gpunn__expr_choice(f, &terms[*count])) return false;
+            if (*count >= arity && terms[*count].tensor)
+                return gpunn__expr_fail(f, at, "a number is needed here, an attribute of", name, length);
+            ++*count;
+        } while (gpunn__expr_take(f, ','));
+    if (!gpunn__expr_expect(f, ')', "')' or ',' is missing")) return false;
+    return *count >= arity || gpunn__expr_fail(f, name, "too few arguments for", name, length);
+}
+
+/* The p-norm of x along axes, p above 0. */
+static gpunn_tensor *gpunn__expr_norm(gpunn_tensor *x, double p, gpunn_axes axes, bool keepdim)
+{
+    if (p == 2) return gpunn_sqrt(gpunn_sum(gpunn_square(x), axes, keepdim));
+    if (p == 1) return gpunn_sum(gpunn_abs(x), axes, keepdim);
+    if (p > 3e38) return gpunn_max(gpunn_abs(x), axes, keepdim);
+    return gpunn_pow_scalar(gpunn_sum(gpunn_pow_scalar(gpunn_abs(x), (float)p), axes, keepdim), (float)(1 / p));
+}
+
+/* Means over windows of that many cells, odd, along each axis after the second: one axis after another, each as one of an image's
+ * for a pool. */
+static gpunn_tensor *gpunn__expr_window_mean(gpunn_tensor *x, int window)
+{
+    const gpunn_shape shape = gpunn_tensor_shape(x);
+    const int         rank = x->rank;
+    for (int axis = 2; axis < rank; axis++) {
+        bool            last = axis == rank - 1;
+        int64_t         before = 1, after = 1;
+        gpunn_pool_args args;
+        for (int i = 1; i < axis; i++) before *= shape.dim[i];
+        for (int i = axis + 1; i < rank; i++) after *= shape.dim[i];
+        memset(&args, 0, sizeof args);
+        args.kernel_shape[last] = window;
+        args.kernel_shape[!last] = args.stride = 1;
+        args.paddings[last] = window / 2;
+        gpunn_shape image = GPUNN_SHAPE(shape.dim[0], last ? 1 : before, last ? before : shape.dim[axis],
+                                        last ? shape.dim[axis] : after);
+        x = gpunn_avg_pool2d_(gpunn_reshape(x, image), args);
+    }
+    return gpunn_reshape(x, shape);
+}
+
+/* The functions of x that are no elementwise op: X(name, whether the number p follows, most axes that follow then, whether keepdim
+ * may, call). Where several axes may, none are all. */
+#define GPUNN__EXPR_FUNCTIONS(X)                                               \
+    X(sum, false, GPUNN_MAX_RANK, true, gpunn_sum(x, axes, keepdim))           \
+    X(mean, false, GPUNN_MAX_RANK, true, gpunn_mean(x, axes, keepdim))         \
+    X(amax, false, GPUNN_MAX_RANK, true, gpunn_max(x, axes, keepdim))          \
+    X(norm, true, GPUNN_MAX_RANK, true, gpunn__expr_norm(x, p, axes, keepdim)) \
+    X(argmax, false, 1, true, gpunn_argmax(x, axes.axis[0], keepdim))          \
+    X(softmax, false, 1, false, gpunn_softmax(x, axes.axis[0]))                \
+    X(log_softmax, false, 1, false, gpunn_log_softmax(x, axes.axis[0]))        \
+    X(cumsum, false, 1, false, gpunn_cumsum(x, axes.axis[0]))                  \
+    X(window_mean, true, 0, false, gpunn__expr_window_mean(x, (int)p))         \
+    X(float, false, 0, false, gpunn_cast(x, GPUNN_F32))
+
+typedef struct gpunn__expr_along {
+    const char *name;
+    bool        numbered;
+    int         axes;
+    bool        keeps;
+} gpunn__expr_along;
+#define GPUNN__X(name, numbered, most, keeps, call) {#name, numbered, most, keeps},
+static const gpunn__expr_along gpunn__expr_alongs[] = {GPUNN__EXPR_FUNCTIONS(GPUNN__X)};
+#undef GPUNN__X
+#define GPUNN__X(name, ...) GPUNN__EXPR_##name,
+enum { GPUNN__EXPR_FUNCTIONS(GPUNN__X) GPUNN__EXPR_ALONGS };
+#undef GPUNN__X
+
+static gpunn_tensor *gpunn__expr_call(int function, gpunn_tensor *x, double p, gpunn_axes axes, bool keepdim)
+{
+    switch (function) {
+#define GPUNN__X(name, numbered, most, keeps, call) \
+    case GPUNN__EXPR_##name: return call;
+        GPUNN__EXPR_FUNCTIONS(GPUNN__X)
+#undef GPUNN__X
+    default: return NULL;
+    }
+}
+
+/* A number, which must be whole. */
+static bool gpunn__expr_whole(gpunn__formula *f, int *result)
+{
+    gpunn__term term;
+    (void)gpunn__expr_peek(f);
+    const char *at = f->at;
+    if (!gpunn__expr_choice(f, &term)) return false;
+    const bool whole = fabs(term.number) < 1000 && term.number == floor(term.number);
+    if (term.tensor || (!f->dry && !whole)) return gpunn__expr_fail(f, at, "an axis is needed here, a whole number", "", 0);
+    *result = whole ? (int)term.number : 0;
+    return true;
+}
+
+/* keepdim=number; false where that does not stand here, or after an error. */
+static bool gpunn__expr_keepdim(gpunn__formula *f, bool *ok, bool *keepdim)
+{
+    const char *at = f->at;
+    int         number = 0;
+    if (!gpunn__expr_take_word(f, "keepdim") || !gpunn__expr_take(f, '=')) {
+        f->at = at;
+        return false;
+    }
+    *ok = gpunn__expr_whole(f, &number);
+    *keepdim = number != 0;
+    return *ok;
+}
+
+/* Axes behind x, each behind a comma: numbers, "2:" for the third and all that follow, and in the end perhaps keepdim. */
+static bool gpunn__expr_axes(gpunn__formula *f, const gpunn__expr_along *function, const char *name, int rank, gpunn_axes *axes,
+                             bool *keepdim)
+{
+    const size_t length = strlen(function->name);
+    int          count = 0, axis;
+    bool         ok = true, given = false;
+    while (gpunn__expr_take(f, ',')) {
+        (void)gpunn__expr_peek(f);
+        const char *at = f->at;
+        if (function->keeps && gpunn__expr_keepdim(f, &ok, keepdim)) break;
+        if (!ok || (count < function->axes && !gpunn__expr_whole(f, &axis))) return false;
+        if (count >= function->axes) return gpunn__expr_fail(f, at, "too many arguments for", name, length);
+        given = true;
+        if (function->axes > 1 && gpunn__expr_take(f, ':'))
+            for (axis = axis < -rank ? 0 : axis < 0 ? axis + rank : axis; axis < rank && count < function->axes; axis++)
+                axes->axis[count++] = axis;
+        else
+            axes->axis[count++] = axis;
+    }
+    axes->axis[count] = GPUNN_END;
+    if (!gpunn__expr_expect(f, ')', "')' or ',' is missing")) return false;
+    if (function->axes == 1 && count == 0) return gpunn__expr_fail(f, name, "too few arguments for", name, length);
+    return !given || count || f->dry || gpunn__expr_fail(f, name, "x has no such axes for", name, length);
+}
+
+/* x, p, axes of a function of the table. */
+static bool gpunn__expr_function_along(gpunn__formula *f, int number, const char *name, gpunn__term *result)
+{
+    const gpunn__expr_along *function = &gpunn__expr_alongs[number];
+    const size_t             length = strlen(function->name);
+    gpunn__term              x, p = {NULL, 0};
+    gpunn_axes               axes = {{GPUNN_END}};
+    bool                     keepdim = false;
+    if (gpunn__expr_peek(f) == ')') return gpunn__expr_fail(f, name, "too few arguments for", name, length);
+    if (!gpunn__expr_choice(f, &x)) return false;
+    gpunn_tensor *operand = f->dry ? f->call.model->tensors[0] : gpunn__expr_tensor(f, &x);
+    if (operand == NULL) return false;
+    if (function->numbered) {
+        if (!gpunn__expr_take(f, ',')) return gpunn__expr_fail(f, name, "too few arguments for", name, length);
+        (void)gpunn__expr_peek(f);
+        const char *at = f->at;
+        if (!gpunn__expr_choice(f, &p)) return false;
+        if (p.tensor || (!f->dry && !(p.number > 0)))
+            return gpunn__expr_fail(f, at, "a number above 0 is needed here for", name, length);
+        if (function->axes == 0 && !f->dry && (p.number > 1e6 || fmod(p.number, 2) != 1))
+            return gpunn__expr_fail(f, at, "an odd number is needed here for", name, length);
+    }
+    if (!gpunn__expr_axes(f, function, name, operand->rank, &axes, &keepdim)) return false;
+    if (f->dry) return gpunn__expr_pretend(f, result);
+    result->tensor = gpunn__expr_call(number, operand, p.number, axes, keepdim);
+    return result->tensor != NULL;
+}
+
+/* K(number) is that number; given(name): whether an operand is there. */
+static bool gpunn__expr_special(gpunn__formula *f, const char *name, size_t length, gpunn__term *result)
+{
+    const bool is_number = length == 1;
+    int        count;
+    if (!gpunn__expr_arguments(f, name, length, is_number ? 0 : 1, 1, result, &count)) return false;
+    if (count == 0) return gpunn__expr_fail(f, name, "too few arguments for", name, length);
+    if (!is_number) {
+        result->number = result->tensor != NULL;
+        result->tensor = NULL;
+    }
+    return true;
+}
+
+static bool gpunn__expr_is_word(const char *name, size_t length, const char *word)
+{
+    return strlen(word) == length && memcmp(name, word, length) == 0;
+}
+
+/* name ( ... ): the op's operands, then its attributes as numbers, which may be left out. */
+static bool gpunn__expr_function(gpunn__formula *f, const char *name, size_t length, gpunn__term *result)
+{
+    gpunn__term terms[5];
+    float       attribute[2];
+    int         count = 0, op = GPUNN_OP_COUNT - 1;
+    f->at++; /* the parenthesis */
+    if (gpunn__expr_is_word(name, length, "K") || gpunn__expr_is_word(name, length, "given"))
+        return gpunn__expr_special(f, name, length, result);
+    for (int i = 0; i < GPUNN__EXPR_ALONGS; i++)
+        if (gpunn__expr_is_word(name, length, gpunn__expr_alongs[i].name)) return gpunn__expr_function_along(f, i, name, result);
+    if (gpunn__expr_is_word(name, length, "max"))
+        op = GPUNN_OP_MAXIMUM;
+    else if (gpunn__expr_is_word(name, length, "min"))
+        op = GPUNN_OP_MINIMUM;
+    else
+        while (op > 0 && !(gpunn__op_arity((gpunn_op)op) > 0 && gpunn__expr_is_word(name, length, gpunn_op_name((gpunn_op)op))))
+            op--;
+    if (op == GPUNN_OP_NONE) return gpunn__expr_fail(f, name, "unknown function", name, length);
+    const int arity = gpunn__op_arity((gpunn_op)op), most = arity + gpunn__op_attribute_count((gpunn_op)op);
+    if (!gpunn__expr_arguments(f, name, length, arity, most, terms, &count)) return false;
+    if (most == 2 && arity == 2) return gpunn__expr_binary(f, (gpunn_op)op, terms[0], terms[1], result);
+    result->tensor = NULL;
+    if (most == 1 && terms[0].tensor == NULL && gpunn__expr_fold1((gpunn_op)op, terms[0].number, &result->number)) return true;
+    if (f->dry) return gpunn__expr_pretend(f, result);
+    for (int i = 0; i < 2; i++) {
+        attribute[i] = gpunn__op_attribute_default((gpunn_op)op, i);
+        if (arity + i < count && !gpunn__expr_float(f, terms[arity + i].number, &attribute[i])) return false;
+    }
+    return gpunn__expr_apply(f, (gpunn_op)op, terms, attribute[0], attribute[1], result);
 }
 
 static bool gpunn__expr_name(gpunn__formula *f, gpunn__term *result)
@@ -6134,7 +6409,10 @@ static bool gpunn__expr_name(gpunn__formula *f, gpunn__term *result)
             *result = f->names[i].term;
             return true;
         }
-    return gpunn__expr_fail(f, name, "unknown name", name, length);
+    result->tensor = NULL;
+    result->number = gpunn__expr_is_word(name, length, "True");
+    return result->number != 0 || gpunn__expr_is_word(name, length, "False") ||
+           gpunn__expr_fail(f, name, "unknown name", name, length);
 }
 
 static bool gpunn__expr_add_name(gpunn__formula *f, const char *name, size_t length, gpunn__term term)
@@ -6143,16 +6421,6 @@ static bool gpunn__expr_add_name(gpunn__formula *f, const char *name, size_t len
     f->names[f->name_count].text = name;
     f->names[f->name_count].length = length;
     f->names[f->name_count++].term = term;
-    return true;
-}
-
-/* Whether a word stands here; takes it. */
-static bool gpunn__expr_take_word(gpunn__formula *f, const char *word)
-{
-    (void)gpunn__expr_peek(f);
-    size_t length = gpunn__expr_name_length(f->at);
-    if (length != strlen(word) || memcmp(f->at, word, length) != 0) return false;
-    f->at += length;
     return true;
 }
 
@@ -6241,7 +6509,7 @@ static bool gpunn__expr_where(gpunn__formula *f, gpunn__term condition, gpunn__t
     operands[0] = condition;
     operands[1] = yes;
     operands[2] = no;
-    if (condition.tensor || yes.tensor || no.tensor) return gpunn__expr_apply(f, GPUNN_OP_WHERE, operands, 0, 0, result);
+    if (condition.tensor) return gpunn__expr_apply(f, GPUNN_OP_WHERE, operands, 0, 0, result);
     *result = condition.number != 0 ? yes : no;
     return true;
 }
@@ -6271,13 +6539,24 @@ static bool gpunn__expr_inverse(gpunn__formula *f, gpunn__term *result)
     return gpunn__expr_binary(f, GPUNN_OP_EQ, operand, zero, result);
 }
 
+/* Whether all that follows is left out: a number has decided already. */
+static bool gpunn__expr_decided(const gpunn__term *left, bool by)
+{
+    return left->tensor == NULL && (left->number != 0) == by;
+}
+
 /* As Python's: a and b is b where a is not 0, else a. */
 static bool gpunn__expr_all(gpunn__formula *f, gpunn__term *result)
 {
     gpunn__term right;
     if (!gpunn__expr_inverse(f, result)) return false;
-    while (gpunn__expr_take_word(f, "and"))
-        if (!gpunn__expr_inverse(f, &right) || !gpunn__expr_where(f, *result, right, *result, result)) return false;
+    while (gpunn__expr_take_word(f, "and")) {
+        const int out = gpunn__expr_decided(result, false);
+        f->dry += out;
+        if (!gpunn__expr_inverse(f, &right)) return false;
+        f->dry -= out;
+        if (!gpunn__expr_where(f, *result, right, *result, result)) return false;
+    }
     return true;
 }
 
@@ -6285,19 +6564,59 @@ static bool gpunn__expr_any(gpunn__formula *f, gpunn__term *result)
 {
     gpunn__term right;
     if (!gpunn__expr_all(f, result)) return false;
-    while (gpunn__expr_take_word(f, "or"))
-        if (!gpunn__expr_all(f, &right) || !gpunn__expr_where(f, *result, *result, right, result)) return false;
+    while (gpunn__expr_take_word(f, "or")) {
+        const int out = gpunn__expr_decided(result, true);
+        f->dry += out;
+        if (!gpunn__expr_all(f, &right)) return false;
+        f->dry -= out;
+        if (!gpunn__expr_where(f, *result, *result, right, result)) return false;
+    }
+    return true;
+}
+
+/* What stands behind the "if" of the choice that begins here; NULL: there is none. */
+static const char *gpunn__expr_find_if(const gpunn__formula *f)
+{
+    int    depth = 0;
+    size_t length;
+    for (const char *c = f->at; *c && depth >= 0; c += length ? length : 1) {
+        length = gpunn__expr_name_length(c);
+        if (depth == 0 && (*c == ',' || *c == ';')) return NULL;
+        if (depth == 0 && gpunn__expr_is_word(c, length, "if")) return c + length;
+        depth += (*c == '(') - (*c == ')');
+    }
+    return NULL;
+}
+
+/* Whether a number decides the choice that begins here, and how. */
+static bool gpunn__expr_foresee(const gpunn__formula *f, bool *yes)
+{
+    const char *condition = f->dry ? NULL : gpunn__expr_find_if(f);
+    if (condition == NULL) return false;
+    gpunn__formula ahead = *f;
+    gpunn__term    term;
+    ahead.at = condition;
+    ahead.dry = ahead.quiet = true;
+    if (!gpunn__expr_any(&ahead, &term) || term.tensor) return false;
+    *yes = term.number != 0;
     return true;
 }
 
 static bool gpunn__expr_choice(gpunn__formula *f, gpunn__term *result)
 {
     gpunn__term condition, otherwise;
+    bool        yes = true;
+    const bool  known = gpunn__expr_foresee(f, &yes);
+    f->dry += known && !yes;
     if (!gpunn__expr_any(f, result)) return false;
+    f->dry -= known && !yes;
     if (!gpunn__expr_take_word(f, "if")) return true;
+    f->dry += known;
     if (!gpunn__expr_deeper(f) || !gpunn__expr_any(f, &condition)) return false;
+    f->dry -= known && !yes;
     if (!gpunn__expr_take_word(f, "else")) return gpunn__expr_fail(f, f->at, "'else' is missing", "", 0);
     if (!gpunn__expr_choice(f, &otherwise)) return false;
+    f->dry -= known && yes;
     f->depth--;
     return gpunn__expr_where(f, condition, *result, otherwise, result);
 }
@@ -6318,6 +6637,41 @@ static bool gpunn__expr_formula(gpunn__formula *f, gpunn__term *result)
     }
 }
 
+static bool gpunn__expr_add_number(gpunn__formula *f, const char *name, double number)
+{
+    gpunn__term term;
+    term.tensor = NULL;
+    term.number = number;
+    return gpunn__expr_add_name(f, name, strlen(name), term);
+}
+
+/* A tensor, or NULL for one that is left out. */
+static bool gpunn__expr_add_tensor(gpunn__formula *f, const char *name, gpunn_tensor *t)
+{
+    gpunn__term term;
+    term.tensor = t;
+    term.number = 0;
+    return gpunn__expr_add_name(f, name, strlen(name), term);
+}
+
+/* Opens a formula that knows no operand yet. */
+static bool gpunn__expr_open(gpunn__formula *f, const char *expression)
+{
+    f->text = f->at = expression;
+    f->depth = f->name_count = f->dry = 0;
+    f->quiet = false;
+    return gpunn__expr_add_number(f, "pi", 3.14159265358979323846);
+}
+
+/* The value of a formula whose names are known. */
+static gpunn_tensor *gpunn__expr_value(gpunn__formula *f)
+{
+    gpunn__term result;
+    bool        ok = gpunn__expr_formula(f, &result);
+    if (ok && gpunn__expr_peek(f)) ok = gpunn__expr_fail(f, f->at, "unexpected", f->at, 1);
+    return gpunn__made(&f->call, ok ? gpunn__expr_tensor(f, &result) : NULL);
+}
+
 /* Of the operands `args`, called names or (NULL) x y z and x0 to x7, and numbers that have names. */
 static gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args, int arg_count,
                                  const char *const *number_names, const double *numbers, int number_count)
@@ -6326,32 +6680,20 @@ static gpunn_tensor *gpunn__expr(const char *expression, const char *const *name
     static const char *const numbered[] = {"x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"};
     static const char *const letters[] = {"x", "y", "z"};
     gpunn__formula           f;
-    gpunn__term              result = {NULL, 3.14159265358979323846};
     f.call = gpunn__call_of(NULL, "gpunn_expr", NULL);
     if (arg_count < 1 || arg_count > GPUNN__EXPR_ARGS)
         return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "%d arguments are given; 1 to 8 are possible", arg_count);
-    if (!gpunn__given(&f.call, args, "args") || !gpunn__begin(&f.call, "gpunn_expr", NULL, places, args, arg_count, arg_count))
+    if (!gpunn__given(&f.call, args, "args") || !gpunn__begin(&f.call, "gpunn_expr", NULL, places, args, arg_count, 0))
         return NULL;
     if (!gpunn__given(&f.call, expression, "the expression")) return NULL;
     if (strlen(expression) > GPUNN__EXPR_LENGTH)
         return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "the expression is longer than 4096 characters; split it");
-    f.text = f.at = expression;
-    f.depth = f.name_count = 0;
-    bool ok = gpunn__expr_add_name(&f, "pi", 2, result);
-    for (int i = 0; ok && i < number_count; i++) {
-        result.number = numbers[i];
-        ok = gpunn__expr_add_name(&f, number_names[i], strlen(number_names[i]), result);
-    }
-    for (int i = 0; ok && i < arg_count; i++) {
-        result.tensor = args[i];
-        const char *name = names ? names[i] : numbered[i];
-        ok = gpunn__expr_add_name(&f, name, strlen(name), result) &&
-             (names || i > 2 || gpunn__expr_add_name(&f, letters[i], 1, result));
-    }
-    ok = ok && gpunn__expr_formula(&f, &result);
-    if (ok && gpunn__expr_peek(&f)) ok = gpunn__expr_fail(&f, f.at, "unexpected", f.at, 1);
-    gpunn_tensor *value = ok ? gpunn__expr_tensor(&f, &result) : NULL;
-    return gpunn__made(&f.call, value);
+    bool ok = gpunn__expr_open(&f, expression);
+    for (int i = 0; ok && i < number_count; i++) ok = gpunn__expr_add_number(&f, number_names[i], numbers[i]);
+    for (int i = 0; ok && i < arg_count; i++)
+        ok = gpunn__expr_add_tensor(&f, names ? names[i] : numbered[i], args[i]) &&
+             (names || i > 2 || gpunn__expr_add_tensor(&f, letters[i], args[i]));
+    return ok ? gpunn__expr_value(&f) : gpunn__undo(&f.call);
 }
 
 GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count)
@@ -8208,7 +8550,7 @@ static bool gpunn__loss_factor(const gpunn__call *call, const gpunn_tensor *fact
     int64_t dim[GPUNN_MAX_RANK];
     char    one[128], other[128];
     memcpy(dim, input->dim, sizeof dim);
-    char pair[32];
+    char pair[64];
     (void)snprintf(pair, sizeof pair, "input and %s", name);
     if (!gpunn__broadcast_dims(call, pair, &rank, dim, factor->rank, factor->dim)) return false;
     if (rank == input->rank && memcmp(dim, input->dim, (size_t)rank * sizeof *dim) == 0) return true;
@@ -8229,155 +8571,21 @@ static gpunn_tensor *gpunn__reduce_loss(gpunn_tensor *loss, gpunn_reduction redu
     return reduction == GPUNN_REDUCE_SUM ? gpunn_sum(loss, gpunn__all_axes, false) : gpunn_mean(loss, gpunn__all_axes, false);
 }
 
-static gpunn_tensor *gpunn__loss_node(const char *name, gpunn_op op, gpunn_tensor *input, gpunn_tensor *target,
-                                      gpunn_loss_args *args)
+/* Whether logits [n, classes, ...] and integer labels [n, ...] fit. */
+static bool gpunn__labels_fit(const gpunn__call *call, const gpunn_tensor *logits, const gpunn_tensor *labels)
 {
-    gpunn_tensor *operands[] = {input, target, args->pos_weight};
-    gpunn__call   call;
-    if (!gpunn__begin(&call, name, NULL, gpunn__loss_names, operands, 2, 2) || !gpunn__shapes_are_equal(&call, input, target))
-        return NULL;
-    if (!gpunn__settle(&call, args)) return NULL;
-    const float value = op == GPUNN_OP_HUBER ? args->delta : args->beta;
-    if (!gpunn__loss_factor(&call, args->weight, ".weight", input) ||
-        !gpunn__loss_factor(&call, args->pos_weight, ".pos_weight", input))
-        return NULL;
-    if (op == GPUNN_OP_SMOOTH_L1 && value == 0) op = GPUNN_OP_ABSOLUTE_ERROR;
-    gpunn_tensor *loss = args->pos_weight ? gpunn_expr("(1 - y) * x - (1 + (z - 1) * y) * logsigmoid(x)", operands, 3)
-                                          : gpunn__map_node(op, operands, gpunn__op_attribute_count(op) ? value : 0, 0);
-    if (loss && args->weight) loss = gpunn_mul(loss, args->weight);
-    loss = gpunn__reduce_loss(loss, args->reduction);
-    return gpunn__made(&call, loss);
+    if (labels->dtype == GPUNN_I64 || labels->dtype == GPUNN_I32 || labels->dtype == GPUNN_U8)
+        return gpunn__classes_fit(call, gpunn__meta_of(logits), gpunn__meta_of(labels));
+    (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "labels is %s, but class numbers are needed; use i64, i32 or u8",
+                        gpunn_dtype_name(labels->dtype));
+    return false;
 }
 
-GPUNN_API gpunn_tensor *gpunn_mse_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
-{
-    return gpunn__loss_node("mse_loss", GPUNN_OP_SQUARED_ERROR, input, target, &args);
-}
-
-GPUNN_API gpunn_tensor *gpunn_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
-{
-    return gpunn__loss_node("l1_loss", GPUNN_OP_ABSOLUTE_ERROR, input, target, &args);
-}
-
-GPUNN_API gpunn_tensor *gpunn_huber_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
-{
-    return gpunn__loss_node("huber_loss", GPUNN_OP_HUBER, input, target, &args);
-}
-
-GPUNN_API gpunn_tensor *gpunn_smooth_l1_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
-{
-    return gpunn__loss_node("smooth_l1_loss", GPUNN_OP_SMOOTH_L1, input, target, &args);
-}
-
-GPUNN_API gpunn_tensor *gpunn_bce_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
-{
-    return gpunn__loss_node("bce_loss", GPUNN_OP_BINARY_CROSS_ENTROPY, input, target, &args);
-}
-
-GPUNN_API gpunn_tensor *gpunn_bce_with_logits_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
-{
-    return gpunn__loss_node("bce_with_logits", GPUNN_OP_BINARY_CROSS_ENTROPY_WITH_LOGITS, input, target, &args);
-}
-
-GPUNN_API gpunn_tensor *gpunn_kl_div_(gpunn_tensor *input, gpunn_tensor *target, gpunn_loss_args args)
-{
-    return gpunn__loss_node("kl_div", args.log_target ? GPUNN_OP_KL_DIVERGENCE_LOG : GPUNN_OP_KL_DIVERGENCE, input, target,
-                            &args);
-}
-
-/* x less its mean over all axes after the second. */
-static gpunn_tensor *gpunn__centred(gpunn_tensor *x)
-{
-    gpunn_axes inner = {{2, 3, 4, GPUNN_END}};
-    inner.axis[x->rank - 2] = GPUNN_END;
-    return gpunn_sub(x, gpunn_mean(x, inner, true));
-}
-
-static gpunn_tensor *gpunn__product_of(gpunn_tensor *a, gpunn_tensor *b)
-{
-    return a == b ? gpunn_square(a) : gpunn_mul(a, b);
-}
-
-static gpunn_tensor *gpunn__inner_product(gpunn_tensor *a, gpunn_tensor *b)
-{
-    gpunn_axes inner = {{2, 3, 4, GPUNN_END}};
-    if (a) inner.axis[a->rank - 2] = GPUNN_END;
-    return gpunn_sum(gpunn__product_of(a, b), inner, false);
-}
-
-/* Means over windows of that many cells along each axis: one axis after another, each as one of an image's for a pool. */
-static gpunn_tensor *gpunn__window_means(gpunn_tensor *x, int window)
-{
-    gpunn_shape shape;
-    int         rank = x ? x->rank : 0;
-    memset(&shape, 0, sizeof shape);
-    for (int i = 0; i < rank; i++) shape.dim[i] = x->dim[i];
-    for (int axis = 2; axis < rank; axis++) {
-        bool            last = axis == rank - 1;
-        int64_t         before = 1, after = 1;
-        gpunn_pool_args args;
-        for (int i = 1; i < axis; i++) before *= shape.dim[i];
-        for (int i = axis + 1; i < rank; i++) after *= shape.dim[i];
-        memset(&args, 0, sizeof args);
-        args.kernel_shape[last] = window;
-        args.kernel_shape[!last] = args.stride = 1;
-        args.paddings[last] = window / 2;
-        gpunn_shape image = GPUNN_SHAPE(shape.dim[0], last ? 1 : before, last ? before : shape.dim[axis],
-                                        last ? shape.dim[axis] : after);
-        x = gpunn_avg_pool2d_(gpunn_reshape(x, image), args);
-    }
-    return gpunn_reshape(x, shape);
-}
-
-/* Of x and y in each window, whose means are mx and my. */
-static gpunn_tensor *gpunn__window_covariance(gpunn_tensor *x, gpunn_tensor *y, gpunn_tensor *mx, gpunn_tensor *my, int window)
-{
-    gpunn_tensor *mean = gpunn__window_means(gpunn__product_of(x, y), window);
-    return gpunn_sub(mean, gpunn__product_of(mx, my));
-}
-
-GPUNN_API gpunn_tensor *gpunn_ncc_loss_(gpunn_tensor *input, gpunn_tensor *target, gpunn_ncc_args args)
-{
-    gpunn_tensor *operands[] = {input, target};
-    gpunn__call   call;
-    if (!gpunn__begin(&call, "ncc_loss", NULL, gpunn__loss_names, operands, 2, 2) ||
-        !gpunn__shapes_are_equal(&call, input, target) ||
-        !gpunn__has_rank(&call, gpunn__meta_of(input), 3, 5, "[n, channels, ...] of one to three more axes") ||
-        !gpunn__axes_are_fixed(&call, gpunn__meta_of(input), 1, input->rank - 1) || !gpunn__settle(&call, &args))
-        return NULL;
-    const int     window = args.window;
-    const float   eps = args.eps;
-    double        cells = 1;
-    gpunn_tensor *top, *aa, *bb, *bottom;
-    if (window == 0) {
-        gpunn_tensor *a = gpunn__centred(input), *b = gpunn__centred(target);
-        top = gpunn__inner_product(a, b);
-        aa = gpunn__inner_product(a, a);
-        bb = gpunn__inner_product(b, b);
-        bottom = gpunn_sqrt(gpunn_add_scalar(gpunn_mul(aa, bb), eps));
-    } else { /* of means instead of sums: all of the quotient is smaller by the square of the window's cells */
-        for (int i = 2; i < input->rank; i++) cells *= window;
-        gpunn_tensor *a = gpunn__window_means(input, window), *b = gpunn__window_means(target, window);
-        top = gpunn_square(gpunn__window_covariance(input, target, a, b, window));
-        aa = gpunn__window_covariance(input, input, a, a, window);
-        bb = gpunn__window_covariance(target, target, b, b, window);
-        bottom = gpunn_add_scalar(gpunn_mul(aa, bb), (float)((double)eps / (cells * cells)));
-    }
-    gpunn_tensor *loss = gpunn_neg(gpunn__reduce_loss(gpunn_div(top, bottom), GPUNN_REDUCE_MEAN));
-    return gpunn__made(&call, loss);
-}
-
-/* Opens a call on logits [n, classes, ...] and integer labels [n, ...]. */
+/* Opens a call on them. */
 static bool gpunn__begin_classes(gpunn__call *call, const char *op, gpunn_tensor *logits, gpunn_tensor *labels)
 {
     gpunn_tensor *operands[] = {logits, labels};
-    if (!gpunn__begin(call, op, NULL, gpunn__class_names, operands, 2, 1)) return false;
-    if (labels->dtype != GPUNN_I64 && labels->dtype != GPUNN_I32 && labels->dtype != GPUNN_U8)
-        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "labels is %s, but class numbers are needed; use i64, i32 or u8",
-                            gpunn_dtype_name(labels->dtype));
-    else
-        return gpunn__classes_fit(call, gpunn__meta_of(logits), gpunn__meta_of(labels));
-    return false;
+    return gpunn__begin(call, op, NULL, gpunn__class_names, operands, 2, 1) && gpunn__labels_fit(call, logits, labels);
 }
 
 /* One weight for each class, or none. */
@@ -8416,60 +8624,6 @@ GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_t
     return gpunn__class_loss_node("nll_loss", GPUNN_OP_NLL, log_probabilities, labels, &args);
 }
 
-/* Opens a call on F32 operands. */
-static bool gpunn__begin_margin(gpunn__call *call, const char *name, const char *const *names, gpunn_tensor *const *operands,
-                                int count, gpunn_margin_args *args)
-{
-    return gpunn__begin(call, name, NULL, names, operands, count, count) && gpunn__settle(call, args);
-}
-
-/* A formula over x, y, z, and the numbers a, b and most, the largest there is. */
-static gpunn_tensor *gpunn__formula_of(const char *formula, gpunn_tensor *const *operands, int count, float a, double b)
-{
-    static const char *const names[] = {"a", "b", "most"};
-    const double             numbers[] = {(double)a, b, (double)FLT_MAX};
-    for (int i = 0; i < count; i++)
-        if (operands[i] == NULL) return NULL;
-    return gpunn__expr(formula, NULL, operands, count, names, numbers, 3);
-}
-
-static gpunn_tensor *gpunn__sum_axis(gpunn_tensor *x, int axis)
-{
-    gpunn_axes axes = {{axis, GPUNN_END}};
-    return x ? gpunn_sum(x, axes, false) : NULL;
-}
-
-static gpunn_tensor *gpunn__end_loss(const gpunn__call *call, gpunn_tensor *loss, gpunn_reduction reduction)
-{
-    loss = gpunn__reduce_loss(loss, reduction);
-    return gpunn__made(call, loss);
-}
-
-GPUNN_API gpunn_tensor *gpunn_hinge_embedding_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_margin_args args)
-{
-    static const char *const names[] = {"x", "target"};
-    gpunn_tensor            *operands[] = {x, target};
-    gpunn__call              call;
-    if (!gpunn__begin_margin(&call, "hinge_embedding_loss", names, operands, 2, &args) ||
-        !gpunn__shapes_are_equal(&call, x, target))
-        return NULL;
-    gpunn_tensor *loss = gpunn__formula_of("where(y != 1, relu(a - x), 0) + where(y != -1, x, 0)", operands, 2, args.margin, 0);
-    return gpunn__end_loss(&call, loss, args.reduction);
-}
-
-GPUNN_API gpunn_tensor *gpunn_margin_ranking_loss_(gpunn_tensor *x1, gpunn_tensor *x2, gpunn_tensor *target,
-                                                   gpunn_margin_args args)
-{
-    static const char *const names[] = {"x1", "x2", "target"};
-    gpunn_tensor            *operands[] = {x1, x2, target};
-    gpunn__call              call;
-    if (!gpunn__begin_margin(&call, "margin_ranking_loss", names, operands, 3, &args) ||
-        !gpunn__shapes_are_equal(&call, x1, x2) || !gpunn__shapes_are_equal(&call, x1, target))
-        return NULL;
-    gpunn_tensor *loss = gpunn__formula_of("relu(a - z * (x - y))", operands, 3, args.margin, 0);
-    return gpunn__end_loss(&call, loss, args.reduction);
-}
-
 /* The numbers of the classes, 0, 1, ..., as a constant. */
 static gpunn_tensor *gpunn__class_numbers(gpunn_model *model, int64_t classes)
 {
@@ -8485,158 +8639,32 @@ static gpunn_tensor *gpunn__class_numbers(gpunn_model *model, int64_t classes)
 
 GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *labels, gpunn_margin_args args)
 {
-    static const gpunn_shape column = {{GPUNN_BATCH, 1}};
-    gpunn_class_loss_args    plain;
-    gpunn__call              call;
-    if (!gpunn__begin_margin(&call, "multi_margin_loss", gpunn__class_names, &x, 1, &args) ||
-        !gpunn__begin_classes(&call, "multi_margin_loss", x, labels))
-        return NULL;
+    static const char *const operands[] = {"x", "own", "label", "classes", "weight"}, *const numbers[] = {"margin", "p"};
+    static const char each[] = "where(label == classes, 0, relu(margin + own + x) if p == 1 else relu(margin + own + x) ** 2)";
+    static const char weighted[] = "x * sum(where(label == classes, weight, 0), 1, keepdim=True)";
+    gpunn_class_loss_args plain;
+    gpunn__call           call;
+    if (!gpunn__begin_classes(&call, "multi_margin_loss", x, labels) || !gpunn__settle(&call, &args)) return NULL;
     if (x->rank != 2) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %d axes, but [n, classes] is needed", x->rank);
     if (x->dim[1] > 1 << 24)
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %lld classes; up to 2^24 are possible", (long long)x->dim[1]);
-    const float p = args.p;
-    if (p != 1 && p != 2) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use 1 or 2", (double)p);
+    const double values[] = {(double)args.margin, (double)args.p};
+    if (args.p != 1 && args.p != 2) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use 1 or 2", values[1]);
     if (!gpunn__class_weight_fits(&call, args.weight, x)) return NULL;
-    gpunn_shape shape = column;
-    shape.dim[0] = labels->dim[0];
+    const int64_t column[] = {labels->dim[0], 1};
     memset(&plain, 0, sizeof plain);
     plain.reduction = GPUNN_REDUCE_NONE;
-    gpunn_tensor *own = gpunn_nll_loss_(x, labels, plain); /* -x[label]; it looks at the labels too */
-    gpunn_tensor *number = own ? gpunn_cast(labels, GPUNN_F32) : NULL, *classes = NULL, *terms = NULL;
-    own = number ? gpunn_reshape(own, shape) : NULL;
-    number = own ? gpunn_reshape(number, shape) : NULL;
-    classes = number ? gpunn__class_numbers(call.model, x->dim[1]) : NULL;
-    if (classes) {
-        gpunn_tensor *operands[] = {x, own, number, classes};
-        terms = gpunn__formula_of(p == 1 ? "where(x2 == x3, 0, relu(a + x1 + x0))"
-                                         : "where(x2 == x3, 0, square(relu(a + x1 + x0)))",
-                                  operands, 4, args.margin, 0);
-    }
-    if (terms && args.weight) {
-        gpunn_tensor *operands[] = {number, classes, args.weight};
-        gpunn_tensor *weight = gpunn__sum_axis(gpunn__formula_of("where(x == y, z, 0)", operands, 3, 0, 0), 1);
-        weight = gpunn_reshape(weight, shape);
-        terms = gpunn_mul(terms, weight);
-    }
+    gpunn_tensor *in[] = {x, NULL, NULL, NULL, args.weight};
+    in[1] = gpunn_nll_loss_(x, labels, plain); /* -x[label]; it looks at the labels too */
+    in[2] = in[1] ? gpunn_cast(labels, GPUNN_F32) : NULL;
+    in[1] = in[2] ? gpunn__reshape_to(in[1], 2, column) : NULL;
+    in[2] = in[1] ? gpunn__reshape_to(in[2], 2, column) : NULL;
+    in[3] = in[2] ? gpunn__class_numbers(call.model, x->dim[1]) : NULL;
+    in[0] = in[3] ? gpunn__expr(each, operands, in, 4, numbers, values, 2) : NULL;
+    if (in[0] && args.weight) in[0] = gpunn__expr(weighted, operands, in, 5, NULL, NULL, 0);
     gpunn_axes    last = {{1, GPUNN_END}};
-    gpunn_tensor *loss = gpunn_mean(terms, last, false);
-    return gpunn__end_loss(&call, loss, args.reduction);
-}
-
-/* The p-norm of a - b + eps along the last axis. */
-static gpunn_tensor *gpunn__pair_distance(gpunn_tensor *a, gpunn_tensor *b, float p, float eps)
-{
-    gpunn_tensor *operands[] = {a, b}, *sum;
-    gpunn_axes    last = {{-1, GPUNN_END}};
-    if (isinf(p)) {
-        gpunn_tensor *size = gpunn__formula_of("abs(x - y + a)", operands, 2, eps, 0);
-        return size ? gpunn_max(size, last, false) : NULL;
-    }
-    const char *term = p == 2 ? "square(x - y + a)" : p == 1 ? "abs(x - y + a)" : "pow_scalar(abs(x - y + a), b)";
-    sum = gpunn__sum_axis(gpunn__formula_of(term, operands, 2, eps, (double)p), -1);
-    if (sum == NULL || p == 1) return sum;
-    return p == 2 ? gpunn_sqrt(sum) : gpunn_pow_scalar(sum, 1 / p);
-}
-
-GPUNN_API gpunn_tensor *gpunn_triplet_margin_loss_(gpunn_tensor *anchor, gpunn_tensor *positive, gpunn_tensor *negative,
-                                                   gpunn_margin_args args)
-{
-    static const char *const names[] = {"anchor", "positive", "negative"};
-    gpunn_tensor            *operands[] = {anchor, positive, negative}, *distances[2], *swapped;
-    gpunn__call              call;
-    if (!gpunn__begin_margin(&call, "triplet_margin_loss", names, operands, 3, &args) ||
-        !gpunn__shapes_are_equal(&call, anchor, positive) || !gpunn__shapes_are_equal(&call, anchor, negative))
-        return NULL;
-    if (anchor->rank < 1) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "the anchor is a scalar; give it a last axis of features");
-    const float p = args.p, eps = args.eps;
-    if (!(p > 0)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".p is %g; use a number above 0", (double)p);
-    distances[0] = gpunn__pair_distance(anchor, positive, p, eps);
-    distances[1] = distances[0] ? gpunn__pair_distance(anchor, negative, p, eps) : NULL;
-    if (distances[1] && args.swap) {
-        swapped = gpunn__pair_distance(positive, negative, p, eps);
-        distances[1] = gpunn_minimum(distances[1], swapped);
-    }
-    gpunn_tensor *loss = gpunn__formula_of("relu(a + x - y)", distances, 2, args.margin, 0);
-    return gpunn__end_loss(&call, loss, args.reduction);
-}
-
-/* sums[3]: of x1 x2, x1^2 and x2^2 along an axis. */
-static bool gpunn__cosine_sums(gpunn_tensor *x1, gpunn_tensor *x2, int axis, gpunn_tensor *sums[3])
-{
-    gpunn_tensor *product = gpunn_mul(x1, x2), *square1 = gpunn_square(x1), *square2 = gpunn_square(x2);
-    sums[0] = gpunn__sum_axis(product, axis);
-    sums[1] = gpunn__sum_axis(square1, axis);
-    sums[2] = gpunn__sum_axis(square2, axis);
-    return sums[0] && sums[1] && sums[2];
-}
-
-GPUNN_API gpunn_tensor *gpunn_cosine_embedding_loss_(gpunn_tensor *x1, gpunn_tensor *x2, gpunn_tensor *target,
-                                                     gpunn_margin_args args)
-{
-    static const char *const names[] = {"x1", "x2", "target"};
-    gpunn_tensor            *operands[] = {x1, x2, target}, *sums[3];
-    gpunn__call              call;
-    char                     one[128], other[128];
-    if (!gpunn__begin_margin(&call, "cosine_embedding_loss", names, operands, 3, &args) ||
-        !gpunn__shapes_are_equal(&call, x1, x2))
-        return NULL;
-    if (x1->rank < 1 || x1->rank > 2 || target->rank != x1->rank - 1 || (x1->rank == 2 && target->dim[0] != x1->dim[0]))
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                             "x1 %s and target %s do not fit; [n, features] and [n], or [features] and [], are needed",
-                             gpunn__shape_text(x1, one), gpunn__shape_text(target, other));
-    gpunn_tensor *cosine = NULL, *loss = NULL;
-    if (gpunn__cosine_sums(x1, x2, -1, sums)) cosine = gpunn__formula_of("x / sqrt((y + b) * (z + b))", sums, 3, 0, 1e-12);
-    if (cosine) {
-        gpunn_tensor *pair[] = {cosine, target};
-        loss = gpunn__formula_of("where(y == 1, 1 - x, 0) + where(y == -1, relu(x - a), 0)", pair, 2, args.margin, 0);
-    }
-    return gpunn__end_loss(&call, loss, args.reduction);
-}
-
-GPUNN_API gpunn_tensor *gpunn_cosine_similarity(gpunn_tensor *x1, gpunn_tensor *x2, int axis, float eps)
-{
-    static const char *const names[] = {"x1", "x2"};
-    gpunn_tensor            *operands[] = {x1, x2}, *sums[3], *result = NULL;
-    gpunn__call              call;
-    char                     one[128], other[128];
-    gpunn__plain_args        args;
-    memset(&args, 0, sizeof args);
-    args.number = eps;
-    if (!gpunn__begin(&call, "cosine_similarity", NULL, names, operands, 2, 2) || (axis = gpunn__axis_of(&call, x1, axis)) < 0 ||
-        !gpunn__settle(&call, &args))
-        return NULL;
-    const double least = (double)args.number;
-    if (x1->rank != x2->rank || x1->dim[axis] != x2->dim[axis])
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x1 %s and x2 %s need as many axes, and axis %d of one size",
-                             gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), axis);
-    if (gpunn__cosine_sums(x1, x2, axis, sums))
-        result = gpunn__formula_of("x / (sqrt(clamp(y, b, most)) * sqrt(clamp(z, b, most)))", sums, 3, 0, least * least);
-    return gpunn__made(&call, result);
-}
-
-GPUNN_API gpunn_tensor *gpunn_dice_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_dice_args args)
-{
-    static const char *const names[] = {"x", "target"};
-    gpunn_tensor            *operands[] = {x, target}, *sums[3];
-    gpunn__call              call;
-    gpunn_axes               axes = {{0}};
-    int                      count = 0;
-    if (!gpunn__begin(&call, "dice_loss", NULL, names, operands, 2, 2) || !gpunn__shapes_are_equal(&call, x, target) ||
-        !gpunn__settle(&call, &args))
-        return NULL;
-    if (x->rank < (args.batch ? 2 : 3))
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x has %d axes; [n, classes, ...] is needed%s", x->rank,
-                             args.batch ? "" : ", and of [n, classes] alone there is only .batch = true");
-    if (args.batch) axes.axis[count++] = 0;
-    for (int i = 2; i < x->rank; i++) axes.axis[count++] = i;
-    axes.axis[count] = GPUNN_END;
-    gpunn_tensor *product = gpunn_mul(x, target), *of_x = args.squared ? gpunn_square(x) : x,
-                 *of_target = args.squared ? gpunn_square(target) : target;
-    sums[0] = gpunn_sum(product, axes, false);
-    sums[1] = gpunn_sum(of_x, axes, false);
-    sums[2] = gpunn_sum(of_target, axes, false);
-    gpunn_tensor *loss = gpunn__formula_of("1 - (2 * x + a) / (y + z + a)", sums, 3, args.smooth, 0);
-    return gpunn__end_loss(&call, loss, args.reduction);
+    gpunn_tensor *loss = gpunn__reduce_loss(in[0] ? gpunn_mean(in[0], last, false) : NULL, args.reduction);
+    return gpunn__made(&call, loss);
 }
 
 GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *targets, gpunn_tensor *input_lengths,
@@ -8721,26 +8749,166 @@ GPUNN_API gpunn_status gpunn_register_custom(gpunn_device *dev, const gpunn_cust
     return GPUNN_OK;
 }
 
-GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits, gpunn_tensor *labels)
+/* ---- formulas (>>arguments) ------------------------------------------------------------------------------------------ */
+/* Whether operands and arguments fit each other; args: settled. */
+#define GPUNN__FITS(name) \
+    static bool gpunn__fits_##name(const gpunn__call *call, gpunn_tensor *const *in, int count, const void *args)
+
+GPUNN__FITS(SAME)
 {
-    gpunn__call call;
-    if (!gpunn__begin_classes(&call, "accuracy", logits, labels)) return NULL;
-    gpunn_tensor *best = gpunn_argmax(logits, 1, false);
-    gpunn_tensor *guess = gpunn_cast(best, GPUNN_F32), *truth = gpunn_cast(labels, GPUNN_F32);
-    gpunn_tensor *mean = gpunn__reduce_loss(gpunn_eq(guess, truth), GPUNN_REDUCE_MEAN);
-    return gpunn__made(&call, mean);
+    (void)args;
+    for (int i = 1; i < count; i++)
+        if (!gpunn__shapes_are_equal(call, in[0], in[i])) return false;
+    return true;
 }
 
-GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob, gpunn_tensor *target)
+GPUNN__FITS(VARIANCE)
 {
-    gpunn_tensor *operands[] = {prob, target};
-    gpunn__call   call;
-    if (!gpunn__begin(&call, "binary_accuracy", NULL, gpunn__loss_names, operands, 2, 2) ||
-        !gpunn__shapes_are_equal(&call, prob, target))
-        return NULL;
-    gpunn_tensor *mean = gpunn__reduce_loss(gpunn_expr("(x > 0.5) == (y > 0.5)", operands, 2), GPUNN_REDUCE_MEAN);
-    return gpunn__made(&call, mean);
+    return gpunn__fits_SAME(call, in, count - 1, args) && gpunn__loss_factor(call, in[2], "var", in[0]);
 }
+
+GPUNN__FITS(CLASSES)
+{
+    (void)args, (void)count;
+    return gpunn__labels_fit(call, in[0], in[1]);
+}
+
+GPUNN__FITS(IMAGES)
+{
+    return gpunn__fits_SAME(call, in, count, args) &&
+           gpunn__has_rank(call, gpunn__meta_of(in[0]), 3, 5, "[n, channels, ...] of one to three more axes") &&
+           gpunn__axes_are_fixed(call, gpunn__meta_of(in[0]), 1, in[0]->rank - 1);
+}
+
+GPUNN__FITS(CHANNELS)
+{
+    const bool batch = ((const gpunn_dice_args *)args)->batch;
+    if (!gpunn__fits_SAME(call, in, count, args)) return false;
+    if (in[0]->rank < (batch ? 2 : 3))
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "x has %d axes; [n, classes, ...] is needed%s", in[0]->rank,
+                            batch ? "" : ", and of [n, classes] alone there is only .batch = true");
+    return in[0]->rank >= (batch ? 2 : 3);
+}
+
+GPUNN__FITS(TRIPLET)
+{
+    const float p = ((const gpunn_margin_args *)args)->p;
+    if (!gpunn__fits_SAME(call, in, count, args)) return false;
+    if (in[0]->rank < 1)
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "the anchor is a scalar; give it a last axis of features");
+    else if (!(p > 0))
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".p is %g; use a number above 0", (double)p);
+    return in[0]->rank > 0 && p > 0;
+}
+
+GPUNN__FITS(PAIRS)
+{
+    const gpunn_tensor *x1 = in[0], *target = in[2];
+    char                one[128], other[128];
+    if (!gpunn__fits_SAME(call, in, count - 1, args)) return false;
+    if ((x1->rank == 1 && target->rank == 0) || (x1->rank == 2 && target->rank == 1 && target->dim[0] == x1->dim[0])) return true;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
+                        "x1 %s and target %s do not fit; [n, features] and [n], or [features] and [], are needed",
+                        gpunn__shape_text(x1, one), gpunn__shape_text(target, other));
+    return false;
+}
+
+GPUNN__FITS(ALONG)
+{
+    const gpunn_tensor *x1 = in[0], *x2 = in[count - 1];
+    char                one[128], other[128];
+    const int           axis = gpunn__axis_of(call, x1, ((const gpunn__plain_args *)args)->axis);
+    if (axis < 0 || (x1->rank == x2->rank && x1->dim[axis] == x2->dim[axis])) return axis >= 0;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "x1 %s and x2 %s need as many axes, and axis %d of one size",
+                        gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), axis);
+    return false;
+}
+
+typedef struct gpunn__formula_row {
+    const char *name, *formula;
+    int         count; /* of operands */
+    bool (*fits)(const gpunn__call *call, gpunn_tensor *const *in, int count, const void *args);
+    const char *operands[3];
+} gpunn__formula_row;
+
+#define GPUNN__NAMES2(a, b) #a, #b
+#define GPUNN__NAMES3(a, b, c) #a, #b, #c
+#define GPUNN__X(X, row, count, names, fits, keys, args, form, formula, about) \
+    static const gpunn__formula_row gpunn__formula_of_##row = {                \
+        #row, formula, count, gpunn__fits_##fits, {GPUNN__NAMES##count names}};
+GPUNN__FORMULAS(GPUNN__X, )
+#undef GPUNN__X
+
+/* The number that a key has in its formula. */
+static double gpunn__argument_number(const gpunn__argument *a, const void *at)
+{
+    if (a->kind <= GPUNN__K_AXIS) return *(const int *)at;
+    if (a->kind <= GPUNN__K_EXTENDED) return (double)*(const float *)at;
+    return *(const bool *)at == (a->kind == GPUNN__K_FLAG);
+}
+
+/* What a row of formulas makes of its operands and its arguments. */
+static gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tensor *const *in, void *args)
+{
+    gpunn_reduction reduction = GPUNN_REDUCE_NONE;
+    gpunn__call     call;
+    gpunn__formula  f;
+    char            field[32];
+    const int       floats = row->fits == gpunn__fits_CLASSES ? 1 : row->count;
+    if (!gpunn__begin(&call, row->name, NULL, row->operands, in, row->count, floats) || !gpunn__settle(&call, args) ||
+        !row->fits(&call, in, row->count, args))
+        return NULL;
+    f.call = gpunn__call_of(call.model, "gpunn_expr", NULL);
+    bool ok = gpunn__expr_open(&f, row->formula) && gpunn__expr_add_number(&f, "rank", in[0]->rank);
+    for (int i = 0; i < row->count && ok; i++) ok = gpunn__expr_add_tensor(&f, row->operands[i], in[i]);
+    for (const gpunn__argument *a = gpunn__row_called(row->name)->arguments; a->name && ok; a++) {
+        const void *at = (const char *)args + a->member;
+        (void)snprintf(field, sizeof field, ".%s", a->field);
+        if (a->kind == GPUNN__K_REDUCTION || a->kind == GPUNN__K_CLASS_REDUCTION)
+            reduction = *(const gpunn_reduction *)at;
+        else if (a->kind == GPUNN__K_REFERENCE)
+            ok = gpunn__loss_factor(&call, *(gpunn_tensor *const *)at, field, in[0]) &&
+                 gpunn__expr_add_tensor(&f, a->name, *(gpunn_tensor *const *)at);
+        else
+            ok = gpunn__expr_add_number(&f, a->name, gpunn__argument_number(a, at));
+    }
+    gpunn_tensor *y = ok ? gpunn__reduce_loss(gpunn__expr_value(&f), reduction) : NULL;
+    return gpunn__made(&call, y);
+}
+
+#define GPUNN__LIST2(a, b) a, b
+#define GPUNN__LIST3(a, b, c) a, b, c
+#define GPUNN__OPERANDS2(a, b) gpunn_tensor *a, gpunn_tensor *b
+#define GPUNN__OPERANDS3(a, b, c) gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c
+#define GPUNN__BUILDER_ARGS(row, count, names, struct_)                                               \
+    GPUNN_API gpunn_tensor *gpunn_##row##_(GPUNN__OPERANDS##count names, gpunn_##struct_##_args args) \
+    {                                                                                                 \
+        gpunn_tensor *in[] = {GPUNN__LIST##count names};                                              \
+        return gpunn__composite(&gpunn__formula_of_##row, in, &args);                                 \
+    }
+#define GPUNN__BUILDER_PLAIN(row, count, names, struct_)              \
+    GPUNN_API gpunn_tensor *gpunn_##row(GPUNN__OPERANDS##count names) \
+    {                                                                 \
+        gpunn_tensor          *in[] = {GPUNN__LIST##count names};     \
+        gpunn_##struct_##_args args;                                  \
+        memset(&args, 0, sizeof args);                                \
+        return gpunn__composite(&gpunn__formula_of_##row, in, &args); \
+    }
+#define GPUNN__BUILDER_OWN(row, count, names, struct_)
+#define GPUNN__X(X, row, count, names, fits, keys, args, form, formula, about) GPUNN__BUILDER_##form(row, count, names, args)
+GPUNN__FORMULAS(GPUNN__X, )
+#undef GPUNN__X
+
+GPUNN_API gpunn_tensor *gpunn_cosine_similarity(gpunn_tensor *x1, gpunn_tensor *x2, int axis, float eps)
+{
+    gpunn_tensor     *in[] = {x1, x2};
+    gpunn__plain_args args;
+    memset(&args, 0, sizeof args);
+    args.axis = axis;
+    args.number = eps;
+    return gpunn__composite(&gpunn__formula_of_cosine_similarity, in, &args);
+}
+
 /* ==== >>steps ========================================================================================================= *
  * A plan is the work of one (outputs, mode, batch size): steps in order, each with its operands' places. Every value, gradient,
  * saved value and workspace is a slot with a lifetime in steps; slots share the arena. Made once, then only run. */
@@ -23775,14 +23943,14 @@ static gpunn_tensor *gpunn__make_expr(gpunn__loading *l, const gpunn__spec_entry
                        number_count);
 }
 
-#define GPUNN__X(kind, row, op, operands, axes, keys, struct_, call, about)                                  \
-    static gpunn_tensor *gpunn__build_##row(gpunn__loading *l, const gpunn__spec_entry *e, const void *args) \
-    {                                                                                                        \
-        const gpunn_##struct_##_args *a = (const gpunn_##struct_##_args *)args;                              \
-        gpunn_tensor *const          *in = e->in;                                                            \
-        const char                   *name = e->name;                                                        \
-        (void)l, (void)a, (void)in, (void)name;                                                              \
-        return call;                                                                                         \
+#define GPUNN__X(kind, row, op, operands, axes, keys, struct_, call, about)                            \
+    static gpunn_tensor *gpunn__build_##row(gpunn__loading *l, const gpunn__spec_entry *e, void *args) \
+    {                                                                                                  \
+        gpunn_##struct_##_args *a = (gpunn_##struct_##_args *)args;                                    \
+        gpunn_tensor *const    *in = e->in;                                                            \
+        const char             *name = e->name;                                                        \
+        (void)l, (void)a, (void)in, (void)name;                                                        \
+        return call;                                                                                   \
     }
 GPUNN__ROWS(GPUNN__X)
 #undef GPUNN__X
@@ -23911,7 +24079,7 @@ static gpunn_tensor *gpunn__build(gpunn__loading *l, const gpunn__spec_entry *e,
 {
 #define GPUNN__X(kind, row, ...) gpunn__build_##row,
     static gpunn_tensor *(*const builders[])(gpunn__loading * l, const gpunn__spec_entry *e,
-                                             const void *args) = {GPUNN__ROWS(GPUNN__X)};
+                                             void *args) = {GPUNN__ROWS(GPUNN__X)};
 #undef GPUNN__X
     gpunn__any_args args;
     memset(&args, 0, sizeof args);

@@ -17,9 +17,9 @@ MAX_NAME = 255           # bytes of a tensor's name; a layer's leaves room for "
 MAX_LAYER_NAME = 239
 BATCH = -1               # a dimension; -k is k times the batch
 MAX_CUSTOM_INPUTS, CUSTOM_NUMBERS = 16, 8
-MOST = f32(3.4028234663852886e38)
 CLASS_DTYPES = ("i64", "i32", "u8")
 INDEX_DTYPES = ("i64", "i32")
+NUMBERS = ("NUMBER", "POSITIVE", "SCALE", "SHARE", "EXTENDED")  # kinds of arguments that are floats in C
 POOLS = tuple(kind + axes for kind in ("max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool") for axes in ("2d", "3d"))
 
 
@@ -182,6 +182,15 @@ def check_equal_shapes(input, target):
             shape_text(input.shape), shape_text(target.shape)), "inputs")
 
 
+def check_factor(factor, key, input):
+    """A factor of each element, or None."""
+    if factor is not None:
+        check_f32(factor)
+        if broadcast(input.shape, factor.shape, "input and %s" % key) != input.shape:
+            raise GraphError("%s %s is larger than the input %s; it must broadcast to that" % (
+                key, shape_text(factor.shape), shape_text(input.shape)), key)
+
+
 def check_name(name, most, key="name"):
     size = len(name.encode("utf-8"))
     if size > most:
@@ -319,7 +328,6 @@ class Graph:
         else:
             named = {"x%d" % i: t for i, t in enumerate(operands)}
             named.update(zip("xyz", operands))
-        check_f32(*named.values())
         return parse.expand(expression, self, named, consts or {}, place or (lambda offset: "in the formula"))
 
     # ---- layers ----
@@ -826,6 +834,16 @@ class Graph:
     def max(self, x, dims=(), keepdim=False):
         return self.reduce("max", {}, x, dims, keepdim)
 
+    def norm(self, x, p, dims, keepdim):
+        """The p-norm along axes."""
+        if p == 2:
+            return self.apply("sqrt", (self.sum(self.apply("square", (x,)), dims, keepdim),))
+        size = self.apply("abs", (x,))
+        if p == 1 or p > 3e38:
+            return (self.sum if p == 1 else self.max)(size, dims, keepdim)
+        total = self.sum(self.apply("pow_scalar", (size,), (f32(p),)), dims, keepdim)
+        return self.apply("pow_scalar", (total,), (f32(1 / p),))
+
     def gradient_energy(self, x, dims=()):
         check_f32(x)
         axes = sorted(axis_list(x, dims)) or range(len(x.shape))
@@ -1173,45 +1191,7 @@ class Graph:
             loss = self.sum(loss, range(1, len(loss.shape)))
         return self.sum(loss) if reduction == "sum" else self.mean(loss)
 
-    def loss(self, op, input, target, reduction, attributes=(), weight=None, pos_weight=None):
-        check_f32(input, target)
-        check_equal_shapes(input, target)
-        for key, factor in (("weight", weight), ("pos_weight", pos_weight)):
-            if factor is not None:
-                check_f32(factor)
-                if broadcast(input.shape, factor.shape, "input and %s" % key) != input.shape:
-                    raise GraphError("%s %s is larger than the input %s; it must broadcast to that" % (
-                        key, shape_text(factor.shape), shape_text(input.shape)), key)
-        if pos_weight is None:
-            loss = self.apply(op, (input, target), attributes)
-        else:
-            loss = self.expr(input, target, pos_weight, expression="(1 - y) * x - (1 + (z - 1) * y) * logsigmoid(x)")
-        return self.reduce_loss(loss if weight is None else self.apply("mul", (loss, weight)), reduction)
-
-    def mse_loss(self, input, target, reduction):
-        return self.loss("squared_error", input, target, reduction)
-
-    def l1_loss(self, input, target, reduction):
-        return self.loss("absolute_error", input, target, reduction)
-
-    def huber_loss(self, input, target, reduction, delta):
-        return self.loss("huber", input, target, reduction, (f32(delta),))
-
-    def smooth_l1_loss(self, input, target, reduction, beta):
-        beta = f32(beta)
-        return self.loss(*(("smooth_l1", input, target, reduction, (beta,)) if beta else
-                           ("absolute_error", input, target, reduction)))
-
-    def bce_loss(self, input, target, reduction, weight=None):
-        return self.loss("binary_cross_entropy", input, target, reduction, weight=weight)
-
-    def bce_with_logits(self, input, target, reduction, weight=None, pos_weight=None):
-        return self.loss("binary_cross_entropy_with_logits", input, target, reduction, weight=weight, pos_weight=pos_weight)
-
-    def kl_div(self, input, target, reduction, log_target):
-        return self.loss("kl_divergence_log" if log_target else "kl_divergence", input, target, reduction)
-
-    def window_means(self, x, window):
+    def window_mean(self, x, window):
         """Means over windows of that many cells along each axis after the second: one axis after another."""
         shape, rank = x.shape, len(x.shape)
         for axis in range(2, rank):
@@ -1221,39 +1201,6 @@ class Graph:
             kernel, padding = ((1, window), (0, window // 2)) if last else ((window, 1), (window // 2, 0))
             x = self.avg_pool2d(self.node("reshape", {}, (x,), shape[:1] + image), kernel, padding, False, True, stride=(1, 1))
         return self.node("reshape", {}, (x,), shape)
-
-    def ncc_loss(self, input, target, window, eps):
-        def product(a, b):
-            return self.apply("square", (a,)) if a is b else self.apply("mul", (a, b))
-
-        def centred(x):
-            return self.apply("sub", (x, self.mean(x, inner, True)))
-
-        def inner_product(a, b):
-            return self.sum(product(a, b), inner)
-
-        def covariance(x, y, mx, my):
-            mean = self.window_means(product(x, y), window)
-            return self.apply("sub", (mean, product(mx, my)))
-
-        check_f32(input, target)
-        check_equal_shapes(input, target)
-        check_rank(input, 3, 5, "[n, channels, ...] of one to three more axes")
-        inner = range(2, len(input.shape))
-        check_fixed(input, range(1, len(input.shape)))
-        eps = setting(f32(eps))
-        if window and window % 2 == 0:
-            raise GraphError("window is %d; use an odd number, or 0 for the whole image" % window, "window")
-        if window == 0:
-            a, b = centred(input), centred(target)
-            top, aa, bb = inner_product(a, b), inner_product(a, a), inner_product(b, b)
-            bottom = self.apply("sqrt", (self.apply("add_scalar", (self.apply("mul", (aa, bb)),), (eps,)),))
-        else:
-            a, b = self.window_means(input, window), self.window_means(target, window)
-            top = self.apply("square", (covariance(input, target, a, b),))
-            aa, bb = covariance(input, input, a, a), covariance(target, target, b, b)
-            bottom = self.apply("add_scalar", (self.apply("mul", (aa, bb)),), (f32(eps / float(window) ** (2 * len(inner))),))
-        return self.apply("neg", (self.mean(self.apply("div", (top, bottom))),))
 
     @staticmethod
     def check_classes(logits, labels):
@@ -1286,23 +1233,6 @@ class Graph:
     def nll_loss(self, log_probabilities, labels, reduction, ignore_index, weight=None):
         return self.class_loss("nll", log_probabilities, labels, reduction, weight, {"ignore_index": ignore_index})
 
-    def formula(self, expression, operands, **numbers):
-        """Over x, y, z, numbers by their names, and most, the largest number."""
-        return self.expr(*operands, expression=expression, consts=dict({"most": MOST}, **numbers))
-
-    def hinge_embedding_loss(self, x, target, reduction, margin):
-        check_f32(x, target)
-        check_equal_shapes(x, target)
-        loss = self.formula("where(y != 1, relu(a - x), 0) + where(y != -1, x, 0)", (x, target), a=setting(f32(margin)))
-        return self.reduce_loss(loss, reduction)
-
-    def margin_ranking_loss(self, x1, x2, target, reduction, margin):
-        check_f32(x1, x2, target)
-        check_equal_shapes(x1, x2)
-        check_equal_shapes(x1, target)
-        loss = self.formula("relu(a - z * (x - y))", (x1, x2, target), a=setting(f32(margin)))
-        return self.reduce_loss(loss, reduction)
-
     def multi_margin_loss(self, x, labels, reduction, p, margin, weight=None):
         self.check_classes(x, labels)
         if len(x.shape) != 2:
@@ -1318,74 +1248,13 @@ class Graph:
         number = self.cast(labels, "f32")
         own, number = self.reshape(own, shape), self.reshape(number, shape)
         classes = self.constant(x.shape[1:], range(x.shape[1]))
-        terms = self.formula("where(x2 == x3, 0, relu(a + x1 + x0))" if p == 1 else
-                             "where(x2 == x3, 0, square(relu(a + x1 + x0)))", (x, own, number, classes), a=margin)
+        terms = self.expr(
+            {"x": x, "own": own, "label": number, "classes": classes}, consts={"margin": margin, "p": p},
+            expression="where(label == classes, 0, relu(margin + own + x) if p == 1 else relu(margin + own + x) ** 2)")
         if weight is not None:
-            factor = self.sum(self.formula("where(x == y, z, 0)", (number, classes, weight)), (1,))
-            terms = self.apply("mul", (terms, self.reshape(factor, shape)))
+            terms = self.expr({"x": terms, "label": number, "classes": classes, "weight": weight},
+                              expression="x * sum(where(label == classes, weight, 0), 1, keepdim=True)")
         return self.reduce_loss(self.mean(terms, (1,)), reduction)
-
-    def pair_distance(self, a, b, p, eps):
-        """The p-norm of a - b + eps along the last axis."""
-        if p == float("inf"):
-            return self.max(self.formula("abs(x - y + a)", (a, b), a=eps), (-1,))
-        term = {1: "abs(x - y + a)", 2: "square(x - y + a)"}.get(p, "pow_scalar(abs(x - y + a), b)")
-        total = self.sum(self.formula(term, (a, b), a=eps, b=p), (-1,))
-        return {1: lambda: total, 2: lambda: self.apply("sqrt", (total,))}.get(
-            p, lambda: self.apply("pow_scalar", (total,), (f32(1 / p),)))()
-
-    def triplet_margin_loss(self, anchor, positive, negative, reduction, margin, p, eps, swap):
-        check_f32(anchor, positive, negative)
-        check_equal_shapes(anchor, positive)
-        check_equal_shapes(anchor, negative)
-        if not anchor.shape:
-            raise GraphError("the anchor is a scalar; give it a last axis of features", "inputs")
-        p, eps, margin = f32(p), setting(f32(eps)), setting(f32(margin))
-        if not p > 0:
-            raise GraphError("p is %.9g; use a number above 0" % p, "p")
-        near, far = self.pair_distance(anchor, positive, p, eps), self.pair_distance(anchor, negative, p, eps)
-        if swap:
-            far = self.apply("minimum", (far, self.pair_distance(positive, negative, p, eps)))
-        return self.reduce_loss(self.formula("relu(a + x - y)", (near, far), a=margin), reduction)
-
-    def cosine_sums(self, x1, x2, axis):
-        """Of x1 x2, x1^2 and x2^2 along an axis."""
-        terms = [self.apply("mul", (x1, x2)), self.apply("square", (x1,)), self.apply("square", (x2,))]
-        return [self.sum(term, (axis,)) for term in terms]
-
-    def cosine_embedding_loss(self, x1, x2, target, reduction, margin):
-        check_f32(x1, x2, target)
-        check_equal_shapes(x1, x2)
-        if len(x1.shape) not in (1, 2) or target.shape != x1.shape[:-1]:
-            raise GraphError("x1 %s and target %s do not fit; [n, features] and [n], or [features] and [], are needed" % (
-                shape_text(x1.shape), shape_text(target.shape)), "inputs")
-        margin = setting(f32(margin))
-        cosine = self.formula("x / sqrt((y + b) * (z + b))", self.cosine_sums(x1, x2, -1), b=1e-12)
-        loss = self.formula("where(y == 1, 1 - x, 0) + where(y == -1, relu(x - a), 0)", (cosine, target), a=margin)
-        return self.reduce_loss(loss, reduction)
-
-    def cosine_similarity(self, x1, x2, dim, eps):
-        check_f32(x1, x2)
-        axis = axis_of(x1, dim)
-        if len(x1.shape) != len(x2.shape) or x1.shape[axis] != x2.shape[axis]:
-            raise GraphError("x1 %s and x2 %s need as many axes, and axis %d of one size" % (
-                shape_text(x1.shape), shape_text(x2.shape), axis), "inputs")
-        least = setting(f32(eps))
-        return self.formula("x / (sqrt(clamp(y, b, most)) * sqrt(clamp(z, b, most)))", self.cosine_sums(x1, x2, axis),
-                            b=least * least)
-
-    def dice_loss(self, x, target, reduction, smooth, squared, batch):
-        check_f32(x, target)
-        check_equal_shapes(x, target)
-        if len(x.shape) < (2 if batch else 3):
-            raise GraphError("x has %d axes; [n, classes, ...] is needed%s" % (
-                len(x.shape), "" if batch else ", and of [n, classes] alone there is only \"batch\": true"), "inputs")
-        smooth = setting(f32(smooth))
-        axes = [0] * batch + list(range(2, len(x.shape)))
-        product = self.apply("mul", (x, target))
-        x, target = [self.apply("square", (t,)) if squared else t for t in (x, target)]
-        sums = [self.sum(t, axes) for t in (product, x, target)]
-        return self.reduce_loss(self.formula("1 - (2 * x + a) / (y + z + a)", sums, a=smooth), reduction)
 
     def ctc_loss(self, log_probabilities, targets, input_lengths, target_lengths, reduction, blank, zero_infinity, batch_first):
         x, rest = log_probabilities, (targets, input_lengths, target_lengths)
@@ -1415,16 +1284,73 @@ class Graph:
         values += [0.0] * (CUSTOM_NUMBERS - len(values))
         return self.node("custom", {"kind": kind, "numbers": tuple(values)}, operands, shape_of(shape))
 
-    def accuracy(self, logits, labels):
-        self.check_classes(logits, labels)
-        guess = self.cast(self.argmax(logits, 1), "f32")
-        truth = self.cast(labels, "f32")
-        return self.mean(self.apply("eq", (guess, truth)))
+    # ---- formulas ----
+    def composite(self, op, *operands, **given):
+        """What a row of the table of formulas makes; given: all of its keys, but references may be left out."""
+        formula, arguments, reduction = table.formulas()[op], table.rows()[op].arguments, "none"
+        operands, numbers = dict(zip(formula.operands, operands)), {"rank": len(operands[0].shape)}
+        first = operands[formula.operands[0]]
+        check_f32(*((first,) if formula.fits == "classes" else operands.values()))
+        given = {one.name: setting(f32(given[one.name])) if one.kind in NUMBERS else given.get(one.name) for one in arguments}
+        getattr(self, "fits_" + formula.fits)(*operands.values(), **given)
+        for one in arguments:
+            value = given[one.name]
+            if one.kind in ("REDUCTION", "CLASS_REDUCTION"):
+                reduction = value
+            elif one.kind == "REFERENCE":
+                check_factor(value, one.name, first)
+                operands[one.name] = value
+            else:
+                numbers[one.name] = value
+        return self.reduce_loss(self.expr(operands, expression=formula.text, consts=numbers), reduction)
 
-    def binary_accuracy(self, prob, target):
-        check_f32(prob, target)
-        check_equal_shapes(prob, target)
-        return self.mean(self.expr(prob, target, expression="(x > 0.5) == (y > 0.5)"))
+    @staticmethod
+    def fits_same(first, *others, **_):
+        for other in others:
+            check_equal_shapes(first, other)
+
+    @staticmethod
+    def fits_variance(input, target, var, **_):
+        check_equal_shapes(input, target)
+        check_factor(var, "var", input)
+
+    def fits_classes(self, logits, labels):
+        self.check_classes(logits, labels)
+
+    def fits_images(self, input, target, window, **_):
+        check_equal_shapes(input, target)
+        check_rank(input, 3, 5, "[n, channels, ...] of one to three more axes")
+        check_fixed(input, range(1, len(input.shape)))
+        if window and window % 2 == 0:
+            raise GraphError("window is %d; use an odd number, or 0 for the whole image" % window, "window")
+
+    @staticmethod
+    def fits_channels(x, target, batch, **_):
+        check_equal_shapes(x, target)
+        if len(x.shape) < (2 if batch else 3):
+            raise GraphError("x has %d axes; [n, classes, ...] is needed%s" % (
+                len(x.shape), "" if batch else ", and of [n, classes] alone there is only \"batch\": true"), "inputs")
+
+    def fits_triplet(self, anchor, positive, negative, p, **_):
+        self.fits_same(anchor, positive, negative)
+        if not anchor.shape:
+            raise GraphError("the anchor is a scalar; give it a last axis of features", "inputs")
+        if not p > 0:
+            raise GraphError("p is %.9g; use a number above 0" % p, "p")
+
+    @staticmethod
+    def fits_pairs(x1, x2, target, **_):
+        check_equal_shapes(x1, x2)
+        if len(x1.shape) not in (1, 2) or target.shape != x1.shape[:-1]:
+            raise GraphError("x1 %s and target %s do not fit; [n, features] and [n], or [features] and [], are needed" % (
+                shape_text(x1.shape), shape_text(target.shape)), "inputs")
+
+    @staticmethod
+    def fits_along(x1, x2, dim, **_):
+        axis = axis_of(x1, dim)
+        if len(x1.shape) != len(x2.shape) or x1.shape[axis] != x2.shape[axis]:
+            raise GraphError("x1 %s and x2 %s need as many axes, and axis %d of one size" % (
+                shape_text(x1.shape), shape_text(x2.shape), axis), "inputs")
 
 
 def dotted(text, count):

@@ -8,10 +8,12 @@
     comparison = sum {("<" | "<=" | ">" | ">=" | "==" | "!=") sum}
     sum        = product {("+" | "-") product}
     product    = sign {("*" | "/") sign}
-    sign       = "-" sign | (number | name | name "(" choice {"," choice} ")" | "(" choice ")") ["**" sign]
+    sign       = "-" sign | (number | name | name "(" argument {"," argument} ")" | "(" choice ")") ["**" sign]
+    argument   = choice | choice ":" | "keepdim" "=" choice
 
 Both give a model the same tensors, so this folds and rewrites what that does, in its order, and computes numbers as C does.
 """
+import copy
 import math
 
 from . import ir, table
@@ -26,6 +28,7 @@ FLT_MIN = 2.0 ** -126
 FLT_MAX = f32(3.4028235e38)
 LARGEST = 3.4028235677973366e38  # below it numbers round to floats
 
+MAX_RANK = 8
 SPACE = " \t\n\r"
 DIGITS = "0123456789"
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
@@ -33,10 +36,23 @@ COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "
 # Of numbers alone, at once:
 FOLDED = ("add", "sub", "mul", "div", "pow", "lt", "le", "gt", "ge", "eq", "ne", "abs", "exp", "log", "sqrt", "tanh")
 
+# The functions of x that are no elementwise op: (whether the number p follows, most axes that follow then, whether keepdim may, call)
+ALONG = {
+    "sum": (False, MAX_RANK, True, lambda g, x, p, axes, keepdim: g.sum(x, axes, keepdim)),
+    "mean": (False, MAX_RANK, True, lambda g, x, p, axes, keepdim: g.mean(x, axes, keepdim)),
+    "amax": (False, MAX_RANK, True, lambda g, x, p, axes, keepdim: g.max(x, axes, keepdim)),
+    "norm": (True, MAX_RANK, True, lambda g, x, p, axes, keepdim: g.norm(x, p, axes, keepdim)),
+    "argmax": (False, 1, True, lambda g, x, p, axes, keepdim: g.argmax(x, axes[0], keepdim)),
+    "softmax": (False, 1, False, lambda g, x, p, axes, keepdim: g.softmax(x, axes[0])),
+    "log_softmax": (False, 1, False, lambda g, x, p, axes, keepdim: g.log_softmax(x, axes[0])),
+    "cumsum": (False, 1, False, lambda g, x, p, axes, keepdim: g.cumsum(x, axes[0])),
+    "window_mean": (True, 0, False, lambda g, x, p, axes, keepdim: g.window_mean(x, int(p))),
+    "float": (False, 0, False, lambda g, x, p, axes, keepdim: g.cast(x, "f32"))}
+
 
 def expand(text, graph, operands, consts, place):
-    """Appends the expression's nodes to a graph.Graph and returns its value. operands: {name: Tensor}; consts: {name: float};
-    place: what stands for a character's number in messages. Raises SpecError."""
+    """Appends the expression's nodes to a graph.Graph and returns its value. operands: {name: Tensor, or None for one that is left
+    out}; consts: {name: float}; place: what stands for a character's number in messages. Raises SpecError."""
     parser = _Parser(text, graph, operands, consts, place)
     if len(text.encode("utf-8", "surrogatepass")) > MAX_LENGTH:
         raise parser.error(0, "the expression is longer than %d characters; split it" % MAX_LENGTH)
@@ -55,9 +71,10 @@ class _Parser:
         self.text, self.graph, self.place = text, graph, place
         self.names = {"pi": math.pi}
         self.names.update((name, float(value)) for name, value in consts.items())
-        self.names.update(operands)
+        self.names.update((name, 0.0 if t is None else t) for name, t in operands.items())
         self.name_count = 1 + len(consts) + len(operands)
         self.at = self.depth = 0
+        self.dry = 0  # above 0: no nodes are added; what would be one is some tensor
         self.mark = len(graph.tensors)
 
     def error(self, at, what, word=""):
@@ -78,12 +95,12 @@ class _Parser:
         self.at += taken
         return taken
 
-    def word(self):
+    def word(self, at=None):
         """The name that stands here."""
-        end = self.at
-        while end < len(self.text) and self.text[end] in (LETTERS + DIGITS if end > self.at else LETTERS):
+        start = end = self.at if at is None else at
+        while end < len(self.text) and self.text[end] in (LETTERS + DIGITS if end > start else LETTERS):
             end += 1
-        return self.text[self.at:end]
+        return self.text[start:end]
 
     def take_word(self, word):
         self.peek()
@@ -106,6 +123,8 @@ class _Parser:
         return self.graph.scalar(self.float(term), self.mark) if isinstance(term, float) else term
 
     def apply(self, op, terms, attributes=()):
+        if self.dry:
+            return self.graph.tensors[0]
         return self.graph.apply(op, [self.tensor(term) for term in terms], attributes)
 
     def binary(self, op, a, b):
@@ -114,7 +133,7 @@ class _Parser:
                 return float(ir.compute(op, (a, b)))
             if op in ("maximum", "minimum"):
                 return a if (a > b if op == "maximum" else a < b) else b
-        if isinstance(a, float) == isinstance(b, float):
+        if self.dry or isinstance(a, float) == isinstance(b, float):
             return self.apply(op, (a, b))
         left = not isinstance(a, float)  # where the tensor stands
         x, number = (a, self.float(b)) if left else (b, self.float(a))
@@ -132,7 +151,7 @@ class _Parser:
         return self.apply(op, (a, b))
 
     def where(self, condition, yes, no):
-        if all(isinstance(term, float) for term in (condition, yes, no)):
+        if isinstance(condition, float):
             return yes if condition != 0 else no
         return self.apply("where", (condition, yes, no))
 
@@ -156,28 +175,67 @@ class _Parser:
             self.name_count += 1
 
     def choice(self):
-        result = self.any()
+        known = self.foresee()
+        result = self.unless(known is False, self.any)
         if not self.take_word("if"):
             return result
         self.deeper()
-        condition = self.any()
+        condition = self.unless(known is not None, self.any)
         if not self.take_word("else"):
             raise self.error(self.at, "'else' is missing")
-        otherwise = self.choice()
+        otherwise = self.unless(known is True, self.choice)
         self.depth -= 1
         return self.where(condition, result, otherwise)
+
+    def unless(self, left_out, part):
+        """A part of the text, which adds no nodes where it is left out."""
+        self.dry += left_out
+        result = part()
+        self.dry -= left_out
+        return result
+
+    def find_if(self):
+        """What stands behind the "if" of the choice that begins here; None: there is none."""
+        depth, at = 0, self.at
+        while at < len(self.text) and depth >= 0:
+            word, symbol = self.word(at), self.text[at]
+            if depth == 0 and symbol in ",;":
+                return None
+            if depth == 0 and word == "if":
+                return at + len(word)
+            depth += (symbol == "(") - (symbol == ")")
+            at += len(word) or 1
+        return None
+
+    def foresee(self):
+        """How a number decides the choice that begins here; None: none does."""
+        at = None if self.dry else self.find_if()
+        if at is None:
+            return None
+        ahead = copy.copy(self)
+        ahead.at, ahead.dry = at, 1
+        try:
+            condition = ahead.any()
+        except SpecError:
+            return None
+        return condition != 0 if isinstance(condition, float) else None
+
+    @staticmethod
+    def decided(left, by):
+        """Whether all that follows is left out: a number has decided already."""
+        return isinstance(left, float) and (left != 0) == by
 
     def any(self):
         result = self.all()
         while self.take_word("or"):
-            result = self.where(result, result, self.all())
+            result = self.where(result, result, self.unless(self.decided(result, True), self.all))
         return result
 
     def all(self):
         """As Python's: a and b is b where a is not 0, else a."""
         result = self.inverse()
         while self.take_word("and"):
-            result = self.where(result, self.inverse(), result)
+            result = self.where(result, self.unless(self.decided(result, False), self.inverse), result)
         return result
 
     def inverse(self):
@@ -291,19 +349,13 @@ class _Parser:
         self.at += len(name)
         if self.peek() == "(":
             return self.function(name, start)
-        if name not in self.names:
+        if name not in self.names and name not in ("True", "False"):
             raise self.error(start, "unknown name", name)
-        return self.names[name]
+        return self.names.get(name, float(name == "True"))
 
-    def function(self, name, start):
-        """name(...): the op's operands, then its attributes as numbers, which may be left out."""
-        op = table.ops().get({"max": "maximum", "min": "minimum"}.get(name, name))
-        if name != "K" and (op is None or op.arity == 0):
-            raise self.error(start, "unknown function", name)
-        arity = 1 if name == "K" else op.arity
-        most = 1 if name == "K" else arity + len(op.attrs)
+    def arguments(self, name, start, arity, most):
+        """Of a function, behind its parenthesis; those from `arity` on are numbers."""
         terms = []
-        self.at += 1  # the parenthesis
         if self.peek() != ")":
             while True:
                 self.peek()
@@ -311,7 +363,7 @@ class _Parser:
                 if len(terms) == most:
                     raise self.error(at, "too many arguments for", name)
                 term = self.choice()
-                if (len(terms) >= arity or name == "K") and not isinstance(term, float):
+                if len(terms) >= arity and not isinstance(term, float):
                     raise self.error(at, "a number is needed here, an attribute of", name)
                 terms.append(term)
                 if not self.take(","):
@@ -320,15 +372,95 @@ class _Parser:
             raise self.error(self.at, "')' or ',' is missing")
         if len(terms) < arity:
             raise self.error(start, "too few arguments for", name)
-        if name == "K":
-            return terms[0]
-        if most == arity == 2:
+        return terms
+
+    def function(self, name, start):
+        """name(...): the op's operands, then its attributes as numbers, which may be left out."""
+        self.at += 1  # the parenthesis
+        if name in ("K", "given"):
+            return self.special(name, start)
+        if name in ALONG:
+            return self.along(name, start)
+        op = table.ops().get({"max": "maximum", "min": "minimum"}.get(name, name))
+        if op is None or op.arity == 0:
+            raise self.error(start, "unknown function", name)
+        most = op.arity + len(op.attrs)
+        terms = self.arguments(name, start, op.arity, most)
+        if most == op.arity == 2:
             return self.binary(op.name, *terms)
         if most == 1 and isinstance(terms[0], float) and op.name in FOLDED:
             return float(ir.compute(op.name, terms))
-        attributes = [self.float(term) for term in terms[arity:]]
+        if self.dry:
+            return self.apply(op.name, terms)
+        attributes = [self.float(term) for term in terms[op.arity:]]
         attributes += [default for _, default in op.attrs[len(attributes):]]
-        return self.apply(op.name, terms[:arity], attributes)
+        return self.apply(op.name, terms[:op.arity], attributes)
+
+    def special(self, name, start):
+        """K(number) is that number; given(name): whether an operand is there."""
+        terms = self.arguments(name, start, 0 if name == "K" else 1, 1)
+        if not terms:
+            raise self.error(start, "too few arguments for", name)
+        return terms[0] if name == "K" else float(not isinstance(terms[0], float))
+
+    def along(self, name, start):
+        """x, p, axes of a function that is no elementwise op."""
+        numbered, most, keeps, call = ALONG[name]
+        p, keepdim = 0.0, [False]
+        if self.peek() == ")":
+            raise self.error(start, "too few arguments for", name)
+        x = self.choice()
+        x = self.graph.tensors[0] if self.dry else self.tensor(x)
+        if numbered:
+            if not self.take(","):
+                raise self.error(start, "too few arguments for", name)
+            self.peek()
+            at = self.at
+            p = self.choice()
+            if not isinstance(p, float) or not (self.dry or p > 0):
+                raise self.error(at, "a number above 0 is needed here for", name)
+            if most == 0 and not self.dry and (p > 1e6 or math.fmod(p, 2) != 1):
+                raise self.error(at, "an odd number is needed here for", name)
+        axes = self.axes(name, start, most, keeps, len(x.shape), keepdim)
+        return self.graph.tensors[0] if self.dry else call(self.graph, x, p, axes, keepdim[0])
+
+    def axes(self, name, start, most, keeps, rank, keepdim):
+        """Behind x, each behind a comma: numbers, "2:" for the third and all that follow, and in the end perhaps keepdim."""
+        result, given = [], False
+        while self.take(","):
+            self.peek()
+            at = self.at
+            if keeps and self.keepdim(keepdim):
+                break
+            if len(result) >= most:
+                raise self.error(at, "too many arguments for", name)
+            axis, given = self.whole(), True
+            result += range(rank)[axis:] if most > 1 and self.take(":") else [axis]
+        if not self.take(")"):
+            raise self.error(self.at, "')' or ',' is missing")
+        if most == 1 and not result:
+            raise self.error(start, "too few arguments for", name)
+        if given and not result and not self.dry:
+            raise self.error(start, "x has no such axes for", name)
+        return result
+
+    def keepdim(self, keepdim):
+        """keepdim=number, if that stands here."""
+        at = self.at
+        if not self.take_word("keepdim") or not self.take("="):
+            self.at = at
+            return False
+        keepdim[0] = self.whole() != 0
+        return True
+
+    def whole(self):
+        self.peek()
+        at = self.at
+        term = self.choice()
+        whole = isinstance(term, float) and abs(term) < 1000 and term == math.floor(term)
+        if not isinstance(term, float) or not (self.dry or whole):
+            raise self.error(at, "an axis is needed here, a whole number")
+        return int(term) if whole else 0
 
 
 def _power(exponent):

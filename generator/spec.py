@@ -5,7 +5,7 @@ import inspect
 import json
 import os
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from . import json_text, schema as schema_file, table
 from .floats import f32
@@ -232,8 +232,10 @@ class _Loader:
         if table.ops().get(op) and table.ops()[op].arity:
             attributes = [values[name] for name, _ in table.ops()[op].attrs]
             return self.graph.apply(op, operands, [_OUTSIDE.get(value, value) for value in attributes])
-        builder = getattr(self.graph, op)
-        arguments = {key: value for key, value in values.items() if key in builder_arguments(op)}
+        made = op in table.formulas()
+        builder = partial(self.graph.composite, op) if made else getattr(self.graph, op)
+        known = [one.name for one in table.rows()[op].arguments] if made else builder_arguments(op)
+        arguments = {key: value for key, value in values.items() if key in known}
         for key, value in arguments.items():
             kind = part["properties"][key].get("$ref", "").rpartition("/")[2]
             if kind == "reference":

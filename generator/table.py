@@ -17,6 +17,8 @@ Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term"
 # False, NEEDED, NONE or EMPTY.
 Row = namedtuple("Row", "name kind op operands axes arguments about")
 Argument = namedtuple("Argument", "name kind default about")
+# What a row's builder makes, where that is a formula: the operands' names; which check of Graph.fits_* they pass.
+Formula = namedtuple("Formula", "operands fits text")
 
 # settings: (key, kind, default), ...; kind: SIZE SHARE ANY FLAG; states: settings that need them, or ALWAYS; once, step: (name, text), ...
 Optimizer = namedtuple("Optimizer", "name enum settings states once step trusts")
@@ -149,13 +151,14 @@ def mentions(text, name):
 
 
 def read_rows(text):
-    """The builders of a gpunn.h outside the elementwise tables (>>arguments), by name in their order."""
+    """The builders of a gpunn.h outside the elementwise tables (>>arguments), by name in their order; and the Formulas of those that
+    are one."""
     text = plain(text)
     lists = {name: (parameters, body) for name, parameters, body in re.findall(
         r"^#define GPUNN__(\w+)\(K, A((?:, \w+)*)\)(.*)$", text, re.M)}
-    table = re.search(r"^#define GPUNN__ROWS\(X\)(.*)$", text, re.M)
-    if not table:
-        raise TableError("there is no table GPUNN__ROWS")
+    table, made = (re.search(r"^#define GPUNN__%s\)(.*)$" % name, text, re.M) for name in (r"ROWS\(X", r"FORMULAS\(F, X"))
+    if not table or not made:
+        raise TableError("there are no tables GPUNN__ROWS and GPUNN__FORMULAS")
 
     def arguments(name, *given):
         parameters, body = lists[name]
@@ -163,15 +166,26 @@ def read_rows(text):
             body = re.sub(r", %s," % parameter, ", %s," % value, body)
         for call, fields in calls(body):
             if call == "K":
-                yield Argument(fields[1], fields[2], default(fields[3]), json.loads(fields[5]))
+                yield Argument(fields[1], fields[2], default(fields[3]), string(fields[5]))
             elif call != "A":
                 yield from arguments(call[len("GPUNN__"):], *fields[2:])
 
-    result = {}
-    for kind, name, op, operands, axes, keys, _, _, about in entries(table.group(1)):
+    result, formulas = {}, {}
+    for macro, fields in calls(table.group(1)):
+        if macro == "GPUNN__FORMULAS":
+            for _, name, count, operands, fits, keys, _, _, formula, about in entries(made.group(1), "F"):
+                result[name] = Row(name, "OP", "NONE", int(count), 0, tuple(arguments(keys + "_ARGS")), string(about))
+                formulas[name] = Formula(tuple(re.findall(r"\w+", operands)), fits.lower(), string(formula))
+            continue
+        kind, name, op, operands, axes, keys, _, _, about = fields
         operands = int(operands) if operands.isdigit() else operands[len("GPUNN__"):]
-        result[name] = Row(name, kind, op, operands, int(axes), tuple(arguments(keys + "_ARGS")), json.loads(about))
-    return result
+        result[name] = Row(name, kind, op, operands, int(axes), tuple(arguments(keys + "_ARGS")), string(about))
+    return result, formulas
+
+
+def string(text):
+    """What a C string, perhaps in several parts, says."""
+    return "".join(map(json.loads, re.findall(r'"(?:[^"\\]|\\.)*"', text)))
 
 
 def default(text):
@@ -195,7 +209,12 @@ def ops():
 
 @lru_cache(maxsize=None)
 def rows():
-    return read_rows(header())
+    return read_rows(header())[0]
+
+
+@lru_cache(maxsize=None)
+def formulas():
+    return read_rows(header())[1]
 
 
 @lru_cache(maxsize=None)

@@ -24,7 +24,10 @@ EXPRESSIONS = (
     ("exp(1) * x + log(10) * y + pi * z", 3), ("(x < y) + (x <= 0.5) * (0.5 > y) + (x == y)", 2),
     ("K(0.5) * x * (1 + erf(K(0.70710678) * x))", 1), ("clamp(x, -1) + clamp(y, -1, 2) + hardtanh(x)", 2),
     ("3 * 4 * x + maximum(2, 3) * 0.1 + where(x > 0.1, 0.1, y)", 2), ("1e-3 * x + 1.5e2 * y + .25 * x0 + x1 / 7.", 2), ("x", 1),
-    ("abs(x) + 3.4028235e38 * 0 + sqrt(2) * tanh(0.5) * x", 1), ("2.5", 1))
+    ("abs(x) + 3.4028235e38 * 0 + sqrt(2) * tanh(0.5) * x", 1), ("2.5", 1),
+    ("(x - mean(x, -1, keepdim=True)) / norm(x, 2)", 1), ("sum(x, 1:) if 0 else amax(x ** 2, 0, keepdim=True)", 1),
+    ("softmax(x, -1) * log_softmax(y, -1) - cumsum(x, 0)", 2), ("mean(float(argmax(x, 0)) == y)", 2),
+    ("window_mean(x * y, 3) + True", 2))
 INTEGERS = {  # ops that read integers: as which operand, of which dtypes
     "cross_entropy": (1, graph.CLASS_DTYPES), "nll_loss": (1, graph.CLASS_DTYPES), "accuracy": (1, graph.CLASS_DTYPES),
     "one_hot": (0, graph.CLASS_DTYPES),
@@ -190,7 +193,7 @@ class Maker:
         shape = self.pick((["N", 6], ["N", 4, 9, 8], [3, "N", 5], ["N", 3, 4]))
         if op == "affine_grid":
             shape = self.pick((["N", 2, 3], ["N", 3, 4]))
-        elif op in ("grid_sample", "interpolate", "ncc_loss"):
+        elif op in ("grid_sample", "group_norm", "interpolate", "ncc_loss"):
             shape = ["N", 4, 9, 8]
         elif op[-2:] in ("1d", "2d", "3d"):
             shape = ["N", 4] + [5, 9, 8][-int(op[-2]):]

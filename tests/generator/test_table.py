@@ -54,6 +54,18 @@ class Table(unittest.TestCase):
         for line in wanted:
             self.assertEqual(self.header.count("\n" + line + "\n"), 1, line)
 
+    def test_formulas_are_declared_as_the_table_has_them(self):
+        text = " ".join(self.header.split())
+        for name, formula in table.formulas().items():
+            wanted = r"GPUNN_API gpunn_tensor \*gpunn_%s_?\(%s[,)][^;{]*;" % (
+                name, ", ".join("gpunn_tensor \\*" + operand for operand in formula.operands))
+            self.assertEqual(len(re.findall(wanted, text)), 1, wanted)
+        self.assertEqual(table.formulas()["accuracy"], table.Formula(
+            ("logits", "labels"), "classes", "mean(float(argmax(logits, 1)) == float(labels))"))
+        self.assertIn("far = norm(anchor - negative + eps, p, -1);far = min(", table.formulas()["triplet_margin_loss"].text)
+        self.assertEqual(table.rows()["huber_loss"], table.Row("huber_loss", "OP", "NONE", 2, 0, (
+            table.Argument("reduction", "REDUCTION", 0, ""), table.Argument("delta", "POSITIVE", 1, "")), "torch.nn.HuberLoss."))
+
     def test_a_table_of_another_form_is_refused(self):
         table_text = "/* >>ops begin */\n#define GPUNN_UNARY_OPS(X) %s\n/* >>ops end */"
         self.assertEqual(list(table.read(table_text % "X(RELU, relu, x, g)")), ["relu"])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes criteria.safetensors beside it with PyTorch: margin and similarity losses, Dice and CTC. python3 tests/golden/criteria.py"""
+"""Makes criteria.safetensors beside it with PyTorch: margin and similarity losses, Dice, CTC and likelihoods. python3 tests/golden/criteria.py"""
 import torch
 import torch.nn.functional as F
 
@@ -88,9 +88,43 @@ def ctc(out):
     case("_long", 70, 2, 11, 24, [70, 61], [24, 13], scale=3.0)
 
 
+def likelihoods(out):
+    for label, options in (("", {}), ("_full", {"full": True, "reduction": "sum"}), ("_none", {"eps": 0.5, "reduction": "none"})):
+        add_case(out, f"gaussian_nll_loss.{label}", lambda x, t, v: F.gaussian_nll_loss(x, t, v, **options),
+                 batch={"x": randn(6, 5), "t": randn(6, 5), "v": torch.rand(6, 5)})
+    add_case(out, "gaussian_nll_loss._one", lambda x, t, v: F.gaussian_nll_loss(x, t, v),
+             batch={"x": randn(6, 5), "t": randn(6, 5), "v": torch.rand(6, 1)})
+    for label, options in (("", {}), ("_sum", {"reduction": "sum"}), ("_none", {"reduction": "none"})):
+        add_case(out, f"soft_margin_loss.{label}", lambda x, t: F.soft_margin_loss(x, t, **options),
+                 batch={"x": randn(7, 5, scale=9.0), "t": signs(7, 5)}, no_grad=("t",))
+
+
+def counts(out):
+    for label, options in (("", {}), ("_full", {"full": True}), ("_rate", {"log_input": False, "eps": 0.01, "reduction": "sum"}),
+                           ("_full_rate", {"log_input": False, "full": True, "reduction": "none"})):
+        add_case(out, f"poisson_nll_loss.{label}", lambda x, t: F.poisson_nll_loss(x, t, **options),
+                 batch={"x": torch.rand(6, 5) + 0.1, "t": torch.poisson(torch.full((6, 5), 2.0))}, no_grad=("t",))
+
+
+def formulas(out):
+    """What gpunn_expr makes along axes."""
+    for label, p in (("2", 2), ("3", 3), ("1", 1), ("inf", inf)):
+        add_case(out, f"formula._norm_{label}", lambda x: torch.linalg.vector_norm(x, p, (1, 2), keepdim=True) * x,
+                 batch={"x": randn(3, 4, 5)})
+    add_case(out, "formula._norms", lambda x: (x - x.mean((2, 3), True)) / (x.var((2, 3), unbiased=False, keepdim=True) + 1e-5).sqrt(),
+             batch={"x": randn(3, 2, 5, 4)})
+    add_case(out, "formula._windows", lambda x: F.avg_pool2d(x, 5, 1, 2), batch={"x": randn(3, 2, 9, 4)})
+    add_case(out, "formula._volumes", lambda x: F.avg_pool3d(x, 3, 1, 1), batch={"x": randn(2, 2, 5, 4, 3)})
+    add_case(out, "formula._distil", lambda x, t: -(F.softmax(t, 1) * F.log_softmax(x, 1)).sum(1).mean(),
+             batch={"x": randn(5, 7), "t": randn(5, 7)})
+    add_case(out, "formula._logsumexp", lambda x: torch.logsumexp(x, -1), batch={"x": randn(5, 7, scale=99.0)})
+    add_case(out, "formula._hits", lambda x, t: x.cumsum(1) * (x.argmax(1) == t).double().mean(),
+             batch={"x": randn(6, 3), "t": torch.tensor([0, 1, 2, 1, 0, 0])})
+
+
 if __name__ == "__main__":
     torch.manual_seed(31)
     cases = {}
-    for make in (margins, cosines, dices, ctc):
+    for make in (margins, cosines, dices, ctc, likelihoods, formulas, counts):
         make(cases)
     save("criteria.safetensors", cases)

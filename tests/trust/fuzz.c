@@ -175,7 +175,7 @@ static void expression(const uint8_t *data, size_t size)
     verdict(result ? GPUNN_OK : gpunn_last_status(dev));
     if (result) {
         const float   values[6] = {0, 1, -2, 3.5f, -0.25f, 1e30f};
-        gpunn_tensor *loss = gpunn_sum(result, GPUNN_ALL, false);
+        gpunn_tensor *loss = gpunn_sum(gpunn_cast(result, GPUNN_F32), GPUNN_ALL, false);
         (void)gpunn_retain_grad(args[0]);
         if (gpunn_write(args[0], values, 24) || gpunn_write(args[1], values, 12)) abort();
         gpunn_status status = gpunn_forward(&result, 1);

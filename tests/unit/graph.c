@@ -1216,6 +1216,14 @@ static void test_margin_losses(void **state)
     check_shape(f, gpunn_cosine_embedding_loss(x, other, sign, .margin = 0.5f, .reduction = GPUNN_REDUCE_NONE), SHAPE(B));
     check_shape(f, gpunn_cosine_embedding_loss(f->three, f->three, scalar), SHAPE(0));
     check_shape(f, gpunn_cosine_similarity(wide, wide, 1, GPUNN_ZERO), SHAPE(B, 20));
+    check_shape(f, gpunn_soft_margin_loss(x, other, .reduction = GPUNN_REDUCE_NONE), SHAPE(B, 20));
+    check_shape(f, gpunn_gaussian_nll_loss(x, other, weight, .reduction = GPUNN_REDUCE_NONE), SHAPE(B, 20));
+    REFUSED(f, GPUNN_ERR_SHAPE, "gaussian_nll_loss: input and var [batch, 20] and [3] do not broadcast (axis 1: 20 against 3)",
+            gpunn_gaussian_nll_loss(x, other, f->three));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gaussian_nll_loss: eps is -1; use a positive number",
+            gpunn_gaussian_nll_loss(x, other, x, .eps = -1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "soft_margin_loss: .margin is for multi_margin_loss, not used here; leave it out",
+            gpunn_soft_margin_loss(x, other, .margin = 1));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "hinge_embedding_loss: .p is for multi_margin_loss, not used here; leave it out",
             gpunn_hinge_embedding_loss(x, other, .p = 1));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "margin_ranking_loss: .eps is for triplet_margin_loss, not used here; leave it out",
@@ -1745,7 +1753,24 @@ static void test_expr(void **state)
         {"x < y < z", "where(lt(x, y), lt(y, z), lt(x, y))"},
         {"x and y or not z", "where(where(x, y, x), where(x, y, x), eq(z, 0))"},
         {"x if y else z if x else y", "where(y, x, where(x, z, y))"},
-        {"2 if 1 < 2 < 3 and not 0 else x", "where(1, 2, x)"},
+        {"2 if 1 < 2 < 3 and not 0 else x", "2"},
+        {"where(1, 2, x)", "where(1, 2, x)"},
+        {"x if 0 else y", "y"},
+        {"(x if 1 else 1 / 0 * y) if not (1 if 0 else 0) else z", "x"},
+        {"1 and x or y", "where(x, x, y)"},
+        {"1 or sum(x, 9)", "1"},
+        {"0 and sum(x, 9)", "0"},
+        {"x * True + False", "add_scalar(mul_scalar(x, 1), 0)"},
+        {"x - mean(x, 1, keepdim=True)", "sub(x, sum(x))"},
+        {"sum(x) / amax(x ** 2, 0, -1, keepdim=0)", "div(sum(x), max(square(x)))"},
+        {"sum(x, 1:) + mean(x, -2:)", "add(sum(x), sum(x))"},
+        {"norm(x, 2, 1)", "sqrt(sum(square(x)))"},
+        {"norm(x, 1, 1, keepdim=True)", "sum(abs(x))"},
+        {"norm(x, 1 / 0)", "max(abs(x))"},
+        {"norm(x, 4, 0)", "pow_scalar(sum(pow_scalar(abs(x), 4)), 0.25)"},
+        {"float(argmax(x, 0)) == float(y)", "eq(cast(argmax(x)), y)"},
+        {"softmax(x, 1) * log_softmax(x, -1) - cumsum(x, 0)", "sub(mul(softmax(x), log_softmax(x)), cumsum(x))"},
+        {"given(x)", "1"},
         {"t = x + y; u = t * t; t = 3; u * t", "mul_scalar(mul(add(x, y), add(x, y)), 3)"},
         {"2 / x", "div(2, x)"},
         {"x / 0", "div(x, 0)"},
@@ -1815,8 +1840,11 @@ static void test_expr_as_the_generator(void **state)
         for (int id = 3; id < model->tensor_count && used < sizeof text; id++) {
             const gpunn_tensor *node = model->tensors[id];
             bool                constant = node->kind == GPUNN__CONSTANT;
+            char                along[512];
+            gpunn__node_text(node, along, sizeof along);
+            const char *op = gpunn__op_arity(node->op) ? gpunn_op_name(node->op) : along;
             used += (size_t)(constant ? snprintf(text + used, sizeof text - used, "%.9g", (double)node->constant[0])
-                                      : snprintf(text + used, sizeof text - used, "%s", gpunn_op_name(node->op)));
+                                      : snprintf(text + used, sizeof text - used, "%s", op));
             for (int i = 0; !constant && i < gpunn__op_attribute_count(node->op) && used < sizeof text; i++)
                 used += (size_t)snprintf(text + used, sizeof text - used, " %.9g", (double)node->attr.value[i]);
             for (int i = 0; i < node->input_count && used < sizeof text; i++)
@@ -1865,7 +1893,24 @@ static void test_expr_errors(void **state)
         {"x +", "gpunn_expr: something is missing at character 4 of \"x +\""},
         {"x * foo", "gpunn_expr: unknown name 'foo' at character 5 of \"x * foo\""},
         {"bar(x)", "gpunn_expr: unknown function 'bar' at character 1 of \"bar(x)\""},
-        {"sum(x)", "gpunn_expr: unknown function 'sum' at character 1 of \"sum(x)\""},
+        {"prod(x)", "gpunn_expr: unknown function 'prod' at character 1 of \"prod(x)\""},
+        {"sum()", "gpunn_expr: too few arguments for 'sum' at character 1 of \"sum()\""},
+        {"sum(x, y)", "gpunn_expr: an axis is needed here, a whole number at character 8 of \"sum(x, y)\""},
+        {"sum(x, 0.5)", "gpunn_expr: an axis is needed here, a whole number at character 8 of \"sum(x, 0.5)\""},
+        {"sum(x, 2:)", "gpunn_expr: x has no such axes for 'sum' at character 1 of \"sum(x, 2:)\""},
+        {"sum(x, 2)", "sum: axis 2 is not one of [batch, 20]; use -2 to 1"},
+        {"sum(x, keepdim=True, 1)", "gpunn_expr: ')' or ',' is missing at character 20 of \"sum(x, keepdim=True, 1)\""},
+        {"sum(x, keepdim=x)", "gpunn_expr: an axis is needed here, a whole number at character 16 of \"sum(x, keepdim=x)\""},
+        {"softmax(x)", "gpunn_expr: too few arguments for 'softmax' at character 1 of \"softmax(x)\""},
+        {"softmax(x, 0, 1)", "gpunn_expr: too many arguments for 'softmax' at character 15 of \"softmax(x, 0, 1)\""},
+        {"softmax(x, 0:)", "gpunn_expr: ')' or ',' is missing at character 13 of \"softmax(x, 0:)\""},
+        {"argmax(x, keepdim=1)", "gpunn_expr: too few arguments for 'argmax' at character 1 of \"argmax(x, keepdim=1)\""},
+        {"float(x, 1)", "gpunn_expr: too many arguments for 'float' at character 10 of \"float(x, 1)\""},
+        {"norm(x)", "gpunn_expr: too few arguments for 'norm' at character 1 of \"norm(x)\""},
+        {"norm(x, 0)", "gpunn_expr: a number above 0 is needed here for 'norm' at character 9 of \"norm(x, 0)\""},
+        {"window_mean(x, 2)", "gpunn_expr: an odd number is needed here for 'window_mean' at character 16 of \"window_mean(x, 2)\""},
+        {"x if 1 else foo", "gpunn_expr: unknown name 'foo' at character 13 of \"x if 1 else foo\""},
+        {"foo if $ else x", "gpunn_expr: unknown name 'foo' at character 1 of \"foo if $ else x\""},
         {"none(x)", "gpunn_expr: unknown function 'none' at character 1 of \"none(x)\""},
         {"K(x)", "gpunn_expr: a number is needed here, an attribute of 'K' at character 3 of \"K(x)\""},
         {"Kexp(x)", "gpunn_expr: unknown function 'Kexp' at character 1 of \"Kexp(x)\""},
@@ -1901,6 +1946,8 @@ static void test_expr_errors(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         REFUSED(f, strncmp(cases[i][1], "add", 3) ? GPUNN_ERR_ARGUMENT : GPUNN_ERR_SHAPE, cases[i][1],
                 gpunn_expr(strcmp(cases[i][0], "x + w") ? cases[i][0] : "x + y", args, 2));
+    gpunn_tensor *mixed[2] = {f->rows, f->labels};
+    check_shape(f, gpunn_expr("mean(float(argmax(x, 1)) == float(y))", mixed, 2), SHAPE(0));
     char deep[5000];
     memset(deep, '-', sizeof deep);
     deep[100] = 'x', deep[101] = 0;
@@ -1912,8 +1959,8 @@ static void test_expr_errors(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_expr: the expression is longer than 4096 characters; split it",
             gpunn_expr(deep, args, 2));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "gpunn_expr: the expression is NULL", gpunn_expr(NULL, args, 2));
-    REFUSED(f, GPUNN_ERR_DTYPE, "gpunn_expr: args[0] is i64, but f32 is needed; convert it with gpunn_cast",
-            gpunn_expr("x", &f->labels, 1));
+    REFUSED(f, GPUNN_ERR_DTYPE, "eq: b is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_expr("x == y", (gpunn_tensor *[]){f->rows, f->labels}, 2));
     assert_null(gpunn_expr("x", args, 9));
     assert_string_equal(gpunn_error(NULL), "gpunn_expr: 9 arguments are given; 1 to 8 are possible");
 }

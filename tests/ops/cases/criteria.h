@@ -2,6 +2,8 @@
 /* clang-format off */
 #define IN_SUM .reduction = GPUNN_REDUCE_SUM
 #define EACH .reduction = GPUNN_REDUCE_NONE
+#define OF_X(text) gpunn_expr(text, (gpunn_tensor *[]){in("x")}, 1)
+#define OF_X_T(text) gpunn_expr(text, (gpunn_tensor *[]){in("x"), in("t")}, 2)
 #define CTC(...) gpunn_ctc_loss(gpunn_log_softmax(in("x"), -1), in("t"), in("i"), in("l"), __VA_ARGS__)
 /* X(name before the dot, name after it, builder) */
 #define CRITERIA_CASES(X)                                                                                                       \
@@ -51,7 +53,28 @@
     X(ctc_loss, "_infinite", CTC(.blank = 3, .zero_infinity = true))                                                            \
     X(ctc_loss, "_repeats", CTC(.blank = 0))                                                                                    \
     X(ctc_loss, "_one", CTC(.blank = 0))                                                                                        \
-    X(ctc_loss, "_long", CTC(.blank = 0))
+    X(ctc_loss, "_long", CTC(.blank = 0))                                                                                       \
+    X(gaussian_nll_loss, "", gpunn_gaussian_nll_loss(in("x"), in("t"), in("v")))                                                \
+    X(gaussian_nll_loss, "_full", gpunn_gaussian_nll_loss(in("x"), in("t"), in("v"), .full = true, IN_SUM))                     \
+    X(gaussian_nll_loss, "_none", gpunn_gaussian_nll_loss(in("x"), in("t"), in("v"), .eps = 0.5f, EACH))                        \
+    X(gaussian_nll_loss, "_one", gpunn_gaussian_nll_loss(in("x"), in("t"), in("v")))                                            \
+    X(soft_margin_loss, "", gpunn_soft_margin_loss(in("x"), in("t")))                                                           \
+    X(soft_margin_loss, "_sum", gpunn_soft_margin_loss(in("x"), in("t"), IN_SUM))                                               \
+    X(soft_margin_loss, "_none", gpunn_soft_margin_loss(in("x"), in("t"), EACH))                                                \
+    X(poisson_nll_loss, "", gpunn_poisson_nll_loss(in("x"), in("t")))                                                           \
+    X(poisson_nll_loss, "_full", gpunn_poisson_nll_loss(in("x"), in("t"), .full = true))                                        \
+    X(poisson_nll_loss, "_rate", gpunn_poisson_nll_loss(in("x"), in("t"), IN_SUM, .no_log_input = true, .eps = 0.01f))          \
+    X(poisson_nll_loss, "_full_rate", gpunn_poisson_nll_loss(in("x"), in("t"), EACH, .no_log_input = true, .full = true))       \
+    X(formula, "_norm_2", OF_X("norm(x, 2, 1, 2, keepdim=True) * x"))                                                           \
+    X(formula, "_norm_3", OF_X("norm(x, 3, 1:, keepdim=True) * x"))                                                             \
+    X(formula, "_norm_1", OF_X("norm(x, 1, -2:, keepdim=True) * x"))                                                            \
+    X(formula, "_norm_inf", OF_X("norm(x, 1 / 0, 2, 1, keepdim=True) * x"))                                                     \
+    X(formula, "_norms", OF_X("t = x - mean(x, 2:, keepdim=True); t / sqrt(mean(t ** 2, 2:, keepdim=True) + 1e-5)"))            \
+    X(formula, "_windows", OF_X("window_mean(x, 5)"))                                                                           \
+    X(formula, "_volumes", OF_X("window_mean(x, 3)"))                                                                           \
+    X(formula, "_distil", OF_X_T("-mean(sum(softmax(y, 1) * log_softmax(x, 1), 1))"))                                           \
+    X(formula, "_logsumexp", OF_X("m = detach(amax(x, -1, keepdim=True)); sum(m, 1) + log(sum(exp(x - m), 1))"))          \
+    X(formula, "_hits", OF_X_T("cumsum(x, 1) * mean(float(argmax(x, 1)) == float(y))"))
 
 /* Targets of three samples with repeats, of lengths 2, 3 and 0. */
 #define CTC_TARGETS integers(in, "t", (int64_t[]){2, 3, 0, 4, 4, 2, 3, 3, 3}, 3, 3)
@@ -68,6 +91,15 @@
     X(triplet_margin_loss_3, XS(3, 5), gpunn_triplet_margin_loss(x, B("p", 3, 5), B("n", 3, 5), .margin = 20, .p = 3))          \
     X(cosine_similarity, XS(3, 5, 2), gpunn_cosine_similarity(x, B("b", 3, 5, 2), 1, 0))                                        \
     X(dice_loss, XS(3, 2, 5), gpunn_dice_loss(gpunn_sigmoid(x), gpunn_sigmoid(B("t", 3, 2, 5)), .squared = true))               \
+    X(gaussian_nll_loss, XS(3, 4), gpunn_gaussian_nll_loss(x, B("t", 3, 4), gpunn_exp(B("v", 3, 1)), .full = true))             \
+    X(poisson_nll_loss, XS(3, 4), gpunn_poisson_nll_loss(x, gpunn_exp(B("t", 3, 4)), .full = true))                             \
+    X(soft_margin_loss, XS(3, 4), gpunn_soft_margin_loss(x, B("t", 3, 4)))                                                      \
+    X(formula_norms, XS(3, 4, 5),                                                                                               \
+      gpunn_expr("norm(x, 3, 1:) * norm(x, 2) - sum(norm(x, 1, 0, keepdim=True) * x, 1, 2)", &x, 1)) \
+    X(formula_means, XS(3, 2, 4, 3),                                                                                            \
+      gpunn_expr("t = x - mean(x, 2:, keepdim=True); window_mean(t ** 2, 3) * amax(t, -1, keepdim=True)", &x, 1))               \
+    X(formula_softmax, XS(3, 4),                                                                                                \
+      gpunn_expr("softmax(x, 1) * cumsum(x, 0) - log_softmax(x, -1) * float(argmax(x, 1, keepdim=True))", &x, 1)) \
     X(ctc_loss, XS(6, 3, 5), CTC_OF(x, .blank = 1))                                                                             \
     X(ctc_loss_none, XS(6, 3, 5), CTC_OF(x, EACH))                                                                              \
     X(ctc_loss_first, XS(6, 3, 5), gpunn_mul(CTC_OF(gpunn_permute(x, GPUNN_AXES(1, 0, 2)), .batch_first = true), TOTAL(x)))
