@@ -22,9 +22,9 @@
  *     fit      the training loop, progress, history
  *     backend  what a backend provides
  *     kernels  fused kernels that the generator writes for a model
- *   and under GPUNN_IMPLEMENTATION, each using those before it
- *     structs forward errors memory random math tables shapes device model
- *     arguments json text graph infer nodes expr layers steps autodiff plan run threads common
+ *   and under GPUNN_IMPLEMENTATION, each using those before it; gpunn_cuda.cu has the first too
+ *     common structs forward errors memory random math tables shapes device model
+ *     arguments json text graph infer nodes expr layers steps autodiff plan run threads context
  *     map move reduce pick gemm conv pool sample norm softmax loss attention recurrent update cpu
  *     optimizer files loader elements safetensors spec readers fit_loop licence
  *
@@ -2175,6 +2175,7 @@ struct gpunn_kernel_set {
  * ====================================================================================================================== */
 #if defined(GPUNN_IMPLEMENTATION) && !defined(GPUNN_NO_IMPLEMENTATION)
 #undef GPUNN_IMPLEMENTATION
+#define GPUNN__IMPLEMENTATION
 
 #if defined(__MINGW32__) && !defined(__USE_MINGW_ANSI_STDIO)
 #define __USE_MINGW_ANSI_STDIO 1 /* %zu and %lld */
@@ -2266,7 +2267,71 @@ extern "C" {
 #else
 #define GPUNN__IVDEP
 #endif
+#endif
 
+/* ==== >>common ======================================================================================================== *
+ * What the CPU backend and gpunn_cuda.cu have in common: plain C, of which a GPU runs what is GPUNN__SHARED. */
+#if defined(GPUNN__IMPLEMENTATION) || defined(GPUNN__COMPANION)
+#include <math.h>
+#include <string.h>
+
+#if defined(__CUDACC__)
+#define GPUNN__SHARED static __host__ __device__ __forceinline__
+#elif defined(__GNUC__)
+#define GPUNN__SHARED __attribute__((unused, always_inline)) static inline
+#else
+#define GPUNN__SHARED static inline
+#endif
+
+typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
+
+/* Element i of I64, I32 or U8 storage. */
+GPUNN__SHARED int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_t i)
+{
+    return dtype == GPUNN_I64   ? ((const int64_t *)data)[i]
+           : dtype == GPUNN_I32 ? ((const int32_t *)data)[i]
+                                : ((const uint8_t *)data)[i];
+}
+
+/* ---- random numbers -------------------------------------------------------------------------------------------------- */
+/* Philox4x32-10 (Salmon et al. 2011), the generator of every random number here. */
+GPUNN__SHARED void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32_t out[4])
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+/* Dropout stores nothing: backward draws the same again, and so does every backend. Element i belongs to pack i / 8; the eight
+ * elements of a pack take the eight 16-bit halves, low before high, of the four words of
+ *     philox4x32-10(key: seed, counter: pack low, site ^ pack high << 16, step low, step high)
+ * where low and high are 32-bit halves. An element is kept when its draw < keep = round((1 - p) * 65536), and then multiplied by
+ * 65536 / keep. */
+static uint32_t gpunn__drop_keep(const gpunn_step *step)
+{
+    return step->training ? (uint32_t)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
+}
+
+GPUNN__SHARED float gpunn__drop_scale(uint32_t keep)
+{
+    return keep ? 65536.0f / (float)keep : 0;
+}
+#undef GPUNN__COMPANION
+#endif
+
+#ifdef GPUNN__IMPLEMENTATION
 /* ==== >>structs ======================================================================================================= */
 #define GPUNN__ALIGN 64 /* bytes; of every block handed to a backend */
 #define GPUNN__ERROR_SIZE 768
@@ -2627,29 +2692,8 @@ static void *gpunn__grow(gpunn_device *dev, void *array, int count, int *capacit
 }
 
 /* ==== >>random ======================================================================================================== *
- * Philox4x32-10 (Salmon et al. 2011), the generator of every random number here, keyed so that CPU and GPU draw the same. */
-GPUNN__INLINE void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32_t out[4]);
-
-GPUNN__INLINE void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32_t out[4])
-{
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)p1;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    out[0] = c0;
-    out[1] = c1;
-    out[2] = c2;
-    out[3] = c3;
-}
-
-/* Initial values: element i of tensor `id` is drawn from word i % 4 of counter (i / 4 low, id, i / 4 high, 2^31), a range of
+ * Initial values, drawn by Philox (>>common). */
+/* Element i of tensor `id` is drawn from word i % 4 of counter (i / 4 low, id, i / 4 high, 2^31), a range of
  * counters that dropout, whose fourth word is the high half of the step, never reaches. */
 static void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in, float *out, int64_t count)
 {
@@ -11758,11 +11802,9 @@ static int gpunn__thread_count(int asked)
 #endif
 }
 
-/* ==== >>common ======================================================================================================== *
+/* ==== >>context ======================================================================================================= *
  * What the CPU backend's sections share. Every op of GPUNN_OTHER_OPS is one function gpunn__cpu_<name>(cpu, step, action), its
  * forward and backward beside each other; the elementwise ops come from their tables (>>map). */
-typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
-
 typedef struct gpunn__cpu {
     int          threads;
     gpunn__team  team;
@@ -12277,17 +12319,12 @@ static GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
     return GPUNN_OK;
 }
 
-/* ---- dropout -------------------------------------------------------------------------------------------------------------- *
- * Nothing is stored: backward draws the same again, and so does every backend. Element i belongs to pack i / 8; the eight
- * elements of a pack take the eight 16-bit halves, low before high, of the four words of
- *     philox4x32-10(key: seed, counter: pack low, site ^ pack high << 16, step low, step high)
- * where low and high are 32-bit halves. An element is kept when its draw < T = round((1 - p) * 65536), and then multiplied by
- * 65536 / T. */
+/* ---- dropout -------------------------------------------------------------------------------------------------------------- */
 enum { GPUNN__DROP_PACKS = 16, GPUNN__DROP_BLOCK = 8 * GPUNN__DROP_PACKS };
 
 typedef struct gpunn__drop {
     uint64_t     seed, step;
-    uint32_t     site, keep; /* keep: T */
+    uint32_t     site, keep;
     float        scale;
     int64_t      count;
     const float *x;
@@ -12355,8 +12392,8 @@ static gpunn__drop gpunn__drop_of(const gpunn_step *step)
 {
     gpunn__drop d;
     memset(&d, 0, sizeof d);
-    d.keep = step->training ? (uint32_t)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
-    d.scale = d.keep ? 65536.0f / (float)d.keep : 0;
+    d.keep = gpunn__drop_keep(step);
+    d.scale = gpunn__drop_scale(d.keep);
     d.seed = step->state->seed;
     d.step = step->state->step;
     d.site = step->attr->site;
@@ -13378,13 +13415,6 @@ static GPUNN__STATUS gpunn__cpu_cumsum(gpunn__cpu *cpu, gpunn_step *step, gpunn_
  * Elements that integers pick, and the integers that pick the largest. */
 /* ---- embedding and gather: elements that integers pick ---------------------------------------------------------------- *
  * out[o][j][i] = x[o][index[o][j][i]][i]. An embedding's index is [1][m][1] and serves all i, the columns of its weight. */
-GPUNN__INLINE int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_t i)
-{
-    if (dtype == GPUNN_I64) return ((const int64_t *)data)[i];
-    if (dtype == GPUNN_I32) return ((const int32_t *)data)[i];
-    return ((const uint8_t *)data)[i];
-}
-
 enum { GPUNN__PICK_PARTS = 64, GPUNN__PICK_BLOCK = 64 };
 typedef struct gpunn__pick {
     const gpunn_value *index;
@@ -25139,7 +25169,8 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
 #ifdef __cplusplus
 }
 #endif
-#endif /* GPUNN_IMPLEMENTATION */
+#undef GPUNN__IMPLEMENTATION
+#endif /* GPUNN__IMPLEMENTATION */
 
 /* ==== >>licence ======================================================================================================= *
  * This software is available under 2 licenses -- choose whichever you prefer.

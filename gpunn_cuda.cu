@@ -37,6 +37,7 @@
  * Every op is one function gpunn__cuda_<name>(cuda, step, action), its forward and backward beside each other. Kernels compute in
  * F32; a value's storage may be F32, F16 or BF16, each operand by itself, parameters and statistics F32. All sums are made in two
  * stages in a fixed order: the same inputs give the same bits. Nothing here allocates or waits while a run is captured. */
+#define GPUNN__COMPANION /* gpunn.h's >>common is wanted */
 #include "gpunn.h"
 
 /* ==== >>config ======================================================================================================== */
@@ -86,8 +87,6 @@ enum {
 #define GPUNN__CUDA(cuda, call) GPUNN__TRY(gpunn__cuda_check((cuda), (call), #call))
 
 /* ==== >>context ======================================================================================================= */
-typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
-
 /* What changes from run to run, in device memory, so that a captured graph finds it there. */
 typedef struct gpunn__device_state {
     uint64_t             seed, step;                      /* key dropout */
@@ -202,14 +201,6 @@ __device__ __forceinline__ void gpunn__store(void *data, gpunn_dtype dtype, int6
 __device__ __forceinline__ float gpunn__rounded(float x, gpunn_dtype dtype)
 {
     return dtype == GPUNN_F32 ? x : gpunn__from_half(gpunn__to_half(x, dtype), dtype);
-}
-
-/* Element i of I64, I32 or U8 storage. */
-__device__ __forceinline__ int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_t i)
-{
-    return dtype == GPUNN_I64   ? ((const int64_t *)data)[i]
-           : dtype == GPUNN_I32 ? ((const int32_t *)data)[i]
-                                : ((const uint8_t *)data)[i];
 }
 
 /* Eight elements from i on, a multiple of 8; data aligned to 32 bytes (F32) or 16: one or two accesses of 128 bits, one of 256
@@ -332,15 +323,17 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__block_red
     return result;
 }
 
-/* Philox4x32-10, as in gpunn.h's >>random. */
-__device__ __forceinline__ uint4 gpunn__philox(uint64_t key, uint4 c)
+/* Dropout's draws for a pack, two in each word. */
+__device__ __forceinline__ void gpunn__drop_draw(const gpunn__device_state *state, unsigned site, uint64_t pack, uint32_t word[4])
 {
-    unsigned k0 = (unsigned)key, k1 = (unsigned)(key >> 32);
-#pragma unroll
-    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
-        c = make_uint4(__umulhi(0xCD9E8D57u, c.z) ^ c.y ^ k0, 0xCD9E8D57u * c.z, __umulhi(0xD2511F53u, c.x) ^ c.w ^ k1,
-                       0xD2511F53u * c.x);
-    return c;
+    const uint64_t run = state->step;
+    const uint32_t counter[4] = {(uint32_t)pack, site ^ (uint32_t)(pack >> 32) << 16, (uint32_t)run, (uint32_t)(run >> 32)};
+    gpunn__philox(state->seed, counter, word);
+}
+
+__device__ __forceinline__ float gpunn__drop_factor(const uint32_t word[4], int j, unsigned keep, float scale)
+{
+    return (word[j / 2] >> 16 * (j % 2) & 0xFFFF) < keep ? scale : 0;
 }
 
 /* Every op's function. */
@@ -1814,27 +1807,22 @@ static gpunn_status gpunn__cuda_cast(gpunn__cuda *cuda, gpunn_step *step, gpunn_
                          in->data, in->dtype, out->count);
 }
 
-/* ---- dropout -------------------------------------------------------------------------------------------------------------- *
- * Nothing is stored: backward draws the same again, and so does the CPU. The eight elements of pack i / 8 take the eight 16-bit
- * halves, low before high, of philox(seed, {pack low, site ^ pack high << 16, step low, step high}); one is kept when its half is
- * below keep = round((1 - p) * 65536), and then multiplied by 65536 / keep. */
+/* ---- dropout -------------------------------------------------------------------------------------------------------------- */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__dropout_kernel(const void *x, gpunn_dtype x_dtype, void *y, gpunn_dtype y_dtype, int64_t count, bool add,
                           const gpunn__device_state *state, unsigned site, unsigned keep, float scale)
 {
     GPUNN__FOLLOW();
-    int64_t  pack = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
-    uint64_t seed = state->seed, run = state->step;
+    int64_t pack = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
     for (; pack * GPUNN__PACK < count; pack += (int64_t)gridDim.x * blockDim.x) {
-        int64_t i = pack * GPUNN__PACK;
-        int     n = gpunn__pack_size(count, i);
-        float   v[8];
-        uint4   drawn = gpunn__philox(
-              seed, make_uint4((unsigned)pack, site ^ (unsigned)(pack >> 32) << 16, (unsigned)run, (unsigned)(run >> 32)));
-        unsigned word[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
+        int64_t  i = pack * GPUNN__PACK;
+        int      n = gpunn__pack_size(count, i);
+        float    v[8];
+        uint32_t word[4];
+        gpunn__drop_draw(state, site, (uint64_t)pack, word);
         gpunn__load_pack(x, x_dtype, i, n, v);
 #pragma unroll
-        for (int j = 0; j < GPUNN__PACK; j++) v[j] *= (word[j / 2] >> 16 * (j % 2) & 0xFFFF) < keep ? scale : 0;
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] *= gpunn__drop_factor(word, j, keep, scale);
         gpunn__store_pack(y, y_dtype, i, n, add, v);
     }
 }
@@ -1844,15 +1832,15 @@ static gpunn_status gpunn__cuda_dropout(gpunn__cuda *cuda, gpunn_step *step, gpu
     const gpunn_value *from = step->backward ? &step->grad_out : &step->in[0];
     const gpunn_value *to = step->backward ? &step->grad_in[0] : &step->out;
     bool               add = step->backward && step->accumulate[0];
-    unsigned           keep = (unsigned)((1 - (double)step->attr->dropout_p) * 65536 + 0.5);
+    unsigned           keep = gpunn__drop_keep(step);
     if (action == GPUNN__PREPARE || to->data == NULL) return GPUNN_OK;
-    if (!step->training || keep == 65536) {
+    if (keep == 65536) {
         if (!add && to->data == from->data) return GPUNN_OK;
         return gpunn__cuda_copy(cuda, to->data, to->dtype, from->data, from->dtype, to->count, add);
     }
     return GPUNN__LAUNCH(cuda, gpunn__dropout_kernel, gpunn__blocks(cuda, to->count, GPUNN__PACK), GPUNN__THREADS, from->data,
                          from->dtype, to->data, to->dtype, to->count, add, cuda->state, step->attr->site, keep,
-                         keep ? 65536.0f / (float)keep : 0);
+                         gpunn__drop_scale(keep));
 }
 /* ==== >>move =============================================================================================================== *
  * Ops that only move data, and the filters of convolutions. */
@@ -8777,14 +8765,12 @@ __device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention &
 /* The factors that dropout puts on weights i .. i + N - 1; N 8: i is a multiple of 8. */
 template <int N> __device__ __forceinline__ void gpunn__attention_drop(const gpunn__attention &t, int64_t i, float *factor)
 {
-    const uint64_t pack = (uint64_t)i / GPUNN__PACK, run = t.state->step;
-    const uint4    drawn = gpunn__philox(
-           t.state->seed, make_uint4((unsigned)pack, t.site ^ (unsigned)(pack >> 32) << 16, (unsigned)run, (unsigned)(run >> 32)));
-    const unsigned word[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
-    const float    scale = t.keep ? 65536.0f / (float)t.keep : 0;
+    const float scale = gpunn__drop_scale(t.keep);
+    uint32_t    word[4];
+    gpunn__drop_draw(t.state, t.site, (uint64_t)i / GPUNN__PACK, word);
 #pragma unroll
     for (int j = 0; j < GPUNN__PACK; j++) {
-        const float kept = (word[j / 2] >> 16 * (j % 2) & 0xFFFF) < t.keep ? scale : 0;
+        const float kept = gpunn__drop_factor(word, j, t.keep, scale);
         if (N == GPUNN__PACK)
             factor[j] = kept;
         else if (j == (int)(i % GPUNN__PACK))
@@ -9014,7 +9000,7 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
     t.apart = step->saved_bytes == (size_t)t.a.lines * sizeof *t.sums ? 2 : 1;
     t.state = cuda->state;
     t.site = step->attr->site;
-    t.keep = step->training ? (unsigned)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
+    t.keep = gpunn__drop_keep(step);
     return t;
 }
 

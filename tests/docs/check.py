@@ -202,7 +202,7 @@ def main():
     tests = [("the code in gpunn.h's comment", manual_runs), ("names", names_exist), ("links and targets", links_exist),
              ("exclusive or", xor_learns), ("three commands", three_commands),
              ("compile lines", compile_lines_name_the_gpu),
-             ("sections of gpunn.h", lambda: sections_stand_in_order("gpunn.h", "/* ==== >>structs", ("forward",), 6)),
+             ("sections of gpunn.h", lambda: sections_stand_in_order("gpunn.h", "/* ==== >>common", ("forward",), 6)),
              ("sections of gpunn_cuda.cu", lambda: sections_stand_in_order("gpunn_cuda.cu", "/* ==== >>config", ("context", "shared"), 30))] + list(readme_blocks())
     print(f"1..{len(tests)}")
     failed = 0
