@@ -1923,24 +1923,6 @@ typedef enum gpunn_update_kind {
     GPUNN_UPDATE_COUNT
 } gpunn_update_kind;
 /* clang-format on */
-/* NAdam's product of beta1 (1 - 0.96^(i decay) / 2) for i = 1 to step, which torch keeps as state; power is beta1^step. By the
- * series of the logarithm: sum over k of -1 / (k 2^k) times r^k (1 - r^(k step)) / (1 - r^k), r = 0.96^decay. */
-#define GPUNN_NADAM_PRODUCT(specifiers)                                                       \
-    specifiers double gpunn__nadam_product(double power, double decay, double step)           \
-    {                                                                                         \
-        double less = -expm1(decay * log(0.96)), all_less = -expm1(step * decay * log(0.96)); \
-        double rest = 1, all_rest = 1, below = 0, all_below = 0, half = 1, sum = 0;           \
-        for (int k = 1; k <= 48; k++) {                                                       \
-            below += rest * less; /* 1 - r^k, and rest becomes r^k */                         \
-            all_below += all_rest * all_less;                                                 \
-            rest *= 1 - less;                                                                 \
-            all_rest *= 1 - all_less;                                                         \
-            half /= 2;                                                                        \
-            sum += half / k * rest * (less > 0 ? all_below / below : step);                   \
-        }                                                                                     \
-        return power * exp(-sum);                                                             \
-    }
-
 /* One update over a contiguous range; with a trust ratio, of one parameter. */
 struct gpunn_update {
     gpunn_update_kind          kind;
@@ -2328,6 +2310,83 @@ GPUNN__SHARED float gpunn__drop_scale(uint32_t keep)
 {
     return keep ? 65536.0f / (float)keep : 0;
 }
+/* ---- updates: the numbers that are the same for all elements --------------------------------------------------------- */
+/* To a whole exponent. A GPU has no instruction for pow, and one thread decides for a block. */
+GPUNN__SHARED double gpunn__power(double base, double exponent)
+{
+#ifdef GPUNN__COMPANION
+    double result = 1;
+    for (int64_t n = (int64_t)exponent; n > 0; n /= 2, base *= base)
+        if (n % 2) result *= base;
+    return result;
+#else
+    return pow(base, exponent);
+#endif
+}
+
+/* NAdam's product of beta1 (1 - 0.96^(i decay) / 2) for i = 1 to step, which torch keeps as state; power is beta1^step. By the
+ * series of the logarithm: sum over k of -1 / (k 2^k) times r^k (1 - r^(k step)) / (1 - r^k), r = 0.96^decay. */
+GPUNN__SHARED double gpunn__nadam_product(double power, double decay, double step)
+{
+    double less = -expm1(decay * log(0.96)), all_less = -expm1(step * decay * log(0.96));
+    double rest = 1, all_rest = 1, below = 0, all_below = 0, half = 1, sum = 0;
+    for (int k = 1; k <= 48; k++) {
+        below += rest * less; /* 1 - r^k, and rest becomes r^k */
+        all_below += all_rest * all_less;
+        rest *= 1 - less;
+        all_rest *= 1 - all_less;
+        half /= 2;
+        sum += half / k * rest * (less > 0 ? all_below / below : step);
+    }
+    return power * exp(-sum);
+}
+
+/* The number that was meant: 0.9999f is off by 3e-8, which its powers multiply; what 7 digits can say is taken at its word. */
+static double gpunn__as_written(float value)
+{
+    double rounded = floor((double)value * 1e7 + 0.5) / 1e7;
+    return (float)rounded == value ? rounded : (double)value;
+}
+
+/* The columns ONCE and ratio of an optimizer's row. */
+/* clang-format off */
+#define K(number) number##f
+#define where(condition, yes, no) ((condition) != 0 ? (double)(yes) : (double)(no))
+#define power(base, exponent) gpunn__power(base, exponent)
+#define nadam_product(power, decay, step) gpunn__nadam_product(power, decay, step)
+#define min(p, q) fmin(p, q)
+#define GPUNN__NUMBER(kind, key, usual) const double key = *setting++; (void)key;
+#define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
+#define GPUNN__ONCE(name, value) const double name = (value); *once++ = (float)name;
+GPUNN__SHARED void gpunn__update_once(gpunn_update_kind kind, const double *setting, double step, float *once)
+{
+    switch (kind) {
+#define GPUNN__X(ENUM, name, settings, states, numbers, ...) case GPUNN_UPDATE_##ENUM: { settings numbers } break;
+    GPUNN_UPDATES(GPUNN__X, GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , GPUNN__ONCE)
+#undef GPUNN__X
+    default: break;
+    }
+}
+
+/* norms: of the parameter, for one of the move. */
+GPUNN__SHARED double gpunn__update_ratio(gpunn_update_kind kind, const double *setting, double norms)
+{
+    switch (kind) {
+#define GPUNN__TRUST(ENUM, name, settings, states, numbers, step, move, trust) case GPUNN_UPDATE_##ENUM: { settings return trust; }
+    GPUNN_TRUST_OPTIMIZERS(GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, , )
+#undef GPUNN__TRUST
+    default: return 1;
+    }
+}
+#undef K
+#undef where
+#undef power
+#undef nadam_product
+#undef min
+#undef GPUNN__NUMBER
+#undef GPUNN__FLAG
+#undef GPUNN__ONCE
+/* clang-format on */
 #undef GPUNN__COMPANION
 #endif
 
@@ -11541,7 +11600,7 @@ typedef int gpunn__monitor, gpunn__thread;
 #define GPUNN__THREAD_JOIN(t) ((void)(t))
 #elif defined(_WIN32)
 typedef struct gpunn__monitor {
-    CRITICAL_SECTION   mutex;
+    CRITICAL_SECTION mutex;
     CONDITION_VARIABLE changed;
 } gpunn__monitor;
 typedef HANDLE gpunn__thread;
@@ -11779,7 +11838,7 @@ static int gpunn__thread_count(int asked)
     return 1;
 #else
     const char *said = getenv("OMP_NUM_THREADS");
-    long        count = asked ? asked : said ? strtol(said, NULL, 10) : 0;
+    long count = asked ? asked : said ? strtol(said, NULL, 10) : 0;
     if (count > 0) return count < MOST ? (int)count : MOST;
 #ifdef _WIN32
     DWORD_PTR mine = 0, all = 0;
@@ -14153,7 +14212,7 @@ GPUNN__PRIVATE void gpunn__plain_panel(const gpunn__panel *t)
 {
     const int64_t width = (t->columns + GPUNN__PLAIN_LANES - 1) / GPUNN__PLAIN_LANES * GPUNN__PLAIN_LANES;
     for (int64_t i = 0; i < t->rows; i++) {
-        float        sum[3 * GPUNN__PLAIN_LANES];
+        float sum[3 * GPUNN__PLAIN_LANES];
         const float *a = t->a + i * t->a_row, *b = t->b, start = t->shift_row ? t->shift_row[i] : 0;
         for (int64_t j = 0; j < width; j++) sum[j] = t->shift_col && j < t->columns ? start + t->shift_col[j] : start;
         for (int64_t p = 0; p < t->k; p++, a += t->a_col, b += t->b_row)
@@ -14182,7 +14241,7 @@ GPUNN__PRIVATE void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const flo
 {
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
-            float   sum[GPUNN__PLAIN_LANES] = {0};
+            float sum[GPUNN__PLAIN_LANES] = {0};
             int64_t p = 0;
             for (; p + GPUNN__PLAIN_LANES <= k; p += GPUNN__PLAIN_LANES)
                 for (int64_t l = 0; l < GPUNN__PLAIN_LANES; l++) sum[l] += a[i * a_row + p + l] * b[j * b_row + p + l];
@@ -15406,7 +15465,7 @@ GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 4, 3, 6, gpunn__v4_winograd)
 GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 2, 1, 2, NULL)
 #endif
 #else
-typedef float       gpunn__v1, gpunn__v1_memory;
+typedef float gpunn__v1, gpunn__v1_memory;
 #define GPUNN__UNROLL
 GPUNN__INLINE float gpunn__v1_set(float x)
 {
@@ -19226,12 +19285,8 @@ typedef struct gpunn__rule {                    /* a row */
     const char    *function;                    /* its builder's name */
     gpunn__setting setting[GPUNN_SETTINGS + 1]; /* ends at key NULL */
     const char    *state[4];                    /* the setting that needs it, or "ALWAYS"; ends at NULL */
-    void (*once)(const double *setting, double step, float *once);
-    gpunn__step *step, *move; /* move NULL: there is no trust ratio */
-    double (*ratio)(const double *setting, double norms);
+    gpunn__step   *step, *move;                 /* move NULL: there is no trust ratio */
 } gpunn__rule;
-
-GPUNN_NADAM_PRODUCT(static)
 
 /* The square roots of a piece. C's sqrtf may set errno, which keeps it out of vector code. */
 GPUNN__INLINE void gpunn__roots(float *x)
@@ -19255,59 +19310,21 @@ GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
     return *root = x;
 }
 
-/* The number that was meant: 0.9999f is off by 3e-8, which its powers multiply; what 7 digits can say is taken at its word. */
-static double gpunn__as_written(float value)
-{
-    double rounded = floor((double)value * 1e7 + 0.5) / 1e7;
-    return (float)rounded == value ? rounded : (double)value;
-}
-
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #define GPUNN__OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3")
 #endif
 
-/* The columns ONCE and ratio. */
+/* The columns step and move. */
 /* clang-format off */
 #define K(number) number##f
-#define where(condition, yes, no) ((condition) != 0 ? (double)(yes) : (double)(no))
-#define power(base, exponent) pow(base, exponent)
-#define nadam_product(power, decay, step) gpunn__nadam_product(power, decay, step)
-#define min(p, q) fmin(p, q)
-#define GPUNN__NUMBER(kind, key, usual) const double key = *setting++; (void)key;
-#define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
-#define GPUNN__ONCE(name, value) const double name = (value); *once++ = (float)name;
-#define GPUNN__X(ENUM, name, settings, states, numbers, ...)                                                                   \
-    static void gpunn__once_##name(const double *setting, double step, float *once)                                            \
-    {                                                                                                                          \
-        settings                                                                                                               \
-        numbers                                                                                                                \
-        (void)step, (void)once;                                                                                                \
-    }
-#define GPUNN__TRUST(ENUM, name, settings, states, numbers, step, move, trust)                                                 \
-    GPUNN__X(ENUM, name, settings, states, numbers, )                                                                          \
-    static double gpunn__ratio_##name(const double *setting, double norms)                                                     \
-    {                                                                                                                          \
-        settings                                                                                                               \
-        return trust;                                                                                                          \
-    }
-GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, , GPUNN__ONCE)
-#undef where
-#undef power
-#undef nadam_product
-#undef min
-#undef GPUNN__NUMBER
-#undef GPUNN__ONCE
-#undef GPUNN__X
-#undef GPUNN__TRUST
-
-/* The columns step and move. */
 #define where(condition, yes, no) gpunn__select((condition) != 0, (float)(yes), (float)(no))
 #define sqrt(x) gpunn__root(&root[i], &rooted, SECOND, x)
 #define max(p, q) gpunn__max(p, q)
 #define abs(p) fabsf(p)
 #define GPUNN__NUMBER(kind, key, usual) const float key = *setting++; (void)key;
+#define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
 #define GPUNN__ONCE(name, value) const float name = *once++; (void)name;
 /* 16 for each state, and 1 for one that is ALWAYS there, which come first; all false: only for those. */
 #define GPUNN__STATE(setting) + (#setting[0] == 'A' ? 17 : 16)
@@ -19382,10 +19399,9 @@ static const gpunn__rule gpunn__rules[GPUNN_UPDATE_COUNT] = {
 #define GPUNN__END {NULL, false, 0, 0, 0}
 #define GPUNN__STATE(setting) #setting,
 #define GPUNN__X(ENUM, name, settings, states, ...)                                                                            \
-    {"gpunn_" #name, {settings GPUNN__END}, {states NULL}, gpunn__once_##name, gpunn__step_##name, NULL, NULL},
+    {"gpunn_" #name, {settings GPUNN__END}, {states NULL}, gpunn__step_##name, NULL},
 #define GPUNN__TRUST(ENUM, name, settings, states, ...)                                                                        \
-    {"gpunn_" #name, {settings GPUNN__END}, {states NULL}, gpunn__once_##name, gpunn__step_##name, gpunn__move_##name,         \
-     gpunn__ratio_##name},
+    {"gpunn_" #name, {settings GPUNN__END}, {states NULL}, gpunn__step_##name, gpunn__move_##name},
     GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, )
 #undef K
 #undef GPUNN__SIZE
@@ -19517,7 +19533,8 @@ static void gpunn__cpu_trust(gpunn__update_job j, const double *setting, int thr
         moves += trust.move[part];
     }
     trust.last = true;
-    trust.rate = (float)(setting[0] * gpunn__rules[u->kind].ratio(setting, squares > 0 && moves > 0 ? sqrt(squares / moves) : 1));
+    trust.rate = (float)(setting[0] *
+                         gpunn__update_ratio(u->kind, setting, squares > 0 && moves > 0 ? sqrt(squares / moves) : 1));
     gpunn_parallel(threads, gpunn__trust_task, &j);
 }
 
@@ -19530,7 +19547,7 @@ static GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u)
     j.n.go = true;
     j.n.scale = u->gradient_scale;
     j.n.lr = u->setting[0];
-    gpunn__rules[u->kind].once(setting, (double)u->step, j.n.once);
+    gpunn__update_once(u->kind, setting, (double)u->step, j.n.once);
     j.limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     j.trust = NULL;
     gpunn__cpu_before before = gpunn__cpu_begin(context);
@@ -20824,8 +20841,8 @@ static int gpunn__follow(gpunn__file *f)
         if (links == 40) return ELOOP;
         if (length == (ssize_t)sizeof link) return ENAMETOOLONG;
         const char *slash = link[0] == '/' ? NULL : strrchr(f->target, '/');
-        size_t      head = slash ? (size_t)(slash - f->target) + 1 : 0, size = head + (size_t)length + 1;
-        char       *next = (char *)gpunn__realloc(f->dev, NULL, 0, size);
+        size_t head = slash ? (size_t)(slash - f->target) + 1 : 0, size = head + (size_t)length + 1;
+        char *next = (char *)gpunn__realloc(f->dev, NULL, 0, size);
         if (next == NULL) return GPUNN__RECORDED;
         memcpy(next, f->target, head);
         memcpy(next + head, link, (size_t)length);

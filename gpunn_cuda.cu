@@ -10223,57 +10223,15 @@ typedef struct gpunn__update_job {
     int                        sum_count;
 } gpunn__update_job;
 
-__device__ __forceinline__ double gpunn__power(double base, double exponent)
-{
-    double result = 1;
-    for (int64_t n = (int64_t)exponent; n > 0; n /= 2, base *= base)
-        if (n % 2) result *= base;
-    return result;
-}
-GPUNN_NADAM_PRODUCT(static __device__)
-
-/* The columns ONCE and ratio. */
-/* clang-format off */
-template <int KIND> __device__ void   gpunn__once(const double *setting, double step, float *once);
-template <int KIND> __device__ double gpunn__ratio(const double *setting, double norms);
-#define where(condition, yes, no) ((condition) != 0 ? (double)(yes) : (double)(no))
-#define power(base, exponent) gpunn__power(base, exponent)
-#define nadam_product(power, decay, step) gpunn__nadam_product(power, decay, step)
-#define min(p, q) fmin(p, q)
-#define GPUNN__NUMBER(kind, key, usual) const double key = *setting++; (void)key;
-#define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
-#define GPUNN__ONCE(name, value) const double name = (value); *once++ = (float)name;
-#define GPUNN__X(ENUM, name, settings, states, numbers, ...)                                                                   \
-    template <> __device__ __forceinline__ void gpunn__once<GPUNN_UPDATE_##ENUM>(const double *setting, double step, float *once)\
-    {                                                                                                                          \
-        settings                                                                                                               \
-        numbers                                                                                                                \
-        (void)step, (void)once;                                                                                                \
-    }
-#define GPUNN__TRUST(ENUM, name, settings, states, numbers, step, move, trust)                                                 \
-    GPUNN__X(ENUM, name, settings, states, numbers, )                                                                          \
-    template <> __device__ __forceinline__ double gpunn__ratio<GPUNN_UPDATE_##ENUM>(const double *setting, double norms)       \
-    {                                                                                                                          \
-        settings                                                                                                               \
-        return trust;                                                                                                          \
-    }
-GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, , GPUNN__ONCE)
-#undef where
-#undef power
-#undef nadam_product
-#undef min
-#undef GPUNN__NUMBER
-#undef GPUNN__ONCE
-#undef GPUNN__X
-#undef GPUNN__TRUST
-
 /* The columns states, step and move: how many states there may be, and what becomes of one element. */
+/* clang-format off */
 template <int KIND> struct gpunn__rule;
 #define where(condition, yes, no) ((condition) != 0 ? (float)(yes) : (float)(no))
 #define sqrt(x) sqrtf(x)
 #define max(p, q) gpunn__float_max(p, q)
 #define abs(p) fabsf(p)
 #define GPUNN__NUMBER(kind, key, usual) const float key = *setting++; (void)key;
+#define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
 #define GPUNN__STATE(setting) +1
 #define GPUNN__ONCE(name, value) const float name = *once++; (void)name;
 #define GPUNN__STEP(states, settings, numbers, text)                                                                           \
@@ -10374,7 +10332,7 @@ template <int KIND> __device__ __forceinline__ gpunn_update_numbers gpunn__updat
     if (threadIdx.x == 0) {
         double setting[GPUNN_SETTINGS], step;
         gpunn__update_decide(job, squares, &shared, setting, &step);
-        if (shared.go) gpunn__once<KIND>(setting, step, shared.once);
+        if (shared.go) gpunn__update_once((gpunn_update_kind)KIND, setting, step, shared.once);
     }
     __syncthreads();
     return shared;
@@ -10388,14 +10346,7 @@ static __global__ void gpunn__decide_kernel(const gpunn__update_job job, gpunn_u
            step;
     if (threadIdx.x > 0) return;
     gpunn__update_decide(job, squares, numbers, setting, &step);
-    if (!numbers->go) return;
-    switch (job.u.kind) {
-#define GPUNN__X(ENUM, ...) \
-    case GPUNN_UPDATE_##ENUM: gpunn__once<GPUNN_UPDATE_##ENUM>(setting, step, numbers->once); break;
-        GPUNN_UPDATES(GPUNN__X, GPUNN__X, , , , )
-#undef GPUNN__X
-    default: break;
-    }
+    if (numbers->go) gpunn__update_once(job.u.kind, setting, step, numbers->once);
 }
 
 /* The elements that a thread works on at once. */
@@ -10517,7 +10468,7 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     squares = gpunn__block_reduce(squares, gpunn__add());
     moves = gpunn__block_reduce(moves, gpunn__add());
     const double norms = squares > 0 && moves > 0 ? sqrt(squares / moves) : 1;
-    const float  rate = (float)((double)k.lr * gpunn__ratio<KIND>(job.setting, norms));
+    const float  rate = (float)((double)k.lr * gpunn__update_ratio((gpunn_update_kind)KIND, job.setting, norms));
     for (; i < job.u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
         gpunn__elements e;
         gpunn__elements_load<KIND>(&e, job.u, k.scale, i);
@@ -10590,13 +10541,6 @@ static int gpunn__squares_blocks(int64_t count, int64_t total, int ranges)
     const int64_t each = 4 * GPUNN__THREADS * GPUNN__PACK;
     int64_t       most = 1 + count * (GPUNN__PARTIALS - ranges) / total, wanted = (count + each - 1) / each;
     return (int)(wanted < most ? wanted : most);
-}
-
-/* The number that was meant, as in gpunn.h: 0.9999f is off by 3e-8, which its powers multiply. */
-static double gpunn__as_written(float value)
-{
-    double rounded = floor((double)value * 1e7 + 0.5) / 1e7;
-    return (float)rounded == value ? rounded : (double)value;
 }
 
 static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_job *job)
