@@ -2267,6 +2267,15 @@ extern "C" {
 
 typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
 
+/* A size or place along an axis: 32 bits on a GPU, where others take long, and whose functions refuse what is larger. */
+#ifdef GPUNN__COMPANION
+typedef int      gpunn__extent;
+typedef unsigned gpunn__unsigned;
+#else
+typedef int64_t  gpunn__extent;
+typedef uint64_t gpunn__unsigned;
+#endif
+
 /* Element i of I64, I32 or U8 storage. */
 GPUNN__SHARED int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_t i)
 {
@@ -2310,6 +2319,83 @@ GPUNN__SHARED float gpunn__drop_scale(uint32_t keep)
 {
     return keep ? 65536.0f / (float)keep : 0;
 }
+/* ---- windows of a pool -------------------------------------------------------------------------------------------------- */
+static bool gpunn__is_max_pool(gpunn_op op)
+{
+    return op == GPUNN_OP_MAX_POOL2D || op == GPUNN_OP_MAX_POOL3D || op == GPUNN_OP_ADAPTIVE_MAX_POOL2D ||
+           op == GPUNN_OP_ADAPTIVE_MAX_POOL3D;
+}
+
+static bool gpunn__is_adaptive_pool(gpunn_op op)
+{
+    return op == GPUNN_OP_ADAPTIVE_MAX_POOL2D || op == GPUNN_OP_ADAPTIVE_MAX_POOL3D || op == GPUNN_OP_ADAPTIVE_AVG_POOL2D ||
+           op == GPUNN_OP_ADAPTIVE_AVG_POOL3D;
+}
+
+typedef struct gpunn__pool_axis {
+    gpunn__extent n, out, kernel, stride, padding; /* kernel 0: adaptive */
+    gpunn__extent span;                            /* of the largest window */
+} gpunn__pool_axis;
+
+/* By axis i of the settings. An adaptive pool whose windows are all alike is a plain one. */
+static gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, int i, int64_t n, int64_t out)
+{
+    gpunn__pool_axis axis = {(gpunn__extent)n, (gpunn__extent)out, 0, 0, 0, (gpunn__extent)(n / out) + 2};
+    if (!gpunn__is_adaptive_pool(step->op)) {
+        axis.kernel = step->attr->kernel[i];
+        axis.stride = step->attr->stride[i];
+        axis.padding = step->attr->padding[i];
+    } else if (n % out == 0) {
+        axis.kernel = axis.stride = (gpunn__extent)(n / out);
+    }
+    if (axis.kernel) axis.span = axis.kernel;
+    return axis;
+}
+
+/* A plane is a volume of depth 1. */
+static void gpunn__pool_axes(const gpunn_step *step, gpunn__pool_axis *z, gpunn__pool_axis *y, gpunn__pool_axis *x)
+{
+    const gpunn__pool_axis flat = {1, 1, 1, 1, 0, 1};
+    const int64_t         *from = step->in[0].dim, *to = step->backward ? step->grad_out.dim : step->out.dim;
+    const int              deep = step->in[0].rank - 4; /* 1: with a depth, to which setting 0 belongs */
+    *z = deep ? gpunn__pool_axis_of(step, 0, from[2], to[2]) : flat;
+    *y = gpunn__pool_axis_of(step, deep, from[2 + deep], to[2 + deep]);
+    *x = gpunn__pool_axis_of(step, 1 + deep, from[3 + deep], to[3 + deep]);
+}
+
+/* The window of output i covers cells [*begin, *end); returns its length with the padding that it covers. */
+GPUNN__SHARED gpunn__extent gpunn__pool_window(const gpunn__pool_axis *a, gpunn__extent i, gpunn__extent *begin,
+                                               gpunn__extent *end)
+{
+    if (a->kernel == 0) { /* torch's i n / out and (i + 1) n / out rounded up, in parts that fit 32 bits */
+        const gpunn__unsigned n = (gpunn__unsigned)a->n, out = (gpunn__unsigned)a->out, at = (gpunn__unsigned)i;
+        const gpunn__unsigned whole = n / out, rest = n - whole * out;
+        *begin = (gpunn__extent)(at * whole + at * rest / out);
+        *end = (gpunn__extent)((at + 1) * whole + ((at + 1) * rest + out - 1) / out);
+        return *end - *begin;
+    }
+    const gpunn__extent first = i * a->stride - a->padding, most = a->n + a->padding;
+    const gpunn__extent last = first + a->kernel < most ? first + a->kernel : most;
+    *begin = first > 0 ? first : 0;
+    *end = last < a->n ? last : a->n;
+    return last - first;
+}
+
+/* Where that window, which covers cells from `begin` on, begins, inside or in the padding. */
+GPUNN__SHARED gpunn__extent gpunn__pool_corner(const gpunn__pool_axis *a, gpunn__extent i, gpunn__extent begin)
+{
+    return a->kernel == 0 ? begin : i * a->stride - a->padding;
+}
+
+/* Notes which cell of its window was the maximum of output i. */
+GPUNN__SHARED void gpunn__pool_mark(void *marks, int bytes, int64_t i, gpunn__extent cell)
+{
+    if (bytes == 1)
+        ((uint8_t *)marks)[i] = (uint8_t)cell;
+    else if (bytes)
+        ((int32_t *)marks)[i] = (int32_t)cell;
+}
+
 /* ---- updates: the numbers that are the same for all elements --------------------------------------------------------- */
 /* To a whole exponent. A GPU has no instruction for pow, and one thread decides for a block. */
 GPUNN__SHARED double gpunn__power(double base, double exponent)
@@ -3082,18 +3168,6 @@ GPUNN__PRIVATE bool gpunn__op_reads_output(gpunn_op op)
     const gpunn__op_info *info = &gpunn__op_infos[op];
     return info->arity == 0 ? info->reads_out != 0 : gpunn__op_mentions(info, 'y');
 }
-static bool gpunn__is_max_pool(gpunn_op op)
-{
-    return op == GPUNN_OP_MAX_POOL2D || op == GPUNN_OP_MAX_POOL3D || op == GPUNN_OP_ADAPTIVE_MAX_POOL2D ||
-           op == GPUNN_OP_ADAPTIVE_MAX_POOL3D;
-}
-
-static bool gpunn__is_adaptive_pool(gpunn_op op)
-{
-    return op == GPUNN_OP_ADAPTIVE_MAX_POOL2D || op == GPUNN_OP_ADAPTIVE_MAX_POOL3D || op == GPUNN_OP_ADAPTIVE_AVG_POOL2D ||
-           op == GPUNN_OP_ADAPTIVE_AVG_POOL3D;
-}
-
 static bool gpunn__is_pool(gpunn_op op)
 {
     return gpunn__is_max_pool(op) || gpunn__is_adaptive_pool(op) || op == GPUNN_OP_AVG_POOL2D || op == GPUNN_OP_AVG_POOL3D;
@@ -11600,7 +11674,7 @@ typedef int gpunn__monitor, gpunn__thread;
 #define GPUNN__THREAD_JOIN(t) ((void)(t))
 #elif defined(_WIN32)
 typedef struct gpunn__monitor {
-    CRITICAL_SECTION mutex;
+    CRITICAL_SECTION   mutex;
     CONDITION_VARIABLE changed;
 } gpunn__monitor;
 typedef HANDLE gpunn__thread;
@@ -11838,7 +11912,7 @@ static int gpunn__thread_count(int asked)
     return 1;
 #else
     const char *said = getenv("OMP_NUM_THREADS");
-    long count = asked ? asked : said ? strtol(said, NULL, 10) : 0;
+    long        count = asked ? asked : said ? strtol(said, NULL, 10) : 0;
     if (count > 0) return count < MOST ? (int)count : MOST;
 #ifdef _WIN32
     DWORD_PTR mine = 0, all = 0;
@@ -14212,7 +14286,7 @@ GPUNN__PRIVATE void gpunn__plain_panel(const gpunn__panel *t)
 {
     const int64_t width = (t->columns + GPUNN__PLAIN_LANES - 1) / GPUNN__PLAIN_LANES * GPUNN__PLAIN_LANES;
     for (int64_t i = 0; i < t->rows; i++) {
-        float sum[3 * GPUNN__PLAIN_LANES];
+        float        sum[3 * GPUNN__PLAIN_LANES];
         const float *a = t->a + i * t->a_row, *b = t->b, start = t->shift_row ? t->shift_row[i] : 0;
         for (int64_t j = 0; j < width; j++) sum[j] = t->shift_col && j < t->columns ? start + t->shift_col[j] : start;
         for (int64_t p = 0; p < t->k; p++, a += t->a_col, b += t->b_row)
@@ -14241,7 +14315,7 @@ GPUNN__PRIVATE void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const flo
 {
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
-            float sum[GPUNN__PLAIN_LANES] = {0};
+            float   sum[GPUNN__PLAIN_LANES] = {0};
             int64_t p = 0;
             for (; p + GPUNN__PLAIN_LANES <= k; p += GPUNN__PLAIN_LANES)
                 for (int64_t l = 0; l < GPUNN__PLAIN_LANES; l++) sum[l] += a[i * a_row + p + l] * b[j * b_row + p + l];
@@ -15465,7 +15539,7 @@ GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 4, 3, 6, gpunn__v4_winograd)
 GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 2, 1, 2, NULL)
 #endif
 #else
-typedef float gpunn__v1, gpunn__v1_memory;
+typedef float       gpunn__v1, gpunn__v1_memory;
 #define GPUNN__UNROLL
 GPUNN__INLINE float gpunn__v1_set(float x)
 {
@@ -16192,47 +16266,23 @@ GPUNN__X(conv_transpose3d)
 /* ==== >>pool ========================================================================================================== *
  * Volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1. Windows wholly inside go by eight
  * neighbours of a row, the others one by one. */
-typedef struct gpunn__pool_axis {
-    int64_t n, out, kernel, stride, padding; /* kernel 0: adaptive */
-    int64_t span;                            /* of the largest window */
-} gpunn__pool_axis;
-
 typedef struct gpunn__pool {
     int64_t          volumes;
     gpunn__pool_axis z, y, x;
     bool             average, global, count_exclude_pad, accumulate; /* global: one window, the whole volume */
-    size_t           at_bytes; /* of one position of a maximum: its index in the largest window; 0: positions are not wanted */
+    int              at_bytes; /* of one position of a maximum: its index in the largest window; 0: positions are not wanted */
     void            *at;
     const float     *from; /* x, or the gradient of y */
     float           *to;   /* y, or the gradient of x */
 } gpunn__pool;
 
-/* By axis i of the settings. An adaptive pool whose windows are all alike is a plain one. */
-GPUNN__PRIVATE gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, int i, int64_t n, int64_t out)
-{
-    gpunn__pool_axis axis = {n, out, 0, 0, 0, n / out + 2};
-    if (!gpunn__is_adaptive_pool(step->op)) {
-        axis.kernel = step->attr->kernel[i];
-        axis.stride = step->attr->stride[i];
-        axis.padding = step->attr->padding[i];
-    } else if (n % out == 0) {
-        axis.kernel = axis.stride = n / out;
-    }
-    if (axis.kernel) axis.span = axis.kernel;
-    return axis;
-}
-
 GPUNN__PRIVATE gpunn__pool gpunn__pool_shape(const gpunn_step *step)
 {
     const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
-    gpunn__pool_axis   flat = {1, 1, 1, 1, 0, 1};
     gpunn__pool        p;
-    int                deep = x->rank - 4; /* 1: with a depth, to which setting 0 belongs */
     memset(&p, 0, sizeof p);
     p.volumes = x->dim[0] * x->dim[1];
-    p.z = deep ? gpunn__pool_axis_of(step, 0, x->dim[2], y->dim[2]) : flat;
-    p.y = gpunn__pool_axis_of(step, deep, x->dim[2 + deep], y->dim[2 + deep]);
-    p.x = gpunn__pool_axis_of(step, 1 + deep, x->dim[3 + deep], y->dim[3 + deep]);
+    gpunn__pool_axes(step, &p.z, &p.y, &p.x);
     p.average = !gpunn__is_max_pool(step->op);
     p.count_exclude_pad = gpunn__is_adaptive_pool(step->op) || step->attr->count_exclude_pad;
     p.global = p.z.kernel == p.z.n && p.y.kernel == p.y.n && p.x.kernel == p.x.n && y->count == p.volumes &&
@@ -16249,20 +16299,11 @@ GPUNN__PRIVATE gpunn__pool gpunn__pool_shape(const gpunn_step *step)
 }
 
 /* Where the window of output i begins, inside or in the padding. */
-GPUNN__INLINE int64_t gpunn__pool_corner(const gpunn__pool_axis *a, int64_t i)
+GPUNN__INLINE int64_t gpunn__pool_start(const gpunn__pool_axis *a, int64_t i)
 {
-    return a->kernel ? i * a->stride - a->padding : i * a->n / a->out;
-}
-
-/* The cells of that window, [*begin, *end); returns its length with the padding that it covers. */
-GPUNN__INLINE int64_t gpunn__pool_window(const gpunn__pool_axis *a, int64_t i, int64_t *begin, int64_t *end)
-{
-    int64_t first = gpunn__pool_corner(a, i), last = first + a->kernel;
-    if (a->kernel == 0) last = ((i + 1) * a->n + a->out - 1) / a->out; /* torch's adaptive rule */
-    if (last > a->n + a->padding) last = a->n + a->padding;
-    *begin = first > 0 ? first : 0;
-    *end = last < a->n ? last : a->n;
-    return last - first;
+    int64_t begin, end;
+    (void)gpunn__pool_window(a, i, &begin, &end);
+    return gpunn__pool_corner(a, i, begin);
 }
 
 /* Outputs [*begin, *end) of an axis have windows that lie wholly inside. */
@@ -16274,14 +16315,6 @@ GPUNN__INLINE void gpunn__pool_inner(const gpunn__pool_axis *a, int64_t *begin, 
     *end = (a->n + a->padding - a->kernel) / a->stride + 1;
     if (*end > a->out) *end = a->out;
     if (*begin > *end) *begin = *end;
-}
-
-GPUNN__INLINE void gpunn__pool_mark(const gpunn__pool *p, int64_t to, int64_t at)
-{
-    if (p->at_bytes == 1)
-        ((uint8_t *)p->at)[to] = (uint8_t)at;
-    else if (p->at_bytes)
-        ((int32_t *)p->at)[to] = (int32_t)at;
 }
 
 /* The window of depth x rows x columns cells that begins at x; its result goes to element `to`. first: index in the whole window
@@ -16301,7 +16334,7 @@ GPUNN__INLINE void gpunn__pool_one(const gpunn__pool *p, bool average, const flo
                     best = v, at = first + (z * p->y.span + r) * p->x.span + c;
             }
     p->to[to] = average ? best * scale : best;
-    gpunn__pool_mark(p, to, at);
+    gpunn__pool_mark(p->at, p->at_bytes, to, at);
 }
 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -16357,7 +16390,7 @@ GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const f
         gpunn__b8 narrow = __builtin_convertvector(at, gpunn__b8);
         memcpy((uint8_t *)p->at + to, &narrow, sizeof narrow);
     } else if (p->at_bytes) {
-        for (int i = 0; i < count; i++) gpunn__pool_mark(p, to + i, at[i]);
+        for (int i = 0; i < count; i++) gpunn__pool_mark(p->at, p->at_bytes, to + i, at[i]);
     }
 }
 #endif
@@ -16372,7 +16405,7 @@ GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t 
     for (; row < row_end; row++) {
         int64_t      z0, z1, ox = 0, deep = gpunn__pool_window(&p->z, oz, &z0, &z1);
         int64_t      y0, y1, height = gpunn__pool_window(&p->y, oy, &y0, &y1);
-        int64_t      skipped = (z0 - gpunn__pool_corner(&p->z, oz)) * p->y.span + y0 - gpunn__pool_corner(&p->y, oy);
+        int64_t      skipped = (z0 - gpunn__pool_corner(&p->z, oz, z0)) * p->y.span + y0 - gpunn__pool_corner(&p->y, oy, y0);
         const float *x = p->from + (volume * p->z.n + z0) * size + y0 * p->x.n;
         while (ox < p->x.out) {
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -16395,7 +16428,7 @@ GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t 
 #endif
             int64_t x0, x1, width = gpunn__pool_window(&p->x, ox, &x0, &x1);
             int64_t cells = p->count_exclude_pad ? (z1 - z0) * (y1 - y0) * (x1 - x0) : deep * height * width;
-            int64_t first = skipped * p->x.span + x0 - gpunn__pool_corner(&p->x, ox);
+            int64_t first = skipped * p->x.span + x0 - gpunn__pool_corner(&p->x, ox, x0);
             gpunn__pool_one(p, average, x + x0, z1 - z0, y1 - y0, x1 - x0, first, 1 / (float)cells, row * p->x.out + ox);
             ox++;
         }
@@ -16436,7 +16469,7 @@ GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, bool average, const f
             lane[0] = lane[l], at[0] = at[l];
     }
     p->to[to] = lane[0];
-    gpunn__pool_mark(p, to, at[0]);
+    gpunn__pool_mark(p->at, p->at_bytes, to, at[0]);
 }
 
 GPUNN__PRIVATE void gpunn__pool_forward(void *arg, int index, int threads)
@@ -16475,7 +16508,7 @@ GPUNN__INLINE void gpunn__pool_hand_back(const gpunn__pool *p, bool adaptive, co
                                          float *corner)
 {
     for (int64_t i = 0; i < p->x.out; i++) {
-        int64_t from = adaptive ? gpunn__pool_corner(&p->x, i) : i * p->x.stride - p->x.padding, at;
+        int64_t from = adaptive ? gpunn__pool_start(&p->x, i) : i * p->x.stride - p->x.padding, at;
         if (offset) {
             at = offset[((const uint8_t *)p->at)[row + i]];
         } else {
@@ -16507,7 +16540,7 @@ GPUNN__PRIVATE void gpunn__pool_backward(void *arg, int index, int threads)
             int64_t oz = line / p->y.out, oy = line % p->y.out;
             if (!p->average) { /* from the window's first cell, in or out of the volume, to that of the maximum, which is in */
                 int64_t row = (volume * p->z.out * p->y.out + line) * p->x.out;
-                int64_t corner = (gpunn__pool_corner(&p->z, oz) * p->y.n + gpunn__pool_corner(&p->y, oy)) * p->x.n;
+                int64_t corner = (gpunn__pool_start(&p->z, oz) * p->y.n + gpunn__pool_start(&p->y, oy)) * p->x.n;
                 if (p->at_bytes == 1 && p->x.kernel)
                     gpunn__pool_hand_back(p, false, dy, row, offset, dx + corner);
                 else
@@ -16540,7 +16573,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, 
                                        (int)axes[i]->padding, (int)axes[i]->kernel);
         if (p.z.span * p.y.span > INT32_MAX / p.x.span)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "a window has more than 2^31 cells; use smaller ones");
-        if (!step->backward) step->saved_bytes = p.at_bytes * (size_t)outputs;
+        if (!step->backward) step->saved_bytes = (size_t)p.at_bytes * (size_t)outputs;
     } else if (action == GPUNN__FORWARD) {
         int64_t window = p.z.kernel * p.y.kernel * p.x.kernel;
         gpunn_parallel(gpunn__cpu_threads_for(cpu, (double)outputs * (1 + (double)window / 4) + (double)cells / 4),
@@ -20841,8 +20874,8 @@ static int gpunn__follow(gpunn__file *f)
         if (links == 40) return ELOOP;
         if (length == (ssize_t)sizeof link) return ENAMETOOLONG;
         const char *slash = link[0] == '/' ? NULL : strrchr(f->target, '/');
-        size_t head = slash ? (size_t)(slash - f->target) + 1 : 0, size = head + (size_t)length + 1;
-        char *next = (char *)gpunn__realloc(f->dev, NULL, 0, size);
+        size_t      head = slash ? (size_t)(slash - f->target) + 1 : 0, size = head + (size_t)length + 1;
+        char       *next = (char *)gpunn__realloc(f->dev, NULL, 0, size);
         if (next == NULL) return GPUNN__RECORDED;
         memcpy(next, f->target, head);
         memcpy(next + head, link, (size_t)length);

@@ -5368,11 +5368,6 @@ GPUNN__X(conv_transpose3d)
  * `deep` are made. Forward: a thread for each result, or a block where windows are large. Backward gathers: a thread has eight
  * cells side by side and adds up what the windows over them hand back, in their order. With channels last a thread has eight
  * channels of one result or cell. */
-typedef struct gpunn__pool_axis {
-    int n, out, kernel, stride, padding; /* kernel 0: adaptive */
-    int span;                            /* of the largest window */
-} gpunn__pool_axis;
-
 typedef struct gpunn__pool {
     int64_t          results, cells; /* of all volumes */
     gpunn__pool_axis z, y, x;
@@ -5386,36 +5381,15 @@ typedef struct gpunn__pool {
     gpunn_dtype      from_dtype, to_dtype;
 } gpunn__pool;
 
-/* The window of output i along an axis covers cells [*begin, *end); returns its length with the padding that it covers. */
-__device__ __forceinline__ int gpunn__pool_window(const gpunn__pool_axis &a, int i, int *begin, int *end)
-{
-    if (a.kernel == 0) { /* torch's i n / out and (i + 1) n / out rounded up, in parts that fit 32 bits */
-        unsigned whole = (unsigned)a.n / (unsigned)a.out, rest = (unsigned)a.n - whole * (unsigned)a.out, at = (unsigned)i;
-        *begin = (int)(at * whole + at * rest / (unsigned)a.out);
-        *end = (int)((at + 1) * whole + ((at + 1) * rest + (unsigned)a.out - 1) / (unsigned)a.out);
-        return *end - *begin;
-    }
-    int first = i * a.stride - a.padding, last = min(first + a.kernel, a.n + a.padding);
-    *begin = max(first, 0);
-    *end = min(last, a.n);
-    return last - first;
-}
-
-/* Where that window, which covers cells from `begin` on, begins, inside or in the padding. */
-__device__ __forceinline__ int gpunn__pool_corner(const gpunn__pool_axis &a, int i, int begin)
-{
-    return a.kernel == 0 ? begin : i * a.stride - a.padding;
-}
-
 /* The windows that cover any of the cells [from, to) are [*begin, *end). */
 __device__ __forceinline__ void gpunn__pool_windows(const gpunn__pool_axis &a, int from, int to, int *begin, int *end)
 {
     if (a.kernel == 0) { /* from a guess that may be one off */
         int low, high;
         *begin = max((int)((float)from * (float)a.out / (float)a.n) - 1, 0);
-        while ((void)gpunn__pool_window(a, *begin, &low, &high), high <= from) ++*begin;
+        while ((void)gpunn__pool_window(&a, *begin, &low, &high), high <= from) ++*begin;
         *end = *begin + 1;
-        while (*end < a.out && ((void)gpunn__pool_window(a, *end, &low, &high), low < to)) ++*end;
+        while (*end < a.out && ((void)gpunn__pool_window(&a, *end, &low, &high), low < to)) ++*end;
         return;
     }
     int before = from + a.padding - a.kernel; /* a window that begins here or earlier has ended */
@@ -5444,25 +5418,17 @@ template <bool deep> __device__ __forceinline__ gpunn__pool_place gpunn__pool_at
 {
     gpunn__pool_place place;
     int               line = index / p.x.out, x = index - line * p.x.out, z = deep ? line / p.y.out : 0, y = line - z * p.y.out;
-    int               depth = 1, height = gpunn__pool_window(p.y, y, &place.y0, &place.y1);
-    int               width = gpunn__pool_window(p.x, x, &place.x0, &place.x1);
+    int               depth = 1, height = gpunn__pool_window(&p.y, y, &place.y0, &place.y1);
+    int               width = gpunn__pool_window(&p.x, x, &place.x0, &place.x1);
     place.z0 = 0, place.z1 = 1, place.skipped = 0;
     if (deep) {
-        depth = gpunn__pool_window(p.z, z, &place.z0, &place.z1);
-        place.skipped = (place.z0 - gpunn__pool_corner(p.z, z, place.z0)) * p.y.span;
+        depth = gpunn__pool_window(&p.z, z, &place.z0, &place.z1);
+        place.skipped = (place.z0 - gpunn__pool_corner(&p.z, z, place.z0)) * p.y.span;
     }
-    place.skipped += place.y0 - gpunn__pool_corner(p.y, y, place.y0);
-    place.skipped = place.skipped * p.x.span + place.x0 - gpunn__pool_corner(p.x, x, place.x0);
+    place.skipped += place.y0 - gpunn__pool_corner(&p.y, y, place.y0);
+    place.skipped = place.skipped * p.x.span + place.x0 - gpunn__pool_corner(&p.x, x, place.x0);
     place.share = gpunn__pool_share<deep>(p, depth, height, width, place.z1 - place.z0, place.y1 - place.y0, place.x1 - place.x0);
     return place;
-}
-
-__device__ __forceinline__ void gpunn__pool_mark(const gpunn__pool &p, int64_t i, int at)
-{
-    if (p.at_bytes == 1)
-        ((unsigned char *)p.at)[i] = (unsigned char)at;
-    else if (p.at_bytes)
-        ((int *)p.at)[i] = at;
 }
 
 __device__ __forceinline__ int gpunn__pool_marked(const gpunn__pool &p, int64_t i)
@@ -5495,7 +5461,7 @@ template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
                 }
             }
         gpunn__store(p.to, p.to_dtype, i, p.average ? best * place.share : best);
-        gpunn__pool_mark(p, i, at);
+        gpunn__pool_mark(p.at, p.at_bytes, i, at);
     }
 }
 
@@ -5554,7 +5520,7 @@ template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gp
         int64_t slice = deep ? volume * p.z.n + place.z0 + z : volume;
         gpunn__store(p.to, p.to_dtype, i,
                      gpunn__load(p.from, p.from_dtype, (slice * p.y.n + place.y0 + y) * p.x.n + place.x0 + x));
-        gpunn__pool_mark(p, i, place.skipped + (z * p.y.span + y) * p.x.span + x);
+        gpunn__pool_mark(p.at, p.at_bytes, i, place.skipped + (z * p.y.span + y) * p.x.span + x);
     }
 }
 
@@ -5578,21 +5544,21 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4) gpunn__po
             gpunn__pool_windows(p.y, y, y + 1, &oy_begin, &oy_end);
             gpunn__pool_windows(p.x, x, x + n, &ox_begin, &ox_end);
             for (; oz < oz_end; oz++) {
-                int z0 = 0, z1 = 1, depth = deep ? gpunn__pool_window(p.z, oz, &z0, &z1) : 1;
+                int z0 = 0, z1 = 1, depth = deep ? gpunn__pool_window(&p.z, oz, &z0, &z1) : 1;
                 for (int oy = oy_begin; oy < oy_end; oy++) {
-                    int     y0, y1, height = gpunn__pool_window(p.y, oy, &y0, &y1);
+                    int     y0, y1, height = gpunn__pool_window(&p.y, oy, &y0, &y1);
                     int64_t line = ((deep ? volume * p.z.out + oz : volume) * p.y.out + oy) * p.x.out;
-                    int     marked = y - gpunn__pool_corner(p.y, oy, y0); /* this row's first index in that window */
-                    if (deep) marked += (z - gpunn__pool_corner(p.z, oz, z0)) * p.y.span;
+                    int     marked = y - gpunn__pool_corner(&p.y, oy, y0); /* this row's first index in that window */
+                    if (deep) marked += (z - gpunn__pool_corner(&p.z, oz, z0)) * p.y.span;
                     marked *= p.x.span;
                     for (int ox = ox_begin; ox < ox_end; ox++) { /* hands its share to cells [begin, end) of this row */
-                        int   begin, end, width = gpunn__pool_window(p.x, ox, &begin, &end);
+                        int   begin, end, width = gpunn__pool_window(&p.x, ox, &begin, &end);
                         float share = 1;
                         if (p.average) {
                             share = gpunn__pool_share<deep>(p, depth, height, width, z1 - z0, y1 - y0, end - begin);
                         } else {
                             int column = gpunn__pool_marked(p, line + ox) - marked;
-                            begin = gpunn__pool_corner(p.x, ox, begin) + column;
+                            begin = gpunn__pool_corner(&p.x, ox, begin) + column;
                             end = column >= 0 && column < p.x.span ? begin + 1 : begin;
                         }
                         begin = max(begin, x) - x + done;
@@ -5665,7 +5631,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_last_kernel
 #pragma unroll
             for (int j = 0; j < GPUNN__PACK; j++) {
                 if (p.average) best[j] *= place.share;
-                if (j < n) gpunn__pool_mark(p, i + j, at[j]);
+                if (j < n) gpunn__pool_mark(p.at, p.at_bytes, i + j, at[j]);
             }
             gpunn__pool_store(p, i, n, best);
         }
@@ -5686,11 +5652,11 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_last_bac
             gpunn__pool_windows(p.y, y, y + 1, &oy, &oy_end);
             gpunn__pool_windows(p.x, x, x + 1, &ox_begin, &ox_end);
             for (; oy < oy_end; oy++) {
-                int y0, y1, height = gpunn__pool_window(p.y, oy, &y0, &y1);
-                int row = (y - gpunn__pool_corner(p.y, oy, y0)) * p.x.span;
+                int y0, y1, height = gpunn__pool_window(&p.y, oy, &y0, &y1);
+                int row = (y - gpunn__pool_corner(&p.y, oy, y0)) * p.x.span;
                 for (int ox = ox_begin; ox < ox_end; ox++) {
-                    int     x0, x1, width = gpunn__pool_window(p.x, ox, &x0, &x1);
-                    int     index = row + x - gpunn__pool_corner(p.x, ox, x0);
+                    int     x0, x1, width = gpunn__pool_window(&p.x, ox, &x0, &x1);
+                    int     index = row + x - gpunn__pool_corner(&p.x, ox, x0);
                     float   share = p.average ? gpunn__pool_share<false>(p, 1, height, width, 1, y1 - y0, x1 - x0) : 1;
                     int64_t i = ((image * p.y.out + oy) * p.x.out + ox) * p.channels + c;
                     gpunn__pool_load(p, p.from, p.from_dtype, i, n, g);
@@ -5703,21 +5669,6 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_last_bac
         }
 }
 
-/* By axis i of the settings. An adaptive pool whose windows are all alike is a plain one. */
-static gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, bool adaptive, int i, int64_t n, int64_t out)
-{
-    gpunn__pool_axis axis = {(int)n, (int)out, 0, 0, 0, (int)(n / out) + 2};
-    if (!adaptive) {
-        axis.kernel = step->attr->kernel[i];
-        axis.stride = step->attr->stride[i];
-        axis.padding = step->attr->padding[i];
-    } else if (n % out == 0) {
-        axis.kernel = axis.stride = (int)(n / out);
-    }
-    if (axis.kernel) axis.span = axis.kernel;
-    return axis;
-}
-
 enum { GPUNN__POOL_MOST = 1 << 30 }; /* values of an image, or cells of a window */
 
 /* Cells of the largest window; more than GPUNN__POOL_MOST where there are too many. */
@@ -5727,21 +5678,17 @@ static int64_t gpunn__pool_cells(const gpunn__pool *p)
     return plane > GPUNN__POOL_MOST ? plane : p->z.span * plane;
 }
 
-static gpunn__pool gpunn__pool_of(const gpunn_step *step, bool average, bool adaptive)
+static gpunn__pool gpunn__pool_of(const gpunn_step *step)
 {
-    const gpunn_value     *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
-    const gpunn_value     *from = step->backward ? y : x, *to = step->backward ? &step->grad_in[0] : y;
-    const gpunn__pool_axis flat = {1, 1, 1, 1, 0, 1};
-    int                    deep = x->rank - 4; /* 1: with a depth, to which setting 0 belongs */
-    gpunn__pool            p;
+    const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    const gpunn_value *from = step->backward ? y : x, *to = step->backward ? &step->grad_in[0] : y;
+    gpunn__pool        p;
     memset(&p, 0, sizeof p);
-    p.z = deep ? gpunn__pool_axis_of(step, adaptive, 0, x->dim[2], y->dim[2]) : flat;
-    p.y = gpunn__pool_axis_of(step, adaptive, deep, x->dim[2 + deep], y->dim[2 + deep]);
-    p.x = gpunn__pool_axis_of(step, adaptive, 1 + deep, x->dim[3 + deep], y->dim[3 + deep]);
-    p.average = average;
+    gpunn__pool_axes(step, &p.z, &p.y, &p.x);
+    p.average = !gpunn__is_max_pool(step->op);
     p.at_bytes = p.average || !step->training ? 0 : gpunn__pool_cells(&p) <= 256 ? 1 : 4;
     p.results = y->count, p.cells = x->count;
-    p.count_exclude_pad = adaptive || step->attr->count_exclude_pad;
+    p.count_exclude_pad = gpunn__is_adaptive_pool(step->op) || step->attr->count_exclude_pad;
     p.at = step->saved;
     p.from = from->data, p.from_dtype = from->dtype;
     p.to = to->data, p.to_dtype = to->dtype;
@@ -5815,11 +5762,11 @@ static gpunn_status gpunn__pool_relu_back(gpunn__cuda *cuda, const gpunn_step *s
     return GPUNN__LAUNCH(cuda, gpunn__pool_relu_back_kernel, (unsigned)channels, 1024, r);
 }
 
-static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, bool average, bool adaptive)
+static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
     const int64_t      most = GPUNN__POOL_MOST;
-    gpunn__pool        p = gpunn__pool_of(step, average, adaptive);
+    gpunn__pool        p = gpunn__pool_of(step);
     const int          deep = x->rank - 4;
     const int64_t      window = gpunn__pool_cells(&p);
     bool               taken;
@@ -5831,7 +5778,7 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
                                         axes[i]->padding, axes[i]->kernel);
         int64_t images = x->dim[0] * (x->channels_last ? 1 : x->dim[1]);
         for (int i = 0; i < 3; i++)
-            if (adaptive && axes[i]->kernel == 0 && axes[i]->out > 65536)
+            if (axes[i]->kernel == 0 && axes[i]->out > 65536)
                 return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%d windows along an axis are more than 65536; use fewer",
                                         axes[i]->out);
         if (x->count / images > most || y->count / images > most || window > most)
@@ -5870,19 +5817,19 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
     return GPUNN__LAUNCH(cuda, gpunn__pool_large_kernel<false>, (unsigned)blocks, threads, p);
 }
 
-#define GPUNN__X(name, average, adaptive)                                                             \
+#define GPUNN__X(name)                                                                                \
     static gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action) \
     {                                                                                                 \
-        return gpunn__cuda_pool(cuda, step, action, average, adaptive);                               \
+        return gpunn__cuda_pool(cuda, step, action);                                                  \
     }
-GPUNN__X(max_pool2d, false, false)
-GPUNN__X(max_pool3d, false, false)
-GPUNN__X(avg_pool2d, true, false)
-GPUNN__X(avg_pool3d, true, false)
-GPUNN__X(adaptive_max_pool2d, false, true)
-GPUNN__X(adaptive_max_pool3d, false, true)
-GPUNN__X(adaptive_avg_pool2d, true, true)
-GPUNN__X(adaptive_avg_pool3d, true, true)
+GPUNN__X(max_pool2d)
+GPUNN__X(max_pool3d)
+GPUNN__X(avg_pool2d)
+GPUNN__X(avg_pool3d)
+GPUNN__X(adaptive_max_pool2d)
+GPUNN__X(adaptive_max_pool3d)
+GPUNN__X(adaptive_avg_pool2d)
+GPUNN__X(adaptive_avg_pool3d)
 #undef GPUNN__X
 
 /* ==== >>finish ============================================================================================================= *
@@ -5952,7 +5899,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_pool_kern
             if (v > best || v != v) best = v, at = cell;
         }
         gpunn__store(p.to, p.to_dtype, i, best);
-        gpunn__pool_mark(p, i, at);
+        gpunn__pool_mark(p.at, p.at_bytes, i, at);
     }
 }
 
@@ -5964,7 +5911,7 @@ static bool gpunn__finish_pools(const gpunn__cuda *cuda, const gpunn__finish *f,
     if (pool == cuda->end || pool->op != GPUNN_OP_MAX_POOL2D || pool->backward || pool->in[0].data != f->out || f->y != f->out ||
         f->residual)
         return false;
-    *p = gpunn__pool_of(pool, false, false);
+    *p = gpunn__pool_of(pool);
     return gpunn__pool_tiles(pool, p) && p->results <= (int64_t)cuda->multiprocessors * 2048;
 }
 
