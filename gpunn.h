@@ -2319,6 +2319,69 @@ GPUNN__SHARED float gpunn__drop_scale(uint32_t keep)
 {
     return keep ? 65536.0f / (float)keep : 0;
 }
+/* ---- places in values ---------------------------------------------------------------------------------------------------- */
+/* In elements. */
+static void gpunn__strides(const gpunn_value *value, int64_t stride[GPUNN_MAX_RANK])
+{
+    int64_t step = 1;
+    for (int d = value->rank - 1; d >= 0; d--) {
+        stride[d] = step;
+        step *= value->dim[d];
+    }
+}
+
+/* An axis of what is padded with its own elements. */
+typedef struct gpunn__pad_axis {
+    int64_t n, before, after, stride; /* stride: of the padded value */
+} gpunn__pad_axis;
+
+/* The element that position i, which may lie outside, is padded with. */
+GPUNN__SHARED int64_t gpunn__pad_source(int mode, int64_t i, int64_t n)
+{
+    if (i >= 0 && i < n) return i;
+    if (mode == GPUNN_PAD_REPLICATE) return i < 0 ? 0 : n - 1;
+    if (mode == GPUNN_PAD_CIRCULAR) return i < 0 ? i + n : i - n;
+    return i < 0 ? -i : 2 * (n - 1) - i;
+}
+
+/* Copies of element i along an axis, *low of them before its own place. */
+GPUNN__SHARED int64_t gpunn__pad_copies(int mode, const gpunn__pad_axis *a, int64_t i, int64_t *low)
+{
+    if (mode == GPUNN_PAD_REPLICATE) {
+        *low = i == 0 ? a->before : 0;
+        return *low + 1 + (i == a->n - 1 ? a->after : 0);
+    }
+    bool    mirror = mode == GPUNN_PAD_REFLECT;
+    int64_t left = mirror ? i : a->n - i, right = mirror ? a->n - 1 - i : i + 1; /* how far outside they lie */
+    *low = left >= 1 && left <= a->before;
+    return *low + 1 + (right >= 1 && right <= a->after);
+}
+
+/* Where copy k of them stands. */
+GPUNN__SHARED int64_t gpunn__pad_copy(int mode, const gpunn__pad_axis *a, int64_t i, int64_t k, int64_t low)
+{
+    if (mode == GPUNN_PAD_REPLICATE) return a->before + i + k - low;
+    if (mode == GPUNN_PAD_CIRCULAR) return a->before + i + (k - low) * a->n;
+    return a->before + (k < low ? -i : k > low ? 2 * (a->n - 1) - i : i);
+}
+
+/* An element's code is larger the earlier topk takes it: its value in 32 bits that order as floats do, NaN above all, then its
+ * place from the end. */
+GPUNN__SHARED uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
+{
+    uint32_t bits;
+    x += 0.0f; /* -0 is 0 */
+    memcpy(&bits, &x, sizeof bits);
+    bits = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
+    return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (uint32_t)i);
+}
+
+/* The coordinate of cell i of n, from -1 to 1. */
+GPUNN__SHARED float gpunn__affine_coordinate(gpunn__extent i, gpunn__extent n, bool align_corners)
+{
+    return n == 1 ? 0 : (float)(2 * (int64_t)i + 1 - n) / (float)(align_corners ? n - 1 : n);
+}
+
 /* ---- windows of a pool -------------------------------------------------------------------------------------------------- */
 static bool gpunn__is_max_pool(gpunn_op op)
 {
@@ -12704,15 +12767,6 @@ static void gpunn__copy_run(gpunn__cpu *cpu, gpunn__copy *c)
     gpunn_parallel(gpunn__cpu_threads(cpu, count), gpunn__copy_task, &s);
 }
 
-static void gpunn__strides(const gpunn_value *v, int64_t stride[GPUNN_MAX_RANK])
-{
-    int64_t step = 1;
-    for (int d = v->rank - 1; d >= 0; d--) {
-        stride[d] = step;
-        step *= v->dim[d];
-    }
-}
-
 /* Forward: the view of the result = the view of operand i; backward the same the other way round. A view is an offset and
  * strides, in elements, over the dimensions of `shape`. */
 static void gpunn__cpu_move(gpunn__cpu *cpu, const gpunn_step *step, int i, const gpunn_value *shape, int64_t out_offset,
@@ -12809,63 +12863,38 @@ static void gpunn__element(gpunn_dtype dtype, float value, void *element)
 
 /* ---- padding with x's own elements: lines along the last padded axis, whose elements are blocks of `inner` floats ---------- */
 typedef struct gpunn__padding {
-    int          rank, mode;                                                     /* rank: axes up to the last padded one */
-    int64_t      n[GPUNN_MAX_RANK], out[GPUNN_MAX_RANK], before[GPUNN_MAX_RANK]; /* n: of x, out: of the padded value */
-    int64_t      lines, inner;
-    bool         accumulate;
-    const float *from;
-    float       *to;
+    int             rank, mode;           /* rank: axes up to the last padded one */
+    gpunn__pad_axis axis[GPUNN_MAX_RANK]; /* strides in lines */
+    int64_t         lines, inner;
+    bool            accumulate;
+    const float    *from;
+    float          *to;
 } gpunn__padding;
 
-/* The element that position i, which may lie outside, is padded with. */
-GPUNN__INLINE int64_t gpunn__pad_source(int mode, int64_t i, int64_t n)
+GPUNN__INLINE int64_t gpunn__padded(const gpunn__pad_axis *a)
 {
-    if (i >= 0 && i < n) return i;
-    if (mode == GPUNN_PAD_REPLICATE) return i < 0 ? 0 : n - 1;
-    if (mode == GPUNN_PAD_CIRCULAR) return i < 0 ? i + n : i - n;
-    return i < 0 ? -i : 2 * (n - 1) - i;
-}
-
-/* Copies of element i along axis d, *low of them before its own place. */
-GPUNN__INLINE int64_t gpunn__pad_copies(const gpunn__padding *p, int d, int64_t i, int64_t *low)
-{
-    const int64_t n = p->n[d], before = p->before[d], after = p->out[d] - n - before;
-    if (p->mode == GPUNN_PAD_REPLICATE) {
-        *low = i == 0 ? before : 0;
-        return *low + 1 + (i == n - 1 ? after : 0);
-    }
-    bool    mirror = p->mode == GPUNN_PAD_REFLECT;
-    int64_t left = mirror ? i : n - i, right = mirror ? n - 1 - i : i + 1; /* how far outside they lie */
-    *low = left >= 1 && left <= before;
-    return *low + 1 + (right >= 1 && right <= after);
-}
-
-/* Where copy k of them stands. */
-GPUNN__INLINE int64_t gpunn__pad_copy(const gpunn__padding *p, int d, int64_t i, int64_t k, int64_t low)
-{
-    if (p->mode == GPUNN_PAD_REPLICATE) return p->before[d] + i + k - low;
-    if (p->mode == GPUNN_PAD_CIRCULAR) return p->before[d] + i + (k - low) * p->n[d];
-    return p->before[d] + (k < low ? -i : k > low ? 2 * (p->n[d] - 1) - i : i);
+    return a->before + a->n + a->after;
 }
 
 static void gpunn__pad_task(void *arg, int index, int threads)
 {
-    const gpunn__padding *p = (const gpunn__padding *)arg;
-    const int             last = p->rank - 1;
-    const int64_t         n = p->n[last], before = p->before[last], inner = p->inner;
-    int64_t               line, end;
+    const gpunn__padding  *p = (const gpunn__padding *)arg;
+    const gpunn__pad_axis *a = p->axis, *last = &a[p->rank - 1];
+    const int64_t          n = last->n, out = gpunn__padded(last), inner = p->inner;
+    int64_t                line, end;
     gpunn__cpu_part(p->lines, 1, threads, index, &line, &end);
     for (; line < end; line++) {
         int64_t rest = line, source = 0, step = 1;
-        for (int d = last - 1; d >= 0; d--, step *= p->n[d + 1]) {
-            source += step * gpunn__pad_source(p->mode, rest % p->out[d] - p->before[d], p->n[d]);
-            rest /= p->out[d];
+        for (int d = p->rank - 2; d >= 0; d--) {
+            source += step * gpunn__pad_source(p->mode, rest % gpunn__padded(&a[d]) - a[d].before, a[d].n);
+            rest /= gpunn__padded(&a[d]);
+            step *= a[d].n;
         }
         const float *from = p->from + source * n * inner;
-        float       *to = p->to + line * p->out[last] * inner;
-        for (int64_t i = 0; i < p->out[last]; i++) {
-            int64_t blocks = i == before ? n : 1; /* x's own elements at once */
-            memcpy(to + i * inner, from + gpunn__pad_source(p->mode, i - before, n) * inner,
+        float       *to = p->to + line * out * inner;
+        for (int64_t i = 0; i < out; i++) {
+            int64_t blocks = i == last->before ? n : 1; /* x's own elements at once */
+            memcpy(to + i * inner, from + gpunn__pad_source(p->mode, i - last->before, n) * inner,
                    (size_t)(blocks * inner) * sizeof *to);
             i += blocks - 1;
         }
@@ -12875,33 +12904,32 @@ static void gpunn__pad_task(void *arg, int index, int threads)
 /* A line of x's gradient gathers the lines that copy it. */
 static void gpunn__pad_back_task(void *arg, int index, int threads)
 {
-    const gpunn__padding *p = (const gpunn__padding *)arg;
-    const int             last = p->rank - 1;
-    const int64_t         n = p->n[last], before = p->before[last], inner = p->inner;
-    int64_t               line, end, low;
+    const gpunn__padding  *p = (const gpunn__padding *)arg;
+    const gpunn__pad_axis *a = p->axis, *last = &a[p->rank - 1];
+    const int64_t          n = last->n, out = gpunn__padded(last), inner = p->inner;
+    int64_t                line, end, low;
     gpunn__cpu_part(p->lines, 1, threads, index, &line, &end);
     for (; line < end; line++) {
         int64_t rest = line, all = 1;
         float  *to = p->to + line * n * inner;
-        for (int d = last - 1; d >= 0; d--) {
-            all *= gpunn__pad_copies(p, d, rest % p->n[d], &low);
-            rest /= p->n[d];
+        for (int d = p->rank - 2; d >= 0; d--) {
+            all *= gpunn__pad_copies(p->mode, &a[d], rest % a[d].n, &low);
+            rest /= a[d].n;
         }
         if (!p->accumulate) memset(to, 0, (size_t)(n * inner) * sizeof *to);
         for (int64_t copy = 0; copy < all; copy++) {
-            int64_t which = copy, at = 0, step = 1;
+            int64_t which = copy, at = 0;
             rest = line;
-            for (int d = last - 1; d >= 0; d--) {
-                int64_t i = rest % p->n[d], copies = gpunn__pad_copies(p, d, i, &low);
-                at += gpunn__pad_copy(p, d, i, which % copies, low) * step;
-                step *= p->out[d];
+            for (int d = p->rank - 2; d >= 0; d--) {
+                int64_t i = rest % a[d].n, copies = gpunn__pad_copies(p->mode, &a[d], i, &low);
+                at += gpunn__pad_copy(p->mode, &a[d], i, which % copies, low) * a[d].stride;
                 which /= copies;
-                rest /= p->n[d];
+                rest /= a[d].n;
             }
-            const float *from = p->from + at * p->out[last] * inner;
-            for (int64_t i = 0; i < p->out[last]; i++) {
-                int64_t blocks = i == before ? n : 1;
-                float  *sum = to + gpunn__pad_source(p->mode, i - before, n) * inner;
+            const float *from = p->from + at * out * inner;
+            for (int64_t i = 0; i < out; i++) {
+                int64_t blocks = i == last->before ? n : 1;
+                float  *sum = to + gpunn__pad_source(p->mode, i - last->before, n) * inner;
                 GPUNN__IVDEP
                 for (int64_t k = 0; k < blocks * inner; k++) sum[k] += from[i * inner + k];
                 i += blocks - 1;
@@ -12919,11 +12947,15 @@ static GPUNN__STATUS gpunn__cpu_pad_own(gpunn__cpu *cpu, const gpunn_step *step)
     p.mode = step->attr->mode;
     p.lines = p.inner = 1;
     while (p.rank > 1 && x->dim[p.rank - 1] == y->dim[p.rank - 1]) p.inner *= x->dim[--p.rank];
-    for (int d = 0; d < p.rank; d++) {
-        p.n[d] = x->dim[d];
-        p.out[d] = y->dim[d];
-        p.before[d] = step->attr->before[d];
-        if (d < p.rank - 1) p.lines *= step->backward ? p.n[d] : p.out[d];
+    for (int64_t d = p.rank - 1, stride = 1; d >= 0; d--) {
+        gpunn__pad_axis *a = &p.axis[d];
+        a->n = x->dim[d];
+        a->before = step->attr->before[d];
+        a->after = y->dim[d] - a->n - a->before;
+        a->stride = stride;
+        if (d == p.rank - 1) continue;
+        stride *= y->dim[d];
+        p.lines *= step->backward ? a->n : y->dim[d];
     }
     p.from = (const float *)(step->backward ? y->data : x->data);
     p.to = (float *)(step->backward ? step->grad_in[0].data : y->data);
@@ -13679,24 +13711,13 @@ static GPUNN__STATUS gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     return gpunn__pick_run(cpu, step, action, &p, 0);
 }
 
-/* ---- topk: x[outer][n][inner] ---------------------------------------------------------------------------------------------- *
- * An element's code is larger the earlier it comes: its value in 32 bits that order as floats do, NaN above all, then its place
- * from the end. */
+/* ---- topk: x[outer][n][inner] ---------------------------------------------------------------------------------------------- */
 typedef struct gpunn__topk {
     gpunn__along along;
     int64_t      k;
     bool         largest;
     uint64_t    *codes; /* [threads][n] */
 } gpunn__topk;
-
-GPUNN__INLINE uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
-{
-    uint32_t bits;
-    x += 0.0f; /* -0 is 0 */
-    memcpy(&bits, &x, sizeof bits);
-    bits = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
-    return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (uint32_t)i);
-}
 
 static int gpunn__topk_compare(const void *a, const void *b)
 {
@@ -16928,12 +16949,6 @@ typedef struct gpunn__affine_points {
     const float *theta, *dgrid;
     float       *grid, *sums; /* sums: [samples][lines][2][axes], of a line's gradients and of these times x */
 } gpunn__affine_points;
-
-/* The coordinate of cell i of n, from -1 to 1. */
-GPUNN__INLINE float gpunn__affine_coordinate(int64_t i, int64_t n, bool align_corners)
-{
-    return n == 1 ? 0 : (float)(2 * i + 1 - n) / (float)(align_corners ? n - 1 : n);
-}
 
 static void gpunn__affine_task(void *arg, int thread, int threads)
 {

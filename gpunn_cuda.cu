@@ -1863,15 +1863,6 @@ typedef struct gpunn__move {
     gpunn__axis axis[GPUNN_MAX_RANK];
 } gpunn__move;
 
-/* The element that position i, which may lie outside, is padded with. */
-__device__ __forceinline__ int64_t gpunn__pad_source(int mode, int64_t i, int64_t n)
-{
-    if (i >= 0 && i < n) return i;
-    if (mode == GPUNN_PAD_REPLICATE) return i < 0 ? 0 : n - 1;
-    if (mode == GPUNN_PAD_CIRCULAR) return i < 0 ? i + n : i - n;
-    return i < 0 ? -i : 2 * (n - 1) - i;
-}
-
 /* The elements for position i of the axes from `first` on; false: a hole. */
 __device__ __forceinline__ bool gpunn__move_place(const gpunn__move &move, int first, int64_t i, int64_t *to, int64_t *from)
 {
@@ -2111,15 +2102,6 @@ static gpunn_status gpunn__cuda_turn(gpunn__cuda *cuda, gpunn_step *step, gpunn_
     return GPUNN_OK;
 }
 
-static void gpunn__strides(const gpunn_value *value, int64_t stride[GPUNN_MAX_RANK])
-{
-    int64_t step = 1;
-    for (int d = value->rank - 1; d >= 0; d--) {
-        stride[d] = step;
-        step *= value->dim[d];
-    }
-}
-
 static gpunn_status gpunn__cuda_permute(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) return GPUNN_OK;
@@ -2204,10 +2186,6 @@ static gpunn_status gpunn__cuda_slice(gpunn__cuda *cuda, gpunn_step *step, gpunn
 }
 
 /* ---- the gradient of what is padded with its own elements: a thread for each of these gathers ------------------------- */
-typedef struct gpunn__pad_axis {
-    int64_t n, stride, before, after; /* stride: of the padded value */
-} gpunn__pad_axis;
-
 typedef struct gpunn__padding {
     int             rank, mode;
     int64_t         count;
@@ -2218,27 +2196,6 @@ typedef struct gpunn__padding {
     gpunn__pad_axis axis[GPUNN_MAX_RANK];
 } gpunn__padding;
 
-/* Copies of element i along an axis, *low of them before its own place. */
-__device__ __forceinline__ int64_t gpunn__pad_copies(int mode, const gpunn__pad_axis &a, int64_t i, int64_t *low)
-{
-    if (mode == GPUNN_PAD_REPLICATE) {
-        *low = i == 0 ? a.before : 0;
-        return *low + 1 + (i == a.n - 1 ? a.after : 0);
-    }
-    bool    mirror = mode == GPUNN_PAD_REFLECT;
-    int64_t left = mirror ? i : a.n - i, right = mirror ? a.n - 1 - i : i + 1; /* how far outside they lie */
-    *low = left >= 1 && left <= a.before;
-    return *low + 1 + (right >= 1 && right <= a.after);
-}
-
-/* Where copy k of them stands. */
-__device__ __forceinline__ int64_t gpunn__pad_copy(int mode, const gpunn__pad_axis &a, int64_t i, int64_t k, int64_t low)
-{
-    if (mode == GPUNN_PAD_REPLICATE) return a.before + i + k - low;
-    if (mode == GPUNN_PAD_CIRCULAR) return a.before + i + (k - low) * a.n;
-    return a.before + (k < low ? -i : k > low ? 2 * (a.n - 1) - i : i);
-}
-
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pad_back_kernel(const gpunn__padding p)
 {
     GPUNN__FOLLOW();
@@ -2247,7 +2204,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pad_back_kernel(
         int64_t all = 1, rest = i, low;
 #pragma unroll 1
         for (int d = p.rank - 1; d >= 0; d--, rest /= p.axis[d + 1].n)
-            all *= gpunn__pad_copies(p.mode, p.axis[d], rest % p.axis[d].n, &low);
+            all *= gpunn__pad_copies(p.mode, &p.axis[d], rest % p.axis[d].n, &low);
         float sum = p.accumulate ? gpunn__load(p.to, p.to_dtype, i) : 0;
         for (int64_t k = 0; k < all; k++) {
             int64_t which = k, from = 0;
@@ -2255,8 +2212,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pad_back_kernel(
 #pragma unroll 1
             for (int d = p.rank - 1; d >= 0; d--) {
                 const gpunn__pad_axis &axis = p.axis[d];
-                int64_t                at = rest % axis.n, copies = gpunn__pad_copies(p.mode, axis, at, &low);
-                from += gpunn__pad_copy(p.mode, axis, at, which % copies, low) * axis.stride;
+                int64_t                at = rest % axis.n, copies = gpunn__pad_copies(p.mode, &axis, at, &low);
+                from += gpunn__pad_copy(p.mode, &axis, at, which % copies, low) * axis.stride;
                 which /= copies;
                 rest /= axis.n;
             }
@@ -2284,7 +2241,7 @@ static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__
         p.from = step->grad_out.data, p.from_dtype = step->grad_out.dtype;
         p.to = to->data, p.to_dtype = to->dtype;
         for (int d = 0; d < in->rank; d++) {
-            gpunn__pad_axis axis = {in->dim[d], out_stride[d], before[d], out->dim[d] - in->dim[d] - before[d]};
+            gpunn__pad_axis axis = {in->dim[d], before[d], out->dim[d] - in->dim[d] - before[d], out_stride[d]};
             p.axis[d] = axis;
         }
         return GPUNN__LAUNCH(cuda, gpunn__pad_back_kernel, gpunn__blocks(cuda, p.count, 1), GPUNN__THREADS, p);
@@ -3120,15 +3077,7 @@ static gpunn_status gpunn__cuda_cumsum(gpunn__cuda *cuda, gpunn_step *step, gpun
 /* ==== >>pick =============================================================================================================== *
  * Elements that integers pick, and the integers that pick the largest. */
 /* ---- topk: a block a line -------------------------------------------------------------------------------------------------------- *
- * An element's code is larger the earlier it comes: its value in 32 bits that order as floats do, NaN above all, then its place
- * from the end. The next one is the largest code below the last. */
-__device__ __forceinline__ uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
-{
-    unsigned bits = __float_as_uint(x + 0.0f); /* -0 is 0 */
-    bits = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
-    return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (unsigned)i);
-}
-
+ * The next one is the element of the largest code below the last. */
 typedef struct gpunn__greater {
     __device__ uint64_t operator()(uint64_t a, uint64_t b) const
     {
@@ -6222,11 +6171,6 @@ typedef struct gpunn__affine_points {
     gpunn_dtype theta_dtype, grid_dtype;
     float      *sums; /* [samples][parts][3][4] */
 } gpunn__affine_points;
-
-__device__ __forceinline__ float gpunn__affine_coordinate(int i, int n, bool align_corners)
-{
-    return n == 1 ? 0 : (float)(2 * (int64_t)i + 1 - n) / (float)(align_corners ? n - 1 : n);
-}
 
 /* (x, y, z, 1) of point i of its sample. */
 __device__ __forceinline__ void gpunn__affine_at(const gpunn__affine_points &a, int64_t i, float at[4])
