@@ -2259,10 +2259,14 @@ extern "C" {
 
 #if defined(__CUDACC__)
 #define GPUNN__SHARED static __host__ __device__ __forceinline__
+#define GPUNN__ROLLED _Pragma("unroll 1")
 #elif defined(__GNUC__)
 #define GPUNN__SHARED __attribute__((unused, always_inline)) static inline
 #else
 #define GPUNN__SHARED static inline
+#endif
+#ifndef GPUNN__ROLLED /* the loop that follows stays one: on a GPU registers are dear */
+#define GPUNN__ROLLED
 #endif
 
 typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
@@ -2328,6 +2332,104 @@ static void gpunn__strides(const gpunn_value *value, int64_t stride[GPUNN_MAX_RA
         stride[d] = step;
         step *= value->dim[d];
     }
+}
+
+/* a / b of numbers >= 0, in 32 bits where they fit. */
+GPUNN__SHARED int64_t gpunn__quotient(int64_t a, int64_t b)
+{
+    return (uint64_t)(a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
+}
+
+/* Where position `index` of axes listed from the last to the first begins. */
+GPUNN__SHARED int64_t gpunn__offset(int64_t index, int rank, const int64_t *dim, const int64_t *stride)
+{
+    int64_t offset = 0;
+    GPUNN__ROLLED
+    for (int d = 0; d < rank; d++) {
+        int64_t rest = d + 1 < rank ? gpunn__quotient(index, dim[d]) : 0;
+        offset += (index - rest * dim[d]) * stride[d];
+        index = rest;
+    }
+    return offset;
+}
+
+/* The axes along which up to three values are walked, from the innermost on. */
+typedef struct gpunn__axes {
+    int     rank;
+    int64_t dim[GPUNN_MAX_RANK], stride[3][GPUNN_MAX_RANK]; /* stride 0: that value does not have the axis */
+} gpunn__axes;
+
+/* Takes in another axis, outside those there; it becomes one with the outermost where it continues that in every value. */
+static void gpunn__axes_add(gpunn__axes *all, int64_t dim, int64_t stride_a, int64_t stride_b, int64_t stride_c)
+{
+    const int64_t stride[3] = {stride_a, stride_b, stride_c};
+    const int     last = all->rank - 1;
+    bool          merge = last >= 0;
+    if (dim == 1) return;
+    for (int i = 0; merge && i < 3; i++) merge = stride[i] == all->dim[last] * all->stride[i][last];
+    if (merge) {
+        all->dim[last] *= dim;
+        return;
+    }
+    all->dim[all->rank] = dim;
+    for (int i = 0; i < 3; i++) all->stride[i][all->rank] = stride[i];
+    all->rank++;
+}
+
+static int64_t gpunn__axes_count(const gpunn__axes *all)
+{
+    int64_t count = 1;
+    for (int d = 0; d < all->rank; d++) count *= all->dim[d];
+    return count;
+}
+
+/* The axes of shape but its last `inner`, some of which values lack or have 1 of: those of the last of three values in *kept, the
+ * others in *summed, which may be the same. */
+static void gpunn__axes_of(const gpunn_value *shape, int inner, const gpunn_value *const *value, int values, gpunn__axes *kept,
+                           gpunn__axes *summed)
+{
+    int64_t size[3] = {1, 1, 1};
+    memset(kept, 0, sizeof *kept);
+    memset(summed, 0, sizeof *summed);
+    for (int back = 1; back <= shape->rank; back++) {
+        int64_t stride[3] = {0, 0, 0};
+        for (int i = 0; i < values; i++) {
+            const int64_t own = back <= value[i]->rank ? value[i]->dim[value[i]->rank - back] : 1;
+            stride[i] = own > 1 ? size[i] : 0;
+            size[i] *= own;
+        }
+        if (back > inner)
+            gpunn__axes_add(stride[2] ? kept : summed, shape->dim[shape->rank - back], stride[0], stride[1], stride[2]);
+    }
+}
+
+/* The axes of a value and, as the second one, of what is left of it when `axes` are reduced. */
+static gpunn__axes gpunn__axes_reduced(const gpunn_value *value, uint32_t axes)
+{
+    gpunn__axes all;
+    int64_t     size = 1, left = 1;
+    memset(&all, 0, sizeof all);
+    for (int d = value->rank - 1; d >= 0; d--) {
+        const bool reduced = (axes >> d & 1) != 0;
+        gpunn__axes_add(&all, value->dim[d], size, reduced ? 0 : left, 0);
+        size *= value->dim[d];
+        if (!reduced) left *= value->dim[d];
+    }
+    return all;
+}
+
+/* Of these, the ones from `first` on that are reduced, or not. Returns how many elements they have. */
+static int64_t gpunn__axes_select(const gpunn__axes *all, int first, bool reduced, int *rank, int64_t *dim, int64_t *stride)
+{
+    int64_t count = 1;
+    *rank = 0;
+    for (int d = first; d < all->rank; d++) {
+        if ((all->stride[1][d] == 0) != reduced) continue;
+        dim[*rank] = all->dim[d];
+        stride[(*rank)++] = all->stride[0][d];
+        count *= all->dim[d];
+    }
+    return count;
 }
 
 /* An axis of what is padded with its own elements. */
@@ -12220,14 +12322,11 @@ typedef struct gpunn__map_job {
     int               operands;
     bool              narrow[3]; /* operand i is broadcast */
     bool              sums[3];   /* its gradient is wanted and therefore a sum */
-    /* The result's dimensions, innermost first, neighbours merged where every operand has or lacks both. */
-    int     rank;
-    int64_t dim[GPUNN_MAX_RANK];
-    int64_t stride[3][GPUNN_MAX_RANK]; /* 0 where operand i is broadcast */
-    int64_t period[3];                 /* what operand i looks like from the result repeats after so many */
-    int64_t chunk;
-    int     parts;      /* of the result, each done by one thread */
-    double *partial[3]; /* [parts][operand's count] */
+    gpunn__axes       axes;      /* of the result, and each operand's strides */
+    int64_t           period[3]; /* what operand i looks like from the result repeats after so many */
+    int64_t           chunk;
+    int               parts;      /* of the result, each done by one thread */
+    double           *partial[3]; /* [parts][operand's count] */
 } gpunn__map_job;
 
 /* Place in the result, and in one operand, of a walk along the runs of dim[0]. */
@@ -12239,10 +12338,10 @@ static gpunn__map_walk gpunn__map_start(const gpunn__map_job *job, int operand, 
 {
     gpunn__map_walk walk;
     walk.offset = 0;
-    for (int d = 0; d < job->rank; ++d) {
-        walk.index[d] = at % job->dim[d];
-        walk.offset += walk.index[d] * job->stride[operand][d];
-        at /= job->dim[d];
+    for (int d = 0; d < job->axes.rank; ++d) {
+        walk.index[d] = at % job->axes.dim[d];
+        walk.offset += walk.index[d] * job->axes.stride[operand][d];
+        at /= job->axes.dim[d];
     }
     return walk;
 }
@@ -12250,17 +12349,17 @@ static gpunn__map_walk gpunn__map_start(const gpunn__map_job *job, int operand, 
 /* Elements left in this run, at most n. */
 GPUNN__INLINE int64_t gpunn__map_run(const gpunn__map_job *job, const gpunn__map_walk *walk, int64_t n)
 {
-    int64_t left = job->dim[0] - walk->index[0];
+    int64_t left = job->axes.dim[0] - walk->index[0];
     return left < n ? left : n;
 }
 
 GPUNN__INLINE void gpunn__map_advance(const gpunn__map_job *job, int operand, gpunn__map_walk *walk, int64_t run)
 {
-    const int64_t *stride = job->stride[operand];
+    const int64_t *stride = job->axes.stride[operand];
     walk->index[0] += run;
     walk->offset += run * stride[0];
-    for (int d = 0; walk->index[d] == job->dim[d] && d + 1 < job->rank; ++d) {
-        walk->offset += stride[d + 1] - stride[d] * job->dim[d];
+    for (int d = 0; walk->index[d] == job->axes.dim[d] && d + 1 < job->axes.rank; ++d) {
+        walk->offset += stride[d + 1] - stride[d] * job->axes.dim[d];
         walk->index[d] = 0;
         ++walk->index[d + 1];
     }
@@ -12271,7 +12370,7 @@ static const float *gpunn__map_expand(const gpunn__map_job *job, int operand, in
 {
     const float    *data = (const float *)job->step->in[operand].data;
     gpunn__map_walk walk = gpunn__map_start(job, operand, at);
-    bool            moves = job->stride[operand][0] != 0;
+    bool            moves = job->axes.stride[operand][0] != 0;
     for (int64_t done = 0, run; done < n; done += run) {
         const float *from = data + walk.offset;
         run = gpunn__map_run(job, &walk, n - done);
@@ -12309,7 +12408,7 @@ static void gpunn__map_fold(const gpunn__map_job *job, int operand, int64_t at, 
     for (int64_t done = 0, run; done < n; done += run) {
         double *GPUNN__RESTRICT to = sum + walk.offset;
         run = gpunn__map_run(job, &walk, n - done);
-        if (job->stride[operand][0] != 0)
+        if (job->axes.stride[operand][0] != 0)
             for (int64_t i = 0; i < run; ++i) to[i] += values[done + i];
         else
             *to += gpunn__map_sum(values + done, run);
@@ -12361,31 +12460,17 @@ static void gpunn__map_task(void *arg, int index, int threads)
     for (; begin < end; ++begin) gpunn__map_part(job, (int)begin);
 }
 
-/* Fills rank, dim, stride and period. */
+/* Fills axes and period. */
 static void gpunn__map_merge(gpunn__map_job *job)
 {
-    const gpunn_value *in = job->step->in, *out = &job->step->out;
-    int64_t            size[3] = {1, 1, 1}, total = 1;
-    unsigned           last = 0;
-    job->rank = 0;
-    for (int i = 0; i < 3; ++i) job->period[i] = 1;
-    for (int axis = 1; axis <= out->rank; ++axis) { /* from the innermost */
-        int64_t  dim = out->dim[out->rank - axis];
-        unsigned moves = 0;
-        if (dim == 1) continue;
-        for (int i = 0; i < job->operands; ++i)
-            if (axis <= in[i].rank && in[i].dim[in[i].rank - axis] != 1) moves |= 1u << i;
-        if (job->rank == 0 || moves != last) {
-            for (int i = 0; i < job->operands; ++i) job->stride[i][job->rank] = moves >> i & 1 ? size[i] : 0;
-            job->dim[job->rank++] = 1;
-        }
-        last = moves;
-        total *= dim;
-        job->dim[job->rank - 1] *= dim;
-        for (int i = 0; i < job->operands; ++i) {
-            if (!(moves >> i & 1)) continue;
-            size[i] *= dim;
-            job->period[i] = total;
+    const gpunn_value *value[3] = {NULL, NULL, NULL};
+    for (int i = 0; i < job->operands; i++) value[i] = &job->step->in[i];
+    gpunn__axes_of(&job->step->out, 0, value, job->operands, &job->axes, &job->axes);
+    for (int i = 0; i < job->operands; i++) {
+        int64_t total = job->period[i] = 1;
+        for (int d = 0; d < job->axes.rank; d++) {
+            total *= job->axes.dim[d];
+            if (job->axes.stride[i][d] != 0) job->period[i] = total;
         }
     }
 }
@@ -13053,36 +13138,13 @@ typedef struct gpunn__reduce {
 
 static void gpunn__reduce_shape(gpunn__reduce *r, const gpunn_value *in, uint32_t axes)
 {
-    int64_t size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK], step = 1;
-    bool    reduced[GPUNN_MAX_RANK];
-    int     groups = 0; /* from the last axis to the first */
-    for (int d = in->rank - 1; d >= 0; d--) {
-        bool fate = (axes >> d & 1) != 0;
-        if (in->dim[d] == 1) continue;
-        if (groups == 0 || reduced[groups - 1] != fate) {
-            reduced[groups] = fate;
-            size[groups] = 1;
-            stride[groups++] = step;
-        }
-        size[groups - 1] *= in->dim[d];
-        step *= in->dim[d];
-    }
-    r->by_column = groups > 0 && !reduced[0];
-    r->columns = r->by_column ? size[0] : 1;
-    int next = r->by_column ? 1 : 0;
-    r->rows = next < groups ? size[next++] : 1;
-    r->kept_rank = r->plane_rank = 0;
-    r->kept = r->planes = 1;
-    for (; next < groups; next++)
-        if (reduced[next]) {
-            r->plane_dim[r->plane_rank] = size[next];
-            r->plane_stride[r->plane_rank++] = stride[next];
-            r->planes *= size[next];
-        } else {
-            r->kept_dim[r->kept_rank] = size[next];
-            r->kept_stride[r->kept_rank++] = stride[next];
-            r->kept *= size[next];
-        }
+    const gpunn__axes all = gpunn__axes_reduced(in, axes);
+    int               next = 0;
+    r->by_column = all.rank > 0 && all.stride[1][0] != 0;
+    r->columns = r->by_column ? all.dim[next++] : 1;
+    r->rows = next < all.rank ? all.dim[next++] : 1;
+    r->planes = gpunn__axes_select(&all, next, true, &r->plane_rank, r->plane_dim, r->plane_stride);
+    r->kept = gpunn__axes_select(&all, next, false, &r->kept_rank, r->kept_dim, r->kept_stride);
     r->fold = r->by_column && r->columns <= GPUNN__TILE / 2 ? GPUNN__TILE / r->columns : 1;
     r->tiles = (r->columns + GPUNN__TILE - 1) / GPUNN__TILE;
     r->chunks = 1;
@@ -13096,18 +13158,6 @@ static size_t gpunn__reduce_partial_bytes(const gpunn__reduce *r)
 {
     if (r->chunks == 1) return 0;
     return (size_t)(r->kept * r->tiles * r->chunks * (r->by_column ? GPUNN__TILE : 1)) * sizeof(double);
-}
-
-/* Where position `index` of axes listed from the last to the first begins. */
-GPUNN__INLINE int64_t gpunn__offset(int64_t index, int rank, const int64_t *dim, const int64_t *stride)
-{
-    int64_t offset = 0;
-    for (int d = 0; d < rank; d++) {
-        int64_t rest = d + 1 < rank ? index / dim[d] : 0;
-        offset += (index - rest * dim[d]) * stride[d];
-        index = rest;
-    }
-    return offset;
 }
 
 GPUNN__INLINE float gpunn__start(gpunn__reduce_kind kind)
@@ -14755,37 +14805,23 @@ static GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn_
 /* Many products: for every index of the kept axes, C = the sum over the summed axes (c: 0) of A B. */
 typedef struct gpunn__products {
     gpunn__gemm g;
-    int         kept, axes; /* kept axes come first */
-    struct {
-        int64_t dim, a, b, c; /* strides in floats */
-    } axis[GPUNN_MAX_RANK];
-    int64_t kept_count, sum_count;
-    char   *workspace;
-    size_t  workspace_each;
+    gpunn__axes kept, summed; /* of a, b and c */
+    int64_t     kept_count, sum_count;
+    char       *workspace;
+    size_t      workspace_each;
 } gpunn__products;
 
 /* One product and its sum. */
 GPUNN__PRIVATE void gpunn__products_one(const gpunn__products *all, int64_t index, int threads, void *workspace)
 {
     gpunn__gemm g = all->g;
-    for (int x = all->kept - 1; x >= 0; x--) {
-        const int64_t i = index % all->axis[x].dim;
-        index /= all->axis[x].dim;
-        g.a += i * all->axis[x].a;
-        g.b += i * all->axis[x].b;
-        g.c += i * all->axis[x].c;
-    }
+    g.a += gpunn__offset(index, all->kept.rank, all->kept.dim, all->kept.stride[0]);
+    g.b += gpunn__offset(index, all->kept.rank, all->kept.dim, all->kept.stride[1]);
+    g.c += gpunn__offset(index, all->kept.rank, all->kept.dim, all->kept.stride[2]);
     const float *a = g.a, *b = g.b;
     for (int64_t s = 0; s < all->sum_count; s++) {
-        int64_t rest = s;
-        g.a = a;
-        g.b = b;
-        for (int x = all->axes - 1; x >= all->kept; x--) {
-            const int64_t i = rest % all->axis[x].dim;
-            rest /= all->axis[x].dim;
-            g.a += i * all->axis[x].a;
-            g.b += i * all->axis[x].b;
-        }
+        g.a = a + gpunn__offset(s, all->summed.rank, all->summed.dim, all->summed.stride[0]);
+        g.b = b + gpunn__offset(s, all->summed.rank, all->summed.dim, all->summed.stride[1]);
         gpunn__gemm_run(&g, threads, workspace);
         g.accumulate = true;
     }
@@ -14799,35 +14835,14 @@ GPUNN__PRIVATE void gpunn__products_task(void *arg, int index, int threads)
     for (int64_t i = begin; i < end; i++) gpunn__products_one(all, i, 1, all->workspace + (size_t)index * all->workspace_each);
 }
 
-/* The batch axes of C = A B among the leading axes of shape: the axes along which a value does not vary have stride 0 in it. */
+/* The batch axes of C = A B among the leading axes of shape. */
 GPUNN__PRIVATE void gpunn__products_axes(gpunn__products *all, const gpunn_value *shape, const gpunn_value *a,
                                          const gpunn_value *b, const gpunn_value *c)
 {
     const gpunn_value *const value[3] = {a, b, c};
-    int64_t                  stride[3] = {0, 0, 0};
-    all->kept = all->axes = 0;
-    all->kept_count = all->sum_count = 1;
-    for (int i = 0; i < 3; i++) stride[i] = value[i]->dim[value[i]->rank - 1] * value[i]->dim[value[i]->rank - 2];
-    for (int back = 3; back <= shape->rank; back++) {
-        const int64_t dim = shape->dim[shape->rank - back];
-        int64_t       step[3];
-        for (int i = 0; i < 3; i++) {
-            const int64_t own = back <= value[i]->rank ? value[i]->dim[value[i]->rank - back] : 1;
-            step[i] = own > 1 ? stride[i] : 0;
-            stride[i] *= own;
-        }
-        if (dim == 1) continue;
-        int at = all->axes++;
-        if (step[2]) { /* innermost kept axis last, before the summed ones */
-            for (; at > 0; at--) all->axis[at] = all->axis[at - 1];
-            all->kept++;
-        }
-        all->axis[at].dim = dim;
-        all->axis[at].a = step[0];
-        all->axis[at].b = step[1];
-        all->axis[at].c = step[2];
-        *(step[2] ? &all->kept_count : &all->sum_count) *= dim;
-    }
+    gpunn__axes_of(shape, 2, value, 3, &all->kept, &all->summed);
+    all->kept_count = gpunn__axes_count(&all->kept);
+    all->sum_count = gpunn__axes_count(&all->summed);
 }
 
 /* Products side by side when there is one for each thread, else the threads share each. PREPARE: adds the workspace. */

@@ -177,12 +177,6 @@ __device__ __forceinline__ unsigned short gpunn__to_half(float x, gpunn_dtype dt
     return x != x ? (unsigned short)0x7FFF : (unsigned short)((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
 }
 
-/* a / b of numbers >= 0, in 32 bits where they fit. */
-__device__ __forceinline__ int64_t gpunn__quotient(int64_t a, int64_t b)
-{
-    return (uint64_t)(a | b) >> 32 ? a / b : (int64_t)((unsigned)a / (unsigned)b);
-}
-
 /* Element i of F32, F16 or BF16 storage. */
 __device__ __forceinline__ float gpunn__load(const void *data, gpunn_dtype dtype, int64_t i)
 {
@@ -1646,21 +1640,13 @@ static constexpr int GPUNN__MAP_COUNT = sizeof gpunn__map_ops / sizeof *gpunn__m
 
 static gpunn__operand gpunn__operand_of(const gpunn_value *value, const gpunn_value *result)
 {
-    gpunn__operand operand = {value->data, value->dtype, 0, {1}, {1}};
-    int64_t        size = 1;
-    for (int axis = 1; axis <= result->rank; axis++) { /* from the innermost */
-        int64_t dim = result->dim[result->rank - axis], own = axis <= value->rank ? value->dim[value->rank - axis] : 1;
-        int64_t stride = own == 1 ? 0 : size;
-        if (dim == 1) continue;
-        size *= own;
-        if (operand.rank > 0 && (operand.stride[operand.rank - 1] == 0) == (stride == 0))
-            operand.size[operand.rank - 1] *= dim;
-        else {
-            operand.size[operand.rank] = dim;
-            operand.stride[operand.rank++] = stride;
-        }
-    }
-    if (operand.rank == 0) operand.rank = 1;
+    gpunn__operand operand = {value->data, value->dtype, 1, {1}, {1}};
+    gpunn__axes    axes;
+    gpunn__axes_of(result, 0, &value, 1, &axes, &axes);
+    if (axes.rank == 0) return operand;
+    operand.rank = axes.rank;
+    memcpy(operand.size, axes.dim, sizeof operand.size);
+    memcpy(operand.stride, axes.stride[0], sizeof operand.stride);
     return operand;
 }
 
@@ -2263,19 +2249,6 @@ static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__
  * Sums and maxima over axes, and the ops that run along one axis. All are made of lines: elements in a row or a stride apart,
  * each line shared by a team of 1, 2, 4, .. 32 neighbouring threads or by a block. */
 
-/* Where position `index` of axes listed from the last to the first begins. */
-__device__ __forceinline__ int64_t gpunn__place(int64_t index, int rank, const int64_t *dim, const int64_t *stride)
-{
-    int64_t place = 0;
-#pragma unroll 1
-    for (int d = 0; d < rank; d++) {
-        int64_t rest = d + 1 < rank ? gpunn__quotient(index, dim[d]) : 0;
-        place += (index - rest * dim[d]) * stride[d];
-        index = rest;
-    }
-    return place;
-}
-
 typedef struct gpunn__line {
     int64_t index, begin, stride, n; /* index: among the lines of the op */
     int     thread, team;            /* this thread among those that share the line */
@@ -2395,25 +2368,6 @@ typedef struct gpunn__reduction {
     float       divisor;
 } gpunn__reduction;
 
-/* Merged axes of more than one element, from the last to the first. Returns how many. */
-static int gpunn__merge_axes(const gpunn_value *v, uint32_t axes, int64_t *size, int64_t *stride, bool *reduced)
-{
-    int     groups = 0;
-    int64_t step = 1;
-    for (int d = v->rank - 1; d >= 0; d--) {
-        bool fate = (axes >> d & 1) != 0;
-        if (v->dim[d] == 1) continue;
-        if (groups == 0 || reduced[groups - 1] != fate) {
-            reduced[groups] = fate;
-            size[groups] = 1;
-            stride[groups++] = step;
-        }
-        size[groups - 1] *= v->dim[d];
-        step *= v->dim[d];
-    }
-    return groups;
-}
-
 /* Chooses threads and chunks: enough to fill the device, and no chunk below 16384 elements. whole: no chunks. */
 static void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduction *r, bool whole)
 {
@@ -2452,24 +2406,14 @@ static void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduction *r, b
 
 static void gpunn__reduction_shape(const gpunn__cuda *cuda, gpunn__reduction *r, const gpunn_value *in, uint32_t axes, bool whole)
 {
-    int64_t size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
-    bool    reduced[GPUNN_MAX_RANK];
-    int     groups = gpunn__merge_axes(in, axes, size, stride, reduced), next = 0;
+    const gpunn__axes all = gpunn__axes_reduced(in, axes);
+    int               next = 0;
     memset(r, 0, sizeof *r);
-    r->by_column = groups > 0 && !reduced[0];
-    r->columns = r->by_column ? size[next++] : 1;
-    r->rows = next < groups ? size[next++] : 1;
-    r->kept = r->planes = 1;
-    for (; next < groups; next++)
-        if (reduced[next]) {
-            r->plane_dim[r->plane_rank] = size[next];
-            r->plane_stride[r->plane_rank++] = stride[next];
-            r->planes *= size[next];
-        } else {
-            r->kept_dim[r->kept_rank] = size[next];
-            r->kept_stride[r->kept_rank++] = stride[next];
-            r->kept *= size[next];
-        }
+    r->by_column = all.rank > 0 && all.stride[1][0] != 0;
+    r->columns = r->by_column ? all.dim[next++] : 1;
+    r->rows = next < all.rank ? all.dim[next++] : 1;
+    r->planes = gpunn__axes_select(&all, next, true, &r->plane_rank, r->plane_dim, r->plane_stride);
+    r->kept = gpunn__axes_select(&all, next, false, &r->kept_rank, r->kept_dim, r->kept_stride);
     r->x = in->data;
     r->x_type = in->dtype;
     r->y_type = GPUNN_F32;
@@ -2514,7 +2458,7 @@ __device__ __forceinline__ int64_t gpunn__reduction_line(const gpunn__reduction 
 {
     int64_t plane = r.planes == 1 ? 0 : gpunn__quotient(line, r.pieces), row = (line - plane * r.pieces) * r.step;
     *rest = r.rows - row;
-    return gpunn__place(plane, r.plane_rank, r.plane_dim, r.plane_stride) + row;
+    return gpunn__offset(plane, r.plane_rank, r.plane_dim, r.plane_stride) + row;
 }
 
 template <int KIND>
@@ -2528,7 +2472,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_rows_k
         gpunn__fold_visit<KIND> fold = {r.x, r.x_type, r.reference_type, 0, gpunn__fold<KIND>::start()};
         if (unit < units) {
             int64_t chunk = gpunn__quotient(unit, r.kept), result = unit - chunk * r.kept, line = chunk * r.chunk_lines;
-            int64_t at = gpunn__place(result, r.kept_rank, r.kept_dim, r.kept_stride);
+            int64_t at = gpunn__offset(result, r.kept_rank, r.kept_dim, r.kept_stride);
             int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
             if (KIND == GPUNN__COUNT) fold.reference = gpunn__load(r.reference, r.reference_type, result);
             for (line += thread / r.team; line < end; line += r.span / r.team) {
@@ -2559,7 +2503,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_column
         for (int j = 0; j < N; j++) value[j] = gpunn__fold<KIND>::start();
         if (there) {
             int64_t chunk = gpunn__quotient(result, r.kept), kept = result - chunk * r.kept, line = chunk * r.chunk_lines;
-            int64_t at = gpunn__place(kept, r.kept_rank, r.kept_dim, r.kept_stride) + column;
+            int64_t at = gpunn__offset(kept, r.kept_rank, r.kept_dim, r.kept_stride) + column;
             int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
             float   reference[N];
             if (KIND == GPUNN__COUNT) gpunn__line_load<N>(r.reference, r.reference_type, kept * r.columns + column, 1, reference);
@@ -2704,7 +2648,7 @@ template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn_
     int64_t step = (int64_t)gridDim.x * blockDim.x * N;
     for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < s.count; i += step) {
         int64_t row = gpunn__quotient(i, s.dim[0]), stride = s.stride[0];
-        int64_t result = (i - row * s.dim[0]) * stride + gpunn__place(row, s.rank - 1, s.dim + 1, s.stride + 1);
+        int64_t result = (i - row * s.dim[0]) * stride + gpunn__offset(row, s.rank - 1, s.dim + 1, s.stride + 1);
         float   v[N];
         gpunn__line_load<N>(s.gradient, s.gradient_type, result, stride, v);
         if (s.x) { /* torch's mask * g / equal: NaN all over where the maximum is NaN */
@@ -2747,7 +2691,6 @@ static gpunn_status gpunn__reduction_step(gpunn__cuda *cuda, gpunn_step *step, g
     }
     if (!step->grad_in[0].data) return GPUNN_OK;
     gpunn__spread s;
-    bool          reduced[GPUNN_MAX_RANK] = {false};
     memset(&s, 0, sizeof s);
     if (kind == GPUNN__MAX) {
         r.kind = GPUNN__COUNT;
@@ -2761,13 +2704,11 @@ static gpunn_status gpunn__reduction_step(gpunn__cuda *cuda, gpunn_step *step, g
         s.y_type = step->out.dtype;
         s.equal = (const float *)r.y;
     }
-    s.rank = gpunn__merge_axes(in, step->attr->axes, s.dim, s.stride, reduced);
-    if (s.rank == 0) s.dim[s.rank++] = 1;
-    int64_t stride = 1;
-    for (int d = 0; d < s.rank; d++) {
-        s.stride[d] = reduced[d] ? 0 : stride;
-        if (!reduced[d]) stride *= s.dim[d];
-    }
+    const gpunn__axes all = gpunn__axes_reduced(in, step->attr->axes);
+    s.rank = all.rank > 0 ? all.rank : 1;
+    memcpy(s.dim, all.dim, sizeof s.dim);
+    memcpy(s.stride, all.stride[1], sizeof s.stride);
+    if (all.rank == 0) s.dim[0] = s.stride[0] = 1;
     s.count = in->count;
     s.gradient = step->grad_out.data;
     s.gradient_type = step->grad_out.dtype;
@@ -4050,64 +3991,36 @@ static gpunn_status gpunn__cuda_linear(gpunn__cuda *cuda, gpunn_step *step, gpun
     return gpunn__linear_backward(cuda, step, action);
 }
 
-/* The axes over which a product is repeated: steps of a, b and d in elements. */
-typedef struct gpunn__repeats {
-    int     count;
-    int64_t total;
-    struct {
-        int64_t dim, step[3];
-    } axis[GPUNN_MAX_RANK];
-} gpunn__repeats;
-
-/* Takes in another axis, outside those there; it becomes one with the outermost where their steps allow. */
-static void gpunn__repeat(gpunn__repeats *all, int64_t dim, int64_t step_a, int64_t step_b, int64_t step_d)
-{
-    const int64_t step[3] = {step_a, step_b, step_d};
-    const int     last = all->count - 1;
-    bool          merge = last >= 0;
-    if (dim == 1) return;
-    for (int i = 0; merge && i < 3; i++) merge = step[i] == all->axis[last].dim * all->axis[last].step[i];
-    all->total *= dim;
-    if (merge) {
-        all->axis[last].dim *= dim;
-        return;
-    }
-    all->axis[all->count].dim = dim;
-    memcpy(all->axis[all->count].step, step, sizeof step);
-    all->count++;
-}
-
 /* p with its operands moved to repetition `index` of the axes from `first` on. */
-static gpunn__product gpunn__repeated(gpunn__product p, const gpunn__repeats *all, int first, int64_t index)
+static gpunn__product gpunn__repeated(gpunn__product p, const gpunn__axes *all, int first, int64_t index)
 {
-    for (int x = first; x < all->count; x++) {
-        const int64_t i = index % all->axis[x].dim, *const step = all->axis[x].step;
-        index /= all->axis[x].dim;
-        p.a = gpunn__element(p.a, p.dtype, i * step[0]);
-        p.b = gpunn__element(p.b, p.dtype, i * step[1]);
-        p.d = gpunn__element(p.d, p.d_dtype, i * step[2]);
-    }
+    const int      rank = all->rank - first;
+    const int64_t *dim = all->dim + first;
+    if (rank <= 0) return p;
+    p.a = gpunn__element(p.a, p.dtype, gpunn__offset(index, rank, dim, all->stride[0] + first));
+    p.b = gpunn__element(p.b, p.dtype, gpunn__offset(index, rank, dim, all->stride[1] + first));
+    p.d = gpunn__element(p.d, p.d_dtype, gpunn__offset(index, rank, dim, all->stride[2] + first));
     return p;
 }
 
 /* p for every index of the kept axes, summed over the others. The longest kept axis goes into one call. */
-static gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__product p, gpunn__repeats kept,
-                                             const gpunn__repeats *summed, gpunn__action action)
+static gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__product p, gpunn__axes kept, const gpunn__axes *summed,
+                                             gpunn__action action)
 {
-    for (int x = 1; x < kept.count; x++)
-        if (kept.axis[x].dim > kept.axis[0].dim) {
-            const gpunn__repeats all = kept;
-            kept.axis[0] = all.axis[x];
-            kept.axis[x] = all.axis[0];
-        }
-    if (kept.count > 0) {
-        p.batch = kept.axis[0].dim;
-        p.stride_a = kept.axis[0].step[0], p.stride_b = kept.axis[0].step[1], p.stride_d = kept.axis[0].step[2];
+    const int64_t all = gpunn__axes_count(&kept), terms = gpunn__axes_count(summed);
+    int           longest = 0;
+    for (int d = 1; d < kept.rank; d++)
+        if (kept.dim[d] > kept.dim[longest]) longest = d;
+    if (kept.rank > 0) {
+        p.batch = kept.dim[longest];
+        p.stride_a = kept.stride[0][longest], p.stride_b = kept.stride[1][longest], p.stride_d = kept.stride[2][longest];
+        kept.dim[longest] = kept.dim[0];
+        for (int i = 0; i < 3; i++) kept.stride[i][longest] = kept.stride[i][0];
     }
     if (action == GPUNN__PREPARE) return gpunn__products(cuda, &p, 1, action);
-    for (int64_t i = 0; i < kept.total / p.batch; i++) {
+    for (int64_t i = 0; i < all / p.batch; i++) {
         gpunn__product sum = gpunn__repeated(p, &kept, 1, i);
-        for (int64_t s = 0; s < summed->total; s++) {
+        for (int64_t s = 0; s < terms; s++) {
             const gpunn__product term = gpunn__repeated(sum, summed, 0, s);
             GPUNN__TRY(gpunn__products(cuda, &term, 1, action));
             sum.accumulate = true;
@@ -4123,23 +4036,10 @@ static gpunn_status gpunn__broadcast_product(gpunn__cuda *cuda, gpunn_step *step
                                              gpunn__action action)
 {
     const gpunn_value *const value[3] = {a, b, d};
-    gpunn__repeats           kept, summed;
-    int64_t                  stride[3];
-    memset(&kept, 0, sizeof kept);
-    memset(&summed, 0, sizeof summed);
-    kept.total = summed.total = 1;
-    for (int i = 0; i < 3; i++) stride[i] = value[i]->dim[value[i]->rank - 1] * value[i]->dim[value[i]->rank - 2];
-    for (int back = 3; back <= shape->rank; back++) {
-        int64_t each[3];
-        for (int i = 0; i < 3; i++) {
-            const int64_t own = back <= value[i]->rank ? value[i]->dim[value[i]->rank - back] : 1;
-            each[i] = own > 1 ? stride[i] : 0;
-            stride[i] *= own;
-        }
-        gpunn__repeat(each[2] ? &kept : &summed, shape->dim[shape->rank - back], each[0], each[1], each[2]);
-    }
+    gpunn__axes              kept, summed;
+    gpunn__axes_of(shape, 2, value, 3, &kept, &summed);
     const bool accumulate = p.accumulate;
-    if (summed.total == 1 || d->dtype == GPUNN_F32) return gpunn__repeated_products(cuda, p, kept, &summed, action);
+    if (summed.rank == 0 || d->dtype == GPUNN_F32) return gpunn__repeated_products(cuda, p, kept, &summed, action);
     const size_t bytes = gpunn__bytes(GPUNN_F32, d->count);
     if (action == GPUNN__PREPARE && step->workspace_bytes < bytes) step->workspace_bytes = bytes;
     p.d = step->workspace;
@@ -5104,26 +5004,25 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     p.precision = (gpunn_precision)conv->precision;
     p.accumulate = !filter && (plain || !data) && v->accumulate;
     for (int64_t first = 0; first < conv->n; first += chunk) {
-        const int64_t  images = conv->n - first < chunk ? conv->n - first : chunk, count = images * columns_image;
-        void *const    x = gpunn__element(v->x.data, v->x.dtype, first * x_image);
-        void *const    y = gpunn__element(v->y.data, v->y.dtype, first * y_image);
-        void *const    seen = plain ? x : columns;
-        gpunn__repeats kept, summed;
+        const int64_t images = conv->n - first < chunk ? conv->n - first : chunk, count = images * columns_image;
+        void *const   x = gpunn__element(v->x.data, v->x.dtype, first * x_image);
+        void *const   y = gpunn__element(v->y.data, v->y.dtype, first * y_image);
+        void *const   seen = plain ? x : columns;
+        gpunn__axes   kept, summed;
         memset(&kept, 0, sizeof kept);
         memset(&summed, 0, sizeof summed);
-        kept.total = summed.total = 1;
         if (filter) {
             p.a = y, p.b = seen, p.d = partial;
-            gpunn__repeat(&kept, conv->groups, out * area, depth * area, out * depth);
-            gpunn__repeat(&kept, images, y_image, columns_image, weights);
+            gpunn__axes_add(&kept, conv->groups, out * area, depth * area, out * depth);
+            gpunn__axes_add(&kept, images, y_image, columns_image, weights);
         } else if (data) {
             p.a = v->w.data, p.b = y, p.d = seen;
-            gpunn__repeat(&kept, conv->groups, out * depth, out * area, depth * area);
-            gpunn__repeat(&kept, images, 0, y_image, columns_image);
+            gpunn__axes_add(&kept, conv->groups, out * depth, out * area, depth * area);
+            gpunn__axes_add(&kept, images, 0, y_image, columns_image);
         } else {
             p.a = v->w.data, p.b = seen, p.d = y;
-            gpunn__repeat(&kept, conv->groups, out * depth, depth * area, out * area);
-            gpunn__repeat(&kept, images, 0, columns_image, y_image);
+            gpunn__axes_add(&kept, conv->groups, out * depth, depth * area, out * area);
+            gpunn__axes_add(&kept, images, 0, columns_image, y_image);
         }
         if (action == GPUNN__PREPARE) return gpunn__repeated_products(cuda, p, kept, &summed, action);
         if (!plain && !data)
@@ -8835,12 +8734,11 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
     const gpunn__heads *const value[3] = {a, b, d};
     const int64_t             group = c->heads / c->kv_heads;
     int64_t                   inner[3], outer[3]; /* steps between heads of q that one of k serves, and between those of k */
-    gpunn__repeats            kept, summed;
+    gpunn__axes               kept, summed;
     gpunn__product            p;
     memset(&p, 0, sizeof p);
     memset(&kept, 0, sizeof kept);
     memset(&summed, 0, sizeof summed);
-    kept.total = summed.total = 1;
     p.m = m, p.n = n, p.k = k, p.batch = 1;
     p.transpose_a = transpose_a, p.transpose_b = transpose_b;
     p.lda = a->rows, p.ldb = b->rows, p.ldd = d->rows;
@@ -8852,9 +8750,9 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
         inner[i] = shared ? 0 : value[i]->heads;
         outer[i] = shared ? value[i]->heads : group * value[i]->heads;
     }
-    gpunn__repeat(sum ? &summed : &kept, group, inner[0], inner[1], inner[2]);
-    gpunn__repeat(&kept, c->kv_heads, outer[0], outer[1], outer[2]);
-    gpunn__repeat(&kept, c->n, a->samples, b->samples, d->samples);
+    gpunn__axes_add(sum ? &summed : &kept, group, inner[0], inner[1], inner[2]);
+    gpunn__axes_add(&kept, c->kv_heads, outer[0], outer[1], outer[2]);
+    gpunn__axes_add(&kept, c->n, a->samples, b->samples, d->samples);
     return gpunn__repeated_products(cuda, p, kept, &summed, action);
 }
 
