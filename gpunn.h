@@ -2288,6 +2288,26 @@ GPUNN__SHARED int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_
                                 : ((const uint8_t *)data)[i];
 }
 
+/* ---- numbers ------------------------------------------------------------------------------------------------------------- */
+/* Of the exact quotient: 9 for 1 and 0.1f, though 1 / 0.1f is 10 as a float. */
+GPUNN__SHARED float gpunn__floordiv(float p, float q)
+{
+    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
+    const float low = floorf(whole);
+    return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
+}
+
+/* What has no counterpart is what x86 makes of it, INT64_MIN or INT32_MIN. */
+GPUNN__SHARED int64_t gpunn__to_i64(float x)
+{
+    return x >= -9223372036854775808.0f && x < 9223372036854775808.0f ? (int64_t)x : INT64_MIN;
+}
+
+GPUNN__SHARED int32_t gpunn__to_i32(float x)
+{
+    return x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
+}
+
 /* ---- random numbers -------------------------------------------------------------------------------------------------- */
 /* Philox4x32-10 (Salmon et al. 2011), the generator of every random number here. */
 GPUNN__SHARED void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32_t out[4])
@@ -2559,6 +2579,71 @@ GPUNN__SHARED void gpunn__pool_mark(void *marks, int bytes, int64_t i, gpunn__ex
         ((uint8_t *)marks)[i] = (uint8_t)cell;
     else if (bytes)
         ((int32_t *)marks)[i] = (int32_t)cell;
+}
+
+/* ---- steps --------------------------------------------------------------------------------------------------------------- */
+/* The sizes of a matmul's c = op(a) op(b), the result or its gradient. One b for all: the leading axes of a are more rows. */
+static void gpunn__matmul_sizes(const gpunn_step *step, gpunn_value *a, gpunn_value *b, gpunn_value *c, int64_t *m, int64_t *n,
+                                int64_t *k)
+{
+    const bool ta = step->attr->transpose_a, tb = step->attr->transpose_b;
+    *a = step->in[0];
+    *b = step->in[1];
+    *c = step->backward ? step->grad_out : step->out;
+    *m = c->dim[c->rank - 2];
+    *n = c->dim[c->rank - 1];
+    *k = a->dim[a->rank - (ta ? 2 : 1)];
+    if (ta || b->count != *n * *k) return;
+    *m = a->count / *k;
+    a->rank = b->rank = c->rank = 2;
+    a->dim[0] = c->dim[0] = *m;
+    a->dim[1] = *k;
+    c->dim[1] = *n;
+    b->dim[0] = tb ? *n : *k;
+    b->dim[1] = tb ? *k : *n;
+}
+
+/* An activation of its own: y = f(x), or, with a gradient, that *= f'(x) in place. none and accumulate: zeroed by the caller. */
+static gpunn_step gpunn__activation_step(gpunn_op op, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient,
+                                         const gpunn_attributes *none, bool *accumulate)
+{
+    gpunn_step step;
+    memset(&step, 0, sizeof step);
+    step.op = op;
+    step.attr = none;
+    step.input_count = 1;
+    step.in = x;
+    step.out = *y;
+    if (gradient == NULL) return step;
+    step.backward = true;
+    step.grad_in = gradient;
+    step.grad_out = *gradient;
+    step.accumulate = accumulate;
+    return step;
+}
+
+/* The axes of gradient_energy that have more than one element: their sizes, strides in elements and the share of one difference in
+ * the mean along that axis. Returns how many. */
+static int gpunn__energy_axes(const gpunn_step *step, int64_t *size, int64_t *stride, double *share)
+{
+    const gpunn_value *x = &step->in[0];
+    int64_t            strides[GPUNN_MAX_RANK];
+    int                count = 0;
+    gpunn__strides(x, strides);
+    for (int d = 0; d < x->rank; d++) {
+        if (!(step->attr->axes >> d & 1) || x->dim[d] == 1) continue;
+        size[count] = x->dim[d];
+        stride[count] = strides[d];
+        share[count++] = 1 / ((double)(x->count / x->dim[d]) * (double)(x->dim[d] - 1));
+    }
+    return count;
+}
+
+/* What a sample's loss counts in the result of ctc_loss. */
+GPUNN__SHARED double gpunn__ctc_share(double loss, int64_t length, int64_t samples, gpunn_reduction reduction, bool zero_infinity)
+{
+    if (zero_infinity && isinf(loss)) return 0;
+    return reduction != GPUNN_REDUCE_MEAN ? 1 : 1 / ((double)samples * (double)(length > 1 ? length : 1));
 }
 
 /* ---- updates: the numbers that are the same for all elements --------------------------------------------------------- */
@@ -3181,14 +3266,6 @@ GPUNN__INLINE float gpunn__min(float a, float b)
 GPUNN__INLINE float gpunn__max(float a, float b)
 {
     return gpunn__select(a > b, a, gpunn__select(a != a, a, b));
-}
-
-/* Of the exact quotient: 9 for 1 and 0.1f, though 1 / 0.1f is 10 as a float. */
-GPUNN__INLINE float gpunn__floordiv(float p, float q)
-{
-    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
-    const float low = floorf(whole);
-    return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
 
 GPUNN__INLINE float gpunn__sign(float x)
@@ -12538,20 +12615,10 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, g
 #elif defined(__clang__)
 #pragma clang diagnostic pop
 #endif
-/* ---- cast: as C, BOOL is x != 0; floats without a counterpart give what x86 does, INT64_MIN or INT32_MIN ---------------- */
+/* ---- cast: as C, BOOL is x != 0 ------------------------------------------------------------------------------------------- */
 typedef struct gpunn__cast_job {
     const gpunn_value *in, *out;
 } gpunn__cast_job;
-
-GPUNN__INLINE int64_t gpunn__to_i64(float x)
-{
-    return x >= -9223372036854775808.0f && x < 9223372036854775808.0f ? (int64_t)x : INT64_MIN;
-}
-
-GPUNN__INLINE int32_t gpunn__to_i32(float x)
-{
-    return x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
-}
 
 static void gpunn__cast_task(void *arg, int thread, int threads)
 {
@@ -13485,16 +13552,9 @@ static gpunn__energy gpunn__energy_of(const gpunn_step *step)
     const gpunn_value *x = &step->in[0];
     gpunn__energy      e;
     memset(&e, 0, sizeof e);
-    e.rows = e.length = 1;
-    for (int64_t axis = 0, stride = x->count; axis < x->rank; axis++) {
-        stride /= x->dim[axis];
-        if (!(step->attr->axes >> axis & 1) || x->dim[axis] == 1) continue;
-        e.size[e.count] = x->dim[axis];
-        e.stride[e.count] = stride;
-        e.share[e.count++] = 1 / ((double)(x->count / x->dim[axis]) * (double)(x->dim[axis] - 1));
-        e.length = stride * x->dim[axis];
-        e.rows = x->count / e.length;
-    }
+    e.count = gpunn__energy_axes(step, e.size, e.stride, e.share);
+    e.length = e.count > 0 ? e.size[e.count - 1] * e.stride[e.count - 1] : 1;
+    e.rows = e.count > 0 ? x->count / e.length : 1;
     return e;
 }
 
@@ -14715,27 +14775,13 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
     return g;
 }
 
-/* An activation of its own: y = f(x), or, backward, gradient *= f'(x) in place. */
 static GPUNN__STATUS gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_value *x, const gpunn_value *y,
-                                         gpunn_value *gradient, bool backward)
+                                         gpunn_value *gradient)
 {
-    gpunn_attributes none;
-    gpunn_step       step;
-    bool             accumulate = false;
-    memset(&none, 0, sizeof none);
-    memset(&step, 0, sizeof step);
-    step.op = op;
-    step.backward = backward;
-    step.attr = &none;
-    step.input_count = 1;
-    step.in = x;
-    step.out = *y;
-    if (backward) {
-        step.grad_in = gradient;
-        step.grad_out = *gradient;
-        step.accumulate = &accumulate;
-    }
-    return gpunn__cpu_map(cpu, &step, backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
+    const gpunn_attributes none = gpunn__no_attributes();
+    bool                   accumulate = false;
+    gpunn_step             step = gpunn__activation_step(op, x, y, gradient, &none, &accumulate);
+    return gpunn__cpu_map(cpu, &step, step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
 }
 
 /* Rows x [rows, in], y = x W^T + bias; dX = dY W, dW = dY^T X, dbias = 1^T dY. Evaluation plans keep W packed, and scaled by a
@@ -14764,7 +14810,7 @@ static GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn_
         }
         gpunn_value *before = step->activated.op == GPUNN_OP_RELU ? &step->in[0] : &step->activated.before;
         if (action == GPUNN__BACKWARD && step->activated.op)
-            return gpunn__cpu_activate(cpu, step->activated.op, before, &step->in[0], &step->grad_in[0], true);
+            return gpunn__cpu_activate(cpu, step->activated.op, before, &step->in[0], &step->grad_in[0]);
         return GPUNN_OK;
     }
     gpunn_value *const y = step->fused.before.data ? &step->fused.before : &step->out;
@@ -14799,7 +14845,7 @@ static GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     g.residual = (const float *)step->fused.residual.data;
     g.relu = step->fused.relu;
     gpunn__gemm_run(&g, threads, (char *)workspace + 2 * head);
-    return step->fused.gelu_tanh ? gpunn__cpu_activate(cpu, GPUNN_OP_GELU_TANH, y, &step->out, NULL, false) : GPUNN_OK;
+    return step->fused.gelu_tanh ? gpunn__cpu_activate(cpu, GPUNN_OP_GELU_TANH, y, &step->out, NULL) : GPUNN_OK;
 }
 
 /* Many products: for every index of the kept axes, C = the sum over the summed axes (c: 0) of A B. */
@@ -14867,19 +14913,10 @@ GPUNN__PRIVATE void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn
 static GPUNN__STATUS gpunn__cpu_matmul(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const bool      ta = step->attr->transpose_a, tb = step->attr->transpose_b;
-    gpunn_value     a = step->in[0], b = step->in[1], c = step->backward ? step->grad_out : step->out;
+    gpunn_value     a, b, c;
+    int64_t         m, n, k;
     gpunn__products all;
-    const int64_t   n = c.dim[c.rank - 1], k = a.dim[a.rank - (ta ? 2 : 1)];
-    int64_t         m = c.dim[c.rank - 2];
-    if (!ta && b.count == n * k) { /* one B for all: the leading axes of A are more rows */
-        m = a.count / k;
-        a.rank = b.rank = c.rank = 2;
-        a.dim[0] = c.dim[0] = m;
-        a.dim[1] = k;
-        c.dim[1] = n;
-        b.dim[0] = tb ? n : k;
-        b.dim[1] = tb ? k : n;
-    }
+    gpunn__matmul_sizes(step, &a, &b, &c, &m, &n, &k);
     if (action == GPUNN__PREPARE) step->workspace_bytes = 0;
     if (!step->backward) {
         gpunn__products_axes(&all, &c, &a, &b, &c);
@@ -18361,12 +18398,10 @@ static void gpunn__ctc_forward_task(void *arg, int thread, int threads)
     }
 }
 
-/* What a sample's loss counts in the result. */
-static double gpunn__ctc_share(const gpunn__ctc *c, int64_t sample)
+static double gpunn__ctc_share_of(const gpunn__ctc *c, int64_t sample)
 {
-    int64_t length = gpunn__ctc_number(c, 3, sample);
-    if (c->step->attr->zero_infinity && isinf(c->loss[sample])) return 0;
-    return c->step->attr->reduction != GPUNN_REDUCE_MEAN ? 1 : 1 / ((double)c->samples * (double)(length > 1 ? length : 1));
+    const gpunn_attributes *attr = c->step->attr;
+    return gpunn__ctc_share(c->loss[sample], gpunn__ctc_number(c, 3, sample), c->samples, attr->reduction, attr->zero_infinity);
 }
 
 static void gpunn__ctc_backward_task(void *arg, int thread, int threads)
@@ -18380,7 +18415,7 @@ static void gpunn__ctc_backward_task(void *arg, int thread, int threads)
         const float   *skip = c->skip + sample * c->row, *first = c->rows + sample * c->row_count * c->row + 2;
         float         *emit = c->emit + sample * c->row, *row = c->back + 2 * sample * c->row;
         const int32_t *classes = c->classes + sample * c->row;
-        double         share = gpunn__ctc_share(c, sample), offset = c->loss[sample];
+        double         share = gpunn__ctc_share_of(c, sample), offset = c->loss[sample];
         float          scale = (float)(share * (double)gradient[c->step->attr->reduction == GPUNN_REDUCE_NONE ? sample : 0]);
         for (int64_t t = c->times - 1; t >= 0; t--) {
             float *dx = c->dx + t * c->time_stride + sample * c->sample_stride;
@@ -18465,7 +18500,7 @@ static GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *step, gpun
     double total = 0;
     bool   none = step->attr->reduction == GPUNN_REDUCE_NONE;
     for (int64_t i = 0; i < c.samples; i++) {
-        double share = gpunn__ctc_share(&c, i), cost = share == 0 ? 0 : share * c.loss[i];
+        double share = gpunn__ctc_share_of(&c, i), cost = share == 0 ? 0 : share * c.loss[i];
         if (c.loss[i] != c.loss[i] && gpunn__ctc_check(cpu, &c, i) != GPUNN_OK) return GPUNN_ERR_ARGUMENT;
         total += cost;
         if (none) ((float *)step->out.data)[i] = (float)cost;

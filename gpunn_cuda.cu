@@ -1384,14 +1384,6 @@ __device__ __forceinline__ float gpunn__float_max(float a, float b)
     return a > b || a != a ? a : b;
 }
 
-/* Of the exact quotient: 9 for 1 and 0.1f. */
-__device__ __forceinline__ float gpunn__float_floordiv(float p, float q)
-{
-    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
-    const float low = floorf(whole);
-    return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
-}
-
 __device__ __forceinline__ float gpunn__float_sign(float x)
 {
     return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f;
@@ -1495,7 +1487,7 @@ constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, con
 #define sin(p) gpunn__float_sin(p, 0)
 #define cos(p) gpunn__float_sin(p, 1)
 #define pow(p, q) powf(p, q)
-#define floordiv(p, q) gpunn__float_floordiv(p, q)
+#define floordiv(p, q) gpunn__floordiv(p, q)
 
 #define GPUNN__CONSTANT(name, i) \
     const float name = attr[i];  \
@@ -1747,7 +1739,7 @@ static gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to
                          from_dtype, count, accumulate);
 }
 
-/* As C; BOOL is x != 0; floats without a counterpart give INT64_MIN or INT32_MIN, as on the CPU. */
+/* As C; BOOL is x != 0. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__cast_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count)
 {
@@ -1764,12 +1756,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         case GPUNN_BOOL: whole = ((const uint8_t *)from)[i]; break;
         default: x = gpunn__load(from, from_dtype, i), is_whole = false;
         }
-        int64_t narrow = is_whole ? whole : x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
+        int64_t narrow = is_whole ? whole : gpunn__to_i32(x);
         switch (to_dtype) {
-        case GPUNN_I64:
-            if (!is_whole) whole = x >= -9223372036854775808.0f && x < 9223372036854775808.0f ? (int64_t)x : INT64_MIN;
-            ((int64_t *)to)[i] = whole;
-            break;
+        case GPUNN_I64: ((int64_t *)to)[i] = is_whole ? whole : gpunn__to_i64(x); break;
         case GPUNN_I32: ((int32_t *)to)[i] = (int32_t)narrow; break;
         case GPUNN_U8: ((uint8_t *)to)[i] = (uint8_t)narrow; break;
         case GPUNN_BOOL: ((uint8_t *)to)[i] = is_whole ? whole != 0 : x != 0; break;
@@ -2803,6 +2792,7 @@ static gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpunn_step *s
 {
     const gpunn_value *x = &step->in[0];
     gpunn__energy      e;
+    double             share[GPUNN_MAX_RANK];
     unsigned           blocks = gpunn__blocks(cuda, x->count, 4);
     if (action == GPUNN__PREPARE) {
         if (!step->backward) step->workspace_bytes = blocks * sizeof(double);
@@ -2810,13 +2800,8 @@ static gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpunn_step *s
     }
     memset(&e, 0, sizeof e);
     e.n = x->count;
-    for (int64_t axis = 0, stride = x->count; axis < x->rank; axis++) {
-        stride /= x->dim[axis];
-        if (!(step->attr->axes >> axis & 1) || x->dim[axis] == 1) continue;
-        e.size[e.count] = x->dim[axis];
-        e.stride[e.count] = stride;
-        e.share[e.count++] = (float)(1 / ((double)(x->count / x->dim[axis]) * (double)(x->dim[axis] - 1)));
-    }
+    e.count = gpunn__energy_axes(step, e.size, e.stride, share);
+    for (int k = 0; k < e.count; k++) e.share[k] = (float)share[k];
     e.x = x->data;
     e.dtype = x->dtype;
     if (action == GPUNN__FORWARD) {
@@ -3740,26 +3725,12 @@ static gpunn_status gpunn__product_own(gpunn__cuda *cuda, const gpunn__product *
 }
 
 /* ---- what follows a product's sums: in the library's own pass, or in passes of ours ---- */
-/* y = act(x), or gradient *= act'(x) where y is what act made of x. */
 static gpunn_status gpunn__apply(gpunn__cuda *cuda, gpunn_op act, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient)
 {
-    gpunn_attributes none;
-    gpunn_step       step;
-    bool             accumulate = false;
-    memset(&none, 0, sizeof none);
-    memset(&step, 0, sizeof step);
-    step.op = act;
-    step.backward = gradient != NULL;
-    step.attr = &none;
-    step.input_count = 1;
-    step.in = x;
-    step.out = *y;
-    if (gradient) {
-        step.grad_in = gradient;
-        step.grad_out = *gradient;
-        step.accumulate = &accumulate;
-    }
-    return gpunn__cuda_map(cuda, &step, gradient ? GPUNN__BACKWARD : GPUNN__FORWARD);
+    const gpunn_attributes none = {};
+    bool                   accumulate = false;
+    gpunn_step             step = gpunn__activation_step(act, x, y, gradient, &none, &accumulate);
+    return gpunn__cuda_map(cuda, &step, step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
 }
 
 /* The product without what passes of ours can do behind it. */
@@ -4054,19 +4025,10 @@ static gpunn_status gpunn__broadcast_product(gpunn__cuda *cuda, gpunn_step *step
  * along which the operand was repeated. */
 static gpunn_status gpunn__cuda_matmul(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    const bool    ta = step->attr->transpose_a, tb = step->attr->transpose_b;
-    gpunn_value   a = step->in[0], b = step->in[1], c = step->backward ? step->grad_out : step->out;
-    const int64_t n = c.dim[c.rank - 1], k = a.dim[a.rank - (ta ? 2 : 1)];
-    int64_t       m = c.dim[c.rank - 2];
-    if (!ta && b.count == n * k) { /* one b for all: the leading axes of a are more rows */
-        m = a.count / k;
-        a.rank = b.rank = c.rank = 2;
-        a.dim[0] = c.dim[0] = m;
-        a.dim[1] = k;
-        c.dim[1] = n;
-        b.dim[0] = tb ? n : k;
-        b.dim[1] = tb ? k : n;
-    }
+    const bool  ta = step->attr->transpose_a, tb = step->attr->transpose_b;
+    gpunn_value a, b, c;
+    int64_t     m, n, k;
+    gpunn__matmul_sizes(step, &a, &b, &c, &m, &n, &k);
     if (action == GPUNN__PREPARE) step->workspace_bytes = 0;
     if (!step->backward) {
         GPUNN__TRY(gpunn__check_operands(cuda, &a, &b, &c));
@@ -7935,11 +7897,10 @@ __device__ __forceinline__ float gpunn__log_add(float a, float b, float c)
     return top + logf(expf(a - top) + expf(b - top) + expf(c - top));
 }
 
-__device__ __forceinline__ double gpunn__ctc_share(const gpunn__ctc &c, int64_t sample)
+__device__ __forceinline__ double gpunn__ctc_share_of(const gpunn__ctc &c, int64_t sample)
 {
-    int64_t length = gpunn__integer(c.target_lengths, c.length_type, sample);
-    if (c.zero_infinity && isinf(c.loss[sample])) return 0;
-    return c.reduction != GPUNN_REDUCE_MEAN ? 1 : 1 / ((double)c.samples * (double)(length > 1 ? length : 1));
+    return gpunn__ctc_share(c.loss[sample], gpunn__integer(c.target_lengths, c.length_type, sample), c.samples, c.reduction,
+                            c.zero_infinity);
 }
 
 static __global__ void __launch_bounds__(512) gpunn__ctc_forward_kernel(const gpunn__ctc c)
@@ -7988,7 +7949,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__ctc_total_kernel
     GPUNN__FOLLOW();
     double total = 0;
     for (int64_t i = threadIdx.x; i < c.samples; i += blockDim.x) {
-        double share = gpunn__ctc_share(c, i), cost = share == 0 ? 0 : share * c.loss[i];
+        double share = gpunn__ctc_share_of(c, i), cost = share == 0 ? 0 : share * c.loss[i];
         if (c.reduction == GPUNN_REDUCE_NONE) gpunn__store(c.out, c.out_type, i, (float)cost);
         total += cost;
     }
@@ -8004,7 +7965,7 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const g
     const float  *skip = c.skip + sample * c.row, *first = c.rows + sample * c.row_count * c.row + 2;
     float        *row = c.back + 2 * sample * c.row, *terms = c.terms + sample * c.row, most = 0;
     int          *next = c.next + sample * c.row;
-    double        offset = c.loss[sample], share = n > 0 && offset == offset ? gpunn__ctc_share(c, sample) : 0;
+    double        offset = c.loss[sample], share = n > 0 && offset == offset ? gpunn__ctc_share_of(c, sample) : 0;
     const float   slope = gpunn__load(c.gradient, c.gradient_type, c.reduction == GPUNN_REDUCE_NONE ? sample : 0);
     const float   scale = (float)(share * (double)slope);
     for (int64_t i = threadIdx.x; i < c.times * c.count && !c.accumulate; i += blockDim.x)
