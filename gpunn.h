@@ -2639,6 +2639,55 @@ static int gpunn__energy_axes(const gpunn_step *step, int64_t *size, int64_t *st
     return count;
 }
 
+typedef struct gpunn__attention_shape {
+    int64_t n, heads, kv_heads, l, s, e, ev;
+    bool    packed, last; /* packed: q, k and v in one, [n, l, 3, heads, e] */
+} gpunn__attention_shape;
+
+static gpunn__attention_shape gpunn__attention_shape_of(const gpunn_step *step)
+{
+    const gpunn_value     *in = step->in, *y = step->backward ? &step->grad_out : &step->out;
+    gpunn__attention_shape c;
+    c.packed = in[0].rank == 5;
+    c.last = c.packed || step->attr->heads_last;
+    c.n = y->dim[0];
+    c.heads = y->dim[c.last ? 2 : 1];
+    c.l = y->dim[c.last ? 1 : 2];
+    c.ev = y->dim[3];
+    c.e = in[0].dim[in[0].rank - 1];
+    c.s = c.packed ? c.l : in[1].dim[c.last ? 1 : 2];
+    c.kv_heads = c.packed ? c.heads : in[1].dim[c.last ? 2 : 1];
+    return c;
+}
+
+/* Rows of heads, of q, k, v, the result and their gradients, or a matrix for each head of q: element (sample, head, row, i) is
+ * number sample * samples + head * heads + row * rows + i. */
+typedef struct gpunn__heads {
+    void       *data; /* NULL: none */
+    gpunn_dtype dtype;
+    int64_t     samples, heads, rows;
+} gpunn__heads;
+
+/* The heads of a value: part 0 to 2 of q, k and v or their gradients, 3 of the result. */
+static gpunn__heads gpunn__attention_heads(const gpunn__attention_shape *c, const gpunn_value *value, int part)
+{
+    const int64_t heads = part == 1 || part == 2 ? c->kv_heads : c->heads, rows = part == 1 || part == 2 ? c->s : c->l;
+    const int64_t e = part < 2 ? c->e : c->ev, whole = (c->packed && part < 3 ? 3 : 1) * heads * e;
+    gpunn__heads  h = {value->data, value->dtype, rows * whole, c->last ? e : rows * e, c->last ? whole : e};
+    if (c->packed && part < 3 && h.data) h.data = (char *)h.data + part * heads * e * (int64_t)gpunn_dtype_size(h.dtype);
+    return h;
+}
+
+/* Steps of a mask along samples, heads, rows and keys, 0 where it has one for all. */
+static void gpunn__attention_mask_steps(const gpunn_value *mask, int64_t step[4])
+{
+    int64_t stride = 1;
+    for (int d = mask->rank - 1, to = 3; d >= 0; d--, to--) {
+        if (mask->dim[d] > 1) step[to] = stride;
+        stride *= mask->dim[d];
+    }
+}
+
 /* What a sample's loss counts in the result of ctc_loss. */
 GPUNN__SHARED double gpunn__ctc_share(double loss, int64_t length, int64_t samples, gpunn_reduction reduction, bool zero_infinity)
 {
@@ -18522,12 +18571,6 @@ static GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *step, gpun
 #define GPUNN__ATTENTION_ROWS 128
 #define GPUNN__ATTENTION_KEYS 256
 
-typedef struct
-    gpunn__heads { /* element (sample, head, row, i): sample * samples + head * heads + row * rows + i; data NULL: none */
-    float  *data;
-    int64_t samples, heads, rows;
-} gpunn__heads;
-
 typedef struct gpunn__attention {
     int64_t                    n, heads, kv_heads, l, s, e, ev;
     gpunn__heads               q, k, v, y, dy, dq, dk, dv;
@@ -18544,23 +18587,9 @@ typedef struct gpunn__attention {
     const gpunn__gemm_kernels *kernels;
 } gpunn__attention;
 
-/* The heads of an operand, of a gradient of it or of the result; part: of q, k and v in one, [n, l, 3, heads, e]. */
-static gpunn__heads gpunn__attention_heads(const gpunn_step *step, const gpunn_value *value, void *data, int part)
-{
-    const int64_t *dim = value->dim;
-    const bool     packed = value->rank == 5, last = packed || step->in[0].rank == 5 || step->attr->heads_last;
-    const int64_t  heads = packed ? dim[3] : last ? dim[2] : dim[1], e = dim[value->rank - 1], row = (packed ? 3 : 1) * heads * e;
-    gpunn__heads   h;
-    h.data = data && packed ? (float *)data + part * heads * e : (float *)data;
-    h.samples = last ? dim[1] * row : dim[1] * dim[2] * e;
-    h.heads = last ? e : dim[2] * e;
-    h.rows = last ? row : e;
-    return h;
-}
-
 static float *gpunn__attention_at(const gpunn__heads *h, int64_t sample, int64_t head, int64_t row)
 {
-    return h->data + sample * h->samples + head * h->heads + row * h->rows;
+    return (float *)h->data + sample * h->samples + head * h->heads + row * h->rows;
 }
 
 /* x, and z unless it is NULL, times dropout's factors for `count` weights from number `at` on. */
@@ -18777,19 +18806,13 @@ static void gpunn__attention_backward(void *arg, int thread, int threads)
 
 static GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    const gpunn_value *in = step->in, *y = step->backward ? &step->grad_out : &step->out, *mask = &in[3];
-    const bool         packed = in[0].rank == 5, last = packed || step->attr->heads_last;
-    const gpunn_value *operand[3] = {&in[0], packed ? &in[0] : &in[1], packed ? &in[0] : &in[2]};
-    gpunn__heads *heads[3], *gradient[3];
-    gpunn__attention   a;
+    const gpunn_value           *in = step->in, *mask = &in[3];
+    const gpunn__attention_shape c = gpunn__attention_shape_of(step);
+    gpunn__heads                *heads[3], *gradient[3];
+    gpunn__attention             a;
     memset(&a, 0, sizeof a);
-    a.n = y->dim[0];
-    a.heads = y->dim[last ? 2 : 1];
-    a.l = y->dim[last ? 1 : 2];
-    a.ev = y->dim[3];
-    a.e = in[0].dim[in[0].rank - 1];
-    a.s = packed ? a.l : in[1].dim[last ? 1 : 2];
-    a.kv_heads = packed ? a.heads : in[1].dim[last ? 2 : 1];
+    a.n = c.n, a.heads = c.heads, a.kv_heads = c.kv_heads;
+    a.l = c.l, a.s = c.s, a.e = c.e, a.ev = c.ev;
     a.kernels = gpunn__gemm_choose();
     gpunn__gemm widest = gpunn__gemm_make(1, a.e > a.ev ? a.e : a.ev, GPUNN__ATTENTION_KEYS, NULL, false, NULL, false, NULL,
                                           false);
@@ -18807,20 +18830,16 @@ static GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gp
     heads[0] = &a.q, heads[1] = &a.k, heads[2] = &a.v;
     gradient[0] = &a.dq, gradient[1] = &a.dk, gradient[2] = &a.dv;
     for (int i = 0; i < 3; i++) {
-        const int part = packed ? 0 : i;
-        *heads[i] = gpunn__attention_heads(step, operand[i], in[part].data, i);
-        if (step->backward) *gradient[i] = gpunn__attention_heads(step, operand[i], step->grad_in[part].data, i);
+        const int part = c.packed ? 0 : i;
+        *heads[i] = gpunn__attention_heads(&c, &in[part], i);
+        if (step->backward) *gradient[i] = gpunn__attention_heads(&c, &step->grad_in[part], i);
         a.add[i] = step->backward && step->accumulate[part];
     }
-    a.y = gpunn__attention_heads(step, y, step->out.data, 0);
-    a.dy = gpunn__attention_heads(step, y, step->grad_out.data, 0);
+    a.y = gpunn__attention_heads(&c, &step->out, 3);
+    a.dy = gpunn__attention_heads(&c, &step->grad_out, 3);
     a.mask = mask->data;
     a.choice = mask->dtype == GPUNN_BOOL;
-    int64_t size = 1;
-    for (int d = mask->rank - 1, to = 3; d >= 0; d--, to--) {
-        if (mask->dim[d] > 1) a.mask_step[to] = size;
-        size *= mask->dim[d];
-    }
+    gpunn__attention_mask_steps(mask, a.mask_step);
     a.causal = step->attr->is_causal;
     a.scale = step->attr->scale;
     a.top = step->training ? (float *)step->saved : NULL;

@@ -8648,44 +8648,6 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__attention_bac
     }
 }
 
-/* What one of a product's operands is: rows of heads, of q, k, v, the result and their gradients, or a matrix for each head of q. */
-typedef struct gpunn__heads {
-    void       *data;
-    gpunn_dtype dtype;
-    int64_t     samples, heads, rows; /* steps in elements; heads 0: none */
-} gpunn__heads;
-
-typedef struct gpunn__attention_shape {
-    int64_t n, heads, kv_heads, l, s, e, ev;
-    bool    packed, last; /* packed: q, k and v in one, [n, l, 3, heads, e] */
-} gpunn__attention_shape;
-
-static gpunn__attention_shape gpunn__attention_shape_of(const gpunn_step *step)
-{
-    const gpunn_value     *in = step->in, *y = &step->out;
-    gpunn__attention_shape c;
-    c.packed = in[0].rank == 5;
-    c.last = c.packed || step->attr->heads_last;
-    c.n = y->dim[0];
-    c.heads = y->dim[c.last ? 2 : 1];
-    c.l = y->dim[c.last ? 1 : 2];
-    c.ev = y->dim[3];
-    c.e = in[0].dim[in[0].rank - 1];
-    c.s = c.packed ? c.l : in[1].dim[c.last ? 1 : 2];
-    c.kv_heads = c.packed ? c.heads : in[1].dim[c.last ? 2 : 1];
-    return c;
-}
-
-/* The heads of a value: part 0 to 2 of q, k and v or their gradients, 3 of the result. */
-static gpunn__heads gpunn__attention_heads(const gpunn__attention_shape *c, const gpunn_value *value, int part)
-{
-    const int64_t heads = part == 1 || part == 2 ? c->kv_heads : c->heads, rows = part == 1 || part == 2 ? c->s : c->l;
-    const int64_t e = part < 2 ? c->e : c->ev, whole = (c->packed && part < 3 ? 3 : 1) * heads * e;
-    gpunn__heads  h = {value->data, value->dtype, rows * whole, c->last ? e : rows * e, c->last ? whole : e};
-    if (c->packed && part < 3 && h.data) h.data = gpunn__element(h.data, h.dtype, part * heads * e);
-    return h;
-}
-
 /* d[m][n] (=, +=) a b for every head of q, or (sum) of k, then summed over the heads of q that it serves. */
 static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__attention_shape *c,
                                              int64_t m, int64_t n, int64_t k, const gpunn__heads *a, bool transpose_a,
@@ -8730,7 +8692,6 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
 {
     const gpunn_value *mask = &step->in[3];
     gpunn__attention   t;
-    int64_t            stride = 1;
     memset(&t, 0, sizeof t);
     t.a.lines = c->n * c->heads * c->l;
     t.a.n = c->s;
@@ -8741,10 +8702,7 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
     t.mask = mask->data;
     t.choice = mask->dtype == GPUNN_BOOL;
     t.causal = step->attr->is_causal;
-    for (int d = mask->rank - 1, to = 3; d >= 0; d--, to--) {
-        if (mask->dim[d] > 1) t.mask_step[to] = stride;
-        stride *= mask->dim[d];
-    }
+    gpunn__attention_mask_steps(mask, t.mask_step);
     t.scale = step->attr->scale;
     t.sums = step->training ? (float2 *)step->saved : NULL;
     t.apart = step->saved_bytes == (size_t)t.a.lines * sizeof *t.sums ? 2 : 1;
