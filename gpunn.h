@@ -22,9 +22,9 @@
  *     fit      the training loop, progress, history
  *     backend  what a backend provides
  *     kernels  fused kernels that the generator writes for a model
- *   and under GPUNN_IMPLEMENTATION, each using those before it
- *     structs forward errors memory random math tables shapes device model
- *     arguments json text graph infer nodes expr layers steps autodiff plan run threads common
+ *   and under GPUNN_IMPLEMENTATION, each using those before it; gpunn_cuda.cu has the first too
+ *     common structs forward errors memory random math tables shapes device model
+ *     arguments json text graph infer nodes expr layers steps autodiff plan run threads context
  *     map move reduce pick gemm conv pool sample norm softmax loss attention recurrent update cpu
  *     optimizer files loader elements safetensors spec readers fit_loop licence
  *
@@ -1942,24 +1942,6 @@ typedef enum gpunn_update_kind {
     GPUNN_UPDATE_COUNT
 } gpunn_update_kind;
 /* clang-format on */
-/* NAdam's product of beta1 (1 - 0.96^(i decay) / 2) for i = 1 to step, which torch keeps as state; power is beta1^step. By the
- * series of the logarithm: sum over k of -1 / (k 2^k) times r^k (1 - r^(k step)) / (1 - r^k), r = 0.96^decay. */
-#define GPUNN_NADAM_PRODUCT(specifiers)                                                       \
-    specifiers double gpunn__nadam_product(double power, double decay, double step)           \
-    {                                                                                         \
-        double less = -expm1(decay * log(0.96)), all_less = -expm1(step * decay * log(0.96)); \
-        double rest = 1, all_rest = 1, below = 0, all_below = 0, half = 1, sum = 0;           \
-        for (int k = 1; k <= 48; k++) {                                                       \
-            below += rest * less; /* 1 - r^k, and rest becomes r^k */                         \
-            all_below += all_rest * all_less;                                                 \
-            rest *= 1 - less;                                                                 \
-            all_rest *= 1 - all_less;                                                         \
-            half /= 2;                                                                        \
-            sum += half / k * rest * (less > 0 ? all_below / below : step);                   \
-        }                                                                                     \
-        return power * exp(-sum);                                                             \
-    }
-
 /* One update over a contiguous range; with a trust ratio, of one parameter. */
 struct gpunn_update {
     gpunn_update_kind          kind;
@@ -2194,6 +2176,7 @@ struct gpunn_kernel_set {
  * ====================================================================================================================== */
 #if defined(GPUNN_IMPLEMENTATION) && !defined(GPUNN_NO_IMPLEMENTATION)
 #undef GPUNN_IMPLEMENTATION
+#define GPUNN__IMPLEMENTATION
 
 #if defined(__MINGW32__) && !defined(__USE_MINGW_ANSI_STDIO)
 #define __USE_MINGW_ANSI_STDIO 1 /* %zu and %lld */
@@ -2285,7 +2268,533 @@ extern "C" {
 #else
 #define GPUNN__IVDEP
 #endif
+#endif
 
+/* ==== >>common ======================================================================================================== *
+ * What the CPU backend and gpunn_cuda.cu have in common: plain C, of which a GPU runs what is GPUNN__SHARED. */
+#if defined(GPUNN__IMPLEMENTATION) || defined(GPUNN__COMPANION)
+#include <math.h>
+#include <string.h>
+
+#if defined(__CUDACC__)
+#define GPUNN__SHARED static __host__ __device__ __forceinline__
+#define GPUNN__ROLLED _Pragma("unroll 1")
+#elif defined(__GNUC__)
+#define GPUNN__SHARED __attribute__((unused, always_inline)) static inline
+#else
+#define GPUNN__SHARED static inline
+#endif
+#ifndef GPUNN__ROLLED /* the loop that follows stays one: on a GPU registers are dear */
+#define GPUNN__ROLLED
+#endif
+
+typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
+
+/* A size or place along an axis: 32 bits on a GPU, where others take long, and whose functions refuse what is larger. */
+#ifdef GPUNN__COMPANION
+typedef int      gpunn__extent;
+typedef unsigned gpunn__unsigned;
+#else
+typedef int64_t  gpunn__extent;
+typedef uint64_t gpunn__unsigned;
+#endif
+
+/* Element i of I64, I32 or U8 storage. */
+GPUNN__SHARED int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_t i)
+{
+    return dtype == GPUNN_I64   ? ((const int64_t *)data)[i]
+           : dtype == GPUNN_I32 ? ((const int32_t *)data)[i]
+                                : ((const uint8_t *)data)[i];
+}
+
+/* ---- numbers ------------------------------------------------------------------------------------------------------------- */
+/* Of the exact quotient: 9 for 1 and 0.1f, though 1 / 0.1f is 10 as a float. */
+GPUNN__SHARED float gpunn__floordiv(float p, float q)
+{
+    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
+    const float low = floorf(whole);
+    return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
+}
+
+/* What has no counterpart is what x86 makes of it, INT64_MIN or INT32_MIN. */
+GPUNN__SHARED int64_t gpunn__to_i64(float x)
+{
+    return x >= -9223372036854775808.0f && x < 9223372036854775808.0f ? (int64_t)x : INT64_MIN;
+}
+
+GPUNN__SHARED int32_t gpunn__to_i32(float x)
+{
+    return x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
+}
+
+/* ---- random numbers -------------------------------------------------------------------------------------------------- */
+/* Philox4x32-10 (Salmon et al. 2011), the generator of every random number here. */
+GPUNN__SHARED void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32_t out[4])
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+/* Dropout stores nothing: backward draws the same again, and so does every backend. Element i belongs to pack i / 8; the eight
+ * elements of a pack take the eight 16-bit halves, low before high, of the four words of
+ *     philox4x32-10(key: seed, counter: pack low, site ^ pack high << 16, step low, step high)
+ * where low and high are 32-bit halves. An element is kept when its draw < keep = round((1 - p) * 65536), and then multiplied by
+ * 65536 / keep. */
+static uint32_t gpunn__drop_keep(const gpunn_step *step)
+{
+    return step->training ? (uint32_t)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
+}
+
+GPUNN__SHARED float gpunn__drop_scale(uint32_t keep)
+{
+    return keep ? 65536.0f / (float)keep : 0;
+}
+/* ---- places in values ---------------------------------------------------------------------------------------------------- */
+/* In elements. */
+static void gpunn__strides(const gpunn_value *value, int64_t stride[GPUNN_MAX_RANK])
+{
+    int64_t step = 1;
+    for (int d = value->rank - 1; d >= 0; d--) {
+        stride[d] = step;
+        step *= value->dim[d];
+    }
+}
+
+/* a / b of numbers >= 0, in 32 bits where they fit. */
+GPUNN__SHARED int64_t gpunn__quotient(int64_t a, int64_t b)
+{
+    return (uint64_t)(a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
+}
+
+/* Where position `index` of axes listed from the last to the first begins. */
+GPUNN__SHARED int64_t gpunn__offset(int64_t index, int rank, const int64_t *dim, const int64_t *stride)
+{
+    int64_t offset = 0;
+    GPUNN__ROLLED
+    for (int d = 0; d < rank; d++) {
+        int64_t rest = d + 1 < rank ? gpunn__quotient(index, dim[d]) : 0;
+        offset += (index - rest * dim[d]) * stride[d];
+        index = rest;
+    }
+    return offset;
+}
+
+/* The axes along which up to three values are walked, from the innermost on. */
+typedef struct gpunn__axes {
+    int     rank;
+    int64_t dim[GPUNN_MAX_RANK], stride[3][GPUNN_MAX_RANK]; /* stride 0: that value does not have the axis */
+} gpunn__axes;
+
+/* Takes in another axis, outside those there; it becomes one with the outermost where it continues that in every value. */
+static void gpunn__axes_add(gpunn__axes *all, int64_t dim, int64_t stride_a, int64_t stride_b, int64_t stride_c)
+{
+    const int64_t stride[3] = {stride_a, stride_b, stride_c};
+    const int     last = all->rank - 1;
+    bool          merge = last >= 0;
+    if (dim == 1) return;
+    for (int i = 0; merge && i < 3; i++) merge = stride[i] == all->dim[last] * all->stride[i][last];
+    if (merge) {
+        all->dim[last] *= dim;
+        return;
+    }
+    all->dim[all->rank] = dim;
+    for (int i = 0; i < 3; i++) all->stride[i][all->rank] = stride[i];
+    all->rank++;
+}
+
+static int64_t gpunn__axes_count(const gpunn__axes *all)
+{
+    int64_t count = 1;
+    for (int d = 0; d < all->rank; d++) count *= all->dim[d];
+    return count;
+}
+
+/* The axes of shape but its last `inner`, some of which values lack or have 1 of: those of the last of three values in *kept, the
+ * others in *summed, which may be the same. */
+static void gpunn__axes_of(const gpunn_value *shape, int inner, const gpunn_value *const *value, int values, gpunn__axes *kept,
+                           gpunn__axes *summed)
+{
+    int64_t size[3] = {1, 1, 1};
+    memset(kept, 0, sizeof *kept);
+    memset(summed, 0, sizeof *summed);
+    for (int back = 1; back <= shape->rank; back++) {
+        int64_t stride[3] = {0, 0, 0};
+        for (int i = 0; i < values; i++) {
+            const int64_t own = back <= value[i]->rank ? value[i]->dim[value[i]->rank - back] : 1;
+            stride[i] = own > 1 ? size[i] : 0;
+            size[i] *= own;
+        }
+        if (back > inner)
+            gpunn__axes_add(stride[2] ? kept : summed, shape->dim[shape->rank - back], stride[0], stride[1], stride[2]);
+    }
+}
+
+/* The axes of a value and, as the second one, of what is left of it when `axes` are reduced. */
+static gpunn__axes gpunn__axes_reduced(const gpunn_value *value, uint32_t axes)
+{
+    gpunn__axes all;
+    int64_t     size = 1, left = 1;
+    memset(&all, 0, sizeof all);
+    for (int d = value->rank - 1; d >= 0; d--) {
+        const bool reduced = (axes >> d & 1) != 0;
+        gpunn__axes_add(&all, value->dim[d], size, reduced ? 0 : left, 0);
+        size *= value->dim[d];
+        if (!reduced) left *= value->dim[d];
+    }
+    return all;
+}
+
+/* Of these, the ones from `first` on that are reduced, or not. Returns how many elements they have. */
+static int64_t gpunn__axes_select(const gpunn__axes *all, int first, bool reduced, int *rank, int64_t *dim, int64_t *stride)
+{
+    int64_t count = 1;
+    *rank = 0;
+    for (int d = first; d < all->rank; d++) {
+        if ((all->stride[1][d] == 0) != reduced) continue;
+        dim[*rank] = all->dim[d];
+        stride[(*rank)++] = all->stride[0][d];
+        count *= all->dim[d];
+    }
+    return count;
+}
+
+/* An axis of what is padded with its own elements. */
+typedef struct gpunn__pad_axis {
+    int64_t n, before, after, stride; /* stride: of the padded value */
+} gpunn__pad_axis;
+
+/* The element that position i, which may lie outside, is padded with. */
+GPUNN__SHARED int64_t gpunn__pad_source(int mode, int64_t i, int64_t n)
+{
+    if (i >= 0 && i < n) return i;
+    if (mode == GPUNN_PAD_REPLICATE) return i < 0 ? 0 : n - 1;
+    if (mode == GPUNN_PAD_CIRCULAR) return i < 0 ? i + n : i - n;
+    return i < 0 ? -i : 2 * (n - 1) - i;
+}
+
+/* Copies of element i along an axis, *low of them before its own place. */
+GPUNN__SHARED int64_t gpunn__pad_copies(int mode, const gpunn__pad_axis *a, int64_t i, int64_t *low)
+{
+    if (mode == GPUNN_PAD_REPLICATE) {
+        *low = i == 0 ? a->before : 0;
+        return *low + 1 + (i == a->n - 1 ? a->after : 0);
+    }
+    bool    mirror = mode == GPUNN_PAD_REFLECT;
+    int64_t left = mirror ? i : a->n - i, right = mirror ? a->n - 1 - i : i + 1; /* how far outside they lie */
+    *low = left >= 1 && left <= a->before;
+    return *low + 1 + (right >= 1 && right <= a->after);
+}
+
+/* Where copy k of them stands. */
+GPUNN__SHARED int64_t gpunn__pad_copy(int mode, const gpunn__pad_axis *a, int64_t i, int64_t k, int64_t low)
+{
+    if (mode == GPUNN_PAD_REPLICATE) return a->before + i + k - low;
+    if (mode == GPUNN_PAD_CIRCULAR) return a->before + i + (k - low) * a->n;
+    return a->before + (k < low ? -i : k > low ? 2 * (a->n - 1) - i : i);
+}
+
+/* An element's code is larger the earlier topk takes it: its value in 32 bits that order as floats do, NaN above all, then its
+ * place from the end. */
+GPUNN__SHARED uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
+{
+    uint32_t bits;
+    x += 0.0f; /* -0 is 0 */
+    memcpy(&bits, &x, sizeof bits);
+    bits = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
+    return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (uint32_t)i);
+}
+
+/* The coordinate of cell i of n, from -1 to 1. */
+GPUNN__SHARED float gpunn__affine_coordinate(gpunn__extent i, gpunn__extent n, bool align_corners)
+{
+    return n == 1 ? 0 : (float)(2 * (int64_t)i + 1 - n) / (float)(align_corners ? n - 1 : n);
+}
+
+/* ---- windows of a pool -------------------------------------------------------------------------------------------------- */
+static bool gpunn__is_max_pool(gpunn_op op)
+{
+    return op == GPUNN_OP_MAX_POOL2D || op == GPUNN_OP_MAX_POOL3D || op == GPUNN_OP_ADAPTIVE_MAX_POOL2D ||
+           op == GPUNN_OP_ADAPTIVE_MAX_POOL3D;
+}
+
+static bool gpunn__is_adaptive_pool(gpunn_op op)
+{
+    return op == GPUNN_OP_ADAPTIVE_MAX_POOL2D || op == GPUNN_OP_ADAPTIVE_MAX_POOL3D || op == GPUNN_OP_ADAPTIVE_AVG_POOL2D ||
+           op == GPUNN_OP_ADAPTIVE_AVG_POOL3D;
+}
+
+typedef struct gpunn__pool_axis {
+    gpunn__extent n, out, kernel, stride, padding; /* kernel 0: adaptive */
+    gpunn__extent span;                            /* of the largest window */
+} gpunn__pool_axis;
+
+/* By axis i of the settings. An adaptive pool whose windows are all alike is a plain one. */
+static gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, int i, int64_t n, int64_t out)
+{
+    gpunn__pool_axis axis = {(gpunn__extent)n, (gpunn__extent)out, 0, 0, 0, (gpunn__extent)(n / out) + 2};
+    if (!gpunn__is_adaptive_pool(step->op)) {
+        axis.kernel = step->attr->kernel[i];
+        axis.stride = step->attr->stride[i];
+        axis.padding = step->attr->padding[i];
+    } else if (n % out == 0) {
+        axis.kernel = axis.stride = (gpunn__extent)(n / out);
+    }
+    if (axis.kernel) axis.span = axis.kernel;
+    return axis;
+}
+
+/* A plane is a volume of depth 1. */
+static void gpunn__pool_axes(const gpunn_step *step, gpunn__pool_axis *z, gpunn__pool_axis *y, gpunn__pool_axis *x)
+{
+    const gpunn__pool_axis flat = {1, 1, 1, 1, 0, 1};
+    const int64_t         *from = step->in[0].dim, *to = step->backward ? step->grad_out.dim : step->out.dim;
+    const int              deep = step->in[0].rank - 4; /* 1: with a depth, to which setting 0 belongs */
+    *z = deep ? gpunn__pool_axis_of(step, 0, from[2], to[2]) : flat;
+    *y = gpunn__pool_axis_of(step, deep, from[2 + deep], to[2 + deep]);
+    *x = gpunn__pool_axis_of(step, 1 + deep, from[3 + deep], to[3 + deep]);
+}
+
+/* The window of output i covers cells [*begin, *end); returns its length with the padding that it covers. */
+GPUNN__SHARED gpunn__extent gpunn__pool_window(const gpunn__pool_axis *a, gpunn__extent i, gpunn__extent *begin,
+                                               gpunn__extent *end)
+{
+    if (a->kernel == 0) { /* torch's i n / out and (i + 1) n / out rounded up, in parts that fit 32 bits */
+        const gpunn__unsigned n = (gpunn__unsigned)a->n, out = (gpunn__unsigned)a->out, at = (gpunn__unsigned)i;
+        const gpunn__unsigned whole = n / out, rest = n - whole * out;
+        *begin = (gpunn__extent)(at * whole + at * rest / out);
+        *end = (gpunn__extent)((at + 1) * whole + ((at + 1) * rest + out - 1) / out);
+        return *end - *begin;
+    }
+    const gpunn__extent first = i * a->stride - a->padding, most = a->n + a->padding;
+    const gpunn__extent last = first + a->kernel < most ? first + a->kernel : most;
+    *begin = first > 0 ? first : 0;
+    *end = last < a->n ? last : a->n;
+    return last - first;
+}
+
+/* Where that window, which covers cells from `begin` on, begins, inside or in the padding. */
+GPUNN__SHARED gpunn__extent gpunn__pool_corner(const gpunn__pool_axis *a, gpunn__extent i, gpunn__extent begin)
+{
+    return a->kernel == 0 ? begin : i * a->stride - a->padding;
+}
+
+/* Notes which cell of its window was the maximum of output i. */
+GPUNN__SHARED void gpunn__pool_mark(void *marks, int bytes, int64_t i, gpunn__extent cell)
+{
+    if (bytes == 1)
+        ((uint8_t *)marks)[i] = (uint8_t)cell;
+    else if (bytes)
+        ((int32_t *)marks)[i] = (int32_t)cell;
+}
+
+/* ---- steps --------------------------------------------------------------------------------------------------------------- */
+/* The sizes of a matmul's c = op(a) op(b), the result or its gradient. One b for all: the leading axes of a are more rows. */
+static void gpunn__matmul_sizes(const gpunn_step *step, gpunn_value *a, gpunn_value *b, gpunn_value *c, int64_t *m, int64_t *n,
+                                int64_t *k)
+{
+    const bool ta = step->attr->transpose_a, tb = step->attr->transpose_b;
+    *a = step->in[0];
+    *b = step->in[1];
+    *c = step->backward ? step->grad_out : step->out;
+    *m = c->dim[c->rank - 2];
+    *n = c->dim[c->rank - 1];
+    *k = a->dim[a->rank - (ta ? 2 : 1)];
+    if (ta || b->count != *n * *k) return;
+    *m = a->count / *k;
+    a->rank = b->rank = c->rank = 2;
+    a->dim[0] = c->dim[0] = *m;
+    a->dim[1] = *k;
+    c->dim[1] = *n;
+    b->dim[0] = tb ? *n : *k;
+    b->dim[1] = tb ? *k : *n;
+}
+
+/* An activation of its own: y = f(x), or, with a gradient, that *= f'(x) in place. none and accumulate: zeroed by the caller. */
+static gpunn_step gpunn__activation_step(gpunn_op op, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient,
+                                         const gpunn_attributes *none, bool *accumulate)
+{
+    gpunn_step step;
+    memset(&step, 0, sizeof step);
+    step.op = op;
+    step.attr = none;
+    step.input_count = 1;
+    step.in = x;
+    step.out = *y;
+    if (gradient == NULL) return step;
+    step.backward = true;
+    step.grad_in = gradient;
+    step.grad_out = *gradient;
+    step.accumulate = accumulate;
+    return step;
+}
+
+/* The axes of gradient_energy that have more than one element: their sizes, strides in elements and the share of one difference in
+ * the mean along that axis. Returns how many. */
+static int gpunn__energy_axes(const gpunn_step *step, int64_t *size, int64_t *stride, double *share)
+{
+    const gpunn_value *x = &step->in[0];
+    int64_t            strides[GPUNN_MAX_RANK];
+    int                count = 0;
+    gpunn__strides(x, strides);
+    for (int d = 0; d < x->rank; d++) {
+        if (!(step->attr->axes >> d & 1) || x->dim[d] == 1) continue;
+        size[count] = x->dim[d];
+        stride[count] = strides[d];
+        share[count++] = 1 / ((double)(x->count / x->dim[d]) * (double)(x->dim[d] - 1));
+    }
+    return count;
+}
+
+typedef struct gpunn__attention_shape {
+    int64_t n, heads, kv_heads, l, s, e, ev;
+    bool    packed, last; /* packed: q, k and v in one, [n, l, 3, heads, e] */
+} gpunn__attention_shape;
+
+static gpunn__attention_shape gpunn__attention_shape_of(const gpunn_step *step)
+{
+    const gpunn_value     *in = step->in, *y = step->backward ? &step->grad_out : &step->out;
+    gpunn__attention_shape c;
+    c.packed = in[0].rank == 5;
+    c.last = c.packed || step->attr->heads_last;
+    c.n = y->dim[0];
+    c.heads = y->dim[c.last ? 2 : 1];
+    c.l = y->dim[c.last ? 1 : 2];
+    c.ev = y->dim[3];
+    c.e = in[0].dim[in[0].rank - 1];
+    c.s = c.packed ? c.l : in[1].dim[c.last ? 1 : 2];
+    c.kv_heads = c.packed ? c.heads : in[1].dim[c.last ? 2 : 1];
+    return c;
+}
+
+/* Rows of heads, of q, k, v, the result and their gradients, or a matrix for each head of q: element (sample, head, row, i) is
+ * number sample * samples + head * heads + row * rows + i. */
+typedef struct gpunn__heads {
+    void       *data; /* NULL: none */
+    gpunn_dtype dtype;
+    int64_t     samples, heads, rows;
+} gpunn__heads;
+
+/* The heads of a value: part 0 to 2 of q, k and v or their gradients, 3 of the result. */
+static gpunn__heads gpunn__attention_heads(const gpunn__attention_shape *c, const gpunn_value *value, int part)
+{
+    const int64_t heads = part == 1 || part == 2 ? c->kv_heads : c->heads, rows = part == 1 || part == 2 ? c->s : c->l;
+    const int64_t e = part < 2 ? c->e : c->ev, whole = (c->packed && part < 3 ? 3 : 1) * heads * e;
+    gpunn__heads  h = {value->data, value->dtype, rows * whole, c->last ? e : rows * e, c->last ? whole : e};
+    if (c->packed && part < 3 && h.data) h.data = (char *)h.data + part * heads * e * (int64_t)gpunn_dtype_size(h.dtype);
+    return h;
+}
+
+/* Steps of a mask along samples, heads, rows and keys, 0 where it has one for all. */
+static void gpunn__attention_mask_steps(const gpunn_value *mask, int64_t step[4])
+{
+    int64_t stride = 1;
+    for (int d = mask->rank - 1, to = 3; d >= 0; d--, to--) {
+        if (mask->dim[d] > 1) step[to] = stride;
+        stride *= mask->dim[d];
+    }
+}
+
+/* What a sample's loss counts in the result of ctc_loss. */
+GPUNN__SHARED double gpunn__ctc_share(double loss, int64_t length, int64_t samples, gpunn_reduction reduction, bool zero_infinity)
+{
+    if (zero_infinity && isinf(loss)) return 0;
+    return reduction != GPUNN_REDUCE_MEAN ? 1 : 1 / ((double)samples * (double)(length > 1 ? length : 1));
+}
+
+/* ---- updates: the numbers that are the same for all elements --------------------------------------------------------- */
+/* To a whole exponent. A GPU has no instruction for pow, and one thread decides for a block. */
+GPUNN__SHARED double gpunn__power(double base, double exponent)
+{
+#ifdef GPUNN__COMPANION
+    double result = 1;
+    for (int64_t n = (int64_t)exponent; n > 0; n /= 2, base *= base)
+        if (n % 2) result *= base;
+    return result;
+#else
+    return pow(base, exponent);
+#endif
+}
+
+/* NAdam's product of beta1 (1 - 0.96^(i decay) / 2) for i = 1 to step, which torch keeps as state; power is beta1^step. By the
+ * series of the logarithm: sum over k of -1 / (k 2^k) times r^k (1 - r^(k step)) / (1 - r^k), r = 0.96^decay. */
+GPUNN__SHARED double gpunn__nadam_product(double power, double decay, double step)
+{
+    double less = -expm1(decay * log(0.96)), all_less = -expm1(step * decay * log(0.96));
+    double rest = 1, all_rest = 1, below = 0, all_below = 0, half = 1, sum = 0;
+    for (int k = 1; k <= 48; k++) {
+        below += rest * less; /* 1 - r^k, and rest becomes r^k */
+        all_below += all_rest * all_less;
+        rest *= 1 - less;
+        all_rest *= 1 - all_less;
+        half /= 2;
+        sum += half / k * rest * (less > 0 ? all_below / below : step);
+    }
+    return power * exp(-sum);
+}
+
+/* The number that was meant: 0.9999f is off by 3e-8, which its powers multiply; what 7 digits can say is taken at its word. */
+static double gpunn__as_written(float value)
+{
+    double rounded = floor((double)value * 1e7 + 0.5) / 1e7;
+    return (float)rounded == value ? rounded : (double)value;
+}
+
+/* The columns ONCE and ratio of an optimizer's row. */
+/* clang-format off */
+#define K(number) number##f
+#define where(condition, yes, no) ((condition) != 0 ? (double)(yes) : (double)(no))
+#define power(base, exponent) gpunn__power(base, exponent)
+#define nadam_product(power, decay, step) gpunn__nadam_product(power, decay, step)
+#define min(p, q) fmin(p, q)
+#define GPUNN__NUMBER(kind, key, usual) const double key = *setting++; (void)key;
+#define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
+#define GPUNN__ONCE(name, value) const double name = (value); *once++ = (float)name;
+GPUNN__SHARED void gpunn__update_once(gpunn_update_kind kind, const double *setting, double step, float *once)
+{
+    switch (kind) {
+#define GPUNN__X(ENUM, name, settings, states, numbers, ...) case GPUNN_UPDATE_##ENUM: { settings numbers } break;
+    GPUNN_UPDATES(GPUNN__X, GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , GPUNN__ONCE)
+#undef GPUNN__X
+    default: break;
+    }
+}
+
+/* norms: of the parameter, for one of the move. */
+GPUNN__SHARED double gpunn__update_ratio(gpunn_update_kind kind, const double *setting, double norms)
+{
+    switch (kind) {
+#define GPUNN__TRUST(ENUM, name, settings, states, numbers, step, move, trust) case GPUNN_UPDATE_##ENUM: { settings return trust; }
+    GPUNN_TRUST_OPTIMIZERS(GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, , )
+#undef GPUNN__TRUST
+    default: return 1;
+    }
+}
+#undef K
+#undef where
+#undef power
+#undef nadam_product
+#undef min
+#undef GPUNN__NUMBER
+#undef GPUNN__FLAG
+#undef GPUNN__ONCE
+/* clang-format on */
+#undef GPUNN__COMPANION
+#endif
+
+#ifdef GPUNN__IMPLEMENTATION
 /* ==== >>structs ======================================================================================================= */
 #define GPUNN__ALIGN 64 /* bytes; of every block handed to a backend */
 #define GPUNN__ERROR_SIZE 768
@@ -2646,29 +3155,8 @@ static void *gpunn__grow(gpunn_device *dev, void *array, int count, int *capacit
 }
 
 /* ==== >>random ======================================================================================================== *
- * Philox4x32-10 (Salmon et al. 2011), the generator of every random number here, keyed so that CPU and GPU draw the same. */
-GPUNN__INLINE void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32_t out[4]);
-
-GPUNN__INLINE void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32_t out[4])
-{
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)p1;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    out[0] = c0;
-    out[1] = c1;
-    out[2] = c2;
-    out[3] = c3;
-}
-
-/* Initial values: element i of tensor `id` is drawn from word i % 4 of counter (i / 4 low, id, i / 4 high, 2^31), a range of
+ * Initial values, drawn by Philox (>>common). */
+/* Element i of tensor `id` is drawn from word i % 4 of counter (i / 4 low, id, i / 4 high, 2^31), a range of
  * counters that dropout, whose fourth word is the high half of the step, never reaches. */
 static void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in, float *out, int64_t count)
 {
@@ -2848,14 +3336,6 @@ GPUNN__INLINE float gpunn__max(float a, float b)
     return gpunn__select(a > b, a, gpunn__select(a != a, a, b));
 }
 
-/* Of the exact quotient: 9 for 1 and 0.1f, though 1 / 0.1f is 10 as a float. */
-GPUNN__INLINE float gpunn__floordiv(float p, float q)
-{
-    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
-    const float low = floorf(whole);
-    return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
-}
-
 GPUNN__INLINE float gpunn__sign(float x)
 {
     return gpunn__select(x > 0, 1, gpunn__select(x < 0, -1, 0));
@@ -2998,18 +3478,6 @@ GPUNN__PRIVATE bool gpunn__op_reads_output(gpunn_op op)
     const gpunn__op_info *info = &gpunn__op_infos[op];
     return info->arity == 0 ? info->reads_out != 0 : gpunn__op_mentions(info, 'y');
 }
-static bool gpunn__is_max_pool(gpunn_op op)
-{
-    return op == GPUNN_OP_MAX_POOL2D || op == GPUNN_OP_MAX_POOL3D || op == GPUNN_OP_ADAPTIVE_MAX_POOL2D ||
-           op == GPUNN_OP_ADAPTIVE_MAX_POOL3D;
-}
-
-static bool gpunn__is_adaptive_pool(gpunn_op op)
-{
-    return op == GPUNN_OP_ADAPTIVE_MAX_POOL2D || op == GPUNN_OP_ADAPTIVE_MAX_POOL3D || op == GPUNN_OP_ADAPTIVE_AVG_POOL2D ||
-           op == GPUNN_OP_ADAPTIVE_AVG_POOL3D;
-}
-
 static bool gpunn__is_pool(gpunn_op op)
 {
     return gpunn__is_max_pool(op) || gpunn__is_adaptive_pool(op) || op == GPUNN_OP_AVG_POOL2D || op == GPUNN_OP_AVG_POOL3D;
@@ -11926,11 +12394,9 @@ static int gpunn__thread_count(int asked)
 #endif
 }
 
-/* ==== >>common ======================================================================================================== *
+/* ==== >>context ======================================================================================================= *
  * What the CPU backend's sections share. Every op of GPUNN_OTHER_OPS is one function gpunn__cpu_<name>(cpu, step, action), its
  * forward and backward beside each other; the elementwise ops come from their tables (>>map). */
-typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
-
 typedef struct gpunn__cpu {
     int          threads;
     gpunn__team  team;
@@ -12150,14 +12616,11 @@ typedef struct gpunn__map_job {
     int               operands;
     bool              narrow[3]; /* operand i is broadcast */
     bool              sums[3];   /* its gradient is wanted and therefore a sum */
-    /* The result's dimensions, innermost first, neighbours merged where every operand has or lacks both. */
-    int     rank;
-    int64_t dim[GPUNN_MAX_RANK];
-    int64_t stride[3][GPUNN_MAX_RANK]; /* 0 where operand i is broadcast */
-    int64_t period[3];                 /* what operand i looks like from the result repeats after so many */
-    int64_t chunk;
-    int     parts;      /* of the result, each done by one thread */
-    double *partial[3]; /* [parts][operand's count] */
+    gpunn__axes       axes;      /* of the result, and each operand's strides */
+    int64_t           period[3]; /* what operand i looks like from the result repeats after so many */
+    int64_t           chunk;
+    int               parts;      /* of the result, each done by one thread */
+    double           *partial[3]; /* [parts][operand's count] */
 } gpunn__map_job;
 
 /* Place in the result, and in one operand, of a walk along the runs of dim[0]. */
@@ -12169,10 +12632,10 @@ static gpunn__map_walk gpunn__map_start(const gpunn__map_job *job, int operand, 
 {
     gpunn__map_walk walk;
     walk.offset = 0;
-    for (int d = 0; d < job->rank; ++d) {
-        walk.index[d] = at % job->dim[d];
-        walk.offset += walk.index[d] * job->stride[operand][d];
-        at /= job->dim[d];
+    for (int d = 0; d < job->axes.rank; ++d) {
+        walk.index[d] = at % job->axes.dim[d];
+        walk.offset += walk.index[d] * job->axes.stride[operand][d];
+        at /= job->axes.dim[d];
     }
     return walk;
 }
@@ -12180,17 +12643,17 @@ static gpunn__map_walk gpunn__map_start(const gpunn__map_job *job, int operand, 
 /* Elements left in this run, at most n. */
 GPUNN__INLINE int64_t gpunn__map_run(const gpunn__map_job *job, const gpunn__map_walk *walk, int64_t n)
 {
-    int64_t left = job->dim[0] - walk->index[0];
+    int64_t left = job->axes.dim[0] - walk->index[0];
     return left < n ? left : n;
 }
 
 GPUNN__INLINE void gpunn__map_advance(const gpunn__map_job *job, int operand, gpunn__map_walk *walk, int64_t run)
 {
-    const int64_t *stride = job->stride[operand];
+    const int64_t *stride = job->axes.stride[operand];
     walk->index[0] += run;
     walk->offset += run * stride[0];
-    for (int d = 0; walk->index[d] == job->dim[d] && d + 1 < job->rank; ++d) {
-        walk->offset += stride[d + 1] - stride[d] * job->dim[d];
+    for (int d = 0; walk->index[d] == job->axes.dim[d] && d + 1 < job->axes.rank; ++d) {
+        walk->offset += stride[d + 1] - stride[d] * job->axes.dim[d];
         walk->index[d] = 0;
         ++walk->index[d + 1];
     }
@@ -12201,7 +12664,7 @@ static const float *gpunn__map_expand(const gpunn__map_job *job, int operand, in
 {
     const float    *data = (const float *)job->step->in[operand].data;
     gpunn__map_walk walk = gpunn__map_start(job, operand, at);
-    bool            moves = job->stride[operand][0] != 0;
+    bool            moves = job->axes.stride[operand][0] != 0;
     for (int64_t done = 0, run; done < n; done += run) {
         const float *from = data + walk.offset;
         run = gpunn__map_run(job, &walk, n - done);
@@ -12239,7 +12702,7 @@ static void gpunn__map_fold(const gpunn__map_job *job, int operand, int64_t at, 
     for (int64_t done = 0, run; done < n; done += run) {
         double *GPUNN__RESTRICT to = sum + walk.offset;
         run = gpunn__map_run(job, &walk, n - done);
-        if (job->stride[operand][0] != 0)
+        if (job->axes.stride[operand][0] != 0)
             for (int64_t i = 0; i < run; ++i) to[i] += values[done + i];
         else
             *to += gpunn__map_sum(values + done, run);
@@ -12291,31 +12754,17 @@ static void gpunn__map_task(void *arg, int index, int threads)
     for (; begin < end; ++begin) gpunn__map_part(job, (int)begin);
 }
 
-/* Fills rank, dim, stride and period. */
+/* Fills axes and period. */
 static void gpunn__map_merge(gpunn__map_job *job)
 {
-    const gpunn_value *in = job->step->in, *out = &job->step->out;
-    int64_t            size[3] = {1, 1, 1}, total = 1;
-    unsigned           last = 0;
-    job->rank = 0;
-    for (int i = 0; i < 3; ++i) job->period[i] = 1;
-    for (int axis = 1; axis <= out->rank; ++axis) { /* from the innermost */
-        int64_t  dim = out->dim[out->rank - axis];
-        unsigned moves = 0;
-        if (dim == 1) continue;
-        for (int i = 0; i < job->operands; ++i)
-            if (axis <= in[i].rank && in[i].dim[in[i].rank - axis] != 1) moves |= 1u << i;
-        if (job->rank == 0 || moves != last) {
-            for (int i = 0; i < job->operands; ++i) job->stride[i][job->rank] = moves >> i & 1 ? size[i] : 0;
-            job->dim[job->rank++] = 1;
-        }
-        last = moves;
-        total *= dim;
-        job->dim[job->rank - 1] *= dim;
-        for (int i = 0; i < job->operands; ++i) {
-            if (!(moves >> i & 1)) continue;
-            size[i] *= dim;
-            job->period[i] = total;
+    const gpunn_value *value[3] = {NULL, NULL, NULL};
+    for (int i = 0; i < job->operands; i++) value[i] = &job->step->in[i];
+    gpunn__axes_of(&job->step->out, 0, value, job->operands, &job->axes, &job->axes);
+    for (int i = 0; i < job->operands; i++) {
+        int64_t total = job->period[i] = 1;
+        for (int d = 0; d < job->axes.rank; d++) {
+            total *= job->axes.dim[d];
+            if (job->axes.stride[i][d] != 0) job->period[i] = total;
         }
     }
 }
@@ -12383,20 +12832,10 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, g
 #elif defined(__clang__)
 #pragma clang diagnostic pop
 #endif
-/* ---- cast: as C, BOOL is x != 0; floats without a counterpart give what x86 does, INT64_MIN or INT32_MIN ---------------- */
+/* ---- cast: as C, BOOL is x != 0 ------------------------------------------------------------------------------------------- */
 typedef struct gpunn__cast_job {
     const gpunn_value *in, *out;
 } gpunn__cast_job;
-
-GPUNN__INLINE int64_t gpunn__to_i64(float x)
-{
-    return x >= -9223372036854775808.0f && x < 9223372036854775808.0f ? (int64_t)x : INT64_MIN;
-}
-
-GPUNN__INLINE int32_t gpunn__to_i32(float x)
-{
-    return x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
-}
 
 static void gpunn__cast_task(void *arg, int thread, int threads)
 {
@@ -12445,17 +12884,12 @@ static GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
     return GPUNN_OK;
 }
 
-/* ---- dropout -------------------------------------------------------------------------------------------------------------- *
- * Nothing is stored: backward draws the same again, and so does every backend. Element i belongs to pack i / 8; the eight
- * elements of a pack take the eight 16-bit halves, low before high, of the four words of
- *     philox4x32-10(key: seed, counter: pack low, site ^ pack high << 16, step low, step high)
- * where low and high are 32-bit halves. An element is kept when its draw < T = round((1 - p) * 65536), and then multiplied by
- * 65536 / T. */
+/* ---- dropout -------------------------------------------------------------------------------------------------------------- */
 enum { GPUNN__DROP_PACKS = 16, GPUNN__DROP_BLOCK = 8 * GPUNN__DROP_PACKS };
 
 typedef struct gpunn__drop {
     uint64_t     seed, step;
-    uint32_t     site, keep; /* keep: T */
+    uint32_t     site, keep;
     float        scale;
     int64_t      count;
     const float *x;
@@ -12523,8 +12957,8 @@ static gpunn__drop gpunn__drop_of(const gpunn_step *step)
 {
     gpunn__drop d;
     memset(&d, 0, sizeof d);
-    d.keep = step->training ? (uint32_t)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
-    d.scale = d.keep ? 65536.0f / (float)d.keep : 0;
+    d.keep = gpunn__drop_keep(step);
+    d.scale = gpunn__drop_scale(d.keep);
     d.seed = step->state->seed;
     d.step = step->state->step;
     d.site = step->attr->site;
@@ -12702,15 +13136,6 @@ static void gpunn__copy_run(gpunn__cpu *cpu, gpunn__copy *c)
     gpunn_parallel(gpunn__cpu_threads(cpu, count), gpunn__copy_task, &s);
 }
 
-static void gpunn__strides(const gpunn_value *v, int64_t stride[GPUNN_MAX_RANK])
-{
-    int64_t step = 1;
-    for (int d = v->rank - 1; d >= 0; d--) {
-        stride[d] = step;
-        step *= v->dim[d];
-    }
-}
-
 /* Forward: the view of the result = the view of operand i; backward the same the other way round. A view is an offset and
  * strides, in elements, over the dimensions of `shape`. */
 static void gpunn__cpu_move(gpunn__cpu *cpu, const gpunn_step *step, int i, const gpunn_value *shape, int64_t out_offset,
@@ -12807,63 +13232,38 @@ static void gpunn__element(gpunn_dtype dtype, float value, void *element)
 
 /* ---- padding with x's own elements: lines along the last padded axis, whose elements are blocks of `inner` floats ---------- */
 typedef struct gpunn__padding {
-    int          rank, mode;                                                     /* rank: axes up to the last padded one */
-    int64_t      n[GPUNN_MAX_RANK], out[GPUNN_MAX_RANK], before[GPUNN_MAX_RANK]; /* n: of x, out: of the padded value */
-    int64_t      lines, inner;
-    bool         accumulate;
-    const float *from;
-    float       *to;
+    int             rank, mode;           /* rank: axes up to the last padded one */
+    gpunn__pad_axis axis[GPUNN_MAX_RANK]; /* strides in lines */
+    int64_t         lines, inner;
+    bool            accumulate;
+    const float    *from;
+    float          *to;
 } gpunn__padding;
 
-/* The element that position i, which may lie outside, is padded with. */
-GPUNN__INLINE int64_t gpunn__pad_source(int mode, int64_t i, int64_t n)
+GPUNN__INLINE int64_t gpunn__padded(const gpunn__pad_axis *a)
 {
-    if (i >= 0 && i < n) return i;
-    if (mode == GPUNN_PAD_REPLICATE) return i < 0 ? 0 : n - 1;
-    if (mode == GPUNN_PAD_CIRCULAR) return i < 0 ? i + n : i - n;
-    return i < 0 ? -i : 2 * (n - 1) - i;
-}
-
-/* Copies of element i along axis d, *low of them before its own place. */
-GPUNN__INLINE int64_t gpunn__pad_copies(const gpunn__padding *p, int d, int64_t i, int64_t *low)
-{
-    const int64_t n = p->n[d], before = p->before[d], after = p->out[d] - n - before;
-    if (p->mode == GPUNN_PAD_REPLICATE) {
-        *low = i == 0 ? before : 0;
-        return *low + 1 + (i == n - 1 ? after : 0);
-    }
-    bool    mirror = p->mode == GPUNN_PAD_REFLECT;
-    int64_t left = mirror ? i : n - i, right = mirror ? n - 1 - i : i + 1; /* how far outside they lie */
-    *low = left >= 1 && left <= before;
-    return *low + 1 + (right >= 1 && right <= after);
-}
-
-/* Where copy k of them stands. */
-GPUNN__INLINE int64_t gpunn__pad_copy(const gpunn__padding *p, int d, int64_t i, int64_t k, int64_t low)
-{
-    if (p->mode == GPUNN_PAD_REPLICATE) return p->before[d] + i + k - low;
-    if (p->mode == GPUNN_PAD_CIRCULAR) return p->before[d] + i + (k - low) * p->n[d];
-    return p->before[d] + (k < low ? -i : k > low ? 2 * (p->n[d] - 1) - i : i);
+    return a->before + a->n + a->after;
 }
 
 static void gpunn__pad_task(void *arg, int index, int threads)
 {
-    const gpunn__padding *p = (const gpunn__padding *)arg;
-    const int             last = p->rank - 1;
-    const int64_t         n = p->n[last], before = p->before[last], inner = p->inner;
-    int64_t               line, end;
+    const gpunn__padding  *p = (const gpunn__padding *)arg;
+    const gpunn__pad_axis *a = p->axis, *last = &a[p->rank - 1];
+    const int64_t          n = last->n, out = gpunn__padded(last), inner = p->inner;
+    int64_t                line, end;
     gpunn__cpu_part(p->lines, 1, threads, index, &line, &end);
     for (; line < end; line++) {
         int64_t rest = line, source = 0, step = 1;
-        for (int d = last - 1; d >= 0; d--, step *= p->n[d + 1]) {
-            source += step * gpunn__pad_source(p->mode, rest % p->out[d] - p->before[d], p->n[d]);
-            rest /= p->out[d];
+        for (int d = p->rank - 2; d >= 0; d--) {
+            source += step * gpunn__pad_source(p->mode, rest % gpunn__padded(&a[d]) - a[d].before, a[d].n);
+            rest /= gpunn__padded(&a[d]);
+            step *= a[d].n;
         }
         const float *from = p->from + source * n * inner;
-        float       *to = p->to + line * p->out[last] * inner;
-        for (int64_t i = 0; i < p->out[last]; i++) {
-            int64_t blocks = i == before ? n : 1; /* x's own elements at once */
-            memcpy(to + i * inner, from + gpunn__pad_source(p->mode, i - before, n) * inner,
+        float       *to = p->to + line * out * inner;
+        for (int64_t i = 0; i < out; i++) {
+            int64_t blocks = i == last->before ? n : 1; /* x's own elements at once */
+            memcpy(to + i * inner, from + gpunn__pad_source(p->mode, i - last->before, n) * inner,
                    (size_t)(blocks * inner) * sizeof *to);
             i += blocks - 1;
         }
@@ -12873,33 +13273,32 @@ static void gpunn__pad_task(void *arg, int index, int threads)
 /* A line of x's gradient gathers the lines that copy it. */
 static void gpunn__pad_back_task(void *arg, int index, int threads)
 {
-    const gpunn__padding *p = (const gpunn__padding *)arg;
-    const int             last = p->rank - 1;
-    const int64_t         n = p->n[last], before = p->before[last], inner = p->inner;
-    int64_t               line, end, low;
+    const gpunn__padding  *p = (const gpunn__padding *)arg;
+    const gpunn__pad_axis *a = p->axis, *last = &a[p->rank - 1];
+    const int64_t          n = last->n, out = gpunn__padded(last), inner = p->inner;
+    int64_t                line, end, low;
     gpunn__cpu_part(p->lines, 1, threads, index, &line, &end);
     for (; line < end; line++) {
         int64_t rest = line, all = 1;
         float  *to = p->to + line * n * inner;
-        for (int d = last - 1; d >= 0; d--) {
-            all *= gpunn__pad_copies(p, d, rest % p->n[d], &low);
-            rest /= p->n[d];
+        for (int d = p->rank - 2; d >= 0; d--) {
+            all *= gpunn__pad_copies(p->mode, &a[d], rest % a[d].n, &low);
+            rest /= a[d].n;
         }
         if (!p->accumulate) memset(to, 0, (size_t)(n * inner) * sizeof *to);
         for (int64_t copy = 0; copy < all; copy++) {
-            int64_t which = copy, at = 0, step = 1;
+            int64_t which = copy, at = 0;
             rest = line;
-            for (int d = last - 1; d >= 0; d--) {
-                int64_t i = rest % p->n[d], copies = gpunn__pad_copies(p, d, i, &low);
-                at += gpunn__pad_copy(p, d, i, which % copies, low) * step;
-                step *= p->out[d];
+            for (int d = p->rank - 2; d >= 0; d--) {
+                int64_t i = rest % a[d].n, copies = gpunn__pad_copies(p->mode, &a[d], i, &low);
+                at += gpunn__pad_copy(p->mode, &a[d], i, which % copies, low) * a[d].stride;
                 which /= copies;
-                rest /= p->n[d];
+                rest /= a[d].n;
             }
-            const float *from = p->from + at * p->out[last] * inner;
-            for (int64_t i = 0; i < p->out[last]; i++) {
-                int64_t blocks = i == before ? n : 1;
-                float  *sum = to + gpunn__pad_source(p->mode, i - before, n) * inner;
+            const float *from = p->from + at * out * inner;
+            for (int64_t i = 0; i < out; i++) {
+                int64_t blocks = i == last->before ? n : 1;
+                float  *sum = to + gpunn__pad_source(p->mode, i - last->before, n) * inner;
                 GPUNN__IVDEP
                 for (int64_t k = 0; k < blocks * inner; k++) sum[k] += from[i * inner + k];
                 i += blocks - 1;
@@ -12917,11 +13316,15 @@ static GPUNN__STATUS gpunn__cpu_pad_own(gpunn__cpu *cpu, const gpunn_step *step)
     p.mode = step->attr->mode;
     p.lines = p.inner = 1;
     while (p.rank > 1 && x->dim[p.rank - 1] == y->dim[p.rank - 1]) p.inner *= x->dim[--p.rank];
-    for (int d = 0; d < p.rank; d++) {
-        p.n[d] = x->dim[d];
-        p.out[d] = y->dim[d];
-        p.before[d] = step->attr->before[d];
-        if (d < p.rank - 1) p.lines *= step->backward ? p.n[d] : p.out[d];
+    for (int64_t d = p.rank - 1, stride = 1; d >= 0; d--) {
+        gpunn__pad_axis *a = &p.axis[d];
+        a->n = x->dim[d];
+        a->before = step->attr->before[d];
+        a->after = y->dim[d] - a->n - a->before;
+        a->stride = stride;
+        if (d == p.rank - 1) continue;
+        stride *= y->dim[d];
+        p.lines *= step->backward ? a->n : y->dim[d];
     }
     p.from = (const float *)(step->backward ? y->data : x->data);
     p.to = (float *)(step->backward ? step->grad_in[0].data : y->data);
@@ -13019,36 +13422,13 @@ typedef struct gpunn__reduce {
 
 static void gpunn__reduce_shape(gpunn__reduce *r, const gpunn_value *in, uint32_t axes)
 {
-    int64_t size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK], step = 1;
-    bool    reduced[GPUNN_MAX_RANK];
-    int     groups = 0; /* from the last axis to the first */
-    for (int d = in->rank - 1; d >= 0; d--) {
-        bool fate = (axes >> d & 1) != 0;
-        if (in->dim[d] == 1) continue;
-        if (groups == 0 || reduced[groups - 1] != fate) {
-            reduced[groups] = fate;
-            size[groups] = 1;
-            stride[groups++] = step;
-        }
-        size[groups - 1] *= in->dim[d];
-        step *= in->dim[d];
-    }
-    r->by_column = groups > 0 && !reduced[0];
-    r->columns = r->by_column ? size[0] : 1;
-    int next = r->by_column ? 1 : 0;
-    r->rows = next < groups ? size[next++] : 1;
-    r->kept_rank = r->plane_rank = 0;
-    r->kept = r->planes = 1;
-    for (; next < groups; next++)
-        if (reduced[next]) {
-            r->plane_dim[r->plane_rank] = size[next];
-            r->plane_stride[r->plane_rank++] = stride[next];
-            r->planes *= size[next];
-        } else {
-            r->kept_dim[r->kept_rank] = size[next];
-            r->kept_stride[r->kept_rank++] = stride[next];
-            r->kept *= size[next];
-        }
+    const gpunn__axes all = gpunn__axes_reduced(in, axes);
+    int               next = 0;
+    r->by_column = all.rank > 0 && all.stride[1][0] != 0;
+    r->columns = r->by_column ? all.dim[next++] : 1;
+    r->rows = next < all.rank ? all.dim[next++] : 1;
+    r->planes = gpunn__axes_select(&all, next, true, &r->plane_rank, r->plane_dim, r->plane_stride);
+    r->kept = gpunn__axes_select(&all, next, false, &r->kept_rank, r->kept_dim, r->kept_stride);
     r->fold = r->by_column && r->columns <= GPUNN__TILE / 2 ? GPUNN__TILE / r->columns : 1;
     r->tiles = (r->columns + GPUNN__TILE - 1) / GPUNN__TILE;
     r->chunks = 1;
@@ -13062,18 +13442,6 @@ static size_t gpunn__reduce_partial_bytes(const gpunn__reduce *r)
 {
     if (r->chunks == 1) return 0;
     return (size_t)(r->kept * r->tiles * r->chunks * (r->by_column ? GPUNN__TILE : 1)) * sizeof(double);
-}
-
-/* Where position `index` of axes listed from the last to the first begins. */
-GPUNN__INLINE int64_t gpunn__offset(int64_t index, int rank, const int64_t *dim, const int64_t *stride)
-{
-    int64_t offset = 0;
-    for (int d = 0; d < rank; d++) {
-        int64_t rest = d + 1 < rank ? index / dim[d] : 0;
-        offset += (index - rest * dim[d]) * stride[d];
-        index = rest;
-    }
-    return offset;
 }
 
 GPUNN__INLINE float gpunn__start(gpunn__reduce_kind kind)
@@ -13401,16 +13769,9 @@ static gpunn__energy gpunn__energy_of(const gpunn_step *step)
     const gpunn_value *x = &step->in[0];
     gpunn__energy      e;
     memset(&e, 0, sizeof e);
-    e.rows = e.length = 1;
-    for (int64_t axis = 0, stride = x->count; axis < x->rank; axis++) {
-        stride /= x->dim[axis];
-        if (!(step->attr->axes >> axis & 1) || x->dim[axis] == 1) continue;
-        e.size[e.count] = x->dim[axis];
-        e.stride[e.count] = stride;
-        e.share[e.count++] = 1 / ((double)(x->count / x->dim[axis]) * (double)(x->dim[axis] - 1));
-        e.length = stride * x->dim[axis];
-        e.rows = x->count / e.length;
-    }
+    e.count = gpunn__energy_axes(step, e.size, e.stride, e.share);
+    e.length = e.count > 0 ? e.size[e.count - 1] * e.stride[e.count - 1] : 1;
+    e.rows = e.count > 0 ? x->count / e.length : 1;
     return e;
 }
 
@@ -13546,13 +13907,6 @@ static GPUNN__STATUS gpunn__cpu_cumsum(gpunn__cpu *cpu, gpunn_step *step, gpunn_
  * Elements that integers pick, and the integers that pick the largest. */
 /* ---- embedding and gather: elements that integers pick ---------------------------------------------------------------- *
  * out[o][j][i] = x[o][index[o][j][i]][i]. An embedding's index is [1][m][1] and serves all i, the columns of its weight. */
-GPUNN__INLINE int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_t i)
-{
-    if (dtype == GPUNN_I64) return ((const int64_t *)data)[i];
-    if (dtype == GPUNN_I32) return ((const int32_t *)data)[i];
-    return ((const uint8_t *)data)[i];
-}
-
 enum { GPUNN__PICK_PARTS = 64, GPUNN__PICK_BLOCK = 64 };
 typedef struct gpunn__pick {
     const gpunn_value *index;
@@ -13684,24 +14038,13 @@ static GPUNN__STATUS gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     return gpunn__pick_run(cpu, step, action, &p, 0);
 }
 
-/* ---- topk: x[outer][n][inner] ---------------------------------------------------------------------------------------------- *
- * An element's code is larger the earlier it comes: its value in 32 bits that order as floats do, NaN above all, then its place
- * from the end. */
+/* ---- topk: x[outer][n][inner] ---------------------------------------------------------------------------------------------- */
 typedef struct gpunn__topk {
     gpunn__along along;
     int64_t      k;
     bool         largest;
     uint64_t    *codes; /* [threads][n] */
 } gpunn__topk;
-
-GPUNN__INLINE uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
-{
-    uint32_t bits;
-    x += 0.0f; /* -0 is 0 */
-    memcpy(&bits, &x, sizeof bits);
-    bits = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
-    return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (uint32_t)i);
-}
 
 static int gpunn__topk_compare(const void *a, const void *b)
 {
@@ -14649,27 +14992,13 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
     return g;
 }
 
-/* An activation of its own: y = f(x), or, backward, gradient *= f'(x) in place. */
 static GPUNN__STATUS gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_value *x, const gpunn_value *y,
-                                         gpunn_value *gradient, bool backward)
+                                         gpunn_value *gradient)
 {
-    gpunn_attributes none;
-    gpunn_step       step;
-    bool             accumulate = false;
-    memset(&none, 0, sizeof none);
-    memset(&step, 0, sizeof step);
-    step.op = op;
-    step.backward = backward;
-    step.attr = &none;
-    step.input_count = 1;
-    step.in = x;
-    step.out = *y;
-    if (backward) {
-        step.grad_in = gradient;
-        step.grad_out = *gradient;
-        step.accumulate = &accumulate;
-    }
-    return gpunn__cpu_map(cpu, &step, backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
+    const gpunn_attributes none = gpunn__no_attributes();
+    bool                   accumulate = false;
+    gpunn_step             step = gpunn__activation_step(op, x, y, gradient, &none, &accumulate);
+    return gpunn__cpu_map(cpu, &step, step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
 }
 
 /* Rows x [rows, in], y = x W^T + bias; dX = dY W, dW = dY^T X, dbias = 1^T dY. Evaluation plans keep W packed, and scaled by a
@@ -14698,7 +15027,7 @@ static GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn_
         }
         gpunn_value *before = step->activated.op == GPUNN_OP_RELU ? &step->in[0] : &step->activated.before;
         if (action == GPUNN__BACKWARD && step->activated.op)
-            return gpunn__cpu_activate(cpu, step->activated.op, before, &step->in[0], &step->grad_in[0], true);
+            return gpunn__cpu_activate(cpu, step->activated.op, before, &step->in[0], &step->grad_in[0]);
         return GPUNN_OK;
     }
     gpunn_value *const y = step->fused.before.data ? &step->fused.before : &step->out;
@@ -14733,43 +15062,29 @@ static GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     g.residual = (const float *)step->fused.residual.data;
     g.relu = step->fused.relu;
     gpunn__gemm_run(&g, threads, (char *)workspace + 2 * head);
-    return step->fused.gelu_tanh ? gpunn__cpu_activate(cpu, GPUNN_OP_GELU_TANH, y, &step->out, NULL, false) : GPUNN_OK;
+    return step->fused.gelu_tanh ? gpunn__cpu_activate(cpu, GPUNN_OP_GELU_TANH, y, &step->out, NULL) : GPUNN_OK;
 }
 
 /* Many products: for every index of the kept axes, C = the sum over the summed axes (c: 0) of A B. */
 typedef struct gpunn__products {
     gpunn__gemm g;
-    int         kept, axes; /* kept axes come first */
-    struct {
-        int64_t dim, a, b, c; /* strides in floats */
-    } axis[GPUNN_MAX_RANK];
-    int64_t kept_count, sum_count;
-    char   *workspace;
-    size_t  workspace_each;
+    gpunn__axes kept, summed; /* of a, b and c */
+    int64_t     kept_count, sum_count;
+    char       *workspace;
+    size_t      workspace_each;
 } gpunn__products;
 
 /* One product and its sum. */
 GPUNN__PRIVATE void gpunn__products_one(const gpunn__products *all, int64_t index, int threads, void *workspace)
 {
     gpunn__gemm g = all->g;
-    for (int x = all->kept - 1; x >= 0; x--) {
-        const int64_t i = index % all->axis[x].dim;
-        index /= all->axis[x].dim;
-        g.a += i * all->axis[x].a;
-        g.b += i * all->axis[x].b;
-        g.c += i * all->axis[x].c;
-    }
+    g.a += gpunn__offset(index, all->kept.rank, all->kept.dim, all->kept.stride[0]);
+    g.b += gpunn__offset(index, all->kept.rank, all->kept.dim, all->kept.stride[1]);
+    g.c += gpunn__offset(index, all->kept.rank, all->kept.dim, all->kept.stride[2]);
     const float *a = g.a, *b = g.b;
     for (int64_t s = 0; s < all->sum_count; s++) {
-        int64_t rest = s;
-        g.a = a;
-        g.b = b;
-        for (int x = all->axes - 1; x >= all->kept; x--) {
-            const int64_t i = rest % all->axis[x].dim;
-            rest /= all->axis[x].dim;
-            g.a += i * all->axis[x].a;
-            g.b += i * all->axis[x].b;
-        }
+        g.a = a + gpunn__offset(s, all->summed.rank, all->summed.dim, all->summed.stride[0]);
+        g.b = b + gpunn__offset(s, all->summed.rank, all->summed.dim, all->summed.stride[1]);
         gpunn__gemm_run(&g, threads, workspace);
         g.accumulate = true;
     }
@@ -14783,35 +15098,14 @@ GPUNN__PRIVATE void gpunn__products_task(void *arg, int index, int threads)
     for (int64_t i = begin; i < end; i++) gpunn__products_one(all, i, 1, all->workspace + (size_t)index * all->workspace_each);
 }
 
-/* The batch axes of C = A B among the leading axes of shape: the axes along which a value does not vary have stride 0 in it. */
+/* The batch axes of C = A B among the leading axes of shape. */
 GPUNN__PRIVATE void gpunn__products_axes(gpunn__products *all, const gpunn_value *shape, const gpunn_value *a,
                                          const gpunn_value *b, const gpunn_value *c)
 {
     const gpunn_value *const value[3] = {a, b, c};
-    int64_t                  stride[3] = {0, 0, 0};
-    all->kept = all->axes = 0;
-    all->kept_count = all->sum_count = 1;
-    for (int i = 0; i < 3; i++) stride[i] = value[i]->dim[value[i]->rank - 1] * value[i]->dim[value[i]->rank - 2];
-    for (int back = 3; back <= shape->rank; back++) {
-        const int64_t dim = shape->dim[shape->rank - back];
-        int64_t       step[3];
-        for (int i = 0; i < 3; i++) {
-            const int64_t own = back <= value[i]->rank ? value[i]->dim[value[i]->rank - back] : 1;
-            step[i] = own > 1 ? stride[i] : 0;
-            stride[i] *= own;
-        }
-        if (dim == 1) continue;
-        int at = all->axes++;
-        if (step[2]) { /* innermost kept axis last, before the summed ones */
-            for (; at > 0; at--) all->axis[at] = all->axis[at - 1];
-            all->kept++;
-        }
-        all->axis[at].dim = dim;
-        all->axis[at].a = step[0];
-        all->axis[at].b = step[1];
-        all->axis[at].c = step[2];
-        *(step[2] ? &all->kept_count : &all->sum_count) *= dim;
-    }
+    gpunn__axes_of(shape, 2, value, 3, &all->kept, &all->summed);
+    all->kept_count = gpunn__axes_count(&all->kept);
+    all->sum_count = gpunn__axes_count(&all->summed);
 }
 
 /* Products side by side when there is one for each thread, else the threads share each. PREPARE: adds the workspace. */
@@ -14836,19 +15130,10 @@ GPUNN__PRIVATE void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn
 static GPUNN__STATUS gpunn__cpu_matmul(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const bool      ta = step->attr->transpose_a, tb = step->attr->transpose_b;
-    gpunn_value     a = step->in[0], b = step->in[1], c = step->backward ? step->grad_out : step->out;
+    gpunn_value     a, b, c;
+    int64_t         m, n, k;
     gpunn__products all;
-    const int64_t   n = c.dim[c.rank - 1], k = a.dim[a.rank - (ta ? 2 : 1)];
-    int64_t         m = c.dim[c.rank - 2];
-    if (!ta && b.count == n * k) { /* one B for all: the leading axes of A are more rows */
-        m = a.count / k;
-        a.rank = b.rank = c.rank = 2;
-        a.dim[0] = c.dim[0] = m;
-        a.dim[1] = k;
-        c.dim[1] = n;
-        b.dim[0] = tb ? n : k;
-        b.dim[1] = tb ? k : n;
-    }
+    gpunn__matmul_sizes(step, &a, &b, &c, &m, &n, &k);
     if (action == GPUNN__PREPARE) step->workspace_bytes = 0;
     if (!step->backward) {
         gpunn__products_axes(&all, &c, &a, &b, &c);
@@ -16271,47 +16556,23 @@ GPUNN__X(conv_transpose3d)
 /* ==== >>pool ========================================================================================================== *
  * Volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1. Windows wholly inside go by eight
  * neighbours of a row, the others one by one. */
-typedef struct gpunn__pool_axis {
-    int64_t n, out, kernel, stride, padding; /* kernel 0: adaptive */
-    int64_t span;                            /* of the largest window */
-} gpunn__pool_axis;
-
 typedef struct gpunn__pool {
     int64_t          volumes;
     gpunn__pool_axis z, y, x;
     bool             average, global, count_exclude_pad, accumulate; /* global: one window, the whole volume */
-    size_t           at_bytes; /* of one position of a maximum: its index in the largest window; 0: positions are not wanted */
+    int              at_bytes; /* of one position of a maximum: its index in the largest window; 0: positions are not wanted */
     void            *at;
     const float     *from; /* x, or the gradient of y */
     float           *to;   /* y, or the gradient of x */
 } gpunn__pool;
 
-/* By axis i of the settings. An adaptive pool whose windows are all alike is a plain one. */
-GPUNN__PRIVATE gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, int i, int64_t n, int64_t out)
-{
-    gpunn__pool_axis axis = {n, out, 0, 0, 0, n / out + 2};
-    if (!gpunn__is_adaptive_pool(step->op)) {
-        axis.kernel = step->attr->kernel[i];
-        axis.stride = step->attr->stride[i];
-        axis.padding = step->attr->padding[i];
-    } else if (n % out == 0) {
-        axis.kernel = axis.stride = n / out;
-    }
-    if (axis.kernel) axis.span = axis.kernel;
-    return axis;
-}
-
 GPUNN__PRIVATE gpunn__pool gpunn__pool_shape(const gpunn_step *step)
 {
     const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
-    gpunn__pool_axis   flat = {1, 1, 1, 1, 0, 1};
     gpunn__pool        p;
-    int                deep = x->rank - 4; /* 1: with a depth, to which setting 0 belongs */
     memset(&p, 0, sizeof p);
     p.volumes = x->dim[0] * x->dim[1];
-    p.z = deep ? gpunn__pool_axis_of(step, 0, x->dim[2], y->dim[2]) : flat;
-    p.y = gpunn__pool_axis_of(step, deep, x->dim[2 + deep], y->dim[2 + deep]);
-    p.x = gpunn__pool_axis_of(step, 1 + deep, x->dim[3 + deep], y->dim[3 + deep]);
+    gpunn__pool_axes(step, &p.z, &p.y, &p.x);
     p.average = !gpunn__is_max_pool(step->op);
     p.count_exclude_pad = gpunn__is_adaptive_pool(step->op) || step->attr->count_exclude_pad;
     p.global = p.z.kernel == p.z.n && p.y.kernel == p.y.n && p.x.kernel == p.x.n && y->count == p.volumes &&
@@ -16328,20 +16589,11 @@ GPUNN__PRIVATE gpunn__pool gpunn__pool_shape(const gpunn_step *step)
 }
 
 /* Where the window of output i begins, inside or in the padding. */
-GPUNN__INLINE int64_t gpunn__pool_corner(const gpunn__pool_axis *a, int64_t i)
+GPUNN__INLINE int64_t gpunn__pool_start(const gpunn__pool_axis *a, int64_t i)
 {
-    return a->kernel ? i * a->stride - a->padding : i * a->n / a->out;
-}
-
-/* The cells of that window, [*begin, *end); returns its length with the padding that it covers. */
-GPUNN__INLINE int64_t gpunn__pool_window(const gpunn__pool_axis *a, int64_t i, int64_t *begin, int64_t *end)
-{
-    int64_t first = gpunn__pool_corner(a, i), last = first + a->kernel;
-    if (a->kernel == 0) last = ((i + 1) * a->n + a->out - 1) / a->out; /* torch's adaptive rule */
-    if (last > a->n + a->padding) last = a->n + a->padding;
-    *begin = first > 0 ? first : 0;
-    *end = last < a->n ? last : a->n;
-    return last - first;
+    int64_t begin, end;
+    (void)gpunn__pool_window(a, i, &begin, &end);
+    return gpunn__pool_corner(a, i, begin);
 }
 
 /* Outputs [*begin, *end) of an axis have windows that lie wholly inside. */
@@ -16353,14 +16605,6 @@ GPUNN__INLINE void gpunn__pool_inner(const gpunn__pool_axis *a, int64_t *begin, 
     *end = (a->n + a->padding - a->kernel) / a->stride + 1;
     if (*end > a->out) *end = a->out;
     if (*begin > *end) *begin = *end;
-}
-
-GPUNN__INLINE void gpunn__pool_mark(const gpunn__pool *p, int64_t to, int64_t at)
-{
-    if (p->at_bytes == 1)
-        ((uint8_t *)p->at)[to] = (uint8_t)at;
-    else if (p->at_bytes)
-        ((int32_t *)p->at)[to] = (int32_t)at;
 }
 
 /* The window of depth x rows x columns cells that begins at x; its result goes to element `to`. first: index in the whole window
@@ -16380,7 +16624,7 @@ GPUNN__INLINE void gpunn__pool_one(const gpunn__pool *p, bool average, const flo
                     best = v, at = first + (z * p->y.span + r) * p->x.span + c;
             }
     p->to[to] = average ? best * scale : best;
-    gpunn__pool_mark(p, to, at);
+    gpunn__pool_mark(p->at, p->at_bytes, to, at);
 }
 
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -16436,7 +16680,7 @@ GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const f
         gpunn__b8 narrow = __builtin_convertvector(at, gpunn__b8);
         memcpy((uint8_t *)p->at + to, &narrow, sizeof narrow);
     } else if (p->at_bytes) {
-        for (int i = 0; i < count; i++) gpunn__pool_mark(p, to + i, at[i]);
+        for (int i = 0; i < count; i++) gpunn__pool_mark(p->at, p->at_bytes, to + i, at[i]);
     }
 }
 #endif
@@ -16451,7 +16695,7 @@ GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t 
     for (; row < row_end; row++) {
         int64_t      z0, z1, ox = 0, deep = gpunn__pool_window(&p->z, oz, &z0, &z1);
         int64_t      y0, y1, height = gpunn__pool_window(&p->y, oy, &y0, &y1);
-        int64_t      skipped = (z0 - gpunn__pool_corner(&p->z, oz)) * p->y.span + y0 - gpunn__pool_corner(&p->y, oy);
+        int64_t      skipped = (z0 - gpunn__pool_corner(&p->z, oz, z0)) * p->y.span + y0 - gpunn__pool_corner(&p->y, oy, y0);
         const float *x = p->from + (volume * p->z.n + z0) * size + y0 * p->x.n;
         while (ox < p->x.out) {
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -16474,7 +16718,7 @@ GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t 
 #endif
             int64_t x0, x1, width = gpunn__pool_window(&p->x, ox, &x0, &x1);
             int64_t cells = p->count_exclude_pad ? (z1 - z0) * (y1 - y0) * (x1 - x0) : deep * height * width;
-            int64_t first = skipped * p->x.span + x0 - gpunn__pool_corner(&p->x, ox);
+            int64_t first = skipped * p->x.span + x0 - gpunn__pool_corner(&p->x, ox, x0);
             gpunn__pool_one(p, average, x + x0, z1 - z0, y1 - y0, x1 - x0, first, 1 / (float)cells, row * p->x.out + ox);
             ox++;
         }
@@ -16515,7 +16759,7 @@ GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, bool average, const f
             lane[0] = lane[l], at[0] = at[l];
     }
     p->to[to] = lane[0];
-    gpunn__pool_mark(p, to, at[0]);
+    gpunn__pool_mark(p->at, p->at_bytes, to, at[0]);
 }
 
 GPUNN__PRIVATE void gpunn__pool_forward(void *arg, int index, int threads)
@@ -16554,7 +16798,7 @@ GPUNN__INLINE void gpunn__pool_hand_back(const gpunn__pool *p, bool adaptive, co
                                          float *corner)
 {
     for (int64_t i = 0; i < p->x.out; i++) {
-        int64_t from = adaptive ? gpunn__pool_corner(&p->x, i) : i * p->x.stride - p->x.padding, at;
+        int64_t from = adaptive ? gpunn__pool_start(&p->x, i) : i * p->x.stride - p->x.padding, at;
         if (offset) {
             at = offset[((const uint8_t *)p->at)[row + i]];
         } else {
@@ -16586,7 +16830,7 @@ GPUNN__PRIVATE void gpunn__pool_backward(void *arg, int index, int threads)
             int64_t oz = line / p->y.out, oy = line % p->y.out;
             if (!p->average) { /* from the window's first cell, in or out of the volume, to that of the maximum, which is in */
                 int64_t row = (volume * p->z.out * p->y.out + line) * p->x.out;
-                int64_t corner = (gpunn__pool_corner(&p->z, oz) * p->y.n + gpunn__pool_corner(&p->y, oy)) * p->x.n;
+                int64_t corner = (gpunn__pool_start(&p->z, oz) * p->y.n + gpunn__pool_start(&p->y, oy)) * p->x.n;
                 if (p->at_bytes == 1 && p->x.kernel)
                     gpunn__pool_hand_back(p, false, dy, row, offset, dx + corner);
                 else
@@ -16619,7 +16863,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, 
                                        (int)axes[i]->padding, (int)axes[i]->kernel);
         if (p.z.span * p.y.span > INT32_MAX / p.x.span)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "a window has more than 2^31 cells; use smaller ones");
-        if (!step->backward) step->saved_bytes = p.at_bytes * (size_t)outputs;
+        if (!step->backward) step->saved_bytes = (size_t)p.at_bytes * (size_t)outputs;
     } else if (action == GPUNN__FORWARD) {
         int64_t window = p.z.kernel * p.y.kernel * p.x.kernel;
         gpunn_parallel(gpunn__cpu_threads_for(cpu, (double)outputs * (1 + (double)window / 4) + (double)cells / 4),
@@ -16974,12 +17218,6 @@ typedef struct gpunn__affine_points {
     const float *theta, *dgrid;
     float       *grid, *sums; /* sums: [samples][lines][2][axes], of a line's gradients and of these times x */
 } gpunn__affine_points;
-
-/* The coordinate of cell i of n, from -1 to 1. */
-GPUNN__INLINE float gpunn__affine_coordinate(int64_t i, int64_t n, bool align_corners)
-{
-    return n == 1 ? 0 : (float)(2 * i + 1 - n) / (float)(align_corners ? n - 1 : n);
-}
 
 static void gpunn__affine_task(void *arg, int thread, int threads)
 {
@@ -18377,12 +18615,10 @@ static void gpunn__ctc_forward_task(void *arg, int thread, int threads)
     }
 }
 
-/* What a sample's loss counts in the result. */
-static double gpunn__ctc_share(const gpunn__ctc *c, int64_t sample)
+static double gpunn__ctc_share_of(const gpunn__ctc *c, int64_t sample)
 {
-    int64_t length = gpunn__ctc_number(c, 3, sample);
-    if (c->step->attr->zero_infinity && isinf(c->loss[sample])) return 0;
-    return c->step->attr->reduction != GPUNN_REDUCE_MEAN ? 1 : 1 / ((double)c->samples * (double)(length > 1 ? length : 1));
+    const gpunn_attributes *attr = c->step->attr;
+    return gpunn__ctc_share(c->loss[sample], gpunn__ctc_number(c, 3, sample), c->samples, attr->reduction, attr->zero_infinity);
 }
 
 static void gpunn__ctc_backward_task(void *arg, int thread, int threads)
@@ -18396,7 +18632,7 @@ static void gpunn__ctc_backward_task(void *arg, int thread, int threads)
         const float   *skip = c->skip + sample * c->row, *first = c->rows + sample * c->row_count * c->row + 2;
         float         *emit = c->emit + sample * c->row, *row = c->back + 2 * sample * c->row;
         const int32_t *classes = c->classes + sample * c->row;
-        double         share = gpunn__ctc_share(c, sample), offset = c->loss[sample];
+        double         share = gpunn__ctc_share_of(c, sample), offset = c->loss[sample];
         float          scale = (float)(share * (double)gradient[c->step->attr->reduction == GPUNN_REDUCE_NONE ? sample : 0]);
         for (int64_t t = c->times - 1; t >= 0; t--) {
             float *dx = c->dx + t * c->time_stride + sample * c->sample_stride;
@@ -18481,7 +18717,7 @@ static GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *step, gpun
     double total = 0;
     bool   none = step->attr->reduction == GPUNN_REDUCE_NONE;
     for (int64_t i = 0; i < c.samples; i++) {
-        double share = gpunn__ctc_share(&c, i), cost = share == 0 ? 0 : share * c.loss[i];
+        double share = gpunn__ctc_share_of(&c, i), cost = share == 0 ? 0 : share * c.loss[i];
         if (c.loss[i] != c.loss[i] && gpunn__ctc_check(cpu, &c, i) != GPUNN_OK) return GPUNN_ERR_ARGUMENT;
         total += cost;
         if (none) ((float *)step->out.data)[i] = (float)cost;
@@ -18503,12 +18739,6 @@ static GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *step, gpun
 #define GPUNN__ATTENTION_ROWS 128
 #define GPUNN__ATTENTION_KEYS 256
 
-typedef struct
-    gpunn__heads { /* element (sample, head, row, i): sample * samples + head * heads + row * rows + i; data NULL: none */
-    float  *data;
-    int64_t samples, heads, rows;
-} gpunn__heads;
-
 typedef struct gpunn__attention {
     int64_t                    n, heads, kv_heads, l, s, e, ev;
     gpunn__heads               q, k, v, y, dy, dq, dk, dv;
@@ -18525,23 +18755,9 @@ typedef struct gpunn__attention {
     const gpunn__gemm_kernels *kernels;
 } gpunn__attention;
 
-/* The heads of an operand, of a gradient of it or of the result; part: of q, k and v in one, [n, l, 3, heads, e]. */
-static gpunn__heads gpunn__attention_heads(const gpunn_step *step, const gpunn_value *value, void *data, int part)
-{
-    const int64_t *dim = value->dim;
-    const bool     packed = value->rank == 5, last = packed || step->in[0].rank == 5 || step->attr->heads_last;
-    const int64_t  heads = packed ? dim[3] : last ? dim[2] : dim[1], e = dim[value->rank - 1], row = (packed ? 3 : 1) * heads * e;
-    gpunn__heads   h;
-    h.data = data && packed ? (float *)data + part * heads * e : (float *)data;
-    h.samples = last ? dim[1] * row : dim[1] * dim[2] * e;
-    h.heads = last ? e : dim[2] * e;
-    h.rows = last ? row : e;
-    return h;
-}
-
 static float *gpunn__attention_at(const gpunn__heads *h, int64_t sample, int64_t head, int64_t row)
 {
-    return h->data + sample * h->samples + head * h->heads + row * h->rows;
+    return (float *)h->data + sample * h->samples + head * h->heads + row * h->rows;
 }
 
 /* x, and z unless it is NULL, times dropout's factors for `count` weights from number `at` on. */
@@ -18758,19 +18974,13 @@ static void gpunn__attention_backward(void *arg, int thread, int threads)
 
 static GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
-    const gpunn_value *in = step->in, *y = step->backward ? &step->grad_out : &step->out, *mask = &in[3];
-    const bool         packed = in[0].rank == 5, last = packed || step->attr->heads_last;
-    const gpunn_value *operand[3] = {&in[0], packed ? &in[0] : &in[1], packed ? &in[0] : &in[2]};
-    gpunn__heads *heads[3], *gradient[3];
-    gpunn__attention   a;
+    const gpunn_value           *in = step->in, *mask = &in[3];
+    const gpunn__attention_shape c = gpunn__attention_shape_of(step);
+    gpunn__heads                *heads[3], *gradient[3];
+    gpunn__attention             a;
     memset(&a, 0, sizeof a);
-    a.n = y->dim[0];
-    a.heads = y->dim[last ? 2 : 1];
-    a.l = y->dim[last ? 1 : 2];
-    a.ev = y->dim[3];
-    a.e = in[0].dim[in[0].rank - 1];
-    a.s = packed ? a.l : in[1].dim[last ? 1 : 2];
-    a.kv_heads = packed ? a.heads : in[1].dim[last ? 2 : 1];
+    a.n = c.n, a.heads = c.heads, a.kv_heads = c.kv_heads;
+    a.l = c.l, a.s = c.s, a.e = c.e, a.ev = c.ev;
     a.kernels = gpunn__gemm_choose();
     gpunn__gemm widest = gpunn__gemm_make(1, a.e > a.ev ? a.e : a.ev, GPUNN__ATTENTION_KEYS, NULL, false, NULL, false, NULL,
                                           false);
@@ -18788,20 +18998,16 @@ static GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gp
     heads[0] = &a.q, heads[1] = &a.k, heads[2] = &a.v;
     gradient[0] = &a.dq, gradient[1] = &a.dk, gradient[2] = &a.dv;
     for (int i = 0; i < 3; i++) {
-        const int part = packed ? 0 : i;
-        *heads[i] = gpunn__attention_heads(step, operand[i], in[part].data, i);
-        if (step->backward) *gradient[i] = gpunn__attention_heads(step, operand[i], step->grad_in[part].data, i);
+        const int part = c.packed ? 0 : i;
+        *heads[i] = gpunn__attention_heads(&c, &in[part], i);
+        if (step->backward) *gradient[i] = gpunn__attention_heads(&c, &step->grad_in[part], i);
         a.add[i] = step->backward && step->accumulate[part];
     }
-    a.y = gpunn__attention_heads(step, y, step->out.data, 0);
-    a.dy = gpunn__attention_heads(step, y, step->grad_out.data, 0);
+    a.y = gpunn__attention_heads(&c, &step->out, 3);
+    a.dy = gpunn__attention_heads(&c, &step->grad_out, 3);
     a.mask = mask->data;
     a.choice = mask->dtype == GPUNN_BOOL;
-    int64_t size = 1;
-    for (int d = mask->rank - 1, to = 3; d >= 0; d--, to--) {
-        if (mask->dim[d] > 1) a.mask_step[to] = size;
-        size *= mask->dim[d];
-    }
+    gpunn__attention_mask_steps(mask, a.mask_step);
     a.causal = step->attr->is_causal;
     a.scale = step->attr->scale;
     a.top = step->training ? (float *)step->saved : NULL;
@@ -19364,12 +19570,8 @@ typedef struct gpunn__rule {                    /* a row */
     const char    *function;                    /* its builder's name */
     gpunn__setting setting[GPUNN_SETTINGS + 1]; /* ends at key NULL */
     const char    *state[4];                    /* the setting that needs it, or "ALWAYS"; ends at NULL */
-    void (*once)(const double *setting, double step, float *once);
-    gpunn__step *step, *move; /* move NULL: there is no trust ratio */
-    double (*ratio)(const double *setting, double norms);
+    gpunn__step   *step, *move;                 /* move NULL: there is no trust ratio */
 } gpunn__rule;
-
-GPUNN_NADAM_PRODUCT(static)
 
 /* The square roots of a piece. C's sqrtf may set errno, which keeps it out of vector code. */
 GPUNN__INLINE void gpunn__roots(float *x)
@@ -19393,59 +19595,21 @@ GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
     return *root = x;
 }
 
-/* The number that was meant: 0.9999f is off by 3e-8, which its powers multiply; what 7 digits can say is taken at its word. */
-static double gpunn__as_written(float value)
-{
-    double rounded = floor((double)value * 1e7 + 0.5) / 1e7;
-    return (float)rounded == value ? rounded : (double)value;
-}
-
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #define GPUNN__OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3")
 #endif
 
-/* The columns ONCE and ratio. */
+/* The columns step and move. */
 /* clang-format off */
 #define K(number) number##f
-#define where(condition, yes, no) ((condition) != 0 ? (double)(yes) : (double)(no))
-#define power(base, exponent) pow(base, exponent)
-#define nadam_product(power, decay, step) gpunn__nadam_product(power, decay, step)
-#define min(p, q) fmin(p, q)
-#define GPUNN__NUMBER(kind, key, usual) const double key = *setting++; (void)key;
-#define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
-#define GPUNN__ONCE(name, value) const double name = (value); *once++ = (float)name;
-#define GPUNN__X(ENUM, name, settings, states, numbers, ...)                                                                   \
-    static void gpunn__once_##name(const double *setting, double step, float *once)                                            \
-    {                                                                                                                          \
-        settings                                                                                                               \
-        numbers                                                                                                                \
-        (void)step, (void)once;                                                                                                \
-    }
-#define GPUNN__TRUST(ENUM, name, settings, states, numbers, step, move, trust)                                                 \
-    GPUNN__X(ENUM, name, settings, states, numbers, )                                                                          \
-    static double gpunn__ratio_##name(const double *setting, double norms)                                                     \
-    {                                                                                                                          \
-        settings                                                                                                               \
-        return trust;                                                                                                          \
-    }
-GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, , GPUNN__ONCE)
-#undef where
-#undef power
-#undef nadam_product
-#undef min
-#undef GPUNN__NUMBER
-#undef GPUNN__ONCE
-#undef GPUNN__X
-#undef GPUNN__TRUST
-
-/* The columns step and move. */
 #define where(condition, yes, no) gpunn__select((condition) != 0, (float)(yes), (float)(no))
 #define sqrt(x) gpunn__root(&root[i], &rooted, SECOND, x)
 #define max(p, q) gpunn__max(p, q)
 #define abs(p) fabsf(p)
 #define GPUNN__NUMBER(kind, key, usual) const float key = *setting++; (void)key;
+#define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
 #define GPUNN__ONCE(name, value) const float name = *once++; (void)name;
 /* 16 for each state, and 1 for one that is ALWAYS there, which come first; all false: only for those. */
 #define GPUNN__STATE(setting) + (#setting[0] == 'A' ? 17 : 16)
@@ -19520,10 +19684,9 @@ static const gpunn__rule gpunn__rules[GPUNN_UPDATE_COUNT] = {
 #define GPUNN__END {NULL, false, 0, 0, 0}
 #define GPUNN__STATE(setting) #setting,
 #define GPUNN__X(ENUM, name, settings, states, ...)                                                                            \
-    {"gpunn_" #name, {settings GPUNN__END}, {states NULL}, gpunn__once_##name, gpunn__step_##name, NULL, NULL},
+    {"gpunn_" #name, {settings GPUNN__END}, {states NULL}, gpunn__step_##name, NULL},
 #define GPUNN__TRUST(ENUM, name, settings, states, ...)                                                                        \
-    {"gpunn_" #name, {settings GPUNN__END}, {states NULL}, gpunn__once_##name, gpunn__step_##name, gpunn__move_##name,         \
-     gpunn__ratio_##name},
+    {"gpunn_" #name, {settings GPUNN__END}, {states NULL}, gpunn__step_##name, gpunn__move_##name},
     GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, )
 #undef K
 #undef GPUNN__SIZE
@@ -19655,7 +19818,8 @@ static void gpunn__cpu_trust(gpunn__update_job j, const double *setting, int thr
         moves += trust.move[part];
     }
     trust.last = true;
-    trust.rate = (float)(setting[0] * gpunn__rules[u->kind].ratio(setting, squares > 0 && moves > 0 ? sqrt(squares / moves) : 1));
+    trust.rate = (float)(setting[0] *
+                         gpunn__update_ratio(u->kind, setting, squares > 0 && moves > 0 ? sqrt(squares / moves) : 1));
     gpunn_parallel(threads, gpunn__trust_task, &j);
 }
 
@@ -19668,7 +19832,7 @@ static GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u)
     j.n.go = true;
     j.n.scale = u->gradient_scale;
     j.n.lr = u->setting[0];
-    gpunn__rules[u->kind].once(setting, (double)u->step, j.n.once);
+    gpunn__update_once(u->kind, setting, (double)u->step, j.n.once);
     j.limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     j.trust = NULL;
     gpunn__cpu_before before = gpunn__cpu_begin(context);
@@ -25307,7 +25471,8 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
 #ifdef __cplusplus
 }
 #endif
-#endif /* GPUNN_IMPLEMENTATION */
+#undef GPUNN__IMPLEMENTATION
+#endif /* GPUNN__IMPLEMENTATION */
 
 /* ==== >>licence ======================================================================================================= *
  * This software is available under 2 licenses -- choose whichever you prefer.

@@ -37,6 +37,7 @@
  * Every op is one function gpunn__cuda_<name>(cuda, step, action), its forward and backward beside each other. Kernels compute in
  * F32; a value's storage may be F32, F16 or BF16, each operand by itself, parameters and statistics F32. All sums are made in two
  * stages in a fixed order: the same inputs give the same bits. Nothing here allocates or waits while a run is captured. */
+#define GPUNN__COMPANION /* gpunn.h's >>common is wanted */
 #include "gpunn.h"
 
 /* ==== >>config ======================================================================================================== */
@@ -86,8 +87,6 @@ enum {
 #define GPUNN__CUDA(cuda, call) GPUNN__TRY(gpunn__cuda_check((cuda), (call), #call))
 
 /* ==== >>context ======================================================================================================= */
-typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
-
 /* What changes from run to run, in device memory, so that a captured graph finds it there. */
 typedef struct gpunn__device_state {
     uint64_t             seed, step;                      /* key dropout */
@@ -178,12 +177,6 @@ __device__ __forceinline__ unsigned short gpunn__to_half(float x, gpunn_dtype dt
     return x != x ? (unsigned short)0x7FFF : (unsigned short)((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
 }
 
-/* a / b of numbers >= 0, in 32 bits where they fit. */
-__device__ __forceinline__ int64_t gpunn__quotient(int64_t a, int64_t b)
-{
-    return (uint64_t)(a | b) >> 32 ? a / b : (int64_t)((unsigned)a / (unsigned)b);
-}
-
 /* Element i of F32, F16 or BF16 storage. */
 __device__ __forceinline__ float gpunn__load(const void *data, gpunn_dtype dtype, int64_t i)
 {
@@ -202,14 +195,6 @@ __device__ __forceinline__ void gpunn__store(void *data, gpunn_dtype dtype, int6
 __device__ __forceinline__ float gpunn__rounded(float x, gpunn_dtype dtype)
 {
     return dtype == GPUNN_F32 ? x : gpunn__from_half(gpunn__to_half(x, dtype), dtype);
-}
-
-/* Element i of I64, I32 or U8 storage. */
-__device__ __forceinline__ int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_t i)
-{
-    return dtype == GPUNN_I64   ? ((const int64_t *)data)[i]
-           : dtype == GPUNN_I32 ? ((const int32_t *)data)[i]
-                                : ((const uint8_t *)data)[i];
 }
 
 /* Eight elements from i on, a multiple of 8; data aligned to 32 bytes (F32) or 16: one or two accesses of 128 bits, one of 256
@@ -332,15 +317,17 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__block_red
     return result;
 }
 
-/* Philox4x32-10, as in gpunn.h's >>random. */
-__device__ __forceinline__ uint4 gpunn__philox(uint64_t key, uint4 c)
+/* Dropout's draws for a pack, two in each word. */
+__device__ __forceinline__ void gpunn__drop_draw(const gpunn__device_state *state, unsigned site, uint64_t pack, uint32_t word[4])
 {
-    unsigned k0 = (unsigned)key, k1 = (unsigned)(key >> 32);
-#pragma unroll
-    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
-        c = make_uint4(__umulhi(0xCD9E8D57u, c.z) ^ c.y ^ k0, 0xCD9E8D57u * c.z, __umulhi(0xD2511F53u, c.x) ^ c.w ^ k1,
-                       0xD2511F53u * c.x);
-    return c;
+    const uint64_t run = state->step;
+    const uint32_t counter[4] = {(uint32_t)pack, site ^ (uint32_t)(pack >> 32) << 16, (uint32_t)run, (uint32_t)(run >> 32)};
+    gpunn__philox(state->seed, counter, word);
+}
+
+__device__ __forceinline__ float gpunn__drop_factor(const uint32_t word[4], int j, unsigned keep, float scale)
+{
+    return (word[j / 2] >> 16 * (j % 2) & 0xFFFF) < keep ? scale : 0;
 }
 
 /* Every op's function. */
@@ -1397,14 +1384,6 @@ __device__ __forceinline__ float gpunn__float_max(float a, float b)
     return a > b || a != a ? a : b;
 }
 
-/* Of the exact quotient: 9 for 1 and 0.1f. */
-__device__ __forceinline__ float gpunn__float_floordiv(float p, float q)
-{
-    const float rest = fmodf(p, q), whole = (p - rest) / q - (rest != 0 && (q < 0) != (rest < 0) ? 1.0f : 0.0f);
-    const float low = floorf(whole);
-    return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
-}
-
 __device__ __forceinline__ float gpunn__float_sign(float x)
 {
     return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f;
@@ -1508,7 +1487,7 @@ constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, con
 #define sin(p) gpunn__float_sin(p, 0)
 #define cos(p) gpunn__float_sin(p, 1)
 #define pow(p, q) powf(p, q)
-#define floordiv(p, q) gpunn__float_floordiv(p, q)
+#define floordiv(p, q) gpunn__floordiv(p, q)
 
 #define GPUNN__CONSTANT(name, i) \
     const float name = attr[i];  \
@@ -1653,21 +1632,13 @@ static constexpr int GPUNN__MAP_COUNT = sizeof gpunn__map_ops / sizeof *gpunn__m
 
 static gpunn__operand gpunn__operand_of(const gpunn_value *value, const gpunn_value *result)
 {
-    gpunn__operand operand = {value->data, value->dtype, 0, {1}, {1}};
-    int64_t        size = 1;
-    for (int axis = 1; axis <= result->rank; axis++) { /* from the innermost */
-        int64_t dim = result->dim[result->rank - axis], own = axis <= value->rank ? value->dim[value->rank - axis] : 1;
-        int64_t stride = own == 1 ? 0 : size;
-        if (dim == 1) continue;
-        size *= own;
-        if (operand.rank > 0 && (operand.stride[operand.rank - 1] == 0) == (stride == 0))
-            operand.size[operand.rank - 1] *= dim;
-        else {
-            operand.size[operand.rank] = dim;
-            operand.stride[operand.rank++] = stride;
-        }
-    }
-    if (operand.rank == 0) operand.rank = 1;
+    gpunn__operand operand = {value->data, value->dtype, 1, {1}, {1}};
+    gpunn__axes    axes;
+    gpunn__axes_of(result, 0, &value, 1, &axes, &axes);
+    if (axes.rank == 0) return operand;
+    operand.rank = axes.rank;
+    memcpy(operand.size, axes.dim, sizeof operand.size);
+    memcpy(operand.stride, axes.stride[0], sizeof operand.stride);
     return operand;
 }
 
@@ -1768,7 +1739,7 @@ static gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to
                          from_dtype, count, accumulate);
 }
 
-/* As C; BOOL is x != 0; floats without a counterpart give INT64_MIN or INT32_MIN, as on the CPU. */
+/* As C; BOOL is x != 0. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__cast_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count)
 {
@@ -1785,12 +1756,9 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         case GPUNN_BOOL: whole = ((const uint8_t *)from)[i]; break;
         default: x = gpunn__load(from, from_dtype, i), is_whole = false;
         }
-        int64_t narrow = is_whole ? whole : x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
+        int64_t narrow = is_whole ? whole : gpunn__to_i32(x);
         switch (to_dtype) {
-        case GPUNN_I64:
-            if (!is_whole) whole = x >= -9223372036854775808.0f && x < 9223372036854775808.0f ? (int64_t)x : INT64_MIN;
-            ((int64_t *)to)[i] = whole;
-            break;
+        case GPUNN_I64: ((int64_t *)to)[i] = is_whole ? whole : gpunn__to_i64(x); break;
         case GPUNN_I32: ((int32_t *)to)[i] = (int32_t)narrow; break;
         case GPUNN_U8: ((uint8_t *)to)[i] = (uint8_t)narrow; break;
         case GPUNN_BOOL: ((uint8_t *)to)[i] = is_whole ? whole != 0 : x != 0; break;
@@ -1814,27 +1782,22 @@ static gpunn_status gpunn__cuda_cast(gpunn__cuda *cuda, gpunn_step *step, gpunn_
                          in->data, in->dtype, out->count);
 }
 
-/* ---- dropout -------------------------------------------------------------------------------------------------------------- *
- * Nothing is stored: backward draws the same again, and so does the CPU. The eight elements of pack i / 8 take the eight 16-bit
- * halves, low before high, of philox(seed, {pack low, site ^ pack high << 16, step low, step high}); one is kept when its half is
- * below keep = round((1 - p) * 65536), and then multiplied by 65536 / keep. */
+/* ---- dropout -------------------------------------------------------------------------------------------------------------- */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__dropout_kernel(const void *x, gpunn_dtype x_dtype, void *y, gpunn_dtype y_dtype, int64_t count, bool add,
                           const gpunn__device_state *state, unsigned site, unsigned keep, float scale)
 {
     GPUNN__FOLLOW();
-    int64_t  pack = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
-    uint64_t seed = state->seed, run = state->step;
+    int64_t pack = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
     for (; pack * GPUNN__PACK < count; pack += (int64_t)gridDim.x * blockDim.x) {
-        int64_t i = pack * GPUNN__PACK;
-        int     n = gpunn__pack_size(count, i);
-        float   v[8];
-        uint4   drawn = gpunn__philox(
-              seed, make_uint4((unsigned)pack, site ^ (unsigned)(pack >> 32) << 16, (unsigned)run, (unsigned)(run >> 32)));
-        unsigned word[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
+        int64_t  i = pack * GPUNN__PACK;
+        int      n = gpunn__pack_size(count, i);
+        float    v[8];
+        uint32_t word[4];
+        gpunn__drop_draw(state, site, (uint64_t)pack, word);
         gpunn__load_pack(x, x_dtype, i, n, v);
 #pragma unroll
-        for (int j = 0; j < GPUNN__PACK; j++) v[j] *= (word[j / 2] >> 16 * (j % 2) & 0xFFFF) < keep ? scale : 0;
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] *= gpunn__drop_factor(word, j, keep, scale);
         gpunn__store_pack(y, y_dtype, i, n, add, v);
     }
 }
@@ -1844,15 +1807,15 @@ static gpunn_status gpunn__cuda_dropout(gpunn__cuda *cuda, gpunn_step *step, gpu
     const gpunn_value *from = step->backward ? &step->grad_out : &step->in[0];
     const gpunn_value *to = step->backward ? &step->grad_in[0] : &step->out;
     bool               add = step->backward && step->accumulate[0];
-    unsigned           keep = (unsigned)((1 - (double)step->attr->dropout_p) * 65536 + 0.5);
+    unsigned           keep = gpunn__drop_keep(step);
     if (action == GPUNN__PREPARE || to->data == NULL) return GPUNN_OK;
-    if (!step->training || keep == 65536) {
+    if (keep == 65536) {
         if (!add && to->data == from->data) return GPUNN_OK;
         return gpunn__cuda_copy(cuda, to->data, to->dtype, from->data, from->dtype, to->count, add);
     }
     return GPUNN__LAUNCH(cuda, gpunn__dropout_kernel, gpunn__blocks(cuda, to->count, GPUNN__PACK), GPUNN__THREADS, from->data,
                          from->dtype, to->data, to->dtype, to->count, add, cuda->state, step->attr->site, keep,
-                         keep ? 65536.0f / (float)keep : 0);
+                         gpunn__drop_scale(keep));
 }
 /* ==== >>move =============================================================================================================== *
  * Ops that only move data, and the filters of convolutions. */
@@ -1874,15 +1837,6 @@ typedef struct gpunn__move {
     int64_t     count;
     gpunn__axis axis[GPUNN_MAX_RANK];
 } gpunn__move;
-
-/* The element that position i, which may lie outside, is padded with. */
-__device__ __forceinline__ int64_t gpunn__pad_source(int mode, int64_t i, int64_t n)
-{
-    if (i >= 0 && i < n) return i;
-    if (mode == GPUNN_PAD_REPLICATE) return i < 0 ? 0 : n - 1;
-    if (mode == GPUNN_PAD_CIRCULAR) return i < 0 ? i + n : i - n;
-    return i < 0 ? -i : 2 * (n - 1) - i;
-}
 
 /* The elements for position i of the axes from `first` on; false: a hole. */
 __device__ __forceinline__ bool gpunn__move_place(const gpunn__move &move, int first, int64_t i, int64_t *to, int64_t *from)
@@ -2123,15 +2077,6 @@ static gpunn_status gpunn__cuda_turn(gpunn__cuda *cuda, gpunn_step *step, gpunn_
     return GPUNN_OK;
 }
 
-static void gpunn__strides(const gpunn_value *value, int64_t stride[GPUNN_MAX_RANK])
-{
-    int64_t step = 1;
-    for (int d = value->rank - 1; d >= 0; d--) {
-        stride[d] = step;
-        step *= value->dim[d];
-    }
-}
-
 static gpunn_status gpunn__cuda_permute(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) return GPUNN_OK;
@@ -2216,10 +2161,6 @@ static gpunn_status gpunn__cuda_slice(gpunn__cuda *cuda, gpunn_step *step, gpunn
 }
 
 /* ---- the gradient of what is padded with its own elements: a thread for each of these gathers ------------------------- */
-typedef struct gpunn__pad_axis {
-    int64_t n, stride, before, after; /* stride: of the padded value */
-} gpunn__pad_axis;
-
 typedef struct gpunn__padding {
     int             rank, mode;
     int64_t         count;
@@ -2230,27 +2171,6 @@ typedef struct gpunn__padding {
     gpunn__pad_axis axis[GPUNN_MAX_RANK];
 } gpunn__padding;
 
-/* Copies of element i along an axis, *low of them before its own place. */
-__device__ __forceinline__ int64_t gpunn__pad_copies(int mode, const gpunn__pad_axis &a, int64_t i, int64_t *low)
-{
-    if (mode == GPUNN_PAD_REPLICATE) {
-        *low = i == 0 ? a.before : 0;
-        return *low + 1 + (i == a.n - 1 ? a.after : 0);
-    }
-    bool    mirror = mode == GPUNN_PAD_REFLECT;
-    int64_t left = mirror ? i : a.n - i, right = mirror ? a.n - 1 - i : i + 1; /* how far outside they lie */
-    *low = left >= 1 && left <= a.before;
-    return *low + 1 + (right >= 1 && right <= a.after);
-}
-
-/* Where copy k of them stands. */
-__device__ __forceinline__ int64_t gpunn__pad_copy(int mode, const gpunn__pad_axis &a, int64_t i, int64_t k, int64_t low)
-{
-    if (mode == GPUNN_PAD_REPLICATE) return a.before + i + k - low;
-    if (mode == GPUNN_PAD_CIRCULAR) return a.before + i + (k - low) * a.n;
-    return a.before + (k < low ? -i : k > low ? 2 * (a.n - 1) - i : i);
-}
-
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pad_back_kernel(const gpunn__padding p)
 {
     GPUNN__FOLLOW();
@@ -2259,7 +2179,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pad_back_kernel(
         int64_t all = 1, rest = i, low;
 #pragma unroll 1
         for (int d = p.rank - 1; d >= 0; d--, rest /= p.axis[d + 1].n)
-            all *= gpunn__pad_copies(p.mode, p.axis[d], rest % p.axis[d].n, &low);
+            all *= gpunn__pad_copies(p.mode, &p.axis[d], rest % p.axis[d].n, &low);
         float sum = p.accumulate ? gpunn__load(p.to, p.to_dtype, i) : 0;
         for (int64_t k = 0; k < all; k++) {
             int64_t which = k, from = 0;
@@ -2267,8 +2187,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pad_back_kernel(
 #pragma unroll 1
             for (int d = p.rank - 1; d >= 0; d--) {
                 const gpunn__pad_axis &axis = p.axis[d];
-                int64_t                at = rest % axis.n, copies = gpunn__pad_copies(p.mode, axis, at, &low);
-                from += gpunn__pad_copy(p.mode, axis, at, which % copies, low) * axis.stride;
+                int64_t                at = rest % axis.n, copies = gpunn__pad_copies(p.mode, &axis, at, &low);
+                from += gpunn__pad_copy(p.mode, &axis, at, which % copies, low) * axis.stride;
                 which /= copies;
                 rest /= axis.n;
             }
@@ -2296,7 +2216,7 @@ static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__
         p.from = step->grad_out.data, p.from_dtype = step->grad_out.dtype;
         p.to = to->data, p.to_dtype = to->dtype;
         for (int d = 0; d < in->rank; d++) {
-            gpunn__pad_axis axis = {in->dim[d], out_stride[d], before[d], out->dim[d] - in->dim[d] - before[d]};
+            gpunn__pad_axis axis = {in->dim[d], before[d], out->dim[d] - in->dim[d] - before[d], out_stride[d]};
             p.axis[d] = axis;
         }
         return GPUNN__LAUNCH(cuda, gpunn__pad_back_kernel, gpunn__blocks(cuda, p.count, 1), GPUNN__THREADS, p);
@@ -2317,19 +2237,6 @@ static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__
 /* ==== >>reduce ======================================================================================================== *
  * Sums and maxima over axes, and the ops that run along one axis. All are made of lines: elements in a row or a stride apart,
  * each line shared by a team of 1, 2, 4, .. 32 neighbouring threads or by a block. */
-
-/* Where position `index` of axes listed from the last to the first begins. */
-__device__ __forceinline__ int64_t gpunn__place(int64_t index, int rank, const int64_t *dim, const int64_t *stride)
-{
-    int64_t place = 0;
-#pragma unroll 1
-    for (int d = 0; d < rank; d++) {
-        int64_t rest = d + 1 < rank ? gpunn__quotient(index, dim[d]) : 0;
-        place += (index - rest * dim[d]) * stride[d];
-        index = rest;
-    }
-    return place;
-}
 
 typedef struct gpunn__line {
     int64_t index, begin, stride, n; /* index: among the lines of the op */
@@ -2450,25 +2357,6 @@ typedef struct gpunn__reduction {
     float       divisor;
 } gpunn__reduction;
 
-/* Merged axes of more than one element, from the last to the first. Returns how many. */
-static int gpunn__merge_axes(const gpunn_value *v, uint32_t axes, int64_t *size, int64_t *stride, bool *reduced)
-{
-    int     groups = 0;
-    int64_t step = 1;
-    for (int d = v->rank - 1; d >= 0; d--) {
-        bool fate = (axes >> d & 1) != 0;
-        if (v->dim[d] == 1) continue;
-        if (groups == 0 || reduced[groups - 1] != fate) {
-            reduced[groups] = fate;
-            size[groups] = 1;
-            stride[groups++] = step;
-        }
-        size[groups - 1] *= v->dim[d];
-        step *= v->dim[d];
-    }
-    return groups;
-}
-
 /* Chooses threads and chunks: enough to fill the device, and no chunk below 16384 elements. whole: no chunks. */
 static void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduction *r, bool whole)
 {
@@ -2507,24 +2395,14 @@ static void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduction *r, b
 
 static void gpunn__reduction_shape(const gpunn__cuda *cuda, gpunn__reduction *r, const gpunn_value *in, uint32_t axes, bool whole)
 {
-    int64_t size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
-    bool    reduced[GPUNN_MAX_RANK];
-    int     groups = gpunn__merge_axes(in, axes, size, stride, reduced), next = 0;
+    const gpunn__axes all = gpunn__axes_reduced(in, axes);
+    int               next = 0;
     memset(r, 0, sizeof *r);
-    r->by_column = groups > 0 && !reduced[0];
-    r->columns = r->by_column ? size[next++] : 1;
-    r->rows = next < groups ? size[next++] : 1;
-    r->kept = r->planes = 1;
-    for (; next < groups; next++)
-        if (reduced[next]) {
-            r->plane_dim[r->plane_rank] = size[next];
-            r->plane_stride[r->plane_rank++] = stride[next];
-            r->planes *= size[next];
-        } else {
-            r->kept_dim[r->kept_rank] = size[next];
-            r->kept_stride[r->kept_rank++] = stride[next];
-            r->kept *= size[next];
-        }
+    r->by_column = all.rank > 0 && all.stride[1][0] != 0;
+    r->columns = r->by_column ? all.dim[next++] : 1;
+    r->rows = next < all.rank ? all.dim[next++] : 1;
+    r->planes = gpunn__axes_select(&all, next, true, &r->plane_rank, r->plane_dim, r->plane_stride);
+    r->kept = gpunn__axes_select(&all, next, false, &r->kept_rank, r->kept_dim, r->kept_stride);
     r->x = in->data;
     r->x_type = in->dtype;
     r->y_type = GPUNN_F32;
@@ -2569,7 +2447,7 @@ __device__ __forceinline__ int64_t gpunn__reduction_line(const gpunn__reduction 
 {
     int64_t plane = r.planes == 1 ? 0 : gpunn__quotient(line, r.pieces), row = (line - plane * r.pieces) * r.step;
     *rest = r.rows - row;
-    return gpunn__place(plane, r.plane_rank, r.plane_dim, r.plane_stride) + row;
+    return gpunn__offset(plane, r.plane_rank, r.plane_dim, r.plane_stride) + row;
 }
 
 template <int KIND>
@@ -2583,7 +2461,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_rows_k
         gpunn__fold_visit<KIND> fold = {r.x, r.x_type, r.reference_type, 0, gpunn__fold<KIND>::start()};
         if (unit < units) {
             int64_t chunk = gpunn__quotient(unit, r.kept), result = unit - chunk * r.kept, line = chunk * r.chunk_lines;
-            int64_t at = gpunn__place(result, r.kept_rank, r.kept_dim, r.kept_stride);
+            int64_t at = gpunn__offset(result, r.kept_rank, r.kept_dim, r.kept_stride);
             int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
             if (KIND == GPUNN__COUNT) fold.reference = gpunn__load(r.reference, r.reference_type, result);
             for (line += thread / r.team; line < end; line += r.span / r.team) {
@@ -2614,7 +2492,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__reduce_column
         for (int j = 0; j < N; j++) value[j] = gpunn__fold<KIND>::start();
         if (there) {
             int64_t chunk = gpunn__quotient(result, r.kept), kept = result - chunk * r.kept, line = chunk * r.chunk_lines;
-            int64_t at = gpunn__place(kept, r.kept_rank, r.kept_dim, r.kept_stride) + column;
+            int64_t at = gpunn__offset(kept, r.kept_rank, r.kept_dim, r.kept_stride) + column;
             int64_t end = line + r.chunk_lines < r.lines ? line + r.chunk_lines : r.lines;
             float   reference[N];
             if (KIND == GPUNN__COUNT) gpunn__line_load<N>(r.reference, r.reference_type, kept * r.columns + column, 1, reference);
@@ -2759,7 +2637,7 @@ template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn_
     int64_t step = (int64_t)gridDim.x * blockDim.x * N;
     for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < s.count; i += step) {
         int64_t row = gpunn__quotient(i, s.dim[0]), stride = s.stride[0];
-        int64_t result = (i - row * s.dim[0]) * stride + gpunn__place(row, s.rank - 1, s.dim + 1, s.stride + 1);
+        int64_t result = (i - row * s.dim[0]) * stride + gpunn__offset(row, s.rank - 1, s.dim + 1, s.stride + 1);
         float   v[N];
         gpunn__line_load<N>(s.gradient, s.gradient_type, result, stride, v);
         if (s.x) { /* torch's mask * g / equal: NaN all over where the maximum is NaN */
@@ -2802,7 +2680,6 @@ static gpunn_status gpunn__reduction_step(gpunn__cuda *cuda, gpunn_step *step, g
     }
     if (!step->grad_in[0].data) return GPUNN_OK;
     gpunn__spread s;
-    bool          reduced[GPUNN_MAX_RANK] = {false};
     memset(&s, 0, sizeof s);
     if (kind == GPUNN__MAX) {
         r.kind = GPUNN__COUNT;
@@ -2816,13 +2693,11 @@ static gpunn_status gpunn__reduction_step(gpunn__cuda *cuda, gpunn_step *step, g
         s.y_type = step->out.dtype;
         s.equal = (const float *)r.y;
     }
-    s.rank = gpunn__merge_axes(in, step->attr->axes, s.dim, s.stride, reduced);
-    if (s.rank == 0) s.dim[s.rank++] = 1;
-    int64_t stride = 1;
-    for (int d = 0; d < s.rank; d++) {
-        s.stride[d] = reduced[d] ? 0 : stride;
-        if (!reduced[d]) stride *= s.dim[d];
-    }
+    const gpunn__axes all = gpunn__axes_reduced(in, step->attr->axes);
+    s.rank = all.rank > 0 ? all.rank : 1;
+    memcpy(s.dim, all.dim, sizeof s.dim);
+    memcpy(s.stride, all.stride[1], sizeof s.stride);
+    if (all.rank == 0) s.dim[0] = s.stride[0] = 1;
     s.count = in->count;
     s.gradient = step->grad_out.data;
     s.gradient_type = step->grad_out.dtype;
@@ -2917,6 +2792,7 @@ static gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpunn_step *s
 {
     const gpunn_value *x = &step->in[0];
     gpunn__energy      e;
+    double             share[GPUNN_MAX_RANK];
     unsigned           blocks = gpunn__blocks(cuda, x->count, 4);
     if (action == GPUNN__PREPARE) {
         if (!step->backward) step->workspace_bytes = blocks * sizeof(double);
@@ -2924,13 +2800,8 @@ static gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpunn_step *s
     }
     memset(&e, 0, sizeof e);
     e.n = x->count;
-    for (int64_t axis = 0, stride = x->count; axis < x->rank; axis++) {
-        stride /= x->dim[axis];
-        if (!(step->attr->axes >> axis & 1) || x->dim[axis] == 1) continue;
-        e.size[e.count] = x->dim[axis];
-        e.stride[e.count] = stride;
-        e.share[e.count++] = (float)(1 / ((double)(x->count / x->dim[axis]) * (double)(x->dim[axis] - 1)));
-    }
+    e.count = gpunn__energy_axes(step, e.size, e.stride, share);
+    for (int k = 0; k < e.count; k++) e.share[k] = (float)share[k];
     e.x = x->data;
     e.dtype = x->dtype;
     if (action == GPUNN__FORWARD) {
@@ -3132,15 +3003,7 @@ static gpunn_status gpunn__cuda_cumsum(gpunn__cuda *cuda, gpunn_step *step, gpun
 /* ==== >>pick =============================================================================================================== *
  * Elements that integers pick, and the integers that pick the largest. */
 /* ---- topk: a block a line -------------------------------------------------------------------------------------------------------- *
- * An element's code is larger the earlier it comes: its value in 32 bits that order as floats do, NaN above all, then its place
- * from the end. The next one is the largest code below the last. */
-__device__ __forceinline__ uint64_t gpunn__topk_code(float x, int64_t i, bool largest)
-{
-    unsigned bits = __float_as_uint(x + 0.0f); /* -0 is 0 */
-    bits = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
-    return (uint64_t)(largest ? bits : ~bits) << 32 | (0xFFFFFFFFu - (unsigned)i);
-}
-
+ * The next one is the element of the largest code below the last. */
 typedef struct gpunn__greater {
     __device__ uint64_t operator()(uint64_t a, uint64_t b) const
     {
@@ -3862,26 +3725,12 @@ static gpunn_status gpunn__product_own(gpunn__cuda *cuda, const gpunn__product *
 }
 
 /* ---- what follows a product's sums: in the library's own pass, or in passes of ours ---- */
-/* y = act(x), or gradient *= act'(x) where y is what act made of x. */
 static gpunn_status gpunn__apply(gpunn__cuda *cuda, gpunn_op act, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient)
 {
-    gpunn_attributes none;
-    gpunn_step       step;
-    bool             accumulate = false;
-    memset(&none, 0, sizeof none);
-    memset(&step, 0, sizeof step);
-    step.op = act;
-    step.backward = gradient != NULL;
-    step.attr = &none;
-    step.input_count = 1;
-    step.in = x;
-    step.out = *y;
-    if (gradient) {
-        step.grad_in = gradient;
-        step.grad_out = *gradient;
-        step.accumulate = &accumulate;
-    }
-    return gpunn__cuda_map(cuda, &step, gradient ? GPUNN__BACKWARD : GPUNN__FORWARD);
+    const gpunn_attributes none = {};
+    bool                   accumulate = false;
+    gpunn_step             step = gpunn__activation_step(act, x, y, gradient, &none, &accumulate);
+    return gpunn__cuda_map(cuda, &step, step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
 }
 
 /* The product without what passes of ours can do behind it. */
@@ -4113,64 +3962,36 @@ static gpunn_status gpunn__cuda_linear(gpunn__cuda *cuda, gpunn_step *step, gpun
     return gpunn__linear_backward(cuda, step, action);
 }
 
-/* The axes over which a product is repeated: steps of a, b and d in elements. */
-typedef struct gpunn__repeats {
-    int     count;
-    int64_t total;
-    struct {
-        int64_t dim, step[3];
-    } axis[GPUNN_MAX_RANK];
-} gpunn__repeats;
-
-/* Takes in another axis, outside those there; it becomes one with the outermost where their steps allow. */
-static void gpunn__repeat(gpunn__repeats *all, int64_t dim, int64_t step_a, int64_t step_b, int64_t step_d)
-{
-    const int64_t step[3] = {step_a, step_b, step_d};
-    const int     last = all->count - 1;
-    bool          merge = last >= 0;
-    if (dim == 1) return;
-    for (int i = 0; merge && i < 3; i++) merge = step[i] == all->axis[last].dim * all->axis[last].step[i];
-    all->total *= dim;
-    if (merge) {
-        all->axis[last].dim *= dim;
-        return;
-    }
-    all->axis[all->count].dim = dim;
-    memcpy(all->axis[all->count].step, step, sizeof step);
-    all->count++;
-}
-
 /* p with its operands moved to repetition `index` of the axes from `first` on. */
-static gpunn__product gpunn__repeated(gpunn__product p, const gpunn__repeats *all, int first, int64_t index)
+static gpunn__product gpunn__repeated(gpunn__product p, const gpunn__axes *all, int first, int64_t index)
 {
-    for (int x = first; x < all->count; x++) {
-        const int64_t i = index % all->axis[x].dim, *const step = all->axis[x].step;
-        index /= all->axis[x].dim;
-        p.a = gpunn__element(p.a, p.dtype, i * step[0]);
-        p.b = gpunn__element(p.b, p.dtype, i * step[1]);
-        p.d = gpunn__element(p.d, p.d_dtype, i * step[2]);
-    }
+    const int      rank = all->rank - first;
+    const int64_t *dim = all->dim + first;
+    if (rank <= 0) return p;
+    p.a = gpunn__element(p.a, p.dtype, gpunn__offset(index, rank, dim, all->stride[0] + first));
+    p.b = gpunn__element(p.b, p.dtype, gpunn__offset(index, rank, dim, all->stride[1] + first));
+    p.d = gpunn__element(p.d, p.d_dtype, gpunn__offset(index, rank, dim, all->stride[2] + first));
     return p;
 }
 
 /* p for every index of the kept axes, summed over the others. The longest kept axis goes into one call. */
-static gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__product p, gpunn__repeats kept,
-                                             const gpunn__repeats *summed, gpunn__action action)
+static gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__product p, gpunn__axes kept, const gpunn__axes *summed,
+                                             gpunn__action action)
 {
-    for (int x = 1; x < kept.count; x++)
-        if (kept.axis[x].dim > kept.axis[0].dim) {
-            const gpunn__repeats all = kept;
-            kept.axis[0] = all.axis[x];
-            kept.axis[x] = all.axis[0];
-        }
-    if (kept.count > 0) {
-        p.batch = kept.axis[0].dim;
-        p.stride_a = kept.axis[0].step[0], p.stride_b = kept.axis[0].step[1], p.stride_d = kept.axis[0].step[2];
+    const int64_t all = gpunn__axes_count(&kept), terms = gpunn__axes_count(summed);
+    int           longest = 0;
+    for (int d = 1; d < kept.rank; d++)
+        if (kept.dim[d] > kept.dim[longest]) longest = d;
+    if (kept.rank > 0) {
+        p.batch = kept.dim[longest];
+        p.stride_a = kept.stride[0][longest], p.stride_b = kept.stride[1][longest], p.stride_d = kept.stride[2][longest];
+        kept.dim[longest] = kept.dim[0];
+        for (int i = 0; i < 3; i++) kept.stride[i][longest] = kept.stride[i][0];
     }
     if (action == GPUNN__PREPARE) return gpunn__products(cuda, &p, 1, action);
-    for (int64_t i = 0; i < kept.total / p.batch; i++) {
+    for (int64_t i = 0; i < all / p.batch; i++) {
         gpunn__product sum = gpunn__repeated(p, &kept, 1, i);
-        for (int64_t s = 0; s < summed->total; s++) {
+        for (int64_t s = 0; s < terms; s++) {
             const gpunn__product term = gpunn__repeated(sum, summed, 0, s);
             GPUNN__TRY(gpunn__products(cuda, &term, 1, action));
             sum.accumulate = true;
@@ -4186,23 +4007,10 @@ static gpunn_status gpunn__broadcast_product(gpunn__cuda *cuda, gpunn_step *step
                                              gpunn__action action)
 {
     const gpunn_value *const value[3] = {a, b, d};
-    gpunn__repeats           kept, summed;
-    int64_t                  stride[3];
-    memset(&kept, 0, sizeof kept);
-    memset(&summed, 0, sizeof summed);
-    kept.total = summed.total = 1;
-    for (int i = 0; i < 3; i++) stride[i] = value[i]->dim[value[i]->rank - 1] * value[i]->dim[value[i]->rank - 2];
-    for (int back = 3; back <= shape->rank; back++) {
-        int64_t each[3];
-        for (int i = 0; i < 3; i++) {
-            const int64_t own = back <= value[i]->rank ? value[i]->dim[value[i]->rank - back] : 1;
-            each[i] = own > 1 ? stride[i] : 0;
-            stride[i] *= own;
-        }
-        gpunn__repeat(each[2] ? &kept : &summed, shape->dim[shape->rank - back], each[0], each[1], each[2]);
-    }
+    gpunn__axes              kept, summed;
+    gpunn__axes_of(shape, 2, value, 3, &kept, &summed);
     const bool accumulate = p.accumulate;
-    if (summed.total == 1 || d->dtype == GPUNN_F32) return gpunn__repeated_products(cuda, p, kept, &summed, action);
+    if (summed.rank == 0 || d->dtype == GPUNN_F32) return gpunn__repeated_products(cuda, p, kept, &summed, action);
     const size_t bytes = gpunn__bytes(GPUNN_F32, d->count);
     if (action == GPUNN__PREPARE && step->workspace_bytes < bytes) step->workspace_bytes = bytes;
     p.d = step->workspace;
@@ -4217,19 +4025,10 @@ static gpunn_status gpunn__broadcast_product(gpunn__cuda *cuda, gpunn_step *step
  * along which the operand was repeated. */
 static gpunn_status gpunn__cuda_matmul(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    const bool    ta = step->attr->transpose_a, tb = step->attr->transpose_b;
-    gpunn_value   a = step->in[0], b = step->in[1], c = step->backward ? step->grad_out : step->out;
-    const int64_t n = c.dim[c.rank - 1], k = a.dim[a.rank - (ta ? 2 : 1)];
-    int64_t       m = c.dim[c.rank - 2];
-    if (!ta && b.count == n * k) { /* one b for all: the leading axes of a are more rows */
-        m = a.count / k;
-        a.rank = b.rank = c.rank = 2;
-        a.dim[0] = c.dim[0] = m;
-        a.dim[1] = k;
-        c.dim[1] = n;
-        b.dim[0] = tb ? n : k;
-        b.dim[1] = tb ? k : n;
-    }
+    const bool  ta = step->attr->transpose_a, tb = step->attr->transpose_b;
+    gpunn_value a, b, c;
+    int64_t     m, n, k;
+    gpunn__matmul_sizes(step, &a, &b, &c, &m, &n, &k);
     if (action == GPUNN__PREPARE) step->workspace_bytes = 0;
     if (!step->backward) {
         GPUNN__TRY(gpunn__check_operands(cuda, &a, &b, &c));
@@ -5167,26 +4966,25 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
     p.precision = (gpunn_precision)conv->precision;
     p.accumulate = !filter && (plain || !data) && v->accumulate;
     for (int64_t first = 0; first < conv->n; first += chunk) {
-        const int64_t  images = conv->n - first < chunk ? conv->n - first : chunk, count = images * columns_image;
-        void *const    x = gpunn__element(v->x.data, v->x.dtype, first * x_image);
-        void *const    y = gpunn__element(v->y.data, v->y.dtype, first * y_image);
-        void *const    seen = plain ? x : columns;
-        gpunn__repeats kept, summed;
+        const int64_t images = conv->n - first < chunk ? conv->n - first : chunk, count = images * columns_image;
+        void *const   x = gpunn__element(v->x.data, v->x.dtype, first * x_image);
+        void *const   y = gpunn__element(v->y.data, v->y.dtype, first * y_image);
+        void *const   seen = plain ? x : columns;
+        gpunn__axes   kept, summed;
         memset(&kept, 0, sizeof kept);
         memset(&summed, 0, sizeof summed);
-        kept.total = summed.total = 1;
         if (filter) {
             p.a = y, p.b = seen, p.d = partial;
-            gpunn__repeat(&kept, conv->groups, out * area, depth * area, out * depth);
-            gpunn__repeat(&kept, images, y_image, columns_image, weights);
+            gpunn__axes_add(&kept, conv->groups, out * area, depth * area, out * depth);
+            gpunn__axes_add(&kept, images, y_image, columns_image, weights);
         } else if (data) {
             p.a = v->w.data, p.b = y, p.d = seen;
-            gpunn__repeat(&kept, conv->groups, out * depth, out * area, depth * area);
-            gpunn__repeat(&kept, images, 0, y_image, columns_image);
+            gpunn__axes_add(&kept, conv->groups, out * depth, out * area, depth * area);
+            gpunn__axes_add(&kept, images, 0, y_image, columns_image);
         } else {
             p.a = v->w.data, p.b = seen, p.d = y;
-            gpunn__repeat(&kept, conv->groups, out * depth, depth * area, out * area);
-            gpunn__repeat(&kept, images, 0, columns_image, y_image);
+            gpunn__axes_add(&kept, conv->groups, out * depth, depth * area, out * area);
+            gpunn__axes_add(&kept, images, 0, columns_image, y_image);
         }
         if (action == GPUNN__PREPARE) return gpunn__repeated_products(cuda, p, kept, &summed, action);
         if (!plain && !data)
@@ -5380,11 +5178,6 @@ GPUNN__X(conv_transpose3d)
  * `deep` are made. Forward: a thread for each result, or a block where windows are large. Backward gathers: a thread has eight
  * cells side by side and adds up what the windows over them hand back, in their order. With channels last a thread has eight
  * channels of one result or cell. */
-typedef struct gpunn__pool_axis {
-    int n, out, kernel, stride, padding; /* kernel 0: adaptive */
-    int span;                            /* of the largest window */
-} gpunn__pool_axis;
-
 typedef struct gpunn__pool {
     int64_t          results, cells; /* of all volumes */
     gpunn__pool_axis z, y, x;
@@ -5398,36 +5191,15 @@ typedef struct gpunn__pool {
     gpunn_dtype      from_dtype, to_dtype;
 } gpunn__pool;
 
-/* The window of output i along an axis covers cells [*begin, *end); returns its length with the padding that it covers. */
-__device__ __forceinline__ int gpunn__pool_window(const gpunn__pool_axis &a, int i, int *begin, int *end)
-{
-    if (a.kernel == 0) { /* torch's i n / out and (i + 1) n / out rounded up, in parts that fit 32 bits */
-        unsigned whole = (unsigned)a.n / (unsigned)a.out, rest = (unsigned)a.n - whole * (unsigned)a.out, at = (unsigned)i;
-        *begin = (int)(at * whole + at * rest / (unsigned)a.out);
-        *end = (int)((at + 1) * whole + ((at + 1) * rest + (unsigned)a.out - 1) / (unsigned)a.out);
-        return *end - *begin;
-    }
-    int first = i * a.stride - a.padding, last = min(first + a.kernel, a.n + a.padding);
-    *begin = max(first, 0);
-    *end = min(last, a.n);
-    return last - first;
-}
-
-/* Where that window, which covers cells from `begin` on, begins, inside or in the padding. */
-__device__ __forceinline__ int gpunn__pool_corner(const gpunn__pool_axis &a, int i, int begin)
-{
-    return a.kernel == 0 ? begin : i * a.stride - a.padding;
-}
-
 /* The windows that cover any of the cells [from, to) are [*begin, *end). */
 __device__ __forceinline__ void gpunn__pool_windows(const gpunn__pool_axis &a, int from, int to, int *begin, int *end)
 {
     if (a.kernel == 0) { /* from a guess that may be one off */
         int low, high;
         *begin = max((int)((float)from * (float)a.out / (float)a.n) - 1, 0);
-        while ((void)gpunn__pool_window(a, *begin, &low, &high), high <= from) ++*begin;
+        while ((void)gpunn__pool_window(&a, *begin, &low, &high), high <= from) ++*begin;
         *end = *begin + 1;
-        while (*end < a.out && ((void)gpunn__pool_window(a, *end, &low, &high), low < to)) ++*end;
+        while (*end < a.out && ((void)gpunn__pool_window(&a, *end, &low, &high), low < to)) ++*end;
         return;
     }
     int before = from + a.padding - a.kernel; /* a window that begins here or earlier has ended */
@@ -5456,25 +5228,17 @@ template <bool deep> __device__ __forceinline__ gpunn__pool_place gpunn__pool_at
 {
     gpunn__pool_place place;
     int               line = index / p.x.out, x = index - line * p.x.out, z = deep ? line / p.y.out : 0, y = line - z * p.y.out;
-    int               depth = 1, height = gpunn__pool_window(p.y, y, &place.y0, &place.y1);
-    int               width = gpunn__pool_window(p.x, x, &place.x0, &place.x1);
+    int               depth = 1, height = gpunn__pool_window(&p.y, y, &place.y0, &place.y1);
+    int               width = gpunn__pool_window(&p.x, x, &place.x0, &place.x1);
     place.z0 = 0, place.z1 = 1, place.skipped = 0;
     if (deep) {
-        depth = gpunn__pool_window(p.z, z, &place.z0, &place.z1);
-        place.skipped = (place.z0 - gpunn__pool_corner(p.z, z, place.z0)) * p.y.span;
+        depth = gpunn__pool_window(&p.z, z, &place.z0, &place.z1);
+        place.skipped = (place.z0 - gpunn__pool_corner(&p.z, z, place.z0)) * p.y.span;
     }
-    place.skipped += place.y0 - gpunn__pool_corner(p.y, y, place.y0);
-    place.skipped = place.skipped * p.x.span + place.x0 - gpunn__pool_corner(p.x, x, place.x0);
+    place.skipped += place.y0 - gpunn__pool_corner(&p.y, y, place.y0);
+    place.skipped = place.skipped * p.x.span + place.x0 - gpunn__pool_corner(&p.x, x, place.x0);
     place.share = gpunn__pool_share<deep>(p, depth, height, width, place.z1 - place.z0, place.y1 - place.y0, place.x1 - place.x0);
     return place;
-}
-
-__device__ __forceinline__ void gpunn__pool_mark(const gpunn__pool &p, int64_t i, int at)
-{
-    if (p.at_bytes == 1)
-        ((unsigned char *)p.at)[i] = (unsigned char)at;
-    else if (p.at_bytes)
-        ((int *)p.at)[i] = at;
 }
 
 __device__ __forceinline__ int gpunn__pool_marked(const gpunn__pool &p, int64_t i)
@@ -5507,7 +5271,7 @@ template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS, 4)
                 }
             }
         gpunn__store(p.to, p.to_dtype, i, p.average ? best * place.share : best);
-        gpunn__pool_mark(p, i, at);
+        gpunn__pool_mark(p.at, p.at_bytes, i, at);
     }
 }
 
@@ -5566,7 +5330,7 @@ template <bool deep> static __global__ void __launch_bounds__(GPUNN__THREADS) gp
         int64_t slice = deep ? volume * p.z.n + place.z0 + z : volume;
         gpunn__store(p.to, p.to_dtype, i,
                      gpunn__load(p.from, p.from_dtype, (slice * p.y.n + place.y0 + y) * p.x.n + place.x0 + x));
-        gpunn__pool_mark(p, i, place.skipped + (z * p.y.span + y) * p.x.span + x);
+        gpunn__pool_mark(p.at, p.at_bytes, i, place.skipped + (z * p.y.span + y) * p.x.span + x);
     }
 }
 
@@ -5590,21 +5354,21 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, deep ? 3 : 4) gpunn__po
             gpunn__pool_windows(p.y, y, y + 1, &oy_begin, &oy_end);
             gpunn__pool_windows(p.x, x, x + n, &ox_begin, &ox_end);
             for (; oz < oz_end; oz++) {
-                int z0 = 0, z1 = 1, depth = deep ? gpunn__pool_window(p.z, oz, &z0, &z1) : 1;
+                int z0 = 0, z1 = 1, depth = deep ? gpunn__pool_window(&p.z, oz, &z0, &z1) : 1;
                 for (int oy = oy_begin; oy < oy_end; oy++) {
-                    int     y0, y1, height = gpunn__pool_window(p.y, oy, &y0, &y1);
+                    int     y0, y1, height = gpunn__pool_window(&p.y, oy, &y0, &y1);
                     int64_t line = ((deep ? volume * p.z.out + oz : volume) * p.y.out + oy) * p.x.out;
-                    int     marked = y - gpunn__pool_corner(p.y, oy, y0); /* this row's first index in that window */
-                    if (deep) marked += (z - gpunn__pool_corner(p.z, oz, z0)) * p.y.span;
+                    int     marked = y - gpunn__pool_corner(&p.y, oy, y0); /* this row's first index in that window */
+                    if (deep) marked += (z - gpunn__pool_corner(&p.z, oz, z0)) * p.y.span;
                     marked *= p.x.span;
                     for (int ox = ox_begin; ox < ox_end; ox++) { /* hands its share to cells [begin, end) of this row */
-                        int   begin, end, width = gpunn__pool_window(p.x, ox, &begin, &end);
+                        int   begin, end, width = gpunn__pool_window(&p.x, ox, &begin, &end);
                         float share = 1;
                         if (p.average) {
                             share = gpunn__pool_share<deep>(p, depth, height, width, z1 - z0, y1 - y0, end - begin);
                         } else {
                             int column = gpunn__pool_marked(p, line + ox) - marked;
-                            begin = gpunn__pool_corner(p.x, ox, begin) + column;
+                            begin = gpunn__pool_corner(&p.x, ox, begin) + column;
                             end = column >= 0 && column < p.x.span ? begin + 1 : begin;
                         }
                         begin = max(begin, x) - x + done;
@@ -5677,7 +5441,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_last_kernel
 #pragma unroll
             for (int j = 0; j < GPUNN__PACK; j++) {
                 if (p.average) best[j] *= place.share;
-                if (j < n) gpunn__pool_mark(p, i + j, at[j]);
+                if (j < n) gpunn__pool_mark(p.at, p.at_bytes, i + j, at[j]);
             }
             gpunn__pool_store(p, i, n, best);
         }
@@ -5698,11 +5462,11 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_last_bac
             gpunn__pool_windows(p.y, y, y + 1, &oy, &oy_end);
             gpunn__pool_windows(p.x, x, x + 1, &ox_begin, &ox_end);
             for (; oy < oy_end; oy++) {
-                int y0, y1, height = gpunn__pool_window(p.y, oy, &y0, &y1);
-                int row = (y - gpunn__pool_corner(p.y, oy, y0)) * p.x.span;
+                int y0, y1, height = gpunn__pool_window(&p.y, oy, &y0, &y1);
+                int row = (y - gpunn__pool_corner(&p.y, oy, y0)) * p.x.span;
                 for (int ox = ox_begin; ox < ox_end; ox++) {
-                    int     x0, x1, width = gpunn__pool_window(p.x, ox, &x0, &x1);
-                    int     index = row + x - gpunn__pool_corner(p.x, ox, x0);
+                    int     x0, x1, width = gpunn__pool_window(&p.x, ox, &x0, &x1);
+                    int     index = row + x - gpunn__pool_corner(&p.x, ox, x0);
                     float   share = p.average ? gpunn__pool_share<false>(p, 1, height, width, 1, y1 - y0, x1 - x0) : 1;
                     int64_t i = ((image * p.y.out + oy) * p.x.out + ox) * p.channels + c;
                     gpunn__pool_load(p, p.from, p.from_dtype, i, n, g);
@@ -5715,21 +5479,6 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_last_bac
         }
 }
 
-/* By axis i of the settings. An adaptive pool whose windows are all alike is a plain one. */
-static gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, bool adaptive, int i, int64_t n, int64_t out)
-{
-    gpunn__pool_axis axis = {(int)n, (int)out, 0, 0, 0, (int)(n / out) + 2};
-    if (!adaptive) {
-        axis.kernel = step->attr->kernel[i];
-        axis.stride = step->attr->stride[i];
-        axis.padding = step->attr->padding[i];
-    } else if (n % out == 0) {
-        axis.kernel = axis.stride = (int)(n / out);
-    }
-    if (axis.kernel) axis.span = axis.kernel;
-    return axis;
-}
-
 enum { GPUNN__POOL_MOST = 1 << 30 }; /* values of an image, or cells of a window */
 
 /* Cells of the largest window; more than GPUNN__POOL_MOST where there are too many. */
@@ -5739,21 +5488,17 @@ static int64_t gpunn__pool_cells(const gpunn__pool *p)
     return plane > GPUNN__POOL_MOST ? plane : p->z.span * plane;
 }
 
-static gpunn__pool gpunn__pool_of(const gpunn_step *step, bool average, bool adaptive)
+static gpunn__pool gpunn__pool_of(const gpunn_step *step)
 {
-    const gpunn_value     *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
-    const gpunn_value     *from = step->backward ? y : x, *to = step->backward ? &step->grad_in[0] : y;
-    const gpunn__pool_axis flat = {1, 1, 1, 1, 0, 1};
-    int                    deep = x->rank - 4; /* 1: with a depth, to which setting 0 belongs */
-    gpunn__pool            p;
+    const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    const gpunn_value *from = step->backward ? y : x, *to = step->backward ? &step->grad_in[0] : y;
+    gpunn__pool        p;
     memset(&p, 0, sizeof p);
-    p.z = deep ? gpunn__pool_axis_of(step, adaptive, 0, x->dim[2], y->dim[2]) : flat;
-    p.y = gpunn__pool_axis_of(step, adaptive, deep, x->dim[2 + deep], y->dim[2 + deep]);
-    p.x = gpunn__pool_axis_of(step, adaptive, 1 + deep, x->dim[3 + deep], y->dim[3 + deep]);
-    p.average = average;
+    gpunn__pool_axes(step, &p.z, &p.y, &p.x);
+    p.average = !gpunn__is_max_pool(step->op);
     p.at_bytes = p.average || !step->training ? 0 : gpunn__pool_cells(&p) <= 256 ? 1 : 4;
     p.results = y->count, p.cells = x->count;
-    p.count_exclude_pad = adaptive || step->attr->count_exclude_pad;
+    p.count_exclude_pad = gpunn__is_adaptive_pool(step->op) || step->attr->count_exclude_pad;
     p.at = step->saved;
     p.from = from->data, p.from_dtype = from->dtype;
     p.to = to->data, p.to_dtype = to->dtype;
@@ -5827,11 +5572,11 @@ static gpunn_status gpunn__pool_relu_back(gpunn__cuda *cuda, const gpunn_step *s
     return GPUNN__LAUNCH(cuda, gpunn__pool_relu_back_kernel, (unsigned)channels, 1024, r);
 }
 
-static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action, bool average, bool adaptive)
+static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
     const int64_t      most = GPUNN__POOL_MOST;
-    gpunn__pool        p = gpunn__pool_of(step, average, adaptive);
+    gpunn__pool        p = gpunn__pool_of(step);
     const int          deep = x->rank - 4;
     const int64_t      window = gpunn__pool_cells(&p);
     bool               taken;
@@ -5843,7 +5588,7 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
                                         axes[i]->padding, axes[i]->kernel);
         int64_t images = x->dim[0] * (x->channels_last ? 1 : x->dim[1]);
         for (int i = 0; i < 3; i++)
-            if (adaptive && axes[i]->kernel == 0 && axes[i]->out > 65536)
+            if (axes[i]->kernel == 0 && axes[i]->out > 65536)
                 return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%d windows along an axis are more than 65536; use fewer",
                                         axes[i]->out);
         if (x->count / images > most || y->count / images > most || window > most)
@@ -5882,19 +5627,19 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
     return GPUNN__LAUNCH(cuda, gpunn__pool_large_kernel<false>, (unsigned)blocks, threads, p);
 }
 
-#define GPUNN__X(name, average, adaptive)                                                             \
+#define GPUNN__X(name)                                                                                \
     static gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action) \
     {                                                                                                 \
-        return gpunn__cuda_pool(cuda, step, action, average, adaptive);                               \
+        return gpunn__cuda_pool(cuda, step, action);                                                  \
     }
-GPUNN__X(max_pool2d, false, false)
-GPUNN__X(max_pool3d, false, false)
-GPUNN__X(avg_pool2d, true, false)
-GPUNN__X(avg_pool3d, true, false)
-GPUNN__X(adaptive_max_pool2d, false, true)
-GPUNN__X(adaptive_max_pool3d, false, true)
-GPUNN__X(adaptive_avg_pool2d, true, true)
-GPUNN__X(adaptive_avg_pool3d, true, true)
+GPUNN__X(max_pool2d)
+GPUNN__X(max_pool3d)
+GPUNN__X(avg_pool2d)
+GPUNN__X(avg_pool3d)
+GPUNN__X(adaptive_max_pool2d)
+GPUNN__X(adaptive_max_pool3d)
+GPUNN__X(adaptive_avg_pool2d)
+GPUNN__X(adaptive_avg_pool3d)
 #undef GPUNN__X
 
 /* ==== >>finish ============================================================================================================= *
@@ -5964,7 +5709,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_pool_kern
             if (v > best || v != v) best = v, at = cell;
         }
         gpunn__store(p.to, p.to_dtype, i, best);
-        gpunn__pool_mark(p, i, at);
+        gpunn__pool_mark(p.at, p.at_bytes, i, at);
     }
 }
 
@@ -5976,7 +5721,7 @@ static bool gpunn__finish_pools(const gpunn__cuda *cuda, const gpunn__finish *f,
     if (pool == cuda->end || pool->op != GPUNN_OP_MAX_POOL2D || pool->backward || pool->in[0].data != f->out || f->y != f->out ||
         f->residual)
         return false;
-    *p = gpunn__pool_of(pool, false, false);
+    *p = gpunn__pool_of(pool);
     return gpunn__pool_tiles(pool, p) && p->results <= (int64_t)cuda->multiprocessors * 2048;
 }
 
@@ -6287,11 +6032,6 @@ typedef struct gpunn__affine_points {
     gpunn_dtype theta_dtype, grid_dtype;
     float      *sums; /* [samples][parts][3][4] */
 } gpunn__affine_points;
-
-__device__ __forceinline__ float gpunn__affine_coordinate(int i, int n, bool align_corners)
-{
-    return n == 1 ? 0 : (float)(2 * (int64_t)i + 1 - n) / (float)(align_corners ? n - 1 : n);
-}
 
 /* (x, y, z, 1) of point i of its sample. */
 __device__ __forceinline__ void gpunn__affine_at(const gpunn__affine_points &a, int64_t i, float at[4])
@@ -8157,11 +7897,10 @@ __device__ __forceinline__ float gpunn__log_add(float a, float b, float c)
     return top + logf(expf(a - top) + expf(b - top) + expf(c - top));
 }
 
-__device__ __forceinline__ double gpunn__ctc_share(const gpunn__ctc &c, int64_t sample)
+__device__ __forceinline__ double gpunn__ctc_share_of(const gpunn__ctc &c, int64_t sample)
 {
-    int64_t length = gpunn__integer(c.target_lengths, c.length_type, sample);
-    if (c.zero_infinity && isinf(c.loss[sample])) return 0;
-    return c.reduction != GPUNN_REDUCE_MEAN ? 1 : 1 / ((double)c.samples * (double)(length > 1 ? length : 1));
+    return gpunn__ctc_share(c.loss[sample], gpunn__integer(c.target_lengths, c.length_type, sample), c.samples, c.reduction,
+                            c.zero_infinity);
 }
 
 static __global__ void __launch_bounds__(512) gpunn__ctc_forward_kernel(const gpunn__ctc c)
@@ -8210,7 +7949,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__ctc_total_kernel
     GPUNN__FOLLOW();
     double total = 0;
     for (int64_t i = threadIdx.x; i < c.samples; i += blockDim.x) {
-        double share = gpunn__ctc_share(c, i), cost = share == 0 ? 0 : share * c.loss[i];
+        double share = gpunn__ctc_share_of(c, i), cost = share == 0 ? 0 : share * c.loss[i];
         if (c.reduction == GPUNN_REDUCE_NONE) gpunn__store(c.out, c.out_type, i, (float)cost);
         total += cost;
     }
@@ -8226,7 +7965,7 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const g
     const float  *skip = c.skip + sample * c.row, *first = c.rows + sample * c.row_count * c.row + 2;
     float        *row = c.back + 2 * sample * c.row, *terms = c.terms + sample * c.row, most = 0;
     int          *next = c.next + sample * c.row;
-    double        offset = c.loss[sample], share = n > 0 && offset == offset ? gpunn__ctc_share(c, sample) : 0;
+    double        offset = c.loss[sample], share = n > 0 && offset == offset ? gpunn__ctc_share_of(c, sample) : 0;
     const float   slope = gpunn__load(c.gradient, c.gradient_type, c.reduction == GPUNN_REDUCE_NONE ? sample : 0);
     const float   scale = (float)(share * (double)slope);
     for (int64_t i = threadIdx.x; i < c.times * c.count && !c.accumulate; i += blockDim.x)
@@ -8777,14 +8516,12 @@ __device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention &
 /* The factors that dropout puts on weights i .. i + N - 1; N 8: i is a multiple of 8. */
 template <int N> __device__ __forceinline__ void gpunn__attention_drop(const gpunn__attention &t, int64_t i, float *factor)
 {
-    const uint64_t pack = (uint64_t)i / GPUNN__PACK, run = t.state->step;
-    const uint4    drawn = gpunn__philox(
-           t.state->seed, make_uint4((unsigned)pack, t.site ^ (unsigned)(pack >> 32) << 16, (unsigned)run, (unsigned)(run >> 32)));
-    const unsigned word[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
-    const float    scale = t.keep ? 65536.0f / (float)t.keep : 0;
+    const float scale = gpunn__drop_scale(t.keep);
+    uint32_t    word[4];
+    gpunn__drop_draw(t.state, t.site, (uint64_t)i / GPUNN__PACK, word);
 #pragma unroll
     for (int j = 0; j < GPUNN__PACK; j++) {
-        const float kept = (word[j / 2] >> 16 * (j % 2) & 0xFFFF) < t.keep ? scale : 0;
+        const float kept = gpunn__drop_factor(word, j, t.keep, scale);
         if (N == GPUNN__PACK)
             factor[j] = kept;
         else if (j == (int)(i % GPUNN__PACK))
@@ -8911,44 +8648,6 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 3) gpunn__attention_bac
     }
 }
 
-/* What one of a product's operands is: rows of heads, of q, k, v, the result and their gradients, or a matrix for each head of q. */
-typedef struct gpunn__heads {
-    void       *data;
-    gpunn_dtype dtype;
-    int64_t     samples, heads, rows; /* steps in elements; heads 0: none */
-} gpunn__heads;
-
-typedef struct gpunn__attention_shape {
-    int64_t n, heads, kv_heads, l, s, e, ev;
-    bool    packed, last; /* packed: q, k and v in one, [n, l, 3, heads, e] */
-} gpunn__attention_shape;
-
-static gpunn__attention_shape gpunn__attention_shape_of(const gpunn_step *step)
-{
-    const gpunn_value     *in = step->in, *y = &step->out;
-    gpunn__attention_shape c;
-    c.packed = in[0].rank == 5;
-    c.last = c.packed || step->attr->heads_last;
-    c.n = y->dim[0];
-    c.heads = y->dim[c.last ? 2 : 1];
-    c.l = y->dim[c.last ? 1 : 2];
-    c.ev = y->dim[3];
-    c.e = in[0].dim[in[0].rank - 1];
-    c.s = c.packed ? c.l : in[1].dim[c.last ? 1 : 2];
-    c.kv_heads = c.packed ? c.heads : in[1].dim[c.last ? 2 : 1];
-    return c;
-}
-
-/* The heads of a value: part 0 to 2 of q, k and v or their gradients, 3 of the result. */
-static gpunn__heads gpunn__attention_heads(const gpunn__attention_shape *c, const gpunn_value *value, int part)
-{
-    const int64_t heads = part == 1 || part == 2 ? c->kv_heads : c->heads, rows = part == 1 || part == 2 ? c->s : c->l;
-    const int64_t e = part < 2 ? c->e : c->ev, whole = (c->packed && part < 3 ? 3 : 1) * heads * e;
-    gpunn__heads  h = {value->data, value->dtype, rows * whole, c->last ? e : rows * e, c->last ? whole : e};
-    if (c->packed && part < 3 && h.data) h.data = gpunn__element(h.data, h.dtype, part * heads * e);
-    return h;
-}
-
 /* d[m][n] (=, +=) a b for every head of q, or (sum) of k, then summed over the heads of q that it serves. */
 static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step *step, const gpunn__attention_shape *c,
                                              int64_t m, int64_t n, int64_t k, const gpunn__heads *a, bool transpose_a,
@@ -8958,12 +8657,11 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
     const gpunn__heads *const value[3] = {a, b, d};
     const int64_t             group = c->heads / c->kv_heads;
     int64_t                   inner[3], outer[3]; /* steps between heads of q that one of k serves, and between those of k */
-    gpunn__repeats            kept, summed;
+    gpunn__axes               kept, summed;
     gpunn__product            p;
     memset(&p, 0, sizeof p);
     memset(&kept, 0, sizeof kept);
     memset(&summed, 0, sizeof summed);
-    kept.total = summed.total = 1;
     p.m = m, p.n = n, p.k = k, p.batch = 1;
     p.transpose_a = transpose_a, p.transpose_b = transpose_b;
     p.lda = a->rows, p.ldb = b->rows, p.ldd = d->rows;
@@ -8975,9 +8673,9 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
         inner[i] = shared ? 0 : value[i]->heads;
         outer[i] = shared ? value[i]->heads : group * value[i]->heads;
     }
-    gpunn__repeat(sum ? &summed : &kept, group, inner[0], inner[1], inner[2]);
-    gpunn__repeat(&kept, c->kv_heads, outer[0], outer[1], outer[2]);
-    gpunn__repeat(&kept, c->n, a->samples, b->samples, d->samples);
+    gpunn__axes_add(sum ? &summed : &kept, group, inner[0], inner[1], inner[2]);
+    gpunn__axes_add(&kept, c->kv_heads, outer[0], outer[1], outer[2]);
+    gpunn__axes_add(&kept, c->n, a->samples, b->samples, d->samples);
     return gpunn__repeated_products(cuda, p, kept, &summed, action);
 }
 
@@ -8994,7 +8692,6 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
 {
     const gpunn_value *mask = &step->in[3];
     gpunn__attention   t;
-    int64_t            stride = 1;
     memset(&t, 0, sizeof t);
     t.a.lines = c->n * c->heads * c->l;
     t.a.n = c->s;
@@ -9005,16 +8702,13 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
     t.mask = mask->data;
     t.choice = mask->dtype == GPUNN_BOOL;
     t.causal = step->attr->is_causal;
-    for (int d = mask->rank - 1, to = 3; d >= 0; d--, to--) {
-        if (mask->dim[d] > 1) t.mask_step[to] = stride;
-        stride *= mask->dim[d];
-    }
+    gpunn__attention_mask_steps(mask, t.mask_step);
     t.scale = step->attr->scale;
     t.sums = step->training ? (float2 *)step->saved : NULL;
     t.apart = step->saved_bytes == (size_t)t.a.lines * sizeof *t.sums ? 2 : 1;
     t.state = cuda->state;
     t.site = step->attr->site;
-    t.keep = step->training ? (unsigned)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
+    t.keep = gpunn__drop_keep(step);
     return t;
 }
 
@@ -10237,57 +9931,15 @@ typedef struct gpunn__update_job {
     int                        sum_count;
 } gpunn__update_job;
 
-__device__ __forceinline__ double gpunn__power(double base, double exponent)
-{
-    double result = 1;
-    for (int64_t n = (int64_t)exponent; n > 0; n /= 2, base *= base)
-        if (n % 2) result *= base;
-    return result;
-}
-GPUNN_NADAM_PRODUCT(static __device__)
-
-/* The columns ONCE and ratio. */
-/* clang-format off */
-template <int KIND> __device__ void   gpunn__once(const double *setting, double step, float *once);
-template <int KIND> __device__ double gpunn__ratio(const double *setting, double norms);
-#define where(condition, yes, no) ((condition) != 0 ? (double)(yes) : (double)(no))
-#define power(base, exponent) gpunn__power(base, exponent)
-#define nadam_product(power, decay, step) gpunn__nadam_product(power, decay, step)
-#define min(p, q) fmin(p, q)
-#define GPUNN__NUMBER(kind, key, usual) const double key = *setting++; (void)key;
-#define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
-#define GPUNN__ONCE(name, value) const double name = (value); *once++ = (float)name;
-#define GPUNN__X(ENUM, name, settings, states, numbers, ...)                                                                   \
-    template <> __device__ __forceinline__ void gpunn__once<GPUNN_UPDATE_##ENUM>(const double *setting, double step, float *once)\
-    {                                                                                                                          \
-        settings                                                                                                               \
-        numbers                                                                                                                \
-        (void)step, (void)once;                                                                                                \
-    }
-#define GPUNN__TRUST(ENUM, name, settings, states, numbers, step, move, trust)                                                 \
-    GPUNN__X(ENUM, name, settings, states, numbers, )                                                                          \
-    template <> __device__ __forceinline__ double gpunn__ratio<GPUNN_UPDATE_##ENUM>(const double *setting, double norms)       \
-    {                                                                                                                          \
-        settings                                                                                                               \
-        return trust;                                                                                                          \
-    }
-GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, , GPUNN__ONCE)
-#undef where
-#undef power
-#undef nadam_product
-#undef min
-#undef GPUNN__NUMBER
-#undef GPUNN__ONCE
-#undef GPUNN__X
-#undef GPUNN__TRUST
-
 /* The columns states, step and move: how many states there may be, and what becomes of one element. */
+/* clang-format off */
 template <int KIND> struct gpunn__rule;
 #define where(condition, yes, no) ((condition) != 0 ? (float)(yes) : (float)(no))
 #define sqrt(x) sqrtf(x)
 #define max(p, q) gpunn__float_max(p, q)
 #define abs(p) fabsf(p)
 #define GPUNN__NUMBER(kind, key, usual) const float key = *setting++; (void)key;
+#define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
 #define GPUNN__STATE(setting) +1
 #define GPUNN__ONCE(name, value) const float name = *once++; (void)name;
 #define GPUNN__STEP(states, settings, numbers, text)                                                                           \
@@ -10388,7 +10040,7 @@ template <int KIND> __device__ __forceinline__ gpunn_update_numbers gpunn__updat
     if (threadIdx.x == 0) {
         double setting[GPUNN_SETTINGS], step;
         gpunn__update_decide(job, squares, &shared, setting, &step);
-        if (shared.go) gpunn__once<KIND>(setting, step, shared.once);
+        if (shared.go) gpunn__update_once((gpunn_update_kind)KIND, setting, step, shared.once);
     }
     __syncthreads();
     return shared;
@@ -10402,14 +10054,7 @@ static __global__ void gpunn__decide_kernel(const gpunn__update_job job, gpunn_u
            step;
     if (threadIdx.x > 0) return;
     gpunn__update_decide(job, squares, numbers, setting, &step);
-    if (!numbers->go) return;
-    switch (job.u.kind) {
-#define GPUNN__X(ENUM, ...) \
-    case GPUNN_UPDATE_##ENUM: gpunn__once<GPUNN_UPDATE_##ENUM>(setting, step, numbers->once); break;
-        GPUNN_UPDATES(GPUNN__X, GPUNN__X, , , , )
-#undef GPUNN__X
-    default: break;
-    }
+    if (numbers->go) gpunn__update_once(job.u.kind, setting, step, numbers->once);
 }
 
 /* The elements that a thread works on at once. */
@@ -10531,7 +10176,7 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     squares = gpunn__block_reduce(squares, gpunn__add());
     moves = gpunn__block_reduce(moves, gpunn__add());
     const double norms = squares > 0 && moves > 0 ? sqrt(squares / moves) : 1;
-    const float  rate = (float)((double)k.lr * gpunn__ratio<KIND>(job.setting, norms));
+    const float  rate = (float)((double)k.lr * gpunn__update_ratio((gpunn_update_kind)KIND, job.setting, norms));
     for (; i < job.u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
         gpunn__elements e;
         gpunn__elements_load<KIND>(&e, job.u, k.scale, i);
@@ -10604,13 +10249,6 @@ static int gpunn__squares_blocks(int64_t count, int64_t total, int ranges)
     const int64_t each = 4 * GPUNN__THREADS * GPUNN__PACK;
     int64_t       most = 1 + count * (GPUNN__PARTIALS - ranges) / total, wanted = (count + each - 1) / each;
     return (int)(wanted < most ? wanted : most);
-}
-
-/* The number that was meant, as in gpunn.h: 0.9999f is off by 3e-8, which its powers multiply. */
-static double gpunn__as_written(float value)
-{
-    double rounded = floor((double)value * 1e7 + 0.5) / 1e7;
-    return (float)rounded == value ? rounded : (double)value;
 }
 
 static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_job *job)

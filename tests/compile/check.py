@@ -244,6 +244,9 @@ def declarations_only(folder):
         out.write('#include "gpunn.h"\nint main(void) { return GPUNN_OK; }\n')
     call(f"gcc -std=c99 {STRICT} -I{ROOT} app.c -o app.out", folder)
     call("./app.out", folder)
+    found = re.findall(r"\bgpunn__\w+\(.*\n\{", call(f"gcc -std=c99 -E -P -I{ROOT} app.c", folder))
+    if found:
+        raise Failure(f"functions without GPUNN_IMPLEMENTATION: {found}")
 
 
 def alone(example):

@@ -155,6 +155,23 @@ def sections_stand_in_order(name, start, ahead, most):
     assert listed == order, f"{name} lists its sections as {listed}, but has {order}"
 
 
+def functions(name):
+    """(name, body) of a file's functions, without comments, white space and what tells C++ from C and 32 bits from 64."""
+    text = re.sub(r"/\*.*?\*/", "", read(name), flags=re.S)
+    for found in re.finditer(r"^(?!typedef|#)\w[^;{}()=#]*?\b(gpunn__\w+)\([^;{}]*\)\n\{\n(.*?)^\}", text, re.M | re.S):
+        body = found[2].replace("->", ".")
+        yield found[1], re.sub(r"\b(?:const|u?int\d*(?:_t)?|unsigned|size_t|float|double)\b|^#pragma.*$|[\s*&()]", "", body, flags=re.M)
+
+
+def nothing_stands_twice():
+    """What both files compute alike is in gpunn.h's >>common."""
+    own, companions = list(functions("gpunn.h")), list(functions("gpunn_cuda.cu"))
+    assert len(own) > 900 and len(companions) > 400, (len(own), len(companions))
+    names = {body: name for name, body in own if len(body) > 40}
+    twice = [f"{name} is {names[body]}" for name, body in companions if body in names]
+    assert not twice, "gpunn_cuda.cu has what gpunn.h's >>common could give it: " + "; ".join(twice)
+
+
 def names_exist():
     header = read("gpunn.h")
     public, implementation = header.split("#if defined(GPUNN_IMPLEMENTATION)")
@@ -202,8 +219,9 @@ def main():
     tests = [("the code in gpunn.h's comment", manual_runs), ("names", names_exist), ("links and targets", links_exist),
              ("exclusive or", xor_learns), ("three commands", three_commands),
              ("compile lines", compile_lines_name_the_gpu),
-             ("sections of gpunn.h", lambda: sections_stand_in_order("gpunn.h", "/* ==== >>structs", ("forward",), 6)),
-             ("sections of gpunn_cuda.cu", lambda: sections_stand_in_order("gpunn_cuda.cu", "/* ==== >>config", ("context", "shared"), 30))] + list(readme_blocks())
+             ("sections of gpunn.h", lambda: sections_stand_in_order("gpunn.h", "/* ==== >>common", ("forward",), 6)),
+             ("sections of gpunn_cuda.cu", lambda: sections_stand_in_order("gpunn_cuda.cu", "/* ==== >>config", ("context", "shared"), 30)),
+             ("functions that both files have", nothing_stands_twice)] + list(readme_blocks())
     print(f"1..{len(tests)}")
     failed = 0
     for number, (name, test) in enumerate(tests, 1):
