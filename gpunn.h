@@ -275,6 +275,12 @@
  *     fault of the device is final for it: every later call gives the same status; close it. GPUNN_PLAIN=1 in the environment
  *     makes its sentence name op and layer, which a report of it needs: each step is waited for then, which is slow.
  *
+ * IN A CUDA PROGRAM  gpunn_device_open(.stream = s) puts all work in the order of the program's own stream: what it launched before is
+ *     seen, what it launches next sees the results, and nobody waits but gpunn_read, gpunn_item and gpunn_synchronize, which bring
+ *     something to the host, the first runs of each kind, and closing. The current CUDA device and a pending CUDA error are after
+ *     every call what they were before; an error is lost only where a CUDA call of ours fails, CUDA keeping but one, or
+ *     where functions of a gpunn_custom_op or of the generator's kernels are launched, which ask for it.
+ *
  * DETERMINISM  The same seed, data and build give the same bits on the same device; dropout drops the same on every one. On a GPU
  *     three things may vary in the last bits unless the device is .deterministic: recurrent layers, convolutions for which cuDNN
  *     has nothing else, and gradients of 16-bit attention whose scores, 2 bytes each, exceed .workspace_limit.
@@ -435,6 +441,9 @@ typedef struct gpunn_device_args {
     bool              benchmark; /* GPU: time the algorithms of convolutions and products when a shape is new, keep the fastest */
     size_t            memory_limit;    /* bytes this device may hold; 0 = no limit */
     size_t            workspace_limit; /* GPU: bytes an algorithm may use; 0 = 256 MiB */
+    /* GPU: the program's cudaStream_t, of GPU index, in whose order all work is then done; it must live until the device is closed.
+     * NULL: one of our own. Default streams are cudaStreamLegacy and cudaStreamPerThread. With a stream, AUTO is CUDA. */
+    void *stream;
     /* Host memory. new_size 0 frees; NULL on failure; results are aligned as malloc's. NULL: realloc and free. */
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
     void (*log_fn)(void *user, gpunn_log_level level, const char *message); /* NULL: silence */
@@ -3079,6 +3088,7 @@ GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
     if ((int)args.type < GPUNN_DEVICE_AUTO || args.type > GPUNN_DEVICE_CUDA)
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
                                 "gpunn_device_open: type %d is none; use GPUNN_DEVICE_AUTO, _CPU or _CUDA", (int)args.type);
+    if (args.stream && args.type == GPUNN_DEVICE_AUTO) args.type = GPUNN_DEVICE_CUDA;
     if (args.type == GPUNN_DEVICE_CUDA && cuda == NULL && args.backend == NULL)
         return GPUNN__FAIL_NULL(
             NULL, GPUNN_ERR_DEVICE,

@@ -1,0 +1,150 @@
+/* gpunn in a program with CUDA of its own (caller.cpp): its stream, its memory, its captures, its device and its errors, counted on
+ * the emulated GPU. */
+#include "../test.h"
+
+#include "caller.h"
+#include "emulator.h"
+
+static void *test_user; /* of hook_realloc: the test's memory */
+
+static int setup(void **state)
+{
+    test_memory *memory = malloc(sizeof *memory);
+    test_memory_init(memory);
+    *state = test_user = memory;
+    gpunn_clear_error(NULL);
+    emulator_set("EMULATOR_DEVICES", "2");
+    caller_set_device(0);
+    return 0;
+}
+static int teardown(void **state)
+{
+    caller_set_device(0);
+    caller_forget();
+    emulator_set("EMULATOR_STREAMS", "late");
+    test_memory_check(*state);
+    free(*state);
+    if (emulator_held() != 0) fail_msg("%ld objects of the runtime are left", emulator_held());
+    if (emulator_faults() != 0) fail_msg("%s", emulator_fault());
+    return 0;
+}
+
+static gpunn_device *open_with(void *stream)
+{
+    return MADE(NULL,
+                gpunn_device_open(.stream = stream, .seed = 7, .threads = 1, .realloc_fn = hook_realloc, .user = test_user));
+}
+
+/* ---- streams ---- */
+enum { STEPS = 6, BATCH = 8 };
+/* The losses of steps on that stream. The first two steps are warm, and captured; the others must not wait. */
+static void train_on(void *stream, float loss[STEPS])
+{
+    gpunn_device    *dev = open_with(stream);
+    gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
+    net              n = net_make(model);
+    gpunn_optimizer *opt = MADE(dev, gpunn_sgd(model, .lr = 0.1f, .momentum = 0.9f));
+    long             waits = 0, captures = 0, launches = emulator_graph_launches();
+    assert_int_equal(gpunn_device_get_type(dev), GPUNN_DEVICE_CUDA);
+    for (int step = 0; step < STEPS; step++) {
+        const long before = emulator_waits(), begun = emulator_captures();
+        net_write(dev, n, BATCH, (uint32_t)step);
+        OK(dev, gpunn_train_step(opt, n.loss));
+        if (step >= 2) waits += emulator_waits() - before, captures += emulator_captures() - begun;
+        loss[step] = gpunn_item(n.loss);
+    }
+    assert_int_equal(waits, 0);
+    assert_int_equal(captures, 0);
+    assert_int_equal(emulator_graph_launches() - launches, STEPS - 1);
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+}
+
+static void test_streams(void **state)
+{
+    (void)state;
+    float own[STEPS], given[STEPS];
+    void *streams[] = {caller_stream(), caller_legacy_stream()}; /* the second cannot be captured, but graphs run there */
+    train_on(NULL, own);
+    for (int i = 0; i < COUNT(streams); i++) {
+        train_on(streams[i], given);
+        assert_memory_equal(own, given, sizeof own);
+    }
+    caller_end(streams[0]);
+}
+
+/* A stream of another GPU, one that is being captured, and one for the CPU. */
+static void test_bad_streams(void **state)
+{
+    (void)state;
+    caller_set_device(1);
+    void *stream = caller_stream();
+    caller_set_device(0);
+    FAILS_NULL(NULL, gpunn_device_open(.stream = stream), GPUNN_ERR_DEVICE, "stream", "GPU 0", "index");
+    assert_int_equal(caller_device(), 0);
+    assert_int_equal(caller_pending(), 0);
+    gpunn_device_close(MADE(NULL, gpunn_device_open(.stream = stream, .index = 1)));
+    assert_int_equal(caller_device(), 0);
+    gpunn_device_close(MADE(NULL, gpunn_device_open(.stream = stream, .type = GPUNN_DEVICE_CPU)));
+    caller_end(stream);
+    stream = caller_stream();
+    caller_begin_capture(stream);
+    FAILS_NULL(NULL, gpunn_device_open(.stream = stream), GPUNN_ERR_DEVICE, "captured", "before");
+    void *graph = caller_end_capture(stream);
+    assert_non_null(graph);
+    caller_forget_graph(graph);
+    caller_end(stream);
+}
+
+/* Every call leaves the program's device and its pending error alone. */
+static void test_left_alone(void **state)
+{
+    (void)state;
+#define LEFT(call)                                                              \
+    do {                                                                        \
+        call;                                                                   \
+        if (caller_device() != 1) fail_msg(#call " changed the device");        \
+        if (caller_pending() == 0) fail_msg(#call " took the program's error"); \
+    } while (0)
+    gpunn_device    *dev;
+    gpunn_model     *model;
+    gpunn_optimizer *opt;
+    net              n;
+    float           *large = test_randoms(100000, 1, 1), loss = 0;
+    caller_set_device(1);
+    caller_err();
+    LEFT(assert_int_equal(gpunn_cuda_device_count(), 2));
+    LEFT(dev = open_with(NULL));
+    LEFT(model = MADE(dev, gpunn_model_create(dev)));
+    LEFT(n = net_make(model));
+    gpunn_tensor *big = MADE(dev, gpunn_input(model, "big", GPUNN_F32, GPUNN_SHAPE(100000)));
+    LEFT(opt = MADE(dev, gpunn_adam(model, .lr = 0.01f)));
+    gpunn_set_clip_norm(opt, 1);
+    for (int i = 0; i < 3; i++) {
+        LEFT(net_write(dev, n, BATCH, 1));
+        LEFT(OK(dev, gpunn_train_step(opt, n.loss)));
+        LEFT(OK(dev, write_floats(big, large, 100000))); /* while the device is busy */
+        LEFT(loss = gpunn_item(n.loss));
+        assert_true(isfinite(loss));
+        LEFT(OK(dev, gpunn_forward(&n.logits, 1)));
+    }
+    LEFT(OK(dev, gpunn_zero_grad(model)));
+    LEFT(OK(dev, gpunn_backward(n.loss)));
+    LEFT(OK(dev, gpunn_clip_grad_norm(model, 1, &loss)));
+    LEFT(OK(dev, gpunn_optimizer_step(opt)));
+    LEFT(OK(dev, gpunn_synchronize(dev)));
+    LEFT(gpunn_empty_cache(dev));
+    LEFT(gpunn_optimizer_destroy(opt));
+    LEFT(gpunn_model_destroy(model));
+    LEFT(gpunn_device_close(dev));
+    free(large);
+#undef LEFT
+}
+
+int main(void)
+{
+#define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
+    const struct CMUnitTest tests[] = {TEST(test_streams), TEST(test_bad_streams), TEST(test_left_alone)};
+    return cmocka_run_group_tests_name("interop", tests, NULL, NULL);
+}
