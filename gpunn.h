@@ -280,6 +280,7 @@
  *     something to the host, the first runs of each kind, and closing. The current CUDA device and a pending CUDA error are after
  *     every call what they were before; an error is lost only where a CUDA call of ours fails, CUDA keeping but one, or
  *     where functions of a gpunn_custom_op or of the generator's kernels are launched, which ask for it.
+ *     .cuda_malloc_fn and .cuda_free_fn give the GPU's memory.
  *
  * DETERMINISM  The same seed, data and build give the same bits on the same device; dropout drops the same on every one. On a GPU
  *     three things may vary in the last bits unless the device is .deterministic: recurrent layers, convolutions for which cuDNN
@@ -444,6 +445,10 @@ typedef struct gpunn_device_args {
     /* GPU: the program's cudaStream_t, of GPU index, in whose order all work is then done; it must live until the device is closed.
      * NULL: one of our own. Default streams are cudaStreamLegacy and cudaStreamPerThread. With a stream, AUTO is CUDA. */
     void *stream;
+    /* GPU: memory in the order of a stream, the program's or one of ours, in place of our pool; both or neither. Results are at
+     * multiples of 256 bytes, as cudaMallocAsync gives them; NULL on failure. */
+    void *(*cuda_malloc_fn)(void *user, size_t bytes, void *stream);
+    void (*cuda_free_fn)(void *user, void *ptr, size_t bytes, void *stream);
     /* Host memory. new_size 0 frees; NULL on failure; results are aligned as malloc's. NULL: realloc and free. */
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
     void (*log_fn)(void *user, gpunn_log_level level, const char *message); /* NULL: silence */
@@ -3088,6 +3093,10 @@ GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
     if ((int)args.type < GPUNN_DEVICE_AUTO || args.type > GPUNN_DEVICE_CUDA)
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
                                 "gpunn_device_open: type %d is none; use GPUNN_DEVICE_AUTO, _CPU or _CUDA", (int)args.type);
+    if ((args.cuda_malloc_fn == NULL) != (args.cuda_free_fn == NULL))
+        return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
+                                "gpunn_device_open: of cuda_malloc_fn and cuda_free_fn one is given; "
+                                "give both, or neither for our pool");
     if (args.stream && args.type == GPUNN_DEVICE_AUTO) args.type = GPUNN_DEVICE_CUDA;
     if (args.type == GPUNN_DEVICE_CUDA && cuda == NULL && args.backend == NULL)
         return GPUNN__FAIL_NULL(

@@ -480,6 +480,7 @@ enum {
     GPUNN__RING = 16,          /* uploads in the ring */
     GPUNN__CHUNK = 1 << 20,    /* bytes copied to pinned memory before they start to travel on */
     GPUNN__STAGED = 128 << 20, /* bytes of the largest upload that is staged */
+    GPUNN__CUDA_ALIGN = 256,   /* bytes */
 };
 
 /* An upload on its way: host, to device beside the step, to its target behind it. */
@@ -494,7 +495,7 @@ struct gpunn__staging {
     cudaEvent_t ring_sent[GPUNN__RING];
     unsigned    ring_next, slot_next;
     gpunn__slot slot[2];
-    size_t      held, peak; /* bytes taken from a device without pools */
+    size_t      held, peak; /* bytes taken from elsewhere than the pool */
 };
 
 struct gpunn__cached {
@@ -506,10 +507,16 @@ struct gpunn__cached {
 
 #define GPUNN__UP(bytes, unit) (((bytes) + (unit)-1) / (unit) * (unit))
 
+static cudaError_t gpunn__hook_alloc(gpunn__cuda *cuda, void **ptr, size_t bytes, cudaStream_t stream)
+{
+    *ptr = cuda->args.cuda_malloc_fn(cuda->args.user, bytes, stream);
+    return *ptr ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
 static cudaError_t gpunn__pool_alloc(gpunn__cuda *cuda, void **ptr, size_t bytes, cudaStream_t stream)
 {
     if (cuda->pool) return cudaMallocFromPoolAsync(ptr, bytes, cuda->pool, stream);
-    cudaError_t error = cudaMalloc(ptr, bytes);
+    cudaError_t error = cuda->args.cuda_malloc_fn ? gpunn__hook_alloc(cuda, ptr, bytes, stream) : cudaMalloc(ptr, bytes);
     if (error != cudaSuccess) return error;
     gpunn__staging *staging = cuda->staging;
     staging->held += bytes;
@@ -522,7 +529,9 @@ static cudaError_t gpunn__pool_free(gpunn__cuda *cuda, void *ptr, size_t bytes, 
     if (ptr == NULL) return cudaSuccess;
     if (cuda->pool) return cudaFreeAsync(ptr, stream);
     cuda->staging->held -= bytes;
-    return cudaFree(ptr);
+    if (cuda->args.cuda_free_fn == NULL) return cudaFree(ptr);
+    cuda->args.cuda_free_fn(cuda->args.user, ptr, bytes, stream);
+    return cudaSuccess;
 }
 
 /* What the pool keeps for later goes back to the system before the answer is no. */
@@ -539,7 +548,12 @@ static void *gpunn__cuda_alloc(void *context, size_t bytes)
         (void)cudaMemPoolTrimTo(cuda->pool, 0);
         error = gpunn__pool_alloc(cuda, &ptr, bytes, cuda->stream);
     }
-    return gpunn__cuda_check(cuda, error, "cudaMallocFromPoolAsync") == GPUNN_OK ? ptr : NULL;
+    if (gpunn__cuda_check(cuda, error, "cudaMallocFromPoolAsync") != GPUNN_OK) return NULL;
+    if ((uintptr_t)ptr % GPUNN__CUDA_ALIGN == 0) return ptr;
+    (void)gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT, "cuda_malloc_fn gave memory that is not at a multiple of %d bytes",
+                           (int)GPUNN__CUDA_ALIGN);
+    (void)gpunn__pool_free(cuda, ptr, bytes, cuda->stream);
+    return NULL;
 }
 
 static void gpunn__cuda_free(void *context, void *ptr, size_t bytes)
@@ -719,7 +733,7 @@ static gpunn_status gpunn__memory_open(gpunn__cuda *cuda)
     cuda->staging = (gpunn__staging *)gpunn__host_alloc(cuda, sizeof *cuda->staging);
     if (cuda->staging == NULL) return GPUNN_ERR_MEMORY;
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, cuda->device));
-    if (pools) {
+    if (pools && cuda->args.cuda_malloc_fn == NULL) {
         cudaMemPoolProps properties;
         uint64_t         keep = UINT64_MAX;
         memset(&properties, 0, sizeof properties);

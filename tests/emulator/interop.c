@@ -142,9 +142,72 @@ static void test_left_alone(void **state)
 #undef LEFT
 }
 
+/* ---- memory from the program ---- */
+static struct {
+    void  *stream;
+    long   taken, given, left; /* left: allocations until they fail; 0: they never do */
+    size_t shift, bytes;
+} pool;
+static void *pool_malloc(void *user, size_t bytes, void *stream)
+{
+    assert_ptr_equal(user, test_user);
+    assert_non_null(stream);
+    if (pool.left > 0 && --pool.left == 0) return NULL;
+    pool.taken++;
+    pool.bytes += bytes;
+    return (char *)caller_malloc(bytes + pool.shift) + pool.shift;
+}
+static void pool_free(void *user, void *ptr, size_t bytes, void *stream)
+{
+    assert_ptr_equal(user, test_user);
+    assert_non_null(stream);
+    pool.given++;
+    pool.bytes -= bytes;
+    caller_free((char *)ptr - pool.shift);
+}
+static void test_allocator(void **state)
+{
+    (void)state;
+    memset(&pool, 0, sizeof pool);
+    for (long fails = 0; fails < 12; fails++) {
+        pool.left = fails;
+        gpunn_device *dev = gpunn_device_open(.cuda_malloc_fn = pool_malloc, .cuda_free_fn = pool_free, .type = GPUNN_DEVICE_CUDA,
+                                              .realloc_fn = hook_realloc, .user = test_user);
+        if (dev) {
+            gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
+            net              n = net_make(model);
+            gpunn_optimizer *opt = MADE(dev, gpunn_adam(model, .lr = 0.01f));
+            float           *x = test_randoms(BATCH * NET_X, 1, 1);
+            int64_t          t[BATCH] = {0};
+            gpunn_status     status = write_floats(n.x, x, BATCH * NET_X);
+            if (status == GPUNN_OK) status = gpunn_write(n.t, t, sizeof t);
+            if (status == GPUNN_OK) status = gpunn_train_step(opt, n.loss);
+            if (status != GPUNN_OK) assert_int_equal(status, GPUNN_ERR_MEMORY);
+            if (fails == 0) assert_true(pool.bytes >= gpunn_memory_allocated(dev));
+            assert_true(gpunn_memory_reserved(dev) == pool.bytes);
+            free(x);
+            gpunn_optimizer_destroy(opt);
+            gpunn_model_destroy(model);
+        } else
+            assert_non_null(strstr(gpunn_error(NULL), "memory"));
+        assert_int_equal(dev == NULL, fails >= 1 && fails <= 3);
+        gpunn_clear_error(NULL);
+        gpunn_device_close(dev);
+        assert_int_equal(pool.taken, pool.given);
+    }
+    pool.shift = 64;
+    FAILS_NULL(NULL,
+               gpunn_device_open(.cuda_malloc_fn = pool_malloc, .cuda_free_fn = pool_free, .type = GPUNN_DEVICE_CUDA,
+                                 .realloc_fn = hook_realloc, .user = test_user),
+               GPUNN_ERR_DEVICE, "cuda_malloc_fn", "256");
+    FAILS_NULL(NULL, gpunn_device_open(.cuda_malloc_fn = pool_malloc), GPUNN_ERR_ARGUMENT, "cuda_free_fn");
+    assert_int_equal(pool.taken, pool.given);
+    assert_true(pool.taken > 20);
+}
+
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-    const struct CMUnitTest tests[] = {TEST(test_streams), TEST(test_bad_streams), TEST(test_left_alone)};
+    const struct CMUnitTest tests[] = {TEST(test_streams), TEST(test_bad_streams), TEST(test_left_alone), TEST(test_allocator)};
     return cmocka_run_group_tests_name("interop", tests, NULL, NULL);
 }
