@@ -726,6 +726,28 @@ static gpunn_status gpunn__cuda_synchronize(void *context)
     return GPUNN_OK;
 }
 
+/* Whether memory of the program's is this GPU's, at its first and at its last byte. */
+static gpunn_status gpunn__cuda_reaches(void *context, const void *memory, size_t bytes)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    GPUNN__ENTER(cuda);
+    for (int i = 0; i < 2; i++) {
+        cudaPointerAttributes where;
+        GPUNN__CUDA(cuda, cudaPointerGetAttributes(&where, (const char *)memory + (i && bytes ? bytes - 1 : 0)));
+        const bool ours = where.type == cudaMemoryTypeManaged || where.type == cudaMemoryTypeDevice;
+        if (ours && where.type == cudaMemoryTypeDevice && where.device != cuda->device)
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT, "the memory is GPU %d's, and the model is on GPU %d", where.device,
+                                    cuda->device);
+        if (!ours && i == 0)
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
+                                    "the memory is the host's, and the model is on GPU %d; give memory of cudaMalloc's, or use "
+                                    "gpunn_write and gpunn_read",
+                                    cuda->device);
+        if (!ours) return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE, "the memory has less than %zu bytes", bytes);
+    }
+    return GPUNN_OK;
+}
+
 /* On a device with its streams. */
 static gpunn_status gpunn__memory_open(gpunn__cuda *cuda)
 {
@@ -11004,7 +11026,7 @@ static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
 }
 
 /* ---- capture and replay ---------------------------------------------------------------------------------------------- */
-enum { GPUNN__MAX_CAPTURED = 4 }; /* graphs of one plan: first and later gradients of an accumulated batch, say */
+enum { GPUNN__MAX_CAPTURED = 8 }; /* graphs of one plan: first and later gradients, or buffers that the program alternates */
 
 typedef struct gpunn__captured gpunn__captured;
 struct gpunn__captured {
@@ -11310,6 +11332,7 @@ static void gpunn__cuda_info(void *context, gpunn_backend_info *info)
     info->type = GPUNN_DEVICE_CUDA;
     info->half = info->merged_norm = true;
     info->bf16 = cuda->capability >= 80;
+    info->alignment = 64;
     (void)snprintf(info->name, sizeof info->name, "%s", cuda->name);
 }
 
@@ -11466,6 +11489,7 @@ const gpunn_backend GPUNN__BACKEND_NAME = {
     gpunn__cuda_reserved,
     gpunn__cuda_trim,
     gpunn__cuda_report,
+    gpunn__cuda_reaches,
     gpunn__cuda_text,
 };
 /* clang-format on */

@@ -205,9 +205,77 @@ static void test_allocator(void **state)
     assert_true(pool.taken > 20);
 }
 
+/* ---- the program's memory ---- */
+/* Two buffers of inputs and three of results in turn, written and read by the program's kernels: after each has had its turn nothing
+ * is captured, waited for or copied to the host. */
+static void test_double_buffers(void **state)
+{
+    (void)state;
+    enum { IN = 2, OUT = 3, ROUNDS = 4 * IN * OUT };
+    void            *stream = caller_stream();
+    gpunn_device    *dev = open_with(stream);
+    gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor    *x = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 10)));
+    gpunn_tensor    *y = MADE(dev, gpunn_mul_scalar(x, 3)), *w = MADE(dev, gpunn_linear(x, "w", .out_features = 10));
+    gpunn_tensor    *loss = MADE(dev, gpunn_mse_loss(w, y));
+    gpunn_optimizer *opt = MADE(dev, gpunn_sgd(model, .lr = 0.01f));
+    const size_t     count = BATCH * 10, bytes = count * sizeof(float);
+    float           *in[IN], *out[OUT], *start = test_randoms((int64_t)count, 1, 1), seen[BATCH * 10], factor[IN];
+    long             waits = 0, captures = 0, copies = 0;
+    for (int i = 0; i < IN; i++) caller_put(in[i] = caller_malloc(bytes), start, bytes, stream), factor[i] = 1;
+    for (int i = 0; i < OUT; i++) out[i] = caller_malloc(bytes);
+    for (int round = 0; round < ROUNDS; round++) {
+        if (round == 3 * IN * OUT) waits = emulator_waits(), captures = emulator_captures(), copies = emulator_host_copies();
+        OK(dev, gpunn_bind(x, in[round % IN], bytes));
+        OK(dev, gpunn_bind(y, out[round % OUT], bytes));
+        caller_scale(in[round % IN], count, 1.01f, stream); /* before, and after, in the stream's order */
+        factor[round % IN] *= 1.01f;
+        OK(dev, gpunn_forward(&y, 1));
+        OK(dev, gpunn_train_step(opt, loss));
+        caller_scale(out[round % OUT], count, 2, stream);
+    }
+    assert_int_equal(emulator_waits() - waits, 0);
+    assert_int_equal(emulator_captures() - captures, 0);
+    assert_int_equal(emulator_host_copies() - copies, 0);
+    caller_get(seen, out[(ROUNDS - 1) % OUT], bytes, stream);
+    for (size_t i = 0; i < count; i++) start[i] *= 6 * factor[(ROUNDS - 1) % IN];
+    check_close(seen, start, (int64_t)count, 1e-5, 1e-6);
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+    for (int i = 0; i < IN; i++) caller_free(in[i]);
+    for (int i = 0; i < OUT; i++) caller_free(out[i]);
+    free(start);
+    caller_end(stream);
+}
+
+static void test_bad_memory(void **state)
+{
+    (void)state;
+    gpunn_device *dev = open_with(NULL);
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *x = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 10)));
+    float         host[64 + 16], *aligned = host + (64 - (uintptr_t)host % 64) % 64 / sizeof *host;
+    float        *near = caller_malloc(400), *far;
+    void         *pinned = caller_pinned(400);
+    caller_set_device(1);
+    far = caller_malloc(400);
+    caller_set_device(0);
+    FAILS(dev, gpunn_bind(x, aligned, 40), GPUNN_ERR_ARGUMENT, "gpunn_bind", "'x'", "host", "gpunn_write");
+    FAILS(dev, gpunn_bind(x, pinned, 40), GPUNN_ERR_ARGUMENT, "host");
+    FAILS(dev, gpunn_bind(x, far, 40), GPUNN_ERR_ARGUMENT, "GPU 1", "GPU 0");
+    FAILS(dev, gpunn_bind(x, near + 1, 40), GPUNN_ERR_ARGUMENT, "64 bytes");
+    FAILS(dev, gpunn_bind(x, near, 440), GPUNN_ERR_SHAPE, "less than 440");
+    OK(dev, gpunn_bind(x, near, 400));
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+    caller_free(near), caller_free(far), caller_free(pinned);
+}
+
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-    const struct CMUnitTest tests[] = {TEST(test_streams), TEST(test_bad_streams), TEST(test_left_alone), TEST(test_allocator)};
+    const struct CMUnitTest tests[] = {TEST(test_streams),   TEST(test_bad_streams),    TEST(test_left_alone),
+                                       TEST(test_allocator), TEST(test_double_buffers), TEST(test_bad_memory)};
     return cmocka_run_group_tests_name("interop", tests, NULL, NULL);
 }
