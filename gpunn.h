@@ -584,7 +584,8 @@ GPUNN_API int           gpunn_parameter_count(const gpunn_model *model);
 GPUNN_API gpunn_tensor *gpunn_parameter_at(gpunn_model *model, int index);
 GPUNN_API gpunn_tensor *gpunn_input_at(gpunn_model *model, int index); /* NULL: there are no more */
 
-/* Host to device: inputs (their bytes tell the batch size), parameters, buffers. bytes must fit exactly. */
+/* Host to device: inputs (their bytes tell the batch size), parameters, buffers. bytes must fit exactly. On a GPU the memory may be
+ * that GPU's, here and in those that read: then it is copied in the stream's order, and nobody waits. */
 GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes);
 /* Device to host: parameters, buffers, inputs, outputs of the last run, kept values. */
 GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes);
@@ -1975,6 +1976,7 @@ struct gpunn_backend {
     void *(*alloc)(void *context, size_t bytes);
     void (*free)(void *context, void *ptr, size_t bytes);
     /* Each of these returns a status and, on failure, leaves a sentence in the text of `error`. */
+    /* host: or the program's memory on the device, for which on_device is true; then both are copies in the order of the calls. */
     gpunn_status (*upload)(void *context, void *device_ptr, const void *host, size_t bytes);
     gpunn_status (*download)(void *context, void *host, const void *device_ptr, size_t bytes);
     gpunn_status (*fill)(void *context, void *device_ptr, int byte, size_t bytes);
@@ -2006,6 +2008,7 @@ struct gpunn_backend {
     void (*report)(void (*write)(void *user, const char *text), void *user);
     /* Whether steps can read and write the program's memory. NULL: any. */
     gpunn_status (*reaches)(void *context, const void *memory, size_t bytes);
+    bool (*on_device)(void *context, const void *memory); /* NULL: none is */
     /* The sentence of the last failure: what is wrong and the remedy; the core puts op, layer and shapes before it. */
     const char *(*error)(void *context);
 };
@@ -9356,14 +9359,15 @@ static void gpunn__as_stored(gpunn_value *value, bool last)
     value->dim[3] = channels;
 }
 
+static const int gpunn__to_first[4] = {0, 3, 1, 2}, gpunn__to_last[4] = {0, 2, 3, 1}; /* orders of permutations */
+
 /* A permutation of images to channels last, or from there. */
 static gpunn_step *gpunn__turn_step(gpunn__builder *b, const gpunn_tensor *image, bool to_last, bool backward)
 {
-    static const int  order[2][4] = {{0, 3, 1, 2}, {0, 2, 3, 1}};
     gpunn_attributes *attr = &b->plan->attr[to_last];
     gpunn_step       *step = gpunn__new_step(b, image, backward, 1);
     if (step == NULL) return NULL;
-    memcpy(attr->order, order[to_last], sizeof order[0]);
+    memcpy(attr->order, to_last ? gpunn__to_last : gpunn__to_first, sizeof gpunn__to_last);
     step->op = GPUNN_OP_PERMUTE;
     step->attr = attr;
     return step;
@@ -11036,6 +11040,40 @@ static GPUNN__STATUS gpunn__channels_first(const gpunn_tensor *t, void *host, si
     return GPUNN_OK;
 }
 
+/* To the program's memory on the device, as the program sees the value. */
+static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void *to, const void *memory, size_t bytes)
+{
+    const gpunn_device  *dev = t->model->dev;
+    const gpunn_backend *backend = dev->backend;
+    const gpunn_dtype    stored = gpunn__stored_as(t, gradient);
+    const int64_t        count = (int64_t)(bytes / gpunn_dtype_size(t->dtype));
+    gpunn_status         status = backend->reaches(dev->context, to, bytes);
+    gpunn_attributes     attr;
+    gpunn_value          in;
+    gpunn_step           step;
+    if (status != GPUNN_OK) return status;
+    if (!gpunn__stored_last(t, gradient) && stored == t->dtype) return backend->download(dev->context, to, memory, bytes);
+    if (!gpunn__stored_last(t, gradient)) return backend->convert(dev->context, to, t->dtype, memory, stored, count);
+    memset(&attr, 0, sizeof attr);
+    memset(&step, 0, sizeof step);
+    gpunn__describe(t->model->last, &in, t);
+    in.dtype = stored;
+    in.data = (void *)(uintptr_t)memory;
+    step.op = GPUNN_OP_PERMUTE;
+    step.name = "";
+    step.attr = &attr;
+    step.input_count = 1;
+    step.in = &in;
+    step.out = in;
+    step.out.channels_last = false;
+    step.out.dtype = t->dtype;
+    step.out.data = to;
+    step.state = &t->model->state;
+    gpunn__as_stored(&in, true);
+    memcpy(attr.order, gpunn__to_first, sizeof gpunn__to_first);
+    return backend->run(dev->context, &step);
+}
+
 static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, size_t bytes, const char *caller)
 {
     if (t == NULL || host == NULL)
@@ -11049,6 +11087,10 @@ static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, siz
         char text[128];
         return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes asked for, but it holds %zu (%s %s); see gpunn_tensor_bytes",
                            caller, gpunn__called(t), bytes, expected, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text));
+    }
+    if (dev->backend->on_device && dev->backend->on_device(dev->context, host)) {
+        gpunn_status status = gpunn__read_on_device(t, gradient, host, memory, bytes);
+        return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
     }
     gpunn_dtype  stored = gpunn__stored_as(t, gradient);
     size_t       narrow = stored == t->dtype ? bytes : bytes / 2;
@@ -19694,6 +19736,7 @@ static const gpunn_backend *gpunn__cpu_backend(void)
         gpunn__cpu_sum_of_squares,
         gpunn__cpu_scale,
         gpunn__cpu_convert,
+        NULL,
         NULL,
         NULL,
         NULL,

@@ -670,11 +670,60 @@ static gpunn_status gpunn__cuda_stage(gpunn__cuda *cuda, char *to, const char *h
     return GPUNN_OK;
 }
 
+static bool gpunn__is_on_device(const cudaPointerAttributes *where)
+{
+    return where->type == cudaMemoryTypeDevice || where->type == cudaMemoryTypeManaged;
+}
+
+/* Where memory of the program's is, at its first and at its last byte; another GPU's is an error. */
+static gpunn_status gpunn__cuda_locate(gpunn__cuda *cuda, const void *memory, size_t bytes, cudaPointerAttributes *where)
+{
+    cudaPointerAttributes last;
+    GPUNN__CUDA(cuda, cudaPointerGetAttributes(where, memory));
+    if (!gpunn__is_on_device(where)) return GPUNN_OK;
+    if (where->type == cudaMemoryTypeDevice && where->device != cuda->device)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT, "the memory is GPU %d's, and the model is on GPU %d", where->device,
+                                cuda->device);
+    GPUNN__CUDA(cuda, cudaPointerGetAttributes(&last, (const char *)memory + (bytes ? bytes - 1 : 0)));
+    if (gpunn__is_on_device(&last)) return GPUNN_OK;
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE, "the memory has less than %llu bytes", (unsigned long long)bytes);
+}
+
+static gpunn_status gpunn__cuda_reaches(void *context, const void *memory, size_t bytes)
+{
+    gpunn__cuda          *cuda = (gpunn__cuda *)context;
+    cudaPointerAttributes where;
+    GPUNN__ENTER(cuda);
+    GPUNN__TRY(gpunn__cuda_locate(cuda, memory, bytes, &where));
+    if (gpunn__is_on_device(&where)) return GPUNN_OK;
+    return gpunn__cuda_fail(
+        cuda, GPUNN_ERR_ARGUMENT,
+        "the memory is the host's, and the model is on GPU %d; give memory of cudaMalloc's, or use gpunn_write "
+        "and gpunn_read",
+        cuda->device);
+}
+
+static bool gpunn__cuda_on_device(void *context, const void *memory)
+{
+    gpunn__cuda          *cuda = (gpunn__cuda *)context;
+    const gpunn__current  current(cuda->device);
+    cudaPointerAttributes where;
+    return cudaPointerGetAttributes(&where, memory) == cudaSuccess && where.type == cudaMemoryTypeDevice;
+}
+
 static gpunn_status gpunn__cuda_upload(void *context, void *to, const void *host, size_t bytes)
 {
-    gpunn__cuda    *cuda = (gpunn__cuda *)context;
-    gpunn__staging *staging = cuda->staging;
+    gpunn__cuda          *cuda = (gpunn__cuda *)context;
+    gpunn__staging       *staging = cuda->staging;
+    cudaPointerAttributes where;
     GPUNN__ENTER(cuda);
+    GPUNN__TRY(gpunn__cuda_locate(cuda, host, bytes, &where));
+    if (where.type == cudaMemoryTypeDevice) {
+        GPUNN__CUDA(cuda, cudaMemcpyAsync(to, host, bytes, cudaMemcpyDeviceToDevice, cuda->stream));
+        return GPUNN_OK;
+    }
+    if (where.type == cudaMemoryTypeManaged) /* kernels may still write it */
+        GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
     if (bytes <= GPUNN__PACKET && (uintptr_t)to % 4 == 0) {
         gpunn__packet packet;
         memcpy(packet.word, host, bytes);
@@ -703,6 +752,7 @@ static gpunn_status gpunn__cuda_download(void *context, void *host, const void *
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     char        *pinned = cuda->staging->ring + (size_t)GPUNN__RING * GPUNN__SMALL;
     bool         small = bytes <= GPUNN__SMALL;
+    if (gpunn__cuda_on_device(cuda, host)) return gpunn__cuda_upload(cuda, host, from, bytes);
     GPUNN__ENTER(cuda);
     GPUNN__CUDA(cuda, cudaMemcpyAsync(small ? pinned : host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
     GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
@@ -723,28 +773,6 @@ static gpunn_status gpunn__cuda_synchronize(void *context)
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
     GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
-    return GPUNN_OK;
-}
-
-/* Whether memory of the program's is this GPU's, at its first and at its last byte. */
-static gpunn_status gpunn__cuda_reaches(void *context, const void *memory, size_t bytes)
-{
-    gpunn__cuda *cuda = (gpunn__cuda *)context;
-    GPUNN__ENTER(cuda);
-    for (int i = 0; i < 2; i++) {
-        cudaPointerAttributes where;
-        GPUNN__CUDA(cuda, cudaPointerGetAttributes(&where, (const char *)memory + (i && bytes ? bytes - 1 : 0)));
-        const bool ours = where.type == cudaMemoryTypeManaged || where.type == cudaMemoryTypeDevice;
-        if (ours && where.type == cudaMemoryTypeDevice && where.device != cuda->device)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT, "the memory is GPU %d's, and the model is on GPU %d", where.device,
-                                    cuda->device);
-        if (!ours && i == 0)
-            return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT,
-                                    "the memory is the host's, and the model is on GPU %d; give memory of cudaMalloc's, or use "
-                                    "gpunn_write and gpunn_read",
-                                    cuda->device);
-        if (!ours) return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE, "the memory has less than %zu bytes", bytes);
-    }
     return GPUNN_OK;
 }
 
@@ -11490,6 +11518,7 @@ const gpunn_backend GPUNN__BACKEND_NAME = {
     gpunn__cuda_trim,
     gpunn__cuda_report,
     gpunn__cuda_reaches,
+    gpunn__cuda_on_device,
     gpunn__cuda_text,
 };
 /* clang-format on */

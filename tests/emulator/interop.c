@@ -272,10 +272,82 @@ static void test_bad_memory(void **state)
     caller_free(near), caller_free(far), caller_free(pinned);
 }
 
+/* gpunn_write and gpunn_read from and to the GPU's own memory: what the host would see, without it. */
+static void test_device_copies(void **state)
+{
+    (void)state;
+    for (int precision = GPUNN_PRECISION_F32; precision <= GPUNN_PRECISION_F16; precision++) {
+        void         *stream = caller_stream();
+        gpunn_device *dev = open_with(stream);
+        gpunn_model  *model = MADE(dev, gpunn_model_create(dev, .precision = (gpunn_precision)precision));
+        net           n = net_make(model);
+        gpunn_tensor *image = MADE(dev, gpunn_conv2d(n.x, "conv9", .out_channels = 4, .kernel_size = 3));
+        gpunn_tensor *index = MADE(dev, gpunn_argmax(n.logits, 1, false)), *weight = gpunn_find(model, "fc1.weight");
+        gpunn_tensor *read[] = {n.x, n.logits, image, index, weight, n.loss};
+        gpunn_tensor *loss = MADE(dev, gpunn_add(n.loss, gpunn_mean(image, GPUNN_ALL, false)));
+        char         *device[COUNT(read)], *grads[3], host[1 << 14], seen[1 << 14];
+        float        *x;
+        int64_t      *t;
+        for (int i = 0; i < COUNT(read); i++) device[i] = caller_malloc(sizeof host);
+        for (int i = 0; i < COUNT(grads); i++) grads[i] = caller_malloc(sizeof host);
+        for (int i = 0; i < 3; i++) gpunn_retain_grad(read[i]);
+        net_data(BATCH, 1, &x, &t);
+        caller_put(device[0], x, BATCH * NET_X * sizeof *x, stream);
+        caller_put(device[1], t, BATCH * sizeof *t, stream);
+        caller_put(device[2], x, 63 * sizeof *x, stream);
+        net_write(dev, n, BATCH, 2);
+        OK(dev, gpunn_forward(read + 1, COUNT(read) - 1));
+        OK(dev, gpunn_backward(loss));
+        const long waits = emulator_waits(), copies = emulator_host_copies();
+        OK(dev, gpunn_write(n.x, device[0], BATCH * NET_X * sizeof *x));
+        OK(dev, gpunn_write(n.t, device[1], BATCH * sizeof *t));
+        OK(dev, gpunn_write(gpunn_find(model, "fc2.weight"), device[2], gpunn_tensor_bytes(gpunn_find(model, "fc2.weight"))));
+        OK(dev, gpunn_backward(loss));
+        for (int i = 0; i < COUNT(grads); i++) OK(dev, gpunn_read_grad(read[i], grads[i], gpunn_tensor_bytes(read[i])));
+        OK(dev, gpunn_forward(read + 1, COUNT(read) - 1));
+        for (int i = 0; i < COUNT(read); i++) OK(dev, gpunn_read(read[i], device[i], gpunn_tensor_bytes(read[i])));
+        assert_int_equal(emulator_waits() - waits, 0);
+        assert_int_equal(emulator_host_copies() - copies, 0);
+        for (int i = 0; i < COUNT(read); i++) {
+            const size_t bytes = gpunn_tensor_bytes(read[i]);
+            OK(dev, gpunn_read(read[i], host, bytes));
+            caller_get(seen, device[i], bytes, stream);
+            assert_memory_equal(host, seen, bytes);
+        }
+        OK(dev, gpunn_read(n.x, host, BATCH * NET_X * sizeof *x));
+        assert_memory_equal(host, x, BATCH * NET_X * sizeof *x);
+        OK(dev, gpunn_read(gpunn_find(model, "fc2.weight"), host, gpunn_tensor_bytes(gpunn_find(model, "fc2.weight"))));
+        assert_memory_equal(host, x, gpunn_tensor_bytes(gpunn_find(model, "fc2.weight")));
+        gpunn_zero_grad(model);
+        OK(dev, gpunn_backward(loss));
+        for (int i = 0; i < COUNT(grads); i++) {
+            const size_t bytes = gpunn_tensor_bytes(read[i]);
+            if (i < 2) continue; /* dropout has gone on: only where it has no say */
+            OK(dev, gpunn_read_grad(read[i], host, bytes));
+            caller_get(seen, grads[i], bytes, stream);
+            assert_memory_equal(host, seen, bytes);
+        }
+        caller_set_device(1);
+        void *far = caller_malloc(1 << 12);
+        caller_set_device(0);
+        FAILS(dev, gpunn_write(n.t, far, BATCH * sizeof *t), GPUNN_ERR_ARGUMENT, "gpunn_write", "GPU 1");
+        FAILS(dev, gpunn_write(n.t, device[0] + (1 << 14) - 8, BATCH * sizeof *t), GPUNN_ERR_SHAPE, "less than");
+        FAILS(dev, gpunn_read(loss, far, sizeof *x), GPUNN_ERR_ARGUMENT, "gpunn_read", "GPU 1");
+        for (int i = 0; i < COUNT(read); i++) caller_free(device[i]);
+        for (int i = 0; i < COUNT(grads); i++) caller_free(grads[i]);
+        caller_free(far);
+        free(x), free(t);
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+        caller_end(stream);
+    }
+}
+
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-    const struct CMUnitTest tests[] = {TEST(test_streams),   TEST(test_bad_streams),    TEST(test_left_alone),
-                                       TEST(test_allocator), TEST(test_double_buffers), TEST(test_bad_memory)};
+    const struct CMUnitTest tests[] = {TEST(test_streams),      TEST(test_bad_streams),    TEST(test_left_alone),
+                                       TEST(test_allocator),    TEST(test_double_buffers), TEST(test_bad_memory),
+                                       TEST(test_device_copies)};
     return cmocka_run_group_tests_name("interop", tests, NULL, NULL);
 }
