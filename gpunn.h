@@ -286,6 +286,11 @@
  *         static float field[4][20], derivative[4][20];
  *         gpunn_bind(x, field, sizeof field); // four samples; a gpunn_write would have told the batch too
  *         gpunn_bind_grad(x, derivative, sizeof derivative);
+ *     gpunn_backward_from starts from gradients that the program gives, so that a model is a piece of a larger derivative:
+ *         gpunn_tensor *rates[] = {y};
+ *         static float  by_y[4][1]; // of what the program minimizes, by y
+ *         const void   *by_rates[] = {by_y};
+ *         gpunn_backward_from(rates, by_rates, 1);
  *
  * DETERMINISM  The same seed, data and build give the same bits on the same device; dropout drops the same on every one. On a GPU
  *     three things may vary in the last bits unless the device is .deterministic: recurrent layers, convolutions for which cuDNN
@@ -1394,6 +1399,10 @@ GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob,
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count);
 /* Training mode: forward, and gradients of the scalar loss added to what gpunn_zero_grad left. */
 GPUNN_API gpunn_status gpunn_backward(gpunn_tensor *loss);
+/* torch.autograd.backward(outputs, gradients): the same from gradients that the program gives, gradients[i] of F32 values outputs[i],
+ * as many; so a model is one differentiable piece of a larger program. In memory of the host or of the GPU. The forward pass is
+ * done anew, in training mode. */
+GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count);
 /* zero_grad, backward, clipping as set on the optimizer, update. A loss that is NaN or infinite gives GPUNN_ERR_NUMERIC and
  * leaves the weights as they were. */
 GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss);
@@ -8412,11 +8421,16 @@ typedef struct gpunn__binding {
     int          index;
 } gpunn__binding;
 
+typedef enum gpunn__aim { GPUNN__EVALUATE, GPUNN__TRAIN, GPUNN__TRAIN_FROM } gpunn__aim; /* the last: seeded */
+
 struct gpunn__plan {
     gpunn__plan     *next;
     gpunn_tensor   **outputs; /* as asked for; a training plan's one output is the loss */
     int              output_count;
-    bool             training;
+    bool             training, seeded;
+    gpunn__lent     *seed;        /* seeded: gradients of the outputs, from which the backward pass starts instead */
+    void            *seed_memory; /* of those that came from the host; NULL: none did */
+    size_t           seed_bytes;
     int64_t          batch;
     uint64_t         generation; /* of the model, at the last binding; 0: never bound */
     uint64_t         lending;    /* the same */
@@ -8537,6 +8551,7 @@ static size_t gpunn__operand_bytes(int count) /* of in, grad_in and accumulate o
 static void gpunn__plan_free(gpunn_device *dev, gpunn__plan *plan)
 {
     if (plan->captured) dev->backend->forget(dev->context, plan->captured);
+    gpunn__device_free(dev, plan->seed_memory, plan->seed_bytes);
     for (int i = 0; i < plan->step_count; i++) {
         gpunn_step *step = &plan->steps[i];
         gpunn__free(dev, step->in, gpunn__operand_bytes(step->input_count));
@@ -8600,12 +8615,17 @@ static bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t)
     return t->op == GPUNN_OP_DROPOUT && (!plan->training || t->attr.value[0] == 0);
 }
 
+static bool gpunn__is_output(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    bool output = false;
+    for (int i = 0; i < plan->output_count; i++) output = output || plan->outputs[i] == t;
+    return output;
+}
+
 /* A value that somebody reads under its own name cannot be merged away. */
 static bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t)
 {
-    bool visible = t->keep || t->retain_grad || t->lent[0].data;
-    for (int i = 0; i < plan->output_count; i++) visible = visible || plan->outputs[i] == t;
-    return visible;
+    return t->keep || t->retain_grad || t->lent[0].data || gpunn__is_output(plan, t);
 }
 
 /* A layer that others can be merged into. */
@@ -8953,11 +8973,11 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
     if (!gpunn__group_has_backward(b, group)) return !kernel->loss;
     if (program->operands == NULL) return false;
     int last = plan->root[group->tensors[kernel->node_count - 1]];
-    if (kernel->loss && last != plan->root[plan->outputs[0]->id]) return false;
+    if (kernel->loss && (plan->seeded || last != plan->root[plan->outputs[0]->id])) return false;
     for (int k = 0; k < kernel->node_count; k++) { /* gradients that come from outside are read, and no others */
         const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
         int                 root = plan->gradient_root[t->id];
-        bool                comes = t == plan->outputs[0] || gpunn__read_outside(b, index, t, true);
+        bool                comes = gpunn__is_output(plan, t) || gpunn__read_outside(b, index, t, true);
         if (comes && gpunn__gradient_operand(b, group, root, false) == NULL) return false;
         if (b->retained[root] && (!comes || gpunn__gradient_operand(b, group, root, true) || gpunn__adds_inside(b, group, root)))
             return false;
@@ -8969,7 +8989,7 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
         for (int k = 0; k < kernel->node_count; k++) {
             const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
             if (plan->gradient_root[t->id] == plan->gradient_root[gpunn__member(b, group, operand->index)->id])
-                comes = comes || t == plan->outputs[0] || gpunn__read_outside(b, index, t, true);
+                comes = comes || gpunn__is_output(plan, t) || gpunn__read_outside(b, index, t, true);
         }
         if (!comes) return false;
     }
@@ -9989,21 +10009,22 @@ static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end
 }
 
 /* Which tensors have gradients, and who computes them. */
-static void gpunn__mark_gradients(gpunn__builder *b, const gpunn_tensor *loss)
+static void gpunn__mark_gradients(gpunn__builder *b)
 {
     gpunn_model *model = b->model;
     gpunn__plan *plan = b->plan;
     for (int id = 0; id < plan->tensor_count; id++)
-        if (model->tensors[id]->retain_grad && b->needed[id]) b->retained[plan->gradient_root[id]] = true;
+        if (b->needed[id] && (model->tensors[id]->retain_grad || (plan->seeded && gpunn__is_output(plan, model->tensors[id]))))
+            b->retained[plan->gradient_root[id]] = true;
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
         bool                wants = b->retained[id] || (t->kind == GPUNN__PARAMETER && t->trainable);
         for (int i = 0; !wants && i < t->input_count; i++) wants = gpunn__passes_gradient(b, t, i);
         b->wants[id] = wants && b->needed[id];
     }
-    b->behind[loss->id] = true;
-    b->writes[plan->gradient_root[loss->id]] = 1;
-    for (int id = loss->id; id >= 0; id--) {
+    for (int i = 0; i < plan->output_count; i++) b->behind[plan->outputs[i]->id] = true;
+    if (!plan->seeded) b->writes[plan->gradient_root[plan->outputs[0]->id]] = 1;
+    for (int id = plan->tensor_count - 1; id >= 0; id--) {
         const gpunn_tensor *t = model->tensors[id];
         for (int i = 0; b->behind[id] && i < t->input_count; i++)
             if (t->inputs[i] && gpunn__has_slope(t, i)) b->behind[t->inputs[i]->id] = true;
@@ -10024,9 +10045,29 @@ static bool gpunn__group_backward(gpunn__builder *b, int index)
     return group->kernel->loss || !gpunn__group_has_backward(b, group) || gpunn__group_step(b, index, true);
 }
 
-static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
+/* The step that brings the gradient which the program gives to that of the output, or adds it. */
+static bool gpunn__seed_step(gpunn__builder *b, int output)
 {
-    for (int place = b->place[loss->id]; place >= 0; place--) {
+    gpunn__plan        *plan = b->plan;
+    const gpunn_tensor *t = plan->outputs[output];
+    const int at = plan->step_count, slot = gpunn__new_slot(b, (size_t)gpunn__count(t, plan->batch) * sizeof(float), at);
+    if (slot < 0) return false;
+    plan->slots[slot].lent = &plan->seed[output];
+    if (!gpunn__turn_back(b, t, slot, false)) return false;
+    gpunn_step *step = &plan->steps[at];
+    step->grad_out.dtype = step->out.dtype = GPUNN_F32;
+    if (plan->last[plan->gradient_root[t->id]] && gpunn__has_layouts(t)) return true;
+    step->attr = &plan->attr[2];
+    memcpy(step->grad_in[0].dim, step->out.dim, sizeof step->out.dim);
+    memcpy(step->in[0].dim, step->out.dim, sizeof step->out.dim);
+    return true;
+}
+
+static bool gpunn__backward_steps(gpunn__builder *b)
+{
+    for (int i = 0; i < b->plan->output_count && b->plan->seeded; i++)
+        if (!gpunn__seed_step(b, i)) return false;
+    for (int place = b->place_count - 1; place >= 0; place--) {
         const gpunn_tensor *t = b->model->tensors[b->order[place]];
         if (t->op == GPUNN_OP_ATTENTION && b->behind[t->id] && t->inputs[3] && b->wants[t->inputs[3]->id]) {
             (void)gpunn__fail(b->model->dev, GPUNN_ERR_UNSUPPORTED,
@@ -10257,6 +10298,7 @@ static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
     size_t used = 0;
     int    n = plan->tensor_count;
     plan->outputs = (gpunn_tensor **)gpunn__take_table(base, &used, plan->output_count, sizeof *plan->outputs);
+    plan->seed = (gpunn__lent *)gpunn__take_table(base, &used, plan->seeded ? plan->output_count : 0, sizeof *plan->seed);
     plan->root = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->gradient_root = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->value_slot = (int *)gpunn__take_table(base, &used, n, sizeof(int));
@@ -10331,30 +10373,30 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
                                (long long)plan->batch, model->tensors[id]->name ? model->tensors[id]->name : "",
                                gpunn_op_name(model->tensors[id]->op));
     }
-    int capacity = values * (plan->training ? 2 : 1) + 1 + copies;
+    int capacity = values * (plan->training ? 2 : 1) + 1 + copies + (plan->seeded ? plan->output_count : 0);
     plan->steps = (gpunn_step *)gpunn__calloc(model->dev, (size_t)capacity * sizeof *plan->steps);
     if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
     plan->step_capacity = capacity;
     for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) plan->attr[2].order[axis] = axis;
     gpunn__mark_storage(b);
     gpunn__mark_roots(b);
-    if (plan->training) gpunn__mark_gradients(b, outputs[0]);
+    if (plan->training) gpunn__mark_gradients(b);
     gpunn__mark_groups(b);
     if (!gpunn__mark_order(b)) return GPUNN_ERR_MEMORY;
     gpunn__mark_chains(b);
-    for (int id = 0; id < plan->tensor_count && plan->training; id++) /* the loss is F32 */
+    for (int id = 0; id < plan->tensor_count && plan->training && !plan->seeded; id++) /* the loss is F32 */
         if (plan->root[id] == plan->root[outputs[0]->id]) plan->storage[id] = model->tensors[id]->dtype;
     if (plan->training) gpunn__mark_activated(b);
     gpunn__mark_parts(b);
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
-    if (plan->training && (!gpunn__backward_steps(b, outputs[0]) || !gpunn__lend(b, true))) return GPUNN_ERR_MEMORY;
+    if (plan->training && (!gpunn__backward_steps(b) || !gpunn__lend(b, true))) return GPUNN_ERR_MEMORY;
     gpunn__overlay_steps(plan);
     gpunn_status status = gpunn__prepare_steps(b);
     return status == GPUNN_OK ? gpunn__assign_offsets(model->dev, plan) : status;
 }
 
 /* NULL after a failure, or when *again is set because a group has been refused; nothing is left behind then. */
-static gpunn__plan *gpunn__plan_try(gpunn_model *model, gpunn_tensor *const *outputs, int count, bool training, int64_t batch,
+static gpunn__plan *gpunn__plan_try(gpunn_model *model, gpunn_tensor *const *outputs, int count, gpunn__aim aim, int64_t batch,
                                     bool *refused, bool *again)
 {
     gpunn_device *dev = model->dev;
@@ -10362,7 +10404,8 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, gpunn_tensor *const *out
     *again = false;
     if (plan == NULL) return NULL;
     plan->output_count = count;
-    plan->training = training;
+    plan->training = aim != GPUNN__EVALUATE;
+    plan->seeded = aim == GPUNN__TRAIN_FROM;
     plan->batch = batch;
     plan->tensor_count = model->tensor_count;
     gpunn__builder builder;
@@ -10387,12 +10430,12 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, gpunn_tensor *const *out
 }
 
 /* NULL after a failure; nothing is left behind then. */
-static gpunn__plan *gpunn__plan_make(gpunn_model *model, gpunn_tensor *const *outputs, int count, bool training, int64_t batch)
+static gpunn__plan *gpunn__plan_make(gpunn_model *model, gpunn_tensor *const *outputs, int count, gpunn__aim aim, int64_t batch)
 {
     size_t       bytes = (size_t)model->tensor_count * sizeof(bool);
     bool        *refused = (bool *)gpunn__calloc(model->dev, bytes), again = refused != NULL;
     gpunn__plan *plan = NULL;
-    while (again) plan = gpunn__plan_try(model, outputs, count, training, batch, refused, &again);
+    while (again) plan = gpunn__plan_try(model, outputs, count, aim, batch, refused, &again);
     gpunn__free(model->dev, refused, bytes);
     return plan;
 }
@@ -10606,7 +10649,7 @@ static GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
     }
     for (int i = 0; i < plan->slot_count; i++) {
         const gpunn__lent *lent = plan->slots[i].lent;
-        if (lent && lent->bytes < plan->slots[i].bytes)
+        if (lent && lent->data && lent->bytes < plan->slots[i].bytes)
             return gpunn__fail(
                 dev, GPUNN_ERR_SHAPE,
                 "the run writes %zu bytes to memory of %zu that a value or gradient is bound to; bind it to as many",
@@ -10637,6 +10680,12 @@ static GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
 #pragma GCC pop_options
 #endif
 /* ==== >>run =========================================================================================================== */
+/* What messages call a tensor. */
+static const char *gpunn__called(const gpunn_tensor *t)
+{
+    return t->name ? t->name : t->layer ? t->layer : t->made_by ? t->made_by : gpunn_op_name(t->op);
+}
+
 /* The batch that the inputs of a plan, or of the marked tensors, hold now; 0 after a failure. */
 static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, const bool *needed)
 {
@@ -10665,7 +10714,7 @@ static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, cons
 }
 
 /* The plan for the inputs as they are, first in the model's list and bound. NULL after a failure. */
-static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *outputs, int count, bool training)
+static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *outputs, int count, gpunn__aim aim)
 {
     gpunn_device *dev = model->dev;
     int64_t       batch = 0;
@@ -10673,8 +10722,8 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
     gpunn__plan **link = &model->plans;
     for (; *link; link = &(*link)->next, cached++) {
         gpunn__plan *plan = *link;
-        if (plan->training != training || plan->output_count != count ||
-            memcmp(plan->outputs, outputs, (size_t)count * sizeof *outputs) != 0)
+        if (plan->training != (aim != GPUNN__EVALUATE) || plan->seeded != (aim == GPUNN__TRAIN_FROM) ||
+            plan->output_count != count || memcmp(plan->outputs, outputs, (size_t)count * sizeof *outputs) != 0)
             continue;
         if (batch == 0 && (batch = gpunn__batch_of(model, plan, NULL)) == 0) return NULL;
         if (plan->batch == batch) break;
@@ -10688,7 +10737,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
         gpunn__mark_operands(model, needed);
         batch = gpunn__batch_of(model, NULL, needed);
         gpunn__free(dev, needed, bytes);
-        if (batch == 0 || (plan = gpunn__plan_make(model, outputs, count, training, batch)) == NULL) return NULL;
+        if (batch == 0 || (plan = gpunn__plan_make(model, outputs, count, aim, batch)) == NULL) return NULL;
         if (cached >= GPUNN__MAX_PLANS) {
             for (link = &model->plans; (*link)->next; link = &(*link)->next) {}
             if (model->last == *link) model->last = NULL;
@@ -10732,18 +10781,24 @@ static gpunn_run gpunn__whole_run(gpunn_model *model, gpunn__plan *plan)
     return run;
 }
 
+static GPUNN__STATUS gpunn__check_outputs(gpunn_model *model, const char *caller, gpunn_tensor *const *outputs, int count)
+{
+    for (int i = 1; i < count; i++)
+        if (outputs[i] == NULL || outputs[i]->model != model)
+            return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: output %d %s", caller, i,
+                               outputs[i] ? "belongs to another model than output 0; run each model by itself"
+                                          : "is NULL; a builder failed before");
+    return GPUNN_OK;
+}
+
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
 {
     if (outputs == NULL || count < 1 || outputs[0] == NULL)
         return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
                            "gpunn_forward: no outputs, or the first is NULL; a builder failed before: see gpunn_error");
     gpunn_model *model = outputs[0]->model;
-    for (int i = 1; i < count; i++)
-        if (outputs[i] == NULL || outputs[i]->model != model)
-            return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "gpunn_forward: output %d %s", i,
-                               outputs[i] ? "belongs to another model than output 0; run each model by itself"
-                                          : "is NULL; a builder failed before");
-    gpunn__plan  *plan = gpunn__plan_for(model, outputs, count, false);
+    if (gpunn__check_outputs(model, "gpunn_forward", outputs, count) != GPUNN_OK) return model->dev->error.status;
+    gpunn__plan  *plan = gpunn__plan_for(model, outputs, count, GPUNN__EVALUATE);
     gpunn_device *dev = model->dev;
     if (plan == NULL) return dev->error.status;
     if (dev->backend->execute == NULL) return gpunn__run_steps(dev, plan, 0, plan->step_count);
@@ -10800,7 +10855,42 @@ static GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan)
     return GPUNN_OK;
 }
 
-/* Forward and backward of one training step; with opt (prepared), gradients begin anew, and its clipping and update follow. */
+/* Forward and backward of one training step; with opt (prepared), gradients begin anew, and its clipping and update follow. loss:
+ * NULL where the program has given gradients. */
+static GPUNN__STATUS gpunn__train(gpunn_model *model, gpunn__plan *plan, gpunn_tensor *loss, gpunn_optimizer *opt)
+{
+    gpunn_device *dev = model->dev;
+    if (plan->reached_count == 0 && plan->step_count == plan->forward_count)
+        return gpunn__fail(
+            dev, GPUNN_ERR_STATE, "no gradient goes from the %s to a trainable parameter or to a tensor of gpunn_retain_grad: %s",
+            loss ? "loss" : "outputs",
+            gpunn__all_frozen(model) ? "every parameter is frozen; unfreeze one with gpunn_set_trainable"
+                                     : "it depends on none of them, or only through ops without a gradient, as comparisons are");
+    gpunn_status status = opt ? gpunn_zero_grad(model) : GPUNN_OK; /* no sooner: a run that cannot be leaves gradients alone */
+    if (status == GPUNN_OK) status = gpunn__settle_writes(model, plan);
+    if (status != GPUNN_OK) return status;
+    model->state.step++;
+    model->state.weights_version++; /* running statistics */
+    if (dev->backend->execute == NULL) {
+        status = loss ? gpunn__run_training(loss, plan) : gpunn__run_steps(dev, plan, 0, plan->step_count);
+        for (int i = 0; i < plan->reached_count && status == GPUNN_OK; i++) model->tensors[plan->reached[i]]->grad_reached = true;
+        return status == GPUNN_OK && opt ? gpunn__optimizer_update(opt) : status;
+    }
+    gpunn_run run = gpunn__whole_run(model, plan);
+    size_t    bytes;
+    if (loss) run.loss = (const float *)gpunn__memory_of(loss, false, &bytes);
+    if (loss && model->precision == GPUNN_PRECISION_F16) run.loss_gradient = gpunn__loss_gradient(model);
+    for (int i = 0; i < plan->reached_count; i++) model->tensors[plan->reached[i]]->grad_reached = true;
+    if (opt) gpunn__optimizer_collect(opt, &run);
+    status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : loss ? "gpunn_backward" : "gpunn_backward_from");
+    plan->captured = run.captured;
+    for (int i = 0; i < plan->reached_count && status != GPUNN_OK; i++)
+        model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
+    if (status == GPUNN_ERR_MEMORY) model->state.step--; /* the call made again drops the same */
+    if (opt && status == GPUNN_OK) gpunn__optimizer_advance(opt);
+    return status;
+}
+
 static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt)
 {
     if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
@@ -10812,42 +10902,70 @@ static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt)
                            "the loss is %s %s; it must be one computed f32 number: reduce it with gpunn_mean or gpunn_sum",
                            gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
     }
-    gpunn__plan *plan = gpunn__plan_for(model, &loss, 1, true);
-    if (plan == NULL) return dev->error.status;
-    if (plan->reached_count == 0 && plan->step_count == plan->forward_count)
-        return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "no gradient goes from the loss to a trainable parameter or to a tensor of gpunn_retain_grad: %s",
-                           gpunn__all_frozen(model)
-                               ? "every parameter is frozen; unfreeze one with gpunn_set_trainable"
-                               : "it depends on none of them, or only through ops without a gradient, as comparisons are");
-    gpunn_status status = opt ? gpunn_zero_grad(model) : GPUNN_OK; /* no sooner: a run that cannot be leaves gradients alone */
-    if (status == GPUNN_OK) status = gpunn__settle_writes(model, plan);
-    if (status != GPUNN_OK) return status;
-    model->state.step++;
-    model->state.weights_version++; /* running statistics */
-    if (dev->backend->execute == NULL) {
-        status = gpunn__run_training(loss, plan);
-        for (int i = 0; i < plan->reached_count && status == GPUNN_OK; i++) model->tensors[plan->reached[i]]->grad_reached = true;
-        return status == GPUNN_OK && opt ? gpunn__optimizer_update(opt) : status;
-    }
-    gpunn_run run = gpunn__whole_run(model, plan);
-    size_t    bytes;
-    run.loss = (const float *)gpunn__memory_of(loss, false, &bytes);
-    if (model->precision == GPUNN_PRECISION_F16) run.loss_gradient = gpunn__loss_gradient(model);
-    for (int i = 0; i < plan->reached_count; i++) model->tensors[plan->reached[i]]->grad_reached = true;
-    if (opt) gpunn__optimizer_collect(opt, &run);
-    status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : "gpunn_backward");
-    plan->captured = run.captured;
-    for (int i = 0; i < plan->reached_count && status != GPUNN_OK; i++)
-        model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
-    if (status == GPUNN_ERR_MEMORY) model->state.step--; /* the call made again drops the same */
-    if (opt && status == GPUNN_OK) gpunn__optimizer_advance(opt);
-    return status;
+    gpunn__plan *plan = gpunn__plan_for(model, &loss, 1, GPUNN__TRAIN);
+    return plan ? gpunn__train(model, plan, loss, opt) : dev->error.status;
 }
 
 GPUNN_API gpunn_status gpunn_backward(gpunn_tensor *loss)
 {
     return gpunn__gradients(loss, NULL);
+}
+
+static size_t gpunn__padded(size_t bytes)
+{
+    return (bytes + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+}
+
+/* Points the plan at the gradients that the program gives; those of the host travel to the device first. */
+static GPUNN__STATUS gpunn__seed(gpunn_model *model, gpunn__plan *plan, const char *caller, const void *const *gradients)
+{
+    gpunn_device        *dev = model->dev;
+    const gpunn_backend *backend = dev->backend;
+    size_t               whole = 0, used = 0;
+    for (int i = 0; i < plan->output_count; i++)
+        whole += gpunn__padded((size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float));
+    for (int i = 0; i < plan->output_count; i++) {
+        const size_t bytes = (size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float);
+        const bool   near = backend->on_device == NULL || backend->on_device(dev->context, gradients[i]);
+        gpunn_status status = near && backend->reaches ? backend->reaches(dev->context, gradients[i], bytes) : GPUNN_OK;
+        void        *own = near ? (void *)(uintptr_t)gradients[i] : NULL;
+        if (!near && plan->seed_memory == NULL) {
+            plan->seed_memory = gpunn__device_alloc(dev, whole);
+            if (plan->seed_memory == NULL) return dev->error.status;
+            plan->seed_bytes = whole;
+        }
+        if (!near) status = backend->upload(dev->context, own = (char *)plan->seed_memory + used, gradients[i], bytes);
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
+        plan->seed[i].data = own;
+        plan->seed[i].bytes = bytes;
+        used += gpunn__padded(bytes);
+    }
+    return gpunn__plan_bind(model, plan);
+}
+
+GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count)
+{
+    static const char caller[] = "gpunn_backward_from";
+    if (outputs == NULL || gradients == NULL || count < 1 || outputs[0] == NULL)
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
+                           "%s: no outputs or gradients, or the first output is NULL; a builder failed before: see gpunn_error",
+                           caller);
+    gpunn_model  *model = outputs[0]->model;
+    gpunn_device *dev = model->dev;
+    gpunn_status  status = gpunn__check_outputs(model, caller, outputs, count);
+    if (status != GPUNN_OK) return status;
+    for (int i = 0; i < count; i++) {
+        if (outputs[i]->kind != GPUNN__VALUE || outputs[i]->dtype != GPUNN_F32)
+            return gpunn__fail(dev, GPUNN_ERR_DTYPE, "%s: output %d, '%s', is %s; give f32 values that the model computes",
+                               caller, i, gpunn__called(outputs[i]), gpunn_dtype_name(outputs[i]->dtype));
+        if (gradients[i] == NULL)
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the gradient of output %d, '%s', is NULL; leave the output out",
+                               caller, i, gpunn__called(outputs[i]));
+    }
+    gpunn__plan *plan = gpunn__plan_for(model, outputs, count, GPUNN__TRAIN_FROM);
+    if (plan == NULL) return dev->error.status;
+    status = gpunn__seed(model, plan, caller, gradients);
+    return status == GPUNN_OK ? gpunn__train(model, plan, NULL, NULL) : status;
 }
 
 GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss)
@@ -10956,12 +11074,6 @@ GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel
 }
 
 /* ---- reading and writing --------------------------------------------------------------------------------------------- */
-/* What messages call a tensor. */
-static const char *gpunn__called(const gpunn_tensor *t)
-{
-    return t->name ? t->name : t->layer ? t->layer : t->made_by ? t->made_by : gpunn_op_name(t->op);
-}
-
 static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
 {
     gpunn_model  *model = t->model;
@@ -11359,7 +11471,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     for (int i = 0; i < count; i++)
         if (outputs[i]->model != model)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: output %d belongs to another model", i);
-    gpunn__plan *plan = gpunn__plan_make(model, outputs, count, args.loss != NULL, batch);
+    gpunn__plan *plan = gpunn__plan_make(model, outputs, count, args.loss ? GPUNN__TRAIN : GPUNN__EVALUATE, batch);
     if (plan == NULL) return dev->error.status;
     int64_t gradient_count, weight_count = gpunn__lay_out(model, false, &gradient_count);
     size_t  inputs = 0, weights = (size_t)weight_count * (sizeof(float) + (plan->half ? 2 : 0)), arena = plan->arena_bytes,

@@ -323,10 +323,141 @@ static void test_refused(void **state)
     place_close(&p);
 }
 
+/* ---- gradients from the program ---- */
+enum { FROM = 6 };
+/* A network without chance, of outputs that are read on, renamed, activated or images; and the sum over them of output times g. */
+static void pieces(place *p, gpunn_tensor *outputs[FROM], gpunn_tensor *g[FROM], gpunn_tensor **sum)
+{
+    gpunn_tensor *x = p->n.x, *image = MADE(p->dev, gpunn_relu(gpunn_conv2d(x, "p1", .out_channels = 4, .kernel_size = 3)));
+    gpunn_tensor *second = gpunn_conv2d(image, "p2", .out_channels = 4, .kernel_size = 3, .padding = 1);
+    gpunn_tensor *flat = gpunn_reshape(second, GPUNN_SHAPE(GPUNN_BATCH, 64));
+    gpunn_tensor *hidden = gpunn_relu(gpunn_linear(flat, "p3", .out_features = 16));
+    gpunn_tensor *last = gpunn_linear(hidden, "p4", .out_features = 5);
+    gpunn_tensor *all[FROM] = {image, second, flat, hidden, last, gpunn_mean(gpunn_tanh(last), GPUNN_ALL, false)};
+    *sum = NULL;
+    for (int i = 0; i < FROM; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "g%d", i);
+        outputs[i] = MADE(p->dev, all[i]);
+        g[i] = MADE(p->dev, gpunn_input(p->model, name, GPUNN_F32, gpunn_tensor_shape(outputs[i])));
+        gpunn_tensor *part = gpunn_sum(gpunn_mul(outputs[i], g[i]), GPUNN_ALL, false);
+        *sum = MADE(p->dev, *sum ? gpunn_add(*sum, part) : part);
+    }
+}
+static float *gradients_now(place *p, int64_t *count)
+{
+    static const char *const names[] = {"p1.weight", "p2.weight", "p2.bias", "p3.weight", "p4.weight", "p4.bias", "x"};
+    float                   *all = calloc(1 << 14, sizeof *all);
+    *count = 0;
+    for (int i = 0; i < COUNT(names); i++) {
+        gpunn_tensor *t = MADE(p->dev, gpunn_find(p->model, names[i]));
+        OK(p->dev, gpunn_read_grad(t, all + *count, gpunn_tensor_bytes(t)));
+        *count += (int64_t)(gpunn_tensor_bytes(t) / sizeof *all);
+    }
+    return all;
+}
+/* Any of the outputs together give the vector-Jacobian product, which is the gradient of the sum; from host and device memory. */
+static void test_backward_from(void **state)
+{
+    (void)state;
+    static const int    sets[][FROM + 1] = {{0, -1}, {1, -1}, {3, -1}, {4, -1}, {5, 3, -1}, {0, 1, 2, 3, 4, 5, -1}, {4, 4, -1}};
+    static const double tolerance[] = {1e-5, 2e-3, 3e-2, 5e-3};
+    for (int i = 0; i < COUNT(precisions); i++) {
+        place         p;
+        gpunn_tensor *outputs[FROM], *g[FROM], *sum;
+        place_open(&p, precisions[i]);
+        pieces(&p, outputs, g, &sum);
+        gpunn_retain_grad(p.n.x);
+        net_write(p.dev, p.n, BATCH, 4);
+        for (int set = 0; set < COUNT(sets); set++) {
+            gpunn_tensor *from[FROM + 1];
+            const void   *given[FROM + 1], *device[FROM + 1];
+            float        *values[FROM + 1];
+            int           count = 0;
+            int64_t       n, m;
+            for (int k = 0; k < FROM; k++) { /* those that are left out: 0 */
+                float *zeros = calloc(BATCH * 256, sizeof *zeros);
+                size_t bytes = (size_t)(k == 5 ? 1 : BATCH) * sizeof(float);
+                for (int d = 1; d < GPUNN_MAX_RANK && gpunn_tensor_shape(outputs[k]).dim[d]; d++)
+                    bytes *= (size_t)gpunn_tensor_shape(outputs[k]).dim[d];
+                OK(p.dev, gpunn_write(g[k], zeros, bytes));
+                free(zeros);
+            }
+            for (const int *k = sets[set]; *k >= 0; k++, count++) {
+                const size_t bytes = gpunn_tensor_bytes(g[*k]);
+                from[count] = outputs[*k];
+                given[count] = values[count] = test_randoms((int64_t)(bytes / sizeof(float)), 11, 0.1f);
+                device[count] = take(bytes, values[count]);
+                for (size_t e = 0; e < bytes / sizeof(float) && set == COUNT(sets) - 1; e++) values[count][e] *= 2; /* twice */
+                OK(p.dev, gpunn_write(g[*k], values[count], bytes));
+                for (size_t e = 0; e < bytes / sizeof(float) && set == COUNT(sets) - 1; e++) values[count][e] /= 2;
+            }
+            OK(p.dev, gpunn_zero_grad(p.model));
+            OK(p.dev, gpunn_backward(sum));
+            float *expected = gradients_now(&p, &n);
+            for (int way = 0; way < 2; way++) {
+                for (int again = 0; again < 3; again++) {
+                    OK(p.dev, gpunn_zero_grad(p.model));
+                    const float zero = 0;
+                    const void *none = &zero;
+                    OK(p.dev, gpunn_backward_from(&outputs[5], &none, 1)); /* what is added to */
+                    OK(p.dev, gpunn_backward_from(from, way ? device : given, count));
+                }
+                float *actual = gradients_now(&p, &m);
+                assert_int_equal(n, m);
+                check_close(actual, expected, n, tolerance[i], tolerance[i]);
+                free(actual);
+            }
+            for (int k = 0; k < count; k++) give((void *)(uintptr_t)device[k]), free(values[k]);
+            free(expected);
+        }
+        place_close(&p);
+    }
+}
+
+/* By differences of what the outputs are, too. */
+static void test_backward_from_slope(void **state)
+{
+    (void)state;
+    place         p;
+    gpunn_tensor *outputs[FROM], *g[FROM], *sum;
+    float         x[NET_X], slope[NET_X], y[2][5], given[5] = {1, -2, 0.5f, 3, -1};
+    const void   *gradient = given;
+    place_open(&p, GPUNN_PRECISION_F32);
+    pieces(&p, outputs, g, &sum);
+    gpunn_retain_grad(p.n.x);
+    float *random = test_randoms(NET_X, 9, 1);
+    memcpy(x, random, sizeof x);
+    free(random);
+    OK(p.dev, gpunn_write(p.n.x, x, sizeof x));
+    OK(p.dev, gpunn_backward_from(&outputs[4], &gradient, 1));
+    OK(p.dev, gpunn_read_grad(p.n.x, slope, sizeof slope));
+    for (int i = 0; i < NET_X; i += 5) {
+        const float h = 1e-2f, middle = x[i];
+        double      difference = 0;
+        for (int side = 0; side < 2; side++) {
+            x[i] = side ? middle + h : middle - h;
+            OK(p.dev, gpunn_write(p.n.x, x, sizeof x));
+            OK(p.dev, gpunn_forward(&outputs[4], 1));
+            OK(p.dev, gpunn_read(outputs[4], y[side], sizeof y[side]));
+        }
+        x[i] = middle;
+        for (int k = 0; k < 5; k++) difference += given[k] * (y[1][k] - y[0][k]) / (2 * h);
+        if (!(fabs(difference - slope[i]) <= 2e-3 * (1 + fabs(difference))))
+            fail_msg("x[%d]: %g by differences, %g", i, difference, slope[i]);
+    }
+    FAILS(NULL, gpunn_backward_from(NULL, &gradient, 1), GPUNN_ERR_ARGUMENT, "gpunn_backward_from");
+    const void *nothing = NULL;
+    FAILS(p.dev, gpunn_backward_from(&outputs[4], &nothing, 1), GPUNN_ERR_ARGUMENT, "gradient of output 0", "NULL");
+    FAILS(p.dev, gpunn_backward_from(&p.n.t, &gradient, 1), GPUNN_ERR_DTYPE, "'t'", "f32");
+    place_close(&p);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_values),  cmocka_unit_test(test_training),
-                                       cmocka_unit_test(test_changed), cmocka_unit_test(test_gradients),
-                                       cmocka_unit_test(test_inputs),  cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_values),        cmocka_unit_test(test_training),
+                                       cmocka_unit_test(test_changed),       cmocka_unit_test(test_gradients),
+                                       cmocka_unit_test(test_inputs),        cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_backward_from), cmocka_unit_test(test_backward_from_slope)};
     return cmocka_run_group_tests_name("bind", tests, NULL, NULL);
 }
