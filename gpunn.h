@@ -315,6 +315,23 @@
  *     fault of the device is final for it: every later call gives the same status; close it. GPUNN_PLAIN=1 in the environment
  *     makes its sentence name op and layer, which a report of it needs: each step is waited for then, which is slow.
  *
+ * IN A CUDA PROGRAM  gpunn_device_open(.stream = s) puts all work in the order of the program's own stream: what it launched before is
+ *     seen, what it launches next sees the results, and nobody waits but gpunn_read, gpunn_item and gpunn_synchronize, which bring
+ *     something to the host, the first runs of each kind, and closing. The current CUDA device and a pending CUDA error are after
+ *     every call what they were before; an error is lost only where a CUDA call of ours fails, CUDA keeping but one, or
+ *     where functions of a gpunn_custom_op or of the generator's kernels are launched, which ask for it.
+ *     .cuda_malloc_fn and .cuda_free_fn give the GPU's memory.
+ *     gpunn_bind makes memory of the program the memory of an input, a parameter or a value, gpunn_bind_grad that of a gradient:
+ *     nothing is copied, and buffers may take turns. On the CPU the same with arrays of the program:
+ *         static float field[4][20], derivative[4][20];
+ *         gpunn_bind(x, field, sizeof field); // four samples; a gpunn_write would have told the batch too
+ *         gpunn_bind_grad(x, derivative, sizeof derivative);
+ *     gpunn_backward_from starts from gradients that the program gives, so that a model is a piece of a larger derivative:
+ *         gpunn_tensor *rates[] = {y};
+ *         static float  by_y[4][1]; // of what the program minimizes, by y
+ *         const void   *by_rates[] = {by_y};
+ *         gpunn_backward_from(rates, by_rates, 1);
+ *
  * DETERMINISM  The same seed, data and build give the same bits on the same device; dropout drops the same on every one. On a GPU
  *     three things may vary in the last bits unless the device is .deterministic: recurrent layers, convolutions for which cuDNN
  *     has nothing else, and gradients of 16-bit attention whose scores, 2 bytes each, exceed .workspace_limit.
@@ -476,6 +493,13 @@ typedef struct gpunn_device_args {
     bool              benchmark; /* GPU: time the algorithms of convolutions and products when a shape is new, keep the fastest */
     size_t            memory_limit;    /* bytes this device may hold; 0 = no limit */
     size_t            workspace_limit; /* GPU: bytes an algorithm may use; 0 = 256 MiB */
+    /* GPU: the program's cudaStream_t, of GPU index, in whose order all work is then done; it must live until the device is closed.
+     * NULL: one of our own. Default streams are cudaStreamLegacy and cudaStreamPerThread. With a stream, AUTO is CUDA. */
+    void *stream;
+    /* GPU: memory in the order of a stream, the program's or one of ours, in place of our pool; both or neither. Results are at
+     * multiples of 256 bytes, as cudaMallocAsync gives them; NULL on failure. */
+    void *(*cuda_malloc_fn)(void *user, size_t bytes, void *stream);
+    void (*cuda_free_fn)(void *user, void *ptr, size_t bytes, void *stream);
     /* Host memory. new_size 0 frees; NULL on failure; results are aligned as malloc's. NULL: realloc and free. */
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
     void (*log_fn)(void *user, gpunn_log_level level, const char *message); /* NULL: silence */
@@ -606,7 +630,8 @@ GPUNN_API int           gpunn_parameter_count(const gpunn_model *model);
 GPUNN_API gpunn_tensor *gpunn_parameter_at(gpunn_model *model, int index);
 GPUNN_API gpunn_tensor *gpunn_input_at(gpunn_model *model, int index); /* NULL: there are no more */
 
-/* Host to device: inputs (their bytes tell the batch size), parameters, buffers. bytes must fit exactly. */
+/* Host to device: inputs (their bytes tell the batch size), parameters, buffers. bytes must fit exactly. On a GPU the memory may be
+ * that GPU's, here and in those that read: then it is copied in the stream's order, and nobody waits. */
 GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes);
 /* Device to host: parameters, buffers, inputs, outputs of the last run, kept values. */
 GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes);
@@ -614,6 +639,25 @@ GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes);
 GPUNN_API gpunn_status gpunn_read_grad(gpunn_tensor *t, void *host, size_t bytes);
 /* The value of a one-element F32 or I64 tensor; NaN on failure. */
 GPUNN_API float gpunn_item(gpunn_tensor *t);
+
+/* The program's memory in the place of ours, without a copy, until it is bound to other memory or, with NULL, to ours again. On a
+ * GPU it is memory of that GPU at a multiple of 64 bytes; on the CPU any that is aligned to its elements. Row-major, in the tensor's
+ * dtype. It must stay until it is unbound or the model destroyed, hold nothing else that a run reads or writes, and be touched only
+ * in the stream's order. Going round between a few buffers is cheap: nothing is planned or captured anew.
+ *     input      read by every run; bytes tell the batch, as those of gpunn_write do
+ *     parameter, buffer   read and trained there, with the values that it holds; may be changed between runs. Unbinding copies them
+ *                back to our memory, so it must still be there.
+ *     value      written by every run that computes it, as if by gpunn_keep; bytes: enough for the largest batch
+ * GPUNN_ERR_ARGUMENT: memory of the host or of another GPU, or misaligned; GPUNN_ERR_SHAPE: too few or too many bytes;
+ * GPUNN_ERR_STATE: a constant. */
+GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes);
+/* The same for the gradient, F32, of a parameter, which is set or, without gpunn_zero_grad, added to; or of an input or value, as if
+ * by gpunn_retain_grad. */
+GPUNN_API gpunn_status gpunn_bind_grad(gpunn_tensor *t, void *memory, size_t bytes);
+/* Where that lies which gpunn_read and gpunn_read_grad read, bound or not, to be read in the stream's order until the next call on
+ * the model; NULL after a failure, also where a value is stored otherwise than in its dtype and row-major: bind it. */
+GPUNN_API const void *gpunn_data(gpunn_tensor *t);
+GPUNN_API const void *gpunn_data_grad(gpunn_tensor *t);
 
 GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable); /* false freezes it */
 GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale);     /* its learning rate, times scale */
@@ -1426,6 +1470,10 @@ GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob,
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count);
 /* Training mode: forward, and gradients of the scalar loss added to what gpunn_zero_grad left. */
 GPUNN_API gpunn_status gpunn_backward(gpunn_tensor *loss);
+/* torch.autograd.backward(outputs, gradients): the same from gradients that the program gives, gradients[i] of F32 values outputs[i],
+ * as many; so a model is one differentiable piece of a larger program. In memory of the host or of the GPU. The forward pass is
+ * done anew, in training mode. */
+GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count);
 /* zero_grad, backward, clipping as set on the optimizer, update. A loss that is NaN or infinite gives GPUNN_ERR_NUMERIC and
  * leaves the weights as they were. */
 GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss);
@@ -1987,6 +2035,7 @@ typedef struct gpunn_backend_info {
     bool              half;        /* computes on F16 values */
     bool              bf16;        /* and on BF16 ones */
     bool              merged_norm; /* BATCH_NORM in training takes a residual and a relu with it */
+    int               alignment;   /* bytes, of the program's memory; 0: that of its elements */
 } gpunn_backend_info;
 
 struct gpunn_backend {
@@ -2000,6 +2049,7 @@ struct gpunn_backend {
     void *(*alloc)(void *context, size_t bytes);
     void (*free)(void *context, void *ptr, size_t bytes);
     /* Each of these returns a status and, on failure, leaves a sentence in the text of `error`. */
+    /* host: or the program's memory on the device, for which on_device is true; then both are copies in the order of the calls. */
     gpunn_status (*upload)(void *context, void *device_ptr, const void *host, size_t bytes);
     gpunn_status (*download)(void *context, void *host, const void *device_ptr, size_t bytes);
     gpunn_status (*fill)(void *context, void *device_ptr, int byte, size_t bytes);
@@ -2029,6 +2079,9 @@ struct gpunn_backend {
     void (*trim)(void *context);
     /* What there is on this machine and what is missing, line by line; needs no context. NULL: nothing to tell. */
     void (*report)(void (*write)(void *user, const char *text), void *user);
+    /* Whether steps can read and write the program's memory. NULL: any. */
+    gpunn_status (*reaches)(void *context, const void *memory, size_t bytes);
+    bool (*on_device)(void *context, const void *memory); /* NULL: none is */
     /* The sentence of the last failure: what is wrong and the remedy; the core puts op, layer and shapes before it. */
     const char *(*error)(void *context);
 };
@@ -2820,6 +2873,11 @@ struct gpunn_device {
 
 typedef enum gpunn__kind { GPUNN__INPUT = 1, GPUNN__PARAMETER, GPUNN__BUFFER, GPUNN__CONSTANT, GPUNN__VALUE } gpunn__kind;
 
+typedef struct gpunn__lent { /* memory of the program's */
+    void  *data;             /* NULL: none */
+    size_t bytes;
+} gpunn__lent;
+
 struct gpunn_tensor {
     gpunn_model     *model;
     int              id; /* index in model->tensors: operands have smaller ones */
@@ -2836,8 +2894,9 @@ struct gpunn_tensor {
     const char      *made_by; /* the builder of which this is the last op, for messages; NULL: it is one op */
     gpunn_tensor    *next[2]; /* in its chain of the model's index, by gpunn__key; of a layer only the first stands there */
     bool             keep, retain_grad;
+    gpunn__lent      lent[2]; /* in the place of its memory, and of its gradient's */
     /* inputs */
-    void   *data; /* backend memory; inputs only */
+    void   *data; /* backend memory, or what is lent; inputs only */
     size_t  capacity;
     int64_t batch; /* of the last write; 0: never written; 1 when the shape has no batch */
     /* parameters, buffers, constants */
@@ -2899,8 +2958,10 @@ struct gpunn_model {
     gpunn__plan            *plans, *last;  /* cache, most recent first; last: whose values can be read */
     void                   *arena;
     size_t                  arena_bytes;
-    uint64_t                generation; /* changes when any pointer that plans are bound to moves */
-    int64_t                 batch;      /* of the last run, before it of the last write; 0 before */
+    uint64_t                generation;   /* changes when any pointer that plans are bound to moves */
+    uint64_t                lending;      /* the same for memory of the program's */
+    int                     lent_weights; /* parameters and buffers in such memory */
+    int64_t                 batch;        /* of the last run, before it of the last write; 0 before */
     gpunn_run_state         state;
     const gpunn_kernel_set *kernels;       /* NULL: none */
     bool                    kernels_exact; /* its instances are this model's */
@@ -2937,7 +2998,7 @@ struct gpunn_optimizer {
     gpunn_tensor **parameters; /* by rising offset; those of layers added later follow */
     int64_t       *steps;      /* updates of each so far */
     int            parameter_count;
-    gpunn_update  *updates;              /* room for one a parameter, and for that of the averages */
+    gpunn_update  *updates;              /* room for two a parameter, and for that of the averages */
     float         *state[GPUNN__STATES]; /* backend memory by the offsets of model->gradients, state_count floats each, or NULL */
     void          *captured;             /* the backend's, of a run with nothing but updates */
     float         *loss_scale;    /* F16: backend memory of scale, steps since it changed, updates skipped; NULL: not used */
@@ -3629,6 +3690,11 @@ GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
     if ((int)args.type < GPUNN_DEVICE_AUTO || args.type > GPUNN_DEVICE_CUDA)
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
                                 "gpunn_device_open: type %d is none; use GPUNN_DEVICE_AUTO, _CPU or _CUDA", (int)args.type);
+    if ((args.cuda_malloc_fn == NULL) != (args.cuda_free_fn == NULL))
+        return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
+                                "gpunn_device_open: of cuda_malloc_fn and cuda_free_fn one is given; "
+                                "give both, or neither for our pool");
+    if (args.stream && args.type == GPUNN_DEVICE_AUTO) args.type = GPUNN_DEVICE_CUDA;
     if (args.type == GPUNN_DEVICE_CUDA && cuda == NULL && args.backend == NULL)
         return GPUNN__FAIL_NULL(
             NULL, GPUNN_ERR_DEVICE,
@@ -3923,7 +3989,7 @@ static void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
     gpunn__free_text(dev, t->layer);
     gpunn__free(dev, t->inputs, (size_t)t->input_count * sizeof *t->inputs);
     if (t->constant) gpunn__free(dev, t->constant, (size_t)gpunn__count(t, 1) * sizeof *t->constant);
-    gpunn__device_free(dev, t->data, t->capacity);
+    if (t->lent[0].data == NULL) gpunn__device_free(dev, t->data, t->capacity);
     gpunn__free(dev, t, sizeof *t);
 }
 
@@ -9383,10 +9449,11 @@ GPUNN_API gpunn_tensor *gpunn_cosine_similarity(gpunn_tensor *x1, gpunn_tensor *
 enum { GPUNN__MAX_PLANS = 32 }; /* cached per model; the least recently used one goes */
 
 typedef struct gpunn__slot {
-    size_t bytes;
-    int    first, last; /* steps that write it first and read it last; INT_MAX: the program reads it */
-    size_t offset;      /* in the arena */
-    int    parent;      /* the slot whose memory this one shares, or itself */
+    size_t             bytes;
+    int                first, last; /* steps that write it first and read it last; INT_MAX: the program reads it */
+    size_t             offset;      /* in the arena */
+    int                parent;      /* the slot whose memory this one shares, or itself */
+    const gpunn__lent *lent;        /* memory of the program's that it is; NULL: the arena */
 } gpunn__slot;
 
 typedef enum gpunn__place { GPUNN__IN_SLOT, GPUNN__IN_TENSOR, GPUNN__IN_HALF, GPUNN__IN_GRADIENT, GPUNN__IN_ONE } gpunn__place;
@@ -9398,13 +9465,20 @@ typedef struct gpunn__binding {
     int          index;
 } gpunn__binding;
 
+typedef enum gpunn__aim { GPUNN__EVALUATE, GPUNN__TRAIN, GPUNN__TRAIN_FROM } gpunn__aim; /* the last: seeded */
+
 struct gpunn__plan {
     gpunn__plan     *next;
     gpunn_tensor   **outputs; /* as asked for; a training plan's one output is the loss */
     int              output_count;
-    bool             training;
+    bool             training, seeded;
+    gpunn__lent     *seed;        /* seeded: gradients of the outputs, from which the backward pass starts instead */
+    void            *seed_memory; /* of those that came from the host; NULL: none did */
+    size_t           seed_bytes;
     int64_t          batch;
     uint64_t         generation; /* of the model, at the last binding; 0: never bound */
+    uint64_t         lending;    /* the same */
+    uint64_t         signature;  /* of all pointers */
     gpunn_step      *steps;      /* forward ones, then backward ones */
     int              forward_count, step_count, step_capacity;
     gpunn__slot     *slots;
@@ -9428,7 +9502,7 @@ struct gpunn__plan {
     bool            *was_reached; /* per reached parameter: before the last run */
     int              reached_count;
     size_t           arena_bytes, cache_bytes;
-    gpunn_attributes attr[3];     /* of steps that no node asks for: channels from last to second place, back; casts */
+    gpunn_attributes attr[3];     /* of steps that no node asks for: channels from last to second place, back; as they are */
     size_t           table_bytes; /* of the block at outputs: it and all tables by id */
     void            *captured;    /* the backend's, of gpunn_run */
 };
@@ -9489,6 +9563,7 @@ static int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first)
     slot->first = slot->last = first;
     slot->offset = 0;
     slot->parent = plan->slot_count;
+    slot->lent = NULL;
     return plan->slot_count++;
 }
 
@@ -9520,6 +9595,7 @@ static size_t gpunn__operand_bytes(int count) /* of in, grad_in and accumulate o
 static void gpunn__plan_free(gpunn_device *dev, gpunn__plan *plan)
 {
     if (plan->captured) dev->backend->forget(dev->context, plan->captured);
+    gpunn__device_free(dev, plan->seed_memory, plan->seed_bytes);
     for (int i = 0; i < plan->step_count; i++) {
         gpunn_step *step = &plan->steps[i];
         gpunn__free(dev, step->in, gpunn__operand_bytes(step->input_count));
@@ -9583,12 +9659,17 @@ static bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t)
     return t->op == GPUNN_OP_DROPOUT && (!plan->training || t->attr.dropout_p == 0);
 }
 
+static bool gpunn__is_output(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    bool output = false;
+    for (int i = 0; i < plan->output_count; i++) output = output || plan->outputs[i] == t;
+    return output;
+}
+
 /* A value that somebody reads under its own name cannot be merged away. */
 static bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t)
 {
-    bool visible = t->keep || t->retain_grad;
-    for (int i = 0; i < plan->output_count; i++) visible = visible || plan->outputs[i] == t;
-    return visible;
+    return t->keep || t->retain_grad || t->lent[0].data || gpunn__is_output(plan, t);
 }
 
 /* A layer that others can be merged into. */
@@ -9936,11 +10017,11 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
     if (!gpunn__group_has_backward(b, group)) return !kernel->loss;
     if (program->operands == NULL) return false;
     int last = plan->root[group->tensors[kernel->node_count - 1]];
-    if (kernel->loss && last != plan->root[plan->outputs[0]->id]) return false;
+    if (kernel->loss && (plan->seeded || last != plan->root[plan->outputs[0]->id])) return false;
     for (int k = 0; k < kernel->node_count; k++) { /* gradients that come from outside are read, and no others */
         const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
         int                 root = plan->gradient_root[t->id];
-        bool                comes = t == plan->outputs[0] || gpunn__read_outside(b, index, t, true);
+        bool                comes = gpunn__is_output(plan, t) || gpunn__read_outside(b, index, t, true);
         if (comes && gpunn__gradient_operand(b, group, root, false) == NULL) return false;
         if (b->retained[root] && (!comes || gpunn__gradient_operand(b, group, root, true) || gpunn__adds_inside(b, group, root)))
             return false;
@@ -9952,7 +10033,7 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
         for (int k = 0; k < kernel->node_count; k++) {
             const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
             if (plan->gradient_root[t->id] == plan->gradient_root[gpunn__member(b, group, operand->index)->id])
-                comes = comes || t == plan->outputs[0] || gpunn__read_outside(b, index, t, true);
+                comes = comes || gpunn__is_output(plan, t) || gpunn__read_outside(b, index, t, true);
         }
         if (!comes) return false;
     }
@@ -10122,10 +10203,16 @@ static int gpunn__weight_range(const gpunn_tensor *t)
     return t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT ? 2 : -1;
 }
 
+static bool gpunn__is_lent(const gpunn_tensor *t)
+{
+    return t->lent[0].data || t->lent[1].data;
+}
+
 /* Whether parameter z, of the shape of y, lies behind it in memory, or will do so. */
 static bool gpunn__is_beside(const gpunn_model *model, const gpunn_tensor *y, const gpunn_tensor *z)
 {
     int64_t count = gpunn__count(y, 1);
+    if (gpunn__is_lent(y) || gpunn__is_lent(z)) return false;
     if (y->kind != GPUNN__PARAMETER || z->kind != GPUNN__PARAMETER || !gpunn__same_shape(y, z) || y->id >= z->id ||
         count % GPUNN__WEIGHT_ALIGN != 0)
         return false;
@@ -10336,14 +10423,15 @@ static void gpunn__as_stored(gpunn_value *value, bool last)
     value->dim[3] = channels;
 }
 
+static const int gpunn__to_first[4] = {0, 3, 1, 2}, gpunn__to_last[4] = {0, 2, 3, 1}; /* orders of permutations */
+
 /* A permutation of images to channels last, or from there. */
 static gpunn_step *gpunn__turn_step(gpunn__builder *b, const gpunn_tensor *image, bool to_last, bool backward)
 {
-    static const int  order[2][4] = {{0, 3, 1, 2}, {0, 2, 3, 1}};
     gpunn_attributes *attr = &b->plan->attr[to_last];
     gpunn_step       *step = gpunn__new_step(b, image, backward, 1);
     if (step == NULL) return NULL;
-    memcpy(attr->order, order[to_last], sizeof order[0]);
+    memcpy(attr->order, to_last ? gpunn__to_last : gpunn__to_first, sizeof gpunn__to_last);
     step->op = GPUNN_OP_PERMUTE;
     step->attr = attr;
     return step;
@@ -10965,21 +11053,22 @@ static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end
 }
 
 /* Which tensors have gradients, and who computes them. */
-static void gpunn__mark_gradients(gpunn__builder *b, const gpunn_tensor *loss)
+static void gpunn__mark_gradients(gpunn__builder *b)
 {
     gpunn_model *model = b->model;
     gpunn__plan *plan = b->plan;
     for (int id = 0; id < plan->tensor_count; id++)
-        if (model->tensors[id]->retain_grad && b->needed[id]) b->retained[plan->gradient_root[id]] = true;
+        if (b->needed[id] && (model->tensors[id]->retain_grad || (plan->seeded && gpunn__is_output(plan, model->tensors[id]))))
+            b->retained[plan->gradient_root[id]] = true;
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
         bool                wants = b->retained[id] || (t->kind == GPUNN__PARAMETER && t->trainable);
         for (int i = 0; !wants && i < t->input_count; i++) wants = gpunn__passes_gradient(b, t, i);
         b->wants[id] = wants && b->needed[id];
     }
-    b->behind[loss->id] = true;
-    b->writes[plan->gradient_root[loss->id]] = 1;
-    for (int id = loss->id; id >= 0; id--) {
+    for (int i = 0; i < plan->output_count; i++) b->behind[plan->outputs[i]->id] = true;
+    if (!plan->seeded) b->writes[plan->gradient_root[plan->outputs[0]->id]] = 1;
+    for (int id = plan->tensor_count - 1; id >= 0; id--) {
         const gpunn_tensor *t = model->tensors[id];
         for (int i = 0; b->behind[id] && i < t->input_count; i++)
             if (t->inputs[i] && gpunn__has_slope(t, i)) b->behind[t->inputs[i]->id] = true;
@@ -11000,9 +11089,29 @@ static bool gpunn__group_backward(gpunn__builder *b, int index)
     return group->kernel->loss || !gpunn__group_has_backward(b, group) || gpunn__group_step(b, index, true);
 }
 
-static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
+/* The step that brings the gradient which the program gives to that of the output, or adds it. */
+static bool gpunn__seed_step(gpunn__builder *b, int output)
 {
-    for (int place = b->place[loss->id]; place >= 0; place--) {
+    gpunn__plan        *plan = b->plan;
+    const gpunn_tensor *t = plan->outputs[output];
+    const int at = plan->step_count, slot = gpunn__new_slot(b, (size_t)gpunn__count(t, plan->batch) * sizeof(float), at);
+    if (slot < 0) return false;
+    plan->slots[slot].lent = &plan->seed[output];
+    if (!gpunn__turn_back(b, t, slot, false)) return false;
+    gpunn_step *step = &plan->steps[at];
+    step->grad_out.dtype = step->out.dtype = GPUNN_F32;
+    if (plan->last[plan->gradient_root[t->id]] && gpunn__has_layouts(t)) return true;
+    step->attr = &plan->attr[2];
+    memcpy(step->grad_in[0].dim, step->out.dim, sizeof step->out.dim);
+    memcpy(step->in[0].dim, step->out.dim, sizeof step->out.dim);
+    return true;
+}
+
+static bool gpunn__backward_steps(gpunn__builder *b)
+{
+    for (int i = 0; i < b->plan->output_count && b->plan->seeded; i++)
+        if (!gpunn__seed_step(b, i)) return false;
+    for (int place = b->place_count - 1; place >= 0; place--) {
         const gpunn_tensor *t = b->model->tensors[b->order[place]];
         if (t->op == GPUNN_OP_ATTENTION && b->behind[t->id] && t->inputs[3] && b->wants[t->inputs[3]->id]) {
             (void)gpunn__fail(b->model->dev, GPUNN_ERR_UNSUPPORTED,
@@ -11021,6 +11130,51 @@ static bool gpunn__backward_steps(gpunn__builder *b, const gpunn_tensor *loss)
 }
 
 /* ==== >>plan ========================================================================================================== */
+/* ---- memory of the program's ----------------------------------------------------------------------------------------- */
+/* A step that copies a value, or its gradient from that slot, to the program's memory, as the program sees it. */
+static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradient_slot)
+{
+    gpunn__plan *plan = b->plan;
+    const bool   gradient = gradient_slot >= 0;
+    const int    at = plan->step_count, root = gradient ? plan->gradient_root[t->id] : plan->root[t->id];
+    gpunn_step  *step = gpunn__turn_step(b, t, false, false);
+    if (step == NULL) return false;
+    gpunn__describe(plan, &step->in[0], t);
+    step->out = step->in[0];
+    step->out.dtype = t->dtype;
+    step->out.channels_last = false;
+    const bool turns = plan->last[root] && gpunn__has_layouts(t);
+    if (!turns) step->attr = &plan->attr[2];
+    if (gradient ? !gpunn__use_slot(b, &step->in[0].data, gradient_slot, at) : !gpunn__read_value(b, &step->in[0], t, at))
+        return false;
+    step->in[0].dtype = plan->storage[root];
+    gpunn__as_stored(&step->in[0], turns);
+    int slot = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(t->dtype), at);
+    if (slot < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot)) return false;
+    plan->slots[slot].last = INT32_MAX;
+    plan->slots[slot].lent = &t->lent[gradient];
+    return true;
+}
+
+/* What values or gradients are written to memory of the program's: at once where they are stored so, else by a copy at the end. */
+static bool gpunn__lend(gpunn__builder *b, bool gradient)
+{
+    gpunn__plan *plan = b->plan;
+    for (int id = 0; id < plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        const int           root = gradient ? plan->gradient_root[id] : plan->root[id];
+        const int           slot = gradient ? plan->gradient_slot[root] : plan->value_slot[root];
+        const bool          written = gradient ? slot >= 0 && t->kind != GPUNN__PARAMETER : t->kind == GPUNN__VALUE;
+        if (!b->needed[id] || t->lent[gradient].data == NULL || !written) continue;
+        gpunn__slot *own = slot >= 0 ? gpunn__slot_of(plan, slot) : NULL;
+        if (own && own->lent == NULL && plan->storage[root] == t->dtype && !(plan->last[root] && gpunn__has_layouts(t)))
+            own->lent = &t->lent[gradient];
+        else if (!gpunn__copy_step(b, t, gradient ? slot : -1))
+            return false;
+    }
+    return true;
+}
+
 static bool gpunn__forward_steps(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
@@ -11036,6 +11190,7 @@ static bool gpunn__forward_steps(gpunn__builder *b)
         if (visible && plan->value_slot[plan->root[id]] >= 0)
             gpunn__slot_of(plan, plan->value_slot[plan->root[id]])->last = INT32_MAX;
     }
+    if (!gpunn__lend(b, false)) return false;
     plan->forward_count = plan->step_count;
     return true;
 }
@@ -11046,7 +11201,9 @@ static bool gpunn__forward_steps(gpunn__builder *b)
 static void gpunn__overlay(gpunn__plan *plan, int from, int onto, int at)
 {
     gpunn__slot *target = gpunn__slot_of(plan, onto), *slot = &plan->slots[from];
-    if (slot->parent != from || target == slot || slot->first != at || target->last != at || target->bytes != slot->bytes) return;
+    if (slot->parent != from || slot->lent || target == slot || slot->first != at || target->last != at ||
+        target->bytes != slot->bytes)
+        return;
     slot->parent = target->parent;
     target->last = slot->last;
 }
@@ -11085,7 +11242,7 @@ static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
     int   *order = (int *)gpunn__realloc(dev, NULL, 0, bytes ? bytes : 1);
     if (order == NULL) return GPUNN_ERR_MEMORY;
     for (int i = 0; i < plan->slot_count; i++) {
-        if (plan->slots[i].parent != i || plan->slots[i].bytes == 0) continue;
+        if (plan->slots[i].parent != i || plan->slots[i].bytes == 0 || plan->slots[i].lent) continue;
         int at = count++;
         for (; at > 0 && plan->slots[order[at - 1]].bytes < plan->slots[i].bytes; at--) order[at] = order[at - 1];
         order[at] = i;
@@ -11185,6 +11342,7 @@ static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
     size_t used = 0;
     int    n = plan->tensor_count;
     plan->outputs = (gpunn_tensor **)gpunn__take_table(base, &used, plan->output_count, sizeof *plan->outputs);
+    plan->seed = (gpunn__lent *)gpunn__take_table(base, &used, plan->seeded ? plan->output_count : 0, sizeof *plan->seed);
     plan->root = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->gradient_root = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->value_slot = (int *)gpunn__take_table(base, &used, n, sizeof(int));
@@ -11250,6 +11408,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     for (int id = 0; id < plan->tensor_count; id++) {
         if (!b->needed[id]) continue;
         copies += model->precision == GPUNN_PRECISION_F32 ? 0 : 2 + model->tensors[id]->input_count;
+        copies += (model->tensors[id]->lent[0].data != NULL) + (model->tensors[id]->lent[1].data != NULL);
         if (model->tensors[id]->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;
         values += model->tensors[id]->kind == GPUNN__VALUE;
         if (gpunn__count(model->tensors[id], plan->batch) < 0)
@@ -11258,29 +11417,30 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
                                (long long)plan->batch, model->tensors[id]->name ? model->tensors[id]->name : "",
                                gpunn_op_name(model->tensors[id]->op));
     }
-    int capacity = values * (plan->training ? 2 : 1) + 1 + copies;
+    int capacity = values * (plan->training ? 2 : 1) + 1 + copies + (plan->seeded ? plan->output_count : 0);
     plan->steps = (gpunn_step *)gpunn__calloc(model->dev, (size_t)capacity * sizeof *plan->steps);
     if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
     plan->step_capacity = capacity;
+    for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) plan->attr[2].order[axis] = axis;
     gpunn__mark_storage(b);
     gpunn__mark_roots(b);
-    if (plan->training) gpunn__mark_gradients(b, outputs[0]);
+    if (plan->training) gpunn__mark_gradients(b);
     gpunn__mark_groups(b);
     if (!gpunn__mark_order(b)) return GPUNN_ERR_MEMORY;
     gpunn__mark_chains(b);
-    for (int id = 0; id < plan->tensor_count && plan->training; id++) /* the loss is F32 */
+    for (int id = 0; id < plan->tensor_count && plan->training && !plan->seeded; id++) /* the loss is F32 */
         if (plan->root[id] == plan->root[outputs[0]->id]) plan->storage[id] = model->tensors[id]->dtype;
     if (plan->training) gpunn__mark_activated(b);
     gpunn__mark_parts(b);
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
-    if (plan->training && !gpunn__backward_steps(b, outputs[0])) return GPUNN_ERR_MEMORY;
+    if (plan->training && (!gpunn__backward_steps(b) || !gpunn__lend(b, true))) return GPUNN_ERR_MEMORY;
     gpunn__overlay_steps(plan);
     gpunn_status status = gpunn__prepare_steps(b);
     return status == GPUNN_OK ? gpunn__assign_offsets(model->dev, plan) : status;
 }
 
 /* NULL after a failure, or when *again is set because a group has been refused; nothing is left behind then. */
-static gpunn__plan *gpunn__plan_try(gpunn_model *model, gpunn_tensor *const *outputs, int count, bool training, int64_t batch,
+static gpunn__plan *gpunn__plan_try(gpunn_model *model, gpunn_tensor *const *outputs, int count, gpunn__aim aim, int64_t batch,
                                     bool *refused, bool *again)
 {
     gpunn_device *dev = model->dev;
@@ -11288,7 +11448,8 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, gpunn_tensor *const *out
     *again = false;
     if (plan == NULL) return NULL;
     plan->output_count = count;
-    plan->training = training;
+    plan->training = aim != GPUNN__EVALUATE;
+    plan->seeded = aim == GPUNN__TRAIN_FROM;
     plan->batch = batch;
     plan->tensor_count = model->tensor_count;
     gpunn__builder builder;
@@ -11313,12 +11474,12 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, gpunn_tensor *const *out
 }
 
 /* NULL after a failure; nothing is left behind then. */
-static gpunn__plan *gpunn__plan_make(gpunn_model *model, gpunn_tensor *const *outputs, int count, bool training, int64_t batch)
+static gpunn__plan *gpunn__plan_make(gpunn_model *model, gpunn_tensor *const *outputs, int count, gpunn__aim aim, int64_t batch)
 {
     size_t       bytes = (size_t)model->tensor_count * sizeof(bool);
     bool        *refused = (bool *)gpunn__calloc(model->dev, bytes), again = refused != NULL;
     gpunn__plan *plan = NULL;
-    while (again) plan = gpunn__plan_try(model, outputs, count, training, batch, refused, &again);
+    while (again) plan = gpunn__plan_try(model, outputs, count, aim, batch, refused, &again);
     gpunn__free(model->dev, refused, bytes);
     return plan;
 }
@@ -11349,7 +11510,52 @@ static int64_t gpunn__lay_out(gpunn_model *model, bool apply, int64_t *gradient_
 
 GPUNN__PRIVATE float *gpunn__weights(const gpunn_tensor *t)
 {
-    return t->model->weights + t->offset;
+    return t->lent[0].data ? (float *)t->lent[0].data : t->model->weights + t->offset;
+}
+
+static float *gpunn__gradient_of(const gpunn_tensor *parameter)
+{
+    return parameter->lent[1].data ? (float *)parameter->lent[1].data : parameter->model->gradients + parameter->offset;
+}
+
+static bool gpunn__is_lent_weight(const gpunn_tensor *t)
+{
+    return t->lent[0].data && (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER);
+}
+
+/* Copies weights between the program's memory and their place in ours: for what goes over all weights at once. */
+static GPUNN__STATUS gpunn__fetch_lent(gpunn_model *model, bool back)
+{
+    gpunn_device *dev = model->dev;
+    for (int id = 0; id < model->tensor_count && model->lent_weights; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        if (!gpunn__is_lent_weight(t)) continue;
+        float       *ours = model->weights + t->offset, *lent = (float *)t->lent[0].data;
+        gpunn_status status = dev->backend->convert(dev->context, back ? lent : ours, GPUNN_F32, back ? ours : lent, GPUNN_F32,
+                                                    gpunn__count(t, 1));
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, "copying bound weights", status);
+    }
+    return GPUNN_OK;
+}
+
+/* Weights in 16 bits, where they have changed. Nobody tells of those in the program's memory. */
+static GPUNN__STATUS gpunn__round_weights(gpunn_model *model)
+{
+    gpunn_device        *dev = model->dev;
+    const gpunn_backend *backend = dev->backend;
+    const gpunn_dtype    dtype = gpunn__half_of(model);
+    gpunn_status         status = GPUNN_OK;
+    if (model->half_stale)
+        status = backend->convert(dev->context, model->half, dtype, model->weights, GPUNN_F32, model->weight_count);
+    for (int id = 0; id < model->tensor_count && model->lent_weights && status == GPUNN_OK; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        if (gpunn__is_lent_weight(t))
+            status = backend->convert(dev->context, (char *)model->half + t->offset * 2, dtype, t->lent[0].data, GPUNN_F32,
+                                      gpunn__count(t, 1));
+    }
+    if (status != GPUNN_OK) return gpunn__backend_fail(dev, "rounding weights to 16 bits", status);
+    model->half_stale = false;
+    return GPUNN_OK;
 }
 
 static GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, float *to, const float *host, int64_t count)
@@ -11457,6 +11663,12 @@ static GPUNN__STATUS gpunn__commit_half(gpunn_model *model)
     return GPUNN_OK;
 }
 
+static void *gpunn__slot_memory(const gpunn_model *model, gpunn__plan *plan, int index)
+{
+    const gpunn__slot *slot = gpunn__slot_of(plan, index);
+    return slot->lent ? slot->lent->data : (char *)model->arena + slot->offset;
+}
+
 /* Memory for a plan and its pointers. After a failure the plan is as it was: the next run tries again. */
 static GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
 {
@@ -11479,21 +11691,32 @@ static GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
         if (step->cache_bytes && step->cache == NULL && (step->cache = gpunn__device_alloc(dev, step->cache_bytes)) == NULL)
             return dev->error.status;
     }
+    for (int i = 0; i < plan->slot_count; i++) {
+        const gpunn__lent *lent = plan->slots[i].lent;
+        if (lent && lent->data && lent->bytes < plan->slots[i].bytes)
+            return gpunn__fail(
+                dev, GPUNN_ERR_SHAPE,
+                "the run writes %zu bytes to memory of %zu that a value or gradient is bound to; bind it to as many",
+                plan->slots[i].bytes, lent->bytes);
+    }
+    plan->signature = model->generation;
     for (int i = 0; i < plan->binding_count; i++) {
         const gpunn__binding *binding = &plan->bindings[i];
         const gpunn_tensor   *t = model->tensors[binding->place == GPUNN__IN_SLOT ? 0 : binding->index];
         if (binding->place == GPUNN__IN_SLOT)
-            *binding->pointer = (char *)model->arena + gpunn__slot_of(plan, binding->index)->offset;
+            *binding->pointer = gpunn__slot_memory(model, plan, binding->index);
         else if (binding->place == GPUNN__IN_HALF)
             *binding->pointer = (char *)model->half + t->offset * 2;
         else if (binding->place == GPUNN__IN_GRADIENT)
-            *binding->pointer = model->gradients + t->offset;
+            *binding->pointer = gpunn__gradient_of(t);
         else
             *binding->pointer = binding->place == GPUNN__IN_ONE ? (void *)gpunn__loss_gradient(model)
                                 : t->kind == GPUNN__INPUT       ? t->data
                                                                 : (void *)gpunn__weights(t);
+        plan->signature = (plan->signature ^ (uint64_t)(uintptr_t)*binding->pointer) * UINT64_C(0x100000001B3); /* FNV-1a */
     }
     plan->generation = model->generation;
+    plan->lending = model->lending;
     return GPUNN_OK;
 }
 
@@ -11501,6 +11724,12 @@ static GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
 #pragma GCC pop_options
 #endif
 /* ==== >>run =========================================================================================================== */
+/* What messages call a tensor. */
+static const char *gpunn__called(const gpunn_tensor *t)
+{
+    return t->name ? t->name : t->layer ? t->layer : t->made_by ? t->made_by : gpunn_op_name(t->op);
+}
+
 /* The batch that the inputs of a plan, or of the marked tensors, hold now; 0 after a failure. */
 static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, const bool *needed)
 {
@@ -11529,7 +11758,7 @@ static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, cons
 }
 
 /* The plan for the inputs as they are, first in the model's list and bound. NULL after a failure. */
-static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *outputs, int count, bool training)
+static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *outputs, int count, gpunn__aim aim)
 {
     gpunn_device *dev = model->dev;
     int64_t       batch = 0;
@@ -11537,8 +11766,8 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
     gpunn__plan **link = &model->plans;
     for (; *link; link = &(*link)->next, cached++) {
         gpunn__plan *plan = *link;
-        if (plan->training != training || plan->output_count != count ||
-            memcmp(plan->outputs, outputs, (size_t)count * sizeof *outputs) != 0)
+        if (plan->training != (aim != GPUNN__EVALUATE) || plan->seeded != (aim == GPUNN__TRAIN_FROM) ||
+            plan->output_count != count || memcmp(plan->outputs, outputs, (size_t)count * sizeof *outputs) != 0)
             continue;
         if (batch == 0 && (batch = gpunn__batch_of(model, plan, NULL)) == 0) return NULL;
         if (plan->batch == batch) break;
@@ -11552,7 +11781,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
         gpunn__mark_operands(model, needed);
         batch = gpunn__batch_of(model, NULL, needed);
         gpunn__free(dev, needed, bytes);
-        if (batch == 0 || (plan = gpunn__plan_make(model, outputs, count, training, batch)) == NULL) return NULL;
+        if (batch == 0 || (plan = gpunn__plan_make(model, outputs, count, aim, batch)) == NULL) return NULL;
         if (cached >= GPUNN__MAX_PLANS) {
             for (link = &model->plans; (*link)->next; link = &(*link)->next) {}
             if (model->last == *link) model->last = NULL;
@@ -11563,14 +11792,10 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
         *link = plan->next;
     plan->next = model->plans;
     model->plans = plan;
-    if (plan->generation != model->generation || model->laid_out != model->tensor_count)
+    if (plan->generation != model->generation || plan->lending != model->lending || model->laid_out != model->tensor_count)
         if (gpunn__plan_bind(model, plan) != GPUNN_OK) return NULL;
-    if (plan->half && model->half_stale) {
-        gpunn_status status = dev->backend->convert(dev->context, model->half, gpunn__half_of(model), model->weights, GPUNN_F32,
-                                                    model->weight_count);
-        if (status != GPUNN_OK) return (void)gpunn__backend_fail(dev, "rounding weights to 16 bits", status), (gpunn__plan *)NULL;
-        model->half_stale = false;
-    }
+    if (model->lent_weights) model->state.weights_version++;
+    if (plan->half && gpunn__round_weights(model) != GPUNN_OK) return NULL;
     model->batch = batch;
     model->last = plan;
     return plan;
@@ -11594,10 +11819,20 @@ static gpunn_run gpunn__whole_run(gpunn_model *model, gpunn__plan *plan)
     run.step_count = plan->step_count;
     run.state = &model->state;
     run.captured = plan->captured;
-    run.signature = plan->generation;
+    run.signature = plan->signature;
     for (int i = 0; i < plan->reached_count; i++) /* FNV-1a */
         run.signature = (run.signature ^ (uint64_t)(*plan->first_write[i] ? 2 : 1)) * UINT64_C(0x100000001B3);
     return run;
+}
+
+static GPUNN__STATUS gpunn__check_outputs(gpunn_model *model, const char *caller, gpunn_tensor *const *outputs, int count)
+{
+    for (int i = 1; i < count; i++)
+        if (outputs[i] == NULL || outputs[i]->model != model)
+            return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: output %d %s", caller, i,
+                               outputs[i] ? "belongs to another model than output 0; run each model by itself"
+                                          : "is NULL; a builder failed before");
+    return GPUNN_OK;
 }
 
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
@@ -11606,12 +11841,8 @@ GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
         return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
                            "gpunn_forward: no outputs, or the first is NULL; a builder failed before: see gpunn_error");
     gpunn_model *model = outputs[0]->model;
-    for (int i = 1; i < count; i++)
-        if (outputs[i] == NULL || outputs[i]->model != model)
-            return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "gpunn_forward: output %d %s", i,
-                               outputs[i] ? "belongs to another model than output 0; run each model by itself"
-                                          : "is NULL; a builder failed before");
-    gpunn__plan  *plan = gpunn__plan_for(model, outputs, count, false);
+    if (gpunn__check_outputs(model, "gpunn_forward", outputs, count) != GPUNN_OK) return model->dev->error.status;
+    gpunn__plan  *plan = gpunn__plan_for(model, outputs, count, GPUNN__EVALUATE);
     gpunn_device *dev = model->dev;
     if (plan == NULL) return dev->error.status;
     if (dev->backend->execute == NULL) return gpunn__run_steps(dev, plan, 0, plan->step_count);
@@ -11662,13 +11893,48 @@ static GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan)
     for (int i = 0; i < plan->reached_count; i++) {
         const gpunn_tensor *t = model->tensors[plan->reached[i]];
         if (*plan->first_write[i] == plan->was_reached[i]) continue;
-        gpunn_status status = dev->backend->fill(dev->context, model->gradients + t->offset, 0, gpunn_tensor_bytes(t));
+        gpunn_status status = dev->backend->fill(dev->context, gpunn__gradient_of(t), 0, gpunn_tensor_bytes(t));
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, "clearing gradients", status);
     }
     return GPUNN_OK;
 }
 
-/* Forward and backward of one training step; with opt (prepared), gradients begin anew, and its clipping and update follow. */
+/* Forward and backward of one training step; with opt (prepared), gradients begin anew, and its clipping and update follow. loss:
+ * NULL where the program has given gradients. */
+static GPUNN__STATUS gpunn__train(gpunn_model *model, gpunn__plan *plan, gpunn_tensor *loss, gpunn_optimizer *opt)
+{
+    gpunn_device *dev = model->dev;
+    if (plan->reached_count == 0 && plan->step_count == plan->forward_count)
+        return gpunn__fail(
+            dev, GPUNN_ERR_STATE, "no gradient goes from the %s to a trainable parameter or to a tensor of gpunn_retain_grad: %s",
+            loss ? "loss" : "outputs",
+            gpunn__all_frozen(model) ? "every parameter is frozen; unfreeze one with gpunn_set_trainable"
+                                     : "it depends on none of them, or only through ops without a gradient, as comparisons are");
+    gpunn_status status = opt ? gpunn_zero_grad(model) : GPUNN_OK; /* no sooner: a run that cannot be leaves gradients alone */
+    if (status == GPUNN_OK) status = gpunn__settle_writes(model, plan);
+    if (status != GPUNN_OK) return status;
+    model->state.step++;
+    model->state.weights_version++; /* running statistics */
+    if (dev->backend->execute == NULL) {
+        status = loss ? gpunn__run_training(loss, plan) : gpunn__run_steps(dev, plan, 0, plan->step_count);
+        for (int i = 0; i < plan->reached_count && status == GPUNN_OK; i++) model->tensors[plan->reached[i]]->grad_reached = true;
+        return status == GPUNN_OK && opt ? gpunn__optimizer_update(opt) : status;
+    }
+    gpunn_run run = gpunn__whole_run(model, plan);
+    size_t    bytes;
+    if (loss) run.loss = (const float *)gpunn__memory_of(loss, false, &bytes);
+    if (loss && model->precision == GPUNN_PRECISION_F16) run.loss_gradient = gpunn__loss_gradient(model);
+    for (int i = 0; i < plan->reached_count; i++) model->tensors[plan->reached[i]]->grad_reached = true;
+    if (opt) gpunn__optimizer_collect(opt, &run);
+    status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : loss ? "gpunn_backward" : "gpunn_backward_from");
+    plan->captured = run.captured;
+    for (int i = 0; i < plan->reached_count && status != GPUNN_OK; i++)
+        model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
+    if (status == GPUNN_ERR_MEMORY) model->state.step--; /* the call made again drops the same */
+    if (opt && status == GPUNN_OK) gpunn__optimizer_advance(opt);
+    return status;
+}
+
 static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt)
 {
     if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
@@ -11680,42 +11946,70 @@ static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt)
                            "the loss is %s %s; it must be one computed f32 number: reduce it with gpunn_mean or gpunn_sum",
                            gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
     }
-    gpunn__plan *plan = gpunn__plan_for(model, &loss, 1, true);
-    if (plan == NULL) return dev->error.status;
-    if (plan->reached_count == 0 && plan->step_count == plan->forward_count)
-        return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "no gradient goes from the loss to a trainable parameter or to a tensor of gpunn_retain_grad: %s",
-                           gpunn__all_frozen(model)
-                               ? "every parameter is frozen; unfreeze one with gpunn_set_trainable"
-                               : "it depends on none of them, or only through ops without a gradient, as comparisons are");
-    gpunn_status status = opt ? gpunn_zero_grad(model) : GPUNN_OK; /* no sooner: a run that cannot be leaves gradients alone */
-    if (status == GPUNN_OK) status = gpunn__settle_writes(model, plan);
-    if (status != GPUNN_OK) return status;
-    model->state.step++;
-    model->state.weights_version++; /* running statistics */
-    if (dev->backend->execute == NULL) {
-        status = gpunn__run_training(loss, plan);
-        for (int i = 0; i < plan->reached_count && status == GPUNN_OK; i++) model->tensors[plan->reached[i]]->grad_reached = true;
-        return status == GPUNN_OK && opt ? gpunn__optimizer_update(opt) : status;
-    }
-    gpunn_run run = gpunn__whole_run(model, plan);
-    size_t    bytes;
-    run.loss = (const float *)gpunn__memory_of(loss, false, &bytes);
-    if (model->precision == GPUNN_PRECISION_F16) run.loss_gradient = gpunn__loss_gradient(model);
-    for (int i = 0; i < plan->reached_count; i++) model->tensors[plan->reached[i]]->grad_reached = true;
-    if (opt) gpunn__optimizer_collect(opt, &run);
-    status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : "gpunn_backward");
-    plan->captured = run.captured;
-    for (int i = 0; i < plan->reached_count && status != GPUNN_OK; i++)
-        model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
-    if (status == GPUNN_ERR_MEMORY) model->state.step--; /* the call made again drops the same */
-    if (opt && status == GPUNN_OK) gpunn__optimizer_advance(opt);
-    return status;
+    gpunn__plan *plan = gpunn__plan_for(model, &loss, 1, GPUNN__TRAIN);
+    return plan ? gpunn__train(model, plan, loss, opt) : dev->error.status;
 }
 
 GPUNN_API gpunn_status gpunn_backward(gpunn_tensor *loss)
 {
     return gpunn__gradients(loss, NULL);
+}
+
+static size_t gpunn__whole_lines(size_t bytes)
+{
+    return (bytes + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+}
+
+/* Points the plan at the gradients that the program gives; those of the host travel to the device first. */
+static GPUNN__STATUS gpunn__seed(gpunn_model *model, gpunn__plan *plan, const char *caller, const void *const *gradients)
+{
+    gpunn_device        *dev = model->dev;
+    const gpunn_backend *backend = dev->backend;
+    size_t               whole = 0, used = 0;
+    for (int i = 0; i < plan->output_count; i++)
+        whole += gpunn__whole_lines((size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float));
+    for (int i = 0; i < plan->output_count; i++) {
+        const size_t bytes = (size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float);
+        const bool   near = backend->on_device == NULL || backend->on_device(dev->context, gradients[i]);
+        gpunn_status status = near && backend->reaches ? backend->reaches(dev->context, gradients[i], bytes) : GPUNN_OK;
+        void        *own = near ? (void *)(uintptr_t)gradients[i] : NULL;
+        if (!near && plan->seed_memory == NULL) {
+            plan->seed_memory = gpunn__device_alloc(dev, whole);
+            if (plan->seed_memory == NULL) return dev->error.status;
+            plan->seed_bytes = whole;
+        }
+        if (!near) status = backend->upload(dev->context, own = (char *)plan->seed_memory + used, gradients[i], bytes);
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
+        plan->seed[i].data = own;
+        plan->seed[i].bytes = bytes;
+        used += gpunn__whole_lines(bytes);
+    }
+    return gpunn__plan_bind(model, plan);
+}
+
+GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count)
+{
+    static const char caller[] = "gpunn_backward_from";
+    if (outputs == NULL || gradients == NULL || count < 1 || outputs[0] == NULL)
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
+                           "%s: no outputs or gradients, or the first output is NULL; a builder failed before: see gpunn_error",
+                           caller);
+    gpunn_model  *model = outputs[0]->model;
+    gpunn_device *dev = model->dev;
+    gpunn_status  status = gpunn__check_outputs(model, caller, outputs, count);
+    if (status != GPUNN_OK) return status;
+    for (int i = 0; i < count; i++) {
+        if (outputs[i]->kind != GPUNN__VALUE || outputs[i]->dtype != GPUNN_F32)
+            return gpunn__fail(dev, GPUNN_ERR_DTYPE, "%s: output %d, '%s', is %s; give f32 values that the model computes",
+                               caller, i, gpunn__called(outputs[i]), gpunn_dtype_name(outputs[i]->dtype));
+        if (gradients[i] == NULL)
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the gradient of output %d, '%s', is NULL; leave the output out",
+                               caller, i, gpunn__called(outputs[i]));
+    }
+    gpunn__plan *plan = gpunn__plan_for(model, outputs, count, GPUNN__TRAIN_FROM);
+    if (plan == NULL) return dev->error.status;
+    status = gpunn__seed(model, plan, caller, gradients);
+    return status == GPUNN_OK ? gpunn__train(model, plan, NULL, NULL) : status;
 }
 
 GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss)
@@ -11824,12 +12118,6 @@ GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel
 }
 
 /* ---- reading and writing --------------------------------------------------------------------------------------------- */
-/* What messages call a tensor. */
-static const char *gpunn__called(const gpunn_tensor *t)
-{
-    return t->name ? t->name : t->layer ? t->layer : t->made_by ? t->made_by : gpunn_op_name(t->op);
-}
-
 static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
 {
     gpunn_model  *model = t->model;
@@ -11841,7 +12129,7 @@ static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
     if (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT) {
         if (gpunn__commit(model) != GPUNN_OK) return NULL;
         if (!gradient) return gpunn__weights(t);
-        if (t->kind == GPUNN__PARAMETER && t->grad_reached) return model->gradients + t->offset;
+        if (t->kind == GPUNN__PARAMETER && t->grad_reached) return gpunn__gradient_of(t);
         return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE,
                                 "'%s' has no gradient; call gpunn_backward or gpunn_train_step on a loss that depends on it",
                                 name);
@@ -11850,7 +12138,7 @@ static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
         int slot = plan && plan->training && t->id < plan->tensor_count && t->retain_grad
                        ? plan->gradient_slot[plan->gradient_root[t->id]]
                        : -1;
-        if (slot >= 0) return (char *)model->arena + gpunn__slot_of(plan, slot)->offset;
+        if (slot >= 0) return gpunn__slot_memory(model, plan, slot);
         return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE, "'%s' has no gradient: %s", name,
                                 t->retain_grad ? "the loss of the last run does not depend on it, or there was no gpunn_backward"
                                                : "call gpunn_retain_grad on it before gpunn_backward");
@@ -11864,7 +12152,7 @@ static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
         int                 slot = plan->value_slot[root->id];
         if (root->kind != GPUNN__VALUE && gpunn__is_visible(plan, t))
             return root->kind == GPUNN__INPUT ? root->data : (void *)gpunn__weights(root);
-        if (slot >= 0 && gpunn__is_visible(plan, t)) return (char *)model->arena + gpunn__slot_of(plan, slot)->offset;
+        if (slot >= 0 && gpunn__is_visible(plan, t)) return gpunn__slot_memory(model, plan, slot);
     }
     if (plan == NULL)
         return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE,
@@ -11886,6 +12174,13 @@ static gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient)
     return plan->storage[gradient ? plan->gradient_root[t->id] : plan->root[t->id]];
 }
 
+static bool gpunn__stored_last(const gpunn_tensor *t, bool gradient)
+{
+    const gpunn__plan *plan = t->model->last;
+    if (plan == NULL || t->id >= plan->tensor_count || !gpunn__has_layouts(t)) return false;
+    return plan->last[gradient ? plan->gradient_root[t->id] : plan->root[t->id]];
+}
+
 /* Images of floats that came with their channels last. */
 static GPUNN__STATUS gpunn__channels_first(const gpunn_tensor *t, void *host, size_t bytes)
 {
@@ -11899,6 +12194,40 @@ static GPUNN__STATUS gpunn__channels_first(const gpunn_tensor *t, void *host, si
                 memcpy((float *)host + (n * channels + c) * area + i, copy + (n * area + i) * channels + c, sizeof *copy);
     gpunn__free(t->model->dev, copy, bytes);
     return GPUNN_OK;
+}
+
+/* To the program's memory on the device, as the program sees the value. */
+static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void *to, const void *memory, size_t bytes)
+{
+    const gpunn_device  *dev = t->model->dev;
+    const gpunn_backend *backend = dev->backend;
+    const gpunn_dtype    stored = gpunn__stored_as(t, gradient);
+    const int64_t        count = (int64_t)(bytes / gpunn_dtype_size(t->dtype));
+    gpunn_status         status = backend->reaches(dev->context, to, bytes);
+    gpunn_attributes     attr;
+    gpunn_value          in;
+    gpunn_step           step;
+    if (status != GPUNN_OK) return status;
+    if (!gpunn__stored_last(t, gradient) && stored == t->dtype) return backend->download(dev->context, to, memory, bytes);
+    if (!gpunn__stored_last(t, gradient)) return backend->convert(dev->context, to, t->dtype, memory, stored, count);
+    memset(&attr, 0, sizeof attr);
+    memset(&step, 0, sizeof step);
+    gpunn__describe(t->model->last, &in, t);
+    in.dtype = stored;
+    in.data = (void *)(uintptr_t)memory;
+    step.op = GPUNN_OP_PERMUTE;
+    step.name = "";
+    step.attr = &attr;
+    step.input_count = 1;
+    step.in = &in;
+    step.out = in;
+    step.out.channels_last = false;
+    step.out.dtype = t->dtype;
+    step.out.data = to;
+    step.state = &t->model->state;
+    gpunn__as_stored(&in, true);
+    memcpy(attr.order, gpunn__to_first, sizeof gpunn__to_first);
+    return backend->run(dev->context, &step);
 }
 
 static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, size_t bytes, const char *caller)
@@ -11915,6 +12244,10 @@ static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, siz
         return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes asked for, but it holds %zu (%s %s); see gpunn_tensor_bytes",
                            caller, gpunn__called(t), bytes, expected, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text));
     }
+    if (dev->backend->on_device && dev->backend->on_device(dev->context, host)) {
+        gpunn_status status = gpunn__read_on_device(t, gradient, host, memory, bytes);
+        return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
+    }
     gpunn_dtype  stored = gpunn__stored_as(t, gradient);
     size_t       narrow = stored == t->dtype ? bytes : bytes / 2;
     char        *at = (char *)host + (bytes - narrow); /* 16-bit values arrive at the end, and are widened from the front */
@@ -11926,10 +12259,7 @@ static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, siz
         float value = stored == GPUNN_F16 ? gpunn__float_of_half(bits) : gpunn__float_of_bits((uint32_t)bits << 16);
         memcpy((char *)host + 2 * i, &value, sizeof value);
     }
-    const gpunn__plan *plan = t->model->last;
-    bool               known = plan && t->id < plan->tensor_count && gpunn__has_layouts(t);
-    return known && plan->last[gradient ? plan->gradient_root[t->id] : plan->root[t->id]] ? gpunn__channels_first(t, host, bytes)
-                                                                                          : GPUNN_OK;
+    return gpunn__stored_last(t, gradient) ? gpunn__channels_first(t, host, bytes) : GPUNN_OK;
 }
 
 GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes)
@@ -11967,6 +12297,11 @@ static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const void *host, size_
                            gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text), batched ? "a positive multiple of " : "",
                            sample);
     }
+    if (t->capacity < bytes && t->lent[0].data)
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE,
+                           "gpunn_write '%s': %zu bytes given, but the memory that it is bound to has %zu; bind it to more, or "
+                           "unbind it",
+                           t->name, bytes, t->capacity);
     if (t->capacity < bytes) {
         gpunn__device_free(dev, t->data, t->capacity);
         t->capacity = 0;
@@ -12002,6 +12337,111 @@ GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t byt
     if (status != GPUNN_OK) return status;
     GPUNN__WEIGHTS_CHANGED(t->model);
     return gpunn__upload_weights(t->model, gpunn__weights(t), (const float *)host, (int64_t)(bytes / sizeof(float)));
+}
+
+/* ---- memory of the program's ----------------------------------------------------------------------------------------- */
+/* Whether t, or its gradient, can lie there. */
+static GPUNN__STATUS gpunn__check_lent(const gpunn_tensor *t, const char *caller, const void *memory, size_t bytes, bool gradient)
+{
+    gpunn_device *dev = t->model->dev;
+    const size_t  item = gpunn_dtype_size(gradient ? GPUNN_F32 : t->dtype), sample = (size_t)gpunn__count(t, 1) * item;
+    const size_t  alignment = dev->info.alignment ? (size_t)dev->info.alignment : item;
+    const bool    batched = gpunn__count(t, 2) != gpunn__count(t, 1);
+    if (batched ? bytes == 0 || bytes % sample != 0 : bytes != sample) {
+        char text[128];
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes given, but %s %s takes %s%zu", caller, gpunn__called(t),
+                           bytes, gpunn_dtype_name(gradient ? GPUNN_F32 : t->dtype), gpunn__shape_text(t, text),
+                           batched ? "a positive multiple of " : "", sample);
+    }
+    if ((uintptr_t)memory % alignment != 0)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s '%s': the memory is not at a multiple of %zu bytes", caller,
+                           gpunn__called(t), alignment);
+    if (dev->backend->reaches == NULL) return GPUNN_OK;
+    gpunn_status status = dev->backend->reaches(dev->context, memory, bytes);
+    if (status == GPUNN_OK) return GPUNN_OK;
+    return gpunn__fail(dev, status, "%s '%s': %s", caller, gpunn__called(t), dev->backend->error(dev->context));
+}
+
+/* An input's memory, whose bytes tell the batch. */
+static void gpunn__lend_input(gpunn_tensor *t, const gpunn__lent *lent)
+{
+    if (t->lent[0].data == NULL) gpunn__device_free(t->model->dev, t->data, t->capacity);
+    const int64_t count = gpunn__count(t, 1), held = (int64_t)(lent->bytes / gpunn_dtype_size(t->dtype));
+    t->data = lent->data;
+    t->capacity = lent->bytes;
+    t->batch = held / count;
+    if (gpunn__count(t, 2) != count && t->model->last == NULL) t->model->batch = t->batch;
+}
+
+/* A parameter or buffer. What the memory that it leaves holds is taken along only to ours. */
+static GPUNN__STATUS gpunn__lend_weight(gpunn_tensor *t, const gpunn__lent *lent)
+{
+    gpunn_model *model = t->model;
+    gpunn_status status = gpunn__commit(model);
+    if (status == GPUNN_OK && lent->data == NULL) status = gpunn__fetch_lent(model, false);
+    if (status != GPUNN_OK) return status;
+    model->lent_weights += (lent->data != NULL) - (t->lent[0].data != NULL);
+    GPUNN__WEIGHTS_CHANGED(model);
+    return GPUNN_OK;
+}
+
+static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, void *memory, size_t bytes, bool gradient)
+{
+    if (t == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the tensor is NULL", caller);
+    gpunn_model *model = t->model;
+    gpunn__lent *own = &t->lent[gradient], lent;
+    gpunn_status status = GPUNN_OK;
+    lent.data = memory;
+    lent.bytes = memory ? bytes : 0;
+    if (memory == NULL && own->data == NULL) return GPUNN_OK;
+    if (t->kind == GPUNN__CONSTANT)
+        return gpunn__fail(model->dev, GPUNN_ERR_STATE, "%s '%s': it is a constant; make it an input or a parameter", caller,
+                           gpunn__called(t));
+    if (memory) status = gpunn__check_lent(t, caller, memory, bytes, gradient);
+    if (status != GPUNN_OK) return status;
+    if (gradient && t->kind != GPUNN__PARAMETER && gpunn_retain_grad(t) == NULL) return model->dev->error.status;
+    if (!gradient && (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER)) status = gpunn__lend_weight(t, &lent);
+    if (status != GPUNN_OK) return status;
+    if ((own->data == NULL) != (memory == NULL)) gpunn__invalidate(model);
+    if (!gradient && t->kind == GPUNN__INPUT) gpunn__lend_input(t, &lent);
+    if (gradient) t->grad_reached = false;
+    *own = lent;
+    model->lending++;
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes)
+{
+    return gpunn__bind_memory(t, "gpunn_bind", memory, bytes, false);
+}
+
+GPUNN_API gpunn_status gpunn_bind_grad(gpunn_tensor *t, void *memory, size_t bytes)
+{
+    return gpunn__bind_memory(t, "gpunn_bind_grad", memory, bytes, true);
+}
+
+static const void *gpunn__data(gpunn_tensor *t, const char *caller, bool gradient)
+{
+    size_t bytes;
+    if (t == NULL) return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "%s: the tensor is NULL", caller);
+    const void *memory = gpunn__memory_of(t, gradient, &bytes);
+    if (memory == NULL) return NULL;
+    if (t->lent[gradient].data) return t->lent[gradient].data;
+    if (gpunn__stored_as(t, gradient) == t->dtype && !gpunn__stored_last(t, gradient)) return memory;
+    return GPUNN__FAIL_NULL(t->model->dev, GPUNN_ERR_STATE,
+                            "%s '%s': the run stores it as %s%s; gpunn_bind it to memory of yours, or gpunn_read it", caller,
+                            gpunn__called(t), gpunn_dtype_name(gpunn__stored_as(t, gradient)),
+                            gpunn__stored_last(t, gradient) ? " with its channels last" : "");
+}
+
+GPUNN_API const void *gpunn_data(gpunn_tensor *t)
+{
+    return gpunn__data(t, "gpunn_data", false);
+}
+
+GPUNN_API const void *gpunn_data_grad(gpunn_tensor *t)
+{
+    return gpunn__data(t, "gpunn_data_grad", true);
 }
 
 /* ---- summary --------------------------------------------------------------------------------------------------------- */
@@ -12075,7 +12515,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     for (int i = 0; i < count; i++)
         if (outputs[i]->model != model)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: output %d belongs to another model", i);
-    gpunn__plan *plan = gpunn__plan_make(model, outputs, count, args.loss != NULL, batch);
+    gpunn__plan *plan = gpunn__plan_make(model, outputs, count, args.loss ? GPUNN__TRAIN : GPUNN__EVALUATE, batch);
     if (plan == NULL) return dev->error.status;
     int64_t gradient_count, weight_count = gpunn__lay_out(model, false, &gradient_count);
     size_t  inputs = 0, weights = (size_t)weight_count * (sizeof(float) + (plan->half ? 2 : 0)), arena = plan->arena_bytes,
@@ -12084,7 +12524,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     for (int i = 0; i < plan->input_count; i++) {
         const gpunn_tensor *t = model->tensors[plan->inputs[i]];
         size_t              bytes = (size_t)gpunn__count(t, batch) * gpunn_dtype_size(t->dtype);
-        inputs += bytes > t->capacity ? bytes : t->capacity;
+        inputs += t->lent[0].data ? 0 : bytes > t->capacity ? bytes : t->capacity;
     }
     if (arena < model->arena_bytes) arena = model->arena_bytes;
     gpunn__text out;
@@ -20154,6 +20594,8 @@ static const gpunn_backend *gpunn__cpu_backend(void)
         NULL,
         NULL,
         NULL,
+        NULL,
+        NULL,
         gpunn__cpu_error,
     };
     return &backend;
@@ -20265,7 +20707,7 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     for (int i = 0; i < GPUNN__STATES; i++) gpunn__device_free(dev, opt->state[i], (size_t)opt->state_count * sizeof(float));
     gpunn__free(dev, opt->parameters, count * sizeof *opt->parameters);
     gpunn__free(dev, opt->steps, count * sizeof *opt->steps);
-    gpunn__free(dev, opt->updates, (count + 1) * sizeof *opt->updates);
+    gpunn__free(dev, opt->updates, (2 * count + 1) * sizeof *opt->updates);
 }
 
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
@@ -20296,7 +20738,8 @@ static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, float 
     float                piece[2048];
     const int64_t        piece_count = (int64_t)(sizeof piece / sizeof *piece);
     gpunn_status         status = backend->fill(dev->context, state, 0, (size_t)count * sizeof(float));
-    int64_t              end = start == 0 && k != GPUNN__AVERAGE ? kept : count;
+    if (status == GPUNN_OK && k == GPUNN__AVERAGE && gpunn__fetch_lent(opt->model, false) != GPUNN_OK) return dev->error.status;
+    int64_t end = start == 0 && k != GPUNN__AVERAGE ? kept : count;
     for (int64_t at = 0, n; at < end && status == GPUNN_OK; at += n) {
         const float *from = at < kept ? old : k == GPUNN__AVERAGE ? opt->model->weights : NULL;
         n = (at < kept ? kept : end) - at;
@@ -20363,7 +20806,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
     for (int i = 0; i < model->tensor_count; i++) grown.parameter_count += model->tensors[i]->kind == GPUNN__PARAMETER;
     grown.parameters = (gpunn_tensor **)gpunn__calloc(dev, (size_t)grown.parameter_count * sizeof *grown.parameters);
     grown.steps = (int64_t *)gpunn__calloc(dev, (size_t)grown.parameter_count * sizeof *grown.steps);
-    grown.updates = (gpunn_update *)gpunn__calloc(dev, ((size_t)grown.parameter_count + 1) * sizeof *grown.updates);
+    grown.updates = (gpunn_update *)gpunn__calloc(dev, (2 * (size_t)grown.parameter_count + 1) * sizeof *grown.updates);
     if (grown.parameters == NULL || grown.steps == NULL || grown.updates == NULL) status = GPUNN_ERR_MEMORY;
     for (int i = 0; i < GPUNN__STATES; i++) {
         grown.state[i] = NULL;
@@ -20552,6 +20995,11 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
     if (from->args.realloc_fn != dev->args.realloc_fn || from->args.user != dev->args.user)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "gpunn_model_to: the devices were opened with different realloc_fn or user; open both with the same");
+    for (int id = 0; id < model->tensor_count; id++)
+        if (gpunn__is_lent(model->tensors[id]))
+            return gpunn__fail(dev, GPUNN_ERR_STATE,
+                               "gpunn_model_to: '%s' is bound to memory of the device that the model leaves; unbind it before",
+                               gpunn__called(model->tensors[id]));
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) {
         gpunn_status kept = gpunn__scale_keep(opt);
         if (kept != GPUNN_OK) return kept;
@@ -20597,7 +21045,7 @@ static bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *const *list,
 {
     const gpunn_tensor *t = list[i], *first = list[range->first];
     int64_t             padded = (range->end + GPUNN__WEIGHT_ALIGN - 1) / GPUNN__WEIGHT_ALIGN * GPUNN__WEIGHT_ALIGN;
-    if (!gpunn__has_gradient(t) || t->offset != padded) return false;
+    if (!gpunn__has_gradient(t) || t->offset != padded || gpunn__is_lent(t) || gpunn__is_lent(first)) return false;
     if (opt == NULL) return true;
     if (gpunn__rules[opt->rule.kind].move) return false;
     bool same_decay = t->decay == first->decay || opt->rule.setting[opt->decay] == 0;
@@ -20628,8 +21076,8 @@ static GPUNN__STATUS gpunn__gradient_norm(gpunn_model *model, const char *functi
     double        sum = 0, part = 0;
     gpunn__range  range = {0, 0, 0, 0};
     while (gpunn__next_range(&range, list, count, NULL)) {
-        gpunn_status status = dev->backend->sum_of_squares(dev->context, model->gradients + range.begin, range.end - range.begin,
-                                                           &part);
+        gpunn_status status = dev->backend->sum_of_squares(dev->context, gpunn__gradient_of(list[range.first]),
+                                                           range.end - range.begin, &part);
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, function, status);
         if (fault == NULL) fault = gpunn__not_finite(&part, sizeof part);
         sum += part;
@@ -20675,8 +21123,23 @@ static void gpunn__find_fused(gpunn_update *update, const gpunn_kernel_set *set)
     }
 }
 
+/* That of the averages at an offset, of weights there. */
+static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *update, int64_t offset, const float *weights,
+                                  int64_t count)
+{
+    memset(update, 0, sizeof *update);
+    update->kind = GPUNN_UPDATE_AVERAGE;
+    update->setting[0] = (float)(1 - gpunn__as_written(opt->average_decay));
+    update->gradient_scale = 1;
+    update->count = count;
+    update->parameter = opt->state[GPUNN__AVERAGE] + offset;
+    update->gradient = weights;
+    update->step = opt->averaged + 1;
+}
+
 /* opt->updates: one for each range of parameters that have a gradient, which is read as clamp(gradient * scale, +-limit); then
- * that of the averages, also of what lies between parameters, where nobody looks. Returns their number. */
+ * that of the averages, also of what lies between parameters, where nobody looks; or, where some of these are in memory of the
+ * program's, one for each. Returns their number. */
 static int gpunn__optimizer_updates(gpunn_optimizer *opt, float scale, float limit)
 {
     gpunn_model *model = opt->model;
@@ -20691,27 +21154,23 @@ static int gpunn__optimizer_updates(gpunn_optimizer *opt, float scale, float lim
         update->gradient_scale = scale;
         update->gradient_limit = limit;
         update->count = range.end - range.begin;
-        update->parameter = model->weights + range.begin;
+        update->parameter = gpunn__weights(first);
         update->half = model->half ? (char *)model->half + range.begin * 2 : NULL;
         update->half_dtype = gpunn__half_of(model);
-        update->gradient = model->gradients + range.begin;
+        update->gradient = gpunn__gradient_of(first);
         for (int i = 0; i < 3; i++) update->state[i] = opt->state[i] ? opt->state[i] + range.begin : NULL;
         update->step = opt->steps[range.first] + 1;
         update->setting[0] = (float)(lr * (double)first->lr_scale);
         if (!first->decay) update->setting[opt->decay] = 0;
         gpunn__find_fused(update, model->kernels);
     }
-    if (opt->state[GPUNN__AVERAGE]) {
-        gpunn_update *update = &opt->updates[count++];
-        memset(update, 0, sizeof *update);
-        update->kind = GPUNN_UPDATE_AVERAGE;
-        update->setting[0] = (float)(1 - gpunn__as_written(opt->average_decay));
-        update->gradient_scale = 1;
-        update->count = opt->state_count - GPUNN__WEIGHT_ALIGN;
-        update->parameter = opt->state[GPUNN__AVERAGE] + GPUNN__WEIGHT_ALIGN;
-        update->gradient = model->weights + GPUNN__WEIGHT_ALIGN;
-        update->step = opt->averaged + 1;
-    }
+    if (opt->state[GPUNN__AVERAGE] == NULL) return count;
+    if (model->lent_weights == 0)
+        gpunn__average_update(opt, &opt->updates[count++], GPUNN__WEIGHT_ALIGN, model->weights + GPUNN__WEIGHT_ALIGN,
+                              opt->state_count - GPUNN__WEIGHT_ALIGN);
+    for (int i = 0; i < opt->parameter_count && model->lent_weights; i++)
+        gpunn__average_update(opt, &opt->updates[count++], opt->parameters[i]->offset, gpunn__weights(opt->parameters[i]),
+                              gpunn__count(opt->parameters[i], 1));
     return count;
 }
 
@@ -20781,7 +21240,8 @@ static GPUNN__STATUS gpunn__scale_gradients(gpunn_model *model, const char *func
     gpunn_status  status = GPUNN_OK;
     gpunn__range  range = {0, 0, 0, 0};
     while (status == GPUNN_OK && gpunn__next_range(&range, model->tensors, model->tensor_count, NULL))
-        status = dev->backend->scale(dev->context, model->gradients + range.begin, range.end - range.begin, scale, limit);
+        status = dev->backend->scale(dev->context, gpunn__gradient_of(model->tensors[range.first]), range.end - range.begin,
+                                     scale, limit);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, function, status);
 }
 
@@ -22419,6 +22879,7 @@ static GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt,
     const gpunn_backend *backend = dev->backend;
     gpunn_status         status = GPUNN_OK;
     stage += gpunn__stage_steps(opt);
+    if (!upload && gpunn__fetch_lent(model, false) != GPUNN_OK) return dev->error.status;
     for (int k = -1; k < GPUNN__STATES && status == GPUNN_OK; k++) {
         float *block = k < 0 ? model->weights : opt && opt->uses[k] ? opt->state[k] : NULL;
         size_t bytes = block ? (size_t)(k < 0 ? model->weight_count : opt->state_count) * sizeof *block : 0;
@@ -22428,7 +22889,7 @@ static GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt,
         if (status != GPUNN_OK) status = gpunn__backend_fail(dev, upload ? "loading weights" : "reading weights", status);
         stage += bytes;
     }
-    return status;
+    return status == GPUNN_OK && upload ? gpunn__fetch_lent(model, true) : status;
 }
 
 /* The names of an optimizer's tensors in a checkpoint are one of these and the parameter's. */

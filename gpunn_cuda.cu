@@ -68,7 +68,7 @@ enum {
 /* GPUNN__LAUNCH(cuda, kernel, blocks, threads, arguments...): a status. kernel may be a template's instance in parentheses. */
 #ifndef GPUNN__LAUNCH
 #define GPUNN__LAUNCH(cuda, kernel, blocks, threads, ...) \
-    (gpunn__launch((cuda), (kernel), (blocks), (threads), __VA_ARGS__), gpunn__cuda_launched((cuda), #kernel))
+    gpunn__cuda_launched((cuda), gpunn__launch((cuda), (kernel), (blocks), (threads), __VA_ARGS__), #kernel)
 #endif
 /* The first statement of each kernel: from Hopper on, its blocks are set up while what was launched before still ends (programmatic
  * dependent launch), and wait here until all of that is done and to be seen. */
@@ -101,7 +101,8 @@ typedef struct gpunn__staging   gpunn__staging;   /* >>memory */
 
 typedef struct gpunn__cuda {
     int                  device;
-    cudaStream_t         stream, copy_stream;
+    cudaStream_t         stream;                      /* in whose order all work is: the program's, or our own */
+    cudaStream_t         own, copy_stream;            /* own: on which runs are captured, too */
     int                  multiprocessors, capability; /* capability: 10 * major + minor */
     char                 name[160];
     gpunn_device_args    args;      /* as opened: hooks, deterministic, benchmark, workspace_limit (default in place) */
@@ -125,11 +126,11 @@ typedef struct gpunn__cuda {
 
 static gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...);
 static gpunn_status gpunn__cuda_check(gpunn__cuda *cuda, cudaError_t error, const char *call);
-static gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, const char *kernel); /* checks cudaGetLastError */
+static gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, cudaError_t error, const char *kernel);
 
 #ifndef GPUNN__EMULATOR
 template <typename... P, typename... A>
-static void gpunn__launch(const gpunn__cuda *cuda, void (*kernel)(P...), dim3 blocks, dim3 threads, A &&...arguments)
+static cudaError_t gpunn__launch(const gpunn__cuda *cuda, void (*kernel)(P...), dim3 blocks, dim3 threads, A &&...arguments)
 {
     cudaLaunchConfig_t  config = {};
     cudaLaunchAttribute overlap = {};
@@ -140,7 +141,7 @@ static void gpunn__launch(const gpunn__cuda *cuda, void (*kernel)(P...), dim3 bl
     config.stream = cuda->stream;
     config.attrs = &overlap;
     config.numAttrs = cuda->overlaps ? 1 : 0;
-    (void)cudaLaunchKernelEx(&config, kernel, std::forward<A>(arguments)...);
+    return cudaLaunchKernelEx(&config, kernel, std::forward<A>(arguments)...);
 }
 #endif
 
@@ -395,9 +396,9 @@ static gpunn_status gpunn__cuda_check(gpunn__cuda *cuda, cudaError_t error, cons
     return gpunn__cuda_error(cuda, error, call, (int)strcspn(call, "("));
 }
 
-static gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, const char *kernel)
+static gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, cudaError_t error, const char *kernel)
 {
-    return gpunn__cuda_error(cuda, cudaGetLastError(), kernel, (int)strlen(kernel));
+    return gpunn__cuda_error(cuda, error, kernel, (int)strlen(kernel));
 }
 
 static void gpunn__cuda_log(const gpunn__cuda *cuda, gpunn_log_level level, const char *text)
@@ -405,13 +406,40 @@ static void gpunn__cuda_log(const gpunn__cuda *cuda, gpunn_log_level level, cons
     if (cuda->args.log_fn) cuda->args.log_fn(cuda->args.user, level, text);
 }
 
-/* Every entry of the backend begins here. What a failed call of the program's own has left behind is not ours. */
-static gpunn_status gpunn__cuda_enter(gpunn__cuda *cuda)
+/* While one lives, the device is current, if one is given. At its end the program's device and its pending CUDA error are as they
+ * were; but CUDA keeps one error only, so a call of ours that fails takes the program's with it. */
+struct gpunn__current {
+    cudaError_t pending, error; /* error: the device could not be made current */
+    int         before;
+    explicit gpunn__current(int device = -1) : pending(cudaPeekAtLastError()), error(cudaSuccess), before(-1)
+    {
+        bool known = cudaGetDevice(&before) == cudaSuccess;
+        if (device >= 0 && !(known && before == device)) error = cudaSetDevice(device);
+    }
+    ~gpunn__current()
+    {
+        int now = before;
+        if (cudaGetDevice(&now) == cudaSuccess && now != before && before >= 0) (void)cudaSetDevice(before);
+        if (cudaPeekAtLastError() != pending) (void)cudaGetLastError();
+    }
+    gpunn__current(const gpunn__current &) = delete;
+    gpunn__current &operator=(const gpunn__current &) = delete;
+};
+
+static gpunn_status gpunn__cuda_entered(gpunn__cuda *cuda, const gpunn__current *current)
 {
-    if (cuda->dead) return cuda->dead;
+    return cuda->dead ? cuda->dead : gpunn__cuda_check(cuda, current->error, "cudaSetDevice");
+}
+
+/* The first statement of every entry of the backend that gives a status. */
+#define GPUNN__ENTER(cuda)                         \
+    const gpunn__current current_((cuda)->device); \
+    GPUNN__TRY(gpunn__cuda_entered((cuda), &current_))
+
+/* Before functions that return cudaGetLastError(): what is pending already is not theirs. */
+static void gpunn__cuda_clear(void)
+{
     (void)cudaGetLastError();
-    GPUNN__CUDA(cuda, cudaSetDevice(cuda->device));
-    return GPUNN_OK;
 }
 
 /* Host memory, zeroed; NULL after a failure. */
@@ -439,6 +467,7 @@ enum {
     GPUNN__RING = 16,          /* uploads in the ring */
     GPUNN__CHUNK = 1 << 20,    /* bytes copied to pinned memory before they start to travel on */
     GPUNN__STAGED = 128 << 20, /* bytes of the largest upload that is staged */
+    GPUNN__CUDA_ALIGN = 256,   /* bytes */
 };
 
 /* An upload on its way: host, to device beside the step, to its target behind it. */
@@ -453,7 +482,7 @@ struct gpunn__staging {
     cudaEvent_t ring_sent[GPUNN__RING];
     unsigned    ring_next, slot_next;
     gpunn__slot slot[2];
-    size_t      held, peak; /* bytes taken from a device without pools */
+    size_t      held, peak; /* bytes taken from elsewhere than the pool */
 };
 
 struct gpunn__cached {
@@ -465,10 +494,16 @@ struct gpunn__cached {
 
 #define GPUNN__UP(bytes, unit) (((bytes) + (unit)-1) / (unit) * (unit))
 
+static cudaError_t gpunn__hook_alloc(gpunn__cuda *cuda, void **ptr, size_t bytes, cudaStream_t stream)
+{
+    *ptr = cuda->args.cuda_malloc_fn(cuda->args.user, bytes, stream);
+    return *ptr ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
 static cudaError_t gpunn__pool_alloc(gpunn__cuda *cuda, void **ptr, size_t bytes, cudaStream_t stream)
 {
     if (cuda->pool) return cudaMallocFromPoolAsync(ptr, bytes, cuda->pool, stream);
-    cudaError_t error = cudaMalloc(ptr, bytes);
+    cudaError_t error = cuda->args.cuda_malloc_fn ? gpunn__hook_alloc(cuda, ptr, bytes, stream) : cudaMalloc(ptr, bytes);
     if (error != cudaSuccess) return error;
     gpunn__staging *staging = cuda->staging;
     staging->held += bytes;
@@ -481,15 +516,18 @@ static cudaError_t gpunn__pool_free(gpunn__cuda *cuda, void *ptr, size_t bytes, 
     if (ptr == NULL) return cudaSuccess;
     if (cuda->pool) return cudaFreeAsync(ptr, stream);
     cuda->staging->held -= bytes;
-    return cudaFree(ptr);
+    if (cuda->args.cuda_free_fn == NULL) return cudaFree(ptr);
+    cuda->args.cuda_free_fn(cuda->args.user, ptr, bytes, stream);
+    return cudaSuccess;
 }
 
 /* What the pool keeps for later goes back to the system before the answer is no. */
 static void *gpunn__cuda_alloc(void *context, size_t bytes)
 {
-    gpunn__cuda *cuda = (gpunn__cuda *)context;
-    void        *ptr = NULL;
-    if (gpunn__cuda_enter(cuda) != GPUNN_OK) return NULL;
+    gpunn__cuda         *cuda = (gpunn__cuda *)context;
+    void                *ptr = NULL;
+    const gpunn__current current(cuda->device);
+    if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK) return NULL;
     cudaError_t error = gpunn__pool_alloc(cuda, &ptr, bytes, cuda->stream);
     if (error == cudaErrorMemoryAllocation && cuda->pool) {
         (void)cudaGetLastError();
@@ -497,13 +535,18 @@ static void *gpunn__cuda_alloc(void *context, size_t bytes)
         (void)cudaMemPoolTrimTo(cuda->pool, 0);
         error = gpunn__pool_alloc(cuda, &ptr, bytes, cuda->stream);
     }
-    return gpunn__cuda_check(cuda, error, "cudaMallocFromPoolAsync") == GPUNN_OK ? ptr : NULL;
+    if (gpunn__cuda_check(cuda, error, "cudaMallocFromPoolAsync") != GPUNN_OK) return NULL;
+    if ((uintptr_t)ptr % GPUNN__CUDA_ALIGN == 0) return ptr;
+    (void)gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT, "cuda_malloc_fn gave memory that is not at a multiple of %d bytes",
+                           (int)GPUNN__CUDA_ALIGN);
+    (void)gpunn__pool_free(cuda, ptr, bytes, cuda->stream);
+    return NULL;
 }
 
 static void gpunn__cuda_free(void *context, void *ptr, size_t bytes)
 {
-    gpunn__cuda *cuda = (gpunn__cuda *)context;
-    (void)cudaSetDevice(cuda->device);
+    gpunn__cuda         *cuda = (gpunn__cuda *)context;
+    const gpunn__current current(cuda->device);
     (void)gpunn__cuda_check(cuda, gpunn__pool_free(cuda, ptr, bytes, cuda->stream), "cudaFreeAsync");
 }
 
@@ -518,8 +561,9 @@ static void gpunn__slot_release(gpunn__cuda *cuda, gpunn__slot *slot)
 /* After work of the streams has ended, what only speeds up later uploads is given back too. */
 static void gpunn__cuda_trim(void *context)
 {
-    gpunn__cuda *cuda = (gpunn__cuda *)context;
-    if (gpunn__cuda_enter(cuda) != GPUNN_OK) return;
+    gpunn__cuda         *cuda = (gpunn__cuda *)context;
+    const gpunn__current current(cuda->device);
+    if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK) return;
     if (gpunn__cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize") != GPUNN_OK) return;
     for (int i = 0; i < 2; i++) gpunn__slot_release(cuda, &cuda->staging->slot[i]);
     (void)gpunn__cuda_check(cuda, cudaStreamSynchronize(cuda->copy_stream), "cudaStreamSynchronize");
@@ -579,17 +623,24 @@ static gpunn_status gpunn__slot_reserve(gpunn__cuda *cuda, gpunn__slot *slot, si
     return GPUNN_OK;
 }
 
+/* Whether the stream has work. The answer is an error of CUDA's: where the program has one pending, it is not asked for. */
+static gpunn_status gpunn__cuda_busy(gpunn__cuda *cuda, bool *busy)
+{
+    if (cudaPeekAtLastError() != cudaSuccess) return GPUNN_OK;
+    cudaError_t state = cudaStreamQuery(cuda->stream);
+    *busy = state == cudaErrorNotReady;
+    if (!*busy) return gpunn__cuda_check(cuda, state, "cudaStreamQuery");
+    gpunn__cuda_clear();
+    return GPUNN_OK;
+}
+
 /* Straight to the target where the device is idle; beside the step that it computes where it is not. GPUNN_ERR_MEMORY: nothing
  * has been done, for lack of memory to travel through. */
 static gpunn_status gpunn__cuda_stage(gpunn__cuda *cuda, char *to, const char *host, size_t bytes)
 {
     gpunn__slot *slot = &cuda->staging->slot[cuda->staging->slot_next++ % 2];
-    cudaError_t  state = cudaStreamQuery(cuda->stream);
-    bool         busy = state == cudaErrorNotReady;
-    if (busy)
-        (void)cudaGetLastError();
-    else
-        GPUNN__TRY(gpunn__cuda_check(cuda, state, "cudaStreamQuery"));
+    bool         busy = true;
+    GPUNN__TRY(gpunn__cuda_busy(cuda, &busy));
     GPUNN__TRY(gpunn__slot_reserve(cuda, slot, bytes, busy));
     cudaStream_t stream = busy ? cuda->copy_stream : cuda->stream;
     char        *first_stop = busy ? slot->device : to;
@@ -606,11 +657,60 @@ static gpunn_status gpunn__cuda_stage(gpunn__cuda *cuda, char *to, const char *h
     return GPUNN_OK;
 }
 
+static bool gpunn__is_on_device(const cudaPointerAttributes *where)
+{
+    return where->type == cudaMemoryTypeDevice || where->type == cudaMemoryTypeManaged;
+}
+
+/* Where memory of the program's is, at its first and at its last byte; another GPU's is an error. */
+static gpunn_status gpunn__cuda_locate(gpunn__cuda *cuda, const void *memory, size_t bytes, cudaPointerAttributes *where)
+{
+    cudaPointerAttributes last;
+    GPUNN__CUDA(cuda, cudaPointerGetAttributes(where, memory));
+    if (!gpunn__is_on_device(where)) return GPUNN_OK;
+    if (where->type == cudaMemoryTypeDevice && where->device != cuda->device)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_ARGUMENT, "the memory is GPU %d's, and the model is on GPU %d", where->device,
+                                cuda->device);
+    GPUNN__CUDA(cuda, cudaPointerGetAttributes(&last, (const char *)memory + (bytes ? bytes - 1 : 0)));
+    if (gpunn__is_on_device(&last)) return GPUNN_OK;
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE, "the memory has less than %llu bytes", (unsigned long long)bytes);
+}
+
+static gpunn_status gpunn__cuda_reaches(void *context, const void *memory, size_t bytes)
+{
+    gpunn__cuda          *cuda = (gpunn__cuda *)context;
+    cudaPointerAttributes where;
+    GPUNN__ENTER(cuda);
+    GPUNN__TRY(gpunn__cuda_locate(cuda, memory, bytes, &where));
+    if (gpunn__is_on_device(&where)) return GPUNN_OK;
+    return gpunn__cuda_fail(
+        cuda, GPUNN_ERR_ARGUMENT,
+        "the memory is the host's, and the model is on GPU %d; give memory of cudaMalloc's, or use gpunn_write "
+        "and gpunn_read",
+        cuda->device);
+}
+
+static bool gpunn__cuda_on_device(void *context, const void *memory)
+{
+    gpunn__cuda          *cuda = (gpunn__cuda *)context;
+    const gpunn__current  current(cuda->device);
+    cudaPointerAttributes where;
+    return cudaPointerGetAttributes(&where, memory) == cudaSuccess && where.type == cudaMemoryTypeDevice;
+}
+
 static gpunn_status gpunn__cuda_upload(void *context, void *to, const void *host, size_t bytes)
 {
-    gpunn__cuda    *cuda = (gpunn__cuda *)context;
-    gpunn__staging *staging = cuda->staging;
-    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    gpunn__cuda          *cuda = (gpunn__cuda *)context;
+    gpunn__staging       *staging = cuda->staging;
+    cudaPointerAttributes where;
+    GPUNN__ENTER(cuda);
+    GPUNN__TRY(gpunn__cuda_locate(cuda, host, bytes, &where));
+    if (where.type == cudaMemoryTypeDevice) {
+        GPUNN__CUDA(cuda, cudaMemcpyAsync(to, host, bytes, cudaMemcpyDeviceToDevice, cuda->stream));
+        return GPUNN_OK;
+    }
+    if (where.type == cudaMemoryTypeManaged) /* kernels may still write it */
+        GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
     if (bytes <= GPUNN__PACKET && (uintptr_t)to % 4 == 0) {
         gpunn__packet packet;
         memcpy(packet.word, host, bytes);
@@ -639,7 +739,8 @@ static gpunn_status gpunn__cuda_download(void *context, void *host, const void *
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     char        *pinned = cuda->staging->ring + (size_t)GPUNN__RING * GPUNN__SMALL;
     bool         small = bytes <= GPUNN__SMALL;
-    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    if (gpunn__cuda_on_device(cuda, host)) return gpunn__cuda_upload(cuda, host, from, bytes);
+    GPUNN__ENTER(cuda);
     GPUNN__CUDA(cuda, cudaMemcpyAsync(small ? pinned : host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
     GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
     if (small) memcpy(host, pinned, bytes);
@@ -649,7 +750,7 @@ static gpunn_status gpunn__cuda_download(void *context, void *host, const void *
 static gpunn_status gpunn__cuda_fill(void *context, void *ptr, int byte, size_t bytes)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
-    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    GPUNN__ENTER(cuda);
     GPUNN__CUDA(cuda, cudaMemsetAsync(ptr, byte, bytes, cuda->stream));
     return GPUNN_OK;
 }
@@ -657,7 +758,7 @@ static gpunn_status gpunn__cuda_fill(void *context, void *ptr, int byte, size_t 
 static gpunn_status gpunn__cuda_synchronize(void *context)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
-    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    GPUNN__ENTER(cuda);
     GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
     return GPUNN_OK;
 }
@@ -669,7 +770,7 @@ static gpunn_status gpunn__memory_open(gpunn__cuda *cuda)
     cuda->staging = (gpunn__staging *)gpunn__host_alloc(cuda, sizeof *cuda->staging);
     if (cuda->staging == NULL) return GPUNN_ERR_MEMORY;
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, cuda->device));
-    if (pools) {
+    if (pools && cuda->args.cuda_malloc_fn == NULL) {
         cudaMemPoolProps properties;
         uint64_t         keep = UINT64_MAX;
         memset(&properties, 0, sizeof properties);
@@ -1136,6 +1237,18 @@ static gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda)
         }
     }
     return libraries->dnn_status;
+}
+
+/* Points the libraries at cuda->stream. */
+static gpunn_status gpunn__libraries_stream(gpunn__cuda *cuda)
+{
+#if GPUNN__CUDNN
+    gpunn__libraries *libraries = cuda->libraries;
+    if (libraries->dnn && libraries->cudnnSetStream(libraries->dnn, cuda->stream) != CUDNN_STATUS_SUCCESS)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "cudnnSetStream failed");
+#endif
+    (void)cuda;
+    return GPUNN_OK;
 }
 
 static void gpunn__libraries_close(gpunn__cuda *cuda)
@@ -4427,7 +4540,6 @@ static gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__convolutio
     }
     gpunn__dnn_release(&builder, 0);
     gpunn__dnn_forgive(&builder);
-    (void)cudaGetLastError(); /* of what was refused: not to be blamed on the next launch */
     if (builder.status != GPUNN_OK) {
         gpunn__dnn_forget(cuda, choice);
         return gpunn__dnn_fail(cuda, builder.status, builder.text);
@@ -4464,7 +4576,7 @@ static gpunn_status gpunn__dnn_execute(gpunn__cuda *cuda, cudnnBackendDescriptor
     cudnnStatus_t result = cuda->libraries->cudnnBackendExecute(cuda->libraries->dnn, plan, pack);
     gpunn_status  status = gpunn__dnn_check(cuda, result, "cudnnBackendExecute", text, sizeof text);
     if (status == GPUNN_OK) return GPUNN_OK;
-    GPUNN__TRY(gpunn__cuda_launched(cuda, "cudnnBackendExecute"));
+    GPUNN__TRY(gpunn__cuda_check(cuda, cudaGetLastError(), "cudnnBackendExecute"));
     return gpunn__dnn_fail(cuda, status, text);
 }
 
@@ -9094,7 +9206,6 @@ static gpunn_status gpunn__dnn_rnn_search(gpunn__cuda *cuda, const gpunn__dnn_rn
     choice->usable = builder.status == GPUNN_OK;
     if (!choice->usable) gpunn__dnn_rnn_forget(cuda, choice);
     gpunn__dnn_forgive(&builder);
-    (void)cudaGetLastError(); /* of what was refused: not to be blamed on the next launch */
     if (builder.status != GPUNN_OK) return gpunn__dnn_fail(cuda, builder.status, builder.text);
     (void)snprintf(choice->refusal, sizeof choice->refusal, "%s", builder.text);
     choice->searched = true;
@@ -9141,7 +9252,7 @@ static gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *
                          c->state, data->h_0, c->y, data->y, weights, data->dweights, workspace, data->workspace, reserve,
                          data->reserve);
     if (builder.status == GPUNN_OK) return GPUNN_OK;
-    GPUNN__TRY(gpunn__cuda_launched(cuda, "cudnnRNN"));
+    GPUNN__TRY(gpunn__cuda_check(cuda, cudaGetLastError(), "cudnnRNN"));
     return gpunn__dnn_fail(cuda, builder.status, builder.text);
 }
 #else  /* no cudnn.h: products and a kernel for each step */
@@ -10264,8 +10375,10 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
         job->numbers = &cuda->state->numbers[job->index];
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__decide_kernel, 1, GPUNN__THREADS, *job, job->numbers));
         /* Of other kinds a generated kernel would need a launch before it that decides, which ours does by itself. */
-        if (u->fused_launch)
+        if (u->fused_launch) {
+            gpunn__cuda_clear();
             return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, job->numbers, cuda->stream), "a generated update");
+        }
     }
     job->sums = cuda->partials + GPUNN__PARTIALS;
     job->sum_count = blocks < GPUNN__TRUST_BLOCKS ? (int)blocks : (int)GPUNN__TRUST_BLOCKS;
@@ -10324,7 +10437,7 @@ static gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *value
     double       part[GPUNN__PARTIALS];
     int          blocks = gpunn__squares_blocks(count, count, 1);
     *result = 0;
-    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    GPUNN__ENTER(cuda);
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, values, count, cuda->partials));
     GPUNN__CUDA(cuda, cudaMemcpyAsync(part, cuda->partials, (size_t)blocks * sizeof *part, cudaMemcpyDeviceToHost, cuda->stream));
     GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
@@ -10335,7 +10448,7 @@ static gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *value
 static gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale, float limit)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
-    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    GPUNN__ENTER(cuda);
     return GPUNN__LAUNCH(cuda, gpunn__scale_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, values, count, scale,
                          limit > 0 ? limit : INFINITY);
 }
@@ -10473,6 +10586,7 @@ static gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *step, gpunn
     call.multiprocessors = cuda->multiprocessors;
     call.counters = cuda->counters;
     call.stream = cuda->stream;
+    gpunn__cuda_clear();
     return gpunn__cuda_check(cuda, (cudaError_t)-launch->run(&call), step->name);
 }
 
@@ -10528,8 +10642,9 @@ static gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *step, gpun
         return GPUNN_OK;
     }
     call.workspace = own ? step->workspace : NULL;
+    gpunn__cuda_clear();
     GPUNN__TRY(gpunn__cuda_check(cuda, (cudaError_t)function(&call), op->name));
-    GPUNN__TRY(gpunn__cuda_launched(cuda, op->name));
+    GPUNN__TRY(gpunn__cuda_launched(cuda, cudaGetLastError(), op->name));
     if (!step->backward && out.data != step->out.data)
         return gpunn__cuda_copy(cuda, step->out.data, step->out.dtype, out.data, GPUNN_F32, out.count, false);
     for (int i = 0; i < step->input_count && step->backward; i++)
@@ -10577,7 +10692,7 @@ static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
 }
 
 /* ---- capture and replay ---------------------------------------------------------------------------------------------- */
-enum { GPUNN__MAX_CAPTURED = 4 }; /* graphs of one plan: first and later gradients of an accumulated batch, say */
+enum { GPUNN__MAX_CAPTURED = 8 }; /* graphs of one plan: first and later gradients, or buffers that the program alternates */
 
 typedef struct gpunn__captured gpunn__captured;
 struct gpunn__captured {
@@ -10646,12 +10761,23 @@ static gpunn__captured *gpunn__captured_of(gpunn__cuda *cuda, gpunn_run *run)
     return captured;
 }
 
+static gpunn_status gpunn__use_stream(gpunn__cuda *cuda, cudaStream_t stream)
+{
+    if (cuda->stream == stream) return GPUNN_OK;
+    cuda->stream = stream;
+    return gpunn__libraries_stream(cuda);
+}
+
 static gpunn_status gpunn__run_capture(gpunn__cuda *cuda, gpunn__captured *captured, gpunn_run *run)
 {
-    cudaGraph_t graph = NULL;
-    GPUNN__CUDA(cuda, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal));
-    gpunn_status status = gpunn__run_launch(cuda, run);
-    cudaError_t  ended = cudaStreamEndCapture(cuda->stream, &graph);
+    cudaGraph_t  graph = NULL;
+    cudaStream_t stream = cuda->stream; /* the program's may be used by it meanwhile, or be one that cannot be captured */
+    GPUNN__CUDA(cuda, cudaStreamBeginCapture(cuda->own, cudaStreamCaptureModeThreadLocal));
+    gpunn_status status = gpunn__use_stream(cuda, cuda->own);
+    if (status == GPUNN_OK) status = gpunn__run_launch(cuda, run);
+    cudaError_t        ended = cudaStreamEndCapture(cuda->own, &graph);
+    const gpunn_status back = gpunn__use_stream(cuda, stream);
+    if (status == GPUNN_OK) status = back;
     if (status != GPUNN_OK)
         (void)cudaGetLastError(); /* what ended the capture is known */
     else
@@ -10674,7 +10800,7 @@ static gpunn_status gpunn__run_capture_overlapping(gpunn__cuda *cuda, gpunn__cap
 static gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
-    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    GPUNN__ENTER(cuda);
     if (gpunn__cuda_take_bad(cuda, run) || (run->step_count == 0 && run->update_count == 0)) return GPUNN_OK;
     gpunn__captured *captured = gpunn__captured_of(cuda, run);
     if (captured == NULL) return GPUNN_ERR_MEMORY;
@@ -10700,17 +10826,16 @@ static gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
 
 static void gpunn__cuda_forget(void *context, void *kept)
 {
-    gpunn__cuda *cuda = (gpunn__cuda *)context;
-    (void)cudaSetDevice(cuda->device);
+    gpunn__cuda         *cuda = (gpunn__cuda *)context;
+    const gpunn__current current(cuda->device);
     for (gpunn__captured *captured = (gpunn__captured *)kept; captured; captured = gpunn__captured_free(cuda, captured)) {}
 }
 /* ==== >>backend ======================================================================================================= */
 static int gpunn__cuda_device_count(void)
 {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-    (void)cudaGetLastError();
-    return 0;
+    int                  count = 0;
+    const gpunn__current current;
+    return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
 /* ---- opening --------------------------------------------------------------------------------------------------------- */
@@ -10721,7 +10846,6 @@ static gpunn_status gpunn__cuda_count(gpunn__cuda *cuda, int *count)
     *count = 0;
     cudaError_t error = cudaGetDeviceCount(count);
     if (error == cudaSuccess && *count > 0) return GPUNN_OK;
-    (void)cudaGetLastError();
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
     if (error == cudaErrorInsufficientDriver && driver == 0)
@@ -10746,14 +10870,12 @@ static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
     int         index = cuda->device, major = 0, minor = 0;
     cudaError_t error = cudaSetDevice(index);
     if (error == cudaSuccess) error = cudaFree(NULL); /* older runtimes reach the device only here */
-    if (error == cudaErrorDevicesUnavailable) {
-        (void)cudaGetLastError();
+    if (error == cudaErrorDevicesUnavailable)
         return gpunn__cuda_fail(
             cuda, GPUNN_ERR_DEVICE,
             "GPU %d is busy: another process has it to itself, or it takes none; end that process, wait, or use "
             "another index",
             index);
-    }
     GPUNN__TRY(gpunn__cuda_check(cuda, error, "cudaSetDevice"));
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
@@ -10762,13 +10884,11 @@ static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
     cudaFuncAttributes code;
     error = cudaFuncGetAttributes(&code, (const void *)gpunn__numbers_kernel);
     if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
-        error == cudaErrorUnsupportedPtxVersion) {
-        (void)cudaGetLastError();
+        error == cudaErrorUnsupportedPtxVersion)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
                                 "this program has no code for GPU %d, whose compute capability is %d.%d; compile it with nvcc "
                                 "-arch=sm_%d, -arch=native or -arch=all-major",
                                 index, major, minor, cuda->capability);
-    }
     cuda->overlaps = error == cudaSuccess && code.ptxVersion >= 90 && cuda->capability >= 90 && !cuda->plain; /* GPUNN__FOLLOW */
     return gpunn__cuda_check(cuda, error, "cudaFuncGetAttributes");
 }
@@ -10786,6 +10906,25 @@ static cudaError_t gpunn__cuda_describe(int index, char *name, size_t size, int 
     return cudaSuccess;
 }
 
+/* Takes the program's stream, if it is of this device: events of others cannot be recorded there. */
+static gpunn_status gpunn__cuda_adopt(gpunn__cuda *cuda, cudaStream_t stream)
+{
+    cudaStreamCaptureStatus capturing;
+    cudaEvent_t             event;
+    GPUNN__CUDA(cuda, cudaStreamIsCapturing(stream, &capturing));
+    if (capturing != cudaStreamCaptureStatusNone)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE, "the stream is being captured; open the device before the capture begins");
+    GPUNN__CUDA(cuda, cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    cudaError_t error = cudaEventRecord(event, stream);
+    (void)cudaEventDestroy(event);
+    if (error == cudaErrorInvalidResourceHandle)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
+                                "the stream is not one of GPU %d; give the index of the GPU on which it was made", cuda->device);
+    GPUNN__TRY(gpunn__cuda_check(cuda, error, "cudaEventRecord"));
+    cuda->stream = stream;
+    return GPUNN_OK;
+}
+
 static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
 {
     int count, capability;
@@ -10795,7 +10934,9 @@ static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
                                 cuda->device, count, count == 1 ? "" : "s");
     GPUNN__TRY(gpunn__cuda_acquire(cuda));
     GPUNN__CUDA(cuda, gpunn__cuda_describe(cuda->device, cuda->name, sizeof cuda->name, &capability));
-    GPUNN__CUDA(cuda, cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
+    GPUNN__CUDA(cuda, cudaStreamCreateWithFlags(&cuda->own, cudaStreamNonBlocking));
+    cuda->stream = cuda->own;
+    if (cuda->args.stream) GPUNN__TRY(gpunn__cuda_adopt(cuda, (cudaStream_t)cuda->args.stream));
     GPUNN__CUDA(cuda, cudaStreamCreateWithFlags(&cuda->copy_stream, cudaStreamNonBlocking));
     GPUNN__TRY(gpunn__memory_open(cuda));
     GPUNN__CUDA(cuda, cudaHostAlloc((void **)&cuda->bad, 2 * sizeof *cuda->bad, cudaHostAllocMapped));
@@ -10813,8 +10954,8 @@ static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
 /* Takes what a half-open or dead device has, too. */
 static void gpunn__cuda_close(void *context)
 {
-    gpunn__cuda *cuda = (gpunn__cuda *)context;
-    (void)cudaSetDevice(cuda->device);
+    gpunn__cuda         *cuda = (gpunn__cuda *)context;
+    const gpunn__current current(cuda->device);
     if (cuda->stream) (void)cudaStreamSynchronize(cuda->stream);
     gpunn__cached_close(cuda);
     gpunn__libraries_close(cuda);
@@ -10824,14 +10965,14 @@ static void gpunn__cuda_close(void *context)
     if (cuda->bad) (void)cudaFreeHost((void *)cuda->bad);
     gpunn__memory_close(cuda);
     if (cuda->copy_stream) (void)cudaStreamDestroy(cuda->copy_stream);
-    if (cuda->stream) (void)cudaStreamDestroy(cuda->stream);
-    (void)cudaGetLastError();
+    if (cuda->own) (void)cudaStreamDestroy(cuda->own);
     gpunn__host_free(cuda, cuda, sizeof *cuda);
 }
 
 static void *gpunn__cuda_open(const gpunn_device_args *args, char *message, size_t message_size)
 {
-    gpunn__cuda *cuda = (gpunn__cuda *)args->realloc_fn(args->user, NULL, 0, sizeof *cuda);
+    const gpunn__current current;
+    gpunn__cuda         *cuda = (gpunn__cuda *)args->realloc_fn(args->user, NULL, 0, sizeof *cuda);
     if (cuda == NULL) {
         (void)snprintf(message, message_size, "out of host memory");
         return NULL;
@@ -10857,6 +10998,7 @@ static void gpunn__cuda_info(void *context, gpunn_backend_info *info)
     info->type = GPUNN_DEVICE_CUDA;
     info->half = info->merged_norm = true;
     info->bf16 = cuda->capability >= 80;
+    info->alignment = 64;
     (void)snprintf(info->name, sizeof info->name, "%s", cuda->name);
 }
 
@@ -10864,7 +11006,7 @@ static void gpunn__cuda_info(void *context, gpunn_backend_info *info)
 static gpunn_status gpunn__cuda_prepare(void *context, gpunn_step *step)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
-    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    GPUNN__ENTER(cuda);
     return gpunn__cuda_dispatch(cuda, step, GPUNN__PREPARE);
 }
 
@@ -10876,7 +11018,7 @@ static gpunn_status gpunn__cuda_run(void *context, gpunn_step *step)
     run.state = step->state;
     run.steps = step;
     run.step_count = 1;
-    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__run_numbers(cuda, &run));
     return gpunn__run_launch(cuda, &run);
 }
@@ -10888,7 +11030,7 @@ static gpunn_status gpunn__cuda_update(void *context, const gpunn_update *update
     memset(&run, 0, sizeof run);
     run.updates = update;
     run.update_count = 1;
-    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__run_numbers(cuda, &run));
     return gpunn__run_launch(cuda, &run);
 }
@@ -10897,7 +11039,7 @@ static gpunn_status gpunn__cuda_convert(void *context, void *to, gpunn_dtype to_
                                         int64_t count)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
-    GPUNN__TRY(gpunn__cuda_enter(cuda));
+    GPUNN__ENTER(cuda);
     return gpunn__cuda_copy(cuda, to, to_dtype, from, from_dtype, count, false);
 }
 
@@ -10907,8 +11049,9 @@ static gpunn_status gpunn__cuda_convert(void *context, void *to, gpunn_dtype to_
 #endif
 static bool gpunn__cuda_channels_last(void *context, int64_t elements)
 {
-    gpunn__cuda *cuda = (gpunn__cuda *)context;
-    return elements >= GPUNN__CHANNELS_LAST_FROM && gpunn__cuda_enter(cuda) == GPUNN_OK && gpunn__dnn_available(cuda);
+    gpunn__cuda         *cuda = (gpunn__cuda *)context;
+    const gpunn__current current(cuda->device);
+    return elements >= GPUNN__CHANNELS_LAST_FROM && gpunn__cuda_entered(cuda, &current) == GPUNN_OK && gpunn__dnn_available(cuda);
 }
 
 static const char *gpunn__cuda_text(void *context)
@@ -10955,13 +11098,13 @@ static void gpunn__report_device(void (*write)(void *user, const char *text), vo
     if (error != cudaSuccess)
         gpunn__report_line(write, user, "GPU %d         cannot be used: %s, %s\n", index, cudaGetErrorName(error),
                            cudaGetErrorString(error));
-    (void)cudaGetLastError();
 }
 
 static void gpunn__cuda_report(void (*write)(void *user, const char *text), void *user)
 {
-    int         driver = 0, runtime = 0, count = 0;
-    gpunn__cuda probe; /* for the sentence alone */
+    const gpunn__current current;
+    int                  driver = 0, runtime = 0, count = 0;
+    gpunn__cuda          probe; /* for the sentence alone */
     memset(&probe, 0, sizeof probe);
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
@@ -11012,6 +11155,8 @@ const gpunn_backend GPUNN__BACKEND_NAME = {
     gpunn__cuda_reserved,
     gpunn__cuda_trim,
     gpunn__cuda_report,
+    gpunn__cuda_reaches,
+    gpunn__cuda_on_device,
     gpunn__cuda_text,
 };
 /* clang-format on */

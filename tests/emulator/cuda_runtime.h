@@ -166,49 +166,7 @@ static inline int64_t max(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* ---- launching: arguments are converted and copied now, the kernel runs when its stream does ---- */
-typedef struct emulator_stream *cudaStream_t;
-struct emulator_kernel {
-    const char *name;
-    void (*run)(const void *arguments); /* one thread */
-    std::shared_ptr<const void> arguments;
-    size_t                      bytes;
-};
-void emulator_launch(cudaStream_t stream, const emulator_kernel &kernel, dim3 blocks, dim3 threads);
-/* Host code in the stream's turn, that takes the time of so many launches. */
-void emulator_call(cudaStream_t stream, const char *name, std::function<void()> function, long time = 1);
-template <typename F> static void emulator_run(const void *arguments)
-{
-    (*(const F *)arguments)();
-}
-template <typename F> static void emulator_launch_bound(cudaStream_t stream, const char *name, dim3 blocks, dim3 threads, F bound)
-{
-    emulator_launch(stream, {name, emulator_run<F>, std::make_shared<F>(bound), sizeof bound}, blocks, threads);
-}
-template <typename... P> struct emulator_launcher {
-    cudaStream_t stream;
-    const char  *name;
-    dim3         blocks, threads;
-    void (*kernel)(P...);
-    void operator()(P... arguments)
-    {
-        emulator_launch_bound(stream, name, blocks, threads, [function = kernel, arguments...] { function(arguments...); });
-    }
-};
-template <typename... P>
-static inline emulator_launcher<P...> emulator_prepare(cudaStream_t stream, const char *name, dim3 blocks, dim3 threads,
-                                                       void (*kernel)(P...))
-{
-    return {stream, name, blocks, threads, kernel};
-}
-#define GPUNN__LAUNCH_ON(on, kernel, blocks, threads, ...) \
-    emulator_prepare((cudaStream_t)(on), #kernel, (blocks), (threads), kernel)(__VA_ARGS__)
-#define GPUNN__LAUNCH(cuda, kernel, blocks, threads, ...) \
-    (GPUNN__LAUNCH_ON((cuda)->stream, kernel, blocks, threads, __VA_ARGS__), gpunn__cuda_launched((cuda), #kernel))
-
-int emulator_short(void); /* GPUNN__SHORT here: EMULATOR_SHORT's number */
-
-/* ---- the runtime ---- */
+/* ---- errors ---- */
 #define EMULATOR_ERRORS(X)                                                                                    \
     X(cudaSuccess, 0, "no error")                                                                             \
     X(cudaErrorInvalidValue, 1, "invalid argument")                                                           \
@@ -253,9 +211,56 @@ typedef enum cudaError {
     EMULATOR_ERRORS(EMULATOR_X)
 #undef EMULATOR_X
 } cudaError_t;
+
+/* ---- launching: arguments are converted and copied now, the kernel runs when its stream does ---- */
+typedef struct emulator_stream *cudaStream_t;
+struct emulator_kernel {
+    const char *name;
+    void (*run)(const void *arguments); /* one thread */
+    std::shared_ptr<const void> arguments;
+    size_t                      bytes;
+};
+cudaError_t emulator_launch(cudaStream_t stream, const emulator_kernel &kernel, dim3 blocks, dim3 threads);
+/* Host code in the stream's turn, that takes the time of so many launches. */
+cudaError_t emulator_call(cudaStream_t stream, const char *name, std::function<void()> function, long time = 1);
+template <typename F> static void emulator_run(const void *arguments)
+{
+    (*(const F *)arguments)();
+}
+template <typename F>
+static cudaError_t emulator_launch_bound(cudaStream_t stream, const char *name, dim3 blocks, dim3 threads, F bound)
+{
+    return emulator_launch(stream, {name, emulator_run<F>, std::make_shared<F>(bound), sizeof bound}, blocks, threads);
+}
+template <typename... P> struct emulator_launcher {
+    cudaStream_t stream;
+    const char  *name;
+    dim3         blocks, threads;
+    void (*kernel)(P...);
+    cudaError_t operator()(P... arguments)
+    {
+        return emulator_launch_bound(stream, name, blocks, threads,
+                                     [function = kernel, arguments...] { function(arguments...); });
+    }
+};
+template <typename... P>
+static inline emulator_launcher<P...> emulator_prepare(cudaStream_t stream, const char *name, dim3 blocks, dim3 threads,
+                                                       void (*kernel)(P...))
+{
+    return {stream, name, blocks, threads, kernel};
+}
+#define GPUNN__LAUNCH_ON(on, kernel, blocks, threads, ...) \
+    emulator_prepare((cudaStream_t)(on), #kernel, (blocks), (threads), kernel)(__VA_ARGS__)
+#define GPUNN__LAUNCH(cuda, kernel, blocks, threads, ...) \
+    gpunn__cuda_launched((cuda), GPUNN__LAUNCH_ON((cuda)->stream, kernel, blocks, threads, __VA_ARGS__), #kernel)
+
+int emulator_short(void); /* GPUNN__SHORT here: EMULATOR_SHORT's number */
+
+/* ---- the runtime ---- */
 const char *cudaGetErrorName(cudaError_t error);
 const char *cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError(void);
+cudaError_t cudaPeekAtLastError(void);
 
 struct cudaDeviceProp {
     char   name[256];
@@ -273,6 +278,7 @@ enum cudaDeviceAttr {
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);
@@ -286,6 +292,7 @@ template <typename F> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAt
     return emulator_function_attributes(attributes);
 }
 
+#define cudaStreamLegacy ((cudaStream_t)0x1)
 typedef struct emulator_event      *cudaEvent_t;
 typedef struct emulator_graph      *cudaGraph_t;
 typedef struct emulator_graph_exec *cudaGraphExec_t;
@@ -363,6 +370,13 @@ template <typename T> static inline cudaError_t cudaHostGetDevicePointer(T **dev
 {
     return emulator_device_pointer((void **)device, host);
 }
+enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice, cudaMemoryTypeManaged };
+struct cudaPointerAttributes {
+    cudaMemoryType type;
+    int            device;
+    void          *devicePointer, *hostPointer;
+};
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *ptr);
 cudaError_t cudaFree(void *ptr);
 cudaError_t cudaFreeAsync(void *ptr, cudaStream_t stream);
 cudaError_t cudaFreeHost(void *ptr);

@@ -749,7 +749,7 @@ static void some_progress(void)
 
 static emulator_stream *stream_of(cudaStream_t stream)
 {
-    if (stream) return stream;
+    if (stream && stream != cudaStreamLegacy) return stream;
     legacy[current].device = current;
     legacy[current].blocking = true;
     return &legacy[current];
@@ -802,7 +802,7 @@ static cudaError_t begin(const char *call)
 static cudaError_t finish(cudaError_t error)
 {
     if (error == cudaSuccess) error = devices[current].sticky;
-    if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
+    if (error != cudaSuccess) last_error = error;
     return error;
 }
 #define BEGIN                                             \
@@ -853,6 +853,19 @@ extern "C" const char *emulator_failed_call(void)
 {
     return failed_call;
 }
+static long     waits, captured_runs, host_copies;
+extern "C" long emulator_waits(void)
+{
+    return waits;
+}
+extern "C" long emulator_captures(void)
+{
+    return captured_runs;
+}
+extern "C" long emulator_host_copies(void)
+{
+    return host_copies;
+}
 extern "C" long emulator_held(void)
 {
     return held + (long)allocations.size();
@@ -886,6 +899,12 @@ cudaError_t cudaGetLastError(void)
     return error;
 }
 
+cudaError_t cudaPeekAtLastError(void)
+{
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    return last_error;
+}
+
 /* ---- devices ---- */
 cudaError_t cudaDriverGetVersion(int *version)
 {
@@ -903,6 +922,14 @@ cudaError_t cudaGetDeviceCount(int *count)
     BEGIN;
     *count = settings.devices;
     return finish(cudaSuccess);
+}
+cudaError_t cudaGetDevice(int *device) /* works on a device that failed, too */
+{
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    read_settings();
+    *device = current;
+    if (settings.devices == 0) last_error = cudaErrorNoDevice;
+    return settings.devices == 0 ? cudaErrorNoDevice : cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device)
 {
@@ -978,6 +1005,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     BEGIN;
     emulator_stream *s = stream_of(stream);
     NOT_WHILE_CAPTURING(s);
+    waits++;
     drain(s);
     return finish(cudaSuccess);
 }
@@ -1044,6 +1072,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     BEGIN;
     if (event->captured) return finish(cudaErrorCapturedEvent);
+    waits += event->last && !event->last->done;
     open_memory(true);
     while (event->last && !event->last->done) (void)advance(event->last->stream, true);
     open_memory(false);
@@ -1058,7 +1087,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
     return finish(cudaSuccess);
 }
 
-void emulator_launch(cudaStream_t stream, const emulator_kernel &kernel, dim3 blocks, dim3 threads)
+cudaError_t emulator_launch(cudaStream_t stream, const emulator_kernel &kernel, dim3 blocks, dim3 threads)
 {
     std::lock_guard<std::recursive_mutex> guard(lock);
     cudaError_t                           error = begin(__func__);
@@ -1069,11 +1098,11 @@ void emulator_launch(cudaStream_t stream, const emulator_kernel &kernel, dim3 bl
         error = cudaErrorInvalidConfiguration;
     if (error == cudaSuccess && s->device != current) error = cudaErrorInvalidResourceHandle;
     if (error == cudaSuccess) error = enqueue(s, {[=] { run_kernel(kernel, blocks, threads); }});
-    (void)finish(error);
+    return finish(error);
 }
 
 /* Reference code of the seam, in its stream's turn. */
-void emulator_call(cudaStream_t stream, const char *name, std::function<void()> function, long time)
+cudaError_t emulator_call(cudaStream_t stream, const char *name, std::function<void()> function, long time)
 {
     std::lock_guard<std::recursive_mutex> guard(lock);
     cudaError_t                           error = begin(__func__);
@@ -1082,7 +1111,7 @@ void emulator_call(cudaStream_t stream, const char *name, std::function<void()> 
         if (settings.run) function();
     };
     if (error == cudaSuccess) error = enqueue(stream_of(stream), {work});
-    (void)finish(error);
+    return finish(error);
 }
 
 /* ---- memory ---- */
@@ -1183,6 +1212,7 @@ static cudaError_t give_back(void *ptr, kind where)
         fault("a pointer is freed that was not allocated, or freed twice");
         return finish(cudaErrorInvalidValue);
     }
+    waits++;
     drain_device(a->device); /* as the real ones do */
     release(ptr);
     return finish(error_);
@@ -1223,10 +1253,27 @@ static cudaError_t check_copy(const void *to, const void *from, size_t bytes, cu
     fault("a copy of %zu bytes leaves its allocation, or its kind does not fit", bytes);
     return cudaErrorInvalidValue;
 }
+static bool is_on_device(const void *ptr)
+{
+    const allocation *a = find_allocation(ptr);
+    return a && a->where == ON_DEVICE && within(ptr, 1, a);
+}
 static bool is_pageable(const void *ptr)
 {
     const allocation *a = find_allocation(ptr);
     return !(a && within(ptr, 1, a));
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *ptr)
+{
+    BEGIN;
+    const allocation *a = find_allocation(ptr);
+    memset(attributes, 0, sizeof *attributes);
+    if (!(a && within(ptr, 1, a))) return finish(cudaSuccess); /* the host's own */
+    attributes->type = a->where == ON_DEVICE ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
+    attributes->device = a->device;
+    attributes->devicePointer = (void *)ptr;
+    if (a->where == PINNED) attributes->hostPointer = (void *)ptr;
+    return finish(cudaSuccess);
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind_, cudaStream_t stream)
 {
@@ -1235,6 +1282,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     emulator_stream *s = stream_of(stream);
     cudaError_t      error = check_copy(to, from, bytes, kind_);
     if (error != cudaSuccess) return finish(error);
+    host_copies += !is_on_device(to) || !is_on_device(from);
     if (!s->captured && is_pageable(from)) { /* taken over before the call returns */
         auto bytes_now = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
         return finish(enqueue(s, {[=] { memcpy(to, bytes_now->data(), bytes); }}));
@@ -1267,7 +1315,7 @@ cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes, cudaStream_t strea
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode)
 {
     BEGIN;
-    if (stream == NULL) return finish(cudaErrorStreamCaptureUnsupported);
+    if (stream == NULL || stream == cudaStreamLegacy) return finish(cudaErrorStreamCaptureUnsupported);
     if (stream->captured) return finish(cudaErrorInvalidValue);
     stream->captured = std::make_shared<capture>();
     stream->captured->origin = stream;
@@ -1275,6 +1323,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
     stream->captured->thread = std::this_thread::get_id();
     stream->after.clear();
     captures.push_back(stream->captured);
+    captured_runs++;
     return finish(cudaSuccess);
 }
 static void all_before(const emulator_graph &graph, int node, std::vector<bool> *seen)

@@ -37,8 +37,11 @@ long        emulator_launches(void);    /* kernels, libraries' calls, fills and 
 long        emulator_launched(int i, const char **name); /* how many of them bear the i-th name; 0: there are no more names */
 void        emulator_forget_launches(void);
 long        emulator_graph_launches(void);
-long        emulator_cudnn_runs(void); /* of what stands in for cuDNN's convolutions, attention and recurrent layers so far */
-const char *emulator_cudnn_ran(void);  /* the last of them */
+long        emulator_captures(void);    /* begun so far */
+long        emulator_waits(void);       /* times that the host has waited for the device so far, or would have */
+long        emulator_host_copies(void); /* copies between host and device so far; not what travels in a kernel's arguments */
+long        emulator_cudnn_runs(void);  /* of what stands in for cuDNN's convolutions, attention and recurrent layers so far */
+const char *emulator_cudnn_ran(void);   /* the last of them */
 long        emulator_held(void); /* what has been made and not yet given back: allocations, streams, events, graphs, pools */
 void        emulator_set(const char *name, const char *value); /* as the environment variable of that name, from now on */
 int         emulator_cudnn(void);

@@ -11,6 +11,11 @@ static gpunn_status gpunn__libraries_open(gpunn__cuda *cuda)
     (void)cuda;
     return GPUNN_OK;
 }
+static gpunn_status gpunn__libraries_stream(gpunn__cuda *cuda)
+{
+    (void)cuda;
+    return GPUNN_OK;
+}
 static void gpunn__libraries_close(gpunn__cuda *cuda)
 {
     (void)cuda;
@@ -100,11 +105,11 @@ static gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__
 static gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p)
 {
     GPUNN__TRY(gpunn__cuda_product_prepare(cuda, p));
-    gpunn__product product = *p;
-    const bool     more = p->activation != GPUNN__NO_ACTIVATION || p->row_sums;
-    emulator_call(
+    gpunn__product    product = *p;
+    const bool        more = p->activation != GPUNN__NO_ACTIVATION || p->row_sums;
+    const cudaError_t error = emulator_call(
         cuda->stream, more ? "product and more" : "product", [=] { reference_product(product); }, more ? emulator_epilogue() : 1);
-    return gpunn__cuda_launched(cuda, "product");
+    return gpunn__cuda_launched(cuda, error, "product");
 }
 
 /* A tensor of a convolution: dim in the order n, c, d, h, w, wherever its channels are stored. */
@@ -209,8 +214,8 @@ static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *
     gpunn__convolution what = *conv;
     gpunn__conv_data   where = *data;
     if (where.workspace == NULL) return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "a convolution without its workspace");
-    emulator_call(cuda->stream, "convolution", [=] { reference_convolution(what, where); });
-    return gpunn__cuda_launched(cuda, "convolution");
+    const cudaError_t error = emulator_call(cuda->stream, "convolution", [=] { reference_convolution(what, where); });
+    return gpunn__cuda_launched(cuda, error, "convolution");
 }
 
 /* y and lse, or dq, dk and dv, of one head of q; gradients of k and v go to sums in F64. As cuDNN's, it makes NaN of a row whose
@@ -311,8 +316,8 @@ static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn
     gpunn__dnn_attention_data where = *data;
     if (where.lse == NULL || where.workspace == NULL || (what.adds && where.dq_sums == NULL))
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "attention without its room");
-    emulator_call(cuda->stream, "attention", [=] { reference_attention(what, where); });
-    return gpunn__cuda_launched(cuda, "attention");
+    const cudaError_t error = emulator_call(cuda->stream, "attention", [=] { reference_attention(what, where); });
+    return gpunn__cuda_launched(cuda, error, "attention");
 }
 
 /* A recurrent layer. Its weights lie in an order of their own, with gaps; the forward pass of training leaves the gates' values in
@@ -467,7 +472,7 @@ static gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *
     gpunn__dnn_rnn_data where = *data;
     if (where.workspace == NULL || (where.backward && where.dx == NULL) || (what.training && where.reserve == NULL))
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "a recurrent layer without its room");
-    emulator_call(cuda->stream, "rnn", [=] { reference_rnn(what, where); });
-    return gpunn__cuda_launched(cuda, "rnn");
+    const cudaError_t error = emulator_call(cuda->stream, "rnn", [=] { reference_rnn(what, where); });
+    return gpunn__cuda_launched(cuda, error, "rnn");
 }
 #endif

@@ -1,0 +1,353 @@
+/* gpunn in a program with CUDA of its own (caller.cpp): its stream, its memory, its captures, its device and its errors, counted on
+ * the emulated GPU. */
+#include "../test.h"
+
+#include "caller.h"
+#include "emulator.h"
+
+static void *test_user; /* of hook_realloc: the test's memory */
+
+static int setup(void **state)
+{
+    test_memory *memory = malloc(sizeof *memory);
+    test_memory_init(memory);
+    *state = test_user = memory;
+    gpunn_clear_error(NULL);
+    emulator_set("EMULATOR_DEVICES", "2");
+    caller_set_device(0);
+    return 0;
+}
+static int teardown(void **state)
+{
+    caller_set_device(0);
+    caller_forget();
+    emulator_set("EMULATOR_STREAMS", "late");
+    test_memory_check(*state);
+    free(*state);
+    if (emulator_held() != 0) fail_msg("%ld objects of the runtime are left", emulator_held());
+    if (emulator_faults() != 0) fail_msg("%s", emulator_fault());
+    return 0;
+}
+
+static gpunn_device *open_with(void *stream)
+{
+    return MADE(NULL,
+                gpunn_device_open(.stream = stream, .seed = 7, .threads = 1, .realloc_fn = hook_realloc, .user = test_user));
+}
+
+/* ---- streams ---- */
+enum { STEPS = 6, BATCH = 8 };
+/* The losses of steps on that stream. The first two steps are warm, and captured; the others must not wait. */
+static void train_on(void *stream, float loss[STEPS])
+{
+    gpunn_device    *dev = open_with(stream);
+    gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
+    net              n = net_make(model);
+    gpunn_optimizer *opt = MADE(dev, gpunn_sgd(model, .lr = 0.1f, .momentum = 0.9f));
+    long             waits = 0, captures = 0, launches = emulator_graph_launches();
+    assert_int_equal(gpunn_device_get_type(dev), GPUNN_DEVICE_CUDA);
+    for (int step = 0; step < STEPS; step++) {
+        const long before = emulator_waits(), begun = emulator_captures();
+        net_write(dev, n, BATCH, (uint32_t)step);
+        OK(dev, gpunn_train_step(opt, n.loss));
+        if (step >= 2) waits += emulator_waits() - before, captures += emulator_captures() - begun;
+        loss[step] = gpunn_item(n.loss);
+    }
+    assert_int_equal(waits, 0);
+    assert_int_equal(captures, 0);
+    assert_int_equal(emulator_graph_launches() - launches, STEPS - 1);
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+}
+
+static void test_streams(void **state)
+{
+    (void)state;
+    float own[STEPS], given[STEPS];
+    void *streams[] = {caller_stream(), caller_legacy_stream()}; /* the second cannot be captured, but graphs run there */
+    train_on(NULL, own);
+    for (int i = 0; i < COUNT(streams); i++) {
+        train_on(streams[i], given);
+        assert_memory_equal(own, given, sizeof own);
+    }
+    caller_end(streams[0]);
+}
+
+/* A stream of another GPU, one that is being captured, and one for the CPU. */
+static void test_bad_streams(void **state)
+{
+    (void)state;
+    caller_set_device(1);
+    void *stream = caller_stream();
+    caller_set_device(0);
+    FAILS_NULL(NULL, gpunn_device_open(.stream = stream), GPUNN_ERR_DEVICE, "stream", "GPU 0", "index");
+    assert_int_equal(caller_device(), 0);
+    assert_int_equal(caller_pending(), 0);
+    gpunn_device_close(MADE(NULL, gpunn_device_open(.stream = stream, .index = 1)));
+    assert_int_equal(caller_device(), 0);
+    gpunn_device_close(MADE(NULL, gpunn_device_open(.stream = stream, .type = GPUNN_DEVICE_CPU)));
+    caller_end(stream);
+    stream = caller_stream();
+    caller_begin_capture(stream);
+    FAILS_NULL(NULL, gpunn_device_open(.stream = stream), GPUNN_ERR_DEVICE, "captured", "before");
+    void *graph = caller_end_capture(stream);
+    assert_non_null(graph);
+    caller_forget_graph(graph);
+    caller_end(stream);
+}
+
+/* Every call leaves the program's device and its pending error alone. */
+static void test_left_alone(void **state)
+{
+    (void)state;
+#define LEFT(call)                                                              \
+    do {                                                                        \
+        call;                                                                   \
+        if (caller_device() != 1) fail_msg(#call " changed the device");        \
+        if (caller_pending() == 0) fail_msg(#call " took the program's error"); \
+    } while (0)
+    gpunn_device    *dev;
+    gpunn_model     *model;
+    gpunn_optimizer *opt;
+    net              n;
+    float           *large = test_randoms(100000, 1, 1), loss = 0;
+    caller_set_device(1);
+    caller_err();
+    LEFT(assert_int_equal(gpunn_cuda_device_count(), 2));
+    LEFT(dev = open_with(NULL));
+    LEFT(model = MADE(dev, gpunn_model_create(dev)));
+    LEFT(n = net_make(model));
+    gpunn_tensor *big = MADE(dev, gpunn_input(model, "big", GPUNN_F32, GPUNN_SHAPE(100000)));
+    LEFT(opt = MADE(dev, gpunn_adam(model, .lr = 0.01f)));
+    gpunn_set_clip_norm(opt, 1);
+    for (int i = 0; i < 3; i++) {
+        LEFT(net_write(dev, n, BATCH, 1));
+        LEFT(OK(dev, gpunn_train_step(opt, n.loss)));
+        LEFT(OK(dev, write_floats(big, large, 100000))); /* while the device is busy */
+        LEFT(loss = gpunn_item(n.loss));
+        assert_true(isfinite(loss));
+        LEFT(OK(dev, gpunn_forward(&n.logits, 1)));
+    }
+    LEFT(OK(dev, gpunn_zero_grad(model)));
+    LEFT(OK(dev, gpunn_backward(n.loss)));
+    LEFT(OK(dev, gpunn_clip_grad_norm(model, 1, &loss)));
+    LEFT(OK(dev, gpunn_optimizer_step(opt)));
+    LEFT(OK(dev, gpunn_synchronize(dev)));
+    LEFT(gpunn_empty_cache(dev));
+    LEFT(gpunn_optimizer_destroy(opt));
+    LEFT(gpunn_model_destroy(model));
+    LEFT(gpunn_device_close(dev));
+    free(large);
+#undef LEFT
+}
+
+/* ---- memory from the program ---- */
+static struct {
+    void  *stream;
+    long   taken, given, left; /* left: allocations until they fail; 0: they never do */
+    size_t shift, bytes;
+} pool;
+static void *pool_malloc(void *user, size_t bytes, void *stream)
+{
+    assert_ptr_equal(user, test_user);
+    assert_non_null(stream);
+    if (pool.left > 0 && --pool.left == 0) return NULL;
+    pool.taken++;
+    pool.bytes += bytes;
+    return (char *)caller_malloc(bytes + pool.shift) + pool.shift;
+}
+static void pool_free(void *user, void *ptr, size_t bytes, void *stream)
+{
+    assert_ptr_equal(user, test_user);
+    assert_non_null(stream);
+    pool.given++;
+    pool.bytes -= bytes;
+    caller_free((char *)ptr - pool.shift);
+}
+static void test_allocator(void **state)
+{
+    (void)state;
+    memset(&pool, 0, sizeof pool);
+    for (long fails = 0; fails < 12; fails++) {
+        pool.left = fails;
+        gpunn_device *dev = gpunn_device_open(.cuda_malloc_fn = pool_malloc, .cuda_free_fn = pool_free, .type = GPUNN_DEVICE_CUDA,
+                                              .realloc_fn = hook_realloc, .user = test_user);
+        if (dev) {
+            gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
+            net              n = net_make(model);
+            gpunn_optimizer *opt = MADE(dev, gpunn_adam(model, .lr = 0.01f));
+            float           *x = test_randoms(BATCH * NET_X, 1, 1);
+            int64_t          t[BATCH] = {0};
+            gpunn_status     status = write_floats(n.x, x, BATCH * NET_X);
+            if (status == GPUNN_OK) status = gpunn_write(n.t, t, sizeof t);
+            if (status == GPUNN_OK) status = gpunn_train_step(opt, n.loss);
+            if (status != GPUNN_OK) assert_int_equal(status, GPUNN_ERR_MEMORY);
+            if (fails == 0) assert_true(pool.bytes >= gpunn_memory_allocated(dev));
+            assert_true(gpunn_memory_reserved(dev) == pool.bytes);
+            free(x);
+            gpunn_optimizer_destroy(opt);
+            gpunn_model_destroy(model);
+        } else
+            assert_non_null(strstr(gpunn_error(NULL), "memory"));
+        assert_int_equal(dev == NULL, fails >= 1 && fails <= 3);
+        gpunn_clear_error(NULL);
+        gpunn_device_close(dev);
+        assert_int_equal(pool.taken, pool.given);
+    }
+    pool.shift = 64;
+    FAILS_NULL(NULL,
+               gpunn_device_open(.cuda_malloc_fn = pool_malloc, .cuda_free_fn = pool_free, .type = GPUNN_DEVICE_CUDA,
+                                 .realloc_fn = hook_realloc, .user = test_user),
+               GPUNN_ERR_DEVICE, "cuda_malloc_fn", "256");
+    FAILS_NULL(NULL, gpunn_device_open(.cuda_malloc_fn = pool_malloc), GPUNN_ERR_ARGUMENT, "cuda_free_fn");
+    assert_int_equal(pool.taken, pool.given);
+    assert_true(pool.taken > 20);
+}
+
+/* ---- the program's memory ---- */
+/* Two buffers of inputs and three of results in turn, written and read by the program's kernels: after each has had its turn nothing
+ * is captured, waited for or copied to the host. */
+static void test_double_buffers(void **state)
+{
+    (void)state;
+    enum { IN = 2, OUT = 3, ROUNDS = 4 * IN * OUT };
+    void            *stream = caller_stream();
+    gpunn_device    *dev = open_with(stream);
+    gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor    *x = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 10)));
+    gpunn_tensor    *y = MADE(dev, gpunn_mul_scalar(x, 3)), *w = MADE(dev, gpunn_linear(x, "w", .out_features = 10));
+    gpunn_tensor    *loss = MADE(dev, gpunn_mse_loss(w, y));
+    gpunn_optimizer *opt = MADE(dev, gpunn_sgd(model, .lr = 0.01f));
+    const size_t     count = BATCH * 10, bytes = count * sizeof(float);
+    float           *in[IN], *out[OUT], *start = test_randoms((int64_t)count, 1, 1), seen[BATCH * 10], factor[IN];
+    long             waits = 0, captures = 0, copies = 0;
+    for (int i = 0; i < IN; i++) caller_put(in[i] = caller_malloc(bytes), start, bytes, stream), factor[i] = 1;
+    for (int i = 0; i < OUT; i++) out[i] = caller_malloc(bytes);
+    for (int round = 0; round < ROUNDS; round++) {
+        if (round == 3 * IN * OUT) waits = emulator_waits(), captures = emulator_captures(), copies = emulator_host_copies();
+        OK(dev, gpunn_bind(x, in[round % IN], bytes));
+        OK(dev, gpunn_bind(y, out[round % OUT], bytes));
+        caller_scale(in[round % IN], count, 1.01f, stream); /* before, and after, in the stream's order */
+        factor[round % IN] *= 1.01f;
+        OK(dev, gpunn_forward(&y, 1));
+        OK(dev, gpunn_train_step(opt, loss));
+        caller_scale(out[round % OUT], count, 2, stream);
+    }
+    assert_int_equal(emulator_waits() - waits, 0);
+    assert_int_equal(emulator_captures() - captures, 0);
+    assert_int_equal(emulator_host_copies() - copies, 0);
+    caller_get(seen, out[(ROUNDS - 1) % OUT], bytes, stream);
+    for (size_t i = 0; i < count; i++) start[i] *= 6 * factor[(ROUNDS - 1) % IN];
+    check_close(seen, start, (int64_t)count, 1e-5, 1e-6);
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+    for (int i = 0; i < IN; i++) caller_free(in[i]);
+    for (int i = 0; i < OUT; i++) caller_free(out[i]);
+    free(start);
+    caller_end(stream);
+}
+
+static void test_bad_memory(void **state)
+{
+    (void)state;
+    gpunn_device *dev = open_with(NULL);
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *x = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 10)));
+    float         host[64 + 16], *aligned = host + (64 - (uintptr_t)host % 64) % 64 / sizeof *host;
+    float        *near = caller_malloc(400), *far;
+    void         *pinned = caller_pinned(400);
+    caller_set_device(1);
+    far = caller_malloc(400);
+    caller_set_device(0);
+    FAILS(dev, gpunn_bind(x, aligned, 40), GPUNN_ERR_ARGUMENT, "gpunn_bind", "'x'", "host", "gpunn_write");
+    FAILS(dev, gpunn_bind(x, pinned, 40), GPUNN_ERR_ARGUMENT, "host");
+    FAILS(dev, gpunn_bind(x, far, 40), GPUNN_ERR_ARGUMENT, "GPU 1", "GPU 0");
+    FAILS(dev, gpunn_bind(x, near + 1, 40), GPUNN_ERR_ARGUMENT, "64 bytes");
+    FAILS(dev, gpunn_bind(x, near, 440), GPUNN_ERR_SHAPE, "less than 440");
+    OK(dev, gpunn_bind(x, near, 400));
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+    caller_free(near), caller_free(far), caller_free(pinned);
+}
+
+/* gpunn_write and gpunn_read from and to the GPU's own memory: what the host would see, without it. */
+static void test_device_copies(void **state)
+{
+    (void)state;
+    for (int precision = GPUNN_PRECISION_F32; precision <= GPUNN_PRECISION_F16; precision++) {
+        void         *stream = caller_stream();
+        gpunn_device *dev = open_with(stream);
+        gpunn_model  *model = MADE(dev, gpunn_model_create(dev, .precision = (gpunn_precision)precision));
+        net           n = net_make(model);
+        gpunn_tensor *image = MADE(dev, gpunn_conv2d(n.x, "conv9", .out_channels = 4, .kernel_size = 3));
+        gpunn_tensor *index = MADE(dev, gpunn_argmax(n.logits, 1, false)), *weight = gpunn_find(model, "fc1.weight");
+        gpunn_tensor *read[] = {n.x, n.logits, image, index, weight, n.loss};
+        gpunn_tensor *loss = MADE(dev, gpunn_add(n.loss, gpunn_mean(image, GPUNN_ALL, false)));
+        char         *device[COUNT(read)], *grads[3], host[1 << 14], seen[1 << 14];
+        float        *x;
+        int64_t      *t;
+        for (int i = 0; i < COUNT(read); i++) device[i] = caller_malloc(sizeof host);
+        for (int i = 0; i < COUNT(grads); i++) grads[i] = caller_malloc(sizeof host);
+        for (int i = 0; i < 3; i++) gpunn_retain_grad(read[i]);
+        net_data(BATCH, 1, &x, &t);
+        caller_put(device[0], x, BATCH * NET_X * sizeof *x, stream);
+        caller_put(device[1], t, BATCH * sizeof *t, stream);
+        caller_put(device[2], x, 63 * sizeof *x, stream);
+        net_write(dev, n, BATCH, 2);
+        OK(dev, gpunn_forward(read + 1, COUNT(read) - 1));
+        OK(dev, gpunn_backward(loss));
+        const long waits = emulator_waits(), copies = emulator_host_copies();
+        OK(dev, gpunn_write(n.x, device[0], BATCH * NET_X * sizeof *x));
+        OK(dev, gpunn_write(n.t, device[1], BATCH * sizeof *t));
+        OK(dev, gpunn_write(gpunn_find(model, "fc2.weight"), device[2], gpunn_tensor_bytes(gpunn_find(model, "fc2.weight"))));
+        OK(dev, gpunn_backward(loss));
+        for (int i = 0; i < COUNT(grads); i++) OK(dev, gpunn_read_grad(read[i], grads[i], gpunn_tensor_bytes(read[i])));
+        OK(dev, gpunn_forward(read + 1, COUNT(read) - 1));
+        for (int i = 0; i < COUNT(read); i++) OK(dev, gpunn_read(read[i], device[i], gpunn_tensor_bytes(read[i])));
+        assert_int_equal(emulator_waits() - waits, 0);
+        assert_int_equal(emulator_host_copies() - copies, 0);
+        for (int i = 0; i < COUNT(read); i++) {
+            const size_t bytes = gpunn_tensor_bytes(read[i]);
+            OK(dev, gpunn_read(read[i], host, bytes));
+            caller_get(seen, device[i], bytes, stream);
+            assert_memory_equal(host, seen, bytes);
+        }
+        OK(dev, gpunn_read(n.x, host, BATCH * NET_X * sizeof *x));
+        assert_memory_equal(host, x, BATCH * NET_X * sizeof *x);
+        OK(dev, gpunn_read(gpunn_find(model, "fc2.weight"), host, gpunn_tensor_bytes(gpunn_find(model, "fc2.weight"))));
+        assert_memory_equal(host, x, gpunn_tensor_bytes(gpunn_find(model, "fc2.weight")));
+        gpunn_zero_grad(model);
+        OK(dev, gpunn_backward(loss));
+        for (int i = 0; i < COUNT(grads); i++) {
+            const size_t bytes = gpunn_tensor_bytes(read[i]);
+            if (i < 2) continue; /* dropout has gone on: only where it has no say */
+            OK(dev, gpunn_read_grad(read[i], host, bytes));
+            caller_get(seen, grads[i], bytes, stream);
+            assert_memory_equal(host, seen, bytes);
+        }
+        caller_set_device(1);
+        void *far = caller_malloc(1 << 12);
+        caller_set_device(0);
+        FAILS(dev, gpunn_write(n.t, far, BATCH * sizeof *t), GPUNN_ERR_ARGUMENT, "gpunn_write", "GPU 1");
+        FAILS(dev, gpunn_write(n.t, device[0] + (1 << 14) - 8, BATCH * sizeof *t), GPUNN_ERR_SHAPE, "less than");
+        FAILS(dev, gpunn_read(loss, far, sizeof *x), GPUNN_ERR_ARGUMENT, "gpunn_read", "GPU 1");
+        for (int i = 0; i < COUNT(read); i++) caller_free(device[i]);
+        for (int i = 0; i < COUNT(grads); i++) caller_free(grads[i]);
+        caller_free(far);
+        free(x), free(t);
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+        caller_end(stream);
+    }
+}
+
+int main(void)
+{
+#define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
+    const struct CMUnitTest tests[] = {TEST(test_streams),      TEST(test_bad_streams),    TEST(test_left_alone),
+                                       TEST(test_allocator),    TEST(test_double_buffers), TEST(test_bad_memory),
+                                       TEST(test_device_copies)};
+    return cmocka_run_group_tests_name("interop", tests, NULL, NULL);
+}

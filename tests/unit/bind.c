@@ -1,0 +1,463 @@
+/* Memory of the program's as a tensor's: inputs, values, parameters and gradients, beside the same without. Its memory is the host's
+ * or, on the emulated GPU, the caller's. */
+#include "../test.h"
+
+#include "../emulator/caller.h"
+
+#pragma weak caller_malloc
+#pragma weak caller_free
+#pragma weak caller_put
+#pragma weak caller_get
+#pragma weak caller_stream
+#pragma weak caller_end
+
+static void *stream; /* of the emulated GPU */
+static void *take(size_t bytes, const void *values)
+{
+    void *memory = stream ? caller_malloc(bytes) : calloc(1, bytes);
+    if (values && stream) caller_put(memory, values, bytes, stream);
+    if (values && !stream) memcpy(memory, values, bytes);
+    return memory;
+}
+static void give(void *memory)
+{
+    if (stream)
+        caller_free(memory);
+    else
+        free(memory);
+}
+static void look(void *host, const void *memory, size_t bytes)
+{
+    if (stream)
+        caller_get(host, memory, bytes, stream);
+    else
+        memcpy(host, memory, bytes);
+}
+
+typedef struct place {
+    test_memory      memory;
+    gpunn_device    *dev;
+    gpunn_model     *model;
+    net              n;
+    gpunn_optimizer *opt;
+} place;
+static void place_open(place *p, gpunn_precision precision)
+{
+    const test_backend *backend = first_backend();
+    memset(p, 0, sizeof *p);
+    test_memory_init(&p->memory);
+    stream = is_emulated(backend) ? caller_stream() : NULL;
+    p->dev = MADE(NULL, gpunn_device_open(ON(backend), .stream = stream, .seed = 3, .threads = 2, .realloc_fn = hook_realloc,
+                                          .user = &p->memory));
+    p->model = MADE(p->dev, gpunn_model_create(p->dev, .precision = precision));
+    p->n = net_make(p->model);
+    p->opt = MADE(p->dev, gpunn_adam(p->model, .lr = 0.01f));
+    gpunn_set_clip_norm(p->opt, 1);
+    gpunn_set_ema(p->opt, 0.9f);
+}
+static void place_close(place *p)
+{
+    gpunn_optimizer_destroy(p->opt);
+    gpunn_model_destroy(p->model);
+    gpunn_device_close(p->dev);
+    if (stream) caller_end(stream);
+    stream = NULL;
+    test_memory_check(&p->memory);
+}
+static const gpunn_precision precisions[] = {GPUNN_PRECISION_F32, GPUNN_PRECISION_TF32, GPUNN_PRECISION_BF16,
+                                             GPUNN_PRECISION_F16};
+
+/* What bound memory holds is what gpunn_read gives, whatever a value is stored as, and under each of its names. */
+static void check_value(place *p, gpunn_tensor *t, void *bound)
+{
+    size_t bytes = gpunn_tensor_bytes(t);
+    char  *seen = malloc(bytes), *read = malloc(bytes);
+    OK(p->dev, gpunn_read(t, read, bytes));
+    look(seen, bound, bytes);
+    if (memcmp(seen, read, bytes) != 0) fail_msg("'%s' differs", gpunn_tensor_name(t));
+    assert_ptr_equal(gpunn_data(t), bound);
+    free(seen), free(read);
+}
+static void check_gradient(place *p, gpunn_tensor *t, void *bound)
+{
+    size_t bytes = gpunn_tensor_bytes(t);
+    char  *seen = malloc(bytes), *read = malloc(bytes);
+    OK(p->dev, gpunn_read_grad(t, read, bytes));
+    look(seen, bound, bytes);
+    assert_memory_equal(seen, read, bytes);
+    assert_ptr_equal(gpunn_data_grad(t), bound);
+    free(seen), free(read);
+}
+
+static void test_values(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(precisions); i++) {
+        place p;
+        place_open(&p, precisions[i]);
+        gpunn_model  *model = p.model;
+        gpunn_tensor *weight = gpunn_find(model, "fc1.weight");
+        gpunn_tensor *image = MADE(p.dev, gpunn_conv2d(p.n.x, "conv9", .out_channels = 4, .kernel_size = 3));
+        gpunn_tensor *outputs[] = {p.n.logits,
+                                   gpunn_set_name(gpunn_reshape(p.n.logits, GPUNN_SHAPE(3 * GPUNN_BATCH)), "reshaped"),
+                                   gpunn_set_name(gpunn_argmax(p.n.logits, 1, false), "argmax"),
+                                   gpunn_set_name(gpunn_reshape(p.n.x, GPUNN_SHAPE(GPUNN_BATCH, 36)), "input"),
+                                   gpunn_set_name(gpunn_reshape(weight, GPUNN_SHAPE(gpunn_tensor_shape(weight).dim[0] *
+                                                                                    gpunn_tensor_shape(weight).dim[1])),
+                                                  "weight"),
+                                   p.n.loss,
+                                   image,
+                                   gpunn_set_name(gpunn_relu(image), "relu"),
+                                   gpunn_set_name(gpunn_gt(image, gpunn_relu(image)), "bool")};
+        void         *bound[COUNT(outputs)];
+        for (int k = 0; k < COUNT(outputs); k++) {
+            net_write(p.dev, p.n, 5, 1);
+            size_t bytes = gpunn_tensor_bytes(MADE(p.dev, outputs[k]));
+            OK(p.dev, gpunn_forward(&outputs[k], 1));
+            bytes = gpunn_tensor_bytes(outputs[k]);
+            bound[k] = take(bytes, NULL);
+            OK(p.dev, gpunn_bind(outputs[k], bound[k], bytes));
+        }
+        for (int64_t batch = 5; batch >= 2; batch -= 3) /* the memory has room for more */
+            for (int run = 0; run < 3; run++) {
+                net_write(p.dev, p.n, batch, (uint32_t)run);
+                OK(p.dev, gpunn_forward(outputs, COUNT(outputs)));
+                for (int k = 0; k < COUNT(outputs); k++) check_value(&p, outputs[k], bound[k]);
+            }
+        net_write(p.dev, p.n, 6, 1);
+        FAILS(p.dev, gpunn_forward(outputs, COUNT(outputs)), GPUNN_ERR_SHAPE, "bound", "bytes");
+        for (int k = 0; k < COUNT(outputs); k++) {
+            OK(p.dev, gpunn_bind(outputs[k], NULL, 0));
+            give(bound[k]);
+        }
+        OK(p.dev, gpunn_forward(outputs, COUNT(outputs)));
+        place_close(&p);
+    }
+}
+
+/* A training run with everything bound gives the bits of one with nothing bound. */
+enum { STEPS = 6, BATCH = 8 };
+static void test_training(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"conv1.weight", "bn1.running_mean", "bn2.weight", "fc1.weight", "fc1.bias", "fc2.weight"};
+    for (int i = 0; i < COUNT(precisions); i++) {
+        place  a, b;
+        float *values[2 * COUNT(names)] = {NULL}, loss[2][STEPS];
+        int    count = 0;
+        place_open(&a, precisions[i]);
+        for (int step = 0; step < STEPS; step++) {
+            net_write(a.dev, a.n, BATCH, (uint32_t)step);
+            OK(a.dev, gpunn_train_step(a.opt, a.n.loss));
+            loss[0][step] = gpunn_item(a.n.loss);
+        }
+        OK(a.dev, gpunn_ema_swap(a.opt));
+        int64_t na, nb;
+        float  *wa = read_weights(a.dev, a.model, &na);
+        place_close(&a);
+        place_open(&b, precisions[i]);
+        for (int k = 0; k < COUNT(names); k++) {
+            gpunn_tensor *t = MADE(b.dev, gpunn_find(b.model, names[k]));
+            size_t        bytes = gpunn_tensor_bytes(t);
+            float        *start = malloc(bytes);
+            OK(b.dev, gpunn_read(t, start, bytes));
+            OK(b.dev, gpunn_bind(t, values[count] = take(bytes, start), bytes));
+            count++;
+            if (k != 1 && k != 4) {
+                OK(b.dev, gpunn_bind_grad(t, values[count] = take(bytes, NULL), bytes));
+                count++;
+            }
+            free(start);
+        }
+        for (int step = 0; step < STEPS; step++) {
+            net_write(b.dev, b.n, BATCH, (uint32_t)step);
+            OK(b.dev, gpunn_train_step(b.opt, b.n.loss));
+            loss[1][step] = gpunn_item(b.n.loss);
+        }
+        assert_memory_equal(loss[0], loss[1], sizeof loss[0]);
+        check_value(&b, gpunn_find(b.model, "conv1.weight"), values[0]);
+        check_gradient(&b, gpunn_find(b.model, "conv1.weight"), values[1]);
+        OK(b.dev, gpunn_ema_swap(b.opt));
+        for (int k = 0; k < COUNT(names); k++) { /* takes the values along */
+            OK(b.dev, gpunn_bind(gpunn_find(b.model, names[k]), NULL, 0));
+            OK(b.dev, gpunn_bind_grad(gpunn_find(b.model, names[k]), NULL, 0));
+        }
+        while (count > 0) give(values[--count]);
+        float *wb = read_weights(b.dev, b.model, &nb);
+        assert_int_equal(na, nb);
+        assert_memory_equal(wa, wb, (size_t)na * sizeof *wa);
+        free(wa), free(wb);
+        place_close(&b);
+    }
+}
+
+/* Weights that the program changes between two runs, in its own memory, count in the next. */
+static void test_changed(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(precisions); i++) {
+        place p;
+        float logits[2][BATCH * 3], *weights;
+        place_open(&p, precisions[i]);
+        gpunn_tensor *t = MADE(p.dev, gpunn_find(p.model, "fc1.weight"));
+        size_t        bytes = gpunn_tensor_bytes(t);
+        weights = test_randoms((int64_t)(bytes / sizeof(float)), 3, 1);
+        void *bound = take(bytes, weights);
+        OK(p.dev, gpunn_bind(t, bound, bytes));
+        for (int run = 0; run < 2; run++) {
+            net_write(p.dev, p.n, BATCH, 1);
+            OK(p.dev, gpunn_forward(&p.n.logits, 1));
+            OK(p.dev, gpunn_forward(&p.n.logits, 1));
+            OK(p.dev, gpunn_read(p.n.logits, logits[run], sizeof logits[run]));
+            for (size_t k = 0; k < bytes / sizeof(float); k++) weights[k] *= 0.5f;
+            if (stream)
+                caller_put(bound, weights, bytes, stream);
+            else
+                memcpy(bound, weights, bytes);
+        }
+        assert_memory_not_equal(logits[0], logits[1], sizeof logits[0]);
+        for (size_t k = 0; k < bytes / sizeof(float); k++) weights[k] *= 2; /* as in the second run */
+        OK(p.dev, gpunn_bind(t, NULL, 0));
+        OK(p.dev, gpunn_write(t, weights, bytes));
+        OK(p.dev, gpunn_forward(&p.n.logits, 1));
+        OK(p.dev, gpunn_read(p.n.logits, logits[0], sizeof logits[0]));
+        assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+        give(bound);
+        free(weights);
+        place_close(&p);
+    }
+}
+
+/* Gradients of an input, of values, and of one under two names; added up over two parts. */
+static void test_gradients(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(precisions); i++) {
+        place p;
+        place_open(&p, precisions[i]);
+        gpunn_tensor *image = MADE(p.dev, gpunn_conv2d(p.n.x, "conv9", .out_channels = 4, .kernel_size = 3));
+        gpunn_tensor *flat = MADE(p.dev, gpunn_reshape(image, GPUNN_SHAPE(GPUNN_BATCH, 64)));
+        gpunn_tensor *loss = MADE(p.dev, gpunn_add(p.n.loss, gpunn_mean(gpunn_mul(flat, flat), GPUNN_ALL, false)));
+        gpunn_tensor *of[] = {p.n.x, p.n.logits, image, flat, gpunn_find(p.model, "conv9.weight")};
+        void         *bound[COUNT(of)];
+        net_write(p.dev, p.n, BATCH, 1);
+        OK(p.dev, gpunn_forward(&loss, 1));
+        for (int k = 0; k < COUNT(of); k++) {
+            size_t bytes = gpunn_tensor_bytes(of[k]);
+            bound[k] = take(bytes, NULL);
+            OK(p.dev, gpunn_bind_grad(of[k], bound[k], bytes));
+        }
+        OK(p.dev, gpunn_zero_grad(p.model));
+        for (int run = 0; run < 4; run++) {
+            net_write(p.dev, p.n, BATCH, (uint32_t)run);
+            OK(p.dev, gpunn_backward(loss));
+            for (int k = 0; k < COUNT(of); k++) check_gradient(&p, of[k], bound[k]);
+        }
+        for (int k = 0; k < COUNT(of); k++) {
+            OK(p.dev, gpunn_bind_grad(of[k], NULL, 0));
+            give(bound[k]);
+        }
+        place_close(&p);
+    }
+}
+
+static void test_inputs(void **state)
+{
+    (void)state;
+    place p;
+    place_open(&p, GPUNN_PRECISION_F32);
+    float   *x;
+    int64_t *t;
+    float    written[BATCH * 3], bound[BATCH * 3];
+    net_data(BATCH, 5, &x, &t);
+    net_write(p.dev, p.n, BATCH, 5);
+    OK(p.dev, gpunn_forward(&p.n.logits, 1));
+    OK(p.dev, gpunn_read(p.n.logits, written, sizeof written));
+    void *memory = take(BATCH * NET_X * sizeof *x, x);
+    for (int64_t batch = BATCH; batch > 0; batch -= 3) {
+        size_t bytes = (size_t)batch * NET_X * sizeof *x;
+        OK(p.dev, gpunn_bind(p.n.x, memory, bytes));
+        OK(p.dev, gpunn_forward(&p.n.logits, 1));
+        OK(p.dev, gpunn_read(p.n.logits, bound, (size_t)batch * 3 * sizeof *bound));
+        check_close(bound, written, batch * 3, 1e-5, 1e-6);
+        check_value(&p, p.n.x, memory);
+    }
+    FAILS(p.dev, gpunn_write(p.n.x, x, BATCH * NET_X * sizeof *x), GPUNN_ERR_SHAPE, "'x'", "bound", "unbind");
+    OK(p.dev, gpunn_write(p.n.x, x, NET_X * sizeof *x)); /* into the program's memory */
+    check_value(&p, p.n.x, memory);
+    OK(p.dev, gpunn_bind(p.n.x, NULL, 0));
+    OK(p.dev, gpunn_bind(p.n.x, NULL, 0));
+    FAILS(p.dev, gpunn_forward(&p.n.logits, 1), GPUNN_ERR_STATE, "'x'", "written");
+    give(memory);
+    free(x), free(t);
+    place_close(&p);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    place p;
+    place_open(&p, GPUNN_PRECISION_F32);
+    gpunn_tensor *weight = MADE(p.dev, gpunn_find(p.model, "fc1.weight"));
+    size_t        bytes = gpunn_tensor_bytes(weight);
+    const float   one = 1;
+    gpunn_tensor *constant = MADE(p.dev, gpunn_constant(p.model, GPUNN_SHAPE(1), &one));
+    char         *memory = take(bytes + 64, NULL);
+    FAILS(NULL, gpunn_bind(NULL, memory, bytes), GPUNN_ERR_ARGUMENT, "gpunn_bind", "NULL");
+    FAILS(p.dev, gpunn_bind(weight, memory, bytes - 4), GPUNN_ERR_SHAPE, "fc1.weight", "bytes");
+    FAILS(p.dev, gpunn_bind_grad(weight, memory, bytes + 4), GPUNN_ERR_SHAPE, "gpunn_bind_grad", "fc1.weight");
+    FAILS(p.dev, gpunn_bind(weight, memory + 2, bytes), GPUNN_ERR_ARGUMENT, "multiple of");
+    FAILS(p.dev, gpunn_bind(p.n.x, memory, 10), GPUNN_ERR_SHAPE, "'x'", "multiple of");
+    FAILS(p.dev, gpunn_bind(constant, memory, 4), GPUNN_ERR_STATE, "constant");
+    FAILS(p.dev, gpunn_bind_grad(p.n.t, memory, 8), GPUNN_ERR_DTYPE, "f32");
+    FAILS_NULL(p.dev, (void *)gpunn_data(p.n.logits), GPUNN_ERR_STATE, "computed");
+    FAILS_NULL(NULL, (void *)gpunn_data_grad(NULL), GPUNN_ERR_ARGUMENT, "NULL");
+    OK(p.dev, gpunn_bind(weight, memory, bytes));
+    gpunn_device *other = MADE(NULL, gpunn_device_open(.type = GPUNN_DEVICE_CPU, .realloc_fn = hook_realloc, .user = &p.memory));
+    FAILS(other, gpunn_model_to(p.model, other), GPUNN_ERR_STATE, "fc1.weight", "unbind");
+    OK(p.dev, gpunn_bind(weight, NULL, 0));
+    OK(other, gpunn_model_to(p.model, other));
+    gpunn_device_close(p.dev);
+    p.dev = other;
+    give(memory);
+    place_close(&p);
+}
+
+/* ---- gradients from the program ---- */
+enum { FROM = 6 };
+/* A network without chance, of outputs that are read on, renamed, activated or images; and the sum over them of output times g. */
+static void pieces(place *p, gpunn_tensor *outputs[FROM], gpunn_tensor *g[FROM], gpunn_tensor **sum)
+{
+    gpunn_tensor *x = p->n.x, *image = MADE(p->dev, gpunn_relu(gpunn_conv2d(x, "p1", .out_channels = 4, .kernel_size = 3)));
+    gpunn_tensor *second = gpunn_conv2d(image, "p2", .out_channels = 4, .kernel_size = 3, .padding = 1);
+    gpunn_tensor *flat = gpunn_reshape(second, GPUNN_SHAPE(GPUNN_BATCH, 64));
+    gpunn_tensor *hidden = gpunn_relu(gpunn_linear(flat, "p3", .out_features = 16));
+    gpunn_tensor *last = gpunn_linear(hidden, "p4", .out_features = 5);
+    gpunn_tensor *all[FROM] = {image, second, flat, hidden, last, gpunn_mean(gpunn_tanh(last), GPUNN_ALL, false)};
+    *sum = NULL;
+    for (int i = 0; i < FROM; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "g%d", i);
+        outputs[i] = MADE(p->dev, all[i]);
+        g[i] = MADE(p->dev, gpunn_input(p->model, name, GPUNN_F32, gpunn_tensor_shape(outputs[i])));
+        gpunn_tensor *part = gpunn_sum(gpunn_mul(outputs[i], g[i]), GPUNN_ALL, false);
+        *sum = MADE(p->dev, *sum ? gpunn_add(*sum, part) : part);
+    }
+}
+static float *gradients_now(place *p, int64_t *count)
+{
+    static const char *const names[] = {"p1.weight", "p2.weight", "p2.bias", "p3.weight", "p4.weight", "p4.bias", "x"};
+    float                   *all = calloc(1 << 14, sizeof *all);
+    *count = 0;
+    for (int i = 0; i < COUNT(names); i++) {
+        gpunn_tensor *t = MADE(p->dev, gpunn_find(p->model, names[i]));
+        OK(p->dev, gpunn_read_grad(t, all + *count, gpunn_tensor_bytes(t)));
+        *count += (int64_t)(gpunn_tensor_bytes(t) / sizeof *all);
+    }
+    return all;
+}
+/* Any of the outputs together give the vector-Jacobian product, which is the gradient of the sum; from host and device memory. */
+static void test_backward_from(void **state)
+{
+    (void)state;
+    static const int    sets[][FROM + 1] = {{0, -1}, {1, -1}, {3, -1}, {4, -1}, {5, 3, -1}, {0, 1, 2, 3, 4, 5, -1}, {4, 4, -1}};
+    static const double tolerance[] = {1e-5, 2e-3, 3e-2, 5e-3};
+    for (int i = 0; i < COUNT(precisions); i++) {
+        place         p;
+        gpunn_tensor *outputs[FROM], *g[FROM], *sum;
+        place_open(&p, precisions[i]);
+        pieces(&p, outputs, g, &sum);
+        gpunn_retain_grad(p.n.x);
+        net_write(p.dev, p.n, BATCH, 4);
+        for (int set = 0; set < COUNT(sets); set++) {
+            gpunn_tensor *from[FROM + 1];
+            const void   *given[FROM + 1], *device[FROM + 1];
+            float        *values[FROM + 1];
+            int           count = 0;
+            int64_t       n, m;
+            for (int k = 0; k < FROM; k++) { /* those that are left out: 0 */
+                float *zeros = calloc(BATCH * 256, sizeof *zeros);
+                size_t bytes = (size_t)(k == 5 ? 1 : BATCH) * sizeof(float);
+                for (int d = 1; d < GPUNN_MAX_RANK && gpunn_tensor_shape(outputs[k]).dim[d]; d++)
+                    bytes *= (size_t)gpunn_tensor_shape(outputs[k]).dim[d];
+                OK(p.dev, gpunn_write(g[k], zeros, bytes));
+                free(zeros);
+            }
+            for (const int *k = sets[set]; *k >= 0; k++, count++) {
+                const size_t bytes = gpunn_tensor_bytes(g[*k]);
+                from[count] = outputs[*k];
+                given[count] = values[count] = test_randoms((int64_t)(bytes / sizeof(float)), 11, 0.1f);
+                device[count] = take(bytes, values[count]);
+                for (size_t e = 0; e < bytes / sizeof(float) && set == COUNT(sets) - 1; e++) values[count][e] *= 2; /* twice */
+                OK(p.dev, gpunn_write(g[*k], values[count], bytes));
+                for (size_t e = 0; e < bytes / sizeof(float) && set == COUNT(sets) - 1; e++) values[count][e] /= 2;
+            }
+            OK(p.dev, gpunn_zero_grad(p.model));
+            OK(p.dev, gpunn_backward(sum));
+            float *expected = gradients_now(&p, &n);
+            for (int way = 0; way < 2; way++) {
+                for (int again = 0; again < 3; again++) {
+                    OK(p.dev, gpunn_zero_grad(p.model));
+                    const float zero = 0;
+                    const void *none = &zero;
+                    OK(p.dev, gpunn_backward_from(&outputs[5], &none, 1)); /* what is added to */
+                    OK(p.dev, gpunn_backward_from(from, way ? device : given, count));
+                }
+                float *actual = gradients_now(&p, &m);
+                assert_int_equal(n, m);
+                check_close(actual, expected, n, tolerance[i], tolerance[i]);
+                free(actual);
+            }
+            for (int k = 0; k < count; k++) give((void *)(uintptr_t)device[k]), free(values[k]);
+            free(expected);
+        }
+        place_close(&p);
+    }
+}
+
+/* By differences of what the outputs are, too. */
+static void test_backward_from_slope(void **state)
+{
+    (void)state;
+    place         p;
+    gpunn_tensor *outputs[FROM], *g[FROM], *sum;
+    float         x[NET_X], slope[NET_X], y[2][5], given[5] = {1, -2, 0.5f, 3, -1};
+    const void   *gradient = given;
+    place_open(&p, GPUNN_PRECISION_F32);
+    pieces(&p, outputs, g, &sum);
+    gpunn_retain_grad(p.n.x);
+    float *random = test_randoms(NET_X, 9, 1);
+    memcpy(x, random, sizeof x);
+    free(random);
+    OK(p.dev, gpunn_write(p.n.x, x, sizeof x));
+    OK(p.dev, gpunn_backward_from(&outputs[4], &gradient, 1));
+    OK(p.dev, gpunn_read_grad(p.n.x, slope, sizeof slope));
+    for (int i = 0; i < NET_X; i += 5) {
+        const float h = 1e-2f, middle = x[i];
+        double      difference = 0;
+        for (int side = 0; side < 2; side++) {
+            x[i] = side ? middle + h : middle - h;
+            OK(p.dev, gpunn_write(p.n.x, x, sizeof x));
+            OK(p.dev, gpunn_forward(&outputs[4], 1));
+            OK(p.dev, gpunn_read(outputs[4], y[side], sizeof y[side]));
+        }
+        x[i] = middle;
+        for (int k = 0; k < 5; k++) difference += given[k] * (y[1][k] - y[0][k]) / (2 * h);
+        if (!(fabs(difference - slope[i]) <= 2e-3 * (1 + fabs(difference))))
+            fail_msg("x[%d]: %g by differences, %g", i, difference, slope[i]);
+    }
+    FAILS(NULL, gpunn_backward_from(NULL, &gradient, 1), GPUNN_ERR_ARGUMENT, "gpunn_backward_from");
+    const void *nothing = NULL;
+    FAILS(p.dev, gpunn_backward_from(&outputs[4], &nothing, 1), GPUNN_ERR_ARGUMENT, "gradient of output 0", "NULL");
+    FAILS(p.dev, gpunn_backward_from(&p.n.t, &gradient, 1), GPUNN_ERR_DTYPE, "'t'", "f32");
+    place_close(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_values),        cmocka_unit_test(test_training),
+                                       cmocka_unit_test(test_changed),       cmocka_unit_test(test_gradients),
+                                       cmocka_unit_test(test_inputs),        cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_backward_from), cmocka_unit_test(test_backward_from_slope)};
+    return cmocka_run_group_tests_name("bind", tests, NULL, NULL);
+}
