@@ -60,7 +60,7 @@
  * gpunn DOES NOT
  *     - trace or run Python, load ONNX, or build graphs whose shape depends on values;
  *     - vary any dimension between runs but the batch (GPUNN_BATCH);
- *     - print, exit, abort or keep global state: everything hangs off a gpunn_device;
+ *     - exit, abort or keep global state: everything hangs off a gpunn_device; nor print, but for the one line of GPU below;
  *     - share a model or a device between threads without a lock of yours (THREADS below).
  *
  * STEP BY STEP
@@ -84,7 +84,8 @@
  *                        processors: where it is slow, set OPENBLAS_CORETYPE=SKYLAKEX (or HASWELL) in the environment
  *     GPUNN_ZLIB         readers accept .gz files (link -lz)
  *     GPUNN_NO_THREADS   no pthreads: the CPU computes on one thread, and loaders prefetch nothing
- *     GPUNN_CUDA         the reference to gpunn_cuda.cu is strong (static archives, shared libraries, MSVC)
+ *     GPUNN_CUDA         the reference to gpunn_cuda.cu is strong: needed where it lies in an archive or a shared library, unless
+ *                        that is linked with -Wl,-u,gpunn_cuda_backend, and on Windows
  *     GPUNN_NO_SIMD      plain C kernels
  *     GPUNN_NO_IMPLEMENTATION   GPUNN_IMPLEMENTATION is ignored: for linking a file that asks for it with an implementation
  *                        that is compiled already
@@ -274,6 +275,8 @@
  *     model's: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). gpunn_model_to moves a model with its optimizers. A
  *     fault of the device is final for it: every later call gives the same status; close it. GPUNN_PLAIN=1 in the environment
  *     makes its sentence name op and layer, which a report of it needs: each step is waited for then, which is slow.
+ *     From an archive (libgpunn.a) linkers do not take it by themselves: see GPUNN_CUDA. Where that is forgotten and there is an
+ *     NVIDIA driver, log_fn hears it as a warning; without a log_fn, stderr gets that line, the only one that gpunn prints.
  *
  * DETERMINISM  The same seed, data and build give the same bits on the same device; dropout drops the same on every one. On a GPU
  *     three things may vary in the last bits unless the device is .deterministic: recurrent layers, convolutions for which cuDNN
@@ -437,7 +440,8 @@ typedef struct gpunn_device_args {
     size_t            workspace_limit; /* GPU: bytes an algorithm may use; 0 = 256 MiB */
     /* Host memory. new_size 0 frees; NULL on failure; results are aligned as malloc's. NULL: realloc and free. */
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
-    void (*log_fn)(void *user, gpunn_log_level level, const char *message); /* NULL: silence */
+    /* NULL: silence, but for a companion that is not linked although there is a driver (GPU, above). */
+    void (*log_fn)(void *user, gpunn_log_level level, const char *message);
     void                *user;
     const gpunn_backend *backend; /* a backend of your own; overrides type */
 } gpunn_device_args;
@@ -3048,6 +3052,33 @@ extern const gpunn_backend gpunn_cuda_backend __attribute__((weak));
 #define GPUNN__CUDA_BACKEND ((const gpunn_backend *)NULL)
 #endif
 
+#if defined(__GNUC__) && !defined(_WIN32)
+#define GPUNN__HOW_TO_LINK                                                                  \
+    "where it lies in an archive or a shared library, link with -Wl,-u,gpunn_cuda_backend " \
+    "or compile the file of GPUNN_IMPLEMENTATION with -DGPUNN_CUDA"
+#else
+#define GPUNN__HOW_TO_LINK "compile the file of GPUNN_IMPLEMENTATION with -DGPUNN_CUDA"
+#endif
+
+#ifndef GPUNN__DRIVER_FILES /* one of which is there where NVIDIA's driver is: of a computer, of WSL, of a Jetson */
+#define GPUNN__DRIVER_FILES "/dev/nvidia0", "/usr/lib/wsl/lib/libcuda.so.1", "/dev/nvhost-gpu"
+#endif
+
+/* Whether the driver is installed, and CUDA_VISIBLE_DEVICES hides not all GPUs. Opens and loads nothing: that may take a second. */
+static bool gpunn__driver_is_there(void)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (visible && (visible[0] == 0 || visible[0] == '-')) return false;
+#ifdef _WIN32
+    return SearchPathA(NULL, "nvcuda.dll", NULL, 0, NULL, NULL) != 0;
+#else
+    static const char *const files[] = {GPUNN__DRIVER_FILES};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (access(files[i], F_OK) == 0) return true;
+    return false;
+#endif
+}
+
 GPUNN_API int gpunn_cuda_device_count(void)
 {
     const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
@@ -3079,7 +3110,25 @@ static gpunn_device *gpunn__device_on(const gpunn_backend *backend, const gpunn_
     return dev;
 }
 
-GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
+/* A program that was linked without the companion looks just like one that computes on a GPU, but for its speed. */
+static void gpunn__tell_cpu(const gpunn_device_args *args, const char *why)
+{
+    const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
+    const bool           unlinked = cuda == NULL;
+    char                 text[GPUNN__ERROR_SIZE];
+    if (args->type != GPUNN_DEVICE_AUTO || (unlinked && !gpunn__driver_is_there())) return;
+    (void)snprintf(
+        text, sizeof text, "gpunn computes on the CPU: %s",
+        unlinked ? "there is an NVIDIA driver, but gpunn_cuda.cu is not linked: put it on the compile line; " GPUNN__HOW_TO_LINK
+                 : why);
+    if (args->log_fn)
+        args->log_fn(args->user, unlinked ? GPUNN_LOG_WARNING : GPUNN_LOG_INFO, text);
+    else if (unlinked)
+        (void)fprintf(stderr, "%s. GPUNN_DEVICE_CPU or a log_fn keeps this off stderr.\n", text);
+}
+
+/* gpunn_error(NULL) says why there is none. */
+static gpunn_device *gpunn__device_of(gpunn_device_args args)
 {
     const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
     char                 message[GPUNN__ERROR_SIZE - 32] = "out of host memory";
@@ -3093,8 +3142,8 @@ GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
     if (args.type == GPUNN_DEVICE_CUDA && cuda == NULL && args.backend == NULL)
         return GPUNN__FAIL_NULL(
             NULL, GPUNN_ERR_DEVICE,
-            "gpunn_device_open: this program was linked without gpunn_cuda.cu; add it to the compile line, or "
-            "ask for GPUNN_DEVICE_AUTO to use the CPU");
+            "gpunn_device_open: this program was linked without gpunn_cuda.cu: put it on the compile line; " GPUNN__HOW_TO_LINK
+            "; or ask for GPUNN_DEVICE_AUTO to use the CPU");
     if (args.realloc_fn == NULL) args.realloc_fn = gpunn__system_realloc;
     gpunn_device *dev = NULL;
     if (args.backend)
@@ -3102,12 +3151,17 @@ GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
     else if (cuda && args.type != GPUNN_DEVICE_CPU)
         dev = gpunn__device_on(cuda, &args, message, sizeof message);
     if (dev == NULL && args.backend == NULL && args.type != GPUNN_DEVICE_CUDA) {
-        char why[GPUNN__ERROR_SIZE];
-        (void)snprintf(why, sizeof why, "gpunn computes on the CPU: %s", message);
-        if (cuda && args.type == GPUNN_DEVICE_AUTO && args.log_fn) args.log_fn(args.user, GPUNN_LOG_INFO, why);
+        gpunn__tell_cpu(&args, message);
         dev = gpunn__device_on(gpunn__cpu_backend(), &args, message, sizeof message);
     }
     if (dev == NULL) (void)gpunn__fail(NULL, GPUNN_ERR_DEVICE, "gpunn_device_open: %s", message);
+    return dev;
+}
+
+GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
+{
+    gpunn_device *dev = gpunn__device_of(args);
+    if (dev == NULL && args.log_fn) args.log_fn(args.user, GPUNN_LOG_ERROR, gpunn_error(NULL));
     return dev;
 }
 
@@ -3120,7 +3174,7 @@ GPUNN_API void gpunn_device_report(void (*write)(void *user, const char *text), 
     else
         write(user, cuda ? "gpunn_cuda.cu is of another version than gpunn.h; take both files from one\n"
                          : "this program was linked without gpunn_cuda.cu; to use a GPU: "
-                           "nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app\n");
+                           "nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app\n" GPUNN__HOW_TO_LINK "\n");
 }
 
 static void gpunn__warn(gpunn_device *dev, const char *text)
