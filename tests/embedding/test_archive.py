@@ -1,19 +1,6 @@
 """gpunn_cuda.cu in an archive: linkers take nothing from there for a weak reference. The library says so, and what it advises helps."""
-from tests.embedding import ROOT, Case, need
+from tests.embedding import COMPANION, ROOT, Case, need
 
-# In the place of gpunn_cuda.cu: it has no GPU, and says so.
-COMPANION = """
-#include "gpunn.h"
-#include <stdio.h>
-static int count(void) { return 7; }
-static void *open_none(const gpunn_device_args *args, char *message, size_t size)
-{
-    (void)args, (void)snprintf(message, size, "the companion sees no GPU");
-    return NULL;
-}
-extern const gpunn_backend gpunn_cuda_backend;
-const gpunn_backend gpunn_cuda_backend = {.abi = GPUNN_BACKEND_ABI, .device_count = count, .open = open_none};
-"""
 APP = """
 #include "gpunn.h"
 #include <stdio.h>
