@@ -361,7 +361,11 @@
  * led you here: the fields are in the struct whose name the error shows, and in C++ they keep the order of their declaration. */
 #ifdef __cplusplus
 /* clang-format off */
-#ifdef __GNUC__ /* designators are an extension before C++20 */
+#if defined(__clang__) /* designators are an extension before C++20; a size_t is an error where g++ warns */
+#define GPUNN_ARGS(type, ...)                                                                      \
+    _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wc++11-narrowing\"")     \
+        __extension__ type{.args_ = 0, __VA_ARGS__} _Pragma("clang diagnostic pop")
+#elif defined(__GNUC__)
 #define GPUNN_ARGS(type, ...) __extension__ type{.args_ = 0, __VA_ARGS__}
 #else
 #define GPUNN_ARGS(type, ...) type{.args_ = 0, __VA_ARGS__}
@@ -506,15 +510,30 @@ typedef enum gpunn_dtype {
 typedef struct gpunn_shape {
     int64_t dim[GPUNN_MAX_RANK];
 } gpunn_shape;
-#define GPUNN_SHAPE(...) (GPUNN_LITERAL(gpunn_shape){{__VA_ARGS__}})
 
-#define GPUNN_END 127
+#define GPUNN_END 127 /* of a list of axes */
 /* A list of axes; negative ones count from the end. GPUNN_ALL: every axis. */
 typedef struct gpunn_axes {
     int axis[GPUNN_MAX_RANK + 1];
 } gpunn_axes;
-#define GPUNN_AXES(...) (GPUNN_LITERAL(gpunn_axes){{__VA_ARGS__, GPUNN_END}})
 #define GPUNN_ALL (GPUNN_LITERAL(gpunn_axes){{GPUNN_END}})
+#ifdef __cplusplus /* of any integers, a size_t among them */
+extern "C++" {
+template <typename... Numbers> constexpr gpunn_shape gpunn__shape(Numbers... dim)
+{
+    return gpunn_shape{{static_cast<int64_t>(dim)...}};
+}
+template <typename... Numbers> constexpr gpunn_axes gpunn__axes(Numbers... axis)
+{
+    return gpunn_axes{{static_cast<int>(axis)..., GPUNN_END}};
+}
+}
+#define GPUNN_SHAPE(...) gpunn__shape(__VA_ARGS__)
+#define GPUNN_AXES(...) gpunn__axes(__VA_ARGS__)
+#else
+#define GPUNN_SHAPE(...) ((gpunn_shape){{__VA_ARGS__}})
+#define GPUNN_AXES(...) ((gpunn_axes){{__VA_ARGS__, GPUNN_END}})
+#endif
 
 GPUNN_API size_t      gpunn_dtype_size(gpunn_dtype dtype); /* bytes per element; 0 for what is none */
 GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype);
