@@ -90,6 +90,13 @@
  *     GPUNN_NO_IMPLEMENTATION   GPUNN_IMPLEMENTATION is ignored: for linking a file that asks for it with an implementation
  *                        that is compiled already
  *
+ * LIBRARY  A shared library, for other languages and for programs that are not compiled anew:
+ *         cc -O3 -march=native -shared -fPIC -DGPUNN_IMPLEMENTATION -x c gpunn.h -o libgpunn.so -lm -lpthread
+ *     Its ABI is that of GPUNN_VERSION: as long as that stays, structs, enum values and functions keep layout, number and meaning,
+ *     and functions are only added. gpunn_version tells which one is linked, and gpunn_device_open refuses programs that were
+ *     compiled with another one (args_). What a program calls by a macro, such as gpunn_linear, is for others the function with
+ *     "_" behind its name and a struct by value: zeros, but for what is meant. examples/embedding has Python and Fortran.
+ *
  * NAMED ARGUMENTS  A field left out, or 0, is torch.nn's default. Where 0 itself is meant, write GPUNN_ZERO.
  *         gpunn_tensor *image = gpunn_input(model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 32, 32));
  *         gpunn_tensor *conv  = gpunn_conv2d(image, "conv1", .out_channels = 6, .kernel_size = 5, .padding = 2);
@@ -323,6 +330,7 @@
 #define GPUNN_VERSION_MAJOR 0
 #define GPUNN_VERSION_MINOR 1
 #define GPUNN_VERSION "0.1"
+#define GPUNN_VERSION_NUMBER (1000 * GPUNN_VERSION_MAJOR + GPUNN_VERSION_MINOR)
 
 #if !defined(__cplusplus) && (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L)
 #error "gpunn.h needs C99 or C++17 (cc -std=c99)"
@@ -357,23 +365,24 @@
 #define GPUNN__PRINTF(text, first)
 #endif
 
-/* Named arguments. Each argument struct opens with args_, which nobody sets, so that a call may name none. If a compile error
- * led you here: the fields are in the struct whose name the error shows, and in C++ they keep the order of their declaration. */
+/* Named arguments. Each argument struct opens with args_, so that a call may name none; the macros set it to the version of the
+ * header that the caller saw, other languages may leave it 0. If a compile error led you here: the fields are in the struct whose
+ * name the error shows, and in C++ they keep the order of their declaration. */
 #ifdef __cplusplus
 /* clang-format off */
 #if defined(__clang__) /* designators are an extension before C++20; a size_t is an error where g++ warns */
 #define GPUNN_ARGS(type, ...)                                                                      \
     _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wc++11-narrowing\"")     \
-        __extension__ type{.args_ = 0, __VA_ARGS__} _Pragma("clang diagnostic pop")
+        __extension__ type{.args_ = GPUNN_VERSION_NUMBER, __VA_ARGS__} _Pragma("clang diagnostic pop")
 #elif defined(__GNUC__)
-#define GPUNN_ARGS(type, ...) __extension__ type{.args_ = 0, __VA_ARGS__}
+#define GPUNN_ARGS(type, ...) __extension__ type{.args_ = GPUNN_VERSION_NUMBER, __VA_ARGS__}
 #else
-#define GPUNN_ARGS(type, ...) type{.args_ = 0, __VA_ARGS__}
+#define GPUNN_ARGS(type, ...) type{.args_ = GPUNN_VERSION_NUMBER, __VA_ARGS__}
 #endif
 /* clang-format on */
 #define GPUNN_LITERAL(type) type
 #else
-#define GPUNN_ARGS(type, ...) ((type){.args_ = 0, __VA_ARGS__})
+#define GPUNN_ARGS(type, ...) ((type){.args_ = GPUNN_VERSION_NUMBER, __VA_ARGS__})
 #define GPUNN_LITERAL(type) (type)
 #endif
 #define GPUNN_EXPAND(x) x
@@ -413,6 +422,8 @@ typedef enum gpunn_status {
 } gpunn_status;
 /* clang-format on */
 
+/* GPUNN_VERSION_NUMBER of the implementation that is linked: 1 is 0.1, 2003 is 2.3. LIBRARY tells what that promises. */
+GPUNN_API int gpunn_version(void);
 /* "GPUNN_ERR_SHAPE: shapes do not fit"; any int is safe. */
 GPUNN_API const char *gpunn_status_name(gpunn_status status);
 
@@ -2468,6 +2479,11 @@ GPUNN_API void gpunn_clear_error(gpunn_device *dev)
     error->text[0] = 0;
 }
 
+GPUNN_API int gpunn_version(void)
+{
+    return GPUNN_VERSION_NUMBER;
+}
+
 GPUNN_API const char *gpunn_status_name(gpunn_status status)
 {
     static const char *const names[] = {
@@ -3151,6 +3167,11 @@ static gpunn_device *gpunn__device_of(gpunn_device_args args)
 {
     const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
     char                 message[GPUNN__ERROR_SIZE - 32] = "out of host memory";
+    if (args.args_ != 0 && args.args_ != GPUNN_VERSION_NUMBER)
+        return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
+                                "gpunn_device_open: the program was compiled with another version of gpunn.h (%d) than the "
+                                "library that is linked (%d); compile both with the same header",
+                                args.args_, GPUNN_VERSION_NUMBER);
     if (args.threads < 0 || args.index < 0)
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
                                 "gpunn_device_open: threads is %d and index %d; neither may be negative", args.threads,

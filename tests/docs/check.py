@@ -98,8 +98,8 @@ def manual_code():
 
 
 def manual_runs():
-    """Each piece by itself, behind what A PROGRAM declares; all but those of BUILDING, which are commands."""
-    pieces = [(heading, text) for heading, text in manual_code() if heading != "BUILDING"]
+    """Each piece by itself, behind what A PROGRAM declares; all but those of BUILDING and LIBRARY, which are commands."""
+    pieces = [(heading, text) for heading, text in manual_code() if heading not in ("BUILDING", "LIBRARY")]
     assert pieces[0][0] == "A PROGRAM" and pieces[1][1].startswith("gpunn_optimizer_destroy(o)"), pieces[:2]
     start, end = pieces[0][1], pieces[1][1]
     before = start[:start.index("if (gpunn_train_step")]

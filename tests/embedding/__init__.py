@@ -60,3 +60,10 @@ class Case(unittest.TestCase):
                               env={**os.environ, **environment})
         self.assertEqual(done.returncode, 0, f"$ {command}\n{done.stdout[-4000:]}")
         return done.stdout
+
+    def learns(self, command):
+        """It prints exclusive or."""
+        values = re.findall(r"(\d) xor (\d) = ([\d.]+)", self.call(command))
+        self.assertEqual(len(values), 4)
+        for a, b, p in values:
+            self.assertLess(abs(float(p) - (a != b)), 0.2)

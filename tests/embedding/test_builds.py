@@ -29,12 +29,6 @@ class Build(Case):
         self.write("app.c", program())
         self.write("cuda.c", CUDA_APP)
 
-    def learns(self, command):
-        values = re.findall(r"(\d) xor (\d) = ([\d.]+)", self.call(command))
-        self.assertEqual(len(values), 4)
-        for a, b, p in values:
-            self.assertLess(abs(float(p) - (a != b)), 0.2)
-
 
 class CMake(Build):
     ADDED = "add_subdirectory(clone/examples/embedding gpunn)"
