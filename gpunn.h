@@ -271,7 +271,15 @@
  *     independent. A loader's own worker threads touch only its buffers. A device's CPU work is shared among .threads threads,
  *     the caller's and others of ours that start with the first work for them and end with the device; results do not depend on
  *     their number. They wait some tens of microseconds for more work, then sleep. gpunn_parallel lends them to an op of your
- *     own. No signal is caught: where a file's size is limited or a pipe's reader may go, ignore SIGXFSZ and SIGPIPE, and saving
+ *     own. On Linux they run where the thread that starts them may (sched_setaffinity). gpunn_empty_cache ends them until there is
+ *     work again, before a fork say.
+ *     .parallel_fn has a pool of the program's do their work, and none of ours are started. Its whole contract:
+ *         // #pragma omp parallel for num_threads(count)
+ *         // for (int i = 0; i < count; i++) run(arg);
+ *     Each call of run does what share is left of the work when it comes, or nothing. So a pool may be busy, have fewer threads or
+ *     be called from several devices at once: calls may come late or one after another, which costs time and never blocks. They
+ *     may not be left out, nor come after parallel_fn has returned. Results are those of our own threads, to the bit.
+ *     Loaders' workers are threads of ours in any case. No signal is caught: where a file's size is limited or a pipe's reader may go, ignore SIGXFSZ and SIGPIPE, and saving
  *     fails with GPUNN_ERR_IO instead of ending the program.
  *
  * GPU  gpunn_cuda.cu on the compile line, and nothing else in the program, makes gpunn_device_open use a GPU; log_fn hears why
@@ -457,6 +465,9 @@ typedef struct gpunn_device_args {
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
     /* NULL: silence, but for a companion that is not linked although there is a driver (GPU, above). */
     void (*log_fn)(void *user, gpunn_log_level level, const char *message);
+    /* The CPU's work on threads of the program's, .threads of them at most: calls run(arg) `count` times, best at once on as many
+     * threads, the calling one among them, and returns when all calls have. THREADS tells more. NULL: on threads of ours. */
+    void (*parallel_fn)(void *user, int count, void (*run)(void *arg), void *arg);
     void                *user;
     const gpunn_backend *backend; /* a backend of your own; overrides type */
 } gpunn_device_args;
@@ -481,8 +492,8 @@ GPUNN_API size_t            gpunn_memory_peak(const gpunn_device *dev);      /* 
 /* Bytes taken from the system: on a GPU what the pool holds, in use or not; on the CPU the same as above. */
 GPUNN_API size_t gpunn_memory_reserved(const gpunn_device *dev);
 GPUNN_API size_t gpunn_memory_reserved_peak(const gpunn_device *dev);
-/* Frees the arenas and plans of the device's models, and gives the system back what the pool holds; the next run of each model
- * plans and allocates again. */
+/* Frees the arenas and plans of the device's models, gives the system back what the pool holds, and ends the threads of ours; the
+ * next run of each model plans and allocates again. */
 GPUNN_API void gpunn_empty_cache(gpunn_device *dev);
 /* Waits for all work. A training step on a GPU may report a loss that was not finite only here, or in a later step. */
 GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev);
@@ -11604,6 +11615,10 @@ struct gpunn__team {
     void    *arg;
     int      members;
     uint32_t sleepers, working, done, arrived, phase; /* done: tasks; arrived at the barrier; phase: barriers passed */
+    /* Threads of the program's instead: */
+    void (*parallel_fn)(void *user, int count, void (*run)(void *arg), void *arg); /* NULL: ours */
+    void    *user;
+    uint32_t wanted, joined, begun; /* threads for the task, those that came; begun: tasks */
 };
 
 /* The team of the device that computes in this thread, and how many share the present task; 0: none does. */
@@ -11611,17 +11626,23 @@ static GPUNN__THREAD_LOCAL gpunn__team *gpunn__team_here;
 static GPUNN__THREAD_LOCAL int          gpunn__team_members;
 
 #ifndef GPUNN_NO_THREADS
+/* After look 1, 2, ... at a word: whether to look again, which ends GPUNN__PATIENCE after the first. */
+GPUNN__PRIVATE bool gpunn__look_again(int look, double *end)
+{
+    enum { LOOKS = 64 }; /* between two looks at the clock: about a microsecond */
+    GPUNN__PAUSE();
+    if (look % LOOKS) return true;
+    const double now = gpunn__seconds();
+    if (look == LOOKS) *end = now + GPUNN__PATIENCE;
+    return now < *end;
+}
+
 /* Returns when *word is no longer `old`. */
 GPUNN__PRIVATE void gpunn__team_wait(gpunn__team *team, const uint32_t *word, uint32_t old)
 {
-    enum { LOOKS = 64 }; /* between two looks at the clock: about a microsecond */
     double end = 0;
     for (int look = 1; GPUNN__LOAD(word) == old; look++) {
-        GPUNN__PAUSE();
-        if (look % LOOKS) continue;
-        double now = gpunn__seconds();
-        if (look == LOOKS) end = now + GPUNN__PATIENCE;
-        if (now < end) continue;
+        if (gpunn__look_again(look, &end)) continue;
         GPUNN__LOCK(&team->monitor);
         (void)GPUNN__ADD_TO(&team->sleepers, 1);
         while (GPUNN__LOAD(word) == old) GPUNN__WAIT(&team->monitor);
@@ -11666,31 +11687,79 @@ GPUNN__PRIVATE int gpunn__team_start(gpunn__team *team, int threads)
         gpunn__teammate *next = &team->member[team->started];
         next->team = team;
         next->index = team->started + 1;
+        next->turn = 0;
         if (!GPUNN__THREAD_START(&next->thread, gpunn__team_main, next)) return team->started + 1;
         team->started++;
     }
     return threads;
 }
+
+/* What the program's threads run. The first to come waits for the others, and begins without those that are late: these find
+ * nothing to do. So nobody waits for a thread that does not run. */
+static void gpunn__team_join(void *arg)
+{
+    enum { CLOSED = 1 << 16 }; /* in `joined`: begun */
+    gpunn__team   *team = (gpunn__team *)arg, *team_before = gpunn__team_here;
+    const int      members_before = gpunn__team_members;
+    const uint32_t begun = GPUNN__LOAD(&team->begun), place = GPUNN__ADD_TO(&team->joined, 1);
+    double         end = 0;
+    if (place > team->wanted) return;
+    if (place == 1) {
+        for (int look = 1; GPUNN__LOAD(&team->joined) < team->wanted && gpunn__look_again(look, &end); look++) {}
+        const uint32_t came = GPUNN__ADD_TO(&team->joined, CLOSED) - CLOSED;
+        team->members = (int)(came < team->wanted ? came : team->wanted);
+        (void)GPUNN__ADD_TO(&team->begun, 1);
+        gpunn__team_tell(team);
+    } else
+        gpunn__team_wait(team, &team->begun, begun);
+    const unsigned denormals = gpunn__flush_denormals();
+    gpunn__team_here = team;
+    gpunn__team_members = team->members;
+    team->task(team->arg, (int)place - 1, team->members);
+    gpunn__team_members = members_before;
+    gpunn__team_here = team_before;
+    gpunn__restore_denormals(denormals);
+}
+
+/* The task on the program's threads, or here if none of them comes. */
+static void gpunn__team_lend(gpunn__team *team, int threads)
+{
+    team->wanted = (uint32_t)(threads < team->threads ? threads : team->threads);
+    GPUNN__STORE(&team->joined, 0);
+    team->parallel_fn(team->user, (int)team->wanted, gpunn__team_join, team);
+    gpunn__team_join(team);
+}
 #endif
 
-static void gpunn__team_open(gpunn__team *team, gpunn__teammate *members, int threads)
+static void gpunn__team_open(gpunn__team *team, gpunn__teammate *members, int threads, const gpunn_device_args *args)
 {
     memset(team, 0, sizeof *team);
     team->threads = threads;
+    team->parallel_fn = args->parallel_fn;
+    team->user = args->user;
     team->member = members;
     if (threads > 1) memset(members, 0, (size_t)(threads - 1) * sizeof *members);
     GPUNN__MONITOR_OPEN(&team->monitor);
 }
 
-/* Ends its threads. */
-static void gpunn__team_close(gpunn__team *team)
+/* Ends its threads; the next task starts others. */
+static void gpunn__team_rest(gpunn__team *team)
 {
 #ifndef GPUNN_NO_THREADS
     team->ending = true;
     for (int i = 0; i < team->started; i++) (void)GPUNN__ADD_TO(&team->member[i].turn, 1);
     gpunn__team_tell(team);
     for (int i = 0; i < team->started; i++) GPUNN__THREAD_JOIN(team->member[i].thread);
+    team->started = 0;
+    team->ending = false;
+#else
+    (void)team;
 #endif
+}
+
+static void gpunn__team_close(gpunn__team *team)
+{
+    gpunn__team_rest(team);
     GPUNN__MONITOR_CLOSE(&team->monitor);
 }
 
@@ -11700,10 +11769,14 @@ GPUNN_API void gpunn_parallel(int threads, void (*task)(void *arg, int index, in
 #ifndef GPUNN_NO_THREADS
     gpunn__team *team = gpunn__team_here;
     if (threads > 1 && outer == 0 && team) {
-        threads = gpunn__team_start(team, threads);
-        const uint32_t done = team->done;
         team->task = task;
         team->arg = arg;
+        if (team->parallel_fn) {
+            gpunn__team_lend(team, threads);
+            return;
+        }
+        threads = gpunn__team_start(team, threads);
+        const uint32_t done = team->done;
         team->members = threads;
         GPUNN__STORE(&team->working, (uint32_t)threads - 1);
         for (int i = 0; i < threads - 1; i++) (void)GPUNN__ADD_TO(&team->member[i].turn, 1);
@@ -19618,7 +19691,7 @@ static void *gpunn__cpu_open(const gpunn_device_args *args, char *message, size_
     cpu->realloc_fn = args->realloc_fn;
     cpu->user = args->user;
     cpu->threads = threads;
-    gpunn__team_open(&cpu->team, (gpunn__teammate *)(cpu + 1), threads);
+    gpunn__team_open(&cpu->team, (gpunn__teammate *)(cpu + 1), threads, args);
     return cpu;
 }
 
@@ -19698,6 +19771,11 @@ static GPUNN__STATUS gpunn__cpu_synchronize(void *context)
 {
     (void)context;
     return GPUNN_OK;
+}
+
+static void gpunn__cpu_trim(void *context)
+{
+    gpunn__team_rest(&((gpunn__cpu *)context)->team);
 }
 
 static GPUNN__STATUS gpunn__cpu_turn(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
@@ -19832,7 +19910,7 @@ static const gpunn_backend *gpunn__cpu_backend(void)
         NULL,
         NULL,
         NULL,
-        NULL,
+        gpunn__cpu_trim,
         NULL,
         gpunn__cpu_error,
     };

@@ -20,7 +20,7 @@ module gpunn
         integer(c_int)     :: threads = 0
         logical(c_bool)    :: deterministic = .false., benchmark = .false.
         integer(c_size_t)  :: memory_limit = 0, workspace_limit = 0
-        type(c_funptr)     :: realloc_fn = c_null_funptr, log_fn = c_null_funptr
+        type(c_funptr)     :: realloc_fn = c_null_funptr, log_fn = c_null_funptr, parallel_fn = c_null_funptr
         type(c_ptr)        :: user = c_null_ptr, backend = c_null_ptr
     end type
     type, bind(C) :: gpunn_model_args

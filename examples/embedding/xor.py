@@ -28,7 +28,7 @@ class Shape(Structure):
 class DeviceArgs(Structure):
     _fields_ = [("args_", c_int), ("type", c_int), ("index", c_int), ("seed", c_uint64), ("threads", c_int), ("deterministic", c_bool),
                 ("benchmark", c_bool), ("memory_limit", c_size_t), ("workspace_limit", c_size_t), ("realloc_fn", c_void_p),
-                ("log_fn", c_void_p), ("user", c_void_p), ("backend", c_void_p)]
+                ("log_fn", c_void_p), ("parallel_fn", c_void_p), ("user", c_void_p), ("backend", c_void_p)]
 
 
 class ModelArgs(Structure):
