@@ -60,7 +60,7 @@
  * gpunn DOES NOT
  *     - trace or run Python, load ONNX, or build graphs whose shape depends on values;
  *     - vary any dimension between runs but the batch (GPUNN_BATCH);
- *     - print, exit, abort or keep global state: everything hangs off a gpunn_device;
+ *     - exit, abort or keep global state: everything hangs off a gpunn_device; nor print, but for the one line of GPU below;
  *     - share a model or a device between threads without a lock of yours (THREADS below).
  *
  * STEP BY STEP
@@ -84,10 +84,18 @@
  *                        processors: where it is slow, set OPENBLAS_CORETYPE=SKYLAKEX (or HASWELL) in the environment
  *     GPUNN_ZLIB         readers accept .gz files (link -lz)
  *     GPUNN_NO_THREADS   no pthreads: the CPU computes on one thread, and loaders prefetch nothing
- *     GPUNN_CUDA         the reference to gpunn_cuda.cu is strong (static archives, shared libraries, MSVC)
+ *     GPUNN_CUDA         the reference to gpunn_cuda.cu is strong: needed where it lies in an archive or a shared library, unless
+ *                        that is linked with -Wl,-u,gpunn_cuda_backend, and on Windows
  *     GPUNN_NO_SIMD      plain C kernels
  *     GPUNN_NO_IMPLEMENTATION   GPUNN_IMPLEMENTATION is ignored: for linking a file that asks for it with an implementation
  *                        that is compiled already
+ *
+ * LIBRARY  A shared library, for other languages and for programs that are not compiled anew:
+ *         cc -O3 -march=native -shared -fPIC -DGPUNN_IMPLEMENTATION -x c gpunn.h -o libgpunn.so -lm -lpthread
+ *     Its ABI is that of GPUNN_VERSION: as long as that stays, structs, enum values and functions keep layout, number and meaning,
+ *     and functions are only added. gpunn_version tells which one is linked, and gpunn_device_open refuses programs that were
+ *     compiled with another one (args_). What a program calls by a macro, such as gpunn_linear, is for others the function with
+ *     "_" behind its name and a struct by value: zeros, but for what is meant. examples/embedding has Python and Fortran.
  *
  * NAMED ARGUMENTS  A field left out, or 0, is torch.nn's default. Where 0 itself is meant, write GPUNN_ZERO.
  *         gpunn_tensor *image = gpunn_input(model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 32, 32));
@@ -303,7 +311,15 @@
  *     independent. A loader's own worker threads touch only its buffers. A device's CPU work is shared among .threads threads,
  *     the caller's and others of ours that start with the first work for them and end with the device; results do not depend on
  *     their number. They wait some tens of microseconds for more work, then sleep. gpunn_parallel lends them to an op of your
- *     own. No signal is caught: where a file's size is limited or a pipe's reader may go, ignore SIGXFSZ and SIGPIPE, and saving
+ *     own. On Linux they run where the thread that starts them may (sched_setaffinity). gpunn_empty_cache ends them until there is
+ *     work again, before a fork say.
+ *     .parallel_fn has a pool of the program's do their work, and none of ours are started. Its whole contract:
+ *         // #pragma omp parallel for num_threads(count)
+ *         // for (int i = 0; i < count; i++) run(arg);
+ *     Each call of run does what share is left of the work when it comes, or nothing. So a pool may be busy, have fewer threads or
+ *     be called from several devices at once: calls may come late or one after another, which costs time and never blocks. They
+ *     may not be left out, nor come after parallel_fn has returned. Results are those of our own threads, to the bit.
+ *     Loaders' workers are threads of ours in any case. No signal is caught: where a file's size is limited or a pipe's reader may go, ignore SIGXFSZ and SIGPIPE, and saving
  *     fails with GPUNN_ERR_IO instead of ending the program.
  *
  * GPU  gpunn_cuda.cu on the compile line, and nothing else in the program, makes gpunn_device_open use a GPU; log_fn hears why
@@ -314,6 +330,8 @@
  *     model's: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). gpunn_model_to moves a model with its optimizers. A
  *     fault of the device is final for it: every later call gives the same status; close it. GPUNN_PLAIN=1 in the environment
  *     makes its sentence name op and layer, which a report of it needs: each step is waited for then, which is slow.
+ *     From an archive (libgpunn.a) linkers do not take it by themselves: see GPUNN_CUDA. Where that is forgotten and there is an
+ *     NVIDIA driver, log_fn hears it as a warning; without a log_fn, stderr gets that line, the only one that gpunn prints.
  *
  * IN A CUDA PROGRAM  gpunn_device_open(.stream = s) puts all work in the order of the program's own stream: what it launched before is
  *     seen, what it launches next sees the results, and nobody waits but gpunn_read, gpunn_item and gpunn_synchronize, which bring
@@ -378,6 +396,7 @@
 #define GPUNN_VERSION_MAJOR 0
 #define GPUNN_VERSION_MINOR 1
 #define GPUNN_VERSION "0.1"
+#define GPUNN_VERSION_NUMBER (1000 * GPUNN_VERSION_MAJOR + GPUNN_VERSION_MINOR)
 
 #if !defined(__cplusplus) && (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L)
 #error "gpunn.h needs C99 or C++17 (cc -std=c99)"
@@ -412,19 +431,24 @@
 #define GPUNN__PRINTF(text, first)
 #endif
 
-/* Named arguments. Each argument struct opens with args_, which nobody sets, so that a call may name none. If a compile error
- * led you here: the fields are in the struct whose name the error shows, and in C++ they keep the order of their declaration. */
+/* Named arguments. Each argument struct opens with args_, so that a call may name none; the macros set it to the version of the
+ * header that the caller saw, other languages may leave it 0. If a compile error led you here: the fields are in the struct whose
+ * name the error shows, and in C++ they keep the order of their declaration. */
 #ifdef __cplusplus
 /* clang-format off */
-#ifdef __GNUC__ /* designators are an extension before C++20 */
-#define GPUNN_ARGS(type, ...) __extension__ type{.args_ = 0, __VA_ARGS__}
+#if defined(__clang__) /* designators are an extension before C++20; a size_t is an error where g++ warns */
+#define GPUNN_ARGS(type, ...)                                                                      \
+    _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wc++11-narrowing\"")     \
+        __extension__ type{.args_ = GPUNN_VERSION_NUMBER, __VA_ARGS__} _Pragma("clang diagnostic pop")
+#elif defined(__GNUC__)
+#define GPUNN_ARGS(type, ...) __extension__ type{.args_ = GPUNN_VERSION_NUMBER, __VA_ARGS__}
 #else
-#define GPUNN_ARGS(type, ...) type{.args_ = 0, __VA_ARGS__}
+#define GPUNN_ARGS(type, ...) type{.args_ = GPUNN_VERSION_NUMBER, __VA_ARGS__}
 #endif
 /* clang-format on */
 #define GPUNN_LITERAL(type) type
 #else
-#define GPUNN_ARGS(type, ...) ((type){.args_ = 0, __VA_ARGS__})
+#define GPUNN_ARGS(type, ...) ((type){.args_ = GPUNN_VERSION_NUMBER, __VA_ARGS__})
 #define GPUNN_LITERAL(type) (type)
 #endif
 #define GPUNN_EXPAND(x) x
@@ -464,6 +488,8 @@ typedef enum gpunn_status {
 } gpunn_status;
 /* clang-format on */
 
+/* GPUNN_VERSION_NUMBER of the implementation that is linked: 1 is 0.1, 2003 is 2.3. LIBRARY tells what that promises. */
+GPUNN_API int gpunn_version(void);
 /* "GPUNN_ERR_SHAPE: shapes do not fit"; any int is safe. */
 GPUNN_API const char *gpunn_status_name(gpunn_status status);
 
@@ -502,7 +528,11 @@ typedef struct gpunn_device_args {
     void (*cuda_free_fn)(void *user, void *ptr, size_t bytes, void *stream);
     /* Host memory. new_size 0 frees; NULL on failure; results are aligned as malloc's. NULL: realloc and free. */
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
-    void (*log_fn)(void *user, gpunn_log_level level, const char *message); /* NULL: silence */
+    /* NULL: silence, but for a companion that is not linked although there is a driver (GPU, above). */
+    void (*log_fn)(void *user, gpunn_log_level level, const char *message);
+    /* The CPU's work on threads of the program's, .threads of them at most: calls run(arg) `count` times, best at once on as many
+     * threads, the calling one among them, and returns when all calls have. THREADS tells more. NULL: on threads of ours. */
+    void (*parallel_fn)(void *user, int count, void (*run)(void *arg), void *arg);
     void                *user;
     const gpunn_backend *backend; /* a backend of your own; overrides type */
 } gpunn_device_args;
@@ -527,8 +557,8 @@ GPUNN_API size_t            gpunn_memory_peak(const gpunn_device *dev);      /* 
 /* Bytes taken from the system: on a GPU what the pool holds, in use or not; on the CPU the same as above. */
 GPUNN_API size_t gpunn_memory_reserved(const gpunn_device *dev);
 GPUNN_API size_t gpunn_memory_reserved_peak(const gpunn_device *dev);
-/* Frees the arenas and plans of the device's models, and gives the system back what the pool holds; the next run of each model
- * plans and allocates again. */
+/* Frees the arenas and plans of the device's models, gives the system back what the pool holds, and ends the threads of ours; the
+ * next run of each model plans and allocates again. */
 GPUNN_API void gpunn_empty_cache(gpunn_device *dev);
 /* Waits for all work. A training step on a GPU may report a loss that was not finite only here, or in a later step. */
 GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev);
@@ -567,15 +597,30 @@ typedef enum gpunn_dtype {
 typedef struct gpunn_shape {
     int64_t dim[GPUNN_MAX_RANK];
 } gpunn_shape;
-#define GPUNN_SHAPE(...) (GPUNN_LITERAL(gpunn_shape){{__VA_ARGS__}})
 
-#define GPUNN_END 127
+#define GPUNN_END 127 /* of a list of axes */
 /* A list of axes; negative ones count from the end. GPUNN_ALL: every axis. */
 typedef struct gpunn_axes {
     int axis[GPUNN_MAX_RANK + 1];
 } gpunn_axes;
-#define GPUNN_AXES(...) (GPUNN_LITERAL(gpunn_axes){{__VA_ARGS__, GPUNN_END}})
 #define GPUNN_ALL (GPUNN_LITERAL(gpunn_axes){{GPUNN_END}})
+#ifdef __cplusplus /* of any integers, a size_t among them */
+extern "C++" {
+template <typename... Numbers> constexpr gpunn_shape gpunn__shape(Numbers... dim)
+{
+    return gpunn_shape{{static_cast<int64_t>(dim)...}};
+}
+template <typename... Numbers> constexpr gpunn_axes gpunn__axes(Numbers... axis)
+{
+    return gpunn_axes{{static_cast<int>(axis)..., GPUNN_END}};
+}
+}
+#define GPUNN_SHAPE(...) gpunn__shape(__VA_ARGS__)
+#define GPUNN_AXES(...) gpunn__axes(__VA_ARGS__)
+#else
+#define GPUNN_SHAPE(...) ((gpunn_shape){{__VA_ARGS__}})
+#define GPUNN_AXES(...) ((gpunn_axes){{__VA_ARGS__, GPUNN_END}})
+#endif
 
 GPUNN_API size_t      gpunn_dtype_size(gpunn_dtype dtype); /* bytes per element; 0 for what is none */
 GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype);
@@ -3086,6 +3131,11 @@ GPUNN_API void gpunn_clear_error(gpunn_device *dev)
     error->text[0] = 0;
 }
 
+GPUNN_API int gpunn_version(void)
+{
+    return GPUNN_VERSION_NUMBER;
+}
+
 GPUNN_API const char *gpunn_status_name(gpunn_status status)
 {
     static const char *const names[] = {
@@ -3648,6 +3698,33 @@ extern const gpunn_backend gpunn_cuda_backend __attribute__((weak));
 #define GPUNN__CUDA_BACKEND ((const gpunn_backend *)NULL)
 #endif
 
+#if defined(__GNUC__) && !defined(_WIN32)
+#define GPUNN__HOW_TO_LINK                                                                  \
+    "where it lies in an archive or a shared library, link with -Wl,-u,gpunn_cuda_backend " \
+    "or compile the file of GPUNN_IMPLEMENTATION with -DGPUNN_CUDA"
+#else
+#define GPUNN__HOW_TO_LINK "compile the file of GPUNN_IMPLEMENTATION with -DGPUNN_CUDA"
+#endif
+
+#ifndef GPUNN__DRIVER_FILES /* one of which is there where NVIDIA's driver is: of a computer, of WSL, of a Jetson */
+#define GPUNN__DRIVER_FILES "/dev/nvidia0", "/usr/lib/wsl/lib/libcuda.so.1", "/dev/nvhost-gpu"
+#endif
+
+/* Whether the driver is installed, and CUDA_VISIBLE_DEVICES hides not all GPUs. Opens and loads nothing: that may take a second. */
+static bool gpunn__driver_is_there(void)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (visible && (visible[0] == 0 || visible[0] == '-')) return false;
+#ifdef _WIN32
+    return SearchPathA(NULL, "nvcuda.dll", NULL, 0, NULL, NULL) != 0;
+#else
+    static const char *const files[] = {GPUNN__DRIVER_FILES};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (access(files[i], F_OK) == 0) return true;
+    return false;
+#endif
+}
+
 GPUNN_API int gpunn_cuda_device_count(void)
 {
     const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
@@ -3679,10 +3756,33 @@ static gpunn_device *gpunn__device_on(const gpunn_backend *backend, const gpunn_
     return dev;
 }
 
-GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
+/* A program that was linked without the companion looks just like one that computes on a GPU, but for its speed. */
+static void gpunn__tell_cpu(const gpunn_device_args *args, const char *why)
+{
+    const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
+    const bool           unlinked = cuda == NULL;
+    char                 text[GPUNN__ERROR_SIZE];
+    if (args->type != GPUNN_DEVICE_AUTO || (unlinked && !gpunn__driver_is_there())) return;
+    (void)snprintf(
+        text, sizeof text, "gpunn computes on the CPU: %s",
+        unlinked ? "there is an NVIDIA driver, but gpunn_cuda.cu is not linked: put it on the compile line; " GPUNN__HOW_TO_LINK
+                 : why);
+    if (args->log_fn)
+        args->log_fn(args->user, unlinked ? GPUNN_LOG_WARNING : GPUNN_LOG_INFO, text);
+    else if (unlinked)
+        (void)fprintf(stderr, "%s. GPUNN_DEVICE_CPU or a log_fn keeps this off stderr.\n", text);
+}
+
+/* gpunn_error(NULL) says why there is none. */
+static gpunn_device *gpunn__device_of(gpunn_device_args args)
 {
     const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
     char                 message[GPUNN__ERROR_SIZE - 32] = "out of host memory";
+    if (args.args_ != 0 && args.args_ != GPUNN_VERSION_NUMBER)
+        return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
+                                "gpunn_device_open: the program was compiled with another version of gpunn.h (%d) than the "
+                                "library that is linked (%d); compile both with the same header",
+                                args.args_, GPUNN_VERSION_NUMBER);
     if (args.threads < 0 || args.index < 0)
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
                                 "gpunn_device_open: threads is %d and index %d; neither may be negative", args.threads,
@@ -3698,8 +3798,8 @@ GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
     if (args.type == GPUNN_DEVICE_CUDA && cuda == NULL && args.backend == NULL)
         return GPUNN__FAIL_NULL(
             NULL, GPUNN_ERR_DEVICE,
-            "gpunn_device_open: this program was linked without gpunn_cuda.cu; add it to the compile line, or "
-            "ask for GPUNN_DEVICE_AUTO to use the CPU");
+            "gpunn_device_open: this program was linked without gpunn_cuda.cu: put it on the compile line; " GPUNN__HOW_TO_LINK
+            "; or ask for GPUNN_DEVICE_AUTO to use the CPU");
     if (args.realloc_fn == NULL) args.realloc_fn = gpunn__system_realloc;
     gpunn_device *dev = NULL;
     if (args.backend)
@@ -3707,12 +3807,17 @@ GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
     else if (cuda && args.type != GPUNN_DEVICE_CPU)
         dev = gpunn__device_on(cuda, &args, message, sizeof message);
     if (dev == NULL && args.backend == NULL && args.type != GPUNN_DEVICE_CUDA) {
-        char why[GPUNN__ERROR_SIZE];
-        (void)snprintf(why, sizeof why, "gpunn computes on the CPU: %s", message);
-        if (cuda && args.type == GPUNN_DEVICE_AUTO && args.log_fn) args.log_fn(args.user, GPUNN_LOG_INFO, why);
+        gpunn__tell_cpu(&args, message);
         dev = gpunn__device_on(gpunn__cpu_backend(), &args, message, sizeof message);
     }
     if (dev == NULL) (void)gpunn__fail(NULL, GPUNN_ERR_DEVICE, "gpunn_device_open: %s", message);
+    return dev;
+}
+
+GPUNN_API gpunn_device *gpunn_device_open_(gpunn_device_args args)
+{
+    gpunn_device *dev = gpunn__device_of(args);
+    if (dev == NULL && args.log_fn) args.log_fn(args.user, GPUNN_LOG_ERROR, gpunn_error(NULL));
     return dev;
 }
 
@@ -3725,7 +3830,7 @@ GPUNN_API void gpunn_device_report(void (*write)(void *user, const char *text), 
     else
         write(user, cuda ? "gpunn_cuda.cu is of another version than gpunn.h; take both files from one\n"
                          : "this program was linked without gpunn_cuda.cu; to use a GPU: "
-                           "nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app\n");
+                           "nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app\n" GPUNN__HOW_TO_LINK "\n");
 }
 
 static void gpunn__warn(gpunn_device *dev, const char *text)
@@ -12668,6 +12773,10 @@ struct gpunn__team {
     void    *arg;
     int      members;
     uint32_t sleepers, working, done, arrived, phase; /* done: tasks; arrived at the barrier; phase: barriers passed */
+    /* Threads of the program's instead: */
+    void (*parallel_fn)(void *user, int count, void (*run)(void *arg), void *arg); /* NULL: ours */
+    void    *user;
+    uint32_t wanted, joined, begun; /* threads for the task, those that came; begun: tasks */
 };
 
 /* The team of the device that computes in this thread, and how many share the present task; 0: none does. */
@@ -12675,17 +12784,23 @@ static GPUNN__THREAD_LOCAL gpunn__team *gpunn__team_here;
 static GPUNN__THREAD_LOCAL int          gpunn__team_members;
 
 #ifndef GPUNN_NO_THREADS
+/* After look 1, 2, ... at a word: whether to look again, which ends GPUNN__PATIENCE after the first. */
+GPUNN__PRIVATE bool gpunn__look_again(int look, double *end)
+{
+    enum { LOOKS = 64 }; /* between two looks at the clock: about a microsecond */
+    GPUNN__PAUSE();
+    if (look % LOOKS) return true;
+    const double now = gpunn__seconds();
+    if (look == LOOKS) *end = now + GPUNN__PATIENCE;
+    return now < *end;
+}
+
 /* Returns when *word is no longer `old`. */
 GPUNN__PRIVATE void gpunn__team_wait(gpunn__team *team, const uint32_t *word, uint32_t old)
 {
-    enum { LOOKS = 64 }; /* between two looks at the clock: about a microsecond */
     double end = 0;
     for (int look = 1; GPUNN__LOAD(word) == old; look++) {
-        GPUNN__PAUSE();
-        if (look % LOOKS) continue;
-        double now = gpunn__seconds();
-        if (look == LOOKS) end = now + GPUNN__PATIENCE;
-        if (now < end) continue;
+        if (gpunn__look_again(look, &end)) continue;
         GPUNN__LOCK(&team->monitor);
         (void)GPUNN__ADD_TO(&team->sleepers, 1);
         while (GPUNN__LOAD(word) == old) GPUNN__WAIT(&team->monitor);
@@ -12730,31 +12845,79 @@ GPUNN__PRIVATE int gpunn__team_start(gpunn__team *team, int threads)
         gpunn__teammate *next = &team->member[team->started];
         next->team = team;
         next->index = team->started + 1;
+        next->turn = 0;
         if (!GPUNN__THREAD_START(&next->thread, gpunn__team_main, next)) return team->started + 1;
         team->started++;
     }
     return threads;
 }
+
+/* What the program's threads run. The first to come waits for the others, and begins without those that are late: these find
+ * nothing to do. So nobody waits for a thread that does not run. */
+static void gpunn__team_join(void *arg)
+{
+    enum { CLOSED = 1 << 16 }; /* in `joined`: begun */
+    gpunn__team   *team = (gpunn__team *)arg, *team_before = gpunn__team_here;
+    const int      members_before = gpunn__team_members;
+    const uint32_t begun = GPUNN__LOAD(&team->begun), place = GPUNN__ADD_TO(&team->joined, 1);
+    double         end = 0;
+    if (place > team->wanted) return;
+    if (place == 1) {
+        for (int look = 1; GPUNN__LOAD(&team->joined) < team->wanted && gpunn__look_again(look, &end); look++) {}
+        const uint32_t came = GPUNN__ADD_TO(&team->joined, CLOSED) - CLOSED;
+        team->members = (int)(came < team->wanted ? came : team->wanted);
+        (void)GPUNN__ADD_TO(&team->begun, 1);
+        gpunn__team_tell(team);
+    } else
+        gpunn__team_wait(team, &team->begun, begun);
+    const unsigned denormals = gpunn__flush_denormals();
+    gpunn__team_here = team;
+    gpunn__team_members = team->members;
+    team->task(team->arg, (int)place - 1, team->members);
+    gpunn__team_members = members_before;
+    gpunn__team_here = team_before;
+    gpunn__restore_denormals(denormals);
+}
+
+/* The task on the program's threads, or here if none of them comes. */
+static void gpunn__team_lend(gpunn__team *team, int threads)
+{
+    team->wanted = (uint32_t)(threads < team->threads ? threads : team->threads);
+    GPUNN__STORE(&team->joined, 0);
+    team->parallel_fn(team->user, (int)team->wanted, gpunn__team_join, team);
+    gpunn__team_join(team);
+}
 #endif
 
-static void gpunn__team_open(gpunn__team *team, gpunn__teammate *members, int threads)
+static void gpunn__team_open(gpunn__team *team, gpunn__teammate *members, int threads, const gpunn_device_args *args)
 {
     memset(team, 0, sizeof *team);
     team->threads = threads;
+    team->parallel_fn = args->parallel_fn;
+    team->user = args->user;
     team->member = members;
     if (threads > 1) memset(members, 0, (size_t)(threads - 1) * sizeof *members);
     GPUNN__MONITOR_OPEN(&team->monitor);
 }
 
-/* Ends its threads. */
-static void gpunn__team_close(gpunn__team *team)
+/* Ends its threads; the next task starts others. */
+static void gpunn__team_rest(gpunn__team *team)
 {
 #ifndef GPUNN_NO_THREADS
     team->ending = true;
     for (int i = 0; i < team->started; i++) (void)GPUNN__ADD_TO(&team->member[i].turn, 1);
     gpunn__team_tell(team);
     for (int i = 0; i < team->started; i++) GPUNN__THREAD_JOIN(team->member[i].thread);
+    team->started = 0;
+    team->ending = false;
+#else
+    (void)team;
 #endif
+}
+
+static void gpunn__team_close(gpunn__team *team)
+{
+    gpunn__team_rest(team);
     GPUNN__MONITOR_CLOSE(&team->monitor);
 }
 
@@ -12764,10 +12927,14 @@ GPUNN_API void gpunn_parallel(int threads, void (*task)(void *arg, int index, in
 #ifndef GPUNN_NO_THREADS
     gpunn__team *team = gpunn__team_here;
     if (threads > 1 && outer == 0 && team) {
-        threads = gpunn__team_start(team, threads);
-        const uint32_t done = team->done;
         team->task = task;
         team->arg = arg;
+        if (team->parallel_fn) {
+            gpunn__team_lend(team, threads);
+            return;
+        }
+        threads = gpunn__team_start(team, threads);
+        const uint32_t done = team->done;
         team->members = threads;
         GPUNN__STORE(&team->working, (uint32_t)threads - 1);
         for (int i = 0; i < threads - 1; i++) (void)GPUNN__ADD_TO(&team->member[i].turn, 1);
@@ -20378,7 +20545,7 @@ static void *gpunn__cpu_open(const gpunn_device_args *args, char *message, size_
     cpu->realloc_fn = args->realloc_fn;
     cpu->user = args->user;
     cpu->threads = threads;
-    gpunn__team_open(&cpu->team, (gpunn__teammate *)(cpu + 1), threads);
+    gpunn__team_open(&cpu->team, (gpunn__teammate *)(cpu + 1), threads, args);
     return cpu;
 }
 
@@ -20458,6 +20625,11 @@ static GPUNN__STATUS gpunn__cpu_synchronize(void *context)
 {
     (void)context;
     return GPUNN_OK;
+}
+
+static void gpunn__cpu_trim(void *context)
+{
+    gpunn__team_rest(&((gpunn__cpu *)context)->team);
 }
 
 static GPUNN__STATUS gpunn__cpu_turn(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
@@ -20592,7 +20764,7 @@ static const gpunn_backend *gpunn__cpu_backend(void)
         NULL,
         NULL,
         NULL,
-        NULL,
+        gpunn__cpu_trim,
         NULL,
         NULL,
         NULL,

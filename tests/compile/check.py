@@ -144,6 +144,32 @@ def named(compiler, flags):
     return check
 
 
+# C++ programs have their sizes as size_t.
+SIZES = """
+#include <vector>
+#include "gpunn.h"
+gpunn_tensor *sizes(gpunn_model *model, const std::vector<size_t> &size, const std::vector<float> &data);
+gpunn_tensor *sizes(gpunn_model *model, const std::vector<size_t> &size, const std::vector<float> &data)
+{
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, size[0], 2 * size.size()));
+    gpunn_tensor *h = gpunn_linear(gpunn_mean(x, GPUNN_AXES(size[1], -2), false), "fc", .out_features = size[0]);
+    gpunn_loader_destroy(gpunn_loader_create(model, .fields = {{.input = x, .samples = data.data()}}, .count = data.size(), .batch_size = size[2]));
+    return gpunn_forward(&h, size.size()) == GPUNN_OK ? gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, size[0] / 2, 2)) : nullptr;
+}
+constexpr gpunn_shape fixed = GPUNN_SHAPE(GPUNN_BATCH, 3);
+static_assert(fixed.dim[0] == GPUNN_BATCH && fixed.dim[1] == 3 && fixed.dim[2] == 0, "as in C");
+"""
+
+
+def sizes(compiler, flags):
+    def check(folder):
+        need(compiler)
+        with open(os.path.join(folder, "sizes.cpp"), "w") as out:
+            out.write(SIZES)
+        call(f"{compiler} {flags} -fsyntax-only -I{ROOT} sizes.cpp", folder)
+    return check
+
+
 def two_units(compiler, flags, ending, define):
     """A second file of a program beside one with the implementation; with GPUNN_STATIC it has a copy of its own."""
     def check(folder):
@@ -279,6 +305,8 @@ def checks():
         yield f"{cxx} c++20", warned(cxx, f"-std=c++20 -march=native {STRICT_CXX}", ".cpp")
         for standard in "c++17", "c++20":
             yield f"{cxx} {standard}, named arguments", named(cxx, f"-std={standard}")
+            narrowing = "-Wno-narrowing" if cxx == "g++" else ""  # which it has for a size_t in a named argument alone
+            yield f"{cxx} {standard}, size_t", sizes(cxx, f"-std={standard} -Wall -Wextra -Wpedantic -Werror {narrowing}")
     yield "as ninja compiles it, linked and run", compiled("gcc", f"-std=c99 {STRICT}", link=f"{OBJECT} {OBJECT_NEEDS}", before="")
     yield "clang c99 -O3 -march=native, linked and run", compiled("clang", f"-std=c99 -O3 -march=native {STRICT}")
     yield "g++ c++17 -O0, linked and run", compiled("g++", f"-std=c++17 -O0 {STRICT_CXX}", ".cpp")

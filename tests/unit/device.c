@@ -49,6 +49,13 @@ static void test_open(void **state)
     assert_null(gpunn_device_open(.threads = -1));
     assert_int_not_equal(gpunn_last_status(NULL), GPUNN_OK);
     gpunn_clear_error(NULL);
+    gpunn_device_args newer = {.args_ = GPUNN_VERSION_NUMBER + 1};
+    assert_null(gpunn_device_open_(newer));
+    check_sentence(NULL, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "version", (const char *)NULL);
+    newer.args_ = 0; /* not said */
+    gpunn_device_close(gpunn_device_open_(newer));
+    assert_int_equal(gpunn_last_status(NULL), GPUNN_OK);
+    assert_int_equal(gpunn_version(), 1000 * GPUNN_VERSION_MAJOR + GPUNN_VERSION_MINOR);
     gpunn_device *plain = gpunn_device_open();
     assert_non_null(plain);
     gpunn_device_close(plain);
