@@ -2491,13 +2491,13 @@ GPUNN__SHARED int64_t gpunn__offset(int64_t index, int rank, const int64_t *dim,
 }
 
 /* The axes along which up to three values are walked, from the innermost on. */
-typedef struct gpunn__axes {
+typedef struct gpunn__walk {
     int     rank;
     int64_t dim[GPUNN_MAX_RANK], stride[3][GPUNN_MAX_RANK]; /* stride 0: that value does not have the axis */
-} gpunn__axes;
+} gpunn__walk;
 
 /* Takes in another axis, outside those there; it becomes one with the outermost where it continues that in every value. */
-static void gpunn__axes_add(gpunn__axes *all, int64_t dim, int64_t stride_a, int64_t stride_b, int64_t stride_c)
+static void gpunn__axes_add(gpunn__walk *all, int64_t dim, int64_t stride_a, int64_t stride_b, int64_t stride_c)
 {
     const int64_t stride[3] = {stride_a, stride_b, stride_c};
     const int     last = all->rank - 1;
@@ -2513,7 +2513,7 @@ static void gpunn__axes_add(gpunn__axes *all, int64_t dim, int64_t stride_a, int
     all->rank++;
 }
 
-static int64_t gpunn__axes_count(const gpunn__axes *all)
+static int64_t gpunn__axes_count(const gpunn__walk *all)
 {
     int64_t count = 1;
     for (int d = 0; d < all->rank; d++) count *= all->dim[d];
@@ -2522,8 +2522,8 @@ static int64_t gpunn__axes_count(const gpunn__axes *all)
 
 /* The axes of shape but its last `inner`, some of which values lack or have 1 of: those of the last of three values in *kept, the
  * others in *summed, which may be the same. */
-static void gpunn__axes_of(const gpunn_value *shape, int inner, const gpunn_value *const *value, int values, gpunn__axes *kept,
-                           gpunn__axes *summed)
+static void gpunn__axes_of(const gpunn_value *shape, int inner, const gpunn_value *const *value, int values, gpunn__walk *kept,
+                           gpunn__walk *summed)
 {
     int64_t size[3] = {1, 1, 1};
     memset(kept, 0, sizeof *kept);
@@ -2541,9 +2541,9 @@ static void gpunn__axes_of(const gpunn_value *shape, int inner, const gpunn_valu
 }
 
 /* The axes of a value and, as the second one, of what is left of it when `axes` are reduced. */
-static gpunn__axes gpunn__axes_reduced(const gpunn_value *value, uint32_t axes)
+static gpunn__walk gpunn__axes_reduced(const gpunn_value *value, uint32_t axes)
 {
-    gpunn__axes all;
+    gpunn__walk all;
     int64_t     size = 1, left = 1;
     memset(&all, 0, sizeof all);
     for (int d = value->rank - 1; d >= 0; d--) {
@@ -2556,7 +2556,7 @@ static gpunn__axes gpunn__axes_reduced(const gpunn_value *value, uint32_t axes)
 }
 
 /* Of these, the ones from `first` on that are reduced, or not. Returns how many elements they have. */
-static int64_t gpunn__axes_select(const gpunn__axes *all, int first, bool reduced, int *rank, int64_t *dim, int64_t *stride)
+static int64_t gpunn__axes_select(const gpunn__walk *all, int first, bool reduced, int *rank, int64_t *dim, int64_t *stride)
 {
     int64_t count = 1;
     *rank = 0;
@@ -13223,7 +13223,7 @@ typedef struct gpunn__map_job {
     int               operands;
     bool              narrow[3]; /* operand i is broadcast */
     bool              sums[3];   /* its gradient is wanted and therefore a sum */
-    gpunn__axes       axes;      /* of the result, and each operand's strides */
+    gpunn__walk       axes;      /* of the result, and each operand's strides */
     int64_t           period[3]; /* what operand i looks like from the result repeats after so many */
     int64_t           chunk;
     int               parts;      /* of the result, each done by one thread */
@@ -14029,7 +14029,7 @@ typedef struct gpunn__reduce {
 
 static void gpunn__reduce_shape(gpunn__reduce *r, const gpunn_value *in, uint32_t axes)
 {
-    const gpunn__axes all = gpunn__axes_reduced(in, axes);
+    const gpunn__walk all = gpunn__axes_reduced(in, axes);
     int               next = 0;
     r->by_column = all.rank > 0 && all.stride[1][0] != 0;
     r->columns = r->by_column ? all.dim[next++] : 1;
@@ -15675,7 +15675,7 @@ static GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn_
 /* Many products: for every index of the kept axes, C = the sum over the summed axes (c: 0) of A B. */
 typedef struct gpunn__products {
     gpunn__gemm g;
-    gpunn__axes kept, summed; /* of a, b and c */
+    gpunn__walk kept, summed; /* of a, b and c */
     int64_t     kept_count, sum_count;
     char       *workspace;
     size_t      workspace_each;

@@ -1746,7 +1746,7 @@ static constexpr int GPUNN__MAP_COUNT = sizeof gpunn__map_ops / sizeof *gpunn__m
 static gpunn__operand gpunn__operand_of(const gpunn_value *value, const gpunn_value *result)
 {
     gpunn__operand operand = {value->data, value->dtype, 1, {1}, {1}};
-    gpunn__axes    axes;
+    gpunn__walk    axes;
     gpunn__axes_of(result, 0, &value, 1, &axes, &axes);
     if (axes.rank == 0) return operand;
     operand.rank = axes.rank;
@@ -2508,7 +2508,7 @@ static void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduction *r, b
 
 static void gpunn__reduction_shape(const gpunn__cuda *cuda, gpunn__reduction *r, const gpunn_value *in, uint32_t axes, bool whole)
 {
-    const gpunn__axes all = gpunn__axes_reduced(in, axes);
+    const gpunn__walk all = gpunn__axes_reduced(in, axes);
     int               next = 0;
     memset(r, 0, sizeof *r);
     r->by_column = all.rank > 0 && all.stride[1][0] != 0;
@@ -2806,7 +2806,7 @@ static gpunn_status gpunn__reduction_step(gpunn__cuda *cuda, gpunn_step *step, g
         s.y_type = step->out.dtype;
         s.equal = (const float *)r.y;
     }
-    const gpunn__axes all = gpunn__axes_reduced(in, step->attr->axes);
+    const gpunn__walk all = gpunn__axes_reduced(in, step->attr->axes);
     s.rank = all.rank > 0 ? all.rank : 1;
     memcpy(s.dim, all.dim, sizeof s.dim);
     memcpy(s.stride, all.stride[1], sizeof s.stride);
@@ -4076,7 +4076,7 @@ static gpunn_status gpunn__cuda_linear(gpunn__cuda *cuda, gpunn_step *step, gpun
 }
 
 /* p with its operands moved to repetition `index` of the axes from `first` on. */
-static gpunn__product gpunn__repeated(gpunn__product p, const gpunn__axes *all, int first, int64_t index)
+static gpunn__product gpunn__repeated(gpunn__product p, const gpunn__walk *all, int first, int64_t index)
 {
     const int      rank = all->rank - first;
     const int64_t *dim = all->dim + first;
@@ -4088,7 +4088,7 @@ static gpunn__product gpunn__repeated(gpunn__product p, const gpunn__axes *all, 
 }
 
 /* p for every index of the kept axes, summed over the others. The longest kept axis goes into one call. */
-static gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__product p, gpunn__axes kept, const gpunn__axes *summed,
+static gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__product p, gpunn__walk kept, const gpunn__walk *summed,
                                              gpunn__action action)
 {
     const int64_t all = gpunn__axes_count(&kept), terms = gpunn__axes_count(summed);
@@ -4120,7 +4120,7 @@ static gpunn_status gpunn__broadcast_product(gpunn__cuda *cuda, gpunn_step *step
                                              gpunn__action action)
 {
     const gpunn_value *const value[3] = {a, b, d};
-    gpunn__axes              kept, summed;
+    gpunn__walk              kept, summed;
     gpunn__axes_of(shape, 2, value, 3, &kept, &summed);
     const bool accumulate = p.accumulate;
     if (summed.rank == 0 || d->dtype == GPUNN_F32) return gpunn__repeated_products(cuda, p, kept, &summed, action);
@@ -5082,7 +5082,7 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
         void *const   x = gpunn__element(v->x.data, v->x.dtype, first * x_image);
         void *const   y = gpunn__element(v->y.data, v->y.dtype, first * y_image);
         void *const   seen = plain ? x : columns;
-        gpunn__axes   kept, summed;
+        gpunn__walk   kept, summed;
         memset(&kept, 0, sizeof kept);
         memset(&summed, 0, sizeof summed);
         if (filter) {
@@ -8769,7 +8769,7 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
     const gpunn__heads *const value[3] = {a, b, d};
     const int64_t             group = c->heads / c->kv_heads;
     int64_t                   inner[3], outer[3]; /* steps between heads of q that one of k serves, and between those of k */
-    gpunn__axes               kept, summed;
+    gpunn__walk               kept, summed;
     gpunn__product            p;
     memset(&p, 0, sizeof p);
     memset(&kept, 0, sizeof kept);
