@@ -291,6 +291,9 @@
  *         static float  by_y[4][1]; // of what the program minimizes, by y
  *         const void   *by_rates[] = {by_y};
  *         gpunn_backward_from(rates, by_rates, 1);
+ *     While the program captures its stream, gpunn_forward, gpunn_train_step and gpunn_backward add what they would launch to its
+ *     graph, to be replayed on that stream; all three must have run before, outside. Replays count steps on, so masks and Adam's
+ *     corrections change; the rate stays as it was captured, and the host's counts know of one step only.
  *
  * DETERMINISM  The same seed, data and build give the same bits on the same device; dropout drops the same on every one. On a GPU
  *     three things may vary in the last bits unless the device is .deterministic: recurrent layers, convolutions for which cuDNN
@@ -2049,6 +2052,8 @@ struct gpunn_backend {
     /* Whether steps can read and write the program's memory. NULL: any. */
     gpunn_status (*reaches)(void *context, const void *memory, size_t bytes);
     bool (*on_device)(void *context, const void *memory); /* NULL: none is */
+    /* Whether the program is capturing its stream: execute then adds to that what it would launch. NULL: never. */
+    bool (*capturing)(void *context);
     /* The sentence of the last failure: what is wrong and the remedy; the core puts op, layer and shapes before it. */
     const char *(*error)(void *context);
 };
@@ -2624,7 +2629,7 @@ GPUNN__PRIVATE void *gpunn__device_alloc(gpunn_device *dev, size_t size)
     void *ptr = dev->backend->alloc(dev->context, size);
     if (ptr == NULL) {
         gpunn_status status = dev->backend->synchronize(dev->context); /* a fault of the device, or really no memory? */
-        if (status == GPUNN_ERR_DEVICE) return (void)gpunn__backend_fail(dev, "allocating memory", status), (void *)NULL;
+        if (status != GPUNN_OK) return (void)gpunn__backend_fail(dev, "allocating memory", status), (void *)NULL;
         (void)gpunn__fail(dev, GPUNN_ERR_MEMORY,
                           "out of memory on %s: %zu bytes were refused, %zu are in use; use a smaller batch", dev->info.name,
                           size, dev->allocated);
@@ -10756,6 +10761,19 @@ static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, cons
     return leader ? leader->batch : 1;
 }
 
+static bool gpunn__is_bound(const gpunn_model *model, const gpunn__plan *plan)
+{
+    return plan->generation == model->generation && model->laid_out == model->tensor_count;
+}
+
+/* Has run, and needs no more memory than there is. */
+static bool gpunn__is_ready(const gpunn_model *model, const gpunn__plan *plan)
+{
+    return plan && plan->captured && model->laid_out == model->tensor_count && model->arena_bytes >= plan->arena_bytes &&
+           (!plan->training || model->gradient_capacity >= model->gradient_count) &&
+           (!plan->half || model->half_capacity >= model->weight_count);
+}
+
 /* The plan for the inputs as they are, first in the model's list and bound. NULL after a failure. */
 static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *outputs, int count, gpunn__aim aim)
 {
@@ -10772,6 +10790,12 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
         if (plan->batch == batch) break;
     }
     gpunn__plan *plan = *link;
+    if (!gpunn__is_ready(model, plan) && dev->backend->capturing && dev->backend->capturing(dev->context)) {
+        (void)gpunn__fail(dev, GPUNN_ERR_STATE,
+                          "the program's stream is being captured, and this run has not been planned; run the same outputs, mode "
+                          "and batch once before the capture");
+        return NULL;
+    }
     if (plan == NULL) {
         size_t bytes = (size_t)model->tensor_count * sizeof(bool);
         bool  *needed = (bool *)gpunn__calloc(dev, bytes);
@@ -10791,7 +10815,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
         *link = plan->next;
     plan->next = model->plans;
     model->plans = plan;
-    if (plan->generation != model->generation || plan->lending != model->lending || model->laid_out != model->tensor_count)
+    if (!gpunn__is_bound(model, plan) || plan->lending != model->lending)
         if (gpunn__plan_bind(model, plan) != GPUNN_OK) return NULL;
     if (model->lent_weights) model->state.weights_version++;
     if (plan->half && gpunn__round_weights(model) != GPUNN_OK) return NULL;
@@ -19991,6 +20015,7 @@ static const gpunn_backend *gpunn__cpu_backend(void)
         gpunn__cpu_sum_of_squares,
         gpunn__cpu_scale,
         gpunn__cpu_convert,
+        NULL,
         NULL,
         NULL,
         NULL,
