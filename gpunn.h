@@ -349,6 +349,9 @@
  *         static float  by_y[4][1]; // of what the program minimizes, by y
  *         const void   *by_rates[] = {by_y};
  *         gpunn_backward_from(rates, by_rates, 1);
+ *     While the program captures its stream, gpunn_forward, gpunn_train_step and gpunn_backward add what they would launch to its
+ *     graph, to be replayed on that stream; all three must have run before, outside. Replays count steps on, so masks and Adam's
+ *     corrections change; the rate stays as it was captured, and the host's counts know of one step only.
  *
  * DETERMINISM  The same seed, data and build give the same bits on the same device; dropout drops the same on every one. On a GPU
  *     three things may vary in the last bits unless the device is .deterministic: recurrent layers, convolutions for which cuDNN
@@ -703,6 +706,37 @@ GPUNN_API gpunn_status gpunn_bind_grad(gpunn_tensor *t, void *memory, size_t byt
  * the model; NULL after a failure, also where a value is stored otherwise than in its dtype and row-major: bind it. */
 GPUNN_API const void *gpunn_data(gpunn_tensor *t);
 GPUNN_API const void *gpunn_data_grad(gpunn_tensor *t);
+
+/* DLPack 1.x, by which frameworks hand tensors to each other. gpunn_dlpack is the layout of its DLManagedTensorVersioned, for
+ * programs without dlpack.h, which may be included before or after. */
+struct DLManagedTensorVersioned;
+enum {
+    GPUNN_DLPACK_CPU = 1,
+    GPUNN_DLPACK_CUDA = 2,
+    GPUNN_DLPACK_CUDA_HOST = 3,
+    GPUNN_DLPACK_CUDA_MANAGED = 13
+}; /* device_type */
+enum { GPUNN_DLPACK_INT, GPUNN_DLPACK_UINT, GPUNN_DLPACK_FLOAT, GPUNN_DLPACK_BFLOAT = 4, GPUNN_DLPACK_BOOL = 6 }; /* dtype_code */
+enum { GPUNN_DLPACK_READ_ONLY = 1 };                                                                              /* flags */
+typedef struct gpunn_dlpack {
+    uint32_t major, minor;                                  /* of the layout: 1 and any */
+    void    *context;                                       /* the deleter's */
+    void (*deleter)(struct DLManagedTensorVersioned *self); /* NULL: nothing to do */
+    uint64_t flags;
+    void    *data;
+    int32_t  device_type, device_id, rank;
+    uint8_t  dtype_code, dtype_bits;
+    uint16_t lanes;          /* 1 */
+    int64_t *shape, *stride; /* stride, in elements: NULL for row-major */
+    uint64_t byte_offset;    /* of the first element, from data */
+} gpunn_dlpack;
+/* What gpunn_data gives, not a copy: valid as long as that is. Call its deleter once; it may outlive the device, but its memory does
+ * not. NULL after a failure. */
+GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t);
+/* gpunn_bind to its memory, which must have the tensor's dtype, shape and device and be row-major; to be read only: an input. When
+ * the tensor is bound otherwise, unbound or destroyed, work on it is waited for and the deleter called, once. After a failure it is
+ * still the program's. */
+GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensorVersioned *managed);
 
 GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable); /* false freezes it */
 GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale);     /* its learning rate, times scale */
@@ -2127,6 +2161,8 @@ struct gpunn_backend {
     /* Whether steps can read and write the program's memory. NULL: any. */
     gpunn_status (*reaches)(void *context, const void *memory, size_t bytes);
     bool (*on_device)(void *context, const void *memory); /* NULL: none is */
+    /* Whether the program is capturing its stream: execute then adds to that what it would launch. NULL: never. */
+    bool (*capturing)(void *context);
     /* The sentence of the last failure: what is wrong and the remedy; the core puts op, layer and shapes before it. */
     const char *(*error)(void *context);
 };
@@ -2940,6 +2976,7 @@ struct gpunn_tensor {
     gpunn_tensor    *next[2]; /* in its chain of the model's index, by gpunn__key; of a layer only the first stands there */
     bool             keep, retain_grad;
     gpunn__lent      lent[2]; /* in the place of its memory, and of its gradient's */
+    gpunn_dlpack    *managed; /* what owns the first; NULL: nothing */
     /* inputs */
     void   *data; /* backend memory, or what is lent; inputs only */
     size_t  capacity;
@@ -3233,7 +3270,7 @@ GPUNN__PRIVATE void *gpunn__device_alloc(gpunn_device *dev, size_t size)
     void *ptr = dev->backend->alloc(dev->context, size);
     if (ptr == NULL) {
         gpunn_status status = dev->backend->synchronize(dev->context); /* a fault of the device, or really no memory? */
-        if (status == GPUNN_ERR_DEVICE) return (void)gpunn__backend_fail(dev, "allocating memory", status), (void *)NULL;
+        if (status != GPUNN_OK) return (void)gpunn__backend_fail(dev, "allocating memory", status), (void *)NULL;
         (void)gpunn__fail(dev, GPUNN_ERR_MEMORY,
                           "out of memory on %s: %zu bytes were refused, %zu are in use; use a smaller batch", dev->info.name,
                           size, dev->allocated);
@@ -4088,8 +4125,19 @@ static void gpunn__index_remove(gpunn_tensor *t, gpunn__key key)
     t->model->index[key].count--;
 }
 
+/* Gives what owned memory of the program's back, once no work reads or writes it. */
+static void gpunn__dlpack_release(gpunn_device *dev, gpunn_tensor *t)
+{
+    gpunn_dlpack *managed = t->managed;
+    t->managed = NULL;
+    if (managed == NULL || managed->deleter == NULL) return;
+    (void)dev->backend->synchronize(dev->context);
+    managed->deleter((struct DLManagedTensorVersioned *)(void *)managed);
+}
+
 static void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
 {
+    gpunn__dlpack_release(dev, t);
     gpunn__free_text(dev, t->name);
     gpunn__free_text(dev, t->layer);
     gpunn__free(dev, t->inputs, (size_t)t->input_count * sizeof *t->inputs);
@@ -11862,6 +11910,19 @@ static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, cons
     return leader ? leader->batch : 1;
 }
 
+static bool gpunn__is_bound(const gpunn_model *model, const gpunn__plan *plan)
+{
+    return plan->generation == model->generation && model->laid_out == model->tensor_count;
+}
+
+/* Has run, and needs no more memory than there is. */
+static bool gpunn__is_ready(const gpunn_model *model, const gpunn__plan *plan)
+{
+    return plan && plan->captured && model->laid_out == model->tensor_count && model->arena_bytes >= plan->arena_bytes &&
+           (!plan->training || model->gradient_capacity >= model->gradient_count) &&
+           (!plan->half || model->half_capacity >= model->weight_count);
+}
+
 /* The plan for the inputs as they are, first in the model's list and bound. NULL after a failure. */
 static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *outputs, int count, gpunn__aim aim)
 {
@@ -11878,6 +11939,12 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
         if (plan->batch == batch) break;
     }
     gpunn__plan *plan = *link;
+    if (!gpunn__is_ready(model, plan) && dev->backend->capturing && dev->backend->capturing(dev->context)) {
+        (void)gpunn__fail(dev, GPUNN_ERR_STATE,
+                          "the program's stream is being captured, and this run has not been planned; run the same outputs, mode "
+                          "and batch once before the capture");
+        return NULL;
+    }
     if (plan == NULL) {
         size_t bytes = (size_t)model->tensor_count * sizeof(bool);
         bool  *needed = (bool *)gpunn__calloc(dev, bytes);
@@ -11897,7 +11964,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
         *link = plan->next;
     plan->next = model->plans;
     model->plans = plan;
-    if (plan->generation != model->generation || plan->lending != model->lending || model->laid_out != model->tensor_count)
+    if (!gpunn__is_bound(model, plan) || plan->lending != model->lending)
         if (gpunn__plan_bind(model, plan) != GPUNN_OK) return NULL;
     if (model->lent_weights) model->state.weights_version++;
     if (plan->half && gpunn__round_weights(model) != GPUNN_OK) return NULL;
@@ -12512,6 +12579,7 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
     if (gradient) t->grad_reached = false;
     *own = lent;
     model->lending++;
+    if (!gradient) gpunn__dlpack_release(model->dev, t);
     return GPUNN_OK;
 }
 
@@ -12547,6 +12615,105 @@ GPUNN_API const void *gpunn_data(gpunn_tensor *t)
 GPUNN_API const void *gpunn_data_grad(gpunn_tensor *t)
 {
     return gpunn__data(t, "gpunn_data_grad", true);
+}
+
+/* ---- DLPack ---- */
+typedef struct gpunn__exported {
+    gpunn_dlpack managed;
+    int64_t      shape[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
+    void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
+    void *user;
+} gpunn__exported;
+
+static void gpunn__exported_free(struct DLManagedTensorVersioned *self)
+{
+    gpunn__exported *exported = (gpunn__exported *)(void *)self;
+    (void)exported->realloc_fn(exported->user, exported, sizeof *exported, 0);
+}
+
+static uint8_t gpunn__dlpack_code(gpunn_dtype dtype)
+{
+    return dtype == GPUNN_F32 || dtype == GPUNN_F16 ? GPUNN_DLPACK_FLOAT
+           : dtype == GPUNN_BF16                    ? GPUNN_DLPACK_BFLOAT
+           : dtype == GPUNN_U8                      ? GPUNN_DLPACK_UINT
+           : dtype == GPUNN_BOOL                    ? GPUNN_DLPACK_BOOL
+                                                    : GPUNN_DLPACK_INT;
+}
+
+GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t)
+{
+    const void *data = gpunn__data(t, "gpunn_to_dlpack", false);
+    if (data == NULL) return NULL;
+    gpunn_device    *dev = t->model->dev;
+    gpunn__exported *exported = (gpunn__exported *)gpunn__calloc(dev, sizeof *exported);
+    if (exported == NULL) return NULL;
+    gpunn_dlpack *managed = &exported->managed;
+    const size_t  held = gpunn_tensor_bytes(t), sample = (size_t)gpunn__count(t, 1) * gpunn_dtype_size(t->dtype);
+    int64_t       stride = 1;
+    exported->realloc_fn = dev->args.realloc_fn;
+    exported->user = dev->args.user;
+    managed->major = 1;
+    managed->deleter = gpunn__exported_free;
+    managed->data = (void *)(uintptr_t)data;
+    managed->device_type = dev->info.type == GPUNN_DEVICE_CUDA ? GPUNN_DLPACK_CUDA : GPUNN_DLPACK_CPU;
+    managed->device_id = dev->info.type == GPUNN_DEVICE_CUDA ? dev->args.index : 0;
+    managed->rank = t->rank;
+    managed->dtype_code = gpunn__dlpack_code(t->dtype);
+    managed->dtype_bits = (uint8_t)(8 * gpunn_dtype_size(t->dtype));
+    managed->lanes = 1;
+    managed->shape = exported->shape;
+    managed->stride = exported->stride;
+    for (int axis = t->rank - 1; axis >= 0; axis--) {
+        exported->shape[axis] = gpunn__dim(t->dim[axis], (int64_t)(held / sample));
+        exported->stride[axis] = stride;
+        stride *= exported->shape[axis];
+    }
+    return (struct DLManagedTensorVersioned *)(void *)managed;
+}
+
+/* Why the memory of managed cannot be that of t, as far as it tells itself; NULL: it can. *count: of elements. */
+static const char *gpunn__dlpack_fault(const gpunn_tensor *t, const gpunn_dlpack *managed, int64_t *count)
+{
+    const gpunn_device *dev = t->model->dev;
+    const bool          gpu = dev->info.type == GPUNN_DEVICE_CUDA;
+    const int32_t       type = managed->device_type;
+    *count = 1;
+    if (managed->major != 1) return "it is of another version than DLPack 1.x";
+    if (gpu ? type != GPUNN_DLPACK_CUDA && type != GPUNN_DLPACK_CUDA_MANAGED
+            : type != GPUNN_DLPACK_CPU && type != GPUNN_DLPACK_CUDA_HOST && type != GPUNN_DLPACK_CUDA_MANAGED)
+        return gpu ? "its memory is not a GPU's" : "its memory is not the host's";
+    if (gpu && type == GPUNN_DLPACK_CUDA && managed->device_id != dev->args.index) return "its memory is another GPU's";
+    if (managed->dtype_code != gpunn__dlpack_code(t->dtype) || managed->dtype_bits != 8 * gpunn_dtype_size(t->dtype) ||
+        managed->lanes != 1)
+        return "its dtype is another";
+    if ((managed->flags & GPUNN_DLPACK_READ_ONLY) && t->kind != GPUNN__INPUT) return "it is read-only, and no input";
+    if (managed->rank != t->rank) return "its rank is another";
+    for (int axis = t->rank - 1; axis >= 0; axis--) {
+        const int64_t length = managed->shape[axis], unit = t->dim[axis] < 0 ? -t->dim[axis] : t->dim[axis];
+        if (length < 1 || (t->dim[axis] < 0 ? length % unit != 0 : length != unit)) return "its shape is another";
+        if (managed->stride && length > 1 && managed->stride[axis] != *count) return "it is not row-major";
+        *count *= length;
+    }
+    return NULL;
+}
+
+GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensorVersioned *managed)
+{
+    static const char caller[] = "gpunn_bind_dlpack";
+    gpunn_dlpack     *own = (gpunn_dlpack *)(void *)managed;
+    int64_t           count;
+    if (t == NULL || managed == NULL)
+        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", caller, t ? "DLPack" : "tensor");
+    const char *fault = gpunn__dlpack_fault(t, own, &count);
+    if (fault) {
+        char text[128];
+        return gpunn__fail(t->model->dev, GPUNN_ERR_ARGUMENT, "%s '%s': %s; it must hold %s %s on %s", caller, gpunn__called(t),
+                           fault, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text), t->model->dev->info.name);
+    }
+    gpunn_status status = gpunn__bind_memory(t, caller, (char *)own->data + own->byte_offset,
+                                             (size_t)count * gpunn_dtype_size(t->dtype), false);
+    if (status == GPUNN_OK) t->managed = own;
+    return status;
 }
 
 /* ---- summary --------------------------------------------------------------------------------------------------------- */
@@ -20765,6 +20932,7 @@ static const gpunn_backend *gpunn__cpu_backend(void)
         NULL,
         NULL,
         gpunn__cpu_trim,
+        NULL,
         NULL,
         NULL,
         NULL,

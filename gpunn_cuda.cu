@@ -431,6 +431,26 @@ static gpunn_status gpunn__cuda_entered(gpunn__cuda *cuda, const gpunn__current 
     return cuda->dead ? cuda->dead : gpunn__cuda_check(cuda, current->error, "cudaSetDevice");
 }
 
+/* Whether the program is capturing its stream. */
+static bool gpunn__cuda_capturing(void *context)
+{
+    const gpunn__cuda      *cuda = (const gpunn__cuda *)context;
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (cuda->stream == cuda->own) return false;
+    const gpunn__current current(cuda->device);
+    return cudaStreamIsCapturing(cuda->stream, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
+}
+
+/* For what waits or allocates, before it would end the program's capture. */
+static gpunn_status gpunn__outside_capture(gpunn__cuda *cuda, const char *what)
+{
+    if (!gpunn__cuda_capturing(cuda)) return GPUNN_OK;
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE,
+                            "the program's stream is being captured, which takes no %s; do this before or "
+                            "after the capture",
+                            what);
+}
+
 /* The first statement of every entry of the backend that gives a status. */
 #define GPUNN__ENTER(cuda)                         \
     const gpunn__current current_((cuda)->device); \
@@ -527,7 +547,7 @@ static void *gpunn__cuda_alloc(void *context, size_t bytes)
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     void                *ptr = NULL;
     const gpunn__current current(cuda->device);
-    if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK) return NULL;
+    if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK || gpunn__outside_capture(cuda, "allocation") != GPUNN_OK) return NULL;
     cudaError_t error = gpunn__pool_alloc(cuda, &ptr, bytes, cuda->stream);
     if (error == cudaErrorMemoryAllocation && cuda->pool) {
         (void)cudaGetLastError();
@@ -563,7 +583,7 @@ static void gpunn__cuda_trim(void *context)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     const gpunn__current current(cuda->device);
-    if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK) return;
+    if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK || gpunn__cuda_capturing(cuda)) return;
     if (gpunn__cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize") != GPUNN_OK) return;
     for (int i = 0; i < 2; i++) gpunn__slot_release(cuda, &cuda->staging->slot[i]);
     (void)gpunn__cuda_check(cuda, cudaStreamSynchronize(cuda->copy_stream), "cudaStreamSynchronize");
@@ -716,6 +736,7 @@ static gpunn_status gpunn__cuda_upload(void *context, void *to, const void *host
         memcpy(packet.word, host, bytes);
         return GPUNN__LAUNCH(cuda, gpunn__unpack_kernel, (unsigned)(bytes + 511) / 512, 128, (char *)to, (unsigned)bytes, packet);
     }
+    GPUNN__TRY(gpunn__outside_capture(cuda, "copy from the host"));
     if (bytes <= GPUNN__SMALL) {
         unsigned i = staging->ring_next++ % GPUNN__RING;
         char    *pinned = staging->ring + (size_t)i * GPUNN__SMALL;
@@ -741,6 +762,7 @@ static gpunn_status gpunn__cuda_download(void *context, void *host, const void *
     bool         small = bytes <= GPUNN__SMALL;
     if (gpunn__cuda_on_device(cuda, host)) return gpunn__cuda_upload(cuda, host, from, bytes);
     GPUNN__ENTER(cuda);
+    GPUNN__TRY(gpunn__outside_capture(cuda, "copy to the host"));
     GPUNN__CUDA(cuda, cudaMemcpyAsync(small ? pinned : host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
     GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
     if (small) memcpy(host, pinned, bytes);
@@ -759,6 +781,7 @@ static gpunn_status gpunn__cuda_synchronize(void *context)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
+    GPUNN__TRY(gpunn__outside_capture(cuda, "waiting"));
     GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
     return GPUNN_OK;
 }
@@ -10438,6 +10461,7 @@ static gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *value
     int          blocks = gpunn__squares_blocks(count, count, 1);
     *result = 0;
     GPUNN__ENTER(cuda);
+    GPUNN__TRY(gpunn__outside_capture(cuda, "copy to the host"));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, values, count, cuda->partials));
     GPUNN__CUDA(cuda, cudaMemcpyAsync(part, cuda->partials, (size_t)blocks * sizeof *part, cudaMemcpyDeviceToHost, cuda->stream));
     GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
@@ -10462,6 +10486,8 @@ typedef struct gpunn__numbers {
     const float *loss_scale;    /* NULL: 1 */
     float       *loss_gradient; /* NULL: not wanted */
     int          first, count;  /* of the updates */
+    bool         counts_on;     /* the program replays this: step numbers follow those that are there */
+    bool         trains;
     float        lr[GPUNN__NUMBERS];
     int64_t      update_step[GPUNN__NUMBERS];
     const void  *wide; /* what the run's first step rounds to 16 bits, when it does no more than that */
@@ -10481,12 +10507,13 @@ static __global__ void gpunn__numbers_kernel(gpunn__device_state *state, const g
     }
     if (threadIdx.x == 0) {
         state->seed = numbers.seed;
-        state->step = numbers.step;
+        state->step = numbers.counts_on ? state->step + (numbers.trains && numbers.first == 0) : numbers.step;
         if (numbers.loss_gradient) *numbers.loss_gradient = numbers.loss_scale ? *numbers.loss_scale : 1;
     }
     for (int i = (int)threadIdx.x; i < numbers.count; i += (int)blockDim.x) {
         state->lr[numbers.first + i] = numbers.lr[i];
-        state->update_step[numbers.first + i] = numbers.update_step[i];
+        const int to = numbers.first + i;
+        state->update_step[to] = numbers.counts_on ? state->update_step[to] + 1 : numbers.update_step[i];
     }
 }
 
@@ -10499,7 +10526,7 @@ static bool gpunn__rounds_first(const gpunn__cuda *cuda, const gpunn_run *run)
            step->in[0].channels_last == step->out.channels_last;
 }
 
-static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run)
+static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run, bool captured)
 {
     gpunn__numbers numbers;
     unsigned       rounding = 0; /* blocks */
@@ -10510,6 +10537,8 @@ static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run)
             run->update_count, GPUNN__MAX_UPDATES);
     numbers.seed = run->state ? run->state->seed : 0;
     numbers.step = run->state ? run->state->step : 0;
+    numbers.counts_on = captured;
+    numbers.trains = run->step_count > 0 && run->steps->training;
     numbers.loss_scale = run->loss_scale;
     numbers.loss_gradient = run->loss_gradient;
     numbers.wide = NULL;
@@ -10802,9 +10831,14 @@ static gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
     if (gpunn__cuda_take_bad(cuda, run) || (run->step_count == 0 && run->update_count == 0)) return GPUNN_OK;
+    if (gpunn__cuda_capturing(cuda)) {
+        if (cuda->plain) return gpunn__outside_capture(cuda, "waiting, as GPUNN_PLAIN asks for");
+        GPUNN__TRY(gpunn__run_numbers(cuda, run, true));
+        return gpunn__run_launch(cuda, run);
+    }
     gpunn__captured *captured = gpunn__captured_of(cuda, run);
     if (captured == NULL) return GPUNN_ERR_MEMORY;
-    GPUNN__TRY(gpunn__run_numbers(cuda, run));
+    GPUNN__TRY(gpunn__run_numbers(cuda, run, false));
     GPUNN__TRY(gpunn__plain_wait(cuda, "what ran before this"));
     if (captured->warm && captured->graph == NULL && !captured->plain &&
         gpunn__run_capture_overlapping(cuda, captured, run) != GPUNN_OK) {
@@ -11019,7 +11053,7 @@ static gpunn_status gpunn__cuda_run(void *context, gpunn_step *step)
     run.steps = step;
     run.step_count = 1;
     GPUNN__ENTER(cuda);
-    GPUNN__TRY(gpunn__run_numbers(cuda, &run));
+    GPUNN__TRY(gpunn__run_numbers(cuda, &run, false));
     return gpunn__run_launch(cuda, &run);
 }
 
@@ -11031,7 +11065,7 @@ static gpunn_status gpunn__cuda_update(void *context, const gpunn_update *update
     run.updates = update;
     run.update_count = 1;
     GPUNN__ENTER(cuda);
-    GPUNN__TRY(gpunn__run_numbers(cuda, &run));
+    GPUNN__TRY(gpunn__run_numbers(cuda, &run, false));
     return gpunn__run_launch(cuda, &run);
 }
 
@@ -11157,6 +11191,7 @@ const gpunn_backend GPUNN__BACKEND_NAME = {
     gpunn__cuda_report,
     gpunn__cuda_reaches,
     gpunn__cuda_on_device,
+    gpunn__cuda_capturing,
     gpunn__cuda_text,
 };
 /* clang-format on */

@@ -343,11 +343,72 @@ static void test_device_copies(void **state)
     }
 }
 
+/* ---- captures of the program's ---- */
+/* Steps replayed by the program's own graph, between kernels of its own, are those that would have been: masks, Adam's corrections,
+ * running statistics. What a capture cannot take is refused, and does not end it. */
+static void test_captured_by_program(void **state)
+{
+    (void)state;
+    enum { WARM = 2, REPLAYS = 4 };
+    for (int precision = GPUNN_PRECISION_F32; precision <= GPUNN_PRECISION_F16; precision++) {
+        float  *weights[2], logits[2][BATCH * 3], host[BATCH * NET_X] = {0};
+        int64_t total[2];
+        for (int way = 0; way < 2; way++) {
+            void            *stream = caller_stream(), *graph;
+            gpunn_device    *dev = open_with(stream);
+            gpunn_model     *model = MADE(dev, gpunn_model_create(dev, .precision = (gpunn_precision)precision));
+            net              n = net_make(model);
+            gpunn_optimizer *opt = MADE(dev, gpunn_adam(model, .lr = 0.01f));
+            float           *x = caller_malloc(sizeof host), *values;
+            int64_t         *t;
+            net_data(BATCH, 3, &values, &t);
+            caller_put(x, values, sizeof host, stream);
+            net_write(dev, n, BATCH, 3);
+            OK(dev, gpunn_bind(n.x, x, sizeof host));
+            OK(dev, gpunn_forward(&n.logits, 1));
+            for (int step = 0; step < WARM; step++) OK(dev, gpunn_train_step(opt, n.loss));
+            if (way == 1) {
+                caller_begin_capture(stream);
+                FAILS(dev, gpunn_forward(&n.accuracy, 1), GPUNN_ERR_STATE, "captured", "once before");
+                FAILS(dev, gpunn_synchronize(dev), GPUNN_ERR_STATE, "captured", "waiting");
+                FAILS(dev, gpunn_read(n.loss, host, sizeof *host), GPUNN_ERR_STATE, "captured", "host");
+                caller_scale(x, BATCH * NET_X, 0.9f, stream);
+                OK(dev, gpunn_train_step(opt, n.loss));
+                OK(dev, gpunn_train_step(opt, n.loss));
+                OK(dev, gpunn_forward(&n.logits, 1));
+                graph = caller_end_capture(stream);
+                assert_non_null(graph);
+                for (int i = 0; i < REPLAYS; i++) caller_launch(graph, stream);
+                OK(dev, gpunn_synchronize(dev));
+                caller_forget_graph(graph);
+            }
+            for (int i = 0; i < REPLAYS && way == 0; i++) {
+                caller_scale(x, BATCH * NET_X, 0.9f, stream);
+                OK(dev, gpunn_train_step(opt, n.loss));
+                OK(dev, gpunn_train_step(opt, n.loss));
+                OK(dev, gpunn_forward(&n.logits, 1));
+            }
+            OK(dev, gpunn_read(n.logits, logits[way], sizeof logits[way]));
+            weights[way] = read_weights(dev, model, &total[way]);
+            OK(dev, gpunn_train_step(opt, n.loss)); /* the model goes on */
+            gpunn_optimizer_destroy(opt);
+            gpunn_model_destroy(model);
+            gpunn_device_close(dev);
+            caller_free(x);
+            caller_end(stream);
+            free(values), free(t);
+        }
+        assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+        assert_memory_equal(weights[0], weights[1], (size_t)total[0] * sizeof *weights[0]);
+        free(weights[0]), free(weights[1]);
+    }
+}
+
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-    const struct CMUnitTest tests[] = {TEST(test_streams),      TEST(test_bad_streams),    TEST(test_left_alone),
-                                       TEST(test_allocator),    TEST(test_double_buffers), TEST(test_bad_memory),
-                                       TEST(test_device_copies)};
+    const struct CMUnitTest tests[] = {TEST(test_streams),       TEST(test_bad_streams),        TEST(test_left_alone),
+                                       TEST(test_allocator),     TEST(test_double_buffers),     TEST(test_bad_memory),
+                                       TEST(test_device_copies), TEST(test_captured_by_program)};
     return cmocka_run_group_tests_name("interop", tests, NULL, NULL);
 }

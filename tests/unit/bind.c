@@ -453,11 +453,99 @@ static void test_backward_from_slope(void **state)
     place_close(&p);
 }
 
+/* ---- DLPack ---- */
+static int  deleted;
+static void count_deleted(struct DLManagedTensorVersioned *self)
+{
+    deleted++;
+    give(((gpunn_dlpack *)(void *)self)->context);
+}
+static void test_dlpack(void **state)
+{
+    (void)state;
+    place p;
+    place_open(&p, GPUNN_PRECISION_F32);
+    const bool                       gpu = stream != NULL;
+    gpunn_tensor                    *weight = MADE(p.dev, gpunn_find(p.model, "fc1.weight"));
+    float                           *values = test_randoms(BATCH * NET_X + 16, 2, 1), expected[BATCH * 3], logits[BATCH * 3];
+    int64_t                          shape[4] = {BATCH, 1, 6, 6}, stride[4] = {36, 77, 6, 1}; /* of an axis of 1, any */
+    gpunn_dlpack                     good = {.major = 1,
+                                             .minor = 1,
+                                             .deleter = count_deleted,
+                                             .rank = 4,
+                                             .shape = shape,
+                                             .stride = stride,
+                                             .device_type = gpu ? GPUNN_DLPACK_CUDA : GPUNN_DLPACK_CPU,
+                                             .dtype_code = GPUNN_DLPACK_FLOAT,
+                                             .dtype_bits = 32,
+                                             .lanes = 1,
+                                             .byte_offset = 64,
+                                             .flags = GPUNN_DLPACK_READ_ONLY};
+    struct DLManagedTensorVersioned *lent = (struct DLManagedTensorVersioned *)(void *)&good;
+    deleted = 0;
+    good.context = good.data = take((BATCH * NET_X + 16) * sizeof *values, values);
+    OK(p.dev, write_floats(p.n.x, values + 16, BATCH * NET_X));
+    OK(p.dev, gpunn_forward(&p.n.logits, 1));
+    OK(p.dev, gpunn_read(p.n.logits, expected, sizeof expected));
+#define REFUSED(field, wrong, says)                                                                         \
+    do {                                                                                                    \
+        gpunn_dlpack kept = good;                                                                           \
+        good.field = wrong;                                                                                 \
+        FAILS(p.dev, gpunn_bind_dlpack(p.n.x, lent), GPUNN_ERR_ARGUMENT, "gpunn_bind_dlpack", "'x'", says); \
+        good = kept;                                                                                        \
+    } while (0)
+    REFUSED(major, 2, "version");
+    REFUSED(device_type, 10, "memory");
+    REFUSED(device_type, gpu ? GPUNN_DLPACK_CPU : GPUNN_DLPACK_CUDA, "memory");
+    if (gpu) REFUSED(device_id, 1, "another GPU");
+    REFUSED(dtype_code, GPUNN_DLPACK_INT, "dtype");
+    REFUSED(dtype_bits, 64, "dtype");
+    REFUSED(lanes, 2, "dtype");
+    REFUSED(rank, 3, "rank");
+    REFUSED(byte_offset, 66, "multiple of");
+    stride[0] = 40;
+    FAILS(p.dev, gpunn_bind_dlpack(p.n.x, lent), GPUNN_ERR_ARGUMENT, "row-major");
+    stride[0] = 36, shape[2] = 5;
+    FAILS(p.dev, gpunn_bind_dlpack(p.n.x, lent), GPUNN_ERR_ARGUMENT, "shape", "[batch, 1, 6, 6]");
+    shape[2] = 6;
+    FAILS(p.dev, gpunn_bind_dlpack(weight, lent), GPUNN_ERR_ARGUMENT, "read-only");
+    FAILS(p.dev, gpunn_bind_dlpack(weight, NULL), GPUNN_ERR_ARGUMENT, "NULL");
+    assert_int_equal(deleted, 0);
+    OK(p.dev, gpunn_bind_dlpack(p.n.x, lent));
+    OK(p.dev, gpunn_forward(&p.n.logits, 1));
+    struct DLManagedTensorVersioned *out = MADE(p.dev, gpunn_to_dlpack(p.n.logits));
+    gpunn_dlpack                    *seen = (gpunn_dlpack *)(void *)out;
+    assert_int_equal(seen->rank, 2);
+    assert_int_equal(seen->shape[0], BATCH);
+    assert_int_equal(seen->shape[1], 3);
+    assert_int_equal(seen->stride[0], 3);
+    assert_int_equal(seen->stride[1], 1);
+    assert_int_equal(seen->device_type, good.device_type);
+    look(logits, (char *)seen->data + seen->byte_offset, sizeof logits);
+    assert_memory_equal(logits, expected, sizeof logits);
+    assert_int_equal(deleted, 0);
+    OK(p.dev, gpunn_bind(p.n.x, NULL, 0));
+    assert_int_equal(deleted, 1);
+    seen->deleter(out);
+    good.context = good.data = take((BATCH * NET_X + 16) * sizeof *values, values);
+    OK(p.dev, gpunn_bind_dlpack(p.n.x, lent)); /* ends with the model */
+    FAILS_NULL(NULL, gpunn_to_dlpack(NULL), GPUNN_ERR_ARGUMENT, "gpunn_to_dlpack", "NULL");
+    free(values);
+    gpunn_optimizer_destroy(p.opt);
+    p.opt = NULL;
+    gpunn_model_destroy(p.model);
+    p.model = NULL;
+    assert_int_equal(deleted, 2);
+    place_close(&p);
+#undef REFUSED
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_values),        cmocka_unit_test(test_training),
                                        cmocka_unit_test(test_changed),       cmocka_unit_test(test_gradients),
                                        cmocka_unit_test(test_inputs),        cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_backward_from), cmocka_unit_test(test_backward_from_slope)};
+                                       cmocka_unit_test(test_backward_from), cmocka_unit_test(test_backward_from_slope),
+                                       cmocka_unit_test(test_dlpack)};
     return cmocka_run_group_tests_name("bind", tests, NULL, NULL);
 }
