@@ -224,6 +224,12 @@
  *         gpunn_checkpoint_save(o, NULL, "run.ckpt");
  *         gpunn_checkpoint_load(o, NULL, "run.ckpt");
  *     In Python: safetensors.torch.save_file(net.state_dict(), "w.safetensors"), and load_file back.
+ *     Files need not be files: gpunn_save_memory, gpunn_load_memory and gpunn_spec_load_memory work on bytes, and a gpunn_io has
+ *     functions of yours open and read them, from a pak file for example: gpunn_load(model, "net/weights", .io = &pak).
+ *         gpunn_array bytes;
+ *         gpunn_save_memory(model, &bytes);
+ *         gpunn_load_memory(model, bytes.data, bytes.bytes);
+ *         gpunn_array_free(dev, &bytes);
  *
  * MODELS AS JSON  A spec is the model without its weights, for the generator, for other programs, and for models that come from
  *     PyTorch (python3 -m generator.export_torch): generator/model.schema.json describes it.
@@ -1607,17 +1613,34 @@ GPUNN_API void    gpunn_loader_rewind(gpunn_loader *loader);           /* to the
  * perhaps a .gpunn-*.tmp, which the next save into that directory removes (not on Windows). A symbolic link is followed, the mode
  * kept; of hard links only the one that is named becomes the new file. Every file is read as hostile: nothing in it is trusted. */
 GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path); /* safetensors: torch's state_dict() */
+
+/* Where files are read from, in the place of the file system: a pak file, flash, the network. All four functions are needed; the
+ * thread that loads calls them. What they return is believed no more than a file is. */
+typedef struct gpunn_io {
+    void *(*open)(void *user, const char *path); /* as the program gave the path; NULL: there is no such file */
+    int64_t (*size)(void *user, void *file);     /* in bytes; negative: failed */
+    /* The next bytes, as fread: how many there were; 0: the file has ended; negative: failed. */
+    int64_t (*read)(void *user, void *file, void *to, size_t bytes);
+    void (*close)(void *user, void *file); /* each file that was opened, once */
+    void *user;
+} gpunn_io;
+
 typedef struct gpunn_load_args {
     int                args_;
     bool               partial; /* names or shapes that do not match are reported, not errors */
     const char *const *skip;    /* ends at NULL: names, or beginnings of names, that stay as they are */
     /* One line per tensor that did not match: "fc.weight: in the file only", "fc.bias: file [10], model [5]". */
     void (*report)(void *user, const char *line);
-    void *user;
+    void           *user;
+    const gpunn_io *io; /* where the file is; NULL: the file system */
 } gpunn_load_args;
 /* All or nothing: after an error no weight has changed. F32, F16, BF16 and F64 files are read into F32. */
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args);
 #define gpunn_load(model, ...) gpunn_load_((model), GPUNN_NAMED(gpunn_load_args, __VA_ARGS__))
+/* The same of a file that lies in memory: gpunn_load_memory(model, data, size, .partial = true). data is not needed afterwards;
+ * .io is not read. */
+GPUNN_API gpunn_status gpunn_load_memory_(gpunn_model *model, const void *data, size_t size, gpunn_load_args args);
+#define gpunn_load_memory(model, data, ...) gpunn_load_memory_((model), (data), GPUNN_NAMED(gpunn_load_args, __VA_ARGS__))
 
 /* Weights, optimizer state, averages, random state, schedule, loader's place (loader may be NULL): a resumed run equals one that
  * was never interrupted, bit for bit. Averages that a file does not have start as its weights. */
@@ -1647,6 +1670,8 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
 GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
                                                const gpunn_array *arrays, int count);
 GPUNN_API void         gpunn_array_free(gpunn_device *dev, gpunn_array *array);
+/* The bytes that gpunn_save would write, as U8 [bytes]; free with gpunn_array_free. After a failure out is empty. */
+GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out);
 
 /* ==== >>spec ========================================================================================================== *
  * A model as JSON (generator/model.schema.json): for the generator, for other programs, for models that come from elsewhere. */
@@ -1661,9 +1686,18 @@ typedef struct gpunn_spec_args {
  * file, "t5". What gpunn_spec_load makes of the file is saved as the same bytes. */
 GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gpunn_spec_args args);
 #define gpunn_spec_save(model, ...) gpunn_spec_save_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
+typedef struct gpunn_spec_load_args {
+    int             args_;
+    const gpunn_io *io; /* where the file is; NULL: the file system */
+} gpunn_spec_load_args;
 /* Builds the model; NULL after an error, which begins with path:line:column. gpunn_find finds each tensor by its name or, where
  * it has none, its id. What is for the generator alone ("math", "layout", "fuse") is not kept. */
-GPUNN_API gpunn_model *gpunn_spec_load(gpunn_device *dev, const char *path);
+GPUNN_API gpunn_model *gpunn_spec_load_(gpunn_device *dev, const char *path, gpunn_spec_load_args args);
+#define gpunn_spec_load(dev, ...) gpunn_spec_load_((dev), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
+/* The same of size bytes of JSON that lie in memory, which errors call "memory" and which is not needed afterwards. */
+GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *text, size_t size, gpunn_spec_load_args args);
+#define gpunn_spec_load_memory(dev, text, ...) \
+    gpunn_spec_load_memory_((dev), (text), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
 /* What the spec of such a model says; NULL: nothing. The optimizer is a new one, with the spec's clipping and averaging. */
 GPUNN_API gpunn_tensor    *gpunn_spec_loss(gpunn_model *model);
 GPUNN_API gpunn_tensor    *gpunn_spec_output(gpunn_model *model, int index);
@@ -20664,7 +20698,8 @@ typedef struct gpunn__file {
     size_t             target_size, temporary_size;
     gpunn__stat_result there; /* the old file */
     bool               exists;
-    int                fd; /* -1: closed */
+    int                fd;     /* -1: closed */
+    unsigned char     *memory; /* where the next byte goes instead, with room for all of them; NULL: into a file */
     gpunn_status       status;
     size_t             used;
     unsigned char      buffer[8192];
@@ -20803,15 +20838,24 @@ static int gpunn__open_beside(gpunn__file *f, int flags)
     return 0;
 }
 
+/* Writes into memory, which has room for all that will come. */
+static void gpunn__file_to_memory(gpunn_device *dev, void *memory, gpunn__file *f)
+{
+    f->dev = dev;
+    f->path = "memory";
+    f->target = f->temporary = NULL;
+    f->fd = -1;
+    f->memory = (unsigned char *)memory;
+    f->status = GPUNN_OK;
+    f->used = 0;
+}
+
 /* A failure here leaves nothing to discard. */
 GPUNN__PRIVATE GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *path, gpunn__file *f)
 {
-    f->dev = dev;
+    gpunn__file_to_memory(dev, NULL, f);
     f->path = path;
-    f->target = f->temporary = NULL;
-    f->fd = -1;
     f->status = GPUNN_ERR_ARGUMENT;
-    f->used = 0;
     if (path == NULL || *path == 0)
         return gpunn__fail(dev, f->status, "cannot write a file: its path is %s; name one", path ? "\"\"" : "NULL");
     int flags = O_WRONLY | GPUNN__O_FLAGS, error = 0;
@@ -20846,6 +20890,11 @@ static void gpunn__file_put(gpunn__file *f, const unsigned char *data, size_t by
 
 GPUNN__PRIVATE gpunn_status gpunn__file_write(gpunn__file *f, const void *data, size_t bytes)
 {
+    if (f->memory) {
+        if (bytes > 0) memcpy(f->memory, data, bytes);
+        f->memory += bytes;
+        return f->status;
+    }
     if (bytes > sizeof f->buffer - f->used) {
         gpunn__file_put(f, f->buffer, f->used);
         f->used = 0;
@@ -20902,11 +20951,13 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
 
 /* -- reading: forward only; with gz, a file that gzip compressed is expanded on the way -- */
 typedef struct gpunn__reader {
-    gpunn_device *dev;
-    const char   *path; /* the caller's; must live until the reader is closed */
-    int           fd;
-    uint64_t      limit;   /* no more bytes than this can come, which bounds what a header may claim */
-    size_t        at, end; /* unread bytes of the buffer, as they are in the file */
+    gpunn_device   *dev;
+    const char     *path; /* the caller's; must live until the reader is closed */
+    const gpunn_io *io;   /* where the file is; NULL: the file system */
+    void           *file; /* what io has opened; NULL: nothing */
+    int             fd;
+    uint64_t        limit;   /* no more bytes than this can come, which bounds what a header may claim */
+    size_t          at, end; /* unread bytes of the buffer, as they are in the file */
 #ifdef GPUNN_ZLIB
     bool     compressed, member; /* member: inside one of the gzip members that make up the file */
     z_stream zlib;
@@ -20936,7 +20987,9 @@ static void gpunn__zlib_free(void *dev, void *ptr)
 
 GPUNN__PRIVATE void gpunn__reader_close(gpunn__reader *r)
 {
+    if (r->file) r->io->close(r->io->user, r->file);
     if (r->fd >= 0) (void)GPUNN__OS(close)(r->fd);
+    r->file = NULL;
     r->fd = -1;
 #ifdef GPUNN_ZLIB
     if (r->compressed) (void)inflateEnd(&r->zlib);
@@ -20950,10 +21003,14 @@ static GPUNN__STATUS gpunn__reader_raw(gpunn__reader *r, void *to, size_t bytes,
     *got = 0;
     while (*got < bytes) {
         size_t  want = bytes - *got < (1u << 30) ? bytes - *got : 1u << 30;
-        int64_t done = (int64_t)GPUNN__OS(read)(r->fd, (char *)to + *got, (unsigned)want);
+        char   *at = (char *)to + *got;
+        int64_t done = r->io ? r->io->read(r->io->user, r->file, at, want) : (int64_t)GPUNN__OS(read)(r->fd, at, (unsigned)want);
         if (done == 0) break;
-        if (done > 0)
+        if (done > 0 && (uint64_t)done <= want)
             *got += (size_t)done;
+        else if (r->io)
+            return gpunn__fail(r->dev, GPUNN_ERR_IO, "cannot read '%s': .io's read returned %lld for %zu bytes; look into it",
+                               gpunn__tail(r->path), (long long)done, want);
         else if (errno != EINTR)
             return gpunn__file_fail(r->dev, "read", r->path, errno);
     }
@@ -20966,11 +21023,31 @@ static GPUNN__STATUS gpunn__reader_fill(gpunn__reader *r)
     return gpunn__reader_raw(r, r->buffer, sizeof r->buffer, &r->end);
 }
 
+static GPUNN__STATUS gpunn__reader_open_io(gpunn__reader *r)
+{
+    const gpunn_io *io = r->io;
+    const char     *path = gpunn__tail(r->path);
+    if (!io->open || !io->size || !io->read || !io->close)
+        return gpunn__fail(r->dev, GPUNN_ERR_ARGUMENT, "cannot read '%s': .io lacks a function; set open, size, read and close",
+                           path);
+    r->file = io->open(io->user, r->path);
+    if (r->file == NULL)
+        return gpunn__fail(r->dev, GPUNN_ERR_IO, "cannot read '%s': .io's open does not find it; check the path", path);
+    int64_t size = io->size(io->user, r->file);
+    r->limit = (uint64_t)size;
+    if (size >= 0) return GPUNN_OK;
+    gpunn__reader_close(r);
+    return gpunn__fail(r->dev, GPUNN_ERR_IO, "cannot read '%s': .io's size returned %lld; look into it", path, (long long)size);
+}
+
 /* A failure here leaves nothing to close. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const char *path, bool gz, gpunn__reader *r)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_io *io, const char *path, bool gz,
+                                                gpunn__reader *r)
 {
     r->dev = dev;
     r->path = path;
+    r->io = io;
+    r->file = NULL;
     r->fd = -1;
     r->at = r->end = 0;
 #ifdef GPUNN_ZLIB
@@ -20978,6 +21055,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const char *p
 #endif
     if (path == NULL || *path == 0)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "cannot read a file: its path is %s; name one", path ? "\"\"" : "NULL");
+    if (io) return gpunn__reader_open_io(r);
     gpunn__stat_result there;
     if (gpunn__stat(path, &there) != 0) return gpunn__file_fail(dev, "read", path, errno);
     if (GPUNN__IS_DIRECTORY(there.st_mode)) return gpunn__file_fail(dev, "read", path, EISDIR);
@@ -21044,6 +21122,47 @@ static GPUNN__STATUS gpunn__reader_inflate(gpunn__reader *r, unsigned char *to, 
     return GPUNN_OK;
 }
 #endif
+
+/* -- a file that lies in memory -- */
+typedef struct gpunn__memory {
+    const char *at;
+    size_t      left;
+} gpunn__memory;
+
+static void *gpunn__memory_open(void *memory, const char *path)
+{
+    (void)path;
+    return memory;
+}
+
+static int64_t gpunn__memory_size(void *memory, void *file)
+{
+    (void)file;
+    return (int64_t)((const gpunn__memory *)memory)->left;
+}
+
+static int64_t gpunn__memory_read(void *memory, void *file, void *to, size_t bytes)
+{
+    gpunn__memory *m = (gpunn__memory *)memory;
+    size_t         part = bytes < m->left ? bytes : m->left;
+    (void)file;
+    if (part) memcpy(to, m->at, part);
+    m->at += part;
+    m->left -= part;
+    return (int64_t)part;
+}
+
+static void gpunn__memory_close(void *memory, void *file)
+{
+    (void)memory;
+    (void)file;
+}
+
+static gpunn_io gpunn__memory_io(gpunn__memory *memory)
+{
+    gpunn_io io = {gpunn__memory_open, gpunn__memory_size, gpunn__memory_read, gpunn__memory_close, memory};
+    return io;
+}
 
 /* *got is smaller than bytes only at the end. */
 static GPUNN__STATUS gpunn__reader_some(gpunn__reader *r, void *to, size_t bytes, size_t *got)
@@ -21882,13 +22001,13 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
 }
 
 /* A failure here leaves nothing to close. */
-static GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const char *path, gpunn__archive *a)
+static GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn_io *io, const char *path, gpunn__archive *a)
 {
     a->header = NULL;
     a->header_bytes = 0;
     memset(&a->tensors, 0, sizeof a->tensors);
     a->notes = a->tensors;
-    gpunn_status status = gpunn__reader_open(dev, path, false, &a->reader);
+    gpunn_status status = gpunn__reader_open(dev, io, path, false, &a->reader);
     if (status != GPUNN_OK) return status;
     status = gpunn__archive_header(a);
     if (status != GPUNN_OK) gpunn__archive_close(a);
@@ -22108,7 +22227,7 @@ GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_l
     gpunn__archive archive;
     char          *stage;
     gpunn_status   status = gpunn__commit(model);
-    if (status == GPUNN_OK) status = gpunn__archive_open(model->dev, path, &archive);
+    if (status == GPUNN_OK) status = gpunn__archive_open(model->dev, args.io, path, &archive);
     if (status != GPUNN_OK) return status;
     status = gpunn__stage_fill(&archive, model, NULL, &args, "gpunn_load", &stage);
     if (status == GPUNN_OK) {
@@ -22118,6 +22237,17 @@ GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_l
     }
     gpunn__archive_close(&archive);
     return status;
+}
+
+GPUNN_API gpunn_status gpunn_load_memory_(gpunn_model *model, const void *data, size_t size, gpunn_load_args args)
+{
+    gpunn__memory memory = {(const char *)data, size};
+    gpunn_io      io = gpunn__memory_io(&memory);
+    args.io = &io;
+    if (model && data == NULL)
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_load_memory: data is NULL; give the bytes of a safetensors file");
+    return gpunn_load_(model, "memory", args);
 }
 
 /* ---- what a checkpoint holds beside tensors -------------------------------------------------------------------------- */
@@ -22475,8 +22605,21 @@ static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *wh
     if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
 }
 
-/* emit walks over `what`. */
-static GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char                                                  *path,
+/* Room for a file of so many bytes. */
+static GPUNN__STATUS gpunn__array_of_bytes(gpunn_device *dev, uint64_t bytes, gpunn_array *out)
+{
+    if (bytes > SIZE_MAX) return gpunn__fail(dev, GPUNN_ERR_MEMORY, "%llu bytes do not fit memory", (unsigned long long)bytes);
+    out->data = gpunn__realloc(dev, NULL, 0, (size_t)bytes);
+    if (out->data == NULL) return GPUNN_ERR_MEMORY;
+    out->bytes = (size_t)bytes;
+    out->dtype = GPUNN_U8;
+    out->rank = 1;
+    out->dim[0] = (int64_t)bytes;
+    return GPUNN_OK;
+}
+
+/* emit walks over `what`. memory: receives the bytes of the file; NULL: they go to path. */
+static GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char *path, gpunn_array *memory,
                                           void (*emit)(gpunn__writer *w, gpunn__pass pass, const void *what), const void *what)
 {
     gpunn__file   file;
@@ -22491,8 +22634,9 @@ static GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char         
     uint64_t      length = w.length + padding;
     unsigned char head[8];
     for (int i = 0; i < 8; i++) head[i] = (unsigned char)(length >> (8 * i));
-    w.status = gpunn__file_open(dev, path, &file);
+    w.status = memory ? gpunn__array_of_bytes(dev, sizeof head + length + w.offset, memory) : gpunn__file_open(dev, path, &file);
     if (w.status != GPUNN_OK) return w.status;
+    if (memory) gpunn__file_to_memory(dev, memory->data, &file);
     w.chunk = (char *)gpunn__realloc(dev, NULL, 0, GPUNN__CHUNK);
     w.status = w.chunk ? gpunn__file_write(&file, head, sizeof head) : GPUNN_ERR_MEMORY;
     if (w.status == GPUNN_OK) {
@@ -22511,7 +22655,20 @@ GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path)
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_save: the model is NULL");
     gpunn__saved saved = {model, NULL};
     gpunn_status status = gpunn__commit(model);
-    return status == GPUNN_OK ? gpunn__archive_write(model->dev, path, gpunn__emit_model, &saved) : status;
+    return status == GPUNN_OK ? gpunn__archive_write(model->dev, path, NULL, gpunn__emit_model, &saved) : status;
+}
+
+GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out)
+{
+    if (model == NULL || out == NULL)
+        return gpunn__fail(model ? model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_save_memory: the %s is NULL",
+                           model ? "array" : "model");
+    gpunn__saved saved = {model, NULL};
+    memset(out, 0, sizeof *out);
+    gpunn_status status = gpunn__commit(model);
+    if (status == GPUNN_OK) status = gpunn__archive_write(model->dev, NULL, out, gpunn__emit_model, &saved);
+    if (status != GPUNN_OK) gpunn_array_free(model->dev, out);
+    return status;
 }
 
 GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
@@ -22539,7 +22696,7 @@ GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader 
         resume.seed = loader->args.seed;
     }
     gpunn__saved saved = {model, &resume};
-    return gpunn__archive_write(model->dev, path, gpunn__emit_model, &saved);
+    return gpunn__archive_write(model->dev, path, NULL, gpunn__emit_model, &saved);
 }
 
 GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
@@ -22553,7 +22710,7 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
     char           *stage = NULL;
     gpunn_status    status = gpunn__optimizer_prepare(opt);
     if (status == GPUNN_OK) status = gpunn__scale_keep(opt); /* later ones come from kept_scale */
-    if (status == GPUNN_OK) status = gpunn__archive_open(dev, path, &archive);
+    if (status == GPUNN_OK) status = gpunn__archive_open(dev, NULL, path, &archive);
     if (status != GPUNN_OK) return status;
     memset(&args, 0, sizeof args);
     memset(&resume, 0, sizeof resume);
@@ -23187,13 +23344,14 @@ typedef struct gpunn__word { /* an id or name */
 } gpunn__word;
 
 typedef struct gpunn__loading {
-    gpunn_device *dev;
-    gpunn_model  *model;
-    const char   *path;
-    gpunn__items  items;
-    gpunn__word  *words; /* a hash table, half of it free; the capacity is a power of 2 */
-    size_t        word_count, word_capacity;
-    char          place[320];
+    gpunn_device   *dev;
+    gpunn_model    *model;
+    const gpunn_io *io; /* where path is; NULL: the file system */
+    const char     *path;
+    gpunn__items    items;
+    gpunn__word    *words; /* a hash table, half of it free; the capacity is a power of 2 */
+    size_t          word_count, word_capacity;
+    char            place[320];
 } gpunn__loading;
 
 static bool gpunn__wrong(gpunn__loading *l, int item, const char *format, ...) GPUNN__PRINTF(3, 4);
@@ -24031,7 +24189,7 @@ static bool gpunn__spec_build(gpunn__loading *l)
 static bool gpunn__spec_read(gpunn__loading *l, char **text, size_t *size)
 {
     gpunn__reader reader;
-    if (gpunn__reader_open(l->dev, l->path, false, &reader) != GPUNN_OK) return false;
+    if (gpunn__reader_open(l->dev, l->io, l->path, false, &reader) != GPUNN_OK) return false;
     bool ok = reader.limit <= GPUNN__SPEC_BYTES;
     if (!ok)
         (void)gpunn__fail(l->dev, GPUNN_ERR_FORMAT, "'%s' has %llu bytes; a spec of at most 64 MiB is read", gpunn__tail(l->path),
@@ -24054,7 +24212,7 @@ static bool gpunn__spec_read(gpunn__loading *l, char **text, size_t *size)
     return ok;
 }
 
-GPUNN_API gpunn_model *gpunn_spec_load(gpunn_device *dev, const char *path)
+GPUNN_API gpunn_model *gpunn_spec_load_(gpunn_device *dev, const char *path, gpunn_spec_load_args args)
 {
     gpunn__loading l;
     char          *text = NULL;
@@ -24063,6 +24221,7 @@ GPUNN_API gpunn_model *gpunn_spec_load(gpunn_device *dev, const char *path)
     memset(&l, 0, sizeof l);
     l.dev = dev;
     l.path = path;
+    l.io = args.io;
     bool ok = gpunn__spec_read(&l, &text, &size);
     if (ok) {
         dev->place = l.place;
@@ -24075,6 +24234,16 @@ GPUNN_API gpunn_model *gpunn_spec_load(gpunn_device *dev, const char *path)
     if (ok) return l.model;
     gpunn_model_destroy(l.model);
     return NULL;
+}
+
+GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *text, size_t size, gpunn_spec_load_args args)
+{
+    gpunn__memory memory = {text, size};
+    gpunn_io      io = gpunn__memory_io(&memory);
+    args.io = &io;
+    if (dev && text == NULL)
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_ARGUMENT, "gpunn_spec_load_memory: text is NULL; give the JSON of a spec");
+    return gpunn_spec_load_(dev, "memory", args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_spec_loss(gpunn_model *model)
@@ -24186,7 +24355,7 @@ static GPUNN__STATUS gpunn__array_read(gpunn_device *dev, const char *function, 
 {
     gpunn__reader r;
     gpunn_status  status = gpunn__array_begin(dev, function, path != NULL, out);
-    if (status == GPUNN_OK) status = gpunn__reader_open(dev, path, true, &r);
+    if (status == GPUNN_OK) status = gpunn__reader_open(dev, NULL, path, true, &r);
     if (status != GPUNN_OK) return status;
     status = body(&r, out);
     if (status == GPUNN_OK) status = gpunn__reader_end(&r);
@@ -24373,7 +24542,7 @@ static GPUNN__STATUS gpunn__cifar_file(gpunn_device *dev, const char *path, int 
     unsigned char record[IMAGE + 2];
     size_t        labels_bytes = classes == 100 ? 2 : 1, record_bytes = IMAGE + labels_bytes, got = 0, first = *n;
     gpunn__reader r;
-    gpunn_status  status = gpunn__reader_open(dev, path, true, &r);
+    gpunn_status  status = gpunn__reader_open(dev, NULL, path, true, &r);
     if (status != GPUNN_OK) return status;
     for (;;) {
         status = gpunn__reader_some(&r, record, record_bytes, &got);
@@ -24445,7 +24614,7 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
     static const char function[] = "gpunn_read_safetensors";
     gpunn__archive    archive;
     gpunn_status      status = gpunn__array_begin(dev, function, path != NULL, out);
-    if (status == GPUNN_OK) status = gpunn__archive_open(dev, path, &archive);
+    if (status == GPUNN_OK) status = gpunn__archive_open(dev, NULL, path, &archive);
     if (status != GPUNN_OK) return status;
     char          shown[128];
     gpunn__entry *item = name                         ? gpunn__table_find(&archive.tensors, "", name)
@@ -24515,7 +24684,7 @@ GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *pa
                                function, names[i]);
     }
     gpunn__named_arrays all = {names, arrays, count};
-    return gpunn__archive_write(dev, path, gpunn__emit_arrays, &all);
+    return gpunn__archive_write(dev, path, NULL, gpunn__emit_arrays, &all);
 }
 /* ==== >>fit_loop ====================================================================================================== */
 /* ---- averages -------------------------------------------------------------------------------------------------------- */

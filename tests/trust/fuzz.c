@@ -132,7 +132,17 @@ static void report(void *user, const char *line)
         if ((unsigned char)*line < 0x20) abort();
 }
 
-/* After a failure no weight has changed. */
+/* The same bytes at the end of a block: a sanitizer sees what is read behind them. */
+static gpunn_status load_memory(const uint8_t *data, size_t size, bool partial)
+{
+    uint8_t *copy = malloc(size + 1);
+    if (size) memcpy(copy + 1, data, size);
+    const gpunn_status status = gpunn_load_memory(model, copy + 1, size, .partial = partial);
+    free(copy);
+    return status;
+}
+
+/* After a failure no weight has changed. What memory holds is what a file holds. */
 static void weights(const uint8_t *data, size_t size, bool checkpoint, bool partial)
 {
     float before[7], after[7];
@@ -143,6 +153,12 @@ static void weights(const uint8_t *data, size_t size, bool checkpoint, bool part
     verdict(status);
     if (gpunn_read(parameter[0], after, 16) || gpunn_read(parameter[1], after + 4, 12)) abort();
     if (status != GPUNN_OK && memcmp(before, after, sizeof before) != 0) abort();
+    if (!checkpoint) {
+        if (load_memory(data, size, partial) != status) abort();
+        gpunn_clear_error(dev);
+        if (gpunn_read(parameter[0], before, 16) || gpunn_read(parameter[1], before + 4, 12)) abort();
+        if (memcmp(before, after, sizeof before) != 0) abort();
+    }
     if (checkpoint && status == GPUNN_OK) { /* whatever was let in does no harm */
         (void)gpunn_schedule_step(opt, 1);
         (void)gpunn_get_lr(opt);
@@ -303,6 +319,10 @@ static void spec(const uint8_t *data, size_t size)
     static char  path[64];
     gpunn_model *m = gpunn_spec_load(dev, file_of(data, size)), *again;
     verdict(m ? GPUNN_OK : gpunn_last_status(dev));
+    again = gpunn_spec_load_memory(dev, (const char *)data, size);
+    verdict(again ? GPUNN_OK : gpunn_last_status(dev));
+    if ((m == NULL) != (again == NULL)) abort();
+    gpunn_model_destroy(again);
     if (m == NULL) return;
     (void)snprintf(path, sizeof path, "/dev/shm/gpunn-fuzz-%d.json", (int)getpid());
     size_t first, second;
