@@ -224,6 +224,9 @@
  *         gpunn_checkpoint_save(o, NULL, "run.ckpt");
  *         gpunn_checkpoint_load(o, NULL, "run.ckpt");
  *     In Python: safetensors.torch.save_file(net.state_dict(), "w.safetensors"), and load_file back.
+ *     Names that differ are renamed on the way:
+ *         gpunn_rename map[] = {{"module.*", "*"}, {"*.gamma", "*.weight"}, {NULL, NULL}};
+ *         gpunn_load(model, "w.safetensors", .map = map);
  *     Files need not be files: gpunn_save_memory, gpunn_load_memory and gpunn_spec_load_memory work on bytes, and a gpunn_io has
  *     functions of yours open and read them, from a pak file for example: gpunn_load(model, "net/weights", .io = &pak).
  *         gpunn_array bytes;
@@ -1625,6 +1628,12 @@ typedef struct gpunn_io {
     void *user;
 } gpunn_io;
 
+/* What a tensor is called in the file, and in the model. Each * in from stands for any text, the shortest that fits, and the * of
+ * the same number in to is that text: {"bert.*", "*"}, {"*.LayerNorm.gamma", "*.LayerNorm.weight"}. */
+typedef struct gpunn_rename {
+    const char *from, *to;
+} gpunn_rename;
+
 typedef struct gpunn_load_args {
     int                args_;
     bool               partial; /* names or shapes that do not match are reported, not errors */
@@ -1633,6 +1642,9 @@ typedef struct gpunn_load_args {
     void (*report)(void *user, const char *line);
     void           *user;
     const gpunn_io *io; /* where the file is; NULL: the file system */
+    /* Ends at {NULL, NULL}: the first that fits a name renames it. Two tensors of one name are an error. skip and report know the
+     * new names. */
+    const gpunn_rename *map;
 } gpunn_load_args;
 /* All or nothing: after an error no weight has changed. F32, F16, BF16 and F64 files are read into F32. */
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args);
@@ -21787,8 +21799,8 @@ typedef struct gpunn__table {
 
 typedef struct gpunn__archive {
     gpunn__reader reader;
-    char         *header;
-    size_t        header_bytes;
+    char         *header, *names; /* names: those that have been renamed */
+    size_t        header_bytes, names_bytes;
     gpunn__table  tensors, notes;
 } gpunn__archive;
 
@@ -21933,7 +21945,17 @@ static void gpunn__archive_close(gpunn__archive *a)
     gpunn__free(dev, a->tensors.items, (size_t)a->tensors.capacity * sizeof *a->tensors.items);
     gpunn__free(dev, a->notes.items, (size_t)a->notes.capacity * sizeof *a->notes.items);
     gpunn__free(dev, a->header, a->header_bytes);
+    gpunn__free(dev, a->names, a->names_bytes);
     gpunn__reader_close(&a->reader);
+}
+
+/* An entry that another one of its table is called like, once it is sorted by name; NULL: there is none. */
+static const gpunn__entry *gpunn__table_sort_names(gpunn__table *table)
+{
+    gpunn__table_sort(table, gpunn__entry_by_name);
+    for (int i = 1; i < table->count; i++)
+        if (gpunn__entry_by_name(&table->items[i - 1], &table->items[i]) == 0) return &table->items[i];
+    return NULL;
 }
 
 /* What the header says, checked. */
@@ -21991,11 +22013,10 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
                            (unsigned long long)end, (unsigned long long)bytes);
     gpunn__table *tables[2] = {&a->tensors, &a->notes};
     for (int k = 0; k < 2; k++) {
-        gpunn__table_sort(tables[k], gpunn__entry_by_name);
-        for (int i = 1; i < tables[k]->count; i++)
-            if (gpunn__entry_by_name(&tables[k]->items[i - 1], &tables[k]->items[i]) == 0)
-                return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' is damaged: its header has '%s' twice; write it again", path,
-                                   gpunn__printable(&tables[k]->items[i].name, shown));
+        const gpunn__entry *twice = gpunn__table_sort_names(tables[k]);
+        if (twice)
+            return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' is damaged: its header has '%s' twice; write it again", path,
+                               gpunn__printable(&twice->name, shown));
     }
     return GPUNN_OK;
 }
@@ -22003,8 +22024,8 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
 /* A failure here leaves nothing to close. */
 static GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn_io *io, const char *path, gpunn__archive *a)
 {
-    a->header = NULL;
-    a->header_bytes = 0;
+    a->header = a->names = NULL;
+    a->header_bytes = a->names_bytes = 0;
     memset(&a->tensors, 0, sizeof a->tensors);
     a->notes = a->tensors;
     gpunn_status status = gpunn__reader_open(dev, io, path, false, &a->reader);
@@ -22012,6 +22033,100 @@ static GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn_io *io, 
     status = gpunn__archive_header(a);
     if (status != GPUNN_OK) gpunn__archive_close(a);
     return status;
+}
+
+/* ---- renaming -------------------------------------------------------------------------------------------------------- */
+enum { GPUNN__STARS = 8 };
+
+static int gpunn__count_stars(const char *pattern)
+{
+    int stars = 0;
+    for (; *pattern; pattern++) stars += *pattern == '*';
+    return stars;
+}
+
+/* Whether the pattern is the name, and what its stars stand for. */
+static bool gpunn__pattern_fits(const char *pattern, const gpunn__slice *name, gpunn__slice star[GPUNN__STARS])
+{
+    const char   *at = name->at, *end = name->at + name->length, *behind = NULL; /* behind: the last star of the pattern */
+    gpunn__slice *last = NULL;
+    for (;;) {
+        if (*pattern == '*') {
+            last = last ? last + 1 : star;
+            last->at = (char *)(uintptr_t)at;
+            last->length = 0;
+            behind = ++pattern;
+        } else if (at < end && *pattern && *pattern == *at)
+            pattern++, at++;
+        else if (at == end && *pattern == 0)
+            return true;
+        else if (last && last->at + last->length < end) { /* it takes one more */
+            at = last->at + ++last->length;
+            pattern = behind;
+        } else
+            return false;
+    }
+}
+
+/* Writes the name that `to` makes of the stars, unless out is NULL; its length. */
+static size_t gpunn__pattern_fill(const char *to, const gpunn__slice *star, char *out)
+{
+    size_t length = 0;
+    for (; *to; to++) {
+        gpunn__slice        letter = {(char *)(uintptr_t)to, 1};
+        const gpunn__slice *part = *to == '*' ? star++ : &letter;
+        if (out) memcpy(out + length, part->at, part->length);
+        length += part->length;
+    }
+    return length;
+}
+
+static GPUNN__STATUS gpunn__check_map(gpunn_device *dev, const gpunn_rename *map)
+{
+    for (; map->from; map++) {
+        int stars = gpunn__count_stars(map->from);
+        if (map->to == NULL || stars > GPUNN__STARS || gpunn__count_stars(map->to) > stars)
+            return gpunn__fail(
+                dev, GPUNN_ERR_ARGUMENT,
+                "gpunn_load: .map has the pair '%.120s', '%.120s'; up to 8 * may stand in the first and no more in "
+                "the second",
+                map->from, map->to ? map->to : "NULL");
+    }
+    return GPUNN_OK;
+}
+
+/* Renames the tensors: first the room for all new names, then these. */
+static GPUNN__STATUS gpunn__archive_rename(gpunn__archive *a, const gpunn_rename *map)
+{
+    gpunn_device *dev = a->reader.dev;
+    gpunn__slice  star[GPUNN__STARS];
+    char          shown[128];
+    gpunn_status  status = gpunn__check_map(dev, map);
+    if (status != GPUNN_OK) return status;
+    for (int pass = 0; pass < 2; pass++) {
+        size_t used = 0;
+        for (int i = 0; i < a->tensors.count; i++) {
+            gpunn__slice       *name = &a->tensors.items[i].name;
+            const gpunn_rename *rule = map;
+            while (rule->from && !gpunn__pattern_fits(rule->from, name, star)) rule++;
+            if (rule->from == NULL) continue;
+            char  *to = pass ? a->names + used : NULL;
+            size_t length = gpunn__pattern_fill(rule->to, star, to);
+            used += length + 1;
+            if (to == NULL) continue;
+            to[length] = 0;
+            name->at = to;
+            name->length = length;
+        }
+        if (used == 0) return GPUNN_OK;
+        if (pass == 0 && (a->names = (char *)gpunn__realloc(dev, NULL, 0, used)) == NULL) return GPUNN_ERR_MEMORY;
+        a->names_bytes = used;
+    }
+    const gpunn__entry *twice = gpunn__table_sort_names(&a->tensors);
+    return twice ? gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                               "gpunn_load: .map gives two tensors of '%s' the name '%s'; rename one otherwise",
+                               gpunn__tail(a->reader.path), gpunn__printable(&twice->name, shown))
+                 : GPUNN_OK;
 }
 
 /* Reads every tensor that has a place. The tables are out of order afterwards. */
@@ -22229,7 +22344,8 @@ GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_l
     gpunn_status   status = gpunn__commit(model);
     if (status == GPUNN_OK) status = gpunn__archive_open(model->dev, args.io, path, &archive);
     if (status != GPUNN_OK) return status;
-    status = gpunn__stage_fill(&archive, model, NULL, &args, "gpunn_load", &stage);
+    if (args.map) status = gpunn__archive_rename(&archive, args.map);
+    if (status == GPUNN_OK) status = gpunn__stage_fill(&archive, model, NULL, &args, "gpunn_load", &stage);
     if (status == GPUNN_OK) {
         status = gpunn__stage_copy(model, NULL, stage, true);
         GPUNN__WEIGHTS_CHANGED(model);

@@ -1,4 +1,5 @@
-/* Weights and specs that come from elsewhere than one file of the model's own: memory, a program's pak file. */
+/* Weights and specs that come from elsewhere than one file of the model's own: memory, a program's pak file, under other
+ * names. */
 #include "../test.h"
 
 /* ---- models ---- */
@@ -216,12 +217,113 @@ static void weights_in_pak(void **state)
     gpunn_model_destroy(model);
 }
 
+/* ---- renamed ---- */
+static void check_renamed(fixture *f, const gpunn_array *bytes, const char *from, const char *to, const char *expected)
+{
+    const gpunn_rename map[] = {{from, to}, {NULL, NULL}};
+    gpunn_model       *model = gpunn_model_create(f->dev);
+    const gpunn_init   zero = {GPUNN_INIT_ZEROS, 0, 0};
+    float              value = 0;
+    MADE(f->dev, gpunn_parameter(model, expected, GPUNN_SHAPE(1), zero));
+    gpunn_status status = gpunn_load_memory(model, bytes->data, bytes->bytes, .map = map);
+    if (status != GPUNN_OK) fail_msg("%s to %s: %s", from, to, gpunn_error(f->dev));
+    OK(f->dev, gpunn_read(gpunn_parameter_at(model, 0), &value, sizeof value));
+    assert_true(value == 7);
+    gpunn_model_destroy(model);
+}
+
+/* One name, of a file and of a pattern, beside what becomes of it. */
+static void weights_renamed(void **state)
+{
+    static const struct {
+        const char *name, *from, *to, *expected;
+    } cases[] = {
+        {"a", "a", "b", "b"},
+        {"a.b", "a", "c", "a.b"},
+        {"a", "a.b", "c", "a"},
+        {"bert.x.y", "bert.*", "*", "x.y"},
+        {"x.gamma", "*.gamma", "*.weight", "x.weight"},
+        {"x.gamma.gamma", "*.gamma", "*.weight", "x.gamma.weight"},
+        {"h.3.attn.c.w", "h.*.attn.*", "layer.*.attention.*", "layer.3.attention.c.w"},
+        {"h.3.attn.c.w", "*attn*", "*-*", "h.3.-.c.w"},
+        {"aaab", "*a*b", "[*|*]", "[|aa]"},
+        {"ab", "*", "x*", "xab"},
+        {"ab", "**", "*|*", "|ab"},
+        {"abc", "a*c*", "*+*", "b+"},
+        {"abcabd", "*ab*d", "*,*", ",cab"},
+        {"abc", "*d", "x", "abc"},
+        {"abc", "a*", "one", "one"},
+        {"\xc3\xa9*", "\xc3\xa9*", "e*", "e*"},
+    };
+    fixture *f = *state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        gpunn_model     *model = gpunn_model_create(f->dev);
+        const gpunn_init seven = {GPUNN_INIT_CONSTANT, 7, 0};
+        gpunn_array      bytes;
+        MADE(f->dev, gpunn_parameter(model, cases[i].name, GPUNN_SHAPE(1), seven));
+        OK(f->dev, gpunn_save_memory(model, &bytes));
+        check_renamed(f, &bytes, cases[i].from, cases[i].to, cases[i].expected);
+        gpunn_array_free(f->dev, &bytes);
+        gpunn_model_destroy(model);
+    }
+}
+
+static void take_line(void *user, const char *line)
+{
+    strcat(strcat(user, line), "\n");
+}
+
+static void maps(void **state)
+{
+    fixture          *f = *state;
+    gpunn_model      *model = two_layers(f);
+    gpunn_array       bytes;
+    const char *const skip[] = {"two.bias", "bn", NULL};
+    char              lines[1000] = "";
+    number_weights(f, model, 1);
+    OK(f->dev, gpunn_save_memory(model, &bytes));
+    number_weights(f, model, 50);
+    gpunn_rename map[] = {
+        {"fc1.weight", "first"}, {"fc1.*", "one.*"}, {"fc2.*", "two.*"}, {NULL, NULL}}; /* the first that fits */
+    OK(f->dev, gpunn_load_memory(model, bytes.data, bytes.bytes, .map = map, .partial = true, .skip = skip, .report = take_line,
+                                 .user = lines));
+    assert_string_equal(lines, "fc1.weight: in the model only\nfc1.bias: in the model only\nfc2.weight: in the model only\n"
+                               "fc2.bias: in the model only\nfirst: in the file only\none.bias: in the file only\n"
+                               "two.weight: in the file only\n");
+    check_numbers(f, model, 50);
+
+    const gpunn_rename swap[] = {{"fc1.bias", "bn.bias"}, {"bn.bias", "fc1.bias"}, {NULL, NULL}};
+    const float        first[3] = {13, 14, 15}, second[3] = {19, 20, 21};
+    float              values[3];
+    for (long n = 1, done = 0; !done; n++) {
+        const size_t held = f->memory.bytes;
+        f->memory.fail_at = f->memory.calls + n;
+        done = gpunn_load_memory(model, bytes.data, bytes.bytes, .map = swap) == GPUNN_OK;
+        f->memory.fail_at = 0;
+        if (!done) check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
+        assert_int_equal(f->memory.bytes, held);
+    }
+    OK(f->dev, gpunn_read(gpunn_find(model, "bn.bias"), values, sizeof values));
+    assert_memory_equal(values, first, sizeof values);
+    OK(f->dev, gpunn_read(gpunn_find(model, "fc1.bias"), values, sizeof values));
+    assert_memory_equal(values, second, sizeof values);
+
+    const gpunn_rename bad[][2] = {{{"*.bias", "bias"}, {NULL, NULL}},
+                                   {{"a", NULL}, {NULL, NULL}},
+                                   {{"a", "b*"}, {NULL, NULL}},
+                                   {{"*********", ""}, {NULL, NULL}}};
+    const char *const  words[] = {"gives two tensors of 'memory' the name 'bias'", "'a', 'NULL'", "'a', 'b*'", "'*********', ''"};
+    for (int i = 0; i < COUNT(bad); i++)
+        FAILS(f->dev, gpunn_load_memory(model, bytes.data, bytes.bytes, .map = bad[i]), GPUNN_ERR_ARGUMENT, ".map", words[i]);
+    gpunn_array_free(f->dev, &bytes);
+    gpunn_model_destroy(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        test_with_device(weights_in_memory),
-        test_with_device(spec_in_memory),
-        test_with_device(weights_in_pak),
+        test_with_device(weights_in_memory), test_with_device(spec_in_memory), test_with_device(weights_in_pak),
+        test_with_device(weights_renamed),   test_with_device(maps),
     };
     return cmocka_run_group_tests_name("load", tests, NULL, NULL);
 }
