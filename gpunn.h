@@ -223,7 +223,8 @@
  *         gpunn_load(model, "w.safetensors", .partial = true);
  *         gpunn_checkpoint_save(o, NULL, "run.ckpt");
  *         gpunn_checkpoint_load(o, NULL, "run.ckpt");
- *     In Python: safetensors.torch.save_file(net.state_dict(), "w.safetensors"), and load_file back.
+ *     In Python: safetensors.torch.save_file(net.state_dict(), "w.safetensors"), and load_file back. Weights that lie in several
+ *     files are loaded by their index: gpunn_load(model, "model.safetensors.index.json").
  *     Names that differ are renamed on the way:
  *         gpunn_rename map[] = {{"module.*", "*"}, {"*.gamma", "*.weight"}, {NULL, NULL}};
  *         gpunn_load(model, "w.safetensors", .map = map);
@@ -1646,7 +1647,8 @@ typedef struct gpunn_load_args {
      * new names. */
     const gpunn_rename *map;
 } gpunn_load_args;
-/* All or nothing: after an error no weight has changed. F32, F16, BF16 and F64 files are read into F32. */
+/* All or nothing: after an error no weight has changed. F32, F16, BF16 and F64 files are read into F32. A path that ends in ".json"
+ * is an index of weights in shards, as Hugging Face's model.safetensors.index.json: the shards, files beside it, are all loaded. */
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args);
 #define gpunn_load(model, ...) gpunn_load_((model), GPUNN_NAMED(gpunn_load_args, __VA_ARGS__))
 /* The same of a file that lies in memory: gpunn_load_memory(model, data, size, .partial = true). data is not needed afterwards;
@@ -20675,6 +20677,18 @@ static const char *gpunn__tail(const char *path)
     return length > 240 ? path + length - 240 : path;
 }
 
+/* Where the file's own name begins. */
+static const char *gpunn__file_name(const char *path)
+{
+    const char *name = path + strlen(path);
+#ifdef _WIN32
+    while (name > path && name[-1] != '/' && name[-1] != '\\' && name[-1] != ':') name--;
+#else
+    while (name > path && name[-1] != '/') name--;
+#endif
+    return name;
+}
+
 /* doing: "read" or "write". */
 static GPUNN__STATUS gpunn__file_fail(gpunn_device *dev, const char *doing, const char *path, int error)
 {
@@ -20822,16 +20836,12 @@ GPUNN__PRIVATE void gpunn__file_discard(gpunn__file *f)
 /* Opens a new file beside the target; an errno, or GPUNN__RECORDED. */
 static int gpunn__open_beside(gpunn__file *f, int flags)
 {
-    int         mode = f->exists ? 0600 : 0666, error = gpunn__follow(f);
-    const char *name = f->target + strlen(f->target);
+    int mode = f->exists ? 0600 : 0666, error = gpunn__follow(f);
 #ifdef _WIN32
     if (f->exists) mode = (int)(f->there.st_mode & 0777);
-    while (name > f->target && name[-1] != '/' && name[-1] != '\\' && name[-1] != ':') name--;
-#else
-    while (name > f->target && name[-1] != '/') name--;
 #endif
     if (error) return error;
-    size_t head = (size_t)(name - f->target);
+    size_t head = (size_t)(gpunn__file_name(f->target) - f->target);
     f->temporary_size = head + GPUNN__TEMPORARY_SIZE;
     f->temporary = (char *)gpunn__realloc(f->dev, NULL, 0, f->temporary_size);
     if (f->temporary == NULL) return GPUNN__RECORDED;
@@ -21227,6 +21237,65 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_end(gpunn__reader *r)
                              "'%s' goes on after the end of its data; it is damaged or of another format", gpunn__tail(r->path));
     return status;
 }
+/* -- a whole JSON text -- */
+enum { GPUNN__JSON_BYTES = 64 << 20 };
+
+typedef struct gpunn__document {
+    gpunn__items items; /* which point into the text */
+    char        *text;
+    size_t       size;
+} gpunn__document;
+
+static void gpunn__document_free(gpunn_device *dev, gpunn__document *document)
+{
+    gpunn__free(dev, document->items.at, (size_t)document->items.capacity * sizeof *document->items.at);
+    gpunn__free(dev, document->text, document->size);
+}
+
+static GPUNN__STATUS gpunn__document_parse(gpunn__reader *r, gpunn__document *document)
+{
+    gpunn_device *dev = r->dev;
+    if (r->limit > GPUNN__JSON_BYTES)
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' has %llu bytes; JSON of at most 64 MiB is read", gpunn__tail(r->path),
+                           (unsigned long long)r->limit);
+    document->size = (size_t)r->limit + 1;
+    document->text = (char *)gpunn__realloc(dev, NULL, 0, document->size);
+    if (document->text == NULL) return GPUNN_ERR_MEMORY;
+    gpunn_status status = gpunn__reader_read(r, document->text, document->size - 1);
+    if (status == GPUNN_OK) status = gpunn__reader_end(r);
+    if (status != GPUNN_OK) return status;
+    document->text[document->size - 1] = 0;
+    gpunn__json json = gpunn__json_of(document->text, document->size - 1, false);
+    bool        ok = gpunn__json_item(dev, &json, &document->items, 0);
+    (void)gpunn__json_peek(&json, 0);
+    if (ok && json.at != json.end) ok = gpunn__json_fail(&json, "goes on after its end");
+    if (ok) return GPUNN_OK;
+    if (json.problem == NULL) return GPUNN_ERR_MEMORY;
+    return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s:%d:%d: the JSON %s", gpunn__tail(r->path), json.line + 1,
+                       (int)(json.at - json.line_start) + 1, json.problem);
+}
+
+/* To be freed after a failure, too. */
+static GPUNN__STATUS gpunn__document_read(gpunn_device *dev, const gpunn_io *io, const char *path, gpunn__document *document)
+{
+    gpunn__reader r;
+    gpunn_status  status = gpunn__reader_open(dev, io, path, false, &r);
+    memset(document, 0, sizeof *document);
+    if (status != GPUNN_OK) return status;
+    status = gpunn__document_parse(&r, document);
+    gpunn__reader_close(&r);
+    return status;
+}
+
+/* The place of what an object has for a key; 0: nothing, or it is no object. */
+static int gpunn__document_find(const gpunn__document *document, int object, const char *key)
+{
+    const gpunn__item *item = document->items.at;
+    for (int i = object + 1; item[object].kind == GPUNN__J_OBJECT && i < item[object].next; i = item[i + 1].next)
+        if (gpunn__slice_is(&item[i].text, key)) return i + 1;
+    return 0;
+}
+
 /* ==== >>loader ======================================================================================================== */
 /* ---- structs --------------------------------------------------------------------------------------------------------- */
 enum { GPUNN__MAX_WORKERS = 64 };
@@ -21781,6 +21850,8 @@ static GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encodin
  * gaps. */
 enum { GPUNN__MAX_HEADER = 100000000 }; /* as the safetensors library has it */
 
+typedef struct gpunn__archive gpunn__archive;
+
 typedef struct gpunn__entry {
     gpunn__slice           name;
     gpunn__slice           text;     /* metadata: the value; tensors: the dtype */
@@ -21788,6 +21859,7 @@ typedef struct gpunn__entry {
     int                    rank;
     int64_t                dim[GPUNN_MAX_RANK]; /* the first of them where there are more */
     uint64_t               begin, end;
+    gpunn__archive        *file;    /* in which it is */
     bool                   matched; /* somebody knows it */
     void                  *to;      /* where to read it; NULL: skip it */
 } gpunn__entry;
@@ -21797,12 +21869,17 @@ typedef struct gpunn__table {
     int           count, capacity;
 } gpunn__table;
 
-typedef struct gpunn__archive {
-    gpunn__reader reader;
-    char         *header, *names; /* names: those that have been renamed */
-    size_t        header_bytes, names_bytes;
-    gpunn__table  tensors, notes;
-} gpunn__archive;
+/* A file, or all files that an index names, whose tensors stand in its table. */
+struct gpunn__archive {
+    gpunn__reader    reader;         /* of a file */
+    char            *header, *names; /* names: those that have been renamed */
+    size_t           header_bytes, names_bytes;
+    gpunn__table     tensors, notes;
+    gpunn__archive **shards; /* of an index */
+    int              shard_count, shard_capacity;
+    int              number; /* among the shards */
+    char            *path;   /* of a shard; NULL: the caller has it */
+};
 
 static gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table, const gpunn__slice *name)
 {
@@ -21835,6 +21912,7 @@ static int gpunn__entry_by_name(const void *a, const void *b)
 static int gpunn__entry_by_offset(const void *a, const void *b)
 {
     const gpunn__entry *x = (const gpunn__entry *)a, *y = (const gpunn__entry *)b;
+    if (x->file->number != y->file->number) return x->file->number < y->file->number ? -1 : 1;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
     return x->end < y->end ? -1 : x->end > y->end;
 }
@@ -21942,6 +22020,12 @@ static bool gpunn__parse_header(gpunn_device *dev, gpunn__json *j, gpunn__table 
 static void gpunn__archive_close(gpunn__archive *a)
 {
     gpunn_device *dev = a->reader.dev;
+    for (int i = 0; i < a->shard_count; i++) {
+        gpunn__archive_close(a->shards[i]);
+        gpunn__free(dev, a->shards[i], sizeof *a->shards[i]);
+    }
+    gpunn__free(dev, a->shards, (size_t)a->shard_capacity * sizeof *a->shards);
+    gpunn__free_text(dev, a->path);
     gpunn__free(dev, a->tensors.items, (size_t)a->tensors.capacity * sizeof *a->tensors.items);
     gpunn__free(dev, a->notes.items, (size_t)a->notes.capacity * sizeof *a->notes.items);
     gpunn__free(dev, a->header, a->header_bytes);
@@ -21995,6 +22079,7 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
 
     uint64_t end = 0, bytes = r->limit - sizeof head - length;
     char     shown[128];
+    for (int i = 0; i < a->tensors.count; i++) a->tensors.items[i].file = a;
     gpunn__table_sort(&a->tensors, gpunn__entry_by_offset);
     for (int i = 0; i < a->tensors.count; i++) {
         const gpunn__entry *item = &a->tensors.items[i];
@@ -22021,16 +22106,113 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
     return GPUNN_OK;
 }
 
+/* ---- shards ---------------------------------------------------------------------------------------------------------- *
+ * {"metadata": {...}, "weight_map": {"a tensor": "model-00001-of-00002.safetensors", ...}} */
+/* The path of a file beside another one. */
+static char *gpunn__beside(gpunn_device *dev, const char *path, const char *name)
+{
+    size_t head = (size_t)(gpunn__file_name(path) - path), tail = strlen(name) + 1;
+    char  *beside = (char *)gpunn__realloc(dev, NULL, 0, head + tail);
+    if (beside == NULL) return NULL;
+    memcpy(beside, path, head);
+    memcpy(beside + head, name, tail);
+    return beside;
+}
+
+/* Whether it is the name of a file, not a way to another folder, nor to a device of Windows. */
+static bool gpunn__is_file_name(const gpunn__slice *text)
+{
+    return text->length > 0 && strlen(text->at) == text->length && *text->at != '.' && strpbrk(text->at, "/\\:") == NULL;
+}
+
+/* The shard of that name that is open; NULL: none. */
+static gpunn__archive *gpunn__shard_find(const gpunn__archive *a, const gpunn__slice *name)
+{
+    for (int i = a->shard_count - 1; i >= 0; i--)
+        if (gpunn__slice_is(name, gpunn__file_name(a->shards[i]->path))) return a->shards[i];
+    return NULL;
+}
+
+/* Opens a further shard, and takes its tensors over. */
+static GPUNN__STATUS gpunn__shard_open(gpunn__archive *a, const gpunn_io *io, const char *name)
+{
+    gpunn_device    *dev = a->reader.dev;
+    gpunn__archive **shards =
+        (gpunn__archive **)gpunn__grow(dev, a->shards, a->shard_count, &a->shard_capacity, sizeof(gpunn__archive *));
+    if (shards == NULL) return GPUNN_ERR_MEMORY;
+    a->shards = shards;
+    gpunn__archive *shard = (gpunn__archive *)gpunn__calloc(dev, sizeof *shard);
+    if (shard == NULL) return GPUNN_ERR_MEMORY;
+    shard->reader.dev = dev;
+    shard->reader.fd = -1;
+    shard->number = a->shard_count;
+    shards[a->shard_count++] = shard;
+    shard->path = gpunn__beside(dev, a->reader.path, name);
+    if (shard->path == NULL) return GPUNN_ERR_MEMORY;
+    gpunn_status status = gpunn__reader_open(dev, io, shard->path, false, &shard->reader);
+    if (status == GPUNN_OK) status = gpunn__archive_header(shard);
+    for (int i = 0; i < shard->tensors.count && status == GPUNN_OK; i++) {
+        gpunn__entry *item = gpunn__table_add(dev, &a->tensors, &shard->tensors.items[i].name);
+        if (item == NULL) return GPUNN_ERR_MEMORY;
+        *item = shard->tensors.items[i];
+    }
+    return status;
+}
+
+/* Opens every shard that the weight_map names, and looks whether each tensor is where it says, and nowhere else. */
+static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io, const gpunn__document *document)
+{
+    gpunn_device      *dev = a->reader.dev;
+    const gpunn__item *item = document->items.at;
+    const char        *path = gpunn__tail(a->reader.path);
+    int                map = gpunn__document_find(document, 0, "weight_map");
+    char               shown[128], file[128];
+    gpunn_status       status = GPUNN_OK;
+    if (map == 0 || item[map].kind != GPUNN__J_OBJECT)
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' is no index of shards: it has no \"weight_map\"; load the weights' file",
+                           path);
+    for (int i = map + 1; i < item[map].next && status == GPUNN_OK; i = item[i + 1].next) {
+        const gpunn__slice *name = &item[i + 1].text;
+        if (item[i + 1].kind != GPUNN__J_STRING || !gpunn__is_file_name(name))
+            return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                               "%s:%d:%d: the shard is %s, which is no file beside the index; put all shards into its folder", path,
+                               item[i + 1].line, item[i + 1].column,
+                               name->at ? gpunn__printable(name, shown) : "no string");
+        if (gpunn__shard_find(a, name) == NULL) status = gpunn__shard_open(a, io, name->at);
+    }
+    if (status != GPUNN_OK) return status;
+    const gpunn__entry *twice = gpunn__table_sort_names(&a->tensors);
+    if (twice)
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' has the tensor '%s', which another shard has too; download them again",
+                           gpunn__tail(twice->file->path), gpunn__printable(&twice->name, shown));
+    for (int i = map + 1; i < item[map].next; i = item[i + 1].next) {
+        const gpunn__entry *entry = gpunn__table_find(&a->tensors, "", item[i].text.at);
+        if (entry == NULL || entry->file != gpunn__shard_find(a, &item[i + 1].text))
+            return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                               "'%s' says that the tensor '%s' is in '%s', which lacks it; download them again", path,
+                               gpunn__printable(&item[i].text, shown), gpunn__printable(&item[i + 1].text, file));
+    }
+    return GPUNN_OK;
+}
+
 /* A failure here leaves nothing to close. */
 static GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn_io *io, const char *path, gpunn__archive *a)
 {
-    a->header = a->names = NULL;
-    a->header_bytes = a->names_bytes = 0;
-    memset(&a->tensors, 0, sizeof a->tensors);
-    a->notes = a->tensors;
-    gpunn_status status = gpunn__reader_open(dev, io, path, false, &a->reader);
-    if (status != GPUNN_OK) return status;
-    status = gpunn__archive_header(a);
+    size_t       length = path ? strlen(path) : 0;
+    gpunn_status status;
+    memset(a, 0, sizeof *a);
+    a->reader.dev = dev;
+    a->reader.path = path;
+    a->reader.fd = -1;
+    if (length > 5 && strcmp(path + length - 5, ".json") == 0) {
+        gpunn__document document;
+        status = gpunn__document_read(dev, io, path, &document);
+        if (status == GPUNN_OK) status = gpunn__shards_open(a, io, &document);
+        gpunn__document_free(dev, &document);
+    } else {
+        status = gpunn__reader_open(dev, io, path, false, &a->reader);
+        if (status == GPUNN_OK) status = gpunn__archive_header(a);
+    }
     if (status != GPUNN_OK) gpunn__archive_close(a);
     return status;
 }
@@ -22129,6 +22311,18 @@ static GPUNN__STATUS gpunn__archive_rename(gpunn__archive *a, const gpunn_rename
                  : GPUNN_OK;
 }
 
+static GPUNN__STATUS gpunn__reader_skip(gpunn__reader *r, uint64_t bytes)
+{
+    gpunn_status status = GPUNN_OK;
+    while (bytes > 0 && status == GPUNN_OK) {
+        unsigned char skipped[16384];
+        size_t        part = bytes < sizeof skipped ? (size_t)bytes : sizeof skipped;
+        status = gpunn__reader_read(r, skipped, part);
+        bytes -= part;
+    }
+    return status;
+}
+
 /* Reads every tensor that has a place. The tables are out of order afterwards. */
 static GPUNN__STATUS gpunn__archive_read(gpunn__archive *a)
 {
@@ -22136,19 +22330,13 @@ static GPUNN__STATUS gpunn__archive_read(gpunn__archive *a)
     gpunn__table_sort(&a->tensors, gpunn__entry_by_offset);
     for (int i = 0; i < a->tensors.count && status == GPUNN_OK; i++) {
         const gpunn__entry *item = &a->tensors.items[i];
+        gpunn__reader      *r = &item->file->reader;
         uint64_t            bytes = item->end - item->begin;
-        if (item->to) {
-            status = gpunn__read_elements(&a->reader, item->encoding, false, (size_t)bytes / item->encoding->bytes, item->to);
-            continue;
-        }
-        while (bytes > 0 && status == GPUNN_OK) {
-            unsigned char skipped[16384];
-            size_t        part = bytes < sizeof skipped ? (size_t)bytes : sizeof skipped;
-            status = gpunn__reader_read(&a->reader, skipped, part);
-            bytes -= part;
-        }
+        status = item->to ? gpunn__read_elements(r, item->encoding, false, (size_t)bytes / item->encoding->bytes, item->to)
+                          : gpunn__reader_skip(r, bytes);
     }
-    return status == GPUNN_OK ? gpunn__reader_end(&a->reader) : status;
+    for (int i = 0; i < a->shard_count && status == GPUNN_OK; i++) status = gpunn__reader_end(&a->shards[i]->reader);
+    return status == GPUNN_OK && a->shard_count == 0 ? gpunn__reader_end(&a->reader) : status;
 }
 
 /* ---- loading weights ------------------------------------------------------------------------------------------------- */
@@ -23452,7 +23640,7 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
 
 /* ---- loading --------------------------------------------------------------------------------------------------------- *
  * The text becomes items, the items become calls of the public builders. Errors stand where dev->place says. */
-enum { GPUNN__SPEC_BYTES = 64 << 20, GPUNN__SPEC_TENSORS = 30000 };
+enum { GPUNN__SPEC_TENSORS = 30000 };
 
 typedef struct gpunn__word { /* an id or name */
     const char   *text;      /* NULL: free */
@@ -23460,14 +23648,13 @@ typedef struct gpunn__word { /* an id or name */
 } gpunn__word;
 
 typedef struct gpunn__loading {
-    gpunn_device   *dev;
-    gpunn_model    *model;
-    const gpunn_io *io; /* where path is; NULL: the file system */
-    const char     *path;
-    gpunn__items    items;
-    gpunn__word    *words; /* a hash table, half of it free; the capacity is a power of 2 */
-    size_t          word_count, word_capacity;
-    char            place[320];
+    gpunn_device *dev;
+    gpunn_model  *model;
+    const char   *path;
+    gpunn__items  items; /* the document's */
+    gpunn__word  *words; /* a hash table, half of it free; the capacity is a power of 2 */
+    size_t        word_count, word_capacity;
+    char          place[320];
 } gpunn__loading;
 
 static bool gpunn__wrong(gpunn__loading *l, int item, const char *format, ...) GPUNN__PRINTF(3, 4);
@@ -24301,52 +24488,23 @@ static bool gpunn__spec_build(gpunn__loading *l)
     return gpunn__spec_rest(l) && gpunn__all_read(l, 0, "a spec");
 }
 
-/* The file as items; its text, which they point into, must outlive them. */
-static bool gpunn__spec_read(gpunn__loading *l, char **text, size_t *size)
-{
-    gpunn__reader reader;
-    if (gpunn__reader_open(l->dev, l->io, l->path, false, &reader) != GPUNN_OK) return false;
-    bool ok = reader.limit <= GPUNN__SPEC_BYTES;
-    if (!ok)
-        (void)gpunn__fail(l->dev, GPUNN_ERR_FORMAT, "'%s' has %llu bytes; a spec of at most 64 MiB is read", gpunn__tail(l->path),
-                          (unsigned long long)reader.limit);
-    if (ok) {
-        *size = (size_t)reader.limit + 1;
-        *text = (char *)gpunn__realloc(l->dev, NULL, 0, *size);
-        ok = *text && gpunn__reader_read(&reader, *text, *size - 1) == GPUNN_OK && gpunn__reader_end(&reader) == GPUNN_OK;
-    }
-    gpunn__reader_close(&reader);
-    if (!ok) return false;
-    (*text)[*size - 1] = 0;
-    gpunn__json json = gpunn__json_of(*text, *size - 1, false);
-    ok = gpunn__json_item(l->dev, &json, &l->items, 0);
-    (void)gpunn__json_peek(&json, 0);
-    if (ok && json.at != json.end) ok = gpunn__json_fail(&json, "goes on after its end");
-    if (!ok && json.problem)
-        (void)gpunn__fail(l->dev, GPUNN_ERR_FORMAT, "%s:%d:%d: the JSON %s", gpunn__tail(l->path), json.line + 1,
-                          (int)(json.at - json.line_start) + 1, json.problem);
-    return ok;
-}
-
 GPUNN_API gpunn_model *gpunn_spec_load_(gpunn_device *dev, const char *path, gpunn_spec_load_args args)
 {
-    gpunn__loading l;
-    char          *text = NULL;
-    size_t         size = 0;
+    gpunn__loading  l;
+    gpunn__document document;
     if (dev == NULL) return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "gpunn_spec_load: the device is NULL");
     memset(&l, 0, sizeof l);
     l.dev = dev;
     l.path = path;
-    l.io = args.io;
-    bool ok = gpunn__spec_read(&l, &text, &size);
+    bool ok = gpunn__document_read(dev, args.io, path, &document) == GPUNN_OK;
     if (ok) {
+        l.items = document.items;
         dev->place = l.place;
         ok = gpunn__spec_build(&l);
         dev->place = NULL;
     }
     gpunn__free(dev, l.words, l.word_capacity * sizeof *l.words);
-    gpunn__free(dev, l.items.at, (size_t)l.items.capacity * sizeof *l.items.at);
-    gpunn__free(dev, text, size);
+    gpunn__document_free(dev, &document);
     if (ok) return l.model;
     gpunn_model_destroy(l.model);
     return NULL;
@@ -24747,7 +24905,7 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
                              "%s: in '%s' the tensor '%s' is of type %s and rank %d; convert it to F32 or I64 of rank 8 at most",
                              function, gpunn__tail(path), gpunn__printable(&item->name, shown),
                              item->encoding ? item->encoding->safetensors : "unknown here", item->rank);
-    if (status == GPUNN_OK) status = gpunn__array_alloc(&archive.reader, item->encoding, item->rank, item->dim, out);
+    if (status == GPUNN_OK) status = gpunn__array_alloc(&item->file->reader, item->encoding, item->rank, item->dim, out);
     if (status == GPUNN_OK) {
         item->to = out->data;
         status = gpunn__archive_read(&archive);

@@ -1,5 +1,5 @@
 /* Weights and specs that come from elsewhere than one file of the model's own: memory, a program's pak file, under other
- * names. */
+ * names, in shards. */
 #include "../test.h"
 
 /* ---- models ---- */
@@ -319,11 +319,135 @@ static void maps(void **state)
     gpunn_model_destroy(model);
 }
 
+/* ---- shards ---- */
+static void put_text(const char *path, const char *text)
+{
+    file_write(path, text, strlen(text));
+}
+
+/* A file of one tensor [2] or, with more, two. */
+static void put_shard(fixture *f, const char *path, const char *name, const char *more, float value)
+{
+    float             values[2] = {value, value + 1};
+    const gpunn_array array = {GPUNN_F32, 1, {2}, sizeof values, values}, arrays[2] = {array, array};
+    const char *const names[2] = {name, more};
+    OK(f->dev, gpunn_write_safetensors(f->dev, path, names, arrays, more ? 2 : 1));
+}
+
+static float first_of(fixture *f, const char *name)
+{
+    float values[2];
+    OK(f->dev, gpunn_read(gpunn_find(f->model, name), values, sizeof values));
+    assert_true(values[1] == values[0] + 1);
+    return values[0];
+}
+
+#define MAP(pairs) "{\"metadata\": {\"total_size\": 24}, \"weight_map\": {" pairs "}}"
+
+static void shards(void **state)
+{
+    static const struct {
+        const char  *index, *word[2];
+        gpunn_status status;
+    } bad[] = {
+        {MAP("\"a\": \"x-1.safetensors\", \"b\": \"none.safetensors\""), {"none.safetensors", "No such file"}, GPUNN_ERR_IO},
+        {MAP("\"a\": \"x-1.safetensors\", \"c\": \"x-1.safetensors\""), {"'c'", "which lacks it"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"x-1.safetensors\", \"b\": \"1.safetensors\""), {"1.safetensors", "No such file"}, GPUNN_ERR_IO},
+        {MAP("\"a\": \"x-2.safetensors\", \"b\": \"x-1.safetensors\""), {"'a'", "which lacks it"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"x-1.safetensors\", \"b\": \"x-3.safetensors\""), {"'a'", "another shard has too"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"../x-1.safetensors\""), {"../x-1.safetensors", "beside the index"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"/etc/passwd\""), {"/etc/passwd", "beside the index"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"d\\\\x-1.safetensors\""), {"x-1.safetensors", "beside the index"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"c:x-1.safetensors\""), {"c:x-1.safetensors", "beside the index"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"..\""), {"..", "beside the index"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"\""), {"index", "beside the index"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"x-1.safetensors\\u0000\""), {"index", "beside the index"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": 1"), {"1:54", "no file"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"index.json\""), {"index.json", "no safetensors file"}, GPUNN_ERR_FORMAT},
+        {"{\"weight_map\": []}", {"weight_map"}, GPUNN_ERR_FORMAT},
+        {"[]", {"weight_map"}, GPUNN_ERR_FORMAT},
+        {"{\"weight_map\": {}", {"index.json:1:", "JSON"}, GPUNN_ERR_FORMAT},
+        {MAP(""), {"b: in the model only", ".partial"}, GPUNN_ERR_FORMAT},
+    };
+    fixture         *f = *state;
+    const char      *index = test_path(f, "index.json"), *file[3];
+    const gpunn_init normal = {GPUNN_INIT_NORMAL, 0, 1};
+    gpunn_array      array;
+    MADE(f->dev, gpunn_parameter(f->model, "b", GPUNN_SHAPE(2), normal));
+    MADE(f->dev, gpunn_parameter(f->model, "a", GPUNN_SHAPE(2), normal));
+    put_shard(f, file[0] = test_path(f, "x-1.safetensors"), "a", NULL, 5);
+    put_shard(f, file[1] = test_path(f, "x-2.safetensors"), "d", "b", 8);
+    put_shard(f, file[2] = test_path(f, "x-3.safetensors"), "a", "b", 1);
+    put_text(index, MAP("\"a\": \"x-1.safetensors\", \"b\": \"x-2.safetensors\""));
+    FAILS(f->dev, gpunn_load(f->model, index), GPUNN_ERR_FORMAT, "index.json", "d: in the file only");
+    const gpunn_rename map[] = {{"d", "b"}, {"b", "d"}, {NULL, NULL}};
+    const char *const  skip[] = {"d", NULL};
+    OK(f->dev, gpunn_load(f->model, index, .skip = skip));
+    assert_true(first_of(f, "a") == 5 && first_of(f, "b") == 8);
+    put_shard(f, file[1], "d", "b", 20);
+    OK(f->dev, gpunn_load(f->model, index, .map = map, .skip = skip));
+    assert_true(first_of(f, "b") == 20);
+    OK(f->dev, gpunn_read_safetensors(f->dev, index, "a", &array));
+    assert_true(array.bytes == 8 && *(float *)array.data == 5);
+    gpunn_array_free(f->dev, &array);
+
+    number_weights(f, f->model, 30);
+    for (int i = 0; i < COUNT(bad); i++) {
+        put_text(index, bad[i].index);
+        FAILS(f->dev, gpunn_load(f->model, index), bad[i].status, bad[i].word[0], bad[i].word[1] ? bad[i].word[1] : "");
+    }
+    put_text(index, MAP("\"a\": \"x-1.safetensors\", \"b\": \"x-2.safetensors\""));
+    for (long n = 1, done = 0; !done; n++) {
+        const size_t held = f->memory.bytes;
+        f->memory.fail_at = f->memory.calls + n;
+        done = gpunn_load(f->model, index, .skip = skip) == GPUNN_OK;
+        f->memory.fail_at = 0;
+        if (!done) check_numbers(f, f->model, 30);
+        if (!done) check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
+        assert_int_equal(f->memory.bytes, held);
+    }
+    for (int i = 0; i < 3; i++) assert_int_equal(unlink(file[i]), 0);
+    assert_int_equal(unlink(index), 0);
+}
+
+/* The index and its shards in a pak file, each of them opened and closed once. */
+static void shards_in_pak(void **state)
+{
+    fixture         *f = *state;
+    const gpunn_init zero = {GPUNN_INIT_ZEROS, 0, 0};
+    gpunn_array      bytes[2];
+    for (int i = 0; i < 2; i++) {
+        gpunn_model     *model = gpunn_model_create(f->dev);
+        const gpunn_init constant = {GPUNN_INIT_CONSTANT, (float)i + 2, 0};
+        MADE(f->dev, gpunn_parameter(model, i ? "b" : "a", GPUNN_SHAPE(2), constant));
+        MADE(f->dev, gpunn_parameter(f->model, i ? "b" : "a", GPUNN_SHAPE(2), zero));
+        OK(f->dev, gpunn_save_memory(model, &bytes[i]));
+        gpunn_model_destroy(model);
+    }
+    static const char index[] = MAP("\"a\": \"1\", \"b\": \"2\"");
+    const pak_file    files[] = {{"net/2", bytes[1].data, (int64_t)bytes[1].bytes},
+                                 {"net/1", bytes[0].data, (int64_t)bytes[0].bytes},
+                                 {"net/index.json", index, sizeof index - 1}};
+    pak               p = {.files = files, .count = 3};
+    const gpunn_io    io = pak_io(&p);
+    float             values[2];
+    OK(f->dev, gpunn_load(f->model, "net/index.json", .io = &io));
+    assert_true(p.opened == 3 && p.closed == 3);
+    OK(f->dev, gpunn_read(gpunn_find(f->model, "a"), values, sizeof values));
+    assert_true(values[0] == 2 && values[1] == 2);
+    OK(f->dev, gpunn_read(gpunn_find(f->model, "b"), values, sizeof values));
+    assert_true(values[0] == 3 && values[1] == 3);
+    p.count = 2; /* without the index */
+    FAILS(f->dev, gpunn_load(f->model, "net/index.json", .io = &io), GPUNN_ERR_IO, "net/index.json");
+    for (int i = 0; i < 2; i++) gpunn_array_free(f->dev, &bytes[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         test_with_device(weights_in_memory), test_with_device(spec_in_memory), test_with_device(weights_in_pak),
-        test_with_device(weights_renamed),   test_with_device(maps),
+        test_with_device(weights_renamed),   test_with_device(maps),           test_with_device(shards),
+        test_with_device(shards_in_pak),
     };
     return cmocka_run_group_tests_name("load", tests, NULL, NULL);
 }
