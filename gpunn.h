@@ -1615,7 +1615,8 @@ GPUNN_API void    gpunn_loader_rewind(gpunn_loader *loader);           /* to the
 /* ==== >>files ========================================================================================================= *
  * Every file is written beside its target and renamed over it when complete, so a crash leaves the old one or the new one, and
  * perhaps a .gpunn-*.tmp, which the next save into that directory removes (not on Windows). A symbolic link is followed, the mode
- * kept; of hard links only the one that is named becomes the new file. Every file is read as hostile: nothing in it is trusted. */
+ * kept; of hard links only the one that is named becomes the new file. Every file is read as hostile: nothing in it is trusted.
+ * On Windows paths are UTF-8, or else in the system's code page. */
 GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path); /* safetensors: torch's state_dict() */
 
 /* Where files are read from, in the place of the file system: a pak file, flash, the network. All four functions are needed; the
@@ -20636,9 +20637,37 @@ GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric)
 #define GPUNN__O_FLAGS (_O_BINARY | _O_NOINHERIT)
 typedef struct _stat64 gpunn__stat_result;
 
+/* Paths are UTF-8. What is none is taken for the system's code page, in which main has its arguments. */
+enum { GPUNN__WIDE_PATH = 4096 };
+
+static bool gpunn__wide_path(const char *path, wchar_t wide[GPUNN__WIDE_PATH])
+{
+    int length = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, wide, GPUNN__WIDE_PATH);
+    if (length == 0 && GetLastError() == ERROR_NO_UNICODE_TRANSLATION)
+        length = MultiByteToWideChar(CP_ACP, 0, path, -1, wide, GPUNN__WIDE_PATH);
+    if (length == 0) errno = ENAMETOOLONG;
+    return length > 0;
+}
 static int gpunn__stat(const char *path, gpunn__stat_result *result)
 {
-    return _stat64(path, result);
+    wchar_t wide[GPUNN__WIDE_PATH];
+    return gpunn__wide_path(path, wide) ? _wstat64(wide, result) : -1;
+}
+static int gpunn__open(const char *path, int flags, int mode)
+{
+    wchar_t wide[GPUNN__WIDE_PATH];
+    return gpunn__wide_path(path, wide) ? _wopen(wide, flags, mode) : -1;
+}
+static int gpunn__unlink(const char *path)
+{
+    wchar_t wide[GPUNN__WIDE_PATH];
+    return gpunn__wide_path(path, wide) ? _wunlink(wide) : -1;
+}
+static bool gpunn__replace(const char *from, const char *to)
+{
+    wchar_t wide[2][GPUNN__WIDE_PATH];
+    return gpunn__wide_path(from, wide[0]) && gpunn__wide_path(to, wide[1]) &&
+           MoveFileExW(wide[0], wide[1], MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH);
 }
 static int gpunn__sync(int fd)
 {
@@ -20658,6 +20687,14 @@ typedef struct stat gpunn__stat_result;
 static int gpunn__stat(const char *path, gpunn__stat_result *result)
 {
     return stat(path, result);
+}
+static int gpunn__open(const char *path, int flags, int mode)
+{
+    return open(path, flags, mode);
+}
+static int gpunn__unlink(const char *path)
+{
+    return unlink(path);
 }
 static int gpunn__sync(int fd)
 {
@@ -20825,7 +20862,7 @@ GPUNN__PRIVATE void gpunn__file_discard(gpunn__file *f)
 {
     if (f->fd >= 0) {
         (void)GPUNN__OS(close)(f->fd);
-        if (f->temporary) (void)GPUNN__OS(unlink)(f->temporary);
+        if (f->temporary) (void)gpunn__unlink(f->temporary);
     }
     f->fd = -1;
     gpunn__free(f->dev, f->temporary, f->temporary_size);
@@ -20848,7 +20885,7 @@ static int gpunn__open_beside(gpunn__file *f, int flags)
     memcpy(f->temporary, f->target, head);
     for (uint32_t attempt = 0; attempt < 100 && f->fd < 0; attempt++) {
         gpunn__name_temporary(f, attempt, f->temporary + head);
-        f->fd = GPUNN__OS(open)(f->temporary, flags | O_CREAT | O_EXCL, mode);
+        f->fd = gpunn__open(f->temporary, flags | O_CREAT | O_EXCL, mode);
         if (f->fd < 0 && errno != EEXIST) return errno;
         if (f->fd >= 0 && !gpunn__lock(f->fd)) {
             (void)GPUNN__OS(close)(f->fd);
@@ -20885,7 +20922,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *pat
     if (f->exists && GPUNN__IS_DIRECTORY(f->there.st_mode)) {
         error = EISDIR;
     } else if (f->exists && !GPUNN__IS_REGULAR(f->there.st_mode)) {
-        f->fd = GPUNN__OS(open)(path, flags);
+        f->fd = gpunn__open(path, flags, 0);
         if (f->fd < 0) error = errno;
     } else {
         f->target_size = strlen(path) + 1;
@@ -20948,12 +20985,10 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
         if (GPUNN__OS(close)(f->fd) != 0 && f->temporary == NULL) error = errno; /* with one, it is on the disk already */
         f->fd = -1;
 #ifdef _WIN32
-        if (f->temporary && error == 0 &&
-            !MoveFileExA(f->temporary, f->target, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH))
-            error = EACCES;
+        if (f->temporary && error == 0 && !gpunn__replace(f->temporary, f->target)) error = EACCES;
 #endif
         if (error) {
-            if (f->temporary) (void)GPUNN__OS(unlink)(f->temporary);
+            if (f->temporary) (void)gpunn__unlink(f->temporary);
             f->status = gpunn__file_fail(f->dev, "write", f->path, error);
         }
 #ifndef _WIN32
@@ -21085,7 +21120,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_i
         return gpunn__fail(dev, GPUNN_ERR_IO, "cannot read '%s': it is not a regular file; copy its contents into one",
                            gpunn__tail(path));
     r->limit = (uint64_t)there.st_size;
-    r->fd = GPUNN__OS(open)(path, O_RDONLY | GPUNN__O_FLAGS);
+    r->fd = gpunn__open(path, O_RDONLY | GPUNN__O_FLAGS, 0);
     if (r->fd < 0) return gpunn__file_fail(dev, "read", path, errno);
     if (!gz) return GPUNN_OK;
     gpunn_status status = gpunn__reader_fill(r);
@@ -22137,8 +22172,8 @@ static gpunn__archive *gpunn__shard_find(const gpunn__archive *a, const gpunn__s
 static GPUNN__STATUS gpunn__shard_open(gpunn__archive *a, const gpunn_io *io, const char *name)
 {
     gpunn_device    *dev = a->reader.dev;
-    gpunn__archive **shards =
-        (gpunn__archive **)gpunn__grow(dev, a->shards, a->shard_count, &a->shard_capacity, sizeof(gpunn__archive *));
+    gpunn__archive **shards = (gpunn__archive **)gpunn__grow(dev, a->shards, a->shard_count, &a->shard_capacity,
+                                                             sizeof(gpunn__archive *));
     if (shards == NULL) return GPUNN_ERR_MEMORY;
     a->shards = shards;
     gpunn__archive *shard = (gpunn__archive *)gpunn__calloc(dev, sizeof *shard);
@@ -22175,8 +22210,8 @@ static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io, c
         const gpunn__slice *name = &item[i + 1].text;
         if (item[i + 1].kind != GPUNN__J_STRING || !gpunn__is_file_name(name))
             return gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                               "%s:%d:%d: the shard is %s, which is no file beside the index; put all shards into its folder", path,
-                               item[i + 1].line, item[i + 1].column,
+                               "%s:%d:%d: the shard is %s, which is no file beside the index; put all shards into its folder",
+                               path, item[i + 1].line, item[i + 1].column,
                                name->at ? gpunn__printable(name, shown) : "no string");
         if (gpunn__shard_find(a, name) == NULL) status = gpunn__shard_open(a, io, name->at);
     }
