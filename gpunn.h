@@ -1648,7 +1648,9 @@ typedef struct gpunn_load_args {
      * new names. */
     const gpunn_rename *map;
 } gpunn_load_args;
-/* All or nothing: after an error no weight has changed. F32, F16, BF16 and F64 files are read into F32. A path that ends in ".json"
+/* All or nothing: after an error no weight has changed. A model that has not run and whose weights have not been read or written
+ * takes them piece by piece from the file; to change weights that are in use, all of the file is read first, which holds them twice
+ * for a moment. F32, F16, BF16 and F64 files are read into F32. A path that ends in ".json"
  * is an index of weights in shards, as Hugging Face's model.safetensors.index.json: the shards, files beside it, are all loaded. */
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args);
 #define gpunn_load(model, ...) gpunn_load_((model), GPUNN_NAMED(gpunn_load_args, __VA_ARGS__))
@@ -2646,9 +2648,11 @@ GPUNN__INLINE void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32
     out[3] = c3;
 }
 
-/* Initial values: element i of tensor `id` is drawn from word i % 4 of counter (i / 4 low, id, i / 4 high, 2^31), a range of
- * counters that dropout, whose fourth word is the high half of the step, never reaches. */
-static void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in, float *out, int64_t count)
+/* Initial values of count elements from `first` on, a multiple of 4: element i of tensor `id` is drawn from word i % 4 of counter
+ * (i / 4 low, id, i / 4 high, 2^31), a range of counters that dropout, whose fourth word is the high half of the step, never
+ * reaches. */
+static void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in, int64_t first, int64_t count,
+                        float *out)
 {
     double a = (double)init->a, b = (double)init->b;
     if (init->kind == GPUNN_INIT_KAIMING_UNIFORM) {
@@ -2656,7 +2660,7 @@ static void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int6
         a = -b;
     }
     for (int64_t i = 0; i < count; i += 4) {
-        uint64_t pack = (uint64_t)i / 4;
+        uint64_t pack = (uint64_t)(first + i) / 4;
         uint32_t counter[4], word[4];
         counter[0] = (uint32_t)pack;
         counter[1] = id;
@@ -5016,12 +5020,12 @@ GPUNN__PRIVATE int64_t gpunn__fan_in(const gpunn_tensor *t)
     return factor;
 }
 
-/* Draws a tensor's initial values. */
-static void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, float *values)
+/* Draws count of a tensor's initial values from `first` on, a multiple of 4. */
+static void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, int64_t first, int64_t count, float *values)
 {
-    int64_t count = gpunn__count(t, 1), row = t->rank > 1 ? count / t->dim[0] : 1;
-    gpunn__draw(init, t->model->state.seed, (uint32_t)t->id, gpunn__fan_in(t), values, count);
-    if (t->padding) memset(values + (t->padding - 1) * row, 0, (size_t)row * sizeof *values);
+    int64_t row = t->rank > 1 ? gpunn__count(t, 1) / t->dim[0] : 1, zero = t->padding ? (t->padding - 1) * row - first : count;
+    gpunn__draw(init, t->model->state.seed, (uint32_t)t->id, gpunn__fan_in(t), first, count, values);
+    for (int64_t i = zero > 0 ? zero : 0; i < count && i < zero + row; i++) values[i] = 0;
 }
 
 GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init)
@@ -5035,7 +5039,7 @@ GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init)
         size_t       size = (size_t)gpunn__count(parameter, 1) * sizeof(float);
         float       *values = (float *)gpunn__realloc(model->dev, NULL, 0, size);
         if (values == NULL) return GPUNN_ERR_MEMORY;
-        gpunn__draw_tensor(parameter, &init, values);
+        gpunn__draw_tensor(parameter, &init, 0, gpunn__count(parameter, 1), values);
         status = gpunn_write(parameter, values, size);
         gpunn__free(model->dev, values, size);
     }
@@ -10689,13 +10693,28 @@ static GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, float *to, const 
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(model->dev, "writing weights", status);
 }
 
-/* Fills fresh weights: the old ones, then the initial values of the new tensors. staging: as long as the largest part. */
-static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, float *staging, int64_t staging_count)
+enum { GPUNN__STAGING = 1 << 18 }; /* floats on their way to the device */
+
+/* Initial values of a parameter or buffer; to: where the model's weights are. */
+static GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *to, float *staging)
+{
+    gpunn_status status = GPUNN_OK;
+    int64_t      count = gpunn__count(t, 1);
+    for (int64_t at = 0, part; at < count && status == GPUNN_OK; at += part) {
+        part = count - at < GPUNN__STAGING ? count - at : (int64_t)GPUNN__STAGING;
+        gpunn__draw_tensor(t, &t->init, at, part, staging);
+        status = gpunn__upload_weights(t->model, to + t->offset + at, staging, part);
+    }
+    return status;
+}
+
+/* Fills fresh weights: the old ones, then constants and, with draw, initial values of the new tensors. */
+static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, bool draw, float *staging)
 {
     gpunn_device *dev = model->dev;
     gpunn_status  status = GPUNN_OK;
-    for (int64_t done = 0; done < model->weight_count && status == GPUNN_OK; done += staging_count) {
-        int64_t part = model->weight_count - done < staging_count ? model->weight_count - done : staging_count;
+    for (int64_t done = 0; done < model->weight_count && status == GPUNN_OK; done += GPUNN__STAGING) {
+        int64_t part = model->weight_count - done < GPUNN__STAGING ? model->weight_count - done : (int64_t)GPUNN__STAGING;
         status = dev->backend->download(dev->context, staging, model->weights + done, (size_t)part * sizeof(float));
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, "reading weights", status);
         status = gpunn__upload_weights(model, fresh + done, staging, part);
@@ -10707,40 +10726,34 @@ static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, float
     for (int id = model->laid_out; id < model->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
         if (t->offset < 0) continue;
-        int64_t count = gpunn__count(t, 1);
         if (t->constant)
-            memcpy(staging, t->constant, (size_t)count * sizeof(float));
-        else
-            gpunn__draw_tensor(t, &t->init, staging);
-        status = gpunn__upload_weights(model, fresh + t->offset, staging, count);
+            status = gpunn__upload_weights(model, fresh + t->offset, t->constant, gpunn__count(t, 1));
+        else if (draw)
+            status = gpunn__fill_tensor(t, fresh, staging);
     }
     return status;
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__commit(gpunn_model *model)
+/* Memory for the weights of new tensors; without draw the caller gives them their values. */
+static GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw)
 {
     if (model->laid_out == model->tensor_count) return GPUNN_OK;
     gpunn_device *dev = model->dev;
-    int64_t       gradient_count, count = gpunn__lay_out(model, false, &gradient_count), staging_count = GPUNN__WEIGHT_ALIGN;
+    int64_t       gradient_count, count = gpunn__lay_out(model, false, &gradient_count);
     if (count == model->weight_count) {
         model->laid_out = model->tensor_count;
         return GPUNN_OK;
     }
-    for (int id = model->laid_out; id < model->tensor_count; id++) {
-        gpunn_tensor *t = model->tensors[id];
-        if (t->kind != GPUNN__INPUT && t->kind != GPUNN__VALUE && gpunn__count(t, 1) > staging_count)
-            staging_count = gpunn__count(t, 1);
-    }
-    float *staging = (float *)gpunn__realloc(dev, NULL, 0, (size_t)staging_count * sizeof(float));
+    float *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
     if (staging == NULL) return GPUNN_ERR_MEMORY;
     float       *fresh = (float *)gpunn__device_alloc(dev, (size_t)count * sizeof(float));
     gpunn_status status = fresh ? dev->backend->fill(dev->context, fresh, 0, (size_t)count * sizeof(float)) : dev->error.status;
     if (fresh && status != GPUNN_OK) status = gpunn__backend_fail(dev, "clearing weights", status);
     if (status == GPUNN_OK) {
         (void)gpunn__lay_out(model, true, &gradient_count);
-        status = gpunn__fill_weights(model, fresh, staging, staging_count);
+        status = gpunn__fill_weights(model, fresh, draw, staging);
     }
-    gpunn__free(dev, staging, (size_t)staging_count * sizeof(float));
+    gpunn__free(dev, staging, GPUNN__STAGING * sizeof(float));
     if (status != GPUNN_OK) {
         for (int id = model->laid_out; id < model->tensor_count; id++) model->tensors[id]->offset = -1;
         gpunn__device_free(dev, fresh, (size_t)count * sizeof(float));
@@ -10754,6 +10767,22 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__commit(gpunn_model *model)
     model->generation++;
     GPUNN__WEIGHTS_CHANGED(model);
     return GPUNN_OK;
+}
+
+GPUNN__PRIVATE GPUNN__STATUS gpunn__commit(gpunn_model *model)
+{
+    return gpunn__commit_as(model, true);
+}
+
+/* Takes back the first commit of a model. */
+static void gpunn__uncommit(gpunn_model *model)
+{
+    gpunn__device_free(model->dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
+    model->weights = NULL;
+    model->weight_count = model->weight_capacity = model->gradient_count = 0;
+    model->laid_out = 0;
+    model->generation++;
+    for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->offset = -1;
 }
 
 /* Gradients of all parameters; zero where new. What they held is lost when parameters have been added. */
@@ -20669,6 +20698,10 @@ static bool gpunn__replace(const char *from, const char *to)
     return gpunn__wide_path(from, wide[0]) && gpunn__wide_path(to, wide[1]) &&
            MoveFileExW(wide[0], wide[1], MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH);
 }
+static bool gpunn__seek(int fd, int64_t bytes) /* onwards */
+{
+    return _lseeki64(fd, bytes, SEEK_CUR) >= 0;
+}
 static int gpunn__sync(int fd)
 {
     return _commit(fd);
@@ -20695,6 +20728,10 @@ static int gpunn__open(const char *path, int flags, int mode)
 static int gpunn__unlink(const char *path)
 {
     return unlink(path);
+}
+static bool gpunn__seek(int fd, int64_t bytes) /* onwards */
+{
+    return (int64_t)(off_t)bytes == bytes && lseek(fd, (off_t)bytes, SEEK_CUR) >= 0;
 }
 static int gpunn__sync(int fd)
 {
@@ -22346,9 +22383,14 @@ static GPUNN__STATUS gpunn__archive_rename(gpunn__archive *a, const gpunn_rename
                  : GPUNN_OK;
 }
 
+/* Of a file that is not compressed. */
 static GPUNN__STATUS gpunn__reader_skip(gpunn__reader *r, uint64_t bytes)
 {
     gpunn_status status = GPUNN_OK;
+    size_t       have = r->end - r->at, known = bytes < have ? (size_t)bytes : have;
+    r->at += known;
+    bytes -= known;
+    if (bytes > 0 && r->fd >= 0 && gpunn__seek(r->fd, (int64_t)bytes)) return GPUNN_OK;
     while (bytes > 0 && status == GPUNN_OK) {
         unsigned char skipped[16384];
         size_t        part = bytes < sizeof skipped ? (size_t)bytes : sizeof skipped;
@@ -22358,8 +22400,26 @@ static GPUNN__STATUS gpunn__reader_skip(gpunn__reader *r, uint64_t bytes)
     return status;
 }
 
-/* Reads every tensor that has a place. The tables are out of order afterwards. */
-static GPUNN__STATUS gpunn__archive_read(gpunn__archive *a)
+enum { GPUNN__CHUNK = 1 << 20 }; /* bytes on their way between a device and a file */
+
+/* The next count elements of a file into the device's memory. */
+static GPUNN__STATUS gpunn__read_upload(gpunn__reader *r, const gpunn__encoding *encoding, size_t count, float *to, void *chunk)
+{
+    gpunn_device *dev = r->dev;
+    gpunn_status  status = GPUNN_OK;
+    for (size_t part; count > 0 && status == GPUNN_OK; count -= part, to += part) {
+        part = count < GPUNN__CHUNK / sizeof *to ? count : GPUNN__CHUNK / sizeof *to;
+        status = gpunn__read_elements(r, encoding, false, part, chunk);
+        if (status != GPUNN_OK) return status;
+        status = dev->backend->upload(dev->context, to, chunk, part * sizeof *to);
+        if (status != GPUNN_OK) status = gpunn__backend_fail(dev, "loading weights", status);
+    }
+    return status;
+}
+
+/* Reads every tensor that has a place: in host memory or, with a chunk to come through, in the device's. The tables are out of
+ * order afterwards. */
+static GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk)
 {
     gpunn_status status = GPUNN_OK;
     gpunn__table_sort(&a->tensors, gpunn__entry_by_offset);
@@ -22367,8 +22427,10 @@ static GPUNN__STATUS gpunn__archive_read(gpunn__archive *a)
         const gpunn__entry *item = &a->tensors.items[i];
         gpunn__reader      *r = &item->file->reader;
         uint64_t            bytes = item->end - item->begin;
-        status = item->to ? gpunn__read_elements(r, item->encoding, false, (size_t)bytes / item->encoding->bytes, item->to)
-                          : gpunn__reader_skip(r, bytes);
+        size_t              count = item->to ? (size_t)bytes / item->encoding->bytes : 0;
+        status = item->to == NULL ? gpunn__reader_skip(r, bytes)
+                 : chunk          ? gpunn__read_upload(r, item->encoding, count, (float *)item->to, chunk)
+                                  : gpunn__read_elements(r, item->encoding, false, count, item->to);
     }
     for (int i = 0; i < a->shard_count && status == GPUNN_OK; i++) status = gpunn__reader_end(&a->shards[i]->reader);
     return status == GPUNN_OK && a->shard_count == 0 ? gpunn__reader_end(&a->reader) : status;
@@ -22529,33 +22591,70 @@ static bool gpunn__is_checkpoint(const gpunn__archive *a)
     return format && gpunn__slice_is(&format->text, "gpunn-checkpoint");
 }
 
+/* Gives every tensor of model and optimizer its place in `stage`, and refuses what does not fit, unless args->partial. */
+static GPUNN__STATUS gpunn__match_file(gpunn__archive *a, const gpunn_model *model, const gpunn_optimizer *opt,
+                                       const gpunn_load_args *args, const char *function, char *stage)
+{
+    gpunn__mismatches mismatches;
+    char              more[48] = "";
+    mismatches.args = args;
+    mismatches.count = 0;
+    gpunn__match_all(a, &mismatches, model, opt, stage);
+    gpunn__match_rest(a, &mismatches, opt == NULL && gpunn__is_checkpoint(a));
+    if (mismatches.count == 0 || args->partial) return GPUNN_OK;
+    if (mismatches.count > 1) (void)snprintf(more, sizeof more, " (and %d more)", mismatches.count - 1);
+    return gpunn__fail(model->dev, mismatches.status, "%s: '%s' does not fit the model: %s%s; %s", function,
+                       gpunn__tail(a->reader.path), mismatches.first, more,
+                       opt ? "build the model and the optimizer as they were when it was saved"
+                           : "build the model as it was, or load with .partial = true to take what fits");
+}
+
 /* Fills a stage (NULL: nothing to load) with what the file has for model and optimizer, all of it read. */
 static GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *model, gpunn_optimizer *opt, const gpunn_load_args *args,
                                        const char *function, char **stage)
 {
-    gpunn_device     *dev = model->dev;
-    size_t            bytes = gpunn__stage_bytes(model, opt);
-    gpunn__mismatches mismatches;
-    gpunn_status      status = GPUNN_OK;
-    mismatches.args = args;
-    mismatches.count = 0;
-    *stage = bytes ? (char *)gpunn__realloc(dev, NULL, 0, bytes) : NULL;
+    size_t bytes = gpunn__stage_bytes(model, opt);
+    *stage = bytes ? (char *)gpunn__realloc(model->dev, NULL, 0, bytes) : NULL;
     if (bytes && *stage == NULL) return GPUNN_ERR_MEMORY;
-    gpunn__match_all(a, &mismatches, model, opt, *stage);
-    gpunn__match_rest(a, &mismatches, opt == NULL && gpunn__is_checkpoint(a));
-    if (mismatches.count > 0 && !args->partial) {
-        char more[48] = "";
-        if (mismatches.count > 1) (void)snprintf(more, sizeof more, " (and %d more)", mismatches.count - 1);
-        status = gpunn__fail(dev, mismatches.status, "%s: '%s' does not fit the model: %s%s; %s", function,
-                             gpunn__tail(a->reader.path), mismatches.first, more,
-                             opt ? "build the model and the optimizer as they were when it was saved"
-                                 : "build the model as it was, or load with .partial = true to take what fits");
-    }
+    gpunn_status status = gpunn__match_file(a, model, opt, args, function, *stage);
     if (status == GPUNN_OK) status = gpunn__stage_copy(model, opt, *stage, false);
-    if (status == GPUNN_OK) status = gpunn__archive_read(a);
+    if (status == GPUNN_OK) status = gpunn__archive_read(a, NULL);
     if (status == GPUNN_OK) return status;
-    gpunn__free(dev, *stage, bytes);
+    gpunn__free(model->dev, *stage, bytes);
     *stage = NULL;
+    return status;
+}
+
+/* Loads into a model whose weights nobody has seen: a failure needs no copy of them. */
+static GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model, const gpunn_load_args *args)
+{
+    gpunn_device *dev = model->dev;
+    gpunn_status  status = gpunn__commit_as(model, false);
+    void         *chunk = NULL;
+    if (status == GPUNN_OK && (chunk = gpunn__realloc(dev, NULL, 0, GPUNN__CHUNK)) == NULL) status = GPUNN_ERR_MEMORY;
+    if (status == GPUNN_OK) status = gpunn__match_file(a, model, NULL, args, "gpunn_load", (char *)model->weights);
+    for (int i = 0; i < model->tensor_count && status == GPUNN_OK; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        const gpunn__entry *item = gpunn__is_saved(t) ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
+        if (gpunn__is_saved(t) && (item == NULL || item->to == NULL))
+            status = gpunn__fill_tensor(t, model->weights, (float *)chunk);
+    }
+    if (status == GPUNN_OK) status = gpunn__archive_read(a, chunk);
+    gpunn__free(dev, chunk, GPUNN__CHUNK);
+    if (status != GPUNN_OK) gpunn__uncommit(model);
+    return status;
+}
+
+/* Loads into a model that has weights: first all of the file is read. */
+static GPUNN__STATUS gpunn__load_over(gpunn__archive *a, gpunn_model *model, const gpunn_load_args *args)
+{
+    char        *stage;
+    gpunn_status status = gpunn__commit(model);
+    if (status == GPUNN_OK) status = gpunn__stage_fill(a, model, NULL, args, "gpunn_load", &stage);
+    if (status != GPUNN_OK) return status;
+    status = gpunn__stage_copy(model, NULL, stage, true);
+    GPUNN__WEIGHTS_CHANGED(model);
+    gpunn__free(model->dev, stage, gpunn__stage_bytes(model, NULL));
     return status;
 }
 
@@ -22563,17 +22662,11 @@ GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_l
 {
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_load: the model is NULL");
     gpunn__archive archive;
-    char          *stage;
-    gpunn_status   status = gpunn__commit(model);
-    if (status == GPUNN_OK) status = gpunn__archive_open(model->dev, args.io, path, &archive);
+    gpunn_status   status = gpunn__archive_open(model->dev, args.io, path, &archive);
     if (status != GPUNN_OK) return status;
     if (args.map) status = gpunn__archive_rename(&archive, args.map);
-    if (status == GPUNN_OK) status = gpunn__stage_fill(&archive, model, NULL, &args, "gpunn_load", &stage);
-    if (status == GPUNN_OK) {
-        status = gpunn__stage_copy(model, NULL, stage, true);
-        GPUNN__WEIGHTS_CHANGED(model);
-        gpunn__free(model->dev, stage, gpunn__stage_bytes(model, NULL));
-    }
+    if (status == GPUNN_OK)
+        status = model->weight_count ? gpunn__load_over(&archive, model, &args) : gpunn__load_first(&archive, model, &args);
     gpunn__archive_close(&archive);
     return status;
 }
@@ -22789,7 +22882,6 @@ static GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, gpunn__resume *
 /* ---- writing --------------------------------------------------------------------------------------------------------- *
  * One walk over everything that is saved, three times: to measure the header, to write it, to write the tensors. */
 typedef enum gpunn__pass { GPUNN__MEASURE, GPUNN__HEADER, GPUNN__TENSORS } gpunn__pass;
-enum { GPUNN__CHUNK = 1 << 20 }; /* bytes on their way from the device to the file */
 
 typedef struct gpunn__writer {
     gpunn_device *dev;
@@ -24943,7 +25035,7 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
     if (status == GPUNN_OK) status = gpunn__array_alloc(&item->file->reader, item->encoding, item->rank, item->dim, out);
     if (status == GPUNN_OK) {
         item->to = out->data;
-        status = gpunn__archive_read(&archive);
+        status = gpunn__archive_read(&archive, NULL);
     }
     gpunn__archive_close(&archive);
     if (status != GPUNN_OK) gpunn_array_free(dev, out);

@@ -2,6 +2,8 @@
  * names, in shards. */
 #include "../test.h"
 
+#include <fcntl.h>
+
 /* ---- models ---- */
 static gpunn_model *two_layers(fixture *f)
 {
@@ -442,12 +444,119 @@ static void shards_in_pak(void **state)
     for (int i = 0; i < 2; i++) gpunn_array_free(f->dev, &bytes[i]);
 }
 
+/* ---- how much memory loading takes ---- */
+enum { LARGE = 1 << 21 }; /* floats */
+
+/* A parameter of more than the pieces in which weights are made and read, with a neighbour that no file has. */
+static gpunn_model *large_model(fixture *f)
+{
+    gpunn_model     *model = gpunn_model_create(f->dev);
+    const gpunn_init normal = {GPUNN_INIT_NORMAL, 0, 1};
+    MADE(f->dev, gpunn_parameter(model, "large", GPUNN_SHAPE(LARGE), normal));
+    MADE(f->dev, gpunn_parameter(model, "other", GPUNN_SHAPE(LARGE / 4 + 3), normal));
+    return model;
+}
+
+static float *values_of(fixture *f, gpunn_model *model, const char *name)
+{
+    gpunn_tensor *t = gpunn_find(model, name);
+    float        *values = malloc(gpunn_tensor_bytes(t));
+    OK(f->dev, gpunn_read(t, values, gpunn_tensor_bytes(t)));
+    return values;
+}
+
+static void loaded_in_pieces(void **state)
+{
+    fixture          *f = *state;
+    const char       *path = test_path(f, "large.safetensors");
+    float            *given = malloc(LARGE * sizeof *given);
+    const gpunn_array array = {GPUNN_F32, 1, {LARGE}, LARGE * sizeof *given, given};
+    const char *const name = "large";
+    for (int i = 0; i < LARGE; i++) given[i] = (float)i;
+    OK(f->dev, gpunn_write_safetensors(f->dev, path, &name, &array, 1));
+    gpunn_model *twin = large_model(f), *model = large_model(f);
+    float       *drawn = values_of(f, twin, "large"), *other = values_of(f, twin, "other");
+    const size_t held = f->memory.peak = f->memory.bytes, weights = 4 * (LARGE + LARGE / 4);
+    OK(f->dev, gpunn_load(model, path, .partial = true));
+    assert_in_range(f->memory.peak - held, 0, weights + (5 << 19)); /* two pieces of 1 MiB, and what holds the file's header */
+    float *read = values_of(f, model, "large"), *left = values_of(f, model, "other");
+    assert_memory_equal(read, given, LARGE * sizeof *given);
+    assert_memory_equal(left, other, gpunn_tensor_bytes(gpunn_find(model, "other")));
+    free(read), free(left);
+
+    /* A file that breaks off, or memory that fails, leaves a model that can still be loaded, or is as it was drawn. */
+    size_t         size;
+    unsigned char *file = file_read(path, &size);
+    const pak_file files[] = {{"large", file, (int64_t)size}};
+    pak            p = {.files = files, .count = 1, .piece = 1 << 20, .fault = SHRINKS};
+    const gpunn_io io = pak_io(&p);
+    gpunn_model   *second = large_model(f);
+    p.fault = NO_READ;
+    FAILS(f->dev, gpunn_load(second, "large", .io = &io, .partial = true), GPUNN_ERR_IO, "read returned -3");
+    FAILS(f->dev, gpunn_load(second, path), GPUNN_ERR_FORMAT, "other: in the model only");
+    for (long n = 1, done = 0; !done; n++) {
+        const size_t before = f->memory.bytes;
+        f->memory.fail_at = f->memory.calls + n;
+        done = gpunn_load(second, path, .partial = true) == GPUNN_OK;
+        f->memory.fail_at = 0;
+        if (!done) assert_int_equal(f->memory.bytes, before);
+        if (!done) check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
+    }
+    gpunn_model *third = large_model(f);
+    FAILS(f->dev, gpunn_load(third, "large", .io = &io, .partial = true), GPUNN_ERR_IO, "read returned -3");
+    read = values_of(f, second, "large");
+    assert_memory_equal(read, given, LARGE * sizeof *given);
+    free(read);
+    read = values_of(f, third, "large");
+    assert_memory_equal(read, drawn, LARGE * sizeof *drawn);
+    free(read), free(drawn), free(other), free(given), free(file);
+    gpunn_model_destroy(twin), gpunn_model_destroy(model), gpunn_model_destroy(second), gpunn_model_destroy(third);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* Two numbers behind 4.5 GiB that lie nowhere: the disk holds what was written alone. */
+static void beyond_4_gib(void **state)
+{
+    enum { HEADER = 192 };
+    const int64_t    hole = (int64_t)9 << 29, size = 8 + HEADER + hole + 8;
+    const float      values[2] = {3, 4};
+    const uint64_t   length = HEADER;
+    const gpunn_init zero = {GPUNN_INIT_ZEROS, 0, 0};
+    fixture         *f = *state;
+    const char      *path = test_path(f, "big.safetensors");
+    char             header[HEADER + 1];
+    const int        used = snprintf(header, sizeof header,
+                                     "{\"hole\":{\"dtype\":\"U8\",\"shape\":[%lld],\"data_offsets\":[0,%lld]},\"tail\":{\"dtype\":"
+                                            "\"F32\",\"shape\":[2],\"data_offsets\":[%lld,%lld]}}",
+                                     (long long)hole, (long long)hole, (long long)hole, (long long)hole + 8);
+    memset(header + used, ' ', (size_t)(HEADER - used));
+    const int  fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+    const bool room = fd >= 0 && ftruncate(fd, size) == 0 && pwrite(fd, &length, 8, 0) == 8 &&
+                      pwrite(fd, header, HEADER, 8) == HEADER && pwrite(fd, values, 8, size - 8) == 8;
+    if (fd >= 0) (void)close(fd);
+    const char *const skip[] = {"hole", NULL};
+    gpunn_tensor     *tail = MADE(f->dev, gpunn_parameter(f->model, "tail", GPUNN_SHAPE(2), zero));
+    gpunn_status      status = room ? gpunn_load(f->model, path, .skip = skip) : GPUNN_OK;
+    (void)unlink(path);
+    if (!room) SKIP("no room for a file of 4.5 GiB with a hole");
+    float read[2];
+    OK(f->dev, status);
+    OK(f->dev, gpunn_read(tail, read, sizeof read));
+    assert_memory_equal(read, values, sizeof read);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        test_with_device(weights_in_memory), test_with_device(spec_in_memory), test_with_device(weights_in_pak),
-        test_with_device(weights_renamed),   test_with_device(maps),           test_with_device(shards),
+        test_with_device(weights_in_memory),
+        test_with_device(spec_in_memory),
+        test_with_device(weights_in_pak),
+        test_with_device(weights_renamed),
+        test_with_device(maps),
+        test_with_device(shards),
         test_with_device(shards_in_pak),
+        test_with_device(loaded_in_pieces),
+        test_with_device(beyond_4_gib),
     };
     return cmocka_run_group_tests_name("load", tests, NULL, NULL);
 }
