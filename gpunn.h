@@ -271,7 +271,17 @@
  *         gpunn_load(model, "w.safetensors", .partial = true);
  *         gpunn_checkpoint_save(o, NULL, "run.ckpt");
  *         gpunn_checkpoint_load(o, NULL, "run.ckpt");
- *     In Python: safetensors.torch.save_file(net.state_dict(), "w.safetensors"), and load_file back.
+ *     In Python: safetensors.torch.save_file(net.state_dict(), "w.safetensors"), and load_file back. Weights that lie in several
+ *     files are loaded by their index: gpunn_load(model, "model.safetensors.index.json").
+ *     Names that differ are renamed on the way:
+ *         gpunn_rename map[] = {{"module.*", "*"}, {"*.gamma", "*.weight"}, {NULL, NULL}};
+ *         gpunn_load(model, "w.safetensors", .map = map);
+ *     Files need not be files: gpunn_save_memory, gpunn_load_memory and gpunn_spec_load_memory work on bytes, and a gpunn_io has
+ *     functions of yours open and read them, from a pak file for example: gpunn_load(model, "net/weights", .io = &pak).
+ *         gpunn_array bytes;
+ *         gpunn_save_memory(model, &bytes);
+ *         gpunn_load_memory(model, bytes.data, bytes.bytes);
+ *         gpunn_array_free(dev, &bytes);
  *
  * MODELS AS JSON  A spec is the model without its weights, for the generator, for other programs, and for models that come from
  *     PyTorch (python3 -m generator.export_torch): generator/model.schema.json describes it.
@@ -1803,19 +1813,49 @@ GPUNN_API void    gpunn_loader_rewind(gpunn_loader *loader);           /* to the
 /* ==== >>files ========================================================================================================= *
  * Every file is written beside its target and renamed over it when complete, so a crash leaves the old one or the new one, and
  * perhaps a .gpunn-*.tmp, which the next save into that directory removes (not on Windows). A symbolic link is followed, the mode
- * kept; of hard links only the one that is named becomes the new file. Every file is read as hostile: nothing in it is trusted. */
+ * kept; of hard links only the one that is named becomes the new file. Every file is read as hostile: nothing in it is trusted.
+ * On Windows paths are UTF-8, or else in the system's code page. */
 GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path); /* safetensors: torch's state_dict() */
+
+/* Where files are read from, in the place of the file system: a pak file, flash, the network. All four functions are needed; the
+ * thread that loads calls them. What they return is believed no more than a file is. */
+typedef struct gpunn_io {
+    void *(*open)(void *user, const char *path); /* as the program gave the path; NULL: there is no such file */
+    int64_t (*size)(void *user, void *file);     /* in bytes; negative: failed */
+    /* The next bytes, as fread: how many there were; 0: the file has ended; negative: failed. */
+    int64_t (*read)(void *user, void *file, void *to, size_t bytes);
+    void (*close)(void *user, void *file); /* each file that was opened, once */
+    void *user;
+} gpunn_io;
+
+/* What a tensor is called in the file, and in the model. Each * in from stands for any text, the shortest that fits, and the * of
+ * the same number in to is that text: {"bert.*", "*"}, {"*.LayerNorm.gamma", "*.LayerNorm.weight"}. */
+typedef struct gpunn_rename {
+    const char *from, *to;
+} gpunn_rename;
+
 typedef struct gpunn_load_args {
     int                args_;
     bool               partial; /* names or shapes that do not match are reported, not errors */
     const char *const *skip;    /* ends at NULL: names, or beginnings of names, that stay as they are */
     /* One line per tensor that did not match: "fc.weight: in the file only", "fc.bias: file [10], model [5]". */
     void (*report)(void *user, const char *line);
-    void *user;
+    void           *user;
+    const gpunn_io *io; /* where the file is; NULL: the file system */
+    /* Ends at {NULL, NULL}: the first that fits a name renames it. Two tensors of one name are an error. skip and report know the
+     * new names. */
+    const gpunn_rename *map;
 } gpunn_load_args;
-/* All or nothing: after an error no weight has changed. F32, F16, BF16 and F64 files are read into F32. */
+/* All or nothing: after an error no weight has changed. A model that has not run and whose weights have not been read or written
+ * takes them piece by piece from the file; to change weights that are in use, all of the file is read first, which holds them twice
+ * for a moment. F32, F16, BF16 and F64 files are read into F32. A path that ends in ".json"
+ * is an index of weights in shards, as Hugging Face's model.safetensors.index.json: the shards, files beside it, are all loaded. */
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args);
 #define gpunn_load(model, ...) gpunn_load_((model), GPUNN_NAMED(gpunn_load_args, __VA_ARGS__))
+/* The same of a file that lies in memory: gpunn_load_memory(model, data, size, .partial = true). data is not needed afterwards;
+ * .io is not read. */
+GPUNN_API gpunn_status gpunn_load_memory_(gpunn_model *model, const void *data, size_t size, gpunn_load_args args);
+#define gpunn_load_memory(model, data, ...) gpunn_load_memory_((model), (data), GPUNN_NAMED(gpunn_load_args, __VA_ARGS__))
 
 /* Weights, optimizer state, averages, random state, schedule, loader's place (loader may be NULL): a resumed run equals one that
  * was never interrupted, bit for bit. Averages that a file does not have start as its weights. */
@@ -1845,6 +1885,8 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
 GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
                                                const gpunn_array *arrays, int count);
 GPUNN_API void         gpunn_array_free(gpunn_device *dev, gpunn_array *array);
+/* The bytes that gpunn_save would write, as U8 [bytes]; free with gpunn_array_free. After a failure out is empty. */
+GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out);
 
 /* ==== >>spec ========================================================================================================== *
  * A model as JSON (generator/model.schema.json): for the generator, for other programs, for models that come from elsewhere. */
@@ -1859,9 +1901,18 @@ typedef struct gpunn_spec_args {
  * file, "t5". What gpunn_spec_load makes of the file is saved as the same bytes. */
 GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gpunn_spec_args args);
 #define gpunn_spec_save(model, ...) gpunn_spec_save_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
+typedef struct gpunn_spec_load_args {
+    int             args_;
+    const gpunn_io *io; /* where the file is; NULL: the file system */
+} gpunn_spec_load_args;
 /* Builds the model; NULL after an error, which begins with path:line:column. gpunn_find finds each tensor by its name or, where
  * it has none, its id. What is for the generator alone ("math", "layout", "fuse") is not kept. */
-GPUNN_API gpunn_model *gpunn_spec_load(gpunn_device *dev, const char *path);
+GPUNN_API gpunn_model *gpunn_spec_load_(gpunn_device *dev, const char *path, gpunn_spec_load_args args);
+#define gpunn_spec_load(dev, ...) gpunn_spec_load_((dev), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
+/* The same of size bytes of JSON that lie in memory, which errors call "memory" and which is not needed afterwards. */
+GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *text, size_t size, gpunn_spec_load_args args);
+#define gpunn_spec_load_memory(dev, text, ...) \
+    gpunn_spec_load_memory_((dev), (text), GPUNN_NAMED(gpunn_spec_load_args, __VA_ARGS__))
 /* What the spec of such a model says; NULL: nothing. The optimizer is a new one, with the spec's clipping and averaging. */
 GPUNN_API gpunn_tensor    *gpunn_spec_loss(gpunn_model *model);
 GPUNN_API gpunn_tensor    *gpunn_spec_output(gpunn_model *model, int index);
@@ -3304,9 +3355,11 @@ static void *gpunn__grow(gpunn_device *dev, void *array, int count, int *capacit
 
 /* ==== >>random ======================================================================================================== *
  * Initial values, drawn by Philox (>>common). */
-/* Element i of tensor `id` is drawn from word i % 4 of counter (i / 4 low, id, i / 4 high, 2^31), a range of
- * counters that dropout, whose fourth word is the high half of the step, never reaches. */
-static void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in, float *out, int64_t count)
+/* Initial values of count elements from `first` on, a multiple of 4: element i of tensor `id` is drawn from word i % 4 of counter
+ * (i / 4 low, id, i / 4 high, 2^31), a range of counters that dropout, whose fourth word is the high half of the step, never
+ * reaches. */
+static void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in, int64_t first, int64_t count,
+                        float *out)
 {
     double a = (double)init->a, b = (double)init->b;
     if (init->kind == GPUNN_INIT_KAIMING_UNIFORM) {
@@ -3314,7 +3367,7 @@ static void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int6
         a = -b;
     }
     for (int64_t i = 0; i < count; i += 4) {
-        uint64_t pack = (uint64_t)i / 4;
+        uint64_t pack = (uint64_t)(first + i) / 4;
         uint32_t counter[4], word[4];
         counter[0] = (uint32_t)pack;
         counter[1] = id;
@@ -5793,12 +5846,12 @@ GPUNN__PRIVATE int64_t gpunn__fan_in(const gpunn_tensor *t)
     return factor;
 }
 
-/* Draws a tensor's initial values. */
-static void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, float *values)
+/* Draws count of a tensor's initial values from `first` on, a multiple of 4. */
+static void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, int64_t first, int64_t count, float *values)
 {
-    int64_t count = gpunn__count(t, 1), row = t->rank > 1 ? count / t->dim[0] : 1;
-    gpunn__draw(init, t->model->state.seed, (uint32_t)t->id, gpunn__fan_in(t), values, count);
-    if (t->padding) memset(values + (t->padding - 1) * row, 0, (size_t)row * sizeof *values);
+    int64_t row = t->rank > 1 ? gpunn__count(t, 1) / t->dim[0] : 1, zero = t->padding ? (t->padding - 1) * row - first : count;
+    gpunn__draw(init, t->model->state.seed, (uint32_t)t->id, gpunn__fan_in(t), first, count, values);
+    for (int64_t i = zero > 0 ? zero : 0; i < count && i < zero + row; i++) values[i] = 0;
 }
 
 GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init)
@@ -5812,7 +5865,7 @@ GPUNN_API gpunn_status gpunn_set_init(gpunn_tensor *parameter, gpunn_init init)
         size_t       size = (size_t)gpunn__count(parameter, 1) * sizeof(float);
         float       *values = (float *)gpunn__realloc(model->dev, NULL, 0, size);
         if (values == NULL) return GPUNN_ERR_MEMORY;
-        gpunn__draw_tensor(parameter, &init, values);
+        gpunn__draw_tensor(parameter, &init, 0, gpunn__count(parameter, 1), values);
         status = gpunn_write(parameter, values, size);
         gpunn__free(model->dev, values, size);
     }
@@ -11717,13 +11770,28 @@ static GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, float *to, const 
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(model->dev, "writing weights", status);
 }
 
-/* Fills fresh weights: the old ones, then the initial values of the new tensors. staging: as long as the largest part. */
-static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, float *staging, int64_t staging_count)
+enum { GPUNN__STAGING = 1 << 18 }; /* floats on their way to the device */
+
+/* Initial values of a parameter or buffer; to: where the model's weights are. */
+static GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *to, float *staging)
+{
+    gpunn_status status = GPUNN_OK;
+    int64_t      count = gpunn__count(t, 1);
+    for (int64_t at = 0, part; at < count && status == GPUNN_OK; at += part) {
+        part = count - at < GPUNN__STAGING ? count - at : (int64_t)GPUNN__STAGING;
+        gpunn__draw_tensor(t, &t->init, at, part, staging);
+        status = gpunn__upload_weights(t->model, to + t->offset + at, staging, part);
+    }
+    return status;
+}
+
+/* Fills fresh weights: the old ones, then constants and, with draw, initial values of the new tensors. */
+static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, bool draw, float *staging)
 {
     gpunn_device *dev = model->dev;
     gpunn_status  status = GPUNN_OK;
-    for (int64_t done = 0; done < model->weight_count && status == GPUNN_OK; done += staging_count) {
-        int64_t part = model->weight_count - done < staging_count ? model->weight_count - done : staging_count;
+    for (int64_t done = 0; done < model->weight_count && status == GPUNN_OK; done += GPUNN__STAGING) {
+        int64_t part = model->weight_count - done < GPUNN__STAGING ? model->weight_count - done : (int64_t)GPUNN__STAGING;
         status = dev->backend->download(dev->context, staging, model->weights + done, (size_t)part * sizeof(float));
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, "reading weights", status);
         status = gpunn__upload_weights(model, fresh + done, staging, part);
@@ -11735,40 +11803,34 @@ static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, float
     for (int id = model->laid_out; id < model->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
         if (t->offset < 0) continue;
-        int64_t count = gpunn__count(t, 1);
         if (t->constant)
-            memcpy(staging, t->constant, (size_t)count * sizeof(float));
-        else
-            gpunn__draw_tensor(t, &t->init, staging);
-        status = gpunn__upload_weights(model, fresh + t->offset, staging, count);
+            status = gpunn__upload_weights(model, fresh + t->offset, t->constant, gpunn__count(t, 1));
+        else if (draw)
+            status = gpunn__fill_tensor(t, fresh, staging);
     }
     return status;
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__commit(gpunn_model *model)
+/* Memory for the weights of new tensors; without draw the caller gives them their values. */
+static GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw)
 {
     if (model->laid_out == model->tensor_count) return GPUNN_OK;
     gpunn_device *dev = model->dev;
-    int64_t       gradient_count, count = gpunn__lay_out(model, false, &gradient_count), staging_count = GPUNN__WEIGHT_ALIGN;
+    int64_t       gradient_count, count = gpunn__lay_out(model, false, &gradient_count);
     if (count == model->weight_count) {
         model->laid_out = model->tensor_count;
         return GPUNN_OK;
     }
-    for (int id = model->laid_out; id < model->tensor_count; id++) {
-        gpunn_tensor *t = model->tensors[id];
-        if (t->kind != GPUNN__INPUT && t->kind != GPUNN__VALUE && gpunn__count(t, 1) > staging_count)
-            staging_count = gpunn__count(t, 1);
-    }
-    float *staging = (float *)gpunn__realloc(dev, NULL, 0, (size_t)staging_count * sizeof(float));
+    float *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
     if (staging == NULL) return GPUNN_ERR_MEMORY;
     float       *fresh = (float *)gpunn__device_alloc(dev, (size_t)count * sizeof(float));
     gpunn_status status = fresh ? dev->backend->fill(dev->context, fresh, 0, (size_t)count * sizeof(float)) : dev->error.status;
     if (fresh && status != GPUNN_OK) status = gpunn__backend_fail(dev, "clearing weights", status);
     if (status == GPUNN_OK) {
         (void)gpunn__lay_out(model, true, &gradient_count);
-        status = gpunn__fill_weights(model, fresh, staging, staging_count);
+        status = gpunn__fill_weights(model, fresh, draw, staging);
     }
-    gpunn__free(dev, staging, (size_t)staging_count * sizeof(float));
+    gpunn__free(dev, staging, GPUNN__STAGING * sizeof(float));
     if (status != GPUNN_OK) {
         for (int id = model->laid_out; id < model->tensor_count; id++) model->tensors[id]->offset = -1;
         gpunn__device_free(dev, fresh, (size_t)count * sizeof(float));
@@ -11782,6 +11844,22 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__commit(gpunn_model *model)
     model->generation++;
     GPUNN__WEIGHTS_CHANGED(model);
     return GPUNN_OK;
+}
+
+GPUNN__PRIVATE GPUNN__STATUS gpunn__commit(gpunn_model *model)
+{
+    return gpunn__commit_as(model, true);
+}
+
+/* Takes back the first commit of a model. */
+static void gpunn__uncommit(gpunn_model *model)
+{
+    gpunn__device_free(model->dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
+    model->weights = NULL;
+    model->weight_count = model->weight_capacity = model->gradient_count = 0;
+    model->laid_out = 0;
+    model->generation++;
+    for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->offset = -1;
 }
 
 /* Gradients of all parameters; zero where new. What they held is lost when parameters have been added. */
@@ -21802,9 +21880,41 @@ GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric)
 #define GPUNN__O_FLAGS (_O_BINARY | _O_NOINHERIT)
 typedef struct _stat64 gpunn__stat_result;
 
+/* Paths are UTF-8. What is none is taken for the system's code page, in which main has its arguments. */
+enum { GPUNN__WIDE_PATH = 4096 };
+
+static bool gpunn__wide_path(const char *path, wchar_t wide[GPUNN__WIDE_PATH])
+{
+    int length = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, wide, GPUNN__WIDE_PATH);
+    if (length == 0 && GetLastError() == ERROR_NO_UNICODE_TRANSLATION)
+        length = MultiByteToWideChar(CP_ACP, 0, path, -1, wide, GPUNN__WIDE_PATH);
+    if (length == 0) errno = ENAMETOOLONG;
+    return length > 0;
+}
 static int gpunn__stat(const char *path, gpunn__stat_result *result)
 {
-    return _stat64(path, result);
+    wchar_t wide[GPUNN__WIDE_PATH];
+    return gpunn__wide_path(path, wide) ? _wstat64(wide, result) : -1;
+}
+static int gpunn__open(const char *path, int flags, int mode)
+{
+    wchar_t wide[GPUNN__WIDE_PATH];
+    return gpunn__wide_path(path, wide) ? _wopen(wide, flags, mode) : -1;
+}
+static int gpunn__unlink(const char *path)
+{
+    wchar_t wide[GPUNN__WIDE_PATH];
+    return gpunn__wide_path(path, wide) ? _wunlink(wide) : -1;
+}
+static bool gpunn__replace(const char *from, const char *to)
+{
+    wchar_t wide[2][GPUNN__WIDE_PATH];
+    return gpunn__wide_path(from, wide[0]) && gpunn__wide_path(to, wide[1]) &&
+           MoveFileExW(wide[0], wide[1], MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH);
+}
+static bool gpunn__seek(int fd, int64_t bytes) /* onwards */
+{
+    return _lseeki64(fd, bytes, SEEK_CUR) >= 0;
 }
 static int gpunn__sync(int fd)
 {
@@ -21825,6 +21935,18 @@ static int gpunn__stat(const char *path, gpunn__stat_result *result)
 {
     return stat(path, result);
 }
+static int gpunn__open(const char *path, int flags, int mode)
+{
+    return open(path, flags, mode);
+}
+static int gpunn__unlink(const char *path)
+{
+    return unlink(path);
+}
+static bool gpunn__seek(int fd, int64_t bytes) /* onwards */
+{
+    return (int64_t)(off_t)bytes == bytes && lseek(fd, (off_t)bytes, SEEK_CUR) >= 0;
+}
 static int gpunn__sync(int fd)
 {
     return fsync(fd);
@@ -21841,6 +21963,18 @@ static const char *gpunn__tail(const char *path)
 {
     size_t length = strlen(path);
     return length > 240 ? path + length - 240 : path;
+}
+
+/* Where the file's own name begins. */
+static const char *gpunn__file_name(const char *path)
+{
+    const char *name = path + strlen(path);
+#ifdef _WIN32
+    while (name > path && name[-1] != '/' && name[-1] != '\\' && name[-1] != ':') name--;
+#else
+    while (name > path && name[-1] != '/') name--;
+#endif
+    return name;
 }
 
 /* doing: "read" or "write". */
@@ -21878,7 +22012,8 @@ typedef struct gpunn__file {
     size_t             target_size, temporary_size;
     gpunn__stat_result there; /* the old file */
     bool               exists;
-    int                fd; /* -1: closed */
+    int                fd;     /* -1: closed */
+    unsigned char     *memory; /* where the next byte goes instead, with room for all of them; NULL: into a file */
     gpunn_status       status;
     size_t             used;
     unsigned char      buffer[8192];
@@ -21978,7 +22113,7 @@ GPUNN__PRIVATE void gpunn__file_discard(gpunn__file *f)
 {
     if (f->fd >= 0) {
         (void)GPUNN__OS(close)(f->fd);
-        if (f->temporary) (void)GPUNN__OS(unlink)(f->temporary);
+        if (f->temporary) (void)gpunn__unlink(f->temporary);
     }
     f->fd = -1;
     gpunn__free(f->dev, f->temporary, f->temporary_size);
@@ -21989,23 +22124,19 @@ GPUNN__PRIVATE void gpunn__file_discard(gpunn__file *f)
 /* Opens a new file beside the target; an errno, or GPUNN__RECORDED. */
 static int gpunn__open_beside(gpunn__file *f, int flags)
 {
-    int         mode = f->exists ? 0600 : 0666, error = gpunn__follow(f);
-    const char *name = f->target + strlen(f->target);
+    int mode = f->exists ? 0600 : 0666, error = gpunn__follow(f);
 #ifdef _WIN32
     if (f->exists) mode = (int)(f->there.st_mode & 0777);
-    while (name > f->target && name[-1] != '/' && name[-1] != '\\' && name[-1] != ':') name--;
-#else
-    while (name > f->target && name[-1] != '/') name--;
 #endif
     if (error) return error;
-    size_t head = (size_t)(name - f->target);
+    size_t head = (size_t)(gpunn__file_name(f->target) - f->target);
     f->temporary_size = head + GPUNN__TEMPORARY_SIZE;
     f->temporary = (char *)gpunn__realloc(f->dev, NULL, 0, f->temporary_size);
     if (f->temporary == NULL) return GPUNN__RECORDED;
     memcpy(f->temporary, f->target, head);
     for (uint32_t attempt = 0; attempt < 100 && f->fd < 0; attempt++) {
         gpunn__name_temporary(f, attempt, f->temporary + head);
-        f->fd = GPUNN__OS(open)(f->temporary, flags | O_CREAT | O_EXCL, mode);
+        f->fd = gpunn__open(f->temporary, flags | O_CREAT | O_EXCL, mode);
         if (f->fd < 0 && errno != EEXIST) return errno;
         if (f->fd >= 0 && !gpunn__lock(f->fd)) {
             (void)GPUNN__OS(close)(f->fd);
@@ -22017,15 +22148,24 @@ static int gpunn__open_beside(gpunn__file *f, int flags)
     return 0;
 }
 
+/* Writes into memory, which has room for all that will come. */
+static void gpunn__file_to_memory(gpunn_device *dev, void *memory, gpunn__file *f)
+{
+    f->dev = dev;
+    f->path = "memory";
+    f->target = f->temporary = NULL;
+    f->fd = -1;
+    f->memory = (unsigned char *)memory;
+    f->status = GPUNN_OK;
+    f->used = 0;
+}
+
 /* A failure here leaves nothing to discard. */
 GPUNN__PRIVATE GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *path, gpunn__file *f)
 {
-    f->dev = dev;
+    gpunn__file_to_memory(dev, NULL, f);
     f->path = path;
-    f->target = f->temporary = NULL;
-    f->fd = -1;
     f->status = GPUNN_ERR_ARGUMENT;
-    f->used = 0;
     if (path == NULL || *path == 0)
         return gpunn__fail(dev, f->status, "cannot write a file: its path is %s; name one", path ? "\"\"" : "NULL");
     int flags = O_WRONLY | GPUNN__O_FLAGS, error = 0;
@@ -22033,7 +22173,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *pat
     if (f->exists && GPUNN__IS_DIRECTORY(f->there.st_mode)) {
         error = EISDIR;
     } else if (f->exists && !GPUNN__IS_REGULAR(f->there.st_mode)) {
-        f->fd = GPUNN__OS(open)(path, flags);
+        f->fd = gpunn__open(path, flags, 0);
         if (f->fd < 0) error = errno;
     } else {
         f->target_size = strlen(path) + 1;
@@ -22060,6 +22200,11 @@ static void gpunn__file_put(gpunn__file *f, const unsigned char *data, size_t by
 
 GPUNN__PRIVATE gpunn_status gpunn__file_write(gpunn__file *f, const void *data, size_t bytes)
 {
+    if (f->memory) {
+        if (bytes > 0) memcpy(f->memory, data, bytes);
+        f->memory += bytes;
+        return f->status;
+    }
     if (bytes > sizeof f->buffer - f->used) {
         gpunn__file_put(f, f->buffer, f->used);
         f->used = 0;
@@ -22091,12 +22236,10 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
         if (GPUNN__OS(close)(f->fd) != 0 && f->temporary == NULL) error = errno; /* with one, it is on the disk already */
         f->fd = -1;
 #ifdef _WIN32
-        if (f->temporary && error == 0 &&
-            !MoveFileExA(f->temporary, f->target, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH))
-            error = EACCES;
+        if (f->temporary && error == 0 && !gpunn__replace(f->temporary, f->target)) error = EACCES;
 #endif
         if (error) {
-            if (f->temporary) (void)GPUNN__OS(unlink)(f->temporary);
+            if (f->temporary) (void)gpunn__unlink(f->temporary);
             f->status = gpunn__file_fail(f->dev, "write", f->path, error);
         }
 #ifndef _WIN32
@@ -22116,11 +22259,13 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
 
 /* -- reading: forward only; with gz, a file that gzip compressed is expanded on the way -- */
 typedef struct gpunn__reader {
-    gpunn_device *dev;
-    const char   *path; /* the caller's; must live until the reader is closed */
-    int           fd;
-    uint64_t      limit;   /* no more bytes than this can come, which bounds what a header may claim */
-    size_t        at, end; /* unread bytes of the buffer, as they are in the file */
+    gpunn_device   *dev;
+    const char     *path; /* the caller's; must live until the reader is closed */
+    const gpunn_io *io;   /* where the file is; NULL: the file system */
+    void           *file; /* what io has opened; NULL: nothing */
+    int             fd;
+    uint64_t        limit;   /* no more bytes than this can come, which bounds what a header may claim */
+    size_t          at, end; /* unread bytes of the buffer, as they are in the file */
 #ifdef GPUNN_ZLIB
     bool     compressed, member; /* member: inside one of the gzip members that make up the file */
     z_stream zlib;
@@ -22150,7 +22295,9 @@ static void gpunn__zlib_free(void *dev, void *ptr)
 
 GPUNN__PRIVATE void gpunn__reader_close(gpunn__reader *r)
 {
+    if (r->file) r->io->close(r->io->user, r->file);
     if (r->fd >= 0) (void)GPUNN__OS(close)(r->fd);
+    r->file = NULL;
     r->fd = -1;
 #ifdef GPUNN_ZLIB
     if (r->compressed) (void)inflateEnd(&r->zlib);
@@ -22164,10 +22311,14 @@ static GPUNN__STATUS gpunn__reader_raw(gpunn__reader *r, void *to, size_t bytes,
     *got = 0;
     while (*got < bytes) {
         size_t  want = bytes - *got < (1u << 30) ? bytes - *got : 1u << 30;
-        int64_t done = (int64_t)GPUNN__OS(read)(r->fd, (char *)to + *got, (unsigned)want);
+        char   *at = (char *)to + *got;
+        int64_t done = r->io ? r->io->read(r->io->user, r->file, at, want) : (int64_t)GPUNN__OS(read)(r->fd, at, (unsigned)want);
         if (done == 0) break;
-        if (done > 0)
+        if (done > 0 && (uint64_t)done <= want)
             *got += (size_t)done;
+        else if (r->io)
+            return gpunn__fail(r->dev, GPUNN_ERR_IO, "cannot read '%s': .io's read returned %lld for %zu bytes; look into it",
+                               gpunn__tail(r->path), (long long)done, want);
         else if (errno != EINTR)
             return gpunn__file_fail(r->dev, "read", r->path, errno);
     }
@@ -22180,11 +22331,31 @@ static GPUNN__STATUS gpunn__reader_fill(gpunn__reader *r)
     return gpunn__reader_raw(r, r->buffer, sizeof r->buffer, &r->end);
 }
 
+static GPUNN__STATUS gpunn__reader_open_io(gpunn__reader *r)
+{
+    const gpunn_io *io = r->io;
+    const char     *path = gpunn__tail(r->path);
+    if (!io->open || !io->size || !io->read || !io->close)
+        return gpunn__fail(r->dev, GPUNN_ERR_ARGUMENT, "cannot read '%s': .io lacks a function; set open, size, read and close",
+                           path);
+    r->file = io->open(io->user, r->path);
+    if (r->file == NULL)
+        return gpunn__fail(r->dev, GPUNN_ERR_IO, "cannot read '%s': .io's open does not find it; check the path", path);
+    int64_t size = io->size(io->user, r->file);
+    r->limit = (uint64_t)size;
+    if (size >= 0) return GPUNN_OK;
+    gpunn__reader_close(r);
+    return gpunn__fail(r->dev, GPUNN_ERR_IO, "cannot read '%s': .io's size returned %lld; look into it", path, (long long)size);
+}
+
 /* A failure here leaves nothing to close. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const char *path, bool gz, gpunn__reader *r)
+GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_io *io, const char *path, bool gz,
+                                                gpunn__reader *r)
 {
     r->dev = dev;
     r->path = path;
+    r->io = io;
+    r->file = NULL;
     r->fd = -1;
     r->at = r->end = 0;
 #ifdef GPUNN_ZLIB
@@ -22192,6 +22363,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const char *p
 #endif
     if (path == NULL || *path == 0)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "cannot read a file: its path is %s; name one", path ? "\"\"" : "NULL");
+    if (io) return gpunn__reader_open_io(r);
     gpunn__stat_result there;
     if (gpunn__stat(path, &there) != 0) return gpunn__file_fail(dev, "read", path, errno);
     if (GPUNN__IS_DIRECTORY(there.st_mode)) return gpunn__file_fail(dev, "read", path, EISDIR);
@@ -22199,7 +22371,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const char *p
         return gpunn__fail(dev, GPUNN_ERR_IO, "cannot read '%s': it is not a regular file; copy its contents into one",
                            gpunn__tail(path));
     r->limit = (uint64_t)there.st_size;
-    r->fd = GPUNN__OS(open)(path, O_RDONLY | GPUNN__O_FLAGS);
+    r->fd = gpunn__open(path, O_RDONLY | GPUNN__O_FLAGS, 0);
     if (r->fd < 0) return gpunn__file_fail(dev, "read", path, errno);
     if (!gz) return GPUNN_OK;
     gpunn_status status = gpunn__reader_fill(r);
@@ -22259,6 +22431,47 @@ static GPUNN__STATUS gpunn__reader_inflate(gpunn__reader *r, unsigned char *to, 
 }
 #endif
 
+/* -- a file that lies in memory -- */
+typedef struct gpunn__memory {
+    const char *at;
+    size_t      left;
+} gpunn__memory;
+
+static void *gpunn__memory_open(void *memory, const char *path)
+{
+    (void)path;
+    return memory;
+}
+
+static int64_t gpunn__memory_size(void *memory, void *file)
+{
+    (void)file;
+    return (int64_t)((const gpunn__memory *)memory)->left;
+}
+
+static int64_t gpunn__memory_read(void *memory, void *file, void *to, size_t bytes)
+{
+    gpunn__memory *m = (gpunn__memory *)memory;
+    size_t         part = bytes < m->left ? bytes : m->left;
+    (void)file;
+    if (part) memcpy(to, m->at, part);
+    m->at += part;
+    m->left -= part;
+    return (int64_t)part;
+}
+
+static void gpunn__memory_close(void *memory, void *file)
+{
+    (void)memory;
+    (void)file;
+}
+
+static gpunn_io gpunn__memory_io(gpunn__memory *memory)
+{
+    gpunn_io io = {gpunn__memory_open, gpunn__memory_size, gpunn__memory_read, gpunn__memory_close, memory};
+    return io;
+}
+
 /* *got is smaller than bytes only at the end. */
 static GPUNN__STATUS gpunn__reader_some(gpunn__reader *r, void *to, size_t bytes, size_t *got)
 {
@@ -22310,6 +22523,65 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_end(gpunn__reader *r)
                              "'%s' goes on after the end of its data; it is damaged or of another format", gpunn__tail(r->path));
     return status;
 }
+/* -- a whole JSON text -- */
+enum { GPUNN__JSON_BYTES = 64 << 20 };
+
+typedef struct gpunn__document {
+    gpunn__items items; /* which point into the text */
+    char        *text;
+    size_t       size;
+} gpunn__document;
+
+static void gpunn__document_free(gpunn_device *dev, gpunn__document *document)
+{
+    gpunn__free(dev, document->items.at, (size_t)document->items.capacity * sizeof *document->items.at);
+    gpunn__free(dev, document->text, document->size);
+}
+
+static GPUNN__STATUS gpunn__document_parse(gpunn__reader *r, gpunn__document *document)
+{
+    gpunn_device *dev = r->dev;
+    if (r->limit > GPUNN__JSON_BYTES)
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' has %llu bytes; JSON of at most 64 MiB is read", gpunn__tail(r->path),
+                           (unsigned long long)r->limit);
+    document->size = (size_t)r->limit + 1;
+    document->text = (char *)gpunn__realloc(dev, NULL, 0, document->size);
+    if (document->text == NULL) return GPUNN_ERR_MEMORY;
+    gpunn_status status = gpunn__reader_read(r, document->text, document->size - 1);
+    if (status == GPUNN_OK) status = gpunn__reader_end(r);
+    if (status != GPUNN_OK) return status;
+    document->text[document->size - 1] = 0;
+    gpunn__json json = gpunn__json_of(document->text, document->size - 1, false);
+    bool        ok = gpunn__json_item(dev, &json, &document->items, 0);
+    (void)gpunn__json_peek(&json, 0);
+    if (ok && json.at != json.end) ok = gpunn__json_fail(&json, "goes on after its end");
+    if (ok) return GPUNN_OK;
+    if (json.problem == NULL) return GPUNN_ERR_MEMORY;
+    return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s:%d:%d: the JSON %s", gpunn__tail(r->path), json.line + 1,
+                       (int)(json.at - json.line_start) + 1, json.problem);
+}
+
+/* To be freed after a failure, too. */
+static GPUNN__STATUS gpunn__document_read(gpunn_device *dev, const gpunn_io *io, const char *path, gpunn__document *document)
+{
+    gpunn__reader r;
+    gpunn_status  status = gpunn__reader_open(dev, io, path, false, &r);
+    memset(document, 0, sizeof *document);
+    if (status != GPUNN_OK) return status;
+    status = gpunn__document_parse(&r, document);
+    gpunn__reader_close(&r);
+    return status;
+}
+
+/* The place of what an object has for a key; 0: nothing, or it is no object. */
+static int gpunn__document_find(const gpunn__document *document, int object, const char *key)
+{
+    const gpunn__item *item = document->items.at;
+    for (int i = object + 1; item[object].kind == GPUNN__J_OBJECT && i < item[object].next; i = item[i + 1].next)
+        if (gpunn__slice_is(&item[i].text, key)) return i + 1;
+    return 0;
+}
+
 /* ==== >>loader ======================================================================================================== */
 /* ---- structs --------------------------------------------------------------------------------------------------------- */
 enum { GPUNN__MAX_WORKERS = 64 };
@@ -22864,6 +23136,8 @@ static GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encodin
  * gaps. */
 enum { GPUNN__MAX_HEADER = 100000000 }; /* as the safetensors library has it */
 
+typedef struct gpunn__archive gpunn__archive;
+
 typedef struct gpunn__entry {
     gpunn__slice           name;
     gpunn__slice           text;     /* metadata: the value; tensors: the dtype */
@@ -22871,6 +23145,7 @@ typedef struct gpunn__entry {
     int                    rank;
     int64_t                dim[GPUNN_MAX_RANK]; /* the first of them where there are more */
     uint64_t               begin, end;
+    gpunn__archive        *file;    /* in which it is */
     bool                   matched; /* somebody knows it */
     void                  *to;      /* where to read it; NULL: skip it */
 } gpunn__entry;
@@ -22880,12 +23155,17 @@ typedef struct gpunn__table {
     int           count, capacity;
 } gpunn__table;
 
-typedef struct gpunn__archive {
-    gpunn__reader reader;
-    char         *header;
-    size_t        header_bytes;
-    gpunn__table  tensors, notes;
-} gpunn__archive;
+/* A file, or all files that an index names, whose tensors stand in its table. */
+struct gpunn__archive {
+    gpunn__reader    reader;         /* of a file */
+    char            *header, *names; /* names: those that have been renamed */
+    size_t           header_bytes, names_bytes;
+    gpunn__table     tensors, notes;
+    gpunn__archive **shards; /* of an index */
+    int              shard_count, shard_capacity;
+    int              number; /* among the shards */
+    char            *path;   /* of a shard; NULL: the caller has it */
+};
 
 static gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table, const gpunn__slice *name)
 {
@@ -22918,6 +23198,7 @@ static int gpunn__entry_by_name(const void *a, const void *b)
 static int gpunn__entry_by_offset(const void *a, const void *b)
 {
     const gpunn__entry *x = (const gpunn__entry *)a, *y = (const gpunn__entry *)b;
+    if (x->file->number != y->file->number) return x->file->number < y->file->number ? -1 : 1;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
     return x->end < y->end ? -1 : x->end > y->end;
 }
@@ -23025,10 +23306,26 @@ static bool gpunn__parse_header(gpunn_device *dev, gpunn__json *j, gpunn__table 
 static void gpunn__archive_close(gpunn__archive *a)
 {
     gpunn_device *dev = a->reader.dev;
+    for (int i = 0; i < a->shard_count; i++) {
+        gpunn__archive_close(a->shards[i]);
+        gpunn__free(dev, a->shards[i], sizeof *a->shards[i]);
+    }
+    gpunn__free(dev, a->shards, (size_t)a->shard_capacity * sizeof *a->shards);
+    gpunn__free_text(dev, a->path);
     gpunn__free(dev, a->tensors.items, (size_t)a->tensors.capacity * sizeof *a->tensors.items);
     gpunn__free(dev, a->notes.items, (size_t)a->notes.capacity * sizeof *a->notes.items);
     gpunn__free(dev, a->header, a->header_bytes);
+    gpunn__free(dev, a->names, a->names_bytes);
     gpunn__reader_close(&a->reader);
+}
+
+/* An entry that another one of its table is called like, once it is sorted by name; NULL: there is none. */
+static const gpunn__entry *gpunn__table_sort_names(gpunn__table *table)
+{
+    gpunn__table_sort(table, gpunn__entry_by_name);
+    for (int i = 1; i < table->count; i++)
+        if (gpunn__entry_by_name(&table->items[i - 1], &table->items[i]) == 0) return &table->items[i];
+    return NULL;
 }
 
 /* What the header says, checked. */
@@ -23068,6 +23365,7 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
 
     uint64_t end = 0, bytes = r->limit - sizeof head - length;
     char     shown[128];
+    for (int i = 0; i < a->tensors.count; i++) a->tensors.items[i].file = a;
     gpunn__table_sort(&a->tensors, gpunn__entry_by_offset);
     for (int i = 0; i < a->tensors.count; i++) {
         const gpunn__entry *item = &a->tensors.items[i];
@@ -23086,49 +23384,270 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
                            (unsigned long long)end, (unsigned long long)bytes);
     gpunn__table *tables[2] = {&a->tensors, &a->notes};
     for (int k = 0; k < 2; k++) {
-        gpunn__table_sort(tables[k], gpunn__entry_by_name);
-        for (int i = 1; i < tables[k]->count; i++)
-            if (gpunn__entry_by_name(&tables[k]->items[i - 1], &tables[k]->items[i]) == 0)
-                return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' is damaged: its header has '%s' twice; write it again", path,
-                                   gpunn__printable(&tables[k]->items[i].name, shown));
+        const gpunn__entry *twice = gpunn__table_sort_names(tables[k]);
+        if (twice)
+            return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' is damaged: its header has '%s' twice; write it again", path,
+                               gpunn__printable(&twice->name, shown));
+    }
+    return GPUNN_OK;
+}
+
+/* ---- shards ---------------------------------------------------------------------------------------------------------- *
+ * {"metadata": {...}, "weight_map": {"a tensor": "model-00001-of-00002.safetensors", ...}} */
+/* The path of a file beside another one. */
+static char *gpunn__beside(gpunn_device *dev, const char *path, const char *name)
+{
+    size_t head = (size_t)(gpunn__file_name(path) - path), tail = strlen(name) + 1;
+    char  *beside = (char *)gpunn__realloc(dev, NULL, 0, head + tail);
+    if (beside == NULL) return NULL;
+    memcpy(beside, path, head);
+    memcpy(beside + head, name, tail);
+    return beside;
+}
+
+/* Whether it is the name of a file, not a way to another folder, nor to a device of Windows. */
+static bool gpunn__is_file_name(const gpunn__slice *text)
+{
+    return text->length > 0 && strlen(text->at) == text->length && *text->at != '.' && strpbrk(text->at, "/\\:") == NULL;
+}
+
+/* The shard of that name that is open; NULL: none. */
+static gpunn__archive *gpunn__shard_find(const gpunn__archive *a, const gpunn__slice *name)
+{
+    for (int i = a->shard_count - 1; i >= 0; i--)
+        if (gpunn__slice_is(name, gpunn__file_name(a->shards[i]->path))) return a->shards[i];
+    return NULL;
+}
+
+/* Opens a further shard, and takes its tensors over. */
+static GPUNN__STATUS gpunn__shard_open(gpunn__archive *a, const gpunn_io *io, const char *name)
+{
+    gpunn_device    *dev = a->reader.dev;
+    gpunn__archive **shards = (gpunn__archive **)gpunn__grow(dev, a->shards, a->shard_count, &a->shard_capacity,
+                                                             sizeof(gpunn__archive *));
+    if (shards == NULL) return GPUNN_ERR_MEMORY;
+    a->shards = shards;
+    gpunn__archive *shard = (gpunn__archive *)gpunn__calloc(dev, sizeof *shard);
+    if (shard == NULL) return GPUNN_ERR_MEMORY;
+    shard->reader.dev = dev;
+    shard->reader.fd = -1;
+    shard->number = a->shard_count;
+    shards[a->shard_count++] = shard;
+    shard->path = gpunn__beside(dev, a->reader.path, name);
+    if (shard->path == NULL) return GPUNN_ERR_MEMORY;
+    gpunn_status status = gpunn__reader_open(dev, io, shard->path, false, &shard->reader);
+    if (status == GPUNN_OK) status = gpunn__archive_header(shard);
+    for (int i = 0; i < shard->tensors.count && status == GPUNN_OK; i++) {
+        gpunn__entry *item = gpunn__table_add(dev, &a->tensors, &shard->tensors.items[i].name);
+        if (item == NULL) return GPUNN_ERR_MEMORY;
+        *item = shard->tensors.items[i];
+    }
+    return status;
+}
+
+/* Opens every shard that the weight_map names, and looks whether each tensor is where it says, and nowhere else. */
+static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io, const gpunn__document *document)
+{
+    gpunn_device      *dev = a->reader.dev;
+    const gpunn__item *item = document->items.at;
+    const char        *path = gpunn__tail(a->reader.path);
+    int                map = gpunn__document_find(document, 0, "weight_map");
+    char               shown[128], file[128];
+    gpunn_status       status = GPUNN_OK;
+    if (map == 0 || item[map].kind != GPUNN__J_OBJECT)
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' is no index of shards: it has no \"weight_map\"; load the weights' file",
+                           path);
+    for (int i = map + 1; i < item[map].next && status == GPUNN_OK; i = item[i + 1].next) {
+        const gpunn__slice *name = &item[i + 1].text;
+        if (item[i + 1].kind != GPUNN__J_STRING || !gpunn__is_file_name(name))
+            return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                               "%s:%d:%d: the shard is %s, which is no file beside the index; put all shards into its folder",
+                               path, item[i + 1].line, item[i + 1].column,
+                               name->at ? gpunn__printable(name, shown) : "no string");
+        if (gpunn__shard_find(a, name) == NULL) status = gpunn__shard_open(a, io, name->at);
+    }
+    if (status != GPUNN_OK) return status;
+    const gpunn__entry *twice = gpunn__table_sort_names(&a->tensors);
+    if (twice)
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT, "'%s' has the tensor '%s', which another shard has too; download them again",
+                           gpunn__tail(twice->file->path), gpunn__printable(&twice->name, shown));
+    for (int i = map + 1; i < item[map].next; i = item[i + 1].next) {
+        const gpunn__entry *entry = gpunn__table_find(&a->tensors, "", item[i].text.at);
+        if (entry == NULL || entry->file != gpunn__shard_find(a, &item[i + 1].text))
+            return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                               "'%s' says that the tensor '%s' is in '%s', which lacks it; download them again", path,
+                               gpunn__printable(&item[i].text, shown), gpunn__printable(&item[i + 1].text, file));
     }
     return GPUNN_OK;
 }
 
 /* A failure here leaves nothing to close. */
-static GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const char *path, gpunn__archive *a)
+static GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn_io *io, const char *path, gpunn__archive *a)
 {
-    a->header = NULL;
-    a->header_bytes = 0;
-    memset(&a->tensors, 0, sizeof a->tensors);
-    a->notes = a->tensors;
-    gpunn_status status = gpunn__reader_open(dev, path, false, &a->reader);
-    if (status != GPUNN_OK) return status;
-    status = gpunn__archive_header(a);
+    size_t       length = path ? strlen(path) : 0;
+    gpunn_status status;
+    memset(a, 0, sizeof *a);
+    a->reader.dev = dev;
+    a->reader.path = path;
+    a->reader.fd = -1;
+    if (length > 5 && strcmp(path + length - 5, ".json") == 0) {
+        gpunn__document document;
+        status = gpunn__document_read(dev, io, path, &document);
+        if (status == GPUNN_OK) status = gpunn__shards_open(a, io, &document);
+        gpunn__document_free(dev, &document);
+    } else {
+        status = gpunn__reader_open(dev, io, path, false, &a->reader);
+        if (status == GPUNN_OK) status = gpunn__archive_header(a);
+    }
     if (status != GPUNN_OK) gpunn__archive_close(a);
     return status;
 }
 
-/* Reads every tensor that has a place. The tables are out of order afterwards. */
-static GPUNN__STATUS gpunn__archive_read(gpunn__archive *a)
+/* ---- renaming -------------------------------------------------------------------------------------------------------- */
+enum { GPUNN__STARS = 8 };
+
+static int gpunn__count_stars(const char *pattern)
+{
+    int stars = 0;
+    for (; *pattern; pattern++) stars += *pattern == '*';
+    return stars;
+}
+
+/* Whether the pattern is the name, and what its stars stand for. */
+static bool gpunn__pattern_fits(const char *pattern, const gpunn__slice *name, gpunn__slice star[GPUNN__STARS])
+{
+    const char   *at = name->at, *end = name->at + name->length, *behind = NULL; /* behind: the last star of the pattern */
+    gpunn__slice *last = NULL;
+    for (;;) {
+        if (*pattern == '*') {
+            last = last ? last + 1 : star;
+            last->at = (char *)(uintptr_t)at;
+            last->length = 0;
+            behind = ++pattern;
+        } else if (at < end && *pattern && *pattern == *at)
+            pattern++, at++;
+        else if (at == end && *pattern == 0)
+            return true;
+        else if (last && last->at + last->length < end) { /* it takes one more */
+            at = last->at + ++last->length;
+            pattern = behind;
+        } else
+            return false;
+    }
+}
+
+/* Writes the name that `to` makes of the stars, unless out is NULL; its length. */
+static size_t gpunn__pattern_fill(const char *to, const gpunn__slice *star, char *out)
+{
+    size_t length = 0;
+    for (; *to; to++) {
+        gpunn__slice        letter = {(char *)(uintptr_t)to, 1};
+        const gpunn__slice *part = *to == '*' ? star++ : &letter;
+        if (out) memcpy(out + length, part->at, part->length);
+        length += part->length;
+    }
+    return length;
+}
+
+static GPUNN__STATUS gpunn__check_map(gpunn_device *dev, const gpunn_rename *map)
+{
+    for (; map->from; map++) {
+        int stars = gpunn__count_stars(map->from);
+        if (map->to == NULL || stars > GPUNN__STARS || gpunn__count_stars(map->to) > stars)
+            return gpunn__fail(
+                dev, GPUNN_ERR_ARGUMENT,
+                "gpunn_load: .map has the pair '%.120s', '%.120s'; up to 8 * may stand in the first and no more in "
+                "the second",
+                map->from, map->to ? map->to : "NULL");
+    }
+    return GPUNN_OK;
+}
+
+/* Renames the tensors: first the room for all new names, then these. */
+static GPUNN__STATUS gpunn__archive_rename(gpunn__archive *a, const gpunn_rename *map)
+{
+    gpunn_device *dev = a->reader.dev;
+    gpunn__slice  star[GPUNN__STARS];
+    char          shown[128];
+    gpunn_status  status = gpunn__check_map(dev, map);
+    if (status != GPUNN_OK) return status;
+    for (int pass = 0; pass < 2; pass++) {
+        size_t used = 0;
+        for (int i = 0; i < a->tensors.count; i++) {
+            gpunn__slice       *name = &a->tensors.items[i].name;
+            const gpunn_rename *rule = map;
+            while (rule->from && !gpunn__pattern_fits(rule->from, name, star)) rule++;
+            if (rule->from == NULL) continue;
+            char  *to = pass ? a->names + used : NULL;
+            size_t length = gpunn__pattern_fill(rule->to, star, to);
+            used += length + 1;
+            if (to == NULL) continue;
+            to[length] = 0;
+            name->at = to;
+            name->length = length;
+        }
+        if (used == 0) return GPUNN_OK;
+        if (pass == 0 && (a->names = (char *)gpunn__realloc(dev, NULL, 0, used)) == NULL) return GPUNN_ERR_MEMORY;
+        a->names_bytes = used;
+    }
+    const gpunn__entry *twice = gpunn__table_sort_names(&a->tensors);
+    return twice ? gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                               "gpunn_load: .map gives two tensors of '%s' the name '%s'; rename one otherwise",
+                               gpunn__tail(a->reader.path), gpunn__printable(&twice->name, shown))
+                 : GPUNN_OK;
+}
+
+/* Of a file that is not compressed. */
+static GPUNN__STATUS gpunn__reader_skip(gpunn__reader *r, uint64_t bytes)
+{
+    gpunn_status status = GPUNN_OK;
+    size_t       have = r->end - r->at, known = bytes < have ? (size_t)bytes : have;
+    r->at += known;
+    bytes -= known;
+    if (bytes > 0 && r->fd >= 0 && gpunn__seek(r->fd, (int64_t)bytes)) return GPUNN_OK;
+    while (bytes > 0 && status == GPUNN_OK) {
+        unsigned char skipped[16384];
+        size_t        part = bytes < sizeof skipped ? (size_t)bytes : sizeof skipped;
+        status = gpunn__reader_read(r, skipped, part);
+        bytes -= part;
+    }
+    return status;
+}
+
+enum { GPUNN__CHUNK = 1 << 20 }; /* bytes on their way between a device and a file */
+
+/* The next count elements of a file into the device's memory. */
+static GPUNN__STATUS gpunn__read_upload(gpunn__reader *r, const gpunn__encoding *encoding, size_t count, float *to, void *chunk)
+{
+    gpunn_device *dev = r->dev;
+    gpunn_status  status = GPUNN_OK;
+    for (size_t part; count > 0 && status == GPUNN_OK; count -= part, to += part) {
+        part = count < GPUNN__CHUNK / sizeof *to ? count : GPUNN__CHUNK / sizeof *to;
+        status = gpunn__read_elements(r, encoding, false, part, chunk);
+        if (status != GPUNN_OK) return status;
+        status = dev->backend->upload(dev->context, to, chunk, part * sizeof *to);
+        if (status != GPUNN_OK) status = gpunn__backend_fail(dev, "loading weights", status);
+    }
+    return status;
+}
+
+/* Reads every tensor that has a place: in host memory or, with a chunk to come through, in the device's. The tables are out of
+ * order afterwards. */
+static GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk)
 {
     gpunn_status status = GPUNN_OK;
     gpunn__table_sort(&a->tensors, gpunn__entry_by_offset);
     for (int i = 0; i < a->tensors.count && status == GPUNN_OK; i++) {
         const gpunn__entry *item = &a->tensors.items[i];
+        gpunn__reader      *r = &item->file->reader;
         uint64_t            bytes = item->end - item->begin;
-        if (item->to) {
-            status = gpunn__read_elements(&a->reader, item->encoding, false, (size_t)bytes / item->encoding->bytes, item->to);
-            continue;
-        }
-        while (bytes > 0 && status == GPUNN_OK) {
-            unsigned char skipped[16384];
-            size_t        part = bytes < sizeof skipped ? (size_t)bytes : sizeof skipped;
-            status = gpunn__reader_read(&a->reader, skipped, part);
-            bytes -= part;
-        }
+        size_t              count = item->to ? (size_t)bytes / item->encoding->bytes : 0;
+        status = item->to == NULL ? gpunn__reader_skip(r, bytes)
+                 : chunk          ? gpunn__read_upload(r, item->encoding, count, (float *)item->to, chunk)
+                                  : gpunn__read_elements(r, item->encoding, false, count, item->to);
     }
-    return status == GPUNN_OK ? gpunn__reader_end(&a->reader) : status;
+    for (int i = 0; i < a->shard_count && status == GPUNN_OK; i++) status = gpunn__reader_end(&a->shards[i]->reader);
+    return status == GPUNN_OK && a->shard_count == 0 ? gpunn__reader_end(&a->reader) : status;
 }
 
 /* ---- loading weights ------------------------------------------------------------------------------------------------- */
@@ -23287,33 +23806,70 @@ static bool gpunn__is_checkpoint(const gpunn__archive *a)
     return format && gpunn__slice_is(&format->text, "gpunn-checkpoint");
 }
 
+/* Gives every tensor of model and optimizer its place in `stage`, and refuses what does not fit, unless args->partial. */
+static GPUNN__STATUS gpunn__match_file(gpunn__archive *a, const gpunn_model *model, const gpunn_optimizer *opt,
+                                       const gpunn_load_args *args, const char *function, char *stage)
+{
+    gpunn__mismatches mismatches;
+    char              more[48] = "";
+    mismatches.args = args;
+    mismatches.count = 0;
+    gpunn__match_all(a, &mismatches, model, opt, stage);
+    gpunn__match_rest(a, &mismatches, opt == NULL && gpunn__is_checkpoint(a));
+    if (mismatches.count == 0 || args->partial) return GPUNN_OK;
+    if (mismatches.count > 1) (void)snprintf(more, sizeof more, " (and %d more)", mismatches.count - 1);
+    return gpunn__fail(model->dev, mismatches.status, "%s: '%s' does not fit the model: %s%s; %s", function,
+                       gpunn__tail(a->reader.path), mismatches.first, more,
+                       opt ? "build the model and the optimizer as they were when it was saved"
+                           : "build the model as it was, or load with .partial = true to take what fits");
+}
+
 /* Fills a stage (NULL: nothing to load) with what the file has for model and optimizer, all of it read. */
 static GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *model, gpunn_optimizer *opt, const gpunn_load_args *args,
                                        const char *function, char **stage)
 {
-    gpunn_device     *dev = model->dev;
-    size_t            bytes = gpunn__stage_bytes(model, opt);
-    gpunn__mismatches mismatches;
-    gpunn_status      status = GPUNN_OK;
-    mismatches.args = args;
-    mismatches.count = 0;
-    *stage = bytes ? (char *)gpunn__realloc(dev, NULL, 0, bytes) : NULL;
+    size_t bytes = gpunn__stage_bytes(model, opt);
+    *stage = bytes ? (char *)gpunn__realloc(model->dev, NULL, 0, bytes) : NULL;
     if (bytes && *stage == NULL) return GPUNN_ERR_MEMORY;
-    gpunn__match_all(a, &mismatches, model, opt, *stage);
-    gpunn__match_rest(a, &mismatches, opt == NULL && gpunn__is_checkpoint(a));
-    if (mismatches.count > 0 && !args->partial) {
-        char more[48] = "";
-        if (mismatches.count > 1) (void)snprintf(more, sizeof more, " (and %d more)", mismatches.count - 1);
-        status = gpunn__fail(dev, mismatches.status, "%s: '%s' does not fit the model: %s%s; %s", function,
-                             gpunn__tail(a->reader.path), mismatches.first, more,
-                             opt ? "build the model and the optimizer as they were when it was saved"
-                                 : "build the model as it was, or load with .partial = true to take what fits");
-    }
+    gpunn_status status = gpunn__match_file(a, model, opt, args, function, *stage);
     if (status == GPUNN_OK) status = gpunn__stage_copy(model, opt, *stage, false);
-    if (status == GPUNN_OK) status = gpunn__archive_read(a);
+    if (status == GPUNN_OK) status = gpunn__archive_read(a, NULL);
     if (status == GPUNN_OK) return status;
-    gpunn__free(dev, *stage, bytes);
+    gpunn__free(model->dev, *stage, bytes);
     *stage = NULL;
+    return status;
+}
+
+/* Loads into a model whose weights nobody has seen: a failure needs no copy of them. */
+static GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model, const gpunn_load_args *args)
+{
+    gpunn_device *dev = model->dev;
+    gpunn_status  status = gpunn__commit_as(model, false);
+    void         *chunk = NULL;
+    if (status == GPUNN_OK && (chunk = gpunn__realloc(dev, NULL, 0, GPUNN__CHUNK)) == NULL) status = GPUNN_ERR_MEMORY;
+    if (status == GPUNN_OK) status = gpunn__match_file(a, model, NULL, args, "gpunn_load", (char *)model->weights);
+    for (int i = 0; i < model->tensor_count && status == GPUNN_OK; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        const gpunn__entry *item = gpunn__is_saved(t) ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
+        if (gpunn__is_saved(t) && (item == NULL || item->to == NULL))
+            status = gpunn__fill_tensor(t, model->weights, (float *)chunk);
+    }
+    if (status == GPUNN_OK) status = gpunn__archive_read(a, chunk);
+    gpunn__free(dev, chunk, GPUNN__CHUNK);
+    if (status != GPUNN_OK) gpunn__uncommit(model);
+    return status;
+}
+
+/* Loads into a model that has weights: first all of the file is read. */
+static GPUNN__STATUS gpunn__load_over(gpunn__archive *a, gpunn_model *model, const gpunn_load_args *args)
+{
+    char        *stage;
+    gpunn_status status = gpunn__commit(model);
+    if (status == GPUNN_OK) status = gpunn__stage_fill(a, model, NULL, args, "gpunn_load", &stage);
+    if (status != GPUNN_OK) return status;
+    status = gpunn__stage_copy(model, NULL, stage, true);
+    GPUNN__WEIGHTS_CHANGED(model);
+    gpunn__free(model->dev, stage, gpunn__stage_bytes(model, NULL));
     return status;
 }
 
@@ -23321,18 +23877,24 @@ GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_l
 {
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_load: the model is NULL");
     gpunn__archive archive;
-    char          *stage;
-    gpunn_status   status = gpunn__commit(model);
-    if (status == GPUNN_OK) status = gpunn__archive_open(model->dev, path, &archive);
+    gpunn_status   status = gpunn__archive_open(model->dev, args.io, path, &archive);
     if (status != GPUNN_OK) return status;
-    status = gpunn__stage_fill(&archive, model, NULL, &args, "gpunn_load", &stage);
-    if (status == GPUNN_OK) {
-        status = gpunn__stage_copy(model, NULL, stage, true);
-        GPUNN__WEIGHTS_CHANGED(model);
-        gpunn__free(model->dev, stage, gpunn__stage_bytes(model, NULL));
-    }
+    if (args.map) status = gpunn__archive_rename(&archive, args.map);
+    if (status == GPUNN_OK)
+        status = model->weight_count ? gpunn__load_over(&archive, model, &args) : gpunn__load_first(&archive, model, &args);
     gpunn__archive_close(&archive);
     return status;
+}
+
+GPUNN_API gpunn_status gpunn_load_memory_(gpunn_model *model, const void *data, size_t size, gpunn_load_args args)
+{
+    gpunn__memory memory = {(const char *)data, size};
+    gpunn_io      io = gpunn__memory_io(&memory);
+    args.io = &io;
+    if (model && data == NULL)
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_load_memory: data is NULL; give the bytes of a safetensors file");
+    return gpunn_load_(model, "memory", args);
 }
 
 /* ---- what a checkpoint holds beside tensors -------------------------------------------------------------------------- */
@@ -23535,7 +24097,6 @@ static GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, gpunn__resume *
 /* ---- writing --------------------------------------------------------------------------------------------------------- *
  * One walk over everything that is saved, three times: to measure the header, to write it, to write the tensors. */
 typedef enum gpunn__pass { GPUNN__MEASURE, GPUNN__HEADER, GPUNN__TENSORS } gpunn__pass;
-enum { GPUNN__CHUNK = 1 << 20 }; /* bytes on their way from the device to the file */
 
 typedef struct gpunn__writer {
     gpunn_device *dev;
@@ -23690,8 +24251,21 @@ static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *wh
     if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
 }
 
-/* emit walks over `what`. */
-static GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char                                                  *path,
+/* Room for a file of so many bytes. */
+static GPUNN__STATUS gpunn__array_of_bytes(gpunn_device *dev, uint64_t bytes, gpunn_array *out)
+{
+    if (bytes > SIZE_MAX) return gpunn__fail(dev, GPUNN_ERR_MEMORY, "%llu bytes do not fit memory", (unsigned long long)bytes);
+    out->data = gpunn__realloc(dev, NULL, 0, (size_t)bytes);
+    if (out->data == NULL) return GPUNN_ERR_MEMORY;
+    out->bytes = (size_t)bytes;
+    out->dtype = GPUNN_U8;
+    out->rank = 1;
+    out->dim[0] = (int64_t)bytes;
+    return GPUNN_OK;
+}
+
+/* emit walks over `what`. memory: receives the bytes of the file; NULL: they go to path. */
+static GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char *path, gpunn_array *memory,
                                           void (*emit)(gpunn__writer *w, gpunn__pass pass, const void *what), const void *what)
 {
     gpunn__file   file;
@@ -23706,8 +24280,9 @@ static GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char         
     uint64_t      length = w.length + padding;
     unsigned char head[8];
     for (int i = 0; i < 8; i++) head[i] = (unsigned char)(length >> (8 * i));
-    w.status = gpunn__file_open(dev, path, &file);
+    w.status = memory ? gpunn__array_of_bytes(dev, sizeof head + length + w.offset, memory) : gpunn__file_open(dev, path, &file);
     if (w.status != GPUNN_OK) return w.status;
+    if (memory) gpunn__file_to_memory(dev, memory->data, &file);
     w.chunk = (char *)gpunn__realloc(dev, NULL, 0, GPUNN__CHUNK);
     w.status = w.chunk ? gpunn__file_write(&file, head, sizeof head) : GPUNN_ERR_MEMORY;
     if (w.status == GPUNN_OK) {
@@ -23726,7 +24301,20 @@ GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path)
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_save: the model is NULL");
     gpunn__saved saved = {model, NULL};
     gpunn_status status = gpunn__commit(model);
-    return status == GPUNN_OK ? gpunn__archive_write(model->dev, path, gpunn__emit_model, &saved) : status;
+    return status == GPUNN_OK ? gpunn__archive_write(model->dev, path, NULL, gpunn__emit_model, &saved) : status;
+}
+
+GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out)
+{
+    if (model == NULL || out == NULL)
+        return gpunn__fail(model ? model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_save_memory: the %s is NULL",
+                           model ? "array" : "model");
+    gpunn__saved saved = {model, NULL};
+    memset(out, 0, sizeof *out);
+    gpunn_status status = gpunn__commit(model);
+    if (status == GPUNN_OK) status = gpunn__archive_write(model->dev, NULL, out, gpunn__emit_model, &saved);
+    if (status != GPUNN_OK) gpunn_array_free(model->dev, out);
+    return status;
 }
 
 GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
@@ -23754,7 +24342,7 @@ GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader 
         resume.seed = loader->args.seed;
     }
     gpunn__saved saved = {model, &resume};
-    return gpunn__archive_write(model->dev, path, gpunn__emit_model, &saved);
+    return gpunn__archive_write(model->dev, path, NULL, gpunn__emit_model, &saved);
 }
 
 GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
@@ -23768,7 +24356,7 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
     char           *stage = NULL;
     gpunn_status    status = gpunn__optimizer_prepare(opt);
     if (status == GPUNN_OK) status = gpunn__scale_keep(opt); /* later ones come from kept_scale */
-    if (status == GPUNN_OK) status = gpunn__archive_open(dev, path, &archive);
+    if (status == GPUNN_OK) status = gpunn__archive_open(dev, NULL, path, &archive);
     if (status != GPUNN_OK) return status;
     memset(&args, 0, sizeof args);
     memset(&resume, 0, sizeof resume);
@@ -24394,7 +24982,7 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
 
 /* ---- loading --------------------------------------------------------------------------------------------------------- *
  * The text becomes items, the items become calls of the public builders. Errors stand where dev->place says. */
-enum { GPUNN__SPEC_BYTES = 64 << 20, GPUNN__SPEC_TENSORS = 30000 };
+enum { GPUNN__SPEC_TENSORS = 30000 };
 
 typedef struct gpunn__word { /* an id or name */
     const char   *text;      /* NULL: free */
@@ -24405,7 +24993,7 @@ typedef struct gpunn__loading {
     gpunn_device *dev;
     gpunn_model  *model;
     const char   *path;
-    gpunn__items  items;
+    gpunn__items  items; /* the document's */
     gpunn__word  *words; /* a hash table, half of it free; the capacity is a power of 2 */
     size_t        word_count, word_capacity;
     char          place[320];
@@ -25242,54 +25830,36 @@ static bool gpunn__spec_build(gpunn__loading *l)
     return gpunn__spec_rest(l) && gpunn__all_read(l, 0, "a spec");
 }
 
-/* The file as items; its text, which they point into, must outlive them. */
-static bool gpunn__spec_read(gpunn__loading *l, char **text, size_t *size)
+GPUNN_API gpunn_model *gpunn_spec_load_(gpunn_device *dev, const char *path, gpunn_spec_load_args args)
 {
-    gpunn__reader reader;
-    if (gpunn__reader_open(l->dev, l->path, false, &reader) != GPUNN_OK) return false;
-    bool ok = reader.limit <= GPUNN__SPEC_BYTES;
-    if (!ok)
-        (void)gpunn__fail(l->dev, GPUNN_ERR_FORMAT, "'%s' has %llu bytes; a spec of at most 64 MiB is read", gpunn__tail(l->path),
-                          (unsigned long long)reader.limit);
-    if (ok) {
-        *size = (size_t)reader.limit + 1;
-        *text = (char *)gpunn__realloc(l->dev, NULL, 0, *size);
-        ok = *text && gpunn__reader_read(&reader, *text, *size - 1) == GPUNN_OK && gpunn__reader_end(&reader) == GPUNN_OK;
-    }
-    gpunn__reader_close(&reader);
-    if (!ok) return false;
-    (*text)[*size - 1] = 0;
-    gpunn__json json = gpunn__json_of(*text, *size - 1, false);
-    ok = gpunn__json_item(l->dev, &json, &l->items, 0);
-    (void)gpunn__json_peek(&json, 0);
-    if (ok && json.at != json.end) ok = gpunn__json_fail(&json, "goes on after its end");
-    if (!ok && json.problem)
-        (void)gpunn__fail(l->dev, GPUNN_ERR_FORMAT, "%s:%d:%d: the JSON %s", gpunn__tail(l->path), json.line + 1,
-                          (int)(json.at - json.line_start) + 1, json.problem);
-    return ok;
-}
-
-GPUNN_API gpunn_model *gpunn_spec_load(gpunn_device *dev, const char *path)
-{
-    gpunn__loading l;
-    char          *text = NULL;
-    size_t         size = 0;
+    gpunn__loading  l;
+    gpunn__document document;
     if (dev == NULL) return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "gpunn_spec_load: the device is NULL");
     memset(&l, 0, sizeof l);
     l.dev = dev;
     l.path = path;
-    bool ok = gpunn__spec_read(&l, &text, &size);
+    bool ok = gpunn__document_read(dev, args.io, path, &document) == GPUNN_OK;
     if (ok) {
+        l.items = document.items;
         dev->place = l.place;
         ok = gpunn__spec_build(&l);
         dev->place = NULL;
     }
     gpunn__free(dev, l.words, l.word_capacity * sizeof *l.words);
-    gpunn__free(dev, l.items.at, (size_t)l.items.capacity * sizeof *l.items.at);
-    gpunn__free(dev, text, size);
+    gpunn__document_free(dev, &document);
     if (ok) return l.model;
     gpunn_model_destroy(l.model);
     return NULL;
+}
+
+GPUNN_API gpunn_model *gpunn_spec_load_memory_(gpunn_device *dev, const char *text, size_t size, gpunn_spec_load_args args)
+{
+    gpunn__memory memory = {text, size};
+    gpunn_io      io = gpunn__memory_io(&memory);
+    args.io = &io;
+    if (dev && text == NULL)
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_ARGUMENT, "gpunn_spec_load_memory: text is NULL; give the JSON of a spec");
+    return gpunn_spec_load_(dev, "memory", args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_spec_loss(gpunn_model *model)
@@ -25401,7 +25971,7 @@ static GPUNN__STATUS gpunn__array_read(gpunn_device *dev, const char *function, 
 {
     gpunn__reader r;
     gpunn_status  status = gpunn__array_begin(dev, function, path != NULL, out);
-    if (status == GPUNN_OK) status = gpunn__reader_open(dev, path, true, &r);
+    if (status == GPUNN_OK) status = gpunn__reader_open(dev, NULL, path, true, &r);
     if (status != GPUNN_OK) return status;
     status = body(&r, out);
     if (status == GPUNN_OK) status = gpunn__reader_end(&r);
@@ -25588,7 +26158,7 @@ static GPUNN__STATUS gpunn__cifar_file(gpunn_device *dev, const char *path, int 
     unsigned char record[IMAGE + 2];
     size_t        labels_bytes = classes == 100 ? 2 : 1, record_bytes = IMAGE + labels_bytes, got = 0, first = *n;
     gpunn__reader r;
-    gpunn_status  status = gpunn__reader_open(dev, path, true, &r);
+    gpunn_status  status = gpunn__reader_open(dev, NULL, path, true, &r);
     if (status != GPUNN_OK) return status;
     for (;;) {
         status = gpunn__reader_some(&r, record, record_bytes, &got);
@@ -25660,7 +26230,7 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
     static const char function[] = "gpunn_read_safetensors";
     gpunn__archive    archive;
     gpunn_status      status = gpunn__array_begin(dev, function, path != NULL, out);
-    if (status == GPUNN_OK) status = gpunn__archive_open(dev, path, &archive);
+    if (status == GPUNN_OK) status = gpunn__archive_open(dev, NULL, path, &archive);
     if (status != GPUNN_OK) return status;
     char          shown[128];
     gpunn__entry *item = name                         ? gpunn__table_find(&archive.tensors, "", name)
@@ -25677,10 +26247,10 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
                              "%s: in '%s' the tensor '%s' is of type %s and rank %d; convert it to F32 or I64 of rank 8 at most",
                              function, gpunn__tail(path), gpunn__printable(&item->name, shown),
                              item->encoding ? item->encoding->safetensors : "unknown here", item->rank);
-    if (status == GPUNN_OK) status = gpunn__array_alloc(&archive.reader, item->encoding, item->rank, item->dim, out);
+    if (status == GPUNN_OK) status = gpunn__array_alloc(&item->file->reader, item->encoding, item->rank, item->dim, out);
     if (status == GPUNN_OK) {
         item->to = out->data;
-        status = gpunn__archive_read(&archive);
+        status = gpunn__archive_read(&archive, NULL);
     }
     gpunn__archive_close(&archive);
     if (status != GPUNN_OK) gpunn_array_free(dev, out);
@@ -25730,7 +26300,7 @@ GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *pa
                                function, names[i]);
     }
     gpunn__named_arrays all = {names, arrays, count};
-    return gpunn__archive_write(dev, path, gpunn__emit_arrays, &all);
+    return gpunn__archive_write(dev, path, NULL, gpunn__emit_arrays, &all);
 }
 /* ==== >>fit_loop ====================================================================================================== */
 /* ---- averages -------------------------------------------------------------------------------------------------------- */

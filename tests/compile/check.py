@@ -286,6 +286,42 @@ def alone(example):
     return check
 
 
+PATHS = """
+#include "gpunn.h"
+#include <stdio.h>
+int main(void)
+{
+    const char      *paths[] = {"\\xc3\\xa4\\xe4\\xb8\\xad\\xf0\\x9f\\x98\\x80", "\\xe4-latin"};
+    const gpunn_init init = {GPUNN_INIT_CONSTANT, 1, 0};
+    gpunn_device    *dev = gpunn_device_open(.seed = 1, .threads = 1);
+    gpunn_model     *model = gpunn_model_create(dev);
+    (void)gpunn_parameter(model, "a", GPUNN_SHAPE(3), init);
+    for (int i = 0; i < 2; i++)
+        for (int again = 0; again < 2; again++)
+            if (gpunn_save(model, paths[i]) != GPUNN_OK || gpunn_load(model, paths[i]) != GPUNN_OK) puts(gpunn_error(dev));
+    return gpunn_last_status(dev) != GPUNN_OK;
+}
+"""
+
+
+def windows_paths(folder):
+    """The mingw program, and one that saves and loads under names in UTF-8 and in the code page of Western Europe, under Wine."""
+    mingw, wine = need("x86_64-w64-mingw32-gcc"), shutil.which("wine") or "/usr/lib/wine/wine64"
+    if not os.path.exists(wine):
+        raise Skip("Wine is not installed (wine64)")
+    flags = f"-std=c99 -O0 -DGPUNN_NO_IMPLEMENTATION -I{ROOT}"
+    with open(os.path.join(folder, "paths.c"), "w") as out:
+        out.write(PATHS)
+    source(folder, "app.c")
+    call(f"{mingw} -std=c99 -O0 -DGPUNN_IMPLEMENTATION -I{ROOT} -x c -c {HEADER} -o gpunn.o", folder)
+    for name in "app", "paths":
+        call(f"{mingw} {flags} {name}.c gpunn.o -o {name}.exe", folder)
+        call(f"env WINEPREFIX={folder}/wine WINEDEBUG=-all LC_ALL=C.UTF-8 {wine} {name}.exe", folder)
+    for name in "\u00e4\u4e2d\U0001f600", "\u00e4-latin":
+        if not os.path.exists(os.path.join(folder, name)):
+            raise Failure(f"no file {name!r} beside {sorted(os.listdir(folder))}")
+
+
 def fused_benchmark(folder):
     """tests/bench/fused.c, which calls what is private in the header, with the kernels that it times."""
     call(f"{sys.executable} -m generator tests/bench/fused.json -o {folder}/fused", ROOT)
@@ -320,6 +356,7 @@ def checks():
     yield "nvcc's host compiler, linked and run", compiled("nvcc", "-std=c++17 -O0", ".cu")
     yield "mingw-w64, linked", compiled("x86_64-w64-mingw32-gcc", "-std=c99 -O0 -Wall -Wextra -Wshadow -Werror", link="", run=False)  # its isfinite() converts
     yield "mingw-w64 C++", warned("x86_64-w64-mingw32-g++", f"-std=c++17 {STRICT_CXX}", ".cpp")
+    yield "mingw-w64 under Wine, names of files", windows_paths
     yield "aarch64, linked", compiled("aarch64-linux-gnu-gcc", f"-std=c99 -O0 {STRICT}", run=False)
     yield "tests/bench/fused.c", fused_benchmark
     for example in sorted(name for name in os.listdir(EXAMPLES) if name.endswith(".c")):

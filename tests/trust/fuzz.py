@@ -19,7 +19,7 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WORDS = ['"dtype"', '"shape"', '"data_offsets"', '"__metadata__"', '"F32"', '"F64"', '"F16"', '"BF16"', '"I64"', "\\u0041", "\\ud83d\\ude00",
          "9223372036854775807", "-1", "4294967296", "'descr'", "'fortran_order'", "'shape'", "'<f4'", "'>f8'", "'|u1'", "True", "False",
-         "\x93NUMPY", "sigmoid(", "where(", "leaky_relu(", "max(", "pow(", "K(0.5)", "x0", "y", "pi", "<=", "1e38", "tensor", "optimizer.", '"op":', '"id":', '"name":', '"inputs":["', '"N"', '"dims":',
+         "\x93NUMPY", "sigmoid(", "where(", "leaky_relu(", "max(", "pow(", "K(0.5)", "x0", "y", "pi", "<=", "1e38", "tensor", "optimizer.", '"op":', '"id":', '"name":', '"inputs":["', '"N"', '"dims":', '"weight_map"',
          '"parameters":{"weight":{', '"init":{"kind":"', '"consts":{', '"inf"', "false", "null"]
 
 
@@ -82,6 +82,8 @@ def seeds(rng, altered_each):
     header = b'{"a":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]},"b":{"dtype":"F16","shape":[3],"data_offsets":[8,14]}}'
     for kind in b"s", b"k":
         yield kind + struct.pack("<Q", len(header)) + header + bytes(range(14))
+    for pairs in '"a":"1","b":"2"', '"b":"2"', '"a":"2"', '"a":"1","a":"1","b":"3"', '"a":"../1"', "":
+        yield b'w{"metadata":{"total_size":28},"weight_map":{' + pairs.encode() + b"}}"
     for text in ("x * sigmoid(1.702 * x)", "where(x > 0, x, leaky_relu(y, 0.2))", "max(x, -y) / (1e-3 + abs(x0)) == x1", "-(-x)", "((((x))))",
                  "clamp(x, -1, 1) + hardtanh(y, 0, 2)", "pow(x, 2) - K(0.5) * pi"):
         yield b"e" + text.encode()

@@ -1,0 +1,562 @@
+/* Weights and specs that come from elsewhere than one file of the model's own: memory, a program's pak file, under other
+ * names, in shards. */
+#include "../test.h"
+
+#include <fcntl.h>
+
+/* ---- models ---- */
+static gpunn_model *two_layers(fixture *f)
+{
+    gpunn_model  *model = gpunn_model_create(f->dev);
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 4));
+    MADE(f->dev, gpunn_linear(gpunn_batch_norm1d(gpunn_linear(x, "fc1", .out_features = 3), "bn"), "fc2", .out_features = 2));
+    return model;
+}
+
+/* Puts start, start + 1, ... into all weights. */
+static void number_weights(fixture *f, gpunn_model *model, float start)
+{
+    float values[64];
+    for (int i = 0; i < gpunn_parameter_count(model); i++) {
+        gpunn_tensor *t = gpunn_parameter_at(model, i);
+        for (size_t k = 0; k < gpunn_tensor_bytes(t) / sizeof(float); k++) values[k] = start++;
+        OK(f->dev, gpunn_write(t, values, gpunn_tensor_bytes(t)));
+    }
+}
+
+static void check_numbers(fixture *f, gpunn_model *model, float start)
+{
+    float values[64];
+    for (int i = 0; i < gpunn_parameter_count(model); i++) {
+        gpunn_tensor *t = gpunn_parameter_at(model, i);
+        OK(f->dev, gpunn_read(t, values, gpunn_tensor_bytes(t)));
+        for (size_t k = 0; k < gpunn_tensor_bytes(t) / sizeof(float); k++)
+            if (values[k] != start++) fail_msg("%s[%zu] is %g", gpunn_tensor_name(t), k, (double)values[k]);
+    }
+}
+
+/* ---- memory ---- */
+static void weights_in_memory(void **state)
+{
+    fixture     *f = *state;
+    const char  *path = test_path(f, "w.safetensors");
+    gpunn_model *model = two_layers(f);
+    gpunn_array  bytes;
+    size_t       size;
+    number_weights(f, model, 1);
+    OK(f->dev, gpunn_save(model, path));
+    OK(f->dev, gpunn_save_memory(model, &bytes));
+    unsigned char *file = file_read(path, &size);
+    assert_true(bytes.dtype == GPUNN_U8 && bytes.rank == 1 && bytes.bytes == size && bytes.dim[0] == (int64_t)size);
+    assert_memory_equal(bytes.data, file, size);
+    free(file);
+
+    number_weights(f, model, 100);
+    for (size_t cut = 0; cut < size; cut++) { /* in a block that ends there: a sanitizer sees a byte too many */
+        void *part = malloc(cut + 1);
+        memcpy(part, bytes.data, cut);
+        part = realloc(part, cut ? cut : 1);
+        FAILS(f->dev, gpunn_load_memory(model, part, cut), GPUNN_ERR_FORMAT, "'memory'");
+        free(part);
+    }
+    check_numbers(f, model, 100);
+    OK(f->dev, gpunn_load_memory(model, bytes.data, bytes.bytes));
+    check_numbers(f, model, 1);
+    const char *const skip[] = {"fc1.", "bn.", NULL};
+    number_weights(f, model, 100);
+    OK(f->dev, gpunn_load_memory(model, bytes.data, bytes.bytes, .skip = skip));
+    float bias[2];
+    OK(f->dev, gpunn_read(gpunn_find(model, "fc2.bias"), bias, sizeof bias));
+    assert_true(bias[0] == 34 && bias[1] == 35);
+
+    FAILS(f->dev, gpunn_load_memory(model, NULL, 8), GPUNN_ERR_ARGUMENT, "gpunn_load_memory", "NULL");
+    FAILS(f->dev, gpunn_save_memory(model, NULL), GPUNN_ERR_ARGUMENT, "gpunn_save_memory", "NULL");
+    for (long n = 1, done = 0; !done; n++) { /* what fails leaves nothing */
+        gpunn_array  more;
+        const size_t held = f->memory.bytes;
+        f->memory.fail_at = f->memory.calls + n;
+        gpunn_status status = gpunn_save_memory(model, &more);
+        f->memory.fail_at = 0;
+        done = status == GPUNN_OK;
+        assert_true((more.data != NULL) == done);
+        if (!done) check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
+        gpunn_array_free(f->dev, &more);
+        assert_int_equal(f->memory.bytes, held);
+    }
+    gpunn_array_free(f->dev, &bytes);
+    gpunn_model_destroy(model);
+    assert_int_equal(unlink(path), 0);
+}
+
+static const char spec_text[] =
+    "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [\"N\", 4]}, {\"op\": "
+    "\"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], \"out_features\": 2}]}";
+
+static void spec_in_memory(void **state)
+{
+    fixture     *f = *state;
+    gpunn_model *model = MADE(f->dev, gpunn_spec_load_memory(f->dev, spec_text, sizeof spec_text - 1));
+    assert_non_null(gpunn_find(model, "fc.weight"));
+    gpunn_model_destroy(model);
+    for (size_t cut = 0; cut < sizeof spec_text - 1; cut++) {
+        assert_null(gpunn_spec_load_memory(f->dev, spec_text, cut));
+        check_sentence(f->dev, GPUNN_ERR_FORMAT, __FILE__, __LINE__, "memory:1:", (const char *)NULL);
+    }
+    assert_null(gpunn_spec_load_memory(f->dev, NULL, 3));
+    check_sentence(f->dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "gpunn_spec_load_memory", "NULL", (const char *)NULL);
+}
+
+/* ---- a pak file: files by name, in one block of memory ---- */
+typedef enum fault { NONE, NO_SIZE, NO_READ, MUCH, SHRINKS, GROWS } fault;
+typedef struct pak_file {
+    const char *name;
+    const void *data;
+    int64_t     size;
+} pak_file;
+typedef struct pak {
+    const pak_file *files;
+    int             count, opened, closed;
+    size_t          piece; /* a read gives so many bytes at most; 0: all */
+    fault           fault;
+} pak;
+typedef struct pak_place {
+    const pak_file *file;
+    int64_t         at;
+} pak_place;
+
+static void *pak_open(void *user, const char *path)
+{
+    pak *p = user;
+    for (int i = 0; i < p->count; i++)
+        if (strcmp(p->files[i].name, path) == 0) {
+            pak_place *place = calloc(1, sizeof *place);
+            place->file = &p->files[i];
+            p->opened++;
+            return place;
+        }
+    return NULL;
+}
+
+static int64_t pak_size(void *user, void *file)
+{
+    const pak *p = user;
+    return p->fault == NO_SIZE ? -5 : ((pak_place *)file)->file->size + (p->fault == SHRINKS) - (p->fault == GROWS);
+}
+
+static int64_t pak_read(void *user, void *file, void *to, size_t bytes)
+{
+    const pak *p = user;
+    pak_place *place = file;
+    if (p->fault == NO_READ && place->at > 0) return -3;
+    if (p->fault == MUCH) return (int64_t)bytes + 1;
+    int64_t part = place->file->size - place->at;
+    if (part > (int64_t)bytes) part = (int64_t)bytes;
+    if (p->piece && part > (int64_t)p->piece) part = (int64_t)p->piece;
+    memcpy(to, (const char *)place->file->data + place->at, (size_t)part);
+    place->at += part;
+    return part;
+}
+
+static void pak_close(void *user, void *file)
+{
+    ((pak *)user)->closed++;
+    free(file);
+}
+
+static gpunn_io pak_io(pak *p)
+{
+    return (gpunn_io){pak_open, pak_size, pak_read, pak_close, p};
+}
+
+static void weights_in_pak(void **state)
+{
+    fixture     *f = *state;
+    gpunn_model *model = two_layers(f);
+    gpunn_array  bytes;
+    number_weights(f, model, 1);
+    OK(f->dev, gpunn_save_memory(model, &bytes));
+    const pak_file files[] = {{"net/weights", bytes.data, (int64_t)bytes.bytes}, {"net/spec", spec_text, sizeof spec_text - 1}};
+    pak            p = {.files = files, .count = 2};
+    gpunn_io       io = pak_io(&p);
+    number_weights(f, model, 50);
+    for (size_t piece = 0; piece < 4; piece++) {
+        p.piece = piece;
+        number_weights(f, model, 50);
+        OK(f->dev, gpunn_load(model, "net/weights", .io = &io));
+        check_numbers(f, model, 1);
+    }
+    gpunn_model *made = MADE(f->dev, gpunn_spec_load(f->dev, "net/spec", .io = &io));
+    gpunn_model_destroy(made);
+    assert_true(p.opened == 5 && p.closed == 5);
+
+    static const struct {
+        fault        fault;
+        gpunn_status status;
+        const char  *word;
+    } faults[] = {{NO_SIZE, GPUNN_ERR_IO, "size returned -5"},
+                  {NO_READ, GPUNN_ERR_IO, "read returned -3"},
+                  {MUCH, GPUNN_ERR_IO, "read returned"},
+                  {SHRINKS, GPUNN_ERR_FORMAT, "write or download it again"},
+                  {GROWS, GPUNN_ERR_FORMAT, "write or download it again"}};
+    number_weights(f, model, 50);
+    p.piece = 100;
+    for (int i = 0; i < COUNT(faults); i++) {
+        p.fault = faults[i].fault;
+        FAILS(f->dev, gpunn_load(model, "net/weights", .io = &io), faults[i].status, "'net/weights'", faults[i].word);
+        if (p.fault == SHRINKS || p.fault == GROWS) continue;
+        p.piece = 1;
+        assert_null(gpunn_spec_load(f->dev, "net/spec", .io = &io));
+        check_sentence(f->dev, faults[i].status, __FILE__, __LINE__, "'net/spec'", faults[i].word, (const char *)NULL);
+    }
+    p.fault = NONE;
+    FAILS(f->dev, gpunn_load(model, "net/none", .io = &io), GPUNN_ERR_IO, "'net/none'", "open", "check the path");
+    FAILS(f->dev, gpunn_load(model, "", .io = &io), GPUNN_ERR_ARGUMENT, "path");
+    io.size = NULL;
+    FAILS(f->dev, gpunn_load(model, "net/weights", .io = &io), GPUNN_ERR_ARGUMENT, ".io lacks a function");
+    check_numbers(f, model, 50);
+    assert_int_equal(p.opened, p.closed);
+    gpunn_array_free(f->dev, &bytes);
+    gpunn_model_destroy(model);
+}
+
+/* ---- renamed ---- */
+static void check_renamed(fixture *f, const gpunn_array *bytes, const char *from, const char *to, const char *expected)
+{
+    const gpunn_rename map[] = {{from, to}, {NULL, NULL}};
+    gpunn_model       *model = gpunn_model_create(f->dev);
+    const gpunn_init   zero = {GPUNN_INIT_ZEROS, 0, 0};
+    float              value = 0;
+    MADE(f->dev, gpunn_parameter(model, expected, GPUNN_SHAPE(1), zero));
+    gpunn_status status = gpunn_load_memory(model, bytes->data, bytes->bytes, .map = map);
+    if (status != GPUNN_OK) fail_msg("%s to %s: %s", from, to, gpunn_error(f->dev));
+    OK(f->dev, gpunn_read(gpunn_parameter_at(model, 0), &value, sizeof value));
+    assert_true(value == 7);
+    gpunn_model_destroy(model);
+}
+
+/* One name, of a file and of a pattern, beside what becomes of it. */
+static void weights_renamed(void **state)
+{
+    static const struct {
+        const char *name, *from, *to, *expected;
+    } cases[] = {
+        {"a", "a", "b", "b"},
+        {"a.b", "a", "c", "a.b"},
+        {"a", "a.b", "c", "a"},
+        {"bert.x.y", "bert.*", "*", "x.y"},
+        {"x.gamma", "*.gamma", "*.weight", "x.weight"},
+        {"x.gamma.gamma", "*.gamma", "*.weight", "x.gamma.weight"},
+        {"h.3.attn.c.w", "h.*.attn.*", "layer.*.attention.*", "layer.3.attention.c.w"},
+        {"h.3.attn.c.w", "*attn*", "*-*", "h.3.-.c.w"},
+        {"aaab", "*a*b", "[*|*]", "[|aa]"},
+        {"ab", "*", "x*", "xab"},
+        {"ab", "**", "*|*", "|ab"},
+        {"abc", "a*c*", "*+*", "b+"},
+        {"abcabd", "*ab*d", "*,*", ",cab"},
+        {"abc", "*d", "x", "abc"},
+        {"abc", "a*", "one", "one"},
+        {"\xc3\xa9*", "\xc3\xa9*", "e*", "e*"},
+    };
+    fixture *f = *state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        gpunn_model     *model = gpunn_model_create(f->dev);
+        const gpunn_init seven = {GPUNN_INIT_CONSTANT, 7, 0};
+        gpunn_array      bytes;
+        MADE(f->dev, gpunn_parameter(model, cases[i].name, GPUNN_SHAPE(1), seven));
+        OK(f->dev, gpunn_save_memory(model, &bytes));
+        check_renamed(f, &bytes, cases[i].from, cases[i].to, cases[i].expected);
+        gpunn_array_free(f->dev, &bytes);
+        gpunn_model_destroy(model);
+    }
+}
+
+static void take_line(void *user, const char *line)
+{
+    strcat(strcat(user, line), "\n");
+}
+
+static void maps(void **state)
+{
+    fixture          *f = *state;
+    gpunn_model      *model = two_layers(f);
+    gpunn_array       bytes;
+    const char *const skip[] = {"two.bias", "bn", NULL};
+    char              lines[1000] = "";
+    number_weights(f, model, 1);
+    OK(f->dev, gpunn_save_memory(model, &bytes));
+    number_weights(f, model, 50);
+    gpunn_rename map[] = {
+        {"fc1.weight", "first"}, {"fc1.*", "one.*"}, {"fc2.*", "two.*"}, {NULL, NULL}}; /* the first that fits */
+    OK(f->dev, gpunn_load_memory(model, bytes.data, bytes.bytes, .map = map, .partial = true, .skip = skip, .report = take_line,
+                                 .user = lines));
+    assert_string_equal(lines, "fc1.weight: in the model only\nfc1.bias: in the model only\nfc2.weight: in the model only\n"
+                               "fc2.bias: in the model only\nfirst: in the file only\none.bias: in the file only\n"
+                               "two.weight: in the file only\n");
+    check_numbers(f, model, 50);
+
+    const gpunn_rename swap[] = {{"fc1.bias", "bn.bias"}, {"bn.bias", "fc1.bias"}, {NULL, NULL}};
+    const float        first[3] = {13, 14, 15}, second[3] = {19, 20, 21};
+    float              values[3];
+    for (long n = 1, done = 0; !done; n++) {
+        const size_t held = f->memory.bytes;
+        f->memory.fail_at = f->memory.calls + n;
+        done = gpunn_load_memory(model, bytes.data, bytes.bytes, .map = swap) == GPUNN_OK;
+        f->memory.fail_at = 0;
+        if (!done) check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
+        assert_int_equal(f->memory.bytes, held);
+    }
+    OK(f->dev, gpunn_read(gpunn_find(model, "bn.bias"), values, sizeof values));
+    assert_memory_equal(values, first, sizeof values);
+    OK(f->dev, gpunn_read(gpunn_find(model, "fc1.bias"), values, sizeof values));
+    assert_memory_equal(values, second, sizeof values);
+
+    const gpunn_rename bad[][2] = {{{"*.bias", "bias"}, {NULL, NULL}},
+                                   {{"a", NULL}, {NULL, NULL}},
+                                   {{"a", "b*"}, {NULL, NULL}},
+                                   {{"*********", ""}, {NULL, NULL}}};
+    const char *const  words[] = {"gives two tensors of 'memory' the name 'bias'", "'a', 'NULL'", "'a', 'b*'", "'*********', ''"};
+    for (int i = 0; i < COUNT(bad); i++)
+        FAILS(f->dev, gpunn_load_memory(model, bytes.data, bytes.bytes, .map = bad[i]), GPUNN_ERR_ARGUMENT, ".map", words[i]);
+    gpunn_array_free(f->dev, &bytes);
+    gpunn_model_destroy(model);
+}
+
+/* ---- shards ---- */
+static void put_text(const char *path, const char *text)
+{
+    file_write(path, text, strlen(text));
+}
+
+/* A file of one tensor [2] or, with more, two. */
+static void put_shard(fixture *f, const char *path, const char *name, const char *more, float value)
+{
+    float             values[2] = {value, value + 1};
+    const gpunn_array array = {GPUNN_F32, 1, {2}, sizeof values, values}, arrays[2] = {array, array};
+    const char *const names[2] = {name, more};
+    OK(f->dev, gpunn_write_safetensors(f->dev, path, names, arrays, more ? 2 : 1));
+}
+
+static float first_of(fixture *f, const char *name)
+{
+    float values[2];
+    OK(f->dev, gpunn_read(gpunn_find(f->model, name), values, sizeof values));
+    assert_true(values[1] == values[0] + 1);
+    return values[0];
+}
+
+#define MAP(pairs) "{\"metadata\": {\"total_size\": 24}, \"weight_map\": {" pairs "}}"
+
+static void shards(void **state)
+{
+    static const struct {
+        const char  *index, *word[2];
+        gpunn_status status;
+    } bad[] = {
+        {MAP("\"a\": \"x-1.safetensors\", \"b\": \"none.safetensors\""), {"none.safetensors", "No such file"}, GPUNN_ERR_IO},
+        {MAP("\"a\": \"x-1.safetensors\", \"c\": \"x-1.safetensors\""), {"'c'", "which lacks it"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"x-1.safetensors\", \"b\": \"1.safetensors\""), {"1.safetensors", "No such file"}, GPUNN_ERR_IO},
+        {MAP("\"a\": \"x-2.safetensors\", \"b\": \"x-1.safetensors\""), {"'a'", "which lacks it"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"x-1.safetensors\", \"b\": \"x-3.safetensors\""), {"'a'", "another shard has too"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"../x-1.safetensors\""), {"../x-1.safetensors", "beside the index"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"/etc/passwd\""), {"/etc/passwd", "beside the index"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"d\\\\x-1.safetensors\""), {"x-1.safetensors", "beside the index"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"c:x-1.safetensors\""), {"c:x-1.safetensors", "beside the index"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"..\""), {"..", "beside the index"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"\""), {"index", "beside the index"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"x-1.safetensors\\u0000\""), {"index", "beside the index"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": 1"), {"1:54", "no file"}, GPUNN_ERR_FORMAT},
+        {MAP("\"a\": \"index.json\""), {"index.json", "no safetensors file"}, GPUNN_ERR_FORMAT},
+        {"{\"weight_map\": []}", {"weight_map"}, GPUNN_ERR_FORMAT},
+        {"[]", {"weight_map"}, GPUNN_ERR_FORMAT},
+        {"{\"weight_map\": {}", {"index.json:1:", "JSON"}, GPUNN_ERR_FORMAT},
+        {MAP(""), {"b: in the model only", ".partial"}, GPUNN_ERR_FORMAT},
+    };
+    fixture         *f = *state;
+    const char      *index = test_path(f, "index.json"), *file[3];
+    const gpunn_init normal = {GPUNN_INIT_NORMAL, 0, 1};
+    gpunn_array      array;
+    MADE(f->dev, gpunn_parameter(f->model, "b", GPUNN_SHAPE(2), normal));
+    MADE(f->dev, gpunn_parameter(f->model, "a", GPUNN_SHAPE(2), normal));
+    put_shard(f, file[0] = test_path(f, "x-1.safetensors"), "a", NULL, 5);
+    put_shard(f, file[1] = test_path(f, "x-2.safetensors"), "d", "b", 8);
+    put_shard(f, file[2] = test_path(f, "x-3.safetensors"), "a", "b", 1);
+    put_text(index, MAP("\"a\": \"x-1.safetensors\", \"b\": \"x-2.safetensors\""));
+    FAILS(f->dev, gpunn_load(f->model, index), GPUNN_ERR_FORMAT, "index.json", "d: in the file only");
+    const gpunn_rename map[] = {{"d", "b"}, {"b", "d"}, {NULL, NULL}};
+    const char *const  skip[] = {"d", NULL};
+    OK(f->dev, gpunn_load(f->model, index, .skip = skip));
+    assert_true(first_of(f, "a") == 5 && first_of(f, "b") == 8);
+    put_shard(f, file[1], "d", "b", 20);
+    OK(f->dev, gpunn_load(f->model, index, .map = map, .skip = skip));
+    assert_true(first_of(f, "b") == 20);
+    OK(f->dev, gpunn_read_safetensors(f->dev, index, "a", &array));
+    assert_true(array.bytes == 8 && *(float *)array.data == 5);
+    gpunn_array_free(f->dev, &array);
+
+    number_weights(f, f->model, 30);
+    for (int i = 0; i < COUNT(bad); i++) {
+        put_text(index, bad[i].index);
+        FAILS(f->dev, gpunn_load(f->model, index), bad[i].status, bad[i].word[0], bad[i].word[1] ? bad[i].word[1] : "");
+    }
+    put_text(index, MAP("\"a\": \"x-1.safetensors\", \"b\": \"x-2.safetensors\""));
+    for (long n = 1, done = 0; !done; n++) {
+        const size_t held = f->memory.bytes;
+        f->memory.fail_at = f->memory.calls + n;
+        done = gpunn_load(f->model, index, .skip = skip) == GPUNN_OK;
+        f->memory.fail_at = 0;
+        if (!done) check_numbers(f, f->model, 30);
+        if (!done) check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
+        assert_int_equal(f->memory.bytes, held);
+    }
+    for (int i = 0; i < 3; i++) assert_int_equal(unlink(file[i]), 0);
+    assert_int_equal(unlink(index), 0);
+}
+
+/* The index and its shards in a pak file, each of them opened and closed once. */
+static void shards_in_pak(void **state)
+{
+    fixture         *f = *state;
+    const gpunn_init zero = {GPUNN_INIT_ZEROS, 0, 0};
+    gpunn_array      bytes[2];
+    for (int i = 0; i < 2; i++) {
+        gpunn_model     *model = gpunn_model_create(f->dev);
+        const gpunn_init constant = {GPUNN_INIT_CONSTANT, (float)i + 2, 0};
+        MADE(f->dev, gpunn_parameter(model, i ? "b" : "a", GPUNN_SHAPE(2), constant));
+        MADE(f->dev, gpunn_parameter(f->model, i ? "b" : "a", GPUNN_SHAPE(2), zero));
+        OK(f->dev, gpunn_save_memory(model, &bytes[i]));
+        gpunn_model_destroy(model);
+    }
+    static const char index[] = MAP("\"a\": \"1\", \"b\": \"2\"");
+    const pak_file    files[] = {{"net/2", bytes[1].data, (int64_t)bytes[1].bytes},
+                                 {"net/1", bytes[0].data, (int64_t)bytes[0].bytes},
+                                 {"net/index.json", index, sizeof index - 1}};
+    pak               p = {.files = files, .count = 3};
+    const gpunn_io    io = pak_io(&p);
+    float             values[2];
+    OK(f->dev, gpunn_load(f->model, "net/index.json", .io = &io));
+    assert_true(p.opened == 3 && p.closed == 3);
+    OK(f->dev, gpunn_read(gpunn_find(f->model, "a"), values, sizeof values));
+    assert_true(values[0] == 2 && values[1] == 2);
+    OK(f->dev, gpunn_read(gpunn_find(f->model, "b"), values, sizeof values));
+    assert_true(values[0] == 3 && values[1] == 3);
+    p.count = 2; /* without the index */
+    FAILS(f->dev, gpunn_load(f->model, "net/index.json", .io = &io), GPUNN_ERR_IO, "net/index.json");
+    for (int i = 0; i < 2; i++) gpunn_array_free(f->dev, &bytes[i]);
+}
+
+/* ---- how much memory loading takes ---- */
+enum { LARGE = 1 << 21 }; /* floats */
+
+/* A parameter of more than the pieces in which weights are made and read, with a neighbour that no file has. */
+static gpunn_model *large_model(fixture *f)
+{
+    gpunn_model     *model = gpunn_model_create(f->dev);
+    const gpunn_init normal = {GPUNN_INIT_NORMAL, 0, 1};
+    MADE(f->dev, gpunn_parameter(model, "large", GPUNN_SHAPE(LARGE), normal));
+    MADE(f->dev, gpunn_parameter(model, "other", GPUNN_SHAPE(LARGE / 4 + 3), normal));
+    return model;
+}
+
+static float *values_of(fixture *f, gpunn_model *model, const char *name)
+{
+    gpunn_tensor *t = gpunn_find(model, name);
+    float        *values = malloc(gpunn_tensor_bytes(t));
+    OK(f->dev, gpunn_read(t, values, gpunn_tensor_bytes(t)));
+    return values;
+}
+
+static void loaded_in_pieces(void **state)
+{
+    fixture          *f = *state;
+    const char       *path = test_path(f, "large.safetensors");
+    float            *given = malloc(LARGE * sizeof *given);
+    const gpunn_array array = {GPUNN_F32, 1, {LARGE}, LARGE * sizeof *given, given};
+    const char *const name = "large";
+    for (int i = 0; i < LARGE; i++) given[i] = (float)i;
+    OK(f->dev, gpunn_write_safetensors(f->dev, path, &name, &array, 1));
+    gpunn_model *twin = large_model(f), *model = large_model(f);
+    float       *drawn = values_of(f, twin, "large"), *other = values_of(f, twin, "other");
+    const size_t held = f->memory.peak = f->memory.bytes, weights = 4 * (LARGE + LARGE / 4);
+    OK(f->dev, gpunn_load(model, path, .partial = true));
+    assert_in_range(f->memory.peak - held, 0, weights + (5 << 19)); /* two pieces of 1 MiB, and what holds the file's header */
+    float *read = values_of(f, model, "large"), *left = values_of(f, model, "other");
+    assert_memory_equal(read, given, LARGE * sizeof *given);
+    assert_memory_equal(left, other, gpunn_tensor_bytes(gpunn_find(model, "other")));
+    free(read), free(left);
+
+    /* A file that breaks off, or memory that fails, leaves a model that can still be loaded, or is as it was drawn. */
+    size_t         size;
+    unsigned char *file = file_read(path, &size);
+    const pak_file files[] = {{"large", file, (int64_t)size}};
+    pak            p = {.files = files, .count = 1, .piece = 1 << 20, .fault = SHRINKS};
+    const gpunn_io io = pak_io(&p);
+    gpunn_model   *second = large_model(f);
+    p.fault = NO_READ;
+    FAILS(f->dev, gpunn_load(second, "large", .io = &io, .partial = true), GPUNN_ERR_IO, "read returned -3");
+    FAILS(f->dev, gpunn_load(second, path), GPUNN_ERR_FORMAT, "other: in the model only");
+    for (long n = 1, done = 0; !done; n++) {
+        const size_t before = f->memory.bytes;
+        f->memory.fail_at = f->memory.calls + n;
+        done = gpunn_load(second, path, .partial = true) == GPUNN_OK;
+        f->memory.fail_at = 0;
+        if (!done) assert_int_equal(f->memory.bytes, before);
+        if (!done) check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
+    }
+    gpunn_model *third = large_model(f);
+    FAILS(f->dev, gpunn_load(third, "large", .io = &io, .partial = true), GPUNN_ERR_IO, "read returned -3");
+    read = values_of(f, second, "large");
+    assert_memory_equal(read, given, LARGE * sizeof *given);
+    free(read);
+    read = values_of(f, third, "large");
+    assert_memory_equal(read, drawn, LARGE * sizeof *drawn);
+    free(read), free(drawn), free(other), free(given), free(file);
+    gpunn_model_destroy(twin), gpunn_model_destroy(model), gpunn_model_destroy(second), gpunn_model_destroy(third);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* Two numbers behind 4.5 GiB that lie nowhere: the disk holds what was written alone. */
+static void beyond_4_gib(void **state)
+{
+    enum { HEADER = 192 };
+    const int64_t    hole = (int64_t)9 << 29, size = 8 + HEADER + hole + 8;
+    const float      values[2] = {3, 4};
+    const uint64_t   length = HEADER;
+    const gpunn_init zero = {GPUNN_INIT_ZEROS, 0, 0};
+    fixture         *f = *state;
+    const char      *path = test_path(f, "big.safetensors");
+    char             header[HEADER + 1];
+    const int        used = snprintf(header, sizeof header,
+                                     "{\"hole\":{\"dtype\":\"U8\",\"shape\":[%lld],\"data_offsets\":[0,%lld]},\"tail\":{\"dtype\":"
+                                            "\"F32\",\"shape\":[2],\"data_offsets\":[%lld,%lld]}}",
+                                     (long long)hole, (long long)hole, (long long)hole, (long long)hole + 8);
+    memset(header + used, ' ', (size_t)(HEADER - used));
+    const int  fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+    const bool room = fd >= 0 && ftruncate(fd, size) == 0 && pwrite(fd, &length, 8, 0) == 8 &&
+                      pwrite(fd, header, HEADER, 8) == HEADER && pwrite(fd, values, 8, size - 8) == 8;
+    if (fd >= 0) (void)close(fd);
+    const char *const skip[] = {"hole", NULL};
+    gpunn_tensor     *tail = MADE(f->dev, gpunn_parameter(f->model, "tail", GPUNN_SHAPE(2), zero));
+    gpunn_status      status = room ? gpunn_load(f->model, path, .skip = skip) : GPUNN_OK;
+    (void)unlink(path);
+    if (!room) SKIP("no room for a file of 4.5 GiB with a hole");
+    float read[2];
+    OK(f->dev, status);
+    OK(f->dev, gpunn_read(tail, read, sizeof read));
+    assert_memory_equal(read, values, sizeof read);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        test_with_device(weights_in_memory),
+        test_with_device(spec_in_memory),
+        test_with_device(weights_in_pak),
+        test_with_device(weights_renamed),
+        test_with_device(maps),
+        test_with_device(shards),
+        test_with_device(shards_in_pak),
+        test_with_device(loaded_in_pieces),
+        test_with_device(beyond_4_gib),
+    };
+    return cmocka_run_group_tests_name("load", tests, NULL, NULL);
+}
