@@ -20,13 +20,14 @@
  *     files    weights, checkpoints, dataset readers
  *     spec     models as JSON
  *     fit      the training loop, progress, history
+ *     profile  where the time of a run goes
  *     backend  what a backend provides
  *     kernels  fused kernels that the generator writes for a model
  *   and under GPUNN_IMPLEMENTATION, each using those before it; gpunn_cuda.cu has the first too
  *     common structs forward errors memory random math tables shapes device model
  *     arguments json text graph infer nodes expr layers steps autodiff plan run threads context
  *     map move reduce pick gemm conv pool sample norm softmax loss attention recurrent update cpu
- *     optimizer files loader elements safetensors spec readers fit_loop licence
+ *     optimizer files loader elements safetensors spec readers fit_loop profile licence
  *
  * >>doc
  * The tests compile and run all code in this comment. Each piece stands by itself, behind what A PROGRAM declares before its
@@ -374,7 +375,10 @@
  *     multiples of 8, loaders with .workers, gpunn_item only every few steps, since it waits for the device; kernels from the
  *     generator; .benchmark = true where shapes stay the same for long. On the CPU: .threads as many as there are cores, not
  *     hyperthreads. The first run of each (outputs, mode, batch size) plans: run a dummy batch before time matters, and give the
- *     last, smaller batch of an epoch to .drop_last. tests/bench/RESULTS.md tells what to expect.
+ *     last, smaller batch of an epoch to .drop_last. tests/bench/RESULTS.md tells what to expect. Where the time goes, step by step
+ *     beside what the device could do, as a table and as a trace for ui.perfetto.dev (more than 100 % comes out of caches):
+ *         void (*print)(void *user, const char *text) = NULL; // a function that prints its text
+ *         gpunn_profile(model, .loss = loss, .optimizer = o, .write = print, .peak_flops = 1e11, .peak_bytes = 1e10);
  *
  * COMMON MISTAKES
  *     - "x is NULL": an earlier call failed, and its error is already gone: print gpunn_error(dev) where the chain ends.
@@ -1959,10 +1963,31 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress);
 GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric, float *loss_mean,
                                       float *metric_mean);
 
+/* ==== >>profile ======================================================================================================= */
+typedef struct gpunn_profile_args {
+    int              args_;
+    gpunn_tensor    *loss;       /* training steps: forward and backward, with an optimizer its update too; else ... */
+    gpunn_tensor    *outputs[8]; /* ... evaluation of these */
+    gpunn_optimizer *optimizer;  /* whose updates change parameters */
+    int              runs;       /* default 10, after one that does not count */
+    /* What the device does in a second at most, of floating-point operations and of bytes moved; default: measured, by a product
+     * and an addition of large matrices, which takes 200 MB for a moment. */
+    double peak_flops, peak_bytes;
+    void (*write)(void *user, const char *text); /* receives a table, line by line: steps by falling time, as means of all runs */
+    void       *user;
+    const char *trace; /* file that receives the mean run as a Chrome trace (JSON), for ui.perfetto.dev; NULL: none */
+} gpunn_profile_args;
+/* Where the time goes, by layer and op: runs of the inputs as they are, each step timed by itself, on a GPU between events and
+ * outside of any graph; steps that share a launch there count for the first of them. Bytes are those of all operands once, operations
+ * those of the formula, an element of a map or a sum being one. Running statistics, dropout and, with a loss, gradients go on as
+ * in any run. GPUNN_ERR_UNSUPPORTED: a backend of one's own that cannot time. Of other runs it costs nothing. */
+GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args args);
+#define gpunn_profile(...) gpunn_profile_(GPUNN_NAMED(gpunn_profile_args, __VA_ARGS__))
+
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 8
+#define GPUNN_BACKEND_ABI 9
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -2204,6 +2229,9 @@ struct gpunn_backend {
     /* NULL, all three: the core calls run and update itself. execute may return before the work is done. */
     gpunn_status (*execute)(void *context, gpunn_run *run);
     void (*forget)(void *context, void *captured);
+    /* For gpunn_profile: as execute, or run of all steps where that is NULL, and tells the seconds of each; those of the updates
+     * behind the steps'. Waits for the work. NULL: it cannot. */
+    gpunn_status (*time)(void *context, gpunn_run *run, double *seconds);
     /* Bytes taken from the system, now and at most; trim gives back what is not in use. */
     void (*reserved)(void *context, size_t *now, size_t *peak);
     void (*trim)(void *context);
@@ -2999,6 +3027,7 @@ struct gpunn_device {
     gpunn_model            *models;          /* list */
     bool                    closed;          /* by the program: to be freed with the last model */
     const char             *place;           /* path:line:column of what is being read, put before messages; NULL: none */
+    double                 *timing;          /* [steps + 1]: receives the seconds of the next runs; NULL: nobody asks */
     const gpunn_custom_op **customs;         /* registered */
     int                     custom_count;
 };
@@ -4052,7 +4081,8 @@ static const char *gpunn__not_finite(const void *value, size_t size)
 
 static GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
 {
-    gpunn_status status = dev->backend->execute(dev->context, run);
+    gpunn_status status = dev->timing ? dev->backend->time(dev->context, run, dev->timing)
+                                      : dev->backend->execute(dev->context, run);
     if (status != GPUNN_OK)
         return run->failed ? gpunn__step_fail(dev, run->failed, status) : gpunn__backend_fail(dev, what, status);
     if (run->bad_step == 0) return GPUNN_OK;
@@ -12053,6 +12083,14 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
 
 static GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int from, int to)
 {
+    if (dev->timing) {
+        gpunn_run run;
+        memset(&run, 0, sizeof run);
+        run.steps = plan->steps + from;
+        run.step_count = to - from;
+        gpunn_status status = dev->backend->time(dev->context, &run, dev->timing + from);
+        return status == GPUNN_OK ? GPUNN_OK : gpunn__step_fail(dev, run.failed, status);
+    }
     for (int i = from; i < to; i++) {
         gpunn_status status = dev->backend->run(dev->context, &plan->steps[i]);
         if (status != GPUNN_OK) return gpunn__step_fail(dev, &plan->steps[i], status);
@@ -20971,6 +21009,21 @@ static GPUNN__STATUS gpunn__cpu_run(void *context, gpunn_step *step)
     return status;
 }
 
+static GPUNN__STATUS gpunn__cpu_time(void *context, gpunn_run *run, double *seconds)
+{
+    double begin = gpunn__seconds();
+    for (int i = 0; i < run->step_count; i++) {
+        run->failed = &run->steps[i];
+        gpunn_status status = gpunn__cpu_run(context, &run->steps[i]);
+        if (status != GPUNN_OK) return status;
+        const double end = gpunn__seconds();
+        seconds[i] = end - begin;
+        begin = end;
+    }
+    run->failed = NULL;
+    return GPUNN_OK;
+}
+
 /* Nothing here is in 16 bits. */
 static GPUNN__STATUS gpunn__cpu_convert(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
                                         int64_t count)
@@ -21008,6 +21061,7 @@ static const gpunn_backend *gpunn__cpu_backend(void)
         NULL,
         NULL,
         NULL,
+        gpunn__cpu_time,
         NULL,
         gpunn__cpu_trim,
         NULL,
@@ -26824,6 +26878,277 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
         (void)fprintf(stderr, "\r%-*.*s%s", width - 1, width - 1, line, p->epoch_done ? "\n" : "");
     if (p->stopped_early) (void)fprintf(stderr, "stopped early, epoch %d was best\n", p->best_epoch);
     return true;
+}
+
+/* ==== >>profile ======================================================================================================= *
+ * Runs as any others, but that the backend times their steps. */
+typedef struct gpunn__profile {
+    gpunn_device             *dev;
+    gpunn_model              *model;
+    const gpunn_profile_args *args;
+    const gpunn__plan        *plan;
+    int                       output_count, step_count; /* timed: one more, the update */
+    double                   *seconds;                  /* [step_count + 1], of all runs; behind them those of one */
+    double                    peak_flops, peak_bytes;
+} gpunn__profile;
+
+/* Multiplications and additions of a step that is made of products; 0: it is none. */
+static double gpunn__product_flops(const gpunn_step *step)
+{
+    const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    const gpunn_value *w = step->input_count > 1 ? &step->in[1] : x;
+    double             weights = 0;
+    switch (step->op) {
+    case GPUNN_OP_LINEAR: return 2.0 * (double)y->count * (double)w->dim[1];
+    case GPUNN_OP_MATMUL: return 2.0 * (double)y->count * (double)x->dim[x->rank - (step->attr->transpose_a ? 2 : 1)];
+    case GPUNN_OP_CONV1D:
+    case GPUNN_OP_CONV2D:
+    case GPUNN_OP_CONV3D: return 2.0 * (double)y->count * (double)w->count / (double)w->dim[0];
+    case GPUNN_OP_CONV_TRANSPOSE1D:
+    case GPUNN_OP_CONV_TRANSPOSE2D:
+    case GPUNN_OP_CONV_TRANSPOSE3D: return 2.0 * (double)x->count * (double)w->count / (double)w->dim[0];
+    case GPUNN_OP_ATTENTION: { /* q k' and p v; length of k */
+        const int axis = step->attr->heads_last || x->rank == 5 ? 1 : 2;
+        return 4.0 * (double)y->count * (double)(step->input_count > 2 && w->rank == 4 ? w->dim[axis] : x->dim[1]);
+    }
+    case GPUNN_OP_RNN:
+    case GPUNN_OP_LSTM:
+    case GPUNN_OP_GRU:
+        for (int i = 4; i < step->input_count; i++) weights += step->in[i].rank == 2 ? (double)step->in[i].count : 0;
+        return 2.0 * (double)x->count / (double)x->dim[x->rank - 1] * weights;
+    default: return 0;
+    }
+}
+
+static double gpunn__step_flops(const gpunn_step *step)
+{
+    const gpunn_value *y = step->backward ? &step->grad_out : &step->out;
+    const double       product = gpunn__product_flops(step);
+    int                wanted = 0;
+    if (product == 0) return (double)(step->input_count && step->in[0].count > y->count ? step->in[0].count : y->count);
+    if (!step->backward) return product;
+    if (step->op == GPUNN_OP_ATTENTION) return 2.5 * product; /* the scores again, and four products */
+    for (int i = 0; i < step->input_count && i < 2; i++) wanted += step->grad_in[i].data != NULL;
+    return product * (step->op == GPUNN_OP_RNN || step->op == GPUNN_OP_LSTM || step->op == GPUNN_OP_GRU ? 2 : wanted);
+}
+
+static double gpunn__value_bytes(const gpunn_value *value)
+{
+    return value->data ? (double)value->count * (double)gpunn_dtype_size(value->dtype) : 0;
+}
+
+static double gpunn__step_bytes(const gpunn_step *step)
+{
+    const bool picks = step->op == GPUNN_OP_EMBEDDING || step->op == GPUNN_OP_GATHER; /* not all of their table */
+    double     bytes = gpunn__value_bytes(&step->out) + gpunn__value_bytes(&step->fused.residual), result = bytes;
+    if (step->backward) bytes += gpunn__value_bytes(&step->grad_out);
+    for (int i = 0; i < step->input_count; i++) {
+        const double in = gpunn__value_bytes(&step->in[i]);
+        bytes += picks && !step->backward && in > result ? result : in;
+        if (step->backward) bytes += gpunn__value_bytes(&step->grad_in[i]) * (step->accumulate[i] ? 2 : 1);
+    }
+    return bytes;
+}
+
+static GPUNN__STATUS gpunn__profile_run(const gpunn__profile *p)
+{
+    const gpunn_profile_args *args = p->args;
+    if (args->loss == NULL) return gpunn_forward(args->outputs, p->output_count);
+    if (args->optimizer) return gpunn_train_step(args->optimizer, args->loss);
+    gpunn_status status = gpunn_zero_grad(p->model);
+    return status == GPUNN_OK ? gpunn_backward(args->loss) : status;
+}
+
+/* One run, added up; what an update takes is on backends that make it by itself the rest of the whole. */
+static GPUNN__STATUS gpunn__profile_add(gpunn__profile *p)
+{
+    double      *now = p->seconds + p->step_count + 1;
+    const double begin = gpunn__seconds();
+    memset(now, 0, (size_t)(p->step_count + 1) * sizeof *now);
+    p->dev->timing = now;
+    gpunn_status status = gpunn__profile_run(p);
+    p->dev->timing = NULL;
+    double rest = gpunn__seconds() - begin;
+    for (int i = 0; i < p->step_count; i++) rest -= now[i];
+    if (p->dev->backend->execute == NULL && p->args->optimizer) now[p->step_count] = rest > 0 ? rest : 0;
+    for (int i = 0; i <= p->step_count; i++) p->seconds[i] += now[i];
+    return status;
+}
+
+/* What the library gets out of the device: the best of four times one op of two square matrices. */
+static GPUNN__STATUS gpunn__profile_peak(const gpunn__profile *p, bool product, double *rate)
+{
+    enum { STEPS = 8, TIMES = 4 }; /* casts may stand beside the op */
+    gpunn_device     *dev = p->dev;
+    const int64_t     size = product && dev->info.type == GPUNN_DEVICE_CPU ? 1024 : 4096;
+    const gpunn_init  init = {GPUNN_INIT_UNIFORM, -1, 1};
+    const gpunn_shape shape = {{size, size}};
+    double            seconds[STEPS];
+    gpunn_model_args  args;
+    memset(&args, 0, sizeof args);
+    args.precision = p->model->precision;
+    gpunn_model *model = gpunn_model_create_(dev, args);
+    if (model == NULL) return dev->error.status;
+    gpunn_tensor *a = gpunn_parameter(model, "a", shape, init), *b = gpunn_parameter(model, "b", shape, init);
+    gpunn_tensor *y = product ? gpunn_matmul(a, b) : gpunn_add(a, b);
+    gpunn_status  status = y ? gpunn_forward(&y, 1) : dev->error.status;
+    for (int again = 0; again < TIMES && status == GPUNN_OK && model->last->step_count < STEPS; again++) {
+        dev->timing = seconds;
+        status = gpunn_forward(&y, 1);
+        dev->timing = NULL;
+        for (int i = 0; i < model->last->step_count && status == GPUNN_OK; i++) {
+            const gpunn_step *step = &model->last->steps[i];
+            const double      work = product ? gpunn__product_flops(step) : gpunn__step_bytes(step);
+            if (step->op == y->op && seconds[i] > 0 && work / seconds[i] > *rate) *rate = work / seconds[i];
+        }
+    }
+    gpunn_model_destroy(model);
+    return status;
+}
+
+/* "conv1 conv2d backward [8, 16, 32, 32]" */
+static void gpunn__profile_label(const gpunn__profile *p, int i, char *text, size_t size)
+{
+    gpunn__line line = {text, size, 0};
+    *text = 0;
+    if (i == p->step_count) {
+        gpunn__put(&line, "%s", p->args->optimizer->name);
+        return;
+    }
+    const gpunn_step  *step = &p->plan->steps[i];
+    const gpunn_value *y = step->backward ? &step->grad_out : &step->out;
+    gpunn__put(&line, "%s%s%s%s [", step->name, step->name[0] ? " " : "", gpunn_op_name(step->op),
+               step->backward ? " backward" : "");
+    for (int axis = 0; axis < y->rank; axis++) gpunn__put(&line, "%s%lld", axis ? ", " : "", (long long)y->dim[axis]);
+    gpunn__put(&line, "]");
+}
+
+static double gpunn__profile_share(double work, double seconds, double peak)
+{
+    return seconds > 0 && peak > 0 ? 100 * work / seconds / peak : 0;
+}
+
+static void gpunn__profile_row(const gpunn__profile *p, int i, double total, const gpunn__text *out)
+{
+    const gpunn_step *step = i < p->step_count ? &p->plan->steps[i] : NULL;
+    const double      flops = step ? gpunn__step_flops(step) : 0, bytes = step ? gpunn__step_bytes(step) : 0, s = p->seconds[i];
+    char              label[160];
+    gpunn__profile_label(p, i, label, sizeof label);
+    gpunn__text_line(out, "%11.2f %6.1f %11.3f %6.1f %11.3f %6.1f  %s\n", s * 1e6, total > 0 ? 100 * s / total : 0, flops * 1e-6,
+                     gpunn__profile_share(flops, s, p->peak_flops), bytes * 1e-6, gpunn__profile_share(bytes, s, p->peak_bytes),
+                     label);
+}
+
+/* By falling time; equal ones as they run. */
+static void gpunn__profile_table(const gpunn__profile *p)
+{
+    gpunn__text out;
+    double      total = 0, before = HUGE_VAL;
+    const int   count = p->step_count + (p->args->optimizer != NULL);
+    out.write = p->args->write;
+    out.user = p->args->user;
+    for (int i = 0; i < count; i++) total += p->seconds[i];
+    gpunn__text_line(&out, "%s, batch %lld: %.2f us; peaks %.2f GFLOP/s, %.2f GB/s\n",
+                     p->args->loss ? "training step" : "evaluation", (long long)p->plan->batch, total * 1e6, p->peak_flops * 1e-9,
+                     p->peak_bytes * 1e-9);
+    gpunn__text_line(&out, "%11s %6s %11s %6s %11s %6s  %s\n", "us", "%", "MFLOP", "% peak", "MB", "% peak", "step");
+    for (int printed = 0; printed < count;) {
+        double next = -1;
+        for (int i = 0; i < count; i++)
+            if (p->seconds[i] < before && p->seconds[i] > next) next = p->seconds[i];
+        for (int i = 0; i < count; i++)
+            if (p->seconds[i] == next) gpunn__profile_row(p, i, total, &out), printed++;
+        before = next;
+    }
+}
+
+/* Microseconds with three places and a point, whatever the locale. */
+static void gpunn__emit_time(gpunn__writer *w, const char *key, double seconds)
+{
+    const long long nanoseconds = (long long)(seconds * 1e9 + 0.5);
+    gpunn__emitf(w, ", \"%s\": %lld.%03lld", key, nanoseconds / 1000, nanoseconds % 1000);
+}
+
+static GPUNN__STATUS gpunn__profile_trace(const gpunn__profile *p)
+{
+    gpunn__file   file;
+    gpunn__writer w;
+    char          label[160];
+    double        at = 0;
+    const int     count = p->step_count + (p->args->optimizer != NULL);
+    gpunn_status  status = gpunn__file_open(p->dev, p->args->trace, &file);
+    if (status != GPUNN_OK) return status;
+    memset(&w, 0, sizeof w);
+    w.dev = p->dev;
+    w.file = &file;
+    w.pass = GPUNN__HEADER;
+    gpunn__emitf(&w, "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [");
+    for (int i = 0; i < count; i++) {
+        const gpunn_step *step = i < p->step_count ? &p->plan->steps[i] : NULL;
+        gpunn__profile_label(p, i, label, sizeof label);
+        gpunn__emitf(&w, "%s\n{\"ph\": \"X\", \"pid\": 1, \"tid\": 1, \"cat\": \"%s\", \"name\": ", i ? "," : "",
+                     step == NULL     ? "update"
+                     : step->backward ? "backward"
+                                      : "forward");
+        gpunn__emit_name(&w, "", label);
+        gpunn__emit_time(&w, "ts", at);
+        gpunn__emit_time(&w, "dur", p->seconds[i]);
+        gpunn__emitf(&w, ", \"args\": {\"flops\": %.0f, \"bytes\": %.0f}}", step ? gpunn__step_flops(step) : 0.0,
+                     step ? gpunn__step_bytes(step) : 0.0);
+        at += p->seconds[i];
+    }
+    gpunn__emitf(&w, "\n]}\n");
+    if (w.status == GPUNN_OK) return gpunn__file_commit(&file);
+    gpunn__file_discard(&file);
+    return w.status;
+}
+
+/* The timed runs, their mean, the peaks, and what is told of them. */
+static GPUNN__STATUS gpunn__profile_all(gpunn__profile *p, int runs)
+{
+    gpunn_status status = GPUNN_OK;
+    for (int run = 0; run < runs && status == GPUNN_OK; run++) status = gpunn__profile_add(p);
+    for (int i = 0; i <= p->step_count; i++) p->seconds[i] /= runs;
+    if (status == GPUNN_OK && p->peak_flops == 0) status = gpunn__profile_peak(p, true, &p->peak_flops);
+    if (status == GPUNN_OK && p->peak_bytes == 0) status = gpunn__profile_peak(p, false, &p->peak_bytes);
+    if (status == GPUNN_OK && p->args->write) gpunn__profile_table(p);
+    return status == GPUNN_OK && p->args->trace ? gpunn__profile_trace(p) : status;
+}
+
+GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args args)
+{
+    gpunn__profile p;
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_profile: the model is NULL");
+    memset(&p, 0, sizeof p);
+    p.dev = model->dev;
+    p.model = model;
+    p.args = &args;
+    p.peak_flops = args.peak_flops;
+    p.peak_bytes = args.peak_bytes;
+    while (p.output_count < 8 && args.outputs[p.output_count]) p.output_count++;
+    const gpunn_tensor *first = args.loss ? args.loss : args.outputs[0];
+    if (first == NULL || args.runs < 0 || !(args.peak_flops >= 0 && args.peak_bytes >= 0) ||
+        (args.optimizer && args.loss == NULL))
+        return gpunn__fail(p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: %s",
+                           args.optimizer && args.loss == NULL ? "an optimizer needs a .loss"
+                           : first == NULL                     ? "neither .loss nor .outputs, or NULL; a builder failed before"
+                                                               : "runs and peaks may not be negative");
+    if (first->model != model || (args.optimizer && args.optimizer->model != model))
+        return gpunn__fail(p.dev, GPUNN_ERR_ARGUMENT, "gpunn_profile: the %s is of another model",
+                           first->model != model ? "tensor" : "optimizer");
+    if (p.dev->backend->time == NULL)
+        return gpunn__fail(p.dev, GPUNN_ERR_UNSUPPORTED, "gpunn_profile: this device's backend cannot time steps; use the CPU's");
+    gpunn_status status = gpunn__profile_run(&p);
+    if (status == GPUNN_OK) status = gpunn_synchronize(p.dev);
+    if (status != GPUNN_OK) return status;
+    p.plan = model->last;
+    p.step_count = p.plan->step_count;
+    const size_t bytes = 2 * (size_t)(p.step_count + 1) * sizeof *p.seconds;
+    p.seconds = (double *)gpunn__calloc(p.dev, bytes);
+    if (p.seconds == NULL) return GPUNN_ERR_MEMORY;
+    status = gpunn__profile_all(&p, args.runs ? args.runs : 10);
+    gpunn__free(p.dev, p.seconds, bytes);
+    return status;
 }
 
 #ifdef GPUNN__SELDOM

@@ -95,6 +95,11 @@ typedef struct gpunn__device_state {
     gpunn_update_numbers numbers[GPUNN__MAX_UPDATES];     /* for updates that are decided apart */
 } gpunn__device_state;
 
+typedef struct gpunn__mark_at {
+    cudaEvent_t event;
+    bool        set; /* recorded in this run */
+} gpunn__mark_at;
+
 typedef struct gpunn__libraries gpunn__libraries; /* >>libraries */
 typedef struct gpunn__cached    gpunn__cached;    /* >>memory */
 typedef struct gpunn__staging   gpunn__staging;   /* >>memory */
@@ -107,6 +112,7 @@ typedef struct gpunn__cuda {
     char                 name[160];
     gpunn_device_args    args;      /* as opened: hooks, deterministic, benchmark, workspace_limit (default in place) */
     bool                 plain;     /* GPUNN_PLAIN: nothing is captured, and each step is waited for */
+    gpunn__mark_at      *marks;     /* gpunn_profile: [steps + 2]; NULL: nobody asks */
     bool                 overlaps;  /* kernels are set up while those before them end */
     gpunn_status         dead;      /* sticky: after a fault of the device every call gives this */
     char                 text[512]; /* the last failure's sentence */
@@ -10700,6 +10706,14 @@ static gpunn_status gpunn__plain_wait(gpunn__cuda *cuda, const char *what)
     return cuda->plain ? gpunn__cuda_check(cuda, cudaStreamSynchronize(cuda->stream), what) : GPUNN_OK;
 }
 
+/* gpunn_profile: the time at which this step, or what is behind the last, begins. */
+static gpunn_status gpunn__mark(gpunn__cuda *cuda, int step)
+{
+    if (cuda->marks == NULL) return GPUNN_OK;
+    cuda->marks[step].set = true;
+    return gpunn__cuda_check(cuda, cudaEventRecord(cuda->marks[step].event, cuda->stream), "cudaEventRecord");
+}
+
 /* Everything of a run but its numbers. */
 static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
 {
@@ -10709,6 +10723,7 @@ static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
         gpunn_step *const step = cuda->next;
         const bool        backward = step->backward;
         run->failed = step;
+        GPUNN__TRY(gpunn__mark(cuda, (int)(step - run->steps)));
         if (!cuda->plain) GPUNN__TRY(gpunn__short_run(cuda));
         if (cuda->next > step) continue;
         cuda->next++;
@@ -10716,8 +10731,49 @@ static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
         GPUNN__TRY(gpunn__plain_wait(cuda, backward ? "its backward kernels" : "its forward kernels"));
     }
     run->failed = NULL;
+    GPUNN__TRY(gpunn__mark(cuda, run->step_count));
     GPUNN__TRY(gpunn__cuda_updates(cuda, run));
+    GPUNN__TRY(gpunn__mark(cuda, run->step_count + 1));
     return gpunn__plain_wait(cuda, "the optimizer's kernels");
+}
+
+/* Each launch's time goes to the first of its steps. */
+static gpunn_status gpunn__times(gpunn__cuda *cuda, int count, double *seconds)
+{
+    int last = -1;
+    GPUNN__CUDA(cuda, cudaEventSynchronize(cuda->marks[count - 1].event));
+    for (int i = 0; i < count; i++) {
+        float milliseconds = 0;
+        if (!cuda->marks[i].set) continue;
+        if (last >= 0) {
+            GPUNN__CUDA(cuda, cudaEventElapsedTime(&milliseconds, cuda->marks[last].event, cuda->marks[i].event));
+            seconds[last] = 1e-3 * (double)milliseconds;
+        }
+        last = i;
+    }
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cuda_time(void *context, gpunn_run *run, double *seconds)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    const int    count = run->step_count + 2; /* before each step, before the updates, behind them */
+    GPUNN__ENTER(cuda);
+    GPUNN__TRY(gpunn__outside_capture(cuda, "timing"));
+    if (gpunn__cuda_take_bad(cuda, run)) return GPUNN_OK;
+    gpunn__mark_at *marks = (gpunn__mark_at *)gpunn__host_alloc(cuda, (size_t)count * sizeof *marks);
+    if (marks == NULL) return GPUNN_ERR_MEMORY;
+    memset(marks, 0, (size_t)count * sizeof *marks);
+    gpunn_status status = gpunn__run_numbers(cuda, run, false);
+    for (int i = 0; i < count && status == GPUNN_OK; i++)
+        status = gpunn__cuda_check(cuda, cudaEventCreate(&marks[i].event), "cudaEventCreate");
+    cuda->marks = marks;
+    if (status == GPUNN_OK) status = gpunn__run_launch(cuda, run);
+    if (status == GPUNN_OK) status = gpunn__times(cuda, count, seconds);
+    cuda->marks = NULL;
+    for (int i = 0; i < count && marks[i].event; i++) (void)cudaEventDestroy(marks[i].event);
+    gpunn__host_free(cuda, marks, (size_t)count * sizeof *marks);
+    return status;
 }
 
 /* ---- capture and replay ---------------------------------------------------------------------------------------------- */
@@ -11186,6 +11242,7 @@ const gpunn_backend GPUNN__BACKEND_NAME = {
     gpunn__cuda_channels_last,
     gpunn__cuda_execute,
     gpunn__cuda_forget,
+    gpunn__cuda_time,
     gpunn__cuda_reserved,
     gpunn__cuda_trim,
     gpunn__cuda_report,

@@ -1,0 +1,199 @@
+/* gpunn_profile: steps, their work and their times as a table and as a trace; runs that it times are runs as any other. */
+#include "../test.h"
+
+enum { BATCH = 4 };
+typedef struct net2 {
+    gpunn_tensor *image, *label, *scores, *loss;
+} net2;
+
+static net2 network(gpunn_device *dev, gpunn_model *model)
+{
+    static float   images[BATCH * 3 * 8 * 8];
+    static int64_t labels[BATCH] = {1, 0, 3, 2};
+    net2           n;
+    for (int i = 0; i < COUNT(images); i++) images[i] = sinf((float)i);
+    n.image = MADE(dev, gpunn_input(model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 8, 8)));
+    n.label = MADE(dev, gpunn_input(model, "label", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH)));
+    gpunn_tensor *h = gpunn_tanh(gpunn_conv2d(n.image, "conv", .out_channels = 6, .kernel_size = 3));
+    n.scores = MADE(dev, gpunn_linear(gpunn_flatten(h), "a \"quoted\\\" name", .out_features = 5));
+    n.loss = MADE(dev, gpunn_cross_entropy(n.scores, n.label));
+    OK(dev, gpunn_write(n.image, images, sizeof images));
+    OK(dev, gpunn_write(n.label, labels, sizeof labels));
+    return n;
+}
+
+typedef struct table {
+    char text[16384];
+    int  lines;
+} table;
+static void keep_line(void *user, const char *text)
+{
+    table *t = user;
+    t->lines++;
+    assert_int_equal(text[strlen(text) - 1], '\n');
+    strncat(t->text, text, sizeof t->text - strlen(t->text) - 1);
+}
+
+/* The columns of the row whose step is `label`. */
+typedef struct row {
+    double us, share, mflop, of_flops, mb, of_bytes;
+} row;
+static row row_of(const table *t, const char *label)
+{
+    row         r = {0};
+    const char *at = strstr(t->text, label), *line = at;
+    if (at == NULL) print_error("no '%s' in\n%s", label, t->text);
+    assert_non_null(at);
+    while (line > t->text && line[-1] != '\n') line--;
+    assert_int_equal(sscanf(line, "%lf %lf %lf %lf %lf %lf", &r.us, &r.share, &r.mflop, &r.of_flops, &r.mb, &r.of_bytes), 6);
+    return r;
+}
+static void check_number(double value, double expected)
+{
+    assert_true(fabs(value - expected) <= 0.001);
+}
+
+static void test_evaluation(void **state)
+{
+    fixture *f = *state;
+    net2     n = network(f->dev, f->model);
+    table    t = {0};
+    OK(f->dev, gpunn_profile(f->model, .outputs = {n.scores}, .runs = 3, .peak_flops = 1e12, .peak_bytes = 1e11,
+                             .write = keep_line, .user = &t));
+    assert_non_null(strstr(t.text, "evaluation, batch 4: "));
+    assert_non_null(strstr(t.text, "peaks 1000.00 GFLOP/s, 100.00 GB/s\n"));
+    const row conv = row_of(&t, "conv conv2d [4, 6, 6, 6]\n"), linear = row_of(&t, "a \"quoted\\\" name linear [4, 5]\n");
+    check_number(conv.mflop, 2e-6 * 4 * 6 * 36 * 27);
+    check_number(conv.mb, 4e-6 * (4 * 3 * 64 + 6 * 27 + 6 + 4 * 6 * 36));
+    check_number(linear.mflop, 2e-6 * 4 * 216 * 5);
+    check_number(linear.mb, 4e-6 * (4 * 216 + 216 * 5 + 5 + 4 * 5));
+    assert_null(strstr(t.text, "backward"));
+    double share = 0, before = HUGE_VAL, us, percent;
+    char  *line = strchr(strchr(t.text, '\n') + 1, '\n') + 1;
+    for (; *line; line = strchr(line, '\n') + 1) {
+        assert_int_equal(sscanf(line, "%lf %lf", &us, &percent), 2);
+        assert_true(us >= 0 && us <= before);
+        before = us;
+        share += percent;
+    }
+    assert_true(fabs(share - 100) < 1);
+    float scores[BATCH][5]; /* the last run's */
+    OK(f->dev, gpunn_read(n.scores, scores, sizeof scores));
+}
+
+/* A warm run and two timed ones are three training steps. */
+static void test_training(void **state)
+{
+    fixture         *f = *state;
+    net2             n = network(f->dev, f->model);
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(f->model, .lr = 0.01f));
+    gpunn_model     *twin = gpunn_model_create(f->dev);
+    net2             m = network(f->dev, twin);
+    gpunn_optimizer *twins = MADE(f->dev, gpunn_adam(twin, .lr = 0.01f));
+    table            t = {0};
+    for (int i = 0; i < gpunn_parameter_count(twin); i++) {
+        gpunn_tensor *from = gpunn_parameter_at(f->model, i), *to = gpunn_parameter_at(twin, i);
+        void         *values = malloc(gpunn_tensor_bytes(from));
+        OK(f->dev, gpunn_read(from, values, gpunn_tensor_bytes(from)));
+        OK(f->dev, gpunn_write(to, values, gpunn_tensor_bytes(from)));
+        free(values);
+    }
+    OK(f->dev, gpunn_profile(f->model, .loss = n.loss, .optimizer = opt, .runs = 2, .peak_flops = 1, .peak_bytes = 1,
+                             .write = keep_line, .user = &t));
+    for (int i = 0; i < 3; i++) OK(f->dev, gpunn_train_step(twins, m.loss));
+    assert_true(gpunn_item(n.loss) == gpunn_item(m.loss));
+    assert_int_equal(gpunn_step_count(opt), 3);
+    assert_non_null(strstr(t.text, "training step, batch 4: "));
+    (void)row_of(&t, "gpunn_adam\n");
+    const row forward = row_of(&t, "name linear [4, 5]\n"), backward = row_of(&t, "name linear backward [4, 5]\n");
+    check_number(backward.mflop, 2 * forward.mflop);
+    check_number(row_of(&t, "conv conv2d backward").mflop, row_of(&t, "conv conv2d [").mflop); /* images have no gradient */
+    double total = 0; /* the CPU's clock may have no more than microseconds; the emulator's counts */
+    assert_int_equal(sscanf(t.text, "training step, batch 4: %lf us", &total), 1);
+    assert_true(total > 0);
+    if (f->backend->type != GPUNN_DEVICE_CPU) assert_true(row_of(&t, "conv conv2d backward").us > 0 && forward.us < total);
+    OK(f->dev, gpunn_train_step(opt, n.loss));
+    OK(f->dev, gpunn_train_step(twins, m.loss));
+    assert_true(gpunn_item(n.loss) == gpunn_item(m.loss));
+
+    t.text[0] = 0; /* without an optimizer nothing is updated */
+    OK(f->dev,
+       gpunn_profile(f->model, .loss = n.loss, .runs = 1, .peak_flops = 1, .peak_bytes = 1, .write = keep_line, .user = &t));
+    assert_null(strstr(t.text, "gpunn_adam"));
+    assert_int_equal(gpunn_step_count(opt), 4);
+    gpunn_optimizer_destroy(opt);
+    gpunn_optimizer_destroy(twins);
+    gpunn_model_destroy(twin);
+}
+
+static void test_trace(void **state)
+{
+    fixture    *f = *state;
+    net2        n = network(f->dev, f->model);
+    char        path[] = "/tmp/gpunn_profile_XXXXXX", command[512];
+    const int   fd = mkstemp(path);
+    const char *check =
+        "import json, sys\nt = json.load(open(sys.argv[1]))\ne = t['traceEvents']\nassert len(e) > 4, e\n"
+        "assert [x['cat'] for x in e] == sorted([x['cat'] for x in e], key=['forward', 'backward', 'update'].index)\n"
+        "assert any(x['name'].startswith('a \\\"quoted\\\\\\\\\\\" name linear [') for x in e), e\n"
+        "assert all(x['ph'] == 'X' and x['dur'] >= 0 and x['args']['bytes'] >= 0 for x in e)\n"
+        "assert all(abs(a['ts'] + a['dur'] - b['ts']) < 0.01 for a, b in zip(e, e[1:]))";
+    assert_true(fd >= 0);
+    close(fd);
+    OK(f->dev, gpunn_profile(f->model, .loss = n.loss, .runs = 1, .peak_flops = 1, .peak_bytes = 1, .trace = path));
+    FAILS(f->dev,
+          gpunn_profile(f->model, .loss = n.loss, .runs = 1, .peak_flops = 1, .peak_bytes = 1, .trace = "/nowhere/trace.json"),
+          GPUNN_ERR_IO, "/nowhere/trace.json");
+    (void)snprintf(command, sizeof command, "%s", "command -v python3 > /dev/null");
+    const bool python = system(command) == 0;
+    char      *line = malloc(strlen(check) + 256);
+    (void)sprintf(line, "python3 -c \"%s\" %s", check, path);
+    const int code = python ? system(line) : 0;
+    free(line);
+    unlink(path);
+    assert_int_equal(code, 0);
+    if (!python) SKIP("python3 is not installed");
+}
+
+static void test_peaks(void **state)
+{
+    fixture *f = *state;
+    if (f->backend->type != GPUNN_DEVICE_CPU) SKIP("large products take long on the emulator");
+    net2   n = network(f->dev, f->model);
+    table  t = {0};
+    double flops = 0, bytes = 0;
+    OK(f->dev, gpunn_profile(f->model, .outputs = {n.scores}, .runs = 1, .write = keep_line, .user = &t));
+    assert_int_equal(sscanf(strstr(t.text, "peaks"), "peaks %lf GFLOP/s, %lf GB/s", &flops, &bytes), 2);
+    assert_true(flops > 0 && bytes > 0);
+}
+
+static void test_refused(void **state)
+{
+    fixture         *f = *state;
+    net2             n = network(f->dev, f->model);
+    gpunn_model     *other = gpunn_model_create(f->dev);
+    net2             m = network(f->dev, other);
+    gpunn_tensor    *unwritten = gpunn_input(f->model, "unwritten", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+    gpunn_tensor    *y = MADE(f->dev, gpunn_relu(unwritten));
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model));
+    assert_int_equal(gpunn_profile(NULL), GPUNN_ERR_ARGUMENT);
+    gpunn_clear_error(NULL);
+    FAILS(f->dev, gpunn_profile(f->model), GPUNN_ERR_ARGUMENT, ".loss");
+    FAILS(f->dev, gpunn_profile(f->model, .loss = n.loss, .runs = -1), GPUNN_ERR_ARGUMENT, "negative");
+    FAILS(f->dev, gpunn_profile(f->model, .loss = n.loss, .peak_flops = -1), GPUNN_ERR_ARGUMENT, "negative");
+    FAILS(f->dev, gpunn_profile(f->model, .loss = m.loss), GPUNN_ERR_ARGUMENT, "another model");
+    FAILS(f->dev, gpunn_profile(other, .loss = m.loss, .optimizer = opt), GPUNN_ERR_ARGUMENT, "another model");
+    FAILS(f->dev, gpunn_profile(f->model, .outputs = {n.scores}, .optimizer = opt), GPUNN_ERR_ARGUMENT, ".loss");
+    FAILS(f->dev, gpunn_profile(f->model, .outputs = {y}), GPUNN_ERR_STATE, "unwritten");
+    OK(f->dev, gpunn_forward(&n.scores, 1));
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(other);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {test_with_device(test_evaluation), test_with_device(test_training),
+                                       test_with_device(test_trace), test_with_device(test_peaks),
+                                       test_with_device(test_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
