@@ -8040,8 +8040,9 @@ __device__ __forceinline__ float gpunn__log_add(float a, float b, float c)
 
 __device__ __forceinline__ double gpunn__ctc_share_of(const gpunn__ctc &c, int64_t sample)
 {
-    return gpunn__ctc_share(c.loss[sample], gpunn__integer(c.target_lengths, c.length_type, sample), c.samples, c.reduction,
-                            c.zero_infinity);
+    const int64_t length = gpunn__integer(c.target_lengths, c.length_type,
+                                          sample); /* before the loss: sm_100 has a register less to keep */
+    return gpunn__ctc_share(c.loss[sample], length, c.samples, c.reduction, c.zero_infinity);
 }
 
 static __global__ void __launch_bounds__(512) gpunn__ctc_forward_kernel(const gpunn__ctc c)
