@@ -306,6 +306,7 @@
  *         size_t bytes = 0;
  *         gpunn_model_summary(model, .batch_size = 256, .loss = loss, .bytes = &bytes);
  *         printf("a training step of 256 samples holds %zu bytes\n", bytes);
+ *     A model that is only evaluated holds less: gpunn_model_create(dev, .inference = true).
  *     .realloc_fn gives the host's memory, .memory_limit bounds the device's, gpunn_empty_cache gives back what runs hold.
  *
  * ERRORS  The first failure on a device wins and stays readable by gpunn_error(dev) and gpunn_last_status(dev) until
@@ -645,6 +646,9 @@ GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype);
 typedef struct gpunn_model_args {
     int             args_;
     gpunn_precision precision;
+    /* The model is only evaluated: linear layers compute from the weights as they are, where others keep a copy that is ordered
+     * for batches; optimizers and gradients are GPUNN_ERR_STATE. */
+    bool inference;
 } gpunn_model_args;
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args);
 #define gpunn_model_create(...) gpunn_model_create_(GPUNN_NAMED(gpunn_model_args, __VA_ARGS__))
@@ -1907,7 +1911,8 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
 #define gpunn_spec_save(model, ...) gpunn_spec_save_((model), GPUNN_NAMED(gpunn_spec_args, __VA_ARGS__))
 typedef struct gpunn_spec_load_args {
     int             args_;
-    const gpunn_io *io; /* where the file is; NULL: the file system */
+    const gpunn_io *io;        /* where the file is; NULL: the file system */
+    bool            inference; /* as gpunn_model_create has it; the spec's loss and optimizer are read and not used */
 } gpunn_spec_load_args;
 /* Builds the model; NULL after an error, which begins with path:line:column. gpunn_find finds each tensor by its name or, where
  * it has none, its id. What is for the generator alone ("math", "layout", "fuse") is not kept. */
@@ -2067,8 +2072,9 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
  * channels_last) what it copies in in, and where to, with channels and dtype as wanted there, in grad_in, with accumulate. */
 typedef struct gpunn_step {
     gpunn_op op;
-    bool     backward; /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
-    bool     training; /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones */
+    bool     backward;  /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
+    bool     inference; /* of the model: no cache that is a copy of the weights */
+    bool     training;  /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones */
     gpunn_precision         precision; /* of the model on this device */
     const char             *name;      /* the layer's, "" when it has none */
     const gpunn_attributes *attr;
@@ -3099,6 +3105,7 @@ struct gpunn_model {
     gpunn_device    *dev;
     gpunn_model     *next; /* in the device's list */
     gpunn_precision  precision;
+    bool             inference;
     gpunn_optimizer *optimizers; /* list */
     int              loaders;    /* that live */
     bool             closed;     /* by the program: to be freed with the last optimizer and loader */
@@ -4131,6 +4138,7 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
     }
     model->dev = dev;
     model->precision = args.precision;
+    model->inference = args.inference;
     model->tensor_limit = GPUNN__MOST_TENSORS;
     model->state.seed = dev->args.seed;
     model->state.weights_version = 1;
@@ -10543,6 +10551,7 @@ static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, boo
     step->input_count = input_count;
     step->op = t->op;
     step->backward = backward;
+    step->inference = b->model->inference;
     step->training = plan->training;
     step->precision = gpunn__precision_of(b->model);
     step->name = t->layer ? t->layer : t->name ? t->name : "";
@@ -11709,10 +11718,19 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, gpunn_tensor *const *out
     return NULL;
 }
 
+static bool gpunn__may_train(const gpunn_model *model, const char *what)
+{
+    if (model->inference)
+        (void)gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                          "%s: the model was created with .inference = true, so it has no gradients; create it without", what);
+    return !model->inference;
+}
+
 /* NULL after a failure; nothing is left behind then. */
 static gpunn__plan *gpunn__plan_make(gpunn_model *model, gpunn_tensor *const *outputs, int count, gpunn__aim aim, int64_t batch)
 {
-    size_t       bytes = (size_t)model->tensor_count * sizeof(bool);
+    size_t bytes = (size_t)model->tensor_count * sizeof(bool);
+    if (training && !gpunn__may_train(model, "a training step")) return NULL;
     bool        *refused = (bool *)gpunn__calloc(model->dev, bytes), again = refused != NULL;
     gpunn__plan *plan = NULL;
     while (again) plan = gpunn__plan_try(model, outputs, count, aim, batch, refused, &again);
@@ -15927,7 +15945,7 @@ static GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     if (action == GPUNN__PREPARE) {
         step->workspace_bytes = 2 * head + scratch;
         /* Worth its memory where packing counts: more rows than memory's speed hides, fewer than make it vanish. */
-        if (!step->training && rows > 1 && rows <= 2048 && out >= 8)
+        if (!step->training && !step->inference && rows > 1 && rows <= 2048 && out >= 8)
             step->cache_bytes = head + gpunn__gemm_packed_b_bytes(in, out);
         return GPUNN_OK;
     }
@@ -21122,6 +21140,7 @@ static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpunn_update
     const gpunn__rule *rule = &gpunn__rules[kind];
     const float        momentum = gpunn__setting_of(kind, setting, "momentum"),
                 dampening = gpunn__setting_of(kind, setting, "dampening");
+    if (!gpunn__may_train(model, rule->function)) return NULL;
     for (int i = 0; rule->setting[i].key; i++)
         if (!gpunn__check_range(dev, rule->function, rule->setting[i].key, setting[i], rule->setting[i].low,
                                 rule->setting[i].high))
@@ -25048,6 +25067,7 @@ typedef struct gpunn__loading {
     gpunn_model  *model;
     const char   *path;
     gpunn__items  items; /* the document's */
+    bool          inference;
     gpunn__word  *words; /* a hash table, half of it free; the capacity is a power of 2 */
     size_t        word_count, word_capacity;
     char          place[320];
@@ -25874,14 +25894,16 @@ static bool gpunn__spec_build(gpunn__loading *l)
         !gpunn__get_choice(l, 0, "precision", GPUNN__WORDS(gpunn__precision_names), &kind))
         return false;
     gpunn__stand_at(l, 0);
-    gpunn_model_args args = {0, (gpunn_precision)kind};
+    gpunn_model_args args = {0, (gpunn_precision)kind, false};
     l->model = gpunn_model_create_(l->dev, args);
     if (l->model == NULL) return false;
     l->model->tensor_limit = GPUNN__SPEC_TENSORS;
     for (int i = list + 1; i < l->items.at[list].next; i = l->items.at[i].next)
         if (!gpunn__spec_tensor(l, i)) return false;
     l->model->tensor_limit = GPUNN__MOST_TENSORS;
-    return gpunn__spec_rest(l) && gpunn__all_read(l, 0, "a spec");
+    bool ok = gpunn__spec_rest(l) && gpunn__all_read(l, 0, "a spec");
+    l->model->inference = l->inference; /* from now on: the rest has tried the optimizer */
+    return ok;
 }
 
 GPUNN_API gpunn_model *gpunn_spec_load_(gpunn_device *dev, const char *path, gpunn_spec_load_args args)
@@ -25895,6 +25917,7 @@ GPUNN_API gpunn_model *gpunn_spec_load_(gpunn_device *dev, const char *path, gpu
     bool ok = gpunn__document_read(dev, args.io, path, &document) == GPUNN_OK;
     if (ok) {
         l.items = document.items;
+        l.inference = args.inference;
         dev->place = l.place;
         ok = gpunn__spec_build(&l);
         dev->place = NULL;

@@ -545,6 +545,56 @@ static void beyond_4_gib(void **state)
     assert_memory_equal(read, values, sizeof read);
 }
 
+/* ---- models that are only evaluated ---- */
+/* The results of two layers, and what their model holds behind a batch of 32. */
+static size_t evaluate(fixture *f, bool inference, float *results)
+{
+    enum { WIDE = 512, ROWS = 32 };
+    static float     x[ROWS * WIDE];
+    const gpunn_init normal = {GPUNN_INIT_NORMAL, 0, 1};
+    gpunn_model     *model = gpunn_model_create(f->dev, .inference = inference);
+    gpunn_tensor    *input = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, WIDE)), *weight;
+    gpunn_tensor    *y = gpunn_linear(gpunn_linear(input, "fc1", .out_features = WIDE), "fc2", .out_features = WIDE);
+    for (int i = 0; i < ROWS * WIDE; i++) x[i] = (float)(i % 37) / 37;
+    OK(f->dev, gpunn_set_init(weight = gpunn_find(model, "fc1.weight"), normal));
+    OK(f->dev, gpunn_write(input, x, sizeof x));
+    OK(f->dev, gpunn_forward(&y, 1));
+    OK(f->dev, gpunn_read(y, results, sizeof x));
+    size_t bytes = gpunn_memory_allocated(f->dev), told = 0;
+    OK(f->dev, gpunn_model_summary(model, .batch_size = ROWS, .outputs = {y}, .bytes = &told));
+    assert_true(told <= bytes);
+    if (inference) {
+        gpunn_tensor *loss = gpunn_mean(y, GPUNN_ALL, false);
+        FAILS(f->dev, gpunn_backward(loss), GPUNN_ERR_STATE, "a training step", ".inference = true", "create it without");
+        FAILS(f->dev, gpunn_model_summary(model, .loss = loss, .bytes = &told), GPUNN_ERR_STATE, ".inference = true");
+        assert_null(gpunn_adam(model));
+        check_sentence(f->dev, GPUNN_ERR_STATE, __FILE__, __LINE__, "gpunn_adam", ".inference = true", (const char *)NULL);
+        OK(f->dev, gpunn_forward(&y, 1)); /* it still works */
+        assert_int_equal(gpunn_memory_allocated(f->dev), bytes);
+    }
+    gpunn_model_destroy(model);
+    return bytes;
+}
+
+static void evaluated_only(void **state)
+{
+    fixture     *f = *state;
+    float       *usual = malloc(32 * 512 * sizeof *usual), *lean = malloc(32 * 512 * sizeof *lean);
+    const size_t more = evaluate(f, false, usual), less = evaluate(f, true, lean);
+    check_close(lean, usual, 32 * 512, 1e-5, 1e-4);
+    if (gpunn_device_get_type(f->dev) == GPUNN_DEVICE_CPU) assert_in_range(more - less, 2 * 512 * 512 * 4, 2 * 512 * 512 * 5);
+    free(usual), free(lean);
+
+    static const char trained[] =
+        "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [\"N\", 4]}, {\"op\": "
+        "\"linear\", \"name\": \"fc\", \"inputs\": [\"x\"], \"out_features\": 1}, {\"op\": \"mean\", \"name\": \"l\", "
+        "\"inputs\": [\"fc\"], \"dims\": [0, 1]}], \"loss\": \"l\", \"optimizer\": {\"type\": \"sgd\", \"lr\": 0.1}}";
+    gpunn_model *model = MADE(f->dev, gpunn_spec_load_memory(f->dev, trained, sizeof trained - 1, .inference = true));
+    assert_null(gpunn_spec_optimizer(model));
+    check_sentence(f->dev, GPUNN_ERR_STATE, __FILE__, __LINE__, "gpunn_sgd", ".inference = true", (const char *)NULL);
+    gpunn_model_destroy(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -557,6 +607,7 @@ int main(void)
         test_with_device(shards_in_pak),
         test_with_device(loaded_in_pieces),
         test_with_device(beyond_4_gib),
+        test_with_device(evaluated_only),
     };
     return cmocka_run_group_tests_name("load", tests, NULL, NULL);
 }
