@@ -1,4 +1,5 @@
-"""python3 -m generator MODEL.json -o NAME: writes the fused kernels of a model, NAME_kernels.h and NAME_kernels.cu."""
+"""python3 -m generator MODEL.json -o NAME: writes the fused kernels of a model, NAME_kernels.h and NAME_kernels.cu, or, with
+--inference, the model itself as plain C, NAME_inference.h."""
 import argparse
 import os
 import re
@@ -42,12 +43,34 @@ def arguments(words):
     parser.add_argument("--emit-model", action="store_true", help="also write NAME_model.h, which builds the model without JSON")
     parser.add_argument("--math", choices=MATHS, help="instead of the spec's: fast maths where results are stored in 16 bits "
                         "(auto), nowhere (accurate), everywhere (fast)")
+    alone = parser.add_argument_group("instead of kernels, the model as functions that need no gpunn")
+    alone.add_argument("--inference", action="store_true", help="write NAME_inference.h, its evaluation in plain C99")
+    alone.add_argument("--weights", metavar="FILE", help="write the numbers of this safetensors file into it")
+    alone.add_argument("--batch", metavar="N", type=int, default=1, help="samples of a call; 1 if not given")
+    alone.add_argument("--int8", action="store_true", help="weights of products as bytes, each row with a scale; needs --weights")
+    alone.add_argument("--samples", metavar="FILE", help="inputs by name, for which to print what --int8 costs; needs a C compiler, "
+                       "$CC or cc")
     given = parser.parse_args(words)
+    check_alone(parser, given)
     if given.output is None and not given.report:
         parser.error("-o NAME is missing")
-    if given.output is None and (given.check or given.emit_model):
-        parser.error("--check and --emit-model need -o NAME")
+    if given.output is None and (given.check or given.emit_model or given.inference):
+        parser.error("--check, --emit-model and --inference need -o NAME")
     return given
+
+
+def check_alone(parser, given):
+    """Options that need others, or that others leave nothing to do."""
+    if given.inference and (given.report or given.emit_model or given.math):
+        parser.error("--report, --emit-model and --math are for kernels, which --inference does not write")
+    if not given.inference and (given.weights or given.int8 or given.samples or given.batch != 1):
+        parser.error("--weights, --batch, --int8 and --samples need --inference")
+    if given.batch < 1:
+        parser.error("--batch %d: at least 1 is needed" % given.batch)
+    if given.int8 and not given.weights:
+        parser.error("--int8 needs --weights: the scales come from them")
+    if given.samples and not given.int8:
+        parser.error("--samples needs --int8: it is for what that costs")
 
 
 def identifier(output):
@@ -57,12 +80,36 @@ def identifier(output):
     return name
 
 
-def generate(given):
-    """The files by path, and the kernel set."""
-    from . import emit_c, emit_cuda, emit_model, partition, schedule
+def load(given):
     model = spec.load(given.model)
     if not model.tensors:
         raise Failure("%s: the model has no tensors" % given.model)
+    return model
+
+
+def generate_alone(given):
+    """The files by path, and the command that renews them."""
+    from . import emit_inference, inference, weights
+    model, name = load(given), identifier(given.output)
+    options = ["--inference"] + (["--batch", str(given.batch)] if given.batch != 1 else []) + ["--int8"] * given.int8
+    source = stamp.Source(model.sha256(), stamp.command(given.model, given.output, options, given.weights))
+    try:
+        plan = inference.Plan(model, given.batch)
+        numbers = weights.read(given.weights, plan) if given.weights else None
+        small = weights.quantize(plan, numbers) if given.int8 else {}
+        text = emit_inference.emit_inference(plan, source, name, numbers, small)
+        if given.samples:
+            exact = emit_inference.emit_inference(plan, source, name, numbers)
+            sys.stdout.write(ascii_of(weights.cost(plan, name, exact, text, given.samples)))
+    except (inference.Refused, weights.WeightsError) as fault:
+        raise Failure("%s: %s" % (given.model, fault)) from None
+    return {given.output + "_inference.h": text.encode("ascii")}, source.command
+
+
+def generate(given):
+    """The files by path, and the kernel set."""
+    from . import emit_c, emit_cuda, emit_model, partition, schedule
+    model = load(given)
     model.math = given.math or model.math
     output = given.output or os.path.splitext(given.model)[0]
     name = identifier(output) if given.output else "model"
@@ -121,13 +168,17 @@ def run(words):
     given = arguments(words)
     if given.output is not None:
         identifier(given.output)
-    files, model, kernels = generate(given)
+    if given.inference:
+        files, command = generate_alone(given)
+    else:
+        files, model, kernels = generate(given)
+        command = kernels.command
     if given.report:
         from . import report
         sys.stdout.write(ascii_of(report.report(model, kernels)))
         sys.stdout.flush()
     if given.check:
-        check(files, kernels.command)
+        check(files, command)
     elif given.output is not None:
         write(files)
 

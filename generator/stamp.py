@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 import shlex
+from collections import namedtuple
 from functools import lru_cache
 
 from . import table
@@ -31,18 +32,19 @@ def template_hash():
     return digest.hexdigest()[:12]
 
 
-def command(spec_path, output, options=()):
+def command(spec_path, output, options=(), weights=None):
     """The command that renews an output, the same wherever it is run now: for the root of gpunn, where `python3 -m generator`
-    works as it stands, if both files lie there; else for the folder of the output, and a spec outside that is just named."""
-    spec_path, output = os.path.realpath(spec_path), os.path.realpath(output)
-    for start in (os.path.realpath(ROOT), os.path.dirname(output)):
+    works as it stands, if all files lie there; else for the folder of the output, and what lies outside that is just named."""
+    files = [os.path.realpath(path) for path in (spec_path, output, weights) if path is not None]
+    for start in (os.path.realpath(ROOT), os.path.dirname(files[1])):
         within = os.path.join(start, "")
-        if spec_path.startswith(within) and output.startswith(within):
-            paths = [path[len(within):].replace(os.sep, "/") for path in (spec_path, output)]
+        if all(path.startswith(within) for path in files):
+            paths = [path[len(within):].replace(os.sep, "/") for path in files]
             break
     else:
-        paths = [os.path.basename(spec_path), os.path.basename(output)]
+        paths = [os.path.basename(path) for path in files]
     words = ["python3", "-m", "generator", paths[0], "-o", paths[1]] + list(options)
+    words += ["--weights", paths[2]] if weights is not None else []
     return safe(" ".join(shlex.quote(word) for word in words))
 
 
@@ -52,8 +54,12 @@ def safe(text):
     return text.replace("*/", "*_").replace("/*", "/_").replace("??", "?_")
 
 
+# What a file that is no kernel set says of its origin.
+Source = namedtuple("Source", "spec_sha256 command")
+
+
 def lines(kernel_set, file_name):
-    """The opening comment of a generated file, as lines."""
+    """The opening comment of a generated file, as lines. kernel_set: a KernelSet, or a Source."""
     return ["/* %s - written by the generator of gpunn: do not edit." % file_name,
             " *",
             " * gpunn %s, templates %s" % (VERSION, template_hash()),

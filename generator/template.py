@@ -62,15 +62,21 @@ def load(file_name, /, **values):
         return fill(file.read(), file_name, **values)
 
 
-_DEFINED = re.compile(r"^(?:#define |(?:template <.*> *)?struct |const \w+ )(\w+)|^(?!#).*?(\w+)\(", re.M)
+_DEFINED = re.compile(r"^(?:#define |(?:typedef |template <.*> *)?struct |const \w+ )(\w+)|^(?!#).*?(\w+)\(", re.M)
 
 _COMMENT = re.compile(r"/\*.*?\*/", re.S)
+
+
+def without(library, other):
+    """The parts of a library, between blank lines, that define nothing of what those of another do."""
+    known = set().union(*map(_defined, _parts(other)))
+    return "\n\n".join(part for part in _parts(library) if not _defined(part) & known)
 
 
 def needed(library, text):
     """Lines of those parts of a library, between blank lines, that define what the text mentions or another such part does. Parts
     that define nothing, such as comments, stay."""
-    parts = re.split(r"\n\n+", library.strip("\n"))
+    parts = _parts(library)
     names = [_defined(part) for part in parts]
     wanted, pending = {i for i, defined in enumerate(names) if not defined}, [text]
     while pending:
@@ -80,6 +86,10 @@ def needed(library, text):
                 wanted.add(i)
                 pending.append(part)
     return "\n\n".join(parts[i] for i in sorted(wanted)).splitlines()
+
+
+def _parts(library):
+    return re.split(r"\n\n+", library.strip("\n"))
 
 
 def _defined(part):

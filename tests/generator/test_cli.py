@@ -1,7 +1,9 @@
 """python3 -m generator: what it writes, --check, and that every failure is one sentence and leaves no half-written file."""
+import array
 import contextlib
 import io
 import json
+import math
 import os
 import re
 import shlex
@@ -14,6 +16,7 @@ from unittest import mock
 
 from generator import __main__ as command
 from generator import partition, spec, stamp
+from tests import tensor_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -81,6 +84,53 @@ class Cli(unittest.TestCase):
             self.assertEqual(head[3], " * spec sha256 " + model.sha256())
             self.assertEqual(head[4], " * renew it with: python3 -m generator small.json -o small --emit-model")
         self.assertIn("const gpunn_kernel_set small_kernels", self.bytes(self.path("small_kernels.h")).decode())
+
+    def trained(self):
+        """The path of weights for SPEC."""
+        sizes = {"fc.weight": [64, 64], "fc.bias": [64], "ln.weight": [64], "ln.bias": [64]}
+        tensors = {name: ("F32", shape, array.array("f", [math.sin(k) for k in range(math.prod(shape))]).tobytes())
+                   for name, shape in sizes.items()}
+        tensor_file.save(self.path("w"), tensors)
+        return self.path("w"), tensors
+
+    def test_writes_plain_c(self):
+        words = self.spec, "-o", self.path("small"), "--inference"
+        self.good(*words)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["small.json", "small_inference.h"])
+        self.good(*words, "--check")
+        self.bad("is stale; renew it with: .* --inference --batch 2", *words, "--check", "--batch", "2")
+        path, tensors = self.trained()
+        self.good(*words, "--weights", path)
+        text = self.bytes(self.path("small_inference.h")).decode("ascii")
+        self.assertIn(" * renew it with: python3 -m generator small.json -o small --inference --weights w\n", text)
+        self.assertIn("const small_weights small_trained = {", text)
+        tensor_file.save(self.path("x"), {"x": ("F32", [3, 64], array.array("f", [0.01 * k for k in range(192)]).tobytes())})
+        out = self.good(*words, "--weights", path, "--int8", "--samples", self.path("x"))
+        self.assertRegex(out, r"\Aint8 against float, 3 samples:\n  ln: largest difference \S+, root mean square \S+ of \S+ \([0-9.]+ %\)\n\Z")
+        self.bad("'x' in .*/w is nothing \\[\\], but must be F32 \\[N, 64\\]", *words, "--weights", path, "--int8", "--samples", path)
+        with mock.patch.dict(os.environ, CC="no-such-compiler"):
+            self.bad("needs a C compiler, but no-such-compiler", *words, "--weights", path, "--int8", "--samples", self.path("x"))
+
+    def test_plain_c_that_cannot_be(self):
+        words = self.spec, "-o", self.path("small"), "--inference"
+        path, tensors = self.trained()
+        for option in (["--weights", path], ["--int8"], ["--batch", "2"], ["--samples", path]):
+            self.bad("need --inference", self.spec, "-o", self.path("small"), *option, code=2)
+        for option in ("--report", "--emit-model", "--math=fast"):
+            self.bad("for kernels", *words, option, code=2)
+        self.bad("--int8 needs --weights", *words, "--int8", code=2)
+        self.bad("--batch 0", *words, "--batch", "0", code=2)
+        self.bad("--samples needs --int8", *words, "--weights", path, "--samples", path, code=2)
+        self.bad("cannot be read", *words, "--weights", self.path("none"))
+        self.bad("is no safetensors file", *words, "--weights", self.spec)
+        tensors["fc.bias"] = ("F32", [8, 8], tensors["fc.bias"][2])
+        tensor_file.save(path, tensors)
+        self.bad("'fc.bias' in .* is F32 \\[8, 8\\], but must be", *words, "--weights", path)
+        del tensors["fc.bias"], tensors["ln.bias"]
+        tensor_file.save(path, tensors)
+        self.bad("lacks 'fc.bias', 'ln.bias'; save", *words, "--weights", path)
+        self.write(self.spec, json.dumps(dict(SPEC, outputs=["loss"])))
+        self.bad("the model has no outputs but its loss", *words)
 
     def test_is_deterministic(self):
         """Another hash seed, another current folder, another place, another order of keys: the same bytes."""

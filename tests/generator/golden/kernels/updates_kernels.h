@@ -8,7 +8,7 @@
 #define UPDATES_KERNELS_H
 #include "gpunn.h"
 
-#define UPDATES_KERNELS_STAMP 0x9cd5b8dcdc5c5d10ull /* of this text: updates_kernels.cu was written with it */
+#define UPDATES_KERNELS_STAMP 0xa044ed8e492cd467ull /* of this text: updates_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -328,15 +328,6 @@ UPDATES_FN int64_t updates_slice(int64_t count, int64_t grain, int slices, int s
 
 /* A launch's loop over elements, or rows, from begin to end. stat: scratch of the program; sums: of the slice. */
 typedef void (*updates_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
-
-typedef struct updates_work {
-    updates_loop             loop;
-    const gpunn_kernel_call *call;
-    float *const            *stat;
-    int64_t                  count, grain;
-    int                      slices, width;
-    double                  *sums;
-} updates_work;
 
 /* sgd */
 UPDATES_LOOPS updates_update0_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)

@@ -1,0 +1,605 @@
+"""Writes NAME_inference.h: a model's evaluation as plain C, which needs nothing but a C99 compiler."""
+import math
+import re
+import textwrap
+from collections import namedtuple
+
+from . import ir, scalar, stamp, template
+from .graph import shape_text
+from .inference import GATES, Plan
+from .scalar import number
+
+STORED = {"f32": "float", "i64": "int64_t", "i32": "int32_t", "u8": "uint8_t", "bool": "uint8_t"}
+CASTS = {"f32": "(float)%s", "i64": "(int64_t)%s", "i32": "(int32_t)%s", "u8": "(uint8_t)%s", "bool": "%s != 0"}
+INDICES = "ijklmnop"
+LOCALS = tuple(INDICES) + tuple("from_" + index for index in INDICES) + (
+    "weights", "scratch", "window", "heads", "r", "in", "out", "ratio", "total", "index")
+WIDTH = 120
+# What math.h takes from the C library, and what stands for it here.
+HOSTED = {"fabsf": "%s_abs", "floorf": "%s_floor", "copysignf": "%s_copysign", "fmodf": "%s_fmod", "INFINITY": "%S_INFINITY",
+          "NAN": "%S_NAN"}
+
+Given = namedtuple("Given", "name")  # a number that a function is called with
+
+
+def freestanding(text, name):
+    """Without the C library."""
+    return re.sub(r"\b(%s)\b" % "|".join(HOSTED),
+                  lambda found: HOSTED[found.group()].replace("%s", name).replace("%S", name.upper()), text)
+
+
+def strides(shape):
+    result, step = [], 1
+    for size in reversed(shape):
+        result.insert(0, step)
+        step *= size
+    return result
+
+
+def spread(narrow, wide):
+    """The strides of an operand that is broadcast to a shape."""
+    missing = len(wide) - len(narrow)
+    return [0] * missing + [0 if size == 1 else step for size, step in zip(narrow, strides(narrow))]
+
+
+def joined(sizes, steps):
+    """Loops over axes with a list of strides for each of some operands, as few as give the same places in the same order."""
+    axes = [(size, [own[k] for own in steps]) for k, size in enumerate(sizes) if size != 1]
+    result = []
+    for size, own in axes:
+        if result and all(before == step * size for before, step in zip(result[-1][1], own)):
+            result[-1] = result[-1][0] * size, own
+        else:
+            result.append((size, own))
+    return [size for size, _ in result], [[own[k] for _, own in result] for k in range(len(steps))]
+
+
+def place(steps, names, offset=0):
+    """The index of an element from loop counters and strides."""
+    terms = [name if step == 1 else "%s * %d" % (name, step) for name, step in zip(names, steps) if step]
+    return " + ".join(terms + ([str(offset)] if offset else [])) or "0"
+
+
+def loops(sizes, body, first=0):
+    """Lines of nested loops around lines."""
+    names = INDICES[first:]
+    lines = ["    " * k + "for (int %s = 0; %s < %d; ++%s)" % (name, name, size, name)
+             for k, (name, size) in enumerate(zip(names, sizes))]
+    if len(body) > 1 and sizes:
+        lines[-1] += " {"
+    lines += ["    " * len(sizes) + line for line in body]
+    return lines + ["    " * (len(sizes) - 1) + "}"] if len(body) > 1 and sizes else lines
+
+
+def three(values, fill):
+    """Numbers of a window's axes, as many as three."""
+    return (fill,) * (3 - len(values)) + tuple(values)
+
+
+def braces(values):
+    return "{%s}" % ", ".join(map(str, values))
+
+
+class Emitter:
+    def __init__(self, plan, name, quantized=None):
+        """quantized: by weight, (rows, scales, values) of those that have 8 bits."""
+        self.plan, self.name, self.NAME = plan, name, name.upper()
+        self.quantized = quantized or {}
+        self.names, self.fields, self.function_names = scalar.Names(), scalar.Names(), scalar.Names()
+        self.names.taken.update(LOCALS)
+        self.field = {t.id: self.fields.new(self.word(t)) for t in plan.weights}
+        outputs = [plan.tensors[i] for i in plan.outputs]
+        self.arguments = {("input", t.id): self.names.new(self.word(t)) for t in plan.inputs}
+        self.arguments.update({("output", t.id): self.names.new(self.word(t)) for t in outputs})
+        self.blocks = {}      # the expression of each one's address
+        self.constants = []   # blocks, in the order in which the steps read them
+        self.functions = {}   # of elementwise values: their names by their texts
+        self.can_fail = False
+
+    # ---- names ----
+    @staticmethod
+    def word(t):
+        label = re.sub(r"[^A-Za-z0-9_]", "_", t.label or t.name or "") or "t%d" % t.id
+        return label if label[0].isalpha() else "t_" + label
+
+    def base(self, block):
+        block = block.root()
+        if block not in self.blocks:
+            self.blocks[block] = self.named(block)
+        return self.blocks[block]
+
+    def named(self, block):
+        if block.kind == "weight":
+            return "weights->" + self.field[block.tensor.id]
+        if block.kind == "input" or block.output:
+            return self.arguments[("output", block.output.id) if block.output else ("input", block.tensor.id)]
+        if block.kind == "constant":
+            self.constants.append(block)
+            return "%s_constant%d" % (self.name, block.tensor.id)
+        return self.names.new(self.word(block.tensor) if block.tensor else "room")
+
+    def pointer(self, i):
+        """The expression of a value's address; NULL: left out."""
+        if i is None:
+            return "NULL"
+        block, offset = self.plan.at[i]
+        text = self.base(block)
+        return "%s + %d" % (text, offset) if offset else text
+
+    def element(self, i, index):
+        block, offset = self.plan.at[i]
+        text = self.base(block)
+        return "%s[%s]" % (text, index if not offset else str(offset) if index == "0" else "%s + %d" % (index, offset))
+
+    def shape(self, i):
+        return self.plan.shape(i)
+
+    def weight(self, i):
+        """How a product takes its weight: the suffix of its function, and the arguments."""
+        if i in self.quantized:
+            return "_int8", [self.pointer(i), "weights->%s_scale" % self.field[i]]
+        return "", [self.pointer(i)]
+
+    # ---- statements ----
+    def call(self, function, *arguments):
+        return scalar.wrapped("%s_%s(" % (self.name, function), [str(one) for one in arguments], ");", 4)
+
+    @staticmethod
+    def flag(value):
+        return "true" if value else "false"
+
+    def moved(self, i, sizes, to, frm, to_offset=0, from_offset=0, source=None, form="%s"):
+        """Loops that copy elements of `source` to value i."""
+        sizes, (to, frm) = joined(sizes, [to, frm])
+        names = INDICES[:len(sizes)]
+        value = form % self.element(source, place(frm, names, from_offset))
+        return loops(sizes, ["%s = %s;" % (self.element(i, place(to, names, to_offset)), value)])
+
+    def step(self, step):
+        t = step.tensor
+        if step.members:
+            return self.elementwise(step)
+        self.room = self.base(step.room) if step.room else "NULL"
+        return getattr(self, "op_" + (t.op if not t.op.startswith("conv") else "conv"))(t)
+
+    def elementwise(self, step):
+        t, graph, values = step.tensor, ir.Graph(), {}
+        letters = dict(zip(step.operands, ("x", "y", "z")))
+        for k, i in enumerate(step.operands):
+            values[i] = graph.load(Given(letters[i] if len(step.operands) <= 3 else "x%d" % k))
+        for m in step.members:
+            node = self.plan.tensors[m]
+            for i in node.inputs:
+                if i not in values:
+                    values[i] = graph.const(self.plan.tensors[i].values[0])
+            values[m] = graph.apply(node.op, node.attrs, [values[i] for i in node.inputs])
+        function, parameters = self.function(t.op, values[t.id])
+        own = self.shape(t.id)
+        used = [i for i in step.operands if values[i].attr.name in parameters]
+        used.sort(key=lambda i: parameters.index(values[i].attr.name))
+        sizes, steps = joined(own, [strides(own)] + [spread(self.shape(i), own) for i in used])
+        names = INDICES[:len(sizes)]
+        arguments = [self.element(i, place(one, names)) for i, one in zip(used, steps[1:])]
+        result = "&" + self.element(t.id, place(steps[0], names))
+        return loops(sizes, scalar.wrapped(function + "(", arguments + [result], ");", 4 * len(sizes) + 4))
+
+    def function(self, op, node):
+        """The name of the function that computes a value, and its parameters' names. Those alike are one."""
+        _, slots, _, text = scalar.function(self.name, "@", [("result", "store", Given("result"), node)])
+        if text not in self.functions:
+            self.functions[text] = self.function_names.new("%s_apply_%s" % (self.name, op))
+        return self.functions[text], [slot.key.name for slot in slots]
+
+    def fails(self, condition):
+        self.can_fail = True
+        return "if (%s) return false;" % condition
+
+    # ---- ops ----
+    def op_linear(self, t):
+        x, w, b = t.inputs
+        suffix, weight = self.weight(w)
+        out, width = self.shape(w)
+        return self.call("linear" + suffix, self.pointer(t.id), self.pointer(x), *weight, self.pointer(b),
+                         self.plan.count(t.id) // out, width, out)
+
+    def op_matmul(self, t):
+        a, b = t.inputs
+        m, n = self.shape(t.id)[-2:]
+        turn_a, turn_b = t.attrs["transpose_a"], t.attrs["transpose_b"]
+        k = self.shape(a)[-2 if turn_a else -1]
+        outer = self.shape(t.id)[:-2]
+        own = [[step * size for step in spread(self.shape(i)[:-2], outer)] for i, size in ((t.id, m * n), (a, m * k), (b, k * n))]
+        sizes, own = joined(outer, own)
+        names = INDICES[:len(sizes)]
+        to, left, right = ["%s + %s" % (self.pointer(i), place(one, names)) if sizes and any(one) else self.pointer(i)
+                           for i, one in zip((t.id, a, b), own)]
+        if turn_b and not turn_a:
+            body = self.call("linear", to, left, right, "NULL", m, k, n)
+        else:
+            a_steps = (1, m) if turn_a else (k, 1)
+            b_steps = (1, k) if turn_b else (n, 1)
+            body = self.call("matmul", to, left, *a_steps, right, *b_steps, m, k, n)
+        return loops(sizes, body)
+
+    def window(self, kernel, stride, padding, dilation, small, big):
+        """Lines that define `window`."""
+        parts = [three(big, 1), three(small, 1), three(kernel, 1), three(stride, 1), three(padding, 0), three(dilation, 1)]
+        return self.struct("window", "window", [braces(part) for part in parts])
+
+    def struct(self, kind, name, parts):
+        """Lines that define a variable of the library's struct of that kind."""
+        return ["const %s_%s %s = {" % (self.name, kind, name)] + ["    " + line for line in filled(parts)] + ["};"]
+
+    def block_of(self, lines):
+        return ["{"] + ["    " + line for line in lines] + ["}"]
+
+    def op_conv(self, t):
+        x, w, b = t.inputs
+        a, groups, turned = t.attrs, t.attrs["groups"], t.op.startswith("conv_transpose")
+        window = [value if isinstance(value, tuple) else (value,) for value in (a["stride"], a["padding"], a["dilation"])]
+        kernel, small, big = self.shape(w)[2:], self.shape(t.id)[2:], self.shape(x)[2:]
+        if all(one == (1,) * len(kernel) for one in (kernel, window[0])) and not any(window[1]):  # a product: one long row
+            kernel, small, big, window = (1,), (math.prod(small),), (math.prod(big),), [(1,), (0,), (1,)]
+        if turned:
+            small, big = big, small
+        suffix, weight = self.weight(w)
+        lines = self.window(kernel, *window, small, big)
+        function = ("conv_transpose" if turned else "conv") + suffix
+        return self.block_of(lines + self.call(function, self.pointer(t.id), self.pointer(x), *weight, self.pointer(b),
+                                               self.shape(x)[0], groups, self.shape(x)[1] // groups, self.shape(t.id)[1] // groups,
+                                               "&window"))
+
+    def pool(self, t, kernel, stride, padding, padded):
+        x = t.inputs[0]
+        lines = self.window(kernel, stride, padding, (1,) * len(kernel), self.shape(t.id)[2:], self.shape(x)[2:])
+        volumes = math.prod(self.shape(x)[:2])
+        return self.block_of(lines + self.call("pool", self.pointer(t.id), self.pointer(x), volumes, "&window",
+                                               self.flag("avg" in t.op), self.flag(padded)))
+
+    def op_max_pool2d(self, t):
+        a = t.attrs
+        return self.pool(t, a["kernel_size"], a["stride"], a["padding"], a.get("count_include_pad", False))
+
+    op_max_pool3d = op_avg_pool2d = op_avg_pool3d = op_max_pool2d
+
+    def op_adaptive_max_pool2d(self, t):
+        axes = len(t.shape) - 2
+        return self.pool(t, (0,) * axes, (1,) * axes, (0,) * axes, False)
+
+    op_adaptive_max_pool3d = op_adaptive_avg_pool2d = op_adaptive_avg_pool3d = op_adaptive_max_pool2d
+
+    def op_interpolate(self, t):
+        x, mode = t.inputs[0], t.attrs["mode"]
+        sizes = [braces(three(self.shape(i)[2:], 1)) for i in (x, t.id)]
+        lines = ["const int in[3] = %s, out[3] = %s;" % tuple(sizes),
+                 "const float ratio[3] = %s;" % braces(map(number, three(t.attrs["ratio"], 0.0)))]
+        return self.block_of(lines + self.call(
+            "interpolate", self.pointer(t.id), self.pointer(x), math.prod(self.shape(x)[:2]), "in", "out", "ratio",
+            self.flag(mode == "linear"), self.flag(mode != "nearest" and not t.attrs["align_corners"])))
+
+    def op_layer_norm(self, t):
+        x, w, b = (t.inputs + (None,))[:3]
+        n = math.prod(self.shape(t.id)[len(t.shape) - t.attrs["dims"]:])
+        return self.call("layer_norm", self.pointer(t.id), self.pointer(x), self.pointer(w), self.pointer(b),
+                         self.plan.count(t.id) // n, n, number(t.attrs["eps"]), self.flag(t.op == "rms_norm"))
+
+    op_rms_norm = op_layer_norm
+
+    def op_group_norm(self, t):
+        shape = self.shape(t.id)
+        return self.call("group_norm", *map(self.pointer, (t.id,) + t.inputs), shape[0], t.attrs["num_groups"], shape[1],
+                         math.prod(shape[2:]), number(t.attrs["eps"]))
+
+    def op_batch_norm(self, t):
+        shape = self.shape(t.id)
+        return self.call("batch_norm", *map(self.pointer, (t.id,) + t.inputs), shape[0], shape[1], math.prod(shape[2:]),
+                         number(t.attrs["eps"]))
+
+    def line(self, i, dim):
+        shape = self.shape(i)
+        return math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1:])
+
+    def op_softmax(self, t):
+        return self.call(t.op, self.pointer(t.id), self.pointer(t.inputs[0]), *self.line(t.id, t.attrs["dim"]))
+
+    op_log_softmax = op_cumsum = op_softmax
+
+    def op_topk_indices(self, t):
+        dim = t.attrs["dim"]
+        return self.call("topk", self.pointer(t.id), self.pointer(t.inputs[0]), *self.line(t.inputs[0], dim),
+                         self.shape(t.id)[dim], self.flag(t.attrs["largest"]))
+
+    def op_argmax(self, t):
+        return self.call("topk", self.pointer(t.id), self.pointer(t.inputs[0]), *self.line(t.inputs[0], t.attrs["dim"]), 1, "true")
+
+    def op_sum(self, t):
+        x, dims = t.inputs[0], t.attrs["dims"]
+        shape, steps = self.shape(x), strides(self.shape(x))
+        kept = [axis for axis in range(len(shape)) if axis not in dims]
+        outer = [shape[axis] for axis in kept]
+        sizes, (to, frm) = joined(outer, [strides(outer), [steps[axis] for axis in kept]])
+        inner, (within,) = joined([shape[axis] for axis in dims], [[steps[axis] for axis in dims]])
+        names = INDICES[:len(sizes) + len(inner)]
+        result, one = self.element(t.id, place(to, names)), self.element(x, place(frm + within, names))
+        divided = " / %d" % math.prod(shape[axis] for axis in dims) if t.attrs.get("mean") else ""
+        if t.op == "sum" and within == [1]:
+            at = self.element(x, place(frm, names))
+            return loops(sizes, ["%s = %s_sum(&%s, %d)%s;" % (result, self.name, at, inner[0], divided)])
+        start = "-%s_INFINITY" % self.NAME if t.op == "max" else "0"
+        more = "total = %s_max(total, %s);" % (self.name, one) if t.op == "max" else "total += %s;" % one
+        return loops(sizes, self.block_of(["float total = %s;" % start] + loops(inner, [more], len(sizes)) +
+                                          ["%s = total%s;" % (result, divided)]))
+
+    op_max = op_sum
+
+    def op_permute(self, t):
+        steps = strides(self.shape(t.inputs[0]))
+        return self.moved(t.id, self.shape(t.id), strides(self.shape(t.id)), [steps[axis] for axis in t.attrs["dims"]],
+                          source=t.inputs[0])
+
+    def op_expand(self, t):
+        return self.moved(t.id, self.shape(t.id), strides(self.shape(t.id)), spread(self.shape(t.inputs[0]), self.shape(t.id)),
+                          source=t.inputs[0])
+
+    def op_slice(self, t):
+        dim, steps = t.attrs["dim"], strides(self.shape(t.inputs[0]))
+        offset = t.attrs["start"] * steps[dim]
+        steps[dim] *= t.attrs["step"]
+        return self.moved(t.id, self.shape(t.id), strides(self.shape(t.id)), steps, 0, offset, t.inputs[0])
+
+    def op_concat(self, t):
+        lines, at, steps = [], 0, strides(self.shape(t.id))
+        for i in t.inputs:
+            lines += self.moved(t.id, self.shape(i), steps, strides(self.shape(i)), at * steps[t.attrs["dim"]], 0, i)
+            at += self.shape(i)[t.attrs["dim"]]
+        return lines
+
+    def op_pad(self, t):
+        x, before, mode = t.inputs[0], t.attrs["before"], t.attrs["mode"]
+        steps, own, shape = strides(self.shape(t.id)), strides(self.shape(x)), self.shape(x)
+        if mode == "constant":
+            fill = self.call("fill", self.pointer(t.id), number(t.attrs["value"]), self.plan.count(t.id))
+            return fill + self.moved(t.id, shape, steps, own, sum(a * b for a, b in zip(before, steps)), 0, x)
+        body, terms = [], []
+        for axis, (name, size) in enumerate(zip(INDICES, shape)):
+            if size == self.shape(t.id)[axis]:
+                terms.append("%s * %d" % (name, own[axis]))
+                continue
+            inside = "%s - %d" % (name, before[axis]) if before[axis] else name
+            low, high = {"replicate": ("0", "%d" % (size - 1)), "circular": ("%s + %d" % (inside, size), "%s - %d" % (inside, size)),
+                         "reflect": ("%d - %s" % (before[axis], name), "%d - %s" % (2 * (size - 1) + before[axis], name))}[mode]
+            body.append("const int from_%s = %s < %d ? %s : %s >= %d ? %s : %s;" % (
+                name, name, before[axis], low, name, before[axis] + size, high, inside))
+            terms.append("from_%s * %d" % (name, own[axis]))
+        names = INDICES[:len(shape)]
+        body.append("%s = %s;" % (self.element(t.id, place(steps, names)), self.element(x, " + ".join(terms))))
+        return loops(self.shape(t.id), body)
+
+    def op_cast(self, t):
+        x = t.inputs[0]
+        form = CASTS[t.dtype]
+        if self.plan.tensors[x].dtype == "f32" and t.dtype != "bool":
+            form = form % "(int64_t)%s" if t.dtype != "i64" else form
+        count = self.plan.count(t.id)
+        return self.moved(t.id, (count,), [1], [1], source=x, form=form)
+
+    def op_embedding(self, t):
+        tokens, w = t.inputs
+        (rows, width), count = self.shape(w), self.plan.count(tokens)
+        token, scale = self.element(tokens, "i"), ""
+        if w in self.quantized:
+            scale = "(float)%s * weights->%s_scale[index]" % (self.element(w, "index * %d + j" % width), self.field[w])
+        value = scale or self.element(w, "index * %d + j" % width)
+        return loops((count,), [
+            "const int index = (int)%s;" % token, self.fails("%s < 0 || %s >= %d" % (token, token, rows)),
+            "for (int j = 0; j < %d; ++j) %s = %s;" % (width, self.element(t.id, "i * %d + j" % width), value)])
+
+    def op_gather(self, t):
+        x, index = t.inputs
+        outer, n, inner = self.line(x, t.attrs["dim"])
+        count = self.shape(index)[t.attrs["dim"]]
+        own = place((count * inner, inner, 1), "ijk")
+        given = self.element(index, own)
+        return loops((outer, count, inner), [
+            self.fails("%s < 0 || %s >= %d" % (given, given, n)),
+            "%s = %s;" % (self.element(t.id, own), self.element(x, "i * %d + (int)%s * %d + k" % (n * inner, given, inner)))])
+
+    def op_scaled_dot_product_attention(self, t):
+        q, k, v, mask = t.inputs
+        whole = k is None
+        last = whole or t.attrs["heads_last"]
+        head, row = (2, 1) if last else (1, 2)
+
+        def steps(i):
+            """To the next sample, head and row."""
+            own = strides(self.shape(i))
+            if whole and i == q:
+                own = own[:2] + own[3:]
+            return [own[0], own[head], own[row]]
+
+        shape = self.shape(t.id)
+        of_k = shape if whole else self.shape(k)
+        width = self.shape(q)[-1]
+        masked = spread(self.shape(mask), (shape[0], shape[head], shape[row], of_k[row])) if mask is not None else [0] * 4
+        parts = [shape[0], shape[head], of_k[head], shape[row], of_k[row], width, shape[3]] + [
+            braces(steps(i)) for i in (q, q if whole else k, q if whole else v, t.id)] + [
+                braces(masked), self.flag(t.attrs["is_causal"]), number(t.attrs["scale"])]
+        third = shape[2] * shape[3] if whole else 0
+        pointers = [self.pointer(q)] + (["%s + %d" % (self.pointer(q), m * third) for m in (1, 2)] if whole else [
+            self.pointer(k), self.pointer(v)])
+        choice = mask is not None and self.plan.tensors[mask].dtype == "bool"
+        masks = [self.pointer(mask) if choice else "NULL", "NULL" if choice else self.pointer(mask)]
+        return self.block_of(self.struct("heads", "heads", map(str, parts)) +
+                             self.call("attention", self.pointer(t.id), *pointers, *masks, self.room, "&heads"))
+
+    def op_rnn(self, t):
+        x, lengths, h_0, c_0 = t.inputs[:4]
+        steps, n, width = self.shape(x)
+        directions = (len(t.inputs) - 4) // 4
+        w_hh = t.inputs[5]
+        hidden = self.shape(w_hh)[1]
+        cell = "rnn_relu" if t.attrs.get("relu") else t.op
+        suffix = self.weight(w_hh)[0]
+        lines = []
+        for d in range(directions):
+            w_ih, w_hh, b_ih, b_hh = t.inputs[4 + 4 * d:8 + 4 * d]
+            starts = ["NULL" if i is None else "%s + %d + i * %d" % (self.pointer(i), d * n * hidden, hidden) for i in (h_0, c_0)]
+            states = (2 if t.op == "lstm" else 1) if t.attrs["states"] else 0
+            ends = ["%s + %d + i * %d" % (self.pointer(t.id), ((steps + k) * directions + d) * n * hidden, hidden)
+                    if k < states else "NULL" for k in range(2)]
+            scales = ["weights->%s_scale" % self.field[i] for i in (w_ih, w_hh)] if suffix else []
+            length = "(int)" + self.element(lengths, "i") if lengths is not None else str(steps)
+            parts = [self.pointer(w_ih), self.pointer(w_hh)] + scales + [
+                self.pointer(b_ih), self.pointer(b_hh), *starts, self.room, *ends, length,
+                str(steps), str(width), str(hidden), str(n * width), str(n * directions * hidden), self.flag(d)]
+            body = self.struct("recurrent" + suffix, "r", parts)
+            if lengths is not None:
+                body.insert(0, self.fails("%s < 1 || %s > %d" % (self.element(lengths, "i"), self.element(lengths, "i"), steps)))
+            body += self.call("run" + suffix, "%s + i * %d + %d" % (self.pointer(t.id), directions * hidden, d * hidden),
+                              "%s + i * %d" % (self.pointer(x), width), "&r", GATES[t.op], "%s_%s_cell" % (self.name, cell))
+            lines += loops((n,), body)
+        return lines
+
+    op_lstm = op_gru = op_rnn
+
+    # ---- the file ----
+    def copies(self):
+        """Outputs that are no block of their own."""
+        lines = []
+        for i in self.plan.outputs:
+            block, offset = self.plan.at[i]
+            root = block.root()
+            if root.output is self.plan.tensors[i]:
+                continue
+            to = self.arguments["output", i]
+            frm = self.element(i, "i")
+            lines += loops((self.plan.count(i),), ["%s[i] = %s;" % (to, frm)])
+        return lines
+
+    def of_type(self, i):
+        """A comment on a value."""
+        t = self.plan.tensors[i]
+        return "%s %s" % (t.label or t.name or t.op, shape_text(self.plan.shape(i)).replace(" ", ""))
+
+    def weights_struct(self):
+        if not self.plan.weights:
+            return []
+        lines = ["%s %s[%d]; /* %s */" % (kind, name, count, about) for kind, name, count, about, _ in self.members()]
+        return ["typedef struct %s_weights {" % self.name] + ["    " + line for line in lines] + ["} %s_weights;" % self.name]
+
+    def members(self):
+        """Of the struct of weights: C type, name, count, comment, and which numbers: (id, part). The bytes stand last, so that
+        nothing lies between."""
+        wide, small = [], []
+        for t in self.plan.weights:
+            field, about = self.field[t.id], "%s %s" % (stamp.safe(t.name), shape_text(t.shape).replace(" ", ""))
+            if t.id in self.quantized:
+                wide.append(("float", field + "_scale", t.shape[0], "of each row of " + stamp.safe(t.name), (t.id, 0)))
+                small.append(("int8_t", field, self.plan.count(t.id), about, (t.id, 1)))
+            else:
+                wide.append(("float", field, self.plan.count(t.id), about, (t.id, None)))
+        return wide + small
+
+    def trained(self, numbers):
+        """Lines of the weights' numbers: {id: floats}."""
+        lines = ["const %s_weights %s_trained = {" % (self.name, self.name)]
+        for kind, field, _, _, (i, part) in self.members():
+            own = numbers[i] if part is None else self.quantized[i][part]
+            texts = map(str, own) if kind == "int8_t" else map(number, own)
+            lines += ["    { /* %s */" % field] + ["        " + line for line in filled(texts)] + ["    },"]
+        return lines + ["};"]
+
+    def scratch_struct(self):
+        sizes = self.plan.sizes()
+        if not sizes:
+            return []
+        size = {"i64": 8, "f32": 4, "i32": 4, "u8": 1}
+        total = sum(count * size[dtype] for dtype, count in sizes.items())
+        widest = max(size[dtype] for dtype in sizes)
+        lines = ["/* Where values lie between steps: any memory, one for each thread that calls. */",
+                 "#define %s_SCRATCH_BYTES %d" % (self.NAME, -(-total // widest) * widest), "typedef struct %s_scratch {" % self.name]
+        lines += ["    %s %s[%d];" % (STORED[dtype], dtype, count) for dtype, count in sizes.items()]
+        return lines + ["} %s_scratch;" % self.name]
+
+    def facts(self, weights):
+        """What the file's comment says of it."""
+        plan = self.plan
+        samples = "one sample" if plan.batch == 1 else "%d samples" % plan.batch
+        lines = ["A call takes %d multiplications for %s." % (plan.products(), samples)]
+        if plan.weights and weights is None:
+            lines.append("The program fills %s_weights: each array as PyTorch has the tensor that its comment names." % self.name)
+        elif plan.weights:
+            lines.append("Hand %s_trained to it as the weights." % self.name)
+        if self.can_fail:
+            lines.append("It returns false where an index or a length in its inputs is outside its range.")
+        return [" * " + line for line in lines]
+
+    def prototype(self):
+        plan = self.plan
+        parts = ["const %s_weights *weights" % self.name] if plan.weights else []
+        parts += ["const %s *%s" % (STORED[t.dtype], self.arguments["input", t.id]) for t in plan.inputs]
+        parts += ["%s *%s" % (STORED[plan.tensors[i].dtype], self.arguments["output", i]) for i in plan.outputs]
+        parts += ["%s_scratch *scratch" % self.name] if plan.sizes() else []
+        return scalar.wrapped("%s %s_forward(" % ("bool" if self.can_fail else "void", self.name), parts, ")")
+
+    def body(self):
+        lines = []
+        for block in self.plan.scratch():
+            about = self.of_type(block.tensor.id) if block.tensor else "what a step needs for itself"
+            dtype = Plan.array(block)
+            lines.append("%s *const %s = scratch->%s + %d; /* %s */" % (
+                STORED[dtype], self.base(block), dtype, block.place, stamp.safe(about)))
+        for step in self.plan.steps:
+            lines += self.step(step)
+        lines += self.copies()
+        return lines + (["return true;"] if self.can_fail else [])
+
+    def constant_lines(self):
+        lines = []
+        for block in self.constants:
+            lines += ["static const float %s[%d] = {" % (self.blocks[block], block.count)]
+            lines += ["    " + line for line in filled(map(number, block.tensor.values))] + ["};"]
+        return lines
+
+
+def filled(texts):
+    """Lines of texts with commas between."""
+    return textwrap.wrap(", ".join(texts), WIDTH - 8, break_on_hyphens=False)
+
+
+def library(name, called, int8):
+    """Lines of the functions that a text calls."""
+    values = {"name": name, "NAME": name.upper(), "fn": name.upper() + "_FN"}
+    space = " " * (len(name) + len(values["fn"]) - len("static"))
+    own = template.load("inference_math.h", **values)
+    math_h = template.without(template.load("math.h", name=name, fn=values["fn"]), own)
+
+    def products(**kind):
+        return template.load("inference_products.h", space=space, **values, **kind)
+    both = [products(suffix="", type="float", scale="", row_scale="", about="", scales=[], scale_ih="", scale_hh="")]
+    if int8:
+        both.append(products(suffix="_int8", type="int8_t", scale="const float *scale, ", row_scale=" * scale[j]",
+                             about=" A row of w counts times its scale.", scales=["const float *ih_scale, *hh_scale;"],
+                             scale_ih="r->ih_scale, ", scale_hh="r->hh_scale, "))
+    ops = template.load("inference_ops.h", space=space, products="\n\n".join(both).splitlines(), **values)
+    return template.needed("\n\n".join((own, freestanding(math_h, name), ops)), called)
+
+
+def emit_inference(plan, source, name, weights=None, quantized=None):
+    """The text of NAME_inference.h. source: what stamp.lines takes; weights: {id: numbers} to be written in; quantized: what
+    weights.quantize made of some."""
+    emitter = Emitter(plan, name, quantized)
+    body = ["    " + line if line else "" for line in emitter.body()]
+    functions = "\n".join(text.replace("@", own) for text, own in emitter.functions.items())
+    constants, prototype = emitter.constant_lines(), emitter.prototype()
+    declared, defined = emitter.weights_struct(), []
+    if weights is not None and plan.weights:
+        declared.append("extern const %s_weights %s_trained;" % (name, name))
+        defined = emitter.trained(weights) + [""]
+    declared += emitter.scratch_struct() + prototype[:-1] + [prototype[-1] + ";"]
+    own = [freestanding(text, name) for text in (functions, "\n".join(constants + [""] + prototype + ["{"] + body + ["}"]))]
+    lines = library(name, "\n".join(own), bool(quantized))
+    return template.load(
+        "inference.h", NAME=name.upper(), opening=stamp.lines(source, name + "_inference.h"), facts=emitter.facts(weights),
+        declarations=declared, restrict="_RESTRICT" in "".join(lines), library=lines, functions=own[0].splitlines(),
+        definitions=defined + own[1].splitlines())

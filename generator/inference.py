@@ -1,0 +1,237 @@
+"""What a call of a model as plain C does: its values in the order of their steps, and the memory in which each of them lies.
+
+A value lies in a Block: what the caller gives (inputs, weights), constants, or scratch. Reshapes, dropout and slices of
+neighbours are views of their operand's block. Blocks of scratch whose times do not meet share their place.
+"""
+import math
+from dataclasses import dataclass
+
+from . import table
+from .graph import MAX_INT, shape_text
+
+GIVEN = ("input", "parameter", "buffer", "constant")
+VIEWS = ("reshape", "dropout")
+IN_PLACE = ("softmax", "log_softmax", "cumsum", "layer_norm", "rms_norm", "group_norm", "batch_norm")  # and elementwise ops
+CONVOLUTIONS = tuple("conv%s%dd" % (kind, axes) for kind in ("", "_transpose") for axes in (1, 2, 3))
+GATES = {"rnn": 1, "lstm": 4, "gru": 3}
+REASONS = {
+    "cross_entropy": "a loss; leave it out of \"outputs\"", "nll": "a loss; leave it out of \"outputs\"",
+    "ctc_loss": "a loss; leave it out of \"outputs\"", "gradient_energy": "a loss; leave it out of \"outputs\"",
+    "custom": "its code is the program's own; write it as an expr"}
+SUPPORTED = frozenset(CONVOLUTIONS + VIEWS + IN_PLACE + tuple(GATES) + tuple(
+    kind + axes for kind in ("max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool") for axes in ("2d", "3d")) + (
+        "linear", "matmul", "embedding", "permute", "concat", "slice", "pad", "expand", "gather", "cast", "sum", "max", "argmax",
+        "topk_indices", "interpolate", "scaled_dot_product_attention"))
+
+
+class Refused(Exception):
+    """Why a model cannot be written so: one sentence that lists all reasons."""
+
+
+@dataclass(eq=False)
+class Block:
+    kind: str            # input weight constant scratch
+    dtype: str
+    count: int           # of elements
+    tensor: object       # whose value it holds first; None: room that a step needs for itself
+    first: int = 0       # the steps in which it holds something
+    last: int = 0
+    place: int = 0       # of scratch: in the array of its dtype
+    output: object = None  # the output that it is
+    merged: object = None  # the block that it is a part of
+
+    def root(self):
+        return self.merged.root() if self.merged else self
+
+
+@dataclass(eq=False)
+class Step:
+    tensor: object       # whose value it computes
+    members: tuple       # elementwise: the ids that are computed at once, operands first; else ()
+    operands: tuple      # ids that it reads; None: left out
+    room: object = None  # Block
+
+
+def is_elementwise(t):
+    return t.kind == "value" and table.ops()[t.op].arity > 0
+
+
+class Plan:
+    def __init__(self, model, batch=1, check=None):
+        """batch: the samples of a call. check(tensor, plan) gives further reasons to refuse a value, or None."""
+        self.model, self.tensors, self.batch = model, model.tensors, batch
+        self.outputs = [i for i in dict.fromkeys(model.outputs) if i != model.loss]
+        self.needed = self.reached()
+        self.refuse(check)
+        self.inputs = [t for t in self.tensors if t.kind == "input" and t.id in self.needed]
+        self.weights = [t for t in self.tensors if t.kind in ("parameter", "buffer") and t.id in self.needed]
+        self.steps = self.in_order()
+        self.blocks, self.at = [], {}  # at: (Block, offset) by id
+        self.lay_out()
+
+    # ---- what there is to do ----
+    def reached(self):
+        needed, pending = set(), list(self.outputs)
+        while pending:
+            i = pending.pop()
+            if i is not None and i not in needed:
+                needed.add(i)
+                pending.extend(self.tensors[i].inputs)
+        return needed
+
+    def refuse(self, check):
+        reasons = [] if self.outputs else ["the model has no outputs but its loss"]
+        for t in self.tensors:
+            if t.id not in self.needed:
+                continue
+            reason = None
+            if t.kind == "value" and t.op not in SUPPORTED and not is_elementwise(t):
+                reason = REASONS.get(t.op, "not written as plain C")
+            elif self.count(t.id) > MAX_INT:
+                reason = "more than 2^31 - 1 elements, %s" % shape_text(self.shape(t.id))
+            elif check:
+                reason = check(t, self)
+            if reason:
+                reasons.append("%s%s: %s" % (t.op, " '%s'" % t.label if t.label else "", reason))
+        if reasons:
+            raise Refused("; ".join(dict.fromkeys(reasons)))
+
+    def shape(self, i):
+        return tuple(-dim * self.batch if dim < 0 else dim for dim in self.tensors[i].shape)
+
+    def count(self, i):
+        return math.prod(self.shape(i))
+
+    def in_order(self):
+        """The steps. An elementwise value that only such values of its shape read, all in one step, belongs to that step."""
+        readers = {}
+        for t in self.tensors:
+            if t.id in self.needed:
+                for i in set(t.inputs) - {None}:
+                    readers.setdefault(i, []).append(t)
+        home = {}  # by id of an elementwise value, the one that its step computes
+        for t in reversed(self.tensors):
+            if t.id in self.needed and is_elementwise(t):
+                homes = {home.get(r.id) if self.shape(r.id) == self.shape(t.id) else None for r in readers.get(t.id, ())}
+                inner = t.id not in self.outputs and len(homes) == 1 and None not in homes
+                home[t.id] = homes.pop() if inner else t.id
+        members = {}
+        for i in sorted(home):
+            members.setdefault(home[i], []).append(i)
+        steps = []
+        for t in self.tensors:
+            if t.id not in self.needed or t.kind != "value" or home.get(t.id, t.id) != t.id or self.is_view(t):
+                continue
+            own = tuple(members.get(t.id, ()))
+            read = [i for m in own for i in self.tensors[m].inputs if i not in own and not self.is_number(i)]
+            steps.append(Step(t, own, tuple(dict.fromkeys(read)) if own else t.inputs))
+        return steps
+
+    def is_number(self, i):
+        return self.tensors[i].kind == "constant" and self.count(i) == 1
+
+    def is_view(self, t):
+        if t.op in VIEWS:
+            return True
+        return t.op == "slice" and t.attrs["step"] == 1 and math.prod(self.shape(t.inputs[0])[:t.attrs["dim"]]) == 1
+
+    # ---- memory ----
+    def lay_out(self):
+        numbers = {step.tensor.id: k for k, step in enumerate(self.steps)}
+        for t in self.tensors:
+            if t.id not in self.needed:
+                continue
+            if t.kind == "value" and self.is_view(t):
+                block, offset = self.at[t.inputs[0]]
+                if t.op == "slice":
+                    offset += t.attrs["start"] * math.prod(self.shape(t.id)[t.attrs["dim"] + 1:])
+                self.at[t.id] = block, offset
+            elif t.kind in GIVEN or t.id in numbers:
+                kind = {"value": "scratch", "input": "input", "constant": "constant"}.get(t.kind, "weight")
+                self.at[t.id] = self.block(kind, t.dtype, self.count(t.id), t, numbers.get(t.id, 0)), 0
+        for k, step in enumerate(self.steps):
+            for i in step.operands:
+                if i is not None:
+                    self.at[i][0].last = k
+            count = self.room(step)
+            if count:
+                step.room = self.block("scratch", "f32", count, None, k)
+        for i in self.outputs:
+            block, offset = self.at[i]
+            block.last = len(self.steps)
+            if block.kind == "scratch" and offset == 0 and block.count == self.count(i) and block.output is None:
+                block.output = self.tensors[i]
+        for k, step in enumerate(self.steps):
+            self.merge(k, step)
+        for dtype in ("f32", "i64", "i32", "u8"):
+            self.pack([block for block in self.scratch() if self.array(block) == dtype])
+
+    def block(self, kind, dtype, count, tensor, first):
+        self.blocks.append(Block(kind, dtype, count, tensor, first, first))
+        return self.blocks[-1]
+
+    def merge(self, k, step):
+        """Computes in place where an operand that nothing reads later has the result's form."""
+        if not (step.members or step.tensor.op in IN_PLACE):
+            return
+        own = self.at[step.tensor.id][0]
+        read = [(i, self.at[i][0].root(), self.at[i][1]) for i in step.operands if i is not None]
+        for i, block, _ in read if step.members else read[:1]:
+            alike = all(offset == 0 and self.shape(j) == self.shape(step.tensor.id)
+                        for j, other, offset in read if other is block)
+            if block.kind == "scratch" and block.last == k and block.count == own.count and block.dtype == own.dtype and alike:
+                own.merged = block
+                block.last, block.output = own.last, own.output
+                return
+
+    @staticmethod
+    def array(block):
+        """The array of scratch in which a block lies."""
+        return "u8" if block.dtype == "bool" else block.dtype
+
+    def scratch(self):
+        """The blocks that need a place."""
+        return [block for block in self.blocks if block.kind == "scratch" and not block.merged and not block.output]
+
+    @staticmethod
+    def pack(blocks):
+        """The largest first, each at the lowest place that no block of its time has."""
+        placed = []
+        for block in sorted(blocks, key=lambda one: (-one.count, one.first)):
+            for other in sorted(placed, key=lambda one: one.place):
+                if other.first <= block.last and block.first <= other.last and (
+                        other.place < block.place + block.count and block.place < other.place + other.count):
+                    block.place = other.place + other.count
+            placed.append(block)
+
+    def sizes(self):
+        """The elements of scratch by dtype, of those that have any."""
+        result = {}
+        for block in self.scratch():
+            result[self.array(block)] = max(result.get(self.array(block), 0), block.place + block.count)
+        return {dtype: result[dtype] for dtype in ("i64", "f32", "i32", "u8") if dtype in result}
+
+    def room(self, step):
+        """The floats that a step needs for itself."""
+        t = step.tensor
+        if t.op in GATES:
+            hidden = self.shape(t.inputs[5])[1]
+            return (2 * GATES[t.op] + 2) * hidden
+        if t.op == "scaled_dot_product_attention":
+            last = t.attrs["heads_last"] or t.inputs[1] is None
+            return self.shape(t.inputs[1] if t.inputs[1] is not None else t.inputs[0])[1 if last else 2]
+        return 0
+
+    def products(self):
+        """Multiplications of a call in matrix products and convolutions."""
+        total = 0
+        for step in self.steps:
+            t = step.tensor
+            if t.op == "linear":
+                total += self.count(t.id) * self.shape(t.inputs[1])[1]
+            elif t.op == "matmul":
+                total += self.count(t.id) * self.shape(t.inputs[0])[-2 if t.attrs["transpose_a"] else -1]
+            elif t.op in CONVOLUTIONS:
+                wide = t.inputs[0] if t.op.startswith("conv_transpose") else t.id
+                total += self.count(wide) * math.prod(self.shape(t.inputs[1])[1:])
+        return total

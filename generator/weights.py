@@ -1,0 +1,174 @@
+"""A model's weights from a safetensors file, for programs that hold them in their text; as bytes with a scale for each row; and
+what these cost, measured with a C compiler."""
+import array
+import ctypes
+import json
+import math
+import os
+import shlex
+import struct
+import subprocess
+import sys
+import tempfile
+
+from . import floats
+from .graph import shape_text
+from .inference import CONVOLUTIONS, GATES
+
+CODES = {"F32": "f", "I64": "q", "I32": "i", "U8": "B", "BOOL": "B"}
+KINDS = {"f32": ctypes.c_float, "i64": ctypes.c_int64, "i32": ctypes.c_int32, "u8": ctypes.c_uint8, "bool": ctypes.c_uint8}
+TYPES = {"f32": "F32", "i64": "I64", "i32": "I32", "u8": "U8", "bool": "BOOL"}
+
+
+class WeightsError(Exception):
+    """One sentence."""
+
+
+def load(path):
+    """The tensors of a safetensors file: {name: (dtype, shape, bytes)}."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+        size, = struct.unpack("<Q", data[:8])
+        header = json.loads(data[8:8 + size])
+        header.pop("__metadata__", None)
+        return {name: (t["dtype"], tuple(t["shape"]), data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]])
+                for name, t in header.items()}
+    except OSError as fault:
+        raise WeightsError("%s cannot be read: %s" % (path, fault.strerror)) from None
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error):
+        raise WeightsError("%s is no safetensors file" % path) from None
+
+
+def values(tensor):
+    """The numbers of a tensor of load()."""
+    dtype, _, data = tensor
+    if dtype == "F16":
+        return [number for number, in struct.iter_unpack("<e", data)]
+    if dtype == "BF16":
+        return [struct.unpack("<f", b"\0\0" + data[i:i + 2])[0] for i in range(0, len(data), 2)]
+    result = array.array(CODES[dtype], data)
+    if sys.byteorder == "big":
+        result.byteswap()
+    return result
+
+
+def read(path, plan):
+    """{id: numbers} of all weights of a plan."""
+    found, result = load(path), {}
+    missing = [t.name for t in plan.weights if t.name not in found]
+    if missing:
+        raise WeightsError("%s lacks %s; save the weights of this model" % (path, ", ".join("'%s'" % name for name in missing)))
+    for t in plan.weights:
+        dtype, shape, data = found[t.name]
+        size = {"F32": 4, "F16": 2, "BF16": 2}.get(dtype)
+        if shape != t.shape or size is None or len(data) != math.prod(shape) * size:
+            raise WeightsError("'%s' in %s is %s %s, but must be F32, F16 or BF16 and %s" % (
+                t.name, path, dtype, shape_text(shape), shape_text(t.shape)))
+        result[t.id] = list(values(found[t.name]))
+    return result
+
+
+# ---- bytes -------------------------------------------------------------------------------------------------------------------
+def is_product(step, i):
+    """Whether a step reads tensor i only as the matrix of a product, or as rows to be looked up."""
+    t = step.tensor
+    if t.op in ("linear", "embedding") or t.op in CONVOLUTIONS:
+        return t.inputs[1] == i and t.inputs.count(i) == 1
+    if t.op in GATES:
+        return i in t.inputs[4::4] + t.inputs[5::4]
+    return False
+
+
+def quantizable(plan):
+    """The ids of the weights that can be bytes; of a recurrent layer all or none."""
+    chosen = {t.id for t in plan.weights if len(t.shape) > 1 and all(
+        is_product(step, t.id) for step in plan.steps if t.id in step.operands)}
+    chosen -= {plan.tensors[i].inputs[0] for i in plan.needed if plan.tensors[i].op in ("reshape", "slice", "dropout")}
+    chosen -= set(plan.outputs)
+    while True:
+        broken = set()
+        for step in plan.steps:
+            if step.tensor.op in GATES:
+                own = set(step.tensor.inputs[4::4] + step.tensor.inputs[5::4])
+                broken |= own & chosen if own - chosen else set()
+        if not broken:
+            return chosen
+        chosen -= broken
+
+
+def quantize(plan, numbers):
+    """{id: (scales, bytes)}: each row's numbers as -127 .. 127 times a scale, the smallest that covers them."""
+    result = {}
+    for i in sorted(quantizable(plan)):
+        shape = plan.tensors[i].shape
+        width, scales, rows = math.prod(shape[1:]), [], []
+        for start in range(0, len(numbers[i]), width):
+            row = numbers[i][start:start + width]
+            scale = floats.f32(max(map(abs, row)) / 127) or 1.0
+            scales.append(scale)
+            rows += [max(-127, min(127, math.floor(value / scale + 0.5))) for value in row]
+        result[i] = scales, rows
+    return result
+
+
+# ---- what they cost ----------------------------------------------------------------------------------------------------------
+def cost(plan, name, exact, small, path):
+    """Lines that compare the outputs of two texts of NAME_inference.h for the samples of a file."""
+    samples = inputs(plan, path)
+    with tempfile.TemporaryDirectory() as folder:
+        results = [[run(plan, name, library, one) for one in samples]
+                   for library in (compiled(folder, "exact", name, exact), compiled(folder, "small", name, small))]
+    lines = ["int8 against float, %d samples:" % (len(samples) * plan.batch)]
+    for k, i in enumerate(plan.outputs):
+        pairs = [pair for one, other in zip(*results) for pair in zip(one[k], other[k])]
+        size = math.sqrt(math.fsum(a * a for a, _ in pairs) / len(pairs))
+        error = math.sqrt(math.fsum((a - b) ** 2 for a, b in pairs) / len(pairs))
+        lines.append("  %s: largest difference %.3g, root mean square %.3g of %.3g (%.2f %%)" % (
+            plan.tensors[i].label, max(abs(a - b) for a, b in pairs), error, size, 100 * error / size if size else 0))
+    return "\n".join(lines) + "\n"
+
+
+def inputs(plan, path):
+    """Calls' arguments, as lists of ctypes arrays: as many calls as all inputs have whole batches for."""
+    found, columns = load(path), []
+    for t in plan.inputs:
+        dtype, shape, data = found.get(t.name, ("nothing", (), b""))
+        own, batched = plan.shape(t.id), bool(t.shape) and t.shape[0] < 0
+        if dtype != TYPES[t.dtype] or shape[batched:] != own[batched:] or -1 in t.shape[1:]:
+            raise WeightsError("'%s' in %s is %s %s, but must be %s %s, with N as its first axis" % (
+                t.name, path, dtype, shape_text(shape), TYPES[t.dtype], shape_text(t.shape)))
+        numbers, size = list(values(found[t.name])), plan.count(t.id)
+        columns.append([(KINDS[t.dtype] * size)(*numbers[start:start + size])
+                        for start in range(0, len(numbers) - size + 1, size)])
+    calls = min([len(column) for t, column in zip(plan.inputs, columns) if t.shape and t.shape[0] < 0], default=1)
+    if calls == 0:
+        raise WeightsError("%s has fewer samples than the %d of one call" % (path, plan.batch))
+    return [[column[k if len(column) > 1 else 0] for column in columns] for k in range(calls)]
+
+
+def compiled(folder, part, name, text):
+    """The library of a text."""
+    header, library = os.path.join(folder, part + ".h"), os.path.join(folder, part + ".so")
+    with open(header, "w", encoding="ascii") as file:
+        file.write(text)
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    define = "-D%s_INFERENCE_IMPLEMENTATION" % name.upper()
+    try:
+        done = subprocess.run(compiler + ["-O2", "-shared", "-fPIC", define, "-x", "c", header, "-o", library],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except OSError as fault:
+        raise WeightsError("--samples needs a C compiler, but %s cannot be run: %s" % (compiler[0], fault.strerror)) from None
+    if done.returncode:
+        raise WeightsError("the C compiler %s refuses the text: %s" % (compiler[0], done.stdout.decode(errors="replace")[:300]))
+    return ctypes.CDLL(library)
+
+
+def run(plan, name, library, arguments):
+    """The numbers of the outputs for one call's inputs."""
+    results = [(KINDS[plan.tensors[i].dtype] * plan.count(i))() for i in plan.outputs]
+    words = [ctypes.byref(ctypes.c_char.in_dll(library, name + "_trained"))] if plan.weights else []
+    words += arguments + results
+    words += [ctypes.create_string_buffer(8 * sum(plan.sizes().values()))] if plan.sizes() else []
+    getattr(library, name + "_forward")(*words)
+    return [list(result) for result in results]

@@ -1,0 +1,325 @@
+#define ${NAME}_LANES 8 /* sums side by side, which compilers make vectors of */
+
+${fn} float ${name}_sum(const float *x, int n)
+{
+    float lane[${NAME}_LANES] = {0}, rest = 0;
+    int   i = 0;
+    for (; i + ${NAME}_LANES <= n; i += ${NAME}_LANES)
+        for (int j = 0; j < ${NAME}_LANES; ++j) lane[j] += x[i + j];
+    for (; i < n; ++i) rest += x[i];
+    for (int width = ${NAME}_LANES / 2; width > 0; width /= 2)
+        for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+    return lane[0] + rest;
+}
+
+/* The sum of (x[i] - mean)^2. */
+${fn} float ${name}_squares(const float *x, float mean, int n)
+{
+    float lane[${NAME}_LANES] = {0}, rest = 0;
+    int   i = 0;
+    for (; i + ${NAME}_LANES <= n; i += ${NAME}_LANES)
+        for (int j = 0; j < ${NAME}_LANES; ++j) lane[j] += (x[i + j] - mean) * (x[i + j] - mean);
+    for (; i < n; ++i) rest += (x[i] - mean) * (x[i] - mean);
+    for (int width = ${NAME}_LANES / 2; width > 0; width /= 2)
+        for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+    return lane[0] + rest;
+}
+
+${fn} void ${name}_copy(float *to, const float *from, int n)
+{
+    for (int i = 0; i < n; ++i) to[i] = from[i];
+}
+
+${fn} void ${name}_fill(float *to, float value, int n)
+{
+    for (int i = 0; i < n; ++i) to[i] = value;
+}
+
+/* y[m][n] = a b; rows and columns of a and b lie as far apart as told. */
+${fn} void ${name}_matmul(float *${NAME}_RESTRICT y, const float *a, int a_row, int a_column, const float *b, int b_row,
+${space}                  int b_column, int m, int k, int n)
+{
+    for (int i = 0; i < m; ++i, y += n) {
+        ${name}_fill(y, 0, n);
+        for (int p = 0; p < k; ++p) {
+            const float factor = a[i * a_row + p * a_column];
+            for (int j = 0; j < n; ++j) y[j] += factor * b[p * b_row + j * b_column];
+        }
+    }
+}
+
+/* A sliding window along depth, height and width. kernel 0: an adaptive pool's. */
+typedef struct ${name}_window {
+    int in[3], out[3], kernel[3], stride[3], padding[3], dilation[3];
+} ${name}_window;
+
+/* The cells of x under the window of output o, [*begin, *end); returns their number with those in the padding. */
+${fn} int ${name}_under(const ${name}_window *g, int axis, int o, int *begin, int *end)
+{
+    const int in = g->in[axis], out = g->out[axis], padding = g->padding[axis];
+    int       first = o * g->stride[axis] - padding, last = first + g->kernel[axis];
+    if (g->kernel[axis] == 0) {
+        first = (int)((int64_t)o * in / out);
+        last = (int)(((int64_t)(o + 1) * in + out - 1) / out);
+    }
+    if (last > in + padding) last = in + padding;
+    *begin = first > 0 ? first : 0;
+    *end = last < in ? last : in;
+    return last - first;
+}
+
+/* Outputs [*begin, *end) whose window has its cell `at` inside x; output o has it at o * stride + the number returned. */
+${fn} int ${name}_inside(const ${name}_window *g, int axis, int at, int *begin, int *end)
+{
+    const int stride = g->stride[axis], shift = at * g->dilation[axis] - g->padding[axis], room = g->in[axis] - 1 - shift;
+    *begin = shift < 0 ? (stride - 1 - shift) / stride : 0;
+    *end = room < 0 ? 0 : room / stride + 1;
+    if (*end > g->out[axis]) *end = g->out[axis];
+    return shift;
+}
+
+/* For one cell of the kernel, kz ky kx: narrow += w wide, or wide += w narrow (a transposed convolution), where both meet. */
+${fn} void ${name}_meet(float *${NAME}_RESTRICT y, const float *x, float w, const ${name}_window *g, int kz, int ky, int kx,
+${space}                bool transposed)
+{
+    int       z, y0, x0, z_end, y_end, x_end;
+    const int z_shift = ${name}_inside(g, 0, kz, &z, &z_end), y_shift = ${name}_inside(g, 1, ky, &y0, &y_end);
+    const int x_shift = ${name}_inside(g, 2, kx, &x0, &x_end), stride = g->stride[2];
+    for (; z < z_end; ++z)
+        for (int i = y0; i < y_end; ++i) {
+            const int narrow = (z * g->out[1] + i) * g->out[2];
+            const int wide = ((z * g->stride[0] + z_shift) * g->in[1] + i * g->stride[1] + y_shift) * g->in[2] + x_shift;
+            if (transposed)
+                for (int j = x0; j < x_end; ++j) y[wide + j * stride] += w * x[narrow + j];
+            else if (stride == 1)
+                for (int j = x0; j < x_end; ++j) y[narrow + j] += w * x[wide + j];
+            else
+                for (int j = x0; j < x_end; ++j) y[narrow + j] += w * x[wide + j * stride];
+        }
+}
+
+/* Of `volumes` images and channels each: the largest, or the mean, of each window. padded: that counts the padding too. */
+${fn} void ${name}_pool(float *y, const float *x, int volumes, const ${name}_window *g, bool mean, bool padded)
+{
+    const int volume = g->in[0] * g->in[1] * g->in[2];
+    int       z0, z1, y0, y1, x0, x1;
+    for (int v = 0; v < volumes; ++v, x += volume)
+        for (int oz = 0; oz < g->out[0]; ++oz)
+            for (int oy = 0; oy < g->out[1]; ++oy)
+                for (int ox = 0; ox < g->out[2]; ++ox) {
+                    int cells = ${name}_under(g, 0, oz, &z0, &z1) * ${name}_under(g, 1, oy, &y0, &y1);
+                    cells *= ${name}_under(g, 2, ox, &x0, &x1);
+                    if (!padded) cells = (z1 - z0) * (y1 - y0) * (x1 - x0);
+                    float best = x[(z0 * g->in[1] + y0) * g->in[2] + x0], sum = 0;
+                    for (int i = z0; i < z1; ++i)
+                        for (int j = y0; j < y1; ++j)
+                            for (int k = x0; k < x1; ++k) {
+                                const float value = x[(i * g->in[1] + j) * g->in[2] + k];
+                                sum += value;
+                                best = ${name}_max(best, value);
+                            }
+                    *y++ = mean ? sum / (float)cells : best;
+                }
+}
+
+/* Where along an axis output o lies: the first of its cells and, linearly, the share of the next. */
+${fn} int ${name}_cell(int o, int in, int out, float ratio, bool linear, bool half, float *share)
+{
+    float at = ratio * ((float)o + (half ? 0.5f : 0));
+    if (linear && half) at = at > 0.5f ? at - 0.5f : 0;
+    if (linear && in == out) at = (float)o;
+    const int cell = at < (float)(in - 1) ? (int)at : in - 1;
+    *share = !linear ? 0 : at - (float)cell < 1 ? at - (float)cell : 1;
+    return cell;
+}
+
+/* torch's interpolate. half: outputs lie at the middle of their cells. */
+${fn} void ${name}_interpolate(float *y, const float *x, int volumes, const int in[3], const int out[3], const float ratio[3],
+${space}                       bool linear, bool half)
+{
+    float share[3];
+    for (int v = 0; v < volumes; ++v, x += in[0] * in[1] * in[2])
+        for (int oz = 0; oz < out[0]; ++oz)
+            for (int oy = 0; oy < out[1]; ++oy)
+                for (int ox = 0; ox < out[2]; ++ox) {
+                    const int z = ${name}_cell(oz, in[0], out[0], ratio[0], linear, half, &share[0]);
+                    const int row = ${name}_cell(oy, in[1], out[1], ratio[1], linear, half, &share[1]);
+                    const int column = ${name}_cell(ox, in[2], out[2], ratio[2], linear, half, &share[2]);
+                    float     sum = 0;
+                    for (int tap = 0; tap < 8; ++tap) {
+                        const int   dz = tap >> 2, dy = tap >> 1 & 1, dx = tap & 1;
+                        const float weight = (dz ? share[0] : 1 - share[0]) * (dy ? share[1] : 1 - share[1]) *
+                                             (dx ? share[2] : 1 - share[2]);
+                        const int   i = z + dz < in[0] ? z + dz : z, j = row + dy < in[1] ? row + dy : row;
+                        const int   k = column + dx < in[2] ? column + dx : column;
+                        if (weight != 0) sum += weight * x[(i * in[1] + j) * in[2] + k];
+                    }
+                    *y++ = sum;
+                }
+}
+
+/* y = (x - mean) scale w + b; each number of w and b, which may be NULL, is for `each` elements. */
+${fn} void ${name}_affine(float *y, const float *x, float mean, float scale, const float *w, const float *b, int n, int each)
+{
+    for (int i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale * (w ? w[i / each] : 1) + (b ? b[i / each] : 0);
+}
+
+/* By the mean and the variance of each row; root: by the mean of the squares alone. */
+${fn} void ${name}_layer_norm(float *y, const float *x, const float *w, const float *b, int rows, int n, float eps, bool root)
+{
+    for (int i = 0; i < rows; ++i, x += n, y += n) {
+        const float mean = root ? 0 : ${name}_sum(x, n) / (float)n;
+        const float scale = ${name}_rsqrt(${name}_squares(x, mean, n) / (float)n + eps);
+        ${name}_affine(y, x, mean, scale, w, b, n, 1);
+    }
+}
+
+/* By the mean and the variance of each group of a sample's channels, which have `plane` elements each. */
+${fn} void ${name}_group_norm(float *y, const float *x, const float *w, const float *b, int samples, int groups, int channels,
+${space}                      int plane, float eps)
+{
+    const int each = channels / groups, n = each * plane;
+    for (int i = 0; i < samples * groups; ++i, x += n, y += n) {
+        const int   c = i % groups * each;
+        const float mean = ${name}_sum(x, n) / (float)n;
+        const float scale = ${name}_rsqrt(${name}_squares(x, mean, n) / (float)n + eps);
+        ${name}_affine(y, x, mean, scale, w ? w + c : w, b ? b + c : b, n, plane);
+    }
+}
+
+/* By the running statistics. */
+${fn} void ${name}_batch_norm(float *y, const float *x, const float *w, const float *b, const float *mean, const float *var,
+${space}                      int samples, int channels, int plane, float eps)
+{
+    for (int i = 0; i < samples * channels; ++i, x += plane, y += plane) {
+        const int c = i % channels;
+        ${name}_affine(y, x, mean[c], ${name}_rsqrt(var[c] + eps), w ? w + c : w, b ? b + c : b, plane, plane);
+    }
+}
+
+/* Lines of n elements that lie `inner` apart. y may be x. */
+${fn} void ${name}_softmax(float *y, const float *x, int outer, int n, int inner)
+{
+    for (int line = 0; line < outer * inner; ++line) {
+        const int at = line / inner * n * inner + line % inner;
+        float     top = x[at], sum = 0;
+        for (int i = 1; i < n; ++i) top = ${name}_max(top, x[at + i * inner]);
+        for (int i = 0; i < n; ++i) sum += y[at + i * inner] = ${name}_exp(x[at + i * inner] - top);
+        for (int i = 0; i < n; ++i) y[at + i * inner] /= sum;
+    }
+}
+
+${fn} void ${name}_log_softmax(float *y, const float *x, int outer, int n, int inner)
+{
+    for (int line = 0; line < outer * inner; ++line) {
+        const int at = line / inner * n * inner + line % inner;
+        float     top = x[at], sum = 0;
+        for (int i = 1; i < n; ++i) top = ${name}_max(top, x[at + i * inner]);
+        for (int i = 0; i < n; ++i) sum += ${name}_exp(x[at + i * inner] - top);
+        sum = ${name}_log(sum);
+        for (int i = 0; i < n; ++i) y[at + i * inner] = x[at + i * inner] - top - sum;
+    }
+}
+
+${fn} void ${name}_cumsum(float *y, const float *x, int outer, int n, int inner)
+{
+    for (int line = 0; line < outer * inner; ++line) {
+        const int at = line / inner * n * inner + line % inner;
+        float     sum = 0;
+        for (int i = 0; i < n; ++i) y[at + i * inner] = sum += x[at + i * inner];
+    }
+}
+
+/* Whether element i of a line comes before element j: larger (or smaller), NaN above all; of equal ones the first. */
+${fn} bool ${name}_before(const float *x, int inner, int i, int j, bool largest)
+{
+    const float a = x[i * inner], b = x[j * inner];
+    if (a == b || (a != a && b != b)) return i < j;
+    return (a != a || a > b) == largest;
+}
+
+/* The places of the first k of each line's n, in their order: each the first of those behind the one before it. */
+${fn} void ${name}_topk(int64_t *y, const float *x, int outer, int n, int inner, int k, bool largest)
+{
+    for (int line = 0; line < outer * inner; ++line) {
+        const float *own = x + line / inner * n * inner + line % inner;
+        for (int rank = 0, last = -1; rank < k; ++rank) {
+            int best = -1;
+            for (int i = 0; i < n; ++i) {
+                const bool left = last < 0 || ${name}_before(own, inner, last, i, largest);
+                if (left && i != last && (best < 0 || ${name}_before(own, inner, i, best, largest))) best = i;
+            }
+            y[(line / inner * k + rank) * inner + line % inner] = last = best;
+        }
+    }
+}
+
+${products}
+
+/* Heads [sample][head][row] of q, k, v and y, whose neighbours along each lie as far apart as told; so the mask's scores. */
+typedef struct ${name}_heads {
+    int   samples, heads, kv_heads, rows, keys, width, v_width, q[3], k[3], v[3], y[3], mask[4];
+    bool  causal;
+    float scale;
+} ${name}_heads;
+
+/* choice: a mask, true where a key takes part; add: what is added to the scores. row: room for the scores of one row. */
+${fn} void ${name}_attention(float *y, const float *q, const float *k, const float *v, const uint8_t *choice, const float *add,
+${space}                     float *row, const ${name}_heads *h)
+{
+    for (int i = 0; i < h->samples * h->heads * h->rows; ++i) {
+        const int    sample = i / (h->heads * h->rows), head = i / h->rows % h->heads, at = i % h->rows;
+        const int    shared = head / (h->heads / h->kv_heads), keys = h->causal && at + 1 < h->keys ? at + 1 : h->keys;
+        const int    m = sample * h->mask[0] + head * h->mask[1] + at * h->mask[2];
+        const float *own_q = q + sample * h->q[0] + head * h->q[1] + at * h->q[2];
+        const float *own_k = k + sample * h->k[0] + shared * h->k[1], *own_v = v + sample * h->v[0] + shared * h->v[1];
+        float       *own_y = y + sample * h->y[0] + head * h->y[1] + at * h->y[2], top = -${NAME}_INFINITY, sum = 0;
+        for (int j = 0; j < keys; ++j) {
+            row[j] = h->scale * ${name}_dot(own_q, own_k + j * h->k[2], h->width);
+            if (choice && !choice[m + j * h->mask[3]]) row[j] = -${NAME}_INFINITY;
+            if (add) row[j] += add[m + j * h->mask[3]];
+            top = ${name}_max(top, row[j]);
+        }
+        if (top == -${NAME}_INFINITY) top = 0; /* no key takes part: y is 0 */
+        ${name}_fill(own_y, 0, h->v_width);
+        for (int j = 0; j < keys; ++j) {
+            const float part = ${name}_exp(row[j] - top);
+            if (part == 0) continue;
+            sum += part;
+            for (int e = 0; e < h->v_width; ++e) own_y[e] += part * own_v[j * h->v[2] + e];
+        }
+        for (int e = 0; e < h->v_width && sum != 0; ++e) own_y[e] /= sum;
+    }
+}
+
+/* The next states h and c from the gates of x, g, and those of h, q. */
+${fn} void ${name}_rnn_cell(float *g, const float *q, float *h, float *c, int hidden)
+{
+    (void)c;
+    for (int k = 0; k < hidden; ++k) h[k] = ${name}_tanh(g[k] + q[k]);
+}
+
+${fn} void ${name}_rnn_relu_cell(float *g, const float *q, float *h, float *c, int hidden)
+{
+    (void)c;
+    for (int k = 0; k < hidden; ++k) h[k] = ${name}_max(g[k] + q[k], 0);
+}
+
+${fn} void ${name}_lstm_cell(float *g, const float *q, float *h, float *c, int hidden)
+{
+    for (int k = 0; k < 4 * hidden; ++k) g[k] += q[k];
+    for (int k = 0; k < hidden; ++k) {
+        c[k] = ${name}_sigmoid(g[hidden + k]) * c[k] + ${name}_sigmoid(g[k]) * ${name}_tanh(g[2 * hidden + k]);
+        h[k] = ${name}_sigmoid(g[3 * hidden + k]) * ${name}_tanh(c[k]);
+    }
+}
+
+${fn} void ${name}_gru_cell(float *g, const float *q, float *h, float *c, int hidden)
+{
+    (void)c;
+    for (int k = 0; k < hidden; ++k) {
+        const float reset = ${name}_sigmoid(g[k] + q[k]), keep = ${name}_sigmoid(g[hidden + k] + q[hidden + k]);
+        const float next = ${name}_tanh(g[2 * hidden + k] + reset * q[2 * hidden + k]);
+        h[k] = next + keep * (h[k] - next);
+    }
+}

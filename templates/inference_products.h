@@ -1,0 +1,85 @@
+${fn} float ${name}_dot${suffix}(const float *a, const ${type} *b, int n)
+{
+    float lane[${NAME}_LANES] = {0}, rest = 0;
+    int   i = 0;
+    for (; i + ${NAME}_LANES <= n; i += ${NAME}_LANES)
+        for (int j = 0; j < ${NAME}_LANES; ++j) lane[j] += a[i + j] * (float)b[i + j];
+    for (; i < n; ++i) rest += a[i] * (float)b[i];
+    for (int width = ${NAME}_LANES / 2; width > 0; width /= 2)
+        for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+    return lane[0] + rest;
+}
+
+/* y[rows][out] = x[rows][in] w[out][in]^T + b[out]; b may be NULL.${about} */
+${fn} void ${name}_linear${suffix}(float *y, const float *x, const ${type} *w, ${scale}const float *b, int rows, int in, int out)
+{
+    for (int i = 0; i < rows; ++i, x += in, y += out)
+        for (int j = 0; j < out; ++j) y[j] = (b ? b[j] : 0) + ${name}_dot${suffix}(x, w + j * in, in)${row_scale};
+}
+
+/* x [n][groups * in][...], w [groups * out][in][kernel], b [groups * out] or NULL, y [n][groups * out][...]. */
+${fn} void ${name}_conv${suffix}(float *y, const float *x, const ${type} *w, ${scale}const float *b, int n, int groups,
+${space}              int in, int out, const ${name}_window *g)
+{
+    const int from = g->in[0] * g->in[1] * g->in[2], to = g->out[0] * g->out[1] * g->out[2];
+    for (int i = 0; i < n * groups; ++i, x += in * from)
+        for (int j = i % groups * out; j < (i % groups + 1) * out; ++j, y += to) {
+            const ${type} *kernel = w + j * in * g->kernel[0] * g->kernel[1] * g->kernel[2];
+            ${name}_fill(y, b ? b[j] : 0, to);
+            for (int c = 0; c < in; ++c)
+                for (int z = 0; z < g->kernel[0]; ++z)
+                    for (int row = 0; row < g->kernel[1]; ++row)
+                        for (int column = 0; column < g->kernel[2]; ++column)
+                            ${name}_meet(y, x + c * from, (float)*kernel++${row_scale}, g, z, row, column, false);
+        }
+}
+
+/* x [n][groups * in][...], w [groups * in][out][kernel], b [groups * out] or NULL, y [n][groups * out][...]: g's in. */
+${fn} void ${name}_conv_transpose${suffix}(float *y, const float *x, const ${type} *w, ${scale}const float *b, int n, int groups,
+${space}                        int in, int out, const ${name}_window *g)
+{
+    const int from = g->out[0] * g->out[1] * g->out[2], to = g->in[0] * g->in[1] * g->in[2];
+    for (int i = 0; i < n * groups; ++i, y += out * to) {
+        const ${type} *kernel = w + i % groups * in * out * g->kernel[0] * g->kernel[1] * g->kernel[2];
+        for (int c = 0; c < out; ++c) ${name}_fill(y + c * to, b ? b[i % groups * out + c] : 0, to);
+        for (int j = i % groups * in; j < (i % groups + 1) * in; ++j, x += from)
+            for (int c = 0; c < out; ++c)
+                for (int z = 0; z < g->kernel[0]; ++z)
+                    for (int row = 0; row < g->kernel[1]; ++row)
+                        for (int column = 0; column < g->kernel[2]; ++column)
+                            ${name}_meet(y + c * to, x, (float)*kernel++${row_scale}, g, z, row, column, true);
+    }
+}
+
+/* A sample's recurrent layer in one direction: its weights, room of 2 gates + 2 times hidden, where states begin (NULL: 0) and
+ * where the final ones go (NULL: nowhere). Steps of x and y lie x_step and y_step apart; y is 0 from step `length` on. */
+typedef struct ${name}_recurrent${suffix} {
+    const ${type} *w_ih, *w_hh;
+    ${scales}
+    const float *b_ih, *b_hh, *h_0, *c_0;
+    float       *room, *h_n, *c_n;
+    int          length, steps, in, hidden, x_step, y_step;
+    bool         reverse;
+} ${name}_recurrent${suffix};
+
+${fn} void ${name}_run${suffix}(float *y, const float *x, const ${name}_recurrent${suffix} *r, int gates,
+${space}             void (*cell)(float *g, const float *q, float *h, float *c, int hidden))
+{
+    const int n = r->hidden;
+    float    *g = r->room, *q = g + gates * n, *h = q + gates * n, *c = h + n;
+    for (int k = 0; k < n; ++k) {
+        h[k] = r->h_0 ? r->h_0[k] : 0;
+        c[k] = r->c_0 ? r->c_0[k] : 0;
+    }
+    for (int s = 0; s < r->steps; ++s) {
+        const int t = r->reverse ? r->steps - 1 - s : s;
+        if (t < r->length) {
+            ${name}_linear${suffix}(g, x + t * r->x_step, r->w_ih, ${scale_ih}r->b_ih, 1, r->in, gates * n);
+            ${name}_linear${suffix}(q, h, r->w_hh, ${scale_hh}r->b_hh, 1, n, gates * n);
+            cell(g, q, h, c, n);
+        }
+        for (int k = 0; k < n; ++k) y[t * r->y_step + k] = t < r->length ? h[k] : 0;
+    }
+    if (r->h_n) ${name}_copy(r->h_n, h, n);
+    if (r->c_n) ${name}_copy(r->c_n, c, n);
+}

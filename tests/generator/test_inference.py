@@ -1,0 +1,279 @@
+"""NAME_inference.h against PyTorch (golden/pytorch/) and against run_model: freestanding C99 without a warning, run under sanitizers
+and on a microcontroller, with weights given, within and of 8 bits."""
+import array
+import glob
+import json
+import math
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from generator import emit_inference, floats, inference, spec, stamp, weights
+from tests import tensor_file
+
+from .test_run_model import call, difference
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+GOLDEN = os.path.join(HERE, "golden")
+STRICT = "-std=c99 -ffreestanding -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror".split()
+SANITIZERS = "-g -fsanitize=address,undefined -fno-sanitize-recover=all".split()
+TOLERANCE = 1e-5  # relative to a tensor's largest value
+REFUSED = {"pytorch/losses_classes": "a loss", "pytorch/spatial_transformer": "affine_grid .*; grid_sample .*not written",
+           "pytorch/warp_volume": "grid_sample", "vectors/windows": "grid_sample", "vectors/big": "2\\^31 - 1",
+           "vectors/class_losses": "a loss", "vectors/custom": "no outputs but its loss", "vectors/one_input": "no outputs but its loss",
+           "vectors/resnet_block": "no outputs but its loss"}
+STORED = {"f32": "F32", "i64": "I64", "i32": "I32", "u8": "U8", "bool": "BOOL"}
+
+
+def main_text(plan, name, text):
+    """A program that reads the weights, if they are not in the text, and the inputs from stdin, and writes the outputs."""
+    can_fail, numbers = "bool %s_forward" % name in text, "%s_trained" % name in text
+    lines = ["#include <stdio.h>", '#include "%s_inference.h"' % name, "int main(void)", "{"]
+    arguments = []
+    if plan.weights and numbers:
+        arguments.append("&%s_trained" % name)
+    elif plan.weights:
+        lines += ["    static %s_weights weights;" % name, "    if (fread(&weights, sizeof weights, 1, stdin) != 1) return 2;"]
+        arguments.append("&weights")
+    for k, t in enumerate(plan.inputs):
+        lines += ["    static %s in%d[%d];" % (emit_inference.STORED[t.dtype], k, plan.count(t.id)),
+                  "    if (fread(in%d, sizeof in%d, 1, stdin) != 1) return 2;" % (k, k)]
+        arguments.append("in%d" % k)
+    for k, i in enumerate(plan.outputs):
+        lines.append("    static %s out%d[%d];" % (emit_inference.STORED[plan.tensors[i].dtype], k, plan.count(i)))
+        arguments.append("out%d" % k)
+    if plan.sizes():
+        lines += ["    static %s_scratch scratch;" % name,
+                  "    if (sizeof scratch != %s_SCRATCH_BYTES) return 4;" % name.upper()]
+        arguments.append("&scratch")
+    run = "%s_forward(%s)" % (name, ", ".join(arguments))
+    lines.append("    if (!%s) return 3;" % run if can_fail else "    %s;" % run)
+    lines += ["    fwrite(out%d, sizeof out%d, 1, stdout);" % (k, k) for k in range(len(plan.outputs))]
+    return "\n".join(lines + ["    return 0;", "}", ""])
+
+
+class Inference(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp()
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.run_model = os.environ.get("GPUNN_RUN_MODEL", os.path.join(ROOT, "build", "run_model"))
+        if not os.path.exists(cls.run_model):
+            cls.run_model = os.path.join(cls.folder, "run_model")
+            call("gcc", "-O1", "-I" + ROOT, os.path.join(ROOT, "examples", "run_model.c"), "-o", cls.run_model, "-lm")
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, text):
+        with open(self.path(name), "w", encoding="ascii") as file:
+            file.write(text)
+        return self.path(name)
+
+    def program(self, plan, name, **options):
+        """The compiled program of main_text()."""
+        text = emit_inference.emit_inference(plan, stamp.Source("0" * 64, "command"), name, **options)
+        self.write(name + "_inference.h", text)
+        source = self.write(name + ".c", '#define %s_INFERENCE_IMPLEMENTATION\n#include "%s_inference.h"\n' % (name.upper(), name))
+        main = self.write("main.c", main_text(plan, name, text))
+        call("clang", *STRICT, "-fsyntax-only", source)
+        call("gcc", *STRICT, *SANITIZERS, "-O1", "-c", source, "-o", self.path("gcc.o"))
+        call("gcc", "-std=c99", *SANITIZERS, main, self.path("gcc.o"), "-o", self.path(name))  # no -lm
+        return self.path(name)
+
+    def results(self, plan, program, data, code=0):
+        """The outputs by label, as tensor_file has them."""
+        done = subprocess.run([program], input=data, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, code, done.stderr.decode()[:3000])
+        result, at = {}, 0
+        for i in plan.outputs if code == 0 else ():
+            dtype = STORED[plan.tensors[i].dtype]
+            size = plan.count(i) * {"F32": 4, "I64": 8, "I32": 4}.get(dtype, 1)
+            result[plan.tensors[i].label] = (dtype, list(plan.shape(i)), done.stdout[at:at + size])
+            at += size
+        return result
+
+    def test_refusals(self):
+        """All reasons at once, in one sentence."""
+        for name, reason in REFUSED.items():
+            path = os.path.join(GOLDEN, name + ".json")
+            with self.subTest(name), self.assertRaisesRegex(inference.Refused, reason):
+                inference.Plan(spec.load(path))
+
+    # ---- against PyTorch ----
+    @staticmethod
+    def golden(path):
+        """Its plan and tensors."""
+        model, tensors = spec.load(path), tensor_file.load(path[:-len("json")] + "safetensors")
+        batch = [tensors["in/" + t.name][1][t.shape.index(-1)] for t in model.tensors if t.kind == "input" and -1 in t.shape]
+        return inference.Plan(model, batch[0] if batch else 1), tensors
+
+    def check_golden(self, path):
+        (plan, tensors), name = self.golden(path), "m"
+        data = b"".join([tensors["weight/" + t.name][2] for t in plan.weights] + [tensors["in/" + t.name][2] for t in plan.inputs])
+        got = self.results(plan, self.program(plan, name), data)
+        self.assertTrue(got)
+        for label, tensor in got.items():
+            error = difference(tensor, tensors["eval/" + label])
+            self.assertTrue(error <= TOLERANCE, "%s differs by %.2g" % (label, error))
+
+    # ---- weights within ----
+    def embedded(self, name, int8):
+        """The plan, the numbers and the bytes of a model of golden/pytorch/, and its tensors."""
+        plan, tensors = self.golden(os.path.join(GOLDEN, "pytorch", name + ".json"))
+        path = self.path(name + "_weights")
+        tensor_file.save(path, {t.name: tensors["weight/" + t.name] for t in plan.weights})
+        numbers = weights.read(path, plan)
+        return plan, numbers, weights.quantize(plan, numbers) if int8 else {}, tensors
+
+    def test_embedded(self):
+        for name in ("lenet", "tagger"):
+            plan, numbers, _, tensors = self.embedded(name, False)
+            data = b"".join(tensors["in/" + t.name][2] for t in plan.inputs)
+            got = self.results(plan, self.program(plan, "m", weights=numbers), data)
+            for label, tensor in got.items():
+                self.assertLessEqual(difference(tensor, tensors["eval/" + label]), TOLERANCE)
+
+    def test_int8(self):
+        """The same as floats that are bytes times scales; and near those that were given."""
+        self.assertEqual(self.embedded("mlp_shared", True)[2], {})  # its weights are read by other ops too
+        for name in ("lenet", "recurrent", "tagger", "tied_words", "unet_volume"):
+            plan, numbers, small, tensors = self.embedded(name, True)
+            self.assertTrue(small)
+            inputs = b"".join(tensors["in/" + t.name][2] for t in plan.inputs)
+            got = self.results(plan, self.program(plan, "m", weights=numbers, quantized=small), inputs)
+            for i, (scales, rows) in small.items():
+                width = len(rows) // len(scales)
+                numbers[i] = [floats.f32(scales[k // width] * value) for k, value in enumerate(rows)]
+            exact = self.results(plan, self.program(plan, "m", weights=numbers), inputs)
+            for label, tensor in got.items():
+                with self.subTest(name, tensor=label):
+                    self.assertLessEqual(difference(tensor, exact[label]), TOLERANCE)
+                    self.assertLessEqual(difference(tensor, tensors["eval/" + label]), 0.05)
+
+    def test_bad_index(self):
+        plan, tensors = self.golden(os.path.join(GOLDEN, "pytorch", "tied_words.json"))
+        data = b"".join(tensors["weight/" + t.name][2] for t in plan.weights)
+        for wrong in (-1, 1 << 40):
+            tokens = array.array("q", [0] * plan.count(plan.inputs[0].id))
+            tokens[-1] = wrong
+            self.results(plan, self.program(plan, "m"), data + tokens.tobytes(), code=3)
+
+    # ---- a microcontroller ----
+    def test_cortex_m(self):
+        if not shutil.which("arm-none-eabi-gcc") or not shutil.which("qemu-system-arm"):
+            self.skipTest("no gcc-arm-none-eabi or no qemu-system-arm")
+        for name, int8 in (("mlp", False), ("lenet", False), ("lenet", True), ("recurrent", False), ("transformer_encoder_layer", False)):
+            with self.subTest(name, int8=int8):
+                plan, numbers, small, tensors = self.embedded(name, int8)
+                size, said = self.on_cortex_m(plan, numbers, small, tensors)
+                self.assertEqual(said["differing"], 0)
+                print("# %s%s on a Cortex-M4: %d bytes of code, %d of weights and tables, %d of scratch, %d of stack" % (
+                    name, ", int8" if int8 else "", *size, said["stack"]))
+
+    def on_cortex_m(self, plan, numbers, small, tensors):
+        """Sizes, and what the program says."""
+        text = emit_inference.emit_inference(plan, stamp.Source("0" * 64, "command"), "m", weights=numbers, quantized=small)
+        self.write("m_inference.h", text)
+        kinds = {"f32": "float", "i64": "int64_t"}
+        lines = ["#define M_INFERENCE_IMPLEMENTATION", '#include "m_inference.h"', "int differing(void);", "int differing(void)", "{"]
+        for k, t in enumerate(plan.inputs):
+            lines.append("    static const %s in%d[] = {%s};" % (kinds[t.dtype], k, ", ".join(
+                map(repr, tensor_file.values(tensors["in/" + t.name])))))
+        outputs = [plan.tensors[i] for i in plan.outputs]
+        for k, t in enumerate(outputs):
+            lines += ["    static float out%d[%d];" % (k, plan.count(t.id)), "    static const float right%d[] = {%s};" % (
+                k, ", ".join(map(repr, tensor_file.values(tensors["eval/" + t.label]))))]
+        lines += ["    static m_scratch scratch;", "    int bad = 0;", "    m_forward(&m_trained, %s, &scratch);" % ", ".join(
+            ["in%d" % k for k in range(len(plan.inputs))] + ["out%d" % k for k in range(len(outputs))])]
+        for k, t in enumerate(outputs):
+            tolerance = 0.05 if small else 2 * TOLERANCE
+            scale = tolerance * max(map(abs, tensor_file.values(tensors["eval/" + t.label])))
+            lines.append("    for (int i = 0; i < %d; ++i) bad += !(out%d[i] - right%d[i] <= %rf && right%d[i] - out%d[i] <= %rf);" % (
+                plan.count(t.id), k, k, scale, k, k, scale))
+        self.write("m.c", "\n".join(lines + ["    return bad;", "}", ""]))
+        options = "-mcpu=cortex-m4 -mthumb -mfloat-abi=hard -mfpu=fpv4-sp-d16 -Os -ffunction-sections -fdata-sections".split()
+        call("arm-none-eabi-gcc", *STRICT, *options, "-c", self.path("m.c"), "-o", self.path("m.o"))
+        call("arm-none-eabi-gcc", *options, "-std=gnu11", "-nostdlib", "-Wl,--gc-sections", "-T" + os.path.join(HERE, "cortex_m.ld"),
+             os.path.join(HERE, "cortex_m.c"), self.path("m.o"), "-lgcc", "-o", self.path("m.elf"))
+        done = subprocess.run(["qemu-system-arm", "-M", "mps2-an386", "-nographic", "-semihosting-config", "enable=on,target=native",
+                               "-kernel", self.path("m.elf")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
+                              stdin=subprocess.DEVNULL)
+        said = dict(line.split() for line in done.stdout.splitlines() if line.startswith(("differing ", "stack ")))
+        self.assertEqual(sorted(said), ["differing", "stack"], done.stdout)
+        sections = subprocess.run(["arm-none-eabi-size", "-A", self.path("m.o")], stdout=subprocess.PIPE, universal_newlines=True).stdout
+
+        def size(start):
+            return sum(int(line.split()[1]) for line in sections.splitlines() if line.startswith(start))
+        data = sum(plan.count(t.id) * (1 if t.id in small else 4) + (4 * t.shape[0] if t.id in small else 0) for t in plan.weights)
+        scratch = sum(count * {"f32": 4, "i64": 8, "i32": 4, "u8": 1}[dtype] for dtype, count in plan.sizes().items())
+        return (size(".text"), data, scratch), {key: int(value) for key, value in said.items()}
+
+    # ---- against run_model ----
+    def named(self, path):
+        """The path of the spec with a name for each of its entries that has none: run_model writes tensors by their names."""
+        with open(path, encoding="utf-8") as file:
+            root = json.load(file)
+        made = {t.label for t in spec.load(path).tensors}
+        for k, entry in enumerate(root["tensors"]):
+            key = "as" if "as" in spec.ops()[entry["op"]]["properties"] else "name"
+            if key not in entry and entry.get("id") in made | {None}:  # else it hands on another one
+                entry[key] = entry.pop("id", "unnamed%d" % k)
+        return self.write(os.path.basename(path), json.dumps(root))
+
+    def check_random(self, path):
+        path = self.named(path)
+        model, name = spec.load(path), "m"
+        plan, numbers = inference.Plan(model, 2), random.Random(os.path.basename(path))
+        lengths = {t.inputs[1] for t in model.tensors if t.op in inference.GATES}
+
+        def tensor(t):
+            count = plan.count(t.id)
+            if t.dtype == "f32":
+                low = 0.5 if t.kind == "buffer" else -1.0
+                return "F32", list(plan.shape(t.id)), array.array("f", [numbers.uniform(low, low + 2) for _ in range(count)]).tobytes()
+            code = tensor_file.CODES[STORED[t.dtype]]
+            return STORED[t.dtype], list(plan.shape(t.id)), array.array(
+                code, [1 if t.id in lengths else numbers.randrange(2) for _ in range(count)]).tobytes()
+
+        made = {t.id: tensor(t) for t in model.tensors if t.kind in ("input", "parameter", "buffer")}
+        for part, kinds in (("weights", ("parameter", "buffer")), ("inputs", ("input",))):
+            tensor_file.save(self.path(part), {t.name: made[t.id] for t in model.tensors if t.kind in kinds})
+        call(self.run_model, path, "--weights", self.path("weights"), "--input", self.path("inputs"), "--output", self.path("outputs"))
+        expected = tensor_file.load(self.path("outputs"))
+        data = b"".join(made[t.id][2] for t in plan.weights + plan.inputs)
+        got = self.results(plan, self.program(plan, name), data)
+        for i, (label, own) in zip(plan.outputs, got.items()):
+            other = expected[model.tensors[i].name]
+            error = difference(*without_infinities(own, other))
+            self.assertTrue(error <= TOLERANCE, "%s differs by %.2g" % (label, error))
+
+
+def without_infinities(one, other):
+    """Both tensors with 0 where they have the same infinity, or NaN both. Beyond 1e37 counts as infinite: a denormal divisor may be 0."""
+    pairs = [[math.copysign(math.inf, x) if abs(x) > 1e37 else x for x in pair]
+             for pair in zip(tensor_file.values(one), tensor_file.values(other))]
+    same = [not math.isfinite(a) and (a == b or (a != a and b != b)) for a, b in pairs]
+    code = tensor_file.CODES[one[0]]
+    return [(t[0], t[1], array.array(code, [0 if drop else pair[k] for drop, pair in zip(same, pairs)]).tobytes())
+            for k, t in enumerate((one, other))]
+
+
+def add(check, path, prefix):
+    name = "%s/%s" % (prefix, os.path.splitext(os.path.basename(path))[0])
+    if name not in REFUSED:
+        setattr(Inference, "test_" + name.replace("/", "_"), lambda self: check(self, path))
+
+
+for golden in sorted(glob.glob(os.path.join(GOLDEN, "pytorch", "*.json"))):
+    add(Inference.check_golden, golden, "pytorch")
+for vector in sorted(glob.glob(os.path.join(GOLDEN, "vectors", "*.json"))):
+    add(Inference.check_random, vector, "vectors")
+
+
+if __name__ == "__main__":
+    unittest.main()
