@@ -343,7 +343,7 @@
  *     fault of the device is final for it: every later call gives the same status; close it. GPUNN_PLAIN=1 in the environment
  *     makes its sentence name op and layer, which a report of it needs: each step is waited for then, which is slow.
  *     From an archive (libgpunn.a) linkers do not take it by themselves: see GPUNN_CUDA. Where that is forgotten and there is an
- *     NVIDIA driver, log_fn hears it as a warning; without a log_fn, stderr gets that line, the only one that gpunn prints.
+ *     NVIDIA driver, log_fn hears it as a warning, so give the device one; gpunn_device_name tells what computes, too.
  *
  * IN A CUDA PROGRAM  gpunn_device_open(.stream = s) puts all work in the order of the program's own stream: what it launched before is
  *     seen, what it launches next sees the results, and nobody waits but gpunn_read, gpunn_item and gpunn_synchronize, which bring
@@ -3888,15 +3888,12 @@ static void gpunn__tell_cpu(const gpunn_device_args *args, const char *why)
     const gpunn_backend *cuda = GPUNN__CUDA_BACKEND;
     const bool           unlinked = cuda == NULL;
     char                 text[GPUNN__ERROR_SIZE];
-    if (args->type != GPUNN_DEVICE_AUTO || (unlinked && !gpunn__driver_is_there())) return;
+    if (args->log_fn == NULL || args->type != GPUNN_DEVICE_AUTO || (unlinked && !gpunn__driver_is_there())) return;
     (void)snprintf(
         text, sizeof text, "gpunn computes on the CPU: %s",
         unlinked ? "there is an NVIDIA driver, but gpunn_cuda.cu is not linked: put it on the compile line; " GPUNN__HOW_TO_LINK
                  : why);
-    if (args->log_fn)
-        args->log_fn(args->user, unlinked ? GPUNN_LOG_WARNING : GPUNN_LOG_INFO, text);
-    else if (unlinked)
-        (void)fprintf(stderr, "%s. GPUNN_DEVICE_CPU or a log_fn keeps this off stderr.\n", text);
+    args->log_fn(args->user, unlinked ? GPUNN_LOG_WARNING : GPUNN_LOG_INFO, text);
 }
 
 /* gpunn_error(NULL) says why there is none. */
