@@ -67,7 +67,7 @@
  *     1. gpunn_device_open                    the machine: a GPU when its companion is linked and there is one, else the CPU
  *     2. gpunn_model_create, gpunn_input      the graph's entrances, with GPUNN_BATCH where the batch goes
  *     3. layers, ops, a loss                  each call checks its shapes at once; NULL in, NULL out
- *     4. gpunn_sgd, gpunn_adam, ...           an optimizer over the model's parameters
+ *     4. gpunn_sgd, gpunn_adam, ...           an optimizer over the model's parameters, or over some of them
  *     5. gpunn_write, gpunn_train_step        or a gpunn_loader, or gpunn_fit for the whole loop
  *     6. gpunn_forward, gpunn_read            evaluation mode: dropout off, running statistics used
  *     7. gpunn_save, gpunn_load               weights; gpunn_checkpoint_save for all that resuming needs
@@ -235,6 +235,21 @@
  *                 gpunn_set_trainable(gpunn_parameter_at(model, i), false);
  *         gpunn_set_lr_scale(gpunn_find(model, "fc2.weight"), 10);
  *         gpunn_set_decay(gpunn_find(model, "fc2.bias"), false);
+ *
+ *     Parts of a model that are trained against each other, as in a GAN, have an optimizer each, told by names or by a list:
+ *         gpunn_model     *gan = gpunn_model_create(dev);
+ *         gpunn_tensor    *noise = gpunn_input(gan, "noise", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 20));
+ *         gpunn_tensor    *made = gpunn_linear(noise, "maker.fc", .out_features = 20);
+ *         gpunn_tensor    *score = gpunn_linear(made, "judge.fc", .out_features = 1);
+ *         gpunn_tensor    *losses[] = {gpunn_mean(gpunn_neg(score), GPUNN_ALL, false), gpunn_mean(score, GPUNN_ALL, false)};
+ *         gpunn_optimizer *turns[] = {gpunn_adam(gan, .prefix = "maker."), gpunn_adam(gan, .prefix = "judge.")};
+ *         for (int turn = 0; turn < 4; turn++) {
+ *             gpunn_write(noise, samples, sizeof samples);
+ *             gpunn_train_step(turns[turn % 2], losses[turn % 2]);
+ *         }
+ *         gpunn_optimizer_destroy(turns[0]);
+ *         gpunn_optimizer_destroy(turns[1]);
+ *         gpunn_model_destroy(gan);
  *
  * EVALUATION  gpunn_forward computes just what the outputs need, without dropout, batch_norm with its running statistics. Only
  *     the inputs that they need must have been written; the batch may be another one.
@@ -1692,6 +1707,16 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
 /* clang-format on */
 /* >>optimizers end */
 
+/* What an optimizer trains: the listed parameters, which it copies, and those whose names begin with prefix, such as are made later
+ * too; all where neither is given. Several optimizers may share a model out among them, each with its own state, steps, schedule and
+ * averages; gpunn_train_step computes, clips and begins anew only the gradients of what its optimizer trains. Plans and graphs are
+ * kept for each, so taking turns costs nothing. A parameter of two optimizers, one of which has been told what it trains, is
+ * refused: NULL and GPUNN_ERR_ARGUMENT, or, where a layer is made later, GPUNN_ERR_STATE by the next step. */
+#define GPUNN__SELECTION                  \
+    gpunn_tensor *const *parameters;      \
+    int                  parameter_count; \
+    const char          *prefix; /* such as "generator." */
+
 /* Each equals torch.optim's of the same name, step by step. Weight decay applies to every parameter, as there, but those excluded
  * by gpunn_set_decay. A parameter that no backward pass has reached since gpunn_zero_grad is left alone.
  * Not in torch: lion (Chen et al. 2023) p = (1 - lr weight_decay) p - lr sign(beta1 m + (1 - beta1) g), then
@@ -1702,7 +1727,7 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
 #define GPUNN__NUMBER(kind, key, usual) float key;
 #define GPUNN__FLAG(key) bool key;
 #define GPUNN__X(ENUM, name, settings, ...)                                                                                    \
-    typedef struct gpunn_##name##_args { int args_; settings } gpunn_##name##_args;                                            \
+    typedef struct gpunn_##name##_args { int args_; settings GPUNN__SELECTION } gpunn_##name##_args;                              \
     GPUNN_API gpunn_optimizer *gpunn_##name##_(gpunn_model *model, gpunn_##name##_args args);
 GPUNN_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
@@ -1819,6 +1844,8 @@ GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_l
 
 /* Weights, optimizer state, averages, random state, schedule, loader's place (loader may be NULL): a resumed run equals one that
  * was never interrupted, bit for bit. Averages that a file does not have start as its weights. */
+/* Of optimizers that share a model out among them, each call saves or loads all; they must be made in the same order as when they
+ * were saved. */
 GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path);
 GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path);
 
@@ -1853,7 +1880,7 @@ typedef struct gpunn_spec_args {
     const char      *name;       /* the model's; default: that of the spec it came from, else the file's */
     gpunn_tensor    *outputs[8]; /* what evaluation computes; default: the spec's, else every value that no op reads */
     gpunn_tensor    *loss;       /* what training makes small; default: the spec's, else none */
-    gpunn_optimizer *optimizer;  /* its kind, numbers, clipping and averaging are noted; default: the spec's, else none */
+    gpunn_optimizer *optimizer; /* its kind, numbers, clipping and averaging are noted, not what it trains; default: the spec's */
 } gpunn_spec_args;
 /* Tensors, ops, initial values and settings of parameters; not their values (gpunn_save). Tensors without a name get one in the
  * file, "t5". What gpunn_spec_load makes of the file is saved as the same bytes. */
@@ -3045,6 +3072,7 @@ struct gpunn_model {
     int                     lent_weights; /* parameters and buffers in such memory */
     int64_t                 batch;        /* of the last run, before it of the last write; 0 before */
     gpunn_run_state         state;
+    uint64_t                scopes;        /* optimizers so far that train some of its parameters */
     const gpunn_kernel_set *kernels;       /* NULL: none */
     bool                    kernels_exact; /* its instances are this model's */
     gpunn__spec             spec;
@@ -3072,20 +3100,27 @@ struct gpunn_optimizer {
     const char      *name;                /* "gpunn_adam", for messages */
     gpunn_update     rule;                /* kind and settings; the rest is filled in for each range of parameters */
     bool             uses[GPUNN__STATES]; /* what this kind with these settings needs; averages: gpunn_set_ema */
+    /* What it was told to train; gpunn__is_chosen: */
+    gpunn_tensor **chosen;
+    int            chosen_count;
+    char          *prefix; /* NULL: none */
+    uint64_t       scope;  /* of its plans, by which they are told from those of others; 0: it trains everything */
     /* What its settings say; gpunn__optimizer_settle: */
     float state_start; /* of state 0 */
     int   decay;       /* the place of weight_decay */
     bool  keeps_zeros; /* zeros, as they lie between parameters, stay zeros in an update: not where 0 is divided by an eps of 0 */
     /* From the first step on; gpunn__optimizer_prepare: */
+    int            considered; /* tensors of the model, of which it has taken what it trains */
     gpunn_tensor **parameters; /* by rising offset; those of layers added later follow */
     int64_t       *steps;      /* updates of each so far */
+    int64_t       *places;     /* of each in its states, in floats */
     int            parameter_count;
-    gpunn_update  *updates;              /* room for two a parameter, and for that of the averages */
-    float         *state[GPUNN__STATES]; /* backend memory by the offsets of model->gradients, state_count floats each, or NULL */
+    gpunn_update  *updates;              /* room for two a parameter: its own, and that of its average */
+    float         *state[GPUNN__STATES]; /* backend memory, state_count floats each, or NULL */
     void          *captured;             /* the backend's, of a run with nothing but updates */
     float         *loss_scale;    /* F16: backend memory of scale, steps since it changed, updates skipped; NULL: not used */
     float          kept_scale[3]; /* the same, as read last */
-    int64_t        state_count;   /* model->gradient_count when they were made */
+    int64_t        state_count;
     int64_t        step_count;
     float          lr, clip_norm, clip_value, average_decay;
     int64_t        averaged; /* updates of the averages so far; with a loss scale, also what that has skipped since its first */
@@ -9620,6 +9655,25 @@ typedef struct gpunn__binding {
 
 typedef enum gpunn__aim { GPUNN__EVALUATE, GPUNN__TRAIN, GPUNN__TRAIN_FROM } gpunn__aim; /* the last: seeded */
 
+/* What a plan is asked for. */
+typedef struct gpunn__request {
+    gpunn_tensor *const   *outputs; /* training: the loss, unless seeded */
+    int                    output_count;
+    bool                   training, seeded;
+    const gpunn_optimizer *opt; /* training: gradients of what it trains alone; NULL: of all parameters */
+} gpunn__request;
+
+static gpunn__request gpunn__ask(gpunn_tensor *const *outputs, int count, gpunn__aim aim)
+{
+    gpunn__request request;
+    memset(&request, 0, sizeof request);
+    request.outputs = outputs;
+    request.output_count = count;
+    request.training = aim != GPUNN__EVALUATE;
+    request.seeded = aim == GPUNN__TRAIN_FROM;
+    return request;
+}
+
 struct gpunn__plan {
     gpunn__plan     *next;
     gpunn_tensor   **outputs; /* as asked for; a training plan's one output is the loss */
@@ -9628,6 +9682,7 @@ struct gpunn__plan {
     gpunn__lent     *seed;        /* seeded: gradients of the outputs, from which the backward pass starts instead */
     void            *seed_memory; /* of those that came from the host; NULL: none did */
     size_t           seed_bytes;
+    uint64_t         scope; /* of the optimizer whose parameters alone have gradients; 0: all have */
     int64_t          batch;
     uint64_t         generation; /* of the model, at the last binding; 0: never bound */
     uint64_t         lending;    /* the same */
@@ -9673,27 +9728,28 @@ typedef struct gpunn__group { /* nodes that one fused kernel computes */
 } gpunn__group;
 
 typedef struct gpunn__builder { /* tables by tensor id, alive while a plan is made */
-    gpunn_model  *model;
-    gpunn__plan  *plan;
-    bool         *needed; /* computed in this plan */
-    bool         *scratch;
-    bool         *wants;     /* a gradient is asked for, by the tensor or by what it is made of */
-    bool         *behind;    /* the loss depends on it */
-    bool         *retained;  /* by gradient root: the program reads the gradient */
-    bool         *activates; /* relu or gelu_tanh whose derivative the backward step of the linear that reads it applies */
-    bool         *normed;    /* the backward step of the batch norm that it is merged into applies its derivative */
-    int          *uses;      /* nodes that read it */
-    int          *head;      /* by the last node of a merged chain: the layer that computes it; others: the node itself */
-    int          *next;      /* by a node of a chain: the following one; -1: none */
-    int          *writes;    /* by gradient root: contributions so far in the backward pass */
-    int          *writer;    /* by gradient root: the step that wrote it last, as grad_in[0]; -1: none */
-    int          *cast;      /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
-    int          *turned;    /* by operand: the slot of a copy with its channels in the other place; -1: none yet */
-    int          *filter;    /* by weight: the slot of the filters with channels last; -1: none */
-    int          *more;      /* by gradient root: the slot of a second part of the gradient; -1: it is one */
-    int          *gathered;  /* by weight: the slot of their gradient, which the last step brings to its place; -1: none */
-    int          *place;     /* when it is computed; the nodes of a group share one */
-    int          *order;     /* by place: the node, of a group the last one */
+    gpunn_model          *model;
+    gpunn__plan          *plan;
+    const gpunn__request *request;
+    bool                 *needed; /* computed in this plan */
+    bool                 *scratch;
+    bool                 *wants;    /* a gradient is asked for, by the tensor or by what it is made of */
+    bool                 *behind;   /* the loss depends on it */
+    bool                 *retained; /* by gradient root: the program reads the gradient */
+    bool         *activates;        /* relu or gelu_tanh whose derivative the backward step of the linear that reads it applies */
+    bool         *normed;           /* the backward step of the batch norm that it is merged into applies its derivative */
+    int          *uses;             /* nodes that read it */
+    int          *head;             /* by the last node of a merged chain: the layer that computes it; others: the node itself */
+    int          *next;             /* by a node of a chain: the following one; -1: none */
+    int          *writes;           /* by gradient root: contributions so far in the backward pass */
+    int          *writer;           /* by gradient root: the step that wrote it last, as grad_in[0]; -1: none */
+    int          *cast;             /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
+    int          *turned;           /* by operand: the slot of a copy with its channels in the other place; -1: none yet */
+    int          *filter;           /* by weight: the slot of the filters with channels last; -1: none */
+    int          *more;             /* by gradient root: the slot of a second part of the gradient; -1: it is one */
+    int          *gathered;         /* by weight: the slot of their gradient, which the last step brings to its place; -1: none */
+    int          *place;            /* when it is computed; the nodes of a group share one */
+    int          *order;            /* by place: the node, of a group the last one */
     int           place_count;
     int          *group; /* by node: index in groups; -1: none */
     gpunn__group *groups;
@@ -10348,6 +10404,12 @@ static bool gpunn__mark_order(gpunn__builder *b)
 enum {
     GPUNN__WEIGHT_ALIGN = 16
 }; /* floats; of a model's weights the first is 1, the second where F16 training keeps its loss scale */
+
+/* Floats with the zeros behind them. */
+static int64_t gpunn__aligned(int64_t count)
+{
+    return (count + GPUNN__WEIGHT_ALIGN - 1) / GPUNN__WEIGHT_ALIGN * GPUNN__WEIGHT_ALIGN;
+}
 
 /* Of a model's weights: parameters that decay, other parameters, the rest; -1: of none. */
 static int gpunn__weight_range(const gpunn_tensor *t)
@@ -11205,17 +11267,27 @@ static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end
     return true;
 }
 
+/* Which parameters are to have gradients, where they are trainable. */
+static void gpunn__mark_trained(gpunn__builder *b)
+{
+    const gpunn_optimizer *opt = b->request->opt;
+    for (int id = 0; id < b->plan->tensor_count; id++)
+        b->wants[id] = b->plan->scope == 0 && b->model->tensors[id]->kind == GPUNN__PARAMETER;
+    for (int i = 0; b->plan->scope && i < opt->parameter_count; i++) b->wants[opt->parameters[i]->id] = true;
+}
+
 /* Which tensors have gradients, and who computes them. */
 static void gpunn__mark_gradients(gpunn__builder *b)
 {
     gpunn_model *model = b->model;
     gpunn__plan *plan = b->plan;
+    gpunn__mark_trained(b);
     for (int id = 0; id < plan->tensor_count; id++)
         if (b->needed[id] && (model->tensors[id]->retain_grad || (plan->seeded && gpunn__is_output(plan, model->tensors[id]))))
             b->retained[plan->gradient_root[id]] = true;
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        bool                wants = b->retained[id] || (t->kind == GPUNN__PARAMETER && t->trainable);
+        bool                wants = b->retained[id] || (b->wants[id] && t->trainable);
         for (int i = 0; !wants && i < t->input_count; i++) wants = gpunn__passes_gradient(b, t, i);
         b->wants[id] = wants && b->needed[id];
     }
@@ -11593,22 +11665,23 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
 }
 
 /* NULL after a failure, or when *again is set because a group has been refused; nothing is left behind then. */
-static gpunn__plan *gpunn__plan_try(gpunn_model *model, gpunn_tensor *const *outputs, int count, gpunn__aim aim, int64_t batch,
-                                    bool *refused, bool *again)
+static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *request, int64_t batch, bool *refused, bool *again)
 {
     gpunn_device *dev = model->dev;
     gpunn__plan  *plan = (gpunn__plan *)gpunn__calloc(dev, sizeof *plan);
     *again = false;
     if (plan == NULL) return NULL;
-    plan->output_count = count;
-    plan->training = aim != GPUNN__EVALUATE;
-    plan->seeded = aim == GPUNN__TRAIN_FROM;
+    plan->output_count = request->output_count;
+    plan->training = request->training;
+    plan->seeded = request->seeded;
+    plan->scope = request->opt ? request->opt->scope : 0;
     plan->batch = batch;
     plan->tensor_count = model->tensor_count;
     gpunn__builder builder;
     memset(&builder, 0, sizeof builder);
     builder.model = model;
     builder.plan = plan;
+    builder.request = request;
     builder.refused = refused;
     size_t scratch_bytes = gpunn__builder_tables(&builder, model->tensor_count, NULL);
     plan->table_bytes = gpunn__plan_tables(plan, NULL);
@@ -11617,7 +11690,7 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, gpunn_tensor *const *out
     if (tables) (void)gpunn__plan_tables(plan, tables);
     if (tables && scratch) {
         (void)gpunn__builder_tables(&builder, model->tensor_count, scratch);
-        status = gpunn__plan_fill(&builder, outputs);
+        status = gpunn__plan_fill(&builder, request->outputs);
     }
     gpunn__free(dev, scratch, scratch_bytes);
     *again = builder.again;
@@ -11627,12 +11700,12 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, gpunn_tensor *const *out
 }
 
 /* NULL after a failure; nothing is left behind then. */
-static gpunn__plan *gpunn__plan_make(gpunn_model *model, gpunn_tensor *const *outputs, int count, gpunn__aim aim, int64_t batch)
+static gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__request *request, int64_t batch)
 {
     size_t       bytes = (size_t)model->tensor_count * sizeof(bool);
     bool        *refused = (bool *)gpunn__calloc(model->dev, bytes), again = refused != NULL;
     gpunn__plan *plan = NULL;
-    while (again) plan = gpunn__plan_try(model, outputs, count, aim, batch, refused, &again);
+    while (again) plan = gpunn__plan_try(model, request, batch, refused, &again);
     gpunn__free(model->dev, refused, bytes);
     return plan;
 }
@@ -11655,7 +11728,7 @@ static int64_t gpunn__lay_out(gpunn_model *model, bool apply, int64_t *gradient_
             gpunn_tensor *t = model->tensors[id];
             if (pass != gpunn__weight_range(t)) continue;
             if (apply) t->offset = count;
-            count += (gpunn__count(t, 1) + GPUNN__WEIGHT_ALIGN - 1) / GPUNN__WEIGHT_ALIGN * GPUNN__WEIGHT_ALIGN;
+            count += gpunn__aligned(gpunn__count(t, 1));
             if (t->kind == GPUNN__PARAMETER) *gradient_count = count;
         }
     return count;
@@ -11923,8 +11996,16 @@ static bool gpunn__is_ready(const gpunn_model *model, const gpunn__plan *plan)
            (!plan->half || model->half_capacity >= model->weight_count);
 }
 
+/* Whether a plan is what is asked for, for some batch. */
+static bool gpunn__serves(const gpunn__plan *plan, const gpunn__request *request)
+{
+    return plan->training == request->training && plan->seeded == request->seeded &&
+           plan->scope == (request->opt ? request->opt->scope : 0) && plan->output_count == request->output_count &&
+           memcmp(plan->outputs, request->outputs, (size_t)plan->output_count * sizeof *plan->outputs) == 0;
+}
+
 /* The plan for the inputs as they are, first in the model's list and bound. NULL after a failure. */
-static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *outputs, int count, gpunn__aim aim)
+static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *request)
 {
     gpunn_device *dev = model->dev;
     int64_t       batch = 0;
@@ -11932,9 +12013,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
     gpunn__plan **link = &model->plans;
     for (; *link; link = &(*link)->next, cached++) {
         gpunn__plan *plan = *link;
-        if (plan->training != (aim != GPUNN__EVALUATE) || plan->seeded != (aim == GPUNN__TRAIN_FROM) ||
-            plan->output_count != count || memcmp(plan->outputs, outputs, (size_t)count * sizeof *outputs) != 0)
-            continue;
+        if (!gpunn__serves(plan, request)) continue;
         if (batch == 0 && (batch = gpunn__batch_of(model, plan, NULL)) == 0) return NULL;
         if (plan->batch == batch) break;
     }
@@ -11949,11 +12028,11 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
         size_t bytes = (size_t)model->tensor_count * sizeof(bool);
         bool  *needed = (bool *)gpunn__calloc(dev, bytes);
         if (needed == NULL) return NULL;
-        for (int i = 0; i < count; i++) needed[outputs[i]->id] = true;
+        for (int i = 0; i < request->output_count; i++) needed[request->outputs[i]->id] = true;
         gpunn__mark_operands(model, needed);
         batch = gpunn__batch_of(model, NULL, needed);
         gpunn__free(dev, needed, bytes);
-        if (batch == 0 || (plan = gpunn__plan_make(model, outputs, count, aim, batch)) == NULL) return NULL;
+        if (batch == 0 || (plan = gpunn__plan_make(model, request, batch)) == NULL) return NULL;
         if (cached >= GPUNN__MAX_PLANS) {
             for (link = &model->plans; (*link)->next; link = &(*link)->next) {}
             if (model->last == *link) model->last = NULL;
@@ -12014,8 +12093,9 @@ GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
                            "gpunn_forward: no outputs, or the first is NULL; a builder failed before: see gpunn_error");
     gpunn_model *model = outputs[0]->model;
     if (gpunn__check_outputs(model, "gpunn_forward", outputs, count) != GPUNN_OK) return model->dev->error.status;
-    gpunn__plan  *plan = gpunn__plan_for(model, outputs, count, GPUNN__EVALUATE);
-    gpunn_device *dev = model->dev;
+    gpunn__request request = gpunn__ask(outputs, count, GPUNN__EVALUATE);
+    gpunn__plan   *plan = gpunn__plan_for(model, &request);
+    gpunn_device  *dev = model->dev;
     if (plan == NULL) return dev->error.status;
     if (dev->backend->execute == NULL) return gpunn__run_steps(dev, plan, 0, plan->step_count);
     gpunn_run    run = gpunn__whole_run(model, plan);
@@ -12042,15 +12122,28 @@ static GPUNN__STATUS gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan)
     return gpunn__run_steps(dev, plan, plan->forward_count, plan->step_count);
 }
 
-static bool gpunn__all_frozen(const gpunn_model *model)
+/* Whether an optimizer trains t. */
+static bool gpunn__is_chosen(const gpunn_optimizer *opt, const gpunn_tensor *t)
 {
-    bool frozen = false;
+    bool chosen = opt->scope == 0 || (opt->prefix && strncmp(t->name, opt->prefix, strlen(opt->prefix)) == 0);
+    if (t->kind != GPUNN__PARAMETER) return false;
+    for (int i = 0; !chosen && i < opt->chosen_count; i++) chosen = opt->chosen[i] == t;
+    return chosen;
+}
+
+static const char *gpunn__why_unreached(const gpunn_model *model, const gpunn_optimizer *opt)
+{
+    int there = 0, trainable = 0;
     for (int i = 0; i < model->tensor_count; i++) {
-        if (model->tensors[i]->kind != GPUNN__PARAMETER) continue;
-        if (model->tensors[i]->trainable) return false;
-        frozen = true;
+        const gpunn_tensor *t = model->tensors[i];
+        bool                counts = t->kind == GPUNN__PARAMETER && (opt == NULL || gpunn__is_chosen(opt, t));
+        there += counts;
+        trainable += counts && t->trainable;
     }
-    return frozen;
+    if (opt && there == 0) return "it trains none; does its .prefix begin the parameters' names?";
+    return there > trainable && trainable == 0
+               ? "every parameter is frozen; unfreeze one with gpunn_set_trainable"
+               : "it depends on none of them, or only through ops without a gradient, as comparisons are";
 }
 
 /* Which gradients the steps add to. Where one step writes several, of which some have been reached before, the others begin at 0. */
@@ -12077,13 +12170,12 @@ static GPUNN__STATUS gpunn__train(gpunn_model *model, gpunn__plan *plan, gpunn_t
 {
     gpunn_device *dev = model->dev;
     if (plan->reached_count == 0 && plan->step_count == plan->forward_count)
-        return gpunn__fail(
-            dev, GPUNN_ERR_STATE, "no gradient goes from the %s to a trainable parameter or to a tensor of gpunn_retain_grad: %s",
-            loss ? "loss" : "outputs",
-            gpunn__all_frozen(model) ? "every parameter is frozen; unfreeze one with gpunn_set_trainable"
-                                     : "it depends on none of them, or only through ops without a gradient, as comparisons are");
-    gpunn_status status = opt ? gpunn_zero_grad(model) : GPUNN_OK; /* no sooner: a run that cannot be leaves gradients alone */
-    if (status == GPUNN_OK) status = gpunn__settle_writes(model, plan);
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "no gradient goes from the %s to a trainable parameter%s or to a tensor of gpunn_retain_grad: %s",
+                           loss ? "loss" : "outputs", plan->scope ? " of the optimizer" : "", gpunn__why_unreached(model, opt));
+    for (int i = 0; opt && i < opt->parameter_count; i++) /* no sooner: a run that cannot be leaves gradients alone */
+        opt->parameters[i]->grad_reached = false;
+    gpunn_status status = gpunn__settle_writes(model, plan);
     if (status != GPUNN_OK) return status;
     model->state.step++;
     model->state.weights_version++; /* running statistics */
@@ -12118,7 +12210,9 @@ static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt)
                            "the loss is %s %s; it must be one computed f32 number: reduce it with gpunn_mean or gpunn_sum",
                            gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
     }
-    gpunn__plan *plan = gpunn__plan_for(model, &loss, 1, GPUNN__TRAIN);
+    gpunn__request request = gpunn__ask(&loss, 1, GPUNN__TRAIN);
+    request.opt = opt;
+    gpunn__plan *plan = gpunn__plan_for(model, &request);
     return plan ? gpunn__train(model, plan, loss, opt) : dev->error.status;
 }
 
@@ -12178,7 +12272,8 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the gradient of output %d, '%s', is NULL; leave the output out",
                                caller, i, gpunn__called(outputs[i]));
     }
-    gpunn__plan *plan = gpunn__plan_for(model, outputs, count, GPUNN__TRAIN_FROM);
+    gpunn__request request = gpunn__ask(outputs, count, GPUNN__TRAIN_FROM);
+    gpunn__plan   *plan = gpunn__plan_for(model, &request);
     if (plan == NULL) return dev->error.status;
     status = gpunn__seed(model, plan, caller, gradients);
     return status == GPUNN_OK ? gpunn__train(model, plan, NULL, NULL) : status;
@@ -12787,7 +12882,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     for (int i = 0; i < count; i++)
         if (outputs[i]->model != model)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: output %d belongs to another model", i);
-    gpunn__plan *plan = gpunn__plan_make(model, outputs, count, args.loss ? GPUNN__TRAIN : GPUNN__EVALUATE, batch);
+    gpunn__request request = gpunn__ask(outputs, count, args.loss ? GPUNN__TRAIN : GPUNN__EVALUATE);
+    gpunn__plan   *plan = gpunn__plan_make(model, &request, batch);
     if (plan == NULL) return dev->error.status;
     int64_t gradient_count, weight_count = gpunn__lay_out(model, false, &gradient_count);
     size_t  inputs = 0, weights = (size_t)weight_count * (sizeof(float) + (plan->half ? 2 : 0)), arena = plan->arena_bytes,
@@ -20984,7 +21080,66 @@ static void gpunn__optimizer_settle(gpunn_optimizer *opt)
     opt->keeps_zeros = gpunn__setting_at(kind, "eps") < 0 || gpunn__setting_of(kind, opt->rule.setting, "eps") != 0;
 }
 
-static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpunn_update_kind kind, const float *setting)
+typedef struct gpunn__selection {
+    GPUNN__SELECTION
+} gpunn__selection;
+
+/* Whether no parameter from tensor `from` on is another optimizer's too, where one of the two has been told what it trains. */
+static GPUNN__STATUS gpunn__check_unshared(const gpunn_optimizer *opt, int from, gpunn_status status)
+{
+    const gpunn_model *model = opt->model;
+    for (const gpunn_optimizer *other = model->optimizers; other; other = other->next)
+        for (int id = from; other != opt && (opt->scope || other->scope) && id < model->tensor_count; id++) {
+            const gpunn_tensor *t = model->tensors[id];
+            if (gpunn__is_chosen(opt, t) && gpunn__is_chosen(other, t))
+                return gpunn__fail(
+                    model->dev, status,
+                    "%s: another optimizer, %s, trains '%s' too; give each its own with .parameters or .prefix, or "
+                    "destroy one",
+                    opt->name, other->name, t->name);
+        }
+    return GPUNN_OK;
+}
+
+/* Takes copies of what it is told to train. */
+static GPUNN__STATUS gpunn__optimizer_choose(gpunn_optimizer *opt, const gpunn__selection *selection)
+{
+    gpunn_model  *model = opt->model;
+    gpunn_device *dev = model->dev;
+    const int     count = selection->parameter_count;
+    if (count < 0 || (count > 0) != (selection->parameters != NULL))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: parameter_count is %d and parameters is %s; give both or neither",
+                           opt->name, count, selection->parameters ? "there" : "NULL");
+    for (int i = 0; i < count; i++) {
+        const gpunn_tensor *t = selection->parameters[i];
+        if (t == NULL || t->model != model || t->kind != GPUNN__PARAMETER)
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: parameters[%d] is %s", opt->name, i,
+                               t == NULL           ? "NULL; a builder failed before, or gpunn_find knows no such name"
+                               : t->model != model ? "of another model"
+                                                   : "no parameter; inputs, buffers and values are not trained");
+    }
+    if (count == 0 && selection->prefix == NULL) return GPUNN_OK;
+    opt->scope = ++model->scopes;
+    if (selection->prefix && (opt->prefix = gpunn__strdup(dev, selection->prefix)) == NULL) return GPUNN_ERR_MEMORY;
+    if (count == 0) return GPUNN_OK;
+    opt->chosen = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, (size_t)count * sizeof *opt->chosen);
+    if (opt->chosen == NULL) return GPUNN_ERR_MEMORY;
+    opt->chosen_count = count;
+    memcpy(opt->chosen, selection->parameters, (size_t)count * sizeof *opt->chosen);
+    return GPUNN_OK;
+}
+
+static void gpunn__optimizer_free(gpunn_optimizer *opt)
+{
+    gpunn_device *dev = opt->model->dev;
+    gpunn__free(dev, opt->chosen, (size_t)opt->chosen_count * sizeof *opt->chosen);
+    if (opt->prefix) gpunn__free(dev, opt->prefix, strlen(opt->prefix) + 1);
+    gpunn__free(dev, opt, sizeof *opt);
+}
+
+/* selection NULL: all parameters. */
+static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpunn_update_kind kind, const float *setting,
+                                                const gpunn__selection *selection)
 {
     gpunn_device      *dev = model->dev;
     const gpunn__rule *rule = &gpunn__rules[kind];
@@ -21009,18 +21164,24 @@ static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpunn_update
     opt->lr = setting[0];
     opt->plateau_scale = 1;
     opt->kept_scale[0] = 65536;
+    if ((selection && gpunn__optimizer_choose(opt, selection) != GPUNN_OK) ||
+        gpunn__check_unshared(opt, 0, GPUNN_ERR_ARGUMENT) != GPUNN_OK) {
+        gpunn__optimizer_free(opt);
+        return NULL;
+    }
     opt->next = model->optimizers;
     model->optimizers = opt;
     return opt;
 }
 
 /* given: as in a struct of arguments, where 0 is the default. */
-static gpunn_optimizer *gpunn__optimizer_build(gpunn_model *model, gpunn_update_kind kind, const float *given)
+static gpunn_optimizer *gpunn__optimizer_build(gpunn_model *model, gpunn_update_kind kind, const float *given,
+                                               gpunn__selection selection)
 {
     float setting[GPUNN_SETTINGS];
     if (model == NULL) return NULL;
     for (int i = 0; i < GPUNN_SETTINGS; i++) setting[i] = gpunn__default(given[i], gpunn__rules[kind].setting[i].usual);
-    return gpunn__optimizer_create(model, kind, setting);
+    return gpunn__optimizer_create(model, kind, setting, &selection);
 }
 
 /* clang-format off */
@@ -21029,8 +21190,9 @@ static gpunn_optimizer *gpunn__optimizer_build(gpunn_model *model, gpunn_update_
 #define GPUNN__X(ENUM, name, settings, ...)                                                                                    \
     GPUNN_API gpunn_optimizer *gpunn_##name##_(gpunn_model *model, gpunn_##name##_args args)                                   \
     {                                                                                                                          \
-        const float given[GPUNN_SETTINGS] = {settings};                                                                        \
-        return gpunn__optimizer_build(model, GPUNN_UPDATE_##ENUM, given);                                                      \
+        const float         given[GPUNN_SETTINGS] = {settings};                                                                \
+        const gpunn__selection selection = {args.parameters, args.parameter_count, args.prefix};                                     \
+        return gpunn__optimizer_build(model, GPUNN_UPDATE_##ENUM, given, selection);                                              \
     }
 GPUNN_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
@@ -21047,7 +21209,23 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     for (int i = 0; i < GPUNN__STATES; i++) gpunn__device_free(dev, opt->state[i], (size_t)opt->state_count * sizeof(float));
     gpunn__free(dev, opt->parameters, count * sizeof *opt->parameters);
     gpunn__free(dev, opt->steps, count * sizeof *opt->steps);
-    gpunn__free(dev, opt->updates, (2 * count + 1) * sizeof *opt->updates);
+    gpunn__free(dev, opt->places, count * sizeof *opt->places);
+    gpunn__free(dev, opt->updates, 2 * count * sizeof *opt->updates);
+}
+
+/* Drops the plans that serve nobody else; but the last one's values may still be read. */
+static void gpunn__drop_plans(gpunn_model *model, uint64_t scope)
+{
+    gpunn__plan **link = &model->plans;
+    while (scope && *link) {
+        gpunn__plan *plan = *link;
+        if (plan->scope != scope || plan == model->last) {
+            link = &plan->next;
+            continue;
+        }
+        *link = plan->next;
+        gpunn__plan_free(model->dev, plan);
+    }
 }
 
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
@@ -21060,35 +21238,45 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
     *link = opt->next;
     if (opt->model->swapped == opt) opt->model->swapped = NULL;
     if (opt->captured) dev->backend->forget(dev->context, opt->captured);
+    gpunn__drop_plans(model, opt->scope);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__optimizer_release(opt);
     gpunn__free(dev, opt->fit.history, (size_t)opt->fit.room * sizeof *opt->fit.history);
-    gpunn__free(dev, opt, sizeof *opt);
+    gpunn__optimizer_free(opt);
     gpunn__model_release(model);
 }
 
 /* ---- state ----------------------------------------------------------------------------------------------------------- */
-/* State k, of `count` floats: what old (`kept` floats) holds, then what it starts from: averages the parameters, others a value. */
-static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, float *state, int64_t count, const float *old,
-                                       int64_t kept)
+/* count floats of one value. */
+static GPUNN__STATUS gpunn__upload_value(const gpunn_device *dev, float *to, int64_t count, float value)
+{
+    float         piece[2048];
+    const int64_t most = (int64_t)(sizeof piece / sizeof *piece);
+    gpunn_status  status = GPUNN_OK;
+    for (int i = 0; i < (int)most; i++) piece[i] = value;
+    for (int64_t at = 0, n; at < count && status == GPUNN_OK; at += n) {
+        n = count - at < most ? count - at : most;
+        status = dev->backend->upload(dev->context, to + at, piece, (size_t)n * sizeof *piece);
+    }
+    return status;
+}
+
+/* State k, just allocated: what old holds of the first `known` parameters, of the others what it starts from: averages the
+ * parameters, others a value. */
+static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, const float *old, int known)
 {
     const float          start = k == 0 ? opt->state_start : 0;
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
-    float                piece[2048];
-    const int64_t        piece_count = (int64_t)(sizeof piece / sizeof *piece);
-    gpunn_status         status = backend->fill(dev->context, state, 0, (size_t)count * sizeof(float));
-    if (status == GPUNN_OK && k == GPUNN__AVERAGE && gpunn__fetch_lent(opt->model, false) != GPUNN_OK) return dev->error.status;
-    int64_t end = start == 0 && k != GPUNN__AVERAGE ? kept : count;
-    for (int64_t at = 0, n; at < end && status == GPUNN_OK; at += n) {
-        const float *from = at < kept ? old : k == GPUNN__AVERAGE ? opt->model->weights : NULL;
-        n = (at < kept ? kept : end) - at;
-        if (n > piece_count) n = piece_count;
+    gpunn_status         status = backend->fill(dev->context, opt->state[k], 0, (size_t)opt->state_count * sizeof(float));
+    for (int i = 0; i < opt->parameter_count && status == GPUNN_OK; i++) {
+        const gpunn_tensor *t = opt->parameters[i];
+        const float        *from = i < known ? old + opt->places[i] : k == GPUNN__AVERAGE ? gpunn__weights(t) : NULL;
+        float              *to = opt->state[k] + opt->places[i];
         if (from)
-            status = backend->download(dev->context, piece, from + at, (size_t)n * sizeof(float));
-        else
-            for (int64_t i = 0; i < n; i++) piece[i] = start;
-        if (status == GPUNN_OK) status = backend->upload(dev->context, state + at, piece, (size_t)n * sizeof(float));
+            status = backend->convert(dev->context, to, GPUNN_F32, from, GPUNN_F32, gpunn__count(t, 1));
+        else if (start != 0)
+            status = gpunn__upload_value(dev, to, gpunn__count(t, 1), start);
     }
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
@@ -21126,11 +21314,53 @@ static GPUNN__STATUS gpunn__scale_keep(gpunn_optimizer *opt)
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
+/* Adds the parameters of layers that are new, `fresh` of them. */
+static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
+{
+    gpunn_model    *model = opt->model;
+    gpunn_device   *dev = model->dev;
+    gpunn_optimizer grown = *opt;
+    const int       known = opt->parameter_count, all = known + fresh;
+    gpunn_status    status = GPUNN_OK;
+    grown.parameter_count = all;
+    grown.considered = model->tensor_count;
+    grown.parameters = (gpunn_tensor **)gpunn__calloc(dev, (size_t)all * sizeof *grown.parameters);
+    grown.steps = (int64_t *)gpunn__calloc(dev, (size_t)all * sizeof *grown.steps);
+    grown.places = (int64_t *)gpunn__calloc(dev, (size_t)all * sizeof *grown.places);
+    grown.updates = (gpunn_update *)gpunn__calloc(dev, 2 * (size_t)all * sizeof *grown.updates);
+    memset(grown.state, 0, sizeof grown.state);
+    if (grown.parameters && grown.steps && grown.places && grown.updates) {
+        int count = known;
+        if (known) {
+            memcpy(grown.parameters, opt->parameters, (size_t)known * sizeof *grown.parameters);
+            memcpy(grown.steps, opt->steps, (size_t)known * sizeof *grown.steps);
+            memcpy(grown.places, opt->places, (size_t)known * sizeof *grown.places);
+        }
+        for (int id = opt->considered; id < model->tensor_count; id++)
+            if (gpunn__is_chosen(opt, model->tensors[id])) grown.parameters[count++] = model->tensors[id];
+        qsort(grown.parameters + known, (size_t)fresh, sizeof *grown.parameters, gpunn__by_offset);
+        for (int i = known; i < all; i++) {
+            grown.places[i] = grown.state_count;
+            grown.state_count += gpunn__aligned(gpunn__count(grown.parameters[i], 1));
+        }
+    } else
+        status = GPUNN_ERR_MEMORY;
+    for (int i = 0; i < GPUNN__STATES && status == GPUNN_OK; i++) {
+        if (!opt->uses[i]) continue;
+        grown.state[i] = (float *)gpunn__device_alloc(dev, (size_t)grown.state_count * sizeof(float));
+        status = grown.state[i] == NULL ? dev->error.status : gpunn__state_fill(&grown, i, opt->state[i], known);
+    }
+    gpunn__optimizer_release(status == GPUNN_OK ? opt : &grown);
+    if (status == GPUNN_OK) *opt = grown;
+    return status;
+}
+
 /* Lays out what is not yet laid out and makes parameters, steps and state cover it; all keep what they hold. Checkpoints call
  * this before they read or write them. Nothing is done, or allocated, unless the model has grown. */
 GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
 {
     gpunn_model *model = opt->model;
+    int          fresh = 0;
     if (model->swapped)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s: the model holds the averages of its weights, for which there are no steps and no checkpoints; "
@@ -21138,35 +21368,12 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
                            opt->name);
     gpunn_status status = gpunn__commit(model);
     if (status == GPUNN_OK) status = gpunn__scale_prepare(opt);
-    if (status != GPUNN_OK || model->gradient_count == opt->state_count) return status;
-    gpunn_device   *dev = model->dev;
-    gpunn_optimizer grown = *opt;
-    grown.state_count = model->gradient_count;
-    grown.parameter_count = 0;
-    for (int i = 0; i < model->tensor_count; i++) grown.parameter_count += model->tensors[i]->kind == GPUNN__PARAMETER;
-    grown.parameters = (gpunn_tensor **)gpunn__calloc(dev, (size_t)grown.parameter_count * sizeof *grown.parameters);
-    grown.steps = (int64_t *)gpunn__calloc(dev, (size_t)grown.parameter_count * sizeof *grown.steps);
-    grown.updates = (gpunn_update *)gpunn__calloc(dev, (2 * (size_t)grown.parameter_count + 1) * sizeof *grown.updates);
-    if (grown.parameters == NULL || grown.steps == NULL || grown.updates == NULL) status = GPUNN_ERR_MEMORY;
-    for (int i = 0; i < GPUNN__STATES; i++) {
-        grown.state[i] = NULL;
-        if (status != GPUNN_OK || !opt->uses[i]) continue;
-        grown.state[i] = (float *)gpunn__device_alloc(dev, (size_t)grown.state_count * sizeof(float));
-        status = grown.state[i] == NULL
-                     ? dev->error.status
-                     : gpunn__state_fill(opt, i, grown.state[i], grown.state_count, opt->state[i], opt->state_count);
-    }
-    if (status != GPUNN_OK) {
-        gpunn__optimizer_release(&grown);
-        return status;
-    }
-    int count = 0;
-    for (int i = 0; i < model->tensor_count; i++)
-        if (model->tensors[i]->kind == GPUNN__PARAMETER) grown.parameters[count++] = model->tensors[i];
-    qsort(grown.parameters, (size_t)count, sizeof *grown.parameters, gpunn__by_offset); /* later ones have larger offsets */
-    if (opt->parameter_count) memcpy(grown.steps, opt->steps, (size_t)opt->parameter_count * sizeof *grown.steps);
-    gpunn__optimizer_release(opt);
-    *opt = grown;
+    if (status != GPUNN_OK || opt->considered == model->tensor_count) return status;
+    status = gpunn__check_unshared(opt, opt->considered, GPUNN_ERR_STATE);
+    if (status != GPUNN_OK) return status;
+    for (int id = opt->considered; id < model->tensor_count; id++) fresh += gpunn__is_chosen(opt, model->tensors[id]);
+    if (fresh) return gpunn__optimizer_grow(opt, fresh);
+    opt->considered = model->tensor_count;
     return GPUNN_OK;
 }
 
@@ -21197,7 +21404,7 @@ GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
         status = gpunn__scale_keep(opt);
         if (status == GPUNN_OK && bytes) { /* later than the first step */
             *average = (float *)gpunn__device_alloc(dev, bytes);
-            status = *average ? gpunn__state_fill(opt, GPUNN__AVERAGE, *average, opt->state_count, NULL, 0) : dev->error.status;
+            status = *average ? gpunn__state_fill(opt, GPUNN__AVERAGE, NULL, 0) : dev->error.status;
         }
         if (status != GPUNN_OK) {
             gpunn__device_free(dev, *average, bytes);
@@ -21228,7 +21435,7 @@ GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
     if (piece == NULL) return dev->error.status;
     for (int i = 0; i < opt->parameter_count; i++) {
         int64_t count = gpunn__count(opt->parameters[i], 1);
-        float  *weights = gpunn__weights(opt->parameters[i]), *averages = opt->state[GPUNN__AVERAGE] + opt->parameters[i]->offset;
+        float  *weights = gpunn__weights(opt->parameters[i]), *averages = opt->state[GPUNN__AVERAGE] + opt->places[i];
         for (int64_t at = 0, n; at < count && status == GPUNN_OK; at += n) {
             n = count - at < PIECE ? count - at : (int64_t)PIECE;
             status = backend->convert(dev->context, piece, GPUNN_F32, weights + at, GPUNN_F32, n);
@@ -21384,7 +21591,7 @@ static bool gpunn__has_gradient(const gpunn_tensor *t)
 static bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *const *list, int i, const gpunn_optimizer *opt)
 {
     const gpunn_tensor *t = list[i], *first = list[range->first];
-    int64_t             padded = (range->end + GPUNN__WEIGHT_ALIGN - 1) / GPUNN__WEIGHT_ALIGN * GPUNN__WEIGHT_ALIGN;
+    int64_t             padded = gpunn__aligned(range->end);
     if (!gpunn__has_gradient(t) || t->offset != padded || gpunn__is_lent(t) || gpunn__is_lent(first)) return false;
     if (opt == NULL) return true;
     if (gpunn__rules[opt->rule.kind].move) return false;
@@ -21464,6 +21671,13 @@ static void gpunn__find_fused(gpunn_update *update, const gpunn_kernel_set *set)
 }
 
 /* That of the averages at an offset, of weights there. */
+/* Whether parameter i of the list lies where those before it end, with the zeros behind them. */
+static bool gpunn__lies_behind(const gpunn_optimizer *opt, int i, int64_t end)
+{
+    return opt->parameters[i]->offset == gpunn__aligned(end) && !gpunn__is_lent(opt->parameters[i]) &&
+           !gpunn__is_lent(opt->parameters[i - 1]);
+}
+
 static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *update, int64_t offset, const float *weights,
                                   int64_t count)
 {
@@ -21478,8 +21692,7 @@ static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *upda
 }
 
 /* opt->updates: one for each range of parameters that have a gradient, which is read as clamp(gradient * scale, +-limit); then
- * that of the averages, also of what lies between parameters, where nobody looks; or, where some of these are in memory of the
- * program's, one for each. Returns their number. */
+ * those of the averages, also of the zeros between parameters. Returns their number. */
 static int gpunn__optimizer_updates(gpunn_optimizer *opt, float scale, float limit)
 {
     gpunn_model *model = opt->model;
@@ -21498,19 +21711,19 @@ static int gpunn__optimizer_updates(gpunn_optimizer *opt, float scale, float lim
         update->half = model->half ? (char *)model->half + range.begin * 2 : NULL;
         update->half_dtype = gpunn__half_of(model);
         update->gradient = gpunn__gradient_of(first);
-        for (int i = 0; i < 3; i++) update->state[i] = opt->state[i] ? opt->state[i] + range.begin : NULL;
+        for (int i = 0; i < 3; i++) update->state[i] = opt->state[i] ? opt->state[i] + opt->places[range.first] : NULL;
         update->step = opt->steps[range.first] + 1;
         update->setting[0] = (float)(lr * (double)first->lr_scale);
         if (!first->decay) update->setting[opt->decay] = 0;
         gpunn__find_fused(update, model->kernels);
     }
-    if (opt->state[GPUNN__AVERAGE] == NULL) return count;
-    if (model->lent_weights == 0)
-        gpunn__average_update(opt, &opt->updates[count++], GPUNN__WEIGHT_ALIGN, model->weights + GPUNN__WEIGHT_ALIGN,
-                              opt->state_count - GPUNN__WEIGHT_ALIGN);
-    for (int i = 0; i < opt->parameter_count && model->lent_weights; i++)
-        gpunn__average_update(opt, &opt->updates[count++], opt->parameters[i]->offset, gpunn__weights(opt->parameters[i]),
-                              gpunn__count(opt->parameters[i], 1));
+    for (int i = 0, next; opt->state[GPUNN__AVERAGE] && i < opt->parameter_count; i = next) {
+        const gpunn_tensor *first = opt->parameters[i];
+        int64_t             end = first->offset + gpunn__count(first, 1);
+        for (next = i + 1; next < opt->parameter_count && gpunn__lies_behind(opt, next, end); next++)
+            end = opt->parameters[next]->offset + gpunn__count(opt->parameters[next], 1);
+        gpunn__average_update(opt, &opt->updates[count++], opt->places[i], gpunn__weights(first), end - first->offset);
+    }
     return count;
 }
 
@@ -23198,37 +23411,52 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
         item->to = to;
 }
 
-/* What a file changes, put together in host memory before the first weight changes: the steps of the optimizer's parameters, then
- * copies of the model's weights and of each state that the optimizer uses. opt NULL: only the weights. */
+/* The optimizers that a checkpoint of opt holds, one after another: itself and, where it has been told what to train, all such. */
+static gpunn_optimizer *gpunn__partner(const gpunn_optimizer *opt, const gpunn_optimizer *before)
+{
+    gpunn_optimizer *other = before ? before->next : opt ? opt->model->optimizers : NULL;
+    while (other && other != opt && (opt->scope == 0 || other->scope == 0)) other = other->next;
+    return other;
+}
+
+/* What a file changes, put together in host memory before the first weight changes: the steps of the optimizers' parameters, then
+ * copies of the model's weights and of each state that an optimizer uses. opt NULL: only the weights. */
 static size_t gpunn__stage_steps(const gpunn_optimizer *opt)
 {
-    return opt ? (size_t)opt->parameter_count * sizeof *opt->steps : 0;
+    size_t bytes = 0;
+    for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o))
+        bytes += (size_t)o->parameter_count * sizeof *o->steps;
+    return bytes;
 }
 
 static size_t gpunn__stage_bytes(const gpunn_model *model, const gpunn_optimizer *opt)
 {
     size_t floats = (size_t)model->weight_count;
-    for (int k = 0; opt && k < GPUNN__STATES; k++) floats += opt->uses[k] ? (size_t)opt->state_count : 0;
+    for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o))
+        for (int k = 0; k < GPUNN__STATES; k++) floats += o->uses[k] ? (size_t)o->state_count : 0;
     return gpunn__stage_steps(opt) + floats * sizeof(float);
+}
+
+/* Copies count floats between the stage, which goes on behind them, and the device. */
+static GPUNN__STATUS gpunn__stage_block(gpunn_device *dev, float *block, int64_t count, char **stage, bool upload)
+{
+    size_t bytes = (size_t)count * sizeof *block;
+    if (bytes == 0) return GPUNN_OK;
+    gpunn_status status = upload ? dev->backend->upload(dev->context, block, *stage, bytes)
+                                 : dev->backend->download(dev->context, *stage, block, bytes);
+    *stage += bytes;
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, upload ? "loading weights" : "reading weights", status);
 }
 
 /* Copies between the stage and the device. */
 static GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, char *stage, bool upload)
 {
-    gpunn_device        *dev = model->dev;
-    const gpunn_backend *backend = dev->backend;
-    gpunn_status         status = GPUNN_OK;
     stage += gpunn__stage_steps(opt);
-    if (!upload && gpunn__fetch_lent(model, false) != GPUNN_OK) return dev->error.status;
-    for (int k = -1; k < GPUNN__STATES && status == GPUNN_OK; k++) {
-        float *block = k < 0 ? model->weights : opt && opt->uses[k] ? opt->state[k] : NULL;
-        size_t bytes = block ? (size_t)(k < 0 ? model->weight_count : opt->state_count) * sizeof *block : 0;
-        if (bytes == 0) continue;
-        status = upload ? backend->upload(dev->context, block, stage, bytes)
-                        : backend->download(dev->context, stage, block, bytes);
-        if (status != GPUNN_OK) status = gpunn__backend_fail(dev, upload ? "loading weights" : "reading weights", status);
-        stage += bytes;
-    }
+    gpunn_status status = upload ? GPUNN_OK : gpunn__fetch_lent(model, false);
+    if (status == GPUNN_OK) status = gpunn__stage_block(model->dev, model->weights, model->weight_count, &stage, upload);
+    for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o))
+        for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK; k++)
+            if (o->uses[k]) status = gpunn__stage_block(model->dev, o->state[k], o->state_count, &stage, upload);
     return status == GPUNN_OK && upload ? gpunn__fetch_lent(model, true) : status;
 }
 
@@ -23236,17 +23464,41 @@ static GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt,
 static const char *const gpunn__state_prefix[] = {"optimizer.0.", "optimizer.1.", "optimizer.2.", "optimizer.average."};
 static const char        gpunn__step_prefix[] = "optimizer.step.";
 
-/* Whether a checkpoint was saved with averages. */
-static bool gpunn__has_averages(const gpunn__archive *a)
+/* What a checkpoint notes of its index-th optimizer; of all but the first with their number before it: "1:optimizer.lr". */
+static const gpunn__entry *gpunn__note(const gpunn__archive *a, int index, const char *name, const char *rest)
 {
-    return gpunn__table_find(&a->notes, "", "average.decay") != NULL;
+    char tag[16] = "", whole[80];
+    if (index) (void)snprintf(tag, sizeof tag, "%d:", index);
+    (void)snprintf(whole, sizeof whole, "%s%s", tag, name);
+    return gpunn__table_find(&a->notes, whole, rest);
 }
 
-/* Gives every tensor of model and optimizer its place in the stage. */
+/* Whether a checkpoint was saved with averages. */
+static bool gpunn__has_averages(const gpunn__archive *a, int index)
+{
+    return gpunn__note(a, index, "average.decay", "") != NULL;
+}
+
+/* Gives every tensor of an optimizer its place: its steps, and its states, which *at leaves behind. */
+static void gpunn__match_optimizer(gpunn__archive *a, gpunn__mismatches *m, const gpunn_optimizer *opt, int index, char *steps,
+                                   float **at)
+{
+    for (int i = 0; i < opt->parameter_count; i++)
+        gpunn__match(a, m, gpunn__step_prefix, opt->parameters[i], true, GPUNN_I64, steps + (size_t)i * sizeof *opt->steps);
+    for (int k = 0; k < GPUNN__STATES; k++) {
+        if (!opt->uses[k]) continue;
+        for (int i = 0; (k < GPUNN__AVERAGE || gpunn__has_averages(a, index)) && i < opt->parameter_count; i++)
+            gpunn__match(a, m, gpunn__state_prefix[k], opt->parameters[i], false, GPUNN_F32, *at + opt->places[i]);
+        *at += opt->state_count;
+    }
+}
+
+/* Gives every tensor of model and optimizers its place in the stage. */
 static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpunn_model *model, const gpunn_optimizer *opt,
                              char *stage)
 {
     float *at = (float *)(void *)(stage + gpunn__stage_steps(opt));
+    int    index = 0;
     for (int i = 0; i < model->tensor_count; i++) {
         const gpunn_tensor *t = model->tensors[i];
         if (!gpunn__is_saved(t)) continue;
@@ -23254,13 +23506,9 @@ static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpun
         if (!gpunn__is_skipped(m->args, &name)) gpunn__match(a, m, "", t, false, GPUNN_F32, at + t->offset);
     }
     at += model->weight_count;
-    for (int i = 0; opt && i < opt->parameter_count; i++)
-        gpunn__match(a, m, gpunn__step_prefix, opt->parameters[i], true, GPUNN_I64, stage + (size_t)i * sizeof *opt->steps);
-    for (int k = 0; opt && k < GPUNN__STATES; k++) {
-        if (!opt->uses[k] || (k == GPUNN__AVERAGE && !gpunn__has_averages(a))) continue;
-        for (int i = 0; i < opt->parameter_count; i++)
-            gpunn__match(a, m, gpunn__state_prefix[k], opt->parameters[i], false, GPUNN_F32, at + opt->parameters[i]->offset);
-        at += opt->state_count;
+    for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o)) {
+        gpunn__match_optimizer(a, m, o, index++, stage, &at);
+        stage += (size_t)o->parameter_count * sizeof *o->steps;
     }
 }
 
@@ -23338,8 +23586,8 @@ GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_l
 /* ---- what a checkpoint holds beside tensors -------------------------------------------------------------------------- */
 #define GPUNN__CHECKPOINT_VERSION "4"
 
-typedef struct gpunn__resume {
-    gpunn_optimizer opt; /* a copy */
+typedef struct gpunn__resume { /* of an optimizer; of all but the first of a checkpoint nothing else */
+    gpunn_optimizer opt;       /* a copy */
     gpunn_run_state state;
     int             schedule_type;
     bool            loader; /* there was one */
@@ -23362,7 +23610,14 @@ typedef struct gpunn__resume_field {
     }
 #define GPUNN__OPTIMIZER(member, maximum) GPUNN__FIELDS("optimizer." #member, opt.member, 1, maximum)
 #define GPUNN__SCHEDULE(member, maximum) GPUNN__FIELDS("schedule." #member, opt.schedule.member, 1, maximum)
+enum { GPUNN__RUN_FIELDS = 6 }; /* the first, which are not an optimizer's */
 static const gpunn__resume_field gpunn__resume_fields[] = {
+    GPUNN__FIELDS("random.seed", state.seed, 1, GPUNN__ANY),
+    GPUNN__FIELDS("random.step", state.step, 1, GPUNN__ANY),
+    GPUNN__FIELDS("loader", loader, 1, 1),
+    GPUNN__FIELDS("loader.epoch", epoch, 1, GPUNN__COUNTER),
+    GPUNN__FIELDS("loader.position", position, 1, GPUNN__COUNTER),
+    GPUNN__FIELDS("loader.seed", seed, 1, GPUNN__ANY),
     GPUNN__FIELDS("optimizer.setting.", opt.rule.setting, GPUNN_SETTINGS, GPUNN__ANY),
     GPUNN__OPTIMIZER(step_count, GPUNN__COUNTER),
     GPUNN__OPTIMIZER(lr, GPUNN__ANY),
@@ -23394,12 +23649,6 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__FIELDS("fit.best", opt.fit.best, 1, GPUNN__ANY),
     GPUNN__FIELDS("fit.best_epoch", opt.fit.best_epoch, 1, INT32_MAX / 2),
     GPUNN__FIELDS("fit.epochs", opt.fit.epochs, 1, INT32_MAX / 2),
-    GPUNN__FIELDS("random.seed", state.seed, 1, GPUNN__ANY),
-    GPUNN__FIELDS("random.step", state.step, 1, GPUNN__ANY),
-    GPUNN__FIELDS("loader", loader, 1, 1),
-    GPUNN__FIELDS("loader.epoch", epoch, 1, GPUNN__COUNTER),
-    GPUNN__FIELDS("loader.position", position, 1, GPUNN__COUNTER),
-    GPUNN__FIELDS("loader.seed", seed, 1, GPUNN__ANY),
     GPUNN__FIELDS("average.decay", opt.average_decay, 1, GPUNN__ANY), /* these only where there are averages */
     GPUNN__FIELDS("average.count", opt.averaged, 1, GPUNN__COUNTER),
 };
@@ -23430,30 +23679,31 @@ static void gpunn__epoch_take(gpunn__epoch *epoch, int i, int64_t bits)
 }
 
 /* Note number `at` of the history; false: it is not there or no integer. */
-static bool gpunn__history_note(const gpunn__archive *a, int64_t at, int64_t *bits)
+static bool gpunn__history_note(const gpunn__archive *a, int index, int64_t at, int64_t *bits)
 {
     char number[24];
     (void)snprintf(number, sizeof number, "%lld", (long long)at);
-    const gpunn__entry *note = gpunn__table_find(&a->notes, "fit.history.", number);
+    const gpunn__entry *note = gpunn__note(a, index, "fit.history.", number);
     return note && gpunn__slice_integer(&note->text, bits);
 }
 
 /* As many epochs as the record says, in memory of their own. */
-static GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, gpunn__fit_record *record)
+static GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int index, gpunn__fit_record *record)
 {
     gpunn_device *dev = a->reader.dev;
     int64_t       count = (int64_t)record->epochs * GPUNN__EPOCH_NOTES, bits;
     record->history = NULL;
     record->room = 0;
     if (count == 0) return GPUNN_OK;
-    bool good = record->best_epoch <= record->epochs && gpunn__history_note(a, count - 1, &bits); /* before memory is taken */
+    bool good = record->best_epoch <= record->epochs &&
+                gpunn__history_note(a, index, count - 1, &bits); /* before memory is taken */
     if (good) {
         record->history = (gpunn__epoch *)gpunn__realloc(dev, NULL, 0, (size_t)record->epochs * sizeof *record->history);
         if (record->history == NULL) return GPUNN_ERR_MEMORY;
         record->room = record->epochs;
     }
     for (int64_t at = 0; at < count && good; at++) {
-        good = gpunn__history_note(a, at, &bits);
+        good = gpunn__history_note(a, index, at, &bits);
         if (good) gpunn__epoch_take(&record->history[at / GPUNN__EPOCH_NOTES], (int)(at % GPUNN__EPOCH_NOTES), bits);
     }
     return good ? GPUNN_OK
@@ -23476,15 +23726,14 @@ static const char *gpunn__resume_index(const gpunn__resume_field *field, int i, 
     return text;
 }
 
-static GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, gpunn__resume *resume)
+static GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int number, gpunn__resume *resume)
 {
     gpunn_device       *dev = a->reader.dev;
     const char         *path = gpunn__tail(a->reader.path), *function = "gpunn_checkpoint_load", *name = resume->opt.name;
-    const gpunn__entry *version = gpunn__table_find(&a->notes, "", "version"),
-                       *kind = gpunn__table_find(&a->notes, "", "optimizer");
-    const gpunn_update rule = resume->opt.rule;
-    bool               averages = gpunn__has_averages(a);
-    char               shown[128];
+    const gpunn__entry *version = gpunn__table_find(&a->notes, "", "version"), *kind = gpunn__note(a, number, "optimizer", "");
+    const gpunn_update  rule = resume->opt.rule;
+    bool                averages = gpunn__has_averages(a, number);
+    char                shown[128];
     if (!gpunn__is_checkpoint(a) || version == NULL || kind == NULL)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' holds weights but no checkpoint; use gpunn_load", function, path);
     if (!gpunn__slice_is(&version->text, GPUNN__CHECKPOINT_VERSION))
@@ -23500,12 +23749,12 @@ static GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, gpunn__resume *
         return gpunn__fail(dev, GPUNN_ERR_STATE,
                            "%s: '%s' was saved with averages of the weights, which %s does not keep; call gpunn_set_ema before",
                            function, path, name);
-    for (int f = 0; f < gpunn__resume_field_count(averages); f++) {
+    for (int f = number ? GPUNN__RUN_FIELDS : 0; f < gpunn__resume_field_count(averages); f++) {
         const gpunn__resume_field *field = &gpunn__resume_fields[f];
         for (int i = 0; i < field->count; i++) {
             char                index[16];
             int64_t             value = 0;
-            const gpunn__entry *note = gpunn__table_find(&a->notes, field->name, gpunn__resume_index(field, i, index));
+            const gpunn__entry *note = gpunn__note(a, number, field->name, gpunn__resume_index(field, i, index));
             if (note == NULL || !gpunn__slice_integer(&note->text, &value) ||
                 (field->maximum >= 0 && (value < 0 || value > field->maximum)))
                 return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' is damaged: its entry '%s%s' is %s; use an older checkpoint",
@@ -23634,59 +23883,65 @@ static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn
     gpunn__emit_entry(w, prefix, t->name, number ? GPUNN_I64 : GPUNN_F32, number ? 0 : t->rank, t->dim, bytes);
 }
 
-static void gpunn__emit_metadata(gpunn__writer *w, const gpunn__resume *resume)
+static void gpunn__emit_resume(gpunn__writer *w, const gpunn__resume *resume, int number)
 {
-    if (resume == NULL) {
-        gpunn__emitf(w, "{\"__metadata__\":{\"format\":\"pt\"}");
-        return;
-    }
-    gpunn__emitf(w,
-                 "{\"__metadata__\":{\"format\":\"gpunn-checkpoint\",\"version\":\"" GPUNN__CHECKPOINT_VERSION
-                 "\",\"optimizer\":\"%s\"",
-                 resume->opt.name);
-    for (int f = 0; f < gpunn__resume_field_count(resume->opt.uses[GPUNN__AVERAGE]); f++) {
+    char tag[16] = "";
+    if (number) (void)snprintf(tag, sizeof tag, "%d:", number);
+    gpunn__emitf(w, ",\"%soptimizer\":\"%s\"", tag, resume->opt.name);
+    for (int f = number ? GPUNN__RUN_FIELDS : 0; f < gpunn__resume_field_count(resume->opt.uses[GPUNN__AVERAGE]); f++) {
         const gpunn__resume_field *field = &gpunn__resume_fields[f];
         for (int i = 0; i < field->count; i++) {
             char    index[16];
             int64_t value = 0;
             memcpy(&value, (const char *)resume + field->offset + (size_t)i * field->size, field->size);
-            gpunn__emitf(w, ",\"%s%s\":\"%lld\"", field->name, gpunn__resume_index(field, i, index), (long long)value);
+            gpunn__emitf(w, ",\"%s%s%s\":\"%lld\"", tag, field->name, gpunn__resume_index(field, i, index), (long long)value);
         }
     }
     for (int64_t at = 0; at < (int64_t)resume->opt.fit.epochs * GPUNN__EPOCH_NOTES; at++)
         gpunn__emitf(
-            w, ",\"fit.history.%lld\":\"%lld\"", (long long)at,
+            w, ",\"%sfit.history.%lld\":\"%lld\"", tag, (long long)at,
             (long long)gpunn__epoch_note(&resume->opt.fit.history[at / GPUNN__EPOCH_NOTES], (int)(at % GPUNN__EPOCH_NOTES)));
-    gpunn__emit(w, "}", 1);
 }
 
-static void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const gpunn__resume *resume)
+static void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const gpunn__resume *resume, int count)
 {
     w->pass = pass;
     w->length = w->offset = 0;
-    if (pass != GPUNN__TENSORS) gpunn__emit_metadata(w, resume);
+    if (pass == GPUNN__TENSORS) return;
+    gpunn__emitf(w, "{\"__metadata__\":{\"format\":\"%s\"", count ? "gpunn-checkpoint" : "pt");
+    if (count) gpunn__emitf(w, ",\"version\":\"" GPUNN__CHECKPOINT_VERSION "\"");
+    if (count > 1) gpunn__emitf(w, ",\"optimizers\":\"%d\"", count);
+    for (int i = 0; i < count; i++) gpunn__emit_resume(w, &resume[i], i);
+    gpunn__emit(w, "}", 1);
 }
 
 typedef struct gpunn__saved {
     const gpunn_model   *model;
-    const gpunn__resume *resume; /* NULL: weights only */
+    const gpunn__resume *resume; /* of each optimizer */
+    int                  count;  /* 0: weights only */
 } gpunn__saved;
+
+static void gpunn__emit_states(gpunn__writer *w, const gpunn_optimizer *opt)
+{
+    for (int k = 0; k < GPUNN__STATES; k++)
+        for (int i = 0; opt->uses[k] && i < opt->parameter_count; i++)
+            gpunn__emit_tensor(w, gpunn__state_prefix[k], opt->parameters[i], opt->state[k] + opt->places[i], NULL);
+}
 
 static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *what)
 {
-    const gpunn_model     *model = ((const gpunn__saved *)what)->model;
-    const gpunn__resume   *resume = ((const gpunn__saved *)what)->resume;
-    const gpunn_optimizer *opt = resume ? &resume->opt : NULL;
-    gpunn__emit_begin(w, pass, resume);
-    for (int i = 0; opt && i < opt->parameter_count; i++) /* first, so that they stay aligned */
-        gpunn__emit_tensor(w, gpunn__step_prefix, opt->parameters[i], NULL, &opt->steps[i]);
+    const gpunn__saved  *saved = (const gpunn__saved *)what;
+    const gpunn_model   *model = saved->model;
+    const gpunn__resume *resume = saved->resume, *end = resume + saved->count;
+    gpunn__emit_begin(w, pass, resume, saved->count);
+    for (; resume < end; resume++)
+        for (int i = 0; i < resume->opt.parameter_count; i++) /* first, so that they stay aligned */
+            gpunn__emit_tensor(w, gpunn__step_prefix, resume->opt.parameters[i], NULL, &resume->opt.steps[i]);
     for (int i = 0; i < model->tensor_count; i++) {
         const gpunn_tensor *t = model->tensors[i];
         if (gpunn__is_saved(t)) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
     }
-    for (int k = 0; opt && k < GPUNN__STATES; k++)
-        for (int i = 0; opt->uses[k] && i < opt->parameter_count; i++)
-            gpunn__emit_tensor(w, gpunn__state_prefix[k], opt->parameters[i], opt->state[k] + opt->parameters[i]->offset, NULL);
+    for (int i = 0; i < saved->count; i++) gpunn__emit_states(w, &saved->resume[i].opt);
     if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
 }
 
@@ -23724,17 +23979,46 @@ static GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char         
 GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path)
 {
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_save: the model is NULL");
-    gpunn__saved saved = {model, NULL};
+    gpunn__saved saved = {model, NULL, 0};
     gpunn_status status = gpunn__commit(model);
     return status == GPUNN_OK ? gpunn__archive_write(model->dev, path, gpunn__emit_model, &saved) : status;
+}
+
+/* What a checkpoint of opt, prepared, holds beside tensors: of each optimizer; NULL: out of memory. */
+static gpunn__resume *gpunn__resume_make(gpunn_optimizer *opt, int *count)
+{
+    gpunn__resume *list;
+    *count = 0;
+    for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o)) ++*count;
+    list = (gpunn__resume *)gpunn__calloc(opt->model->dev, (size_t)*count * sizeof *list);
+    if (list == NULL) return NULL;
+    *count = 0;
+    for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o)) {
+        gpunn__resume *resume = &list[(*count)++];
+        resume->opt = *o;
+        resume->schedule_type = (int)o->schedule.type;
+        resume->state = opt->model->state;
+    }
+    return list;
+}
+
+/* Makes all optimizers of a checkpoint ready for it. */
+static GPUNN__STATUS gpunn__partners_prepare(gpunn_optimizer *opt)
+{
+    gpunn_status status = GPUNN_OK;
+    for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o && status == GPUNN_OK; o = gpunn__partner(opt, o)) {
+        status = gpunn__optimizer_prepare(o);
+        if (status == GPUNN_OK) status = gpunn__scale_keep(o); /* a later scale comes from kept_scale */
+    }
+    return status;
 }
 
 GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
 {
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_save: the optimizer is NULL");
     gpunn_model *model = opt->model;
-    gpunn_status status = gpunn__optimizer_prepare(opt);
-    if (status == GPUNN_OK) status = gpunn__scale_keep(opt);
+    int          count;
+    gpunn_status status = gpunn__partners_prepare(opt);
     if (status != GPUNN_OK) return status;
     for (int i = 0; i < model->tensor_count; i++) {
         const gpunn_tensor *t = model->tensors[i];
@@ -23743,18 +24027,80 @@ GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader 
                                "gpunn_checkpoint_save: names that begin with 'optimizer.' are the optimizer's; rename '%.120s'",
                                t->name);
     }
-    gpunn__resume resume;
-    memset(&resume, 0, sizeof resume);
-    resume.opt = *opt;
-    resume.state = model->state;
-    resume.schedule_type = (int)opt->schedule.type;
-    resume.loader = loader != NULL;
+    gpunn__resume *resume = gpunn__resume_make(opt, &count);
+    if (resume == NULL) return GPUNN_ERR_MEMORY;
+    resume->loader = loader != NULL;
     if (loader) {
-        gpunn__loader_state(loader, &resume.epoch, &resume.position);
-        resume.seed = loader->args.seed;
+        gpunn__loader_state(loader, &resume->epoch, &resume->position);
+        resume->seed = loader->args.seed;
     }
-    gpunn__saved saved = {model, &resume};
-    return gpunn__archive_write(model->dev, path, gpunn__emit_model, &saved);
+    gpunn__saved saved = {model, resume, count};
+    status = gpunn__archive_write(model->dev, path, gpunn__emit_model, &saved);
+    gpunn__free(model->dev, resume, (size_t)count * sizeof *resume);
+    return status;
+}
+
+/* What the file says of as many optimizers as there are. */
+static GPUNN__STATUS gpunn__resume_read_all(const gpunn__archive *a, gpunn__resume *list, int count)
+{
+    gpunn_device       *dev = a->reader.dev;
+    const gpunn__entry *note = gpunn__table_find(&a->notes, "", "optimizers");
+    int64_t             saved = 1;
+    gpunn_status        status = GPUNN_OK;
+    for (int i = 0; i < count; i++) list[i].opt.fit.room = 0;
+    if (note && !gpunn__slice_integer(&note->text, &saved)) saved = 0;
+    if (saved != count && gpunn__is_checkpoint(a))
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "gpunn_checkpoint_load: '%s' holds %lld optimizer%s, but the model has %d that share its parameters; "
+                           "create those that were saved",
+                           gpunn__tail(a->reader.path), (long long)saved, saved == 1 ? "" : "s", count);
+    for (int i = 0; i < count && status == GPUNN_OK; i++) {
+        status = gpunn__resume_read(a, i, &list[i]);
+        if (status == GPUNN_OK) status = gpunn__resume_history(a, i, &list[i].opt.fit);
+    }
+    return status;
+}
+
+/* Checks what a stage has as steps, and lets averages that the file does not have be the weights. */
+static GPUNN__STATUS gpunn__stage_settle(const gpunn__archive *a, const gpunn_optimizer *opt, char *stage)
+{
+    const gpunn_model *model = opt->model;
+    const float       *weights = (float *)(void *)(stage + gpunn__stage_steps(opt));
+    float             *at = (float *)(void *)(stage + gpunn__stage_steps(opt)) + model->weight_count;
+    int                index = 0;
+    for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o), index++) {
+        for (int i = 0; i < o->parameter_count; i++, stage += sizeof *o->steps) {
+            int64_t steps;
+            memcpy(&steps, stage, sizeof steps);
+            if (steps < 0 || steps > GPUNN__COUNTER)
+                return gpunn__fail(model->dev, GPUNN_ERR_FORMAT,
+                                   "gpunn_checkpoint_load: '%s' is damaged: %s%.120s is %lld; use an older checkpoint",
+                                   gpunn__tail(a->reader.path), gpunn__step_prefix, o->parameters[i]->name, (long long)steps);
+        }
+        for (int k = 0; k < GPUNN__STATES; k++) {
+            for (int i = 0; k == GPUNN__AVERAGE && o->uses[k] && !gpunn__has_averages(a, index) && i < o->parameter_count; i++)
+                memcpy(at + o->places[i], weights + o->parameters[i]->offset,
+                       (size_t)gpunn__count(o->parameters[i], 1) * sizeof *at);
+            at += o->uses[k] ? o->state_count : 0;
+        }
+    }
+    return GPUNN_OK;
+}
+
+/* Puts what a file says in place. */
+static void gpunn__resume_apply(gpunn_optimizer *opt, gpunn__resume *list, const char *stage)
+{
+    gpunn_model *model = opt->model;
+    model->state.seed = list->state.seed;
+    model->state.step = list->state.step;
+    for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o), list++) {
+        size_t            bytes = (size_t)o->parameter_count * sizeof *o->steps;
+        gpunn__fit_record before = o->fit;
+        if (bytes) memcpy(o->steps, stage, bytes);
+        stage += bytes;
+        *o = list->opt;
+        list->opt.fit = before;
+    }
 }
 
 GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
@@ -23763,57 +24109,37 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
     gpunn_model    *model = opt->model;
     gpunn_device   *dev = model->dev;
     gpunn_load_args args;
-    gpunn__resume   resume;
     gpunn__archive  archive;
+    gpunn__resume  *list;
+    int             count;
     char           *stage = NULL;
-    gpunn_status    status = gpunn__optimizer_prepare(opt);
-    if (status == GPUNN_OK) status = gpunn__scale_keep(opt); /* later ones come from kept_scale */
+    gpunn_status    status = gpunn__partners_prepare(opt);
     if (status == GPUNN_OK) status = gpunn__archive_open(dev, path, &archive);
     if (status != GPUNN_OK) return status;
     memset(&args, 0, sizeof args);
-    memset(&resume, 0, sizeof resume);
-    resume.opt = *opt;
-    resume.state = model->state;
-    resume.opt.fit.room = 0;
-    status = gpunn__resume_read(&archive, &resume);
-    if (status == GPUNN_OK) status = gpunn__resume_history(&archive, &resume.opt.fit);
-    if (status == GPUNN_OK && loader && !resume.loader)
+    list = gpunn__resume_make(opt, &count);
+    status = list ? gpunn__resume_read_all(&archive, list, count) : GPUNN_ERR_MEMORY;
+    if (status == GPUNN_OK && loader && !list->loader)
         status = gpunn__fail(dev, GPUNN_ERR_STATE,
                              "gpunn_checkpoint_load: '%s' was saved without a loader; load it with NULL for the loader",
                              gpunn__tail(path));
     if (status == GPUNN_OK) status = gpunn__stage_fill(&archive, model, opt, &args, "gpunn_checkpoint_load", &stage);
-    if (status == GPUNN_OK && opt->state[GPUNN__AVERAGE] && !gpunn__has_averages(&archive)) { /* the last; start as the weights */
-        size_t average = (size_t)opt->state_count * sizeof(float);
-        memcpy(stage + gpunn__stage_bytes(model, opt) - average, stage + gpunn__stage_steps(opt), average);
-    }
+    if (status == GPUNN_OK) status = gpunn__stage_settle(&archive, opt, stage);
     gpunn__archive_close(&archive);
-    for (int i = 0; i < opt->parameter_count && status == GPUNN_OK; i++) {
-        int64_t steps;
-        memcpy(&steps, stage + (size_t)i * sizeof steps, sizeof steps);
-        if (steps < 0 || steps > GPUNN__COUNTER)
-            status = gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                                 "gpunn_checkpoint_load: '%s' is damaged: %s%.120s is %lld; use an older checkpoint",
-                                 gpunn__tail(path), gpunn__step_prefix, opt->parameters[i]->name, (long long)steps);
-    }
-    if (loader && status == GPUNN_OK) status = gpunn__loader_set_state(loader, resume.epoch, resume.position);
+    if (loader && status == GPUNN_OK) status = gpunn__loader_set_state(loader, list->epoch, list->position);
     if (loader && status == GPUNN_OK) {
-        loader->args.seed = resume.seed;
+        loader->args.seed = list->seed;
         loader->ordered_epoch = -1;
     }
     if (status == GPUNN_OK) {
         status = gpunn__stage_copy(model, opt, stage, true);
         GPUNN__WEIGHTS_CHANGED(model);
     }
-    if (status == GPUNN_OK) {
-        if (opt->parameter_count) memcpy(resume.opt.steps, stage, gpunn__stage_steps(opt)); /* the array is opt's own */
-        gpunn__fit_record before = opt->fit;
-        *opt = resume.opt;
-        resume.opt.fit = before;
-        model->state.seed = resume.state.seed;
-        model->state.step = resume.state.step;
-    }
-    if (resume.opt.fit.room)
-        gpunn__free(dev, resume.opt.fit.history, (size_t)resume.opt.fit.room * sizeof *resume.opt.fit.history);
+    if (status == GPUNN_OK) gpunn__resume_apply(opt, list, stage);
+    for (int i = 0; list && i < count; i++)
+        if (list[i].opt.fit.room)
+            gpunn__free(dev, list[i].opt.fit.history, (size_t)list[i].opt.fit.room * sizeof *list[i].opt.fit.history);
+    gpunn__free(dev, list, (size_t)count * sizeof *list);
     gpunn__free(dev, stage, gpunn__stage_bytes(model, opt));
     return status;
 }
@@ -25310,7 +25636,7 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
         return GPUNN__FAIL_NULL(
             model->dev, GPUNN_ERR_STATE,
             "gpunn_spec_optimizer: the model comes from no spec with an \"optimizer\"; make one with gpunn_sgd");
-    gpunn_optimizer *opt = gpunn__optimizer_create(model, recipe->kind, recipe->setting);
+    gpunn_optimizer *opt = gpunn__optimizer_create(model, recipe->kind, recipe->setting, NULL);
     if (opt == NULL) return NULL;
     gpunn_set_clip_norm(opt, recipe->clip_norm);
     gpunn_set_clip_value(opt, recipe->clip_value);
@@ -25696,7 +26022,7 @@ typedef struct gpunn__named_arrays {
 static void gpunn__emit_arrays(gpunn__writer *w, gpunn__pass pass, const void *what)
 {
     const gpunn__named_arrays *all = (const gpunn__named_arrays *)what;
-    gpunn__emit_begin(w, pass, NULL);
+    gpunn__emit_begin(w, pass, NULL, 0);
     for (int i = 0; i < all->count; i++) {
         const gpunn_array *array = &all->arrays[i];
         if (pass == GPUNN__TENSORS)

@@ -1,0 +1,227 @@
+/* Control of training: several optimizers over one model, and what each of them computes. */
+#include "../test.h"
+
+/* ---- several optimizers ---- */
+enum { NOISE = 6, SAMPLE = 12, BATCH = 5 };
+
+/* A generator and a discriminator, whose losses both lead through both. */
+typedef struct pair {
+    gpunn_model     *model;
+    gpunn_tensor    *noise, *real, *loss[2]; /* the generator's, the discriminator's */
+    gpunn_optimizer *opt[2];
+} pair;
+
+static gpunn_tensor *judge(gpunn_model *model, gpunn_tensor *x, const char *names[2])
+{
+    gpunn_tensor *weight = gpunn_find(model, "judge.1.weight"), *bias = gpunn_find(model, "judge.1.bias");
+    gpunn_tensor *h = gpunn_tanh(gpunn_linear(x, names[0], .out_features = 16, .weight = weight, .bias = bias));
+    weight = gpunn_find(model, "judge.2.weight"), bias = gpunn_find(model, "judge.2.bias");
+    return gpunn_linear(h, names[1], .out_features = 1, .weight = weight, .bias = bias);
+}
+
+static pair pair_make(gpunn_model *model)
+{
+    const char *own[] = {"judge.1", "judge.2"}, *again[] = {"again.1", "again.2"};
+    pair        p = {.model = model};
+    p.noise = gpunn_input(model, "noise", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, NOISE));
+    p.real = gpunn_input(model, "real", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, SAMPLE));
+    gpunn_tensor *h = gpunn_relu(gpunn_linear(p.noise, "maker.1", .out_features = 16));
+    gpunn_tensor *fake = gpunn_tanh(gpunn_linear(h, "maker.2", .out_features = SAMPLE));
+    gpunn_tensor *of_real = judge(model, p.real, own), *of_fake = judge(model, fake, again);
+    p.loss[0] = gpunn_mean(gpunn_softplus(gpunn_neg(of_fake), 1, 20), GPUNN_ALL, false);
+    p.loss[1] = gpunn_add(gpunn_mean(gpunn_softplus(gpunn_neg(of_real), 1, 20), GPUNN_ALL, false),
+                          gpunn_mean(gpunn_softplus(of_fake, 1, 20), GPUNN_ALL, false));
+    return p;
+}
+
+static void pair_write(gpunn_device *dev, const pair *p, uint32_t seed)
+{
+    float *noise = test_randoms(BATCH * NOISE, seed, 1), *real = test_randoms(BATCH * SAMPLE, seed + 1000, 1);
+    OK(dev, write_floats(p->noise, noise, BATCH * NOISE));
+    OK(dev, write_floats(p->real, real, BATCH * SAMPLE));
+    free(noise), free(real);
+}
+
+static void pair_train(gpunn_device *dev, const pair *p, int from, int steps)
+{
+    for (int step = from; step < from + steps; step++)
+        for (int i = 0; i < 2; i++) {
+            pair_write(dev, p, (uint32_t)(2 * step + i));
+            OK(dev, gpunn_train_step(p->opt[i], p->loss[i]));
+        }
+}
+
+static void pair_optimizers(gpunn_device *dev, pair *p)
+{
+    p->opt[0] = MADE(dev, gpunn_adam(p->model, .lr = 0.01f, .prefix = "maker."));
+    p->opt[1] = MADE(dev, gpunn_adamw(p->model, .lr = 0.02f, .prefix = "judge."));
+}
+
+static void pair_destroy(pair *p)
+{
+    for (int i = 0; i < 2; i++) gpunn_optimizer_destroy(p->opt[i]);
+}
+
+static void freeze(gpunn_model *model, const char *prefix, bool frozen)
+{
+    for (int i = 0; i < gpunn_parameter_count(model); i++)
+        if (strncmp(gpunn_tensor_name(gpunn_parameter_at(model, i)), prefix, strlen(prefix)) == 0)
+            (void)gpunn_set_trainable(gpunn_parameter_at(model, i), !frozen);
+}
+
+/* What each of two optimizers does is what one over everything does while the rest is frozen, to the bit; nothing is made anew when
+ * they take turns. */
+static void test_turns(void **state)
+{
+    fixture     *f = *state;
+    gpunn_model *reference = MADE(f->dev, gpunn_model_create(f->dev));
+    pair         p = pair_make(f->model), r = pair_make(reference);
+    pair_optimizers(f->dev, &p);
+    OK(f->dev, gpunn_set_ema(p.opt[0], 0.9f));
+    r.opt[0] = MADE(f->dev, gpunn_adam(reference, .lr = 0.01f));
+    r.opt[1] = MADE(f->dev, gpunn_adamw(reference, .lr = 0.02f));
+    for (int step = 0; step < 6; step++)
+        for (int i = 0; i < 2; i++) {
+            freeze(reference, i ? "maker." : "judge.", true);
+            pair_write(f->dev, &r, (uint32_t)(2 * step + i));
+            OK(f->dev, gpunn_train_step(r.opt[i], r.loss[i]));
+            freeze(reference, "", false);
+        }
+    long   calls = 0;
+    size_t bytes = 0;
+    for (int step = 0; step < 6; step++) {
+        pair_train(f->dev, &p, step, 1);
+        if (step == 2) calls = f->memory.calls, bytes = gpunn_memory_allocated(f->dev);
+    }
+    assert_int_equal(f->memory.calls, calls);
+    assert_int_equal(gpunn_memory_allocated(f->dev), bytes);
+    check_same_weights(f->dev, f->model, f->dev, reference);
+    assert_int_equal(gpunn_step_count(p.opt[0]), 6);
+    OK(f->dev, gpunn_ema_swap(p.opt[0]));
+    OK(f->dev, gpunn_ema_swap(p.opt[0]));
+    check_same_weights(f->dev, f->model, f->dev, reference);
+    gpunn_optimizer_destroy(p.opt[1]); /* its last loss stays readable, and the other one goes on */
+    assert_true(isfinite(gpunn_item(p.loss[1])));
+    OK(f->dev, gpunn_train_step(p.opt[0], p.loss[0]));
+    gpunn_optimizer_destroy(p.opt[0]);
+    pair_destroy(&r);
+    gpunn_model_destroy(reference);
+}
+
+/* Only what an optimizer trains has gradients, and only these begin anew. */
+static void test_own_gradients(void **state)
+{
+    fixture *f = *state;
+    pair     p = pair_make(f->model);
+    float    before[16 * NOISE], after[16 * NOISE], other[16 * SAMPLE];
+    pair_optimizers(f->dev, &p);
+    gpunn_tensor *maker = gpunn_find(f->model, "maker.1.weight"), *judge1 = gpunn_find(f->model, "judge.1.weight");
+    pair_write(f->dev, &p, 1);
+    OK(f->dev, gpunn_train_step(p.opt[0], p.loss[0]));
+    OK(f->dev, gpunn_read_grad(maker, before, sizeof before));
+    FAILS(f->dev, gpunn_read_grad(judge1, other, sizeof other), GPUNN_ERR_STATE, "judge.1.weight", "has no gradient");
+    OK(f->dev, gpunn_train_step(p.opt[1], p.loss[1]));
+    OK(f->dev, gpunn_read_grad(judge1, other, sizeof other));
+    OK(f->dev, gpunn_read_grad(maker, after, sizeof after));
+    assert_memory_equal(before, after, sizeof before);
+    OK(f->dev, gpunn_zero_grad(f->model));
+    OK(f->dev, gpunn_backward(p.loss[1])); /* belongs to no optimizer */
+    OK(f->dev, gpunn_read_grad(maker, after, sizeof after));
+    OK(f->dev, gpunn_read_grad(judge1, other, sizeof other));
+    pair_destroy(&p);
+}
+
+static void test_lists(void **state)
+{
+    fixture         *f = *state;
+    gpunn_device    *dev = f->dev;
+    pair             p = pair_make(f->model);
+    gpunn_tensor    *list[] = {gpunn_find(f->model, "judge.2.bias"), gpunn_find(f->model, "judge.1.weight"), NULL};
+    float           *before = read_floats(dev, list[1], NULL);
+    gpunn_optimizer *opt = MADE(dev, gpunn_sgd(f->model, .lr = 0.1f, .momentum = 0.5f, .parameters = list, .parameter_count = 2));
+    list[1] = gpunn_find(f->model, "judge.1.bias"); /* the list is copied */
+    float *bias = read_floats(dev, list[1], NULL);
+    pair_write(dev, &p, 3);
+    OK(dev, gpunn_train_step(opt, p.loss[1]));
+    float *after = read_floats(dev, gpunn_find(f->model, "judge.1.weight"), NULL), *bias_after = read_floats(dev, list[1], NULL);
+    assert_memory_not_equal(before, after, 16 * SAMPLE * sizeof *before);
+    assert_memory_equal(bias, bias_after, 16 * sizeof *bias);
+    free(before), free(after), free(bias), free(bias_after);
+
+    FAILS_NULL(dev, gpunn_adam(f->model), GPUNN_ERR_ARGUMENT, "gpunn_sgd", "'judge.1.weight'");
+    FAILS_NULL(dev, gpunn_adam(f->model, .prefix = "judge."), GPUNN_ERR_ARGUMENT, "gpunn_adam", "gpunn_sgd", "'judge.1.weight'");
+    FAILS_NULL(dev, gpunn_adam(f->model, .parameters = list), GPUNN_ERR_ARGUMENT, "parameter_count is 0");
+    FAILS_NULL(dev, gpunn_adam(f->model, .parameter_count = 2), GPUNN_ERR_ARGUMENT, "parameters is NULL");
+    FAILS_NULL(dev, gpunn_adam(f->model, .parameters = list, .parameter_count = 3), GPUNN_ERR_ARGUMENT, "parameters[2] is NULL");
+    FAILS_NULL(dev, gpunn_adam(f->model, .parameters = &p.real, .parameter_count = 1), GPUNN_ERR_ARGUMENT, "no parameter");
+    gpunn_optimizer *none = MADE(dev, gpunn_adam(f->model, .prefix = "makr."));
+    FAILS(dev, gpunn_train_step(none, p.loss[0]), GPUNN_ERR_STATE, "of the optimizer", ".prefix");
+    gpunn_optimizer *deep = MADE(dev, gpunn_adam(f->model, .prefix = "later.deep.")),
+                    *wide = MADE(dev, gpunn_adam(f->model, .prefix = "later."));
+    gpunn_tensor *loss = gpunn_mean(gpunn_linear(p.real, "later.deep.fc", .out_features = 2), GPUNN_ALL, false);
+    FAILS(dev, gpunn_train_step(wide, loss), GPUNN_ERR_STATE, "later.deep.fc.weight", "gpunn_adam");
+    gpunn_optimizer_destroy(wide);
+    OK(dev, gpunn_train_step(deep, loss)); /* and that layer is its own, although made later */
+    gpunn_optimizer_destroy(deep);
+    gpunn_optimizer_destroy(none);
+    gpunn_optimizer_destroy(opt);
+}
+
+/* A checkpoint has all of them, whichever it is asked of. */
+static void test_checkpoint(void **state)
+{
+    fixture      *f = *state;
+    gpunn_device *dev = f->dev;
+    const char   *path = test_path(f, "a.ckpt"), *same = test_path(f, "b.ckpt");
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    pair          p = pair_make(f->model), r = pair_make(model);
+    pair_optimizers(dev, &p);
+    pair_optimizers(dev, &r);
+    for (int i = 0; i < 2; i++) OK(dev, gpunn_set_ema((i ? &r : &p)->opt[1], 0.5f));
+    OK(dev, gpunn_set_schedule(p.opt[1], .type = GPUNN_SCHEDULE_STEP, .step_size = 1));
+    pair_train(dev, &p, 0, 2);
+    OK(dev, gpunn_train_step(p.opt[0], p.loss[0]));
+    OK(dev, gpunn_schedule_step(p.opt[1], 0));
+    OK(dev, gpunn_checkpoint_save(p.opt[0], NULL, path));
+    OK(dev, gpunn_checkpoint_save(p.opt[1], NULL, same));
+    pair_train(dev, &p, 2, 2);
+    OK(dev, gpunn_checkpoint_load(r.opt[1], NULL, same));
+    assert_int_equal(gpunn_step_count(r.opt[0]), 3);
+    assert_int_equal(gpunn_step_count(r.opt[1]), 2);
+    assert_true(gpunn_get_lr(r.opt[1]) == gpunn_get_lr(p.opt[1]));
+    pair_train(dev, &r, 2, 2);
+    check_same_weights(dev, f->model, dev, model);
+    OK(dev, gpunn_ema_swap(p.opt[1]));
+    OK(dev, gpunn_ema_swap(r.opt[1]));
+    check_same_weights(dev, f->model, dev, model);
+    OK(dev, gpunn_ema_swap(p.opt[1]));
+    OK(dev, gpunn_ema_swap(r.opt[1]));
+
+    gpunn_optimizer_destroy(r.opt[0]);
+    float *before = read_weights(dev, model, &(int64_t){0});
+    FAILS(dev, gpunn_checkpoint_load(r.opt[1], NULL, path), GPUNN_ERR_STATE, "holds 2 optimizers", "has 1");
+    r.opt[0] = MADE(dev, gpunn_adam(model, .lr = 0.01f, .prefix = "maker.")); /* now in the other order */
+    FAILS(dev, gpunn_checkpoint_load(r.opt[1], NULL, path), GPUNN_ERR_STATE, "gpunn_adam", "gpunn_adamw");
+    int64_t count;
+    float  *after = read_weights(dev, model, &count);
+    assert_memory_equal(before, after, (size_t)count * sizeof *before);
+    free(before), free(after);
+    pair_destroy(&p);
+    pair_destroy(&r);
+    gpunn_model_destroy(model);
+    assert_int_equal(unlink(path) | unlink(same), 0);
+}
+
+int main(void)
+{
+    static const struct {
+        const char        *name;
+        CMUnitTestFunction run;
+    } list[] = {
+        {"turns", test_turns}, {"own gradients", test_own_gradients}, {"lists", test_lists}, {"checkpoint", test_checkpoint}};
+    static struct CMUnitTest tests[64];
+    int                      count = 0;
+    for (int i = 0; i < COUNT(list); i++) count += each_backend(tests + count, list[i].name, list[i].run, NULL);
+    count += missing_backends(tests + count);
+    return _cmocka_run_group_tests("control", tests, (size_t)count, NULL, NULL);
+}
